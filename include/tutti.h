@@ -1,0 +1,326 @@
+/* tutti: collective communication for GPU clusters and for host memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * This is the only header a user includes. It needs no CUDA header and compiles as C11 and C++17.
+ *
+ * Terms. A *communicator* joins `nranks` *ranks*, numbered from 0. A rank is a process or a thread
+ * that owns one communicator handle. Every rank must call the same collectives in the same order
+ * with the same count, type, reduction and root; a rank that does not ends the call with
+ * tuttiInvalidUsage on every rank, and the last error names both calls.
+ *
+ * Errors. Every call returns a tuttiResult_t. On any code other than tuttiSuccess and
+ * tuttiInProgress the text of the failure is at tuttiGetLastError(): it names the call, the
+ * argument or object, the ranks, and what to do. Outputs are written only on success.
+ *
+ * Threads. Different communicators may be used from different threads at once. One communicator is
+ * used by one thread at a time, except for tuttiCommAbort, tuttiCommGetAsyncError and
+ * tuttiGetLastError, which any thread may call at any time.
+ *
+ * Buffers. Counts are in elements unless the name says bytes. Buffers belong to the caller, must be
+ * aligned to the size of their element, and must stay untouched by the caller until the operation
+ * is done: on a host communicator that is when the call (or the outermost tuttiGroupEnd) returns;
+ * on a CUDA communicator when the stream reaches that point. A host communicator ignores `stream`.
+ *
+ * The names, meanings and enum values are NCCL's, so a port is a search and replace.
+ */
+#ifndef TUTTI_H_
+#define TUTTI_H_
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_MAJOR 0
+#define TUTTI_MINOR 1
+#define TUTTI_PATCH 0
+/** major * 10000 + minor * 100 + patch, as tuttiGetVersion returns it. */
+#define TUTTI_VERSION_CODE (TUTTI_MAJOR * 10000 + TUTTI_MINOR * 100 + TUTTI_PATCH)
+
+#if defined(__GNUC__)
+#define TUTTI_API __attribute__((visibility("default")))
+#else
+#define TUTTI_API
+#endif
+
+/** A communicator handle; opaque. */
+typedef struct tuttiComm *tuttiComm_t;
+#define TUTTI_COMM_NULL NULL
+
+/** A CUDA stream (cudaStream_t has this very type). Ignored by host communicators. */
+typedef struct CUstream_st *tuttiStream_t;
+
+#define TUTTI_UNIQUE_ID_BYTES 128
+/** What tuttiGetUniqueId makes and every rank of one communicator must be given unchanged. */
+typedef struct {
+  char internal[TUTTI_UNIQUE_ID_BYTES];
+} tuttiUniqueId;
+
+/** Result of every call. */
+typedef enum {
+  tuttiSuccess = 0,            /**< done */
+  tuttiUnhandledCudaError = 1, /**< a CUDA call failed */
+  tuttiSystemError = 2,        /**< a system call failed: socket, memory, file */
+  tuttiInternalError = 3,      /**< a bug in tutti */
+  tuttiInvalidArgument = 4,    /**< an argument is wrong on this rank */
+  tuttiInvalidUsage = 5,       /**< calls do not fit together, here or between ranks */
+  tuttiRemoteError = 6,        /**< a peer died, failed or aborted */
+  tuttiInProgress = 7,         /**< a non-blocking communicator is still working */
+  tuttiTimeout = 8,            /**< a deadline passed; the last error names who is late */
+  tuttiNumResults = 9
+} tuttiResult_t;
+
+/** Element types. */
+typedef enum {
+  tuttiInt8 = 0,
+  tuttiChar = 0,
+  tuttiUint8 = 1,
+  tuttiInt32 = 2,
+  tuttiInt = 2,
+  tuttiUint32 = 3,
+  tuttiInt64 = 4,
+  tuttiUint64 = 5,
+  tuttiFloat16 = 6,
+  tuttiHalf = 6,
+  tuttiFloat32 = 7,
+  tuttiFloat = 7,
+  tuttiFloat64 = 8,
+  tuttiDouble = 8,
+  tuttiBfloat16 = 9,
+  tuttiFloat8e4m3 = 10,
+  tuttiFloat8e5m2 = 11,
+  tuttiNumTypes = 12
+} tuttiDataType_t;
+
+/** Reductions. Handles from tuttiRedOpCreatePreMulSum are tuttiNumOps and above.
+ *
+ * float16, bfloat16 and both float8 types are accumulated in float32. The direct algorithms round
+ * once per result; a ring or a tree rounds once per hop, because partial sums travel in the
+ * element type. Integer sums and products wrap. tuttiAvg divides the sum by nranks (integers:
+ * towards zero). tuttiMin and tuttiMax return NaN when any operand is NaN. */
+typedef enum {
+  tuttiSum = 0,
+  tuttiProd = 1,
+  tuttiMax = 2,
+  tuttiMin = 3,
+  tuttiAvg = 4,
+  tuttiNumOps = 5,
+  tuttiMaxRedOp = 0x7fffffff
+} tuttiRedOp_t;
+
+/** Where the scalar of tuttiRedOpCreatePreMulSum lives. */
+typedef enum {
+  tuttiScalarDevice = 0,       /**< memory that the communicator's device reads when the op runs */
+  tuttiScalarHostImmediate = 1 /**< host memory, read before the call returns */
+} tuttiScalarResidence_t;
+
+/** Which memory a communicator works on. */
+typedef enum {
+  tuttiDeviceAuto = 0, /**< CUDA if this process has a usable GPU, else host */
+  tuttiDeviceHost = 1,
+  tuttiDeviceCuda = 2
+} tuttiDevice_t;
+
+#define TUTTI_CONFIG_UNDEF_INT INT_MIN
+#define TUTTI_CONFIG_UNDEF_PTR NULL
+#define TUTTI_SPLIT_NOCOLOR    (-1)
+
+/** Options of one communicator. Start from TUTTI_CONFIG_INITIALIZER. Ranks must agree on all of
+ * them but commName. A field left undefined takes its setting (see `tutti env`) or default. */
+typedef struct {
+  size_t size;          /**< sizeof(tuttiConfig_t) of the caller; set by the initializer */
+  unsigned int magic;   /**< set by the initializer */
+  unsigned int version; /**< TUTTI_VERSION_CODE of the caller; set by the initializer */
+  int blocking;         /**< 1 (default): calls block; 0: they return tuttiInProgress */
+  int minCTAs;          /**< least number of channels */
+  int maxCTAs;          /**< greatest number of channels */
+  int splitShare;       /**< 1: a split may share its parent's resources */
+  int trafficClass;     /**< RDMA traffic class */
+  const char *netName;  /**< network to use, e.g. "Socket"; copied */
+  const char *commName; /**< name shown in logs and errors; copied */
+  int device;           /**< a tuttiDevice_t */
+  int timeoutMs;        /**< deadline of every wait, in ms; 0: none */
+} tuttiConfig_t;
+
+#define TUTTI_CONFIG_MAGIC 0x7a771c0fu
+#define TUTTI_CONFIG_INITIALIZER                                                                   \
+  {                                                                                                \
+    sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT,         \
+        TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT,                    \
+        TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_PTR, TUTTI_CONFIG_UNDEF_PTR,                    \
+        TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT                                             \
+  }
+
+/* ---- version, errors ------------------------------------------------------------------------ */
+
+/** Writes TUTTI_VERSION_CODE of the library to *version. */
+TUTTI_API tuttiResult_t tuttiGetVersion(int *version);
+
+/** A short constant description of a code; never NULL. */
+TUTTI_API const char *tuttiGetErrorString(tuttiResult_t result);
+
+/** The text of the last failure: of this communicator if it has one (also one that another thread
+ * or rank caused), else of this thread. Never NULL; "" when there was none. The text stays valid
+ * until this thread's next tutti call. `comm` may be NULL. */
+TUTTI_API const char *tuttiGetLastError(tuttiComm_t comm);
+
+/* ---- communicators -------------------------------------------------------------------------- */
+
+/** Makes an id for one new communicator and starts, in this process, the root that its ranks will
+ * meet at. Give the id to every rank (any means will do), and let this process live until they all
+ * have joined. The root ends after that, or at the timeout. */
+TUTTI_API tuttiResult_t tuttiGetUniqueId(tuttiUniqueId *uniqueId);
+
+/** Joins a new communicator as `rank` of `nranks`. Blocks until all ranks have joined or the
+ * timeout has passed, in which case the last error lists the ranks that never came. Within a group
+ * the work is done at tuttiGroupEnd. */
+TUTTI_API tuttiResult_t tuttiCommInitRank(tuttiComm_t *comm, int nranks, tuttiUniqueId commId,
+                                          int rank);
+
+/** tuttiCommInitRank with options; `config` may be NULL. With config->blocking == 0 it returns
+ * tuttiInProgress and *comm is usable once tuttiCommGetAsyncError reports tuttiSuccess. */
+TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t *comm, int nranks, tuttiUniqueId commId,
+                                                int rank, tuttiConfig_t *config);
+
+/** tuttiCommInitRankConfig with `nId` ids made by as many different ranks, whose roots share the
+ * work of the rendezvous. Every rank passes the same ids in the same order. */
+TUTTI_API tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t *newcomm, int nranks, int myrank,
+                                                  int nId, tuttiUniqueId *commIds,
+                                                  tuttiConfig_t *config);
+
+/** Makes communicators for `ndev` ranks driven by this process alone: comms[i] is rank i, on device
+ * devlist[i] (NULL: i). On host memory the devices are only numbers. Calls on several of them from
+ * one thread must be inside a group. */
+TUTTI_API tuttiResult_t tuttiCommInitAll(tuttiComm_t *comms, int ndev, const int *devlist);
+
+/** Splits `comm` into one new communicator per `color` (>= 0), ranks ordered by `key`, then by old
+ * rank. TUTTI_SPLIT_NOCOLOR takes part but gets NULL. A collective call of `comm`. `config` NULL:
+ * the parent's. */
+TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t *newcomm,
+                                       tuttiConfig_t *config);
+
+/** Completes all outstanding work, so that tuttiCommDestroy frees without waiting. */
+TUTTI_API tuttiResult_t tuttiCommFinalize(tuttiComm_t comm);
+
+/** Finalizes if that was not done and frees the communicator. The handle is dead afterwards. */
+TUTTI_API tuttiResult_t tuttiCommDestroy(tuttiComm_t comm);
+
+/** Ends all work of `comm` at once, in every thread, without waiting for any peer, and frees it.
+ * Peers see tuttiRemoteError. Calls of other threads that are inside `comm` return before it is
+ * freed. */
+TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
+
+/** Writes the state of `comm` to *asyncError: tuttiSuccess, tuttiInProgress while a non-blocking
+ * call runs, or the failure that ended it. */
+TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError);
+
+TUTTI_API tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int *count);
+/** The CUDA device of `comm`, or -1 on host memory. */
+TUTTI_API tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int *device);
+TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int *rank);
+/** Bytes of memory (heap and mappings) that this rank holds for `comm`. */
+TUTTI_API tuttiResult_t tuttiCommMemUsed(const tuttiComm_t comm, size_t *bytes);
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/** Allocates `size` bytes that every transport can reach without a copy where the machine allows
+ * it; aligned to 4096. On a machine without CUDA it is host memory. */
+TUTTI_API tuttiResult_t tuttiMemAlloc(void **ptr, size_t size);
+/** Frees memory of tuttiMemAlloc. NULL is allowed. */
+TUTTI_API tuttiResult_t tuttiMemFree(void *ptr);
+
+/** Registers [buff, buff + size) with `comm`, which may then move it without a copy. *handle is for
+ * tuttiCommDeregister; what is not deregistered goes with the communicator. */
+TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, size_t size,
+                                          void **handle);
+TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void *handle);
+
+/* ---- reductions ----------------------------------------------------------------------------- */
+
+/** Makes a reduction that multiplies each rank's input by *scalar (of type `datatype`), then sums.
+ * The scalar may differ between ranks. The handle belongs to `comm`. */
+TUTTI_API tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar,
+                                                  tuttiDataType_t datatype,
+                                                  tuttiScalarResidence_t residence,
+                                                  tuttiComm_t comm);
+TUTTI_API tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm);
+
+/* ---- collectives ------------------------------------------------------------------------------
+ * In place means that the buffers coincide as each call states. Any other overlap is refused. */
+
+/** recvbuff[i] on every rank = reduction over ranks of sendbuff[i], i < count.
+ * In place: sendbuff == recvbuff. */
+TUTTI_API tuttiResult_t tuttiAllReduce(const void *sendbuff, void *recvbuff, size_t count,
+                                       tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm,
+                                       tuttiStream_t stream);
+
+/** recvbuff on every rank = sendbuff of `root`. sendbuff is read on root only.
+ * In place: sendbuff == recvbuff. */
+TUTTI_API tuttiResult_t tuttiBroadcast(const void *sendbuff, void *recvbuff, size_t count,
+                                       tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                                       tuttiStream_t stream);
+/** tuttiBroadcast in place. */
+TUTTI_API tuttiResult_t tuttiBcast(void *buff, size_t count, tuttiDataType_t datatype, int root,
+                                   tuttiComm_t comm, tuttiStream_t stream);
+
+/** recvbuff on root = reduction over ranks of sendbuff. recvbuff is used on root only.
+ * In place: sendbuff == recvbuff. */
+TUTTI_API tuttiResult_t tuttiReduce(const void *sendbuff, void *recvbuff, size_t count,
+                                    tuttiDataType_t datatype, tuttiRedOp_t op, int root,
+                                    tuttiComm_t comm, tuttiStream_t stream);
+
+/** recvbuff[r * sendcount + i] = sendbuff[i] of rank r; recvbuff holds nranks * sendcount.
+ * In place: sendbuff == recvbuff + rank * sendcount. */
+TUTTI_API tuttiResult_t tuttiAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
+                                       tuttiDataType_t datatype, tuttiComm_t comm,
+                                       tuttiStream_t stream);
+
+/** recvbuff[i] = reduction over ranks of sendbuff[rank * recvcount + i]; sendbuff holds
+ * nranks * recvcount. In place: recvbuff == sendbuff + rank * recvcount. */
+TUTTI_API tuttiResult_t tuttiReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
+                                           tuttiDataType_t datatype, tuttiRedOp_t op,
+                                           tuttiComm_t comm, tuttiStream_t stream);
+
+/** recvbuff[r * count + i] = sendbuff[rank * count + i] of rank r; both hold nranks * count.
+ * Not in place. */
+TUTTI_API tuttiResult_t tuttiAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
+                                      tuttiDataType_t datatype, tuttiComm_t comm,
+                                      tuttiStream_t stream);
+
+/** On root, recvbuff[r * count + i] = sendbuff[i] of rank r. recvbuff is used on root only.
+ * In place on root: sendbuff == recvbuff + root * count. */
+TUTTI_API tuttiResult_t tuttiGather(const void *sendbuff, void *recvbuff, size_t count,
+                                    tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                                    tuttiStream_t stream);
+
+/** recvbuff[i] on rank r = sendbuff[r * count + i] of root. sendbuff is read on root only.
+ * In place on root: recvbuff == sendbuff + root * count. */
+TUTTI_API tuttiResult_t tuttiScatter(const void *sendbuff, void *recvbuff, size_t count,
+                                     tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                                     tuttiStream_t stream);
+
+/** Sends to / receives from `peer`. Each tuttiSend meets one tuttiRecv of the same count and type,
+ * in order for each pair of ranks. Sends and receives that depend on each other go into one
+ * group. */
+TUTTI_API tuttiResult_t tuttiSend(const void *sendbuff, size_t count, tuttiDataType_t datatype,
+                                  int peer, tuttiComm_t comm, tuttiStream_t stream);
+TUTTI_API tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t datatype, int peer,
+                                  tuttiComm_t comm, tuttiStream_t stream);
+
+/* ---- groups --------------------------------------------------------------------------------- */
+
+/** Calls between tuttiGroupStart and tuttiGroupEnd of one thread are checked at once and carried
+ * out together by the outermost tuttiGroupEnd. Groups nest. If a call in the group failed its
+ * check, tuttiGroupEnd carries out none of the group's operations and returns that failure. */
+TUTTI_API tuttiResult_t tuttiGroupStart(void);
+TUTTI_API tuttiResult_t tuttiGroupEnd(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

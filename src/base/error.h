@@ -1,0 +1,53 @@
+/* Errors: one status enum (tuttiResult_t), one text per thread, logged once where it is born. */
+#ifndef TUTTI_BASE_ERROR_H_
+#define TUTTI_BASE_ERROR_H_
+
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_ERROR_TEXT 1024
+
+/* Sets this thread's last error to "<context>: <text>", logs it once at WARN with file:line, and
+ * returns `code`. The text names the object, the ranks and a remedy. */
+tuttiResult_t tuttiErrorSet(tuttiResult_t code, const char *file, int line, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Adopts a text that was born (and logged) in another thread or rank; no log, no context. */
+tuttiResult_t tuttiErrorAdopt(tuttiResult_t code, const char *text);
+
+/* This thread's last error; "" when none. Valid until its next error. */
+const char *tuttiErrorText(void);
+void tuttiErrorClear(void);
+
+/* The public call this thread is inside, e.g. "tuttiAllReduce (comm train, rank 3 of 8)"; the text
+ * is copied. Every error born below starts with it. "" clears. */
+void tuttiErrorContext(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* strerror(err) in a thread-safe way; valid until this thread's next call. */
+const char *tuttiErrnoText(int err);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* The two check macros of this code base. */
+#define TUTTI_FAIL(code, ...) tuttiErrorSet((code), __FILE__, __LINE__, __VA_ARGS__)
+
+/* Returns from the caller on failure. */
+#define TUTTI_TRY(expr)                                                                            \
+  do {                                                                                             \
+    tuttiResult_t tryResult_ = (expr);                                                             \
+    if (tryResult_ != tuttiSuccess) return tryResult_;                                             \
+  } while (0)
+
+/* Assigns `result` and jumps to `label` on failure. */
+#define TUTTI_TRY_GOTO(expr, result, label)                                                        \
+  do {                                                                                             \
+    (result) = (expr);                                                                             \
+    if ((result) != tuttiSuccess) goto label;                                                      \
+  } while (0)
+
+#endif

@@ -1,0 +1,54 @@
+/* The log: stderr or TUTTI_DEBUG_FILE, never stdout.
+ *   host:pid:tid [dev] TUTTI INFO text */
+#ifndef TUTTI_BASE_LOG_H_
+#define TUTTI_BASE_LOG_H_
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+  TUTTI_LOG_NONE = 0,
+  TUTTI_LOG_VERSION = 1,
+  TUTTI_LOG_WARN = 2,
+  TUTTI_LOG_INFO = 3,
+  TUTTI_LOG_TRACE = 4
+} tuttiLogLevel;
+
+/* Subsystems, one bit each; TUTTI_DEBUG_SUBSYS=INIT,NET or ^COLL or ALL. Names come from this list.
+ */
+#define TUTTI_LOG_SUBSYSTEMS(X)                                                                    \
+  X(INIT) X(COLL) X(P2P) X(SHM) X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC) X(PROXY) X(BOOTSTRAP)
+
+typedef enum {
+#define X(name) TUTTI_SUBSYS_INDEX_##name,
+  TUTTI_LOG_SUBSYSTEMS(X)
+#undef X
+      TUTTI_SUBSYS_COUNT
+} tuttiSubsysIndex;
+
+#define TUTTI_SUBSYS(name) (1u << TUTTI_SUBSYS_INDEX_##name)
+
+/* Cheap: one relaxed load; false means skip formatting. */
+bool tuttiLogEnabled(tuttiLogLevel level, unsigned subsys);
+void tuttiLogWrite(tuttiLogLevel level, unsigned subsys, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The device shown in brackets for this thread's lines; -1 (default): none. */
+void tuttiLogDevice(int device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#define TUTTI_LOG(level, subsys, ...)                                                              \
+  do {                                                                                             \
+    if (tuttiLogEnabled(TUTTI_LOG_##level, TUTTI_SUBSYS(subsys)))                                  \
+      tuttiLogWrite(TUTTI_LOG_##level, TUTTI_SUBSYS(subsys), __VA_ARGS__);                         \
+  } while (0)
+#define TUTTI_WARN(subsys, ...)  TUTTI_LOG(WARN, subsys, __VA_ARGS__)
+#define TUTTI_INFO(subsys, ...)  TUTTI_LOG(INFO, subsys, __VA_ARGS__)
+#define TUTTI_TRACE(subsys, ...) TUTTI_LOG(TRACE, subsys, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,34 @@
+/* Heap memory and mappings, counted per owner, so that a communicator can say what it holds. */
+#ifndef TUTTI_BASE_MEM_H_
+#define TUTTI_BASE_MEM_H_
+
+#include <stddef.h>
+
+#include "base/atomic.h"
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes held by one owner (a communicator). Zero-initialized. */
+typedef struct {
+  tuttiAtomic64 bytes;
+} tuttiMemAccount;
+
+/* Zeroed memory, aligned to 64; `account` may be NULL. A product count * size that overflows or
+ * memory that is not to be had fails with tuttiSystemError naming `what`. */
+tuttiResult_t tuttiAlloc(void **ptr, size_t count, size_t size, const char *what,
+                         tuttiMemAccount *account);
+/* Frees and uncounts memory of tuttiAlloc; NULL is allowed. */
+void tuttiFree(void *ptr);
+
+/* Maps `size` bytes (rounded up to pages) shared from `fd`, or private anonymous when fd < 0. */
+tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what, tuttiMemAccount *account);
+void tuttiUnmap(void *ptr, size_t size, tuttiMemAccount *account);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

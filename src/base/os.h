@@ -1,0 +1,71 @@
+/* Small wrappers of the operating system. */
+#ifndef TUTTI_BASE_OS_H_
+#define TUTTI_BASE_OS_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CLOCK_MONOTONIC in ns. A deadline is a value of this clock; TUTTI_NO_DEADLINE never comes. */
+uint64_t tuttiNow(void);
+#define TUTTI_NO_DEADLINE UINT64_MAX
+/* now + ms; ms <= 0 gives TUTTI_NO_DEADLINE. */
+uint64_t tuttiDeadline(int64_t ms);
+/* Milliseconds left for poll(2): 0 when passed, -1 when there is none. */
+int tuttiDeadlinePollMs(uint64_t deadline);
+
+static inline void tuttiCpuRelax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ __volatile__("yield" ::: "memory");
+#endif
+}
+
+/* One waiter's back-off: spins, then yields the core, then naps (50 us). `spins` is how long to
+ * spin before the first yield; 0 when there are more ranks than cores. */
+typedef struct {
+  uint32_t spins, round;
+} tuttiBackoff;
+void tuttiBackoffPause(tuttiBackoff *b);
+static inline void tuttiBackoffReset(tuttiBackoff *b) {
+  b->round = 0;
+}
+
+/* Host name without domain; constant for the process. */
+const char *tuttiHostname(void);
+/* Identity of the memory this process can share: boot id and the namespaces that memory travels in
+ * (pid, ipc, net), or TUTTI_HOSTID alone when that is set. Equal values: ranks can share memory. */
+uint64_t tuttiHostId(void);
+int tuttiCpuCount(void); /* cores this process may run on */
+
+/* 64-bit FNV-1a, for ids and checks; not for secrets. */
+uint64_t tuttiHash(const void *data, size_t bytes);
+/* Cryptographic random bytes (getrandom). */
+tuttiResult_t tuttiRandom(void *out, size_t bytes);
+
+/* Reads a small text file, without trailing white space, into buf. False if it cannot be read. */
+bool tuttiReadFile(const char *path, char *buf, size_t size);
+
+/* A file descriptor that closes on exec, of anonymous shared memory of `size` bytes (memfd). */
+tuttiResult_t tuttiSharedFd(size_t size, const char *what, int *fd);
+
+/* True in a child forked after the library was used, where no call may touch its state. */
+bool tuttiForked(void);
+/* Registers an fd that a forked child must close at once, so that a peer sees this process die even
+ * while the child lives on. */
+void tuttiForkCloseAdd(int fd);
+void tuttiForkCloseRemove(int fd);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

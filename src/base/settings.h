@@ -1,0 +1,61 @@
+/* The settings table: TUTTI_<NAME> wins over the NCCL_ name, which wins over the default. The only
+ * place that reads the environment. */
+#ifndef TUTTI_BASE_SETTINGS_H_
+#define TUTTI_BASE_SETTINGS_H_
+
+#include <stdint.h>
+
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+#define SETTING(ident, name, type, dflt, min, max, nccl, help) TUTTI_SETTING_##ident,
+#include "base/settings.def"
+#undef SETTING
+  TUTTI_SETTING_COUNT
+} tuttiSettingId;
+
+typedef enum {
+  TUTTI_SETTING_INT,
+  TUTTI_SETTING_BOOL,
+  TUTTI_SETTING_SIZE,
+  TUTTI_SETTING_SECONDS,
+  TUTTI_SETTING_STRING
+} tuttiSettingType;
+
+typedef struct {
+  const char *name;     /* without the TUTTI_ prefix */
+  const char *ncclName; /* "" if none */
+  const char *help;
+  tuttiSettingType type;
+  int64_t dflt, min, max;
+  const char *dfltString;
+} tuttiSettingRow;
+
+extern const tuttiSettingRow tuttiSettingTable[TUTTI_SETTING_COUNT];
+
+/* Reads the environment again (each communicator's init calls it). A malformed or out-of-range
+ * value fails with tuttiInvalidArgument and names variable, value and what is accepted; nothing
+ * changes then. An unknown TUTTI_ variable is warned of once, with the nearest name. Thread-safe.
+ */
+tuttiResult_t tuttiSettingsLoad(void);
+
+/* The value in force: a number (INT, BOOL, SIZE in bytes, SECONDS in ms) or a string (never NULL,
+ * valid for ever). Loads on first use. Thread-safe. */
+int64_t tuttiSettingInt(tuttiSettingId id);
+const char *tuttiSettingString(tuttiSettingId id);
+/* The variable the value came from ("TUTTI_X", "NCCL_X"), or "default". */
+const char *tuttiSettingOrigin(tuttiSettingId id);
+
+/* Parses one value of a setting's type into *out (STRING: *out = 0). Exposed for tests and fuzzing.
+ * Returns NULL, or what is wrong with it. */
+const char *tuttiSettingParse(const tuttiSettingRow *row, const char *text, int64_t *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

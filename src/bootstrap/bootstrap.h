@@ -1,0 +1,100 @@
+/* Rendezvous and out-of-band exchange over TCP: who is there, and small all-gathers at init. Then
+ * the watch keeps the ring of sockets for the life of the communicator. */
+#ifndef TUTTI_BOOTSTRAP_BOOTSTRAP_H_
+#define TUTTI_BOOTSTRAP_BOOTSTRAP_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "bootstrap/socket.h"
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a tuttiUniqueId holds. Checked by tuttiIdParse: magic, version, checksum, addresses. */
+typedef struct {
+  uint32_t magic, version;
+  uint8_t secret[16];
+  uint64_t check; /* tuttiHash over the other fields */
+  int32_t naddresses;
+  tuttiAddress addresses[3]; /* of the root, best first */
+} tuttiId;
+
+/* Starts a root (a detached thread that ends by itself) and describes it. With TUTTI_COMM_ID set,
+ * starts none: rank 0 does so at init. */
+tuttiResult_t tuttiIdCreate(tuttiUniqueId *out);
+/* tuttiInvalidArgument says what is wrong: not made by tuttiGetUniqueId, of another version, ... */
+tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out);
+
+typedef struct tuttiBootstrap tuttiBootstrap;
+
+/* Joins: checks in with the root (one of nids: rank r with root r * nids / nranks), learns the next
+ * rank's address, forms a ring of sockets. On expiry the root knows who never came, and tells those
+ * who did: the error lists the missing ranks. Two ranks with one number, and ranks that disagree on
+ * nranks, fail on all ranks with a text that names both (host, pid). */
+tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
+                                 tuttiWait wait, tuttiBootstrap **out);
+/* all[rank * size ...] holds this rank's part on entry; every rank's on return. Ring all-gather. */
+tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size, tuttiWait wait);
+/* Hash of the ids: the same on all ranks; and the secret. */
+uint64_t tuttiBootstrapHash(const tuttiBootstrap *b);
+const uint8_t *tuttiBootstrapSecret(const tuttiBootstrap *b);
+/* Interfaces this rank chose, best first; interfaces[0] carries its listeners. */
+const tuttiInterface *tuttiBootstrapInterface(const tuttiBootstrap *b);
+/* Closes everything that the watch has not taken. NULL is allowed. */
+void tuttiBootstrapClose(tuttiBootstrap *b);
+
+/* ---- the watch ------------------------------------------------------------------------------
+ * One thread per process serves the watches of all its communicators: it notices that a ring
+ * neighbour died (its socket closed without a goodbye, or its host fell silent), passes failures
+ * round the ring in both directions, and answers questions about this rank's state. */
+
+#define TUTTI_WATCH_STATE 128
+typedef struct {
+  int32_t rank;
+  char host[64];
+  int32_t pid;
+} tuttiWho;
+
+typedef struct {
+  void *ctx;
+  /* All are called from the watch thread and must not block. */
+  /* A failure of the communicator, here or elsewhere: code and full text. Called at most once. */
+  void (*failed)(void *ctx, tuttiResult_t code, const char *text);
+  /* Writes up to TUTTI_WATCH_STATE bytes of this rank's state (what it is doing); sent with every
+   * heartbeat and as answer to questions. */
+  size_t (*state)(void *ctx, void *out);
+} tuttiWatchCalls;
+
+typedef struct tuttiWatch tuttiWatch;
+
+/* Takes over the ring sockets and the listener. `who` has nranks entries and is copied; `hash` and
+ * `secret` check who asks. */
+tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tuttiWatchCalls *calls,
+                              tuttiMemAccount *memory, tuttiWatch **out);
+/* Tells every other rank: their `failed` is called with this code and text. Does not block. */
+void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text);
+
+typedef struct {
+  int answered;   /* 1: the rank itself; 2: a neighbour's last heartbeat of it; 0: nobody */
+  uint32_t ageMs; /* of the state */
+  size_t bytes;
+  uint8_t state[TUTTI_WATCH_STATE];
+} tuttiWatchAnswer;
+/* Asks every rank for its state, at once, for at most `ms`; answers[nranks]. A rank that is stopped
+ * does not answer; its ring neighbours then tell what its last heartbeat said. */
+tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int ms, tuttiWatchAnswer *answers);
+
+/* Says goodbye to the neighbours (so that they don't take the closing sockets for a death; with
+ * `aborted`, so that they do: "rank r aborted") and frees. After it returns no callback runs. NULL
+ * is allowed. */
+void tuttiWatchStop(tuttiWatch *w, bool aborted);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

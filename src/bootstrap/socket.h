@@ -1,0 +1,71 @@
+/* TCP for the bootstrap and NET/Socket: addresses, interfaces, and calls that end at a deadline. */
+#ifndef TUTTI_BOOTSTRAP_SOCKET_H_
+#define TUTTI_BOOTSTRAP_SOCKET_H_
+
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "base/atomic.h"
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef union {
+  struct sockaddr sa;
+  struct sockaddr_in v4;
+  struct sockaddr_in6 v6;
+} tuttiAddress; /* 28 bytes */
+
+#define TUTTI_MAX_INTERFACES 16
+typedef struct {
+  char name[IF_NAMESIZE];
+  tuttiAddress address;
+} tuttiInterface;
+
+/* When a wait must end. */
+typedef struct {
+  uint64_t deadline;           /* tuttiNow() clock */
+  const tuttiAtomic32 *failed; /* NULL, or nonzero means stop now (tuttiRemoteError) */
+} tuttiWait;
+
+/* "10.0.0.1:4711", "[fe80::1%eth0]:4711"; returns buf. */
+const char *tuttiAddressText(const tuttiAddress *a, char *buf, size_t size);
+/* Parses "host:port" or "[v6]:port"; names are resolved. */
+tuttiResult_t tuttiAddressParse(const char *text, tuttiAddress *out);
+/* An AF_INET or AF_INET6 address with a port, as bytes from a peer must be. */
+bool tuttiAddressValid(const tuttiAddress *a);
+socklen_t tuttiAddressLength(const tuttiAddress *a);
+
+/* Interfaces this rank may use, best first, after TUTTI_SOCKET_IFNAME and TUTTI_SOCKET_FAMILY.
+ * Without the setting: up, with carrier, not loopback, not docker* or virbr* while another is
+ * there, link-local addresses last, IPv4 before IPv6; loopback only when nothing else is there. A
+ * setting that matches nothing fails with tuttiInvalidArgument listing the interfaces. */
+tuttiResult_t tuttiInterfaces(tuttiInterface *out, int max, int *n);
+/* The interface that carries this local address, and whether it is up: "eth1 (10.0.0.2, down)". */
+const char *tuttiInterfaceOf(const tuttiAddress *local, char *buf, size_t size);
+
+/* Listens on `address` (port 0: any; written back), close-on-exec, non-blocking. */
+tuttiResult_t tuttiListen(tuttiAddress *address, int *fd);
+/* Connects to the first of `targets` that answers, trying them in turn until the wait ends
+ * (ECONNREFUSED and unreachable networks are tried again). The error lists each address, the
+ * interface it was tried from and its errno. `who` names the peer in errors. The result is
+ * non-blocking, close-on-exec, TCP_NODELAY. */
+tuttiResult_t tuttiConnect(const tuttiAddress *targets, int n, const char *who, tuttiWait wait,
+                           int *fd);
+/* Accepts one connection; *fd as above. */
+tuttiResult_t tuttiAccept(int listenFd, tuttiWait wait, int *fd);
+/* Moves exactly `bytes`. A peer that closes gives tuttiRemoteError naming `who`. */
+tuttiResult_t tuttiSendAll(int fd, const void *data, size_t bytes, const char *who, tuttiWait wait);
+tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tuttiWait wait);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,61 @@
+/* The planner: from an operation to (algorithm, protocol, channels, chunk), by a cost model over
+ * what the transports say of the communicator's paths. Pure: the same answer on every rank. */
+#ifndef TUTTI_COLLECTIVES_PLANNER_H_
+#define TUTTI_COLLECTIVES_PLANNER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collectives/schedule.h"
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the cost model knows of a communicator; equal on all ranks. */
+typedef struct {
+  int nranks, nhosts, maxRanksPerHost;
+  int minChannels, maxChannels;   /* after settings and config; max is what connections exist for */
+  uint32_t algoMask, protoMask;   /* allowed by TUTTI_ALGO / TUTTI_PROTO: bits 1 << tuttiAlgo.. */
+  int sharedFifos;                /* all pairs share memory: shared FIFOs exist */
+  int directReads;                /* all pairs can dereference each other's memory (threads) */
+  float intraLatencyUs, intraGBs; /* worst path inside a host */
+  float interLatencyUs, interGBs; /* worst path between hosts; 0 with one host */
+  int treeDepth;                  /* of channel 0's tree */
+  size_t slotBytes;
+  int oversubscribed; /* some host has more ranks than cores */
+} tuttiPlanInput;
+
+typedef struct {
+  int algo, proto, nchannels;
+  int twoShot;
+  uint64_t chunk; /* elements */
+  float timeUs;   /* what the model expects */
+} tuttiPlan;
+
+/* Parses TUTTI_ALGO / TUTTI_PROTO into a mask ("Ring,Tree", "^Direct", "" = all; case is ignored).
+ * tuttiInvalidArgument names the setting, the word and the words accepted. */
+tuttiResult_t tuttiPlanMask(const char *setting, const char *text, const char *const *names, int n,
+                            uint32_t *mask);
+extern const char *const tuttiAlgoNames[tuttiAlgoCount];
+extern const char *const tuttiProtoNames[tuttiProtoCount];
+
+/* Chooses for one operation. Where the allowed algorithms have no schedule for the collective the
+ * best existing one is taken (and said at INFO once): a setting never breaks a call. */
+void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);
+
+/* The model's time of one candidate, in us; INFINITY if it cannot run. For tests and `tutti topo`.
+ */
+float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo, int proto,
+                    int nchannels, int twoShot);
+
+/* Channel c's part [*begin, *begin + *part) of `count` elements over n channels; multiples of 128
+ * bytes of `type` but for the last. */
+void tuttiPlanPart(uint64_t count, int type, int c, int n, uint64_t *begin, uint64_t *part);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,140 @@
+/* A schedule is a pure function: what one rank does at step k of a collective on one channel. No
+ * executor holds a second copy of an algorithm; host, simulator and CUDA executors ask these
+ * functions. One file per algorithm: ring.h, tree.h, direct.h, p2p.h.
+ *
+ * What a step means:
+ *     value = reduction over { local operand, one message from each rank of recv }
+ *     value -> recvbuff[dst ...] if STEP_DST, -> one message to each rank of send
+ * Without several operands the reduction is a copy. A step with count 0 does nothing and moves no
+ * message; both sides compute the same counts, so they skip the same messages. Steps of one channel
+ * run in order. */
+#ifndef TUTTI_COLLECTIVES_SCHEDULE_H_
+#define TUTTI_COLLECTIVES_SCHEDULE_H_
+
+#include <stdint.h>
+
+#include "comm/signature.h"
+
+#if defined(__CUDACC__)
+#define TUTTI_HD __host__ __device__
+#else
+#define TUTTI_HD
+#endif
+
+#define TUTTI_ALGORITHMS(X) X(Ring) X(Tree) X(Direct)
+typedef enum {
+#define X(name) tuttiAlgo##name,
+  TUTTI_ALGORITHMS(X)
+#undef X
+      tuttiAlgoCount
+} tuttiAlgo;
+
+#define TUTTI_PROTOCOLS(X) X(LL) X(Simple)
+typedef enum {
+#define X(name) tuttiProto##name,
+  TUTTI_PROTOCOLS(X)
+#undef X
+      tuttiProtoCount
+} tuttiProto;
+
+#define TUTTI_MAX_FAN 5
+#define TUTTI_ALL     (-1) /* as nrecv / nsend: every other rank of the communicator */
+
+enum {
+  TUTTI_STEP_SRC = 1u << 0,  /* local operand: sendbuff[src ...] */
+  TUTTI_STEP_KEPT = 1u << 1, /* local operand: recvbuff[src ...], placed there by an earlier step */
+  TUTTI_STEP_DST = 1u << 2,  /* the value goes to recvbuff[dst ...] */
+  TUTTI_STEP_FINAL = 1u << 3, /* the value is the whole reduction: divide now for avg */
+  /* The messages come from (go to) the sender's shared FIFO, one write for all readers, instead of
+   * the pair's own. A shared message goes to all other ranks, and each of them receives it. */
+  TUTTI_STEP_RECV_SHARED = 1u << 4,
+  TUTTI_STEP_SEND_SHARED = 1u << 5,
+  /* Even when the operation is in place, no later step of this rank writes the operand's memory
+   * before the receivers of this step's messages have used them (the data dependency proves it). An
+   * executor may then let the receivers read it where it is. */
+  TUTTI_STEP_STABLE = 1u << 6
+};
+
+typedef struct {
+  uint64_t src, dst; /* element offsets */
+  uint64_t count;    /* elements */
+  uint32_t flags;
+  int32_t nrecv, nsend;        /* entries of recv / send, or TUTTI_ALL */
+  int32_t recv[TUTTI_MAX_FAN]; /* ranks */
+  int32_t send[TUTTI_MAX_FAN];
+} tuttiStep;
+
+/* Everything a schedule depends on, the same on every rank but for `rank` and the rank's own
+ * neighbours. Element offsets in steps are relative to the start of the user's buffers. */
+typedef struct {
+  int32_t coll, algo; /* tuttiColl, tuttiAlgo */
+  int32_t rank, nranks;
+  int32_t root;    /* of rooted collectives; for SendRecv the peer */
+  uint8_t sending; /* SendRecv: this rank sends */
+  uint8_t shared;  /* direct: shared FIFOs may be used */
+  uint8_t twoShot; /* direct all-reduce: reduce-scatter + all-gather instead of one exchange */
+  uint64_t
+      count; /* elements: AllReduce, Broadcast, Reduce, SendRecv: whole buffer; else per rank */
+  uint64_t begin;      /* this channel's part of [0, count): the part of each rank's block where */
+  uint64_t part;       /*   `count` is per rank */
+  uint64_t chunk;      /* most elements in one message, > 0 */
+  const int32_t *ring; /* ring: ring[i] is the rank at position i, nranks entries */
+  int32_t position;    /* ring: this rank's position */
+  int32_t parent;      /* tree: -1 at the tree's root */
+  int32_t nchildren;
+  int32_t children[TUTTI_MAX_FAN];
+  int32_t depth; /* FIFO depth that a schedule may rely on */
+} tuttiSchedule;
+
+#include "collectives/direct.h"
+#include "collectives/p2p.h"
+#include "collectives/ring.h"
+#include "collectives/tree.h"
+
+/* True if `algo` has a schedule for `coll`. */
+TUTTI_HD static inline bool tuttiScheduleExists(int coll, int algo) {
+  switch (algo) {
+  case tuttiAlgoRing:
+    return tuttiRingHas(coll);
+  case tuttiAlgoTree:
+    return tuttiTreeHas(coll);
+  case tuttiAlgoDirect:
+    return tuttiDirectHas(coll);
+  default:
+    return false;
+  }
+}
+
+/* Number of steps of this rank; step numbers are 0 .. n-1. */
+TUTTI_HD static inline uint64_t tuttiScheduleSteps(const tuttiSchedule *s) {
+  if (s->coll == tuttiCollSendRecv) return tuttiP2pSteps(s);
+  switch (s->algo) {
+  case tuttiAlgoRing:
+    return tuttiRingSteps(s);
+  case tuttiAlgoTree:
+    return tuttiTreeSteps(s);
+  default:
+    return tuttiDirectSteps(s);
+  }
+}
+
+/* Writes step k to *step (all fields). */
+TUTTI_HD static inline void tuttiScheduleStep(const tuttiSchedule *s, uint64_t k, tuttiStep *step) {
+  if (s->coll == tuttiCollSendRecv) {
+    tuttiP2pStep(s, k, step);
+    return;
+  }
+  switch (s->algo) {
+  case tuttiAlgoRing:
+    tuttiRingStep(s, k, step);
+    return;
+  case tuttiAlgoTree:
+    tuttiTreeStep(s, k, step);
+    return;
+  default:
+    tuttiDirectStep(s, k, step);
+    return;
+  }
+}
+
+#endif

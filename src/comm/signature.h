@@ -1,0 +1,53 @@
+/* What one rank believes an operation to be. Travels with every message, so that a mismatch between
+ * ranks is seen where the data meets, at the cost of three compares. */
+#ifndef TUTTI_COMM_SIGNATURE_H_
+#define TUTTI_COMM_SIGNATURE_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_COLLECTIVES(X)                                                                       \
+  X(AllReduce)                                                                                     \
+  X(Broadcast) X(Reduce) X(AllGather) X(ReduceScatter) X(AlltoAll) X(Gather) X(Scatter)            \
+      X(SendRecv) X(Split)
+
+typedef enum {
+#define X(name) tuttiColl##name,
+  TUTTI_COLLECTIVES(X)
+#undef X
+      tuttiCollCount
+} tuttiColl;
+
+/* Enum names, from the lists in their headers; "?" when out of range. */
+const char *tuttiCollName(int coll);     /* "AllReduce" */
+const char *tuttiTypeName(int datatype); /* "float32" */
+const char *tuttiRedOpName(int op);      /* "sum"; "premulsum" for handles */
+size_t tuttiTypeSize(int datatype);      /* bytes; 0 when out of range */
+
+typedef struct {
+  uint64_t seq;   /* 1, 2, ...: collectives of a communicator, or messages of one ordered pair */
+  uint64_t count; /* as passed by the caller */
+  int32_t root;   /* -1 where the collective has none */
+  uint8_t coll;   /* tuttiColl */
+  uint8_t type;   /* tuttiDataType_t */
+  uint16_t redop; /* 0..4, 5 for PreMulSum; 0xffff where there is none */
+} tuttiSignature; /* 24 bytes, no padding; travels between hosts of one byte order */
+
+static inline bool tuttiSignatureEqual(const tuttiSignature *a, const tuttiSignature *b) {
+  return a->seq == b->seq && a->count == b->count && a->root == b->root && a->coll == b->coll &&
+         a->type == b->type && a->redop == b->redop;
+}
+
+/* "#12 AllReduce(count 1024, float32, sum)"; returns buf. */
+const char *tuttiSignatureText(const tuttiSignature *sig, char *buf, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,50 @@
+/* The one arithmetic routine of the host executor: reduces any number of operands into any number
+ * of outputs. */
+#ifndef TUTTI_KERNELS_REDUCE_H_
+#define TUTTI_KERNELS_REDUCE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The scalar of PreMulSum, in the widest form of its type: f for float types, i for integer types
+ * (sign- or zero-extended). */
+typedef union {
+  double f;
+  uint64_t i;
+} tuttiScalar;
+
+typedef struct {
+  const void *const *in; /* nin operands of count elements; each aligned to its element */
+  int nin;               /* >= 1 */
+  void *const *out;      /* nout outputs; one may equal an operand exactly, no other overlap */
+  int nout;              /* >= 0 */
+  size_t count;
+  tuttiDataType_t type;
+  tuttiRedOp_t op; /* tuttiSum .. tuttiAvg; PreMulSum arrives as tuttiSum with premul set */
+  int premul;      /* operand 0 is this rank's own input: multiply it by `scalar` first */
+  tuttiScalar scalar;
+  int divide; /* > 0: divide the result by it (tuttiAvg on the final value) */
+} tuttiReduceArgs;
+
+/* out[j][i] = round(in[0][i] op in[1][i] op ...), for all j. 16- and 8-bit floats accumulate in
+ * float32 and round once, to nearest even; float8e4m3 saturates to NaN as OCP FP8 says (no
+ * infinity), float8e5m2 has infinities. With nin == 1, no premul and divide == 0 it is a copy of
+ * bytes. Operands are reduced in the order given, so equal calls give equal bits. Thread-safe;
+ * chooses the widest vector instructions of this CPU at first use. */
+void tuttiReduceCopy(const tuttiReduceArgs *args);
+
+/* One element to and from double, for tests and for reading scalars. */
+double tuttiElementToDouble(tuttiDataType_t type, const void *element);
+void tuttiElementFromDouble(tuttiDataType_t type, double value, void *element);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,62 @@
+/* A task: one operation's work on one channel of one communicator, with everything an executor
+ * needs. Made by the planner, run by a device. */
+#ifndef TUTTI_KERNELS_TASK_H_
+#define TUTTI_KERNELS_TASK_H_
+
+#include "base/atomic.h"
+#include "collectives/schedule.h"
+#include "kernels/reduce.h"
+#include "transport/fifo.h"
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tuttiProxy;
+
+/* What an executor asks of the communicator while it waits. Calls up the layers go through here. */
+typedef struct tuttiTaskHost {
+  void *comm;
+  const tuttiAtomic32 *failed; /* nonzero: stop now */
+  /* The connection of (peer, channel, direction, shared), opened on first use. peer -1: the send
+   * end of the shared FIFO. */
+  tuttiResult_t (*conn)(void *comm, int peer, int channel, tuttiDirection direction, bool shared,
+                        tuttiConn **conn);
+  /* A message of another operation than this task's came from `peer`. Returns the failure. */
+  tuttiResult_t (*mismatch)(void *comm, int peer, const tuttiSignature *mine,
+                            const tuttiSignature *theirs);
+  /* Called about every 100 ms while a task makes no progress, `waitedMs` long so far, on `peer`
+   * (-1: unknown). Looks for the reason; a failure ends the wait (deadline passed, peers disagree).
+   */
+  tuttiResult_t (*stalled)(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
+  /* The failure that `failed` announced. */
+  tuttiResult_t (*failure)(void *comm);
+  struct tuttiProxy *proxy; /* NULL when no connection needs one */
+  int oversubscribed;       /* more ranks than cores on this host: yield instead of spinning */
+} tuttiTaskHost;
+
+typedef struct tuttiTask {
+  tuttiSchedule schedule;
+  tuttiSignature signature;
+  int proto; /* tuttiProto: LL sends every message in its line */
+  int channel;
+  const void *sendbuff;
+  void *recvbuff;
+  tuttiDataType_t type;
+  tuttiRedOp_t op; /* tuttiSum for PreMulSum */
+  int premul;
+  tuttiScalar scalar;
+  int divide; /* tuttiAvg: nranks */
+  int inPlace;
+  tuttiStream_t stream;
+  const tuttiTaskHost *host;
+  struct tuttiTask
+      *next; /* runs after this one has ended (same communicator and channel), or NULL */
+} tuttiTask;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

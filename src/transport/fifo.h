@@ -1,0 +1,110 @@
+/* A connection: a one-directional FIFO of slots from one writer to one or more readers. One layout,
+ * whatever moves the bytes: peers that map each other's memory share it; with a network in between
+ * each side has its own, and the proxy moves slots from one to the other.
+ *
+ *   writer                                             reader r
+ *   waits until every head > n - DEPTH                 waits until slot[n % DEPTH].seq == n + 1
+ *   fills payload n, then the slot line                reads the line, then the payload
+ *   slot[n % DEPTH].seq = n + 1        (release)       head[r] = n + 1             (release)
+ *
+ * Everything about one message is in its slot's line of 128 bytes (the pair of cache lines that x86
+ * fetches together): number, size, signature, and the payload itself when it is small (protocol
+ * LL). A larger payload is in the slot's data (protocol Simple), or stays where it is and the line
+ * holds its address (direct: the reader can dereference the writer's memory); the writer then
+ * leaves it untouched until the heads have passed. */
+#ifndef TUTTI_TRANSPORT_FIFO_H_
+#define TUTTI_TRANSPORT_FIFO_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
+#include "comm/signature.h"
+
+#define TUTTI_FIFO_DEPTH 8u
+#define TUTTI_LINE       128
+#define TUTTI_INLINE_MAX 80u
+
+/* Where the payload of a message is. */
+typedef enum {
+  TUTTI_WHERE_SLOT = 0,   /* in the slot's data */
+  TUTTI_WHERE_INLINE = 1, /* in the line */
+  TUTTI_WHERE_DIRECT = 2  /* at `addr` in the writer's memory */
+} tuttiWhere;
+
+typedef struct {
+  tuttiAtomic64 seq; /* message number + 1, stored last */
+  uint64_t addr;     /* TUTTI_WHERE_DIRECT */
+  uint32_t bytes;
+  uint32_t where;
+  tuttiSignature sig;
+  uint8_t inlined[TUTTI_INLINE_MAX];
+} __attribute__((aligned(TUTTI_LINE))) tuttiSlot;
+
+typedef struct {
+  tuttiAtomic64 head; /* messages this reader has taken */
+} __attribute__((aligned(TUTTI_LINE))) tuttiHead;
+
+typedef enum { TUTTI_RECV = 0, TUTTI_SEND = 1 } tuttiDirection;
+
+struct tuttiTransport;
+
+/* One end of a connection, private to one rank and used by one thread at a time. */
+typedef struct tuttiConn {
+  tuttiSlot *slots; /* [TUTTI_FIFO_DEPTH] */
+  tuttiHead *heads; /* send: [nreaders]; recv: this reader's own, one */
+  uint8_t *data;    /* TUTTI_FIFO_DEPTH * slotBytes */
+  size_t slotBytes; /* multiple of TUTTI_LINE */
+  uint64_t next;    /* number of this end's next message */
+  uint64_t limit;   /* send: `next` below it needs no look at the heads */
+  int32_t nreaders; /* send: 1, or all neighbours of a shared FIFO */
+  int32_t peer;     /* the other rank; -1 for the send end of a shared FIFO */
+  int32_t channel;
+  uint8_t direction; /* tuttiDirection */
+  uint8_t direct;    /* the reader can dereference the writer's memory */
+  uint8_t network;   /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
+  const struct tuttiTransport *transport;
+  void *end; /* the transport's own state of this end */
+} tuttiConn;
+
+/* Bytes of slot lines and heads of a FIFO with n readers; its data follows, page-aligned or not as
+ * its owner likes. */
+static inline size_t tuttiFifoControlBytes(int nreaders) {
+  return TUTTI_FIFO_DEPTH * sizeof(tuttiSlot) + (size_t)nreaders * sizeof(tuttiHead);
+}
+
+static inline tuttiSlot *tuttiConnSlot(const tuttiConn *c) {
+  return &c->slots[c->next % TUTTI_FIFO_DEPTH];
+}
+static inline uint8_t *tuttiConnData(const tuttiConn *c) {
+  return c->data + (size_t)(c->next % TUTTI_FIFO_DEPTH) * c->slotBytes;
+}
+
+/* Least of the heads: every message below it has been taken by all readers. */
+static inline uint64_t tuttiConnTaken(const tuttiConn *c) {
+  uint64_t least = tuttiLoadAcquire(&c->heads[0].head);
+  for (int r = 1; r < c->nreaders; r++) {
+    uint64_t h = tuttiLoadAcquire(&c->heads[r].head);
+    if (h < least) least = h;
+  }
+  return least;
+}
+
+/* Send: a slot is free. Recv: a message is there. */
+static inline bool tuttiConnReady(tuttiConn *c) {
+  if (c->direction == TUTTI_RECV) return tuttiLoadAcquire(&tuttiConnSlot(c)->seq) == c->next + 1;
+  if (c->next < c->limit) return true;
+  c->limit = tuttiConnTaken(c) + TUTTI_FIFO_DEPTH;
+  return c->next < c->limit;
+}
+
+/* Send: publishes the slot that the caller has filled. Recv: gives the slot back. */
+static inline void tuttiConnAdvance(tuttiConn *c) {
+  if (c->direction == TUTTI_SEND)
+    tuttiStoreRelease(&tuttiConnSlot(c)->seq, c->next + 1);
+  else
+    tuttiStoreRelease(&c->heads[0].head, c->next + 1);
+  c->next++;
+}
+
+#endif

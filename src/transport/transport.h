@@ -1,0 +1,120 @@
+/* Transports: how one rank's messages reach another. One row per transport in a table ordered by
+ * priority; the first that can connect two ranks does. Each explains itself: the sentence that
+ * can_connect writes is what the INFO line, the doctor and the error text print.
+ *
+ * Life: prepare (create what peers will need, describe it in the peer record) -> bootstrap
+ * all-gather of the peer records -> attach (map or look up what peers described) -> open/close of
+ * single connections, at any time, without blocking and without waiting for the peer -> detach. */
+#ifndef TUTTI_TRANSPORT_TRANSPORT_H_
+#define TUTTI_TRANSPORT_TRANSPORT_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "transport/fifo.h"
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_SENTENCE     256
+#define TUTTI_HOSTNAME     64
+#define TUTTI_ADDRESS_TEXT 80
+#define TUTTI_NET_HANDLE   128
+#define TUTTI_MAX_CHANNELS 32
+/* Channel of grouped point-to-point messages, apart from those of collectives. */
+#define TUTTI_P2P_CHANNEL TUTTI_MAX_CHANNELS
+#define TUTTI_CHANNELS    (TUTTI_MAX_CHANNELS + 1)
+
+/* What every rank tells every other at init. Fixed size, all-gathered as bytes; checked before it
+ * is believed (tuttiPeerCheck). */
+typedef struct {
+  uint32_t version; /* TUTTI_VERSION_CODE */
+  int32_t rank, nranks;
+  int32_t device;     /* a tuttiDevice_t */
+  int32_t cudaDevice; /* -1 on host memory */
+  int32_t pid;
+  uint64_t process; /* random, one per process: equal means same address space */
+  uint64_t hostId;
+  uint64_t config; /* hash of what ranks must agree on */
+  uint64_t busId;  /* PCI bus id of the GPU, 0 without */
+  char host[TUTTI_HOSTNAME];
+  char library[128]; /* path of this library, for the text of a version mix */
+  /* P2P and SHM: the segment this rank writes its messages in. */
+  uint64_t segment; /* address in the owner's process */
+  uint64_t segmentBytes;
+  /* NET: where this rank's proxy listens. */
+  uint8_t net[TUTTI_NET_HANDLE];
+  char netName[16]; /* backend, "Socket" */
+} tuttiPeer;
+
+/* What a transport says about a pair of ranks. Lower cost is better. */
+typedef struct {
+  bool possible;
+  float cost;
+  float latencyUs, bandwidthGBs; /* what the planner's cost model starts from */
+  char via[48];                  /* the word of the log line: "SHM/direct" */
+  char why[TUTTI_SENTENCE];      /* one sentence: why, or why not */
+} tuttiPath;
+
+struct tuttiProxy;
+
+/* What transports know of a communicator: a part of tuttiComm, so that this layer does not look
+ * up. Peers and flags are read-only after attach. */
+typedef struct tuttiWires {
+  int rank, nranks;
+  uint64_t commHash;      /* same on all ranks; names the communicator on the wire */
+  uint8_t secret[16];     /* of the unique id */
+  const tuttiPeer *peers; /* [nranks] */
+  int nchannels;          /* channels that collectives may use */
+  size_t slotBytes;       /* of every FIFO; multiple of TUTTI_LINE */
+  uint64_t timeoutMs;
+  const tuttiAtomic32 *failed; /* nonzero: give up every wait */
+  tuttiMemAccount *memory;
+  struct tuttiProxy *proxy;
+  const char *netName; /* "" or the only backend allowed */
+  void *segment;       /* segment.h: this rank's, or NULL */
+  void **peerSegments; /* segment.h: [nranks], NULL where unmapped */
+  void *net;           /* net.c: this rank's listener and ends */
+} tuttiWires;
+
+typedef struct tuttiTransport {
+  const char *name; /* "P2P", "SHM", "NET" */
+  void (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
+  tuttiResult_t (*prepare)(tuttiWires *w, tuttiPeer *mine);
+  tuttiResult_t (*attach)(tuttiWires *w);
+  /* Makes this rank's end of the connection. Never blocks: messages simply are not ready before the
+   * other side is. channel < nchannels or TUTTI_P2P_CHANNEL; shared: the sender's FIFO that all
+   * ranks read (peer is -1 for its send end; only where every pair's transport says `shared`). */
+  tuttiResult_t (*open)(tuttiWires *w, int peer, int channel, tuttiDirection direction, bool shared,
+                        tuttiConn *conn);
+  void (*close)(tuttiWires *w, tuttiConn *conn);
+  void (*detach)(tuttiWires *w);
+  bool shared; /* has shared FIFOs */
+} tuttiTransport;
+
+/* In order of priority, NULL at the end. */
+extern const tuttiTransport *const tuttiTransports[];
+
+/* The first transport that connects a and b, and its path; NULL (and the collected sentences in
+ * path->why) if none does. Same answer on every rank. */
+const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
+
+/* Calls prepare / attach / detach of every transport; prepare and attach undo themselves on
+ * failure. */
+tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine);
+tuttiResult_t tuttiTransportsAttach(tuttiWires *w);
+void tuttiTransportsDetach(tuttiWires *w);
+
+/* Checks a record that came over a socket: terminated strings, ranges, version, config. On failure
+ * the text names both ranks and hosts. */
+tuttiResult_t tuttiPeerCheck(const tuttiPeer *peer, int expectedRank, const tuttiPeer *mine);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
