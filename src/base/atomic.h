@@ -32,6 +32,12 @@ static inline uint64_t tuttiFetchAddAcqRel(tuttiAtomic64 *a, uint64_t v) {
   return __atomic_fetch_add(&a->v, v, __ATOMIC_ACQ_REL);
 }
 
+/* True if *a was `expected` and is now `desired`. */
+static inline bool tuttiCompareExchange(tuttiAtomic64 *a, uint64_t expected, uint64_t desired) {
+  return __atomic_compare_exchange_n(&a->v, &expected, desired, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE);
+}
+
 static inline uint32_t tuttiLoadAcquire32(const tuttiAtomic32 *a) {
   return __atomic_load_n(&a->v, __ATOMIC_ACQUIRE);
 }

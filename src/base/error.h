@@ -22,9 +22,10 @@ tuttiResult_t tuttiErrorAdopt(tuttiResult_t code, const char *text);
 const char *tuttiErrorText(void);
 void tuttiErrorClear(void);
 
-/* The public call this thread is inside, e.g. "tuttiAllReduce (comm train, rank 3 of 8)"; the text
- * is copied. Every error born below starts with it. "" clears. */
-void tuttiErrorContext(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The public call this thread is inside: every error born below starts with
+ * "tuttiAllReduce (rank 3 of 8, comm train): ". Costs a few stores: the strings are kept by address
+ * and must live until the scope changes. `comm` may be NULL; a NULL call ends the scope. */
+void tuttiErrorScope(const char *call, const char *comm, int rank, int nranks);
 
 /* strerror(err) in a thread-safe way; valid until this thread's next call. */
 const char *tuttiErrnoText(int err);

@@ -1,0 +1,183 @@
+/* The communicator, as the files of src/comm share it. Nobody below this layer includes it. */
+#ifndef TUTTI_COMM_COMM_H_
+#define TUTTI_COMM_COMM_H_
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "bootstrap/bootstrap.h"
+#include "collectives/planner.h"
+#include "comm/record.h"
+#include "device/device.h"
+#include "proxy/proxy.h"
+#include "topology/graph.h"
+#include "transport/transport.h"
+
+#define TUTTI_COMM_NAME 64
+
+/* Options in force: config, else setting, else default. */
+typedef struct {
+  bool blocking;
+  int minChannels, maxChannels; /* 0: the planner decides */
+  int64_t timeoutMs;            /* 0: none */
+  tuttiDevice_t device;
+  char net[16];
+  char name[TUTTI_COMM_NAME];
+} tuttiOptions;
+
+typedef struct {
+  bool used;
+  tuttiDataType_t type;
+  tuttiScalarResidence_t residence;
+  const void *device; /* tuttiScalarDevice: read when the operation runs */
+  tuttiScalar scalar;
+} tuttiPreMul;
+
+typedef enum {
+  tuttiCommStarting = 0, /* init is running */
+  tuttiCommUsable = 1,
+  tuttiCommFinalizing = 2, /* tuttiCommFinalize has run or runs */
+} tuttiCommState;
+
+struct tuttiWorker;
+
+typedef struct tuttiCommunicator {
+  tuttiComm_t handle;
+  int rank, nranks;
+  tuttiOptions options;
+  tuttiMemAccount memory;
+
+  /* The first failure wins and stays; `failed` is its code. */
+  tuttiAtomic32 failed;
+  pthread_mutex_t failureLock;
+  char failure[TUTTI_ERROR_TEXT];
+
+  tuttiBootstrap *bootstrap;
+  tuttiWatch *watch;
+  tuttiPeer *peers;
+  tuttiGraph *graph;
+  tuttiWires wires;
+  tuttiAtomic32 state; /* tuttiCommState */
+  const tuttiDevice *device;
+  tuttiTaskHost host;
+  tuttiPlanInput plan;
+  tuttiSignature planned; /* of `lastPlan`: the operation it was made for, seq 0 */
+  tuttiPlan lastPlan;
+
+  /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send end at
+   * nranks), made on first use. */
+  tuttiConn **conns[2][2][TUTTI_CHANNELS];
+
+  tuttiRecord record;
+  uint64_t collectives;             /* sequence number of the last one */
+  uint64_t *sent, *received;        /* [nranks]: messages of each ordered pair */
+  uint64_t stallAskAt;              /* ms of waiting at which the next question goes out */
+  tuttiPreMul *premul;              /* [npremul], index = op - tuttiNumOps */
+  int npremul;
+  uint32_t splits;                  /* names of split communicators */
+
+  tuttiAtomic32 busy;               /* a thread is in a collective */
+  struct tuttiWorker *worker;       /* of a non-blocking communicator */
+} tuttiCommunicator;
+
+/* ---- handles (handle.c) -----------------------------------------------------------------------
+ * A handle is a number, not an address: one that was destroyed is recognized for ever. */
+
+/* Gives `c` a handle. */
+tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c, tuttiComm_t *handle);
+/* The communicator of a handle, held until tuttiHandleLeave. `call` names the public function in
+ * errors of this thread until it leaves. tuttiInvalidArgument for NULL and dead handles. */
+tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **c);
+void tuttiHandleLeave(tuttiCommunicator *c);
+/* From now on no call gets in; returns when all that were in have left, but for the caller's own
+ * hold. False if another thread is retiring it already. */
+bool tuttiHandleRetire(tuttiCommunicator *c);
+/* Ends the hold of a retired handle, so that its slot may be used again. */
+void tuttiHandleFree(tuttiCommunicator *c);
+
+/* ---- failure (failure.c) ----------------------------------------------------------------------*/
+
+/* Makes `code` and this thread's last error the failure of `c`, and tells every other rank. Returns
+ * `code`. */
+tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
+/* The same for a text that came from elsewhere; `tell` says whether other ranks need to hear it. */
+void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
+/* tuttiSuccess, or the failure, whose text becomes this thread's last error. */
+tuttiResult_t tuttiCommFailure(tuttiCommunicator *c);
+/* Callbacks of executors. */
+tuttiResult_t tuttiCommFailureOf(void *comm);
+tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
+                                const tuttiSignature *theirs);
+tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
+tuttiWait tuttiCommWait(const tuttiCommunicator *c); /* from now until the timeout */
+/* Success if operations may start: set up, not failed, not finalized. */
+tuttiResult_t tuttiCommReady(const tuttiCommunicator *c);
+
+/* ---- life (init.c, split.c) -------------------------------------------------------------------*/
+
+/* Joins and sets everything up; undoes all of it on failure but the allocation of *c itself. */
+tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids);
+/* A new communicator in state "not set up", with a handle. */
+tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
+                           tuttiCommunicator **out);
+/* Frees everything; no thread is inside. */
+void tuttiCommFree(tuttiCommunicator *c, bool aborted);
+tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction, bool shared,
+                            tuttiConn **conn);
+/* Resolves a user's config (may be NULL) over `base` (may be NULL: settings). */
+tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOptions *base,
+                                  tuttiOptions *out);
+
+/* ---- operations (operation.c, group.c) --------------------------------------------------------*/
+
+typedef struct tuttiOp {
+  tuttiCommunicator *comm; /* held while the operation is queued or runs */
+  tuttiColl coll;
+  tuttiColl recorded; /* what the signature says: coll, or tuttiCollSplit */
+  const void *sendbuff;
+  void *recvbuff;
+  uint64_t count;
+  tuttiDataType_t type;
+  tuttiRedOp_t redop;
+  int root; /* SendRecv: the peer */
+  bool sending, inPlace;
+  tuttiStream_t stream;
+} tuttiOp;
+
+/* Runs operations together, to their end on this rank. */
+tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops);
+/* Runs `op` now, or with its group; takes over the caller's hold of op->comm. */
+tuttiResult_t tuttiOpSubmit(const tuttiOp *op);
+/* All-gathers `bytes` of host memory over the communicator as part of a split. */
+tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes);
+
+/* Something that takes long and must not wait for its likes: an init or a split. Within a group each
+ * gets a thread at tuttiGroupEnd. */
+typedef struct tuttiJob {
+  tuttiResult_t (*run)(struct tuttiJob *job);
+  void (*discard)(struct tuttiJob *job); /* frees it, run or not */
+  struct tuttiJob *next;
+  pthread_t thread;
+  bool started;
+  tuttiResult_t result;
+  char text[TUTTI_ERROR_TEXT];
+} tuttiJob;
+
+/* Runs the job now, or queues it for the end of the group; frees it in the end. */
+tuttiResult_t tuttiJobSubmit(tuttiJob *job);
+/* Runs all jobs of a list, each on a thread of its own, to their ends; frees them. */
+tuttiResult_t tuttiJobsRun(tuttiJob *jobs);
+/* Makes the outermost tuttiGroupEnd of this thread fail with `code` and this thread's last error. */
+void tuttiGroupFail(tuttiResult_t code);
+
+/* ---- non-blocking communicators (worker.c) ----------------------------------------------------*/
+
+tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c);
+/* Queues copies of operations; returns tuttiInProgress. */
+tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nops);
+bool tuttiWorkerIdle(tuttiCommunicator *c);
+void tuttiWorkerStop(tuttiCommunicator *c);
+
+#endif

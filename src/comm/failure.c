@@ -1,0 +1,181 @@
+/* How a communicator fails: the first failure wins, reaches every rank through the watch, and ends
+ * every wait. Also what an executor asks when nothing moves: is anyone late, does anyone disagree. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "comm/comm.h"
+
+/* First question after this much waiting, then at every doubling; the log speaks from WARN_MS on. */
+#define FIRST_ASK_MS   500
+#define WARN_MS        10000
+#define ASK_MS         1000
+#define ASK_ALL_RANKS  64 /* larger communicators ask everyone only at the deadline */
+
+void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell) {
+  pthread_mutex_lock(&c->failureLock);
+  bool first = tuttiLoadRelaxed32(&c->failed) == 0;
+  if (first) {
+    snprintf(c->failure, sizeof c->failure, "%s", text);
+    tuttiStoreRelease32(&c->failed, (uint32_t)code);
+  }
+  pthread_mutex_unlock(&c->failureLock);
+  if (first && tell && c->watch) tuttiWatchFail(c->watch, code, text);
+}
+
+tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code) {
+  tuttiCommFailText(c, code, tuttiErrorText(), true);
+  return tuttiCommFailure(c);
+}
+
+tuttiResult_t tuttiCommFailure(tuttiCommunicator *c) {
+  tuttiResult_t code = (tuttiResult_t)tuttiLoadAcquire32(&c->failed);
+  if (code == tuttiSuccess) return tuttiSuccess;
+  return tuttiErrorAdopt(code, c->failure); /* never written again once `failed` is set */
+}
+
+tuttiWait tuttiCommWait(const tuttiCommunicator *c) {
+  tuttiWait wait = {tuttiDeadline(c->options.timeoutMs), &c->failed};
+  return wait;
+}
+
+/* "rank 2 (host node7, pid 4242)" */
+static const char *rankText(const tuttiCommunicator *c, int rank, char *buf, size_t size) {
+  snprintf(buf, size, "rank %d (host %s, pid %d)", rank, c->peers[rank].host, c->peers[rank].pid);
+  return buf;
+}
+
+tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
+                                const tuttiSignature *theirs) {
+  tuttiCommunicator *c = comm;
+  char me[160], them[160], mySig[160], theirSig[160];
+  TUTTI_FAIL(tuttiInvalidUsage,
+             "ranks disagree on an operation of communicator %s (%016" PRIx64 "): %s called %s, %s "
+             "called %s. Every rank must call the same collectives in the same order with the same "
+             "count, type, reduction and root",
+             c->options.name, c->wires.commHash, rankText(c, c->rank, me, sizeof me),
+             tuttiSignatureText(mine, mySig, sizeof mySig), rankText(c, peer, them, sizeof them),
+             tuttiSignatureText(theirs, theirSig, sizeof theirSig));
+  return tuttiCommFail(c, tuttiInvalidUsage);
+}
+
+/* True when `state` holds a collective of the same number that is not `mine`; for a message of a
+ * pair the numbers are the pair's own and tell nothing here. */
+static bool disagrees(const tuttiSignature *mine, const tuttiRankState *state,
+                      tuttiSignature *theirs) {
+  if (mine->coll == tuttiCollSendRecv) return false;
+  for (uint64_t i = 0; i < TUTTI_STATE_SIGS && i < state->started; i++) {
+    const tuttiSignature *s = &state->last[i];
+    if (s->coll == tuttiCollSendRecv || s->seq != mine->seq) continue;
+    if (tuttiSignatureEqual(s, mine)) return false;
+    *theirs = *s;
+    return true;
+  }
+  return false;
+}
+
+/* Number of the last collective a rank has called, as far as its state tells. */
+static uint64_t lastCollective(const tuttiRankState *state) {
+  for (uint64_t i = 0; i < TUTTI_STATE_SIGS && i < state->started; i++)
+    if (state->last[i].coll != tuttiCollSendRecv) return state->last[i].seq;
+  return 0;
+}
+
+/* One clause about a rank that holds the others up; false if it does not, as far as is known. */
+static bool lateText(const tuttiCommunicator *c, const tuttiSignature *mine, int peer, int rank,
+                     const tuttiWatchAnswer *answer, char *buf, size_t size) {
+  char who[160], sig[160];
+  rankText(c, rank, who, sizeof who);
+  tuttiRankState state;
+  bool known = answer->answered != 0 && tuttiRankStateParse(answer->state, answer->bytes, &state);
+  bool collective = mine->coll != tuttiCollSendRecv;
+  if (answer->answered != 1) {
+    if (!known)
+      snprintf(buf, size, "%s does not answer (stopped, or its host is overloaded)", who);
+    else
+      snprintf(buf, size,
+               "%s does not answer (stopped?); its last heartbeat, %.1f s ago, said it %s %s", who,
+               answer->ageMs / 1e3, state.started > state.ended ? "was in" : "had done",
+               state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : "nothing yet");
+    return true;
+  }
+  if (!known) return false;
+  if (collective ? lastCollective(&state) < mine->seq : rank == peer) {
+    snprintf(buf, size, "%s answers but %s %s", who,
+             state.started > state.ended ? "is still in" : "has not called it yet; it last finished",
+             state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : "nothing");
+    return true;
+  }
+  return false;
+}
+
+/* The list of late ranks, into text. */
+static void listLate(const tuttiCommunicator *c, const tuttiSignature *mine, int peer,
+                     const tuttiWatchAnswer *answers, char *text, size_t size) {
+  size_t used = 0;
+  int late = 0;
+  text[0] = 0;
+  for (int r = 0; r < c->nranks; r++) {
+    char clause[400];
+    if (r == c->rank || !lateText(c, mine, peer, r, &answers[r], clause, sizeof clause)) continue;
+    if (late++ >= 4) continue;
+    int n = snprintf(text + used, size - used, "%s%s", used ? "; " : "", clause);
+    if (n > 0) used += (size_t)n < size - used ? (size_t)n : size - used - 1;
+  }
+  if (late > 4) snprintf(text + used, size - used, "; and %d more", late - 4);
+  if (late > 0) return;
+  char who[160];
+  if (peer >= 0)
+    snprintf(text, size, "it waits for %s, which is in the same operation: a slow or broken path",
+             rankText(c, peer, who, sizeof who));
+  else
+    snprintf(text, size, "every rank is in it: a slow or broken path");
+}
+
+static tuttiResult_t deadlinePassed(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
+                                    uint64_t waitedMs, const tuttiWatchAnswer *answers) {
+  char sig[160], late[700];
+  listLate(c, mine, peer, answers, late, sizeof late);
+  TUTTI_FAIL(tuttiTimeout, "rank %d waited %.1f s in %s: %s. Mend or restart the late rank, or raise "
+                           "TUTTI_TIMEOUT (now %.1f s)",
+             c->rank, (double)waitedMs / 1e3, tuttiSignatureText(mine, sig, sizeof sig), late,
+             (double)c->options.timeoutMs / 1e3);
+  return tuttiCommFail(c, tuttiTimeout);
+}
+
+tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs) {
+  tuttiCommunicator *c = comm;
+  TUTTI_TRY(tuttiCommFailure(c));
+  if (waitedMs < c->stallAskAt / 2) c->stallAskAt = 0; /* a new wait */
+  if (c->stallAskAt == 0) c->stallAskAt = FIRST_ASK_MS;
+  bool expired = c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs;
+  if (!expired && (waitedMs < c->stallAskAt || c->nranks > ASK_ALL_RANKS)) return tuttiSuccess;
+  c->stallAskAt = waitedMs * 2;
+
+  tuttiWatchAnswer *answers;
+  TUTTI_TRY(tuttiAlloc((void **)&answers, (size_t)c->nranks, sizeof *answers, "answers of ranks",
+                       &c->memory));
+  tuttiResult_t result = tuttiWatchAsk(c->watch, ASK_MS, answers);
+  for (int r = 0; result == tuttiSuccess && r < c->nranks; r++) {
+    tuttiRankState state;
+    tuttiSignature theirs;
+    if (r != c->rank && answers[r].answered &&
+        tuttiRankStateParse(answers[r].state, answers[r].bytes, &state) &&
+        disagrees(mine, &state, &theirs))
+      result = tuttiCommMismatch(c, r, mine, &theirs);
+  }
+  if (result == tuttiSuccess) result = tuttiCommFailure(c);
+  if (result == tuttiSuccess && expired)
+    result = deadlinePassed(c, mine, peer, waitedMs, answers);
+  if (result == tuttiSuccess && waitedMs >= WARN_MS) {
+    char sig[160], late[700];
+    listLate(c, mine, peer, answers, late, sizeof late);
+    TUTTI_WARN(COLL, "rank %d has waited %.1f s in %s: %s", c->rank, (double)waitedMs / 1e3,
+               tuttiSignatureText(mine, sig, sizeof sig), late);
+  }
+  tuttiFree(answers);
+  return result;
+}

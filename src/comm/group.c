@@ -1,0 +1,222 @@
+/* Groups: what one thread collects between tuttiGroupStart and tuttiGroupEnd runs together, so that
+ * calls which depend on each other can't block one another. */
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+
+typedef struct {
+  int depth;
+  tuttiOp *ops;
+  int nops, capacity;
+  tuttiJob *jobs, **jobsEnd;
+  tuttiResult_t failure;
+  char text[TUTTI_ERROR_TEXT];
+} Group;
+
+static _Thread_local Group group;
+
+static uint32_t threadId(void) {
+  static _Thread_local uint32_t id;
+  if (id == 0) id = (uint32_t)syscall(SYS_gettid);
+  return id;
+}
+
+/* A communicator is used by one thread at a time; a second one is told instead of corrupting it. */
+static tuttiResult_t occupy(tuttiCommunicator *c) {
+  uint32_t self = threadId();
+  if (tuttiCompareExchange32(&c->busy, 0, self)) return tuttiSuccess;
+  uint32_t owner = tuttiLoadAcquire32(&c->busy);
+  if (owner == self) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "thread %u is inside a call of communicator %s, which one thread may use at a "
+                    "time; order the calls or make a communicator per thread",
+                    owner, c->options.name);
+}
+
+static void vacate(tuttiCommunicator *c) {
+  tuttiCompareExchange32(&c->busy, threadId(), 0); /* once per communicator: later ones are no-ops */
+}
+
+static void release(const tuttiOp *ops, int nops) {
+  for (int i = 0; i < nops; i++) tuttiHandleLeave(ops[i].comm);
+}
+
+static tuttiResult_t runBlocking(const tuttiOp *ops, int nops) {
+  tuttiResult_t result = tuttiSuccess;
+  int held = 0;
+  for (; held < nops && result == tuttiSuccess; held++) result = occupy(ops[held].comm);
+  if (result == tuttiSuccess)
+    result = tuttiOpsRun(ops, nops);
+  else
+    held--; /* the last one belongs to another thread */
+  for (int i = 0; i < held; i++) vacate(ops[i].comm);
+  return result;
+}
+
+/* Hands the operations of non-blocking communicators, in place behind the blocking ones, to their
+ * workers: all of one communicator at once, since those of a group may depend on each other. */
+static tuttiResult_t queueAll(tuttiOp *ops, int nops) {
+  while (nops > 0) {
+    tuttiCommunicator *c = ops[0].comm;
+    int mine = 0;
+    for (int i = 0; i < nops; i++) {
+      if (ops[i].comm != c) continue;
+      tuttiOp op = ops[i];
+      memmove(&ops[mine + 1], &ops[mine], (size_t)(i - mine) * sizeof *ops);
+      ops[mine++] = op;
+    }
+    TUTTI_TRY(tuttiWorkerQueue(c, ops, mine));
+    ops += mine;
+    nops -= mine;
+  }
+  return tuttiSuccess;
+}
+
+/* Blocking communicators' operations run here, the others' on their workers; each communicator's
+ * stay in order. */
+static tuttiResult_t runAll(tuttiOp *ops, int nops) {
+  int here = 0;
+  for (int i = 0; i < nops; i++) {
+    if (!ops[i].comm->options.blocking) continue;
+    tuttiOp op = ops[i];
+    memmove(&ops[here + 1], &ops[here], (size_t)(i - here) * sizeof *ops);
+    ops[here++] = op;
+  }
+  TUTTI_TRY(queueAll(ops + here, nops - here));
+  if (here > 0) TUTTI_TRY(runBlocking(ops, here));
+  return here < nops ? tuttiInProgress : tuttiSuccess;
+}
+
+static tuttiResult_t append(const tuttiOp *op) {
+  if (group.nops == group.capacity) {
+    int capacity = group.capacity ? group.capacity * 2 : 16;
+    tuttiOp *ops;
+    TUTTI_TRY(
+        tuttiAlloc((void **)&ops, (size_t)capacity, sizeof *ops, "operations of a group", NULL));
+    if (group.nops) memcpy(ops, group.ops, (size_t)group.nops * sizeof *ops);
+    tuttiFree(group.ops);
+    group.ops = ops;
+    group.capacity = capacity;
+  }
+  group.ops[group.nops++] = *op;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiOpSubmit(const tuttiOp *op) {
+  tuttiResult_t result;
+  if (group.depth > 0) {
+    result = append(op);
+    if (result == tuttiSuccess) return result; /* the group keeps the hold */
+    tuttiGroupFail(result);
+  } else {
+    tuttiOp copy = *op;
+    result = runAll(&copy, 1);
+  }
+  tuttiHandleLeave(op->comm);
+  return result;
+}
+
+static tuttiResult_t runJob(tuttiJob *job) {
+  job->result = job->run(job);
+  if (job->result != tuttiSuccess && job->result != tuttiInProgress)
+    strncpy(job->text, tuttiErrorText(), sizeof job->text - 1);
+  return job->result;
+}
+
+static void *jobMain(void *arg) {
+  runJob(arg);
+  return NULL;
+}
+
+tuttiResult_t tuttiJobsRun(tuttiJob *jobs) {
+  tuttiResult_t result = tuttiSuccess;
+  for (tuttiJob *job = jobs; job; job = job->next) {
+    if (!job->next && job == jobs) { /* alone: no thread */
+      runJob(job);
+      break;
+    }
+    int err = pthread_create(&job->thread, NULL, jobMain, job);
+    job->started = err == 0;
+    if (err) {
+      job->result = TUTTI_FAIL(tuttiSystemError, "no thread for a communicator's init: %s; raise "
+                                                 "`ulimit -u`",
+                               tuttiErrnoText(err));
+      strncpy(job->text, tuttiErrorText(), sizeof job->text - 1);
+    }
+  }
+  for (tuttiJob *job = jobs, *next; job; job = next) {
+    next = job->next;
+    if (job->started) pthread_join(job->thread, NULL);
+    bool failed = job->result != tuttiSuccess && job->result != tuttiInProgress;
+    if (failed && (result == tuttiSuccess || result == tuttiInProgress))
+      result = tuttiErrorAdopt(job->result, job->text);
+    else if (!failed && result == tuttiSuccess)
+      result = job->result;
+    job->discard(job);
+  }
+  return result;
+}
+
+tuttiResult_t tuttiJobSubmit(tuttiJob *job) {
+  job->next = NULL;
+  if (group.depth == 0) return tuttiJobsRun(job);
+  *group.jobsEnd = job;
+  group.jobsEnd = &job->next;
+  return tuttiSuccess;
+}
+
+void tuttiGroupFail(tuttiResult_t code) {
+  if (group.depth == 0 || group.failure != tuttiSuccess) return;
+  group.failure = code;
+  strncpy(group.text, tuttiErrorText(), sizeof group.text - 1);
+}
+
+tuttiResult_t tuttiGroupStart(void) {
+  if (group.depth++ == 0) {
+    group.jobs = NULL;
+    group.jobsEnd = &group.jobs;
+    group.nops = 0;
+    group.failure = tuttiSuccess;
+  }
+  return tuttiSuccess;
+}
+
+static tuttiResult_t discardGroup(tuttiOp *ops, int nops, tuttiJob *jobs) {
+  release(ops, nops);
+  for (tuttiJob *job = jobs, *next; job; job = next) {
+    next = job->next;
+    job->discard(job);
+  }
+  return tuttiErrorAdopt(group.failure, group.text);
+}
+
+tuttiResult_t tuttiGroupEnd(void) {
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  if (group.depth == 0)
+    return TUTTI_FAIL(tuttiInvalidUsage, "no group is open in this thread; call tuttiGroupStart "
+                                         "first");
+  if (--group.depth > 0) return tuttiSuccess;
+  /* Take the lists, so that nothing below finds them. */
+  tuttiOp *ops = group.ops;
+  int nops = group.nops;
+  tuttiJob *jobs = group.jobs;
+  group.ops = NULL;
+  group.nops = group.capacity = 0;
+  group.jobs = NULL;
+  tuttiResult_t result = tuttiSuccess, jobResult = tuttiSuccess;
+  if (group.failure != tuttiSuccess) {
+    result = discardGroup(ops, nops, jobs);
+  } else {
+    if (nops > 0) {
+      result = runAll(ops, nops);
+      release(ops, nops);
+    }
+    jobResult = tuttiJobsRun(jobs);
+    if (jobResult != tuttiSuccess && (result == tuttiSuccess || result == tuttiInProgress))
+      result = jobResult;
+  }
+  tuttiFree(ops);
+  return result;
+}

@@ -1,0 +1,99 @@
+/* Handles of communicators. A handle is a slot number and a generation, so a destroyed one is told
+ * from a live one without touching memory that may be gone, and is never mistaken for a later one.
+ * Each slot counts the calls that are inside, and closes before its communicator is freed. */
+#include <inttypes.h>
+#include <sched.h>
+
+#include "base/os.h"
+#include "comm/comm.h"
+
+#define SLOT_BITS  14
+#define SLOT_COUNT (1u << SLOT_BITS)
+#define OPEN_BIT   (1u << 31)
+
+/* state: generation << 32 | OPEN_BIT | calls inside. A free slot has neither bit nor calls. */
+typedef struct {
+  tuttiAtomic64 state;
+  tuttiCommunicator *comm;
+} Slot;
+
+static Slot slots[SLOT_COUNT];
+static tuttiAtomic64 nextSlot;
+static pthread_mutex_t createLock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint32_t generationOf(uint64_t state) { return (uint32_t)(state >> 32); }
+
+static tuttiComm_t handleOf(uint32_t generation, uint32_t slot) {
+  return (tuttiComm_t)(uintptr_t)((uint64_t)generation << SLOT_BITS | slot); // NOLINT
+}
+
+tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c, tuttiComm_t *handle) {
+  pthread_mutex_lock(&createLock);
+  for (uint32_t tried = 0; tried < SLOT_COUNT; tried++) {
+    uint32_t i = (uint32_t)(tuttiFetchAddAcqRel(&nextSlot, 1) % SLOT_COUNT);
+    uint64_t state = tuttiLoadAcquire(&slots[i].state);
+    if ((uint32_t)state != 0) continue; /* open, or calls are still leaving */
+    uint32_t generation = generationOf(state) + 1;
+    slots[i].comm = c;
+    c->handle = handleOf(generation, i);
+    tuttiStoreRelease(&slots[i].state, (uint64_t)generation << 32 | OPEN_BIT);
+    *handle = c->handle;
+    pthread_mutex_unlock(&createLock);
+    return tuttiSuccess;
+  }
+  pthread_mutex_unlock(&createLock);
+  return TUTTI_FAIL(tuttiSystemError,
+                    "this process holds %u communicators, which is the limit; destroy some",
+                    SLOT_COUNT);
+}
+
+tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **out) {
+  tuttiErrorScope(call, NULL, 0, 0);
+  if (tuttiForked())
+    return TUTTI_FAIL(tuttiInvalidUsage, "this process was forked from one that uses tutti; a forked "
+                                         "child may only exit or exec a new program");
+  if (handle == NULL)
+    return TUTTI_FAIL(tuttiInvalidArgument, "argument comm is NULL; pass a communicator made by "
+                                            "tuttiCommInitRank");
+  uint64_t bits = (uint64_t)(uintptr_t)handle;
+  Slot *slot = &slots[bits % SLOT_COUNT];
+  for (;;) {
+    uint64_t state = tuttiLoadAcquire(&slot->state);
+    if (generationOf(state) != bits >> SLOT_BITS || !(state & OPEN_BIT))
+      return TUTTI_FAIL(tuttiInvalidArgument,
+                        "argument comm (%p) is no live communicator: it was destroyed or aborted, "
+                        "or never made",
+                        (void *)handle);
+    if (tuttiCompareExchange(&slot->state, state, state + 1)) break;
+  }
+  *out = slot->comm;
+  tuttiErrorScope(call, slot->comm->options.name, slot->comm->rank, slot->comm->nranks);
+  return tuttiSuccess;
+}
+
+static Slot *slotOf(const tuttiCommunicator *c) {
+  return &slots[(uint64_t)(uintptr_t)c->handle % SLOT_COUNT];
+}
+
+void tuttiHandleLeave(tuttiCommunicator *c) {
+  tuttiErrorScope(NULL, NULL, 0, 0);
+  tuttiFetchAddAcqRel(&slotOf(c)->state, (uint64_t)-1);
+}
+
+bool tuttiHandleRetire(tuttiCommunicator *c) {
+  Slot *slot = slotOf(c);
+  for (;;) {
+    uint64_t state = tuttiLoadAcquire(&slot->state);
+    if (!(state & OPEN_BIT)) return false; /* another thread got here first */
+    if (tuttiCompareExchange(&slot->state, state, state & ~(uint64_t)OPEN_BIT)) break;
+  }
+  tuttiBackoff pause = {0, 0};
+  while ((uint32_t)tuttiLoadAcquire(&slot->state) != 1) tuttiBackoffPause(&pause);
+  return true;
+}
+
+void tuttiHandleFree(tuttiCommunicator *c) {
+  Slot *slot = slotOf(c);
+  slot->comm = NULL;
+  tuttiHandleLeave(c);
+}

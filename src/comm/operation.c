@@ -1,0 +1,199 @@
+/* From operations to tasks: signature, plan, one task per channel, and their run on the device. */
+#include <string.h>
+
+#include "base/log.h"
+#include "comm/comm.h"
+
+/* Tasks of one call of tuttiOpsRun. Small sets live on the stack. */
+typedef struct {
+  tuttiTask *tasks;
+  tuttiTask **heads;
+  int ntasks, nheads;
+} TaskSet;
+
+#define STACK_TASKS 4
+
+static bool hasRoot(tuttiColl coll) {
+  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
+         coll == tuttiCollScatter;
+}
+
+static bool reduces(tuttiColl coll) {
+  return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
+}
+
+static void sign(const tuttiOp *op, tuttiSignature *sig) {
+  tuttiCommunicator *c = op->comm;
+  memset(sig, 0, sizeof *sig);
+  sig->count = op->count;
+  sig->coll = (uint8_t)op->recorded;
+  sig->type = (uint8_t)op->type;
+  sig->root = hasRoot(op->coll) ? op->root : -1;
+  sig->redop = 0xffff;
+  if (reduces(op->coll)) sig->redop = op->redop < tuttiNumOps ? (uint16_t)op->redop : tuttiNumOps;
+  if (op->coll != tuttiCollSendRecv)
+    sig->seq = ++c->collectives;
+  else
+    sig->seq = op->sending ? ++c->sent[op->root] : ++c->received[op->root];
+}
+
+static void plan(tuttiCommunicator *c, const tuttiOp *op, const tuttiSignature *sig,
+                 tuttiPlan *out) {
+  if (op->coll == tuttiCollSendRecv) {
+    memset(out, 0, sizeof *out);
+    out->proto = tuttiProtoSimple;
+    out->nchannels = 1;
+    out->chunk = c->wires.slotBytes / tuttiTypeSize(op->type);
+    return;
+  }
+  tuttiSignature key = *sig;
+  key.seq = 0;
+  key.coll = (uint8_t)op->coll;
+  key.root = -1; /* no plan depends on it */
+  if (!tuttiSignatureEqual(&key, &c->planned)) {
+    tuttiPlanChoose(&c->plan, &key, &c->lastPlan);
+    c->planned = key;
+    TUTTI_INFO(TUNING, "%s of %llu %s: %s, %s, %d channels, chunk %llu, %.1f us expected",
+               tuttiCollName(op->coll), (unsigned long long)op->count, tuttiTypeName(op->type),
+               tuttiAlgoNames[c->lastPlan.algo], tuttiProtoNames[c->lastPlan.proto],
+               c->lastPlan.nchannels, (unsigned long long)c->lastPlan.chunk, c->lastPlan.timeUs);
+  }
+  *out = c->lastPlan;
+}
+
+static void setSchedule(tuttiSchedule *s, const tuttiOp *op, const tuttiPlan *p, int channel) {
+  tuttiCommunicator *c = op->comm;
+  memset(s, 0, sizeof *s);
+  s->rank = c->rank;
+  s->nranks = c->nranks;
+  s->coll = op->coll;
+  s->algo = p->algo;
+  s->root = op->root;
+  s->count = op->count;
+  s->chunk = p->chunk;
+  s->depth = TUTTI_FIFO_DEPTH;
+  s->sending = op->sending;
+  if (op->coll == tuttiCollSendRecv) {
+    s->part = op->count;
+    return;
+  }
+  s->twoShot = (uint8_t)p->twoShot;
+  s->shared = (uint8_t)c->plan.sharedFifos;
+  tuttiPlanPart(op->count, op->type, channel, p->nchannels, &s->begin, &s->part);
+  size_t row = (size_t)channel * (size_t)c->nranks;
+  s->ring = c->graph->ring + row;
+  s->position = c->graph->position[row + (size_t)c->rank];
+  if (p->algo == tuttiAlgoTree)
+    tuttiGraphTree(c->graph, channel, hasRoot(op->coll) ? op->root : -1, c->rank, s);
+}
+
+/* The reduction as an executor sees it: PreMulSum is a sum of scaled inputs. */
+static tuttiResult_t setReduction(tuttiTask *t, const tuttiOp *op) {
+  tuttiCommunicator *c = op->comm;
+  t->op = tuttiSum;
+  if (!reduces(op->coll)) return tuttiSuccess;
+  if (op->redop < tuttiNumOps) {
+    t->op = op->redop;
+    t->divide = op->redop == tuttiAvg ? c->nranks : 0;
+    return tuttiSuccess;
+  }
+  const tuttiPreMul *m = &c->premul[op->redop - tuttiNumOps];
+  t->premul = 1;
+  t->scalar = m->scalar;
+  if (m->residence == tuttiScalarDevice)
+    TUTTI_TRY(c->device->readScalar(m->device, m->type, &t->scalar));
+  return tuttiSuccess;
+}
+
+static tuttiResult_t addOp(TaskSet *set, const tuttiOp *op) {
+  tuttiCommunicator *c = op->comm;
+  tuttiSignature sig;
+  tuttiPlan p;
+  sign(op, &sig);
+  tuttiRecordStart(&c->record, &sig);
+  plan(c, op, &sig, &p);
+  for (int channel = 0; channel < p.nchannels; channel++) {
+    tuttiTask *t = &set->tasks[set->ntasks++];
+    memset(t, 0, sizeof *t);
+    setSchedule(&t->schedule, op, &p, channel);
+    t->signature = sig;
+    t->proto = p.proto;
+    t->channel = op->coll == tuttiCollSendRecv ? TUTTI_P2P_CHANNEL : channel;
+    t->sendbuff = op->sendbuff;
+    t->recvbuff = op->recvbuff;
+    t->type = op->type;
+    t->inPlace = op->inPlace;
+    t->stream = op->stream;
+    t->host = &c->host;
+    TUTTI_TRY(setReduction(t, op));
+  }
+  return tuttiSuccess;
+}
+
+/* Messages of one FIFO stay in the order of the calls: tasks of one communicator and channel (for
+ * point-to-point also peer and direction) form a chain. */
+static bool sameFifo(const tuttiTask *a, const tuttiTask *b) {
+  if (a->host != b->host || a->channel != b->channel) return false;
+  return a->channel != TUTTI_P2P_CHANNEL ||
+         (a->schedule.root == b->schedule.root && a->schedule.sending == b->schedule.sending);
+}
+
+static void chain(TaskSet *set) {
+  for (int i = 0; i < set->ntasks; i++) {
+    tuttiTask *t = &set->tasks[i];
+    tuttiTask *before = NULL;
+    for (int j = i - 1; j >= 0 && !before; j--)
+      if (sameFifo(&set->tasks[j], t)) before = &set->tasks[j];
+    if (before)
+      before->next = t;
+    else
+      set->heads[set->nheads++] = t;
+  }
+}
+
+/* Without the last error's communicator a failure of one would leave the others' peers waiting. */
+static tuttiResult_t failAll(const tuttiOp *ops, int nops, tuttiResult_t code) {
+  for (int i = 0; i < nops; i++) tuttiCommFail(ops[i].comm, code);
+  return code;
+}
+
+static tuttiResult_t run(TaskSet *set, const tuttiOp *ops, int nops) {
+  for (int i = 0; i < nops; i++) TUTTI_TRY(addOp(set, &ops[i]));
+  chain(set);
+  return ops[0].comm->device->run(set->heads, set->nheads);
+}
+
+/* Upper bound of the tasks of these operations. */
+static size_t countTasks(const tuttiOp *ops, int nops) {
+  size_t n = 0;
+  for (int i = 0; i < nops; i++)
+    n += ops[i].coll == tuttiCollSendRecv ? 1 : (size_t)ops[i].comm->wires.nchannels;
+  return n;
+}
+
+tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
+  tuttiTask stackTasks[STACK_TASKS];
+  tuttiTask *stackHeads[STACK_TASKS];
+  TaskSet set = {stackTasks, stackHeads, 0, 0};
+  for (int i = 0; i < nops; i++) TUTTI_TRY(tuttiCommFailure(ops[i].comm));
+  size_t n = countTasks(ops, nops);
+  tuttiTask *heapTasks = NULL;
+  tuttiTask **heapHeads = NULL;
+  tuttiResult_t result = tuttiSuccess;
+  if (n > STACK_TASKS) {
+    TUTTI_TRY(tuttiAlloc((void **)&heapTasks, n, sizeof *heapTasks, "tasks of a group", NULL));
+    TUTTI_TRY_GOTO(tuttiAlloc((void **)&heapHeads, n, sizeof *heapHeads, "tasks of a group", NULL),
+                   result, out);
+    set.tasks = heapTasks;
+    set.heads = heapHeads;
+  }
+  result = run(&set, ops, nops);
+  if (result != tuttiSuccess)
+    failAll(ops, nops, result);
+  else
+    for (int i = 0; i < nops; i++) tuttiRecordEnd(&ops[i].comm->record);
+out:
+  tuttiFree(heapHeads);
+  tuttiFree(heapTasks);
+  return result;
+}

@@ -1,0 +1,85 @@
+/* Options of a communicator: the user's config, else the settings, else defaults. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/settings.h"
+#include "comm/comm.h"
+
+static tuttiDevice_t deviceSetting(void) {
+  const char *text = tuttiSettingString(TUTTI_SETTING_DEVICE);
+  if (!strcasecmp(text, "host")) return tuttiDeviceHost;
+  if (!strcasecmp(text, "cuda")) return tuttiDeviceCuda;
+  return tuttiDeviceAuto;
+}
+
+static tuttiResult_t takeInt(const char *field, int value, int min, int max, int *out) {
+  if (value == TUTTI_CONFIG_UNDEF_INT) return tuttiSuccess;
+  if (value < min || value > max)
+    return TUTTI_FAIL(tuttiInvalidArgument, "config.%s is %d; it must be %d to %d, or undefined",
+                      field, value, min, max);
+  *out = value;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t takeString(const char *field, const char *value, char *out, size_t size) {
+  if (value == NULL) return tuttiSuccess;
+  if (strnlen(value, size) == size)
+    return TUTTI_FAIL(tuttiInvalidArgument, "config.%s is longer than %zu characters", field,
+                      size - 1);
+  snprintf(out, size, "%s", value);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t checkConfig(const tuttiConfig_t *config) {
+  if (config->magic != TUTTI_CONFIG_MAGIC)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument config is not initialized; start it from TUTTI_CONFIG_INITIALIZER");
+  if (config->size < sizeof(tuttiConfig_t))
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "config.size is %zu, less than the %zu bytes of version %d; start the config "
+                      "from TUTTI_CONFIG_INITIALIZER",
+                      config->size, sizeof(tuttiConfig_t), TUTTI_VERSION_CODE);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOptions *base,
+                                  tuttiOptions *out) {
+  tuttiOptions o;
+  TUTTI_TRY(tuttiSettingsLoad());
+  if (base) {
+    o = *base;
+  } else {
+    memset(&o, 0, sizeof o);
+    o.blocking = true;
+    o.minChannels = (int)tuttiSettingInt(TUTTI_SETTING_MIN_NCHANNELS);
+    o.maxChannels = (int)tuttiSettingInt(TUTTI_SETTING_MAX_NCHANNELS);
+    o.timeoutMs = tuttiSettingInt(TUTTI_SETTING_TIMEOUT);
+    o.device = deviceSetting();
+    snprintf(o.net, sizeof o.net, "%s", tuttiSettingString(TUTTI_SETTING_NET));
+  }
+  if (config) {
+    TUTTI_TRY(checkConfig(config));
+    int blocking = o.blocking, device = (int)o.device, timeout = -1;
+    TUTTI_TRY(takeInt("blocking", config->blocking, 0, 1, &blocking));
+    TUTTI_TRY(takeInt("minCTAs", config->minCTAs, 1, TUTTI_MAX_CHANNELS, &o.minChannels));
+    TUTTI_TRY(takeInt("maxCTAs", config->maxCTAs, 1, TUTTI_MAX_CHANNELS, &o.maxChannels));
+    TUTTI_TRY(takeInt("device", config->device, tuttiDeviceAuto, tuttiDeviceCuda, &device));
+    TUTTI_TRY(takeInt("timeoutMs", config->timeoutMs, 0, INT_MAX, &timeout));
+    TUTTI_TRY(takeString("netName", config->netName, o.net, sizeof o.net));
+    TUTTI_TRY(takeString("commName", config->commName, o.name, sizeof o.name));
+    int ignored = 0;
+    TUTTI_TRY(takeInt("splitShare", config->splitShare, 0, 1, &ignored));
+    TUTTI_TRY(takeInt("trafficClass", config->trafficClass, 0, 255, &ignored));
+    o.blocking = blocking != 0;
+    o.device = (tuttiDevice_t)device;
+    if (timeout >= 0) o.timeoutMs = timeout;
+  }
+  if (o.minChannels && o.maxChannels && o.minChannels > o.maxChannels)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "the least number of channels (%d) is above the greatest (%d); mend "
+                      "config.minCTAs/maxCTAs or TUTTI_MIN_NCHANNELS/TUTTI_MAX_NCHANNELS",
+                      o.minChannels, o.maxChannels);
+  *out = o;
+  return tuttiSuccess;
+}

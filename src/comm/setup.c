@@ -1,0 +1,347 @@
+/* Setting a communicator up: rendezvous, peers, transports, graph, plan input; and taking it down. */
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "comm/comm.h"
+
+#define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
+#define CHANNELS_NETWORK  4
+
+/* Same for all communicators of this process: tells threads from processes. */
+static uint64_t processId(void) {
+  static tuttiAtomic64 id;
+  uint64_t v = tuttiLoadAcquire(&id);
+  if (v) return v;
+  if (tuttiRandom(&v, sizeof v) != tuttiSuccess || v == 0)
+    v = tuttiNow() ^ (uint64_t)getpid() << 32 ^ 1;
+  return tuttiCompareExchange(&id, 0, v) ? v : tuttiLoadAcquire(&id);
+}
+
+/* What ranks must agree on, so that they plan alike. */
+static uint64_t configHash(const tuttiOptions *o) {
+  char text[512];
+  int n = snprintf(
+      text, sizeof text, "%d %d %d %s %" PRId64 " %s %s %" PRId64 " %" PRId64 " %" PRId64,
+      o->minChannels, o->maxChannels, o->device, o->net, tuttiSettingInt(TUTTI_SETTING_BUFFSIZE),
+      tuttiSettingString(TUTTI_SETTING_ALGO), tuttiSettingString(TUTTI_SETTING_PROTO),
+      tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE), tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE),
+      tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
+  return tuttiHash(text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+}
+
+static void describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
+  memset(p, 0, sizeof *p);
+  p->version = TUTTI_VERSION_CODE;
+  p->rank = c->rank;
+  p->nranks = c->nranks;
+  p->device = c->device->kind;
+  p->cudaDevice = -1;
+  p->pid = getpid();
+  p->process = processId();
+  p->hostId = tuttiHostId();
+  p->config = configHash(&c->options);
+  snprintf(p->host, sizeof p->host, "%s", tuttiHostname());
+  Dl_info info;
+  if (dladdr((void *)(uintptr_t)&tuttiGetVersion, &info) && info.dli_fname)
+    snprintf(p->library, sizeof p->library, "%s", info.dli_fname);
+}
+
+static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
+  if (c->options.device == tuttiDeviceCuda)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "this build of tutti has no CUDA support; use device host or auto");
+  c->device = &tuttiDeviceHostTable;
+  return tuttiSuccess;
+}
+
+static void watchFailed(void *comm, tuttiResult_t code, const char *text) {
+  tuttiCommFailText(comm, code, text, false);
+}
+
+static size_t watchState(void *comm, void *out) {
+  tuttiRankState state;
+  tuttiRecordState(&((tuttiCommunicator *)comm)->record, &state);
+  memcpy(out, &state, sizeof state);
+  return sizeof state;
+}
+
+/* Network trouble ends the communicator on every rank. */
+static void proxyFailed(void *comm, tuttiResult_t code, const char *text) {
+  tuttiCommFailText(comm, code, text, true);
+}
+
+static tuttiResult_t startWatch(tuttiCommunicator *c) {
+  tuttiWho *who;
+  TUTTI_TRY(tuttiAlloc((void **)&who, (size_t)c->nranks, sizeof *who, "names of ranks", NULL));
+  for (int r = 0; r < c->nranks; r++) {
+    who[r].rank = r;
+    who[r].pid = c->peers[r].pid;
+    memcpy(who[r].host, c->peers[r].host, sizeof who[r].host);
+  }
+  tuttiWatchCalls calls = {c, watchFailed, watchState};
+  tuttiResult_t result = tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &c->watch);
+  tuttiFree(who);
+  return result;
+}
+
+static tuttiResult_t exchangePeers(tuttiCommunicator *c, tuttiWait wait) {
+  tuttiPeer *mine = &c->peers[c->rank];
+  describeSelf(c, mine);
+  tuttiPeer self = *mine;
+  TUTTI_TRY(tuttiTransportsPrepare(&c->wires, &self));
+  *mine = self;
+  TUTTI_TRY(tuttiBootstrapAllGather(c->bootstrap, c->peers, sizeof *c->peers, wait));
+  for (int r = 0; r < c->nranks; r++) TUTTI_TRY(tuttiPeerCheck(&c->peers[r], r, &self));
+  return tuttiSuccess;
+}
+
+static int channelCount(const tuttiOptions *o, int nhosts) {
+  int n = nhosts > 1 ? CHANNELS_NETWORK : CHANNELS_ONE_HOST;
+  if (o->maxChannels && n > o->maxChannels) n = o->maxChannels;
+  if (n < o->minChannels) n = o->minChannels;
+  return n;
+}
+
+static tuttiResult_t makeGraph(tuttiCommunicator *c) {
+  uint64_t *hosts;
+  TUTTI_TRY(tuttiAlloc((void **)&hosts, (size_t)c->nranks, sizeof *hosts, "hosts of ranks", NULL));
+  int nhosts = 1;
+  for (int r = 0; r < c->nranks; r++) {
+    hosts[r] = c->peers[r].hostId;
+    if (hosts[r] != hosts[0]) nhosts = 2; /* one or more */
+  }
+  const char *file = tuttiSettingString(TUTTI_SETTING_GRAPH_FILE);
+  const char *dump = tuttiSettingString(TUTTI_SETTING_GRAPH_DUMP_FILE);
+  tuttiResult_t result =
+      file[0] ? tuttiGraphReadXml(file, hosts, c->nranks, &c->graph)
+              : tuttiGraphCreate(hosts, c->nranks, channelCount(&c->options, nhosts), &c->graph);
+  if (result == tuttiSuccess && dump[0] && c->rank == 0) result = tuttiGraphWriteXml(c->graph, dump);
+  tuttiFree(hosts);
+  return result;
+}
+
+/* Worst path of each kind, over the pairs that rings use and rank 0 with everyone. */
+static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
+  tuttiPath path;
+  if (a == b) return tuttiSuccess;
+  const tuttiTransport *t = tuttiTransportSelect(&c->peers[a], &c->peers[b], &path);
+  if (!t)
+    return TUTTI_FAIL(tuttiSystemError, "no transport connects rank %d (host %s) and rank %d (host "
+                                        "%s): %s",
+                      a, c->peers[a].host, b, c->peers[b].host, path.why);
+  tuttiPlanInput *in = &c->plan;
+  bool inside = c->peers[a].hostId == c->peers[b].hostId;
+  float *latency = inside ? &in->intraLatencyUs : &in->interLatencyUs;
+  float *bandwidth = inside ? &in->intraGBs : &in->interGBs;
+  if (path.latencyUs > *latency) *latency = path.latencyUs;
+  if (*bandwidth == 0 || path.bandwidthGBs < *bandwidth) *bandwidth = path.bandwidthGBs;
+  if (!t->shared) in->sharedFifos = 0;
+  if (c->peers[a].process != c->peers[b].process || !t->shared) in->directReads = 0;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
+  tuttiPlanInput *in = &c->plan;
+  in->nranks = c->nranks;
+  in->nhosts = c->graph->nhosts;
+  in->minChannels = c->options.minChannels ? c->options.minChannels : 1;
+  in->maxChannels = c->graph->nchannels;
+  if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
+  TUTTI_TRY(tuttiPlanMask("TUTTI_ALGO", tuttiSettingString(TUTTI_SETTING_ALGO), tuttiAlgoNames,
+                          tuttiAlgoCount, &in->algoMask));
+  TUTTI_TRY(tuttiPlanMask("TUTTI_PROTO", tuttiSettingString(TUTTI_SETTING_PROTO), tuttiProtoNames,
+                          tuttiProtoCount, &in->protoMask));
+  in->sharedFifos = in->directReads = 1;
+  in->slotBytes = c->wires.slotBytes;
+  in->treeDepth = tuttiGraphTreeDepth(c->graph, 0);
+  for (int i = 0; i < c->nranks; i++) {
+    int r = c->graph->ring[i], next = c->graph->ring[(i + 1) % c->nranks];
+    TUTTI_TRY(surveyPair(c, r, next));
+    TUTTI_TRY(surveyPair(c, 0, i));
+  }
+  int *onHost;
+  TUTTI_TRY(tuttiAlloc((void **)&onHost, (size_t)in->nhosts, sizeof *onHost, "ranks per host", NULL));
+  for (int r = 0; r < c->nranks; r++)
+    if (++onHost[c->graph->host[r]] > in->maxRanksPerHost)
+      in->maxRanksPerHost = onHost[c->graph->host[r]];
+  int here = onHost[c->graph->host[c->rank]];
+  tuttiFree(onHost);
+  c->host.oversubscribed = here > tuttiCpuCount();
+  return tuttiSuccess;
+}
+
+static void logPath(const tuttiCommunicator *c, int channel, int from, int to) {
+  tuttiPath path;
+  if (from == to || !tuttiTransportSelect(&c->peers[from], &c->peers[to], &path)) return;
+  bool sending = from == c->rank;
+  TUTTI_INFO(INIT, "Channel %02d/%02d : %d[%d] -> %d[%d] [%s] via %s%s%s%s", channel,
+             c->graph->nchannels, from, c->peers[from].cudaDevice, to, c->peers[to].cudaDevice,
+             sending ? "send" : "receive", path.via, path.why[0] ? " (" : "", path.why,
+             path.why[0] ? ")" : "");
+}
+
+static void logSetup(const tuttiCommunicator *c) {
+  if (!tuttiLogEnabled(TUTTI_LOG_INFO, TUTTI_SUBSYS(INIT))) return;
+  tuttiGraphLog(c->graph, c->rank);
+  for (int ch = 0; ch < c->graph->nchannels; ch++) {
+    size_t row = (size_t)ch * (size_t)c->nranks;
+    int at = c->graph->position[row + (size_t)c->rank];
+    logPath(c, ch, c->graph->ring[row + (size_t)((at + c->nranks - 1) % c->nranks)], c->rank);
+    logPath(c, ch, c->rank, c->graph->ring[row + (size_t)((at + 1) % c->nranks)]);
+  }
+}
+
+static tuttiResult_t setWires(tuttiCommunicator *c) {
+  tuttiWires *w = &c->wires;
+  w->rank = c->rank;
+  w->nranks = c->nranks;
+  w->commHash = tuttiBootstrapHash(c->bootstrap);
+  memcpy(w->secret, tuttiBootstrapSecret(c->bootstrap), sizeof w->secret);
+  w->peers = c->peers;
+  w->slotBytes = (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / TUTTI_FIFO_DEPTH / TUTTI_LINE *
+                 TUTTI_LINE;
+  w->timeoutMs = (uint64_t)c->options.timeoutMs;
+  w->failed = &c->failed;
+  w->memory = &c->memory;
+  w->netName = c->options.net;
+  if (!c->options.name[0])
+    snprintf(c->options.name, sizeof c->options.name, "%016" PRIx64, w->commHash);
+  TUTTI_TRY(tuttiProxyCreate(&w->proxy, proxyFailed, c));
+  c->host.comm = c;
+  c->host.failed = &c->failed;
+  c->host.conn = tuttiCommConn;
+  c->host.mismatch = tuttiCommMismatch;
+  c->host.stalled = tuttiCommStalled;
+  c->host.failure = tuttiCommFailureOf;
+  c->host.proxy = w->proxy;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t allocate(tuttiCommunicator *c) {
+  size_t n = (size_t)c->nranks;
+  TUTTI_TRY(tuttiAlloc((void **)&c->peers, n, sizeof *c->peers, "peer records", &c->memory));
+  TUTTI_TRY(tuttiAlloc((void **)&c->sent, n, sizeof *c->sent, "message counts", &c->memory));
+  return tuttiAlloc((void **)&c->received, n, sizeof *c->received, "message counts", &c->memory);
+}
+
+static double ms(uint64_t from, uint64_t to) { return (double)(to - from) / 1e6; }
+
+tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
+  tuttiWait wait = tuttiCommWait(c);
+  uint64_t t0 = tuttiNow();
+  TUTTI_TRY(chooseDevice(c));
+  TUTTI_TRY(allocate(c));
+  TUTTI_TRY(tuttiBootstrapJoin(ids, nids, c->rank, c->nranks, wait, &c->bootstrap));
+  uint64_t t1 = tuttiNow();
+  TUTTI_TRY(setWires(c));
+  TUTTI_TRY(exchangePeers(c, wait));
+  TUTTI_TRY(startWatch(c));
+  uint64_t t2 = tuttiNow();
+  TUTTI_TRY(makeGraph(c));
+  c->wires.nchannels = c->graph->nchannels;
+  TUTTI_TRY(makePlanInput(c));
+  uint64_t t3 = tuttiNow();
+  TUTTI_TRY(tuttiTransportsAttach(&c->wires));
+  if (!c->options.blocking) TUTTI_TRY(tuttiWorkerStart(c));
+  uint64_t t4 = tuttiNow();
+  logSetup(c);
+  tuttiStoreRelease32(&c->state, tuttiCommUsable);
+  TUTTI_INFO(INIT,
+             "comm %s rank %d nranks %d hosts %d device %s: init complete in %.1f ms (rendezvous "
+             "%.1f, peers %.1f, graph %.1f, transports %.1f), memory %.1f KiB",
+             c->options.name, c->rank, c->nranks, c->graph->nhosts, c->device->name, ms(t0, t4),
+             ms(t0, t1), ms(t1, t2), ms(t2, t3), ms(t3, t4),
+             (double)tuttiLoadRelaxed(&c->memory.bytes) / 1024);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
+                           tuttiCommunicator **out) {
+  tuttiCommunicator *c;
+  tuttiComm_t handle;
+  TUTTI_TRY(tuttiAlloc((void **)&c, 1, sizeof *c, "a communicator", NULL));
+  c->rank = rank;
+  c->nranks = nranks;
+  c->options = *options;
+  pthread_mutex_init(&c->failureLock, NULL);
+  tuttiFetchAddAcqRel(&c->memory.bytes, sizeof *c);
+  tuttiResult_t result = tuttiHandleCreate(c, &handle);
+  if (result != tuttiSuccess) {
+    tuttiFree(c);
+    return result;
+  }
+  *out = c;
+  return tuttiSuccess;
+}
+
+static void closeConns(tuttiCommunicator *c) {
+  for (int d = 0; d < 2; d++)
+    for (int s = 0; s < 2; s++)
+      for (int ch = 0; ch < TUTTI_CHANNELS; ch++) {
+        tuttiConn **row = c->conns[d][s][ch];
+        if (!row) continue;
+        for (int r = 0; r <= c->nranks; r++) {
+          if (!row[r]) continue;
+          row[r]->transport->close(&c->wires, row[r]);
+          tuttiFree(row[r]);
+        }
+        tuttiFree(row);
+        c->conns[d][s][ch] = NULL;
+      }
+}
+
+void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
+  tuttiWorkerStop(c);
+  if (c->wires.proxy) {
+    closeConns(c);
+    tuttiTransportsDetach(&c->wires);
+    tuttiProxyDestroy(c->wires.proxy);
+  }
+  tuttiWatchStop(c->watch, aborted);
+  tuttiBootstrapClose(c->bootstrap);
+  tuttiGraphFree(c->graph);
+  tuttiFree(c->premul);
+  tuttiFree(c->received);
+  tuttiFree(c->sent);
+  tuttiFree(c->peers);
+  pthread_mutex_destroy(&c->failureLock);
+  tuttiFree(c);
+}
+
+/* The transport of a connection: of the pair, or of any pair for the send end of a shared FIFO. */
+static const tuttiTransport *transportOf(const tuttiCommunicator *c, int peer, tuttiPath *path) {
+  int other = peer >= 0 ? peer : (c->rank + 1) % c->nranks;
+  return tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], path);
+}
+
+tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction, bool shared,
+                            tuttiConn **out) {
+  tuttiCommunicator *c = comm;
+  tuttiConn ***row = &c->conns[direction][shared][channel];
+  size_t at = peer >= 0 ? (size_t)peer : (size_t)c->nranks;
+  if (!*row)
+    TUTTI_TRY(tuttiAlloc((void **)row, (size_t)c->nranks + 1, sizeof **row, "connections",
+                         &c->memory));
+  if (!(*row)[at]) {
+    tuttiPath path;
+    tuttiConn *conn;
+    const tuttiTransport *t = transportOf(c, peer, &path);
+    if (!t) return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", peer, path.why);
+    TUTTI_TRY(tuttiAlloc((void **)&conn, 1, sizeof *conn, "a connection", &c->memory));
+    tuttiResult_t result = t->open(&c->wires, peer, channel, direction, shared, conn);
+    if (result != tuttiSuccess) {
+      tuttiFree(conn);
+      return result;
+    }
+    conn->transport = t;
+    (*row)[at] = conn;
+  }
+  *out = (*row)[at];
+  return tuttiSuccess;
+}
