@@ -83,7 +83,9 @@ tuttiResult_t tuttiConnect(const tuttiAddress *targets, int n, const char *who, 
 struct pollfd;
 tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,
                              uint64_t until, int *ready);
-/* Accepts one connection; *fd as above. */
+/* Accepts without waiting: an fd as above, -EAGAIN when there is none, or another -errno. */
+int tuttiAcceptNow(int listenFd);
+/* Waits for one connection. */
 tuttiResult_t tuttiAccept(int listenFd, tuttiWait wait, int *fd);
 /* Moves exactly `bytes`. A peer that closes gives tuttiRemoteError naming `who`. */
 tuttiResult_t tuttiSendAll(int fd, const void *data, size_t bytes, const char *who, tuttiWait wait);
