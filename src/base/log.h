@@ -38,6 +38,13 @@ void tuttiLogWrite(tuttiLogLevel level, unsigned subsys, const char *fmt, ...)
 /* The device shown in brackets for this thread's lines; -1 (default): none. */
 void tuttiLogDevice(int device);
 
+/* What is wrong with a level word or a list of subsystems, or NULL. */
+const char *tuttiLogCheckLevel(const char *level);
+const char *tuttiLogCheckSubsystems(const char *list);
+/* Takes over level, subsystems and file, all checked. For the settings, which call it under their
+ * lock whenever they are loaded; log calls never take that lock once this was called. */
+void tuttiLogConfigure(const char *level, const char *subsystems, const char *file);
+
 #ifdef __cplusplus
 }
 #endif

@@ -51,13 +51,17 @@ uint64_t tuttiHash(const void *data, size_t bytes);
 /* Cryptographic random bytes (getrandom). */
 tuttiResult_t tuttiRandom(void *out, size_t bytes);
 
-/* Reads a small text file, without trailing white space, into buf. False if it cannot be read. */
+/* Reads a small text file, without trailing white space, into buf. False (and buf is "") if it
+ * cannot be read or does not fit. */
 bool tuttiReadFile(const char *path, char *buf, size_t size);
 
-/* A file descriptor that closes on exec, of anonymous shared memory of `size` bytes (memfd). */
+/* A file descriptor that closes on exec, of anonymous shared memory of `size` bytes (memfd). Its
+ * size is sealed: no holder of the descriptor can cut the memory from under another. */
 tuttiResult_t tuttiSharedFd(size_t size, const char *what, int *fd);
 
-/* True in a child forked after the library was used, where no call may touch its state. */
+/* True in a child forked after the library was used, where no call may touch its state. "Used"
+ * means that this function or tuttiForkCloseAdd was called before the fork; any thread may call it.
+ */
 bool tuttiForked(void);
 /* Registers an fd that a forked child must close at once, so that a peer sees this process die even
  * while the child lives on. */

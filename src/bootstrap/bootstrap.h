@@ -18,9 +18,9 @@ extern "C" {
 typedef struct {
   uint32_t magic, version;
   uint8_t secret[16];
-  uint64_t check; /* tuttiHash over the other fields */
-  int32_t naddresses;
-  tuttiAddress addresses[3]; /* of the root, best first */
+  uint64_t check;         /* tuttiHash over the other fields */
+  int32_t fixed;          /* 1: of TUTTI_COMM_ID, where rank 0 starts the root at init */
+  tuttiAddressList roots; /* of the root, best first */
 } tuttiId;
 
 /* Starts a root (a detached thread that ends by itself) and describes it. With TUTTI_COMM_ID set,
@@ -31,15 +31,17 @@ tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out);
 
 typedef struct tuttiBootstrap tuttiBootstrap;
 
-/* Joins: checks in with the root (one of nids: rank r with root r * nids / nranks), learns the next
- * rank's address, forms a ring of sockets. On expiry the root knows who never came, and tells those
- * who did: the error lists the missing ranks. Two ranks with one number, and ranks that disagree on
- * nranks, fail on all ranks with a text that names both (host, pid). */
+/* Joins: checks in with the root (one of nids: rank r with root r * nids / nranks; ids past the
+ * first nranks are not used), learns the next rank's address, forms a ring of sockets. On expiry
+ * the root knows who never came, and tells those who did: the error lists the missing ranks. Two
+ * ranks with one number, and ranks that disagree on nranks, fail on all ranks with a text that
+ * names both (host, pid). */
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
                                  tuttiWait wait, tuttiBootstrap **out);
 /* all[rank * size ...] holds this rank's part on entry; every rank's on return. Ring all-gather. */
 tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size, tuttiWait wait);
-/* Hash of the ids: the same on all ranks; and the secret. */
+/* Of this one communicator: the same on all its ranks, different even from another that was made
+ * with the same TUTTI_COMM_ID. */
 uint64_t tuttiBootstrapHash(const tuttiBootstrap *b);
 const uint8_t *tuttiBootstrapSecret(const tuttiBootstrap *b);
 /* Interfaces this rank chose, best first; interfaces[0] carries its listeners. */

@@ -4,7 +4,8 @@
 
 #include "bootstrap/bootstrap.h"
 
-/* First bytes on every bootstrap connection, in both rendezvous and watch. */
+/* First bytes on every bootstrap connection, in both rendezvous and watch. The fields up to
+ * `secret` stay where they are in every version. */
 typedef struct {
   uint32_t magic;   /* TUTTI_HELLO_MAGIC */
   uint32_t version; /* TUTTI_VERSION_CODE */
@@ -27,9 +28,10 @@ struct tuttiBootstrap {
   int rank, nranks;
   uint64_t hash;
   uint8_t secret[16];
-  int listenFd;            /* accepts ring and ask connections */
-  tuttiAddress *listeners; /* [nranks] every rank's listener, gathered by Join */
-  int prevFd, nextFd;      /* ring sockets; -1 when nranks == 1 or taken by the watch */
+  int listenFd;                /* accepts ring and ask connections; -1 when taken by the watch */
+  tuttiAddressList *listeners; /* [nranks] every rank's listener, gathered by Join */
+  int prevFd, nextFd;          /* ring sockets; -1 when nranks == 1 or taken by the watch */
+  char prevName[96], nextName[96]; /* "rank 3 (host a, pid 17)", for errors */
   tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
   int ninterfaces;
 };

@@ -22,6 +22,13 @@ typedef union {
   struct sockaddr_in6 v6;
 } tuttiAddress; /* 28 bytes */
 
+/* Ways to reach one listener, best first: it listens on all of them with one port. */
+#define TUTTI_MAX_ADDRESSES 3
+typedef struct {
+  int32_t n;
+  tuttiAddress a[TUTTI_MAX_ADDRESSES];
+} tuttiAddressList;
+
 #define TUTTI_MAX_INTERFACES 16
 typedef struct {
   char name[IF_NAMESIZE];
@@ -41,6 +48,8 @@ tuttiResult_t tuttiAddressParse(const char *text, tuttiAddress *out);
 /* An AF_INET or AF_INET6 address with a port, as bytes from a peer must be. */
 bool tuttiAddressValid(const tuttiAddress *a);
 socklen_t tuttiAddressLength(const tuttiAddress *a);
+/* 1 to TUTTI_MAX_ADDRESSES valid addresses, as a list from a peer must be. */
+bool tuttiAddressListValid(const tuttiAddressList *list);
 
 /* Interfaces this rank may use, best first, after TUTTI_SOCKET_IFNAME and TUTTI_SOCKET_FAMILY.
  * Without the setting: up, with carrier, not loopback, not docker* or virbr* while another is
@@ -50,15 +59,33 @@ tuttiResult_t tuttiInterfaces(tuttiInterface *out, int max, int *n);
 /* The interface that carries this local address, and whether it is up: "eth1 (10.0.0.2, down)". */
 const char *tuttiInterfaceOf(const tuttiAddress *local, char *buf, size_t size);
 
+/* What to do about a failed socket call, as the end of a sentence: "raise `ulimit -n` (now 1024)".
+ */
+const char *tuttiSocketRemedy(int err, char *buf, size_t size);
+
 /* Listens on `address` (port 0: any; written back), close-on-exec, non-blocking. */
 tuttiResult_t tuttiListen(tuttiAddress *address, int *fd);
-/* Connects to the first of `targets` that answers, trying them in turn until the wait ends
- * (ECONNREFUSED and unreachable networks are tried again). The error lists each address, the
- * interface it was tried from and its errno. `who` names the peer in errors. The result is
- * non-blocking, close-on-exec, TCP_NODELAY. */
+/* Listens on every address of this host and lists the best ones (those of the first interfaces),
+ * each with the listener's port. */
+tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
+                             int *fd);
+/* Connects to the first of `targets` that answers. Attempts start 250 ms apart and run side by side
+ * until the wait ends, so that an address that swallows packets costs no time (ECONNREFUSED and
+ * unreachable networks are tried again). The error lists each address, the interface it was tried
+ * from and its errno. `who` names the peer in errors. The result is non-blocking, close-on-exec,
+ * TCP_NODELAY. */
 tuttiResult_t tuttiConnect(const tuttiAddress *targets, int n, const char *who, tuttiWait wait,
                            int *fd);
-/* Accepts one connection; *fd as above. */
+/* One slice of a wait: polls until an event, `until` (tuttiNow() clock), the wait's deadline, or 50
+ * ms if there is a failed flag to look at. *ready counts the fds with events; 0 is no failure.
+ * Fails with tuttiRemoteError once the flag is set; judging the deadline is left to the caller.
+ * `fds` may hold -1 entries, which are skipped. */
+struct pollfd;
+tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,
+                             uint64_t until, int *ready);
+/* Accepts without waiting: an fd as above, -EAGAIN when there is none, or another -errno. */
+int tuttiAcceptNow(int listenFd);
+/* Waits for one connection. */
 tuttiResult_t tuttiAccept(int listenFd, tuttiWait wait, int *fd);
 /* Moves exactly `bytes`. A peer that closes gives tuttiRemoteError naming `who`. */
 tuttiResult_t tuttiSendAll(int fd, const void *data, size_t bytes, const char *who, tuttiWait wait);

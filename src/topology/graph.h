@@ -14,12 +14,15 @@
 extern "C" {
 #endif
 
+#define TUTTI_GRAPH_MAX_RANKS (1 << 20)
+
 typedef struct {
   int nranks, nchannels, nhosts;
   int32_t *host;     /* [nranks]: dense host number of each rank, in order of first rank */
   int32_t *ring;     /* [nchannels * nranks]: rank at each position */
   int32_t *position; /* [nchannels * nranks]: position of each rank */
   int32_t *parent;   /* [nchannels * nranks]: tree parent of each rank, -1 at the root */
+  int32_t *depth;    /* [nchannels]: edges from the tree's root to its farthest rank */
 } tuttiGraph;
 
 /* hostIds[r] tells hosts apart; any numbers of ranks per host. Rings visit each host once, its
@@ -27,7 +30,8 @@ typedef struct {
  * the other way round. Trees: even and odd channels are the two trees of a double binary tree over
  * hosts (Sanders, Speck, Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and
  * scan", 2009), so that no host is an inner node in both; inside a host its ranks hang in a binary
- * tree below the one that talks to other hosts. No rank has more than TUTTI_MAX_FAN neighbours. */
+ * tree below the one that talks to other hosts. No rank has more than TUTTI_MAX_FAN neighbours, and
+ * none is an inner node of both trees. */
 tuttiResult_t tuttiGraphCreate(const uint64_t *hostIds, int nranks, int nchannels,
                                tuttiGraph **out);
 void tuttiGraphFree(tuttiGraph *g);

@@ -1,0 +1,94 @@
+#include "base/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+
+#define CONTEXT_TEXT 256
+#define ERRNO_TEXT   128
+
+static _Thread_local char lastText[TUTTI_ERROR_TEXT];
+static _Thread_local char contextText[CONTEXT_TEXT];
+static _Thread_local char errnoText[ERRNO_TEXT];
+
+/* Ends a text that did not fit with "...", without leaving a part of a UTF-8 character. */
+static void markTruncated(char *text, size_t size) {
+  size_t end = size - sizeof("...");
+  while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80)
+    end--;
+  memcpy(text + end, "...", sizeof("..."));
+}
+
+static void format(char *out, size_t size, const char *fmt, va_list args) {
+  int n = vsnprintf(out, size, fmt, args);
+  if (n < 0)
+    out[0] = '\0';
+  else if ((size_t)n >= size)
+    markTruncated(out, size);
+}
+
+/* "base/mem.c" of the path that the compiler was given. */
+static const char *shortPath(const char *file) {
+  const char *src = NULL;
+  for (const char *p = file; (p = strstr(p, "src/")) != NULL; p += 4)
+    if (p == file || p[-1] == '/') src = p + 4;
+  return src != NULL ? src : file;
+}
+
+tuttiResult_t tuttiErrorSet(tuttiResult_t code, const char *file, int line, const char *fmt, ...) {
+  int savedErrno = errno;
+  /* Not straight into lastText: the arguments may point there. */
+  char text[TUTTI_ERROR_TEXT];
+  size_t used = 0;
+  if (contextText[0] != '\0')
+    used = (size_t)snprintf(text, sizeof(text), "%s: ", contextText); /* shorter than text */
+  va_list args;
+  va_start(args, fmt);
+  format(text + used, sizeof(text) - used, fmt, args);
+  va_end(args);
+  memcpy(lastText, text, sizeof(text));
+  if (tuttiLogEnabled(TUTTI_LOG_WARN, 0))
+    tuttiLogWrite(TUTTI_LOG_WARN, 0, "%s:%d %s", shortPath(file), line, text);
+  errno = savedErrno;
+  return code;
+}
+
+tuttiResult_t tuttiErrorAdopt(tuttiResult_t code, const char *text) {
+  size_t length = strnlen(text, sizeof(lastText));
+  if (length < sizeof(lastText)) {
+    memmove(lastText, text, length + 1);
+  } else {
+    memmove(lastText, text, sizeof(lastText));
+    markTruncated(lastText, sizeof(lastText));
+  }
+  return code;
+}
+
+const char *tuttiErrorText(void) {
+  return lastText;
+}
+
+void tuttiErrorClear(void) {
+  lastText[0] = '\0';
+}
+
+void tuttiErrorContext(const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  format(contextText, sizeof(contextText), fmt, args);
+  va_end(args);
+}
+
+const char *tuttiErrnoText(int err) {
+  /* GNU strerror_r: may return a constant instead of filling the buffer. */
+  const char *text = strerror_r(err, errnoText, sizeof(errnoText));
+  if (text != errnoText) {
+    size_t length = strnlen(text, sizeof(errnoText) - 1);
+    memcpy(errnoText, text, length);
+    errnoText[length] = '\0';
+  }
+  return errnoText;
+}

@@ -1,0 +1,361 @@
+#include "bootstrap/socket.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/os.h"
+
+/* How soon a wait sees its failed flag. */
+#define SLICE_NS 50000000ull
+/* The kernel cuts it down to net.core.somaxconn. */
+#define BACKLOG 65535
+
+/* ---- addresses ------------------------------------------------------------------------------ */
+
+bool tuttiAddressValid(const tuttiAddress *a) {
+  if (a->sa.sa_family == AF_INET) return a->v4.sin_port != 0;
+  if (a->sa.sa_family == AF_INET6) return a->v6.sin6_port != 0;
+  return false;
+}
+
+bool tuttiAddressListValid(const tuttiAddressList *list) {
+  if (list->n < 1 || list->n > TUTTI_MAX_ADDRESSES) return false;
+  for (int i = 0; i < list->n; i++)
+    if (!tuttiAddressValid(&list->a[i])) return false;
+  return true;
+}
+
+socklen_t tuttiAddressLength(const tuttiAddress *a) {
+  return a->sa.sa_family == AF_INET6 ? sizeof(a->v6) : sizeof(a->v4);
+}
+
+const char *tuttiAddressText(const tuttiAddress *a, char *buf, size_t size) {
+  if (size == 0) return "";
+  char host[INET6_ADDRSTRLEN + 1 + IF_NAMESIZE], port[8];
+  if ((a->sa.sa_family != AF_INET && a->sa.sa_family != AF_INET6) ||
+      getnameinfo(&a->sa, tuttiAddressLength(a), host, sizeof(host), port, sizeof(port),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    snprintf(buf, size, "(no address)");
+  else
+    snprintf(buf, size, a->sa.sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+  return buf;
+}
+
+/* Splits "host:port" or "[v6]:port" into host and port. Returns NULL, or what is wrong. */
+static const char *splitHostPort(const char *text, char *host, size_t size, const char **port) {
+  const char *begin = text, *end, *colon;
+  if (text[0] == '[') {
+    begin = text + 1;
+    end = strchr(begin, ']');
+    if (!end) return "the [ of an IPv6 address has no ]";
+    colon = end + 1;
+  } else {
+    end = colon = strchr(text, ':');
+    if (end && strchr(end + 1, ':')) return "an IPv6 address must stand in brackets";
+  }
+  if (!end || *colon != ':') return "there is no :port";
+  if (end == begin) return "the host is empty";
+  if ((size_t)(end - begin) >= size) return "the host is too long";
+  memcpy(host, begin, (size_t)(end - begin));
+  host[end - begin] = '\0';
+  *port = colon + 1;
+  size_t digits = strspn(*port, "0123456789");
+  if (digits == 0 || digits > 5 || (*port)[digits] != '\0' || atoi(*port) < 1 ||
+      atoi(*port) > 65535)
+    return "the port must be a number from 1 to 65535";
+  return NULL;
+}
+
+tuttiResult_t tuttiAddressParse(const char *text, tuttiAddress *out) {
+  char host[256];
+  const char *port = NULL;
+  const char *wrong = splitHostPort(text, host, sizeof(host), &port);
+  if (wrong)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "\"%.300s\" is no address: %s; write host:port, 10.0.0.1:4711 or "
+                      "[fe80::1%%eth0]:4711",
+                      text, wrong);
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+  struct addrinfo *found = NULL;
+  int rc = getaddrinfo(host, port, &hints, &found);
+  if (rc != 0)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "cannot resolve host \"%s\" of \"%s\": %s; check the name or give %s", host,
+                      text, rc == EAI_SYSTEM ? tuttiErrnoText(errno) : gai_strerror(rc),
+                      "a numeric address");
+  const struct addrinfo *pick = found;
+  while (pick && pick->ai_family != AF_INET && pick->ai_family != AF_INET6)
+    pick = pick->ai_next;
+  if (pick && pick->ai_addrlen <= sizeof(*out)) {
+    memset(out, 0, sizeof(*out));
+    memcpy(out, pick->ai_addr, pick->ai_addrlen);
+  }
+  freeaddrinfo(found);
+  if (!pick)
+    return TUTTI_FAIL(tuttiInvalidArgument, "host \"%s\" has neither an IPv4 nor an IPv6 address",
+                      host);
+  return tuttiSuccess;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+static uint64_t earlier(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,
+                             uint64_t until, int *ready) {
+  if (wait.failed && tuttiLoadAcquire32(wait.failed) != 0)
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "stopped waiting for %s: the communicator failed or was aborted meanwhile",
+                      who);
+  uint64_t now = tuttiNow(), end = earlier(until, wait.deadline);
+  if (wait.failed) end = earlier(end, now + SLICE_NS);
+  struct timespec left = {0}, *timeout = &left;
+  if (end == TUTTI_NO_DEADLINE)
+    timeout = NULL;
+  else if (end > now)
+    left = (struct timespec){.tv_sec = (time_t)((end - now) / 1000000000ull),
+                             .tv_nsec = (long)((end - now) % 1000000000ull)};
+  int rc = ppoll(fds, (nfds_t)n, timeout, NULL);
+  if (rc < 0 && errno != EINTR) {
+    char remedy[128];
+    int err = errno;
+    return TUTTI_FAIL(tuttiSystemError, "poll for %s failed: %s; %s", who, tuttiErrnoText(err),
+                      tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+  }
+  if (rc < 0) /* EINTR leaves revents undefined */
+    for (int i = 0; i < n; i++)
+      fds[i].revents = 0;
+  *ready = rc < 0 ? 0 : rc;
+  return tuttiSuccess;
+}
+
+/* Waits until `fd` has `events`; past the deadline it fails with tuttiTimeout saying `doing`. */
+static tuttiResult_t awaitFd(int fd, short events, const char *doing, const char *who,
+                             tuttiWait wait) {
+  for (;;) {
+    struct pollfd p = {.fd = fd, .events = events};
+    int ready;
+    TUTTI_TRY(tuttiPollSlice(&p, 1, who, wait, TUTTI_NO_DEADLINE, &ready));
+    if (ready) return tuttiSuccess;
+    if (tuttiNow() >= wait.deadline)
+      return TUTTI_FAIL(tuttiTimeout,
+                        "%s %s: nothing moved until the deadline; see what that side is doing, or "
+                        "raise TUTTI_TIMEOUT",
+                        doing, who);
+  }
+}
+
+const char *tuttiSocketRemedy(int err, char *buf, size_t size) {
+  const char *text = "see errno(3)";
+  struct rlimit limit;
+  switch (err) {
+  case EMFILE:
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      snprintf(buf, size, "raise `ulimit -n` (now %llu)", (unsigned long long)limit.rlim_cur);
+    else
+      snprintf(buf, size, "raise `ulimit -n`");
+    return buf;
+  case ENFILE:
+    text = "this host's table of open files is full: raise sysctl fs.file-max";
+    break;
+  case ENOMEM:
+  case ENOBUFS:
+    text = "this host is out of memory for sockets";
+    break;
+  case ECONNREFUSED:
+    text = "nobody listens there: has that process ended?";
+    break;
+  case ENETUNREACH:
+  case EHOSTUNREACH:
+    text = "there is no route: choose interfaces that reach each other with TUTTI_SOCKET_IFNAME";
+    break;
+  case ETIMEDOUT:
+    text = "packets are swallowed: check firewall and routes, or choose an interface with "
+           "TUTTI_SOCKET_IFNAME";
+    break;
+  case EADDRINUSE:
+    text = "another process listens there: end it or choose another port";
+    break;
+  case EADDRNOTAVAIL:
+    text = "no interface of this host that is up has that address";
+    break;
+  case EACCES:
+  case EPERM:
+    text = "a firewall, or a port below 1024, forbids it";
+    break;
+  case ECONNRESET:
+  case EPIPE:
+    text = "that process has ended or dropped the connection";
+    break;
+  case EAFNOSUPPORT:
+    text = "this host does not speak that address family";
+    break;
+  default:
+    break;
+  }
+  snprintf(buf, size, "%s", text);
+  return buf;
+}
+
+/* ---- listening ------------------------------------------------------------------------------ */
+
+static tuttiResult_t listenFailed(const char *call, const tuttiAddress *address, int fd) {
+  int err = errno;
+  char text[80], remedy[128];
+  if (fd >= 0) close(fd);
+  return TUTTI_FAIL(tuttiSystemError, "cannot listen on %s: %s: %s; %s",
+                    tuttiAddressText(address, text, sizeof(text)), call, tuttiErrnoText(err),
+                    tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+}
+
+tuttiResult_t tuttiListen(tuttiAddress *address, int *out) {
+  int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return listenFailed("socket", address, -1);
+  int on = 1, off = 0;
+  bool fixedPort = tuttiAddressValid(address);
+  /* A fixed port is taken again while connections of its last user linger in TIME_WAIT. */
+  if (fixedPort) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address->sa.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&address->v6.sin6_addr))
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  if (bind(fd, &address->sa, tuttiAddressLength(address)) != 0)
+    return listenFailed("bind", address, fd);
+  if (listen(fd, BACKLOG) != 0) return listenFailed("listen", address, fd);
+  tuttiAddress bound;
+  socklen_t length = sizeof(bound);
+  memset(&bound, 0, sizeof(bound));
+  if (getsockname(fd, &bound.sa, &length) != 0) return listenFailed("getsockname", address, fd);
+  *address = bound;
+  *out = fd;
+  return tuttiSuccess;
+}
+
+/* False where IPv6 is compiled out or switched off. */
+static bool hasIpv6(void) {
+  tuttiAddress any = {.v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}};
+  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return errno != EAFNOSUPPORT;
+  bool ok = bind(fd, &any.sa, sizeof(any.v6)) == 0 || errno != EADDRNOTAVAIL;
+  close(fd);
+  return ok;
+}
+
+tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
+                             int *fd) {
+  if (n < 1) return TUTTI_FAIL(tuttiSystemError, "cannot listen: this host has no interface");
+  bool v6 = false;
+  for (int i = 0; i < n; i++)
+    v6 |= interfaces[i].address.sa.sa_family == AF_INET6;
+  tuttiAddress any = {.v4 = {.sin_family = AF_INET}};
+  if (v6 && hasIpv6())
+    any = (tuttiAddress){.v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}};
+  TUTTI_TRY(tuttiListen(&any, fd));
+  in_port_t port = any.sa.sa_family == AF_INET6 ? any.v6.sin6_port : any.v4.sin_port;
+  memset(list, 0, sizeof(*list));
+  for (int i = 0; i < n && list->n < TUTTI_MAX_ADDRESSES; i++) {
+    tuttiAddress *a = &list->a[list->n++];
+    *a = interfaces[i].address;
+    if (a->sa.sa_family == AF_INET6)
+      a->v6.sin6_port = port;
+    else
+      a->v4.sin_port = port;
+  }
+  return tuttiSuccess;
+}
+
+/* True for what accept(2) passes on of a connection that broke in the queue: not our failure. */
+static bool acceptAgain(int err) {
+  switch (err) {
+  case EAGAIN:
+  case EINTR:
+  case ECONNABORTED:
+  case EPROTO:
+  case ENETDOWN:
+  case ENETUNREACH:
+  case EHOSTDOWN:
+  case EHOSTUNREACH:
+  case ENONET:
+  case ENOPROTOOPT:
+  case EOPNOTSUPP:
+    return true;
+  default:
+    return false;
+  }
+}
+
+int tuttiAcceptNow(int listenFd) {
+  int fd = accept4(listenFd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) return acceptAgain(errno) ? -EAGAIN : -errno;
+  int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  return fd;
+}
+
+tuttiResult_t tuttiAccept(int listenFd, tuttiWait wait, int *fd) {
+  int got;
+  while ((got = tuttiAcceptNow(listenFd)) == -EAGAIN)
+    TUTTI_TRY(awaitFd(listenFd, POLLIN, "waiting for a connection from", "a peer", wait));
+  if (got < 0) {
+    char remedy[128];
+    return TUTTI_FAIL(tuttiSystemError, "accept failed: %s; %s", tuttiErrnoText(-got),
+                      tuttiSocketRemedy(-got, remedy, sizeof(remedy)));
+  }
+  *fd = got;
+  return tuttiSuccess;
+}
+
+/* ---- moving bytes --------------------------------------------------------------------------- */
+
+static tuttiResult_t moveFailed(const char *doing, const char *who, int err) {
+  char remedy[128];
+  bool gone = err == ECONNRESET || err == EPIPE || err == ETIMEDOUT;
+  return TUTTI_FAIL(gone ? tuttiRemoteError : tuttiSystemError, "%s %s failed: %s; %s", doing, who,
+                    tuttiErrnoText(err), tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+}
+
+tuttiResult_t tuttiSendAll(int fd, const void *data, size_t bytes, const char *who,
+                           tuttiWait wait) {
+  const char *p = data;
+  while (bytes > 0) {
+    ssize_t n = send(fd, p, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n >= 0) {
+      p += n;
+      bytes -= (size_t)n;
+    } else if (errno == EAGAIN) {
+      TUTTI_TRY(awaitFd(fd, POLLOUT, "sending to", who, wait));
+    } else if (errno != EINTR) {
+      return moveFailed("sending to", who, errno);
+    }
+  }
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tuttiWait wait) {
+  char *p = data;
+  while (bytes > 0) {
+    ssize_t n = recv(fd, p, bytes, MSG_DONTWAIT);
+    if (n > 0) {
+      p += n;
+      bytes -= (size_t)n;
+    } else if (n == 0) {
+      return TUTTI_FAIL(tuttiRemoteError,
+                        "%s closed the connection: its process has ended or given up; its own log "
+                        "says why",
+                        who);
+    } else if (errno == EAGAIN) {
+      TUTTI_TRY(awaitFd(fd, POLLIN, "receiving from", who, wait));
+    } else if (errno != EINTR) {
+      return moveFailed("receiving from", who, errno);
+    }
+  }
+  return tuttiSuccess;
+}
