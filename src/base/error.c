@@ -7,11 +7,16 @@
 
 #include "base/log.h"
 
-#define CONTEXT_TEXT 256
-#define ERRNO_TEXT   128
+#define ERRNO_TEXT 128
+
+/* The public call this thread is in. */
+typedef struct {
+  const char *call, *comm;
+  int rank, nranks;
+} Scope;
 
 static _Thread_local char lastText[TUTTI_ERROR_TEXT];
-static _Thread_local char contextText[CONTEXT_TEXT];
+static _Thread_local Scope scope;
 static _Thread_local char errnoText[ERRNO_TEXT];
 
 /* Ends a text that did not fit with "...", without leaving a part of a UTF-8 character. */
@@ -43,8 +48,12 @@ tuttiResult_t tuttiErrorSet(tuttiResult_t code, const char *file, int line, cons
   /* Not straight into lastText: the arguments may point there. */
   char text[TUTTI_ERROR_TEXT];
   size_t used = 0;
-  if (contextText[0] != '\0')
-    used = (size_t)snprintf(text, sizeof(text), "%s: ", contextText); /* shorter than text */
+  /* Names are bounded by their types: far shorter than text. */
+  if (scope.call != NULL && scope.comm != NULL)
+    used = (size_t)snprintf(text, sizeof(text), "%s (rank %d of %d, comm %s): ", scope.call,
+                            scope.rank, scope.nranks, scope.comm);
+  else if (scope.call != NULL)
+    used = (size_t)snprintf(text, sizeof(text), "%s: ", scope.call);
   va_list args;
   va_start(args, fmt);
   format(text + used, sizeof(text) - used, fmt, args);
@@ -75,11 +84,11 @@ void tuttiErrorClear(void) {
   lastText[0] = '\0';
 }
 
-void tuttiErrorContext(const char *fmt, ...) {
-  va_list args;
-  va_start(args, fmt);
-  format(contextText, sizeof(contextText), fmt, args);
-  va_end(args);
+void tuttiErrorScope(const char *call, const char *comm, int rank, int nranks) {
+  scope.call = call;
+  scope.comm = comm;
+  scope.rank = rank;
+  scope.nranks = nranks;
 }
 
 const char *tuttiErrnoText(int err) {

@@ -4,8 +4,8 @@
 
 #include "comm/comm.h"
 
-/* The parts of a call that are checked alike. Blocks: how many times `count` a buffer holds; 0 where
- * this rank does not use it. */
+/* The parts of a call that are checked alike. Blocks: how many times `count` a buffer holds; 0
+ * where this rank does not use it. */
 typedef struct {
   const char *name;
   tuttiColl coll;
@@ -21,15 +21,15 @@ typedef struct {
 static tuttiResult_t checkType(tuttiDataType_t type) {
   if ((int)type < 0 || type >= tuttiNumTypes)
     return TUTTI_FAIL(tuttiInvalidArgument,
-                      "argument datatype is %d; it must be one of tuttiDataType_t, 0 to %d", (int)type,
-                      tuttiNumTypes - 1);
+                      "argument datatype is %d; it must be one of tuttiDataType_t, 0 to %d",
+                      (int)type, tuttiNumTypes - 1);
   return tuttiSuccess;
 }
 
 static tuttiResult_t checkRank(const tuttiCommunicator *c, const char *argument, int rank) {
   if (rank < 0 || rank >= c->nranks)
-    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is %d; it must be a rank, 0 to %d", argument,
-                      rank, c->nranks - 1);
+    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is %d; it must be a rank, 0 to %d",
+                      argument, rank, c->nranks - 1);
   return tuttiSuccess;
 }
 
@@ -60,7 +60,8 @@ static tuttiResult_t checkBuffer(const char *argument, const void *buffer, size_
                       "address space holds (a negative count?)",
                       count, blocks, count, size);
   if (buffer == NULL)
-    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL, but count is %zu", argument, count);
+    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL, but count is %zu", argument,
+                      count);
   if ((uintptr_t)buffer % size)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument %s (%p) is misaligned: %s needs a multiple of %zu bytes", argument,
@@ -83,14 +84,29 @@ static void layout(const tuttiCommunicator *c, const Call *call, size_t *sendBlo
   *sendAt = *recvAt = 0;
   *canAlias = true;
   switch (call->coll) {
-  case tuttiCollBroadcast: *sendBlocks = isRoot; break;
-  case tuttiCollReduce: *recvBlocks = isRoot; break;
-  case tuttiCollAllGather: *recvBlocks = n, *recvAt = rank; break;
-  case tuttiCollReduceScatter: *sendBlocks = n, *sendAt = rank; break;
-  case tuttiCollAlltoAll: *sendBlocks = *recvBlocks = n, *canAlias = false; break;
-  case tuttiCollGather: *recvBlocks = isRoot ? n : 0, *recvAt = rank; break;
-  case tuttiCollScatter: *sendBlocks = isRoot ? n : 0, *sendAt = rank; break;
-  default: break;
+  case tuttiCollBroadcast:
+    *sendBlocks = isRoot;
+    break;
+  case tuttiCollReduce:
+    *recvBlocks = isRoot;
+    break;
+  case tuttiCollAllGather:
+    *recvBlocks = n, *recvAt = rank;
+    break;
+  case tuttiCollReduceScatter:
+    *sendBlocks = n, *sendAt = rank;
+    break;
+  case tuttiCollAlltoAll:
+    *sendBlocks = *recvBlocks = n, *canAlias = false;
+    break;
+  case tuttiCollGather:
+    *recvBlocks = isRoot ? n : 0, *recvAt = rank;
+    break;
+  case tuttiCollScatter:
+    *sendBlocks = isRoot ? n : 0, *sendAt = rank;
+    break;
+  default:
+    break;
   }
 }
 
@@ -111,11 +127,12 @@ static tuttiResult_t checkBuffers(const tuttiCommunicator *c, const Call *call, 
     return tuttiSuccess;
   }
   if (s < r + recvBytes && r < s + sendBytes)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "arguments sendbuff (%p, %zu bytes) and recvbuff (%p, %zu bytes) overlap; use "
-                      "separate buffers%s",
-                      call->sendbuff, sendBytes, call->recvbuff, recvBytes,
-                      canAlias ? ", or coincide exactly as tutti.h says for in place" : "");
+    return TUTTI_FAIL(
+        tuttiInvalidArgument,
+        "arguments sendbuff (%p, %zu bytes) and recvbuff (%p, %zu bytes) overlap; use "
+        "separate buffers%s",
+        call->sendbuff, sendBytes, call->recvbuff, recvBytes,
+        canAlias ? ", or coincide exactly as tutti.h says for in place" : "");
   return tuttiSuccess;
 }
 
@@ -146,6 +163,7 @@ static tuttiResult_t submit(const Call *call, tuttiComm_t comm) {
   }
   TUTTI_TRY_GOTO(check(c, call, &inPlace), result, refused);
   tuttiOp op = {.comm = c,
+                .handle = comm,
                 .coll = call->coll,
                 .recorded = call->coll,
                 .sendbuff = call->sendbuff,
@@ -201,8 +219,8 @@ tuttiResult_t tuttiAllGather(const void *sendbuff, void *recvbuff, size_t sendco
 tuttiResult_t tuttiReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
                                  tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm,
                                  tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollReduceScatter, sendbuff, recvbuff, recvcount,
-               datatype, op,                     -1,       stream};
+  Call call = {__func__, tuttiCollReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, -1,
+               stream};
   return submit(&call, comm);
 }
 
@@ -243,10 +261,11 @@ static tuttiResult_t sendRecv(const char *name, const void *sendbuff, void *recv
   TUTTI_TRY_GOTO(tuttiCommReady(c), result, refused);
   TUTTI_TRY_GOTO(checkType(type), result, refused);
   TUTTI_TRY_GOTO(checkRank(c, "peer", peer), result, refused);
-  TUTTI_TRY_GOTO(checkBuffer(sending ? "sendbuff" : "recvbuff", sending ? sendbuff : recvbuff, count,
-                             1, type, &bytes),
+  TUTTI_TRY_GOTO(checkBuffer(sending ? "sendbuff" : "recvbuff", sending ? sendbuff : recvbuff,
+                             count, 1, type, &bytes),
                  result, refused);
   tuttiOp op = {.comm = c,
+                .handle = comm,
                 .coll = tuttiCollSendRecv,
                 .recorded = tuttiCollSendRecv,
                 .sendbuff = sendbuff,

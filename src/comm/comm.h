@@ -71,15 +71,18 @@ typedef struct tuttiCommunicator {
   tuttiConn **conns[2][2][TUTTI_CHANNELS];
 
   tuttiRecord record;
-  uint64_t collectives;             /* sequence number of the last one */
-  uint64_t *sent, *received;        /* [nranks]: messages of each ordered pair */
-  uint64_t stallAskAt;              /* ms of waiting at which the next question goes out */
-  tuttiPreMul *premul;              /* [npremul], index = op - tuttiNumOps */
+  uint64_t collectives;      /* sequence number of the last one */
+  uint64_t *sent, *received; /* [nranks]: messages of each ordered pair */
+  uint64_t stallAskAt;       /* ms of waiting at which the next question goes out */
+  struct tuttiRegistration *registrations;
+  tuttiPreMul *premul; /* [npremul], index = op - tuttiNumOps */
   int npremul;
-  uint32_t splits;                  /* names of split communicators */
+  uint32_t splits; /* names of split communicators */
 
-  tuttiAtomic32 busy;               /* a thread is in a collective */
-  struct tuttiWorker *worker;       /* of a non-blocking communicator */
+  tuttiAtomic32 busy; /* id of the thread that is in a collective, or 0 */
+  pthread_t starter;  /* runs a non-blocking init */
+  bool hasStarter;
+  struct tuttiWorker *worker; /* of a non-blocking communicator */
 } tuttiCommunicator;
 
 /* ---- handles (handle.c) -----------------------------------------------------------------------
@@ -94,7 +97,7 @@ void tuttiHandleLeave(tuttiCommunicator *c);
 /* From now on no call gets in; returns when all that were in have left, but for the caller's own
  * hold. False if another thread is retiring it already. */
 bool tuttiHandleRetire(tuttiCommunicator *c);
-/* Ends the hold of a retired handle, so that its slot may be used again. */
+/* Frees the slot of a handle that was retired or never given out. */
 void tuttiHandleFree(tuttiCommunicator *c);
 
 /* ---- failure (failure.c) ----------------------------------------------------------------------*/
@@ -122,10 +125,16 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
 /* A new communicator in state "not set up", with a handle. */
 tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
                            tuttiCommunicator **out);
-/* Frees everything; no thread is inside. */
+/* Makes a communicator and runs its init as a job (blocking) or in the background. */
+tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
+                            const tuttiUniqueId *ids, const tuttiOptions *options);
+/* Frees everything; no thread is inside. Drop waits for a background init and frees the handle
+ * too. */
 void tuttiCommFree(tuttiCommunicator *c, bool aborted);
-tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction, bool shared,
-                            tuttiConn **conn);
+void tuttiCommDrop(tuttiCommunicator *c, bool aborted);
+void tuttiCommDeregisterAll(tuttiCommunicator *c);
+tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction,
+                            bool shared, tuttiConn **conn);
 /* Resolves a user's config (may be NULL) over `base` (may be NULL: settings). */
 tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOptions *base,
                                   tuttiOptions *out);
@@ -133,7 +142,8 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
 /* ---- operations (operation.c, group.c) --------------------------------------------------------*/
 
 typedef struct tuttiOp {
-  tuttiCommunicator *comm; /* held while the operation is queued or runs */
+  tuttiCommunicator *comm; /* held by the caller while the operation runs */
+  tuttiComm_t handle;      /* what a group keeps until its end, when it may be dead */
   tuttiColl coll;
   tuttiColl recorded; /* what the signature says: coll, or tuttiCollSplit */
   const void *sendbuff;
@@ -148,13 +158,13 @@ typedef struct tuttiOp {
 
 /* Runs operations together, to their end on this rank. */
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops);
-/* Runs `op` now, or with its group; takes over the caller's hold of op->comm. */
+/* Runs `op` now, or with its group; ends the caller's hold of op->comm. */
 tuttiResult_t tuttiOpSubmit(const tuttiOp *op);
 /* All-gathers `bytes` of host memory over the communicator as part of a split. */
 tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes);
 
-/* Something that takes long and must not wait for its likes: an init or a split. Within a group each
- * gets a thread at tuttiGroupEnd. */
+/* Something that takes long and must not wait for its likes: an init or a split. Within a group
+ * each gets a thread at tuttiGroupEnd. */
 typedef struct tuttiJob {
   tuttiResult_t (*run)(struct tuttiJob *job);
   void (*discard)(struct tuttiJob *job); /* frees it, run or not */
@@ -169,7 +179,8 @@ typedef struct tuttiJob {
 tuttiResult_t tuttiJobSubmit(tuttiJob *job);
 /* Runs all jobs of a list, each on a thread of its own, to their ends; frees them. */
 tuttiResult_t tuttiJobsRun(tuttiJob *jobs);
-/* Makes the outermost tuttiGroupEnd of this thread fail with `code` and this thread's last error. */
+/* Makes the outermost tuttiGroupEnd of this thread fail with `code` and this thread's last error.
+ */
 void tuttiGroupFail(tuttiResult_t code);
 
 /* ---- non-blocking communicators (worker.c) ----------------------------------------------------*/

@@ -1,5 +1,6 @@
 /* How a communicator fails: the first failure wins, reaches every rank through the watch, and ends
- * every wait. Also what an executor asks when nothing moves: is anyone late, does anyone disagree. */
+ * every wait. Also what an executor asks when nothing moves: is anyone late, does anyone disagree.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,11 +10,12 @@
 #include "base/os.h"
 #include "comm/comm.h"
 
-/* First question after this much waiting, then at every doubling; the log speaks from WARN_MS on. */
-#define FIRST_ASK_MS   500
-#define WARN_MS        10000
-#define ASK_MS         1000
-#define ASK_ALL_RANKS  64 /* larger communicators ask everyone only at the deadline */
+/* First question after this much waiting, then at every doubling; the log speaks from WARN_MS on.
+ */
+#define FIRST_ASK_MS  500
+#define WARN_MS       10000
+#define ASK_MS        1000
+#define ASK_ALL_RANKS 64 /* larger communicators ask everyone only at the deadline */
 
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell) {
   pthread_mutex_lock(&c->failureLock);
@@ -22,8 +24,9 @@ void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *tex
     snprintf(c->failure, sizeof c->failure, "%s", text);
     tuttiStoreRelease32(&c->failed, (uint32_t)code);
   }
+  tuttiWatch *watch = c->watch;
   pthread_mutex_unlock(&c->failureLock);
-  if (first && tell && c->watch) tuttiWatchFail(c->watch, code, text);
+  if (first && tell && watch) tuttiWatchFail(watch, code, text);
 }
 
 tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code) {
@@ -35,6 +38,10 @@ tuttiResult_t tuttiCommFailure(tuttiCommunicator *c) {
   tuttiResult_t code = (tuttiResult_t)tuttiLoadAcquire32(&c->failed);
   if (code == tuttiSuccess) return tuttiSuccess;
   return tuttiErrorAdopt(code, c->failure); /* never written again once `failed` is set */
+}
+
+tuttiResult_t tuttiCommFailureOf(void *comm) {
+  return tuttiCommFailure(comm);
 }
 
 tuttiWait tuttiCommWait(const tuttiCommunicator *c) {
@@ -105,7 +112,8 @@ static bool lateText(const tuttiCommunicator *c, const tuttiSignature *mine, int
   if (!known) return false;
   if (collective ? lastCollective(&state) < mine->seq : rank == peer) {
     snprintf(buf, size, "%s answers but %s %s", who,
-             state.started > state.ended ? "is still in" : "has not called it yet; it last finished",
+             state.started > state.ended ? "is still in"
+                                         : "has not called it yet; it last finished",
              state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : "nothing");
     return true;
   }
@@ -139,14 +147,16 @@ static tuttiResult_t deadlinePassed(tuttiCommunicator *c, const tuttiSignature *
                                     uint64_t waitedMs, const tuttiWatchAnswer *answers) {
   char sig[160], late[700];
   listLate(c, mine, peer, answers, late, sizeof late);
-  TUTTI_FAIL(tuttiTimeout, "rank %d waited %.1f s in %s: %s. Mend or restart the late rank, or raise "
-                           "TUTTI_TIMEOUT (now %.1f s)",
+  TUTTI_FAIL(tuttiTimeout,
+             "rank %d waited %.1f s in %s: %s. Mend or restart the late rank, or raise "
+             "TUTTI_TIMEOUT (now %.1f s)",
              c->rank, (double)waitedMs / 1e3, tuttiSignatureText(mine, sig, sizeof sig), late,
              (double)c->options.timeoutMs / 1e3);
   return tuttiCommFail(c, tuttiTimeout);
 }
 
-tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs) {
+tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
+                               uint64_t waitedMs) {
   tuttiCommunicator *c = comm;
   TUTTI_TRY(tuttiCommFailure(c));
   if (waitedMs < c->stallAskAt / 2) c->stallAskAt = 0; /* a new wait */
@@ -168,8 +178,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
       result = tuttiCommMismatch(c, r, mine, &theirs);
   }
   if (result == tuttiSuccess) result = tuttiCommFailure(c);
-  if (result == tuttiSuccess && expired)
-    result = deadlinePassed(c, mine, peer, waitedMs, answers);
+  if (result == tuttiSuccess && expired) result = deadlinePassed(c, mine, peer, waitedMs, answers);
   if (result == tuttiSuccess && waitedMs >= WARN_MS) {
     char sig[160], late[700];
     listLate(c, mine, peer, answers, late, sizeof late);

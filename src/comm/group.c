@@ -36,22 +36,26 @@ static tuttiResult_t occupy(tuttiCommunicator *c) {
 }
 
 static void vacate(tuttiCommunicator *c) {
-  tuttiCompareExchange32(&c->busy, threadId(), 0); /* once per communicator: later ones are no-ops */
+  tuttiCompareExchange32(&c->busy, threadId(),
+                         0); /* once per communicator: later ones are no-ops */
 }
 
 static void release(const tuttiOp *ops, int nops) {
-  for (int i = 0; i < nops; i++) tuttiHandleLeave(ops[i].comm);
+  for (int i = 0; i < nops; i++)
+    tuttiHandleLeave(ops[i].comm);
 }
 
 static tuttiResult_t runBlocking(const tuttiOp *ops, int nops) {
   tuttiResult_t result = tuttiSuccess;
   int held = 0;
-  for (; held < nops && result == tuttiSuccess; held++) result = occupy(ops[held].comm);
+  for (; held < nops && result == tuttiSuccess; held++)
+    result = occupy(ops[held].comm);
   if (result == tuttiSuccess)
     result = tuttiOpsRun(ops, nops);
   else
     held--; /* the last one belongs to another thread */
-  for (int i = 0; i < held; i++) vacate(ops[i].comm);
+  for (int i = 0; i < held; i++)
+    vacate(ops[i].comm);
   return result;
 }
 
@@ -108,8 +112,7 @@ tuttiResult_t tuttiOpSubmit(const tuttiOp *op) {
   tuttiResult_t result;
   if (group.depth > 0) {
     result = append(op);
-    if (result == tuttiSuccess) return result; /* the group keeps the hold */
-    tuttiGroupFail(result);
+    if (result != tuttiSuccess) tuttiGroupFail(result);
   } else {
     tuttiOp copy = *op;
     result = runAll(&copy, 1);
@@ -140,8 +143,9 @@ tuttiResult_t tuttiJobsRun(tuttiJob *jobs) {
     int err = pthread_create(&job->thread, NULL, jobMain, job);
     job->started = err == 0;
     if (err) {
-      job->result = TUTTI_FAIL(tuttiSystemError, "no thread for a communicator's init: %s; raise "
-                                                 "`ulimit -u`",
+      job->result = TUTTI_FAIL(tuttiSystemError,
+                               "no thread for a communicator's init: %s; raise "
+                               "`ulimit -u`",
                                tuttiErrnoText(err));
       strncpy(job->text, tuttiErrorText(), sizeof job->text - 1);
     }
@@ -183,8 +187,21 @@ tuttiResult_t tuttiGroupStart(void) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t discardGroup(tuttiOp *ops, int nops, tuttiJob *jobs) {
-  release(ops, nops);
+/* A group holds no communicator before its end, so that an abort elsewhere need not wait for it. */
+static tuttiResult_t runGroup(tuttiOp *ops, int nops) {
+  tuttiResult_t result = tuttiSuccess;
+  int held = 0;
+  for (; held < nops; held++) {
+    TUTTI_TRY_GOTO(tuttiHandleEnter(ops[held].handle, "tuttiGroupEnd", &ops[held].comm), result,
+                   out);
+  }
+  result = runAll(ops, nops);
+out:
+  release(ops, held);
+  return result;
+}
+
+static tuttiResult_t discardGroup(tuttiJob *jobs) {
   for (tuttiJob *job = jobs, *next; job; job = next) {
     next = job->next;
     job->discard(job);
@@ -207,12 +224,9 @@ tuttiResult_t tuttiGroupEnd(void) {
   group.jobs = NULL;
   tuttiResult_t result = tuttiSuccess, jobResult = tuttiSuccess;
   if (group.failure != tuttiSuccess) {
-    result = discardGroup(ops, nops, jobs);
+    result = discardGroup(jobs);
   } else {
-    if (nops > 0) {
-      result = runAll(ops, nops);
-      release(ops, nops);
-    }
+    if (nops > 0) result = runGroup(ops, nops);
     jobResult = tuttiJobsRun(jobs);
     if (jobResult != tuttiSuccess && (result == tuttiSuccess || result == tuttiInProgress))
       result = jobResult;

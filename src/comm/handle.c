@@ -21,7 +21,9 @@ static Slot slots[SLOT_COUNT];
 static tuttiAtomic64 nextSlot;
 static pthread_mutex_t createLock = PTHREAD_MUTEX_INITIALIZER;
 
-static uint32_t generationOf(uint64_t state) { return (uint32_t)(state >> 32); }
+static uint32_t generationOf(uint64_t state) {
+  return (uint32_t)(state >> 32);
+}
 
 static tuttiComm_t handleOf(uint32_t generation, uint32_t slot) {
   return (tuttiComm_t)(uintptr_t)((uint64_t)generation << SLOT_BITS | slot); // NOLINT
@@ -50,8 +52,9 @@ tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c, tuttiComm_t *handle) {
 tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **out) {
   tuttiErrorScope(call, NULL, 0, 0);
   if (tuttiForked())
-    return TUTTI_FAIL(tuttiInvalidUsage, "this process was forked from one that uses tutti; a forked "
-                                         "child may only exit or exec a new program");
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "this process was forked from one that uses tutti; a forked "
+                      "child may only exit or exec a new program");
   if (handle == NULL)
     return TUTTI_FAIL(tuttiInvalidArgument, "argument comm is NULL; pass a communicator made by "
                                             "tuttiCommInitRank");
@@ -88,12 +91,14 @@ bool tuttiHandleRetire(tuttiCommunicator *c) {
     if (tuttiCompareExchange(&slot->state, state, state & ~(uint64_t)OPEN_BIT)) break;
   }
   tuttiBackoff pause = {0, 0};
-  while ((uint32_t)tuttiLoadAcquire(&slot->state) != 1) tuttiBackoffPause(&pause);
+  while ((uint32_t)tuttiLoadAcquire(&slot->state) != 1)
+    tuttiBackoffPause(&pause);
   return true;
 }
 
 void tuttiHandleFree(tuttiCommunicator *c) {
   Slot *slot = slotOf(c);
   slot->comm = NULL;
-  tuttiHandleLeave(c);
+  tuttiErrorScope(NULL, NULL, 0, 0);
+  tuttiStoreRelease(&slot->state, (uint64_t)generationOf(tuttiLoadRelaxed(&slot->state)) << 32);
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/os.h"
 #include "comm/comm.h"
 
 /* Tasks of one call of tuttiOpsRun. Small sets live on the stack. */
@@ -153,14 +154,54 @@ static void chain(TaskSet *set) {
 
 /* Without the last error's communicator a failure of one would leave the others' peers waiting. */
 static tuttiResult_t failAll(const tuttiOp *ops, int nops, tuttiResult_t code) {
-  for (int i = 0; i < nops; i++) tuttiCommFail(ops[i].comm, code);
+  for (int i = 0; i < nops; i++)
+    tuttiCommFail(ops[i].comm, code);
   return code;
 }
 
+static bool isSelf(const tuttiOp *op) {
+  return op->coll == tuttiCollSendRecv && op->root == op->comm->rank;
+}
+
+/* The k-th message that a communicator's rank sends to (or receives from) itself, or NULL. */
+static const tuttiOp *selfMessage(const tuttiOp *ops, int nops, const tuttiCommunicator *c,
+                                  bool sending, int k) {
+  for (int i = 0; i < nops; i++)
+    if (ops[i].comm == c && isSelf(&ops[i]) && ops[i].sending == sending && k-- == 0)
+      return &ops[i];
+  return NULL;
+}
+
+/* A rank's message to itself is one copy: its k-th send meets its k-th receive. */
+static tuttiResult_t copySelf(const tuttiOp *ops, int nops) {
+  for (int i = 0; i < nops; i++) {
+    const tuttiOp *op = &ops[i];
+    if (!isSelf(op)) continue;
+    int k = 0;
+    for (int j = 0; j < i; j++)
+      k += ops[j].comm == op->comm && isSelf(&ops[j]) && ops[j].sending == op->sending;
+    const tuttiOp *other = selfMessage(ops, nops, op->comm, !op->sending, k);
+    if (!other)
+      return TUTTI_FAIL(tuttiInvalidUsage,
+                        "rank %d %s itself without a %s of its own in the same group", op->root,
+                        op->sending ? "sends to" : "receives from",
+                        op->sending ? "tuttiRecv" : "tuttiSend");
+    if (other->count != op->count || other->type != op->type)
+      return TUTTI_FAIL(tuttiInvalidUsage,
+                        "rank %d sends itself %llu %s and receives %llu %s; they must match",
+                        op->root, (unsigned long long)op->count, tuttiTypeName(op->type),
+                        (unsigned long long)other->count, tuttiTypeName(other->type));
+    if (op->sending && op->count)
+      memmove(other->recvbuff, op->sendbuff, op->count * tuttiTypeSize(op->type));
+  }
+  return tuttiSuccess;
+}
+
 static tuttiResult_t run(TaskSet *set, const tuttiOp *ops, int nops) {
-  for (int i = 0; i < nops; i++) TUTTI_TRY(addOp(set, &ops[i]));
+  for (int i = 0; i < nops; i++)
+    if (!isSelf(&ops[i])) TUTTI_TRY(addOp(set, &ops[i]));
   chain(set);
-  return ops[0].comm->device->run(set->heads, set->nheads);
+  return set->nheads ? ops[0].comm->device->run(set->heads, set->nheads) : tuttiSuccess;
 }
 
 /* Upper bound of the tasks of these operations. */
@@ -171,11 +212,30 @@ static size_t countTasks(const tuttiOp *ops, int nops) {
   return n;
 }
 
+tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes) {
+  tuttiOp op = {.comm = c,
+                .handle = c->handle,
+                .coll = tuttiCollAllGather,
+                .recorded = tuttiCollSplit,
+                .sendbuff = (char *)all + bytes * (size_t)c->rank,
+                .recvbuff = all,
+                .count = bytes,
+                .type = tuttiUint8,
+                .root = -1,
+                .inPlace = true};
+  tuttiBackoff pause = {0, 0};
+  while (!tuttiWorkerIdle(c))
+    tuttiBackoffPause(&pause);
+  return tuttiOpsRun(&op, 1);
+}
+
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
   tuttiTask stackTasks[STACK_TASKS];
   tuttiTask *stackHeads[STACK_TASKS];
   TaskSet set = {stackTasks, stackHeads, 0, 0};
-  for (int i = 0; i < nops; i++) TUTTI_TRY(tuttiCommFailure(ops[i].comm));
+  for (int i = 0; i < nops; i++)
+    TUTTI_TRY(tuttiCommFailure(ops[i].comm));
+  TUTTI_TRY(copySelf(ops, nops));
   size_t n = countTasks(ops, nops);
   tuttiTask *heapTasks = NULL;
   tuttiTask **heapHeads = NULL;
@@ -191,7 +251,8 @@ tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
   if (result != tuttiSuccess)
     failAll(ops, nops, result);
   else
-    for (int i = 0; i < nops; i++) tuttiRecordEnd(&ops[i].comm->record);
+    for (int i = 0; i < nops; i++)
+      tuttiRecordEnd(&ops[i].comm->record);
 out:
   tuttiFree(heapHeads);
   tuttiFree(heapTasks);

@@ -11,7 +11,8 @@ void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig) {
   uint64_t words[3];
   memcpy(words, sig, sizeof words);
   tuttiRecordEntry *e = &r->entry[n % TUTTI_RECORD_DEPTH];
-  for (int i = 0; i < 3; i++) tuttiStoreRelaxed(&e->word[i], words[i]);
+  for (int i = 0; i < 3; i++)
+    tuttiStoreRelaxed(&e->word[i], words[i]);
   tuttiStoreRelease(&r->started, n + 1);
 }
 
@@ -28,7 +29,8 @@ void tuttiRecordState(const tuttiRecord *r, tuttiRankState *out) {
     for (uint64_t i = 0; i < TUTTI_STATE_SIGS && i < out->started; i++) {
       const tuttiRecordEntry *e = &r->entry[(out->started - 1 - i) % TUTTI_RECORD_DEPTH];
       uint64_t words[3];
-      for (int w = 0; w < 3; w++) words[w] = tuttiLoadAcquire(&e->word[w]);
+      for (int w = 0; w < 3; w++)
+        words[w] = tuttiLoadAcquire(&e->word[w]);
       memcpy(&out->last[i], words, sizeof words);
     }
     /* The entries read are intact unless the writer lapped them meanwhile; the acquire loads

@@ -30,7 +30,7 @@ void tuttiRecordEnd(tuttiRecord *r); /* everything started has ended */
 /* What one rank tells of itself: TUTTI_WATCH_STATE bytes at most. */
 #define TUTTI_STATE_SIGS 4
 typedef struct {
-  uint64_t started, ended;            /* as in the record */
+  uint64_t started, ended;               /* as in the record */
   tuttiSignature last[TUTTI_STATE_SIGS]; /* last[0] is the newest; started of them, at most 4 */
 } tuttiRankState;
 

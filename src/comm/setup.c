@@ -1,4 +1,5 @@
-/* Setting a communicator up: rendezvous, peers, transports, graph, plan input; and taking it down. */
+/* Setting a communicator up: rendezvous, peers, transports, graph, plan input; and taking it down.
+ */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -85,7 +86,13 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
     memcpy(who[r].host, c->peers[r].host, sizeof who[r].host);
   }
   tuttiWatchCalls calls = {c, watchFailed, watchState};
-  tuttiResult_t result = tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &c->watch);
+  tuttiWatch *watch;
+  tuttiResult_t result = tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &watch);
+  if (result == tuttiSuccess) {
+    pthread_mutex_lock(&c->failureLock); /* the proxy may be failing already */
+    c->watch = watch;
+    pthread_mutex_unlock(&c->failureLock);
+  }
   tuttiFree(who);
   return result;
 }
@@ -97,7 +104,8 @@ static tuttiResult_t exchangePeers(tuttiCommunicator *c, tuttiWait wait) {
   TUTTI_TRY(tuttiTransportsPrepare(&c->wires, &self));
   *mine = self;
   TUTTI_TRY(tuttiBootstrapAllGather(c->bootstrap, c->peers, sizeof *c->peers, wait));
-  for (int r = 0; r < c->nranks; r++) TUTTI_TRY(tuttiPeerCheck(&c->peers[r], r, &self));
+  for (int r = 0; r < c->nranks; r++)
+    TUTTI_TRY(tuttiPeerCheck(&c->peers[r], r, &self));
   return tuttiSuccess;
 }
 
@@ -121,7 +129,8 @@ static tuttiResult_t makeGraph(tuttiCommunicator *c) {
   tuttiResult_t result =
       file[0] ? tuttiGraphReadXml(file, hosts, c->nranks, &c->graph)
               : tuttiGraphCreate(hosts, c->nranks, channelCount(&c->options, nhosts), &c->graph);
-  if (result == tuttiSuccess && dump[0] && c->rank == 0) result = tuttiGraphWriteXml(c->graph, dump);
+  if (result == tuttiSuccess && dump[0] && c->rank == 0)
+    result = tuttiGraphWriteXml(c->graph, dump);
   tuttiFree(hosts);
   return result;
 }
@@ -132,8 +141,9 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
   if (a == b) return tuttiSuccess;
   const tuttiTransport *t = tuttiTransportSelect(&c->peers[a], &c->peers[b], &path);
   if (!t)
-    return TUTTI_FAIL(tuttiSystemError, "no transport connects rank %d (host %s) and rank %d (host "
-                                        "%s): %s",
+    return TUTTI_FAIL(tuttiSystemError,
+                      "no transport connects rank %d (host %s) and rank %d (host "
+                      "%s): %s",
                       a, c->peers[a].host, b, c->peers[b].host, path.why);
   tuttiPlanInput *in = &c->plan;
   bool inside = c->peers[a].hostId == c->peers[b].hostId;
@@ -166,7 +176,8 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
     TUTTI_TRY(surveyPair(c, 0, i));
   }
   int *onHost;
-  TUTTI_TRY(tuttiAlloc((void **)&onHost, (size_t)in->nhosts, sizeof *onHost, "ranks per host", NULL));
+  TUTTI_TRY(
+      tuttiAlloc((void **)&onHost, (size_t)in->nhosts, sizeof *onHost, "ranks per host", NULL));
   for (int r = 0; r < c->nranks; r++)
     if (++onHost[c->graph->host[r]] > in->maxRanksPerHost)
       in->maxRanksPerHost = onHost[c->graph->host[r]];
@@ -204,8 +215,8 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   w->commHash = tuttiBootstrapHash(c->bootstrap);
   memcpy(w->secret, tuttiBootstrapSecret(c->bootstrap), sizeof w->secret);
   w->peers = c->peers;
-  w->slotBytes = (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / TUTTI_FIFO_DEPTH / TUTTI_LINE *
-                 TUTTI_LINE;
+  w->slotBytes =
+      (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / TUTTI_FIFO_DEPTH / TUTTI_LINE * TUTTI_LINE;
   w->timeoutMs = (uint64_t)c->options.timeoutMs;
   w->failed = &c->failed;
   w->memory = &c->memory;
@@ -230,7 +241,9 @@ static tuttiResult_t allocate(tuttiCommunicator *c) {
   return tuttiAlloc((void **)&c->received, n, sizeof *c->received, "message counts", &c->memory);
 }
 
-static double ms(uint64_t from, uint64_t to) { return (double)(to - from) / 1e6; }
+static double ms(uint64_t from, uint64_t to) {
+  return (double)(to - from) / 1e6;
+}
 
 tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
   tuttiWait wait = tuttiCommWait(c);
@@ -305,6 +318,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   }
   tuttiWatchStop(c->watch, aborted);
   tuttiBootstrapClose(c->bootstrap);
+  tuttiCommDeregisterAll(c);
   tuttiGraphFree(c->graph);
   tuttiFree(c->premul);
   tuttiFree(c->received);
@@ -320,14 +334,14 @@ static const tuttiTransport *transportOf(const tuttiCommunicator *c, int peer, t
   return tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], path);
 }
 
-tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction, bool shared,
-                            tuttiConn **out) {
+tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction,
+                            bool shared, tuttiConn **out) {
   tuttiCommunicator *c = comm;
   tuttiConn ***row = &c->conns[direction][shared][channel];
   size_t at = peer >= 0 ? (size_t)peer : (size_t)c->nranks;
   if (!*row)
-    TUTTI_TRY(tuttiAlloc((void **)row, (size_t)c->nranks + 1, sizeof **row, "connections",
-                         &c->memory));
+    TUTTI_TRY(
+        tuttiAlloc((void **)row, (size_t)c->nranks + 1, sizeof **row, "connections", &c->memory));
   if (!(*row)[at]) {
     tuttiPath path;
     tuttiConn *conn;

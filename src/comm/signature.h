@@ -13,8 +13,8 @@ extern "C" {
 
 #define TUTTI_COLLECTIVES(X)                                                                       \
   X(AllReduce)                                                                                     \
-  X(Broadcast) X(Reduce) X(AllGather) X(ReduceScatter) X(AlltoAll) X(Gather) X(Scatter)            \
-      X(SendRecv) X(Split)
+  X(Broadcast)                                                                                     \
+  X(Reduce) X(AllGather) X(ReduceScatter) X(AlltoAll) X(Gather) X(Scatter) X(SendRecv) X(Split)
 
 typedef enum {
 #define X(name) tuttiColl##name,

@@ -23,7 +23,8 @@ typedef struct tuttiWorker {
 /* Takes everything queued: operations that were grouped depend on each other and run together. */
 static Batch *take(tuttiWorker *w) {
   pthread_mutex_lock(&w->lock);
-  while (!w->first && !w->stop) pthread_cond_wait(&w->wake, &w->lock);
+  while (!w->first && !w->stop)
+    pthread_cond_wait(&w->wake, &w->lock);
   Batch *batches = w->first;
   w->first = NULL;
   w->last = &w->first;
@@ -33,12 +34,15 @@ static Batch *take(tuttiWorker *w) {
 
 static void runBatches(tuttiWorker *w, Batch *batches) {
   int n = 0;
-  for (Batch *b = batches; b; b = b->next) n++;
+  for (Batch *b = batches; b; b = b->next)
+    n++;
   tuttiOp *ops;
-  tuttiResult_t result = tuttiAlloc((void **)&ops, (size_t)n, sizeof *ops, "queued operations", NULL);
+  tuttiResult_t result =
+      tuttiAlloc((void **)&ops, (size_t)n, sizeof *ops, "queued operations", NULL);
   if (result == tuttiSuccess) {
     int i = 0;
-    for (Batch *b = batches; b; b = b->next) ops[i++] = b->op;
+    for (Batch *b = batches; b; b = b->next)
+      ops[i++] = b->op;
     result = tuttiOpsRun(ops, n);
     tuttiFree(ops);
   }
@@ -53,7 +57,8 @@ static void runBatches(tuttiWorker *w, Batch *batches) {
 static void *workerMain(void *arg) {
   tuttiWorker *w = arg;
   tuttiErrorScope("a non-blocking call", w->comm->options.name, w->comm->rank, w->comm->nranks);
-  for (Batch *batches; (batches = take(w)) != NULL;) runBatches(w, batches);
+  for (Batch *batches; (batches = take(w)) != NULL;)
+    runBatches(w, batches);
   return NULL;
 }
 
@@ -67,8 +72,9 @@ tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c) {
   int err = pthread_create(&w->thread, NULL, workerMain, w);
   if (err) {
     tuttiFree(w);
-    return TUTTI_FAIL(tuttiSystemError, "no thread for a non-blocking communicator: %s; raise "
-                                        "`ulimit -u`",
+    return TUTTI_FAIL(tuttiSystemError,
+                      "no thread for a non-blocking communicator: %s; raise "
+                      "`ulimit -u`",
                       tuttiErrnoText(err));
   }
   c->worker = w;

@@ -65,6 +65,9 @@ typedef struct tuttiNet {
   void (*closeListener)(void *listener);
 } tuttiNet;
 
+/* True when nothing that this rank has sent is still in its own memory. */
+bool tuttiNetDrained(const tuttiWires *w);
+
 extern const tuttiNet *const tuttiNets[]; /* in order of priority, NULL at the end */
 
 #ifdef __cplusplus

@@ -1,0 +1,142 @@
+/* Splitting: the ranks exchange color and key over the communicator itself; the first rank of each
+ * color makes a unique id, a second exchange spreads the ids, and each color joins as usual. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+
+typedef struct {
+  int32_t color, key, rank, reserved;
+  tuttiUniqueId id;
+} SplitEntry;
+
+typedef struct {
+  tuttiJob job;
+  tuttiComm_t parent;
+  int color, key;
+  tuttiComm_t *out;
+  bool hasConfig;
+  tuttiConfig_t config;
+} SplitJob;
+
+static int compareEntries(const void *a, const void *b) {
+  const SplitEntry *x = a, *y = b;
+  if (x->color != y->color) return x->color < y->color ? -1 : 1;
+  if (x->key != y->key) return x->key < y->key ? -1 : 1;
+  return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* Place of this rank among the sorted entries of its color; [*first, *first + *n) is the color. */
+static int placeOf(const SplitEntry *sorted, int nranks, int rank, int *first, int *n) {
+  int at = 0;
+  while (sorted[at].rank != rank)
+    at++;
+  for (*first = at; *first > 0 && sorted[*first - 1].color == sorted[at].color;)
+    (*first)--;
+  for (*n = at - *first; *first + *n < nranks && sorted[*first + *n].color == sorted[at].color;)
+    (*n)++;
+  return at - *first;
+}
+
+/* What the exchange tells a rank about its new communicator. */
+typedef struct {
+  int place, members; /* rank and size; members 0: none */
+  tuttiUniqueId id;
+  tuttiOptions options;
+} Share;
+
+static tuttiResult_t agree(tuttiCommunicator *parent, const SplitJob *split, SplitEntry *entries,
+                           Share *share) {
+  int first;
+  entries[parent->rank] = (SplitEntry){split->color, split->key, parent->rank, 0, {{0}}};
+  TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));
+  qsort(entries, (size_t)parent->nranks, sizeof *entries, compareEntries);
+  share->place = placeOf(entries, parent->nranks, parent->rank, &first, &share->members);
+  int leader = entries[first].rank;
+  SplitEntry mine = entries[first + share->place];
+  bool takesPart = split->color != TUTTI_SPLIT_NOCOLOR;
+  if (takesPart && leader == parent->rank) TUTTI_TRY(tuttiIdCreate(&mine.id));
+  entries[parent->rank] = mine;
+  TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));
+  if (!takesPart) {
+    share->members = 0;
+    return tuttiSuccess;
+  }
+  share->id = entries[leader].id;
+  const tuttiConfig_t *config = split->hasConfig ? &split->config : NULL;
+  TUTTI_TRY(tuttiOptionsResolve(config, &parent->options, &share->options));
+  if (!config || !config->commName)
+    snprintf(share->options.name, sizeof share->options.name, "%.40s/%u.%d", parent->options.name,
+             parent->splits, split->color);
+  return tuttiSuccess;
+}
+
+/* The parent is held for the exchange only: its abort need not wait for the new one's init. */
+static tuttiResult_t agreeOver(const SplitJob *split, Share *share) {
+  tuttiCommunicator *parent;
+  SplitEntry *entries = NULL;
+  TUTTI_TRY(tuttiHandleEnter(split->parent, "tuttiCommSplit", &parent));
+  tuttiResult_t result = tuttiCommReady(parent);
+  if (result == tuttiSuccess)
+    result = tuttiAlloc((void **)&entries, (size_t)parent->nranks, sizeof *entries,
+                        "colors of a split", NULL);
+  parent->splits++;
+  if (result == tuttiSuccess) result = agree(parent, split, entries, share);
+  tuttiFree(entries);
+  tuttiHandleLeave(parent);
+  return result;
+}
+
+static tuttiResult_t runSplit(tuttiJob *job) {
+  SplitJob *split = (SplitJob *)job;
+  Share share;
+  TUTTI_TRY(agreeOver(split, &share));
+  if (share.members == 0) {
+    *split->out = NULL;
+    return tuttiSuccess;
+  }
+  return tuttiCommInit("tuttiCommSplit", split->out, share.members, share.place, 1, &share.id,
+                       &share.options);
+}
+
+static void discardSplit(tuttiJob *job) {
+  tuttiFree(job);
+}
+
+static tuttiResult_t check(const tuttiCommunicator *c, int color, const tuttiComm_t *newcomm,
+                           const tuttiConfig_t *config) {
+  tuttiOptions ignored;
+  TUTTI_TRY(tuttiCommReady(c));
+  if (!newcomm) return TUTTI_FAIL(tuttiInvalidArgument, "argument newcomm is NULL");
+  if (color < 0 && color != TUTTI_SPLIT_NOCOLOR)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument color is %d; it must be at least 0, or TUTTI_SPLIT_NOCOLOR", color);
+  return tuttiOptionsResolve(config, &c->options, &ignored);
+}
+
+tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t *newcomm,
+                             tuttiConfig_t *config) {
+  tuttiCommunicator *c;
+  SplitJob *split = NULL;
+  tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
+  if (result == tuttiSuccess) {
+    result = check(c, color, newcomm, config);
+    tuttiHandleLeave(c);
+  }
+  if (result == tuttiSuccess)
+    result = tuttiAlloc((void **)&split, 1, sizeof *split, "a split", NULL);
+  if (result != tuttiSuccess) {
+    tuttiGroupFail(result);
+    return result;
+  }
+  split->job.run = runSplit;
+  split->job.discard = discardSplit;
+  split->parent = comm;
+  split->color = color;
+  split->key = key;
+  split->out = newcomm;
+  split->hasConfig = config != NULL;
+  if (config) split->config = *config;
+  return tuttiJobSubmit(&split->job);
+}
