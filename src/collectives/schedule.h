@@ -7,7 +7,8 @@
  *     value -> recvbuff[dst ...] if STEP_DST, -> one message to each rank of send
  * Without several operands the reduction is a copy. A step with count 0 does nothing and moves no
  * message; both sides compute the same counts, so they skip the same messages. Steps of one channel
- * run in order. */
+ * run in order. No element of recvbuff is written twice in an operation: once a step has written
+ * it, its address is as good as a copy. */
 #ifndef TUTTI_COLLECTIVES_SCHEDULE_H_
 #define TUTTI_COLLECTIVES_SCHEDULE_H_
 
@@ -60,7 +61,7 @@ typedef struct {
   uint64_t count;    /* elements */
   uint32_t flags;
   int32_t nrecv, nsend;        /* entries of recv / send, or TUTTI_ALL */
-  int32_t recv[TUTTI_MAX_FAN]; /* ranks */
+  int32_t recv[TUTTI_MAX_FAN]; /* ranks; entries from nrecv / nsend on have no meaning */
   int32_t send[TUTTI_MAX_FAN];
 } tuttiStep;
 
@@ -86,6 +87,66 @@ typedef struct {
   int32_t depth; /* FIFO depth that a schedule may rely on */
 } tuttiSchedule;
 
+/* Elements that slices are rounded to where that costs no balance, to keep them aligned. */
+#define TUTTI_SLICE_SHIFT   6
+#define TUTTI_SLICE_ALIGNED 1024
+
+/* Splits `total` into n even ranges; writes range i, offset by `begin`. Range sizes differ by at
+ * most one unit, an element or, for large aligned ranges, 2^TUTTI_SLICE_SHIFT; so when total is at
+ * most n * chunk, no range is longer than chunk. */
+TUTTI_HD static inline void tuttiSplit(uint64_t begin, uint64_t total, uint64_t n, uint64_t i,
+                                       unsigned shift, uint64_t *at, uint64_t *count) {
+  uint64_t units = (total >> shift) + ((total & ((UINT64_C(1) << shift) - 1)) != 0);
+  uint64_t each = units / n, rest = units % n;
+  uint64_t from = (each * i + (i < rest ? i : rest)) << shift;
+  uint64_t size = (each + (i < rest)) << shift;
+  if (from > total) from = total;
+  *at = begin + from;
+  *count = size < total - from ? size : total - from;
+}
+
+TUTTI_HD static inline unsigned tuttiSplitShift(const tuttiSchedule *s, uint64_t n) {
+  bool aligned = (s->chunk >> TUTTI_SLICE_SHIFT) << TUTTI_SLICE_SHIFT == s->chunk;
+  return aligned && s->part / TUTTI_SLICE_ALIGNED >= n ? TUTTI_SLICE_SHIFT : 0;
+}
+
+/* The part in even pieces of at most a chunk. */
+TUTTI_HD static inline uint64_t tuttiPieces(const tuttiSchedule *s) {
+  return s->part / s->chunk + (s->part % s->chunk != 0);
+}
+TUTTI_HD static inline void tuttiPiece(const tuttiSchedule *s, uint64_t i, uint64_t *at,
+                                       uint64_t *count) {
+  uint64_t n = tuttiPieces(s);
+  tuttiSplit(s->begin, s->part, n, i, tuttiSplitShift(s, n), at, count);
+}
+
+/* The part in even loops, each of nranks even slices of at most a chunk: whatever the count, every
+ * rank has the same share of the work. */
+TUTTI_HD static inline uint64_t tuttiSlicedLoops(const tuttiSchedule *s) {
+  uint64_t n = (uint64_t)s->nranks;
+  uint64_t each = s->part / n + (s->part % n != 0);
+  return each / s->chunk + (each % s->chunk != 0);
+}
+TUTTI_HD static inline void tuttiSlice(const tuttiSchedule *s, uint64_t loop, int32_t slice,
+                                       uint64_t *at, uint64_t *count) {
+  uint64_t n = (uint64_t)s->nranks, loops = tuttiSlicedLoops(s);
+  unsigned shift = tuttiSplitShift(s, n * loops);
+  uint64_t begin, size;
+  tuttiSplit(s->begin, s->part, loops, loop, shift, &begin, &size);
+  tuttiSplit(begin, size, n, (uint64_t)slice, shift, at, count);
+}
+
+/* A step without peers yet. */
+TUTTI_HD static inline void tuttiStepInit(tuttiStep *step, uint64_t src, uint64_t dst,
+                                          uint64_t count, uint32_t flags) {
+  step->src = src;
+  step->dst = dst;
+  step->count = count;
+  step->flags = flags;
+  step->nrecv = 0;
+  step->nsend = 0;
+}
+
 #include "collectives/direct.h"
 #include "collectives/p2p.h"
 #include "collectives/ring.h"
@@ -105,9 +166,18 @@ TUTTI_HD static inline bool tuttiScheduleExists(int coll, int algo) {
   }
 }
 
+/* One rank alone: every collective is a copy. */
+TUTTI_HD static inline void tuttiLocalStep(const tuttiSchedule *s, uint64_t k, tuttiStep *step) {
+  uint64_t at, count;
+  tuttiPiece(s, k, &at, &count);
+  tuttiStepInit(step, at, at, count,
+                TUTTI_STEP_SRC | TUTTI_STEP_DST | TUTTI_STEP_FINAL | TUTTI_STEP_STABLE);
+}
+
 /* Number of steps of this rank; step numbers are 0 .. n-1. */
 TUTTI_HD static inline uint64_t tuttiScheduleSteps(const tuttiSchedule *s) {
   if (s->coll == tuttiCollSendRecv) return tuttiP2pSteps(s);
+  if (s->nranks == 1) return tuttiPieces(s);
   switch (s->algo) {
   case tuttiAlgoRing:
     return tuttiRingSteps(s);
@@ -122,6 +192,10 @@ TUTTI_HD static inline uint64_t tuttiScheduleSteps(const tuttiSchedule *s) {
 TUTTI_HD static inline void tuttiScheduleStep(const tuttiSchedule *s, uint64_t k, tuttiStep *step) {
   if (s->coll == tuttiCollSendRecv) {
     tuttiP2pStep(s, k, step);
+    return;
+  }
+  if (s->nranks == 1) {
+    tuttiLocalStep(s, k, step);
     return;
   }
   switch (s->algo) {

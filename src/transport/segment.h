@@ -1,13 +1,16 @@
-/* The symmetric block of one rank: the memory that holds every FIFO it writes to neighbours on its
- * host, and nothing of anyone else's. Its readers map it (SHM: a memfd passed over a Unix socket)
- * or use the owner's pointer (P2P: threads of one process). Pages that no message touches cost
- * nothing.
+/* The segment of one rank: the memory that holds every FIFO it writes to its neighbours, the other
+ * ranks of its host, and nothing of anyone else's. Neighbours map it (SHM: a memfd that came over a
+ * Unix socket) or share the owner's mapping (P2P: threads of one process).
  *
- *   [shared FIFO per channel: DEPTH lines, nranks heads, data]
- *   [pair FIFO per (channel or P2P channel, reader): DEPTH lines, 1 head, data]
+ *   [control: the lines and heads of all FIFOs] [data of each FIFO, on pages of its own]
  *
- * Only ranks that share memory with the owner have a place; `local` maps a rank to it. In one
- * process the segment is counted, and goes when its owner and all readers have let go. */
+ * In both parts come first the shared FIFOs (one per channel, a head per neighbour), then the pair
+ * FIFOs (one per channel, TUTTI_P2P_CHANNEL last, and neighbour; one head). So small messages
+ * of many FIFOs touch few pages, and pages that no message touches cost nothing.
+ *
+ * Memory is counted once, with the rank that owns the segment: the pages in use, whoever touched
+ * them first. Mappings of other ranks' segments add none, so the counts of all ranks add up to what
+ * the host has lost. */
 #ifndef TUTTI_TRANSPORT_SEGMENT_H_
 #define TUTTI_TRANSPORT_SEGMENT_H_
 
@@ -19,17 +22,45 @@ extern "C" {
 
 typedef struct tuttiSegment tuttiSegment;
 
-/* Owner's side. */
-tuttiResult_t tuttiSegmentCreate(tuttiWires *w, tuttiSegment **segment);
-/* Reader's side. */
-tuttiResult_t tuttiSegmentMap(tuttiWires *w, const tuttiPeer *owner, int fd,
-                              tuttiSegment **segment);
-tuttiResult_t tuttiSegmentShare(tuttiWires *w, const tuttiPeer *owner, tuttiSegment **segment);
-void tuttiSegmentRelease(tuttiWires *w, tuttiSegment *segment);
+/* What one rank shares with its neighbours. Segments come from attach and go with detach. */
+typedef struct tuttiLocal {
+  int listenFd;          /* shm.c: where neighbours hand in their segments; -1 when closed */
+  int nlocal;            /* ranks of this host, this one included */
+  int32_t *place;        /* [nranks] number among them, in order of rank; -1 on other hosts */
+  tuttiSegment *mine;    /* the one this rank writes to */
+  tuttiSegment **theirs; /* [nranks] those it reads from; NULL where there is none */
+} tuttiLocal;
 
-/* Fills slots, heads, data of *conn for the FIFO that `writer` (the segment's owner) writes. */
-void tuttiSegmentConn(const tuttiWires *w, tuttiSegment *segment, int reader, int channel,
-                      bool shared, tuttiDirection direction, tuttiConn *conn);
+/* Makes w->local and, once peers are known, this rank's segment. Does nothing the second time. */
+tuttiResult_t tuttiLocalPrepare(tuttiWires *w);
+tuttiResult_t tuttiLocalAttach(tuttiWires *w);
+/* Lets go of all of it. A segment's memory goes with the last that holds it. */
+void tuttiLocalDetach(tuttiWires *w);
+/* Brings w->memory up to date with the pages in use. */
+void tuttiLocalMeasure(tuttiWires *w);
+
+/* For neighbours in this process. Publish makes w->local->mine known to them; Share waits for the
+ * owner to publish and sets theirs[owner]; AwaitReaders waits until all of `ranks` share mine, so
+ * that none finds it gone. The waits end at the deadline and when the communicator has failed. */
+tuttiResult_t tuttiSegmentPublish(tuttiWires *w);
+tuttiResult_t tuttiSegmentShare(tuttiWires *w, int owner, uint64_t deadline);
+tuttiResult_t tuttiSegmentAwaitReaders(tuttiWires *w, const int32_t *ranks, int n,
+                                       uint64_t deadline);
+
+/* For neighbours in other processes. Fd is of w->local->mine and stays its property; Map checks
+ * that fd is a segment of the size this communicator has, of a kind that nobody can shrink, and
+ * sets theirs[owner]. The caller closes fd. */
+int tuttiSegmentFd(const tuttiWires *w);
+tuttiResult_t tuttiSegmentMap(tuttiWires *w, int owner, int fd);
+
+/* One end of a FIFO: what open() of P2P and SHM has in common. An end that was closed before goes
+ * on where it was. */
+tuttiResult_t tuttiSegmentOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+                               bool shared, tuttiConn *conn);
+
+/* "rank 3 (host a, pid 12), rank 5 (...)": as many of the n ranks as fit; returns buf. */
+const char *tuttiLocalNames(const tuttiWires *w, const int32_t *ranks, int n, char *buf,
+                            size_t size);
 
 #ifdef __cplusplus
 }

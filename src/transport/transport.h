@@ -42,10 +42,8 @@ typedef struct {
   uint64_t config; /* hash of what ranks must agree on */
   uint64_t busId;  /* PCI bus id of the GPU, 0 without */
   char host[TUTTI_HOSTNAME];
-  char library[128]; /* path of this library, for the text of a version mix */
-  /* P2P and SHM: the segment this rank writes its messages in. */
-  uint64_t segment; /* address in the owner's process */
-  uint64_t segmentBytes;
+  char library[128];  /* path of this library, for the text of a version mix */
+  uint64_t shmSocket; /* SHM: names the Unix socket that takes neighbours' segments; 0: none */
   /* NET: where this rank's proxy listens. */
   uint8_t net[TUTTI_NET_HANDLE];
   char netName[16]; /* backend, "Socket" */
@@ -75,10 +73,9 @@ typedef struct tuttiWires {
   const tuttiAtomic32 *failed; /* nonzero: give up every wait */
   tuttiMemAccount *memory;
   struct tuttiProxy *proxy;
-  const char *netName; /* "" or the only backend allowed */
-  void *segment;       /* segment.h: this rank's, or NULL */
-  void **peerSegments; /* segment.h: [nranks], NULL where unmapped */
-  void *net;           /* net.c: this rank's listener and ends */
+  const char *netName;      /* "" or the only backend allowed */
+  struct tuttiLocal *local; /* segment.h: what ranks of this host share; NULL without */
+  void *net;                /* net.c: this rank's listener and ends */
 } tuttiWires;
 
 typedef struct tuttiTransport {
@@ -96,21 +93,28 @@ typedef struct tuttiTransport {
   bool shared; /* has shared FIFOs */
 } tuttiTransport;
 
+extern const tuttiTransport tuttiTransportP2p; /* p2p.c: threads of one process */
+extern const tuttiTransport tuttiTransportShm; /* shm.c: processes of one host */
+extern const tuttiTransport tuttiTransportNet; /* net.c: everything else */
+
 /* In order of priority, NULL at the end. */
 extern const tuttiTransport *const tuttiTransports[];
 
-/* The first transport that connects a and b, and its path; NULL (and the collected sentences in
- * path->why) if none does. Same answer on every rank. */
+/* The first transport that connects a and b, and its path; NULL if none does. path->why also says
+ * why those of higher priority did not. Same answer on every rank. */
 const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
 
-/* Calls prepare / attach / detach of every transport; prepare and attach undo themselves on
- * failure. */
+/* Calls prepare / attach / detach of every transport. A failure of prepare or attach undoes both;
+ * detach may be called at any time and more than once. */
 tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine);
 tuttiResult_t tuttiTransportsAttach(tuttiWires *w);
 void tuttiTransportsDetach(tuttiWires *w);
+/* Brings w->memory up to date: messages touch pages that nothing else counts. For the thread that
+ * uses the communicator. */
+void tuttiTransportsMeasure(tuttiWires *w);
 
-/* Checks a record that came over a socket: terminated strings, ranges, version, config. On failure
- * the text names both ranks and hosts. */
+/* Checks a record that came over a socket: version, strings, ranges, config. On failure the text
+ * names both ranks and hosts. The parts of the transports are checked where they are used. */
 tuttiResult_t tuttiPeerCheck(const tuttiPeer *peer, int expectedRank, const tuttiPeer *mine);
 
 #ifdef __cplusplus

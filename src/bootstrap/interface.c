@@ -1,0 +1,274 @@
+#include "bootstrap/interface.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/settings.h"
+
+/* More addresses than any host is likely to have; the rest is not looked at. */
+#define MAX_FOUND 1024
+
+/* ---- TUTTI_SOCKET_IFNAME -------------------------------------------------------------------- */
+
+typedef struct {
+  bool exclude, exact;
+  const char *names; /* "eth,ib0" */
+} nameFilter;
+
+static nameFilter parseFilter(const char *text) {
+  nameFilter f = {.names = text};
+  if (*f.names == '^') f.exclude = true, f.names++;
+  if (*f.names == '=') f.exact = true, f.names++;
+  return f;
+}
+
+/* Position of the first name of the list that `name` matches, or -1. */
+static int matchPosition(const nameFilter *f, const char *name) {
+  int position = 0;
+  for (const char *p = f->names; *p; position++) {
+    size_t length = strcspn(p, ",");
+    bool match = f->exact ? strlen(name) == length && strncmp(name, p, length) == 0
+                          : strncmp(name, p, length) == 0;
+    if (length > 0 && match) return position;
+    p += length;
+    if (*p == ',') p++;
+  }
+  return -1;
+}
+
+/* ---- order ---------------------------------------------------------------------------------- */
+
+static bool isLinkLocal(const tuttiAddress *a) {
+  if (a->sa.sa_family == AF_INET6) return IN6_IS_ADDR_LINKLOCAL(&a->v6.sin6_addr);
+  return (ntohl(a->v4.sin_addr.s_addr) >> 16) == 0xa9fe; /* 169.254/16 */
+}
+
+static bool startsWith(const char *text, const char *prefix) {
+  return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* Networks that live inside this host: other hosts have one of the same address. */
+static bool isHostOnly(const char *name) {
+  return startsWith(name, "docker") || startsWith(name, "virbr");
+}
+
+/* Smaller is better; -1: not to be used. What the user named is ranked by the user's order. */
+static int rankOf(const tuttiFoundInterface *f, const nameFilter *filter) {
+  bool named = filter->names[0] != '\0';
+  int position = named ? matchPosition(filter, f->at.name) : -1;
+  if (f->at.address.sa.sa_family == AF_UNSPEC || !(f->flags & IFF_UP)) return -1;
+  if (named && (position < 0) != filter->exclude) return -1;
+  bool chosen = named && !filter->exclude;
+  int order = (isLinkLocal(&f->at.address) ? 4 : 0) + (f->bridge && !chosen ? 2 : 0) +
+              (f->at.address.sa.sa_family == AF_INET6 ? 1 : 0);
+  if (chosen) return (f->flags & IFF_RUNNING ? 0 : 1 << 20) + 8 * position + order;
+  if (f->flags & IFF_LOOPBACK) return 1 << 20;
+  return order;
+}
+
+/* Last resorts: used only when nothing better is there. */
+static bool isLastResort(const tuttiFoundInterface *f) {
+  return (f->flags & IFF_LOOPBACK) || isHostOnly(f->at.name) || !(f->flags & IFF_RUNNING);
+}
+
+typedef struct {
+  int rank, index;
+} ranked;
+
+static int compareRanked(const void *a, const void *b) {
+  const ranked *x = a, *y = b;
+  if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+  return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* One address per interface, family and reach is enough. */
+static bool sameKind(const tuttiFoundInterface *a, const tuttiFoundInterface *b) {
+  return strcmp(a->at.name, b->at.name) == 0 &&
+         a->at.address.sa.sa_family == b->at.address.sa.sa_family &&
+         isLinkLocal(&a->at.address) == isLinkLocal(&b->at.address);
+}
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
+/* An address without port. */
+static const char *hostText(const tuttiAddress *a, char *buf, size_t size) {
+  char text[80];
+  tuttiAddressText(a, text, sizeof(text));
+  char *begin = text, *end = strrchr(text, ':');
+  if (*begin == '[') begin++, end = end ? end - 1 : NULL;
+  if (end) *end = '\0';
+  snprintf(buf, size, "%s", begin);
+  return buf;
+}
+
+static const char *stateText(unsigned flags) {
+  return !(flags & IFF_UP) ? "down" : flags & IFF_RUNNING ? "up" : "no carrier";
+}
+
+/* "lo (127.0.0.1, up), eth1 (no address, down)": every interface once. */
+static void listAll(const tuttiFoundInterface *found, int n, char *buf, size_t size) {
+  size_t used = 0;
+  buf[0] = '\0';
+  for (int i = 0; i < n && used < size; i++) {
+    int first = 0, shown = i;
+    while (strcmp(found[first].at.name, found[i].at.name) != 0)
+      first++;
+    if (first != i) continue;
+    while (shown < n && (found[shown].at.address.sa.sa_family == AF_UNSPEC ||
+                         strcmp(found[shown].at.name, found[i].at.name) != 0))
+      shown++;
+    char host[72] = "no address";
+    if (shown < n) hostText(&found[shown].at.address, host, sizeof(host));
+    used += (size_t)snprintf(buf + used, size - used, "%s%s (%s, %s)", i ? ", " : "",
+                             found[i].at.name, host, stateText(found[i].flags));
+  }
+}
+
+/* ---- the choice ----------------------------------------------------------------------------- */
+
+static tuttiResult_t noneChosen(const tuttiFoundInterface *found, int n, const char *ifname,
+                                const char *family) {
+  char all[600];
+  listAll(found, n, all, sizeof(all));
+  if (ifname[0] == '\0' && family[0] == '\0')
+    return TUTTI_FAIL(tuttiSystemError, "this host has no interface that is up; it has: %s",
+                      n ? all : "none");
+  const char *and = ifname[0] && family[0] ? " and " : "";
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "%s%s%s%s%s match no interface that is up and has an address; this host has: "
+                    "%s. Correct the setting or unset it",
+                    ifname[0] ? "TUTTI_SOCKET_IFNAME=" : "", ifname, and,
+                    family[0] ? "TUTTI_SOCKET_FAMILY=" : "", family, n ? all : "none");
+}
+
+static tuttiResult_t parseFamily(const char *text, int *family) {
+  if (text[0] == '\0')
+    *family = AF_UNSPEC;
+  else if (strcmp(text, "AF_INET") == 0)
+    *family = AF_INET;
+  else if (strcmp(text, "AF_INET6") == 0)
+    *family = AF_INET6;
+  else
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "TUTTI_SOCKET_FAMILY=%s: it must be AF_INET, AF_INET6 or unset", text);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound,
+                                    const char *ifname, const char *familyText, tuttiInterface *out,
+                                    int max, int *n) {
+  int family;
+  TUTTI_TRY(parseFamily(familyText, &family));
+  nameFilter filter = parseFilter(ifname);
+  bool chosen = filter.names[0] != '\0' && !filter.exclude;
+  ranked usable[MAX_FOUND];
+  int nusable = 0, better = 0;
+  for (int i = 0; i < nfound && nusable < MAX_FOUND; i++) {
+    int rank = rankOf(&found[i], &filter);
+    int f = found[i].at.address.sa.sa_family;
+    if (rank < 0 || (family != AF_UNSPEC && family != f)) continue;
+    bool known = false;
+    for (int k = 0; k < nusable; k++)
+      known |= sameKind(&found[usable[k].index], &found[i]);
+    if (known) continue;
+    usable[nusable++] = (ranked){rank, i};
+    better += !isLastResort(&found[i]);
+  }
+  qsort(usable, (size_t)nusable, sizeof(usable[0]), compareRanked);
+  bool loopbackOnly = true;
+  for (int i = 0; i < nusable; i++)
+    loopbackOnly &= (found[usable[i].index].flags & IFF_LOOPBACK) != 0;
+  int count = 0;
+  for (int i = 0; i < nusable && count < max; i++) {
+    const tuttiFoundInterface *f = &found[usable[i].index];
+    if (!chosen && better > 0 && isLastResort(f)) continue;
+    if (!chosen && !loopbackOnly && (f->flags & IFF_LOOPBACK)) continue;
+    out[count++] = f->at;
+  }
+  if (count == 0) return noneChosen(found, nfound, ifname, familyText);
+  *n = count;
+  return tuttiSuccess;
+}
+
+/* ---- this host ------------------------------------------------------------------------------ */
+
+static bool isBridge(const char *name) {
+  char path[64];
+  snprintf(path, sizeof(path), "/sys/class/net/%s/bridge", name);
+  return access(path, F_OK) == 0;
+}
+
+static tuttiResult_t findAll(tuttiFoundInterface **out, int *n) {
+  struct ifaddrs *all;
+  if (getifaddrs(&all) != 0)
+    return TUTTI_FAIL(tuttiSystemError, "cannot list this host's network interfaces: %s",
+                      tuttiErrnoText(errno));
+  void *memory;
+  tuttiResult_t result =
+      tuttiAlloc(&memory, MAX_FOUND, sizeof(tuttiFoundInterface), "list of interfaces", NULL);
+  int count = 0;
+  for (struct ifaddrs *i = all; i && result == tuttiSuccess && count < MAX_FOUND; i = i->ifa_next) {
+    tuttiFoundInterface *f = (tuttiFoundInterface *)memory + count++;
+    snprintf(f->at.name, sizeof(f->at.name), "%s", i->ifa_name);
+    f->flags = i->ifa_flags;
+    f->bridge = isBridge(i->ifa_name);
+    int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+    if (family == AF_INET) memcpy(&f->at.address, i->ifa_addr, sizeof(f->at.address.v4));
+    if (family == AF_INET6) memcpy(&f->at.address, i->ifa_addr, sizeof(f->at.address.v6));
+  }
+  freeifaddrs(all);
+  if (result != tuttiSuccess) return result;
+  *out = memory;
+  *n = count;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiInterfaces(tuttiInterface *out, int max, int *n) {
+  tuttiFoundInterface *found;
+  int nfound;
+  TUTTI_TRY(findAll(&found, &nfound));
+  tuttiResult_t result =
+      tuttiInterfacesChoose(found, nfound, tuttiSettingString(TUTTI_SETTING_SOCKET_IFNAME),
+                            tuttiSettingString(TUTTI_SETTING_SOCKET_FAMILY), out, max, n);
+  tuttiFree(found);
+  return result;
+}
+
+static bool sameHost(const tuttiAddress *a, const tuttiAddress *b) {
+  if (a->sa.sa_family != b->sa.sa_family) return false;
+  if (a->sa.sa_family == AF_INET) return a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
+  return IN6_ARE_ADDR_EQUAL(&a->v6.sin6_addr, &b->v6.sin6_addr);
+}
+
+const char *tuttiInterfaceOf(const tuttiAddress *local, char *buf, size_t size) {
+  char host[72];
+  tuttiAddress plain = *local;
+  /* A dual-stack socket shows IPv4 as ::ffff:10.0.0.2; the interface knows it as 10.0.0.2. */
+  if (local->sa.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&local->v6.sin6_addr)) {
+    memset(&plain, 0, sizeof(plain));
+    plain.v4.sin_family = AF_INET;
+    memcpy(&plain.v4.sin_addr, &local->v6.sin6_addr.s6_addr[12], 4);
+  }
+  hostText(&plain, host, sizeof(host));
+  snprintf(buf, size, "(%s, of no interface now)", host);
+  struct ifaddrs *all;
+  if (getifaddrs(&all) != 0) return buf;
+  for (struct ifaddrs *i = all; i; i = i->ifa_next) {
+    tuttiAddress a;
+    memset(&a, 0, sizeof(a));
+    int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && family != AF_INET6) continue;
+    memcpy(&a, i->ifa_addr, family == AF_INET ? sizeof(a.v4) : sizeof(a.v6));
+    if (!sameHost(&a, &plain)) continue;
+    snprintf(buf, size, "%s (%s, %s)", i->ifa_name, host, stateText(i->ifa_flags));
+    break;
+  }
+  freeifaddrs(all);
+  return buf;
+}

@@ -1,0 +1,209 @@
+/* Asking all ranks what they are doing, in the thread that wants to know: a bounded number of
+ * conversations at a time, each of them connect, hello, answer. Every answer also tells what the
+ * answerer's two neighbours last said, which is how a stopped rank's state is found. */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "bootstrap/watch_internal.h"
+
+#define ASK_TALKS 64
+
+typedef struct {
+  int fd; /* -1: free */
+  int rank;
+  int address;       /* of the rank's listener: the one being tried */
+  bool connecting;   /* the hello has not been sent */
+  uint64_t tryEnds;  /* time for the next address, if there is one */
+  uint64_t turnEnds; /* time for the next rank, if one waits */
+  size_t have;
+  uint8_t in[sizeof(tuttiFrameHead) + sizeof(tuttiAnswerFrame)];
+} talk;
+
+typedef struct {
+  const tuttiWatch *w;
+  tuttiWatchAnswer *answers;
+  uint64_t deadline, turn; /* turn: ns for one conversation while others wait */
+  int nextRank;            /* the first one not asked yet; nranks: none */
+  tuttiHello hello;
+  struct pollfd polls[ASK_TALKS];
+  talk talks[ASK_TALKS];
+} asking;
+
+/* A rank's own answer beats a neighbour's report, a younger report an older one. */
+static void note(tuttiWatchAnswer *answers, const tuttiStateReport *report, int answered) {
+  tuttiWatchAnswer *answer = &answers[report->rank];
+  if (!report->known || answer->answered == 1) return;
+  if (answered == 2 && answer->answered == 2 && answer->ageMs <= report->ageMs) return;
+  answer->answered = answered;
+  answer->ageMs = report->ageMs;
+  answer->bytes = report->bytes;
+  memcpy(answer->state, report->state, sizeof(answer->state));
+}
+
+static void closeTalk(talk *t) {
+  if (t->fd >= 0) close(t->fd);
+  t->fd = -1;
+}
+
+/* Tries the rank's addresses from `first` on; the talk is free afterwards if none can be tried. */
+static void tryAddresses(asking *a, talk *t, int first) {
+  const tuttiAddressList *list = &a->w->listeners[t->rank];
+  closeTalk(t);
+  t->have = 0;
+  t->connecting = true;
+  for (int i = first; i < list->n && i < TUTTI_MAX_ADDRESSES; i++) {
+    const tuttiAddress *address = &list->a[i];
+    if (!tuttiAddressValid(address)) continue;
+    int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    if (connect(fd, &address->sa, tuttiAddressLength(address)) == 0 || errno == EINPROGRESS) {
+      t->fd = fd;
+      t->address = i;
+      t->tryEnds = tuttiNow() + a->turn / (uint64_t)list->n;
+      return;
+    }
+    close(fd);
+  }
+}
+
+static void nextTalk(asking *a, talk *t) {
+  t->rank = a->nextRank++;
+  if (a->nextRank == a->w->rank) a->nextRank++;
+  t->turnEnds = tuttiNow() + a->turn;
+  tryAddresses(a, t, 0);
+}
+
+/* The connection is up or has failed; the hello fits its empty buffer. */
+static void sendHello(asking *a, talk *t) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(t->fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error == 0 && send(t->fd, &a->hello, sizeof(a->hello), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+                        (ssize_t)sizeof(a->hello))
+    t->connecting = false;
+  else
+    tryAddresses(a, t, t->address + 1);
+}
+
+static void readAnswer(asking *a, talk *t) {
+  ssize_t got = recv(t->fd, t->in + t->have, sizeof(t->in) - t->have, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) {
+    closeTalk(t);
+    return;
+  }
+  t->have += (size_t)got;
+  tuttiFrame frame;
+  tuttiAnswerFrame answer;
+  int size = tuttiFrameParse(t->in, t->have, &frame);
+  if (size == 0 && t->have < sizeof(t->in)) return;
+  if (size > 0 && tuttiAnswerRead(&frame, a->w->hash, t->rank, a->w->nranks, &answer)) {
+    note(a->answers, &answer.self, 1);
+    note(a->answers, &answer.previous, 2);
+    note(a->answers, &answer.next, 2);
+  }
+  closeTalk(t);
+}
+
+static bool ranksWait(const asking *a) {
+  return a->nextRank < a->w->nranks;
+}
+
+static bool addressesWait(const asking *a, const talk *t) {
+  return t->connecting && t->address + 1 < a->w->listeners[t->rank].n;
+}
+
+/* When the conversation must make room for another rank or another address. */
+static uint64_t talkDue(const asking *a, const talk *t) {
+  uint64_t due = ranksWait(a) ? t->turnEnds : a->deadline;
+  return addressesWait(a, t) && t->tryEnds < due ? t->tryEnds : due;
+}
+
+static void hurry(asking *a, talk *t, uint64_t now) {
+  if (now < talkDue(a, t)) return;
+  if (ranksWait(a) && now >= t->turnEnds)
+    closeTalk(t);
+  else
+    tryAddresses(a, t, t->address + 1);
+}
+
+/* One turn of all conversations; false when there are none. */
+static bool talkAll(asking *a) {
+  bool any = false;
+  uint64_t until = a->deadline;
+  for (int i = 0; i < ASK_TALKS; i++) {
+    talk *t = &a->talks[i];
+    while (t->fd < 0 && a->nextRank < a->w->nranks)
+      nextTalk(a, t);
+    a->polls[i] = (struct pollfd){.fd = t->fd, .events = t->connecting ? POLLOUT : POLLIN};
+    if (t->fd < 0) continue;
+    any = true;
+    if (talkDue(a, t) < until) until = talkDue(a, t);
+  }
+  if (!any) return false;
+  if (poll(a->polls, ASK_TALKS, tuttiDeadlinePollMs(until)) < 0 && errno != EINTR) return false;
+  uint64_t now = tuttiNow();
+  for (int i = 0; i < ASK_TALKS; i++) {
+    talk *t = &a->talks[i];
+    if (t->fd < 0) continue;
+    if (a->polls[i].revents == 0)
+      hurry(a, t, now);
+    else if (t->connecting)
+      sendHello(a, t);
+    else
+      readAnswer(a, t);
+  }
+  return true;
+}
+
+static void askOthers(asking *a, int ms) {
+  const tuttiWatch *w = a->w;
+  int rounds = (w->nranks + ASK_TALKS - 1) / ASK_TALKS;
+  a->deadline = tuttiDeadline(ms);
+  a->turn = (uint64_t)ms * 1000000 / (uint64_t)rounds;
+  a->hello = (tuttiHello){.magic = TUTTI_HELLO_MAGIC,
+                          .version = TUTTI_VERSION_CODE,
+                          .hash = w->hash,
+                          .kind = tuttiHelloAsk,
+                          .from = w->rank,
+                          .nranks = w->nranks,
+                          .pid = w->who[w->rank].pid};
+  memcpy(a->hello.secret, w->secret, sizeof(a->hello.secret));
+  memcpy(a->hello.host, w->who[w->rank].host, sizeof(a->hello.host));
+  for (int i = 0; i < ASK_TALKS; i++)
+    a->talks[i].fd = -1;
+  while (tuttiNow() < a->deadline && talkAll(a)) {
+  }
+  for (int i = 0; i < ASK_TALKS; i++)
+    closeTalk(&a->talks[i]);
+}
+
+tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int ms, tuttiWatchAnswer *answers) {
+  asking *a = NULL;
+  if (ms > 0 && w->nranks > 1)
+    TUTTI_TRY(tuttiAlloc((void **)&a, 1, sizeof(*a), "the questions to other ranks", w->memory));
+  memset(answers, 0, (size_t)w->nranks * sizeof(*answers));
+  tuttiStateReport report;
+  tuttiReportSelf(w, &report);
+  note(answers, &report, 1);
+  for (int i = 0; i < 2; i++) {
+    tuttiReportLink(&w->links[i], &report);
+    note(answers, &report, 2);
+  }
+  if (a != NULL) {
+    a->w = w;
+    a->answers = answers;
+    askOthers(a, ms);
+    tuttiFree(a);
+  }
+  int answered = 0;
+  for (int i = 0; i < w->nranks; i++)
+    answered += answers[i].answered == 1;
+  TUTTI_INFO(BOOTSTRAP, "watch: rank %d asked %d ranks for their state; %d answered", w->rank,
+             w->nranks, answered);
+  return tuttiSuccess;
+}

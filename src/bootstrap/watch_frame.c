@@ -1,0 +1,72 @@
+#include "bootstrap/watch_frame.h"
+
+#include <string.h>
+
+/* Payload sizes by type. Type 0 is none: nothing fits its row. */
+static const struct {
+  uint32_t min, max;
+} frameSizes[] = {
+    [0] = {1, 0},
+    [tuttiFrameHeartbeat] = {0, TUTTI_WATCH_STATE},
+    [tuttiFrameCredit] = {0, 0},
+    [tuttiFrameFailure] = {offsetof(tuttiFailureFrame, text) + 1, sizeof(tuttiFailureFrame)},
+    [tuttiFrameGoodbye] = {0, 0},
+    [tuttiFrameGoodbyeSeen] = {0, 0},
+    [tuttiFrameAnswer] = {sizeof(tuttiAnswerFrame), sizeof(tuttiAnswerFrame)},
+};
+#define FRAME_TYPES (sizeof(frameSizes) / sizeof(frameSizes[0]))
+
+int tuttiFrameParse(const void *data, size_t have, tuttiFrame *out) {
+  tuttiFrameHead head;
+  if (have < sizeof(head)) return 0;
+  memcpy(&head, data, sizeof(head));
+  if (head.mark != TUTTI_FRAME_MARK || head.type >= FRAME_TYPES) return -1;
+  if (head.bytes < frameSizes[head.type].min || head.bytes > frameSizes[head.type].max) return -1;
+  if (have - sizeof(head) < head.bytes) return 0;
+  *out = (tuttiFrame){.type = (tuttiFrameType)head.type,
+                      .payload = (const uint8_t *)data + sizeof(head),
+                      .bytes = head.bytes};
+  return (int)(sizeof(head) + head.bytes);
+}
+
+size_t tuttiFrameWrite(void *out, size_t room, tuttiFrameType type, const void *payload,
+                       size_t bytes) {
+  const tuttiFrameHead head = {
+      .mark = TUTTI_FRAME_MARK, .type = (uint16_t)type, .bytes = (uint32_t)bytes};
+  if (room < sizeof(head) || room - sizeof(head) < bytes) return 0;
+  memcpy(out, &head, sizeof(head));
+  if (bytes > 0) memcpy((uint8_t *)out + sizeof(head), payload, bytes);
+  return sizeof(head) + bytes;
+}
+
+size_t tuttiFailureFill(tuttiFailureFrame *out, tuttiResult_t code, int origin, const char *text) {
+  size_t length = strnlen(text, sizeof(out->text) - 1);
+  out->code = code;
+  out->origin = origin;
+  memcpy(out->text, text, length);
+  out->text[length] = '\0';
+  return offsetof(tuttiFailureFrame, text) + length + 1;
+}
+
+bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *out) {
+  if (frame->type != tuttiFrameFailure || frame->bytes > sizeof(*out)) return false;
+  memset(out, 0, sizeof(*out));
+  memcpy(out, frame->payload, frame->bytes);
+  out->text[sizeof(out->text) - 1] = '\0';
+  if (out->code <= tuttiSuccess || out->code >= tuttiNumResults || out->code == tuttiInProgress)
+    return false;
+  return out->origin >= 0 && out->origin < nranks && out->text[0] != '\0';
+}
+
+static bool reportValid(const tuttiStateReport *report, int rank) {
+  return report->rank == rank && report->known <= 1 && report->bytes <= sizeof(report->state);
+}
+
+bool tuttiAnswerRead(const tuttiFrame *frame, uint64_t hash, int rank, int nranks,
+                     tuttiAnswerFrame *out) {
+  if (frame->type != tuttiFrameAnswer || frame->bytes != sizeof(*out)) return false;
+  memcpy(out, frame->payload, sizeof(*out));
+  return out->hash == hash && reportValid(&out->self, rank) && out->self.known == 1 &&
+         reportValid(&out->previous, (rank + nranks - 1) % nranks) &&
+         reportValid(&out->next, (rank + 1) % nranks);
+}

@@ -1,0 +1,89 @@
+/* The frames that watches exchange: on the ring sockets, and as the answer to a question. Pure
+ * functions over bytes, so that they can be fuzzed; nothing a peer sends is believed before it has
+ * passed them. Integers travel in host order, as in tuttiHello. */
+#ifndef TUTTI_BOOTSTRAP_WATCH_FRAME_H_
+#define TUTTI_BOOTSTRAP_WATCH_FRAME_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "bootstrap/bootstrap.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+  tuttiFrameHeartbeat = 1,   /* the sender's state, 0 to TUTTI_WATCH_STATE bytes */
+  tuttiFrameCredit = 2,      /* TUTTI_HEARTBEAT_CREDIT heartbeats were read; empty */
+  tuttiFrameFailure = 3,     /* tuttiFailureFrame, cut after its text */
+  tuttiFrameGoodbye = 4,     /* the sender leaves; its socket closing is no death; empty */
+  tuttiFrameGoodbyeSeen = 5, /* answer to a goodbye; empty */
+  tuttiFrameAnswer = 6       /* tuttiAnswerFrame; never on the ring */
+} tuttiFrameType;
+
+/* A neighbour that reads nothing (it is stopped) is sent so many heartbeats ... */
+#define TUTTI_HEARTBEAT_LIMIT 64
+/* ... and one that reads confirms every so many. */
+#define TUTTI_HEARTBEAT_CREDIT 16
+
+typedef struct {
+  uint16_t mark;  /* TUTTI_FRAME_MARK */
+  uint16_t type;  /* tuttiFrameType */
+  uint32_t bytes; /* that follow */
+} tuttiFrameHead;
+#define TUTTI_FRAME_MARK 0x7477u
+
+typedef struct {
+  int32_t code;   /* tuttiResult_t */
+  int32_t origin; /* rank that failed or noticed */
+  char text[TUTTI_ERROR_TEXT];
+} tuttiFailureFrame;
+
+/* What one rank knows about the state of one rank. */
+typedef struct {
+  int32_t rank;
+  uint32_t known; /* 0: nothing, the rest is zero */
+  uint32_t ageMs;
+  uint32_t bytes;
+  uint8_t state[TUTTI_WATCH_STATE];
+} tuttiStateReport;
+
+typedef struct {
+  uint64_t hash; /* of the communicator */
+  tuttiStateReport self, previous, next;
+} tuttiAnswerFrame;
+
+#define TUTTI_FRAME_MAX (sizeof(tuttiFrameHead) + sizeof(tuttiFailureFrame))
+
+typedef struct {
+  tuttiFrameType type;
+  const uint8_t *payload; /* inside the parsed bytes, unaligned */
+  size_t bytes;
+} tuttiFrame;
+
+/* Looks at the `have` bytes of a stream: returns the size of the frame at its beginning, 0 when
+ * more bytes are needed, or -1 when these bytes are no frame. A frame whose size does not fit its
+ * type is refused as soon as its head is there. */
+int tuttiFrameParse(const void *data, size_t have, tuttiFrame *out);
+/* Writes a frame; returns its size, or 0 when it does not fit into `room`. */
+size_t tuttiFrameWrite(void *out, size_t room, tuttiFrameType type, const void *payload,
+                       size_t bytes);
+
+/* Fills *out and returns how many of its bytes travel. A text that is too long is cut. */
+size_t tuttiFailureFill(tuttiFailureFrame *out, tuttiResult_t code, int origin, const char *text);
+/* False when the code is no failure's, the rank is none of nranks, or the text is empty. The text
+ * of *out is terminated. */
+bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *out);
+/* False unless it is of this communicator and of `rank`, with its neighbours' ranks and sizes in
+ * range. */
+bool tuttiAnswerRead(const tuttiFrame *frame, uint64_t hash, int rank, int nranks,
+                     tuttiAnswerFrame *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

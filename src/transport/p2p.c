@@ -1,0 +1,88 @@
+/* P2P: ranks that are threads of one process. The reader shares the writer's segment and, because
+ * it can dereference the writer's memory, takes large payloads from where they are. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "transport/segment.h"
+
+static void p2pCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+  *path = (tuttiPath){.cost = 1.0f, .latencyUs = 0.2f, .bandwidthGBs = 12.0f};
+  snprintf(path->via, sizeof path->via, "P2P/direct pointer");
+  if (tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE))
+    snprintf(path->why, sizeof path->why, "%s=1", tuttiSettingOrigin(TUTTI_SETTING_P2P_DISABLE));
+  else if (a->process != b->process || a->hostId != b->hostId)
+    snprintf(path->why, sizeof path->why, "different processes (%d, %d)", a->pid, b->pid);
+  else {
+    path->possible = true;
+    snprintf(path->why, sizeof path->why, "threads of one process");
+  }
+}
+
+static tuttiResult_t p2pPrepare(tuttiWires *w, tuttiPeer *mine) {
+  (void)mine; /* the process id says all that peers need */
+  return tuttiLocalPrepare(w);
+}
+
+/* Other ranks that P2P connects with this one. */
+static int findThreads(const tuttiWires *w, int32_t *ranks) {
+  int n = 0;
+  tuttiPath path;
+  for (int r = 0; r < w->nranks; r++) {
+    if (r == w->rank) continue;
+    p2pCanConnect(&w->peers[w->rank], &w->peers[r], &path);
+    if (path.possible) ranks[n++] = r;
+  }
+  return n;
+}
+
+static tuttiResult_t shareAll(tuttiWires *w, const int32_t *ranks, int n) {
+  if (n == 0) return tuttiSuccess;
+  uint64_t deadline = tuttiDeadline((int64_t)w->timeoutMs);
+  TUTTI_TRY(tuttiLocalAttach(w));
+  TUTTI_TRY(tuttiSegmentPublish(w));
+  for (int i = 0; i < n; i++)
+    TUTTI_TRY(tuttiSegmentShare(w, ranks[i], deadline));
+  return tuttiSegmentAwaitReaders(w, ranks, n, deadline);
+}
+
+static tuttiResult_t p2pAttach(tuttiWires *w) {
+  void *ranks;
+  TUTTI_TRY(tuttiAlloc(&ranks, (size_t)w->nranks, sizeof(int32_t), "ranks of this process", NULL));
+  tuttiResult_t result = shareAll(w, ranks, findThreads(w, ranks));
+  tuttiFree(ranks);
+  return result;
+}
+
+/* A shared FIFO may have readers in other processes, who can't follow pointers. */
+static bool readersFollow(const tuttiWires *w, int peer) {
+  if (peer >= 0) return true;
+  const tuttiPeer *mine = &w->peers[w->rank];
+  for (int r = 0; r < w->nranks; r++)
+    if (w->local->place[r] >= 0 && w->peers[r].process != mine->process) return false;
+  return true;
+}
+
+static tuttiResult_t p2pOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+                             bool shared, tuttiConn *conn) {
+  TUTTI_TRY(tuttiSegmentOpen(w, peer, channel, direction, shared, conn));
+  conn->direct = readersFollow(w, peer);
+  conn->transport = &tuttiTransportP2p;
+  return tuttiSuccess;
+}
+
+static void p2pClose(tuttiWires *w, tuttiConn *conn) {
+  (void)w;
+  memset(conn, 0, sizeof *conn);
+}
+
+const tuttiTransport tuttiTransportP2p = {.name = "P2P",
+                                          .canConnect = p2pCanConnect,
+                                          .prepare = p2pPrepare,
+                                          .attach = p2pAttach,
+                                          .open = p2pOpen,
+                                          .close = p2pClose,
+                                          .detach = tuttiLocalDetach,
+                                          .shared = true};

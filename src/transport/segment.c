@@ -1,0 +1,460 @@
+#include "transport/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <search.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/os.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+/* All segments of a host, mapped together, must leave room in a 47-bit address space. */
+#define ADDRESS_BYTES ((size_t)1 << 45)
+/* How often a wait looks at the failed flag. */
+#define LOOK_NS 10000000ull
+
+/* Same on all ranks of a host. */
+typedef struct {
+  size_t nchannels, nreaders;
+  size_t slotBytes;
+  size_t sharedBytes, pairBytes; /* control of one FIFO */
+  size_t dataBytes;              /* data of one FIFO */
+  size_t controlBytes;           /* of all FIFOs; the data follows */
+  size_t bytes;
+} Layout;
+
+/* Names a segment within this process. */
+typedef struct {
+  uint64_t commHash;
+  uint8_t secret[16];
+  int32_t owner;
+} Key;
+
+struct tuttiSegment {
+  Key key; /* first: the registry compares segments by it */
+  Layout layout;
+  uint8_t *memory;
+  int fd;         /* the owner's; -1 in a reader's mapping */
+  size_t counted; /* bytes on the owner's account */
+  /* Below: under the registry's lock. */
+  int holders; /* the owner and the readers that share */
+  bool published;
+  int awaited;    /* readers the owner waits for */
+  int sharing;    /* readers that came, ever */
+  uint8_t came[]; /* [nlocal] which */
+};
+
+/* The published segments of this process. Entries are looked up by key, never by an address that a
+ * peer sent. */
+static struct {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  void *tree; /* tsearch(3) */
+} registry = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static int compareKeys(const void *a, const void *b) {
+  const Key *x = a, *y = b;
+  if (x->commHash != y->commHash) return x->commHash < y->commHash ? -1 : 1;
+  if (x->owner != y->owner) return x->owner < y->owner ? -1 : 1;
+  return memcmp(x->secret, y->secret, sizeof x->secret);
+}
+
+static Key makeKey(const tuttiWires *w, int owner) {
+  Key key = {.commHash = w->commHash, .owner = owner};
+  memcpy(key.secret, w->secret, sizeof key.secret);
+  return key;
+}
+
+static size_t pageBytes(void) {
+  return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t roundUp(size_t n, size_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+static tuttiResult_t makeLayout(const tuttiWires *w, Layout *out) {
+  if (w->nchannels < 1 || w->nchannels > TUTTI_MAX_CHANNELS || w->slotBytes == 0 ||
+      w->slotBytes % TUTTI_LINE != 0)
+    return TUTTI_FAIL(tuttiInternalError,
+                      "rank %d can't lay out a segment of %d channels and slots "
+                      "of %zu bytes",
+                      w->rank, w->nchannels, w->slotBytes);
+  size_t page = pageBytes();
+  Layout l = {.nchannels = (size_t)w->nchannels,
+              .nreaders = (size_t)w->local->nlocal - 1,
+              .slotBytes = w->slotBytes};
+  size_t pairs = (l.nchannels + 1) * l.nreaders;
+  l.sharedBytes = tuttiFifoControlBytes((int)l.nreaders);
+  l.pairBytes = tuttiFifoControlBytes(1);
+  l.controlBytes = roundUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes, page);
+  bool fits = l.slotBytes <= ADDRESS_BYTES / TUTTI_FIFO_DEPTH;
+  size_t data = 0, all = 0;
+  if (fits) {
+    l.dataBytes = roundUp(TUTTI_FIFO_DEPTH * l.slotBytes, page);
+    fits = !__builtin_mul_overflow(l.nchannels + pairs, l.dataBytes, &data) &&
+           !__builtin_add_overflow(l.controlBytes, data, &l.bytes) &&
+           !__builtin_mul_overflow(l.bytes, l.nreaders + 1, &all) && all <= ADDRESS_BYTES;
+  }
+  if (!fits)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "%zu ranks of host %s, each with %zu channels of %zu bytes to each other, "
+                      "need more address space than there is: lower TUTTI_BUFFSIZE or "
+                      "TUTTI_MAX_NCHANNELS",
+                      l.nreaders + 1, w->peers[w->rank].host, l.nchannels + 1,
+                      (size_t)TUTTI_FIFO_DEPTH * l.slotBytes);
+  *out = l;
+  return tuttiSuccess;
+}
+
+/* ---- one segment ---------------------------------------------------------------------------- */
+
+static tuttiResult_t mapMemory(tuttiSegment *s, int fd) {
+  char what[80];
+  snprintf(what, sizeof what, "the segment of rank %d (TUTTI_BUFFSIZE sets its size)",
+           s->key.owner);
+  void *p;
+  TUTTI_TRY(tuttiMap(&p, s->layout.bytes, fd, what, NULL));
+  /* The user's core dumps and forked children have no use for it. */
+  madvise(p, s->layout.bytes, MADV_DONTDUMP);
+  madvise(p, s->layout.bytes, MADV_DONTFORK);
+  s->memory = p;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t newSegment(tuttiWires *w, int owner, tuttiSegment **out) {
+  Layout layout;
+  TUTTI_TRY(makeLayout(w, &layout));
+  void *p;
+  /* Not on the account: a reader in this process may hold it longer than the account lives. */
+  TUTTI_TRY(tuttiAlloc(&p, 1, sizeof(tuttiSegment) + (size_t)w->local->nlocal, "a segment", NULL));
+  tuttiSegment *s = p;
+  s->key = makeKey(w, owner);
+  s->layout = layout;
+  s->fd = -1;
+  s->holders = 1;
+  *out = s;
+  return tuttiSuccess;
+}
+
+static void freeSegment(tuttiSegment *s) {
+  tuttiUnmap(s->memory, s->layout.bytes, NULL);
+  tuttiFree(s);
+}
+
+/* Pages and heap that the owner of `s` answers for. */
+static void countSegment(tuttiWires *w, tuttiSegment *s) {
+  struct stat st;
+  if (fstat(s->fd, &st) != 0) return;
+  size_t now =
+      sizeof *s + (size_t)w->local->nlocal + (size_t)st.st_blocks * 512; /* the unit of st_blocks */
+  tuttiFetchAddAcqRel(&w->memory->bytes, now - s->counted);              /* wraps when it is less */
+  s->counted = now;
+}
+
+static tuttiResult_t createSegment(tuttiWires *w, tuttiSegment **out) {
+  tuttiSegment *s;
+  TUTTI_TRY(newSegment(w, w->rank, &s));
+  tuttiResult_t result;
+  char what[40];
+  snprintf(what, sizeof what, "segment of rank %d", w->rank);
+  TUTTI_TRY_GOTO(tuttiSharedFd(s->layout.bytes, what, &s->fd), result, free);
+  TUTTI_TRY_GOTO(mapMemory(s, s->fd), result, close);
+  tuttiForkCloseAdd(s->fd);
+  countSegment(w, s);
+  *out = s;
+  return tuttiSuccess;
+close:
+  close(s->fd);
+free:
+  freeSegment(s);
+  return result;
+}
+
+/* Lets go of one hold. The owner's also takes the segment off its account and its fd. */
+static void releaseSegment(tuttiWires *w, tuttiSegment *s) {
+  if (s->key.owner == w->rank) {
+    tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)s->counted);
+    tuttiForkCloseRemove(s->fd);
+    close(s->fd);
+  }
+  pthread_mutex_lock(&registry.lock);
+  bool last = --s->holders == 0;
+  if (last && s->published) tdelete(s, &registry.tree, compareKeys);
+  pthread_mutex_unlock(&registry.lock);
+  if (last) freeSegment(s);
+}
+
+/* ---- the ranks of this host ------------------------------------------------------------------ */
+
+tuttiResult_t tuttiLocalPrepare(tuttiWires *w) {
+  if (w->local) return tuttiSuccess;
+  void *p;
+  TUTTI_TRY(tuttiAlloc(&p, 1, sizeof(tuttiLocal), "the ranks of this host", w->memory));
+  w->local = p;
+  w->local->listenFd = -1;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t findNeighbours(tuttiWires *w) {
+  tuttiLocal *l = w->local;
+  void *place, *theirs;
+  size_t n = (size_t)w->nranks;
+  TUTTI_TRY(tuttiAlloc(&place, n, sizeof *l->place, "places of the ranks of this host", w->memory));
+  l->place = place;
+  TUTTI_TRY(
+      tuttiAlloc(&theirs, n, sizeof(void *), "segments of the ranks of this host", w->memory));
+  l->theirs = theirs;
+  l->nlocal = 0;
+  for (int r = 0; r < w->nranks; r++)
+    l->place[r] = w->peers[r].hostId == w->peers[w->rank].hostId ? l->nlocal++ : -1;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiLocalAttach(tuttiWires *w) {
+  if (w->local && w->local->mine) return tuttiSuccess;
+  TUTTI_TRY(tuttiLocalPrepare(w));
+  TUTTI_TRY(findNeighbours(w));
+  return createSegment(w, &w->local->mine);
+}
+
+void tuttiLocalDetach(tuttiWires *w) {
+  tuttiLocal *l = w->local;
+  if (!l) return;
+  if (l->theirs)
+    for (int r = 0; r < w->nranks; r++)
+      if (l->theirs[r]) releaseSegment(w, l->theirs[r]);
+  if (l->mine) releaseSegment(w, l->mine);
+  tuttiFree(l->theirs);
+  tuttiFree(l->place);
+  tuttiFree(l);
+  w->local = NULL;
+}
+
+void tuttiLocalMeasure(tuttiWires *w) {
+  if (w->local && w->local->mine) countSegment(w, w->local->mine);
+}
+
+const char *tuttiLocalNames(const tuttiWires *w, const int32_t *ranks, int n, char *buf,
+                            size_t size) {
+  size_t used = 0;
+  buf[0] = '\0';
+  for (int i = 0; i < n; i++) {
+    const tuttiPeer *p = &w->peers[ranks[i]];
+    char name[TUTTI_HOSTNAME + 64];
+    snprintf(name, sizeof name, "%srank %d (host %s, pid %d)", i ? ", " : "", ranks[i], p->host,
+             p->pid);
+    /* Room for ", and 2147483647 more". */
+    if (used + strlen(name) + 24 > size) {
+      snprintf(buf + used, size - used, "%sand %d more", i ? ", " : "", n - i);
+      break;
+    }
+    used += (size_t)snprintf(buf + used, size - used, "%s", name);
+  }
+  return buf;
+}
+
+/* ---- threads of one process ----------------------------------------------------------------- */
+
+tuttiResult_t tuttiSegmentPublish(tuttiWires *w) {
+  tuttiSegment *s = w->local->mine;
+  pthread_mutex_lock(&registry.lock);
+  tuttiSegment **entry = tsearch(s, &registry.tree, compareKeys);
+  bool added = entry && *entry == s;
+  if (added) s->published = true;
+  pthread_cond_broadcast(&registry.changed);
+  pthread_mutex_unlock(&registry.lock);
+  if (!entry)
+    return TUTTI_FAIL(tuttiSystemError, "no memory to make the segment of rank %d known", w->rank);
+  if (!added)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d of this communicator is in process %d twice: give every rank a "
+                      "number of its own",
+                      w->rank, (int)getpid());
+  return tuttiSuccess;
+}
+
+/* Waits a moment for a change, under the lock. False when there is no more time. */
+static bool awaitChange(const tuttiWires *w, uint64_t deadline) {
+  uint64_t now = tuttiNow();
+  if (now >= deadline || tuttiLoadAcquire32(w->failed)) return false;
+  uint64_t until = deadline - now < LOOK_NS ? deadline : now + LOOK_NS;
+  struct timespec t = {.tv_sec = (time_t)(until / 1000000000u),
+                       .tv_nsec = (long)(until % 1000000000u)};
+  pthread_cond_clockwait(&registry.changed, &registry.lock, CLOCK_MONOTONIC, &t);
+  return true;
+}
+
+/* The wait of a rank for others of its process ended without them. */
+static tuttiResult_t failWait(const tuttiWires *w, const int32_t *ranks, int n, const char *what) {
+  char names[512];
+  tuttiLocalNames(w, ranks, n, names, sizeof names);
+  if (tuttiLoadAcquire32(w->failed))
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "rank %d gave up waiting for %s to %s: the communicator "
+                      "has failed",
+                      w->rank, names, what);
+  return TUTTI_FAIL(tuttiTimeout,
+                    "rank %d waited %llu ms in vain for %s, in the same process, to %s: see where "
+                    "these threads are, or raise TUTTI_TIMEOUT",
+                    w->rank, (unsigned long long)w->timeoutMs, names, what);
+}
+
+tuttiResult_t tuttiSegmentShare(tuttiWires *w, int owner, uint64_t deadline) {
+  Key key = makeKey(w, owner);
+  pthread_mutex_lock(&registry.lock);
+  tuttiSegment **entry;
+  bool waiting = true;
+  while (!(entry = tfind(&key, &registry.tree, compareKeys)) && waiting)
+    waiting = awaitChange(w, deadline);
+  tuttiSegment *s = entry ? *entry : NULL;
+  if (s) {
+    s->holders++;
+    s->came[w->local->place[w->rank]] = 1;
+    if (++s->sharing == s->awaited) pthread_cond_broadcast(&registry.changed);
+  }
+  pthread_mutex_unlock(&registry.lock);
+  if (!s) return failWait(w, &(int32_t){owner}, 1, "make its segment");
+  w->local->theirs[owner] = s;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiSegmentAwaitReaders(tuttiWires *w, const int32_t *ranks, int n,
+                                       uint64_t deadline) {
+  tuttiSegment *s = w->local->mine;
+  pthread_mutex_lock(&registry.lock);
+  s->awaited = n;
+  bool waiting = true;
+  while (s->sharing < n && waiting)
+    waiting = awaitChange(w, deadline);
+  int32_t missing[16]; /* as many as a message can name */
+  int nmissing = 0;
+  for (int i = 0; i < n && nmissing < 16; i++)
+    if (!s->came[w->local->place[ranks[i]]]) missing[nmissing++] = ranks[i];
+  pthread_mutex_unlock(&registry.lock);
+  return nmissing ? failWait(w, missing, nmissing, "take this rank's segment") : tuttiSuccess;
+}
+
+/* ---- processes of one host ------------------------------------------------------------------ */
+
+int tuttiSegmentFd(const tuttiWires *w) {
+  return w->local->mine->fd;
+}
+
+tuttiResult_t tuttiSegmentMap(tuttiWires *w, int owner, int fd) {
+  const tuttiPeer *peer = &w->peers[owner];
+  tuttiSegment *s;
+  TUTTI_TRY(newSegment(w, owner, &s));
+  tuttiResult_t result;
+  struct stat st;
+  int seals = fcntl(fd, F_GET_SEALS);
+  /* Nobody may shrink a segment under its readers, who would get SIGBUS. */
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) != 0) {
+    result = TUTTI_FAIL(tuttiRemoteError,
+                        "what rank %d (host %s, pid %d) handed over is not a sealed segment: run "
+                        "the same tutti in all ranks",
+                        owner, peer->host, peer->pid);
+    goto free;
+  }
+  if (st.st_size < 0 || (size_t)st.st_size != s->layout.bytes) {
+    result =
+        TUTTI_FAIL(tuttiInvalidUsage,
+                   "the segment of rank %d (host %s, pid %d) has %lld bytes, that of rank %d "
+                   "has %zu: give both the same settings, TUTTI_BUFFSIZE above all",
+                   owner, peer->host, peer->pid, (long long)st.st_size, w->rank, s->layout.bytes);
+    goto free;
+  }
+  TUTTI_TRY_GOTO(mapMemory(s, fd), result, free);
+  w->local->theirs[owner] = s;
+  return tuttiSuccess;
+free:
+  freeSegment(s);
+  return result;
+}
+
+/* ---- FIFOs ----------------------------------------------------------------------------------- */
+
+/* Brings the lines of a FIFO into memory now, where a shortage is an error; at the first message it
+ * would be SIGBUS. Kernels before 5.14 can't. */
+static tuttiResult_t touch(const tuttiSegment *s, size_t offset, size_t bytes) {
+  size_t page = pageBytes();
+  size_t begin = offset / page * page, end = roundUp(offset + bytes, page);
+  if (madvise(s->memory + begin, end - begin, MADV_POPULATE_WRITE) == 0 || errno == EINVAL)
+    return tuttiSuccess;
+  return TUTTI_FAIL(tuttiSystemError,
+                    "no memory for %zu bytes of shared memory in the segment of rank %d: %s; free "
+                    "memory, or raise the limit of this container or of vm.overcommit_memory",
+                    end - begin, s->key.owner, tuttiErrnoText(errno));
+}
+
+/* The number of this end's next message: 0, or where an end that was closed had got to. */
+static uint64_t resume(const tuttiConn *c) {
+  if (c->direction == TUTTI_RECV) return tuttiLoadAcquire(&c->heads[0].head);
+  uint64_t next = 0;
+  for (unsigned i = 0; i < TUTTI_FIFO_DEPTH; i++) {
+    uint64_t seq = tuttiLoadAcquire(&c->slots[i].seq);
+    if (seq > next) next = seq;
+  }
+  return next;
+}
+
+static tuttiResult_t checkOpen(const tuttiWires *w, int peer, int channel, tuttiDirection direction,
+                               bool shared) {
+  const tuttiLocal *l = w->local;
+  bool all = shared && direction == TUTTI_SEND;
+  bool known =
+      channel >= 0 && (channel < w->nchannels || (channel == TUTTI_P2P_CHANNEL && !shared));
+  bool reachable = l && l->mine &&
+                   (all ? peer == -1
+                        : peer >= 0 && peer < w->nranks && peer != w->rank && l->place[peer] >= 0 &&
+                              (direction == TUTTI_SEND || l->theirs[peer]));
+  if (known && reachable) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInternalError,
+                    "rank %d has no shared memory for its %s end with rank %d on channel %d (%s)",
+                    w->rank, direction == TUTTI_SEND ? "send" : "receive", peer, channel,
+                    shared ? "shared" : "pair");
+}
+
+tuttiResult_t tuttiSegmentOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+                               bool shared, tuttiConn *conn) {
+  TUTTI_TRY(checkOpen(w, peer, channel, direction, shared));
+  const tuttiLocal *l = w->local;
+  const tuttiSegment *s = direction == TUTTI_SEND ? l->mine : l->theirs[peer];
+  const Layout *y = &s->layout;
+  int reader = direction == TUTTI_RECV ? w->rank : peer;
+  size_t ownerPlace = (size_t)l->place[s->key.owner];
+  size_t head = 0; /* the reader's number among those of the owner's neighbours */
+  if (reader >= 0) {
+    size_t place = (size_t)l->place[reader];
+    head = place < ownerPlace ? place : place - 1;
+  }
+  size_t c = channel == TUTTI_P2P_CHANNEL ? y->nchannels : (size_t)channel;
+  size_t pair = c * y->nreaders + head;
+  size_t fifo = shared ? c : y->nchannels + pair;
+  size_t lines = shared ? c * y->sharedBytes : y->nchannels * y->sharedBytes + pair * y->pairBytes;
+  TUTTI_TRY(touch(s, lines, shared ? y->sharedBytes : y->pairBytes));
+
+  tuttiConn made = {.slots = (tuttiSlot *)(s->memory + lines),
+                    .data = s->memory + y->controlBytes + fifo * y->dataBytes,
+                    .slotBytes = y->slotBytes,
+                    .nreaders = shared && direction == TUTTI_SEND ? (int)y->nreaders : 1,
+                    .peer = peer,
+                    .channel = channel,
+                    .direction = (uint8_t)direction};
+  made.heads = (tuttiHead *)(made.slots + TUTTI_FIFO_DEPTH);
+  if (shared && direction == TUTTI_RECV) made.heads += head;
+  made.next = resume(&made);
+  *conn = made;
+  return tuttiSuccess;
+}

@@ -1,0 +1,430 @@
+/* SHM: ranks that are processes of one host. Each rank listens on an abstract Unix socket, named in
+ * its peer record; attach hands this rank's segment (a memfd) to every neighbour and takes theirs.
+ * Nothing of this has a name in a file system, so /dev/shm may be tiny or absent and a SIGKILL
+ * leaves nothing behind.
+ *
+ * Handing in needs only the neighbour's listener, which is there since before the all-gather of the
+ * peer records; handing in and taking in advance together without blocking, so no order of ranks,
+ * threads and communicators can wait in a circle. */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "transport/segment.h"
+
+/* Goes with the fd; checked before anything is believed. */
+typedef struct {
+  uint32_t magic, version;
+  uint64_t commHash;
+  uint8_t secret[16];
+  int32_t from, to;
+} ShmHello;
+#define SHM_MAGIC 0x7475736du
+
+/* Connections accepted that have not said anything yet. A neighbour speaks at once, so when all are
+ * taken, one that has been silent for a second makes room. */
+#define MAX_SILENT 32
+#define SILENT_NS  1000000000ull
+/* Milliseconds: between attempts at a full neighbour, and between looks at the failed flag. */
+#define RETRY_MS 1
+#define LOOK_MS  20
+
+typedef struct {
+  int fd;
+  uint64_t since;
+} Silent;
+
+/* The state of one attach. */
+typedef struct {
+  tuttiWires *w;
+  uint64_t deadline;
+  int32_t *unsent, *missing; /* ranks that have not got mine; whose I have not got */
+  int nunsent, nmissing;
+  Silent silent[MAX_SILENT];
+  int nsilent;
+} Exchange;
+
+static void shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+  *path = (tuttiPath){.cost = 2.0f, .latencyUs = 0.3f, .bandwidthGBs = 8.0f};
+  snprintf(path->via, sizeof path->via, "SHM/direct");
+  if (tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE))
+    snprintf(path->why, sizeof path->why, "%s=1", tuttiSettingOrigin(TUTTI_SETTING_SHM_DISABLE));
+  else if (a->hostId != b->hostId)
+    snprintf(path->why, sizeof path->why, "different hosts (%s/%08" PRIx32 ", %s/%08" PRIx32 ")",
+             a->host, (uint32_t)(a->hostId >> 32), b->host, (uint32_t)(b->hostId >> 32));
+  else if (!a->shmSocket || !b->shmSocket)
+    snprintf(path->why, sizeof path->why, "rank %d takes no segments",
+             a->shmSocket ? b->rank : a->rank);
+  else {
+    path->possible = true;
+    snprintf(path->why, sizeof path->why, "shared memory of one host");
+  }
+}
+
+/* ---- sockets --------------------------------------------------------------------------------- */
+
+/* The abstract address ("@tutti-..." in ss -x) of a rank's listener. */
+static socklen_t socketAddress(uint64_t id, struct sockaddr_un *out) {
+  memset(out, 0, sizeof *out);
+  out->sun_family = AF_UNIX;
+  int n = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "tutti-%016" PRIx64, id);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+static tuttiResult_t openSocket(const tuttiWires *w, int *fd) {
+  *fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (*fd >= 0) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiSystemError, "rank %d can't open a Unix socket for shared memory: %s%s",
+                    w->rank, tuttiErrnoText(errno),
+                    errno == EMFILE || errno == ENFILE ? "; raise the limit of open files (ulimit "
+                                                         "-n, fs.file-max)"
+                                                       : "");
+}
+
+/* The process at the other end runs as this user or as root. */
+static bool trusted(int fd) {
+  struct ucred cred;
+  socklen_t n = sizeof cred;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0 &&
+         (cred.uid == geteuid() || cred.uid == 0);
+}
+
+static tuttiResult_t listenFor(tuttiWires *w, uint64_t id) {
+  int fd;
+  TUTTI_TRY(openSocket(w, &fd));
+  struct sockaddr_un address;
+  socklen_t length = socketAddress(id, &address);
+  int backlog = w->nranks < 64 ? 64 : w->nranks;
+  if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, backlog) != 0) {
+    tuttiResult_t result =
+        TUTTI_FAIL(tuttiSystemError, "rank %d can't listen on the Unix socket @%s: %s", w->rank,
+                   address.sun_path + 1, tuttiErrnoText(errno));
+    close(fd);
+    return result;
+  }
+  tuttiForkCloseAdd(fd);
+  w->local->listenFd = fd;
+  return tuttiSuccess;
+}
+
+static void stopListening(tuttiWires *w) {
+  if (!w->local || w->local->listenFd < 0) return;
+  tuttiForkCloseRemove(w->local->listenFd);
+  close(w->local->listenFd);
+  w->local->listenFd = -1;
+}
+
+static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
+  mine->shmSocket = 0;
+  if (w->nranks == 1 || tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE)) return tuttiSuccess;
+  uint64_t id = 0;
+  while (id == 0)
+    TUTTI_TRY(tuttiRandom(&id, sizeof id));
+  TUTTI_TRY(tuttiLocalPrepare(w));
+  TUTTI_TRY(listenFor(w, id));
+  mine->shmSocket = id;
+  return tuttiSuccess;
+}
+
+/* ---- handing in ------------------------------------------------------------------------------ */
+
+/* Sends the hello with the fd of this rank's segment; returns 0 or an errno. */
+static int sendSegment(const tuttiWires *w, int fd, int to) {
+  ShmHello hello = {.magic = SHM_MAGIC,
+                    .version = TUTTI_VERSION_CODE,
+                    .commHash = w->commHash,
+                    .from = w->rank,
+                    .to = to};
+  memcpy(hello.secret, w->secret, sizeof hello.secret);
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } control = {0};
+  struct iovec io = {.iov_base = &hello, .iov_len = sizeof hello};
+  struct msghdr message = {.msg_iov = &io,
+                           .msg_iovlen = 1,
+                           .msg_control = control.bytes,
+                           .msg_controllen = sizeof control.bytes};
+  struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+  *c = (struct cmsghdr){
+      .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+  int segment = tuttiSegmentFd(w);
+  memcpy(CMSG_DATA(c), &segment, sizeof segment);
+  ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return n == (ssize_t)sizeof hello ? 0 : n < 0 ? errno : EIO;
+}
+
+/* The neighbour can't take it now: its backlog is full, or too many fds of this user are on their
+ * way (ETOOMANYREFS). Both pass when somebody accepts. */
+static bool passing(int err) {
+  return err == EAGAIN || err == EINTR || err == ETOOMANYREFS || err == ENOBUFS || err == ENOMEM;
+}
+
+/* Tries once; *done tells whether `to` has it. */
+static tuttiResult_t handIn(const tuttiWires *w, int to, bool *done) {
+  int fd;
+  TUTTI_TRY(openSocket(w, &fd));
+  struct sockaddr_un address;
+  socklen_t length = socketAddress(w->peers[to].shmSocket, &address);
+  int err = connect(fd, (struct sockaddr *)&address, length) == 0 ? 0 : errno;
+  if (!err) err = trusted(fd) ? sendSegment(w, fd, to) : EPERM;
+  close(fd);
+  *done = err == 0;
+  if (!err || passing(err)) return tuttiSuccess;
+  const tuttiPeer *p = &w->peers[to];
+  bool gone = err == ECONNREFUSED || err == EPIPE || err == ECONNRESET;
+  return TUTTI_FAIL(gone ? tuttiRemoteError : tuttiSystemError,
+                    "rank %d can't hand its shared memory to rank %d (host %s, pid %d) over the "
+                    "Unix socket @%s: %s; %s",
+                    w->rank, to, p->host, p->pid, address.sun_path + 1, tuttiErrnoText(err),
+                    err == EPERM ? "run all ranks as one user"
+                    : gone       ? "that rank has died or given up (see its log), or TUTTI_HOSTID "
+                                   "joins ranks of different network namespaces"
+                                 : "TUTTI_SHM_DISABLE=1 avoids shared memory");
+}
+
+static tuttiResult_t handInAll(Exchange *x) {
+  int left = 0;
+  tuttiResult_t result = tuttiSuccess;
+  for (int i = 0; i < x->nunsent; i++) {
+    bool done = false;
+    if (result == tuttiSuccess) result = handIn(x->w, x->unsent[i], &done);
+    if (!done) x->unsent[left++] = x->unsent[i];
+  }
+  x->nunsent = left;
+  return result;
+}
+
+/* ---- taking in ------------------------------------------------------------------------------- */
+
+/* The number in x->missing of the neighbour that says this; -1 for anyone else. */
+static int findSender(const Exchange *x, const ShmHello *hello) {
+  const tuttiWires *w = x->w;
+  if (hello->magic != SHM_MAGIC || hello->version != TUTTI_VERSION_CODE ||
+      hello->commHash != w->commHash || hello->to != w->rank ||
+      memcmp(hello->secret, w->secret, sizeof hello->secret) != 0)
+    return -1;
+  for (int i = 0; i < x->nmissing; i++)
+    if (x->missing[i] == hello->from) return i;
+  return -1;
+}
+
+/* Takes the first fd out of a message and closes any other; -1 if there is none. */
+static int takeFd(struct msghdr *message) {
+  int first = -1;
+  for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < n; i++) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
+      if (first < 0)
+        first = fd;
+      else
+        close(fd);
+    }
+  }
+  return first;
+}
+
+/* Reads what a connection has to say and maps the segment it brings. *silent: nothing yet. Whoever
+ * is not an awaited neighbour is dropped and harms nobody. */
+static tuttiResult_t takeIn(Exchange *x, int fd, bool *silent) {
+  ShmHello hello;
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } control;
+  struct iovec io = {.iov_base = &hello, .iov_len = sizeof hello};
+  struct msghdr message = {.msg_iov = &io,
+                           .msg_iovlen = 1,
+                           .msg_control = control.bytes,
+                           .msg_controllen = sizeof control.bytes};
+  ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  *silent = n < 0 && (errno == EAGAIN || errno == EINTR);
+  if (*silent) return tuttiSuccess;
+  int segment = n >= 0 ? takeFd(&message) : -1;
+  int i =
+      n == (ssize_t)sizeof hello && !(message.msg_flags & MSG_TRUNC) ? findSender(x, &hello) : -1;
+  tuttiResult_t result = tuttiSuccess;
+  if (i < 0)
+    TUTTI_WARN(SHM,
+               "rank %d dropped a connection to its Unix socket: not a rank of this communicator",
+               x->w->rank);
+  else if (segment < 0)
+    result = TUTTI_FAIL(tuttiSystemError,
+                        "rank %d got no file descriptor for the segment of rank %d: raise the "
+                        "limit of open files (ulimit -n)",
+                        x->w->rank, hello.from);
+  else
+    result = tuttiSegmentMap(x->w, hello.from, segment);
+  if (i >= 0 && result == tuttiSuccess) x->missing[i] = x->missing[--x->nmissing];
+  if (segment >= 0) close(segment);
+  return result;
+}
+
+/* Listens to the silent connections again, and drops the oldest if no more fit. */
+static tuttiResult_t takeInSilent(Exchange *x) {
+  int left = 0;
+  tuttiResult_t result = tuttiSuccess;
+  for (int i = 0; i < x->nsilent; i++) {
+    bool silent = true;
+    if (result == tuttiSuccess) result = takeIn(x, x->silent[i].fd, &silent);
+    if (silent)
+      x->silent[left++] = x->silent[i];
+    else
+      close(x->silent[i].fd);
+  }
+  x->nsilent = left;
+  /* In order of arrival: the first is the oldest. */
+  if (left == MAX_SILENT && tuttiNow() - x->silent[0].since > SILENT_NS) {
+    close(x->silent[0].fd);
+    memmove(x->silent, x->silent + 1, sizeof(Silent) * (size_t)--x->nsilent);
+    TUTTI_WARN(SHM, "rank %d dropped a connection to its Unix socket that said nothing",
+               x->w->rank);
+  }
+  return result;
+}
+
+static tuttiResult_t takeInAll(Exchange *x) {
+  TUTTI_TRY(takeInSilent(x));
+  while (x->nsilent < MAX_SILENT) {
+    int fd = accept4(x->w->local->listenFd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0 && (errno == EAGAIN)) return tuttiSuccess;
+    if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+    if (fd < 0)
+      return TUTTI_FAIL(tuttiSystemError,
+                        "rank %d can't accept the segments of its neighbours: %s; raise the limit "
+                        "of open files (ulimit -n)",
+                        x->w->rank, tuttiErrnoText(errno));
+    bool silent = false;
+    tuttiResult_t result = tuttiSuccess;
+    if (trusted(fd))
+      result = takeIn(x, fd, &silent);
+    else
+      TUTTI_WARN(SHM, "rank %d dropped a connection of another user to its Unix socket",
+                 x->w->rank);
+    if (silent)
+      x->silent[x->nsilent++] = (Silent){.fd = fd, .since = tuttiNow()};
+    else
+      close(fd);
+    TUTTI_TRY(result);
+  }
+  return tuttiSuccess;
+}
+
+/* ---- attach ---------------------------------------------------------------------------------- */
+
+static tuttiResult_t checkTime(const Exchange *x) {
+  const tuttiWires *w = x->w;
+  bool failed = tuttiLoadAcquire32(w->failed);
+  if (!failed && tuttiNow() < x->deadline) return tuttiSuccess;
+  char names[640];
+  bool sent = x->nmissing > 0;
+  tuttiLocalNames(w, sent ? x->missing : x->unsent, sent ? x->nmissing : x->nunsent, names,
+                  sizeof names);
+  if (failed)
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "rank %d gave up exchanging shared memory with %s: the communicator has "
+                      "failed",
+                      w->rank, names);
+  return TUTTI_FAIL(tuttiTimeout,
+                    "rank %d could not exchange shared memory within %llu ms: %s %s; see whether "
+                    "it runs and what its log says, or raise TUTTI_TIMEOUT",
+                    w->rank, (unsigned long long)w->timeoutMs,
+                    sent ? "nothing came from" : "nothing was taken by", names);
+}
+
+/* Sleeps until there is something to take in, or it is time to look around. */
+static void rest(const Exchange *x) {
+  struct pollfd fds[MAX_SILENT + 1];
+  nfds_t n = 0;
+  for (int i = 0; i < x->nsilent; i++)
+    fds[n++] = (struct pollfd){.fd = x->silent[i].fd, .events = POLLIN};
+  if (x->nsilent < MAX_SILENT)
+    fds[n++] = (struct pollfd){.fd = x->w->local->listenFd, .events = POLLIN};
+  int left = tuttiDeadlinePollMs(x->deadline);
+  int most = x->nunsent ? RETRY_MS : LOOK_MS;
+  (void)poll(fds, n, left >= 0 && left < most ? left : most);
+}
+
+static tuttiResult_t exchange(Exchange *x) {
+  for (;;) {
+    TUTTI_TRY(handInAll(x));
+    TUTTI_TRY(takeInAll(x));
+    if (x->nunsent == 0 && x->nmissing == 0) return tuttiSuccess;
+    TUTTI_TRY(checkTime(x));
+    rest(x);
+  }
+}
+
+/* Ranks that this transport connects with this one: those no earlier one does. */
+static int findProcesses(const tuttiWires *w, int32_t *ranks) {
+  int n = 0;
+  tuttiPath path;
+  for (int r = 0; r < w->nranks; r++)
+    if (r != w->rank &&
+        tuttiTransportSelect(&w->peers[w->rank], &w->peers[r], &path) == &tuttiTransportShm)
+      ranks[n++] = r;
+  return n;
+}
+
+static tuttiResult_t exchangeAll(tuttiWires *w, int32_t *unsent, int32_t *missing) {
+  Exchange x = {.w = w,
+                .deadline = tuttiDeadline((int64_t)w->timeoutMs),
+                .unsent = unsent,
+                .missing = missing};
+  x.nunsent = x.nmissing = findProcesses(w, unsent);
+  if (x.nunsent == 0) return tuttiSuccess;
+  memcpy(missing, unsent, sizeof *missing * (size_t)x.nmissing);
+  TUTTI_TRY(tuttiLocalAttach(w));
+  tuttiResult_t result = exchange(&x);
+  for (int i = 0; i < x.nsilent; i++)
+    close(x.silent[i].fd);
+  return result;
+}
+
+static tuttiResult_t shmAttach(tuttiWires *w) {
+  void *ranks;
+  TUTTI_TRY(tuttiAlloc(&ranks, (size_t)w->nranks, 2 * sizeof(int32_t), "ranks of this host", NULL));
+  int32_t *unsent = ranks;
+  tuttiResult_t result = exchangeAll(w, unsent, unsent + w->nranks);
+  tuttiFree(ranks);
+  if (result == tuttiSuccess) stopListening(w);
+  return result;
+}
+
+static tuttiResult_t shmOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+                             bool shared, tuttiConn *conn) {
+  TUTTI_TRY(tuttiSegmentOpen(w, peer, channel, direction, shared, conn));
+  conn->transport = &tuttiTransportShm;
+  return tuttiSuccess;
+}
+
+static void shmClose(tuttiWires *w, tuttiConn *conn) {
+  (void)w;
+  memset(conn, 0, sizeof *conn);
+}
+
+static void shmDetach(tuttiWires *w) {
+  stopListening(w);
+  tuttiLocalDetach(w);
+}
+
+const tuttiTransport tuttiTransportShm = {.name = "SHM",
+                                          .canConnect = shmCanConnect,
+                                          .prepare = shmPrepare,
+                                          .attach = shmAttach,
+                                          .open = shmOpen,
+                                          .close = shmClose,
+                                          .detach = shmDetach,
+                                          .shared = true};

@@ -1,0 +1,133 @@
+#include "transport/transport.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "transport/segment.h"
+
+const tuttiTransport *const tuttiTransports[] = {&tuttiTransportP2p, &tuttiTransportShm,
+                                                 &tuttiTransportNet, NULL};
+
+/* Appends to a sentence, as much as fits. */
+__attribute__((format(printf, 2, 3))) static void append(char why[TUTTI_SENTENCE], const char *fmt,
+                                                         ...) {
+  size_t used = strlen(why);
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(why + used, TUTTI_SENTENCE - used, fmt, args);
+  va_end(args);
+}
+
+const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b,
+                                           tuttiPath *path) {
+  char whyNot[TUTTI_SENTENCE] = "";
+  for (int i = 0; tuttiTransports[i]; i++) {
+    const tuttiTransport *t = tuttiTransports[i];
+    t->canConnect(a, b, path);
+    if (path->possible) {
+      if (whyNot[0]) append(path->why, "; %s", whyNot);
+      return t;
+    }
+    append(whyNot, "%snot %s: %s", whyNot[0] ? "; " : "", t->name, path->why);
+  }
+  *path = (tuttiPath){0};
+  memcpy(path->why, whyNot, sizeof whyNot);
+  return NULL;
+}
+
+tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine) {
+  tuttiResult_t result = tuttiSuccess;
+  for (int i = 0; tuttiTransports[i] && result == tuttiSuccess; i++)
+    result = tuttiTransports[i]->prepare(w, mine);
+  if (result != tuttiSuccess) tuttiTransportsDetach(w);
+  return result;
+}
+
+tuttiResult_t tuttiTransportsAttach(tuttiWires *w) {
+  tuttiResult_t result = tuttiSuccess;
+  for (int i = 0; tuttiTransports[i] && result == tuttiSuccess; i++)
+    result = tuttiTransports[i]->attach(w);
+  if (result != tuttiSuccess) tuttiTransportsDetach(w);
+  return result;
+}
+
+void tuttiTransportsDetach(tuttiWires *w) {
+  int n = 0;
+  while (tuttiTransports[n])
+    n++;
+  while (n-- > 0)
+    tuttiTransports[n]->detach(w);
+}
+
+void tuttiTransportsMeasure(tuttiWires *w) {
+  tuttiLocalMeasure(w);
+}
+
+/* ---- peer records ---------------------------------------------------------------------------- */
+
+/* Ends within its array and can be printed without harm. */
+static bool cleanText(const char *text, size_t size) {
+  for (size_t i = 0; i < size; i++) {
+    if (text[i] == '\0') return true;
+    if ((unsigned char)text[i] < ' ' || text[i] == 0x7f) return false;
+  }
+  return false;
+}
+
+static tuttiResult_t failVersion(const tuttiPeer *peer, int rank, const tuttiPeer *mine) {
+  /* Another version may lay out its record in another way: only the version is sure. */
+  bool clean = cleanText(peer->host, sizeof peer->host) &&
+               cleanText(peer->library, sizeof peer->library) && peer->library[0];
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "version mix: rank %d on host %s runs tutti %u.%u.%u (%s), rank %d on host %s "
+                    "runs %u.%u.%u (%s): install one version on all hosts, or set LD_LIBRARY_PATH "
+                    "alike",
+                    mine->rank, mine->host, mine->version / 10000, mine->version / 100 % 100,
+                    mine->version % 100, mine->library, rank, clean ? peer->host : "?",
+                    peer->version / 10000, peer->version / 100 % 100, peer->version % 100,
+                    clean ? peer->library : "?");
+}
+
+/* What can't be in a record of this version; NULL if nothing. */
+static const char *findDamage(const tuttiPeer *peer, const tuttiPeer *mine) {
+  if (!cleanText(peer->host, sizeof peer->host)) return "its host name";
+  if (!cleanText(peer->library, sizeof peer->library)) return "its library path";
+  if (!cleanText(peer->netName, sizeof peer->netName)) return "its network's name";
+  if (peer->device < tuttiDeviceAuto || peer->device > tuttiDeviceCuda) return "its device";
+  if (peer->cudaDevice < -1) return "its CUDA device number";
+  if (peer->pid <= 0) return "its process number";
+  if (peer->process == mine->process && (peer->pid != mine->pid || peer->hostId != mine->hostId))
+    return "its process identity";
+  return NULL;
+}
+
+tuttiResult_t tuttiPeerCheck(const tuttiPeer *peer, int expectedRank, const tuttiPeer *mine) {
+  if (peer->version != mine->version) return failVersion(peer, expectedRank, mine);
+  const char *damage = findDamage(peer, mine);
+  if (damage)
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "the record of rank %d, as rank %d on host %s got it, is damaged: %s; "
+                      "something other than tutti, or a changed tutti of the same version, "
+                      "answered",
+                      expectedRank, mine->rank, mine->host, damage);
+  if (peer->rank != expectedRank)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d on host %s (pid %d) stands where rank %d should, seen by rank %d on "
+                      "host %s: give every rank a number of its own",
+                      peer->rank, peer->host, peer->pid, expectedRank, mine->rank, mine->host);
+  if (peer->nranks != mine->nranks)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d on host %s was started with nranks %d, rank %d on host %s with %d: "
+                      "pass the same nranks everywhere",
+                      mine->rank, mine->host, mine->nranks, peer->rank, peer->host, peer->nranks);
+  if (peer->config != mine->config)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d on host %s and rank %d on host %s differ in their settings (hash "
+                      "%016" PRIx64 ", %016" PRIx64 "): compare `tutti env` on both hosts, and the "
+                      "tuttiConfig_t of both calls",
+                      mine->rank, mine->host, peer->rank, peer->host, mine->config, peer->config);
+  return tuttiSuccess;
+}
