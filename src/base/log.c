@@ -96,15 +96,14 @@ void tuttiLogWrite(tuttiLogLevel level, unsigned subsys, const char *fmt, ...) {
   if (threadDevice >= 0) snprintf(device, sizeof(device), "[%d] ", threadDevice);
   int used = snprintf(line, sizeof(line), "%s:%d:%d %sTUTTI %s ", tuttiHostname(), (int)getpid(),
                       (int)gettid(), device, levelNames[level]);
-  size_t room = sizeof(line) - (size_t)used - 1; /* one for the newline */
   va_list args;
   va_start(args, fmt);
-  int n = vsnprintf(line + used, room, fmt, args);
+  int n = vsnprintf(line + used, sizeof(line) - (size_t)used, fmt, args);
   va_end(args);
   if (n >= 0) {
     flatten(line + used);
     size_t length = strlen(line);
-    line[length] = '\n';
+    line[length] = '\n'; /* in place of the terminator */
     writeWithoutSignal((int)tuttiLoadAcquire32(&outputFd), line, length + 1);
   }
   errno = savedErrno;
@@ -191,19 +190,19 @@ static int openFile(const char *path) {
   return high >= 0 ? high : -err;
 }
 
-/* Points the log at a file, or at stderr if `pattern` is "" or cannot be opened. Returns errno. */
+/* Points the log at a file, or at stderr if `pattern` is "" or cannot be opened. Returns the errno
+ * of that failure, once for each pattern. */
 static int selectOutput(const char *pattern) {
-  static char current[PATH_MAX];
+  static const char *current = "";
   static int fileFd = -1;
+  if (strcmp(pattern, current) == 0) return 0;
+  current = pattern;
   char path[PATH_MAX];
-  if (!expandPath(pattern, path, sizeof(path))) path[0] = '\0', errno = ENAMETOOLONG;
-  int failure = path[0] == '\0' && pattern[0] != '\0' ? ENAMETOOLONG : 0;
-  if (failure == 0 && strcmp(path, current) == 0) return 0;
-  memcpy(current, path, sizeof(current));
-  int fd = path[0] != '\0' ? openFile(path) : -failure;
-  if (fd <= 0) {
+  int fd = -ENAMETOOLONG;
+  if (pattern[0] != '\0' && expandPath(pattern, path, sizeof(path))) fd = openFile(path);
+  if (fd < 0) {
     tuttiStoreRelease32(&outputFd, STDERR_FILENO);
-    return -fd;
+    return pattern[0] != '\0' ? -fd : 0;
   }
   if (fileFd < 0) {
     fileFd = fd;

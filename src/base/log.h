@@ -41,8 +41,10 @@ void tuttiLogDevice(int device);
 /* What is wrong with a level word or a list of subsystems, or NULL. */
 const char *tuttiLogCheckLevel(const char *level);
 const char *tuttiLogCheckSubsystems(const char *list);
-/* Takes over level, subsystems and file, all checked. For the settings, which call it under their
- * lock whenever they are loaded; log calls never take that lock once this was called. */
+/* Takes over level, subsystems and file, checked and valid for ever. For the settings, which call
+ * it under their lock whenever they are loaded; log calls never take that lock once this was
+ * called.
+ */
 void tuttiLogConfigure(const char *level, const char *subsystems, const char *file);
 
 #ifdef __cplusplus

@@ -171,7 +171,7 @@ static ssize_t readAll(int fd, char *buf, size_t size) {
 bool tuttiReadFile(const char *path, char *buf, size_t size) {
   if (size == 0) return false;
   buf[0] = '\0';
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a FIFO's writer */
   if (fd < 0) return false;
   ssize_t n = readAll(fd, buf, size);
   close(fd);

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 #define PREFIX      "TUTTI_"
 #define NCCL_PREFIX "NCCL_"
 #define DEFAULT     "default"
-#define FAULT_TEXT  640
+#define FAULT_TEXT  512
 
 /* A row's default is a number or a string; the other one of the pair is 0 or "". */
 #define INT_NUMBER(dflt)     dflt
@@ -253,45 +254,58 @@ static const char *setVariable(const char *name) {
   return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
-/* Takes `text` of `variable` into *value. False, and why in `fault`, if it is malformed. */
-static bool takeText(tuttiSettingId id, const char *variable, const char *text, settingValue *value,
-                     char *fault, size_t faultSize) {
+typedef struct {
+  tuttiResult_t code; /* tuttiSuccess: none */
+  char text[FAULT_TEXT];
+} settingFault;
+
+static void setFault(settingFault *fault, tuttiResult_t code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void setFault(settingFault *fault, tuttiResult_t code, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(fault->text, sizeof(fault->text), fmt, args);
+  va_end(args);
+  fault->code = code;
+}
+
+/* Takes `text` of `variable` into *value; sets *fault instead if it is malformed. */
+static void takeText(tuttiSettingId id, const char *variable, const char *text, settingValue *value,
+                     settingFault *fault) {
   const tuttiSettingRow *row = &tuttiSettingTable[id];
-  char accepted[128];
   int64_t number = 0;
   const char *wrong = tuttiSettingParse(row, text, &number);
   if (wrong != NULL) {
+    char accepted[128];
     describeAccepted(row, accepted, sizeof(accepted));
-    snprintf(fault, faultSize, "%s=\"%.100s\" %s; %s", variable, text, wrong, accepted);
-    return false;
+    setFault(fault, tuttiInvalidArgument, "%s=\"%.100s\" %s; %s", variable, text, wrong, accepted);
+    return;
   }
   const char *acceptedWords = stringChecks[id] != NULL ? stringChecks[id](text) : NULL;
   if (acceptedWords != NULL) {
-    snprintf(fault, faultSize, "%s=\"%.100s\" is unknown; %s", variable, text, acceptedWords);
-    return false;
+    setFault(fault, tuttiInvalidArgument, "%s=\"%.100s\" is unknown; %s", variable, text,
+             acceptedWords);
+    return;
   }
   bool isNew;
   const char *kept = intern(text, &isNew);
-  if (kept == NULL) {
-    snprintf(fault, faultSize, "no memory to keep %s", variable);
-    return false;
-  }
-  *value = (settingValue){.number = number, .string = kept, .origin = variable};
-  return true;
+  if (kept == NULL)
+    setFault(fault, tuttiSystemError, "cannot keep %s: no memory for its %zu bytes", variable,
+             strlen(text));
+  else
+    *value = (settingValue){.number = number, .string = kept, .origin = variable};
 }
 
-/* What the environment says of one row; the default where it says nothing usable. `fault` is
- * written if the TUTTI_ variable is malformed. A malformed NCCL_ variable may be meant for another
- * library: it goes to `ignored` and is no failure. */
-static settingValue readRow(tuttiSettingId id, char *fault, char *ignored, size_t size) {
+/* What the environment says of one row; the default where it says nothing usable. *fault is set if
+ * the TUTTI_ variable is malformed, *ncclFault if there is none and the NCCL_ variable is. */
+static settingValue readRow(tuttiSettingId id, settingFault *fault, settingFault *ncclFault) {
   const tuttiSettingRow *row = &tuttiSettingTable[id];
   settingValue value = {.number = row->dflt, .string = row->dfltString, .origin = DEFAULT};
-  const char *text = setVariable(variables[id]);
-  if (text != NULL) {
-    takeText(id, variables[id], text, &value, fault, size);
-  } else if ((text = setVariable(row->ncclName)) != NULL) {
-    takeText(id, row->ncclName, text, &value, ignored, size);
-  }
+  const char *text;
+  if ((text = setVariable(variables[id])) != NULL)
+    takeText(id, variables[id], text, &value, fault);
+  else if ((text = setVariable(row->ncclName)) != NULL)
+    takeText(id, row->ncclName, text, &value, ncclFault);
   return value;
 }
 
@@ -376,22 +390,31 @@ static void warnOfUnknown(void) {
 
 /* ---- loading -------------------------------------------------------------------------------- */
 
-/* Reads the environment, under the lock. A malformed TUTTI_ variable is written to `fault`; its
- * row keeps the default if `tolerant`, else nothing changes. */
-static void load(bool tolerant, char *fault) {
-  settingValue values[TUTTI_SETTING_COUNT];
-  char ignored[TUTTI_SETTING_COUNT][FAULT_TEXT];
-  fault[0] = '\0';
+/* A malformed NCCL_ variable may be meant for another library, so it is no failure. */
+static void warnOfIgnored(void) {
   for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
-    char wrong[FAULT_TEXT] = "";
-    ignored[id][0] = '\0';
-    values[id] = readRow((tuttiSettingId)id, wrong, ignored[id], FAULT_TEXT);
-    if (fault[0] == '\0') memcpy(fault, wrong, FAULT_TEXT);
+    settingFault fault = {0}, ncclFault = {0};
+    readRow((tuttiSettingId)id, &fault, &ncclFault);
+    if (ncclFault.code == tuttiSuccess) continue;
+    char text[FAULT_TEXT + 64];
+    snprintf(text, sizeof(text), "%s; ignored, %s has its default", ncclFault.text, variables[id]);
+    warnOnce(text);
   }
-  if (fault[0] != '\0' && !tolerant) return;
+}
+
+/* Reads the environment, under the lock. The first malformed TUTTI_ variable is told in *fault; its
+ * row has the default if `tolerant`, else nothing changes. */
+static void load(bool tolerant, settingFault *fault) {
+  settingValue values[TUTTI_SETTING_COUNT];
+  fault->code = tuttiSuccess;
+  for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
+    settingFault later, ncclFault;
+    values[id] =
+        readRow((tuttiSettingId)id, fault->code == tuttiSuccess ? fault : &later, &ncclFault);
+  }
+  if (fault->code != tuttiSuccess && !tolerant) return;
   publish(values);
-  for (int id = 0; id < TUTTI_SETTING_COUNT; id++)
-    if (ignored[id][0] != '\0') warnOnce(ignored[id]);
+  warnOfIgnored();
   warnOfUnknown();
 }
 
@@ -399,9 +422,9 @@ static void load(bool tolerant, char *fault) {
  * tuttiSettingsLoad, which every communicator calls, reports it. The log is set up in any case, so
  * that the report is seen. */
 static void loadFirst(void) {
-  char fault[FAULT_TEXT];
+  settingFault fault;
   pthread_mutex_lock(&lock);
-  if (tuttiLoadAcquire32(&loaded) == 0) load(true, fault);
+  if (tuttiLoadAcquire32(&loaded) == 0) load(true, &fault);
   pthread_mutex_unlock(&lock);
 }
 
@@ -410,13 +433,12 @@ static void ensureLoaded(void) {
 }
 
 tuttiResult_t tuttiSettingsLoad(void) {
-  char fault[FAULT_TEXT];
+  settingFault fault;
   ensureLoaded();
   pthread_mutex_lock(&lock);
-  load(false, fault);
+  load(false, &fault);
   pthread_mutex_unlock(&lock);
-  if (fault[0] != '\0') return TUTTI_FAIL(tuttiInvalidArgument, "%s", fault);
-  return tuttiSuccess;
+  return fault.code == tuttiSuccess ? tuttiSuccess : TUTTI_FAIL(fault.code, "%s", fault.text);
 }
 
 int64_t tuttiSettingInt(tuttiSettingId id) {
