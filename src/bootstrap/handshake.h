@@ -1,0 +1,140 @@
+/* How two ends of a bootstrap connection find that they mean each other. Three messages, because a
+ * caller may try several addresses of one listener and must be able to drop a try without harm:
+ *
+ *   caller -> listener   hello: begins with tuttiHello; its size depends on the kind
+ *   listener -> caller   reply: Accepted, or Failed with a text
+ *   caller -> listener   confirm: from now on a closed connection means a dead process
+ *
+ * Whoever does not know the magic and the secret gets no byte in return. */
+#ifndef TUTTI_BOOTSTRAP_HANDSHAKE_H_
+#define TUTTI_BOOTSTRAP_HANDSHAKE_H_
+
+#include <poll.h>
+
+#include "base/error.h"
+#include "bootstrap/connect.h"
+#include "bootstrap/internal.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+  tuttiReplyAccepted = 1,
+  tuttiReplyFailed = 2, /* `bytes` of text follow */
+  tuttiReplyNext = 3    /* root -> rank at the end; a tuttiPeer follows */
+} tuttiReplyKind;
+
+/* The same in every version, so that a mix of versions can be told. */
+typedef struct {
+  uint32_t magic, version;
+  int32_t kind;   /* tuttiReplyKind */
+  int32_t code;   /* Failed: the tuttiResult_t */
+  uint32_t bytes; /* that follow, at most TUTTI_ERROR_TEXT */
+} tuttiReply;
+
+#define TUTTI_CONFIRM 0x636f6e66u
+
+/* True if a reply is well-formed. */
+bool tuttiReplyValid(const tuttiReply *reply);
+/* Sends without waiting; replies are small and first on their connection, so they fit the socket's
+ * buffer. A peer that has gone is no failure of ours. */
+void tuttiReplySend(int fd, tuttiReplyKind kind, int code, const void *data, size_t bytes);
+/* Fills what is the same in all hellos of this process. */
+void tuttiHelloFill(tuttiHello *h, const uint8_t secret[16], uint64_t hash, tuttiHelloKind kind,
+                    int rank, int nranks);
+/* "rank 3 (host a, pid 17)"; whatever the bytes are, the result is printable. */
+const char *tuttiHelloName(const tuttiHello *h, char *buf, size_t size);
+/* The path this library was loaded from. */
+const char *tuttiLibraryPath(void);
+
+/* ---- the calling end ------------------------------------------------------------------------ */
+
+typedef enum { TUTTI_DIAL_CONNECTING, TUTTI_DIAL_ASKING, TUTTI_DIAL_DONE } tuttiDialState;
+
+typedef struct {
+  tuttiConnector connector;
+  const char *who;
+  const void *hello;
+  size_t helloBytes, sent, got;
+  tuttiDialState state;
+  int fd, index; /* fd: the connection, from ASKING on */
+  tuttiReply reply;
+  uint64_t askUntil;
+  uint32_t patienceMs; /* for the next reply, while other addresses could be tried */
+  uint32_t refusedMs;  /* give up when everything refuses this long; 0: never */
+  const char *remedy;  /* ends the error's text */
+} tuttiDial;
+
+/* `hello` and `who` must stay valid until the dial is done or closed. Never gives up on a refusal
+ * and has no remedy until those fields are set. */
+void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const tuttiInterface *interfaces,
+                   int ninterfaces, const void *hello, size_t helloBytes, const char *who);
+/* Goes on as far as it can without waiting; done when d->state is DONE, then d->fd is the
+ * caller's. */
+tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait);
+/* Fills TUTTI_DIAL_FDS entries; returns when to step next even without an event. */
+#define TUTTI_DIAL_FDS TUTTI_MAX_TARGETS
+uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fds);
+/* Closes what is not DONE. */
+void tuttiDialClose(tuttiDial *d);
+/* Reads the text that follows a Failed reply and adopts it. */
+tuttiResult_t tuttiReplyAdopt(int fd, const tuttiReply *reply, const char *who, tuttiWait wait);
+
+/* ---- the listening end ---------------------------------------------------------------------- */
+
+typedef enum {
+  TUTTI_GUEST_DROP,   /* close without a word */
+  TUTTI_GUEST_ACCEPT, /* reply Accepted, wait for the confirm */
+  TUTTI_GUEST_REFUSE  /* reply Failed with refuseCode and refuseText */
+} tuttiVerdict;
+
+#define TUTTI_GUESTS     256 /* unfinished connections at a time; beyond, the oldest is dropped */
+#define TUTTI_HELLO_MAX  512
+#define TUTTI_GUEST_MS   5000  /* for a stranger's hello */
+#define TUTTI_CONFIRM_MS 60000 /* for the confirm of one that knows the secret */
+
+typedef struct {
+  int fd;                           /* -1: free */
+  int32_t phase;                    /* guestPhase */
+  uint32_t got;                     /* bytes of the message being read */
+  uint64_t until;                   /* dropped then */
+  uint8_t message[TUTTI_HELLO_MAX]; /* the hello, then the confirm */
+} tuttiGuest;
+
+typedef struct {
+  int listenFd, epollFd;
+  size_t helloBytes;
+  const uint8_t *secret;
+  void *ctx;
+  /* Judges a complete hello of the right magic, version and secret. */
+  tuttiVerdict (*check)(void *ctx, const void *hello);
+  /* A confirmed guest; takes the fd. */
+  void (*welcome)(void *ctx, const void *hello, int fd);
+  /* A hello with the right secret but of another version; it was refused with refuseText. NULL is
+   * allowed. */
+  void (*otherVersion)(void *ctx);
+  tuttiResult_t refuseCode;
+  char refuseText[TUTTI_ERROR_TEXT];
+  bool full; /* all guests know the secret: no more are let in for now */
+  tuttiGuest guests[TUTTI_GUESTS];
+} tuttiGreeter;
+
+/* Sets listenFd, helloBytes, secret, ctx and the calls from the arguments; listenFd stays the
+ * caller's. `g` is about 140 KiB: not for the stack. */
+tuttiResult_t tuttiGreeterInit(tuttiGreeter *g, int listenFd, size_t helloBytes,
+                               const uint8_t *secret, void *ctx,
+                               tuttiVerdict (*check)(void *, const void *),
+                               void (*welcome)(void *, const void *, int));
+/* Handles what is ready on epollFd (poll it for POLLIN) and drops who is too slow. Never waits.
+ * Fails only when this process has no fd left and no guest to drop. */
+tuttiResult_t tuttiGreeterStep(tuttiGreeter *g);
+/* When to step next even without an event. */
+uint64_t tuttiGreeterNext(const tuttiGreeter *g);
+void tuttiGreeterClose(tuttiGreeter *g);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
