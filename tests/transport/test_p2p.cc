@@ -1,0 +1,169 @@
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <random>
+
+#include "local_world.h"
+
+namespace {
+using namespace local;
+using ::testing::HasSubstr;
+
+class P2pThreads : public ::testing::TestWithParam<int> {};
+
+TEST_P(P2pThreads, EveryFifoDeliversEveryMessage) {
+  Shape s;
+  s.nranks = GetParam();
+  Ranks ranks = makeThreads(s);
+  prepareAll(ranks);
+  attachAll(ranks);
+  EXPECT_EQ(&tuttiTransportP2p, ranks[0]->to(1));
+  onThreads(ranks, [](Rank &r) { traffic(r, 100); });
+}
+INSTANTIATE_TEST_SUITE_P(N, P2pThreads, ::testing::Values(2, 3, 5, 8));
+
+TEST(P2p, EndsOfAFifoAreTheSameMemoryAndDirect) {
+  Shape s;
+  s.nranks = 3;
+  Ranks ranks = makeThreads(s);
+  prepareAll(ranks);
+  attachAll(ranks);
+  tuttiConn send = ranks[2]->open(0, TUTTI_P2P_CHANNEL, TUTTI_SEND);
+  tuttiConn recv = ranks[0]->open(2, TUTTI_P2P_CHANNEL, TUTTI_RECV);
+  EXPECT_EQ(send.slots, recv.slots);
+  EXPECT_EQ(send.heads, recv.heads);
+  EXPECT_EQ(send.data, recv.data);
+  EXPECT_EQ(1, send.direct);
+  EXPECT_EQ(1, recv.direct);
+  EXPECT_EQ(&tuttiTransportP2p, send.transport);
+  tuttiConn all = ranks[1]->open(-1, 1, TUTTI_SEND, true);
+  EXPECT_EQ(2, all.nreaders);
+  EXPECT_EQ(1, all.direct);
+  EXPECT_EQ(all.heads + 1, ranks[2]->open(1, 1, TUTTI_RECV, true).heads);
+}
+
+TEST(P2p, AttachHoldsUntilAllHaveTakenTheSegment) {
+  // Some leave at once, others come late: nobody may find a neighbour's segment gone.
+  for (unsigned round = 0; round < 30; round++) {
+    Shape s;
+    s.nranks = 4;
+    s.commHash = 100 + round;
+    Ranks ranks = makeThreads(s);
+    prepareAll(ranks);
+    onThreads(ranks, [&](Rank &r) {
+      std::mt19937 random(round * 64 + (unsigned)r.w.rank);
+      usleep(random() % 3000);
+      EXPECT_EQ(tuttiSuccess, r.attach()) << tuttiErrorText();
+      r.detach();
+    });
+  }
+  EXPECT_EQ(0, segmentMappings());
+}
+
+TEST(P2p, MessagesOutliveTheirWritersDetach) {
+  Ranks ranks = makeThreads(Shape());
+  prepareAll(ranks);
+  attachAll(ranks);
+  tuttiConn send = ranks[0]->open(1, 0, TUTTI_SEND), recv = ranks[1]->open(0, 0, TUTTI_RECV);
+  tuttiConnSlot(&send)->bytes = 42;
+  tuttiConnAdvance(&send);
+  ranks[0]->detach();
+  EXPECT_EQ(0u, ranks[0]->bytes());
+  ASSERT_TRUE(tuttiConnReady(&recv));
+  EXPECT_EQ(42u, tuttiConnSlot(&recv)->bytes);
+  tuttiConnAdvance(&recv);
+}
+
+TEST(P2p, MissingThreadIsNamedAtTheDeadline) {
+  Shape s;
+  s.nranks = 3;
+  s.timeoutMs = 200;
+  Ranks ranks = makeThreads(s);
+  prepareAll(ranks);
+  Ranks two;
+  two.push_back(std::move(ranks[0]));
+  two.push_back(std::move(ranks[2]));
+  onThreads(two, [](Rank &r) {
+    EXPECT_EQ(tuttiTimeout, r.attach());
+    EXPECT_THAT(tuttiErrorText(),
+                HasSubstr("rank 1 (host node9, pid " + std::to_string(getpid()) + ")"));
+    EXPECT_THAT(tuttiErrorText(), HasSubstr("TUTTI_TIMEOUT"));
+    EXPECT_EQ(0u, r.bytes());
+  });
+  EXPECT_EQ(0, segmentMappings());
+}
+
+TEST(P2p, FailedFlagEndsTheWait) {
+  Ranks ranks = makeThreads(Shape());
+  prepareAll(ranks);
+  std::thread waiter([&] {
+    EXPECT_EQ(tuttiRemoteError, ranks[0]->attach());
+    EXPECT_THAT(tuttiErrorText(), HasSubstr("rank 1"));
+    EXPECT_THAT(tuttiErrorText(), HasSubstr("has failed"));
+  });
+  usleep(20000);
+  tuttiStoreRelease32(&ranks[0]->failed, 1);
+  waiter.join();
+}
+
+TEST(P2p, OneRankTwiceIsRefused) {
+  Shape s;
+  s.timeoutMs = 300;
+  Ranks ranks = makeThreads(s);
+  ranks.push_back(std::make_unique<Rank>(s, 0));
+  prepareAll(ranks);
+  std::atomic<int> refused{0};
+  onThreads(ranks, [&](Rank &r) {
+    if (r.attach() == tuttiInvalidUsage) {
+      EXPECT_THAT(tuttiErrorText(), HasSubstr("twice"));
+      refused++;
+    }
+  });
+  EXPECT_EQ(1, refused);
+}
+
+TEST(P2p, CommunicatorsWithOneHashOrOneSecretDoNotMix) {
+  Shape a, b, c;
+  b.secret = 8;
+  c.commHash = 0x1235;
+  std::vector<Ranks> comms;
+  for (const Shape &s : {a, b, c}) {
+    comms.push_back(makeThreads(s));
+    prepareAll(comms.back());
+  }
+  for (auto &ranks : comms)
+    attachAll(ranks);
+  for (size_t i = 0; i < comms.size(); i++) {
+    tuttiConn send = comms[i][0]->open(1, 0, TUTTI_SEND);
+    tuttiConnSlot(&send)->bytes = (uint32_t)i;
+    tuttiConnAdvance(&send);
+  }
+  for (size_t i = 0; i < comms.size(); i++) {
+    tuttiConn recv = comms[i][1]->open(0, 0, TUTTI_RECV);
+    ASSERT_TRUE(tuttiConnReady(&recv));
+    EXPECT_EQ(i, tuttiConnSlot(&recv)->bytes);
+  }
+}
+
+TEST(P2p, CyclesLeakNothing) {
+  int fds = openFds();
+  for (int i = 0; i < 200; i++) {
+    Shape s;
+    s.nranks = 3;
+    Ranks ranks = makeThreads(s);
+    prepareAll(ranks);
+    onThreads(ranks, [](Rank &r) {
+      ASSERT_EQ(tuttiSuccess, r.attach()) << tuttiErrorText();
+      traffic(r, 2);
+    });
+    for (auto &r : ranks) {
+      r->detach();
+      r->detach();
+      ASSERT_EQ(0u, r->bytes());
+    }
+  }
+  EXPECT_EQ(fds, openFds());
+  EXPECT_EQ(0, segmentMappings());
+}
+
+} // namespace

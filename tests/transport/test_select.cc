@@ -1,0 +1,146 @@
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "local_world.h"
+
+namespace {
+using namespace local;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+tuttiPeer peerOf(int rank, uint64_t process, uint64_t hostId) {
+  Shape s;
+  s.nranks = 4;
+  Rank r(s, rank, process, hostId);
+  r.mine.shmSocket = 1;
+  return r.mine;
+}
+
+struct Choice {
+  const tuttiTransport *transport;
+  tuttiPath path;
+};
+Choice choose(const tuttiPeer &a, const tuttiPeer &b) {
+  Choice c;
+  c.transport = tuttiTransportSelect(&a, &b, &c.path);
+  tuttiPath back;
+  EXPECT_EQ(c.transport, tuttiTransportSelect(&b, &a, &back)) << "same answer on both ranks";
+  EXPECT_LT(strlen(c.path.why), sizeof c.path.why);
+  return c;
+}
+
+TEST(Select, TableIsInOrderOfPriority) {
+  const char *names[] = {"P2P", "SHM", "NET"};
+  for (int i = 0; i < 3; i++)
+    EXPECT_STREQ(names[i], tuttiTransports[i]->name);
+  EXPECT_EQ(nullptr, tuttiTransports[3]);
+}
+
+TEST(Select, ThreadsUseP2p) {
+  Choice c = choose(peerOf(0, 1, 1), peerOf(1, 1, 1));
+  ASSERT_EQ(&tuttiTransportP2p, c.transport);
+  EXPECT_TRUE(c.path.possible);
+  EXPECT_STREQ("P2P/direct pointer", c.path.via);
+  EXPECT_STREQ("threads of one process", c.path.why);
+}
+
+TEST(Select, ProcessesOfAHostUseShmAndSayWhyNotP2p) {
+  Choice c = choose(peerOf(0, 1, 1), peerOf(1, 2, 1));
+  ASSERT_EQ(&tuttiTransportShm, c.transport);
+  EXPECT_STREQ("SHM/direct", c.path.via);
+  EXPECT_THAT(c.path.why, HasSubstr("not P2P: different processes"));
+}
+
+TEST(Select, CheaperIsEarlier) {
+  EXPECT_LT(choose(peerOf(0, 1, 1), peerOf(1, 1, 1)).path.cost,
+            choose(peerOf(0, 1, 1), peerOf(1, 2, 1)).path.cost);
+}
+
+TEST(Select, HostsSayWhyNeitherP2pNorShm) {
+  Choice c = choose(peerOf(0, 1, 0x1200000000000001), peerOf(1, 2, 0x3400000000000002));
+  EXPECT_NE(&tuttiTransportP2p, c.transport);
+  EXPECT_NE(&tuttiTransportShm, c.transport);
+  EXPECT_THAT(c.path.why, HasSubstr("not P2P: different processes"));
+  EXPECT_THAT(c.path.why, HasSubstr("not SHM: different hosts (node1/12000000, node2/34000000)"));
+}
+
+TEST(Select, EqualProcessIdsOfTwoHostsAreNotOneProcess) {
+  Choice c = choose(peerOf(0, 1, 1), peerOf(1, 1, 2));
+  EXPECT_NE(&tuttiTransportP2p, c.transport);
+  EXPECT_NE(&tuttiTransportShm, c.transport);
+}
+
+TEST(Select, SettingsSwitchTransportsOff) {
+  Setting p2p("TUTTI_P2P_DISABLE", "1");
+  Choice c = choose(peerOf(0, 1, 1), peerOf(1, 1, 1));
+  EXPECT_EQ(&tuttiTransportShm, c.transport);
+  EXPECT_THAT(c.path.why, HasSubstr("not P2P: TUTTI_P2P_DISABLE=1"));
+  Setting shm("NCCL_SHM_DISABLE", "1");
+  c = choose(peerOf(0, 1, 1), peerOf(1, 1, 1));
+  EXPECT_NE(&tuttiTransportShm, c.transport);
+  EXPECT_THAT(c.path.why, HasSubstr("not SHM: NCCL_SHM_DISABLE=1"));
+}
+
+TEST(Select, RankThatTakesNoSegmentsIsNamed) {
+  tuttiPeer deaf = peerOf(3, 2, 1);
+  deaf.shmSocket = 0;
+  EXPECT_THAT(choose(peerOf(0, 1, 1), deaf).path.why, HasSubstr("rank 3 takes no segments"));
+}
+
+// ---- peer records ------------------------------------------------------------------------------
+
+struct Damage {
+  const char *name;
+  std::function<void(tuttiPeer &)> make;
+  tuttiResult_t code;
+  const char *text;
+};
+
+class PeerCheck : public ::testing::TestWithParam<Damage> {};
+
+TEST_P(PeerCheck, NamesWhatIsWrong) {
+  tuttiPeer mine = peerOf(0, 1, 0x11), peer = peerOf(2, 2, 0x12);
+  mine.config = peer.config = 5;
+  ASSERT_EQ(tuttiSuccess, tuttiPeerCheck(&peer, 2, &mine)) << tuttiErrorText();
+  GetParam().make(peer);
+  EXPECT_EQ(GetParam().code, tuttiPeerCheck(&peer, 2, &mine));
+  EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr(GetParam().text), HasSubstr("rank 0 on host node1"),
+                                      HasSubstr("rank 2")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, PeerCheck,
+    ::testing::Values(
+        Damage{"Version", [](tuttiPeer &p) { p.version = 10203; }, tuttiInvalidUsage,
+               "rank 2 on host node2 runs 1.2.3 (/lib/libtutti.so)"},
+        Damage{"VersionOfAnotherLayout",
+               [](tuttiPeer &p) {
+                 p.version = 99;
+                 memset(p.host, 'x', sizeof p.host);
+               },
+               tuttiInvalidUsage, "rank 2 on host ? runs 0.0.99 (?)"},
+        Damage{"Host", [](tuttiPeer &p) { memset(p.host, 'x', sizeof p.host); }, tuttiRemoteError,
+               "damaged: its host name"},
+        Damage{"HostWithEscape", [](tuttiPeer &p) { strcpy(p.host, "a\033[2Jb"); },
+               tuttiRemoteError, "damaged: its host name"},
+        Damage{"Library", [](tuttiPeer &p) { memset(p.library, 'x', sizeof p.library); },
+               tuttiRemoteError, "damaged: its library path"},
+        Damage{"Network", [](tuttiPeer &p) { memset(p.netName, 'x', sizeof p.netName); },
+               tuttiRemoteError, "damaged: its network's name"},
+        Damage{"DeviceAbove", [](tuttiPeer &p) { p.device = 3; }, tuttiRemoteError, "its device"},
+        Damage{"DeviceBelow", [](tuttiPeer &p) { p.device = -1; }, tuttiRemoteError, "its device"},
+        Damage{"CudaDevice", [](tuttiPeer &p) { p.cudaDevice = -2; }, tuttiRemoteError,
+               "its CUDA device number"},
+        Damage{"Pid", [](tuttiPeer &p) { p.pid = 0; }, tuttiRemoteError, "its process number"},
+        Damage{"Process", [](tuttiPeer &p) { p.process = 1; }, tuttiRemoteError,
+               "its process identity"},
+        Damage{"Rank", [](tuttiPeer &p) { p.rank = 1; }, tuttiInvalidUsage, "rank 1 on host node2"},
+        Damage{"Nranks", [](tuttiPeer &p) { p.nranks = 8; }, tuttiInvalidUsage,
+               "rank 2 on host node2 with 8"},
+        Damage{"Config", [](tuttiPeer &p) { p.config = 6; }, tuttiInvalidUsage,
+               "differ in their settings"}),
+    [](const auto &info) { return info.param.name; });
+
+} // namespace
