@@ -19,24 +19,48 @@ extern "C" {
 
 typedef struct tuttiProxy tuttiProxy;
 
-typedef enum {
-  TUTTI_PROXY_IDLE,
-  TUTTI_PROXY_MOVED,
-  TUTTI_PROXY_DONE,
-  TUTTI_PROXY_FAILED
-} tuttiProxyState;
+/* What an operation says after each turn. */
+#define TUTTI_PROXY_STATES(X)                                                                      \
+  X(IDLE)    /* nothing to do until a FIFO or a descriptor changes */                              \
+  X(WAITING) /* in the middle of work that a descriptor or the clock will let go on */             \
+  X(MOVED)   /* moved something: call again soon */                                                \
+  X(DONE)    /* finished: not called again */                                                      \
+  X(FAILED)  /* failed, see tuttiProxyTurn: not called again */
 
-/* One thing the proxy keeps going. `advance` never blocks; on FAILED the thread's last error says
- * why, the operation is not called again, and the proxy calls its `fail` callback. */
+typedef enum {
+#define X(name) TUTTI_PROXY_##name,
+  TUTTI_PROXY_STATES(X)
+#undef X
+      TUTTI_PROXY_STATE_COUNT
+} tuttiProxyState;
+const char *tuttiProxyStateName(int state); /* "MOVED"; "?" when out of range */
+
+/* One pass of the loop, as its operations see it. */
+typedef struct {
+  uint64_t wake;        /* tuttiNow() clock; lowered to when an operation wants its next turn at the
+                           latest, though no descriptor moves */
+  tuttiResult_t result; /* of an operation that returns FAILED; its text is the last error */
+} tuttiProxyTurn;
+
+/* One thing the proxy keeps going. Both calls are made with the loop's lock held, so operations of
+ * one proxy may touch each other, and must not call Add, Remove or Destroy. */
 typedef struct tuttiProxyOp {
-  tuttiProxyState (*advance)(void *self);
-  /* Descriptors to sleep on while idle. */
-  void (*waitOn)(void *self, void (*add)(void *ctx, int fd, short events), void *ctx);
+  tuttiProxyState (*advance)(void *self, tuttiProxyTurn *turn); /* never blocks */
+  void (*close)(void *self); /* by Remove, after the last advance: unwatches and frees */
   void *self;
 } tuttiProxyOp;
 
-/* `fail(ctx, code, text)` is called from whichever thread runs the loop. The thread starts with the
- * first operation. */
+/* A descriptor of an operation, and what is known of it. The proxy learns of changes from an
+ * edge-triggered epoll set, one system call per pass however many descriptors there are, and sets
+ * the flags; the operation clears a flag when the kernel says EAGAIN. */
+typedef struct tuttiProxySource {
+  int fd; /* -1: none */
+  bool readable, writable;
+  bool hangup; /* the peer has closed or failed: keep reading until the end */
+} tuttiProxySource;
+
+/* `fail(ctx, code, text)` is called from whichever thread runs the loop, at most once per operation
+ * and with the loop's lock held. The thread starts with the first operation. */
 tuttiResult_t tuttiProxyCreate(tuttiProxy **proxy,
                                void (*fail)(void *ctx, tuttiResult_t code, const char *text),
                                void *ctx);
@@ -46,6 +70,13 @@ void tuttiProxyDestroy(tuttiProxy *proxy);
 /* Thread-safe. After Remove returns, the operation is not running and will not be called. */
 tuttiResult_t tuttiProxyAdd(tuttiProxy *proxy, const tuttiProxyOp *op);
 void tuttiProxyRemove(tuttiProxy *proxy, void *self);
+/* After it returns no operation is running and none will be advanced: from then on nothing touches
+ * memory of the user. For a communicator that has failed, before the call that failed returns. */
+void tuttiProxyHalt(tuttiProxy *proxy);
+
+/* Starts and stops to hear of source->fd. Only from inside an operation's advance or close. */
+tuttiResult_t tuttiProxyWatch(tuttiProxy *proxy, tuttiProxySource *source);
+void tuttiProxyUnwatch(tuttiProxy *proxy, tuttiProxySource *source);
 
 /* One pass over all operations by the calling thread, unless another is at it. True: moved
  * something. */
@@ -53,7 +84,7 @@ bool tuttiProxyRun(tuttiProxy *proxy);
 /* Says that a FIFO changed; wakes the thread if it sleeps. Cheap when it does not. */
 void tuttiProxyKick(tuttiProxy *proxy);
 /* Between Enter and Leave the caller promises to run the loop itself, so that the thread stays
- * asleep; counted. */
+ * asleep; counted. The last Leave hands over what is still on its way. */
 void tuttiProxyEnter(tuttiProxy *proxy);
 void tuttiProxyLeave(tuttiProxy *proxy);
 

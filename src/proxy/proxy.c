@@ -1,0 +1,304 @@
+/* Waking without losing a wake-up. Everything that decides whether the thread may sleep is in one
+ * word, `state`, changed only by atomic read-modify-writes; so its changes have one total order and
+ * each sees the one before, and whatever was stored before a change is seen after it:
+ *
+ *   Kick    publishes in a FIFO, then sets KICKED. If the value before had SLEEPING and nobody
+ *           entered, it rings the bell.
+ *   a pass  clears KICKED, then looks at the FIFOs.
+ *   thread  sets SLEEPING only by a compare-and-swap from a value without KICKED (or with somebody
+ *           entered), then sleeps.
+ *   Leave   counts down, and if it was the last and KICKED or BUSY is set, runs a pass itself and
+ *           rings the bell if something is still on its way.
+ *
+ * A Kick ordered before a pass's clearing is seen by that pass. One ordered after it leaves KICKED
+ * set: the thread's swap then fails; or it comes after the swap, sees SLEEPING, and rings. If
+ * somebody was entered at that moment, the last Leave is ordered after the Kick and sees KICKED.
+ * The bell is an eventfd, which keeps its ring until it is read, so ringing before poll(2) is
+ * enough.
+ *
+ * While somebody is entered the thread parks: it does not listen to the sockets, or each arriving
+ * message would wake it for nothing. It looks up after a while (1 ms, doubling up to 16) to see
+ * whether that somebody has left for good, and then serves peers in the background. */
+#include "proxy/proxy.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/atomic.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+
+/* `state`: how many have entered, and these. */
+#define ENTERED  0x0000ffffu
+#define KICKED   0x00010000u /* a FIFO changed since the last pass began */
+#define SLEEPING 0x00020000u /* the thread sleeps or is about to: ring to wake it */
+#define BUSY     0x00040000u /* the last pass left work that waits for a descriptor or the clock */
+
+enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, EVENTS_PER_PASS = 64 };
+
+typedef struct {
+  tuttiProxyOp op;
+  tuttiProxyState state;
+} proxyItem;
+
+struct tuttiProxy {
+  tuttiAtomic32 state;
+  tuttiAtomic32 stop;   /* the thread ends */
+  pthread_mutex_t lock; /* held by whoever runs the loop or changes the list; guards what follows */
+  proxyItem *items;
+  int count, capacity;
+  bool busy, halted, threaded;
+  pthread_t thread;
+  int epoll, bell;
+  void (*fail)(void *ctx, tuttiResult_t code, const char *text);
+  void *ctx;
+};
+
+static const char *const stateNames[] = {
+#define X(name) #name,
+    TUTTI_PROXY_STATES(X)
+#undef X
+};
+
+const char *tuttiProxyStateName(int state) {
+  return state >= 0 && state < TUTTI_PROXY_STATE_COUNT ? stateNames[state] : "?";
+}
+
+/* Sets and clears bits of `state`; returns the value before. */
+static uint32_t changeState(tuttiProxy *p, uint32_t set, uint32_t clear) {
+  for (;;) {
+    uint32_t old = tuttiLoadRelaxed32(&p->state);
+    if (tuttiCompareExchange32(&p->state, old, (old | set) & ~clear)) return old;
+  }
+}
+
+static void ringBell(tuttiProxy *p) {
+  uint64_t one = 1;
+  while (write(p->bell, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+/* Wakes the thread if it sleeps; of several wakers one pays for the system call. */
+static void wakeThread(tuttiProxy *p) {
+  if (changeState(p, 0, SLEEPING) & SLEEPING) ringBell(p);
+}
+
+/* Notes what the kernel has to say of the descriptors. */
+static void collectEvents(tuttiProxy *p) {
+  struct epoll_event events[EVENTS_PER_PASS];
+  int n = epoll_wait(p->epoll, events, EVENTS_PER_PASS, 0);
+  for (int i = 0; i < n; i++) {
+    tuttiProxySource *source = events[i].data.ptr;
+    uint32_t ev = events[i].events;
+    if (ev & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) source->hangup = true;
+    if (ev & EPOLLIN || source->hangup) source->readable = true;
+    if (ev & EPOLLOUT || source->hangup) source->writable = true;
+  }
+}
+
+/* One pass; the lock is held. *wake: when the thread must make the next one at the latest. */
+static bool passOver(tuttiProxy *p, uint64_t *wake) {
+  tuttiProxyTurn turn = {.wake = TUTTI_NO_DEADLINE, .result = tuttiSuccess};
+  bool moved = false, busy = false;
+  if (tuttiLoadRelaxed32(&p->state) & KICKED) changeState(p, 0, KICKED);
+  if (!p->halted) collectEvents(p);
+  for (int i = 0; i < p->count && !p->halted; i++) {
+    proxyItem *item = &p->items[i];
+    if (item->state == TUTTI_PROXY_DONE || item->state == TUTTI_PROXY_FAILED) continue;
+    item->state = item->op.advance(item->op.self, &turn);
+    moved |= item->state == TUTTI_PROXY_MOVED;
+    busy |= item->state == TUTTI_PROXY_MOVED || item->state == TUTTI_PROXY_WAITING;
+    if (item->state == TUTTI_PROXY_FAILED) p->fail(p->ctx, turn.result, tuttiErrorText());
+  }
+  if (busy != p->busy) changeState(p, busy ? BUSY : 0, busy ? 0 : BUSY);
+  p->busy = busy;
+  *wake = turn.wake;
+  return moved;
+}
+
+/* Sleeps until there is something to do: see the top. `passed`: a pass that moved nothing has just
+ * been made, and said `wake`. */
+static void sleepThread(tuttiProxy *p, bool passed, uint64_t wake, int *parkMs) {
+  uint32_t state;
+  bool parked;
+  do {
+    state = tuttiLoadAcquire32(&p->state);
+    parked = state & ENTERED;
+    if (!parked && (!passed || state & KICKED)) return;
+  } while (!tuttiCompareExchange32(&p->state, state, state | SLEEPING));
+
+  struct pollfd fds[] = {{.fd = p->bell, .events = POLLIN}, {.fd = p->epoll, .events = POLLIN}};
+  int ms = parked ? *parkMs : tuttiDeadlinePollMs(wake);
+  *parkMs = !parked ? PARK_MIN_MS : *parkMs < PARK_MAX_MS ? *parkMs * 2 : PARK_MAX_MS;
+  int n = poll(fds, parked ? 1 : 2, ms);
+  uint64_t rings;
+  if (n > 0 && fds[0].revents) (void)!read(p->bell, &rings, sizeof rings);
+  changeState(p, 0, SLEEPING);
+}
+
+static void *proxyThread(void *arg) {
+  tuttiProxy *p = arg;
+  int parkMs = PARK_MIN_MS;
+  while (!tuttiLoadAcquire32(&p->stop)) {
+    uint64_t wake = TUTTI_NO_DEADLINE;
+    bool passed = false, moved = false;
+    if (!(tuttiLoadAcquire32(&p->state) & ENTERED)) {
+      pthread_mutex_lock(&p->lock);
+      moved = passOver(p, &wake);
+      pthread_mutex_unlock(&p->lock);
+      passed = true;
+    }
+    if (!moved) sleepThread(p, passed, wake, &parkMs);
+  }
+  return NULL;
+}
+
+tuttiResult_t tuttiProxyCreate(tuttiProxy **proxy,
+                               void (*fail)(void *ctx, tuttiResult_t code, const char *text),
+                               void *ctx) {
+  tuttiProxy *p;
+  TUTTI_TRY(tuttiAlloc((void **)&p, 1, sizeof *p, "the network proxy", NULL));
+  p->fail = fail;
+  p->ctx = ctx;
+  p->epoll = epoll_create1(EPOLL_CLOEXEC);
+  p->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (p->epoll >= 0 && p->bell >= 0) {
+    pthread_mutex_init(&p->lock, NULL);
+    *proxy = p;
+    return tuttiSuccess;
+  }
+
+  int err = errno;
+  if (p->bell >= 0) close(p->bell);
+  if (p->epoll >= 0) close(p->epoll);
+  tuttiFree(p);
+  return TUTTI_FAIL(tuttiSystemError,
+                    "no file descriptor for the network proxy: %s; raise the limit on open files "
+                    "(ulimit -n)",
+                    tuttiErrnoText(err));
+}
+
+void tuttiProxyDestroy(tuttiProxy *p) {
+  if (!p) return;
+  if (p->threaded) {
+    tuttiStoreRelease32(&p->stop, 1);
+    ringBell(p);
+    pthread_join(p->thread, NULL);
+  }
+  pthread_mutex_destroy(&p->lock);
+  close(p->bell);
+  close(p->epoll);
+  tuttiFree(p->items);
+  tuttiFree(p);
+}
+
+/* The lock is held. Signals are the application's: its handlers must not run on this thread. */
+static tuttiResult_t startThread(tuttiProxy *p) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int err = pthread_create(&p->thread, NULL, proxyThread, p);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (err)
+    return TUTTI_FAIL(tuttiSystemError,
+                      "cannot start the network proxy's thread: %s; raise the limit on processes "
+                      "(ulimit -u) or of the cgroup (pids.max)",
+                      tuttiErrnoText(err));
+  pthread_setname_np(p->thread, "tutti-proxy");
+  p->threaded = true;
+  return tuttiSuccess;
+}
+
+/* The lock is held. */
+static tuttiResult_t makeRoom(tuttiProxy *p) {
+  if (p->count < p->capacity) return tuttiSuccess;
+  int capacity = p->capacity ? 2 * p->capacity : 16;
+  proxyItem *items;
+  TUTTI_TRY(tuttiAlloc((void **)&items, capacity, sizeof *items, "operations of the proxy", NULL));
+  for (int i = 0; i < p->count; i++)
+    items[i] = p->items[i];
+  tuttiFree(p->items);
+  p->items = items;
+  p->capacity = capacity;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiProxyAdd(tuttiProxy *p, const tuttiProxyOp *op) {
+  pthread_mutex_lock(&p->lock);
+  tuttiResult_t result = makeRoom(p);
+  if (result == tuttiSuccess && !p->threaded) result = startThread(p);
+  if (result == tuttiSuccess)
+    p->items[p->count++] = (proxyItem){.op = *op, .state = TUTTI_PROXY_IDLE};
+  pthread_mutex_unlock(&p->lock);
+  if (result == tuttiSuccess) tuttiProxyKick(p);
+  return result;
+}
+
+void tuttiProxyRemove(tuttiProxy *p, void *self) {
+  pthread_mutex_lock(&p->lock);
+  for (int i = 0; i < p->count; i++) {
+    if (p->items[i].op.self != self) continue;
+    proxyItem item = p->items[i];
+    p->items[i] = p->items[--p->count];
+    TUTTI_TRACE(PROXY, "operation %p removed while %s, %d left", self,
+                tuttiProxyStateName(item.state), p->count);
+    item.op.close(self);
+    break;
+  }
+  pthread_mutex_unlock(&p->lock);
+}
+
+void tuttiProxyHalt(tuttiProxy *p) {
+  pthread_mutex_lock(&p->lock);
+  p->halted = true;
+  pthread_mutex_unlock(&p->lock);
+  tuttiStoreRelease32(&p->stop, 1); /* nothing is left for the thread; Destroy joins it */
+  ringBell(p);
+}
+
+tuttiResult_t tuttiProxyWatch(tuttiProxy *p, tuttiProxySource *source) {
+  struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                              .data.ptr = source};
+  source->readable = source->writable = source->hangup = false;
+  if (epoll_ctl(p->epoll, EPOLL_CTL_ADD, source->fd, &event) == 0) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiSystemError,
+                    "cannot watch socket %d: %s; see /proc/sys/fs/epoll/max_user_watches",
+                    source->fd, tuttiErrnoText(errno));
+}
+
+void tuttiProxyUnwatch(tuttiProxy *p, tuttiProxySource *source) {
+  /* Explicit, as close() does not do it when a forked child has the descriptor too. */
+  epoll_ctl(p->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+}
+
+bool tuttiProxyRun(tuttiProxy *p) {
+  if (pthread_mutex_trylock(&p->lock) != 0) return false;
+  uint64_t wake;
+  bool moved = passOver(p, &wake);
+  pthread_mutex_unlock(&p->lock);
+  return moved;
+}
+
+void tuttiProxyKick(tuttiProxy *p) {
+  uint32_t before = changeState(p, KICKED, 0);
+  if (before & SLEEPING && !(before & ENTERED)) wakeThread(p);
+}
+
+void tuttiProxyEnter(tuttiProxy *p) {
+  tuttiFetchAddAcqRel32(&p->state, 1);
+}
+
+void tuttiProxyLeave(tuttiProxy *p) {
+  uint32_t before = tuttiFetchAddAcqRel32(&p->state, UINT32_MAX); /* minus one */
+  if ((before & ENTERED) != 1 || !(before & (KICKED | BUSY))) return;
+  tuttiProxyRun(p);
+  uint32_t now = tuttiLoadAcquire32(&p->state);
+  if (!(now & ENTERED) && now & (KICKED | BUSY)) wakeThread(p);
+}

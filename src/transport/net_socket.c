@@ -1,0 +1,444 @@
+/* NET/Socket: messages over TCP. See net_socket.h for what is on the wire, and net_socket_meet.c
+ * for how the ends find each other.
+ *
+ * Flow control is TCP's: a receive end reads the next message only when its slot is free, and a
+ * send end's head passes when the kernel has taken the message. One system call per socket and turn
+ * keeps any end from starving the others; each carries as many messages, or as much of a payload,
+ * as there is. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "transport/net_socket.h"
+
+enum { MAX_IOV = 2 * TUTTI_FIFO_DEPTH, MAX_SEND = 1 << 20, SHARE_UNIT = 4096 };
+
+void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share) {
+  size_t each = bytes;
+  if (bytes > TUTTI_STRIPE_MIN && parts > 1)
+    each = (bytes / (size_t)parts / SHARE_UNIT + 1) * SHARE_UNIT;
+  *begin = each * (size_t)part < bytes ? each * (size_t)part : bytes;
+  *share = bytes - *begin < each ? bytes - *begin : each;
+}
+
+const char *tuttiSocketLineCheck(const tuttiSlot *line, uint64_t number, size_t slotBytes) {
+  if (tuttiLoadRelaxed(&line->seq) != number + 1) return "its number is out of order";
+  if (line->where == TUTTI_WHERE_INLINE)
+    return line->bytes <= TUTTI_INLINE_MAX ? NULL : "it is too long for its line";
+  if (line->where != TUTTI_WHERE_SLOT) return "its payload is at an unknown place";
+  return line->bytes <= slotBytes ? NULL : "it is too long for its slot";
+}
+
+/* ---- failures ------------------------------------------------------------------------------- */
+
+/* `err` 0: the peer closed the connection in the middle of a message. */
+static tuttiResult_t socketFailed(const tuttiSocketEnd *e, int part, int err) {
+  tuttiAddress local, remote;
+  socklen_t n = sizeof local, m = sizeof remote;
+  char who[128 + TUTTI_HOSTNAME], from[96] = "(no address)", to[80] = "(no address)", remedy[128];
+  int fd = e->parts[part].source.fd;
+  memset(&local, 0, sizeof local);
+  memset(&remote, 0, sizeof remote);
+  if (getsockname(fd, &local.sa, &n) == 0) tuttiInterfaceOf(&local, from, sizeof from);
+  if (getpeername(fd, &remote.sa, &m) == 0) tuttiAddressText(&remote, to, sizeof to);
+  return TUTTI_FAIL(tuttiRemoteError, "rank %d: %s %s failed: %s, %s to address %s; %s",
+                    e->wires->rank, e->direction == TUTTI_SEND ? "sending to" : "receiving from",
+                    tuttiSocketWho(e, who, sizeof who),
+                    err ? tuttiErrnoText(err) : "it closed the connection in mid-message", from, to,
+                    tuttiSocketRemedy(err ? err : ECONNRESET, remedy, sizeof remedy));
+}
+
+static tuttiResult_t badLine(const tuttiSocketEnd *e, const tuttiSlot *line, const char *wrong) {
+  char who[128 + TUTTI_HOSTNAME];
+  return TUTTI_FAIL(
+      tuttiRemoteError,
+      "rank %d: message %llu from %s is not to be believed: %s (number %llu, %u bytes "
+      "at place %u); memory of that process or the network corrupts data",
+      e->wires->rank, (unsigned long long)e->known, tuttiSocketWho(e, who, sizeof who), wrong,
+      (unsigned long long)tuttiLoadRelaxed(&line->seq) - 1, line->bytes, line->where);
+}
+
+/* ---- sending -------------------------------------------------------------------------------- */
+
+/* Bytes of known message `m` that go over `part`, and where in the payload they begin. */
+static size_t shareOf(const tuttiSocketEnd *e, int part, uint64_t m, size_t *begin) {
+  size_t share;
+  tuttiSocketShare(e->payload[m % TUTTI_FIFO_DEPTH], e->nparts, part, begin, &share);
+  return share;
+}
+
+static size_t lineBytes(int part) {
+  return part == 0 ? TUTTI_LINE : 0;
+}
+
+/* Takes up what the FIFO's writer has published. The line goes out as a copy: `where` and `addr`
+ * mean something in this process only. */
+static void lookForMessages(tuttiSocketEnd *e) {
+  while (e->known < e->passed + TUTTI_FIFO_DEPTH) {
+    size_t i = e->known % TUTTI_FIFO_DEPTH;
+    const tuttiSlot *slot = &e->slots[i];
+    if (tuttiLoadAcquire(&slot->seq) != e->known + 1) return;
+    bool inlined = slot->where == TUTTI_WHERE_INLINE;
+    uint32_t where = inlined ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+    memcpy(e->lines[i], slot, TUTTI_LINE);
+    memcpy(e->lines[i] + offsetof(tuttiSlot, where), &where, sizeof where);
+    memset(e->lines[i] + offsetof(tuttiSlot, addr), 0, sizeof slot->addr);
+    e->payload[i] = inlined ? 0 : slot->bytes;
+    e->known++;
+  }
+}
+
+static const uint8_t *payloadOf(const tuttiSocketEnd *e, uint64_t m) {
+  size_t i = m % TUTTI_FIFO_DEPTH;
+  const tuttiSlot *slot = &e->slots[i];
+  return slot->where == TUTTI_WHERE_DIRECT ? (const uint8_t *)(uintptr_t)slot->addr
+                                           : e->data + i * e->slotBytes;
+}
+
+static int addPiece(struct iovec *iov, int n, const void *data, size_t bytes, size_t *skip) {
+  size_t skipped = *skip < bytes ? *skip : bytes;
+  *skip -= skipped;
+  if (skipped == bytes) return n;
+  iov[n] = (struct iovec){.iov_base = (uint8_t *)data + skipped, .iov_len = bytes - skipped};
+  return n + 1;
+}
+
+/* What `part` can send now; returns the number of pieces. */
+static int gatherPieces(const tuttiSocketEnd *e, int part, struct iovec *iov) {
+  const tuttiSocketPart *p = &e->parts[part];
+  size_t skip = p->offset, bytes = 0, begin;
+  int n = 0;
+  for (uint64_t m = p->number; m < e->known && bytes < MAX_SEND; m++) {
+    size_t share = shareOf(e, part, m, &begin);
+    n = addPiece(iov, n, e->lines[m % TUTTI_FIFO_DEPTH], lineBytes(part), &skip);
+    if (share) n = addPiece(iov, n, payloadOf(e, m) + begin, share, &skip);
+    bytes += lineBytes(part) + share;
+  }
+  return n;
+}
+
+/* `bytes` more have passed on `part`; goes past what has nothing for it, too. */
+static void countSent(tuttiSocketEnd *e, int part, size_t bytes) {
+  tuttiSocketPart *p = &e->parts[part];
+  size_t begin;
+  p->offset += bytes;
+  while (p->number < e->known) {
+    size_t whole = lineBytes(part) + shareOf(e, part, p->number, &begin);
+    if (p->offset < whole) return;
+    p->offset -= whole;
+    p->number++;
+  }
+}
+
+static tuttiResult_t sendPart(tuttiSocketEnd *e, int part, bool *moved) {
+  tuttiSocketPart *p = &e->parts[part];
+  countSent(e, part, 0);
+  if (p->number == e->known || part >= e->join.part || !p->source.writable) return tuttiSuccess;
+  struct iovec iov[MAX_IOV];
+  struct msghdr message = {.msg_iov = iov};
+  message.msg_iovlen = (size_t)gatherPieces(e, part, iov);
+  ssize_t n = sendmsg(p->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n < 0) {
+    if (errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);
+    if (errno == EAGAIN) p->source.writable = false;
+    return tuttiSuccess;
+  }
+  *moved = true;
+  countSent(e, part, (size_t)n);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t advanceSend(tuttiSocketEnd *e, tuttiProxyTurn *turn, bool *moved) {
+  int before = e->join.part;
+  if (before < e->nparts) TUTTI_TRY(tuttiSocketJoinStep(e, turn));
+  *moved = e->join.part != before;
+  lookForMessages(e);
+  uint64_t passed = e->known;
+  for (int i = 0; i < e->nparts; i++) {
+    TUTTI_TRY(sendPart(e, i, moved));
+    if (e->parts[i].number < passed) passed = e->parts[i].number;
+  }
+  if (passed != e->passed) {
+    e->passed = passed;
+    tuttiStoreRelease(&e->head->head, passed);
+  }
+  return tuttiSuccess;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------ */
+
+static bool slotFree(const tuttiSocketEnd *e, uint64_t m) {
+  return m < tuttiLoadAcquire(&e->head->head) + TUTTI_FIFO_DEPTH;
+}
+
+static uint8_t *targetOf(const tuttiSocketEnd *e, uint64_t m) {
+  return e->data + (m % TUTTI_FIFO_DEPTH) * e->slotBytes;
+}
+
+/* Takes the line of message `known`, whose slot is free, from what was read ahead. */
+static tuttiResult_t takeLine(tuttiSocketEnd *e) {
+  tuttiSlot line;
+  memcpy(&line, e->ahead + e->aheadBegin, TUTTI_LINE);
+  const char *wrong = tuttiSocketLineCheck(&line, e->known, e->slotBytes);
+  if (wrong) return badLine(e, &line, wrong);
+  size_t i = e->known % TUTTI_FIFO_DEPTH;
+  tuttiSlot *slot = &e->slots[i];
+  slot->addr = 0;
+  slot->bytes = line.bytes;
+  slot->where = line.where;
+  slot->sig = line.sig;
+  if (line.where == TUTTI_WHERE_INLINE) memcpy(slot->inlined, line.inlined, line.bytes);
+  e->payload[i] = line.where == TUTTI_WHERE_INLINE ? 0 : line.bytes;
+  e->aheadBegin += TUTTI_LINE;
+  e->known++;
+  return tuttiSuccess;
+}
+
+/* Uses up what part 0 has read ahead: lines and the payload behind them. */
+static tuttiResult_t digest(tuttiSocketEnd *e) {
+  tuttiSocketPart *p = &e->parts[0];
+  for (;;) {
+    if (p->number == e->known) {
+      if (e->aheadEnd - e->aheadBegin < TUTTI_LINE || !slotFree(e, e->known)) return tuttiSuccess;
+      TUTTI_TRY(takeLine(e));
+    }
+    size_t begin, share = shareOf(e, 0, p->number, &begin);
+    size_t there = e->aheadEnd - e->aheadBegin;
+    size_t n = share - p->offset < there ? share - p->offset : there;
+    memcpy(targetOf(e, p->number) + begin + p->offset, e->ahead + e->aheadBegin, n);
+    e->aheadBegin += n;
+    p->offset += n;
+    if (p->offset < share) return tuttiSuccess;
+    p->offset = 0;
+    p->number++;
+  }
+}
+
+/* One recvmsg; *n is what came, 0 also when nothing did. */
+static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, size_t pieces,
+                              bool inMessage, size_t *n) {
+  tuttiSocketPart *p = &e->parts[part];
+  struct msghdr message = {.msg_iov = iov, .msg_iovlen = pieces};
+  size_t wanted = 0;
+  for (size_t i = 0; i < pieces; i++)
+    wanted += iov[i].iov_len;
+  ssize_t got = recvmsg(p->source.fd, &message, MSG_DONTWAIT);
+  *n = got > 0 ? (size_t)got : 0;
+  if (got < 0 && errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);
+  if (got == 0) {
+    if (inMessage) return socketFailed(e, part, 0);
+    p->closed = true; /* if it died rather than finished, the watch says so */
+  }
+  /* Fewer bytes than wanted: the next ones raise a new event (epoll(7)), unless the end of the
+   * stream, whose event may have come already, is behind these. */
+  if ((got < 0 && errno == EAGAIN) || (got > 0 && (size_t)got < wanted && !p->source.hangup))
+    p->source.readable = false;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool *moved) {
+  tuttiSocketPart *p = &e->parts[0];
+  TUTTI_TRY(digest(e));
+  bool inPayload = p->number < e->known;
+  if (!p->source.readable || p->closed || (!inPayload && !slotFree(e, e->known)))
+    return tuttiSuccess;
+  struct iovec iov[2];
+  size_t pieces = 0, rest = 0, begin, n;
+  if (inPayload) {
+    rest = shareOf(e, 0, p->number, &begin) - p->offset;
+    iov[pieces++] = (struct iovec){targetOf(e, p->number) + begin + p->offset, rest};
+  }
+  size_t kept = e->aheadEnd - e->aheadBegin; /* part of a line, if anything */
+  memmove(e->ahead, e->ahead + e->aheadBegin, kept);
+  e->aheadBegin = 0;
+  e->aheadEnd = kept;
+  iov[pieces++] = (struct iovec){e->ahead + kept, sizeof e->ahead - kept};
+  TUTTI_TRY(readPart(e, 0, iov, pieces, inPayload || kept > 0, &n));
+  *moved |= n > 0;
+  p->offset += n < rest ? n : rest;
+  e->aheadEnd += n < rest ? 0 : n - rest;
+  return digest(e);
+}
+
+static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool *moved) {
+  tuttiSocketPart *p = &e->parts[part];
+  for (bool tried = false; p->number < e->known;) {
+    size_t begin, share = shareOf(e, part, p->number, &begin), n;
+    if (p->offset == share) {
+      p->offset = 0;
+      p->number++;
+      continue;
+    }
+    if (p->closed) return socketFailed(e, part, 0);
+    if (tried || p->source.fd < 0 || !p->source.readable) break;
+    struct iovec iov = {targetOf(e, p->number) + begin + p->offset, share - p->offset};
+    TUTTI_TRY(readPart(e, part, &iov, 1, true, &n));
+    p->offset += n;
+    *moved |= n > 0;
+    tried = true;
+  }
+  return tuttiSuccess;
+}
+
+static tuttiResult_t advanceRecv(tuttiSocketEnd *e, bool *moved) {
+  if (!e->listed) TUTTI_TRY(tuttiSocketAwait(e));
+  if (e->nparts == 0 || e->parts[0].source.fd < 0) return tuttiSuccess;
+  TUTTI_TRY(receiveFirst(e, moved));
+  uint64_t passed = e->parts[0].number;
+  for (int i = 1; i < e->nparts; i++) {
+    TUTTI_TRY(receiveShare(e, i, moved));
+    if (e->parts[i].number < passed) passed = e->parts[i].number;
+  }
+  for (; e->passed < passed; e->passed++)
+    tuttiStoreRelease(&e->slots[e->passed % TUTTI_FIFO_DEPTH].seq, e->passed + 1);
+  return tuttiSuccess;
+}
+
+/* ---- the backend ---------------------------------------------------------------------------- */
+
+static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
+  tuttiSocketEnd *e = end;
+  bool moved = false;
+  if (tuttiLoadRelaxed32(e->wires->failed)) return TUTTI_PROXY_IDLE;
+  turn->result = e->direction == TUTTI_SEND ? advanceSend(e, turn, &moved) : advanceRecv(e, &moved);
+  if (turn->result != tuttiSuccess) {
+    tuttiStoreRelease32(&e->failed, 1);
+    return TUTTI_PROXY_FAILED;
+  }
+  if (moved) return TUTTI_PROXY_MOVED;
+  bool joining = e->direction == TUTTI_SEND && e->join.part < e->nparts;
+  return joining || e->passed < e->known ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
+}
+
+static bool socketDrained(void *end) {
+  const tuttiSocketEnd *e = end;
+  if (tuttiLoadAcquire32(&e->failed) || tuttiLoadAcquire32(e->wires->failed)) return true;
+  uint64_t taken = tuttiLoadAcquire(&e->head->head);
+  return tuttiLoadAcquire(&e->slots[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1;
+}
+
+static tuttiResult_t makeEnd(tuttiWires *w, void *listener, const tuttiNetHello *hello,
+                             const tuttiConn *fifo, tuttiSocketEnd **out) {
+  tuttiSocketEnd *e;
+  TUTTI_TRY(tuttiAlloc((void **)&e, 1, sizeof *e, "the end of a network connection", w->memory));
+  e->wires = w;
+  e->listener = listener;
+  e->hello = *hello;
+  e->direction = fifo->direction;
+  e->peer = fifo->peer;
+  e->slots = fifo->slots;
+  e->head = fifo->heads;
+  e->data = fifo->data;
+  e->slotBytes = fifo->slotBytes;
+  for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
+    e->parts[i].source.fd = -1;
+  *out = e;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t socketConnect(tuttiWires *w, void *listener,
+                                   const uint8_t handle[TUTTI_NET_HANDLE],
+                                   const tuttiNetHello *hello, const tuttiConn *fifo, void **end) {
+  tuttiSocketHandle theirs;
+  tuttiSocketEnd *e;
+  memcpy(&theirs, handle, sizeof theirs);
+  if (!tuttiAddressListValid(&theirs.addresses))
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "the record of rank %d (host %s, pid %d) holds no valid address of its "
+                      "network listener; see the log of that rank",
+                      fifo->peer, w->peers[fifo->peer].host, w->peers[fifo->peer].pid);
+  TUTTI_TRY(makeEnd(w, listener, hello, fifo, &e));
+  e->nparts = (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS);
+  e->hello.parts = e->nparts;
+  e->join = (tuttiSocketJoin){.targets = theirs.addresses,
+                              .deadline = tuttiDeadline((int64_t)w->timeoutMs),
+                              .patienceMs = TUTTI_SOCKET_PATIENCE_MS};
+  *end = e;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t socketExpect(tuttiWires *w, void *listener, const tuttiNetHello *hello,
+                                  const tuttiConn *fifo, void **end) {
+  return makeEnd(w, listener, hello, fifo, (tuttiSocketEnd **)end);
+}
+
+static void socketCloseEnd(void *end) {
+  tuttiSocketEnd *e = end;
+  tuttiConnectorStop(&e->join.connector);
+  tuttiSocketForget(e);
+  for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
+    tuttiSocketCloseFd(e->wires->proxy, &e->parts[i].source);
+  tuttiFree(e);
+}
+
+static int socketDevices(tuttiNetDevice *devices, int max, char *why) {
+  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
+  int n;
+  if (tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n) != tuttiSuccess) {
+    snprintf(why, TUTTI_SENTENCE, "%s", tuttiErrorText());
+    return 0;
+  }
+  if (n > max) n = max;
+  for (int i = 0; i < n; i++) {
+    char path[64 + IF_NAMESIZE], real[PATH_MAX];
+    const char *name = interfaces[i].name;
+    devices[i] =
+        (tuttiNetDevice){.latencyUs = 15, .bandwidthGBs = (float)tuttiSocketSpeed(name) / 8000};
+    snprintf(devices[i].name, sizeof devices[i].name, "%s", name);
+    snprintf(path, sizeof path, "/sys/class/net/%s/device", name);
+    if (realpath(path, real) && strlen(real) < sizeof devices[i].pciPath)
+      memcpy(devices[i].pciPath, real, strlen(real) + 1);
+  }
+  snprintf(why, TUTTI_SENTENCE, n ? "" : "this host has no network interface that is up");
+  return n;
+}
+
+/* True if the handle of a record is well-formed. */
+static bool readHandle(const tuttiPeer *peer, tuttiSocketHandle *handle) {
+  memcpy(handle, peer->net, sizeof *handle);
+  return tuttiAddressListValid(&handle->addresses) &&
+         memchr(handle->interface, '\0', sizeof handle->interface) && handle->megabits > 0;
+}
+
+static void socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+  tuttiSocketHandle mine, theirs;
+  if (!readHandle(a, &mine) || !readHandle(b, &theirs)) {
+    snprintf(path->why, sizeof path->why, "rank %d or rank %d has no valid network address",
+             a->rank, b->rank);
+    return;
+  }
+  uint32_t megabits = mine.megabits < theirs.megabits ? mine.megabits : theirs.megabits;
+  bool local = a->hostId == b->hostId;
+  path->possible = true;
+  path->cost = 100;
+  path->latencyUs = 15;
+  path->bandwidthGBs = local ? 3 : (float)megabits / 8000;
+  snprintf(path->via, sizeof path->via, "NET/Socket/0");
+  if (local)
+    snprintf(path->why, sizeof path->why, "TCP inside host %s, which can always connect", a->host);
+  else
+    snprintf(path->why, sizeof path->why, "TCP from %s of host %s to %s of host %s, %.3g Gb/s",
+             mine.interface, a->host, theirs.interface, b->host, (double)megabits / 1000);
+}
+
+const tuttiNet tuttiNetSocket = {
+    .name = "Socket",
+    .devices = socketDevices,
+    .canConnect = socketCanConnect,
+    .listen = tuttiSocketListen,
+    .connect = socketConnect,
+    .expect = socketExpect,
+    .accept = tuttiSocketAccept,
+    .progress = socketProgress,
+    .drained = socketDrained,
+    .closeEnd = socketCloseEnd,
+    .closeListener = tuttiSocketCloseListener,
+};

@@ -1,0 +1,142 @@
+/* What net_socket.c (messages over sockets) and net_socket_meet.c (how the two ends of a connection
+ * find each other) share; nobody else includes this but tests.
+ *
+ * On the wire a message is its slot line, then its payload unless that is in the line. A connection
+ * has one or more sockets, its parts. Everything goes over part 0, but for payloads above
+ * TUTTI_STRIPE_MIN, which are cut into one share per part. Nothing is ever sent the other way
+ * after the welcome, so closing with a plain FIN loses nothing. */
+#ifndef TUTTI_TRANSPORT_NET_SOCKET_H_
+#define TUTTI_TRANSPORT_NET_SOCKET_H_
+
+#include "bootstrap/connect.h"
+#include "bootstrap/socket.h"
+#include "transport/net.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_SOCKET_PARTS 16
+#define TUTTI_STRIPE_MIN   65536u
+/* What part 0 may read past what it needs, so that one call gets many small messages. */
+#define TUTTI_SOCKET_AHEAD 4096
+/* Connections that have not said a complete hello yet; beyond, the oldest is dropped. */
+#define TUTTI_SOCKET_STRANGERS 64
+#define TUTTI_SOCKET_HELLO_MS  5000
+/* How long a sender first waits for the welcome before it tries another address; then doubled. */
+#define TUTTI_SOCKET_PATIENCE_MS 1000
+
+/* The answer to a good hello: the sender has met the right rank, not whoever else has that address.
+ */
+typedef struct {
+  uint32_t magic; /* TUTTI_NET_WELCOME */
+  int32_t rank;
+  uint64_t commHash;
+} tuttiNetWelcome;
+#define TUTTI_NET_WELCOME 0x77656c63u
+
+/* In tuttiPeer.net. */
+typedef struct {
+  tuttiAddressList addresses;
+  char interface[IF_NAMESIZE]; /* of the first address */
+  uint32_t megabits;           /* its speed */
+} tuttiSocketHandle;
+
+/* One socket of an end. Messages before `number` have passed entirely, and `offset` bytes of what
+ * message `number` has for this socket (sending: the line counts, receiving: it does not). */
+typedef struct {
+  tuttiProxySource source; /* fd -1: not connected yet */
+  uint64_t number;
+  size_t offset;
+  bool closed; /* the peer closed it between two messages */
+} tuttiSocketPart;
+
+/* A send end on its way to its receiver, one part after the other. */
+typedef struct {
+  tuttiConnector connector;
+  int part;  /* the one that is being connected; == nparts: all are */
+  int index; /* greeting: which address */
+  bool greeting;
+  uint64_t until;    /* greeting: when to try another address */
+  uint64_t deadline; /* of the whole */
+  uint32_t napMs, patienceMs;
+  tuttiAddressList targets;
+} tuttiSocketJoin;
+
+struct tuttiSocketListener;
+
+typedef struct tuttiSocketEnd {
+  tuttiWires *wires;
+  struct tuttiSocketListener *listener;
+  tuttiNetHello hello; /* of part 0 */
+  tuttiDirection direction;
+  int peer;
+  tuttiSlot *slots;
+  tuttiHead *head;
+  uint8_t *data;
+  size_t slotBytes;
+  tuttiAtomic32 failed;
+  int nparts; /* recv: 0 before the first hello */
+  tuttiSocketPart parts[TUTTI_SOCKET_PARTS];
+  uint64_t known;  /* messages whose line is known: seen in the FIFO, or received */
+  uint64_t passed; /* messages that have passed on all parts: == head, or published */
+  uint32_t payload[TUTTI_FIFO_DEPTH];          /* bytes of known messages that follow the line */
+  uint8_t lines[TUTTI_FIFO_DEPTH][TUTTI_LINE]; /* send: as they go on the wire */
+  uint8_t ahead[TUTTI_SOCKET_AHEAD];           /* recv: what part 0 has read ahead */
+  size_t aheadBegin, aheadEnd;
+  tuttiSocketJoin join;        /* send */
+  struct tuttiSocketEnd *next; /* recv: in the listener's list, once its first turn has come */
+  bool listed;
+} tuttiSocketEnd;
+
+/* Of a socket that has said a good hello before its receive end was opened. */
+typedef struct tuttiSocketEarly {
+  tuttiNetHello hello;
+  int fd;
+  struct tuttiSocketEarly *next;
+} tuttiSocketEarly;
+
+typedef struct {
+  tuttiProxySource source; /* fd -1: free */
+  uint64_t until;
+  size_t got;
+  tuttiNetHello hello;
+} tuttiSocketStranger;
+
+typedef struct tuttiSocketListener {
+  tuttiWires *wires;
+  tuttiProxySource source;
+  bool watched, complained;
+  uint64_t pauseUntil; /* no descriptors left: no accept before */
+  tuttiSocketEnd *ends;
+  tuttiSocketEarly *early;
+  tuttiSocketStranger strangers[TUTTI_SOCKET_STRANGERS];
+} tuttiSocketListener;
+
+/* NULL, or what is wrong with the line of message `number` that came from the network. */
+const char *tuttiSocketLineCheck(const tuttiSlot *line, uint64_t number, size_t slotBytes);
+/* NULL, or what is wrong with a hello to this rank. */
+const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *hello);
+/* The share of `part` in a payload: whole pages, but for the last one. */
+void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share);
+
+/* Bandwidth of an interface in Mb/s, as far as the driver says; 10 Gb/s where it does not. */
+uint32_t tuttiSocketSpeed(const char *name);
+
+tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], void **listener);
+tuttiProxyState tuttiSocketAccept(void *listener, tuttiProxyTurn *turn);
+void tuttiSocketCloseListener(void *listener);
+/* Receive end: takes its place in the listener's list and the sockets that came early. */
+tuttiResult_t tuttiSocketAwait(tuttiSocketEnd *e);
+void tuttiSocketForget(tuttiSocketEnd *e);
+/* Send end: goes on connecting. */
+tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn);
+void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source);
+/* "rank 3 (host node7, pid 123), channel 2"; returns buf. */
+const char *tuttiSocketWho(const tuttiSocketEnd *e, char *buf, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

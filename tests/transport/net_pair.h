@@ -1,0 +1,188 @@
+/* Two ranks joined by NET, in one process or in two, for the tests of net*.c. */
+#ifndef TUTTI_TESTS_TRANSPORT_NET_PAIR_H_
+#define TUTTI_TESTS_TRANSPORT_NET_PAIR_H_
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "base/error.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "transport/net.h"
+#include "transport/net_socket.h"
+
+namespace net {
+
+constexpr uint64_t kSecond = 1000000000ull;
+/* Bound of every wait of these tests; never expected to pass. */
+inline uint64_t Soon() { return tuttiNow() + 60 * kSecond; }
+
+/* One rank's side. */
+struct Rank {
+  tuttiWires w{};
+  tuttiPeer peers[2]{};
+  tuttiAtomic32 failed{};
+  tuttiMemAccount memory{};
+  std::mutex lock;
+  tuttiResult_t code = tuttiSuccess;
+  std::string error;
+
+  static void Fail(void *ctx, tuttiResult_t code, const char *text) {
+    Rank *r = static_cast<Rank *>(ctx);
+    std::lock_guard<std::mutex> guard(r->lock);
+    r->code = code;
+    r->error = text;
+    tuttiStoreRelease32(&r->failed, 1);
+  }
+  bool Failed() { return tuttiLoadAcquire32(&failed) != 0; }
+  std::string Error() {
+    std::lock_guard<std::mutex> guard(lock);
+    return error;
+  }
+
+  void Prepare(int rank, size_t slotBytes = 1 << 16, uint64_t timeoutMs = 60000) {
+    w.rank = rank;
+    w.nranks = 2;
+    w.commHash = 0x1234abcd;
+    memset(w.secret, 0x5a, sizeof w.secret);
+    w.peers = peers;
+    w.nchannels = 4;
+    w.slotBytes = slotBytes;
+    w.timeoutMs = timeoutMs;
+    w.failed = &failed;
+    w.memory = &memory;
+    w.netName = "";
+    tuttiPeer *mine = &peers[rank];
+    mine->rank = rank;
+    mine->nranks = 2;
+    mine->pid = getpid();
+    mine->hostId = tuttiHostId();
+    snprintf(mine->host, sizeof mine->host, "testhost%d", rank);
+    ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&w.proxy, Fail, this)) << tuttiErrorText();
+    ASSERT_EQ(tuttiSuccess, tuttiTransportNet.prepare(&w, mine)) << tuttiErrorText();
+    ASSERT_STREQ("Socket", mine->netName);
+  }
+  void Meet(const tuttiPeer &other) {
+    peers[other.rank] = other;
+    ASSERT_EQ(tuttiSuccess, tuttiTransportNet.attach(&w));
+  }
+  tuttiConn Open(int channel, tuttiDirection direction) {
+    tuttiConn c{};
+    EXPECT_EQ(tuttiSuccess,
+              tuttiTransportNet.open(&w, 1 - w.rank, channel, direction, false, &c))
+        << tuttiErrorText();
+    return c;
+  }
+  void Close(tuttiConn *c) { tuttiTransportNet.close(&w, c); }
+  bool Drain() {
+    for (uint64_t end = Soon(); !tuttiNetDrained(&w);) {
+      if (tuttiNow() > end) return false;
+      tuttiProxyRun(w.proxy);
+    }
+    return true;
+  }
+  void Leave() {
+    if (!w.proxy) return;
+    tuttiTransportNet.detach(&w);
+    tuttiProxyDestroy(w.proxy);
+    w.proxy = nullptr;
+  }
+  ~Rank() { Leave(); }
+
+  /* Runs the loop until the connection is ready; false on failure or after a long time. */
+  bool Await(tuttiConn *c) {
+    uint64_t end = 0;
+    while (!tuttiConnReady(c)) {
+      if (!tuttiProxyRun(w.proxy)) sched_yield();
+      if (Failed()) return tuttiConnReady(c);
+      if (end == 0) end = Soon();
+      if (tuttiNow() > end) return false;
+    }
+    return true;
+  }
+};
+
+inline uint8_t Pattern(uint64_t message, size_t i) {
+  return static_cast<uint8_t>((message * 131 + i * 7 + (i >> 8) * 31 + 5) & 0xff);
+}
+inline void Fill(uint8_t *p, uint64_t message, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) p[i] = Pattern(message, i);
+}
+inline bool Right(const uint8_t *p, uint64_t message, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++)
+    if (p[i] != Pattern(message, i)) return false;
+  return true;
+}
+
+/* Publishes one message, whose slot is free. `user` (or null) is memory for a direct one. */
+inline void Publish(Rank &r, tuttiConn *c, size_t bytes, uint8_t *user = nullptr) {
+  tuttiSlot *slot = tuttiConnSlot(c);
+  slot->bytes = static_cast<uint32_t>(bytes);
+  slot->sig = tuttiSignature{};
+  slot->sig.seq = c->next + 1000;
+  uint8_t *to;
+  if (user) {
+    slot->where = TUTTI_WHERE_DIRECT;
+    slot->addr = reinterpret_cast<uint64_t>(user);
+    to = user;
+  } else if (bytes <= TUTTI_INLINE_MAX) {
+    slot->where = TUTTI_WHERE_INLINE;
+    to = slot->inlined;
+  } else {
+    slot->where = TUTTI_WHERE_SLOT;
+    to = tuttiConnData(c);
+  }
+  Fill(to, c->next, bytes);
+  tuttiConnAdvance(c);
+  tuttiProxyKick(r.w.proxy);
+}
+
+/* Checks and takes the message that is there. */
+inline bool Take(Rank &r, tuttiConn *c, size_t bytes) {
+  tuttiSlot *slot = tuttiConnSlot(c);
+  const uint8_t *at = slot->where == TUTTI_WHERE_INLINE ? slot->inlined : tuttiConnData(c);
+  bool ok = slot->bytes == bytes && slot->where != TUTTI_WHERE_DIRECT &&
+            slot->sig.seq == c->next + 1000 && Right(at, c->next, bytes);
+  tuttiConnAdvance(c);
+  tuttiProxyKick(r.w.proxy);
+  return ok;
+}
+
+/* Settings for one test: set in the environment and loaded; undone at the end. */
+class Setting {
+ public:
+  Setting(const char *name, const std::string &value) : name_(name) {
+    setenv(name, value.c_str(), 1);
+    EXPECT_EQ(tuttiSuccess, tuttiSettingsLoad()) << tuttiErrorText();
+  }
+  ~Setting() {
+    unsetenv(name_);
+    EXPECT_EQ(tuttiSuccess, tuttiSettingsLoad());
+  }
+
+ private:
+  const char *name_;
+};
+
+/* Both ranks in this process. */
+struct Pair {
+  Rank a, b;
+  explicit Pair(size_t slotBytes = 1 << 16, uint64_t timeoutMs = 60000) {
+    a.Prepare(0, slotBytes, timeoutMs);
+    b.Prepare(1, slotBytes, timeoutMs);
+    a.Meet(b.peers[1]);
+    b.Meet(a.peers[0]);
+  }
+};
+
+}  // namespace net
+
+#endif

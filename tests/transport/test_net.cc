@@ -1,0 +1,228 @@
+#include <dirent.h>
+#include <sys/wait.h>
+
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "transport/net_pair.h"
+
+using net::Pair;
+using net::Rank;
+using net::Setting;
+
+namespace {
+
+/* Sends `sizes` from a to b, each rank in its own thread, and checks every byte. `direct`: from
+ * user memory, one buffer per message. */
+void Exchange(Pair &p, const std::vector<size_t> &sizes, bool direct, unsigned slowUs = 0) {
+  tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
+  std::thread sender([&] {
+    std::vector<std::vector<uint8_t>> buffers(direct ? sizes.size() : 0);
+    for (size_t i = 0; i < sizes.size(); i++) {
+      if (!p.a.Await(&out)) {
+        ADD_FAILURE() << "send " << i << ": " << p.a.Error();
+        return;
+      }
+      if (direct) buffers[i].resize(sizes[i] + 1);
+      net::Publish(p.a, &out, sizes[i], direct ? buffers[i].data() : nullptr);
+    }
+    EXPECT_TRUE(p.a.Drain());
+  });
+  for (size_t i = 0; i < sizes.size(); i++) {
+    if (!p.b.Await(&in)) {
+      ADD_FAILURE() << "recv " << i << ": " << p.b.Error();
+      break;
+    }
+    if (slowUs) usleep(slowUs);
+    EXPECT_TRUE(net::Take(p.b, &in, sizes[i])) << "message " << i << " of " << sizes[i] << " bytes";
+  }
+  sender.join();
+  EXPECT_EQ("", p.a.Error());
+  EXPECT_EQ("", p.b.Error());
+  p.a.Close(&out);
+  p.b.Close(&in);
+}
+
+class Sockets : public testing::TestWithParam<int> {
+ protected:
+  Setting setting_{"TUTTI_SOCKET_NSOCKS", std::to_string(GetParam())};
+};
+INSTANTIATE_TEST_SUITE_P(Net, Sockets, testing::Values(1, 2, 3, 4, 16));
+
+/* Around what the formats distinguish: nothing, inline, line, read-ahead, stripes, whole slots. */
+const std::vector<size_t> kBorders = {
+    0,     1,     7,     8,     79,    80,     81,     127,    128,    129,    3967,  3968,  3969,
+    4095,  4096,  4097,  8191,  65535, 65536,  65537,  65538,  69632,  69633,  131071, 131072,
+    131073, 200000, 262143, 262144};
+
+TEST_P(Sockets, AllSizesFromSlots) {
+  Pair p(262144);
+  Exchange(p, kBorders, false);
+}
+
+TEST_P(Sockets, AllSizesFromUserMemory) {
+  Pair p(262144);
+  Exchange(p, kBorders, true);
+}
+
+TEST_P(Sockets, RandomStress) {
+  std::mt19937 random(7u + static_cast<unsigned>(GetParam()));
+  std::vector<size_t> sizes;
+  for (int i = 0; i < 3000; i++) {
+    unsigned kind = random() % 10;
+    sizes.push_back(kind < 6 ? random() % 82 : kind < 9 ? random() % 9000 : random() % 131073);
+  }
+  Pair p(131072);
+  Exchange(p, sizes, false);
+  std::shuffle(sizes.begin(), sizes.end(), random);
+  sizes.resize(1000);
+  Exchange(p, sizes, true); /* the same channel once more, after its first ends were closed */
+}
+
+TEST_P(Sockets, SlowReceiver) {
+  Pair p(262144);
+  Exchange(p, std::vector<size_t>(40, 250000), false, 2000);
+}
+
+TEST(Net, SlotsAreReusedInOrderFarPastTheDepth) {
+  Pair p(4096);
+  std::vector<size_t> sizes;
+  for (size_t i = 0; i < 50 * TUTTI_FIFO_DEPTH + 3; i++) sizes.push_back(i % 3 ? 8 : 4096);
+  Exchange(p, sizes, false);
+}
+
+TEST(Net, ReceiverMayOpenLongAfterTheSender) {
+  Pair p;
+  tuttiConn out = p.a.Open(2, TUTTI_SEND);
+  tuttiConn other = p.b.Open(1, TUTTI_RECV); /* makes b serve its listener */
+  for (unsigned i = 0; i < TUTTI_FIFO_DEPTH; i++) net::Publish(p.a, &out, 60000);
+  ASSERT_TRUE(p.a.Await(&out)); /* the welcome came and the kernel took some */
+  tuttiConn in = p.b.Open(2, TUTTI_RECV);
+  for (unsigned i = 0; i < TUTTI_FIFO_DEPTH; i++) {
+    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+    EXPECT_TRUE(net::Take(p.b, &in, 60000));
+  }
+  p.b.Close(&in);
+  p.b.Close(&other);
+  p.a.Close(&out);
+}
+
+TEST(Net, MessagesOfAClosedEndStillArrive) {
+  Pair p;
+  tuttiConn in = p.b.Open(0, TUTTI_RECV);
+  tuttiConn out = p.a.Open(0, TUTTI_SEND);
+  for (unsigned i = 0; i < 5; i++) net::Publish(p.a, &out, 30000);
+  ASSERT_TRUE(p.a.Drain());
+  p.a.Close(&out);
+  p.a.Leave();
+  for (unsigned i = 0; i < 5; i++) {
+    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+    EXPECT_TRUE(net::Take(p.b, &in, 30000));
+  }
+  usleep(50000); /* the end of the stream is no failure when nothing is under way */
+  while (tuttiProxyRun(p.b.w.proxy)) {
+  }
+  EXPECT_EQ("", p.b.Error());
+  p.b.Close(&in);
+}
+
+TEST(Net, TheThreadAloneMovesMessages) {
+  Pair p;
+  tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
+  for (int i = 0; i < 200; i++) {
+    for (uint64_t end = net::Soon(); !tuttiConnReady(&out) && tuttiNow() < end;) usleep(20);
+    ASSERT_TRUE(tuttiConnReady(&out));
+    net::Publish(p.a, &out, static_cast<size_t>(i) * 50);
+    for (uint64_t end = net::Soon(); !tuttiConnReady(&in) && tuttiNow() < end;) usleep(20);
+    ASSERT_TRUE(tuttiConnReady(&in)) << "message " << i << " was forgotten";
+    EXPECT_TRUE(net::Take(p.b, &in, static_cast<size_t>(i) * 50));
+  }
+  p.a.Close(&out);
+  p.b.Close(&in);
+}
+
+/* As executors do: the thread is told to stay asleep, and takes over what a call leaves behind. */
+TEST(Net, LeaveHandsOverWhatIsUnsent) {
+  Pair p(262144);
+  tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
+  for (int i = 0; i < 50; i++) {
+    tuttiProxyEnter(p.a.w.proxy);
+    ASSERT_TRUE(p.a.Await(&out)) << p.a.Error();
+    net::Publish(p.a, &out, 262144);
+    tuttiProxyLeave(p.a.w.proxy);
+    tuttiProxyEnter(p.b.w.proxy);
+    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+    EXPECT_TRUE(net::Take(p.b, &in, 262144));
+    tuttiProxyLeave(p.b.w.proxy);
+  }
+  p.a.Close(&out);
+  p.b.Close(&in);
+}
+
+TEST(Net, BothDirectionsAndManyChannelsAtOnce) {
+  Pair p(131072);
+  auto run = [](Rank &r) {
+    std::vector<tuttiConn> out, in;
+    for (int ch = 0; ch < 4; ch++) {
+      out.push_back(r.Open(ch, TUTTI_SEND));
+      in.push_back(r.Open(ch, TUTTI_RECV));
+    }
+    tuttiProxyEnter(r.w.proxy);
+    for (size_t i = 0; i < 100; i++) {
+      size_t bytes = i % 4 == 0 ? 131072 : i * 10;
+      for (int ch = 0; ch < 4; ch++) {
+        ASSERT_TRUE(r.Await(&out[ch])) << r.Error();
+        net::Publish(r, &out[ch], bytes);
+      }
+      for (int ch = 0; ch < 4; ch++) {
+        ASSERT_TRUE(r.Await(&in[ch])) << r.Error();
+        EXPECT_TRUE(net::Take(r, &in[ch], bytes));
+      }
+    }
+    tuttiProxyLeave(r.w.proxy);
+    EXPECT_TRUE(r.Drain());
+    for (auto &c : out) r.Close(&c);
+    for (auto &c : in) r.Close(&c);
+  };
+  std::thread other([&] { run(p.b); });
+  run(p.a);
+  other.join();
+}
+
+int OpenFds() {
+  int n = 0;
+  DIR *d = opendir("/proc/self/fd");
+  while (readdir(d)) n++;
+  closedir(d);
+  return n;
+}
+
+TEST(Net, TwoHundredConnectionsLeakNothing) {
+  Pair p(4096);
+  auto cycle = [&](int i) {
+    tuttiConn out = p.a.Open(i % 4, TUTTI_SEND), in = p.b.Open(i % 4, TUTTI_RECV);
+    net::Publish(p.a, &out, 100);
+    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+    EXPECT_TRUE(net::Take(p.b, &in, 100));
+    p.b.Close(&in);
+    p.a.Close(&out);
+  };
+  /* Sockets of a closed end may still be in the listener's queue; let it look at them. */
+  auto settle = [&] {
+    for (int i = 0; i < 20; i++) {
+      tuttiProxyRun(p.b.w.proxy);
+      usleep(1000);
+    }
+  };
+  (void)settle;
+  cycle(0);
+  uint64_t memory = tuttiLoadRelaxed(&p.a.memory.bytes);
+  int fds = OpenFds();
+  for (int i = 0; i < 200; i++) cycle(i);
+  settle();
+  EXPECT_EQ(memory, tuttiLoadRelaxed(&p.a.memory.bytes));
+  EXPECT_LE(OpenFds(), fds + 16);
+}
+
+}  // namespace
