@@ -18,7 +18,7 @@ class EnvironmentTest : public testing::Test {
 public:
   void SetUp() override {
     clear();
-    tuttiErrorContext("%s", "");
+    tuttiErrorScope(nullptr, nullptr, 0, 0);
     tuttiErrorClear();
     ASSERT_EQ(tuttiSettingsLoad(), tuttiSuccess) << tuttiErrorText();
   }
