@@ -37,7 +37,7 @@ TEST(Alloc, GivesZeroedAlignedMemory) {
     ASSERT_EQ(tuttiAlloc(&p, size, 1, "bytes", nullptr), tuttiSuccess);
     ASSERT_NE(p, nullptr);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(p) % 64, 0u);
-    std::vector<char> zeros(size, 0);
+    std::vector<char> zeros(size + 1, 0);
     EXPECT_EQ(memcmp(p, zeros.data(), size), 0);
     memset(p, 0xff, size);
     tuttiFree(p);
@@ -160,9 +160,6 @@ TEST(Map, ImpossibleSizesFail) {
 
 /* Pages that nothing touches must cost nothing: 64 GiB are mapped on any machine. */
 TEST(Map, LargeMappingsAreNotReserved) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the address space belongs to the sanitizer";
-#endif
   void *p = nullptr;
   size_t size = size_t{64} << 30;
   ASSERT_EQ(tuttiMap(&p, size, -1, "sparse block", nullptr), tuttiSuccess) << tuttiErrorText();
