@@ -27,19 +27,21 @@ typedef struct {
   size_t count;
   tuttiDataType_t type;
   tuttiRedOp_t op; /* tuttiSum .. tuttiAvg; PreMulSum arrives as tuttiSum with premul set */
-  int premul;      /* operand 0 is this rank's own input: multiply it by `scalar` first */
+  int premul; /* k > 0: operand k - 1 (this rank's own input) is multiplied by `scalar` first */
   tuttiScalar scalar;
-  int divide; /* > 0: divide the result by it (tuttiAvg on the final value) */
+  int divide; /* > 1: divide the result by it (tuttiAvg on the final value) */
 } tuttiReduceArgs;
 
 /* out[j][i] = round(in[0][i] op in[1][i] op ...), for all j. 16- and 8-bit floats accumulate in
- * float32 and round once, to nearest even; float8e4m3 saturates to NaN as OCP FP8 says (no
- * infinity), float8e5m2 has infinities. With nin == 1, no premul and divide == 0 it is a copy of
- * bytes. Operands are reduced in the order given, so equal calls give equal bits. Thread-safe;
+ * float32 and round once, to nearest even; float8e4m3 overflows to NaN as OCP FP8 says (no
+ * infinity), float8e5m2 has infinities. With nin == 1, no premul and divide <= 1 it is a copy of
+ * bytes; any other NaN result is the type's positive quiet NaN without payload. Operands are
+ * reduced in the order given, so equal calls give equal bits, whatever the CPU. Thread-safe;
  * chooses the widest vector instructions of this CPU at first use. */
 void tuttiReduceCopy(const tuttiReduceArgs *args);
 
-/* One element to and from double, for tests and for reading scalars. */
+/* One element to and from double, for tests and for reading scalars. From double rounds to nearest
+ * even once; integers truncate, clamp to their range, and take NaN as 0. */
 double tuttiElementToDouble(tuttiDataType_t type, const void *element);
 void tuttiElementFromDouble(tuttiDataType_t type, double value, void *element);
 

@@ -1,0 +1,80 @@
+/* Host memory as a device: pointers of the process, calls that return when the work is done. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "device/device.h"
+#include "kernels/host.h"
+
+#define ALIGNMENT 4096
+
+static tuttiResult_t hostAlloc(void **ptr, size_t size) {
+  void *p = NULL;
+  int err = posix_memalign(&p, ALIGNMENT, size > 0 ? size : 1);
+  if (err != 0) {
+    return TUTTI_FAIL(tuttiSystemError, "cannot allocate %zu bytes of host memory: %s", size,
+                      tuttiErrnoText(err));
+  }
+  *ptr = p;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t hostFree(void *ptr) {
+  free(ptr);
+  return tuttiSuccess;
+}
+
+/* Ranks of one process read each other's memory as it is, and other processes cannot reach memory
+ * that was not made for sharing: there is nothing to prepare. Every handle is this one. */
+static char registration;
+
+static tuttiResult_t hostRegister(void *buff, size_t size, void **handle) {
+  (void)buff, (void)size;
+  *handle = &registration;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t hostDeregister(void *handle) {
+  if (handle != &registration)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "handle %p does not come from tuttiCommRegister on host memory", handle);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t hostReadScalar(const void *scalar, tuttiDataType_t type, tuttiScalar *out) {
+#define READ(t)                                                                                    \
+  do {                                                                                             \
+    t v;                                                                                           \
+    memcpy(&v, scalar, sizeof v);                                                                  \
+    out->i = (uint64_t)v;                                                                          \
+    return tuttiSuccess;                                                                           \
+  } while (0)
+  switch (type) {
+  case tuttiInt8:
+    READ(int8_t);
+  case tuttiUint8:
+    READ(uint8_t);
+  case tuttiInt32:
+    READ(int32_t);
+  case tuttiUint32:
+    READ(uint32_t);
+  case tuttiInt64:
+  case tuttiUint64:
+    READ(uint64_t);
+  default:
+    out->f = tuttiElementToDouble(type, scalar);
+    return tuttiSuccess;
+  }
+#undef READ
+}
+
+const tuttiDevice tuttiDeviceHostTable = {
+    .name = "host",
+    .kind = tuttiDeviceHost,
+    .alloc = hostAlloc,
+    .free = hostFree,
+    .registerBuffer = hostRegister,
+    .deregisterBuffer = hostDeregister,
+    .run = tuttiHostRun,
+    .readScalar = hostReadScalar,
+};

@@ -1,0 +1,470 @@
+#include "kernels/host.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "proxy/proxy.h"
+
+#define SPINS          20000 /* idle passes, about a millisecond, before the core is yielded */
+#define BURST          8     /* most steps of one task before the others have their turn */
+#define CLOCK_PASSES   256   /* passes between looks at the clock while something moves */
+#define STALL_NS       100000000u
+#define LEND_BYTES     4096  /* below, a copy costs less than another core's cache misses */
+#define STACK_BYTES    16384 /* a run that needs no more than this allocates nothing */
+#define ARENA_ALIGN(n) (((n) + 15) & ~(size_t)15)
+
+typedef struct {
+  uint64_t key; /* 0: empty */
+  tuttiConn *conn;
+} cachedConn;
+
+/* A message of which the connection holds only the address: memory lent until the readers have
+ * passed message number `upto`. */
+typedef struct {
+  tuttiConn *conn;
+  uint64_t upto;
+} loan;
+
+/* One chain of tasks as a state machine: waits for the connections of its step, carries the step
+ * out, goes on to the next; at the end of a task waits for the return of what it lent. */
+typedef struct {
+  tuttiTask *task; /* NULL: the chain has ended */
+  uint64_t steps, k;
+  tuttiStep step; /* step k, if `loaded` */
+  bool loaded;
+  int width;         /* most receives, and most sends, of one step */
+  int nrecv, nsend;  /* of this step */
+  int ready;         /* so many of conns were ready, and stay so */
+  tuttiConn **conns; /* [2 * width]: nrecv, then nsend */
+  loan *loans;       /* [width]: at most one for each connection */
+  int nloans;
+  cachedConn *cache; /* [cacheSize] */
+  uint64_t cacheSize;
+  uint64_t moves;       /* counts progress */
+  uint64_t movesSeen;   /* `moves` when the clock was last looked at */
+  uint64_t since, told; /* when this wait began, and when `stalled` was last told of it */
+} runner;
+
+typedef struct {
+  runner *runners; /* [live]; those that have ended are dropped */
+  int live;
+  const void **in; /* operands and outputs of one step */
+  void **out;
+  struct tuttiProxy **proxies; /* without duplicates */
+  int nproxies;
+  bool oversubscribed;
+} execution;
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static tuttiResult_t findConn(runner *r, int peer, tuttiDirection direction, bool shared,
+                              tuttiConn **conn) {
+  uint64_t key = ((uint64_t)(peer + 2) << 2) + (direction == TUTTI_SEND ? 2 : 0) + (shared ? 1 : 0);
+  cachedConn *cached = &r->cache[key & (r->cacheSize - 1)];
+  if (cached->key != key) {
+    const tuttiTaskHost *host = r->task->host;
+    TUTTI_TRY(host->conn(host->comm, peer, r->task->channel, direction, shared, &cached->conn));
+    cached->key = key;
+  }
+  *conn = cached->conn;
+  return tuttiSuccess;
+}
+
+/* The connections of one direction of a step, `count` entries of `ranks` or TUTTI_ALL. */
+static tuttiResult_t findConns(runner *r, const int32_t *ranks, int count, tuttiDirection direction,
+                               bool shared, tuttiConn **conns, int *found) {
+  const tuttiSchedule *s = &r->task->schedule;
+  if (shared && direction == TUTTI_SEND && count != 0) {
+    *found = 1;
+    return findConn(r, -1, direction, shared, &conns[0]);
+  }
+  int fan = count == TUTTI_ALL ? s->nranks - 1 : count;
+  if (fan > r->width)
+    return TUTTI_FAIL(tuttiInternalError,
+                      "step %" PRIu64 " of %s on rank %d has %d messages, more than the %d of its "
+                      "algorithm: a bug in tutti's schedules, please report it",
+                      r->k, tuttiCollName(s->coll), s->rank, fan, r->width);
+  for (int i = 0; i < fan; i++) {
+    int peer = count == TUTTI_ALL ? i + (i >= s->rank) : ranks[i];
+    TUTTI_TRY(findConn(r, peer, direction, shared, &conns[i]));
+  }
+  *found = fan;
+  return tuttiSuccess;
+}
+
+/* Makes `step` the next one that does anything; `loaded` stays false at the end. */
+static tuttiResult_t load(runner *r) {
+  tuttiStep *step = &r->step;
+  for (; !r->loaded && r->k < r->steps; r->k++) {
+    tuttiScheduleStep(&r->task->schedule, r->k, step);
+    if (step->count == 0) continue;
+    TUTTI_TRY(findConns(r, step->recv, step->nrecv, TUTTI_RECV,
+                        (step->flags & TUTTI_STEP_RECV_SHARED) != 0, r->conns, &r->nrecv));
+    TUTTI_TRY(findConns(r, step->send, step->nsend, TUTTI_SEND,
+                        (step->flags & TUTTI_STEP_SEND_SHARED) != 0, r->conns + r->nrecv,
+                        &r->nsend));
+    r->ready = 0;
+    r->loaded = true;
+    return tuttiSuccess;
+  }
+  return tuttiSuccess;
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static size_t stepBytes(const runner *r) {
+  return r->step.count * tuttiTypeSize(r->task->type);
+}
+
+/* Is what lies at the head of a receiving connection the message of this step? The slot is memory
+ * that a peer writes: nothing in it is used before it was checked. */
+static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
+  const tuttiTask *task = r->task;
+  const tuttiSlot *slot = tuttiConnSlot(conn);
+  tuttiSignature theirs = slot->sig;
+  if (!tuttiSignatureEqual(&task->signature, &theirs))
+    return task->host->mismatch(task->host->comm, conn->peer, &task->signature, &theirs);
+  size_t bytes = stepBytes(r);
+  bool fits = (slot->where == TUTTI_WHERE_INLINE && bytes <= TUTTI_INLINE_MAX) ||
+              (slot->where == TUTTI_WHERE_SLOT && bytes <= conn->slotBytes) ||
+              (slot->where == TUTTI_WHERE_DIRECT && conn->direct && slot->addr != 0);
+  if (slot->bytes == bytes && fits) return tuttiSuccess;
+  char text[160];
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "message %" PRIu64 " from rank %d to rank %d on channel %d, of %s, holds %u "
+                    "bytes (place %u) instead of %zu: the ranks split the operation differently. "
+                    "Give all ranks the same TUTTI_ settings and the same build of tutti",
+                    conn->next, conn->peer, task->schedule.rank, conn->channel,
+                    tuttiSignatureText(&task->signature, text, sizeof text), slot->bytes,
+                    slot->where, bytes);
+}
+
+/* *go: all messages that the step needs have come and all slots that it fills are free. */
+static tuttiResult_t poll(runner *r, bool *go) {
+  int needed = r->nrecv + r->nsend;
+  while (r->ready < needed) {
+    tuttiConn *conn = r->conns[r->ready];
+    if (!tuttiConnReady(conn)) break;
+    if (r->ready < r->nrecv) TUTTI_TRY(checkMessage(r, conn));
+    r->ready++;
+    r->moves++;
+  }
+  *go = r->ready == needed;
+  return tuttiSuccess;
+}
+
+static const void *payload(const tuttiConn *conn) {
+  const tuttiSlot *slot = tuttiConnSlot(conn);
+  if (slot->where == TUTTI_WHERE_INLINE) return slot->inlined;
+  if (slot->where == TUTTI_WHERE_SLOT) return tuttiConnData(conn);
+  return (const void *)(uintptr_t)slot->addr;
+}
+
+/* The operands, the local one at its rank's place among the messages: receivers of the same
+ * operands reduce them in the same order, to the same bits. */
+static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *args) {
+  const tuttiTask *task = r->task;
+  const tuttiStep *step = &r->step;
+  bool local = (step->flags & (TUTTI_STEP_SRC | TUTTI_STEP_KEPT)) != 0;
+  bool own = (step->flags & TUTTI_STEP_SRC) != 0;
+  int n = 0;
+  for (int i = 0; i <= r->nrecv; i++) {
+    if (local && (i == r->nrecv || r->conns[i]->peer > task->schedule.rank)) {
+      const uint8_t *base = own ? task->sendbuff : task->recvbuff;
+      in[n++] = base + step->src * tuttiTypeSize(task->type);
+      if (own && task->premul) args->premul = n;
+      local = false;
+    }
+    if (i < r->nrecv) in[n++] = payload(r->conns[i]);
+  }
+  args->in = in;
+  args->nin = n;
+}
+
+/* Memory that holds this step's value and keeps it until the end of the task, so that readers who
+ * can reach it need no copy; NULL if there is none.
+ *
+ * - A copy of local memory: sendbuff, which nobody writes unless the operation is in place; in
+ *   place, and for recvbuff, the schedule vouches for it with STEP_STABLE.
+ * - recvbuff[dst] that this step writes, if it is a result: a schedule has no cause to write over a
+ *   whole reduction (STEP_FINAL). Nor over a message that was stored unchanged: this rank's own
+ *   input is not in it and could not be added any more, for no step has two local operands. So it
+ *   was no partial sum but data that its sender was done with. */
+static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
+  const tuttiTask *task = r->task;
+  uint32_t flags = r->step.flags;
+  if (stepBytes(r) < LEND_BYTES) return NULL;
+  bool copy = args->nin == 1 && args->premul == 0 && args->divide <= 1;
+  if (copy && r->nrecv == 0) {
+    bool untouched = (flags & TUTTI_STEP_SRC) && !task->inPlace;
+    return untouched || (flags & TUTTI_STEP_STABLE) ? args->in[0] : NULL;
+  }
+  if (!(flags & TUTTI_STEP_DST) || !(copy || (flags & TUTTI_STEP_FINAL))) return NULL;
+  return (uint8_t *)task->recvbuff + r->step.dst * tuttiTypeSize(task->type);
+}
+
+static void lend(runner *r, tuttiConn *conn) {
+  loan *l = r->loans;
+  while (l < r->loans + r->nloans && l->conn != conn)
+    l++;
+  if (l == r->loans + r->nloans) r->nloans++;
+  *l = (loan){conn, conn->next + 1};
+}
+
+/* Fills the slot lines of a step's sends; where the payload is to be written goes to out. */
+static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *nout) {
+  size_t bytes = stepBytes(r);
+  for (int i = 0; i < r->nsend; i++) {
+    tuttiConn *conn = r->conns[r->nrecv + i];
+    tuttiSlot *slot = tuttiConnSlot(conn);
+    slot->bytes = (uint32_t)bytes;
+    slot->sig = r->task->signature;
+    slot->addr = 0;
+    if (lent && conn->direct) {
+      slot->where = TUTTI_WHERE_DIRECT;
+      slot->addr = (uintptr_t)lent;
+      lend(r, conn);
+    } else if (bytes <= TUTTI_INLINE_MAX) {
+      slot->where = TUTTI_WHERE_INLINE;
+      out[(*nout)++] = slot->inlined;
+    } else if (bytes <= conn->slotBytes) {
+      slot->where = TUTTI_WHERE_SLOT;
+      out[(*nout)++] = tuttiConnData(conn);
+    } else {
+      return TUTTI_FAIL(tuttiInternalError,
+                        "a message of %zu bytes from rank %d to rank %d on channel %d does not fit "
+                        "in the %zu of a slot: a bug in tutti's planner, please report it",
+                        bytes, r->task->schedule.rank, conn->peer, conn->channel, conn->slotBytes);
+    }
+  }
+  return tuttiSuccess;
+}
+
+/* Carries out the step; all its connections are ready. */
+static tuttiResult_t perform(execution *e, runner *r) {
+  const tuttiTask *task = r->task;
+  const tuttiStep *step = &r->step;
+  tuttiReduceArgs args = {
+      .out = e->out,
+      .count = step->count,
+      .type = task->type,
+      .op = task->op,
+      .scalar = task->scalar,
+      .divide = step->flags & TUTTI_STEP_FINAL ? task->divide : 0,
+  };
+  gatherOperands(r, e->in, &args);
+  if (step->flags & TUTTI_STEP_DST)
+    e->out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * tuttiTypeSize(task->type);
+  TUTTI_TRY(addressSends(r, lendable(r, &args), e->out, &args.nout));
+  tuttiReduceCopy(&args);
+
+  bool kick = false;
+  for (int i = r->nsend - 1; i >= -r->nrecv; i--) { /* receivers wait: sends before releases */
+    tuttiConn *conn = r->conns[r->nrecv + i];
+    tuttiConnAdvance(conn);
+    kick |= conn->network != 0;
+  }
+  if (kick) tuttiProxyKick(task->host->proxy);
+  r->loaded = false;
+  r->k++;
+  r->moves++;
+  return tuttiSuccess;
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+static void begin(runner *r, tuttiTask *task) {
+  r->task = task;
+  r->k = 0;
+  r->steps = task ? tuttiScheduleSteps(&task->schedule) : 0;
+  r->moves++;
+}
+
+static bool loansReturned(runner *r) {
+  for (; r->nloans > 0; r->nloans--) {
+    const loan *l = &r->loans[r->nloans - 1];
+    if (tuttiConnTaken(l->conn) < l->upto) return false;
+  }
+  return true;
+}
+
+static tuttiResult_t advance(execution *e, runner *r) {
+  for (int i = 0; i < BURST && r->task; i++) {
+    const tuttiTaskHost *host = r->task->host;
+    if (tuttiLoadAcquire32(host->failed) != 0) return host->failure(host->comm);
+    if (!r->loaded) TUTTI_TRY(load(r));
+    bool go;
+    if (r->loaded) {
+      TUTTI_TRY(poll(r, &go));
+      if (go) TUTTI_TRY(perform(e, r));
+    } else {
+      go = loansReturned(r);
+      if (go) begin(r, r->task->next);
+    }
+    if (!go) break;
+  }
+  return tuttiSuccess;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+/* Has no other task of the same communicator waited longer? One report tells it all. */
+static bool waitsLongest(const execution *e, const runner *r) {
+  for (const runner *o = e->runners; o < e->runners + e->live; o++) {
+    if (o->task->host->comm == r->task->host->comm && o->moves == o->movesSeen &&
+        (o->since < r->since || (o->since == r->since && o < r)))
+      return false;
+  }
+  return true;
+}
+
+/* Looks at the clock and tells communicators whose tasks have not moved for long. */
+static tuttiResult_t watchClock(execution *e) {
+  uint64_t now = tuttiNow();
+  for (runner *r = e->runners; r < e->runners + e->live; r++) {
+    if (r->moves != r->movesSeen) {
+      r->movesSeen = r->moves;
+      r->since = r->told = now;
+    } else if (now - r->told >= STALL_NS && waitsLongest(e, r)) {
+      r->told = now;
+      const tuttiTaskHost *host = r->task->host;
+      const tuttiConn *conn = r->loaded ? r->conns[r->ready] : r->loans[r->nloans - 1].conn;
+      TUTTI_TRY(
+          host->stalled(host->comm, &r->task->signature, conn->peer, (now - r->since) / 1000000));
+    }
+  }
+  return tuttiSuccess;
+}
+
+/* One turn for every runner and proxy. */
+static tuttiResult_t pass(execution *e, bool *moved) {
+  for (int i = 0; i < e->live;) {
+    runner *r = &e->runners[i];
+    uint64_t before = r->moves;
+    TUTTI_TRY(advance(e, r));
+    *moved |= r->moves != before;
+    if (r->task)
+      i++;
+    else
+      *r = e->runners[--e->live];
+  }
+  for (int i = 0; i < e->nproxies; i++)
+    *moved |= tuttiProxyRun(e->proxies[i]);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t drive(execution *e) {
+  uint32_t spins = e->oversubscribed ? 0 : SPINS, idle = 0, passes = 0;
+  tuttiBackoff backoff = {.spins = spins};
+  while (e->live > 0) {
+    bool moved = false;
+    TUTTI_TRY(pass(e, &moved));
+    if (moved) {
+      idle = 0;
+      tuttiBackoffReset(&backoff);
+    } else {
+      idle++;
+      tuttiBackoffPause(&backoff);
+    }
+    /* Behind the spins each pause is a system call, next to which the clock costs nothing. */
+    if (idle > spins || ++passes % CLOCK_PASSES == 0) TUTTI_TRY(watchClock(e));
+  }
+  return tuttiSuccess;
+}
+
+static int chainWidth(const tuttiTask *task) {
+  int width = 1;
+  for (; task; task = task->next) {
+    const tuttiSchedule *s = &task->schedule;
+    int w = TUTTI_MAX_FAN;
+    if (s->coll == tuttiCollSendRecv)
+      w = 1;
+    else if (s->algo == tuttiAlgoDirect && s->nranks > w)
+      w = s->nranks;
+    if (w > width) width = w;
+  }
+  return width;
+}
+
+/* Enough that neighbours next to each other in rank do not push each other out. */
+static uint64_t cacheSize(int width) {
+  uint64_t n = 4;
+  while (n < 4 * (uint64_t)width)
+    n *= 2;
+  return n;
+}
+
+/* Hands out zeroed memory of an arena; with base NULL it only counts. */
+typedef struct {
+  uint8_t *base;
+  size_t used;
+} arena;
+
+static void *take(arena *a, size_t count, size_t size) {
+  void *ptr = a->base ? a->base + a->used : NULL;
+  a->used += ARENA_ALIGN(count * size);
+  return ptr;
+}
+
+/* Lays out everything a run needs in `a`: once to count, once to fill. */
+static void layOut(execution *e, arena *a, tuttiTask **tasks, int ntasks) {
+  int widest = 0;
+  runner *runners = take(a, (size_t)ntasks, sizeof *runners);
+  for (int i = 0; i < ntasks; i++) {
+    int width = chainWidth(tasks[i]);
+    if (width > widest) widest = width;
+    runner r = {
+        .width = width,
+        .conns = take(a, 2 * (size_t)width, sizeof *r.conns),
+        .loans = take(a, (size_t)width, sizeof *r.loans),
+        .cacheSize = cacheSize(width),
+        .cache = take(a, cacheSize(width), sizeof *r.cache),
+    };
+    if (!runners) continue;
+    runners[i] = r;
+    begin(&runners[i], tasks[i]);
+  }
+  e->runners = runners;
+  e->live = ntasks;
+  e->in = take(a, (size_t)widest + 1, sizeof *e->in);
+  e->out = take(a, (size_t)widest + 1, sizeof *e->out);
+  e->proxies = take(a, (size_t)ntasks, sizeof(struct tuttiProxy *));
+}
+
+static void collectProxies(execution *e, tuttiTask **tasks, int ntasks) {
+  for (int i = 0; i < ntasks; i++) {
+    struct tuttiProxy *proxy = tasks[i]->host->proxy;
+    e->oversubscribed |= tasks[i]->host->oversubscribed != 0;
+    int p = 0;
+    while (p < e->nproxies && e->proxies[p] != proxy)
+      p++;
+    if (proxy && p == e->nproxies) e->proxies[e->nproxies++] = proxy;
+  }
+}
+
+tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {
+  uint8_t stack[STACK_BYTES] __attribute__((aligned(64)));
+  execution e = {0};
+  arena a = {NULL, 0};
+  layOut(&e, &a, tasks, ntasks);
+  void *heap = NULL;
+  if (a.used > sizeof stack)
+    TUTTI_TRY(tuttiAlloc(&heap, a.used, 1, "state of running operations", NULL));
+  else
+    memset(stack, 0, a.used);
+  a = (arena){heap ? heap : stack, 0};
+  layOut(&e, &a, tasks, ntasks);
+  collectProxies(&e, tasks, ntasks);
+
+  for (int i = 0; i < e.nproxies; i++)
+    tuttiProxyEnter(e.proxies[i]);
+  tuttiResult_t result = drive(&e);
+  for (int i = 0; i < e.nproxies; i++)
+    tuttiProxyLeave(e.proxies[i]);
+  tuttiFree(heap);
+  return result;
+}

@@ -1,0 +1,23 @@
+/* The host executor: carries out tasks on host memory. */
+#ifndef TUTTI_KERNELS_HOST_H_
+#define TUTTI_KERNELS_HOST_H_
+
+#include "kernels/task.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Runs all tasks and the chains that hang on them, of one or several communicators, side by side in
+ * the calling thread, and returns when all are done: results are in place, and no peer will look at
+ * the buffers any more. While it waits it runs the communicators' proxies.
+ *
+ * On failure it returns at once and leaves the other tasks where they are, so that none of their
+ * communicators can be used any further; the caller makes them all fail. */
+tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

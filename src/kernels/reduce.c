@@ -1,0 +1,195 @@
+#include "kernels/reduce.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/atomic.h"
+#include "comm/signature.h"
+#include "kernels/reduce_level.h"
+
+/* A copy to several outputs goes in blocks that stay in the first-level cache between them. */
+#define COPY_BLOCK 16384
+
+const tuttiReduceLevel *const tuttiReduceLevels[] = {
+#if defined(__x86_64__)
+    &tuttiReduceAvx512,
+    &tuttiReduceAvx2,
+#endif
+    &tuttiReduceBase,
+    NULL,
+};
+
+static const tuttiReduceLevel *chosenLevel(void) {
+  static tuttiAtomic32 chosen; /* index + 1; threads that race find the same */
+  uint32_t index = tuttiLoadAcquire32(&chosen);
+  if (index == 0) {
+    while (!tuttiReduceLevels[index]->supported())
+      index++;
+    tuttiStoreRelease32(&chosen, ++index);
+  }
+  return tuttiReduceLevels[index - 1];
+}
+
+static void copyBytes(const void *in, void *const *out, int nout, size_t bytes) {
+  size_t block = nout > 1 ? COPY_BLOCK : bytes;
+  for (size_t at = 0; at < bytes; at += block) {
+    size_t n = bytes - at < block ? bytes - at : block;
+    for (int j = 0; j < nout; j++) {
+      if (out[j] != in) memcpy((uint8_t *)out[j] + at, (const uint8_t *)in + at, n);
+    }
+  }
+}
+
+void tuttiReduceCopy(const tuttiReduceArgs *args) {
+  if (args->nout == 0) return;
+  if (args->nin == 1 && args->premul == 0 && args->divide <= 1)
+    copyBytes(args->in[0], args->out, args->nout, args->count * tuttiTypeSize(args->type));
+  else
+    chosenLevel()->reduce[args->type](args);
+}
+
+/* A small float format: value = mantissa * 2^(exponent - bias), as in IEEE 754. */
+typedef struct {
+  int mantissaBits, bias;
+  uint32_t infinity; /* codes above it are NaN; without infinities the greatest number's code */
+  uint32_t overflow; /* code of what is too large */
+  uint32_t nan, sign;
+} smallFloat;
+
+static const smallFloat *smallFormat(tuttiDataType_t type) {
+  static const smallFloat half = {10, 15, 0x7c00, 0x7c00, 0x7e00, 0x8000};
+  static const smallFloat bfloat = {7, 127, 0x7f80, 0x7f80, 0x7fc0, 0x8000};
+  static const smallFloat e4m3 = {3, 7, 0x7e, 0x7f, 0x7f, 0x80};
+  static const smallFloat e5m2 = {2, 15, 0x7c, 0x7c, 0x7e, 0x80};
+  switch (type) {
+  case tuttiFloat16:
+    return &half;
+  case tuttiBfloat16:
+    return &bfloat;
+  case tuttiFloat8e4m3:
+    return &e4m3;
+  default:
+    return &e5m2;
+  }
+}
+
+static double smallToDouble(const smallFloat *f, uint32_t code) {
+  uint32_t magnitude = code & (f->sign - 1);
+  int exponent = (int)(magnitude >> f->mantissaBits);
+  double mantissa = magnitude & ((1u << f->mantissaBits) - 1);
+  double value;
+  if (magnitude > f->infinity)
+    value = NAN;
+  else if (magnitude == f->infinity && f->infinity == f->overflow)
+    value = INFINITY;
+  else if (exponent == 0)
+    value = ldexp(mantissa, 1 - f->bias - f->mantissaBits);
+  else
+    value = ldexp(mantissa + (1 << f->mantissaBits), exponent - f->bias - f->mantissaBits);
+  return code & f->sign ? -value : value;
+}
+
+static uint32_t smallFromDouble(const smallFloat *f, double value) {
+  if (isnan(value)) return f->nan;
+  uint32_t sign = signbit(value) ? f->sign : 0;
+  double magnitude = fabs(value);
+  if (magnitude >= ldexp(1, f->bias + 2)) return sign | f->overflow;
+  int exponent = magnitude > 0 ? ilogb(magnitude) : 1 - f->bias;
+  if (exponent < 1 - f->bias) exponent = 1 - f->bias;
+  /* In units of the last place; the carry into the next exponent comes out right by itself. */
+  double units = nearbyint(ldexp(magnitude, f->mantissaBits - exponent));
+  uint32_t code = (uint32_t)((exponent + f->bias - 1) << f->mantissaBits) + (uint32_t)units;
+  return sign | (code < f->overflow ? code : f->overflow);
+}
+
+double tuttiElementToDouble(tuttiDataType_t type, const void *element) {
+#define READ(t)                                                                                    \
+  do {                                                                                             \
+    t v;                                                                                           \
+    memcpy(&v, element, sizeof v);                                                                 \
+    return (double)v;                                                                              \
+  } while (0)
+  switch (type) {
+  case tuttiInt8:
+    READ(int8_t);
+  case tuttiUint8:
+    READ(uint8_t);
+  case tuttiInt32:
+    READ(int32_t);
+  case tuttiUint32:
+    READ(uint32_t);
+  case tuttiInt64:
+    READ(int64_t);
+  case tuttiUint64:
+    READ(uint64_t);
+  case tuttiFloat32:
+    READ(float);
+  case tuttiFloat64:
+    READ(double);
+  case tuttiFloat8e4m3:
+  case tuttiFloat8e5m2:
+    return smallToDouble(smallFormat(type), *(const uint8_t *)element);
+  default: {
+    uint16_t code;
+    memcpy(&code, element, sizeof code);
+    return smallToDouble(smallFormat(type), code);
+  }
+  }
+#undef READ
+}
+
+/* The limits are powers of two, or one less, so that they are compared exactly. */
+static int64_t clampSigned(double value, int bits) {
+  double limit = ldexp(1, bits - 1);
+  int64_t most = (int64_t)(((uint64_t)1 << (bits - 1)) - 1);
+  if (isnan(value)) return 0;
+  if (value >= limit) return most;
+  return value < -limit ? -most - 1 : (int64_t)value;
+}
+
+static uint64_t clampUnsigned(double value, int bits) {
+  if (isnan(value) || value <= 0) return 0;
+  return value >= ldexp(1, bits) ? UINT64_MAX >> (64 - bits) : (uint64_t)value;
+}
+
+void tuttiElementFromDouble(tuttiDataType_t type, double value, void *element) {
+#define WRITE(t, v)                                                                                \
+  do {                                                                                             \
+    t w = (t)(v);                                                                                  \
+    memcpy(element, &w, sizeof w);                                                                 \
+  } while (0)
+  switch (type) {
+  case tuttiInt8:
+    WRITE(int8_t, clampSigned(value, 8));
+    return;
+  case tuttiUint8:
+    WRITE(uint8_t, clampUnsigned(value, 8));
+    return;
+  case tuttiInt32:
+    WRITE(int32_t, clampSigned(value, 32));
+    return;
+  case tuttiUint32:
+    WRITE(uint32_t, clampUnsigned(value, 32));
+    return;
+  case tuttiInt64:
+    WRITE(int64_t, clampSigned(value, 64));
+    return;
+  case tuttiUint64:
+    WRITE(uint64_t, clampUnsigned(value, 64));
+    return;
+  case tuttiFloat32:
+    WRITE(float, value);
+    return;
+  case tuttiFloat64:
+    WRITE(double, value);
+    return;
+  case tuttiFloat8e4m3:
+  case tuttiFloat8e5m2:
+    WRITE(uint8_t, smallFromDouble(smallFormat(type), value));
+    return;
+  default:
+    WRITE(uint16_t, smallFromDouble(smallFormat(type), value));
+    return;
+  }
+#undef WRITE
+}

@@ -1,0 +1,12 @@
+/* Reduction loops for every CPU of this architecture. */
+#include "kernels/reduce_loops.h"
+
+static bool supported(void) {
+  return true;
+}
+
+const tuttiReduceLevel tuttiReduceBase = {
+    .name = "base",
+    .supported = supported,
+    .reduce = TUTTI_REDUCE_TABLE,
+};

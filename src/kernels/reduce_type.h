@@ -1,0 +1,158 @@
+/* The loop of one element type; a template, included by reduce_loops.h once for each type with
+ *   TYPE      the type's name
+ *   ELEMENT   what lies in memory
+ *   LANE      what is computed with: ELEMENT, or float for NARROWED types
+ *   WRAPPING  LANE, or its unsigned twin for integers
+ *   WIDE      what the division is done in
+ *   IS_FLOAT  0 or 1
+ * It defines reduce<TYPE>(args). No include guard. */
+
+#define PASTE2(a, b) a##b
+#define PASTE(a, b)  PASTE2(a, b)
+#define NAME(name)   PASTE(name, TYPE)
+#define LANES        (VECTOR_BYTES / sizeof(LANE))
+
+typedef VECTOR(LANE, VECTOR_BYTES) NAME(V);
+typedef VECTOR(WRAPPING, VECTOR_BYTES) NAME(W);
+
+/* The vector at p; its first `part` lanes when part > 0 (the others are 0). */
+INLINE NAME(V) NAME(load)(const ELEMENT *p, size_t part) {
+  VECTOR(ELEMENT, LANES * sizeof(ELEMENT)) e = {0};
+  if (part > 0)
+    memcpy(&e, p, part * sizeof(ELEMENT));
+  else
+    memcpy(&e, p, sizeof e);
+#ifdef NARROWED
+  return NAME(from)(e);
+#else
+  return e;
+#endif
+}
+
+INLINE void NAME(store)(ELEMENT *p, NAME(V) v, size_t part) {
+#ifdef NARROWED
+  VECTOR(ELEMENT, LANES * sizeof(ELEMENT)) e = NAME(to)(v);
+#else
+  NAME(V) e = v;
+#endif
+  if (part > 0)
+    memcpy(p, &e, part * sizeof(ELEMENT));
+  else
+    memcpy(p, &e, sizeof e);
+}
+
+/* a op b; a NaN in either wins. `op` is a constant of the caller. */
+INLINE NAME(V) NAME(combine)(tuttiRedOp_t op, NAME(V) a, NAME(V) b) {
+  if (op == tuttiProd) return (NAME(V))((NAME(W))a * (NAME(W))b);
+  if (op == tuttiSum) return (NAME(V))((NAME(W))a + (NAME(W))b);
+  __auto_type first = op == tuttiMin ? a < b : a > b;
+#if IS_FLOAT
+  first |= a != a;
+#endif
+  return (NAME(V))SELECT(first, (__typeof__(first))a, (__typeof__(first))b);
+}
+
+INLINE NAME(V) NAME(scale)(NAME(V) v, tuttiScalar scalar) {
+#if IS_FLOAT
+  return v * (LANE)scalar.f;
+#else
+  return (NAME(V))((NAME(W))v * (WRAPPING)scalar.i);
+#endif
+}
+
+#if IS_FLOAT
+INLINE NAME(V) NAME(divide)(NAME(V) v, int divisor) {
+  return v / (WIDE)divisor;
+}
+
+/* Leaves one NaN of all: which operand's NaN survives an addition depends on the order that the
+ * compiler chose. Conversions to NARROWED types do the same. */
+INLINE NAME(V) NAME(settle)(NAME(V) v) {
+#ifndef NARROWED
+  __auto_type number = v == v;
+  const NAME(V) nan = (NAME(V)){} + (LANE)__builtin_nan("");
+  v = (NAME(V))SELECT(number, (__typeof__(number))v, (__typeof__(number))nan);
+#endif
+  return v;
+}
+#else
+/* No CPU divides vectors of integers: not worth inlining. */
+static __attribute__((noinline)) void NAME(divideLanes)(NAME(V) * v, int divisor) {
+  for (size_t lane = 0; lane < LANES; lane++)
+    (*v)[lane] = (LANE)((WIDE)(*v)[lane] / (WIDE)divisor);
+}
+INLINE NAME(V) NAME(divide)(NAME(V) v, int divisor) {
+  NAME(divideLanes)(&v, divisor);
+  return v;
+}
+INLINE NAME(V) NAME(settle)(NAME(V) v) {
+  return v;
+}
+#endif
+
+/* `vectors` vectors from element i on, or the first `part` lanes of one. */
+INLINE void NAME(tile)(const tuttiReduceArgs *a, tuttiRedOp_t op, size_t i, size_t vectors,
+                       size_t part) {
+  NAME(V) v[TILE];
+  for (size_t t = 0; t < vectors; t++)
+    v[t] = NAME(load)((const ELEMENT *)a->in[0] + i + t * LANES, part);
+  if (op == tuttiSum && a->premul == 1) {
+    for (size_t t = 0; t < vectors; t++)
+      v[t] = NAME(scale)(v[t], a->scalar);
+  }
+  for (int k = 1; k < a->nin; k++) {
+    const ELEMENT *in = (const ELEMENT *)a->in[k] + i;
+    bool scaled = op == tuttiSum && a->premul == k + 1;
+    for (size_t t = 0; t < vectors; t++) {
+      NAME(V) x = NAME(load)(in + t * LANES, part);
+      if (scaled) x = NAME(scale)(x, a->scalar);
+      v[t] = NAME(combine)(op, v[t], x);
+    }
+  }
+  if (op == tuttiSum && a->divide > 1) {
+    for (size_t t = 0; t < vectors; t++)
+      v[t] = NAME(divide)(v[t], a->divide);
+  }
+  for (size_t t = 0; t < vectors; t++)
+    v[t] = NAME(settle)(v[t]);
+  for (int j = 0; j < a->nout; j++) {
+    for (size_t t = 0; t < vectors; t++)
+      NAME(store)((ELEMENT *)a->out[j] + i + t * LANES, v[t], part);
+  }
+}
+
+INLINE void NAME(loop)(const tuttiReduceArgs *a, tuttiRedOp_t op) {
+  size_t i = 0, n = a->count;
+  for (; i + TILE * LANES <= n; i += TILE * LANES)
+    NAME(tile)(a, op, i, TILE, 0);
+  for (; i + LANES <= n; i += LANES)
+    NAME(tile)(a, op, i, 1, 0);
+  if (i < n) NAME(tile)(a, op, i, 1, n - i);
+}
+
+static void NAME(reduce)(const tuttiReduceArgs *args) {
+  switch (args->op) {
+  case tuttiProd:
+    NAME(loop)(args, tuttiProd);
+    return;
+  case tuttiMin:
+    NAME(loop)(args, tuttiMin);
+    return;
+  case tuttiMax:
+    NAME(loop)(args, tuttiMax);
+    return;
+  default: /* tuttiSum, tuttiAvg: the division is `divide` */
+    NAME(loop)(args, tuttiSum);
+    return;
+  }
+}
+
+#undef PASTE2
+#undef PASTE
+#undef NAME
+#undef LANES
+#undef TYPE
+#undef ELEMENT
+#undef LANE
+#undef WRAPPING
+#undef WIDE
