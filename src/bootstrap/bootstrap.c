@@ -424,7 +424,7 @@ static tuttiResult_t allocate(int rank, int nranks, tuttiBootstrap **out) {
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
                                  tuttiWait wait, tuttiBootstrap **out) {
   joining j = {.wait = wait, .rootFds = {-1, -1}, .prevFd = -1, .startedAt = tuttiNow()};
-  tuttiId *parsed;
+  tuttiId *parsed = NULL;
   TUTTI_TRY(parseIds(ids, nids, rank, nranks, &parsed));
   tuttiResult_t result;
   TUTTI_TRY_GOTO(allocate(rank, nranks, &j.b), result, freeIds);
