@@ -32,6 +32,7 @@ tuttiResult_t tuttiGreeterInit(tuttiGreeter *g, int listenFd, size_t helloBytes,
                                tuttiVerdict (*check)(void *, const void *),
                                void (*welcome)(void *, const void *, int)) {
   memset(g, 0, sizeof(*g));
+  g->epollFd = -1;
   g->listenFd = listenFd;
   g->helloBytes = helloBytes;
   g->secret = secret;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <ifaddrs.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,12 +99,9 @@ static bool sameKind(const tuttiFoundInterface *a, const tuttiFoundInterface *b)
 
 /* An address without port. */
 static const char *hostText(const tuttiAddress *a, char *buf, size_t size) {
-  char text[80];
-  tuttiAddressText(a, text, sizeof(text));
-  char *begin = text, *end = strrchr(text, ':');
-  if (*begin == '[') begin++, end = end ? end - 1 : NULL;
-  if (end) *end = '\0';
-  snprintf(buf, size, "%s", begin);
+  if (getnameinfo(&a->sa, tuttiAddressLength(a), buf, (socklen_t)size, NULL, 0, NI_NUMERICHOST) !=
+      0)
+    snprintf(buf, size, "no address");
   return buf;
 }
 
@@ -163,7 +161,7 @@ static tuttiResult_t parseFamily(const char *text, int *family) {
 tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound,
                                     const char *ifname, const char *familyText, tuttiInterface *out,
                                     int max, int *n) {
-  int family;
+  int family = AF_UNSPEC;
   TUTTI_TRY(parseFamily(familyText, &family));
   nameFilter filter = parseFilter(ifname);
   bool chosen = filter.names[0] != '\0' && !filter.exclude;
@@ -230,8 +228,8 @@ static tuttiResult_t findAll(tuttiFoundInterface **out, int *n) {
 }
 
 tuttiResult_t tuttiInterfaces(tuttiInterface *out, int max, int *n) {
-  tuttiFoundInterface *found;
-  int nfound;
+  tuttiFoundInterface *found = NULL;
+  int nfound = 0;
   TUTTI_TRY(findAll(&found, &nfound));
   tuttiResult_t result =
       tuttiInterfacesChoose(found, nfound, tuttiSettingString(TUTTI_SETTING_SOCKET_IFNAME),

@@ -10,7 +10,7 @@ typedef struct {
   uint32_t magic;   /* TUTTI_HELLO_MAGIC */
   uint32_t version; /* TUTTI_VERSION_CODE */
   uint8_t secret[16];
-  uint64_t hash;        /* which communicator */
+  uint64_t hash;        /* which communicator; in a ring hello: the ticket of the listener */
   int32_t kind;         /* tuttiHelloKind */
   int32_t from, nranks; /* sender's rank; its idea of nranks */
   int32_t pid;
@@ -24,6 +24,7 @@ typedef enum {
   tuttiHelloAsk = 3      /* watch -> watch: a question about state */
 } tuttiHelloKind;
 
+/* All fds here are non-blocking, close on exec, and registered with tuttiForkCloseAdd. */
 struct tuttiBootstrap {
   int rank, nranks;
   uint64_t hash;

@@ -209,33 +209,38 @@ const char *tuttiSocketRemedy(int err, char *buf, size_t size) {
 
 /* ---- listening ------------------------------------------------------------------------------ */
 
-static tuttiResult_t listenFailed(const char *call, const tuttiAddress *address, int fd) {
-  int err = errno;
-  char text[80], remedy[128];
-  if (fd >= 0) close(fd);
-  return TUTTI_FAIL(tuttiSystemError, "cannot listen on %s: %s: %s; %s",
-                    tuttiAddressText(address, text, sizeof(text)), call, tuttiErrnoText(err),
-                    tuttiSocketRemedy(err, remedy, sizeof(remedy)));
-}
-
-tuttiResult_t tuttiListen(tuttiAddress *address, int *out) {
+int tuttiListenNow(tuttiAddress *address, int *out) {
+  *out = -1;
   int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return listenFailed("socket", address, -1);
+  if (fd < 0) return errno;
   int on = 1, off = 0;
-  bool fixedPort = tuttiAddressValid(address);
   /* A fixed port is taken again while connections of its last user linger in TIME_WAIT. */
-  if (fixedPort) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (tuttiAddressValid(address)) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address->sa.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&address->v6.sin6_addr))
     setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  if (bind(fd, &address->sa, tuttiAddressLength(address)) != 0)
-    return listenFailed("bind", address, fd);
-  if (listen(fd, BACKLOG) != 0) return listenFailed("listen", address, fd);
   tuttiAddress bound;
   socklen_t length = sizeof(bound);
   memset(&bound, 0, sizeof(bound));
-  if (getsockname(fd, &bound.sa, &length) != 0) return listenFailed("getsockname", address, fd);
+  if (bind(fd, &address->sa, tuttiAddressLength(address)) != 0 || listen(fd, BACKLOG) != 0 ||
+      getsockname(fd, &bound.sa, &length) != 0) {
+    int err = errno;
+    close(fd);
+    return err;
+  }
   *address = bound;
   *out = fd;
+  return 0;
+}
+
+tuttiResult_t tuttiListen(tuttiAddress *address, int *fd) {
+  int got, err = tuttiListenNow(address, &got);
+  if (err != 0) {
+    char text[80], remedy[128];
+    return TUTTI_FAIL(tuttiSystemError, "cannot listen on %s: %s; %s",
+                      tuttiAddressText(address, text, sizeof(text)), tuttiErrnoText(err),
+                      tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+  }
+  *fd = got;
   return tuttiSuccess;
 }
 

@@ -65,6 +65,8 @@ const char *tuttiSocketRemedy(int err, char *buf, size_t size);
 
 /* Listens on `address` (port 0: any; written back), close-on-exec, non-blocking. */
 tuttiResult_t tuttiListen(tuttiAddress *address, int *fd);
+/* tuttiListen without a word in the log: returns 0, or an errno and *fd = -1. */
+int tuttiListenNow(tuttiAddress *address, int *fd);
 /* Listens on every address of this host and lists the best ones (those of the first interfaces),
  * each with the listener's port. */
 tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,

@@ -1,0 +1,92 @@
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "bootstrap/rendezvous.h"
+
+#define ID_MAGIC 0x74755549u
+
+_Static_assert(sizeof(tuttiId) <= TUTTI_UNIQUE_ID_BYTES, "an id fits");
+
+static uint64_t idCheck(const tuttiId *id) {
+  tuttiId copy = *id;
+  copy.check = 0;
+  return tuttiHash(&copy, sizeof(copy));
+}
+
+static void seal(tuttiId *id, tuttiUniqueId *out) {
+  id->magic = ID_MAGIC;
+  id->version = TUTTI_VERSION_CODE;
+  id->check = idCheck(id);
+  memset(out, 0, sizeof(*out));
+  memcpy(out, id, sizeof(*id));
+}
+
+/* The same in every process and version, whatever the host's name resolves to there. It keeps
+ * strangers apart, not attackers out: the name is no secret. */
+static void secretOf(const char *commId, uint8_t secret[16]) {
+  char salted[320];
+  for (int half = 0; half < 2; half++) {
+    int n = snprintf(salted, sizeof(salted), "tutti COMM_ID %d %.280s", half, commId);
+    uint64_t hash = tuttiHash(salted, (size_t)n);
+    memcpy(secret + 8 * half, &hash, sizeof(hash));
+  }
+}
+
+static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
+  tuttiId id;
+  memset(&id, 0, sizeof(id));
+  if (tuttiAddressParse(commId, &id.roots.a[0]) != tuttiSuccess) {
+    char why[TUTTI_ERROR_TEXT];
+    snprintf(why, sizeof(why), "%s", tuttiErrorText());
+    return TUTTI_FAIL(tuttiInvalidArgument, "TUTTI_COMM_ID: %.900s", why);
+  }
+  id.roots.n = 1;
+  id.fixed = 1;
+  secretOf(commId, id.secret);
+  seal(&id, out);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiIdCreate(tuttiUniqueId *out) {
+  const char *commId = tuttiSettingString(TUTTI_SETTING_COMM_ID);
+  if (commId[0] != '\0') return createFixed(commId, out);
+  tuttiId id;
+  memset(&id, 0, sizeof(id));
+  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
+  int n, fd;
+  TUTTI_TRY(tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n));
+  TUTTI_TRY(tuttiRandom(id.secret, sizeof(id.secret)));
+  TUTTI_TRY(tuttiListenAny(interfaces, n, &id.roots, &fd));
+  TUTTI_TRY(tuttiRootStart(fd, &id.roots.a[0], id.secret, false));
+  seal(&id, out);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out) {
+  static const tuttiUniqueId zero;
+  const char *remedy = "pass the bytes that tuttiGetUniqueId wrote, unchanged, to every rank";
+  tuttiId id;
+  memcpy(&id, in, sizeof(id));
+  if (memcmp(in, &zero, sizeof(zero)) == 0)
+    return TUTTI_FAIL(tuttiInvalidArgument, "the unique id is all zero: was it ever received? %s",
+                      remedy);
+  if (id.magic != ID_MAGIC)
+    return TUTTI_FAIL(tuttiInvalidArgument, "the unique id was not made by tuttiGetUniqueId: %s",
+                      remedy);
+  if (id.version != TUTTI_VERSION_CODE)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "the unique id was made by tutti %u.%u.%u, this rank runs %d.%d.%d (%s): "
+                      "start all ranks with one version of the library",
+                      id.version / 10000, id.version / 100 % 100, id.version % 100, TUTTI_MAJOR,
+                      TUTTI_MINOR, TUTTI_PATCH, tuttiLibraryPath());
+  if (id.check != idCheck(&id))
+    return TUTTI_FAIL(tuttiInvalidArgument, "the unique id was damaged or cut short: %s", remedy);
+  if ((id.fixed != 0 && id.fixed != 1) || !tuttiAddressListValid(&id.roots))
+    return TUTTI_FAIL(tuttiInvalidArgument, "the unique id holds no usable address: %s", remedy);
+  *out = id;
+  return tuttiSuccess;
+}

@@ -1,0 +1,57 @@
+/* What ranks and roots say to each other, and the root itself. */
+#ifndef TUTTI_BOOTSTRAP_RENDEZVOUS_H_
+#define TUTTI_BOOTSTRAP_RENDEZVOUS_H_
+
+#include "bootstrap/handshake.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_MAX_RANKS (1 << 20)
+
+/* A rank as its predecessor in the ring must know it. */
+typedef struct {
+  tuttiHello hello;
+  tuttiAddressList listeners;
+  uint64_t ticket; /* what a ring hello to these listeners must carry as its hash */
+} tuttiPeer;
+
+/* Rank r of n checks in with root r * nroots / n, which thereby serves a slice of neighbours. The
+ * first rank of each slice also checks in, as a bridge, with the root of the slice before, whose
+ * last rank it follows. So a root's work grows with its slice alone, and roots need not meet. */
+typedef struct {
+  tuttiPeer peer;
+  int32_t root, nroots;
+  int32_t bridge; /* 1: this is the slice before the sender's own */
+  int32_t reserved;
+  uint64_t remainingMs; /* until the sender's deadline; UINT64_MAX: none */
+} tuttiCheckIn;
+
+static inline int tuttiRootOfRank(int rank, int nroots, int nranks) {
+  return (int)((int64_t)rank * nroots / nranks);
+}
+/* The first rank of root's slice; for root == nroots it is nranks. */
+static inline int tuttiFirstOfRoot(int root, int nroots, int nranks) {
+  return (int)(((int64_t)root * nranks + nroots - 1) / nroots);
+}
+
+/* Starts the thread of a root that serves one communicator and ends by itself; takes listenFd. A
+ * root that is not `fixed` stays for a while after a failure, to tell it to those who come late. */
+tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint8_t secret[16],
+                             bool fixed);
+/* Ends the roots of this process that have this secret and still wait. */
+void tuttiRootCancel(const uint8_t secret[16]);
+/* Roots of this process that have not ended. */
+int tuttiRootCount(void);
+/* Starts the root of a fixed id, on whose address an earlier root may still be ending. */
+tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait);
+
+/* "0-2, 5, 7" of those of [first, first + n) for which missing[i] is true; returns buf. */
+const char *tuttiRankRanges(const bool *missing, int first, int n, char *buf, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

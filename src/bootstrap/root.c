@@ -1,0 +1,414 @@
+/* The root: a thread that gathers the check-ins of its slice, tells each rank who follows it, and
+ * ends. It waits on everything at once, so no connection, slow or hostile, holds it up. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "bootstrap/rendezvous.h"
+
+#define MS 1000000ull
+/* How long a failed root tells latecomers why. */
+#define LINGER_MS 30000
+/* How long a fixed root waits for its port. */
+#define BIND_MS 30000
+
+_Static_assert(sizeof(tuttiCheckIn) + sizeof(uint32_t) <= TUTTI_HELLO_MAX, "a guest's buffer fits");
+_Static_assert(sizeof(tuttiPeer) <= TUTTI_ERROR_TEXT, "a reply carries a peer");
+
+typedef struct {
+  int fd; /* -1: not here yet */
+  tuttiCheckIn in;
+} member;
+
+typedef struct root {
+  struct root *next; /* list of this process's roots */
+  int listenFd, epollFd, cancelFd;
+  bool fixed;
+  uint8_t secret[16];
+  char shown[80];
+  uint64_t deadline;
+  tuttiCheckIn first; /* its nranks, nroots, root and hash are what all must have */
+  int firstRank, count;
+  int expected, joined; /* count, and 1 for the bridge when there are several roots */
+  member *members;      /* [expected]; the bridge is last */
+  tuttiResult_t failure;
+  int told; /* latecomers that were told of the failure */
+  tuttiGreeter greeter;
+} root;
+
+static pthread_mutex_t listLock = PTHREAD_MUTEX_INITIALIZER;
+static root *list;
+
+static void closeFd(int *fd) {
+  if (*fd < 0) return;
+  tuttiForkCloseRemove(*fd);
+  close(*fd);
+  *fd = -1;
+}
+
+const char *tuttiRankRanges(const bool *missing, int first, int n, char *buf, size_t size) {
+  size_t used = 0;
+  buf[0] = '\0';
+  for (int i = 0; i < n; i++) {
+    if (!missing[i]) continue;
+    int begin = i;
+    while (i + 1 < n && missing[i + 1])
+      i++;
+    char range[32];
+    int length = begin == i ? snprintf(range, sizeof(range), "%d", first + begin)
+                            : snprintf(range, sizeof(range), "%d-%d", first + begin, first + i);
+    if (used + (size_t)length + 8 > size) { /* room for ", ..." */
+      snprintf(buf + used, size - used, ", ...");
+      return buf;
+    }
+    used += (size_t)snprintf(buf + used, size - used, "%s%s", used ? ", " : "", range);
+  }
+  return buf;
+}
+
+/* ---- failing -------------------------------------------------------------------------------- */
+
+/* Tells this thread's last error to all who are here, and keeps it for those who come. */
+static void failAll(root *r, tuttiResult_t code) {
+  if (r->failure != tuttiSuccess) return;
+  r->failure = code;
+  tuttiGreeter *g = &r->greeter;
+  g->refuseCode = code;
+  snprintf(g->refuseText, sizeof(g->refuseText), "%s", tuttiErrorText());
+  for (int i = 0; i < r->expected; i++) {
+    if (r->members[i].fd < 0) continue;
+    tuttiReplySend(r->members[i].fd, tuttiReplyFailed, code, g->refuseText, strlen(g->refuseText));
+    closeFd(&r->members[i].fd);
+    r->told++;
+  }
+  r->deadline = tuttiDeadline(LINGER_MS);
+}
+
+/* Of the ranks that this root serves: those not here. */
+static void failMissing(root *r) {
+  bool *missing = calloc((size_t)r->expected, sizeof(*missing));
+  char ranges[500] = "(out of memory for the list)";
+  int bridge = r->expected - r->count, n = 0;
+  if (missing) {
+    for (int i = 0; i < r->count; i++)
+      missing[i] = r->members[i].fd < 0;
+    tuttiRankRanges(missing, r->firstRank, r->count, ranges, sizeof(ranges) - 16);
+    /* The bridge follows the last rank, or is rank 0. */
+    int follows = (r->firstRank + r->count) % r->first.peer.hello.nranks;
+    n = (int)strlen(ranges);
+    if (bridge && r->members[r->count].fd < 0)
+      snprintf(ranges + n, sizeof(ranges) - (size_t)n, "%s%d", n ? ", " : "", follows);
+  }
+  free(missing);
+  failAll(r,
+          TUTTI_FAIL(tuttiTimeout,
+                     "missing ranks: %s of %d never came to the rendezvous at %s (host %s, pid %d) "
+                     "before the deadline; see whether they were started, got this unique id "
+                     "and can reach that address, or raise TUTTI_TIMEOUT",
+                     ranges, r->first.peer.hello.nranks, r->shown, tuttiHostname(), (int)getpid()));
+}
+
+static const char *nameOf(const tuttiCheckIn *in, char *buf, size_t size) {
+  return tuttiHelloName(&in->peer.hello, buf, size);
+}
+
+static void otherVersion(void *ctx) {
+  root *r = ctx;
+  if (r->failure != tuttiSuccess) return;
+  failAll(r, TUTTI_FAIL(r->greeter.refuseCode, "%s", r->greeter.refuseText));
+}
+
+/* ---- check-ins ------------------------------------------------------------------------------ */
+
+/* A well-formed check-in of a rank that believes to belong here. */
+static tuttiVerdict checkShape(void *ctx, const void *hello) {
+  root *r = ctx;
+  tuttiCheckIn in;
+  memcpy(&in, hello, sizeof(in));
+  const tuttiHello *h = &in.peer.hello;
+  if (r->failure != tuttiSuccess) {
+    r->told++;
+    return TUTTI_GUEST_REFUSE;
+  }
+  bool ok = h->kind == tuttiHelloCheckIn && h->nranks >= 2 && h->nranks <= TUTTI_MAX_RANKS &&
+            h->from >= 0 && h->from < h->nranks && in.nroots >= 1 && in.nroots <= h->nranks &&
+            in.root >= 0 && in.root < in.nroots && tuttiAddressListValid(&in.peer.listeners);
+  if (!ok) return TUTTI_GUEST_DROP;
+  int mine = tuttiRootOfRank(h->from, in.nroots, h->nranks);
+  if (in.bridge == 0) return mine == in.root ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
+  ok = in.bridge == 1 && in.nroots > 1 && (in.root + 1) % in.nroots == mine &&
+       h->from == tuttiFirstOfRoot(mine, in.nroots, h->nranks);
+  return ok ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
+}
+
+/* The first to come says how many are to come. */
+static tuttiResult_t openSlice(root *r, const tuttiCheckIn *in) {
+  int nranks = in->peer.hello.nranks;
+  int first = tuttiFirstOfRoot(in->root, in->nroots, nranks);
+  int count = tuttiFirstOfRoot(in->root + 1, in->nroots, nranks) - first;
+  int expected = count + (in->nroots > 1);
+  void *memory;
+  TUTTI_TRY(tuttiAlloc(&memory, (size_t)expected, sizeof(member), "check-ins of a root", NULL));
+  r->members = memory;
+  for (int i = 0; i < expected; i++)
+    r->members[i].fd = -1;
+  r->first = *in;
+  r->firstRank = first;
+  r->count = count;
+  r->expected = expected;
+  r->deadline = tuttiDeadline(tuttiSettingInt(TUTTI_SETTING_TIMEOUT));
+  return tuttiSuccess;
+}
+
+/* The root must speak before a rank's own deadline ends its waiting. */
+static void heedDeadline(root *r, uint64_t remainingMs) {
+  if (remainingMs > INT32_MAX) return;
+  uint64_t margin = remainingMs / 10 < 1000 ? remainingMs / 10 : 1000;
+  uint64_t deadline = tuttiNow() + (remainingMs - margin) * MS;
+  if (deadline < r->deadline) r->deadline = deadline;
+}
+
+/* tuttiSuccess if `in` and those already here can be of one communicator. */
+static tuttiResult_t checkAgreement(const root *r, const tuttiCheckIn *in) {
+  char a[128], b[128];
+  const tuttiHello *h = &in->peer.hello, *first = &r->first.peer.hello;
+  if (h->nranks != first->nranks)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "%s was given nranks %d, but %s was given nranks %d; all ranks of a "
+                      "communicator must be given the same nranks",
+                      nameOf(&r->first, a, sizeof(a)), first->nranks, nameOf(in, b, sizeof(b)),
+                      h->nranks);
+  if (h->hash != first->hash || in->nroots != r->first.nroots || in->root != r->first.root)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "%s and %s were given different lists of unique ids; all ranks must be given "
+                      "the same ids in the same order",
+                      nameOf(&r->first, a, sizeof(a)), nameOf(in, b, sizeof(b)));
+  const member *m = &r->members[in->bridge ? r->count : h->from - r->firstRank];
+  if (m->fd >= 0)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "two processes came as one rank: %s and %s; give each process its own rank",
+                      nameOf(&m->in, a, sizeof(a)), nameOf(in, b, sizeof(b)));
+  return tuttiSuccess;
+}
+
+static tuttiResult_t seat(root *r, const tuttiCheckIn *in, int fd) {
+  if (r->expected == 0) TUTTI_TRY(openSlice(r, in));
+  TUTTI_TRY(checkAgreement(r, in));
+  int index = in->bridge ? r->count : in->peer.hello.from - r->firstRank;
+  struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = (uint32_t)index};
+  if (epoll_ctl(r->epollFd, EPOLL_CTL_ADD, fd, &event) != 0)
+    return TUTTI_FAIL(tuttiSystemError, "epoll_ctl for a check-in failed: %s",
+                      tuttiErrnoText(errno));
+  r->members[index].in = *in;
+  r->members[index].fd = fd;
+  r->joined++;
+  heedDeadline(r, in->remainingMs);
+  return tuttiSuccess;
+}
+
+static void welcome(void *ctx, const void *hello, int fd) {
+  root *r = ctx;
+  tuttiCheckIn in;
+  memcpy(&in, hello, sizeof(in));
+  tuttiResult_t result = r->failure;
+  if (result == tuttiSuccess) {
+    result = seat(r, &in, fd);
+    if (result == tuttiSuccess) return;
+    failAll(r, result);
+  }
+  tuttiReplySend(fd, tuttiReplyFailed, result, r->greeter.refuseText,
+                 strlen(r->greeter.refuseText));
+  r->told++;
+  closeFd(&fd);
+}
+
+/* A rank that is seated says nothing more: whatever comes is its end. */
+static void watchMembers(root *r) {
+  struct epoll_event event;
+  char name[128];
+  if (r->failure != tuttiSuccess || epoll_wait(r->epollFd, &event, 1, 0) <= 0) return;
+  member *m = &r->members[event.data.u32];
+  int missing = r->expected - r->joined;
+  closeFd(&m->fd);
+  r->told++;
+  failAll(r, TUTTI_FAIL(tuttiRemoteError,
+                        "%s checked in and then ended or gave up, while %d more were awaited; its "
+                        "own log says why",
+                        nameOf(&m->in, name, sizeof(name)), missing));
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+/* Everybody is here. The listener closes first: whoever connects from now on, on a fixed address,
+ * means the next communicator and must not be left in this one's queue. */
+static void tellNext(root *r) {
+  tuttiGreeterClose(&r->greeter);
+  closeFd(&r->listenFd);
+  for (int i = 0; i < r->expected; i++) {
+    bool isBridge = i == r->count;
+    const tuttiPeer *next = &r->members[(i + 1) % r->expected].in.peer;
+    if (isBridge)
+      tuttiReplySend(r->members[i].fd, tuttiReplyAccepted, 0, NULL, 0);
+    else
+      tuttiReplySend(r->members[i].fd, tuttiReplyNext, 0, next, sizeof(*next));
+  }
+}
+
+/* True when there is nothing left to do. */
+static bool rootStep(root *r) {
+  tuttiResult_t result = tuttiGreeterStep(&r->greeter);
+  if (result != tuttiSuccess) {
+    failAll(r, result);
+    return true;
+  }
+  watchMembers(r);
+  if (r->failure != tuttiSuccess)
+    return r->fixed || r->told >= r->expected || tuttiNow() >= r->deadline;
+  if (r->expected > 0 && r->joined == r->expected) {
+    tellNext(r);
+    return true;
+  }
+  if (tuttiNow() < r->deadline) return false;
+  if (r->expected > 0) failMissing(r);
+  return true;
+}
+
+static void rootFree(root *r) {
+  tuttiGreeterClose(&r->greeter);
+  for (int i = 0; i < r->expected; i++)
+    closeFd(&r->members[i].fd);
+  tuttiFree(r->members);
+  closeFd(&r->listenFd);
+  closeFd(&r->epollFd);
+  closeFd(&r->cancelFd);
+  tuttiFree(r);
+}
+
+static void leaveList(root *r) {
+  pthread_mutex_lock(&listLock);
+  root **p = &list;
+  while (*p != r)
+    p = &(*p)->next;
+  *p = r->next;
+  pthread_mutex_unlock(&listLock);
+}
+
+static void *rootMain(void *arg) {
+  root *r = arg;
+  tuttiWait wait = {.deadline = TUTTI_NO_DEADLINE};
+  pthread_setname_np(pthread_self(), "tutti-root");
+  while (!rootStep(r)) {
+    struct pollfd fds[] = {{.fd = r->greeter.epollFd, .events = POLLIN},
+                           {.fd = r->failure ? -1 : r->epollFd, .events = POLLIN},
+                           {.fd = r->cancelFd, .events = POLLIN}};
+    uint64_t until = tuttiGreeterNext(&r->greeter);
+    if (r->deadline < until) until = r->deadline;
+    int ready;
+    if (tuttiPollSlice(fds, 3, "ranks", wait, until, &ready) != tuttiSuccess) break;
+    if (fds[2].revents) break;
+  }
+  leaveList(r);
+  rootFree(r);
+  return NULL;
+}
+
+static tuttiResult_t startThread(root *r) {
+  sigset_t all, before;
+  pthread_attr_t attr;
+  pthread_t thread;
+  pthread_attr_init(&attr);
+  pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+  sigfillset(&all);
+  pthread_mutex_lock(&listLock);
+  r->next = list;
+  list = r;
+  pthread_mutex_unlock(&listLock);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int err = pthread_create(&thread, &attr, rootMain, r);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attr);
+  if (err == 0) return tuttiSuccess;
+  leaveList(r);
+  return TUTTI_FAIL(tuttiSystemError, "cannot start the thread of a root: %s; see `ulimit -u`",
+                    tuttiErrnoText(err));
+}
+
+tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint8_t secret[16],
+                             bool fixed) {
+  void *memory;
+  tuttiResult_t result = tuttiAlloc(&memory, 1, sizeof(root), "a root", NULL);
+  if (result != tuttiSuccess) {
+    close(listenFd);
+    return result;
+  }
+  root *r = memory;
+  r->listenFd = listenFd;
+  r->greeter.epollFd = -1;
+  for (int i = 0; i < TUTTI_GUESTS; i++)
+    r->greeter.guests[i].fd = -1;
+  r->fixed = fixed;
+  memcpy(r->secret, secret, sizeof(r->secret));
+  tuttiAddressText(shown, r->shown, sizeof(r->shown));
+  r->deadline = tuttiDeadline(tuttiSettingInt(TUTTI_SETTING_TIMEOUT));
+  r->epollFd = epoll_create1(EPOLL_CLOEXEC);
+  r->cancelFd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  int err = errno;
+  tuttiForkCloseAdd(r->listenFd);
+  if (r->epollFd >= 0) tuttiForkCloseAdd(r->epollFd);
+  if (r->cancelFd >= 0) tuttiForkCloseAdd(r->cancelFd);
+  if (r->epollFd < 0 || r->cancelFd < 0) {
+    char remedy[128];
+    result = TUTTI_FAIL(tuttiSystemError, "no file descriptor for a root: %s; %s",
+                        tuttiErrnoText(err), tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+    goto fail;
+  }
+  TUTTI_TRY_GOTO(tuttiGreeterInit(&r->greeter, listenFd, sizeof(tuttiCheckIn), r->secret, r,
+                                  checkShape, welcome),
+                 result, fail);
+  r->greeter.otherVersion = otherVersion;
+  TUTTI_TRY_GOTO(startThread(r), result, fail);
+  return tuttiSuccess;
+fail:
+  rootFree(r);
+  return result;
+}
+
+tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
+  tuttiAddress address = id->roots.a[0];
+  uint64_t end = tuttiDeadline(BIND_MS);
+  if (wait.deadline < end) end = wait.deadline;
+  int fd, ready;
+  while (tuttiListenNow(&address, &fd) == EADDRINUSE && tuttiNow() < end)
+    TUTTI_TRY(
+        tuttiPollSlice(NULL, 0, "the port of TUTTI_COMM_ID", wait, tuttiNow() + 20 * MS, &ready));
+  if (fd < 0) TUTTI_TRY(tuttiListen(&address, &fd));
+  return tuttiRootStart(fd, &address, id->secret, true);
+}
+
+void tuttiRootCancel(const uint8_t secret[16]) {
+  const uint64_t one = 1;
+  pthread_mutex_lock(&listLock);
+  for (root *r = list; r; r = r->next)
+    if (memcmp(r->secret, secret, sizeof(r->secret)) == 0)
+      while (write(r->cancelFd, &one, sizeof(one)) < 0 && errno == EINTR)
+        ;
+  pthread_mutex_unlock(&listLock);
+}
+
+int tuttiRootCount(void) {
+  int n = 0;
+  pthread_mutex_lock(&listLock);
+  for (root *r = list; r; r = r->next)
+    n++;
+  pthread_mutex_unlock(&listLock);
+  return n;
+}
