@@ -63,11 +63,12 @@ typedef struct {
 
 typedef struct {
   void *ctx;
-  /* All are called from the watch thread and must not block. */
-  /* A failure of the communicator, here or elsewhere: code and full text. Called at most once. */
+  /* Called from the watch thread; they must not block, nor stop a watch. */
+  /* A failure that another rank reported or that the watch noticed: code and full text. Called at
+   * most once, and not after this rank's own tuttiWatchFail has gone out. */
   void (*failed)(void *ctx, tuttiResult_t code, const char *text);
   /* Writes up to TUTTI_WATCH_STATE bytes of this rank's state (what it is doing); sent with every
-   * heartbeat and as answer to questions. */
+   * heartbeat and as answer to questions. Also called within tuttiWatchAsk, by its thread. */
   size_t (*state)(void *ctx, void *out);
 } tuttiWatchCalls;
 
@@ -77,7 +78,8 @@ typedef struct tuttiWatch tuttiWatch;
  * `secret` check who asks. */
 tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tuttiWatchCalls *calls,
                               tuttiMemAccount *memory, tuttiWatch **out);
-/* Tells every other rank: their `failed` is called with this code and text. Does not block. */
+/* Tells every other rank: their `failed` is called with this code and text, unless another failure
+ * has reached them before. Any thread; does not block. Only the first call of a watch counts. */
 void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text);
 
 typedef struct {
@@ -91,8 +93,9 @@ typedef struct {
 tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int ms, tuttiWatchAnswer *answers);
 
 /* Says goodbye to the neighbours (so that they don't take the closing sockets for a death; with
- * `aborted`, so that they do: "rank r aborted") and frees. After it returns no callback runs. NULL
- * is allowed. */
+ * `aborted`, every rank's `failed` hears "rank r aborted") and frees. Waits for no peer longer than
+ * 100 ms. After it returns no callback runs; no other call on the watch may be running. NULL is
+ * allowed. */
 void tuttiWatchStop(tuttiWatch *w, bool aborted);
 
 #ifdef __cplusplus

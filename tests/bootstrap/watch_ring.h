@@ -1,0 +1,235 @@
+// Rings of watches for tests: the sockets that bootstrap would have made, over loopback TCP, and a
+// recorder of what the watch tells its owner.
+#ifndef TUTTI_TESTS_BOOTSTRAP_WATCH_RING_H_
+#define TUTTI_TESTS_BOOTSTRAP_WATCH_RING_H_
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "bootstrap/internal.h"
+
+namespace watchtest {
+
+// Far beyond what anything takes; only a hang gets there.
+constexpr auto kPatience = std::chrono::seconds(60);
+
+inline int listenLoopback(tuttiAddress *address) {
+  *address = {};
+  address->v4.sin_family = AF_INET;
+  address->v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  socklen_t length = sizeof(address->v4);
+  EXPECT_EQ(bind(fd, &address->sa, length), 0) << strerror(errno);
+  EXPECT_EQ(listen(fd, 128), 0);
+  EXPECT_EQ(getsockname(fd, &address->sa, &length), 0);
+  return fd;
+}
+
+inline int connectTo(const tuttiAddress &address) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(connect(fd, &address.sa, sizeof(address.v4)), 0) << strerror(errno);
+  return fd;
+}
+
+inline void tcpPair(int *a, int *b) {
+  tuttiAddress address;
+  int listener = listenLoopback(&address);
+  *a = connectTo(address);
+  *b = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  EXPECT_GE(*b, 0);
+  close(listener);
+}
+
+// What a rank's watch told its owner, and what the owner says when asked for its state.
+class Owner {
+public:
+  tuttiWatchCalls calls() { return {this, failed, state}; }
+  void setState(const std::string &text) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    state_ = text;
+  }
+  // The text of the failure, "" if none came.
+  std::string waitFailed(std::chrono::milliseconds patience = kPatience) {
+    std::unique_lock<std::mutex> guard(mutex_);
+    changed_.wait_for(guard, patience, [&] { return failures_ > 0; });
+    return text_;
+  }
+  int failures() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return failures_;
+  }
+  tuttiResult_t code() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return code_;
+  }
+
+private:
+  static void failed(void *ctx, tuttiResult_t code, const char *text) {
+    Owner *owner = static_cast<Owner *>(ctx);
+    std::lock_guard<std::mutex> guard(owner->mutex_);
+    owner->failures_++;
+    owner->code_ = code;
+    owner->text_ = text;
+    owner->changed_.notify_all();
+  }
+  static size_t state(void *ctx, void *out) {
+    Owner *owner = static_cast<Owner *>(ctx);
+    std::lock_guard<std::mutex> guard(owner->mutex_);
+    memcpy(out, owner->state_.data(), owner->state_.size());
+    return owner->state_.size();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int failures_ = 0;
+  tuttiResult_t code_ = tuttiSuccess;
+  std::string text_, state_;
+};
+
+// One rank: its bootstrap as Join leaves it, its owner, and its watch once started.
+struct Rank {
+  tuttiBootstrap bootstrap = {};
+  Owner owner;
+  tuttiMemAccount memory = {};
+  tuttiWatch *watch = nullptr;
+};
+
+class Ring {
+public:
+  explicit Ring(int n) : listeners_(n), who_(n) {
+    for (int r = 0; r < n; r++) {
+      auto rank = std::make_unique<Rank>();
+      tuttiBootstrap &b = rank->bootstrap;
+      b.rank = r;
+      b.nranks = n;
+      b.hash = 0x1234567890abcdefull;
+      memset(b.secret, 0x5a, sizeof(b.secret));
+      b.prevFd = b.nextFd = -1;
+      listeners_[r].n = 1;
+      b.listenFd = listenLoopback(&listeners_[r].a[0]);
+      b.listeners = listeners_.data();
+      snprintf(who_[r].host, sizeof(who_[r].host), "host%d", r);
+      who_[r].rank = r;
+      who_[r].pid = 1000 + r;
+      rank->owner.setState("state of " + std::to_string(r));
+      ranks_.push_back(std::move(rank));
+    }
+    for (int r = 0; n > 1 && r < n; r++)
+      tcpPair(&at(r).bootstrap.nextFd, &at((r + 1) % n).bootstrap.prevFd);
+  }
+  ~Ring() {
+    for (int r = 0; r < size(); r++) {
+      stop(r);
+      closeSockets(r);
+    }
+  }
+  Ring(const Ring &) = delete;
+  Ring &operator=(const Ring &) = delete;
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  Rank &at(int r) { return *ranks_[r]; }
+  Owner &owner(int r) { return at(r).owner; }
+  tuttiWho *who() { return who_.data(); }
+  const tuttiAddress &listener(int r) const { return listeners_[r].a[0]; }
+  tuttiAddressList &addresses(int r) { return listeners_[r]; }
+
+  tuttiResult_t tryStart(int r) {
+    tuttiWatchCalls calls = owner(r).calls();
+    return tuttiWatchStart(&at(r).bootstrap, who_.data(), &calls, &at(r).memory, &at(r).watch);
+  }
+  void start(int r) { ASSERT_EQ(tryStart(r), tuttiSuccess) << tuttiErrorText(); }
+  void startAll() {
+    for (int r = 0; r < size(); r++)
+      start(r);
+  }
+  void stop(int r, bool aborted = false) {
+    tuttiWatchStop(at(r).watch, aborted);
+    at(r).watch = nullptr;
+  }
+  std::vector<tuttiWatchAnswer> ask(int r, int ms = 30000) {
+    std::vector<tuttiWatchAnswer> answers(ranks_.size());
+    EXPECT_EQ(tuttiWatchAsk(at(r).watch, ms, answers.data()), tuttiSuccess);
+    return answers;
+  }
+  // Closes what the watch has not taken.
+  void closeSockets(int r) {
+    tuttiBootstrap &b = at(r).bootstrap;
+    for (int *fd : {&b.prevFd, &b.nextFd, &b.listenFd}) {
+      if (*fd >= 0) close(*fd);
+      *fd = -1;
+    }
+  }
+  // Gives the test one end of a ring connection of a rank that has no watch.
+  int take(int *fd) {
+    int taken = *fd;
+    *fd = -1;
+    return taken;
+  }
+
+private:
+  std::vector<tuttiAddressList> listeners_;
+  std::vector<tuttiWho> who_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+inline std::string text(const tuttiWatchAnswer &answer) {
+  return std::string(reinterpret_cast<const char *>(answer.state), answer.bytes);
+}
+
+inline tuttiHello askHello(const tuttiBootstrap &b, int from) {
+  tuttiHello hello = {};
+  hello.magic = TUTTI_HELLO_MAGIC;
+  hello.version = TUTTI_VERSION_CODE;
+  memcpy(hello.secret, b.secret, sizeof(hello.secret));
+  hello.hash = b.hash;
+  hello.kind = tuttiHelloAsk;
+  hello.from = from;
+  hello.nranks = b.nranks;
+  return hello;
+}
+
+// Reads until the peer closes; what a test must not hang on fails it.
+inline std::string readAll(int fd) {
+  std::string all;
+  char buffer[4096];
+  for (;;) {
+    pollfd p = {fd, POLLIN, 0};
+    if (poll(&p, 1, 60000) != 1) {
+      ADD_FAILURE() << "the peer neither sends nor closes";
+      return all;
+    }
+    ssize_t got = recv(fd, buffer, sizeof(buffer), 0);
+    if (got <= 0) return all;
+    all.append(buffer, static_cast<size_t>(got));
+  }
+}
+
+// Reads exactly so many bytes, or what comes before the end.
+inline std::string readSome(int fd, size_t bytes) {
+  std::string all;
+  while (all.size() < bytes) {
+    char buffer[4096];
+    pollfd p = {fd, POLLIN, 0};
+    if (poll(&p, 1, 60000) != 1) break;
+    ssize_t got = recv(fd, buffer, std::min(sizeof(buffer), bytes - all.size()), 0);
+    if (got <= 0) break;
+    all.append(buffer, static_cast<size_t>(got));
+  }
+  return all;
+}
+
+} // namespace watchtest
+
+#endif
