@@ -232,6 +232,7 @@ static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, si
     wanted += iov[i].iov_len;
   ssize_t got = recvmsg(p->source.fd, &message, MSG_DONTWAIT);
   *n = got > 0 ? (size_t)got : 0;
+  p->carried |= got > 0;
   if (got < 0 && errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);
   if (got == 0) {
     if (inMessage) return socketFailed(e, part, 0);
@@ -392,8 +393,8 @@ static int socketDevices(tuttiNetDevice *devices, int max, char *why) {
     const char *name = interfaces[i].name;
     devices[i] =
         (tuttiNetDevice){.latencyUs = 15, .bandwidthGBs = (float)tuttiSocketSpeed(name) / 8000};
-    snprintf(devices[i].name, sizeof devices[i].name, "%s", name);
-    snprintf(path, sizeof path, "/sys/class/net/%s/device", name);
+    snprintf(devices[i].name, sizeof devices[i].name, "%.15s", name);
+    snprintf(path, sizeof path, "/sys/class/net/%.15s/device", name);
     if (realpath(path, real) && strlen(real) < sizeof devices[i].pciPath)
       memcpy(devices[i].pciPath, real, strlen(real) + 1);
   }
@@ -423,10 +424,12 @@ static void socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *
   path->bandwidthGBs = local ? 3 : (float)megabits / 8000;
   snprintf(path->via, sizeof path->via, "NET/Socket/0");
   if (local)
-    snprintf(path->why, sizeof path->why, "TCP inside host %s, which can always connect", a->host);
+    snprintf(path->why, sizeof path->why, "TCP inside host %.63s, which can always connect",
+             a->host);
   else
-    snprintf(path->why, sizeof path->why, "TCP from %s of host %s to %s of host %s, %.3g Gb/s",
-             mine.interface, a->host, theirs.interface, b->host, (double)megabits / 1000);
+    snprintf(path->why, sizeof path->why,
+             "TCP from %s of host %.63s to %s of host %.63s, %.3g Gb/s", mine.interface, a->host,
+             theirs.interface, b->host, (double)megabits / 1000);
 }
 
 const tuttiNet tuttiNetSocket = {

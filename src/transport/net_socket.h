@@ -48,7 +48,8 @@ typedef struct {
   tuttiProxySource source; /* fd -1: not connected yet */
   uint64_t number;
   size_t offset;
-  bool closed; /* the peer closed it between two messages */
+  bool carried; /* recv: something has come */
+  bool closed;  /* recv: the peer closed it between two messages */
 } tuttiSocketPart;
 
 /* A send end on its way to its receiver, one part after the other. */
@@ -120,7 +121,8 @@ const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *hell
 /* The share of `part` in a payload: whole pages, but for the last one. */
 void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share);
 
-/* Bandwidth of an interface in Mb/s, as far as the driver says; 10 Gb/s where it does not. */
+/* Bandwidth of an interface in Mb/s, as far as the driver says; 10 Gb/s where it does not, 24 Gb/s
+ * for lo. */
 uint32_t tuttiSocketSpeed(const char *name);
 
 tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], void **listener);

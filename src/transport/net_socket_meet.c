@@ -59,10 +59,11 @@ static bool bindPart(tuttiSocketEnd *e, const tuttiNetHello *h, int fd) {
   if (e->nparts && h->parts != e->nparts) return false;
   tuttiSocketPart *p = &e->parts[h->part];
   if (p->source.fd >= 0) {
-    if (p->number || p->offset || (h->part == 0 && e->aheadEnd)) return false;
+    if (p->carried) return false;
     tuttiSocketCloseFd(e->wires->proxy, &p->source);
   }
-  *p = (tuttiSocketPart){.source.fd = fd};
+  p->source.fd = fd;
+  p->closed = false;
   if (tuttiProxyWatch(e->wires->proxy, &p->source) != tuttiSuccess) {
     p->source.fd = -1;
     return false;
@@ -247,11 +248,11 @@ void tuttiSocketForget(tuttiSocketEnd *e) {
 
 uint32_t tuttiSocketSpeed(const char *name) {
   char path[64 + IF_NAMESIZE], text[32];
-  snprintf(path, sizeof path, "/sys/class/net/%s/speed", name);
-  int speed = 0;
-  if (!tuttiReadFile(path, text, sizeof text) || sscanf(text, "%d", &speed) != 1 || speed <= 0)
-    return 10000;
-  return (uint32_t)speed;
+  int megabits = 0;
+  if (strcmp(name, "lo") == 0) return 24000;
+  snprintf(path, sizeof path, "/sys/class/net/%.15s/speed", name);
+  if (!tuttiReadFile(path, text, sizeof text) || sscanf(text, "%d", &megabits) != 1) return 10000;
+  return megabits > 0 ? (uint32_t)megabits : 10000;
 }
 
 tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], void **listener) {

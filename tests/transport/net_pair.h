@@ -23,7 +23,9 @@ namespace net {
 
 constexpr uint64_t kSecond = 1000000000ull;
 /* Bound of every wait of these tests; never expected to pass. */
-inline uint64_t Soon() { return tuttiNow() + 60 * kSecond; }
+inline uint64_t Soon() {
+  return tuttiNow() + 60 * kSecond;
+}
 
 /* One rank's side. */
 struct Rank {
@@ -76,8 +78,7 @@ struct Rank {
   }
   tuttiConn Open(int channel, tuttiDirection direction) {
     tuttiConn c{};
-    EXPECT_EQ(tuttiSuccess,
-              tuttiTransportNet.open(&w, 1 - w.rank, channel, direction, false, &c))
+    EXPECT_EQ(tuttiSuccess, tuttiTransportNet.open(&w, 1 - w.rank, channel, direction, false, &c))
         << tuttiErrorText();
     return c;
   }
@@ -114,7 +115,8 @@ inline uint8_t Pattern(uint64_t message, size_t i) {
   return static_cast<uint8_t>((message * 131 + i * 7 + (i >> 8) * 31 + 5) & 0xff);
 }
 inline void Fill(uint8_t *p, uint64_t message, size_t bytes) {
-  for (size_t i = 0; i < bytes; i++) p[i] = Pattern(message, i);
+  for (size_t i = 0; i < bytes; i++)
+    p[i] = Pattern(message, i);
 }
 inline bool Right(const uint8_t *p, uint64_t message, size_t bytes) {
   for (size_t i = 0; i < bytes; i++)
@@ -158,7 +160,7 @@ inline bool Take(Rank &r, tuttiConn *c, size_t bytes) {
 
 /* Settings for one test: set in the environment and loaded; undone at the end. */
 class Setting {
- public:
+public:
   Setting(const char *name, const std::string &value) : name_(name) {
     setenv(name, value.c_str(), 1);
     EXPECT_EQ(tuttiSuccess, tuttiSettingsLoad()) << tuttiErrorText();
@@ -168,7 +170,7 @@ class Setting {
     EXPECT_EQ(tuttiSuccess, tuttiSettingsLoad());
   }
 
- private:
+private:
   const char *name_;
 };
 
@@ -183,6 +185,6 @@ struct Pair {
   }
 };
 
-}  // namespace net
+} // namespace net
 
 #endif
