@@ -62,7 +62,9 @@ public:
   }
   ~Ranks() {
     onThreads((int)comms.size(), [&](int r) {
-      if (comms[r]) EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess) << tuttiGetLastError(nullptr);
+      if (comms[r]) {
+        EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess) << tuttiGetLastError(nullptr);
+      }
     });
   }
   bool ok() const {

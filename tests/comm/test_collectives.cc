@@ -165,11 +165,9 @@ void broadcast(int r, tuttiComm_t comm, const Case &k) {
   Buffer in(k.type, k.count), out(k.type, k.count);
   Buffer &source = k.inPlace ? out : in;
   for (size_t i = 0; i < k.count; i++) source.set(i, value(r, i, tuttiMax));
-  if (k.inPlace)
-    RUN(tuttiBcast(out.data(), k.count, k.type, k.root, comm, nullptr));
-  else
-    RUN(tuttiBroadcast(r == k.root ? in.data() : nullptr, out.data(), k.count, k.type, k.root, comm,
-                       nullptr));
+  const void *from = r == k.root ? in.data() : nullptr;
+  RUN(k.inPlace ? tuttiBcast(out.data(), k.count, k.type, k.root, comm, nullptr)
+                : tuttiBroadcast(from, out.data(), k.count, k.type, k.root, comm, nullptr));
   for (size_t i = 0; i < k.count; i++) ASSERT_EQ(out.get(i), value(k.root, i, tuttiMax)) << what;
   ASSERT_TRUE(out.guarded()) << what;
 }
