@@ -1,0 +1,346 @@
+/* Life of communicators: split, groups over several communicators in one thread, non-blocking ones,
+ * abort, agreement between ranks. */
+#include <atomic>
+#include <chrono>
+
+#include "harness.h"
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+namespace {
+
+std::string lastError(tuttiComm_t comm = nullptr) { return tuttiGetLastError(comm); }
+
+void expectSum(tuttiComm_t comm, int n) {
+  float in = 1, out = 0;
+  ASSERT_EQ(tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess)
+      << lastError();
+  ASSERT_EQ(out, n);
+}
+
+TEST(Split, ByColorAndKey) {
+  Ranks ranks(5);
+  ranks.run([](int r, tuttiComm_t comm) {
+    tuttiComm_t part = nullptr;
+    /* 0,2,4 in reverse order; 1,3 */
+    ASSERT_EQ(tuttiCommSplit(comm, r % 2, -r, &part, nullptr), tuttiSuccess) << lastError();
+    int n = 0, rank = 0;
+    EXPECT_EQ(tuttiCommCount(part, &n), tuttiSuccess);
+    EXPECT_EQ(tuttiCommUserRank(part, &rank), tuttiSuccess);
+    EXPECT_EQ(n, r % 2 ? 2 : 3);
+    EXPECT_EQ(rank, r % 2 ? (3 - r) / 2 : (4 - r) / 2);
+    expectSum(part, n);
+    expectSum(comm, 5); /* the parent goes on */
+    EXPECT_EQ(tuttiCommDestroy(part), tuttiSuccess) << lastError();
+  });
+}
+
+TEST(Split, NoColorGetsNull) {
+  Ranks ranks(3);
+  ranks.run([](int r, tuttiComm_t comm) {
+    tuttiComm_t part = (tuttiComm_t)1;
+    ASSERT_EQ(tuttiCommSplit(comm, r == 1 ? TUTTI_SPLIT_NOCOLOR : 0, r, &part, nullptr), tuttiSuccess)
+        << lastError();
+    if (r == 1) {
+      EXPECT_EQ(part, nullptr);
+      return;
+    }
+    expectSum(part, 2);
+    EXPECT_EQ(tuttiCommDestroy(part), tuttiSuccess);
+  });
+}
+
+TEST(Split, BadColor) {
+  Ranks ranks(1);
+  tuttiComm_t part = nullptr;
+  EXPECT_EQ(tuttiCommSplit(ranks.comms[0], -2, 0, &part, nullptr), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("color is -2"));
+  EXPECT_EQ(tuttiCommSplit(ranks.comms[0], 0, 0, nullptr, nullptr), tuttiInvalidArgument);
+}
+
+TEST(InitAll, OneThreadDrivesAll) {
+  constexpr int n = 4;
+  tuttiComm_t comms[n];
+  ASSERT_EQ(tuttiCommInitAll(comms, n, nullptr), tuttiSuccess) << lastError();
+  std::vector<std::vector<float>> out(n, std::vector<float>(100000));
+  std::vector<float> in(100000, 1);
+  for (int round = 0; round < 3; round++) {
+    ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+    for (int r = 0; r < n; r++)
+      ASSERT_EQ(tuttiAllReduce(in.data(), out[r].data(), in.size(), tuttiFloat32, tuttiSum, comms[r],
+                               nullptr),
+                tuttiSuccess);
+    ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
+    for (int r = 0; r < n; r++) EXPECT_EQ(out[r], std::vector<float>(100000, n));
+  }
+  tuttiComm_t parts[n];
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  for (int r = 0; r < n; r++)
+    ASSERT_EQ(tuttiCommSplit(comms[r], r / 2, r, &parts[r], nullptr), tuttiSuccess);
+  ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
+  for (int r = 0; r < n; r++) {
+    EXPECT_EQ(tuttiCommDestroy(parts[r]), tuttiSuccess);
+    EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess);
+  }
+}
+
+TEST(InitAll, BadDevices) {
+  tuttiComm_t comms[2];
+  int twice[] = {1, 1}, negative[] = {0, -1};
+  EXPECT_EQ(tuttiCommInitAll(comms, 2, twice), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("devlist[1] is 1"));
+  EXPECT_EQ(tuttiCommInitAll(comms, 2, negative), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiCommInitAll(nullptr, 2, nullptr), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiCommInitAll(comms, 0, nullptr), tuttiInvalidArgument);
+}
+
+TEST(InitScalable, SeveralRoots) {
+  constexpr int n = 7;
+  tuttiUniqueId ids[3];
+  for (auto &id : ids) ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  onThreads(n, [&](int r) {
+    tuttiComm_t comm;
+    ASSERT_EQ(tuttiCommInitRankScalable(&comm, n, r, 3, ids, nullptr), tuttiSuccess) << lastError();
+    expectSum(comm, n);
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+  });
+}
+
+/* All-to-all by grouped sends and receives: none may wait for another's turn. */
+TEST(Group, ManySendsAndReceives) {
+  constexpr int n = 6;
+  Ranks ranks(n);
+  ranks.run([](int r, tuttiComm_t comm) {
+    std::vector<int32_t> out(n * 50000), in(n * 50000, -1);
+    for (int p = 0; p < n; p++) std::fill_n(out.begin() + p * 50000, 50000, r * 100 + p);
+    for (int round = 0; round < 3; round++) {
+      ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+      for (int p = 0; p < n; p++) {
+        ASSERT_EQ(tuttiRecv(&in[p * 50000], 50000, tuttiInt32, p, comm, nullptr), tuttiSuccess);
+        ASSERT_EQ(tuttiSend(&out[p * 50000], 50000, tuttiInt32, p, comm, nullptr), tuttiSuccess);
+      }
+      ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
+      for (int p = 0; p < n; p++) {
+        ASSERT_EQ(in[p * 50000], p * 100 + r);
+        ASSERT_EQ(in[p * 50000 + 49999], p * 100 + r);
+      }
+    }
+  });
+}
+
+TEST(Group, CollectivesInOrderAndNested) {
+  Ranks ranks(3);
+  ranks.run([](int r, tuttiComm_t comm) {
+    std::vector<double> a(1000, r + 1), b(1000), c(1000);
+    ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+    ASSERT_EQ(tuttiAllReduce(a.data(), b.data(), 1000, tuttiFloat64, tuttiSum, comm, nullptr),
+              tuttiSuccess);
+    ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+    ASSERT_EQ(tuttiAllReduce(b.data(), c.data(), 1000, tuttiFloat64, tuttiSum, comm, nullptr),
+              tuttiSuccess);
+    ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess);
+    ASSERT_EQ(tuttiBcast(a.data(), 1000, tuttiFloat64, 2, comm, nullptr), tuttiSuccess);
+    EXPECT_EQ(b[0], 0) << "a nested end must not run the group";
+    ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
+    EXPECT_EQ(b, std::vector<double>(1000, 6));
+    EXPECT_EQ(c, std::vector<double>(1000, 18));
+    EXPECT_EQ(a, std::vector<double>(1000, 3));
+  });
+}
+
+tuttiResult_t settle(tuttiComm_t comm) {
+  tuttiResult_t state = tuttiInProgress;
+  while (state == tuttiInProgress) {
+    EXPECT_EQ(tuttiCommGetAsyncError(comm, &state), tuttiSuccess);
+    std::this_thread::yield();
+  }
+  return state;
+}
+
+TEST(NonBlocking, InitCollectivesDestroy) {
+  constexpr int n = 3;
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  tuttiComm_t comms[n];
+  /* One thread drives all ranks, without groups: nothing blocks. */
+  for (int r = 0; r < n; r++)
+    ASSERT_EQ(tuttiCommInitRankConfig(&comms[r], n, id, r, &config), tuttiInProgress);
+  for (int r = 0; r < n; r++) ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
+  std::vector<float> in(10000, 2), out[n];
+  for (int r = 0; r < n; r++) {
+    out[r].resize(10000);
+    ASSERT_EQ(tuttiAllReduce(in.data(), out[r].data(), 10000, tuttiFloat32, tuttiSum, comms[r],
+                             nullptr),
+              tuttiInProgress);
+  }
+  for (int r = 0; r < n; r++) ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
+  for (int r = 0; r < n; r++) EXPECT_EQ(out[r], std::vector<float>(10000, 6));
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  for (int r = 0; r < n; r++) {
+    EXPECT_EQ(tuttiSend(in.data(), 10000, tuttiFloat32, (r + 1) % n, comms[r], nullptr),
+              tuttiSuccess);
+    EXPECT_EQ(tuttiRecv(out[r].data(), 10000, tuttiFloat32, (r + 2) % n, comms[r], nullptr),
+              tuttiSuccess);
+  }
+  EXPECT_EQ(tuttiGroupEnd(), tuttiInProgress) << lastError();
+  for (int r = 0; r < n; r++) ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
+  for (int r = 0; r < n; r++) EXPECT_EQ(out[r], in);
+  for (int r = 0; r < n; r++) EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess) << lastError();
+}
+
+TEST(NonBlocking, UseBeforeInitEnds) {
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  tuttiComm_t comm;
+  ASSERT_EQ(tuttiCommInitRankConfig(&comm, 2, id, 0, &config), tuttiInProgress);
+  float x = 1;
+  EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), HasSubstr("init has not ended"));
+  EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess); /* needs no peer */
+}
+
+/* The other rank sits in a collective; abort from another thread ends it, and the peer's. */
+TEST(Abort, EndsEveryCallEverywhere) {
+  for (auto &settings : std::vector<std::map<std::string, std::string>>{
+           {}, {{"TUTTI_P2P_DISABLE", "1"}}, {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}}}) {
+    Settings scope(settings);
+    Ranks ranks(3);
+    ASSERT_TRUE(ranks.ok());
+    std::atomic<int> inside{0};
+    std::thread aborter([&] {
+      while (inside < 2) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_EQ(tuttiCommAbort(ranks.comms[0]), tuttiSuccess);
+      ranks.comms[0] = nullptr;
+    });
+    ranks.run([&](int r, tuttiComm_t comm) {
+      if (r == 2) return; /* never calls: ranks 0 and 1 wait */
+      float x = 1;
+      inside++;
+      tuttiResult_t result = tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr);
+      EXPECT_EQ(result, r == 0 ? tuttiInvalidUsage : tuttiRemoteError);
+      EXPECT_THAT(lastError(), HasSubstr(r == 0 ? "tuttiCommAbort" : "rank 0")) << r;
+    });
+    aborter.join();
+    for (int r : {1, 2}) {
+      auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      tuttiResult_t state = tuttiSuccess;
+      while (state == tuttiSuccess && std::chrono::steady_clock::now() < until)
+        ASSERT_EQ(tuttiCommGetAsyncError(ranks.comms[r], &state), tuttiSuccess);
+      EXPECT_EQ(state, tuttiRemoteError);
+      EXPECT_THAT(lastError(ranks.comms[r]), HasSubstr("rank 0"));
+    }
+  }
+}
+
+struct Mismatch {
+  const char *name;
+  std::function<tuttiResult_t(int, tuttiComm_t, float *, float *)> call;
+  std::vector<std::string> texts;
+};
+
+/* One rank of three calls something else: every rank ends with both signatures. */
+TEST(Mismatch, IsToldToEveryRank) {
+  const Mismatch cases[] = {
+      {"collective",
+       [](int r, tuttiComm_t c, float *a, float *b) {
+         return r == 1 ? tuttiBroadcast(a, b, 64, tuttiFloat32, 0, c, nullptr)
+                       : tuttiAllReduce(a, b, 64, tuttiFloat32, tuttiSum, c, nullptr);
+       },
+       {"AllReduce", "Broadcast"}},
+      {"count",
+       [](int r, tuttiComm_t c, float *a, float *b) {
+         return tuttiAllReduce(a, b, r == 1 ? 63 : 64, tuttiFloat32, tuttiSum, c, nullptr);
+       },
+       {"63", "64"}},
+      {"type",
+       [](int r, tuttiComm_t c, float *a, float *b) {
+         return tuttiAllReduce(a, b, 64, r == 1 ? tuttiInt32 : tuttiFloat32, tuttiSum, c, nullptr);
+       },
+       {"int32", "float32"}},
+      {"reduction",
+       [](int r, tuttiComm_t c, float *a, float *b) {
+         return tuttiAllReduce(a, b, 64, tuttiFloat32, r == 1 ? tuttiMax : tuttiSum, c, nullptr);
+       },
+       {"max", "sum"}},
+      {"root",
+       [](int r, tuttiComm_t c, float *a, float *b) {
+         return tuttiReduce(a, b, 64, tuttiFloat32, tuttiSum, r == 1 ? 2 : 0, c, nullptr);
+       },
+       {"root 2", "root 0"}},
+      {"zero count",
+       [](int r, tuttiComm_t c, float *a, float *b) {
+         return tuttiAllReduce(a, b, r == 1 ? 0 : 64, tuttiFloat32, tuttiSum, c, nullptr);
+       },
+       {"count 0", "count 64"}},
+  };
+  for (const char *transport : {"P2P", "SHM", "NET"})
+    for (auto &k : cases) {
+      SCOPED_TRACE(std::string(transport) + " " + k.name);
+      std::map<std::string, std::string> settings;
+      if (*transport != 'P') settings["TUTTI_P2P_DISABLE"] = "1";
+      if (*transport == 'N') settings["TUTTI_SHM_DISABLE"] = "1";
+      Settings scope(settings);
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      config.timeoutMs = 60000;
+      config.commName = "train";
+      Ranks ranks(3, &config);
+      ASSERT_TRUE(ranks.ok());
+      ranks.run([&](int r, tuttiComm_t comm) {
+        float a[64] = {0}, b[64];
+        tuttiResult_t result = k.call(r, comm, a, b);
+        /* A rank whose part was done at once learns it from its state. */
+        auto until = std::chrono::steady_clock::now() + std::chrono::seconds(50);
+        while (result == tuttiSuccess && std::chrono::steady_clock::now() < until)
+          ASSERT_EQ(tuttiCommGetAsyncError(comm, &result), tuttiSuccess);
+        EXPECT_EQ(result, tuttiInvalidUsage);
+        std::string text = lastError(comm);
+        EXPECT_THAT(text, AllOf(HasSubstr("communicator train"), HasSubstr("#1 "), HasSubstr("rank 1")));
+        for (auto &part : k.texts) EXPECT_THAT(text, HasSubstr(part));
+      });
+    }
+}
+
+TEST(Timeout, NamesTheRankThatNeverCalled) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.timeoutMs = 1500;
+  Ranks ranks(3, &config);
+  ranks.run([&](int r, tuttiComm_t comm) {
+    float x = 1;
+    EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess);
+    if (r == 2) return;
+    EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiTimeout);
+    EXPECT_THAT(lastError(), AllOf(HasSubstr("#2 AllReduce"), HasSubstr("rank 2 (host "),
+                                   HasSubstr("has not called it"), HasSubstr("TUTTI_TIMEOUT")));
+  });
+}
+
+TEST(Threads, SecondOneIsRefused) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  Ranks ranks(2, &config);
+  std::atomic<bool> waiting{false};
+  std::thread first([&] {
+    float x = 1;
+    waiting = true;
+    EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, ranks.comms[0], nullptr),
+              tuttiSuccess)
+        << lastError();
+  });
+  while (!waiting) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  float y = 1;
+  EXPECT_EQ(tuttiAllReduce(&y, &y, 1, tuttiFloat32, tuttiSum, ranks.comms[0], nullptr),
+            tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), HasSubstr("one thread may use at a time"));
+  EXPECT_EQ(tuttiAllReduce(&y, &y, 1, tuttiFloat32, tuttiSum, ranks.comms[1], nullptr),
+            tuttiSuccess);
+  EXPECT_EQ(y, 2);
+  first.join();
+}
+
+} // namespace
