@@ -30,7 +30,6 @@ class LogTest : public EnvironmentTest {
 protected:
   void SetUp() override {
     EnvironmentTest::SetUp();
-    testing::FLAGS_gtest_death_test_style = "threadsafe"; /* a child that has never logged */
     char pattern[] = "/tmp/tutti-test-log.XXXXXX";
     ASSERT_NE(mkdtemp(pattern), nullptr);
     directory = pattern;
@@ -220,7 +219,7 @@ TEST_F(LogTest, FullDiskIsSilent) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
-/* ---- in a child of its own ------------------------------------------------------------------ */
+/* ---- in a child of its own, which has never logged (hence no fixture, which would) ----------- */
 
 /* The first thing logged loads the settings, shows the version, and touches no stdout. */
 void firstUse() {
@@ -263,6 +262,7 @@ TEST(LogFirstUse, ReportsMalformedSettings) {
 }
 
 void closedStderr() {
+  EnvironmentTest::clear();
   signal(SIGPIPE, SIG_DFL);
   setenv("TUTTI_DEBUG", "INFO", 1);
   tuttiSettingsLoad();
@@ -279,7 +279,8 @@ void closedStderr() {
   _exit(left ? 2 : 0);
 }
 
-TEST_F(LogTest, BrokenStderrKillsNobody) {
+TEST(LogFirstUse, BrokenStderrKillsNobody) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(closedStderr(), testing::ExitedWithCode(0), "");
 }
 
