@@ -1,0 +1,380 @@
+/* The host executor on messages between two ranks: FIFO protocol, checks, waits, lending. */
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "base/os.h"
+#include "fabric.h"
+
+namespace {
+
+using testing::HasSubstr;
+
+tuttiTask message(Rank &rank, int peer, bool sending, void *buffer, uint64_t count,
+                  uint64_t chunk = 128, uint64_t seq = 1) {
+  tuttiTask t{};
+  t.schedule.coll = tuttiCollSendRecv;
+  t.schedule.rank = rank.rank;
+  t.schedule.nranks = rank.fabric.nranks();
+  t.schedule.root = peer;
+  t.schedule.sending = sending;
+  t.schedule.count = t.schedule.part = count;
+  t.schedule.chunk = chunk;
+  t.schedule.depth = TUTTI_FIFO_DEPTH;
+  t.signature.seq = seq;
+  t.signature.count = count;
+  t.signature.root = -1;
+  t.signature.coll = tuttiCollSendRecv;
+  t.signature.type = tuttiInt64;
+  t.signature.redop = 0xffff;
+  t.channel = 32;
+  t.sendbuff = sending ? buffer : nullptr;
+  t.recvbuff = sending ? nullptr : buffer;
+  t.type = tuttiInt64;
+  t.op = tuttiSum;
+  t.host = &rank.host;
+  return t;
+}
+
+tuttiResult_t run(std::vector<tuttiTask *> tasks) {
+  return tuttiHostRun(tasks.data(), (int)tasks.size());
+}
+
+std::vector<int64_t> numbers(size_t n, int64_t from = 1) {
+  std::vector<int64_t> v(n);
+  std::iota(v.begin(), v.end(), from);
+  return v;
+}
+
+/* slots of 1 KiB: chunks of 128 elements; 5: inline (LL). */
+class Messages : public testing::TestWithParam<std::tuple<bool, int>> {};
+
+TEST_P(Messages, OneThreadDrivesBothEnds) {
+  auto [direct, chunk] = GetParam();
+  for (size_t count : {0, 1, 10, 11, 128, 129, 5000}) {
+    Fabric fabric(2, 65536, direct);
+    Rank a(fabric, 0), b(fabric, 1);
+    std::vector<int64_t> in = numbers(count), out(count);
+    tuttiTask send = message(a, 1, true, in.data(), count, chunk);
+    tuttiTask recv = message(b, 0, false, out.data(), count, chunk);
+    ASSERT_EQ(run({&recv, &send}), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(in, out) << count;
+  }
+}
+
+TEST_P(Messages, ThreadsExchange) {
+  auto [direct, chunk] = GetParam();
+  constexpr int kRanks = 4, kRounds = 20;
+  constexpr size_t kCount = 1500;
+  Fabric fabric(kRanks, 65536, direct);
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int me = 0; me < kRanks; me++)
+    threads.emplace_back([&, me, chunk = chunk] {
+      Rank rank(fabric, me);
+      std::vector<std::vector<int64_t>> out(kRanks), in(kRanks, std::vector<int64_t>(kCount));
+      for (int round = 1; round <= kRounds; round++) {
+        std::vector<tuttiTask> tasks;
+        for (int peer = 0; peer < kRanks; peer++) {
+          if (peer == me) continue;
+          out[peer] = numbers(kCount, me * 1000000 + peer * 10000 + round);
+          tasks.push_back(message(rank, peer, true, out[peer].data(), kCount, chunk, round));
+          tasks.push_back(message(rank, peer, false, in[peer].data(), kCount, chunk, round));
+        }
+        std::vector<tuttiTask *> heads;
+        for (tuttiTask &t : tasks)
+          heads.push_back(&t);
+        if (run(heads) != tuttiSuccess) return;
+        for (int peer = 0; peer < kRanks; peer++)
+          if (peer != me && in[peer] == numbers(kCount, peer * 1000000 + me * 10000 + round))
+            right++;
+      }
+    });
+  for (std::thread &t : threads)
+    t.join();
+  EXPECT_EQ(right, kRanks * (kRanks - 1) * kRounds);
+}
+
+INSTANTIATE_TEST_SUITE_P(Host, Messages,
+                         testing::Combine(testing::Bool(), testing::Values(5, 128, 1024)));
+
+TEST(Host, ChainsRunInOrder) {
+  Fabric fabric(2);
+  Rank a(fabric, 0), b(fabric, 1);
+  constexpr int kLength = 5;
+  std::vector<std::vector<int64_t>> in, out(kLength, std::vector<int64_t>(300));
+  std::vector<tuttiTask> sends, recvs;
+  for (int i = 0; i < kLength; i++) {
+    in.push_back(numbers(300, i * 1000));
+    sends.push_back(message(a, 1, true, in[i].data(), 300, 128, i + 1));
+    recvs.push_back(message(b, 0, false, out[i].data(), 300, 128, i + 1));
+  }
+  for (int i = 0; i + 1 < kLength; i++) {
+    sends[i].next = &sends[i + 1];
+    recvs[i].next = &recvs[i + 1];
+  }
+  ASSERT_EQ(run({&sends[0], &recvs[0]}), tuttiSuccess) << tuttiErrorText();
+  EXPECT_EQ(in, out);
+  EXPECT_EQ(a.connects, 1) << "the connection of a chain is asked for once";
+}
+
+TEST(Host, NothingToDo) {
+  EXPECT_EQ(tuttiHostRun(nullptr, 0), tuttiSuccess);
+}
+
+/* More than fits in the frame of tuttiHostRun. */
+TEST(Host, ManyTasks) {
+  constexpr int kRanks = 40;
+  Fabric fabric(kRanks);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  std::vector<tuttiTask> tasks;
+  std::vector<int64_t> in = numbers(kRanks), out(kRanks);
+  for (int r = 0; r < kRanks; r++)
+    ranks.push_back(std::make_unique<Rank>(fabric, r));
+  for (int r = 0; r < kRanks; r++) {
+    tasks.push_back(message(*ranks[r], (r + 1) % kRanks, true, &in[r], 1));
+    tasks.push_back(message(*ranks[r], (r + kRanks - 1) % kRanks, false, &out[r], 1));
+  }
+  std::vector<tuttiTask *> heads;
+  for (tuttiTask &t : tasks)
+    heads.push_back(&t);
+  ASSERT_EQ(run(heads), tuttiSuccess);
+  for (int r = 0; r < kRanks; r++)
+    EXPECT_EQ(out[r], in[(r + kRanks - 1) % kRanks]);
+}
+
+/* ---- what ends a run early ------------------------------------------------------------------- */
+
+TEST(Host, OtherOperationIsAMismatch) {
+  Fabric fabric(2);
+  Rank a(fabric, 0), b(fabric, 1);
+  std::vector<int64_t> in = numbers(8), out(8);
+  tuttiTask send = message(a, 1, true, in.data(), 8), recv = message(b, 0, false, out.data(), 8);
+  send.signature.count = 9;
+  EXPECT_EQ(run({&send, &recv}), tuttiInvalidUsage);
+  EXPECT_EQ(b.mismatchPeer, 0);
+  EXPECT_EQ(b.mine.count, 8u);
+  EXPECT_EQ(b.theirs.count, 9u);
+  EXPECT_EQ(out, std::vector<int64_t>(8)) << "written before it was checked";
+}
+
+/* A message written by hand for a receive of 16 elements, 128 bytes. */
+class Forged : public testing::Test {
+protected:
+  Forged() : fabric(2, 1024), b(fabric, 1), out(16) {
+    recv = message(b, 0, false, out.data(), 16);
+    slot = fabric.fifo(0, 1, 32).slots.get();
+    slot->sig = recv.signature;
+    slot->bytes = 128;
+    slot->where = TUTTI_WHERE_SLOT;
+  }
+  tuttiResult_t take() {
+    tuttiStoreRelease(&slot->seq, 1);
+    return run({&recv});
+  }
+  void expectRefused(const char *text) {
+    EXPECT_EQ(take(), tuttiInvalidUsage);
+    EXPECT_THAT(tuttiErrorText(), HasSubstr(text));
+    EXPECT_THAT(tuttiErrorText(), HasSubstr("from rank 0 to rank 1 on channel 32"));
+    EXPECT_EQ(b.mismatchPeer, -2);
+  }
+  Fabric fabric;
+  Rank b;
+  std::vector<int64_t> out;
+  tuttiTask recv;
+  tuttiSlot *slot;
+};
+
+TEST_F(Forged, RightOneIsTaken) {
+  EXPECT_EQ(take(), tuttiSuccess);
+  EXPECT_EQ(tuttiLoadAcquire(&fabric.fifo(0, 1, 32).heads.get()->head), 1u);
+}
+TEST_F(Forged, FewerBytes) {
+  slot->bytes = 120;
+  expectRefused("holds 120 bytes (place 0) instead of 128");
+}
+TEST_F(Forged, MoreBytes) {
+  slot->bytes = UINT32_MAX;
+  expectRefused("holds 4294967295 bytes");
+}
+TEST_F(Forged, TooLargeForTheLine) {
+  slot->where = TUTTI_WHERE_INLINE;
+  expectRefused("(place 1)");
+}
+TEST_F(Forged, UnknownPlace) {
+  slot->where = 3;
+  expectRefused("(place 3)");
+}
+TEST_F(Forged, AddressInAnotherProcess) {
+  slot->where = TUTTI_WHERE_DIRECT;
+  slot->addr = (uintptr_t)out.data();
+  expectRefused("(place 2)");
+}
+TEST_F(Forged, NoAddress) {
+  fabric.fifo(0, 1, 32).recv[0].direct = 1;
+  slot->where = TUTTI_WHERE_DIRECT;
+  expectRefused("(place 2)");
+}
+TEST_F(Forged, TooLargeForTheSlot) {
+  recv = message(b, 0, false, out.data(), 16, 16);
+  fabric.fifo(0, 1, 32).recv[0].slotBytes = 64;
+  expectRefused("(place 0)");
+}
+
+TEST(Host, SlotTooSmallForTheChunk) {
+  Fabric fabric(2, 128);
+  Rank a(fabric, 0);
+  std::vector<int64_t> in = numbers(17);
+  tuttiTask send = message(a, 1, true, in.data(), 17);
+  EXPECT_EQ(run({&send}), tuttiInternalError);
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("136 bytes from rank 0 to rank 1"));
+}
+
+TEST(Host, ConnectionThatCannotBeOpened) {
+  Fabric fabric(2);
+  Rank a(fabric, 0);
+  a.refuse = true;
+  int64_t v = 1;
+  tuttiTask send = message(a, 1, true, &v, 1);
+  EXPECT_EQ(run({&send}), tuttiSystemError);
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("refused"));
+}
+
+TEST(Host, FailureEndsTheWait) {
+  Fabric fabric(2);
+  Rank b(fabric, 1);
+  int64_t v = 1;
+  tuttiTask recv = message(b, 0, false, &v, 1);
+  std::thread announcer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    tuttiStoreRelease32(&b.failed, 1);
+  });
+  EXPECT_EQ(run({&recv}), tuttiRemoteError);
+  announcer.join();
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("announced"));
+  EXPECT_EQ(run({&recv}), tuttiRemoteError) << "a failed communicator starts nothing";
+}
+
+TEST(Host, StalledEndsTheWait) {
+  for (int spins : {0, 1}) {
+    Fabric fabric(3);
+    Rank b(fabric, 1);
+    b.host.oversubscribed = spins;
+    b.patienceMs = 300;
+    int64_t v = 1, w = 2;
+    tuttiTask recv = message(b, 2, false, &v, 1), other = message(b, 0, false, &w, 1);
+    uint64_t start = tuttiNow();
+    EXPECT_EQ(run({&recv, &other}), tuttiTimeout);
+    EXPECT_GE(tuttiNow() - start, 300u * 1000000);
+    /* Told of once for each 100 ms, not for each task, and of the first of both. */
+    ASSERT_GE(b.stalls.size(), 1u);
+    EXPECT_LE(b.stalls.size(), 3u);
+    for (size_t i = 0; i < b.stalls.size(); i++) {
+      EXPECT_EQ(b.stalls[i].first, 2);
+      EXPECT_GE(b.stalls[i].second, (i + 1) * 100);
+    }
+    EXPECT_EQ(b.mine.coll, tuttiCollSendRecv);
+  }
+}
+
+/* A send waits for its reader, and the reader is named. */
+TEST(Host, StalledSend) {
+  Fabric fabric(2);
+  Rank a(fabric, 0);
+  a.patienceMs = 100;
+  std::vector<int64_t> in = numbers(128 * 9);
+  tuttiTask send = message(a, 1, true, in.data(), in.size());
+  EXPECT_EQ(run({&send}), tuttiTimeout);
+  EXPECT_EQ(a.stalls.at(0).first, 1);
+  EXPECT_EQ(fabric.fifo(0, 1, 32).send.next, TUTTI_FIFO_DEPTH);
+}
+
+/* Others go on while one is stuck, and the stuck one is still told of. */
+TEST(Host, StalledBesideOneThatMoves) {
+  Fabric fabric(3);
+  Rank a(fabric, 0), b(fabric, 1), c(fabric, 2);
+  a.patienceMs = 200;
+  int64_t v = 0;
+  std::vector<int64_t> in = numbers(1 << 20), out(in.size());
+  tuttiTask stuck = message(a, 2, false, &v, 1);
+  std::vector<tuttiTask> sends(2000, message(b, 2, true, in.data(), in.size()));
+  std::vector<tuttiTask> recvs(2000, message(c, 1, false, out.data(), out.size()));
+  for (size_t i = 0; i + 1 < sends.size(); i++) {
+    sends[i].next = &sends[i + 1];
+    recvs[i].next = &recvs[i + 1];
+  }
+  EXPECT_EQ(run({&sends[0], &recvs[0], &stuck}), tuttiTimeout);
+  EXPECT_EQ(a.stalls.at(0).first, 2);
+  EXPECT_EQ(b.stalls.size() + c.stalls.size(), 0u);
+}
+
+/* ---- lending --------------------------------------------------------------------------------- */
+
+/* The reader is this test: it sees the address, and the sender's call lasts until it is done. */
+TEST(Host, LentMemoryIsHeldUntilTaken) {
+  Fabric fabric(2, 65536, true);
+  std::vector<int64_t> in = numbers(1024);
+  std::atomic<bool> returned{false};
+  std::thread sender([&] {
+    Rank a(fabric, 0);
+    tuttiTask send = message(a, 1, true, in.data(), 1024, 512);
+    EXPECT_EQ(run({&send}), tuttiSuccess);
+    returned = true;
+  });
+  Fifo &fifo = fabric.fifo(0, 1, 32);
+  for (uint64_t n = 0; n < 2; n++) {
+    tuttiSlot *slot = fifo.slots.get() + n;
+    while (tuttiLoadAcquire(&slot->seq) != n + 1)
+      std::this_thread::yield();
+    EXPECT_EQ(slot->where, (uint32_t)TUTTI_WHERE_DIRECT);
+    EXPECT_EQ(slot->addr, (uintptr_t)(in.data() + n * 512));
+    EXPECT_EQ(slot->bytes, 4096u);
+  }
+  tuttiStoreRelease(&fifo.heads.get()->head, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_FALSE(returned);
+  tuttiStoreRelease(&fifo.heads.get()->head, 2);
+  sender.join();
+}
+
+TEST(Host, LentMemoryThatNobodyTakes) {
+  Fabric fabric(2, 65536, true);
+  Rank a(fabric, 0);
+  a.patienceMs = 100;
+  std::vector<int64_t> in = numbers(512);
+  tuttiTask send = message(a, 1, true, in.data(), 512, 512);
+  EXPECT_EQ(run({&send}), tuttiTimeout);
+  EXPECT_EQ(a.stalls.at(0).first, 1);
+}
+
+/* Small or unreachable messages are copied, and the call does not wait for the reader. */
+TEST(Host, CopiesAreNotWaitedFor) {
+  for (bool direct : {false, true}) {
+    Fabric fabric(2, 65536, direct);
+    Rank a(fabric, 0);
+    std::vector<int64_t> in = numbers(512);
+    size_t count = direct ? 511 : 512;
+    tuttiTask send = message(a, 1, true, in.data(), count, 512);
+    ASSERT_EQ(run({&send}), tuttiSuccess);
+    Fifo &fifo = fabric.fifo(0, 1, 32);
+    EXPECT_EQ(fifo.slots.get()->where, (uint32_t)TUTTI_WHERE_SLOT);
+    EXPECT_EQ(memcmp(fifo.data.data(), in.data(), count * 8), 0);
+  }
+}
+
+TEST(Host, SmallMessagesTravelInTheLine) {
+  Fabric fabric(2);
+  Rank a(fabric, 0);
+  std::vector<int64_t> in = numbers(10);
+  tuttiTask send = message(a, 1, true, in.data(), 10);
+  ASSERT_EQ(run({&send}), tuttiSuccess);
+  tuttiSlot *slot = fabric.fifo(0, 1, 32).slots.get();
+  EXPECT_EQ(slot->where, (uint32_t)TUTTI_WHERE_INLINE);
+  EXPECT_EQ(memcmp(slot->inlined, in.data(), 80), 0);
+}
+
+} // namespace
