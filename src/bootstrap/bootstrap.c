@@ -10,7 +10,7 @@
 #include "bootstrap/rendezvous.h"
 
 /* Every address of an id's root or of a rank's listener refuses this long: it is gone. */
-#define REFUSED_MS 5000
+#define REFUSED_MS 2000
 
 /* What Join's phases hand on to each other. */
 typedef struct {

@@ -1,0 +1,144 @@
+/* Settings for the length of a test, ranks as threads, and raw peers that behave badly. */
+#ifndef TUTTI_TESTS_BOOTSTRAP_HARNESS_H_
+#define TUTTI_TESTS_BOOTSTRAP_HARNESS_H_
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "bootstrap/rendezvous.h"
+
+/* An environment variable while it lives. */
+class WithSetting {
+public:
+  WithSetting(const char *name, const std::string &value) : name_(name) {
+    const char *old = getenv(name);
+    had_ = old != nullptr;
+    before_ = old ? old : "";
+    setenv(name, value.c_str(), 1);
+    EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess) << tuttiErrorText();
+  }
+  ~WithSetting() {
+    if (had_)
+      setenv(name_, before_.c_str(), 1);
+    else
+      unsetenv(name_);
+    EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  }
+
+private:
+  const char *name_;
+  bool had_;
+  std::string before_;
+};
+
+inline tuttiWait within(int64_t ms, const tuttiAtomic32 *failed = nullptr) {
+  return {tuttiDeadline(ms), failed};
+}
+
+/* True once `condition` holds, at the latest after 20 s. */
+inline bool eventually(const std::function<bool()> &condition) {
+  for (int i = 0; i < 4000; i++) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+inline int openFds() {
+  int n = 0;
+  DIR *dir = opendir("/proc/self/fd");
+  while (readdir(dir))
+    n++;
+  closedir(dir);
+  return n;
+}
+
+/* What one rank got. */
+struct Outcome {
+  tuttiResult_t result = tuttiInternalError;
+  std::string text;
+  tuttiBootstrap *b = nullptr;
+};
+
+inline Outcome joinAs(const std::vector<tuttiUniqueId> &ids, int rank, int nranks,
+                      tuttiWait wait = within(60000)) {
+  Outcome o;
+  o.result = tuttiBootstrapJoin(ids.data(), (int)ids.size(), rank, nranks, wait, &o.b);
+  if (o.result != tuttiSuccess) o.text = tuttiErrorText();
+  return o;
+}
+
+inline std::vector<Outcome> onThreads(int n, const std::function<Outcome(int)> &body) {
+  std::vector<Outcome> outcomes(n);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < n; i++)
+    threads.emplace_back([&, i] { outcomes[i] = body(i); });
+  for (auto &t : threads)
+    t.join();
+  return outcomes;
+}
+
+inline std::vector<tuttiUniqueId> makeIds(int n = 1) {
+  std::vector<tuttiUniqueId> ids(n);
+  for (auto &id : ids)
+    EXPECT_EQ(tuttiIdCreate(&id), tuttiSuccess) << tuttiErrorText();
+  return ids;
+}
+
+inline void closeAll(std::vector<Outcome> &outcomes) {
+  for (auto &o : outcomes)
+    tuttiBootstrapClose(o.b);
+  outcomes.clear();
+}
+
+/* Interfaces: only the loopback one, so that the tests need and touch no network. */
+class OnLoopback : public testing::Test {
+protected:
+  void TearDown() override {
+    EXPECT_TRUE(eventually([] { return tuttiRootCount() == 0; }));
+  }
+  WithSetting lo_{"TUTTI_SOCKET_IFNAME", "=lo"};
+};
+
+/* A connected blocking socket to the first address of a list, or -1. */
+inline int rawConnect(const tuttiAddress &a) {
+  int fd = socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  timeval limit = {10, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  if (connect(fd, &a.sa, tuttiAddressLength(&a)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+/* Reads up to n bytes until the peer closes; what came. */
+inline std::string rawRead(int fd, size_t n) {
+  std::string got;
+  char buf[4096];
+  while (got.size() < n) {
+    ssize_t k = recv(fd, buf, std::min(sizeof(buf), n - got.size()), 0);
+    if (k <= 0) break;
+    got.append(buf, (size_t)k);
+  }
+  return got;
+}
+
+inline void rawSend(int fd, const void *data, size_t n) {
+  send(fd, data, n, MSG_NOSIGNAL);
+}
+
+#endif

@@ -1,0 +1,410 @@
+/* Strangers, garbage and floods at the root's and at a rank's port; and messages of the right
+ * secret that lie. */
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <random>
+
+#include "harness.h"
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+namespace {
+
+class Hostile : public OnLoopback {
+protected:
+  void SetUp() override {
+    ids_ = makeIds();
+    ASSERT_EQ(tuttiIdParse(&ids_[0], &id_), tuttiSuccess);
+    root_ = id_.roots.a[0];
+  }
+  void TearDown() override {
+    tuttiRootCancel(id_.secret);
+    OnLoopback::TearDown();
+  }
+  /* The hash that ranks with these ids say. */
+  uint64_t idHash() {
+    struct {
+      uint64_t before;
+      uint8_t secret[16];
+    } link = {};
+    memcpy(link.secret, id_.secret, sizeof(link.secret));
+    return tuttiHash(&link, sizeof(link));
+  }
+  /* A well-formed check-in of rank r of n that listens on `listeners`. */
+  tuttiCheckIn checkIn(int r, int n) {
+    tuttiCheckIn in;
+    memset(&in, 0, sizeof(in));
+    tuttiHelloFill(&in.peer.hello, id_.secret, idHash(), tuttiHelloCheckIn, r, n);
+    in.peer.listeners = id_.roots;
+    in.peer.ticket = 77;
+    in.nroots = 1;
+    in.remainingMs = UINT64_MAX;
+    return in;
+  }
+  void expectJoin(int n) {
+    auto ranks = onThreads(n, [&](int r) { return joinAs(ids_, r, n); });
+    for (auto &o : ranks)
+      EXPECT_EQ(o.result, tuttiSuccess) << o.text;
+    closeAll(ranks);
+  }
+  std::vector<tuttiUniqueId> ids_;
+  tuttiId id_;
+  tuttiAddress root_;
+};
+
+std::string reply(const std::string &bytes) {
+  return bytes.size() > sizeof(tuttiReply) ? bytes.substr(sizeof(tuttiReply)) : "";
+}
+
+int kindOf(const std::string &bytes) {
+  tuttiReply r = {};
+  if (bytes.size() >= sizeof(r)) memcpy(&r, bytes.data(), sizeof(r));
+  return r.kind;
+}
+
+/* ---- the root ------------------------------------------------------------------------------- */
+
+TEST_F(Hostile, GarbageIsDroppedWithoutAWord) {
+  std::mt19937 random(1);
+  std::string garbage(2000, '\0');
+  for (auto &c : garbage)
+    c = (char)random();
+  std::vector<std::string> messages = {garbage, "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+                                       std::string(sizeof(tuttiCheckIn), '\0')};
+  auto in = checkIn(0, 2);
+  in.peer.hello.magic++;
+  messages.emplace_back((char *)&in, sizeof(in));
+  in = checkIn(0, 2);
+  in.peer.hello.secret[15] ^= 1;
+  messages.emplace_back((char *)&in, sizeof(in));
+  for (auto &m : messages) {
+    int fd = rawConnect(root_);
+    ASSERT_GE(fd, 0);
+    rawSend(fd, m.data(), m.size());
+    EXPECT_EQ(rawRead(fd, 1), "");
+    close(fd);
+  }
+  expectJoin(3);
+}
+
+TEST_F(Hostile, LiesOfTheRightSecretAreDropped) {
+  std::vector<std::function<void(tuttiCheckIn *)>> lies = {
+      [](tuttiCheckIn *in) { in->peer.hello.kind = tuttiHelloRing; },
+      [](tuttiCheckIn *in) { in->peer.hello.kind = 99; },
+      [](tuttiCheckIn *in) { in->peer.hello.from = -1; },
+      [](tuttiCheckIn *in) { in->peer.hello.from = 2; },
+      [](tuttiCheckIn *in) { in->peer.hello.nranks = 0; },
+      [](tuttiCheckIn *in) { in->peer.hello.nranks = -5; },
+      [](tuttiCheckIn *in) { in->peer.hello.nranks = INT32_MAX; },
+      [](tuttiCheckIn *in) { in->peer.listeners.n = 0; },
+      [](tuttiCheckIn *in) { in->peer.listeners.n = 1 << 30; },
+      [](tuttiCheckIn *in) { in->peer.listeners.a[0].sa.sa_family = AF_UNIX; },
+      [](tuttiCheckIn *in) { in->nroots = 0; },
+      [](tuttiCheckIn *in) { in->nroots = INT32_MAX; },
+      [](tuttiCheckIn *in) { in->root = 1; },
+      [](tuttiCheckIn *in) { in->root = -1; },
+      [](tuttiCheckIn *in) { in->bridge = 1; },
+      [](tuttiCheckIn *in) { in->bridge = 1, in->nroots = 2; },
+      [](tuttiCheckIn *in) { in->bridge = -1, in->nroots = 2; },
+  };
+  for (size_t i = 0; i < lies.size(); i++) {
+    auto in = checkIn(0, 2);
+    lies[i](&in);
+    int fd = rawConnect(root_);
+    rawSend(fd, &in, sizeof(in));
+    EXPECT_EQ(rawRead(fd, 1), "") << i;
+    close(fd);
+  }
+  expectJoin(2);
+}
+
+TEST_F(Hostile, UnconfirmedCheckInsDoNotCount) {
+  for (int i = 0; i < 20; i++) {
+    auto in = checkIn(1, 3);
+    int fd = rawConnect(root_);
+    rawSend(fd, &in, sizeof(in));
+    EXPECT_EQ(kindOf(rawRead(fd, sizeof(tuttiReply))), tuttiReplyAccepted);
+    if (i % 2) rawSend(fd, "rubbish", 7);
+    close(fd);
+  }
+  expectJoin(3);
+}
+
+/* They all meet the root while it serves: one rank comes before them, the other after. */
+TEST_F(Hostile, TenThousandGarbageConnections) {
+  Outcome first;
+  std::thread early([&] { first = joinAs(ids_, 0, 2); });
+  std::atomic<int> refused{0};
+  std::vector<std::thread> attackers;
+  for (int t = 0; t < 4; t++)
+    attackers.emplace_back([&, t] {
+      std::mt19937 random(t);
+      char garbage[300];
+      for (auto &c : garbage)
+        c = (char)random();
+      for (int i = 0; i < 2500; i++) {
+        int fd = rawConnect(root_);
+        if (fd < 0) refused++;
+        if (i % 3) rawSend(fd, garbage, random() % sizeof(garbage));
+        close(fd);
+      }
+    });
+  for (auto &t : attackers)
+    t.join();
+  Outcome second = joinAs(ids_, 1, 2);
+  early.join();
+  EXPECT_EQ(refused.load(), 0);
+  EXPECT_EQ(first.result, tuttiSuccess) << first.text;
+  EXPECT_EQ(second.result, tuttiSuccess) << second.text;
+  tuttiBootstrapClose(first.b);
+  tuttiBootstrapClose(second.b);
+}
+
+/* The init comes after the attack, which has filled the root's every place and its queue. */
+TEST_F(Hostile, HalfOpenConnectionsGiveWay) {
+  rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  int n = limit.rlim_cur < 4000 ? (int)limit.rlim_cur / 4 : 1000;
+  std::vector<int> fds;
+  uint32_t magic = TUTTI_HELLO_MAGIC;
+  for (int i = 0; i < n; i++) {
+    int fd = rawConnect(root_);
+    ASSERT_GE(fd, 0) << i;
+    if (i % 2) rawSend(fd, &magic, sizeof(magic));
+    fds.push_back(fd);
+  }
+  expectJoin(4);
+  for (int fd : fds)
+    close(fd);
+}
+
+TEST_F(Hostile, SilentAndSlowGuestsAreSentAway) {
+  int silent = rawConnect(root_), slow = rawConnect(root_);
+  auto in = checkIn(0, 2);
+  std::atomic<bool> cut{false};
+  std::thread drip([&] { /* would take 20 s in all */
+                         for (size_t i = 0; i < sizeof(in) && !cut; i++) {
+                           cut = send(slow, (char *)&in + i, 1, MSG_NOSIGNAL) < 0;
+                           std::this_thread::sleep_for(
+                               std::chrono::milliseconds(20000 / sizeof(in)));
+                         }
+  });
+  char byte;
+  EXPECT_EQ(recv(silent, &byte, 1, 0), 0);
+  drip.join();
+  EXPECT_TRUE(cut);
+  close(silent), close(slow);
+  expectJoin(2);
+}
+
+TEST_F(Hostile, OtherVersionIsToldAndEndsTheInit) {
+  auto in = checkIn(1, 2);
+  in.peer.hello.version = 70305;
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    int fd = rawConnect(root_);
+    rawSend(fd, &in, sizeof(in));
+    std::string got = rawRead(fd, 4096);
+    EXPECT_EQ(kindOf(got), tuttiReplyFailed);
+    EXPECT_THAT(reply(got), AllOf(HasSubstr("tutti 0.1.0"), HasSubstr("7.3.5"),
+                                  HasSubstr(tuttiHostname()), HasSubstr("one version")));
+    close(fd);
+  });
+  Outcome o = joinAs(ids_, 0, 2);
+  other.join();
+  EXPECT_EQ(o.result, tuttiInvalidUsage);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("tutti 0.1.0"), HasSubstr("7.3.5")));
+}
+
+TEST_F(Hostile, OtherVersionOfAStrangerEndsNothing) {
+  auto in = checkIn(1, 2);
+  in.peer.hello.version = 70305;
+  in.peer.hello.secret[0] ^= 1;
+  int fd = rawConnect(root_);
+  rawSend(fd, &in, sizeof(in));
+  EXPECT_EQ(kindOf(rawRead(fd, 4096)), tuttiReplyFailed);
+  close(fd);
+  expectJoin(2);
+}
+
+/* A rank's host name is what its peer says: it ends up in error texts of others. */
+TEST_F(Hostile, NamesArePrintable) {
+  auto in = checkIn(1, 2);
+  memset(in.peer.hello.host, '\n', sizeof(in.peer.hello.host)); /* and not terminated */
+  int fd = rawConnect(root_);
+  rawSend(fd, &in, sizeof(in));
+  EXPECT_EQ(kindOf(rawRead(fd, sizeof(tuttiReply))), tuttiReplyAccepted);
+  uint32_t confirm = TUTTI_CONFIRM;
+  rawSend(fd, &confirm, sizeof(confirm));
+  close(fd); /* dies */
+  Outcome o = joinAs(ids_, 0, 2);
+  EXPECT_EQ(o.result, tuttiRemoteError);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("rank 1 (host ????"), testing::Not(HasSubstr("\n"))));
+}
+
+/* Random and mutated check-ins for a second; then the root must still serve. */
+TEST_F(Hostile, FuzzCheckIns) {
+  std::mt19937 random(11);
+  uint64_t end = tuttiDeadline(1000);
+  while (tuttiNow() < end) {
+    auto in = checkIn((int)(random() % 2), 2);
+    auto *bytes = (char *)&in;
+    size_t keep = random() % 4 ? offsetof(tuttiHello, hash) : 0; /* mostly with the secret */
+    for (unsigned i = 0, n = 1 + random() % 16; i < n; i++)
+      bytes[keep + random() % (sizeof(in) - keep)] = (char)random();
+    if (in.peer.hello.version != TUTTI_VERSION_CODE) continue; /* ends the init, rightly */
+    int fd = rawConnect(root_);
+    ASSERT_GE(fd, 0);
+    rawSend(fd, &in, random() % 3 ? sizeof(in) : random() % sizeof(in));
+    close(fd); /* never confirmed */
+  }
+  expectJoin(3);
+}
+
+/* ---- a rank's listener ---------------------------------------------------------------------- */
+
+/* Plays rank 1 of 2 by hand; rank 0 is real. */
+class HostileRing : public Hostile {
+protected:
+  void SetUp() override {
+    Hostile::SetUp();
+    tuttiInterface lo;
+    memset(&lo, 0, sizeof(lo));
+    lo.address.v4.sin_family = AF_INET;
+    lo.address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(tuttiListenAny(&lo, 1, &mine_, &listener_), tuttiSuccess);
+    real_ = std::thread([this] { outcome_ = joinAs(ids_, 0, 2, within(30000)); });
+    auto in = checkIn(1, 2);
+    in.peer.listeners = mine_;
+    in.peer.ticket = 77;
+    int fd = rawConnect(root_);
+    rawSend(fd, &in, sizeof(in));
+    ASSERT_EQ(kindOf(rawRead(fd, sizeof(tuttiReply))), tuttiReplyAccepted);
+    uint32_t confirm = TUTTI_CONFIRM;
+    rawSend(fd, &confirm, sizeof(confirm));
+    std::string next = reply(rawRead(fd, sizeof(tuttiReply) + sizeof(tuttiPeer)));
+    ASSERT_EQ(next.size(), sizeof(peer_));
+    memcpy(&peer_, next.data(), sizeof(peer_));
+    close(fd);
+  }
+  void TearDown() override {
+    if (real_.joinable()) real_.join();
+    tuttiBootstrapClose(outcome_.b);
+    if (listener_ >= 0) close(listener_);
+    Hostile::TearDown();
+  }
+  tuttiHello ringHello() {
+    tuttiHello h;
+    tuttiHelloFill(&h, id_.secret, peer_.ticket, tuttiHelloRing, 1, 2);
+    return h;
+  }
+  /* Rank 1's part: accepts rank 0, connects to it, gathers. */
+  void finish() {
+    int prev = -1;
+    ASSERT_EQ(tuttiAccept(listener_, within(20000), &prev), tuttiSuccess);
+    tuttiHello h;
+    ASSERT_EQ(tuttiRecvAll(prev, &h, sizeof(h), "rank 0", within(20000)), tuttiSuccess);
+    EXPECT_EQ(h.hash, 77u);
+    EXPECT_EQ(h.from, 0);
+    EXPECT_EQ(h.kind, tuttiHelloRing);
+    tuttiReplySend(prev, tuttiReplyAccepted, 0, nullptr, 0);
+    int next = rawConnect(peer_.listeners.a[0]);
+    h = ringHello();
+    rawSend(next, &h, sizeof(h));
+    ASSERT_EQ(kindOf(rawRead(next, sizeof(tuttiReply))), tuttiReplyAccepted);
+    struct {
+      uint32_t confirm;
+      char record[sizeof(tuttiAddressList) + 16];
+    } bytes = {};
+    bytes.confirm = TUTTI_CONFIRM;
+    memcpy(bytes.record, &record_, sizeof(record_));
+    rawSend(next, &bytes, sizeof(bytes));
+    real_.join();
+    close(prev), close(next);
+  }
+  tuttiAddressList mine_, record_ = {};
+  int listener_ = -1;
+  tuttiPeer peer_;
+  std::thread real_;
+  Outcome outcome_;
+};
+
+TEST_F(HostileRing, StrangersDoNotKeepThePreviousRankOut) {
+  std::vector<int> fds;
+  std::mt19937 random(3);
+  for (int i = 0; i < 600; i++) {
+    int fd = rawConnect(peer_.listeners.a[0]);
+    ASSERT_GE(fd, 0);
+    tuttiHello h = ringHello();
+    switch (i % 5) {
+    case 0:
+      break; /* half open */
+    case 1:
+      rawSend(fd, "garbage", 7);
+      break;
+    case 2:
+      h.hash++, rawSend(fd, &h, sizeof(h));
+      break; /* stale: another ticket */
+    case 3:
+      h.from = 0, rawSend(fd, &h, sizeof(h));
+      break;
+    case 4:
+      h.secret[random() % 16] ^= 1, rawSend(fd, &h, sizeof(h));
+      break;
+    }
+    fds.push_back(fd);
+  }
+  record_ = mine_;
+  finish();
+  EXPECT_EQ(outcome_.result, tuttiSuccess) << outcome_.text;
+  for (int fd : fds)
+    close(fd);
+}
+
+TEST_F(HostileRing, TheRecordOfARankIsChecked) {
+  record_ = mine_;
+  record_.n = 1000;
+  finish();
+  EXPECT_EQ(outcome_.result, tuttiInternalError);
+  EXPECT_THAT(outcome_.text, HasSubstr("rank 1"));
+}
+
+TEST_F(HostileRing, ARankThatEndedIsNamed) {
+  close(listener_);
+  listener_ = -1;
+  real_.join();
+  EXPECT_EQ(outcome_.result, tuttiRemoteError);
+  EXPECT_THAT(outcome_.text, AllOf(HasSubstr("rank 1 (host " + std::string(tuttiHostname())),
+                                   HasSubstr("Connection refused"), HasSubstr("its init failed")));
+}
+
+/* Something else listens at the address of the next rank. */
+TEST_F(HostileRing, AWrongListenerIsNotBelieved) {
+  for (int i = 0; i < 4; i++) {
+    int fd = -1;
+    ASSERT_EQ(tuttiAccept(listener_, within(20000), &fd), tuttiSuccess);
+    tuttiReply bad = {TUTTI_HELLO_MAGIC, TUTTI_VERSION_CODE, tuttiReplyAccepted, 0, UINT32_MAX};
+    if (i == 1) rawSend(fd, "SSH-2.0-OpenSSH_9.2p1 Debian-2", 30);
+    if (i == 2) rawSend(fd, &bad, sizeof(bad));
+    close(fd);
+  }
+  record_ = mine_;
+  finish();
+  EXPECT_EQ(outcome_.result, tuttiSuccess) << outcome_.text;
+}
+
+TEST_F(HostileRing, AFailureTextFromAPeerIsMadePrintable) {
+  int fd = -1;
+  ASSERT_EQ(tuttiAccept(listener_, within(20000), &fd), tuttiSuccess);
+  tuttiReplySend(fd, tuttiReplyFailed, 4242, "one\ntwo\033[2J", 11);
+  real_.join();
+  EXPECT_EQ(outcome_.result, tuttiRemoteError); /* 4242 is no code */
+  EXPECT_EQ(outcome_.text, "one two [2J");
+  close(fd);
+}
+
+} // namespace

@@ -1,0 +1,423 @@
+/* Joining: sizes, several roots, fixed addresses, processes; and how it fails. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <set>
+
+#include "harness.h"
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+namespace {
+
+class Join : public OnLoopback {};
+
+/* Checks that all joined one communicator and that their ring carries data; closes all. */
+void expectRing(std::vector<Outcome> &ranks) {
+  int n = (int)ranks.size();
+  for (int r = 0; r < n; r++)
+    ASSERT_EQ(ranks[r].result, tuttiSuccess) << r << ": " << ranks[r].text;
+  std::vector<std::vector<uint32_t>> all(n, std::vector<uint32_t>(3 * n));
+  auto gathered = onThreads(n, [&](int r) {
+    for (int k = 0; k < 3; k++)
+      all[r][3 * r + k] = (uint32_t)(1000 * r + k);
+    Outcome o;
+    o.result = tuttiBootstrapAllGather(ranks[r].b, all[r].data(), 12, within(30000));
+    o.text = tuttiErrorText();
+    return o;
+  });
+  for (int r = 0; r < n; r++) {
+    const tuttiBootstrap *b = ranks[r].b, *zero = ranks[0].b;
+    EXPECT_EQ(gathered[r].result, tuttiSuccess) << gathered[r].text;
+    for (int s = 0; s < n; s++)
+      for (int k = 0; k < 3; k++)
+        EXPECT_EQ(all[r][3 * s + k], (uint32_t)(1000 * s + k));
+    EXPECT_EQ(tuttiBootstrapHash(b), tuttiBootstrapHash(zero));
+    EXPECT_EQ(memcmp(tuttiBootstrapSecret(b), tuttiBootstrapSecret(zero), 16), 0);
+    EXPECT_EQ(memcmp(b->listeners, zero->listeners, n * sizeof(*b->listeners)), 0);
+    for (int s = 0; s < n && n > 1; s++)
+      EXPECT_TRUE(tuttiAddressListValid(&b->listeners[s]));
+  }
+  closeAll(ranks);
+}
+
+TEST_F(Join, EverySize) {
+  for (int n : {1, 2, 3, 5, 8, 17, 64}) {
+    SCOPED_TRACE(n);
+    auto ids = makeIds();
+    auto ranks = onThreads(n, [&](int r) { return joinAs(ids, r, n); });
+    expectRing(ranks);
+  }
+}
+
+TEST_F(Join, SeveralRoots) {
+  for (auto [nids, n] : std::vector<std::pair<int, int>>{{2, 2}, {2, 7}, {3, 7}, {5, 12}, {4, 3}}) {
+    SCOPED_TRACE(std::to_string(nids) + " ids, " + std::to_string(n) + " ranks");
+    auto ids = makeIds(nids);
+    auto ranks = onThreads(n, [&](int r) { return joinAs(ids, r, n); });
+    expectRing(ranks);
+  }
+}
+
+TEST(RootOfRank, SlicesCoverAllRanks) {
+  for (int n = 1; n < 40; n++)
+    for (int roots = 1; roots <= n; roots++) {
+      EXPECT_EQ(tuttiFirstOfRoot(0, roots, n), 0);
+      EXPECT_EQ(tuttiFirstOfRoot(roots, roots, n), n);
+      for (int r = 0; r < n; r++) {
+        int root = tuttiRootOfRank(r, roots, n);
+        EXPECT_GE(r, tuttiFirstOfRoot(root, roots, n));
+        EXPECT_LT(r, tuttiFirstOfRoot(root + 1, roots, n));
+      }
+    }
+}
+
+TEST_F(Join, LeaksNoFd) {
+  auto cycle = [] {
+    auto ids = makeIds(2);
+    auto ranks = onThreads(4, [&](int r) { return joinAs(ids, r, 4); });
+    expectRing(ranks);
+    EXPECT_TRUE(eventually([] { return tuttiRootCount() == 0; }));
+  };
+  cycle();
+  int before = openFds();
+  for (int i = 0; i < 30; i++)
+    cycle();
+  EXPECT_TRUE(eventually([&] { return openFds() == before; })) << before << " " << openFds();
+}
+
+TEST_F(Join, LargeBlocksDoNotDeadlock) {
+  const int n = 4;
+  const size_t size = 3 << 20;
+  auto ids = makeIds();
+  auto ranks = onThreads(n, [&](int r) {
+    Outcome o = joinAs(ids, r, n);
+    if (o.result != tuttiSuccess) return o;
+    std::vector<char> all(n * size);
+    memset(&all[r * size], 'a' + r, size);
+    o.result = tuttiBootstrapAllGather(o.b, all.data(), size, within(60000));
+    o.text = tuttiErrorText();
+    for (int s = 0; s < n; s++)
+      for (size_t i = 0; i < size; i += 997)
+        EXPECT_EQ(all[s * size + i], 'a' + s);
+    return o;
+  });
+  expectRing(ranks);
+}
+
+TEST_F(Join, EmptyAllGatherIsNothing) {
+  auto ids = makeIds();
+  auto ranks = onThreads(2, [&](int r) {
+    Outcome o = joinAs(ids, r, 2);
+    EXPECT_EQ(tuttiBootstrapAllGather(o.b, nullptr, 0, within(1000)), tuttiSuccess);
+    return o;
+  });
+  expectRing(ranks);
+}
+
+/* ---- processes ------------------------------------------------------------------------------ */
+
+/* Forks a child that runs body and exits with what it returns. */
+pid_t spawn(const std::function<int()> &body) {
+  pid_t pid = fork();
+  if (pid == 0) _exit(body());
+  return pid;
+}
+
+int exitOf(pid_t pid) {
+  int status = 0;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* A child that reads the id from the pipe and then runs body with it. */
+pid_t spawnRank(const int pipe[2], const std::function<int(std::vector<tuttiUniqueId>)> &body) {
+  return spawn([&] {
+    std::vector<tuttiUniqueId> ids(1);
+    if (read(pipe[0], ids.data(), sizeof(ids[0])) != (ssize_t)sizeof(ids[0])) return 90;
+    return body(ids);
+  });
+}
+
+TEST_F(Join, Processes) {
+  const int n = 4;
+  int pipe[2];
+  ASSERT_EQ(pipe2(pipe, O_CLOEXEC), 0);
+  std::vector<pid_t> children;
+  for (int r = 1; r < n; r++)
+    children.push_back(spawnRank(pipe, [r](std::vector<tuttiUniqueId> ids) {
+      Outcome o = joinAs(ids, r, n);
+      int all[n] = {};
+      all[r] = 10 + r;
+      if (o.result != tuttiSuccess) return 91;
+      if (tuttiBootstrapAllGather(o.b, all, sizeof(int), within(30000)) != tuttiSuccess) return 92;
+      for (int s = 0; s < n; s++)
+        if (all[s] != 10 + s) return 93;
+      tuttiBootstrapClose(o.b);
+      return 0;
+    }));
+  auto ids = makeIds();
+  for (int r = 1; r < n; r++)
+    ASSERT_EQ(write(pipe[1], &ids[0], sizeof(ids[0])), 128);
+  Outcome o = joinAs(ids, 0, n);
+  EXPECT_EQ(o.result, tuttiSuccess) << o.text;
+  int all[n] = {10};
+  EXPECT_EQ(tuttiBootstrapAllGather(o.b, all, sizeof(int), within(30000)), tuttiSuccess);
+  EXPECT_THAT(all, testing::ElementsAre(10, 11, 12, 13));
+  for (pid_t child : children)
+    EXPECT_EQ(exitOf(child), 0);
+  tuttiBootstrapClose(o.b);
+  close(pipe[0]), close(pipe[1]);
+}
+
+TEST_F(Join, KilledWhileOthersAreAwaited) {
+  int pipe[2];
+  ASSERT_EQ(pipe2(pipe, O_CLOEXEC), 0);
+  pid_t child = spawnRank(pipe, [](std::vector<tuttiUniqueId> ids) {
+    joinAs(ids, 1, 3);
+    return 0;
+  });
+  auto ids = makeIds();
+  ASSERT_EQ(write(pipe[1], &ids[0], sizeof(ids[0])), 128);
+  std::thread killer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    kill(child, SIGKILL);
+  });
+  Outcome o = joinAs(ids, 0, 3);
+  killer.join();
+  EXPECT_EQ(o.result, tuttiRemoteError);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("rank 1 (host "), HasSubstr("pid " + std::to_string(child)),
+                            HasSubstr("checked in and then ended")));
+  Outcome late = joinAs(ids, 2, 3);
+  EXPECT_EQ(late.text, o.text);
+  EXPECT_EQ(exitOf(child), 128 + SIGKILL);
+  close(pipe[0]), close(pipe[1]);
+}
+
+/* ---- TUTTI_COMM_ID -------------------------------------------------------------------------- */
+
+/* A port that was free a moment ago. */
+int freePort() {
+  tuttiAddress a = {};
+  a.v4.sin_family = AF_INET;
+  a.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int fd = -1;
+  EXPECT_EQ(tuttiListen(&a, &fd), tuttiSuccess);
+  close(fd);
+  return ntohs(a.v4.sin_port);
+}
+
+TEST_F(Join, FixedAddressServesOneCommunicatorAfterTheOther) {
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(freePort()));
+  const int n = 4, rounds = 8;
+  std::vector<std::vector<uint64_t>> hashes(n);
+  /* No rank waits for the others between rounds. */
+  auto ranks = onThreads(n, [&](int r) {
+    Outcome o;
+    for (int i = 0; i < rounds; i++) {
+      tuttiBootstrapClose(o.b);
+      if (i == 0 && r == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      o = joinAs(makeIds(), r, n);
+      if (o.result != tuttiSuccess) break;
+      hashes[r].push_back(tuttiBootstrapHash(o.b));
+    }
+    return o;
+  });
+  for (int r = 1; r < n; r++)
+    EXPECT_EQ(hashes[r], hashes[0]);
+  EXPECT_EQ(std::set<uint64_t>(hashes[0].begin(), hashes[0].end()).size(), (size_t)rounds);
+  expectRing(ranks);
+}
+
+TEST_F(Join, FixedAddressOfAnotherHost) {
+  WithSetting fixed("TUTTI_COMM_ID", "198.51.100.1:4711");
+  Outcome o = joinAs(makeIds(), 0, 2, within(20000));
+  EXPECT_EQ(o.result, tuttiSystemError);
+  EXPECT_THAT(o.text,
+              AllOf(HasSubstr("198.51.100.1:4711"), HasSubstr("no interface of this host")));
+}
+
+TEST_F(Join, FixedAddressInUse) {
+  tuttiAddress a = {};
+  a.v4.sin_family = AF_INET;
+  a.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int fd;
+  ASSERT_EQ(tuttiListen(&a, &fd), tuttiSuccess);
+  std::string address = "127.0.0.1:" + std::to_string(ntohs(a.v4.sin_port));
+  WithSetting fixed("TUTTI_COMM_ID", address);
+  Outcome o = joinAs(makeIds(), 0, 2, within(300));
+  EXPECT_EQ(o.result, tuttiSystemError);
+  EXPECT_THAT(o.text, AllOf(HasSubstr(address), HasSubstr("in use"), HasSubstr("choose another")));
+  close(fd);
+}
+
+TEST_F(Join, FixedAddressWithoutRankZero) {
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(freePort()));
+  Outcome o = joinAs(makeIds(), 1, 2, within(500));
+  EXPECT_EQ(o.result, tuttiTimeout);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("Connection refused"), HasSubstr("from lo (127.0.0.1"),
+                            HasSubstr("Is rank 0 running")));
+}
+
+/* ---- disagreement and absence --------------------------------------------------------------- */
+
+TEST_F(Join, MissingRanksAreNamed) {
+  auto ids = makeIds();
+  auto ranks = onThreads(4, [&](int i) {
+    const int come[] = {0, 1, 3, 4};
+    return joinAs(ids, come[i], 8, within(1500));
+  });
+  for (auto &o : ranks) {
+    EXPECT_EQ(o.result, tuttiTimeout);
+    EXPECT_THAT(o.text, AllOf(HasSubstr("missing ranks: 2, 5-7 of 8"), HasSubstr("TUTTI_TIMEOUT")));
+  }
+}
+
+TEST_F(Join, MissingRanksOfASlice) {
+  auto ids = makeIds(2); /* slices 0-3 and 4-7 */
+  auto ranks = onThreads(6, [&](int r) { return joinAs(ids, r, 8, within(1500)); });
+  for (int r : {4, 5})
+    EXPECT_THAT(ranks[r].text, HasSubstr("missing ranks: 6-7 of 8"));
+  for (auto &o : ranks)
+    EXPECT_THAT(o.result, AnyOf(tuttiTimeout, tuttiRemoteError)) << o.text;
+}
+
+TEST_F(Join, TwoProcessesWithOneRank) {
+  auto ids = makeIds();
+  auto ranks = onThreads(4, [&](int i) {
+    const int come[] = {0, 1, 1, 3};
+    if (i == 3) std::this_thread::sleep_for(std::chrono::milliseconds(500)); /* hears of it too */
+    return joinAs(ids, come[i], 4);
+  });
+  for (auto &o : ranks) {
+    EXPECT_EQ(o.result, tuttiInvalidUsage);
+    std::string who = "rank 1 (host " + std::string(tuttiHostname()) + ", pid ";
+    EXPECT_THAT(o.text, AllOf(HasSubstr("two processes came as one rank: " + who),
+                              HasSubstr("and " + who)));
+  }
+}
+
+TEST_F(Join, DifferentNranks) {
+  auto ids = makeIds();
+  auto ranks = onThreads(3, [&](int r) { return joinAs(ids, r, r == 2 ? 4 : 3); });
+  for (auto &o : ranks) {
+    EXPECT_EQ(o.result, tuttiInvalidUsage);
+    EXPECT_THAT(o.text, AllOf(HasSubstr("nranks 3"), HasSubstr("nranks 4"), HasSubstr("rank 2 (")));
+  }
+}
+
+TEST_F(Join, DifferentIds) {
+  auto ids = makeIds(3);
+  auto ranks = onThreads(2, [&](int r) {
+    return joinAs(r == 0 ? ids : std::vector<tuttiUniqueId>{ids[0], ids[2], ids[1]}, r, 2,
+                  within(2000));
+  });
+  for (auto &o : ranks)
+    EXPECT_NE(o.result, tuttiSuccess);
+  EXPECT_TRUE(ranks[0].text.find("different lists") != std::string::npos ||
+              ranks[1].text.find("different lists") != std::string::npos)
+      << ranks[0].text << "\n"
+      << ranks[1].text;
+  for (auto &id : ids) {
+    tuttiId parsed;
+    ASSERT_EQ(tuttiIdParse(&id, &parsed), tuttiSuccess);
+    tuttiRootCancel(parsed.secret);
+  }
+}
+
+TEST_F(Join, StaleId) {
+  auto ids = makeIds();
+  auto ranks = onThreads(2, [&](int r) { return joinAs(ids, r, 2); });
+  expectRing(ranks);
+  Outcome o = joinAs(ids, 0, 2);
+  EXPECT_EQ(o.result, tuttiRemoteError);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("Connection refused"), HasSubstr("stale")));
+}
+
+TEST_F(Join, BadArguments) {
+  auto ids = makeIds();
+  tuttiBootstrap *b = nullptr;
+  for (auto [nids, rank, n] : std::vector<std::tuple<int, int, int>>{
+           {0, 0, 1}, {-1, 0, 1}, {1, 0, 0}, {1, -1, 2}, {1, 2, 2}, {1, 0, TUTTI_MAX_RANKS + 1}})
+    EXPECT_EQ(tuttiBootstrapJoin(ids.data(), nids, rank, n, within(1000), &b),
+              tuttiInvalidArgument);
+  EXPECT_EQ(b, nullptr);
+  tuttiId id;
+  ASSERT_EQ(tuttiIdParse(&ids[0], &id), tuttiSuccess);
+  tuttiRootCancel(id.secret);
+}
+
+/* ---- failures under way --------------------------------------------------------------------- */
+
+TEST_F(Join, AbortedWhileOthersAreAwaited) {
+  auto ids = makeIds();
+  tuttiAtomic32 failed = {0};
+  auto ranks = onThreads(3, [&](int i) {
+    if (i == 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      tuttiStoreRelease32(&failed, 1);
+      return Outcome{};
+    }
+    return joinAs(ids, i, 3, i == 1 ? within(60000, &failed) : within(60000));
+  });
+  EXPECT_EQ(ranks[1].result, tuttiRemoteError);
+  EXPECT_THAT(ranks[1].text, HasSubstr("aborted"));
+  EXPECT_EQ(ranks[0].result, tuttiRemoteError);
+  EXPECT_THAT(ranks[0].text, HasSubstr("rank 1 (host"));
+  EXPECT_EQ(joinAs(ids, 2, 3).result, tuttiRemoteError); /* lets the root end */
+}
+
+/* What a rank that leaves in the middle does to the all-gather of the others. */
+TEST_F(Join, NeighbourLeavesBeforeAllGather) {
+  const int n = 6;
+  auto ids = makeIds();
+  auto ranks = onThreads(n, [&](int r) { return joinAs(ids, r, n); });
+  tuttiBootstrapClose(ranks[2].b);
+  ranks[2].b = nullptr;
+  auto gathered = onThreads(n, [&](int r) {
+    Outcome o;
+    std::vector<char> all(n * 100);
+    if (r == 2) return o;
+    o.result = tuttiBootstrapAllGather(ranks[r].b, all.data(), 100, within(60000));
+    o.text = tuttiErrorText();
+    return o;
+  });
+  for (int r = 0; r < n; r++)
+    EXPECT_EQ(gathered[r].result, r == 2 ? tuttiInternalError : tuttiRemoteError) << r;
+  EXPECT_THAT(gathered[3].text, HasSubstr("rank 2 (host"));
+  closeAll(ranks);
+}
+
+TEST_F(Join, AllGatherEndsAtTheDeadlineOrTheFlag) {
+  auto ids = makeIds();
+  auto ranks = onThreads(3, [&](int r) { return joinAs(ids, r, 3); });
+  char all[3];
+  EXPECT_EQ(tuttiBootstrapAllGather(ranks[0].b, all, 1, within(200)), tuttiTimeout);
+  EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr("0 of 2 bytes"), HasSubstr("rank 2 (host")));
+  /* and the others see at once that nobody can go on */
+  auto late = onThreads(3, [&](int r) {
+    Outcome o;
+    char mine[3];
+    if (r > 0) o.result = tuttiBootstrapAllGather(ranks[r].b, mine, 1, within(60000));
+    return o;
+  });
+  EXPECT_EQ(late[1].result, tuttiRemoteError);
+  EXPECT_EQ(late[2].result, tuttiRemoteError);
+  closeAll(ranks);
+
+  ids = makeIds();
+  ranks = onThreads(2, [&](int r) { return joinAs(ids, r, 2); });
+  tuttiAtomic32 failed = {0};
+  std::thread aborter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    tuttiStoreRelease32(&failed, 1);
+  });
+  EXPECT_EQ(tuttiBootstrapAllGather(ranks[0].b, all, 1, within(60000, &failed)), tuttiRemoteError);
+  aborter.join();
+  closeAll(ranks);
+}
+
+} // namespace
