@@ -24,12 +24,13 @@ const char *const tuttiProtoNames[tuttiProtoCount] = {
 
 /* What the model takes for granted of a host; all that is to be tuned by measuring is here. */
 static const struct {
-  double messageUs;        /* one rank's work for one message, sent or received */
-  double slotUs;           /* what fetching the payload from a slot adds to a hop */
-  double netMessageUs;     /* the same for a message over the network */
-  double yieldUs;          /* what a hop takes longer when ranks share cores */
-  double copyGBs;          /* of a rank whose host has no other, whose paths tell nothing */
-  double netShare[3];      /* of interGBs that 1, 2, 4 channels reach */
+  double messageUs;    /* one rank's work for one message, sent or received */
+  double slotUs;       /* what fetching the payload from a slot adds to a hop */
+  double netMessageUs; /* the same for a message over the network */
+  double yieldUs;      /* what a hop takes longer when ranks share cores */
+  double copyGBs;      /* of a rank whose host has no other, whose paths tell nothing */
+  double netShare[3];  /* of interGBs that 1, 2, 4 channels reach */
+  double treeShare; /* of that, what a tree reaches, as an inner rank's links wait for each other */
   double cachedChunkBytes; /* longest chunk inside a host: what stays in a core's cache */
   double leastChunkBytes;  /* below it pieces cost more than their overlap gains */
   double leastNetBytes;    /* the same between hosts */
@@ -43,6 +44,7 @@ static const struct {
     .yieldUs = 5.0,
     .copyGBs = 8.0,
     .netShare = {0.7, 0.9, 1.0},
+    .treeShare = 0.85,
     .cachedChunkBytes = 128 << 10,
     .leastChunkBytes = 16 << 10,
     .leastNetBytes = 64 << 10,
@@ -54,7 +56,7 @@ static const struct {
 /* One way to run the operation, and what it is made of. */
 typedef struct {
   int algo, proto, nchannels, twoShot;
-  double chunk; /* bytes */
+  double chunk, longest; /* bytes; longest: that a message can be */
 } candidate;
 
 /* Costs of one operation for the rank that has the most to do. */
@@ -105,28 +107,32 @@ static double treeHopsUs(const tuttiPlanInput *in, const setting *w) {
   return inside * w->hopIn + atLeast(in->treeDepth - inside, 1) * w->hopOut;
 }
 
-/* Bytes of a chunk. A chain of `hops` takes (hops + pieces) * (overhead + chunk / bandwidth), which
- * is least at chunk = sqrt(bytes * overhead * bandwidth / hops). */
-static double chunkBytes(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
+/* Pipelines. A chain of `hops` takes (hops + pieces) * (overhead + chunk / bandwidth), which is
+ * least at chunk = sqrt(bytes * overhead * bandwidth / hops). The direct exchanges are split only
+ * to overlap their phases. */
+static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   setting w = settle(in, op, c->proto);
-  double size = (double)tuttiTypeSize(op->type), each = w.bytes / c->nchannels;
-  double most = (double)in->slotBytes;
-  if (in->nhosts == 1) most = atMost(most, model.cachedChunkBytes);
-  double wanted = most;
-  bool rooted = op->coll == tuttiCollBroadcast || op->coll == tuttiCollReduce;
-  if (c->proto == tuttiProtoLL) {
-    most = wanted = TUTTI_INLINE_MAX;
-  } else if (c->algo == tuttiAlgoDirect) {
-    wanted = (c->twoShot ? each / w.n : each) / model.overlapPieces;
-  } else if (c->algo == tuttiAlgoTree || rooted) {
-    double hops = c->algo == tuttiAlgoTree ? atLeast(in->treeDepth, 1) : w.n;
+  double each = w.bytes / c->nchannels;
+  bool chain = op->coll == tuttiCollBroadcast || op->coll == tuttiCollReduce;
+  if (c->algo == tuttiAlgoTree || chain) {
+    double hops = c->algo == tuttiAlgoTree ? in->treeDepth : c->algo == tuttiAlgoRing ? w.n - 1 : 1;
     double overhead = in->nhosts > 1 ? model.netMessageUs : w.hopIn;
     double GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
-    wanted = sqrt(each * overhead * GBs * 1e3 / hops);
+    return sqrt(each * overhead * GBs * 1e3 / atLeast(hops, 1));
+  }
+  if (c->algo == tuttiAlgoDirect) return (c->twoShot ? each / w.n : each) / model.overlapPieces;
+  return c->longest;
+}
+
+static void setChunk(const tuttiPlanInput *in, const tuttiSignature *op, candidate *c) {
+  if (c->proto == tuttiProtoLL) {
+    c->longest = c->chunk = TUTTI_INLINE_MAX;
+    return;
   }
   double least = in->nhosts > 1 ? model.leastNetBytes : model.leastChunkBytes;
-  wanted = atMost(atLeast(wanted, least), most);
-  return atLeast(wanted, size);
+  c->longest = (double)in->slotBytes;
+  if (in->nhosts == 1) c->longest = atMost(c->longest, model.cachedChunkBytes);
+  c->chunk = atMost(atLeast(wantedChunk(in, op, c), least), c->longest);
 }
 
 static uint64_t chunkElements(const tuttiSignature *op, const candidate *c) {
@@ -174,26 +180,25 @@ static costs treeCosts(const tuttiPlanInput *in, const setting *w, const tuttiSi
     return (costs){.waits = hops,
                    .messages = 3 * pieces + 2 * levels,
                    .copied = 2 * S + 1.5 * levels * first,
-                   .wired = w->hosts > 2 ? 2 * S : S};
-  /* No more pieces than a FIFO holds are between going up and coming down. */
-  double rounds = atLeast(pieces / TUTTI_FIFO_DEPTH, 1);
+                   .wired = (w->hosts > 2 ? 2 * S : S) / model.treeShare};
   double wired = twoTrees ? 2 * S : 3 * S;
-  return (costs){.waits = 2 * hops * rounds,
+  return (costs){.waits = 2 * hops,
                  .messages = 6 * pieces + 4 * levels,
                  .copied = (twoTrees ? 3 : 4) * S + 3 * levels * first,
-                 .wired = w->hosts > 2 ? wired : S};
+                 .wired = (w->hosts > 2 ? wired : S) / model.treeShare};
 }
 
+/* Splitting beyond need must pay for itself: only the messages that must be are counted. */
 static costs directAllReduceCosts(const setting *w, const candidate *c, double hop) {
   double n = w->n, S = w->bytes, each = S / c->nchannels;
   if (!c->twoShot) {
-    double pieces = atLeast(each / c->chunk, 1);
+    double pieces = atLeast(each / c->longest, 1);
     return (costs){.waits = hop,
                    .messages = pieces * (w->writes + n - 1),
                    .copied = (2 * w->toAll + n + 1) / 2 * S,
                    .wired = w->perHost * w->remote * S};
   }
-  double loops = atLeast(each / n / c->chunk, 1);
+  double loops = atLeast(each / n / c->longest, 1);
   return (costs){.waits = 2 * hop,
                  .messages = loops * (3 * (n - 1) + w->writes),
                  .copied = ((n - 1) * (w->toOne + 1) + (n + 1 + w->writes) / 2) / n * S,
@@ -202,7 +207,7 @@ static costs directAllReduceCosts(const setting *w, const candidate *c, double h
 
 static costs directCosts(const setting *w, const tuttiSignature *op, const candidate *c) {
   double n = w->n, S = w->bytes, each = S / c->nchannels;
-  double pieces = atLeast(each / c->chunk, 1), first = atMost(each, c->chunk);
+  double pieces = atLeast(each / c->longest, 1), first = atMost(each, c->chunk);
   double hop = w->remote > 0 ? w->hopOut : w->hopIn;
   switch (op->coll) {
   case tuttiCollAllReduce:
@@ -273,7 +278,7 @@ float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo
       nchannels < 1 || nchannels > in->maxChannels || (twoShot && !canSplit))
     return INFINITY;
   candidate c = {.algo = algo, .proto = proto, .nchannels = nchannels, .twoShot = twoShot};
-  c.chunk = chunkBytes(in, op, &c);
+  setChunk(in, op, &c);
   return (float)candidateTime(in, op, &c);
 }
 
@@ -295,21 +300,31 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
   return everyPair && others != 0 ? others : usable;
 }
 
-/* Keeps the best of c over the numbers of channels. On one host channels only help to balance two
- * trees, as one thread does all the work of a rank. */
-static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candidate c,
-                     candidate *best, double *bestTime) {
+/* Sets c's channels and chunk to the best; returns the time. On one host channels only help to
+ * balance two trees, as one thread does all the work of a rank. */
+static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate *c) {
   int least = in->minChannels > 1 ? in->minChannels : 1;
-  int useful = in->nhosts > 1 ? 4 : c.algo == tuttiAlgoTree ? 2 : 1;
+  int useful = in->nhosts > 1 ? 4 : c->algo == tuttiAlgoTree ? 2 : 1;
+  double bestTime = INFINITY;
+  candidate trial = *c;
   for (int n = 1; n <= useful; n *= 2) {
     if (n > 1 && (n <= least || n > in->maxChannels)) continue;
-    c.nchannels = n > least ? n : least;
-    c.chunk = chunkBytes(in, op, &c);
-    double time = candidateTime(in, op, &c);
-    if (best->algo >= 0 && time >= model.gain * *bestTime) continue;
-    *best = c;
-    *bestTime = time;
+    trial.nchannels = n > least ? n : least;
+    setChunk(in, op, &trial);
+    double time = candidateTime(in, op, &trial);
+    if (time >= bestTime) continue;
+    *c = trial;
+    bestTime = time;
   }
+  return bestTime;
+}
+
+static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candidate c,
+                     candidate *best, double *bestTime) {
+  double time = tune(in, op, &c);
+  if (best->algo >= 0 && time >= model.gain * *bestTime) return;
+  *best = c;
+  *bestTime = time;
 }
 
 /* Candidates come in the order of what they ask for: direct before tree before ring, which makes

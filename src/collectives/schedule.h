@@ -82,6 +82,7 @@ typedef struct {
   const int32_t *ring; /* ring: ring[i] is the rank at position i, nranks entries */
   int32_t position;    /* ring: this rank's position */
   int32_t parent;      /* tree: -1 at the tree's root */
+  int32_t level;       /* tree: edges to the root of the tree as built */
   int32_t nchildren;
   int32_t children[TUTTI_MAX_FAN];
   int32_t depth; /* FIFO depth that a schedule may rely on */

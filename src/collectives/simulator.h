@@ -52,8 +52,9 @@ bool tuttiSimulate(const tuttiSimulation *sim, tuttiSimulationResult *result);
 uint64_t tuttiScheduleWireElements(int coll, int algo, bool shared, bool twoShot, int nranks,
                                    uint64_t count);
 
-/* Places `rank` in channel's ring and tree: fills rank, nranks, ring, position, parent, nchildren,
- * children and depth (TUTTI_FIFO_DEPTH). coll and root must be set; the rest is the caller's. */
+/* Places `rank` in channel's ring and tree: fills rank, nranks, ring, position, depth
+ * (TUTTI_FIFO_DEPTH), parent, level, nchildren and children. coll and root must be set; the rest is
+ * the caller's. */
 void tuttiScheduleSetup(tuttiSchedule *s, const tuttiGraph *graph, int channel, int rank);
 
 #ifdef __cplusplus

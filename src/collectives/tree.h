@@ -56,14 +56,20 @@ TUTTI_HD static inline void tuttiTreeDown(const tuttiSchedule *s, uint64_t piece
 }
 
 /* Below the root, piece i goes down after piece i + lag has gone up, so that both directions of a
- * link are busy. lag = depth is safe (so is any up to 2 * depth - 1): the root at piece i waits for
- * room until a child takes piece i - depth, which the child does after it has sent piece i; for
- * that there is room, as the root has taken piece i - 1. Other inner ranks are further up than
- * their children are, so a child that keeps them waiting never waits for room itself. */
+ * link are busy. The lag grows with every level by the pieces that are then on their way between a
+ * parent and its child: with equal lags each piece would wait for the round trip between the two.
+ *
+ * Safe for a growth g < 2 * depth. A child has room for piece m once its parent has taken piece
+ * m - depth, up to which the parent sends down no more than piece m - depth - lag + g; for that
+ * there is room once the child has taken piece m - 2 * depth - lag + g, and it has taken piece
+ * m - 1 - lag before. What the child waits for from above needs no more pieces of it, as its own
+ * lag is the greater. */
 TUTTI_HD static inline void tuttiTreeAllReduceStep(const tuttiSchedule *s, uint64_t k,
                                                    tuttiStep *step) {
   uint64_t pieces = tuttiPieces(s);
-  uint64_t lag = (uint64_t)s->depth < pieces ? (uint64_t)s->depth : pieces;
+  uint64_t growth = s->depth > 1 ? (uint64_t)s->depth / 2 : 1;
+  uint64_t lag = (uint64_t)s->level * growth;
+  if (lag > pieces) lag = pieces;
   if (s->parent < 0) {
     tuttiTreeUp(s, k, step);
     tuttiTreeSendDown(s, step);

@@ -37,7 +37,7 @@ tuttiResult_t tuttiGraphCreate(const uint64_t *hostIds, int nranks, int nchannel
 void tuttiGraphFree(tuttiGraph *g);
 
 /* Parent and children of `rank` in channel's tree turned so that `root` is its root (-1: as built).
- * Fills parent, nchildren, children of *s. */
+ * Fills parent, nchildren, children of *s, and level, as built. */
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s);
 
 /* Depth of channel's tree as built: edges from the root to its farthest rank. */

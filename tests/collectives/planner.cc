@@ -1,0 +1,307 @@
+#include "collectives/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "base/error.h"
+#include "transport/fifo.h"
+
+namespace {
+
+constexpr uint32_t kAllAlgos = (1u << tuttiAlgoCount) - 1;
+constexpr uint32_t kAllProtos = (1u << tuttiProtoCount) - 1;
+
+tuttiPlanInput oneHost(int nranks) {
+  tuttiPlanInput in = {};
+  in.nranks = in.maxRanksPerHost = nranks;
+  in.nhosts = 1;
+  in.minChannels = 1;
+  in.maxChannels = 4;
+  in.algoMask = kAllAlgos;
+  in.protoMask = kAllProtos;
+  in.sharedFifos = 1;
+  in.intraLatencyUs = 0.3f;
+  in.intraGBs = 8;
+  while (1 << in.treeDepth < nranks)
+    in.treeDepth++;
+  in.slotBytes = 512 << 10;
+  return in;
+}
+
+tuttiPlanInput manyHosts(int nhosts, int perHost) {
+  tuttiPlanInput in = oneHost(nhosts * perHost);
+  in.nhosts = nhosts;
+  in.maxRanksPerHost = perHost;
+  in.sharedFifos = 0;
+  in.interLatencyUs = 25;
+  in.interGBs = 2;
+  return in;
+}
+
+std::vector<tuttiPlanInput> inputs() {
+  std::vector<tuttiPlanInput> all;
+  for (int n : {1, 2, 3, 8, 64})
+    all.push_back(oneHost(n));
+  all.push_back(oneHost(8));
+  all.back().directReads = 1;
+  all.push_back(oneHost(8));
+  all.back().oversubscribed = 1;
+  for (int hosts : {2, 4, 64})
+    for (int perHost : {1, 4, 8})
+      all.push_back(manyHosts(hosts, perHost));
+  all.push_back(manyHosts(1024, 16));
+  return all;
+}
+
+tuttiSignature op(int coll, uint64_t count, int type = tuttiFloat32) {
+  tuttiSignature sig = {};
+  sig.coll = static_cast<uint8_t>(coll);
+  sig.count = count;
+  sig.type = static_cast<uint8_t>(type);
+  sig.root = -1;
+  return sig;
+}
+
+tuttiPlan choose(const tuttiPlanInput &in, const tuttiSignature &sig) {
+  tuttiPlan plan;
+  memset(&plan, 0xee, sizeof plan);
+  tuttiPlanChoose(&in, &sig, &plan);
+  return plan;
+}
+
+/* What any plan must be for an executor to run it. */
+void expectRunnable(const tuttiPlanInput &in, const tuttiSignature &sig, const tuttiPlan &plan) {
+  size_t size = tuttiTypeSize(sig.type);
+  EXPECT_TRUE(tuttiScheduleExists(sig.coll, plan.algo));
+  EXPECT_GE(plan.proto, 0);
+  EXPECT_LT(plan.proto, tuttiProtoCount);
+  EXPECT_GE(plan.nchannels, in.minChannels);
+  EXPECT_LE(plan.nchannels, in.maxChannels);
+  EXPECT_GT(plan.chunk, 0u);
+  EXPECT_LE(plan.chunk * size, plan.proto == tuttiProtoLL ? TUTTI_INLINE_MAX : in.slotBytes);
+  EXPECT_TRUE(plan.twoShot == 0 ||
+              (sig.coll == tuttiCollAllReduce && plan.algo == tuttiAlgoDirect));
+  EXPECT_TRUE(std::isfinite(plan.timeUs));
+  EXPECT_GE(plan.timeUs, 0);
+}
+
+TEST(Planner, EveryPlanCanRun) {
+  for (const tuttiPlanInput &in : inputs())
+    for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
+      for (int type : {tuttiInt8, tuttiHalf, tuttiFloat32, tuttiFloat64})
+        for (int bits = -1; bits <= 62; bits++) {
+          tuttiSignature sig = op(coll, bits < 0 ? 0 : uint64_t{1} << bits, type);
+          tuttiPlan plan = choose(in, sig);
+          expectRunnable(in, sig, plan);
+          if (HasFailure()) {
+            FAIL() << tuttiCollName(coll) << " ranks " << in.nranks << " hosts " << in.nhosts
+                   << " bits " << bits;
+          }
+        }
+}
+
+TEST(Planner, SameInputSamePlan) {
+  for (const tuttiPlanInput &in : inputs())
+    for (uint64_t count : {1, 1000, 1000000}) {
+      tuttiPlan a = choose(in, op(tuttiCollAllReduce, count));
+      tuttiPlan b = choose(in, op(tuttiCollAllReduce, count));
+      EXPECT_EQ(memcmp(&a, &b, sizeof a), 0);
+    }
+}
+
+/* With growing size no plan comes back once it was left, and no time falls. */
+TEST(Planner, CrossoversAreMonotone) {
+  for (const tuttiPlanInput &in : inputs())
+    for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++) {
+      std::set<std::tuple<int, int, int>> left;
+      std::tuple<int, int, int> last{-1, 0, 0};
+      float lastTime = 0;
+      for (uint64_t count = 1; count < uint64_t{1} << 32; count += 1 + count / 8) {
+        tuttiPlan plan = choose(in, op(coll, count));
+        std::tuple<int, int, int> now{plan.algo, plan.proto, plan.twoShot};
+        EXPECT_GE(plan.timeUs, lastTime * 0.94f) << tuttiCollName(coll) << " " << count;
+        lastTime = plan.timeUs;
+        if (now == last) continue;
+        left.insert(last);
+        last = now;
+        EXPECT_EQ(left.count(now), 0u)
+            << tuttiCollName(coll) << " ranks " << in.nranks << " hosts " << in.nhosts << " count "
+            << count << ": back to " << tuttiAlgoNames[plan.algo] << " two-shot " << plan.twoShot
+            << " " << tuttiProtoNames[plan.proto];
+      }
+    }
+}
+
+/* The shape that the model is for; exact crossovers are to be tuned. */
+TEST(Planner, KnownRegimes) {
+  auto allReduce = [](const tuttiPlanInput &in, uint64_t bytes) {
+    return choose(in, op(tuttiCollAllReduce, bytes / 4));
+  };
+  tuttiPlan tiny = allReduce(oneHost(8), 8);
+  EXPECT_EQ(tiny.algo, tuttiAlgoDirect);
+  EXPECT_EQ(tiny.proto, tuttiProtoLL);
+  EXPECT_EQ(tiny.twoShot, 0);
+  EXPECT_EQ(tiny.chunk, TUTTI_INLINE_MAX / 4);
+  tuttiPlan large = allReduce(oneHost(8), 64 << 20);
+  EXPECT_EQ(large.algo, tuttiAlgoDirect);
+  EXPECT_EQ(large.proto, tuttiProtoSimple);
+  EXPECT_EQ(large.twoShot, 1);
+  EXPECT_EQ(large.nchannels, 1);
+  tuttiPlan far = allReduce(manyHosts(64, 8), 1024);
+  EXPECT_EQ(far.algo, tuttiAlgoTree);
+  EXPECT_EQ(far.nchannels, 1);
+  tuttiPlan farLarge = allReduce(manyHosts(8, 8), 256 << 20);
+  EXPECT_EQ(farLarge.algo, tuttiAlgoRing);
+  EXPECT_GT(farLarge.nchannels, 1);
+  tuttiSignature huge = op(tuttiCollBroadcast, 64 << 20);
+  EXPECT_EQ(choose(manyHosts(16, 1), huge).algo, tuttiAlgoRing);
+  /* Without shared memory, connecting all pairs is only for few ranks. */
+  EXPECT_NE(allReduce(manyHosts(64, 8), 8).algo, tuttiAlgoDirect);
+  EXPECT_EQ(choose(manyHosts(64, 8), op(tuttiCollAlltoAll, 100)).algo, tuttiAlgoDirect);
+}
+
+TEST(Planner, MasksAreHonoured) {
+  for (tuttiPlanInput in : inputs())
+    for (int algo = 0; algo < tuttiAlgoCount; algo++)
+      for (int proto = 0; proto < tuttiProtoCount; proto++)
+        for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
+          for (uint64_t count : {1, 100, 10000, 100000000}) {
+            in.algoMask = 1u << algo;
+            in.protoMask = 1u << proto;
+            tuttiSignature sig = op(coll, count);
+            tuttiPlan plan = choose(in, sig);
+            expectRunnable(in, sig, plan);
+            EXPECT_EQ(plan.proto, proto);
+            /* A setting never breaks a call: without a schedule another algorithm is taken. */
+            if (tuttiScheduleExists(coll, algo)) {
+              EXPECT_EQ(plan.algo, algo);
+            }
+          }
+}
+
+TEST(Planner, ChannelLimits) {
+  for (tuttiPlanInput in : inputs())
+    for (int least : {0, 1, 2, 3, 8})
+      for (int most : {1, 2, 3, 8}) {
+        if (least > most) continue;
+        in.minChannels = least;
+        in.maxChannels = most;
+        for (uint64_t count : {1, 1000, 100000000})
+          expectRunnable(in, op(tuttiCollAllReduce, count),
+                         choose(in, op(tuttiCollAllReduce, count)));
+      }
+}
+
+TEST(Planner, SlotsBoundChunks) {
+  tuttiPlanInput in = oneHost(4);
+  in.slotBytes = 1024;
+  for (int type : {tuttiInt8, tuttiHalf, tuttiFloat32, tuttiFloat64})
+    EXPECT_EQ(choose(in, op(tuttiCollAllReduce, 1 << 24, type)).chunk, 1024 / tuttiTypeSize(type));
+}
+
+TEST(Planner, TimeOfWhatCannotRun) {
+  tuttiPlanInput in = oneHost(4);
+  tuttiSignature gather = op(tuttiCollAllGather, 10), reduce = op(tuttiCollAllReduce, 10);
+  EXPECT_TRUE(std::isinf(tuttiPlanTime(&in, &gather, tuttiAlgoTree, tuttiProtoLL, 1, 0)));
+  EXPECT_TRUE(std::isinf(tuttiPlanTime(&in, &reduce, tuttiAlgoRing, tuttiProtoLL, 1, 1)));
+  EXPECT_TRUE(std::isinf(tuttiPlanTime(&in, &reduce, tuttiAlgoRing, tuttiProtoLL, 5, 0)));
+  EXPECT_TRUE(std::isinf(tuttiPlanTime(&in, &reduce, tuttiAlgoRing, tuttiProtoLL, 0, 0)));
+  EXPECT_TRUE(std::isinf(tuttiPlanTime(&in, &reduce, tuttiAlgoRing, tuttiProtoCount, 1, 0)));
+  EXPECT_TRUE(std::isinf(tuttiPlanTime(&in, &reduce, tuttiAlgoCount, tuttiProtoLL, 1, 0)));
+  EXPECT_TRUE(std::isfinite(tuttiPlanTime(&in, &reduce, tuttiAlgoRing, tuttiProtoLL, 4, 0)));
+  EXPECT_TRUE(std::isfinite(tuttiPlanTime(&in, &reduce, tuttiAlgoDirect, tuttiProtoLL, 1, 1)));
+}
+
+/* The plan's time is the model's time of what it chose, and nothing allowed is much better. */
+TEST(Planner, ChoosesTheBest) {
+  for (const tuttiPlanInput &in : inputs())
+    for (uint64_t count : {1, 1000, 100000, 100000000}) {
+      if (in.nranks == 1 || (!in.sharedFifos && in.nranks > 16)) continue;
+      tuttiSignature sig = op(tuttiCollAllReduce, count);
+      tuttiPlan plan = choose(in, sig);
+      EXPECT_EQ(plan.timeUs,
+                tuttiPlanTime(&in, &sig, plan.algo, plan.proto, plan.nchannels, plan.twoShot));
+      for (int algo = 0; algo < tuttiAlgoCount; algo++)
+        for (int proto = 0; proto < tuttiProtoCount; proto++)
+          for (int twoShot : {0, 1})
+            EXPECT_LE(plan.timeUs * 0.94f, tuttiPlanTime(&in, &sig, algo, proto, 1, twoShot));
+    }
+}
+
+TEST(Parts, CoverEverythingOnceAndAligned) {
+  for (int type : {tuttiInt8, tuttiHalf, tuttiFloat32, tuttiFloat64})
+    for (int n : {1, 2, 3, 4, 32})
+      for (uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{31}, uint64_t{128}, uint64_t{129},
+                             uint64_t{1000}, uint64_t{123457}, uint64_t{1} << 62}) {
+        uint64_t at = 0, least = UINT64_MAX, most = 0, unit = TUTTI_LINE / tuttiTypeSize(type);
+        for (int c = 0; c < n; c++) {
+          uint64_t begin = ~uint64_t{0}, part = ~uint64_t{0};
+          tuttiPlanPart(count, type, c, n, &begin, &part);
+          EXPECT_EQ(begin, at);
+          if (begin + part != count) {
+            EXPECT_EQ(part % unit, 0u);
+          }
+          at = begin + part;
+          least = part < least ? part : least;
+          most = part > most ? part : most;
+        }
+        EXPECT_EQ(at, count);
+        EXPECT_LT(most - least, 2 * unit);
+      }
+}
+
+class Mask : public testing::Test {
+protected:
+  uint32_t mask = 99;
+  tuttiResult_t parse(const char *text) {
+    return tuttiPlanMask("TUTTI_ALGO", text, tuttiAlgoNames, tuttiAlgoCount, &mask);
+  }
+};
+
+TEST_F(Mask, AcceptsLists) {
+  const std::pair<const char *, uint32_t> good[] = {
+      {"", 7},
+      {"  ", 7},
+      {"Ring", 1},
+      {"tree", 2},
+      {"DIRECT", 4},
+      {"Ring,Tree", 3},
+      {" Ring , Direct ", 5},
+      {"^Direct", 3},
+      {"^ring,TREE", 4},
+      {"ring,ring", 1},
+      {" ^ring", 6},
+  };
+  for (auto [text, expected] : good) {
+    EXPECT_EQ(parse(text), tuttiSuccess) << text;
+    EXPECT_EQ(mask, expected) << text;
+  }
+}
+
+TEST_F(Mask, RefusesOthersAndSaysWhatIsAccepted) {
+  for (const char *text : {"Rings", "Rin", "Ring,", ",Ring", "Ring,,Tree", "^", "Ring;Tree",
+                           "Ring Tree", "Ring,^Tree", "^^Ring"}) {
+    EXPECT_EQ(parse(text), tuttiInvalidArgument) << text;
+    EXPECT_EQ(mask, 99u);
+    EXPECT_THAT(tuttiErrorText(),
+                testing::AllOf(testing::HasSubstr("TUTTI_ALGO"), testing::HasSubstr(text),
+                               testing::HasSubstr("Ring, Tree, Direct")));
+  }
+  EXPECT_EQ(parse("Ring,Mesh"), tuttiInvalidArgument);
+  EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("\"Mesh\""));
+  EXPECT_EQ(parse("^Ring,Tree,Direct"), tuttiInvalidArgument);
+  EXPECT_EQ(mask, 99u);
+}
+
+TEST(Names, ComeFromTheLists) {
+  EXPECT_STREQ(tuttiAlgoNames[tuttiAlgoTree], "Tree");
+  EXPECT_STREQ(tuttiProtoNames[tuttiProtoSimple], "Simple");
+}
+
+} // namespace
