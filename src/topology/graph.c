@@ -148,28 +148,26 @@ static void buildTree(tuttiGraph *g, int channel, const hostRanks *ranks) {
   }
 }
 
-tuttiResult_t tuttiGraphMeasureTrees(tuttiGraph *g, int *badChannel) {
-  int32_t *depth = NULL;
+tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree) {
+  const int32_t *parent = g->parent + (size_t)channel * g->nranks;
+  int32_t *depth = NULL; /* 1 + edges to the root; 0: not known yet */
   TUTTI_TRY(tuttiAlloc((void **)&depth, (size_t)g->nranks, sizeof *depth, "tree depths", NULL));
-  *badChannel = -1;
-  for (int c = 0; c < g->nchannels && *badChannel < 0; c++) {
-    const int32_t *parent = g->parent + (size_t)c * g->nranks;
-    memset(depth, 0, (size_t)g->nranks * sizeof *depth); /* 1 + edges to the root; 0: not known */
-    for (int r = 0; r < g->nranks; r++) {
-      int32_t up = r, steps = 0;
-      while (up >= 0 && depth[up] == 0 && steps <= g->nranks) {
-        up = parent[up];
-        steps++;
-      }
-      if (steps > g->nranks) { /* went round in a circle */
-        *badChannel = c;
-        break;
-      }
-      int32_t d = steps + (up >= 0 ? depth[up] : 0);
-      if (d - 1 > g->depth[c]) g->depth[c] = d - 1;
-      for (int32_t v = r; v != up; v = parent[v])
-        depth[v] = d--;
+  *tree = true;
+  g->depth[channel] = 0;
+  for (int r = 0; r < g->nranks && *tree; r++) {
+    int32_t up = r, steps = 0;
+    while (up >= 0 && depth[up] == 0 && steps <= g->nranks) {
+      up = parent[up];
+      steps++;
     }
+    if (steps > g->nranks) {
+      *tree = false;
+      break;
+    }
+    int32_t d = steps + (up >= 0 ? depth[up] : 0);
+    if (d - 1 > g->depth[channel]) g->depth[channel] = d - 1;
+    for (int32_t v = r; v != up; v = parent[v])
+      depth[v] = d--;
   }
   tuttiFree(depth);
   return tuttiSuccess;
@@ -180,18 +178,19 @@ tuttiResult_t tuttiGraphCreate(const uint64_t *hostIds, int nranks, int nchannel
   tuttiGraph *g = NULL;
   hostRanks ranks = {0};
   tuttiResult_t result;
-  int badChannel;
   TUTTI_TRY(tuttiGraphNew(hostIds, nranks, nchannels, &g));
   TUTTI_TRY_GOTO(sortByHost(g, &ranks), result, fail);
   for (int c = 0; c < nchannels; c++) {
+    bool tree; /* by construction */
     buildRing(g, c, &ranks);
     buildTree(g, c, &ranks);
+    TUTTI_TRY_GOTO(tuttiGraphMeasureTree(g, c, &tree), result, fail);
   }
   tuttiFree(ranks.order);
-  TUTTI_TRY_GOTO(tuttiGraphMeasureTrees(g, &badChannel), result, fail);
   *out = g;
   return tuttiSuccess;
 fail:
+  tuttiFree(ranks.order);
   tuttiGraphFree(g);
   return result;
 }

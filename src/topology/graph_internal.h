@@ -11,9 +11,9 @@ extern "C" {
 /* A graph whose hosts are numbered and whose rings and trees are all zero. Checks its arguments. */
 tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, tuttiGraph **out);
 
-/* Fills g->depth. *badChannel: the first channel whose parents go round in a circle, or -1. All
- * parents must be -1 or ranks. */
-tuttiResult_t tuttiGraphMeasureTrees(tuttiGraph *g, int *badChannel);
+/* Fills g->depth[channel]. *tree: false if the parents go round in a circle. All parents must be -1
+ * or ranks. */
+tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree);
 
 /* "parent/self/child,child", -1 where there is none; returns buf. */
 #define TUTTI_GRAPH_TREE_TEXT 96

@@ -41,15 +41,15 @@ typedef struct tuttiNode {
   uint32_t class_; /* PCI class */
   uint32_t vendor, device;
   int numa;      /* -1 unknown */
-  float linkGBs; /* PCI link or NIC speed, 0 unknown */
+  float linkGBs; /* PCI link or NIC speed, 0 unknown; a multiple of 0.001 */
   bool up;       /* NIC: carrier */
   char driver[32];
   char cpus[128]; /* Numa: cpulist */
 } tuttiNode;
 
 typedef struct {
-  tuttiNode *nodes; /* parents before children; nodes[0] is the system */
-  int count;
+  tuttiNode *nodes; /* depth first: parents before children; nodes[0] is the system */
+  int count, capacity;
   char host[64];
 } tuttiTopology;
 

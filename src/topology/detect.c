@@ -1,0 +1,329 @@
+/* The topology of a host from its sysfs. Only what lies on the way to a NIC or a GPU becomes a
+ * node: the real path of a device in sysfs names all the PCI functions above it. */
+#include <dirent.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "topology/topology.h"
+#include "topology/topology_internal.h"
+
+#define PCI_CLASS_BRIDGE 0x0604 /* class and subclass */
+#define PCI_CLASS_VGA    0x0300
+#define PCI_CLASS_3D     0x0302
+#define PCI_VENDOR_GPU   0x10de
+
+typedef struct {
+  char sysfs[PATH_MAX]; /* real path */
+  tuttiTopology *t;     /* in the order of discovery, parents before children */
+} detection;
+
+/* Calls visit for each entry of a directory below sysfs in version order; none if unreadable. */
+static tuttiResult_t forEach(detection *d, const char *dir,
+                             tuttiResult_t (*visit)(detection *d, const char *dir,
+                                                    const char *name)) {
+  char path[PATH_MAX];
+  struct dirent **entries;
+  tuttiResult_t result = tuttiSuccess;
+  if (snprintf(path, sizeof path, "%s/%s", d->sysfs, dir) >= (int)sizeof path) return tuttiSuccess;
+  int n = scandir(path, &entries, NULL, versionsort);
+  if (n < 0) return tuttiSuccess;
+  for (int i = 0; i < n; i++) {
+    if (result == tuttiSuccess && entries[i]->d_name[0] != '.')
+      result = visit(d, dir, entries[i]->d_name);
+    free(entries[i]);
+  }
+  free(entries);
+  return result;
+}
+
+/* What sysfs calls a thing may hold any byte but '/'; names go to terminals, logs and XML. */
+static void copyText(char *out, size_t size, const char *text) {
+  size_t i = 0;
+  for (; i + 1 < size && text[i] != '\0'; i++)
+    out[i] = text[i] > ' ' && text[i] < 0x7f ? text[i] : '?';
+  out[i] = '\0';
+}
+
+static bool readText(const char *dir, const char *file, char *buf, size_t size) {
+  char path[PATH_MAX];
+  return snprintf(path, sizeof path, "%s/%s", dir, file) < (int)sizeof path &&
+         tuttiReadFile(path, buf, size);
+}
+
+/* The number that a file begins with, or `missing` if it has none within min and max. */
+static long readNumber(const char *dir, const char *file, long min, long max, long missing) {
+  char text[64], *end;
+  if (!readText(dir, file, text, sizeof text)) return missing;
+  long value = strtol(text, &end, strncmp(text, "0x", 2) == 0 ? 16 : 10);
+  return end == text || value < min || value > max ? missing : value;
+}
+
+static void readDriver(const char *dir, const char *link, char *driver, size_t size) {
+  char path[PATH_MAX], target[PATH_MAX];
+  if (snprintf(path, sizeof path, "%s/%s", dir, link) >= (int)sizeof path) return;
+  ssize_t length = readlink(path, target, sizeof target - 1);
+  if (length <= 0) return;
+  target[length] = '\0';
+  const char *slash = strrchr(target, '/');
+  copyText(driver, size, slash != NULL ? slash + 1 : target);
+}
+
+static float toGBs(double bytesPerSecond) {
+  return (float)(round(bytesPerSecond / 1e6) / 1e3);
+}
+
+/* Payload of one direction: lanes times transfer rate, less the line code. */
+static float pciGBs(const char *dir) {
+  char text[64];
+  long lanes = readNumber(dir, "current_link_width", 1, 32, 0);
+  if (lanes == 0 || !readText(dir, "current_link_speed", text, sizeof text)) return 0;
+  double rate = strtod(text, NULL); /* "16.0 GT/s PCIe", "Unknown" */
+  if (!(rate > 0 && rate < 1000)) return 0;
+  double code = rate <= 5 ? 8.0 / 10 : rate <= 32 ? 128.0 / 130 : 242.0 / 256;
+  return toGBs(rate * 1e9 * (double)lanes * code / 8);
+}
+
+/* Index of the NUMA node with this number; of the only one if the number is not known; else of the
+ * system. */
+static int numaIndex(const tuttiTopology *t, int numa) {
+  int only = -1, count = 0;
+  for (int i = 0; i < t->count; i++) {
+    if (t->nodes[i].kind != tuttiNodeNuma) continue;
+    if (t->nodes[i].numa == numa) return i;
+    only = i;
+    count++;
+  }
+  return count == 1 ? only : 0;
+}
+
+/* Index of the host bridge `name` ("pci0000:3a"), made if it is new. It has no NUMA node of its own
+ * in sysfs; `dir`, a function below it, has. */
+static tuttiResult_t hostBridge(detection *d, const char *name, const char *dir, int *index) {
+  *index = tuttiTopologyFind(d->t, name);
+  if (*index >= 0) return tuttiSuccess;
+  int parent = numaIndex(d->t, (int)readNumber(dir, "numa_node", 0, 65535, -1));
+  tuttiNode n = {.kind = tuttiNodeHostBridge, .parent = parent, .numa = d->t->nodes[parent].numa};
+  copyText(n.name, sizeof n.name, name);
+  *index = d->t->count;
+  return tuttiTopologyAdd(d->t, &n);
+}
+
+/* Of the bridges one below the other, every second is the upstream port of a switch: root port,
+ * upstream, downstream, upstream, ... */
+static tuttiNodeKind pciKind(const tuttiTopology *t, const tuttiNode *n) {
+  uint32_t class = n->class_ >> 8;
+  bool graphics = class == PCI_CLASS_VGA || class == PCI_CLASS_3D;
+  if (n->vendor == PCI_VENDOR_GPU && graphics) return tuttiNodeGpu;
+  if (class != PCI_CLASS_BRIDGE) return tuttiNodePci;
+  bool belowPort = n->parent >= 0 && t->nodes[n->parent].kind == tuttiNodePci;
+  return belowPort ? tuttiNodeSwitch : tuttiNodePci;
+}
+
+/* Index of the PCI function whose directory is `dir`, made if it is new. */
+static tuttiResult_t pciFunction(detection *d, const char *dir, uint64_t busId, int parent,
+                                 int *index) {
+  tuttiNode n = {.parent = parent, .busId = busId};
+  tuttiBusIdText(busId, n.name, sizeof n.name);
+  *index = tuttiTopologyFind(d->t, n.name);
+  if (*index >= 0) return tuttiSuccess;
+  n.class_ = (uint32_t)readNumber(dir, "class", 0, 0xffffff, 0);
+  n.vendor = (uint32_t)readNumber(dir, "vendor", 0, 0xffff, 0);
+  n.device = (uint32_t)readNumber(dir, "device", 0, 0xffff, 0);
+  n.numa = (int)readNumber(dir, "numa_node", 0, 65535, -1);
+  if (n.numa < 0) n.numa = d->t->nodes[parent].numa;
+  n.linkGBs = pciGBs(dir);
+  readDriver(dir, "driver", n.driver, sizeof n.driver);
+  n.kind = pciKind(d->t, &n);
+  *index = d->t->count;
+  return tuttiTopologyAdd(d->t, &n);
+}
+
+/* Makes the nodes of the PCI functions on the way to `path`, the real path of a device. *index: the
+ * last of them; 0, the system, if there is none (a virtual device). */
+static tuttiResult_t pciPath(detection *d, const char *path, int *index) {
+  char dir[PATH_MAX], bridge[64] = "pci";
+  *index = 0;
+  for (const char *c = path + strlen(d->sysfs); *c == '/';) {
+    const char *end = strchrnul(c + 1, '/');
+    uint64_t busId;
+    snprintf(dir, sizeof dir, "%.*s", (int)(end - path), path);
+    const char *name = strrchr(dir, '/') + 1;
+    if (strncmp(name, "pci", 3) == 0 && strchr(name, ':') != NULL) {
+      snprintf(bridge, sizeof bridge, "%.63s", name);
+    } else if (tuttiBusIdParse(name, &busId)) {
+      if (*index == 0) TUTTI_TRY(hostBridge(d, bridge, dir, index));
+      TUTTI_TRY(pciFunction(d, dir, busId, *index, index));
+    }
+    c = end;
+  }
+  return tuttiSuccess;
+}
+
+/* True if sysfs/dir/name is a directory inside sysfs; its real path. */
+static bool resolve(const detection *d, const char *dir, const char *name, char path[PATH_MAX]) {
+  char link[PATH_MAX];
+  struct stat st;
+  size_t length = strlen(d->sysfs);
+  return snprintf(link, sizeof link, "%s/%s/%s", d->sysfs, dir, name) < (int)sizeof link &&
+         realpath(link, path) != NULL && strncmp(path, d->sysfs, length) == 0 &&
+         path[length] == '/' && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static tuttiResult_t visitNuma(detection *d, const char *dir, const char *name) {
+  char path[PATH_MAX], *end;
+  if (strncmp(name, "node", 4) != 0 || name[4] < '0' || name[4] > '9') return tuttiSuccess;
+  long number = strtol(name + 4, &end, 10);
+  if (*end != '\0' || number > 65535 || !resolve(d, dir, name, path)) return tuttiSuccess;
+  tuttiNode n = {.kind = tuttiNodeNuma, .numa = (int)number};
+  char cpus[sizeof n.cpus];
+  snprintf(n.name, sizeof n.name, "numa%ld", number);
+  if (readText(path, "cpulist", cpus, sizeof cpus)) copyText(n.cpus, sizeof n.cpus, cpus);
+  return tuttiTopologyAdd(d->t, &n);
+}
+
+static tuttiResult_t addNic(detection *d, const char *path, tuttiNode *n, const char *name) {
+  TUTTI_TRY(pciPath(d, path, &n->parent));
+  n->kind = tuttiNodeNic;
+  n->numa = d->t->nodes[n->parent].numa;
+  n->busId = d->t->nodes[n->parent].busId;
+  copyText(n->name, sizeof n->name, name);
+  readDriver(path, "device/driver", n->driver, sizeof n->driver);
+  return tuttiTopologyAdd(d->t, n);
+}
+
+static tuttiResult_t visitNet(detection *d, const char *dir, const char *name) {
+  char path[PATH_MAX], state[32];
+  tuttiNode n = {0};
+  if (strcmp(name, "lo") == 0 || !resolve(d, dir, name, path)) return tuttiSuccess;
+  n.linkGBs = toGBs((double)readNumber(path, "speed", 1, 100000000, 0) * 1e6 / 8); /* Mb/s */
+  long carrier = readNumber(path, "carrier", 0, 1, -1); /* unreadable while the NIC is off */
+  bool stated = readText(path, "operstate", state, sizeof state);
+  n.up = carrier >= 0 ? carrier == 1 : stated && strcmp(state, "up") == 0;
+  return addNic(d, path, &n, name);
+}
+
+/* A device with several ports counts with its fastest one that is up, else with its fastest. */
+static tuttiResult_t visitInfiniband(detection *d, const char *dir, const char *name) {
+  char path[PATH_MAX], ports[PATH_MAX + 16], text[64];
+  tuttiNode n = {0};
+  if (!resolve(d, dir, name, path)) return tuttiSuccess;
+  for (int port = 1; port <= 8; port++) {
+    snprintf(ports, sizeof ports, "%s/ports/%d", path, port);
+    if (!readText(ports, "rate", text, sizeof text)) continue;
+    double rate = strtod(text, NULL); /* "100 Gb/sec (4X EDR)" */
+    float link = rate > 0 && rate < 1e6 ? toGBs(rate * 1e9 / 8) : 0;
+    bool up = readNumber(ports, "state", 0, 15, 0) == 4; /* "4: ACTIVE" */
+    if ((up && !n.up) || (up == n.up && link > n.linkGBs)) n.linkGBs = link;
+    n.up = n.up || up;
+  }
+  return addNic(d, path, &n, name);
+}
+
+static tuttiResult_t visitPci(detection *d, const char *dir, const char *name) {
+  char path[PATH_MAX];
+  int index;
+  if (!resolve(d, dir, name, path)) return tuttiSuccess;
+  long class = readNumber(path, "class", 0, 0xffffff, 0) >> 8;
+  if (class != PCI_CLASS_VGA && class != PCI_CLASS_3D) return tuttiSuccess;
+  if (readNumber(path, "vendor", 0, 0xffff, 0) != PCI_VENDOR_GPU) return tuttiSuccess;
+  return pciPath(d, path, &index);
+}
+
+/* Devices beside each other: by bus id, then by name. Equal ones keep their order. */
+static int compareNodes(const void *a, const void *b, void *nodes) {
+  const tuttiNode *all = nodes;
+  int i = *(const int *)a, j = *(const int *)b;
+  const tuttiNode *x = &all[i], *y = &all[j];
+  if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
+  if (x->busId != y->busId) return x->busId < y->busId ? -1 : 1;
+  int order = strverscmp(x->name, y->name);
+  return order != 0 ? order : (i > j) - (i < j);
+}
+
+/* Puts the nodes in depth-first order, siblings sorted. */
+static tuttiResult_t sortTree(tuttiTopology *t) {
+  size_t n = (size_t)t->count;
+  int *sorted = NULL;
+  tuttiNode *nodes = NULL;
+  tuttiResult_t result;
+  TUTTI_TRY(tuttiAlloc((void **)&sorted, 5 * n, sizeof *sorted, "order of nodes", NULL));
+  int *child = sorted + n, *sibling = child + n, *place = sibling + n, *stack = place + n;
+  TUTTI_TRY_GOTO(tuttiAlloc((void **)&nodes, n, sizeof *nodes, "nodes of a topology", NULL), result,
+                 done);
+  for (int i = 0; i < t->count; i++) {
+    sorted[i] = i;
+    child[i] = -1;
+  }
+  qsort_r(sorted, n, sizeof *sorted, compareNodes, t->nodes);
+  /* Each goes in front of its siblings, so a list is in reverse; so is what the stack gives back.
+   */
+  for (int i = 0; i < t->count; i++) {
+    int v = sorted[i], up = t->nodes[v].parent;
+    if (up < 0) continue;
+    sibling[v] = child[up];
+    child[up] = v;
+  }
+  int depth = 0, count = 0;
+  stack[depth++] = 0;
+  while (depth > 0) {
+    int v = stack[--depth];
+    place[v] = count;
+    nodes[count] = t->nodes[v];
+    if (v != 0) nodes[count].parent = place[t->nodes[v].parent];
+    count++;
+    for (int c = child[v]; c >= 0; c = sibling[c])
+      stack[depth++] = c;
+  }
+  tuttiFree(t->nodes);
+  t->nodes = nodes;
+  t->capacity = t->count;
+  result = tuttiSuccess;
+done:
+  tuttiFree(sorted);
+  return result;
+}
+
+/* A kernel without NUMA has no node directory; its CPUs are one node. */
+static tuttiResult_t addNumaNodes(detection *d) {
+  TUTTI_TRY(forEach(d, "devices/system/node", visitNuma));
+  if (d->t->count > 1) return tuttiSuccess;
+  tuttiNode n = {.kind = tuttiNodeNuma, .name = "numa0"};
+  char cpus[sizeof n.cpus];
+  if (readText(d->sysfs, "devices/system/cpu/online", cpus, sizeof cpus))
+    copyText(n.cpus, sizeof n.cpus, cpus);
+  return tuttiTopologyAdd(d->t, &n);
+}
+
+static tuttiResult_t detect(detection *d) {
+  tuttiNode system = {.kind = tuttiNodeSystem, .parent = -1, .name = "system", .numa = -1};
+  copyText(d->t->host, sizeof d->t->host, tuttiHostname());
+  TUTTI_TRY(tuttiTopologyAdd(d->t, &system));
+  TUTTI_TRY(addNumaNodes(d));
+  TUTTI_TRY(forEach(d, "bus/pci/devices", visitPci));
+  TUTTI_TRY(forEach(d, "class/net", visitNet));
+  TUTTI_TRY(forEach(d, "class/infiniband", visitInfiniband));
+  return sortTree(d->t);
+}
+
+tuttiResult_t tuttiTopologyDetect(const char *sysfs, tuttiTopology **out) {
+  detection d = {0};
+  TUTTI_TRY(tuttiTopologyNew(&d.t));
+  if (realpath(sysfs, d.sysfs) == NULL) {
+    TUTTI_INFO(GRAPH, "Topology: %s cannot be read, so PCI devices and NICs stay unknown", sysfs);
+    snprintf(d.sysfs, sizeof d.sysfs, "%.*s", PATH_MAX - 1, sysfs);
+  }
+  tuttiResult_t result = detect(&d);
+  if (result == tuttiSuccess)
+    *out = d.t;
+  else
+    tuttiTopologyFree(d.t);
+  return result;
+}

@@ -1,0 +1,135 @@
+#include "topology/topology.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "topology/topology_internal.h"
+
+static const char *const kindNames[] = {
+#define X(name) #name,
+    TUTTI_NODE_KINDS(X)
+#undef X
+};
+
+static const char *const distanceNames[] = {
+#define X(name) #name,
+    TUTTI_DISTANCES(X)
+#undef X
+};
+
+const char *tuttiNodeKindName(int kind) {
+  return kind >= 0 && kind < tuttiNodeKindCount ? kindNames[kind] : "?";
+}
+
+const char *tuttiDistanceName(int distance) {
+  return distance >= 0 && distance < TUTTI_DISTANCE_COUNT ? distanceNames[distance] : "?";
+}
+
+tuttiResult_t tuttiTopologyNew(tuttiTopology **out) {
+  return tuttiAlloc((void **)out, 1, sizeof **out, "topology", NULL);
+}
+
+void tuttiTopologyFree(tuttiTopology *t) {
+  if (t == NULL) return;
+  tuttiFree(t->nodes);
+  tuttiFree(t);
+}
+
+tuttiResult_t tuttiTopologyAdd(tuttiTopology *t, const tuttiNode *node) {
+  if (t->count == t->capacity) {
+    int capacity = t->capacity == 0 ? 16 : 2 * t->capacity;
+    tuttiNode *nodes = NULL;
+    TUTTI_TRY(
+        tuttiAlloc((void **)&nodes, (size_t)capacity, sizeof *nodes, "nodes of a topology", NULL));
+    if (t->count > 0) memcpy(nodes, t->nodes, (size_t)t->count * sizeof *nodes);
+    tuttiFree(t->nodes);
+    t->nodes = nodes;
+    t->capacity = capacity;
+  }
+  t->nodes[t->count++] = *node;
+  return tuttiSuccess;
+}
+
+bool tuttiBusIdParse(const char *text, uint64_t *busId) {
+  static const int widths[] = {0, 2, 2, 1}; /* digits; a domain has 4 to 8 */
+  static const char ends[] = {':', ':', '.', '\0'};
+  uint64_t parts[4] = {0};
+  const char *c = text;
+  for (int i = 0; i < 4; i++, c++) {
+    int digits = 0;
+    for (; digits < 9; digits++, c++) {
+      int value = *c >= '0' && *c <= '9' ? *c - '0' : *c >= 'a' && *c <= 'f' ? *c - 'a' + 10 : -1;
+      if (value < 0) break;
+      parts[i] = parts[i] << 4 | (uint64_t)value;
+    }
+    bool width = i == 0 ? digits >= 4 && digits <= 8 : digits == widths[i];
+    if (!width || *c != ends[i]) return false;
+  }
+  if (parts[2] > 0x1f || parts[3] > 7) return false;
+  *busId = parts[0] << 24 | parts[1] << 16 | parts[2] << 8 | parts[3];
+  return true;
+}
+
+const char *tuttiBusIdText(uint64_t busId, char *buf, size_t size) {
+  snprintf(buf, size, "%04" PRIx64 ":%02x:%02x.%x", busId >> 24, (unsigned)(busId >> 16 & 0xff),
+           (unsigned)(busId >> 8 & 0xff), (unsigned)(busId & 0xff));
+  return buf;
+}
+
+int tuttiTopologyFind(const tuttiTopology *t, const char *name) {
+  for (int i = 0; i < t->count; i++)
+    if (strcmp(t->nodes[i].name, name) == 0) return i;
+  return -1;
+}
+
+tuttiDistance tuttiTopologyDistance(const tuttiTopology *t, int a, int b) {
+  if (a < 0 || b < 0 || a >= t->count || b >= t->count) return TUTTI_DISTANCE_SYS;
+  if (a == b) return TUTTI_DISTANCE_SELF;
+  /* Parents come first, so stepping up from the later of the two meets at their nearest common
+   * ancestor. */
+  int switches = 0;
+  while (a != b) {
+    int *later = a > b ? &a : &b;
+    switches += t->nodes[*later].kind == tuttiNodeSwitch;
+    *later = t->nodes[*later].parent;
+  }
+  switch (t->nodes[a].kind) {
+  case tuttiNodeSystem:
+    return TUTTI_DISTANCE_SYS;
+  case tuttiNodeNuma:
+  case tuttiNodeCpu:
+    return TUTTI_DISTANCE_NODE;
+  case tuttiNodeHostBridge:
+    return TUTTI_DISTANCE_PHB;
+  case tuttiNodeSwitch:
+    return switches == 0 ? TUTTI_DISTANCE_PIX : TUTTI_DISTANCE_PXB;
+  default:
+    return switches <= 1 ? TUTTI_DISTANCE_PIX : TUTTI_DISTANCE_PXB;
+  }
+}
+
+static void printNode(const tuttiNode *n, int depth, FILE *out) {
+  fprintf(out, "%*s%s", 2 * depth, "", n->name);
+  if (n->kind == tuttiNodeNuma && n->cpus[0] != '\0') fprintf(out, "  CPUs %s", n->cpus);
+  if (n->kind == tuttiNodeHostBridge) fputs("  PCI host bridge", out);
+  if (n->kind == tuttiNodeSwitch) fputs("  PCI switch", out);
+  if (n->kind == tuttiNodePci) fputs(n->class_ >> 8 == 0x0604 ? "  PCI port" : "  PCI device", out);
+  if (n->kind == tuttiNodeGpu) fputs("  GPU", out);
+  if (n->kind == tuttiNodeNic) fprintf(out, "  NIC, %s", n->up ? "up" : "down");
+  if (n->vendor != 0) fprintf(out, " %04x:%04x", n->vendor, n->device);
+  if (n->linkGBs > 0) fprintf(out, ", %.3g GB/s", (double)n->linkGBs);
+  if (n->driver[0] != '\0') fprintf(out, " (%s)", n->driver);
+  fputc('\n', out);
+}
+
+void tuttiTopologyPrint(const tuttiTopology *t, FILE *out) {
+  fprintf(out, "%s\n", t->host);
+  for (int i = 1; i < t->count; i++) {
+    int depth = 0;
+    for (int up = t->nodes[i].parent; up >= 0; up = t->nodes[up].parent)
+      depth++;
+    printNode(&t->nodes[i], depth, out);
+  }
+}

@@ -1,0 +1,159 @@
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "topology/topology.h"
+#include "topology/topology_internal.h"
+#include "topology/xml.h"
+
+#define MAX_LINK_MBS 1000000000 /* MB/s; far above any link */
+
+/* <topology version="1" host="...">
+ *   <node kind="Numa" name="numa0" numa="0" cpus="0-55">
+ *     <node .../>
+ * The topology element is the system; links are in MB/s. */
+
+static void putNode(FILE *out, const tuttiNode *n) {
+  char text[TUTTI_BUS_ID_TEXT];
+  tuttiXmlPut(out, "kind", tuttiNodeKindName(n->kind));
+  tuttiXmlPut(out, "name", n->name);
+  if (n->busId != 0) tuttiXmlPut(out, "bus", tuttiBusIdText(n->busId, text, sizeof text));
+  if (n->class_ != 0) fprintf(out, " class=\"0x%06x\"", n->class_);
+  if (n->vendor != 0) fprintf(out, " vendor=\"0x%04x\"", n->vendor);
+  if (n->device != 0) fprintf(out, " device=\"0x%04x\"", n->device);
+  if (n->numa >= 0) fprintf(out, " numa=\"%d\"", n->numa);
+  if (n->linkGBs > 0) fprintf(out, " link=\"%ld\"", lround((double)n->linkGBs * 1e3));
+  if (n->up) fputs(" up=\"1\"", out);
+  if (n->driver[0] != '\0') tuttiXmlPut(out, "driver", n->driver);
+  if (n->cpus[0] != '\0') tuttiXmlPut(out, "cpus", n->cpus);
+}
+
+static void writeTopology(FILE *out, const void *object) {
+  const tuttiTopology *t = object;
+  int depth = 1; /* open elements */
+  fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<topology version=\"1\"", out);
+  tuttiXmlPut(out, "host", t->host);
+  fputs(">\n", out);
+  /* Depth first: the next node is a child of this one or of one of the nodes it lies in. */
+  for (int i = 1; i < t->count; i++) {
+    bool leaf = i + 1 == t->count || t->nodes[i + 1].parent != i;
+    fprintf(out, "%*s<node", 2 * depth, "");
+    putNode(out, &t->nodes[i]);
+    fputs(leaf ? "/>\n" : ">\n", out);
+    if (!leaf) {
+      depth++;
+      continue;
+    }
+    int next = i + 1 == t->count ? 0 : t->nodes[i + 1].parent;
+    for (int up = t->nodes[i].parent; up > next; up = t->nodes[up].parent)
+      fprintf(out, "%*s</node>\n", 2 * --depth, "");
+  }
+  fputs("</topology>\n", out);
+}
+
+tuttiResult_t tuttiTopologyWriteXml(const tuttiTopology *t, const char *path) {
+  return tuttiSaveFile(path, "the topology", writeTopology, t);
+}
+
+typedef struct {
+  tuttiTopology *t;
+  int current; /* index of the open element's node; -1 outside */
+} reading;
+
+static tuttiResult_t openTopology(reading *r, const tuttiXml *xml) {
+  static const char *const known[] = {"version", "host", NULL};
+  tuttiNode system = {.kind = tuttiNodeSystem, .parent = -1, .name = "system", .numa = -1};
+  int64_t version = 0;
+  TUTTI_TRY(tuttiXmlOnly(xml, known));
+  TUTTI_TRY(tuttiXmlNumber(xml, "version", 1, 1, &version));
+  if (version == 0) return tuttiXmlFail(xml, "topology without version=\"1\"");
+  TUTTI_TRY(tuttiXmlText(xml, "host", r->t->host, sizeof r->t->host));
+  r->current = 0;
+  return tuttiTopologyAdd(r->t, &system);
+}
+
+static tuttiResult_t readKind(const tuttiXml *xml, tuttiNodeKind *kind) {
+  const char *text = tuttiXmlGet(xml, "kind");
+  if (text == NULL) return tuttiXmlFail(xml, "node without kind");
+  for (int k = tuttiNodeSystem + 1; k < tuttiNodeKindCount; k++) {
+    if (strcmp(text, tuttiNodeKindName(k)) != 0) continue;
+    *kind = (tuttiNodeKind)k;
+    return tuttiSuccess;
+  }
+  return tuttiXmlFail(xml, "kind=\"%.64s\" is no kind of node", text);
+}
+
+static tuttiResult_t readNumbers(const tuttiXml *xml, tuttiNode *n) {
+  int64_t class = 0, vendor = 0, device = 0, numa = -1, link = 0, up = 0;
+  TUTTI_TRY(tuttiXmlNumber(xml, "class", 0, 0xffffff, &class));
+  TUTTI_TRY(tuttiXmlNumber(xml, "vendor", 0, 0xffff, &vendor));
+  TUTTI_TRY(tuttiXmlNumber(xml, "device", 0, 0xffff, &device));
+  TUTTI_TRY(tuttiXmlNumber(xml, "numa", -1, 65535, &numa));
+  TUTTI_TRY(tuttiXmlNumber(xml, "link", 0, MAX_LINK_MBS, &link));
+  TUTTI_TRY(tuttiXmlNumber(xml, "up", 0, 1, &up));
+  n->class_ = (uint32_t) class;
+  n->vendor = (uint32_t)vendor;
+  n->device = (uint32_t)device;
+  n->numa = (int)numa;
+  n->linkGBs = (float)((double)link / 1e3);
+  n->up = up == 1;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t openNode(reading *r, const tuttiXml *xml) {
+  static const char *const known[] = {"kind", "name", "bus", "class",  "vendor", "device",
+                                      "numa", "link", "up",  "driver", "cpus",   NULL};
+  tuttiNode n = {.parent = r->current};
+  if (r->t->count == TUTTI_TOPOLOGY_MAX_NODES)
+    return tuttiXmlFail(xml, "more than %d nodes", TUTTI_TOPOLOGY_MAX_NODES);
+  TUTTI_TRY(tuttiXmlOnly(xml, known));
+  TUTTI_TRY(readKind(xml, &n.kind));
+  TUTTI_TRY(readNumbers(xml, &n));
+  TUTTI_TRY(tuttiXmlText(xml, "name", n.name, sizeof n.name));
+  TUTTI_TRY(tuttiXmlText(xml, "driver", n.driver, sizeof n.driver));
+  TUTTI_TRY(tuttiXmlText(xml, "cpus", n.cpus, sizeof n.cpus));
+  if (n.name[0] == '\0') return tuttiXmlFail(xml, "node without name");
+  const char *bus = tuttiXmlGet(xml, "bus");
+  if (bus != NULL && !tuttiBusIdParse(bus, &n.busId))
+    return tuttiXmlFail(xml, "bus=\"%.64s\" is not of the form 0000:3b:00.0", bus);
+  r->current = r->t->count;
+  return tuttiTopologyAdd(r->t, &n);
+}
+
+static tuttiResult_t onOpen(void *context, tuttiXml *xml, const char *element) {
+  reading *r = context;
+  const char *expected = r->current < 0 ? "topology" : "node";
+  if (strcmp(element, expected) != 0)
+    return tuttiXmlFail(xml, "element <%.64s> where <%s> is expected", element, expected);
+  return r->current < 0 ? openTopology(r, xml) : openNode(r, xml);
+}
+
+static tuttiResult_t onClose(void *context, tuttiXml *xml, const char *element) {
+  reading *r = context;
+  (void)xml, (void)element;
+  r->current = r->t->nodes[r->current].parent;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *name,
+                                    tuttiTopology **out) {
+  static const tuttiXmlHandler handler = {.open = onOpen, .close = onClose};
+  reading r = {.current = -1};
+  TUTTI_TRY(tuttiTopologyNew(&r.t));
+  tuttiResult_t result = tuttiXmlParse(text, size, name, &handler, &r);
+  if (result == tuttiSuccess)
+    *out = r.t;
+  else
+    tuttiTopologyFree(r.t);
+  return result;
+}
+
+tuttiResult_t tuttiTopologyReadXml(const char *path, tuttiTopology **out) {
+  char *text;
+  size_t size;
+  TUTTI_TRY(tuttiXmlLoad(path, &text, &size));
+  tuttiResult_t result = tuttiTopologyParseXml(text, size, path, out);
+  tuttiFree(text);
+  return result;
+}
