@@ -1,0 +1,205 @@
+/* Ranks as processes that die, stop or fork in mid-collective: the others end in time with an error
+ * that names the culprit. */
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "comm/harness.h"
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+namespace {
+
+/* What each rank process leaves behind, in memory shared with the test. */
+struct Report {
+  pid_t pid;
+  int rounds;
+  int result;
+  double seconds; /* from the first failing call's start to its end */
+  char text[1024];
+};
+
+constexpr int kRanks = 4;
+
+class Faults : public testing::TestWithParam<const char *> {
+protected:
+  void SetUp() override {
+    reports = (Report *)mmap(nullptr, kRanks * sizeof(Report), PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(reports, MAP_FAILED);
+  }
+  void TearDown() override {
+    for (int r = 0; r < kRanks; r++)
+      if (reports[r].pid > 0) {
+        kill(reports[r].pid, SIGKILL);
+        waitpid(reports[r].pid, nullptr, 0);
+      }
+    munmap(reports, kRanks * sizeof(Report));
+  }
+
+  /* Starts the ranks; each runs all-reduces of `count` floats until one fails. The unique id comes
+   * from a port that rank 0 listens on, so this process never uses the library. */
+  void start(size_t count, int timeoutMs, void (*inRank)(int rank) = nullptr) {
+    std::string at = "127.0.0.1:" + std::to_string(20000 + getpid() % 20000);
+    for (int r = 0; r < kRanks; r++) {
+      pid_t pid = fork();
+      ASSERT_GE(pid, 0);
+      if (pid == 0) {
+        setenv("TUTTI_COMM_ID", at.c_str(), 1);
+        if (*GetParam() != 'P') setenv("TUTTI_P2P_DISABLE", "1", 1);
+        if (*GetParam() == 'N') setenv("TUTTI_SHM_DISABLE", "1", 1);
+        rankMain(r, count, timeoutMs, inRank);
+      }
+      reports[r].pid = pid;
+    }
+  }
+
+  [[noreturn]] void rankMain(int r, size_t count, int timeoutMs, void (*inRank)(int rank)) {
+    tuttiUniqueId id;
+    tuttiComm_t comm;
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.timeoutMs = timeoutMs;
+    Report &report = reports[r];
+    tuttiResult_t result = tuttiGetUniqueId(&id);
+    if (result == tuttiSuccess) result = tuttiCommInitRankConfig(&comm, kRanks, id, r, &config);
+    std::vector<float> x(count, 1), y(count);
+    if (result == tuttiSuccess && inRank) inRank(r);
+    while (result == tuttiSuccess) {
+      auto begin = std::chrono::steady_clock::now();
+      result = tuttiAllReduce(x.data(), y.data(), count, tuttiFloat32, tuttiSum, comm, nullptr);
+      report.seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      __atomic_add_fetch(&report.rounds, 1, __ATOMIC_RELEASE);
+      if (result == tuttiSuccess && (y[0] != kRanks || y[count - 1] != kRanks)) _exit(3);
+    }
+    snprintf(report.text, sizeof report.text, "%s", tuttiGetLastError(nullptr));
+    __atomic_store_n(&report.result, (int)result, __ATOMIC_RELEASE);
+    _exit(0);
+  }
+
+  void waitForRounds(int rounds) {
+    for (int r = 0; r < kRanks; r++)
+      while (__atomic_load_n(&reports[r].rounds, __ATOMIC_ACQUIRE) < rounds) {
+        ASSERT_EQ(__atomic_load_n(&reports[r].result, __ATOMIC_ACQUIRE), 0) << reports[r].text;
+        usleep(1000);
+      }
+  }
+
+  /* Waits for the ends of all ranks but `except`. */
+  void waitForEnds(int except) {
+    for (int r = 0; r < kRanks; r++) {
+      if (r == except) continue;
+      int status;
+      ASSERT_EQ(waitpid(reports[r].pid, &status, 0), reports[r].pid);
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << r << " status " << status;
+      reports[r].pid = 0;
+    }
+  }
+
+  Report *reports;
+};
+
+std::string naming(int rank) {
+  return "rank " + std::to_string(rank) + " (host ";
+}
+
+TEST_P(Faults, KilledRank) {
+  for (size_t count : {4, 1 << 20}) {
+    memset((void *)reports, 0, kRanks * sizeof(Report));
+    start(count, 60000);
+    waitForRounds(3);
+    pid_t dead = reports[2].pid;
+    kill(dead, SIGKILL);
+    waitpid(dead, nullptr, 0);
+    reports[2].pid = 0;
+    waitForEnds(2);
+    for (int r : {0, 1, 3}) {
+      EXPECT_EQ(reports[r].result, tuttiRemoteError) << r << ": " << reports[r].text;
+      EXPECT_THAT(reports[r].text,
+                  AllOf(HasSubstr(naming(2)), HasSubstr("pid " + std::to_string(dead))));
+      EXPECT_LT(reports[r].seconds, 5) << "the bound that the documentation promises";
+    }
+  }
+}
+
+TEST_P(Faults, TwoKilledRanks) {
+  start(1 << 18, 60000);
+  waitForRounds(2);
+  for (int r : {0, 2}) kill(reports[r].pid, SIGKILL);
+  for (int r : {0, 2}) {
+    waitpid(reports[r].pid, nullptr, 0);
+    reports[r].pid = 0;
+  }
+  for (int r : {1, 3}) {
+    int status;
+    ASSERT_EQ(waitpid(reports[r].pid, &status, 0), reports[r].pid);
+    reports[r].pid = 0;
+    EXPECT_EQ(reports[r].result, tuttiRemoteError) << reports[r].text;
+    EXPECT_THAT(reports[r].text, testing::AnyOf(HasSubstr("rank 0"), HasSubstr("rank 2")));
+  }
+}
+
+TEST_P(Faults, StoppedRank) {
+  start(1 << 16, 3000);
+  waitForRounds(3);
+  pid_t stopped = reports[1].pid;
+  kill(stopped, SIGSTOP);
+  waitForEnds(1);
+  for (int r : {0, 2, 3}) {
+    EXPECT_EQ(reports[r].result, tuttiTimeout) << reports[r].text;
+    EXPECT_THAT(reports[r].text, AllOf(HasSubstr(naming(1)), HasSubstr("does not answer"),
+                                       HasSubstr("AllReduce(count 65536")))
+        << r;
+  }
+}
+
+/* A child that lives on holds copies of all descriptors; the parent's death is seen all the same. */
+TEST_P(Faults, KilledRankWithLivingChild) {
+  start(1 << 16, 60000, [](int r) {
+    if (r != 3 || fork() != 0) return;
+    for (int i = 0; i < 300; i++) usleep(100000); /* ends with the test at the latest */
+    _exit(0);
+  });
+  waitForRounds(3);
+  pid_t dead = reports[3].pid;
+  kill(dead, SIGKILL);
+  waitpid(dead, nullptr, 0);
+  reports[3].pid = 0;
+  waitForEnds(3);
+  for (int r : {0, 1, 2}) {
+    EXPECT_EQ(reports[r].result, tuttiRemoteError) << reports[r].text;
+    EXPECT_THAT(reports[r].text, HasSubstr("pid " + std::to_string(dead)));
+  }
+}
+
+/* Children may exit or exec without harm to the parent, and are told that they may do no more. */
+TEST_P(Faults, ForkedChildrenDoNoHarm) {
+  start(1 << 14, 60000, [](int r) {
+    if (r % 2) return;
+    for (int i = 0; i < 3; i++) {
+      pid_t pid = fork();
+      if (pid == 0) {
+        if (i == 0) exit(0); /* with all exit handlers */
+        if (i == 1) execl("/bin/true", "true", (char *)nullptr);
+        tuttiUniqueId id;
+        bool told = tuttiGetUniqueId(&id) == tuttiInvalidUsage &&
+                    strstr(tuttiGetLastError(nullptr), "forked") != nullptr;
+        _exit(told ? 0 : 1);
+      }
+      int status = -1;
+      waitpid(pid, &status, 0);
+      if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) _exit(4);
+    }
+  });
+  waitForRounds(20);
+  for (int r = 0; r < kRanks; r++) EXPECT_EQ(reports[r].result, 0) << reports[r].text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Faults, testing::Values("SHM", "NET"),
+                         [](auto &info) { return std::string(info.param); });
+
+} // namespace
