@@ -32,18 +32,18 @@ typedef struct {
   size_t dataBytes;              /* data of one FIFO */
   size_t controlBytes;           /* of all FIFOs; the data follows */
   size_t bytes;
-} Layout;
+} segmentLayout;
 
 /* Names a segment within this process. */
 typedef struct {
   uint64_t commHash;
   uint8_t secret[16];
   int32_t owner;
-} Key;
+} segmentKey;
 
 struct tuttiSegment {
-  Key key; /* first: the registry compares segments by it */
-  Layout layout;
+  segmentKey key; /* first: the registry compares segments by it */
+  segmentLayout layout;
   uint8_t *memory;
   int fd;         /* the owner's; -1 in a reader's mapping */
   size_t counted; /* bytes on the owner's account */
@@ -64,14 +64,14 @@ static struct {
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static int compareKeys(const void *a, const void *b) {
-  const Key *x = a, *y = b;
+  const segmentKey *x = a, *y = b;
   if (x->commHash != y->commHash) return x->commHash < y->commHash ? -1 : 1;
   if (x->owner != y->owner) return x->owner < y->owner ? -1 : 1;
   return memcmp(x->secret, y->secret, sizeof x->secret);
 }
 
-static Key makeKey(const tuttiWires *w, int owner) {
-  Key key = {.commHash = w->commHash, .owner = owner};
+static segmentKey makeKey(const tuttiWires *w, int owner) {
+  segmentKey key = {.commHash = w->commHash, .owner = owner};
   memcpy(key.secret, w->secret, sizeof key.secret);
   return key;
 }
@@ -84,7 +84,7 @@ static size_t roundUp(size_t n, size_t unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-static tuttiResult_t makeLayout(const tuttiWires *w, Layout *out) {
+static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
   if (w->nchannels < 1 || w->nchannels > TUTTI_MAX_CHANNELS || w->slotBytes == 0 ||
       w->slotBytes % TUTTI_LINE != 0)
     return TUTTI_FAIL(tuttiInternalError,
@@ -92,9 +92,9 @@ static tuttiResult_t makeLayout(const tuttiWires *w, Layout *out) {
                       "of %zu bytes",
                       w->rank, w->nchannels, w->slotBytes);
   size_t page = pageBytes();
-  Layout l = {.nchannels = (size_t)w->nchannels,
-              .nreaders = (size_t)w->local->nlocal - 1,
-              .slotBytes = w->slotBytes};
+  segmentLayout l = {.nchannels = (size_t)w->nchannels,
+                     .nreaders = (size_t)w->local->nlocal - 1,
+                     .slotBytes = w->slotBytes};
   size_t pairs = (l.nchannels + 1) * l.nreaders;
   l.sharedBytes = tuttiFifoControlBytes((int)l.nreaders);
   l.pairBytes = tuttiFifoControlBytes(1);
@@ -134,7 +134,7 @@ static tuttiResult_t mapMemory(tuttiSegment *s, int fd) {
 }
 
 static tuttiResult_t newSegment(tuttiWires *w, int owner, tuttiSegment **out) {
-  Layout layout;
+  segmentLayout layout;
   TUTTI_TRY(makeLayout(w, &layout));
   void *p;
   /* Not on the account: a reader in this process may hold it longer than the account lives. */
@@ -312,7 +312,7 @@ static tuttiResult_t failWait(const tuttiWires *w, const int32_t *ranks, int n, 
 }
 
 tuttiResult_t tuttiSegmentShare(tuttiWires *w, int owner, uint64_t deadline) {
-  Key key = makeKey(w, owner);
+  segmentKey key = makeKey(w, owner);
   pthread_mutex_lock(&registry.lock);
   tuttiSegment **entry;
   bool waiting = true;
@@ -431,7 +431,7 @@ tuttiResult_t tuttiSegmentOpen(tuttiWires *w, int peer, int channel, tuttiDirect
   TUTTI_TRY(checkOpen(w, peer, channel, direction, shared));
   const tuttiLocal *l = w->local;
   const tuttiSegment *s = direction == TUTTI_SEND ? l->mine : l->theirs[peer];
-  const Layout *y = &s->layout;
+  const segmentLayout *y = &s->layout;
   int reader = direction == TUTTI_RECV ? w->rank : peer;
   size_t ownerPlace = (size_t)l->place[s->key.owner];
   size_t head = 0; /* the reader's number among those of the owner's neighbours */

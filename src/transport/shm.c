@@ -27,13 +27,15 @@ typedef struct {
   uint64_t commHash;
   uint8_t secret[16];
   int32_t from, to;
-} ShmHello;
+} shmHello;
 #define SHM_MAGIC 0x7475736du
 
 /* Connections accepted that have not said anything yet. A neighbour speaks at once, so when all are
  * taken, one that has been silent for a second makes room. */
 #define MAX_SILENT 32
-#define SILENT_NS  1000000000ull
+/* Connections accepted in a row before anything else gets a turn, the deadline above all. */
+#define MAX_ACCEPTED 64
+#define SILENT_NS    1000000000ull
 /* Milliseconds: between attempts at a full neighbour, and between looks at the failed flag. */
 #define RETRY_MS 1
 #define LOOK_MS  20
@@ -41,7 +43,7 @@ typedef struct {
 typedef struct {
   int fd;
   uint64_t since;
-} Silent;
+} silentPeer;
 
 /* The state of one attach. */
 typedef struct {
@@ -49,9 +51,9 @@ typedef struct {
   uint64_t deadline;
   int32_t *unsent, *missing; /* ranks that have not got mine; whose I have not got */
   int nunsent, nmissing;
-  Silent silent[MAX_SILENT];
+  silentPeer silent[MAX_SILENT];
   int nsilent;
-} Exchange;
+} exchangeState;
 
 static void shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
   *path = (tuttiPath){.cost = 2.0f, .latencyUs = 0.3f, .bandwidthGBs = 8.0f};
@@ -139,7 +141,7 @@ static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
 
 /* Sends the hello with the fd of this rank's segment; returns 0 or an errno. */
 static int sendSegment(const tuttiWires *w, int fd, int to) {
-  ShmHello hello = {.magic = SHM_MAGIC,
+  shmHello hello = {.magic = SHM_MAGIC,
                     .version = TUTTI_VERSION_CODE,
                     .commHash = w->commHash,
                     .from = w->rank,
@@ -192,7 +194,7 @@ static tuttiResult_t handIn(const tuttiWires *w, int to, bool *done) {
                                  : "TUTTI_SHM_DISABLE=1 avoids shared memory");
 }
 
-static tuttiResult_t handInAll(Exchange *x) {
+static tuttiResult_t handInAll(exchangeState *x) {
   int left = 0;
   tuttiResult_t result = tuttiSuccess;
   for (int i = 0; i < x->nunsent; i++) {
@@ -207,7 +209,7 @@ static tuttiResult_t handInAll(Exchange *x) {
 /* ---- taking in ------------------------------------------------------------------------------- */
 
 /* The number in x->missing of the neighbour that says this; -1 for anyone else. */
-static int findSender(const Exchange *x, const ShmHello *hello) {
+static int findSender(const exchangeState *x, const shmHello *hello) {
   const tuttiWires *w = x->w;
   if (hello->magic != SHM_MAGIC || hello->version != TUTTI_VERSION_CODE ||
       hello->commHash != w->commHash || hello->to != w->rank ||
@@ -238,8 +240,8 @@ static int takeFd(struct msghdr *message) {
 
 /* Reads what a connection has to say and maps the segment it brings. *silent: nothing yet. Whoever
  * is not an awaited neighbour is dropped and harms nobody. */
-static tuttiResult_t takeIn(Exchange *x, int fd, bool *silent) {
-  ShmHello hello;
+static tuttiResult_t takeIn(exchangeState *x, int fd, bool *silent) {
+  shmHello hello;
   union {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(sizeof(int))];
@@ -273,7 +275,7 @@ static tuttiResult_t takeIn(Exchange *x, int fd, bool *silent) {
 }
 
 /* Listens to the silent connections again, and drops the oldest if no more fit. */
-static tuttiResult_t takeInSilent(Exchange *x) {
+static tuttiResult_t takeInSilent(exchangeState *x) {
   int left = 0;
   tuttiResult_t result = tuttiSuccess;
   for (int i = 0; i < x->nsilent; i++) {
@@ -288,18 +290,18 @@ static tuttiResult_t takeInSilent(Exchange *x) {
   /* In order of arrival: the first is the oldest. */
   if (left == MAX_SILENT && tuttiNow() - x->silent[0].since > SILENT_NS) {
     close(x->silent[0].fd);
-    memmove(x->silent, x->silent + 1, sizeof(Silent) * (size_t)--x->nsilent);
+    memmove(x->silent, x->silent + 1, sizeof(silentPeer) * (size_t)--x->nsilent);
     TUTTI_WARN(SHM, "rank %d dropped a connection to its Unix socket that said nothing",
                x->w->rank);
   }
   return result;
 }
 
-static tuttiResult_t takeInAll(Exchange *x) {
+static tuttiResult_t takeInAll(exchangeState *x) {
   TUTTI_TRY(takeInSilent(x));
-  while (x->nsilent < MAX_SILENT) {
+  for (int n = 0; n < MAX_ACCEPTED && x->nsilent < MAX_SILENT; n++) {
     int fd = accept4(x->w->local->listenFd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0 && (errno == EAGAIN)) return tuttiSuccess;
+    if (fd < 0 && errno == EAGAIN) return tuttiSuccess;
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (fd < 0)
       return TUTTI_FAIL(tuttiSystemError,
@@ -314,7 +316,7 @@ static tuttiResult_t takeInAll(Exchange *x) {
       TUTTI_WARN(SHM, "rank %d dropped a connection of another user to its Unix socket",
                  x->w->rank);
     if (silent)
-      x->silent[x->nsilent++] = (Silent){.fd = fd, .since = tuttiNow()};
+      x->silent[x->nsilent++] = (silentPeer){.fd = fd, .since = tuttiNow()};
     else
       close(fd);
     TUTTI_TRY(result);
@@ -324,7 +326,7 @@ static tuttiResult_t takeInAll(Exchange *x) {
 
 /* ---- attach ---------------------------------------------------------------------------------- */
 
-static tuttiResult_t checkTime(const Exchange *x) {
+static tuttiResult_t checkTime(const exchangeState *x) {
   const tuttiWires *w = x->w;
   bool failed = tuttiLoadAcquire32(w->failed);
   if (!failed && tuttiNow() < x->deadline) return tuttiSuccess;
@@ -345,7 +347,7 @@ static tuttiResult_t checkTime(const Exchange *x) {
 }
 
 /* Sleeps until there is something to take in, or it is time to look around. */
-static void rest(const Exchange *x) {
+static void rest(const exchangeState *x) {
   struct pollfd fds[MAX_SILENT + 1];
   nfds_t n = 0;
   for (int i = 0; i < x->nsilent; i++)
@@ -357,7 +359,7 @@ static void rest(const Exchange *x) {
   (void)poll(fds, n, left >= 0 && left < most ? left : most);
 }
 
-static tuttiResult_t exchange(Exchange *x) {
+static tuttiResult_t exchange(exchangeState *x) {
   for (;;) {
     TUTTI_TRY(handInAll(x));
     TUTTI_TRY(takeInAll(x));
@@ -379,10 +381,10 @@ static int findProcesses(const tuttiWires *w, int32_t *ranks) {
 }
 
 static tuttiResult_t exchangeAll(tuttiWires *w, int32_t *unsent, int32_t *missing) {
-  Exchange x = {.w = w,
-                .deadline = tuttiDeadline((int64_t)w->timeoutMs),
-                .unsent = unsent,
-                .missing = missing};
+  exchangeState x = {.w = w,
+                     .deadline = tuttiDeadline((int64_t)w->timeoutMs),
+                     .unsent = unsent,
+                     .missing = missing};
   x.nunsent = x.nmissing = findProcesses(w, unsent);
   if (x.nunsent == 0) return tuttiSuccess;
   memcpy(missing, unsent, sizeof *missing * (size_t)x.nmissing);

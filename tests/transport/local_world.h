@@ -140,8 +140,11 @@ struct Meeting {
 };
 
 // Forks `nprocesses` children with nranks / nprocesses ranks each, neighbours in number, attaches
-// them and runs f on each rank in a thread. A child fails by gtest's checks.
-inline void onProcesses(const Shape &s, int nprocesses, const std::function<void(Rank &)> &f) {
+// them and runs f on each rank in a thread. A child fails by gtest's checks. `before` runs in each
+// child before anything else.
+inline void onProcesses(
+    const Shape &s, int nprocesses, const std::function<void(Rank &)> &f,
+    const std::function<void()> &before = [] {}) {
   auto *m = static_cast<Meeting *>(
       mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(MAP_FAILED, (void *)m);
@@ -150,12 +153,14 @@ inline void onProcesses(const Shape &s, int nprocesses, const std::function<void
   pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
   pthread_barrier_init(&m->barrier, &attr, (unsigned)nprocesses);
   int each = s.nranks / nprocesses;
+  fflush(nullptr);
   for (int p = 0; p < nprocesses; p++) {
     m->pids[p] = fork();
     ASSERT_GE(m->pids[p], 0);
     if (m->pids[p] > 0) continue;
     alarm(120);
     {
+      before();
       Ranks ranks;
       for (int i = 0; i < each; i++)
         ranks.push_back(std::make_unique<Rank>(s, p * each + i, 100 + (uint64_t)p));

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <atomic>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -126,6 +127,27 @@ TEST(ShmThreads, ManyRanksAndLargeSlots) {
   EXPECT_EQ(0, segmentMappings());
 }
 
+TEST(ShmThreads, CommunicatorsAttachSideBySide) {
+  std::vector<Ranks> comms;
+  for (int i = 0; i < 4; i++) {
+    Shape s;
+    s.nranks = 4;
+    s.commHash = 0x9000 + (uint64_t)i;
+    comms.push_back(i % 2 ? makeProcesses(s) : makeThreads(s));
+    prepareAll(comms.back());
+  }
+  std::vector<std::thread> threads;
+  for (auto &ranks : comms)
+    threads.emplace_back([&ranks] {
+      onThreads(ranks, [](Rank &r) {
+        ASSERT_EQ(tuttiSuccess, r.attach()) << tuttiErrorText();
+        traffic(r, 20);
+      });
+    });
+  for (auto &t : threads)
+    t.join();
+}
+
 TEST(ShmThreads, CyclesLeakNothing) {
   int fds = openFds();
   for (int i = 0; i < 200; i++) {
@@ -160,18 +182,19 @@ TEST(ShmThreads, SwitchedOffPreparesNothing) {
 
 // ---- the file system ---------------------------------------------------------------------------
 
-std::set<std::string> filesIn(const char *path) {
+// Names of this process's open files.
+std::set<std::string> openFiles() {
   std::set<std::string> names;
-  DIR *d = opendir(path);
-  if (!d) return names;
-  while (dirent *e = readdir(d))
-    names.insert(e->d_name);
+  DIR *d = opendir("/proc/self/fd");
+  while (dirent *e = readdir(d)) {
+    char target[256] = "";
+    if (readlinkat(dirfd(d), e->d_name, target, sizeof target - 1) > 0) names.insert(target);
+  }
   closedir(d);
   return names;
 }
 
-TEST(ShmFiles, NothingIsMappedFromDevShm) {
-  auto before = filesIn("/dev/shm");
+TEST(ShmFiles, NothingIsMappedOrOpenInDevShm) {
   Ranks ranks = makeProcesses(Shape());
   prepareAll(ranks);
   attachAll(ranks);
@@ -179,10 +202,12 @@ TEST(ShmFiles, NothingIsMappedFromDevShm) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
     EXPECT_EQ(std::string::npos, line.find("/dev/shm")) << line;
-  EXPECT_EQ(before, filesIn("/dev/shm"));
+  for (const std::string &name : openFiles())
+    EXPECT_EQ(std::string::npos, name.find("/dev/shm")) << name;
 }
 
 TEST(ShmFiles, WorksWithoutRoomInDevShm) {
+  fflush(nullptr);
   pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -216,6 +241,7 @@ pid_t forkRankOne(const Shape &s, Rank &zero, const std::function<void(Rank &)> 
   int in[2], out[2];
   EXPECT_EQ(0, pipe2(in, O_CLOEXEC));
   EXPECT_EQ(0, pipe2(out, O_CLOEXEC));
+  fflush(nullptr);
   pid_t child = fork();
   if (child == 0) {
     alarm(60);
@@ -365,6 +391,29 @@ TEST(ShmStrangers, AreDroppedWithoutHarm) {
   EXPECT_EQ(before, openFds());
 }
 
+TEST(ShmStrangers, AFloodDoesNotOutlastTheDeadline) {
+  Shape s;
+  s.timeoutMs = 300;
+  Ranks ranks = makeProcesses(s);
+  prepareAll(ranks);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> flood;
+  for (int i = 0; i < 2; i++)
+    flood.emplace_back([&] {
+      sockaddr_un a;
+      socklen_t n = addressOf(ranks[0]->mine.shmSocket, &a);
+      while (!stop) {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (connect(fd, (sockaddr *)&a, n) == 0) send(fd, "junk", 4, MSG_NOSIGNAL);
+        close(fd);
+      }
+    });
+  EXPECT_EQ(tuttiTimeout, ranks[0]->attach());
+  stop = true;
+  for (auto &t : flood)
+    t.join();
+}
+
 TEST(ShmStrangers, SilentOnesCanNotKeepPeersOut) {
   Ranks ranks = makeProcesses(Shape());
   prepareAll(ranks);
@@ -374,6 +423,34 @@ TEST(ShmStrangers, SilentOnesCanNotKeepPeersOut) {
   attachAll(ranks);
   for (int fd : silent)
     close(fd);
+}
+
+TEST(ShmStrangers, OtherUsersAreDroppedWhateverTheyKnow) {
+  if (geteuid() != 0) GTEST_SKIP() << "may not become another user";
+  Ranks ranks = makeProcesses(Shape());
+  prepareAll(ranks);
+  ASSERT_EQ(tuttiSuccess, tuttiLocalAttach(&ranks[1]->w));
+  struct stat st;
+  ASSERT_EQ(0, fstat(tuttiSegmentFd(&ranks[1]->w), &st));
+  int forged;
+  ASSERT_EQ(tuttiSuccess, tuttiSharedFd((size_t)st.st_size, "test", &forged));
+  fflush(nullptr);
+  pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    Hello hello(*ranks[1], 0);
+    if (setuid(65534) != 0) _exit(1);
+    sendTo(connectTo(*ranks[0]), &hello, sizeof hello, {forged});
+    _exit(HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(0, status);
+  close(forged);
+  attachAll(ranks);
+  tuttiConn send = ranks[1]->open(0, 0, TUTTI_SEND), recv = ranks[0]->open(1, 0, TUTTI_RECV);
+  tuttiConnAdvance(&send);
+  EXPECT_TRUE(tuttiConnReady(&recv)) << "rank 0 reads the forged segment";
 }
 
 // A peer that knows the secret and hands over something that would crash its reader.
@@ -407,7 +484,7 @@ TEST(ShmStrangers, SegmentsOfAnotherKindAreRefused) {
 TEST(ShmLimits, NoMoreFilesIsAnErrorWithARemedy) {
   // From no fd at all to enough: each limit ends in success or in an error that says what to do.
   bool succeeded = false, failed = false;
-  for (int spare = 0; spare < 8; spare++) {
+  for (int spare = 0; spare < 12; spare++) {
     Ranks ranks = makeProcesses(Shape());
     int fds = openFds();
     int next = dup(0);
@@ -449,6 +526,23 @@ TEST(ShmLimits, NoMoreFilesIsAnErrorWithARemedy) {
   }
   EXPECT_TRUE(failed);
   EXPECT_TRUE(succeeded);
+}
+
+TEST(ShmLimits, MoreFilesOnTheirWayThanAUserMayHave) {
+  if (geteuid() != 0) GTEST_SKIP() << "may not become a user without other processes";
+  // 800 segments travel at once where a user may have 110 on their way (ETOOMANYREFS). No process
+  // ever needs more than 110 open: two for each rank, and three for each thread at work.
+  Shape s;
+  s.nranks = 40;
+  onProcesses(
+      s, 2, [](Rank &) {},
+      [] {
+        rlimit limit;
+        ASSERT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
+        limit.rlim_cur = 110;
+        ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
+        ASSERT_EQ(0, setuid(65534));
+      });
 }
 
 TEST(ShmLimits, NoAddressSpaceIsAnErrorWithARemedy) {
