@@ -230,7 +230,6 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   c->host.mismatch = tuttiCommMismatch;
   c->host.stalled = tuttiCommStalled;
   c->host.failure = tuttiCommFailureOf;
-  c->host.proxy = w->proxy;
   return tuttiSuccess;
 }
 
@@ -354,6 +353,7 @@ tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection di
       return result;
     }
     conn->transport = t;
+    if (conn->network) c->host.proxy = c->wires.proxy;
     (*row)[at] = conn;
   }
   *out = (*row)[at];

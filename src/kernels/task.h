@@ -32,7 +32,7 @@ typedef struct tuttiTaskHost {
   tuttiResult_t (*stalled)(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
   /* The failure that `failed` announced. */
   tuttiResult_t (*failure)(void *comm);
-  struct tuttiProxy *proxy; /* NULL when no connection needs one */
+  struct tuttiProxy *proxy; /* NULL until a connection needs one */
   int oversubscribed;       /* more ranks than cores on this host: yield instead of spinning */
 } tuttiTaskHost;
 
