@@ -42,6 +42,10 @@
 #define BUSY     0x00040000u /* the last pass left work that waits for a descriptor or the clock */
 
 enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, EVENTS_PER_PASS = 64 };
+/* Eager passes: with at most so many operations (a listener, two ways out and two in), where one
+ * failing recv(2) each is cheaper than epoll_wait(2) and a recv; and epoll every so many passes,
+ * for what is not tried eagerly. */
+enum { EAGER_OPS = 5, EAGER_PASSES = 32 };
 
 typedef struct {
   tuttiProxyOp op;
@@ -55,6 +59,7 @@ struct tuttiProxy {
   proxyItem *items;
   int count, capacity;
   bool busy, halted, threaded;
+  unsigned eagerPasses; /* since the last look at epoll */
   pthread_t thread;
   int epoll, bell;
   void (*fail)(void *ctx, tuttiResult_t code, const char *text);
@@ -93,6 +98,7 @@ static void wakeThread(tuttiProxy *p) {
 /* Notes what the kernel has to say of the descriptors. */
 static void collectEvents(tuttiProxy *p) {
   struct epoll_event events[EVENTS_PER_PASS];
+  p->eagerPasses = 0;
   int n = epoll_wait(p->epoll, events, EVENTS_PER_PASS, 0);
   for (int i = 0; i < n; i++) {
     tuttiProxySource *source = events[i].data.ptr;
@@ -104,11 +110,12 @@ static void collectEvents(tuttiProxy *p) {
 }
 
 /* One pass; the lock is held. *wake: when the thread must make the next one at the latest. */
-static bool passOver(tuttiProxy *p, uint64_t *wake) {
+static bool passOver(tuttiProxy *p, bool spinning, uint64_t *wake) {
   tuttiProxyTurn turn = {.wake = TUTTI_NO_DEADLINE, .result = tuttiSuccess};
   bool moved = false, busy = false;
   if (tuttiLoadRelaxed32(&p->state) & KICKED) changeState(p, 0, KICKED);
-  if (!p->halted) collectEvents(p);
+  turn.eager = spinning && p->count <= EAGER_OPS && ++p->eagerPasses < EAGER_PASSES;
+  if (!turn.eager && !p->halted) collectEvents(p);
   for (int i = 0; i < p->count && !p->halted; i++) {
     proxyItem *item = &p->items[i];
     if (item->state == TUTTI_PROXY_DONE || item->state == TUTTI_PROXY_FAILED) continue;
@@ -151,7 +158,7 @@ static void *proxyThread(void *arg) {
     bool passed = false, moved = false;
     if (!(tuttiLoadAcquire32(&p->state) & ENTERED)) {
       pthread_mutex_lock(&p->lock);
-      moved = passOver(p, &wake);
+      moved = passOver(p, false, &wake);
       pthread_mutex_unlock(&p->lock);
       passed = true;
     }
@@ -281,7 +288,7 @@ void tuttiProxyUnwatch(tuttiProxy *p, tuttiProxySource *source) {
 bool tuttiProxyRun(tuttiProxy *p) {
   if (pthread_mutex_trylock(&p->lock) != 0) return false;
   uint64_t wake;
-  bool moved = passOver(p, &wake);
+  bool moved = passOver(p, true, &wake);
   pthread_mutex_unlock(&p->lock);
   return moved;
 }

@@ -37,6 +37,7 @@ const char *tuttiProxyStateName(int state); /* "MOVED"; "?" when out of range */
 
 /* One pass of the loop, as its operations see it. */
 typedef struct {
+  bool eager;           /* try descriptors without waiting for their flags */
   uint64_t wake;        /* tuttiNow() clock; lowered to when an operation wants its next turn at the
                            latest, though no descriptor moves */
   tuttiResult_t result; /* of an operation that returns FAILED; its text is the last error */
@@ -52,7 +53,10 @@ typedef struct tuttiProxyOp {
 
 /* A descriptor of an operation, and what is known of it. The proxy learns of changes from an
  * edge-triggered epoll set, one system call per pass however many descriptors there are, and sets
- * the flags; the operation clears a flag when the kernel says EAGAIN. */
+ * the flags; the operation clears a flag when the kernel says EAGAIN.
+ *
+ * With few operations and a caller that spins on the loop, asking epoll first would only add a
+ * system call to each message: such passes are eager and try the sockets themselves. */
 typedef struct tuttiProxySource {
   int fd; /* -1: none */
   bool readable, writable;

@@ -7,6 +7,7 @@
  * as there is. */
 #include <errno.h>
 #include <limits.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@
 #include "base/settings.h"
 #include "transport/net_socket.h"
 
-enum { MAX_IOV = 2 * TUTTI_FIFO_DEPTH, MAX_SEND = 1 << 20, SHARE_UNIT = 4096 };
+enum { MAX_IOV = 2 * TUTTI_FIFO_DEPTH, MAX_SEND = 1 << 20, SHARE_UNIT = 4096, ACK_MESSAGES = 64 };
 
 void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share) {
   size_t each = bytes;
@@ -138,14 +139,17 @@ static void countSent(tuttiSocketEnd *e, int part, size_t bytes) {
   }
 }
 
-static tuttiResult_t sendPart(tuttiSocketEnd *e, int part, bool *moved) {
+static tuttiResult_t sendPart(tuttiSocketEnd *e, int part, bool eager, bool *moved) {
   tuttiSocketPart *p = &e->parts[part];
   countSent(e, part, 0);
-  if (p->number == e->known || part >= e->join.part || !p->source.writable) return tuttiSuccess;
+  if (p->number == e->known || part >= e->join.part) return tuttiSuccess;
+  if (!eager && !p->source.writable) return tuttiSuccess;
   struct iovec iov[MAX_IOV];
   struct msghdr message = {.msg_iov = iov};
   message.msg_iovlen = (size_t)gatherPieces(e, part, iov);
-  ssize_t n = sendmsg(p->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  ssize_t n = message.msg_iovlen == 1 /* cheaper, and it is what a small message needs */
+                  ? send(p->source.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+                  : sendmsg(p->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (n < 0) {
     if (errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);
     if (errno == EAGAIN) p->source.writable = false;
@@ -163,7 +167,7 @@ static tuttiResult_t advanceSend(tuttiSocketEnd *e, tuttiProxyTurn *turn, bool *
   lookForMessages(e);
   uint64_t passed = e->known;
   for (int i = 0; i < e->nparts; i++) {
-    TUTTI_TRY(sendPart(e, i, moved));
+    TUTTI_TRY(sendPart(e, i, turn->eager, moved));
     if (e->parts[i].number < passed) passed = e->parts[i].number;
   }
   if (passed != e->passed) {
@@ -183,6 +187,14 @@ static uint8_t *targetOf(const tuttiSocketEnd *e, uint64_t m) {
   return e->data + (m % TUTTI_FIFO_DEPTH) * e->slotBytes;
 }
 
+/* A small message that is read is acknowledged at once by the kernel, in a packet of its own that
+ * costs the receiver 1 us, unless it believes that an answer will carry the acknowledgement. It
+ * loses that belief now and then. */
+static void delayAcks(const tuttiSocketEnd *e) {
+  int off = 0;
+  setsockopt(e->parts[0].source.fd, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof off);
+}
+
 /* Takes the line of message `known`, whose slot is free, from what was read ahead. */
 static tuttiResult_t takeLine(tuttiSocketEnd *e) {
   tuttiSlot line;
@@ -198,6 +210,7 @@ static tuttiResult_t takeLine(tuttiSocketEnd *e) {
   if (line.where == TUTTI_WHERE_INLINE) memcpy(slot->inlined, line.inlined, line.bytes);
   e->payload[i] = line.where == TUTTI_WHERE_INLINE ? 0 : line.bytes;
   e->aheadBegin += TUTTI_LINE;
+  if (e->known % ACK_MESSAGES == 0) delayAcks(e);
   e->known++;
   return tuttiSuccess;
 }
@@ -230,7 +243,8 @@ static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, si
   size_t wanted = 0;
   for (size_t i = 0; i < pieces; i++)
     wanted += iov[i].iov_len;
-  ssize_t got = recvmsg(p->source.fd, &message, MSG_DONTWAIT);
+  ssize_t got = pieces == 1 ? recv(p->source.fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT)
+                            : recvmsg(p->source.fd, &message, MSG_DONTWAIT);
   *n = got > 0 ? (size_t)got : 0;
   p->carried |= got > 0;
   if (got < 0 && errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);
@@ -245,12 +259,12 @@ static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, si
   return tuttiSuccess;
 }
 
-static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool *moved) {
+static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
   tuttiSocketPart *p = &e->parts[0];
   TUTTI_TRY(digest(e));
   bool inPayload = p->number < e->known;
-  if (!p->source.readable || p->closed || (!inPayload && !slotFree(e, e->known)))
-    return tuttiSuccess;
+  if (p->closed || (!eager && !p->source.readable)) return tuttiSuccess;
+  if (!inPayload && !slotFree(e, e->known)) return tuttiSuccess;
   struct iovec iov[2];
   size_t pieces = 0, rest = 0, begin, n;
   if (inPayload) {
@@ -269,7 +283,7 @@ static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool *moved) {
   return digest(e);
 }
 
-static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool *moved) {
+static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool eager, bool *moved) {
   tuttiSocketPart *p = &e->parts[part];
   for (bool tried = false; p->number < e->known;) {
     size_t begin, share = shareOf(e, part, p->number, &begin), n;
@@ -279,7 +293,7 @@ static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool *moved) {
       continue;
     }
     if (p->closed) return socketFailed(e, part, 0);
-    if (tried || p->source.fd < 0 || !p->source.readable) break;
+    if (tried || p->source.fd < 0 || (!eager && !p->source.readable)) break;
     struct iovec iov = {targetOf(e, p->number) + begin + p->offset, share - p->offset};
     TUTTI_TRY(readPart(e, part, &iov, 1, true, &n));
     p->offset += n;
@@ -289,13 +303,13 @@ static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool *moved) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t advanceRecv(tuttiSocketEnd *e, bool *moved) {
+static tuttiResult_t advanceRecv(tuttiSocketEnd *e, bool eager, bool *moved) {
   if (!e->listed) TUTTI_TRY(tuttiSocketAwait(e));
   if (e->nparts == 0 || e->parts[0].source.fd < 0) return tuttiSuccess;
-  TUTTI_TRY(receiveFirst(e, moved));
+  TUTTI_TRY(receiveFirst(e, eager, moved));
   uint64_t passed = e->parts[0].number;
   for (int i = 1; i < e->nparts; i++) {
-    TUTTI_TRY(receiveShare(e, i, moved));
+    TUTTI_TRY(receiveShare(e, i, eager, moved));
     if (e->parts[i].number < passed) passed = e->parts[i].number;
   }
   for (; e->passed < passed; e->passed++)
@@ -309,7 +323,8 @@ static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
   tuttiSocketEnd *e = end;
   bool moved = false;
   if (tuttiLoadRelaxed32(e->wires->failed)) return TUTTI_PROXY_IDLE;
-  turn->result = e->direction == TUTTI_SEND ? advanceSend(e, turn, &moved) : advanceRecv(e, &moved);
+  turn->result = e->direction == TUTTI_SEND ? advanceSend(e, turn, &moved)
+                                            : advanceRecv(e, turn->eager, &moved);
   if (turn->result != tuttiSuccess) {
     tuttiStoreRelease32(&e->failed, 1);
     return TUTTI_PROXY_FAILED;

@@ -54,7 +54,8 @@ TEST_F(Join, EverySize) {
 }
 
 TEST_F(Join, SeveralRoots) {
-  for (auto [nids, n] : std::vector<std::pair<int, int>>{{2, 2}, {2, 7}, {3, 7}, {5, 12}, {4, 3}}) {
+  for (auto &c : std::vector<std::pair<int, int>>{{2, 2}, {2, 7}, {3, 7}, {5, 12}, {4, 3}}) {
+    const int nids = c.first, n = c.second;
     SCOPED_TRACE(std::to_string(nids) + " ids, " + std::to_string(n) + " ranks");
     auto ids = makeIds(nids);
     auto ranks = onThreads(n, [&](int r) { return joinAs(ids, r, n); });

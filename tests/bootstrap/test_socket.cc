@@ -276,7 +276,7 @@ TEST_F(Socket, ConnectWaitsForAListenerThatComesLate) {
   int fd;
   ASSERT_EQ(tuttiListen(&late, &fd), tuttiSuccess);
   close(fd);
-  std::thread opener([&] {
+  std::thread opener([&fd, late]() mutable {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_EQ(tuttiListen(&late, &fd), tuttiSuccess) << tuttiErrorText();
   });

@@ -45,16 +45,16 @@ void Exchange(Pair &p, const std::vector<size_t> &sizes, bool direct, unsigned s
 }
 
 class Sockets : public testing::TestWithParam<int> {
- protected:
+protected:
   Setting setting_{"TUTTI_SOCKET_NSOCKS", std::to_string(GetParam())};
 };
 INSTANTIATE_TEST_SUITE_P(Net, Sockets, testing::Values(1, 2, 3, 4, 16));
 
 /* Around what the formats distinguish: nothing, inline, line, read-ahead, stripes, whole slots. */
-const std::vector<size_t> kBorders = {
-    0,     1,     7,     8,     79,    80,     81,     127,    128,    129,    3967,  3968,  3969,
-    4095,  4096,  4097,  8191,  65535, 65536,  65537,  65538,  69632,  69633,  131071, 131072,
-    131073, 200000, 262143, 262144};
+const std::vector<size_t> kBorders = {0,      1,      7,      8,      79,    80,    81,    127,
+                                      128,    129,    3967,   3968,   3969,  4095,  4096,  4097,
+                                      8191,   65535,  65536,  65537,  65538, 69632, 69633, 131071,
+                                      131072, 131073, 200000, 262143, 262144};
 
 TEST_P(Sockets, AllSizesFromSlots) {
   Pair p(262144);
@@ -88,7 +88,8 @@ TEST_P(Sockets, SlowReceiver) {
 TEST(Net, SlotsAreReusedInOrderFarPastTheDepth) {
   Pair p(4096);
   std::vector<size_t> sizes;
-  for (size_t i = 0; i < 50 * TUTTI_FIFO_DEPTH + 3; i++) sizes.push_back(i % 3 ? 8 : 4096);
+  for (size_t i = 0; i < 50 * TUTTI_FIFO_DEPTH + 3; i++)
+    sizes.push_back(i % 3 ? 8 : 4096);
   Exchange(p, sizes, false);
 }
 
@@ -96,7 +97,8 @@ TEST(Net, ReceiverMayOpenLongAfterTheSender) {
   Pair p;
   tuttiConn out = p.a.Open(2, TUTTI_SEND);
   tuttiConn other = p.b.Open(1, TUTTI_RECV); /* makes b serve its listener */
-  for (unsigned i = 0; i < TUTTI_FIFO_DEPTH; i++) net::Publish(p.a, &out, 60000);
+  for (unsigned i = 0; i < TUTTI_FIFO_DEPTH; i++)
+    net::Publish(p.a, &out, 60000);
   ASSERT_TRUE(p.a.Await(&out)); /* the welcome came and the kernel took some */
   tuttiConn in = p.b.Open(2, TUTTI_RECV);
   for (unsigned i = 0; i < TUTTI_FIFO_DEPTH; i++) {
@@ -112,7 +114,8 @@ TEST(Net, MessagesOfAClosedEndStillArrive) {
   Pair p;
   tuttiConn in = p.b.Open(0, TUTTI_RECV);
   tuttiConn out = p.a.Open(0, TUTTI_SEND);
-  for (unsigned i = 0; i < 5; i++) net::Publish(p.a, &out, 30000);
+  for (unsigned i = 0; i < 5; i++)
+    net::Publish(p.a, &out, 30000);
   ASSERT_TRUE(p.a.Drain());
   p.a.Close(&out);
   p.a.Leave();
@@ -131,10 +134,12 @@ TEST(Net, TheThreadAloneMovesMessages) {
   Pair p;
   tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
   for (int i = 0; i < 200; i++) {
-    for (uint64_t end = net::Soon(); !tuttiConnReady(&out) && tuttiNow() < end;) usleep(20);
+    for (uint64_t end = net::Soon(); !tuttiConnReady(&out) && tuttiNow() < end;)
+      usleep(20);
     ASSERT_TRUE(tuttiConnReady(&out));
     net::Publish(p.a, &out, static_cast<size_t>(i) * 50);
-    for (uint64_t end = net::Soon(); !tuttiConnReady(&in) && tuttiNow() < end;) usleep(20);
+    for (uint64_t end = net::Soon(); !tuttiConnReady(&in) && tuttiNow() < end;)
+      usleep(20);
     ASSERT_TRUE(tuttiConnReady(&in)) << "message " << i << " was forgotten";
     EXPECT_TRUE(net::Take(p.b, &in, static_cast<size_t>(i) * 50));
   }
@@ -182,8 +187,10 @@ TEST(Net, BothDirectionsAndManyChannelsAtOnce) {
     }
     tuttiProxyLeave(r.w.proxy);
     EXPECT_TRUE(r.Drain());
-    for (auto &c : out) r.Close(&c);
-    for (auto &c : in) r.Close(&c);
+    for (auto &c : out)
+      r.Close(&c);
+    for (auto &c : in)
+      r.Close(&c);
   };
   std::thread other([&] { run(p.b); });
   run(p.a);
@@ -193,7 +200,8 @@ TEST(Net, BothDirectionsAndManyChannelsAtOnce) {
 int OpenFds() {
   int n = 0;
   DIR *d = opendir("/proc/self/fd");
-  while (readdir(d)) n++;
+  while (readdir(d))
+    n++;
   closedir(d);
   return n;
 }
@@ -219,10 +227,11 @@ TEST(Net, TwoHundredConnectionsLeakNothing) {
   cycle(0);
   uint64_t memory = tuttiLoadRelaxed(&p.a.memory.bytes);
   int fds = OpenFds();
-  for (int i = 0; i < 200; i++) cycle(i);
+  for (int i = 0; i < 200; i++)
+    cycle(i);
   settle();
   EXPECT_EQ(memory, tuttiLoadRelaxed(&p.a.memory.bytes));
   EXPECT_LE(OpenFds(), fds + 16);
 }
 
-}  // namespace
+} // namespace

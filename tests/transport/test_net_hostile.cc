@@ -1,0 +1,567 @@
+/* NET against what may go wrong: strangers on the port, lies, deaths, nobody there. */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "transport/net_pair.h"
+
+using net::Pair;
+using net::Rank;
+using net::Setting;
+
+namespace {
+
+void Spin(Rank &r, int ms) {
+  for (uint64_t end = tuttiNow() + static_cast<uint64_t>(ms) * 1000000; tuttiNow() < end;) {
+    tuttiProxyRun(r.w.proxy);
+    usleep(100);
+  }
+}
+
+/* A plain connection to the data port of `r`. */
+int Dial(const Rank &r) {
+  tuttiSocketHandle handle;
+  memcpy(&handle, r.peers[r.w.rank].net, sizeof handle);
+  tuttiAddress to = handle.addresses.a[0];
+  int fd = socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(0, connect(fd, &to.sa, tuttiAddressLength(&to))) << strerror(errno);
+  return fd;
+}
+
+tuttiNetHello HelloTo(const Rank &r, int channel) {
+  tuttiNetHello h{};
+  h.magic = TUTTI_NET_MAGIC;
+  h.version = TUTTI_VERSION_CODE;
+  h.commHash = r.w.commHash;
+  memcpy(h.secret, r.w.secret, sizeof h.secret);
+  h.from = 1 - r.w.rank;
+  h.to = r.w.rank;
+  h.channel = channel;
+  h.parts = 1;
+  return h;
+}
+
+/* Reads until `bytes` have come, or the end (false). */
+bool ReadAll(int fd, void *to, size_t bytes) {
+  for (size_t got = 0; got < bytes;) {
+    pollfd p{fd, POLLIN, 0};
+    if (poll(&p, 1, 60000) != 1) return false;
+    ssize_t n = read(fd, static_cast<char *>(to) + got, bytes - got);
+    if (n <= 0) return false;
+    got += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool Send(int fd, const void *data, size_t bytes) {
+  return send(fd, data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+}
+
+/* True if the other side has ended the connection without a byte. */
+bool Dropped(int fd) {
+  char c;
+  pollfd p{fd, POLLIN, 0};
+  return poll(&p, 1, 60000) == 1 && recv(fd, &c, 1, MSG_DONTWAIT) <= 0;
+}
+
+/* The pair still works: one message each on channel 3. */
+void StillWorks(Pair &p) {
+  tuttiConn out = p.a.Open(3, TUTTI_SEND), in = p.b.Open(3, TUTTI_RECV);
+  net::Publish(p.a, &out, 5000);
+  ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+  EXPECT_TRUE(net::Take(p.b, &in, 5000));
+  p.a.Close(&out);
+  p.b.Close(&in);
+  EXPECT_EQ("", p.a.Error());
+  EXPECT_EQ("", p.b.Error());
+}
+
+TEST(NetHostile, GarbageIsDroppedWithoutAWord) {
+  Pair p;
+  tuttiConn in = p.b.Open(0, TUTTI_RECV); /* serves the port */
+  std::mt19937 random(3);
+  for (int i = 0; i < 50; i++) {
+    int fd = Dial(p.b);
+    uint8_t junk[200];
+    for (auto &c : junk)
+      c = static_cast<uint8_t>(random());
+    (void)Send(fd, junk, sizeof junk);
+    EXPECT_TRUE(Dropped(fd));
+    close(fd);
+  }
+  StillWorks(p);
+  p.b.Close(&in);
+}
+
+TEST(NetHostile, EachFieldOfTheHelloIsChecked) {
+  Pair p;
+  tuttiConn in = p.b.Open(0, TUTTI_RECV);
+  std::vector<std::function<void(tuttiNetHello *)>> lies = {
+      [](tuttiNetHello *h) { h->magic++; },
+      [](tuttiNetHello *h) { h->version++; },
+      [](tuttiNetHello *h) { h->commHash++; },
+      [](tuttiNetHello *h) { h->secret[0]++; },
+      [](tuttiNetHello *h) { h->secret[15]++; },
+      [](tuttiNetHello *h) { h->to = 0; },
+      [](tuttiNetHello *h) { h->from = 1; },
+      [](tuttiNetHello *h) { h->from = 2; },
+      [](tuttiNetHello *h) { h->from = -1; },
+      [](tuttiNetHello *h) { h->channel = -1; },
+      [](tuttiNetHello *h) { h->channel = TUTTI_CHANNELS; },
+      [](tuttiNetHello *h) { h->parts = 0; },
+      [](tuttiNetHello *h) { h->parts = TUTTI_SOCKET_PARTS + 1; },
+      [](tuttiNetHello *h) { h->part = 1; },
+      [](tuttiNetHello *h) { h->part = -1; },
+  };
+  tuttiNetHello good = HelloTo(p.b, 0);
+  EXPECT_EQ(nullptr, tuttiSocketHelloCheck(&p.b.w, &good));
+  for (size_t i = 0; i < lies.size(); i++) {
+    tuttiNetHello h = good;
+    lies[i](&h);
+    EXPECT_NE(nullptr, tuttiSocketHelloCheck(&p.b.w, &h)) << "lie " << i;
+    int fd = Dial(p.b);
+    EXPECT_TRUE(Send(fd, &h, sizeof h));
+    EXPECT_TRUE(Dropped(fd)) << "lie " << i;
+    close(fd);
+  }
+  StillWorks(p);
+  p.b.Close(&in);
+}
+
+TEST(NetHostile, AFloodOfHalfOpenConnectionsKeepsNobodyOut) {
+  Pair p;
+  tuttiConn in = p.b.Open(0, TUTTI_RECV);
+  std::vector<int> fds;
+  for (int i = 0; i < 3 * TUTTI_SOCKET_STRANGERS; i++) {
+    fds.push_back(Dial(p.b));
+    if (i % 2) (void)Send(fds.back(), "tt", 2);
+  }
+  StillWorks(p);
+  EXPECT_TRUE(Dropped(fds[0])) << "the oldest makes room";
+  for (int fd : fds)
+    close(fd);
+  StillWorks(p);
+  p.b.Close(&in);
+}
+
+/* Both for an end that is open and for one that will be. */
+TEST(NetHostile, ASecondHelloForAConnectionInUseIsDropped) {
+  Pair p;
+  tuttiConn in = p.b.Open(0, TUTTI_RECV), out = p.a.Open(0, TUTTI_SEND);
+  net::Publish(p.a, &out, 10);
+  ASSERT_TRUE(p.b.Await(&in));
+  tuttiNetHello h = HelloTo(p.b, 0);
+  h.parts = static_cast<int>(tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
+  int fd = Dial(p.b);
+  EXPECT_TRUE(Send(fd, &h, sizeof h));
+  EXPECT_TRUE(Dropped(fd));
+  close(fd);
+  EXPECT_TRUE(net::Take(p.b, &in, 10));
+  net::Publish(p.a, &out, 20);
+  ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+  EXPECT_TRUE(net::Take(p.b, &in, 20));
+  p.a.Close(&out);
+  p.b.Close(&in);
+}
+
+TEST(NetHostile, ANewerConnectionReplacesOneThatCarriedNothing) {
+  for (bool early : {false, true}) {
+    Pair p;
+    tuttiConn serve = p.b.Open(1, TUTTI_RECV), in{};
+    if (!early) in = p.b.Open(0, TUTTI_RECV);
+    tuttiNetHello h = HelloTo(p.b, 0);
+    tuttiNetWelcome welcome;
+    int old = Dial(p.b), fresh = Dial(p.b);
+    EXPECT_TRUE(Send(old, &h, sizeof h));
+    ASSERT_TRUE(ReadAll(old, &welcome, sizeof welcome));
+    EXPECT_TRUE(Send(fresh, &h, sizeof h));
+    ASSERT_TRUE(ReadAll(fresh, &welcome, sizeof welcome));
+    EXPECT_EQ(TUTTI_NET_WELCOME, welcome.magic);
+    EXPECT_EQ(1, welcome.rank);
+    EXPECT_TRUE(Dropped(old));
+    if (early) in = p.b.Open(0, TUTTI_RECV);
+    tuttiSlot line{};
+    line.seq.v = 1;
+    line.where = TUTTI_WHERE_INLINE;
+    line.bytes = 3;
+    line.sig.seq = 1000;
+    net::Fill(line.inlined, 0, 3);
+    EXPECT_TRUE(Send(fresh, &line, sizeof line));
+    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+    EXPECT_TRUE(net::Take(p.b, &in, 3));
+    close(old);
+    close(fresh);
+    p.b.Close(&in);
+    p.b.Close(&serve);
+  }
+}
+
+/* Says hello as rank 0 would, then sends `bytes`; returns what rank 1 makes of them. */
+std::string Lie(const void *bytes, size_t n, bool closeAfter) {
+  Pair p(4096);
+  tuttiConn in = p.b.Open(0, TUTTI_RECV);
+  tuttiNetHello h = HelloTo(p.b, 0);
+  tuttiNetWelcome welcome;
+  int fd = Dial(p.b);
+  EXPECT_TRUE(Send(fd, &h, sizeof h));
+  EXPECT_TRUE(ReadAll(fd, &welcome, sizeof welcome));
+  EXPECT_TRUE(Send(fd, bytes, n));
+  if (closeAfter) shutdown(fd, SHUT_WR);
+  for (uint64_t end = net::Soon(); !p.b.Failed() && tuttiNow() < end;) {
+    tuttiProxyRun(p.b.w.proxy);
+    usleep(100);
+  }
+  EXPECT_EQ(tuttiRemoteError, p.b.code);
+  EXPECT_FALSE(tuttiConnReady(&in));
+  close(fd);
+  p.b.Close(&in);
+  return p.b.Error();
+}
+
+tuttiSlot Line(uint64_t seq, uint32_t where, uint32_t bytes) {
+  tuttiSlot line{};
+  line.seq.v = seq;
+  line.where = where;
+  line.bytes = bytes;
+  return line;
+}
+
+TEST(NetHostile, LinesAreChecked) {
+  struct {
+    tuttiSlot line;
+    const char *text;
+  } lies[] = {
+      {Line(2, TUTTI_WHERE_SLOT, 8), "out of order"},
+      {Line(0, TUTTI_WHERE_SLOT, 8), "out of order"},
+      {Line(1, TUTTI_WHERE_SLOT, 4097), "too long for its slot"},
+      {Line(1, TUTTI_WHERE_INLINE, TUTTI_INLINE_MAX + 1), "too long for its line"},
+      {Line(1, TUTTI_WHERE_DIRECT, 8), "unknown place"},
+      {Line(1, 77, 8), "unknown place"},
+  };
+  for (auto &lie : lies) {
+    std::string text = Lie(&lie.line, sizeof lie.line, false);
+    EXPECT_NE(std::string::npos, text.find(lie.text)) << text;
+    EXPECT_NE(std::string::npos, text.find("rank 0 (host testhost0, pid ")) << text;
+  }
+}
+
+TEST(NetHostile, AnEndInsideAMessageIsAFailure) {
+  uint8_t half[TUTTI_LINE + 10] = {};
+  tuttiSlot line = Line(1, TUTTI_WHERE_SLOT, 4096);
+  memcpy(half, &line, sizeof line);
+  for (size_t n : {size_t{1}, size_t{127}, size_t{128}, sizeof half}) {
+    std::string text = Lie(half, n, true);
+    EXPECT_NE(std::string::npos, text.find("closed the connection in mid-message")) << text;
+    EXPECT_NE(std::string::npos, text.find("rank 0 (host testhost0, pid ")) << text;
+  }
+}
+
+TEST(NetHostile, FuzzedHellosAndLinesForASecond) {
+  Pair p(4096);
+  std::mt19937 random(11);
+  tuttiNetHello good = HelloTo(p.b, 2);
+  tuttiSlot line = Line(6, TUTTI_WHERE_SLOT, 100);
+  for (uint64_t end = tuttiNow() + net::kSecond; tuttiNow() < end;) {
+    tuttiNetHello h = good;
+    tuttiSlot l = line;
+    for (unsigned n = 1 + random() % 4; n; n--) {
+      reinterpret_cast<uint8_t *>(&h)[random() % sizeof h] = static_cast<uint8_t>(random());
+      reinterpret_cast<uint8_t *>(&l)[random() % 32] = static_cast<uint8_t>(random());
+    }
+    if (!tuttiSocketHelloCheck(&p.b.w, &h)) {
+      ASSERT_EQ(0, h.from);
+      ASSERT_TRUE(h.channel >= 0 && h.channel < TUTTI_CHANNELS);
+      ASSERT_TRUE(h.part >= 0 && h.part < h.parts && h.parts <= TUTTI_SOCKET_PARTS);
+    }
+    if (!tuttiSocketLineCheck(&l, 5, 4096)) {
+      ASSERT_TRUE(l.where == TUTTI_WHERE_SLOT || l.where == TUTTI_WHERE_INLINE);
+      ASSERT_LE(l.bytes, l.where == TUTTI_WHERE_SLOT ? 4096u : TUTTI_INLINE_MAX);
+    }
+  }
+}
+
+/* Every payload is covered once, by whole pages but for the end. */
+TEST(NetHostile, SharesCoverThePayload) {
+  for (int parts = 1; parts <= TUTTI_SOCKET_PARTS; parts++)
+    for (size_t bytes = 0; bytes < 300000; bytes += bytes < 200 ? 1 : 997) {
+      size_t at = 0, begin, share;
+      for (int i = 0; i < parts; i++) {
+        tuttiSocketShare(bytes, parts, i, &begin, &share);
+        ASSERT_EQ(at, begin) << bytes << " over " << parts;
+        at += share;
+        ASSERT_TRUE(i == 0 || bytes > TUTTI_STRIPE_MIN || share == 0);
+      }
+      ASSERT_EQ(bytes, at);
+    }
+}
+
+/* Runs `peer` as rank 0 in a child process and `mine` as rank 1 here. */
+void WithProcess(const std::function<void(Rank &)> &peer,
+                 const std::function<void(Rank &, pid_t)> &mine) {
+  int sv[2];
+  ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv));
+  auto meet = [](Rank &r, int fd) {
+    tuttiPeer other;
+    return Send(fd, &r.peers[r.w.rank], sizeof(tuttiPeer)) && ReadAll(fd, &other, sizeof other) &&
+           (r.Meet(other), true);
+  };
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(120);
+    close(sv[1]);
+    {
+      Rank r;
+      r.Prepare(0, 1 << 18);
+      if (!meet(r, sv[0])) _exit(2);
+      peer(r);
+      (void)ReadAll(sv[0], sv, 1); /* until the parent is done */
+    }
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  close(sv[0]);
+  {
+    Rank r;
+    r.Prepare(1, 1 << 18);
+    ASSERT_TRUE(meet(r, sv[1]));
+    mine(r, child);
+  }
+  close(sv[1]);
+  int status;
+  ASSERT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(NetProcesses, MessagesOfAllSizes) {
+  std::vector<size_t> sizes;
+  for (size_t i = 0; i < 300; i++)
+    sizes.push_back(i * i * 2);
+  WithProcess(
+      [&](Rank &r) {
+        tuttiConn out = r.Open(0, TUTTI_SEND);
+        for (size_t bytes : sizes) {
+          ASSERT_TRUE(r.Await(&out)) << r.Error();
+          net::Publish(r, &out, bytes);
+        }
+        EXPECT_TRUE(r.Drain());
+        r.Close(&out);
+      },
+      [&](Rank &r, pid_t) {
+        tuttiConn in = r.Open(0, TUTTI_RECV);
+        for (size_t bytes : sizes) {
+          ASSERT_TRUE(r.Await(&in)) << r.Error();
+          EXPECT_TRUE(net::Take(r, &in, bytes)) << bytes;
+        }
+        r.Close(&in);
+      });
+}
+
+TEST(NetProcesses, APeerKilledInMidMessageIsNamed) {
+  WithProcess(
+      [&](Rank &r) {
+        tuttiConn out = r.Open(0, TUTTI_SEND);
+        for (;;) { /* until killed */
+          if (tuttiConnReady(&out)) net::Publish(r, &out, 1 << 18);
+          tuttiProxyRun(r.w.proxy);
+        }
+      },
+      [&](Rank &r, pid_t child) {
+        tuttiConn in = r.Open(0, TUTTI_RECV);
+        for (int i = 0; i < 20; i++) {
+          ASSERT_TRUE(r.Await(&in)) << r.Error();
+          EXPECT_TRUE(net::Take(r, &in, 1 << 18));
+        }
+        /* The socket is full of a stream that is cut at some byte: in mid-message, but by chance.
+         */
+        for (int i = 0; i < 5; i++)
+          Spin(r, 10);
+        kill(child, SIGKILL);
+        while (r.Await(&in)) {
+          EXPECT_TRUE(net::Take(r, &in, 1 << 18));
+          if (in.next > 1000) break;
+        }
+        EXPECT_TRUE(r.Failed());
+        EXPECT_EQ(tuttiRemoteError, r.code);
+        std::string who = "rank 0 (host testhost0, pid " + std::to_string(child) + ")";
+        EXPECT_NE(std::string::npos, r.Error().find(who)) << r.Error();
+        r.Close(&in);
+      });
+}
+
+TEST(NetProcesses, SendingToAKilledPeerFails) {
+  WithProcess(
+      [&](Rank &r) {
+        tuttiConn in = r.Open(0, TUTTI_RECV);
+        (void)r.Await(&in);
+        pause();
+      },
+      [&](Rank &r, pid_t child) {
+        tuttiConn out = r.Open(0, TUTTI_SEND);
+        for (int i = 0; i < 4; i++)
+          net::Publish(r, &out, 1000);
+        EXPECT_TRUE(r.Drain());
+        kill(child, SIGKILL);
+        for (uint64_t end = net::Soon(); !r.Failed() && tuttiNow() < end;) {
+          if (tuttiConnReady(&out)) net::Publish(r, &out, 1 << 18);
+          tuttiProxyRun(r.w.proxy);
+        }
+        EXPECT_EQ(tuttiRemoteError, r.code);
+        EXPECT_NE(std::string::npos, r.Error().find("sending to rank 0")) << r.Error();
+        EXPECT_TRUE(tuttiNetDrained(&r.w)) << "a failed end has nothing to wait for";
+        r.Close(&out);
+      });
+}
+
+/* The handle of a rank that is not there (yet): a port that refuses, then listens. */
+TEST(NetHostile, RefusedUntilThePeerIsUp) {
+  Pair p;
+  tuttiSocketHandle handle;
+  memcpy(&handle, p.b.peers[1].net, sizeof handle);
+  tuttiAddress free{};
+  free.v4.sin_family = AF_INET;
+  free.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int fd;
+  ASSERT_EQ(tuttiSuccess, tuttiListen(&free, &fd));
+  close(fd); /* the port refuses from now on */
+  tuttiSocketHandle lie = handle;
+  lie.addresses.n = 1;
+  lie.addresses.a[0] = free;
+  memcpy(p.a.peers[1].net, &lie, sizeof lie);
+  tuttiConn out = p.a.Open(0, TUTTI_SEND);
+  net::Publish(p.a, &out, 5);
+  Spin(p.a, 300);
+  EXPECT_FALSE(p.a.Failed()) << p.a.Error();
+  EXPECT_FALSE(tuttiNetDrained(&p.a.w));
+  ASSERT_EQ(tuttiSuccess, tuttiListen(&free, &fd));
+  /* Whoever is up plays the receiver by hand. */
+  int got = -1;
+  for (uint64_t end = net::Soon(); got < 0 && tuttiNow() < end; usleep(1000))
+    got = tuttiAcceptNow(fd);
+  ASSERT_GE(got, 0);
+  tuttiNetHello hello;
+  ASSERT_TRUE(ReadAll(got, &hello, sizeof hello));
+  EXPECT_EQ(0, hello.from);
+  EXPECT_EQ(1, hello.to);
+  tuttiNetWelcome welcome{TUTTI_NET_WELCOME, 1, p.a.w.commHash};
+  EXPECT_TRUE(Send(got, &welcome, sizeof welcome));
+  tuttiSlot line;
+  ASSERT_TRUE(ReadAll(got, &line, sizeof line));
+  EXPECT_EQ(nullptr, tuttiSocketLineCheck(&line, 0, 4096));
+  EXPECT_EQ(0u, line.addr);
+  EXPECT_TRUE(net::Right(line.inlined, 0, 5));
+  close(got);
+  close(fd);
+  p.a.Close(&out);
+}
+
+/* An address where somebody else listens, sorted first, must not do harm. */
+TEST(NetHostile, ASenderPassesByWhoeverIsNotThePeer) {
+  Pair p;
+  tuttiAddress wrong{};
+  wrong.v4.sin_family = AF_INET;
+  wrong.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int fd;
+  ASSERT_EQ(tuttiSuccess, tuttiListen(&wrong, &fd)); /* accepts, and never answers */
+  tuttiSocketHandle handle;
+  memcpy(&handle, p.b.peers[1].net, sizeof handle);
+  handle.addresses.a[1] = handle.addresses.a[0];
+  handle.addresses.a[0] = wrong;
+  handle.addresses.n = 2;
+  memcpy(p.a.peers[1].net, &handle, sizeof handle);
+  tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
+  net::Publish(p.a, &out, 60000);
+  ASSERT_TRUE(p.b.Await(&in)) << p.b.Error() << p.a.Error();
+  EXPECT_TRUE(net::Take(p.b, &in, 60000));
+  p.a.Close(&out);
+  p.b.Close(&in);
+  close(fd);
+}
+
+TEST(NetHostile, NobodyThereEndsAtTheTimeout) {
+  Pair p(4096, 400);
+  tuttiAddress free{};
+  free.v4.sin_family = AF_INET;
+  free.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int fd;
+  ASSERT_EQ(tuttiSuccess, tuttiListen(&free, &fd));
+  close(fd);
+  tuttiSocketHandle handle;
+  memcpy(&handle, p.b.peers[1].net, sizeof handle);
+  handle.addresses.n = 1;
+  handle.addresses.a[0] = free;
+  memcpy(p.a.peers[1].net, &handle, sizeof handle);
+  tuttiConn out = p.a.Open(0, TUTTI_SEND);
+  for (uint64_t end = net::Soon(); !p.a.Failed() && tuttiNow() < end;)
+    usleep(1000); /* the thread */
+  EXPECT_EQ(tuttiTimeout, p.a.code);
+  for (const char *part : {"rank 0 cannot connect to rank 1 (host testhost1, pid ",
+                           "127.0.0.1:", "from lo (127.0.0.1", "Connection refused"})
+    EXPECT_NE(std::string::npos, p.a.Error().find(part)) << part << " in: " << p.a.Error();
+  p.a.Close(&out);
+}
+
+TEST(NetHostile, ARecordWithoutAddressIsRefused) {
+  Pair p;
+  for (int kind = 0; kind < 3; kind++) {
+    tuttiSocketHandle handle{};
+    if (kind == 1) handle.addresses.n = 1000;
+    if (kind == 2) handle.addresses.n = -1;
+    memcpy(p.a.peers[1].net, &handle, sizeof handle);
+    tuttiConn c{};
+    EXPECT_EQ(tuttiRemoteError, tuttiTransportNet.open(&p.a.w, 1, 0, TUTTI_SEND, false, &c));
+    EXPECT_NE(nullptr, strstr(tuttiErrorText(), "the record of rank 1")) << tuttiErrorText();
+    tuttiPath path;
+    tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &path);
+    EXPECT_FALSE(path.possible);
+    EXPECT_NE('\0', path.why[0]);
+  }
+}
+
+TEST(NetHostile, PathsExplainThemselves) {
+  Pair p;
+  tuttiPath path, back;
+  tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &path);
+  EXPECT_TRUE(path.possible);
+  EXPECT_STREQ("NET/Socket/0", path.via);
+  EXPECT_NE(nullptr, strstr(path.why, "inside host testhost0")) << path.why;
+  p.a.peers[1].hostId++;
+  tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &path);
+  tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &back);
+  EXPECT_STREQ(path.why, back.why);
+  EXPECT_NE(nullptr, strstr(path.why, "of host testhost1")) << path.why;
+  EXPECT_GT(path.bandwidthGBs, 0);
+  memset(p.a.peers[1].netName, 0, sizeof p.a.peers[1].netName);
+  tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &path);
+  EXPECT_FALSE(path.possible);
+  EXPECT_NE(nullptr, strstr(path.why, "no common network")) << path.why;
+}
+
+TEST(NetHostile, AnUnknownNetworkIsRefusedByName) {
+  Rank r;
+  tuttiPeer peer{};
+  r.w.nranks = 2;
+  r.w.netName = "Carrier pigeon";
+  EXPECT_EQ(tuttiInvalidArgument, tuttiTransportNet.prepare(&r.w, &peer));
+  EXPECT_NE(nullptr, strstr(tuttiErrorText(), "Carrier pigeon")) << tuttiErrorText();
+  EXPECT_NE(nullptr, strstr(tuttiErrorText(), "Socket")) << tuttiErrorText();
+}
+
+TEST(NetHostile, DevicesHaveNamesAndSpeeds) {
+  tuttiNetDevice devices[TUTTI_MAX_INTERFACES];
+  char why[TUTTI_SENTENCE] = "";
+  int n = tuttiNetSocket.devices(devices, TUTTI_MAX_INTERFACES, why);
+  ASSERT_GT(n, 0) << why;
+  for (int i = 0; i < n; i++) {
+    EXPECT_NE('\0', devices[i].name[0]);
+    EXPECT_GT(devices[i].bandwidthGBs, 0);
+  }
+  Setting wrong("TUTTI_SOCKET_IFNAME", "nosuchinterface");
+  EXPECT_EQ(0, tuttiNetSocket.devices(devices, TUTTI_MAX_INTERFACES, why));
+  EXPECT_NE(nullptr, strstr(why, "nosuchinterface")) << why;
+}
+
+} // namespace
