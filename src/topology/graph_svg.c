@@ -146,22 +146,25 @@ static void placeTree(picture *p, int channel, double y) {
 static void drawHosts(const picture *p, FILE *out) {
   for (int h = 0; h < p->g->nhosts; h++)
     fprintf(out,
-            "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"10\" class=\"host\"/>"
-            "<text x=\"%.1f\" y=\"%.1f\" class=\"label\">host %d</text>\n",
-            p->left[h], p->top[h], p->right[h] - p->left[h], p->bottom[h] - p->top[h],
-            p->left[h] + PAD, p->top[h] + 20, h);
+            "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"10\" "
+            "class=\"host\"/>\n",
+            p->left[h], p->top[h], p->right[h] - p->left[h], p->bottom[h] - p->top[h]);
 }
 
+/* Ranks and labels come last, over the edges. */
 static void drawRanks(const picture *p, FILE *out) {
   for (int r = 0; r < p->g->nranks; r++)
     fprintf(out,
             "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" class=\"rank\"/>"
             "<text x=\"%.1f\" y=\"%.1f\" class=\"number\">%d</text>\n",
             p->x[r], p->y[r], RADIUS, p->x[r], p->y[r] + 4.5, r);
+  for (int h = 0; h < p->g->nhosts; h++)
+    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"label halo\">host %d</text>\n",
+            p->left[h] + PAD, p->top[h] + 20, h);
 }
 
 static void drawArc(const picture *p, int channel, int a, int b, FILE *out) {
-  double side = channel % 2 ? 1 : -1, along = p->x[b] > p->x[a] ? 5 : -5;
+  double side = channel % 2 ? 1 : -1, along = -5 * side; /* in and out beside each other */
   double x1 = p->x[a] + along, x2 = p->x[b] - along;
   double y = p->y[a] + side * (RADIUS + 2), tip = y + side * arcHeight(p, channel, a, b);
   fprintf(out,
@@ -227,6 +230,7 @@ static void putHead(const picture *p, double height, FILE *out) {
           "text { font-family: Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif }\n"
           ".title { font-size: 19px; font-weight: 600; fill: #0f172a }\n"
           ".label { font-size: 13px; font-weight: 400; fill: #64748b }\n"
+          ".halo { paint-order: stroke; stroke: #f8fafc; stroke-width: 5px }\n"
           ".number { font-size: 13px; font-weight: 600; fill: #0f172a; text-anchor: middle }\n"
           ".host { fill: #f8fafc; stroke: #cbd5e1 }\n"
           ".rank { fill: #ffffff; stroke: #334155; stroke-width: 1.5 }\n"
