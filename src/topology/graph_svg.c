@@ -159,8 +159,8 @@ static void drawRanks(const picture *p, FILE *out) {
             "<text x=\"%.1f\" y=\"%.1f\" class=\"number\">%d</text>\n",
             p->x[r], p->y[r], RADIUS, p->x[r], p->y[r] + 4.5, r);
   for (int h = 0; h < p->g->nhosts; h++)
-    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"label halo\">host %d</text>\n",
-            p->left[h] + PAD, p->top[h] + 20, h);
+    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"label\">host %d</text>\n", p->left[h] + PAD,
+            p->top[h] + 20, h);
 }
 
 static void drawArc(const picture *p, int channel, int a, int b, FILE *out) {
@@ -193,13 +193,16 @@ static void drawRings(picture *p, double y, FILE *out) {
   drawRanks(p, out);
 }
 
-/* "Tree  channel 0, 2; depth 3" */
+/* "Tree  channels 0, 2; depth 3" */
 static void drawTreeTitle(const picture *p, int channel, double y, FILE *out) {
   const tuttiGraph *g = p->g;
-  fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"title\">Tree <tspan class=\"label\">channel %d",
-          MARGIN, y + 32, channel);
-  for (int c = channel + 1; c < g->nchannels; c++)
-    if (p->sameTree[c] == channel) fprintf(out, ", %d", c);
+  int same = 0;
+  for (int c = 0; c < g->nchannels; c++)
+    same += p->sameTree[c] == channel;
+  fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"title\">Tree <tspan class=\"label\">channel%s ",
+          MARGIN, y + 32, same > 1 ? "s" : "");
+  for (int c = channel; c < g->nchannels; c++)
+    if (p->sameTree[c] == channel) fprintf(out, c > channel ? ", %d" : "%d", c);
   fprintf(out, "; depth %d</tspan></text>\n", tuttiGraphTreeDepth(g, channel));
 }
 
@@ -230,13 +233,12 @@ static void putHead(const picture *p, double height, FILE *out) {
           "text { font-family: Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif }\n"
           ".title { font-size: 19px; font-weight: 600; fill: #0f172a }\n"
           ".label { font-size: 13px; font-weight: 400; fill: #64748b }\n"
-          ".halo { paint-order: stroke; stroke: #f8fafc; stroke-width: 5px }\n"
           ".number { font-size: 13px; font-weight: 600; fill: #0f172a; text-anchor: middle }\n"
           ".host { fill: #f8fafc; stroke: #cbd5e1 }\n"
           ".rank { fill: #ffffff; stroke: #334155; stroke-width: 1.5 }\n"
           ".arc { fill: none; stroke-width: 2 }\n"
           ".inside { stroke: #94a3b8; stroke-width: 2 }\n"
-          ".between { stroke: #2563eb; stroke-width: 2.5 }\n"
+          ".between { stroke: #334155; stroke-width: 2.5 }\n"
           "</style>\n<defs>\n",
           p->width, height, p->width, height, p->g->nranks, p->g->nhosts);
   for (int i = 0; i < COLOURS; i++)
