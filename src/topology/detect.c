@@ -212,7 +212,7 @@ static tuttiResult_t visitNet(detection *d, const char *dir, const char *name) {
 
 /* A device with several ports counts with its fastest one that is up, else with its fastest. */
 static tuttiResult_t visitInfiniband(detection *d, const char *dir, const char *name) {
-  char path[PATH_MAX], ports[PATH_MAX + 16], text[64];
+  char path[PATH_MAX], ports[PATH_MAX + 32], text[64];
   tuttiNode n = {0};
   if (!resolve(d, dir, name, path)) return tuttiSuccess;
   for (int port = 1; port <= 8; port++) {

@@ -207,7 +207,8 @@ void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiS
   bool turned = root >= 0 && at == rank;
   s->parent = turned ? down : parent[rank];
   s->level = 0;
-  for (int32_t up = parent[rank]; up >= 0; up = parent[up]) s->level++;
+  for (int32_t up = parent[rank]; up >= 0; up = parent[up])
+    s->level++;
   s->nchildren = 0;
   for (int32_t r = 0; r < g->nranks; r++) {
     bool child = parent[r] == rank && !(turned && r == down);

@@ -146,22 +146,25 @@ static void placeTree(picture *p, int channel, double y) {
 static void drawHosts(const picture *p, FILE *out) {
   for (int h = 0; h < p->g->nhosts; h++)
     fprintf(out,
-            "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"10\" class=\"host\"/>"
-            "<text x=\"%.1f\" y=\"%.1f\" class=\"label\">host %d</text>\n",
-            p->left[h], p->top[h], p->right[h] - p->left[h], p->bottom[h] - p->top[h],
-            p->left[h] + PAD, p->top[h] + 20, h);
+            "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"10\" "
+            "class=\"host\"/>\n",
+            p->left[h], p->top[h], p->right[h] - p->left[h], p->bottom[h] - p->top[h]);
 }
 
+/* Ranks and labels come last, over the edges. */
 static void drawRanks(const picture *p, FILE *out) {
   for (int r = 0; r < p->g->nranks; r++)
     fprintf(out,
             "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" class=\"rank\"/>"
             "<text x=\"%.1f\" y=\"%.1f\" class=\"number\">%d</text>\n",
             p->x[r], p->y[r], RADIUS, p->x[r], p->y[r] + 4.5, r);
+  for (int h = 0; h < p->g->nhosts; h++)
+    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"label\">host %d</text>\n", p->left[h] + PAD,
+            p->top[h] + 20, h);
 }
 
 static void drawArc(const picture *p, int channel, int a, int b, FILE *out) {
-  double side = channel % 2 ? 1 : -1, along = p->x[b] > p->x[a] ? 5 : -5;
+  double side = channel % 2 ? 1 : -1, along = -5 * side; /* in and out beside each other */
   double x1 = p->x[a] + along, x2 = p->x[b] - along;
   double y = p->y[a] + side * (RADIUS + 2), tip = y + side * arcHeight(p, channel, a, b);
   fprintf(out,
@@ -190,13 +193,16 @@ static void drawRings(picture *p, double y, FILE *out) {
   drawRanks(p, out);
 }
 
-/* "Tree  channel 0, 2; depth 3" */
+/* "Tree  channels 0, 2; depth 3" */
 static void drawTreeTitle(const picture *p, int channel, double y, FILE *out) {
   const tuttiGraph *g = p->g;
-  fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"title\">Tree <tspan class=\"label\">channel %d",
-          MARGIN, y + 32, channel);
-  for (int c = channel + 1; c < g->nchannels; c++)
-    if (p->sameTree[c] == channel) fprintf(out, ", %d", c);
+  int same = 0;
+  for (int c = 0; c < g->nchannels; c++)
+    same += p->sameTree[c] == channel;
+  fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"title\">Tree <tspan class=\"label\">channel%s ",
+          MARGIN, y + 32, same > 1 ? "s" : "");
+  for (int c = channel; c < g->nchannels; c++)
+    if (p->sameTree[c] == channel) fprintf(out, c > channel ? ", %d" : "%d", c);
   fprintf(out, "; depth %d</tspan></text>\n", tuttiGraphTreeDepth(g, channel));
 }
 
@@ -232,7 +238,7 @@ static void putHead(const picture *p, double height, FILE *out) {
           ".rank { fill: #ffffff; stroke: #334155; stroke-width: 1.5 }\n"
           ".arc { fill: none; stroke-width: 2 }\n"
           ".inside { stroke: #94a3b8; stroke-width: 2 }\n"
-          ".between { stroke: #2563eb; stroke-width: 2.5 }\n"
+          ".between { stroke: #334155; stroke-width: 2.5 }\n"
           "</style>\n<defs>\n",
           p->width, height, p->width, height, p->g->nranks, p->g->nhosts);
   for (int i = 0; i < COLOURS; i++)

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <netinet/tcp.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -260,7 +261,8 @@ TEST(WatchMalformed, FrameOfANeighbourIsAFailureNamingIt) {
     EXPECT_THAT(ring.owner(1).waitFailed(),
                 HasSubstr("rank 0 (host host0, pid 1000) sent rank 1 bytes"));
     close(previous);
-    for (int r : {0, 2}) ring.closeSockets(r); // nobody to wait for at the end
+    for (int r : {0, 2})
+      ring.closeSockets(r); // nobody to wait for at the end
   }
 }
 
@@ -428,6 +430,32 @@ TEST(WatchAsk, ARankThatHasLeftDoesNotAnswer) {
     EXPECT_EQ(answers[r].answered, 1);
 }
 
+// Ranks 0 and 1 of 4 run; the test sends the heartbeats of their other neighbours.
+TEST(WatchAsk, EachNeighbourTellsOfBothItsNeighbours) {
+  Ring ring(4);
+  int two = ring.take(&ring.at(2).bootstrap.prevFd),
+      three = ring.take(&ring.at(3).bootstrap.nextFd);
+  for (int r : {2, 3})
+    ring.closeSockets(r); // refuse questions
+  ring.start(0);
+  ring.start(1);
+  sendText(two, frame(tuttiFrameHeartbeat, "op 2"));
+  sendText(three, frame(tuttiFrameHeartbeat, "op 3"));
+  while (ring.ask(0, 0)[3].answered == 0 || ring.ask(1, 0)[2].answered == 0)
+    std::this_thread::yield();
+  for (int asker : {0, 1}) {
+    std::vector<tuttiWatchAnswer> answers = ring.ask(asker);
+    for (int r : {0, 1})
+      EXPECT_EQ(answers[r].answered, 1);
+    for (int r : {2, 3}) {
+      EXPECT_EQ(answers[r].answered, 2);
+      EXPECT_EQ(text(answers[r]), "op " + std::to_string(r));
+    }
+  }
+  close(two);
+  close(three);
+}
+
 TEST(WatchAsk, TheSecondAddressIsTried) {
   Ring ring(3);
   tuttiAddressList &list = ring.addresses(2);
@@ -532,6 +560,21 @@ TEST(WatchLife, CyclesLeakNothing) {
     cycle(i % 2);
   EXPECT_EQ(entries("/proc/self/fd"), fds);
   EXPECT_EQ(entries("/proc/self/task"), threads);
+}
+
+// What makes a vanished host known within 5 s; waiting for it would make a test depend on time.
+TEST(WatchLife, TheKernelGivesAVanishedPeerUpInTime) {
+  Ring ring(2);
+  tuttiBootstrap before = ring.at(0).bootstrap;
+  ring.startAll();
+  for (int fd : {before.prevFd, before.nextFd}) {
+    int ms = 0, alive = 0;
+    socklen_t length = sizeof(int);
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &length), 0);
+    EXPECT_EQ(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &alive, &length), 0);
+    EXPECT_TRUE(ms > 0 && ms <= 3000) << ms;
+    EXPECT_EQ(alive, 1);
+  }
 }
 
 TEST(WatchLife, OneThreadServesAllCommunicators) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/settings.h"
 
 namespace {
 
@@ -221,6 +222,32 @@ TEST(Graph, TreeTurnedToAnyRoot) {
       for (int c = 0; c < 2; c++)
         expectTurnedTree(g.get(), c, root);
   }
+}
+
+std::string logged(const std::vector<uint64_t> &hosts, int rank) {
+  Graph g = create(hosts, 1);
+  testing::internal::CaptureStderr();
+  tuttiGraphLog(g.get(), rank);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Graph, LogLines) {
+  const char *before = getenv("TUTTI_DEBUG");
+  std::string old = before != nullptr ? before : "";
+  setenv("TUTTI_DEBUG", "INFO", 1);
+  ASSERT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  EXPECT_THAT(logged(blocks({2, 2}), 2),
+              testing::AllOf(testing::HasSubstr("TUTTI INFO Ring 00 : 0 1 2 3\n"),
+                             testing::HasSubstr("TUTTI INFO Tree 00 : -1/2/0,3\n")));
+  std::string all = "Ring 00 : 0";
+  for (int r = 1; r < 64; r++)
+    all += " " + std::to_string(r);
+  EXPECT_THAT(logged(blocks({64}), 0), testing::HasSubstr(all + "\n"));
+  EXPECT_THAT(logged(blocks({65}), 64),
+              testing::HasSubstr("Ring 00 : 63 -> 64 -> 0 (of 65 ranks)\n"));
+  setenv("TUTTI_DEBUG", old.c_str(), 1);
+  if (before == nullptr) unsetenv("TUTTI_DEBUG");
+  ASSERT_EQ(tuttiSettingsLoad(), tuttiSuccess);
 }
 
 TEST(Graph, BadArguments) {
