@@ -311,6 +311,7 @@ TEST(Host, StalledBesideOneThatMoves) {
   EXPECT_EQ(run({&sends[0], &recvs[0], &stuck}), tuttiTimeout);
   EXPECT_EQ(a.stalls.at(0).first, 2);
   EXPECT_EQ(b.stalls.size() + c.stalls.size(), 0u);
+  EXPECT_LT(fabric.fifo(1, 2, 32).send.next, sends.size() * in.size() / 128) << "told too late";
 }
 
 /* ---- network: a proxy carries the slots -------------------------------------------------------
