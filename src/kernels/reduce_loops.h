@@ -37,14 +37,18 @@ typedef VECTOR(uint8_t, VECTOR_BYTES / 4) byteV;
 #define SELECT(mask, a, b) (((a) & (mask)) | ((b) & ~(mask)))
 
 /* ---- what the levels do with different instructions -------------------------------------------
+ * Unsigned lanes are extended by zeros; lanes to be truncated fit.
  * widenHalf: float16 to float32. The portable form takes subnormals through an integer conversion,
  * not through float32 subnormals: like the instruction, it keeps them in flush-to-zero mode. */
 #if VECTOR_BYTES == 64
 INLINE floatV widenHalf(shortV h) {
   return (floatV)_mm512_cvtph_ps((__m256i)h);
 }
-INLINE shortV zeroExtend(byteV b) {
+INLINE shortV extend8(byteV b) {
   return (shortV)_mm256_cvtepu8_epi16((__m128i)b);
+}
+INLINE wordV extend16(shortV h) {
+  return (wordV)_mm512_cvtepu16_epi32((__m256i)h);
 }
 INLINE shortV truncate16(intV x) {
   return (shortV)_mm512_cvtepi32_epi16((__m512i)x);
@@ -56,8 +60,11 @@ INLINE byteV truncate8(intV x) {
 INLINE floatV widenHalf(shortV h) {
   return (floatV)_mm256_cvtph_ps((__m128i)h);
 }
-INLINE shortV zeroExtend(byteV b) {
+INLINE shortV extend8(byteV b) {
   return (shortV)_mm_cvtepu8_epi16(_mm_cvtsi64_si128((int64_t)b));
+}
+INLINE wordV extend16(shortV h) {
+  return (wordV)_mm256_cvtepu16_epi32((__m128i)h);
 }
 INLINE shortV truncate16(intV x) {
   __m256i halves = _mm256_packus_epi32((__m256i)x, (__m256i)x);
@@ -68,17 +75,20 @@ INLINE byteV truncate8(intV x) {
   return (byteV)_mm_cvtsi128_si64(_mm_packus_epi16(words, words));
 }
 #else
+INLINE shortV extend8(byteV b) {
+  return __builtin_convertvector(b, shortV);
+}
+INLINE wordV extend16(shortV h) {
+  return __builtin_convertvector(h, wordV);
+}
 INLINE floatV widenHalf(shortV h) {
-  intV x = __builtin_convertvector(h, intV);
+  intV x = (intV)extend16(h);
   intV magnitude = x & 0x7fff;
   intV normal = (magnitude << 13) + (112 << 23);
   normal += (magnitude >= 0x7c00) & (112 << 23); /* infinity and NaN keep the highest exponent */
   intV subnormal = (intV)(__builtin_convertvector(magnitude, floatV) * 0x1p-24f);
   intV sign = (intV)(((wordV)x & 0x8000) << 16);
   return (floatV)(SELECT(magnitude < 0x0400, subnormal, normal) | sign);
-}
-INLINE shortV zeroExtend(byteV b) {
-  return __builtin_convertvector(b, shortV);
 }
 INLINE shortV truncate16(intV x) {
   return __builtin_convertvector(x, shortV);
@@ -122,7 +132,7 @@ INLINE shortV toFloat16(floatV v) {
 }
 
 INLINE floatV fromBfloat16(shortV b) {
-  return (floatV)(__builtin_convertvector(b, wordV) << 16);
+  return (floatV)(extend16(b) << 16);
 }
 INLINE shortV toBfloat16(floatV v) {
   wordV bits = (wordV)v;
@@ -132,7 +142,7 @@ INLINE shortV toBfloat16(floatV v) {
 
 /* As a float16 with the same bits the value is 2^8 times smaller, subnormals too. */
 INLINE floatV fromFloat8e4m3(byteV b) {
-  shortV x = zeroExtend(b);
+  shortV x = extend8(b);
   shortV magnitude = (x & 0x7f) << 7;
   shortV isNan = (shortV)(magnitude == (0x7f << 7));
   return widenHalf(SELECT(isNan, (shortV){} + 0x7e00, magnitude | ((x & 0x80) << 8))) * 256.0f;
@@ -143,7 +153,7 @@ INLINE byteV toFloat8e4m3(floatV v) {
 
 /* The upper half of a float16. */
 INLINE floatV fromFloat8e5m2(byteV b) {
-  return widenHalf(zeroExtend(b) << 8);
+  return widenHalf(extend8(b) << 8);
 }
 INLINE byteV toFloat8e5m2(floatV v) {
   return truncate8(narrow(v, 2, 15, 0x7c, 0x7e, 24));

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "kernels/host.h"
+#include "sanitized.h"
 
 /* 128-aligned arrays of the FIFO's structs, zeroed. */
 template <class T> class Lines {

@@ -9,6 +9,7 @@
 
 #include "base/os.h"
 #include "fabric.h"
+#include "proxy/proxy.h"
 
 namespace {
 
@@ -310,6 +311,70 @@ TEST(Host, StalledBesideOneThatMoves) {
   EXPECT_EQ(run({&sends[0], &recvs[0], &stuck}), tuttiTimeout);
   EXPECT_EQ(a.stalls.at(0).first, 2);
   EXPECT_EQ(b.stalls.size() + c.stalls.size(), 0u);
+  EXPECT_LT(fabric.fifo(1, 2, 32).send.next, sends.size() * in.size() / 128) << "told too late";
+}
+
+/* ---- network: a proxy carries the slots -------------------------------------------------------
+ */
+
+/* From the sender's FIFO to the receiver's own, as a transport would over a wire. */
+struct Wire {
+  tuttiConn from, to; /* the proxy's ends */
+  uint64_t carried = 0, runs = 0;
+
+  static tuttiProxyState advance(void *self, tuttiProxyTurn *turn) {
+    (void)turn;
+    Wire *w = static_cast<Wire *>(self);
+    w->runs++;
+    if (!tuttiConnReady(&w->from) || !tuttiConnReady(&w->to)) return TUTTI_PROXY_IDLE;
+    const tuttiSlot *in = tuttiConnSlot(&w->from);
+    tuttiSlot *out = tuttiConnSlot(&w->to);
+    const void *data = in->where == TUTTI_WHERE_INLINE ? in->inlined
+                       : in->where == TUTTI_WHERE_SLOT ? (const void *)tuttiConnData(&w->from)
+                                                       : (const void *)in->addr;
+    bool small = in->where == TUTTI_WHERE_INLINE;
+    out->bytes = in->bytes;
+    out->sig = in->sig;
+    out->where = small ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+    memcpy(small ? out->inlined : tuttiConnData(&w->to), data, in->bytes);
+    tuttiConnAdvance(&w->from);
+    tuttiConnAdvance(&w->to);
+    w->carried++;
+    return TUTTI_PROXY_MOVED;
+  }
+  static void close(void *) {}
+};
+
+/* Each side has a fabric of its own. */
+TEST(Host, ProxyCarriesMessages) {
+  for (bool direct : {false, true}) {
+    Fabric out(2, 65536, direct), in(2, 65536, false);
+    Rank a(out, 0), b(in, 1);
+    tuttiProxy *proxy = nullptr;
+    auto fail = [](void *, tuttiResult_t, const char *) { ADD_FAILURE(); };
+    ASSERT_EQ(tuttiProxyCreate(&proxy, fail, nullptr), tuttiSuccess);
+    Wire wire;
+    wire.from = out.fifo(0, 1, 32).recv[0];
+    wire.to = in.fifo(0, 1, 32).send;
+    out.fifo(0, 1, 32).send.network = in.fifo(0, 1, 32).recv[0].network = 1;
+    tuttiProxyOp op = {Wire::advance, Wire::close, &wire};
+    ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
+    a.host.proxy = b.host.proxy = proxy;
+    std::vector<int64_t> src = numbers(20000), dst(src.size());
+    tuttiTask send = message(a, 1, true, src.data(), src.size(), 1024);
+    tuttiTask recv = message(b, 0, false, dst.data(), dst.size(), 1024);
+    ASSERT_EQ(run({&send, &recv}), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(src, dst);
+    EXPECT_EQ(wire.carried, 20u);
+
+    /* Each side by itself: its proxy carries on in the background when the call has returned. */
+    tuttiTask last = message(a, 1, true, src.data(), 10, 1024, 2);
+    ASSERT_EQ(run({&last}), tuttiSuccess);
+    recv = message(b, 0, false, dst.data(), 10, 1024, 2);
+    ASSERT_EQ(run({&recv}), tuttiSuccess);
+    tuttiProxyRemove(proxy, &wire);
+    tuttiProxyDestroy(proxy);
+  }
 }
 
 /* ---- lending --------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@
 
 #include "comm/signature.h"
 #include "kernels/reduce_level.h"
+#include "sanitized.h"
 
 namespace {
 
