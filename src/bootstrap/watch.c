@@ -158,7 +158,13 @@ static void takeRequests(tuttiWatch *w, uint64_t now) {
   bool stop = w->stopWanted, aborted = w->stopAborted;
   w->failTaken = w->failWanted;
   tuttiWatchUnlock();
-  if (fail) tuttiWatchSpread(w, &w->failure, NULL, false);
+  if (fail) {
+    tuttiWatchSpread(w, &w->failure, NULL, false);
+    tuttiWatchLock();
+    w->failSent = true;
+    pthread_cond_broadcast(&service.changed);
+    tuttiWatchUnlock();
+  }
   if (stop && w->leaveBy == 0) startLeaving(w, now, aborted);
 }
 
@@ -384,8 +390,13 @@ void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text) {
     tuttiFailureFill(&w->failure, code, w->rank, text);
     w->failWanted = true;
   }
-  tuttiWatchUnlock();
   wakeThread();
+  uint64_t until = tuttiNow() + WATCH_FAREWELL_NS;
+  struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+  int waited = 0;
+  while (!w->failSent && waited == 0)
+    waited = pthread_cond_clockwait(&service.changed, &service.lock, CLOCK_MONOTONIC, &deadline);
+  tuttiWatchUnlock();
 }
 
 void tuttiWatchStop(tuttiWatch *w, bool aborted) {

@@ -98,7 +98,7 @@ struct tuttiWatch {
   tuttiWatchPhase phase;
   int joinError; /* errno */
   bool stopWanted, stopAborted;
-  bool failWanted, failTaken;
+  bool failWanted, failTaken, failSent;
   tuttiFailureFrame failure; /* of tuttiWatchFail; constant once failWanted is set */
 };
 
