@@ -50,6 +50,13 @@ static inline void tuttiStoreRelease32(tuttiAtomic32 *a, uint32_t v) {
 static inline uint32_t tuttiFetchAddAcqRel32(tuttiAtomic32 *a, uint32_t v) {
   return __atomic_fetch_add(&a->v, v, __ATOMIC_ACQ_REL);
 }
+/* Totally ordered among each other: a store is seen by whoever's later load it did not see. */
+static inline uint32_t tuttiLoadSeqCst32(const tuttiAtomic32 *a) {
+  return __atomic_load_n(&a->v, __ATOMIC_SEQ_CST);
+}
+static inline void tuttiStoreSeqCst32(tuttiAtomic32 *a, uint32_t v) {
+  __atomic_store_n(&a->v, v, __ATOMIC_SEQ_CST);
+}
 /* True if *a was `expected` and is now `desired`. */
 static inline bool tuttiCompareExchange32(tuttiAtomic32 *a, uint32_t expected, uint32_t desired) {
   return __atomic_compare_exchange_n(&a->v, &expected, desired, false, __ATOMIC_ACQ_REL,

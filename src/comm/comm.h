@@ -53,6 +53,11 @@ typedef struct tuttiCommunicator {
   tuttiAtomic32 failed;
   pthread_mutex_t failureLock;
   char failure[TUTTI_ERROR_TEXT];
+  /* Trouble on a data connection: often the echo of a death elsewhere, whose cause the watch tells a
+   * moment later. It becomes the failure if nothing better has come within a grace period. */
+  char suspicion[TUTTI_ERROR_TEXT]; /* under failureLock */
+  tuttiResult_t suspicionCode;
+  tuttiAtomic64 suspectedAt; /* tuttiNow(); 0: none */
 
   tuttiBootstrap *bootstrap;
   tuttiWatch *watch;
@@ -107,6 +112,7 @@ void tuttiHandleFree(tuttiCommunicator *c);
 tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
 /* The same for a text that came from elsewhere; `tell` says whether other ranks need to hear it. */
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
+void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text);
 /* tuttiSuccess, or the failure, whose text becomes this thread's last error. */
 tuttiResult_t tuttiCommFailure(tuttiCommunicator *c);
 /* Callbacks of executors. */

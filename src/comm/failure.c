@@ -14,6 +14,7 @@
  */
 #define FIRST_ASK_MS  500
 #define WARN_MS       10000
+#define GRACE_NS       500000000u
 #define ASK_MS        1000
 #define ASK_ALL_RANKS 64 /* larger communicators ask everyone only at the deadline */
 
@@ -34,7 +35,20 @@ tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code) {
   return tuttiCommFailure(c);
 }
 
+void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text) {
+  pthread_mutex_lock(&c->failureLock);
+  if (tuttiLoadRelaxed(&c->suspectedAt) == 0) {
+    snprintf(c->suspicion, sizeof c->suspicion, "%s", text);
+    c->suspicionCode = code;
+    tuttiStoreRelease(&c->suspectedAt, tuttiNow());
+  }
+  pthread_mutex_unlock(&c->failureLock);
+}
+
 tuttiResult_t tuttiCommFailure(tuttiCommunicator *c) {
+  uint64_t suspectedAt = tuttiLoadAcquire(&c->suspectedAt);
+  if (suspectedAt != 0 && tuttiNow() - suspectedAt > GRACE_NS)
+    tuttiCommFailText(c, c->suspicionCode, c->suspicion, true);
   tuttiResult_t code = (tuttiResult_t)tuttiLoadAcquire32(&c->failed);
   if (code == tuttiSuccess) return tuttiSuccess;
   return tuttiErrorAdopt(code, c->failure); /* never written again once `failed` is set */

@@ -284,7 +284,7 @@ tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError
   if (!asyncError) {
     result = TUTTI_FAIL(tuttiInvalidArgument, "argument asyncError is NULL");
   } else {
-    tuttiResult_t state = (tuttiResult_t)tuttiLoadAcquire32(&c->failed);
+    tuttiResult_t state = tuttiCommFailure(c);
     if (state == tuttiSuccess &&
         (tuttiLoadAcquire32(&c->state) == tuttiCommStarting || !tuttiWorkerIdle(c)))
       state = tuttiInProgress;

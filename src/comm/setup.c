@@ -72,9 +72,8 @@ static size_t watchState(void *comm, void *out) {
   return sizeof state;
 }
 
-/* Network trouble ends the communicator on every rank. */
 static void proxyFailed(void *comm, tuttiResult_t code, const char *text) {
-  tuttiCommFailText(comm, code, text, true);
+  tuttiCommSuspect(comm, code, text);
 }
 
 static tuttiResult_t startWatch(tuttiCommunicator *c) {

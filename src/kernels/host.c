@@ -244,6 +244,26 @@ static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *
   return tuttiSuccess;
 }
 
+/* Is a message of the step lent by another thread? */
+static bool isLent(const tuttiConn *conn) {
+  return !conn->network && tuttiConnSlot(conn)->where == TUTTI_WHERE_DIRECT;
+}
+
+static void endBorrowing(const runner *r, int borrowed) {
+  for (int i = 0; i < borrowed; i++)
+    if (isLent(r->conns[i])) tuttiConnReturn(r->conns[i]);
+}
+
+/* False if a lender has failed: the reason is on its way, and this step will never be done. */
+static bool beginBorrowing(const runner *r) {
+  for (int i = 0; i < r->nrecv; i++) {
+    if (!isLent(r->conns[i]) || tuttiConnBorrow(r->conns[i])) continue;
+    endBorrowing(r, i);
+    return false;
+  }
+  return true;
+}
+
 /* Carries out the step; all its connections are ready. */
 static tuttiResult_t perform(execution *e, runner *r) {
   const tuttiTask *task = r->task;
@@ -261,6 +281,7 @@ static tuttiResult_t perform(execution *e, runner *r) {
     e->out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * tuttiTypeSize(task->type);
   TUTTI_TRY(addressSends(r, lendable(r, &args), e->out, &args.nout));
   tuttiReduceCopy(&args);
+  endBorrowing(r, r->nrecv);
 
   bool kick = false;
   for (int i = r->nsend - 1; i >= -r->nrecv; i--) { /* receivers wait: sends before releases */
@@ -300,6 +321,7 @@ static tuttiResult_t advance(execution *e, runner *r) {
     bool go;
     if (r->loaded) {
       TUTTI_TRY(poll(r, &go));
+      go = go && beginBorrowing(r);
       if (go) TUTTI_TRY(perform(e, r));
     } else {
       go = loansReturned(r);
@@ -446,6 +468,13 @@ static void collectProxies(execution *e, tuttiTask **tasks, int ntasks) {
   }
 }
 
+/* After a failure: takes back what other threads may still read. */
+static void withdrawLoans(const execution *e) {
+  for (const runner *r = e->runners; r < e->runners + e->live; r++)
+    for (int i = 0; i < r->nloans; i++)
+      if (!r->loans[i].conn->network) tuttiConnWithdraw(r->loans[i].conn);
+}
+
 tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {
   uint8_t stack[STACK_BYTES] __attribute__((aligned(64)));
   execution e = {0};
@@ -463,6 +492,7 @@ tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {
   for (int i = 0; i < e.nproxies; i++)
     tuttiProxyEnter(e.proxies[i]);
   tuttiResult_t result = drive(&e);
+  if (result != tuttiSuccess) withdrawLoans(&e);
   for (int i = 0; i < e.nproxies; i++)
     tuttiProxyLeave(e.proxies[i]);
   tuttiFree(heap);

@@ -42,7 +42,9 @@ typedef struct {
 } __attribute__((aligned(TUTTI_LINE))) tuttiSlot;
 
 typedef struct {
-  tuttiAtomic64 head; /* messages this reader has taken */
+  tuttiAtomic64 head;      /* messages this reader has taken */
+  tuttiAtomic32 reading;   /* the reader is in the writer's memory */
+  tuttiAtomic32 withdrawn; /* the writer has failed: its memory is no longer lent */
 } __attribute__((aligned(TUTTI_LINE))) tuttiHead;
 
 typedef enum { TUTTI_RECV = 0, TUTTI_SEND = 1 } tuttiDirection;
@@ -105,6 +107,31 @@ static inline void tuttiConnAdvance(tuttiConn *c) {
   else
     tuttiStoreRelease(&c->heads[0].head, c->next + 1);
   c->next++;
+}
+
+/* A direct payload is lent until the head has passed it. When the writer fails it cannot wait for
+ * that, yet its user may free the memory as soon as the failed call returns; so between threads the
+ * reader announces that it reads, and the writer withdraws. Each stores, then looks at the other's
+ * word: at least one sees the other. */
+
+/* Recv, before the payload is read: false if it was withdrawn. */
+static inline bool tuttiConnBorrow(tuttiConn *c) {
+  tuttiStoreSeqCst32(&c->heads[0].reading, 1);
+  if (tuttiLoadSeqCst32(&c->heads[0].withdrawn) == 0) return true;
+  tuttiStoreRelease32(&c->heads[0].reading, 0);
+  return false;
+}
+/* Recv, after the payload was read. */
+static inline void tuttiConnReturn(tuttiConn *c) {
+  tuttiStoreRelease32(&c->heads[0].reading, 0);
+}
+/* Send: nobody reads lent memory any more when it returns, after at most one step of a reader. */
+static inline void tuttiConnWithdraw(tuttiConn *c) {
+  for (int r = 0; r < c->nreaders; r++) {
+    tuttiStoreSeqCst32(&c->heads[r].withdrawn, 1);
+    while (tuttiLoadSeqCst32(&c->heads[r].reading) != 0) {
+    }
+  }
 }
 
 #endif
