@@ -134,6 +134,22 @@ TEST_F(Hostile, UnconfirmedCheckInsDoNotCount) {
   expectJoin(3);
 }
 
+/* On a fixed address whoever connects after the reply means the next communicator. */
+TEST_F(Hostile, TheRootClosesItsPortBeforeItReplies) {
+  int fds[2];
+  uint32_t confirm = TUTTI_CONFIRM;
+  for (int r = 0; r < 2; r++) {
+    auto in = checkIn(r, 2);
+    fds[r] = rawConnect(root_);
+    rawSend(fds[r], &in, sizeof(in));
+    ASSERT_EQ(kindOf(rawRead(fds[r], sizeof(tuttiReply))), tuttiReplyAccepted);
+    rawSend(fds[r], &confirm, sizeof(confirm));
+  }
+  EXPECT_EQ(kindOf(rawRead(fds[0], sizeof(tuttiReply))), tuttiReplyNext);
+  EXPECT_LT(rawConnect(root_), 0);
+  close(fds[0]), close(fds[1]);
+}
+
 /* They all meet the root while it serves: one rank comes before them, the other after. */
 TEST_F(Hostile, TenThousandGarbageConnections) {
   Outcome first;
@@ -339,7 +355,10 @@ TEST_F(HostileRing, StrangersDoNotKeepThePreviousRankOut) {
   for (int i = 0; i < 600; i++) {
     int fd = rawConnect(peer_.listeners.a[0]);
     ASSERT_GE(fd, 0);
-    tuttiHello h = ringHello();
+    struct {
+      tuttiHello h;
+      uint32_t confirm;
+    } say = {ringHello(), TUTTI_CONFIRM};
     switch (i % 5) {
     case 0:
       break; /* half open */
@@ -347,13 +366,13 @@ TEST_F(HostileRing, StrangersDoNotKeepThePreviousRankOut) {
       rawSend(fd, "garbage", 7);
       break;
     case 2:
-      h.hash++, rawSend(fd, &h, sizeof(h));
+      say.h.hash++, rawSend(fd, &say, sizeof(say));
       break; /* stale: another ticket */
     case 3:
-      h.from = 0, rawSend(fd, &h, sizeof(h));
+      say.h.from = 0, rawSend(fd, &say, sizeof(say));
       break;
     case 4:
-      h.secret[random() % 16] ^= 1, rawSend(fd, &h, sizeof(h));
+      say.h.secret[random() % 16] ^= 1, rawSend(fd, &say, sizeof(say));
       break;
     }
     fds.push_back(fd);
@@ -390,6 +409,8 @@ TEST_F(HostileRing, AWrongListenerIsNotBelieved) {
     tuttiReply bad = {TUTTI_HELLO_MAGIC, TUTTI_VERSION_CODE, tuttiReplyAccepted, 0, UINT32_MAX};
     if (i == 1) rawSend(fd, "SSH-2.0-OpenSSH_9.2p1 Debian-2", 30);
     if (i == 2) rawSend(fd, &bad, sizeof(bad));
+    bad.bytes = 0, bad.magic++;
+    if (i == 3) rawSend(fd, &bad, sizeof(bad));
     close(fd);
   }
   record_ = mine_;
