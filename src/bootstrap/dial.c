@@ -166,8 +166,10 @@ tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait) {
     return TUTTI_FAIL(tuttiTimeout, "%s did not answer on %s until the deadline. %s", d->who,
                       tuttiAddressText(&d->connector.attempts[d->index].target, text, sizeof(text)),
                       d->remedy);
-  return TUTTI_FAIL(tuttiTimeout, "cannot reach %s until the deadline: tried %s. %s", d->who,
-                    tuttiConnectorText(&d->connector, text, sizeof(text)), d->remedy);
+  return TUTTI_FAIL(tuttiTimeout, "cannot reach %s until the deadline: tried %s%s%s", d->who,
+                    tuttiConnectorText(&d->connector, text, sizeof(text)),
+                    tuttiConnectorRefused(&d->connector, 0) ? ". " : "",
+                    tuttiConnectorRefused(&d->connector, 0) ? d->remedy : "");
 }
 
 uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fds) {

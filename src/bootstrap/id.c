@@ -9,7 +9,7 @@
 
 #define ID_MAGIC 0x74755549u
 
-_Static_assert(sizeof(tuttiId) <= TUTTI_UNIQUE_ID_BYTES, "an id fits");
+_Static_assert(sizeof(tuttiId) == TUTTI_UNIQUE_ID_BYTES, "an id is all of a unique id");
 
 static uint64_t idCheck(const tuttiId *id) {
   tuttiId copy = *id;

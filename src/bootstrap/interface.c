@@ -139,7 +139,7 @@ static tuttiResult_t noneChosen(const tuttiFoundInterface *found, int n, const c
                       n ? all : "none");
   const char *and = ifname[0] && family[0] ? " and " : "";
   return TUTTI_FAIL(tuttiInvalidArgument,
-                    "%s%s%s%s%s match no interface that is up and has an address; this host has: "
+                    "no interface that is up and has an address matches %s%s%s%s%s; this host has: "
                     "%s. Correct the setting or unset it",
                     ifname[0] ? "TUTTI_SOCKET_IFNAME=" : "", ifname, and,
                     family[0] ? "TUTTI_SOCKET_FAMILY=" : "", family, n ? all : "none");

@@ -98,6 +98,15 @@ inline std::vector<tuttiUniqueId> makeIds(int n = 1) {
   return ids;
 }
 
+/* Ends the roots of these ids: those that wait, and those that linger to tell of a failure. */
+inline void endRoots(const std::vector<tuttiUniqueId> &ids) {
+  for (auto &id : ids) {
+    tuttiId parsed;
+    ASSERT_EQ(tuttiIdParse(&id, &parsed), tuttiSuccess);
+    tuttiRootCancel(parsed.secret);
+  }
+}
+
 inline void closeAll(std::vector<Outcome> &outcomes) {
   for (auto &o : outcomes)
     tuttiBootstrapClose(o.b);

@@ -134,6 +134,25 @@ TEST_F(Hostile, UnconfirmedCheckInsDoNotCount) {
   expectJoin(3);
 }
 
+/* On a fixed address whoever connects after the reply means the next communicator. So many ranks
+ * that the first has its reply well before the last. */
+TEST_F(Hostile, TheRootClosesItsPortBeforeItReplies) {
+  const int n = 400;
+  std::vector<int> fds(n);
+  uint32_t confirm = TUTTI_CONFIRM;
+  for (int r = 0; r < n; r++) {
+    auto in = checkIn(r, n);
+    fds[r] = rawConnect(root_);
+    rawSend(fds[r], &in, sizeof(in));
+    ASSERT_EQ(kindOf(rawRead(fds[r], sizeof(tuttiReply))), tuttiReplyAccepted);
+    rawSend(fds[r], &confirm, sizeof(confirm));
+  }
+  EXPECT_EQ(kindOf(rawRead(fds[0], sizeof(tuttiReply))), tuttiReplyNext);
+  EXPECT_LT(rawConnect(root_), 0);
+  for (int fd : fds)
+    close(fd);
+}
+
 /* They all meet the root while it serves: one rank comes before them, the other after. */
 TEST_F(Hostile, TenThousandGarbageConnections) {
   Outcome first;
@@ -339,7 +358,10 @@ TEST_F(HostileRing, StrangersDoNotKeepThePreviousRankOut) {
   for (int i = 0; i < 600; i++) {
     int fd = rawConnect(peer_.listeners.a[0]);
     ASSERT_GE(fd, 0);
-    tuttiHello h = ringHello();
+    struct {
+      tuttiHello h;
+      uint32_t confirm;
+    } say = {ringHello(), TUTTI_CONFIRM};
     switch (i % 5) {
     case 0:
       break; /* half open */
@@ -347,13 +369,13 @@ TEST_F(HostileRing, StrangersDoNotKeepThePreviousRankOut) {
       rawSend(fd, "garbage", 7);
       break;
     case 2:
-      h.hash++, rawSend(fd, &h, sizeof(h));
+      say.h.hash++, rawSend(fd, &say, sizeof(say));
       break; /* stale: another ticket */
     case 3:
-      h.from = 0, rawSend(fd, &h, sizeof(h));
+      say.h.from = 0, rawSend(fd, &say, sizeof(say));
       break;
     case 4:
-      h.secret[random() % 16] ^= 1, rawSend(fd, &h, sizeof(h));
+      say.h.secret[random() % 16] ^= 1, rawSend(fd, &say, sizeof(say));
       break;
     }
     fds.push_back(fd);
@@ -387,9 +409,13 @@ TEST_F(HostileRing, AWrongListenerIsNotBelieved) {
   for (int i = 0; i < 4; i++) {
     int fd = -1;
     ASSERT_EQ(tuttiAccept(listener_, within(20000), &fd), tuttiSuccess);
+    tuttiHello h; /* read first: closing over unread bytes would reset the connection */
+    ASSERT_EQ(tuttiRecvAll(fd, &h, sizeof(h), "rank 0", within(20000)), tuttiSuccess);
     tuttiReply bad = {TUTTI_HELLO_MAGIC, TUTTI_VERSION_CODE, tuttiReplyAccepted, 0, UINT32_MAX};
     if (i == 1) rawSend(fd, "SSH-2.0-OpenSSH_9.2p1 Debian-2", 30);
     if (i == 2) rawSend(fd, &bad, sizeof(bad));
+    bad.bytes = 0, bad.magic++;
+    if (i == 3) rawSend(fd, &bad, sizeof(bad));
     close(fd);
   }
   record_ = mine_;
