@@ -132,8 +132,9 @@ TEST_F(Id, Fuzz) {
       for (unsigned i = 0, n = 1 + random() % 8; i < n; i++)
         bad.internal[random() % sizeof(bad)] = (char)random();
     tuttiId out;
-    if (tuttiIdParse(&bad, &out) == tuttiSuccess)
+    if (tuttiIdParse(&bad, &out) == tuttiSuccess) {
       EXPECT_EQ(memcmp(&bad, &id_, sizeof(tuttiId) - 4), 0);
+    }
   }
 }
 

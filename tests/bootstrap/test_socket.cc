@@ -98,7 +98,9 @@ TEST(Address, ParseBad) {
     tuttiAddress a = loopback(), same = a;
     EXPECT_EQ(tuttiAddressParse(bad, &a), tuttiInvalidArgument) << bad;
     EXPECT_EQ(memcmp(&a, &same, sizeof(a)), 0) << bad;
-    if (*bad) EXPECT_THAT(tuttiErrorText(), HasSubstr("\"")) << bad;
+    if (*bad) {
+      EXPECT_THAT(tuttiErrorText(), HasSubstr("\"")) << bad;
+    }
   }
   std::string longHost(5000, 'a');
   tuttiAddress a;
