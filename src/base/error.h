@@ -34,8 +34,14 @@ const char *tuttiErrnoText(int err);
 }
 #endif
 
-/* The two check macros of this code base. */
-#define TUTTI_FAIL(code, ...) tuttiErrorSet((code), __FILE__, __LINE__, __VA_ARGS__)
+/* `code`, promised to the compiler and to checkers to be a failure. */
+static inline tuttiResult_t tuttiErrorCode(tuttiResult_t code) {
+  if (code == tuttiSuccess) __builtin_unreachable();
+  return code;
+}
+
+/* The check macros of this code base. TUTTI_FAIL's value is `code`, which is not tuttiSuccess. */
+#define TUTTI_FAIL(code, ...) tuttiErrorCode(tuttiErrorSet((code), __FILE__, __LINE__, __VA_ARGS__))
 
 /* Returns from the caller on failure. */
 #define TUTTI_TRY(expr)                                                                            \

@@ -33,13 +33,13 @@
 
 const tuttiSettingRow tuttiSettingTable[TUTTI_SETTING_COUNT] = {
 #define SETTING(ident, settingName, settingType, value, least, most, nccl, text)                   \
-  [TUTTI_SETTING_##ident] = {.name = settingName,                                                  \
-                             .ncclName = nccl,                                                     \
-                             .help = text,                                                         \
+  [TUTTI_SETTING_##ident] = {.name = (settingName),                                                \
+                             .ncclName = (nccl),                                                   \
+                             .help = (text),                                                       \
                              .type = TUTTI_SETTING_##settingType,                                  \
                              .dflt = settingType##_NUMBER(value),                                  \
-                             .min = least,                                                         \
-                             .max = most,                                                          \
+                             .min = (least),                                                       \
+                             .max = (most),                                                        \
                              .dfltString = settingType##_TEXT(value)},
 #include "base/settings.def"
 #undef SETTING

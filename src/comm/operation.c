@@ -242,8 +242,9 @@ tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
   tuttiResult_t result = tuttiSuccess;
   if (n > STACK_TASKS) {
     TUTTI_TRY(tuttiAlloc((void **)&heapTasks, n, sizeof *heapTasks, "tasks of a group", NULL));
-    TUTTI_TRY_GOTO(tuttiAlloc((void **)&heapHeads, n, sizeof *heapHeads, "tasks of a group", NULL),
-                   result, out);
+    TUTTI_TRY_GOTO(
+        tuttiAlloc((void **)&heapHeads, n, sizeof(tuttiTask *), "tasks of a group", NULL), result,
+        out);
     set.tasks = heapTasks;
     set.heads = heapHeads;
   }

@@ -338,8 +338,8 @@ tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection di
   tuttiConn ***row = &c->conns[direction][shared][channel];
   size_t at = peer >= 0 ? (size_t)peer : (size_t)c->nranks;
   if (!*row)
-    TUTTI_TRY(
-        tuttiAlloc((void **)row, (size_t)c->nranks + 1, sizeof **row, "connections", &c->memory));
+    TUTTI_TRY(tuttiAlloc((void **)row, (size_t)c->nranks + 1, sizeof(tuttiConn *), "connections",
+                         &c->memory));
   if (!(*row)[at]) {
     tuttiPath path;
     tuttiConn *conn;

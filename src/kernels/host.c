@@ -441,7 +441,7 @@ static void layOut(execution *e, arena *a, tuttiTask **tasks, int ntasks) {
     if (width > widest) widest = width;
     runner r = {
         .width = width,
-        .conns = take(a, 2 * (size_t)width, sizeof *r.conns),
+        .conns = take(a, 2 * (size_t)width, sizeof(tuttiConn *)),
         .loans = take(a, (size_t)width, sizeof *r.loans),
         .cacheSize = cacheSize(width),
         .cache = take(a, cacheSize(width), sizeof *r.cache),

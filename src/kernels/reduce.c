@@ -23,7 +23,7 @@ static const tuttiReduceLevel *chosenLevel(void) {
   static tuttiAtomic32 chosen; /* index + 1; threads that race find the same */
   uint32_t index = tuttiLoadAcquire32(&chosen);
   if (index == 0) {
-    while (!tuttiReduceLevels[index]->supported())
+    while (tuttiReduceLevels[index + 1] && !tuttiReduceLevels[index]->supported())
       index++;
     tuttiStoreRelease32(&chosen, ++index);
   }

@@ -35,6 +35,8 @@ typedef VECTOR(uint8_t, VECTOR_BYTES / 4) byteV;
 
 /* mask ? a : b; a mask's lanes are 0 or -1. */
 #define SELECT(mask, a, b) (((a) & (mask)) | ((b) & ~(mask)))
+/* The mask of the lanes that hold no NaN; isnan() takes no vectors. */
+#define IS_NUMBER(v) ((v) == (v)) /* NOLINT(misc-redundant-expression) */
 
 /* ---- what the levels do with different instructions -------------------------------------------
  * Unsigned lanes are extended by zeros; lanes to be truncated fit.

@@ -47,7 +47,7 @@ INLINE NAME(V) NAME(combine)(tuttiRedOp_t op, NAME(V) a, NAME(V) b) {
   if (op == tuttiSum) return (NAME(V))((NAME(W))a + (NAME(W))b);
   __auto_type first = op == tuttiMin ? a < b : a > b;
 #if IS_FLOAT
-  first |= a != a;
+  first |= ~IS_NUMBER(a);
 #endif
   return (NAME(V))SELECT(first, (__typeof__(first))a, (__typeof__(first))b);
 }
@@ -69,7 +69,7 @@ INLINE NAME(V) NAME(divide)(NAME(V) v, int divisor) {
  * compiler chose. Conversions to NARROWED types do the same. */
 INLINE NAME(V) NAME(settle)(NAME(V) v) {
 #ifndef NARROWED
-  __auto_type number = v == v;
+  __auto_type number = IS_NUMBER(v);
   const NAME(V) nan = (NAME(V)){} + (LANE)__builtin_nan("");
   v = (NAME(V))SELECT(number, (__typeof__(number))v, (__typeof__(number))nan);
 #endif

@@ -68,7 +68,8 @@ static void placeColumns(picture *p) {
 
 /* How far the arc from rank a to rank b rises; channels above each other are spread. */
 static double arcHeight(const picture *p, int channel, int a, int b) {
-  return 16 + 3.6 * sqrt(fabs(p->x[a] - p->x[b])) + 7 * (channel / 2);
+  int pair = channel / 2;
+  return 16 + 3.6 * sqrt(fabs(p->x[a] - p->x[b])) + 7 * pair;
 }
 
 /* Places the ranks of the rings' panel in a line, in the order of the first ring. */
@@ -253,12 +254,12 @@ static void writePicture(FILE *out, const void *object) {
   picture p = *(const picture *)object;
   const tuttiGraph *g = p.g;
   placeColumns(&p);
-  placeRings(&p, MARGIN / 2 + TITLE);
+  placeRings(&p, 0.5 * MARGIN + TITLE);
   double height = p.bottom[0];
   for (int c = 0; c < g->nchannels; c++)
     if (p.sameTree[c] == c) height += GAP + treeHeight(g, c);
   putHead(&p, height + MARGIN, out);
-  drawRings(&p, MARGIN / 2, out);
+  drawRings(&p, 0.5 * MARGIN, out);
   double y = p.bottom[0];
   for (int c = 0; c < g->nchannels; c++) {
     if (p.sameTree[c] != c) continue;

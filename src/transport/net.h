@@ -67,7 +67,6 @@ typedef struct tuttiNet {
 } tuttiNet;
 
 extern const tuttiNet tuttiNetSocket;
-extern const tuttiTransport tuttiTransportNet;
 extern const tuttiNet *const tuttiNets[]; /* in order of priority, NULL at the end */
 
 /* True when no send end of this communicator has anything left to hand over. Whoever wants its last
