@@ -3,6 +3,17 @@
 #ifndef TUTTI_TOOLS_TOOL_H_
 #define TUTTI_TOOLS_TOOL_H_
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { TUTTI_EXIT_OK = 0, TUTTI_EXIT_FAILED = 1, TUTTI_EXIT_USAGE = 2 };
+
 int tuttiToolTopo(int argc, char **argv);
+int tuttiToolEnv(int argc, char **argv);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

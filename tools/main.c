@@ -1,0 +1,77 @@
+/* The `tutti` command: finds the subcommand and hands over. */
+#include <stdio.h>
+#include <string.h>
+
+#include "text.h"
+#include "tool.h"
+#include "tutti.h"
+
+static int version(int argc, char **argv);
+static int help(int argc, char **argv);
+
+static const struct {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *what;
+} commands[] = {
+    {"topo", tuttiToolTopo, "show the topology of this host, rings and trees"},
+    {"env", tuttiToolEnv, "list every setting with its value and origin"},
+    {"version", version, "print the version"},
+    {"help", help, "print this text, or the help of a command"},
+};
+
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+static int printed(void) {
+  return tuttiFlushed(stdout, "tutti", "the output") ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
+}
+
+static int version(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+    puts("Usage: tutti version\nPrints the version.");
+    return printed();
+  }
+  if (argc > 1) return tuttiUsage("tutti", "unexpected argument '%s'", argv[1]);
+  int code;
+  if (tuttiGetVersion(&code) != tuttiSuccess) return TUTTI_EXIT_FAILED;
+  printf("tutti %d.%d.%d\n", code / 10000, code / 100 % 100, code % 100);
+  return printed();
+}
+
+static int printHelp(void) {
+  puts("Usage: tutti COMMAND [ARGUMENT]...\n"
+       "Collective communication for GPU clusters and for host memory.\n"
+       "\nCommands:");
+  for (int i = 0; i < COMMANDS; i++)
+    printf("  %-9s %s\n", commands[i].name, commands[i].what);
+  puts("\n'tutti COMMAND --help' explains a command.");
+  return printed();
+}
+
+static int dispatch(const char *name, int argc, char **argv) {
+  const char *names[COMMANDS];
+  for (int i = 0; i < COMMANDS; i++) {
+    names[i] = commands[i].name;
+    if (strcmp(name, names[i]) == 0) return commands[i].run(argc, argv);
+  }
+  const char *nearest = tuttiNearest(name, names, COMMANDS);
+  if (nearest == NULL) return tuttiUsage("tutti", "unknown command '%s'", name);
+  return tuttiUsage("tutti", "unknown command '%s'; did you mean '%s'?", name, nearest);
+}
+
+static int help(int argc, char **argv) {
+  char ask[] = "--help";
+  if (argc < 2 || strcmp(argv[1], "help") == 0 || argv[1][0] == '-') return printHelp();
+  char *arguments[] = {argv[1], ask, NULL};
+  return dispatch(argv[1], 2, arguments);
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) {
+    tuttiUsage("tutti", "a command is missing");
+    return TUTTI_EXIT_USAGE;
+  }
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return printHelp();
+  if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) return version(1, argv);
+  return dispatch(argv[1], argc - 1, argv + 1);
+}
