@@ -14,6 +14,7 @@ static const struct {
   int (*run)(int argc, char **argv);
   const char *what;
 } commands[] = {
+    {"perf", tuttiToolPerf, "run, time and check collectives"},
     {"topo", tuttiToolTopo, "show the topology of this host, rings and trees"},
     {"env", tuttiToolEnv, "list every setting with its value and origin"},
     {"version", version, "print the version"},
@@ -44,7 +45,8 @@ static int printHelp(void) {
        "\nCommands:");
   for (int i = 0; i < COMMANDS; i++)
     printf("  %-9s %s\n", commands[i].name, commands[i].what);
-  puts("\n'tutti COMMAND --help' explains a command.");
+  puts("\n'tutti COMMAND --help' explains a command.\n"
+       "A first run: tutti perf all_reduce --ranks 4 --check");
   return printed();
 }
 

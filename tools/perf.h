@@ -1,0 +1,234 @@
+/* tutti perf, its parts:
+ *   perf_options.c     the command line
+ *   perf_place.c       which rank this process is, and where the ranks meet
+ *   perf_launch.c      local ranks as processes
+ *   perf_collective.c  the table of collectives, buffers of one row
+ *   perf_pattern.c     inputs and the reference results
+ *   perf_check.c       filling buffers and finding wrong elements
+ *   perf_rank.c        what one rank runs
+ *   perf_output.c      table, JSON lines, progress bar (rank 0)
+ */
+#ifndef TUTTI_TOOLS_PERF_H_
+#define TUTTI_TOOLS_PERF_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "perf_pattern.h"
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PERF_COMMAND "tutti perf"
+
+/* ---- the library under test, as a table of its calls ----------------------------------------- */
+
+#define PERF_CALLS(X)                                                                              \
+  X(GetVersion)                                                                                    \
+  X(GetErrorString)                                                                                \
+  X(GetLastError)                                                                                  \
+  X(GetUniqueId)                                                                                   \
+  X(CommInitRankConfig)                                                                            \
+  X(CommDestroy)                                                                                   \
+  X(CommAbort)                                                                                     \
+  X(CommCuDevice)                                                                                  \
+  X(MemAlloc)                                                                                      \
+  X(MemFree)                                                                                       \
+  X(AllReduce)                                                                                     \
+  X(Broadcast)                                                                                     \
+  X(Reduce)                                                                                        \
+  X(AllGather)                                                                                     \
+  X(ReduceScatter)                                                                                 \
+  X(AlltoAll)                                                                                      \
+  X(Gather)                                                                                        \
+  X(Scatter)                                                                                       \
+  X(Send)                                                                                          \
+  X(Recv)                                                                                          \
+  X(GroupStart)                                                                                    \
+  X(GroupEnd)
+
+typedef struct {
+#define X(name) __typeof__(tutti##name) *name;
+  PERF_CALLS(X)
+#undef X
+} perfLibrary;
+
+extern const perfLibrary perfTutti;
+
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+/* One call on one rank. `count` is the call's own argument. */
+typedef struct {
+  const void *send;
+  void *recv;
+  size_t count;
+  tuttiDataType_t type;
+  tuttiRedOp_t op;
+  int root, rank, nranks;
+  tuttiComm_t comm;
+} perfCall;
+
+typedef struct {
+  const char *name;
+  bool sendsChunks; /* the input is `nranks` chunks of `count` elements, else one */
+  bool recvsChunks; /* the same for the output */
+  bool fromRoot;    /* only the root has an input */
+  bool toRoot;      /* only the root has an output */
+  bool reduces;
+  bool inPlace; /* has an in-place form */
+  /* busbw = algbw * (factorPeers * (nranks - 1) / nranks), or algbw if factorPeers is 0 */
+  int factorPeers;
+  tuttiResult_t (*run)(const perfLibrary *library, const perfCall *call);
+} perfCollective;
+
+extern const perfCollective perfCollectives[];
+extern const int perfCollectiveCount;
+/* Dashes and underscores are the same; NULL if there is none. */
+const perfCollective *perfCollectiveFind(const char *name);
+double perfBusFactor(const perfCollective *collective, int nranks);
+
+/* ---- one row of the table, seen by one rank -------------------------------------------------- */
+
+typedef struct {
+  const perfCollective *collective;
+  tuttiDataType_t type;
+  tuttiRedOp_t op;
+  int root, rank, nranks;
+  size_t count; /* elements of one chunk: the call's argument */
+  bool inPlace;
+} perfRow;
+
+/* Elements per chunk for a row of about `bytes` bytes; at least one. */
+size_t perfRowCount(const perfCollective *collective, tuttiDataType_t type, int nranks,
+                    size_t bytes);
+/* The size shown: bytes of the larger of input and output on the rank that has both. */
+size_t perfRowBytes(const perfRow *row);
+size_t perfSendBytes(const perfRow *row); /* 0 where the rank has no input */
+size_t perfRecvBytes(const perfRow *row); /* 0 where the rank has no output */
+
+/* ---- buffers and their check ----------------------------------------------------------------- */
+
+#define PERF_GUARD  4096 /* bytes before and behind the part that a row uses */
+#define PERF_POISON 0xa5
+
+typedef struct {
+  unsigned char *base; /* PERF_GUARD + capacity + PERF_GUARD bytes */
+  size_t capacity;
+} perfBuffer;
+
+typedef struct {
+  perfBuffer send, recv; /* in place: recv alone */
+} perfBuffers;
+
+const void *perfSendPointer(const perfRow *row, const perfBuffers *buffers);
+void *perfRecvPointer(const perfRow *row, const perfBuffers *buffers);
+
+/* Poisons outputs and guard zones and writes this rank's input. */
+void perfPrepare(const perfRow *row, const perfPattern *pattern, const perfBuffers *buffers);
+
+#define PERF_FAULT_TEXT 256
+/* Counts wrong elements of the output, changed elements of an input out of place, writes to an
+ * output that this rank does not have, and damaged bytes of guard zones. `fault` is set to a
+ * description of the first one, or "". */
+uint64_t perfVerify(const perfRow *row, const perfPattern *pattern, const perfBuffers *buffers,
+                    char fault[PERF_FAULT_TEXT]);
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+#define PERF_MAX_RANKS 16384
+
+typedef struct {
+  const perfCollective *collective; /* NULL: all */
+  int ranks;                        /* 0: not given */
+  bool threads;
+  tuttiDevice_t device;
+  size_t begin, end;
+  int factor;
+  int type; /* -1: all */
+  int op;   /* -1: all */
+  int root;
+  int iters;  /* 0: by time */
+  int warmup; /* -1: by size */
+  bool check, inPlace;
+  const char *json; /* NULL: none; "-": instead of the table */
+  int port;         /* of the rendezvous that a launcher's ranks meet at; 0: derived */
+} perfOptions;
+
+/* Returns -1 to go on, or the exit code. */
+int perfParse(int argc, char **argv, perfOptions *options);
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+typedef struct {
+  int rank, nranks;
+  const char *launcher; /* "processes", "threads", "Open MPI", ... */
+  bool placed;          /* false: nobody placed this process; it starts the ranks */
+  bool hasId;           /* else the id is to be made with tuttiGetUniqueId (TUTTI_COMM_ID is set) */
+  tuttiUniqueId id;
+} perfPlace;
+
+/* Reads this process's place from what its launcher left in the environment, and sets
+ * TUTTI_COMM_ID where that is what the ranks meet at. Returns -1 to go on, or the exit code. */
+int perfFindPlace(const perfOptions *options, perfPlace *place);
+
+/* The variable that tells a process of perfLaunch its place, as "NAME=VALUE"; free() it. NULL: out
+ * of memory. */
+char *perfPlaceVariable(int rank, int nranks, const tuttiUniqueId *id);
+
+/* Runs this very command as `nranks` processes and waits for them; returns the exit code. Ends all
+ * when one fails, or on SIGINT, SIGTERM and SIGHUP. These and SIGCHLD must be blocked, in all
+ * threads; `unblocked` is the mask to give to the ranks. */
+int perfLaunch(int nranks, const tuttiUniqueId *id, char **argv, const void *unblocked);
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* What one rank does from init to destroy. On a failure it has said so on stderr. Returns the exit
+ * code. */
+int perfRunRank(const perfLibrary *library, const perfOptions *options, const perfPlace *place);
+
+/* ---- output, of rank 0 ----------------------------------------------------------------------- */
+
+typedef struct {
+  char host[64];
+  int32_t pid;
+  int32_t device; /* -1: host memory */
+} perfIdentity;
+
+typedef struct {
+  const perfRow *row;
+  double seconds; /* per call, of the slowest rank */
+  int iters;
+  bool checked;
+  uint64_t wrong; /* over all ranks */
+} perfResult;
+
+typedef struct {
+  const perfOptions *options;
+  const perfPlace *place;
+  FILE *json;
+  bool table, progress, failed;
+  size_t rows, done; /* for the progress bar */
+  size_t measured;
+  double busSum;
+  uint64_t wrong;
+} perfOutput;
+
+/* False if the JSON file cannot be written; that is said on stderr. */
+bool perfOutputOpen(perfOutput *out, const perfOptions *options, const perfPlace *place,
+                    size_t rows);
+void perfOutputHeader(perfOutput *out, int version, const perfIdentity *ranks);
+void perfOutputCollective(perfOutput *out, const perfCollective *collective);
+void perfOutputProgress(perfOutput *out, const perfRow *row);
+void perfOutputRow(perfOutput *out, const perfResult *result);
+/* Prints the summary if `complete`; returns the exit code. */
+int perfOutputClose(perfOutput *out, bool complete);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

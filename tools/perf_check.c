@@ -1,0 +1,118 @@
+/* Fills the buffers of a row and finds what is wrong in them afterwards. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "perf.h"
+
+static void poison(const perfBuffer *buffer, size_t used) {
+  memset(buffer->base, PERF_POISON, used + 2 * (size_t)PERF_GUARD);
+}
+
+void perfPrepare(const perfRow *row, const perfPattern *pattern, const perfBuffers *buffers) {
+  size_t used = perfRowBytes(row);
+  poison(&buffers->recv, used);
+  if (!row->inPlace) poison(&buffers->send, used);
+  size_t elements = perfSendBytes(row) / (size_t)pattern->type->size;
+  perfPatternFill(pattern, row->rank, 0, elements, (void *)perfSendPointer(row, buffers));
+}
+
+/* ---- faults -----------------------------------------------------------------------------------
+ */
+
+typedef struct {
+  const perfRow *row;
+  const perfPattern *pattern;
+  uint64_t wrong;
+  char *text;
+} verification;
+
+static void formatElement(const perfType *type, uint64_t bits, char *out, size_t size) {
+  int shift = 64 - 8 * type->size;
+  if (type->kind == PERF_FLOAT)
+    snprintf(out, size, "%.9g (0x%0*" PRIx64 ")", perfDecode(type, bits), 2 * type->size, bits);
+  else if (type->kind == PERF_SIGNED)
+    snprintf(out, size, "%" PRId64, (int64_t)(bits << shift) >> shift);
+  else
+    snprintf(out, size, "%" PRIu64, bits);
+}
+
+/* Elements of a segment that starts at element `offset` of the named buffer. */
+static void noteElements(verification *v, const char *buffer, size_t offset,
+                         const perfMismatch *found) {
+  if (found->wrong > 0 && v->wrong == 0) {
+    char got[64], want[64];
+    formatElement(v->pattern->type, found->got, got, sizeof got);
+    formatElement(v->pattern->type, found->want, want, sizeof want);
+    snprintf(v->text, PERF_FAULT_TEXT, "element %zu of the %s is %s and should be %s",
+             offset + found->first, buffer, got, want);
+  }
+  v->wrong += found->wrong;
+}
+
+/* Bytes that must still be poison; `at` is the position of the first one, seen from the data. */
+static void notePoison(verification *v, const char *what, const unsigned char *bytes, size_t n,
+                       ptrdiff_t at) {
+  for (size_t i = 0; i < n; i++) {
+    if (bytes[i] == PERF_POISON) continue;
+    if (v->wrong++ == 0)
+      snprintf(v->text, PERF_FAULT_TEXT,
+               "byte %td of the %s buffer, outside the %s, was overwritten with 0x%02x",
+               at + (ptrdiff_t)i, what, what, bytes[i]);
+  }
+}
+
+static void verifyGuards(verification *v, const char *what, const perfBuffer *buffer) {
+  size_t used = perfRowBytes(v->row);
+  const unsigned char *data = buffer->base + PERF_GUARD;
+  notePoison(v, what, buffer->base, PERF_GUARD, -PERF_GUARD);
+  notePoison(v, what, data + used, PERF_GUARD, (ptrdiff_t)used);
+}
+
+/* ---- verification ------------------------------------------------------------------------------
+ */
+
+static void verifyInput(verification *v, const perfBuffer *send) {
+  size_t size = (size_t)v->pattern->type->size, bytes = perfSendBytes(v->row);
+  const unsigned char *data = send->base + PERF_GUARD;
+  perfMismatch found = perfPatternCompare(v->pattern, v->row->rank, 0, bytes / size, data);
+  noteElements(v, "input (which must not change)", 0, &found);
+  notePoison(v, "input", data + bytes, perfRowBytes(v->row) - bytes, (ptrdiff_t)bytes);
+}
+
+/* Whose input chunk `chunk` of the output is a copy of. */
+static int sourceOf(const perfRow *row, int chunk) {
+  if (row->collective->fromRoot) return row->root;
+  if (row->collective->recvsChunks) return chunk;
+  return (row->rank + row->nranks - 1) % row->nranks;
+}
+
+static void verifyOutput(verification *v, const unsigned char *data) {
+  const perfRow *row = v->row;
+  int chunks = row->collective->recvsChunks ? row->nranks : 1;
+  size_t from = row->collective->sendsChunks ? (size_t)row->rank * row->count : 0;
+  for (int c = 0; c < chunks; c++) {
+    size_t offset = (size_t)c * row->count;
+    const unsigned char *chunk = data + offset * (size_t)v->pattern->type->size;
+    perfMismatch found =
+        row->collective->reduces
+            ? perfPatternCompareReduced(v->pattern, from, row->count, chunk)
+            : perfPatternCompare(v->pattern, sourceOf(row, c), from, row->count, chunk);
+    noteElements(v, "output", offset, &found);
+  }
+}
+
+uint64_t perfVerify(const perfRow *row, const perfPattern *pattern, const perfBuffers *buffers,
+                    char fault[PERF_FAULT_TEXT]) {
+  verification v = {.row = row, .pattern = pattern, .text = fault};
+  size_t used = perfRowBytes(row), bytes = perfRecvBytes(row);
+  const unsigned char *data = perfRecvPointer(row, buffers);
+  fault[0] = '\0';
+  if (bytes > 0) verifyOutput(&v, data);
+  if (!row->inPlace) {
+    notePoison(&v, "output", data + bytes, used - bytes, (ptrdiff_t)bytes);
+    verifyInput(&v, &buffers->send);
+    verifyGuards(&v, "input", &buffers->send);
+  }
+  verifyGuards(&v, "output", &buffers->recv);
+  return v.wrong;
+}

@@ -1,0 +1,77 @@
+/* Inputs of the check and what a collective must make of them, computed without the library.
+ *
+ * An input element is a function of (seed, rank, index). What is only copied, and integers that
+ * wrap, are random bits. Sums, averages and products of floats are chosen so that every partial
+ * result is exactly representable in the element type, whatever the order and the rounding of the
+ * algorithm; so a result is right or wrong, with no tolerance. */
+#ifndef TUTTI_TOOLS_PERF_PATTERN_H_
+#define TUTTI_TOOLS_PERF_PATTERN_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { PERF_SIGNED, PERF_UNSIGNED, PERF_FLOAT } perfKind;
+
+typedef struct {
+  const char *name;
+  const char *aliases[3]; /* NULL where there is none */
+  int size;               /* bytes */
+  perfKind kind;
+  int exponentBits, mantissaBits; /* of a float; the mantissa without the hidden bit */
+} perfType;
+
+extern const perfType perfTypes[tuttiNumTypes];
+extern const char *const perfOpNames[tuttiNumOps];
+
+/* -1 if there is none. */
+int perfTypeFind(const char *name);
+int perfOpFind(const char *name);
+
+/* The bits of `value`, which must be finite and exact in the type. */
+uint64_t perfEncode(const perfType *type, double value);
+double perfDecode(const perfType *type, uint64_t bits);
+/* `value` rounded to the nearest number of the type, ties to even. */
+double perfRound(const perfType *type, double value);
+
+typedef struct {
+  const perfType *type;
+  tuttiRedOp_t op;
+  bool reduces;
+  int nranks;
+  uint64_t seed;
+  int active;     /* ranks whose element of a sum or product is not neutral */
+  uint64_t limit; /* greatest magnitude of an addend, or of a factor's exponent */
+} perfPattern;
+
+void perfPatternInit(perfPattern *pattern, tuttiDataType_t type, tuttiRedOp_t op, bool reduces,
+                     int nranks, uint64_t seed);
+
+/* Writes elements [first, first + n) of `rank`'s input to `out`. */
+void perfPatternFill(const perfPattern *pattern, int rank, size_t first, size_t n, void *out);
+
+typedef struct {
+  uint64_t wrong;     /* elements */
+  size_t first;       /* index in `data` of the first wrong one */
+  uint64_t got, want; /* its bits */
+} perfMismatch;
+
+/* Compares data[0..n) with elements [first, first + n) of `rank`'s input, bit by bit. */
+perfMismatch perfPatternCompare(const perfPattern *pattern, int rank, size_t first, size_t n,
+                                const void *data);
+/* Compares data[0..n) with the reduction of elements [first, first + n) over all ranks, by value.
+ */
+perfMismatch perfPatternCompareReduced(const perfPattern *pattern, size_t first, size_t n,
+                                       const void *data);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

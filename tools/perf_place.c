@@ -1,0 +1,202 @@
+/* Which rank this process is. The only place of the tool that reads the environment. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perf.h"
+#include "text.h"
+#include "tool.h"
+
+/* Set for the processes that perfLaunch starts: "RANK/NRANKS/ID", the id in hexadecimal. Not on the
+ * command line, where other users could read the id's secret. */
+#define PLACE_VARIABLE "_TUTTI_PERF_PLACE"
+
+#define FIRST_PORT 20000 /* derived ports lie below the ephemeral ones of Linux */
+#define PORTS      12000
+
+/* ---- processes of perfLaunch ------------------------------------------------------------------
+ */
+
+char *perfPlaceVariable(int rank, int nranks, const tuttiUniqueId *id) {
+  static const char digits[] = "0123456789abcdef";
+  char hex[2 * sizeof id->internal + 1];
+  for (size_t i = 0; i < sizeof id->internal; i++) {
+    unsigned char byte = (unsigned char)id->internal[i];
+    hex[2 * i] = digits[byte >> 4];
+    hex[2 * i + 1] = digits[byte & 15];
+  }
+  hex[sizeof hex - 1] = '\0';
+  char *variable;
+  return asprintf(&variable, PLACE_VARIABLE "=%d/%d/%s", rank, nranks, hex) < 0 ? NULL : variable;
+}
+
+static bool parsePlace(const char *text, perfPlace *place) {
+  int used = 0;
+  if (sscanf(text, "%d/%d/%n", &place->rank, &place->nranks, &used) != 2 || used == 0) return false;
+  if (place->nranks < 1 || place->rank < 0 || place->rank >= place->nranks) return false;
+  text += used;
+  if (strlen(text) != 2 * sizeof place->id.internal) return false;
+  for (size_t i = 0; i < sizeof place->id.internal; i++) {
+    unsigned byte;
+    if (sscanf(text + 2 * i, "%2x", &byte) != 1) return false;
+    place->id.internal[i] = (char)byte;
+  }
+  place->launcher = "processes";
+  place->placed = place->hasId = true;
+  return true;
+}
+
+/* ---- launchers --------------------------------------------------------------------------------
+ */
+
+/* Variables that a launcher sets; the first one that is set of each kind counts. */
+typedef struct {
+  const char *name;
+  const char *rank, *size[2];
+  const char *localSize; /* ranks on this host; NULL: it does not say */
+  const char *nodes;     /* number of hosts; NULL: it does not say */
+  const char *job[2];    /* what tells two jobs of one host apart */
+} launcher;
+
+static const launcher launchers[] = {
+    {"Open MPI",
+     "OMPI_COMM_WORLD_RANK",
+     {"OMPI_COMM_WORLD_SIZE"},
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     NULL,
+     {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
+    {"torchrun", "RANK", {"WORLD_SIZE"}, "LOCAL_WORLD_SIZE", NULL, {"TORCHELASTIC_RUN_ID"}},
+    {"Slurm",
+     "SLURM_PROCID",
+     {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+     NULL,
+     "SLURM_STEP_NUM_NODES",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {"PMI", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALNRANKS", NULL, {"PMI_ID", "HYDI_CONTROL_FD"}},
+    {"PMIx", "PMIX_RANK", {"PMIX_SIZE"}, NULL, NULL, {"PMIX_NAMESPACE"}},
+};
+
+/* Set and not empty, or NULL; also for a NULL name. */
+static const char *variable(const char *name) {
+  const char *value = name != NULL ? getenv(name) : NULL;
+  return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+static const launcher *findLauncher(const char **rank, const char **size) {
+  for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+    const launcher *l = &launchers[i];
+    *rank = variable(l->rank);
+    *size = variable(l->size[0]);
+    if (*size == NULL) *size = variable(l->size[1]);
+    if (*rank != NULL && *size != NULL) return l;
+  }
+  return NULL;
+}
+
+static bool oneHost(const launcher *l, int nranks) {
+  int64_t n;
+  const char *local = variable(l->localSize), *nodes = variable(l->nodes);
+  if (local != NULL && tuttiParseInt(local, 1, PERF_MAX_RANKS, &n)) return n == nranks;
+  return nodes != NULL && tuttiParseInt(nodes, 1, PERF_MAX_RANKS, &n) && n == 1;
+}
+
+/* The first host of a Slurm node list such as "gpu[003-007,9],login": rank 0 runs there. */
+static bool firstSlurmHost(char *host, size_t size) {
+  const char *list = variable("SLURM_STEP_NODELIST");
+  if (list == NULL) list = variable("SLURM_NODELIST");
+  if (list == NULL) return false;
+  size_t prefix = strcspn(list, "[,");
+  int n = snprintf(host, size, "%.*s", (int)prefix, list);
+  if (list[prefix] == '[') {
+    const char *number = list + prefix + 1, *close = strchr(number, ']');
+    if (close == NULL) return false;
+    n = snprintf(host, size, "%.*s%.*s%.*s", (int)prefix, list, (int)strcspn(number, "-,]"), number,
+                 (int)strcspn(close + 1, "[,"), close + 1);
+  }
+  return n > 0 && (size_t)n < size;
+}
+
+/* FNV-1a of what names the job, as a port. */
+static int derivedPort(const launcher *l) {
+  uint32_t hash = 2166136261u;
+  for (int i = 0; i < 2; i++)
+    for (const char *c = variable(l->job[i]); c != NULL && *c != '\0'; c++)
+      hash = (hash ^ (unsigned char)*c) * 16777619u;
+  return FIRST_PORT + (int)(hash % PORTS);
+}
+
+/* host:port where rank 0 will listen; false if that cannot be known. */
+static bool meetingPoint(const launcher *l, const perfOptions *o, int nranks, char *text,
+                         size_t size) {
+  char host[256];
+  int port = o->port;
+  int64_t masterPort;
+  const char *master = variable("MASTER_ADDR"), *portText = variable("MASTER_PORT");
+  if (master != NULL) {
+    snprintf(host, sizeof host, "%s", master);
+    if (port == 0 && portText != NULL && tuttiParseInt(portText, 1, 65535, &masterPort))
+      port = masterPort < 65535 ? (int)masterPort + 1 : (int)masterPort - 1;
+  } else if (oneHost(l, nranks)) {
+    snprintf(host, sizeof host, "127.0.0.1");
+  } else if (strcmp(l->name, "Slurm") != 0 || !firstSlurmHost(host, sizeof host)) {
+    return false;
+  }
+  if (port == 0) port = derivedPort(l);
+  const char *form = strchr(host, ':') != NULL && host[0] != '[' ? "[%s]:%d" : "%s:%d";
+  int n = snprintf(text, size, form, host, port);
+  return n > 0 && (size_t)n < size;
+}
+
+static int takePlace(const launcher *l, const char *rankText, const char *sizeText,
+                     const perfOptions *o, perfPlace *place) {
+  int64_t rank, size;
+  char point[300];
+  if (!tuttiParseInt(sizeText, 1, INT32_MAX, &size) ||
+      !tuttiParseInt(rankText, 0, size - 1, &rank)) {
+    fprintf(stderr, PERF_COMMAND ": %s says rank '%s' of '%s' (%s), which is no rank\n", l->name,
+            rankText, sizeText, l->rank);
+    return TUTTI_EXIT_FAILED;
+  }
+  bool local = o->threads || (o->ranks != 0 && o->ranks != size);
+  if (local && size == 1) return -1; /* a shell that a launcher gave us, not a job of ranks */
+  if (local)
+    return tuttiUsage(PERF_COMMAND,
+                      "%s started this process as one of %d ranks: leave --ranks and --threads "
+                      "out, or run the command without %s",
+                      l->name, (int)size, l->name);
+  if (variable("TUTTI_COMM_ID") == NULL && variable("NCCL_COMM_ID") == NULL && size > 1) {
+    if (!meetingPoint(l, o, (int)size, point, sizeof point)) {
+      fprintf(stderr,
+              PERF_COMMAND
+              ": cannot tell where the %d ranks of %s meet, as they are on several "
+              "hosts: set TUTTI_COMM_ID=host:port for all of them, host being rank 0's "
+              "and port free there\n",
+              (int)size, l->name);
+      return TUTTI_EXIT_FAILED;
+    }
+    if (setenv("TUTTI_COMM_ID", point, 1) != 0) {
+      fprintf(stderr, PERF_COMMAND ": cannot set TUTTI_COMM_ID: %s\n", strerror(errno));
+      return TUTTI_EXIT_FAILED;
+    }
+  }
+  place->rank = (int)rank;
+  place->nranks = (int)size;
+  place->launcher = l->name;
+  place->placed = true;
+  return -1;
+}
+
+int perfFindPlace(const perfOptions *o, perfPlace *place) {
+  const char *own = getenv(PLACE_VARIABLE), *rank, *size;
+  *place = (perfPlace){.nranks = o->ranks > 0 ? o->ranks : 4,
+                       .launcher = o->threads ? "threads" : "processes"};
+  if (own != NULL) {
+    bool parsed = parsePlace(own, place);
+    unsetenv(PLACE_VARIABLE);
+    if (parsed) return -1;
+    fputs(PERF_COMMAND ": " PLACE_VARIABLE " is malformed; it is for the tool's own use\n", stderr);
+    return TUTTI_EXIT_FAILED;
+  }
+  const launcher *l = findLauncher(&rank, &size);
+  return l != NULL ? takePlace(l, rank, size, o, place) : -1;
+}
