@@ -143,9 +143,9 @@ static void printCell(const char *text) {
 }
 
 static void printCode(const char *text) {
-  fputs(" | ", stdout);
+  fputs(" |", stdout);
   if (text[0] == '\0') return;
-  putchar('`');
+  fputs(" `", stdout);
   printCell(text);
   putchar('`');
 }

@@ -1,0 +1,157 @@
+/* The command as a user sees it: help, bad arguments, exit codes, tutti env. */
+#include <fcntl.h>
+
+#include "command.h"
+
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+TEST(Command, HelpIsEverywhere) {
+  const std::vector<std::vector<std::string>> asks = {{"--help"},
+                                                      {"-h"},
+                                                      {"help"},
+                                                      {"perf", "--help"},
+                                                      {"perf", "-h"},
+                                                      {"env", "--help"},
+                                                      {"topo", "--help"},
+                                                      {"help", "perf"},
+                                                      {"help", "env"},
+                                                      {"help", "topo"},
+                                                      {"version", "--help"},
+                                                      {"help", "version"}};
+  for (auto &ask : asks) {
+    Result r = tutti(ask);
+    EXPECT_EQ(r.code, 0) << ask[0];
+    EXPECT_THAT(r.out, StartsWith("Usage: tutti")) << ask[0];
+    EXPECT_EQ(r.err, "") << ask[0];
+  }
+}
+
+TEST(Command, Version) {
+  for (auto ask : {"version", "--version"}) {
+    Result r = tutti({ask});
+    EXPECT_EQ(r.code, 0);
+    EXPECT_THAT(r.out, ContainsRegex("^tutti [0-9]+\\.[0-9]+\\.[0-9]+\n$"));
+  }
+}
+
+struct Bad {
+  std::vector<std::string> args;
+  const char *says;
+};
+
+TEST(Command, BadArgumentsAreNamedWithARemedy) {
+  const Bad bad[] = {
+      {{}, "a command is missing"},
+      {{"pref"}, "unknown command 'pref'; did you mean 'perf'?"},
+      {{"xyzzy"}, "unknown command 'xyzzy'"},
+      {{"help", "pref"}, "did you mean 'perf'?"},
+      {{"env", "--jsn"}, "unknown option --jsn; did you mean --json?"},
+      {{"env", "--json", "--markdown"}, "exclude each other"},
+      {{"env", "x"}, "unexpected argument 'x'"},
+      {{"perf"}, "which collective?"},
+      {{"perf", "allreduec"}, "did you mean 'all_reduce'?"},
+      {{"perf", "all_reduce", "twice"}, "unexpected argument 'twice'"},
+      {{"perf", "all_reduce", "--rnks", "4"}, "unknown option --rnks; did you mean --ranks?"},
+      {{"perf", "all_reduce", "-q"}, "unknown option -q"},
+      {{"perf", "all_reduce", "--ranks"}, "option --ranks needs a value"},
+      {{"perf", "all_reduce", "--check=1"}, "option --check takes no value"},
+      {{"perf", "all_reduce", "--ranks", "0"}, "--ranks is '0'"},
+      {{"perf", "all_reduce", "--ranks", "99999999999"}, "must be a number from 1 to 16384"},
+      {{"perf", "all_reduce", "--begin", "8Q"}, "--begin is '8Q'"},
+      {{"perf", "all_reduce", "--begin", "2K", "--end", "1K"}, "--begin (2048 bytes) is above"},
+      {{"perf", "all_reduce", "--factor", "1"}, "--factor is '1'"},
+      {{"perf", "all_reduce", "--dtype", "flot32"}, "did you mean 'float32'?"},
+      {{"perf", "all_reduce", "--op", "som"}, "did you mean 'sum'?"},
+      {{"perf", "all_reduce", "--device", "cud"}, "did you mean 'cuda'?"},
+      {{"perf", "broadcast", "--root", "4", "--ranks", "4"}, "--root 4 is not one of the 4 ranks"},
+      {{"perf", "broadcast", "--root", "-1"}, "--root is '-1'"},
+      {{"perf", "all_reduce", "--iters", "-1"}, "--iters is '-1'"},
+      {{"perf", "all_reduce", "--port", "65536"}, "--port is '65536'"},
+      {{"perf", "alltoall", "--in-place"}, "alltoall has no in-place form"},
+  };
+  for (auto &b : bad) {
+    Result r = tutti(b.args);
+    EXPECT_EQ(r.code, 2) << b.says << r.err;
+    EXPECT_THAT(r.err, HasSubstr(b.says));
+    EXPECT_EQ(r.out, "") << b.says;
+  }
+}
+
+TEST(Command, FullDiskIsAFailure) {
+  int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(full, 0);
+  const std::vector<std::vector<std::string>> all = {
+      {"--help"},
+      {"version"},
+      {"env"},
+      {"env", "--json"},
+      {"perf", "--help"},
+      {"perf", "all_reduce", "--ranks", "2", "--end", "1K"},
+      {"perf", "all_reduce", "--ranks", "2", "--end", "1K", "--json", "-"}};
+  for (auto args : all) {
+    args.insert(args.begin(), TUTTI_COMMAND);
+    Command c(args, {}, full);
+    Result r = finished(c);
+    EXPECT_EQ(r.code, 1) << args.back();
+    EXPECT_THAT(r.err, AllOf(HasSubstr("cannot write"), HasSubstr("No space left"))) << args.back();
+  }
+  close(full);
+}
+
+/* ---- tutti env --------------------------------------------------------------------------------
+ */
+
+TEST(Env, ShowsValueOriginAndDefault) {
+  Result r = tutti({"env"}, {"TUTTI_TIMEOUT=1.5", "NCCL_NSOCKS_PERTHREAD=4", "TUTTI_ALGO=Ring"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.out, ContainsRegex("TUTTI_TIMEOUT +1.500 +TUTTI_TIMEOUT +600 +Deadline"));
+  EXPECT_THAT(r.out, ContainsRegex("TUTTI_SOCKET_NSOCKS +4 +NCCL_NSOCKS_PERTHREAD +2 +Sockets"));
+  EXPECT_THAT(r.out, ContainsRegex("TUTTI_ALGO +Ring +TUTTI_ALGO +.unset. +Algorithms"));
+  EXPECT_THAT(r.out, ContainsRegex("TUTTI_BUFFSIZE +4M +default +4M +Bytes"));
+}
+
+TEST(Env, MalformedSettingIsNamed) {
+  Result r = tutti({"env"}, {"TUTTI_TIMEOUT=abc"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("TUTTI_TIMEOUT"), HasSubstr("abc")));
+  EXPECT_EQ(r.out, "");
+}
+
+TEST(Env, MarkdownDoesNotDependOnTheEnvironment) {
+  Result plain = tutti({"env", "--markdown"});
+  Result set = tutti({"env", "--markdown"}, {"TUTTI_TIMEOUT=7", "TUTTI_BUFFSIZE=abc"});
+  EXPECT_EQ(plain.code, 0);
+  EXPECT_EQ(plain.out, set.out);
+  EXPECT_THAT(plain.out, StartsWith("# Settings\n"));
+  EXPECT_THAT(plain.out,
+              HasSubstr("| `TUTTI_TIMEOUT` | seconds, 0 to 864000 | `600` | | Deadline"));
+}
+
+TEST(Env, JsonIsValid) {
+  if (!installed("python3")) GTEST_SKIP() << "needs python3";
+  Result r = tutti({"env", "--json"}, {"TUTTI_HOSTID=a\"b\\c\n\xff"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  Command parse({"python3", "-c",
+                 "import json, sys\n"
+                 "rows = [json.loads(line) for line in sys.argv[1].splitlines()]\n"
+                 "host = [r for r in rows if r['name'] == 'TUTTI_HOSTID'][0]\n"
+                 "assert host['value'] == 'a\"b\\\\c\\n\\ufffd', host\n"
+                 "assert host['origin'] == 'TUTTI_HOSTID' and host['default'] == '', host\n"
+                 "assert len(rows) > 10 and all(r['help'] for r in rows)",
+                 r.out});
+  EXPECT_EQ(parse.wait(), 0) << parse.err();
+}
+
+TEST(Topo, IsACommand) {
+  Result r = tutti({"topo", "--ranks", "4"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out, "");
+}
+
+} // namespace

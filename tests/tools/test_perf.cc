@@ -1,0 +1,357 @@
+/* tutti perf as a user runs it. */
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include <pty.h>
+
+#include "command.h"
+
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+const char *const collectives[] = {"all_reduce", "broadcast",      "reduce",
+                                   "all_gather", "reduce_scatter", "alltoall",
+                                   "gather",     "scatter",        "sendrecv"};
+
+std::vector<std::string> lines(const std::string &text) {
+  std::vector<std::string> all;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);)
+    all.push_back(line);
+  return all;
+}
+
+/* The rows of a table, in words. */
+std::vector<std::vector<std::string>> rows(const std::string &table) {
+  std::vector<std::vector<std::string>> all;
+  for (auto &line : lines(table)) {
+    if (line[0] == '#') continue;
+    std::istringstream in(line);
+    all.emplace_back();
+    for (std::string word; in >> word;)
+      all.back().push_back(word);
+  }
+  return all;
+}
+
+/* ---- every collective, type and operation ------------------------------------------------------
+ */
+
+class Perf : public testing::TestWithParam<std::tuple<const char *, bool>> {};
+
+TEST_P(Perf, EveryTypeAndOperationIsRight) {
+  auto [name, threads] = GetParam();
+  for (bool inPlace : {false, true}) {
+    if (inPlace && (!strcmp(name, "alltoall") || !strcmp(name, "sendrecv"))) continue;
+    std::vector<std::string> args = {"perf",     name,      "--ranks", "3",     "--check",
+                                     "--dtype",  "all",     "--op",    "all",   "--root",
+                                     "1",        "--begin", "48",      "--end", "12K",
+                                     "--factor", "256",     "--iters", "2"};
+    if (threads) args.push_back("--threads");
+    if (inPlace) args.push_back("--in-place");
+    Result r = tutti(args);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.err, "");
+    auto table = rows(r.out);
+    bool reduces = strstr(name, "reduce") != nullptr;
+    EXPECT_EQ(table.size(), 12u * (reduces ? 5 : 1) * 2);
+    for (auto &row : table) {
+      ASSERT_EQ(row.size(), 9u);
+      EXPECT_EQ(row[8], "0");
+    }
+    EXPECT_THAT(r.out, HasSubstr("# Wrong elements   : 0 (OK)"));
+    EXPECT_THAT(r.out, HasSubstr(threads ? "3 ranks (threads)" : "3 ranks (processes)"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tools, Perf,
+                         testing::Combine(testing::ValuesIn(collectives), testing::Bool()),
+                         [](const auto &info) {
+                           return std::string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) ? "Threads" : "Processes");
+                         });
+
+TEST(PerfTable, AllMeansAll) {
+  Result r = tutti({"perf", "all", "--ranks", "2", "--begin", "1K", "--end", "1K", "--iters", "1"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  for (auto name : collectives)
+    EXPECT_THAT(r.out, HasSubstr(std::string("\n# ") + name + "\n"));
+  EXPECT_EQ(rows(r.out).size(), 9u);
+  EXPECT_EQ(rows(r.out)[0][8], "N/A");
+}
+
+TEST(PerfTable, ColumnsAreAlignedAndFiguresAgree) {
+  Result r = tutti({"perf", "all-reduce", "--ranks", "4", "--begin", "8", "--end", "4M", "--factor",
+                    "8", "--iters", "2", "--dtype", "bfloat16", "--op", "max"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  size_t width = 0;
+  for (auto &line : lines(r.out)) {
+    if (line.find("size") == std::string::npos && line[0] == '#') continue;
+    if (width == 0) width = line.size();
+    EXPECT_EQ(line.size(), width) << line;
+  }
+  auto table = rows(r.out);
+  ASSERT_EQ(table.size(), 7u);
+  size_t size = 8;
+  for (auto &row : table) {
+    EXPECT_EQ(row[0], std::to_string(size));
+    EXPECT_EQ(row[1], std::to_string(size / 2));
+    EXPECT_EQ(row[2] + row[3] + row[4], "bfloat16max-1");
+    double algbw = (double)size / std::stod(row[5]) / 1e3;
+    EXPECT_NEAR(std::stod(row[6]), algbw, 0.006 + algbw * 0.01);
+    EXPECT_NEAR(std::stod(row[7]), algbw * 1.5, 0.006 + algbw * 0.02);
+    size *= 8;
+  }
+  EXPECT_THAT(r.out, ContainsRegex("#   rank    3  host .* pid +[0-9]+  device host"));
+  EXPECT_THAT(r.out, HasSubstr("# Avg bus bandwidth: "));
+}
+
+TEST(PerfTable, TinySizesRoundToOneElementPerRankOnce) {
+  Result r =
+      tutti({"perf", "all_gather", "--ranks", "4", "--begin", "1", "--end", "64", "--check"});
+  auto table = rows(r.out);
+  ASSERT_EQ(table.size(), 3u) << r.out; /* 16 (from 1 to 16), 32 and 64 bytes */
+  EXPECT_EQ(table[0][0], "16");
+  EXPECT_EQ(table[0][1], "1");
+}
+
+TEST(PerfTable, OneRankIsEnough) {
+  Result r = tutti({"perf", "all", "--ranks", "1", "--begin", "64", "--end", "4K", "--check"});
+  EXPECT_EQ(r.code, 0) << r.err;
+}
+
+TEST(PerfTable, RanksDefaultToFourWithANote) {
+  Result r = tutti({"perf", "all_reduce", "--end", "64"});
+  EXPECT_EQ(r.code, 0);
+  EXPECT_THAT(r.err, HasSubstr("--ranks is not given; starting 4 ranks"));
+  EXPECT_THAT(r.out, HasSubstr("4 ranks"));
+}
+
+/* ---- JSON and progress -------------------------------------------------------------------------
+ */
+
+const char *const parseRows =
+    "import json, sys\n"
+    "rows = [json.loads(line) for line in open(sys.argv[1])]\n"
+    "assert [r['size'] for r in rows] == [64, 128, 256], rows\n"
+    "keys = 'collective size count type redop root time algbw busbw wrong nranks in_place iters '\n"
+    "assert set(rows[0]) == set((keys + 'launcher version').split()), rows[0]\n"
+    "assert all(r['wrong'] == 0 and r['collective'] == 'reduce' and r['root'] == 1\n"
+    "           and r['nranks'] == 2 and r['in_place'] is True and r['time'] > 0 for r in rows)\n";
+
+TEST(PerfJson, LinesHaveTheColumns) {
+  if (!installed("python3")) GTEST_SKIP() << "needs python3";
+  std::string path = testing::TempDir() + "tutti-perf-" + std::to_string(getpid()) + ".json";
+  std::vector<std::string> args = {"perf", "reduce",     "--ranks", "2",       "--begin",
+                                   "64",   "--end",      "256",     "--check", "--root",
+                                   "1",    "--in-place", "--json"};
+  args.push_back(path);
+  Result r = tutti(args);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(rows(r.out).size(), 3u) << "the table as well";
+  Command parse({"python3", "-c", parseRows, path});
+  EXPECT_EQ(parse.wait(), 0) << parse.err();
+  args.back() = "-";
+  r = tutti(args);
+  EXPECT_EQ(r.code, 0) << r.err;
+  std::ofstream(path) << r.out;
+  Command parseStdout({"python3", "-c", parseRows, path});
+  EXPECT_EQ(parseStdout.wait(), 0) << parseStdout.err();
+  unlink(path.c_str());
+}
+
+TEST(PerfJson, AFileThatCannotBeWrittenIsAFailure) {
+  Result r = tutti({"perf", "all_reduce", "--ranks", "2", "--end", "64", "--json", "/nowhere/x"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("cannot write --json /nowhere/x: No such file"));
+  r = tutti({"perf", "all_reduce", "--ranks", "2", "--end", "64", "--json", "/dev/full"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("cannot write /dev/full: No space left"));
+}
+
+TEST(PerfProgress, OnlyOnATerminal) {
+  int master, terminal;
+  ASSERT_EQ(openpty(&master, &terminal, nullptr, nullptr, nullptr), 0);
+  std::string tty = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(terminal);
+  Command c({"sh", "-c", "exec \"$0\" perf all_reduce --ranks 2 --end 64 2>" + tty, TUTTI_COMMAND});
+  EXPECT_EQ(c.wait(), 0) << c.err();
+  char shown[8192];
+  ssize_t n = read(master, shown, sizeof shown);
+  ASSERT_GT(n, 0);
+  EXPECT_THAT(std::string(shown, n), HasSubstr("0/4 all_reduce float32 8 B"));
+  EXPECT_THAT(c.out(), Not(HasSubstr("\r")));
+  close(terminal);
+  close(master);
+  Result piped = tutti({"perf", "all_reduce", "--ranks", "2", "--end", "64"});
+  EXPECT_EQ(piped.err, "");
+}
+
+/* ---- launchers ---------------------------------------------------------------------------------
+ */
+
+TEST(PerfLauncher, OpenMpi) {
+  if (!installed("mpirun")) GTEST_SKIP() << "needs Open MPI's mpirun";
+  Command c({"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3", TUTTI_COMMAND, "perf",
+             "all_reduce", "--check", "--begin", "1K", "--end", "4K"});
+  Result r = finished(c);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(rows(r.out).size(), 3u) << r.out;
+  EXPECT_THAT(r.out, HasSubstr("3 ranks (Open MPI)"));
+}
+
+/* As a launcher would: one process per rank, told its place by variables. */
+void launched(const char *name, const std::vector<std::vector<std::string>> &env) {
+  std::vector<std::unique_ptr<Command>> ranks;
+  for (auto &e : env)
+    ranks.push_back(std::make_unique<Command>(
+        std::vector<std::string>{TUTTI_COMMAND, "perf", "broadcast", "--check", "--begin", "1K",
+                                 "--end", "2K"},
+        e));
+  for (auto &r : ranks)
+    EXPECT_EQ(r->wait(), 0) << name << ": " << r->err();
+  EXPECT_THAT(ranks[0]->out(), HasSubstr("2 ranks (" + std::string(name) + ")"));
+  EXPECT_EQ(ranks[1]->out(), "") << "only rank 0 prints";
+}
+
+/* Unlikely to be the port of another test run on this machine. */
+std::string port() {
+  return std::to_string(21000 + getpid() % 9000);
+}
+
+TEST(PerfLauncher, Torchrun) {
+  launched("torchrun",
+           {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port()},
+            {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port()}});
+}
+
+TEST(PerfLauncher, Slurm) {
+  std::string job = "SLURM_JOB_ID=" + port();
+  launched("Slurm", {{"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_NODES=1", job},
+                     {"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_NODES=1", job}});
+}
+
+TEST(PerfLauncher, SlurmOverHostsMeetsAtTheFirst) {
+  Result r = tutti({"perf", "broadcast"},
+                   {"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_JOB_ID=5", "SLURM_STEP_NUM_NODES=2",
+                    "SLURM_STEP_NODELIST=no.such[03-7,9].host.invalid,b"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("no.such03.host.invalid"));
+}
+
+TEST(PerfLauncher, PmiWithCommId) {
+  std::string id = "TUTTI_COMM_ID=127.0.0.1:" + port();
+  launched("PMI", {{"PMI_RANK=0", "PMI_SIZE=2", id}, {"PMI_RANK=1", "PMI_SIZE=2", id}});
+}
+
+TEST(PerfLauncher, NoMeetingPointIsSaid) {
+  Result r = tutti({"perf", "broadcast"}, {"PMI_RANK=0", "PMI_SIZE=2"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("set TUTTI_COMM_ID=host:port"));
+}
+
+TEST(PerfLauncher, ContradictionIsRefused) {
+  std::vector<std::string> env = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2"};
+  Result r = tutti({"perf", "broadcast", "--ranks", "3"}, env);
+  EXPECT_EQ(r.code, 2);
+  EXPECT_THAT(r.err, HasSubstr("leave --ranks and --threads out"));
+  r = tutti({"perf", "broadcast"}, {"RANK=2", "WORLD_SIZE=2"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("which is no rank"));
+  /* A shell within a job of one task. */
+  r = tutti({"perf", "broadcast", "--ranks", "2", "--end", "64"},
+            {"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("2 ranks (processes)"));
+}
+
+/* ---- failures ----------------------------------------------------------------------------------
+ */
+
+TEST(PerfFailure, MalformedSettingIsToldOnce) {
+  Result r = tutti({"perf", "all_reduce", "--ranks", "2"}, {"TUTTI_TIMEOUT=abc"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("TUTTI_TIMEOUT"), HasSubstr("abc")));
+  EXPECT_EQ(lines(r.err).size(), 1u) << r.err;
+}
+
+TEST(PerfFailure, ALibraryFailureIsToldByEachRank) {
+  for (auto mode : {"--threads", "--check"}) {
+    Result r = tutti({"perf", "all_reduce", "--ranks", "2", "--device", "cuda", mode});
+    EXPECT_EQ(r.code, 1);
+    EXPECT_THAT(r.err, AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr("CUDA")));
+  }
+}
+
+/* The processes of a run that goes on until it is ended: the ranks' ids from the table's head. */
+class Endless {
+public:
+  Endless()
+      : command({TUTTI_COMMAND, "perf", "all_reduce", "--ranks", "4", "--iters", "1000000000",
+                 "--begin", "1K", "--end", "1K"}) {
+    for (int i = 0; i < 12000 && pids.size() < 4; i++) {
+      pids.clear();
+      for (auto &line : lines(command.out())) {
+        size_t at = line.find(" pid ");
+        if (at != std::string::npos) pids.push_back(atoi(line.c_str() + at + 5));
+      }
+      usleep(10000);
+    }
+    EXPECT_EQ(pids.size(), 4u) << command.err();
+  }
+  /* True once none of the ranks is there, not even as a zombie. */
+  bool gone() {
+    for (int i = 0; i < 3000; i++) {
+      if (std::none_of(pids.begin(), pids.end(), [](pid_t p) { return kill(p, 0) == 0; }))
+        return true;
+      usleep(10000);
+    }
+    return false;
+  }
+  Command command;
+  std::vector<pid_t> pids;
+};
+
+TEST(PerfFailure, AKilledRankIsNamedAndEndsTheOthers) {
+  Endless run;
+  ASSERT_EQ(run.pids.size(), 4u);
+  kill(run.pids[2], SIGKILL);
+  EXPECT_EQ(run.command.wait(), 1);
+  EXPECT_THAT(run.command.err(),
+              HasSubstr("rank 2 (pid " + std::to_string(run.pids[2]) + ") was killed by signal 9"));
+  EXPECT_TRUE(run.gone());
+}
+
+TEST(PerfFailure, ASignalEndsAllRanksAndTheLauncher) {
+  for (int signal : {SIGINT, SIGTERM}) {
+    Endless run;
+    ASSERT_EQ(run.pids.size(), 4u);
+    kill(run.command.pid(), signal);
+    EXPECT_EQ(run.command.wait(), 128 + signal);
+    EXPECT_TRUE(run.gone());
+  }
+}
+
+TEST(PerfFailure, AStoppedRankIsEndedToo) {
+  Endless run;
+  ASSERT_EQ(run.pids.size(), 4u);
+  kill(run.pids[1], SIGSTOP);
+  kill(run.command.pid(), SIGINT);
+  EXPECT_EQ(run.command.wait(), 128 + SIGINT);
+  EXPECT_TRUE(run.gone());
+}
+
+TEST(PerfFailure, RanksDieWithTheirLauncher) {
+  Endless run;
+  ASSERT_EQ(run.pids.size(), 4u);
+  kill(run.command.pid(), SIGKILL);
+  run.command.wait();
+  EXPECT_TRUE(run.gone());
+}
+
+} // namespace
