@@ -226,11 +226,12 @@ TEST(Compare, AcceptsRightAndCountsWrongElements) {
         for (size_t i : {(size_t)0, (size_t)513, n - 1})
           for (int bit = 0; bit < 8 * p.type->size; bit++) {
             char *byte = out.data() + i * p.type->size + bit / 8;
-            double right = perfDecode(p.type, bitsAt(out, i, p.type->size));
+            uint64_t right = bitsAt(out, i, p.type->size);
             *byte ^= 1 << bit % 8;
-            double wrong = perfDecode(p.type, bitsAt(out, i, p.type->size));
+            uint64_t wrong = bitsAt(out, i, p.type->size);
             perfMismatch m = perfPatternCompareReduced(&p, 0, n, out.data());
-            bool zeros = p.type->kind == PERF_FLOAT && right == 0 && wrong == 0;
+            bool zeros = p.type->kind == PERF_FLOAT && perfDecode(p.type, right) == 0 &&
+                         perfDecode(p.type, wrong) == 0;
             ASSERT_EQ(m.wrong, zeros ? 0u : 1u) << what << " element " << i << " bit " << bit;
             if (!zeros) {
               ASSERT_EQ(m.first, i) << what;
