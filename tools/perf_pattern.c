@@ -112,7 +112,7 @@ static uint64_t mix(uint64_t x) {
 
 /* splitmix64, a stream per (seed, rank); rank -1 is the stream that all ranks share. */
 static uint64_t stream(const perfPattern *p, int rank) {
-  return mix(p->seed ^ mix((uint64_t)(rank + 2)));
+  return mix(p->seed ^ mix((uint64_t)rank + 2));
 }
 
 static inline uint64_t draw(uint64_t stream, size_t index) {
@@ -149,17 +149,33 @@ static inline bool isActive(const perfPattern *p, int rank, uint64_t common, siz
   return turned % (uint64_t)p->nranks < (uint64_t)p->active;
 }
 
-static void drawAddends(const perfPattern *p, int rank, size_t first, size_t n, uint64_t *bits) {
-  uint64_t own = stream(p, rank), common = stream(p, -1), mask = lowBits(8 * p->type->size);
-  bool negative = p->type->kind != PERF_UNSIGNED;
-  uint64_t range = negative ? 2 * p->limit + 1 : p->limit + 1;
-  for (size_t i = 0; i < n; i++) {
-    int64_t value = (int64_t)below(draw(own, first + i), range);
-    if (negative) value -= (int64_t)p->limit;
-    if (!isActive(p, rank, common, first + i)) value = 0;
-    bits[i] =
-        p->type->kind == PERF_FLOAT ? perfEncode(p->type, (double)value) : (uint64_t)value & mask;
+/* Small whole numbers become elements of the type. */
+static void encodeBlock(const perfType *t, size_t n, uint64_t *bits) {
+  if (t->kind == PERF_FLOAT && t->size == 4) { /* the machine's own */
+    for (size_t i = 0; i < n; i++) {
+      float value = (float)(int64_t)bits[i];
+      uint32_t low;
+      memcpy(&low, &value, sizeof low);
+      bits[i] = low;
+    }
+  } else if (t->kind == PERF_FLOAT) {
+    for (size_t i = 0; i < n; i++)
+      bits[i] = perfEncode(t, (double)(int64_t)bits[i]);
+  } else {
+    for (size_t i = 0; i < n; i++)
+      bits[i] &= lowBits(8 * t->size);
   }
+}
+
+static void drawAddends(const perfPattern *p, int rank, size_t first, size_t n, uint64_t *bits) {
+  uint64_t own = stream(p, rank), common = stream(p, -1);
+  uint64_t negatives = p->type->kind == PERF_UNSIGNED ? 0 : p->limit,
+           range = negatives + p->limit + 1;
+  for (size_t i = 0; i < n; i++)
+    bits[i] = below(draw(own, first + i), range) - negatives;
+  for (size_t i = 0; i < n && p->active < p->nranks; i++)
+    if (!isActive(p, rank, common, first + i)) bits[i] = 0;
+  encodeBlock(p->type, n, bits);
 }
 
 /* Powers of two with a sign; of each element one rank's factor also has a random mantissa, which
@@ -310,9 +326,25 @@ static void reduceIntegers(const perfPattern *p, size_t n, const uint64_t *bits,
   }
 }
 
-static void reduceFloats(const perfPattern *p, size_t n, const uint64_t *bits, double *acc) {
+static void decodeBlock(const perfType *t, size_t n, const uint64_t *bits, double *values) {
+  if (t->size < 4) {
+    for (size_t i = 0; i < n; i++)
+      values[i] = perfDecode(t, bits[i]);
+  } else if (t->size == 4) { /* the machine's own */
+    for (size_t i = 0; i < n; i++) {
+      uint32_t low = (uint32_t)bits[i];
+      float value;
+      memcpy(&value, &low, sizeof value);
+      values[i] = (double)value;
+    }
+  } else {
+    memcpy(values, bits, n * sizeof *values);
+  }
+}
+
+static void reduceFloats(const perfPattern *p, size_t n, const double *values, double *acc) {
   for (size_t i = 0; i < n; i++) {
-    double x = perfDecode(p->type, bits[i]);
+    double x = values[i];
     if (p->op == tuttiProd)
       acc[i] *= x;
     else if (p->op == tuttiMax)
@@ -350,18 +382,19 @@ static double average(const perfPattern *p, double sum) {
 
 static void compareFloats(const perfPattern *p, size_t first, size_t n, const uint64_t *got,
                           size_t index, perfMismatch *m) {
-  double acc[BLOCK];
+  double acc[BLOCK], values[BLOCK];
   uint64_t bits[BLOCK];
   drawInput(p, 0, first, n, bits);
-  for (size_t i = 0; i < n; i++)
-    acc[i] = perfDecode(p->type, bits[i]);
+  decodeBlock(p->type, n, bits, acc);
   for (int r = 1; r < p->nranks; r++) {
     drawInput(p, r, first, n, bits);
-    reduceFloats(p, n, bits, acc);
+    decodeBlock(p->type, n, bits, values);
+    reduceFloats(p, n, values, acc);
   }
+  decodeBlock(p->type, n, got, values);
   for (size_t i = 0; i < n; i++) {
     double want = p->op == tuttiAvg ? average(p, acc[i]) : acc[i];
-    if (!(perfDecode(p->type, got[i]) == want))
+    if (!(values[i] == want)) /* also where it is NaN */
       note(m, index + i, got[i], perfEncode(p->type, want));
   }
 }

@@ -3,10 +3,12 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include <pty.h>
 
 #include "command.h"
+#include "perf.h"
 
 namespace {
 
@@ -286,6 +288,43 @@ TEST(PerfFailure, ALibraryFailureIsToldByEachRank) {
     EXPECT_EQ(r.code, 1);
     EXPECT_THAT(r.err, AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr("CUDA")));
   }
+}
+
+/* A library that gets one element of the last rank wrong. */
+tuttiResult_t wrongAllReduce(const void *send, void *recv, size_t count, tuttiDataType_t type,
+                             tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
+  tuttiResult_t result = tuttiAllReduce(send, recv, count, type, op, comm, stream);
+  int rank;
+  if (tuttiCommUserRank(comm, &rank) == tuttiSuccess && rank == 1) ((char *)recv)[3] ^= 64;
+  return result;
+}
+
+TEST(PerfFailure, WrongDataIsCountedAndFails) {
+  perfLibrary library = perfTutti;
+  library.AllReduce = wrongAllReduce;
+  char name[] = "perf", collective[] = "all_reduce", check[] = "--check", json[] = "--json",
+       standard[] = "-", end[] = "--end=16",
+       *argv[] = {name, collective, check, json, standard, end};
+  perfOptions options;
+  optind = 0;
+  ASSERT_EQ(perfParse(6, argv, &options), -1);
+  perfPlace place = {0, 2, "threads", true, true, {}};
+  ASSERT_EQ(tuttiGetUniqueId(&place.id), tuttiSuccess);
+  perfPlace other = place;
+  other.rank = 1;
+  int codes[2];
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  std::thread second([&] { codes[1] = perfRunRank(&library, &options, &other); });
+  codes[0] = perfRunRank(&library, &options, &place);
+  second.join();
+  std::string out = testing::internal::GetCapturedStdout();
+  std::string err = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(codes[0], 1);
+  EXPECT_THAT(out, AllOf(HasSubstr("\"size\":8,"), HasSubstr("\"wrong\":1,")));
+  EXPECT_THAT(err, HasSubstr("rank 1: all_reduce of 2 float32 elements, sum: element 0 of the "
+                             "output is"));
+  EXPECT_THAT(err, HasSubstr("2 wrong elements"));
 }
 
 /* The processes of a run that goes on until it is ended: the ranks' ids from the table's head. */
