@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "comm/comm.h"
+#include "topology/topology.h"
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
 #define CHANNELS_NETWORK  4
@@ -25,19 +26,21 @@ static uint64_t processId(void) {
 }
 
 /* What ranks must agree on, so that they plan alike. */
-static uint64_t configHash(const tuttiOptions *o) {
-  char text[512];
-  int n = snprintf(
-      text, sizeof text, "%d %d %d %s %" PRId64 " %s %s %" PRId64 " %" PRId64 " %" PRId64,
-      o->minChannels, o->maxChannels, o->device, o->net, tuttiSettingInt(TUTTI_SETTING_BUFFSIZE),
-      tuttiSettingString(TUTTI_SETTING_ALGO), tuttiSettingString(TUTTI_SETTING_PROTO),
-      tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE), tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE),
-      tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
-  return tuttiHash(text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+static void describeConfig(const tuttiOptions *o, char *text, size_t size) {
+  snprintf(text, size,
+           "channels %d-%d, device %d, net '%s', buffsize %" PRId64 ", algo '%.24s', proto '%.16s', "
+           "p2p_disable %d, shm_disable %d, nsocks %d",
+           o->minChannels, o->maxChannels, (int)o->device, o->net,
+           tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
+           tuttiSettingString(TUTTI_SETTING_PROTO), (int)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE),
+           (int)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE),
+           (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
 }
 
-static void describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
+static tuttiResult_t describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
   memset(p, 0, sizeof *p);
+  TUTTI_TRY(tuttiTopologyHostNic(tuttiBootstrapInterface(c->bootstrap)->name, &p->nicGBs));
+  p->cores = tuttiCpuCount();
   p->version = TUTTI_VERSION_CODE;
   p->rank = c->rank;
   p->nranks = c->nranks;
@@ -46,11 +49,12 @@ static void describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
   p->pid = getpid();
   p->process = processId();
   p->hostId = tuttiHostId();
-  p->config = configHash(&c->options);
+  describeConfig(&c->options, p->config, sizeof p->config);
   snprintf(p->host, sizeof p->host, "%s", tuttiHostname());
   Dl_info info;
   if (dladdr((void *)(uintptr_t)&tuttiGetVersion, &info) && info.dli_fname)
     snprintf(p->library, sizeof p->library, "%s", info.dli_fname);
+  return tuttiSuccess;
 }
 
 static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
@@ -98,7 +102,7 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
 
 static tuttiResult_t exchangePeers(tuttiCommunicator *c, tuttiWait wait) {
   tuttiPeer *mine = &c->peers[c->rank];
-  describeSelf(c, mine);
+  TUTTI_TRY(describeSelf(c, mine));
   tuttiPeer self = *mine;
   TUTTI_TRY(tuttiTransportsPrepare(&c->wires, &self));
   *mine = self;
@@ -155,6 +159,21 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
   return tuttiSuccess;
 }
 
+/* Ranks per host, against the cores they have. */
+static tuttiResult_t countHosts(tuttiCommunicator *c) {
+  tuttiPlanInput *in = &c->plan;
+  const int32_t *host = c->graph->host;
+  int *ranks;
+  TUTTI_TRY(tuttiAlloc((void **)&ranks, (size_t)in->nhosts, sizeof(int), "ranks per host", NULL));
+  for (int r = 0; r < c->nranks; r++)
+    if (++ranks[host[r]] > in->maxRanksPerHost) in->maxRanksPerHost = ranks[host[r]];
+  for (int r = 0; r < c->nranks; r++)
+    if (ranks[host[r]] > c->peers[r].cores) in->oversubscribed = 1;
+  c->host.oversubscribed = ranks[host[c->rank]] > c->peers[c->rank].cores;
+  tuttiFree(ranks);
+  return tuttiSuccess;
+}
+
 static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   tuttiPlanInput *in = &c->plan;
   in->nranks = c->nranks;
@@ -174,15 +193,7 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
     TUTTI_TRY(surveyPair(c, r, next));
     TUTTI_TRY(surveyPair(c, 0, i));
   }
-  int *onHost;
-  TUTTI_TRY(
-      tuttiAlloc((void **)&onHost, (size_t)in->nhosts, sizeof *onHost, "ranks per host", NULL));
-  for (int r = 0; r < c->nranks; r++)
-    if (++onHost[c->graph->host[r]] > in->maxRanksPerHost)
-      in->maxRanksPerHost = onHost[c->graph->host[r]];
-  int here = onHost[c->graph->host[c->rank]];
-  tuttiFree(onHost);
-  c->host.oversubscribed = here > tuttiCpuCount();
+  TUTTI_TRY(countHosts(c));
   return tuttiSuccess;
 }
 

@@ -42,6 +42,8 @@ static void netCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
              b->rank, b->netName);
   else
     net->canConnect(a, b, path);
+  float slower = a->nicGBs < b->nicGBs ? a->nicGBs : b->nicGBs;
+  if (slower > 0 && slower < path->bandwidthGBs) path->bandwidthGBs = slower;
 }
 
 /* The first backend that can serve here; the sentences of those that cannot are logged. */

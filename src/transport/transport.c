@@ -96,6 +96,9 @@ static const char *findDamage(const tuttiPeer *peer, const tuttiPeer *mine) {
   if (!cleanText(peer->host, sizeof peer->host)) return "its host name";
   if (!cleanText(peer->library, sizeof peer->library)) return "its library path";
   if (!cleanText(peer->netName, sizeof peer->netName)) return "its network's name";
+  if (!cleanText(peer->config, sizeof peer->config)) return "its settings";
+  if (!(peer->nicGBs >= 0 && peer->nicGBs < 1e6f)) return "the speed of its NIC";
+  if (peer->cores < 1) return "its number of cores";
   if (peer->device < tuttiDeviceAuto || peer->device > tuttiDeviceCuda) return "its device";
   if (peer->cudaDevice < -1) return "its CUDA device number";
   if (peer->pid <= 0) return "its process number";
@@ -123,11 +126,11 @@ tuttiResult_t tuttiPeerCheck(const tuttiPeer *peer, int expectedRank, const tutt
                       "rank %d on host %s was started with nranks %d, rank %d on host %s with %d: "
                       "pass the same nranks everywhere",
                       mine->rank, mine->host, mine->nranks, peer->rank, peer->host, peer->nranks);
-  if (peer->config != mine->config)
+  if (strcmp(peer->config, mine->config) != 0)
     return TUTTI_FAIL(tuttiInvalidUsage,
-                      "rank %d on host %s and rank %d on host %s differ in their settings (hash "
-                      "%016" PRIx64 ", %016" PRIx64 "): compare `tutti env` on both hosts, and the "
+                      "ranks differ in their settings: rank %d on host %s has \"%s\", rank %d on "
+                      "host %s has \"%s\": compare `tutti env` on both hosts, and the "
                       "tuttiConfig_t of both calls",
-                      mine->rank, mine->host, peer->rank, peer->host, mine->config, peer->config);
+                      mine->rank, mine->host, mine->config, peer->rank, peer->host, peer->config);
   return tuttiSuccess;
 }

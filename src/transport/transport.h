@@ -39,14 +39,16 @@ typedef struct {
   int32_t pid;
   uint64_t process; /* random, one per process: equal means same address space */
   uint64_t hostId;
-  uint64_t config; /* hash of what ranks must agree on */
   uint64_t busId;  /* PCI bus id of the GPU, 0 without */
   char host[TUTTI_HOSTNAME];
+  char config[192];   /* what ranks must agree on, as text */
   char library[128];  /* path of this library, for the text of a version mix */
   uint64_t shmSocket; /* SHM: names the Unix socket that takes neighbours' segments; 0: none */
   /* NET: where this rank's proxy listens. */
   uint8_t net[TUTTI_NET_HANDLE];
   char netName[16]; /* backend, "Socket" */
+  float nicGBs;     /* speed of the NIC it listens on, 0 unknown */
+  int32_t cores;    /* that this rank may run on */
 } tuttiPeer;
 
 /* What a transport says about a pair of ranks. Lower cost is better. */

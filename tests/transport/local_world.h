@@ -60,6 +60,7 @@ struct Rank {
     mine.nranks = s.nranks;
     mine.device = tuttiDeviceHost;
     mine.cudaDevice = -1;
+    mine.cores = 1;
     mine.pid = getpid();
     mine.process = process;
     mine.hostId = hostId;

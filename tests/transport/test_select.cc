@@ -102,7 +102,8 @@ class PeerCheck : public ::testing::TestWithParam<Damage> {};
 
 TEST_P(PeerCheck, NamesWhatIsWrong) {
   tuttiPeer mine = peerOf(0, 1, 0x11), peer = peerOf(2, 2, 0x12);
-  mine.config = peer.config = 5;
+  strcpy(mine.config, "a 5");
+  strcpy(peer.config, "a 5");
   ASSERT_EQ(tuttiSuccess, tuttiPeerCheck(&peer, 2, &mine)) << tuttiErrorText();
   GetParam().make(peer);
   EXPECT_EQ(GetParam().code, tuttiPeerCheck(&peer, 2, &mine));
@@ -139,8 +140,13 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"Rank", [](tuttiPeer &p) { p.rank = 1; }, tuttiInvalidUsage, "rank 1 on host node2"},
         Damage{"Nranks", [](tuttiPeer &p) { p.nranks = 8; }, tuttiInvalidUsage,
                "rank 2 on host node2 with 8"},
-        Damage{"Config", [](tuttiPeer &p) { p.config = 6; }, tuttiInvalidUsage,
-               "differ in their settings"}),
+        Damage{"Config", [](tuttiPeer &p) { strcpy(p.config, "a 6"); }, tuttiInvalidUsage,
+               "differ in their settings: rank 0 on host node1 has \"a 5\", rank 2 on host node2 "
+               "has \"a 6\""},
+        Damage{"Settings", [](tuttiPeer &p) { memset(p.config, 'x', sizeof p.config); },
+               tuttiRemoteError, "damaged: its settings"},
+        Damage{"Nic", [](tuttiPeer &p) { p.nicGBs = -1; }, tuttiRemoteError, "speed of its NIC"},
+        Damage{"Cores", [](tuttiPeer &p) { p.cores = 0; }, tuttiRemoteError, "its number of cores"}),
     [](const auto &info) { return info.param.name; });
 
 } // namespace
