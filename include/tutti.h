@@ -222,7 +222,9 @@ TUTTI_API tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int *count);
 /** The CUDA device of `comm`, or -1 on host memory. */
 TUTTI_API tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int *device);
 TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int *rank);
-/** Bytes of memory (heap and mappings) that this rank holds for `comm`. */
+/** Bytes of memory (heap and mappings) that this rank holds for `comm` now. Buffers of messages
+ * count from the first message that touches them; what ranks of a host share counts once, with the
+ * rank that made it. */
 TUTTI_API tuttiResult_t tuttiCommMemUsed(const tuttiComm_t comm, size_t *bytes);
 
 /* ---- memory --------------------------------------------------------------------------------- */

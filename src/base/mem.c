@@ -97,4 +97,16 @@ void tuttiUnmap(void *ptr, size_t size, tuttiMemAccount *account) {
   uncount(account, bytes);
 }
 
+size_t tuttiResident(void *ptr, size_t size) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = roundToPages(size) / page, touched = 0;
+  unsigned char present[1024];
+  for (size_t first = 0, n; first < pages; first += n) {
+    n = pages - first < sizeof present ? pages - first : sizeof present;
+    if (mincore((char *)ptr + first * page, n * page, present) != 0) return 0;
+    for (size_t i = 0; i < n; i++)
+      touched += present[i] & 1;
+  }
+  return touched * page;
+}
+
 _Static_assert(sizeof(blockHeader) <= ALIGNMENT, "the header fits in front of the block");

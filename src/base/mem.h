@@ -26,6 +26,8 @@ void tuttiFree(void *ptr);
 /* Maps `size` bytes (rounded up to pages) shared from `fd`, or private anonymous when fd < 0. */
 tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what, tuttiMemAccount *account);
 void tuttiUnmap(void *ptr, size_t size, tuttiMemAccount *account);
+/* Bytes of the pages of a private mapping that have been touched; 0 if the kernel does not tell. */
+size_t tuttiResident(void *ptr, size_t size);
 
 #ifdef __cplusplus
 }

@@ -128,7 +128,7 @@ tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWa
   int rc = ppoll(fds, (nfds_t)n, timeout, NULL);
   if (rc < 0 && errno != EINTR) {
     char remedy[128];
-    int err = errno;
+    int err = errno == EINVAL ? EMFILE : errno; /* more entries than this process may have fds */
     return TUTTI_FAIL(tuttiSystemError, "poll for %s failed: %s; %s", who, tuttiErrnoText(err),
                       tuttiSocketRemedy(err, remedy, sizeof(remedy)));
   }

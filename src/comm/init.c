@@ -348,10 +348,14 @@ tuttiResult_t tuttiCommMemUsed(const tuttiComm_t comm, size_t *bytes) {
   tuttiCommunicator *c;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
   tuttiResult_t result = tuttiSuccess;
-  if (bytes)
+  if (bytes) {
+    /* A background thread may be making what would be measured; then the last measure stands. */
+    if (tuttiLoadAcquire32(&c->state) != tuttiCommStarting && tuttiWorkerIdle(c))
+      tuttiTransportsMeasure(&c->wires);
     *bytes = tuttiLoadRelaxed(&c->memory.bytes);
-  else
+  } else {
     result = TUTTI_FAIL(tuttiInvalidArgument, "argument bytes is NULL");
+  }
   tuttiHandleLeave(c);
   return result;
 }

@@ -76,8 +76,15 @@ static size_t watchState(void *comm, void *out) {
   return sizeof state;
 }
 
+/* The proxy's thread is in no call that would say whose trouble it is. */
 static void proxyFailed(void *comm, tuttiResult_t code, const char *text) {
-  tuttiCommSuspect(comm, code, text);
+  const tuttiCommunicator *c = comm;
+  const tuttiPeer *mine = &c->peers[c->rank];
+  char named[TUTTI_ERROR_TEXT + 160];
+  snprintf(named, sizeof named, "rank %d (host %s, pid %d): %s", c->rank, mine->host, mine->pid,
+           text);
+  tuttiErrorAdopt(code, named); /* marks what no longer fits */
+  tuttiCommSuspect(comm, code, tuttiErrorText());
 }
 
 static tuttiResult_t startWatch(tuttiCommunicator *c) {

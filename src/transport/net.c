@@ -15,6 +15,7 @@ typedef struct netEnd {
   void *end;
   void *fifo;
   size_t fifoBytes;
+  size_t counted; /* bytes of it on the account */
   bool sends;
   struct netEnd *next;
 } netEnd;
@@ -102,8 +103,7 @@ static size_t pageUp(size_t bytes) {
 static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   size_t control = pageUp(tuttiFifoControlBytes(1));
   end->fifoBytes = control + TUTTI_FIFO_DEPTH * w->slotBytes;
-  TUTTI_TRY(
-      tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", w->memory));
+  TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
   conn->slots = end->fifo;
   conn->heads = (tuttiHead *)(conn->slots + TUTTI_FIFO_DEPTH);
   conn->data = (uint8_t *)end->fifo + control;
@@ -111,6 +111,18 @@ static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   conn->limit = TUTTI_FIFO_DEPTH;
   conn->nreaders = 1;
   return tuttiSuccess;
+}
+
+/* Brings the account up to date with the pages of the FIFO that messages have touched. */
+static void countFifo(tuttiWires *w, netEnd *end) {
+  size_t now = tuttiResident(end->fifo, end->fifoBytes);
+  tuttiFetchAddAcqRel(&w->memory->bytes, now - end->counted); /* wraps when it is less */
+  end->counted = now;
+}
+
+static void dropFifo(tuttiWires *w, netEnd *end) {
+  tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)end->counted);
+  tuttiUnmap(end->fifo, end->fifoBytes, NULL);
 }
 
 static tuttiResult_t startEnd(tuttiWires *w, netEnd *end, const tuttiConn *conn) {
@@ -174,7 +186,7 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
   return tuttiSuccess;
 
 noEnd:
-  tuttiUnmap(end->fifo, end->fifoBytes, w->memory);
+  dropFifo(w, end);
 noFifo:
   tuttiFree(end);
   return result;
@@ -187,7 +199,7 @@ static void netClose(tuttiWires *w, tuttiConn *conn) {
     at = &(*at)->next;
   *at = end->next;
   tuttiProxyRemove(w->proxy, end->end);
-  tuttiUnmap(end->fifo, end->fifoBytes, w->memory);
+  dropFifo(w, end);
   tuttiFree(end);
   *conn = (tuttiConn){.peer = -1};
 }
@@ -208,6 +220,12 @@ bool tuttiNetDrained(const tuttiWires *w) {
   for (const netEnd *end = s ? s->ends : NULL; end; end = end->next)
     if (end->sends && !end->net->drained(end->end)) return false;
   return true;
+}
+
+void tuttiNetMeasure(tuttiWires *w) {
+  netState *s = w->net;
+  for (netEnd *end = s ? s->ends : NULL; end; end = end->next)
+    countFifo(w, end);
 }
 
 const tuttiTransport tuttiTransportNet = {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "transport/net.h"
 #include "transport/segment.h"
 
 const tuttiTransport *const tuttiTransports[] = {&tuttiTransportP2p, &tuttiTransportShm,
@@ -64,6 +65,7 @@ void tuttiTransportsDetach(tuttiWires *w) {
 
 void tuttiTransportsMeasure(tuttiWires *w) {
   tuttiLocalMeasure(w);
+  tuttiNetMeasure(w);
 }
 
 /* ---- peer records ---------------------------------------------------------------------------- */

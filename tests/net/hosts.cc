@@ -1,0 +1,205 @@
+/* One rank of a job over real hosts: joins, and either checks every collective or repeats one until
+ * something fails. tests/net/run starts it, in network namespaces.
+ *
+ *   hosts check|loop RANK NRANKS FOLDER
+ *
+ * With TUTTI_COMM_ID unset, rank 0 makes the unique id and passes it on as FOLDER/id. Text goes to
+ * stderr; the exit status is 0 if all data was right (check) or if the run ended with an error
+ * after three good rounds (loop, which then has written its pid to FOLDER/ready.RANK). */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tutti.h"
+
+namespace {
+
+int rank, nranks;
+tuttiComm_t comm;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+[[noreturn]] void fail(const char *what, const std::string &text) {
+  fprintf(stderr, "rank %d: %s: %s\n", rank, what, text.c_str());
+  if (comm) tuttiCommAbort(comm);
+  exit(1);
+}
+
+void must(tuttiResult_t result, const char *what) {
+  if (result != tuttiSuccess)
+    fail(what, std::string(tuttiGetErrorString(result)) + ": " + tuttiGetLastError(comm));
+}
+
+/* Written whole under another name first, so that a reader never sees half of it. */
+void writeFile(const std::string &path, const void *data, size_t bytes) {
+  std::string part = path + ".part";
+  FILE *f = fopen(part.c_str(), "w");
+  if (!f || fwrite(data, 1, bytes, f) != bytes || fclose(f) != 0 ||
+      rename(part.c_str(), path.c_str()) != 0)
+    fail("writing", path);
+}
+
+tuttiUniqueId uniqueId(const std::string &folder) {
+  tuttiUniqueId id;
+  std::string path = folder + "/id";
+  if (getenv("TUTTI_COMM_ID") || rank == 0) must(tuttiGetUniqueId(&id), "unique id");
+  if (getenv("TUTTI_COMM_ID")) return id;
+  if (rank == 0) {
+    writeFile(path, &id, sizeof id);
+    return id;
+  }
+  for (int tries = 0; tries < 3000; tries++) {
+    FILE *f = fopen(path.c_str(), "r");
+    bool read = f && fread(&id, sizeof id, 1, f) == 1;
+    if (f) fclose(f);
+    if (read) return id;
+    usleep(10000);
+  }
+  fail("reading", path);
+}
+
+/* ---- check ---------------------------------------------------------------------------------- */
+
+/* Element i that rank r contributes. Sums wrap, as tutti's do. */
+uint32_t value(int r, size_t i) {
+  return (uint32_t)(r + 1) * 2654435761u + (uint32_t)i * 40503u;
+}
+
+uint32_t total(size_t i) {
+  uint32_t sum = 0;
+  for (int r = 0; r < nranks; r++)
+    sum += value(r, i);
+  return sum;
+}
+
+/* [begin, begin + n) of what rank r contributes. */
+std::vector<uint32_t> input(int r, size_t begin, size_t n) {
+  std::vector<uint32_t> v(n);
+  for (size_t i = 0; i < n; i++)
+    v[i] = value(r, begin + i);
+  return v;
+}
+
+constexpr uint32_t kUntouched = 0xdeadbeef;
+
+struct Output : std::vector<uint32_t> {
+  explicit Output(size_t n) : std::vector<uint32_t>(n, kUntouched) {}
+  template <class Expected> void expect(const char *what, size_t count, Expected expected) {
+    for (size_t i = 0; i < size(); i++)
+      if ((*this)[i] != expected(i))
+        fail("wrong data",
+             std::string(what) + " of " + std::to_string(count) + ", element " + std::to_string(i));
+  }
+};
+
+void checkRooted(size_t n, int root) {
+  const bool mine = rank == root;
+  const size_t all = n * (size_t)nranks;
+  Output bcast(n), reduce(mine ? n : 0), gather(mine ? all : 0), scatter(n);
+  must(tuttiBroadcast(input(rank, 0, n).data(), bcast.data(), n, tuttiUint32, root, comm, nullptr),
+       "Broadcast");
+  bcast.expect("Broadcast", n, [&](size_t i) { return value(root, i); });
+  must(tuttiReduce(input(rank, 0, n).data(), reduce.data(), n, tuttiUint32, tuttiSum, root, comm,
+                   nullptr),
+       "Reduce");
+  reduce.expect("Reduce", n, total);
+  must(tuttiGather(input(rank, 0, n).data(), gather.data(), n, tuttiUint32, root, comm, nullptr),
+       "Gather");
+  gather.expect("Gather", n, [&](size_t i) { return value((int)(i / n), i % n); });
+  must(tuttiScatter(input(rank, 0, mine ? all : 0).data(), scatter.data(), n, tuttiUint32, root,
+                    comm, nullptr),
+       "Scatter");
+  scatter.expect("Scatter", n, [&](size_t i) { return value(root, (size_t)rank * n + i); });
+}
+
+void checkUnrooted(size_t n) {
+  const size_t all = n * (size_t)nranks, mine = n * (size_t)rank;
+  Output reduced(n), gathered(all), part(n), turned(all);
+  must(tuttiAllReduce(input(rank, 0, n).data(), reduced.data(), n, tuttiUint32, tuttiSum, comm,
+                      nullptr),
+       "AllReduce");
+  reduced.expect("AllReduce", n, total);
+  must(tuttiAllGather(input(rank, 0, n).data(), gathered.data(), n, tuttiUint32, comm, nullptr),
+       "AllGather");
+  gathered.expect("AllGather", n, [&](size_t i) { return value((int)(i / n), i % n); });
+  must(tuttiReduceScatter(input(rank, 0, all).data(), part.data(), n, tuttiUint32, tuttiSum, comm,
+                          nullptr),
+       "ReduceScatter");
+  part.expect("ReduceScatter", n, [&](size_t i) { return total(mine + i); });
+  must(tuttiAlltoAll(input(rank, 0, all).data(), turned.data(), n, tuttiUint32, comm, nullptr),
+       "AlltoAll");
+  turned.expect("AlltoAll", n, [&](size_t i) { return value((int)(i / n), mine + i % n); });
+}
+
+/* To the next rank and from the one before, in one group. */
+void checkSendRecv(size_t n) {
+  const int next = (rank + 1) % nranks, before = (rank + nranks - 1) % nranks;
+  std::vector<uint32_t> in = input(rank, 0, n);
+  Output out(n);
+  must(tuttiGroupStart(), "GroupStart");
+  must(tuttiSend(in.data(), n, tuttiUint32, next, comm, nullptr), "Send");
+  must(tuttiRecv(out.data(), n, tuttiUint32, before, comm, nullptr), "Recv");
+  must(tuttiGroupEnd(), "Send and Recv");
+  out.expect("SendRecv", n, [&](size_t i) { return value(before, i); });
+}
+
+/* Sizes around the borders of ranks, lines (16 words), pages and slots (128 Ki words). */
+void check() {
+  const size_t ranks = (size_t)nranks;
+  for (size_t n : {(size_t)1, ranks - 1, ranks, ranks + 1, (size_t)15, (size_t)17, (size_t)1023,
+                   (size_t)1025, (size_t)131071, (size_t)131073, (size_t)300001}) {
+    checkUnrooted(n);
+    checkSendRecv(n);
+    checkRooted(n, (int)(n % ranks));
+  }
+  must(tuttiCommDestroy(comm), "Destroy");
+  comm = nullptr;
+}
+
+/* ---- loop ----------------------------------------------------------------------------------- */
+
+void loop(const std::string &folder) {
+  const size_t n = 1 << 16;
+  for (int round = 0;; round++) {
+    Output out(n);
+    double begin = now();
+    tuttiResult_t result = tuttiAllReduce(input(rank, 0, n).data(), out.data(), n, tuttiUint32,
+                                          tuttiSum, comm, nullptr);
+    if (result != tuttiSuccess) {
+      fprintf(stderr, "rank %d: round %d ended after %.1f s with code %d: %s\n", rank, round,
+              now() - begin, (int)result, tuttiGetLastError(comm));
+      tuttiCommDestroy(comm);
+      exit(round < 3);
+    }
+    out.expect("AllReduce", n, total);
+    std::string pid = std::to_string(getpid());
+    if (round == 2) writeFile(folder + "/ready." + std::to_string(rank), pid.data(), pid.size());
+  }
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  if (argc != 5) {
+    fprintf(stderr, "usage: %s check|loop RANK NRANKS FOLDER\n", argv[0]);
+    return 2;
+  }
+  rank = atoi(argv[2]);
+  nranks = atoi(argv[3]);
+  tuttiUniqueId id = uniqueId(argv[4]);
+  must(tuttiCommInitRank(&comm, nranks, id, rank), "init");
+  if (strcmp(argv[1], "loop") == 0)
+    loop(argv[4]);
+  else
+    check();
+  return 0;
+}
