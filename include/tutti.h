@@ -1,4 +1,5 @@
-/* tutti: collective communication for GPU clusters and for host memory.
+/** @file
+ * tutti: collective communication for GPU clusters and for host memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -35,9 +36,9 @@
 extern "C" {
 #endif
 
-#define TUTTI_MAJOR 0
-#define TUTTI_MINOR 1
-#define TUTTI_PATCH 0
+#define TUTTI_MAJOR 0 /**< of this header's version */
+#define TUTTI_MINOR 1 /**< of this header's version */
+#define TUTTI_PATCH 0 /**< of this header's version */
 /** major * 10000 + minor * 100 + patch, as tuttiGetVersion returns it. */
 #define TUTTI_VERSION_CODE (TUTTI_MAJOR * 10000 + TUTTI_MINOR * 100 + TUTTI_PATCH)
 
@@ -49,15 +50,15 @@ extern "C" {
 
 /** A communicator handle; opaque. */
 typedef struct tuttiComm *tuttiComm_t;
-#define TUTTI_COMM_NULL NULL
+#define TUTTI_COMM_NULL NULL /**< no communicator */
 
 /** A CUDA stream (cudaStream_t has this very type). Ignored by host communicators. */
 typedef struct CUstream_st *tuttiStream_t;
 
-#define TUTTI_UNIQUE_ID_BYTES 128
+#define TUTTI_UNIQUE_ID_BYTES 128 /**< size of a tuttiUniqueId */
 /** What tuttiGetUniqueId makes and every rank of one communicator must be given unchanged. */
 typedef struct {
-  char internal[TUTTI_UNIQUE_ID_BYTES];
+  char internal[TUTTI_UNIQUE_ID_BYTES]; /**< opaque */
 } tuttiUniqueId;
 
 /** Result of every call. */
@@ -125,9 +126,9 @@ typedef enum {
   tuttiDeviceCuda = 2
 } tuttiDevice_t;
 
-#define TUTTI_CONFIG_UNDEF_INT INT_MIN
-#define TUTTI_CONFIG_UNDEF_PTR NULL
-#define TUTTI_SPLIT_NOCOLOR    (-1)
+#define TUTTI_CONFIG_UNDEF_INT INT_MIN /**< an undefined int of tuttiConfig_t */
+#define TUTTI_CONFIG_UNDEF_PTR NULL    /**< an undefined pointer of tuttiConfig_t */
+#define TUTTI_SPLIT_NOCOLOR    (-1)    /**< tuttiCommSplit: this rank gets no communicator */
 
 /** Options of one communicator. Start from TUTTI_CONFIG_INITIALIZER. Ranks must agree on all of
  * them but commName. A field left undefined takes its setting (see `tutti env`) or default. */
@@ -146,7 +147,8 @@ typedef struct {
   int timeoutMs;        /**< deadline of every wait, in ms; 0: none */
 } tuttiConfig_t;
 
-#define TUTTI_CONFIG_MAGIC 0x7a771c0fu
+#define TUTTI_CONFIG_MAGIC 0x7a771c0fu /**< tells a tuttiConfig_t from other memory */
+/** The start of every tuttiConfig_t: all options undefined. */
 #define TUTTI_CONFIG_INITIALIZER                                                                   \
   {                                                                                                \
     sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT,         \
@@ -218,9 +220,11 @@ TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
  * call runs, or the failure that ended it. */
 TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError);
 
+/** The number of ranks of `comm`. */
 TUTTI_API tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int *count);
 /** The CUDA device of `comm`, or -1 on host memory. */
 TUTTI_API tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int *device);
+/** The rank of this handle in `comm`. */
 TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int *rank);
 /** Bytes of memory (heap and mappings) that this rank holds for `comm` now. Buffers of messages
  * count from the first message that touches them; what ranks of a host share counts once, with the
@@ -239,6 +243,7 @@ TUTTI_API tuttiResult_t tuttiMemFree(void *ptr);
  * tuttiCommDeregister; what is not deregistered goes with the communicator. */
 TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, size_t size,
                                           void **handle);
+/** Undoes one tuttiCommRegister of the same communicator. */
 TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void *handle);
 
 /* ---- reductions ----------------------------------------------------------------------------- */
@@ -249,6 +254,7 @@ TUTTI_API tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar
                                                   tuttiDataType_t datatype,
                                                   tuttiScalarResidence_t residence,
                                                   tuttiComm_t comm);
+/** Frees a handle of tuttiRedOpCreatePreMulSum; built-in reductions are refused. */
 TUTTI_API tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm);
 
 /* ---- collectives ------------------------------------------------------------------------------
@@ -305,11 +311,11 @@ TUTTI_API tuttiResult_t tuttiScatter(const void *sendbuff, void *recvbuff, size_
                                      tuttiDataType_t datatype, int root, tuttiComm_t comm,
                                      tuttiStream_t stream);
 
-/** Sends to / receives from `peer`. Each tuttiSend meets one tuttiRecv of the same count and type,
- * in order for each pair of ranks. Sends and receives that depend on each other go into one
- * group. */
+/** Sends to `peer`. Each tuttiSend meets one tuttiRecv of the same count and type, in order for
+ * each pair of ranks. Sends and receives that depend on each other go into one group. */
 TUTTI_API tuttiResult_t tuttiSend(const void *sendbuff, size_t count, tuttiDataType_t datatype,
                                   int peer, tuttiComm_t comm, tuttiStream_t stream);
+/** Receives from `peer` what its tuttiSend sends; see there. */
 TUTTI_API tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t datatype, int peer,
                                   tuttiComm_t comm, tuttiStream_t stream);
 
@@ -319,6 +325,7 @@ TUTTI_API tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t 
  * out together by the outermost tuttiGroupEnd. Groups nest. If a call in the group failed its
  * check, tuttiGroupEnd carries out none of the group's operations and returns that failure. */
 TUTTI_API tuttiResult_t tuttiGroupStart(void);
+/** Ends a group of tuttiGroupStart; see there. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
 
 #ifdef __cplusplus

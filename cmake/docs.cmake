@@ -1,0 +1,23 @@
+# The target `docs`: the API as HTML and as man pages, from the comments of tutti.h. A public name
+# without a comment fails it.
+find_package(Doxygen QUIET)
+if(NOT DOXYGEN_FOUND)
+  message(STATUS "tutti: no Doxygen (Debian: doxygen): no target docs, no pages of the API")
+  return()
+endif()
+message(STATUS "tutti: Doxygen ${DOXYGEN_VERSION}: target docs")
+set(DOXYGEN_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/docs)
+set(DOXYGEN_GENERATE_MAN YES)
+set(DOXYGEN_MAN_LINKS YES) # a page for each call
+set(DOXYGEN_HAVE_DOT NO)
+set(DOXYGEN_OPTIMIZE_OUTPUT_FOR_C YES)
+set(DOXYGEN_JAVADOC_AUTOBRIEF YES)
+set(DOXYGEN_MACRO_EXPANSION YES)
+set(DOXYGEN_PREDEFINED TUTTI_API= __GNUC__=1)
+set(DOXYGEN_EXCLUDE_SYMBOLS TUTTI_API)
+set(DOXYGEN_EXPAND_ONLY_PREDEF YES)
+set(DOXYGEN_WARN_NO_PARAMDOC NO)
+set(DOXYGEN_WARN_AS_ERROR FAIL_ON_WARNINGS)
+set(DOXYGEN_QUIET YES)
+set(DOXYGEN_STRIP_FROM_PATH ${PROJECT_SOURCE_DIR}/include)
+doxygen_add_docs(docs ${PROJECT_SOURCE_DIR}/include/tutti.h)

@@ -1,0 +1,22 @@
+# What `cmake --install` puts where: library, header, command, man pages, and what other builds need to
+# find them (pkg-config, find_package). Everything may be moved to another prefix after the build.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+install(TARGETS tutti EXPORT tutti-targets)
+install(TARGETS tutti_command)
+install(FILES include/tutti.h TYPE INCLUDE)
+install(FILES LICENSE README.md docs/architecture.md docs/settings.md TYPE DOC)
+install(FILES docs/man/tutti.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/html TYPE DOC OPTIONAL) # where `docs` was built
+install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/man/man3 DESTINATION ${CMAKE_INSTALL_MANDIR} OPTIONAL
+        FILES_MATCHING PATTERN "tutti*.3")
+
+install(EXPORT tutti-targets NAMESPACE tutti:: FILE tutti-config.cmake DESTINATION ${package_dir})
+write_basic_package_version_file(tutti-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tutti-config-version.cmake DESTINATION ${package_dir})
+
+file(RELATIVE_PATH TUTTI_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(cmake/tutti.pc.in tutti.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
