@@ -35,8 +35,8 @@ static tuttiResult_t checkRank(const tuttiCommunicator *c, const char *argument,
 
 static tuttiResult_t checkRedOp(const tuttiCommunicator *c, tuttiRedOp_t op, tuttiDataType_t type) {
   if ((int)op >= 0 && op < tuttiNumOps) return tuttiSuccess;
-  int i = (int)op - tuttiNumOps;
-  if ((int)op < 0 || i >= c->npremul || !c->premul[i].used)
+  int i = (int)op < 0 ? -1 : (int)op - tuttiNumOps;
+  if (i < 0 || i >= c->npremul || !c->premul[i].used)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument op is %d; it must be tuttiSum to tuttiAvg or a live handle of "
                       "tuttiRedOpCreatePreMulSum of this communicator",
@@ -174,6 +174,7 @@ static tuttiResult_t submit(const Call *call, tuttiComm_t comm) {
                 .root = call->root,
                 .inPlace = inPlace,
                 .stream = call->stream};
+  if (call->redop >= tuttiNumOps) op.premul = c->premul[call->redop - tuttiNumOps];
   return tuttiOpSubmit(&op);
 refused:
   tuttiGroupFail(result);

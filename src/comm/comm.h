@@ -53,8 +53,8 @@ typedef struct tuttiCommunicator {
   tuttiAtomic32 failed;
   pthread_mutex_t failureLock;
   char failure[TUTTI_ERROR_TEXT];
-  /* Trouble on a data connection: often the echo of a death elsewhere, whose cause the watch tells a
-   * moment later. It becomes the failure if nothing better has come within a grace period. */
+  /* Trouble on a data connection: often the echo of a death elsewhere, whose cause the watch tells
+   * a moment later. It becomes the failure if nothing better has come within a grace period. */
   char suspicion[TUTTI_ERROR_TEXT]; /* under failureLock */
   tuttiResult_t suspicionCode;
   tuttiAtomic64 suspectedAt; /* tuttiNow(); 0: none */
@@ -157,11 +157,16 @@ typedef struct tuttiOp {
   uint64_t count;
   tuttiDataType_t type;
   tuttiRedOp_t redop;
-  int root; /* SendRecv: the peer */
+  tuttiPreMul premul; /* of redop at the call: its handle may be gone when the operation runs */
+  int root;           /* SendRecv: the peer */
   bool sending, inPlace;
   tuttiStream_t stream;
 } tuttiOp;
 
+/* Marks `c` as in use by this thread; refuses if it is in use by another. Vacate is for the thread
+ * that occupies; it may be called more often than needed. */
+tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c);
+void tuttiCommVacate(tuttiCommunicator *c);
 /* Runs operations together, to their end on this rank. */
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops);
 /* Runs `op` now, or with its group; ends the caller's hold of op->comm. */
@@ -170,11 +175,14 @@ tuttiResult_t tuttiOpSubmit(const tuttiOp *op);
 tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes);
 
 /* Something that takes long and must not wait for its likes: an init or a split. Within a group
- * each gets a thread at tuttiGroupEnd. */
+ * each gets a thread at tuttiGroupEnd, but jobs that use one communicator follow each other. */
 typedef struct tuttiJob {
   tuttiResult_t (*run)(struct tuttiJob *job);
   void (*discard)(struct tuttiJob *job); /* frees it, run or not */
+  tuttiComm_t uses;                      /* NULL: none */
   struct tuttiJob *next;
+  struct tuttiJob *then; /* the next one on the same thread */
+  bool leads;            /* is not the `then` of any */
   pthread_t thread;
   bool started;
   tuttiResult_t result;
@@ -192,7 +200,7 @@ void tuttiGroupFail(tuttiResult_t code);
 /* ---- non-blocking communicators (worker.c) ----------------------------------------------------*/
 
 tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c);
-/* Queues copies of operations; returns tuttiInProgress. */
+/* Queues copies of operations, which run together, after all that were queued before. */
 tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nops);
 bool tuttiWorkerIdle(tuttiCommunicator *c);
 void tuttiWorkerStop(tuttiCommunicator *c);

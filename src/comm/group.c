@@ -24,7 +24,7 @@ static uint32_t threadId(void) {
 }
 
 /* A communicator is used by one thread at a time; a second one is told instead of corrupting it. */
-static tuttiResult_t occupy(tuttiCommunicator *c) {
+tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c) {
   uint32_t self = threadId();
   if (tuttiCompareExchange32(&c->busy, 0, self)) return tuttiSuccess;
   uint32_t owner = tuttiLoadAcquire32(&c->busy);
@@ -35,7 +35,7 @@ static tuttiResult_t occupy(tuttiCommunicator *c) {
                     owner, c->options.name);
 }
 
-static void vacate(tuttiCommunicator *c) {
+void tuttiCommVacate(tuttiCommunicator *c) {
   tuttiCompareExchange32(&c->busy, threadId(),
                          0); /* once per communicator: later ones are no-ops */
 }
@@ -49,13 +49,13 @@ static tuttiResult_t runBlocking(const tuttiOp *ops, int nops) {
   tuttiResult_t result = tuttiSuccess;
   int held = 0;
   for (; held < nops && result == tuttiSuccess; held++)
-    result = occupy(ops[held].comm);
+    result = tuttiCommOccupy(ops[held].comm);
   if (result == tuttiSuccess)
     result = tuttiOpsRun(ops, nops);
   else
     held--; /* the last one belongs to another thread */
   for (int i = 0; i < held; i++)
-    vacate(ops[i].comm);
+    tuttiCommVacate(ops[i].comm);
   return result;
 }
 
@@ -129,30 +129,49 @@ static tuttiResult_t runJob(tuttiJob *job) {
 }
 
 static void *jobMain(void *arg) {
-  runJob(arg);
+  for (tuttiJob *job = arg; job; job = job->then)
+    runJob(job);
   return NULL;
+}
+
+/* Puts a job behind the one before it in `jobs` that uses the same communicator; false: none. */
+static bool follow(tuttiJob *jobs, tuttiJob *job) {
+  if (!job->uses) return false;
+  tuttiJob *last = NULL;
+  for (tuttiJob *before = jobs; before != job; before = before->next)
+    if (before->uses == job->uses) last = before;
+  if (last) last->then = job;
+  return last != NULL;
+}
+
+static void startJob(tuttiJob *job) {
+  int err = pthread_create(&job->thread, NULL, jobMain, job);
+  job->started = err == 0;
+  if (!err) return;
+  for (; job; job = job->then) {
+    job->result =
+        TUTTI_FAIL(tuttiSystemError, "no thread for a communicator's init: %s; raise `ulimit -u`",
+                   tuttiErrnoText(err));
+    strncpy(job->text, tuttiErrorText(), sizeof job->text - 1);
+  }
 }
 
 tuttiResult_t tuttiJobsRun(tuttiJob *jobs) {
   tuttiResult_t result = tuttiSuccess;
+  int threads = 0;
+  for (tuttiJob *job = jobs; job; job = job->next)
+    threads += job->leads = !follow(jobs, job);
   for (tuttiJob *job = jobs; job; job = job->next) {
-    if (!job->next && job == jobs) { /* alone: no thread */
-      runJob(job);
+    if (threads == 1) { /* alone: this thread */
+      jobMain(job);
       break;
     }
-    int err = pthread_create(&job->thread, NULL, jobMain, job);
-    job->started = err == 0;
-    if (err) {
-      job->result = TUTTI_FAIL(tuttiSystemError,
-                               "no thread for a communicator's init: %s; raise "
-                               "`ulimit -u`",
-                               tuttiErrnoText(err));
-      strncpy(job->text, tuttiErrorText(), sizeof job->text - 1);
-    }
+    if (job->leads) startJob(job);
   }
+  for (tuttiJob *job = jobs; job; job = job->next)
+    if (job->started) pthread_join(job->thread, NULL);
   for (tuttiJob *job = jobs, *next; job; job = next) {
     next = job->next;
-    if (job->started) pthread_join(job->thread, NULL);
     bool failed = job->result != tuttiSuccess && job->result != tuttiInProgress;
     if (failed && (result == tuttiSuccess || result == tuttiInProgress))
       result = tuttiErrorAdopt(job->result, job->text);

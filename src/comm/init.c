@@ -215,7 +215,7 @@ static tuttiResult_t drain(tuttiCommunicator *c) {
                         (double)c->options.timeoutMs / 1e3);
     tuttiBackoffPause(&pause);
   }
-  return tuttiSuccess;
+  return tuttiCommFailure(c); /* of the last operation, which has made it idle */
 }
 
 static tuttiResult_t finalize(tuttiCommunicator *c) {
@@ -246,9 +246,9 @@ void tuttiCommDrop(tuttiCommunicator *c, bool aborted) {
 /* Retires the handle and frees; the caller holds it. */
 static tuttiResult_t retire(tuttiCommunicator *c, bool aborted) {
   if (!tuttiHandleRetire(c)) {
+    TUTTI_FAIL(tuttiInvalidUsage, "another thread is destroying or aborting this communicator");
     tuttiHandleLeave(c);
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "another thread is destroying or aborting this communicator");
+    return tuttiInvalidUsage;
   }
   tuttiCommDrop(c, aborted);
   return tuttiSuccess;
@@ -284,11 +284,10 @@ tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError
   if (!asyncError) {
     result = TUTTI_FAIL(tuttiInvalidArgument, "argument asyncError is NULL");
   } else {
+    /* In this order: what has just ended may have ended by failing. */
+    bool busy = tuttiLoadAcquire32(&c->state) == tuttiCommStarting || !tuttiWorkerIdle(c);
     tuttiResult_t state = tuttiCommFailure(c);
-    if (state == tuttiSuccess &&
-        (tuttiLoadAcquire32(&c->state) == tuttiCommStarting || !tuttiWorkerIdle(c)))
-      state = tuttiInProgress;
-    *asyncError = state;
+    *asyncError = state == tuttiSuccess && busy ? tuttiInProgress : state;
   }
   tuttiHandleLeave(c);
   return result;
@@ -328,8 +327,9 @@ static int getCount(const tuttiCommunicator *c) {
 static int getRank(const tuttiCommunicator *c) {
   return c->rank;
 }
+/* While a non-blocking init runs, the peers are its own. */
 static int getDevice(const tuttiCommunicator *c) {
-  return c->peers ? c->peers[c->rank].cudaDevice : -1;
+  return tuttiLoadAcquire32(&c->state) != tuttiCommStarting ? c->peers[c->rank].cudaDevice : -1;
 }
 
 tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int *count) {

@@ -147,8 +147,8 @@ tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm) {
   tuttiCommunicator *c;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
   tuttiResult_t result = tuttiSuccess;
-  int i = (int)op - tuttiNumOps;
-  if ((int)op < tuttiNumOps || i >= c->npremul || !c->premul[i].used)
+  int i = (int)op < 0 ? -1 : (int)op - tuttiNumOps;
+  if (i < 0 || i >= c->npremul || !c->premul[i].used)
     result = TUTTI_FAIL(tuttiInvalidArgument,
                         "argument op is %d, no live handle of tuttiRedOpCreatePreMulSum of this "
                         "communicator",

@@ -98,7 +98,7 @@ static tuttiResult_t setReduction(tuttiTask *t, const tuttiOp *op) {
     t->divide = op->redop == tuttiAvg ? c->nranks : 0;
     return tuttiSuccess;
   }
-  const tuttiPreMul *m = &c->premul[op->redop - tuttiNumOps];
+  const tuttiPreMul *m = &op->premul;
   t->premul = 1;
   t->scalar = m->scalar;
   if (m->residence == tuttiScalarDevice)
@@ -226,7 +226,10 @@ tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes) {
   tuttiBackoff pause = {0, 0};
   while (!tuttiWorkerIdle(c))
     tuttiBackoffPause(&pause);
-  return tuttiOpsRun(&op, 1);
+  TUTTI_TRY(tuttiCommOccupy(c));
+  tuttiResult_t result = tuttiOpsRun(&op, 1);
+  tuttiCommVacate(c);
+  return result;
 }
 
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {

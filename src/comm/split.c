@@ -7,7 +7,8 @@
 #include "comm/comm.h"
 
 typedef struct {
-  int32_t color, key, rank, reserved;
+  int32_t color, key, rank;
+  int32_t noId; /* the rank should have made an id and could not: its tuttiResult_t */
   tuttiUniqueId id;
 } SplitEntry;
 
@@ -16,8 +17,8 @@ typedef struct {
   tuttiComm_t parent;
   int color, key;
   tuttiComm_t *out;
-  bool hasConfig;
-  tuttiConfig_t config;
+  tuttiOptions options;
+  bool named; /* by the config */
 } SplitJob;
 
 static int compareEntries(const void *a, const void *b) {
@@ -46,27 +47,43 @@ typedef struct {
   tuttiOptions options;
 } Share;
 
+/* Exchanges entries; each comes back at its rank's place, with that rank's number, whatever a peer
+ * has sent. */
+static tuttiResult_t exchange(tuttiCommunicator *parent, SplitEntry *entries, SplitEntry mine) {
+  entries[parent->rank] = mine;
+  TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));
+  for (int r = 0; r < parent->nranks; r++)
+    entries[r].rank = r;
+  return tuttiSuccess;
+}
+
 static tuttiResult_t agree(tuttiCommunicator *parent, const SplitJob *split, SplitEntry *entries,
                            Share *share) {
   int first;
-  entries[parent->rank] = (SplitEntry){split->color, split->key, parent->rank, 0, {{0}}};
-  TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));
+  TUTTI_TRY(exchange(parent, entries, (SplitEntry){.color = split->color, .key = split->key}));
   qsort(entries, (size_t)parent->nranks, sizeof *entries, compareEntries);
   share->place = placeOf(entries, parent->nranks, parent->rank, &first, &share->members);
   int leader = entries[first].rank;
   SplitEntry mine = entries[first + share->place];
   bool takesPart = split->color != TUTTI_SPLIT_NOCOLOR;
-  if (takesPart && leader == parent->rank) TUTTI_TRY(tuttiIdCreate(&mine.id));
-  entries[parent->rank] = mine;
-  TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));
+  /* A leader without an id says so, for the others would wait for it. */
+  if (takesPart && leader == parent->rank) mine.noId = (int32_t)tuttiIdCreate(&mine.id);
+  char why[TUTTI_ERROR_TEXT];
+  snprintf(why, sizeof why, "%s", tuttiErrorText());
+  TUTTI_TRY(exchange(parent, entries, mine));
   if (!takesPart) {
     share->members = 0;
     return tuttiSuccess;
   }
+  if (mine.noId) return tuttiErrorAdopt((tuttiResult_t)mine.noId, why);
+  if (entries[leader].noId)
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "rank %d, the first of color %d, could not start the rendezvous of the new "
+                      "communicator; see its log for the reason",
+                      leader, split->color);
   share->id = entries[leader].id;
-  const tuttiConfig_t *config = split->hasConfig ? &split->config : NULL;
-  TUTTI_TRY(tuttiOptionsResolve(config, &parent->options, &share->options));
-  if (!config || !config->commName)
+  share->options = split->options;
+  if (!split->named)
     snprintf(share->options.name, sizeof share->options.name, "%.40s/%u.%d", parent->options.name,
              parent->splits, split->color);
   return tuttiSuccess;
@@ -105,23 +122,23 @@ static void discardSplit(tuttiJob *job) {
 }
 
 static tuttiResult_t check(const tuttiCommunicator *c, int color, const tuttiComm_t *newcomm,
-                           const tuttiConfig_t *config) {
-  tuttiOptions ignored;
+                           const tuttiConfig_t *config, tuttiOptions *options) {
   TUTTI_TRY(tuttiCommReady(c));
   if (!newcomm) return TUTTI_FAIL(tuttiInvalidArgument, "argument newcomm is NULL");
   if (color < 0 && color != TUTTI_SPLIT_NOCOLOR)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument color is %d; it must be at least 0, or TUTTI_SPLIT_NOCOLOR", color);
-  return tuttiOptionsResolve(config, &c->options, &ignored);
+  return tuttiOptionsResolve(config, &c->options, options);
 }
 
 tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t *newcomm,
                              tuttiConfig_t *config) {
   tuttiCommunicator *c;
   SplitJob *split = NULL;
+  tuttiOptions options;
   tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
   if (result == tuttiSuccess) {
-    result = check(c, color, newcomm, config);
+    result = check(c, color, newcomm, config, &options);
     tuttiHandleLeave(c);
   }
   if (result == tuttiSuccess)
@@ -132,11 +149,12 @@ tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t *
   }
   split->job.run = runSplit;
   split->job.discard = discardSplit;
+  split->job.uses = comm;
   split->parent = comm;
   split->color = color;
   split->key = key;
   split->out = newcomm;
-  split->hasConfig = config != NULL;
-  if (config) split->config = *config;
+  split->options = options;
+  split->named = config && config->commName;
   return tuttiJobSubmit(&split->job);
 }

@@ -5,9 +5,11 @@
 #include "base/os.h"
 #include "comm/comm.h"
 
+/* The operations of one call or of one group: they run together. */
 typedef struct Batch {
   struct Batch *next;
-  tuttiOp op;
+  int nops;
+  tuttiOp ops[];
 } Batch;
 
 typedef struct tuttiWorker {
@@ -16,49 +18,35 @@ typedef struct tuttiWorker {
   pthread_mutex_t lock;
   pthread_cond_t wake;
   Batch *first, **last;
-  tuttiAtomic64 pending; /* queued and running */
+  tuttiAtomic64 pending; /* batches queued and running */
   bool stop;
 } tuttiWorker;
 
-/* Takes everything queued: operations that were grouped depend on each other and run together. */
+/* Takes the oldest batch, NULL when there will be no more. One at a time: a later call may use what
+ * an earlier one wrote. */
 static Batch *take(tuttiWorker *w) {
   pthread_mutex_lock(&w->lock);
   while (!w->first && !w->stop)
     pthread_cond_wait(&w->wake, &w->lock);
-  Batch *batches = w->first;
-  w->first = NULL;
-  w->last = &w->first;
+  Batch *batch = w->first;
+  if (batch) w->first = batch->next;
+  if (!w->first) w->last = &w->first;
   pthread_mutex_unlock(&w->lock);
-  return batches;
+  return batch;
 }
 
-static void runBatches(tuttiWorker *w, Batch *batches) {
-  int n = 0;
-  for (Batch *b = batches; b; b = b->next)
-    n++;
-  tuttiOp *ops;
-  tuttiResult_t result =
-      tuttiAlloc((void **)&ops, (size_t)n, sizeof *ops, "queued operations", NULL);
-  if (result == tuttiSuccess) {
-    int i = 0;
-    for (Batch *b = batches; b; b = b->next)
-      ops[i++] = b->op;
-    result = tuttiOpsRun(ops, n);
-    tuttiFree(ops);
-  }
+static void runBatch(tuttiWorker *w, Batch *batch) {
+  tuttiResult_t result = tuttiOpsRun(batch->ops, batch->nops);
   if (result != tuttiSuccess) tuttiCommFail(w->comm, result);
-  for (Batch *b = batches, *next; b; b = next) {
-    next = b->next;
-    tuttiFree(b);
-  }
-  tuttiFetchAddAcqRel(&w->pending, (uint64_t)-n);
+  tuttiFree(batch);
+  tuttiFetchAddAcqRel(&w->pending, (uint64_t)-1); /* last: whoever sees it sees the failure too */
 }
 
 static void *workerMain(void *arg) {
   tuttiWorker *w = arg;
   tuttiErrorScope("a non-blocking call", w->comm->options.name, w->comm->rank, w->comm->nranks);
-  for (Batch *batches; (batches = take(w)) != NULL;)
-    runBatches(w, batches);
+  for (Batch *batch; (batch = take(w)) != NULL;)
+    runBatch(w, batch);
   return NULL;
 }
 
@@ -83,27 +71,15 @@ tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c) {
 
 tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nops) {
   tuttiWorker *w = c->worker;
-  Batch *first = NULL, **last = &first;
-  tuttiResult_t result = tuttiSuccess;
-  for (int i = 0; i < nops && result == tuttiSuccess; i++) {
-    Batch *b;
-    result = tuttiAlloc((void **)&b, 1, sizeof *b, "a queued operation", NULL);
-    if (result != tuttiSuccess) break;
-    b->op = ops[i];
-    *last = b;
-    last = &b->next;
-  }
-  if (result != tuttiSuccess) {
-    for (Batch *next; first; first = next) {
-      next = first->next;
-      tuttiFree(first);
-    }
-    return result;
-  }
-  tuttiFetchAddAcqRel(&w->pending, (uint64_t)nops);
+  Batch *batch;
+  TUTTI_TRY(tuttiAlloc((void **)&batch, 1, sizeof *batch + (size_t)nops * sizeof *ops,
+                       "queued operations", NULL));
+  batch->nops = nops;
+  memcpy(batch->ops, ops, (size_t)nops * sizeof *ops);
+  tuttiFetchAddAcqRel(&w->pending, 1);
   pthread_mutex_lock(&w->lock);
-  *w->last = first;
-  w->last = last;
+  *w->last = batch;
+  w->last = &batch->next;
   pthread_cond_signal(&w->wake);
   pthread_mutex_unlock(&w->lock);
   return tuttiSuccess;

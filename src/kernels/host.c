@@ -344,6 +344,17 @@ static bool waitsLongest(const execution *e, const runner *r) {
   return true;
 }
 
+/* The connection that a runner waits for: the first that is not ready; if all are, the lender that
+ * has withdrawn; behind the last step, a reader of what was lent. */
+static const tuttiConn *awaited(const runner *r) {
+  if (!r->loaded) return r->loans[r->nloans - 1].conn;
+  if (r->ready < r->nrecv + r->nsend) return r->conns[r->ready];
+  int i = 0;
+  while (i + 1 < r->nrecv && !(isLent(r->conns[i]) && tuttiConnWithdrawn(r->conns[i])))
+    i++;
+  return r->conns[i];
+}
+
 /* Looks at the clock and tells communicators whose tasks have not moved for long. */
 static tuttiResult_t watchClock(execution *e) {
   uint64_t now = tuttiNow();
@@ -354,9 +365,8 @@ static tuttiResult_t watchClock(execution *e) {
     } else if (now - r->told >= STALL_NS && waitsLongest(e, r)) {
       r->told = now;
       const tuttiTaskHost *host = r->task->host;
-      const tuttiConn *conn = r->loaded ? r->conns[r->ready] : r->loans[r->nloans - 1].conn;
-      TUTTI_TRY(
-          host->stalled(host->comm, &r->task->signature, conn->peer, (now - r->since) / 1000000));
+      TUTTI_TRY(host->stalled(host->comm, &r->task->signature, awaited(r)->peer,
+                              (now - r->since) / 1000000));
     }
   }
   return tuttiSuccess;
@@ -468,11 +478,15 @@ static void collectProxies(execution *e, tuttiTask **tasks, int ntasks) {
   }
 }
 
-/* After a failure: takes back what other threads may still read. */
+/* After a failure: takes back what other threads, or a proxy, may still read. */
 static void withdrawLoans(const execution *e) {
   for (const runner *r = e->runners; r < e->runners + e->live; r++)
-    for (int i = 0; i < r->nloans; i++)
-      if (!r->loans[i].conn->network) tuttiConnWithdraw(r->loans[i].conn);
+    for (int i = 0; i < r->nloans; i++) {
+      if (r->loans[i].conn->network)
+        tuttiProxyHalt(r->task->host->proxy);
+      else
+        tuttiConnWithdraw(r->loans[i].conn);
+    }
 }
 
 tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {

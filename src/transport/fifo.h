@@ -121,6 +121,10 @@ static inline bool tuttiConnBorrow(tuttiConn *c) {
   tuttiStoreRelease32(&c->heads[0].reading, 0);
   return false;
 }
+/* Recv: what the writer lent is gone for good. */
+static inline bool tuttiConnWithdrawn(const tuttiConn *c) {
+  return tuttiLoadSeqCst32(&c->heads[0].withdrawn) != 0;
+}
 /* Recv, after the payload was read. */
 static inline void tuttiConnReturn(tuttiConn *c) {
   tuttiStoreRelease32(&c->heads[0].reading, 0);

@@ -79,4 +79,14 @@ public:
   std::vector<tuttiComm_t> comms;
 };
 
+/* The state of a non-blocking communicator once nothing is under way. */
+inline tuttiResult_t settle(tuttiComm_t comm) {
+  tuttiResult_t state = tuttiInProgress;
+  while (state == tuttiInProgress) {
+    EXPECT_EQ(tuttiCommGetAsyncError(comm, &state), tuttiSuccess);
+    std::this_thread::yield();
+  }
+  return state;
+}
+
 #endif

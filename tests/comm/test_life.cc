@@ -149,15 +149,6 @@ TEST(Group, CollectivesInOrderAndNested) {
   });
 }
 
-tuttiResult_t settle(tuttiComm_t comm) {
-  tuttiResult_t state = tuttiInProgress;
-  while (state == tuttiInProgress) {
-    EXPECT_EQ(tuttiCommGetAsyncError(comm, &state), tuttiSuccess);
-    std::this_thread::yield();
-  }
-  return state;
-}
-
 TEST(NonBlocking, InitCollectivesDestroy) {
   constexpr int n = 3;
   tuttiUniqueId id;

@@ -416,6 +416,54 @@ TEST(Host, LentMemoryThatNobodyTakes) {
   EXPECT_EQ(a.stalls.at(0).first, 1);
 }
 
+/* The lender has failed and the word of it is late: the reader waits, and names the lender. */
+TEST(Host, WithdrawnMemoryIsNotRead) {
+  Fabric fabric(2, 65536, true);
+  Rank a(fabric, 0), b(fabric, 1);
+  a.patienceMs = 100;
+  b.patienceMs = 250;
+  std::vector<int64_t> in = numbers(512), out(512);
+  tuttiTask send = message(a, 1, true, in.data(), 512, 512);
+  EXPECT_EQ(run({&send}), tuttiTimeout);
+  tuttiTask recv = message(b, 0, false, out.data(), 512, 512);
+  EXPECT_EQ(run({&recv}), tuttiTimeout);
+  ASSERT_GE(b.stalls.size(), 1u);
+  for (auto &stall : b.stalls)
+    EXPECT_EQ(stall.first, 0);
+  EXPECT_EQ(out, std::vector<int64_t>(512));
+}
+
+/* After a call has failed its buffers are the caller's: no proxy reads them any more. */
+TEST(Host, FailureHaltsTheProxyOfLentMemory) {
+  Fabric out(2, 65536, true), in(2, 65536, false);
+  Rank a(out, 0);
+  a.patienceMs = 100;
+  tuttiProxy *proxy = nullptr;
+  auto fail = [](void *, tuttiResult_t, const char *) { ADD_FAILURE(); };
+  ASSERT_EQ(tuttiProxyCreate(&proxy, fail, nullptr), tuttiSuccess);
+  Wire wire; /* that nobody reads from: it carries what its own FIFO holds, and stops */
+  wire.from = out.fifo(0, 1, 32).recv[0];
+  wire.to = in.fifo(0, 1, 32).send;
+  out.fifo(0, 1, 32).send.network = 1;
+  tuttiProxyOp op = {Wire::advance, Wire::close, &wire};
+  ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
+  a.host.proxy = proxy;
+  auto src = std::make_unique<std::vector<int64_t>>(numbers(10 * 1024));
+  tuttiTask send = message(a, 1, true, src->data(), src->size(), 1024);
+  EXPECT_EQ(run({&send}), tuttiTimeout);
+  src.reset();
+  EXPECT_EQ(wire.carried, TUTTI_FIFO_DEPTH);
+  tuttiStoreRelease(&in.fifo(0, 1, 32).heads.get()->head, TUTTI_FIFO_DEPTH); /* room again */
+  tuttiProxyKick(proxy);
+  for (int i = 0; i < 20; i++) {
+    tuttiProxyRun(proxy);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  tuttiProxyRemove(proxy, &wire);
+  EXPECT_EQ(wire.carried, TUTTI_FIFO_DEPTH) << "read memory that was taken back";
+  tuttiProxyDestroy(proxy);
+}
+
 /* Small or unreachable messages are copied, and the call does not wait for the reader. */
 TEST(Host, CopiesAreNotWaitedFor) {
   for (bool direct : {false, true}) {
