@@ -43,11 +43,12 @@ TUTTI_HD static inline tuttiDirectPlace tuttiDirectFind(const tuttiSchedule *s, 
 /* The i-th rank to send to and to receive from: everyone starts with another, and in the order in
  * which the messages arrive. */
 TUTTI_HD static inline int32_t tuttiDirectTo(const tuttiSchedule *s, uint64_t i) {
-  return (int32_t)(((uint64_t)s->rank + 1 + i) % (uint64_t)s->nranks);
+  uint64_t to = (uint64_t)s->rank + 1 + i, n = (uint64_t)s->nranks;
+  return (int32_t)(to < n ? to : to - n);
 }
 TUTTI_HD static inline int32_t tuttiDirectFrom(const tuttiSchedule *s, uint64_t i) {
-  uint64_t n = (uint64_t)s->nranks;
-  return (int32_t)(((uint64_t)s->rank + n - 1 - i) % n);
+  uint64_t from = (uint64_t)s->rank + (uint64_t)s->nranks - 1 - i, n = (uint64_t)s->nranks;
+  return (int32_t)(from < n ? from : from - n);
 }
 
 TUTTI_HD static inline void tuttiDirectSend(tuttiStep *step, int32_t rank) {

@@ -353,10 +353,7 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
 }
 
 void tuttiPlanPart(uint64_t count, int type, int c, int n, uint64_t *begin, uint64_t *part) {
-  size_t size = tuttiTypeSize(type);
-  unsigned shift = 0;
-  while ((size << shift) < TUTTI_LINE)
-    shift++;
+  unsigned shift = (unsigned)__builtin_ctzll(TUTTI_LINE / tuttiTypeSize(type));
   tuttiSplit(0, count, (uint64_t)n, (uint64_t)c, shift, begin, part);
 }
 

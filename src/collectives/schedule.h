@@ -97,6 +97,11 @@ typedef struct {
  * most n * chunk, no range is longer than chunk. */
 TUTTI_HD static inline void tuttiSplit(uint64_t begin, uint64_t total, uint64_t n, uint64_t i,
                                        unsigned shift, uint64_t *at, uint64_t *count) {
+  if (n == 1) { /* most small operations; saves the division */
+    *at = begin;
+    *count = total;
+    return;
+  }
   uint64_t units = (total >> shift) + ((total & ((UINT64_C(1) << shift) - 1)) != 0);
   uint64_t each = units / n, rest = units % n;
   uint64_t from = (each * i + (i < rest ? i : rest)) << shift;
@@ -113,12 +118,13 @@ TUTTI_HD static inline unsigned tuttiSplitShift(const tuttiSchedule *s, uint64_t
 
 /* The part in even pieces of at most a chunk. */
 TUTTI_HD static inline uint64_t tuttiPieces(const tuttiSchedule *s) {
+  if (s->part <= s->chunk) return s->part != 0;
   return s->part / s->chunk + (s->part % s->chunk != 0);
 }
 TUTTI_HD static inline void tuttiPiece(const tuttiSchedule *s, uint64_t i, uint64_t *at,
                                        uint64_t *count) {
   uint64_t n = tuttiPieces(s);
-  tuttiSplit(s->begin, s->part, n, i, tuttiSplitShift(s, n), at, count);
+  tuttiSplit(s->begin, s->part, n, i, n > 1 ? tuttiSplitShift(s, n) : 0, at, count);
 }
 
 /* The part in even loops, each of nranks even slices of at most a chunk: whatever the count, every

@@ -62,7 +62,7 @@ static tuttiResult_t checkBuffer(const char *argument, const void *buffer, size_
   if (buffer == NULL)
     return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL, but count is %zu", argument,
                       count);
-  if ((uintptr_t)buffer % size)
+  if ((uintptr_t)buffer & (size - 1))
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument %s (%p) is misaligned: %s needs a multiple of %zu bytes", argument,
                       buffer, tuttiTypeName(type), size);

@@ -169,8 +169,8 @@ tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c);
 void tuttiCommVacate(tuttiCommunicator *c);
 /* Runs operations together, to their end on this rank. */
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops);
-/* Runs `op` now, or with its group; ends the caller's hold of op->comm. */
-tuttiResult_t tuttiOpSubmit(const tuttiOp *op);
+/* Runs `op` now, or a copy of it with its group; ends the caller's hold of op->comm. */
+tuttiResult_t tuttiOpSubmit(tuttiOp *op);
 /* All-gathers `bytes` of host memory over the communicator as part of a split. */
 tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes);
 

@@ -4,10 +4,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/os.h"
 #include "comm/comm.h"
 
 typedef struct {
-  int depth;
   tuttiOp *ops;
   int nops, capacity;
   tuttiJob *jobs, **jobsEnd;
@@ -15,10 +15,11 @@ typedef struct {
   char text[TUTTI_ERROR_TEXT];
 } Group;
 
-static _Thread_local Group group;
+static TUTTI_HOT_THREAD_LOCAL int depth; /* of groups open in this thread */
+static _Thread_local Group group;        /* has a meaning while depth > 0 */
 
 static uint32_t threadId(void) {
-  static _Thread_local uint32_t id;
+  static TUTTI_HOT_THREAD_LOCAL uint32_t id;
   if (id == 0) id = (uint32_t)syscall(SYS_gettid);
   return id;
 }
@@ -36,8 +37,8 @@ tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c) {
 }
 
 void tuttiCommVacate(tuttiCommunicator *c) {
-  tuttiCompareExchange32(&c->busy, threadId(),
-                         0); /* once per communicator: later ones are no-ops */
+  /* Once per communicator: later calls of a group's end find it vacated. */
+  if (tuttiLoadRelaxed32(&c->busy) == threadId()) tuttiStoreRelease32(&c->busy, 0);
 }
 
 static void release(const tuttiOp *ops, int nops) {
@@ -84,9 +85,12 @@ static tuttiResult_t runAll(tuttiOp *ops, int nops) {
   int here = 0;
   for (int i = 0; i < nops; i++) {
     if (!ops[i].comm->options.blocking) continue;
-    tuttiOp op = ops[i];
-    memmove(&ops[here + 1], &ops[here], (size_t)(i - here) * sizeof *ops);
-    ops[here++] = op;
+    if (here < i) {
+      tuttiOp op = ops[i];
+      memmove(&ops[here + 1], &ops[here], (size_t)(i - here) * sizeof *ops);
+      ops[here] = op;
+    }
+    here++;
   }
   TUTTI_TRY(queueAll(ops + here, nops - here));
   if (here > 0) TUTTI_TRY(runBlocking(ops, here));
@@ -108,14 +112,13 @@ static tuttiResult_t append(const tuttiOp *op) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiOpSubmit(const tuttiOp *op) {
+tuttiResult_t tuttiOpSubmit(tuttiOp *op) {
   tuttiResult_t result;
-  if (group.depth > 0) {
+  if (depth > 0) {
     result = append(op);
     if (result != tuttiSuccess) tuttiGroupFail(result);
   } else {
-    tuttiOp copy = *op;
-    result = runAll(&copy, 1);
+    result = runAll(op, 1);
   }
   tuttiHandleLeave(op->comm);
   return result;
@@ -184,20 +187,20 @@ tuttiResult_t tuttiJobsRun(tuttiJob *jobs) {
 
 tuttiResult_t tuttiJobSubmit(tuttiJob *job) {
   job->next = NULL;
-  if (group.depth == 0) return tuttiJobsRun(job);
+  if (depth == 0) return tuttiJobsRun(job);
   *group.jobsEnd = job;
   group.jobsEnd = &job->next;
   return tuttiSuccess;
 }
 
 void tuttiGroupFail(tuttiResult_t code) {
-  if (group.depth == 0 || group.failure != tuttiSuccess) return;
+  if (depth == 0 || group.failure != tuttiSuccess) return;
   group.failure = code;
   strncpy(group.text, tuttiErrorText(), sizeof group.text - 1);
 }
 
 tuttiResult_t tuttiGroupStart(void) {
-  if (group.depth++ == 0) {
+  if (depth++ == 0) {
     group.jobs = NULL;
     group.jobsEnd = &group.jobs;
     group.nops = 0;
@@ -230,10 +233,10 @@ static tuttiResult_t discardGroup(tuttiJob *jobs) {
 
 tuttiResult_t tuttiGroupEnd(void) {
   tuttiErrorScope(__func__, NULL, 0, 0);
-  if (group.depth == 0)
+  if (depth == 0)
     return TUTTI_FAIL(tuttiInvalidUsage, "no group is open in this thread; call tuttiGroupStart "
                                          "first");
-  if (--group.depth > 0) return tuttiSuccess;
+  if (--depth > 0) return tuttiSuccess;
   /* Take the lists, so that nothing below finds them. */
   tuttiOp *ops = group.ops;
   int nops = group.nops;

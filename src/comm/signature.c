@@ -14,22 +14,25 @@ static const char *const collNames[tuttiCollCount] = {
 #undef X
 };
 
-static const struct {
-  const char *name;
-  size_t size;
-} types[tuttiNumTypes] = {
-    [tuttiInt8] = {"int8", 1},
-    [tuttiUint8] = {"uint8", 1},
-    [tuttiInt32] = {"int32", 4},
-    [tuttiUint32] = {"uint32", 4},
-    [tuttiInt64] = {"int64", 8},
-    [tuttiUint64] = {"uint64", 8},
-    [tuttiFloat16] = {"float16", 2},
-    [tuttiFloat32] = {"float32", 4},
-    [tuttiFloat64] = {"float64", 8},
-    [tuttiBfloat16] = {"bfloat16", 2},
-    [tuttiFloat8e4m3] = {"float8e4m3", 1},
-    [tuttiFloat8e5m2] = {"float8e5m2", 1},
+static const char *const typeNames[tuttiNumTypes] = {
+    [tuttiInt8] = "int8",
+    [tuttiUint8] = "uint8",
+    [tuttiInt32] = "int32",
+    [tuttiUint32] = "uint32",
+    [tuttiInt64] = "int64",
+    [tuttiUint64] = "uint64",
+    [tuttiFloat16] = "float16",
+    [tuttiFloat32] = "float32",
+    [tuttiFloat64] = "float64",
+    [tuttiBfloat16] = "bfloat16",
+    [tuttiFloat8e4m3] = "float8e4m3",
+    [tuttiFloat8e5m2] = "float8e5m2",
+};
+
+const uint8_t tuttiTypeSizes[tuttiNumTypes] = {
+    [tuttiInt8] = 1,    [tuttiUint8] = 1,    [tuttiInt32] = 4,      [tuttiUint32] = 4,
+    [tuttiInt64] = 8,   [tuttiUint64] = 8,   [tuttiFloat16] = 2,    [tuttiFloat32] = 4,
+    [tuttiFloat64] = 8, [tuttiBfloat16] = 2, [tuttiFloat8e4m3] = 1, [tuttiFloat8e5m2] = 1,
 };
 
 static const char *const redOpNames[tuttiNumOps] = {
@@ -42,16 +45,12 @@ const char *tuttiCollName(int coll) {
 }
 
 const char *tuttiTypeName(int datatype) {
-  return datatype >= 0 && datatype < tuttiNumTypes ? types[datatype].name : UNKNOWN;
+  return datatype >= 0 && datatype < tuttiNumTypes ? typeNames[datatype] : UNKNOWN;
 }
 
 const char *tuttiRedOpName(int op) {
   if (op < 0) return UNKNOWN;
   return op < tuttiNumOps ? redOpNames[op] : "premulsum";
-}
-
-size_t tuttiTypeSize(int datatype) {
-  return datatype >= 0 && datatype < tuttiNumTypes ? types[datatype].size : 0;
 }
 
 const char *tuttiSignatureText(const tuttiSignature *sig, char *buf, size_t size) {

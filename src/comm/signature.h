@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tutti.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -27,7 +29,12 @@ typedef enum {
 const char *tuttiCollName(int coll);     /* "AllReduce" */
 const char *tuttiTypeName(int datatype); /* "float32" */
 const char *tuttiRedOpName(int op);      /* "sum"; "premulsum" for handles */
-size_t tuttiTypeSize(int datatype);      /* bytes; 0 when out of range */
+
+extern const uint8_t tuttiTypeSizes[tuttiNumTypes];
+/* Bytes, a power of two; 0 when out of range. */
+static inline size_t tuttiTypeSize(int datatype) {
+  return datatype >= 0 && datatype < tuttiNumTypes ? tuttiTypeSizes[datatype] : 0;
+}
 
 typedef struct {
   uint64_t seq;   /* 1, 2, ...: collectives of a communicator, or messages of one ordered pair */

@@ -381,8 +381,8 @@ static tuttiResult_t pass(execution *e, bool *moved) {
     *moved |= r->moves != before;
     if (r->task)
       i++;
-    else
-      *r = e->runners[--e->live];
+    else if (r != &e->runners[--e->live])
+      *r = e->runners[e->live];
   }
   for (int i = 0; i < e->nproxies; i++)
     *moved |= tuttiProxyRun(e->proxies[i]);
@@ -412,11 +412,8 @@ static int chainWidth(const tuttiTask *task) {
   int width = 1;
   for (; task; task = task->next) {
     const tuttiSchedule *s = &task->schedule;
-    int w = TUTTI_MAX_FAN;
-    if (s->coll == tuttiCollSendRecv)
-      w = 1;
-    else if (s->algo == tuttiAlgoDirect && s->nranks > w)
-      w = s->nranks;
+    if (s->coll == tuttiCollSendRecv || s->algo == tuttiAlgoRing) continue;
+    int w = s->algo == tuttiAlgoDirect ? s->nranks : TUTTI_MAX_FAN;
     if (w > width) width = w;
   }
   return width;
@@ -430,41 +427,41 @@ static uint64_t cacheSize(int width) {
   return n;
 }
 
-/* Hands out zeroed memory of an arena; with base NULL it only counts. */
+/* Hands out memory while it lasts; then it only counts what would be needed. */
 typedef struct {
   uint8_t *base;
-  size_t used;
+  size_t size, used;
 } arena;
 
 static void *take(arena *a, size_t count, size_t size) {
-  void *ptr = a->base ? a->base + a->used : NULL;
+  size_t at = a->used;
   a->used += ARENA_ALIGN(count * size);
-  return ptr;
+  return a->used <= a->size ? a->base + at : NULL;
 }
 
-/* Lays out everything a run needs in `a`: once to count, once to fill. */
-static void layOut(execution *e, arena *a, tuttiTask **tasks, int ntasks) {
+/* Lays out everything a run needs in `a`. False: it is too small, and a->used says what is needed.
+ */
+static bool layOut(execution *e, arena *a, tuttiTask **tasks, int ntasks) {
   int widest = 0;
-  runner *runners = take(a, (size_t)ntasks, sizeof *runners);
+  e->live = ntasks;
+  e->runners = take(a, (size_t)ntasks, sizeof *e->runners);
   for (int i = 0; i < ntasks; i++) {
     int width = chainWidth(tasks[i]);
     if (width > widest) widest = width;
-    runner r = {
-        .width = width,
-        .conns = take(a, 2 * (size_t)width, sizeof(tuttiConn *)),
-        .loans = take(a, (size_t)width, sizeof *r.loans),
-        .cacheSize = cacheSize(width),
-        .cache = take(a, cacheSize(width), sizeof *r.cache),
-    };
-    if (!runners) continue;
-    runners[i] = r;
-    begin(&runners[i], tasks[i]);
+    uint64_t cached = cacheSize(width);
+    tuttiConn **conns = take(a, 2 * (size_t)width, sizeof(tuttiConn *));
+    loan *loans = take(a, (size_t)width, sizeof *loans);
+    cachedConn *cache = take(a, cached, sizeof *cache);
+    if (!cache) continue;
+    memset(cache, 0, cached * sizeof *cache);
+    e->runners[i] = (runner){
+        .width = width, .conns = conns, .loans = loans, .cacheSize = cached, .cache = cache};
+    begin(&e->runners[i], tasks[i]);
   }
-  e->runners = runners;
-  e->live = ntasks;
   e->in = take(a, (size_t)widest + 1, sizeof *e->in);
   e->out = take(a, (size_t)widest + 1, sizeof *e->out);
   e->proxies = take(a, (size_t)ntasks, sizeof(struct tuttiProxy *));
+  return e->proxies != NULL;
 }
 
 static void collectProxies(execution *e, tuttiTask **tasks, int ntasks) {
@@ -492,15 +489,13 @@ static void withdrawLoans(const execution *e) {
 tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {
   uint8_t stack[STACK_BYTES] __attribute__((aligned(64)));
   execution e = {0};
-  arena a = {NULL, 0};
-  layOut(&e, &a, tasks, ntasks);
+  arena a = {stack, sizeof stack, 0};
   void *heap = NULL;
-  if (a.used > sizeof stack)
+  if (!layOut(&e, &a, tasks, ntasks)) {
     TUTTI_TRY(tuttiAlloc(&heap, a.used, 1, "state of running operations", NULL));
-  else
-    memset(stack, 0, a.used);
-  a = (arena){heap ? heap : stack, 0};
-  layOut(&e, &a, tasks, ntasks);
+    a = (arena){heap, a.used, 0};
+    layOut(&e, &a, tasks, ntasks);
+  }
   collectProxies(&e, tasks, ntasks);
 
   for (int i = 0; i < e.nproxies; i++)

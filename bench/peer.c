@@ -1,0 +1,91 @@
+/* Times collectives of one library: the mean time of one call over many, maximum over ranks, after
+ * a warm-up. One JSON line for each size. Linked once with each library that is compared.
+ *
+ *   mpirun -n N bench_peer_LIBRARY COLLECTIVE SECONDS SIZE...
+ * COLLECTIVE: all_reduce, broadcast or all_gather. SECONDS: time spent on each size. Sizes in
+ * bytes, of the whole result. */
+#include "peer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define ALIGNMENT      4096
+#define WARM_UP        5
+#define MIN_ITERATIONS 3
+#define MAX_ITERATIONS 100000
+
+static const char *const names[] = {"all_reduce", "broadcast", "all_gather"};
+
+typedef struct {
+  peerCollective collective;
+  float *send, *recv;
+  size_t count;
+} job;
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static double timeCalls(const job *j, int iterations) {
+  peerMax(0);
+  double begin = now();
+  for (int i = 0; i < iterations; i++)
+    peerCall(j->collective, j->send, j->recv, j->count);
+  return peerMax((now() - begin) / iterations);
+}
+
+/* Separate buffers whose pages are all in memory before anything is timed. */
+static float *touchedBuffer(size_t bytes) {
+  float *buffer = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+  if (!buffer) {
+    fprintf(stderr, "no memory for a buffer of %zu bytes\n", bytes);
+    exit(1);
+  }
+  for (size_t i = 0; i < bytes / sizeof *buffer; i++)
+    buffer[i] = 0;
+  return buffer;
+}
+
+static void timeSize(job *j, size_t bytes, double seconds, int rank, int nranks) {
+  size_t all = bytes / sizeof(float);
+  j->count = j->collective == peerAllGather ? all / (size_t)nranks : all;
+  timeCalls(j, WARM_UP);
+  double once = timeCalls(j, MIN_ITERATIONS), wanted = seconds / once;
+  int iterations = wanted < MIN_ITERATIONS   ? MIN_ITERATIONS
+                   : wanted > MAX_ITERATIONS ? MAX_ITERATIONS
+                                             : (int)wanted;
+  double mean = timeCalls(j, iterations);
+  if (rank != 0) return;
+  printf("{\"collective\": \"%s\", \"size\": %zu, \"iterations\": %d, \"time_us\": %.4f}\n",
+         names[j->collective], bytes, iterations, mean * 1e6);
+  fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+  size_t largest = 0;
+  for (int i = 3; i < argc; i++) {
+    size_t bytes = strtoull(argv[i], NULL, 10);
+    if (bytes > largest) largest = bytes;
+  }
+  peerCollective collective = peerAllReduce;
+  while (argc > 3 && collective <= peerAllGather && strcmp(argv[1], names[collective]) != 0)
+    collective++;
+  if (largest == 0 || collective > peerAllGather) {
+    fprintf(stderr, "usage: %s all_reduce|broadcast|all_gather SECONDS SIZE...\n", argv[0]);
+    return 2;
+  }
+  int rank, nranks;
+  peerStart(&rank, &nranks);
+  job j = {
+      .collective = collective, .send = touchedBuffer(largest), .recv = touchedBuffer(largest)};
+  for (int i = 3; i < argc; i++)
+    timeSize(&j, strtoull(argv[i], NULL, 10), atof(argv[2]), rank, nranks);
+  free(j.send);
+  free(j.recv);
+  peerStop();
+  return 0;
+}
