@@ -81,8 +81,8 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
                               tuttiMemAccount *memory, tuttiWatch **out);
 /* Tells every other rank: their `failed` is called with this code and text, unless another failure
  * has reached them before. Any thread but the watch's; returns when the text is with the kernel, so
- * that a process which exits at once still tells its reason, or after 100 ms. Only the first call of
- * a watch counts. */
+ * that a process which exits at once still tells its reason, or after 100 ms. Only the first call
+ * of a watch counts. */
 void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text);
 
 typedef struct {

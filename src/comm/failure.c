@@ -14,7 +14,7 @@
  */
 #define FIRST_ASK_MS  500
 #define WARN_MS       10000
-#define GRACE_NS       500000000u
+#define GRACE_NS      500000000u
 #define ASK_MS        1000
 #define ASK_ALL_RANKS 64 /* larger communicators ask everyone only at the deadline */
 

@@ -28,7 +28,8 @@ static uint64_t processId(void) {
 /* What ranks must agree on, so that they plan alike. */
 static void describeConfig(const tuttiOptions *o, char *text, size_t size) {
   snprintf(text, size,
-           "channels %d-%d, device %d, net '%s', buffsize %" PRId64 ", algo '%.24s', proto '%.16s', "
+           "channels %d-%d, device %d, net '%s', buffsize %" PRId64
+           ", algo '%.24s', proto '%.16s', "
            "p2p_disable %d, shm_disable %d, nsocks %d",
            o->minChannels, o->maxChannels, (int)o->device, o->net,
            tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),

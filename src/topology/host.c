@@ -23,7 +23,8 @@ static tuttiResult_t load(void) {
     current = t;
     currentFile = file;
     dumpedFile = NULL;
-    TUTTI_INFO(GRAPH, "topology of this host: %d nodes from %s", t->count, file[0] ? file : "sysfs");
+    TUTTI_INFO(GRAPH, "topology of this host: %d nodes from %s", t->count,
+               file[0] ? file : "sysfs");
   }
   if (dump[0] && (!dumpedFile || strcmp(dump, dumpedFile) != 0)) {
     TUTTI_TRY(tuttiTopologyWriteXml(current, dump));

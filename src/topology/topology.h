@@ -71,9 +71,9 @@ tuttiDistance tuttiTopologyDistance(const tuttiTopology *t, int a, int b);
 /* Index of the node with this name, or -1. */
 int tuttiTopologyFind(const tuttiTopology *t, const char *name);
 
-/* Speed of the NIC `name` of this process's host in GB/s, 0 if it is unknown. The host's topology is
- * detected, or read from TUTTI_TOPO_FILE, on first use, and written to TUTTI_TOPO_DUMP_FILE if that
- * is set. Thread-safe. */
+/* Speed of the NIC `name` of this process's host in GB/s, 0 if it is unknown. The host's topology
+ * is detected, or read from TUTTI_TOPO_FILE, on first use, and written to TUTTI_TOPO_DUMP_FILE if
+ * that is set. Thread-safe. */
 tuttiResult_t tuttiTopologyHostNic(const char *name, float *linkGBs);
 
 /* The tree as text for people. */

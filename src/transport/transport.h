@@ -39,7 +39,7 @@ typedef struct {
   int32_t pid;
   uint64_t process; /* random, one per process: equal means same address space */
   uint64_t hostId;
-  uint64_t busId;  /* PCI bus id of the GPU, 0 without */
+  uint64_t busId; /* PCI bus id of the GPU, 0 without */
   char host[TUTTI_HOSTNAME];
   char config[192];   /* what ranks must agree on, as text */
   char library[128];  /* path of this library, for the text of a version mix */

@@ -43,8 +43,10 @@ private:
 /* Runs body(rank) on n threads. */
 inline void onThreads(int n, const std::function<void(int)> &body) {
   std::vector<std::thread> threads;
-  for (int r = 0; r < n; r++) threads.emplace_back(body, r);
-  for (auto &t : threads) t.join();
+  for (int r = 0; r < n; r++)
+    threads.emplace_back(body, r);
+  for (auto &t : threads)
+    t.join();
 }
 
 /* A communicator over n threads; hosts(r), if given, names the "host" of rank r. */

@@ -1,5 +1,5 @@
-/* Bad input: each wrong argument gives its code and a text that names call, argument and remedy, and
- * leaves the communicator usable. */
+/* Bad input: each wrong argument gives its code and a text that names call, argument and remedy,
+ * and leaves the communicator usable. */
 #include "harness.h"
 
 using testing::AllOf;
@@ -7,7 +7,9 @@ using testing::HasSubstr;
 
 namespace {
 
-std::string lastError() { return tuttiGetLastError(nullptr); }
+std::string lastError() {
+  return tuttiGetLastError(nullptr);
+}
 
 class Arguments : public testing::Test {
 protected:
@@ -30,9 +32,11 @@ protected:
   } while (0)
 
 TEST_F(Arguments, NullBuffers) {
-  REFUSED(tuttiInvalidArgument, tuttiAllReduce(nullptr, b, 8, tuttiFloat32, tuttiSum, comm, nullptr),
+  REFUSED(tuttiInvalidArgument,
+          tuttiAllReduce(nullptr, b, 8, tuttiFloat32, tuttiSum, comm, nullptr),
           HasSubstr("tuttiAllReduce (rank 0 of 1, comm "), HasSubstr("sendbuff is NULL"));
-  REFUSED(tuttiInvalidArgument, tuttiAllReduce(a, nullptr, 8, tuttiFloat32, tuttiSum, comm, nullptr),
+  REFUSED(tuttiInvalidArgument,
+          tuttiAllReduce(a, nullptr, 8, tuttiFloat32, tuttiSum, comm, nullptr),
           HasSubstr("recvbuff is NULL"));
   REFUSED(tuttiInvalidArgument, tuttiSend(nullptr, 8, tuttiFloat32, 0, comm, nullptr),
           HasSubstr("tuttiSend"), HasSubstr("sendbuff is NULL"));
@@ -114,7 +118,8 @@ TEST_F(Arguments, PreMulSum) {
 
 TEST_F(Arguments, Memory) {
   void *p = nullptr, *handle = nullptr;
-  REFUSED(tuttiInvalidArgument, tuttiMemAlloc(nullptr, 8), HasSubstr("tuttiMemAlloc: argument ptr"));
+  REFUSED(tuttiInvalidArgument, tuttiMemAlloc(nullptr, 8),
+          HasSubstr("tuttiMemAlloc: argument ptr"));
   ASSERT_EQ(tuttiMemAlloc(&p, 1 << 20), tuttiSuccess);
   EXPECT_EQ((uintptr_t)p % 4096, 0u);
   ASSERT_EQ(tuttiCommRegister(comm, p, 1 << 20, &handle), tuttiSuccess);
@@ -149,7 +154,8 @@ TEST_F(Arguments, GroupWithBadCall) {
   ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
   EXPECT_EQ(tuttiAllReduce(a, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess);
   EXPECT_EQ(tuttiBroadcast(a, b, 4, tuttiFloat32, 3, comm, nullptr), tuttiInvalidArgument);
-  REFUSED(tuttiInvalidArgument, tuttiGroupEnd(), HasSubstr("tuttiBroadcast"), HasSubstr("root is 3"));
+  REFUSED(tuttiInvalidArgument, tuttiGroupEnd(), HasSubstr("tuttiBroadcast"),
+          HasSubstr("root is 3"));
   EXPECT_EQ(out, 5);
 }
 
@@ -238,7 +244,8 @@ TEST(Handles, DeadOnes) {
   REFUSED(tuttiInvalidArgument, tuttiCommDestroy(dead), HasSubstr("destroyed"));
   REFUSED(tuttiInvalidArgument, tuttiCommAbort(dead), HasSubstr("aborted"));
   REFUSED(tuttiInvalidArgument, tuttiCommFinalize(dead), HasSubstr("destroyed"));
-  REFUSED(tuttiInvalidArgument, tuttiCommDestroy((tuttiComm_t)0x1234567890), HasSubstr("never made"));
+  REFUSED(tuttiInvalidArgument, tuttiCommDestroy((tuttiComm_t)0x1234567890),
+          HasSubstr("never made"));
   Ranks next(1); /* may reuse the slot: the old handle stays dead */
   EXPECT_EQ(tuttiCommDestroy(dead), tuttiInvalidArgument);
 }

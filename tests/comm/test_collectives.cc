@@ -1,5 +1,5 @@
-/* Every collective over every (transport, algorithm, number of ranks), with guard zones and poisoned
- * outputs, against the definition in tutti.h. */
+/* Every collective over every (transport, algorithm, number of ranks), with guard zones and
+ * poisoned outputs, against the definition in tutti.h. */
 #include <cstring>
 #include <random>
 
@@ -22,13 +22,10 @@ const Way ways[] = {
     {"ShmAuto", {{"TUTTI_P2P_DISABLE", "1"}}},
     {"ShmRing", {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Ring"}}},
     {"ShmTree", {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Tree"}}},
-    {"ShmDirectLL",
-     {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Direct"}, {"TUTTI_PROTO", "LL"}}},
+    {"ShmDirectLL", {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Direct"}, {"TUTTI_PROTO", "LL"}}},
     {"NetAuto", {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}}},
-    {"NetRing",
-     {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_ALGO", "Ring"}}},
-    {"NetTree",
-     {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_ALGO", "Tree"}}},
+    {"NetRing", {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_ALGO", "Ring"}}},
+    {"NetTree", {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_ALGO", "Tree"}}},
     {"NetDirect",
      {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_ALGO", "Direct"}}},
 };
@@ -79,7 +76,9 @@ double reduced(int n, size_t i, tuttiRedOp_t op) {
   return v;
 }
 
-bool isFloat(tuttiDataType_t t) { return t >= tuttiFloat16; }
+bool isFloat(tuttiDataType_t t) {
+  return t >= tuttiFloat16;
+}
 
 /* What the average of an exact sum is in a type. */
 double average(double sum, int n, tuttiDataType_t type) {
@@ -132,7 +131,8 @@ void allReduce(int r, tuttiComm_t comm, const Case &k) {
   std::string what = k.text("AllReduce");
   Buffer in(k.type, k.count), out(k.type, k.count);
   Buffer &source = k.inPlace ? out : in;
-  for (size_t i = 0; i < k.count; i++) source.set(i, value(r, i, k.op));
+  for (size_t i = 0; i < k.count; i++)
+    source.set(i, value(r, i, k.op));
   RUN(tuttiAllReduce(source.data(), out.data(), k.count, k.type, k.op, comm, nullptr));
   checkReduced(out, k, 0, what);
 }
@@ -141,17 +141,20 @@ void reduce(int r, tuttiComm_t comm, const Case &k) {
   std::string what = k.text("Reduce");
   Buffer in(k.type, k.count), out(k.type, k.count);
   Buffer &source = k.inPlace ? out : in;
-  for (size_t i = 0; i < k.count; i++) source.set(i, value(r, i, k.op));
+  for (size_t i = 0; i < k.count; i++)
+    source.set(i, value(r, i, k.op));
   RUN(tuttiReduce(source.data(), r == k.root || k.inPlace ? out.data() : nullptr, k.count, k.type,
                   k.op, k.root, comm, nullptr));
   if (r == k.root) return checkReduced(out, k, 0, what);
-  for (size_t i = 0; i < k.count; i++) ASSERT_EQ(source.get(i), value(r, i, k.op)) << what;
+  for (size_t i = 0; i < k.count; i++)
+    ASSERT_EQ(source.get(i), value(r, i, k.op)) << what;
 }
 
 void reduceScatter(int r, tuttiComm_t comm, const Case &k) {
   std::string what = k.text("ReduceScatter");
   Buffer in(k.type, k.count * k.n), out(k.type, k.count);
-  for (size_t i = 0; i < k.count * k.n; i++) in.set(i, value(r, i, k.op));
+  for (size_t i = 0; i < k.count * k.n; i++)
+    in.set(i, value(r, i, k.op));
   void *to = k.inPlace ? in.at(k.count * r) : out.data();
   RUN(tuttiReduceScatter(in.data(), to, k.count, k.type, k.op, comm, nullptr));
   if (k.inPlace && k.count) memcpy(out.data(), to, k.count * tuttiTypeSize(k.type));
@@ -163,11 +166,13 @@ void broadcast(int r, tuttiComm_t comm, const Case &k) {
   std::string what = k.text("Broadcast");
   Buffer in(k.type, k.count), out(k.type, k.count);
   Buffer &source = k.inPlace ? out : in;
-  for (size_t i = 0; i < k.count; i++) source.set(i, value(r, i, tuttiMax));
+  for (size_t i = 0; i < k.count; i++)
+    source.set(i, value(r, i, tuttiMax));
   const void *from = r == k.root ? in.data() : nullptr;
   RUN(k.inPlace ? tuttiBcast(out.data(), k.count, k.type, k.root, comm, nullptr)
                 : tuttiBroadcast(from, out.data(), k.count, k.type, k.root, comm, nullptr));
-  for (size_t i = 0; i < k.count; i++) ASSERT_EQ(out.get(i), value(k.root, i, tuttiMax)) << what;
+  for (size_t i = 0; i < k.count; i++)
+    ASSERT_EQ(out.get(i), value(k.root, i, tuttiMax)) << what;
   ASSERT_TRUE(out.guarded()) << what;
 }
 
@@ -187,7 +192,8 @@ void allGather(int r, tuttiComm_t comm, const Case &k) {
 void allToAll(int r, tuttiComm_t comm, const Case &k) {
   std::string what = k.text("AlltoAll");
   Buffer in(k.type, k.count * k.n), out(k.type, k.count * k.n);
-  for (size_t i = 0; i < k.count * k.n; i++) in.set(i, value(r, i, tuttiMax));
+  for (size_t i = 0; i < k.count * k.n; i++)
+    in.set(i, value(r, i, tuttiMax));
   RUN(tuttiAlltoAll(in.data(), out.data(), k.count, k.type, comm, nullptr));
   for (int s = 0; s < k.n; s++)
     for (size_t i = 0; i < k.count; i++)
@@ -214,7 +220,8 @@ void scatter(int r, tuttiComm_t comm, const Case &k) {
   std::string what = k.text("Scatter");
   bool isRoot = r == k.root;
   Buffer in(k.type, isRoot ? k.count * k.n : 0), out(k.type, k.count);
-  for (size_t i = 0; isRoot && i < k.count * k.n; i++) in.set(i, value(r, i, tuttiMax));
+  for (size_t i = 0; isRoot && i < k.count * k.n; i++)
+    in.set(i, value(r, i, tuttiMax));
   void *to = k.inPlace && isRoot ? in.at(k.count * r) : out.data();
   RUN(tuttiScatter(isRoot ? in.data() : nullptr, to, k.count, k.type, k.root, comm, nullptr));
   if (k.count && to != out.data()) memcpy(out.data(), to, k.count * tuttiTypeSize(k.type));
@@ -228,7 +235,8 @@ void sendRecv(int r, tuttiComm_t comm, const Case &k) {
   std::string what = k.text("SendRecv");
   int next = (r + 1) % k.n, before = (r + k.n - 1) % k.n;
   Buffer in(k.type, k.count), out(k.type, k.count), self(k.type, k.count);
-  for (size_t i = 0; i < k.count; i++) in.set(i, value(r, i, tuttiMax));
+  for (size_t i = 0; i < k.count; i++)
+    in.set(i, value(r, i, tuttiMax));
   RUN(tuttiGroupStart());
   RUN(tuttiSend(in.data(), k.count, k.type, next, comm, nullptr));
   RUN(tuttiRecv(out.data(), k.count, k.type, before, comm, nullptr));
@@ -286,7 +294,8 @@ TEST_P(Collectives, TypesAndOperations) {
     for (int type = 0; type < tuttiNumTypes; type++)
       for (int op = 0; op < tuttiNumOps; op++)
         for (size_t count : {3, 300}) {
-          Case k = {n, count, (tuttiDataType_t)type, (tuttiRedOp_t)op, (type + op) % n, op % 2 == 1};
+          Case k = {n,          count, (tuttiDataType_t)type, (tuttiRedOp_t)op, (type + op) % n,
+                    op % 2 == 1};
           allReduce(r, comm, k);
           reduce(r, comm, k);
           reduceScatter(r, comm, k);
@@ -323,11 +332,14 @@ TEST_P(Collectives, PreMulSum) {
         RUN(tuttiRedOpCreatePreMulSum(&op, scalar, type, residence, comm));
         if (residence == tuttiScalarDevice) tuttiElementFromDouble(type, r + 2, scalar);
         Buffer in(type, 700), out(type, 700);
-        for (size_t i = 0; i < 700; i++) in.set(i, (double)(i % 3));
+        for (size_t i = 0; i < 700; i++)
+          in.set(i, (double)(i % 3));
         RUN(tuttiAllReduce(in.data(), out.data(), 700, type, op, comm, nullptr));
         double factor = 0;
-        for (int s = 0; s < n; s++) factor += s + (residence == tuttiScalarDevice ? 2 : 1);
-        for (size_t i = 0; i < 700; i++) ASSERT_EQ(out.get(i), (double)(i % 3) * factor) << way.name;
+        for (int s = 0; s < n; s++)
+          factor += s + (residence == tuttiScalarDevice ? 2 : 1);
+        for (size_t i = 0; i < 700; i++)
+          ASSERT_EQ(out.get(i), (double)(i % 3) * factor) << way.name;
         RUN(tuttiRedOpDestroy(op, comm));
       }
     }

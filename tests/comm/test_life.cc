@@ -10,7 +10,9 @@ using testing::HasSubstr;
 
 namespace {
 
-std::string lastError(tuttiComm_t comm = nullptr) { return tuttiGetLastError(comm); }
+std::string lastError(tuttiComm_t comm = nullptr) {
+  return tuttiGetLastError(comm);
+}
 
 void expectSum(tuttiComm_t comm, int n) {
   float in = 1, out = 0;
@@ -40,7 +42,8 @@ TEST(Split, NoColorGetsNull) {
   Ranks ranks(3);
   ranks.run([](int r, tuttiComm_t comm) {
     tuttiComm_t part = (tuttiComm_t)1;
-    ASSERT_EQ(tuttiCommSplit(comm, r == 1 ? TUTTI_SPLIT_NOCOLOR : 0, r, &part, nullptr), tuttiSuccess)
+    ASSERT_EQ(tuttiCommSplit(comm, r == 1 ? TUTTI_SPLIT_NOCOLOR : 0, r, &part, nullptr),
+              tuttiSuccess)
         << lastError();
     if (r == 1) {
       EXPECT_EQ(part, nullptr);
@@ -68,11 +71,12 @@ TEST(InitAll, OneThreadDrivesAll) {
   for (int round = 0; round < 3; round++) {
     ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
     for (int r = 0; r < n; r++)
-      ASSERT_EQ(tuttiAllReduce(in.data(), out[r].data(), in.size(), tuttiFloat32, tuttiSum, comms[r],
-                               nullptr),
+      ASSERT_EQ(tuttiAllReduce(in.data(), out[r].data(), in.size(), tuttiFloat32, tuttiSum,
+                               comms[r], nullptr),
                 tuttiSuccess);
     ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
-    for (int r = 0; r < n; r++) EXPECT_EQ(out[r], std::vector<float>(100000, n));
+    for (int r = 0; r < n; r++)
+      EXPECT_EQ(out[r], std::vector<float>(100000, n));
   }
   tuttiComm_t parts[n];
   ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
@@ -98,7 +102,8 @@ TEST(InitAll, BadDevices) {
 TEST(InitScalable, SeveralRoots) {
   constexpr int n = 7;
   tuttiUniqueId ids[3];
-  for (auto &id : ids) ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  for (auto &id : ids)
+    ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
   onThreads(n, [&](int r) {
     tuttiComm_t comm;
     ASSERT_EQ(tuttiCommInitRankScalable(&comm, n, r, 3, ids, nullptr), tuttiSuccess) << lastError();
@@ -113,7 +118,8 @@ TEST(Group, ManySendsAndReceives) {
   Ranks ranks(n);
   ranks.run([](int r, tuttiComm_t comm) {
     std::vector<int32_t> out(n * 50000), in(n * 50000, -1);
-    for (int p = 0; p < n; p++) std::fill_n(out.begin() + p * 50000, 50000, r * 100 + p);
+    for (int p = 0; p < n; p++)
+      std::fill_n(out.begin() + p * 50000, 50000, r * 100 + p);
     for (int round = 0; round < 3; round++) {
       ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
       for (int p = 0; p < n; p++) {
@@ -159,16 +165,19 @@ TEST(NonBlocking, InitCollectivesDestroy) {
   /* One thread drives all ranks, without groups: nothing blocks. */
   for (int r = 0; r < n; r++)
     ASSERT_EQ(tuttiCommInitRankConfig(&comms[r], n, id, r, &config), tuttiInProgress);
-  for (int r = 0; r < n; r++) ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
+  for (int r = 0; r < n; r++)
+    ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
   std::vector<float> in(10000, 2), out[n];
   for (int r = 0; r < n; r++) {
     out[r].resize(10000);
-    ASSERT_EQ(tuttiAllReduce(in.data(), out[r].data(), 10000, tuttiFloat32, tuttiSum, comms[r],
-                             nullptr),
-              tuttiInProgress);
+    ASSERT_EQ(
+        tuttiAllReduce(in.data(), out[r].data(), 10000, tuttiFloat32, tuttiSum, comms[r], nullptr),
+        tuttiInProgress);
   }
-  for (int r = 0; r < n; r++) ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
-  for (int r = 0; r < n; r++) EXPECT_EQ(out[r], std::vector<float>(10000, 6));
+  for (int r = 0; r < n; r++)
+    ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
+  for (int r = 0; r < n; r++)
+    EXPECT_EQ(out[r], std::vector<float>(10000, 6));
   ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
   for (int r = 0; r < n; r++) {
     EXPECT_EQ(tuttiSend(in.data(), 10000, tuttiFloat32, (r + 1) % n, comms[r], nullptr),
@@ -177,9 +186,12 @@ TEST(NonBlocking, InitCollectivesDestroy) {
               tuttiSuccess);
   }
   EXPECT_EQ(tuttiGroupEnd(), tuttiInProgress) << lastError();
-  for (int r = 0; r < n; r++) ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
-  for (int r = 0; r < n; r++) EXPECT_EQ(out[r], in);
-  for (int r = 0; r < n; r++) EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess) << lastError();
+  for (int r = 0; r < n; r++)
+    ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
+  for (int r = 0; r < n; r++)
+    EXPECT_EQ(out[r], in);
+  for (int r = 0; r < n; r++)
+    EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess) << lastError();
 }
 
 TEST(NonBlocking, UseBeforeInitEnds) {
@@ -198,13 +210,16 @@ TEST(NonBlocking, UseBeforeInitEnds) {
 /* The other rank sits in a collective; abort from another thread ends it, and the peer's. */
 TEST(Abort, EndsEveryCallEverywhere) {
   for (auto &settings : std::vector<std::map<std::string, std::string>>{
-           {}, {{"TUTTI_P2P_DISABLE", "1"}}, {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}}}) {
+           {},
+           {{"TUTTI_P2P_DISABLE", "1"}},
+           {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}}}) {
     Settings scope(settings);
     Ranks ranks(3);
     ASSERT_TRUE(ranks.ok());
     std::atomic<int> inside{0};
     std::thread aborter([&] {
-      while (inside < 2) std::this_thread::yield();
+      while (inside < 2)
+        std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       EXPECT_EQ(tuttiCommAbort(ranks.comms[0]), tuttiSuccess);
       ranks.comms[0] = nullptr;
@@ -291,8 +306,10 @@ TEST(Mismatch, IsToldToEveryRank) {
           ASSERT_EQ(tuttiCommGetAsyncError(comm, &result), tuttiSuccess);
         EXPECT_EQ(result, tuttiInvalidUsage);
         std::string text = lastError(comm);
-        EXPECT_THAT(text, AllOf(HasSubstr("communicator train"), HasSubstr("#1 "), HasSubstr("rank 1")));
-        for (auto &part : k.texts) EXPECT_THAT(text, HasSubstr(part));
+        EXPECT_THAT(text,
+                    AllOf(HasSubstr("communicator train"), HasSubstr("#1 "), HasSubstr("rank 1")));
+        for (auto &part : k.texts)
+          EXPECT_THAT(text, HasSubstr(part));
       });
     }
 }
@@ -322,7 +339,8 @@ TEST(Threads, SecondOneIsRefused) {
               tuttiSuccess)
         << lastError();
   });
-  while (!waiting) std::this_thread::yield();
+  while (!waiting)
+    std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   float y = 1;
   EXPECT_EQ(tuttiAllReduce(&y, &y, 1, tuttiFloat32, tuttiSum, ranks.comms[0], nullptr),

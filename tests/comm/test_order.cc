@@ -9,7 +9,9 @@ using testing::HasSubstr;
 
 namespace {
 
-std::string lastError(tuttiComm_t comm = nullptr) { return tuttiGetLastError(comm); }
+std::string lastError(tuttiComm_t comm = nullptr) {
+  return tuttiGetLastError(comm);
+}
 
 /* n non-blocking ranks, all driven by the test's one thread. */
 class Background : public testing::Test {
@@ -25,10 +27,12 @@ protected:
     settleAll();
   }
   void settleAll() {
-    for (auto comm : comms) ASSERT_EQ(settle(comm), tuttiSuccess) << lastError(comm);
+    for (auto comm : comms)
+      ASSERT_EQ(settle(comm), tuttiSuccess) << lastError(comm);
   }
   void TearDown() override {
-    for (auto comm : comms) EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess) << lastError();
+    for (auto comm : comms)
+      EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess) << lastError();
   }
   std::vector<tuttiComm_t> comms;
 };
@@ -50,16 +54,18 @@ TEST_F(Background, LaterOperationsSeeEarlierResults) {
     }
     for (int r = 0; r < n; r++) {
       auto comm = comms[r];
-      ASSERT_EQ(tuttiAllReduce(a[r].data(), b[r].data(), count, tuttiInt32, tuttiSum, comm, nullptr),
-                tuttiInProgress);
+      ASSERT_EQ(
+          tuttiAllReduce(a[r].data(), b[r].data(), count, tuttiInt32, tuttiSum, comm, nullptr),
+          tuttiInProgress);
       ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
-      ASSERT_EQ(tuttiSend(b[r].data(), count, tuttiInt32, (r + 1) % n, comm, nullptr), tuttiSuccess);
+      ASSERT_EQ(tuttiSend(b[r].data(), count, tuttiInt32, (r + 1) % n, comm, nullptr),
+                tuttiSuccess);
       ASSERT_EQ(tuttiRecv(c[r].data(), count, tuttiInt32, (r + n - 1) % n, comm, nullptr),
                 tuttiSuccess);
       ASSERT_EQ(tuttiGroupEnd(), tuttiInProgress);
-      ASSERT_EQ(tuttiAllReduce(c[r].data(), d[r].data(), count - 17, tuttiInt32, tuttiMax, comm,
-                               nullptr),
-                tuttiInProgress);
+      ASSERT_EQ(
+          tuttiAllReduce(c[r].data(), d[r].data(), count - 17, tuttiInt32, tuttiMax, comm, nullptr),
+          tuttiInProgress);
       ASSERT_EQ(tuttiAllGather(d[r].data() + count - 17 - 100, all[r].data(), 100, tuttiInt32, comm,
                                nullptr),
                 tuttiInProgress);
@@ -102,12 +108,12 @@ TEST_F(Background, ReductionHandleMayGoBeforeItsOperationRuns) {
       out[r].assign(50000, -1);
       tuttiRedOp_t op;
       float scalar = (float)(r + 2);
-      ASSERT_EQ(tuttiRedOpCreatePreMulSum(&op, &scalar, tuttiFloat32, tuttiScalarHostImmediate,
-                                          comms[r]),
-                tuttiSuccess);
-      ASSERT_EQ(tuttiAllReduce(in[r].data(), out[r].data(), 50000, tuttiFloat32, op, comms[r],
-                               nullptr),
-                tuttiInProgress);
+      ASSERT_EQ(
+          tuttiRedOpCreatePreMulSum(&op, &scalar, tuttiFloat32, tuttiScalarHostImmediate, comms[r]),
+          tuttiSuccess);
+      ASSERT_EQ(
+          tuttiAllReduce(in[r].data(), out[r].data(), 50000, tuttiFloat32, op, comms[r], nullptr),
+          tuttiInProgress);
       ASSERT_EQ(tuttiRedOpDestroy(op, comms[r]), tuttiSuccess);
       scalar = 1000;
       for (int i = 0; i < 9; i++) /* takes its place, then makes the table grow */
@@ -116,7 +122,8 @@ TEST_F(Background, ReductionHandleMayGoBeforeItsOperationRuns) {
                   tuttiSuccess);
     }
     settleAll();
-    for (int r = 0; r < n; r++) ASSERT_EQ(out[r], std::vector<float>(50000, 5));
+    for (int r = 0; r < n; r++)
+      ASSERT_EQ(out[r], std::vector<float>(50000, 5));
   }
 }
 
@@ -187,7 +194,8 @@ TEST(Split, SeveralOfSeveralCommunicatorsInOneGroup) {
     EXPECT_EQ(rank, n - 1 - r);
     EXPECT_EQ(tuttiCommCount(b[r], &count), tuttiSuccess);
     EXPECT_EQ(count, 1);
-    for (auto comm : {a[r], b[r], comms[r]}) EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+    for (auto comm : {a[r], b[r], comms[r]})
+      EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
   }
 }
 

@@ -95,7 +95,8 @@ protected:
       if (r == except) continue;
       int status;
       ASSERT_EQ(waitpid(reports[r].pid, &status, 0), reports[r].pid);
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << r << " status " << status;
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+          << "rank " << r << " status " << status;
       reports[r].pid = 0;
     }
   }
@@ -129,7 +130,8 @@ TEST_P(Faults, KilledRank) {
 TEST_P(Faults, TwoKilledRanks) {
   start(1 << 18, 60000);
   waitForRounds(2);
-  for (int r : {0, 2}) kill(reports[r].pid, SIGKILL);
+  for (int r : {0, 2})
+    kill(reports[r].pid, SIGKILL);
   for (int r : {0, 2}) {
     waitpid(reports[r].pid, nullptr, 0);
     reports[r].pid = 0;
@@ -157,11 +159,13 @@ TEST_P(Faults, StoppedRank) {
   }
 }
 
-/* A child that lives on holds copies of all descriptors; the parent's death is seen all the same. */
+/* A child that lives on holds copies of all descriptors; the parent's death is seen all the same.
+ */
 TEST_P(Faults, KilledRankWithLivingChild) {
   start(1 << 16, 60000, [](int r) {
     if (r != 3 || fork() != 0) return;
-    for (int i = 0; i < 300; i++) usleep(100000); /* ends with the test at the latest */
+    for (int i = 0; i < 300; i++)
+      usleep(100000); /* ends with the test at the latest */
     _exit(0);
   });
   waitForRounds(3);
@@ -196,7 +200,8 @@ TEST_P(Faults, ForkedChildrenDoNoHarm) {
     }
   });
   waitForRounds(20);
-  for (int r = 0; r < kRanks; r++) EXPECT_EQ(reports[r].result, 0) << reports[r].text;
+  for (int r = 0; r < kRanks; r++)
+    EXPECT_EQ(reports[r].result, 0) << reports[r].text;
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Faults, testing::Values("SHM", "NET"),
