@@ -182,6 +182,16 @@ static tuttiResult_t countHosts(tuttiCommunicator *c) {
   return tuttiSuccess;
 }
 
+/* A list of words meant for NCCL may name what tutti has not: then nothing is excluded. */
+static tuttiResult_t allowed(tuttiSettingId id, const char *const *names, int n, uint32_t *mask) {
+  const char *origin = tuttiSettingOrigin(id), *value = tuttiSettingString(id);
+  tuttiResult_t result = tuttiPlanMask(origin, value, names, n, mask);
+  if (result == tuttiSuccess || strncmp(origin, "NCCL_", 5) != 0) return result;
+  TUTTI_WARN(ENV, "%s=%s is ignored: it names what this version of tutti has not", origin, value);
+  *mask = (1u << n) - 1;
+  return tuttiSuccess;
+}
+
 static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   tuttiPlanInput *in = &c->plan;
   in->nranks = c->nranks;
@@ -189,10 +199,8 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   in->minChannels = c->options.minChannels ? c->options.minChannels : 1;
   in->maxChannels = c->graph->nchannels;
   if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
-  TUTTI_TRY(tuttiPlanMask("TUTTI_ALGO", tuttiSettingString(TUTTI_SETTING_ALGO), tuttiAlgoNames,
-                          tuttiAlgoCount, &in->algoMask));
-  TUTTI_TRY(tuttiPlanMask("TUTTI_PROTO", tuttiSettingString(TUTTI_SETTING_PROTO), tuttiProtoNames,
-                          tuttiProtoCount, &in->protoMask));
+  TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, tuttiAlgoNames, tuttiAlgoCount, &in->algoMask));
+  TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, tuttiProtoNames, tuttiProtoCount, &in->protoMask));
   in->sharedFifos = in->directReads = 1;
   in->slotBytes = c->wires.slotBytes;
   in->treeDepth = tuttiGraphTreeDepth(c->graph, 0);

@@ -352,4 +352,21 @@ TEST(Threads, SecondOneIsRefused) {
   first.join();
 }
 
+/* Lists meant for NCCL do not fail; tutti's own name the word and what is accepted. */
+TEST(Words, OfAlgorithms) {
+  {
+    Settings scope({{"NCCL_ALGO", "NVLS,CollNet"}, {"NCCL_PROTO", "LL128"}});
+    Ranks ranks(2);
+    ASSERT_TRUE(ranks.ok());
+    ranks.run([](int, tuttiComm_t comm) { expectSum(comm, 2); });
+  }
+  std::map<std::string, std::string> bad = {{"TUTTI_ALGO", "Ringg"}};
+  Settings scope(bad);
+  tuttiUniqueId id;
+  tuttiComm_t comm = nullptr;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  EXPECT_EQ(tuttiCommInitRank(&comm, 1, id, 0), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), AllOf(HasSubstr("TUTTI_ALGO"), HasSubstr("Ringg"), HasSubstr("Direct")));
+}
+
 } // namespace
