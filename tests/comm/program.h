@@ -1,0 +1,179 @@
+/* A random program: collectives and grouped messages that every rank of a communicator runs and
+ * checks element by element. */
+#ifndef TUTTI_TESTS_COMM_PROGRAM_H_
+#define TUTTI_TESTS_COMM_PROGRAM_H_
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tutti.h"
+
+/* Element i of what rank r puts into step number `step`; small, so that sums are exact. */
+inline int32_t value(int step, int r, size_t i) {
+  return (int32_t)((step * 131u + (unsigned)r * 7919u + (unsigned)i * 31u) % 1009u);
+}
+
+struct Message {
+  int from, to;
+  size_t count;
+};
+
+/* One step, the same on all ranks. */
+struct Step {
+  int kind; /* 0 to 7: a collective; 8: messages; 9: messages and an all-reduce in one group */
+  size_t count;
+  int root;
+  bool inPlace;
+  std::vector<Message> messages;
+};
+
+inline size_t randomCount(std::mt19937 &random) {
+  static const size_t edges[] = {0, 1, 2, 19, 20, 21, 255, 256, 257, 1023, 1024, 1025, 4099};
+  if (random() % 2) return edges[random() % (sizeof edges / sizeof *edges)];
+  return random() % (random() % 4 ? 2000 : 40000);
+}
+
+inline std::vector<Step> makeProgram(std::mt19937 &random, int n, int length) {
+  std::vector<Step> program;
+  for (int s = 0; s < length; s++) {
+    Step step{
+        (int)(random() % 10), randomCount(random), (int)(random() % n), random() % 2 == 0, {}};
+    if (step.kind >= 8)
+      for (unsigned m = random() % (3 * n); m > 0; m--)
+        step.messages.push_back({(int)(random() % n), (int)(random() % n), randomCount(random)});
+    program.push_back(step);
+  }
+  return program;
+}
+
+#define RUN_STEP(call) ASSERT_EQ((call), tuttiSuccess) << where << tuttiGetLastError(comm)
+
+/* One rank's side of a program. */
+class Program {
+public:
+  Program(int n, int r, tuttiComm_t comm, const std::string &name)
+      : n(n), r(r), comm(comm), name(name) {}
+
+  void run(const std::vector<Step> &program) {
+    for (size_t s = 0; s < program.size() && !testing::Test::HasFatalFailure(); s++) {
+      number = (int)s;
+      where = name + " rank " + std::to_string(r) + " step " + std::to_string(s) + " kind " +
+              std::to_string(program[s].kind) + " count " + std::to_string(program[s].count) +
+              " root " + std::to_string(program[s].root) + ": ";
+      runStep(program[s]);
+    }
+  }
+
+private:
+  /* `blocks` blocks of count elements, from the given index of rank `of` on. */
+  std::vector<int32_t> fill(int of, size_t count, size_t from = 0) const {
+    std::vector<int32_t> v(count);
+    for (size_t i = 0; i < count; i++)
+      v[i] = value(number, of, from + i);
+    return v;
+  }
+  std::vector<int32_t> sum(size_t count, size_t from = 0) const {
+    std::vector<int32_t> v(count);
+    for (int q = 0; q < n; q++)
+      for (size_t i = 0; i < count; i++)
+        v[i] += value(number, q, from + i);
+    return v;
+  }
+  std::vector<int32_t> everyones(size_t count, size_t from = 0) const {
+    std::vector<int32_t> v;
+    for (int q = 0; q < n; q++) {
+      auto part = fill(q, count, from);
+      v.insert(v.end(), part.begin(), part.end());
+    }
+    return v;
+  }
+  void expect(const std::vector<int32_t> &got, const std::vector<int32_t> &want) const {
+    ASSERT_EQ(got.size(), want.size()) << where;
+    for (size_t i = 0; i < got.size(); i++)
+      ASSERT_EQ(got[i], want[i]) << where << "element " << i;
+  }
+
+  void runStep(const Step &k) {
+    const size_t c = k.count, all = c * n;
+    const bool root = r == k.root;
+    std::vector<int32_t> in = fill(r, all), out(all, -1);
+    switch (k.kind) {
+    case 0:
+      in.resize(c), out.resize(c);
+      RUN_STEP(tuttiAllReduce(k.inPlace ? (out = in).data() : in.data(), out.data(), c, tuttiInt32,
+                              tuttiSum, comm, nullptr));
+      return expect(out, sum(c));
+    case 1:
+      out.resize(c);
+      RUN_STEP(tuttiBroadcast(root ? in.data() : nullptr, out.data(), c, tuttiInt32, k.root, comm,
+                              nullptr));
+      return expect(out, fill(k.root, c));
+    case 2:
+      out.resize(c);
+      RUN_STEP(tuttiReduce(in.data(), root ? out.data() : nullptr, c, tuttiInt32, tuttiSum, k.root,
+                           comm, nullptr));
+      return expect(out, root ? sum(c) : std::vector<int32_t>(c, -1));
+    case 3:
+      if (k.inPlace) std::copy_n(in.begin(), c, out.begin() + c * r);
+      RUN_STEP(tuttiAllGather(k.inPlace ? out.data() + c * r : in.data(), out.data(), c, tuttiInt32,
+                              comm, nullptr));
+      return expect(out, everyones(c));
+    case 4:
+      out.resize(c);
+      RUN_STEP(tuttiReduceScatter(in.data(), k.inPlace ? in.data() + c * r : out.data(), c,
+                                  tuttiInt32, tuttiSum, comm, nullptr));
+      if (k.inPlace) std::copy_n(in.begin() + c * r, c, out.begin());
+      return expect(out, sum(c, c * r));
+    case 5:
+      RUN_STEP(tuttiAlltoAll(in.data(), out.data(), c, tuttiInt32, comm, nullptr));
+      return expect(out, everyones(c, c * r));
+    case 6:
+      RUN_STEP(tuttiGather(in.data(), root ? out.data() : nullptr, c, tuttiInt32, k.root, comm,
+                           nullptr));
+      return expect(out, root ? everyones(c) : std::vector<int32_t>(all, -1));
+    case 7:
+      out.resize(c);
+      RUN_STEP(tuttiScatter(root ? in.data() : nullptr, out.data(), c, tuttiInt32, k.root, comm,
+                            nullptr));
+      return expect(out, fill(k.root, c, c * r));
+    default:
+      return runMessages(k);
+    }
+  }
+
+  void runMessages(const Step &k) {
+    std::vector<std::vector<int32_t>> sent(k.messages.size()), received(k.messages.size());
+    std::vector<int32_t> in = fill(r, k.count), out(k.count, -1);
+    RUN_STEP(tuttiGroupStart());
+    for (size_t i = 0; i < k.messages.size(); i++) {
+      const Message &m = k.messages[i];
+      if (m.from == r) {
+        sent[i] = fill(r, m.count, i * 97);
+        RUN_STEP(tuttiSend(sent[i].data(), m.count, tuttiInt32, m.to, comm, nullptr));
+      }
+      if (k.kind == 9 && i == k.messages.size() / 2) {
+        RUN_STEP(
+            tuttiAllReduce(in.data(), out.data(), k.count, tuttiInt32, tuttiSum, comm, nullptr));
+      }
+      if (m.to == r) {
+        received[i].assign(m.count, -1);
+        RUN_STEP(tuttiRecv(received[i].data(), m.count, tuttiInt32, m.from, comm, nullptr));
+      }
+    }
+    RUN_STEP(tuttiGroupEnd());
+    for (size_t i = 0; i < k.messages.size(); i++)
+      if (k.messages[i].to == r)
+        expect(received[i], fill(k.messages[i].from, k.messages[i].count, i * 97));
+    if (k.kind == 9 && !k.messages.empty()) expect(out, sum(k.count));
+  }
+
+  int n, r, number = 0;
+  tuttiComm_t comm;
+  std::string name, where;
+};
+
+#endif
