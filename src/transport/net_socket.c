@@ -247,6 +247,13 @@ static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, si
                             : recvmsg(p->source.fd, &message, MSG_DONTWAIT);
   *n = got > 0 ? (size_t)got : 0;
   p->carried |= got > 0;
+  bool ended = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+  if (ended && !p->carried) {
+    /* The sender lost patience before it saw the welcome, and dials again: a close with the welcome
+     * unread is a reset. If it died rather, the watch says so. */
+    tuttiSocketCloseFd(e->wires->proxy, &p->source);
+    return tuttiSuccess;
+  }
   if (got < 0 && errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);
   if (got == 0) {
     if (inMessage) return socketFailed(e, part, 0);

@@ -201,6 +201,40 @@ TEST(NetHostile, ANewerConnectionReplacesOneThatCarriedNothing) {
   }
 }
 
+/* A sender that lost patience resets what it gave up, because the welcome is still unread there: no
+ * failure, the next connection is on its way. */
+TEST(NetHostile, AConnectionGivenUpBeforeItCarriedAnythingIsNoFailure) {
+  for (bool early : {false, true}) {
+    Pair p;
+    tuttiConn serve = p.b.Open(1, TUTTI_RECV), in{};
+    if (!early) in = p.b.Open(0, TUTTI_RECV);
+    tuttiNetHello h = HelloTo(p.b, 0);
+    tuttiNetWelcome welcome;
+    int old = Dial(p.b);
+    EXPECT_TRUE(Send(old, &h, sizeof h));
+    ASSERT_EQ((ssize_t)sizeof welcome, recv(old, &welcome, sizeof welcome, MSG_PEEK));
+    close(old);
+    if (early) in = p.b.Open(0, TUTTI_RECV);
+    Spin(p.b, 50);
+    EXPECT_FALSE(p.b.Failed()) << p.b.Error();
+    int fresh = Dial(p.b);
+    EXPECT_TRUE(Send(fresh, &h, sizeof h));
+    ASSERT_TRUE(ReadAll(fresh, &welcome, sizeof welcome));
+    tuttiSlot line{};
+    line.seq.v = 1;
+    line.where = TUTTI_WHERE_INLINE;
+    line.bytes = 3;
+    line.sig.seq = 1000;
+    net::Fill(line.inlined, 0, 3);
+    EXPECT_TRUE(Send(fresh, &line, sizeof line));
+    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+    EXPECT_TRUE(net::Take(p.b, &in, 3));
+    close(fresh);
+    p.b.Close(&in);
+    p.b.Close(&serve);
+  }
+}
+
 /* Says hello as rank 0 would, then sends `bytes`; returns what rank 1 makes of them. */
 std::string Lie(const void *bytes, size_t n, bool closeAfter) {
   Pair p(4096);
