@@ -142,7 +142,10 @@ static void countSent(tuttiSocketEnd *e, int part, size_t bytes) {
 static tuttiResult_t sendPart(tuttiSocketEnd *e, int part, bool eager, bool *moved) {
   tuttiSocketPart *p = &e->parts[part];
   countSent(e, part, 0);
-  if (p->number == e->known || part >= e->join.part) return tuttiSuccess;
+  if (part >= e->join.part) return tuttiSuccess;
+  /* Also when this part has nothing to send: the message may be waiting for another's share. */
+  if (p->source.hangup && e->passed < e->known) return socketFailed(e, part, ECONNRESET);
+  if (p->number == e->known) return tuttiSuccess;
   if (!eager && !p->source.writable) return tuttiSuccess;
   struct iovec iov[MAX_IOV];
   struct msghdr message = {.msg_iov = iov};

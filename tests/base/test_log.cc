@@ -162,7 +162,7 @@ TEST_F(LogTest, FileTakesHostAndPid) {
   ASSERT_EQ(load("TUTTI_DEBUG_FILE", pattern), "");
   ASSERT_EQ(load("TUTTI_DEBUG", "INFO"), "");
   EXPECT_EQ(logOf([] { TUTTI_INFO(INIT, "into the file"); }), "");
-  EXPECT_THAT(contents(path), EndsWith(here() + "TUTTI INFO into the file\n"));
+  EXPECT_THAT(contents(path), testing::EndsWith(here() + "TUTTI INFO into the file\n"));
 }
 
 TEST_F(LogTest, FollowsTheSettings) {
