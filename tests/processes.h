@@ -124,6 +124,8 @@ public:
   void setStage(int r, int stage) { __atomic_store_n(&report(r).stage, stage, __ATOMIC_RELEASE); }
 
   RankReport &report(int r) { return shared_->reports[r]; }
+  /* Process r has kept a failure. */
+  bool told(int r) { return __atomic_load_n(&report(r).result, __ATOMIC_ACQUIRE) != tuttiSuccess; }
   /* The k-th unique id of the job: process 0 makes it, the others wait for it. */
   tuttiUniqueId id(int k = 0) {
     auto &slot = shared_->ids[k];

@@ -111,7 +111,7 @@ TEST(Env, ShowsValueOriginAndDefault) {
   Result r = tutti({"env"}, {"TUTTI_TIMEOUT=1.5", "NCCL_NSOCKS_PERTHREAD=4", "TUTTI_ALGO=Ring"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_THAT(r.out, ContainsRegex("TUTTI_TIMEOUT +1.500 +TUTTI_TIMEOUT +600 +Deadline"));
-  EXPECT_THAT(r.out, ContainsRegex("TUTTI_SOCKET_NSOCKS +4 +NCCL_NSOCKS_PERTHREAD +2 +Sockets"));
+  EXPECT_THAT(r.out, ContainsRegex("TUTTI_SOCKET_NSOCKS +4 +NCCL_NSOCKS_PERTHREAD +1 +Sockets"));
   EXPECT_THAT(r.out, ContainsRegex("TUTTI_ALGO +Ring +TUTTI_ALGO +.unset. +Algorithms"));
   EXPECT_THAT(r.out, ContainsRegex("TUTTI_BUFFSIZE +4M +default +4M +Bytes"));
 }
