@@ -77,6 +77,12 @@ const char *tuttiRankRanges(const bool *missing, int first, int n, char *buf, si
 
 /* ---- failing -------------------------------------------------------------------------------- */
 
+/* Told last: it may exit at once, and this thread with it. */
+static bool ownProcess(const member *m) {
+  const tuttiHello *h = &m->in.peer.hello;
+  return h->pid == getpid() && strncmp(h->host, tuttiHostname(), sizeof h->host) == 0;
+}
+
 /* Tells this thread's last error to all who are here, and keeps it for those who come. */
 static void failAll(root *r, tuttiResult_t code) {
   if (r->failure != tuttiSuccess) return;
@@ -84,12 +90,14 @@ static void failAll(root *r, tuttiResult_t code) {
   tuttiGreeter *g = &r->greeter;
   g->refuseCode = code;
   snprintf(g->refuseText, sizeof(g->refuseText), "%s", tuttiErrorText());
-  for (int i = 0; i < r->expected; i++) {
-    if (r->members[i].fd < 0) continue;
-    tuttiReplySend(r->members[i].fd, tuttiReplyFailed, code, g->refuseText, strlen(g->refuseText));
-    closeFd(&r->members[i].fd);
-    r->told++;
-  }
+  for (int own = 0; own < 2; own++)
+    for (int i = 0; i < r->expected; i++) {
+      member *m = &r->members[i];
+      if (m->fd < 0 || ownProcess(m) != (own == 1)) continue;
+      tuttiReplySend(m->fd, tuttiReplyFailed, code, g->refuseText, strlen(g->refuseText));
+      closeFd(&m->fd);
+      r->told++;
+    }
   r->deadline = tuttiDeadline(LINGER_MS);
 }
 
