@@ -52,7 +52,7 @@ extern "C" {
   X(GroupEnd)
 
 typedef struct {
-#define X(name) __typeof__(&tutti##name) name;
+#define X(name) __typeof__(&tutti##name) name; // NOLINT(bugprone-macro-parentheses)
   PERF_CALLS(X)
 #undef X
 } perfLibrary;

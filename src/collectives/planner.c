@@ -135,8 +135,14 @@ static void setChunk(const tuttiPlanInput *in, const tuttiSignature *op, candida
   c->chunk = atMost(atLeast(wantedChunk(in, op, c), least), c->longest);
 }
 
+/* Never 0: callers check the type, but a plan must not trap on a wrong one. */
+static uint64_t elementBytes(int type) {
+  uint64_t bytes = tuttiTypeSize(type);
+  return bytes > 0 ? bytes : 1;
+}
+
 static uint64_t chunkElements(const tuttiSignature *op, const candidate *c) {
-  uint64_t elements = (uint64_t)c->chunk / (uint64_t)tuttiTypeSize(op->type);
+  uint64_t elements = (uint64_t)c->chunk / elementBytes(op->type);
   uint64_t aligned = elements >> TUTTI_SLICE_SHIFT << TUTTI_SLICE_SHIFT;
   if (aligned > 0) return aligned;
   return elements > 0 ? elements : 1;
@@ -353,7 +359,7 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
 }
 
 void tuttiPlanPart(uint64_t count, int type, int c, int n, uint64_t *begin, uint64_t *part) {
-  unsigned shift = (unsigned)__builtin_ctzll(TUTTI_LINE / tuttiTypeSize(type));
+  unsigned shift = (unsigned)__builtin_ctzll(TUTTI_LINE / elementBytes(type));
   tuttiSplit(0, count, (uint64_t)n, (uint64_t)c, shift, begin, part);
 }
 
