@@ -327,7 +327,7 @@ TEST_P(Collectives, PreMulSum) {
   Settings small(smallSlots), settings(way.settings);
   Ranks ranks(n);
   ASSERT_TRUE(ranks.ok());
-  ranks.run([&, n = n](int r, tuttiComm_t comm) {
+  ranks.run([&, n = n, name = way.name](int r, tuttiComm_t comm) {
     std::string what = "PreMulSum";
     for (tuttiDataType_t type : {tuttiFloat32, tuttiInt32, tuttiBfloat16}) {
       for (auto residence : {tuttiScalarHostImmediate, tuttiScalarDevice}) {
@@ -344,7 +344,7 @@ TEST_P(Collectives, PreMulSum) {
         for (int s = 0; s < n; s++)
           factor += s + (residence == tuttiScalarDevice ? 2 : 1);
         for (size_t i = 0; i < 700; i++)
-          ASSERT_EQ(out.get(i), (double)(i % 3) * factor) << way.name;
+          ASSERT_EQ(out.get(i), (double)(i % 3) * factor) << name;
         RUN(tuttiRedOpDestroy(op, comm));
       }
     }
