@@ -44,7 +44,7 @@ protected:
   /* Starts the ranks; each runs all-reduces of `count` floats until one fails. The unique id comes
    * from a port that rank 0 listens on, so this process never uses the library. */
   void start(size_t count, int timeoutMs, void (*inRank)(int rank) = nullptr) {
-    std::string at = "127.0.0.1:" + std::to_string(20000 + getpid() % 20000);
+    std::string at = "127.0.0.1:" + std::to_string(12000 + getpid() % 20000);
     for (int r = 0; r < kRanks; r++) {
       pid_t pid = fork();
       ASSERT_GE(pid, 0);
