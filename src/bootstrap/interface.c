@@ -204,9 +204,12 @@ static bool isBridge(const char *name) {
 
 static tuttiResult_t findAll(tuttiFoundInterface **out, int *n) {
   struct ifaddrs *all;
-  if (getifaddrs(&all) != 0)
-    return TUTTI_FAIL(tuttiSystemError, "cannot list this host's network interfaces: %s",
-                      tuttiErrnoText(errno));
+  if (getifaddrs(&all) != 0) {
+    int err = errno;
+    char remedy[96];
+    return TUTTI_FAIL(tuttiSystemError, "cannot list this host's network interfaces: %s; %s",
+                      tuttiErrnoText(err), tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+  }
   void *memory;
   tuttiResult_t result =
       tuttiAlloc(&memory, MAX_FOUND, sizeof(tuttiFoundInterface), "list of interfaces", NULL);
