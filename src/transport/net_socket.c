@@ -282,6 +282,9 @@ static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
     iov[pieces++] = (struct iovec){targetOf(e, p->number) + begin + p->offset, rest};
   }
   size_t kept = e->aheadEnd - e->aheadBegin; /* part of a line, if anything */
+  /* Whole lines: their slot has become free since digest() looked, and the reader kicks. There may
+   * be no room left behind them, and a read of nothing would look like the end of the stream. */
+  if (!inPayload && kept >= TUTTI_LINE) return tuttiSuccess;
   memmove(e->ahead, e->ahead + e->aheadBegin, kept);
   e->aheadBegin = 0;
   e->aheadEnd = kept;

@@ -93,6 +93,30 @@ TEST(Net, SlotsAreReusedInOrderFarPastTheDepth) {
   Exchange(p, sizes, false);
 }
 
+/* The proxy's thread reads while the reader frees slots, at any moment of its turn. */
+TEST(Net, SlotsAreFreedWhileTheProxyReads) {
+  Pair p(4096);
+  constexpr size_t kMessages = 50000;
+  tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
+  std::thread sender([&] {
+    for (size_t i = 0; i < kMessages && !p.b.Failed() && p.a.Await(&out); i++)
+      net::Publish(p.a, &out, 3000);
+  });
+  uint64_t end = net::Soon();
+  for (size_t i = 0; i < kMessages && !p.b.Failed(); i++) {
+    while (!tuttiConnReady(&in) && !p.b.Failed() && tuttiNow() < end)
+      sched_yield();
+    if (tuttiConnReady(&in)) {
+      EXPECT_TRUE(net::Take(p.b, &in, 3000)) << i;
+    }
+  }
+  EXPECT_EQ(kMessages, in.next);
+  sender.join();
+  EXPECT_EQ("", p.b.Error());
+  p.b.Close(&in);
+  p.a.Close(&out);
+}
+
 TEST(Net, ReceiverMayOpenLongAfterTheSender) {
   Pair p;
   tuttiConn out = p.a.Open(2, TUTTI_SEND);
