@@ -283,13 +283,17 @@ static tuttiResult_t perform(execution *e, runner *r) {
   tuttiReduceCopy(&args);
   endBorrowing(r, r->nrecv);
 
-  bool kick = false;
+  bool sent = false, freed = false;
   for (int i = r->nsend - 1; i >= -r->nrecv; i--) { /* receivers wait: sends before releases */
     tuttiConn *conn = r->conns[r->nrecv + i];
     tuttiConnAdvance(conn);
-    kick |= conn->network != 0;
+    sent |= conn->network && i >= 0;
+    freed |= conn->network && i < 0;
   }
-  if (kick) tuttiProxyKick(task->host->proxy);
+  if (sent)
+    tuttiProxyKick(task->host->proxy);
+  else if (freed)
+    tuttiProxyFreed(task->host->proxy);
   r->loaded = false;
   r->k++;
   r->moves++;
@@ -384,7 +388,7 @@ static tuttiResult_t pass(execution *e, bool *moved) {
     else if (r != &e->runners[--e->live])
       *r = e->runners[e->live];
   }
-  for (int i = 0; i < e->nproxies; i++)
+  for (int i = 0; i < e->nproxies && e->live > 0; i++) /* the end is Leave's */
     *moved |= tuttiProxyRun(e->proxies[i]);
   return tuttiSuccess;
 }

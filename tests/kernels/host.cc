@@ -357,7 +357,7 @@ TEST(Host, ProxyCarriesMessages) {
     wire.from = out.fifo(0, 1, 32).recv[0];
     wire.to = in.fifo(0, 1, 32).send;
     out.fifo(0, 1, 32).send.network = in.fifo(0, 1, 32).recv[0].network = 1;
-    tuttiProxyOp op = {Wire::advance, Wire::close, &wire};
+    tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false};
     ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
     a.host.proxy = b.host.proxy = proxy;
     std::vector<int64_t> src = numbers(20000), dst(src.size());
@@ -445,7 +445,7 @@ TEST(Host, FailureHaltsTheProxyOfLentMemory) {
   wire.from = out.fifo(0, 1, 32).recv[0];
   wire.to = in.fifo(0, 1, 32).send;
   out.fifo(0, 1, 32).send.network = 1;
-  tuttiProxyOp op = {Wire::advance, Wire::close, &wire};
+  tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false};
   ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
   a.host.proxy = proxy;
   auto src = std::make_unique<std::vector<int64_t>>(numbers(10 * 1024));
