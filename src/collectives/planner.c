@@ -37,6 +37,11 @@ static const struct {
   double overlapPieces;    /* into which the direct algorithms split to overlap phases */
   double gain;             /* a candidate must be that much better than the ones before it */
   int pairwiseRanks;       /* most ranks that connect all pairs where another way exists */
+  /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores. */
+  double loopHopUs;        /* on the way, beside the work */
+  double loopMessageUs[2]; /* work for one message, sent or received; [1]: oversubscribed */
+  double loopGBs[2];       /* sent or received */
+  double loopPairs;        /* bytes of exchanges with several peers at once take so much longer */
 } model = {
     .messageUs = 0.06,
     .slotUs = 0.15,
@@ -51,6 +56,10 @@ static const struct {
     .overlapPieces = 4,
     .gain = 0.95,
     .pairwiseRanks = 16,
+    .loopHopUs = 1.5,
+    .loopMessageUs = {2.5, 5.0},
+    .loopGBs = {4.0, 1.5},
+    .loopPairs = 1.25,
 };
 
 /* One way to run the operation, and what it is made of. */
@@ -114,6 +123,9 @@ static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, co
   setting w = settle(in, op, c->proto);
   double each = w.bytes / c->nchannels;
   bool chain = op->coll == tuttiCollBroadcast || op->coll == tuttiCollReduce;
+  bool passedOn = w.n > 2 && (chain || c->algo == tuttiAlgoTree);
+  if (in->loopback) /* passed on while it is in the cache and the next one arrives */
+    return passedOn ? model.cachedChunkBytes : c->longest;
   if (c->algo == tuttiAlgoTree || chain) {
     double hops = c->algo == tuttiAlgoTree ? in->treeDepth : c->algo == tuttiAlgoRing ? w.n - 1 : 1;
     double overhead = in->nhosts > 1 ? model.netMessageUs : w.hopIn;
@@ -129,9 +141,10 @@ static void setChunk(const tuttiPlanInput *in, const tuttiSignature *op, candida
     c->longest = c->chunk = TUTTI_INLINE_MAX;
     return;
   }
-  double least = in->nhosts > 1 ? model.leastNetBytes : model.leastChunkBytes;
+  bool network = in->nhosts > 1 || in->loopback;
+  double least = network ? model.leastNetBytes : model.leastChunkBytes;
   c->longest = (double)in->slotBytes;
-  if (in->nhosts == 1) c->longest = atMost(c->longest, model.cachedChunkBytes);
+  if (!network) c->longest = atMost(c->longest, model.cachedChunkBytes);
   c->chunk = atMost(atLeast(wantedChunk(in, op, c), least), c->longest);
 }
 
@@ -253,6 +266,66 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   }
 }
 
+/* Dependent hops of one operation over loopback, the messages and bytes of its busiest rank. */
+typedef struct {
+  double hops, messages, bytes;
+} loopWork;
+
+static loopWork loopRing(double n, double S, double chunk, int coll) {
+  switch (coll) {
+  case tuttiCollAllReduce:
+    return (loopWork){2 * (n - 1), 4 * (n - 1) * atLeast(S / n / chunk, 1), 4 * (n - 1) / n * S};
+  case tuttiCollAllGather:
+  case tuttiCollReduceScatter:
+    return (loopWork){n - 1, 2 * (n - 1) * atLeast(S / chunk, 1), 2 * (n - 1) * S};
+  default: {
+    double links = n > 2 ? 2 : 1; /* the busiest rank of a chain passes on what it gets */
+    return (loopWork){n - 1, links * atLeast(S / chunk, 1), links * S};
+  }
+  }
+}
+
+/* Twice the edges of a tree are spread over n ranks; the busiest has three, of four ranks two.
+ * Where ranks share cores in an all-reduce, that others have fewer counts too. */
+static loopWork loopTree(const tuttiPlanInput *in, double S, double chunk, int coll) {
+  double n = in->nranks, depth = atLeast(in->treeDepth, 1), pieces = atLeast(S / chunk, 1);
+  double links = n == 4 ? 2 : atMost(n - 1, 3);
+  if (coll != tuttiCollAllReduce) return (loopWork){depth, links * pieces, links * S};
+  if (in->oversubscribed) links = 2 * (n - 1) / n;
+  return (loopWork){2 * depth, 2 * links * pieces, 2 * links * S};
+}
+
+static loopWork loopDirect(double n, double S, double chunk, const tuttiSignature *op,
+                           int twoShot) {
+  double pieces = atLeast(S / chunk, 1);
+  switch (op->coll) {
+  case tuttiCollSendRecv:
+    return (loopWork){1, pieces, S};
+  case tuttiCollAllReduce:
+    if (twoShot) return (loopWork){2, 4 * (n - 1) * atLeast(S / n / chunk, 1), 4 * (n - 1) / n * S};
+    break;
+  case tuttiCollAllGather:
+  case tuttiCollReduceScatter:
+  case tuttiCollAlltoAll:
+    break;
+  default: /* the root alone has all peers */
+    return (loopWork){1, (n - 1) * pieces, (n - 1) * S};
+  }
+  return (loopWork){1, 2 * (n - 1) * pieces, 2 * (n - 1) * S};
+}
+
+static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
+  double n = in->nranks, each = (double)op->count * (double)tuttiTypeSize(op->type) / c->nchannels;
+  int shared = in->oversubscribed != 0;
+  double pairs = c->algo == tuttiAlgoDirect && n > 2 ? model.loopPairs : 1;
+  loopWork w = c->algo == tuttiAlgoRing   ? loopRing(n, each, c->chunk, op->coll)
+               : c->algo == tuttiAlgoTree ? loopTree(in, each, c->chunk, op->coll)
+                                          : loopDirect(n, each, c->chunk, op, c->twoShot);
+  double work =
+      w.messages * model.loopMessageUs[shared] + pairs * w.bytes / (model.loopGBs[shared] * 1e3);
+  return w.hops * model.loopHopUs + c->nchannels * work;
+}
+
 static double netShare(int nchannels) {
   return model.netShare[nchannels >= 4 ? 2 : nchannels >= 2 ? 1 : 0];
 }
@@ -262,6 +335,7 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   setting w = settle(in, op, c->proto);
   double copyGBs = in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
   if (in->nranks == 1) return w.bytes / (copyGBs * 1e3);
+  if (in->loopback) return loopTime(in, op, c);
   costs k = c->algo == tuttiAlgoRing   ? ringCosts(&w, op, c)
             : c->algo == tuttiAlgoTree ? treeCosts(in, &w, op, c)
                                        : directCosts(&w, op, c);
@@ -310,7 +384,7 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
  * balance two trees, as one thread does all the work of a rank. */
 static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate *c) {
   int least = in->minChannels > 1 ? in->minChannels : 1;
-  int useful = in->nhosts > 1 ? 4 : c->algo == tuttiAlgoTree ? 2 : 1;
+  int useful = in->nhosts > 1 ? 4 : c->algo == tuttiAlgoTree && !in->loopback ? 2 : 1;
   double bestTime = INFINITY;
   candidate trial = *c;
   for (int n = 1; n <= useful; n *= 2) {

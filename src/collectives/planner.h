@@ -25,6 +25,7 @@ typedef struct {
   int treeDepth;                  /* of channel 0's tree */
   size_t slotBytes;
   int oversubscribed; /* some host has more ranks than cores */
+  int loopback;       /* ranks of one host that only reach each other over the network */
 } tuttiPlanInput;
 
 typedef struct {

@@ -163,6 +163,7 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
   if (path.latencyUs > *latency) *latency = path.latencyUs;
   if (*bandwidth == 0 || path.bandwidthGBs < *bandwidth) *bandwidth = path.bandwidthGBs;
   if (!t->shared) in->sharedFifos = 0;
+  if (t == &tuttiTransportNet && in->nhosts == 1) in->loopback = 1;
   if (c->peers[a].process != c->peers[b].process || !t->shared) in->directReads = 0;
   return tuttiSuccess;
 }

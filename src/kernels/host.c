@@ -36,6 +36,7 @@ typedef struct {
   uint64_t steps, k;
   tuttiStep step; /* step k, if `loaded` */
   bool loaded;
+  bool announced;    /* the network may put its message where it belongs */
   int width;         /* most receives, and most sends, of one step */
   int nrecv, nsend;  /* of this step */
   int ready;         /* so many of conns were ready, and stay so */
@@ -96,6 +97,21 @@ static tuttiResult_t findConns(runner *r, const int32_t *ranks, int count, tutti
   return tuttiSuccess;
 }
 
+static size_t stepBytes(const runner *r) {
+  return r->step.count * tuttiTypeSize(r->task->type);
+}
+
+/* A large message from a network that is only stored need not go through a slot. */
+static void announce(runner *r) {
+  const tuttiStep *step = &r->step;
+  bool stored =
+      (step->flags & TUTTI_STEP_DST) && !(step->flags & (TUTTI_STEP_SRC | TUTTI_STEP_KEPT));
+  r->announced = r->nrecv == 1 && stored && r->conns[0]->network && stepBytes(r) >= LEND_BYTES;
+  if (!r->announced) return;
+  uint8_t *to = (uint8_t *)r->task->recvbuff + step->dst * tuttiTypeSize(r->task->type);
+  tuttiConnWant(r->conns[0], to, stepBytes(r));
+}
+
 /* Makes `step` the next one that does anything; `loaded` stays false at the end. */
 static tuttiResult_t load(runner *r) {
   tuttiStep *step = &r->step;
@@ -109,16 +125,13 @@ static tuttiResult_t load(runner *r) {
                         &r->nsend));
     r->ready = 0;
     r->loaded = true;
+    announce(r);
     return tuttiSuccess;
   }
   return tuttiSuccess;
 }
 
 /* ---- one step -------------------------------------------------------------------------------- */
-
-static size_t stepBytes(const runner *r) {
-  return r->step.count * tuttiTypeSize(r->task->type);
-}
 
 /* Is what lies at the head of a receiving connection the message of this step? The slot is memory
  * that a peer writes: nothing in it is used before it was checked. */
@@ -283,14 +296,18 @@ static tuttiResult_t perform(execution *e, runner *r) {
   tuttiReduceCopy(&args);
   endBorrowing(r, r->nrecv);
 
-  bool kick = false;
+  bool sent = false, freed = false;
   for (int i = r->nsend - 1; i >= -r->nrecv; i--) { /* receivers wait: sends before releases */
     tuttiConn *conn = r->conns[r->nrecv + i];
     tuttiConnAdvance(conn);
-    kick |= conn->network != 0;
+    sent |= conn->network && i >= 0;
+    freed |= conn->network && i < 0;
   }
-  if (kick) tuttiProxyKick(task->host->proxy);
-  r->loaded = false;
+  if (sent)
+    tuttiProxyKick(task->host->proxy);
+  else if (freed)
+    tuttiProxyFreed(task->host->proxy);
+  r->loaded = r->announced = false;
   r->k++;
   r->moves++;
   return tuttiSuccess;
@@ -384,7 +401,7 @@ static tuttiResult_t pass(execution *e, bool *moved) {
     else if (r != &e->runners[--e->live])
       *r = e->runners[e->live];
   }
-  for (int i = 0; i < e->nproxies; i++)
+  for (int i = 0; i < e->nproxies && e->live > 0; i++) /* the end is Leave's */
     *moved |= tuttiProxyRun(e->proxies[i]);
   return tuttiSuccess;
 }
@@ -475,15 +492,17 @@ static void collectProxies(execution *e, tuttiTask **tasks, int ntasks) {
   }
 }
 
-/* After a failure: takes back what other threads, or a proxy, may still read. */
+/* After a failure: takes back what other threads, or a proxy, may still read or write. */
 static void withdrawLoans(const execution *e) {
-  for (const runner *r = e->runners; r < e->runners + e->live; r++)
+  for (const runner *r = e->runners; r < e->runners + e->live; r++) {
+    if (r->announced) tuttiProxyHalt(r->task->host->proxy);
     for (int i = 0; i < r->nloans; i++) {
       if (r->loans[i].conn->network)
         tuttiProxyHalt(r->task->host->proxy);
       else
         tuttiConnWithdraw(r->loans[i].conn);
     }
+  }
 }
 
 tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {

@@ -7,8 +7,10 @@
  *   a pass  clears KICKED, then looks at the FIFOs.
  *   thread  sets SLEEPING only by a compare-and-swap from a value without KICKED (or with somebody
  *           entered), then sleeps.
+ *   Freed   is a Kick that sets FREED instead of KICKED: there is room for what may come.
  *   Leave   counts down, and if it was the last and KICKED or BUSY is set, runs a pass itself and
- *           rings the bell if something is still on its way.
+ *           rings the bell if something is still on its way; or if FREED is set and the thread
+ *           would not look up by itself.
  *
  * A Kick ordered before a pass's clearing is seen by that pass. One ordered after it leaves KICKED
  * set: the thread's swap then fails; or it comes after the swap, sees SLEEPING, and rings. If
@@ -18,7 +20,8 @@
  *
  * While somebody is entered the thread parks: it does not listen to the sockets, or each arriving
  * message would wake it for nothing. It looks up after a while (1 ms, doubling up to 16) to see
- * whether that somebody has left for good, and then serves peers in the background. */
+ * whether that somebody has left for good, nobody having entered since and nothing being on its
+ * way, and then serves peers in the background. */
 #include "proxy/proxy.h"
 
 #include <errno.h>
@@ -40,6 +43,9 @@
 #define KICKED   0x00010000u /* a FIFO changed since the last pass began */
 #define SLEEPING 0x00020000u /* the thread sleeps or is about to: ring to wake it */
 #define BUSY     0x00040000u /* the last pass left work that waits for a descriptor or the clock */
+#define FREED    0x00080000u /* a slot became free since the last pass over all operations began */
+#define PARKED   0x00100000u /* SLEEPING, and will look up by itself */
+#define USED     0x00200000u /* somebody has entered since the thread last went to sleep */
 
 enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, EVENTS_PER_PASS = 64 };
 /* Eager passes: with at most so many operations (a listener, two ways out and two in), where one
@@ -56,7 +62,7 @@ struct tuttiProxy {
   tuttiAtomic32 state;
   tuttiAtomic32 stop;   /* the thread ends */
   pthread_mutex_t lock; /* held by whoever runs the loop or changes the list; guards what follows */
-  proxyItem *items;
+  proxyItem *items;     /* lazy ones last: what leaves is what others wait for */
   int count, capacity;
   bool busy, halted, threaded;
   unsigned eagerPasses; /* since the last look at epoll */
@@ -109,19 +115,25 @@ static void collectEvents(tuttiProxy *p) {
   }
 }
 
+typedef enum { PASS_THREAD, PASS_SPINNING, PASS_LEAVING } passKind; /* leaving: lazy ones rest */
+
 /* One pass; the lock is held. *wake: when the thread must make the next one at the latest. */
-static bool passOver(tuttiProxy *p, bool spinning, uint64_t *wake) {
+static bool passOver(tuttiProxy *p, passKind kind, uint64_t *wake) {
   tuttiProxyTurn turn = {.wake = TUTTI_NO_DEADLINE, .result = tuttiSuccess};
   bool moved = false, busy = false;
-  if (tuttiLoadRelaxed32(&p->state) & KICKED) changeState(p, 0, KICKED);
-  turn.eager = spinning && p->count <= EAGER_OPS && ++p->eagerPasses < EAGER_PASSES;
+  uint32_t seen = kind == PASS_LEAVING ? KICKED : KICKED | FREED;
+  if (tuttiLoadRelaxed32(&p->state) & seen) changeState(p, 0, seen);
+  bool eager = kind == PASS_LEAVING || (kind == PASS_SPINNING && p->count <= EAGER_OPS);
+  turn.eager = eager && ++p->eagerPasses < EAGER_PASSES;
   if (!turn.eager && !p->halted) collectEvents(p);
   for (int i = 0; i < p->count && !p->halted; i++) {
     proxyItem *item = &p->items[i];
     if (item->state == TUTTI_PROXY_DONE || item->state == TUTTI_PROXY_FAILED) continue;
+    if (item->op.lazy && kind == PASS_LEAVING) continue;
     item->state = item->op.advance(item->op.self, &turn);
     moved |= item->state == TUTTI_PROXY_MOVED;
-    busy |= item->state == TUTTI_PROXY_MOVED || item->state == TUTTI_PROXY_WAITING;
+    bool left = item->state == TUTTI_PROXY_MOVED || item->state == TUTTI_PROXY_WAITING;
+    busy |= left && !item->op.lazy;
     if (item->state == TUTTI_PROXY_FAILED) p->fail(p->ctx, turn.result, tuttiErrorText());
   }
   if (busy != p->busy) changeState(p, busy ? BUSY : 0, busy ? 0 : BUSY);
@@ -137,17 +149,19 @@ static void sleepThread(tuttiProxy *p, bool passed, uint64_t wake, int *parkMs) 
   bool parked;
   do {
     state = tuttiLoadAcquire32(&p->state);
-    parked = state & ENTERED;
-    if (!parked && (!passed || state & KICKED)) return;
-  } while (!tuttiCompareExchange32(&p->state, state, state | SLEEPING));
+    parked = state & ENTERED || (state & (USED | BUSY)) == USED;
+    if (!(state & ENTERED) && (!passed || state & (KICKED | FREED))) return;
+  } while (!tuttiCompareExchange32(&p->state, state,
+                                   (state & ~USED) | SLEEPING | (parked ? PARKED : 0)));
 
   struct pollfd fds[] = {{.fd = p->bell, .events = POLLIN}, {.fd = p->epoll, .events = POLLIN}};
-  int ms = parked ? *parkMs : tuttiDeadlinePollMs(wake);
+  int ms = tuttiDeadlinePollMs(wake);
+  if (parked && (ms < 0 || ms > *parkMs)) ms = *parkMs;
   *parkMs = !parked ? PARK_MIN_MS : *parkMs < PARK_MAX_MS ? *parkMs * 2 : PARK_MAX_MS;
   int n = poll(fds, parked ? 1 : 2, ms);
   uint64_t rings;
   if (n > 0 && fds[0].revents) (void)!read(p->bell, &rings, sizeof rings);
-  changeState(p, 0, SLEEPING);
+  changeState(p, 0, SLEEPING | PARKED);
 }
 
 static void *proxyThread(void *arg) {
@@ -158,7 +172,7 @@ static void *proxyThread(void *arg) {
     bool passed = false, moved = false;
     if (!(tuttiLoadAcquire32(&p->state) & ENTERED)) {
       pthread_mutex_lock(&p->lock);
-      moved = passOver(p, false, &wake);
+      moved = passOver(p, PASS_THREAD, &wake);
       pthread_mutex_unlock(&p->lock);
       passed = true;
     }
@@ -241,8 +255,12 @@ tuttiResult_t tuttiProxyAdd(tuttiProxy *p, const tuttiProxyOp *op) {
   pthread_mutex_lock(&p->lock);
   tuttiResult_t result = makeRoom(p);
   if (result == tuttiSuccess && !p->threaded) result = startThread(p);
-  if (result == tuttiSuccess)
-    p->items[p->count++] = (proxyItem){.op = *op, .state = TUTTI_PROXY_IDLE};
+  if (result == tuttiSuccess) {
+    int i = p->count++;
+    for (; i > 0 && !op->lazy && p->items[i - 1].op.lazy; i--)
+      p->items[i] = p->items[i - 1];
+    p->items[i] = (proxyItem){.op = *op, .state = TUTTI_PROXY_IDLE};
+  }
   pthread_mutex_unlock(&p->lock);
   if (result == tuttiSuccess) tuttiProxyKick(p);
   return result;
@@ -253,7 +271,8 @@ void tuttiProxyRemove(tuttiProxy *p, void *self) {
   for (int i = 0; i < p->count; i++) {
     if (p->items[i].op.self != self) continue;
     proxyItem item = p->items[i];
-    p->items[i] = p->items[--p->count];
+    for (p->count--; i < p->count; i++)
+      p->items[i] = p->items[i + 1];
     TUTTI_TRACE(PROXY, "operation %p removed while %s, %d left", self,
                 tuttiProxyStateName(item.state), p->count);
     item.op.close(self);
@@ -285,27 +304,45 @@ void tuttiProxyUnwatch(tuttiProxy *p, tuttiProxySource *source) {
   epoll_ctl(p->epoll, EPOLL_CTL_DEL, source->fd, NULL);
 }
 
-bool tuttiProxyRun(tuttiProxy *p) {
+static bool run(tuttiProxy *p, passKind kind) {
   if (pthread_mutex_trylock(&p->lock) != 0) return false;
   uint64_t wake;
-  bool moved = passOver(p, true, &wake);
+  bool moved = passOver(p, kind, &wake);
   pthread_mutex_unlock(&p->lock);
   return moved;
 }
 
-void tuttiProxyKick(tuttiProxy *p) {
-  uint32_t before = changeState(p, KICKED, 0);
+bool tuttiProxyRun(tuttiProxy *p) {
+  return run(p, PASS_SPINNING);
+}
+
+static void kick(tuttiProxy *p, uint32_t how) {
+  uint32_t before = changeState(p, how, 0);
   if (before & SLEEPING && !(before & ENTERED)) wakeThread(p);
 }
 
+void tuttiProxyKick(tuttiProxy *p) {
+  kick(p, KICKED);
+}
+
+void tuttiProxyFreed(tuttiProxy *p) {
+  kick(p, FREED);
+}
+
 void tuttiProxyEnter(tuttiProxy *p) {
-  tuttiFetchAddAcqRel32(&p->state, 1);
+  uint32_t old;
+  do {
+    old = tuttiLoadRelaxed32(&p->state);
+  } while (!tuttiCompareExchange32(&p->state, old, (old + 1) | USED));
 }
 
 void tuttiProxyLeave(tuttiProxy *p) {
-  uint32_t before = tuttiFetchAddAcqRel32(&p->state, UINT32_MAX); /* minus one */
-  if ((before & ENTERED) != 1 || !(before & (KICKED | BUSY))) return;
-  tuttiProxyRun(p);
-  uint32_t now = tuttiLoadAcquire32(&p->state);
-  if (!(now & ENTERED) && now & (KICKED | BUSY)) wakeThread(p);
+  uint32_t now = tuttiFetchAddAcqRel32(&p->state, UINT32_MAX); /* minus one */
+  if ((now & ENTERED) != 1) return;
+  if (now & (KICKED | BUSY)) {
+    run(p, PASS_LEAVING);
+    now = tuttiLoadAcquire32(&p->state);
+    if (now & ENTERED) return;
+  }
+  if (now & (KICKED | BUSY) || (now & FREED && !(now & PARKED))) wakeThread(p);
 }

@@ -49,6 +49,7 @@ typedef struct tuttiProxyOp {
   tuttiProxyState (*advance)(void *self, tuttiProxyTurn *turn); /* never blocks */
   void (*close)(void *self); /* by Remove, after the last advance: unwatches and frees */
   void *self;
+  bool lazy; /* its work may wait until the next Enter, or some milliseconds, when callers leave */
 } tuttiProxyOp;
 
 /* A descriptor of an operation, and what is known of it. The proxy learns of changes from an
@@ -85,8 +86,10 @@ void tuttiProxyUnwatch(tuttiProxy *proxy, tuttiProxySource *source);
 /* One pass over all operations by the calling thread, unless another is at it. True: moved
  * something. */
 bool tuttiProxyRun(tuttiProxy *proxy);
-/* Says that a FIFO changed; wakes the thread if it sleeps. Cheap when it does not. */
+/* Says that a FIFO changed; wakes the thread if it sleeps. Cheap when it does not. Freed: that the
+ * change is only room for what may come, which does not keep the last one who leaves. */
 void tuttiProxyKick(tuttiProxy *proxy);
+void tuttiProxyFreed(tuttiProxy *proxy);
 /* Between Enter and Leave the caller promises to run the loop itself, so that the thread stays
  * asleep; counted. The last Leave hands over what is still on its way. */
 void tuttiProxyEnter(tuttiProxy *proxy);

@@ -29,7 +29,7 @@
 typedef enum {
   TUTTI_WHERE_SLOT = 0,   /* in the slot's data */
   TUTTI_WHERE_INLINE = 1, /* in the line */
-  TUTTI_WHERE_DIRECT = 2  /* at `addr` in the writer's memory */
+  TUTTI_WHERE_DIRECT = 2 /* at `addr` in the writer's memory; from a network: where it was wanted */
 } tuttiWhere;
 
 typedef struct {
@@ -45,6 +45,9 @@ typedef struct {
   tuttiAtomic64 head;      /* messages this reader has taken */
   tuttiAtomic32 reading;   /* the reader is in the writer's memory */
   tuttiAtomic32 withdrawn; /* the writer has failed: its memory is no longer lent */
+  tuttiAtomic64 wanted;    /* number + 1 of the message that a network is to put at wantedAt */
+  uint8_t *wantedAt;
+  uint32_t wantedBytes;
 } __attribute__((aligned(TUTTI_LINE))) tuttiHead;
 
 typedef enum { TUTTI_RECV = 0, TUTTI_SEND = 1 } tuttiDirection;
@@ -118,6 +121,19 @@ static inline void tuttiConnAdvance(tuttiConn *c) {
     tuttiStoreRelease(&c->heads[0].head, c->next + 1);
   c->next++;
   tuttiConnPrefetch(c);
+}
+
+/* Recv over a network: the payload of the next message, if it has `bytes`, may go straight to `at`
+ * and is then DIRECT there; what has begun to arrive stays in the slot. A wish of a failed
+ * operation is forgotten with tuttiProxyHalt. */
+static inline void tuttiConnWant(tuttiConn *c, void *at, size_t bytes) {
+  c->heads[0].wantedAt = (uint8_t *)at;
+  c->heads[0].wantedBytes = (uint32_t)bytes;
+  tuttiStoreRelease(&c->heads[0].wanted, c->next + 1);
+}
+/* Proxy: where message m with so many bytes is wanted; NULL: in its slot. */
+static inline uint8_t *tuttiHeadWanted(const tuttiHead *h, uint64_t m, size_t bytes) {
+  return tuttiLoadAcquire(&h->wanted) == m + 1 && h->wantedBytes == bytes ? h->wantedAt : NULL;
 }
 
 /* A direct payload is lent until the head has passed it. When the writer fails it cannot wait for

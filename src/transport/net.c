@@ -139,7 +139,8 @@ static tuttiResult_t startEnd(tuttiWires *w, netEnd *end, const tuttiConn *conn)
     TUTTI_TRY(s->net->connect(w, s->listener, w->peers[conn->peer].net, &hello, conn, &end->end));
   else
     TUTTI_TRY(s->net->expect(w, s->listener, &hello, conn, &end->end));
-  tuttiProxyOp op = {.advance = s->net->progress, .close = s->net->closeEnd, .self = end->end};
+  tuttiProxyOp op = {
+      .advance = s->net->progress, .close = s->net->closeEnd, .self = end->end, .lazy = !sends};
   tuttiResult_t result = tuttiProxyAdd(w->proxy, &op);
   if (result != tuttiSuccess) s->net->closeEnd(end->end);
   return result;
@@ -173,7 +174,7 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
   tuttiConn made = {.peer = peer,
                     .channel = channel,
                     .direction = (uint8_t)direction,
-                    .direct = direction == TUTTI_SEND,
+                    .direct = 1,
                     .network = 1,
                     .transport = &tuttiTransportNet,
                     .end = end};

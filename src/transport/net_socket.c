@@ -186,8 +186,27 @@ static bool slotFree(const tuttiSocketEnd *e, uint64_t m) {
   return m < tuttiLoadAcquire(&e->head->head) + TUTTI_FIFO_DEPTH;
 }
 
+/* Settles where the payload of message `known - 1` goes, when its first byte is at hand. False: not
+ * yet. A reader that wanted the message before, and has not taken it, is about to say where it
+ * wants this one: there is no hurry to copy, and no harm, as the reader alone can be waiting. */
+static bool place(tuttiSocketEnd *e) {
+  if (e->placed == e->known) return true;
+  uint64_t m = e->placed, i = m % TUTTI_FIFO_DEPTH, before = (m - 1) % TUTTI_FIFO_DEPTH;
+  tuttiSlot *slot = &e->slots[i];
+  uint8_t *wanted = e->payload[i] ? tuttiHeadWanted(e->head, m, e->payload[i]) : NULL;
+  bool expected = m > 0 && e->slots[before].where == TUTTI_WHERE_DIRECT && e->payload[i];
+  if (!wanted && expected && tuttiLoadAcquire(&e->head->head) < m) return false;
+  e->target[i] = wanted ? wanted : e->data + i * e->slotBytes;
+  if (wanted) {
+    slot->where = TUTTI_WHERE_DIRECT;
+    slot->addr = (uintptr_t)wanted;
+  }
+  e->placed++;
+  return true;
+}
+
 static uint8_t *targetOf(const tuttiSocketEnd *e, uint64_t m) {
-  return e->data + (m % TUTTI_FIFO_DEPTH) * e->slotBytes;
+  return e->target[m % TUTTI_FIFO_DEPTH];
 }
 
 /* A small message that is read is acknowledged at once by the kernel, in a packet of its own that
@@ -226,6 +245,7 @@ static tuttiResult_t digest(tuttiSocketEnd *e) {
       if (e->aheadEnd - e->aheadBegin < TUTTI_LINE || !slotFree(e, e->known)) return tuttiSuccess;
       TUTTI_TRY(takeLine(e));
     }
+    if (!place(e)) return tuttiSuccess;
     size_t begin, share = shareOf(e, 0, p->number, &begin);
     size_t there = e->aheadEnd - e->aheadBegin;
     size_t n = share - p->offset < there ? share - p->offset : there;
@@ -274,7 +294,7 @@ static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
   TUTTI_TRY(digest(e));
   bool inPayload = p->number < e->known;
   if (p->closed || (!eager && !p->source.readable)) return tuttiSuccess;
-  if (!inPayload && !slotFree(e, e->known)) return tuttiSuccess;
+  if (inPayload ? e->placed < e->known : !slotFree(e, e->known)) return tuttiSuccess;
   struct iovec iov[2];
   size_t pieces = 0, rest = 0, begin, n;
   if (inPayload) {
@@ -282,6 +302,9 @@ static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
     iov[pieces++] = (struct iovec){targetOf(e, p->number) + begin + p->offset, rest};
   }
   size_t kept = e->aheadEnd - e->aheadBegin; /* part of a line, if anything */
+  /* Whole lines: their slot has become free since digest() looked, and the reader kicks. There may
+   * be no room left behind them, and a read of nothing would look like the end of the stream. */
+  if (!inPayload && kept >= TUTTI_LINE) return tuttiSuccess;
   memmove(e->ahead, e->ahead + e->aheadBegin, kept);
   e->aheadBegin = 0;
   e->aheadEnd = kept;
@@ -295,7 +318,7 @@ static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
 
 static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool eager, bool *moved) {
   tuttiSocketPart *p = &e->parts[part];
-  for (bool tried = false; p->number < e->known;) {
+  for (bool tried = false; p->number < e->placed;) {
     size_t begin, share = shareOf(e, part, p->number, &begin), n;
     if (p->offset == share) {
       p->offset = 0;

@@ -81,6 +81,8 @@ typedef struct tuttiSocketEnd {
   tuttiSocketPart parts[TUTTI_SOCKET_PARTS];
   uint64_t known;  /* messages whose line is known: seen in the FIFO, or received */
   uint64_t passed; /* messages that have passed on all parts: == head, or published */
+  uint64_t placed; /* recv: messages of which it is settled where the payload goes */
+  uint8_t *target[TUTTI_FIFO_DEPTH];           /* recv: where */
   uint32_t payload[TUTTI_FIFO_DEPTH];          /* bytes of known messages that follow the line */
   uint8_t lines[TUTTI_FIFO_DEPTH][TUTTI_LINE]; /* send: as they go on the wire */
   uint8_t ahead[TUTTI_SOCKET_AHEAD];           /* recv: what part 0 has read ahead */

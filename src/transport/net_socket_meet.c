@@ -304,6 +304,16 @@ static void setUserTimeout(int fd, uint64_t timeoutMs) {
   if (ms) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 }
 
+/* Inside a host there is no congestion to control. Where the default is BBR, its pacing by timers
+ * costs such a connection half its bandwidth; Reno, which every kernel has and lets everybody use,
+ * sends as fast as the receiver reads. */
+static void avoidPacing(const tuttiSocketEnd *e, int fd) {
+  static const char reno[] = "reno";
+  const tuttiWires *w = e->wires;
+  if (w->peers[w->rank].hostId == w->peers[e->peer].hostId)
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof reno - 1);
+}
+
 static void startConnector(tuttiSocketJoin *j) {
   tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
   int n = 0;
@@ -331,6 +341,7 @@ static tuttiResult_t sayHello(tuttiSocketEnd *e, int fd) {
   p->source.fd = fd;
   tuttiForkCloseAdd(fd);
   setUserTimeout(fd, e->wires->timeoutMs);
+  avoidPacing(e, fd);
   tuttiResult_t result = tuttiProxyWatch(e->wires->proxy, &p->source);
   if (result != tuttiSuccess) {
     tuttiForkCloseRemove(fd);

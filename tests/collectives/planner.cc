@@ -44,6 +44,16 @@ tuttiPlanInput manyHosts(int nhosts, int perHost) {
   return in;
 }
 
+tuttiPlanInput loopback(int nranks) {
+  tuttiPlanInput in = oneHost(nranks);
+  in.sharedFifos = 0;
+  in.loopback = 1;
+  in.oversubscribed = nranks > 2;
+  in.intraLatencyUs = 15;
+  in.intraGBs = 3;
+  return in;
+}
+
 std::vector<tuttiPlanInput> inputs() {
   std::vector<tuttiPlanInput> all;
   for (int n : {1, 2, 3, 8, 64})
@@ -52,6 +62,8 @@ std::vector<tuttiPlanInput> inputs() {
   all.back().directReads = 1;
   all.push_back(oneHost(8));
   all.back().oversubscribed = 1;
+  for (int n : {2, 4, 8})
+    all.push_back(loopback(n));
   for (int hosts : {2, 4, 64})
     for (int perHost : {1, 4, 8})
       all.push_back(manyHosts(hosts, perHost));
@@ -164,6 +176,26 @@ TEST(Planner, KnownRegimes) {
   /* Without shared memory, connecting all pairs is only for few ranks. */
   EXPECT_NE(allReduce(manyHosts(64, 8), 8).algo, tuttiAlgoDirect);
   EXPECT_EQ(choose(manyHosts(64, 8), op(tuttiCollAlltoAll, 100)).algo, tuttiAlgoDirect);
+}
+
+/* Each message is system calls: few messages, and none that a rank which shares its core waits for.
+ */
+TEST(Planner, LoopbackSparesMessages) {
+  for (int n : {2, 4}) {
+    tuttiPlanInput in = loopback(n);
+    EXPECT_EQ(choose(in, op(tuttiCollAllReduce, 4)).proto, tuttiProtoLL);
+    for (int coll : {tuttiCollAllReduce, tuttiCollBroadcast, tuttiCollAllGather}) {
+      tuttiPlan plan = choose(in, op(coll, 128));
+      EXPECT_EQ(plan.proto, tuttiProtoSimple) << tuttiCollName(coll) << " of " << n;
+      EXPECT_GE(plan.chunk, 128u) << tuttiCollName(coll) << " of " << n;
+    }
+    /* what is passed on goes in pieces, what only arrives as a whole */
+    uint64_t bytes = choose(in, op(tuttiCollBroadcast, 1 << 20)).chunk * 4;
+    EXPECT_EQ(bytes, n > 2 ? 128u << 10 : in.slotBytes);
+  }
+  for (uint64_t count : {uint64_t{2}, uint64_t{1024}, uint64_t{1} << 24})
+    EXPECT_EQ(choose(loopback(4), op(tuttiCollAllReduce, count)).algo, tuttiAlgoTree) << count;
+  EXPECT_EQ(choose(loopback(4), op(tuttiCollAllGather, 1 << 20)).algo, tuttiAlgoRing);
 }
 
 TEST(Planner, MasksAreHonoured) {

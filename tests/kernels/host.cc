@@ -357,7 +357,7 @@ TEST(Host, ProxyCarriesMessages) {
     wire.from = out.fifo(0, 1, 32).recv[0];
     wire.to = in.fifo(0, 1, 32).send;
     out.fifo(0, 1, 32).send.network = in.fifo(0, 1, 32).recv[0].network = 1;
-    tuttiProxyOp op = {Wire::advance, Wire::close, &wire};
+    tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false};
     ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
     a.host.proxy = b.host.proxy = proxy;
     std::vector<int64_t> src = numbers(20000), dst(src.size());
@@ -445,7 +445,7 @@ TEST(Host, FailureHaltsTheProxyOfLentMemory) {
   wire.from = out.fifo(0, 1, 32).recv[0];
   wire.to = in.fifo(0, 1, 32).send;
   out.fifo(0, 1, 32).send.network = 1;
-  tuttiProxyOp op = {Wire::advance, Wire::close, &wire};
+  tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false};
   ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
   a.host.proxy = proxy;
   auto src = std::make_unique<std::vector<int64_t>>(numbers(10 * 1024));
@@ -462,6 +462,32 @@ TEST(Host, FailureHaltsTheProxyOfLentMemory) {
   tuttiProxyRemove(proxy, &wire);
   EXPECT_EQ(wire.carried, TUTTI_FIFO_DEPTH) << "read memory that was taken back";
   tuttiProxyDestroy(proxy);
+}
+
+TEST(Host, FailureHaltsTheProxyThatMayWriteToItsBuffer) {
+  Fabric fabric(2, 65536);
+  Rank b(fabric, 1);
+  b.patienceMs = 100;
+  auto fail = [](void *, tuttiResult_t, const char *) { ADD_FAILURE(); };
+  ASSERT_EQ(tuttiProxyCreate(&b.host.proxy, fail, nullptr), tuttiSuccess);
+  std::atomic<int> turns{0};
+  tuttiProxyOp op = {[](void *self, tuttiProxyTurn *) {
+                       ++*static_cast<std::atomic<int> *>(self);
+                       return TUTTI_PROXY_IDLE;
+                     },
+                     [](void *) {}, &turns, true};
+  ASSERT_EQ(tuttiProxyAdd(b.host.proxy, &op), tuttiSuccess);
+  tuttiConn *in = &fabric.fifo(0, 1, 32).recv[0];
+  in->network = 1;
+  std::vector<int64_t> out(1024);
+  tuttiTask recv = message(b, 0, false, out.data(), out.size(), out.size());
+  EXPECT_EQ(run({&recv}), tuttiTimeout);
+  EXPECT_EQ(tuttiHeadWanted(in->heads, 0, out.size() * 8), (uint8_t *)out.data());
+  int before = turns;
+  tuttiProxyRun(b.host.proxy);
+  EXPECT_EQ(before, turns) << "may still write to memory that is the caller's again";
+  tuttiProxyRemove(b.host.proxy, &turns);
+  tuttiProxyDestroy(b.host.proxy);
 }
 
 /* Small or unreachable messages are copied, and the call does not wait for the reader. */

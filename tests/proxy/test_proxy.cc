@@ -58,7 +58,7 @@ struct Op {
               op->inside = false;
               return s;
             },
-            [](void *self) { static_cast<Op *>(self)->closed = true; }, this};
+            [](void *self) { static_cast<Op *>(self)->closed = true; }, this, false};
   }
   void Add(tuttiProxy *p) {
     tuttiProxyOp row = Row();
@@ -213,6 +213,42 @@ TEST_F(Proxy, EnterKeepsTheThreadAsleepAndLeaveHandsOver) {
   tuttiProxyLeave(proxy); /* work is left: the thread must take it up */
   EXPECT_TRUE(Eventually([&] { return !byMe; }));
   tuttiProxyRemove(proxy, &op);
+}
+
+/* What leaves is what others wait for; what may come is left to the next caller, or the thread. */
+TEST_F(Proxy, TheLastToLeaveDoesWhatIsUrgent) {
+  Op lazy, urgent;
+  std::string calls; /* of this thread */
+  auto me = std::this_thread::get_id();
+  auto note = [&](char who) {
+    if (std::this_thread::get_id() == me) calls += who;
+    return TUTTI_PROXY_IDLE;
+  };
+  lazy.advance = [&](tuttiProxyTurn *) { return note('l'), TUTTI_PROXY_WAITING; };
+  urgent.advance = [&](tuttiProxyTurn *) { return note('u'); };
+  tuttiProxyOp row = lazy.Row();
+  row.lazy = true;
+  ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &row));
+  urgent.Add(proxy);
+  ASSERT_TRUE(Eventually([&] { return lazy.turns && urgent.turns; }));
+  usleep(20000); /* the thread sleeps: its own passes would make those below give up */
+  tuttiProxyEnter(proxy);
+  ASSERT_TRUE(Eventually([&] { return tuttiProxyRun(proxy), !calls.empty(); }));
+  EXPECT_EQ("ul", calls.substr(0, 2));
+  calls.clear();
+  int turns = lazy.turns;
+  tuttiProxyFreed(proxy);
+  tuttiProxyLeave(proxy);
+  EXPECT_EQ("", calls);
+  EXPECT_TRUE(Eventually([&] { return lazy.turns > turns; })) << "nobody ever does lazy work";
+  for (int i = 0; i < 100 && calls.empty(); i++) {
+    tuttiProxyEnter(proxy);
+    tuttiProxyKick(proxy);
+    tuttiProxyLeave(proxy);
+  }
+  EXPECT_EQ("u", calls);
+  tuttiProxyRemove(proxy, &lazy);
+  tuttiProxyRemove(proxy, &urgent);
 }
 
 TEST_F(Proxy, AfterRemoveAnOperationIsNotCalled) {

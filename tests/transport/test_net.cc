@@ -66,6 +66,44 @@ TEST_P(Sockets, AllSizesFromUserMemory) {
   Exchange(p, kBorders, true);
 }
 
+TEST_P(Sockets, LargeMessagesLandWhereTheyAreWanted) {
+  constexpr size_t kBytes = 200000;
+  Pair p(262144);
+  tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
+  std::vector<uint8_t> at[4];
+  for (auto &buffer : at)
+    buffer.resize(kBytes);
+  auto take = [&](uint64_t m, bool direct) {
+    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+    tuttiSlot *slot = tuttiConnSlot(&in);
+    ASSERT_EQ(slot->where, uint32_t(direct ? TUTTI_WHERE_DIRECT : TUTTI_WHERE_SLOT)) << m;
+    EXPECT_EQ(slot->addr, direct ? reinterpret_cast<uint64_t>(at[m].data()) : 0) << m;
+    EXPECT_TRUE(net::Right(direct ? at[m].data() : tuttiConnData(&in), m, kBytes)) << m;
+    tuttiConnAdvance(&in);
+    tuttiProxyFreed(p.b.w.proxy);
+  };
+  tuttiProxyEnter(p.b.w.proxy); /* as an executor: nobody else runs the loop between two steps */
+  tuttiConnWant(&in, at[0].data(), kBytes);
+  net::Publish(p.a, &out, kBytes);
+  net::Publish(p.a, &out, kBytes);
+  ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+  for (int i = 0; i < 200; i++) { /* message 1 arrives, and waits to be told where to go */
+    tuttiProxyRun(p.b.w.proxy);
+    usleep(100);
+  }
+  take(0, true);
+  tuttiConnWant(&in, at[1].data(), kBytes);
+  take(1, true);
+  tuttiConnWant(&in, at[2].data(), kBytes - 1); /* of another size: to its slot */
+  net::Publish(p.a, &out, kBytes);
+  take(2, false);
+  net::Publish(p.a, &out, kBytes);
+  take(3, false); /* not wanted */
+  tuttiProxyLeave(p.b.w.proxy);
+  p.b.Close(&in);
+  p.a.Close(&out);
+}
+
 TEST_P(Sockets, RandomStress) {
   std::mt19937 random(7u + static_cast<unsigned>(GetParam()));
   std::vector<size_t> sizes;
@@ -91,6 +129,30 @@ TEST(Net, SlotsAreReusedInOrderFarPastTheDepth) {
   for (size_t i = 0; i < 50 * TUTTI_FIFO_DEPTH + 3; i++)
     sizes.push_back(i % 3 ? 8 : 4096);
   Exchange(p, sizes, false);
+}
+
+/* The proxy's thread reads while the reader frees slots, at any moment of its turn. */
+TEST(Net, SlotsAreFreedWhileTheProxyReads) {
+  Pair p(4096);
+  constexpr size_t kMessages = 50000;
+  tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
+  std::thread sender([&] {
+    for (size_t i = 0; i < kMessages && !p.b.Failed() && p.a.Await(&out); i++)
+      net::Publish(p.a, &out, 3000);
+  });
+  uint64_t end = net::Soon();
+  for (size_t i = 0; i < kMessages && !p.b.Failed(); i++) {
+    while (!tuttiConnReady(&in) && !p.b.Failed() && tuttiNow() < end)
+      sched_yield();
+    if (tuttiConnReady(&in)) {
+      EXPECT_TRUE(net::Take(p.b, &in, 3000)) << i;
+    }
+  }
+  EXPECT_EQ(kMessages, in.next);
+  sender.join();
+  EXPECT_EQ("", p.b.Error());
+  p.b.Close(&in);
+  p.a.Close(&out);
 }
 
 TEST(Net, ReceiverMayOpenLongAfterTheSender) {
