@@ -35,6 +35,10 @@ static const struct {
   double leastChunkBytes;  /* below it pieces cost more than their overlap gains */
   double leastNetBytes;    /* the same between hosts */
   double overlapPieces;    /* into which the direct algorithms split to overlap phases */
+  double
+      fetchGBs; /* of a copy out of another process, from its cache; falls with the square root */
+  double fetchCachedBytes; /*   of the size beyond this */
+  double fetchUs;          /* of the system call */
   double gain;             /* a candidate must be that much better than the ones before it */
   int pairwiseRanks;       /* most ranks that connect all pairs where another way exists */
 } model = {
@@ -49,13 +53,16 @@ static const struct {
     .leastChunkBytes = 16 << 10,
     .leastNetBytes = 64 << 10,
     .overlapPieces = 4,
+    .fetchGBs = 22,
+    .fetchCachedBytes = 1536 << 10,
+    .fetchUs = 0.5,
     .gain = 0.95,
     .pairwiseRanks = 16,
 };
 
 /* One way to run the operation, and what it is made of. */
 typedef struct {
-  int algo, proto, nchannels, twoShot;
+  int algo, proto, nchannels, twoShot, fetch;
   double chunk, longest; /* bytes; longest: that a message can be */
 } candidate;
 
@@ -113,6 +120,7 @@ static double treeHopsUs(const tuttiPlanInput *in, const setting *w) {
 static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   setting w = settle(in, op, c->proto);
   double each = w.bytes / c->nchannels;
+  if (c->fetch) return c->longest; /* nothing to overlap */
   bool chain = op->coll == tuttiCollBroadcast || op->coll == tuttiCollReduce;
   if (c->algo == tuttiAlgoTree || chain) {
     double hops = c->algo == tuttiAlgoTree ? in->treeDepth : c->algo == tuttiAlgoRing ? w.n - 1 : 1;
@@ -131,7 +139,7 @@ static void setChunk(const tuttiPlanInput *in, const tuttiSignature *op, candida
   }
   double least = in->nhosts > 1 ? model.leastNetBytes : model.leastChunkBytes;
   c->longest = (double)in->slotBytes;
-  if (in->nhosts == 1) c->longest = atMost(c->longest, model.cachedChunkBytes);
+  if (in->nhosts == 1 && !c->fetch) c->longest = atMost(c->longest, model.cachedChunkBytes);
   c->chunk = atMost(atLeast(wantedChunk(in, op, c), least), c->longest);
 }
 
@@ -236,7 +244,7 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   case tuttiCollBroadcast:
     return (costs){.waits = hop,
                    .messages = pieces * w->writes + 1,
-                   .copied = (2 + w->toAll) / 2 * S + first,
+                   .copied = atLeast(w->toAll, 1) * S + first,
                    .wired = w->remote * S};
   case tuttiCollReduce:
     return (costs){.waits = hop,
@@ -253,6 +261,18 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   }
 }
 
+/* On one host, without slots: what a rank copies within its memory, and what it fetches. */
+static double fetchTime(const setting *w, const tuttiSignature *op, const candidate *c,
+                        double copyGBs) {
+  double S = w->bytes, others = (w->n - 1) * S, pieces = atLeast(S / c->longest, 1);
+  bool fromAll = op->coll == tuttiCollAllGather || op->coll == tuttiCollAlltoAll ||
+                 op->coll == tuttiCollGather;
+  double fetched = fromAll ? others : S, own = op->coll == tuttiCollBroadcast ? 0 : S;
+  double messages = pieces * (fromAll ? w->n - 1 : 1);
+  double GBs = model.fetchGBs / sqrt(1 + S / model.fetchCachedBytes);
+  return 2 * w->hopIn + messages * model.fetchUs + own / (copyGBs * 1e3) + fetched / (GBs * 1e3);
+}
+
 static double netShare(int nchannels) {
   return model.netShare[nchannels >= 4 ? 2 : nchannels >= 2 ? 1 : 0];
 }
@@ -262,6 +282,7 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   setting w = settle(in, op, c->proto);
   double copyGBs = in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
   if (in->nranks == 1) return w.bytes / (copyGBs * 1e3);
+  if (c->fetch) return fetchTime(&w, op, c, copyGBs);
   costs k = c->algo == tuttiAlgoRing   ? ringCosts(&w, op, c)
             : c->algo == tuttiAlgoTree ? treeCosts(in, &w, op, c)
                                        : directCosts(&w, op, c);
@@ -325,6 +346,11 @@ static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate
   return bestTime;
 }
 
+/* Receivers that reduce have the message in their cache, from a slot, when they need it. */
+static bool canFetch(const tuttiPlanInput *in, const tuttiSignature *op) {
+  return in->fetches && in->nhosts == 1 && in->nranks > 1 && !tuttiCollReduces(op->coll);
+}
+
 static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candidate c,
                      candidate *best, double *bestTime) {
   double time = tune(in, op, &c);
@@ -346,14 +372,18 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
       if (!(algos >> algo & 1) || !(protos >> proto & 1)) continue;
       candidate c = {.algo = algo, .proto = proto};
       consider(in, op, c, &best, &time);
-      c.twoShot = 1;
-      if (algo == tuttiAlgoDirect && op->coll == tuttiCollAllReduce)
-        consider(in, op, c, &best, &time);
+      bool direct = algo == tuttiAlgoDirect;
+      candidate twoShot = c, fetch = c;
+      twoShot.twoShot = fetch.fetch = 1;
+      if (direct && op->coll == tuttiCollAllReduce) consider(in, op, twoShot, &best, &time);
+      if (direct && proto == tuttiProtoSimple && canFetch(in, op))
+        consider(in, op, fetch, &best, &time);
     }
   plan->algo = best.algo;
   plan->proto = best.proto;
   plan->nchannels = best.nchannels;
   plan->twoShot = best.twoShot;
+  plan->fetch = best.fetch;
   plan->chunk = chunkElements(op, &best);
   plan->timeUs = (float)time;
 }

@@ -19,10 +19,6 @@ static bool hasRoot(tuttiColl coll) {
          coll == tuttiCollScatter;
 }
 
-static bool reduces(tuttiColl coll) {
-  return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
-}
-
 static void sign(const tuttiOp *op, tuttiSignature *sig) {
   tuttiCommunicator *c = op->comm;
   memset(sig, 0, sizeof *sig);
@@ -31,7 +27,8 @@ static void sign(const tuttiOp *op, tuttiSignature *sig) {
   sig->type = (uint8_t)op->type;
   sig->root = hasRoot(op->coll) ? op->root : -1;
   sig->redop = 0xffff;
-  if (reduces(op->coll)) sig->redop = op->redop < tuttiNumOps ? (uint16_t)op->redop : tuttiNumOps;
+  if (tuttiCollReduces(op->coll))
+    sig->redop = op->redop < tuttiNumOps ? (uint16_t)op->redop : tuttiNumOps;
   if (op->coll != tuttiCollSendRecv)
     sig->seq = ++c->collectives;
   else
@@ -92,7 +89,7 @@ static void setSchedule(tuttiSchedule *s, const tuttiOp *op, const tuttiPlan *p,
 static tuttiResult_t setReduction(tuttiTask *t, const tuttiOp *op) {
   tuttiCommunicator *c = op->comm;
   t->op = tuttiSum;
-  if (!reduces(op->coll)) return tuttiSuccess;
+  if (!tuttiCollReduces(op->coll)) return tuttiSuccess;
   if (op->redop < tuttiNumOps) {
     t->op = op->redop;
     t->divide = op->redop == tuttiAvg ? c->nranks : 0;
@@ -124,6 +121,7 @@ static tuttiResult_t addOp(TaskSet *set, const tuttiOp *op) {
     t->recvbuff = op->recvbuff;
     t->type = op->type;
     t->inPlace = op->inPlace;
+    t->fetch = p.fetch;
     t->stream = op->stream;
     t->host = &c->host;
     TUTTI_TRY(setReduction(t, op));

@@ -1,5 +1,6 @@
 #include "kernels/host.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>
@@ -8,12 +9,14 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "proxy/proxy.h"
+#include "transport/remote.h"
 
 #define SPINS          20000 /* idle passes, about a millisecond, before the core is yielded */
 #define BURST          8     /* most steps of one task before the others have their turn */
 #define CLOCK_PASSES   256   /* passes between looks at the clock while something moves */
 #define STALL_NS       100000000u
 #define LEND_BYTES     4096  /* below, a copy costs less than another core's cache misses */
+#define FETCH_BYTES    8192  /* below, copying twice costs less than the system call */
 #define STACK_BYTES    16384 /* a run that needs no more than this allocates nothing */
 #define ARENA_ALIGN(n) (((n) + 15) & ~(size_t)15)
 
@@ -120,6 +123,15 @@ static size_t stepBytes(const runner *r) {
   return r->step.count * tuttiTypeSize(r->task->type);
 }
 
+/* The step stores a message as it is. */
+static bool storesOnly(const runner *r) {
+  const tuttiTask *task = r->task;
+  uint32_t flags = r->step.flags;
+  bool divides = (flags & TUTTI_STEP_FINAL) && task->divide > 1;
+  return r->nrecv == 1 && !(flags & (TUTTI_STEP_SRC | TUTTI_STEP_KEPT)) &&
+         (flags & TUTTI_STEP_DST) && !divides;
+}
+
 /* Is what lies at the head of a receiving connection the message of this step? The slot is memory
  * that a peer writes: nothing in it is used before it was checked. */
 static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
@@ -129,9 +141,10 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
   if (!tuttiSignatureEqual(&task->signature, &theirs))
     return task->host->mismatch(task->host->comm, conn->peer, &task->signature, &theirs);
   size_t bytes = stepBytes(r);
+  bool reachable = conn->direct || (conn->writer.pid != 0 && storesOnly(r));
   bool fits = (slot->where == TUTTI_WHERE_INLINE && bytes <= TUTTI_INLINE_MAX) ||
               (slot->where == TUTTI_WHERE_SLOT && bytes <= conn->slotBytes) ||
-              (slot->where == TUTTI_WHERE_DIRECT && conn->direct && slot->addr != 0);
+              (slot->where == TUTTI_WHERE_DIRECT && reachable && slot->addr != 0);
   if (slot->bytes == bytes && fits) return tuttiSuccess;
   char text[160];
   return TUTTI_FAIL(tuttiInvalidUsage,
@@ -207,6 +220,12 @@ static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
   return (uint8_t *)task->recvbuff + r->step.dst * tuttiTypeSize(task->type);
 }
 
+/* The readers can have the lent memory without a copy made here. */
+static bool reaches(const runner *r, tuttiConn *conn) {
+  if (conn->direct) return true;
+  return r->task->fetch && stepBytes(r) >= FETCH_BYTES && tuttiConnFetched(conn);
+}
+
 static void lend(runner *r, tuttiConn *conn) {
   loan *l = r->loans;
   while (l < r->loans + r->nloans && l->conn != conn)
@@ -224,7 +243,7 @@ static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *
     slot->bytes = (uint32_t)bytes;
     slot->sig = r->task->signature;
     slot->addr = 0;
-    if (lent && conn->direct) {
+    if (lent && reaches(r, conn)) {
       slot->where = TUTTI_WHERE_DIRECT;
       slot->addr = (uintptr_t)lent;
       lend(r, conn);
@@ -246,7 +265,28 @@ static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *
 
 /* Is a message of the step lent by another thread? */
 static bool isLent(const tuttiConn *conn) {
-  return !conn->network && tuttiConnSlot(conn)->where == TUTTI_WHERE_DIRECT;
+  return conn->direct && !conn->network && tuttiConnSlot(conn)->where == TUTTI_WHERE_DIRECT;
+}
+
+/* If the step's message is in another process, copies it to its place and makes that the operand.
+ * *come is false if the writer is gone: the reason is on its way, and this step will never be done.
+ */
+static tuttiResult_t fetch(const runner *r, const void **in, void *const *out, bool *come) {
+  *come = true;
+  if (r->nrecv != 1) return tuttiSuccess;
+  tuttiConn *conn = r->conns[0];
+  const tuttiSlot *slot = tuttiConnSlot(conn);
+  if (conn->direct || slot->where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
+  int err = tuttiRemoteRead(&conn->writer, out[0], slot->addr, stepBytes(r));
+  *come = err == 0 && !tuttiConnWithdrawn(conn);
+  if (*come) in[0] = out[0];
+  if (err == 0 || err == ESRCH || tuttiConnWithdrawn(conn)) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiSystemError,
+                    "rank %d can't copy %zu bytes at %#" PRIx64
+                    " out of the memory of rank %d (pid %d): %s; keep the buffers until the call "
+                    "returns; TUTTI_CMA_DISABLE=1 avoids such copies",
+                    r->task->schedule.rank, stepBytes(r), slot->addr, conn->peer, conn->writer.pid,
+                    tuttiErrnoText(err));
 }
 
 static void endBorrowing(const runner *r, int borrowed) {
@@ -264,8 +304,9 @@ static bool beginBorrowing(const runner *r) {
   return true;
 }
 
-/* Carries out the step; all its connections are ready. */
-static tuttiResult_t perform(execution *e, runner *r) {
+/* Carries out the step, all of whose connections are ready, unless it turns out that the writer of
+ * a message has gone (*go). */
+static tuttiResult_t perform(execution *e, runner *r, bool *go) {
   const tuttiTask *task = r->task;
   const tuttiStep *step = &r->step;
   tuttiReduceArgs args = {
@@ -280,6 +321,8 @@ static tuttiResult_t perform(execution *e, runner *r) {
   if (step->flags & TUTTI_STEP_DST)
     e->out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * tuttiTypeSize(task->type);
   TUTTI_TRY(addressSends(r, lendable(r, &args), e->out, &args.nout));
+  TUTTI_TRY(fetch(r, e->in, e->out, go));
+  if (!*go) return tuttiSuccess;
   tuttiReduceCopy(&args);
   endBorrowing(r, r->nrecv);
 
@@ -322,7 +365,7 @@ static tuttiResult_t advance(execution *e, runner *r) {
     if (r->loaded) {
       TUTTI_TRY(poll(r, &go));
       go = go && beginBorrowing(r);
-      if (go) TUTTI_TRY(perform(e, r));
+      if (go) TUTTI_TRY(perform(e, r, &go));
     } else {
       go = loansReturned(r);
       if (go) begin(r, r->task->next);

@@ -10,8 +10,8 @@
  * Everything about one message is in its slot's line of 128 bytes (the pair of cache lines that x86
  * fetches together): number, size, signature, and the payload itself when it is small (protocol
  * LL). A larger payload is in the slot's data (protocol Simple), or stays where it is and the line
- * holds its address (direct: the reader can dereference the writer's memory); the writer then
- * leaves it untouched until the heads have passed. */
+ * holds its address (direct: the reader can dereference the writer's memory, or copy out of it);
+ * the writer then leaves it untouched until the heads have passed. */
 #ifndef TUTTI_TRANSPORT_FIFO_H_
 #define TUTTI_TRANSPORT_FIFO_H_
 
@@ -20,6 +20,7 @@
 
 #include "base/atomic.h"
 #include "comm/signature.h"
+#include "transport/remote.h"
 
 #define TUTTI_FIFO_DEPTH 8u
 #define TUTTI_LINE       128
@@ -45,6 +46,7 @@ typedef struct {
   tuttiAtomic64 head;      /* messages this reader has taken */
   tuttiAtomic32 reading;   /* the reader is in the writer's memory */
   tuttiAtomic32 withdrawn; /* the writer has failed: its memory is no longer lent */
+  tuttiAtomic32 fetches; /* the reader cannot dereference the writer's memory, but copy out of it */
 } __attribute__((aligned(TUTTI_LINE))) tuttiHead;
 
 typedef enum { TUTTI_RECV = 0, TUTTI_SEND = 1 } tuttiDirection;
@@ -62,9 +64,11 @@ typedef struct tuttiConn {
   int32_t nreaders; /* send: 1, or all neighbours of a shared FIFO */
   int32_t peer;     /* the other rank; -1 for the send end of a shared FIFO */
   int32_t channel;
-  uint8_t direction; /* tuttiDirection */
-  uint8_t direct;    /* the reader can dereference the writer's memory */
-  uint8_t network;   /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
+  uint8_t direction;  /* tuttiDirection */
+  uint8_t direct;     /* the reader can dereference the writer's memory */
+  uint8_t fetched;    /* send: tuttiConnFetched was true */
+  uint8_t network;    /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
+  tuttiRemote writer; /* recv: whose memory this reader can copy out of; pid 0: nobody's */
   const struct tuttiTransport *transport;
   void *end; /* the transport's own state of this end */
 } tuttiConn;
@@ -90,6 +94,14 @@ static inline uint64_t tuttiConnTaken(const tuttiConn *c) {
     if (h < least) least = h;
   }
   return least;
+}
+
+/* Send: every reader can copy out of this process's memory. */
+static inline bool tuttiConnFetched(tuttiConn *c) {
+  for (int r = 0; r < c->nreaders && !c->fetched; r++)
+    if (tuttiLoadAcquire32(&c->heads[r].fetches) == 0) return false;
+  c->fetched = true;
+  return true;
 }
 
 /* Send: a slot is free. Recv: a message is there. */
@@ -123,7 +135,9 @@ static inline void tuttiConnAdvance(tuttiConn *c) {
 /* A direct payload is lent until the head has passed it. When the writer fails it cannot wait for
  * that, yet its user may free the memory as soon as the failed call returns; so between threads the
  * reader announces that it reads, and the writer withdraws. Each stores, then looks at the other's
- * word: at least one sees the other. */
+ * word: at least one sees the other. A reader in another process may be killed or stopped in
+ * mid-copy, so nobody waits for it: it looks for the withdrawal when it has copied, and a copy that
+ * came too late is not used. */
 
 /* Recv, before the payload is read: false if it was withdrawn. */
 static inline bool tuttiConnBorrow(tuttiConn *c) {
@@ -132,15 +146,17 @@ static inline bool tuttiConnBorrow(tuttiConn *c) {
   tuttiStoreRelease32(&c->heads[0].reading, 0);
   return false;
 }
-/* Recv: what the writer lent is gone for good. */
-static inline bool tuttiConnWithdrawn(const tuttiConn *c) {
-  return tuttiLoadSeqCst32(&c->heads[0].withdrawn) != 0;
-}
 /* Recv, after the payload was read. */
 static inline void tuttiConnReturn(tuttiConn *c) {
   tuttiStoreRelease32(&c->heads[0].reading, 0);
 }
-/* Send: nobody reads lent memory any more when it returns, after at most one step of a reader. */
+/* Recv: what the writer lent is gone for good. Whatever was read before this call and is not, was
+ * still lent when it was read. */
+static inline bool tuttiConnWithdrawn(tuttiConn *c) {
+  return tuttiFetchAddAcqRel32(&c->heads[0].withdrawn, 0) != 0;
+}
+/* Send: no thread reads lent memory any more when it returns, after at most one step of a reader.
+ */
 static inline void tuttiConnWithdraw(tuttiConn *c) {
   for (int r = 0; r < c->nreaders; r++) {
     tuttiStoreSeqCst32(&c->heads[r].withdrawn, 1);
