@@ -159,9 +159,12 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
 /* *go: all messages that the step needs have come and all slots that it fills are free. */
 static tuttiResult_t poll(runner *r, bool *go) {
   int needed = r->nrecv + r->nsend;
+  bool inlined = stepBytes(r) <= TUTTI_INLINE_MAX;
   while (r->ready < needed) {
     tuttiConn *conn = r->conns[r->ready];
-    if (!tuttiConnReady(conn)) break;
+    bool ready =
+        r->ready < r->nrecv || !inlined ? tuttiConnReady(conn) : tuttiConnRoom(conn, conn->lines);
+    if (!ready) break;
     if (r->ready < r->nrecv) TUTTI_TRY(checkMessage(r, conn));
     r->ready++;
     r->moves++;

@@ -38,7 +38,7 @@ private:
 /* One FIFO: memory, its send end, and one receive end for each reader. */
 struct Fifo {
   Fifo(int readers, size_t slotBytes)
-      : slots(TUTTI_FIFO_DEPTH), heads((size_t)readers), data(TUTTI_FIFO_DEPTH * slotBytes),
+      : slots(TUTTI_FIFO_LINES), heads((size_t)readers), data(TUTTI_FIFO_DEPTH * slotBytes),
         recv((size_t)readers) {}
   Lines<tuttiSlot> slots;
   Lines<tuttiHead> heads;
@@ -89,6 +89,7 @@ private:
     c.slots = f.slots.get();
     c.data = f.data.data();
     c.slotBytes = slotBytes_;
+    c.lines = TUTTI_FIFO_LINES;
     c.peer = peer;
     c.channel = channel;
     c.direction = (uint8_t)direction;
