@@ -59,9 +59,9 @@ static void plan(tuttiCommunicator *c, const tuttiOp *op, const tuttiSignature *
   *out = c->lastPlan;
 }
 
+/* *s is all zero. */
 static void setSchedule(tuttiSchedule *s, const tuttiOp *op, const tuttiPlan *p, int channel) {
   tuttiCommunicator *c = op->comm;
-  memset(s, 0, sizeof *s);
   s->rank = c->rank;
   s->nranks = c->nranks;
   s->coll = op->coll;
