@@ -37,7 +37,9 @@ typedef struct {
 typedef struct {
   tuttiTask *task; /* NULL: the chain has ended */
   uint64_t steps, k;
-  tuttiStep step; /* step k, if `loaded` */
+  size_t elementBytes; /* of the task */
+  size_t bytes;        /* of a message of this step */
+  tuttiStep step;      /* step k, if `loaded` */
   bool loaded;
   int width;         /* most receives, and most sends, of one step */
   int nrecv, nsend;  /* of this step */
@@ -111,6 +113,7 @@ static tuttiResult_t load(runner *r) {
                         (step->flags & TUTTI_STEP_SEND_SHARED) != 0, r->conns + r->nrecv,
                         &r->nsend));
     r->ready = 0;
+    r->bytes = step->count * r->elementBytes;
     r->loaded = true;
     return tuttiSuccess;
   }
@@ -118,10 +121,6 @@ static tuttiResult_t load(runner *r) {
 }
 
 /* ---- one step -------------------------------------------------------------------------------- */
-
-static size_t stepBytes(const runner *r) {
-  return r->step.count * tuttiTypeSize(r->task->type);
-}
 
 /* The step stores a message as it is. */
 static bool storesOnly(const runner *r) {
@@ -140,7 +139,7 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
   tuttiSignature theirs = slot->sig;
   if (!tuttiSignatureEqual(&task->signature, &theirs))
     return task->host->mismatch(task->host->comm, conn->peer, &task->signature, &theirs);
-  size_t bytes = stepBytes(r);
+  size_t bytes = r->bytes;
   bool reachable = conn->direct || (conn->writer.pid != 0 && storesOnly(r));
   bool fits = (slot->where == TUTTI_WHERE_INLINE && bytes <= TUTTI_INLINE_MAX) ||
               (slot->where == TUTTI_WHERE_SLOT && bytes <= conn->slotBytes) ||
@@ -159,7 +158,7 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
 /* *go: all messages that the step needs have come and all slots that it fills are free. */
 static tuttiResult_t poll(runner *r, bool *go) {
   int needed = r->nrecv + r->nsend;
-  bool inlined = stepBytes(r) <= TUTTI_INLINE_MAX;
+  bool inlined = r->bytes <= TUTTI_INLINE_MAX;
   while (r->ready < needed) {
     tuttiConn *conn = r->conns[r->ready];
     bool ready =
@@ -191,7 +190,7 @@ static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *ar
   for (int i = 0; i <= r->nrecv; i++) {
     if (local && (i == r->nrecv || r->conns[i]->peer > task->schedule.rank)) {
       const uint8_t *base = own ? task->sendbuff : task->recvbuff;
-      in[n++] = base + step->src * tuttiTypeSize(task->type);
+      in[n++] = base + step->src * r->elementBytes;
       if (own && task->premul) args->premul = n;
       local = false;
     }
@@ -213,20 +212,20 @@ static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *ar
 static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
   const tuttiTask *task = r->task;
   uint32_t flags = r->step.flags;
-  if (stepBytes(r) < LEND_BYTES) return NULL;
+  if (r->bytes < LEND_BYTES) return NULL;
   bool copy = args->nin == 1 && args->premul == 0 && args->divide <= 1;
   if (copy && r->nrecv == 0) {
     bool untouched = (flags & TUTTI_STEP_SRC) && !task->inPlace;
     return untouched || (flags & TUTTI_STEP_STABLE) ? args->in[0] : NULL;
   }
   if (!(flags & TUTTI_STEP_DST) || !(copy || (flags & TUTTI_STEP_FINAL))) return NULL;
-  return (uint8_t *)task->recvbuff + r->step.dst * tuttiTypeSize(task->type);
+  return (uint8_t *)task->recvbuff + r->step.dst * r->elementBytes;
 }
 
 /* The readers can have the lent memory without a copy made here. */
 static bool reaches(const runner *r, tuttiConn *conn) {
   if (conn->direct) return true;
-  return r->task->fetch && stepBytes(r) >= FETCH_BYTES && tuttiConnFetched(conn);
+  return r->task->fetch && r->bytes >= FETCH_BYTES && tuttiConnFetched(conn);
 }
 
 static void lend(runner *r, tuttiConn *conn) {
@@ -239,7 +238,7 @@ static void lend(runner *r, tuttiConn *conn) {
 
 /* Fills the slot lines of a step's sends; where the payload is to be written goes to out. */
 static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *nout) {
-  size_t bytes = stepBytes(r);
+  size_t bytes = r->bytes;
   for (int i = 0; i < r->nsend; i++) {
     tuttiConn *conn = r->conns[r->nrecv + i];
     tuttiSlot *slot = tuttiConnSlot(conn);
@@ -280,7 +279,7 @@ static tuttiResult_t fetch(const runner *r, const void **in, void *const *out, b
   tuttiConn *conn = r->conns[0];
   const tuttiSlot *slot = tuttiConnSlot(conn);
   if (conn->direct || slot->where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
-  int err = tuttiRemoteRead(&conn->writer, out[0], slot->addr, stepBytes(r));
+  int err = tuttiRemoteRead(&conn->writer, out[0], slot->addr, r->bytes);
   *come = err == 0 && !tuttiConnWithdrawn(conn);
   if (*come) in[0] = out[0];
   if (err == 0 || err == ESRCH || tuttiConnWithdrawn(conn)) return tuttiSuccess;
@@ -288,7 +287,7 @@ static tuttiResult_t fetch(const runner *r, const void **in, void *const *out, b
                     "rank %d can't copy %zu bytes at %#" PRIx64
                     " out of the memory of rank %d (pid %d): %s; keep the buffers until the call "
                     "returns; TUTTI_CMA_DISABLE=1 avoids such copies",
-                    r->task->schedule.rank, stepBytes(r), slot->addr, conn->peer, conn->writer.pid,
+                    r->task->schedule.rank, r->bytes, slot->addr, conn->peer, conn->writer.pid,
                     tuttiErrnoText(err));
 }
 
@@ -322,7 +321,7 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
   };
   gatherOperands(r, e->in, &args);
   if (step->flags & TUTTI_STEP_DST)
-    e->out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * tuttiTypeSize(task->type);
+    e->out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * r->elementBytes;
   TUTTI_TRY(addressSends(r, lendable(r, &args), e->out, &args.nout));
   TUTTI_TRY(fetch(r, e->in, e->out, go));
   if (!*go) return tuttiSuccess;
@@ -348,6 +347,7 @@ static void begin(runner *r, tuttiTask *task) {
   r->task = task;
   r->k = 0;
   r->steps = task ? tuttiScheduleSteps(&task->schedule) : 0;
+  r->elementBytes = task ? tuttiTypeSize(task->type) : 0;
   r->moves++;
 }
 
