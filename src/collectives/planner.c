@@ -35,9 +35,8 @@ static const struct {
   double leastChunkBytes;  /* below it pieces cost more than their overlap gains */
   double leastNetBytes;    /* the same between hosts */
   double overlapPieces;    /* into which the direct algorithms split to overlap phases */
-  double
-      fetchGBs; /* of a copy out of another process, from its cache; falls with the square root */
-  double fetchCachedBytes; /*   of the size beyond this */
+  double fetchGBs;         /* of a copy out of another process, from its cache; falls with the */
+  double fetchCachedBytes; /*   square root of the size beyond this */
   double fetchUs;          /* of the system call */
   double gain;             /* a candidate must be that much better than the ones before it */
   int pairwiseRanks;       /* most ranks that connect all pairs where another way exists */
@@ -54,7 +53,7 @@ static const struct {
     .leastNetBytes = 64 << 10,
     .overlapPieces = 4,
     .fetchGBs = 22,
-    .fetchCachedBytes = 1536 << 10,
+    .fetchCachedBytes = 1 << 20,
     .fetchUs = 0.5,
     .gain = 0.95,
     .pairwiseRanks = 16,
@@ -261,16 +260,19 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   }
 }
 
-/* On one host, without slots: what a rank copies within its memory, and what it fetches. */
+/* On one host, without slots: what a rank copies within its memory, which costs half as no other
+ * core has it, and what it fetches. The readers of one broadcast get in each other's way, as the
+ * kernel counts who uses a page. */
 static double fetchTime(const setting *w, const tuttiSignature *op, const candidate *c,
                         double copyGBs) {
-  double S = w->bytes, others = (w->n - 1) * S, pieces = atLeast(S / c->longest, 1);
+  double S = w->bytes, pieces = atLeast(S / c->longest, 1);
   bool fromAll = op->coll == tuttiCollAllGather || op->coll == tuttiCollAlltoAll ||
                  op->coll == tuttiCollGather;
-  double fetched = fromAll ? others : S, own = op->coll == tuttiCollBroadcast ? 0 : S;
-  double messages = pieces * (fromAll ? w->n - 1 : 1);
-  double GBs = model.fetchGBs / sqrt(1 + S / model.fetchCachedBytes);
-  return 2 * w->hopIn + messages * model.fetchUs + own / (copyGBs * 1e3) + fetched / (GBs * 1e3);
+  bool broadcast = op->coll == tuttiCollBroadcast;
+  double messages = fromAll || broadcast ? w->n - 1 : 1, own = broadcast ? 0 : S / 2;
+  double GBs = model.fetchGBs / sqrt(1 + (fromAll ? messages : 1) * S / model.fetchCachedBytes);
+  return 2 * w->hopIn + messages * pieces * model.fetchUs + own / (copyGBs * 1e3) +
+         messages * S / (GBs * 1e3);
 }
 
 static double netShare(int nchannels) {
