@@ -194,6 +194,55 @@ TEST_F(Forged, RightOneIsTaken) {
   EXPECT_EQ(take(), tuttiSuccess);
   EXPECT_EQ(tuttiLoadAcquire(&fabric.fifo(0, 1, 32).heads.get()->head), 1u);
 }
+
+/* The message lies in memory of another process, here this one. */
+class Fetched : public Forged {
+protected:
+  Fetched() : from(numbers(16)) {
+    b.patienceMs = 100;
+    slot->where = TUTTI_WHERE_DIRECT;
+    slot->addr = (uintptr_t)from.data();
+    writer() = {getpid(), (uintptr_t)&word, word};
+    probe = tuttiRemoteReadable(&writer());
+  }
+  void SetUp() override {
+    if (!probe) GTEST_SKIP() << "this kernel forbids process_vm_readv";
+  }
+  tuttiRemote &writer() { return fabric.fifo(0, 1, 32).recv[0].writer; }
+  std::vector<int64_t> from;
+  uint64_t word = 4711;
+  bool probe;
+};
+
+TEST_F(Fetched, IsCopied) {
+  EXPECT_EQ(take(), tuttiSuccess);
+  EXPECT_EQ(from, out);
+}
+TEST_F(Fetched, TakenBackMeanwhile) {
+  fabric.fifo(0, 1, 32).heads.get()->withdrawn.v = 1;
+  EXPECT_EQ(take(), tuttiTimeout) << "waits for the reason";
+  EXPECT_EQ(b.stalls.at(0).first, 0);
+}
+TEST_F(Fetched, WriterIsGone) {
+  writer().id++; /* its pid is another process's now */
+  EXPECT_EQ(take(), tuttiTimeout);
+}
+TEST_F(Fetched, Unmapped) {
+  slot->addr = 8;
+  EXPECT_EQ(take(), tuttiSystemError);
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("can't copy 128 bytes"));
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("TUTTI_CMA_DISABLE=1"));
+}
+TEST_F(Fetched, UnmappedAfterItWasTakenBack) {
+  slot->addr = 8;
+  fabric.fifo(0, 1, 32).heads.get()->withdrawn.v = 1;
+  EXPECT_EQ(take(), tuttiTimeout);
+}
+TEST_F(Fetched, FromAProcessThatCantBeRead) {
+  writer() = {};
+  expectRefused("(place 2)");
+}
+
 TEST_F(Forged, FewerBytes) {
   slot->bytes = 120;
   expectRefused("holds 120 bytes (place 0) instead of 128");
