@@ -3,7 +3,7 @@
  *
  *   mpirun -n N bench_peer_LIBRARY COLLECTIVE SECONDS SIZE...
  * COLLECTIVE: all_reduce, broadcast or all_gather. SECONDS: time spent on each size. Sizes in
- * bytes, of the whole result. */
+ * bytes, of the whole result; an all-gather has at least one element of each rank. */
 #include "peer.h"
 
 #include <stdio.h>
@@ -53,6 +53,7 @@ static float *touchedBuffer(size_t bytes) {
 static void timeSize(job *j, size_t bytes, double seconds, int rank, int nranks) {
   size_t all = bytes / sizeof(float);
   j->count = j->collective == peerAllGather ? all / (size_t)nranks : all;
+  if (j->count == 0) j->count = 1;
   timeCalls(j, WARM_UP);
   double once = timeCalls(j, MIN_ITERATIONS), wanted = seconds / once;
   int iterations = wanted < MIN_ITERATIONS   ? MIN_ITERATIONS

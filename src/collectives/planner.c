@@ -35,6 +35,9 @@ static const struct {
   double leastChunkBytes;  /* below it pieces cost more than their overlap gains */
   double leastNetBytes;    /* the same between hosts */
   double overlapPieces;    /* into which the direct algorithms split to overlap phases */
+  double fetchGBs;         /* of a copy out of another process, from its cache; falls with the */
+  double fetchCachedBytes; /*   square root of the size beyond this */
+  double fetchUs;          /* of the system call */
   double gain;             /* a candidate must be that much better than the ones before it */
   int pairwiseRanks;       /* most ranks that connect all pairs where another way exists */
   /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores. */
@@ -54,6 +57,9 @@ static const struct {
     .leastChunkBytes = 16 << 10,
     .leastNetBytes = 64 << 10,
     .overlapPieces = 4,
+    .fetchGBs = 22,
+    .fetchCachedBytes = 1 << 20,
+    .fetchUs = 0.5,
     .gain = 0.95,
     .pairwiseRanks = 16,
     .loopHopUs = 1.5,
@@ -64,7 +70,7 @@ static const struct {
 
 /* One way to run the operation, and what it is made of. */
 typedef struct {
-  int algo, proto, nchannels, twoShot;
+  int algo, proto, nchannels, twoShot, fetch;
   double chunk, longest; /* bytes; longest: that a message can be */
 } candidate;
 
@@ -122,6 +128,7 @@ static double treeHopsUs(const tuttiPlanInput *in, const setting *w) {
 static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   setting w = settle(in, op, c->proto);
   double each = w.bytes / c->nchannels;
+  if (c->fetch) return c->longest; /* nothing to overlap */
   bool chain = op->coll == tuttiCollBroadcast || op->coll == tuttiCollReduce;
   bool passedOn = w.n > 2 && (chain || c->algo == tuttiAlgoTree);
   if (in->loopback) /* passed on while it is in the cache and the next one arrives */
@@ -144,7 +151,7 @@ static void setChunk(const tuttiPlanInput *in, const tuttiSignature *op, candida
   bool network = in->nhosts > 1 || in->loopback;
   double least = network ? model.leastNetBytes : model.leastChunkBytes;
   c->longest = (double)in->slotBytes;
-  if (!network) c->longest = atMost(c->longest, model.cachedChunkBytes);
+  if (!network && !c->fetch) c->longest = atMost(c->longest, model.cachedChunkBytes);
   c->chunk = atMost(atLeast(wantedChunk(in, op, c), least), c->longest);
 }
 
@@ -249,7 +256,7 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   case tuttiCollBroadcast:
     return (costs){.waits = hop,
                    .messages = pieces * w->writes + 1,
-                   .copied = (2 + w->toAll) / 2 * S + first,
+                   .copied = atLeast(w->toAll, 1) * S + first,
                    .wired = w->remote * S};
   case tuttiCollReduce:
     return (costs){.waits = hop,
@@ -326,6 +333,21 @@ static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const
   return w.hops * model.loopHopUs + c->nchannels * work;
 }
 
+/* On one host, without slots: what a rank copies within its memory, which costs half as no other
+ * core has it, and what it fetches. The readers of one broadcast get in each other's way, as the
+ * kernel counts who uses a page. */
+static double fetchTime(const setting *w, const tuttiSignature *op, const candidate *c,
+                        double copyGBs) {
+  double S = w->bytes, pieces = atLeast(S / c->longest, 1);
+  bool fromAll = op->coll == tuttiCollAllGather || op->coll == tuttiCollAlltoAll ||
+                 op->coll == tuttiCollGather;
+  bool broadcast = op->coll == tuttiCollBroadcast;
+  double messages = fromAll || broadcast ? w->n - 1 : 1, own = broadcast ? 0 : S / 2;
+  double GBs = model.fetchGBs / sqrt(1 + (fromAll ? messages : 1) * S / model.fetchCachedBytes);
+  return 2 * w->hopIn + messages * pieces * model.fetchUs + own / (copyGBs * 1e3) +
+         messages * S / (GBs * 1e3);
+}
+
 static double netShare(int nchannels) {
   return model.netShare[nchannels >= 4 ? 2 : nchannels >= 2 ? 1 : 0];
 }
@@ -336,6 +358,7 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   double copyGBs = in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
   if (in->nranks == 1) return w.bytes / (copyGBs * 1e3);
   if (in->loopback) return loopTime(in, op, c);
+  if (c->fetch) return fetchTime(&w, op, c, copyGBs);
   costs k = c->algo == tuttiAlgoRing   ? ringCosts(&w, op, c)
             : c->algo == tuttiAlgoTree ? treeCosts(in, &w, op, c)
                                        : directCosts(&w, op, c);
@@ -399,6 +422,11 @@ static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate
   return bestTime;
 }
 
+/* Receivers that reduce have the message in their cache, from a slot, when they need it. */
+static bool canFetch(const tuttiPlanInput *in, const tuttiSignature *op) {
+  return in->fetches && in->nhosts == 1 && in->nranks > 1 && !tuttiCollReduces(op->coll);
+}
+
 static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candidate c,
                      candidate *best, double *bestTime) {
   double time = tune(in, op, &c);
@@ -420,14 +448,18 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
       if (!(algos >> algo & 1) || !(protos >> proto & 1)) continue;
       candidate c = {.algo = algo, .proto = proto};
       consider(in, op, c, &best, &time);
-      c.twoShot = 1;
-      if (algo == tuttiAlgoDirect && op->coll == tuttiCollAllReduce)
-        consider(in, op, c, &best, &time);
+      bool direct = algo == tuttiAlgoDirect;
+      candidate twoShot = c, fetch = c;
+      twoShot.twoShot = fetch.fetch = 1;
+      if (direct && op->coll == tuttiCollAllReduce) consider(in, op, twoShot, &best, &time);
+      if (direct && proto == tuttiProtoSimple && canFetch(in, op))
+        consider(in, op, fetch, &best, &time);
     }
   plan->algo = best.algo;
   plan->proto = best.proto;
   plan->nchannels = best.nchannels;
   plan->twoShot = best.twoShot;
+  plan->fetch = best.fetch;
   plan->chunk = chunkElements(op, &best);
   plan->timeUs = (float)time;
 }

@@ -20,6 +20,7 @@ typedef struct {
   uint32_t algoMask, protoMask;   /* allowed by TUTTI_ALGO / TUTTI_PROTO: bits 1 << tuttiAlgo.. */
   int sharedFifos;                /* all pairs share memory: shared FIFOs exist */
   int directReads;                /* all pairs can dereference each other's memory (threads) */
+  int fetches;                    /* all pairs can copy out of each other's memory (processes) */
   float intraLatencyUs, intraGBs; /* worst path inside a host */
   float interLatencyUs, interGBs; /* worst path between hosts; 0 with one host */
   int treeDepth;                  /* of channel 0's tree */
@@ -31,6 +32,7 @@ typedef struct {
 typedef struct {
   int algo, proto, nchannels;
   int twoShot;
+  int fetch;      /* readers copy large messages straight out of the writers' memory */
   uint64_t chunk; /* elements */
   float timeUs;   /* what the model expects */
 } tuttiPlan;

@@ -141,15 +141,11 @@ static bool usesRoot(tuttiColl coll) {
          coll == tuttiCollScatter;
 }
 
-static bool usesRedOp(tuttiColl coll) {
-  return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
-}
-
 static tuttiResult_t check(const tuttiCommunicator *c, const Call *call, bool *inPlace) {
   TUTTI_TRY(tuttiCommReady(c));
   TUTTI_TRY(checkType(call->type));
   if (usesRoot(call->coll)) TUTTI_TRY(checkRank(c, "root", call->root));
-  if (usesRedOp(call->coll)) TUTTI_TRY(checkRedOp(c, call->redop, call->type));
+  if (tuttiCollReduces(call->coll)) TUTTI_TRY(checkRedOp(c, call->redop, call->type));
   return checkBuffers(c, call, inPlace);
 }
 

@@ -83,6 +83,7 @@ static tuttiResult_t queueAll(tuttiOp *ops, int nops) {
  * stay in order. */
 static tuttiResult_t runAll(tuttiOp *ops, int nops) {
   int here = 0;
+  if (nops == 1 && ops->comm->options.blocking) return runBlocking(ops, 1);
   for (int i = 0; i < nops; i++) {
     if (!ops[i].comm->options.blocking) continue;
     if (here < i) {

@@ -19,10 +19,6 @@ static bool hasRoot(tuttiColl coll) {
          coll == tuttiCollScatter;
 }
 
-static bool reduces(tuttiColl coll) {
-  return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
-}
-
 static void sign(const tuttiOp *op, tuttiSignature *sig) {
   tuttiCommunicator *c = op->comm;
   memset(sig, 0, sizeof *sig);
@@ -31,40 +27,38 @@ static void sign(const tuttiOp *op, tuttiSignature *sig) {
   sig->type = (uint8_t)op->type;
   sig->root = hasRoot(op->coll) ? op->root : -1;
   sig->redop = 0xffff;
-  if (reduces(op->coll)) sig->redop = op->redop < tuttiNumOps ? (uint16_t)op->redop : tuttiNumOps;
+  if (tuttiCollReduces(op->coll))
+    sig->redop = op->redop < tuttiNumOps ? (uint16_t)op->redop : tuttiNumOps;
   if (op->coll != tuttiCollSendRecv)
     sig->seq = ++c->collectives;
   else
     sig->seq = op->sending ? ++c->sent[op->root] : ++c->received[op->root];
 }
 
-static void plan(tuttiCommunicator *c, const tuttiOp *op, const tuttiSignature *sig,
-                 tuttiPlan *out) {
-  if (op->coll == tuttiCollSendRecv) {
-    memset(out, 0, sizeof *out);
-    out->proto = tuttiProtoSimple;
-    out->nchannels = 1;
-    out->chunk = c->wires.slotBytes / tuttiTypeSize(op->type);
-    return;
-  }
+/* Kept until the next call. */
+static const tuttiPlan *plan(tuttiCommunicator *c, const tuttiOp *op, const tuttiSignature *sig) {
   tuttiSignature key = *sig;
   key.seq = 0;
   key.coll = (uint8_t)op->coll;
   key.root = -1; /* no plan depends on it */
-  if (!tuttiSignatureEqual(&key, &c->planned)) {
-    tuttiPlanChoose(&c->plan, &key, &c->lastPlan);
-    c->planned = key;
-    TUTTI_INFO(TUNING, "%s of %llu %s: %s, %s, %d channels, chunk %llu, %.1f us expected",
-               tuttiCollName(op->coll), (unsigned long long)op->count, tuttiTypeName(op->type),
-               tuttiAlgoNames[c->lastPlan.algo], tuttiProtoNames[c->lastPlan.proto],
-               c->lastPlan.nchannels, (unsigned long long)c->lastPlan.chunk, c->lastPlan.timeUs);
+  if (tuttiSignatureEqual(&key, &c->planned)) return &c->lastPlan;
+  c->planned = key;
+  if (op->coll == tuttiCollSendRecv) {
+    uint64_t chunk = c->wires.slotBytes / tuttiTypeSize(op->type);
+    c->lastPlan = (tuttiPlan){.proto = tuttiProtoSimple, .nchannels = 1, .chunk = chunk};
+    return &c->lastPlan;
   }
-  *out = c->lastPlan;
+  tuttiPlanChoose(&c->plan, &key, &c->lastPlan);
+  TUTTI_INFO(TUNING, "%s of %llu %s: %s, %s, %d channels, chunk %llu, %.1f us expected",
+             tuttiCollName(op->coll), (unsigned long long)op->count, tuttiTypeName(op->type),
+             tuttiAlgoNames[c->lastPlan.algo], tuttiProtoNames[c->lastPlan.proto],
+             c->lastPlan.nchannels, (unsigned long long)c->lastPlan.chunk, c->lastPlan.timeUs);
+  return &c->lastPlan;
 }
 
+/* *s is all zero. */
 static void setSchedule(tuttiSchedule *s, const tuttiOp *op, const tuttiPlan *p, int channel) {
   tuttiCommunicator *c = op->comm;
-  memset(s, 0, sizeof *s);
   s->rank = c->rank;
   s->nranks = c->nranks;
   s->coll = op->coll;
@@ -92,7 +86,7 @@ static void setSchedule(tuttiSchedule *s, const tuttiOp *op, const tuttiPlan *p,
 static tuttiResult_t setReduction(tuttiTask *t, const tuttiOp *op) {
   tuttiCommunicator *c = op->comm;
   t->op = tuttiSum;
-  if (!reduces(op->coll)) return tuttiSuccess;
+  if (!tuttiCollReduces(op->coll)) return tuttiSuccess;
   if (op->redop < tuttiNumOps) {
     t->op = op->redop;
     t->divide = op->redop == tuttiAvg ? c->nranks : 0;
@@ -109,21 +103,21 @@ static tuttiResult_t setReduction(tuttiTask *t, const tuttiOp *op) {
 static tuttiResult_t addOp(TaskSet *set, const tuttiOp *op) {
   tuttiCommunicator *c = op->comm;
   tuttiSignature sig;
-  tuttiPlan p;
   sign(op, &sig);
   tuttiRecordStart(&c->record, &sig);
-  plan(c, op, &sig, &p);
-  for (int channel = 0; channel < p.nchannels; channel++) {
+  const tuttiPlan *p = plan(c, op, &sig);
+  for (int channel = 0; channel < p->nchannels; channel++) {
     tuttiTask *t = &set->tasks[set->ntasks++];
     memset(t, 0, sizeof *t);
-    setSchedule(&t->schedule, op, &p, channel);
+    setSchedule(&t->schedule, op, p, channel);
     t->signature = sig;
-    t->proto = p.proto;
+    t->proto = p->proto;
     t->channel = op->coll == tuttiCollSendRecv ? TUTTI_P2P_CHANNEL : channel;
     t->sendbuff = op->sendbuff;
     t->recvbuff = op->recvbuff;
     t->type = op->type;
     t->inPlace = op->inPlace;
+    t->fetch = p->fetch;
     t->stream = op->stream;
     t->host = &c->host;
     TUTTI_TRY(setReduction(t, op));

@@ -165,6 +165,7 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
   if (!t->shared) in->sharedFifos = 0;
   if (t == &tuttiTransportNet && in->nhosts == 1) in->loopback = 1;
   if (c->peers[a].process != c->peers[b].process || !t->shared) in->directReads = 0;
+  if (!path.fetches) in->fetches = 0;
   return tuttiSuccess;
 }
 
@@ -202,7 +203,7 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
   TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, tuttiAlgoNames, tuttiAlgoCount, &in->algoMask));
   TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, tuttiProtoNames, tuttiProtoCount, &in->protoMask));
-  in->sharedFifos = in->directReads = 1;
+  in->sharedFifos = in->directReads = in->fetches = 1;
   in->slotBytes = c->wires.slotBytes;
   in->treeDepth = tuttiGraphTreeDepth(c->graph, 0);
   for (int i = 0; i < c->nranks; i++) {

@@ -25,6 +25,10 @@ typedef enum {
       tuttiCollCount
 } tuttiColl;
 
+static inline bool tuttiCollReduces(int coll) {
+  return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
+}
+
 /* Enum names, from the lists in their headers; "?" when out of range. */
 const char *tuttiCollName(int coll);     /* "AllReduce" */
 const char *tuttiTypeName(int datatype); /* "float32" */

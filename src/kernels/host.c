@@ -1,5 +1,6 @@
 #include "kernels/host.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>
@@ -8,12 +9,14 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "proxy/proxy.h"
+#include "transport/remote.h"
 
 #define SPINS          20000 /* idle passes, about a millisecond, before the core is yielded */
 #define BURST          8     /* most steps of one task before the others have their turn */
 #define CLOCK_PASSES   256   /* passes between looks at the clock while something moves */
 #define STALL_NS       100000000u
 #define LEND_BYTES     4096  /* below, a copy costs less than another core's cache misses */
+#define FETCH_BYTES    8192  /* below, copying twice costs less than the system call */
 #define STACK_BYTES    16384 /* a run that needs no more than this allocates nothing */
 #define ARENA_ALIGN(n) (((n) + 15) & ~(size_t)15)
 
@@ -34,7 +37,9 @@ typedef struct {
 typedef struct {
   tuttiTask *task; /* NULL: the chain has ended */
   uint64_t steps, k;
-  tuttiStep step; /* step k, if `loaded` */
+  size_t elementBytes; /* of the task */
+  size_t bytes;        /* of a message of this step */
+  tuttiStep step;      /* step k, if `loaded` */
   bool loaded;
   bool announced;    /* the network may put its message where it belongs */
   int width;         /* most receives, and most sends, of one step */
@@ -97,19 +102,21 @@ static tuttiResult_t findConns(runner *r, const int32_t *ranks, int count, tutti
   return tuttiSuccess;
 }
 
-static size_t stepBytes(const runner *r) {
-  return r->step.count * tuttiTypeSize(r->task->type);
+/* The step stores a message as it is. */
+static bool storesOnly(const runner *r) {
+  const tuttiTask *task = r->task;
+  uint32_t flags = r->step.flags;
+  bool divides = (flags & TUTTI_STEP_FINAL) && task->divide > 1;
+  return r->nrecv == 1 && !(flags & (TUTTI_STEP_SRC | TUTTI_STEP_KEPT)) &&
+         (flags & TUTTI_STEP_DST) && !divides;
 }
 
 /* A large message from a network that is only stored need not go through a slot. */
 static void announce(runner *r) {
-  const tuttiStep *step = &r->step;
-  bool stored =
-      (step->flags & TUTTI_STEP_DST) && !(step->flags & (TUTTI_STEP_SRC | TUTTI_STEP_KEPT));
-  r->announced = r->nrecv == 1 && stored && r->conns[0]->network && stepBytes(r) >= LEND_BYTES;
+  r->announced = storesOnly(r) && r->conns[0]->network && r->bytes >= LEND_BYTES;
   if (!r->announced) return;
-  uint8_t *to = (uint8_t *)r->task->recvbuff + step->dst * tuttiTypeSize(r->task->type);
-  tuttiConnWant(r->conns[0], to, stepBytes(r));
+  uint8_t *to = (uint8_t *)r->task->recvbuff + r->step.dst * r->elementBytes;
+  tuttiConnWant(r->conns[0], to, r->bytes);
 }
 
 /* Makes `step` the next one that does anything; `loaded` stays false at the end. */
@@ -124,6 +131,7 @@ static tuttiResult_t load(runner *r) {
                         (step->flags & TUTTI_STEP_SEND_SHARED) != 0, r->conns + r->nrecv,
                         &r->nsend));
     r->ready = 0;
+    r->bytes = step->count * r->elementBytes;
     r->loaded = true;
     announce(r);
     return tuttiSuccess;
@@ -141,10 +149,11 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
   tuttiSignature theirs = slot->sig;
   if (!tuttiSignatureEqual(&task->signature, &theirs))
     return task->host->mismatch(task->host->comm, conn->peer, &task->signature, &theirs);
-  size_t bytes = stepBytes(r);
+  size_t bytes = r->bytes;
+  bool reachable = conn->direct || (conn->writer.pid != 0 && storesOnly(r));
   bool fits = (slot->where == TUTTI_WHERE_INLINE && bytes <= TUTTI_INLINE_MAX) ||
               (slot->where == TUTTI_WHERE_SLOT && bytes <= conn->slotBytes) ||
-              (slot->where == TUTTI_WHERE_DIRECT && conn->direct && slot->addr != 0);
+              (slot->where == TUTTI_WHERE_DIRECT && reachable && slot->addr != 0);
   if (slot->bytes == bytes && fits) return tuttiSuccess;
   char text[160];
   return TUTTI_FAIL(tuttiInvalidUsage,
@@ -159,9 +168,12 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
 /* *go: all messages that the step needs have come and all slots that it fills are free. */
 static tuttiResult_t poll(runner *r, bool *go) {
   int needed = r->nrecv + r->nsend;
+  bool inlined = r->bytes <= TUTTI_INLINE_MAX;
   while (r->ready < needed) {
     tuttiConn *conn = r->conns[r->ready];
-    if (!tuttiConnReady(conn)) break;
+    bool ready =
+        r->ready < r->nrecv || !inlined ? tuttiConnReady(conn) : tuttiConnRoom(conn, conn->lines);
+    if (!ready) break;
     if (r->ready < r->nrecv) TUTTI_TRY(checkMessage(r, conn));
     r->ready++;
     r->moves++;
@@ -188,7 +200,7 @@ static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *ar
   for (int i = 0; i <= r->nrecv; i++) {
     if (local && (i == r->nrecv || r->conns[i]->peer > task->schedule.rank)) {
       const uint8_t *base = own ? task->sendbuff : task->recvbuff;
-      in[n++] = base + step->src * tuttiTypeSize(task->type);
+      in[n++] = base + step->src * r->elementBytes;
       if (own && task->premul) args->premul = n;
       local = false;
     }
@@ -210,14 +222,20 @@ static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *ar
 static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
   const tuttiTask *task = r->task;
   uint32_t flags = r->step.flags;
-  if (stepBytes(r) < LEND_BYTES) return NULL;
+  if (r->bytes < LEND_BYTES) return NULL;
   bool copy = args->nin == 1 && args->premul == 0 && args->divide <= 1;
   if (copy && r->nrecv == 0) {
     bool untouched = (flags & TUTTI_STEP_SRC) && !task->inPlace;
     return untouched || (flags & TUTTI_STEP_STABLE) ? args->in[0] : NULL;
   }
   if (!(flags & TUTTI_STEP_DST) || !(copy || (flags & TUTTI_STEP_FINAL))) return NULL;
-  return (uint8_t *)task->recvbuff + r->step.dst * tuttiTypeSize(task->type);
+  return (uint8_t *)task->recvbuff + r->step.dst * r->elementBytes;
+}
+
+/* The readers can have the lent memory without a copy made here. */
+static bool reaches(const runner *r, tuttiConn *conn) {
+  if (conn->direct) return true;
+  return r->task->fetch && r->bytes >= FETCH_BYTES && tuttiConnFetched(conn);
 }
 
 static void lend(runner *r, tuttiConn *conn) {
@@ -230,14 +248,14 @@ static void lend(runner *r, tuttiConn *conn) {
 
 /* Fills the slot lines of a step's sends; where the payload is to be written goes to out. */
 static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *nout) {
-  size_t bytes = stepBytes(r);
+  size_t bytes = r->bytes;
   for (int i = 0; i < r->nsend; i++) {
     tuttiConn *conn = r->conns[r->nrecv + i];
     tuttiSlot *slot = tuttiConnSlot(conn);
     slot->bytes = (uint32_t)bytes;
     slot->sig = r->task->signature;
     slot->addr = 0;
-    if (lent && conn->direct) {
+    if (lent && reaches(r, conn)) {
       slot->where = TUTTI_WHERE_DIRECT;
       slot->addr = (uintptr_t)lent;
       lend(r, conn);
@@ -259,7 +277,28 @@ static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *
 
 /* Is a message of the step lent by another thread? */
 static bool isLent(const tuttiConn *conn) {
-  return !conn->network && tuttiConnSlot(conn)->where == TUTTI_WHERE_DIRECT;
+  return conn->direct && !conn->network && tuttiConnSlot(conn)->where == TUTTI_WHERE_DIRECT;
+}
+
+/* If the step's message is in another process, copies it to its place and makes that the operand.
+ * *come is false if the writer is gone: the reason is on its way, and this step will never be done.
+ */
+static tuttiResult_t fetch(const runner *r, const void **in, void *const *out, bool *come) {
+  *come = true;
+  if (r->nrecv != 1) return tuttiSuccess;
+  tuttiConn *conn = r->conns[0];
+  const tuttiSlot *slot = tuttiConnSlot(conn);
+  if (conn->direct || slot->where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
+  int err = tuttiRemoteRead(&conn->writer, out[0], slot->addr, r->bytes);
+  *come = err == 0 && !tuttiConnWithdrawn(conn);
+  if (*come) in[0] = out[0];
+  if (err == 0 || err == ESRCH || tuttiConnWithdrawn(conn)) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiSystemError,
+                    "rank %d can't copy %zu bytes at %#" PRIx64
+                    " out of the memory of rank %d (pid %d): %s; keep the buffers until the call "
+                    "returns; TUTTI_CMA_DISABLE=1 avoids such copies",
+                    r->task->schedule.rank, r->bytes, slot->addr, conn->peer, conn->writer.pid,
+                    tuttiErrnoText(err));
 }
 
 static void endBorrowing(const runner *r, int borrowed) {
@@ -277,8 +316,9 @@ static bool beginBorrowing(const runner *r) {
   return true;
 }
 
-/* Carries out the step; all its connections are ready. */
-static tuttiResult_t perform(execution *e, runner *r) {
+/* Carries out the step, all of whose connections are ready, unless it turns out that the writer of
+ * a message has gone (*go). */
+static tuttiResult_t perform(execution *e, runner *r, bool *go) {
   const tuttiTask *task = r->task;
   const tuttiStep *step = &r->step;
   tuttiReduceArgs args = {
@@ -291,8 +331,10 @@ static tuttiResult_t perform(execution *e, runner *r) {
   };
   gatherOperands(r, e->in, &args);
   if (step->flags & TUTTI_STEP_DST)
-    e->out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * tuttiTypeSize(task->type);
+    e->out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * r->elementBytes;
   TUTTI_TRY(addressSends(r, lendable(r, &args), e->out, &args.nout));
+  TUTTI_TRY(fetch(r, e->in, e->out, go));
+  if (!*go) return tuttiSuccess;
   tuttiReduceCopy(&args);
   endBorrowing(r, r->nrecv);
 
@@ -319,6 +361,7 @@ static void begin(runner *r, tuttiTask *task) {
   r->task = task;
   r->k = 0;
   r->steps = task ? tuttiScheduleSteps(&task->schedule) : 0;
+  r->elementBytes = task ? tuttiTypeSize(task->type) : 0;
   r->moves++;
 }
 
@@ -339,7 +382,7 @@ static tuttiResult_t advance(execution *e, runner *r) {
     if (r->loaded) {
       TUTTI_TRY(poll(r, &go));
       go = go && beginBorrowing(r);
-      if (go) TUTTI_TRY(perform(e, r));
+      if (go) TUTTI_TRY(perform(e, r, &go));
     } else {
       go = loansReturned(r);
       if (go) begin(r, r->task->next);

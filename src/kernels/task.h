@@ -49,6 +49,7 @@ typedef struct tuttiTask {
   tuttiScalar scalar;
   int divide; /* tuttiAvg: nranks */
   int inPlace;
+  int fetch; /* lend large messages to readers that can fetch them; no receiver reduces */
   tuttiStream_t stream;
   const tuttiTaskHost *host;
   struct tuttiTask

@@ -3,15 +3,19 @@
  * each side has its own, and the proxy moves slots from one to the other.
  *
  *   writer                                             reader r
- *   waits until every head > n - DEPTH                 waits until slot[n % DEPTH].seq == n + 1
+ *   waits until every head > n - DEPTH                 waits until slot[n % LINES].seq == n + 1
  *   fills payload n, then the slot line                reads the line, then the payload
- *   slot[n % DEPTH].seq = n + 1        (release)       head[r] = n + 1             (release)
+ *   slot[n % LINES].seq = n + 1        (release)       head[r] = n + 1             (release)
  *
  * Everything about one message is in its slot's line of 128 bytes (the pair of cache lines that x86
  * fetches together): number, size, signature, and the payload itself when it is small (protocol
  * LL). A larger payload is in the slot's data (protocol Simple), or stays where it is and the line
- * holds its address (direct: the reader can dereference the writer's memory); the writer then
- * leaves it untouched until the heads have passed. */
+ * holds its address (direct: the reader can dereference the writer's memory, or copy out of it);
+ * the writer then leaves it untouched until the heads have passed.
+ *
+ * Memory that ranks share has more lines than payloads: a writer of messages that need no more than
+ * their line gets so far ahead that it and its readers rarely meet at one line, and that ranks who
+ * share a core take turns less often. */
 #ifndef TUTTI_TRANSPORT_FIFO_H_
 #define TUTTI_TRANSPORT_FIFO_H_
 
@@ -20,8 +24,10 @@
 
 #include "base/atomic.h"
 #include "comm/signature.h"
+#include "transport/remote.h"
 
-#define TUTTI_FIFO_DEPTH 8u
+#define TUTTI_FIFO_DEPTH 8u  /* payloads outside of their lines */
+#define TUTTI_FIFO_LINES 32u /* lines, in shared memory; elsewhere TUTTI_FIFO_DEPTH */
 #define TUTTI_LINE       128
 #define TUTTI_INLINE_MAX 80u
 
@@ -48,6 +54,7 @@ typedef struct {
   tuttiAtomic64 wanted;    /* number + 1 of the message that a network is to put at wantedAt */
   uint8_t *wantedAt;
   uint32_t wantedBytes;
+  tuttiAtomic32 fetches; /* the reader cannot dereference the writer's memory, but copy out of it */
 } __attribute__((aligned(TUTTI_LINE))) tuttiHead;
 
 typedef enum { TUTTI_RECV = 0, TUTTI_SEND = 1 } tuttiDirection;
@@ -56,30 +63,33 @@ struct tuttiTransport;
 
 /* One end of a connection, private to one rank and used by one thread at a time. */
 typedef struct tuttiConn {
-  tuttiSlot *slots; /* [TUTTI_FIFO_DEPTH] */
+  tuttiSlot *slots; /* [lines] */
   tuttiHead *heads; /* send: [nreaders]; recv: this reader's own, one */
   uint8_t *data;    /* TUTTI_FIFO_DEPTH * slotBytes */
   size_t slotBytes; /* multiple of TUTTI_LINE */
   uint64_t next;    /* number of this end's next message */
-  uint64_t limit;   /* send: `next` below it needs no look at the heads */
+  uint64_t taken;   /* send: what the heads said at the last look */
+  uint32_t lines;   /* a power of two */
   int32_t nreaders; /* send: 1, or all neighbours of a shared FIFO */
   int32_t peer;     /* the other rank; -1 for the send end of a shared FIFO */
   int32_t channel;
-  uint8_t direction; /* tuttiDirection */
-  uint8_t direct;    /* the reader can dereference the writer's memory */
-  uint8_t network;   /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
+  uint8_t direction;  /* tuttiDirection */
+  uint8_t direct;     /* the reader can dereference the writer's memory */
+  uint8_t fetched;    /* send: tuttiConnFetched was true */
+  uint8_t network;    /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
+  tuttiRemote writer; /* recv: whose memory this reader can copy out of; pid 0: nobody's */
   const struct tuttiTransport *transport;
   void *end; /* the transport's own state of this end */
 } tuttiConn;
 
 /* Bytes of slot lines and heads of a FIFO with n readers; its data follows, page-aligned or not as
  * its owner likes. */
-static inline size_t tuttiFifoControlBytes(int nreaders) {
-  return TUTTI_FIFO_DEPTH * sizeof(tuttiSlot) + (size_t)nreaders * sizeof(tuttiHead);
+static inline size_t tuttiFifoControlBytes(uint32_t lines, int nreaders) {
+  return lines * sizeof(tuttiSlot) + (size_t)nreaders * sizeof(tuttiHead);
 }
 
 static inline tuttiSlot *tuttiConnSlot(const tuttiConn *c) {
-  return &c->slots[c->next % TUTTI_FIFO_DEPTH];
+  return &c->slots[c->next & (c->lines - 1)];
 }
 static inline uint8_t *tuttiConnData(const tuttiConn *c) {
   return c->data + (size_t)(c->next % TUTTI_FIFO_DEPTH) * c->slotBytes;
@@ -95,12 +105,24 @@ static inline uint64_t tuttiConnTaken(const tuttiConn *c) {
   return least;
 }
 
-/* Send: a slot is free. Recv: a message is there. */
+/* Send: every reader can copy out of this process's memory. */
+static inline bool tuttiConnFetched(tuttiConn *c) {
+  for (int r = 0; r < c->nreaders && !c->fetched; r++)
+    if (tuttiLoadAcquire32(&c->heads[r].fetches) == 0) return false;
+  c->fetched = true;
+  return true;
+}
+
+/* Send: less than `depth` messages are under way. */
+static inline bool tuttiConnRoom(tuttiConn *c, uint32_t depth) {
+  if (c->next >= c->taken + depth) c->taken = tuttiConnTaken(c);
+  return c->next < c->taken + depth;
+}
+
+/* Send: a message of any size may be written. Recv: a message is there. */
 static inline bool tuttiConnReady(tuttiConn *c) {
   if (c->direction == TUTTI_RECV) return tuttiLoadAcquire(&tuttiConnSlot(c)->seq) == c->next + 1;
-  if (c->next < c->limit) return true;
-  c->limit = tuttiConnTaken(c) + TUTTI_FIFO_DEPTH;
-  return c->next < c->limit;
+  return tuttiConnRoom(c, TUTTI_FIFO_DEPTH);
 }
 
 /* Asks for the line of the next message: whatever this core does before that message then hides the
@@ -139,7 +161,9 @@ static inline uint8_t *tuttiHeadWanted(const tuttiHead *h, uint64_t m, size_t by
 /* A direct payload is lent until the head has passed it. When the writer fails it cannot wait for
  * that, yet its user may free the memory as soon as the failed call returns; so between threads the
  * reader announces that it reads, and the writer withdraws. Each stores, then looks at the other's
- * word: at least one sees the other. */
+ * word: at least one sees the other. A reader in another process may be killed or stopped in
+ * mid-copy, so nobody waits for it: it looks for the withdrawal when it has copied, and a copy that
+ * came too late is not used. */
 
 /* Recv, before the payload is read: false if it was withdrawn. */
 static inline bool tuttiConnBorrow(tuttiConn *c) {
@@ -148,15 +172,17 @@ static inline bool tuttiConnBorrow(tuttiConn *c) {
   tuttiStoreRelease32(&c->heads[0].reading, 0);
   return false;
 }
-/* Recv: what the writer lent is gone for good. */
-static inline bool tuttiConnWithdrawn(const tuttiConn *c) {
-  return tuttiLoadSeqCst32(&c->heads[0].withdrawn) != 0;
-}
 /* Recv, after the payload was read. */
 static inline void tuttiConnReturn(tuttiConn *c) {
   tuttiStoreRelease32(&c->heads[0].reading, 0);
 }
-/* Send: nobody reads lent memory any more when it returns, after at most one step of a reader. */
+/* Recv: what the writer lent is gone for good. Whatever was read before this call and is not, was
+ * still lent when it was read. */
+static inline bool tuttiConnWithdrawn(tuttiConn *c) {
+  return tuttiFetchAddAcqRel32(&c->heads[0].withdrawn, 0) != 0;
+}
+/* Send: no thread reads lent memory any more when it returns, after at most one step of a reader.
+ */
 static inline void tuttiConnWithdraw(tuttiConn *c) {
   for (int r = 0; r < c->nreaders; r++) {
     tuttiStoreSeqCst32(&c->heads[r].withdrawn, 1);

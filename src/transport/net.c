@@ -101,14 +101,14 @@ static size_t pageUp(size_t bytes) {
 }
 
 static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
-  size_t control = pageUp(tuttiFifoControlBytes(1));
+  size_t control = pageUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
   end->fifoBytes = control + TUTTI_FIFO_DEPTH * w->slotBytes;
   TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
   conn->slots = end->fifo;
   conn->heads = (tuttiHead *)(conn->slots + TUTTI_FIFO_DEPTH);
   conn->data = (uint8_t *)end->fifo + control;
   conn->slotBytes = w->slotBytes;
-  conn->limit = TUTTI_FIFO_DEPTH;
+  conn->lines = TUTTI_FIFO_DEPTH;
   conn->nreaders = 1;
   return tuttiSuccess;
 }

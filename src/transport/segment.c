@@ -96,8 +96,8 @@ static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
                      .nreaders = (size_t)w->local->nlocal - 1,
                      .slotBytes = w->slotBytes};
   size_t pairs = (l.nchannels + 1) * l.nreaders;
-  l.sharedBytes = tuttiFifoControlBytes((int)l.nreaders);
-  l.pairBytes = tuttiFifoControlBytes(1);
+  l.sharedBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, (int)l.nreaders);
+  l.pairBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, 1);
   l.controlBytes = roundUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes, page);
   bool fits = l.slotBytes <= ADDRESS_BYTES / TUTTI_FIFO_DEPTH;
   size_t data = 0, all = 0;
@@ -402,7 +402,7 @@ static tuttiResult_t touch(const tuttiSegment *s, size_t offset, size_t bytes) {
 static uint64_t resume(const tuttiConn *c) {
   if (c->direction == TUTTI_RECV) return tuttiLoadAcquire(&c->heads[0].head);
   uint64_t next = 0;
-  for (unsigned i = 0; i < TUTTI_FIFO_DEPTH; i++) {
+  for (unsigned i = 0; i < TUTTI_FIFO_LINES; i++) {
     uint64_t seq = tuttiLoadAcquire(&c->slots[i].seq);
     if (seq > next) next = seq;
   }
@@ -448,11 +448,12 @@ tuttiResult_t tuttiSegmentOpen(tuttiWires *w, int peer, int channel, tuttiDirect
   tuttiConn made = {.slots = (tuttiSlot *)(s->memory + lines),
                     .data = s->memory + y->controlBytes + fifo * y->dataBytes,
                     .slotBytes = y->slotBytes,
+                    .lines = TUTTI_FIFO_LINES,
                     .nreaders = shared && direction == TUTTI_SEND ? (int)y->nreaders : 1,
                     .peer = peer,
                     .channel = channel,
                     .direction = (uint8_t)direction};
-  made.heads = (tuttiHead *)(made.slots + TUTTI_FIFO_DEPTH);
+  made.heads = (tuttiHead *)(made.slots + TUTTI_FIFO_LINES);
   if (shared && direction == TUTTI_RECV) made.heads += head;
   made.next = resume(&made);
   *conn = made;

@@ -44,6 +44,7 @@ typedef struct {
   char config[192];   /* what ranks must agree on, as text */
   char library[128];  /* path of this library, for the text of a version mix */
   uint64_t shmSocket; /* SHM: names the Unix socket that takes neighbours' segments; 0: none */
+  uint64_t offer;     /* SHM: see tuttiRemoteOffer */
   /* NET: where this rank's proxy listens. */
   uint8_t net[TUTTI_NET_HANDLE];
   char netName[16]; /* backend, "Socket" */
@@ -54,6 +55,7 @@ typedef struct {
 /* What a transport says about a pair of ranks. Lower cost is better. */
 typedef struct {
   bool possible;
+  bool fetches; /* the reader of a message can copy it straight out of the writer's memory */
   float cost;
   float latencyUs, bandwidthGBs; /* what the planner's cost model starts from */
   char via[48];                  /* the word of the log line: "SHM/direct" */

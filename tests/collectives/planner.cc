@@ -64,6 +64,8 @@ std::vector<tuttiPlanInput> inputs() {
   all.back().oversubscribed = 1;
   for (int n : {2, 4, 8})
     all.push_back(loopback(n));
+  all.push_back(oneHost(2));
+  all.back().fetches = 1;
   for (int hosts : {2, 4, 64})
     for (int perHost : {1, 4, 8})
       all.push_back(manyHosts(hosts, perHost));
@@ -235,6 +237,25 @@ TEST(Planner, SlotsBoundChunks) {
   in.slotBytes = 1024;
   for (int type : {tuttiInt8, tuttiHalf, tuttiFloat32, tuttiFloat64})
     EXPECT_EQ(choose(in, op(tuttiCollAllReduce, 1 << 24, type)).chunk, 1024 / tuttiTypeSize(type));
+}
+
+/* Only between processes of one host, only what is stored as it comes, not what slots do better. */
+TEST(Planner, FetchesWhereItWins) {
+  auto fetches = [](tuttiPlanInput in, tuttiColl coll, uint64_t bytes) {
+    in.intraGBs = 13;
+    bool without = choose(in, op(coll, bytes / 4)).fetch;
+    EXPECT_FALSE(without);
+    in.fetches = 1;
+    return choose(in, op(coll, bytes / 4)).fetch != 0;
+  };
+  EXPECT_TRUE(fetches(oneHost(2), tuttiCollBroadcast, 512 << 10));
+  EXPECT_TRUE(fetches(oneHost(4), tuttiCollAllGather, 64 << 10));
+  EXPECT_FALSE(fetches(oneHost(2), tuttiCollBroadcast, 64));
+  EXPECT_FALSE(fetches(oneHost(2), tuttiCollBroadcast, 16 << 20));
+  EXPECT_FALSE(fetches(oneHost(4), tuttiCollBroadcast, 512 << 10)) << "readers of the same pages";
+  EXPECT_FALSE(fetches(manyHosts(2, 1), tuttiCollBroadcast, 512 << 10));
+  for (tuttiColl coll : {tuttiCollAllReduce, tuttiCollReduce, tuttiCollReduceScatter})
+    EXPECT_FALSE(fetches(oneHost(2), coll, 512 << 10));
 }
 
 TEST(Planner, TimeOfWhatCannotRun) {

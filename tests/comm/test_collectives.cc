@@ -321,6 +321,24 @@ INSTANTIATE_TEST_SUITE_P(Ways, Collectives,
                          testing::Combine(testing::ValuesIn(ways), testing::Values(1, 2, 3, 4, 7)),
                          nameOf);
 
+/* Messages that are worth more than a slot: lent, copied out of the other process, or in pieces. */
+TEST(LargeMessages, BetweenProcesses) {
+  for (const char *noCopies : {"0", "1"})
+    for (int n : {2, 3}) {
+      Settings shm({{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_CMA_DISABLE", noCopies}});
+      Ranks ranks(n);
+      ASSERT_TRUE(ranks.ok());
+      ranks.run([n](int r, tuttiComm_t comm) {
+        for (size_t count : {5000, 40000, 300001})
+          for (bool inPlace : {false, true}) {
+            Case k = {n, count, tuttiFloat32, tuttiSum, (int)(count % n), inPlace};
+            everyCall(r, comm, k);
+            if (testing::Test::HasFatalFailure()) return;
+          }
+      });
+    }
+}
+
 /* The scalar may differ between ranks and is applied once, whatever the algorithm. */
 TEST_P(Collectives, PreMulSum) {
   auto [way, n] = GetParam();

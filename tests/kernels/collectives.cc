@@ -54,6 +54,7 @@ struct Setting {
   uint64_t count, chunk;
   bool direct, inPlace, threads;
   int op = tuttiSum; /* tuttiNumOps: PreMulSum */
+  bool fetch = false;
 };
 
 /* One collective on int32, whose reductions are exact in any order. */
@@ -125,6 +126,7 @@ public:
       t.premul = set_.op == tuttiNumOps;
       t.scalar.i = (uint64_t)(rank.rank + 2);
       t.inPlace = set_.inPlace;
+      t.fetch = set_.fetch;
       t.host = &rank.host;
       list.push_back(t);
     }
@@ -211,7 +213,7 @@ tuttiResult_t runTasks(std::vector<tuttiTask> tasks) {
 
 /* Three times on the same connections, so that what one operation leaves behind meets the next. */
 void runJob(const Way &way, const Setting &set) {
-  Fabric fabric(set.nranks, set.chunk * 4, set.direct);
+  Fabric fabric(set.nranks, set.chunk * 4, set.direct, set.fetch);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int r = 0; r < set.nranks; r++)
     ranks.push_back(std::make_unique<Rank>(fabric, r));
@@ -266,6 +268,19 @@ TEST_P(Collectives, Threads) {
   for (int nranks : {2, 5})
     for (uint64_t chunk : {20, 2048})
       ASSERT_NO_FATAL_FAILURE(runAll({nranks, chunk * 31 + 5, chunk, false, false, true}));
+}
+
+/* Readers copy large messages out of the writers' memory. */
+TEST_P(Collectives, Fetch) {
+  if (reduces(GetParam().coll)) return;
+  for (int nranks : {2, 5})
+    for (bool inPlace : {false, true})
+      for (bool threads : {false, true}) {
+        if (inPlace && GetParam().coll == tuttiCollAlltoAll) continue;
+        Setting set{nranks, 9001, 4096, false, inPlace, threads};
+        set.fetch = true;
+        ASSERT_NO_FATAL_FAILURE(runJob(GetParam(), set)) << nranks << " ranks";
+      }
 }
 
 class Reductions : public Collectives {};

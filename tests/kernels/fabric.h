@@ -3,6 +3,8 @@
 #ifndef TESTS_KERNELS_FABRIC_H_
 #define TESTS_KERNELS_FABRIC_H_
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -36,7 +38,7 @@ private:
 /* One FIFO: memory, its send end, and one receive end for each reader. */
 struct Fifo {
   Fifo(int readers, size_t slotBytes)
-      : slots(TUTTI_FIFO_DEPTH), heads((size_t)readers), data(TUTTI_FIFO_DEPTH * slotBytes),
+      : slots(TUTTI_FIFO_LINES), heads((size_t)readers), data(TUTTI_FIFO_DEPTH * slotBytes),
         recv((size_t)readers) {}
   Lines<tuttiSlot> slots;
   Lines<tuttiHead> heads;
@@ -47,8 +49,8 @@ struct Fifo {
 
 class Fabric {
 public:
-  explicit Fabric(int nranks, size_t slotBytes = 1024, bool direct = false)
-      : nranks_(nranks), slotBytes_(slotBytes), direct_(direct) {}
+  explicit Fabric(int nranks, size_t slotBytes = 1024, bool direct = false, bool fetches = false)
+      : nranks_(nranks), slotBytes_(slotBytes), direct_(direct), fetches_(fetches) {}
 
   /* The FIFO of a pair; to == -1: the shared FIFO of `from`. */
   Fifo &fifo(int from, int to, int channel) {
@@ -64,6 +66,10 @@ public:
         f->recv[r] = end(*f, from, channel, TUTTI_RECV);
         f->recv[r].heads = f->heads.get() + r;
         f->recv[r].nreaders = 1;
+        if (!fetches_) continue;
+        /* A process may read its own memory. */
+        f->recv[r].writer = {getpid(), (uint64_t)(uintptr_t)&word_, word_};
+        f->heads.get()[r].fetches.v = 1;
       }
     }
     return *f;
@@ -83,6 +89,7 @@ private:
     c.slots = f.slots.get();
     c.data = f.data.data();
     c.slotBytes = slotBytes_;
+    c.lines = TUTTI_FIFO_LINES;
     c.peer = peer;
     c.channel = channel;
     c.direction = (uint8_t)direction;
@@ -92,7 +99,8 @@ private:
 
   int nranks_;
   size_t slotBytes_;
-  bool direct_;
+  bool direct_, fetches_;
+  uint64_t word_ = 0x7475747469;
   std::mutex mutex_;
   std::map<std::tuple<int, int, int>, std::unique_ptr<Fifo>> fifos_;
 };

@@ -194,6 +194,55 @@ TEST_F(Forged, RightOneIsTaken) {
   EXPECT_EQ(take(), tuttiSuccess);
   EXPECT_EQ(tuttiLoadAcquire(&fabric.fifo(0, 1, 32).heads.get()->head), 1u);
 }
+
+/* The message lies in memory of another process, here this one. */
+class Fetched : public Forged {
+protected:
+  Fetched() : from(numbers(16)) {
+    b.patienceMs = 100;
+    slot->where = TUTTI_WHERE_DIRECT;
+    slot->addr = (uintptr_t)from.data();
+    writer() = {getpid(), (uintptr_t)&word, word};
+    probe = tuttiRemoteReadable(&writer());
+  }
+  void SetUp() override {
+    if (!probe) GTEST_SKIP() << "this kernel forbids process_vm_readv";
+  }
+  tuttiRemote &writer() { return fabric.fifo(0, 1, 32).recv[0].writer; }
+  std::vector<int64_t> from;
+  uint64_t word = 4711;
+  bool probe;
+};
+
+TEST_F(Fetched, IsCopied) {
+  EXPECT_EQ(take(), tuttiSuccess);
+  EXPECT_EQ(from, out);
+}
+TEST_F(Fetched, TakenBackMeanwhile) {
+  fabric.fifo(0, 1, 32).heads.get()->withdrawn.v = 1;
+  EXPECT_EQ(take(), tuttiTimeout) << "waits for the reason";
+  EXPECT_EQ(b.stalls.at(0).first, 0);
+}
+TEST_F(Fetched, WriterIsGone) {
+  writer().id++; /* its pid is another process's now */
+  EXPECT_EQ(take(), tuttiTimeout);
+}
+TEST_F(Fetched, Unmapped) {
+  slot->addr = 8;
+  EXPECT_EQ(take(), tuttiSystemError);
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("can't copy 128 bytes"));
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("TUTTI_CMA_DISABLE=1"));
+}
+TEST_F(Fetched, UnmappedAfterItWasTakenBack) {
+  slot->addr = 8;
+  fabric.fifo(0, 1, 32).heads.get()->withdrawn.v = 1;
+  EXPECT_EQ(take(), tuttiTimeout);
+}
+TEST_F(Fetched, FromAProcessThatCantBeRead) {
+  writer() = {};
+  expectRefused("(place 2)");
+}
+
 TEST_F(Forged, FewerBytes) {
   slot->bytes = 120;
   expectRefused("holds 120 bytes (place 0) instead of 128");
@@ -284,14 +333,35 @@ TEST(Host, StalledEndsTheWait) {
 
 /* A send waits for its reader, and the reader is named. */
 TEST(Host, StalledSend) {
+  for (uint64_t chunk : {5, 128}) {
+    uint64_t depth = chunk == 5 ? TUTTI_FIFO_LINES : TUTTI_FIFO_DEPTH;
+    Fabric fabric(2);
+    Rank a(fabric, 0);
+    a.patienceMs = 100;
+    std::vector<int64_t> in = numbers(chunk * (depth + 1));
+    tuttiTask send = message(a, 1, true, in.data(), in.size(), chunk);
+    EXPECT_EQ(run({&send}), tuttiTimeout);
+    EXPECT_EQ(a.stalls.at(0).first, 1);
+    EXPECT_EQ(fabric.fifo(0, 1, 32).send.next, depth);
+  }
+}
+
+/* Messages in lines run ahead; one that needs a slot waits until its slot is free again. */
+TEST(Host, SlotsAreNotOverwrittenBehindLines) {
   Fabric fabric(2);
-  Rank a(fabric, 0);
+  Rank a(fabric, 0), b(fabric, 1);
   a.patienceMs = 100;
-  std::vector<int64_t> in = numbers(128 * 9);
-  tuttiTask send = message(a, 1, true, in.data(), in.size());
-  EXPECT_EQ(run({&send}), tuttiTimeout);
-  EXPECT_EQ(a.stalls.at(0).first, 1);
-  EXPECT_EQ(fabric.fifo(0, 1, 32).send.next, TUTTI_FIFO_DEPTH);
+  std::vector<int64_t> in = numbers(128), lines = numbers(5 * 20), out(128);
+  tuttiTask first = message(a, 1, true, in.data(), 128, 128);
+  ASSERT_EQ(run({&first}), tuttiSuccess);
+  tuttiTask small = message(a, 1, true, lines.data(), lines.size(), 5, 2);
+  ASSERT_EQ(run({&small}), tuttiSuccess) << "20 messages in lines, behind one in a slot";
+  std::vector<int64_t> other(128, -1);
+  tuttiTask second = message(a, 1, true, other.data(), 128, 128, 3);
+  EXPECT_EQ(run({&second}), tuttiTimeout);
+  tuttiTask recv = message(b, 0, false, out.data(), 128, 128);
+  ASSERT_EQ(run({&recv}), tuttiSuccess);
+  EXPECT_EQ(in, out);
 }
 
 /* Others go on while one is stuck, and the stuck one is still told of. */

@@ -15,7 +15,7 @@ struct Span {
 
 void addConn(std::vector<Span> &spans, const tuttiConn &c) {
   auto at = [&](const void *p, size_t n) { spans.push_back({(uintptr_t)p, (uintptr_t)p + n}); };
-  at(c.slots, sizeof(tuttiSlot) * TUTTI_FIFO_DEPTH);
+  at(c.slots, sizeof(tuttiSlot) * c.lines);
   at(c.heads, sizeof(tuttiHead) * (size_t)c.nreaders);
   at(c.data, c.slotBytes * TUTTI_FIFO_DEPTH);
 }
@@ -67,7 +67,8 @@ TEST(Segment, SmallMessagesOfManyFifosTouchFewPages) {
   }
   struct stat st;
   ASSERT_EQ(0, fstat(tuttiSegmentFd(&ranks[0]->w), &st));
-  size_t lines = 7 * tuttiFifoControlBytes(1), page = (size_t)sysconf(_SC_PAGESIZE);
+  size_t lines = 7 * tuttiFifoControlBytes(TUTTI_FIFO_LINES, 1),
+         page = (size_t)sysconf(_SC_PAGESIZE);
   EXPECT_LE((size_t)st.st_blocks * 512, (lines / page + 2) * page);
 }
 

@@ -94,6 +94,32 @@ TEST_P(Shm, EveryFifoDeliversEveryMessage) {
     traffic(r, 200);
   });
 }
+
+// What a reader finds out when it opens its end; the writer then knows it of all.
+TEST_P(Shm, ReadersCopyOutOfOtherProcesses) {
+  Shape s;
+  s.nranks = GetParam().first;
+  int each = s.nranks / GetParam().second;
+  uint64_t word = 1;
+  tuttiRemote self = {getpid(), tuttiRemoteOffer(word), word};
+  bool permitted = tuttiRemoteReadable(&self);
+  for (bool off : {false, true}) {
+    Setting setting("TUTTI_CMA_DISABLE", off ? "1" : "0");
+    onProcesses(s, GetParam().second, [=](Rank &r) {
+      tuttiConn mine = r.open(-1, 0, TUTTI_SEND, true);
+      for (int p = 0; p < r.w.nranks; p++) {
+        if (p == r.w.rank) continue;
+        bool thread = p / each == r.w.rank / each;
+        tuttiConn c = r.open(p, 0, TUTTI_RECV, true);
+        EXPECT_EQ(!thread && permitted && !off ? r.peers[(size_t)p].pid : 0, c.writer.pid);
+      }
+      traffic(r, 20);
+      if (each > 1 || off) {
+        EXPECT_FALSE(tuttiConnFetched(&mine)) << "a reader can't";
+      }
+    });
+  }
+}
 INSTANTIATE_TEST_SUITE_P(RanksProcesses, Shm,
                          ::testing::Values(std::make_pair(2, 2), std::make_pair(3, 3),
                                            std::make_pair(5, 5), std::make_pair(4, 2),

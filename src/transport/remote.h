@@ -1,0 +1,34 @@
+/* Copying out of another process's memory: one copy where a slot takes two. The kernel allows it
+ * (process_vm_readv) where one process may trace the other; Yama, containers and undumpable
+ * processes may rule it out, so whoever wants to read tries first. */
+#ifndef TUTTI_TRANSPORT_REMOTE_H_
+#define TUTTI_TRANSPORT_REMOTE_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A process as its readers know it. Pids are reused, and mean another process in another namespace:
+ * the word at `offer` proves that this is the one. */
+typedef struct {
+  int32_t pid;    /* 0: none */
+  uint64_t offer; /* address of a word that holds `id`; 0: not to be read */
+  uint64_t id;
+} tuttiRemote;
+
+/* This process's `offer`; 0 if it knows that nobody can read it. `id` is the same on every call. */
+uint64_t tuttiRemoteOffer(uint64_t id);
+/* True if the memory of this very process can be read. */
+bool tuttiRemoteReadable(const tuttiRemote *process);
+/* Copies `bytes` from address `from`; 0 or an errno, ESRCH if the process is gone. */
+int tuttiRemoteRead(const tuttiRemote *process, void *to, uint64_t from, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,123 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "base/settings.h"
+#include "transport/remote.h"
+
+namespace {
+
+constexpr uint64_t kId = 0x1234567890abcdef;
+
+/* A process that waits to be read, and dies with the test. */
+class Child {
+public:
+  Child() {
+    int ready[2];
+    EXPECT_EQ(0, pipe(ready));
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (write(ready[1], "x", 1) == 1) pause();
+      _exit(0);
+    }
+    char x;
+    EXPECT_EQ(1, read(ready[0], &x, 1));
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~Child() { end(); }
+  void end() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    ended_ = pid_;
+    pid_ = 0;
+  }
+  int pid() const { return pid_ ? pid_ : ended_; }
+
+private:
+  pid_t pid_ = 0, ended_ = 0;
+};
+
+/* What the kernel of this machine forbids altogether is not to be tested on it. */
+class Remote : public ::testing::Test {
+protected:
+  void SetUp() override {
+    remote = {child.pid(), offered, kId};
+    if (!tuttiRemoteReadable(&remote)) GTEST_SKIP() << "this kernel forbids process_vm_readv";
+  }
+  uint64_t offered = tuttiRemoteOffer(kId); /* before the fork: the child has it too */
+  Child child;
+  tuttiRemote remote;
+};
+
+TEST_F(Remote, ReadsAnotherProcess) {
+  std::vector<uint8_t> bytes(100003);
+  for (size_t i = 0; i < bytes.size(); i++)
+    bytes[i] = (uint8_t)(i * 31 >> 3);
+  std::vector<uint8_t> original = bytes, copy(bytes.size());
+  Child later;
+  remote.pid = later.pid();
+  bytes.assign(bytes.size(), 0); // the child has its own
+  EXPECT_EQ(0, tuttiRemoteRead(&remote, copy.data(), (uintptr_t)bytes.data(), copy.size()));
+  EXPECT_EQ(original, copy);
+}
+
+TEST_F(Remote, BelievesOnlyTheProcessThatOffered) {
+  uint8_t byte = 1, copy = 0;
+  auto readable = [&](tuttiRemote other) {
+    bool reads = tuttiRemoteRead(&other, &copy, (uintptr_t)&byte, 1) == 0;
+    EXPECT_EQ(reads, tuttiRemoteReadable(&other));
+    return reads;
+  };
+  EXPECT_TRUE(readable(remote));
+  EXPECT_FALSE(readable({remote.pid, remote.offer, kId + 1})) << "another process with this pid";
+  EXPECT_FALSE(readable({remote.pid, 0, kId}));
+  EXPECT_FALSE(readable({remote.pid, 8, kId})) << "an address that is not mapped";
+  EXPECT_FALSE(readable({1, remote.offer, kId}));
+}
+
+TEST_F(Remote, SaysWhyNot) {
+  uint64_t words[1024];
+  EXPECT_EQ(EFAULT, tuttiRemoteRead(&remote, words, 8, sizeof words));
+  EXPECT_EQ(0, tuttiRemoteRead(&remote, words, remote.offer, 8));
+  child.end();
+  EXPECT_EQ(ESRCH, tuttiRemoteRead(&remote, words, remote.offer, 8));
+}
+
+TEST_F(Remote, ReportsAMappingThatEndsMidway) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  void *memory =
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(MAP_FAILED, memory);
+  ASSERT_EQ(0, munmap((char *)memory + page, page));
+  Child later;
+  remote.pid = later.pid();
+  std::vector<uint8_t> copy(2 * page);
+  EXPECT_EQ(EFAULT, tuttiRemoteRead(&remote, copy.data(), (uintptr_t)memory, copy.size()));
+  munmap(memory, page);
+}
+
+TEST_F(Remote, IsOffByItsSetting) {
+  setenv("TUTTI_CMA_DISABLE", "1", 1);
+  ASSERT_EQ(tuttiSuccess, tuttiSettingsLoad());
+  EXPECT_EQ(0u, tuttiRemoteOffer(kId));
+  EXPECT_FALSE(tuttiRemoteReadable(&remote));
+  unsetenv("TUTTI_CMA_DISABLE");
+  ASSERT_EQ(tuttiSuccess, tuttiSettingsLoad());
+}
+
+TEST_F(Remote, AnUndumpableProcessOffersNothing) {
+  ASSERT_EQ(0, prctl(PR_SET_DUMPABLE, 0));
+  EXPECT_EQ(0u, tuttiRemoteOffer(kId));
+  prctl(PR_SET_DUMPABLE, 1);
+}
+
+} // namespace
