@@ -5,13 +5,7 @@
 #include "base/os.h"
 #include "comm/comm.h"
 
-/* Tasks of one call of tuttiOpsRun. Small sets live on the stack. */
-typedef struct {
-  tuttiTask *tasks;
-  tuttiTask **heads;
-  int ntasks, nheads;
-} TaskSet;
-
+/* Small sets live on the stack. */
 #define STACK_TASKS 4
 
 static bool hasRoot(tuttiColl coll) {
@@ -40,8 +34,10 @@ static void sign(const tuttiOp *op, tuttiSignature *sig) {
 
 static void plan(tuttiCommunicator *c, const tuttiOp *op, const tuttiSignature *sig,
                  tuttiPlan *out) {
-  if (op->coll == tuttiCollSendRecv) {
+  bool cuda = c->device->kind == tuttiDeviceCuda; /* chooses by itself: exchange_plan.h */
+  if (op->coll == tuttiCollSendRecv || cuda) {
     memset(out, 0, sizeof *out);
+    out->algo = tuttiAlgoDirect;
     out->proto = tuttiProtoSimple;
     out->nchannels = 1;
     out->chunk = c->wires.slotBytes / tuttiTypeSize(op->type);
@@ -101,12 +97,13 @@ static tuttiResult_t setReduction(tuttiTask *t, const tuttiOp *op) {
   const tuttiPreMul *m = &op->premul;
   t->premul = 1;
   t->scalar = m->scalar;
-  if (m->residence == tuttiScalarDevice)
-    TUTTI_TRY(c->device->readScalar(m->device, m->type, &t->scalar));
+  if (m->residence != tuttiScalarDevice) return tuttiSuccess;
+  if (c->device->readScalar) return c->device->readScalar(m->device, m->type, &t->scalar);
+  t->scalarAt = m->device;
   return tuttiSuccess;
 }
 
-static tuttiResult_t addOp(TaskSet *set, const tuttiOp *op) {
+static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
   tuttiCommunicator *c = op->comm;
   tuttiSignature sig;
   tuttiPlan p;
@@ -139,7 +136,7 @@ static bool sameFifo(const tuttiTask *a, const tuttiTask *b) {
          (a->schedule.root == b->schedule.root && a->schedule.sending == b->schedule.sending);
 }
 
-static void chain(TaskSet *set) {
+static void chain(tuttiTaskSet *set) {
   for (int i = 0; i < set->ntasks; i++) {
     tuttiTask *t = &set->tasks[i];
     tuttiTask *before = NULL;
@@ -192,16 +189,17 @@ static tuttiResult_t copySelf(const tuttiOp *ops, int nops) {
                         op->root, (unsigned long long)op->count, tuttiTypeName(op->type),
                         (unsigned long long)other->count, tuttiTypeName(other->type));
     if (op->sending && op->count)
-      memmove(other->recvbuff, op->sendbuff, op->count * tuttiTypeSize(op->type));
+      TUTTI_TRY(op->comm->device->copy(other->recvbuff, op->sendbuff,
+                                       op->count * tuttiTypeSize(op->type), op->stream));
   }
   return tuttiSuccess;
 }
 
-static tuttiResult_t run(TaskSet *set, const tuttiOp *ops, int nops) {
+static tuttiResult_t run(tuttiTaskSet *set, const tuttiOp *ops, int nops) {
   for (int i = 0; i < nops; i++)
     if (!isSelf(&ops[i])) TUTTI_TRY(addOp(set, &ops[i]));
   chain(set);
-  return set->nheads ? ops[0].comm->device->run(set->heads, set->nheads) : tuttiSuccess;
+  return ops[0].comm->device->run(set);
 }
 
 /* Upper bound of the tasks of these operations. */
@@ -235,7 +233,7 @@ tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes) {
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
   tuttiTask stackTasks[STACK_TASKS];
   tuttiTask *stackHeads[STACK_TASKS];
-  TaskSet set = {stackTasks, stackHeads, 0, 0};
+  tuttiTaskSet set = {stackTasks, stackHeads, 0, 0};
   for (int i = 0; i < nops; i++)
     TUTTI_TRY(tuttiCommFailure(ops[i].comm));
   TUTTI_TRY(copySelf(ops, nops));

@@ -46,6 +46,8 @@ typedef struct {
   uint64_t shmSocket; /* SHM: names the Unix socket that takes neighbours' segments; 0: none */
   /* NET: where this rank's proxy listens. */
   uint8_t net[TUTTI_NET_HANDLE];
+  int32_t ipc;           /* symmetric.c: ipcHandle is one */
+  uint8_t ipcHandle[64]; /* cudaIpcMemHandle_t of the symmetric block */
   char netName[16]; /* backend, "Socket" */
   float nicGBs;     /* speed of the NIC it listens on, 0 unknown */
   int32_t cores;    /* that this rank may run on */
@@ -77,6 +79,7 @@ typedef struct tuttiWires {
   struct tuttiProxy *proxy;
   const char *netName;      /* "" or the only backend allowed */
   struct tuttiLocal *local; /* segment.h: what ranks of this host share; NULL without */
+  struct tuttiSymmetric *symmetric; /* symmetric.h: GPU memory of all ranks; NULL without */
   void *net;                /* net.c: this rank's listener and ends */
 } tuttiWires;
 

@@ -1,0 +1,104 @@
+/* The kernel that runs a tuttiExchange on a GPU, and the memory it works on. Needs no CUDA header.
+ *
+ * Every rank has a symmetric block that all its neighbours can store into. For each of the
+ * kernel's thread blocks and each neighbour it holds a FIFO of DEPTH slots, filled by the
+ * neighbour, twice: lines that carry their own flag (protocol LL) and plain data whose flag follows
+ * a fence (protocol Simple). A message's flag is its number and the hash of its operation, so
+ * that a neighbour that calls something else is noticed and never believed. */
+#ifndef TUTTI_KERNELS_EXCHANGE_H_
+#define TUTTI_KERNELS_EXCHANGE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collectives/exchange.h"
+#include "kernels/reduce.h"
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_EXCHANGE_BLOCKS 64u /* most thread blocks of one launch */
+#define TUTTI_EXCHANGE_DEPTH  8u
+#define TUTTI_EXCHANGE_LINE   128u /* LL: 120 bytes of payload, then 8 of flag */
+#define TUTTI_EXCHANGE_LINE_PAYLOAD 120u
+#define TUTTI_EXCHANGE_LL_SLOT     8192u
+#define TUTTI_EXCHANGE_SIMPLE_SLOT 32768u
+#define TUTTI_EXCHANGE_THREADS     512
+#define TUTTI_EXCHANGE_PEERS       (TUTTI_EXCHANGE_MAX - 1)
+
+/* The head of a symmetric block; zero when new. Rows are thread blocks, columns are peers in
+ * ascending rank without the owner. */
+typedef struct {
+  uint64_t flag[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_PEERS][TUTTI_EXCHANGE_DEPTH];
+  uint32_t head[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_PEERS]; /* messages that peer has taken */
+  /* Of this rank alone: messages sent to and taken from each peer. */
+  uint32_t sent[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_PEERS];
+  uint32_t taken[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_PEERS];
+} tuttiExchangeHead;
+
+#define TUTTI_EXCHANGE_LL_AT ((sizeof(tuttiExchangeHead) + 4095) / 4096 * 4096)
+static inline size_t tuttiExchangeSimpleAt(int nranks) {
+  return TUTTI_EXCHANGE_LL_AT + (size_t)TUTTI_EXCHANGE_BLOCKS * (size_t)(nranks - 1) *
+                                    TUTTI_EXCHANGE_DEPTH * TUTTI_EXCHANGE_LL_SLOT;
+}
+static inline size_t tuttiExchangeBlockBytes(int nranks) {
+  return tuttiExchangeSimpleAt(nranks) + (size_t)TUTTI_EXCHANGE_BLOCKS * (size_t)(nranks - 1) *
+                                             TUTTI_EXCHANGE_DEPTH * TUTTI_EXCHANGE_SIMPLE_SLOT;
+}
+
+/* Host memory that the host and the kernels of one communicator share. */
+typedef struct {
+  uint32_t abort; /* host: end every wait */
+  uint32_t stalls; /* kernel: grows with each report below */
+  int32_t peer;     /* whom a kernel waits for */
+  uint32_t waitedMs;
+  uint32_t disagrees; /* 1: the peer's message is of another operation */
+  uint32_t pad;
+  tuttiSignature sig; /* of the operation that waits */
+} tuttiExchangeMail;
+
+/* One neighbour. Sizes and offsets in bytes; a part is what one thread block takes care of. */
+typedef struct {
+  uint8_t *block; /* its symmetric block, as this rank maps it */
+  uint64_t outAt, outBytes, outPart;
+  uint64_t inBytes, inPart, placeAt;
+  uint64_t lateBytes, latePart, lateAt;
+  int32_t rank;
+  uint32_t column; /* of this rank in its block */
+  uint32_t spread;
+  uint32_t outHash, inHash; /* of the operation, in flags to and from it; not 0 */
+} tuttiExchangeLink;
+
+typedef struct {
+  tuttiExchangeLink link[TUTTI_EXCHANGE_PEERS];
+  int32_t nlinks;
+  int32_t place; /* of the own operand among the links: operands are reduced in order of rank */
+  uint32_t combine, own, keep;
+  uint64_t bytes, part, ownAt, keepAt;
+  uint32_t loops; /* chunks of the longest part */
+  const uint8_t *send;
+  uint8_t *recv;
+  uint8_t *block;
+  uint64_t simpleAt;
+  tuttiRedOp_t op;
+  int32_t divide;
+  uint32_t premul;
+  tuttiScalar scalar;
+  const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
+  tuttiExchangeMail *mail;
+  tuttiSignature sig;
+} tuttiExchangeArgs;
+
+/* Enqueues the kernel for elements of `type`. Returns a cudaError_t. */
+int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int proto, int nblocks,
+                        int nthreads, tuttiStream_t stream);
+/* Loads the kernels, so that no first call does; a cudaError_t. */
+int tuttiExchangeLoad(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
