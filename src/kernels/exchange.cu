@@ -181,10 +181,17 @@ class Kernel {
       s.limit[p] = loadRelaxedSys32(&own()->head[blockIdx.x][p]) + kDepth;
     }
     scalar = premulScalar<T>(a);
+    if (PROTO == tuttiProtoLL) ahead = loadFirst(group());
     __syncthreads();
+    /* What the last kernel took: at its end it would have waited for this to arrive. */
+    if (p < (uint32_t)a.nlinks) giveBack(p);
   }
 
   __device__ void run() {
+    if (PROTO == tuttiProtoLL && a.loops == 1) {
+      runOnce();
+      return;
+    }
     uint32_t lag = a.loops > 1;
     for (uint32_t i = 0; i < a.loops + 2 * lag; i++) {
       bool first = i < a.loops, middle = i >= lag && i - lag < a.loops, late = i >= 2 * lag;
@@ -201,14 +208,26 @@ class Kernel {
       if (synchronize()) return;
       settle(i, lag);
     }
-    finish();
+    finish(0, 0);
   }
 
  private:
   const tuttiExchangeArgs &a;
   Shared &s;
   typename T::Value scalar;
+  tuttiPair ahead; /* LL: this thread's first piece of the first exchange */
   bool dead = false;
+
+  /* One chunk: nothing to wait for but the lines. */
+  __device__ void runOnce() {
+    sendFirst(0);
+    if (synchronize()) return;
+    uint32_t p = threadIdx.x;
+    if (p < (uint32_t)a.nlinks) finish(sentIn(p, 0, 0), takenIn(p, 0, 0));
+    a.combine ? combine(0, 0) : place(0, true, 0);
+    if (a.own && !a.combine) copyOwn(0);
+    place(0, false, 0);
+  }
 
   __device__ tuttiExchangeHead *own() const { return (tuttiExchangeHead *)a.block; }
   __device__ bool synchronize() { return __syncthreads_or(dead); }
@@ -314,41 +333,79 @@ class Kernel {
     return !dead;
   }
 
-  __device__ void sendFirstLL(uint32_t i) {
+  __device__ uint32_t mostLinesOut(uint32_t i) const {
     uint32_t most = 0;
     for (int p = 0; p < a.nlinks; p++)
       most = max(most, linesOf(firstOut(p, i).bytes));
+    return most;
+  }
+  /* Piece u of the first chunk. */
+  __device__ tuttiPair loadFirst(uint32_t u) const {
+    uint32_t most = mostLinesOut(0);
+    if (u >= most * a.nlinks) return {0, 0};
+    uint32_t p = u / most, line = u % most;
+    Chunk c = firstOut(p, 0);
+    return loadLine(a.send + a.link[p].outAt + c.at, line, c.bytes);
+  }
+
+  __device__ void sendFirstLL(uint32_t i) {
+    uint32_t most = mostLinesOut(i);
     for (uint32_t u = group(); u < most * a.nlinks; u += groups()) {
       uint32_t p = u / most, line = u % most;
       Chunk c = firstOut(p, i);
       if (line >= linesOf(c.bytes)) continue;
       if (!groupCredit(p, s.sent[p])) return;
-      tuttiPair v = loadLine(a.send + a.link[p].outAt + c.at, line, c.bytes);
+      tuttiPair v = i == 0 && u == group() ? ahead : loadLine(a.send + a.link[p].outAt + c.at, line, c.bytes);
       sendLine(slotOut(p, s.sent[p]), line, v, flagOut(p, s.sent[p]));
     }
+  }
+
+  /* A line of every operand, all looked for at once: their ways overlap. */
+  __device__ bool takeLines(uint32_t line, tuttiPair in[kPeers]) {
+    uint32_t missing = 0;
+#pragma unroll
+    for (int p = 0; p < kPeers; p++)
+      if (p < a.nlinks && a.link[p].inBytes) missing |= 1u << p;
+    Wait wait;
+    while (missing) {
+#pragma unroll
+      for (int p = 0; p < kPeers; p++)
+        if (missing >> p & 1)
+          in[p] = loadPairVolatile(slotIn(p, s.taken[p]) + line * kLine + lane() * 16);
+      int last = 0;
+      uint64_t seen = 0;
+#pragma unroll
+      for (int p = 0; p < kPeers; p++) {
+        if (!(missing >> p & 1)) continue;
+        uint64_t there = __shfl_sync(groupMask(), in[p].y, kLanes - 1, kLanes);
+        if (there == flagIn(p, s.taken[p])) {
+          missing &= ~(1u << p);
+        } else {
+          last = p;
+          seen = there;
+        }
+      }
+      if (!missing) break;
+      dead = wait.over(a, a.link[last].rank, flagIn(last, s.taken[last]), seen);
+      dead = __any_sync(groupMask(), dead);
+      if (dead) return false;
+    }
+    return true;
   }
 
   __device__ void combineLL(uint32_t i, uint32_t chunk) {
     Chunk c = combined(chunk);
     uint32_t lines = linesOf(c.bytes);
     for (uint32_t line = group(); line < lines; line += groups()) {
-      tuttiPair in[kPeers];
-#pragma unroll
-      for (int p = 0; p < kPeers; p++) /* all at once: their ways overlap */
-        if (p < a.nlinks && a.link[p].inBytes)
-          in[p] = loadPairVolatile(slotIn(p, s.taken[p]) + line * kLine + lane() * 16);
-      tuttiPair mine = {0, 0};
+      tuttiPair in[kPeers], mine = {0, 0};
       if (a.own) mine = loadLine(a.send + a.ownAt + c.at, line, c.bytes);
+      if (!takeLines(line, in)) return;
       Operands<T> sum;
 #pragma unroll
       for (int p = 0; p <= kPeers; p++) {
         if (p == a.place && a.own) sum.addOwn(a, mine, scalar);
-        if (p >= kPeers || p >= a.nlinks || !a.link[p].inBytes) continue;
-        uint64_t flag = flagIn(p, s.taken[p]);
-        if (!lineThere(in[p], flag)) in[p] = takeLine(slotIn(p, s.taken[p]), line, flag, p);
-        sum.add(a, in[p]);
+        if (p < kPeers && p < a.nlinks && a.link[p].inBytes) sum.add(a, in[p]);
       }
-      if (dead) return;
       tuttiPair v = sum.result(a);
       for (int p = 0; p < a.nlinks; p++) {
         if (!a.link[p].spread) continue;
@@ -507,31 +564,38 @@ class Kernel {
     if (from != to) copyChunk(to, from, c.bytes, false, false);
   }
 
-  /* Counts the iteration's messages and gives their slots back, after a synchronization. */
+  /* Messages of iteration i to and from link p. */
+  __device__ uint32_t sentIn(int p, uint32_t i, uint32_t lag) const {
+    uint32_t n = firstOut(p, i).bytes > 0;
+    return n + (i >= lag && a.link[p].spread && combined(i - lag).bytes > 0);
+  }
+  __device__ uint32_t takenIn(int p, uint32_t i, uint32_t lag) const {
+    uint32_t n = i >= lag && firstIn(p, i - lag).bytes > 0;
+    return n + (i >= 2 * lag && lateIn(p, i - 2 * lag).bytes > 0);
+  }
+  __device__ void giveBack(int p) const {
+    tuttiExchangeHead *theirs = (tuttiExchangeHead *)a.link[p].block;
+    storeRelaxedSys32(&theirs->head[blockIdx.x][a.link[p].column], s.taken[p]);
+  }
+
+  /* Counts the iteration's messages and gives the slots back, after a synchronization; those of the
+   * last iteration are left to the next kernel. */
   __device__ void settle(uint32_t i, uint32_t lag) {
     uint32_t p = threadIdx.x;
     if (p < (uint32_t)a.nlinks) {
-      uint32_t sent = firstOut(p, i).bytes > 0, taken = 0;
-      if (i >= lag) {
-        sent += a.link[p].spread && combined(i - lag).bytes > 0;
-        taken += firstIn(p, i - lag).bytes > 0;
-      }
-      if (i >= 2 * lag) taken += lateIn(p, i - 2 * lag).bytes > 0;
-      s.sent[p] += sent;
+      s.sent[p] += sentIn(p, i, lag);
+      uint32_t taken = takenIn(p, i, lag);
       s.taken[p] += taken;
-      if (taken) {
-        tuttiExchangeHead *theirs = (tuttiExchangeHead *)a.link[p].block;
-        storeRelaxedSys32(&theirs->head[blockIdx.x][a.link[p].column], s.taken[p]);
-      }
+      if (taken && i + 1 < a.loops + 2 * lag) giveBack(p);
     }
     __syncthreads();
   }
 
-  __device__ void finish() {
+  __device__ void finish(uint32_t sent, uint32_t taken) {
     uint32_t p = threadIdx.x;
     if (p >= (uint32_t)a.nlinks) return;
-    own()->sent[blockIdx.x][p] = s.sent[p];
-    own()->taken[blockIdx.x][p] = s.taken[p];
+    own()->sent[blockIdx.x][p] = s.sent[p] + sent;
+    own()->taken[blockIdx.x][p] = s.taken[p] + taken;
   }
 };
 

@@ -19,12 +19,19 @@
 extern "C" {
 #endif
 
-#define TUTTI_EXCHANGE_BLOCKS 64u /* most thread blocks of one launch */
+#ifndef TUTTI_EXCHANGE_BLOCKS
+#define TUTTI_EXCHANGE_BLOCKS 128u /* most thread blocks of one launch */
+#endif
+#define TUTTI_EXCHANGE_LL_BLOCKS 32u /* the same with protocol LL */
+#ifndef TUTTI_EXCHANGE_DEPTH
 #define TUTTI_EXCHANGE_DEPTH  8u
+#endif
 #define TUTTI_EXCHANGE_LINE   128u /* LL: 120 bytes of payload, then 8 of flag */
 #define TUTTI_EXCHANGE_LINE_PAYLOAD 120u
 #define TUTTI_EXCHANGE_LL_SLOT     8192u
+#ifndef TUTTI_EXCHANGE_SIMPLE_SLOT
 #define TUTTI_EXCHANGE_SIMPLE_SLOT 32768u
+#endif
 #define TUTTI_EXCHANGE_THREADS     512
 #define TUTTI_EXCHANGE_PEERS       (TUTTI_EXCHANGE_MAX - 1)
 
@@ -40,7 +47,7 @@ typedef struct {
 
 #define TUTTI_EXCHANGE_LL_AT ((sizeof(tuttiExchangeHead) + 4095) / 4096 * 4096)
 static inline size_t tuttiExchangeSimpleAt(int nranks) {
-  return TUTTI_EXCHANGE_LL_AT + (size_t)TUTTI_EXCHANGE_BLOCKS * (size_t)(nranks - 1) *
+  return TUTTI_EXCHANGE_LL_AT + (size_t)TUTTI_EXCHANGE_LL_BLOCKS * (size_t)(nranks - 1) *
                                     TUTTI_EXCHANGE_DEPTH * TUTTI_EXCHANGE_LL_SLOT;
 }
 static inline size_t tuttiExchangeBlockBytes(int nranks) {
@@ -72,7 +79,6 @@ typedef struct {
 } tuttiExchangeLink;
 
 typedef struct {
-  tuttiExchangeLink link[TUTTI_EXCHANGE_PEERS];
   int32_t nlinks;
   int32_t place; /* of the own operand among the links: operands are reduced in order of rank */
   uint32_t combine, own, keep;
@@ -87,6 +93,7 @@ typedef struct {
   uint32_t premul;
   tuttiScalar scalar;
   const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
+  tuttiExchangeLink link[TUTTI_EXCHANGE_PEERS];
   tuttiExchangeMail *mail;
   tuttiSignature sig;
 } tuttiExchangeArgs;
