@@ -12,8 +12,8 @@
 /* What one thread block is worth having for. */
 #define LL_BLOCK     (6 * KB)
 #define SIMPLE_BLOCK (16 * KB)
-#define MAX_BLOCKS   128
-#define LL_BLOCKS    32
+#define MAX_BLOCKS   64
+#define LL_BLOCKS    64
 #define MAX_THREADS  512
 
 static uint64_t ceilDiv(uint64_t a, uint64_t b) {

@@ -1,10 +1,11 @@
 /* The kernel that runs a tuttiExchange on a GPU, and the memory it works on. Needs no CUDA header.
  *
- * Every rank has a symmetric block that all its neighbours can store into. For each of the
- * kernel's thread blocks and each neighbour it holds a FIFO of DEPTH slots, filled by the
- * neighbour, twice: lines that carry their own flag (protocol LL) and plain data whose flag follows
- * a fence (protocol Simple). A message's flag is its number and the hash of its operation, so
- * that a neighbour that calls something else is noticed and never believed. */
+ * Every rank has a symmetric block that all its neighbours can store into. It holds FIFOs of DEPTH
+ * slots, filled by a neighbour: one for each of the kernel's thread blocks, exchange and neighbour;
+ * and each of these twice: lines that carry their own flag (protocol LL) and plain data whose flag
+ * follows a fence (protocol Simple). Both count the same messages. A flag is a message's number and
+ * the hash of its operation, so that a neighbour that calls something else is noticed and never
+ * believed. */
 #ifndef TUTTI_KERNELS_EXCHANGE_H_
 #define TUTTI_KERNELS_EXCHANGE_H_
 
@@ -19,47 +20,47 @@
 extern "C" {
 #endif
 
-#ifndef TUTTI_EXCHANGE_BLOCKS
-#define TUTTI_EXCHANGE_BLOCKS 128u /* most thread blocks of one launch */
-#endif
-#define TUTTI_EXCHANGE_LL_BLOCKS 32u /* the same with protocol LL */
-#ifndef TUTTI_EXCHANGE_DEPTH
-#define TUTTI_EXCHANGE_DEPTH  8u
-#endif
-#define TUTTI_EXCHANGE_LINE   128u /* LL: 120 bytes of payload, then 8 of flag */
+#define TUTTI_EXCHANGE_BLOCKS       64u /* most thread blocks of one launch */
+#define TUTTI_EXCHANGE_DEPTH        4u  /* what exchange.cu relies on */
+#define TUTTI_EXCHANGE_LINE         128u /* LL: 120 bytes of payload, then 8 of flag */
 #define TUTTI_EXCHANGE_LINE_PAYLOAD 120u
-#define TUTTI_EXCHANGE_LL_SLOT     8192u
-#ifndef TUTTI_EXCHANGE_SIMPLE_SLOT
-#define TUTTI_EXCHANGE_SIMPLE_SLOT 32768u
-#endif
-#define TUTTI_EXCHANGE_THREADS     512
-#define TUTTI_EXCHANGE_PEERS       (TUTTI_EXCHANGE_MAX - 1)
+#define TUTTI_EXCHANGE_LL_SLOT      8192u
+#define TUTTI_EXCHANGE_SIMPLE_SLOT  32768u
+#define TUTTI_EXCHANGE_THREADS      512 /* that move data */
+#define TUTTI_EXCHANGE_PEERS        (TUTTI_EXCHANGE_MAX - 1)
 
-/* The head of a symmetric block; zero when new. Rows are thread blocks, columns are peers in
- * ascending rank without the owner. */
+/* The two exchanges: what `out` sends, what is spread. */
+#define TUTTI_EXCHANGE_KINDS 2
+
+/* The head of a symmetric block; zero when new. Peers are in ascending rank without the owner. */
 typedef struct {
-  uint64_t flag[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_PEERS][TUTTI_EXCHANGE_DEPTH];
-  uint32_t head[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_PEERS]; /* messages that peer has taken */
-  /* Of this rank alone: messages sent to and taken from each peer. */
-  uint32_t sent[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_PEERS];
-  uint32_t taken[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_PEERS];
+  uint64_t flag[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS]
+               [TUTTI_EXCHANGE_DEPTH];
+  /* Messages that the peer has taken. */
+  uint32_t head[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
+  /* Of this rank alone: messages sent to and taken from each peer by all kernels before. */
+  uint32_t sent[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
+  uint32_t taken[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
 } tuttiExchangeHead;
 
 #define TUTTI_EXCHANGE_LL_AT ((sizeof(tuttiExchangeHead) + 4095) / 4096 * 4096)
+/* Slots of a block, of one protocol. */
+static inline size_t tuttiExchangeSlots(int nranks) {
+  return (size_t)TUTTI_EXCHANGE_BLOCKS * TUTTI_EXCHANGE_KINDS * (size_t)(nranks - 1) *
+         TUTTI_EXCHANGE_DEPTH;
+}
 static inline size_t tuttiExchangeSimpleAt(int nranks) {
-  return TUTTI_EXCHANGE_LL_AT + (size_t)TUTTI_EXCHANGE_LL_BLOCKS * (size_t)(nranks - 1) *
-                                    TUTTI_EXCHANGE_DEPTH * TUTTI_EXCHANGE_LL_SLOT;
+  return TUTTI_EXCHANGE_LL_AT + tuttiExchangeSlots(nranks) * TUTTI_EXCHANGE_LL_SLOT;
 }
 static inline size_t tuttiExchangeBlockBytes(int nranks) {
-  return tuttiExchangeSimpleAt(nranks) + (size_t)TUTTI_EXCHANGE_BLOCKS * (size_t)(nranks - 1) *
-                                             TUTTI_EXCHANGE_DEPTH * TUTTI_EXCHANGE_SIMPLE_SLOT;
+  return tuttiExchangeSimpleAt(nranks) + tuttiExchangeSlots(nranks) * TUTTI_EXCHANGE_SIMPLE_SLOT;
 }
 
 /* Host memory that the host and the kernels of one communicator share. */
 typedef struct {
-  uint32_t abort; /* host: end every wait */
+  uint32_t abort;  /* host: end every wait */
   uint32_t stalls; /* kernel: grows with each report below */
-  int32_t peer;     /* whom a kernel waits for */
+  int32_t peer;    /* whom a kernel waits for */
   uint32_t waitedMs;
   uint32_t disagrees; /* 1: the peer's message is of another operation */
   uint32_t pad;
@@ -72,31 +73,33 @@ typedef struct {
   uint64_t outAt, outBytes, outPart;
   uint64_t inBytes, inPart, placeAt;
   uint64_t lateBytes, latePart, lateAt;
-  int32_t rank;
-  uint32_t column; /* of this rank in its block */
   uint32_t spread;
   uint32_t outHash, inHash; /* of the operation, in flags to and from it; not 0 */
+  uint32_t column;          /* of this rank in its block */
+  int32_t rank;
+  uint32_t pad;
 } tuttiExchangeLink;
 
 typedef struct {
-  int32_t nlinks;
-  int32_t place; /* of the own operand among the links: operands are reduced in order of rank */
-  uint32_t combine, own, keep;
-  uint64_t bytes, part, ownAt, keepAt;
-  uint32_t loops; /* chunks of the longest part */
-  const uint8_t *send;
-  uint8_t *recv;
   uint8_t *block;
   uint64_t simpleAt;
+  const uint8_t *send;
+  uint8_t *recv;
+  uint64_t bytes, part, ownAt, keepAt;
+  uint32_t combine, own, keep;
+  uint32_t loops; /* chunks of the longest part */
+  int32_t nlinks;
+  int32_t place; /* of the own operand among the links: operands are reduced in order of rank */
   tuttiRedOp_t op;
   int32_t divide;
-  uint32_t premul;
+  uint32_t premul, pad;
   tuttiScalar scalar;
   const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
-  tuttiExchangeLink link[TUTTI_EXCHANGE_PEERS];
   tuttiExchangeMail *mail;
   tuttiSignature sig;
-} tuttiExchangeArgs;
+  tuttiExchangeLink link[TUTTI_EXCHANGE_PEERS];
+  uint64_t pad2;
+} __attribute__((aligned(16))) tuttiExchangeArgs;
 
 /* Enqueues the kernel for elements of `type`. Returns a cudaError_t. */
 int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int proto, int nblocks,
