@@ -10,6 +10,7 @@ extern "C" {
 
 typedef struct {
   int twoShot, proto;
+  int uniform; /* LL without credits: every rank sends to every other */
   int nblocks, nthreads;
 } tuttiExchangePlan;
 

@@ -186,6 +186,7 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
   }
   if (w->symmetric) a->block = w->symmetric->mine;
   a->simpleAt = tuttiExchangeSimpleAt(w->nranks);
+  a->uniformAt = tuttiExchangeUniformAt(w->nranks);
   int err = pthread_create(&s->monitor, NULL, monitorMain, s);
   if (err)
     return TUTTI_FAIL(tuttiSystemError, "no thread to watch kernels: %s; raise `ulimit -u`",
@@ -308,6 +309,16 @@ static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t s
     if (l->latePart > longest) longest = l->latePart;
   }
   a->loops = loopsOf(longest, slot);
+  uint64_t most = a->own ? a->bytes : 0;
+  a->spreads = 0;
+  for (int i = 0; i < a->nlinks; i++) {
+    const tuttiExchangeLink *l = &a->link[i];
+    if (l->outBytes > most) most = l->outBytes;
+    if (l->inBytes > most) most = l->inBytes;
+    if (l->lateBytes > most) most = l->lateBytes;
+    a->spreads |= l->spread;
+  }
+  a->lines = loopsOf(most, TUTTI_EXCHANGE_LINE_PAYLOAD);
 }
 
 /* Kernels of one communicator follow each other, whatever streams they are on: they share FIFOs. */
@@ -337,7 +348,7 @@ static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchang
   a->sig = t->signature;
   TUTTI_TRY(follow(s, t->stream));
   CUDA_TRY((cudaError_t)tuttiExchangeLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
-                                            plan->nblocks, plan->nthreads, t->stream));
+                                            plan->uniform, plan->nblocks, plan->nthreads, t->stream));
   s->last = t->stream;
   s->launched = true;
   return tuttiSuccess;

@@ -29,6 +29,13 @@ extern "C" {
 #define TUTTI_EXCHANGE_THREADS      512 /* that move data */
 #define TUTTI_EXCHANGE_PEERS        (TUTTI_EXCHANGE_MAX - 1)
 
+/* Where every rank sends to every other, messages of LL up to a size have regions of their own
+ * instead of slots: exchange_uniform.cuh. */
+#define TUTTI_UNIFORM_BLOCKS 128u
+#define TUTTI_UNIFORM_REGION ((size_t)2304 << 10)
+#define TUTTI_UNIFORM_BYTES                                                                        \
+  (TUTTI_UNIFORM_REGION / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD)
+
 /* The two exchanges: what `out` sends, what is spread. */
 #define TUTTI_EXCHANGE_KINDS 2
 
@@ -41,6 +48,7 @@ typedef struct {
   /* Of this rank alone: messages sent to and taken from each peer by all kernels before. */
   uint32_t sent[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
   uint32_t taken[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
+  uint32_t uniform[TUTTI_UNIFORM_BLOCKS]; /* uniform exchanges so far; all the same */
 } tuttiExchangeHead;
 
 #define TUTTI_EXCHANGE_LL_AT ((sizeof(tuttiExchangeHead) + 4095) / 4096 * 4096)
@@ -52,8 +60,12 @@ static inline size_t tuttiExchangeSlots(int nranks) {
 static inline size_t tuttiExchangeSimpleAt(int nranks) {
   return TUTTI_EXCHANGE_LL_AT + tuttiExchangeSlots(nranks) * TUTTI_EXCHANGE_LL_SLOT;
 }
-static inline size_t tuttiExchangeBlockBytes(int nranks) {
+static inline size_t tuttiExchangeUniformAt(int nranks) {
   return tuttiExchangeSimpleAt(nranks) + tuttiExchangeSlots(nranks) * TUTTI_EXCHANGE_SIMPLE_SLOT;
+}
+static inline size_t tuttiExchangeBlockBytes(int nranks) {
+  return tuttiExchangeUniformAt(nranks) +
+         2 * TUTTI_EXCHANGE_KINDS * (size_t)(nranks - 1) * TUTTI_UNIFORM_REGION;
 }
 
 /* Host memory that the host and the kernels of one communicator share. */
@@ -82,7 +94,7 @@ typedef struct {
 
 typedef struct {
   uint8_t *block;
-  uint64_t simpleAt;
+  uint64_t simpleAt, uniformAt;
   const uint8_t *send;
   uint8_t *recv;
   uint64_t bytes, part, ownAt, keepAt;
@@ -92,18 +104,20 @@ typedef struct {
   int32_t place; /* of the own operand among the links: operands are reduced in order of rank */
   tuttiRedOp_t op;
   int32_t divide;
-  uint32_t premul, pad;
+  uint32_t premul;
+  uint32_t lines, spreads; /* uniform: of the longest message; to all, in the second exchange */
+  uint32_t pad;
   tuttiScalar scalar;
   const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
   tuttiExchangeMail *mail;
   tuttiSignature sig;
   tuttiExchangeLink link[TUTTI_EXCHANGE_PEERS];
-  uint64_t pad2;
 } __attribute__((aligned(16))) tuttiExchangeArgs;
 
-/* Enqueues the kernel for elements of `type`. Returns a cudaError_t. */
-int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int proto, int nblocks,
-                        int nthreads, tuttiStream_t stream);
+/* Enqueues the kernel for elements of `type`; with uniform that of exchange_uniform.cuh. Returns a
+ * cudaError_t. */
+int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int proto, int uniform,
+                        int nblocks, int nthreads, tuttiStream_t stream);
 /* Loads the kernels, so that no first call does; a cudaError_t. */
 int tuttiExchangeLoad(void);
 
