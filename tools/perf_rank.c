@@ -27,8 +27,8 @@ typedef struct {
   perfDevice device;
   perfBuffers buffers; /* where the library works */
   perfBuffers host;    /* what is written to them and read from them; the same on host memory */
-  void *exchange; /* (1 + nranks) reports, or as many identities */
-  void *exchanged; /* the same on the host */
+  void *exchange;      /* (1 + nranks) reports, or as many identities */
+  void *exchanged;     /* the same on the host */
   perfOutput output;
   bool outputOpen;
   uint64_t rows; /* begun; seeds the patterns */
@@ -320,9 +320,8 @@ static bool join(session *s) {
   if (s->options->device != tuttiDeviceAuto) config.device = (int)s->options->device;
   if (!perfDeviceOpen(&s->device, s->options->device, s->place->rank)) return false;
   if (!s->place->hasId && !succeeded(s, s->library->GetUniqueId(&id))) return false;
-  tuttiResult_t result =
-      s->library->CommInitRankConfig(&s->comm, s->place->nranks, id, s->place->rank,
-                                     s->library->foreign ? NULL : &config);
+  tuttiResult_t result = s->library->CommInitRankConfig(
+      &s->comm, s->place->nranks, id, s->place->rank, s->library->foreign ? NULL : &config);
   if (result == tuttiSuccess) return true;
   s->comm = NULL;
   return failed(s, result);

@@ -32,9 +32,9 @@ typedef struct {
 typedef struct {
   tuttiExchangePeer peer[TUTTI_EXCHANGE_MAX]; /* by rank; the own entry moves nothing */
   bool combine;                               /* messages of exchange 1 are operands */
-  bool own;                /* sendbuff[ownAt ...] is an operand; without combine: is copied */
-  bool keep;               /* the combined value goes to recvbuff[keepAt ...] */
-  uint64_t count;          /* of the own operand and the combined value */
+  bool own;       /* sendbuff[ownAt ...] is an operand; without combine: is copied */
+  bool keep;      /* the combined value goes to recvbuff[keepAt ...] */
+  uint64_t count; /* of the own operand and the combined value */
   uint64_t ownAt, keepAt;
 } tuttiExchange;
 

@@ -52,7 +52,8 @@ static void restore(int device, int before) {
   if (before != device) cudaSetDevice(before);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------- */
+/* ---- memory -----------------------------------------------------------------------------------
+ */
 
 static tuttiResult_t cudaAllocate(void **ptr, size_t size) {
   void *p;
@@ -144,7 +145,8 @@ static void *monitorMain(void *arg) {
   return NULL;
 }
 
-/* ---- a communicator's life --------------------------------------------------------------------- */
+/* ---- a communicator's life ---------------------------------------------------------------------
+ */
 
 /* Without an ordinal: the current device. */
 static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
@@ -254,7 +256,8 @@ static tuttiResult_t cudaDrain(tuttiTaskHost *host) {
   return result;
 }
 
-/* ---- launches ---------------------------------------------------------------------------------- */
+/* ---- launches ----------------------------------------------------------------------------------
+ */
 
 /* FNV-1a over what must be equal on both sides; never 0. Numbers are not in it: messages have their
  * own, and a captured operation runs many times. */
@@ -278,7 +281,8 @@ static uint32_t loopsOf(uint64_t part, uint64_t slot) {
 }
 
 /* Fills in the exchange of one task, in bytes. */
-static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t size, int proto, int nblocks) {
+static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t size, int proto,
+                        int nblocks) {
   uint64_t unit = proto == tuttiProtoLL ? TUTTI_EXCHANGE_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE;
   uint64_t slot = proto == tuttiProtoLL
                       ? TUTTI_EXCHANGE_LL_SLOT / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD
@@ -348,7 +352,8 @@ static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchang
   a->sig = t->signature;
   TUTTI_TRY(follow(s, t->stream));
   CUDA_TRY((cudaError_t)tuttiExchangeLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
-                                            plan->uniform, plan->nblocks, plan->nthreads, t->stream));
+                                            plan->uniform, plan->nblocks, plan->nthreads,
+                                            t->stream));
   s->last = t->stream;
   s->launched = true;
   return tuttiSuccess;
@@ -405,7 +410,8 @@ static tuttiResult_t runMessages(cudaState *s, const tuttiTask *tasks, int n, in
   schedule.count = most;
   tuttiExchangeChoose(s->host->plan, &schedule, 1, &plan);
   setExchange(&s->args, &x, 1, plan.proto, plan.nblocks);
-  for (int i = 0; i < s->args.nlinks; i++) { /* offsets from NULL: each message has its own buffer */
+  for (int i = 0; i < s->args.nlinks;
+       i++) { /* offsets from NULL: each message has its own buffer */
     tuttiExchangeLink *l = &s->args.link[i];
     l->outAt = (uintptr_t)sends[l->rank];
     l->placeAt = (uintptr_t)recvs[l->rank];

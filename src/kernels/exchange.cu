@@ -34,10 +34,10 @@ __global__ void __launch_bounds__(TUTTI_EXCHANGE_THREADS)
   }
 /* By tuttiDataType_t and: tuttiProto; uniform for up to 3 and 7 links. */
 const void *const kernels[tuttiNumTypes][4] = {
-    KERNELS(Plain<int8_t>),   KERNELS(Plain<uint8_t>),  KERNELS(Plain<int32_t>),
-    KERNELS(Plain<uint32_t>), KERNELS(Plain<int64_t>),  KERNELS(Plain<uint64_t>),
-    KERNELS(Float16),         KERNELS(Float32),         KERNELS(Float64),
-    KERNELS(Bfloat16),        KERNELS(E4m3),            KERNELS(E5m2),
+    KERNELS(Plain<int8_t>),   KERNELS(Plain<uint8_t>), KERNELS(Plain<int32_t>),
+    KERNELS(Plain<uint32_t>), KERNELS(Plain<int64_t>), KERNELS(Plain<uint64_t>),
+    KERNELS(Float16),         KERNELS(Float32),        KERNELS(Float64),
+    KERNELS(Bfloat16),        KERNELS(E4m3),           KERNELS(E5m2),
 };
 const void *const placing[2] = {(const void *)exchangeUniform<Plain<uint64_t>, 3, false>,
                                 (const void *)exchangeUniform<Plain<uint64_t>, 7, false>};
@@ -52,8 +52,8 @@ extern "C" int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_
   if (uniform)
     kernel = args->combine ? kernels[type][2 + (args->nlinks > 3)] : placing[args->nlinks > 3];
   int threads = proto == tuttiProtoLL ? nthreads : (int)kSimpleThreads;
-  return cudaLaunchKernel(kernel, dim3((unsigned)nblocks), dim3((unsigned)threads),
-                          params, 0, stream);
+  return cudaLaunchKernel(kernel, dim3((unsigned)nblocks), dim3((unsigned)threads), params, 0,
+                          stream);
 }
 
 extern "C" int tuttiExchangeLoad(void) {

@@ -20,8 +20,9 @@
 extern "C" {
 #endif
 
-#define TUTTI_EXCHANGE_BLOCKS       64u /* most thread blocks of one launch */
-#define TUTTI_EXCHANGE_DEPTH        4u  /* what exchange.cu relies on */
+#define TUTTI_EXCHANGE_BLOCKS       128u /* most thread blocks of one launch */
+#define TUTTI_EXCHANGE_LL_BLOCKS    64u  /* the same with protocol LL */
+#define TUTTI_EXCHANGE_DEPTH        4u   /* what exchange.cu relies on */
 #define TUTTI_EXCHANGE_LINE         128u /* LL: 120 bytes of payload, then 8 of flag */
 #define TUTTI_EXCHANGE_LINE_PAYLOAD 120u
 #define TUTTI_EXCHANGE_LL_SLOT      8192u
@@ -52,16 +53,17 @@ typedef struct {
 } tuttiExchangeHead;
 
 #define TUTTI_EXCHANGE_LL_AT ((sizeof(tuttiExchangeHead) + 4095) / 4096 * 4096)
-/* Slots of a block, of one protocol. */
-static inline size_t tuttiExchangeSlots(int nranks) {
-  return (size_t)TUTTI_EXCHANGE_BLOCKS * TUTTI_EXCHANGE_KINDS * (size_t)(nranks - 1) *
-         TUTTI_EXCHANGE_DEPTH;
+/* Slots of all FIFOs of `blocks` thread blocks. */
+static inline size_t tuttiExchangeSlots(unsigned blocks, int nranks) {
+  return (size_t)blocks * TUTTI_EXCHANGE_KINDS * (size_t)(nranks - 1) * TUTTI_EXCHANGE_DEPTH;
 }
 static inline size_t tuttiExchangeSimpleAt(int nranks) {
-  return TUTTI_EXCHANGE_LL_AT + tuttiExchangeSlots(nranks) * TUTTI_EXCHANGE_LL_SLOT;
+  return TUTTI_EXCHANGE_LL_AT +
+         tuttiExchangeSlots(TUTTI_EXCHANGE_LL_BLOCKS, nranks) * TUTTI_EXCHANGE_LL_SLOT;
 }
 static inline size_t tuttiExchangeUniformAt(int nranks) {
-  return tuttiExchangeSimpleAt(nranks) + tuttiExchangeSlots(nranks) * TUTTI_EXCHANGE_SIMPLE_SLOT;
+  return tuttiExchangeSimpleAt(nranks) +
+         tuttiExchangeSlots(TUTTI_EXCHANGE_BLOCKS, nranks) * TUTTI_EXCHANGE_SIMPLE_SLOT;
 }
 static inline size_t tuttiExchangeBlockBytes(int nranks) {
   return tuttiExchangeUniformAt(nranks) +

@@ -96,8 +96,7 @@ __device__ inline void storeUserPair(uint8_t *at, tuttiPair v, int32_t left) {
 /* ---- the reduction of a pair of words ---------------------------------------------------------
  */
 
-template <typename T>
-struct Operands {
+template <typename T> struct Operands {
   Word<T> x, y;
   bool any = false;
 
@@ -129,8 +128,7 @@ struct Operands {
   }
 };
 
-template <typename T>
-__device__ typename T::Value premulScalar(const tuttiExchangeArgs &a) {
+template <typename T> __device__ typename T::Value premulScalar(const tuttiExchangeArgs &a) {
   using Value = typename T::Value;
   if (!a.premul) return Value();
   if (a.scalarAt) return T::get(*(const typename T::Element *)a.scalarAt);
@@ -161,8 +159,7 @@ __device__ inline void loadArgs(const tuttiExchangeArgs &args, BlockState &s) {
     *(tuttiPair *)((char *)&s.args + at) = loadPairGeneric(from + at);
 }
 
-template <typename T, uint32_t SLOT>
-class Block {
+template <typename T, uint32_t SLOT> class Block {
 protected:
   __device__ Block(BlockState &state) : s(state), a(state.args) {}
 

@@ -14,8 +14,7 @@ constexpr uint32_t kLine = TUTTI_EXCHANGE_LINE, kLinePayload = TUTTI_EXCHANGE_LI
 constexpr uint32_t kLLSlot = TUTTI_EXCHANGE_LL_SLOT / kLine * kLinePayload;
 constexpr uint32_t kLanes = 8;
 
-template <typename T>
-class ExchangeLL : Block<T, kLLSlot> {
+template <typename T> class ExchangeLL : Block<T, kLLSlot> {
   using Base = Block<T, kLLSlot>;
   using Base::a;
   using Base::s;
@@ -123,8 +122,8 @@ private:
     } while (!wait.over(a, a.link[p].rank, 0, 0));
     dead = true;
   }
-  /* Waits for a line of message `no` from each link of `missing`, all looked for at once: their ways
-   * overlap. False: given up. */
+  /* Waits for a line of message `no` from each link of `missing`, all looked for at once: their
+   * ways overlap. False: given up. */
   __device__ bool takeLines(int kind, uint32_t chunk, uint32_t line, uint32_t missing,
                             tuttiPair in[kPeers]) {
     Wait wait;

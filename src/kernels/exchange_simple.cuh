@@ -27,13 +27,13 @@ struct SimpleState : BlockState {
   uint32_t dead; /* all give up */
 };
 
-template <typename T>
-class ExchangeSimple : Block<T, TUTTI_EXCHANGE_SIMPLE_SLOT> {
+template <typename T> class ExchangeSimple : Block<T, TUTTI_EXCHANGE_SIMPLE_SLOT> {
   using Base = Block<T, TUTTI_EXCHANGE_SIMPLE_SLOT>;
   using Base::a;
 
 public:
-  __device__ ExchangeSimple(const tuttiExchangeArgs &args, SimpleState &state) : Base(state), s(state) {
+  __device__ ExchangeSimple(const tuttiExchangeArgs &args, SimpleState &state)
+      : Base(state), s(state) {
     uint8_t *block = args.block;
     loadArgs(args, state);
     this->loadCounts(block, threadIdx.x);
@@ -95,7 +95,8 @@ private:
 #pragma unroll
       for (int k = 0; k < kAhead; k++) {
         uint32_t o = at + k * kWorkers * 16;
-        if (o < bytes) v[k] = FROM_SLOT ? loadPairVolatile(from + o) : loadPair(from + o, bytes - o);
+        if (o < bytes)
+          v[k] = FROM_SLOT ? loadPairVolatile(from + o) : loadPair(from + o, bytes - o);
       }
 #pragma unroll
       for (int k = 0; k < kAhead; k++) {
@@ -213,8 +214,9 @@ private:
       if (__any_sync(~0u, whole)) fenceSys();
       if (whole) {
         storeReleaseBlock((uint32_t *)&s.written[x.kind][x.p][x.next % kDepth], 0);
-        storeRelaxedSys(&this->theirs(x.p)->flag[blockIdx.x][x.kind][a.link[x.p].column][x.next % kDepth],
-                        this->flagOut(x.p, x.next));
+        storeRelaxedSys(
+            &this->theirs(x.p)->flag[blockIdx.x][x.kind][a.link[x.p].column][x.next % kDepth],
+            this->flagOut(x.p, x.next));
         x.next++;
       }
       if (*(volatile uint32_t *)&s.dead) return;

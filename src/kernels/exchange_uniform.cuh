@@ -11,8 +11,7 @@
 #include "kernels/exchange_ll.cuh"
 
 /* N: most links. COMBINE: the messages are operands, else each has a place. */
-template <typename T, int N, bool COMBINE>
-class ExchangeUniform {
+template <typename T, int N, bool COMBINE> class ExchangeUniform {
 public:
   __device__ explicit ExchangeUniform(const tuttiExchangeArgs &args) : a(args) {
     no = *(volatile uint32_t *)counter(blockIdx.x);

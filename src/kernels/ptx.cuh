@@ -13,11 +13,15 @@ struct alignas(16) tuttiPair {
 
 __device__ inline tuttiPair loadPairVolatile(const void *at) {
   tuttiPair v;
-  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(at) : "memory");
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(v.x), "=l"(v.y)
+               : "l"(at)
+               : "memory");
   return v;
 }
 __device__ inline void storePairVolatile(void *at, tuttiPair v) {
-  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(v.x), "l"(v.y) : "memory");
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(v.x), "l"(v.y)
+               : "memory");
 }
 /* From wherever the address points, also a kernel's parameters. */
 __device__ inline tuttiPair loadPairGeneric(const void *at) {
@@ -28,7 +32,10 @@ __device__ inline tuttiPair loadPairGeneric(const void *at) {
 /* Data that is used once: not to push out what is. */
 __device__ inline tuttiPair loadPairStreaming(const void *at) {
   tuttiPair v;
-  asm volatile("ld.global.L1::no_allocate.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(at) : "memory");
+  asm volatile("ld.global.L1::no_allocate.v2.u64 {%0, %1}, [%2];"
+               : "=l"(v.x), "=l"(v.y)
+               : "l"(at)
+               : "memory");
   return v;
 }
 __device__ inline void storePair(void *at, tuttiPair v) {
@@ -59,14 +66,22 @@ __device__ inline void storeRelaxedSys32(uint32_t *at, uint32_t v) {
 /* Between threads of one block, in shared memory. */
 __device__ inline uint32_t loadAcquireBlock(const uint32_t *at) {
   uint32_t v;
-  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"((uint32_t)__cvta_generic_to_shared(at)) : "memory");
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
+               : "=r"(v)
+               : "r"((uint32_t)__cvta_generic_to_shared(at))
+               : "memory");
   return v;
 }
 __device__ inline void storeReleaseBlock(uint32_t *at, uint32_t v) {
-  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(at)), "r"(v) : "memory");
+  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(at)),
+               "r"(v)
+               : "memory");
 }
 __device__ inline void addReleaseBlock(uint32_t *at, uint32_t v) {
-  asm volatile("red.release.cta.shared.add.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(at)), "r"(v) : "memory");
+  asm volatile(
+      "red.release.cta.shared.add.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(at)),
+      "r"(v)
+      : "memory");
 }
 
 /* Everything that this thread has seen or written comes before what it writes from now on. */

@@ -13,8 +13,7 @@
 
 /* How an element is read into what is computed with, and written back. NaN is written as the
  * type's positive quiet NaN. */
-template <typename E>
-struct Plain { /* computed with as it is */
+template <typename E> struct Plain { /* computed with as it is */
   using Element = E;
   using Value = E;
   static __device__ E get(E e) { return e; }
@@ -44,8 +43,7 @@ struct Bfloat16 {
     return v != v ? 0x7fc0 : __bfloat16_as_ushort(__float2bfloat16_rn(v));
   }
 };
-template <__nv_fp8_interpretation_t kind, uint8_t nan>
-struct Float8 {
+template <__nv_fp8_interpretation_t kind, uint8_t nan> struct Float8 {
   using Element = uint8_t;
   using Value = float;
   static __device__ float get(uint8_t e) {
@@ -60,22 +58,39 @@ using E4m3 = Float8<__NV_E4M3, 0x7f>;
 using E5m2 = Float8<__NV_E5M2, 0x7e>;
 
 /* Wraps as unsigned numbers do. */
-template <typename V>
-__device__ inline V addValues(V a, V b) { return (V)(a + b); }
-template <> __device__ inline int32_t addValues(int32_t a, int32_t b) { return (int32_t)((uint32_t)a + (uint32_t)b); }
-template <> __device__ inline int64_t addValues(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
-template <typename V>
-__device__ inline V multiplyValues(V a, V b) { return (V)(a * b); }
-template <> __device__ inline int32_t multiplyValues(int32_t a, int32_t b) { return (int32_t)((uint32_t)a * (uint32_t)b); }
-template <> __device__ inline int64_t multiplyValues(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+template <typename V> __device__ inline V addValues(V a, V b) {
+  return (V)(a + b);
+}
+template <> __device__ inline int32_t addValues(int32_t a, int32_t b) {
+  return (int32_t)((uint32_t)a + (uint32_t)b);
+}
+template <> __device__ inline int64_t addValues(int64_t a, int64_t b) {
+  return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+template <typename V> __device__ inline V multiplyValues(V a, V b) {
+  return (V)(a * b);
+}
+template <> __device__ inline int32_t multiplyValues(int32_t a, int32_t b) {
+  return (int32_t)((uint32_t)a * (uint32_t)b);
+}
+template <> __device__ inline int64_t multiplyValues(int64_t a, int64_t b) {
+  return (int64_t)((uint64_t)a * (uint64_t)b);
+}
 /* No fused multiply-add: one rounding each, as on the host. */
-template <> __device__ inline float addValues(float a, float b) { return __fadd_rn(a, b); }
-template <> __device__ inline double addValues(double a, double b) { return __dadd_rn(a, b); }
-template <> __device__ inline float multiplyValues(float a, float b) { return __fmul_rn(a, b); }
-template <> __device__ inline double multiplyValues(double a, double b) { return __dmul_rn(a, b); }
+template <> __device__ inline float addValues(float a, float b) {
+  return __fadd_rn(a, b);
+}
+template <> __device__ inline double addValues(double a, double b) {
+  return __dadd_rn(a, b);
+}
+template <> __device__ inline float multiplyValues(float a, float b) {
+  return __fmul_rn(a, b);
+}
+template <> __device__ inline double multiplyValues(double a, double b) {
+  return __dmul_rn(a, b);
+}
 
-template <typename T>
-struct Word {
+template <typename T> struct Word {
   static constexpr int N = 8 / sizeof(typename T::Element);
   using Value = typename T::Value;
   Value v[N];

@@ -36,7 +36,7 @@ typedef struct tuttiTaskHost {
   struct tuttiProxy *proxy; /* NULL until a connection needs one */
   void *device;             /* the device's own state of this communicator, or NULL */
   const tuttiPlanInput *plan;
-  int oversubscribed;       /* more ranks than cores on this host: yield instead of spinning */
+  int oversubscribed; /* more ranks than cores on this host: yield instead of spinning */
 } tuttiTaskHost;
 
 typedef struct tuttiTask {
@@ -51,7 +51,7 @@ typedef struct tuttiTask {
   int premul;
   tuttiScalar scalar;
   const void *scalarAt; /* on the device; NULL: `scalar` */
-  int divide; /* tuttiAvg: nranks */
+  int divide;           /* tuttiAvg: nranks */
   int inPlace;
   tuttiStream_t stream;
   const tuttiTaskHost *host;
@@ -61,7 +61,7 @@ typedef struct tuttiTask {
 
 /* The tasks of one call or group. */
 typedef struct {
-  tuttiTask *tasks; /* in order of the calls, not linked by `next` in this order */
+  tuttiTask *tasks;  /* in order of the calls, not linked by `next` in this order */
   tuttiTask **heads; /* of the chains that `next` makes of them */
   int ntasks, nheads;
 } tuttiTaskSet;

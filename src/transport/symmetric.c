@@ -114,7 +114,8 @@ tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes
 static tuttiResult_t mapShared(tuttiWires *w, symmetricState *s, int peer) {
   s->held[peer] = hold(w->commHash, peer);
   if (!s->held[peer])
-    return TUTTI_FAIL(tuttiRemoteError, "rank %d of this process has given up its GPU memory", peer);
+    return TUTTI_FAIL(tuttiRemoteError, "rank %d of this process has given up its GPU memory",
+                      peer);
   s->public.theirs[peer] = s->held[peer]->memory;
   if (s->held[peer]->device == s->own->device) return tuttiSuccess;
   cudaError_t err = cudaDeviceEnablePeerAccess(s->held[peer]->device, 0);
@@ -131,8 +132,8 @@ tuttiResult_t tuttiSymmetricMap(tuttiWires *w, int peer) {
   if (p->process == w->peers[w->rank].process) return mapShared(w, s, peer);
   cudaIpcMemHandle_t handle;
   memcpy(&handle, p->ipcHandle, sizeof handle);
-  cudaError_t err = cudaIpcOpenMemHandle(&s->public.theirs[peer], handle,
-                                         cudaIpcMemLazyEnablePeerAccess);
+  cudaError_t err =
+      cudaIpcOpenMemHandle(&s->public.theirs[peer], handle, cudaIpcMemLazyEnablePeerAccess);
   if (err == cudaSuccess) return tuttiSuccess;
   cudaGetLastError();
   char what[160];
