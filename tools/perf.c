@@ -33,7 +33,7 @@ typedef struct {
 
 static void *runMember(void *argument) {
   member *m = argument;
-  int code = perfRunRank(&perfTutti, m->crew->options, &m->place);
+  int code = perfRunRank(m->crew->options->library, m->crew->options, &m->place);
   pthread_mutex_lock(&m->crew->lock);
   m->crew->running--;
   if (code != TUTTI_EXIT_OK) m->crew->failed = true;
@@ -113,10 +113,11 @@ static int startLocal(const perfOptions *options, perfPlace *place, char **argv)
   if (options->ranks == 0)
     fprintf(stderr, PERF_COMMAND ": --ranks is not given; starting %d ranks\n", place->nranks);
   if (!options->threads) blockSignals(&before);
-  tuttiResult_t result = perfTutti.GetUniqueId(&place->id);
+  const perfLibrary *library = options->library;
+  tuttiResult_t result = library->GetUniqueId(&place->id);
   if (result != tuttiSuccess) {
-    fprintf(stderr, PERF_COMMAND ": %s: %s\n", perfTutti.GetErrorString(result),
-            perfTutti.GetLastError(NULL));
+    fprintf(stderr, PERF_COMMAND ": %s: %s\n", library->GetErrorString(result),
+            library->GetLastError(NULL));
     return TUTTI_EXIT_FAILED;
   }
   place->hasId = true;
@@ -127,6 +128,7 @@ static int startLocal(const perfOptions *options, perfPlace *place, char **argv)
 int tuttiToolPerf(int argc, char **argv) {
   perfOptions options;
   perfPlace place;
+  perfLibrary library = perfTutti;
   /* getopt_long permutes argv; the ranks are given it as it was. */
   char **original = calloc((size_t)argc + 2, sizeof *original);
   if (original == NULL) {
@@ -136,6 +138,9 @@ int tuttiToolPerf(int argc, char **argv) {
   original[0] = (char[]){"tutti"};
   memcpy(original + 1, argv, (size_t)argc * sizeof *original);
   int code = perfParse(argc, argv, &options);
+  options.library = &library;
+  if (code < 0 && options.lib != NULL && !perfLibraryOpen(options.lib, &library))
+    code = TUTTI_EXIT_FAILED;
   if (code < 0) code = perfFindPlace(&options, &place);
   if (code < 0 && options.root >= place.nranks) {
     fprintf(stderr, PERF_COMMAND ": --root %d is not one of the %d ranks\n", options.root,
@@ -143,7 +148,7 @@ int tuttiToolPerf(int argc, char **argv) {
     code = TUTTI_EXIT_USAGE;
   }
   if (code < 0)
-    code = place.placed ? perfRunRank(&perfTutti, &options, &place)
+    code = place.placed ? perfRunRank(&library, &options, &place)
                         : startLocal(&options, &place, original);
   free(original);
   return code;

@@ -3,6 +3,8 @@
  *   perf_place.c       which rank this process is, and where the ranks meet
  *   perf_launch.c      local ranks as processes
  *   perf_collective.c  the table of collectives, buffers of one row
+ *   perf_library.c     the calls of tutti, or of another library
+ *   perf_device.c      the memory of host or GPU, streams and graphs
  *   perf_pattern.c     inputs and the reference results
  *   perf_check.c       filling buffers and finding wrong elements
  *   perf_rank.c        what one rank runs
@@ -36,6 +38,7 @@ extern "C" {
   X(CommDestroy)                                                                                   \
   X(CommAbort)                                                                                     \
   X(CommCuDevice)                                                                                  \
+  X(CommRegister)                                                                                  \
   X(MemAlloc)                                                                                      \
   X(MemFree)                                                                                       \
   X(AllReduce)                                                                                     \
@@ -55,9 +58,36 @@ typedef struct {
 #define X(name) __typeof__(&tutti##name) name; // NOLINT(bugprone-macro-parentheses)
   PERF_CALLS(X)
 #undef X
+  bool foreign; /* not tutti: takes no tuttiConfig_t */
+  tuttiResult_t (*windowRegister)(tuttiComm_t comm, void *buff, size_t size, void **window,
+                                  int flags); /* NULL: has none */
 } perfLibrary;
 
 extern const perfLibrary perfTutti;
+/* Loads a library with the ABI of NCCL. False: it cannot be used; that is said on stderr. */
+bool perfLibraryOpen(const char *path, perfLibrary *library);
+
+/* ---- memory under test ------------------------------------------------------------------------
+ */
+
+typedef struct {
+  bool cuda;
+  tuttiStream_t stream;
+  struct CUgraphExec_st *graph;
+} perfDevice;
+
+/* The GPU of this rank (local rank modulo their number), else host memory. The functions that
+ * return false (or NULL) have said why on stderr. */
+bool perfDeviceOpen(perfDevice *d, tuttiDevice_t kind, int rank);
+void perfDeviceClose(perfDevice *d);
+void *perfDeviceAlloc(const perfDevice *d, size_t bytes);
+void perfDeviceFree(const perfDevice *d, void *memory);
+bool perfDeviceCopy(const perfDevice *d, void *to, const void *from, size_t bytes);
+bool perfDeviceSync(const perfDevice *d);
+/* What is enqueued in between becomes a graph. */
+bool perfGraphBegin(perfDevice *d);
+bool perfGraphEnd(perfDevice *d);
+bool perfGraphRun(const perfDevice *d);
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
@@ -70,6 +100,7 @@ typedef struct {
   tuttiRedOp_t op;
   int root, rank, nranks;
   tuttiComm_t comm;
+  tuttiStream_t stream;
 } perfCall;
 
 typedef struct {
@@ -141,6 +172,8 @@ uint64_t perfVerify(const perfRow *row, const perfPattern *pattern, const perfBu
 
 #define PERF_MAX_RANKS 16384
 
+typedef enum { perfPlain, perfRegistered, perfWindow } perfBufferKind;
+
 typedef struct {
   const perfCollective *collective; /* NULL: all */
   int ranks;                        /* 0: not given */
@@ -153,9 +186,12 @@ typedef struct {
   int root;
   int iters;  /* 0: by time */
   int warmup; /* -1: by size */
-  bool check, inPlace;
-  const char *json; /* NULL: none; "-": instead of the table */
-  int port;         /* of the rendezvous that a launcher's ranks meet at; 0: derived */
+  bool check, inPlace, graph;
+  perfBufferKind kind;        /* of the buffers */
+  const char *lib;            /* NULL: tutti */
+  const perfLibrary *library; /* of `lib`; set by whoever opens it */
+  const char *json;           /* NULL: none; "-": instead of the table */
+  int port;                   /* of the rendezvous that a launcher's ranks meet at; 0: derived */
 } perfOptions;
 
 /* Returns -1 to go on, or the exit code. */

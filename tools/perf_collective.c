@@ -3,42 +3,36 @@
 
 #include "perf.h"
 
-const perfLibrary perfTutti = {
-#define X(name) .name = tutti##name,
-    PERF_CALLS(X)
-#undef X
-};
-
 static tuttiResult_t runAllReduce(const perfLibrary *library, const perfCall *c) {
-  return library->AllReduce(c->send, c->recv, c->count, c->type, c->op, c->comm, NULL);
+  return library->AllReduce(c->send, c->recv, c->count, c->type, c->op, c->comm, c->stream);
 }
 
 static tuttiResult_t runBroadcast(const perfLibrary *library, const perfCall *c) {
-  return library->Broadcast(c->send, c->recv, c->count, c->type, c->root, c->comm, NULL);
+  return library->Broadcast(c->send, c->recv, c->count, c->type, c->root, c->comm, c->stream);
 }
 
 static tuttiResult_t runReduce(const perfLibrary *library, const perfCall *c) {
-  return library->Reduce(c->send, c->recv, c->count, c->type, c->op, c->root, c->comm, NULL);
+  return library->Reduce(c->send, c->recv, c->count, c->type, c->op, c->root, c->comm, c->stream);
 }
 
 static tuttiResult_t runAllGather(const perfLibrary *library, const perfCall *c) {
-  return library->AllGather(c->send, c->recv, c->count, c->type, c->comm, NULL);
+  return library->AllGather(c->send, c->recv, c->count, c->type, c->comm, c->stream);
 }
 
 static tuttiResult_t runReduceScatter(const perfLibrary *library, const perfCall *c) {
-  return library->ReduceScatter(c->send, c->recv, c->count, c->type, c->op, c->comm, NULL);
+  return library->ReduceScatter(c->send, c->recv, c->count, c->type, c->op, c->comm, c->stream);
 }
 
 static tuttiResult_t runAlltoAll(const perfLibrary *library, const perfCall *c) {
-  return library->AlltoAll(c->send, c->recv, c->count, c->type, c->comm, NULL);
+  return library->AlltoAll(c->send, c->recv, c->count, c->type, c->comm, c->stream);
 }
 
 static tuttiResult_t runGather(const perfLibrary *library, const perfCall *c) {
-  return library->Gather(c->send, c->recv, c->count, c->type, c->root, c->comm, NULL);
+  return library->Gather(c->send, c->recv, c->count, c->type, c->root, c->comm, c->stream);
 }
 
 static tuttiResult_t runScatter(const perfLibrary *library, const perfCall *c) {
-  return library->Scatter(c->send, c->recv, c->count, c->type, c->root, c->comm, NULL);
+  return library->Scatter(c->send, c->recv, c->count, c->type, c->root, c->comm, c->stream);
 }
 
 /* To the next rank, from the one before. */
@@ -46,9 +40,9 @@ static tuttiResult_t runSendRecv(const perfLibrary *library, const perfCall *c) 
   int next = (c->rank + 1) % c->nranks, before = (c->rank + c->nranks - 1) % c->nranks;
   tuttiResult_t result = library->GroupStart();
   if (result != tuttiSuccess) return result;
-  result = library->Send(c->send, c->count, c->type, next, c->comm, NULL);
+  result = library->Send(c->send, c->count, c->type, next, c->comm, c->stream);
   if (result == tuttiSuccess)
-    result = library->Recv(c->recv, c->count, c->type, before, c->comm, NULL);
+    result = library->Recv(c->recv, c->count, c->type, before, c->comm, c->stream);
   tuttiResult_t ended = library->GroupEnd();
   return result != tuttiSuccess ? result : ended;
 }

@@ -32,6 +32,10 @@ static const char help[] =
     "  --op O         sum (default) prod min max avg, or all\n"
     "  --root R       root of broadcast, reduce, gather and scatter (default 0)\n"
     "  --in-place     measure the in-place form (default: out of place)\n"
+    "On GPUs:\n"
+    "  --graph        measure replays of a CUDA graph of 20 calls\n"
+    "  --buffers K    plain (default), registered with the communicator, or a window (of --lib)\n"
+    "  --lib FILE     measure this library with the ABI of NCCL instead of tutti\n"
     "How:\n"
     "  --iters N      timed calls per row (default: for about 50 ms, 4 to 1000)\n"
     "  --warmup N     calls before (default: 5, from 1M on 2)\n"
@@ -61,7 +65,10 @@ enum {
   WARMUP,
   CHECK,
   IN_PLACE,
-  JSON
+  JSON,
+  GRAPH,
+  BUFFERS,
+  LIB
 };
 
 static const struct option table[] = {
@@ -80,6 +87,9 @@ static const struct option table[] = {
     {"check", no_argument, NULL, CHECK},
     {"in-place", no_argument, NULL, IN_PLACE},
     {"json", required_argument, NULL, JSON},
+    {"graph", no_argument, NULL, GRAPH},
+    {"buffers", required_argument, NULL, BUFFERS},
+    {"lib", required_argument, NULL, LIB},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -134,6 +144,16 @@ static int takeDevice(perfOptions *o) {
   return code;
 }
 
+static int takeKind(perfOptions *o) {
+  static const char *const names[] = {"plain", "registered", "window"};
+  int found = -1, kind = 0;
+  for (int k = 0; k < 3; k++)
+    if (strcmp(optarg, names[k]) == 0) found = k;
+  int code = takeWord("buffers", names, 3, found, false, &kind);
+  o->kind = (perfBufferKind)kind;
+  return code;
+}
+
 static int takeOption(int c, perfOptions *o) {
   switch (c) {
   case RANKS:
@@ -166,6 +186,14 @@ static int takeOption(int c, perfOptions *o) {
     return -1;
   case IN_PLACE:
     o->inPlace = true;
+    return -1;
+  case GRAPH:
+    o->graph = true;
+    return -1;
+  case BUFFERS:
+    return takeKind(o);
+  case LIB:
+    o->lib = optarg;
     return -1;
   default:
     o->json = optarg;

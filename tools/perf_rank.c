@@ -10,6 +10,7 @@
 
 #define ROW_SECONDS 0.05
 #define LARGE_ROW   ((size_t)1 << 20)
+#define GRAPH_CALLS 20
 
 /* What ranks tell each other before and after a row. */
 typedef struct {
@@ -23,8 +24,11 @@ typedef struct {
   const perfOptions *options;
   const perfPlace *place;
   tuttiComm_t comm;
-  perfBuffers buffers;
-  void *exchange; /* (1 + nranks) reports, or as many identities */
+  perfDevice device;
+  perfBuffers buffers; /* where the library works */
+  perfBuffers host;    /* what is written to them and read from them; the same on host memory */
+  void *exchange;      /* (1 + nranks) reports, or as many identities */
+  void *exchanged;     /* the same on the host */
   perfOutput output;
   bool outputOpen;
   uint64_t rows; /* begun; seeds the patterns */
@@ -57,11 +61,12 @@ static bool succeeded(const session *s, tuttiResult_t result) {
 /* Gathers `size` bytes of each rank; the result lies in s->exchange. */
 static bool gather(const session *s, const void *mine, size_t size, const void **all) {
   char *send = s->exchange, *recv = send + size;
-  memcpy(send, mine, size);
-  if (!succeeded(s, s->library->AllGather(send, recv, size, tuttiUint8, s->comm, NULL)))
+  size_t bytes = size * (size_t)s->place->nranks;
+  if (!perfDeviceCopy(&s->device, send, mine, size) ||
+      !succeeded(s, s->library->AllGather(send, recv, size, tuttiUint8, s->comm, s->device.stream)))
     return false;
-  *all = recv;
-  return true;
+  *all = s->exchanged;
+  return perfDeviceCopy(&s->device, s->exchanged, recv, bytes);
 }
 
 /* The slowest rank's time, everybody's wrong elements, and whether anybody stops. Also a barrier.
@@ -83,9 +88,30 @@ static bool agree(const session *s, report mine, report *together) {
 /* ---- one row ----------------------------------------------------------------------------------
  */
 
-static bool repeat(const session *s, const perfCall *call, const perfRow *row, int n) {
+static bool enqueue(const session *s, const perfCall *call, const perfRow *row, int n) {
   for (int i = 0; i < n; i++)
     if (!succeeded(s, row->collective->run(s->library, call))) return false;
+  return true;
+}
+
+/* To its end on this rank. */
+static bool repeat(const session *s, const perfCall *call, const perfRow *row, int n) {
+  return enqueue(s, call, row, n) && perfDeviceSync(&s->device);
+}
+
+/* Replays instead of calls; *n becomes a multiple of the graph's calls. */
+static bool replay(session *s, const perfCall *call, const perfRow *row, int *n, double *seconds) {
+  int launches = (*n + GRAPH_CALLS - 1) / GRAPH_CALLS;
+  if (!perfGraphBegin(&s->device)) return false;
+  bool captured = enqueue(s, call, row, GRAPH_CALLS);
+  if (!perfGraphEnd(&s->device) || !captured) return false;
+  if (!perfGraphRun(&s->device) || !perfDeviceSync(&s->device)) return false;
+  double begin = now();
+  for (int i = 0; i < launches; i++)
+    if (!perfGraphRun(&s->device)) return false;
+  if (!perfDeviceSync(&s->device)) return false;
+  *n = launches * GRAPH_CALLS;
+  *seconds = now() - begin;
   return true;
 }
 
@@ -116,10 +142,33 @@ static bool timeRow(session *s, const perfCall *call, const perfRow *row, report
   if (!warmUp(s, call, row, &mine.seconds) || !agree(s, mine, last)) return false;
   if (last->stop) return false;
   *iters = iterations(s->options, last->seconds);
-  double begin = now();
-  if (!repeat(s, call, row, *iters)) return false;
-  *last = (report){.seconds = (now() - begin) / *iters};
+  double begin = now(), took;
+  if (s->options->graph && s->device.cuda) {
+    if (!replay(s, call, row, iters, &took)) return false;
+  } else {
+    if (!repeat(s, call, row, *iters)) return false;
+    took = now() - begin;
+  }
+  *last = (report){.seconds = took / *iters};
   return true;
+}
+
+/* Moves what a row uses, guard zones included, between the host and the GPU. */
+static bool transfer(const session *s, const perfRow *row, bool toDevice) {
+  if (!s->device.cuda) return true;
+  size_t bytes = perfRowBytes(row) + 2 * (size_t)PERF_GUARD;
+  const perfBuffer *pairs[][2] = {{&s->buffers.recv, &s->host.recv},
+                                  {&s->buffers.send, &s->host.send}};
+  for (int i = 0; i < (row->inPlace ? 1 : 2); i++) {
+    const perfBuffer *to = pairs[i][!toDevice], *from = pairs[i][toDevice];
+    if (!perfDeviceCopy(&s->device, to->base, from->base, bytes)) return false;
+  }
+  return true;
+}
+
+static bool fill(const session *s, const perfRow *row, const perfPattern *pattern) {
+  perfPrepare(row, pattern, &s->host);
+  return transfer(s, row, true);
 }
 
 /* One more call, on fresh inputs and poisoned outputs. */
@@ -127,9 +176,8 @@ static bool checkRow(const session *s, const perfCall *call, const perfRow *row,
                      perfPattern *pattern, uint64_t *wrong) {
   char fault[PERF_FAULT_TEXT];
   pattern->seed = ~pattern->seed;
-  perfPrepare(row, pattern, &s->buffers);
-  if (!repeat(s, call, row, 1)) return false;
-  *wrong = perfVerify(row, pattern, &s->buffers, fault);
+  if (!fill(s, row, pattern) || !repeat(s, call, row, 1) || !transfer(s, row, false)) return false;
+  *wrong = perfVerify(row, pattern, &s->host, fault);
   if (*wrong > 0)
     fprintf(stderr, PERF_COMMAND ": rank %d: %s of %zu %s elements, %s: %s\n", row->rank,
             row->collective->name, row->count, perfTypes[row->type].name,
@@ -147,12 +195,13 @@ static bool runRow(session *s, const perfRow *row) {
                    .root = row->root,
                    .rank = row->rank,
                    .nranks = row->nranks,
-                   .comm = s->comm};
+                   .comm = s->comm,
+                   .stream = s->device.stream};
   perfResult result = {.row = row, .checked = s->options->check};
   report mine, together;
   if (s->outputOpen) perfOutputProgress(&s->output, row);
   perfPatternInit(&pattern, row->type, row->op, row->collective->reduces, row->nranks, s->rows++);
-  perfPrepare(row, &pattern, &s->buffers);
+  if (s->options->check && !fill(s, row, &pattern)) return false;
   if (!timeRow(s, &call, row, &mine, &result.iters)) return false;
   if (s->options->check && !checkRow(s, &call, row, &pattern, &mine.wrong)) return false;
   if (!agree(s, mine, &together)) return false;
@@ -227,29 +276,52 @@ static size_t countRows(session *s) {
 /* ---- setting up -------------------------------------------------------------------------------
  */
 
-static bool makeBuffer(session *s, size_t capacity, perfBuffer *buffer) {
-  void *memory;
-  if (!succeeded(s, s->library->MemAlloc(&memory, capacity + 2 * (size_t)PERF_GUARD))) return false;
-  buffer->base = memory;
-  buffer->capacity = capacity;
-  return true;
+/* Makes `memory` known to the library as --buffers says. */
+static bool announce(session *s, void *memory, size_t bytes) {
+  void *handle;
+  if (s->options->kind == perfRegistered)
+    return succeeded(s, s->library->CommRegister(s->comm, memory, bytes, &handle));
+  if (s->library->windowRegister == NULL) {
+    fprintf(stderr, PERF_COMMAND ": this library has no windows\n");
+    return false;
+  }
+  return succeeded(s, s->library->windowRegister(s->comm, memory, bytes, &handle, 1));
+}
+
+static bool makeBuffer(session *s, size_t capacity, perfBuffer *buffer, perfBuffer *host) {
+  void *memory = NULL;
+  size_t bytes = capacity + 2 * (size_t)PERF_GUARD;
+  if (s->options->kind == perfPlain)
+    memory = perfDeviceAlloc(&s->device, bytes);
+  else if (!succeeded(s, s->library->MemAlloc(&memory, bytes)))
+    return false;
+  if (memory == NULL) return false;
+  *buffer = (perfBuffer){.base = memory, .capacity = capacity};
+  *host = *buffer;
+  if (s->device.cuda) host->base = s->options->check ? malloc(bytes) : NULL;
+  if (s->device.cuda && s->options->check && host->base == NULL) {
+    fprintf(stderr, PERF_COMMAND ": no %zu bytes of host memory to check with\n", bytes);
+    return false;
+  }
+  return s->options->kind == perfPlain || announce(s, memory, bytes);
 }
 
 static bool makeBuffers(session *s) {
   size_t n = (size_t)s->place->nranks, most = s->options->end;
   size_t least = n * 8; /* one element per rank */
   if (most < least) most = least;
-  if (!makeBuffer(s, most, &s->buffers.recv)) return false;
-  return s->options->inPlace || makeBuffer(s, most, &s->buffers.send);
+  if (!makeBuffer(s, most, &s->buffers.recv, &s->host.recv)) return false;
+  return s->options->inPlace || makeBuffer(s, most, &s->buffers.send, &s->host.send);
 }
 
 static bool join(session *s) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   tuttiUniqueId id = s->place->id;
   if (s->options->device != tuttiDeviceAuto) config.device = (int)s->options->device;
+  if (!perfDeviceOpen(&s->device, s->options->device, s->place->rank)) return false;
   if (!s->place->hasId && !succeeded(s, s->library->GetUniqueId(&id))) return false;
-  tuttiResult_t result =
-      s->library->CommInitRankConfig(&s->comm, s->place->nranks, id, s->place->rank, &config);
+  tuttiResult_t result = s->library->CommInitRankConfig(
+      &s->comm, s->place->nranks, id, s->place->rank, s->library->foreign ? NULL : &config);
   if (result == tuttiSuccess) return true;
   s->comm = NULL;
   return failed(s, result);
@@ -274,8 +346,9 @@ static bool introduce(session *s) {
 static bool prepare(session *s) {
   report mine = {0}, together;
   size_t n = (size_t)s->place->nranks;
-  if (!succeeded(s, s->library->MemAlloc(&s->exchange, (n + 1) * sizeof(perfIdentity))))
-    return false;
+  s->exchange = perfDeviceAlloc(&s->device, (n + 1) * sizeof(perfIdentity));
+  s->exchanged = malloc(n * sizeof(perfIdentity));
+  if (s->exchange == NULL || s->exchanged == NULL) return false;
   if (s->place->rank == 0) {
     size_t rows = countRows(s);
     s->outputOpen = perfOutputOpen(&s->output, s->options, s->place, rows);
@@ -286,13 +359,24 @@ static bool prepare(session *s) {
 }
 
 static bool tearDown(session *s, bool good) {
-  s->library->MemFree(s->exchange);
-  s->library->MemFree(s->buffers.send.base);
-  s->library->MemFree(s->buffers.recv.base);
-  if (s->comm == NULL) return good;
-  if (good) return succeeded(s, s->library->CommDestroy(s->comm));
-  s->library->CommAbort(s->comm);
-  return false;
+  bool ended = good;
+  if (s->comm != NULL && good) ended = succeeded(s, s->library->CommDestroy(s->comm));
+  if (s->comm != NULL && !good) s->library->CommAbort(s->comm);
+  perfBuffer *buffers[] = {&s->buffers.send, &s->buffers.recv};
+  for (int i = 0; i < 2; i++) {
+    if (s->options->kind == perfPlain)
+      perfDeviceFree(&s->device, buffers[i]->base);
+    else
+      s->library->MemFree(buffers[i]->base);
+  }
+  if (s->device.cuda) {
+    free(s->host.send.base);
+    free(s->host.recv.base);
+  }
+  perfDeviceFree(&s->device, s->exchange);
+  free(s->exchanged);
+  perfDeviceClose(&s->device);
+  return ended;
 }
 
 int perfRunRank(const perfLibrary *library, const perfOptions *options, const perfPlace *place) {

@@ -110,6 +110,14 @@ static void layout(const tuttiCommunicator *c, const Call *call, size_t *sendBlo
   }
 }
 
+/* What this communicator's device cannot work on. */
+static tuttiResult_t checkMemory(const tuttiCommunicator *c, const char *argument,
+                                 const void *buffer, size_t bytes) {
+  const char *why = c->device->refuse && bytes > 0 ? c->device->refuse(buffer) : NULL;
+  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument %s (%p) %s", argument, buffer, why);
+  return tuttiSuccess;
+}
+
 static tuttiResult_t checkBuffers(const tuttiCommunicator *c, const Call *call, bool *inPlace) {
   size_t sendBlocks, recvBlocks, sendAt, recvAt, sendBytes, recvBytes;
   bool canAlias;
@@ -118,6 +126,8 @@ static tuttiResult_t checkBuffers(const tuttiCommunicator *c, const Call *call, 
       checkBuffer("sendbuff", call->sendbuff, call->count, sendBlocks, call->type, &sendBytes));
   TUTTI_TRY(
       checkBuffer("recvbuff", call->recvbuff, call->count, recvBlocks, call->type, &recvBytes));
+  TUTTI_TRY(checkMemory(c, "sendbuff", call->sendbuff, sendBytes));
+  TUTTI_TRY(checkMemory(c, "recvbuff", call->recvbuff, recvBytes));
   *inPlace = false;
   if (sendBytes == 0 || recvBytes == 0) return tuttiSuccess;
   size_t block = call->count * tuttiTypeSize(call->type);

@@ -23,6 +23,7 @@ typedef struct {
   int minChannels, maxChannels; /* 0: the planner decides */
   int64_t timeoutMs;            /* 0: none */
   tuttiDevice_t device;
+  int ordinal; /* of the CUDA device; -1: the current one */
   char net[16];
   char name[TUTTI_COMM_NAME];
 } tuttiOptions;

@@ -6,6 +6,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "comm/comm.h"
+#include "device/cuda.h"
 #include "transport/net.h"
 
 static tuttiResult_t enterFree(const char *call) {
@@ -127,15 +128,23 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
   return options->blocking ? tuttiJobSubmit(&init->job) : startBackground(init);
 }
 
-static tuttiResult_t initRank(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
-                              const tuttiUniqueId *ids, const tuttiConfig_t *config) {
+/* The rank's CUDA device is `ordinal`, or with -1 the current one of the caller's thread: the init
+ * itself may run in another. */
+static tuttiResult_t initOn(int ordinal, const char *call, tuttiComm_t *comm, int nranks, int rank,
+                            int nids, const tuttiUniqueId *ids, const tuttiConfig_t *config) {
   tuttiOptions options;
   tuttiResult_t result = enterFree(call);
   if (result == tuttiSuccess) result = checkInit(comm, nranks, rank, nids, ids);
   if (result == tuttiSuccess) result = tuttiOptionsResolve(config, NULL, &options);
+  if (result == tuttiSuccess) options.ordinal = tuttiDeviceCudaOrdinal(ordinal);
   if (result == tuttiSuccess) result = tuttiCommInit(call, comm, nranks, rank, nids, ids, &options);
   if (result != tuttiSuccess && result != tuttiInProgress) tuttiGroupFail(result);
   return result;
+}
+
+static tuttiResult_t initRank(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
+                              const tuttiUniqueId *ids, const tuttiConfig_t *config) {
+  return initOn(-1, call, comm, nranks, rank, nids, ids, config);
 }
 
 tuttiResult_t tuttiCommInitRank(tuttiComm_t *comm, int nranks, tuttiUniqueId commId, int rank) {
@@ -152,12 +161,14 @@ tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t *newcomm, int nranks, int my
   return initRank(__func__, newcomm, nranks, myrank, nId, commIds, config);
 }
 
-static tuttiResult_t initAllRanks(tuttiComm_t *comms, int ndev) {
+static tuttiResult_t initAllRanks(tuttiComm_t *comms, int ndev, const int *devlist) {
   tuttiUniqueId id;
   TUTTI_TRY(tuttiIdCreate(&id));
   TUTTI_TRY(tuttiGroupStart());
   for (int i = 0; i < ndev; i++)
-    if (initRank("tuttiCommInitAll", &comms[i], ndev, i, 1, &id, NULL) != tuttiSuccess) break;
+    if (initOn(devlist ? devlist[i] : i, "tuttiCommInitAll", &comms[i], ndev, i, 1, &id, NULL) !=
+        tuttiSuccess)
+      break;
   return tuttiGroupEnd();
 }
 
@@ -174,7 +185,7 @@ tuttiResult_t tuttiCommInitAll(tuttiComm_t *comms, int ndev, const int *devlist)
                           i, devlist[i]);
   for (int i = 0; i < ndev; i++)
     comms[i] = NULL;
-  tuttiResult_t result = initAllRanks(comms, ndev);
+  tuttiResult_t result = initAllRanks(comms, ndev, devlist);
   if (result == tuttiSuccess) return result;
   char text[TUTTI_ERROR_TEXT];
   snprintf(text, sizeof text, "%s", tuttiErrorText());
@@ -204,6 +215,7 @@ tuttiResult_t tuttiCommReady(const tuttiCommunicator *c) {
 /* Waits until nothing of this rank is under way: queued operations, and messages that the network
  * has not taken yet. */
 static tuttiResult_t drain(tuttiCommunicator *c) {
+  if (c->device->drain) TUTTI_TRY(c->device->drain(&c->host));
   uint64_t deadline = tuttiDeadline(c->options.timeoutMs);
   tuttiBackoff pause = {0, 0};
   while (!tuttiWorkerIdle(c) || !tuttiNetDrained(&c->wires)) {

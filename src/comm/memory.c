@@ -5,10 +5,17 @@
 
 #include "base/os.h"
 #include "comm/comm.h"
+#include "device/cuda.h"
 
-/* Without a GPU every allocation is host memory. */
+/* The device that a communicator with default options has. */
 static const tuttiDevice *memoryDevice(void) {
-  return &tuttiDeviceHostTable;
+  tuttiOptions options;
+  const char *why;
+  const tuttiDevice *cuda = NULL;
+  if (tuttiOptionsResolve(NULL, NULL, &options) == tuttiSuccess &&
+      options.device != tuttiDeviceHost)
+    cuda = tuttiDeviceCudaTable(&why);
+  return cuda ? cuda : &tuttiDeviceHostTable;
 }
 
 tuttiResult_t tuttiMemAlloc(void **ptr, size_t size) {

@@ -5,13 +5,7 @@
 #include "base/os.h"
 #include "comm/comm.h"
 
-/* Tasks of one call of tuttiOpsRun. Small sets live on the stack. */
-typedef struct {
-  tuttiTask *tasks;
-  tuttiTask **heads;
-  int ntasks, nheads;
-} TaskSet;
-
+/* Small sets live on the stack. */
 #define STACK_TASKS 4
 
 static bool hasRoot(tuttiColl coll) {
@@ -43,9 +37,11 @@ static const tuttiPlan *plan(tuttiCommunicator *c, const tuttiOp *op, const tutt
   key.root = -1; /* no plan depends on it */
   if (tuttiSignatureEqual(&key, &c->planned)) return &c->lastPlan;
   c->planned = key;
-  if (op->coll == tuttiCollSendRecv) {
+  /* CUDA chooses by itself (exchange_plan.h). */
+  if (op->coll == tuttiCollSendRecv || c->device->kind == tuttiDeviceCuda) {
     uint64_t chunk = c->wires.slotBytes / tuttiTypeSize(op->type);
-    c->lastPlan = (tuttiPlan){.proto = tuttiProtoSimple, .nchannels = 1, .chunk = chunk};
+    c->lastPlan = (tuttiPlan){
+        .algo = tuttiAlgoDirect, .proto = tuttiProtoSimple, .nchannels = 1, .chunk = chunk};
     return &c->lastPlan;
   }
   tuttiPlanChoose(&c->plan, &key, &c->lastPlan);
@@ -95,12 +91,13 @@ static tuttiResult_t setReduction(tuttiTask *t, const tuttiOp *op) {
   const tuttiPreMul *m = &op->premul;
   t->premul = 1;
   t->scalar = m->scalar;
-  if (m->residence == tuttiScalarDevice)
-    TUTTI_TRY(c->device->readScalar(m->device, m->type, &t->scalar));
+  if (m->residence != tuttiScalarDevice) return tuttiSuccess;
+  if (c->device->readScalar) return c->device->readScalar(m->device, m->type, &t->scalar);
+  t->scalarAt = m->device;
   return tuttiSuccess;
 }
 
-static tuttiResult_t addOp(TaskSet *set, const tuttiOp *op) {
+static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
   tuttiCommunicator *c = op->comm;
   tuttiSignature sig;
   sign(op, &sig);
@@ -133,7 +130,7 @@ static bool sameFifo(const tuttiTask *a, const tuttiTask *b) {
          (a->schedule.root == b->schedule.root && a->schedule.sending == b->schedule.sending);
 }
 
-static void chain(TaskSet *set) {
+static void chain(tuttiTaskSet *set) {
   for (int i = 0; i < set->ntasks; i++) {
     tuttiTask *t = &set->tasks[i];
     tuttiTask *before = NULL;
@@ -186,16 +183,17 @@ static tuttiResult_t copySelf(const tuttiOp *ops, int nops) {
                         op->root, (unsigned long long)op->count, tuttiTypeName(op->type),
                         (unsigned long long)other->count, tuttiTypeName(other->type));
     if (op->sending && op->count)
-      memmove(other->recvbuff, op->sendbuff, op->count * tuttiTypeSize(op->type));
+      TUTTI_TRY(op->comm->device->copy(other->recvbuff, op->sendbuff,
+                                       op->count * tuttiTypeSize(op->type), op->stream));
   }
   return tuttiSuccess;
 }
 
-static tuttiResult_t run(TaskSet *set, const tuttiOp *ops, int nops) {
+static tuttiResult_t run(tuttiTaskSet *set, const tuttiOp *ops, int nops) {
   for (int i = 0; i < nops; i++)
     if (!isSelf(&ops[i])) TUTTI_TRY(addOp(set, &ops[i]));
   chain(set);
-  return set->nheads ? ops[0].comm->device->run(set->heads, set->nheads) : tuttiSuccess;
+  return ops[0].comm->device->run(set);
 }
 
 /* Upper bound of the tasks of these operations. */
@@ -229,7 +227,7 @@ tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes) {
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
   tuttiTask stackTasks[STACK_TASKS];
   tuttiTask *stackHeads[STACK_TASKS];
-  TaskSet set = {stackTasks, stackHeads, 0, 0};
+  tuttiTaskSet set = {stackTasks, stackHeads, 0, 0};
   for (int i = 0; i < nops; i++)
     TUTTI_TRY(tuttiCommFailure(ops[i].comm));
   TUTTI_TRY(copySelf(ops, nops));

@@ -52,6 +52,7 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
   } else {
     memset(&o, 0, sizeof o);
     o.blocking = true;
+    o.ordinal = -1;
     o.minChannels = (int)tuttiSettingInt(TUTTI_SETTING_MIN_NCHANNELS);
     o.maxChannels = (int)tuttiSettingInt(TUTTI_SETTING_MAX_NCHANNELS);
     o.timeoutMs = tuttiSettingInt(TUTTI_SETTING_TIMEOUT);

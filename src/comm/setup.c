@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "comm/comm.h"
+#include "device/cuda.h"
 #include "topology/topology.h"
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
@@ -59,10 +60,12 @@ static tuttiResult_t describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
 }
 
 static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
-  if (c->options.device == tuttiDeviceCuda)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "this build of tutti has no CUDA support; use device host or auto");
-  c->device = &tuttiDeviceHostTable;
+  const char *why;
+  const tuttiDevice *cuda =
+      c->options.device != tuttiDeviceHost ? tuttiDeviceCudaTable(&why) : NULL;
+  if (c->options.device == tuttiDeviceCuda && !cuda)
+    return TUTTI_FAIL(tuttiInvalidArgument, "no CUDA device: %s; use device host or auto", why);
+  c->device = cuda ? cuda : &tuttiDeviceHostTable;
   return tuttiSuccess;
 }
 
@@ -111,6 +114,7 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
 static tuttiResult_t exchangePeers(tuttiCommunicator *c, tuttiWait wait) {
   tuttiPeer *mine = &c->peers[c->rank];
   TUTTI_TRY(describeSelf(c, mine));
+  if (c->device->describe) TUTTI_TRY(c->device->describe(c->options.ordinal, &c->wires, mine));
   tuttiPeer self = *mine;
   TUTTI_TRY(tuttiTransportsPrepare(&c->wires, &self));
   *mine = self;
@@ -155,6 +159,12 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
     return TUTTI_FAIL(tuttiSystemError,
                       "no transport connects rank %d (host %s) and rank %d (host "
                       "%s): %s",
+                      a, c->peers[a].host, b, c->peers[b].host, path.why);
+  if (c->device->kind == tuttiDeviceCuda && t != &tuttiTransportP2p)
+    return TUTTI_FAIL(tuttiSystemError,
+                      "the GPUs of rank %d (host %s) and rank %d (host %s) cannot store into each "
+                      "other's memory, and this version has no other way between GPUs: %s. Use "
+                      "TUTTI_DEVICE=host with buffers in host memory",
                       a, c->peers[a].host, b, c->peers[b].host, path.why);
   tuttiPlanInput *in = &c->plan;
   bool inside = c->peers[a].hostId == c->peers[b].hostId;
@@ -258,6 +268,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   c->host.mismatch = tuttiCommMismatch;
   c->host.stalled = tuttiCommStalled;
   c->host.failure = tuttiCommFailureOf;
+  c->host.plan = &c->plan;
   return tuttiSuccess;
 }
 
@@ -288,6 +299,7 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   TUTTI_TRY(makePlanInput(c));
   uint64_t t3 = tuttiNow();
   TUTTI_TRY(tuttiTransportsAttach(&c->wires));
+  if (c->device->attach) TUTTI_TRY(c->device->attach(&c->wires, &c->host));
   if (!c->options.blocking) TUTTI_TRY(tuttiWorkerStart(c));
   uint64_t t4 = tuttiNow();
   logSetup(c);
@@ -338,6 +350,7 @@ static void closeConns(tuttiCommunicator *c) {
 
 void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiWorkerStop(c);
+  if (c->device && c->device->detach) c->device->detach(&c->wires, &c->host);
   if (c->wires.proxy) {
     closeConns(c);
     tuttiTransportsDetach(&c->wires);

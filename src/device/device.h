@@ -1,11 +1,14 @@
 /* Where a communicator's buffers live. One table per kind of device; the only caller of executors.
- */
+ *
+ * Life for a communicator: describe (who am I, for the peer record) -> attach, when its transports
+ * are -> run ... -> detach, before they go. */
 #ifndef TUTTI_DEVICE_DEVICE_H_
 #define TUTTI_DEVICE_DEVICE_H_
 
 #include <stddef.h>
 
 #include "kernels/task.h"
+#include "transport/transport.h"
 #include "tutti.h"
 
 #ifdef __cplusplus
@@ -22,9 +25,19 @@ typedef struct tuttiDevice {
   tuttiResult_t (*deregisterBuffer)(void *handle);
   /* Runs the tasks, of one or several communicators, to their end (host) or enqueues them on their
    * streams (CUDA). */
-  tuttiResult_t (*run)(tuttiTask **tasks, int ntasks);
-  /* Reads one scalar of `type`, wherever it lives. */
+  tuttiResult_t (*run)(const tuttiTaskSet *set);
+  /* Reads one scalar of `type`, wherever it lives. NULL: executors read it when they run. */
   tuttiResult_t (*readScalar)(const void *scalar, tuttiDataType_t type, tuttiScalar *out);
+  /* Copies between buffers of the user, in order of the stream. */
+  tuttiResult_t (*copy)(void *to, const void *from, size_t bytes, tuttiStream_t stream);
+  /* NULL, or what is wrong with a buffer of the user. Errors and faults later are worse. */
+  const char *(*refuse)(const void *buffer);
+  /* What the rest needs of the communicator; NULL where there is nothing to do. */
+  tuttiResult_t (*describe)(int ordinal, tuttiWires *w, tuttiPeer *mine);
+  tuttiResult_t (*attach)(tuttiWires *w, tuttiTaskHost *host);
+  void (*detach)(tuttiWires *w, tuttiTaskHost *host);
+  /* Waits until nothing that was run is under way. */
+  tuttiResult_t (*drain)(tuttiTaskHost *host);
 } tuttiDevice;
 
 extern const tuttiDevice tuttiDeviceHostTable;

@@ -68,6 +68,16 @@ static tuttiResult_t hostReadScalar(const void *scalar, tuttiDataType_t type, tu
 #undef READ
 }
 
+static tuttiResult_t hostRun(const tuttiTaskSet *set) {
+  return set->nheads ? tuttiHostRun(set->heads, set->nheads) : tuttiSuccess;
+}
+
+static tuttiResult_t hostCopy(void *to, const void *from, size_t bytes, tuttiStream_t stream) {
+  (void)stream;
+  memmove(to, from, bytes);
+  return tuttiSuccess;
+}
+
 const tuttiDevice tuttiDeviceHostTable = {
     .name = "host",
     .kind = tuttiDeviceHost,
@@ -75,6 +85,7 @@ const tuttiDevice tuttiDeviceHostTable = {
     .free = hostFree,
     .registerBuffer = hostRegister,
     .deregisterBuffer = hostDeregister,
-    .run = tuttiHostRun,
+    .run = hostRun,
+    .copy = hostCopy,
     .readScalar = hostReadScalar,
 };

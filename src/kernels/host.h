@@ -14,7 +14,7 @@ extern "C" {
  *
  * On failure it returns at once and leaves the other tasks where they are, so that none of their
  * communicators can be used any further; the caller makes them all fail. */
-tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks);
+tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks); /* heads of chains */
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
 #define TUTTI_KERNELS_TASK_H_
 
 #include "base/atomic.h"
+#include "collectives/planner.h"
 #include "collectives/schedule.h"
 #include "kernels/reduce.h"
 #include "transport/fifo.h"
@@ -33,7 +34,9 @@ typedef struct tuttiTaskHost {
   /* The failure that `failed` announced. */
   tuttiResult_t (*failure)(void *comm);
   struct tuttiProxy *proxy; /* NULL until a connection needs one */
-  int oversubscribed;       /* more ranks than cores on this host: yield instead of spinning */
+  void *device;             /* the device's own state of this communicator, or NULL */
+  const tuttiPlanInput *plan;
+  int oversubscribed; /* more ranks than cores on this host: yield instead of spinning */
 } tuttiTaskHost;
 
 typedef struct tuttiTask {
@@ -47,7 +50,8 @@ typedef struct tuttiTask {
   tuttiRedOp_t op; /* tuttiSum for PreMulSum */
   int premul;
   tuttiScalar scalar;
-  int divide; /* tuttiAvg: nranks */
+  const void *scalarAt; /* on the device; NULL: `scalar` */
+  int divide;           /* tuttiAvg: nranks */
   int inPlace;
   int fetch; /* lend large messages to readers that can fetch them; no receiver reduces */
   tuttiStream_t stream;
@@ -55,6 +59,13 @@ typedef struct tuttiTask {
   struct tuttiTask
       *next; /* runs after this one has ended (same communicator and channel), or NULL */
 } tuttiTask;
+
+/* The tasks of one call or group. */
+typedef struct {
+  tuttiTask *tasks;  /* in order of the calls, not linked by `next` in this order */
+  tuttiTask **heads; /* of the chains that `next` makes of them */
+  int ntasks, nheads;
+} tuttiTaskSet;
 
 #ifdef __cplusplus
 }

@@ -8,11 +8,29 @@
 #include "base/settings.h"
 #include "transport/segment.h"
 
+/* GPUs of one host: through pointers in one process, else by CUDA IPC. */
+static void cudaCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+  bool same = a->process == b->process;
+  path->latencyUs = 1.0f;
+  path->bandwidthGBs = 300.0f;
+  if (!same) snprintf(path->via, sizeof path->via, "P2P/IPC");
+  if (a->hostId != b->hostId)
+    snprintf(path->why, sizeof path->why, "different hosts (%s, %s)", a->host, b->host);
+  else if (!same && !(a->ipc && b->ipc))
+    snprintf(path->why, sizeof path->why, "rank %d has no CUDA IPC", a->ipc ? b->rank : a->rank);
+  else {
+    path->possible = true;
+    snprintf(path->why, sizeof path->why, "GPUs of one host");
+  }
+}
+
 static void p2pCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
   *path = (tuttiPath){.cost = 1.0f, .latencyUs = 0.2f, .bandwidthGBs = 12.0f};
   snprintf(path->via, sizeof path->via, "P2P/direct pointer");
   if (tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE))
     snprintf(path->why, sizeof path->why, "%s=1", tuttiSettingOrigin(TUTTI_SETTING_P2P_DISABLE));
+  else if (a->device == tuttiDeviceCuda && b->device == tuttiDeviceCuda)
+    cudaCanConnect(a, b, path);
   else if (a->process != b->process || a->hostId != b->hostId)
     snprintf(path->why, sizeof path->why, "different processes (%d, %d)", a->pid, b->pid);
   else {
@@ -22,7 +40,7 @@ static void p2pCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
 }
 
 static tuttiResult_t p2pPrepare(tuttiWires *w, tuttiPeer *mine) {
-  (void)mine; /* the process id says all that peers need */
+  if (mine->device == tuttiDeviceCuda) return tuttiSuccess; /* symmetric.c */
   return tuttiLocalPrepare(w);
 }
 
@@ -50,6 +68,7 @@ static tuttiResult_t shareAll(tuttiWires *w, const int32_t *ranks, int n) {
 
 static tuttiResult_t p2pAttach(tuttiWires *w) {
   void *ranks;
+  if (w->peers[w->rank].device == tuttiDeviceCuda) return tuttiSuccess;
   TUTTI_TRY(tuttiAlloc(&ranks, (size_t)w->nranks, sizeof(int32_t), "ranks of this process", NULL));
   tuttiResult_t result = shareAll(w, ranks, findThreads(w, ranks));
   tuttiFree(ranks);

@@ -129,6 +129,7 @@ static void stopListening(tuttiWires *w) {
 
 static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
   mine->shmSocket = mine->offer = 0;
+  if (mine->device == tuttiDeviceCuda) return tuttiSuccess; /* its buffers are not in host memory */
   if (w->nranks == 1 || tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE)) return tuttiSuccess;
   uint64_t id = 0;
   while (id == 0)

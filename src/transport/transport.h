@@ -47,9 +47,11 @@ typedef struct {
   uint64_t offer;     /* SHM: see tuttiRemoteOffer */
   /* NET: where this rank's proxy listens. */
   uint8_t net[TUTTI_NET_HANDLE];
-  char netName[16]; /* backend, "Socket" */
-  float nicGBs;     /* speed of the NIC it listens on, 0 unknown */
-  int32_t cores;    /* that this rank may run on */
+  int32_t ipc;           /* symmetric.c: ipcHandle is one */
+  uint8_t ipcHandle[64]; /* cudaIpcMemHandle_t of the symmetric block */
+  char netName[16];      /* backend, "Socket" */
+  float nicGBs;          /* speed of the NIC it listens on, 0 unknown */
+  int32_t cores;         /* that this rank may run on */
 } tuttiPeer;
 
 /* What a transport says about a pair of ranks. Lower cost is better. */
@@ -77,9 +79,10 @@ typedef struct tuttiWires {
   const tuttiAtomic32 *failed; /* nonzero: give up every wait */
   tuttiMemAccount *memory;
   struct tuttiProxy *proxy;
-  const char *netName;      /* "" or the only backend allowed */
-  struct tuttiLocal *local; /* segment.h: what ranks of this host share; NULL without */
-  void *net;                /* net.c: this rank's listener and ends */
+  const char *netName;              /* "" or the only backend allowed */
+  struct tuttiLocal *local;         /* segment.h: what ranks of this host share; NULL without */
+  struct tuttiSymmetric *symmetric; /* symmetric.h: GPU memory of all ranks; NULL without */
+  void *net;                        /* net.c: this rank's listener and ends */
 } tuttiWires;
 
 typedef struct tuttiTransport {

@@ -1,0 +1,168 @@
+/* Direct collectives over symmetric blocks, as pure functions: ranks that can all store into each
+ * other's memory need no steps, only one or two exchanges. What one rank does:
+ *
+ *   1. sends out[p] = sendbuff[outAt, outCount) to every peer p,
+ *   2. takes what every peer sent: either places it at recvbuff[placeAt], or, if `combine`, reduces
+ *      all of it with its own operand, writes the result and spreads it to some peers,
+ *   3. takes what peers have spread and places it at recvbuff[lateAt].
+ *
+ * One-shot all-reduce is 1 and 2 with the whole buffer; two-shot all-reduce (reduce-scatter, then
+ * all-gather: Rabenseifner, 2004) is 1, 2 and 3 with a slice per rank. A large broadcast scatters
+ * slices over the other ranks, which spread them (van de Geijn's scatter and all-gather); a large
+ * reduce is its mirror. Both then need the links of all ranks instead of the root's alone. */
+#ifndef TUTTI_COLLECTIVES_EXCHANGE_H_
+#define TUTTI_COLLECTIVES_EXCHANGE_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "collectives/schedule.h"
+
+#define TUTTI_EXCHANGE_MAX 8 /* ranks */
+
+/* Offsets and counts are in elements. */
+typedef struct {
+  uint64_t outAt, outCount;   /* exchange 1: sendbuff[outAt ...] goes to this peer */
+  uint64_t inCount, placeAt;  /* what it sends; its place in recvbuff unless combined */
+  uint64_t lateCount, lateAt; /* exchange 2: what it spreads to this rank, and its place */
+  bool spread;                /* exchange 2: it gets this rank's combined value */
+} tuttiExchangePeer;
+
+typedef struct {
+  tuttiExchangePeer peer[TUTTI_EXCHANGE_MAX]; /* by rank; the own entry moves nothing */
+  bool combine;                               /* messages of exchange 1 are operands */
+  bool own;       /* sendbuff[ownAt ...] is an operand; without combine: is copied */
+  bool keep;      /* the combined value goes to recvbuff[keepAt ...] */
+  uint64_t count; /* of the own operand and the combined value */
+  uint64_t ownAt, keepAt;
+} tuttiExchange;
+
+/* Slice i of n of `count` elements, whole lines of `align` elements but for the last. */
+static inline void tuttiExchangeSlice(uint64_t count, uint64_t align, int n, int i, uint64_t *at,
+                                      uint64_t *size) {
+  uint64_t lines = count / align + (count % align != 0);
+  uint64_t each = lines / (uint64_t)n, rest = lines % (uint64_t)n, k = (uint64_t)i;
+  uint64_t from = (each * k + (k < rest ? k : rest)) * align;
+  uint64_t to = from + (each + (k < rest)) * align;
+  *at = from < count ? from : count;
+  *size = (to < count ? to : count) - *at;
+}
+
+/* The slice that rank r takes care of when all ranks but `without` (-1: all) have one; the ranks
+ * behind `without` move up. */
+static inline void tuttiExchangeShare(uint64_t count, uint64_t align, int n, int r, int without,
+                                      uint64_t *at, uint64_t *size) {
+  if (r == without) {
+    *at = *size = 0;
+    return;
+  }
+  bool skips = without >= 0;
+  tuttiExchangeSlice(count, align, n - skips, r - (skips && r > without), at, size);
+}
+
+/* All ranks but `without` combine a slice each and spread it to `to` (-1: everybody). */
+static inline void tuttiExchangeTwoShot(tuttiExchange *x, const tuttiSchedule *s, uint64_t align,
+                                        int without, int to) {
+  int n = s->nranks, me = s->rank;
+  bool source = s->coll == tuttiCollBroadcast; /* only the root has an operand */
+  tuttiExchangeShare(s->count, align, n, me, without, &x->ownAt, &x->count);
+  x->combine = x->count > 0;
+  x->own = !source;
+  x->keep = to < 0 || to == me;
+  x->keepAt = x->ownAt;
+  for (int p = 0; p < n; p++) {
+    tuttiExchangePeer *e = &x->peer[p];
+    if (p == me) continue;
+    if (!source || me == s->root)
+      tuttiExchangeShare(s->count, align, n, p, without, &e->outAt, &e->outCount);
+    if (!source || p == s->root) e->inCount = x->count;
+    e->spread = x->count > 0 && (to < 0 || p == to) && !(source && p == s->root);
+    if ((to < 0 || me == to) && !(source && me == s->root))
+      tuttiExchangeShare(s->count, align, n, p, without, &e->lateAt, &e->lateCount);
+  }
+  if (source && me == s->root) { /* its result is what it has */
+    x->own = true;
+    x->count = s->count;
+  }
+}
+
+/* Blocks of `count` elements; `from` and `to` say which pairs exchange (-1: all). */
+static inline void tuttiExchangeBlocks(tuttiExchange *x, const tuttiSchedule *s, int from, int to,
+                                       bool sendsBlocks, bool recvsBlocks) {
+  uint64_t me = (uint64_t)s->rank;
+  for (int p = 0; p < s->nranks; p++) {
+    tuttiExchangePeer *e = &x->peer[p];
+    if (p == s->rank) continue;
+    if ((from < 0 || from == s->rank) && (to < 0 || to == p)) {
+      e->outCount = s->count;
+      e->outAt = sendsBlocks ? (uint64_t)p * s->count : 0;
+    }
+    if ((from < 0 || from == p) && (to < 0 || to == s->rank)) {
+      e->inCount = s->count;
+      e->placeAt = recvsBlocks ? (uint64_t)p * s->count : 0;
+    }
+  }
+  bool sends = from < 0 || from == s->rank, takes = to < 0 || to == s->rank;
+  x->own = sends && takes;
+  x->count = s->count;
+  x->ownAt = sendsBlocks ? me * s->count : 0;
+  x->keepAt = recvsBlocks ? me * s->count : 0;
+}
+
+/* Writes what rank s->rank does; s->twoShot chooses among the forms of AllReduce, Broadcast and
+ * Reduce. Slices are multiples of `align` elements. s->nranks <= TUTTI_EXCHANGE_MAX. */
+static inline void tuttiExchangeMake(const tuttiSchedule *s, uint64_t align, tuttiExchange *x) {
+  memset(x, 0, sizeof *x);
+  int root = s->root;
+  bool two = s->twoShot && s->nranks > 2;
+  switch (s->coll) {
+  case tuttiCollAllReduce:
+    if (s->twoShot) {
+      tuttiExchangeTwoShot(x, s, align, -1, -1);
+      return;
+    }
+    tuttiExchangeBlocks(x, s, -1, -1, false, false);
+    x->combine = x->keep = true;
+    return;
+  case tuttiCollReduceScatter:
+    tuttiExchangeBlocks(x, s, -1, -1, true, false);
+    x->combine = x->keep = true;
+    return;
+  case tuttiCollReduce:
+    if (two) {
+      tuttiExchangeTwoShot(x, s, align, root, root);
+      return;
+    }
+    tuttiExchangeBlocks(x, s, -1, root, false, false);
+    x->combine = x->keep = s->rank == root;
+    return;
+  case tuttiCollBroadcast:
+    if (two) {
+      tuttiExchangeTwoShot(x, s, align, root, -1);
+      return;
+    }
+    tuttiExchangeBlocks(x, s, root, -1, false, false);
+    return;
+  case tuttiCollAllGather:
+    tuttiExchangeBlocks(x, s, -1, -1, false, true);
+    return;
+  case tuttiCollAlltoAll:
+    tuttiExchangeBlocks(x, s, -1, -1, true, true);
+    return;
+  case tuttiCollGather:
+    tuttiExchangeBlocks(x, s, -1, root, false, true);
+    return;
+  case tuttiCollScatter:
+    tuttiExchangeBlocks(x, s, root, -1, true, false);
+    return;
+  default: /* SendRecv: the caller adds one message to or from `root` */
+    if (s->sending)
+      x->peer[root].outCount = s->count;
+    else
+      x->peer[root].inCount = s->count;
+    return;
+  }
+}
+
+#endif

@@ -1,0 +1,81 @@
+#include "collectives/exchange_plan.h"
+
+#define KB ((uint64_t)1 << 10)
+
+/* Largest sizes in bytes, as measured on four GPUs of one NVSwitch. */
+#define ONE_SHOT_REDUCE (160 * KB)  /* the whole buffer to every rank */
+#define ONE_SHOT_COPY   (512 * KB)  /* the root's buffer to every rank */
+#define LL_MESSAGE      (256 * KB)  /* to one peer, with credits */
+#define UNIFORM_MESSAGE (2112 * KB) /* without; fits in a region */
+
+/* What one thread block is worth having for. */
+#define LL_BLOCK       (6 * KB)
+#define SIMPLE_BLOCK   (16 * KB)
+#define UNIFORM_BLOCK  (256 * KB) /* messages above it: the largest blocks */
+#define LL_BLOCKS      64
+#define SIMPLE_BLOCKS  128
+#define UNIFORM_BLOCKS 128
+#define MAX_THREADS    512
+#define WARP           32
+#define LINE           120 /* payload of a line, which takes eight threads */
+
+static uint64_t ceilDiv(uint64_t a, uint64_t b) {
+  return a / b + (a % b != 0);
+}
+static uint64_t least(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+static bool everyPair(int coll) {
+  return coll == tuttiCollAllReduce || coll == tuttiCollAllGather ||
+         coll == tuttiCollReduceScatter || coll == tuttiCollAlltoAll;
+}
+
+static bool isTwoShot(int coll, uint64_t bytes) {
+  if (coll == tuttiCollAllReduce) return bytes > ONE_SHOT_REDUCE;
+  return (coll == tuttiCollReduce || coll == tuttiCollBroadcast) && bytes > ONE_SHOT_COPY;
+}
+
+/* Largest message to one peer. */
+static uint64_t messageBytes(const tuttiSchedule *s, uint64_t bytes, bool twoShot) {
+  uint64_t n = (uint64_t)s->nranks;
+  if (!twoShot || n <= 2) return bytes;
+  return ceilDiv(bytes, s->coll == tuttiCollAllReduce ? n : n - 1);
+}
+
+static void chooseUniform(uint64_t message, tuttiExchangePlan *plan) {
+  uint64_t threads = ceilDiv(message, LINE) * 8;
+  uint64_t most = message > UNIFORM_BLOCK ? MAX_THREADS : MAX_THREADS / 2;
+  plan->uniform = 1;
+  plan->proto = tuttiProtoLL;
+  plan->nthreads = (int)least(ceilDiv(threads, WARP) * WARP, most);
+  plan->nblocks = (int)least(ceilDiv(threads, (uint64_t)plan->nthreads), UNIFORM_BLOCKS);
+}
+
+static void chooseFifos(const tuttiSchedule *s, bool ll, uint64_t message,
+                        tuttiExchangePlan *plan) {
+  uint64_t peers = s->nranks > 1 ? (uint64_t)s->nranks - 1 : 1;
+  plan->proto = ll ? tuttiProtoLL : tuttiProtoSimple;
+  /* The two sides of a SendRecv know of that one message. */
+  uint64_t moved = s->coll == tuttiCollSendRecv ? message : message * peers;
+  uint64_t blocks = ll ? least(ceilDiv(moved, LL_BLOCK), LL_BLOCKS)
+                       : least(ceilDiv(message, SIMPLE_BLOCK), SIMPLE_BLOCKS);
+  /* A little message needs few threads, and few start sooner. */
+  uint64_t threads = ll ? ceilDiv(message, LINE) * 8 * peers : MAX_THREADS;
+  plan->nblocks = blocks > 0 ? (int)blocks : 1;
+  plan->nthreads = (int)least(threads > 0 ? ceilDiv(threads, WARP) * WARP : WARP, MAX_THREADS);
+}
+
+void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_t size,
+                         tuttiExchangePlan *plan) {
+  bool mayLL = (in->protoMask & 1u << tuttiProtoLL) != 0;
+  bool maySimple = (in->protoMask & 1u << tuttiProtoSimple) != 0;
+  uint64_t bytes = s->count * size;
+  *plan = (tuttiExchangePlan){.twoShot = isTwoShot(s->coll, bytes)};
+  uint64_t message = messageBytes(s, bytes, plan->twoShot);
+  if (plan->twoShot) message += 127; /* slices are whole lines of 128 bytes */
+  if (mayLL && everyPair(s->coll) && s->nranks > 1 && message > 0 && message <= UNIFORM_MESSAGE)
+    chooseUniform(message, plan);
+  else
+    chooseFifos(s, mayLL && (message <= LL_MESSAGE || !maySimple), message, plan);
+}

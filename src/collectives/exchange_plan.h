@@ -1,0 +1,26 @@
+/* How an exchange is run on a GPU: form, protocol, thread blocks. */
+#ifndef TUTTI_COLLECTIVES_EXCHANGE_PLAN_H_
+#define TUTTI_COLLECTIVES_EXCHANGE_PLAN_H_
+
+#include "collectives/planner.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+  int twoShot, proto;
+  int uniform; /* LL without credits: every rank sends to every other */
+  int nblocks, nthreads;
+} tuttiExchangePlan;
+
+/* Chooses for s->coll of s->count elements of `size` bytes. Pure, and the same on all ranks; for
+ * SendRecv on the two sides of a message, so from its count alone. */
+void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_t size,
+                         tuttiExchangePlan *plan);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

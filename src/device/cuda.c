@@ -1,0 +1,512 @@
+/* CUDA as a device: one exchange kernel per operation, enqueued on the user's stream, and a thread
+ * per communicator that listens to what its kernels report and ends them when it fails. */
+#include "device/cuda.h"
+
+#ifdef TUTTI_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "collectives/exchange_plan.h"
+#include "kernels/exchange.h"
+#include "transport/symmetric.h"
+
+#define MONITOR_MS 20
+
+typedef struct {
+  tuttiTaskHost *host;
+  tuttiSymmetric *symmetric;
+  int device, rank, nranks;
+  tuttiExchangeMail *mail; /* as the host sees it */
+  tuttiExchangeMail *mailOnDevice;
+  cudaStream_t last; /* the stream of the last launch, once `launched` */
+  bool launched;
+  cudaEvent_t done;
+  pthread_t monitor;
+  pthread_mutex_t lock; /* with wake: tells the monitor to stop */
+  pthread_cond_t wake;
+  bool monitoring, stop;
+  tuttiExchangeArgs args; /* of the next launch; what never changes stays */
+} cudaState;
+
+static tuttiResult_t check(cudaError_t err, const char *what) {
+  if (err == cudaSuccess) return tuttiSuccess;
+  cudaGetLastError(); /* so that no later call of the user finds it */
+  return TUTTI_FAIL(tuttiUnhandledCudaError, "%s failed: %s (%s)", what, cudaGetErrorString(err),
+                    cudaGetErrorName(err));
+}
+#define CUDA_TRY(call) TUTTI_TRY(check((call), #call))
+
+/* Makes `device` the thread's current one; *before is for restore(). */
+static tuttiResult_t enter(int device, int *before) {
+  CUDA_TRY(cudaGetDevice(before));
+  if (*before != device) CUDA_TRY(cudaSetDevice(device));
+  return tuttiSuccess;
+}
+static void restore(int device, int before) {
+  if (before != device) cudaSetDevice(before);
+}
+
+/* ---- memory -----------------------------------------------------------------------------------
+ */
+
+static tuttiResult_t cudaAllocate(void **ptr, size_t size) {
+  void *p;
+  CUDA_TRY(cudaMalloc(&p, size));
+  *ptr = p;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t cudaRelease(void *ptr) {
+  CUDA_TRY(cudaFree(ptr));
+  return tuttiSuccess;
+}
+
+static const char *cudaRefuse(const void *buffer) {
+  struct cudaPointerAttributes a;
+  if (cudaPointerGetAttributes(&a, buffer) != cudaSuccess) {
+    cudaGetLastError();
+    return "is no memory that CUDA knows";
+  }
+  return a.type == cudaMemoryTypeUnregistered
+             ? "is plain host memory, which a GPU cannot reach; use cudaMalloc or cudaMallocHost, "
+               "or a communicator on host memory (TUTTI_DEVICE=host)"
+             : NULL;
+}
+
+/* Every handle is this one: kernels reach the memory as it is. */
+static char registration;
+
+static tuttiResult_t cudaRegister(void *buff, size_t size, void **handle) {
+  (void)size;
+  const char *why = cudaRefuse(buff);
+  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument buff (%p) %s", buff, why);
+  *handle = &registration;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t cudaDeregister(void *handle) {
+  if (handle == &registration) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "handle %p does not come from tuttiCommRegister on this device", handle);
+}
+
+static tuttiResult_t cudaCopy(void *to, const void *from, size_t bytes, tuttiStream_t stream) {
+  CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+  return tuttiSuccess;
+}
+
+/* ---- the monitor -------------------------------------------------------------------------------
+ */
+
+/* What the kernels have reported since the last look. */
+static void hear(cudaState *s, uint32_t *heard) {
+  tuttiExchangeMail *mail = s->mail;
+  uint32_t stalls = __atomic_load_n(&mail->stalls, __ATOMIC_ACQUIRE);
+  if (stalls == *heard) return;
+  *heard = stalls;
+  tuttiSignature sig = mail->sig;
+  int peer = mail->peer;
+  uint64_t waited = mail->waitedMs;
+  if (mail->disagrees) {
+    /* The peer's state tells what it called; without it the number of the call must do. */
+    if (s->host->stalled(s->host->comm, &sig, peer, UINT32_MAX) == tuttiSuccess)
+      s->host->mismatch(s->host->comm, peer, &sig, &sig);
+  } else {
+    s->host->stalled(s->host->comm, &sig, peer, waited);
+  }
+}
+
+static void *monitorMain(void *arg) {
+  cudaState *s = arg;
+  uint32_t heard = 0;
+  pthread_mutex_lock(&s->lock);
+  while (!s->stop) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += MONITOR_MS * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+      until.tv_sec++;
+      until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(&s->wake, &s->lock, &until);
+    pthread_mutex_unlock(&s->lock);
+    hear(s, &heard);
+    if (tuttiLoadAcquire32(s->host->failed) || s->host->failure(s->host->comm) != tuttiSuccess)
+      __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
+    pthread_mutex_lock(&s->lock);
+  }
+  pthread_mutex_unlock(&s->lock);
+  return NULL;
+}
+
+/* ---- a communicator's life ---------------------------------------------------------------------
+ */
+
+/* Without an ordinal: the current device. */
+static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
+  int device = ordinal, before;
+  char bus[32];
+  unsigned domain, number, slot;
+  if (ordinal < 0) CUDA_TRY(cudaGetDevice(&device));
+  TUTTI_TRY(enter(device, &before));
+  mine->cudaDevice = device;
+  tuttiResult_t result = check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "its PCI bus id");
+  if (result == tuttiSuccess && sscanf(bus, "%x:%x:%x", &domain, &number, &slot) == 3)
+    mine->busId = (uint64_t)domain << 24 | number << 16 | slot << 8;
+  if (result == tuttiSuccess && w->nranks > 1)
+    result = tuttiSymmetricPrepare(w, mine, tuttiExchangeBlockBytes(w->nranks));
+  restore(device, before);
+  return result;
+}
+
+static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
+  CUDA_TRY(cudaHostAlloc((void **)&s->mail, sizeof *s->mail, cudaHostAllocMapped));
+  memset(s->mail, 0, sizeof *s->mail);
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
+  CUDA_TRY(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming));
+  CUDA_TRY((cudaError_t)tuttiExchangeLoad());
+  for (int p = 0; p < w->nranks; p++)
+    if (p != w->rank) TUTTI_TRY(tuttiSymmetricMap(w, p));
+  tuttiExchangeArgs *a = &s->args;
+  a->mail = s->mailOnDevice;
+  a->nlinks = a->place = 0;
+  for (int p = 0; p < w->nranks; p++) {
+    if (p == w->rank) {
+      a->place = a->nlinks;
+      continue;
+    }
+    tuttiExchangeLink *link = &a->link[a->nlinks++];
+    link->rank = p;
+    link->block = w->symmetric->theirs[p];
+    link->column = (uint32_t)(w->rank < p ? w->rank : w->rank - 1);
+  }
+  if (w->symmetric) a->block = w->symmetric->mine;
+  a->simpleAt = tuttiExchangeSimpleAt(w->nranks);
+  a->uniformAt = tuttiExchangeUniformAt(w->nranks);
+  int err = pthread_create(&s->monitor, NULL, monitorMain, s);
+  if (err)
+    return TUTTI_FAIL(tuttiSystemError, "no thread to watch kernels: %s; raise `ulimit -u`",
+                      tuttiErrnoText(err));
+  s->monitoring = true;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t cudaAttach(tuttiWires *w, tuttiTaskHost *host) {
+  cudaState *s;
+  int before;
+  TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s, "a communicator's CUDA state", w->memory));
+  host->device = s;
+  s->host = host;
+  s->symmetric = w->symmetric;
+  s->device = w->peers[w->rank].cudaDevice;
+  s->rank = w->rank;
+  s->nranks = w->nranks;
+  pthread_mutex_init(&s->lock, NULL);
+  pthread_cond_init(&s->wake, NULL);
+  TUTTI_TRY(enter(s->device, &before));
+  tuttiResult_t result = setUp(s, w);
+  restore(s->device, before);
+  return result;
+}
+
+static void stopMonitor(cudaState *s) {
+  if (!s->monitoring) return;
+  pthread_mutex_lock(&s->lock);
+  s->stop = true;
+  pthread_cond_signal(&s->wake);
+  pthread_mutex_unlock(&s->lock);
+  pthread_join(s->monitor, NULL);
+}
+
+static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
+  cudaState *s = host->device;
+  int before;
+  if (s && enter(s->device, &before) == tuttiSuccess) {
+    if (s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
+    if (s->launched) cudaDeviceSynchronize();
+    stopMonitor(s);
+    tuttiSymmetricDetach(w);
+    if (s->done) cudaEventDestroy(s->done);
+    if (s->mail) cudaFreeHost(s->mail);
+    restore(s->device, before);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->wake);
+    tuttiFree(s);
+  } else {
+    tuttiSymmetricDetach(w);
+  }
+  host->device = NULL;
+}
+
+/* Of the whole device, since the user may have destroyed the streams. The monitor ends the kernels
+ * of a communicator that fails. */
+static tuttiResult_t cudaDrain(tuttiTaskHost *host) {
+  cudaState *s = host->device;
+  int before;
+  if (!s || !s->launched) return tuttiSuccess;
+  TUTTI_TRY(enter(s->device, &before));
+  tuttiResult_t result = check(cudaDeviceSynchronize(), "an operation on the GPU");
+  restore(s->device, before);
+  return result;
+}
+
+/* ---- launches ----------------------------------------------------------------------------------
+ */
+
+/* FNV-1a over what must be equal on both sides; never 0. Numbers are not in it: messages have their
+ * own, and a captured operation runs many times. */
+static uint32_t hashOf(const tuttiSignature *sig) {
+  tuttiSignature key = *sig;
+  key.seq = 0;
+  uint32_t h = 2166136261u;
+  for (size_t i = 0; i < sizeof key; i++)
+    h = (h ^ ((const uint8_t *)&key)[i]) * 16777619u;
+  return h | 1;
+}
+
+/* A part of a message for each of n thread blocks, whole units but for the last. */
+static uint64_t partOf(uint64_t bytes, int n, uint64_t unit) {
+  uint64_t units = (bytes + unit - 1) / unit;
+  return (units + (uint64_t)n - 1) / (uint64_t)n * unit;
+}
+
+static uint32_t loopsOf(uint64_t part, uint64_t slot) {
+  return (uint32_t)((part + slot - 1) / slot);
+}
+
+/* Fills in the exchange of one task, in bytes. */
+static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t size, int proto,
+                        int nblocks) {
+  uint64_t unit = proto == tuttiProtoLL ? TUTTI_EXCHANGE_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE;
+  uint64_t slot = proto == tuttiProtoLL
+                      ? TUTTI_EXCHANGE_LL_SLOT / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD
+                      : TUTTI_EXCHANGE_SIMPLE_SLOT;
+  a->combine = x->combine;
+  a->own = x->own;
+  a->keep = x->keep;
+  a->bytes = x->count * size;
+  a->part = partOf(a->bytes, nblocks, unit);
+  a->ownAt = x->ownAt * size;
+  a->keepAt = x->keepAt * size;
+  uint64_t longest = a->combine || a->own ? a->part : 0;
+  for (int i = 0; i < a->nlinks; i++) {
+    tuttiExchangeLink *l = &a->link[i];
+    const tuttiExchangePeer *p = &x->peer[l->rank];
+    l->outAt = p->outAt * size;
+    l->outBytes = p->outCount * size;
+    l->outPart = partOf(l->outBytes, nblocks, unit);
+    l->inBytes = p->inCount * size;
+    l->inPart = partOf(l->inBytes, nblocks, unit);
+    l->placeAt = p->placeAt * size;
+    l->lateBytes = p->lateCount * size;
+    l->latePart = partOf(l->lateBytes, nblocks, unit);
+    l->lateAt = p->lateAt * size;
+    l->spread = p->spread;
+    if (l->outPart > longest) longest = l->outPart;
+    if (l->inPart > longest) longest = l->inPart;
+    if (l->latePart > longest) longest = l->latePart;
+  }
+  a->loops = loopsOf(longest, slot);
+  uint64_t most = a->own ? a->bytes : 0;
+  a->spreads = 0;
+  for (int i = 0; i < a->nlinks; i++) {
+    const tuttiExchangeLink *l = &a->link[i];
+    if (l->outBytes > most) most = l->outBytes;
+    if (l->inBytes > most) most = l->inBytes;
+    if (l->lateBytes > most) most = l->lateBytes;
+    a->spreads |= l->spread;
+  }
+  a->lines = loopsOf(most, TUTTI_EXCHANGE_LINE_PAYLOAD);
+}
+
+/* Kernels of one communicator follow each other, whatever streams they are on: they share FIFOs. */
+static tuttiResult_t follow(cudaState *s, cudaStream_t stream) {
+  if (!s->launched || s->last == stream) return tuttiSuccess;
+  enum cudaStreamCaptureStatus before, now;
+  CUDA_TRY(cudaStreamIsCapturing(stream, &now));
+  CUDA_TRY(cudaStreamIsCapturing(s->last, &before));
+  if ((before == cudaStreamCaptureStatusNone) != (now == cudaStreamCaptureStatusNone))
+    return tuttiSuccess; /* a graph runs later: its launch orders it */
+  CUDA_TRY(cudaEventRecord(s->done, s->last));
+  CUDA_TRY(cudaStreamWaitEvent(stream, s->done, 0));
+  return tuttiSuccess;
+}
+
+static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {
+  tuttiExchangeArgs *a = &s->args;
+  bool reduces = a->combine && t->schedule.coll != tuttiCollBroadcast;
+  if (a->loops == 0) return tuttiSuccess;
+  a->send = t->sendbuff;
+  a->recv = t->recvbuff;
+  a->op = t->op;
+  a->divide = t->divide;
+  a->premul = (uint32_t)t->premul;
+  a->scalar = t->scalar;
+  a->scalarAt = t->scalarAt;
+  a->sig = t->signature;
+  TUTTI_TRY(follow(s, t->stream));
+  CUDA_TRY((cudaError_t)tuttiExchangeLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
+                                            plan->uniform, plan->nblocks, plan->nthreads,
+                                            t->stream));
+  s->last = t->stream;
+  s->launched = true;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t runCollective(cudaState *s, const tuttiTask *t) {
+  tuttiExchange x;
+  tuttiExchangePlan plan;
+  tuttiSchedule schedule = t->schedule;
+  size_t size = tuttiTypeSize(t->type);
+  tuttiExchangeChoose(s->host->plan, &schedule, size, &plan);
+  schedule.twoShot = plan.twoShot;
+  tuttiExchangeMake(&schedule, TUTTI_EXCHANGE_LINE / size, &x);
+  setExchange(&s->args, &x, size, plan.proto, plan.nblocks);
+  uint32_t hash = hashOf(&t->signature);
+  for (int i = 0; i < s->args.nlinks; i++)
+    s->args.link[i].outHash = s->args.link[i].inHash = hash;
+  return launch(s, t, &plan);
+}
+
+/* Messages of a group run in one kernel, as long as each pair has one in each direction: sends and
+ * receives that need each other must not wait in line. Returns how many tasks were taken. */
+static tuttiResult_t runMessages(cudaState *s, const tuttiTask *tasks, int n, int *taken) {
+  tuttiExchange x;
+  tuttiExchangePlan plan;
+  memset(&x, 0, sizeof x);
+  uint64_t most = 0;
+  uint8_t *sends[TUTTI_EXCHANGE_MAX] = {0};
+  uint8_t *recvs[TUTTI_EXCHANGE_MAX] = {0};
+  uint32_t outHash[TUTTI_EXCHANGE_MAX] = {0}, inHash[TUTTI_EXCHANGE_MAX] = {0};
+  const tuttiTask *first = NULL;
+  for (*taken = 0; *taken < n; ++*taken) {
+    const tuttiTask *t = &tasks[*taken];
+    const tuttiSchedule *m = &t->schedule;
+    if (t->host->device != s) continue;
+    if (m->coll != tuttiCollSendRecv || (first && first->stream != t->stream)) break;
+    tuttiExchangePeer *p = &x.peer[m->root];
+    if (m->sending ? sends[m->root] != NULL : recvs[m->root] != NULL) break;
+    uint64_t bytes = m->count * tuttiTypeSize(t->type);
+    if (m->sending) {
+      sends[m->root] = (uint8_t *)(uintptr_t)t->sendbuff;
+      p->outCount = bytes;
+      outHash[m->root] = hashOf(&t->signature);
+    } else {
+      recvs[m->root] = t->recvbuff;
+      p->inCount = bytes;
+      inHash[m->root] = hashOf(&t->signature);
+    }
+    if (bytes > most) most = bytes;
+    if (!first) first = t;
+  }
+  if (!first) return tuttiSuccess;
+  tuttiSchedule schedule = first->schedule;
+  schedule.count = most;
+  tuttiExchangeChoose(s->host->plan, &schedule, 1, &plan);
+  setExchange(&s->args, &x, 1, plan.proto, plan.nblocks);
+  for (int i = 0; i < s->args.nlinks;
+       i++) { /* offsets from NULL: each message has its own buffer */
+    tuttiExchangeLink *l = &s->args.link[i];
+    l->outAt = (uintptr_t)sends[l->rank];
+    l->placeAt = (uintptr_t)recvs[l->rank];
+    l->outHash = outHash[l->rank];
+    l->inHash = inHash[l->rank];
+  }
+  tuttiTask t = *first;
+  t.sendbuff = t.recvbuff = NULL;
+  return launch(s, &t, &plan);
+}
+
+static tuttiResult_t runOf(cudaState *s, const tuttiTask *tasks, int n) {
+  for (int i = 0; i < n;) {
+    const tuttiTask *t = &tasks[i];
+    if (t->host->device != s) {
+      i++;
+    } else if (t->schedule.coll == tuttiCollSendRecv) {
+      int taken;
+      TUTTI_TRY(runMessages(s, t, n - i, &taken));
+      i += taken;
+    } else {
+      TUTTI_TRY(runCollective(s, t));
+      i++;
+    }
+  }
+  return tuttiSuccess;
+}
+
+static tuttiResult_t cudaRun(const tuttiTaskSet *set) {
+  for (int i = 0; i < set->ntasks; i++) {
+    cudaState *s = set->tasks[i].host->device;
+    bool done = false;
+    for (int j = 0; j < i && !done; j++)
+      done = set->tasks[j].host->device == s;
+    if (done) continue;
+    int before;
+    TUTTI_TRY(enter(s->device, &before));
+    tuttiResult_t result = runOf(s, set->tasks + i, set->ntasks - i);
+    restore(s->device, before);
+    TUTTI_TRY(result);
+  }
+  return tuttiSuccess;
+}
+
+static const tuttiDevice table = {
+    .name = "CUDA",
+    .kind = tuttiDeviceCuda,
+    .alloc = cudaAllocate,
+    .free = cudaRelease,
+    .registerBuffer = cudaRegister,
+    .deregisterBuffer = cudaDeregister,
+    .run = cudaRun,
+    .copy = cudaCopy,
+    .refuse = cudaRefuse,
+    .describe = cudaDescribe,
+    .attach = cudaAttach,
+    .detach = cudaDetach,
+    .drain = cudaDrain,
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char missing[160];
+
+static void look(void) {
+  int n = 0;
+  cudaError_t err = cudaGetDeviceCount(&n);
+  if (err != cudaSuccess)
+    snprintf(missing, sizeof missing, "%s (%s)", cudaGetErrorString(err), cudaGetErrorName(err));
+  else if (n == 0)
+    snprintf(missing, sizeof missing, "the driver shows no GPU to this process");
+}
+
+const tuttiDevice *tuttiDeviceCudaTable(const char **why) {
+  pthread_once(&once, look);
+  *why = missing;
+  return missing[0] ? NULL : &table;
+}
+
+int tuttiDeviceCudaOrdinal(int ordinal) {
+  const char *why;
+  int current;
+  if (ordinal < 0 && tuttiDeviceCudaTable(&why) && cudaGetDevice(&current) == cudaSuccess)
+    return current;
+  return ordinal;
+}
+
+#else
+
+int tuttiDeviceCudaOrdinal(int ordinal) {
+  return ordinal;
+}
+
+const tuttiDevice *tuttiDeviceCudaTable(const char **why) {
+  *why = "this build of tutti has no CUDA support (cmake found no CUDA compiler)";
+  return NULL;
+}
+
+#endif

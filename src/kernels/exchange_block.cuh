@@ -1,0 +1,240 @@
+/* What both protocols of the exchange kernel share: one thread block's arguments, chunks, slots,
+ * waits, the user's memory and the reduction of a pair of words. */
+#ifndef TUTTI_KERNELS_EXCHANGE_BLOCK_CUH_
+#define TUTTI_KERNELS_EXCHANGE_BLOCK_CUH_
+
+#include "kernels/exchange.h"
+#include "kernels/ptx.cuh"
+#include "kernels/reduce.cuh"
+
+constexpr int kPeers = TUTTI_EXCHANGE_PEERS;
+constexpr uint32_t kDepth = TUTTI_EXCHANGE_DEPTH;
+constexpr int kFirst = 0, kLate = 1; /* the exchanges */
+
+/* ---- waiting ---------------------------------------------------------------------------------
+ */
+
+/* Failed looks before a waiting thread looks at the clock and for an abort. */
+constexpr uint32_t kLooks = 20000;
+constexpr uint64_t kReportNs = 100000000;
+
+/* One wait of one thread. */
+struct Wait {
+  uint32_t looks = 0;
+  uint64_t since = 0, told = 0;
+
+  /* After a failed look: true if the wait is to be given up. `seen` is the flag that is there. */
+  __device__ bool over(const tuttiExchangeArgs &a, int peer, uint64_t wanted, uint64_t seen) {
+    return ++looks >= kLooks && slow(a, peer, wanted, seen);
+  }
+
+private:
+  __device__ __noinline__ bool slow(const tuttiExchangeArgs &a, int peer, uint64_t wanted,
+                                    uint64_t seen) {
+    looks = 0;
+    tuttiExchangeMail *mail = a.mail;
+    if (loadRelaxedSys32(&mail->abort)) return true;
+    uint64_t now = nanoseconds();
+    if (since == 0) since = told = now;
+    bool disagrees = (uint32_t)seen == (uint32_t)wanted && seen != wanted;
+    if (!disagrees && now - told < kReportNs) return false;
+    told = now;
+    mail->sig = a.sig;
+    mail->peer = peer;
+    mail->waitedMs = (uint32_t)((now - since) / 1000000);
+    mail->disagrees = disagrees;
+    fenceSys();
+    atomicAdd_system(&mail->stalls, 1u);
+    return false;
+  }
+};
+
+/* ---- user memory -----------------------------------------------------------------------------
+ * At least aligned to its element; words and pairs where it allows, else piece by piece. */
+
+__device__ __noinline__ uint64_t loadPieces(const uint8_t *at, uint32_t bytes) {
+  uint64_t v = 0;
+  if (((uintptr_t)at & 3) == 0 && bytes == 8)
+    return *(const uint32_t *)at | (uint64_t)((const uint32_t *)at)[1] << 32;
+  for (uint32_t i = 0; i < bytes; i++)
+    v |= (uint64_t)at[i] << 8 * i;
+  return v;
+}
+__device__ __noinline__ void storePieces(uint8_t *at, uint64_t v, uint32_t bytes) {
+  if (((uintptr_t)at & 3) == 0 && bytes == 8) {
+    ((uint32_t *)at)[0] = (uint32_t)v;
+    ((uint32_t *)at)[1] = (uint32_t)(v >> 32);
+    return;
+  }
+  for (uint32_t i = 0; i < bytes; i++)
+    at[i] = (uint8_t)(v >> 8 * i);
+}
+/* The word at `at`, of which `left` bytes (possibly none, or more than 8) exist. */
+__device__ inline uint64_t loadWord(const uint8_t *at, int32_t left) {
+  if (left >= 8 && ((uintptr_t)at & 7) == 0) return *(const volatile uint64_t *)at;
+  return left > 0 ? loadPieces(at, left < 8 ? left : 8) : 0;
+}
+__device__ inline void storeWord(uint8_t *at, uint64_t v, int32_t left) {
+  if (left >= 8 && ((uintptr_t)at & 7) == 0)
+    *(uint64_t *)at = v;
+  else if (left > 0)
+    storePieces(at, v, left < 8 ? left : 8);
+}
+__device__ inline tuttiPair loadPair(const uint8_t *at, int32_t left) {
+  if (left >= 16 && ((uintptr_t)at & 15) == 0) return loadPairStreaming(at);
+  return {loadWord(at, left), loadWord(at + 8, left - 8)};
+}
+__device__ inline void storeUserPair(uint8_t *at, tuttiPair v, int32_t left) {
+  if (left >= 16 && ((uintptr_t)at & 15) == 0) {
+    storePair(at, v);
+    return;
+  }
+  storeWord(at, v.x, left);
+  storeWord(at + 8, v.y, left - 8);
+}
+
+/* ---- the reduction of a pair of words ---------------------------------------------------------
+ */
+
+template <typename T> struct Operands {
+  Word<T> x, y;
+  bool any = false;
+
+  __device__ void add(tuttiRedOp_t op, const Word<T> &px, const Word<T> &py) {
+    if (any) {
+      x.combine(px, op);
+      y.combine(py, op);
+    } else {
+      x = px;
+      y = py;
+      any = true;
+    }
+  }
+  __device__ void add(tuttiRedOp_t op, tuttiPair p) {
+    add(op, Word<T>::unpack(p.x), Word<T>::unpack(p.y));
+  }
+  __device__ void addScaled(tuttiRedOp_t op, tuttiPair p, typename T::Value scalar) {
+    Word<T> px = Word<T>::unpack(p.x), py = Word<T>::unpack(p.y);
+    px.scale(scalar);
+    py.scale(scalar);
+    add(op, px, py);
+  }
+  __device__ tuttiPair result(int divide) {
+    if (divide > 1) {
+      x.divide(divide);
+      y.divide(divide);
+    }
+    return {x.pack(), y.pack()};
+  }
+};
+
+template <typename T> __device__ typename T::Value premulScalar(const tuttiExchangeArgs &a) {
+  using Value = typename T::Value;
+  if (!a.premul) return Value();
+  if (a.scalarAt) return T::get(*(const typename T::Element *)a.scalarAt);
+  return (Value)0.5 == (Value)0 ? (Value)a.scalar.i : (Value)a.scalar.f;
+}
+
+/* ---- one thread block ------------------------------------------------------------------------
+ */
+
+struct Chunk {
+  uint64_t at; /* in the message */
+  uint32_t bytes;
+};
+
+/* In shared memory, read by all threads. */
+struct BlockState {
+  tuttiExchangeArgs args;
+  /* Messages of kernels before; chunk i of this one is message base + i. */
+  uint32_t sent[TUTTI_EXCHANGE_KINDS][kPeers], taken[TUTTI_EXCHANGE_KINDS][kPeers];
+  uint32_t limit[TUTTI_EXCHANGE_KINDS][kPeers]; /* messages below it may be sent */
+};
+
+/* Copies the arguments to shared memory: the constant cache would miss line after line, and each
+ * miss takes as long as this. The caller synchronizes. */
+__device__ inline void loadArgs(const tuttiExchangeArgs &args, BlockState &s) {
+  const char *from = (const char *)&args;
+  for (uint32_t at = threadIdx.x * 16; at < sizeof args; at += blockDim.x * 16)
+    *(tuttiPair *)((char *)&s.args + at) = loadPairGeneric(from + at);
+}
+
+template <typename T, uint32_t SLOT> class Block {
+protected:
+  __device__ Block(BlockState &state) : s(state), a(state.args) {}
+
+  BlockState &s;
+  const tuttiExchangeArgs &a;
+  typename T::Value scalar;
+
+  __device__ tuttiExchangeHead *own() const { return (tuttiExchangeHead *)a.block; }
+  __device__ tuttiExchangeHead *theirs(int p) const { return (tuttiExchangeHead *)a.link[p].block; }
+
+  /* Thread (kind, p) reads the counts of its FIFOs; the caller synchronizes. `block` is a.block. */
+  __device__ void loadCounts(uint8_t *block, uint32_t thread) {
+    if (thread >= TUTTI_EXCHANGE_KINDS * kPeers) return;
+    const tuttiExchangeHead *head = (const tuttiExchangeHead *)block;
+    uint32_t k = thread / kPeers, p = thread % kPeers;
+    s.sent[k][p] = loadRelaxedSys32(&head->sent[blockIdx.x][k][p]);
+    s.taken[k][p] = loadRelaxedSys32(&head->taken[blockIdx.x][k][p]);
+    s.limit[k][p] = loadRelaxedSys32(&head->head[blockIdx.x][k][p]) + kDepth;
+  }
+
+  __device__ static Chunk chunkOf(uint64_t bytes, uint64_t part, uint32_t i) {
+    uint64_t from = blockIdx.x * part, to = from + part < bytes ? from + part : bytes;
+    from += (uint64_t)i * SLOT;
+    uint64_t left = from < to ? to - from : 0;
+    return {from, (uint32_t)(left < SLOT ? left : SLOT)};
+  }
+  __device__ static uint32_t chunksOf(uint64_t bytes, uint64_t part) {
+    uint64_t from = blockIdx.x * part, to = from + part < bytes ? from + part : bytes;
+    return from < to ? (uint32_t)((to - from + SLOT - 1) / SLOT) : 0;
+  }
+  /* Chunk i of what goes to p, comes from p, is combined, is spread to this rank by p. */
+  __device__ Chunk outChunk(int p, uint32_t i) const {
+    return chunkOf(a.link[p].outBytes, a.link[p].outPart, i);
+  }
+  __device__ Chunk inChunk(int kind, int p, uint32_t i) const {
+    const tuttiExchangeLink &l = a.link[p];
+    return kind == kFirst ? chunkOf(l.inBytes, l.inPart, i) : chunkOf(l.lateBytes, l.latePart, i);
+  }
+  __device__ Chunk ownChunk(uint32_t i) const { return chunkOf(a.bytes, a.part, i); }
+  __device__ uint32_t chunksOut(int kind, int p) const {
+    const tuttiExchangeLink &l = a.link[p];
+    if (kind == kFirst) return chunksOf(l.outBytes, l.outPart);
+    return l.spread ? chunksOf(a.bytes, a.part) : 0;
+  }
+  __device__ uint32_t chunksIn(int kind, int p) const {
+    const tuttiExchangeLink &l = a.link[p];
+    return kind == kFirst ? chunksOf(l.inBytes, l.inPart) : chunksOf(l.lateBytes, l.latePart);
+  }
+
+  __device__ uint64_t flagOut(int p, uint32_t no) const {
+    return (uint64_t)a.link[p].outHash << 32 | (no + 1);
+  }
+  __device__ uint64_t flagIn(int p, uint32_t no) const {
+    return (uint64_t)a.link[p].inHash << 32 | (no + 1);
+  }
+  /* The number of a slot in its block, `column` being the sender's. */
+  __device__ size_t slotNo(int kind, uint32_t column, uint32_t no) const {
+    uint32_t row = blockIdx.x * TUTTI_EXCHANGE_KINDS + kind;
+    return ((size_t)row * a.nlinks + column) * kDepth + no % kDepth;
+  }
+
+  __device__ tuttiPair reduced(const tuttiPair in[kPeers], tuttiPair mine) const {
+    Operands<T> sum;
+#pragma unroll
+    for (int p = 0; p <= kPeers; p++) {
+      if (p == a.place && a.own) {
+        if (a.premul)
+          sum.addScaled(a.op, mine, scalar);
+        else
+          sum.add(a.op, mine);
+      }
+      if (p < kPeers && p < a.nlinks && a.link[p].inBytes) sum.add(a.op, in[p]);
+    }
+    return sum.result(a.divide);
+  }
+};
+
+#endif

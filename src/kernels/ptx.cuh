@@ -1,0 +1,97 @@
+/* All PTX: loads and stores that other GPUs see, fences, the clock. */
+#ifndef TUTTI_KERNELS_PTX_CUH_
+#define TUTTI_KERNELS_PTX_CUH_
+
+#include <stdint.h>
+
+/* A pair of words in one access. The lanes of a warp that access one 128-byte line in one
+ * instruction see and write it whole: what the flag of protocol LL relies on (as NCCL's LL128
+ * does; holds for NVLink on sm_70 and later). */
+struct alignas(16) tuttiPair {
+  uint64_t x, y;
+};
+
+__device__ inline tuttiPair loadPairVolatile(const void *at) {
+  tuttiPair v;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(v.x), "=l"(v.y)
+               : "l"(at)
+               : "memory");
+  return v;
+}
+__device__ inline void storePairVolatile(void *at, tuttiPair v) {
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(v.x), "l"(v.y)
+               : "memory");
+}
+/* From wherever the address points, also a kernel's parameters. */
+__device__ inline tuttiPair loadPairGeneric(const void *at) {
+  tuttiPair v;
+  asm volatile("ld.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(at) : "memory");
+  return v;
+}
+/* Data that is used once: not to push out what is. */
+__device__ inline tuttiPair loadPairStreaming(const void *at) {
+  tuttiPair v;
+  asm volatile("ld.global.L1::no_allocate.v2.u64 {%0, %1}, [%2];"
+               : "=l"(v.x), "=l"(v.y)
+               : "l"(at)
+               : "memory");
+  return v;
+}
+__device__ inline void storePair(void *at, tuttiPair v) {
+  asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(v.x), "l"(v.y) : "memory");
+}
+
+__device__ inline uint64_t loadRelaxedSys(const uint64_t *at) {
+  uint64_t v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+  return v;
+}
+__device__ inline uint64_t loadAcquireSys(const uint64_t *at) {
+  uint64_t v;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+  return v;
+}
+__device__ inline uint32_t loadRelaxedSys32(const uint32_t *at) {
+  uint32_t v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+  return v;
+}
+__device__ inline void storeRelaxedSys(uint64_t *at, uint64_t v) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+}
+__device__ inline void storeRelaxedSys32(uint32_t *at, uint32_t v) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+}
+/* Between threads of one block, in shared memory. */
+__device__ inline uint32_t loadAcquireBlock(const uint32_t *at) {
+  uint32_t v;
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
+               : "=r"(v)
+               : "r"((uint32_t)__cvta_generic_to_shared(at))
+               : "memory");
+  return v;
+}
+__device__ inline void storeReleaseBlock(uint32_t *at, uint32_t v) {
+  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(at)),
+               "r"(v)
+               : "memory");
+}
+__device__ inline void addReleaseBlock(uint32_t *at, uint32_t v) {
+  asm volatile(
+      "red.release.cta.shared.add.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(at)),
+      "r"(v)
+      : "memory");
+}
+
+/* Everything that this thread has seen or written comes before what it writes from now on. */
+__device__ inline void fenceSys() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+__device__ inline uint64_t nanoseconds() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* The library under test: tutti itself, or any that has the ABI of NCCL (--lib). */
+#include <dlfcn.h>
+
+#include "perf.h"
+
+const perfLibrary perfTutti = {
+#define X(name) .name = tutti##name,
+    PERF_CALLS(X)
+#undef X
+};
+
+bool perfLibraryOpen(const char *path, perfLibrary *library) {
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (handle == NULL) {
+    fprintf(stderr, PERF_COMMAND ": cannot load --lib %s: %s\n", path, dlerror());
+    return false;
+  }
+  *library = (perfLibrary){.foreign = true};
+#define X(name)                                                                                    \
+  *(void **)&library->name = dlsym(handle, "nccl" #name);                                          \
+  if (library->name == NULL) {                                                                     \
+    fprintf(stderr, PERF_COMMAND ": --lib %s has no nccl" #name "\n", path);                       \
+    return false;                                                                                  \
+  }
+  PERF_CALLS(X)
+#undef X
+  *(void **)&library->windowRegister = dlsym(handle, "ncclCommWindowRegister");
+  return true;
+}
