@@ -74,6 +74,12 @@ TEST(Command, BadArgumentsAreNamedWithARemedy) {
       {{"perf", "all_reduce", "--iters", "-1"}, "--iters is '-1'"},
       {{"perf", "all_reduce", "--port", "65536"}, "--port is '65536'"},
       {{"perf", "alltoall", "--in-place"}, "alltoall has no in-place form"},
+      {{"perf", "all_reduce", "--buffers", "windw"},
+       "unknown --buffers 'windw'; did you mean 'window'?"},
+      {{"perf", "all_reduce", "--buffers", "all"}, "unknown --buffers 'all'"},
+      {{"perf", "all_reduce", "--buffers"}, "option --buffers needs a value"},
+      {{"perf", "all_reduce", "--lib"}, "option --lib needs a value"},
+      {{"perf", "all_reduce", "--graph=1"}, "option --graph takes no value"},
   };
   for (auto &b : bad) {
     Result r = tutti(b.args);
