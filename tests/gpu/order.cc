@@ -120,8 +120,8 @@ void exchange(const Pattern &pattern, int r, tuttiComm_t comm, Gpu &gpu, bool se
   }
 }
 
-void exchangeAll(int n, const std::vector<Pattern> &patterns) {
-  GpuRanks ranks(n, (size_t)32 << 20);
+void exchangeAll(int n, const std::vector<Pattern> &patterns, size_t bytes = (size_t)32 << 20) {
+  GpuRanks ranks(n, bytes);
   ASSERT_TRUE(ranks.ok());
   ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
     for (auto &pattern : patterns)
@@ -194,6 +194,13 @@ TEST_F(GpuMessages, SmallAndLargeInOneGroup) {
                   {{0, 1, 7}, {0, 1, 300001}, {1, 0, 40003}, {1, 0, 9}}});
 }
 
+/* More than all slots of all thread blocks hold: no message may wait for one that is behind it in
+ * another rank's group. */
+TEST_F(GpuMessages, NoneWaitsInLine) {
+  constexpr size_t count = (size_t)12 << 20;
+  exchangeAll(2, {{{0, 1, count}, {0, 1, count}, {1, 0, count}}}, (size_t)160 << 20);
+}
+
 TEST_F(GpuMessages, RandomGroups) {
   std::mt19937 random(4711);
   std::vector<Pattern> patterns;
@@ -206,9 +213,8 @@ TEST_F(GpuMessages, RandomGroups) {
   exchangeAll(4, patterns);
 }
 
-TEST_F(GpuMessages, WithCollectivesInOneGroup) {
-  constexpr size_t count = 1001;
-  GpuRanks ranks(4);
+void amongCollectives(size_t count, size_t bytes) {
+  GpuRanks ranks(4, bytes);
   ASSERT_TRUE(ranks.ok());
   ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
     uint32_t *in = gpu.put(values(count, (uint32_t)r));
@@ -222,6 +228,11 @@ TEST_F(GpuMessages, WithCollectivesInOneGroup) {
     EXPECT_SAME(gpu.get(sum, count), sumOf(4, count, 0));
     EXPECT_SAME(gpu.get(got, count), values(count, (uint32_t)(r + 3) % 4));
   });
+}
+
+TEST_F(GpuMessages, AmongCollectivesInOneGroup) {
+  amongCollectives(1001, (size_t)1 << 20);
+  amongCollectives((size_t)12 << 20, (size_t)160 << 20); /* more than all slots hold */
 }
 
 /* ---- streams ----------------------------------------------------------------------------------
@@ -246,6 +257,24 @@ TEST_F(GpuStreams, SeveralOfOneCommunicator) {
       ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
     for (int i = 0; i < rounds; i++)
       EXPECT_SAME(gpu.get(out[(size_t)i], count), sumOf(4, count, (uint32_t)i * 10));
+  });
+}
+
+/* A call needs nothing of a stream that an earlier call was on. */
+TEST_F(GpuStreams, DestroyedOnes) {
+  GpuRanks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int, tuttiComm_t comm, Gpu &gpu) {
+    uint32_t *x = gpu.put(std::vector<uint32_t>(100, 1));
+    for (int i = 0; i < 8; i++) {
+      cudaStream_t s;
+      CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+      TUTTI(tuttiAllReduce(x, x, 100, tuttiUint32, tuttiSum, comm, s));
+      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      CUDA(cudaStreamDestroy(s));
+    }
+    TUTTI(tuttiAllReduce(x, x, 100, tuttiUint32, tuttiSum, comm, gpu.streams[0]));
+    EXPECT_SAME(gpu.get(x, 100), std::vector<uint32_t>(100, 1 << 9));
   });
 }
 
