@@ -143,7 +143,7 @@ static bool timeRow(session *s, const perfCall *call, const perfRow *row, report
   if (last->stop) return false;
   *iters = iterations(s->options, last->seconds);
   double begin = now(), took;
-  if (s->options->graph && s->device.cuda) {
+  if (s->options->graph) {
     if (!replay(s, call, row, iters, &took)) return false;
   } else {
     if (!repeat(s, call, row, *iters)) return false;
@@ -319,6 +319,11 @@ static bool join(session *s) {
   tuttiUniqueId id = s->place->id;
   if (s->options->device != tuttiDeviceAuto) config.device = (int)s->options->device;
   if (!perfDeviceOpen(&s->device, s->options->device, s->place->rank)) return false;
+  if (s->options->graph && !s->device.cuda) {
+    fprintf(stderr, PERF_COMMAND ": rank %d: --graph needs a GPU, and this is host memory\n",
+            s->place->rank);
+    return false;
+  }
   if (!s->place->hasId && !succeeded(s, s->library->GetUniqueId(&id))) return false;
   tuttiResult_t result = s->library->CommInitRankConfig(
       &s->comm, s->place->nranks, id, s->place->rank, s->library->foreign ? NULL : &config);

@@ -18,7 +18,8 @@ TEST(HostDevice, EveryOperationIsThere) {
   EXPECT_EQ(host.kind, tuttiDeviceHost);
   EXPECT_TRUE(host.alloc && host.free && host.registerBuffer && host.deregisterBuffer && host.run &&
               host.readScalar);
-  EXPECT_EQ(host.run(nullptr, 0), tuttiSuccess);
+  const tuttiTaskSet none = {};
+  EXPECT_EQ(host.run(&none), tuttiSuccess);
 }
 
 TEST(HostDevice, AllocatesWholePages) {

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 
 #include "command.h"
+#include "kernels/sanitized.h"
 
 namespace {
 
@@ -74,6 +75,12 @@ TEST(Command, BadArgumentsAreNamedWithARemedy) {
       {{"perf", "all_reduce", "--iters", "-1"}, "--iters is '-1'"},
       {{"perf", "all_reduce", "--port", "65536"}, "--port is '65536'"},
       {{"perf", "alltoall", "--in-place"}, "alltoall has no in-place form"},
+      {{"perf", "all_reduce", "--buffers", "windw"},
+       "unknown --buffers 'windw'; did you mean 'window'?"},
+      {{"perf", "all_reduce", "--buffers", "all"}, "unknown --buffers 'all'"},
+      {{"perf", "all_reduce", "--buffers"}, "option --buffers needs a value"},
+      {{"perf", "all_reduce", "--lib"}, "option --lib needs a value"},
+      {{"perf", "all_reduce", "--graph=1"}, "option --graph takes no value"},
   };
   for (auto &b : bad) {
     Result r = tutti(b.args);
@@ -146,6 +153,14 @@ TEST(Env, JsonIsValid) {
                  "assert len(rows) > 10 and all(r['help'] for r in rows)",
                  r.out});
   EXPECT_EQ(parse.wait(), 0) << parse.err();
+}
+
+/* By dlopen(3), where little static thread-local memory is left. */
+TEST(Library, CanBeLoadedByAnInterpreter) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's library must come first";
+  if (!installed("python3")) GTEST_SKIP() << "needs python3";
+  Command c({"python3", "-c", "import ctypes; ctypes.CDLL('" TUTTI_LIBRARY "')"});
+  EXPECT_EQ(c.wait(), 0) << c.err();
 }
 
 TEST(Topo, IsACommand) {

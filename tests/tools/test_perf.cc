@@ -272,6 +272,67 @@ TEST(PerfLauncher, ContradictionIsRefused) {
   EXPECT_THAT(r.out, HasSubstr("2 ranks (processes)"));
 }
 
+/* ---- other libraries, buffers, graphs ----------------------------------------------------------
+ */
+
+/* On host memory, also where the foreign library would choose a GPU; and with room for the
+ * thread-local memory of a second tutti that dlopen(3) brings in. */
+Result onHost(std::vector<std::string> args) {
+  args.insert(args.begin(), {"perf"});
+  args.insert(args.end(), {"--device", "host", "--ranks", "3", "--begin", "64", "--end", "4K"});
+  return tutti(args, {"TUTTI_DEVICE=host", "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536"});
+}
+
+TEST(PerfLibrary, EveryCollectiveOfAnother) {
+  for (auto mode : {"--threads", "--check"}) {
+    Result r = onHost({"all", "--check", "--factor", "8", "--lib", NCCL_LIBRARY, mode});
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(rows(r.out).size(), 9u * 3);
+    EXPECT_THAT(r.out, HasSubstr("9.87.65")) << "the version of that library";
+    EXPECT_THAT(r.out, HasSubstr("# Wrong elements   : 0 (OK)"));
+  }
+}
+
+TEST(PerfLibrary, EveryKindOfBuffer) {
+  for (auto kind : {"plain", "registered", "window"})
+    for (bool foreign : {false, true}) {
+      std::vector<std::string> args = {"all_reduce", "--check", "--buffers", kind};
+      if (foreign) args.insert(args.end(), {"--lib", NCCL_LIBRARY});
+      Result r = onHost(args);
+      if (!foreign && !strcmp(kind, "window")) {
+        EXPECT_EQ(r.code, 1);
+        EXPECT_THAT(r.err, HasSubstr("this library has no windows"));
+        continue;
+      }
+      EXPECT_EQ(r.code, 0) << kind << r.err;
+      EXPECT_THAT(r.out, HasSubstr("# Wrong elements   : 0 (OK)")) << kind;
+    }
+}
+
+TEST(PerfLibrary, OnesThatCannotBeUsedAreNamed) {
+  Result r = onHost({"all_reduce", "--lib", "/nowhere/libnccl.so"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err,
+              AllOf(HasSubstr("cannot load --lib /nowhere/libnccl.so"), HasSubstr("No such file")));
+  EXPECT_EQ(lines(r.err).size(), 1u) << r.err;
+  r = onHost({"all_reduce", "--lib", "libm.so.6"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("--lib libm.so.6 has no ncclGetVersion"));
+  r = onHost({"all_reduce", "--lib", "/proc/self/cmdline"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("cannot load --lib /proc/self/cmdline"));
+}
+
+/* Times of calls would pass for those of replays. */
+TEST(PerfGraph, NeedsAGpu) {
+  for (auto mode : {"--threads", "--check"}) {
+    Result r = onHost({"all_reduce", "--graph", mode});
+    EXPECT_EQ(r.code, 1);
+    EXPECT_THAT(r.err, HasSubstr("rank 0: --graph needs a GPU"));
+    EXPECT_EQ(rows(r.out).size(), 0u);
+  }
+}
+
 /* ---- failures ----------------------------------------------------------------------------------
  */
 

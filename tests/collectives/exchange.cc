@@ -1,0 +1,386 @@
+/* Every exchange as a kernel would run it, chunk by chunk, on vectors. */
+#include "collectives/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "collectives/simulate.h"
+
+namespace {
+
+constexpr uint64_t kPoison = 0xdeadbeefdeadbeefu;
+constexpr uint64_t kCounts[] = {0, 1, 2, 7, 63, 64, 65, 1000};
+constexpr uint64_t kWhole = UINT64_MAX; /* a chunk */
+
+/* Element i of rank r's input. Sums of them tell which operands are in, and how often. */
+uint64_t value(int r, uint64_t i) {
+  uint64_t h = ((uint64_t)r + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xc2b2ae3d27d4eb4fu;
+  return (h ^ h >> 29) * 0xbf58476d1ce4e5b9u;
+}
+
+struct Case {
+  int coll, n, root;
+  bool twoShot, inPlace;
+  uint64_t count, align, chunk;
+};
+
+std::string textOf(const Case &k) {
+  return std::string(tuttiCollName(k.coll)) + (k.twoShot ? " two-shot" : "") + " ranks " +
+         std::to_string(k.n) + " root " + std::to_string(k.root) + " count " +
+         std::to_string(k.count) + " align " + std::to_string(k.align) + " chunk " +
+         std::to_string(k.chunk) + (k.inPlace ? " in place" : "");
+}
+
+tuttiExchange exchangeOf(const Case &k, int rank) {
+  tuttiSchedule s = {};
+  s.coll = k.coll;
+  s.rank = rank;
+  s.nranks = k.n;
+  s.root = k.root;
+  s.twoShot = k.twoShot;
+  s.count = k.count;
+  tuttiExchange x;
+  memset(&x, 0xee, sizeof x);
+  tuttiExchangeMake(&s, k.align, &x);
+  return x;
+}
+
+/* ---- what tutti.h says ------------------------------------------------------------------------
+ */
+
+uint64_t inputSize(const Case &k, int r) {
+  bool root = r == k.root;
+  switch (k.coll) {
+  case tuttiCollReduceScatter:
+  case tuttiCollAlltoAll:
+    return k.count * (uint64_t)k.n;
+  case tuttiCollBroadcast:
+    return root ? k.count : 0;
+  case tuttiCollScatter:
+    return root ? k.count * (uint64_t)k.n : 0;
+  default:
+    return k.count;
+  }
+}
+
+uint64_t sumAt(const Case &k, uint64_t i) {
+  uint64_t sum = 0;
+  for (int q = 0; q < k.n; q++)
+    sum += value(q, i);
+  return sum;
+}
+
+/* Rank r's output; empty where it has none. */
+std::vector<uint64_t> wanted(const Case &k, int r) {
+  std::vector<uint64_t> v;
+  uint64_t n = (uint64_t)k.n, c = k.count, me = (uint64_t)r;
+  bool blocks =
+      k.coll == tuttiCollAllGather || k.coll == tuttiCollAlltoAll || k.coll == tuttiCollGather;
+  bool rooted = k.coll == tuttiCollReduce || k.coll == tuttiCollGather;
+  if (rooted && r != k.root) return v;
+  for (uint64_t i = 0; i < (blocks ? n * c : c); i++) {
+    int from = blocks ? (int)(i / c) : k.root;
+    uint64_t at = blocks ? i % c : i;
+    if (k.coll == tuttiCollAlltoAll || k.coll == tuttiCollScatter) at += me * c;
+    if (k.coll == tuttiCollReduceScatter)
+      v.push_back(sumAt(k, me * c + i));
+    else if (k.coll == tuttiCollAllReduce || k.coll == tuttiCollReduce)
+      v.push_back(sumAt(k, i));
+    else
+      v.push_back(value(from, at));
+  }
+  return v;
+}
+
+/* Where the output starts within the input (negative: the input within the output), in place. */
+int64_t outputAt(const Case &k, int r) {
+  int64_t block = (int64_t)k.count * r;
+  bool root = r == k.root;
+  if (k.coll == tuttiCollAllGather) return -block;
+  if (k.coll == tuttiCollGather && root) return -block;
+  if (k.coll == tuttiCollReduceScatter) return block;
+  if (k.coll == tuttiCollScatter && root) return block;
+  return 0;
+}
+
+/* Elements that cross links. */
+uint64_t wire(const Case &k) {
+  uint64_t n = (uint64_t)k.n, others = n - 1;
+  bool two = k.twoShot && n > 2;
+  switch (k.coll) {
+  case tuttiCollAllReduce:
+    return k.twoShot ? 2 * others * k.count : n * others * k.count;
+  case tuttiCollReduce:
+    return two ? n * k.count : others * k.count;
+  case tuttiCollBroadcast:
+  case tuttiCollGather:
+  case tuttiCollScatter:
+    return others * k.count;
+  default:
+    return n * others * k.count;
+  }
+}
+
+/* ---- the simulation ---------------------------------------------------------------------------
+ */
+
+class Simulation {
+public:
+  explicit Simulation(const Case &k) : k(k), ranks((size_t)k.n) {
+    for (int r = 0; r < k.n; r++) {
+      Rank &me = ranks[(size_t)r];
+      uint64_t in = inputSize(k, r), out = wanted(k, r).size();
+      int64_t shift = k.inPlace && in && out ? outputAt(k, r) : (int64_t)in;
+      me.send = shift < 0 ? (uint64_t)-shift : 0;
+      me.recv = shift < 0 ? 0 : (uint64_t)shift;
+      me.sendSize = in;
+      me.recvSize = out;
+      me.memory.assign(std::max(me.send + in, me.recv + out), kPoison);
+      for (uint64_t i = 0; i < in; i++)
+        me.memory[me.send + i] = value(r, i);
+      me.x = exchangeOf(k, r);
+      me.messages.resize((size_t)k.n);
+    }
+  }
+
+  /* The first thing that is wrong, or "". */
+  std::string run() {
+    if (!agrees()) return fault;
+    uint64_t longest = 0;
+    for (auto &me : ranks) {
+      longest = std::max(longest, me.x.count);
+      for (auto &p : me.x.peer)
+        longest = std::max({longest, p.outCount, p.inCount, p.lateCount});
+    }
+    uint64_t loops = k.chunk == kWhole ? 1 : (longest + k.chunk - 1) / k.chunk;
+    uint64_t lag = loops > 1;
+    for (uint64_t i = 0; i < loops + 2 * lag && fault.empty(); i++) {
+      for (int r = 0; r < k.n && i < loops; r++)
+        send(r, i);
+      for (int r = 0; r < k.n && i >= lag && i - lag < loops; r++)
+        takeFirst(r, i - lag);
+      for (int r = 0; r < k.n && i >= 2 * lag; r++)
+        takeLate(r, i - 2 * lag);
+    }
+    if (fault.empty()) checkEnd();
+    return fault;
+  }
+
+private:
+  struct Rank {
+    std::vector<uint64_t> memory;
+    uint64_t send, recv, sendSize, recvSize;
+    tuttiExchange x;
+    std::vector<std::deque<uint64_t>> messages; /* from each rank, in order */
+  };
+
+  bool fail(const std::string &what, int r) {
+    if (fault.empty()) fault = what + " on rank " + std::to_string(r) + ": " + textOf(k);
+    return false;
+  }
+
+  /* Both ends of each message expect the same. */
+  bool agrees() {
+    for (int p = 0; p < k.n; p++)
+      for (int q = 0; q < k.n; q++) {
+        const tuttiExchange &a = ranks[(size_t)p].x, &b = ranks[(size_t)q].x;
+        const tuttiExchangePeer &out = a.peer[q], &in = b.peer[p];
+        if (p == q && (out.outCount || out.inCount || out.lateCount || out.spread))
+          return fail("a message to itself", p);
+        if (out.outCount != in.inCount) return fail("sends what is not expected", p);
+        if ((out.spread ? a.count : 0) != in.lateCount) return fail("spreads another count", p);
+        if (out.spread && !a.combine) return fail("spreads what it has not", p);
+        if (b.combine && in.inCount && in.inCount != b.count) return fail("operands differ", q);
+      }
+    return true;
+  }
+
+  /* [begin, end) of chunk i of `size` elements. */
+  uint64_t begin(uint64_t size, uint64_t i) const {
+    return k.chunk == kWhole ? (i ? size : 0) : std::min(size, i * k.chunk);
+  }
+
+  uint64_t *input(int r, uint64_t at) {
+    Rank &me = ranks[(size_t)r];
+    if (at < me.sendSize) return &me.memory[me.send + at];
+    fail("reads beyond its input", r);
+    return &nowhere;
+  }
+  uint64_t *output(int r, uint64_t at) {
+    Rank &me = ranks[(size_t)r];
+    if (at < me.recvSize) return &me.memory[me.recv + at];
+    fail("writes beyond its output", r);
+    return &nowhere;
+  }
+  uint64_t take(int r, int from) {
+    auto &queue = ranks[(size_t)r].messages[(size_t)from];
+    if (queue.empty()) {
+      fail("waits for ever", r);
+      return 0;
+    }
+    uint64_t v = queue.front();
+    queue.pop_front();
+    return v;
+  }
+  void give(int r, int to, uint64_t v) {
+    ranks[(size_t)to].messages[(size_t)r].push_back(v);
+    moved++;
+  }
+
+  void send(int r, uint64_t i) {
+    for (int p = 0; p < k.n; p++) {
+      const tuttiExchangePeer &e = ranks[(size_t)r].x.peer[p];
+      for (uint64_t at = begin(e.outCount, i); at < begin(e.outCount, i + 1); at++)
+        give(r, p, *input(r, e.outAt + at));
+    }
+  }
+
+  void takeFirst(int r, uint64_t i) {
+    const tuttiExchange &x = ranks[(size_t)r].x;
+    for (int p = 0; p < k.n && !x.combine; p++)
+      for (uint64_t at = begin(x.peer[p].inCount, i); at < begin(x.peer[p].inCount, i + 1); at++)
+        *output(r, x.peer[p].placeAt + at) = take(r, p);
+    if (!x.combine && !x.own) return;
+    for (uint64_t at = begin(x.count, i); at < begin(x.count, i + 1); at++) {
+      uint64_t v = x.own ? *input(r, x.ownAt + at) : 0;
+      for (int p = 0; p < k.n && x.combine; p++)
+        if (x.peer[p].inCount) v += take(r, p);
+      for (int p = 0; p < k.n; p++)
+        if (x.peer[p].spread) give(r, p, v);
+      if (x.keep || !x.combine) *output(r, x.keepAt + at) = v;
+    }
+  }
+
+  void takeLate(int r, uint64_t i) {
+    for (int p = 0; p < k.n; p++) {
+      const tuttiExchangePeer &e = ranks[(size_t)r].x.peer[p];
+      for (uint64_t at = begin(e.lateCount, i); at < begin(e.lateCount, i + 1); at++)
+        *output(r, e.lateAt + at) = take(r, p);
+    }
+  }
+
+  void checkEnd() {
+    for (int r = 0; r < k.n; r++) {
+      Rank &me = ranks[(size_t)r];
+      for (auto &queue : me.messages)
+        if (!queue.empty()) fail("has not taken all", r);
+      std::vector<uint64_t> want = wanted(k, r);
+      for (uint64_t i = 0; i < want.size(); i++)
+        if (me.memory[me.recv + i] != want[i]) fail("wrong element " + std::to_string(i), r);
+      for (uint64_t i = 0; i < me.sendSize && (!k.inPlace || want.empty()); i++)
+        if (me.memory[me.send + i] != value(r, i)) fail("has changed its input", r);
+    }
+    if (moved != wire(k)) fail("moves " + std::to_string(moved) + " elements, all together", 0);
+  }
+
+  Case k;
+  std::vector<Rank> ranks;
+  std::string fault;
+  uint64_t moved = 0, nowhere = 0;
+};
+
+/* ---- tests ------------------------------------------------------------------------------------
+ */
+
+bool rooted(int coll) {
+  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
+         coll == tuttiCollScatter;
+}
+
+class Exchange : public testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(Exchange, EveryRankGetsWhatIsWanted) {
+  auto [coll, twoShot] = GetParam();
+  std::vector<uint64_t> aligns = {1};
+  if (twoShot) aligns = {1, 2, 3, 16, 32, 64};
+  for (int n = 1; n <= TUTTI_EXCHANGE_MAX; n++)
+    for (int root = 0; root < (rooted(coll) ? n : 1); root++)
+      for (uint64_t count : kCounts)
+        for (uint64_t align : aligns)
+          for (bool inPlace : {false, true})
+            for (uint64_t chunk : {kWhole, (uint64_t)16, (uint64_t)64}) {
+              if (inPlace && coll == tuttiCollAlltoAll) continue;
+              if (kSanitized && (count == 1000 || (root && root < n - 1))) continue;
+              Simulation sim({coll, n, root, twoShot, inPlace, count, align, chunk});
+              ASSERT_EQ(sim.run(), "");
+            }
+}
+
+std::string nameOf(const testing::TestParamInfo<std::tuple<int, bool>> &info) {
+  return std::string(tuttiCollName(std::get<0>(info.param))) +
+         (std::get<1>(info.param) ? "TwoShot" : "OneShot");
+}
+
+INSTANTIATE_TEST_SUITE_P(Collectives, Exchange,
+                         testing::Combine(testing::Range((int)tuttiCollAllReduce,
+                                                         (int)tuttiCollSendRecv),
+                                          testing::Bool()),
+                         nameOf);
+
+TEST(ExchangeSlices, TileWithoutGapOrOverlap) {
+  for (int n = 1; n <= TUTTI_EXCHANGE_MAX; n++)
+    for (int without = -1; without < n; without++) {
+      if (n == 1 && without == 0) continue;
+      for (uint64_t align = 1; align <= 64; align++)
+        for (uint64_t count : {0, 1, 2, 7, 63, 64, 65, 1000, 123457}) {
+          uint64_t end = 0, least = UINT64_MAX, most = 0;
+          for (int r = 0; r < n; r++) {
+            uint64_t at = 77, size = 77;
+            tuttiExchangeShare(count, align, n, r, without, &at, &size);
+            if (r == without) {
+              ASSERT_EQ(size, 0u);
+              continue;
+            }
+            ASSERT_EQ(at, end) << n << " ranks without " << without << " align " << align;
+            ASSERT_TRUE(at % align == 0 || size == 0);
+            end = at + size;
+            least = std::min(least, size);
+            most = std::max(most, size);
+          }
+          ASSERT_EQ(end, count);
+          ASSERT_LE(most - least, 2 * align - 1) << "one line at most, and what the last one lacks";
+        }
+    }
+}
+
+/* So that no count that fits a buffer overflows on the way. */
+TEST(ExchangeSlices, HugeCounts) {
+  for (uint64_t count : {UINT64_MAX / 8, (uint64_t)1 << 60, ((uint64_t)1 << 40) + 1}) {
+    uint64_t end = 0;
+    for (int r = 0; r < 7; r++) {
+      uint64_t at, size;
+      tuttiExchangeShare(count, 128, 7, r, -1, &at, &size);
+      ASSERT_EQ(at, end);
+      end += size;
+    }
+    EXPECT_EQ(end, count);
+  }
+}
+
+TEST(ExchangeMessages, OneInOneDirection) {
+  for (bool sending : {false, true}) {
+    tuttiSchedule s = {};
+    s.coll = tuttiCollSendRecv;
+    s.rank = 1;
+    s.nranks = 4;
+    s.root = 3;
+    s.sending = sending;
+    s.count = 99;
+    tuttiExchange x;
+    memset(&x, 0xee, sizeof x);
+    tuttiExchangeMake(&s, 32, &x);
+    for (int p = 0; p < 4; p++) {
+      EXPECT_EQ(x.peer[p].outCount, sending && p == 3 ? 99u : 0u);
+      EXPECT_EQ(x.peer[p].inCount, !sending && p == 3 ? 99u : 0u);
+      EXPECT_EQ(x.peer[p].lateCount, 0u);
+      EXPECT_FALSE(x.peer[p].spread);
+    }
+    EXPECT_FALSE(x.combine || x.own || x.keep);
+  }
+}
+
+} // namespace

@@ -1,0 +1,98 @@
+/* Every collective, type and reduction on GPUs, over threads and over processes. */
+#include "gpu/check.h"
+#include "processes.h"
+
+namespace {
+
+const std::map<std::string, std::string> both = {{"TUTTI_PROTO", ""}}, ll = {{"TUTTI_PROTO", "LL"}},
+                                         simple = {{"TUTTI_PROTO", "Simple"}};
+
+struct Way {
+  const char *name;
+  const std::map<std::string, std::string> *settings;
+  int n;
+};
+void PrintTo(const Way &way, std::ostream *out) {
+  *out << way.name;
+}
+const Way ways[] = {{"LLx2", &ll, 2},         {"LLx4", &ll, 4},     {"Simplex2", &simple, 2},
+                    {"Simplex4", &simple, 4}, {"Bothx3", &both, 3}, {"Bothx8", &both, 8},
+                    {"Bothx1", &both, 1}};
+
+class GpuCollectives : public GpuTest, public testing::WithParamInterface<Way> {};
+
+using Body = std::function<void(const Case &)>;
+
+void everyType(int n, const Body &body) {
+  for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
+    for (int type = 0; type < tuttiNumTypes; type++)
+      for (int op = 0; op < (reduces(coll) ? kOps : 1); op++)
+        for (bool inPlace : {false, true})
+          for (size_t count : {5, 1031})
+            body({coll, type, op, (type + op) % n, inPlace, count, (size_t)(op + inPlace) % 2});
+}
+
+void everySize(int n, const Body &body) {
+  for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
+    for (int type : {tuttiFloat32, tuttiInt8})
+      for (size_t count : {0, 1, 2, 3, 15, 16, 29, 30, 31, 119, 120, 121, 1023, 2047, 4097, 8191,
+                           16385, 32769, 65537})
+        for (size_t offset : {0, 1, 3})
+          body({coll, type, tuttiSum, (int)(count % (size_t)n), offset == 1, count, offset});
+}
+
+/* More than what the FIFOs of all blocks hold; odd. */
+void largeSizes(int n, const Body &body) {
+  for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
+    for (bool inPlace : {false, true})
+      body({coll, tuttiFloat32, tuttiSum, n - 1, inPlace, 300001, (size_t)inPlace});
+}
+
+void onAll(const Way &way, void (*cases)(int, const Body &), size_t bytes) {
+  Settings settings(*way.settings);
+  GpuRanks ranks(way.n, bytes);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    cases(way.n, [&](const Case &k) {
+      if (!testing::Test::HasFatalFailure()) check(k, r, way.n, comm, gpu);
+    });
+  });
+}
+
+TEST_P(GpuCollectives, TypesAndReductions) {
+  onAll(GetParam(), everyType, (size_t)4 << 20);
+}
+TEST_P(GpuCollectives, Sizes) {
+  onAll(GetParam(), everySize, (size_t)16 << 20);
+}
+TEST_P(GpuCollectives, LargeSizes) {
+  onAll(GetParam(), largeSizes, (size_t)64 << 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, GpuCollectives, testing::ValuesIn(ways),
+                         [](auto &info) { return std::string(info.param.name); });
+
+class GpuProcesses : public GpuTest {};
+
+TEST_F(GpuProcesses, TypesAndSizes) {
+  constexpr int n = 4;
+  RankProcesses processes;
+  processes.start(n, [&](int r) {
+    Gpu gpu(r, (size_t)16 << 20);
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.device = tuttiDeviceCuda;
+    tuttiComm_t comm;
+    if (processes.keep(tuttiCommInitRankConfig(&comm, n, processes.id(), r, &config))) _exit(2);
+    auto body = [&](const Case &k) {
+      if (!testing::Test::HasFatalFailure()) check(k, r, n, comm, gpu);
+    };
+    everyType(n, body);
+    everySize(n, body);
+    processes.keep(tuttiCommDestroy(comm));
+    EXPECT_EQ(processes.report(r).result, tuttiSuccess);
+  });
+  processes.waitAll(150);
+  processes.expectCleanEnds();
+}
+
+} // namespace

@@ -1,0 +1,255 @@
+/* Ranks on GPUs that are wrong, late or dead: everybody is told in time, and no kernel stays. */
+#include "collectives/exchange.h"
+#include "gpu/gpu.h"
+#include "processes.h"
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+namespace {
+
+class GpuFaults : public GpuTest {};
+
+TEST_F(GpuFaults, HostMemoryIsRefused) {
+  GpuRanks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int, tuttiComm_t comm, Gpu &gpu) {
+    std::vector<float> host(16, 1);
+    float *device = gpu.put(host);
+    EXPECT_EQ(tuttiAllReduce(host.data(), device, 16, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
+              tuttiInvalidArgument);
+    EXPECT_THAT(tuttiGetLastError(comm),
+                AllOf(HasSubstr("sendbuff"), HasSubstr("plain host memory"),
+                      HasSubstr("TUTTI_DEVICE=host")));
+    EXPECT_EQ(tuttiAllReduce(device, host.data(), 16, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
+              tuttiInvalidArgument);
+    EXPECT_THAT(tuttiGetLastError(comm), HasSubstr("recvbuff"));
+    EXPECT_EQ(host, std::vector<float>(16, 1));
+    /* Nothing was started: the communicator still works. */
+    TUTTI(tuttiAllReduce(device, device, 16, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
+    ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess);
+    EXPECT_EQ(gpu.get(device, 16), std::vector<float>(16, 2));
+  });
+}
+
+TEST_F(GpuFaults, MoreRanksThanAnExchangeHas) {
+  constexpr int n = TUTTI_EXCHANGE_MAX + 1;
+  tuttiUniqueId id;
+  TUTTI(tuttiGetUniqueId(&id));
+  onThreads(n, [&](int r) {
+    tuttiComm_t comm = nullptr;
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.device = tuttiDeviceCuda;
+    EXPECT_EQ(cudaSetDevice(r % gpus()), cudaSuccess);
+    EXPECT_NE(tuttiCommInitRankConfig(&comm, n, id, r, &config), tuttiSuccess);
+    EXPECT_EQ(comm, nullptr);
+    EXPECT_THAT(tuttiGetLastError(nullptr), HasSubstr(std::to_string(TUTTI_EXCHANGE_MAX)));
+  });
+}
+
+/* Runs calls that do not fit together, after one that does; all ranks learn of it. */
+void mismatch(int n, const std::function<tuttiResult_t(int, tuttiComm_t, float *, cudaStream_t)> &f,
+              const std::string &says) {
+  GpuRanks ranks(n);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int, tuttiComm_t comm, Gpu &gpu) {
+    float *x = gpu.put(std::vector<float>(1, 1));
+    TUTTI(tuttiAllReduce(x, x, 1, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
+    ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess) << tuttiGetLastError(comm);
+  });
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    float *x = gpu.put(std::vector<float>(100000, 1));
+    tuttiResult_t result = f(r, comm, x, gpu.streams[0]);
+    ASSERT_TRUE(result == tuttiSuccess || result == tuttiInvalidUsage) << tuttiGetLastError(comm);
+    EXPECT_EQ(awaitFailure(comm, 10), tuttiInvalidUsage) << "rank " << r;
+    EXPECT_THAT(tuttiGetLastError(comm), AllOf(HasSubstr("disagree"), HasSubstr(says)));
+    EXPECT_EQ(awaitStream(gpu.streams[0], 5), cudaSuccess) << "the kernel has ended";
+  });
+  for (auto &c : ranks.comms)
+    EXPECT_EQ(tuttiCommAbort(std::exchange(c[0], nullptr)), tuttiSuccess);
+}
+
+TEST_F(GpuFaults, CountsDiffer) {
+  for (size_t count : {16, 1000, 90000}) /* one message, two-shot, many chunks */
+    mismatch(
+        2,
+        [&](int r, tuttiComm_t comm, float *x, cudaStream_t s) {
+          return tuttiAllReduce(x, x, count + (size_t)r, tuttiFloat32, tuttiSum, comm, s);
+        },
+        std::to_string(count + 1));
+}
+
+TEST_F(GpuFaults, ReductionsDiffer) {
+  mismatch(
+      3,
+      [](int r, tuttiComm_t comm, float *x, cudaStream_t s) {
+        return tuttiAllReduce(x, x, 64, tuttiFloat32, r == 1 ? tuttiMax : tuttiSum, comm, s);
+      },
+      "max");
+}
+
+TEST_F(GpuFaults, CollectivesDiffer) {
+  mismatch(
+      2,
+      [](int r, tuttiComm_t comm, float *x, cudaStream_t s) {
+        return r ? tuttiAllReduce(x, x, 64, tuttiFloat32, tuttiSum, comm, s)
+                 : tuttiAllGather(x, x, 64, tuttiFloat32, comm, s);
+      },
+      "AllGather");
+}
+
+/* A kernel that waits for a peer which never calls ends with its communicator. */
+TEST_F(GpuFaults, AbortEndsAWaitingKernel) {
+  for (size_t count : {16, 90000}) {
+    GpuRanks ranks(3);
+    Barrier called(2);
+    ASSERT_TRUE(ranks.ok());
+    ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+      float *x = gpu.put(std::vector<float>(count, 1));
+      if (r == 2) { /* never calls, and is told */
+        EXPECT_EQ(awaitFailure(comm, 10), tuttiRemoteError);
+        return;
+      }
+      TUTTI(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
+      called.arrive();
+      usleep(300000);
+      EXPECT_EQ(cudaStreamQuery(gpu.streams[0]), cudaErrorNotReady);
+      if (r == 1) {
+        EXPECT_EQ(awaitFailure(comm, 10), tuttiRemoteError);
+      } else {
+        double begin = seconds();
+        EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
+        EXPECT_LT(seconds() - begin, 5);
+      }
+      EXPECT_EQ(awaitStream(gpu.streams[0], 5), cudaSuccess) << "rank " << r;
+    });
+    ranks.comms[0][0] = nullptr;
+    for (int r : {1, 2})
+      EXPECT_EQ(tuttiCommAbort(std::exchange(ranks.comms[(size_t)r][0], nullptr)), tuttiSuccess);
+  }
+}
+
+/* A rank that is late by seconds does no harm, and after the deadline it is named. */
+TEST_F(GpuFaults, LateAndTooLate) {
+  Settings settings(std::map<std::string, std::string>{{"TUTTI_TIMEOUT", "4"}});
+  GpuRanks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    float *x = gpu.put(std::vector<float>(64, 1));
+    if (r == 1) usleep(1500000);
+    TUTTI(tuttiAllReduce(x, x, 64, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
+    ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess) << tuttiGetLastError(comm);
+    EXPECT_EQ(gpu.get(x, 64), std::vector<float>(64, 2));
+    if (r == 0) {
+      TUTTI(tuttiAllReduce(x, x, 64, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
+      EXPECT_EQ(awaitFailure(comm, 15), tuttiTimeout);
+      EXPECT_THAT(tuttiGetLastError(comm), HasSubstr("rank 1"));
+      EXPECT_EQ(awaitStream(gpu.streams[0], 5), cudaSuccess);
+    } else {
+      EXPECT_NE(awaitFailure(comm, 15), tuttiSuccess) << "everybody is told";
+    }
+  });
+  for (auto &c : ranks.comms)
+    EXPECT_EQ(tuttiCommAbort(std::exchange(c[0], nullptr)), tuttiSuccess);
+}
+
+/* ---- a dead process ---------------------------------------------------------------------------
+ */
+
+constexpr int kProcesses = 4, kDead = 2;
+constexpr size_t kFloats = (size_t)1 << 18;
+
+tuttiResult_t join(tuttiComm_t *comm, int n, const tuttiUniqueId &id, int rank) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.device = tuttiDeviceCuda;
+  return tuttiCommInitRankConfig(comm, n, id, rank, &config);
+}
+
+/* All-reduces until one fails; report().seconds is when that was known. */
+void work(RankProcesses &processes, int r) {
+  Gpu gpu(r, (size_t)8 << 20);
+  float *x = gpu.put(std::vector<float>(kFloats, 1)), *y = (float *)gpu.take(kFloats * 4);
+  tuttiComm_t comm;
+  if (processes.keep(join(&comm, kProcesses, processes.id(), r))) _exit(2);
+  tuttiResult_t state = tuttiSuccess;
+  double end = seconds() + 60;
+  for (int i = 1; state == tuttiSuccess && seconds() < end; i++) {
+    state = tuttiAllReduce(x, y, kFloats, tuttiFloat32, tuttiSum, comm, gpu.streams[0]);
+    if (state == tuttiSuccess && awaitStream(gpu.streams[0], 10)) state = tuttiUnhandledCudaError;
+    if (state == tuttiSuccess) tuttiCommGetAsyncError(comm, &state);
+    processes.setStage(r, i);
+  }
+  processes.report(r).seconds = seconds();
+  processes.keep(state, comm);
+  EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
+  /* The survivors go on without the dead. */
+  int rank = r < kDead ? r : r - 1;
+  EXPECT_EQ(join(&comm, kProcesses - 1, processes.id(1), rank), tuttiSuccess)
+      << tuttiGetLastError(nullptr);
+  if (testing::Test::HasFailure()) _exit(3);
+  EXPECT_EQ(tuttiAllReduce(x, y, kFloats, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
+            tuttiSuccess);
+  EXPECT_EQ(awaitStream(gpu.streams[0]), cudaSuccess);
+  EXPECT_EQ(gpu.get(y, kFloats), std::vector<float>(kFloats, kProcesses - 1));
+  EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+}
+
+TEST_F(GpuFaults, KilledProcess) {
+  RankProcesses processes;
+  processes.start(kProcesses, [&](int r) { work(processes, r); });
+  for (int r = 0; r < kProcesses; r++)
+    ASSERT_TRUE(processes.waitForStage(r, 5)) << processes.report(r).text;
+  double killed = seconds();
+  pid_t dead = processes.report(kDead).pid;
+  processes.killRank(kDead);
+  processes.waitAll(100);
+  for (int r = 0; r < kProcesses; r++) {
+    if (r == kDead) continue;
+    const RankReport &report = processes.report(r);
+    EXPECT_EQ(report.status, 0) << "rank " << r;
+    EXPECT_EQ(report.result, tuttiRemoteError) << report.text;
+    EXPECT_THAT(report.text, AllOf(HasSubstr("rank 2"), HasSubstr("pid " + std::to_string(dead))));
+    EXPECT_LT(report.seconds - killed, 5) << "rank " << r;
+  }
+}
+
+/* ---- resources --------------------------------------------------------------------------------
+ */
+
+size_t freeMemory() {
+  size_t all = 0, total, sum = 0;
+  for (int d = 0; d < gpus(); d++) {
+    EXPECT_EQ(cudaSetDevice(d), cudaSuccess);
+    EXPECT_EQ(cudaMemGetInfo(&all, &total), cudaSuccess);
+    sum += all;
+  }
+  return sum;
+}
+
+TEST_F(GpuFaults, CommunicatorsGiveAllMemoryBack) {
+  size_t first = 0;
+  for (int i = 0; i < 50; i++) {
+    {
+      GpuRanks ranks(4, (size_t)1 << 20);
+      ASSERT_TRUE(ranks.ok());
+      ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+        float *x = gpu.put(std::vector<float>(64, 1));
+        TUTTI(tuttiAllReduce(x, x, 64, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
+        ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess);
+        if (i % 10 == 9 && r == 0) { /* also those that end in another way */
+          EXPECT_EQ(tuttiCommAbort(std::exchange(ranks.comms[0][0], nullptr)), tuttiSuccess);
+        } else if (i % 10 == 9) {
+          awaitFailure(comm, 10);
+          EXPECT_EQ(tuttiCommAbort(std::exchange(ranks.comms[(size_t)r][0], nullptr)),
+                    tuttiSuccess);
+        }
+      });
+    }
+    if (i == 9) first = freeMemory(); /* what the driver keeps is there by now */
+  }
+  size_t last = freeMemory();
+  EXPECT_GE(last + ((size_t)1 << 20), first) << (double)(first - last) / 1e6 << " MB are gone";
+}
+
+} // namespace

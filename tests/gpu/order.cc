@@ -1,0 +1,408 @@
+/* Groups, messages, streams and graphs: what runs when. */
+#include "gpu/gpu.h"
+
+#include <random>
+
+namespace {
+
+class GpuGroups : public GpuTest {};
+class GpuMessages : public GpuTest {};
+class GpuStreams : public GpuTest {};
+class GpuGraphs : public GpuTest {};
+
+std::vector<uint32_t> values(size_t count, uint32_t seed) {
+  std::vector<uint32_t> v(count);
+  for (size_t i = 0; i < count; i++)
+    v[i] = (seed * 2654435761u) ^ ((uint32_t)i * 40503u + 1);
+  return v;
+}
+
+std::vector<uint32_t> sumOf(int n, size_t count, uint32_t seed) {
+  std::vector<uint32_t> sum(count);
+  for (int r = 0; r < n; r++) {
+    auto v = values(count, seed + (uint32_t)r);
+    for (size_t i = 0; i < count; i++)
+      sum[i] += v[i];
+  }
+  return sum;
+}
+
+#define EXPECT_SAME(got, want) EXPECT_TRUE((got) == (want))
+
+/* ---- groups -----------------------------------------------------------------------------------
+ */
+
+TEST_F(GpuGroups, OneThreadDrivesAllGpus) {
+  int n = std::min(gpus(), 8);
+  std::vector<tuttiComm_t> comms((size_t)n);
+  std::vector<std::unique_ptr<Gpu>> all;
+  std::vector<uint32_t *> in, out;
+  constexpr size_t count = 10007;
+  for (int r = 0; r < n; r++) {
+    all.push_back(std::make_unique<Gpu>(r, (size_t)1 << 20));
+    in.push_back(all.back()->put(values(count, (uint32_t)r)));
+    out.push_back((uint32_t *)all.back()->take(count * 4));
+  }
+  TUTTI(tuttiCommInitAll(comms.data(), n, nullptr));
+  int before, after;
+  CUDA(cudaGetDevice(&before));
+  for (int round = 0; round < 20; round++) {
+    TUTTI(tuttiGroupStart());
+    for (size_t r = 0; r < comms.size(); r++) {
+      TUTTI(tuttiAllReduce(in[r], out[r], count, tuttiUint32, tuttiSum, comms[r],
+                           all[r]->streams[0]));
+      TUTTI(tuttiBroadcast(in[r], in[r], 3, tuttiUint32, 0, comms[r], all[r]->streams[0]));
+    }
+    TUTTI(tuttiGroupEnd());
+    if (round == 0) /* the second call changes what later rounds add */
+      for (size_t r = 0; r < comms.size(); r++) {
+        ASSERT_EQ(awaitStream(all[r]->streams[0]), cudaSuccess) << tuttiGetLastError(comms[r]);
+        EXPECT_SAME(all[r]->get(out[r], count), sumOf(n, count, 0));
+        EXPECT_SAME(all[r]->get(in[r], 3), values(3, 0));
+      }
+  }
+  CUDA(cudaGetDevice(&after));
+  EXPECT_EQ(after, before) << "calls leave the current device as it is";
+  for (size_t r = 0; r < comms.size(); r++)
+    EXPECT_EQ(awaitStream(all[r]->streams[0]), cudaSuccess);
+  for (auto c : comms)
+    EXPECT_EQ(tuttiCommDestroy(c), tuttiSuccess) << tuttiGetLastError(nullptr);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------
+ */
+
+struct Message {
+  int from, to;
+  size_t count;
+};
+using Pattern = std::vector<Message>;
+
+/* All of a rank's messages in one group, sends before receives or as they come. */
+void exchange(const Pattern &pattern, int r, tuttiComm_t comm, Gpu &gpu, bool sendsFirst) {
+  std::vector<uint32_t *> buffers(pattern.size());
+  gpu.reset();
+  for (size_t i = 0; i < pattern.size(); i++) {
+    const Message &m = pattern[i];
+    if (m.from == r) buffers[i] = gpu.put(values(m.count, (uint32_t)i));
+  }
+  std::vector<uint32_t *> received(pattern.size());
+  for (size_t i = 0; i < pattern.size(); i++)
+    if (pattern[i].to == r)
+      received[i] = gpu.put(std::vector<uint32_t>(pattern[i].count + 2, 0xa5a5a5a5u));
+  auto post = [&](size_t i, bool sends, bool receives) {
+    const Message &m = pattern[i];
+    if (sends && m.from == r) {
+      TUTTI(tuttiSend(buffers[i], m.count, tuttiUint32, m.to, comm, gpu.streams[0]));
+    }
+    if (receives && m.to == r) {
+      TUTTI(tuttiRecv(received[i] + 1, m.count, tuttiUint32, m.from, comm, gpu.streams[0]));
+    }
+  };
+  TUTTI(tuttiGroupStart());
+  for (size_t i = 0; i < pattern.size(); i++)
+    post(i, true, !sendsFirst);
+  for (size_t i = 0; i < pattern.size() && sendsFirst; i++)
+    post(i, false, true);
+  TUTTI(tuttiGroupEnd());
+  ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess) << tuttiGetLastError(comm);
+  tuttiResult_t state;
+  TUTTI(tuttiCommGetAsyncError(comm, &state));
+  ASSERT_EQ(state, tuttiSuccess) << tuttiGetLastError(comm);
+  for (size_t i = 0; i < pattern.size(); i++) {
+    const Message &m = pattern[i];
+    if (m.to != r) continue;
+    std::vector<uint32_t> want = values(m.count, (uint32_t)i);
+    want.insert(want.begin(), 0xa5a5a5a5u);
+    want.push_back(0xa5a5a5a5u);
+    ASSERT_TRUE(gpu.get(received[i], m.count + 2) == want)
+        << "message " << i << " of " << m.count << " from " << m.from << " to " << m.to;
+  }
+}
+
+void exchangeAll(int n, const std::vector<Pattern> &patterns, size_t bytes = (size_t)32 << 20) {
+  GpuRanks ranks(n, bytes);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    for (auto &pattern : patterns)
+      for (bool sendsFirst : {false, true})
+        if (!testing::Test::HasFatalFailure()) exchange(pattern, r, comm, gpu, sendsFirst);
+  });
+}
+
+constexpr size_t kCounts[] = {0, 1, 29, 1001, 40003, 300001};
+
+TEST_F(GpuMessages, RingsAndPairs) {
+  for (int n : {2, 4}) {
+    std::vector<Pattern> patterns;
+    for (size_t count : kCounts)
+      for (int step = 0; step < n; step++) { /* step 0: all to themselves */
+        Pattern p;
+        for (int r = 0; r < n; r++)
+          p.push_back({r, (r + step) % n, count});
+        patterns.push_back(p);
+      }
+    exchangeAll(n, patterns);
+  }
+}
+
+TEST_F(GpuMessages, EverybodyToEverybody) {
+  std::vector<Pattern> patterns;
+  for (size_t count : kCounts) {
+    Pattern p;
+    for (int a = 0; a < 4; a++)
+      for (int b = 0; b < 4; b++)
+        p.push_back({a, b, count});
+    patterns.push_back(p);
+  }
+  exchangeAll(4, patterns);
+}
+
+TEST_F(GpuMessages, OneToAllAndAllToOne) {
+  std::vector<Pattern> patterns;
+  for (size_t count : kCounts) {
+    Pattern out, in;
+    for (int r = 0; r < 4; r++) {
+      out.push_back({1, r, count});
+      in.push_back({r, 2, count});
+    }
+    patterns.push_back(out);
+    patterns.push_back(in);
+  }
+  exchangeAll(4, patterns);
+}
+
+TEST_F(GpuMessages, SeveralForEachPair) {
+  std::vector<Pattern> patterns;
+  for (size_t count : {1, 1001, 40003}) {
+    Pattern p;
+    for (int k = 0; k < 3; k++)
+      for (int r = 0; r < 4; r++) {
+        p.push_back({r, (r + 1) % 4, count});
+        p.push_back({r, r, count});
+      }
+    patterns.push_back(p);
+  }
+  exchangeAll(4, patterns);
+}
+
+/* Both sides of a message choose the same way for it, whatever else is in their groups. */
+TEST_F(GpuMessages, SmallAndLargeInOneGroup) {
+  exchangeAll(4, {{{0, 1, 1}, {0, 2, 300001}},
+                  {{0, 1, 300001}, {1, 2, 3}, {2, 3, 40003}, {3, 0, 100}},
+                  {{0, 1, 0}, {0, 2, 5}, {3, 1, 300001}},
+                  {{0, 1, 7}, {0, 1, 300001}, {1, 0, 40003}, {1, 0, 9}}});
+}
+
+/* More than all slots of all thread blocks hold: no message may wait for one that is behind it in
+ * another rank's group. */
+TEST_F(GpuMessages, NoneWaitsInLine) {
+  constexpr size_t count = (size_t)12 << 20;
+  exchangeAll(2, {{{0, 1, count}, {0, 1, count}, {1, 0, count}}}, (size_t)160 << 20);
+}
+
+TEST_F(GpuMessages, RandomGroups) {
+  std::mt19937 random(4711);
+  std::vector<Pattern> patterns;
+  for (int i = 0; i < 40; i++) {
+    Pattern p;
+    for (unsigned m = random() % 12; m > 0; m--)
+      p.push_back({(int)(random() % 4), (int)(random() % 4), kCounts[random() % 6]});
+    patterns.push_back(p);
+  }
+  exchangeAll(4, patterns);
+}
+
+void amongCollectives(size_t count, size_t bytes) {
+  GpuRanks ranks(4, bytes);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    uint32_t *in = gpu.put(values(count, (uint32_t)r));
+    uint32_t *sum = (uint32_t *)gpu.take(count * 4), *got = (uint32_t *)gpu.take(count * 4);
+    TUTTI(tuttiGroupStart());
+    TUTTI(tuttiSend(in, count, tuttiUint32, (r + 1) % 4, comm, gpu.streams[0]));
+    TUTTI(tuttiAllReduce(in, sum, count, tuttiUint32, tuttiSum, comm, gpu.streams[0]));
+    TUTTI(tuttiRecv(got, count, tuttiUint32, (r + 3) % 4, comm, gpu.streams[0]));
+    TUTTI(tuttiGroupEnd());
+    ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess) << tuttiGetLastError(comm);
+    EXPECT_SAME(gpu.get(sum, count), sumOf(4, count, 0));
+    EXPECT_SAME(gpu.get(got, count), values(count, (uint32_t)(r + 3) % 4));
+  });
+}
+
+TEST_F(GpuMessages, AmongCollectivesInOneGroup) {
+  amongCollectives(1001, (size_t)1 << 20);
+  amongCollectives((size_t)12 << 20, (size_t)160 << 20); /* more than all slots hold */
+}
+
+/* ---- streams ----------------------------------------------------------------------------------
+ */
+
+/* Calls of one communicator on any stream run in the order of the calls. */
+TEST_F(GpuStreams, SeveralOfOneCommunicator) {
+  constexpr size_t count = 5003;
+  constexpr int rounds = 60;
+  GpuRanks ranks(4);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    std::vector<uint32_t *> in, out;
+    for (int i = 0; i < rounds; i++) {
+      in.push_back(gpu.put(values(count, (uint32_t)(i * 10 + r))));
+      out.push_back((uint32_t *)gpu.take(count * 4));
+    }
+    for (int i = 0; i < rounds; i++)
+      TUTTI(tuttiAllReduce(in[(size_t)i], out[(size_t)i], count, tuttiUint32, tuttiSum, comm,
+                           gpu.streams[i * 7 % Gpu::kStreams]));
+    for (auto s : gpu.streams)
+      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+    for (int i = 0; i < rounds; i++)
+      EXPECT_SAME(gpu.get(out[(size_t)i], count), sumOf(4, count, (uint32_t)i * 10));
+  });
+}
+
+/* A call needs nothing of a stream that an earlier call was on. */
+TEST_F(GpuStreams, DestroyedOnes) {
+  GpuRanks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int, tuttiComm_t comm, Gpu &gpu) {
+    uint32_t *x = gpu.put(std::vector<uint32_t>(100, 1));
+    for (int i = 0; i < 8; i++) {
+      cudaStream_t s;
+      CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+      TUTTI(tuttiAllReduce(x, x, 100, tuttiUint32, tuttiSum, comm, s));
+      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      CUDA(cudaStreamDestroy(s));
+    }
+    TUTTI(tuttiAllReduce(x, x, 100, tuttiUint32, tuttiSum, comm, gpu.streams[0]));
+    EXPECT_SAME(gpu.get(x, 100), std::vector<uint32_t>(100, 1 << 9));
+  });
+}
+
+TEST_F(GpuStreams, TheDefaultStream) {
+  GpuRanks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  if (gpus() < 2) GTEST_SKIP() << "ranks of one GPU would wait for each other's default stream";
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    uint32_t *in = gpu.put(values(100, (uint32_t)r));
+    TUTTI(tuttiAllReduce(in, in, 100, tuttiUint32, tuttiSum, comm, nullptr));
+    ASSERT_EQ(awaitStream(nullptr), cudaSuccess) << tuttiGetLastError(comm);
+    EXPECT_SAME(gpu.get(in, 100), sumOf(2, 100, 0));
+  });
+}
+
+TEST_F(GpuStreams, TwoCommunicators) {
+  constexpr size_t count = 3001;
+  constexpr int rounds = 50;
+  GpuRanks ranks(4, (size_t)16 << 20, 2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t, Gpu &gpu) {
+    std::vector<uint32_t *> buffers;
+    for (int i = 0; i < 2 * rounds; i++)
+      buffers.push_back(gpu.put(values(count, (uint32_t)(i * 10 + r))));
+    for (int i = 0; i < 2 * rounds; i++)
+      TUTTI(tuttiAllReduce(buffers[(size_t)i], buffers[(size_t)i], count, tuttiUint32, tuttiSum,
+                           ranks.comms[(size_t)r][(size_t)i % 2], gpu.streams[i % 2]));
+    for (auto s : gpu.streams)
+      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(nullptr);
+    for (int i = 0; i < 2 * rounds; i++)
+      EXPECT_SAME(gpu.get(buffers[(size_t)i], count), sumOf(4, count, (uint32_t)i * 10));
+  });
+}
+
+/* ---- graphs -----------------------------------------------------------------------------------
+ */
+
+struct Graph {
+  ~Graph() {
+    if (exec) cudaGraphExecDestroy(exec);
+  }
+  cudaGraphExec_t exec = nullptr;
+};
+
+/* Of what body enqueues. All ranks have their graphs before one is launched: making one takes GPU
+ * memory. */
+template <class F>
+void capture(cudaStream_t stream, cudaGraphExec_t *exec, Barrier &made, const F &body) {
+  Barrier::Arrival arrival(made); /* also on failure */
+  cudaGraph_t graph;
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  body();
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  CUDA(cudaGraphInstantiate(exec, graph, 0));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaGraphUpload(*exec, stream));
+  ASSERT_EQ(awaitStream(stream), cudaSuccess);
+}
+
+/* In place, each all-reduce of equal numbers multiplies them by n: none is lost or runs twice. */
+void replays(size_t count, int launches, int eagerEvery) {
+  constexpr int n = 3;
+  GpuRanks ranks(n);
+  Barrier made(n), done(n);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    cudaStream_t s = gpu.streams[0];
+    uint32_t *x = gpu.put(std::vector<uint32_t>(count, 1)), *all;
+    all = (uint32_t *)gpu.take(count * n * 4);
+    Graph exec;
+    Barrier::Arrival end(done); /* before the graph goes */
+    auto multiply = [&] { TUTTI(tuttiAllReduce(x, x, count, tuttiUint32, tuttiSum, comm, s)); };
+    capture(s, &exec.exec, made, [&] {
+      multiply();
+      TUTTI(tuttiAllGather(x, all, count, tuttiUint32, comm, s));
+      multiply();
+    });
+    if (testing::Test::HasFatalFailure()) return;
+    uint32_t want = 1, gathered = 1;
+    for (int i = 0; i < launches; i++) {
+      CUDA(cudaGraphLaunch(exec.exec, s));
+      gathered = want * n;
+      want *= n * n;
+      if (eagerEvery && i % eagerEvery == 0) {
+        multiply();
+        want *= n;
+      }
+    }
+    ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+    EXPECT_SAME(gpu.get(x, count), std::vector<uint32_t>(count, want));
+    EXPECT_SAME(gpu.get(all, count * n), std::vector<uint32_t>(count * n, gathered)) << r;
+  });
+}
+
+TEST_F(GpuGraphs, ThousandReplays) {
+  for (size_t count : {1, 1001, 100003})
+    replays(count, 1000, 0);
+}
+TEST_F(GpuGraphs, MixedWithCalls) {
+  for (size_t count : {1, 1001, 100003})
+    replays(count, 300, 7);
+}
+
+TEST_F(GpuGraphs, MessagesAndGroups) {
+  constexpr size_t count = 1001;
+  constexpr int n = 4;
+  GpuRanks ranks(n);
+  Barrier made(n), done(n);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    cudaStream_t s = gpu.streams[0];
+    uint32_t *in = gpu.put(values(count, (uint32_t)r)), *got = (uint32_t *)gpu.take(count * 4);
+    Graph exec;
+    Barrier::Arrival end(done); /* before the graph goes */
+    capture(s, &exec.exec, made,
+            [&] { /* what comes is sent on: after n launches all is home again */
+                  TUTTI(tuttiGroupStart());
+                  TUTTI(tuttiSend(in, count, tuttiUint32, (r + 1) % n, comm, s));
+                  TUTTI(tuttiRecv(got, count, tuttiUint32, (r + n - 1) % n, comm, s));
+                  TUTTI(tuttiGroupEnd());
+                  CUDA(cudaMemcpyAsync(in, got, count * 4, cudaMemcpyDeviceToDevice, s));
+            });
+    if (testing::Test::HasFatalFailure()) return;
+    for (int i = 0; i < 25 * n + 1; i++)
+      CUDA(cudaGraphLaunch(exec.exec, s));
+    ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+    EXPECT_SAME(gpu.get(in, count), values(count, (uint32_t)(r + n - 1) % n));
+  });
+}
+
+} // namespace
