@@ -2,6 +2,7 @@
 #include <fcntl.h>
 
 #include "command.h"
+#include "kernels/sanitized.h"
 
 namespace {
 
@@ -152,6 +153,14 @@ TEST(Env, JsonIsValid) {
                  "assert len(rows) > 10 and all(r['help'] for r in rows)",
                  r.out});
   EXPECT_EQ(parse.wait(), 0) << parse.err();
+}
+
+/* By dlopen(3), where little static thread-local memory is left. */
+TEST(Library, CanBeLoadedByAnInterpreter) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's library must come first";
+  if (!installed("python3")) GTEST_SKIP() << "needs python3";
+  Command c({"python3", "-c", "import ctypes; ctypes.CDLL('" TUTTI_LIBRARY "')"});
+  EXPECT_EQ(c.wait(), 0) << c.err();
 }
 
 TEST(Topo, IsACommand) {
