@@ -67,7 +67,8 @@ extern const perfLibrary perfTutti;
 /* Loads a library with the ABI of NCCL. False: it cannot be used; that is said on stderr. */
 bool perfLibraryOpen(const char *path, perfLibrary *library);
 
-/* ---- memory under test ------------------------------------------------------------------------ */
+/* ---- memory under test ------------------------------------------------------------------------
+ */
 
 typedef struct {
   bool cuda;
@@ -186,11 +187,11 @@ typedef struct {
   int iters;  /* 0: by time */
   int warmup; /* -1: by size */
   bool check, inPlace, graph;
-  perfBufferKind kind;   /* of the buffers */
-  const char *lib; /* NULL: tutti */
+  perfBufferKind kind;        /* of the buffers */
+  const char *lib;            /* NULL: tutti */
   const perfLibrary *library; /* of `lib`; set by whoever opens it */
-  const char *json; /* NULL: none; "-": instead of the table */
-  int port;         /* of the rendezvous that a launcher's ranks meet at; 0: derived */
+  const char *json;           /* NULL: none; "-": instead of the table */
+  int port;                   /* of the rendezvous that a launcher's ranks meet at; 0: derived */
 } perfOptions;
 
 /* Returns -1 to go on, or the exit code. */
