@@ -39,10 +39,11 @@ static void flush(perfOutput *out) {
 void perfOutputHeader(perfOutput *out, int version, const perfIdentity *ranks) {
   const perfOptions *o = out->options;
   if (!out->table) return;
-  printf("# tutti %d.%d.%d perf: %d rank%s (%s), %s memory, %s%s\n", version / 10000,
-         version / 100 % 100, version % 100, out->place->nranks, out->place->nranks == 1 ? "" : "s",
-         out->place->launcher, ranks[0].device < 0 ? "host" : "CUDA",
-         o->inPlace ? "in place" : "out of place", o->check ? ", checked" : "");
+  printf("# %s %d.%d.%d perf: %d rank%s (%s), %s memory, %s%s\n", o->lib ? o->lib : "tutti",
+         version / 10000, version / 100 % 100, version % 100, out->place->nranks,
+         out->place->nranks == 1 ? "" : "s", out->place->launcher,
+         ranks[0].device < 0 ? "host" : "CUDA", o->inPlace ? "in place" : "out of place",
+         o->check ? ", checked" : "");
   for (int r = 0; r < out->place->nranks; r++) {
     printf("#   rank %4d  host %-16s pid %7d  device ", r, ranks[r].host, (int)ranks[r].pid);
     if (ranks[r].device < 0)

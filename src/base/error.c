@@ -17,7 +17,7 @@ typedef struct {
 } Scope;
 
 static _Thread_local char lastText[TUTTI_ERROR_TEXT];
-static TUTTI_HOT_THREAD_LOCAL Scope scope;
+static _Thread_local Scope scope;
 static _Thread_local char errnoText[ERRNO_TEXT];
 
 /* Ends a text that did not fit with "...", without leaving a part of a UTF-8 character. */

@@ -13,11 +13,6 @@
 extern "C" {
 #endif
 
-/* Storage of a thread that every call touches: reached without a call into the dynamic linker. It
- * comes out of the small reserve that libraries loaded by dlopen(3) share, so for a few bytes only.
- */
-#define TUTTI_HOT_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
-
 /* CLOCK_MONOTONIC in ns. A deadline is a value of this clock; TUTTI_NO_DEADLINE never comes. */
 uint64_t tuttiNow(void);
 #define TUTTI_NO_DEADLINE UINT64_MAX

@@ -15,11 +15,11 @@ typedef struct {
   char text[TUTTI_ERROR_TEXT];
 } Group;
 
-static TUTTI_HOT_THREAD_LOCAL int depth; /* of groups open in this thread */
-static _Thread_local Group group;        /* has a meaning while depth > 0 */
+static _Thread_local int depth;   /* of groups open in this thread */
+static _Thread_local Group group; /* has a meaning while depth > 0 */
 
 static uint32_t threadId(void) {
-  static TUTTI_HOT_THREAD_LOCAL uint32_t id;
+  static _Thread_local uint32_t id;
   if (id == 0) id = (uint32_t)syscall(SYS_gettid);
   return id;
 }

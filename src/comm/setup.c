@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/settings.h"
+#include "collectives/exchange.h"
 #include "comm/comm.h"
 #include "device/cuda.h"
 #include "topology/topology.h"
@@ -65,6 +66,11 @@ static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
       c->options.device != tuttiDeviceHost ? tuttiDeviceCudaTable(&why) : NULL;
   if (c->options.device == tuttiDeviceCuda && !cuda)
     return TUTTI_FAIL(tuttiInvalidArgument, "no CUDA device: %s; use device host or auto", why);
+  if (cuda && c->nranks > TUTTI_EXCHANGE_MAX)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "a communicator on GPUs has at most %d ranks in this version, not %d; use "
+                      "TUTTI_DEVICE=host with buffers in host memory",
+                      TUTTI_EXCHANGE_MAX, c->nranks);
   c->device = cuda ? cuda : &tuttiDeviceHostTable;
   return tuttiSuccess;
 }

@@ -26,6 +26,8 @@ typedef struct {
   tuttiExchangeMail *mailOnDevice;
   cudaStream_t last; /* the stream of the last launch, once `launched` */
   bool launched;
+  bool captured; /* it was capturing a graph then */
+  bool several;  /* streams are in use: `done` is behind the last launch */
   cudaEvent_t done;
   pthread_t monitor;
   pthread_mutex_t lock; /* with wake: tells the monitor to stop */
@@ -280,60 +282,97 @@ static uint32_t loopsOf(uint64_t part, uint64_t slot) {
   return (uint32_t)((part + slot - 1) / slot);
 }
 
-/* Fills in the exchange of one task, in bytes. */
-static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t size, int proto,
-                        int nblocks) {
-  uint64_t unit = proto == tuttiProtoLL ? TUTTI_EXCHANGE_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE;
+static uint64_t unitOf(int proto) {
+  return proto == tuttiProtoLL ? TUTTI_EXCHANGE_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE;
+}
+static uint64_t greater(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+
+/* What follows from the messages: how many chunks and lines the longest has. */
+static void setLoops(tuttiExchangeArgs *a, int proto) {
   uint64_t slot = proto == tuttiProtoLL
                       ? TUTTI_EXCHANGE_LL_SLOT / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD
                       : TUTTI_EXCHANGE_SIMPLE_SLOT;
+  uint64_t part = a->combine || a->own ? a->part : 0, bytes = a->own ? a->bytes : 0;
+  a->spreads = 0;
+  for (int i = 0; i < a->nlinks; i++) {
+    const tuttiExchangeLink *l = &a->link[i];
+    part = greater(part, greater(l->outPart, greater(l->inPart, l->latePart)));
+    bytes = greater(bytes, greater(l->outBytes, greater(l->inBytes, l->lateBytes)));
+    a->spreads |= l->spread;
+  }
+  a->loops = loopsOf(part, slot);
+  a->lines = loopsOf(bytes, TUTTI_EXCHANGE_LINE_PAYLOAD);
+}
+
+/* Fills in the exchange of one task, in bytes. */
+static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t size,
+                        const tuttiExchangePlan *plan, uint32_t hash) {
+  uint64_t unit = unitOf(plan->proto);
   a->combine = x->combine;
   a->own = x->own;
   a->keep = x->keep;
   a->bytes = x->count * size;
-  a->part = partOf(a->bytes, nblocks, unit);
+  a->part = partOf(a->bytes, plan->nblocks, unit);
   a->ownAt = x->ownAt * size;
   a->keepAt = x->keepAt * size;
-  uint64_t longest = a->combine || a->own ? a->part : 0;
   for (int i = 0; i < a->nlinks; i++) {
     tuttiExchangeLink *l = &a->link[i];
     const tuttiExchangePeer *p = &x->peer[l->rank];
     l->outAt = p->outAt * size;
     l->outBytes = p->outCount * size;
-    l->outPart = partOf(l->outBytes, nblocks, unit);
+    l->outPart = partOf(l->outBytes, plan->nblocks, unit);
     l->inBytes = p->inCount * size;
-    l->inPart = partOf(l->inBytes, nblocks, unit);
+    l->inPart = partOf(l->inBytes, plan->nblocks, unit);
     l->placeAt = p->placeAt * size;
     l->lateBytes = p->lateCount * size;
-    l->latePart = partOf(l->lateBytes, nblocks, unit);
+    l->latePart = partOf(l->lateBytes, plan->nblocks, unit);
     l->lateAt = p->lateAt * size;
     l->spread = p->spread;
-    if (l->outPart > longest) longest = l->outPart;
-    if (l->inPart > longest) longest = l->inPart;
-    if (l->latePart > longest) longest = l->latePart;
+    l->outHash = l->inHash = hash;
   }
-  a->loops = loopsOf(longest, slot);
-  uint64_t most = a->own ? a->bytes : 0;
-  a->spreads = 0;
-  for (int i = 0; i < a->nlinks; i++) {
-    const tuttiExchangeLink *l = &a->link[i];
-    if (l->outBytes > most) most = l->outBytes;
-    if (l->inBytes > most) most = l->inBytes;
-    if (l->lateBytes > most) most = l->lateBytes;
-    a->spreads |= l->spread;
+  setLoops(a, plan->proto);
+}
+
+/* One message to (or from) a neighbour, at an address instead of an offset. */
+static void setMessage(tuttiExchangeLink *l, bool in, const tuttiTask *t,
+                       const tuttiExchangePlan *plan) {
+  uint64_t bytes = t->schedule.count * tuttiTypeSize(t->type);
+  uint64_t part = partOf(bytes, plan->nblocks, unitOf(plan->proto));
+  if (in) {
+    l->placeAt = (uintptr_t)t->recvbuff;
+    l->inBytes = bytes;
+    l->inPart = part;
+    l->inHash = hashOf(&t->signature);
+  } else {
+    l->outAt = (uintptr_t)t->sendbuff;
+    l->outBytes = bytes;
+    l->outPart = part;
+    l->outHash = hashOf(&t->signature);
   }
-  a->lines = loopsOf(most, TUTTI_EXCHANGE_LINE_PAYLOAD);
+}
+
+static tuttiResult_t isCapturing(cudaStream_t stream, bool *capturing) {
+  enum cudaStreamCaptureStatus status;
+  CUDA_TRY(cudaStreamIsCapturing(stream, &status));
+  *capturing = status != cudaStreamCaptureStatusNone;
+  return tuttiSuccess;
 }
 
 /* Kernels of one communicator follow each other, whatever streams they are on: they share FIFOs. */
 static tuttiResult_t follow(cudaState *s, cudaStream_t stream) {
   if (!s->launched || s->last == stream) return tuttiSuccess;
-  enum cudaStreamCaptureStatus before, now;
-  CUDA_TRY(cudaStreamIsCapturing(stream, &now));
-  CUDA_TRY(cudaStreamIsCapturing(s->last, &before));
-  if ((before == cudaStreamCaptureStatusNone) != (now == cudaStreamCaptureStatusNone))
-    return tuttiSuccess; /* a graph runs later: its launch orders it */
-  CUDA_TRY(cudaEventRecord(s->done, s->last));
+  bool capturing;
+  TUTTI_TRY(isCapturing(stream, &capturing));
+  if (capturing != s->captured) return tuttiSuccess; /* a graph runs later: its launch orders it */
+  if (!s->several) {                                 /* from now on each launch leaves its event */
+    s->several = true;
+    if (cudaEventRecord(s->done, s->last) != cudaSuccess) { /* the user has destroyed that stream */
+      cudaGetLastError();
+      return check(cudaDeviceSynchronize(), "waiting for a stream that was destroyed");
+    }
+  }
   CUDA_TRY(cudaStreamWaitEvent(stream, s->done, 0));
   return tuttiSuccess;
 }
@@ -354,8 +393,10 @@ static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchang
   CUDA_TRY((cudaError_t)tuttiExchangeLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
                                             plan->uniform, plan->nblocks, plan->nthreads,
                                             t->stream));
+  TUTTI_TRY(isCapturing(t->stream, &s->captured));
   s->last = t->stream;
   s->launched = true;
+  if (s->several) CUDA_TRY(cudaEventRecord(s->done, t->stream));
   return tuttiSuccess;
 }
 
@@ -365,62 +406,62 @@ static tuttiResult_t runCollective(cudaState *s, const tuttiTask *t) {
   tuttiSchedule schedule = t->schedule;
   size_t size = tuttiTypeSize(t->type);
   tuttiExchangeChoose(s->host->plan, &schedule, size, &plan);
-  schedule.twoShot = plan.twoShot;
+  schedule.twoShot = (uint8_t)plan.twoShot;
   tuttiExchangeMake(&schedule, TUTTI_EXCHANGE_LINE / size, &x);
-  setExchange(&s->args, &x, size, plan.proto, plan.nblocks);
-  uint32_t hash = hashOf(&t->signature);
-  for (int i = 0; i < s->args.nlinks; i++)
-    s->args.link[i].outHash = s->args.link[i].inHash = hash;
+  setExchange(&s->args, &x, size, &plan, hashOf(&t->signature));
   return launch(s, t, &plan);
 }
 
-/* Messages of a group run in one kernel, as long as each pair has one in each direction: sends and
- * receives that need each other must not wait in line. Returns how many tasks were taken. */
+/* Messages of a group in the kernels of one round: at most one for each pair and direction, so that
+ * the two sides of a message agree on its round. */
+typedef struct {
+  const tuttiTask *out[TUTTI_EXCHANGE_MAX], *in[TUTTI_EXCHANGE_MAX]; /* by peer */
+  const tuttiTask *first;
+} messageRound;
+
+/* Those of one protocol. Protocol, thread blocks and so the parts of a message depend on that
+ * message alone: its two sides know of no other. */
+static tuttiResult_t runRound(cudaState *s, const messageRound *round, int proto) {
+  tuttiExchangeArgs *a = &s->args;
+  tuttiExchangePlan most = {.proto = proto, .nblocks = 1, .nthreads = 32};
+  tuttiExchange nothing;
+  memset(&nothing, 0, sizeof nothing);
+  setExchange(a, &nothing, 1, &most, 1);
+  for (int i = 0; i < 2 * a->nlinks; i++) {
+    tuttiExchangeLink *l = &a->link[i / 2];
+    bool in = i % 2;
+    const tuttiTask *t = in ? round->in[l->rank] : round->out[l->rank];
+    tuttiExchangePlan plan;
+    if (!t) continue;
+    tuttiExchangeChoose(s->host->plan, &t->schedule, tuttiTypeSize(t->type), &plan);
+    if (plan.proto != proto) continue;
+    setMessage(l, in, t, &plan);
+    if (plan.nblocks > most.nblocks) most.nblocks = plan.nblocks;
+    if (plan.nthreads > most.nthreads) most.nthreads = plan.nthreads;
+  }
+  setLoops(a, proto);
+  tuttiTask t = *round->first;
+  t.sendbuff = t.recvbuff = NULL; /* each message has its own */
+  return launch(s, &t, &most);
+}
+
+/* Runs as many of the tasks as make one round, and says how many. */
 static tuttiResult_t runMessages(cudaState *s, const tuttiTask *tasks, int n, int *taken) {
-  tuttiExchange x;
-  tuttiExchangePlan plan;
-  memset(&x, 0, sizeof x);
-  uint64_t most = 0;
-  uint8_t *sends[TUTTI_EXCHANGE_MAX] = {0};
-  uint8_t *recvs[TUTTI_EXCHANGE_MAX] = {0};
-  uint32_t outHash[TUTTI_EXCHANGE_MAX] = {0}, inHash[TUTTI_EXCHANGE_MAX] = {0};
-  const tuttiTask *first = NULL;
+  messageRound round = {0};
   for (*taken = 0; *taken < n; ++*taken) {
     const tuttiTask *t = &tasks[*taken];
-    const tuttiSchedule *m = &t->schedule;
     if (t->host->device != s) continue;
-    if (m->coll != tuttiCollSendRecv || (first && first->stream != t->stream)) break;
-    tuttiExchangePeer *p = &x.peer[m->root];
-    if (m->sending ? sends[m->root] != NULL : recvs[m->root] != NULL) break;
-    uint64_t bytes = m->count * tuttiTypeSize(t->type);
-    if (m->sending) {
-      sends[m->root] = (uint8_t *)(uintptr_t)t->sendbuff;
-      p->outCount = bytes;
-      outHash[m->root] = hashOf(&t->signature);
-    } else {
-      recvs[m->root] = t->recvbuff;
-      p->inCount = bytes;
-      inHash[m->root] = hashOf(&t->signature);
-    }
-    if (bytes > most) most = bytes;
-    if (!first) first = t;
+    if (t->schedule.coll != tuttiCollSendRecv || (round.first && round.first->stream != t->stream))
+      break;
+    const tuttiTask **slot =
+        t->schedule.sending ? &round.out[t->schedule.root] : &round.in[t->schedule.root];
+    if (*slot) break;
+    *slot = t;
+    if (!round.first) round.first = t;
   }
-  if (!first) return tuttiSuccess;
-  tuttiSchedule schedule = first->schedule;
-  schedule.count = most;
-  tuttiExchangeChoose(s->host->plan, &schedule, 1, &plan);
-  setExchange(&s->args, &x, 1, plan.proto, plan.nblocks);
-  for (int i = 0; i < s->args.nlinks;
-       i++) { /* offsets from NULL: each message has its own buffer */
-    tuttiExchangeLink *l = &s->args.link[i];
-    l->outAt = (uintptr_t)sends[l->rank];
-    l->placeAt = (uintptr_t)recvs[l->rank];
-    l->outHash = outHash[l->rank];
-    l->inHash = inHash[l->rank];
-  }
-  tuttiTask t = *first;
-  t.sendbuff = t.recvbuff = NULL;
-  return launch(s, &t, &plan);
+  if (!round.first) return tuttiSuccess;
+  TUTTI_TRY(runRound(s, &round, tuttiProtoLL));
+  return runRound(s, &round, tuttiProtoSimple);
 }
 
 static tuttiResult_t runOf(cudaState *s, const tuttiTask *tasks, int n) {

@@ -113,12 +113,6 @@ template <typename T> struct Operands {
   __device__ void add(tuttiRedOp_t op, tuttiPair p) {
     add(op, Word<T>::unpack(p.x), Word<T>::unpack(p.y));
   }
-  __device__ void addScaled(tuttiRedOp_t op, tuttiPair p, typename T::Value scalar) {
-    Word<T> px = Word<T>::unpack(p.x), py = Word<T>::unpack(p.y);
-    px.scale(scalar);
-    py.scale(scalar);
-    add(op, px, py);
-  }
   __device__ tuttiPair result(int divide) {
     if (divide > 1) {
       x.divide(divide);
@@ -133,6 +127,15 @@ template <typename T> __device__ typename T::Value premulScalar(const tuttiExcha
   if (!a.premul) return Value();
   if (a.scalarAt) return T::get(*(const typename T::Element *)a.scalarAt);
   return (Value)0.5 == (Value)0 ? (Value)a.scalar.i : (Value)a.scalar.f;
+}
+
+/* A rank's own operand of PreMulSum, rounded to the element's type as its peers get it. */
+template <typename T>
+__device__ __noinline__ tuttiPair scaled(const tuttiExchangeArgs &a, tuttiPair p) {
+  Word<T> x = Word<T>::unpack(p.x), y = Word<T>::unpack(p.y);
+  x.scale(premulScalar<T>(a));
+  y.scale(premulScalar<T>(a));
+  return {x.pack(), y.pack()};
 }
 
 /* ---- one thread block ------------------------------------------------------------------------
@@ -165,7 +168,6 @@ protected:
 
   BlockState &s;
   const tuttiExchangeArgs &a;
-  typename T::Value scalar;
 
   __device__ tuttiExchangeHead *own() const { return (tuttiExchangeHead *)a.block; }
   __device__ tuttiExchangeHead *theirs(int p) const { return (tuttiExchangeHead *)a.link[p].block; }
@@ -221,16 +223,14 @@ protected:
     return ((size_t)row * a.nlinks + column) * kDepth + no % kDepth;
   }
 
+  __device__ tuttiPair operand(tuttiPair mine) const {
+    return a.premul ? scaled<T>(a, mine) : mine;
+  }
   __device__ tuttiPair reduced(const tuttiPair in[kPeers], tuttiPair mine) const {
     Operands<T> sum;
 #pragma unroll
     for (int p = 0; p <= kPeers; p++) {
-      if (p == a.place && a.own) {
-        if (a.premul)
-          sum.addScaled(a.op, mine, scalar);
-        else
-          sum.add(a.op, mine);
-      }
+      if (p == a.place && a.own) sum.add(a.op, mine);
       if (p < kPeers && p < a.nlinks && a.link[p].inBytes) sum.add(a.op, in[p]);
     }
     return sum.result(a.divide);

@@ -25,7 +25,6 @@ public:
     loadArgs(args, state);
     this->loadCounts(block, threadIdx.x);
     __syncthreads();
-    this->scalar = premulScalar<T>(a);
     if (threadIdx.x < TUTTI_EXCHANGE_KINDS * kPeers) count();
   }
 
@@ -164,7 +163,7 @@ private:
       uint32_t p = u / most, line = u % most;
       Chunk c = this->outChunk(p, i);
       if (line >= linesOf(c.bytes)) continue;
-      tuttiPair v = loadLine(a.send + a.link[p].outAt + c.at, line, c.bytes);
+      tuttiPair v = this->operand(loadLine(a.send + a.link[p].outAt + c.at, line, c.bytes));
       if (!sendLine(kFirst, p, s.sent[kFirst][p] + i, line, v)) return;
     }
   }
@@ -176,7 +175,7 @@ private:
       if (a.link[p].inBytes) wanted |= 1u << p;
     for (uint32_t line = group(); line < lines; line += groups()) {
       tuttiPair in[kPeers], mine = {0, 0};
-      if (a.own) mine = loadLine(a.send + a.ownAt + c.at, line, c.bytes);
+      if (a.own) mine = this->operand(loadLine(a.send + a.ownAt + c.at, line, c.bytes));
       if (!takeLines(kFirst, chunk, line, wanted, in)) return;
       tuttiPair v = this->reduced(in, mine);
       for (int p = 0; p < a.nlinks; p++)

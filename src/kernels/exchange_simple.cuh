@@ -43,7 +43,6 @@ public:
     __syncthreads();
     if (threadIdx.x < TUTTI_EXCHANGE_KINDS * kPeers)
       (&s.ready[0][0])[threadIdx.x] = (&s.taken[0][0])[threadIdx.x];
-    this->scalar = premulScalar<T>(a);
     __syncthreads();
   }
 
@@ -89,7 +88,7 @@ private:
   }
 
   template <bool FROM_SLOT>
-  __device__ static void copyChunk(uint8_t *to, const uint8_t *from, uint32_t bytes) {
+  __device__ void copyChunk(uint8_t *to, const uint8_t *from, uint32_t bytes) const {
     for (uint32_t at = threadIdx.x * 16; at < bytes; at += kWorkers * 16 * kAhead) {
       tuttiPair v[kAhead];
 #pragma unroll
@@ -105,7 +104,7 @@ private:
         if (FROM_SLOT)
           storeUserPair(to + o, v[k], bytes - o);
         else
-          storePair(to + o, v[k]);
+          storePair(to + o, this->operand(v[k]));
       }
     }
   }
@@ -157,7 +156,7 @@ private:
     for (int p = 0; p < kPeers; p++)
       if (p < a.nlinks && a.link[p].inBytes)
         in[p] = loadPairVolatile(slotIn(kFirst, p, s.taken[kFirst][p] + i) + at);
-    if (a.own) mine = loadPair(a.send + a.ownAt + c.at + at, left);
+    if (a.own) mine = this->operand(loadPair(a.send + a.ownAt + c.at + at, left));
     tuttiPair v = this->reduced(in, mine);
     for (int k = 0; k < a.nlinks; k++) {
       int p = rotated(k);

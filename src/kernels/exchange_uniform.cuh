@@ -73,12 +73,16 @@ private:
     return (uint64_t)g * kLinePayload < bytes;
   }
 
+  __device__ tuttiPair operand(tuttiPair mine) const {
+    return COMBINE && a.premul ? scaled<T>(a, mine) : mine;
+  }
+
   __device__ void send(uint32_t g) const {
     tuttiPair v[N];
 #pragma unroll
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].outBytes))
-        v[p] = load(a.send + a.link[p].outAt, a.link[p].outBytes, g);
+        v[p] = operand(load(a.send + a.link[p].outAt, a.link[p].outBytes, g));
 #pragma unroll
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].outBytes)) put(kFirst, p, g, v[p]);
@@ -117,7 +121,7 @@ private:
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].inBytes)) wanted |= 1u << p;
     bool own = a.own && within(g, a.bytes);
-    if (own) mine = load(a.send + a.ownAt, a.bytes, g);
+    if (own) mine = operand(load(a.send + a.ownAt, a.bytes, g));
     if (!get(kFirst, wanted, g, in)) return false;
     if (COMBINE) {
       if (own) combine(g, in, mine);
@@ -134,12 +138,7 @@ private:
     Operands<T> sum;
 #pragma unroll
     for (int p = 0; p <= N; p++) {
-      if (p == a.place) {
-        if (a.premul)
-          sum.addScaled(a.op, mine, premulScalar<T>(a));
-        else
-          sum.add(a.op, mine);
-      }
+      if (p == a.place) sum.add(a.op, mine);
       if (p < N && p < a.nlinks) sum.add(a.op, in[p]);
     }
     tuttiPair v = sum.result(a.divide);

@@ -280,7 +280,7 @@ TEST(PerfLauncher, ContradictionIsRefused) {
 Result onHost(std::vector<std::string> args) {
   args.insert(args.begin(), {"perf"});
   args.insert(args.end(), {"--device", "host", "--ranks", "3", "--begin", "64", "--end", "4K"});
-  return tutti(args, {"TUTTI_DEVICE=host", "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536"});
+  return tutti(args, {"TUTTI_DEVICE=host"});
 }
 
 TEST(PerfLibrary, EveryCollectiveOfAnother) {
