@@ -26,9 +26,8 @@ typedef struct {
   tuttiExchangeMail *mailOnDevice;
   cudaStream_t last; /* the stream of the last launch, once `launched` */
   bool launched;
-  bool captured; /* it was capturing a graph then */
-  bool several;  /* streams are in use: `done` is behind the last launch */
-  cudaEvent_t done;
+  bool captured; /* it was capturing a graph then; else `done` is behind that launch */
+  cudaEvent_t done, joined;
   pthread_t monitor;
   pthread_mutex_t lock; /* with wake: tells the monitor to stop */
   pthread_cond_t wake;
@@ -172,6 +171,7 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
   memset(s->mail, 0, sizeof *s->mail);
   CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
   CUDA_TRY(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming));
+  CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
   CUDA_TRY((cudaError_t)tuttiExchangeLoad());
   for (int p = 0; p < w->nranks; p++)
     if (p != w->rank) TUTTI_TRY(tuttiSymmetricMap(w, p));
@@ -235,6 +235,7 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
     stopMonitor(s);
     tuttiSymmetricDetach(w);
     if (s->done) cudaEventDestroy(s->done);
+    if (s->joined) cudaEventDestroy(s->joined);
     if (s->mail) cudaFreeHost(s->mail);
     restore(s->device, before);
     pthread_mutex_destroy(&s->lock);
@@ -360,26 +361,17 @@ static tuttiResult_t isCapturing(cudaStream_t stream, bool *capturing) {
   return tuttiSuccess;
 }
 
-/* Kernels of one communicator follow each other, whatever streams they are on: they share FIFOs. */
-static tuttiResult_t follow(cudaState *s, cudaStream_t stream) {
-  if (!s->launched || s->last == stream) return tuttiSuccess;
-  bool capturing;
-  TUTTI_TRY(isCapturing(stream, &capturing));
-  if (capturing != s->captured) return tuttiSuccess; /* a graph runs later: its launch orders it */
-  if (!s->several) {                                 /* from now on each launch leaves its event */
-    s->several = true;
-    if (cudaEventRecord(s->done, s->last) != cudaSuccess) { /* the user has destroyed that stream */
-      cudaGetLastError();
-      return check(cudaDeviceSynchronize(), "waiting for a stream that was destroyed");
-    }
-  }
+/* Kernels of one communicator follow each other, whatever streams they are on: they share FIFOs. A
+ * graph is ordered by its launch. */
+static tuttiResult_t follow(cudaState *s, cudaStream_t stream, bool capturing) {
+  if (!s->launched || s->last == stream || capturing || s->captured) return tuttiSuccess;
   CUDA_TRY(cudaStreamWaitEvent(stream, s->done, 0));
   return tuttiSuccess;
 }
 
 static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {
   tuttiExchangeArgs *a = &s->args;
-  bool reduces = a->combine && t->schedule.coll != tuttiCollBroadcast;
+  bool capturing, reduces = tuttiCollReduces(t->schedule.coll);
   if (a->loops == 0) return tuttiSuccess;
   a->send = t->sendbuff;
   a->recv = t->recvbuff;
@@ -389,14 +381,16 @@ static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchang
   a->scalar = t->scalar;
   a->scalarAt = t->scalarAt;
   a->sig = t->signature;
-  TUTTI_TRY(follow(s, t->stream));
+  TUTTI_TRY(isCapturing(t->stream, &capturing));
+  TUTTI_TRY(follow(s, t->stream, capturing));
   CUDA_TRY((cudaError_t)tuttiExchangeLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
                                             plan->uniform, plan->nblocks, plan->nthreads,
                                             t->stream));
-  TUTTI_TRY(isCapturing(t->stream, &s->captured));
   s->last = t->stream;
   s->launched = true;
-  if (s->several) CUDA_TRY(cudaEventRecord(s->done, t->stream));
+  s->captured = capturing;
+  /* Now, for the user may have destroyed the stream when another one has to wait. */
+  if (!capturing) CUDA_TRY(cudaEventRecord(s->done, t->stream));
   return tuttiSuccess;
 }
 
@@ -412,12 +406,16 @@ static tuttiResult_t runCollective(cudaState *s, const tuttiTask *t) {
   return launch(s, t, &plan);
 }
 
-/* Messages of a group in the kernels of one round: at most one for each pair and direction, so that
- * the two sides of a message agree on its round. */
+/* The messages of a group go in rounds: in round i the i-th of each pair and direction. So the two
+ * sides of a message agree on its round, in whatever order they have called. */
 typedef struct {
   const tuttiTask *out[TUTTI_EXCHANGE_MAX], *in[TUTTI_EXCHANGE_MAX]; /* by peer */
   const tuttiTask *first;
 } messageRound;
+
+static bool isMessage(const cudaState *s, const tuttiTask *t) {
+  return t->host->device == s && t->schedule.coll == tuttiCollSendRecv;
+}
 
 /* Those of one protocol. Protocol, thread blocks and so the parts of a message depend on that
  * message alone: its two sides know of no other. */
@@ -445,39 +443,49 @@ static tuttiResult_t runRound(cudaState *s, const messageRound *round, int proto
   return launch(s, &t, &most);
 }
 
-/* Runs as many of the tasks as make one round, and says how many. */
-static tuttiResult_t runMessages(cudaState *s, const tuttiTask *tasks, int n, int *taken) {
-  messageRound round = {0};
-  for (*taken = 0; *taken < n; ++*taken) {
-    const tuttiTask *t = &tasks[*taken];
-    if (t->host->device != s) continue;
-    if (t->schedule.coll != tuttiCollSendRecv || (round.first && round.first->stream != t->stream))
-      break;
-    const tuttiTask **slot =
-        t->schedule.sending ? &round.out[t->schedule.root] : &round.in[t->schedule.root];
-    if (*slot) break;
-    *slot = t;
-    if (!round.first) round.first = t;
+/* Streams of one group wait for each other, before its messages and behind them. */
+static tuttiResult_t join(cudaState *s, const tuttiTask *tasks, int n, cudaStream_t stream,
+                          bool before) {
+  for (int i = 0; i < n; i++) {
+    cudaStream_t other = tasks[i].stream;
+    if (!isMessage(s, &tasks[i]) || other == stream) continue;
+    CUDA_TRY(cudaEventRecord(s->joined, before ? other : stream));
+    CUDA_TRY(cudaStreamWaitEvent(before ? stream : other, s->joined, 0));
   }
-  if (!round.first) return tuttiSuccess;
-  TUTTI_TRY(runRound(s, &round, tuttiProtoLL));
-  return runRound(s, &round, tuttiProtoSimple);
+  return tuttiSuccess;
 }
 
-static tuttiResult_t runOf(cudaState *s, const tuttiTask *tasks, int n) {
-  for (int i = 0; i < n;) {
-    const tuttiTask *t = &tasks[i];
-    if (t->host->device != s) {
-      i++;
-    } else if (t->schedule.coll == tuttiCollSendRecv) {
-      int taken;
-      TUTTI_TRY(runMessages(s, t, n - i, &taken));
-      i += taken;
-    } else {
-      TUTTI_TRY(runCollective(s, t));
-      i++;
-    }
+static tuttiResult_t runMessages(cudaState *s, tuttiTask *tasks, int n) {
+  int counts[TUTTI_EXCHANGE_MAX][2] = {{0}}, rounds = 0;
+  const tuttiTask *first = NULL;
+  for (int i = 0; i < n; i++) {
+    tuttiTask *t = &tasks[i];
+    if (!isMessage(s, t)) continue;
+    t->channel = counts[t->schedule.root][t->schedule.sending]++; /* its round */
+    if (t->channel >= rounds) rounds = t->channel + 1;
+    if (!first) first = t;
   }
+  if (!first) return tuttiSuccess;
+  TUTTI_TRY(join(s, tasks, n, first->stream, true));
+  for (int r = 0; r < rounds; r++) {
+    messageRound round = {.first = first};
+    for (int i = 0; i < n; i++) {
+      const tuttiTask *t = &tasks[i];
+      if (!isMessage(s, t) || t->channel != r) continue;
+      (t->schedule.sending ? round.out : round.in)[t->schedule.root] = t;
+    }
+    TUTTI_TRY(runRound(s, &round, tuttiProtoLL));
+    TUTTI_TRY(runRound(s, &round, tuttiProtoSimple));
+  }
+  return join(s, tasks, n, first->stream, false);
+}
+
+/* Messages first, on every rank alike: ranks may have called in another order within the group. */
+static tuttiResult_t runOf(cudaState *s, tuttiTask *tasks, int n) {
+  TUTTI_TRY(runMessages(s, tasks, n));
+  for (int i = 0; i < n; i++)
+    if (tasks[i].host->device == s && !isMessage(s, &tasks[i]))
+      TUTTI_TRY(runCollective(s, &tasks[i]));
   return tuttiSuccess;
 }
 

@@ -46,7 +46,7 @@ tuttiExchangePlan choose(const tuttiSchedule &s, uint32_t protos = kLL | kSimple
 
 bool same(const tuttiExchangePlan &a, const tuttiExchangePlan &b) {
   return a.twoShot == b.twoShot && a.proto == b.proto && a.nblocks == b.nblocks &&
-         a.nthreads == b.nthreads;
+         a.nthreads == b.nthreads && a.uniform == b.uniform;
 }
 
 void expectRunnable(const tuttiExchangePlan &plan, int coll, uint32_t protos) {
@@ -54,7 +54,11 @@ void expectRunnable(const tuttiExchangePlan &plan, int coll, uint32_t protos) {
   ASSERT_TRUE(plan.proto == tuttiProtoLL || plan.proto == tuttiProtoSimple);
   ASSERT_TRUE(protos & 1u << plan.proto);
   ASSERT_GE(plan.nblocks, 1);
-  ASSERT_LE(plan.nblocks, (int)(ll ? TUTTI_EXCHANGE_LL_BLOCKS : TUTTI_EXCHANGE_BLOCKS));
+  bool uniform = plan.uniform == 1;
+  ASSERT_TRUE(plan.uniform == 0 || (uniform && ll));
+  ASSERT_LE(plan.nblocks, (int)(uniform ? TUTTI_UNIFORM_BLOCKS
+                                : ll    ? TUTTI_EXCHANGE_LL_BLOCKS
+                                        : TUTTI_EXCHANGE_BLOCKS));
   ASSERT_GE(plan.nthreads, 32) << "a thread for each peer, and whole lines";
   ASSERT_LE(plan.nthreads, TUTTI_EXCHANGE_THREADS);
   ASSERT_EQ(plan.nthreads % 32, 0);
