@@ -39,6 +39,7 @@ extern "C" {
   X(CommAbort)                                                                                     \
   X(CommCuDevice)                                                                                  \
   X(CommRegister)                                                                                  \
+  X(CommDeregister)                                                                                \
   X(MemAlloc)                                                                                      \
   X(MemFree)                                                                                       \
   X(AllReduce)                                                                                     \
@@ -61,6 +62,7 @@ typedef struct {
   bool foreign; /* not tutti: takes no tuttiConfig_t */
   tuttiResult_t (*windowRegister)(tuttiComm_t comm, void *buff, size_t size, void **window,
                                   int flags); /* NULL: has none */
+  tuttiResult_t (*windowDeregister)(tuttiComm_t comm, void *window);
 } perfLibrary;
 
 extern const perfLibrary perfTutti;
@@ -88,6 +90,8 @@ bool perfDeviceSync(const perfDevice *d);
 bool perfGraphBegin(perfDevice *d);
 bool perfGraphEnd(perfDevice *d);
 bool perfGraphRun(const perfDevice *d);
+/* What a captured call holds of its communicator goes with the graph. */
+void perfGraphFree(perfDevice *d);
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 

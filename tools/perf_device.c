@@ -40,7 +40,7 @@ bool perfDeviceOpen(perfDevice *d, tuttiDevice_t kind, int rank) {
 }
 
 void perfDeviceClose(perfDevice *d) {
-  if (d->graph) cudaGraphExecDestroy(d->graph);
+  perfGraphFree(d);
   if (d->stream) cudaStreamDestroy(d->stream);
 }
 
@@ -79,6 +79,11 @@ bool perfDeviceSync(const perfDevice *d) {
   return !d->cuda || good(cudaStreamSynchronize(d->stream), "the GPU");
 }
 
+void perfGraphFree(perfDevice *d) {
+  if (d->graph) cudaGraphExecDestroy(d->graph);
+  d->graph = NULL;
+}
+
 bool perfGraphBegin(perfDevice *d) {
   return good(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "capture");
 }
@@ -86,8 +91,7 @@ bool perfGraphBegin(perfDevice *d) {
 bool perfGraphEnd(perfDevice *d) {
   cudaGraph_t graph;
   if (!good(cudaStreamEndCapture(d->stream, &graph), "end of capture")) return false;
-  if (d->graph) cudaGraphExecDestroy(d->graph);
-  d->graph = NULL;
+  perfGraphFree(d);
   bool done = good(cudaGraphInstantiate(&d->graph, graph, 0), "cudaGraphInstantiate") &&
               good(cudaGraphUpload(d->graph, d->stream), "cudaGraphUpload");
   cudaGraphDestroy(graph);
@@ -124,6 +128,9 @@ bool perfDeviceCopy(const perfDevice *d, void *to, const void *from, size_t byte
 bool perfDeviceSync(const perfDevice *d) {
   (void)d;
   return true;
+}
+void perfGraphFree(perfDevice *d) {
+  (void)d;
 }
 bool perfGraphBegin(perfDevice *d) {
   (void)d;

@@ -25,5 +25,7 @@ bool perfLibraryOpen(const char *path, perfLibrary *library) {
   PERF_CALLS(X)
 #undef X
   *(void **)&library->windowRegister = dlsym(handle, "ncclCommWindowRegister");
+  *(void **)&library->windowDeregister = dlsym(handle, "ncclCommWindowDeregister");
+  if (library->windowDeregister == NULL) library->windowRegister = NULL;
   return true;
 }

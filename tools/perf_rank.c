@@ -26,6 +26,7 @@ typedef struct {
   tuttiComm_t comm;
   perfDevice device;
   perfBuffers buffers; /* where the library works */
+  void *handles[2];    /* of registered buffers */
   perfBuffers host;    /* what is written to them and read from them; the same on host memory */
   void *exchange;      /* (1 + nranks) reports, or as many identities */
   void *exchanged;     /* the same on the host */
@@ -112,6 +113,7 @@ static bool replay(session *s, const perfCall *call, const perfRow *row, int *n,
   if (!perfDeviceSync(&s->device)) return false;
   *n = launches * GRAPH_CALLS;
   *seconds = now() - begin;
+  perfGraphFree(&s->device);
   return true;
 }
 
@@ -278,14 +280,14 @@ static size_t countRows(session *s) {
 
 /* Makes `memory` known to the library as --buffers says. */
 static bool announce(session *s, void *memory, size_t bytes) {
-  void *handle;
+  void **handle = &s->handles[s->handles[0] != NULL];
   if (s->options->kind == perfRegistered)
-    return succeeded(s, s->library->CommRegister(s->comm, memory, bytes, &handle));
+    return succeeded(s, s->library->CommRegister(s->comm, memory, bytes, handle));
   if (s->library->windowRegister == NULL) {
     fprintf(stderr, PERF_COMMAND ": this library has no windows\n");
     return false;
   }
-  return succeeded(s, s->library->windowRegister(s->comm, memory, bytes, &handle, 1));
+  return succeeded(s, s->library->windowRegister(s->comm, memory, bytes, handle, 1));
 }
 
 static bool makeBuffer(session *s, size_t capacity, perfBuffer *buffer, perfBuffer *host) {
@@ -365,6 +367,13 @@ static bool prepare(session *s) {
 
 static bool tearDown(session *s, bool good) {
   bool ended = good;
+  for (int i = 0; i < 2 && good; i++) {
+    if (s->handles[i] == NULL) continue;
+    if (s->options->kind == perfRegistered)
+      s->library->CommDeregister(s->comm, s->handles[i]);
+    else
+      s->library->windowDeregister(s->comm, s->handles[i]);
+  }
   if (s->comm != NULL && good) ended = succeeded(s, s->library->CommDestroy(s->comm));
   if (s->comm != NULL && !good) s->library->CommAbort(s->comm);
   perfBuffer *buffers[] = {&s->buffers.send, &s->buffers.recv};

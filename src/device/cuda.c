@@ -160,7 +160,7 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   tuttiResult_t result = check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "its PCI bus id");
   if (result == tuttiSuccess && sscanf(bus, "%x:%x:%x", &domain, &number, &slot) == 3)
     mine->busId = (uint64_t)domain << 24 | number << 16 | slot << 8;
-  if (result == tuttiSuccess && w->nranks > 1)
+  if (result == tuttiSuccess)
     result = tuttiSymmetricPrepare(w, mine, tuttiExchangeBlockBytes(w->nranks));
   restore(device, before);
   return result;

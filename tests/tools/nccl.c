@@ -26,3 +26,8 @@ EXPORT tuttiResult_t ncclCommWindowRegister(tuttiComm_t comm, void *buff, size_t
                                             void **window, int flags) {
   return flags == 1 ? tuttiCommRegister(comm, buff, size, window) : tuttiInvalidArgument;
 }
+
+EXPORT tuttiResult_t ncclCommWindowDeregister(tuttiComm_t comm, void *window);
+EXPORT tuttiResult_t ncclCommWindowDeregister(tuttiComm_t comm, void *window) {
+  return tuttiCommDeregister(comm, window);
+}
