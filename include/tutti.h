@@ -22,6 +22,8 @@
  * aligned to the size of their element, and must stay untouched by the caller until the operation
  * is done: on a host communicator that is when the call (or the outermost tuttiGroupEnd) returns;
  * on a CUDA communicator when the stream reaches that point. A host communicator ignores `stream`.
+ * A CUDA communicator has up to 8 ranks, whose GPUs reach each other's memory. Its calls may be
+ * captured in a CUDA graph; replays must be ordered with other calls of it by the user.
  *
  * The names, meanings and enum values are NCCL's, so a port is a search and replace.
  */
@@ -323,7 +325,9 @@ TUTTI_API tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t 
 
 /** Calls between tuttiGroupStart and tuttiGroupEnd of one thread are checked at once and carried
  * out together by the outermost tuttiGroupEnd. Groups nest. If a call in the group failed its
- * check, tuttiGroupEnd carries out none of the group's operations and returns that failure. */
+ * check, tuttiGroupEnd carries out none of the group's operations and returns that failure.
+ * Operations of one group must not need each other's results: they run side by side, on GPUs the
+ * sends and receives first. */
 TUTTI_API tuttiResult_t tuttiGroupStart(void);
 /** Ends a group of tuttiGroupStart; see there. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
