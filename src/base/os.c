@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -287,4 +288,14 @@ void tuttiForkCloseAdd(int fd) {
 
 void tuttiForkCloseRemove(int fd) {
   if (fd >= 0 && fd < FORK_FDS) changeForkFd(fd, false);
+}
+
+int tuttiThreadStart(pthread_t *thread, const char *name, void *(*run)(void *), void *arg) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int err = pthread_create(thread, NULL, run, arg);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (err == 0) pthread_setname_np(*thread, name);
+  return err;
 }

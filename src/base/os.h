@@ -2,6 +2,7 @@
 #ifndef TUTTI_BASE_OS_H_
 #define TUTTI_BASE_OS_H_
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,6 +55,10 @@ tuttiResult_t tuttiRandom(void *out, size_t bytes);
 /* Reads a small text file, without trailing white space, into buf. False (and buf is "") if it
  * cannot be read or does not fit. */
 bool tuttiReadFile(const char *path, char *buf, size_t size);
+
+/* Starts a thread of the library's own, which the application's signals never interrupt; `name` has
+ * at most 15 characters. Returns 0 or an errno. */
+int tuttiThreadStart(pthread_t *thread, const char *name, void *(*run)(void *), void *arg);
 
 /* A file descriptor that closes on exec, of anonymous shared memory of `size` bytes (memfd). Its
  * size is sealed: no holder of the descriptor can cut the memory from under another. */

@@ -2,7 +2,6 @@
  * ends. It waits on everything at once, so no connection, slow or hostile, holds it up. */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -330,21 +329,16 @@ static void *rootMain(void *arg) {
 }
 
 static tuttiResult_t startThread(root *r) {
-  sigset_t all, before;
-  pthread_attr_t attr;
   pthread_t thread;
-  pthread_attr_init(&attr);
-  pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-  sigfillset(&all);
   pthread_mutex_lock(&listLock);
   r->next = list;
   list = r;
   pthread_mutex_unlock(&listLock);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int err = pthread_create(&thread, &attr, rootMain, r);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  pthread_attr_destroy(&attr);
-  if (err == 0) return tuttiSuccess;
+  int err = tuttiThreadStart(&thread, "tutti-root", rootMain, r);
+  if (err == 0) {
+    pthread_detach(thread);
+    return tuttiSuccess;
+  }
   leaveList(r);
   return TUTTI_FAIL(tuttiSystemError, "cannot start the thread of a root: %s; see `ulimit -u`",
                     tuttiErrnoText(err));

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/os.h"
 #include "bootstrap/watch_internal.h"
 
 #define SERVICE_EVENTS 64
@@ -242,13 +242,8 @@ static int startThread(void) {
   service.wake.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   int error = service.wake.fd < 0 || !tuttiSourceWatch(&service.wake, EPOLLIN) ? errno : 0;
   if (error == 0) {
-    /* The application's signals are not for this thread. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     service.quit = false;
-    error = pthread_create(&service.thread, NULL, watchMain, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    error = tuttiThreadStart(&service.thread, "tutti-watch", watchMain, NULL);
   }
   return error;
 }

@@ -204,6 +204,8 @@ tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c);
 /* Queues copies of operations, which run together, after all that were queued before. */
 tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nops);
 bool tuttiWorkerIdle(tuttiCommunicator *c);
+/* Waits until it is, the communicator has failed or the timeout has passed. */
+tuttiResult_t tuttiWorkerAwait(tuttiCommunicator *c);
 void tuttiWorkerStop(tuttiCommunicator *c);
 
 #endif

@@ -149,7 +149,7 @@ static bool follow(tuttiJob *jobs, tuttiJob *job) {
 }
 
 static void startJob(tuttiJob *job) {
-  int err = pthread_create(&job->thread, NULL, jobMain, job);
+  int err = tuttiThreadStart(&job->thread, "tutti-init", jobMain, job);
   job->started = err == 0;
   if (!err) return;
   for (; job; job = job->then) {

@@ -77,7 +77,7 @@ static tuttiResult_t startBackground(InitJob *init) {
   tuttiCommunicator *c = init->comm;
   tuttiComm_t handle = c->handle;
   tuttiComm_t *out = init->out;
-  int err = pthread_create(&c->starter, NULL, backgroundInit, init);
+  int err = tuttiThreadStart(&c->starter, "tutti-init", backgroundInit, init);
   if (err) {
     discardInit(&init->job);
     return TUTTI_FAIL(tuttiSystemError, "no thread for a non-blocking init: %s; raise `ulimit -u`",
@@ -251,6 +251,7 @@ tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {
 
 void tuttiCommDrop(tuttiCommunicator *c, bool aborted) {
   if (c->hasStarter) pthread_join(c->starter, NULL);
+  tuttiErrorScope(NULL, NULL, 0, 0); /* its name goes with it */
   tuttiHandleFree(c);
   tuttiCommFree(c, aborted);
 }

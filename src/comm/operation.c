@@ -215,9 +215,7 @@ tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes) {
                 .type = tuttiUint8,
                 .root = -1,
                 .inPlace = true};
-  tuttiBackoff pause = {0, 0};
-  while (!tuttiWorkerIdle(c))
-    tuttiBackoffPause(&pause);
+  TUTTI_TRY(tuttiWorkerAwait(c));
   TUTTI_TRY(tuttiCommOccupy(c));
   tuttiResult_t result = tuttiOpsRun(&op, 1);
   tuttiCommVacate(c);

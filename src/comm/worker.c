@@ -57,7 +57,7 @@ tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c) {
   w->last = &w->first;
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->wake, NULL);
-  int err = pthread_create(&w->thread, NULL, workerMain, w);
+  int err = tuttiThreadStart(&w->thread, "tutti-worker", workerMain, w);
   if (err) {
     tuttiFree(w);
     return TUTTI_FAIL(tuttiSystemError,
@@ -87,6 +87,19 @@ tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nop
 
 bool tuttiWorkerIdle(tuttiCommunicator *c) {
   return !c->worker || tuttiLoadAcquire(&c->worker->pending) == 0;
+}
+
+tuttiResult_t tuttiWorkerAwait(tuttiCommunicator *c) {
+  uint64_t deadline = tuttiDeadline(c->options.timeoutMs);
+  tuttiBackoff pause = {0, 0};
+  while (!tuttiWorkerIdle(c)) {
+    TUTTI_TRY(tuttiCommFailure(c));
+    if (tuttiNow() > deadline)
+      return TUTTI_FAIL(tuttiTimeout, "operations queued before did not end within %.1f s",
+                        (double)c->options.timeoutMs / 1e3);
+    tuttiBackoffPause(&pause);
+  }
+  return tuttiCommFailure(c);
 }
 
 void tuttiWorkerStop(tuttiCommunicator *c) {

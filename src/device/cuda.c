@@ -191,7 +191,7 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
   if (w->symmetric) a->block = w->symmetric->mine;
   a->simpleAt = tuttiExchangeSimpleAt(w->nranks);
   a->uniformAt = tuttiExchangeUniformAt(w->nranks);
-  int err = pthread_create(&s->monitor, NULL, monitorMain, s);
+  int err = tuttiThreadStart(&s->monitor, "tutti-kernels", monitorMain, s);
   if (err)
     return TUTTI_FAIL(tuttiSystemError, "no thread to watch kernels: %s; raise `ulimit -u`",
                       tuttiErrnoText(err));

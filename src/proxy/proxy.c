@@ -27,7 +27,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -220,19 +219,14 @@ void tuttiProxyDestroy(tuttiProxy *p) {
   tuttiFree(p);
 }
 
-/* The lock is held. Signals are the application's: its handlers must not run on this thread. */
+/* The lock is held. */
 static tuttiResult_t startThread(tuttiProxy *p) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int err = pthread_create(&p->thread, NULL, proxyThread, p);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int err = tuttiThreadStart(&p->thread, "tutti-proxy", proxyThread, p);
   if (err)
     return TUTTI_FAIL(tuttiSystemError,
                       "cannot start the network proxy's thread: %s; raise the limit on processes "
                       "(ulimit -u) or of the cgroup (pids.max)",
                       tuttiErrnoText(err));
-  pthread_setname_np(p->thread, "tutti-proxy");
   p->threaded = true;
   return tuttiSuccess;
 }
