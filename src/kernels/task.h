@@ -49,9 +49,9 @@ typedef struct tuttiTask {
   tuttiDataType_t type;
   tuttiRedOp_t op; /* tuttiSum for PreMulSum */
   int premul;
+  int divide; /* tuttiAvg: nranks */
   tuttiScalar scalar;
   const void *scalarAt; /* on the device; NULL: `scalar` */
-  int divide;           /* tuttiAvg: nranks */
   int inPlace;
   int fetch; /* lend large messages to readers that can fetch them; no receiver reduces */
   tuttiStream_t stream;
