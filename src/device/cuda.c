@@ -20,8 +20,7 @@
 
 typedef struct {
   tuttiTaskHost *host;
-  tuttiSymmetric *symmetric;
-  int device, rank, nranks;
+  int device;
   tuttiExchangeMail *mail; /* as the host sees it */
   tuttiExchangeMail *mailOnDevice;
   cudaStream_t last; /* the stream of the last launch, once `launched` */
@@ -188,7 +187,7 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
     link->block = w->symmetric->theirs[p];
     link->column = (uint32_t)(w->rank < p ? w->rank : w->rank - 1);
   }
-  if (w->symmetric) a->block = w->symmetric->mine;
+  a->block = w->symmetric->mine;
   a->simpleAt = tuttiExchangeSimpleAt(w->nranks);
   a->uniformAt = tuttiExchangeUniformAt(w->nranks);
   int err = tuttiThreadStart(&s->monitor, "tutti-kernels", monitorMain, s);
@@ -205,10 +204,7 @@ static tuttiResult_t cudaAttach(tuttiWires *w, tuttiTaskHost *host) {
   TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s, "a communicator's CUDA state", w->memory));
   host->device = s;
   s->host = host;
-  s->symmetric = w->symmetric;
   s->device = w->peers[w->rank].cudaDevice;
-  s->rank = w->rank;
-  s->nranks = w->nranks;
   pthread_mutex_init(&s->lock, NULL);
   pthread_cond_init(&s->wake, NULL);
   TUTTI_TRY(enter(s->device, &before));
