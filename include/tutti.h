@@ -248,6 +248,26 @@ TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, si
 /** Undoes one tuttiCommRegister of the same communicator. */
 TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void *handle);
 
+/** A window: a range of memory on every rank of one communicator; opaque. */
+typedef struct tuttiWindow *tuttiWindow_t;
+
+#define TUTTI_WIN_DEFAULT         0x00 /**< any memory */
+#define TUTTI_WIN_COLL_SYMMETRIC  0x01 /**< all ranks call with buffers at the same offsets */
+#define TUTTI_WIN_STRICT_ORDERING 0x02 /**< accepted; tutti always keeps the order */
+
+/** Makes [buff, buff + size) of every rank one window, which operations may then use without a
+ * copy. A collective call: every rank calls it with the same `size` (bytes) and `winFlags` (of
+ * TUTTI_WIN_*), or all get tuttiInvalidUsage. Within a group the work is done and *win written at
+ * tuttiGroupEnd. The memory must stay allocated until tuttiCommWindowDeregister; windows that are
+ * left go with the communicator. */
+TUTTI_API tuttiResult_t tuttiCommWindowRegister(tuttiComm_t comm, void *buff, size_t size,
+                                                tuttiWindow_t *win, int winFlags);
+/** Undoes tuttiCommWindowRegister on this rank; no operation that uses the window may be under way.
+ * NULL is allowed. */
+TUTTI_API tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win);
+/** Writes the address that this rank gave to tuttiCommWindowRegister to *outUserPtr. */
+TUTTI_API tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr);
+
 /* ---- reductions ----------------------------------------------------------------------------- */
 
 /** Makes a reduction that multiplies each rank's input by *scalar (of type `datatype`), then sums.

@@ -81,6 +81,7 @@ typedef struct tuttiCommunicator {
   uint64_t *sent, *received; /* [nranks]: messages of each ordered pair */
   uint64_t stallAskAt;       /* ms of waiting at which the next question goes out */
   struct tuttiRegistration *registrations;
+  struct tuttiWindow *windows;
   tuttiPreMul *premul; /* [npremul], index = op - tuttiNumOps */
   int npremul;
   uint32_t splits; /* names of split communicators */
@@ -140,6 +141,7 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
 void tuttiCommFree(tuttiCommunicator *c, bool aborted);
 void tuttiCommDrop(tuttiCommunicator *c, bool aborted);
 void tuttiCommDeregisterAll(tuttiCommunicator *c);
+void tuttiCommWindowsFree(tuttiCommunicator *c);
 tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction,
                             bool shared, tuttiConn **conn);
 /* Resolves a user's config (may be NULL) over `base` (may be NULL: settings). */
@@ -172,8 +174,9 @@ void tuttiCommVacate(tuttiCommunicator *c);
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops);
 /* Runs `op` now, or a copy of it with its group; ends the caller's hold of op->comm. */
 tuttiResult_t tuttiOpSubmit(tuttiOp *op);
-/* All-gathers `bytes` of host memory over the communicator as part of a split. */
-tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes);
+/* All-gathers `bytes` of plain host memory over the communicator, on any device, and waits for the
+ * end. A collective like any other, for what ranks must tell each other in a split or the like. */
+tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes);
 
 /* Something that takes long and must not wait for its likes: an init or a split. Within a group
  * each gets a thread at tuttiGroupEnd, but jobs that use one communicator follow each other. */

@@ -204,7 +204,8 @@ static size_t countTasks(const tuttiOp *ops, int nops) {
   return n;
 }
 
-tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes) {
+/* One all-gather among the ranks, of memory that the device can work on. */
+static tuttiResult_t gather(tuttiCommunicator *c, void *all, size_t bytes, tuttiStream_t stream) {
   tuttiOp op = {.comm = c,
                 .handle = c->handle,
                 .coll = tuttiCollAllGather,
@@ -214,10 +215,36 @@ tuttiResult_t tuttiCommExchange(tuttiCommunicator *c, void *all, size_t bytes) {
                 .count = bytes,
                 .type = tuttiUint8,
                 .root = -1,
-                .inPlace = true};
+                .inPlace = true,
+                .stream = stream};
+  return tuttiOpsRun(&op, 1);
+}
+
+/* The same through the device's own memory, piece by piece. */
+static tuttiResult_t gatherStaged(tuttiCommunicator *c, char *all, size_t bytes) {
+  void *memory;
+  size_t room, n = (size_t)c->nranks, rank = (size_t)c->rank;
+  tuttiStream_t stream;
+  TUTTI_TRY(c->device->stage(&c->host, &memory, &room, &stream));
+  char *stage = memory;
+  for (size_t at = 0, piece; at < bytes; at += piece) {
+    piece = bytes - at < room / n ? bytes - at : room / n;
+    memcpy(stage + rank * piece, all + rank * bytes + at, piece);
+    TUTTI_TRY(gather(c, stage, piece, stream));
+    TUTTI_TRY(c->device->settle(&c->host));
+    TUTTI_TRY(tuttiCommFailure(c)); /* a kernel that was ended has gathered nothing */
+    for (size_t r = 0; r < n; r++)
+      memcpy(all + r * bytes + at, stage + r * piece, piece);
+  }
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes) {
+  tuttiCommunicator *c = comm;
   TUTTI_TRY(tuttiWorkerAwait(c));
   TUTTI_TRY(tuttiCommOccupy(c));
-  tuttiResult_t result = tuttiOpsRun(&op, 1);
+  tuttiResult_t result =
+      c->device->stage ? gatherStaged(c, all, bytes) : gather(c, all, bytes, NULL);
   tuttiCommVacate(c);
   return result;
 }

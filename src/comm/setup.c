@@ -274,6 +274,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   c->host.mismatch = tuttiCommMismatch;
   c->host.stalled = tuttiCommStalled;
   c->host.failure = tuttiCommFailureOf;
+  c->host.exchange = tuttiCommExchange;
   c->host.plan = &c->plan;
   return tuttiSuccess;
 }
@@ -356,6 +357,7 @@ static void closeConns(tuttiCommunicator *c) {
 
 void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiWorkerStop(c);
+  tuttiCommWindowsFree(c);
   if (c->device && c->device->detach) c->device->detach(&c->wires, &c->host);
   if (c->wires.proxy) {
     closeConns(c);

@@ -16,7 +16,8 @@
 #include "kernels/exchange.h"
 #include "transport/symmetric.h"
 
-#define MONITOR_MS 20
+#define MONITOR_MS  20
+#define STAGE_BYTES 16384
 
 typedef struct {
   tuttiTaskHost *host;
@@ -27,6 +28,8 @@ typedef struct {
   bool launched;
   bool captured; /* it was capturing a graph then; else `done` is behind that launch */
   cudaEvent_t done, joined;
+  void *stage; /* STAGE_BYTES for the communicator's own exchanges, on a stream of their own */
+  cudaStream_t stageStream;
   pthread_t monitor;
   pthread_mutex_t lock; /* with wake: tells the monitor to stop */
   pthread_cond_t wake;
@@ -171,6 +174,9 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
   CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
   CUDA_TRY(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming));
   CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
+  /* Now, for a later allocation could wait for kernels that wait for this rank. */
+  CUDA_TRY(cudaHostAlloc(&s->stage, STAGE_BYTES, cudaHostAllocMapped));
+  CUDA_TRY(cudaStreamCreateWithFlags(&s->stageStream, cudaStreamNonBlocking));
   CUDA_TRY((cudaError_t)tuttiExchangeLoad());
   for (int p = 0; p < w->nranks; p++)
     if (p != w->rank) TUTTI_TRY(tuttiSymmetricMap(w, p));
@@ -232,6 +238,8 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
     tuttiSymmetricDetach(w);
     if (s->done) cudaEventDestroy(s->done);
     if (s->joined) cudaEventDestroy(s->joined);
+    if (s->stageStream) cudaStreamDestroy(s->stageStream);
+    if (s->stage) cudaFreeHost(s->stage);
     if (s->mail) cudaFreeHost(s->mail);
     restore(s->device, before);
     pthread_mutex_destroy(&s->lock);
@@ -253,6 +261,21 @@ static tuttiResult_t cudaDrain(tuttiTaskHost *host) {
   tuttiResult_t result = check(cudaDeviceSynchronize(), "an operation on the GPU");
   restore(s->device, before);
   return result;
+}
+
+static tuttiResult_t cudaStage(tuttiTaskHost *host, void **memory, size_t *bytes,
+                               tuttiStream_t *stream) {
+  cudaState *s = host->device;
+  *memory = s->stage;
+  *bytes = STAGE_BYTES;
+  *stream = s->stageStream;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t cudaSettle(tuttiTaskHost *host) {
+  cudaState *s = host->device;
+  CUDA_TRY(cudaStreamSynchronize(s->stageStream));
+  return tuttiSuccess;
 }
 
 /* ---- launches ----------------------------------------------------------------------------------
@@ -515,6 +538,8 @@ static const tuttiDevice table = {
     .attach = cudaAttach,
     .detach = cudaDetach,
     .drain = cudaDrain,
+    .stage = cudaStage,
+    .settle = cudaSettle,
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -38,6 +38,17 @@ typedef struct tuttiDevice {
   void (*detach)(tuttiWires *w, tuttiTaskHost *host);
   /* Waits until nothing that was run is under way. */
   tuttiResult_t (*drain)(tuttiTaskHost *host);
+  /* Host memory that tasks can work on and a stream for them, both the communicator's own, and the
+   * wait for that stream. NULL: any memory will do, and `run` waits. */
+  tuttiResult_t (*stage)(tuttiTaskHost *host, void **memory, size_t *bytes, tuttiStream_t *stream);
+  tuttiResult_t (*settle)(tuttiTaskHost *host);
+  /* Makes the ranges of all ranks known to each other. All ranks call it at once, with the same
+   * size and flags (TUTTI_WIN_*), each from a thread of its own; host->exchange is for what they
+   * tell each other. *window is the device's, for windowDeregister, which is called by each rank
+   * alone, also when the communicator has failed. NULL where windows need nothing. */
+  tuttiResult_t (*windowRegister)(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
+                                  int flags, void **window);
+  tuttiResult_t (*windowDeregister)(tuttiWires *w, tuttiTaskHost *host, void *window);
 } tuttiDevice;
 
 extern const tuttiDevice tuttiDeviceHostTable;

@@ -33,6 +33,9 @@ typedef struct tuttiTaskHost {
   tuttiResult_t (*stalled)(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
   /* The failure that `failed` announced. */
   tuttiResult_t (*failure)(void *comm);
+  /* All-gathers `bytes` of each rank, in plain host memory: all[rank * bytes ...]. For device calls
+   * that every rank makes; not for executors. */
+  tuttiResult_t (*exchange)(void *comm, void *all, size_t bytes);
   struct tuttiProxy *proxy; /* NULL until a connection needs one */
   void *device;             /* the device's own state of this communicator, or NULL */
   const tuttiPlanInput *plan;
