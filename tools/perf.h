@@ -60,9 +60,9 @@ typedef struct {
   PERF_CALLS(X)
 #undef X
   bool foreign; /* not tutti: takes no tuttiConfig_t */
-  tuttiResult_t (*windowRegister)(tuttiComm_t comm, void *buff, size_t size, void **window,
-                                  int flags); /* NULL: has none */
-  tuttiResult_t (*windowDeregister)(tuttiComm_t comm, void *window);
+  /* NULL: has none */
+  __typeof__(&tuttiCommWindowRegister) windowRegister;
+  __typeof__(&tuttiCommWindowDeregister) windowDeregister;
 } perfLibrary;
 
 extern const perfLibrary perfTutti;

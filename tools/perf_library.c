@@ -7,6 +7,8 @@ const perfLibrary perfTutti = {
 #define X(name) .name = tutti##name,
     PERF_CALLS(X)
 #undef X
+        .windowRegister = tuttiCommWindowRegister,
+    .windowDeregister = tuttiCommWindowDeregister,
 };
 
 bool perfLibraryOpen(const char *path, perfLibrary *library) {

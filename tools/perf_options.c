@@ -34,7 +34,7 @@ static const char help[] =
     "  --in-place     measure the in-place form (default: out of place)\n"
     "On GPUs:\n"
     "  --graph        measure replays of a CUDA graph of 20 calls\n"
-    "  --buffers K    plain (default), registered with the communicator, or a window (of --lib)\n"
+    "  --buffers K    plain (default), registered with the communicator, or a window\n"
     "  --lib FILE     measure this library with the ABI of NCCL instead of tutti\n"
     "How:\n"
     "  --iters N      timed calls per row (default: for about 50 ms, 4 to 1000)\n"

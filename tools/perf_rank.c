@@ -287,7 +287,8 @@ static bool announce(session *s, void *memory, size_t bytes) {
     fprintf(stderr, PERF_COMMAND ": this library has no windows\n");
     return false;
   }
-  return succeeded(s, s->library->windowRegister(s->comm, memory, bytes, handle, 1));
+  return succeeded(s, s->library->windowRegister(s->comm, memory, bytes, (tuttiWindow_t *)handle,
+                                                 TUTTI_WIN_COLL_SYMMETRIC));
 }
 
 static bool makeBuffer(session *s, size_t capacity, perfBuffer *buffer, perfBuffer *host) {

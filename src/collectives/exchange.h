@@ -34,6 +34,7 @@ typedef struct {
   bool combine;                               /* messages of exchange 1 are operands */
   bool own;       /* sendbuff[ownAt ...] is an operand; without combine: is copied */
   bool keep;      /* the combined value goes to recvbuff[keepAt ...] */
+  bool mirror;    /* what goes out goes to the same place in recvbuff too */
   uint64_t count; /* of the own operand and the combined value */
   uint64_t ownAt, keepAt;
 } tuttiExchange;
@@ -81,10 +82,7 @@ static inline void tuttiExchangeTwoShot(tuttiExchange *x, const tuttiSchedule *s
     if ((to < 0 || me == to) && !(source && me == s->root))
       tuttiExchangeShare(s->count, align, n, p, without, &e->lateAt, &e->lateCount);
   }
-  if (source && me == s->root) { /* its result is what it has */
-    x->own = true;
-    x->count = s->count;
-  }
+  x->mirror = source && me == s->root; /* its result is what it has */
 }
 
 /* Blocks of `count` elements; `from` and `to` say which pairs exchange (-1: all). */

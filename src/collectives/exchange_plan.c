@@ -4,9 +4,9 @@
 
 /* Largest sizes in bytes, as measured on four GPUs of one NVSwitch. */
 #define ONE_SHOT_REDUCE (160 * KB)  /* the whole buffer to every rank */
-#define ONE_SHOT_COPY   (512 * KB)  /* the root's buffer to every rank */
-#define LL_MESSAGE      (256 * KB)  /* to one peer, with credits */
-#define UNIFORM_MESSAGE (2112 * KB) /* without; fits in a region */
+#define ONE_SHOT_COPY   (192 * KB)  /* the root's buffer to every rank */
+#define LL_MESSAGE      (256 * KB)  /* to one peer, through slots */
+#define UNIFORM_MESSAGE (2112 * KB) /* fits in a region */
 
 /* What one thread block is worth having for. */
 #define LL_BLOCK       (6 * KB)
@@ -24,11 +24,6 @@ static uint64_t ceilDiv(uint64_t a, uint64_t b) {
 }
 static uint64_t least(uint64_t a, uint64_t b) {
   return a < b ? a : b;
-}
-
-static bool everyPair(int coll) {
-  return coll == tuttiCollAllReduce || coll == tuttiCollAllGather ||
-         coll == tuttiCollReduceScatter || coll == tuttiCollAlltoAll;
 }
 
 static bool isTwoShot(int coll, uint64_t bytes) {
@@ -74,8 +69,9 @@ void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_
   *plan = (tuttiExchangePlan){.twoShot = isTwoShot(s->coll, bytes)};
   uint64_t message = messageBytes(s, bytes, plan->twoShot);
   if (plan->twoShot) message += 127; /* slices are whole lines of 128 bytes */
-  if (mayLL && everyPair(s->coll) && s->nranks > 1 && message > 0 && message <= UNIFORM_MESSAGE)
+  bool one = s->coll == tuttiCollSendRecv;
+  if (!one && mayLL && s->nranks > 1 && message > 0 && message <= UNIFORM_MESSAGE)
     chooseUniform(message, plan);
   else
-    chooseFifos(s, mayLL && (message <= LL_MESSAGE || !maySimple), message, plan);
+    chooseFifos(s, one && mayLL && (message <= LL_MESSAGE || !maySimple), message, plan);
 }

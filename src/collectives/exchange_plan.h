@@ -10,7 +10,7 @@ extern "C" {
 
 typedef struct {
   int twoShot, proto;
-  int uniform; /* LL without credits: every rank sends to every other */
+  int uniform; /* LL in regions: the kernel of exchange_uniform.cuh */
   int nblocks, nthreads;
 } tuttiExchangePlan;
 

@@ -13,11 +13,15 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "collectives/exchange_plan.h"
+#include "device/cuda_window.h"
 #include "kernels/exchange.h"
 #include "transport/symmetric.h"
 
 #define MONITOR_MS  20
 #define STAGE_BYTES 16384
+/* Messages of a group from here on ask for a window, whether there is one or not: unlike a
+ * collective, a message may be sent before a window is made and received behind it. */
+#define DIRECT_MESSAGE ((uint64_t)4 << 20)
 
 typedef struct {
   tuttiTaskHost *host;
@@ -34,6 +38,7 @@ typedef struct {
   pthread_mutex_t lock; /* with wake: tells the monitor to stop */
   pthread_cond_t wake;
   bool monitoring, stop;
+  tuttiCudaWindows windows;
   tuttiExchangeArgs args; /* of the next launch; what never changes stays */
 } cudaState;
 
@@ -235,6 +240,7 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
     if (s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
     if (s->launched) cudaDeviceSynchronize();
     stopMonitor(s);
+    tuttiCudaWindowsClose(&s->windows);
     tuttiSymmetricDetach(w);
     if (s->done) cudaEventDestroy(s->done);
     if (s->joined) cudaEventDestroy(s->joined);
@@ -278,6 +284,24 @@ static tuttiResult_t cudaSettle(tuttiTaskHost *host) {
   return tuttiSuccess;
 }
 
+static tuttiResult_t cudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
+                                        int flags, void **window) {
+  (void)flags; /* each rank tells where its buffer is, so none need be symmetric */
+  cudaState *s = host->device;
+  int before;
+  TUTTI_TRY(enter(s->device, &before));
+  tuttiResult_t result = tuttiCudaWindowAdd(&s->windows, w, host, buff, size, s->stageStream,
+                                            (tuttiCudaWindow **)window);
+  restore(s->device, before);
+  return result;
+}
+
+static tuttiResult_t cudaWindowDeregister(tuttiWires *w, tuttiTaskHost *host, void *window) {
+  (void)w, (void)host;
+  tuttiCudaWindowDrop(window);
+  return tuttiSuccess;
+}
+
 /* ---- launches ----------------------------------------------------------------------------------
  */
 
@@ -298,8 +322,11 @@ static uint64_t partOf(uint64_t bytes, int n, uint64_t unit) {
   return (units + (uint64_t)n - 1) / (uint64_t)n * unit;
 }
 
-static uint32_t loopsOf(uint64_t part, uint64_t slot) {
-  return (uint32_t)((part + slot - 1) / slot);
+static uint32_t loopsOf(uint64_t part, int proto) {
+  uint64_t chunk = proto == tuttiProtoLL
+                       ? TUTTI_EXCHANGE_LL_SLOT / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD
+                       : tuttiExchangeChunk(part);
+  return (uint32_t)((part + chunk - 1) / chunk);
 }
 
 static uint64_t unitOf(int proto) {
@@ -308,22 +335,26 @@ static uint64_t unitOf(int proto) {
 static uint64_t greater(uint64_t a, uint64_t b) {
   return a > b ? a : b;
 }
+static uint32_t most(uint32_t a, uint32_t b) {
+  return a > b ? a : b;
+}
 
 /* What follows from the messages: how many chunks and lines the longest has. */
 static void setLoops(tuttiExchangeArgs *a, int proto) {
-  uint64_t slot = proto == tuttiProtoLL
-                      ? TUTTI_EXCHANGE_LL_SLOT / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD
-                      : TUTTI_EXCHANGE_SIMPLE_SLOT;
   uint64_t part = a->combine || a->own ? a->part : 0, bytes = a->own ? a->bytes : 0;
-  a->spreads = 0;
+  uint32_t loops = loopsOf(part, proto);
+  a->operands = a->late = 0;
   for (int i = 0; i < a->nlinks; i++) {
     const tuttiExchangeLink *l = &a->link[i];
-    part = greater(part, greater(l->outPart, greater(l->inPart, l->latePart)));
+    loops = most(loops, loopsOf(a->flow[i].outPart, proto));
+    loops = most(loops, loopsOf(a->flow[i].inPart, proto));
+    loops = most(loops, loopsOf(a->flow[i].latePart, proto));
     bytes = greater(bytes, greater(l->outBytes, greater(l->inBytes, l->lateBytes)));
-    a->spreads |= l->spread;
+    a->operands |= (uint32_t)(l->inBytes > 0) << i;
+    a->late |= (uint32_t)(l->lateBytes > 0) << i;
   }
-  a->loops = loopsOf(part, slot);
-  a->lines = loopsOf(bytes, TUTTI_EXCHANGE_LINE_PAYLOAD);
+  a->loops = loops;
+  a->lines = (uint32_t)((bytes + TUTTI_EXCHANGE_LINE_PAYLOAD - 1) / TUTTI_EXCHANGE_LINE_PAYLOAD);
 }
 
 /* Fills in the exchange of one task, in bytes. */
@@ -333,43 +364,75 @@ static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t s
   a->combine = x->combine;
   a->own = x->own;
   a->keep = x->keep;
+  a->mirror = x->mirror;
   a->bytes = x->count * size;
   a->part = partOf(a->bytes, plan->nblocks, unit);
   a->ownAt = x->ownAt * size;
   a->keepAt = x->keepAt * size;
+  a->spreads = 0;
   for (int i = 0; i < a->nlinks; i++) {
     tuttiExchangeLink *l = &a->link[i];
     const tuttiExchangePeer *p = &x->peer[l->rank];
     l->outAt = p->outAt * size;
     l->outBytes = p->outCount * size;
-    l->outPart = partOf(l->outBytes, plan->nblocks, unit);
     l->inBytes = p->inCount * size;
-    l->inPart = partOf(l->inBytes, plan->nblocks, unit);
     l->placeAt = p->placeAt * size;
     l->lateBytes = p->lateCount * size;
-    l->latePart = partOf(l->lateBytes, plan->nblocks, unit);
     l->lateAt = p->lateAt * size;
-    l->spread = p->spread;
     l->outHash = l->inHash = hash;
+    a->spreads |= (uint32_t)p->spread << i;
+    a->flow[i] = (tuttiExchangeFlow){.outPart = partOf(l->outBytes, plan->nblocks, unit),
+                                     .inPart = partOf(l->inBytes, plan->nblocks, unit),
+                                     .latePart = partOf(l->lateBytes, plan->nblocks, unit)};
   }
   setLoops(a, plan->proto);
 }
 
+/* Where this rank wants `bytes` at `to`: in its window, or in slots. */
+static uint64_t whereFor(const cudaState *s, const void *to, uint64_t bytes) {
+  return (uintptr_t)to % 16 ? 0 : tuttiCudaWindowWhere(&s->windows, to, bytes);
+}
+
+/* Large messages of a collective go into windows where there are any, but for those to combine. */
+static void setWindows(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {
+  tuttiExchangeArgs *a = &s->args;
+  int coll = t->schedule.coll;
+  bool placed = !tuttiCollReduces(coll) && !(coll == tuttiCollBroadcast && plan->twoShot);
+  if (!s->windows.any || plan->proto != tuttiProtoSimple) return;
+  for (int i = 0; i < a->nlinks; i++) {
+    const tuttiExchangeLink *l = &a->link[i];
+    tuttiExchangeFlow *f = &a->flow[i];
+    const uint64_t out[] = {placed ? l->outBytes : 0, a->spreads >> i & 1 ? a->bytes : 0};
+    const uint64_t in[] = {placed ? l->inBytes : 0, l->lateBytes}, at[] = {l->placeAt, l->lateAt};
+    for (int k = 0; k < TUTTI_EXCHANGE_KINDS; k++) {
+      f->asks[k] = out[k] >= TUTTI_EXCHANGE_DIRECT;
+      f->tells[k] = in[k] >= TUTTI_EXCHANGE_DIRECT;
+      if (f->tells[k]) f->where[k] = whereFor(s, (uint8_t *)t->recvbuff + at[k], in[k]);
+    }
+  }
+}
+
 /* One message to (or from) a neighbour, at an address instead of an offset. */
-static void setMessage(tuttiExchangeLink *l, bool in, const tuttiTask *t,
+static void setMessage(cudaState *s, int link, bool in, const tuttiTask *t,
                        const tuttiExchangePlan *plan) {
+  tuttiExchangeLink *l = &s->args.link[link];
+  tuttiExchangeFlow *f = &s->args.flow[link];
   uint64_t bytes = t->schedule.count * tuttiTypeSize(t->type);
   uint64_t part = partOf(bytes, plan->nblocks, unitOf(plan->proto));
+  bool direct = bytes >= DIRECT_MESSAGE && plan->proto == tuttiProtoSimple;
   if (in) {
     l->placeAt = (uintptr_t)t->recvbuff;
     l->inBytes = bytes;
-    l->inPart = part;
     l->inHash = hashOf(&t->signature);
+    f->inPart = part;
+    f->tells[0] = direct;
+    f->where[0] = direct ? whereFor(s, t->recvbuff, bytes) : 0;
   } else {
     l->outAt = (uintptr_t)t->sendbuff;
     l->outBytes = bytes;
-    l->outPart = part;
     l->outHash = hashOf(&t->signature);
+    f->outPart = part;
+    f->asks[0] = direct;
   }
 }
 
@@ -394,6 +457,7 @@ static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchang
   if (a->loops == 0) return tuttiSuccess;
   a->send = t->sendbuff;
   a->recv = t->recvbuff;
+  a->mirror &= a->send != a->recv;
   a->op = t->op;
   a->divide = t->divide;
   a->premul = (uint32_t)t->premul;
@@ -422,6 +486,8 @@ static tuttiResult_t runCollective(cudaState *s, const tuttiTask *t) {
   schedule.twoShot = (uint8_t)plan.twoShot;
   tuttiExchangeMake(&schedule, TUTTI_EXCHANGE_LINE / size, &x);
   setExchange(&s->args, &x, size, &plan, hashOf(&t->signature));
+  setWindows(s, t, &plan);
+  s->args.rooted = t->signature.root >= 0;
   return launch(s, t, &plan);
 }
 
@@ -445,14 +511,14 @@ static tuttiResult_t runRound(cudaState *s, const messageRound *round, int proto
   memset(&nothing, 0, sizeof nothing);
   setExchange(a, &nothing, 1, &most, 1);
   for (int i = 0; i < 2 * a->nlinks; i++) {
-    tuttiExchangeLink *l = &a->link[i / 2];
+    const tuttiExchangeLink *l = &a->link[i / 2];
     bool in = i % 2;
     const tuttiTask *t = in ? round->in[l->rank] : round->out[l->rank];
     tuttiExchangePlan plan;
     if (!t) continue;
     tuttiExchangeChoose(s->host->plan, &t->schedule, tuttiTypeSize(t->type), &plan);
     if (plan.proto != proto) continue;
-    setMessage(l, in, t, &plan);
+    setMessage(s, i / 2, in, t, &plan);
     if (plan.nblocks > most.nblocks) most.nblocks = plan.nblocks;
     if (plan.nthreads > most.nthreads) most.nthreads = plan.nthreads;
   }
@@ -540,6 +606,8 @@ static const tuttiDevice table = {
     .drain = cudaDrain,
     .stage = cudaStage,
     .settle = cudaSettle,
+    .windowRegister = cudaWindowRegister,
+    .windowDeregister = cudaWindowDeregister,
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

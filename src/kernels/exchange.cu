@@ -7,11 +7,10 @@
 
 namespace {
 
-template <typename T>
 __global__ void __launch_bounds__(TUTTI_EXCHANGE_THREADS)
     exchangeLL(const __grid_constant__ tuttiExchangeArgs args) {
   __shared__ BlockState state;
-  ExchangeLL<T>(args, state).run();
+  ExchangeLL(args, state).run();
 }
 
 template <typename T>
@@ -21,48 +20,68 @@ __global__ void __launch_bounds__(kSimpleThreads)
   ExchangeSimple<T>(args, state).run();
 }
 
-template <typename T, int N, bool COMBINE>
+template <typename T, int N, bool COMBINE, bool ROOTED>
 __global__ void __launch_bounds__(TUTTI_EXCHANGE_THREADS)
-    exchangeUniform(const __grid_constant__ tuttiExchangeArgs args) {
-  ExchangeUniform<T, N, COMBINE>(args).run();
+    exchangeUniform(const __grid_constant__ UniformArgs<N> args) {
+  ExchangeUniform<T, N, COMBINE, ROOTED>(args).run();
 }
 
-#define KERNELS(T)                                                                                 \
-  {                                                                                                \
-    (const void *)exchangeLL<T>, (const void *)exchangeSimple<T>,                                  \
-        (const void *)exchangeUniform<T, 3, true>, (const void *)exchangeUniform<T, 7, true>       \
-  }
-/* By tuttiDataType_t and: tuttiProto; uniform for up to 3 and 7 links. */
-const void *const kernels[tuttiNumTypes][4] = {
-    KERNELS(Plain<int8_t>),   KERNELS(Plain<uint8_t>), KERNELS(Plain<int32_t>),
-    KERNELS(Plain<uint32_t>), KERNELS(Plain<int64_t>), KERNELS(Plain<uint64_t>),
-    KERNELS(Float16),         KERNELS(Float32),        KERNELS(Float64),
-    KERNELS(Bfloat16),        KERNELS(E4m3),           KERNELS(E5m2),
+/* Of one element type; uniform for up to 3 and 7 links. */
+struct Kernels {
+  const void *simple, *uniform[2], *rooted[2];
 };
-const void *const placing[2] = {(const void *)exchangeUniform<Plain<uint64_t>, 3, false>,
-                                (const void *)exchangeUniform<Plain<uint64_t>, 7, false>};
+#define UNIFORM(T, COMBINE, ROOTED)                                                                \
+  {                                                                                                \
+    (const void *)exchangeUniform<T, 3, COMBINE, ROOTED>,                                          \
+        (const void *)exchangeUniform<T, 7, COMBINE, ROOTED>                                       \
+  }
+#define KERNELS(T, COMBINE)                                                                        \
+  { (const void *)exchangeSimple<T>, UNIFORM(T, COMBINE, false), UNIFORM(T, COMBINE, true), }
+/* By tuttiDataType_t. */
+const Kernels reducing[tuttiNumTypes] = {
+    KERNELS(Plain<int8_t>, true),   KERNELS(Plain<uint8_t>, true), KERNELS(Plain<int32_t>, true),
+    KERNELS(Plain<uint32_t>, true), KERNELS(Plain<int64_t>, true), KERNELS(Plain<uint64_t>, true),
+    KERNELS(Float16, true),         KERNELS(Float32, true),        KERNELS(Float64, true),
+    KERNELS(Bfloat16, true),        KERNELS(E4m3, true),           KERNELS(E5m2, true),
+};
+const Kernels placing = KERNELS(Plain<uint64_t>, false);
+
+const void *kernelFor(const tuttiExchangeArgs *args, tuttiDataType_t type, int proto, int uniform) {
+  const Kernels &of = args->combine || args->premul ? reducing[type] : placing;
+  int wide = args->nlinks > 3;
+  if (proto == tuttiProtoSimple) return of.simple;
+  if (!uniform) return (const void *)exchangeLL;
+  return args->rooted ? of.rooted[wide] : of.uniform[wide];
+}
 static_assert(sizeof(tuttiExchangeArgs) % 16 == 0, "copied in pairs of words");
 
 } // namespace
 
 extern "C" int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int proto,
                                    int uniform, int nblocks, int nthreads, tuttiStream_t stream) {
+  UniformArgs<3> few;
+  UniformArgs<7> many;
   void *params[] = {(void *)args};
-  const void *kernel = kernels[type][proto];
-  if (uniform)
-    kernel = args->combine ? kernels[type][2 + (args->nlinks > 3)] : placing[args->nlinks > 3];
+  if (uniform && args->nlinks <= 3) {
+    few = uniformArgs<3>(args);
+    params[0] = &few;
+  } else if (uniform) {
+    many = uniformArgs<7>(args);
+    params[0] = &many;
+  }
   int threads = proto == tuttiProtoLL ? nthreads : (int)kSimpleThreads;
-  return cudaLaunchKernel(kernel, dim3((unsigned)nblocks), dim3((unsigned)threads), params, 0,
-                          stream);
+  return cudaLaunchKernel(kernelFor(args, type, proto, uniform), dim3((unsigned)nblocks),
+                          dim3((unsigned)threads), params, 0, stream);
 }
 
 extern "C" int tuttiExchangeLoad(void) {
   cudaFuncAttributes attributes;
-  cudaError_t err = cudaSuccess;
-  for (const auto &row : kernels)
-    for (const void *kernel : row)
-      if (err == cudaSuccess) err = cudaFuncGetAttributes(&attributes, kernel);
-  for (const void *kernel : placing)
-    if (err == cudaSuccess) err = cudaFuncGetAttributes(&attributes, kernel);
+  cudaError_t err = cudaFuncGetAttributes(&attributes, exchangeLL);
+  for (int i = 0; i <= tuttiNumTypes; i++) {
+    const Kernels &of = i < tuttiNumTypes ? reducing[i] : placing;
+    for (int wide = 0; wide < 2; wide++)
+      for (const void *kernel : {of.simple, of.uniform[wide], of.rooted[wide]})
+        if (err == cudaSuccess) err = cudaFuncGetAttributes(&attributes, kernel);
+  }
   return err;
 }

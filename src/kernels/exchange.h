@@ -20,6 +20,12 @@
 extern "C" {
 #endif
 
+#ifdef __CUDACC__
+#define TUTTI_EXCHANGE_BOTH __host__ __device__
+#else
+#define TUTTI_EXCHANGE_BOTH
+#endif
+
 #define TUTTI_EXCHANGE_BLOCKS       128u /* most thread blocks of one launch */
 #define TUTTI_EXCHANGE_LL_BLOCKS    64u  /* the same with protocol LL */
 #define TUTTI_EXCHANGE_DEPTH        4u   /* what exchange.cu relies on */
@@ -29,16 +35,34 @@ extern "C" {
 #define TUTTI_EXCHANGE_SIMPLE_SLOT  32768u
 #define TUTTI_EXCHANGE_THREADS      512 /* that move data */
 #define TUTTI_EXCHANGE_PEERS        (TUTTI_EXCHANGE_MAX - 1)
+/* Simple: messages from here on are written into the receiver's buffer if it is a window. */
+#define TUTTI_EXCHANGE_DIRECT  ((uint64_t)1 << 20)
+#define TUTTI_EXCHANGE_WINDOWS 1024u /* most windows of a communicator */
 
-/* Where every rank sends to every other, messages of LL up to a size have regions of their own
- * instead of slots: exchange_uniform.cuh. */
+/* Messages of a collective with LL up to a size have regions of their own instead of slots:
+ * exchange_uniform.cuh. */
 #define TUTTI_UNIFORM_BLOCKS 128u
 #define TUTTI_UNIFORM_REGION ((size_t)2304 << 10)
 #define TUTTI_UNIFORM_BYTES                                                                        \
   (TUTTI_UNIFORM_REGION / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD)
 
+/* Chunks of a message of protocol Simple, of which a thread block takes care of `part` bytes:
+ * several for the steps to overlap, and not too small for a fence each. */
+TUTTI_EXCHANGE_BOTH static inline uint32_t tuttiExchangeChunk(uint64_t part) {
+  uint64_t chunk = (part / 4 + 1023) / 1024 * 1024;
+  if (chunk < TUTTI_EXCHANGE_SIMPLE_SLOT / 2) return TUTTI_EXCHANGE_SIMPLE_SLOT / 2;
+  return chunk < TUTTI_EXCHANGE_SIMPLE_SLOT ? (uint32_t)chunk : TUTTI_EXCHANGE_SIMPLE_SLOT;
+}
+
 /* The two exchanges: what `out` sends, what is spread. */
 #define TUTTI_EXCHANGE_KINDS 2
+
+/* Written and read in one access. */
+typedef struct {
+  uint64_t flag;  /* of the message */
+  uint64_t where; /* window and offset, see TUTTI_EXCHANGE_WHERE; 0: a slot */
+} __attribute__((aligned(16))) tuttiExchangeOpen;
+#define TUTTI_EXCHANGE_WHERE(window, offset) ((uint64_t)((window) + 1) << 48 | (offset))
 
 /* The head of a symmetric block; zero when new. Peers are in ascending rank without the owner. */
 typedef struct {
@@ -49,7 +73,13 @@ typedef struct {
   /* Of this rank alone: messages sent to and taken from each peer by all kernels before. */
   uint32_t sent[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
   uint32_t taken[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
-  uint32_t uniform[TUTTI_UNIFORM_BLOCKS]; /* uniform exchanges so far; all the same */
+  /* Uniform exchanges so far, times 2, and whether the last had a root; all the same. */
+  uint32_t uniform[TUTTI_UNIFORM_BLOCKS];
+  uint32_t begun[TUTTI_EXCHANGE_PEERS]; /* the last with a root that the peer has begun */
+  /* The peer waits for this rank's message and tells where it wants it. */
+  tuttiExchangeOpen open[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
+  /* Where this rank maps the windows of its peers, plus 1 in the index; written by the host. */
+  uint64_t window[TUTTI_EXCHANGE_WINDOWS][TUTTI_EXCHANGE_PEERS];
 } tuttiExchangeHead;
 
 #define TUTTI_EXCHANGE_LL_AT ((sizeof(tuttiExchangeHead) + 4095) / 4096 * 4096)
@@ -81,18 +111,26 @@ typedef struct {
   tuttiSignature sig; /* of the operation that waits */
 } tuttiExchangeMail;
 
-/* One neighbour. Sizes and offsets in bytes; a part is what one thread block takes care of. */
+/* One neighbour. Sizes and offsets in bytes. */
 typedef struct {
   uint8_t *block; /* its symmetric block, as this rank maps it */
-  uint64_t outAt, outBytes, outPart;
-  uint64_t inBytes, inPart, placeAt;
-  uint64_t lateBytes, latePart, lateAt;
-  uint32_t spread;
+  uint64_t outAt, outBytes;
+  uint64_t inBytes, placeAt;
+  uint64_t lateBytes, lateAt;
   uint32_t outHash, inHash; /* of the operation, in flags to and from it; not 0 */
   uint32_t column;          /* of this rank in its block */
   int32_t rank;
-  uint32_t pad;
 } tuttiExchangeLink;
+
+/* More about it, apart, since short kernels do without and fetch less: the parts of messages that
+ * one thread block takes care of; by exchange: its place for this rank's messages has to be asked
+ * for, this rank's place for its messages is told: where[], 0 for slots. */
+typedef struct {
+  uint64_t outPart, inPart, latePart;
+  uint64_t where[TUTTI_EXCHANGE_KINDS];
+  uint8_t asks[TUTTI_EXCHANGE_KINDS], tells[TUTTI_EXCHANGE_KINDS];
+  uint32_t pad;
+} tuttiExchangeFlow;
 
 typedef struct {
   uint8_t *block;
@@ -107,13 +145,17 @@ typedef struct {
   tuttiRedOp_t op;
   int32_t divide;
   uint32_t premul;
-  uint32_t lines, spreads; /* uniform: of the longest message; to all, in the second exchange */
-  uint32_t pad;
+  uint32_t lines;  /* uniform: of the longest message */
+  uint32_t rooted; /* uniform: not all send to all */
+  /* Sets of links: whose messages are operands; to whom, from whom in the second exchange. */
+  uint32_t operands, spreads, late;
+  uint32_t mirror; /* what goes out in the first exchange goes to the same place in recvbuff too */
   tuttiScalar scalar;
   const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
   tuttiExchangeMail *mail;
   tuttiSignature sig;
   tuttiExchangeLink link[TUTTI_EXCHANGE_PEERS];
+  tuttiExchangeFlow flow[TUTTI_EXCHANGE_PEERS];
 } __attribute__((aligned(16))) tuttiExchangeArgs;
 
 /* Enqueues the kernel for elements of `type`; with uniform that of exchange_uniform.cuh. Returns a

@@ -24,22 +24,22 @@ struct Wait {
   uint64_t since = 0, told = 0;
 
   /* After a failed look: true if the wait is to be given up. `seen` is the flag that is there. */
-  __device__ bool over(const tuttiExchangeArgs &a, int peer, uint64_t wanted, uint64_t seen) {
-    return ++looks >= kLooks && slow(a, peer, wanted, seen);
+  template <class Args>
+  __device__ bool over(const Args &a, int peer, uint64_t wanted, uint64_t seen) {
+    return ++looks >= kLooks && slow(a.mail, a.sig, peer, wanted, seen);
   }
 
 private:
-  __device__ __noinline__ bool slow(const tuttiExchangeArgs &a, int peer, uint64_t wanted,
-                                    uint64_t seen) {
+  __device__ __noinline__ bool slow(tuttiExchangeMail *mail, const tuttiSignature &sig, int peer,
+                                    uint64_t wanted, uint64_t seen) {
     looks = 0;
-    tuttiExchangeMail *mail = a.mail;
     if (loadRelaxedSys32(&mail->abort)) return true;
     uint64_t now = nanoseconds();
     if (since == 0) since = told = now;
     bool disagrees = (uint32_t)seen == (uint32_t)wanted && seen != wanted;
     if (!disagrees && now - told < kReportNs) return false;
     told = now;
-    mail->sig = a.sig;
+    mail->sig = sig;
     mail->peer = peer;
     mail->waitedMs = (uint32_t)((now - since) / 1000000);
     mail->disagrees = disagrees;
@@ -122,7 +122,7 @@ template <typename T> struct Operands {
   }
 };
 
-template <typename T> __device__ typename T::Value premulScalar(const tuttiExchangeArgs &a) {
+template <typename T, class Args> __device__ typename T::Value premulScalar(const Args &a) {
   using Value = typename T::Value;
   if (!a.premul) return Value();
   if (a.scalarAt) return T::get(*(const typename T::Element *)a.scalarAt);
@@ -130,8 +130,8 @@ template <typename T> __device__ typename T::Value premulScalar(const tuttiExcha
 }
 
 /* A rank's own operand of PreMulSum, rounded to the element's type as its peers get it. */
-template <typename T>
-__device__ __noinline__ tuttiPair scaled(const tuttiExchangeArgs &a, tuttiPair p) {
+template <typename T, class Args>
+__device__ __noinline__ tuttiPair scaled(const Args &a, tuttiPair p) {
   Word<T> x = Word<T>::unpack(p.x), y = Word<T>::unpack(p.y);
   x.scale(premulScalar<T>(a));
   y.scale(premulScalar<T>(a));
@@ -162,7 +162,8 @@ __device__ inline void loadArgs(const tuttiExchangeArgs &args, BlockState &s) {
     *(tuttiPair *)((char *)&s.args + at) = loadPairGeneric(from + at);
 }
 
-template <typename T, uint32_t SLOT> class Block {
+/* LL_SLOT: the payload of a slot of protocol LL; 0: protocol Simple. */
+template <typename T, uint32_t LL_SLOT = 0> class Block {
 protected:
   __device__ Block(BlockState &state) : s(state), a(state.args) {}
 
@@ -182,33 +183,37 @@ protected:
     s.limit[k][p] = loadRelaxedSys32(&head->head[blockIdx.x][k][p]) + kDepth;
   }
 
+  __device__ static uint32_t chunkSize(uint64_t part) {
+    return LL_SLOT ? LL_SLOT : tuttiExchangeChunk(part);
+  }
   __device__ static Chunk chunkOf(uint64_t bytes, uint64_t part, uint32_t i) {
     uint64_t from = blockIdx.x * part, to = from + part < bytes ? from + part : bytes;
-    from += (uint64_t)i * SLOT;
+    uint32_t size = chunkSize(part);
+    from += (uint64_t)i * size;
     uint64_t left = from < to ? to - from : 0;
-    return {from, (uint32_t)(left < SLOT ? left : SLOT)};
+    return {from, (uint32_t)(left < size ? left : size)};
   }
   __device__ static uint32_t chunksOf(uint64_t bytes, uint64_t part) {
     uint64_t from = blockIdx.x * part, to = from + part < bytes ? from + part : bytes;
-    return from < to ? (uint32_t)((to - from + SLOT - 1) / SLOT) : 0;
+    uint32_t size = chunkSize(part);
+    return from < to ? (uint32_t)((to - from + size - 1) / size) : 0;
   }
   /* Chunk i of what goes to p, comes from p, is combined, is spread to this rank by p. */
   __device__ Chunk outChunk(int p, uint32_t i) const {
-    return chunkOf(a.link[p].outBytes, a.link[p].outPart, i);
+    return chunkOf(a.link[p].outBytes, a.flow[p].outPart, i);
   }
   __device__ Chunk inChunk(int kind, int p, uint32_t i) const {
-    const tuttiExchangeLink &l = a.link[p];
-    return kind == kFirst ? chunkOf(l.inBytes, l.inPart, i) : chunkOf(l.lateBytes, l.latePart, i);
+    return kind == kFirst ? chunkOf(a.link[p].inBytes, a.flow[p].inPart, i)
+                          : chunkOf(a.link[p].lateBytes, a.flow[p].latePart, i);
   }
   __device__ Chunk ownChunk(uint32_t i) const { return chunkOf(a.bytes, a.part, i); }
   __device__ uint32_t chunksOut(int kind, int p) const {
-    const tuttiExchangeLink &l = a.link[p];
-    if (kind == kFirst) return chunksOf(l.outBytes, l.outPart);
-    return l.spread ? chunksOf(a.bytes, a.part) : 0;
+    if (kind == kFirst) return chunksOf(a.link[p].outBytes, a.flow[p].outPart);
+    return a.spreads >> p & 1 ? chunksOf(a.bytes, a.part) : 0;
   }
   __device__ uint32_t chunksIn(int kind, int p) const {
-    const tuttiExchangeLink &l = a.link[p];
-    return kind == kFirst ? chunksOf(l.inBytes, l.inPart) : chunksOf(l.lateBytes, l.latePart);
+    return kind == kFirst ? chunksOf(a.link[p].inBytes, a.flow[p].inPart)
+                          : chunksOf(a.link[p].lateBytes, a.flow[p].latePart);
   }
 
   __device__ uint64_t flagOut(int p, uint32_t no) const {
@@ -225,15 +230,6 @@ protected:
 
   __device__ tuttiPair operand(tuttiPair mine) const {
     return a.premul ? scaled<T>(a, mine) : mine;
-  }
-  __device__ tuttiPair reduced(const tuttiPair in[kPeers], tuttiPair mine) const {
-    Operands<T> sum;
-#pragma unroll
-    for (int p = 0; p <= kPeers; p++) {
-      if (p == a.place && a.own) sum.add(a.op, mine);
-      if (p < kPeers && p < a.nlinks && a.link[p].inBytes) sum.add(a.op, in[p]);
-    }
-    return sum.result(a.divide);
   }
 };
 

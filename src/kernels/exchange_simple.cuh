@@ -8,7 +8,11 @@
  * the fence and the way over the link are hidden behind the chunks that follow, as far as DEPTH
  * goes. A warp sends chunk i before it combines chunk i - 1 and places what was spread of chunk
  * i - 2; that a rank is never more than three messages of a kind ahead of a neighbour one iteration
- * behind is why DEPTH is enough. */
+ * behind is why DEPTH is enough. (Warps that only send beside warps that only take were slower:
+ * loads wait behind stores, so what combines needs all warps.)
+ *
+ * Where the receiver's buffer is a window, it says so at first, and large messages go right there
+ * instead of into slots: the same flags and credits, and nothing to place. */
 #ifndef TUTTI_KERNELS_EXCHANGE_SIMPLE_CUH_
 #define TUTTI_KERNELS_EXCHANGE_SIMPLE_CUH_
 
@@ -21,14 +25,15 @@ constexpr int kAhead = 4; /* pairs of one thread under way */
 
 struct SimpleState : BlockState {
   uint32_t ready[TUTTI_EXCHANGE_KINDS][kPeers]; /* messages below it have come */
-  /* Worker warps that are done with the message in a slot, going out and coming in. */
+  /* Warps that are done with the message in a slot, going out and coming in. */
   uint32_t written[TUTTI_EXCHANGE_KINDS][kPeers][kDepth];
   uint32_t read[TUTTI_EXCHANGE_KINDS][kPeers][kDepth];
-  uint32_t dead; /* all give up */
+  uint8_t *direct[TUTTI_EXCHANGE_KINDS][kPeers]; /* where the peer wants messages; NULL: slots */
+  uint32_t dead;                                 /* all give up */
 };
 
-template <typename T> class ExchangeSimple : Block<T, TUTTI_EXCHANGE_SIMPLE_SLOT> {
-  using Base = Block<T, TUTTI_EXCHANGE_SIMPLE_SLOT>;
+template <typename T> class ExchangeSimple : Block<T> {
+  using Base = Block<T>;
   using Base::a;
 
 public:
@@ -41,8 +46,7 @@ public:
       (&s.written[0][0][0])[i] = (&s.read[0][0][0])[i] = 0;
     if (threadIdx.x == 0) s.dead = 0;
     __syncthreads();
-    if (threadIdx.x < TUTTI_EXCHANGE_KINDS * kPeers)
-      (&s.ready[0][0])[threadIdx.x] = (&s.taken[0][0])[threadIdx.x];
+    if (threadIdx.x < TUTTI_EXCHANGE_KINDS * kPeers) start(threadIdx.x);
     __syncthreads();
   }
 
@@ -58,11 +62,27 @@ public:
 private:
   SimpleState &s;
 
+  /* Thread (kind, p): messages to a peer that still has to say where it wants them have no credit.
+   */
+  __device__ void start(uint32_t thread) {
+    uint32_t k = thread / kPeers, p = thread % kPeers;
+    s.ready[k][p] = s.taken[k][p];
+    s.direct[k][p] = nullptr;
+    if (p >= (uint32_t)a.nlinks) return;
+    const tuttiExchangeFlow &f = a.flow[p];
+    if (f.asks[k] && this->chunksOut(k, p)) s.limit[k][p] = s.sent[k][p];
+    if (f.tells[k] && this->chunksIn(k, p))
+      storePairVolatile(&this->theirs(p)->open[blockIdx.x][k][a.link[p].column],
+                        {this->flagIn(p, s.taken[k][p]), f.where[k]});
+  }
+
   __device__ uint8_t *slot(uint8_t *block, int kind, uint32_t column, uint32_t no) const {
     return block + a.simpleAt + this->slotNo(kind, column, no) * TUTTI_EXCHANGE_SIMPLE_SLOT;
   }
-  __device__ uint8_t *slotOut(int kind, int p, uint32_t no) const {
-    return slot(a.link[p].block, kind, a.link[p].column, no);
+  /* Where the message that begins at `at` of all that is sent to p goes. */
+  __device__ uint8_t *destination(int kind, int p, uint32_t no, uint64_t at) const {
+    uint8_t *direct = s.direct[kind][p];
+    return direct ? direct + at : slot(a.link[p].block, kind, a.link[p].column, no);
   }
   __device__ uint8_t *slotIn(int kind, int p, uint32_t no) const {
     return slot(a.block, kind, p, no);
@@ -87,8 +107,9 @@ private:
     if (threadIdx.x % 32 == 0) addReleaseBlock(count, 1);
   }
 
+  /* `also`: a second place for the same; may be NULL. */
   template <bool FROM_SLOT>
-  __device__ void copyChunk(uint8_t *to, const uint8_t *from, uint32_t bytes) const {
+  __device__ void copyChunk(uint8_t *to, uint8_t *also, const uint8_t *from, uint32_t bytes) const {
     for (uint32_t at = threadIdx.x * 16; at < bytes; at += kWorkers * 16 * kAhead) {
       tuttiPair v[kAhead];
 #pragma unroll
@@ -101,17 +122,15 @@ private:
       for (int k = 0; k < kAhead; k++) {
         uint32_t o = at + k * kWorkers * 16;
         if (o >= bytes) break;
-        if (FROM_SLOT)
-          storeUserPair(to + o, v[k], bytes - o);
-        else
-          storePair(to + o, this->operand(v[k]));
+        storeUserPair(to + o, FROM_SLOT ? v[k] : this->operand(v[k]), bytes - o);
+        if (!FROM_SLOT && also) storeUserPair(also + o, v[k], bytes - o);
       }
     }
   }
 
   __device__ void work() {
     for (uint32_t i = 0; i < a.loops + 2; i++) {
-      if (i < a.loops && !sendFirst(i)) return;
+      if (i < a.loops && !send(i)) return;
       if (i >= 1 && i - 1 < a.loops) {
         if (!(a.combine ? combine(i - 1) : place(kFirst, i - 1))) return;
         if (a.own && !a.combine) copyOwn(i - 1);
@@ -120,14 +139,16 @@ private:
     }
   }
 
-  __device__ bool sendFirst(uint32_t i) {
+  __device__ bool send(uint32_t i) {
     for (int k = 0; k < a.nlinks; k++) {
       int p = rotated(k);
       Chunk c = this->outChunk(p, i);
       uint32_t no = s.sent[kFirst][p] + i;
       if (!c.bytes) continue;
       if (!await(&s.limit[kFirst][p], no)) return false;
-      copyChunk<false>(slotOut(kFirst, p, no), a.send + a.link[p].outAt + c.at, c.bytes);
+      uint64_t at = a.link[p].outAt + c.at;
+      copyChunk<false>(destination(kFirst, p, no, c.at), a.mirror ? a.recv + at : nullptr,
+                       a.send + at, c.bytes);
       done(&s.written[kFirst][p][no % kDepth]);
     }
     return true;
@@ -137,32 +158,39 @@ private:
     Chunk c = this->ownChunk(i);
     if (!c.bytes) return true;
     for (int p = 0; p < a.nlinks; p++) {
-      if (a.link[p].inBytes && !await(&s.ready[kFirst][p], s.taken[kFirst][p] + i)) return false;
-      if (a.link[p].spread && !await(&s.limit[kLate][p], s.sent[kLate][p] + i)) return false;
+      if ((a.operands >> p & 1) && !await(&s.ready[kFirst][p], s.taken[kFirst][p] + i))
+        return false;
+      if ((a.spreads >> p & 1) && !await(&s.limit[kLate][p], s.sent[kLate][p] + i)) return false;
     }
     for (uint32_t at = threadIdx.x * 16; at < c.bytes; at += kWorkers * 16)
       combinePair(i, c, at);
     for (int p = 0; p < a.nlinks; p++) {
-      if (a.link[p].inBytes) done(&s.read[kFirst][p][(s.taken[kFirst][p] + i) % kDepth]);
-      if (a.link[p].spread) done(&s.written[kLate][p][(s.sent[kLate][p] + i) % kDepth]);
+      if (a.operands >> p & 1) done(&s.read[kFirst][p][(s.taken[kFirst][p] + i) % kDepth]);
+      if (a.spreads >> p & 1) done(&s.written[kLate][p][(s.sent[kLate][p] + i) % kDepth]);
     }
     return true;
   }
 
   __device__ void combinePair(uint32_t i, Chunk c, uint32_t at) {
     tuttiPair in[kPeers], mine = {0, 0};
-    int32_t left = (int32_t)(c.bytes - at);
 #pragma unroll
     for (int p = 0; p < kPeers; p++)
-      if (p < a.nlinks && a.link[p].inBytes)
+      if (a.operands >> p & 1)
         in[p] = loadPairVolatile(slotIn(kFirst, p, s.taken[kFirst][p] + i) + at);
-    if (a.own) mine = this->operand(loadPair(a.send + a.ownAt + c.at + at, left));
-    tuttiPair v = this->reduced(in, mine);
+    if (a.own) mine = this->operand(loadPair(a.send + a.ownAt + c.at + at, c.bytes - at));
+    Operands<T> sum;
+#pragma unroll
+    for (int p = 0; p <= kPeers; p++) {
+      if (p == a.place && a.own) sum.add(a.op, mine);
+      if (p < kPeers && (a.operands >> p & 1)) sum.add(a.op, in[p]);
+    }
+    tuttiPair v = sum.result(a.divide);
     for (int k = 0; k < a.nlinks; k++) {
       int p = rotated(k);
-      if (a.link[p].spread) storePair(slotOut(kLate, p, s.sent[kLate][p] + i) + at, v);
+      if (a.spreads >> p & 1)
+        storeUserPair(destination(kLate, p, s.sent[kLate][p] + i, c.at) + at, v, c.bytes - at);
     }
-    if (a.keep) storeUserPair(a.recv + a.keepAt + c.at + at, v, left);
+    if (a.keep) storeUserPair(a.recv + a.keepAt + c.at + at, v, c.bytes - at);
   }
 
   __device__ bool place(int kind, uint32_t i) {
@@ -170,10 +198,10 @@ private:
       int p = a.nlinks - 1 - rotated(k); /* roughly in the order in which they come */
       Chunk c = this->inChunk(kind, p, i);
       uint32_t no = s.taken[kind][p] + i;
-      if (!c.bytes) continue;
+      if (!c.bytes || a.flow[p].where[kind]) continue;
       if (!await(&s.ready[kind][p], no)) return false;
       uint64_t at = kind == kFirst ? a.link[p].placeAt : a.link[p].lateAt;
-      copyChunk<true>(a.recv + at + c.at, slotIn(kind, p, no), c.bytes);
+      copyChunk<true>(a.recv + at + c.at, nullptr, slotIn(kind, p, no), c.bytes);
       done(&s.read[kind][p][no % kDepth]);
     }
     return true;
@@ -183,9 +211,7 @@ private:
     Chunk c = this->ownChunk(i);
     const uint8_t *from = a.send + a.ownAt + c.at;
     uint8_t *to = a.recv + a.keepAt + c.at;
-    if (from == to) return;
-    for (uint32_t at = threadIdx.x * 16; at < c.bytes; at += kWorkers * 16)
-      storeUserPair(to + at, loadPair(from + at, c.bytes - at), c.bytes - at);
+    if (from != to) copyChunk<false>(to, nullptr, from, c.bytes);
   }
 
   /* ---- the two warps that talk to the neighbours; lane (kind, p) ---- */
@@ -201,7 +227,7 @@ private:
     return x;
   }
 
-  __device__ void publish() const {
+  __device__ void publish() {
     Lane x = lane();
     if (x.used) {
       x.next = s.sent[x.kind][x.p];
@@ -212,7 +238,7 @@ private:
                    loadAcquireBlock(&s.written[x.kind][x.p][x.next % kDepth]) == kWorkerWarps;
       if (__any_sync(~0u, whole)) fenceSys();
       if (whole) {
-        storeReleaseBlock((uint32_t *)&s.written[x.kind][x.p][x.next % kDepth], 0);
+        storeReleaseBlock(&s.written[x.kind][x.p][x.next % kDepth], 0);
         storeRelaxedSys(
             &this->theirs(x.p)->flag[blockIdx.x][x.kind][a.link[x.p].column][x.next % kDepth],
             this->flagOut(x.p, x.next));
@@ -223,47 +249,80 @@ private:
     if (x.used) this->own()->sent[blockIdx.x][x.kind][x.p] = x.end;
   }
 
+  /* Lane (kind, p) of the polling warp. */
+  struct Poll {
+    uint32_t seen, taken, end;    /* messages that have come, that were given back, at the end */
+    uint32_t credit, need, first; /* messages below it may be sent, at the end, now first */
+    bool asks;                    /* has to hear where the peer wants them */
+    uint64_t wanted, there;       /* the flag that it waits for, what is in its place */
+  };
+
+  /* Each looks for one thing and returns whether it has come. */
+  __device__ bool opened(const Lane &x, Poll &w) {
+    if (!w.asks) return false;
+    tuttiPair open = loadPairVolatile(&this->own()->open[blockIdx.x][x.kind][x.p]);
+    w.wanted = this->flagOut(x.p, w.first);
+    w.there = open.x;
+    if (w.there != w.wanted) return false;
+    if (open.y)
+      s.direct[x.kind][x.p] = (uint8_t *)this->own()->window[(open.y >> 48) - 1][x.p] +
+                              (open.y & (((uint64_t)1 << 48) - 1));
+    w.asks = false;
+    return true;
+  }
+  __device__ bool credited(const Lane &x, Poll &w) {
+    if (w.asks || (int32_t)(w.credit - w.need) >= 0) return false;
+    uint32_t limit = loadRelaxedSys32(&this->own()->head[blockIdx.x][x.kind][x.p]) + kDepth;
+    if (limit == w.credit) return false;
+    storeReleaseBlock(&s.limit[x.kind][x.p], w.credit = limit);
+    return true;
+  }
+  __device__ bool arrived(const Lane &x, Poll &w) {
+    if (w.seen == w.end) return false;
+    w.wanted = this->flagIn(x.p, w.seen);
+    w.there = loadAcquireSys(&this->own()->flag[blockIdx.x][x.kind][x.p][w.seen % kDepth]);
+    if (w.there != w.wanted) return false;
+    storeReleaseBlock(&s.ready[x.kind][x.p], ++w.seen);
+    return true;
+  }
+  __device__ bool givenBack(const Lane &x, Poll &w) {
+    if (w.taken == w.seen) return false;
+    uint32_t *read = &s.read[x.kind][x.p][w.taken % kDepth];
+    if (!a.flow[x.p].where[x.kind]) {
+      if (loadAcquireBlock(read) != kWorkerWarps) return false;
+      storeReleaseBlock(read, 0);
+    }
+    w.taken++;
+    storeRelaxedSys32(&this->theirs(x.p)->head[blockIdx.x][x.kind][a.link[x.p].column], w.taken);
+    return true;
+  }
+
   __device__ void poll() {
     Lane x = lane();
-    uint32_t seen = 0, taken = 0, credit = 0; /* messages that have come, were given back */
+    Poll w = {0, 0, 0, 0, 0, 0, false, 0, 0};
     if (x.used) {
-      seen = taken = s.taken[x.kind][x.p];
-      x.next = s.sent[x.kind][x.p] + this->chunksOut(x.kind, x.p); /* credit needed */
-      x.end = seen + this->chunksIn(x.kind, x.p);
-      credit = s.limit[x.kind][x.p];
+      uint32_t chunks = this->chunksOut(x.kind, x.p);
+      w.seen = w.taken = s.taken[x.kind][x.p];
+      w.end = w.taken + this->chunksIn(x.kind, x.p);
+      w.first = s.sent[x.kind][x.p];
+      w.need = w.first + chunks;
+      w.credit = s.limit[x.kind][x.p];
+      w.asks = a.flow[x.p].asks[x.kind] && chunks;
     }
     Wait wait;
     for (;;) {
-      bool waits = taken != x.end || (int32_t)(credit - x.next) < 0;
+      bool waits = w.asks || w.taken != w.end || (int32_t)(w.credit - w.need) < 0;
       if (!__any_sync(~0u, waits)) break;
-      uint64_t flag = 0, there = 0;
-      bool moved = false;
-      if (x.used && seen != x.end) {
-        flag = this->flagIn(x.p, seen);
-        there = loadAcquireSys(&this->own()->flag[blockIdx.x][x.kind][x.p][seen % kDepth]);
-        if (there == flag) {
-          storeReleaseBlock(&s.ready[x.kind][x.p], ++seen);
-          moved = true;
-        }
-      }
-      if (x.used && (int32_t)(credit - x.next) < 0) {
-        uint32_t limit = loadRelaxedSys32(&this->own()->head[blockIdx.x][x.kind][x.p]) + kDepth;
-        moved |= limit != credit;
-        if (limit != credit) storeReleaseBlock(&s.limit[x.kind][x.p], credit = limit);
-      }
-      if (x.used && taken != seen &&
-          loadAcquireBlock(&s.read[x.kind][x.p][taken % kDepth]) == kWorkerWarps) {
-        storeReleaseBlock(&s.read[x.kind][x.p][taken % kDepth], 0);
-        taken++;
-        storeRelaxedSys32(&this->theirs(x.p)->head[blockIdx.x][x.kind][a.link[x.p].column], taken);
-        moved = true;
-      }
+      bool moved = arrived(x, w);
+      moved |= opened(x, w);
+      moved |= credited(x, w);
+      moved |= givenBack(x, w);
       if (moved) wait = Wait();
-      if (waits && !moved && wait.over(a, a.link[x.p].rank, flag, there)) s.dead = 1;
+      if (waits && !moved && wait.over(a, a.link[x.p].rank, w.wanted, w.there)) s.dead = 1;
       __syncwarp();
       if (*(volatile uint32_t *)&s.dead) return;
     }
-    if (x.used) this->own()->taken[blockIdx.x][x.kind][x.p] = x.end;
+    if (x.used) this->own()->taken[blockIdx.x][x.kind][x.p] = w.end;
   }
 };
 

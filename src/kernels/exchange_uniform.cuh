@@ -1,77 +1,166 @@
-/* The exchange with protocol LL where every rank sends to every other: AllReduce, AllGather,
- * ReduceScatter, AlltoAll. Then no credits are needed. A message's lines lie in one of two regions
- * by turns; who writes to a region for the second time has got an answer to the message between,
- * so its readers have called the next operation and are done with the first. The kernel is short
- * and straight, since at small sizes the time to fetch its instructions is what counts. Eight
- * lanes, a group, send a line to every peer and take the same line of every peer. */
+/* The exchange with protocol LL in regions instead of slots: all collectives, up to a size. No
+ * credits are needed where every rank sends to every other. A message's lines lie in one of two
+ * regions by turns; who writes to a region for the second time has got an answer to the message
+ * between, so its readers have called the next operation and are done with the first. Where the
+ * operation between had a root, not everybody has answered. So in such an operation every rank
+ * tells all others that it has begun, and in the one that follows waits to have heard it.
+ *
+ * The kernel is short and straight, since at small sizes the time to fetch its instructions is what
+ * counts. Eight lanes, a group, send a line to every peer and take the same line of every peer. */
 #ifndef TUTTI_KERNELS_EXCHANGE_UNIFORM_CUH_
 #define TUTTI_KERNELS_EXCHANGE_UNIFORM_CUH_
 
 #include "kernels/exchange_block.cuh"
 #include "kernels/exchange_ll.cuh"
 
-/* N: most links. COMBINE: the messages are operands, else each has a place. */
-template <typename T, int N, bool COMBINE> class ExchangeUniform {
+/* One neighbour; sizes and offsets in bytes. */
+struct UniformLink {
+  uint8_t *regions; /* in its block, those of this rank */
+  uint32_t outAt, outBytes, inBytes, placeAt, lateBytes, lateAt;
+  uint32_t column;
+  int32_t rank;
+};
+/* What the kernel needs of tuttiExchangeArgs and no more, what it needs first in front: each cache
+ * line of parameters that it touches takes as long as a good part of a small operation. */
+template <int N> struct UniformArgs {
+  uint8_t *regions; /* in this rank's block */
+  tuttiExchangeHead *head;
+  const uint8_t *send;
+  uint8_t *recv;
+  uint32_t bytes, ownAt, keepAt, lines;
+  uint32_t hash;
+  uint8_t nlinks, place, op, divide, own, keep, combine, premul;
+  uint8_t operands, spreads, late, mirror;
+  UniformLink link[N];
+  uint64_t uniformAt;
+  tuttiExchangeMail *mail;
+  const void *scalarAt;
+  tuttiScalar scalar;
+  tuttiSignature sig;
+};
+
+template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
+  UniformArgs<N> u = {};
+  u.regions = a->block + a->uniformAt;
+  u.head = (tuttiExchangeHead *)a->block;
+  u.send = a->send;
+  u.recv = a->recv;
+  u.bytes = (uint32_t)a->bytes;
+  u.ownAt = (uint32_t)a->ownAt;
+  u.keepAt = (uint32_t)a->keepAt;
+  u.lines = a->lines;
+  u.hash = a->link[0].outHash;
+  u.nlinks = (uint8_t)a->nlinks;
+  u.place = (uint8_t)a->place;
+  u.op = (uint8_t)a->op;
+  u.divide = (uint8_t)a->divide;
+  u.own = (uint8_t)a->own;
+  u.keep = (uint8_t)a->keep;
+  u.combine = (uint8_t)a->combine;
+  u.premul = (uint8_t)a->premul;
+  u.operands = (uint8_t)a->operands;
+  u.spreads = (uint8_t)a->spreads;
+  u.late = (uint8_t)a->late;
+  u.mirror = (uint8_t)a->mirror;
+  for (int p = 0; p < a->nlinks; p++) {
+    const tuttiExchangeLink &l = a->link[p];
+    u.link[p] = {l.block + a->uniformAt + l.column * TUTTI_UNIFORM_REGION,
+                 (uint32_t)l.outAt,
+                 (uint32_t)l.outBytes,
+                 (uint32_t)l.inBytes,
+                 (uint32_t)l.placeAt,
+                 (uint32_t)l.lateBytes,
+                 (uint32_t)l.lateAt,
+                 l.column,
+                 l.rank};
+  }
+  u.uniformAt = a->uniformAt;
+  u.mail = a->mail;
+  u.scalarAt = a->scalarAt;
+  u.scalar = a->scalar;
+  u.sig = a->sig;
+  return u;
+}
+
+/* N: most links. COMBINE: the messages are operands, else each has a place. ROOTED: not all send to
+ * all, or combine. */
+template <typename T, int N, bool COMBINE, bool ROOTED> class ExchangeUniform {
 public:
-  __device__ explicit ExchangeUniform(const tuttiExchangeArgs &args) : a(args) {
-    no = *(volatile uint32_t *)counter(blockIdx.x);
+  __device__ explicit ExchangeUniform(const UniformArgs<N> &args) : a(args) {
+    uint32_t count = *(volatile uint32_t *)&a.head->uniform[blockIdx.x];
+    no = count / 2;
+    unheard = count % 2; /* the operation before had a root */
   }
 
   __device__ void run() {
+    if (ROOTED) tell();
+    if (unheard && !hear()) return;
     for (uint32_t g = first(); g < a.lines; g += step())
       send(g);
     for (uint32_t g = first(); g < a.lines; g += step())
       if (!take(g)) return;
-    if (a.spreads)
+    if (a.spreads || (ROOTED && a.late))
       for (uint32_t g = first(); g < a.lines; g += step())
         if (!takeLate(g)) return;
     __syncthreads(); /* all have read the counter: all counters move on together */
     for (uint32_t b = blockIdx.x + threadIdx.x * gridDim.x; b < TUTTI_UNIFORM_BLOCKS;
          b += blockDim.x * gridDim.x)
-      *counter(b) = no + 1;
+      a.head->uniform[b] = (no + 1) * 2 + ROOTED;
   }
 
 private:
-  const tuttiExchangeArgs &a;
+  const UniformArgs<N> &a;
   uint32_t no;
+  bool unheard;
 
-  __device__ uint32_t *counter(uint32_t b) const {
-    return ((tuttiExchangeHead *)a.block)->uniform + b;
+  __device__ void tell() const {
+    if (blockIdx.x != 0 || threadIdx.x >= a.nlinks) return;
+    const UniformLink &l = a.link[threadIdx.x];
+    uint8_t *block = l.regions - l.column * TUTTI_UNIFORM_REGION - a.uniformAt;
+    storeRelaxedSys32(&((tuttiExchangeHead *)block)->begun[l.column], no);
   }
+  /* Until all have begun the operation before; false: given up. */
+  __device__ __noinline__ bool hear() const {
+    Wait wait;
+    for (int p = 0; p < a.nlinks; p++)
+      while ((int32_t)(loadRelaxedSys32(&a.head->begun[p]) - (no - 1)) < 0)
+        if (wait.over(a, a.link[p].rank, 0, 0)) return false;
+    return true;
+  }
+
   __device__ static uint32_t lane() { return threadIdx.x % kLanes; }
   __device__ static uint32_t first() { return (blockIdx.x * blockDim.x + threadIdx.x) / kLanes; }
   __device__ static uint32_t step() { return gridDim.x * blockDim.x / kLanes; }
   __device__ static uint32_t groupMask() { return 0xffu << (threadIdx.x & 24); }
 
-  __device__ uint64_t flag() const { return (uint64_t)a.link[0].outHash << 32 | (no + 1); }
-  /* This thread's piece of line g of the region for `column`. */
-  __device__ uint8_t *piece(uint8_t *block, int kind, uint32_t column, uint32_t g) const {
-    uint32_t region = ((no & 1) * TUTTI_EXCHANGE_KINDS + kind) * a.nlinks + column;
-    return block + a.uniformAt + (size_t)region * TUTTI_UNIFORM_REGION + (size_t)g * kLine +
-           lane() * 16;
+  __device__ uint64_t flag() const { return (uint64_t)a.hash << 32 | (no + 1); }
+  /* This thread's piece of line g of the first region at `regions` for this operation. */
+  __device__ uint8_t *piece(uint8_t *regions, int kind, uint32_t g) const {
+    uint32_t region = ((no & 1) * TUTTI_EXCHANGE_KINDS + kind) * a.nlinks;
+    return regions + (size_t)region * TUTTI_UNIFORM_REGION + g * kLine + lane() * 16;
   }
-  __device__ static int64_t offset(uint32_t g) { return (int64_t)g * kLinePayload + lane() * 16; }
-  __device__ static int32_t clamp(int64_t left) { return left > 16 ? 16 : (int32_t)left; }
+  __device__ uint8_t *pieceFrom(int p, int kind, uint32_t g) const {
+    return piece(a.regions + p * TUTTI_UNIFORM_REGION, kind, g);
+  }
+  __device__ static int32_t offset(uint32_t g) { return (int32_t)(g * kLinePayload + lane() * 16); }
 
-  __device__ tuttiPair load(const uint8_t *at, uint64_t bytes, uint32_t g) const {
-    int32_t left = clamp((int64_t)bytes - offset(g));
+  __device__ tuttiPair load(const uint8_t *at, uint32_t bytes, uint32_t g) const {
+    int32_t left = (int32_t)bytes - offset(g);
     tuttiPair v;
     v.x = loadWord(at + offset(g), left);
     v.y = lane() < kLanes - 1 ? loadWord(at + offset(g) + 8, left - 8) : 0;
     return v;
   }
-  __device__ void store(uint8_t *at, uint64_t bytes, uint32_t g, tuttiPair v) const {
-    int32_t left = clamp((int64_t)bytes - offset(g));
+  __device__ void store(uint8_t *at, uint32_t bytes, uint32_t g, tuttiPair v) const {
+    int32_t left = (int32_t)bytes - offset(g);
     storeWord(at + offset(g), v.x, left);
     if (lane() < kLanes - 1) storeWord(at + offset(g) + 8, v.y, left - 8);
   }
   __device__ void put(int kind, int p, uint32_t g, tuttiPair v) const {
     if (lane() == kLanes - 1) v.y = flag();
-    storePairVolatile(piece(a.link[p].block, kind, a.link[p].column, g), v);
+    storePairVolatile(piece(a.link[p].regions, kind, g), v);
   }
-  __device__ static bool within(uint32_t g, uint64_t bytes) {
-    return (uint64_t)g * kLinePayload < bytes;
-  }
+  __device__ static bool within(uint32_t g, uint32_t bytes) { return g * kLinePayload < bytes; }
 
   __device__ tuttiPair operand(tuttiPair mine) const {
     return COMBINE && a.premul ? scaled<T>(a, mine) : mine;
@@ -85,7 +174,10 @@ private:
         v[p] = operand(load(a.send + a.link[p].outAt, a.link[p].outBytes, g));
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (p < a.nlinks && within(g, a.link[p].outBytes)) put(kFirst, p, g, v[p]);
+      if (p < a.nlinks && within(g, a.link[p].outBytes)) {
+        put(kFirst, p, g, v[p]);
+        if (ROOTED && a.mirror) store(a.recv + a.link[p].outAt, a.link[p].outBytes, g, v[p]);
+      }
   }
 
   /* Line g from all links of `wanted`; false: given up. */
@@ -97,7 +189,7 @@ private:
       uint64_t seen = 0;
 #pragma unroll
       for (int p = 0; p < N; p++)
-        if (wanted >> p & 1) in[p] = loadPairVolatile(piece(a.block, kind, p, g));
+        if (wanted >> p & 1) in[p] = loadPairVolatile(pieceFrom(p, kind, g));
 #pragma unroll
       for (int p = 0; p < N; p++) {
         if (!(wanted >> p & 1)) continue;
@@ -120,11 +212,11 @@ private:
 #pragma unroll
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].inBytes)) wanted |= 1u << p;
-    bool own = a.own && within(g, a.bytes);
+    bool some = within(g, a.bytes), own = a.own && some;
     if (own) mine = operand(load(a.send + a.ownAt, a.bytes, g));
     if (!get(kFirst, wanted, g, in)) return false;
     if (COMBINE) {
-      if (own) combine(g, in, mine);
+      if (ROOTED ? a.combine && some : own) combine(g, in, mine);
       return true;
     }
     if (own) store(a.recv + a.keepAt, a.bytes, g, mine);
@@ -136,18 +228,19 @@ private:
 
   __device__ void combine(uint32_t g, const tuttiPair in[N], tuttiPair mine) const {
     Operands<T> sum;
+    tuttiRedOp_t op = (tuttiRedOp_t)a.op;
 #pragma unroll
     for (int p = 0; p <= N; p++) {
-      if (p == a.place) sum.add(a.op, mine);
-      if (p < N && p < a.nlinks) sum.add(a.op, in[p]);
+      if (p == a.place && (!ROOTED || a.own)) sum.add(op, mine);
+      if (p < N && (ROOTED ? a.operands >> p & 1 : p < a.nlinks)) sum.add(op, in[p]);
     }
     tuttiPair v = sum.result(a.divide);
     if (a.spreads) {
 #pragma unroll
       for (int p = 0; p < N; p++)
-        if (p < a.nlinks) put(kLate, p, g, v);
+        if (ROOTED ? a.spreads >> p & 1 : p < a.nlinks) put(kLate, p, g, v);
     }
-    store(a.recv + a.keepAt, a.bytes, g, v);
+    if (!ROOTED || a.keep) store(a.recv + a.keepAt, a.bytes, g, v);
   }
 
   __device__ bool takeLate(uint32_t g) const {

@@ -233,9 +233,13 @@ private:
 
   void send(int r, uint64_t i) {
     for (int p = 0; p < k.n; p++) {
-      const tuttiExchangePeer &e = ranks[(size_t)r].x.peer[p];
-      for (uint64_t at = begin(e.outCount, i); at < begin(e.outCount, i + 1); at++)
-        give(r, p, *input(r, e.outAt + at));
+      const tuttiExchange &x = ranks[(size_t)r].x;
+      const tuttiExchangePeer &e = x.peer[p];
+      for (uint64_t at = begin(e.outCount, i); at < begin(e.outCount, i + 1); at++) {
+        uint64_t v = *input(r, e.outAt + at);
+        give(r, p, v);
+        if (x.mirror) *output(r, e.outAt + at) = v;
+      }
     }
   }
 

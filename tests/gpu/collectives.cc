@@ -72,7 +72,87 @@ TEST_P(GpuCollectives, LargeSizes) {
 INSTANTIATE_TEST_SUITE_P(Ways, GpuCollectives, testing::ValuesIn(ways),
                          [](auto &info) { return std::string(info.param.name); });
 
+/* ---- windows ----------------------------------------------------------------------------------
+ */
+
+/* Messages that go right into windows, and their neighbours that do not. */
+void windowSizes(int n, const Body &body) {
+  for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
+    for (bool inPlace : {false, true})
+      for (size_t count : {262144, 1500001})
+        body({coll, tuttiFloat32, tuttiSum, n - 1, inPlace, count, inPlace && count == 262144});
+}
+
+constexpr size_t kWindowMemory = (size_t)128 << 20;
+
+class GpuWindows : public GpuTest, public testing::WithParamInterface<Way> {};
+
+TEST_P(GpuWindows, Whole) {
+  Settings settings(*GetParam().settings);
+  GpuRanks ranks(GetParam().n, kWindowMemory);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    tuttiWindow_t window;
+    TUTTI(tuttiCommWindowRegister(comm, gpu.memory(), gpu.bytes(), &window, 0));
+    windowSizes(GetParam().n, [&](const Case &k) {
+      if (!testing::Test::HasFatalFailure()) check(k, r, GetParam().n, comm, gpu);
+    });
+    TUTTI(tuttiCommWindowDeregister(comm, window));
+  });
+}
+
+/* Each rank's own business: others learn where it wants messages with each call. */
+TEST_P(GpuWindows, OnSomeRanksAndPartly) {
+  Settings settings(*GetParam().settings);
+  GpuRanks ranks(GetParam().n, kWindowMemory);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    tuttiWindow_t half, again;
+    size_t from = gpu.bytes() / 16 * (size_t)r, size = gpu.bytes() / 8;
+    TUTTI(tuttiCommWindowRegister(comm, (char *)gpu.memory() + from, size, &half, 0));
+    auto body = [&](const Case &k) {
+      if (!testing::Test::HasFatalFailure()) check(k, r, GetParam().n, comm, gpu);
+    };
+    windowSizes(GetParam().n, body);
+    if (r % 2) {
+      TUTTI(tuttiCommWindowDeregister(comm, half));
+    }
+    windowSizes(GetParam().n, body);
+    TUTTI(tuttiCommWindowRegister(comm, gpu.memory(), gpu.bytes(), &again, 0));
+    windowSizes(GetParam().n, body);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, GpuWindows,
+                         testing::Values(Way{"Simplex2", &simple, 2}, Way{"Simplex4", &simple, 4},
+                                         Way{"Bothx3", &both, 3}),
+                         [](auto &info) { return std::string(info.param.name); });
+
 class GpuProcesses : public GpuTest {};
+
+TEST_F(GpuProcesses, Windows) {
+  constexpr int n = 4;
+  RankProcesses processes;
+  processes.start(n, [&](int r) {
+    Gpu gpu(r, kWindowMemory);
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.device = tuttiDeviceCuda;
+    tuttiComm_t comm;
+    tuttiWindow_t window;
+    size_t from = (size_t)(4 * r);
+    if (processes.keep(tuttiCommInitRankConfig(&comm, n, processes.id(), r, &config))) _exit(2);
+    processes.keep(tuttiCommWindowRegister(comm, (char *)gpu.memory() + from, gpu.bytes() - 64,
+                                           &window, TUTTI_WIN_COLL_SYMMETRIC));
+    windowSizes(n, [&](const Case &k) {
+      if (!testing::Test::HasFatalFailure()) check(k, r, n, comm, gpu);
+    });
+    processes.keep(tuttiCommWindowDeregister(comm, window));
+    processes.keep(tuttiCommDestroy(comm));
+    EXPECT_EQ(processes.report(r).result, tuttiSuccess);
+  });
+  processes.waitAll(150);
+  processes.expectCleanEnds();
+}
 
 TEST_F(GpuProcesses, TypesAndSizes) {
   constexpr int n = 4;

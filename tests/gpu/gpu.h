@@ -85,6 +85,8 @@ public:
     return (char *)memory_ + at;
   }
   void reset() { used_ = 0; }
+  void *memory() const { return memory_; }
+  size_t bytes() const { return bytes_; }
   /* In order of stream 0, to the end. */
   void write(void *to, const void *from, size_t bytes) const { copy(to, from, bytes); }
   void read(void *to, const void *from, size_t bytes) const { copy(to, from, bytes); }

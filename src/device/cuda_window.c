@@ -1,0 +1,217 @@
+#include "device/cuda_window.h"
+
+#ifdef TUTTI_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "transport/symmetric.h"
+
+#define MASK_WORDS (TUTTI_EXCHANGE_WINDOWS / 64)
+
+/* What ranks tell each other about their part of a window. */
+typedef struct {
+  uint64_t dropped[MASK_WORDS]; /* indices that this rank does not use */
+  uint64_t at, offset;          /* the address; its distance from what the handle opens */
+  uint8_t handle[sizeof(cudaIpcMemHandle_t)];
+  int32_t exported; /* at is of GPU memory, and handle valid */
+  int32_t mapped;   /* second round: this rank has mapped all others */
+} WindowPart;
+
+typedef int (*AddressRange)(unsigned long long *base, size_t *size, unsigned long long at);
+
+/* The allocation that `buff` lies in; false: no GPU memory with one. */
+static bool allocationOf(const void *buff, uintptr_t *base, size_t *size) {
+  void *call = NULL;
+  enum cudaDriverEntryPointQueryResult found;
+  unsigned long long at = 0;
+  if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &call, 12000, cudaEnableDefault,
+                                       &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess)
+    return false;
+  if (((AddressRange)call)(&at, size, (uintptr_t)buff) != 0) return false;
+  *base = (uintptr_t)at;
+  return true;
+}
+
+/* Says what is missing if it cannot be exported. */
+static void export(WindowPart *part, void *buff, size_t size, char *why, size_t room) {
+  uintptr_t base;
+  size_t whole;
+  cudaIpcMemHandle_t handle;
+  cudaError_t err = cudaErrorInvalidValue;
+  if (!allocationOf(buff, &base, &whole)) {
+    snprintf(why, room, "the buffer is no GPU memory");
+  } else if ((uintptr_t)buff - base + size > whole) {
+    snprintf(why, room, "the range is longer than the allocation that it begins in");
+  } else if ((err = cudaIpcGetMemHandle(&handle, (void *)base)) != cudaSuccess) {
+    cudaGetLastError();
+    snprintf(why, room, "no CUDA IPC handle: %s; use memory of tuttiMemAlloc or cudaMalloc",
+             cudaGetErrorString(err));
+  } else {
+    part->at = (uintptr_t)buff;
+    part->offset = (uintptr_t)buff - base;
+    memcpy(part->handle, &handle, sizeof handle);
+    part->exported = 1;
+  }
+}
+
+static void closeAll(tuttiCudaWindow *window) {
+  for (int r = 0; r < TUTTI_EXCHANGE_MAX; r++)
+    if (window->theirs[r]) cudaIpcCloseMemHandle(window->theirs[r]);
+}
+
+/* Maps what the others have exported; at[link] is what kernels store to. */
+static bool map(tuttiCudaWindow *window, const tuttiWires *w, const WindowPart *all, uint64_t *at,
+                char *why, size_t room) {
+  for (int r = 0, link = 0; r < w->nranks; r++) {
+    const WindowPart *part = &all[r];
+    if (!part->exported) {
+      if (!why[0]) snprintf(why, room, "rank %d cannot export its buffer", r);
+      return false;
+    }
+    if (r == w->rank) continue;
+    at[link] = part->at;
+    if (w->peers[r].process != w->peers[w->rank].process) {
+      cudaIpcMemHandle_t handle;
+      memcpy(&handle, part->handle, sizeof handle);
+      cudaError_t err =
+          cudaIpcOpenMemHandle(&window->theirs[r], handle, cudaIpcMemLazyEnablePeerAccess);
+      if (err != cudaSuccess) {
+        cudaGetLastError();
+        snprintf(why, room, "the buffer of rank %d cannot be mapped: %s", r,
+                 cudaGetErrorString(err));
+        return false;
+      }
+      at[link] = (uintptr_t)window->theirs[r] + part->offset;
+    }
+    link++;
+  }
+  return true;
+}
+
+/* Ends windows that all ranks have dropped. */
+static void sweep(tuttiCudaWindows *set, const WindowPart *all, int nranks) {
+  for (tuttiCudaWindow **at = &set->list; *at;) {
+    tuttiCudaWindow *window = *at;
+    bool dropped = window->at == 0;
+    for (int r = 0; r < nranks && dropped && window->index >= 0; r++)
+      dropped = all[r].dropped[window->index / 64] >> window->index % 64 & 1;
+    if (!dropped) {
+      at = &window->next;
+      continue;
+    }
+    *at = window->next;
+    closeAll(window);
+    tuttiFree(window);
+  }
+}
+
+static void listDropped(const tuttiCudaWindows *set, WindowPart *part) {
+  memset(part->dropped, 0xff, sizeof part->dropped);
+  for (const tuttiCudaWindow *x = set->list; x; x = x->next)
+    if (x->at && x->index >= 0) part->dropped[x->index / 64] &= ~((uint64_t)1 << x->index % 64);
+}
+
+/* The first index that nobody uses; -1: all are in use. */
+static int freeIndex(const WindowPart *all, int nranks) {
+  for (int i = 0; i < (int)TUTTI_EXCHANGE_WINDOWS; i++) {
+    bool unused = true;
+    for (int r = 0; r < nranks && unused; r++)
+      unused = all[r].dropped[i / 64] >> i % 64 & 1;
+    if (unused) return i;
+  }
+  return -1;
+}
+
+static tuttiResult_t publish(const tuttiWires *w, int index, const uint64_t *at,
+                             tuttiStream_t stream) {
+  tuttiExchangeHead *head = w->symmetric->mine;
+  cudaError_t err = cudaMemcpyAsync(head->window[index], at, sizeof head->window[index],
+                                    cudaMemcpyHostToDevice, stream);
+  if (err == cudaSuccess) err = cudaStreamSynchronize(stream);
+  if (err == cudaSuccess) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiUnhandledCudaError, "rank %d cannot write its table of windows: %s (%s)",
+                    w->rank, cudaGetErrorString(err), cudaGetErrorName(err));
+}
+
+static tuttiResult_t agree(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
+                           tuttiCudaWindow *window, WindowPart *all, tuttiStream_t stream) {
+  char why[TUTTI_SENTENCE] = "";
+  uint64_t at[TUTTI_EXCHANGE_PEERS] = {0};
+  WindowPart *mine = &all[w->rank];
+  listDropped(set, mine);
+  export(mine, (void *)window->at, window->size, why, sizeof why);
+  TUTTI_TRY(host->exchange(host->comm, all, sizeof *all));
+  sweep(set, all, w->nranks);
+  int index = freeIndex(all, w->nranks);
+  if (index < 0) snprintf(why, sizeof why, "there are %u already", TUTTI_EXCHANGE_WINDOWS);
+  mine->mapped = index >= 0 && map(window, w, all, at, why, sizeof why);
+  if (mine->mapped) TUTTI_TRY(publish(w, index, at, stream));
+  TUTTI_TRY(host->exchange(host->comm, all, sizeof *all));
+  bool everywhere = true;
+  for (int r = 0; r < w->nranks; r++)
+    everywhere &= all[r].mapped == 1;
+  window->index = everywhere ? index : -1;
+  set->any |= everywhere;
+  if (everywhere)
+    TUTTI_INFO(P2P, "window %d: %zu bytes at %#" PRIxPTR ", mapped by all ranks", index,
+               window->size, window->at);
+  else
+    TUTTI_INFO(P2P, "the window at %#" PRIxPTR " goes through slots as any memory: %s", window->at,
+               why[0] ? why : "a rank could not map it");
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
+                                 void *buff, size_t size, tuttiStream_t stream,
+                                 tuttiCudaWindow **out) {
+  tuttiCudaWindow *window;
+  WindowPart *all;
+  TUTTI_TRY(tuttiAlloc((void **)&window, 1, sizeof *window, "a window", w->memory));
+  window->at = (uintptr_t)buff;
+  window->size = size;
+  window->index = -1;
+  tuttiResult_t result =
+      tuttiAlloc((void **)&all, (size_t)w->nranks, sizeof *all, "a window's ranks", w->memory);
+  if (result == tuttiSuccess) result = agree(set, w, host, window, all, stream);
+  tuttiFree(all);
+  if (result != tuttiSuccess) {
+    closeAll(window);
+    tuttiFree(window);
+    return result;
+  }
+  window->next = set->list;
+  set->list = window;
+  *out = window;
+  return tuttiSuccess;
+}
+
+void tuttiCudaWindowDrop(tuttiCudaWindow *window) {
+  window->at = 0;
+}
+
+void tuttiCudaWindowsClose(tuttiCudaWindows *set) {
+  while (set->list) {
+    tuttiCudaWindow *window = set->list;
+    set->list = window->next;
+    closeAll(window);
+    tuttiFree(window);
+  }
+}
+
+uint64_t tuttiCudaWindowWhere(const tuttiCudaWindows *set, const void *buff, uint64_t bytes) {
+  uintptr_t at = (uintptr_t)buff;
+  for (const tuttiCudaWindow *x = set->list; x; x = x->next)
+    if (x->at && x->index >= 0 && at >= x->at && at - x->at <= x->size &&
+        bytes <= x->size - (at - x->at))
+      return TUTTI_EXCHANGE_WHERE(x->index, at - x->at);
+  return 0;
+}
+
+#endif
