@@ -207,6 +207,37 @@ TUTTI_API tuttiResult_t tuttiCommInitAll(tuttiComm_t *comms, int ndev, const int
 TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t *newcomm,
                                        tuttiConfig_t *config);
 
+#define TUTTI_SHRINK_DEFAULT 0x00 /**< the communicator is healthy and idle */
+#define TUTTI_SHRINK_ABORT   0x01 /**< first ends its operations; it may have failed */
+
+/** Makes a communicator of the ranks of `comm` that are not among the `excludeRanksCount` ranks of
+ * `excludeRanksList`; the others keep their order. Every rank that stays calls it with the same
+ * list; the excluded ones do not, and may be dead. After TUTTI_SHRINK_ABORT `comm` can only be
+ * destroyed, aborted or shrunk again; with TUTTI_SHRINK_DEFAULT it goes on. `config` NULL: the
+ * parent's. */
+TUTTI_API tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int *excludeRanksList,
+                                        int excludeRanksCount, tuttiComm_t *newcomm,
+                                        tuttiConfig_t *config, int shrinkFlags);
+
+/** tuttiGetUniqueId for tuttiCommGrow of `comm`, on the rank that will be the root of the growth.
+ */
+TUTTI_API tuttiResult_t tuttiCommGetUniqueId(tuttiComm_t comm, tuttiUniqueId *uniqueId);
+
+/** Makes a communicator of all ranks of `comm`, which keep their numbers, and of new ones up to
+ * `nRanks`. Ranks of `comm` pass `rank` -1, and `uniqueId` NULL but for one, which passes an id of
+ * tuttiCommGetUniqueId. New ranks pass `comm` NULL, the same id and their number. `comm` goes on
+ * beside the new one. `config` NULL: the parent's, or for new ranks the settings. */
+TUTTI_API tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId *uniqueId,
+                                      int rank, tuttiComm_t *newcomm, tuttiConfig_t *config);
+
+#define TUTTI_REVOKE_DEFAULT 0x00 /**< the only flag of tuttiCommRevoke */
+
+/** Ends all operations of `comm` on every rank: those under way and later ones return
+ * tuttiInvalidUsage. Returns when nothing of this rank is under way. What may follow is
+ * tuttiCommShrink with TUTTI_SHRINK_ABORT, tuttiCommDestroy and tuttiCommAbort. Any thread may call
+ * it. */
+TUTTI_API tuttiResult_t tuttiCommRevoke(tuttiComm_t comm, int revokeFlags);
+
 /** Completes all outstanding work, so that tuttiCommDestroy frees without waiting. */
 TUTTI_API tuttiResult_t tuttiCommFinalize(tuttiComm_t comm);
 
@@ -351,6 +382,23 @@ TUTTI_API tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t 
 TUTTI_API tuttiResult_t tuttiGroupStart(void);
 /** Ends a group of tuttiGroupStart; see there. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
+
+/** What tuttiGroupSimulateEnd tells. Start from TUTTI_SIM_INFO_INITIALIZER. */
+typedef struct {
+  size_t size;          /**< sizeof(tuttiSimInfo_t) of the caller; set by the initializer */
+  unsigned int magic;   /**< set by the initializer */
+  unsigned int version; /**< TUTTI_VERSION_CODE of the caller; set by the initializer */
+  float estimatedTime; /**< what the group would take, in us, as the planner expects; -1: not set */
+} tuttiSimInfo_t;
+
+#define TUTTI_SIM_INFO_MAGIC 0x74685283u /**< tells a tuttiSimInfo_t from other memory */
+/** The start of every tuttiSimInfo_t. */
+#define TUTTI_SIM_INFO_INITIALIZER                                                                 \
+  { sizeof(tuttiSimInfo_t), TUTTI_SIM_INFO_MAGIC, TUTTI_VERSION_CODE, -1.0f }
+
+/** Ends a group like tuttiGroupEnd, but carries nothing out: fills *simInfo for the collectives and
+ * messages of the group, and forgets them. Inner groups leave *simInfo as it is. */
+TUTTI_API tuttiResult_t tuttiGroupSimulateEnd(tuttiSimInfo_t *simInfo);
 
 #ifdef __cplusplus
 }

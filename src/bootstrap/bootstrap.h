@@ -50,6 +50,14 @@ const tuttiInterface *tuttiBootstrapInterface(const tuttiBootstrap *b);
 /* Closes everything that the watch has not taken. NULL is allowed. */
 void tuttiBootstrapClose(tuttiBootstrap *b);
 
+/* A rendezvous of some ranks of a communicator, without the others: the leader of them offers it,
+ * which starts its root in this process, and the others follow; both then have an id. *port is what
+ * they must be told; `purpose` keeps apart what differs in anything else. */
+tuttiResult_t tuttiIdOffer(const tuttiBootstrap *b, uint64_t purpose, tuttiUniqueId *out,
+                           uint16_t *port);
+void tuttiIdFollow(const tuttiBootstrap *b, int leader, uint64_t purpose, uint16_t port,
+                   tuttiUniqueId *out);
+
 /* ---- the watch ------------------------------------------------------------------------------
  * One thread per process serves the watches of all its communicators: it notices that a ring
  * neighbour died (its socket closed without a goodbye, or its host fell silent), passes failures
@@ -94,6 +102,8 @@ typedef struct {
 /* Asks every rank for its state, at once, for at most `ms`; answers[nranks]. A rank that is stopped
  * does not answer; its ring neighbours then tell what its last heartbeat said. */
 tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int ms, tuttiWatchAnswer *answers);
+/* The same of one other rank; its answer is at answers[rank]. */
+tuttiResult_t tuttiWatchAskRank(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers);
 
 /* Says goodbye to the neighbours (so that they don't take the closing sockets for a death; with
  * `aborted`, every rank's `failed` hears "rank r aborted") and frees. Waits for no peer longer than

@@ -66,6 +66,47 @@ tuttiResult_t tuttiIdCreate(tuttiUniqueId *out) {
   return tuttiSuccess;
 }
 
+/* The secret of a communicator's offspring. */
+static void deriveSecret(const tuttiBootstrap *b, uint64_t purpose, uint8_t secret[16]) {
+  struct {
+    uint8_t parent[16];
+    uint64_t purpose, half;
+  } salted = {.purpose = purpose};
+  memcpy(salted.parent, b->secret, sizeof salted.parent);
+  for (; salted.half < 2; salted.half++) {
+    uint64_t hash = tuttiHash(&salted, sizeof salted);
+    memcpy(secret + 8 * salted.half, &hash, sizeof hash);
+  }
+}
+
+static uint16_t *portOf(tuttiAddress *a) {
+  return a->sa.sa_family == AF_INET6 ? &a->v6.sin6_port : &a->v4.sin_port;
+}
+
+tuttiResult_t tuttiIdOffer(const tuttiBootstrap *b, uint64_t purpose, tuttiUniqueId *out,
+                           uint16_t *port) {
+  tuttiId id;
+  int fd;
+  memset(&id, 0, sizeof(id));
+  deriveSecret(b, purpose, id.secret);
+  TUTTI_TRY(tuttiListenAny(b->interfaces, b->ninterfaces, &id.roots, &fd));
+  *port = *portOf(&id.roots.a[0]);
+  TUTTI_TRY(tuttiRootStart(fd, &id.roots.a[0], id.secret, false));
+  seal(&id, out);
+  return tuttiSuccess;
+}
+
+void tuttiIdFollow(const tuttiBootstrap *b, int leader, uint64_t purpose, uint16_t port,
+                   tuttiUniqueId *out) {
+  tuttiId id;
+  memset(&id, 0, sizeof(id));
+  deriveSecret(b, purpose, id.secret);
+  id.roots = b->listeners[leader];
+  for (int i = 0; i < id.roots.n; i++)
+    *portOf(&id.roots.a[i]) = port;
+  seal(&id, out);
+}
+
 tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out) {
   static const tuttiUniqueId zero;
   const char *remedy = "pass the bytes that tuttiGetUniqueId wrote, unchanged, to every rank";

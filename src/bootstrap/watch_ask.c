@@ -27,7 +27,7 @@ typedef struct {
   const tuttiWatch *w;
   tuttiWatchAnswer *answers;
   uint64_t deadline, turn; /* turn: ns for one conversation while others wait */
-  int nextRank;            /* the first one not asked yet; nranks: none */
+  int nextRank, endRank;   /* those not asked yet */
   tuttiHello hello;
   struct pollfd polls[ASK_TALKS];
   talk talks[ASK_TALKS];
@@ -110,7 +110,7 @@ static void readAnswer(asking *a, talk *t) {
 }
 
 static bool ranksWait(const asking *a) {
-  return a->nextRank < a->w->nranks;
+  return a->nextRank < a->endRank;
 }
 
 static bool addressesWait(const asking *a, const talk *t) {
@@ -137,7 +137,7 @@ static bool talkAll(asking *a) {
   uint64_t until = a->deadline;
   for (int i = 0; i < ASK_TALKS; i++) {
     talk *t = &a->talks[i];
-    while (t->fd < 0 && a->nextRank < a->w->nranks)
+    while (t->fd < 0 && ranksWait(a))
       nextTalk(a, t);
     a->polls[i] = (struct pollfd){.fd = t->fd, .events = t->connecting ? POLLOUT : POLLIN};
     if (t->fd < 0) continue;
@@ -182,7 +182,8 @@ static void askOthers(asking *a, int ms) {
     closeTalk(&a->talks[i]);
 }
 
-tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int ms, tuttiWatchAnswer *answers) {
+/* Of the ranks from `first` to before `end`, and of what the neighbours say. */
+static tuttiResult_t ask(tuttiWatch *w, int first, int end, int ms, tuttiWatchAnswer *answers) {
   asking *a = NULL;
   if (ms > 0 && w->nranks > 1)
     TUTTI_TRY(tuttiAlloc((void **)&a, 1, sizeof(*a), "the questions to other ranks", w->memory));
@@ -197,6 +198,8 @@ tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int ms, tuttiWatchAnswer *answers) {
   if (a != NULL) {
     a->w = w;
     a->answers = answers;
+    a->nextRank = first;
+    a->endRank = end;
     askOthers(a, ms);
     tuttiFree(a);
   }
@@ -206,4 +209,12 @@ tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int ms, tuttiWatchAnswer *answers) {
   TUTTI_INFO(BOOTSTRAP, "watch: rank %d asked %d ranks for their state; %d answered", w->rank,
              w->nranks, answered);
   return tuttiSuccess;
+}
+
+tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int ms, tuttiWatchAnswer *answers) {
+  return ask(w, 0, w->nranks, ms, answers);
+}
+
+tuttiResult_t tuttiWatchAskRank(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers) {
+  return ask(w, rank, rank + 1, ms, answers);
 }

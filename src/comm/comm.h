@@ -85,6 +85,9 @@ typedef struct tuttiCommunicator {
   tuttiPreMul *premul; /* [npremul], index = op - tuttiNumOps */
   int npremul;
   uint32_t splits; /* names of split communicators */
+  uint32_t shrinks;
+  tuttiAtomic64 offer;   /* shrink.c: this rank leads a rendezvous there; 0: none */
+  tuttiAtomic32 revoked; /* 1: tuttiCommRevoke has returned */
 
   tuttiAtomic32 busy; /* id of the thread that is in a collective, or 0 */
   pthread_t starter;  /* runs a non-blocking init */
@@ -123,6 +126,8 @@ tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine
                                 const tuttiSignature *theirs);
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
 tuttiWait tuttiCommWait(const tuttiCommunicator *c); /* from now until the timeout */
+/* Waits until nothing of this rank is under way; for a communicator that has failed. */
+tuttiResult_t tuttiCommQuiesce(tuttiCommunicator *c);
 /* Success if operations may start: set up, not failed, not finalized. */
 tuttiResult_t tuttiCommReady(const tuttiCommunicator *c);
 
@@ -170,6 +175,8 @@ typedef struct tuttiOp {
  * that occupies; it may be called more often than needed. */
 tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c);
 void tuttiCommVacate(tuttiCommunicator *c);
+/* What the planner expects of an operation, in us; for the thread that uses the communicator. */
+float tuttiOpTime(const tuttiOp *op);
 /* Runs operations together, to their end on this rank. */
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops);
 /* Runs `op` now, or a copy of it with its group; ends the caller's hold of op->comm. */

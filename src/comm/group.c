@@ -224,36 +224,100 @@ out:
   return result;
 }
 
-static tuttiResult_t discardGroup(tuttiJob *jobs) {
+static void discardJobs(tuttiJob *jobs) {
   for (tuttiJob *job = jobs, *next; job; job = next) {
     next = job->next;
     job->discard(job);
   }
+}
+
+static tuttiResult_t discardGroup(tuttiJob *jobs) {
+  discardJobs(jobs);
   return tuttiErrorAdopt(group.failure, group.text);
 }
 
-tuttiResult_t tuttiGroupEnd(void) {
-  tuttiErrorScope(__func__, NULL, 0, 0);
+/* What a group held when it ended: taken away, so that nothing below finds it. */
+typedef struct {
+  tuttiOp *ops;
+  int nops;
+  tuttiJob *jobs;
+} Taken;
+
+/* Ends one level; *last if it was the outermost, whose lists are then in *taken. */
+static tuttiResult_t leave(Taken *taken, bool *last) {
   if (depth == 0)
     return TUTTI_FAIL(tuttiInvalidUsage, "no group is open in this thread; call tuttiGroupStart "
                                          "first");
-  if (--depth > 0) return tuttiSuccess;
-  /* Take the lists, so that nothing below finds them. */
-  tuttiOp *ops = group.ops;
-  int nops = group.nops;
-  tuttiJob *jobs = group.jobs;
+  *last = --depth == 0;
+  if (!*last) return tuttiSuccess;
+  *taken = (Taken){group.ops, group.nops, group.jobs};
   group.ops = NULL;
   group.nops = group.capacity = 0;
   group.jobs = NULL;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiGroupEnd(void) {
+  Taken taken;
+  bool last;
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  TUTTI_TRY(leave(&taken, &last));
+  if (!last) return tuttiSuccess;
   tuttiResult_t result = tuttiSuccess, jobResult = tuttiSuccess;
   if (group.failure != tuttiSuccess) {
-    result = discardGroup(jobs);
+    result = discardGroup(taken.jobs);
   } else {
-    if (nops > 0) result = runGroup(ops, nops);
-    jobResult = tuttiJobsRun(jobs);
+    if (taken.nops > 0) result = runGroup(taken.ops, taken.nops);
+    jobResult = tuttiJobsRun(taken.jobs);
     if (jobResult != tuttiSuccess && (result == tuttiSuccess || result == tuttiInProgress))
       result = jobResult;
   }
-  tuttiFree(ops);
+  tuttiFree(taken.ops);
   return result;
+}
+
+/* Adds the time of one operation to *us. */
+static tuttiResult_t addTime(tuttiOp *op, float *us) {
+  TUTTI_TRY(tuttiHandleEnter(op->handle, "tuttiGroupSimulateEnd", &op->comm));
+  tuttiResult_t result = tuttiCommOccupy(op->comm);
+  if (result == tuttiSuccess) {
+    *us += tuttiOpTime(op);
+    tuttiCommVacate(op->comm);
+  }
+  tuttiHandleLeave(op->comm);
+  return result;
+}
+
+/* Operations of one communicator follow each other; communicators run side by side. */
+static tuttiResult_t expect(tuttiOp *ops, int nops, float *longest) {
+  for (int i = 0; i < nops; i++) {
+    float us = 0;
+    bool seen = false;
+    for (int j = 0; j < i && !seen; j++)
+      seen = ops[j].handle == ops[i].handle;
+    for (int j = i; j < nops && !seen; j++)
+      if (ops[j].handle == ops[i].handle) TUTTI_TRY(addTime(&ops[j], &us));
+    if (us > *longest) *longest = us;
+  }
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiGroupSimulateEnd(tuttiSimInfo_t *simInfo) {
+  Taken taken;
+  bool last;
+  float us = 0;
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  if (!simInfo || simInfo->magic != TUTTI_SIM_INFO_MAGIC || simInfo->size < sizeof *simInfo)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument simInfo (%p) is not initialized; start it "
+                      "from TUTTI_SIM_INFO_INITIALIZER",
+                      (void *)simInfo);
+  TUTTI_TRY(leave(&taken, &last));
+  if (!last) return tuttiSuccess;
+  tuttiResult_t result = group.failure;
+  if (result == tuttiSuccess) result = expect(taken.ops, taken.nops, &us);
+  if (result == tuttiSuccess) simInfo->estimatedTime = us;
+  tuttiFree(taken.ops);
+  discardJobs(taken.jobs);
+  return group.failure == tuttiSuccess ? result : tuttiErrorAdopt(group.failure, group.text);
 }

@@ -299,7 +299,7 @@ tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError
   } else {
     /* In this order: what has just ended may have ended by failing. */
     bool busy = tuttiLoadAcquire32(&c->state) == tuttiCommStarting || !tuttiWorkerIdle(c);
-    tuttiResult_t state = tuttiCommFailure(c);
+    tuttiResult_t state = tuttiLoadAcquire32(&c->revoked) ? tuttiSuccess : tuttiCommFailure(c);
     *asyncError = state == tuttiSuccess && busy ? tuttiInProgress : state;
   }
   tuttiHandleLeave(c);

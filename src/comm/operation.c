@@ -13,8 +13,8 @@ static bool hasRoot(tuttiColl coll) {
          coll == tuttiCollScatter;
 }
 
-static void sign(const tuttiOp *op, tuttiSignature *sig) {
-  tuttiCommunicator *c = op->comm;
+/* Everything but the number. */
+static void describe(const tuttiOp *op, tuttiSignature *sig) {
   memset(sig, 0, sizeof *sig);
   sig->count = op->count;
   sig->coll = (uint8_t)op->recorded;
@@ -23,6 +23,11 @@ static void sign(const tuttiOp *op, tuttiSignature *sig) {
   sig->redop = 0xffff;
   if (tuttiCollReduces(op->coll))
     sig->redop = op->redop < tuttiNumOps ? (uint16_t)op->redop : tuttiNumOps;
+}
+
+static void sign(const tuttiOp *op, tuttiSignature *sig) {
+  tuttiCommunicator *c = op->comm;
+  describe(op, sig);
   if (op->coll != tuttiCollSendRecv)
     sig->seq = ++c->collectives;
   else
@@ -50,6 +55,21 @@ static const tuttiPlan *plan(tuttiCommunicator *c, const tuttiOp *op, const tutt
              tuttiAlgoNames[c->lastPlan.algo], tuttiProtoNames[c->lastPlan.proto],
              c->lastPlan.nchannels, (unsigned long long)c->lastPlan.chunk, c->lastPlan.timeUs);
   return &c->lastPlan;
+}
+
+float tuttiOpTime(const tuttiOp *op) {
+  const tuttiPlanInput *in = &op->comm->plan;
+  tuttiSignature sig;
+  if (in->nranks == 1) return 0;
+  describe(op, &sig);
+  if (op->coll == tuttiCollSendRecv) {
+    float GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
+    float latency = in->nhosts > 1 ? in->interLatencyUs : in->intraLatencyUs;
+    return latency + (float)(op->count * tuttiTypeSize(op->type)) / (GBs * 1e3f);
+  }
+  if (op->comm->device->kind == tuttiDeviceCuda)
+    return tuttiPlanTime(in, &sig, tuttiAlgoDirect, tuttiProtoSimple, 1, 0);
+  return plan(op->comm, op, &sig)->timeUs;
 }
 
 /* *s is all zero. */

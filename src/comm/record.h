@@ -32,6 +32,7 @@ void tuttiRecordEnd(tuttiRecord *r); /* everything started has ended */
 typedef struct {
   uint64_t started, ended;               /* as in the record */
   tuttiSignature last[TUTTI_STATE_SIGS]; /* last[0] is the newest; started of them, at most 4 */
+  uint64_t offer;                        /* of the rank's last shrink, see shrink.c; 0: none */
 } tuttiRankState;
 
 /* Copies the newest entries; safe against the writer. */

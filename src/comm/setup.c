@@ -82,6 +82,7 @@ static void watchFailed(void *comm, tuttiResult_t code, const char *text) {
 static size_t watchState(void *comm, void *out) {
   tuttiRankState state;
   tuttiRecordState(&((tuttiCommunicator *)comm)->record, &state);
+  state.offer = tuttiLoadAcquire(&((tuttiCommunicator *)comm)->offer);
   memcpy(out, &state, sizeof state);
   return sizeof state;
 }

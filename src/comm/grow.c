@@ -1,0 +1,126 @@
+/* Growing: one rank hands the id to the others over the communicator itself, and all join with the
+ * new ranks, which have it from elsewhere. */
+#include <string.h>
+
+#include "comm/comm.h"
+
+typedef struct {
+  int32_t nRanks, hasId;
+  tuttiUniqueId id;
+} GrowEntry;
+
+typedef struct {
+  tuttiJob job;
+  tuttiComm_t parent;
+  GrowEntry mine;
+  tuttiComm_t *out;
+  tuttiOptions options;
+} GrowJob;
+
+static tuttiResult_t findId(const tuttiCommunicator *c, const GrowEntry *all, tuttiUniqueId *id) {
+  int root = -1;
+  for (int r = 0; r < c->nranks; r++) {
+    if (all[r].nRanks != all[c->rank].nRanks)
+      return TUTTI_FAIL(tuttiInvalidUsage, "ranks disagree on nRanks: %d on rank %d, %d on rank %d",
+                        all[r].nRanks, r, all[c->rank].nRanks, c->rank);
+    if (!all[r].hasId) continue;
+    if (root >= 0)
+      return TUTTI_FAIL(tuttiInvalidUsage,
+                        "ranks %d and %d both passed a uniqueId; one rank does, the others pass "
+                        "NULL",
+                        root, r);
+    root = r;
+  }
+  if (root < 0)
+    return TUTTI_FAIL(tuttiInvalidUsage, "no rank of the communicator passed a uniqueId; one must, "
+                                         "with what tuttiCommGetUniqueId wrote");
+  *id = all[root].id;
+  return tuttiSuccess;
+}
+
+/* The parent is held for the exchange only: its abort need not wait for the new one's init. */
+static tuttiResult_t agree(const GrowJob *g, tuttiUniqueId *id, int *rank) {
+  tuttiCommunicator *c;
+  GrowEntry *all = NULL;
+  TUTTI_TRY(tuttiHandleEnter(g->parent, "tuttiCommGrow", &c));
+  tuttiResult_t result = tuttiCommReady(c);
+  if (result == tuttiSuccess)
+    result = tuttiAlloc((void **)&all, (size_t)c->nranks, sizeof *all, "ids of a growth", NULL);
+  if (result == tuttiSuccess) {
+    all[c->rank] = g->mine;
+    result = tuttiCommExchange(c, all, sizeof *all);
+  }
+  if (result == tuttiSuccess) result = findId(c, all, id);
+  *rank = c->rank;
+  tuttiFree(all);
+  tuttiHandleLeave(c);
+  return result;
+}
+
+static tuttiResult_t runGrow(tuttiJob *job) {
+  const GrowJob *g = (GrowJob *)job;
+  tuttiUniqueId id;
+  int rank;
+  TUTTI_TRY(agree(g, &id, &rank));
+  return tuttiCommInit("tuttiCommGrow", g->out, g->mine.nRanks, rank, 1, &id, &g->options);
+}
+
+static void discardGrow(tuttiJob *job) {
+  tuttiFree(job);
+}
+
+static tuttiResult_t check(const tuttiCommunicator *c, int nRanks, const tuttiUniqueId *uniqueId,
+                           int rank, const tuttiComm_t *newcomm, const tuttiConfig_t *config,
+                           tuttiOptions *options) {
+  tuttiId parsed;
+  TUTTI_TRY(tuttiCommReady(c));
+  if (!newcomm) return TUTTI_FAIL(tuttiInvalidArgument, "argument newcomm is NULL");
+  if (rank != -1)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument rank is %d; ranks of the communicator keep theirs and pass -1",
+                      rank);
+  if (nRanks <= c->nranks)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument nRanks is %d; it must be more than the %d ranks there are", nRanks,
+                      c->nranks);
+  if (uniqueId) TUTTI_TRY(tuttiIdParse(uniqueId, &parsed));
+  TUTTI_TRY(tuttiOptionsResolve(config, &c->options, options));
+  if (!config || !config->commName) options->name[0] = 0; /* after its hash, as on the new ranks */
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId *uniqueId, int rank,
+                            tuttiComm_t *newcomm, tuttiConfig_t *config) {
+  tuttiCommunicator *c;
+  GrowJob *g = NULL;
+  tuttiOptions options;
+  if (!comm && uniqueId) return tuttiCommInitRankConfig(newcomm, nRanks, *uniqueId, rank, config);
+  tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
+  if (result == tuttiSuccess) {
+    result = check(c, nRanks, uniqueId, rank, newcomm, config, &options);
+    tuttiHandleLeave(c);
+  }
+  if (result == tuttiSuccess) result = tuttiAlloc((void **)&g, 1, sizeof *g, "a growth", NULL);
+  if (result != tuttiSuccess) {
+    tuttiGroupFail(result);
+    return result;
+  }
+  *g = (GrowJob){.job = {.run = runGrow, .discard = discardGrow, .uses = comm},
+                 .parent = comm,
+                 .mine = {.nRanks = nRanks, .hasId = uniqueId != NULL},
+                 .out = newcomm,
+                 .options = options};
+  if (uniqueId) g->mine.id = *uniqueId;
+  return tuttiJobSubmit(&g->job);
+}
+
+tuttiResult_t tuttiCommGetUniqueId(tuttiComm_t comm, tuttiUniqueId *uniqueId) {
+  tuttiCommunicator *c;
+  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  tuttiResult_t result = tuttiCommReady(c);
+  if (result == tuttiSuccess && !uniqueId)
+    result = TUTTI_FAIL(tuttiInvalidArgument, "argument uniqueId is NULL");
+  if (result == tuttiSuccess) result = tuttiIdCreate(uniqueId);
+  tuttiHandleLeave(c);
+  return result;
+}

@@ -1,0 +1,241 @@
+/* Communicators that lose and gain ranks: shrink, revoke, grow; and groups that are only simulated.
+ */
+#include <atomic>
+#include <chrono>
+#include <future>
+
+#include "harness.h"
+
+using testing::HasSubstr;
+
+namespace {
+
+std::string lastError(tuttiComm_t comm = nullptr) {
+  return tuttiGetLastError(comm);
+}
+
+void expectSum(tuttiComm_t comm, int n) {
+  float in = 1, out = 0;
+  ASSERT_EQ(tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess)
+      << lastError();
+  ASSERT_EQ(out, n);
+}
+
+void expectPlace(tuttiComm_t comm, int rank, int n) {
+  int r = -1, count = -1;
+  EXPECT_EQ(tuttiCommUserRank(comm, &r), tuttiSuccess);
+  EXPECT_EQ(tuttiCommCount(comm, &count), tuttiSuccess);
+  EXPECT_EQ(r, rank);
+  EXPECT_EQ(count, n);
+}
+
+TEST(Shrink, WithoutTheRanksThatDoNotCall) {
+  Ranks ranks(5);
+  ranks.run([](int r, tuttiComm_t comm) {
+    int gone[] = {0, 3};
+    if (r == 0 || r == 3) return;
+    for (int round = 0; round < 2; round++) {
+      tuttiComm_t rest = nullptr;
+      ASSERT_EQ(tuttiCommShrink(comm, gone, 2, &rest, nullptr, TUTTI_SHRINK_DEFAULT), tuttiSuccess)
+          << lastError();
+      expectPlace(rest, r == 1 ? 0 : r == 2 ? 1 : 2, 3);
+      expectSum(rest, 3);
+      EXPECT_EQ(tuttiCommDestroy(rest), tuttiSuccess) << lastError();
+    }
+  });
+  ranks.run([](int, tuttiComm_t comm) { expectSum(comm, 5); }); /* the parent goes on */
+}
+
+TEST(Shrink, OfACommunicatorThatHasFailed) {
+  Ranks ranks(4);
+  ranks.run([&](int r, tuttiComm_t comm) {
+    if (r == 2) { /* leaves while the others are in a collective */
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
+      ranks.comms[2] = nullptr;
+      return;
+    }
+    float in = 1, out;
+    EXPECT_NE(tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess);
+    int gone[] = {2};
+    tuttiComm_t rest = nullptr;
+    EXPECT_NE(tuttiCommShrink(comm, gone, 1, &rest, nullptr, TUTTI_SHRINK_DEFAULT), tuttiSuccess);
+    ASSERT_EQ(tuttiCommShrink(comm, gone, 1, &rest, nullptr, TUTTI_SHRINK_ABORT), tuttiSuccess)
+        << lastError();
+    expectPlace(rest, r == 3 ? 2 : r, 3);
+    expectSum(rest, 3);
+    EXPECT_EQ(tuttiCommDestroy(rest), tuttiSuccess) << lastError();
+  });
+}
+
+TEST(Shrink, OfOneThreadInAGroup) {
+  constexpr int n = 3;
+  tuttiComm_t comms[n], rest[n] = {};
+  int gone[] = {1};
+  ASSERT_EQ(tuttiCommInitAll(comms, n, nullptr), tuttiSuccess) << lastError();
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  for (int r : {0, 2})
+    ASSERT_EQ(tuttiCommShrink(comms[r], gone, 1, &rest[r], nullptr, 0), tuttiSuccess);
+  ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
+  expectPlace(rest[0], 0, 2);
+  expectPlace(rest[2], 1, 2);
+  for (int r = 0; r < n; r++) {
+    if (rest[r]) {
+      EXPECT_EQ(tuttiCommDestroy(rest[r]), tuttiSuccess);
+    }
+    EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess);
+  }
+}
+
+TEST(Shrink, WithOtherRanksThanTheFirstOneSays) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.timeoutMs = 700;
+  Ranks ranks(3, &config);
+  ranks.run([](int r, tuttiComm_t comm) {
+    int gone[] = {r == 1 ? 2 : 1};
+    tuttiComm_t rest = nullptr;
+    if (r == 2) return;
+    EXPECT_EQ(tuttiCommShrink(comm, gone, 1, &rest, nullptr, 0), tuttiTimeout);
+    if (r == 1) {
+      EXPECT_THAT(lastError(), HasSubstr("rank 0, the first that stays"));
+    }
+    EXPECT_EQ(rest, nullptr);
+  });
+}
+
+TEST(Shrink, BadArguments) {
+  Ranks ranks(2);
+  tuttiComm_t comm = ranks.comms[0], rest = nullptr;
+  int self[] = {0}, none[] = {2};
+  EXPECT_EQ(tuttiCommShrink(comm, self, 1, &rest, nullptr, 0), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("holds this rank, 0"));
+  EXPECT_EQ(tuttiCommShrink(comm, none, 1, &rest, nullptr, 0), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("excludeRanksList[0] is 2"));
+  EXPECT_EQ(tuttiCommShrink(comm, nullptr, 1, &rest, nullptr, 0), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiCommShrink(comm, none, -1, &rest, nullptr, 0), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("are no list"));
+  EXPECT_EQ(tuttiCommShrink(comm, none, 0, nullptr, nullptr, 0), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("newcomm is NULL"));
+  EXPECT_EQ(tuttiCommShrink(comm, none, 0, &rest, nullptr, 2), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("shrinkFlags is 0x2"));
+}
+
+TEST(Revoke, EndsEveryRanksOperations) {
+  Ranks ranks(3);
+  ranks.run([](int r, tuttiComm_t comm) {
+    float in = 1, out;
+    if (r == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    } else {
+      EXPECT_EQ(tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr),
+                tuttiInvalidUsage);
+      EXPECT_THAT(lastError(), HasSubstr("rank 0 revoked this communicator"));
+    }
+    EXPECT_EQ(tuttiCommRevoke(comm, 1), tuttiInvalidArgument);
+    ASSERT_EQ(tuttiCommRevoke(comm, TUTTI_REVOKE_DEFAULT), tuttiSuccess) << lastError();
+    tuttiResult_t state = tuttiInternalError;
+    EXPECT_EQ(tuttiCommGetAsyncError(comm, &state), tuttiSuccess);
+    EXPECT_EQ(state, tuttiSuccess);
+    EXPECT_EQ(tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr),
+              tuttiInvalidUsage);
+    tuttiComm_t again = nullptr;
+    ASSERT_EQ(tuttiCommShrink(comm, nullptr, 0, &again, nullptr, TUTTI_SHRINK_ABORT), tuttiSuccess)
+        << lastError();
+    expectSum(again, 3);
+    EXPECT_EQ(tuttiCommDestroy(again), tuttiSuccess);
+  });
+}
+
+TEST(Revoke, FromAnotherThread) {
+  Ranks ranks(2);
+  std::thread revoker([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(tuttiCommRevoke(ranks.comms[0], 0), tuttiSuccess) << lastError();
+  });
+  float in = 1, out; /* rank 1 never comes */
+  EXPECT_EQ(tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, ranks.comms[0], nullptr),
+            tuttiInvalidUsage);
+  revoker.join();
+}
+
+TEST(Grow, ByTwoRanks) {
+  Ranks ranks(2);
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiCommGetUniqueId(ranks.comms[1], &id), tuttiSuccess) << lastError();
+  onThreads(4, [&](int r) {
+    tuttiComm_t all = nullptr, old = r < 2 ? ranks.comms[r] : nullptr;
+    ASSERT_EQ(tuttiCommGrow(old, 4, r ? &id : nullptr, r < 2 ? -1 : r, &all, nullptr), tuttiSuccess)
+        << lastError();
+    expectPlace(all, r, 4);
+    expectSum(all, 4);
+    if (old) expectSum(old, 2);
+    EXPECT_EQ(tuttiCommDestroy(all), tuttiSuccess);
+  });
+}
+
+TEST(Grow, RanksDisagree) {
+  Ranks ranks(2);
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiCommGetUniqueId(ranks.comms[0], &id), tuttiSuccess) << lastError();
+  ranks.run([&](int r, tuttiComm_t comm) {
+    tuttiComm_t all = nullptr;
+    EXPECT_EQ(tuttiCommGrow(comm, 3, nullptr, -1, &all, nullptr), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("no rank of the communicator passed a uniqueId"));
+    EXPECT_EQ(tuttiCommGrow(comm, 3, &id, -1, &all, nullptr), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("ranks 0 and 1 both passed a uniqueId"));
+    EXPECT_EQ(tuttiCommGrow(comm, 3 + r, r ? nullptr : &id, -1, &all, nullptr), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("disagree on nRanks"));
+    EXPECT_EQ(tuttiCommGrow(comm, 2, &id, -1, &all, nullptr), tuttiInvalidArgument);
+    EXPECT_THAT(lastError(), HasSubstr("more than the 2 ranks"));
+    EXPECT_EQ(tuttiCommGrow(comm, 3, &id, 0, &all, nullptr), tuttiInvalidArgument);
+    EXPECT_THAT(lastError(), HasSubstr("rank is 0"));
+    EXPECT_EQ(tuttiCommGrow(comm, 3, &id, -1, nullptr, nullptr), tuttiInvalidArgument);
+    expectSum(comm, 2);
+  });
+  EXPECT_EQ(tuttiCommGetUniqueId(ranks.comms[0], nullptr), tuttiInvalidArgument);
+}
+
+TEST(Simulate, TellsATimeAndDoesNothing) {
+  Ranks ranks(2);
+  ranks.run([](int r, tuttiComm_t comm) {
+    std::vector<float> in(1 << 20, 1), out(1 << 20, 0);
+    float times[2];
+    for (int i = 0; i < 2; i++) {
+      tuttiSimInfo_t sim = TUTTI_SIM_INFO_INITIALIZER;
+      ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+      for (int k = 0; k <= i; k++)
+        ASSERT_EQ(
+            tuttiAllReduce(in.data(), out.data(), in.size(), tuttiFloat32, tuttiSum, comm, nullptr),
+            tuttiSuccess);
+      if (i) {
+        ASSERT_EQ(tuttiSend(in.data(), 1, tuttiFloat32, !r, comm, nullptr), tuttiSuccess);
+      }
+      ASSERT_EQ(tuttiGroupSimulateEnd(&sim), tuttiSuccess) << lastError();
+      times[i] = sim.estimatedTime;
+    }
+    EXPECT_GT(times[0], 0);
+    EXPECT_GT(times[1], 2 * times[0]);
+    EXPECT_LT(times[1], 1e9f);
+    EXPECT_EQ(out[0], 0);
+    expectSum(comm, 2); /* no trace of what was simulated */
+  });
+}
+
+TEST(Simulate, BadUse) {
+  tuttiSimInfo_t sim = TUTTI_SIM_INFO_INITIALIZER;
+  EXPECT_EQ(tuttiGroupSimulateEnd(&sim), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), HasSubstr("no group is open"));
+  EXPECT_EQ(tuttiGroupSimulateEnd(nullptr), tuttiInvalidArgument);
+  sim.magic = 0;
+  EXPECT_EQ(tuttiGroupSimulateEnd(&sim), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("TUTTI_SIM_INFO_INITIALIZER"));
+  Ranks ranks(1);
+  sim = TUTTI_SIM_INFO_INITIALIZER;
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  EXPECT_EQ(tuttiSend(nullptr, 1, tuttiInt8, 7, ranks.comms[0], nullptr), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiGroupSimulateEnd(&sim), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("peer is 7"));
+  EXPECT_EQ(sim.estimatedTime, -1);
+}
+
+} // namespace
