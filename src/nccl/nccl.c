@@ -1,0 +1,262 @@
+/* libnccl.so.2: the calls of NCCL's public API up to 2.30, in terms of tutti.h and nothing else.
+ * Each call is there as pnccl<Name> and, weak, as nccl<Name>, so that a profiler can put itself in
+ * between. What cannot be served, namely what device code and one-sided operations need, returns
+ * tuttiInvalidUsage and says what to use instead. */
+#include "nccl/abi.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Set by the last call of this thread if it was refused here; tutti does not know of it. */
+static _Thread_local const char *refusal;
+
+/* Defines pnccl<name> and its weak twin; the body follows. */
+#define DEFINE(type, name, parameters)                                                             \
+  EXPORT type pnccl##name parameters;                                                              \
+  EXPORT __attribute__((weak, alias("pnccl" #name))) type nccl##name parameters;                   \
+  EXPORT type pnccl##name parameters
+
+/* A call that tutti has under the same name. */
+#define FORWARD(name, parameters, arguments)                                                       \
+  DEFINE(tuttiResult_t, name, parameters) {                                                        \
+    refusal = NULL;                                                                                \
+    return tutti##name arguments;                                                                  \
+  }
+
+/* A call that tutti has not; its arguments are not looked at. */
+#define REFUSE(name, text)                                                                         \
+  DEFINE(tuttiResult_t, name, (void)) {                                                            \
+    refusal = "nccl" #name ": " text;                                                              \
+    return tuttiInvalidUsage;                                                                      \
+  }
+
+/* ---- version, errors ------------------------------------------------------------------------- */
+
+DEFINE(tuttiResult_t, GetVersion, (int *version)) {
+  refusal = NULL;
+  int own;
+  tuttiResult_t result = tuttiGetVersion(version ? &own : NULL);
+  if (result == tuttiSuccess) *version = TUTTI_NCCL_VERSION;
+  return result;
+}
+
+DEFINE(const char *, GetErrorString, (tuttiResult_t result)) {
+  return tuttiGetErrorString(result);
+}
+
+DEFINE(const char *, GetLastError, (tuttiComm_t comm)) {
+  return refusal ? refusal : tuttiGetLastError(comm);
+}
+
+/* tutti reads its settings again whenever a communicator is made. */
+DEFINE(void, ResetDebugInit, (void)) {}
+
+/* ---- communicators --------------------------------------------------------------------------- */
+
+/* A tutti communicator has at most so many channels, whatever a kernel's blocks are. */
+#define MOST_CTAS 32
+
+static int fewer(int ctas) {
+  return ctas > MOST_CTAS ? MOST_CTAS : ctas;
+}
+
+/* Reads the caller's config, of whatever version, into *own; NULL stays NULL. What the caller's
+ * version did not know is undefined, even where the caller's size covers it: that is padding. What
+ * is no config at all tutti will refuse. */
+static tuttiConfig_t *readConfig(const tuttiNcclConfig *config, tuttiConfig_t *own) {
+  refusal = NULL;
+  if (!config) return NULL;
+  *own = (tuttiConfig_t)TUTTI_CONFIG_INITIALIZER;
+  if (config->magic != TUTTI_NCCL_CONFIG_MAGIC) own->magic = 0;
+  if (config->size < TUTTI_NCCL_CONFIG_LEAST) own->size = 0;
+  if (!own->magic || !own->size) return own;
+  tuttiNcclConfig c = {0};
+  memcpy(&c, config, config->size < sizeof c ? config->size : sizeof c);
+  own->blocking = c.blocking;
+  if (c.version >= 21700) {
+    own->minCTAs = fewer(c.minCTAs);
+    own->maxCTAs = fewer(c.maxCTAs);
+    own->netName = c.netName;
+  }
+  if (c.version >= 22700) own->commName = c.commName;
+  return own;
+}
+
+/* A call with a config, which is the last argument but for what `arguments` puts behind it. */
+#define CONFIGURED(name, parameters, arguments)                                                    \
+  DEFINE(tuttiResult_t, name, parameters) {                                                        \
+    tuttiConfig_t own, *read = readConfig(config, &own);                                           \
+    return tutti##name arguments;                                                                  \
+  }
+
+FORWARD(GetUniqueId, (tuttiUniqueId * uniqueId), (uniqueId))
+FORWARD(CommInitRank, (tuttiComm_t * comm, int nranks, tuttiUniqueId commId, int rank),
+        (comm, nranks, commId, rank))
+CONFIGURED(CommInitRankConfig,
+           (tuttiComm_t * comm, int nranks, tuttiUniqueId commId, int rank,
+            tuttiNcclConfig *config),
+           (comm, nranks, commId, rank, read))
+CONFIGURED(CommInitRankScalable,
+           (tuttiComm_t * newcomm, int nranks, int myrank, int nId, tuttiUniqueId *commIds,
+            tuttiNcclConfig *config),
+           (newcomm, nranks, myrank, nId, commIds, read))
+FORWARD(CommInitAll, (tuttiComm_t * comms, int ndev, const int *devlist), (comms, ndev, devlist))
+CONFIGURED(CommSplit,
+           (tuttiComm_t comm, int color, int key, tuttiComm_t *newcomm, tuttiNcclConfig *config),
+           (comm, color, key, newcomm, read))
+CONFIGURED(CommShrink,
+           (tuttiComm_t comm, int *excludeRanksList, int excludeRanksCount, tuttiComm_t *newcomm,
+            tuttiNcclConfig *config, int shrinkFlags),
+           (comm, excludeRanksList, excludeRanksCount, newcomm, read, shrinkFlags))
+FORWARD(CommGetUniqueId, (tuttiComm_t comm, tuttiUniqueId *uniqueId), (comm, uniqueId))
+CONFIGURED(CommGrow,
+           (tuttiComm_t comm, int nRanks, const tuttiUniqueId *uniqueId, int rank,
+            tuttiComm_t *newcomm, tuttiNcclConfig *config),
+           (comm, nRanks, uniqueId, rank, newcomm, read))
+FORWARD(CommRevoke, (tuttiComm_t comm, int revokeFlags), (comm, revokeFlags))
+FORWARD(CommFinalize, (tuttiComm_t comm), (comm))
+FORWARD(CommDestroy, (tuttiComm_t comm), (comm))
+FORWARD(CommAbort, (tuttiComm_t comm), (comm))
+FORWARD(CommGetAsyncError, (tuttiComm_t comm, tuttiResult_t *asyncError), (comm, asyncError))
+FORWARD(CommCount, (tuttiComm_t comm, int *count), (comm, count))
+FORWARD(CommCuDevice, (tuttiComm_t comm, int *device), (comm, device))
+FORWARD(CommUserRank, (tuttiComm_t comm, int *rank), (comm, rank))
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+FORWARD(MemAlloc, (void **ptr, size_t size), (ptr, size))
+FORWARD(MemFree, (void *ptr), (ptr))
+FORWARD(CommRegister, (tuttiComm_t comm, void *buff, size_t size, void **handle),
+        (comm, buff, size, handle))
+FORWARD(CommDeregister, (tuttiComm_t comm, void *handle), (comm, handle))
+FORWARD(CommWindowRegister,
+        (tuttiComm_t comm, void *buff, size_t size, tuttiWindow_t *win, int winFlags),
+        (comm, buff, size, win, winFlags))
+FORWARD(CommWindowDeregister, (tuttiComm_t comm, tuttiWindow_t win), (comm, win))
+FORWARD(WinGetUserPtr, (tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr),
+        (comm, win, outUserPtr))
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+FORWARD(RedOpCreatePreMulSum,
+        (tuttiRedOp_t * op, void *scalar, tuttiDataType_t datatype,
+         tuttiScalarResidence_t residence, tuttiComm_t comm),
+        (op, scalar, datatype, residence, comm))
+FORWARD(RedOpDestroy, (tuttiRedOp_t op, tuttiComm_t comm), (op, comm))
+
+FORWARD(AllReduce,
+        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype,
+         tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream),
+        (sendbuff, recvbuff, count, datatype, op, comm, stream))
+FORWARD(Broadcast,
+        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype, int root,
+         tuttiComm_t comm, tuttiStream_t stream),
+        (sendbuff, recvbuff, count, datatype, root, comm, stream))
+FORWARD(Bcast,
+        (void *buff, size_t count, tuttiDataType_t datatype, int root, tuttiComm_t comm,
+         tuttiStream_t stream),
+        (buff, count, datatype, root, comm, stream))
+FORWARD(Reduce,
+        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype,
+         tuttiRedOp_t op, int root, tuttiComm_t comm, tuttiStream_t stream),
+        (sendbuff, recvbuff, count, datatype, op, root, comm, stream))
+FORWARD(AllGather,
+        (const void *sendbuff, void *recvbuff, size_t sendcount, tuttiDataType_t datatype,
+         tuttiComm_t comm, tuttiStream_t stream),
+        (sendbuff, recvbuff, sendcount, datatype, comm, stream))
+FORWARD(ReduceScatter,
+        (const void *sendbuff, void *recvbuff, size_t recvcount, tuttiDataType_t datatype,
+         tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream),
+        (sendbuff, recvbuff, recvcount, datatype, op, comm, stream))
+FORWARD(AlltoAll,
+        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype,
+         tuttiComm_t comm, tuttiStream_t stream),
+        (sendbuff, recvbuff, count, datatype, comm, stream))
+FORWARD(Gather,
+        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype, int root,
+         tuttiComm_t comm, tuttiStream_t stream),
+        (sendbuff, recvbuff, count, datatype, root, comm, stream))
+FORWARD(Scatter,
+        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype, int root,
+         tuttiComm_t comm, tuttiStream_t stream),
+        (sendbuff, recvbuff, count, datatype, root, comm, stream))
+FORWARD(Send,
+        (const void *sendbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
+         tuttiStream_t stream),
+        (sendbuff, count, datatype, peer, comm, stream))
+FORWARD(Recv,
+        (void *recvbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
+         tuttiStream_t stream),
+        (recvbuff, count, datatype, peer, comm, stream))
+
+FORWARD(GroupStart, (void), ())
+FORWARD(GroupEnd, (void), ())
+
+DEFINE(tuttiResult_t, GroupSimulateEnd, (tuttiNcclSimInfo * simInfo)) {
+  refusal = NULL;
+  tuttiSimInfo_t own = TUTTI_SIM_INFO_INITIALIZER;
+  bool valid =
+      simInfo && simInfo->magic == TUTTI_NCCL_SIM_MAGIC && simInfo->size >= sizeof *simInfo;
+  tuttiResult_t result = tuttiGroupSimulateEnd(valid ? &own : NULL);
+  if (result == tuttiSuccess) simInfo->estimatedTime = own.estimatedTime;
+  return result;
+}
+
+/* ---- what is not served ---------------------------------------------------------------------- */
+
+#define NO_DEVICE_CODE                                                                             \
+  "tutti has no communication from inside kernels; use the collectives and messages of the host "  \
+  "API on a stream, with windows (ncclCommWindowRegister) for speed"
+#define NO_ONE_SIDED                                                                               \
+  "tutti has no one-sided operations; use ncclSend and ncclRecv in a group (ncclGroupStart)"
+
+REFUSE(DevCommCreate, NO_DEVICE_CODE)
+REFUSE(DevCommDestroy, NO_DEVICE_CODE)
+REFUSE(CommQueryProperties, NO_DEVICE_CODE)
+REFUSE(GetLsaDevicePointer, NO_DEVICE_CODE)
+REFUSE(GetLsaMultimemDevicePointer, NO_DEVICE_CODE)
+REFUSE(GetMultimemDevicePointer, NO_DEVICE_CODE)
+REFUSE(GetPeerDevicePointer, NO_DEVICE_CODE)
+REFUSE(LsaBarrierCreateRequirement, NO_DEVICE_CODE)
+REFUSE(LLA2ACreateRequirement, NO_DEVICE_CODE)
+REFUSE(GinBarrierCreateRequirement, NO_DEVICE_CODE)
+REFUSE(GinInboxA2ACreateRequirement, NO_DEVICE_CODE)
+REFUSE(GinOutboxCreateRequirement, NO_DEVICE_CODE)
+REFUSE(PutSignal, NO_ONE_SIDED)
+REFUSE(Signal, NO_ONE_SIDED)
+REFUSE(WaitSignal, NO_ONE_SIDED)
+
+/* These return no result. Each rank is a local team of its own: device code reaches no other. */
+DEFINE(int, LLA2ACalcSlots, (int maxElements, int maxElementSize)) {
+  (void)maxElements, (void)maxElementSize;
+  refusal = "ncclLLA2ACalcSlots: " NO_DEVICE_CODE;
+  return 0;
+}
+
+DEFINE(tuttiNcclTeam, TeamWorld, (tuttiComm_t comm)) {
+  tuttiNcclTeam team = {0, 0, 1};
+  refusal = NULL;
+  if (tuttiCommCount(comm, &team.nRanks) == tuttiSuccess) tuttiCommUserRank(comm, &team.rank);
+  return team;
+}
+
+DEFINE(tuttiNcclTeam, TeamRail, (tuttiComm_t comm)) {
+  return pncclTeamWorld(comm);
+}
+
+DEFINE(tuttiNcclTeam, TeamLsa, (tuttiComm_t comm)) {
+  (void)comm;
+  return (tuttiNcclTeam){1, 0, 1};
+}
+
+DEFINE(int, TeamRankToWorld, (tuttiComm_t comm, tuttiNcclTeam team, int rank)) {
+  return pncclTeamWorld(comm).rank + (rank - team.rank) * team.stride;
+}
+
+DEFINE(int, TeamRankToLsa, (tuttiComm_t comm, tuttiNcclTeam team, int rank)) {
+  (void)comm;
+  return (rank - team.rank) * team.stride;
+}
