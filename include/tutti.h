@@ -264,6 +264,27 @@ TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int *rank);
  * rank that made it. */
 TUTTI_API tuttiResult_t tuttiCommMemUsed(const tuttiComm_t comm, size_t *bytes);
 
+#define TUTTI_SUSPEND_MEM 0x01 /**< gives back memory that a later use takes again */
+
+/** Gives back what memory `comm` can do without until tuttiCommResume; nothing else may be done
+ * with it until then but asking, destroying and aborting. A collective call. On host memory the
+ * buffers of messages go; on GPUs nothing yet. `flags`: TUTTI_SUSPEND_MEM. */
+TUTTI_API tuttiResult_t tuttiCommSuspend(tuttiComm_t comm, int flags);
+/** Makes a suspended communicator usable again. */
+TUTTI_API tuttiResult_t tuttiCommResume(tuttiComm_t comm);
+
+/** What tuttiCommMemStats tells, in bytes but for tuttiStatGpuMemSuspended. The names are NCCL's:
+ * of a host communicator it is host memory. */
+typedef enum {
+  tuttiStatGpuMemSuspend = 0,   /**< what tuttiCommSuspend would give back */
+  tuttiStatGpuMemSuspended = 1, /**< 1: suspended, 0: not */
+  tuttiStatGpuMemPersist = 2,   /**< what it would not */
+  tuttiStatGpuMemTotal = 3      /**< both, as tuttiCommMemUsed */
+} tuttiCommMemStat_t;
+/** Writes one statistic of this rank's memory for `comm` to *value. */
+TUTTI_API tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStat_t stat,
+                                          uint64_t *value);
+
 /* ---- memory --------------------------------------------------------------------------------- */
 
 /** Allocates `size` bytes that every transport can reach without a copy where the machine allows
@@ -399,6 +420,35 @@ typedef struct {
 /** Ends a group like tuttiGroupEnd, but carries nothing out: fills *simInfo for the collectives and
  * messages of the group, and forgets them. Inner groups leave *simInfo as it is. */
 TUTTI_API tuttiResult_t tuttiGroupSimulateEnd(tuttiSimInfo_t *simInfo);
+
+/* ---- parameters -----------------------------------------------------------------------------
+ * The settings in force, read only. A key is the name of a variable, TUTTI_... or the NCCL_... that
+ * means the same (see `tutti env`). Times are in milliseconds, sizes in bytes. */
+
+/** A setting; opaque, never freed. */
+typedef struct tuttiParam *tuttiParamHandle_t;
+/** Finds the setting of `key`. */
+TUTTI_API tuttiResult_t tuttiParamBind(tuttiParamHandle_t *out, const char *key);
+/** The number of a setting; tuttiInvalidArgument if it is a text or does not fit *out. */
+TUTTI_API tuttiResult_t tuttiParamGetI8(tuttiParamHandle_t h, int8_t *out);
+TUTTI_API tuttiResult_t tuttiParamGetI16(tuttiParamHandle_t h, int16_t *out);  /**< see I8 */
+TUTTI_API tuttiResult_t tuttiParamGetI32(tuttiParamHandle_t h, int32_t *out);  /**< see I8 */
+TUTTI_API tuttiResult_t tuttiParamGetI64(tuttiParamHandle_t h, int64_t *out);  /**< see I8 */
+TUTTI_API tuttiResult_t tuttiParamGetU8(tuttiParamHandle_t h, uint8_t *out);   /**< see I8 */
+TUTTI_API tuttiResult_t tuttiParamGetU16(tuttiParamHandle_t h, uint16_t *out); /**< see I8 */
+TUTTI_API tuttiResult_t tuttiParamGetU32(tuttiParamHandle_t h, uint32_t *out); /**< see I8 */
+TUTTI_API tuttiResult_t tuttiParamGetU64(tuttiParamHandle_t h, uint64_t *out); /**< see I8 */
+/** The text of a setting, valid until this thread's next tuttiParam call. */
+TUTTI_API tuttiResult_t tuttiParamGetStr(tuttiParamHandle_t h, const char **out);
+/** Copies a setting to `out`, of `maxLen` bytes: a text with its 0, or a number as int64_t. *len is
+ * what it takes; tuttiInvalidArgument if that is more. */
+TUTTI_API tuttiResult_t tuttiParamGet(tuttiParamHandle_t h, void *out, int maxLen, int *len);
+/** tuttiParamGetStr by key; *valueLen is its length, and `valueLen` may be NULL. */
+TUTTI_API tuttiResult_t tuttiParamGetParameter(const char *key, const char **value, int *valueLen);
+/** All keys: a constant table of *tableLen texts. */
+TUTTI_API tuttiResult_t tuttiParamGetAllParameterKeys(const char ***table, int *tableLen);
+/** Logs all settings at INFO. */
+TUTTI_API void tuttiParamDumpAll(void);
 
 #ifdef __cplusplus
 }

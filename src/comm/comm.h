@@ -40,6 +40,7 @@ typedef enum {
   tuttiCommStarting = 0, /* init is running */
   tuttiCommUsable = 1,
   tuttiCommFinalizing = 2, /* tuttiCommFinalize has run or runs */
+  tuttiCommSuspended = 3,
 } tuttiCommState;
 
 struct tuttiWorker;

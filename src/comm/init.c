@@ -206,6 +206,8 @@ tuttiResult_t tuttiCommReady(const tuttiCommunicator *c) {
   case tuttiCommStarting:
     return TUTTI_FAIL(tuttiInvalidUsage, "the communicator's non-blocking init has not ended; wait "
                                          "until tuttiCommGetAsyncError reports tuttiSuccess");
+  case tuttiCommSuspended:
+    return TUTTI_FAIL(tuttiInvalidUsage, "the communicator is suspended; call tuttiCommResume");
   default:
     return TUTTI_FAIL(tuttiInvalidUsage,
                       "the communicator was finalized; only tuttiCommDestroy may follow");

@@ -125,6 +125,11 @@ FORWARD(CommCount, (tuttiComm_t comm, int *count), (comm, count))
 FORWARD(CommCuDevice, (tuttiComm_t comm, int *device), (comm, device))
 FORWARD(CommUserRank, (tuttiComm_t comm, int *rank), (comm, rank))
 
+FORWARD(CommSuspend, (tuttiComm_t comm, int flags), (comm, flags))
+FORWARD(CommResume, (tuttiComm_t comm), (comm))
+FORWARD(CommMemStats, (tuttiComm_t comm, tuttiCommMemStat_t stat, uint64_t *value),
+        (comm, stat, value))
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 FORWARD(MemAlloc, (void **ptr, size_t size), (ptr, size))
@@ -203,6 +208,27 @@ DEFINE(tuttiResult_t, GroupSimulateEnd, (tuttiNcclSimInfo * simInfo)) {
   tuttiResult_t result = tuttiGroupSimulateEnd(valid ? &own : NULL);
   if (result == tuttiSuccess) simInfo->estimatedTime = own.estimatedTime;
   return result;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+FORWARD(ParamBind, (tuttiParamHandle_t * out, const char *key), (out, key))
+FORWARD(ParamGetI8, (tuttiParamHandle_t h, int8_t *out), (h, out))
+FORWARD(ParamGetI16, (tuttiParamHandle_t h, int16_t *out), (h, out))
+FORWARD(ParamGetI32, (tuttiParamHandle_t h, int32_t *out), (h, out))
+FORWARD(ParamGetI64, (tuttiParamHandle_t h, int64_t *out), (h, out))
+FORWARD(ParamGetU8, (tuttiParamHandle_t h, uint8_t *out), (h, out))
+FORWARD(ParamGetU16, (tuttiParamHandle_t h, uint16_t *out), (h, out))
+FORWARD(ParamGetU32, (tuttiParamHandle_t h, uint32_t *out), (h, out))
+FORWARD(ParamGetU64, (tuttiParamHandle_t h, uint64_t *out), (h, out))
+FORWARD(ParamGetStr, (tuttiParamHandle_t h, const char **out), (h, out))
+FORWARD(ParamGet, (tuttiParamHandle_t h, void *out, int maxLen, int *len), (h, out, maxLen, len))
+FORWARD(ParamGetParameter, (const char *key, const char **value, int *valueLen),
+        (key, value, valueLen))
+FORWARD(ParamGetAllParameterKeys, (const char ***table, int *tableLen), (table, tableLen))
+
+DEFINE(void, ParamDumpAll, (void)) {
+  tuttiParamDumpAll();
 }
 
 /* ---- what is not served ---------------------------------------------------------------------- */

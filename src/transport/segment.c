@@ -246,6 +246,23 @@ void tuttiLocalMeasure(tuttiWires *w) {
   if (w->local && w->local->mine) countSegment(w, w->local->mine);
 }
 
+size_t tuttiLocalSlotBytes(const tuttiWires *w) {
+  const tuttiSegment *s = w->local ? w->local->mine : NULL;
+  size_t sum = 0;
+  off_t hole = s ? (off_t)s->layout.controlBytes : 0;
+  for (off_t data; s && (data = lseek(s->fd, hole, SEEK_DATA)) >= 0; sum += (size_t)(hole - data))
+    hole = lseek(s->fd, data, SEEK_HOLE);
+  return sum;
+}
+
+void tuttiLocalTrim(tuttiWires *w) {
+  const tuttiSegment *s = w->local ? w->local->mine : NULL;
+  if (!s) return;
+  fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)s->layout.controlBytes,
+            (off_t)(s->layout.bytes - s->layout.controlBytes));
+  tuttiLocalMeasure(w);
+}
+
 const char *tuttiLocalNames(const tuttiWires *w, const int32_t *ranks, int n, char *buf,
                             size_t size) {
   size_t used = 0;

@@ -39,6 +39,11 @@ void tuttiLocalDetach(tuttiWires *w);
 /* Brings w->memory up to date with the pages in use. */
 void tuttiLocalMeasure(tuttiWires *w);
 
+/* Bytes of payload slots in use, and their return to the system: no message may be under way, and
+ * what was sent before must have been read. */
+size_t tuttiLocalSlotBytes(const tuttiWires *w);
+void tuttiLocalTrim(tuttiWires *w);
+
 /* For neighbours in this process. Publish makes w->local->mine known to them; Share waits for the
  * owner to publish and sets theirs[owner]; AwaitReaders waits until all of `ranks` share mine, so
  * that none finds it gone. The waits end at the deadline and when the communicator has failed. */

@@ -1,0 +1,127 @@
+/* The public calls about parameters: the settings, read only. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "comm/comm.h"
+
+static const char *keys[TUTTI_SETTING_COUNT] = {
+#define SETTING(ident, name, type, dflt, min, max, nccl, help) "TUTTI_" name,
+#include "base/settings.def"
+#undef SETTING
+};
+
+/* A handle is a row of the table. */
+static tuttiResult_t find(tuttiParamHandle_t h, tuttiSettingId *id) {
+  for (int i = 0; i < TUTTI_SETTING_COUNT; i++) {
+    *id = (tuttiSettingId)i;
+    if ((const void *)h == &tuttiSettingTable[i]) return tuttiSuccess;
+  }
+  return TUTTI_FAIL(tuttiInvalidArgument, "argument h (%p) is no handle of tuttiParamBind",
+                    (void *)h);
+}
+
+static const char *textOf(tuttiSettingId id) {
+  static _Thread_local char number[24];
+  if (tuttiSettingTable[id].type == TUTTI_SETTING_STRING) return tuttiSettingString(id);
+  snprintf(number, sizeof number, "%" PRId64, tuttiSettingInt(id));
+  return number;
+}
+
+static tuttiResult_t lookUp(const char *key, tuttiSettingId *id) {
+  if (!key) return TUTTI_FAIL(tuttiInvalidArgument, "argument key is NULL");
+  for (int i = 0; i < TUTTI_SETTING_COUNT; i++) {
+    *id = (tuttiSettingId)i;
+    const char *nccl = tuttiSettingTable[i].ncclName;
+    if (!strcmp(key, keys[i]) || (nccl[0] && !strcmp(key, nccl))) return tuttiSuccess;
+  }
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "argument key is %.64s, no setting; `tutti env` lists them", key);
+}
+
+tuttiResult_t tuttiParamBind(tuttiParamHandle_t *out, const char *key) {
+  tuttiSettingId id;
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  if (!out) return TUTTI_FAIL(tuttiInvalidArgument, "argument out is NULL");
+  TUTTI_TRY(lookUp(key, &id));
+  *out = (tuttiParamHandle_t)(uintptr_t)&tuttiSettingTable[id];
+  return tuttiSuccess;
+}
+
+#define GET(suffix, integer)                                                                       \
+  tuttiResult_t tuttiParamGet##suffix(tuttiParamHandle_t h, integer *out) {                        \
+    tuttiSettingId id;                                                                             \
+    tuttiErrorScope(__func__, NULL, 0, 0);                                                         \
+    TUTTI_TRY(find(h, &id));                                                                       \
+    if (!out) return TUTTI_FAIL(tuttiInvalidArgument, "argument out is NULL");                     \
+    int64_t value = tuttiSettingInt(id);                                                           \
+    integer fit;                                                                                   \
+    if (tuttiSettingTable[id].type == TUTTI_SETTING_STRING ||                                      \
+        __builtin_add_overflow(value, 0, &fit))                                                    \
+      return TUTTI_FAIL(tuttiInvalidArgument, "%s is '%.64s', which is no " #integer, keys[id],    \
+                        textOf(id));                                                               \
+    *out = fit;                                                                                    \
+    return tuttiSuccess;                                                                           \
+  }
+GET(I8, int8_t)
+GET(I16, int16_t)
+GET(I32, int32_t)
+GET(I64, int64_t)
+GET(U8, uint8_t)
+GET(U16, uint16_t)
+GET(U32, uint32_t)
+GET(U64, uint64_t)
+
+tuttiResult_t tuttiParamGetStr(tuttiParamHandle_t h, const char **out) {
+  tuttiSettingId id;
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  TUTTI_TRY(find(h, &id));
+  if (!out) return TUTTI_FAIL(tuttiInvalidArgument, "argument out is NULL");
+  *out = textOf(id);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGet(tuttiParamHandle_t h, void *out, int maxLen, int *len) {
+  tuttiSettingId id;
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  TUTTI_TRY(find(h, &id));
+  if (!out || !len)
+    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL", out ? "len" : "out");
+  bool isText = tuttiSettingTable[id].type == TUTTI_SETTING_STRING;
+  const char *text = textOf(id);
+  int64_t number = tuttiSettingInt(id);
+  size_t bytes = isText ? strlen(text) + 1 : sizeof number;
+  if (maxLen < 0 || (size_t)maxLen < bytes)
+    return TUTTI_FAIL(tuttiInvalidArgument, "argument maxLen is %d; %s takes %zu bytes", maxLen,
+                      keys[id], bytes);
+  memcpy(out, isText ? (const void *)text : &number, bytes);
+  *len = (int)bytes;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetParameter(const char *key, const char **value, int *valueLen) {
+  tuttiSettingId id;
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  if (!value) return TUTTI_FAIL(tuttiInvalidArgument, "argument value is NULL");
+  TUTTI_TRY(lookUp(key, &id));
+  *value = textOf(id);
+  if (valueLen) *valueLen = (int)strlen(*value);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetAllParameterKeys(const char ***table, int *tableLen) {
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  if (!table || !tableLen)
+    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL", table ? "tableLen" : "table");
+  *table = keys;
+  *tableLen = TUTTI_SETTING_COUNT;
+  return tuttiSuccess;
+}
+
+void tuttiParamDumpAll(void) {
+  for (int i = 0; i < TUTTI_SETTING_COUNT; i++)
+    TUTTI_INFO(ENV, "%s=%s (%s)", keys[i], textOf((tuttiSettingId)i),
+               tuttiSettingOrigin((tuttiSettingId)i));
+}
