@@ -1,0 +1,213 @@
+/* libnccl.so.2 on host memory, by its ABI: configs of every version, refusals, and numbers. */
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nccl/abi.h"
+#include "numbers.h"
+
+using testing::HasSubstr;
+
+extern "C" {
+#define SAME(name) decltype(tutti##name) nccl##name, pnccl##name;
+SAME(GetVersion)
+SAME(GetLastError)
+SAME(GetErrorString)
+SAME(GetUniqueId)
+SAME(CommInitRank)
+SAME(CommInitAll)
+SAME(CommDestroy)
+SAME(CommGetAsyncError)
+SAME(CommCount)
+SAME(CommWindowRegister)
+SAME(CommWindowDeregister)
+SAME(CommMemStats)
+SAME(AllReduce)
+SAME(Send)
+SAME(GroupStart)
+SAME(GroupEnd)
+SAME(ParamGetParameter)
+tuttiResult_t ncclCommInitRankConfig(tuttiComm_t *, int, tuttiUniqueId, int, void *);
+tuttiResult_t ncclCommSplit(tuttiComm_t, int, int, tuttiComm_t *, void *);
+tuttiResult_t ncclCommShrink(tuttiComm_t, int *, int, tuttiComm_t *, void *, int);
+tuttiResult_t ncclGroupSimulateEnd(tuttiNcclSimInfo *);
+tuttiResult_t ncclDevCommCreate(tuttiComm_t, const void *, void *);
+tuttiResult_t ncclPutSignal(const void *, size_t, int, int, void *, size_t, int, int, unsigned,
+                            tuttiComm_t, tuttiStream_t);
+tuttiNcclTeam ncclTeamWorld(tuttiComm_t);
+int ncclTeamRankToWorld(tuttiComm_t, tuttiNcclTeam, int);
+}
+
+namespace {
+
+std::string lastError(tuttiComm_t comm = nullptr) {
+  return ncclGetLastError(comm);
+}
+
+/* A config as a caller of that version has it: so many bytes, then poison, as in the padding. */
+struct Config {
+  Config(unsigned version, size_t size) {
+    memset(bytes, 0x5a, sizeof bytes);
+    tuttiNcclConfig undefined = {size,    TUTTI_NCCL_CONFIG_MAGIC,
+                                 version, INT_MIN,
+                                 INT_MIN, INT_MIN,
+                                 INT_MIN, nullptr,
+                                 INT_MIN, INT_MIN,
+                                 nullptr, INT_MIN,
+                                 INT_MIN, INT_MIN,
+                                 INT_MIN, INT_MIN,
+                                 INT_MIN, INT_MIN,
+                                 INT_MIN, INT_MIN,
+                                 INT_MIN};
+    memcpy(bytes, &undefined, size < sizeof undefined ? size : sizeof undefined);
+  }
+  tuttiNcclConfig *operator->() { return (tuttiNcclConfig *)bytes; }
+  alignas(8) char bytes[256];
+};
+
+/* Makes and destroys a communicator of one rank; *name is how errors call it. */
+tuttiResult_t tryConfig(void *config, std::string *name = nullptr) {
+  tuttiUniqueId id;
+  tuttiComm_t comm = nullptr;
+  EXPECT_EQ(ncclGetUniqueId(&id), tuttiSuccess) << lastError();
+  tuttiResult_t result = ncclCommInitRankConfig(&comm, 1, id, 0, config);
+  if (!comm) return result;
+  for (tuttiResult_t state = tuttiInProgress; state == tuttiInProgress;)
+    EXPECT_EQ(ncclCommGetAsyncError(comm, &state), tuttiSuccess);
+  EXPECT_EQ(ncclSend(nullptr, 1, tuttiInt8, 7, comm, nullptr), tuttiInvalidArgument);
+  if (name) *name = lastError();
+  EXPECT_EQ(ncclCommDestroy(comm), tuttiSuccess);
+  return result;
+}
+
+TEST(NcclConfig, OfEveryVersion) {
+  const std::map<unsigned, size_t> versions = {{21400, 24}, {21700, 40}, {21800, 48}, {22600, 48},
+                                               {22700, 72}, {22809, 80}, {22900, 88}, {23003, 96},
+                                               {23007, 96}, {29900, 200}};
+  for (auto [version, size] : versions) {
+    for (size_t claimed : {size, sizeof(Config::bytes)}) {
+      Config config(version, size);
+      config->size = claimed; /* what is behind its fields is padding */
+      EXPECT_EQ(tryConfig(config.bytes), tuttiSuccess) << version << lastError();
+      config->blocking = 0;
+      EXPECT_EQ(tryConfig(config.bytes), tuttiInProgress) << version;
+      config->blocking = 3;
+      EXPECT_EQ(tryConfig(config.bytes), tuttiInvalidArgument) << version;
+    }
+  }
+}
+
+TEST(NcclConfig, FieldsOfLaterVersionsAreIgnored) {
+  Config config(21400, 96);
+  config->minCTAs = 5;
+  config->maxCTAs = 2;
+  config->netName = (const char *)1;
+  config->commName = (const char *)1;
+  EXPECT_EQ(tryConfig(config.bytes), tuttiSuccess) << lastError();
+  config->version = 21700;
+  config->netName = nullptr;
+  EXPECT_EQ(tryConfig(config.bytes), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("least number of channels (5) is above the greatest (2)"));
+  config->maxCTAs = 64; /* NCCL has more than tutti */
+  config->minCTAs = 64;
+  EXPECT_EQ(tryConfig(config.bytes), tuttiSuccess) << lastError();
+  std::string name;
+  config->version = 22700;
+  config->commName = "orchestra";
+  EXPECT_EQ(tryConfig(config.bytes, &name), tuttiSuccess) << lastError();
+  EXPECT_THAT(name, HasSubstr("comm orchestra"));
+}
+
+TEST(NcclConfig, ThatIsNone) {
+  Config config(22809, 80);
+  EXPECT_EQ(tryConfig(nullptr), tuttiSuccess);
+  config->magic = 1;
+  EXPECT_EQ(tryConfig(config.bytes), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("config is not initialized"));
+  config->magic = TUTTI_NCCL_CONFIG_MAGIC;
+  config->size = 16;
+  EXPECT_EQ(tryConfig(config.bytes), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("config.size"));
+}
+
+TEST(Nccl, Collectives) {
+  constexpr int n = 3;
+  tuttiComm_t comms[n], parts[n], rest[n] = {};
+  tuttiWindow_t wins[n];
+  float in[n] = {1, 2, 4}, out[n] = {};
+  int version = 0, none[] = {0};
+  ASSERT_EQ(ncclGetVersion(&version), tuttiSuccess);
+  EXPECT_EQ(version, 22809);
+  EXPECT_EQ(ncclGetVersion(nullptr), tuttiInvalidArgument);
+  ASSERT_EQ(ncclCommInitAll(comms, n, nullptr), tuttiSuccess) << lastError();
+  ASSERT_EQ(ncclGroupStart(), tuttiSuccess);
+  for (int r = 0; r < n; r++) {
+    ASSERT_EQ(pncclAllReduce(&in[r], &out[r], 1, tuttiFloat, tuttiSum, comms[r], nullptr),
+              tuttiSuccess);
+    ASSERT_EQ(ncclCommSplit(comms[r], 0, -r, &parts[r], nullptr), tuttiSuccess);
+    ASSERT_EQ(ncclCommWindowRegister(comms[r], &in[r], 4, &wins[r], 1), tuttiSuccess);
+    if (r) {
+      ASSERT_EQ(ncclCommShrink(comms[r], none, 1, &rest[r], nullptr, 0), tuttiSuccess);
+    }
+  }
+  ASSERT_EQ(ncclGroupEnd(), tuttiSuccess) << lastError();
+  for (int r = 0; r < n; r++) {
+    EXPECT_EQ(out[r], 7);
+    tuttiNcclTeam team = ncclTeamWorld(parts[r]);
+    EXPECT_EQ(team.nRanks, n);
+    EXPECT_EQ(team.rank, n - 1 - r);
+    EXPECT_EQ(ncclTeamRankToWorld(parts[r], team, 2), 2);
+    uint64_t bytes = 0;
+    EXPECT_EQ(ncclCommMemStats(comms[r], tuttiStatGpuMemTotal, &bytes), tuttiSuccess);
+    EXPECT_GT(bytes, 0u);
+    EXPECT_EQ(ncclCommWindowDeregister(comms[r], wins[r]), tuttiSuccess);
+    for (auto comm : {parts[r], rest[r], comms[r]})
+      if (comm) {
+        EXPECT_EQ(ncclCommDestroy(comm), tuttiSuccess) << lastError();
+      }
+  }
+}
+
+TEST(Nccl, SimulateEnd) {
+  tuttiNcclSimInfo sim = {sizeof sim, TUTTI_NCCL_SIM_MAGIC, 22809, -1};
+  ASSERT_EQ(ncclGroupStart(), tuttiSuccess);
+  EXPECT_EQ(ncclGroupSimulateEnd(&sim), tuttiSuccess) << lastError();
+  EXPECT_EQ(sim.estimatedTime, 0);
+  sim.magic = 0;
+  ASSERT_EQ(ncclGroupStart(), tuttiSuccess);
+  EXPECT_EQ(ncclGroupSimulateEnd(&sim), tuttiInvalidArgument);
+  EXPECT_EQ(ncclGroupEnd(), tuttiSuccess);
+}
+
+TEST(Nccl, WhatIsNotServedSaysWhatToUse) {
+  EXPECT_EQ(ncclDevCommCreate(nullptr, nullptr, nullptr), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), testing::StartsWith("ncclDevCommCreate: tutti has no communication"));
+  EXPECT_EQ(ncclPutSignal(nullptr, 0, 0, 0, nullptr, 0, 0, 0, 0, nullptr, nullptr),
+            tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), HasSubstr("use ncclSend and ncclRecv"));
+  int count;
+  EXPECT_EQ(ncclCommCount(nullptr, &count), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("comm is NULL")) << "not the refusal of before";
+}
+
+TEST(Nccl, NumbersAreThoseOfNvidia) {
+#ifndef NVIDIA_HEADER
+  GTEST_SKIP() << "no nccl.h was found; cmake -DTUTTI_NCCL_INCLUDE=... says where it is";
+#else
+  std::map<std::string, long long> ours;
+  for (const Number *n = ourNumbers; n->name; n++)
+    ours[n->name] = n->value;
+  EXPECT_GE(ours.size(), 70u);
+  for (const Number *n = nvidiaNumbers; n->name; n++) {
+    ASSERT_EQ(ours.count(n->name), 1u) << n->name;
+    EXPECT_EQ(ours[n->name], n->value) << n->name;
+  }
+#endif
+}
+
+} // namespace
