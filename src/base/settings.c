@@ -14,10 +14,11 @@
 #include "base/error.h"
 #include "base/log.h"
 
-#define PREFIX      "TUTTI_"
-#define NCCL_PREFIX "NCCL_"
-#define DEFAULT     "default"
-#define FAULT_TEXT  512
+#define PREFIX        "TUTTI_"
+#define NCCL_PREFIX   "NCCL_"
+#define CONF_VARIABLE "NCCL_CONF_FILE"
+#define DEFAULT       "default"
+#define FAULT_TEXT    512
 
 /* A row's default is a number or a string; the other one of the pair is 0 or "". */
 #define INT_NUMBER(dflt)     dflt
@@ -249,9 +250,29 @@ static const char *intern(const char *text, bool *isNew) {
   return added->text;
 }
 
+/* The lines NCCL_NAME=value of nccl.conf, kept texts, as they were at the last load; under the
+ * lock.
+ */
+#define CONF_LINES 128
+static const char *confLines[CONF_LINES];
+static int confCount;
+
+static bool isOfVariable(const char *entry, const char *name) {
+  size_t length = strlen(name);
+  return strncmp(entry, name, length) == 0 && entry[length] == '=';
+}
+
+static bool isNccl(const char *name) {
+  return strncmp(name, NCCL_PREFIX, strlen(NCCL_PREFIX)) == 0;
+}
+
+/* NULL: it is not set, or empty. The environment comes before nccl.conf. */
 static const char *setVariable(const char *name) {
   const char *text = name[0] != '\0' ? getenv(name) : NULL;
-  return text != NULL && text[0] != '\0' ? text : NULL;
+  if (text != NULL) return text[0] != '\0' ? text : NULL;
+  for (int i = 0; i < confCount && isNccl(name); i++)
+    if (isOfVariable(confLines[i], name)) return strchr(confLines[i], '=') + 1;
+  return NULL;
 }
 
 typedef struct {
@@ -388,6 +409,67 @@ static void warnOfUnknown(void) {
   }
 }
 
+/* ---- nccl.conf ------------------------------------------------------------------------------ */
+
+/* Keeps all lines but comments; what is malformed is told later, when the log is set up. */
+static void readConf(const char *path) {
+  char line[1024];
+  bool isNew;
+  FILE *file = fopen(path, "re");
+  while (file != NULL && confCount < CONF_LINES && fgets(line, sizeof(line), file) != NULL) {
+    char *start = (char *)skipSpace(line), *end = start + strlen(start);
+    while (end > start && isspace((unsigned char)end[-1]))
+      *--end = '\0';
+    if (start[0] == '\0' || start[0] == '#') continue;
+    if ((confLines[confCount] = intern(start, &isNew)) != NULL) confCount++;
+  }
+  if (file != NULL) fclose(file);
+}
+
+static void warnOfConf(void) {
+  for (int i = 0; i < confCount; i++) {
+    char text[FAULT_TEXT];
+    if (isNccl(confLines[i]) && strchr(confLines[i], '=') != NULL) continue;
+    snprintf(text, sizeof(text), "nccl.conf: \"%.100s\" is no NCCL_NAME=value; ignored",
+             confLines[i]);
+    warnOnce(text);
+  }
+}
+
+/* The first file that names a variable counts: that of NCCL_CONF_FILE, or else of the user, then
+ * the machine's. */
+static void readConfs(void) {
+  const char *named = getenv(CONF_VARIABLE), *home = getenv("HOME");
+  char own[512];
+  confCount = 0;
+  snprintf(own, sizeof(own), "%s/.nccl.conf", home != NULL ? home : "");
+  readConf(named != NULL ? named : own);
+  readConf("/etc/nccl.conf");
+}
+
+static bool meansNothing(const char *entry) {
+  if (!isNccl(entry)) return false;
+  for (int id = 0; id < TUTTI_SETTING_COUNT; id++)
+    if (isOfVariable(entry, tuttiSettingTable[id].ncclName)) return false;
+  return !isOfVariable(entry, CONF_VARIABLE);
+}
+
+/* One line about the NCCL_ variables that tutti has no use for. */
+static void tellOfUseless(void) {
+  char text[FAULT_TEXT] = "";
+  size_t used = 0;
+  bool isNew;
+  if (!tuttiLogEnabled(TUTTI_LOG_INFO, TUTTI_SUBSYS(ENV))) return;
+  for (int i = 0; i < confCount || environ[i - confCount] != NULL; i++) {
+    const char *entry = i < confCount ? confLines[i] : environ[i - confCount];
+    if (!meansNothing(entry) || used >= sizeof(text)) continue;
+    used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%.*s", used ? ", " : "",
+                             (int)strcspn(entry, "="), entry);
+  }
+  if (used == 0 || intern(text, &isNew) == NULL || !isNew) return;
+  TUTTI_INFO(ENV, "set, but without a meaning here: %s; `tutti env` lists what is honoured", text);
+}
+
 /* ---- loading -------------------------------------------------------------------------------- */
 
 /* A malformed NCCL_ variable may be meant for another library, so it is no failure. */
@@ -407,6 +489,7 @@ static void warnOfIgnored(void) {
 static void load(bool tolerant, settingFault *fault) {
   settingValue values[TUTTI_SETTING_COUNT];
   fault->code = tuttiSuccess;
+  readConfs();
   for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
     settingFault later, ncclFault;
     values[id] =
@@ -416,6 +499,8 @@ static void load(bool tolerant, settingFault *fault) {
   publish(values);
   warnOfIgnored();
   warnOfUnknown();
+  warnOfConf();
+  tellOfUseless();
 }
 
 /* First use, where no failure can be returned: what is malformed has its default until

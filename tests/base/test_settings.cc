@@ -122,6 +122,57 @@ TEST_F(SettingsTest, MalformedNcclVariableIsWarnedOfAndIgnored) {
   EXPECT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_BUFFSIZE), "default");
 }
 
+/* A file of lines, named by NCCL_CONF_FILE while it lives. */
+struct ConfFile {
+  explicit ConfFile(const std::string &lines) : path(testing::TempDir() + "tutti-nccl.conf") {
+    FILE *file = fopen(path.c_str(), "w");
+    EXPECT_EQ(fwrite(lines.data(), 1, lines.size(), file), lines.size());
+    fclose(file);
+    setenv("NCCL_CONF_FILE", path.c_str(), 1);
+  }
+  ~ConfFile() { unlink(path.c_str()); }
+  std::string path;
+};
+
+TEST_F(SettingsTest, NcclConfIsReadLikeTheEnvironmentWhichWins) {
+  ConfFile file("# a comment\n\n  NCCL_BUFFSIZE=64K  \r\nNCCL_NET=a=b\nNCCL_SHM_DISABLE=1\n"
+                "NCCL_MIN_NCHANNELS=2\nNCCL_MIN_NCHANNELS=3\nTUTTI_P2P_DISABLE=1\nNCCL_\n" +
+                std::string(3000, 'x') + "\nNCCL_ALGO=Ring");
+  setenv("NCCL_SHM_DISABLE", "0", 1);
+  setenv("TUTTI_DEBUG", "WARN", 1);
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(tuttiSettingsLoad(), tuttiSuccess) << tuttiErrorText();
+  std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), 65536);
+  EXPECT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_BUFFSIZE), "NCCL_BUFFSIZE");
+  EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_NET), "a=b");
+  EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE), 0);
+  EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_MIN_NCHANNELS), 2);
+  EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE), 0);
+  EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_ALGO), "Ring");
+  EXPECT_THAT(log, HasSubstr("\"TUTTI_P2P_DISABLE=1\" is no NCCL_NAME=value; ignored"));
+  EXPECT_THAT(log, HasSubstr("\"NCCL_\" is no NCCL_NAME=value"));
+  setenv("TUTTI_BUFFSIZE", "1M", 1);
+  ASSERT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), 1 << 20);
+  setenv("NCCL_CONF_FILE", "/nowhere/nccl.conf", 1);
+  ASSERT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  EXPECT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_NET), "default");
+}
+
+TEST_F(SettingsTest, NcclVariablesWithoutAMeaningAreListedOnce) {
+  ConfFile file("NCCL_CUMEM_ENABLE=0\nNCCL_BUFFSIZE=64K\n");
+  setenv("TUTTI_DEBUG", "INFO", 1);
+  setenv("NCCL_P2P_LEVEL", "NVL", 1);
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  std::string log = testing::internal::GetCapturedStderr(), mark = "without a meaning here: ";
+  EXPECT_THAT(log, HasSubstr(mark + "NCCL_CUMEM_ENABLE, NCCL_P2P_LEVEL; "));
+  EXPECT_EQ(log.find(mark), log.rfind(mark)) << "told twice: " << log;
+}
+
 TEST_F(SettingsTest, UnknownNamesAreWarnedOfOnceWithTheNearest) {
   setenv("TUTTI_DEBUG", "WARN", 1);
   testing::internal::CaptureStderr();
