@@ -8,7 +8,7 @@ install(TARGETS tutti EXPORT tutti-targets)
 install(TARGETS tutti_command)
 install(TARGETS tutti_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tutti NAMELINK_SKIP)
 install(FILES include/tutti.h TYPE INCLUDE)
-install(FILES LICENSE README.md docs/architecture.md docs/settings.md TYPE DOC)
+install(FILES LICENSE README.md docs/architecture.md docs/settings.md docs/nccl.md TYPE DOC)
 install(FILES docs/man/tutti.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/html TYPE DOC OPTIONAL) # where `docs` was built
 install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/man/man3 DESTINATION ${CMAKE_INSTALL_MANDIR} OPTIONAL
@@ -21,3 +21,17 @@ install(FILES ${PROJECT_BINARY_DIR}/tutti-config-version.cmake DESTINATION ${pac
 file(RELATIVE_PATH TUTTI_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/tutti.pc.in tutti.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# `cpack -G DEB` makes a package of all that.
+set(CPACK_PACKAGE_NAME tutti)
+set(CPACK_PACKAGE_CONTACT "The tutti authors <tutti@localhost>")
+set(CPACK_PACKAGE_VENDOR tutti)
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Collective communication for GPU clusters and host memory")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_GENERATOR DEB)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/src)
+include(CPack)

@@ -15,6 +15,7 @@ static const struct {
   const char *what;
 } commands[] = {
     {"perf", tuttiToolPerf, "run, time and check collectives"},
+    {"run", tuttiToolRun, "run a program made for NCCL on tutti"},
     {"topo", tuttiToolTopo, "show the topology of this host, rings and trees"},
     {"env", tuttiToolEnv, "list every setting with its value and origin"},
     {"version", version, "print the version"},

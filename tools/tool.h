@@ -10,6 +10,7 @@ extern "C" {
 enum { TUTTI_EXIT_OK = 0, TUTTI_EXIT_FAILED = 1, TUTTI_EXIT_USAGE = 2 };
 
 int tuttiToolPerf(int argc, char **argv);
+int tuttiToolRun(int argc, char **argv);
 int tuttiToolTopo(int argc, char **argv);
 int tuttiToolEnv(int argc, char **argv);
 
