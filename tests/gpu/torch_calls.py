@@ -357,7 +357,7 @@ def main():
             results = [store.get(f"{c.__name__}/{r}").decode() for r in range(ranks)]
             bad = [f"rank {r}: {text}" for r, text in enumerate(results) if text != "ok"]
             failed += bool(bad)
-            print(f"{'FAILED' if bad else 'ok':7}{c.__name__}", *bad, sep="\n        " if bad else "")
+            print(f"{'FAILED' if bad else 'ok':7}{c.__name__}", *bad, sep="\n        ")
         print(f"nccl {torch.cuda.nccl.version()}, {ranks} ranks: "
               f"{len(wanted) - failed} of {len(wanted)} calls passed", flush=True)
         store.set("failed", str(failed))

@@ -1,4 +1,4 @@
-"""Trains a small transformer on random text, the same on every library, and prints one line of JSON:
+"""Trains a small transformer on random text, the same on every library, and prints a line of JSON:
 the loss of every step and the time of a step.
 
     torchrun --nproc-per-node 4 tests/gpu/torch_train.py ddp|fsdp|tp [--steps 200]"""
