@@ -190,8 +190,9 @@ tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes);
  * each gets a thread at tuttiGroupEnd, but jobs that use one communicator follow each other. */
 typedef struct tuttiJob {
   tuttiResult_t (*run)(struct tuttiJob *job);
-  void (*discard)(struct tuttiJob *job); /* frees it, run or not */
-  tuttiComm_t uses;                      /* NULL: none */
+  void (*discard)(
+      struct tuttiJob *job); /* frees it, run or not; NULL: it is all there is to free */
+  tuttiComm_t uses;          /* NULL: none */
   struct tuttiJob *next;
   struct tuttiJob *then; /* the next one on the same thread */
   bool leads;            /* is not the `then` of any */
@@ -203,6 +204,9 @@ typedef struct tuttiJob {
 
 /* Runs the job now, or queues it for the end of the group; frees it in the end. */
 tuttiResult_t tuttiJobSubmit(tuttiJob *job);
+/* The end of a public call that leads to a job: submits a copy of the `bytes` that begin with *job,
+ * or lets the group fail with what the checks said. */
+tuttiResult_t tuttiJobLaunch(tuttiResult_t checked, const tuttiJob *job, size_t bytes);
 /* Runs all jobs of a list, each on a thread of its own, to their ends; frees them. */
 tuttiResult_t tuttiJobsRun(tuttiJob *jobs);
 /* Makes the outermost tuttiGroupEnd of this thread fail with `code` and this thread's last error.

@@ -138,6 +138,13 @@ static void *jobMain(void *arg) {
   return NULL;
 }
 
+static void discardJob(tuttiJob *job) {
+  if (job->discard)
+    job->discard(job);
+  else
+    tuttiFree(job);
+}
+
 /* Puts a job behind the one before it in `jobs` that uses the same communicator; false: none. */
 static bool follow(tuttiJob *jobs, tuttiJob *job) {
   if (!job->uses) return false;
@@ -181,7 +188,7 @@ tuttiResult_t tuttiJobsRun(tuttiJob *jobs) {
       result = tuttiErrorAdopt(job->result, job->text);
     else if (!failed && result == tuttiSuccess)
       result = job->result;
-    job->discard(job);
+    discardJob(job);
   }
   return result;
 }
@@ -192,6 +199,18 @@ tuttiResult_t tuttiJobSubmit(tuttiJob *job) {
   *group.jobsEnd = job;
   group.jobsEnd = &job->next;
   return tuttiSuccess;
+}
+
+tuttiResult_t tuttiJobLaunch(tuttiResult_t checked, const tuttiJob *job, size_t bytes) {
+  tuttiJob *copy;
+  if (checked == tuttiSuccess)
+    checked = tuttiAlloc((void **)&copy, 1, bytes, "work of a communicator", NULL);
+  if (checked != tuttiSuccess) {
+    tuttiGroupFail(checked);
+    return checked;
+  }
+  memcpy(copy, job, bytes);
+  return tuttiJobSubmit(copy);
 }
 
 void tuttiGroupFail(tuttiResult_t code) {
@@ -227,7 +246,7 @@ out:
 static void discardJobs(tuttiJob *jobs) {
   for (tuttiJob *job = jobs, *next; job; job = next) {
     next = job->next;
-    job->discard(job);
+    discardJob(job);
   }
 }
 

@@ -65,10 +65,6 @@ static tuttiResult_t runGrow(tuttiJob *job) {
   return tuttiCommInit("tuttiCommGrow", g->out, g->mine.nRanks, rank, 1, &id, &g->options);
 }
 
-static void discardGrow(tuttiJob *job) {
-  tuttiFree(job);
-}
-
 static tuttiResult_t check(const tuttiCommunicator *c, int nRanks, const tuttiUniqueId *uniqueId,
                            int rank, const tuttiComm_t *newcomm, const tuttiConfig_t *config,
                            tuttiOptions *options) {
@@ -92,26 +88,18 @@ static tuttiResult_t check(const tuttiCommunicator *c, int nRanks, const tuttiUn
 tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId *uniqueId, int rank,
                             tuttiComm_t *newcomm, tuttiConfig_t *config) {
   tuttiCommunicator *c;
-  GrowJob *g = NULL;
-  tuttiOptions options;
+  GrowJob g = {.job = {.run = runGrow, .uses = comm},
+               .parent = comm,
+               .mine = {.nRanks = nRanks, .hasId = uniqueId != NULL},
+               .out = newcomm};
+  if (uniqueId) g.mine.id = *uniqueId;
   if (!comm && uniqueId) return tuttiCommInitRankConfig(newcomm, nRanks, *uniqueId, rank, config);
   tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
   if (result == tuttiSuccess) {
-    result = check(c, nRanks, uniqueId, rank, newcomm, config, &options);
+    result = check(c, nRanks, uniqueId, rank, newcomm, config, &g.options);
     tuttiHandleLeave(c);
   }
-  if (result == tuttiSuccess) result = tuttiAlloc((void **)&g, 1, sizeof *g, "a growth", NULL);
-  if (result != tuttiSuccess) {
-    tuttiGroupFail(result);
-    return result;
-  }
-  *g = (GrowJob){.job = {.run = runGrow, .discard = discardGrow, .uses = comm},
-                 .parent = comm,
-                 .mine = {.nRanks = nRanks, .hasId = uniqueId != NULL},
-                 .out = newcomm,
-                 .options = options};
-  if (uniqueId) g->mine.id = *uniqueId;
-  return tuttiJobSubmit(&g->job);
+  return tuttiJobLaunch(result, &g.job, sizeof g);
 }
 
 tuttiResult_t tuttiCommGetUniqueId(tuttiComm_t comm, tuttiUniqueId *uniqueId) {

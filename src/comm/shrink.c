@@ -100,10 +100,6 @@ static tuttiResult_t runShrink(tuttiJob *job) {
   return tuttiCommInit("tuttiCommShrink", s->out, s->members, s->place, 1, &id, &s->options);
 }
 
-static void discard(tuttiJob *job) {
-  tuttiFree(job);
-}
-
 /* Marks the excluded ranks and fills in what follows from them. */
 static tuttiResult_t exclude(tuttiCommunicator *c, const int *list, int n, uint8_t *excluded,
                              ShrinkJob *s) {
@@ -157,24 +153,16 @@ static tuttiResult_t checkShrink(tuttiCommunicator *c, const int *list, int n,
 tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int *excludeRanksList, int excludeRanksCount,
                               tuttiComm_t *newcomm, tuttiConfig_t *config, int shrinkFlags) {
   tuttiCommunicator *c;
-  ShrinkJob *s = NULL;
+  ShrinkJob s = {.job = {.run = runShrink, .uses = comm},
+                 .parent = comm,
+                 .aborts = (shrinkFlags & TUTTI_SHRINK_ABORT) != 0,
+                 .out = newcomm};
   tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
   if (result == tuttiSuccess) {
-    result = tuttiAlloc((void **)&s, 1, sizeof *s, "a shrink", NULL);
-    if (result == tuttiSuccess)
-      result = checkShrink(c, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags, s);
+    result = checkShrink(c, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags, &s);
     tuttiHandleLeave(c);
   }
-  if (result != tuttiSuccess) {
-    tuttiFree(s);
-    tuttiGroupFail(result);
-    return result;
-  }
-  s->job = (tuttiJob){.run = runShrink, .discard = discard, .uses = comm};
-  s->parent = comm;
-  s->aborts = (shrinkFlags & TUTTI_SHRINK_ABORT) != 0;
-  s->out = newcomm;
-  return tuttiJobSubmit(&s->job);
+  return tuttiJobLaunch(result, &s.job, sizeof s);
 }
 
 tuttiResult_t tuttiCommRevoke(tuttiComm_t comm, int revokeFlags) {

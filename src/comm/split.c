@@ -117,10 +117,6 @@ static tuttiResult_t runSplit(tuttiJob *job) {
                        &share.options);
 }
 
-static void discardSplit(tuttiJob *job) {
-  tuttiFree(job);
-}
-
 static tuttiResult_t check(const tuttiCommunicator *c, int color, const tuttiComm_t *newcomm,
                            const tuttiConfig_t *config, tuttiOptions *options) {
   TUTTI_TRY(tuttiCommReady(c));
@@ -134,27 +130,16 @@ static tuttiResult_t check(const tuttiCommunicator *c, int color, const tuttiCom
 tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t *newcomm,
                              tuttiConfig_t *config) {
   tuttiCommunicator *c;
-  SplitJob *split = NULL;
-  tuttiOptions options;
+  SplitJob split = {.job = {.run = runSplit, .uses = comm},
+                    .parent = comm,
+                    .color = color,
+                    .key = key,
+                    .out = newcomm,
+                    .named = config && config->commName};
   tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
   if (result == tuttiSuccess) {
-    result = check(c, color, newcomm, config, &options);
+    result = check(c, color, newcomm, config, &split.options);
     tuttiHandleLeave(c);
   }
-  if (result == tuttiSuccess)
-    result = tuttiAlloc((void **)&split, 1, sizeof *split, "a split", NULL);
-  if (result != tuttiSuccess) {
-    tuttiGroupFail(result);
-    return result;
-  }
-  split->job.run = runSplit;
-  split->job.discard = discardSplit;
-  split->job.uses = comm;
-  split->parent = comm;
-  split->color = color;
-  split->key = key;
-  split->out = newcomm;
-  split->options = options;
-  split->named = config && config->commName;
-  return tuttiJobSubmit(&split->job);
+  return tuttiJobLaunch(result, &split.job, sizeof split);
 }

@@ -28,13 +28,9 @@ static tuttiResult_t runSuspend(tuttiJob *job) {
   return result;
 }
 
-static void discardSuspend(tuttiJob *job) {
-  tuttiFree(job);
-}
-
 tuttiResult_t tuttiCommSuspend(tuttiComm_t comm, int flags) {
   tuttiCommunicator *c;
-  SuspendJob *s = NULL;
+  SuspendJob s = {{.run = runSuspend, .uses = comm}, comm};
   tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
   if (result == tuttiSuccess) {
     result = tuttiCommReady(c);
@@ -43,13 +39,7 @@ tuttiResult_t tuttiCommSuspend(tuttiComm_t comm, int flags) {
                           "argument flags is %#x; it must be TUTTI_SUSPEND_MEM", flags);
     tuttiHandleLeave(c);
   }
-  if (result == tuttiSuccess) result = tuttiAlloc((void **)&s, 1, sizeof *s, "a suspend", NULL);
-  if (result != tuttiSuccess) {
-    tuttiGroupFail(result);
-    return result;
-  }
-  *s = (SuspendJob){{.run = runSuspend, .discard = discardSuspend, .uses = comm}, comm};
-  return tuttiJobSubmit(&s->job);
+  return tuttiJobLaunch(result, &s.job, sizeof s);
 }
 
 tuttiResult_t tuttiCommResume(tuttiComm_t comm) {

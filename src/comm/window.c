@@ -98,10 +98,6 @@ static tuttiResult_t runWindow(tuttiJob *job) {
   return result;
 }
 
-static void discardWindow(tuttiJob *job) {
-  tuttiFree(job);
-}
-
 static tuttiResult_t check(const tuttiCommunicator *c, const void *buff, size_t size,
                            const tuttiWindow_t *win, int winFlags) {
   TUTTI_TRY(tuttiCommReady(c));
@@ -118,24 +114,18 @@ static tuttiResult_t check(const tuttiCommunicator *c, const void *buff, size_t 
 tuttiResult_t tuttiCommWindowRegister(tuttiComm_t comm, void *buff, size_t size, tuttiWindow_t *win,
                                       int winFlags) {
   tuttiCommunicator *c;
-  WindowJob *w = NULL;
+  WindowJob w = {.job = {.run = runWindow, .uses = comm},
+                 .comm = comm,
+                 .buff = buff,
+                 .size = size,
+                 .flags = winFlags,
+                 .out = win};
   tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
   if (result == tuttiSuccess) {
     result = check(c, buff, size, win, winFlags);
     tuttiHandleLeave(c);
   }
-  if (result == tuttiSuccess) result = tuttiAlloc((void **)&w, 1, sizeof *w, "a window", NULL);
-  if (result != tuttiSuccess) {
-    tuttiGroupFail(result);
-    return result;
-  }
-  *w = (WindowJob){.job = {.run = runWindow, .discard = discardWindow, .uses = comm},
-                   .comm = comm,
-                   .buff = buff,
-                   .size = size,
-                   .flags = winFlags,
-                   .out = win};
-  return tuttiJobSubmit(&w->job);
+  return tuttiJobLaunch(result, &w.job, sizeof w);
 }
 
 /* The place of a live window in the list; NULL, with an error, if it is none. */

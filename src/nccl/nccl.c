@@ -152,50 +152,29 @@ FORWARD(RedOpCreatePreMulSum,
         (op, scalar, datatype, residence, comm))
 FORWARD(RedOpDestroy, (tuttiRedOp_t op, tuttiComm_t comm), (op, comm))
 
-FORWARD(AllReduce,
-        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype,
-         tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream),
+#define BUFFERS const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype
+#define WHERE   tuttiComm_t comm, tuttiStream_t stream
+
+FORWARD(AllReduce, (BUFFERS, tuttiRedOp_t op, WHERE),
         (sendbuff, recvbuff, count, datatype, op, comm, stream))
-FORWARD(Broadcast,
-        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype, int root,
-         tuttiComm_t comm, tuttiStream_t stream),
+FORWARD(Broadcast, (BUFFERS, int root, WHERE),
         (sendbuff, recvbuff, count, datatype, root, comm, stream))
-FORWARD(Bcast,
-        (void *buff, size_t count, tuttiDataType_t datatype, int root, tuttiComm_t comm,
-         tuttiStream_t stream),
+FORWARD(Bcast, (void *buff, size_t count, tuttiDataType_t datatype, int root, WHERE),
         (buff, count, datatype, root, comm, stream))
-FORWARD(Reduce,
-        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype,
-         tuttiRedOp_t op, int root, tuttiComm_t comm, tuttiStream_t stream),
+FORWARD(Reduce, (BUFFERS, tuttiRedOp_t op, int root, WHERE),
         (sendbuff, recvbuff, count, datatype, op, root, comm, stream))
-FORWARD(AllGather,
-        (const void *sendbuff, void *recvbuff, size_t sendcount, tuttiDataType_t datatype,
-         tuttiComm_t comm, tuttiStream_t stream),
-        (sendbuff, recvbuff, sendcount, datatype, comm, stream))
-FORWARD(ReduceScatter,
-        (const void *sendbuff, void *recvbuff, size_t recvcount, tuttiDataType_t datatype,
-         tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream),
-        (sendbuff, recvbuff, recvcount, datatype, op, comm, stream))
-FORWARD(AlltoAll,
-        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype,
-         tuttiComm_t comm, tuttiStream_t stream),
-        (sendbuff, recvbuff, count, datatype, comm, stream))
-FORWARD(Gather,
-        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype, int root,
-         tuttiComm_t comm, tuttiStream_t stream),
+FORWARD(AllGather, (BUFFERS, WHERE), (sendbuff, recvbuff, count, datatype, comm, stream))
+FORWARD(ReduceScatter, (BUFFERS, tuttiRedOp_t op, WHERE),
+        (sendbuff, recvbuff, count, datatype, op, comm, stream))
+FORWARD(AlltoAll, (BUFFERS, WHERE), (sendbuff, recvbuff, count, datatype, comm, stream))
+FORWARD(Gather, (BUFFERS, int root, WHERE),
         (sendbuff, recvbuff, count, datatype, root, comm, stream))
-FORWARD(Scatter,
-        (const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype, int root,
-         tuttiComm_t comm, tuttiStream_t stream),
+FORWARD(Scatter, (BUFFERS, int root, WHERE),
         (sendbuff, recvbuff, count, datatype, root, comm, stream))
-FORWARD(Send,
-        (const void *sendbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
-         tuttiStream_t stream),
-        (sendbuff, count, datatype, peer, comm, stream))
-FORWARD(Recv,
-        (void *recvbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
-         tuttiStream_t stream),
-        (recvbuff, count, datatype, peer, comm, stream))
+FORWARD(Send, (const void *buff, size_t count, tuttiDataType_t datatype, int peer, WHERE),
+        (buff, count, datatype, peer, comm, stream))
+FORWARD(Recv, (void *buff, size_t count, tuttiDataType_t datatype, int peer, WHERE),
+        (buff, count, datatype, peer, comm, stream))
 
 FORWARD(GroupStart, (void), ())
 FORWARD(GroupEnd, (void), ())
