@@ -51,7 +51,7 @@ tuttiResult_t tuttiParamBind(tuttiParamHandle_t *out, const char *key) {
 }
 
 #define GET(suffix, integer)                                                                       \
-  tuttiResult_t tuttiParamGet##suffix(tuttiParamHandle_t h, integer *out) {                        \
+  tuttiResult_t tuttiParamGet##suffix(tuttiParamHandle_t h, __typeof__(integer) *out) {            \
     tuttiSettingId id;                                                                             \
     tuttiErrorScope(__func__, NULL, 0, 0);                                                         \
     TUTTI_TRY(find(h, &id));                                                                       \

@@ -39,7 +39,7 @@ DEFINE(tuttiResult_t, GetVersion, (int *version)) {
   refusal = NULL;
   int own;
   tuttiResult_t result = tuttiGetVersion(version ? &own : NULL);
-  if (result == tuttiSuccess) *version = TUTTI_NCCL_VERSION;
+  if (version && result == tuttiSuccess) *version = TUTTI_NCCL_VERSION;
   return result;
 }
 
@@ -185,7 +185,7 @@ DEFINE(tuttiResult_t, GroupSimulateEnd, (tuttiNcclSimInfo * simInfo)) {
   bool valid =
       simInfo && simInfo->magic == TUTTI_NCCL_SIM_MAGIC && simInfo->size >= sizeof *simInfo;
   tuttiResult_t result = tuttiGroupSimulateEnd(valid ? &own : NULL);
-  if (result == tuttiSuccess) simInfo->estimatedTime = own.estimatedTime;
+  if (valid && result == tuttiSuccess) simInfo->estimatedTime = own.estimatedTime;
   return result;
 }
 

@@ -18,36 +18,33 @@ extern const Number ourNumbers[], nvidiaNumbers[]; /* end with a NULL name */
 }
 #endif
 
+// clang-format off
 /* Enumerators, with the prefix nccl or tutti. */
 #define ENUMERATORS(X)                                                                             \
-  X(Success)                                                                                       \
-  X(UnhandledCudaError)                                                                            \
-  X(SystemError) X(InternalError) X(InvalidArgument) X(InvalidUsage) X(RemoteError) X(InProgress)  \
-      X(Sum) X(Prod) X(Max) X(Min) X(Avg) X(NumOps) X(MaxRedOp) X(Int8) X(Char) X(Uint8) X(Int32)  \
-          X(Int) X(Uint32) X(Int64) X(Uint64) X(Float16) X(Half) X(Float32) X(Float) X(Float64)    \
-              X(Double) X(Bfloat16) X(Float8e4m3) X(Float8e5m2) X(NumTypes) X(ScalarDevice)        \
-                  X(ScalarHostImmediate)
+  X(Success) X(UnhandledCudaError) X(SystemError) X(InternalError) X(InvalidArgument)              \
+  X(InvalidUsage) X(RemoteError) X(InProgress)                                                     \
+  X(Sum) X(Prod) X(Max) X(Min) X(Avg) X(NumOps) X(MaxRedOp)                                        \
+  X(Int8) X(Char) X(Uint8) X(Int32) X(Int) X(Uint32) X(Int64) X(Uint64) X(Float16) X(Half)         \
+  X(Float32) X(Float) X(Float64) X(Double) X(Bfloat16) X(Float8e4m3) X(Float8e5m2) X(NumTypes)     \
+  X(ScalarDevice) X(ScalarHostImmediate)
 #define ENUMERATORS_2_29(X)                                                                        \
-  X(Timeout)                                                                                       \
-  X(NumResults) X(StatGpuMemSuspend) X(StatGpuMemSuspended) X(StatGpuMemPersist)                   \
-      X(StatGpuMemTotal)
+  X(Timeout) X(NumResults) X(StatGpuMemSuspend) X(StatGpuMemSuspended) X(StatGpuMemPersist)        \
+  X(StatGpuMemTotal)
 
 /* Macros, with the prefix NCCL_ or TUTTI_. */
 #define MACROS(X)                                                                                  \
-  X(UNIQUE_ID_BYTES)                                                                               \
-  X(CONFIG_UNDEF_INT)                                                                              \
-  X(SPLIT_NOCOLOR) X(WIN_DEFAULT) X(WIN_COLL_SYMMETRIC) X(SHRINK_DEFAULT) X(SHRINK_ABORT)
+  X(UNIQUE_ID_BYTES) X(CONFIG_UNDEF_INT) X(SPLIT_NOCOLOR) X(WIN_DEFAULT) X(WIN_COLL_SYMMETRIC)     \
+  X(SHRINK_DEFAULT) X(SHRINK_ABORT)
 #define MACROS_2_29(X) X(WIN_STRICT_ORDERING) X(REVOKE_DEFAULT) X(SUSPEND_MEM)
 
 /* Fields, of which the offsets are taken. */
 #define CONFIG_FIELDS(X)                                                                           \
-  X(size)                                                                                          \
-  X(magic)                                                                                         \
-  X(version) X(blocking) X(cgaClusterSize) X(minCTAs) X(maxCTAs) X(netName) X(splitShare)          \
-      X(trafficClass) X(commName) X(collnetEnable) X(CTAPolicy) X(shrinkShare) X(nvlsCTAs)         \
-          X(nChannelsPerNetPeer) X(nvlinkCentricSched)
+  X(size) X(magic) X(version) X(blocking) X(cgaClusterSize) X(minCTAs) X(maxCTAs) X(netName)       \
+  X(splitShare) X(trafficClass) X(commName) X(collnetEnable) X(CTAPolicy) X(shrinkShare)           \
+  X(nvlsCTAs) X(nChannelsPerNetPeer) X(nvlinkCentricSched)
 #define CONFIG_FIELDS_2_29(X) X(graphUsageMode) X(numRmaCtx)
 #define CONFIG_FIELDS_2_30(X) X(maxP2pPeers) X(graphStreamOrdering)
-#define SIM_FIELDS(X)         X(size) X(magic) X(version) X(estimatedTime)
+#define SIM_FIELDS(X) X(size) X(magic) X(version) X(estimatedTime)
+// clang-format on
 
 #endif
