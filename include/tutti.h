@@ -15,8 +15,8 @@
  * argument or object, the ranks, and what to do. Outputs are written only on success.
  *
  * Threads. Different communicators may be used from different threads at once. One communicator is
- * used by one thread at a time, except for tuttiCommAbort, tuttiCommGetAsyncError and
- * tuttiGetLastError, which any thread may call at any time.
+ * used by one thread at a time, except for tuttiCommAbort, tuttiCommRevoke, tuttiCommGetAsyncError
+ * and tuttiGetLastError, which any thread may call at any time.
  *
  * Buffers. Counts are in elements unless the name says bytes. Buffers belong to the caller, must be
  * aligned to the size of their element, and must stay untouched by the caller until the operation

@@ -13,17 +13,12 @@ using testing::Not;
 using testing::StartsWith;
 
 TEST(Command, HelpIsEverywhere) {
-  const std::vector<std::vector<std::string>> asks = {{"--help"},
-                                                      {"-h"},
-                                                      {"help"},
-                                                      {"perf", "--help"},
-                                                      {"perf", "-h"},
-                                                      {"env", "--help"},
-                                                      {"topo", "--help"},
-                                                      {"help", "perf"},
-                                                      {"help", "env"},
-                                                      {"help", "topo"},
-                                                      {"version", "--help"},
+  const std::vector<std::vector<std::string>> asks = {{"--help"},         {"-h"},
+                                                      {"help"},           {"perf", "--help"},
+                                                      {"perf", "-h"},     {"env", "--help"},
+                                                      {"topo", "--help"}, {"help", "perf"},
+                                                      {"help", "env"},    {"help", "topo"},
+                                                      {"run", "--help"},  {"version", "--help"},
                                                       {"help", "version"}};
   for (auto &ask : asks) {
     Result r = tutti(ask);
@@ -55,6 +50,9 @@ TEST(Command, BadArgumentsAreNamedWithARemedy) {
       {{"env", "--jsn"}, "unknown option --jsn; did you mean --json?"},
       {{"env", "--json", "--markdown"}, "exclude each other"},
       {{"env", "x"}, "unexpected argument 'x'"},
+      {{"run"}, "a command to run is missing"},
+      {{"run", "--"}, "a command to run is missing"},
+      {{"run", "--fast", "true"}, "unknown option '--fast'"},
       {{"perf"}, "which collective?"},
       {{"perf", "allreduec"}, "did you mean 'all_reduce'?"},
       {{"perf", "all_reduce", "twice"}, "unexpected argument 'twice'"},
@@ -161,6 +159,18 @@ TEST(Library, CanBeLoadedByAnInterpreter) {
   if (!installed("python3")) GTEST_SKIP() << "needs python3";
   Command c({"python3", "-c", "import ctypes; ctypes.CDLL('" TUTTI_LIBRARY "')"});
   EXPECT_EQ(c.wait(), 0) << c.err();
+}
+
+TEST(Run, PutsTheLibraryBeforeWhatIsThere) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's library must come first";
+  Result r = tutti({"run", "--", "sh", "-c", "echo $LD_PRELOAD $LD_LIBRARY_PATH; exit 7"},
+                   {"LD_PRELOAD=", "LD_LIBRARY_PATH=/some/where"});
+  std::string folder = std::string(NCCL_LIBRARY).substr(0, strlen(NCCL_LIBRARY) - 13);
+  EXPECT_EQ(r.out, std::string(NCCL_LIBRARY) + " " + folder + ":/some/where\n") << r.err;
+  EXPECT_EQ(r.code, 7);
+  r = tutti({"run", "/nowhere/program"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err, "tutti run: cannot run /nowhere/program: No such file or directory\n");
 }
 
 TEST(Topo, IsACommand) {
