@@ -73,7 +73,7 @@ static tuttiConfig_t *readConfig(const tuttiNcclConfig *config, tuttiConfig_t *o
   if (config->magic != TUTTI_NCCL_CONFIG_MAGIC) own->magic = 0;
   if (config->size < TUTTI_NCCL_CONFIG_LEAST) own->size = 0;
   if (!own->magic || !own->size) return own;
-  tuttiNcclConfig c = {0};
+  tuttiNcclConfig c = {.minCTAs = TUTTI_CONFIG_UNDEF_INT, .maxCTAs = TUTTI_CONFIG_UNDEF_INT};
   memcpy(&c, config, config->size < sizeof c ? config->size : sizeof c);
   own->blocking = c.blocking;
   if (c.version >= 21700) {
@@ -85,7 +85,7 @@ static tuttiConfig_t *readConfig(const tuttiNcclConfig *config, tuttiConfig_t *o
   return own;
 }
 
-/* A call with a config, which is the last argument but for what `arguments` puts behind it. */
+/* A call with a parameter `config`; among the arguments it is `read`. */
 #define CONFIGURED(name, parameters, arguments)                                                    \
   DEFINE(tuttiResult_t, name, parameters) {                                                        \
     tuttiConfig_t own, *read = readConfig(config, &own);                                           \

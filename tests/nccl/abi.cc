@@ -123,6 +123,11 @@ TEST(NcclConfig, FieldsOfLaterVersionsAreIgnored) {
   EXPECT_THAT(name, HasSubstr("comm orchestra"));
 }
 
+TEST(NcclConfig, ShorterThanItsVersion) {
+  Config config(22809, 24);
+  EXPECT_EQ(tryConfig(config.bytes), tuttiSuccess) << lastError();
+}
+
 TEST(NcclConfig, ThatIsNone) {
   Config config(22809, 80);
   EXPECT_EQ(tryConfig(nullptr), tuttiSuccess);
