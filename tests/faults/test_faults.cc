@@ -17,6 +17,7 @@ namespace {
 /* What each rank process leaves behind, in memory shared with the test. */
 struct Report {
   pid_t pid;
+  pid_t child; /* of the rank, still alive when it dies */
   int rounds;
   int result;
   double seconds; /* from the first failing call's start to its end */
@@ -33,17 +34,19 @@ protected:
     ASSERT_NE(reports, MAP_FAILED);
   }
   void TearDown() override {
-    for (int r = 0; r < kRanks; r++)
+    for (int r = 0; r < kRanks; r++) {
+      if (reports[r].child > 0) kill(reports[r].child, SIGKILL);
       if (reports[r].pid > 0) {
         kill(reports[r].pid, SIGKILL);
         waitpid(reports[r].pid, nullptr, 0);
       }
+    }
     munmap(reports, kRanks * sizeof(Report));
   }
 
   /* Starts the ranks; each runs all-reduces of `count` floats until one fails. The unique id comes
    * from a port that rank 0 listens on, so this process never uses the library. */
-  void start(size_t count, int timeoutMs, void (*inRank)(int rank) = nullptr) {
+  void start(size_t count, int timeoutMs, void (*inRank)(int, Report &) = nullptr) {
     std::string at = "127.0.0.1:" + std::to_string(12000 + getpid() % 20000);
     for (int r = 0; r < kRanks; r++) {
       pid_t pid = fork();
@@ -58,7 +61,7 @@ protected:
     }
   }
 
-  [[noreturn]] void rankMain(int r, size_t count, int timeoutMs, void (*inRank)(int rank)) {
+  [[noreturn]] void rankMain(int r, size_t count, int timeoutMs, void (*inRank)(int, Report &)) {
     tuttiUniqueId id;
     tuttiComm_t comm;
     tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
@@ -68,7 +71,7 @@ protected:
     if (result == tuttiSuccess) result = tuttiCommInitRankConfig(&comm, kRanks, id, r, &config);
     std::vector<float> x(count, 1), y(gathers ? kRanks * count : count);
     float sum = gathers ? 1 : kRanks;
-    if (result == tuttiSuccess && inRank) inRank(r);
+    if (result == tuttiSuccess && inRank) inRank(r, report);
     while (result == tuttiSuccess) {
       auto begin = std::chrono::steady_clock::now();
       result = gathers ? tuttiAllGather(x.data(), y.data(), count, tuttiFloat32, comm, nullptr)
@@ -177,10 +180,15 @@ TEST_P(Faults, StoppedRank) {
 /* A child that lives on holds copies of all descriptors; the parent's death is seen all the same.
  */
 TEST_P(Faults, KilledRankWithLivingChild) {
-  start(1 << 16, 60000, [](int r) {
-    if (r != 3 || fork() != 0) return;
+  start(1 << 16, 60000, [](int r, Report &report) {
+    if (r != 3) return;
+    pid_t child = fork();
+    if (child != 0) {
+      report.child = child;
+      return;
+    }
     for (int i = 0; i < 300; i++)
-      usleep(100000); /* ends with the test at the latest */
+      usleep(100000); /* the test ends it before */
     _exit(0);
   });
   waitForRounds(3);
@@ -197,7 +205,7 @@ TEST_P(Faults, KilledRankWithLivingChild) {
 
 /* Children may exit or exec without harm to the parent, and are told that they may do no more. */
 TEST_P(Faults, ForkedChildrenDoNoHarm) {
-  start(1 << 14, 60000, [](int r) {
+  start(1 << 14, 60000, [](int r, Report &) {
     if (r % 2) return;
     for (int i = 0; i < 3; i++) {
       pid_t pid = fork();
