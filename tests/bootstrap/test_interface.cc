@@ -122,8 +122,8 @@ TEST(InterfaceChoice, NothingMatchesListsTheInterfaces) {
 TEST(InterfaceChoice, NeverMoreThanAskedFor) {
   EXPECT_THAT(choose({eth0, eth1, eth10, ib0}, "", "", 2), ElementsAre("eth0 4", "eth1 4"));
   std::vector<tuttiFoundInterface> many(5000, eth0);
-  for (size_t i = 0; i < many.size(); i++)
-    snprintf(many[i].at.name, sizeof(many[i].at.name), "e%zu", i);
+  for (unsigned i = 0; i < many.size(); i++)
+    snprintf(many[i].at.name, sizeof(many[i].at.name), "e%u", i);
   EXPECT_EQ(choose(many).size(), (size_t)TUTTI_MAX_INTERFACES);
 }
 
