@@ -38,6 +38,7 @@ static const struct {
   double fetchGBs;         /* of a copy out of another process, from its cache; falls with the */
   double fetchCachedBytes; /*   square root of the size beyond this */
   double fetchUs;          /* of the system call */
+  double streamBytes;      /* blocks of an all-gather from here on are stored past the caches */
   double gain;             /* a candidate must be that much better than the ones before it */
   int pairwiseRanks;       /* most ranks that connect all pairs where another way exists */
   /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores. */
@@ -60,6 +61,7 @@ static const struct {
     .fetchGBs = 22,
     .fetchCachedBytes = 1 << 20,
     .fetchUs = 0.5,
+    .streamBytes = 8 << 20,
     .gain = 0.95,
     .pairwiseRanks = 16,
     .loopHopUs = 1.5,
@@ -427,6 +429,13 @@ static bool canFetch(const tuttiPlanInput *in, const tuttiSignature *op) {
   return in->fetches && in->nhosts == 1 && in->nranks > 1 && !tuttiCollReduces(op->coll);
 }
 
+/* Each rank of a host writes all blocks, more than the caches hold. Other collectives, and smaller
+ * blocks, measured slower or no faster this way. */
+static bool shouldStream(const tuttiPlanInput *in, const tuttiSignature *op) {
+  return op->coll == tuttiCollAllGather && in->nhosts == 1 && !in->loopback &&
+         (double)op->count * (double)elementBytes(op->type) >= model.streamBytes;
+}
+
 static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candidate c,
                      candidate *best, double *bestTime) {
   double time = tune(in, op, &c);
@@ -460,6 +469,7 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
   plan->nchannels = best.nchannels;
   plan->twoShot = best.twoShot;
   plan->fetch = best.fetch;
+  plan->streams = shouldStream(in, op);
   plan->chunk = chunkElements(op, &best);
   plan->timeUs = (float)time;
 }

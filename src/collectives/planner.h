@@ -33,6 +33,7 @@ typedef struct {
   int algo, proto, nchannels;
   int twoShot;
   int fetch;      /* readers copy large messages straight out of the writers' memory */
+  int streams;    /* the result is too large for the caches: it is stored past them */
   uint64_t chunk; /* elements */
   float timeUs;   /* what the model expects */
 } tuttiPlan;

@@ -135,6 +135,7 @@ static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
     t->type = op->type;
     t->inPlace = op->inPlace;
     t->fetch = p->fetch;
+    t->streams = p->streams;
     t->stream = op->stream;
     t->host = &c->host;
     TUTTI_TRY(setReduction(t, op));

@@ -328,6 +328,9 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
       .op = task->op,
       .scalar = task->scalar,
       .divide = step->flags & TUTTI_STEP_FINAL ? task->divide : 0,
+      /* What is passed on may be lent: another core reads it now. */
+      .streams =
+          task->streams && (step->flags & TUTTI_STEP_DST) && (r->nrecv == 0 || r->nsend == 0),
   };
   gatherOperands(r, e->in, &args);
   if (step->flags & TUTTI_STEP_DST)

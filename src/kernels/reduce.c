@@ -2,6 +2,9 @@
 
 #include <math.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "base/atomic.h"
 #include "comm/signature.h"
@@ -30,6 +33,24 @@ static const tuttiReduceLevel *chosenLevel(void) {
   return tuttiReduceLevels[index - 1];
 }
 
+/* memcpy(3) past the caches: memory is not read only to be written over, and what else is in the
+ * caches stays there. Whatever is stored later is seen later, as with ordinary stores. */
+static void streamBytes(void *to, const void *from, size_t bytes) {
+#if defined(__x86_64__)
+  uint8_t *out = (uint8_t *)to;
+  const uint8_t *in = (const uint8_t *)from;
+  size_t at = -(uintptr_t)to & (sizeof(__m128i) - 1);
+  if (at > bytes) at = bytes;
+  memcpy(out, in, at);
+  for (; at + sizeof(__m128i) <= bytes; at += sizeof(__m128i))
+    _mm_stream_si128((__m128i *)(void *)(out + at), _mm_loadu_si128((const void *)(in + at)));
+  memcpy(out + at, in + at, bytes - at);
+  _mm_sfence();
+#else
+  memcpy(to, from, bytes);
+#endif
+}
+
 static void copyBytes(const void *in, void *const *out, int nout, size_t bytes) {
   size_t block = nout > 1 ? COPY_BLOCK : bytes;
   for (size_t at = 0; at < bytes; at += block) {
@@ -42,8 +63,12 @@ static void copyBytes(const void *in, void *const *out, int nout, size_t bytes) 
 
 void tuttiReduceCopy(const tuttiReduceArgs *args) {
   if (args->nout == 0) return;
-  if (args->nin == 1 && args->premul == 0 && args->divide <= 1)
-    copyBytes(args->in[0], args->out, args->nout, args->count * tuttiTypeSize(args->type));
+  size_t bytes = args->count * tuttiTypeSize(args->type);
+  bool copy = args->nin == 1 && args->premul == 0 && args->divide <= 1;
+  if (copy && args->streams && args->nout == 1 && args->out[0] != args->in[0])
+    streamBytes(args->out[0], args->in[0], bytes);
+  else if (copy)
+    copyBytes(args->in[0], args->out, args->nout, bytes);
   else
     chosenLevel()->reduce[args->type](args);
 }

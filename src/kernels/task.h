@@ -56,7 +56,8 @@ typedef struct tuttiTask {
   tuttiScalar scalar;
   const void *scalarAt; /* on the device; NULL: `scalar` */
   int inPlace;
-  int fetch; /* lend large messages to readers that can fetch them; no receiver reduces */
+  int fetch;   /* lend large messages to readers that can fetch them; no receiver reduces */
+  int streams; /* copies to recvbuff go past the caches */
   tuttiStream_t stream;
   const tuttiTaskHost *host;
   struct tuttiTask

@@ -258,6 +258,20 @@ TEST(Planner, FetchesWhereItWins) {
     EXPECT_FALSE(fetches(oneHost(2), coll, 512 << 10));
 }
 
+/* Only what fills the caches of one host, over its memory. */
+TEST(Planner, StreamsLargeAllGathers) {
+  auto streams = [](const tuttiPlanInput &in, tuttiColl coll, uint64_t bytes) {
+    return choose(in, op(coll, bytes / 4)).streams != 0;
+  };
+  EXPECT_TRUE(streams(oneHost(2), tuttiCollAllGather, 8 << 20));
+  EXPECT_FALSE(streams(oneHost(2), tuttiCollAllGather, 4 << 20));
+  EXPECT_FALSE(streams(oneHost(2), tuttiCollBroadcast, 64 << 20));
+  EXPECT_FALSE(streams(manyHosts(2, 1), tuttiCollAllGather, 64 << 20));
+  tuttiPlanInput loopback = oneHost(2);
+  loopback.loopback = 1;
+  EXPECT_FALSE(streams(loopback, tuttiCollAllGather, 64 << 20));
+}
+
 TEST(Planner, TimeOfWhatCannotRun) {
   tuttiPlanInput in = oneHost(4);
   tuttiSignature gather = op(tuttiCollAllGather, 10), reduce = op(tuttiCollAllReduce, 10);

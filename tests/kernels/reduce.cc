@@ -313,7 +313,10 @@ TEST_P(Types, CopiesAreBytes) {
       c.args.divide = divide;
       Bytes want = c.inputs[0];
       for (int nout = 0; nout <= 3; nout++)
-        ASSERT_NO_FATAL_FAILURE(c.check(want, nout, "copy", tuttiReduceCopy));
+        for (int stream : {0, 1}) {
+          c.args.streams = stream;
+          ASSERT_NO_FATAL_FAILURE(c.check(want, nout, "copy", tuttiReduceCopy));
+        }
       void *out[] = {c.inputs[0].data()};
       c.args.out = out;
       c.args.nout = 1;
@@ -321,6 +324,24 @@ TEST_P(Types, CopiesAreBytes) {
       EXPECT_TRUE(c.inputs[0] == want);
     }
   }
+}
+
+/* At every distance from a vector's boundary. */
+TEST(Copies, PastTheCaches) {
+  std::mt19937_64 rng(11);
+  Bytes in = randomElements(tuttiUint8, 200, rng);
+  for (size_t at = 0; at < 16; at++)
+    for (size_t count = 1; count < 100; count++) {
+      Bytes out(200, 0xa5), want = out;
+      memcpy(&want[at + 8], &in[at / 2], count);
+      const void *from[] = {&in[at / 2]};
+      void *to[] = {&out[at + 8]};
+      tuttiReduceArgs args{};
+      args.in = from, args.nin = 1, args.out = to, args.nout = 1;
+      args.count = count, args.type = tuttiUint8, args.streams = 1;
+      tuttiReduceCopy(&args);
+      ASSERT_TRUE(out == want) << "at " << at << " count " << count;
+    }
 }
 
 /* A call over n elements gives the bits of n calls over one. */
