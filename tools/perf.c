@@ -14,8 +14,7 @@
 /* How long the other threads may take to notice that one failed. */
 enum { NOTICE_SECONDS = 8 };
 
-/* ---- ranks as threads -------------------------------------------------------------------------
- */
+/* ---- ranks as threads ----------------------------------------------------------------------- */
 
 typedef struct {
   const perfOptions *options;
@@ -94,8 +93,7 @@ static int runThreads(const perfOptions *options, const perfPlace *first) {
   return c.failed ? TUTTI_EXIT_FAILED : TUTTI_EXIT_OK;
 }
 
-/* ---- local ranks ------------------------------------------------------------------------------
- */
+/* ---- local ranks ---------------------------------------------------------------------------- */
 
 /* Before any thread is made, so that a signal meets no thread but this one. */
 static void blockSignals(sigset_t *before) {

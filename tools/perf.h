@@ -17,13 +17,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
 #include "perf_pattern.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define PERF_COMMAND "tutti perf"
 
@@ -69,8 +68,7 @@ extern const perfLibrary perfTutti;
 /* Loads a library with the ABI of NCCL. False: it cannot be used; that is said on stderr. */
 bool perfLibraryOpen(const char *path, perfLibrary *library);
 
-/* ---- memory under test ------------------------------------------------------------------------
- */
+/* ---- memory under test ---------------------------------------------------------------------- */
 
 typedef struct {
   bool cuda;
@@ -267,8 +265,6 @@ void perfOutputRow(perfOutput *out, const perfResult *result);
 /* Prints the summary if `complete`; returns the exit code. */
 int perfOutputClose(perfOutput *out, bool complete);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

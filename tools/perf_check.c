@@ -16,8 +16,7 @@ void perfPrepare(const perfRow *row, const perfPattern *pattern, const perfBuffe
   perfPatternFill(pattern, row->rank, 0, elements, (void *)perfSendPointer(row, buffers));
 }
 
-/* ---- faults -----------------------------------------------------------------------------------
- */
+/* ---- faults --------------------------------------------------------------------------------- */
 
 typedef struct {
   const perfRow *row;
@@ -68,8 +67,7 @@ static void verifyGuards(verification *v, const char *what, const perfBuffer *bu
   notePoison(v, what, data + used, PERF_GUARD, (ptrdiff_t)used);
 }
 
-/* ---- verification ------------------------------------------------------------------------------
- */
+/* ---- verification --------------------------------------------------------------------------- */
 
 static void verifyInput(verification *v, const perfBuffer *send) {
   size_t size = (size_t)v->pattern->type->size, bytes = perfSendBytes(v->row);

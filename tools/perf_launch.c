@@ -29,8 +29,7 @@ static double now(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- starting ---------------------------------------------------------------------------------
- */
+/* ---- starting ------------------------------------------------------------------------------- */
 
 /* In the child, where only async-signal-safe calls are allowed: another thread may have held a
  * lock at the fork. */
@@ -64,8 +63,7 @@ static bool startRanks(launch *l, const tuttiUniqueId *id, char **argv, char **e
   return true;
 }
 
-/* ---- ending -----------------------------------------------------------------------------------
- */
+/* ---- ending --------------------------------------------------------------------------------- */
 
 static void endRemaining(launch *l, int signal, int seconds) {
   for (int r = 0; r < l->nranks; r++)

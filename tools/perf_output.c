@@ -33,8 +33,7 @@ static void flush(perfOutput *out) {
     out->failed = true;
 }
 
-/* ---- the table --------------------------------------------------------------------------------
- */
+/* ---- the table ------------------------------------------------------------------------------ */
 
 void perfOutputHeader(perfOutput *out, int version, const perfIdentity *ranks) {
   const perfOptions *o = out->options;
@@ -86,8 +85,7 @@ static void printRow(const perfResult *r, double algbw, double busbw) {
          format(alg, algbw), format(bus, busbw), wrong);
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------
- */
+/* ---- JSON ----------------------------------------------------------------------------------- */
 
 static void printJson(const perfOutput *out, const perfResult *r, double algbw, double busbw) {
   FILE *f = out->json;
@@ -107,8 +105,7 @@ static void printJson(const perfOutput *out, const perfResult *r, double algbw, 
   fprintf(f, ",\"version\":\"%d.%d.%d\"}\n", TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH);
 }
 
-/* ---- progress ---------------------------------------------------------------------------------
- */
+/* ---- progress ------------------------------------------------------------------------------- */
 
 #define CLEAR_LINE "\r\033[K"
 
@@ -127,8 +124,7 @@ static void clearProgress(const perfOutput *out) {
   if (out->progress) fputs(CLEAR_LINE, stderr);
 }
 
-/* ---- rows -------------------------------------------------------------------------------------
- */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 void perfOutputRow(perfOutput *out, const perfResult *r) {
   double algbw = r->seconds > 0 ? (double)perfRowBytes(r->row) / r->seconds * 1e-9 : 0;

@@ -41,8 +41,7 @@ int perfOpFind(const char *name) {
   return -1;
 }
 
-/* ---- the bits of a number ---------------------------------------------------------------------
- */
+/* ---- the bits of a number ------------------------------------------------------------------- */
 
 #define DOUBLE_MANTISSA 52
 #define DOUBLE_BIAS     1023
@@ -101,8 +100,7 @@ double perfRound(const perfType *t, double value) {
   return ldexp(nearbyint(ldexp(value, t->mantissaBits - exponent)), exponent - t->mantissaBits);
 }
 
-/* ---- inputs -----------------------------------------------------------------------------------
- */
+/* ---- inputs --------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -219,8 +217,7 @@ static void drawInput(const perfPattern *p, int rank, size_t first, size_t n, ui
     drawBits(p, rank, first, n, bits);
 }
 
-/* ---- memory -----------------------------------------------------------------------------------
- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 #define STORE(width)                                                                               \
   do {                                                                                             \
@@ -300,8 +297,7 @@ perfMismatch perfPatternCompare(const perfPattern *p, int rank, size_t first, si
   return m;
 }
 
-/* ---- the reference of a reduction -------------------------------------------------------------
- */
+/* ---- the reference of a reduction ----------------------------------------------------------- */
 
 static uint64_t signExtend(const perfType *t, uint64_t bits) {
   int unused = 64 - 8 * t->size;

@@ -10,12 +10,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef enum { PERF_SIGNED, PERF_UNSIGNED, PERF_FLOAT } perfKind;
 
@@ -70,8 +69,6 @@ perfMismatch perfPatternCompare(const perfPattern *pattern, int rank, size_t fir
 perfMismatch perfPatternCompareReduced(const perfPattern *pattern, size_t first, size_t n,
                                        const void *data);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

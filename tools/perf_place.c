@@ -14,8 +14,7 @@
 #define FIRST_PORT 20000 /* derived ports lie below the ephemeral ones of Linux */
 #define PORTS      12000
 
-/* ---- processes of perfLaunch ------------------------------------------------------------------
- */
+/* ---- processes of perfLaunch ---------------------------------------------------------------- */
 
 char *perfPlaceVariable(int rank, int nranks, const tuttiUniqueId *id) {
   static const char digits[] = "0123456789abcdef";
@@ -46,8 +45,7 @@ static bool parsePlace(const char *text, perfPlace *place) {
   return true;
 }
 
-/* ---- launchers --------------------------------------------------------------------------------
- */
+/* ---- launchers ------------------------------------------------------------------------------ */
 
 /* Variables that a launcher sets; the first one that is set of each kind counts. */
 typedef struct {

@@ -41,8 +41,7 @@ static double now(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- errors -----------------------------------------------------------------------------------
- */
+/* ---- errors --------------------------------------------------------------------------------- */
 
 /* Says on stderr what the library said. Always false. */
 static bool failed(const session *s, tuttiResult_t result) {
@@ -56,8 +55,7 @@ static bool succeeded(const session *s, tuttiResult_t result) {
   return result == tuttiSuccess || failed(s, result);
 }
 
-/* ---- talking among ranks ----------------------------------------------------------------------
- */
+/* ---- talking among ranks -------------------------------------------------------------------- */
 
 /* Gathers `size` bytes of each rank; the result lies in s->exchange. */
 static bool gather(const session *s, const void *mine, size_t size, const void **all) {
@@ -86,8 +84,7 @@ static bool agree(const session *s, report mine, report *together) {
   return true;
 }
 
-/* ---- one row ----------------------------------------------------------------------------------
- */
+/* ---- one row -------------------------------------------------------------------------------- */
 
 static bool enqueue(const session *s, const perfCall *call, const perfRow *row, int n) {
   for (int i = 0; i < n; i++)
@@ -213,8 +210,7 @@ static bool runRow(session *s, const perfRow *row) {
   return true;
 }
 
-/* ---- all rows ---------------------------------------------------------------------------------
- */
+/* ---- all rows ------------------------------------------------------------------------------- */
 
 /* Calls visit(s, row) for every size; stops when it returns false. */
 static bool forSizes(session *s, perfRow row, bool (*visit)(session *, const perfRow *)) {
@@ -275,8 +271,7 @@ static size_t countRows(session *s) {
   return s->output.rows;
 }
 
-/* ---- setting up -------------------------------------------------------------------------------
- */
+/* ---- setting up ----------------------------------------------------------------------------- */
 
 /* Makes `memory` known to the library as --buffers says. */
 static bool announce(session *s, void *memory, size_t bytes) {

@@ -7,10 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* The word nearest to `word`, or NULL if none is close. words[n] in any order. */
 const char *tuttiNearest(const char *word, const char *const *words, int n);
@@ -33,8 +32,6 @@ void tuttiJsonString(FILE *out, const char *text);
 /* Flushes `out`; if that or an earlier write failed, says so on stderr and returns false. */
 bool tuttiFlushed(FILE *out, const char *command, const char *name);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -3,9 +3,9 @@
 #ifndef TUTTI_TOOLS_TOOL_H_
 #define TUTTI_TOOLS_TOOL_H_
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 enum { TUTTI_EXIT_OK = 0, TUTTI_EXIT_FAILED = 1, TUTTI_EXIT_USAGE = 2 };
 
@@ -14,8 +14,6 @@ int tuttiToolRun(int argc, char **argv);
 int tuttiToolTopo(int argc, char **argv);
 int tuttiToolEnv(int argc, char **argv);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

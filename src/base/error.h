@@ -2,11 +2,11 @@
 #ifndef TUTTI_BASE_ERROR_H_
 #define TUTTI_BASE_ERROR_H_
 
+#include <sys/cdefs.h>
+
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_ERROR_TEXT 1024
 
@@ -30,9 +30,7 @@ void tuttiErrorScope(const char *call, const char *comm, int rank, int nranks);
 /* strerror(err) in a thread-safe way; valid until this thread's next call. */
 const char *tuttiErrnoText(int err);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 /* `code`, promised to the compiler and to checkers to be a failure. */
 static inline tuttiResult_t tuttiErrorCode(tuttiResult_t code) {

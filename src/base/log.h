@@ -4,10 +4,9 @@
 #define TUTTI_BASE_LOG_H_
 
 #include <stdbool.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef enum {
   TUTTI_LOG_NONE = 0,
@@ -47,9 +46,7 @@ const char *tuttiLogCheckSubsystems(const char *list);
  */
 void tuttiLogConfigure(const char *level, const char *subsystems, const char *file);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #define TUTTI_LOG(level, subsys, ...)                                                              \
   do {                                                                                             \

@@ -3,13 +3,12 @@
 #define TUTTI_BASE_MEM_H_
 
 #include <stddef.h>
+#include <sys/cdefs.h>
 
 #include "base/atomic.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* Bytes held by one owner (a communicator). Zero-initialized. */
 typedef struct {
@@ -29,8 +28,6 @@ void tuttiUnmap(void *ptr, size_t size, tuttiMemAccount *account);
 /* Bytes of the pages of a private mapping that have been touched; 0 if the kernel does not tell. */
 size_t tuttiResident(void *ptr, size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

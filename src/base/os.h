@@ -6,13 +6,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 #include <sys/types.h>
 
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* CLOCK_MONOTONIC in ns. A deadline is a value of this clock; TUTTI_NO_DEADLINE never comes. */
 uint64_t tuttiNow(void);
@@ -73,8 +72,6 @@ bool tuttiForked(void);
 void tuttiForkCloseAdd(int fd);
 void tuttiForkCloseRemove(int fd);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -4,12 +4,11 @@
 #define TUTTI_BASE_SETTINGS_H_
 
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef enum {
 #define SETTING(ident, name, type, dflt, min, max, nccl, help) TUTTI_SETTING_##ident,
@@ -54,8 +53,6 @@ const char *tuttiSettingOrigin(tuttiSettingId id);
  * Returns NULL, or what is wrong with it. */
 const char *tuttiSettingParse(const tuttiSettingRow *row, const char *text, int64_t *out);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

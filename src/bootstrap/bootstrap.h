@@ -5,14 +5,13 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "base/mem.h"
 #include "bootstrap/socket.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* What a tuttiUniqueId holds. Checked by tuttiIdParse: magic, version, checksum, addresses. */
 typedef struct {
@@ -111,8 +110,6 @@ tuttiResult_t tuttiWatchAskRank(tuttiWatch *w, int rank, int ms, tuttiWatchAnswe
  * allowed. */
 void tuttiWatchStop(tuttiWatch *w, bool aborted);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -4,12 +4,11 @@
 #define TUTTI_BOOTSTRAP_CONNECT_H_
 
 #include <poll.h>
+#include <sys/cdefs.h>
 
 #include "bootstrap/socket.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* Addresses of a peer and, for link-local ones, each local interface they may be behind. */
 #define TUTTI_MAX_TARGETS 8
@@ -48,8 +47,6 @@ bool tuttiConnectorRefused(const tuttiConnector *c, uint32_t ms);
 /* "10.0.0.1:4711 from eth0 (10.0.0.2, up): Connection refused; ... <remedy>"; returns buf. */
 const char *tuttiConnectorText(const tuttiConnector *c, char *buf, size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -10,14 +10,13 @@
 #define TUTTI_BOOTSTRAP_HANDSHAKE_H_
 
 #include <poll.h>
+#include <sys/cdefs.h>
 
 #include "base/error.h"
 #include "bootstrap/connect.h"
 #include "bootstrap/internal.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef enum {
   tuttiReplyAccepted = 1,
@@ -133,8 +132,6 @@ tuttiResult_t tuttiGreeterStep(tuttiGreeter *g);
 uint64_t tuttiGreeterNext(const tuttiGreeter *g);
 void tuttiGreeterClose(tuttiGreeter *g);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -2,11 +2,11 @@
 #ifndef TUTTI_BOOTSTRAP_INTERFACE_H_
 #define TUTTI_BOOTSTRAP_INTERFACE_H_
 
+#include <sys/cdefs.h>
+
 #include "bootstrap/socket.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* One address of one interface, in the system's order; family 0: an interface without address. */
 typedef struct {
@@ -20,8 +20,6 @@ tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound
                                     const char *ifname, const char *family, tuttiInterface *out,
                                     int max, int *n);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -2,11 +2,11 @@
 #ifndef TUTTI_BOOTSTRAP_RENDEZVOUS_H_
 #define TUTTI_BOOTSTRAP_RENDEZVOUS_H_
 
+#include <sys/cdefs.h>
+
 #include "bootstrap/handshake.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_MAX_RANKS (1 << 20)
 
@@ -50,8 +50,6 @@ tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait);
 /* "0-2, 5, 7" of those of [first, first + n) for which missing[i] is true; returns buf. */
 const char *tuttiRankRanges(const bool *missing, int first, int n, char *buf, size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -7,14 +7,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 #include <sys/socket.h>
 
 #include "base/atomic.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef union {
   struct sockaddr sa;
@@ -93,8 +92,6 @@ tuttiResult_t tuttiAccept(int listenFd, tuttiWait wait, int *fd);
 tuttiResult_t tuttiSendAll(int fd, const void *data, size_t bytes, const char *who, tuttiWait wait);
 tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tuttiWait wait);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -7,13 +7,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "base/error.h"
 #include "bootstrap/bootstrap.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef enum {
   tuttiFrameHeartbeat = 1,   /* the sender's state, 0 to TUTTI_WATCH_STATE bytes */
@@ -82,8 +81,6 @@ bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *ou
 bool tuttiAnswerRead(const tuttiFrame *frame, uint64_t hash, int rank, int nranks,
                      tuttiAnswerFrame *out);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

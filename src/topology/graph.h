@@ -6,13 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
 #include "collectives/schedule.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_GRAPH_MAX_RANKS (1 << 20)
 
@@ -57,8 +56,6 @@ void tuttiGraphLog(const tuttiGraph *g, int rank);
 void tuttiGraphPrint(const tuttiGraph *g, FILE *out);
 tuttiResult_t tuttiGraphWriteSvg(const tuttiGraph *g, const char *path);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

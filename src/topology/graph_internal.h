@@ -2,11 +2,11 @@
 #ifndef TUTTI_TOPOLOGY_GRAPH_INTERNAL_H_
 #define TUTTI_TOPOLOGY_GRAPH_INTERNAL_H_
 
+#include <sys/cdefs.h>
+
 #include "topology/graph.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* A graph whose hosts are numbered and whose rings and trees are all zero. Checks its arguments. */
 tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, tuttiGraph **out);
@@ -19,8 +19,6 @@ tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree);
 #define TUTTI_GRAPH_TREE_TEXT 96
 const char *tuttiGraphTreeText(const tuttiGraph *g, int channel, int rank, char *buf, size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

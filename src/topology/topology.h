@@ -7,12 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_NODE_KINDS(X) X(System) X(Numa) X(Cpu) X(HostBridge) X(Switch) X(Pci) X(Nic) X(Gpu)
 typedef enum {
@@ -79,8 +78,6 @@ tuttiResult_t tuttiTopologyHostNic(const char *name, float *linkGBs);
 /* The tree as text for people. */
 void tuttiTopologyPrint(const tuttiTopology *t, FILE *out);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

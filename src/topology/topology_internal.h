@@ -2,11 +2,11 @@
 #ifndef TUTTI_TOPOLOGY_TOPOLOGY_INTERNAL_H_
 #define TUTTI_TOPOLOGY_TOPOLOGY_INTERNAL_H_
 
+#include <sys/cdefs.h>
+
 #include "topology/topology.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_TOPOLOGY_MAX_NODES 65536
 
@@ -20,8 +20,6 @@ bool tuttiBusIdParse(const char *text, uint64_t *busId);
 #define TUTTI_BUS_ID_TEXT 32
 const char *tuttiBusIdText(uint64_t busId, char *buf, size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

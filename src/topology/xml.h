@@ -6,12 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_XML_MAX_BYTES (16 << 20)
 #define TUTTI_XML_MAX_DEPTH 64 /* elements inside each other */
@@ -54,8 +53,6 @@ tuttiResult_t tuttiSaveFile(const char *path, const char *what,
 /* Writes ` name="value"` with all that is special in XML escaped. */
 void tuttiXmlPut(FILE *out, const char *name, const char *value);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

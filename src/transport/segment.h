@@ -14,11 +14,11 @@
 #ifndef TUTTI_TRANSPORT_SEGMENT_H_
 #define TUTTI_TRANSPORT_SEGMENT_H_
 
+#include <sys/cdefs.h>
+
 #include "transport/transport.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct tuttiSegment tuttiSegment;
 
@@ -67,8 +67,6 @@ tuttiResult_t tuttiSegmentOpen(tuttiWires *w, int peer, int channel, tuttiDirect
 const char *tuttiLocalNames(const tuttiWires *w, const int32_t *ranks, int n, char *buf,
                             size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif
