@@ -290,6 +290,13 @@ void tuttiForkCloseRemove(int fd) {
   if (fd >= 0 && fd < FORK_FDS) changeForkFd(fd, false);
 }
 
+void tuttiFdClose(int *fd) {
+  if (*fd < 0) return;
+  tuttiForkCloseRemove(*fd);
+  close(*fd);
+  *fd = -1;
+}
+
 int tuttiThreadStart(pthread_t *thread, const char *name, void *(*run)(void *), void *arg) {
   sigset_t all, before;
   sigfillset(&all);

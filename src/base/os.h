@@ -71,6 +71,8 @@ bool tuttiForked(void);
  * while the child lives on. */
 void tuttiForkCloseAdd(int fd);
 void tuttiForkCloseRemove(int fd);
+/* Closes a registered fd and sets it to -1, which this call leaves alone. */
+void tuttiFdClose(int *fd);
 
 __END_DECLS
 

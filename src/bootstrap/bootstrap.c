@@ -24,18 +24,11 @@ typedef struct {
   int rootFds[2]; /* own root, and as a bridge that of the slice before; -1: none */
   tuttiPeer next;
   /* ring */
-  tuttiGreeter *greeter;
+  tuttiGreeter greeter;
   int prevFd;
   char prevName[96];
   uint64_t startedAt, metAt, ringAt;
 } joining;
-
-static void closeFd(int *fd) {
-  if (*fd < 0) return;
-  tuttiForkCloseRemove(*fd);
-  close(*fd);
-  *fd = -1;
-}
 
 static double ms(uint64_t from, uint64_t to) {
   return (double)(to - from) / 1e6;
@@ -99,7 +92,7 @@ static tuttiResult_t takeReply(joining *j, int which) {
       return TUTTI_FAIL(tuttiInternalError, "%s sent rank %d's record instead of rank %d's", who,
                         j->next.hello.from, wanted);
   }
-  closeFd(&j->rootFds[which]);
+  tuttiFdClose(&j->rootFds[which]);
   return tuttiSuccess;
 }
 
@@ -127,7 +120,8 @@ static tuttiResult_t rendezvous(joining *j) {
 
 /* ---- ring ----------------------------------------------------------------------------------- */
 
-static tuttiVerdict checkPrev(void *ctx, const void *hello) {
+static tuttiVerdict checkPrev(void *ctx, const void *hello, int fd) {
+  (void)fd;
   const joining *j = ctx;
   const tuttiBootstrap *b = j->b;
   tuttiHello h;
@@ -142,7 +136,7 @@ static void welcomePrev(void *ctx, const void *hello, int fd) {
   tuttiHello h;
   memcpy(&h, hello, sizeof(h));
   tuttiHelloName(&h, j->prevName, sizeof(j->prevName));
-  closeFd(&j->prevFd);
+  tuttiFdClose(&j->prevFd);
   j->prevFd = fd;
 }
 
@@ -159,7 +153,7 @@ static tuttiResult_t ringLoop(joining *j, tuttiDial *dial) {
   enum { GREETER = TUTTI_DIAL_FDS, PREV, NEXT, FDS };
   for (;;) {
     if (dial->state != TUTTI_DIAL_DONE) TUTTI_TRY(tuttiDialStep(dial, j->wait));
-    TUTTI_TRY(tuttiGreeterStep(j->greeter));
+    TUTTI_TRY(tuttiGreeterStep(&j->greeter));
     bool hasNext = dial->state == TUTTI_DIAL_DONE;
     if (hasNext && j->prevFd >= 0) return tuttiSuccess;
     if (tuttiNow() >= j->wait.deadline)
@@ -168,9 +162,9 @@ static tuttiResult_t ringLoop(joining *j, tuttiDial *dial) {
                         "deadline; see its log, and whether it can reach this host",
                         j->prevName);
     struct pollfd fds[FDS];
-    uint64_t until = tuttiDialWaitOn(dial, fds), greeterNext = tuttiGreeterNext(j->greeter);
+    uint64_t until = tuttiDialWaitOn(dial, fds), greeterNext = tuttiGreeterNext(&j->greeter);
     if (greeterNext < until) until = greeterNext;
-    fds[GREETER] = (struct pollfd){.fd = j->greeter->epollFd, .events = POLLIN};
+    fds[GREETER] = (struct pollfd){.fd = j->greeter.epollFd, .events = POLLIN};
     fds[PREV] = (struct pollfd){.fd = j->prevFd, .events = POLLRDHUP};
     fds[NEXT] = (struct pollfd){.fd = hasNext ? dial->fd : -1, .events = POLLRDHUP};
     int ready;
@@ -184,9 +178,6 @@ static tuttiResult_t formRing(joining *j) {
   tuttiBootstrap *b = j->b;
   tuttiHelloName(&j->next.hello, b->nextName, sizeof(b->nextName));
   snprintf(j->prevName, sizeof(j->prevName), "rank %d", (b->rank + b->nranks - 1) % b->nranks);
-  void *memory;
-  TUTTI_TRY(tuttiAlloc(&memory, 1, sizeof(tuttiGreeter), "connections of the ring", NULL));
-  j->greeter = memory;
   const uint8_t *secret = j->ids[0].secret; /* all ranks know it, whatever their root */
   tuttiHello hello;
   tuttiHelloFill(&hello, secret, j->next.ticket, tuttiHelloRing, b->rank, b->nranks);
@@ -195,13 +186,18 @@ static tuttiResult_t formRing(joining *j) {
                 b->nextName);
   dial.refusedMs = REFUSED_MS;
   dial.remedy = "Its process has ended or its init failed; its own log says why";
-  tuttiResult_t result =
-      tuttiGreeterInit(j->greeter, b->listenFd, sizeof(hello), secret, j, checkPrev, welcomePrev);
+  j->greeter = (tuttiGreeter){.listenFd = b->listenFd,
+                              .helloBytes = sizeof(hello),
+                              .nguests = TUTTI_GUESTS,
+                              .secret = secret,
+                              .ctx = j,
+                              .check = checkPrev,
+                              .welcome = welcomePrev};
+  tuttiResult_t result = tuttiGreeterOpen(&j->greeter, NULL);
   if (result == tuttiSuccess) {
     result = ringLoop(j, &dial);
-    tuttiGreeterClose(j->greeter);
+    tuttiGreeterClose(&j->greeter);
   }
-  tuttiFree(j->greeter);
   if (dial.state == TUTTI_DIAL_DONE) b->nextFd = dial.fd;
   tuttiDialClose(&dial);
   b->prevFd = j->prevFd;
@@ -444,7 +440,7 @@ tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, i
   if (j.fixed && rank == 0 && result != tuttiSuccess) tuttiRootCancel(parsed[0].secret);
 close:
   for (int i = 0; i < 2; i++)
-    closeFd(&j.rootFds[i]);
+    tuttiFdClose(&j.rootFds[i]);
   if (result == tuttiSuccess)
     *out = j.b;
   else
@@ -468,9 +464,9 @@ const tuttiInterface *tuttiBootstrapInterface(const tuttiBootstrap *b) {
 
 void tuttiBootstrapClose(tuttiBootstrap *b) {
   if (!b) return;
-  closeFd(&b->prevFd);
-  closeFd(&b->nextFd);
-  closeFd(&b->listenFd);
+  tuttiFdClose(&b->prevFd);
+  tuttiFdClose(&b->nextFd);
+  tuttiFdClose(&b->listenFd);
   tuttiFree(b->listeners);
   tuttiFree(b);
 }

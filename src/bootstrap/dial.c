@@ -92,9 +92,7 @@ void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const tuttiInt
 
 /* This connection is not the peer, or not any more: back to connecting. */
 static void hangUp(tuttiDial *d, int error) {
-  tuttiForkCloseRemove(d->fd);
-  close(d->fd);
-  d->fd = -1;
+  tuttiFdClose(&d->fd);
   d->state = TUTTI_DIAL_CONNECTING;
   tuttiConnectorReject(&d->connector, d->index, error);
 }
@@ -184,8 +182,5 @@ uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fds) {
 
 void tuttiDialClose(tuttiDial *d) {
   tuttiConnectorStop(&d->connector);
-  if (d->state != TUTTI_DIAL_ASKING) return;
-  tuttiForkCloseRemove(d->fd);
-  close(d->fd);
-  d->fd = -1;
+  if (d->state == TUTTI_DIAL_ASKING) tuttiFdClose(&d->fd);
 }

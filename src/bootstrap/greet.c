@@ -27,22 +27,7 @@ static tuttiResult_t watchListener(tuttiGreeter *g, int op, bool on) {
   return TUTTI_FAIL(tuttiSystemError, "epoll_ctl on a listener failed: %s", tuttiErrnoText(errno));
 }
 
-tuttiResult_t tuttiGreeterInit(tuttiGreeter *g, int listenFd, size_t helloBytes,
-                               const uint8_t *secret, void *ctx,
-                               tuttiVerdict (*check)(void *, const void *),
-                               void (*welcome)(void *, const void *, int)) {
-  memset(g, 0, sizeof(*g));
-  g->epollFd = -1;
-  g->listenFd = listenFd;
-  g->helloBytes = helloBytes;
-  g->secret = secret;
-  g->ctx = ctx;
-  g->check = check;
-  g->welcome = welcome;
-  for (int i = 0; i < TUTTI_GUESTS; i++)
-    g->guests[i].fd = -1;
-  if (helloBytes < sizeof(tuttiHello) || helloBytes + sizeof(uint32_t) > TUTTI_HELLO_MAX)
-    return TUTTI_FAIL(tuttiInternalError, "a hello of %zu bytes", helloBytes);
+tuttiResult_t tuttiGreeterOpen(tuttiGreeter *g, tuttiMemAccount *memory) {
   g->epollFd = epoll_create1(EPOLL_CLOEXEC);
   if (g->epollFd < 0) {
     int err = errno;
@@ -51,21 +36,18 @@ tuttiResult_t tuttiGreeterInit(tuttiGreeter *g, int listenFd, size_t helloBytes,
                       tuttiSocketRemedy(err, remedy, sizeof(remedy)));
   }
   tuttiForkCloseAdd(g->epollFd);
-  tuttiResult_t result = watchListener(g, EPOLL_CTL_ADD, true);
+  tuttiResult_t result = tuttiAlloc((void **)&g->guests, (size_t)g->nguests, sizeof(tuttiGuest),
+                                    "connections to a listener", memory);
+  for (int i = 0; result == tuttiSuccess && i < g->nguests; i++)
+    g->guests[i].fd = -1;
+  if (result == tuttiSuccess) result = watchListener(g, EPOLL_CTL_ADD, true);
   if (result != tuttiSuccess) tuttiGreeterClose(g);
   return result;
 }
 
-static void release(tuttiGreeter *g, tuttiGuest *guest) {
-  epoll_ctl(g->epollFd, EPOLL_CTL_DEL, guest->fd, NULL);
-  tuttiForkCloseRemove(guest->fd);
-  guest->fd = -1;
-}
-
 static void drop(tuttiGreeter *g, tuttiGuest *guest) {
-  int fd = guest->fd;
-  release(g, guest);
-  close(fd);
+  epoll_ctl(g->epollFd, EPOLL_CTL_DEL, guest->fd, NULL);
+  tuttiFdClose(&guest->fd);
 }
 
 static void enter(tuttiGuest *guest, guestPhase phase) {
@@ -81,6 +63,14 @@ static void refuse(tuttiGreeter *g, tuttiGuest *guest) {
   enter(guest, GUEST_LEAVING);
 }
 
+/* Takes as long for a wrong secret as for the right one. */
+static bool sameSecret(const uint8_t *a, const uint8_t *b, size_t bytes) {
+  uint8_t differ = 0;
+  for (size_t i = 0; i < bytes; i++)
+    differ |= (uint8_t)(a[i] ^ b[i]);
+  return differ == 0;
+}
+
 /* Judges what has come of a hello as early as possible. False: drop. */
 static bool judgeHead(tuttiGreeter *g, tuttiGuest *guest) {
   tuttiHello head;
@@ -88,8 +78,9 @@ static bool judgeHead(tuttiGreeter *g, tuttiGuest *guest) {
   uint32_t got = guest->got;
   if (got >= sizeof(head.magic) && head.magic != TUTTI_HELLO_MAGIC) return false;
   if (got < offsetof(tuttiHello, hash)) return true;
-  bool knowsSecret = memcmp(head.secret, g->secret, sizeof(head.secret)) == 0;
+  bool knowsSecret = sameSecret(head.secret, g->secret, sizeof(head.secret));
   if (head.version == TUTTI_VERSION_CODE) return knowsSecret;
+  if (!g->otherVersion) return false;
   g->refuseCode = tuttiInvalidUsage;
   snprintf(g->refuseText, sizeof(g->refuseText),
            "versions differ: host %s pid %d runs tutti %d.%d.%d (%s), a process that connected to "
@@ -97,7 +88,7 @@ static bool judgeHead(tuttiGreeter *g, tuttiGuest *guest) {
            tuttiHostname(), (int)getpid(), TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH,
            tuttiLibraryPath(), head.version / 10000, head.version / 100 % 100, head.version % 100);
   refuse(g, guest);
-  if (knowsSecret && g->otherVersion) g->otherVersion(g->ctx);
+  if (knowsSecret) g->otherVersion(g->ctx);
   return true;
 }
 
@@ -111,11 +102,12 @@ static void complete(tuttiGreeter *g, tuttiGuest *guest) {
       return;
     }
     int fd = guest->fd;
-    release(g, guest);
+    epoll_ctl(g->epollFd, EPOLL_CTL_DEL, fd, NULL);
+    guest->fd = -1;
     g->welcome(g->ctx, guest->message, fd);
     return;
   }
-  switch (g->check(g->ctx, guest->message)) {
+  switch (g->check(g->ctx, guest->message, guest->fd)) {
   case TUTTI_GUEST_DROP:
     drop(g, guest);
     break;
@@ -166,7 +158,7 @@ static void serve(tuttiGreeter *g, tuttiGuest *guest) {
 /* The guest that has waited longest without showing that it knows the secret, or NULL. */
 static tuttiGuest *oldestStranger(tuttiGreeter *g) {
   tuttiGuest *oldest = NULL;
-  for (int i = 0; i < TUTTI_GUESTS; i++) {
+  for (int i = 0; i < g->nguests; i++) {
     tuttiGuest *guest = &g->guests[i];
     if (guest->fd < 0 || guest->phase == GUEST_CONFIRM) continue;
     if (!oldest || guest->until < oldest->until) oldest = guest;
@@ -175,7 +167,7 @@ static tuttiGuest *oldestStranger(tuttiGreeter *g) {
 }
 
 static tuttiGuest *freePlace(tuttiGreeter *g) {
-  for (int i = 0; i < TUTTI_GUESTS; i++)
+  for (int i = 0; i < g->nguests; i++)
     if (g->guests[i].fd < 0) return &g->guests[i];
   return NULL;
 }
@@ -217,7 +209,7 @@ static tuttiResult_t letIn(tuttiGreeter *g, bool *more) {
 static tuttiResult_t dropTheSlow(tuttiGreeter *g) {
   uint64_t now = tuttiNow();
   bool room = false;
-  for (int i = 0; i < TUTTI_GUESTS; i++) {
+  for (int i = 0; i < g->nguests; i++) {
     tuttiGuest *guest = &g->guests[i];
     if (guest->fd >= 0 && now >= guest->until) drop(g, guest);
     room |= guest->fd < 0;
@@ -244,16 +236,16 @@ tuttiResult_t tuttiGreeterStep(tuttiGreeter *g) {
 
 uint64_t tuttiGreeterNext(const tuttiGreeter *g) {
   uint64_t next = TUTTI_NO_DEADLINE;
-  for (int i = 0; i < TUTTI_GUESTS; i++)
+  for (int i = 0; i < g->nguests; i++)
     if (g->guests[i].fd >= 0 && g->guests[i].until < next) next = g->guests[i].until;
   return next;
 }
 
 void tuttiGreeterClose(tuttiGreeter *g) {
-  for (int i = 0; i < TUTTI_GUESTS; i++)
-    if (g->guests[i].fd >= 0) drop(g, &g->guests[i]);
   if (g->epollFd < 0) return;
-  tuttiForkCloseRemove(g->epollFd);
-  close(g->epollFd);
-  g->epollFd = -1;
+  for (int i = 0; g->guests && i < g->nguests; i++)
+    if (g->guests[i].fd >= 0) drop(g, &g->guests[i]);
+  tuttiFree(g->guests);
+  g->guests = NULL;
+  tuttiFdClose(&g->epollFd);
 }

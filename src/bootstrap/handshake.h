@@ -88,7 +88,7 @@ typedef enum {
   TUTTI_GUEST_REFUSE  /* reply Failed with refuseCode and refuseText */
 } tuttiVerdict;
 
-#define TUTTI_GUESTS     256 /* unfinished connections at a time; beyond, the oldest is dropped */
+#define TUTTI_GUESTS     256 /* for `nguests`, while a communicator is made */
 #define TUTTI_HELLO_MAX  512
 #define TUTTI_GUEST_MS   5000  /* for a stranger's hello */
 #define TUTTI_CONFIRM_MS 60000 /* for the confirm of one that knows the secret */
@@ -102,34 +102,35 @@ typedef struct {
 } tuttiGuest;
 
 typedef struct {
-  int listenFd, epollFd;
+  /* Of the owner, who sets them before Open and keeps listenFd. */
+  int listenFd;
   size_t helloBytes;
+  int nguests; /* unfinished connections at a time; beyond, the oldest is dropped */
   const uint8_t *secret;
   void *ctx;
-  /* Judges a complete hello of the right magic, version and secret. */
-  tuttiVerdict (*check)(void *ctx, const void *hello);
+  /* Judges a complete hello of the right magic, version and secret. It may write to fd. */
+  tuttiVerdict (*check)(void *ctx, const void *hello, int fd);
   /* A confirmed guest; takes the fd. */
   void (*welcome)(void *ctx, const void *hello, int fd);
-  /* A hello with the right secret but of another version; it was refused with refuseText. NULL is
-   * allowed. */
+  /* A hello with the right secret but of another version; it was refused with refuseText. NULL:
+   * those of other versions are dropped. */
   void (*otherVersion)(void *ctx);
   tuttiResult_t refuseCode;
   char refuseText[TUTTI_ERROR_TEXT];
-  bool full; /* all guests know the secret: no more are let in for now */
-  tuttiGuest guests[TUTTI_GUESTS];
+
+  int epollFd; /* -1: not open */
+  bool full;   /* all guests know the secret: no more are let in for now */
+  tuttiGuest *guests;
 } tuttiGreeter;
 
-/* Sets listenFd, helloBytes, secret, ctx and the calls from the arguments; listenFd stays the
- * caller's. `g` is about 140 KiB: not for the stack. */
-tuttiResult_t tuttiGreeterInit(tuttiGreeter *g, int listenFd, size_t helloBytes,
-                               const uint8_t *secret, void *ctx,
-                               tuttiVerdict (*check)(void *, const void *),
-                               void (*welcome)(void *, const void *, int));
+/* Memory goes on the account, which may be NULL. A greeter that is not open has epollFd -1. */
+tuttiResult_t tuttiGreeterOpen(tuttiGreeter *g, tuttiMemAccount *memory);
 /* Handles what is ready on epollFd (poll it for POLLIN) and drops who is too slow. Never waits.
  * Fails only when this process has no fd left and no guest to drop. */
 tuttiResult_t tuttiGreeterStep(tuttiGreeter *g);
 /* When to step next even without an event. */
 uint64_t tuttiGreeterNext(const tuttiGreeter *g);
+/* Drops all guests. Does nothing to a greeter that is not open. */
 void tuttiGreeterClose(tuttiGreeter *g);
 
 __END_DECLS

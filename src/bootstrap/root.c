@@ -47,13 +47,6 @@ typedef struct root {
 static pthread_mutex_t listLock = PTHREAD_MUTEX_INITIALIZER;
 static root *list;
 
-static void closeFd(int *fd) {
-  if (*fd < 0) return;
-  tuttiForkCloseRemove(*fd);
-  close(*fd);
-  *fd = -1;
-}
-
 const char *tuttiRankRanges(const bool *missing, int first, int n, char *buf, size_t size) {
   size_t used = 0;
   buf[0] = '\0';
@@ -94,7 +87,7 @@ static void failAll(root *r, tuttiResult_t code) {
       member *m = &r->members[i];
       if (m->fd < 0 || ownProcess(m) != (own == 1)) continue;
       tuttiReplySend(m->fd, tuttiReplyFailed, code, g->refuseText, strlen(g->refuseText));
-      closeFd(&m->fd);
+      tuttiFdClose(&m->fd);
       r->told++;
     }
   r->deadline = tuttiDeadline(LINGER_MS);
@@ -137,7 +130,8 @@ static void otherVersion(void *ctx) {
 /* ---- check-ins ------------------------------------------------------------------------------ */
 
 /* A well-formed check-in of a rank that believes to belong here. */
-static tuttiVerdict checkShape(void *ctx, const void *hello) {
+static tuttiVerdict checkShape(void *ctx, const void *hello, int fd) {
+  (void)fd;
   root *r = ctx;
   tuttiCheckIn in;
   memcpy(&in, hello, sizeof(in));
@@ -235,7 +229,7 @@ static void welcome(void *ctx, const void *hello, int fd) {
   tuttiReplySend(fd, tuttiReplyFailed, result, r->greeter.refuseText,
                  strlen(r->greeter.refuseText));
   r->told++;
-  closeFd(&fd);
+  tuttiFdClose(&fd);
 }
 
 /* A rank that is seated says nothing more: whatever comes is its end. */
@@ -245,7 +239,7 @@ static void watchMembers(root *r) {
   if (r->failure != tuttiSuccess || epoll_wait(r->epollFd, &event, 1, 0) <= 0) return;
   member *m = &r->members[event.data.u32];
   int missing = r->expected - r->joined;
-  closeFd(&m->fd);
+  tuttiFdClose(&m->fd);
   r->told++;
   failAll(r, TUTTI_FAIL(tuttiRemoteError,
                         "%s checked in and then ended or gave up, while %d more were awaited; its "
@@ -259,7 +253,7 @@ static void watchMembers(root *r) {
  * means the next communicator and must not be left in this one's queue. */
 static void tellNext(root *r) {
   tuttiGreeterClose(&r->greeter);
-  closeFd(&r->listenFd);
+  tuttiFdClose(&r->listenFd);
   for (int i = 0; i < r->expected; i++) {
     bool isBridge = i == r->count;
     const tuttiPeer *next = &r->members[(i + 1) % r->expected].in.peer;
@@ -292,11 +286,11 @@ static bool rootStep(root *r) {
 static void rootFree(root *r) {
   tuttiGreeterClose(&r->greeter);
   for (int i = 0; i < r->expected; i++)
-    closeFd(&r->members[i].fd);
+    tuttiFdClose(&r->members[i].fd);
   tuttiFree(r->members);
-  closeFd(&r->listenFd);
-  closeFd(&r->epollFd);
-  closeFd(&r->cancelFd);
+  tuttiFdClose(&r->listenFd);
+  tuttiFdClose(&r->epollFd);
+  tuttiFdClose(&r->cancelFd);
   tuttiFree(r);
 }
 
@@ -354,11 +348,17 @@ tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint
   }
   root *r = memory;
   r->listenFd = listenFd;
-  r->greeter.epollFd = -1;
-  for (int i = 0; i < TUTTI_GUESTS; i++)
-    r->greeter.guests[i].fd = -1;
   r->fixed = fixed;
   memcpy(r->secret, secret, sizeof(r->secret));
+  r->greeter = (tuttiGreeter){.listenFd = listenFd,
+                              .helloBytes = sizeof(tuttiCheckIn),
+                              .nguests = TUTTI_GUESTS,
+                              .secret = r->secret,
+                              .ctx = r,
+                              .check = checkShape,
+                              .welcome = welcome,
+                              .otherVersion = otherVersion,
+                              .epollFd = -1};
   tuttiAddressText(shown, r->shown, sizeof(r->shown));
   r->deadline = tuttiDeadline(tuttiSettingInt(TUTTI_SETTING_TIMEOUT));
   r->epollFd = epoll_create1(EPOLL_CLOEXEC);
@@ -373,10 +373,7 @@ tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint
                         tuttiErrnoText(err), tuttiSocketRemedy(err, remedy, sizeof(remedy)));
     goto fail;
   }
-  TUTTI_TRY_GOTO(tuttiGreeterInit(&r->greeter, listenFd, sizeof(tuttiCheckIn), r->secret, r,
-                                  checkShape, welcome),
-                 result, fail);
-  r->greeter.otherVersion = otherVersion;
+  TUTTI_TRY_GOTO(tuttiGreeterOpen(&r->greeter, NULL), result, fail);
   TUTTI_TRY_GOTO(startThread(r), result, fail);
   return tuttiSuccess;
 fail:

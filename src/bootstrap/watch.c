@@ -2,7 +2,6 @@
  * with the last. Start, Fail and Stop only leave a request and wake the thread, which does the
  * work; Start and Stop wait until it is done, which takes the thread no peer. */
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,9 +62,13 @@ void tuttiSourceForget(tuttiSource *source) {
 void tuttiSourceClose(tuttiSource *source) {
   if (source->fd < 0) return;
   tuttiSourceForget(source);
-  if (source->kind != tuttiSourceVisitor) tuttiForkCloseRemove(source->fd);
-  close(source->fd);
-  source->fd = -1;
+  tuttiFdClose(&source->fd);
+}
+
+static void greet(tuttiWatch *w) {
+  /* Out of descriptors: the connection stays in the backlog and would wake the thread at once. */
+  if (tuttiGreeterStep(&w->greeter) != tuttiSuccess)
+    w->guestsPaused = tuttiSourceWatch(&w->guests, 0);
 }
 
 static void sourceReady(tuttiSource *source) {
@@ -80,11 +83,8 @@ static void sourceReady(tuttiSource *source) {
   case tuttiSourceLink:
     tuttiLinkReady((tuttiLink *)source);
     return;
-  case tuttiSourceListener:
-    tuttiListenerReady(source->watch);
-    return;
-  case tuttiSourceVisitor:
-    tuttiVisitorReady((tuttiVisitor *)source);
+  case tuttiSourceGreeter:
+    greet(source->watch);
     return;
   }
 }
@@ -108,7 +108,7 @@ static void setPhase(tuttiWatch *w, tuttiWatchPhase phase, int joinError) {
 
 /* False: nothing of the watch is registered, and its descriptors are still its maker's. */
 static bool takeOver(tuttiWatch *w) {
-  tuttiSource *sources[3] = {&w->links[0].source, &w->links[1].source, &w->listener};
+  tuttiSource *sources[3] = {&w->links[0].source, &w->links[1].source, &w->guests};
   for (int i = 0; i < 3; i++) {
     if (sources[i]->fd < 0 || tuttiSourceWatch(sources[i], EPOLLIN)) continue;
     int error = errno;
@@ -129,7 +129,7 @@ static void heartbeat(tuttiWatch *w, uint64_t now) {
   tuttiReportSelf(w, &self);
   for (int i = 0; i < 2; i++)
     tuttiLinkHeartbeat(&w->links[i], self.state, self.bytes);
-  if (w->listenerPaused) w->listenerPaused = !tuttiSourceWatch(&w->listener, EPOLLIN);
+  if (w->guestsPaused) w->guestsPaused = !tuttiSourceWatch(&w->guests, EPOLLIN);
 }
 
 static void startLeaving(tuttiWatch *w, uint64_t now, bool aborted) {
@@ -147,8 +147,10 @@ static void startLeaving(tuttiWatch *w, uint64_t now, bool aborted) {
   w->leaveBy = now + WATCH_FAREWELL_NS;
   for (int i = 0; i < 2; i++)
     tuttiLinkGoodbye(&w->links[i]);
-  tuttiSourceClose(&w->listener);
-  tuttiVisitorsExpire(w, WATCH_NEVER);
+  tuttiSourceForget(&w->guests);
+  w->guests.fd = -1;
+  tuttiGreeterClose(&w->greeter);
+  tuttiFdClose(&w->greeter.listenFd);
   setPhase(w, tuttiWatchLeaving, 0);
 }
 
@@ -175,8 +177,9 @@ static uint64_t serveWatch(tuttiWatch *w) {
   takeRequests(w, now);
   if (w->leaveBy == 0) {
     if (now >= w->heartbeatAt) heartbeat(w, now);
-    uint64_t visitors = tuttiVisitorsExpire(w, now);
-    return visitors < w->heartbeatAt ? visitors : w->heartbeatAt;
+    if (now >= tuttiGreeterNext(&w->greeter)) greet(w);
+    uint64_t guests = tuttiGreeterNext(&w->greeter);
+    return guests < w->heartbeatAt ? guests : w->heartbeatAt;
   }
   bool finished = tuttiLinkFinished(&w->links[0]) && tuttiLinkFinished(&w->links[1]);
   if (!finished && now < w->leaveBy) return w->leaveBy;
@@ -288,9 +291,10 @@ static void dismissThread(void) {
 
 /* ---- watches ---- */
 
-/* Closes nothing. */
+/* Closes none of the sockets it was given. */
 static void freeWatch(tuttiWatch *w) {
   if (w == NULL) return;
+  tuttiGreeterClose(&w->greeter);
   tuttiFree(w->listeners);
   tuttiFree(w->who);
   tuttiFree(w);
@@ -310,6 +314,7 @@ static tuttiResult_t newWatch(const tuttiBootstrap *b, const tuttiWho *who,
   size_t n = (size_t)b->nranks;
   tuttiResult_t result;
   TUTTI_TRY(tuttiAlloc((void **)&w, 1, sizeof(*w), "the watch of a communicator", memory));
+  w->greeter.epollFd = -1;
   TUTTI_TRY_GOTO(tuttiAlloc((void **)&w->who, n, sizeof(*who), "the list of ranks", memory), result,
                  freeAll);
   TUTTI_TRY_GOTO(
@@ -327,10 +332,15 @@ static tuttiResult_t newWatch(const tuttiBootstrap *b, const tuttiWho *who,
   w->calls = *calls;
   initLink(w, 0, b->prevFd, (b->rank + b->nranks - 1) % b->nranks);
   initLink(w, 1, b->nextFd, (b->rank + 1) % b->nranks);
-  w->listener = (tuttiSource){.kind = tuttiSourceListener, .fd = b->listenFd, .watch = w};
-  if (b->listenFd >= 0) fcntl(b->listenFd, F_SETFL, fcntl(b->listenFd, F_GETFL) | O_NONBLOCK);
-  for (int i = 0; i < WATCH_VISITORS; i++)
-    w->visitors[i].source = (tuttiSource){.kind = tuttiSourceVisitor, .fd = -1, .watch = w};
+  w->greeter = (tuttiGreeter){.listenFd = b->listenFd,
+                              .helloBytes = sizeof(tuttiHello),
+                              .nguests = b->listenFd >= 0 ? WATCH_GUESTS : 0,
+                              .secret = w->secret,
+                              .ctx = w,
+                              .check = tuttiWatchAnswerTo,
+                              .epollFd = -1};
+  if (b->listenFd >= 0) TUTTI_TRY_GOTO(tuttiGreeterOpen(&w->greeter, memory), result, freeAll);
+  w->guests = (tuttiSource){.kind = tuttiSourceGreeter, .fd = w->greeter.epollFd, .watch = w};
   *out = w;
   return tuttiSuccess;
 freeAll:

@@ -1,6 +1,7 @@
 /* Asking all ranks what they are doing, in the thread that wants to know: a bounded number of
  * conversations at a time, each of them connect, hello, answer. Every answer also tells what the
- * answerer's two neighbours last said, which is how a stopped rank's state is found. */
+ * answerer's two neighbours last said, which is how a stopped rank's state is found. The watch
+ * thread answers; whoever else connects to the listener is the greeter's business. */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -32,6 +33,36 @@ typedef struct {
   struct pollfd polls[ASK_TALKS];
   talk talks[ASK_TALKS];
 } asking;
+
+/* ---- answering ------------------------------------------------------------------------------ */
+
+void tuttiReportSelf(const tuttiWatch *w, tuttiStateReport *out) {
+  *out = (tuttiStateReport){.rank = w->rank, .known = 1};
+  size_t bytes = w->calls.state(w->calls.ctx, out->state);
+  out->bytes = (uint32_t)(bytes < sizeof(out->state) ? bytes : sizeof(out->state));
+}
+
+tuttiVerdict tuttiWatchAnswerTo(void *watch, const void *hello, int fd) {
+  const tuttiWatch *w = watch;
+  tuttiHello h;
+  memcpy(&h, hello, sizeof(h));
+  if (h.kind != tuttiHelloAsk || h.hash != w->hash || h.nranks != w->nranks || h.from < 0 ||
+      h.from >= w->nranks)
+    return TUTTI_GUEST_DROP;
+  tuttiAnswerFrame frame = {.hash = w->hash};
+  tuttiReportSelf(w, &frame.self);
+  tuttiReportLink(&w->links[0], &frame.previous);
+  tuttiReportLink(&w->links[1], &frame.next);
+  uint8_t out[sizeof(tuttiFrameHead) + sizeof(frame)];
+  size_t bytes = tuttiFrameWrite(out, sizeof(out), tuttiFrameAnswer, &frame, sizeof(frame));
+  /* Fits the empty buffer of a fresh socket; if it does not, the asker has gone. */
+  ssize_t sent = send(fd, out, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  TUTTI_TRACE(BOOTSTRAP, "watch: rank %d answers rank %d: %zd of %zu bytes", w->rank, h.from, sent,
+              bytes);
+  return TUTTI_GUEST_DROP;
+}
+
+/* ---- asking --------------------------------------------------------------------------------- */
 
 /* A rank's own answer beats a neighbour's report, a younger report an older one. */
 static void note(tuttiWatchAnswer *answers, const tuttiStateReport *report, int answered) {
@@ -165,15 +196,7 @@ static void askOthers(asking *a, int ms) {
   int rounds = (w->nranks + ASK_TALKS - 1) / ASK_TALKS;
   a->deadline = tuttiDeadline(ms);
   a->turn = (uint64_t)ms * 1000000 / (uint64_t)rounds;
-  a->hello = (tuttiHello){.magic = TUTTI_HELLO_MAGIC,
-                          .version = TUTTI_VERSION_CODE,
-                          .hash = w->hash,
-                          .kind = tuttiHelloAsk,
-                          .from = w->rank,
-                          .nranks = w->nranks,
-                          .pid = w->who[w->rank].pid};
-  memcpy(a->hello.secret, w->secret, sizeof(a->hello.secret));
-  memcpy(a->hello.host, w->who[w->rank].host, sizeof(a->hello.host));
+  tuttiHelloFill(&a->hello, w->secret, w->hash, tuttiHelloAsk, w->rank, w->nranks);
   for (int i = 0; i < ASK_TALKS; i++)
     a->talks[i].fd = -1;
   while (tuttiNow() < a->deadline && talkAll(a)) {

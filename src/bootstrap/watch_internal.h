@@ -2,8 +2,7 @@
  *
  *   watch.c          start, stop, requests of other threads, and the thread's loop
  *   watch_link.c     the sockets to the two ring neighbours: frames, heartbeats, deaths, failures
- *   watch_visitor.c  the listener and those who come to ask
- *   watch_ask.c      asking others, in the caller's thread
+ *   watch_ask.c      asking others, in the caller's thread, and answering them
  *
  * The watch thread alone touches the sockets and everything else here that is not marked; it never
  * blocks on one. What other threads want or read is marked "under the lock": tuttiWatchLock, one
@@ -15,23 +14,16 @@
 #include <stdint.h>
 
 #include "base/os.h"
-#include "bootstrap/internal.h"
+#include "bootstrap/handshake.h"
 #include "bootstrap/watch_frame.h"
 
 #define WATCH_HEARTBEAT_NS 500000000ull
 #define WATCH_CONTACT_MS   3000 /* unacknowledged for so long: the kernel gives the peer up */
-#define WATCH_HELLO_NS     2000000000ull /* a visitor says what it wants within this */
-#define WATCH_FAREWELL_NS  100000000ull  /* a leaving watch waits so long for its neighbours */
-#define WATCH_VISITORS     32
-#define WATCH_ACCEPTS      64 /* per turn, so that a flood does not hold up the heartbeats */
+#define WATCH_FAREWELL_NS  100000000ull /* a leaving watch waits so long for its neighbours */
+#define WATCH_GUESTS       32           /* connections that have not yet said what they want */
 #define WATCH_NEVER        UINT64_MAX
 
-typedef enum {
-  tuttiSourceWake,
-  tuttiSourceLink,
-  tuttiSourceListener,
-  tuttiSourceVisitor
-} tuttiSourceKind;
+typedef enum { tuttiSourceWake, tuttiSourceLink, tuttiSourceGreeter } tuttiSourceKind;
 
 /* What epoll points at; the first member of what it belongs to. An event only says "look": all
  * decisions come from what the socket calls return, so that a stale event does no harm. */
@@ -61,14 +53,6 @@ typedef struct {
   uint8_t out[2 * TUTTI_FRAME_MAX];
 } tuttiLink;
 
-/* An accepted connection that has not yet said what it wants. */
-typedef struct {
-  tuttiSource source;
-  uint64_t deadline;
-  size_t have;
-  tuttiHello hello;
-} tuttiVisitor;
-
 typedef enum {
   tuttiWatchJoining, /* waits for the thread to take it over */
   tuttiWatchActive,
@@ -85,12 +69,12 @@ struct tuttiWatch {
   tuttiAddressList *listeners; /* [nranks] */
   tuttiWatchCalls calls;
 
-  tuttiWatch *sibling; /* next one of the thread's list */
-  tuttiLink links[2];  /* previous, next */
-  tuttiSource listener;
-  bool listenerPaused; /* out of descriptors: not looked at until the next heartbeat */
-  tuttiVisitor visitors[WATCH_VISITORS];
-  bool failed; /* a failure was told or sent; there is no second one */
+  tuttiWatch *sibling;  /* next one of the thread's list */
+  tuttiLink links[2];   /* previous, next */
+  tuttiGreeter greeter; /* of those who come to ask */
+  tuttiSource guests;   /* its epoll */
+  bool guestsPaused;    /* out of descriptors: not looked at until the next heartbeat */
+  bool failed;          /* a failure was told or sent; there is no second one */
   uint64_t heartbeatAt;
   uint64_t leaveBy; /* 0: stays */
 
@@ -128,11 +112,8 @@ void tuttiLinkClose(tuttiLink *link);
 void tuttiWatchSpread(tuttiWatch *w, const tuttiFailureFrame *failure, const tuttiLink *from,
                       bool tell);
 
-void tuttiListenerReady(tuttiWatch *w);
-void tuttiVisitorReady(tuttiVisitor *visitor);
-/* Closes those whose time is over, and takes a paused listener up again. Returns when the next
- * one's is, or WATCH_NEVER. */
-uint64_t tuttiVisitorsExpire(tuttiWatch *w, uint64_t now);
+/* Answers the right question; the greeter's `check`. */
+tuttiVerdict tuttiWatchAnswerTo(void *watch, const void *hello, int fd);
 
 /* This rank's state, asked of its owner: from the watch thread, or from within tuttiWatchAsk. */
 void tuttiReportSelf(const tuttiWatch *w, tuttiStateReport *out);

@@ -186,8 +186,7 @@ free:
 static void releaseSegment(tuttiWires *w, tuttiSegment *s) {
   if (s->key.owner == w->rank) {
     tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)s->counted);
-    tuttiForkCloseRemove(s->fd);
-    close(s->fd);
+    tuttiFdClose(&s->fd);
   }
   pthread_mutex_lock(&registry.lock);
   bool last = --s->holders == 0;

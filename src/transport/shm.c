@@ -121,10 +121,7 @@ static tuttiResult_t listenFor(tuttiWires *w, uint64_t id) {
 }
 
 static void stopListening(tuttiWires *w) {
-  if (!w->local || w->local->listenFd < 0) return;
-  tuttiForkCloseRemove(w->local->listenFd);
-  close(w->local->listenFd);
-  w->local->listenFd = -1;
+  if (w->local) tuttiFdClose(&w->local->listenFd);
 }
 
 static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {

@@ -619,8 +619,8 @@ TEST(WatchLife, FailedStartLeavesTheSocketsToTheCaller) {
   {
     Ring ring(2);
     tuttiBootstrap &b = ring.at(0).bootstrap;
-    close(b.listenFd);
-    b.listenFd = open("/dev/null", O_RDONLY | O_CLOEXEC); // epoll refuses such a file
+    close(b.prevFd);
+    b.prevFd = open("/dev/null", O_RDONLY | O_CLOEXEC); // epoll refuses such a file
     tuttiBootstrap before = b;
     EXPECT_EQ(ring.tryStart(0), tuttiSystemError);
     EXPECT_THAT(tuttiErrorText(), HasSubstr("rank 0 of 2 cannot watch its ring sockets"));

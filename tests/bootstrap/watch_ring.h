@@ -4,6 +4,7 @@
 #define TUTTI_TESTS_BOOTSTRAP_WATCH_RING_H_
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -119,6 +120,7 @@ public:
       b.prevFd = b.nextFd = -1;
       listeners_[r].n = 1;
       b.listenFd = listenLoopback(&listeners_[r].a[0]);
+      fcntl(b.listenFd, F_SETFL, fcntl(b.listenFd, F_GETFL) | O_NONBLOCK);
       b.listeners = listeners_.data();
       snprintf(who_[r].host, sizeof(who_[r].host), "host%d", r);
       who_[r].rank = r;
