@@ -22,7 +22,7 @@ typedef struct {
   uint64_t idHash, ticket;
   tuttiAddressList self;
   int rootFds[2]; /* own root, and as a bridge that of the slice before; -1: none */
-  tuttiPeer next;
+  tuttiNeighbour next;
   /* ring */
   tuttiGreeter greeter;
   int prevFd;

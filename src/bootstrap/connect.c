@@ -200,34 +200,3 @@ const char *tuttiConnectorText(const tuttiConnector *c, char *buf, size_t size) 
     snprintf(buf + used, size - used, "; %s", tuttiSocketRemedy(worst, remedy, sizeof(remedy)));
   return buf;
 }
-
-tuttiResult_t tuttiConnect(const tuttiAddress *targets, int n, const char *who, tuttiWait wait,
-                           int *fd) {
-  tuttiConnector c;
-  int got = -1, index;
-  tuttiResult_t result = tuttiSuccess;
-  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
-  int ninterfaces = 0;
-  for (int i = 0; i < n; i++)
-    if (isLinkLocal6(&targets[i]) && ninterfaces == 0)
-      TUTTI_TRY(tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &ninterfaces));
-  tuttiConnectorInit(&c, targets, n, interfaces, ninterfaces);
-  for (;;) {
-    TUTTI_TRY_GOTO(tuttiConnectorStep(&c, who, &got, &index), result, done);
-    if (got >= 0) break;
-    char tried[600];
-    if (tuttiNow() >= wait.deadline) {
-      result = TUTTI_FAIL(tuttiTimeout, "cannot connect to %s: tried %s", who,
-                          tuttiConnectorText(&c, tried, sizeof(tried)));
-      break;
-    }
-    struct pollfd fds[TUTTI_MAX_TARGETS];
-    uint64_t until = tuttiConnectorWaitOn(&c, fds);
-    int ready;
-    TUTTI_TRY_GOTO(tuttiPollSlice(fds, TUTTI_MAX_TARGETS, who, wait, until, &ready), result, done);
-  }
-done:
-  tuttiConnectorStop(&c);
-  if (result == tuttiSuccess) *fd = got;
-  return result;
-}

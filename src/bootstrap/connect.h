@@ -1,5 +1,5 @@
-/* Connecting without blocking: attempts at several addresses side by side. tuttiConnect is a loop
- * around it; the dialer adds a handshake. */
+/* Connecting without blocking: attempts at several addresses side by side, 250 ms apart, so that
+ * one that swallows packets costs no time. Those that fail are tried again. */
 #ifndef TUTTI_BOOTSTRAP_CONNECT_H_
 #define TUTTI_BOOTSTRAP_CONNECT_H_
 

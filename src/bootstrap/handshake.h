@@ -21,7 +21,7 @@ __BEGIN_DECLS
 typedef enum {
   tuttiReplyAccepted = 1,
   tuttiReplyFailed = 2, /* `bytes` of text follow */
-  tuttiReplyNext = 3    /* root -> rank at the end; a tuttiPeer follows */
+  tuttiReplyNext = 3    /* root -> rank at the end; a tuttiNeighbour follows */
 } tuttiReplyKind;
 
 /* The same in every version, so that a mix of versions can be told. */

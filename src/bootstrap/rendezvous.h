@@ -15,13 +15,13 @@ typedef struct {
   tuttiHello hello;
   tuttiAddressList listeners;
   uint64_t ticket; /* what a ring hello to these listeners must carry as its hash */
-} tuttiPeer;
+} tuttiNeighbour;
 
 /* Rank r of n checks in with root r * nroots / n, which thereby serves a slice of neighbours. The
  * first rank of each slice also checks in, as a bridge, with the root of the slice before, whose
  * last rank it follows. So a root's work grows with its slice alone, and roots need not meet. */
 typedef struct {
-  tuttiPeer peer;
+  tuttiNeighbour peer;
   int32_t root, nroots;
   int32_t bridge; /* 1: this is the slice before the sender's own */
   int32_t reserved;

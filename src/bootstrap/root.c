@@ -21,7 +21,7 @@
 #define BIND_MS 30000
 
 _Static_assert(sizeof(tuttiCheckIn) + sizeof(uint32_t) <= TUTTI_HELLO_MAX, "a guest's buffer fits");
-_Static_assert(sizeof(tuttiPeer) <= TUTTI_ERROR_TEXT, "a reply carries a peer");
+_Static_assert(sizeof(tuttiNeighbour) <= TUTTI_ERROR_TEXT, "a reply carries a peer");
 
 typedef struct {
   int fd; /* -1: not here yet */
@@ -256,7 +256,7 @@ static void tellNext(root *r) {
   tuttiFdClose(&r->listenFd);
   for (int i = 0; i < r->expected; i++) {
     bool isBridge = i == r->count;
-    const tuttiPeer *next = &r->members[(i + 1) % r->expected].in.peer;
+    const tuttiNeighbour *next = &r->members[(i + 1) % r->expected].in.peer;
     if (isBridge)
       tuttiReplySend(r->members[i].fd, tuttiReplyAccepted, 0, NULL, 0);
     else

@@ -139,70 +139,37 @@ tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWa
   return tuttiSuccess;
 }
 
-/* Waits until `fd` has `events`; past the deadline it fails with tuttiTimeout saying `doing`. */
-static tuttiResult_t awaitFd(int fd, short events, const char *doing, const char *who,
-                             tuttiWait wait) {
-  for (;;) {
-    struct pollfd p = {.fd = fd, .events = events};
-    int ready;
-    TUTTI_TRY(tuttiPollSlice(&p, 1, who, wait, TUTTI_NO_DEADLINE, &ready));
-    if (ready) return tuttiSuccess;
-    if (tuttiNow() >= wait.deadline)
-      return TUTTI_FAIL(tuttiTimeout,
-                        "%s %s: nothing moved until the deadline; see what that side is doing, or "
-                        "raise TUTTI_TIMEOUT",
-                        doing, who);
-  }
-}
-
 const char *tuttiSocketRemedy(int err, char *buf, size_t size) {
-  const char *text = "see errno(3)";
+  static const struct {
+    int err;
+    const char *text;
+  } remedies[] = {
+      {ENFILE, "this host's table of open files is full: raise sysctl fs.file-max"},
+      {ENOMEM, "this host is out of memory for sockets"},
+      {ENOBUFS, "this host is out of memory for sockets"},
+      {ECONNREFUSED, "nobody listens there: has that process ended?"},
+      {ENETUNREACH,
+       "there is no route: choose interfaces that reach each other with TUTTI_SOCKET_IFNAME"},
+      {EHOSTUNREACH,
+       "there is no route: choose interfaces that reach each other with TUTTI_SOCKET_IFNAME"},
+      {ETIMEDOUT, "packets are swallowed: check firewall and routes, or choose an interface with "
+                  "TUTTI_SOCKET_IFNAME"},
+      {EADDRINUSE, "another process listens there: end it or choose another port"},
+      {EADDRNOTAVAIL, "no interface of this host that is up has that address"},
+      {EACCES, "a firewall, or a port below 1024, forbids it"},
+      {EPERM, "a firewall, or a port below 1024, forbids it"},
+      {ECONNRESET, "that process has ended or dropped the connection"},
+      {EPIPE, "that process has ended or dropped the connection"},
+      {EAFNOSUPPORT, "this host does not speak that address family"},
+  };
   struct rlimit limit;
-  switch (err) {
-  case EMFILE:
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-      snprintf(buf, size, "raise `ulimit -n` (now %llu)", (unsigned long long)limit.rlim_cur);
-    else
-      snprintf(buf, size, "raise `ulimit -n`");
+  if (err == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    snprintf(buf, size, "raise `ulimit -n` (now %llu)", (unsigned long long)limit.rlim_cur);
     return buf;
-  case ENFILE:
-    text = "this host's table of open files is full: raise sysctl fs.file-max";
-    break;
-  case ENOMEM:
-  case ENOBUFS:
-    text = "this host is out of memory for sockets";
-    break;
-  case ECONNREFUSED:
-    text = "nobody listens there: has that process ended?";
-    break;
-  case ENETUNREACH:
-  case EHOSTUNREACH:
-    text = "there is no route: choose interfaces that reach each other with TUTTI_SOCKET_IFNAME";
-    break;
-  case ETIMEDOUT:
-    text = "packets are swallowed: check firewall and routes, or choose an interface with "
-           "TUTTI_SOCKET_IFNAME";
-    break;
-  case EADDRINUSE:
-    text = "another process listens there: end it or choose another port";
-    break;
-  case EADDRNOTAVAIL:
-    text = "no interface of this host that is up has that address";
-    break;
-  case EACCES:
-  case EPERM:
-    text = "a firewall, or a port below 1024, forbids it";
-    break;
-  case ECONNRESET:
-  case EPIPE:
-    text = "that process has ended or dropped the connection";
-    break;
-  case EAFNOSUPPORT:
-    text = "this host does not speak that address family";
-    break;
-  default:
-    break;
   }
+  const char *text = err == EMFILE ? "raise `ulimit -n`" : "see errno(3)";
+  for (size_t i = 0; i < sizeof(remedies) / sizeof(remedies[0]); i++)
+    if (remedies[i].err == err) text = remedies[i].text;
   snprintf(buf, size, "%s", text);
   return buf;
 }
@@ -279,22 +246,12 @@ tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddre
 
 /* True for what accept(2) passes on of a connection that broke in the queue: not our failure. */
 static bool acceptAgain(int err) {
-  switch (err) {
-  case EAGAIN:
-  case EINTR:
-  case ECONNABORTED:
-  case EPROTO:
-  case ENETDOWN:
-  case ENETUNREACH:
-  case EHOSTDOWN:
-  case EHOSTUNREACH:
-  case ENONET:
-  case ENOPROTOOPT:
-  case EOPNOTSUPP:
-    return true;
-  default:
-    return false;
-  }
+  static const int passing[] = {EAGAIN,   EINTR,       ECONNABORTED, EPROTO,
+                                ENETDOWN, ENETUNREACH, EHOSTDOWN,    EHOSTUNREACH,
+                                ENONET,   ENOPROTOOPT, EOPNOTSUPP};
+  for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++)
+    if (err == passing[i]) return true;
+  return false;
 }
 
 int tuttiAcceptNow(int listenFd) {
@@ -305,49 +262,14 @@ int tuttiAcceptNow(int listenFd) {
   return fd;
 }
 
-tuttiResult_t tuttiAccept(int listenFd, tuttiWait wait, int *fd) {
-  int got;
-  while ((got = tuttiAcceptNow(listenFd)) == -EAGAIN)
-    TUTTI_TRY(awaitFd(listenFd, POLLIN, "waiting for a connection from", "a peer", wait));
-  if (got < 0) {
-    char remedy[128];
-    return TUTTI_FAIL(tuttiSystemError, "accept failed: %s; %s", tuttiErrnoText(-got),
-                      tuttiSocketRemedy(-got, remedy, sizeof(remedy)));
-  }
-  *fd = got;
-  return tuttiSuccess;
-}
-
-/* ---- moving bytes --------------------------------------------------------------------------- */
-
-static tuttiResult_t moveFailed(const char *doing, const char *who, int err) {
-  char remedy[128];
-  bool gone = err == ECONNRESET || err == EPIPE || err == ETIMEDOUT;
-  return TUTTI_FAIL(gone ? tuttiRemoteError : tuttiSystemError, "%s %s failed: %s; %s", doing, who,
-                    tuttiErrnoText(err), tuttiSocketRemedy(err, remedy, sizeof(remedy)));
-}
-
-tuttiResult_t tuttiSendAll(int fd, const void *data, size_t bytes, const char *who,
-                           tuttiWait wait) {
-  const char *p = data;
-  while (bytes > 0) {
-    ssize_t n = send(fd, p, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n >= 0) {
-      p += n;
-      bytes -= (size_t)n;
-    } else if (errno == EAGAIN) {
-      TUTTI_TRY(awaitFd(fd, POLLOUT, "sending to", who, wait));
-    } else if (errno != EINTR) {
-      return moveFailed("sending to", who, errno);
-    }
-  }
-  return tuttiSuccess;
-}
+/* ---- receiving ------------------------------------------------------------------------------ */
 
 tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tuttiWait wait) {
   char *p = data;
   while (bytes > 0) {
     ssize_t n = recv(fd, p, bytes, MSG_DONTWAIT);
+    int err = n < 0 ? errno : 0, ready;
+    struct pollfd readable = {.fd = fd, .events = POLLIN};
     if (n > 0) {
       p += n;
       bytes -= (size_t)n;
@@ -356,10 +278,19 @@ tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tu
                         "%s closed the connection: its process has ended or given up; its own log "
                         "says why",
                         who);
-    } else if (errno == EAGAIN) {
-      TUTTI_TRY(awaitFd(fd, POLLIN, "receiving from", who, wait));
-    } else if (errno != EINTR) {
-      return moveFailed("receiving from", who, errno);
+    } else if (err == EAGAIN) {
+      TUTTI_TRY(tuttiPollSlice(&readable, 1, who, wait, TUTTI_NO_DEADLINE, &ready));
+      if (!ready && tuttiNow() >= wait.deadline)
+        return TUTTI_FAIL(tuttiTimeout,
+                          "receiving from %s: nothing moved until the deadline; see what that side "
+                          "is doing, or raise TUTTI_TIMEOUT",
+                          who);
+    } else if (err != EINTR) {
+      char remedy[128];
+      bool gone = err == ECONNRESET || err == EPIPE || err == ETIMEDOUT;
+      return TUTTI_FAIL(gone ? tuttiRemoteError : tuttiSystemError,
+                        "receiving from %s failed: %s; %s", who, tuttiErrnoText(err),
+                        tuttiSocketRemedy(err, remedy, sizeof(remedy)));
     }
   }
   return tuttiSuccess;

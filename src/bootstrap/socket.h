@@ -70,13 +70,6 @@ int tuttiListenNow(tuttiAddress *address, int *fd);
  * each with the listener's port. */
 tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
                              int *fd);
-/* Connects to the first of `targets` that answers. Attempts start 250 ms apart and run side by side
- * until the wait ends, so that an address that swallows packets costs no time (ECONNREFUSED and
- * unreachable networks are tried again). The error lists each address, the interface it was tried
- * from and its errno. `who` names the peer in errors. The result is non-blocking, close-on-exec,
- * TCP_NODELAY. */
-tuttiResult_t tuttiConnect(const tuttiAddress *targets, int n, const char *who, tuttiWait wait,
-                           int *fd);
 /* One slice of a wait: polls until an event, `until` (tuttiNow() clock), the wait's deadline, or 50
  * ms if there is a failed flag to look at. *ready counts the fds with events; 0 is no failure.
  * Fails with tuttiRemoteError once the flag is set; judging the deadline is left to the caller.
@@ -84,12 +77,10 @@ tuttiResult_t tuttiConnect(const tuttiAddress *targets, int n, const char *who, 
 struct pollfd;
 tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,
                              uint64_t until, int *ready);
-/* Accepts without waiting: an fd as above, -EAGAIN when there is none, or another -errno. */
+/* Accepts without waiting: an fd that is non-blocking, close-on-exec and TCP_NODELAY; -EAGAIN when
+ * there is none, or another -errno. */
 int tuttiAcceptNow(int listenFd);
-/* Waits for one connection. */
-tuttiResult_t tuttiAccept(int listenFd, tuttiWait wait, int *fd);
-/* Moves exactly `bytes`. A peer that closes gives tuttiRemoteError naming `who`. */
-tuttiResult_t tuttiSendAll(int fd, const void *data, size_t bytes, const char *who, tuttiWait wait);
+/* Receives exactly `bytes`. A peer that closes gives tuttiRemoteError naming `who`. */
 tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tuttiWait wait);
 
 __END_DECLS

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/os.h"
 #include "base/settings.h"
+#include "bootstrap/connect.h"
 #include "bootstrap/rendezvous.h"
 
 /* An environment variable while it lives. */
@@ -121,6 +122,37 @@ protected:
   }
   WithSetting lo_{"TUTTI_SOCKET_IFNAME", "=lo"};
 };
+
+/* Connects to the first of `targets` that answers: the connector until the wait ends. */
+inline tuttiResult_t connectAny(const tuttiAddress *targets, int n, const char *who, tuttiWait wait,
+                                int *fd) {
+  tuttiConnector c;
+  tuttiConnectorInit(&c, targets, n, nullptr, 0);
+  tuttiResult_t result;
+  int index, ready;
+  while ((result = tuttiConnectorStep(&c, who, fd, &index)) == tuttiSuccess && *fd < 0) {
+    char tried[600];
+    pollfd fds[TUTTI_MAX_TARGETS];
+    if (tuttiNow() >= wait.deadline) {
+      result = TUTTI_FAIL(tuttiTimeout, "cannot connect to %s: tried %s", who,
+                          tuttiConnectorText(&c, tried, sizeof(tried)));
+      break;
+    }
+    uint64_t until = tuttiConnectorWaitOn(&c, fds);
+    result = tuttiPollSlice(fds, TUTTI_MAX_TARGETS, who, wait, until, &ready);
+    if (result != tuttiSuccess) break;
+  }
+  tuttiConnectorStop(&c);
+  return result;
+}
+
+/* The next connection to a listener, within 20 s; -1 if none comes. */
+inline int acceptOne(int listener) {
+  int fd = -EAGAIN;
+  EXPECT_TRUE(eventually([&] { return (fd = tuttiAcceptNow(listener)) != -EAGAIN; }));
+  EXPECT_GE(fd, 0);
+  return fd;
+}
 
 /* A connected blocking socket to the first address of a list, or -1. */
 inline int rawConnect(const tuttiAddress &a) {

@@ -305,7 +305,7 @@ protected:
     ASSERT_EQ(kindOf(rawRead(fd, sizeof(tuttiReply))), tuttiReplyAccepted);
     uint32_t confirm = TUTTI_CONFIRM;
     rawSend(fd, &confirm, sizeof(confirm));
-    std::string next = reply(rawRead(fd, sizeof(tuttiReply) + sizeof(tuttiPeer)));
+    std::string next = reply(rawRead(fd, sizeof(tuttiReply) + sizeof(tuttiNeighbour)));
     ASSERT_EQ(next.size(), sizeof(peer_));
     memcpy(&peer_, next.data(), sizeof(peer_));
     close(fd);
@@ -323,8 +323,7 @@ protected:
   }
   /* Rank 1's part: accepts rank 0, connects to it, gathers. */
   void finish() {
-    int prev = -1;
-    ASSERT_EQ(tuttiAccept(listener_, within(20000), &prev), tuttiSuccess);
+    int prev = acceptOne(listener_);
     tuttiHello h;
     ASSERT_EQ(tuttiRecvAll(prev, &h, sizeof(h), "rank 0", within(20000)), tuttiSuccess);
     EXPECT_EQ(h.hash, 77u);
@@ -347,7 +346,7 @@ protected:
   }
   tuttiAddressList mine_, record_ = {};
   int listener_ = -1;
-  tuttiPeer peer_;
+  tuttiNeighbour peer_;
   std::thread real_;
   Outcome outcome_;
 };
@@ -407,8 +406,7 @@ TEST_F(HostileRing, ARankThatEndedIsNamed) {
 /* Something else listens at the address of the next rank. */
 TEST_F(HostileRing, AWrongListenerIsNotBelieved) {
   for (int i = 0; i < 4; i++) {
-    int fd = -1;
-    ASSERT_EQ(tuttiAccept(listener_, within(20000), &fd), tuttiSuccess);
+    int fd = acceptOne(listener_);
     tuttiHello h; /* read first: closing over unread bytes would reset the connection */
     ASSERT_EQ(tuttiRecvAll(fd, &h, sizeof(h), "rank 0", within(20000)), tuttiSuccess);
     tuttiReply bad = {TUTTI_HELLO_MAGIC, TUTTI_VERSION_CODE, tuttiReplyAccepted, 0, UINT32_MAX};
@@ -424,8 +422,7 @@ TEST_F(HostileRing, AWrongListenerIsNotBelieved) {
 }
 
 TEST_F(HostileRing, AFailureTextFromAPeerIsMadePrintable) {
-  int fd = -1;
-  ASSERT_EQ(tuttiAccept(listener_, within(20000), &fd), tuttiSuccess);
+  int fd = acceptOne(listener_);
   tuttiReplySend(fd, tuttiReplyFailed, 4242, "one\ntwo\033[2J", 11);
   real_.join();
   EXPECT_EQ(outcome_.result, tuttiRemoteError); /* 4242 is no code */

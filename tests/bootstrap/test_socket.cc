@@ -40,8 +40,8 @@ protected:
     EXPECT_EQ(openFds(), before_);
   }
   void connectBoth() {
-    ASSERT_EQ(tuttiConnect(&address_, 1, "the server", within(10000), &client_), tuttiSuccess);
-    ASSERT_EQ(tuttiAccept(listener_, within(10000), &server_), tuttiSuccess);
+    ASSERT_EQ(connectAny(&address_, 1, "the server", within(10000), &client_), tuttiSuccess);
+    server_ = acceptOne(listener_);
   }
   int before_ = openFds();
   tuttiAddress address_;
@@ -145,8 +145,11 @@ TEST_F(Socket, MovesExactly) {
   for (size_t i = 0; i < sent.size(); i++)
     sent[i] = (char)(i * 31 >> 3);
   std::thread sender([&] {
-    EXPECT_EQ(tuttiSendAll(client_, sent.data(), sent.size(), "the server", within(30000)),
-              tuttiSuccess);
+    for (size_t at = 0; at < sent.size();) {
+      ssize_t n = send(client_, sent.data() + at, sent.size() - at, MSG_NOSIGNAL);
+      ASSERT_TRUE(n > 0 || errno == EAGAIN);
+      if (n > 0) at += (size_t)n;
+    }
   });
   EXPECT_EQ(tuttiRecvAll(server_, &got[0], got.size(), "the client", within(30000)), tuttiSuccess);
   sender.join();
@@ -160,11 +163,7 @@ TEST_F(Socket, EndsAtTheDeadline) {
   EXPECT_EQ(tuttiRecvAll(server_, &byte, 1, "rank 7", within(120)), tuttiTimeout);
   EXPECT_GE(tuttiNow() - begin, 120000000u); /* never early */
   EXPECT_THAT(tuttiErrorText(), HasSubstr("rank 7"));
-  std::string flood(64 << 20, 'x');
-  EXPECT_EQ(tuttiSendAll(client_, flood.data(), flood.size(), "rank 7", within(50)), tuttiTimeout);
-  int fd;
-  EXPECT_EQ(tuttiAccept(listener_, within(50), &fd), tuttiTimeout);
-  EXPECT_EQ(tuttiAccept(listener_, {1, nullptr}, &fd), tuttiTimeout); /* long past */
+  EXPECT_EQ(tuttiRecvAll(server_, &byte, 1, "rank 7", {1, nullptr}), tuttiTimeout); /* long past */
 }
 
 TEST_F(Socket, EndsAtTheFlag) {
@@ -178,8 +177,6 @@ TEST_F(Socket, EndsAtTheFlag) {
   tuttiWait wait = {TUTTI_NO_DEADLINE, &failed};
   EXPECT_EQ(tuttiRecvAll(server_, &byte, 1, "rank 7", wait), tuttiRemoteError);
   setter.join();
-  int fd;
-  EXPECT_EQ(tuttiAccept(listener_, wait, &fd), tuttiRemoteError);
 }
 
 TEST_F(Socket, PeerThatClosesIsNamed) {
@@ -190,9 +187,6 @@ TEST_F(Socket, PeerThatClosesIsNamed) {
   EXPECT_EQ(tuttiRecvAll(server_, &byte, 1, "rank 7 (host a, pid 3)", within(10000)),
             tuttiRemoteError);
   EXPECT_THAT(tuttiErrorText(), HasSubstr("rank 7 (host a, pid 3)"));
-  std::string flood(64 << 20, 'x'); /* must not raise SIGPIPE either */
-  EXPECT_EQ(tuttiSendAll(server_, flood.data(), flood.size(), "rank 7", within(10000)),
-            tuttiRemoteError);
 }
 
 TEST_F(Socket, SignalsDoNotEndAWait) {
@@ -206,7 +200,7 @@ TEST_F(Socket, SignalsDoNotEndAWait) {
       pthread_kill(self, SIGUSR1);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    EXPECT_EQ(tuttiSendAll(client_, "k", 1, "the server", within(1000)), tuttiSuccess);
+    EXPECT_EQ(send(client_, "k", 1, MSG_NOSIGNAL), 1);
   });
   char byte = 0;
   EXPECT_EQ(tuttiRecvAll(server_, &byte, 1, "the client", within(30000)), tuttiSuccess);
@@ -225,10 +219,9 @@ TEST_F(Socket, ConnectTriesAllAddresses) {
   unreachable.v4.sin_addr.s_addr = htonl(0xe0000001);
   unreachable.v4.sin_port = htons(9);
   tuttiAddress targets[] = {refused, unreachable, address_};
-  ASSERT_EQ(tuttiConnect(targets, 3, "rank 1", within(20000), &client_), tuttiSuccess)
+  ASSERT_EQ(connectAny(targets, 3, "rank 1", within(20000), &client_), tuttiSuccess)
       << tuttiErrorText();
-  ASSERT_EQ(tuttiAccept(listener_, within(10000), &server_), tuttiSuccess);
-  ASSERT_EQ(tuttiSendAll(client_, "x", 1, "rank 1", within(1000)), tuttiSuccess);
+  server_ = acceptOne(listener_);
 }
 
 /* A listener whose queue is full swallows the packets of those who connect. */
@@ -245,9 +238,9 @@ TEST_F(Socket, AnAddressThatSwallowsPacketsIsPassedBy) {
     connect(fillers.back(), &black.sa, sizeof(black.v4));
   }
   tuttiAddress targets[] = {black, address_};
-  EXPECT_EQ(tuttiConnect(targets, 2, "rank 1", within(60000), &client_), tuttiSuccess)
+  EXPECT_EQ(connectAny(targets, 2, "rank 1", within(60000), &client_), tuttiSuccess)
       << tuttiErrorText();
-  EXPECT_EQ(tuttiConnect(&black, 1, "rank 1", within(300), &server_), tuttiTimeout);
+  EXPECT_EQ(connectAny(&black, 1, "rank 1", within(300), &server_), tuttiTimeout);
   EXPECT_THAT(tuttiErrorText(),
               AllOf(HasSubstr("rank 1"), HasSubstr(text(black)), HasSubstr("no answer"),
                     HasSubstr("from lo (127.0.0.1, up)"), HasSubstr("firewall")));
@@ -264,7 +257,7 @@ TEST_F(Socket, ConnectErrorNamesAddressesInterfaceAndErrno) {
     close(fd);
   }
   int fd;
-  EXPECT_EQ(tuttiConnect(refused, 2, "rank 5 (host b, pid 9)", within(700), &fd), tuttiTimeout);
+  EXPECT_EQ(connectAny(refused, 2, "rank 5 (host b, pid 9)", within(700), &fd), tuttiTimeout);
   EXPECT_THAT(tuttiErrorText(),
               AllOf(HasSubstr("rank 5 (host b, pid 9)"), HasSubstr(text(refused[0])),
                     HasSubstr(text(refused[1])), HasSubstr("from lo (127.0.0.1, up)"),
@@ -280,7 +273,7 @@ TEST_F(Socket, ConnectWaitsForAListenerThatComesLate) {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_EQ(tuttiListen(&late, &fd), tuttiSuccess) << tuttiErrorText();
   });
-  EXPECT_EQ(tuttiConnect(&late, 1, "rank 1", within(30000), &client_), tuttiSuccess);
+  EXPECT_EQ(connectAny(&late, 1, "rank 1", within(30000), &client_), tuttiSuccess);
   opener.join();
   close(fd);
 }
@@ -291,8 +284,7 @@ TEST_F(Socket, ConnectEndsAtTheFlag) {
   ASSERT_EQ(tuttiListen(&refused, &fd), tuttiSuccess);
   close(fd);
   tuttiAtomic32 failed = {1};
-  EXPECT_EQ(tuttiConnect(&refused, 1, "rank 1", {TUTTI_NO_DEADLINE, &failed}, &fd),
-            tuttiRemoteError);
+  EXPECT_EQ(connectAny(&refused, 1, "rank 1", {TUTTI_NO_DEADLINE, &failed}, &fd), tuttiRemoteError);
 }
 
 TEST_F(Socket, ListenErrors) {
@@ -321,8 +313,8 @@ TEST_F(Socket, ListenAnyIsReachableByEachAddress) {
   EXPECT_TRUE(tuttiAddressListValid(&list));
   for (int i = 0; i < list.n; i++) {
     int a, b;
-    ASSERT_EQ(tuttiConnect(&list.a[i], 1, "myself", within(10000), &a), tuttiSuccess);
-    ASSERT_EQ(tuttiAccept(fd, within(10000), &b), tuttiSuccess);
+    ASSERT_EQ(connectAny(&list.a[i], 1, "myself", within(10000), &a), tuttiSuccess);
+    b = acceptOne(fd);
     close(a), close(b);
   }
   close(fd);
@@ -355,9 +347,9 @@ TEST_F(Socket, OutOfFdsSaysSo) {
   int fd;
   EXPECT_EQ(tuttiListen(&a, &fd), tuttiSystemError);
   EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr("Too many open files"), HasSubstr(remedy)));
-  EXPECT_EQ(tuttiConnect(&address_, 1, "rank 1", within(10000), &fd), tuttiSystemError);
+  EXPECT_EQ(connectAny(&address_, 1, "rank 1", within(10000), &fd), tuttiSystemError);
   EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr("rank 1"), HasSubstr(remedy)));
-  EXPECT_EQ(tuttiAccept(listener_, within(10), &fd), tuttiSystemError);
+  EXPECT_EQ(tuttiAcceptNow(listener_), -EMFILE);
 }
 
 } // namespace
