@@ -1,9 +1,9 @@
 /* tutti env: every setting with its value and where that came from. */
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/settings.h"
 #include "text.h"
@@ -11,14 +11,11 @@
 
 #define COMMAND "tutti env"
 
-static const char help[] =
+static const char usage[] =
     "Usage: tutti env [--json | --markdown]\n"
     "Lists every setting: variable, value in force, where it came from, default, meaning.\n"
     "A malformed setting is an error (exit code 1).\n"
-    "\n"
-    "  --json      one JSON object per line\n"
-    "  --markdown  the reference page of the settings, whatever the environment holds\n"
-    "  -h, --help  this text\n";
+    "\n";
 
 typedef enum { TABLE, JSON, MARKDOWN } form;
 
@@ -200,29 +197,15 @@ static int print(form f) {
 }
 
 int tuttiToolEnv(int argc, char **argv) {
-  static const struct option table[] = {
-      {"json", no_argument, NULL, 'j'},
-      {"markdown", no_argument, NULL, 'm'},
-      {"help", no_argument, NULL, 'h'},
-      {NULL, 0, NULL, 0},
+  bool json = false, markdown = false;
+  const tuttiOption options[] = {
+      {"json", NULL, "one JSON object per line", .flag = &json},
+      {"markdown", NULL, "the reference page of the settings, whatever the environment holds",
+       .flag = &markdown},
   };
-  form f = TABLE;
-  int c;
-  opterr = 0;
-  while ((c = getopt_long(argc, argv, ":h", table, NULL)) != -1) {
-    switch (c) {
-    case 'j':
-    case 'm':
-      if (f != TABLE) return tuttiUsage(COMMAND, "--json and --markdown exclude each other");
-      f = c == 'j' ? JSON : MARKDOWN;
-      break;
-    case 'h':
-      fputs(help, stdout);
-      return tuttiFlushed(stdout, COMMAND, "the help") ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
-    default:
-      return tuttiUsageOption(COMMAND, table, argv);
-    }
-  }
+  int code = tuttiParseOptions(COMMAND, usage, options, 2, "", argc, argv);
+  if (code >= 0) return code;
+  if (json && markdown) return tuttiUsage(COMMAND, "--json and --markdown exclude each other");
   if (optind < argc) return tuttiUsage(COMMAND, "unexpected argument '%s'", argv[optind]);
-  return print(f);
+  return print(json ? JSON : markdown ? MARKDOWN : TABLE);
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/settings.h"
 #include "text.h"
 #include "tool.h"
 #include "tutti.h"

@@ -180,7 +180,7 @@ typedef struct {
   const perfCollective *collective; /* NULL: all */
   int ranks;                        /* 0: not given */
   bool threads;
-  tuttiDevice_t device;
+  int device; /* tuttiDevice_t */
   size_t begin, end;
   int factor;
   int type; /* -1: all */
@@ -189,7 +189,7 @@ typedef struct {
   int iters;  /* 0: by time */
   int warmup; /* -1: by size */
   bool check, inPlace, graph;
-  perfBufferKind kind;        /* of the buffers */
+  int kind;                   /* perfBufferKind of the buffers */
   const char *lib;            /* NULL: tutti */
   const perfLibrary *library; /* of `lib`; set by whoever opens it */
   const char *json;           /* NULL: none; "-": instead of the table */

@@ -315,7 +315,7 @@ static bool makeBuffers(session *s) {
 static bool join(session *s) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   tuttiUniqueId id = s->place->id;
-  if (s->options->device != tuttiDeviceAuto) config.device = (int)s->options->device;
+  if (s->options->device != tuttiDeviceAuto) config.device = s->options->device;
   if (!perfDeviceOpen(&s->device, s->options->device, s->place->rank)) return false;
   if (s->options->graph && !s->device.cuda) {
     fprintf(stderr, PERF_COMMAND ": rank %d: --graph needs a GPU, and this is host memory\n",

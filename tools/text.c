@@ -1,51 +1,15 @@
 #include "text.h"
 
 #include <errno.h>
+#include <getopt.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/settings.h"
 #include "tool.h"
 
-#define MAX_OPTIONS 64
-
-static int min3(int a, int b, int c) {
-  int ab = a < b ? a : b;
-  return ab < c ? ab : c;
-}
-
-/* Levenshtein's distance, of words that are cut at 32 characters. */
-static int distance(const char *a, const char *b) {
-  enum { LONGEST = 32 };
-  int row[LONGEST + 1];
-  int n = (int)strnlen(b, LONGEST);
-  for (int j = 0; j <= n; j++)
-    row[j] = j;
-  for (int i = 0; i < LONGEST && a[i] != '\0'; i++) {
-    int diagonal = row[0];
-    row[0] = i + 1;
-    for (int j = 1; j <= n; j++) {
-      int changed = diagonal + (a[i] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = min3(row[j] + 1, row[j - 1] + 1, changed);
-    }
-  }
-  return row[n];
-}
-
-const char *tuttiNearest(const char *word, const char *const *words, int n) {
-  const char *best = NULL;
-  int least = (int)strlen(word) / 2 + 1;
-  if (least > 4) least = 4;
-  for (int i = 0; i < n; i++) {
-    int d = distance(word, words[i]);
-    if (d < least) {
-      least = d;
-      best = words[i];
-    }
-  }
-  return best;
-}
+enum { MAX_OPTIONS = 64, FIRST_OPTION = 256 };
 
 int tuttiUsage(const char *command, const char *fmt, ...) {
   va_list args;
@@ -57,26 +21,108 @@ int tuttiUsage(const char *command, const char *fmt, ...) {
   return TUTTI_EXIT_USAGE;
 }
 
-/* "--json" of optopt for a missing argument, else the word that getopt_long stumbled over. */
-int tuttiUsageOption(const char *command, const struct option *table, char *const *argv) {
-  const char *names[MAX_OPTIONS];
-  int n = 0;
-  const char *word = argv[optind - 1];
-  for (; table[n].name != NULL && n < MAX_OPTIONS; n++) {
-    names[n] = table[n].name;
-    if (optopt != 0 && table[n].val == optopt)
-      return tuttiUsage(
-          command, table[n].has_arg ? "option --%s needs a value" : "option --%s takes no value",
-          table[n].name);
+/* ---- options -------------------------------------------------------------------------------- */
+
+static int help(const char *command, const char *usage, const tuttiOption *options, int n,
+                const char *more) {
+  int width = sizeof "-h, --help" - 1;
+  for (int i = 0; i < n; i++) {
+    if (options[i].name == NULL) continue;
+    int length = snprintf(NULL, 0, "--%s %s", options[i].name, options[i].value ?: "");
+    if (length > width) width = length;
+  }
+  fputs(usage, stdout);
+  for (int i = 0; i < n; i++) {
+    char name[64];
+    const char *line = options[i].help;
+    if (options[i].name == NULL) {
+      puts(line);
+      continue;
+    }
+    snprintf(name, sizeof name, "--%s %s", options[i].name, options[i].value ?: "");
+    for (bool first = true; line != NULL; first = false) {
+      printf("  %-*s  %.*s\n", width, first ? name : "", (int)strcspn(line, "\n"), line);
+      line = strchr(line, '\n');
+      if (line != NULL) line++;
+    }
+  }
+  printf("  %-*s  this text\n%s", width, "-h, --help", more);
+  return tuttiFlushed(stdout, command, "the help") ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
+}
+
+/* Says why getopt_long returned '?' or ':'; returns TUTTI_EXIT_USAGE. */
+static int misused(const char *command, const tuttiOption *options, int n, const char *word) {
+  const char *names[MAX_OPTIONS + 1];
+  int count = 0;
+  if (optopt >= FIRST_OPTION) {
+    const tuttiOption *o = &options[optopt - FIRST_OPTION];
+    return tuttiUsage(
+        command, o->value ? "option --%s needs a value" : "option --%s takes no value", o->name);
   }
   if (optopt != 0) return tuttiUsage(command, "unknown option -%c", optopt);
+  for (int i = 0; i < n; i++)
+    if (options[i].name != NULL) names[count++] = options[i].name;
+  names[count++] = "help";
   char plain[64];
   word += strspn(word, "-");
   snprintf(plain, sizeof plain, "%.*s", (int)strcspn(word, "="), word);
-  const char *nearest = tuttiNearest(plain, names, n);
+  const char *nearest = tuttiNearest(plain, names, count);
   if (nearest == NULL) return tuttiUsage(command, "unknown option --%s", plain);
   return tuttiUsage(command, "unknown option --%s; did you mean --%s?", plain, nearest);
 }
+
+static int takeWord(const char *command, const tuttiOption *o) {
+  int found = -1;
+  for (int i = 0; i < o->nwords && o->find == NULL; i++)
+    if (strcmp(optarg, o->words[i]) == 0) found = i;
+  if (o->find != NULL) found = o->find(optarg);
+  *o->number = found;
+  if (found >= 0 || (o->all && strcmp(optarg, "all") == 0)) return -1;
+  const char *nearest = tuttiNearest(optarg, o->words, o->nwords);
+  if (nearest == NULL) nearest = o->all ? "all" : o->words[0];
+  return tuttiUsage(command, "unknown --%s '%s'; did you mean '%s'?", o->name, optarg, nearest);
+}
+
+/* Takes optarg; returns -1 or the exit code. */
+static int take(const char *command, const tuttiOption *o) {
+  int64_t number;
+  if (o->flag != NULL) *o->flag = true;
+  if (o->text != NULL) *o->text = optarg;
+  if (o->words != NULL) return takeWord(command, o);
+  if (o->size != NULL &&
+      (!tuttiParseSize(optarg, o->size) || *o->size == 0 || *o->size > SIZE_MAX / 4))
+    return tuttiUsage(command, "--%s is '%s'; it must be a size like 8, 64K, 16M or 1G", o->name,
+                      optarg);
+  if (o->number == NULL) return -1;
+  if (!tuttiParseInt(optarg, o->min, o->max, &number))
+    return tuttiUsage(command, "--%s is '%s'; it must be a number from %d to %d", o->name, optarg,
+                      o->min, o->max);
+  *o->number = (int)number;
+  return -1;
+}
+
+int tuttiParseOptions(const char *command, const char *usage, const tuttiOption *options, int n,
+                      const char *more, int argc, char **argv) {
+  struct option table[MAX_OPTIONS + 2] = {{"help", no_argument, NULL, 'h'}};
+  int c, code = -1;
+  for (int i = 0, used = 1; i < n && used <= MAX_OPTIONS; i++)
+    if (options[i].name != NULL)
+      table[used++] = (struct option){
+          .name = options[i].name, .has_arg = options[i].value != NULL, .val = FIRST_OPTION + i};
+  opterr = 0;
+  optind = 0; /* it may have been used before */
+  while (code < 0 && (c = getopt_long(argc, argv, ":h", table, NULL)) != -1) {
+    if (c == 'h')
+      code = help(command, usage, options, n, more);
+    else if (c == '?' || c == ':')
+      code = misused(command, options, n, argv[optind - 1]);
+    else
+      code = take(command, &options[c - FIRST_OPTION]);
+  }
+  return code;
+}
+
+/* ---- numbers and strings -------------------------------------------------------------------- */
 
 bool tuttiParseInt(const char *text, int64_t min, int64_t max, int64_t *out) {
   char *end;

@@ -2,7 +2,6 @@
 #ifndef TUTTI_TOOLS_TEXT_H_
 #define TUTTI_TOOLS_TEXT_H_
 
-#include <getopt.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,15 +10,29 @@
 
 __BEGIN_DECLS
 
-/* The word nearest to `word`, or NULL if none is close. words[n] in any order. */
-const char *tuttiNearest(const char *word, const char *const *words, int n);
-
 /* Prints "COMMAND: TEXT" and where help is, on stderr; returns TUTTI_EXIT_USAGE. */
 int tuttiUsage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Says why getopt_long returned '?' or ':', with the nearest option; returns TUTTI_EXIT_USAGE. For
- * use with opterr == 0 and a short option string that starts with ':'. */
-int tuttiUsageOption(const char *command, const struct option *table, char *const *argv);
+/* One option, or with no name a heading of the help. The one of the pointers that is set says what
+ * its value is and takes it. */
+typedef struct {
+  const char *name, *value; /* "ranks", "N"; no value: a flag */
+  const char *help;         /* lines, the first without indentation */
+  bool *flag;
+  size_t *size;      /* bytes, as of tuttiParseSize, not 0 */
+  const char **text; /* points into argv */
+  int *number;       /* within min and max, or the index of one of the words */
+  int min, max;
+  const char *const *words; /* [nwords] */
+  int nwords;
+  int (*find)(const char *word); /* index of a word or of another name for it; -1: none */
+  bool all;                      /* "all" is a word too, and gives -1 */
+} tuttiOption;
+
+/* Takes all options out of argv and answers --help: `usage`, the options, `more`. Returns -1 with
+ * optind at the first other argument, or the exit code. */
+int tuttiParseOptions(const char *command, const char *usage, const tuttiOption *options, int n,
+                      const char *more, int argc, char **argv);
 
 /* A whole number within min and max. */
 bool tuttiParseInt(const char *text, int64_t min, int64_t max, int64_t *out);

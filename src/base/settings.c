@@ -366,23 +366,27 @@ static int editDistance(const char *a, const char *b) {
   return row[lengthB];
 }
 
-/* The variable that was meant by TUTTI_<name>; NULL if none is near. */
-static const char *nearestVariable(const char *name) {
-  int best = (int)strnlen(name, NAME_LENGTH) / 2 + 1, nearest = -1;
-  for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
-    const tuttiSettingRow *row = &tuttiSettingTable[id];
-    if (row->ncclName[0] != '\0' && strcasecmp(row->ncclName + strlen(NCCL_PREFIX), name) == 0)
-      return variables[id];
-    int distance = editDistance(name, row->name);
-    if (distance < best) best = distance, nearest = id;
+const char *tuttiNearest(const char *word, const char *const *words, int n) {
+  int least = (int)strnlen(word, NAME_LENGTH) / 2 + 1;
+  const char *nearest = NULL;
+  for (int i = 0; i < n; i++) {
+    int distance = editDistance(word, words[i]);
+    if (distance < least) least = distance, nearest = words[i];
   }
-  return nearest >= 0 ? variables[nearest] : NULL;
+  return nearest;
 }
 
-static bool knownName(const char *name) {
-  for (int id = 0; id < TUTTI_SETTING_COUNT; id++)
-    if (strcmp(tuttiSettingTable[id].name, name) == 0) return true;
-  return false;
+/* The setting TUTTI_<name>, else the one that was meant; NULL if none is near. */
+static const char *nearestSetting(const char *name) {
+  const char *names[TUTTI_SETTING_COUNT], *alias = NULL;
+  for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
+    const tuttiSettingRow *row = &tuttiSettingTable[id];
+    names[id] = row->name;
+    if (strcmp(row->name, name) == 0) return row->name;
+    if (row->ncclName[0] != '\0' && strcasecmp(row->ncclName + strlen(NCCL_PREFIX), name) == 0)
+      alias = row->name;
+  }
+  return alias != NULL ? alias : tuttiNearest(name, names, TUTTI_SETTING_COUNT);
 }
 
 /* Warns once of each different text that the log shows. */
@@ -399,10 +403,11 @@ static void warnOfUnknown(void) {
     const char *start = *entry + strlen(PREFIX);
     char name[NAME_LENGTH + 1], text[FAULT_TEXT];
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(start, "="), start);
-    if (knownName(name)) continue;
-    const char *meant = nearestVariable(name);
+    const char *meant = nearestSetting(name);
+    if (meant != NULL && strcmp(meant, name) == 0) continue;
     if (meant != NULL)
-      snprintf(text, sizeof(text), PREFIX "%s is no setting; did you mean %s?", name, meant);
+      snprintf(text, sizeof(text), PREFIX "%s is no setting; did you mean " PREFIX "%s?", name,
+               meant);
     else
       snprintf(text, sizeof(text), PREFIX "%s is no setting; `tutti env` lists them", name);
     warnOnce(text);

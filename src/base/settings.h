@@ -49,6 +49,10 @@ const char *tuttiSettingString(tuttiSettingId id);
 /* The variable the value came from ("TUTTI_X", "NCCL_X"), or "default". */
 const char *tuttiSettingOrigin(tuttiSettingId id);
 
+/* For messages: the word nearest to `word`, whatever the case of the letters; NULL if none is
+ * close. words[n] in any order. */
+const char *tuttiNearest(const char *word, const char *const *words, int n);
+
 /* Parses one value of a setting's type into *out (STRING: *out = 0). Exposed for tests and fuzzing.
  * Returns NULL, or what is wrong with it. */
 const char *tuttiSettingParse(const tuttiSettingRow *row, const char *text, int64_t *out);

@@ -173,6 +173,31 @@ TEST(Run, PutsTheLibraryBeforeWhatIsThere) {
   EXPECT_EQ(r.err, "tutti run: cannot run /nowhere/program: No such file or directory\n");
 }
 
+TEST(Topo, BadArgumentsAreNamedWithARemedy) {
+  const Bad bad[] = {
+      {{"topo", "--chanels", "2"}, "unknown option --chanels; did you mean --channels?"},
+      {{"topo", "--svg"}, "option --svg needs a value"},
+      {{"topo", "x"}, "unexpected argument 'x'"},
+      {{"topo", "--ranks", "0"}, "--ranks is '0'; it must be a number from 1 to 1048576"},
+      {{"topo", "--channels", "2"}, "need --ranks or --hosts"},
+      {{"topo", "--ranks", "2", "--dump", "x"}, "go without --ranks and --hosts"},
+      {{"topo", "--xml", "x", "--sysfs", "x"}, "exclude each other"},
+      {{"topo", "--hosts", "4,,2"}, "--hosts is '4,,2'; it must be a list of numbers"},
+      {{"topo", "--hosts", "4,2,"}, "must be a list of numbers"},
+      {{"topo", "--hosts", "4,x"}, "must be a list of numbers"},
+      {{"topo", "--hosts", "1048576,1"}, "must be a list of numbers"},
+      {{"topo", "--hosts", "00000000000000004"}, "must be a list of numbers"},
+      {{"topo", "--hosts", "4,2", "--ranks", "5"}, "--ranks 5 differs from the sum of --hosts 4,2"},
+  };
+  for (auto &b : bad) {
+    Result r = tutti(b.args);
+    EXPECT_EQ(r.code, 2) << b.says;
+    EXPECT_THAT(r.err, HasSubstr(b.says));
+  }
+  EXPECT_THAT(tutti({"topo", "--hosts", "2,1", "--ranks", "3"}).out,
+              HasSubstr("3 ranks on 2 hosts"));
+}
+
 TEST(Topo, IsACommand) {
   Result r = tutti({"topo", "--ranks", "4"});
   EXPECT_EQ(r.code, 0) << r.err;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/settings.h"
 #include "text.h"
 
 namespace {
