@@ -61,7 +61,7 @@ static int startMembers(crew *c, member *members, const perfPlace *first) {
   for (int r = 0; r < first->nranks; r++) {
     members[r].crew = c;
     members[r].place = *first;
-    members[r].place.rank = r;
+    members[r].place.rank = members[r].place.localRank = r;
     pthread_mutex_lock(&c->lock);
     c->running++;
     pthread_mutex_unlock(&c->lock);

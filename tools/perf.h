@@ -78,7 +78,7 @@ typedef struct {
 
 /* The GPU of this rank (local rank modulo their number), else host memory. The functions that
  * return false (or NULL) have said why on stderr. */
-bool perfDeviceOpen(perfDevice *d, tuttiDevice_t kind, int rank);
+bool perfDeviceOpen(perfDevice *d, tuttiDevice_t kind, int localRank);
 void perfDeviceClose(perfDevice *d);
 void *perfDeviceAlloc(const perfDevice *d, size_t bytes);
 void perfDeviceFree(const perfDevice *d, void *memory);
@@ -203,6 +203,7 @@ int perfParse(int argc, char **argv, perfOptions *options);
 
 typedef struct {
   int rank, nranks;
+  int localRank;        /* among those of this host, as far as the launcher tells; else rank */
   const char *launcher; /* "processes", "threads", "Open MPI", ... */
   bool placed;          /* false: nobody placed this process; it starts the ranks */
   bool hasId;           /* else the id is to be made with tuttiGetUniqueId (TUTTI_COMM_ID is set) */

@@ -40,6 +40,7 @@ static bool parsePlace(const char *text, perfPlace *place) {
     if (sscanf(text + 2 * i, "%2x", &byte) != 1) return false;
     place->id.internal[i] = (char)byte;
   }
+  place->localRank = place->rank;
   place->launcher = "processes";
   place->placed = place->hasId = true;
   return true;
@@ -52,6 +53,7 @@ typedef struct {
   const char *name;
   const char *rank, *size[2];
   const char *localSize; /* ranks on this host; NULL: it does not say */
+  const char *localRank; /* its number among them; NULL: it does not say */
   const char *nodes;     /* number of hosts; NULL: it does not say */
   const char *job[2];    /* what tells two jobs of one host apart */
 } launcher;
@@ -61,17 +63,31 @@ static const launcher launchers[] = {
      "OMPI_COMM_WORLD_RANK",
      {"OMPI_COMM_WORLD_SIZE"},
      "OMPI_COMM_WORLD_LOCAL_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
      NULL,
      {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
-    {"torchrun", "RANK", {"WORLD_SIZE"}, "LOCAL_WORLD_SIZE", NULL, {"TORCHELASTIC_RUN_ID"}},
+    {"torchrun",
+     "RANK",
+     {"WORLD_SIZE"},
+     "LOCAL_WORLD_SIZE",
+     "LOCAL_RANK",
+     NULL,
+     {"TORCHELASTIC_RUN_ID"}},
     {"Slurm",
      "SLURM_PROCID",
      {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
      NULL,
+     "SLURM_LOCALID",
      "SLURM_STEP_NUM_NODES",
      {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
-    {"PMI", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALNRANKS", NULL, {"PMI_ID", "HYDI_CONTROL_FD"}},
-    {"PMIx", "PMIX_RANK", {"PMIX_SIZE"}, NULL, NULL, {"PMIX_NAMESPACE"}},
+    {"PMI",
+     "PMI_RANK",
+     {"PMI_SIZE"},
+     "MPI_LOCALNRANKS",
+     "MPI_LOCALRANKID",
+     NULL,
+     {"PMI_ID", "HYDI_CONTROL_FD"}},
+    {"PMIx", "PMIX_RANK", {"PMIX_SIZE"}, NULL, NULL, NULL, {"PMIX_NAMESPACE"}},
 };
 
 /* Set and not empty, or NULL; also for a NULL name. */
@@ -177,7 +193,10 @@ static int takePlace(const launcher *l, const char *rankText, const char *sizeTe
       return TUTTI_EXIT_FAILED;
     }
   }
-  place->rank = (int)rank;
+  const char *localRank = variable(l->localRank);
+  place->rank = place->localRank = (int)rank;
+  if (localRank != NULL && tuttiParseInt(localRank, 0, size - 1, &rank))
+    place->localRank = (int)rank;
   place->nranks = (int)size;
   place->launcher = l->name;
   place->placed = true;

@@ -316,7 +316,7 @@ static bool join(session *s) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   tuttiUniqueId id = s->place->id;
   if (s->options->device != tuttiDeviceAuto) config.device = s->options->device;
-  if (!perfDeviceOpen(&s->device, s->options->device, s->place->rank)) return false;
+  if (!perfDeviceOpen(&s->device, s->options->device, s->place->localRank)) return false;
   if (s->options->graph && !s->device.cuda) {
     fprintf(stderr, PERF_COMMAND ": rank %d: --graph needs a GPU, and this is host memory\n",
             s->place->rank);
