@@ -156,11 +156,10 @@ tuttiResult_t tuttiRandom(void *out, size_t bytes) {
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* Bytes read, at most `size`; -1 on error. */
-static ssize_t readAll(int fd, char *buf, size_t size) {
+ssize_t tuttiReadAll(int fd, void *buf, size_t size) {
   size_t used = 0;
   while (used < size) {
-    ssize_t n = read(fd, buf + used, size - used);
+    ssize_t n = read(fd, (char *)buf + used, size - used);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return -1;
     if (n == 0) break;
@@ -174,7 +173,7 @@ bool tuttiReadFile(const char *path, char *buf, size_t size) {
   buf[0] = '\0';
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a FIFO's writer */
   if (fd < 0) return false;
-  ssize_t n = readAll(fd, buf, size);
+  ssize_t n = tuttiReadAll(fd, buf, size);
   close(fd);
   if (n < 0 || (size_t)n == size) { /* no room for the terminator: it may go on */
     buf[0] = '\0';

@@ -51,6 +51,8 @@ uint64_t tuttiHash(const void *data, size_t bytes);
 /* Cryptographic random bytes (getrandom). */
 tuttiResult_t tuttiRandom(void *out, size_t bytes);
 
+/* Reads fd to its end, at most `size` bytes; the number read, or -1 and errno. */
+ssize_t tuttiReadAll(int fd, void *buf, size_t size);
 /* Reads a small text file, without trailing white space, into buf. False (and buf is "") if it
  * cannot be read or does not fit. */
 bool tuttiReadFile(const char *path, char *buf, size_t size);

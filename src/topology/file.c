@@ -9,20 +9,8 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "topology/xml.h"
-
-/* Reads fd to its end, at most size bytes; the number read, or -1 and errno. */
-static ssize_t readAll(int fd, char *buf, size_t size) {
-  size_t used = 0;
-  while (used < size) {
-    ssize_t n = read(fd, buf + used, size - used);
-    if (n == 0) break;
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return -1;
-    used += (size_t)n;
-  }
-  return (ssize_t)used;
-}
 
 tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size) {
   tuttiResult_t result = tuttiSuccess;
@@ -41,7 +29,7 @@ tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size) {
     result = tuttiAlloc((void **)&buf, (size_t)st.st_size + 1, 1, path, NULL);
   }
   if (result != tuttiSuccess) goto done;
-  used = readAll(fd, buf, (size_t)st.st_size);
+  used = tuttiReadAll(fd, buf, (size_t)st.st_size);
   if (used < 0) {
     result = TUTTI_FAIL(tuttiSystemError, "cannot read %s: %s", path, tuttiErrnoText(errno));
     tuttiFree(buf);

@@ -41,22 +41,18 @@ tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path) {
   return tuttiSaveFile(path, "the graph", writeGraph, g);
 }
 
-typedef enum { OUTSIDE, IN_GRAPH, IN_CHANNEL, IN_RING, IN_TREE } place;
-
 typedef struct {
   const uint64_t *hostIds;
   int nranks;
   tuttiGraph *g; /* made when its number of channels is read */
   int32_t *list; /* [nranks]: scratch */
-  place at;
-  int channels; /* number of the channels that have begun */
+  int channels;  /* number of the channels that have begun */
   bool hasRing, hasTree;
 } reading;
 
 /* Fills r->list from an attribute that holds one number within min and nranks - 1 per rank. */
 static tuttiResult_t readList(const reading *r, const tuttiXml *xml, const char *attribute,
-                              long min) {
-  const char *text = tuttiXmlGet(xml, attribute);
+                              const char *text, long min) {
   if (text == NULL) return tuttiXmlFail(xml, "attribute \"%s\" is missing", attribute);
   int count = 0;
   for (;; count++) {
@@ -77,44 +73,65 @@ static tuttiResult_t readList(const reading *r, const tuttiXml *xml, const char 
   return tuttiSuccess;
 }
 
-static tuttiResult_t openGraph(reading *r, const tuttiXml *xml) {
-  static const char *const known[] = {"version", "channels", "hosts", NULL};
+/* The same for an element that has this attribute alone. */
+static tuttiResult_t readOnlyList(const reading *r, const tuttiXml *xml, const char *attribute,
+                                  long min) {
+  const char *text = NULL;
+  TUTTI_TRY(tuttiXmlTake(xml, &(tuttiXmlAttribute){attribute, .raw = &text}, 1));
+  return readList(r, xml, attribute, text, min);
+}
+
+static tuttiResult_t openGraph(void *context, const tuttiXml *xml) {
+  reading *r = context;
   int64_t version = 0, channels = 0;
-  TUTTI_TRY(tuttiXmlOnly(xml, known));
-  TUTTI_TRY(tuttiXmlNumber(xml, "version", 1, 1, &version));
+  const char *hosts = NULL;
+  const tuttiXmlAttribute known[] = {
+      {"version", .number = &version, .min = 1, .max = 1},
+      {"channels", .number = &channels, .min = 1, .max = TUTTI_MAX_CHANNELS},
+      {"hosts", .raw = &hosts},
+  };
+  TUTTI_TRY(tuttiXmlTake(xml, known, sizeof known / sizeof known[0]));
   if (version == 0) return tuttiXmlFail(xml, "graph without version=\"1\"");
-  TUTTI_TRY(tuttiXmlNumber(xml, "channels", 1, TUTTI_MAX_CHANNELS, &channels));
   if (channels == 0) return tuttiXmlFail(xml, "graph without channels");
   TUTTI_TRY(tuttiGraphNew(r->hostIds, r->nranks, (int)channels, &r->g));
-  TUTTI_TRY(readList(r, xml, "hosts", 0));
+  TUTTI_TRY(readList(r, xml, "hosts", hosts, 0));
   for (int i = 0; i < r->nranks; i++)
     if (r->list[i] != r->g->host[i])
       return tuttiXmlFail(xml,
                           "rank %d is on host %d of the file but on host %d of this job; use a "
                           "graph made for the same placement of ranks",
                           i, r->list[i], r->g->host[i]);
-  r->at = IN_GRAPH;
   return tuttiSuccess;
 }
 
-static tuttiResult_t openChannel(reading *r, const tuttiXml *xml) {
-  static const char *const known[] = {NULL};
-  TUTTI_TRY(tuttiXmlOnly(xml, known));
+static tuttiResult_t closeGraph(void *context, const tuttiXml *xml) {
+  const reading *r = context;
+  if (r->channels == r->g->nchannels) return tuttiSuccess;
+  return tuttiXmlFail(xml, "%d channels announced, %d present", r->g->nchannels, r->channels);
+}
+
+static tuttiResult_t openChannel(void *context, const tuttiXml *xml) {
+  reading *r = context;
+  TUTTI_TRY(tuttiXmlTake(xml, NULL, 0));
   if (r->channels == r->g->nchannels)
     return tuttiXmlFail(xml, "more than the %d channels announced", r->g->nchannels);
   r->channels++;
   r->hasRing = r->hasTree = false;
-  r->at = IN_CHANNEL;
   return tuttiSuccess;
 }
 
-static tuttiResult_t openRing(reading *r, const tuttiXml *xml) {
-  static const char *const known[] = {"ranks", NULL};
+static tuttiResult_t closeChannel(void *context, const tuttiXml *xml) {
+  const reading *r = context;
+  if (r->hasRing && r->hasTree) return tuttiSuccess;
+  return tuttiXmlFail(xml, "channel %d has no %s", r->channels - 1, r->hasRing ? "tree" : "ring");
+}
+
+static tuttiResult_t openRing(void *context, const tuttiXml *xml) {
+  reading *r = context;
   size_t base = (size_t)(r->channels - 1) * (size_t)r->nranks;
   int32_t *position = r->g->position + base;
   if (r->hasRing) return tuttiXmlFail(xml, "a second ring in channel %d", r->channels - 1);
-  TUTTI_TRY(tuttiXmlOnly(xml, known));
-  TUTTI_TRY(readList(r, xml, "ranks", 0));
+  TUTTI_TRY(readOnlyList(r, xml, "ranks", 0));
   for (int i = 0; i < r->nranks; i++)
     position[i] = -1;
   for (int i = 0; i < r->nranks; i++) {
@@ -125,17 +142,15 @@ static tuttiResult_t openRing(reading *r, const tuttiXml *xml) {
   }
   memcpy(r->g->ring + base, r->list, (size_t)r->nranks * sizeof *r->list);
   r->hasRing = true;
-  r->at = IN_RING;
   return tuttiSuccess;
 }
 
-static tuttiResult_t openTree(reading *r, const tuttiXml *xml) {
-  static const char *const known[] = {"parents", NULL};
+static tuttiResult_t openTree(void *context, const tuttiXml *xml) {
+  reading *r = context;
   int32_t *parent = r->g->parent + (size_t)(r->channels - 1) * (size_t)r->nranks;
   int channel = r->channels - 1, root = -1;
   if (r->hasTree) return tuttiXmlFail(xml, "a second tree in channel %d", channel);
-  TUTTI_TRY(tuttiXmlOnly(xml, known));
-  TUTTI_TRY(readList(r, xml, "parents", -1));
+  TUTTI_TRY(readOnlyList(r, xml, "parents", -1));
   memcpy(parent, r->list, (size_t)r->nranks * sizeof *parent);
   int32_t *neighbours = r->list;
   memset(neighbours, 0, (size_t)r->nranks * sizeof *neighbours);
@@ -160,43 +175,19 @@ static tuttiResult_t openTree(reading *r, const tuttiXml *xml) {
   TUTTI_TRY(tuttiGraphMeasureTree(r->g, channel, &tree));
   if (!tree) return tuttiXmlFail(xml, "the parents of channel %d go round in a circle", channel);
   r->hasTree = true;
-  r->at = IN_TREE;
-  return tuttiSuccess;
-}
-
-static tuttiResult_t onOpen(void *context, tuttiXml *xml, const char *element) {
-  reading *r = context;
-  if (r->at == OUTSIDE && strcmp(element, "graph") == 0) return openGraph(r, xml);
-  if (r->at == IN_GRAPH && strcmp(element, "channel") == 0) return openChannel(r, xml);
-  if (r->at == IN_CHANNEL && strcmp(element, "ring") == 0) return openRing(r, xml);
-  if (r->at == IN_CHANNEL && strcmp(element, "tree") == 0) return openTree(r, xml);
-  return tuttiXmlFail(xml, "element <%.64s> is not expected here", element);
-}
-
-static tuttiResult_t onClose(void *context, tuttiXml *xml, const char *element) {
-  reading *r = context;
-  (void)element;
-  if (r->at == IN_RING || r->at == IN_TREE) {
-    r->at = IN_CHANNEL;
-    return tuttiSuccess;
-  }
-  if (r->at == IN_CHANNEL) {
-    r->at = IN_GRAPH;
-    if (r->hasRing && r->hasTree) return tuttiSuccess;
-    return tuttiXmlFail(xml, "channel %d has no %s", r->channels - 1, r->hasRing ? "tree" : "ring");
-  }
-  if (r->channels < r->g->nchannels)
-    return tuttiXmlFail(xml, "%d channels announced, %d present", r->g->nchannels, r->channels);
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name,
                                  const uint64_t *hostIds, int nranks, tuttiGraph **out) {
-  static const tuttiXmlHandler handler = {.open = onOpen, .close = onClose};
+  static const tuttiXmlElement elements[] = {{NULL, "graph", openGraph, closeGraph},
+                                             {"graph", "channel", openChannel, closeChannel},
+                                             {"channel", "ring", openRing, NULL},
+                                             {"channel", "tree", openTree, NULL}};
   reading r = {.hostIds = hostIds, .nranks = nranks};
   if (nranks < 1) return TUTTI_FAIL(tuttiInvalidArgument, "%s: a graph of %d ranks", name, nranks);
   TUTTI_TRY(tuttiAlloc((void **)&r.list, (size_t)nranks, sizeof *r.list, "list of ranks", NULL));
-  tuttiResult_t result = tuttiXmlParse(text, size, name, &handler, &r);
+  tuttiResult_t result = tuttiXmlParse(text, size, name, elements, 4, &r);
   if (result == tuttiSuccess)
     *out = r.g;
   else

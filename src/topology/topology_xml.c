@@ -58,23 +58,24 @@ tuttiResult_t tuttiTopologyWriteXml(const tuttiTopology *t, const char *path) {
 
 typedef struct {
   tuttiTopology *t;
-  int current; /* index of the open element's node; -1 outside */
+  int current; /* index of the open element's node */
 } reading;
 
-static tuttiResult_t openTopology(reading *r, const tuttiXml *xml) {
-  static const char *const known[] = {"version", "host", NULL};
+static tuttiResult_t openTopology(void *context, const tuttiXml *xml) {
+  reading *r = context;
   tuttiNode system = {.kind = tuttiNodeSystem, .parent = -1, .name = "system", .numa = -1};
   int64_t version = 0;
-  TUTTI_TRY(tuttiXmlOnly(xml, known));
-  TUTTI_TRY(tuttiXmlNumber(xml, "version", 1, 1, &version));
+  const tuttiXmlAttribute known[] = {
+      {"version", .number = &version, .min = 1, .max = 1},
+      {"host", .text = r->t->host, .size = sizeof r->t->host},
+  };
+  TUTTI_TRY(tuttiXmlTake(xml, known, sizeof known / sizeof known[0]));
   if (version == 0) return tuttiXmlFail(xml, "topology without version=\"1\"");
-  TUTTI_TRY(tuttiXmlText(xml, "host", r->t->host, sizeof r->t->host));
   r->current = 0;
   return tuttiTopologyAdd(r->t, &system);
 }
 
-static tuttiResult_t readKind(const tuttiXml *xml, tuttiNodeKind *kind) {
-  const char *text = tuttiXmlGet(xml, "kind");
+static tuttiResult_t readKind(const tuttiXml *xml, const char *text, tuttiNodeKind *kind) {
   if (text == NULL) return tuttiXmlFail(xml, "node without kind");
   for (int k = tuttiNodeSystem + 1; k < tuttiNodeKindCount; k++) {
     if (strcmp(text, tuttiNodeKindName(k)) != 0) continue;
@@ -84,64 +85,56 @@ static tuttiResult_t readKind(const tuttiXml *xml, tuttiNodeKind *kind) {
   return tuttiXmlFail(xml, "kind=\"%.64s\" is no kind of node", text);
 }
 
-static tuttiResult_t readNumbers(const tuttiXml *xml, tuttiNode *n) {
-  int64_t class = 0, vendor = 0, device = 0, numa = -1, link = 0, up = 0;
-  TUTTI_TRY(tuttiXmlNumber(xml, "class", 0, 0xffffff, &class));
-  TUTTI_TRY(tuttiXmlNumber(xml, "vendor", 0, 0xffff, &vendor));
-  TUTTI_TRY(tuttiXmlNumber(xml, "device", 0, 0xffff, &device));
-  TUTTI_TRY(tuttiXmlNumber(xml, "numa", -1, 65535, &numa));
-  TUTTI_TRY(tuttiXmlNumber(xml, "link", 0, MAX_LINK_MBS, &link));
-  TUTTI_TRY(tuttiXmlNumber(xml, "up", 0, 1, &up));
-  n->class_ = (uint32_t) class;
-  n->vendor = (uint32_t)vendor;
-  n->device = (uint32_t)device;
-  n->numa = (int)numa;
-  n->linkGBs = (float)((double)link / 1e3);
-  n->up = up == 1;
-  return tuttiSuccess;
-}
-
-static tuttiResult_t openNode(reading *r, const tuttiXml *xml) {
-  static const char *const known[] = {"kind", "name", "bus", "class",  "vendor", "device",
-                                      "numa", "link", "up",  "driver", "cpus",   NULL};
+static tuttiResult_t openNode(void *context, const tuttiXml *xml) {
+  reading *r = context;
   tuttiNode n = {.parent = r->current};
+  int64_t class = 0, vendor = 0, device = 0, numa = -1, link = 0, up = 0;
+  const char *kind = NULL, *bus = NULL;
+  const tuttiXmlAttribute known[] = {
+      {"kind", .raw = &kind},
+      {"name", .text = n.name, .size = sizeof n.name},
+      {"bus", .raw = &bus},
+      {"class", .number = &class, .max = 0xffffff},
+      {"vendor", .number = &vendor, .max = 0xffff},
+      {"device", .number = &device, .max = 0xffff},
+      {"numa", .number = &numa, .min = -1, .max = 65535},
+      {"link", .number = &link, .max = MAX_LINK_MBS},
+      {"up", .number = &up, .max = 1},
+      {"driver", .text = n.driver, .size = sizeof n.driver},
+      {"cpus", .text = n.cpus, .size = sizeof n.cpus},
+  };
   if (r->t->count == TUTTI_TOPOLOGY_MAX_NODES)
     return tuttiXmlFail(xml, "more than %d nodes", TUTTI_TOPOLOGY_MAX_NODES);
-  TUTTI_TRY(tuttiXmlOnly(xml, known));
-  TUTTI_TRY(readKind(xml, &n.kind));
-  TUTTI_TRY(readNumbers(xml, &n));
-  TUTTI_TRY(tuttiXmlText(xml, "name", n.name, sizeof n.name));
-  TUTTI_TRY(tuttiXmlText(xml, "driver", n.driver, sizeof n.driver));
-  TUTTI_TRY(tuttiXmlText(xml, "cpus", n.cpus, sizeof n.cpus));
+  TUTTI_TRY(tuttiXmlTake(xml, known, sizeof known / sizeof known[0]));
+  TUTTI_TRY(readKind(xml, kind, &n.kind));
   if (n.name[0] == '\0') return tuttiXmlFail(xml, "node without name");
-  const char *bus = tuttiXmlGet(xml, "bus");
   if (bus != NULL && !tuttiBusIdParse(bus, &n.busId))
     return tuttiXmlFail(xml, "bus=\"%.64s\" is not of the form 0000:3b:00.0", bus);
+  n.class_ = (uint32_t) class;
+  n.vendor = (uint32_t)vendor;
+  n.device = (uint32_t)device;
+  n.numa = (int)numa;
+  n.linkGBs = (float)((double)link / 1e3);
+  n.up = up == 1;
   r->current = r->t->count;
   return tuttiTopologyAdd(r->t, &n);
 }
 
-static tuttiResult_t onOpen(void *context, tuttiXml *xml, const char *element) {
+static tuttiResult_t closeNode(void *context, const tuttiXml *xml) {
   reading *r = context;
-  const char *expected = r->current < 0 ? "topology" : "node";
-  if (strcmp(element, expected) != 0)
-    return tuttiXmlFail(xml, "element <%.64s> where <%s> is expected", element, expected);
-  return r->current < 0 ? openTopology(r, xml) : openNode(r, xml);
-}
-
-static tuttiResult_t onClose(void *context, tuttiXml *xml, const char *element) {
-  reading *r = context;
-  (void)xml, (void)element;
+  (void)xml;
   r->current = r->t->nodes[r->current].parent;
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *name,
                                     tuttiTopology **out) {
-  static const tuttiXmlHandler handler = {.open = onOpen, .close = onClose};
-  reading r = {.current = -1};
+  static const tuttiXmlElement elements[] = {{NULL, "topology", openTopology, NULL},
+                                             {"topology", "node", openNode, closeNode},
+                                             {"node", "node", openNode, closeNode}};
+  reading r = {0};
   TUTTI_TRY(tuttiTopologyNew(&r.t));
-  tuttiResult_t result = tuttiXmlParse(text, size, name, &handler, &r);
+  tuttiResult_t result = tuttiXmlParse(text, size, name, elements, 3, &r);
   if (result == tuttiSuccess)
     *out = r.t;
   else

@@ -29,26 +29,7 @@ tuttiResult_t tuttiXmlFail(const tuttiXml *xml, const char *fmt, ...) {
   return TUTTI_FAIL(tuttiInvalidArgument, "%s:%d: %s", xml->name, xml->line, text);
 }
 
-const char *tuttiXmlGet(const tuttiXml *xml, const char *attribute) {
-  for (const char **a = xml->attributes; a[0] != NULL; a += 2)
-    if (strcmp(a[0], attribute) == 0) return a[1];
-  return NULL;
-}
-
-tuttiResult_t tuttiXmlOnly(const tuttiXml *xml, const char *const *attributes) {
-  for (const char **a = xml->attributes; a[0] != NULL; a += 2) {
-    const char *const *known = attributes;
-    while (*known != NULL && strcmp(*known, a[0]) != 0)
-      known++;
-    if (*known == NULL) return tuttiXmlFail(xml, "unknown attribute \"%.64s\"", a[0]);
-  }
-  return tuttiSuccess;
-}
-
-tuttiResult_t tuttiXmlNumber(const tuttiXml *xml, const char *attribute, int64_t min, int64_t max,
-                             int64_t *value) {
-  const char *text = tuttiXmlGet(xml, attribute);
-  if (text == NULL) return tuttiSuccess;
+static tuttiResult_t takeNumber(const tuttiXml *xml, const tuttiXmlAttribute *a, const char *text) {
   bool hex = text[0] == '0' && text[1] == 'x';
   bool begins = hex ? isxdigit((unsigned char)text[2]) != 0
                     : isdigit((unsigned char)text[text[0] == '-']) != 0;
@@ -56,33 +37,43 @@ tuttiResult_t tuttiXmlNumber(const tuttiXml *xml, const char *attribute, int64_t
   errno = 0;
   int64_t number = begins ? strtoll(text, &end, hex ? 16 : 10) : 0;
   if (!begins || *end != '\0')
-    return tuttiXmlFail(xml, "%s=\"%.64s\" is not a number", attribute, text);
-  if (errno == ERANGE || number < min || number > max)
-    return tuttiXmlFail(xml, "%s=\"%.64s\" is not within %" PRId64 " to %" PRId64, attribute, text,
-                        min, max);
-  *value = number;
+    return tuttiXmlFail(xml, "%s=\"%.64s\" is not a number", a->name, text);
+  if (errno == ERANGE || number < a->min || number > a->max)
+    return tuttiXmlFail(xml, "%s=\"%.64s\" is not within %" PRId64 " to %" PRId64, a->name, text,
+                        a->min, a->max);
+  *a->number = number;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiXmlText(const tuttiXml *xml, const char *attribute, char *buf, size_t size) {
-  const char *text = tuttiXmlGet(xml, attribute);
-  if (text == NULL) return tuttiSuccess;
+static tuttiResult_t takeText(const tuttiXml *xml, const tuttiXmlAttribute *a, const char *text) {
   size_t length = strlen(text);
-  if (length >= size)
-    return tuttiXmlFail(xml, "%s is %zu bytes long; at most %zu are possible", attribute, length,
-                        size - 1);
+  if (length >= a->size)
+    return tuttiXmlFail(xml, "%s is %zu bytes long; at most %zu are possible", a->name, length,
+                        a->size - 1);
   for (const char *c = text; *c != '\0'; c++)
-    if (iscntrl((unsigned char)*c))
-      return tuttiXmlFail(xml, "%s has a control character", attribute);
-  memcpy(buf, text, length + 1);
+    if (iscntrl((unsigned char)*c)) return tuttiXmlFail(xml, "%s has a control character", a->name);
+  memcpy(a->text, text, length + 1);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiXmlTake(const tuttiXml *xml, const tuttiXmlAttribute *known, int n) {
+  for (const char **given = xml->attributes; given[0] != NULL; given += 2) {
+    int i = 0;
+    while (i < n && strcmp(known[i].name, given[0]) != 0)
+      i++;
+    if (i == n) return tuttiXmlFail(xml, "unknown attribute \"%.64s\"", given[0]);
+    if (known[i].raw != NULL) *known[i].raw = given[1];
+    if (known[i].number != NULL) TUTTI_TRY(takeNumber(xml, &known[i], given[1]));
+    if (known[i].text != NULL) TUTTI_TRY(takeText(xml, &known[i], given[1]));
+  }
   return tuttiSuccess;
 }
 
 #ifndef TUTTI_HAVE_EXPAT
 
 tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
-                            const tuttiXmlHandler *handler, void *context) {
-  (void)text, (void)size, (void)handler, (void)context;
+                            const tuttiXmlElement *elements, int n, void *context) {
+  (void)text, (void)size, (void)elements, (void)n, (void)context;
   return TUTTI_FAIL(tuttiInvalidUsage,
                     "%s: this tutti was built without expat and reads no XML; build it where "
                     "libexpat1-dev (expat.h, libexpat.a) is installed",
@@ -94,8 +85,10 @@ tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
 typedef struct {
   tuttiXml xml;
   XML_Parser parser;
-  const tuttiXmlHandler *handler;
+  const tuttiXmlElement *elements; /* [n] */
+  int n;
   void *context;
+  const tuttiXmlElement *path[TUTTI_XML_MAX_DEPTH]; /* [depth] the open ones */
   int depth;
   tuttiResult_t result; /* of the first failure, which stops the parser */
 } parse;
@@ -112,23 +105,39 @@ static void locate(parse *p, const char **attributes) {
   p->xml.attributes = attributes != NULL ? attributes : none;
 }
 
+static tuttiResult_t enter(parse *p, const char *name) {
+  const char *parent = p->depth > 0 ? p->path[p->depth - 1]->element : "";
+  char expected[128] = "";
+  if (p->depth == TUTTI_XML_MAX_DEPTH)
+    return tuttiXmlFail(&p->xml, "more than %d elements inside each other", TUTTI_XML_MAX_DEPTH);
+  for (int i = 0; i < p->n; i++) {
+    const tuttiXmlElement *e = &p->elements[i];
+    if (strcmp(e->parent != NULL ? e->parent : "", parent) != 0) continue;
+    if (strcmp(e->element, name) == 0) {
+      p->path[p->depth++] = e;
+      return e->open(p->context, &p->xml);
+    }
+    size_t used = strlen(expected);
+    snprintf(expected + used, sizeof expected - used, used > 0 ? " or <%s>" : "<%s>", e->element);
+  }
+  return tuttiXmlFail(&p->xml, "element <%.64s> where %s is expected", name,
+                      expected[0] != '\0' ? expected : "none");
+}
+
 static void onOpen(void *data, const char *element, const char **attributes) {
   parse *p = data;
   if (p->result != tuttiSuccess) return;
   locate(p, attributes);
-  if (++p->depth > TUTTI_XML_MAX_DEPTH)
-    settle(p,
-           tuttiXmlFail(&p->xml, "more than %d elements inside each other", TUTTI_XML_MAX_DEPTH));
-  else
-    settle(p, p->handler->open(p->context, &p->xml, element));
+  settle(p, enter(p, element));
 }
 
 static void onClose(void *data, const char *element) {
   parse *p = data;
+  (void)element;
   if (p->result != tuttiSuccess) return;
   locate(p, NULL);
-  p->depth--;
-  settle(p, p->handler->close(p->context, &p->xml, element));
+  const tuttiXmlElement *e = p->path[--p->depth];
+  if (e->close != NULL) settle(p, e->close(p->context, &p->xml));
 }
 
 static void onText(void *data, const char *text, int length) {
@@ -153,8 +162,8 @@ static void onDoctype(void *data, const char *doctype, const char *system, const
 }
 
 tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
-                            const tuttiXmlHandler *handler, void *context) {
-  parse p = {.xml = {.name = name, .line = 1}, .handler = handler, .context = context};
+                            const tuttiXmlElement *elements, int n, void *context) {
+  parse p = {.xml = {.name = name, .line = 1}, .elements = elements, .n = n, .context = context};
   if (size > TUTTI_XML_MAX_BYTES)
     return tuttiXmlFail(&p.xml, "%zu bytes; at most %d are accepted", size, TUTTI_XML_MAX_BYTES);
   p.parser = XML_ParserCreate(NULL);

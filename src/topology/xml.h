@@ -17,30 +17,35 @@ __BEGIN_DECLS
 
 typedef struct tuttiXml tuttiXml;
 
+/* An element that may stand in another one, in `parent`, or be the outermost, where that is NULL.
+ */
 typedef struct {
-  tuttiResult_t (*open)(void *context, tuttiXml *xml, const char *element);
-  tuttiResult_t (*close)(void *context, tuttiXml *xml, const char *element);
-} tuttiXmlHandler;
+  const char *parent, *element;
+  tuttiResult_t (*open)(void *context, const tuttiXml *xml);
+  tuttiResult_t (*close)(void *context, const tuttiXml *xml); /* NULL: nothing to do */
+} tuttiXmlElement;
 
-/* Parses `text`, which `name` stands for in errors, and calls the handler for each element. The
- * first failure of the handler ends it and is returned. */
+/* Parses `text`, which `name` stands for in errors, and calls open and close for each element. The
+ * first failure of these ends it and is returned. */
 tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
-                            const tuttiXmlHandler *handler, void *context);
+                            const tuttiXmlElement *elements, int n, void *context);
 
-/* For handlers: fails with tuttiInvalidArgument "name:line: text". */
+/* For open and close: fails with tuttiInvalidArgument "name:line: text". */
 tuttiResult_t tuttiXmlFail(const tuttiXml *xml, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* For handlers: attributes of the element at hand. A text outlives the call of `open` only as a
- * copy. */
-const char *tuttiXmlGet(const tuttiXml *xml, const char *attribute); /* NULL if absent */
-/* The list ends with NULL. Fails if there is any other attribute. */
-tuttiResult_t tuttiXmlOnly(const tuttiXml *xml, const char *const *attributes);
-/* Absent: *value stays as it is. Numbers are decimal, or hexadecimal after 0x. */
-tuttiResult_t tuttiXmlNumber(const tuttiXml *xml, const char *attribute, int64_t min, int64_t max,
-                             int64_t *value);
-/* Absent: *buf stays as it is. Control characters and texts longer than `size` - 1 fail. */
-tuttiResult_t tuttiXmlText(const tuttiXml *xml, const char *attribute, char *buf, size_t size);
+/* An attribute and what takes it; what is absent stays as it is. */
+typedef struct {
+  const char *name;
+  const char **raw; /* valid within open */
+  int64_t *number;  /* decimal, or hexadecimal after 0x, within min and max */
+  int64_t min, max;
+  char *text; /* copied; control characters and texts longer than `size` - 1 fail */
+  size_t size;
+} tuttiXmlAttribute;
+
+/* For open: takes all attributes of the element. Fails if there is any other. */
+tuttiResult_t tuttiXmlTake(const tuttiXml *xml, const tuttiXmlAttribute *known, int n);
 
 /* Reads a file of at most TUTTI_XML_MAX_BYTES; *text is for tuttiFree. */
 tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size);
