@@ -207,48 +207,10 @@ static tuttiResult_t formRing(joining *j) {
 
 /* ---- all-gather ----------------------------------------------------------------------------- */
 
-/* Position `at` of the stream of blocks that starts with rank `first` and goes down; *length: bytes
- * up to the end of that block. */
-static char *blockAt(const tuttiBootstrap *b, char *all, size_t size, int first, size_t at,
-                     size_t *length) {
-  int rank = (first - (int)(at / size) % b->nranks + b->nranks) % b->nranks;
-  *length = size - at % size;
-  return all + (size_t)rank * size + at % size;
-}
-
-/* One rank's part of a ring all-gather: it sends its own block and every block it receives but the
- * last, each byte as soon as it is there. */
-typedef struct {
-  char *all;
-  size_t size, total, sent, got;
-} gathering;
-
-/* What may be sent now: the own block and what has come. */
-static size_t sendable(const gathering *g) {
-  size_t have = g->size + g->got;
-  return (have < g->total ? have : g->total) - g->sent;
-}
-
-/* `moved` > 0: bytes; 0: nothing now; else -errno. */
-static ssize_t gatherSend(tuttiBootstrap *b, gathering *g) {
-  size_t length, ready = sendable(g);
-  if (ready == 0) return 0;
-  const char *p = blockAt(b, g->all, g->size, b->rank, g->sent, &length);
-  ssize_t n = send(b->nextFd, p, length < ready ? length : ready, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (n < 0) return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-  g->sent += (size_t)n;
-  return n;
-}
-
-static ssize_t gatherRecv(tuttiBootstrap *b, gathering *g) {
-  size_t length;
-  if (g->got == g->total) return 0;
-  char *p = blockAt(b, g->all, g->size, b->rank - 1 + b->nranks, g->got, &length);
-  ssize_t n = recv(b->prevFd, p, length, MSG_DONTWAIT);
-  if (n == 0) return -ECONNRESET;
-  if (n < 0) return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-  g->got += (size_t)n;
-  return n;
+/* Bytes sent or received by one call, whose result is n; 0: nothing now; else -errno. */
+static ssize_t moved(ssize_t n) {
+  if (n >= 0) return n;
+  return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 }
 
 static tuttiResult_t gatherFailed(const char *name, ssize_t error) {
@@ -258,18 +220,31 @@ static tuttiResult_t gatherFailed(const char *name, ssize_t error) {
                     name, tuttiErrnoText((int)-error));
 }
 
-static tuttiResult_t gather(tuttiBootstrap *b, gathering *g, tuttiWait wait) {
-  while (g->sent < g->total || g->got < g->total) {
-    ssize_t in = gatherRecv(b, g), out = in < 0 ? 0 : gatherSend(b, g);
-    if (in < 0) return gatherFailed(b->prevName, in);
-    if (out < 0) return gatherFailed(b->nextName, out);
-    if (in > 0 || out > 0) continue;
+/* Sends one block to the next rank while another comes from the previous one; of `total` bytes
+ * that go each way `before` have. */
+static tuttiResult_t passBlock(tuttiBootstrap *b, const char *out, char *in, size_t size,
+                               size_t before, size_t total, tuttiWait wait) {
+  size_t sent = 0, got = 0;
+  while (sent < size || got < size) {
+    ssize_t nin = 0, nout = 0;
+    if (got < size) {
+      nin = recv(b->prevFd, in + got, size - got, MSG_DONTWAIT);
+      nin = nin == 0 ? -ECONNRESET : moved(nin);
+      if (nin < 0) return gatherFailed(b->prevName, nin);
+    }
+    if (sent < size) {
+      nout = moved(send(b->nextFd, out + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT));
+      if (nout < 0) return gatherFailed(b->nextName, nout);
+    }
+    got += (size_t)nin;
+    sent += (size_t)nout;
+    if (nin > 0 || nout > 0) continue;
     /* The next rank cannot be done before it has everything from here, and what else comes from it
      * is for the watch. */
-    short toNext = (short)((sendable(g) ? POLLOUT : 0) | POLLRDHUP);
+    short toNext = (short)((sent < size ? POLLOUT : 0) | POLLRDHUP);
     struct pollfd fds[] = {
-        {.fd = g->got < g->total ? b->prevFd : -1, .events = POLLIN},
-        {.fd = g->sent < g->total ? b->nextFd : -1, .events = toNext},
+        {.fd = got < size ? b->prevFd : -1, .events = POLLIN},
+        {.fd = before + sent < total ? b->nextFd : -1, .events = toNext},
     };
     int ready;
     TUTTI_TRY(tuttiPollSlice(fds, 2, "the bootstrap ring", wait, TUTTI_NO_DEADLINE, &ready));
@@ -280,7 +255,7 @@ static tuttiResult_t gather(tuttiBootstrap *b, gathering *g, tuttiWait wait) {
                         "all-gather of the bootstrap ring: %zu of %zu bytes came from %s and %zu "
                         "went to %s until the deadline; see what those ranks are doing, or raise "
                         "TUTTI_TIMEOUT",
-                        g->got, g->total, b->prevName, g->sent, b->nextName);
+                        before + got, total, b->prevName, before + sent, b->nextName);
   }
   return tuttiSuccess;
 }
@@ -289,8 +264,14 @@ tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size,
   if (b->nranks == 1 || size == 0) return tuttiSuccess;
   if (b->prevFd < 0 || b->nextFd < 0)
     return TUTTI_FAIL(tuttiInternalError, "all-gather on a ring that the watch has taken");
-  gathering g = {.all = all, .size = size, .total = (size_t)(b->nranks - 1) * size};
-  tuttiResult_t result = gather(b, &g, wait);
+  tuttiResult_t result = tuttiSuccess;
+  size_t total = (size_t)(b->nranks - 1) * size;
+  int rank = b->rank;
+  for (size_t done = 0; done < total && result == tuttiSuccess; done += size) {
+    char *out = (char *)all + (size_t)rank * size;
+    rank = (rank + b->nranks - 1) % b->nranks;
+    result = passBlock(b, out, (char *)all + (size_t)rank * size, size, done, total, wait);
+  }
   if (result != tuttiSuccess) {
     /* The stream is cut in the middle: nobody can go on, and the neighbours should know at once. */
     shutdown(b->prevFd, SHUT_RDWR);
@@ -308,9 +289,8 @@ static tuttiResult_t exchange(joining *j) {
     uint8_t salt[16];
   } record;
   size_t n = (size_t)b->nranks;
-  void *memory;
-  TUTTI_TRY(tuttiAlloc(&memory, n, sizeof(record), "records of the ranks", NULL));
-  record *all = memory;
+  record *all;
+  TUTTI_TRY(tuttiAlloc((void **)&all, n, sizeof(*all), "records of the ranks", NULL));
   tuttiResult_t result = tuttiRandom(all[b->rank].salt, sizeof(all[b->rank].salt));
   all[b->rank].listeners = j->self;
   TUTTI_TRY_GOTO(result, result, done);
@@ -331,7 +311,7 @@ static tuttiResult_t exchange(joining *j) {
   memcpy(mix.salt, all[0].salt, sizeof(mix.salt));
   b->hash = tuttiHash(&mix, sizeof(mix));
 done:
-  tuttiFree(memory);
+  tuttiFree(all);
   return result;
 }
 
@@ -386,13 +366,12 @@ static tuttiResult_t parseIds(const tuttiUniqueId *ids, int nids, int rank, int 
                       "rank %d of nranks %d with %d unique ids: nranks must be 1 to %d, rank 0 to "
                       "nranks - 1, and there must be an id",
                       rank, nranks, nids, TUTTI_MAX_RANKS);
-  void *memory;
-  TUTTI_TRY(tuttiAlloc(&memory, (size_t)nids, sizeof(tuttiId), "unique ids", NULL));
-  tuttiId *parsed = memory;
+  tuttiId *parsed;
+  TUTTI_TRY(tuttiAlloc((void **)&parsed, (size_t)nids, sizeof(*parsed), "unique ids", NULL));
   for (int i = 0; i < nids; i++) {
     tuttiResult_t result = tuttiIdParse(&ids[i], &parsed[i]);
     if (result == tuttiSuccess) continue;
-    tuttiFree(memory);
+    tuttiFree(parsed);
     return result;
   }
   *out = parsed;
@@ -400,21 +379,18 @@ static tuttiResult_t parseIds(const tuttiUniqueId *ids, int nids, int rank, int 
 }
 
 static tuttiResult_t allocate(int rank, int nranks, tuttiBootstrap **out) {
-  void *memory;
-  TUTTI_TRY(tuttiAlloc(&memory, 1, sizeof(tuttiBootstrap), "the bootstrap", NULL));
-  tuttiBootstrap *b = memory;
+  tuttiBootstrap *b;
+  TUTTI_TRY(tuttiAlloc((void **)&b, 1, sizeof(*b), "the bootstrap", NULL));
   b->rank = rank;
   b->nranks = nranks;
   b->listenFd = b->prevFd = b->nextFd = -1;
-  tuttiResult_t result =
-      tuttiAlloc(&memory, (size_t)nranks, sizeof(*b->listeners), "addresses of the ranks", NULL);
-  if (result != tuttiSuccess) {
+  tuttiResult_t result = tuttiAlloc((void **)&b->listeners, (size_t)nranks, sizeof(*b->listeners),
+                                    "addresses of the ranks", NULL);
+  if (result == tuttiSuccess)
+    *out = b;
+  else
     tuttiFree(b);
-    return result;
-  }
-  b->listeners = memory;
-  *out = b;
-  return tuttiSuccess;
+  return result;
 }
 
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,

@@ -210,12 +210,12 @@ static tuttiResult_t findAll(tuttiFoundInterface **out, int *n) {
     return TUTTI_FAIL(tuttiSystemError, "cannot list this host's network interfaces: %s; %s",
                       tuttiErrnoText(err), tuttiSocketRemedy(err, remedy, sizeof(remedy)));
   }
-  void *memory;
+  tuttiFoundInterface *found;
   tuttiResult_t result =
-      tuttiAlloc(&memory, MAX_FOUND, sizeof(tuttiFoundInterface), "list of interfaces", NULL);
+      tuttiAlloc((void **)&found, MAX_FOUND, sizeof *found, "list of interfaces", NULL);
   int count = 0;
   for (struct ifaddrs *i = all; i && result == tuttiSuccess && count < MAX_FOUND; i = i->ifa_next) {
-    tuttiFoundInterface *f = (tuttiFoundInterface *)memory + count++;
+    tuttiFoundInterface *f = &found[count++];
     snprintf(f->at.name, sizeof(f->at.name), "%s", i->ifa_name);
     f->flags = i->ifa_flags;
     f->bridge = isBridge(i->ifa_name);
@@ -225,7 +225,7 @@ static tuttiResult_t findAll(tuttiFoundInterface **out, int *n) {
   }
   freeifaddrs(all);
   if (result != tuttiSuccess) return result;
-  *out = memory;
+  *out = found;
   *n = count;
   return tuttiSuccess;
 }

@@ -157,9 +157,8 @@ static tuttiResult_t openSlice(root *r, const tuttiCheckIn *in) {
   int first = tuttiFirstOfRoot(in->root, in->nroots, nranks);
   int count = tuttiFirstOfRoot(in->root + 1, in->nroots, nranks) - first;
   int expected = count + (in->nroots > 1);
-  void *memory;
-  TUTTI_TRY(tuttiAlloc(&memory, (size_t)expected, sizeof(member), "check-ins of a root", NULL));
-  r->members = memory;
+  TUTTI_TRY(tuttiAlloc((void **)&r->members, (size_t)expected, sizeof(member),
+                       "check-ins of a root", NULL));
   for (int i = 0; i < expected; i++)
     r->members[i].fd = -1;
   r->first = *in;
@@ -340,13 +339,12 @@ static tuttiResult_t startThread(root *r) {
 
 tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint8_t secret[16],
                              bool fixed) {
-  void *memory;
-  tuttiResult_t result = tuttiAlloc(&memory, 1, sizeof(root), "a root", NULL);
+  root *r;
+  tuttiResult_t result = tuttiAlloc((void **)&r, 1, sizeof *r, "a root", NULL);
   if (result != tuttiSuccess) {
     close(listenFd);
     return result;
   }
-  root *r = memory;
   r->listenFd = listenFd;
   r->fixed = fixed;
   memcpy(r->secret, secret, sizeof(r->secret));

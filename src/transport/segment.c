@@ -124,22 +124,19 @@ static tuttiResult_t mapMemory(tuttiSegment *s, int fd) {
   char what[80];
   snprintf(what, sizeof what, "the segment of rank %d (TUTTI_BUFFSIZE sets its size)",
            s->key.owner);
-  void *p;
-  TUTTI_TRY(tuttiMap(&p, s->layout.bytes, fd, what, NULL));
+  TUTTI_TRY(tuttiMap((void **)&s->memory, s->layout.bytes, fd, what, NULL));
   /* The user's core dumps and forked children have no use for it. */
-  madvise(p, s->layout.bytes, MADV_DONTDUMP);
-  madvise(p, s->layout.bytes, MADV_DONTFORK);
-  s->memory = p;
+  madvise(s->memory, s->layout.bytes, MADV_DONTDUMP);
+  madvise(s->memory, s->layout.bytes, MADV_DONTFORK);
   return tuttiSuccess;
 }
 
 static tuttiResult_t newSegment(tuttiWires *w, int owner, tuttiSegment **out) {
   segmentLayout layout;
   TUTTI_TRY(makeLayout(w, &layout));
-  void *p;
+  tuttiSegment *s;
   /* Not on the account: a reader in this process may hold it longer than the account lives. */
-  TUTTI_TRY(tuttiAlloc(&p, 1, sizeof(tuttiSegment) + (size_t)w->local->nlocal, "a segment", NULL));
-  tuttiSegment *s = p;
+  TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s + (size_t)w->local->nlocal, "a segment", NULL));
   s->key = makeKey(w, owner);
   s->layout = layout;
   s->fd = -1;
@@ -199,22 +196,19 @@ static void releaseSegment(tuttiWires *w, tuttiSegment *s) {
 
 tuttiResult_t tuttiLocalPrepare(tuttiWires *w) {
   if (w->local) return tuttiSuccess;
-  void *p;
-  TUTTI_TRY(tuttiAlloc(&p, 1, sizeof(tuttiLocal), "the ranks of this host", w->memory));
-  w->local = p;
+  TUTTI_TRY(
+      tuttiAlloc((void **)&w->local, 1, sizeof(tuttiLocal), "the ranks of this host", w->memory));
   w->local->listenFd = -1;
   return tuttiSuccess;
 }
 
 static tuttiResult_t findNeighbours(tuttiWires *w) {
   tuttiLocal *l = w->local;
-  void *place, *theirs;
   size_t n = (size_t)w->nranks;
-  TUTTI_TRY(tuttiAlloc(&place, n, sizeof *l->place, "places of the ranks of this host", w->memory));
-  l->place = place;
-  TUTTI_TRY(
-      tuttiAlloc(&theirs, n, sizeof(void *), "segments of the ranks of this host", w->memory));
-  l->theirs = theirs;
+  TUTTI_TRY(tuttiAlloc((void **)&l->place, n, sizeof *l->place, "places of the ranks of this host",
+                       w->memory));
+  TUTTI_TRY(tuttiAlloc((void **)&l->theirs, n, sizeof(void *), "segments of the ranks of this host",
+                       w->memory));
   l->nlocal = 0;
   for (int r = 0; r < w->nranks; r++)
     l->place[r] = w->peers[r].hostId == w->peers[w->rank].hostId ? l->nlocal++ : -1;

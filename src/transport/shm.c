@@ -397,10 +397,10 @@ static tuttiResult_t exchangeAll(tuttiWires *w, int32_t *unsent, int32_t *missin
 }
 
 static tuttiResult_t shmAttach(tuttiWires *w) {
-  void *ranks;
-  TUTTI_TRY(tuttiAlloc(&ranks, (size_t)w->nranks, 2 * sizeof(int32_t), "ranks of this host", NULL));
-  int32_t *unsent = ranks;
-  tuttiResult_t result = exchangeAll(w, unsent, unsent + w->nranks);
+  int32_t *ranks;
+  TUTTI_TRY(tuttiAlloc((void **)&ranks, 2 * (size_t)w->nranks, sizeof *ranks, "ranks of this host",
+                       NULL));
+  tuttiResult_t result = exchangeAll(w, ranks, ranks + w->nranks);
   tuttiFree(ranks);
   if (result == tuttiSuccess) stopListening(w);
   return result;
