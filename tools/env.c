@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/settings.h"
-#include "text.h"
 #include "tool.h"
 
 #define COMMAND "tutti env"

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/settings.h"
-#include "text.h"
 #include "tool.h"
 #include "tutti.h"
 

@@ -4,7 +4,6 @@
 
 #include "base/settings.h"
 #include "perf.h"
-#include "text.h"
 #include "tool.h"
 
 static const char usage[] =

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "perf.h"
-#include "text.h"
 #include "tool.h"
 
 bool perfOutputOpen(perfOutput *out, const perfOptions *options, const perfPlace *place,

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "perf.h"
-#include "text.h"
 #include "tool.h"
 
 /* Set for the processes that perfLaunch starts: "RANK/NRANKS/ID", the id in hexadecimal. Not on the

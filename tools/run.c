@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "text.h"
 #include "tool.h"
 
 #define COMMAND "tutti run"

@@ -1,5 +1,3 @@
-#include "text.h"
-
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "text.h"
 #include "tool.h"
 #include "topology/graph.h"
 #include "topology/topology.h"

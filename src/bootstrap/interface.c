@@ -1,4 +1,4 @@
-#include "bootstrap/interface.h"
+#include "bootstrap/socket.h"
 
 #include <errno.h>
 #include <ifaddrs.h>

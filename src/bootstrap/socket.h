@@ -55,6 +55,18 @@ bool tuttiAddressListValid(const tuttiAddressList *list);
  * there, link-local addresses last, IPv4 before IPv6; loopback only when nothing else is there. A
  * setting that matches nothing fails with tuttiInvalidArgument listing the interfaces. */
 tuttiResult_t tuttiInterfaces(tuttiInterface *out, int max, int *n);
+/* One address of one interface, in the system's order; family 0: an interface without address. */
+typedef struct {
+  tuttiInterface at;
+  unsigned flags; /* IFF_UP, IFF_RUNNING (has carrier), IFF_LOOPBACK */
+  bool bridge;
+} tuttiFoundInterface;
+
+/* tuttiInterfaces as a pure function: for these interfaces and these values of TUTTI_SOCKET_IFNAME
+ * and _FAMILY. */
+tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound,
+                                    const char *ifname, const char *family, tuttiInterface *out,
+                                    int max, int *n);
 /* The interface that carries this local address, and whether it is up: "eth1 (10.0.0.2, down)". */
 const char *tuttiInterfaceOf(const tuttiAddress *local, char *buf, size_t size);
 

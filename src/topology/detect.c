@@ -12,8 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "topology/topology.h"
-#include "topology/topology_internal.h"
+#include "topology/internal.h"
 
 #define PCI_CLASS_BRIDGE 0x0604 /* class and subclass */
 #define PCI_CLASS_VGA    0x0300

@@ -1,12 +1,10 @@
-#include "topology/graph.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "topology/graph_internal.h"
+#include "topology/internal.h"
 #include "transport/transport.h"
 
 #define RANKS_IN_LOG_LINE 64
@@ -253,4 +251,19 @@ void tuttiGraphLog(const tuttiGraph *g, int rank) {
     TUTTI_INFO(GRAPH, "Ring %02d : %s", c, text);
     TUTTI_INFO(GRAPH, "Tree %02d : %s", c, tuttiGraphTreeText(g, c, rank, text, sizeof text));
   }
+}
+
+void tuttiGraphPrint(const tuttiGraph *g, FILE *out) {
+  char text[TUTTI_GRAPH_TREE_TEXT];
+  fprintf(out, "%d rank%s on %d host%s, %d channel%s\n", g->nranks, g->nranks > 1 ? "s" : "",
+          g->nhosts, g->nhosts > 1 ? "s" : "", g->nchannels, g->nchannels > 1 ? "s" : "");
+  for (int c = 0; c < g->nchannels; c++) {
+    fprintf(out, "Ring %02d :", c);
+    for (int i = 0; i < g->nranks; i++)
+      fprintf(out, " %d", g->ring[(size_t)c * g->nranks + i]);
+    fputc('\n', out);
+  }
+  for (int c = 0; c < g->nchannels; c++)
+    for (int r = 0; r < g->nranks; r++)
+      fprintf(out, "Tree %02d : %s\n", c, tuttiGraphTreeText(g, c, r, text, sizeof text));
 }

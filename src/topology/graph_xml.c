@@ -3,8 +3,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "topology/graph.h"
-#include "topology/graph_internal.h"
+#include "topology/internal.h"
 #include "topology/xml.h"
 #include "transport/transport.h"
 

@@ -1,11 +1,9 @@
-#include "topology/topology.h"
-
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "topology/topology_internal.h"
+#include "topology/internal.h"
 
 static const char *const kindNames[] = {
 #define X(name) #name,

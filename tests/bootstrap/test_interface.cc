@@ -1,6 +1,6 @@
 #include <arpa/inet.h>
 
-#include "bootstrap/interface.h"
+#include "bootstrap/socket.h"
 #include "harness.h"
 
 using testing::AllOf;

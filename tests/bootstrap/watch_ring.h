@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "bootstrap/internal.h"
+#include "bootstrap/handshake.h"
 
 namespace watchtest {
 

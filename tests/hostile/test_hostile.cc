@@ -13,7 +13,7 @@
 #include <set>
 #include <sstream>
 
-#include "bootstrap/interface.h"
+#include "bootstrap/socket.h"
 #include "comm/harness.h"
 #include "processes.h"
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/settings.h"
-#include "text.h"
+#include "tool.h"
 
 namespace {
 

@@ -1,0 +1,38 @@
+/* What the files that make topologies (detected, read) share, and those that make graphs (built,
+ * read). */
+#ifndef TUTTI_TOPOLOGY_INTERNAL_H_
+#define TUTTI_TOPOLOGY_INTERNAL_H_
+
+#include <sys/cdefs.h>
+
+#include "topology/graph.h"
+#include "topology/topology.h"
+
+__BEGIN_DECLS
+
+#define TUTTI_TOPOLOGY_MAX_NODES 65536
+
+/* An empty topology, host "". */
+tuttiResult_t tuttiTopologyNew(tuttiTopology **out);
+/* Appends a copy of *node; its index is then count - 1. */
+tuttiResult_t tuttiTopologyAdd(tuttiTopology *t, const tuttiNode *node);
+
+/* "0000:3b:00.0" to a bus id and back. False if `text` is anything else. */
+bool tuttiBusIdParse(const char *text, uint64_t *busId);
+#define TUTTI_BUS_ID_TEXT 32
+const char *tuttiBusIdText(uint64_t busId, char *buf, size_t size);
+
+/* A graph whose hosts are numbered and whose rings and trees are all zero. Checks its arguments. */
+tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, tuttiGraph **out);
+
+/* Fills g->depth[channel]. *tree: false if the parents go round in a circle. All parents must be -1
+ * or ranks. */
+tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree);
+
+/* "parent/self/child,child", -1 where there is none; returns buf. */
+#define TUTTI_GRAPH_TREE_TEXT 96
+const char *tuttiGraphTreeText(const tuttiGraph *g, int channel, int rank, char *buf, size_t size);
+
+__END_DECLS
+
+#endif
