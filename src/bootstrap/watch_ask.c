@@ -13,12 +13,11 @@
 
 #define ASK_TALKS 64
 
+/* A question on its way. */
 typedef struct {
-  int fd; /* -1: free */
-  int rank;
-  int address;       /* of the rank's listener: the one being tried */
-  bool connecting;   /* the hello has not been sent */
-  uint64_t tryEnds;  /* time for the next address, if there is one */
+  int rank; /* -1: free */
+  int fd;   /* -1: not connected yet */
+  tuttiConnector connector;
   uint64_t turnEnds; /* time for the next rank, if one waits */
   size_t have;
   uint8_t in[sizeof(tuttiFrameHead) + sizeof(tuttiAnswerFrame)];
@@ -30,7 +29,8 @@ typedef struct {
   uint64_t deadline, turn; /* turn: ns for one conversation while others wait */
   int nextRank, endRank;   /* those not asked yet */
   tuttiHello hello;
-  struct pollfd polls[ASK_TALKS];
+  struct pollfd polls[ASK_TALKS * TUTTI_MAX_ADDRESSES]; /* [npolls] */
+  nfds_t npolls;
   talk talks[ASK_TALKS];
 } asking;
 
@@ -75,56 +75,38 @@ static void note(tuttiWatchAnswer *answers, const tuttiStateReport *report, int 
   memcpy(answer->state, report->state, sizeof(answer->state));
 }
 
-static void closeTalk(talk *t) {
+static void endTalk(talk *t) {
+  if (t->rank < 0) return;
+  tuttiConnectorStop(&t->connector);
   if (t->fd >= 0) close(t->fd);
-  t->fd = -1;
-}
-
-/* Tries the rank's addresses from `first` on; the talk is free afterwards if none can be tried. */
-static void tryAddresses(asking *a, talk *t, int first) {
-  const tuttiAddressList *list = &a->w->listeners[t->rank];
-  closeTalk(t);
-  t->have = 0;
-  t->connecting = true;
-  for (int i = first; i < list->n && i < TUTTI_MAX_ADDRESSES; i++) {
-    const tuttiAddress *address = &list->a[i];
-    if (!tuttiAddressValid(address)) continue;
-    int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    if (connect(fd, &address->sa, tuttiAddressLength(address)) == 0 || errno == EINPROGRESS) {
-      t->fd = fd;
-      t->address = i;
-      t->tryEnds = tuttiNow() + a->turn / (uint64_t)list->n;
-      return;
-    }
-    close(fd);
-  }
+  t->rank = t->fd = -1;
 }
 
 static void nextTalk(asking *a, talk *t) {
-  t->rank = a->nextRank++;
+  const tuttiAddressList *list = &a->w->listeners[a->nextRank];
+  *t = (talk){.rank = a->nextRank++, .fd = -1, .turnEnds = tuttiNow() + a->turn};
   if (a->nextRank == a->w->rank) a->nextRank++;
-  t->turnEnds = tuttiNow() + a->turn;
-  tryAddresses(a, t, 0);
+  tuttiConnectorInit(&t->connector, list->a, list->n, NULL, 0);
 }
 
-/* The connection is up or has failed; the hello fits its empty buffer. */
-static void sendHello(asking *a, talk *t) {
-  int error = 0;
-  socklen_t length = sizeof(error);
-  getsockopt(t->fd, SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error == 0 && send(t->fd, &a->hello, sizeof(a->hello), MSG_NOSIGNAL | MSG_DONTWAIT) ==
-                        (ssize_t)sizeof(a->hello))
-    t->connecting = false;
-  else
-    tryAddresses(a, t, t->address + 1);
+/* Says hello once the connection is there; it fits its empty buffer. */
+static void connectTalk(asking *a, talk *t) {
+  int index;
+  bool ended = tuttiConnectorStep(&t->connector, "a rank", &t->fd, &index) != tuttiSuccess ||
+               tuttiConnectorRefused(&t->connector, 0);
+  if (t->fd >= 0) {
+    tuttiConnectorStop(&t->connector);
+    ended = send(t->fd, &a->hello, sizeof(a->hello), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+            (ssize_t)sizeof(a->hello);
+  }
+  if (ended) endTalk(t);
 }
 
 static void readAnswer(asking *a, talk *t) {
   ssize_t got = recv(t->fd, t->in + t->have, sizeof(t->in) - t->have, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) {
-    closeTalk(t);
+    endTalk(t);
     return;
   }
   t->have += (size_t)got;
@@ -137,58 +119,47 @@ static void readAnswer(asking *a, talk *t) {
     note(a->answers, &answer.previous, 2);
     note(a->answers, &answer.next, 2);
   }
-  closeTalk(t);
+  endTalk(t);
 }
 
 static bool ranksWait(const asking *a) {
   return a->nextRank < a->endRank;
 }
 
-static bool addressesWait(const asking *a, const talk *t) {
-  return t->connecting && t->address + 1 < a->w->listeners[t->rank].n;
-}
-
-/* When the conversation must make room for another rank or another address. */
-static uint64_t talkDue(const asking *a, const talk *t) {
-  uint64_t due = ranksWait(a) ? t->turnEnds : a->deadline;
-  return addressesWait(a, t) && t->tryEnds < due ? t->tryEnds : due;
-}
-
-static void hurry(asking *a, talk *t, uint64_t now) {
-  if (now < talkDue(a, t)) return;
-  if (ranksWait(a) && now >= t->turnEnds)
-    closeTalk(t);
-  else
-    tryAddresses(a, t, t->address + 1);
+/* Adds what the conversation waits for; returns when to go on even without that. */
+static uint64_t waitFor(asking *a, const talk *t) {
+  uint64_t until = ranksWait(a) ? t->turnEnds : a->deadline;
+  if (t->fd >= 0) {
+    a->polls[a->npolls++] = (struct pollfd){.fd = t->fd, .events = POLLIN};
+    return until;
+  }
+  struct pollfd fds[TUTTI_MAX_TARGETS];
+  uint64_t next = tuttiConnectorWaitOn(&t->connector, fds);
+  for (int i = 0; i < TUTTI_MAX_TARGETS; i++)
+    if (fds[i].fd >= 0) a->polls[a->npolls++] = fds[i];
+  return next < until ? next : until;
 }
 
 /* One turn of all conversations; false when there are none. */
 static bool talkAll(asking *a) {
   bool any = false;
-  uint64_t until = a->deadline;
+  uint64_t until = a->deadline, now = tuttiNow();
+  a->npolls = 0;
   for (int i = 0; i < ASK_TALKS; i++) {
     talk *t = &a->talks[i];
-    while (t->fd < 0 && ranksWait(a))
+    if (t->fd >= 0) readAnswer(a, t);
+    if (ranksWait(a) && now >= t->turnEnds) endTalk(t);
+    if (t->rank >= 0 && t->fd < 0) connectTalk(a, t);
+    while (t->rank < 0 && ranksWait(a)) {
       nextTalk(a, t);
-    a->polls[i] = (struct pollfd){.fd = t->fd, .events = t->connecting ? POLLOUT : POLLIN};
-    if (t->fd < 0) continue;
+      connectTalk(a, t);
+    }
+    if (t->rank < 0) continue;
     any = true;
-    if (talkDue(a, t) < until) until = talkDue(a, t);
+    uint64_t due = waitFor(a, t);
+    if (due < until) until = due;
   }
-  if (!any) return false;
-  if (poll(a->polls, ASK_TALKS, tuttiDeadlinePollMs(until)) < 0 && errno != EINTR) return false;
-  uint64_t now = tuttiNow();
-  for (int i = 0; i < ASK_TALKS; i++) {
-    talk *t = &a->talks[i];
-    if (t->fd < 0) continue;
-    if (a->polls[i].revents == 0)
-      hurry(a, t, now);
-    else if (t->connecting)
-      sendHello(a, t);
-    else
-      readAnswer(a, t);
-  }
-  return true;
+  return any && (poll(a->polls, a->npolls, tuttiDeadlinePollMs(until)) >= 0 || errno == EINTR);
 }
 
 static void askOthers(asking *a, int ms) {
@@ -198,11 +169,11 @@ static void askOthers(asking *a, int ms) {
   a->turn = (uint64_t)ms * 1000000 / (uint64_t)rounds;
   tuttiHelloFill(&a->hello, w->secret, w->hash, tuttiHelloAsk, w->rank, w->nranks);
   for (int i = 0; i < ASK_TALKS; i++)
-    a->talks[i].fd = -1;
+    a->talks[i].rank = a->talks[i].fd = -1;
   while (tuttiNow() < a->deadline && talkAll(a)) {
   }
   for (int i = 0; i < ASK_TALKS; i++)
-    closeTalk(&a->talks[i]);
+    endTalk(&a->talks[i]);
 }
 
 /* Of the ranks from `first` to before `end`, and of what the neighbours say. */
