@@ -108,25 +108,12 @@ static const char *parseInt(const char *p, int64_t *out) {
 
 static const char *parseSize(const char *p, int64_t *out) {
   if (!isdigit((unsigned char)*p)) return notSize;
+  static const char units[] = "KMG";
   int64_t value = 0, unit = 1;
   if (!readDigits(&p, &value)) return outOfRange;
-  switch (*p) {
-  case 'k':
-  case 'K':
-    unit = 1 << 10;
-    break;
-  case 'm':
-  case 'M':
-    unit = 1 << 20;
-    break;
-  case 'g':
-  case 'G':
-    unit = 1 << 30;
-    break;
-  default:
-    break;
-  }
-  if (*skipSpace(p + (unit != 1)) != '\0') return notSize;
+  const char *found = *p != '\0' ? strchr(units, toupper((unsigned char)*p)) : NULL;
+  if (found != NULL) unit = 1 << 10 * (found - units + 1);
+  if (*skipSpace(p + (found != NULL)) != '\0') return notSize;
   return __builtin_mul_overflow(value, unit, out) ? outOfRange : NULL;
 }
 

@@ -8,7 +8,6 @@ static const struct {
 } frameSizes[] = {
     [0] = {1, 0},
     [tuttiFrameHeartbeat] = {0, TUTTI_WATCH_STATE},
-    [tuttiFrameCredit] = {0, 0},
     [tuttiFrameFailure] = {offsetof(tuttiFailureFrame, text) + 1, sizeof(tuttiFailureFrame)},
     [tuttiFrameGoodbye] = {0, 0},
     [tuttiFrameGoodbyeSeen] = {0, 0},

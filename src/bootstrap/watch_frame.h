@@ -16,17 +16,14 @@ __BEGIN_DECLS
 
 typedef enum {
   tuttiFrameHeartbeat = 1,   /* the sender's state, 0 to TUTTI_WATCH_STATE bytes */
-  tuttiFrameCredit = 2,      /* TUTTI_HEARTBEAT_CREDIT heartbeats were read; empty */
-  tuttiFrameFailure = 3,     /* tuttiFailureFrame, cut after its text */
-  tuttiFrameGoodbye = 4,     /* the sender leaves; its socket closing is no death; empty */
-  tuttiFrameGoodbyeSeen = 5, /* answer to a goodbye; empty */
-  tuttiFrameAnswer = 6       /* tuttiAnswerFrame; never on the ring */
+  tuttiFrameFailure = 2,     /* tuttiFailureFrame, cut after its text */
+  tuttiFrameGoodbye = 3,     /* the sender leaves; its socket closing is no death; empty */
+  tuttiFrameGoodbyeSeen = 4, /* answer to a goodbye; empty */
+  tuttiFrameAnswer = 5       /* tuttiAnswerFrame; never on the ring */
 } tuttiFrameType;
 
-/* A neighbour that reads nothing (it is stopped) is sent so many heartbeats ... */
+/* A neighbour from which no heartbeat comes (it is stopped, and reads nothing) is sent so many. */
 #define TUTTI_HEARTBEAT_LIMIT 64
-/* ... and one that reads confirms every so many. */
-#define TUTTI_HEARTBEAT_CREDIT 16
 
 typedef struct {
   uint16_t mark;  /* TUTTI_FRAME_MARK */

@@ -40,16 +40,15 @@ typedef struct {
   tuttiSource source;
   int rank;
   bool left; /* it said goodbye: nothing but the answer is sent to it, its closing is no death */
-  bool released;        /* it has seen our goodbye */
-  int sendError;        /* errno of a failed send: the stream is read to its end, then it is lost */
-  unsigned unread;      /* heartbeats sent and not confirmed, at most TUTTI_HEARTBEAT_LIMIT */
-  unsigned unconfirmed; /* heartbeats read and not confirmed, below TUTTI_HEARTBEAT_CREDIT */
-  uint64_t heardAt;     /* under the lock; 0: never */
-  uint32_t heardBytes;  /* under the lock */
+  bool released;       /* it has seen our goodbye */
+  int sendError;       /* errno of a failed send: the stream is read to its end, then it is lost */
+  unsigned unanswered; /* heartbeats sent since one came, at most TUTTI_HEARTBEAT_LIMIT */
+  uint64_t heardAt;    /* under the lock; 0: never */
+  uint32_t heardBytes; /* under the lock */
   uint8_t heard[TUTTI_WATCH_STATE]; /* under the lock: its last heartbeat */
   size_t inBytes, outBytes;
   uint8_t in[TUTTI_FRAME_MAX];
-  /* Holds a heartbeat (queued only when it is empty), some credits, one failure, both goodbyes. */
+  /* Holds a heartbeat (queued only when it is empty), one failure, both goodbyes. */
   uint8_t out[2 * TUTTI_FRAME_MAX];
 } tuttiLink;
 

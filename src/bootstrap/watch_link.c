@@ -55,14 +55,12 @@ static void linkFlush(tuttiLink *link) {
                tuttiErrnoText(errno));
 }
 
-static bool linkSend(tuttiLink *link, tuttiFrameType type, const void *payload, size_t bytes) {
-  if (link->source.fd < 0 || link->sendError != 0) return false;
+static void linkSend(tuttiLink *link, tuttiFrameType type, const void *payload, size_t bytes) {
+  if (link->source.fd < 0 || link->sendError != 0) return;
   size_t size = tuttiFrameWrite(link->out + link->outBytes, sizeof(link->out) - link->outBytes,
                                 type, payload, bytes);
-  if (size == 0) return false;
-  link->outBytes += size;
-  linkFlush(link);
-  return true;
+  link->outBytes += size; /* 0 when there is no room */
+  if (size > 0) linkFlush(link);
 }
 
 void tuttiWatchSpread(tuttiWatch *w, const tuttiFailureFrame *failure, const tuttiLink *from,
@@ -145,11 +143,7 @@ static void takeHeartbeat(tuttiLink *link, const tuttiFrame *frame) {
   link->heardBytes = (uint32_t)frame->bytes;
   memcpy(link->heard, frame->payload, frame->bytes);
   tuttiWatchUnlock();
-  link->unconfirmed++;
-  /* Leaves room for a failure and the goodbyes, whatever the neighbour does. */
-  if (link->unconfirmed >= TUTTI_HEARTBEAT_CREDIT && link->outBytes < TUTTI_FRAME_MAX / 2 &&
-      linkSend(link, tuttiFrameCredit, NULL, 0))
-    link->unconfirmed -= TUTTI_HEARTBEAT_CREDIT;
+  link->unanswered = 0;
 }
 
 /* False: the frame's type or content has no place on the ring. */
@@ -159,9 +153,6 @@ static bool takeFrame(tuttiLink *link, const tuttiFrame *frame) {
   switch (frame->type) {
   case tuttiFrameHeartbeat:
     takeHeartbeat(link, frame);
-    return true;
-  case tuttiFrameCredit:
-    link->unread -= link->unread < TUTTI_HEARTBEAT_CREDIT ? link->unread : TUTTI_HEARTBEAT_CREDIT;
     return true;
   case tuttiFrameFailure:
     if (!tuttiFailureRead(frame, w->nranks, &failure)) return false;
@@ -227,8 +218,8 @@ void tuttiLinkHeartbeat(tuttiLink *link, const void *state, size_t bytes) {
     tuttiLinkReady(link);
   } else if (link->outBytes > 0) {
     linkFlush(link);
-  } else if (!link->left && link->unread < TUTTI_HEARTBEAT_LIMIT) {
-    link->unread++;
+  } else if (!link->left && link->unanswered < TUTTI_HEARTBEAT_LIMIT) {
+    link->unanswered++;
     linkSend(link, tuttiFrameHeartbeat, state, bytes);
   }
 }
