@@ -3,12 +3,13 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "tool.h"
 
 /* How long the other threads may take to notice that one failed. */
@@ -18,99 +19,69 @@ enum { NOTICE_SECONDS = 8 };
 
 typedef struct {
   const perfOptions *options;
-  pthread_mutex_t lock;
-  pthread_cond_t ended;
-  int running;
-  bool failed;
-} crew;
-
-typedef struct {
-  crew *crew;
   perfPlace place;
   pthread_t thread;
+  tuttiAtomic32 *failed;
+  sem_t *ended;
 } member;
 
 static void *runMember(void *argument) {
   member *m = argument;
-  int code = perfRunRank(m->crew->options->library, m->crew->options, &m->place);
-  pthread_mutex_lock(&m->crew->lock);
-  m->crew->running--;
-  if (code != TUTTI_EXIT_OK) m->crew->failed = true;
-  pthread_cond_signal(&m->crew->ended);
-  pthread_mutex_unlock(&m->crew->lock);
+  if (perfRunRank(m->options->library, m->options, &m->place) != TUTTI_EXIT_OK)
+    tuttiStoreRelease32(m->failed, 1);
+  sem_post(m->ended);
   return NULL;
 }
 
 /* Waits until all have ended, after a failure only for so long; false if some still run. */
-static bool awaitMembers(crew *c) {
+static bool awaitMembers(sem_t *ended, int n, const tuttiAtomic32 *failed) {
   struct timespec deadline;
-  int result = 0;
-  pthread_mutex_lock(&c->lock);
-  while (c->running > 0 && !c->failed)
-    pthread_cond_wait(&c->ended, &c->lock);
-  clock_gettime(CLOCK_REALTIME, &deadline);
+  while (n > 0 && tuttiLoadAcquire32(failed) == 0)
+    n -= sem_wait(ended) == 0;
+  clock_gettime(CLOCK_MONOTONIC, &deadline);
   deadline.tv_sec += NOTICE_SECONDS;
-  while (c->running > 0 && result != ETIMEDOUT)
-    result = pthread_cond_timedwait(&c->ended, &c->lock, &deadline);
-  bool all = c->running == 0;
-  pthread_mutex_unlock(&c->lock);
-  return all;
-}
-
-static int startMembers(crew *c, member *members, const perfPlace *first) {
-  for (int r = 0; r < first->nranks; r++) {
-    members[r].crew = c;
-    members[r].place = *first;
-    members[r].place.rank = members[r].place.localRank = r;
-    pthread_mutex_lock(&c->lock);
-    c->running++;
-    pthread_mutex_unlock(&c->lock);
-    int error = pthread_create(&members[r].thread, NULL, runMember, &members[r]);
-    if (error == 0) continue;
-    fprintf(stderr, PERF_COMMAND ": cannot start the thread of rank %d of %d: %s\n", r,
-            first->nranks, strerror(error));
-    return TUTTI_EXIT_FAILED;
+  while (n > 0) {
+    if (sem_clockwait(ended, CLOCK_MONOTONIC, &deadline) == 0)
+      n--;
+    else if (errno != EINTR)
+      return false;
   }
-  return TUTTI_EXIT_OK;
+  return true;
 }
 
 static int runThreads(const perfOptions *options, const perfPlace *first) {
-  crew c = {
-      .options = options, .lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
   member *members = calloc((size_t)first->nranks, sizeof *members);
-  if (members == NULL) {
-    fputs(PERF_COMMAND ": out of memory\n", stderr);
-    return TUTTI_EXIT_FAILED;
+  tuttiAtomic32 failed = {0};
+  sem_t ended;
+  int started = 0, error = members == NULL ? ENOMEM : 0;
+  sem_init(&ended, 0, 0);
+  for (int r = 0; r < first->nranks && error == 0; r++) {
+    member *m = &members[r];
+    *m = (member){.options = options, .place = *first, .failed = &failed, .ended = &ended};
+    m->place.rank = m->place.localRank = r;
+    error = pthread_create(&m->thread, NULL, runMember, m);
+    if (error == 0) started++;
   }
+  if (error != 0)
+    fprintf(stderr, PERF_COMMAND ": cannot start the thread of rank %d of %d: %s\n", started,
+            first->nranks, strerror(error));
   /* Threads that wait for a rank that will not come end with the process. */
-  if (startMembers(&c, members, first) != TUTTI_EXIT_OK || !awaitMembers(&c)) {
+  if (error != 0 || !awaitMembers(&ended, started, &failed)) {
     fflush(NULL);
     _exit(TUTTI_EXIT_FAILED);
   }
   for (int r = 0; r < first->nranks; r++)
     pthread_join(members[r].thread, NULL);
   free(members);
-  return c.failed ? TUTTI_EXIT_FAILED : TUTTI_EXIT_OK;
+  return tuttiLoadAcquire32(&failed) ? TUTTI_EXIT_FAILED : TUTTI_EXIT_OK;
 }
 
 /* ---- local ranks ---------------------------------------------------------------------------- */
 
-/* Before any thread is made, so that a signal meets no thread but this one. */
-static void blockSignals(sigset_t *before) {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGCHLD);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGHUP);
-  sigprocmask(SIG_BLOCK, &set, before);
-}
-
 static int startLocal(const perfOptions *options, perfPlace *place, char **argv) {
-  sigset_t before;
   if (options->ranks == 0)
     fprintf(stderr, PERF_COMMAND ": --ranks is not given; starting %d ranks\n", place->nranks);
-  if (!options->threads) blockSignals(&before);
+  if (!options->threads) perfLaunchPrepare();
   const perfLibrary *library = options->library;
   tuttiResult_t result = library->GetUniqueId(&place->id);
   if (result != tuttiSuccess) {
@@ -120,7 +91,7 @@ static int startLocal(const perfOptions *options, perfPlace *place, char **argv)
   }
   place->hasId = true;
   if (options->threads) return runThreads(options, place);
-  return perfLaunch(place->nranks, &place->id, argv, &before);
+  return perfLaunch(place->nranks, &place->id, argv);
 }
 
 int tuttiToolPerf(int argc, char **argv) {

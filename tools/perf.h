@@ -218,10 +218,12 @@ int perfFindPlace(const perfOptions *options, perfPlace *place);
  * of memory. */
 char *perfPlaceVariable(int rank, int nranks, const tuttiUniqueId *id);
 
+/* Blocks the signals that perfLaunch waits for; before any thread is made, so that they meet no
+ * thread but this one. */
+void perfLaunchPrepare(void);
 /* Runs this very command as `nranks` processes and waits for them; returns the exit code. Ends all
- * when one fails, or on SIGINT, SIGTERM and SIGHUP. These and SIGCHLD must be blocked, in all
- * threads; `unblocked` is the mask to give to the ranks. */
-int perfLaunch(int nranks, const tuttiUniqueId *id, char **argv, const void *unblocked);
+ * when one fails, or on SIGINT, SIGTERM and SIGHUP. */
+int perfLaunch(int nranks, const tuttiUniqueId *id, char **argv);
 
 /* ---- running --------------------------------------------------------------------------------- */
 

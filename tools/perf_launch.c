@@ -23,6 +23,16 @@ typedef struct {
   double deadline; /* of the next step, once failed or signalled */
 } launch;
 
+static sigset_t awaited, before; /* signals; the mask of before they were blocked */
+
+void perfLaunchPrepare(void) {
+  static const int signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+  sigemptyset(&awaited);
+  for (int i = 0; i < 4; i++)
+    sigaddset(&awaited, signals[i]);
+  sigprocmask(SIG_BLOCK, &awaited, &before);
+}
+
 static double now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -33,23 +43,23 @@ static double now(void) {
 
 /* In the child, where only async-signal-safe calls are allowed: another thread may have held a
  * lock at the fork. */
-static void becomeRank(pid_t launcher, char **argv, char **environment, const sigset_t *mask) {
+static void becomeRank(pid_t launcher, char **argv, char **environment) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(CANNOT_RUN); /* it died before the prctl */
-  sigprocmask(SIG_SETMASK, mask, NULL);
+  sigprocmask(SIG_SETMASK, &before, NULL);
   execve("/proc/self/exe", argv, environment);
   _exit(CANNOT_RUN);
 }
 
 /* Starts the ranks; environment[last] is the slot for each rank's place. */
 static bool startRanks(launch *l, const tuttiUniqueId *id, char **argv, char **environment,
-                       size_t last, const sigset_t *mask) {
+                       size_t last) {
   pid_t self = getpid();
   for (int r = 0; r < l->nranks; r++) {
     char *place = perfPlaceVariable(r, l->nranks, id);
     environment[last] = place;
     pid_t pid = place != NULL ? fork() : -1;
-    if (pid == 0) becomeRank(self, argv, environment, mask);
+    if (pid == 0) becomeRank(self, argv, environment);
     int error = errno;
     free(place);
     if (pid < 0) {
@@ -121,10 +131,10 @@ static void pressOn(launch *l) {
   }
 }
 
-static void await(launch *l, const sigset_t *awaited) {
+static void await(launch *l) {
   while (l->running > 0) {
     struct timespec tick = {.tv_sec = 0, .tv_nsec = 200 * 1000 * 1000};
-    int signal = sigtimedwait(awaited, NULL, &tick);
+    int signal = sigtimedwait(&awaited, NULL, &tick);
     if (signal > 0 && signal != SIGCHLD) {
       l->signal = signal;
       endRemaining(l, l->asked == 0 ? SIGTERM : SIGKILL, END_SECONDS);
@@ -150,14 +160,8 @@ static size_t environmentLength(void) {
   return n;
 }
 
-int perfLaunch(int nranks, const tuttiUniqueId *id, char **argv, const void *unblocked) {
+int perfLaunch(int nranks, const tuttiUniqueId *id, char **argv) {
   launch l = {.nranks = nranks};
-  sigset_t awaited;
-  sigemptyset(&awaited);
-  sigaddset(&awaited, SIGCHLD);
-  sigaddset(&awaited, SIGINT);
-  sigaddset(&awaited, SIGTERM);
-  sigaddset(&awaited, SIGHUP);
   size_t n = environmentLength();
   char **environment = calloc(n + 2, sizeof *environment);
   l.pids = calloc((size_t)nranks, sizeof *l.pids);
@@ -169,11 +173,11 @@ int perfLaunch(int nranks, const tuttiUniqueId *id, char **argv, const void *unb
   }
   memcpy(environment, environ, n * sizeof *environment);
   fflush(NULL);
-  if (!startRanks(&l, id, argv, environment, n, unblocked)) {
+  if (!startRanks(&l, id, argv, environment, n)) {
     l.failed = true;
     endRemaining(&l, SIGKILL, END_SECONDS);
   }
-  await(&l, &awaited);
+  await(&l);
   free(environment);
   free(l.pids);
   if (l.signal != 0) dieOf(l.signal);

@@ -4,7 +4,6 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -81,12 +80,6 @@ static bool isLastResort(const tuttiFoundInterface *f) {
 typedef struct {
   int rank, index;
 } ranked;
-
-static int compareRanked(const void *a, const void *b) {
-  const ranked *x = a, *y = b;
-  if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
-  return x->index < y->index ? -1 : x->index > y->index;
-}
 
 /* One address per interface, family and reach is enough. */
 static bool sameKind(const tuttiFoundInterface *a, const tuttiFoundInterface *b) {
@@ -175,10 +168,12 @@ tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound
     for (int k = 0; k < nusable; k++)
       known |= sameKind(&found[usable[k].index], &found[i]);
     if (known) continue;
-    usable[nusable++] = (ranked){rank, i};
+    int at = nusable++; /* behind those of the same rank */
+    for (; at > 0 && usable[at - 1].rank > rank; at--)
+      usable[at] = usable[at - 1];
+    usable[at] = (ranked){rank, i};
     better += !isLastResort(&found[i]);
   }
-  qsort(usable, (size_t)nusable, sizeof(usable[0]), compareRanked);
   bool loopbackOnly = true;
   for (int i = 0; i < nusable; i++)
     loopbackOnly &= (found[usable[i].index].flags & IFF_LOOPBACK) != 0;
