@@ -71,42 +71,31 @@ static const char *orUnset(const char *text) {
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-enum { COLUMNS = 4 };
+enum { COLUMNS = 5 };
 
-static void columnsOf(const shown *s, const char *columns[COLUMNS]) {
-  columns[0] = s->variable;
-  columns[1] = orUnset(s->value);
-  columns[2] = s->origin;
-  columns[3] = orUnset(s->dflt);
-}
-
-static void printLine(const char *columns[COLUMNS], const int widths[COLUMNS],
-                      const char *meaning) {
-  for (int c = 0; c < COLUMNS; c++)
-    printf("%-*s  ", widths[c], columns[c]);
-  printf("%s\n", meaning);
+/* Of setting `id`, or of the heads where that is -1. */
+static void columnsOf(int id, shown *s, const char *columns[COLUMNS]) {
+  if (id >= 0) show((tuttiSettingId)id, true, s);
+  columns[0] = id < 0 ? "VARIABLE" : s->variable;
+  columns[1] = id < 0 ? "VALUE" : orUnset(s->value);
+  columns[2] = id < 0 ? "ORIGIN" : s->origin;
+  columns[3] = id < 0 ? "DEFAULT" : orUnset(s->dflt);
+  columns[4] = id < 0 ? "MEANING" : s->row->help;
 }
 
 static void printTable(void) {
-  static const char *heads[COLUMNS] = {"VARIABLE", "VALUE", "ORIGIN", "DEFAULT"};
   const char *columns[COLUMNS];
-  int widths[COLUMNS];
+  int widths[COLUMNS] = {0};
   shown s;
-  for (int c = 0; c < COLUMNS; c++)
-    widths[c] = (int)strlen(heads[c]);
-  for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
-    show((tuttiSettingId)id, true, &s);
-    columnsOf(&s, columns);
-    for (int c = 0; c < COLUMNS; c++) {
-      int width = (int)strlen(columns[c]);
-      if (width > widths[c]) widths[c] = width;
-    }
+  for (int id = -1; id < TUTTI_SETTING_COUNT; id++) {
+    columnsOf(id, &s, columns);
+    for (int c = 0; c < COLUMNS - 1; c++) /* the last is as wide as it is */
+      if ((int)strlen(columns[c]) > widths[c]) widths[c] = (int)strlen(columns[c]);
   }
-  printLine(heads, widths, "MEANING");
-  for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
-    show((tuttiSettingId)id, true, &s);
-    columnsOf(&s, columns);
-    printLine(columns, widths, s.row->help);
+  for (int id = -1; id < TUTTI_SETTING_COUNT; id++) {
+    columnsOf(id, &s, columns);
+    for (int c = 0; c < COLUMNS; c++)
+      printf("%-*s%s", widths[c], columns[c], c < COLUMNS - 1 ? "  " : "\n");
   }
 }
 

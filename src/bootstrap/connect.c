@@ -71,16 +71,11 @@ static void hurryNext(tuttiConnector *c) {
 
 static tuttiResult_t beginAttempt(tuttiAttempt *a, const char *who) {
   int fd = socket(a->target.sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) {
-    int err = errno;
-    char remedy[128];
-    if (err == EAFNOSUPPORT) {
-      endAttempt(a, err);
-      return tuttiSuccess;
-    }
-    return TUTTI_FAIL(tuttiSystemError, "no socket to connect to %s: %s; %s", who,
-                      tuttiErrnoText(err), tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+  if (fd < 0 && errno == EAFNOSUPPORT) {
+    endAttempt(a, EAFNOSUPPORT);
+    return tuttiSuccess;
   }
+  if (fd < 0) return TUTTI_FAIL_SOCKET(tuttiSystemError, errno, "no socket to connect to %s", who);
   int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   a->fd = fd;

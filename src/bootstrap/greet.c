@@ -29,12 +29,7 @@ static tuttiResult_t watchListener(tuttiGreeter *g, int op, bool on) {
 
 tuttiResult_t tuttiGreeterOpen(tuttiGreeter *g, tuttiMemAccount *memory) {
   g->epollFd = epoll_create1(EPOLL_CLOEXEC);
-  if (g->epollFd < 0) {
-    int err = errno;
-    char remedy[128];
-    return TUTTI_FAIL(tuttiSystemError, "epoll_create1 failed: %s; %s", tuttiErrnoText(err),
-                      tuttiSocketRemedy(err, remedy, sizeof(remedy)));
-  }
+  if (g->epollFd < 0) return TUTTI_FAIL_SOCKET(tuttiSystemError, errno, "epoll_create1 failed");
   tuttiForkCloseAdd(g->epollFd);
   tuttiResult_t result = tuttiAlloc((void **)&g->guests, (size_t)g->nguests, sizeof(tuttiGuest),
                                     "connections to a listener", memory);
@@ -183,11 +178,7 @@ static tuttiResult_t letIn(tuttiGreeter *g, bool *more) {
   }
   int fd = tuttiAcceptNow(g->listenFd);
   if (fd == -EAGAIN) return tuttiSuccess;
-  if (fd < 0 && !stranger) {
-    char remedy[128];
-    return TUTTI_FAIL(tuttiSystemError, "accept failed: %s; %s", tuttiErrnoText(-fd),
-                      tuttiSocketRemedy(-fd, remedy, sizeof(remedy)));
-  }
+  if (fd < 0 && !stranger) return TUTTI_FAIL_SOCKET(tuttiSystemError, -fd, "accept failed");
   if (fd < 0 || !place) {
     drop(g, stranger);
     place = stranger;

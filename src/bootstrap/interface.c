@@ -199,12 +199,8 @@ static bool isBridge(const char *name) {
 
 static tuttiResult_t findAll(tuttiFoundInterface **out, int *n) {
   struct ifaddrs *all;
-  if (getifaddrs(&all) != 0) {
-    int err = errno;
-    char remedy[96];
-    return TUTTI_FAIL(tuttiSystemError, "cannot list this host's network interfaces: %s; %s",
-                      tuttiErrnoText(err), tuttiSocketRemedy(err, remedy, sizeof(remedy)));
-  }
+  if (getifaddrs(&all) != 0)
+    return TUTTI_FAIL_SOCKET(tuttiSystemError, errno, "cannot list this host's network interfaces");
   tuttiFoundInterface *found;
   tuttiResult_t result =
       tuttiAlloc((void **)&found, MAX_FOUND, sizeof *found, "list of interfaces", NULL);

@@ -366,9 +366,7 @@ tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint
   if (r->epollFd >= 0) tuttiForkCloseAdd(r->epollFd);
   if (r->cancelFd >= 0) tuttiForkCloseAdd(r->cancelFd);
   if (r->epollFd < 0 || r->cancelFd < 0) {
-    char remedy[128];
-    result = TUTTI_FAIL(tuttiSystemError, "no file descriptor for a root: %s; %s",
-                        tuttiErrnoText(err), tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+    result = TUTTI_FAIL_SOCKET(tuttiSystemError, err, "no file descriptor for a root");
     goto fail;
   }
   TUTTI_TRY_GOTO(tuttiGreeterOpen(&r->greeter, NULL), result, fail);

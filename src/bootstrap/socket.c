@@ -127,10 +127,8 @@ tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWa
                              .tv_nsec = (long)((end - now) % 1000000000ull)};
   int rc = ppoll(fds, (nfds_t)n, timeout, NULL);
   if (rc < 0 && errno != EINTR) {
-    char remedy[128];
     int err = errno == EINVAL ? EMFILE : errno; /* more entries than this process may have fds */
-    return TUTTI_FAIL(tuttiSystemError, "poll for %s failed: %s; %s", who, tuttiErrnoText(err),
-                      tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+    return TUTTI_FAIL_SOCKET(tuttiSystemError, err, "poll for %s failed", who);
   }
   if (rc < 0) /* EINTR leaves revents undefined */
     for (int i = 0; i < n; i++)
@@ -202,10 +200,9 @@ int tuttiListenNow(tuttiAddress *address, int *out) {
 tuttiResult_t tuttiListen(tuttiAddress *address, int *fd) {
   int got, err = tuttiListenNow(address, &got);
   if (err != 0) {
-    char text[80], remedy[128];
-    return TUTTI_FAIL(tuttiSystemError, "cannot listen on %s: %s; %s",
-                      tuttiAddressText(address, text, sizeof(text)), tuttiErrnoText(err),
-                      tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+    char text[80];
+    return TUTTI_FAIL_SOCKET(tuttiSystemError, err, "cannot listen on %s",
+                             tuttiAddressText(address, text, sizeof(text)));
   }
   *fd = got;
   return tuttiSuccess;
@@ -286,11 +283,9 @@ tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tu
                           "is doing, or raise TUTTI_TIMEOUT",
                           who);
     } else if (err != EINTR) {
-      char remedy[128];
       bool gone = err == ECONNRESET || err == EPIPE || err == ETIMEDOUT;
-      return TUTTI_FAIL(gone ? tuttiRemoteError : tuttiSystemError,
-                        "receiving from %s failed: %s; %s", who, tuttiErrnoText(err),
-                        tuttiSocketRemedy(err, remedy, sizeof(remedy)));
+      return TUTTI_FAIL_SOCKET(gone ? tuttiRemoteError : tuttiSystemError, err,
+                               "receiving from %s failed", who);
     }
   }
   return tuttiSuccess;

@@ -73,6 +73,10 @@ const char *tuttiInterfaceOf(const tuttiAddress *local, char *buf, size_t size);
 /* What to do about a failed socket call, as the end of a sentence: "raise `ulimit -n` (now 1024)".
  */
 const char *tuttiSocketRemedy(int err, char *buf, size_t size);
+/* TUTTI_FAIL with "<text>: <err in words>; <remedy>". The text is a literal. */
+#define TUTTI_FAIL_SOCKET(code, err, text, ...)                                                    \
+  TUTTI_FAIL((code), text ": %s; %s", ##__VA_ARGS__, tuttiErrnoText(err),                          \
+             tuttiSocketRemedy((err), (char[128]){0}, 128))
 
 /* Listens on `address` (port 0: any; written back), close-on-exec, non-blocking. */
 tuttiResult_t tuttiListen(tuttiAddress *address, int *fd);
