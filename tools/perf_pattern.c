@@ -149,14 +149,7 @@ static inline bool isActive(const perfPattern *p, int rank, uint64_t common, siz
 
 /* Small whole numbers become elements of the type. */
 static void encodeBlock(const perfType *t, size_t n, uint64_t *bits) {
-  if (t->kind == PERF_FLOAT && t->size == 4) { /* the machine's own */
-    for (size_t i = 0; i < n; i++) {
-      float value = (float)(int64_t)bits[i];
-      uint32_t low;
-      memcpy(&low, &value, sizeof low);
-      bits[i] = low;
-    }
-  } else if (t->kind == PERF_FLOAT) {
+  if (t->kind == PERF_FLOAT) {
     for (size_t i = 0; i < n; i++)
       bits[i] = perfEncode(t, (double)(int64_t)bits[i]);
   } else {
@@ -299,113 +292,75 @@ perfMismatch perfPatternCompare(const perfPattern *p, int rank, size_t first, si
 
 /* ---- the reference of a reduction ----------------------------------------------------------- */
 
-static uint64_t signExtend(const perfType *t, uint64_t bits) {
+/* A number while it is reduced: the value of a float, or an integer in 64 bits, which a sum or
+ * product modulo a smaller power of two survives. */
+typedef union {
+  double real;
+  uint64_t whole;
+} number;
+
+static void decodeBlock(const perfType *t, size_t n, const uint64_t *bits, number *out) {
   int unused = 64 - 8 * t->size;
-  return t->kind == PERF_SIGNED ? (uint64_t)((int64_t)(bits << unused) >> unused) : bits;
-}
-
-/* acc[i] = acc[i] op bits[i], in 64 bits, which a sum or product modulo a smaller power of two
- * survives. Minimum and maximum see extended signs. */
-static void reduceIntegers(const perfPattern *p, size_t n, const uint64_t *bits, uint64_t *acc) {
-  uint64_t flip = p->type->kind == PERF_SIGNED ? (uint64_t)1 << 63 : 0;
   for (size_t i = 0; i < n; i++) {
-    uint64_t x = signExtend(p->type, bits[i]);
-    bool less = (x ^ flip) < (acc[i] ^ flip);
-    if (p->op == tuttiProd)
-      acc[i] *= x;
-    else if (p->op == tuttiMax)
-      acc[i] = less ? acc[i] : x;
-    else if (p->op == tuttiMin)
-      acc[i] = less ? x : acc[i];
+    if (t->kind == PERF_FLOAT)
+      out[i].real = perfDecode(t, bits[i]);
+    else if (t->kind == PERF_SIGNED)
+      out[i].whole = (uint64_t)((int64_t)(bits[i] << unused) >> unused);
     else
-      acc[i] += x;
+      out[i].whole = bits[i];
   }
 }
 
-static void decodeBlock(const perfType *t, size_t n, const uint64_t *bits, double *values) {
-  if (t->size < 4) {
-    for (size_t i = 0; i < n; i++)
-      values[i] = perfDecode(t, bits[i]);
-  } else if (t->size == 4) { /* the machine's own */
-    for (size_t i = 0; i < n; i++) {
-      uint32_t low = (uint32_t)bits[i];
-      float value;
-      memcpy(&value, &low, sizeof value);
-      values[i] = (double)value;
-    }
-  } else {
-    memcpy(values, bits, n * sizeof *values);
-  }
+static inline number combine(const perfPattern *p, number a, number b) {
+  bool isFloat = p->type->kind == PERF_FLOAT;
+  bool less = isFloat                        ? a.real < b.real
+              : p->type->kind == PERF_SIGNED ? (int64_t)a.whole < (int64_t)b.whole
+                                             : a.whole < b.whole;
+  if (p->op == tuttiMax) return less ? b : a;
+  if (p->op == tuttiMin) return less ? a : b;
+  if (p->op == tuttiProd)
+    return isFloat ? (number){.real = a.real * b.real} : (number){.whole = a.whole * b.whole};
+  return isFloat ? (number){.real = a.real + b.real} : (number){.whole = a.whole + b.whole};
 }
 
-static void reduceFloats(const perfPattern *p, size_t n, const double *values, double *acc) {
-  for (size_t i = 0; i < n; i++) {
-    double x = values[i];
-    if (p->op == tuttiProd)
-      acc[i] *= x;
-    else if (p->op == tuttiMax)
-      acc[i] = x > acc[i] ? x : acc[i];
-    else if (p->op == tuttiMin)
-      acc[i] = x < acc[i] ? x : acc[i];
-    else
-      acc[i] += x;
+/* The bits of the result. An average's sum is exact; float64 is divided as it is, the other floats
+ * in float32, then rounded. */
+static uint64_t encodeResult(const perfPattern *p, number n) {
+  const perfType *t = p->type;
+  bool average = p->op == tuttiAvg;
+  if (t->kind == PERF_FLOAT) {
+    if (average && t->size == 8) n.real /= p->nranks;
+    if (average && t->size < 8) n.real = perfRound(t, (double)((float)n.real / (float)p->nranks));
+    return perfEncode(t, n.real);
   }
-}
-
-static void compareIntegers(const perfPattern *p, size_t first, size_t n, const uint64_t *got,
-                            size_t index, perfMismatch *m) {
-  uint64_t acc[BLOCK], bits[BLOCK], mask = lowBits(8 * p->type->size);
-  drawInput(p, 0, first, n, acc);
-  for (size_t i = 0; i < n; i++)
-    acc[i] = signExtend(p->type, acc[i]);
-  for (int r = 1; r < p->nranks; r++) {
-    drawInput(p, r, first, n, bits);
-    reduceIntegers(p, n, bits, acc);
-  }
-  for (size_t i = 0; i < n; i++) {
-    if (p->op == tuttiAvg)
-      acc[i] = p->type->kind == PERF_SIGNED ? (uint64_t)((int64_t)acc[i] / p->nranks)
-                                            : acc[i] / (uint64_t)p->nranks;
-    if (got[i] != (acc[i] & mask)) note(m, index + i, got[i], acc[i] & mask);
-  }
-}
-
-/* The sum is exact; float64 is divided as it is, all others in float32, then rounded. */
-static double average(const perfPattern *p, double sum) {
-  if (p->type->size == 8) return sum / p->nranks;
-  return perfRound(p->type, (double)((float)sum / (float)p->nranks));
-}
-
-static void compareFloats(const perfPattern *p, size_t first, size_t n, const uint64_t *got,
-                          size_t index, perfMismatch *m) {
-  double acc[BLOCK], values[BLOCK];
-  uint64_t bits[BLOCK];
-  drawInput(p, 0, first, n, bits);
-  decodeBlock(p->type, n, bits, acc);
-  for (int r = 1; r < p->nranks; r++) {
-    drawInput(p, r, first, n, bits);
-    decodeBlock(p->type, n, bits, values);
-    reduceFloats(p, n, values, acc);
-  }
-  decodeBlock(p->type, n, got, values);
-  for (size_t i = 0; i < n; i++) {
-    double want = p->op == tuttiAvg ? average(p, acc[i]) : acc[i];
-    if (!(values[i] == want)) /* also where it is NaN */
-      note(m, index + i, got[i], perfEncode(p->type, want));
-  }
+  if (average && t->kind == PERF_SIGNED)
+    n.whole = (uint64_t)((int64_t)n.whole / p->nranks);
+  else if (average)
+    n.whole /= (uint64_t)p->nranks;
+  return n.whole & lowBits(8 * t->size);
 }
 
 perfMismatch perfPatternCompareReduced(const perfPattern *p, size_t first, size_t n,
                                        const void *data) {
   perfMismatch m = {0, 0, 0, 0};
-  uint64_t got[BLOCK];
+  number acc[BLOCK], values[BLOCK];
+  uint64_t bits[BLOCK];
   for (size_t i = 0, block; i < n; i += block) {
     block = blockOf(n - i);
-    load(p->type->size, (const char *)data + i * (size_t)p->type->size, block, got);
-    if (p->type->kind == PERF_FLOAT)
-      compareFloats(p, first + i, block, got, i, &m);
-    else
-      compareIntegers(p, first + i, block, got, i, &m);
+    for (int r = 0; r < p->nranks; r++) {
+      drawInput(p, r, first + i, block, bits);
+      decodeBlock(p->type, block, bits, r == 0 ? acc : values);
+      for (size_t k = 0; k < block && r > 0; k++)
+        acc[k] = combine(p, acc[k], values[k]);
+    }
+    load(p->type->size, (const char *)data + i * (size_t)p->type->size, block, bits);
+    for (size_t k = 0; k < block; k++) {
+      uint64_t want = encodeResult(p, acc[k]);
+      bool same = bits[k] == want;
+      if (!same && p->type->kind == PERF_FLOAT) /* zeros of either sign */
+        same = perfDecode(p->type, bits[k]) == perfDecode(p->type, want);
+      if (!same) note(&m, i + k, bits[k], want);
+    }
   }
   return m;
 }

@@ -16,14 +16,9 @@
 /* ---- processes of perfLaunch ---------------------------------------------------------------- */
 
 char *perfPlaceVariable(int rank, int nranks, const tuttiUniqueId *id) {
-  static const char digits[] = "0123456789abcdef";
   char hex[2 * sizeof id->internal + 1];
-  for (size_t i = 0; i < sizeof id->internal; i++) {
-    unsigned char byte = (unsigned char)id->internal[i];
-    hex[2 * i] = digits[byte >> 4];
-    hex[2 * i + 1] = digits[byte & 15];
-  }
-  hex[sizeof hex - 1] = '\0';
+  for (size_t i = 0; i < sizeof id->internal; i++)
+    snprintf(hex + 2 * i, 3, "%02x", (unsigned char)id->internal[i]);
   char *variable;
   return asprintf(&variable, PLACE_VARIABLE "=%d/%d/%s", rank, nranks, hex) < 0 ? NULL : variable;
 }
