@@ -32,7 +32,7 @@ static int countGpus(void) {
 bool perfDeviceOpen(perfDevice *d, tuttiDevice_t kind, int localRank) {
   int gpus = kind == tuttiDeviceHost ? 0 : countGpus();
   *d = (perfDevice){.cuda = gpus > 0};
-  if (!d->cuda) return true; /* the library says why if a GPU was asked for */
+  if (gpus == 0) return true; /* the library says why if a GPU was asked for */
   int gpu = localRank % gpus;
   (void)gpu; /* without CUDA */
   return GPU(cudaSetDevice(gpu), "cudaSetDevice") &&

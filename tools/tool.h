@@ -30,14 +30,13 @@ typedef struct {
   const char *name, *value; /* "ranks", "N"; no value: a flag */
   const char *help;         /* lines, the first without indentation */
   bool *flag;
-  size_t *size;      /* bytes, as of tuttiParseSize, not 0 */
-  const char **text; /* points into argv */
-  int *number;       /* within min and max, or the index of one of the words */
-  int min, max;
-  const char *const *words; /* [nwords] */
-  int nwords;
+  size_t *size;                  /* bytes, as of tuttiParseSize, not 0 */
+  const char **text;             /* points into argv */
+  int *number;                   /* within min and max, or the index of one of the words */
+  const char *const *words;      /* [nwords] */
   int (*find)(const char *word); /* index of a word or of another name for it; -1: none */
-  bool all;                      /* "all" is a word too, and gives -1 */
+  int min, max, nwords;
+  bool all; /* "all" is a word too, and gives -1 */
 } tuttiOption;
 
 /* Takes all options out of argv and answers --help: `usage`, the options, `more`. Returns -1 with
