@@ -299,11 +299,6 @@ TEST(PerfLibrary, EveryKindOfBuffer) {
       std::vector<std::string> args = {"all_reduce", "--check", "--buffers", kind};
       if (foreign) args.insert(args.end(), {"--lib", NCCL_LIBRARY});
       Result r = onHost(args);
-      if (!foreign && !strcmp(kind, "window")) {
-        EXPECT_EQ(r.code, 1);
-        EXPECT_THAT(r.err, HasSubstr("this library has no windows"));
-        continue;
-      }
       EXPECT_EQ(r.code, 0) << kind << r.err;
       EXPECT_THAT(r.out, HasSubstr("# Wrong elements   : 0 (OK)")) << kind;
     }
