@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -22,6 +23,10 @@ public:
   explicit Command(std::vector<std::string> words, std::vector<std::string> env = {},
                    int stdoutFd = -1)
       : out_(memfd_create("stdout", MFD_CLOEXEC)), err_(memfd_create("stderr", MFD_CLOEXEC)) {
+    /* Several processes write to a memfd: the kernel keeps their writes apart only when it appends.
+     */
+    for (int fd : {out_, err_})
+      fcntl(fd, F_SETFL, O_APPEND);
     std::vector<char *> argv;
     for (auto &w : words)
       argv.push_back(w.data());
