@@ -315,7 +315,8 @@ typedef struct tuttiWindow *tuttiWindow_t;
 TUTTI_API tuttiResult_t tuttiCommWindowRegister(tuttiComm_t comm, void *buff, size_t size,
                                                 tuttiWindow_t *win, int winFlags);
 /** Undoes tuttiCommWindowRegister on this rank; no operation that uses the window may be under way.
- * NULL is allowed. */
+ * On GPUs, peers in other processes may keep the memory mapped until the next registration or the
+ * end of the communicator. NULL is allowed. */
 TUTTI_API tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win);
 /** Writes the address that this rank gave to tuttiCommWindowRegister to *outUserPtr. */
 TUTTI_API tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr);
