@@ -78,7 +78,7 @@ typedef struct {
   uint32_t begun[TUTTI_EXCHANGE_PEERS]; /* the last with a root that the peer has begun */
   /* The peer waits for this rank's message and tells where it wants it. */
   tuttiExchangeOpen open[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
-  /* Where this rank maps the windows of its peers, plus 1 in the index; written by the host. */
+  /* Where this rank maps the windows of its peers, by index and link; written by the host. */
   uint64_t window[TUTTI_EXCHANGE_WINDOWS][TUTTI_EXCHANGE_PEERS];
 } tuttiExchangeHead;
 

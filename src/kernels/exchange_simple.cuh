@@ -8,8 +8,7 @@
  * the fence and the way over the link are hidden behind the chunks that follow, as far as DEPTH
  * goes. A warp sends chunk i before it combines chunk i - 1 and places what was spread of chunk
  * i - 2; that a rank is never more than three messages of a kind ahead of a neighbour one iteration
- * behind is why DEPTH is enough. (Warps that only send beside warps that only take were slower:
- * loads wait behind stores, so what combines needs all warps.)
+ * behind is why DEPTH is enough. (Warps that only send beside warps that only take were slower.)
  *
  * Where the receiver's buffer is a window, it says so at first, and large messages go right there
  * instead of into slots: the same flags and credits, and nothing to place. */

@@ -42,11 +42,6 @@ __device__ inline void storePair(void *at, tuttiPair v) {
   asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(v.x), "l"(v.y) : "memory");
 }
 
-__device__ inline uint64_t loadRelaxedSys(const uint64_t *at) {
-  uint64_t v;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
-  return v;
-}
 __device__ inline uint64_t loadAcquireSys(const uint64_t *at) {
   uint64_t v;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
