@@ -2,11 +2,11 @@
 #ifndef TUTTI_COLLECTIVES_EXCHANGE_PLAN_H_
 #define TUTTI_COLLECTIVES_EXCHANGE_PLAN_H_
 
+#include <sys/cdefs.h>
+
 #include "collectives/planner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct {
   int twoShot, proto;
@@ -19,8 +19,6 @@ typedef struct {
 void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_t size,
                          tuttiExchangePlan *plan);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -5,13 +5,12 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "collectives/schedule.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* What the cost model knows of a communicator; equal on all ranks. */
 typedef struct {
@@ -58,8 +57,6 @@ float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo
  * bytes of `type` but for the last. */
 void tuttiPlanPart(uint64_t count, int type, int c, int n, uint64_t *begin, uint64_t *part);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -4,13 +4,13 @@
 #ifndef TUTTI_COMM_RECORD_H_
 #define TUTTI_COMM_RECORD_H_
 
+#include <sys/cdefs.h>
+
 #include "base/atomic.h"
 #include "bootstrap/bootstrap.h"
 #include "comm/signature.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_RECORD_DEPTH 64u
 
@@ -40,8 +40,6 @@ void tuttiRecordState(const tuttiRecord *r, tuttiRankState *out);
 /* Checks bytes that came over a socket. */
 bool tuttiRankStateParse(const void *bytes, size_t size, tuttiRankState *out);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -6,12 +6,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_COLLECTIVES(X)                                                                       \
   X(AllReduce)                                                                                     \
@@ -57,8 +56,6 @@ static inline bool tuttiSignatureEqual(const tuttiSignature *a, const tuttiSigna
 /* "#12 AllReduce(count 1024, float32, sum)"; returns buf. */
 const char *tuttiSignatureText(const tuttiSignature *sig, char *buf, size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

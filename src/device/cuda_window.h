@@ -4,13 +4,13 @@
 #ifndef TUTTI_DEVICE_CUDA_WINDOW_H_
 #define TUTTI_DEVICE_CUDA_WINDOW_H_
 
+#include <sys/cdefs.h>
+
 #include "kernels/exchange.h"
 #include "kernels/task.h"
 #include "transport/transport.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct tuttiCudaWindow {
   struct tuttiCudaWindow *next;
@@ -40,8 +40,6 @@ void tuttiCudaWindowsClose(tuttiCudaWindows *set);
 /* Where [buff, buff + bytes) is for peers: TUTTI_EXCHANGE_WHERE(), or 0. */
 uint64_t tuttiCudaWindowWhere(const tuttiCudaWindows *set, const void *buff, uint64_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

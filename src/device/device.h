@@ -6,14 +6,13 @@
 #define TUTTI_DEVICE_DEVICE_H_
 
 #include <stddef.h>
+#include <sys/cdefs.h>
 
 #include "kernels/task.h"
 #include "transport/transport.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct tuttiDevice {
   const char *name; /* "host" */
@@ -53,8 +52,6 @@ typedef struct tuttiDevice {
 
 extern const tuttiDevice tuttiDeviceHostTable;
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -11,14 +11,13 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "collectives/exchange.h"
 #include "kernels/reduce.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #ifdef __CUDACC__
 #define TUTTI_EXCHANGE_BOTH __host__ __device__
@@ -165,8 +164,6 @@ int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int
 /* Loads the kernels, so that no first call does; a cudaError_t. */
 int tuttiExchangeLoad(void);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

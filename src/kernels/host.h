@@ -2,11 +2,11 @@
 #ifndef TUTTI_KERNELS_HOST_H_
 #define TUTTI_KERNELS_HOST_H_
 
+#include <sys/cdefs.h>
+
 #include "kernels/task.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* Runs all tasks and the chains that hang on them, of one or several communicators, side by side in
  * the calling thread, and returns when all are done: results are in place, and no peer will look at
@@ -16,8 +16,6 @@ extern "C" {
  * communicators can be used any further; the caller makes them all fail. */
 tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks); /* heads of chains */
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -5,12 +5,11 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* The scalar of PreMulSum, in the widest form of its type: f for float types, i for integer types
  * (sign- or zero-extended). */
@@ -46,8 +45,6 @@ void tuttiReduceCopy(const tuttiReduceArgs *args);
 double tuttiElementToDouble(tuttiDataType_t type, const void *element);
 void tuttiElementFromDouble(tuttiDataType_t type, double value, void *element);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -4,12 +4,11 @@
 #define TUTTI_KERNELS_REDUCE_LEVEL_H_
 
 #include <stdbool.h>
+#include <sys/cdefs.h>
 
 #include "kernels/reduce.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct {
   const char *name;
@@ -26,8 +25,6 @@ extern const tuttiReduceLevel tuttiReduceBase;
 extern const tuttiReduceLevel tuttiReduceAvx2, tuttiReduceAvx512;
 #endif
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -3,6 +3,8 @@
 #ifndef TUTTI_KERNELS_TASK_H_
 #define TUTTI_KERNELS_TASK_H_
 
+#include <sys/cdefs.h>
+
 #include "base/atomic.h"
 #include "collectives/planner.h"
 #include "collectives/schedule.h"
@@ -10,9 +12,7 @@
 #include "transport/fifo.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 struct tuttiProxy;
 
@@ -71,8 +71,6 @@ typedef struct {
   int ntasks, nheads;
 } tuttiTaskSet;
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -10,12 +10,11 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct tuttiProxy tuttiProxy;
 
@@ -95,8 +94,6 @@ void tuttiProxyFreed(tuttiProxy *proxy);
 void tuttiProxyEnter(tuttiProxy *proxy);
 void tuttiProxyLeave(tuttiProxy *proxy);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -7,10 +7,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* A process as its readers know it. Pids are reused, and mean another process in another namespace:
  * the word at `offer` proves that this is the one. */
@@ -27,8 +26,6 @@ bool tuttiRemoteReadable(const tuttiRemote *process);
 /* Copies `bytes` from address `from`; 0 or an errno, ESRCH if the process is gone. */
 int tuttiRemoteRead(const tuttiRemote *process, void *to, uint64_t from, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -4,11 +4,11 @@
 #ifndef TUTTI_TRANSPORT_SYMMETRIC_H_
 #define TUTTI_TRANSPORT_SYMMETRIC_H_
 
+#include <sys/cdefs.h>
+
 #include "transport/transport.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct tuttiSymmetric {
   void *mine;    /* zeroed at first */
@@ -23,8 +23,6 @@ tuttiResult_t tuttiSymmetricMap(tuttiWires *w, int peer);
 /* Lets go of all blocks. May be called at any time; no kernel of this rank may be running. */
 void tuttiSymmetricDetach(tuttiWires *w);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif
