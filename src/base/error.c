@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,14 +29,6 @@ static void markTruncated(char *text, size_t size) {
   memcpy(text + end, "...", sizeof("..."));
 }
 
-static void format(char *out, size_t size, const char *fmt, va_list args) {
-  int n = vsnprintf(out, size, fmt, args);
-  if (n < 0)
-    out[0] = '\0';
-  else if ((size_t)n >= size)
-    markTruncated(out, size);
-}
-
 /* "base/mem.c" of the path that the compiler was given. */
 static const char *shortPath(const char *file) {
   const char *src = NULL;
@@ -47,7 +40,7 @@ static const char *shortPath(const char *file) {
 tuttiResult_t tuttiErrorSet(tuttiResult_t code, const char *file, int line, const char *fmt, ...) {
   int savedErrno = errno;
   /* Not straight into lastText: the arguments may point there. */
-  char text[TUTTI_ERROR_TEXT];
+  char text[TUTTI_ERROR_TEXT] = "";
   size_t used = 0;
   /* Names are bounded by their types: far shorter than text. */
   if (scope.call != NULL && scope.comm != NULL)
@@ -57,7 +50,8 @@ tuttiResult_t tuttiErrorSet(tuttiResult_t code, const char *file, int line, cons
     used = (size_t)snprintf(text, sizeof(text), "%s: ", scope.call);
   va_list args;
   va_start(args, fmt);
-  format(text + used, sizeof(text) - used, fmt, args);
+  if (vsnprintf(text + used, sizeof(text) - used, fmt, args) >= (int)(sizeof(text) - used))
+    markTruncated(text, sizeof(text));
   va_end(args);
   memcpy(lastText, text, sizeof(text));
   if (tuttiLogEnabled(TUTTI_LOG_WARN, 0))
@@ -68,12 +62,9 @@ tuttiResult_t tuttiErrorSet(tuttiResult_t code, const char *file, int line, cons
 
 tuttiResult_t tuttiErrorAdopt(tuttiResult_t code, const char *text) {
   size_t length = strnlen(text, sizeof(lastText));
-  if (length < sizeof(lastText)) {
-    memmove(lastText, text, length + 1);
-  } else {
-    memmove(lastText, text, sizeof(lastText));
-    markTruncated(lastText, sizeof(lastText));
-  }
+  bool fits = length < sizeof(lastText);
+  memmove(lastText, text, length + fits);
+  if (!fits) markTruncated(lastText, sizeof(lastText));
   return code;
 }
 

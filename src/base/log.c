@@ -160,34 +160,25 @@ const char *tuttiLogCheckSubsystems(const char *list) {
 /* %h: host, %p: process id; any other % stands for itself. False if the path gets too long. */
 static bool expandPath(const char *pattern, char *path, size_t size) {
   size_t used = 0;
-  path[0] = '\0';
-  for (const char *p = pattern; *p != '\0'; p++) {
-    char one[16] = {*p, '\0'};
-    const char *piece = one;
-    if (p[0] == '%' && p[1] == 'h') {
-      piece = tuttiHostname();
-      p++;
-    } else if (p[0] == '%' && p[1] == 'p') {
-      snprintf(one, sizeof(one), "%d", (int)getpid());
-      p++;
-    }
-    size_t length = strlen(piece);
-    if (used + length >= size) return false;
-    memcpy(path + used, piece, length + 1);
-    used += length;
+  char pid[16];
+  snprintf(pid, sizeof(pid), "%d", (int)getpid());
+  for (const char *p = pattern; *p != '\0' && used < size; p++) {
+    bool host = p[0] == '%' && p[1] == 'h', process = p[0] == '%' && p[1] == 'p';
+    const char *piece = host ? tuttiHostname() : process ? pid : p;
+    p += host || process;
+    used += (size_t)snprintf(path + used, size - used, piece == p ? "%.1s" : "%s", piece);
   }
-  return true;
+  return used < size;
 }
 
 /* Opens the file for appending, above the standard descriptors; -errno on failure. Non-blocking, so
  * that a FIFO without a reader is refused and not waited for. */
 static int openFile(const char *path) {
-  int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+  TUTTI_CLOSED int fd =
+      open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
   if (fd < 0) return -errno;
   int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  int err = errno;
-  close(fd);
-  return high >= 0 ? high : -err;
+  return high >= 0 ? high : -errno;
 }
 
 /* Points the log at a file, or at stderr if `pattern` is "" or cannot be opened. Returns the errno

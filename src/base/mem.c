@@ -17,12 +17,8 @@ typedef struct {
   size_t bytes; /* of the whole block */
 } blockHeader;
 
-static void count(tuttiMemAccount *account, size_t bytes) {
-  if (account != NULL) tuttiFetchAddAcqRel(&account->bytes, bytes);
-}
-
-static void uncount(tuttiMemAccount *account, size_t bytes) {
-  if (account != NULL) tuttiFetchAddAcqRel(&account->bytes, -(uint64_t)bytes);
+static void count(tuttiMemAccount *account, int64_t bytes) {
+  if (account != NULL) tuttiFetchAddAcqRel(&account->bytes, (uint64_t)bytes);
 }
 
 tuttiResult_t tuttiAlloc(void **ptr, size_t n, size_t size, const char *what,
@@ -41,7 +37,7 @@ tuttiResult_t tuttiAlloc(void **ptr, size_t n, size_t size, const char *what,
                       bytes, what, tuttiErrnoText(err));
   memset(base, 0, block);
   *(blockHeader *)base = (blockHeader){.account = account, .bytes = block};
-  count(account, block);
+  count(account, (int64_t)block);
   *ptr = (char *)base + ALIGNMENT;
   return tuttiSuccess;
 }
@@ -49,8 +45,21 @@ tuttiResult_t tuttiAlloc(void **ptr, size_t n, size_t size, const char *what,
 void tuttiFree(void *ptr) {
   if (ptr == NULL) return;
   blockHeader *header = (blockHeader *)((char *)ptr - ALIGNMENT);
-  uncount(header->account, header->bytes);
+  count(header->account, -(int64_t)header->bytes);
   free(header);
+}
+
+tuttiResult_t tuttiGrow(void **array, int used, int *capacity, size_t size, const char *what,
+                        tuttiMemAccount *account) {
+  void *bigger;
+  int more = *capacity > 0 ? 2 * *capacity : 16;
+  if (used < *capacity) return tuttiSuccess;
+  TUTTI_TRY(tuttiAlloc(&bigger, (size_t)more, size, what, account));
+  if (used > 0) memcpy(bigger, *array, (size_t)used * size);
+  tuttiFree(*array);
+  *array = bigger;
+  *capacity = more;
+  return tuttiSuccess;
 }
 
 static size_t roundToPages(size_t size) {
@@ -85,7 +94,7 @@ tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what,
         "cannot map %zu bytes for %s: %s; check the memory limits (ulimit -v, cgroup) "
         "and vm.max_map_count",
         bytes, what, tuttiErrnoText(errno));
-  count(account, bytes);
+  count(account, (int64_t)bytes);
   *ptr = mapped;
   return tuttiSuccess;
 }
@@ -94,7 +103,7 @@ void tuttiUnmap(void *ptr, size_t size, tuttiMemAccount *account) {
   if (ptr == NULL) return;
   size_t bytes = roundToPages(size);
   munmap(ptr, bytes);
-  uncount(account, bytes);
+  count(account, -(int64_t)bytes);
 }
 
 size_t tuttiResident(void *ptr, size_t size) {

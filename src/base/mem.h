@@ -19,8 +19,17 @@ typedef struct {
  * memory that is not to be had fails with tuttiSystemError naming `what`. */
 tuttiResult_t tuttiAlloc(void **ptr, size_t count, size_t size, const char *what,
                          tuttiMemAccount *account);
+/* Makes room in an array of tuttiAlloc, NULL at first, that has `*capacity` elements, of which
+ * `used` are in use: doubles it when these are all. */
+tuttiResult_t tuttiGrow(void **array, int used, int *capacity, size_t size, const char *what,
+                        tuttiMemAccount *account);
 /* Frees and uncounts memory of tuttiAlloc; NULL is allowed. */
 void tuttiFree(void *ptr);
+/* `TUTTI_FREED int *p = NULL;` is freed where its block ends. */
+#define TUTTI_FREED __attribute__((cleanup(tuttiFreeAt)))
+static inline void tuttiFreeAt(void *pointer) {
+  tuttiFree(*(void **)pointer);
+}
 
 /* Maps `size` bytes (rounded up to pages) shared from `fd`, or private anonymous when fd < 0. */
 tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what, tuttiMemAccount *account);

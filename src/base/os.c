@@ -3,10 +3,12 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -94,38 +96,20 @@ static uint64_t namespaceInode(const char *name) {
 uint64_t tuttiHostId(void) {
   const char *chosen = tuttiSettingString(TUTTI_SETTING_HOSTID);
   if (chosen[0] != '\0') return tuttiHash(chosen, strlen(chosen));
-  struct {
-    char boot[128];
-    uint64_t namespaces[3];
-  } id;
-  memset(&id, 0, sizeof(id));
-  if (!tuttiReadFile("/proc/sys/kernel/random/boot_id", id.boot, sizeof(id.boot))) {
-    char machine[64];
-    if (!tuttiReadFile("/etc/machine-id", machine, sizeof(machine))) machine[0] = '\0';
-    snprintf(id.boot, sizeof(id.boot), "%s %s", machine, tuttiHostname());
+  char boot[128 + HOST_NAME_MAX], machine[64], id[sizeof(boot) + 64];
+  if (!tuttiReadFile("/proc/sys/kernel/random/boot_id", boot, 128)) {
+    tuttiReadFile("/etc/machine-id", machine, sizeof(machine));
+    snprintf(boot, sizeof(boot), "%s %s", machine, tuttiHostname());
   }
-  /* What lies behind the terminator of a shorter text must not make a difference. */
-  size_t length = strlen(id.boot);
-  memset(id.boot + length, 0, sizeof(id.boot) - length);
-  id.namespaces[0] = namespaceInode("pid");
-  id.namespaces[1] = namespaceInode("ipc");
-  id.namespaces[2] = namespaceInode("net");
-  return tuttiHash(&id, sizeof(id));
+  int length = snprintf(id, sizeof(id), "%s %" PRIu64 " %" PRIu64 " %" PRIu64, boot,
+                        namespaceInode("pid"), namespaceInode("ipc"), namespaceInode("net"));
+  return tuttiHash(id, (size_t)length);
 }
 
 int tuttiCpuCount(void) {
-  /* The kernel refuses a set that is smaller than its own, so grow until it fits. */
-  for (int cpus = CPU_SETSIZE; cpus <= 1 << 20; cpus *= 2) {
-    cpu_set_t *set = CPU_ALLOC(cpus);
-    if (set == NULL) break;
-    size_t size = CPU_ALLOC_SIZE(cpus);
-    bool read = sched_getaffinity(0, size, set) == 0;
-    bool tooSmall = !read && errno == EINVAL;
-    int n = read ? CPU_COUNT_S(size, set) : 0;
-    CPU_FREE(set);
-    if (n > 0) return n;
-    if (!tooSmall) break;
-  }
+  /* The kernel refuses a set that is smaller than its own, which is of at most 8192 so far. */
+  cpu_set_t set[(1 << 16) / CPU_SETSIZE];
+  if (sched_getaffinity(0, sizeof(set), set) == 0) return CPU_COUNT_S(sizeof(set), set);
   long online = sysconf(_SC_NPROCESSORS_ONLN);
   return online > 0 ? (int)online : 1;
 }
@@ -171,18 +155,13 @@ ssize_t tuttiReadAll(int fd, void *buf, size_t size) {
 bool tuttiReadFile(const char *path, char *buf, size_t size) {
   if (size == 0) return false;
   buf[0] = '\0';
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a FIFO's writer */
-  if (fd < 0) return false;
-  ssize_t n = tuttiReadAll(fd, buf, size);
-  close(fd);
-  if (n < 0 || (size_t)n == size) { /* no room for the terminator: it may go on */
-    buf[0] = '\0';
-    return false;
-  }
-  while (n > 0 && isspace((unsigned char)buf[n - 1]))
+  TUTTI_CLOSED int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a FIFO */
+  ssize_t n = fd < 0 ? -1 : tuttiReadAll(fd, buf, size);
+  bool fits = n >= 0 && (size_t)n < size; /* else no room for the terminator: it may go on */
+  while (fits && n > 0 && isspace((unsigned char)buf[n - 1]))
     n--;
-  buf[n] = '\0';
-  return true;
+  buf[fits ? n : 0] = '\0';
+  return fits;
 }
 
 #ifndef MFD_NOEXEC_SEAL
@@ -197,17 +176,11 @@ static int createMemfd(const char *name) {
 }
 
 static const char *memfdRemedy(int err) {
-  switch (err) {
-  case EMFILE:
-    return "raise the limit of open files (ulimit -n)";
-  case ENFILE:
-    return "raise fs.file-max";
-  case ENOSYS:
-  case EPERM:
-    return "this kernel or sandbox has no memfd_create; set TUTTI_SHM_DISABLE=1";
-  default:
-    return "check the memory limits (cgroup), or set TUTTI_SHM_DISABLE=1";
-  }
+  if (err == EMFILE) return "raise the limit of open files (ulimit -n)";
+  if (err == ENFILE) return "raise fs.file-max";
+  return err == ENOSYS || err == EPERM
+             ? "this kernel or sandbox has no memfd_create; set TUTTI_SHM_DISABLE=1"
+             : "check the memory limits (cgroup), or set TUTTI_SHM_DISABLE=1";
 }
 
 tuttiResult_t tuttiSharedFd(size_t size, const char *what, int *fd) {
@@ -230,13 +203,11 @@ tuttiResult_t tuttiSharedFd(size_t size, const char *what, int *fd) {
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
-/* The descriptors a forked child closes: one bit each, changed by atomic operations only, so that
- * the table is whole at whatever moment another thread forks. Pages of it that no descriptor
- * touches cost nothing. */
-#define FORK_FDS     (1 << 20) /* the usual hard limit (fs.nr_open) */
-#define FDS_PER_WORD 32
-static tuttiAtomic32 forkFds[FORK_FDS / FDS_PER_WORD];
-static tuttiAtomic32 forkWords; /* words in use, from the start */
+/* Whether a forked child closes a descriptor: one word each, so that the table is whole at whatever
+ * moment another thread forks. Pages of it that no descriptor touches cost nothing. */
+#define FORK_FDS (1 << 20) /* the usual hard limit (fs.nr_open) */
+static tuttiAtomic32 forkFds[FORK_FDS];
+static tuttiAtomic32 forkEnd; /* all registered ones are below */
 
 static tuttiAtomic32 forked;
 static pthread_once_t forkOnce = PTHREAD_ONCE_INIT;
@@ -245,12 +216,11 @@ static pthread_once_t forkOnce = PTHREAD_ONCE_INIT;
 static void afterForkInChild(void) {
   int savedErrno = errno;
   tuttiStoreRelease32(&forked, 1);
-  uint32_t words = tuttiLoadAcquire32(&forkWords);
-  for (uint32_t w = 0; w < words; w++) {
-    uint32_t bits = tuttiLoadAcquire32(&forkFds[w]);
-    for (; bits != 0; bits &= bits - 1)
-      close((int)(w * FDS_PER_WORD) + __builtin_ctz(bits));
-    tuttiStoreRelease32(&forkFds[w], 0);
+  uint32_t end = tuttiLoadAcquire32(&forkEnd);
+  for (uint32_t fd = 0; fd < end; fd++) {
+    if (tuttiLoadAcquire32(&forkFds[fd]) == 0) continue;
+    close((int)fd);
+    tuttiStoreRelease32(&forkFds[fd], 0);
   }
   errno = savedErrno;
 }
@@ -264,29 +234,21 @@ bool tuttiForked(void) {
   return tuttiLoadAcquire32(&forked) != 0;
 }
 
-static void changeForkFd(int fd, bool set) {
-  tuttiAtomic32 *word = &forkFds[fd / FDS_PER_WORD];
-  uint32_t bit = 1u << (fd % FDS_PER_WORD), old;
-  do {
-    old = tuttiLoadAcquire32(word);
-  } while (!tuttiCompareExchange32(word, old, set ? old | bit : old & ~bit));
-}
-
 void tuttiForkCloseAdd(int fd) {
   pthread_once(&forkOnce, registerForkHandler);
   if (fd < 0 || fd >= FORK_FDS) {
     TUTTI_WARN(INIT, "fd %d is out of the table of %d that a forked child closes", fd, FORK_FDS);
     return;
   }
-  uint32_t needed = (uint32_t)fd / FDS_PER_WORD + 1, words;
-  while ((words = tuttiLoadAcquire32(&forkWords)) < needed &&
-         !tuttiCompareExchange32(&forkWords, words, needed)) {
+  uint32_t end;
+  while ((end = tuttiLoadAcquire32(&forkEnd)) <= (uint32_t)fd &&
+         !tuttiCompareExchange32(&forkEnd, end, (uint32_t)fd + 1)) {
   }
-  changeForkFd(fd, true);
+  tuttiStoreRelease32(&forkFds[fd], 1);
 }
 
 void tuttiForkCloseRemove(int fd) {
-  if (fd >= 0 && fd < FORK_FDS) changeForkFd(fd, false);
+  if (fd >= 0 && fd < FORK_FDS) tuttiStoreRelease32(&forkFds[fd], 0);
 }
 
 void tuttiFdClose(int *fd) {
@@ -294,6 +256,14 @@ void tuttiFdClose(int *fd) {
   tuttiForkCloseRemove(*fd);
   close(*fd);
   *fd = -1;
+}
+
+void tuttiAppend(char *buf, size_t size, const char *fmt, ...) {
+  size_t used = strlen(buf);
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(buf + used, size - used, fmt, args);
+  va_end(args);
 }
 
 int tuttiThreadStart(pthread_t *thread, const char *name, void *(*run)(void *), void *arg) {

@@ -75,6 +75,11 @@ void tuttiForkCloseAdd(int fd);
 void tuttiForkCloseRemove(int fd);
 /* Closes a registered fd and sets it to -1, which this call leaves alone. */
 void tuttiFdClose(int *fd);
+/* `TUTTI_CLOSED int fd = open(...);` is closed where its block ends. */
+#define TUTTI_CLOSED __attribute__((cleanup(tuttiFdClose)))
+/* Appends to the text in buf as much as fits in its `size` bytes. */
+__attribute__((format(printf, 3, 4))) void tuttiAppend(char *buf, size_t size, const char *fmt,
+                                                       ...);
 
 __END_DECLS
 

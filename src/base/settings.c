@@ -20,34 +20,22 @@
 #define DEFAULT       "default"
 #define FAULT_TEXT    512
 
-/* A row's default is a number or a string; the other one of the pair is 0 or "". */
-#define INT_NUMBER(dflt)     dflt
-#define BOOL_NUMBER(dflt)    dflt
-#define SIZE_NUMBER(dflt)    dflt
-#define SECONDS_NUMBER(dflt) dflt
-#define STRING_NUMBER(dflt)  0
-#define INT_TEXT(dflt)       ""
-#define BOOL_TEXT(dflt)      ""
-#define SIZE_TEXT(dflt)      ""
-#define SECONDS_TEXT(dflt)   ""
-#define STRING_TEXT(dflt)    dflt
+#define INT_DEFAULT(value)     .dflt = (value), .dfltString = ""
+#define BOOL_DEFAULT(value)    INT_DEFAULT(value)
+#define SIZE_DEFAULT(value)    INT_DEFAULT(value)
+#define SECONDS_DEFAULT(value) INT_DEFAULT(value)
+#define STRING_DEFAULT(value)  .dfltString = (value)
 
 const tuttiSettingRow tuttiSettingTable[TUTTI_SETTING_COUNT] = {
 #define SETTING(ident, settingName, settingType, value, least, most, nccl, text)                   \
   [TUTTI_SETTING_##ident] = {.name = (settingName),                                                \
+                             .variable = PREFIX settingName,                                       \
                              .ncclName = (nccl),                                                   \
                              .help = (text),                                                       \
                              .type = TUTTI_SETTING_##settingType,                                  \
-                             .dflt = settingType##_NUMBER(value),                                  \
                              .min = (least),                                                       \
                              .max = (most),                                                        \
-                             .dfltString = settingType##_TEXT(value)},
-#include "base/settings.def"
-#undef SETTING
-};
-
-static const char *const variables[TUTTI_SETTING_COUNT] = {
-#define SETTING(ident, name, type, dflt, min, max, nccl, help) PREFIX name,
+                             settingType##_DEFAULT(value)},
 #include "base/settings.def"
 #undef SETTING
 };
@@ -55,12 +43,12 @@ static const char *const variables[TUTTI_SETTING_COUNT] = {
 /* ---- strings that are accepted by some settings only ---------------------------------------- */
 
 static const char *checkDevice(const char *text) {
-  bool known = strcmp(text, "auto") == 0 || strcmp(text, "host") == 0 || strcmp(text, "cuda") == 0;
+  bool known = !strcmp(text, "auto") || !strcmp(text, "host") || !strcmp(text, "cuda");
   return known ? NULL : "accepted: auto, host or cuda";
 }
 
 static const char *checkFamily(const char *text) {
-  bool known = strcmp(text, "AF_INET") == 0 || strcmp(text, "AF_INET6") == 0;
+  bool known = !strcmp(text, "AF_INET") || !strcmp(text, "AF_INET6");
   return known ? NULL : "accepted: AF_INET or AF_INET6";
 }
 
@@ -74,20 +62,34 @@ static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) 
 
 /* ---- numbers -------------------------------------------------------------------------------- */
 
-static const char notNumber[] = "is not a whole number";
-static const char notSize[] = "is not a size";
-static const char notSeconds[] = "is not a time";
-static const char outOfRange[] = "is out of range";
+/* How numbers of each type are written. A bare number is in the first unit. */
+typedef struct {
+  const char *wrong, *what, *also;
+  struct {
+    const char *suffix;
+    int64_t factor;
+  } units[8];
+} notation;
 
-/* Appends the decimal digits at *p to *value and moves *p behind them. Not strtoll and strtod:
- * these follow the locale of the program and take more than a number. False on overflow. */
-static bool readDigits(const char **p, int64_t *value) {
-  for (; isdigit((unsigned char)**p); (*p)++)
-    if (__builtin_mul_overflow(*value, 10, value) ||
-        __builtin_add_overflow(*value, **p - '0', value))
-      return false;
-  return true;
-}
+static const notation notations[] = {
+    [TUTTI_SETTING_INT] = {"is not a whole number", "a whole number", "", {{"", 1}}},
+    [TUTTI_SETTING_BOOL] = {"is not a whole number", "a whole number", "", {{"", 1}}},
+    [TUTTI_SETTING_SIZE] = {"is not a size",
+                            "bytes",
+                            ", also with K, M or G",
+                            {{"", 1},
+                             {"K", 1 << 10},
+                             {"k", 1 << 10},
+                             {"M", 1 << 20},
+                             {"m", 1 << 20},
+                             {"G", 1 << 30},
+                             {"g", 1 << 30}}},
+    [TUTTI_SETTING_SECONDS] = {"is not a time",
+                               "seconds",
+                               ", with decimals, or with a unit: 500ms, 30s, 10m",
+                               {{"", 1000}, {"s", 1000}, {"ms", 1}, {"m", 60000}}},
+};
+static const char outOfRange[] = "is out of range";
 
 static const char *skipSpace(const char *p) {
   while (*p == ' ' || *p == '\t')
@@ -95,110 +97,69 @@ static const char *skipSpace(const char *p) {
   return p;
 }
 
-static const char *parseInt(const char *p, int64_t *out) {
-  bool negative = *p == '-';
-  if (*p == '-' || *p == '+') p++;
-  if (!isdigit((unsigned char)*p)) return notNumber;
-  int64_t value = 0;
-  if (!readDigits(&p, &value)) return outOfRange;
-  if (*skipSpace(p) != '\0') return notNumber;
-  *out = negative ? -value : value;
-  return NULL;
+/* Takes the decimal digits at *p as *value and moves *p behind them. Not strtoll and strtod: these
+ * follow the locale of the program and take more than a number. False on overflow. */
+static bool readDigits(const char **p, int64_t *value) {
+  for (*value = 0; isdigit((unsigned char)**p); (*p)++)
+    if (__builtin_mul_overflow(*value, 10, value) ||
+        __builtin_add_overflow(*value, **p - '0', value))
+      return false;
+  return true;
 }
 
-static const char *parseSize(const char *p, int64_t *out) {
-  if (!isdigit((unsigned char)*p)) return notSize;
-  static const char units[] = "KMG";
-  int64_t value = 0, unit = 1;
-  if (!readDigits(&p, &value)) return outOfRange;
-  const char *found = *p != '\0' ? strchr(units, toupper((unsigned char)*p)) : NULL;
-  if (found != NULL) unit = 1 << 10 * (found - units + 1);
-  if (*skipSpace(p + (found != NULL)) != '\0') return notSize;
-  return __builtin_mul_overflow(value, unit, out) ? outOfRange : NULL;
-}
-
-/* Milliseconds of the unit at p; 0 if it is none. */
-static int64_t timeUnit(const char *p) {
-  static const struct {
-    const char *suffix;
-    int64_t ms;
-  } units[] = {{"", 1000}, {"s", 1000}, {"ms", 1}, {"m", 60000}};
+/* The factor of the unit that p ends with; 0 if it is none. */
+static int64_t unitAt(const notation *n, const char *p) {
   size_t length = strcspn(p, " \t");
   if (*skipSpace(p + length) != '\0') return 0;
-  for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
-    if (strlen(units[i].suffix) == length && strncmp(p, units[i].suffix, length) == 0)
-      return units[i].ms;
+  for (int i = 0; n->units[i].suffix != NULL; i++)
+    if (strlen(n->units[i].suffix) == length && strncmp(p, n->units[i].suffix, length) == 0)
+      return n->units[i].factor;
   return 0;
 }
 
 #define MAX_DECIMALS 9
 
-/* Rounds up to a millisecond, so that a short time does not become 0, which means none. */
-static const char *parseSeconds(const char *p, int64_t *out) {
-  if (!isdigit((unsigned char)*p)) return notSeconds;
-  int64_t whole = 0, decimals = 0, scale = 1;
-  if (!readDigits(&p, &whole)) return outOfRange;
-  if (*p == '.') {
-    const char *first = ++p;
-    if (!readDigits(&p, &decimals) || p - first > MAX_DECIMALS) return "has too many decimals";
-    if (p == first) return notSeconds;
-    for (const char *digit = first; digit < p; digit++)
-      scale *= 10;
-  }
-  int64_t unit = timeUnit(p);
-  if (unit == 0) return notSeconds;
-  int64_t rest = (decimals * unit + scale - 1) / scale; /* under 1e9 * 6e4 + 1e9 */
-  if (__builtin_mul_overflow(whole, unit, &whole) || __builtin_add_overflow(whole, rest, out))
-    return outOfRange;
-  return NULL;
-}
-
 const char *tuttiSettingParse(const tuttiSettingRow *row, const char *text, int64_t *out) {
-  const char *p = skipSpace(text);
-  const char *fault = NULL;
-  int64_t value = 0;
-  switch (row->type) {
-  case TUTTI_SETTING_INT:
-  case TUTTI_SETTING_BOOL:
-    fault = parseInt(p, &value);
-    break;
-  case TUTTI_SETTING_SIZE:
-    fault = parseSize(p, &value);
-    break;
-  case TUTTI_SETTING_SECONDS:
-    fault = parseSeconds(p, &value);
-    break;
-  case TUTTI_SETTING_STRING:
+  if (row->type == TUTTI_SETTING_STRING) {
     *out = 0;
     return NULL;
   }
-  if (fault == NULL && (value < row->min || value > row->max)) fault = outOfRange;
-  if (fault == NULL) *out = value;
-  return fault;
+  const notation *n = &notations[row->type];
+  const char *p = skipSpace(text);
+  bool whole = row->type == TUTTI_SETTING_INT || row->type == TUTTI_SETTING_BOOL;
+  bool negative = whole && *p == '-';
+  if (whole && (*p == '-' || *p == '+')) p++;
+  if (!isdigit((unsigned char)*p)) return n->wrong;
+  int64_t value, decimals = 0, scale = 1;
+  if (!readDigits(&p, &value)) return outOfRange;
+  if (row->type == TUTTI_SETTING_SECONDS && *p == '.') {
+    const char *first = ++p;
+    if (!readDigits(&p, &decimals) || p - first > MAX_DECIMALS) return "has too many decimals";
+    if (p == first) return n->wrong;
+    for (; first < p; first++)
+      scale *= 10;
+  }
+  int64_t unit = unitAt(n, p);
+  if (unit == 0) return n->wrong;
+  /* Rounds up to a millisecond, so that a short time does not become 0, which means none. */
+  int64_t rest = (decimals * unit + scale - 1) / scale; /* under 1e9 * 6e4 + 1e9 */
+  if (__builtin_mul_overflow(value, unit, &value) || __builtin_add_overflow(value, rest, &value))
+    return outOfRange;
+  if (negative) value = -value;
+  if (value < row->min || value > row->max) return outOfRange;
+  *out = value;
+  return NULL;
 }
 
 /* Says what a row of numbers accepts. */
 static void describeAccepted(const tuttiSettingRow *row, char *out, size_t size) {
-  long long min = row->min, max = row->max;
-  switch (row->type) {
-  case TUTTI_SETTING_INT:
-    snprintf(out, size, "accepted: a whole number from %lld to %lld", min, max);
-    break;
-  case TUTTI_SETTING_BOOL:
+  const notation *n = &notations[row->type];
+  if (row->type == TUTTI_SETTING_BOOL)
     snprintf(out, size, "accepted: 0 or 1");
-    break;
-  case TUTTI_SETTING_SIZE:
-    snprintf(out, size, "accepted: bytes from %lld to %lld, also with K, M or G", min, max);
-    break;
-  case TUTTI_SETTING_SECONDS:
-    snprintf(out, size,
-             "accepted: seconds from %lld to %lld, with decimals, or with a unit: 500ms, 30s, 10m",
-             min / 1000, max / 1000);
-    break;
-  case TUTTI_SETTING_STRING:
-    out[0] = '\0';
-    break;
-  }
+  else
+    snprintf(out, size, "accepted: %s from %lld to %lld%s", n->what,
+             (long long)(row->min / n->units[0].factor), (long long)(row->max / n->units[0].factor),
+             n->also);
 }
 
 /* ---- values in force ------------------------------------------------------------------------ */
@@ -237,9 +198,7 @@ static const char *intern(const char *text, bool *isNew) {
   return added->text;
 }
 
-/* The lines NCCL_NAME=value of nccl.conf, kept texts, as they were at the last load; under the
- * lock.
- */
+/* The lines NCCL_NAME=value of nccl.conf, kept texts, as at the last load; under the lock. */
 #define CONF_LINES 128
 static const char *confLines[CONF_LINES];
 static int confCount;
@@ -262,59 +221,40 @@ static const char *setVariable(const char *name) {
   return NULL;
 }
 
-typedef struct {
-  tuttiResult_t code; /* tuttiSuccess: none */
-  char text[FAULT_TEXT];
-} settingFault;
-
-static void setFault(settingFault *fault, tuttiResult_t code, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static void setFault(settingFault *fault, tuttiResult_t code, const char *fmt, ...) {
-  va_list args;
-  va_start(args, fmt);
-  vsnprintf(fault->text, sizeof(fault->text), fmt, args);
-  va_end(args);
-  fault->code = code;
-}
-
-/* Takes `text` of `variable` into *value; sets *fault instead if it is malformed. */
-static void takeText(tuttiSettingId id, const char *variable, const char *text, settingValue *value,
-                     settingFault *fault) {
-  const tuttiSettingRow *row = &tuttiSettingTable[id];
+/* Takes `text` of `variable` into *value, or says in `fault` what is wrong with it. */
+static tuttiResult_t takeText(tuttiSettingId id, const char *variable, const char *text,
+                              settingValue *value, char fault[FAULT_TEXT]) {
   int64_t number = 0;
-  const char *wrong = tuttiSettingParse(row, text, &number);
+  char range[128];
+  const char *accepted = range, *wrong = tuttiSettingParse(&tuttiSettingTable[id], text, &number);
+  if (wrong != NULL) describeAccepted(&tuttiSettingTable[id], range, sizeof(range));
+  if (stringChecks[id] != NULL && (accepted = stringChecks[id](text)) != NULL) wrong = "is unknown";
   if (wrong != NULL) {
-    char accepted[128];
-    describeAccepted(row, accepted, sizeof(accepted));
-    setFault(fault, tuttiInvalidArgument, "%s=\"%.100s\" %s; %s", variable, text, wrong, accepted);
-    return;
-  }
-  const char *acceptedWords = stringChecks[id] != NULL ? stringChecks[id](text) : NULL;
-  if (acceptedWords != NULL) {
-    setFault(fault, tuttiInvalidArgument, "%s=\"%.100s\" is unknown; %s", variable, text,
-             acceptedWords);
-    return;
+    snprintf(fault, FAULT_TEXT, "%s=\"%.100s\" %s; %s", variable, text, wrong, accepted);
+    return tuttiInvalidArgument;
   }
   bool isNew;
   const char *kept = intern(text, &isNew);
-  if (kept == NULL)
-    setFault(fault, tuttiSystemError, "cannot keep %s: no memory for its %zu bytes", variable,
+  if (kept == NULL) {
+    snprintf(fault, FAULT_TEXT, "cannot keep %s: no memory for its %zu bytes", variable,
              strlen(text));
-  else
-    *value = (settingValue){.number = number, .string = kept, .origin = variable};
+    return tuttiSystemError;
+  }
+  *value = (settingValue){.number = number, .string = kept, .origin = variable};
+  return tuttiSuccess;
 }
 
-/* What the environment says of one row; the default where it says nothing usable. *fault is set if
- * the TUTTI_ variable is malformed, *ncclFault if there is none and the NCCL_ variable is. */
-static settingValue readRow(tuttiSettingId id, settingFault *fault, settingFault *ncclFault) {
+/* What the environment says of one row; the default where it says nothing usable. If that is for a
+ * malformed variable, `fault` is set; *own tells whether it is the TUTTI_ one. */
+static tuttiResult_t readRow(tuttiSettingId id, settingValue *value, bool *own,
+                             char fault[FAULT_TEXT]) {
   const tuttiSettingRow *row = &tuttiSettingTable[id];
-  settingValue value = {.number = row->dflt, .string = row->dfltString, .origin = DEFAULT};
-  const char *text;
-  if ((text = setVariable(variables[id])) != NULL)
-    takeText(id, variables[id], text, &value, fault);
-  else if ((text = setVariable(row->ncclName)) != NULL)
-    takeText(id, row->ncclName, text, &value, ncclFault);
-  return value;
+  *value = (settingValue){.number = row->dflt, .string = row->dfltString, .origin = DEFAULT};
+  const char *text = setVariable(row->variable);
+  *own = text != NULL;
+  if (!*own) text = setVariable(row->ncclName);
+  if (text == NULL) return tuttiSuccess;
+  return takeText(id, *own ? row->variable : row->ncclName, text, value, fault);
 }
 
 static void publish(const settingValue *values) {
@@ -377,9 +317,14 @@ static const char *nearestSetting(const char *name) {
 }
 
 /* Warns once of each different text that the log shows. */
-static void warnOnce(const char *text) {
-  if (!tuttiLogEnabled(TUTTI_LOG_WARN, 0)) return;
+__attribute__((format(printf, 1, 2))) static void warnOnce(const char *fmt, ...) {
+  char text[FAULT_TEXT + 64];
   bool isNew;
+  if (!tuttiLogEnabled(TUTTI_LOG_WARN, 0)) return;
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(text, sizeof(text), fmt, args);
+  va_end(args);
   intern(text, &isNew);
   if (isNew) TUTTI_WARN(ENV, "%s", text);
 }
@@ -388,16 +333,13 @@ static void warnOfUnknown(void) {
   for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
     if (strncmp(*entry, PREFIX, strlen(PREFIX)) != 0) continue;
     const char *start = *entry + strlen(PREFIX);
-    char name[NAME_LENGTH + 1], text[FAULT_TEXT];
+    char name[NAME_LENGTH + 1];
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(start, "="), start);
     const char *meant = nearestSetting(name);
-    if (meant != NULL && strcmp(meant, name) == 0) continue;
-    if (meant != NULL)
-      snprintf(text, sizeof(text), PREFIX "%s is no setting; did you mean " PREFIX "%s?", name,
-               meant);
-    else
-      snprintf(text, sizeof(text), PREFIX "%s is no setting; `tutti env` lists them", name);
-    warnOnce(text);
+    if (meant == NULL)
+      warnOnce(PREFIX "%s is no setting; `tutti env` lists them", name);
+    else if (strcmp(meant, name) != 0)
+      warnOnce(PREFIX "%s is no setting; did you mean " PREFIX "%s?", name, meant);
   }
 }
 
@@ -419,13 +361,9 @@ static void readConf(const char *path) {
 }
 
 static void warnOfConf(void) {
-  for (int i = 0; i < confCount; i++) {
-    char text[FAULT_TEXT];
-    if (isNccl(confLines[i]) && strchr(confLines[i], '=') != NULL) continue;
-    snprintf(text, sizeof(text), "nccl.conf: \"%.100s\" is no NCCL_NAME=value; ignored",
-             confLines[i]);
-    warnOnce(text);
-  }
+  for (int i = 0; i < confCount; i++)
+    if (!isNccl(confLines[i]) || strchr(confLines[i], '=') == NULL)
+      warnOnce("nccl.conf: \"%.100s\" is no NCCL_NAME=value; ignored", confLines[i]);
 }
 
 /* The first file that names a variable counts: that of NCCL_CONF_FILE, or else of the user, then
@@ -467,55 +405,54 @@ static void tellOfUseless(void) {
 /* A malformed NCCL_ variable may be meant for another library, so it is no failure. */
 static void warnOfIgnored(void) {
   for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
-    settingFault fault = {0}, ncclFault = {0};
-    readRow((tuttiSettingId)id, &fault, &ncclFault);
-    if (ncclFault.code == tuttiSuccess) continue;
-    char text[FAULT_TEXT + 64];
-    snprintf(text, sizeof(text), "%s; ignored, %s has its default", ncclFault.text, variables[id]);
-    warnOnce(text);
+    settingValue value;
+    bool own;
+    char fault[FAULT_TEXT];
+    if (readRow((tuttiSettingId)id, &value, &own, fault) != tuttiSuccess && !own)
+      warnOnce("%s; ignored, %s has its default", fault, tuttiSettingTable[id].variable);
   }
 }
 
-/* Reads the environment, under the lock. The first malformed TUTTI_ variable is told in *fault; its
- * row has the default if `tolerant`, else nothing changes. */
-static void load(bool tolerant, settingFault *fault) {
+/* Reads the environment, under the lock. Returns the fault of the first malformed TUTTI_ variable;
+ * its row has the default if `tolerant`, else nothing changes. */
+static tuttiResult_t load(bool tolerant, char fault[FAULT_TEXT]) {
   settingValue values[TUTTI_SETTING_COUNT];
-  fault->code = tuttiSuccess;
+  tuttiResult_t result = tuttiSuccess;
   readConfs();
   for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
-    settingFault later, ncclFault;
-    values[id] =
-        readRow((tuttiSettingId)id, fault->code == tuttiSuccess ? fault : &later, &ncclFault);
+    bool own;
+    char later[FAULT_TEXT];
+    tuttiResult_t code =
+        readRow((tuttiSettingId)id, &values[id], &own, result == tuttiSuccess ? fault : later);
+    if (own && result == tuttiSuccess) result = code;
   }
-  if (fault->code != tuttiSuccess && !tolerant) return;
+  if (result != tuttiSuccess && !tolerant) return result;
   publish(values);
   warnOfIgnored();
   warnOfUnknown();
   warnOfConf();
   tellOfUseless();
+  return result;
 }
 
 /* First use, where no failure can be returned: what is malformed has its default until
  * tuttiSettingsLoad, which every communicator calls, reports it. The log is set up in any case, so
  * that the report is seen. */
-static void loadFirst(void) {
-  settingFault fault;
-  pthread_mutex_lock(&lock);
-  if (tuttiLoadAcquire32(&loaded) == 0) load(true, &fault);
-  pthread_mutex_unlock(&lock);
-}
-
 static void ensureLoaded(void) {
-  if (tuttiLoadAcquire32(&loaded) == 0) loadFirst();
+  char fault[FAULT_TEXT];
+  if (tuttiLoadAcquire32(&loaded) != 0) return;
+  pthread_mutex_lock(&lock);
+  if (tuttiLoadAcquire32(&loaded) == 0) load(true, fault);
+  pthread_mutex_unlock(&lock);
 }
 
 tuttiResult_t tuttiSettingsLoad(void) {
-  settingFault fault;
+  char fault[FAULT_TEXT];
   ensureLoaded();
   pthread_mutex_lock(&lock);
-  load(false, &fault);
+  tuttiResult_t result = load(false, fault);
   pthread_mutex_unlock(&lock);
-  return fault.code == tuttiSuccess ? tuttiSuccess : TUTTI_FAIL(fault.code, "%s", fault.text);
+  return result == tuttiSuccess ? tuttiSuccess : TUTTI_FAIL(result, "%s", fault);
 }
 
 int64_t tuttiSettingInt(tuttiSettingId id) {

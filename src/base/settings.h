@@ -27,6 +27,7 @@ typedef enum {
 
 typedef struct {
   const char *name;     /* without the TUTTI_ prefix */
+  const char *variable; /* with it */
   const char *ncclName; /* "" if none */
   const char *help;
   tuttiSettingType type;
