@@ -185,108 +185,62 @@ TUTTI_HD static inline void tuttiDirectAlltoAllStep(const tuttiSchedule *s, uint
   if (place.late && place.index > 0) tuttiDirectRecv(step, peer);
 }
 
-/* Broadcast, Reduce: one step for each piece. Stable: the root's sendbuff is written with itself
- * only, the others' not at all. */
+/* Broadcast, Reduce: one step for each piece. Gather, Scatter: the root takes the peers in turn,
+ * its own block while the first messages are on their way. Stable: the root's sendbuff is written
+ * with itself only, the others' not at all. */
 TUTTI_HD static inline void tuttiDirectRootedStep(const tuttiSchedule *s, uint64_t k,
                                                   tuttiStep *step) {
-  bool isRoot = s->rank == s->root;
+  bool isRoot = s->rank == s->root, toRoot = s->coll == tuttiCollReduce;
+  bool gather = s->coll == tuttiCollGather, inTurn = gather || s->coll == tuttiCollScatter;
+  uint64_t turns = isRoot && inTurn ? (uint64_t)s->nranks : 1, i = k % turns;
   uint64_t at, count;
-  tuttiPiece(s, k, &at, &count);
-  if (s->coll == tuttiCollBroadcast) {
-    tuttiStepInit(step, at, at, count, TUTTI_STEP_DST);
-    if (isRoot) {
-      step->flags |= TUTTI_STEP_SRC | TUTTI_STEP_STABLE;
-      tuttiDirectPublish(s, step);
-    } else {
-      if (s->shared) step->flags |= TUTTI_STEP_RECV_SHARED;
-      tuttiDirectRecv(step, s->root);
-    }
-  } else {
-    tuttiStepInit(step, at, at, count, TUTTI_STEP_SRC);
-    if (isRoot) {
-      step->flags |= TUTTI_STEP_DST | TUTTI_STEP_FINAL;
-      step->nrecv = TUTTI_ALL;
-    } else {
-      step->flags |= TUTTI_STEP_STABLE;
-      tuttiDirectSend(step, s->root);
-    }
-  }
-}
-
-/* Gather, Scatter: the root takes the peers in turn, its own block while the first messages are on
- * their way. Stable: in place, only the root's own block is written, with itself. */
-TUTTI_HD static inline void tuttiDirectBlocksStep(const tuttiSchedule *s, uint64_t k,
-                                                  tuttiStep *step) {
-  bool isRoot = s->rank == s->root, gather = s->coll == tuttiCollGather;
-  uint64_t n = (uint64_t)s->nranks;
-  uint64_t i = isRoot ? k % n : 0;
-  uint64_t at, count;
-  tuttiPiece(s, isRoot ? k / n : k, &at, &count);
+  tuttiPiece(s, k / turns, &at, &count);
   if (!isRoot) {
-    tuttiStepInit(step, at, at, count,
-                  gather ? TUTTI_STEP_SRC | TUTTI_STEP_STABLE : TUTTI_STEP_DST);
-    if (gather)
-      tuttiDirectSend(step, s->root);
+    bool sends = gather || toRoot;
+    tuttiStepInit(step, at, at, count, sends ? TUTTI_STEP_SRC | TUTTI_STEP_STABLE : TUTTI_STEP_DST);
+    if (s->shared && s->coll == tuttiCollBroadcast) step->flags |= TUTTI_STEP_RECV_SHARED;
+    (sends ? tuttiDirectSend : tuttiDirectRecv)(step, s->root);
+  } else if (!inTurn) {
+    tuttiStepInit(step, at, at, count, TUTTI_STEP_SRC | TUTTI_STEP_DST);
+    step->flags |= toRoot ? TUTTI_STEP_FINAL : TUTTI_STEP_STABLE;
+    if (toRoot)
+      step->nrecv = TUTTI_ALL;
     else
-      tuttiDirectRecv(step, s->root);
-    return;
+      tuttiDirectPublish(s, step);
+  } else {
+    bool own = i == (gather ? 0 : turns - 1);
+    int32_t peer = own ? s->rank : gather ? tuttiDirectFrom(s, i - 1) : tuttiDirectTo(s, i);
+    uint64_t block = (uint64_t)peer * s->count + at;
+    tuttiStepInit(step, gather ? at : block, gather ? block : at, count, 0);
+    if (own || !gather) step->flags |= TUTTI_STEP_SRC | TUTTI_STEP_STABLE;
+    if (own || gather) step->flags |= TUTTI_STEP_DST;
+    if (!own) (gather ? tuttiDirectRecv : tuttiDirectSend)(step, peer);
   }
-  bool own = i == (gather ? 0 : n - 1);
-  int32_t peer = own ? s->rank : gather ? tuttiDirectFrom(s, i - 1) : tuttiDirectTo(s, i);
-  uint64_t block = (uint64_t)peer * s->count + at;
-  tuttiStepInit(step, gather ? at : block, gather ? block : at, count, 0);
-  if (own || !gather) step->flags |= TUTTI_STEP_SRC | TUTTI_STEP_STABLE;
-  if (own || gather) step->flags |= TUTTI_STEP_DST;
-  if (own) return;
-  if (gather)
-    tuttiDirectRecv(step, peer);
-  else
-    tuttiDirectSend(step, peer);
 }
 
 TUTTI_HD static inline uint64_t tuttiDirectSteps(const tuttiSchedule *s) {
-  uint64_t n = (uint64_t)s->nranks;
-  switch (s->coll) {
-  case tuttiCollAllReduce:
-    return s->twoShot ? tuttiSlicedLoops(s) * (2 * n - 1) : tuttiPieces(s) * 2;
-  case tuttiCollAllGather:
-  case tuttiCollReduceScatter:
-    return tuttiPieces(s) * n;
-  case tuttiCollAlltoAll:
-    return tuttiPieces(s) * (2 * n - 1);
-  case tuttiCollGather:
-  case tuttiCollScatter:
-    return tuttiPieces(s) * (s->rank == s->root ? n : 1);
-  default:
-    return tuttiPieces(s);
-  }
+  uint64_t n = (uint64_t)s->nranks, pieces = tuttiPieces(s);
+  if (s->coll == tuttiCollAllReduce)
+    return s->twoShot ? tuttiSlicedLoops(s) * (2 * n - 1) : pieces * 2;
+  if (s->coll == tuttiCollBroadcast || s->coll == tuttiCollReduce) return pieces;
+  if (s->coll == tuttiCollGather || s->coll == tuttiCollScatter)
+    return s->rank == s->root ? pieces * n : pieces;
+  return s->coll == tuttiCollAlltoAll ? pieces * (2 * n - 1) : pieces * n;
 }
 
 TUTTI_HD static inline void tuttiDirectStep(const tuttiSchedule *s, uint64_t k, tuttiStep *step) {
-  switch (s->coll) {
-  case tuttiCollAllReduce:
-    if (s->twoShot)
-      tuttiDirectTwoShotStep(s, k, step);
-    else
-      tuttiDirectOneShotStep(s, k, step);
-    break;
-  case tuttiCollAllGather:
+  if (s->coll == tuttiCollAllReduce && s->twoShot)
+    tuttiDirectTwoShotStep(s, k, step);
+  else if (s->coll == tuttiCollAllReduce)
+    tuttiDirectOneShotStep(s, k, step);
+  else if (s->coll == tuttiCollAllGather)
     tuttiDirectAllGatherStep(s, k, step);
-    break;
-  case tuttiCollReduceScatter:
+  else if (s->coll == tuttiCollReduceScatter)
     tuttiDirectReduceScatterStep(s, k, step);
-    break;
-  case tuttiCollAlltoAll:
+  else if (s->coll == tuttiCollAlltoAll)
     tuttiDirectAlltoAllStep(s, k, step);
-    break;
-  case tuttiCollGather:
-  case tuttiCollScatter:
-    tuttiDirectBlocksStep(s, k, step);
-    break;
-  default:
+  else
     tuttiDirectRootedStep(s, k, step);
-    break;
-  }
 }
 
 #endif

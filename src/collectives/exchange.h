@@ -39,27 +39,20 @@ typedef struct {
   uint64_t ownAt, keepAt;
 } tuttiExchange;
 
-/* Slice i of n of `count` elements, whole lines of `align` elements but for the last. */
-static inline void tuttiExchangeSlice(uint64_t count, uint64_t align, int n, int i, uint64_t *at,
-                                      uint64_t *size) {
+/* The slice that rank r takes care of when all ranks but `without` (-1: all) have one, whole lines
+ * of `align` elements but for the last; the ranks behind `without` move up. */
+static inline void tuttiExchangeShare(uint64_t count, uint64_t align, int n, int r, int without,
+                                      uint64_t *at, uint64_t *size) {
+  *at = *size = 0;
+  if (r == without) return;
+  bool skips = without >= 0;
   uint64_t lines = count / align + (count % align != 0);
-  uint64_t each = lines / (uint64_t)n, rest = lines % (uint64_t)n, k = (uint64_t)i;
+  uint64_t slices = (uint64_t)(n - skips), k = (uint64_t)(r - (skips && r > without));
+  uint64_t each = lines / slices, rest = lines % slices;
   uint64_t from = (each * k + (k < rest ? k : rest)) * align;
   uint64_t to = from + (each + (k < rest)) * align;
   *at = from < count ? from : count;
   *size = (to < count ? to : count) - *at;
-}
-
-/* The slice that rank r takes care of when all ranks but `without` (-1: all) have one; the ranks
- * behind `without` move up. */
-static inline void tuttiExchangeShare(uint64_t count, uint64_t align, int n, int r, int without,
-                                      uint64_t *at, uint64_t *size) {
-  if (r == without) {
-    *at = *size = 0;
-    return;
-  }
-  bool skips = without >= 0;
-  tuttiExchangeSlice(count, align, n - skips, r - (skips && r > without), at, size);
 }
 
 /* All ranks but `without` combine a slice each and spread it to `to` (-1: everybody). */
@@ -89,19 +82,19 @@ static inline void tuttiExchangeTwoShot(tuttiExchange *x, const tuttiSchedule *s
 static inline void tuttiExchangeBlocks(tuttiExchange *x, const tuttiSchedule *s, int from, int to,
                                        bool sendsBlocks, bool recvsBlocks) {
   uint64_t me = (uint64_t)s->rank;
+  bool sends = from < 0 || from == s->rank, takes = to < 0 || to == s->rank;
   for (int p = 0; p < s->nranks; p++) {
     tuttiExchangePeer *e = &x->peer[p];
     if (p == s->rank) continue;
-    if ((from < 0 || from == s->rank) && (to < 0 || to == p)) {
+    if (sends && (to < 0 || to == p)) {
       e->outCount = s->count;
       e->outAt = sendsBlocks ? (uint64_t)p * s->count : 0;
     }
-    if ((from < 0 || from == p) && (to < 0 || to == s->rank)) {
+    if (takes && (from < 0 || from == p)) {
       e->inCount = s->count;
       e->placeAt = recvsBlocks ? (uint64_t)p * s->count : 0;
     }
   }
-  bool sends = from < 0 || from == s->rank, takes = to < 0 || to == s->rank;
   x->own = sends && takes;
   x->count = s->count;
   x->ownAt = sendsBlocks ? me * s->count : 0;
@@ -111,55 +104,21 @@ static inline void tuttiExchangeBlocks(tuttiExchange *x, const tuttiSchedule *s,
 /* Writes what rank s->rank does; s->twoShot chooses among the forms of AllReduce, Broadcast and
  * Reduce. Slices are multiples of `align` elements. s->nranks <= TUTTI_EXCHANGE_MAX. */
 static inline void tuttiExchangeMake(const tuttiSchedule *s, uint64_t align, tuttiExchange *x) {
+  bool reduce = s->coll == tuttiCollReduce, broadcast = s->coll == tuttiCollBroadcast;
+  bool gather = s->coll == tuttiCollGather, scatter = s->coll == tuttiCollScatter;
+  bool allToAll = s->coll == tuttiCollAlltoAll;
+  int root = s->root, from = broadcast || scatter ? root : -1, to = reduce || gather ? root : -1;
   memset(x, 0, sizeof *x);
-  int root = s->root;
-  bool two = s->twoShot && s->nranks > 2;
-  switch (s->coll) {
-  case tuttiCollAllReduce:
-    if (s->twoShot) {
-      tuttiExchangeTwoShot(x, s, align, -1, -1);
-      return;
-    }
-    tuttiExchangeBlocks(x, s, -1, -1, false, false);
-    x->combine = x->keep = true;
-    return;
-  case tuttiCollReduceScatter:
-    tuttiExchangeBlocks(x, s, -1, -1, true, false);
-    x->combine = x->keep = true;
-    return;
-  case tuttiCollReduce:
-    if (two) {
-      tuttiExchangeTwoShot(x, s, align, root, root);
-      return;
-    }
-    tuttiExchangeBlocks(x, s, -1, root, false, false);
-    x->combine = x->keep = s->rank == root;
-    return;
-  case tuttiCollBroadcast:
-    if (two) {
-      tuttiExchangeTwoShot(x, s, align, root, -1);
-      return;
-    }
-    tuttiExchangeBlocks(x, s, root, -1, false, false);
-    return;
-  case tuttiCollAllGather:
-    tuttiExchangeBlocks(x, s, -1, -1, false, true);
-    return;
-  case tuttiCollAlltoAll:
-    tuttiExchangeBlocks(x, s, -1, -1, true, true);
-    return;
-  case tuttiCollGather:
-    tuttiExchangeBlocks(x, s, -1, root, false, true);
-    return;
-  case tuttiCollScatter:
-    tuttiExchangeBlocks(x, s, root, -1, true, false);
-    return;
-  default: /* SendRecv: the caller adds one message to or from `root` */
-    if (s->sending)
-      x->peer[root].outCount = s->count;
-    else
-      x->peer[root].inCount = s->count;
-    return;
+  if (s->coll == tuttiCollSendRecv) { /* the caller adds one message to or from `root` */
+    *(s->sending ? &x->peer[root].outCount : &x->peer[root].inCount) = s->count;
+  } else if (s->twoShot && s->coll == tuttiCollAllReduce) {
+    tuttiExchangeTwoShot(x, s, align, -1, -1);
+  } else if (s->twoShot && s->nranks > 2 && (reduce || broadcast)) {
+    tuttiExchangeTwoShot(x, s, align, root, to);
+  } else {
+    tuttiExchangeBlocks(x, s, from, to, s->coll == tuttiCollReduceScatter || allToAll || scatter,
+                        s->coll == tuttiCollAllGather || allToAll || gather);
+    x->combine = x->keep = tuttiCollReduces(s->coll) && (to < 0 || to == s->rank);
   }
 }
 

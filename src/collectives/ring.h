@@ -13,16 +13,8 @@ TUTTI_HD static inline bool tuttiRingHas(int coll) {
 }
 
 TUTTI_HD static inline uint64_t tuttiRingStepsPerLoop(const tuttiSchedule *s) {
-  uint64_t n = (uint64_t)s->nranks;
-  switch (s->coll) {
-  case tuttiCollAllReduce:
-    return 2 * n - 1;
-  case tuttiCollAllGather:
-  case tuttiCollReduceScatter:
-    return n;
-  default:
-    return 1;
-  }
+  if (s->coll == tuttiCollBroadcast || s->coll == tuttiCollReduce) return 1;
+  return s->coll == tuttiCollAllReduce ? 2 * (uint64_t)s->nranks - 1 : (uint64_t)s->nranks;
 }
 
 TUTTI_HD static inline uint64_t tuttiRingLoops(const tuttiSchedule *s) {
@@ -112,20 +104,14 @@ TUTTI_HD static inline void tuttiRingStep(const tuttiSchedule *s, uint64_t k, tu
   uint64_t perLoop = tuttiRingStepsPerLoop(s);
   uint64_t loop = k / perLoop;
   int32_t j = (int32_t)(k % perLoop);
-  switch (s->coll) {
-  case tuttiCollAllReduce:
+  if (s->coll == tuttiCollAllReduce)
     tuttiRingAllReduceStep(s, loop, j, step);
-    break;
-  case tuttiCollAllGather:
+  else if (s->coll == tuttiCollAllGather)
     tuttiRingAllGatherStep(s, loop, j, step);
-    break;
-  case tuttiCollReduceScatter:
+  else if (s->coll == tuttiCollReduceScatter)
     tuttiRingReduceScatterStep(s, loop, j, step);
-    break;
-  default:
+  else
     tuttiRingChainStep(s, k, step);
-    break;
-  }
   step->recv[0] = tuttiRingRank(s, 1);
   step->send[0] = tuttiRingRank(s, s->nranks - 1);
 }

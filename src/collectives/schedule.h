@@ -42,18 +42,17 @@ typedef enum {
 #define TUTTI_ALL     (-1) /* as nrecv / nsend: every other rank of the communicator */
 
 enum {
-  TUTTI_STEP_SRC = 1u << 0,  /* local operand: sendbuff[src ...] */
-  TUTTI_STEP_KEPT = 1u << 1, /* local operand: recvbuff[src ...], placed there by an earlier step */
-  TUTTI_STEP_DST = 1u << 2,  /* the value goes to recvbuff[dst ...] */
-  TUTTI_STEP_FINAL = 1u << 3, /* the value is the whole reduction: divide now for avg */
+  TUTTI_STEP_SRC = 1u << 0,   /* local operand: sendbuff[src ...] */
+  TUTTI_STEP_DST = 1u << 1,   /* the value goes to recvbuff[dst ...] */
+  TUTTI_STEP_FINAL = 1u << 2, /* the value is the whole reduction: divide now for avg */
   /* The messages come from (go to) the sender's shared FIFO, one write for all readers, instead of
    * the pair's own. A shared message goes to all other ranks, and each of them receives it. */
-  TUTTI_STEP_RECV_SHARED = 1u << 4,
-  TUTTI_STEP_SEND_SHARED = 1u << 5,
+  TUTTI_STEP_RECV_SHARED = 1u << 3,
+  TUTTI_STEP_SEND_SHARED = 1u << 4,
   /* Even when the operation is in place, no later step of this rank writes the operand's memory
    * before the receivers of this step's messages have used them (the data dependency proves it). An
    * executor may then let the receivers read it where it is. */
-  TUTTI_STEP_STABLE = 1u << 6
+  TUTTI_STEP_STABLE = 1u << 5
 };
 
 typedef struct {
@@ -161,16 +160,9 @@ TUTTI_HD static inline void tuttiStepInit(tuttiStep *step, uint64_t src, uint64_
 
 /* True if `algo` has a schedule for `coll`. */
 TUTTI_HD static inline bool tuttiScheduleExists(int coll, int algo) {
-  switch (algo) {
-  case tuttiAlgoRing:
-    return tuttiRingHas(coll);
-  case tuttiAlgoTree:
-    return tuttiTreeHas(coll);
-  case tuttiAlgoDirect:
-    return tuttiDirectHas(coll);
-  default:
-    return false;
-  }
+  if (algo == tuttiAlgoRing) return tuttiRingHas(coll);
+  if (algo == tuttiAlgoTree) return tuttiTreeHas(coll);
+  return algo == tuttiAlgoDirect && tuttiDirectHas(coll);
 }
 
 /* One rank alone: every collective is a copy. */
@@ -185,37 +177,22 @@ TUTTI_HD static inline void tuttiLocalStep(const tuttiSchedule *s, uint64_t k, t
 TUTTI_HD static inline uint64_t tuttiScheduleSteps(const tuttiSchedule *s) {
   if (s->coll == tuttiCollSendRecv) return tuttiP2pSteps(s);
   if (s->nranks == 1) return tuttiPieces(s);
-  switch (s->algo) {
-  case tuttiAlgoRing:
-    return tuttiRingSteps(s);
-  case tuttiAlgoTree:
-    return tuttiTreeSteps(s);
-  default:
-    return tuttiDirectSteps(s);
-  }
+  if (s->algo == tuttiAlgoRing) return tuttiRingSteps(s);
+  return s->algo == tuttiAlgoTree ? tuttiTreeSteps(s) : tuttiDirectSteps(s);
 }
 
 /* Writes step k to *step (all fields). */
 TUTTI_HD static inline void tuttiScheduleStep(const tuttiSchedule *s, uint64_t k, tuttiStep *step) {
-  if (s->coll == tuttiCollSendRecv) {
+  if (s->coll == tuttiCollSendRecv)
     tuttiP2pStep(s, k, step);
-    return;
-  }
-  if (s->nranks == 1) {
+  else if (s->nranks == 1)
     tuttiLocalStep(s, k, step);
-    return;
-  }
-  switch (s->algo) {
-  case tuttiAlgoRing:
+  else if (s->algo == tuttiAlgoRing)
     tuttiRingStep(s, k, step);
-    return;
-  case tuttiAlgoTree:
+  else if (s->algo == tuttiAlgoTree)
     tuttiTreeStep(s, k, step);
-    return;
-  default:
+  else
     tuttiDirectStep(s, k, step);
-    return;
-  }
 }
 
 #endif

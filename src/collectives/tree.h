@@ -85,17 +85,12 @@ TUTTI_HD static inline void tuttiTreeAllReduceStep(const tuttiSchedule *s, uint6
 }
 
 TUTTI_HD static inline void tuttiTreeStep(const tuttiSchedule *s, uint64_t k, tuttiStep *step) {
-  switch (s->coll) {
-  case tuttiCollAllReduce:
+  if (s->coll == tuttiCollAllReduce)
     tuttiTreeAllReduceStep(s, k, step);
-    break;
-  case tuttiCollReduce:
+  else if (s->coll == tuttiCollReduce)
     tuttiTreeUp(s, k, step);
-    break;
-  default:
+  else
     tuttiTreeDown(s, k, step);
-    break;
-  }
 }
 
 #endif

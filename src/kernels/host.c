@@ -107,8 +107,7 @@ static bool storesOnly(const runner *r) {
   const tuttiTask *task = r->task;
   uint32_t flags = r->step.flags;
   bool divides = (flags & TUTTI_STEP_FINAL) && task->divide > 1;
-  return r->nrecv == 1 && !(flags & (TUTTI_STEP_SRC | TUTTI_STEP_KEPT)) &&
-         (flags & TUTTI_STEP_DST) && !divides;
+  return r->nrecv == 1 && !(flags & TUTTI_STEP_SRC) && (flags & TUTTI_STEP_DST) && !divides;
 }
 
 /* A large message from a network that is only stored need not go through a slot. */
@@ -194,14 +193,12 @@ static const void *payload(const tuttiConn *conn) {
 static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *args) {
   const tuttiTask *task = r->task;
   const tuttiStep *step = &r->step;
-  bool local = (step->flags & (TUTTI_STEP_SRC | TUTTI_STEP_KEPT)) != 0;
-  bool own = (step->flags & TUTTI_STEP_SRC) != 0;
+  bool local = (step->flags & TUTTI_STEP_SRC) != 0;
   int n = 0;
   for (int i = 0; i <= r->nrecv; i++) {
     if (local && (i == r->nrecv || r->conns[i]->peer > task->schedule.rank)) {
-      const uint8_t *base = own ? task->sendbuff : task->recvbuff;
-      in[n++] = base + step->src * r->elementBytes;
-      if (own && task->premul) args->premul = n;
+      in[n++] = (const uint8_t *)task->sendbuff + step->src * r->elementBytes;
+      if (task->premul) args->premul = n;
       local = false;
     }
     if (i < r->nrecv) in[n++] = payload(r->conns[i]);
@@ -453,20 +450,17 @@ static tuttiResult_t pass(execution *e, bool *moved) {
 }
 
 static tuttiResult_t drive(execution *e) {
-  uint32_t spins = e->oversubscribed ? 0 : SPINS, idle = 0, passes = 0;
-  tuttiBackoff backoff = {.spins = spins};
+  uint32_t passes = 0;
+  tuttiBackoff backoff = {.spins = e->oversubscribed ? 0 : SPINS};
   while (e->live > 0) {
     bool moved = false;
     TUTTI_TRY(pass(e, &moved));
-    if (moved) {
-      idle = 0;
+    if (moved)
       tuttiBackoffReset(&backoff);
-    } else {
-      idle++;
+    else
       tuttiBackoffPause(&backoff);
-    }
     /* Behind the spins each pause is a system call, next to which the clock costs nothing. */
-    if (idle > spins || ++passes % CLOCK_PASSES == 0) TUTTI_TRY(watchClock(e));
+    if (backoff.round > backoff.spins || ++passes % CLOCK_PASSES == 0) TUTTI_TRY(watchClock(e));
   }
   return tuttiSuccess;
 }

@@ -279,30 +279,25 @@ static bool within(uint64_t at, uint64_t count, uint64_t length) {
 /* What is wrong with the rank's step in itself, or NULL. */
 static const char *stepFault(const simulation *sim, const rankState *r) {
   const tuttiStep *step = &r->step;
-  uint64_t local = step->flags & TUTTI_STEP_KEPT ? r->recvLength : r->sendLength;
-  uint32_t both = TUTTI_STEP_SRC | TUTTI_STEP_KEPT;
+  bool local = (step->flags & TUTTI_STEP_SRC) != 0;
   if (step->count > sim->in->chunk) return "step longer than a chunk";
   if (!validPeers(sim, r, step->recv, step->nrecv)) return "receives from an invalid rank";
   if (!validPeers(sim, r, step->send, step->nsend)) return "sends to an invalid rank";
-  if ((step->flags & both) == both) return "two local operands";
-  if ((step->flags & both) == 0 && step->nrecv == 0) return "step without operand";
-  if ((step->flags & both) && !within(step->src, step->count, local))
-    return "reads outside a buffer";
+  if (!local && step->nrecv == 0) return "step without operand";
+  if (local && !within(step->src, step->count, r->sendLength)) return "reads outside a buffer";
   if ((step->flags & TUTTI_STEP_DST) && !within(step->dst, step->count, r->recvLength))
     return "writes outside recvbuff";
   if ((step->flags & TUTTI_STEP_SEND_SHARED) && (!sim->in->shared || step->nsend != TUTTI_ALL))
     return "shared message without shared FIFO or not for all";
   if ((step->flags & TUTTI_STEP_RECV_SHARED) && !sim->in->shared)
     return "receives without shared FIFO";
-  if (operands(sim, step) + ((step->flags & both) != 0) > 1 && !sim->reduces)
+  if (operands(sim, step) + local > 1 && !sim->reduces)
     return "reduces where nothing is to be reduced";
   return NULL;
 }
 
 static const uint64_t *localOperand(const rankState *r) {
-  if (r->step.flags & TUTTI_STEP_SRC) return r->memory + r->sendAt + r->step.src;
-  if (r->step.flags & TUTTI_STEP_KEPT) return r->memory + r->recvAt + r->step.src;
-  return NULL;
+  return r->step.flags & TUTTI_STEP_SRC ? r->memory + r->sendAt + r->step.src : NULL;
 }
 
 static uint64_t sumOf(const uint64_t *data, uint64_t count) {
