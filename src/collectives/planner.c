@@ -8,6 +8,7 @@
 #include "base/atomic.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/os.h"
 #include "transport/fifo.h"
 
 const char *const tuttiAlgoNames[tuttiAlgoCount] = {
@@ -22,52 +23,38 @@ const char *const tuttiProtoNames[tuttiProtoCount] = {
 #undef X
 };
 
-/* What the model takes for granted of a host; all that is to be tuned by measuring is here. */
+/* What the model takes for granted of a host; all that is to be tuned by measuring is here. Times
+ * are in us, of one rank. */
 static const struct {
-  double messageUs;    /* one rank's work for one message, sent or received */
-  double slotUs;       /* what fetching the payload from a slot adds to a hop */
-  double netMessageUs; /* the same for a message over the network */
-  double yieldUs;      /* what a hop takes longer when ranks share cores */
-  double copyGBs;      /* of a rank whose host has no other, whose paths tell nothing */
-  double netShare[3];  /* of interGBs that 1, 2, 4 channels reach */
-  double treeShare; /* of that, what a tree reaches, as an inner rank's links wait for each other */
-  double cachedChunkBytes; /* longest chunk inside a host: what stays in a core's cache */
-  double leastChunkBytes;  /* below it pieces cost more than their overlap gains */
-  double leastNetBytes;    /* the same between hosts */
-  double overlapPieces;    /* into which the direct algorithms split to overlap phases */
-  double fetchGBs;         /* of a copy out of another process, from its cache; falls with the */
-  double fetchCachedBytes; /*   square root of the size beyond this */
-  double fetchUs;          /* of the system call */
-  double streamBytes;      /* blocks of an all-gather from here on are stored past the caches */
-  double gain;             /* a candidate must be that much better than the ones before it */
-  int pairwiseRanks;       /* most ranks that connect all pairs where another way exists */
-  /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores. */
-  double loopHopUs;        /* on the way, beside the work */
-  double loopMessageUs[2]; /* work for one message, sent or received; [1]: oversubscribed */
-  double loopGBs[2];       /* sent or received */
-  double loopPairs;        /* bytes of exchanges with several peers at once take so much longer */
+  double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare;
+  double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
+  double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
+  int pairwiseRanks;
+  double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs;
 } model = {
-    .messageUs = 0.06,
-    .slotUs = 0.15,
-    .netMessageUs = 2.0,
-    .yieldUs = 5.0,
-    .copyGBs = 8.0,
-    .netShare = {0.7, 0.9, 1.0},
-    .treeShare = 0.85,
-    .cachedChunkBytes = 128 << 10,
-    .leastChunkBytes = 16 << 10,
-    .leastNetBytes = 64 << 10,
-    .overlapPieces = 4,
-    .fetchGBs = 22,
-    .fetchCachedBytes = 1 << 20,
-    .fetchUs = 0.5,
-    .streamBytes = 8 << 20,
-    .gain = 0.95,
-    .pairwiseRanks = 16,
-    .loopHopUs = 1.5,
-    .loopMessageUs = {2.5, 5.0},
-    .loopGBs = {4.0, 1.5},
-    .loopPairs = 1.25,
+    .messageUs = 0.06,           /* work for one message, sent or received */
+    .slotUs = 0.15,              /* what fetching the payload from a slot adds to a hop */
+    .netMessageUs = 2.0,         /* work for a message over the network */
+    .yieldUs = 5.0,              /* what a hop takes longer when ranks share cores */
+    .copyGBs = 8.0,              /* of a rank whose host has no other, whose paths tell nothing */
+    .netShare = {0.7, 0.9, 1.0}, /* of interGBs that 1, 2, 4 channels reach */
+    .treeShare = 0.85,           /* of that for a tree: an inner rank's links wait for each other */
+    .cachedChunkBytes = 128 << 10, /* longest chunk inside a host: what stays in a core's cache */
+    .leastChunkBytes = 16 << 10,   /* below it pieces cost more than their overlap gains */
+    .leastNetBytes = 64 << 10,     /* the same between hosts */
+    .overlapPieces = 4,            /* into which the direct algorithms split to overlap phases */
+    .fetchGBs = 22,                /* of a copy out of another process, from its cache; falls */
+    .fetchCachedBytes = 1 << 20,   /*   with the square root of the size beyond this */
+    .fetchUs = 0.5,                /* of the system call */
+    .streamBytes = 8 << 20,        /* all-gather: such blocks are stored past the caches */
+    .gain = 0.95,                  /* a candidate must be that much better than those before it */
+    .pairwiseRanks = 16,           /* most ranks that connect all pairs where another way exists */
+    /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores.
+     * [1]: oversubscribed. */
+    .loopHopUs = 1.5,            /* on the way, beside the work */
+    .loopMessageUs = {2.5, 5.0}, /* work for one message, sent or received */
+    .loopGBs = {4.0, 1.5},       /* sent or received */
+    .loopPairs = 1.25, /* bytes of exchanges with several peers at once take so much longer */
 };
 
 /* One way to run the operation, and what it is made of. */
@@ -93,20 +80,13 @@ typedef struct {
   double toOne, toAll; /* copies made to send to one rank, to all others: 0 if they read in place */
 } setting;
 
-static double atLeast(double a, double b) {
-  return a > b ? a : b;
-}
-static double atMost(double a, double b) {
-  return a < b ? a : b;
-}
-
 static setting settle(const tuttiPlanInput *in, const tuttiSignature *op, int proto) {
   setting w = {.n = in->nranks, .hosts = in->nhosts, .perHost = in->maxRanksPerHost};
-  w.remote = atLeast(w.n - w.perHost, 0);
+  w.remote = fmax(w.n - w.perHost, 0);
   w.bytes = (double)op->count * (double)tuttiTypeSize(op->type);
   w.hopIn = in->intraLatencyUs + (proto == tuttiProtoLL ? 0 : model.slotUs);
   if (in->oversubscribed) w.hopIn += model.yieldUs;
-  w.hopOut = in->nhosts > 1 ? atLeast(in->interLatencyUs, w.hopIn) : w.hopIn;
+  w.hopOut = in->nhosts > 1 ? fmax(in->interLatencyUs, w.hopIn) : w.hopIn;
   w.hopRing = in->nhosts > 1 ? ((w.n - w.hosts) * w.hopIn + w.hosts * w.hopOut) / w.n : w.hopIn;
   w.writes = in->sharedFifos ? 1 : w.n - 1;
   w.toOne = in->directReads ? 0 : 1;
@@ -120,8 +100,8 @@ static double treeHopsUs(const tuttiPlanInput *in, const setting *w) {
   double inside = 0;
   for (int ranks = in->maxRanksPerHost; ranks > 1; ranks /= 2)
     inside++;
-  if (in->nhosts == 1) return atLeast(in->treeDepth, 1) * w->hopIn;
-  return inside * w->hopIn + atLeast(in->treeDepth - inside, 1) * w->hopOut;
+  if (in->nhosts == 1) return fmax(in->treeDepth, 1) * w->hopIn;
+  return inside * w->hopIn + fmax(in->treeDepth - inside, 1) * w->hopOut;
 }
 
 /* Pipelines. A chain of `hops` takes (hops + pieces) * (overhead + chunk / bandwidth), which is
@@ -139,7 +119,7 @@ static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, co
     double hops = c->algo == tuttiAlgoTree ? in->treeDepth : c->algo == tuttiAlgoRing ? w.n - 1 : 1;
     double overhead = in->nhosts > 1 ? model.netMessageUs : w.hopIn;
     double GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
-    return sqrt(each * overhead * GBs * 1e3 / atLeast(hops, 1));
+    return sqrt(each * overhead * GBs * 1e3 / fmax(hops, 1));
   }
   if (c->algo == tuttiAlgoDirect) return (c->twoShot ? each / w.n : each) / model.overlapPieces;
   return c->longest;
@@ -153,8 +133,8 @@ static void setChunk(const tuttiPlanInput *in, const tuttiSignature *op, candida
   bool network = in->nhosts > 1 || in->loopback;
   double least = network ? model.leastNetBytes : model.leastChunkBytes;
   c->longest = (double)in->slotBytes;
-  if (!network && !c->fetch) c->longest = atMost(c->longest, model.cachedChunkBytes);
-  c->chunk = atMost(atLeast(wantedChunk(in, op, c), least), c->longest);
+  if (!network && !c->fetch) c->longest = fmin(c->longest, model.cachedChunkBytes);
+  c->chunk = fmin(fmax(wantedChunk(in, op, c), least), c->longest);
 }
 
 /* Never 0: callers check the type, but a plan must not trap on a wrong one. */
@@ -175,25 +155,19 @@ static uint64_t chunkElements(const tuttiSignature *op, const candidate *c) {
 /* In a ring every loop waits for each of its hops, as all ranks move in step; chains overlap. */
 static costs ringCosts(const setting *w, const tuttiSignature *op, const candidate *c) {
   double n = w->n, S = w->bytes, each = S / c->nchannels;
-  double loops = atLeast(each / c->chunk, 1);
+  double loops = fmax(each / c->chunk, 1);
   switch (op->coll) {
   case tuttiCollAllReduce:
-    loops = atLeast(each / n / c->chunk, 1);
-    return (costs){.waits = loops * 2 * (n - 1) * w->hopRing,
-                   .messages = loops * 4 * (n - 1),
-                   .copied = (3 * n - 2) / n * S,
-                   .wired = 2 * (n - 1) / n * S};
+    loops = fmax(each / n / c->chunk, 1);
+    return (costs){loops * 2 * (n - 1) * w->hopRing, loops * 4 * (n - 1), (3 * n - 2) / n * S,
+                   2 * (n - 1) / n * S};
   case tuttiCollAllGather:
   case tuttiCollReduceScatter:
-    return (costs){.waits = loops * (n - 1) * w->hopRing,
-                   .messages = loops * 2 * (n - 1),
-                   .copied = 1.5 * (n - 1) * S + S,
-                   .wired = (n - 1) * S};
+    return (costs){loops * (n - 1) * w->hopRing, loops * 2 * (n - 1), 1.5 * (n - 1) * S + S,
+                   (n - 1) * S};
   default:
-    return (costs){.waits = (n - 1) * w->hopRing,
-                   .messages = 2 * (n - 1 + loops),
-                   .copied = 1.5 * (S + (n - 1) * atMost(each, c->chunk)),
-                   .wired = S};
+    return (costs){(n - 1) * w->hopRing, 2 * (n - 1 + loops),
+                   1.5 * (S + (n - 1) * fmin(each, c->chunk)), S};
   }
 }
 
@@ -201,138 +175,78 @@ static costs ringCosts(const setting *w, const tuttiSignature *op, const candida
 static costs treeCosts(const tuttiPlanInput *in, const setting *w, const tuttiSignature *op,
                        const candidate *c) {
   double S = w->bytes, each = S / c->nchannels;
-  double pieces = atLeast(each / c->chunk, 1), first = atMost(each, c->chunk);
-  double hops = treeHopsUs(in, w), levels = atLeast(in->treeDepth, 1);
+  double pieces = fmax(each / c->chunk, 1), first = fmin(each, c->chunk);
+  double hops = treeHopsUs(in, w), levels = fmax(in->treeDepth, 1);
   bool twoTrees = c->nchannels > 1;
   if (op->coll != tuttiCollAllReduce)
-    return (costs){.waits = hops,
-                   .messages = 3 * pieces + 2 * levels,
-                   .copied = 2 * S + 1.5 * levels * first,
-                   .wired = (w->hosts > 2 ? 2 * S : S) / model.treeShare};
+    return (costs){hops, 3 * pieces + 2 * levels, 2 * S + 1.5 * levels * first,
+                   (w->hosts > 2 ? 2 * S : S) / model.treeShare};
   double wired = twoTrees ? 2 * S : 3 * S;
-  return (costs){.waits = 2 * hops,
-                 .messages = 6 * pieces + 4 * levels,
-                 .copied = (twoTrees ? 3 : 4) * S + 3 * levels * first,
-                 .wired = (w->hosts > 2 ? wired : S) / model.treeShare};
+  return (costs){2 * hops, 6 * pieces + 4 * levels, (twoTrees ? 3 : 4) * S + 3 * levels * first,
+                 (w->hosts > 2 ? wired : S) / model.treeShare};
 }
 
 /* Splitting beyond need must pay for itself: only the messages that must be are counted. */
-static costs directAllReduceCosts(const setting *w, const candidate *c, double hop) {
-  double n = w->n, S = w->bytes, each = S / c->nchannels;
-  if (!c->twoShot) {
-    double pieces = atLeast(each / c->longest, 1);
-    return (costs){.waits = hop,
-                   .messages = pieces * (w->writes + n - 1),
-                   .copied = (2 * w->toAll + n + 1) / 2 * S,
-                   .wired = w->perHost * w->remote * S};
-  }
-  double loops = atLeast(each / n / c->longest, 1);
-  return (costs){.waits = 2 * hop,
-                 .messages = loops * (3 * (n - 1) + w->writes),
-                 .copied = ((n - 1) * (w->toOne + 1) + (n + 1 + w->writes) / 2) / n * S,
-                 .wired = 2 * w->perHost * w->remote / n * S};
-}
-
 static costs directCosts(const setting *w, const tuttiSignature *op, const candidate *c) {
-  double n = w->n, S = w->bytes, each = S / c->nchannels;
-  double pieces = atLeast(each / c->longest, 1), first = atMost(each, c->chunk);
+  double n = w->n, S = w->bytes, each = S / c->nchannels, loops;
+  double pieces = fmax(each / c->longest, 1), first = fmin(each, c->chunk);
   double hop = w->remote > 0 ? w->hopOut : w->hopIn;
+  double toAllHosts = w->perHost * w->remote * S, toPeers = (n - 1) * (w->toOne + 1);
   switch (op->coll) {
   case tuttiCollAllReduce:
-    return directAllReduceCosts(w, c, hop);
+    if (!c->twoShot)
+      return (costs){hop, pieces * (w->writes + n - 1), (2 * w->toAll + n + 1) / 2 * S, toAllHosts};
+    loops = fmax(each / n / c->longest, 1);
+    return (costs){2 * hop, loops * (3 * (n - 1) + w->writes),
+                   (toPeers + (n + 1 + w->writes) / 2) / n * S, 2 * toAllHosts / n};
   case tuttiCollAllGather:
-    return (costs){.waits = hop,
-                   .messages = pieces * (w->writes + n - 1),
-                   .copied = (2 + w->toAll) / 2 * S + (n - 1) * S,
-                   .wired = w->perHost * w->remote * S};
+    return (costs){hop, pieces * (w->writes + n - 1), (2 + w->toAll) / 2 * S + (n - 1) * S,
+                   toAllHosts};
   case tuttiCollReduceScatter:
-    return (costs){.waits = hop,
-                   .messages = pieces * 2 * (n - 1),
-                   .copied = (n - 1) * w->toOne * S + (n + 1) / 2 * S,
-                   .wired = w->perHost * w->remote * S};
+    return (costs){hop, pieces * 2 * (n - 1), (n - 1) * w->toOne * S + (n + 1) / 2 * S, toAllHosts};
   case tuttiCollAlltoAll:
-    return (costs){.waits = hop,
-                   .messages = pieces * 2 * (n - 1),
-                   .copied = ((n - 1) * (w->toOne + 1) + 1) * S,
-                   .wired = w->perHost * w->remote * S};
+    return (costs){hop, pieces * 2 * (n - 1), (toPeers + 1) * S, toAllHosts};
   case tuttiCollBroadcast:
-    return (costs){.waits = hop,
-                   .messages = pieces * w->writes + 1,
-                   .copied = atLeast(w->toAll, 1) * S + first,
-                   .wired = w->remote * S};
+    return (costs){hop, pieces * w->writes + 1, fmax(w->toAll, 1) * S + first, w->remote * S};
   case tuttiCollReduce:
-    return (costs){.waits = hop,
-                   .messages = pieces * (n - 1) + 1,
-                   .copied = (n + 1) / 2 * S + first,
-                   .wired = w->remote * S};
+    return (costs){hop, pieces * (n - 1) + 1, (n + 1) / 2 * S + first, w->remote * S};
   case tuttiCollSendRecv:
-    return (costs){.waits = hop, .messages = pieces, .copied = S + w->toOne * first, .wired = S};
+    return (costs){hop, pieces, S + w->toOne * first, S};
   default: /* Gather, Scatter: the root */
-    return (costs){.waits = hop,
-                   .messages = pieces * (n - 1) + 1,
-                   .copied = n * S + first,
-                   .wired = w->remote * S};
+    return (costs){hop, pieces * (n - 1) + 1, n * S + first, w->remote * S};
   }
 }
 
-/* Dependent hops of one operation over loopback, the messages and bytes of its busiest rank. */
-typedef struct {
-  double hops, messages, bytes;
-} loopWork;
-
-static loopWork loopRing(double n, double S, double chunk, int coll) {
-  switch (coll) {
-  case tuttiCollAllReduce:
-    return (loopWork){2 * (n - 1), 4 * (n - 1) * atLeast(S / n / chunk, 1), 4 * (n - 1) / n * S};
-  case tuttiCollAllGather:
-  case tuttiCollReduceScatter:
-    return (loopWork){n - 1, 2 * (n - 1) * atLeast(S / chunk, 1), 2 * (n - 1) * S};
-  default: {
-    double links = n > 2 ? 2 : 1; /* the busiest rank of a chain passes on what it gets */
-    return (loopWork){n - 1, links * atLeast(S / chunk, 1), links * S};
-  }
-  }
-}
-
-/* Twice the edges of a tree are spread over n ranks; the busiest has three, of four ranks two.
- * Where ranks share cores in an all-reduce, that others have fewer counts too. */
-static loopWork loopTree(const tuttiPlanInput *in, double S, double chunk, int coll) {
-  double n = in->nranks, depth = atLeast(in->treeDepth, 1), pieces = atLeast(S / chunk, 1);
-  double links = n == 4 ? 2 : atMost(n - 1, 3);
-  if (coll != tuttiCollAllReduce) return (loopWork){depth, links * pieces, links * S};
-  if (in->oversubscribed) links = 2 * (n - 1) / n;
-  return (loopWork){2 * depth, 2 * links * pieces, 2 * links * S};
-}
-
-static loopWork loopDirect(double n, double S, double chunk, const tuttiSignature *op,
-                           int twoShot) {
-  double pieces = atLeast(S / chunk, 1);
-  switch (op->coll) {
-  case tuttiCollSendRecv:
-    return (loopWork){1, pieces, S};
-  case tuttiCollAllReduce:
-    if (twoShot) return (loopWork){2, 4 * (n - 1) * atLeast(S / n / chunk, 1), 4 * (n - 1) / n * S};
-    break;
-  case tuttiCollAllGather:
-  case tuttiCollReduceScatter:
-  case tuttiCollAlltoAll:
-    break;
-  default: /* the root alone has all peers */
-    return (loopWork){1, (n - 1) * pieces, (n - 1) * S};
-  }
-  return (loopWork){1, 2 * (n - 1) * pieces, 2 * (n - 1) * S};
-}
-
+/* Over loopback: `hops` that wait for each other, and `messages` of `unit` bytes, cut into chunks,
+ * that the busiest rank sends or receives. */
 static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   double n = in->nranks, each = (double)op->count * (double)tuttiTypeSize(op->type) / c->nchannels;
+  double hops = 1, messages = 2 * (n - 1), unit = each;
+  bool allReduce = op->coll == tuttiCollAllReduce, rooted = tuttiCollHasRoot(op->coll);
+  if (allReduce && (c->algo == tuttiAlgoRing || c->twoShot)) messages *= 2, unit /= n;
+  switch (c->algo) {
+  case tuttiAlgoRing:
+    hops = allReduce ? 2 * (n - 1) : n - 1;
+    if (rooted) messages = n > 2 ? 2 : 1; /* the busiest rank of a chain passes on what it gets */
+    break;
+  case tuttiAlgoTree:
+    /* Twice the edges of a tree are spread over n ranks; the busiest has three, of four ranks two.
+     * Where ranks share cores in an all-reduce, that others have fewer counts too. */
+    hops = (allReduce ? 2 : 1) * fmax(in->treeDepth, 1);
+    messages = n == 4 ? 2 : fmin(n - 1, 3);
+    if (allReduce) messages = 2 * (in->oversubscribed ? 2 * (n - 1) / n : messages);
+    break;
+  default:
+    if (c->twoShot) hops = 2;
+    if (rooted) messages = n - 1; /* the root alone has all peers */
+    if (op->coll == tuttiCollSendRecv) messages = 1;
+    break;
+  }
   int shared = in->oversubscribed != 0;
   double pairs = c->algo == tuttiAlgoDirect && n > 2 ? model.loopPairs : 1;
-  loopWork w = c->algo == tuttiAlgoRing   ? loopRing(n, each, c->chunk, op->coll)
-               : c->algo == tuttiAlgoTree ? loopTree(in, each, c->chunk, op->coll)
-                                          : loopDirect(n, each, c->chunk, op, c->twoShot);
-  double work =
-      w.messages * model.loopMessageUs[shared] + pairs * w.bytes / (model.loopGBs[shared] * 1e3);
-  return w.hops * model.loopHopUs + c->nchannels * work;
+  double chunkUs = fmax(unit / c->chunk, 1) * model.loopMessageUs[shared];
+  double byteUs = pairs * unit / (model.loopGBs[shared] * 1e3);
+  return hops * model.loopHopUs + c->nchannels * messages * (chunkUs + byteUs);
 }
 
 /* On one host, without slots: what a rank copies within its memory, which costs half as no other
@@ -340,7 +254,7 @@ static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const
  * kernel counts who uses a page. */
 static double fetchTime(const setting *w, const tuttiSignature *op, const candidate *c,
                         double copyGBs) {
-  double S = w->bytes, pieces = atLeast(S / c->longest, 1);
+  double S = w->bytes, pieces = fmax(S / c->longest, 1);
   bool fromAll = op->coll == tuttiCollAllGather || op->coll == tuttiCollAlltoAll ||
                  op->coll == tuttiCollGather;
   bool broadcast = op->coll == tuttiCollBroadcast;
@@ -369,7 +283,7 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
     /* A host's way in or out takes every other message of the rank that holds it. */
     double crossing = c->algo == tuttiAlgoDirect ? w.remote / w.n : 0.5;
     us += k.messages * c->nchannels * crossing * model.netMessageUs;
-    us += k.wired / (netShare(c->nchannels) * atLeast(in->interGBs, 0.001) * 1e3);
+    us += k.wired / (netShare(c->nchannels) * fmax(in->interGBs, 0.001) * 1e3);
   }
   return us;
 }
@@ -484,10 +398,8 @@ void tuttiPlanPart(uint64_t count, int type, int c, int n, uint64_t *begin, uint
 static tuttiResult_t unknownWord(const char *setting, const char *text, const char *word,
                                  size_t length, const char *const *names, int n) {
   char accepted[128] = "";
-  for (int i = 0; i < n; i++) {
-    size_t used = strlen(accepted);
-    snprintf(accepted + used, sizeof accepted - used, "%s%s", i > 0 ? ", " : "", names[i]);
-  }
+  for (int i = 0; i < n; i++)
+    tuttiAppend(accepted, sizeof accepted, "%s%s", i > 0 ? ", " : "", names[i]);
   return TUTTI_FAIL(tuttiInvalidArgument,
                     "%s=\"%s\": \"%.*s\" is none of %s; give a list with commas, with ^ before "
                     "it to exclude, that leaves at least one",

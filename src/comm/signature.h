@@ -28,6 +28,11 @@ static inline bool tuttiCollReduces(int coll) {
   return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
 }
 
+static inline bool tuttiCollHasRoot(int coll) {
+  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
+         coll == tuttiCollScatter;
+}
+
 /* Enum names, from the lists in their headers; "?" when out of range. */
 const char *tuttiCollName(int coll);     /* "AllReduce" */
 const char *tuttiTypeName(int datatype); /* "float32" */
