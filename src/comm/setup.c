@@ -222,7 +222,7 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, tuttiProtoNames, tuttiProtoCount, &in->protoMask));
   in->sharedFifos = in->directReads = in->fetches = 1;
   in->slotBytes = c->wires.slotBytes;
-  in->treeDepth = tuttiGraphTreeDepth(c->graph, 0);
+  in->treeDepth = c->graph->depth[0];
   for (int i = 0; i < c->nranks; i++) {
     int r = c->graph->ring[i], next = c->graph->ring[(i + 1) % c->nranks];
     TUTTI_TRY(surveyPair(c, r, next));

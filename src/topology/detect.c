@@ -21,22 +21,29 @@
 
 typedef struct {
   char sysfs[PATH_MAX]; /* real path */
-  tuttiTopology *t;     /* in the order of discovery, parents before children */
+  tuttiTopology *t;
 } detection;
 
-/* Calls visit for each entry of a directory below sysfs in version order; none if unreadable. */
+/* Calls visit for each entry of a directory below sysfs in version order that is a directory inside
+ * sysfs too, with its real path; for none if it is unreadable. */
 static tuttiResult_t forEach(detection *d, const char *dir,
-                             tuttiResult_t (*visit)(detection *d, const char *dir,
+                             tuttiResult_t (*visit)(detection *d, const char *path,
                                                     const char *name)) {
-  char path[PATH_MAX];
+  char path[PATH_MAX], real[PATH_MAX];
   struct dirent **entries;
+  struct stat st;
   tuttiResult_t result = tuttiSuccess;
+  size_t length = strlen(d->sysfs);
   if (snprintf(path, sizeof path, "%s/%s", d->sysfs, dir) >= (int)sizeof path) return tuttiSuccess;
   int n = scandir(path, &entries, NULL, versionsort);
   if (n < 0) return tuttiSuccess;
   for (int i = 0; i < n; i++) {
-    if (result == tuttiSuccess && entries[i]->d_name[0] != '.')
-      result = visit(d, dir, entries[i]->d_name);
+    const char *name = entries[i]->d_name;
+    if (result == tuttiSuccess && name[0] != '.' &&
+        snprintf(path, sizeof path, "%s/%s/%s", d->sysfs, dir, name) < (int)sizeof path &&
+        realpath(path, real) != NULL && strncmp(real, d->sysfs, length) == 0 &&
+        real[length] == '/' && stat(real, &st) == 0 && S_ISDIR(st.st_mode))
+      result = visit(d, real, name);
     free(entries[i]);
   }
   free(entries);
@@ -90,6 +97,29 @@ static float pciGBs(const char *dir) {
   return toGBs(rate * 1e9 * (double)lanes * code / 8);
 }
 
+/* Of two children of one node, by kind, bus id, name: whether x stands before y. */
+static bool isBefore(const tuttiNode *x, const tuttiNode *y) {
+  if (x->kind != y->kind) return x->kind < y->kind;
+  if (x->busId != y->busId) return x->busId < y->busId;
+  return strverscmp(x->name, y->name) < 0;
+}
+
+/* Puts a node at its place below its parent; nodes before that place, its ancestors among them,
+ * keep their indices. */
+static tuttiResult_t insert(tuttiTopology *t, const tuttiNode *n, int *index) {
+  int at = n->parent + 1;
+  for (; at < t->count && t->nodes[at].parent >= n->parent; at++) /* what lies below the parent */
+    if (t->nodes[at].parent == n->parent && isBefore(n, &t->nodes[at])) break;
+  TUTTI_TRY(tuttiTopologyAdd(t, n));
+  for (int i = t->count - 1; i > at; i--) {
+    t->nodes[i] = t->nodes[i - 1];
+    if (t->nodes[i].parent >= at) t->nodes[i].parent++;
+  }
+  t->nodes[at] = *n;
+  *index = at;
+  return tuttiSuccess;
+}
+
 /* Index of the NUMA node with this number; of the only one if the number is not known; else of the
  * system. */
 static int numaIndex(const tuttiTopology *t, int numa) {
@@ -111,8 +141,7 @@ static tuttiResult_t hostBridge(detection *d, const char *name, const char *dir,
   int parent = numaIndex(d->t, (int)readNumber(dir, "numa_node", 0, 65535, -1));
   tuttiNode n = {.kind = tuttiNodeHostBridge, .parent = parent, .numa = d->t->nodes[parent].numa};
   copyText(n.name, sizeof n.name, name);
-  *index = d->t->count;
-  return tuttiTopologyAdd(d->t, &n);
+  return insert(d->t, &n, index);
 }
 
 /* Of the bridges one below the other, every second is the upstream port of a switch: root port,
@@ -141,8 +170,7 @@ static tuttiResult_t pciFunction(detection *d, const char *dir, uint64_t busId, 
   n.linkGBs = pciGBs(dir);
   readDriver(dir, "driver", n.driver, sizeof n.driver);
   n.kind = pciKind(d->t, &n);
-  *index = d->t->count;
-  return tuttiTopologyAdd(d->t, &n);
+  return insert(d->t, &n, index);
 }
 
 /* Makes the nodes of the PCI functions on the way to `path`, the real path of a device. *index: the
@@ -166,26 +194,17 @@ static tuttiResult_t pciPath(detection *d, const char *path, int *index) {
   return tuttiSuccess;
 }
 
-/* True if sysfs/dir/name is a directory inside sysfs; its real path. */
-static bool resolve(const detection *d, const char *dir, const char *name, char path[PATH_MAX]) {
-  char link[PATH_MAX];
-  struct stat st;
-  size_t length = strlen(d->sysfs);
-  return snprintf(link, sizeof link, "%s/%s/%s", d->sysfs, dir, name) < (int)sizeof link &&
-         realpath(link, path) != NULL && strncmp(path, d->sysfs, length) == 0 &&
-         path[length] == '/' && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-static tuttiResult_t visitNuma(detection *d, const char *dir, const char *name) {
-  char path[PATH_MAX], *end;
+static tuttiResult_t visitNuma(detection *d, const char *path, const char *name) {
+  char *end;
+  int index;
   if (strncmp(name, "node", 4) != 0 || name[4] < '0' || name[4] > '9') return tuttiSuccess;
   long number = strtol(name + 4, &end, 10);
-  if (*end != '\0' || number > 65535 || !resolve(d, dir, name, path)) return tuttiSuccess;
+  if (*end != '\0' || number > 65535) return tuttiSuccess;
   tuttiNode n = {.kind = tuttiNodeNuma, .numa = (int)number};
   char cpus[sizeof n.cpus];
   snprintf(n.name, sizeof n.name, "numa%ld", number);
   if (readText(path, "cpulist", cpus, sizeof cpus)) copyText(n.cpus, sizeof n.cpus, cpus);
-  return tuttiTopologyAdd(d->t, &n);
+  return insert(d->t, &n, &index);
 }
 
 static tuttiResult_t addNic(detection *d, const char *path, tuttiNode *n, const char *name) {
@@ -195,13 +214,14 @@ static tuttiResult_t addNic(detection *d, const char *path, tuttiNode *n, const 
   n->busId = d->t->nodes[n->parent].busId;
   copyText(n->name, sizeof n->name, name);
   readDriver(path, "device/driver", n->driver, sizeof n->driver);
-  return tuttiTopologyAdd(d->t, n);
+  int index;
+  return insert(d->t, n, &index);
 }
 
-static tuttiResult_t visitNet(detection *d, const char *dir, const char *name) {
-  char path[PATH_MAX], state[32];
+static tuttiResult_t visitNet(detection *d, const char *path, const char *name) {
+  char state[32];
   tuttiNode n = {0};
-  if (strcmp(name, "lo") == 0 || !resolve(d, dir, name, path)) return tuttiSuccess;
+  if (strcmp(name, "lo") == 0) return tuttiSuccess;
   n.linkGBs = toGBs((double)readNumber(path, "speed", 1, 100000000, 0) * 1e6 / 8); /* Mb/s */
   long carrier = readNumber(path, "carrier", 0, 1, -1); /* unreadable while the NIC is off */
   bool stated = readText(path, "operstate", state, sizeof state);
@@ -210,10 +230,9 @@ static tuttiResult_t visitNet(detection *d, const char *dir, const char *name) {
 }
 
 /* A device with several ports counts with its fastest one that is up, else with its fastest. */
-static tuttiResult_t visitInfiniband(detection *d, const char *dir, const char *name) {
-  char path[PATH_MAX], ports[PATH_MAX + 32], text[64];
+static tuttiResult_t visitInfiniband(detection *d, const char *path, const char *name) {
+  char ports[PATH_MAX + 32], text[64];
   tuttiNode n = {0};
-  if (!resolve(d, dir, name, path)) return tuttiSuccess;
   for (int port = 1; port <= 8; port++) {
     snprintf(ports, sizeof ports, "%s/ports/%d", path, port);
     if (!readText(ports, "rate", text, sizeof text)) continue;
@@ -226,68 +245,13 @@ static tuttiResult_t visitInfiniband(detection *d, const char *dir, const char *
   return addNic(d, path, &n, name);
 }
 
-static tuttiResult_t visitPci(detection *d, const char *dir, const char *name) {
-  char path[PATH_MAX];
+static tuttiResult_t visitPci(detection *d, const char *path, const char *name) {
   int index;
-  if (!resolve(d, dir, name, path)) return tuttiSuccess;
+  (void)name;
   long class = readNumber(path, "class", 0, 0xffffff, 0) >> 8;
   if (class != PCI_CLASS_VGA && class != PCI_CLASS_3D) return tuttiSuccess;
   if (readNumber(path, "vendor", 0, 0xffff, 0) != PCI_VENDOR_GPU) return tuttiSuccess;
   return pciPath(d, path, &index);
-}
-
-/* Devices beside each other: by bus id, then by name. Equal ones keep their order. */
-static int compareNodes(const void *a, const void *b, void *nodes) {
-  const tuttiNode *all = nodes;
-  int i = *(const int *)a, j = *(const int *)b;
-  const tuttiNode *x = &all[i], *y = &all[j];
-  if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
-  if (x->busId != y->busId) return x->busId < y->busId ? -1 : 1;
-  int order = strverscmp(x->name, y->name);
-  return order != 0 ? order : (i > j) - (i < j);
-}
-
-/* Puts the nodes in depth-first order, siblings sorted. */
-static tuttiResult_t sortTree(tuttiTopology *t) {
-  size_t n = (size_t)t->count;
-  int *sorted = NULL;
-  tuttiNode *nodes = NULL;
-  tuttiResult_t result;
-  TUTTI_TRY(tuttiAlloc((void **)&sorted, 5 * n, sizeof *sorted, "order of nodes", NULL));
-  int *child = sorted + n, *sibling = child + n, *place = sibling + n, *stack = place + n;
-  TUTTI_TRY_GOTO(tuttiAlloc((void **)&nodes, n, sizeof *nodes, "nodes of a topology", NULL), result,
-                 done);
-  for (int i = 0; i < t->count; i++) {
-    sorted[i] = i;
-    child[i] = -1;
-  }
-  qsort_r(sorted, n, sizeof *sorted, compareNodes, t->nodes);
-  /* Each goes in front of its siblings, so a list is in reverse; so is what the stack gives back.
-   */
-  for (int i = 0; i < t->count; i++) {
-    int v = sorted[i], up = t->nodes[v].parent;
-    if (up < 0) continue;
-    sibling[v] = child[up];
-    child[up] = v;
-  }
-  int depth = 0, count = 0;
-  stack[depth++] = 0;
-  while (depth > 0) {
-    int v = stack[--depth];
-    place[v] = count;
-    nodes[count] = t->nodes[v];
-    if (v != 0) nodes[count].parent = place[t->nodes[v].parent];
-    count++;
-    for (int c = child[v]; c >= 0; c = sibling[c])
-      stack[depth++] = c;
-  }
-  tuttiFree(t->nodes);
-  t->nodes = nodes;
-  t->capacity = t->count;
-  result = tuttiSuccess;
-done:
-  tuttiFree(sorted);
-  return result;
 }
 
 /* A kernel without NUMA has no node directory; its CPUs are one node. */
@@ -303,18 +267,17 @@ static tuttiResult_t addNumaNodes(detection *d) {
 
 static tuttiResult_t detect(detection *d) {
   tuttiNode system = {.kind = tuttiNodeSystem, .parent = -1, .name = "system", .numa = -1};
-  copyText(d->t->host, sizeof d->t->host, tuttiHostname());
   TUTTI_TRY(tuttiTopologyAdd(d->t, &system));
   TUTTI_TRY(addNumaNodes(d));
   TUTTI_TRY(forEach(d, "bus/pci/devices", visitPci));
   TUTTI_TRY(forEach(d, "class/net", visitNet));
-  TUTTI_TRY(forEach(d, "class/infiniband", visitInfiniband));
-  return sortTree(d->t);
+  return forEach(d, "class/infiniband", visitInfiniband);
 }
 
 tuttiResult_t tuttiTopologyDetect(const char *sysfs, tuttiTopology **out) {
   detection d = {0};
   TUTTI_TRY(tuttiTopologyNew(&d.t));
+  copyText(d.t->host, sizeof d.t->host, tuttiHostname());
   if (realpath(sysfs, d.sysfs) == NULL) {
     TUTTI_INFO(GRAPH, "Topology: %s cannot be read, so PCI devices and NICs stay unknown", sysfs);
     snprintf(d.sysfs, sizeof d.sysfs, "%.*s", PATH_MAX - 1, sysfs);

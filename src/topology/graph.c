@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "topology/internal.h"
 #include "transport/transport.h"
 
@@ -23,7 +24,7 @@ static int compareEntries(const void *a, const void *b) {
 /* Fills g->host and g->nhosts: sorts the ids, so that equal ones meet, then numbers the hosts in
  * the order of their first ranks. */
 static tuttiResult_t numberHosts(tuttiGraph *g, const uint64_t *hostIds) {
-  hostEntry *entries = NULL;
+  TUTTI_FREED hostEntry *entries = NULL;
   TUTTI_TRY(tuttiAlloc((void **)&entries, (size_t)g->nranks, sizeof *entries, "host ids of a graph",
                        NULL));
   for (int32_t r = 0; r < g->nranks; r++)
@@ -34,7 +35,6 @@ static tuttiResult_t numberHosts(tuttiGraph *g, const uint64_t *hostIds) {
     if (i == 0 || entries[i].id != entries[i - 1].id) first = entries[i].rank;
     g->host[entries[i].rank] = first;
   }
-  tuttiFree(entries);
   for (int32_t r = 0; r < g->nranks; r++)
     g->host[r] = g->host[r] == r ? g->nhosts++ : g->host[g->host[r]];
   return tuttiSuccess;
@@ -47,28 +47,24 @@ tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, 
   if (nchannels < 1 || nchannels > TUTTI_MAX_CHANNELS)
     return TUTTI_FAIL(tuttiInvalidArgument, "graph: %d channels; 1 to %d are possible", nchannels,
                       TUTTI_MAX_CHANNELS);
-  tuttiGraph *g = NULL;
-  int32_t *numbers = NULL;
-  size_t perRank = 1 + 3 * (size_t)nchannels;
-  tuttiResult_t result;
+  TUTTI_FREED tuttiGraph *g = NULL;
+  TUTTI_FREED int32_t *numbers = NULL;
+  size_t all = (size_t)nchannels * (size_t)nranks;
   TUTTI_TRY(tuttiAlloc((void **)&g, 1, sizeof *g, "graph", NULL));
+  TUTTI_TRY(tuttiAlloc((void **)&numbers, (size_t)nranks + 3 * all + (size_t)nchannels,
+                       sizeof *numbers, "rings and trees", NULL));
   g->nranks = nranks;
   g->nchannels = nchannels;
-  TUTTI_TRY_GOTO(tuttiAlloc((void **)&numbers, perRank * (size_t)nranks + (size_t)nchannels,
-                            sizeof *numbers, "rings and trees", NULL),
-                 result, fail);
-  size_t all = (size_t)nchannels * (size_t)nranks;
   g->host = numbers;
   g->ring = g->host + nranks;
   g->position = g->ring + all;
   g->parent = g->position + all;
   g->depth = g->parent + all;
-  TUTTI_TRY_GOTO(numberHosts(g, hostIds), result, fail);
+  TUTTI_TRY(numberHosts(g, hostIds));
   *out = g;
+  g = NULL;
+  numbers = NULL;
   return tuttiSuccess;
-fail:
-  tuttiGraphFree(g);
-  return result;
 }
 
 void tuttiGraphFree(tuttiGraph *g) {
@@ -99,56 +95,39 @@ static int hostParent(int h, int nhosts, bool second) {
   return mirror ? nhosts - up : shift ? (up - 2 + nhosts) % nhosts : up - 1;
 }
 
-/* Ranks sorted by host: those of host h are order[begin[h]] .. order[begin[h + 1] - 1]. */
-typedef struct {
-  int32_t *order, *begin;
-} hostRanks;
-
-static tuttiResult_t sortByHost(const tuttiGraph *g, hostRanks *out) {
-  int32_t *order = NULL;
-  size_t nranks = (size_t)g->nranks, nhosts = (size_t)g->nhosts;
-  TUTTI_TRY(tuttiAlloc((void **)&order, nranks + nhosts + 1, sizeof *order, "ranks by host", NULL));
-  int32_t *next = order + nranks + 1; /* becomes begin + 1 as the ranks are placed */
-  for (int r = 0; r < g->nranks; r++)
-    if (g->host[r] + 1 < g->nhosts) next[g->host[r] + 1]++;
-  for (int h = 1; h < g->nhosts; h++)
-    next[h] += next[h - 1];
-  for (int32_t r = 0; r < g->nranks; r++)
-    order[next[g->host[r]]++] = r;
-  *out = (hostRanks){order, order + nranks};
-  return tuttiSuccess;
-}
-
 /* Odd channels take the ranks in the opposite order. Then the ring runs the other way, and a rank
  * in the upper half of its host's binary tree is a leaf in the other channel's tree. */
-static void buildRing(tuttiGraph *g, int channel, const hostRanks *ranks) {
+static void buildRing(tuttiGraph *g, int channel, int32_t *first) {
   int32_t *ring = g->ring + (size_t)channel * g->nranks;
   int32_t *position = g->position + (size_t)channel * g->nranks;
-  for (int i = 0; i < g->nranks; i++) {
-    ring[i] = ranks->order[channel % 2 ? g->nranks - 1 - i : i];
-    position[ring[i]] = i;
+  memset(first, 0, (size_t)g->nhosts * sizeof *first);
+  for (int r = 0; r < g->nranks; r++)
+    if (g->host[r] + 1 < g->nhosts) first[g->host[r] + 1]++;
+  for (int h = 1; h < g->nhosts; h++)
+    first[h] += first[h - 1];
+  for (int32_t r = 0; r < g->nranks; r++) {
+    int at = first[g->host[r]]++; /* becomes that of the next host as the ranks are placed */
+    position[r] = channel % 2 ? g->nranks - 1 - at : at;
+    ring[position[r]] = r;
   }
 }
 
-/* Rank at place k in host h's binary tree of `channel`; place 0 talks to the other hosts. */
-static int32_t rankAt(const hostRanks *ranks, int channel, int h, int k) {
-  return channel % 2 ? ranks->order[ranks->begin[h + 1] - 1 - k]
-                     : ranks->order[ranks->begin[h] + k];
-}
-
-static void buildTree(tuttiGraph *g, int channel, const hostRanks *ranks) {
+/* The first rank of each host in the ring talks to the other hosts. */
+static void buildTree(tuttiGraph *g, int channel, int32_t *first) {
+  const int32_t *ring = g->ring + (size_t)channel * g->nranks;
   int32_t *parent = g->parent + (size_t)channel * g->nranks;
-  for (int h = 0; h < g->nhosts; h++) {
-    int up = hostParent(h, g->nhosts, channel % 2 == 1);
-    parent[rankAt(ranks, channel, h, 0)] = up < 0 ? -1 : rankAt(ranks, channel, up, 0);
-    for (int k = 1; k < ranks->begin[h + 1] - ranks->begin[h]; k++)
-      parent[rankAt(ranks, channel, h, k)] = rankAt(ranks, channel, h, (k - 1) / 2);
+  for (int i = g->nranks - 1; i >= 0; i--)
+    first[g->host[ring[i]]] = i;
+  for (int i = 0; i < g->nranks; i++) {
+    int h = g->host[ring[i]], k = i - first[h], up = hostParent(h, g->nhosts, channel % 2 == 1);
+    int at = k > 0 ? first[h] + (k - 1) / 2 : up >= 0 ? first[up] : -1;
+    parent[ring[i]] = at >= 0 ? ring[at] : -1;
   }
 }
 
 tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree) {
   const int32_t *parent = g->parent + (size_t)channel * g->nranks;
-  int32_t *depth = NULL; /* 1 + edges to the root; 0: not known yet */
+  TUTTI_FREED int32_t *depth = NULL; /* 1 + edges to the root; 0: not known yet */
   TUTTI_TRY(tuttiAlloc((void **)&depth, (size_t)g->nranks, sizeof *depth, "tree depths", NULL));
   *tree = true;
   g->depth[channel] = 0;
@@ -158,38 +137,33 @@ tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree) {
       up = parent[up];
       steps++;
     }
-    if (steps > g->nranks) {
-      *tree = false;
-      break;
-    }
+    *tree = steps <= g->nranks;
+    if (!*tree) break;
     int32_t d = steps + (up >= 0 ? depth[up] : 0);
     if (d - 1 > g->depth[channel]) g->depth[channel] = d - 1;
     for (int32_t v = r; v != up; v = parent[v])
       depth[v] = d--;
   }
-  tuttiFree(depth);
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiGraphCreate(const uint64_t *hostIds, int nranks, int nchannels,
                                tuttiGraph **out) {
   tuttiGraph *g = NULL;
-  hostRanks ranks = {0};
-  tuttiResult_t result;
+  TUTTI_FREED int32_t *first = NULL; /* [nhosts]: scratch, where a host's ranks begin */
   TUTTI_TRY(tuttiGraphNew(hostIds, nranks, nchannels, &g));
-  TUTTI_TRY_GOTO(sortByHost(g, &ranks), result, fail);
-  for (int c = 0; c < nchannels; c++) {
+  tuttiResult_t result =
+      tuttiAlloc((void **)&first, (size_t)g->nhosts, sizeof *first, "hosts of a graph", NULL);
+  for (int c = 0; c < nchannels && result == tuttiSuccess; c++) {
     bool tree; /* by construction */
-    buildRing(g, c, &ranks);
-    buildTree(g, c, &ranks);
-    TUTTI_TRY_GOTO(tuttiGraphMeasureTree(g, c, &tree), result, fail);
+    buildRing(g, c, first);
+    buildTree(g, c, first);
+    result = tuttiGraphMeasureTree(g, c, &tree);
   }
-  tuttiFree(ranks.order);
-  *out = g;
-  return tuttiSuccess;
-fail:
-  tuttiFree(ranks.order);
-  tuttiGraphFree(g);
+  if (result == tuttiSuccess)
+    *out = g;
+  else
+    tuttiGraphFree(g);
   return result;
 }
 
@@ -214,10 +188,6 @@ void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiS
   }
 }
 
-int tuttiGraphTreeDepth(const tuttiGraph *g, int channel) {
-  return g->depth[channel];
-}
-
 const char *tuttiGraphTreeText(const tuttiGraph *g, int channel, int rank, char *buf, size_t size) {
   tuttiSchedule s;
   tuttiGraphTree(g, channel, -1, rank, &s);
@@ -238,9 +208,9 @@ static void ringText(const tuttiGraph *g, int channel, int rank, char *buf, size
              ring[(at + 1) % n], n);
     return;
   }
-  size_t used = 0;
+  buf[0] = '\0';
   for (int i = 0; i < n; i++)
-    used += (size_t)snprintf(buf + used, size - used, "%s%d", i > 0 ? " " : "", ring[i]);
+    tuttiAppend(buf, size, "%s%d", i > 0 ? " " : "", ring[i]);
 }
 
 void tuttiGraphLog(const tuttiGraph *g, int rank) {

@@ -9,6 +9,7 @@
 #include <sys/cdefs.h>
 
 #include "collectives/schedule.h"
+#include "topology/xml.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -39,16 +40,15 @@ void tuttiGraphFree(tuttiGraph *g);
  * Fills parent, nchildren, children of *s, and level, as built. */
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s);
 
-/* Depth of channel's tree as built: edges from the root to its farthest rank. */
-int tuttiGraphTreeDepth(const tuttiGraph *g, int channel);
-
 tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path);
 /* Checks that it is for these ranks and hosts: rings are permutations, trees are trees within the
  * fan; tuttiInvalidArgument naming file and line otherwise. */
-tuttiResult_t tuttiGraphReadXml(const char *path, const uint64_t *hostIds, int nranks,
-                                tuttiGraph **out);
 tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name,
                                  const uint64_t *hostIds, int nranks, tuttiGraph **out);
+static inline tuttiResult_t tuttiGraphReadXml(const char *path, const uint64_t *hostIds, int nranks,
+                                              tuttiGraph **out) {
+  return tuttiGraphParseXml(NULL, TUTTI_XML_FILE, path, hostIds, nranks, out);
+}
 
 /* The log lines of `rank`: "Ring 00 : 0 1 2 3" and "Tree 00 : 1/2/3,4" (parent/self/children). */
 void tuttiGraphLog(const tuttiGraph *g, int rank);

@@ -1,5 +1,6 @@
-/* The picture of a graph: every host is a column; on top the rings as arcs between neighbours, even
- * channels above and odd ones below the ranks, then one panel for each different tree. */
+/* The picture of a graph: hosts are columns of ranks in the order of the first ring; on top the
+ * rings as arcs between neighbours, even channels above and odd ones below the ranks, then one
+ * panel for each different tree. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +8,6 @@
 #include "base/mem.h"
 #include "topology/graph.h"
 #include "topology/xml.h"
-#include "transport/transport.h"
 
 /* In pixels. */
 enum {
@@ -16,7 +16,7 @@ enum {
   RADIUS = 17, /* of a rank */
   CELL = 60,   /* between ranks of a host */
   PAD = 12,    /* inside a host's box, beside the ranks */
-  GAP = 20,    /* between hosts */
+  GAP = 20,    /* between hosts, and between panels */
   LABEL = 30,  /* height of a host's label */
   LEVEL = 78,  /* between the levels of a tree */
   KEY = 104    /* width of one entry of the rings' key */
@@ -28,42 +28,18 @@ static const char *const colours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea"
 
 typedef struct {
   const tuttiGraph *g;
-  double *x, *y;                    /* [nranks]: of the ranks in the panel at hand */
-  double *left, *right;             /* [nhosts]: of the columns */
-  double *top, *bottom;             /* [nhosts]: of the boxes in the panel at hand */
-  int *first, *next, *stack;        /* [nranks], [nranks], [2 * nranks]: scratch of placeTree */
-  int *slots;                       /* [nhosts]: scratch */
-  double width, reach;              /* of the picture; of the highest arc */
-  int sameTree[TUTTI_MAX_CHANNELS]; /* the first channel that has the same tree */
+  double *x;    /* [nranks] */
+  double *left; /* [nhosts + 1] of the columns; the last one is where the next would be */
+  double *next; /* [nhosts]: scratch */
+  double reach; /* of the highest arc, with what is around it */
 } picture;
 
-static const int32_t *parents(const tuttiGraph *g, int channel) {
+static const int32_t *ringOf(const tuttiGraph *g, int channel) {
+  return g->ring + (size_t)channel * g->nranks;
+}
+
+static const int32_t *parentsOf(const tuttiGraph *g, int channel) {
   return g->parent + (size_t)channel * g->nranks;
-}
-
-/* Next free place in the column of r's host. */
-static double nextSlot(picture *p, int r) {
-  int h = p->g->host[r];
-  return p->left[h] + PAD + CELL * (p->slots[h]++ + 0.5);
-}
-
-static void clearSlots(picture *p) {
-  memset(p->slots, 0, (size_t)p->g->nhosts * sizeof *p->slots);
-}
-
-static void placeColumns(picture *p) {
-  const tuttiGraph *g = p->g;
-  clearSlots(p);
-  for (int r = 0; r < g->nranks; r++)
-    p->slots[g->host[r]]++;
-  double x = MARGIN;
-  for (int h = 0; h < g->nhosts; h++) {
-    p->left[h] = x;
-    p->right[h] = x + 2 * PAD + CELL * p->slots[h];
-    x = p->right[h] + GAP;
-  }
-  int keys = g->nchannels < COLOURS ? g->nchannels : COLOURS;
-  p->width = fmax(x - GAP + MARGIN, 2 * MARGIN + 90 + KEY * keys);
 }
 
 /* How far the arc from rank a to rank b rises; channels above each other are spread. */
@@ -72,161 +48,130 @@ static double arcHeight(const picture *p, int channel, int a, int b) {
   return 16 + 3.6 * sqrt(fabs(p->x[a] - p->x[b])) + 7 * pair;
 }
 
-/* Places the ranks of the rings' panel in a line, in the order of the first ring. */
-static void placeRings(picture *p, double y) {
+static void place(picture *p) {
   const tuttiGraph *g = p->g;
-  clearSlots(p);
-  for (int i = 0; i < g->nranks; i++)
-    p->x[g->ring[i]] = nextSlot(p, g->ring[i]);
-  p->reach = 0;
-  for (int c = 0; c < g->nchannels; c++) {
-    const int32_t *ring = g->ring + (size_t)c * g->nranks;
+  for (int r = 0; r < g->nranks; r++)
+    p->left[g->host[r] + 1] += CELL;
+  p->left[0] = MARGIN;
+  for (int h = 0; h < g->nhosts; h++) {
+    p->left[h + 1] += p->left[h] + 2 * PAD + GAP;
+    p->next[h] = p->left[h] + PAD + 0.5 * CELL;
+  }
+  for (int i = 0; i < g->nranks; i++) {
+    int r = g->ring[i], h = g->host[r];
+    p->x[r] = p->next[h];
+    p->next[h] += CELL;
+  }
+  for (int c = 0; c < g->nchannels; c++)
     for (int i = 0; i < g->nranks; i++)
-      p->reach = fmax(p->reach, arcHeight(p, c, ring[i], ring[(i + 1) % g->nranks]));
-  }
+      p->reach =
+          fmax(p->reach, arcHeight(p, c, ringOf(g, c)[i], ringOf(g, c)[(i + 1) % g->nranks]));
   p->reach = 0.75 * p->reach + RADIUS + 10; /* where a cubic with these handles has its top */
-  for (int r = 0; r < g->nranks; r++)
-    p->y[r] = y + LABEL + p->reach;
-  for (int h = 0; h < g->nhosts; h++) {
-    p->top[h] = y;
-    p->bottom[h] = y + LABEL + 2 * p->reach;
-  }
 }
 
-/* Places the ranks of a host in the order in which they are met walking its part of the tree from
- * left to right, so that a parent stands between its children; their depth gives the height. */
-static void placeHostTree(picture *p, int root) {
-  int depth = 0;
-  p->stack[depth++] = root;
-  while (depth > 0) {
-    int v = p->stack[--depth];
-    if (v < 0) { /* what is left of it has its place */
-      p->x[-v - 1] = nextSlot(p, -v - 1);
-      continue;
-    }
-    int left = p->first[v];
-    int base = depth;
-    for (int c = left < 0 ? -1 : p->next[left]; c >= 0; c = p->next[c])
-      p->stack[depth++] = c;
-    for (int i = base, j = depth - 1; i < j; i++, j--) { /* the first on top */
-      int c = p->stack[i];
-      p->stack[i] = p->stack[j];
-      p->stack[j] = c;
-    }
-    p->stack[depth++] = -v - 1;
-    if (left >= 0) p->stack[depth++] = left;
-  }
-}
-
-static void placeTree(picture *p, int channel, double y) {
-  const tuttiGraph *g = p->g;
-  const int32_t *parent = parents(g, channel);
-  clearSlots(p);
-  for (int r = 0; r < g->nranks; r++)
-    p->first[r] = -1;
-  for (int r = g->nranks - 1; r >= 0; r--) {
-    if (parent[r] < 0 || g->host[parent[r]] != g->host[r]) continue;
-    p->next[r] = p->first[parent[r]];
-    p->first[parent[r]] = r;
-  }
-  for (int h = 0; h < g->nhosts; h++) {
-    p->top[h] = INFINITY;
-    p->bottom[h] = 0;
-  }
-  for (int r = 0; r < g->nranks; r++) {
-    int depth = 0, h = g->host[r];
-    for (int up = parent[r]; up >= 0; up = parent[up])
-      depth++;
-    p->y[r] = y + LABEL + PAD + RADIUS + LEVEL * depth;
-    p->top[h] = fmin(p->top[h], p->y[r] - RADIUS - PAD - LABEL);
-    p->bottom[h] = fmax(p->bottom[h], p->y[r] + RADIUS + PAD);
-    if (parent[r] < 0 || g->host[parent[r]] != h) placeHostTree(p, r);
-  }
-}
-
-static void drawHosts(const picture *p, FILE *out) {
+static void drawHosts(const picture *p, double y, double height, FILE *out) {
   for (int h = 0; h < p->g->nhosts; h++)
     fprintf(out,
             "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"10\" "
-            "class=\"host\"/>\n",
-            p->left[h], p->top[h], p->right[h] - p->left[h], p->bottom[h] - p->top[h]);
+            "class=\"host\"/>\n<text x=\"%.1f\" y=\"%.1f\" class=\"label\">host %d</text>\n",
+            p->left[h], y, p->left[h + 1] - p->left[h] - GAP, height, p->left[h] + PAD, y + 20, h);
 }
 
-/* Ranks and labels come last, over the edges. */
-static void drawRanks(const picture *p, FILE *out) {
-  for (int r = 0; r < p->g->nranks; r++)
-    fprintf(out,
-            "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" class=\"rank\"/>"
-            "<text x=\"%.1f\" y=\"%.1f\" class=\"number\">%d</text>\n",
-            p->x[r], p->y[r], RADIUS, p->x[r], p->y[r] + 4.5, r);
-  for (int h = 0; h < p->g->nhosts; h++)
-    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"label\">host %d</text>\n", p->left[h] + PAD,
-            p->top[h] + 20, h);
+static void drawRank(const picture *p, int r, double y, FILE *out) {
+  fprintf(out,
+          "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" class=\"rank\"/>"
+          "<text x=\"%.1f\" y=\"%.1f\" class=\"number\">%d</text>\n",
+          p->x[r], y, RADIUS, p->x[r], y + 4.5, r);
 }
 
-static void drawArc(const picture *p, int channel, int a, int b, FILE *out) {
+/* ---- rings ---------------------------------------------------------------------------------- */
+
+static void drawArc(const picture *p, int channel, int a, int b, double y, FILE *out) {
   double side = channel % 2 ? 1 : -1, along = -5 * side; /* in and out beside each other */
   double x1 = p->x[a] + along, x2 = p->x[b] - along;
-  double y = p->y[a] + side * (RADIUS + 2), tip = y + side * arcHeight(p, channel, a, b);
+  y += side * (RADIUS + 2);
+  double tip = y + side * arcHeight(p, channel, a, b);
   fprintf(out,
           "<path d=\"M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f\" class=\"arc\" stroke=\"%s\" "
           "marker-end=\"url(#arrow%d)\"/>\n",
           x1, y, x1, tip, x2, tip, x2, y + side * 3, colours[channel % COLOURS], channel % COLOURS);
 }
 
-static void drawRings(picture *p, double y, FILE *out) {
+static int keyCount(const tuttiGraph *g) {
+  return g->nchannels < COLOURS ? g->nchannels : COLOURS;
+}
+
+/* Returns where the next panel begins. */
+static double drawRings(const picture *p, double y, FILE *out) {
   const tuttiGraph *g = p->g;
-  int keys = g->nchannels < COLOURS ? g->nchannels : COLOURS;
   fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"title\">Rings</text>\n", MARGIN, y + 32);
-  for (int c = 0; c < keys; c++) {
+  for (int c = 0; c < keyCount(g); c++) {
     double x = MARGIN + 90 + KEY * c;
     fprintf(out,
             "<path d=\"M%.1f %.1fh20\" class=\"arc\" stroke=\"%s\"/>"
             "<text x=\"%.1f\" y=\"%.1f\" class=\"label\">channel %d%s</text>\n",
             x, y + 27, colours[c], x + 26, y + 31, c, g->nchannels > c + COLOURS ? " ..." : "");
   }
-  drawHosts(p, out);
-  for (int c = 0; c < g->nchannels && g->nranks > 1; c++) {
-    const int32_t *ring = g->ring + (size_t)c * g->nranks;
+  double height = LABEL + 2 * p->reach, middle = y + TITLE + LABEL + p->reach;
+  drawHosts(p, y + TITLE, height, out);
+  for (int c = 0; c < g->nchannels && g->nranks > 1; c++)
     for (int i = 0; i < g->nranks; i++)
-      drawArc(p, c, ring[i], ring[(i + 1) % g->nranks], out);
-  }
-  drawRanks(p, out);
+      drawArc(p, c, ringOf(g, c)[i], ringOf(g, c)[(i + 1) % g->nranks], middle, out);
+  for (int r = 0; r < g->nranks; r++)
+    drawRank(p, r, middle, out);
+  return y + TITLE + height + GAP;
 }
 
-/* "Tree  channels 0, 2; depth 3" */
-static void drawTreeTitle(const picture *p, int channel, double y, FILE *out) {
-  const tuttiGraph *g = p->g;
-  int same = 0;
-  for (int c = 0; c < g->nchannels; c++)
-    same += p->sameTree[c] == channel;
-  fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"title\">Tree <tspan class=\"label\">channel%s ",
-          MARGIN, y + 32, same > 1 ? "s" : "");
-  for (int c = channel; c < g->nchannels; c++)
-    if (p->sameTree[c] == channel) fprintf(out, c > channel ? ", %d" : "%d", c);
-  fprintf(out, "; depth %d</tspan></text>\n", tuttiGraphTreeDepth(g, channel));
+/* ---- trees ---------------------------------------------------------------------------------- */
+
+static bool sameTree(const tuttiGraph *g, int a, int b) {
+  return memcmp(parentsOf(g, a), parentsOf(g, b), (size_t)g->nranks * sizeof *g->parent) == 0;
+}
+
+static bool isNew(const tuttiGraph *g, int channel) {
+  for (int c = 0; c < channel; c++)
+    if (sameTree(g, c, channel)) return false;
+  return true;
 }
 
 static double treeHeight(const tuttiGraph *g, int channel) {
-  return TITLE + LABEL + 2 * (PAD + RADIUS) + LEVEL * tuttiGraphTreeDepth(g, channel);
+  return LABEL + 2 * (PAD + RADIUS) + LEVEL * g->depth[channel];
 }
 
-static void drawTree(picture *p, int channel, double y, FILE *out) {
+/* The tree of this channel and of all that have the same; returns where the next panel begins. */
+static double drawTree(const picture *p, int channel, double y, FILE *out) {
   const tuttiGraph *g = p->g;
-  const int32_t *parent = parents(g, channel);
-  drawTreeTitle(p, channel, y, out);
-  placeTree(p, channel, y + TITLE);
-  drawHosts(p, out);
+  const int32_t *parent = parentsOf(g, channel);
+  fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"title\">Tree <tspan class=\"label\">of channel",
+          MARGIN, y + 32);
+  for (int c = channel; c < g->nchannels; c++)
+    if (sameTree(g, c, channel)) fprintf(out, c > channel ? ", %d" : " %d", c);
+  fprintf(out, "; depth %d</tspan></text>\n", g->depth[channel]);
+  y += TITLE;
+  drawHosts(p, y, treeHeight(g, channel), out);
   for (int r = 0; r < g->nranks; r++) {
+    double at = y + LABEL + PAD + RADIUS;
     int up = parent[r];
-    if (up < 0) continue;
-    fprintf(out, "<path d=\"M%.1f %.1fL%.1f %.1f\" class=\"%s\"/>\n", p->x[up], p->y[up], p->x[r],
-            p->y[r], g->host[up] == g->host[r] ? "inside" : "between");
+    for (int above = up; above >= 0; above = parent[above])
+      at += LEVEL;
+    double from = at - LEVEL + RADIUS, to = at - RADIUS, middle = at - 0.5 * LEVEL;
+    if (up >= 0)
+      fprintf(out, "<path d=\"M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f\" class=\"%s\"/>\n",
+              p->x[up], from, p->x[up], middle, p->x[r], middle, p->x[r], to,
+              g->host[up] == g->host[r] ? "inside" : "between");
+    drawRank(p, r, at, out);
   }
-  drawRanks(p, out);
+  return y + treeHeight(g, channel) + GAP;
 }
 
-static void putHead(const picture *p, double height, FILE *out) {
+/* ---- the file ------------------------------------------------------------------------------- */
+
+static void putHead(const picture *p, FILE *out) {
+  const tuttiGraph *g = p->g;
+  double width = fmax(p->left[g->nhosts] - GAP + MARGIN, 2 * MARGIN + 90 + KEY * keyCount(g));
+  double height = 1.5 * MARGIN + TITLE + LABEL + 2 * p->reach;
+  for (int c = 0; c < g->nchannels; c++)
+    if (isNew(g, c)) height += GAP + TITLE + treeHeight(g, c);
   fprintf(out,
           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
           "viewBox=\"0 0 %.0f %.0f\">\n"
@@ -238,10 +183,10 @@ static void putHead(const picture *p, double height, FILE *out) {
           ".host { fill: #f8fafc; stroke: #cbd5e1 }\n"
           ".rank { fill: #ffffff; stroke: #334155; stroke-width: 1.5 }\n"
           ".arc { fill: none; stroke-width: 2 }\n"
-          ".inside { stroke: #94a3b8; stroke-width: 2 }\n"
-          ".between { stroke: #334155; stroke-width: 2.5 }\n"
+          ".inside { fill: none; stroke: #94a3b8; stroke-width: 2 }\n"
+          ".between { fill: none; stroke: #334155; stroke-width: 2.5 }\n"
           "</style>\n<defs>\n",
-          p->width, height, p->width, height, p->g->nranks, p->g->nhosts);
+          width, height, width, height, g->nranks, g->nhosts);
   for (int i = 0; i < COLOURS; i++)
     fprintf(out,
             "<marker id=\"arrow%d\" viewBox=\"0 0 8 8\" refX=\"6\" refY=\"4\" markerWidth=\"5\" "
@@ -251,54 +196,20 @@ static void putHead(const picture *p, double height, FILE *out) {
 }
 
 static void writePicture(FILE *out, const void *object) {
-  picture p = *(const picture *)object;
-  const tuttiGraph *g = p.g;
-  placeColumns(&p);
-  placeRings(&p, 0.5 * MARGIN + TITLE);
-  double height = p.bottom[0];
-  for (int c = 0; c < g->nchannels; c++)
-    if (p.sameTree[c] == c) height += GAP + treeHeight(g, c);
-  putHead(&p, height + MARGIN, out);
-  drawRings(&p, 0.5 * MARGIN, out);
-  double y = p.bottom[0];
-  for (int c = 0; c < g->nchannels; c++) {
-    if (p.sameTree[c] != c) continue;
-    drawTree(&p, c, y + GAP, out);
-    y += GAP + treeHeight(g, c);
-  }
+  const picture *p = object;
+  putHead(p, out);
+  double y = drawRings(p, 0.5 * MARGIN, out);
+  for (int c = 0; c < p->g->nchannels; c++)
+    if (isNew(p->g, c)) y = drawTree(p, c, y, out);
   fputs("</svg>\n", out);
 }
 
-static void findSameTrees(picture *p) {
-  const tuttiGraph *g = p->g;
-  size_t bytes = (size_t)g->nranks * sizeof *g->parent;
-  for (int c = 0; c < g->nchannels; c++) {
-    int same = 0;
-    while (memcmp(parents(g, c), parents(g, same), bytes) != 0)
-      same++;
-    p->sameTree[c] = same;
-  }
-}
-
 tuttiResult_t tuttiGraphWriteSvg(const tuttiGraph *g, const char *path) {
-  picture p = {.g = g};
   size_t nranks = (size_t)g->nranks, nhosts = (size_t)g->nhosts;
-  TUTTI_TRY(tuttiAlloc((void **)&p.x, 2 * nranks + 4 * nhosts, sizeof *p.x, "picture", NULL));
-  tuttiResult_t result =
-      tuttiAlloc((void **)&p.first, 4 * nranks + nhosts, sizeof *p.first, "picture", NULL);
-  if (result == tuttiSuccess) {
-    p.y = p.x + nranks;
-    p.left = p.y + nranks;
-    p.right = p.left + nhosts;
-    p.top = p.right + nhosts;
-    p.bottom = p.top + nhosts;
-    p.next = p.first + nranks;
-    p.stack = p.next + nranks;
-    p.slots = p.stack + 2 * nranks;
-    findSameTrees(&p);
-    result = tuttiSaveFile(path, "the picture", writePicture, &p);
-    tuttiFree(p.first);
-  }
-  tuttiFree(p.x);
-  return result;
+  TUTTI_FREED double *numbers = NULL;
+  TUTTI_TRY(
+      tuttiAlloc((void **)&numbers, nranks + 2 * nhosts + 1, sizeof *numbers, "picture", NULL));
+  picture p = {g, numbers, numbers + nranks, numbers + nranks + nhosts + 1, 0};
+  place(&p);
+  return tuttiSaveFile(path, "the picture", writePicture, &p);
 }

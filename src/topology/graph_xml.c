@@ -194,13 +194,3 @@ tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name
   tuttiFree(r.list);
   return result;
 }
-
-tuttiResult_t tuttiGraphReadXml(const char *path, const uint64_t *hostIds, int nranks,
-                                tuttiGraph **out) {
-  char *text;
-  size_t size;
-  TUTTI_TRY(tuttiXmlLoad(path, &text, &size));
-  tuttiResult_t result = tuttiGraphParseXml(text, size, path, hostIds, nranks, out);
-  tuttiFree(text);
-  return result;
-}

@@ -39,16 +39,8 @@ void tuttiTopologyFree(tuttiTopology *t) {
 }
 
 tuttiResult_t tuttiTopologyAdd(tuttiTopology *t, const tuttiNode *node) {
-  if (t->count == t->capacity) {
-    int capacity = t->capacity == 0 ? 16 : 2 * t->capacity;
-    tuttiNode *nodes = NULL;
-    TUTTI_TRY(
-        tuttiAlloc((void **)&nodes, (size_t)capacity, sizeof *nodes, "nodes of a topology", NULL));
-    if (t->count > 0) memcpy(nodes, t->nodes, (size_t)t->count * sizeof *nodes);
-    tuttiFree(t->nodes);
-    t->nodes = nodes;
-    t->capacity = capacity;
-  }
+  TUTTI_TRY(tuttiGrow((void **)&t->nodes, t->count, &t->capacity, sizeof *node,
+                      "nodes of a topology", NULL));
   t->nodes[t->count++] = *node;
   return tuttiSuccess;
 }
@@ -96,19 +88,11 @@ tuttiDistance tuttiTopologyDistance(const tuttiTopology *t, int a, int b) {
     switches += t->nodes[*later].kind == tuttiNodeSwitch;
     *later = t->nodes[*later].parent;
   }
-  switch (t->nodes[a].kind) {
-  case tuttiNodeSystem:
-    return TUTTI_DISTANCE_SYS;
-  case tuttiNodeNuma:
-  case tuttiNodeCpu:
-    return TUTTI_DISTANCE_NODE;
-  case tuttiNodeHostBridge:
-    return TUTTI_DISTANCE_PHB;
-  case tuttiNodeSwitch:
-    return switches == 0 ? TUTTI_DISTANCE_PIX : TUTTI_DISTANCE_PXB;
-  default:
-    return switches <= 1 ? TUTTI_DISTANCE_PIX : TUTTI_DISTANCE_PXB;
-  }
+  tuttiNodeKind meet = t->nodes[a].kind;
+  if (meet == tuttiNodeSystem) return TUTTI_DISTANCE_SYS;
+  if (meet == tuttiNodeNuma || meet == tuttiNodeCpu) return TUTTI_DISTANCE_NODE;
+  if (meet == tuttiNodeHostBridge) return TUTTI_DISTANCE_PHB;
+  return switches <= (meet != tuttiNodeSwitch) ? TUTTI_DISTANCE_PIX : TUTTI_DISTANCE_PXB;
 }
 
 static void printNode(const tuttiNode *n, int depth, FILE *out) {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/cdefs.h>
 
+#include "topology/xml.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -61,10 +62,11 @@ void tuttiTopologyFree(tuttiTopology *t);
  * unknown or hostile markup: no entities, at most 16 MiB, 65,536 nodes, depth 64) and fails with
  * tuttiInvalidArgument naming file and line. */
 tuttiResult_t tuttiTopologyWriteXml(const tuttiTopology *t, const char *path);
-tuttiResult_t tuttiTopologyReadXml(const char *path, tuttiTopology **out);
-/* As ReadXml, from memory; for tests and fuzzing. `name` stands in errors. */
 tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *name,
-                                    tuttiTopology **out);
+                                    tuttiTopology **out); /* from memory; `name` is for errors */
+static inline tuttiResult_t tuttiTopologyReadXml(const char *path, tuttiTopology **out) {
+  return tuttiTopologyParseXml(NULL, TUTTI_XML_FILE, path, out);
+}
 
 tuttiDistance tuttiTopologyDistance(const tuttiTopology *t, int a, int b);
 /* Index of the node with this name, or -1. */

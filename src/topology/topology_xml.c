@@ -140,12 +140,3 @@ tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *n
     tuttiTopologyFree(r.t);
   return result;
 }
-
-tuttiResult_t tuttiTopologyReadXml(const char *path, tuttiTopology **out) {
-  char *text;
-  size_t size;
-  TUTTI_TRY(tuttiXmlLoad(path, &text, &size));
-  tuttiResult_t result = tuttiTopologyParseXml(text, size, path, out);
-  tuttiFree(text);
-  return result;
-}

@@ -77,36 +77,6 @@ tuttiResult_t tuttiXmlTake(const tuttiXml *xml, const tuttiXmlAttribute *known, 
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size) {
-  tuttiResult_t result = tuttiSuccess;
-  char *buf = NULL;
-  ssize_t used;
-  struct stat st;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a FIFO's writer */
-  if (fd < 0)
-    return TUTTI_FAIL(tuttiInvalidArgument, "cannot open %s: %s", path, tuttiErrnoText(errno));
-  if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-    result = TUTTI_FAIL(tuttiInvalidArgument, "%s is not a regular file", path);
-  } else if (st.st_size > TUTTI_XML_MAX_BYTES) {
-    result = TUTTI_FAIL(tuttiInvalidArgument, "%s has %lld bytes; at most %d are accepted", path,
-                        (long long)st.st_size, TUTTI_XML_MAX_BYTES);
-  } else {
-    result = tuttiAlloc((void **)&buf, (size_t)st.st_size + 1, 1, path, NULL);
-  }
-  if (result != tuttiSuccess) goto done;
-  used = tuttiReadAll(fd, buf, (size_t)st.st_size);
-  if (used < 0) {
-    result = TUTTI_FAIL(tuttiSystemError, "cannot read %s: %s", path, tuttiErrnoText(errno));
-    tuttiFree(buf);
-    goto done;
-  }
-  *text = buf;
-  *size = (size_t)used;
-done:
-  close(fd);
-  return result;
-}
-
 /* Writes all through fd, which it closes; 0 or an errno. */
 static int writeAll(int fd, void (*write)(FILE *out, const void *object), const void *object) {
   FILE *out = fdopen(fd, "w");
@@ -177,6 +147,25 @@ tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
 
 #else
 
+/* *text is for tuttiFree. */
+static tuttiResult_t load(const char *path, char **text, size_t *size) {
+  struct stat st;
+  TUTTI_CLOSED int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a FIFO */
+  if (fd < 0)
+    return TUTTI_FAIL(tuttiInvalidArgument, "cannot open %s: %s", path, tuttiErrnoText(errno));
+  if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+    return TUTTI_FAIL(tuttiInvalidArgument, "%s is not a regular file", path);
+  if (st.st_size > TUTTI_XML_MAX_BYTES)
+    return TUTTI_FAIL(tuttiInvalidArgument, "%s has %lld bytes; at most %d are accepted", path,
+                      (long long)st.st_size, TUTTI_XML_MAX_BYTES);
+  TUTTI_TRY(tuttiAlloc((void **)text, (size_t)st.st_size + 1, 1, path, NULL));
+  ssize_t used = tuttiReadAll(fd, *text, (size_t)st.st_size);
+  if (used < 0)
+    return TUTTI_FAIL(tuttiSystemError, "cannot read %s: %s", path, tuttiErrnoText(errno));
+  *size = (size_t)used;
+  return tuttiSuccess;
+}
+
 typedef struct {
   tuttiXml xml;
   XML_Parser parser;
@@ -212,8 +201,7 @@ static tuttiResult_t enter(parse *p, const char *name) {
       p->path[p->depth++] = e;
       return e->open(p->context, &p->xml);
     }
-    size_t used = strlen(expected);
-    snprintf(expected + used, sizeof expected - used, used > 0 ? " or <%s>" : "<%s>", e->element);
+    tuttiAppend(expected, sizeof expected, expected[0] ? " or <%s>" : "<%s>", e->element);
   }
   return tuttiXmlFail(&p->xml, "element <%.64s> where %s is expected", name,
                       expected[0] != '\0' ? expected : "none");
@@ -258,7 +246,12 @@ static void onDoctype(void *data, const char *doctype, const char *system, const
 
 tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
                             const tuttiXmlElement *elements, int n, void *context) {
+  TUTTI_FREED char *file = NULL;
   parse p = {.xml = {.name = name, .line = 1}, .elements = elements, .n = n, .context = context};
+  if (size == TUTTI_XML_FILE) {
+    TUTTI_TRY(load(name, &file, &size));
+    text = file;
+  }
   if (size > TUTTI_XML_MAX_BYTES)
     return tuttiXmlFail(&p.xml, "%zu bytes; at most %d are accepted", size, TUTTI_XML_MAX_BYTES);
   p.parser = XML_ParserCreate(NULL);

@@ -15,6 +15,8 @@ __BEGIN_DECLS
 #define TUTTI_XML_MAX_BYTES (16 << 20)
 #define TUTTI_XML_MAX_DEPTH 64 /* elements inside each other */
 
+#define TUTTI_XML_FILE SIZE_MAX
+
 typedef struct tuttiXml tuttiXml;
 
 /* An element that may stand in another one, in `parent`, or be the outermost, where that is NULL.
@@ -25,8 +27,9 @@ typedef struct {
   tuttiResult_t (*close)(void *context, const tuttiXml *xml); /* NULL: nothing to do */
 } tuttiXmlElement;
 
-/* Parses `text`, which `name` stands for in errors, and calls open and close for each element. The
- * first failure of these ends it and is returned. */
+/* Parses `text`, which `name` stands for in errors, or the file `name` if `size` is TUTTI_XML_FILE;
+ * at most TUTTI_XML_MAX_BYTES. Calls open and close for each element; the first failure of these
+ * ends it and is returned. */
 tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
                             const tuttiXmlElement *elements, int n, void *context);
 
@@ -46,9 +49,6 @@ typedef struct {
 
 /* For open: takes all attributes of the element. Fails if there is any other. */
 tuttiResult_t tuttiXmlTake(const tuttiXml *xml, const tuttiXmlAttribute *known, int n);
-
-/* Reads a file of at most TUTTI_XML_MAX_BYTES; *text is for tuttiFree. */
-tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size);
 
 /* Lets `write` write the file `path`, which then holds all of it or, after a failure, what it held
  * before. Where `path` is a device or a pipe it is written directly. `what` stands in errors. */

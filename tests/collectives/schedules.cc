@@ -117,7 +117,7 @@ TEST(Latency, DependentMessages) {
       return expectGood(simulationOf(way, n, 8, 1000, 1000)).longestChain;
     };
     uint64_t others = static_cast<uint64_t>(n) - 1;
-    uint64_t depth = static_cast<uint64_t>(tuttiGraphTreeDepth(graphOf(n, 8), 0));
+    uint64_t depth = static_cast<uint64_t>(graphOf(n, 8)->depth[0]);
     EXPECT_EQ(chain({tuttiCollAllReduce, tuttiAlgoRing}), 2 * others);
     EXPECT_EQ(chain({tuttiCollAllGather, tuttiAlgoRing}), others);
     EXPECT_EQ(chain({tuttiCollReduceScatter, tuttiAlgoRing}), others);

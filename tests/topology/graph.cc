@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -103,7 +106,7 @@ void expectTrees(const tuttiGraph *g) {
     }
     EXPECT_EQ(roots, 1);
     EXPECT_LE(*std::max_element(neighbours.begin(), neighbours.end()), TUTTI_MAX_FAN);
-    EXPECT_EQ(deepest, tuttiGraphTreeDepth(g, c));
+    EXPECT_EQ(deepest, g->depth[c]);
     EXPECT_LE(deepest, log2Floor(g->nhosts) + log2Floor(most));
     EXPECT_EQ(std::accumulate(crossings.begin(), crossings.end(), 0), g->nhosts - 1)
         << "each host but the root's has one edge up";
@@ -260,6 +263,28 @@ TEST(Graph, BadArguments) {
   EXPECT_EQ(tuttiGraphCreate(&host, 1, 33, &g), tuttiInvalidArgument);
   EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("33 channels"));
   EXPECT_EQ(g, nullptr);
+}
+
+/* Each rank once in the rings' panel and once in that of each different tree. */
+TEST(Picture, ShowsEveryRankAndEdge) {
+  char path[] = "/tmp/tutti-picture-XXXXXX";
+  close(mkstemp(path));
+  Graph g = create(blocks({3, 2, 1}), 4);
+  ASSERT_EQ(tuttiGraphWriteSvg(g.get(), path), tuttiSuccess) << tuttiErrorText();
+  std::ifstream file(path);
+  std::string svg((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  unlink(path);
+  auto count = [&](const std::string &what) {
+    int n = 0;
+    for (size_t at = 0; (at = svg.find(what, at)) != std::string::npos; at++)
+      n++;
+    return n;
+  };
+  EXPECT_EQ(count("<circle "), 3 * 6);
+  EXPECT_EQ(count("class=\"host\""), 3 * 3);
+  EXPECT_EQ(count("marker-end="), 4 * 6);
+  EXPECT_EQ(count("class=\"inside\"") + count("class=\"between\""), 2 * 5);
+  EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
 }
 
 } // namespace
