@@ -42,30 +42,15 @@ static tuttiResult_t hostDeregister(void *handle) {
 }
 
 static tuttiResult_t hostReadScalar(const void *scalar, tuttiDataType_t type, tuttiScalar *out) {
-#define READ(t)                                                                                    \
-  do {                                                                                             \
-    t v;                                                                                           \
-    memcpy(&v, scalar, sizeof v);                                                                  \
-    out->i = (uint64_t)v;                                                                          \
-    return tuttiSuccess;                                                                           \
-  } while (0)
-  switch (type) {
-  case tuttiInt8:
-    READ(int8_t);
-  case tuttiUint8:
-    READ(uint8_t);
-  case tuttiInt32:
-    READ(int32_t);
-  case tuttiUint32:
-    READ(uint32_t);
-  case tuttiInt64:
-  case tuttiUint64:
-    READ(uint64_t);
-  default:
-    out->f = tuttiElementToDouble(type, scalar);
-    return tuttiSuccess;
-  }
-#undef READ
+  unsigned size = (unsigned)tuttiTypeSize(type), spare = 64 - 8 * size;
+  out->i = 0;
+  if (type >= tuttiFloat16)
+    out->f = tuttiFloatToDouble(type, scalar);
+  else
+    memcpy(&out->i, scalar, size); /* its first bytes are the low ones */
+  if (type == tuttiInt8 || type == tuttiInt32)
+    out->i = (uint64_t)((int64_t)(out->i << spare) >> spare);
+  return tuttiSuccess;
 }
 
 static tuttiResult_t hostRun(const tuttiTaskSet *set) {

@@ -81,22 +81,12 @@ typedef struct {
   uint32_t nan, sign;
 } smallFloat;
 
-static const smallFloat *smallFormat(tuttiDataType_t type) {
-  static const smallFloat half = {10, 15, 0x7c00, 0x7c00, 0x7e00, 0x8000};
-  static const smallFloat bfloat = {7, 127, 0x7f80, 0x7f80, 0x7fc0, 0x8000};
-  static const smallFloat e4m3 = {3, 7, 0x7e, 0x7f, 0x7f, 0x80};
-  static const smallFloat e5m2 = {2, 15, 0x7c, 0x7c, 0x7e, 0x80};
-  switch (type) {
-  case tuttiFloat16:
-    return &half;
-  case tuttiBfloat16:
-    return &bfloat;
-  case tuttiFloat8e4m3:
-    return &e4m3;
-  default:
-    return &e5m2;
-  }
-}
+static const smallFloat smallFloats[tuttiNumTypes] = {
+    [tuttiFloat16] = {10, 15, 0x7c00, 0x7c00, 0x7e00, 0x8000},
+    [tuttiBfloat16] = {7, 127, 0x7f80, 0x7f80, 0x7fc0, 0x8000},
+    [tuttiFloat8e4m3] = {3, 7, 0x7e, 0x7f, 0x7f, 0x80},
+    [tuttiFloat8e5m2] = {2, 15, 0x7c, 0x7c, 0x7e, 0x80},
+};
 
 static double smallToDouble(const smallFloat *f, uint32_t code) {
   uint32_t magnitude = code & (f->sign - 1);
@@ -117,104 +107,44 @@ static double smallToDouble(const smallFloat *f, uint32_t code) {
 static uint32_t smallFromDouble(const smallFloat *f, double value) {
   if (isnan(value)) return f->nan;
   uint32_t sign = signbit(value) ? f->sign : 0;
-  double magnitude = fabs(value);
-  if (magnitude >= ldexp(1, f->bias + 2)) return sign | f->overflow;
-  int exponent = magnitude > 0 ? ilogb(magnitude) : 1 - f->bias;
+  double magnitude = fabs(value), scale;
+  uint64_t bits;
+  memcpy(&bits, &magnitude, sizeof bits);
+  int exponent = (int)(bits >> 52) - 1023;
+  if (exponent > f->bias + 1) return sign | f->overflow;
   if (exponent < 1 - f->bias) exponent = 1 - f->bias;
   /* In units of the last place; the carry into the next exponent comes out right by itself. */
-  double units = nearbyint(ldexp(magnitude, f->mantissaBits - exponent));
+  bits = (uint64_t)(1023 + f->mantissaBits - exponent) << 52;
+  memcpy(&scale, &bits, sizeof scale);
+  double units = magnitude * scale + 0x1p52 - 0x1p52; /* rounds to an integer */
   uint32_t code = (uint32_t)((exponent + f->bias - 1) << f->mantissaBits) + (uint32_t)units;
   return sign | (code < f->overflow ? code : f->overflow);
 }
 
-double tuttiElementToDouble(tuttiDataType_t type, const void *element) {
-#define READ(t)                                                                                    \
-  do {                                                                                             \
-    t v;                                                                                           \
-    memcpy(&v, element, sizeof v);                                                                 \
-    return (double)v;                                                                              \
-  } while (0)
-  switch (type) {
-  case tuttiInt8:
-    READ(int8_t);
-  case tuttiUint8:
-    READ(uint8_t);
-  case tuttiInt32:
-    READ(int32_t);
-  case tuttiUint32:
-    READ(uint32_t);
-  case tuttiInt64:
-    READ(int64_t);
-  case tuttiUint64:
-    READ(uint64_t);
-  case tuttiFloat32:
-    READ(float);
-  case tuttiFloat64:
-    READ(double);
-  case tuttiFloat8e4m3:
-  case tuttiFloat8e5m2:
-    return smallToDouble(smallFormat(type), *(const uint8_t *)element);
-  default: {
-    uint16_t code;
-    memcpy(&code, element, sizeof code);
-    return smallToDouble(smallFormat(type), code);
+double tuttiFloatToDouble(tuttiDataType_t type, const void *element) {
+  double value;
+  float single;
+  uint32_t code = 0; /* its first bytes are the low ones */
+  if (type == tuttiFloat64) {
+    memcpy(&value, element, sizeof value);
+    return value;
   }
+  if (type == tuttiFloat32) {
+    memcpy(&single, element, sizeof single);
+    return (double)single;
   }
-#undef READ
+  memcpy(&code, element, tuttiTypeSize(type));
+  return smallToDouble(&smallFloats[type], code);
 }
 
-/* The limits are powers of two, or one less, so that they are compared exactly. */
-static int64_t clampSigned(double value, int bits) {
-  double limit = ldexp(1, bits - 1);
-  int64_t most = (int64_t)(((uint64_t)1 << (bits - 1)) - 1);
-  if (isnan(value)) return 0;
-  if (value >= limit) return most;
-  return value < -limit ? -most - 1 : (int64_t)value;
-}
-
-static uint64_t clampUnsigned(double value, int bits) {
-  if (isnan(value) || value <= 0) return 0;
-  return value >= ldexp(1, bits) ? UINT64_MAX >> (64 - bits) : (uint64_t)value;
-}
-
-void tuttiElementFromDouble(tuttiDataType_t type, double value, void *element) {
-#define WRITE(t, v)                                                                                \
-  do {                                                                                             \
-    t w = (t)(v);                                                                                  \
-    memcpy(element, &w, sizeof w);                                                                 \
-  } while (0)
-  switch (type) {
-  case tuttiInt8:
-    WRITE(int8_t, clampSigned(value, 8));
-    return;
-  case tuttiUint8:
-    WRITE(uint8_t, clampUnsigned(value, 8));
-    return;
-  case tuttiInt32:
-    WRITE(int32_t, clampSigned(value, 32));
-    return;
-  case tuttiUint32:
-    WRITE(uint32_t, clampUnsigned(value, 32));
-    return;
-  case tuttiInt64:
-    WRITE(int64_t, clampSigned(value, 64));
-    return;
-  case tuttiUint64:
-    WRITE(uint64_t, clampUnsigned(value, 64));
-    return;
-  case tuttiFloat32:
-    WRITE(float, value);
-    return;
-  case tuttiFloat64:
-    WRITE(double, value);
-    return;
-  case tuttiFloat8e4m3:
-  case tuttiFloat8e5m2:
-    WRITE(uint8_t, smallFromDouble(smallFormat(type), value));
-    return;
-  default:
-    WRITE(uint16_t, smallFromDouble(smallFormat(type), value));
-    return;
+void tuttiFloatFromDouble(tuttiDataType_t type, double value, void *element) {
+  if (type == tuttiFloat64) {
+    memcpy(element, &value, sizeof value);
+  } else if (type == tuttiFloat32) {
+    float single = (float)value;
+    memcpy(element, &single, sizeof single);
+  } else {
+    uint32_t code = smallFromDouble(&smallFloats[type], value);
+    memcpy(element, &code, tuttiTypeSize(type));
   }
-#undef WRITE
 }

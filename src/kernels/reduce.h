@@ -40,10 +40,9 @@ typedef struct {
  * chooses the widest vector instructions of this CPU at first use. */
 void tuttiReduceCopy(const tuttiReduceArgs *args);
 
-/* One element to and from double, for tests and for reading scalars. From double rounds to nearest
- * even once; integers truncate, clamp to their range, and take NaN as 0. */
-double tuttiElementToDouble(tuttiDataType_t type, const void *element);
-void tuttiElementFromDouble(tuttiDataType_t type, double value, void *element);
+/* An element of a float type to double, and from double, rounded once to nearest even. */
+double tuttiFloatToDouble(tuttiDataType_t type, const void *element);
+void tuttiFloatFromDouble(tuttiDataType_t type, double value, void *element);
 
 __END_DECLS
 

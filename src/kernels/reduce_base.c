@@ -5,8 +5,4 @@ static bool supported(void) {
   return true;
 }
 
-const tuttiReduceLevel tuttiReduceBase = {
-    .name = "base",
-    .supported = supported,
-    .reduce = TUTTI_REDUCE_TABLE,
-};
+const tuttiReduceLevel tuttiReduceBase = {"base", supported, TUTTI_REDUCE_TABLE};

@@ -40,10 +40,11 @@ typedef VECTOR(uint8_t, VECTOR_BYTES / 4) byteV;
 
 /* ---- what the levels do with different instructions -------------------------------------------
  * Unsigned lanes are extended by zeros; lanes to be truncated fit.
- * widenHalf: float16 to float32. The portable form takes subnormals through an integer conversion,
- * not through float32 subnormals: like the instruction, it keeps them in flush-to-zero mode. */
+ * fromFloat16: float16 to float32. The portable form takes subnormals through an integer
+ * conversion, not through float32 subnormals: like the instruction, it keeps them in flush-to-zero
+ * mode. */
 #if VECTOR_BYTES == 64
-INLINE floatV widenHalf(shortV h) {
+INLINE floatV fromFloat16(shortV h) {
   return (floatV)_mm512_cvtph_ps((__m256i)h);
 }
 INLINE shortV extend8(byteV b) {
@@ -59,7 +60,7 @@ INLINE byteV truncate8(intV x) {
   return (byteV)_mm512_cvtepi32_epi8((__m512i)x);
 }
 #elif VECTOR_BYTES == 32
-INLINE floatV widenHalf(shortV h) {
+INLINE floatV fromFloat16(shortV h) {
   return (floatV)_mm256_cvtph_ps((__m128i)h);
 }
 INLINE shortV extend8(byteV b) {
@@ -83,7 +84,7 @@ INLINE shortV extend8(byteV b) {
 INLINE wordV extend16(shortV h) {
   return __builtin_convertvector(h, wordV);
 }
-INLINE floatV widenHalf(shortV h) {
+INLINE floatV fromFloat16(shortV h) {
   intV x = (intV)extend16(h);
   intV magnitude = x & 0x7fff;
   intV normal = (magnitude << 13) + (112 << 23);
@@ -118,9 +119,6 @@ INLINE intV narrow(floatV v, int mantissa, int bias, int overflow, int nan, int 
   return SELECT(magnitude > 0x7f800000, (intV){} + nan, code);
 }
 
-INLINE floatV fromFloat16(shortV h) {
-  return widenHalf(h);
-}
 INLINE shortV toFloat16(floatV v) {
 #if VECTOR_BYTES == 64
   v = (floatV)SELECT(v == v, (intV)v, (intV){} + 0x7fc00000);
@@ -147,7 +145,7 @@ INLINE floatV fromFloat8e4m3(byteV b) {
   shortV x = extend8(b);
   shortV magnitude = (x & 0x7f) << 7;
   shortV isNan = (shortV)(magnitude == (0x7f << 7));
-  return widenHalf(SELECT(isNan, (shortV){} + 0x7e00, magnitude | ((x & 0x80) << 8))) * 256.0f;
+  return fromFloat16(SELECT(isNan, (shortV){} + 0x7e00, magnitude | ((x & 0x80) << 8))) * 256.0f;
 }
 INLINE byteV toFloat8e4m3(floatV v) {
   return truncate8(narrow(v, 3, 7, 0x7f, 0x7f, 24));
@@ -155,7 +153,7 @@ INLINE byteV toFloat8e4m3(floatV v) {
 
 /* The upper half of a float16. */
 INLINE floatV fromFloat8e5m2(byteV b) {
-  return widenHalf(extend8(b) << 8);
+  return fromFloat16(extend8(b) << 8);
 }
 INLINE byteV toFloat8e5m2(floatV v) {
   return truncate8(narrow(v, 2, 15, 0x7c, 0x7e, 24));
@@ -163,97 +161,68 @@ INLINE byteV toFloat8e5m2(floatV v) {
 
 /* ---- one function per type ------------------------------------------------------------------- */
 
-/* Integers wrap in unsigned lanes and are divided by the wide signed or unsigned type. */
+/* Integers wrap in unsigned lanes. */
 #define IS_FLOAT 0
 
 #define TYPE     Int8
 #define ELEMENT  int8_t
-#define LANE     int8_t
 #define WRAPPING uint8_t
-#define WIDE     int64_t
 #include "kernels/reduce_type.h"
 
-#define TYPE     Uint8
-#define ELEMENT  uint8_t
-#define LANE     uint8_t
-#define WRAPPING uint8_t
-#define WIDE     uint64_t
+#define TYPE    Uint8
+#define ELEMENT uint8_t
 #include "kernels/reduce_type.h"
 
 #define TYPE     Int32
 #define ELEMENT  int32_t
-#define LANE     int32_t
 #define WRAPPING uint32_t
-#define WIDE     int64_t
 #include "kernels/reduce_type.h"
 
-#define TYPE     Uint32
-#define ELEMENT  uint32_t
-#define LANE     uint32_t
-#define WRAPPING uint32_t
-#define WIDE     uint64_t
+#define TYPE    Uint32
+#define ELEMENT uint32_t
 #include "kernels/reduce_type.h"
 
 #define TYPE     Int64
 #define ELEMENT  int64_t
-#define LANE     int64_t
 #define WRAPPING uint64_t
-#define WIDE     int64_t
 #include "kernels/reduce_type.h"
 
-#define TYPE     Uint64
-#define ELEMENT  uint64_t
-#define LANE     uint64_t
-#define WRAPPING uint64_t
-#define WIDE     uint64_t
+#define TYPE    Uint64
+#define ELEMENT uint64_t
 #include "kernels/reduce_type.h"
 
 #undef IS_FLOAT
 #define IS_FLOAT 1
 
-#define TYPE     Float32
-#define ELEMENT  float
-#define LANE     float
-#define WRAPPING float
-#define WIDE     float
+#define TYPE    Float32
+#define ELEMENT float
 #include "kernels/reduce_type.h"
 
-#define TYPE     Float64
-#define ELEMENT  double
-#define LANE     double
-#define WRAPPING double
-#define WIDE     double
+#define TYPE    Float64
+#define ELEMENT double
 #include "kernels/reduce_type.h"
 
 /* NARROWED: the element type has its own conversions from and to float32 lanes. */
 #define NARROWED
 
-#define TYPE     Float16
-#define ELEMENT  uint16_t
-#define LANE     float
-#define WRAPPING float
-#define WIDE     float
+#define TYPE    Float16
+#define ELEMENT uint16_t
+#define LANE    float
 #include "kernels/reduce_type.h"
 
-#define TYPE     Bfloat16
-#define ELEMENT  uint16_t
-#define LANE     float
-#define WRAPPING float
-#define WIDE     float
+#define TYPE    Bfloat16
+#define ELEMENT uint16_t
+#define LANE    float
 #include "kernels/reduce_type.h"
 
-#define TYPE     Float8e4m3
-#define ELEMENT  uint8_t
-#define LANE     float
-#define WRAPPING float
-#define WIDE     float
+#define TYPE    Float8e4m3
+#define ELEMENT uint8_t
+#define LANE    float
 #include "kernels/reduce_type.h"
 
-#define TYPE     Float8e5m2
-#define ELEMENT  uint8_t
-#define LANE     float
-#define WRAPPING float
-#define WIDE     float
+#define TYPE    Float8e5m2
+#define ELEMENT uint8_t
+#define LANE    float
 #include "kernels/reduce_type.h"
 
 /* By tuttiDataType_t. */

@@ -1,11 +1,17 @@
 /* The loop of one element type; a template, included by reduce_loops.h once for each type with
  *   TYPE      the type's name
  *   ELEMENT   what lies in memory
- *   LANE      what is computed with: ELEMENT, or float for NARROWED types
- *   WRAPPING  LANE, or its unsigned twin for integers
- *   WIDE      what the division is done in
+ *   LANE      what is computed with: float for NARROWED types; if not defined, ELEMENT
+ *   WRAPPING  the unsigned twin of LANE for integers; if not defined, LANE
  *   IS_FLOAT  0 or 1
  * It defines reduce<TYPE>(args). No include guard. */
+
+#ifndef LANE
+#define LANE ELEMENT
+#endif
+#ifndef WRAPPING
+#define WRAPPING LANE
+#endif
 
 #define PASTE2(a, b) a##b
 #define PASTE(a, b)  PASTE2(a, b)
@@ -62,7 +68,7 @@ INLINE NAME(V) NAME(scale)(NAME(V) v, tuttiScalar scalar) {
 
 #if IS_FLOAT
 INLINE NAME(V) NAME(divide)(NAME(V) v, int divisor) {
-  return v / (WIDE)divisor;
+  return v / (LANE)divisor;
 }
 
 /* Leaves one NaN of all: which operand's NaN survives an addition depends on the order that the
@@ -76,10 +82,11 @@ INLINE NAME(V) NAME(settle)(NAME(V) v) {
   return v;
 }
 #else
-/* No CPU divides vectors of integers: not worth inlining. */
+/* In at least the width of an int, which holds both operands. No CPU divides vectors of integers:
+ * not worth inlining. */
 static __attribute__((noinline)) void NAME(divideLanes)(NAME(V) * v, int divisor) {
   for (size_t lane = 0; lane < LANES; lane++)
-    (*v)[lane] = (LANE)((WIDE)(*v)[lane] / (WIDE)divisor);
+    (*v)[lane] = (LANE)((*v)[lane] / (__typeof__((LANE)0 + 0))divisor);
 }
 INLINE NAME(V) NAME(divide)(NAME(V) v, int divisor) {
   NAME(divideLanes)(&v, divisor);
@@ -155,4 +162,3 @@ static void NAME(reduce)(const tuttiReduceArgs *args) {
 #undef ELEMENT
 #undef LANE
 #undef WRAPPING
-#undef WIDE

@@ -40,6 +40,26 @@ const std::map<std::string, std::string> smallSlots = {{"TUTTI_BUFFSIZE", "8192"
 
 constexpr size_t kGuard = 64;
 
+bool isFloat(tuttiDataType_t t) {
+  return t >= tuttiFloat16;
+}
+
+void setElement(tuttiDataType_t type, double value, void *element) {
+  int64_t whole = (int64_t)value;
+  if (isFloat(type))
+    tuttiFloatFromDouble(type, value, element);
+  else
+    memcpy(element, &whole, tuttiTypeSize(type));
+}
+
+/* Integers are small here, and not negative. */
+double getElement(tuttiDataType_t type, const void *element) {
+  int64_t whole = 0;
+  if (isFloat(type)) return tuttiFloatToDouble(type, element);
+  memcpy(&whole, element, tuttiTypeSize(type));
+  return (double)whole;
+}
+
 /* A buffer of elements between guard zones, poisoned. */
 class Buffer {
 public:
@@ -47,8 +67,8 @@ public:
       : type_(type), size_(tuttiTypeSize(type)), bytes_(count * size_ + 2 * kGuard, 0xa5) {}
   void *data() { return bytes_.data() + kGuard; }
   void *at(size_t i) { return bytes_.data() + kGuard + i * size_; }
-  void set(size_t i, double v) { tuttiElementFromDouble(type_, v, at(i)); }
-  double get(size_t i) { return tuttiElementToDouble(type_, at(i)); }
+  void set(size_t i, double v) { setElement(type_, v, at(i)); }
+  double get(size_t i) { return getElement(type_, at(i)); }
   bool guarded() const {
     for (size_t i = 0; i < kGuard; i++)
       if (bytes_[i] != 0xa5 || bytes_[bytes_.size() - 1 - i] != 0xa5) return false;
@@ -81,17 +101,13 @@ double reduced(int n, size_t i, tuttiRedOp_t op) {
   return v;
 }
 
-bool isFloat(tuttiDataType_t t) {
-  return t >= tuttiFloat16;
-}
-
 /* What the average of an exact sum is in a type. */
 double average(double sum, int n, tuttiDataType_t type) {
   double v = isFloat(type) ? sum / n : (double)((long long)sum / n);
   if (type == tuttiFloat64 || !isFloat(type)) return v;
   char element[8];
-  tuttiElementFromDouble(type, (double)(float)v, element);
-  return tuttiElementToDouble(type, element);
+  tuttiFloatFromDouble(type, (double)(float)v, element);
+  return tuttiFloatToDouble(type, element);
 }
 
 /* Ring and tree may round an average's operands elsewhere than the reference: one ulp. */
@@ -350,10 +366,10 @@ TEST_P(Collectives, PreMulSum) {
     for (tuttiDataType_t type : {tuttiFloat32, tuttiInt32, tuttiBfloat16}) {
       for (auto residence : {tuttiScalarHostImmediate, tuttiScalarDevice}) {
         alignas(8) char scalar[8];
-        tuttiElementFromDouble(type, r + 1, scalar);
+        setElement(type, r + 1, scalar);
         tuttiRedOp_t op;
         RUN(tuttiRedOpCreatePreMulSum(&op, scalar, type, residence, comm));
-        if (residence == tuttiScalarDevice) tuttiElementFromDouble(type, r + 2, scalar);
+        if (residence == tuttiScalarDevice) setElement(type, r + 2, scalar);
         Buffer in(type, 700), out(type, 700);
         for (size_t i = 0; i < 700; i++)
           in.set(i, (double)(i % 3));

@@ -26,7 +26,7 @@ inline bool isSigned(int type) {
 }
 
 inline Element loadElement(int type, const void *at) {
-  if (isFloat(type)) return {tuttiElementToDouble((tuttiDataType_t)type, at), 0};
+  if (isFloat(type)) return {tuttiFloatToDouble((tuttiDataType_t)type, at), 0};
   size_t size = tuttiTypeSize(type);
   uint64_t v = 0;
   memcpy(&v, at, size);
@@ -36,7 +36,7 @@ inline Element loadElement(int type, const void *at) {
 }
 inline void storeElement(int type, Element e, void *at) {
   if (isFloat(type))
-    tuttiElementFromDouble((tuttiDataType_t)type, e.f, at);
+    tuttiFloatFromDouble((tuttiDataType_t)type, e.f, at);
   else
     memcpy(at, &e.i, tuttiTypeSize(type));
 }
