@@ -16,8 +16,6 @@ static const char usage[] =
     "A malformed setting is an error (exit code 1).\n"
     "\n";
 
-typedef enum { TABLE, JSON, MARKDOWN } form;
-
 static const char *const typeNames[] = {
     [TUTTI_SETTING_INT] = "number",  [TUTTI_SETTING_BOOL] = "0 or 1",
     [TUTTI_SETTING_SIZE] = "size",   [TUTTI_SETTING_SECONDS] = "seconds",
@@ -40,84 +38,62 @@ static void formatNumber(tuttiSettingType type, int64_t value, char *out, size_t
   snprintf(out, size, "%" PRId64 "%.*s", value, unit > 0, units + unit);
 }
 
-typedef struct {
-  const tuttiSettingRow *row;
-  const char *value, *dflt, *origin;
-  char variable[64], valueNumber[32], dfltNumber[32];
-} shown;
+/* ---- what there is to tell of a setting ----------------------------------------------------- */
 
-static void show(tuttiSettingId id, bool withValue, shown *s) {
+enum { VARIABLE, VALUE, ORIGIN, DEFAULT, TYPE, NCCL_NAME, HELP, FIELDS };
+
+static const char *const keys[FIELDS] = {"name", "value",     "origin", "default",
+                                         "type", "nccl_name", "help"};
+
+/* Fills in the fields, which are valid until the next call; value and origin only if the
+ * environment has been read. */
+static void describe(tuttiSettingId id, bool loaded, const char *fields[FIELDS]) {
+  static char value[32], dflt[32];
   const tuttiSettingRow *row = &tuttiSettingTable[id];
-  s->row = row;
-  s->value = "";
-  s->origin = withValue ? tuttiSettingOrigin(id) : "";
-  snprintf(s->variable, sizeof s->variable, "TUTTI_%s", row->name);
-  if (row->type == TUTTI_SETTING_STRING) {
-    s->dflt = row->dfltString;
-    if (withValue) s->value = tuttiSettingString(id);
-    return;
-  }
-  formatNumber(row->type, row->dflt, s->dfltNumber, sizeof s->dfltNumber);
-  s->dflt = s->dfltNumber;
-  if (withValue) {
-    formatNumber(row->type, tuttiSettingInt(id), s->valueNumber, sizeof s->valueNumber);
-    s->value = s->valueNumber;
-  }
+  bool isText = row->type == TUTTI_SETTING_STRING;
+  formatNumber(row->type, row->dflt, dflt, sizeof dflt);
+  if (loaded && !isText) formatNumber(row->type, tuttiSettingInt(id), value, sizeof value);
+  fields[VARIABLE] = row->variable;
+  fields[VALUE] = !loaded ? "" : isText ? tuttiSettingString(id) : value;
+  fields[ORIGIN] = loaded ? tuttiSettingOrigin(id) : "";
+  fields[DEFAULT] = isText ? row->dfltString : dflt;
+  fields[TYPE] = typeNames[row->type];
+  fields[NCCL_NAME] = row->ncclName;
+  fields[HELP] = row->help;
 }
 
-static const char *orUnset(const char *text) {
-  return text[0] != '\0' ? text : "(unset)";
-}
-
-/* ---- the table ------------------------------------------------------------------------------ */
-
-enum { COLUMNS = 5 };
-
-/* Of setting `id`, or of the heads where that is -1. */
-static void columnsOf(int id, shown *s, const char *columns[COLUMNS]) {
-  if (id >= 0) show((tuttiSettingId)id, true, s);
-  columns[0] = id < 0 ? "VARIABLE" : s->variable;
-  columns[1] = id < 0 ? "VALUE" : orUnset(s->value);
-  columns[2] = id < 0 ? "ORIGIN" : s->origin;
-  columns[3] = id < 0 ? "DEFAULT" : orUnset(s->dflt);
-  columns[4] = id < 0 ? "MEANING" : s->row->help;
-}
+/* ---- the forms ------------------------------------------------------------------------------ */
 
 static void printTable(void) {
-  const char *columns[COLUMNS];
-  int widths[COLUMNS] = {0};
-  shown s;
-  for (int id = -1; id < TUTTI_SETTING_COUNT; id++) {
-    columnsOf(id, &s, columns);
-    for (int c = 0; c < COLUMNS - 1; c++) /* the last is as wide as it is */
-      if ((int)strlen(columns[c]) > widths[c]) widths[c] = (int)strlen(columns[c]);
-  }
-  for (int id = -1; id < TUTTI_SETTING_COUNT; id++) {
-    columnsOf(id, &s, columns);
-    for (int c = 0; c < COLUMNS; c++)
-      printf("%-*s%s", widths[c], columns[c], c < COLUMNS - 1 ? "  " : "\n");
+  static const int columns[] = {VARIABLE, VALUE, ORIGIN, DEFAULT, HELP};
+  const char *fields[FIELDS];
+  int widths[FIELDS] = {0};
+  for (int pass = 0; pass < 2; pass++) { /* the first measures */
+    for (int id = -1; id < TUTTI_SETTING_COUNT; id++) {
+      if (id >= 0) describe((tuttiSettingId)id, true, fields);
+      for (int i = 0; i < 5; i++) {
+        static const char *const heads[] = {"VARIABLE", "VALUE", "ORIGIN", "DEFAULT", "MEANING"};
+        int c = columns[i];
+        const char *text = id < 0 ? heads[i] : fields[c][0] != '\0' ? fields[c] : "(unset)";
+        if (pass == 1)
+          printf("%-*s%s", widths[c], text, c != HELP ? "  " : "\n");
+        else if (c != HELP && (int)strlen(text) > widths[c])
+          widths[c] = (int)strlen(text);
+      }
+    }
   }
 }
 
-/* ---- JSON and Markdown ---------------------------------------------------------------------- */
-
-static void printJson(const shown *s) {
-  const struct {
-    const char *key, *value;
-  } fields[] = {
-      {"name", s->variable},
-      {"value", s->value},
-      {"origin", s->origin},
-      {"default", s->dflt},
-      {"type", typeNames[s->row->type]},
-      {"nccl_name", s->row->ncclName},
-      {"help", s->row->help},
-  };
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-    printf("%s\"%s\":", i == 0 ? "{" : ",", fields[i].key);
-    tuttiJsonString(stdout, fields[i].value);
+static void printJson(void) {
+  const char *fields[FIELDS];
+  for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
+    describe((tuttiSettingId)id, true, fields);
+    for (int f = 0; f < FIELDS; f++) {
+      printf("%s\"%s\":", f == 0 ? "{" : ",", keys[f]);
+      tuttiJsonString(stdout, fields[f]);
+    }
+    puts("}");
   }
-  puts("}");
 }
 
 static void printCell(const char *text) {
@@ -135,17 +111,8 @@ static void printCode(const char *text) {
   putchar('`');
 }
 
-static void printRange(const tuttiSettingRow *row) {
-  char min[32], max[32];
-  fputs(" | ", stdout);
-  fputs(typeNames[row->type], stdout);
-  if (row->type == TUTTI_SETTING_STRING || row->type == TUTTI_SETTING_BOOL) return;
-  formatNumber(row->type, row->min, min, sizeof min);
-  formatNumber(row->type, row->max, max, sizeof max);
-  printf(", %s to %s", min, max);
-}
-
 static void printMarkdown(void) {
+  const char *fields[FIELDS];
   puts("# Settings\n\n"
        "Generated by `tutti env --markdown` from `src/base/settings.def`.\n\n"
        "A setting is an environment variable. Where a setting has an NCCL name, that is read too,\n"
@@ -154,34 +121,20 @@ static void printMarkdown(void) {
        "`tutti env` shows the values in force.\n\n"
        "| Variable | Accepts | Default | Also read | Meaning |\n|---|---|---|---|---|");
   for (int id = 0; id < TUTTI_SETTING_COUNT; id++) {
-    shown s;
-    show((tuttiSettingId)id, false, &s);
-    printf("| `%s`", s.variable);
-    printRange(s.row);
-    printCode(s.dflt);
-    printCode(s.row->ncclName);
+    const tuttiSettingRow *row = &tuttiSettingTable[id];
+    char min[32], max[32];
+    describe((tuttiSettingId)id, false, fields);
+    printf("| `%s` | %s", fields[VARIABLE], fields[TYPE]);
+    formatNumber(row->type, row->min, min, sizeof min);
+    formatNumber(row->type, row->max, max, sizeof max);
+    if (row->type != TUTTI_SETTING_STRING && row->type != TUTTI_SETTING_BOOL)
+      printf(", %s to %s", min, max);
+    printCode(fields[DEFAULT]);
+    printCode(fields[NCCL_NAME]);
     fputs(" | ", stdout);
-    printCell(s.row->help);
+    printCell(fields[HELP]);
     puts(" |");
   }
-}
-
-static int print(form f) {
-  if (f == MARKDOWN) {
-    printMarkdown();
-  } else {
-    if (tuttiSettingsLoad() != tuttiSuccess) {
-      fprintf(stderr, COMMAND ": %s\n", tuttiGetLastError(NULL));
-      return TUTTI_EXIT_FAILED;
-    }
-    shown s;
-    if (f == TABLE) printTable();
-    for (int id = 0; f == JSON && id < TUTTI_SETTING_COUNT; id++) {
-      show((tuttiSettingId)id, true, &s);
-      printJson(&s);
-    }
-  }
-  return tuttiFlushed(stdout, COMMAND, "the output") ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
 }
 
 int tuttiToolEnv(int argc, char **argv) {
@@ -195,5 +148,10 @@ int tuttiToolEnv(int argc, char **argv) {
   if (code >= 0) return code;
   if (json && markdown) return tuttiUsage(COMMAND, "--json and --markdown exclude each other");
   if (optind < argc) return tuttiUsage(COMMAND, "unexpected argument '%s'", argv[optind]);
-  return print(json ? JSON : markdown ? MARKDOWN : TABLE);
+  if (!markdown && tuttiSettingsLoad() != tuttiSuccess) {
+    fprintf(stderr, COMMAND ": %s\n", tuttiGetLastError(NULL));
+    return TUTTI_EXIT_FAILED;
+  }
+  (json ? printJson : markdown ? printMarkdown : printTable)();
+  return tuttiFlushed(stdout, COMMAND, "the output") ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
 }
