@@ -28,31 +28,14 @@ __BEGIN_DECLS
 
 /* ---- the library under test, as a table of its calls ----------------------------------------- */
 
+/* clang-format off */
 #define PERF_CALLS(X)                                                                              \
-  X(GetVersion)                                                                                    \
-  X(GetErrorString)                                                                                \
-  X(GetLastError)                                                                                  \
-  X(GetUniqueId)                                                                                   \
-  X(CommInitRankConfig)                                                                            \
-  X(CommDestroy)                                                                                   \
-  X(CommAbort)                                                                                     \
-  X(CommCuDevice)                                                                                  \
-  X(CommRegister)                                                                                  \
-  X(CommDeregister)                                                                                \
-  X(MemAlloc)                                                                                      \
-  X(MemFree)                                                                                       \
-  X(AllReduce)                                                                                     \
-  X(Broadcast)                                                                                     \
-  X(Reduce)                                                                                        \
-  X(AllGather)                                                                                     \
-  X(ReduceScatter)                                                                                 \
-  X(AlltoAll)                                                                                      \
-  X(Gather)                                                                                        \
-  X(Scatter)                                                                                       \
-  X(Send)                                                                                          \
-  X(Recv)                                                                                          \
-  X(GroupStart)                                                                                    \
-  X(GroupEnd)
+  X(GetVersion) X(GetErrorString) X(GetLastError) X(GetUniqueId)                                   \
+  X(CommInitRankConfig) X(CommDestroy) X(CommAbort) X(CommCuDevice)                                \
+  X(CommRegister) X(CommDeregister) X(MemAlloc) X(MemFree)                                         \
+  X(AllReduce) X(Broadcast) X(Reduce) X(AllGather) X(ReduceScatter) X(AlltoAll) X(Gather)          \
+  X(Scatter) X(Send) X(Recv) X(GroupStart) X(GroupEnd)
+/* clang-format on */
 
 typedef struct {
 #define X(name) __typeof__(&tutti##name) name; // NOLINT(bugprone-macro-parentheses)
@@ -93,29 +76,18 @@ void perfGraphFree(perfDevice *d);
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* One call on one rank. `count` is the call's own argument. */
-typedef struct {
-  const void *send;
-  void *recv;
-  size_t count;
-  tuttiDataType_t type;
-  tuttiRedOp_t op;
-  int root, rank, nranks;
-  tuttiComm_t comm;
-  tuttiStream_t stream;
-} perfCall;
+struct perfCall;
 
 typedef struct {
   const char *name;
+  int factorPeers; /* busbw = algbw * (factorPeers * (nranks - 1) / nranks); algbw if it is 0 */
+  tuttiResult_t (*run)(const perfLibrary *library, const struct perfCall *call);
   bool sendsChunks; /* the input is `nranks` chunks of `count` elements, else one */
   bool recvsChunks; /* the same for the output */
   bool fromRoot;    /* only the root has an input */
   bool toRoot;      /* only the root has an output */
   bool reduces;
   bool inPlace; /* has an in-place form */
-  /* busbw = algbw * (factorPeers * (nranks - 1) / nranks), or algbw if factorPeers is 0 */
-  int factorPeers;
-  tuttiResult_t (*run)(const perfLibrary *library, const perfCall *call);
 } perfCollective;
 
 extern const perfCollective perfCollectives[];
@@ -134,6 +106,15 @@ typedef struct {
   size_t count; /* elements of one chunk: the call's argument */
   bool inPlace;
 } perfRow;
+
+/* What a row's calls are made with. */
+typedef struct perfCall {
+  const perfRow *row;
+  const void *send;
+  void *recv;
+  tuttiComm_t comm;
+  tuttiStream_t stream;
+} perfCall;
 
 /* Elements per chunk for a row of about `bytes` bytes; at least one. */
 size_t perfRowCount(const perfCollective *collective, tuttiDataType_t type, int nranks,
@@ -214,16 +195,12 @@ typedef struct {
  * TUTTI_COMM_ID where that is what the ranks meet at. Returns -1 to go on, or the exit code. */
 int perfFindPlace(const perfOptions *options, perfPlace *place);
 
-/* The variable that tells a process of perfLaunch its place, as "NAME=VALUE"; free() it. NULL: out
- * of memory. */
-char *perfPlaceVariable(int rank, int nranks, const tuttiUniqueId *id);
+/* The id for local ranks. False: that failed, and is said on stderr. */
+bool perfMakeId(const perfLibrary *library, tuttiUniqueId *id);
 
-/* Blocks the signals that perfLaunch waits for; before any thread is made, so that they meet no
- * thread but this one. */
-void perfLaunchPrepare(void);
-/* Runs this very command as `nranks` processes and waits for them; returns the exit code. Ends all
- * when one fails, or on SIGINT, SIGTERM and SIGHUP. */
-int perfLaunch(int nranks, const tuttiUniqueId *id, char **argv);
+/* Runs place->nranks ranks as processes and waits for them; returns the exit code. Ends all when
+ * one fails, or on SIGINT, SIGTERM and SIGHUP. No thread may have been started before. */
+int perfLaunch(const perfOptions *options, const perfPlace *place);
 
 /* ---- running --------------------------------------------------------------------------------- */
 
@@ -252,8 +229,7 @@ typedef struct {
   const perfPlace *place;
   FILE *json;
   bool table, progress, failed;
-  size_t rows, done; /* for the progress bar */
-  size_t measured;
+  size_t rows, done;
   double busSum;
   uint64_t wrong;
 } perfOutput;

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "kernels/reduce.h"
 #include "perf.h"
 
 static void poison(const perfBuffer *buffer, size_t used) {
@@ -27,8 +28,10 @@ typedef struct {
 
 static void formatElement(const perfType *type, uint64_t bits, char *out, size_t size) {
   int shift = 64 - 8 * type->size;
+  tuttiDataType_t number = (tuttiDataType_t)(type - perfTypes);
   if (type->kind == PERF_FLOAT)
-    snprintf(out, size, "%.9g (0x%0*" PRIx64 ")", perfDecode(type, bits), 2 * type->size, bits);
+    snprintf(out, size, "%.9g (0x%0*" PRIx64 ")", tuttiFloatToDouble(number, &bits), 2 * type->size,
+             bits);
   else if (type->kind == PERF_SIGNED)
     snprintf(out, size, "%" PRId64, (int64_t)(bits << shift) >> shift);
   else
@@ -79,6 +82,7 @@ static void verifyInput(verification *v, const perfBuffer *send) {
 
 /* Whose input chunk `chunk` of the output is a copy of. */
 static int sourceOf(const perfRow *row, int chunk) {
+  if (row->collective->reduces) return PERF_REDUCED;
   if (row->collective->fromRoot) return row->root;
   if (row->collective->recvsChunks) return chunk;
   return (row->rank + row->nranks - 1) % row->nranks;
@@ -91,10 +95,7 @@ static void verifyOutput(verification *v, const unsigned char *data) {
   for (int c = 0; c < chunks; c++) {
     size_t offset = (size_t)c * row->count;
     const unsigned char *chunk = data + offset * (size_t)v->pattern->type->size;
-    perfMismatch found =
-        row->collective->reduces
-            ? perfPatternCompareReduced(v->pattern, from, row->count, chunk)
-            : perfPatternCompare(v->pattern, sourceOf(row, c), from, row->count, chunk);
+    perfMismatch found = perfPatternCompare(v->pattern, sourceOf(row, c), from, row->count, chunk);
     noteElements(v, "output", offset, &found);
   }
 }

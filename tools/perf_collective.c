@@ -3,84 +3,48 @@
 
 #include "perf.h"
 
-static tuttiResult_t runAllReduce(const perfLibrary *library, const perfCall *c) {
-  return library->AllReduce(c->send, c->recv, c->count, c->type, c->op, c->comm, c->stream);
-}
-
-static tuttiResult_t runBroadcast(const perfLibrary *library, const perfCall *c) {
-  return library->Broadcast(c->send, c->recv, c->count, c->type, c->root, c->comm, c->stream);
-}
-
-static tuttiResult_t runReduce(const perfLibrary *library, const perfCall *c) {
-  return library->Reduce(c->send, c->recv, c->count, c->type, c->op, c->root, c->comm, c->stream);
-}
-
-static tuttiResult_t runAllGather(const perfLibrary *library, const perfCall *c) {
-  return library->AllGather(c->send, c->recv, c->count, c->type, c->comm, c->stream);
-}
-
-static tuttiResult_t runReduceScatter(const perfLibrary *library, const perfCall *c) {
-  return library->ReduceScatter(c->send, c->recv, c->count, c->type, c->op, c->comm, c->stream);
-}
-
-static tuttiResult_t runAlltoAll(const perfLibrary *library, const perfCall *c) {
-  return library->AlltoAll(c->send, c->recv, c->count, c->type, c->comm, c->stream);
-}
-
-static tuttiResult_t runGather(const perfLibrary *library, const perfCall *c) {
-  return library->Gather(c->send, c->recv, c->count, c->type, c->root, c->comm, c->stream);
-}
-
-static tuttiResult_t runScatter(const perfLibrary *library, const perfCall *c) {
-  return library->Scatter(c->send, c->recv, c->count, c->type, c->root, c->comm, c->stream);
-}
+#define CALL(name, ...)                                                                            \
+  static tuttiResult_t run##name(const perfLibrary *library, const perfCall *c) {                  \
+    const perfRow *r = c->row;                                                                     \
+    return library->name(__VA_ARGS__, c->comm, c->stream);                                         \
+  }
+CALL(AllReduce, c->send, c->recv, r->count, r->type, r->op)
+CALL(Broadcast, c->send, c->recv, r->count, r->type, r->root)
+CALL(Reduce, c->send, c->recv, r->count, r->type, r->op, r->root)
+CALL(AllGather, c->send, c->recv, r->count, r->type)
+CALL(ReduceScatter, c->send, c->recv, r->count, r->type, r->op)
+CALL(AlltoAll, c->send, c->recv, r->count, r->type)
+CALL(Gather, c->send, c->recv, r->count, r->type, r->root)
+CALL(Scatter, c->send, c->recv, r->count, r->type, r->root)
 
 /* To the next rank, from the one before. */
 static tuttiResult_t runSendRecv(const perfLibrary *library, const perfCall *c) {
-  int next = (c->rank + 1) % c->nranks, before = (c->rank + c->nranks - 1) % c->nranks;
+  const perfRow *r = c->row;
+  int next = (r->rank + 1) % r->nranks, before = (r->rank + r->nranks - 1) % r->nranks;
   tuttiResult_t result = library->GroupStart();
   if (result != tuttiSuccess) return result;
-  result = library->Send(c->send, c->count, c->type, next, c->comm, c->stream);
+  result = library->Send(c->send, r->count, r->type, next, c->comm, c->stream);
   if (result == tuttiSuccess)
-    result = library->Recv(c->recv, c->count, c->type, before, c->comm, c->stream);
+    result = library->Recv(c->recv, r->count, r->type, before, c->comm, c->stream);
   tuttiResult_t ended = library->GroupEnd();
   return result != tuttiSuccess ? result : ended;
 }
 
+/* clang-format off */
 const perfCollective perfCollectives[] = {
-    {.name = "all_reduce", .reduces = true, .inPlace = true, .factorPeers = 2, .run = runAllReduce},
-    {.name = "broadcast", .fromRoot = true, .inPlace = true, .run = runBroadcast},
-    {.name = "reduce", .toRoot = true, .reduces = true, .inPlace = true, .run = runReduce},
-    {.name = "all_gather",
-     .recvsChunks = true,
-     .inPlace = true,
-     .factorPeers = 1,
-     .run = runAllGather},
-    {.name = "reduce_scatter",
-     .sendsChunks = true,
-     .reduces = true,
-     .inPlace = true,
-     .factorPeers = 1,
-     .run = runReduceScatter},
-    {.name = "alltoall",
-     .sendsChunks = true,
-     .recvsChunks = true,
-     .factorPeers = 1,
-     .run = runAlltoAll},
-    {.name = "gather",
-     .recvsChunks = true,
-     .toRoot = true,
-     .inPlace = true,
-     .factorPeers = 1,
-     .run = runGather},
-    {.name = "scatter",
-     .sendsChunks = true,
-     .fromRoot = true,
-     .inPlace = true,
-     .factorPeers = 1,
-     .run = runScatter},
-    {.name = "sendrecv", .run = runSendRecv},
+    /* name, factor, call:                    chunks      | root's alone |
+     *                                     in,    out,      in,    out,    reduces, in place */
+    {"all_reduce",       2, runAllReduce,     false, false, false, false, true,  true},
+    {"broadcast",        0, runBroadcast,     false, false, true,  false, false, true},
+    {"reduce",           0, runReduce,        false, false, false, true,  true,  true},
+    {"all_gather",       1, runAllGather,     false, true,  false, false, false, true},
+    {"reduce_scatter",   1, runReduceScatter, true,  false, false, false, true,  true},
+    {"alltoall",         1, runAlltoAll,      true,  true,  false, false, false, false},
+    {"gather",           1, runGather,        false, true,  false, true,  false, true},
+    {"scatter",          1, runScatter,       true,  false, true,  false, false, true},
+    {"sendrecv",         0, runSendRecv,      false, false, false, false, false, false},
 };
+/* clang-format on */
 
 const int perfCollectiveCount = sizeof perfCollectives / sizeof perfCollectives[0];
 

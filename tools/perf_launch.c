@@ -1,86 +1,82 @@
 /* Local ranks as processes. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/os.h"
 #include "perf.h"
 #include "tool.h"
 
 /* How long the others may take to notice a failed rank and say so, and to end when asked to. */
-enum { NOTICE_SECONDS = 8, END_SECONDS = 2, CANNOT_RUN = 127 };
+enum { NOTICE_MS = 8000, END_MS = 2000 };
 
 typedef struct {
   int nranks, running;
   pid_t *pids; /* 0: ended */
   bool failed;
-  int signal;      /* that the launcher was ended by; 0: none */
-  int asked;       /* the strongest signal that was sent to those still running */
-  double deadline; /* of the next step, once failed or signalled */
+  int signal;        /* that the launcher was ended by; 0: none */
+  int asked;         /* the strongest signal that was sent to those still running */
+  uint64_t deadline; /* of the next step, once failed or signalled */
 } launch;
 
-static sigset_t awaited, before; /* signals; the mask of before they were blocked */
-
-void perfLaunchPrepare(void) {
-  static const int signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
-  sigemptyset(&awaited);
-  for (int i = 0; i < 4; i++)
-    sigaddset(&awaited, signals[i]);
-  sigprocmask(SIG_BLOCK, &awaited, &before);
-}
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+static void endRemaining(launch *l, int signal) {
+  for (int r = 0; r < l->nranks; r++)
+    if (l->pids[r] > 0) kill(l->pids[r], signal);
+  l->asked = signal;
+  l->deadline = tuttiDeadline(END_MS);
 }
 
 /* ---- starting ------------------------------------------------------------------------------- */
 
-/* In the child, where only async-signal-safe calls are allowed: another thread may have held a
- * lock at the fork. */
-static void becomeRank(pid_t launcher, char **argv, char **environment) {
+/* What the ranks share with the launcher. */
+typedef struct {
+  tuttiUniqueId id;
+  int gate[2]; /* a pipe, closed by the launcher once the id is there */
+} meeting;
+
+static int beRank(const perfOptions *options, perfPlace place, const meeting *m, pid_t launcher) {
+  char nothing;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != launcher) _exit(CANNOT_RUN); /* it died before the prctl */
-  sigprocmask(SIG_SETMASK, &before, NULL);
-  execve("/proc/self/exe", argv, environment);
-  _exit(CANNOT_RUN);
+  if (getppid() != launcher) return TUTTI_EXIT_FAILED; /* it died before the prctl */
+  close(m->gate[1]);
+  while (read(m->gate[0], &nothing, 1) < 0)
+    continue;
+  close(m->gate[0]);
+  place.id = m->id;
+  return perfRunRank(options->library, options, &place);
 }
 
-/* Starts the ranks; environment[last] is the slot for each rank's place. */
-static bool startRanks(launch *l, const tuttiUniqueId *id, char **argv, char **environment,
-                       size_t last) {
+/* A forked process must not use a library that its parent has used: first come the ranks, then the
+ * id. */
+static bool startRanks(launch *l, const perfOptions *options, perfPlace place, meeting *m,
+                       const sigset_t *mask) {
   pid_t self = getpid();
   for (int r = 0; r < l->nranks; r++) {
-    char *place = perfPlaceVariable(r, l->nranks, id);
-    environment[last] = place;
-    pid_t pid = place != NULL ? fork() : -1;
-    if (pid == 0) becomeRank(self, argv, environment);
-    int error = errno;
-    free(place);
+    place.rank = place.localRank = r;
+    pid_t pid = fork();
+    if (pid == 0) {
+      sigprocmask(SIG_SETMASK, mask, NULL);
+      exit(beRank(options, place, m, self));
+    }
     if (pid < 0) {
       fprintf(stderr, PERF_COMMAND ": cannot start rank %d of %d: %s\n", r, l->nranks,
-              strerror(error));
+              strerror(errno));
       return false;
     }
     l->pids[r] = pid;
     l->running++;
   }
-  return true;
+  return perfMakeId(options->library, &m->id);
 }
 
 /* ---- ending --------------------------------------------------------------------------------- */
-
-static void endRemaining(launch *l, int signal, int seconds) {
-  for (int r = 0; r < l->nranks; r++)
-    if (l->pids[r] > 0) kill(l->pids[r], signal);
-  l->asked = signal;
-  l->deadline = now() + seconds;
-}
 
 /* A rank that ended with 1 has said why itself. */
 static void report(const launch *l, int rank, pid_t pid, int status) {
@@ -88,9 +84,6 @@ static void report(const launch *l, int rank, pid_t pid, int status) {
   if (WIFSIGNALED(status))
     fprintf(stderr, PERF_COMMAND ": rank %d (pid %d) was killed by signal %d (%s)\n", rank,
             (int)pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
-  else if (WEXITSTATUS(status) == CANNOT_RUN)
-    fprintf(stderr, PERF_COMMAND ": rank %d (pid %d) could not run this program again\n", rank,
-            (int)pid);
   else if (WEXITSTATUS(status) != TUTTI_EXIT_FAILED)
     fprintf(stderr, PERF_COMMAND ": rank %d (pid %d) ended with exit code %d\n", rank, (int)pid,
             WEXITSTATUS(status));
@@ -108,78 +101,72 @@ static void reap(launch *l) {
     l->running--;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
     report(l, rank, pid, status);
-    if (!l->failed && l->asked == 0) l->deadline = now() + NOTICE_SECONDS;
+    if (!l->failed && l->asked == 0) l->deadline = tuttiDeadline(NOTICE_MS);
     l->failed = true;
   }
 }
 
-static void reportRemaining(const launch *l) {
+/* The next, stronger step against ranks that still run after the deadline. */
+static void pressOn(launch *l) {
+  if ((!l->failed && l->signal == 0) || l->running == 0 || tuttiNow() < l->deadline) return;
+  if (l->asked != 0) {
+    endRemaining(l, SIGKILL);
+    return;
+  }
   fputs(PERF_COMMAND ": ending what still runs: rank", stderr);
   for (int r = 0; r < l->nranks; r++)
     if (l->pids[r] > 0) fprintf(stderr, " %d", r);
   fputs("\n", stderr);
+  endRemaining(l, SIGTERM);
 }
 
-/* The next, stronger step against ranks that still run after the deadline. */
-static void pressOn(launch *l) {
-  if ((!l->failed && l->signal == 0) || l->running == 0 || now() < l->deadline) return;
-  if (l->asked == 0) {
-    reportRemaining(l);
-    endRemaining(l, SIGTERM, END_SECONDS);
-  } else {
-    endRemaining(l, SIGKILL, END_SECONDS);
-  }
-}
-
-static void await(launch *l) {
+static void await(launch *l, const sigset_t *awaited) {
   while (l->running > 0) {
     struct timespec tick = {.tv_sec = 0, .tv_nsec = 200 * 1000 * 1000};
-    int signal = sigtimedwait(&awaited, NULL, &tick);
+    int signal = sigtimedwait(awaited, NULL, &tick);
     if (signal > 0 && signal != SIGCHLD) {
       l->signal = signal;
-      endRemaining(l, l->asked == 0 ? SIGTERM : SIGKILL, END_SECONDS);
+      endRemaining(l, l->asked == 0 ? SIGTERM : SIGKILL);
     }
     reap(l);
     pressOn(l);
   }
 }
 
-/* Dies of the signal that the launcher got, so that a shell sees it. */
-static void dieOf(int signal) {
-  sigset_t only;
-  sigemptyset(&only);
-  sigaddset(&only, signal);
-  kill(getpid(), signal);
-  sigprocmask(SIG_UNBLOCK, &only, NULL);
-}
-
-static size_t environmentLength(void) {
-  size_t n = 0;
-  while (environ[n] != NULL)
-    n++;
-  return n;
-}
-
-int perfLaunch(int nranks, const tuttiUniqueId *id, char **argv) {
-  launch l = {.nranks = nranks};
-  size_t n = environmentLength();
-  char **environment = calloc(n + 2, sizeof *environment);
-  l.pids = calloc((size_t)nranks, sizeof *l.pids);
-  if (environment == NULL || l.pids == NULL) {
-    fputs(PERF_COMMAND ": out of memory\n", stderr);
-    free(environment);
-    free(l.pids);
-    return TUTTI_EXIT_FAILED;
-  }
-  memcpy(environment, environ, n * sizeof *environment);
+/* Runs the ranks with the signals blocked that it waits for, before there is any other thread. */
+static void run(launch *l, const perfOptions *options, const perfPlace *place, meeting *m) {
+  static const int signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+  sigset_t awaited, before;
+  sigemptyset(&awaited);
+  for (int i = 0; i < 4; i++)
+    sigaddset(&awaited, signals[i]);
+  sigprocmask(SIG_BLOCK, &awaited, &before);
   fflush(NULL);
-  if (!startRanks(&l, id, argv, environment, n)) {
-    l.failed = true;
-    endRemaining(&l, SIGKILL, END_SECONDS);
+  if (!startRanks(l, options, *place, m, &before)) {
+    l->failed = true;
+    endRemaining(l, SIGKILL);
   }
-  await(&l);
-  free(environment);
+  close(m->gate[0]);
+  close(m->gate[1]);
+  await(l, &awaited);
+}
+
+int perfLaunch(const perfOptions *options, const perfPlace *place) {
+  launch l = {.nranks = place->nranks, .pids = calloc((size_t)place->nranks, sizeof *l.pids)};
+  meeting *m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (l.pids == NULL || m == MAP_FAILED || pipe2(m->gate, O_CLOEXEC) != 0) {
+    fprintf(stderr, PERF_COMMAND ": cannot start ranks: %s\n", strerror(errno));
+    l.failed = true;
+  } else {
+    run(&l, options, place, m);
+  }
   free(l.pids);
-  if (l.signal != 0) dieOf(l.signal);
+  if (m != MAP_FAILED) munmap(m, sizeof *m);
+  if (l.signal != 0) { /* dies of it, so that a shell sees it */
+    sigset_t none;
+    sigemptyset(&none);
+    kill(getpid(), l.signal);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+  }
   return l.failed ? TUTTI_EXIT_FAILED : TUTTI_EXIT_OK;
 }

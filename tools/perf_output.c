@@ -129,7 +129,6 @@ void perfOutputRow(perfOutput *out, const perfResult *r) {
   double algbw = r->seconds > 0 ? (double)perfRowBytes(r->row) / r->seconds * 1e-9 : 0;
   double busbw = algbw * perfBusFactor(r->row->collective, r->row->nranks);
   out->done++;
-  out->measured++;
   out->busSum += busbw;
   out->wrong += r->wrong;
   clearProgress(out);
@@ -144,8 +143,7 @@ int perfOutputClose(perfOutput *out, bool complete) {
     puts("#");
     if (out->options->check)
       printf("# Wrong elements   : %" PRIu64 "%s\n", out->wrong, out->wrong == 0 ? " (OK)" : "");
-    printf("# Avg bus bandwidth: %.4g GB/s\n",
-           out->measured > 0 ? out->busSum / (double)out->measured : 0);
+    printf("# Avg bus bandwidth: %.4g GB/s\n", out->done > 0 ? out->busSum / (double)out->done : 0);
     flush(out);
   }
   if (out->json != NULL && out->json != stdout && fclose(out->json) != 0 && !out->failed) {

@@ -1,24 +1,25 @@
 #include "perf_pattern.h"
 
-#include <math.h>
 #include <string.h>
 #include <strings.h>
 
-enum { BLOCK = 512 };
+#include "kernels/reduce.h"
+
+enum { BLOCK = 512 }; /* elements */
 
 const perfType perfTypes[tuttiNumTypes] = {
-    [tuttiInt8] = {"int8", {"char"}, 1, PERF_SIGNED, 0, 0},
-    [tuttiUint8] = {"uint8", {"byte"}, 1, PERF_UNSIGNED, 0, 0},
-    [tuttiInt32] = {"int32", {"int"}, 4, PERF_SIGNED, 0, 0},
-    [tuttiUint32] = {"uint32", {"uint"}, 4, PERF_UNSIGNED, 0, 0},
-    [tuttiInt64] = {"int64", {"long"}, 8, PERF_SIGNED, 0, 0},
-    [tuttiUint64] = {"uint64", {"ulong"}, 8, PERF_UNSIGNED, 0, 0},
-    [tuttiFloat16] = {"float16", {"half", "fp16"}, 2, PERF_FLOAT, 5, 10},
-    [tuttiFloat32] = {"float32", {"float", "fp32"}, 4, PERF_FLOAT, 8, 23},
-    [tuttiFloat64] = {"float64", {"double", "fp64"}, 8, PERF_FLOAT, 11, 52},
-    [tuttiBfloat16] = {"bfloat16", {"bf16"}, 2, PERF_FLOAT, 8, 7},
-    [tuttiFloat8e4m3] = {"float8e4m3", {"f8e4m3", "fp8e4m3"}, 1, PERF_FLOAT, 4, 3},
-    [tuttiFloat8e5m2] = {"float8e5m2", {"f8e5m2", "fp8e5m2"}, 1, PERF_FLOAT, 5, 2},
+    [tuttiInt8] = {"int8", {"char"}, 1, PERF_SIGNED, 0},
+    [tuttiUint8] = {"uint8", {"byte"}, 1, PERF_UNSIGNED, 0},
+    [tuttiInt32] = {"int32", {"int"}, 4, PERF_SIGNED, 0},
+    [tuttiUint32] = {"uint32", {"uint"}, 4, PERF_UNSIGNED, 0},
+    [tuttiInt64] = {"int64", {"long"}, 8, PERF_SIGNED, 0},
+    [tuttiUint64] = {"uint64", {"ulong"}, 8, PERF_UNSIGNED, 0},
+    [tuttiFloat16] = {"float16", {"half", "fp16"}, 2, PERF_FLOAT, 10},
+    [tuttiFloat32] = {"float32", {"float", "fp32"}, 4, PERF_FLOAT, 23},
+    [tuttiFloat64] = {"float64", {"double", "fp64"}, 8, PERF_FLOAT, 52},
+    [tuttiBfloat16] = {"bfloat16", {"bf16"}, 2, PERF_FLOAT, 7},
+    [tuttiFloat8e4m3] = {"float8e4m3", {"f8e4m3", "fp8e4m3"}, 1, PERF_FLOAT, 3},
+    [tuttiFloat8e5m2] = {"float8e5m2", {"f8e5m2", "fp8e5m2"}, 1, PERF_FLOAT, 2},
 };
 
 const char *const perfOpNames[tuttiNumOps] = {
@@ -39,65 +40,6 @@ int perfOpFind(const char *name) {
   for (int op = 0; op < tuttiNumOps; op++)
     if (strcasecmp(name, perfOpNames[op]) == 0) return op;
   return -1;
-}
-
-/* ---- the bits of a number ------------------------------------------------------------------- */
-
-#define DOUBLE_MANTISSA 52
-#define DOUBLE_BIAS     1023
-
-static uint64_t lowBits(int n) {
-  return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
-}
-
-static int bias(const perfType *t) {
-  return (1 << (t->exponentBits - 1)) - 1;
-}
-
-uint64_t perfEncode(const perfType *t, double value) {
-  uint64_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  uint64_t sign = (bits >> 63) << (t->exponentBits + t->mantissaBits);
-  uint64_t mantissa = bits & lowBits(DOUBLE_MANTISSA);
-  int exponent = (int)(bits >> DOUBLE_MANTISSA & 0x7ff) - DOUBLE_BIAS + bias(t);
-  if (exponent <= 0) return sign | (uint64_t)ldexp(fabs(value), bias(t) - 1 + t->mantissaBits);
-  return sign | (uint64_t)exponent << t->mantissaBits |
-         mantissa >> (DOUBLE_MANTISSA - t->mantissaBits);
-}
-
-/* The greatest exponent means infinity or NaN, but in float8e4m3, which has no infinity and where
- * only the greatest mantissa makes a NaN. */
-static double decodeSpecial(const perfType *t, uint64_t sign, uint64_t mantissa) {
-  if (t->exponentBits == 4) {
-    if (mantissa == lowBits(t->mantissaBits)) return NAN;
-    double value = ldexp(1 + ldexp((double)mantissa, -t->mantissaBits), 15 - bias(t));
-    return sign ? -value : value;
-  }
-  if (mantissa != 0) return NAN;
-  return sign ? -INFINITY : INFINITY;
-}
-
-double perfDecode(const perfType *t, uint64_t bits) {
-  uint64_t mantissa = bits & lowBits(t->mantissaBits);
-  uint64_t exponent = bits >> t->mantissaBits & lowBits(t->exponentBits);
-  uint64_t sign = bits >> (t->exponentBits + t->mantissaBits) & 1;
-  if (exponent == 0) {
-    double value = ldexp((double)mantissa, 1 - bias(t) - t->mantissaBits);
-    return sign ? -value : value;
-  }
-  if (exponent == lowBits(t->exponentBits)) return decodeSpecial(t, sign, mantissa);
-  uint64_t wide = sign << 63 | (exponent - (uint64_t)bias(t) + DOUBLE_BIAS) << DOUBLE_MANTISSA |
-                  mantissa << (DOUBLE_MANTISSA - t->mantissaBits);
-  double value;
-  memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-double perfRound(const perfType *t, double value) {
-  if (t->mantissaBits == DOUBLE_MANTISSA || value == 0) return value;
-  int exponent = ilogb(value), least = 1 - bias(t);
-  if (exponent < least) exponent = least;
-  return ldexp(nearbyint(ldexp(value, t->mantissaBits - exponent)), exponent - t->mantissaBits);
 }
 
 /* ---- inputs --------------------------------------------------------------------------------- */
@@ -122,139 +64,108 @@ static inline uint64_t below(uint64_t random, uint64_t range) {
   return (random >> 32) * range >> 32;
 }
 
+static uint64_t toBits(const perfPattern *p, double value) {
+  uint64_t bits = 0; /* its first bytes are the low ones */
+  tuttiFloatFromDouble((tuttiDataType_t)(p->type - perfTypes), value, &bits);
+  return bits;
+}
+
 void perfPatternInit(perfPattern *p, tuttiDataType_t type, tuttiRedOp_t op, bool reduces,
                      int nranks, uint64_t seed) {
   const perfType *t = &perfTypes[type];
+  bool isFloat = t->kind == PERF_FLOAT;
   *p = (perfPattern){.type = t, .op = op, .reduces = reduces, .nranks = nranks, .seed = seed};
-  /* What the addends of one element may sum up to, or the exponents of its factors. */
-  uint64_t capacity;
-  if (t->kind == PERF_FLOAT && op == tuttiProd)
-    capacity = (uint64_t)bias(t) - 1;
-  else if (t->kind == PERF_FLOAT)
-    capacity = (uint64_t)2 << t->mantissaBits;
-  else
-    capacity = lowBits(8 * t->size - (t->kind == PERF_SIGNED ? 1 : 0));
+  p->sign = (uint64_t)1 << (8 * t->size - 1);
+  p->mask = p->sign | (p->sign - 1);
+  p->addends = reduces && (op == tuttiAvg || (op == tuttiSum && isFloat));
+  p->factors = reduces && op == tuttiProd && isFloat;
+  if (isFloat) p->one = toBits(p, 1);
+  uint64_t capacity = isFloat                  ? (uint64_t)2 << t->mantissaBits
+                      : t->kind == PERF_SIGNED ? p->sign - 1
+                                               : p->mask;
   p->active = capacity < (uint64_t)nranks ? (int)capacity : nranks;
   p->limit = capacity / (uint64_t)p->active;
-  if (op == tuttiProd) p->limit = 1;
   if (p->limit > INT32_MAX / 2) p->limit = INT32_MAX / 2;
 }
 
-/* True for `active` of the ranks, others for each element. */
-static inline bool isActive(const perfPattern *p, int rank, uint64_t common, size_t index) {
-  if (p->active == p->nranks) return true;
-  uint64_t turned = (uint64_t)rank + below(draw(common, index), (uint64_t)p->nranks);
-  return turned % (uint64_t)p->nranks < (uint64_t)p->active;
+/* Neither infinite nor NaN. */
+static inline uint64_t toFinite(const perfPattern *p, uint64_t bits) {
+  uint64_t unit = (uint64_t)1 << p->type->mantissaBits, special = (p->sign - 1) & ~(unit - 1);
+  return (bits & special) == special ? bits & ~unit : bits;
 }
 
-/* Small whole numbers become elements of the type. */
-static void encodeBlock(const perfType *t, size_t n, uint64_t *bits) {
-  if (t->kind == PERF_FLOAT) {
-    for (size_t i = 0; i < n; i++)
-      bits[i] = perfEncode(t, (double)(int64_t)bits[i]);
-  } else {
-    for (size_t i = 0; i < n; i++)
-      bits[i] &= lowBits(8 * t->size);
+/* One element of `rank` as a number: a small integer if it is an addend, else its bits. */
+static inline uint64_t drawNumber(const perfPattern *p, int rank, uint64_t own, uint64_t common,
+                                  size_t index) {
+  uint64_t random = draw(own, index), n = (uint64_t)p->nranks;
+  bool everyone = p->addends && p->active == p->nranks;
+  if ((p->addends || p->factors) && !everyone) {
+    /* Each element has other ranks that count. */
+    uint64_t turn = ((uint64_t)rank + below(draw(common, index), n)) % n;
+    if (p->factors && turn > 0) return p->one | (random & p->sign);
+    if (p->addends && turn >= (uint64_t)p->active) return 0;
   }
+  if (p->addends) {
+    uint64_t negatives = p->type->kind == PERF_UNSIGNED ? 0 : p->limit;
+    return below(random, negatives + p->limit + 1) - negatives;
+  }
+  uint64_t bits = random & p->mask;
+  if (!p->reduces) return bits;
+  if (p->type->kind == PERF_FLOAT) return toFinite(p, bits);
+  return p->op == tuttiProd ? bits | 1 : bits; /* a product of even numbers soon is 0 */
 }
 
-static void drawAddends(const perfPattern *p, int rank, size_t first, size_t n, uint64_t *bits) {
+static void drawNumbers(const perfPattern *p, int rank, size_t first, size_t n, uint64_t *out) {
   uint64_t own = stream(p, rank), common = stream(p, -1);
-  uint64_t negatives = p->type->kind == PERF_UNSIGNED ? 0 : p->limit,
-           range = negatives + p->limit + 1;
   for (size_t i = 0; i < n; i++)
-    bits[i] = below(draw(own, first + i), range) - negatives;
-  for (size_t i = 0; i < n && p->active < p->nranks; i++)
-    if (!isActive(p, rank, common, first + i)) bits[i] = 0;
-  encodeBlock(p->type, n, bits);
+    out[i] = drawNumber(p, rank, own, common, first + i);
 }
 
-/* Powers of two with a sign; of each element one rank's factor also has a random mantissa, which
- * the others' leave as it is. */
-static void drawFactors(const perfPattern *p, int rank, size_t first, size_t n, uint64_t *bits) {
-  const perfType *t = p->type;
-  uint64_t own = stream(p, rank), common = stream(p, -1);
-  for (size_t i = 0; i < n; i++) {
-    uint64_t random = draw(own, first + i), exponent = (uint64_t)bias(t);
-    if (isActive(p, rank, common, first + i)) exponent += below(random, 3) - 1;
-    bits[i] = (random & 1) << (t->exponentBits + t->mantissaBits) | exponent << t->mantissaBits;
-    /* The low half, as isActive uses the high one. */
-    if (below(draw(common, first + i) << 32, (uint64_t)p->nranks) == (uint64_t)rank)
-      bits[i] |= random >> 1 & lowBits(t->mantissaBits);
+/* ---- the reference of a reduction ----------------------------------------------------------- */
+
+/* Grows with the number whose bits these are. */
+static inline uint64_t orderOf(const perfPattern *p, uint64_t bits) {
+  if (p->type->kind == PERF_UNSIGNED) return bits;
+  if (p->type->kind == PERF_SIGNED) return bits ^ p->sign;
+  return bits & p->sign ? ~bits & p->mask : bits | p->sign;
+}
+
+static inline uint64_t combine(const perfPattern *p, uint64_t a, uint64_t b) {
+  if (p->op == tuttiMax) return orderOf(p, a) < orderOf(p, b) ? b : a;
+  if (p->op == tuttiMin) return orderOf(p, a) < orderOf(p, b) ? a : b;
+  if (p->op != tuttiProd) return a + b;
+  if (!p->factors) return a * b;
+  uint64_t magnitude = (a & ~p->sign) == p->one ? b : a; /* the other is 1 or -1 */
+  return ((a ^ b) & p->sign) | (magnitude & ~p->sign);
+}
+
+/* The bits of an element. An average's sum is exact; float64 is divided as it is, the other floats
+ * in float32, then rounded. */
+static inline uint64_t elementOf(const perfPattern *p, uint64_t number, int divisor) {
+  int64_t whole = (int64_t)number;
+  if (!p->addends) return number & p->mask;
+  if (p->type->kind == PERF_UNSIGNED) return number / (uint64_t)divisor & p->mask;
+  if (p->type->kind == PERF_SIGNED) return (uint64_t)(whole / divisor) & p->mask;
+  return toBits(p, p->type->size == 8 ? (double)whole / divisor
+                                      : (double)((float)whole / (float)divisor));
+}
+
+/* Elements [first, first + n) of a rank's input, or of the reduction of all. */
+static void expected(const perfPattern *p, int rank, size_t first, size_t n, uint64_t *out) {
+  uint64_t more[BLOCK];
+  bool reduced = rank == PERF_REDUCED;
+  drawNumbers(p, reduced ? 0 : rank, first, n, out);
+  for (int r = 1; reduced && r < p->nranks; r++) {
+    drawNumbers(p, r, first, n, more);
+    for (size_t i = 0; i < n; i++)
+      out[i] = combine(p, out[i], more[i]);
   }
-}
-
-static void drawBits(const perfPattern *p, int rank, size_t first, size_t n, uint64_t *bits) {
-  uint64_t own = stream(p, rank), mask = lowBits(8 * p->type->size);
+  int divisor = reduced && p->op == tuttiAvg ? p->nranks : 1;
   for (size_t i = 0; i < n; i++)
-    bits[i] = draw(own, first + i) & mask;
-  if (!p->reduces) return;
-  if (p->op == tuttiProd) { /* odd: a product of even numbers soon is 0 */
-    for (size_t i = 0; i < n; i++)
-      bits[i] |= 1;
-  }
-  if (p->type->kind == PERF_FLOAT) { /* neither infinite nor NaN */
-    uint64_t special = lowBits(p->type->exponentBits) << p->type->mantissaBits;
-    for (size_t i = 0; i < n; i++)
-      if ((bits[i] & special) == special) bits[i] &= ~((uint64_t)1 << p->type->mantissaBits);
-  }
-}
-
-static void drawInput(const perfPattern *p, int rank, size_t first, size_t n, uint64_t *bits) {
-  bool isFloat = p->type->kind == PERF_FLOAT;
-  if (p->reduces && (p->op == tuttiAvg || (p->op == tuttiSum && isFloat)))
-    drawAddends(p, rank, first, n, bits);
-  else if (p->reduces && p->op == tuttiProd && isFloat)
-    drawFactors(p, rank, first, n, bits);
-  else
-    drawBits(p, rank, first, n, bits);
+    out[i] = elementOf(p, out[i], divisor);
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
-
-#define STORE(width)                                                                               \
-  do {                                                                                             \
-    for (size_t i = 0; i < n; i++)                                                                 \
-      ((uint##width##_t *)out)[i] = (uint##width##_t)bits[i];                                      \
-  } while (0)
-
-#define LOAD(width)                                                                                \
-  do {                                                                                             \
-    for (size_t i = 0; i < n; i++)                                                                 \
-      bits[i] = ((const uint##width##_t *)data)[i];                                                \
-  } while (0)
-
-static void store(int size, const uint64_t *bits, size_t n, void *out) {
-  switch (size) {
-  case 1:
-    STORE(8);
-    return;
-  case 2:
-    STORE(16);
-    return;
-  case 4:
-    STORE(32);
-    return;
-  default:
-    STORE(64);
-  }
-}
-
-static void load(int size, const void *data, size_t n, uint64_t *bits) {
-  switch (size) {
-  case 1:
-    LOAD(8);
-    return;
-  case 2:
-    LOAD(16);
-    return;
-  case 4:
-    LOAD(32);
-    return;
-  default:
-    LOAD(64);
-  }
-}
 
 static size_t blockOf(size_t left) {
   return left < BLOCK ? left : BLOCK;
@@ -262,104 +173,29 @@ static size_t blockOf(size_t left) {
 
 void perfPatternFill(const perfPattern *p, int rank, size_t first, size_t n, void *out) {
   uint64_t bits[BLOCK];
+  size_t size = (size_t)p->type->size;
   for (size_t i = 0, block; i < n; i += block) {
     block = blockOf(n - i);
-    drawInput(p, rank, first + i, block, bits);
-    store(p->type->size, bits, block, (char *)out + i * (size_t)p->type->size);
+    expected(p, rank, first + i, block, bits);
+    for (size_t k = 0; k < block; k++)
+      memcpy((char *)out + (i + k) * size, &bits[k], size);
   }
-}
-
-static void note(perfMismatch *m, size_t index, uint64_t got, uint64_t want) {
-  if (m->wrong++ > 0) return;
-  m->first = index;
-  m->got = got;
-  m->want = want;
 }
 
 perfMismatch perfPatternCompare(const perfPattern *p, int rank, size_t first, size_t n,
                                 const void *data) {
   perfMismatch m = {0, 0, 0, 0};
-  uint64_t want[BLOCK], got[BLOCK];
+  uint64_t want[BLOCK], got = 0;
+  size_t size = (size_t)p->type->size;
+  /* Of a float's result, zeros of either sign are equal. */
+  bool byValue = rank == PERF_REDUCED && p->type->kind == PERF_FLOAT;
   for (size_t i = 0, block; i < n; i += block) {
     block = blockOf(n - i);
-    drawInput(p, rank, first + i, block, want);
-    load(p->type->size, (const char *)data + i * (size_t)p->type->size, block, got);
-    for (size_t k = 0; k < block; k++)
-      if (got[k] != want[k]) note(&m, i + k, got[k], want[k]);
-  }
-  return m;
-}
-
-/* ---- the reference of a reduction ----------------------------------------------------------- */
-
-/* A number while it is reduced: the value of a float, or an integer in 64 bits, which a sum or
- * product modulo a smaller power of two survives. */
-typedef union {
-  double real;
-  uint64_t whole;
-} number;
-
-static void decodeBlock(const perfType *t, size_t n, const uint64_t *bits, number *out) {
-  int unused = 64 - 8 * t->size;
-  for (size_t i = 0; i < n; i++) {
-    if (t->kind == PERF_FLOAT)
-      out[i].real = perfDecode(t, bits[i]);
-    else if (t->kind == PERF_SIGNED)
-      out[i].whole = (uint64_t)((int64_t)(bits[i] << unused) >> unused);
-    else
-      out[i].whole = bits[i];
-  }
-}
-
-static inline number combine(const perfPattern *p, number a, number b) {
-  bool isFloat = p->type->kind == PERF_FLOAT;
-  bool less = isFloat                        ? a.real < b.real
-              : p->type->kind == PERF_SIGNED ? (int64_t)a.whole < (int64_t)b.whole
-                                             : a.whole < b.whole;
-  if (p->op == tuttiMax) return less ? b : a;
-  if (p->op == tuttiMin) return less ? a : b;
-  if (p->op == tuttiProd)
-    return isFloat ? (number){.real = a.real * b.real} : (number){.whole = a.whole * b.whole};
-  return isFloat ? (number){.real = a.real + b.real} : (number){.whole = a.whole + b.whole};
-}
-
-/* The bits of the result. An average's sum is exact; float64 is divided as it is, the other floats
- * in float32, then rounded. */
-static uint64_t encodeResult(const perfPattern *p, number n) {
-  const perfType *t = p->type;
-  bool average = p->op == tuttiAvg;
-  if (t->kind == PERF_FLOAT) {
-    if (average && t->size == 8) n.real /= p->nranks;
-    if (average && t->size < 8) n.real = perfRound(t, (double)((float)n.real / (float)p->nranks));
-    return perfEncode(t, n.real);
-  }
-  if (average && t->kind == PERF_SIGNED)
-    n.whole = (uint64_t)((int64_t)n.whole / p->nranks);
-  else if (average)
-    n.whole /= (uint64_t)p->nranks;
-  return n.whole & lowBits(8 * t->size);
-}
-
-perfMismatch perfPatternCompareReduced(const perfPattern *p, size_t first, size_t n,
-                                       const void *data) {
-  perfMismatch m = {0, 0, 0, 0};
-  number acc[BLOCK], values[BLOCK];
-  uint64_t bits[BLOCK];
-  for (size_t i = 0, block; i < n; i += block) {
-    block = blockOf(n - i);
-    for (int r = 0; r < p->nranks; r++) {
-      drawInput(p, r, first + i, block, bits);
-      decodeBlock(p->type, block, bits, r == 0 ? acc : values);
-      for (size_t k = 0; k < block && r > 0; k++)
-        acc[k] = combine(p, acc[k], values[k]);
-    }
-    load(p->type->size, (const char *)data + i * (size_t)p->type->size, block, bits);
+    expected(p, rank, first + i, block, want);
     for (size_t k = 0; k < block; k++) {
-      uint64_t want = encodeResult(p, acc[k]);
-      bool same = bits[k] == want;
-      if (!same && p->type->kind == PERF_FLOAT) /* zeros of either sign */
-        same = perfDecode(p->type, bits[k]) == perfDecode(p->type, want);
-      if (!same) note(&m, i + k, bits[k], want);
+      memcpy(&got, (const char *)data + (i + k) * size, size);
+      if (got == want[k] || (byValue && ((got | want[k]) & ~p->sign) == 0)) continue;
+      if (m.wrong++ == 0) m = (perfMismatch){1, i + k, got, want[k]};
     }
   }
   return m;

@@ -1,9 +1,9 @@
 /* Inputs of the check and what a collective must make of them, computed without the library.
  *
  * An input element is a function of (seed, rank, index). What is only copied, and integers that
- * wrap, are random bits. Sums, averages and products of floats are chosen so that every partial
- * result is exactly representable in the element type, whatever the order and the rounding of the
- * algorithm; so a result is right or wrong, with no tolerance. */
+ * wrap, are random bits. What is averaged, and floats to be added or multiplied, are chosen so that
+ * every partial result is exactly representable in the element type, whatever the order and the
+ * rounding of the algorithm; so a result is right or wrong, with no tolerance. */
 #ifndef TUTTI_TOOLS_PERF_PATTERN_H_
 #define TUTTI_TOOLS_PERF_PATTERN_H_
 
@@ -23,7 +23,7 @@ typedef struct {
   const char *aliases[3]; /* NULL where there is none */
   int size;               /* bytes */
   perfKind kind;
-  int exponentBits, mantissaBits; /* of a float; the mantissa without the hidden bit */
+  int mantissaBits; /* of a float, without the hidden bit */
 } perfType;
 
 extern const perfType perfTypes[tuttiNumTypes];
@@ -33,20 +33,18 @@ extern const char *const perfOpNames[tuttiNumOps];
 int perfTypeFind(const char *name);
 int perfOpFind(const char *name);
 
-/* The bits of `value`, which must be finite and exact in the type. */
-uint64_t perfEncode(const perfType *type, double value);
-double perfDecode(const perfType *type, uint64_t bits);
-/* `value` rounded to the nearest number of the type, ties to even. */
-double perfRound(const perfType *type, double value);
-
 typedef struct {
   const perfType *type;
   tuttiRedOp_t op;
   bool reduces;
+  bool addends; /* small whole numbers: no sum of them is rounded or overflows */
+  bool factors; /* 1 or -1, but for one rank, of each element another */
   int nranks;
   uint64_t seed;
-  int active;     /* ranks whose element of a sum or product is not neutral */
-  uint64_t limit; /* greatest magnitude of an addend, or of a factor's exponent */
+  int active;          /* ranks whose addend of an element is not 0 */
+  uint64_t limit;      /* greatest magnitude of an addend */
+  uint64_t sign, mask; /* of the type's bits: the highest, and all */
+  uint64_t one;        /* the bits of 1 */
 } perfPattern;
 
 void perfPatternInit(perfPattern *pattern, tuttiDataType_t type, tuttiRedOp_t op, bool reduces,
@@ -61,13 +59,11 @@ typedef struct {
   uint64_t got, want; /* its bits */
 } perfMismatch;
 
-/* Compares data[0..n) with elements [first, first + n) of `rank`'s input, bit by bit. */
+#define PERF_REDUCED (-1)
+/* Compares data[0..n) with elements [first, first + n) of `rank`'s input, bit by bit, or with their
+ * reduction over all ranks (PERF_REDUCED), by value. */
 perfMismatch perfPatternCompare(const perfPattern *pattern, int rank, size_t first, size_t n,
                                 const void *data);
-/* Compares data[0..n) with the reduction of elements [first, first + n) over all ranks, by value.
- */
-perfMismatch perfPatternCompareReduced(const perfPattern *pattern, size_t first, size_t n,
-                                       const void *data);
 
 __END_DECLS
 

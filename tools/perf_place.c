@@ -3,86 +3,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/os.h"
 #include "perf.h"
 #include "tool.h"
-
-/* Set for the processes that perfLaunch starts: "RANK/NRANKS/ID", the id in hexadecimal. Not on the
- * command line, where other users could read the id's secret. */
-#define PLACE_VARIABLE "_TUTTI_PERF_PLACE"
 
 #define FIRST_PORT 20000 /* derived ports lie below the ephemeral ones of Linux */
 #define PORTS      12000
 
-/* ---- processes of perfLaunch ---------------------------------------------------------------- */
-
-char *perfPlaceVariable(int rank, int nranks, const tuttiUniqueId *id) {
-  char hex[2 * sizeof id->internal + 1];
-  for (size_t i = 0; i < sizeof id->internal; i++)
-    snprintf(hex + 2 * i, 3, "%02x", (unsigned char)id->internal[i]);
-  char *variable;
-  return asprintf(&variable, PLACE_VARIABLE "=%d/%d/%s", rank, nranks, hex) < 0 ? NULL : variable;
-}
-
-static bool parsePlace(const char *text, perfPlace *place) {
-  int used = 0;
-  if (sscanf(text, "%d/%d/%n", &place->rank, &place->nranks, &used) != 2 || used == 0) return false;
-  if (place->nranks < 1 || place->rank < 0 || place->rank >= place->nranks) return false;
-  text += used;
-  if (strlen(text) != 2 * sizeof place->id.internal) return false;
-  for (size_t i = 0; i < sizeof place->id.internal; i++) {
-    unsigned byte;
-    if (sscanf(text + 2 * i, "%2x", &byte) != 1) return false;
-    place->id.internal[i] = (char)byte;
-  }
-  place->localRank = place->rank;
-  place->launcher = "processes";
-  place->placed = place->hasId = true;
-  return true;
-}
-
-/* ---- launchers ------------------------------------------------------------------------------ */
-
-/* Variables that a launcher sets; the first one that is set of each kind counts. */
+/* Variables that a launcher sets; the first one that is set of each kind counts. NULL: it does not
+ * say. */
 typedef struct {
-  const char *name;
-  const char *rank, *size[2];
-  const char *localSize; /* ranks on this host; NULL: it does not say */
-  const char *localRank; /* its number among them; NULL: it does not say */
-  const char *nodes;     /* number of hosts; NULL: it does not say */
-  const char *job[2];    /* what tells two jobs of one host apart */
+  const char *name, *rank, *size[2];
+  const char *localRank, *localSize; /* of the ranks on this host */
+  const char *nodes;                 /* number of hosts */
+  const char *job[2];                /* what tells two jobs of one host apart */
 } launcher;
 
+/* clang-format off */
 static const launcher launchers[] = {
-    {"Open MPI",
-     "OMPI_COMM_WORLD_RANK",
-     {"OMPI_COMM_WORLD_SIZE"},
-     "OMPI_COMM_WORLD_LOCAL_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK",
-     NULL,
-     {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
-    {"torchrun",
-     "RANK",
-     {"WORLD_SIZE"},
-     "LOCAL_WORLD_SIZE",
-     "LOCAL_RANK",
-     NULL,
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"}, "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
+    {"torchrun", "RANK", {"WORLD_SIZE"}, "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL,
      {"TORCHELASTIC_RUN_ID"}},
-    {"Slurm",
-     "SLURM_PROCID",
-     {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
-     NULL,
-     "SLURM_LOCALID",
-     "SLURM_STEP_NUM_NODES",
-     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
-    {"PMI",
-     "PMI_RANK",
-     {"PMI_SIZE"},
-     "MPI_LOCALNRANKS",
-     "MPI_LOCALRANKID",
-     NULL,
+    {"Slurm", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, "SLURM_LOCALID", NULL,
+     "SLURM_STEP_NUM_NODES", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {"PMI", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL,
      {"PMI_ID", "HYDI_CONTROL_FD"}},
     {"PMIx", "PMIX_RANK", {"PMIX_SIZE"}, NULL, NULL, NULL, {"PMIX_NAMESPACE"}},
 };
+/* clang-format on */
 
 /* Set and not empty, or NULL; also for a NULL name. */
 static const char *variable(const char *name) {
@@ -124,13 +73,10 @@ static bool firstSlurmHost(char *host, size_t size) {
   return n > 0 && (size_t)n < size;
 }
 
-/* FNV-1a of what names the job, as a port. */
 static int derivedPort(const launcher *l) {
-  uint32_t hash = 2166136261u;
-  for (int i = 0; i < 2; i++)
-    for (const char *c = variable(l->job[i]); c != NULL && *c != '\0'; c++)
-      hash = (hash ^ (unsigned char)*c) * 16777619u;
-  return FIRST_PORT + (int)(hash % PORTS);
+  char job[512];
+  snprintf(job, sizeof job, "%s/%s", variable(l->job[0]) ?: "", variable(l->job[1]) ?: "");
+  return FIRST_PORT + (int)(tuttiHash(job, strlen(job)) % PORTS);
 }
 
 /* host:port where rank 0 will listen; false if that cannot be known. */
@@ -194,20 +140,15 @@ static int takePlace(const launcher *l, const char *rankText, const char *sizeTe
   place->nranks = (int)size;
   place->launcher = l->name;
   place->placed = true;
+  place->hasId = false;
   return -1;
 }
 
 int perfFindPlace(const perfOptions *o, perfPlace *place) {
-  const char *own = getenv(PLACE_VARIABLE), *rank, *size;
+  const char *rank, *size;
   *place = (perfPlace){.nranks = o->ranks > 0 ? o->ranks : 4,
-                       .launcher = o->threads ? "threads" : "processes"};
-  if (own != NULL) {
-    bool parsed = parsePlace(own, place);
-    unsetenv(PLACE_VARIABLE);
-    if (parsed) return -1;
-    fputs(PERF_COMMAND ": " PLACE_VARIABLE " is malformed; it is for the tool's own use\n", stderr);
-    return TUTTI_EXIT_FAILED;
-  }
+                       .launcher = o->threads ? "threads" : "processes",
+                       .hasId = true};
   const launcher *l = findLauncher(&rank, &size);
   return l != NULL ? takePlace(l, rank, size, o, place) : -1;
 }

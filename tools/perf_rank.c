@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/os.h"
 #include "perf.h"
 #include "tool.h"
 
@@ -32,13 +32,12 @@ typedef struct {
   void *exchanged;     /* the same on the host */
   perfOutput output;
   bool outputOpen;
-  uint64_t rows; /* begun; seeds the patterns */
+  perfRow *rows; /* [nrows] */
+  size_t nrows, begun;
 } session;
 
 static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+  return (double)tuttiNow() * 1e-9;
 }
 
 /* ---- errors --------------------------------------------------------------------------------- */
@@ -86,22 +85,22 @@ static bool agree(const session *s, report mine, report *together) {
 
 /* ---- one row -------------------------------------------------------------------------------- */
 
-static bool enqueue(const session *s, const perfCall *call, const perfRow *row, int n) {
+static bool enqueue(const session *s, const perfCall *call, int n) {
   for (int i = 0; i < n; i++)
-    if (!succeeded(s, row->collective->run(s->library, call))) return false;
+    if (!succeeded(s, call->row->collective->run(s->library, call))) return false;
   return true;
 }
 
 /* To its end on this rank. */
-static bool repeat(const session *s, const perfCall *call, const perfRow *row, int n) {
-  return enqueue(s, call, row, n) && perfDeviceSync(&s->device);
+static bool repeat(const session *s, const perfCall *call, int n) {
+  return enqueue(s, call, n) && perfDeviceSync(&s->device);
 }
 
 /* Replays instead of calls; *n becomes a multiple of the graph's calls. */
-static bool replay(session *s, const perfCall *call, const perfRow *row, int *n, double *seconds) {
+static bool replay(session *s, const perfCall *call, int *n, double *seconds) {
   int launches = (*n + GRAPH_CALLS - 1) / GRAPH_CALLS;
   if (!perfGraphBegin(&s->device)) return false;
-  bool captured = enqueue(s, call, row, GRAPH_CALLS);
+  bool captured = enqueue(s, call, GRAPH_CALLS);
   if (!perfGraphEnd(&s->device) || !captured) return false;
   if (!perfGraphRun(&s->device) || !perfDeviceSync(&s->device)) return false;
   double begin = now();
@@ -115,13 +114,13 @@ static bool replay(session *s, const perfCall *call, const perfRow *row, int *n,
 }
 
 /* Calls before the timing; *fastest is the time of the fastest of them, 0 if there is none. */
-static bool warmUp(const session *s, const perfCall *call, const perfRow *row, double *fastest) {
+static bool warmUp(const session *s, const perfCall *call, double *fastest) {
   int n = s->options->warmup;
-  if (n < 0) n = perfRowBytes(row) >= LARGE_ROW ? 2 : 5;
+  if (n < 0) n = perfRowBytes(call->row) >= LARGE_ROW ? 2 : 5;
   *fastest = 0;
   for (int i = 0; i < n; i++) {
     double begin = now();
-    if (!repeat(s, call, row, 1)) return false;
+    if (!repeat(s, call, 1)) return false;
     double took = now() - begin;
     if (i == 0 || took < *fastest) *fastest = took;
   }
@@ -135,17 +134,16 @@ static int iterations(const perfOptions *o, double seconds) {
   return n < 4 ? 4 : n > 1000 ? 1000 : (int)n;
 }
 
-static bool timeRow(session *s, const perfCall *call, const perfRow *row, report *last,
-                    int *iters) {
+static bool timeRow(session *s, const perfCall *call, report *last, int *iters) {
   report mine = {.stop = s->outputOpen && s->output.failed};
-  if (!warmUp(s, call, row, &mine.seconds) || !agree(s, mine, last)) return false;
+  if (!warmUp(s, call, &mine.seconds) || !agree(s, mine, last)) return false;
   if (last->stop) return false;
   *iters = iterations(s->options, last->seconds);
   double begin = now(), took;
   if (s->options->graph) {
-    if (!replay(s, call, row, iters, &took)) return false;
+    if (!replay(s, call, iters, &took)) return false;
   } else {
-    if (!repeat(s, call, row, *iters)) return false;
+    if (!repeat(s, call, *iters)) return false;
     took = now() - begin;
   }
   *last = (report){.seconds = took / *iters};
@@ -171,11 +169,12 @@ static bool fill(const session *s, const perfRow *row, const perfPattern *patter
 }
 
 /* One more call, on fresh inputs and poisoned outputs. */
-static bool checkRow(const session *s, const perfCall *call, const perfRow *row,
-                     perfPattern *pattern, uint64_t *wrong) {
+static bool checkRow(const session *s, const perfCall *call, perfPattern *pattern,
+                     uint64_t *wrong) {
+  const perfRow *row = call->row;
   char fault[PERF_FAULT_TEXT];
   pattern->seed = ~pattern->seed;
-  if (!fill(s, row, pattern) || !repeat(s, call, row, 1) || !transfer(s, row, false)) return false;
+  if (!fill(s, row, pattern) || !repeat(s, call, 1) || !transfer(s, row, false)) return false;
   *wrong = perfVerify(row, pattern, &s->host, fault);
   if (*wrong > 0)
     fprintf(stderr, PERF_COMMAND ": rank %d: %s of %zu %s elements, %s: %s\n", row->rank,
@@ -186,23 +185,15 @@ static bool checkRow(const session *s, const perfCall *call, const perfRow *row,
 
 static bool runRow(session *s, const perfRow *row) {
   perfPattern pattern;
-  perfCall call = {.send = perfSendPointer(row, &s->buffers),
-                   .recv = perfRecvPointer(row, &s->buffers),
-                   .count = row->count,
-                   .type = row->type,
-                   .op = row->op,
-                   .root = row->root,
-                   .rank = row->rank,
-                   .nranks = row->nranks,
-                   .comm = s->comm,
-                   .stream = s->device.stream};
+  perfCall call = {row, perfSendPointer(row, &s->buffers), perfRecvPointer(row, &s->buffers),
+                   s->comm, s->device.stream};
   perfResult result = {.row = row, .checked = s->options->check};
   report mine, together;
   if (s->outputOpen) perfOutputProgress(&s->output, row);
-  perfPatternInit(&pattern, row->type, row->op, row->collective->reduces, row->nranks, s->rows++);
+  perfPatternInit(&pattern, row->type, row->op, row->collective->reduces, row->nranks, s->begun++);
   if (s->options->check && !fill(s, row, &pattern)) return false;
-  if (!timeRow(s, &call, row, &mine, &result.iters)) return false;
-  if (s->options->check && !checkRow(s, &call, row, &pattern, &mine.wrong)) return false;
+  if (!timeRow(s, &call, &mine, &result.iters)) return false;
+  if (s->options->check && !checkRow(s, &call, &pattern, &mine.wrong)) return false;
   if (!agree(s, mine, &together)) return false;
   result.seconds = together.seconds;
   result.wrong = together.wrong;
@@ -212,63 +203,53 @@ static bool runRow(session *s, const perfRow *row) {
 
 /* ---- all rows ------------------------------------------------------------------------------- */
 
-/* Calls visit(s, row) for every size; stops when it returns false. */
-static bool forSizes(session *s, perfRow row, bool (*visit)(session *, const perfRow *)) {
+/* Sizes from --begin to --end. Tiny ones may round to the same number of elements. */
+static void listSizes(session *s, perfRow row) {
   const perfOptions *o = s->options;
   size_t before = 0;
   for (size_t bytes = o->begin; bytes <= o->end; bytes *= (size_t)o->factor) {
     row.count = perfRowCount(row.collective, row.type, row.nranks, bytes);
-    if (row.count != before && !visit(s, &row)) return false; /* tiny sizes may round to one */
+    if (row.count != before) s->rows[s->nrows++] = row;
     before = row.count;
     if (bytes > o->end / (size_t)o->factor) break;
   }
-  return true;
 }
 
-static bool forTypes(session *s, const perfCollective *collective,
-                     bool (*visit)(session *, const perfRow *)) {
+static bool selected(const perfOptions *o, const perfRow *row) {
+  const perfCollective *c = row->collective;
+  bool anyOp = o->op < 0 && c->reduces;
+  return (o->collective != NULL ? o->collective == c : c->inPlace || !o->inPlace) &&
+         (o->type < 0 || o->type == (int)row->type) &&
+         (anyOp || (int)row->op == (o->op < 0 ? 0 : o->op));
+}
+
+static bool listRows(session *s) {
   const perfOptions *o = s->options;
-  perfRow row = {.collective = collective,
-                 .root = o->root,
-                 .rank = s->place->rank,
-                 .nranks = s->place->nranks,
-                 .inPlace = o->inPlace};
-  int lastOp = collective->reduces && o->op < 0 ? tuttiNumOps - 1 : 0;
-  for (int t = o->type < 0 ? 0 : o->type; t <= (o->type < 0 ? tuttiNumTypes - 1 : o->type); t++) {
-    for (int op = 0; op <= lastOp; op++) {
-      row.type = (tuttiDataType_t)t;
-      row.op = (tuttiRedOp_t)(o->op < 0 ? op : o->op);
-      if (!forSizes(s, row, visit)) return false;
-    }
-  }
-  return true;
-}
-
-static bool selected(const perfOptions *o, const perfCollective *collective) {
-  if (o->collective != NULL) return o->collective == collective;
-  return collective->inPlace || !o->inPlace;
-}
-
-static bool countRow(session *s, const perfRow *row) {
-  (void)row;
-  s->output.rows++;
+  size_t most = (size_t)perfCollectiveCount * tuttiNumTypes * tuttiNumOps * 64; /* bits of a size */
+  s->rows = calloc(most, sizeof *s->rows);
+  if (s->rows == NULL) return false;
+  for (int c = 0; c < perfCollectiveCount; c++)
+    for (int t = 0; t < tuttiNumTypes; t++)
+      for (int op = 0; op < tuttiNumOps; op++) {
+        perfRow row = {.collective = &perfCollectives[c],
+                       .type = (tuttiDataType_t)t,
+                       .op = (tuttiRedOp_t)op,
+                       .root = o->root,
+                       .rank = s->place->rank,
+                       .nranks = s->place->nranks,
+                       .inPlace = o->inPlace};
+        if (selected(o, &row)) listSizes(s, row);
+      }
   return true;
 }
 
 static bool runAll(session *s) {
-  for (int c = 0; c < perfCollectiveCount; c++) {
-    if (!selected(s->options, &perfCollectives[c])) continue;
-    if (s->outputOpen) perfOutputCollective(&s->output, &perfCollectives[c]);
-    if (!forTypes(s, &perfCollectives[c], runRow)) return false;
+  for (const perfRow *row = s->rows; row < s->rows + s->nrows; row++) {
+    bool begins = row == s->rows || row->collective != row[-1].collective;
+    if (s->outputOpen && begins) perfOutputCollective(&s->output, row->collective);
+    if (!runRow(s, row)) return false;
   }
   return true;
-}
-
-static size_t countRows(session *s) {
-  s->output.rows = 0;
-  for (int c = 0; c < perfCollectiveCount; c++)
-    if (selected(s->options, &perfCollectives[c])) forTypes(s, &perfCollectives[c], countRow);
-  return s->output.rows;
 }
 
 /* ---- setting up ----------------------------------------------------------------------------- */
@@ -351,10 +332,9 @@ static bool prepare(session *s) {
   size_t n = (size_t)s->place->nranks;
   s->exchange = perfDeviceAlloc(&s->device, (n + 1) * sizeof(perfIdentity));
   s->exchanged = malloc(n * sizeof(perfIdentity));
-  if (s->exchange == NULL || s->exchanged == NULL) return false;
+  if (s->exchange == NULL || s->exchanged == NULL || !listRows(s)) return false;
   if (s->place->rank == 0) {
-    size_t rows = countRows(s);
-    s->outputOpen = perfOutputOpen(&s->output, s->options, s->place, rows);
+    s->outputOpen = perfOutputOpen(&s->output, s->options, s->place, s->nrows);
     mine.stop = !s->outputOpen;
   }
   if (!makeBuffers(s)) mine.stop = 1;
@@ -385,6 +365,7 @@ static bool tearDown(session *s, bool good) {
   }
   perfDeviceFree(&s->device, s->exchange);
   free(s->exchanged);
+  free(s->rows);
   perfDeviceClose(&s->device);
   return ended;
 }
