@@ -1,5 +1,6 @@
-/* P2P: ranks that are threads of one process. The reader shares the writer's segment and, because
- * it can dereference the writer's memory, takes large payloads from where they are. */
+/* P2P: ranks that are threads of one process. Segments come as between processes (shm.c), but the
+ * reader shares the writer's mapping and, because it can dereference the writer's memory, takes
+ * large payloads from where they are. */
 #include <stdio.h>
 #include <string.h>
 
@@ -33,46 +34,13 @@ static void p2pCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
     cudaCanConnect(a, b, path);
   else if (a->process != b->process || a->hostId != b->hostId)
     snprintf(path->why, sizeof path->why, "different processes (%d, %d)", a->pid, b->pid);
+  else if (!a->shmSocket || !b->shmSocket)
+    snprintf(path->why, sizeof path->why, "rank %d takes no segments",
+             a->shmSocket ? b->rank : a->rank);
   else {
     path->possible = true;
     snprintf(path->why, sizeof path->why, "threads of one process");
   }
-}
-
-static tuttiResult_t p2pPrepare(tuttiWires *w, tuttiPeer *mine) {
-  if (mine->device == tuttiDeviceCuda) return tuttiSuccess; /* symmetric.c */
-  return tuttiLocalPrepare(w);
-}
-
-/* Other ranks that P2P connects with this one. */
-static int findThreads(const tuttiWires *w, int32_t *ranks) {
-  int n = 0;
-  tuttiPath path;
-  for (int r = 0; r < w->nranks; r++) {
-    if (r == w->rank) continue;
-    p2pCanConnect(&w->peers[w->rank], &w->peers[r], &path);
-    if (path.possible) ranks[n++] = r;
-  }
-  return n;
-}
-
-static tuttiResult_t shareAll(tuttiWires *w, const int32_t *ranks, int n) {
-  if (n == 0) return tuttiSuccess;
-  uint64_t deadline = tuttiDeadline((int64_t)w->timeoutMs);
-  TUTTI_TRY(tuttiLocalAttach(w));
-  TUTTI_TRY(tuttiSegmentPublish(w));
-  for (int i = 0; i < n; i++)
-    TUTTI_TRY(tuttiSegmentShare(w, ranks[i], deadline));
-  return tuttiSegmentAwaitReaders(w, ranks, n, deadline);
-}
-
-static tuttiResult_t p2pAttach(tuttiWires *w) {
-  void *ranks;
-  if (w->peers[w->rank].device == tuttiDeviceCuda) return tuttiSuccess;
-  TUTTI_TRY(tuttiAlloc(&ranks, (size_t)w->nranks, sizeof(int32_t), "ranks of this process", NULL));
-  tuttiResult_t result = shareAll(w, ranks, findThreads(w, ranks));
-  tuttiFree(ranks);
-  return result;
 }
 
 /* A shared FIFO may have readers in other processes, who can't follow pointers. */
@@ -97,11 +65,5 @@ static void p2pClose(tuttiWires *w, tuttiConn *conn) {
   memset(conn, 0, sizeof *conn);
 }
 
-const tuttiTransport tuttiTransportP2p = {.name = "P2P",
-                                          .canConnect = p2pCanConnect,
-                                          .prepare = p2pPrepare,
-                                          .attach = p2pAttach,
-                                          .open = p2pOpen,
-                                          .close = p2pClose,
-                                          .detach = tuttiLocalDetach,
-                                          .shared = true};
+const tuttiTransport tuttiTransportP2p = {
+    .name = "P2P", .canConnect = p2pCanConnect, .open = p2pOpen, .close = p2pClose, .shared = true};

@@ -2,14 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
-#include <search.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -21,8 +18,6 @@
 
 /* All segments of a host, mapped together, must leave room in a 47-bit address space. */
 #define ADDRESS_BYTES ((size_t)1 << 45)
-/* How often a wait looks at the failed flag. */
-#define LOOK_NS 10000000ull
 
 /* Same on all ranks of a host. */
 typedef struct {
@@ -38,42 +33,41 @@ typedef struct {
 typedef struct {
   uint64_t commHash;
   uint8_t secret[16];
-  int32_t owner;
+  int64_t owner; /* leaves no padding: keys are compared as bytes */
 } segmentKey;
 
 struct tuttiSegment {
-  segmentKey key; /* first: the registry compares segments by it */
+  segmentKey key;
   segmentLayout layout;
   uint8_t *memory;
-  int fd;         /* the owner's; -1 in a reader's mapping */
-  size_t counted; /* bytes on the owner's account */
-  /* Below: under the registry's lock. */
-  int holders; /* the owner and the readers that share */
-  bool published;
-  int awaited;    /* readers the owner waits for */
-  int sharing;    /* readers that came, ever */
-  uint8_t came[]; /* [nlocal] which */
+  int fd;             /* the owner's; -1 in a reader's mapping */
+  size_t counted;     /* bytes on the owner's account */
+  int holders;        /* ranks of this process that use this mapping; under the lock */
+  tuttiSegment *next; /* likewise */
 };
 
-/* The published segments of this process. Entries are looked up by key, never by an address that a
- * peer sent. */
-static struct {
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  void *tree; /* tsearch(3) */
-} registry = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
-static int compareKeys(const void *a, const void *b) {
-  const segmentKey *x = a, *y = b;
-  if (x->commHash != y->commHash) return x->commHash < y->commHash ? -1 : 1;
-  if (x->owner != y->owner) return x->owner < y->owner ? -1 : 1;
-  return memcmp(x->secret, y->secret, sizeof x->secret);
-}
+/* All that this process maps. Threads share one mapping of each segment. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static tuttiSegment *mapped;
 
 static segmentKey makeKey(const tuttiWires *w, int owner) {
   segmentKey key = {.commHash = w->commHash, .owner = owner};
   memcpy(key.secret, w->secret, sizeof key.secret);
   return key;
+}
+
+/* Under the lock. */
+static tuttiSegment *findMapped(segmentKey key) {
+  tuttiSegment *s = mapped;
+  while (s && memcmp(&s->key, &key, sizeof key) != 0)
+    s = s->next;
+  return s;
+}
+
+/* Under the lock. */
+static void addMapped(tuttiSegment *s) {
+  s->next = mapped;
+  mapped = s;
 }
 
 static size_t pageBytes(void) {
@@ -123,7 +117,7 @@ static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
 static tuttiResult_t mapMemory(tuttiSegment *s, int fd) {
   char what[80];
   snprintf(what, sizeof what, "the segment of rank %d (TUTTI_BUFFSIZE sets its size)",
-           s->key.owner);
+           (int)s->key.owner);
   TUTTI_TRY(tuttiMap((void **)&s->memory, s->layout.bytes, fd, what, NULL));
   /* The user's core dumps and forked children have no use for it. */
   madvise(s->memory, s->layout.bytes, MADV_DONTDUMP);
@@ -131,12 +125,12 @@ static tuttiResult_t mapMemory(tuttiSegment *s, int fd) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t newSegment(tuttiWires *w, int owner, tuttiSegment **out) {
+static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **out) {
   segmentLayout layout;
   TUTTI_TRY(makeLayout(w, &layout));
   tuttiSegment *s;
   /* Not on the account: a reader in this process may hold it longer than the account lives. */
-  TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s + (size_t)w->local->nlocal, "a segment", NULL));
+  TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s, "a segment", NULL));
   s->key = makeKey(w, owner);
   s->layout = layout;
   s->fd = -1;
@@ -154,9 +148,8 @@ static void freeSegment(tuttiSegment *s) {
 static void countSegment(tuttiWires *w, tuttiSegment *s) {
   struct stat st;
   if (fstat(s->fd, &st) != 0) return;
-  size_t now =
-      sizeof *s + (size_t)w->local->nlocal + (size_t)st.st_blocks * 512; /* the unit of st_blocks */
-  tuttiFetchAddAcqRel(&w->memory->bytes, now - s->counted);              /* wraps when it is less */
+  size_t now = sizeof *s + (size_t)st.st_blocks * 512;      /* the unit of st_blocks */
+  tuttiFetchAddAcqRel(&w->memory->bytes, now - s->counted); /* wraps when it is less */
   s->counted = now;
 }
 
@@ -168,6 +161,17 @@ static tuttiResult_t createSegment(tuttiWires *w, tuttiSegment **out) {
   snprintf(what, sizeof what, "segment of rank %d", w->rank);
   TUTTI_TRY_GOTO(tuttiSharedFd(s->layout.bytes, what, &s->fd), result, free);
   TUTTI_TRY_GOTO(mapMemory(s, s->fd), result, close);
+  pthread_mutex_lock(&lock);
+  bool twice = findMapped(s->key) != NULL;
+  if (!twice) addMapped(s);
+  pthread_mutex_unlock(&lock);
+  if (twice) {
+    result = TUTTI_FAIL(tuttiInvalidUsage,
+                        "rank %d of this communicator is in process %d twice: give every rank a "
+                        "number of its own",
+                        w->rank, (int)getpid());
+    goto close;
+  }
   tuttiForkCloseAdd(s->fd);
   countSegment(w, s);
   *out = s;
@@ -185,10 +189,13 @@ static void releaseSegment(tuttiWires *w, tuttiSegment *s) {
     tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)s->counted);
     tuttiFdClose(&s->fd);
   }
-  pthread_mutex_lock(&registry.lock);
+  pthread_mutex_lock(&lock);
   bool last = --s->holders == 0;
-  if (last && s->published) tdelete(s, &registry.tree, compareKeys);
-  pthread_mutex_unlock(&registry.lock);
+  tuttiSegment **at = &mapped;
+  while (*at != s)
+    at = &(*at)->next;
+  if (last) *at = s->next;
+  pthread_mutex_unlock(&lock);
   if (last) freeSegment(s);
 }
 
@@ -275,94 +282,13 @@ const char *tuttiLocalNames(const tuttiWires *w, const int32_t *ranks, int n, ch
   return buf;
 }
 
-/* ---- threads of one process ----------------------------------------------------------------- */
-
-tuttiResult_t tuttiSegmentPublish(tuttiWires *w) {
-  tuttiSegment *s = w->local->mine;
-  pthread_mutex_lock(&registry.lock);
-  tuttiSegment **entry = tsearch(s, &registry.tree, compareKeys);
-  bool added = entry && *entry == s;
-  if (added) s->published = true;
-  pthread_cond_broadcast(&registry.changed);
-  pthread_mutex_unlock(&registry.lock);
-  if (!entry)
-    return TUTTI_FAIL(tuttiSystemError, "no memory to make the segment of rank %d known", w->rank);
-  if (!added)
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "rank %d of this communicator is in process %d twice: give every rank a "
-                      "number of its own",
-                      w->rank, (int)getpid());
-  return tuttiSuccess;
-}
-
-/* Waits a moment for a change, under the lock. False when there is no more time. */
-static bool awaitChange(const tuttiWires *w, uint64_t deadline) {
-  uint64_t now = tuttiNow();
-  if (now >= deadline || tuttiLoadAcquire32(w->failed)) return false;
-  uint64_t until = deadline - now < LOOK_NS ? deadline : now + LOOK_NS;
-  struct timespec t = {.tv_sec = (time_t)(until / 1000000000u),
-                       .tv_nsec = (long)(until % 1000000000u)};
-  pthread_cond_clockwait(&registry.changed, &registry.lock, CLOCK_MONOTONIC, &t);
-  return true;
-}
-
-/* The wait of a rank for others of its process ended without them. */
-static tuttiResult_t failWait(const tuttiWires *w, const int32_t *ranks, int n, const char *what) {
-  char names[512];
-  tuttiLocalNames(w, ranks, n, names, sizeof names);
-  if (tuttiLoadAcquire32(w->failed))
-    return TUTTI_FAIL(tuttiRemoteError,
-                      "rank %d gave up waiting for %s to %s: the communicator "
-                      "has failed",
-                      w->rank, names, what);
-  return TUTTI_FAIL(tuttiTimeout,
-                    "rank %d waited %llu ms in vain for %s, in the same process, to %s: see where "
-                    "these threads are, or raise TUTTI_TIMEOUT",
-                    w->rank, (unsigned long long)w->timeoutMs, names, what);
-}
-
-tuttiResult_t tuttiSegmentShare(tuttiWires *w, int owner, uint64_t deadline) {
-  segmentKey key = makeKey(w, owner);
-  pthread_mutex_lock(&registry.lock);
-  tuttiSegment **entry;
-  bool waiting = true;
-  while (!(entry = tfind(&key, &registry.tree, compareKeys)) && waiting)
-    waiting = awaitChange(w, deadline);
-  tuttiSegment *s = entry ? *entry : NULL;
-  if (s) {
-    s->holders++;
-    s->came[w->local->place[w->rank]] = 1;
-    if (++s->sharing == s->awaited) pthread_cond_broadcast(&registry.changed);
-  }
-  pthread_mutex_unlock(&registry.lock);
-  if (!s) return failWait(w, &(int32_t){owner}, 1, "make its segment");
-  w->local->theirs[owner] = s;
-  return tuttiSuccess;
-}
-
-tuttiResult_t tuttiSegmentAwaitReaders(tuttiWires *w, const int32_t *ranks, int n,
-                                       uint64_t deadline) {
-  tuttiSegment *s = w->local->mine;
-  pthread_mutex_lock(&registry.lock);
-  s->awaited = n;
-  bool waiting = true;
-  while (s->sharing < n && waiting)
-    waiting = awaitChange(w, deadline);
-  int32_t missing[16]; /* as many as a message can name */
-  int nmissing = 0;
-  for (int i = 0; i < n && nmissing < 16; i++)
-    if (!s->came[w->local->place[ranks[i]]]) missing[nmissing++] = ranks[i];
-  pthread_mutex_unlock(&registry.lock);
-  return nmissing ? failWait(w, missing, nmissing, "take this rank's segment") : tuttiSuccess;
-}
-
-/* ---- processes of one host ------------------------------------------------------------------ */
+/* ---- segments of others ---------------------------------------------------------------------- */
 
 int tuttiSegmentFd(const tuttiWires *w) {
   return w->local->mine->fd;
 }
 
-tuttiResult_t tuttiSegmentMap(tuttiWires *w, int owner, int fd) {
+static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSegment **out) {
   const tuttiPeer *peer = &w->peers[owner];
   tuttiSegment *s;
   TUTTI_TRY(newSegment(w, owner, &s));
@@ -386,10 +312,25 @@ tuttiResult_t tuttiSegmentMap(tuttiWires *w, int owner, int fd) {
     goto free;
   }
   TUTTI_TRY_GOTO(mapMemory(s, fd), result, free);
-  w->local->theirs[owner] = s;
+  addMapped(s);
+  *out = s;
   return tuttiSuccess;
 free:
   freeSegment(s);
+  return result;
+}
+
+tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd) {
+  bool share = w->peers[w->rank].process == w->peers[owner].process;
+  tuttiResult_t result = tuttiSuccess;
+  pthread_mutex_lock(&lock);
+  tuttiSegment *s = share ? findMapped(makeKey(w, owner)) : NULL;
+  if (s)
+    s->holders++;
+  else
+    result = mapSegment(w, owner, fd, &s);
+  pthread_mutex_unlock(&lock);
+  if (result == tuttiSuccess) w->local->theirs[owner] = s;
   return result;
 }
 
@@ -405,7 +346,7 @@ static tuttiResult_t touch(const tuttiSegment *s, size_t offset, size_t bytes) {
   return TUTTI_FAIL(tuttiSystemError,
                     "no memory for %zu bytes of shared memory in the segment of rank %d: %s; free "
                     "memory, or raise the limit of this container or of vm.overcommit_memory",
-                    end - begin, s->key.owner, tuttiErrnoText(errno));
+                    end - begin, (int)s->key.owner, tuttiErrnoText(errno));
 }
 
 /* The number of this end's next message: 0, or where an end that was closed had got to. */

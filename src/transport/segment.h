@@ -1,6 +1,6 @@
 /* The segment of one rank: the memory that holds every FIFO it writes to its neighbours, the other
- * ranks of its host, and nothing of anyone else's. Neighbours map it (SHM: a memfd that came over a
- * Unix socket) or share the owner's mapping (P2P: threads of one process).
+ * ranks of its host, and nothing of anyone else's. Neighbours map it, a memfd that comes over a
+ * Unix socket (shm.c), or share the mapping that their process has.
  *
  *   [control: the lines and heads of all FIFOs] [data of each FIFO, on pages of its own]
  *
@@ -44,19 +44,11 @@ void tuttiLocalMeasure(tuttiWires *w);
 size_t tuttiLocalSlotBytes(const tuttiWires *w);
 void tuttiLocalTrim(tuttiWires *w);
 
-/* For neighbours in this process. Publish makes w->local->mine known to them; Share waits for the
- * owner to publish and sets theirs[owner]; AwaitReaders waits until all of `ranks` share mine, so
- * that none finds it gone. The waits end at the deadline and when the communicator has failed. */
-tuttiResult_t tuttiSegmentPublish(tuttiWires *w);
-tuttiResult_t tuttiSegmentShare(tuttiWires *w, int owner, uint64_t deadline);
-tuttiResult_t tuttiSegmentAwaitReaders(tuttiWires *w, const int32_t *ranks, int n,
-                                       uint64_t deadline);
-
-/* For neighbours in other processes. Fd is of w->local->mine and stays its property; Map checks
- * that fd is a segment of the size this communicator has, of a kind that nobody can shrink, and
- * sets theirs[owner]. The caller closes fd. */
+/* Fd is of w->local->mine and stays its property; Take checks that fd is a segment of the size this
+ * communicator has, of a kind that nobody can shrink, and sets theirs[owner]. The caller closes fd.
+ */
 int tuttiSegmentFd(const tuttiWires *w);
-tuttiResult_t tuttiSegmentMap(tuttiWires *w, int owner, int fd);
+tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd);
 
 /* One end of a FIFO: what open() of P2P and SHM has in common. An end that was closed before goes
  * on where it was. */

@@ -1,7 +1,7 @@
-/* SHM: ranks that are processes of one host. Each rank listens on an abstract Unix socket, named in
- * its peer record; attach hands this rank's segment (a memfd) to every neighbour and takes theirs.
- * Nothing of this has a name in a file system, so /dev/shm may be tiny or absent and a SIGKILL
- * leaves nothing behind.
+/* SHM: ranks that are processes of one host; and how segments come to threads, too. Each rank
+ * listens on an abstract Unix socket, named in its peer record; attach hands this rank's segment (a
+ * memfd) to every neighbour and takes theirs. Nothing of this has a name in a file system, so
+ * /dev/shm may be tiny or absent and a SIGKILL leaves nothing behind.
  *
  * Handing in needs only the neighbour's listener, which is there since before the all-gather of the
  * peer records; handing in and taking in advance together without blocking, so no order of ranks,
@@ -127,7 +127,9 @@ static void stopListening(tuttiWires *w) {
 static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
   mine->shmSocket = mine->offer = 0;
   if (mine->device == tuttiDeviceCuda) return tuttiSuccess; /* its buffers are not in host memory */
-  if (w->nranks == 1 || tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE)) return tuttiSuccess;
+  bool threads = !tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE);
+  if (w->nranks == 1 || (!threads && tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE)))
+    return tuttiSuccess;
   uint64_t id = 0;
   while (id == 0)
     TUTTI_TRY(tuttiRandom(&id, sizeof id));
@@ -269,7 +271,7 @@ static tuttiResult_t takeIn(exchangeState *x, int fd, bool *silent) {
                         "limit of open files (ulimit -n)",
                         x->w->rank, hello.from);
   else
-    result = tuttiSegmentMap(x->w, hello.from, segment);
+    result = tuttiSegmentTake(x->w, hello.from, segment);
   if (i >= 0 && result == tuttiSuccess) x->missing[i] = x->missing[--x->nmissing];
   if (segment >= 0) close(segment);
   return result;
@@ -370,14 +372,16 @@ static tuttiResult_t exchange(exchangeState *x) {
   }
 }
 
-/* Ranks that this transport connects with this one: those no earlier one does. */
-static int findProcesses(const tuttiWires *w, int32_t *ranks) {
+/* Ranks that SHM connects with this one, or P2P but for GPUs (symmetric.c). */
+static int findNeighbours(const tuttiWires *w, int32_t *ranks) {
   int n = 0;
-  tuttiPath path;
-  for (int r = 0; r < w->nranks; r++)
-    if (r != w->rank &&
-        tuttiTransportSelect(&w->peers[w->rank], &w->peers[r], &path) == &tuttiTransportShm)
-      ranks[n++] = r;
+  const tuttiPeer *mine = &w->peers[w->rank];
+  for (int r = 0; r < w->nranks; r++) {
+    tuttiPath path;
+    const tuttiTransport *t = r == w->rank ? NULL : tuttiTransportSelect(mine, &w->peers[r], &path);
+    bool threads = t == &tuttiTransportP2p && mine->device != tuttiDeviceCuda;
+    if (t == &tuttiTransportShm || threads) ranks[n++] = r;
+  }
   return n;
 }
 
@@ -386,7 +390,7 @@ static tuttiResult_t exchangeAll(tuttiWires *w, int32_t *unsent, int32_t *missin
                      .deadline = tuttiDeadline((int64_t)w->timeoutMs),
                      .unsent = unsent,
                      .missing = missing};
-  x.nunsent = x.nmissing = findProcesses(w, unsent);
+  x.nunsent = x.nmissing = findNeighbours(w, unsent);
   if (x.nunsent == 0) return tuttiSuccess;
   memcpy(missing, unsent, sizeof *missing * (size_t)x.nmissing);
   TUTTI_TRY(tuttiLocalAttach(w));

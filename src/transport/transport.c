@@ -1,26 +1,15 @@
 #include "transport/transport.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/os.h"
 #include "transport/net.h"
 #include "transport/segment.h"
 
 const tuttiTransport *const tuttiTransports[] = {&tuttiTransportP2p, &tuttiTransportShm,
                                                  &tuttiTransportNet, NULL};
-
-/* Appends to a sentence, as much as fits. */
-__attribute__((format(printf, 2, 3))) static void append(char why[TUTTI_SENTENCE], const char *fmt,
-                                                         ...) {
-  size_t used = strlen(why);
-  va_list args;
-  va_start(args, fmt);
-  vsnprintf(why + used, TUTTI_SENTENCE - used, fmt, args);
-  va_end(args);
-}
 
 const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b,
                                            tuttiPath *path) {
@@ -29,10 +18,10 @@ const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *
     const tuttiTransport *t = tuttiTransports[i];
     t->canConnect(a, b, path);
     if (path->possible) {
-      if (whyNot[0]) append(path->why, "; %s", whyNot);
+      if (whyNot[0]) tuttiAppend(path->why, sizeof path->why, "; %s", whyNot);
       return t;
     }
-    append(whyNot, "%snot %s: %s", whyNot[0] ? "; " : "", t->name, path->why);
+    tuttiAppend(whyNot, sizeof whyNot, "%snot %s: %s", whyNot[0] ? "; " : "", t->name, path->why);
   }
   *path = (tuttiPath){0};
   memcpy(path->why, whyNot, sizeof whyNot);
@@ -42,7 +31,7 @@ const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *
 tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine) {
   tuttiResult_t result = tuttiSuccess;
   for (int i = 0; tuttiTransports[i] && result == tuttiSuccess; i++)
-    result = tuttiTransports[i]->prepare(w, mine);
+    if (tuttiTransports[i]->prepare) result = tuttiTransports[i]->prepare(w, mine);
   if (result != tuttiSuccess) tuttiTransportsDetach(w);
   return result;
 }
@@ -50,7 +39,7 @@ tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine) {
 tuttiResult_t tuttiTransportsAttach(tuttiWires *w) {
   tuttiResult_t result = tuttiSuccess;
   for (int i = 0; tuttiTransports[i] && result == tuttiSuccess; i++)
-    result = tuttiTransports[i]->attach(w);
+    if (tuttiTransports[i]->attach) result = tuttiTransports[i]->attach(w);
   if (result != tuttiSuccess) tuttiTransportsDetach(w);
   return result;
 }
@@ -60,7 +49,7 @@ void tuttiTransportsDetach(tuttiWires *w) {
   while (tuttiTransports[n])
     n++;
   while (n-- > 0)
-    tuttiTransports[n]->detach(w);
+    if (tuttiTransports[n]->detach) tuttiTransports[n]->detach(w);
 }
 
 void tuttiTransportsMeasure(tuttiWires *w) {

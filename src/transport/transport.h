@@ -43,7 +43,7 @@ typedef struct {
   char host[TUTTI_HOSTNAME];
   char config[192];   /* what ranks must agree on, as text */
   char library[128];  /* path of this library, for the text of a version mix */
-  uint64_t shmSocket; /* SHM: names the Unix socket that takes neighbours' segments; 0: none */
+  uint64_t shmSocket; /* names the Unix socket that takes neighbours' segments; 0: none */
   uint64_t offer;     /* SHM: see tuttiRemoteOffer */
   /* NET: where this rank's proxy listens. */
   uint8_t net[TUTTI_NET_HANDLE];
@@ -88,7 +88,7 @@ typedef struct tuttiWires {
 typedef struct tuttiTransport {
   const char *name; /* "P2P", "SHM", "NET" */
   void (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
-  tuttiResult_t (*prepare)(tuttiWires *w, tuttiPeer *mine);
+  tuttiResult_t (*prepare)(tuttiWires *w, tuttiPeer *mine); /* or NULL, like attach and detach */
   tuttiResult_t (*attach)(tuttiWires *w);
   /* Makes this rank's end of the connection. Never blocks: messages simply are not ready before the
    * other side is. channel < nchannels or TUTTI_P2P_CHANNEL; shared: the sender's FIFO that all

@@ -72,20 +72,13 @@ struct Rank {
   Rank(const Rank &) = delete;
   ~Rank() { detach(); }
 
-  tuttiResult_t prepare() {
-    tuttiResult_t r = tuttiTransportP2p.prepare(&w, &mine);
-    return r != tuttiSuccess ? r : tuttiTransportShm.prepare(&w, &mine);
-  }
+  tuttiResult_t prepare() { return tuttiTransportShm.prepare(&w, &mine); }
   tuttiResult_t attach() {
-    tuttiResult_t r = tuttiTransportP2p.attach(&w);
-    if (r == tuttiSuccess) r = tuttiTransportShm.attach(&w);
+    tuttiResult_t r = tuttiTransportShm.attach(&w);
     if (r != tuttiSuccess) detach();
     return r;
   }
-  void detach() {
-    tuttiTransportShm.detach(&w);
-    tuttiTransportP2p.detach(&w);
-  }
+  void detach() { tuttiTransportShm.detach(&w); }
   const tuttiTransport *to(int peer) {
     tuttiPath path;
     return tuttiTransportSelect(&peers[(size_t)w.rank], &peers[(size_t)peer], &path);

@@ -196,7 +196,7 @@ TEST(ShmThreads, CyclesLeakNothing) {
 }
 
 TEST(ShmThreads, SwitchedOffPreparesNothing) {
-  Setting off("TUTTI_SHM_DISABLE", "1");
+  Setting off("TUTTI_SHM_DISABLE", "1"), threads("TUTTI_P2P_DISABLE", "1");
   int fds = openFds();
   Ranks ranks = makeProcesses(Shape());
   prepareAll(ranks);
