@@ -21,13 +21,10 @@ typedef struct {
   bool fixed;
   uint64_t idHash, ticket;
   tuttiAddressList self;
-  int rootFds[2]; /* own root, and as a bridge that of the slice before; -1: none */
+  int rootFd, bridgeFd; /* to the own root, and as a bridge to that of the slice before; or -1 */
   tuttiNeighbour next;
   /* ring */
   tuttiGreeter greeter;
-  int prevFd;
-  char prevName[96];
-  uint64_t startedAt, metAt, ringAt;
 } joining;
 
 static double ms(uint64_t from, uint64_t to) {
@@ -52,69 +49,43 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge, int *fd) {
   in.remainingMs = deadline == TUTTI_NO_DEADLINE ? UINT64_MAX
                    : deadline > now              ? (deadline - now) / 1000000u
                                                  : 0;
-  tuttiDial dial;
-  tuttiDialInit(&dial, &id->roots, b->interfaces, b->ninterfaces, &in, sizeof(in),
-                "the root of the unique id");
+  tuttiDial dial __attribute__((cleanup(tuttiDialClose)));
+  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), "the root of the unique id");
   dial.refusedMs = id->fixed ? 0 : REFUSED_MS;
   dial.remedy = id->fixed ? "Is rank 0 running, and is TUTTI_COMM_ID an address of its host?"
                           : "Is the id stale? The process that made it has ended, or the init it "
                             "was made for is over";
-  tuttiResult_t result;
-  while ((result = tuttiDialStep(&dial, j->wait)) == tuttiSuccess &&
-         dial.state != TUTTI_DIAL_DONE) {
-    struct pollfd fds[TUTTI_DIAL_FDS];
-    uint64_t until = tuttiDialWaitOn(&dial, fds);
+  for (;;) {
+    struct pollfd wanted;
     int ready;
-    TUTTI_TRY_GOTO(tuttiPollSlice(fds, TUTTI_DIAL_FDS, dial.who, j->wait, until, &ready), result,
-                   done);
+    TUTTI_TRY(tuttiDialStep(&dial, j->wait));
+    if (dial.state == TUTTI_DIAL_DONE) break;
+    uint64_t until = tuttiDialWaitOn(&dial, &wanted);
+    TUTTI_TRY(tuttiPollSlice(&wanted, 1, dial.who, j->wait, until, &ready));
   }
-done:
-  tuttiDialClose(&dial);
-  if (result == tuttiSuccess) *fd = dial.fd;
-  return result;
-}
-
-/* Takes the reply that is coming in from a root; the own one says who is next. */
-static tuttiResult_t takeReply(joining *j, int which) {
-  const char *who = "the root of the unique id";
-  int fd = j->rootFds[which];
-  tuttiReply reply;
-  TUTTI_TRY(tuttiRecvAll(fd, &reply, sizeof(reply), who, j->wait));
-  if (!tuttiReplyValid(&reply))
-    return TUTTI_FAIL(tuttiRemoteError, "%s answered with garbage; see what listens there", who);
-  if (reply.kind == tuttiReplyFailed) return tuttiReplyAdopt(fd, &reply, who, j->wait);
-  int nranks = j->b->nranks, wanted = (j->b->rank + 1) % nranks;
-  if (which == 0) {
-    if (reply.kind != tuttiReplyNext || reply.bytes != sizeof(j->next))
-      return TUTTI_FAIL(tuttiRemoteError, "%s answered with garbage; see what listens there", who);
-    TUTTI_TRY(tuttiRecvAll(fd, &j->next, sizeof(j->next), who, j->wait));
-    if (j->next.hello.from != wanted || !tuttiAddressListValid(&j->next.listeners))
-      return TUTTI_FAIL(tuttiInternalError, "%s sent rank %d's record instead of rank %d's", who,
-                        j->next.hello.from, wanted);
-  }
-  tuttiFdClose(&j->rootFds[which]);
+  *fd = dial.fd;
   return tuttiSuccess;
 }
 
+/* Checks in, and waits until everybody of the slice has: the root then says who is next. */
 static tuttiResult_t rendezvous(joining *j) {
-  const tuttiBootstrap *b = j->b;
-  int root = tuttiRootOfRank(b->rank, j->nroots, b->nranks);
-  if (j->fixed && b->rank == 0) TUTTI_TRY(tuttiRootStartFixed(&j->ids[0], j->wait));
-  TUTTI_TRY(checkIn(j, root, false, &j->rootFds[0]));
-  if (j->nroots > 1 && b->rank == tuttiFirstOfRoot(root, j->nroots, b->nranks))
-    TUTTI_TRY(checkIn(j, (root + j->nroots - 1) % j->nroots, true, &j->rootFds[1]));
-  while (j->rootFds[0] >= 0 || j->rootFds[1] >= 0) {
-    struct pollfd fds[] = {{.fd = j->rootFds[0], .events = POLLIN},
-                           {.fd = j->rootFds[1], .events = POLLIN}};
-    int ready;
-    TUTTI_TRY(tuttiPollSlice(fds, 2, "the root", j->wait, TUTTI_NO_DEADLINE, &ready));
-    for (int i = 0; i < 2; i++)
-      if (fds[i].revents) TUTTI_TRY(takeReply(j, i));
-    if (!ready && tuttiNow() >= j->wait.deadline)
-      return TUTTI_FAIL(tuttiTimeout,
-                        "checked in with the root of the unique id, but it did not say until the "
-                        "deadline who else came; see the other ranks, or raise TUTTI_TIMEOUT");
-  }
+  const char *who = "the root of the unique id";
+  int rank = j->b->rank, nranks = j->b->nranks, root = tuttiRootOfRank(rank, j->nroots, nranks);
+  tuttiReply reply;
+  if (j->fixed && rank == 0) TUTTI_TRY(tuttiRootStartFixed(&j->ids[0], j->wait));
+  TUTTI_TRY(checkIn(j, root, false, &j->rootFd));
+  if (j->nroots > 1 && rank == tuttiFirstOfRoot(root, j->nroots, nranks))
+    TUTTI_TRY(checkIn(j, (root + j->nroots - 1) % j->nroots, true, &j->bridgeFd));
+  TUTTI_TRY(tuttiRecvAll(j->rootFd, &reply, sizeof(reply), who, j->wait));
+  bool valid = tuttiReplyValid(&reply);
+  if (valid && reply.kind == tuttiReplyFailed)
+    return tuttiReplyAdopt(j->rootFd, &reply, who, j->wait);
+  if (!valid || reply.kind != tuttiReplyNext || reply.bytes != sizeof(j->next))
+    return TUTTI_FAIL(tuttiRemoteError, "%s answered with garbage; see what listens there", who);
+  TUTTI_TRY(tuttiRecvAll(j->rootFd, &j->next, sizeof(j->next), who, j->wait));
+  if (j->next.hello.from != (rank + 1) % nranks || !tuttiAddressListValid(&j->next.listeners))
+    return TUTTI_FAIL(tuttiInternalError, "%s sent rank %d's record instead of rank %d's", who,
+                      j->next.hello.from, (rank + 1) % nranks);
   return tuttiSuccess;
 }
 
@@ -135,9 +106,9 @@ static void welcomePrev(void *ctx, const void *hello, int fd) {
   joining *j = ctx;
   tuttiHello h;
   memcpy(&h, hello, sizeof(h));
-  tuttiHelloName(&h, j->prevName, sizeof(j->prevName));
-  tuttiFdClose(&j->prevFd);
-  j->prevFd = fd;
+  tuttiHelloName(&h, j->b->prevName, sizeof(j->b->prevName));
+  tuttiFdClose(&j->b->prevFd);
+  j->b->prevFd = fd;
 }
 
 static tuttiResult_t lostNeighbour(const char *name) {
@@ -150,26 +121,26 @@ static tuttiResult_t lostNeighbour(const char *name) {
 /* Connects to the next rank and lets the previous one in, both at once: were every rank to connect
  * before it accepts, full queues of strangers could stop the whole ring. */
 static tuttiResult_t ringLoop(joining *j, tuttiDial *dial) {
-  enum { GREETER = TUTTI_DIAL_FDS, PREV, NEXT, FDS };
+  enum { DIAL, GREETER, PREV, NEXT, FDS };
   for (;;) {
     if (dial->state != TUTTI_DIAL_DONE) TUTTI_TRY(tuttiDialStep(dial, j->wait));
     TUTTI_TRY(tuttiGreeterStep(&j->greeter));
     bool hasNext = dial->state == TUTTI_DIAL_DONE;
-    if (hasNext && j->prevFd >= 0) return tuttiSuccess;
+    if (hasNext && j->b->prevFd >= 0) return tuttiSuccess;
     if (tuttiNow() >= j->wait.deadline)
       return TUTTI_FAIL(tuttiTimeout,
                         "%s, the previous in the ring, did not connect to this rank until the "
                         "deadline; see its log, and whether it can reach this host",
-                        j->prevName);
+                        j->b->prevName);
     struct pollfd fds[FDS];
-    uint64_t until = tuttiDialWaitOn(dial, fds), greeterNext = tuttiGreeterNext(&j->greeter);
+    uint64_t until = tuttiDialWaitOn(dial, &fds[DIAL]), greeterNext = tuttiGreeterNext(&j->greeter);
     if (greeterNext < until) until = greeterNext;
     fds[GREETER] = (struct pollfd){.fd = j->greeter.epollFd, .events = POLLIN};
-    fds[PREV] = (struct pollfd){.fd = j->prevFd, .events = POLLRDHUP};
+    fds[PREV] = (struct pollfd){.fd = j->b->prevFd, .events = POLLRDHUP};
     fds[NEXT] = (struct pollfd){.fd = hasNext ? dial->fd : -1, .events = POLLRDHUP};
     int ready;
     TUTTI_TRY(tuttiPollSlice(fds, FDS, "the ring", j->wait, until, &ready));
-    if (fds[PREV].revents) return lostNeighbour(j->prevName);
+    if (fds[PREV].revents) return lostNeighbour(j->b->prevName);
     if (fds[NEXT].revents) return lostNeighbour(dial->who);
   }
 }
@@ -177,13 +148,12 @@ static tuttiResult_t ringLoop(joining *j, tuttiDial *dial) {
 static tuttiResult_t formRing(joining *j) {
   tuttiBootstrap *b = j->b;
   tuttiHelloName(&j->next.hello, b->nextName, sizeof(b->nextName));
-  snprintf(j->prevName, sizeof(j->prevName), "rank %d", (b->rank + b->nranks - 1) % b->nranks);
+  snprintf(b->prevName, sizeof(b->prevName), "rank %d", (b->rank + b->nranks - 1) % b->nranks);
   const uint8_t *secret = j->ids[0].secret; /* all ranks know it, whatever their root */
   tuttiHello hello;
   tuttiHelloFill(&hello, secret, j->next.ticket, tuttiHelloRing, b->rank, b->nranks);
   tuttiDial dial;
-  tuttiDialInit(&dial, &j->next.listeners, b->interfaces, b->ninterfaces, &hello, sizeof(hello),
-                b->nextName);
+  tuttiDialInit(&dial, &j->next.listeners, &hello, sizeof(hello), b->nextName);
   dial.refusedMs = REFUSED_MS;
   dial.remedy = "Its process has ended or its init failed; its own log says why";
   j->greeter = (tuttiGreeter){.listenFd = b->listenFd,
@@ -200,8 +170,6 @@ static tuttiResult_t formRing(joining *j) {
   }
   if (dial.state == TUTTI_DIAL_DONE) b->nextFd = dial.fd;
   tuttiDialClose(&dial);
-  b->prevFd = j->prevFd;
-  memcpy(b->prevName, j->prevName, sizeof(b->prevName));
   return result;
 }
 
@@ -280,6 +248,15 @@ tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size,
   return result;
 }
 
+static uint64_t hashWith(uint64_t before, const uint8_t secret[16]) {
+  struct {
+    uint64_t before;
+    uint8_t secret[16];
+  } link = {.before = before};
+  memcpy(link.secret, secret, sizeof(link.secret));
+  return tuttiHash(&link, sizeof(link));
+}
+
 /* Exchanges listeners, and makes hash and secret this communicator's own: those of a fixed id are
  * the same for all that were made with it. */
 static tuttiResult_t exchange(joining *j) {
@@ -288,60 +265,37 @@ static tuttiResult_t exchange(joining *j) {
     tuttiAddressList listeners;
     uint8_t salt[16];
   } record;
+  TUTTI_FREED record *all = NULL;
   size_t n = (size_t)b->nranks;
-  record *all;
   TUTTI_TRY(tuttiAlloc((void **)&all, n, sizeof(*all), "records of the ranks", NULL));
-  tuttiResult_t result = tuttiRandom(all[b->rank].salt, sizeof(all[b->rank].salt));
   all[b->rank].listeners = j->self;
-  TUTTI_TRY_GOTO(result, result, done);
-  TUTTI_TRY_GOTO(tuttiBootstrapAllGather(b, all, sizeof(record), j->wait), result, done);
+  TUTTI_TRY(tuttiRandom(all[b->rank].salt, sizeof(all[b->rank].salt)));
+  TUTTI_TRY(tuttiBootstrapAllGather(b, all, sizeof(record), j->wait));
   for (size_t r = 0; r < n; r++) {
-    if (b->nranks > 1 && !tuttiAddressListValid(&all[r].listeners)) {
-      result = TUTTI_FAIL(tuttiInternalError, "the record of rank %zu holds no address", r);
-      goto done;
-    }
+    if (n > 1 && !tuttiAddressListValid(&all[r].listeners))
+      return TUTTI_FAIL(tuttiInternalError, "the record of rank %zu holds no address", r);
     b->listeners[r] = all[r].listeners;
   }
   for (size_t i = 0; i < sizeof(b->secret); i++)
     b->secret[i] = j->ids[0].secret[i] ^ all[0].salt[i];
-  struct {
-    uint64_t idHash;
-    uint8_t salt[16];
-  } mix = {.idHash = j->idHash};
-  memcpy(mix.salt, all[0].salt, sizeof(mix.salt));
-  b->hash = tuttiHash(&mix, sizeof(mix));
-done:
-  tuttiFree(all);
-  return result;
+  b->hash = hashWith(j->idHash, all[0].salt);
+  return tuttiSuccess;
 }
 
 /* ---- join ----------------------------------------------------------------------------------- */
 
-/* The same on all ranks, whatever addresses a host's name resolves to on each. */
-static uint64_t hashIds(const tuttiId *ids, int n) {
-  uint64_t hash = 0;
-  for (int i = 0; i < n; i++) {
-    struct {
-      uint64_t before;
-      uint8_t secret[16];
-    } link = {.before = hash};
-    memcpy(link.secret, ids[i].secret, sizeof(link.secret));
-    hash = tuttiHash(&link, sizeof(link));
-  }
-  return hash;
-}
-
 static tuttiResult_t joinRing(joining *j) {
+  uint64_t startedAt = tuttiNow();
   TUTTI_TRY(rendezvous(j));
-  j->metAt = tuttiNow();
+  uint64_t metAt = tuttiNow();
   TUTTI_TRY(formRing(j));
-  j->ringAt = tuttiNow();
+  uint64_t ringAt = tuttiNow();
   TUTTI_TRY(exchange(j));
   TUTTI_INFO(BOOTSTRAP,
              "rank %d of %d joined: rendezvous %.1f ms, ring %.1f ms, all-gather %.1f ms; listens "
              "on %s",
-             j->b->rank, j->b->nranks, ms(j->startedAt, j->metAt), ms(j->metAt, j->ringAt),
-             ms(j->ringAt, tuttiNow()), j->b->interfaces[0].name);
+             j->b->rank, j->b->nranks, ms(startedAt, metAt), ms(metAt, ringAt),
+             ms(ringAt, tuttiNow()), j->b->interfaces[0].name);
   return tuttiSuccess;
 }
 
@@ -359,83 +313,59 @@ static tuttiResult_t openListener(joining *j) {
   return tuttiRandom(&j->ticket, sizeof(j->ticket));
 }
 
+/* Fills parsed[nids], NULL at first and for tuttiFree in any case. */
 static tuttiResult_t parseIds(const tuttiUniqueId *ids, int nids, int rank, int nranks,
-                              tuttiId **out) {
+                              tuttiId **parsed) {
   if (nids < 1 || nranks < 1 || nranks > TUTTI_MAX_RANKS || rank < 0 || rank >= nranks)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "rank %d of nranks %d with %d unique ids: nranks must be 1 to %d, rank 0 to "
                       "nranks - 1, and there must be an id",
                       rank, nranks, nids, TUTTI_MAX_RANKS);
-  tuttiId *parsed;
-  TUTTI_TRY(tuttiAlloc((void **)&parsed, (size_t)nids, sizeof(*parsed), "unique ids", NULL));
-  for (int i = 0; i < nids; i++) {
-    tuttiResult_t result = tuttiIdParse(&ids[i], &parsed[i]);
-    if (result == tuttiSuccess) continue;
-    tuttiFree(parsed);
-    return result;
-  }
-  *out = parsed;
+  TUTTI_TRY(tuttiAlloc((void **)parsed, (size_t)nids, sizeof(**parsed), "unique ids", NULL));
+  for (int i = 0; i < nids; i++)
+    TUTTI_TRY(tuttiIdParse(&ids[i], &(*parsed)[i]));
   return tuttiSuccess;
 }
 
 static tuttiResult_t allocate(int rank, int nranks, tuttiBootstrap **out) {
   tuttiBootstrap *b;
-  TUTTI_TRY(tuttiAlloc((void **)&b, 1, sizeof(*b), "the bootstrap", NULL));
+  size_t size = sizeof(*b) + (size_t)nranks * sizeof(*b->listeners);
+  TUTTI_TRY(tuttiAlloc((void **)&b, 1, size, "the bootstrap", NULL));
   b->rank = rank;
   b->nranks = nranks;
   b->listenFd = b->prevFd = b->nextFd = -1;
-  tuttiResult_t result = tuttiAlloc((void **)&b->listeners, (size_t)nranks, sizeof(*b->listeners),
-                                    "addresses of the ranks", NULL);
-  if (result == tuttiSuccess)
-    *out = b;
-  else
-    tuttiFree(b);
-  return result;
+  b->listeners = (tuttiAddressList *)(b + 1);
+  *out = b;
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
                                  tuttiWait wait, tuttiBootstrap **out) {
-  joining j = {.wait = wait, .rootFds = {-1, -1}, .prevFd = -1, .startedAt = tuttiNow()};
-  tuttiId *parsed = NULL;
+  joining j = {.wait = wait, .rootFd = -1, .bridgeFd = -1};
+  TUTTI_FREED tuttiId *parsed = NULL;
   TUTTI_TRY(parseIds(ids, nids, rank, nranks, &parsed));
-  tuttiResult_t result;
-  TUTTI_TRY_GOTO(allocate(rank, nranks, &j.b), result, freeIds);
+  TUTTI_TRY(allocate(rank, nranks, &j.b));
   j.ids = parsed;
   j.fixed = parsed[0].fixed;
   j.nroots = j.fixed ? 1 : nids < nranks ? nids : nranks;
-  j.idHash = hashIds(parsed, j.nroots);
+  for (int i = 0; i < j.nroots; i++) /* secrets alone: a name may resolve to other addresses */
+    j.idHash = hashWith(j.idHash, parsed[i].secret);
+  tuttiResult_t result;
   TUTTI_TRY_GOTO(openListener(&j), result, close);
-  if (nranks > 1)
-    result = joinRing(&j);
-  else
-    result = exchange(&j);
+  result = nranks > 1 ? joinRing(&j) : exchange(&j);
   /* Roots that nobody will come to: of a rank alone, of ids past the first nranks; and of a fixed
    * address, which the next communicator needs. */
   for (int i = nranks > 1 ? j.nroots : 0; i < nids && !j.fixed; i++)
     tuttiRootCancel(parsed[i].secret);
   if (j.fixed && rank == 0 && result != tuttiSuccess) tuttiRootCancel(parsed[0].secret);
 close:
-  for (int i = 0; i < 2; i++)
-    tuttiFdClose(&j.rootFds[i]);
+  tuttiFdClose(&j.rootFd);
+  tuttiFdClose(&j.bridgeFd);
   if (result == tuttiSuccess)
     *out = j.b;
   else
     tuttiBootstrapClose(j.b);
-freeIds:
-  tuttiFree(parsed);
   return result;
-}
-
-uint64_t tuttiBootstrapHash(const tuttiBootstrap *b) {
-  return b->hash;
-}
-
-const uint8_t *tuttiBootstrapSecret(const tuttiBootstrap *b) {
-  return b->secret;
-}
-
-const tuttiInterface *tuttiBootstrapInterface(const tuttiBootstrap *b) {
-  return &b->interfaces[0];
 }
 
 void tuttiBootstrapClose(tuttiBootstrap *b) {
@@ -443,6 +373,5 @@ void tuttiBootstrapClose(tuttiBootstrap *b) {
   tuttiFdClose(&b->prevFd);
   tuttiFdClose(&b->nextFd);
   tuttiFdClose(&b->listenFd);
-  tuttiFree(b->listeners);
   tuttiFree(b);
 }

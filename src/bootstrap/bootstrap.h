@@ -29,7 +29,21 @@ tuttiResult_t tuttiIdCreate(tuttiUniqueId *out);
 /* tuttiInvalidArgument says what is wrong: not made by tuttiGetUniqueId, of another version, ... */
 tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out);
 
-typedef struct tuttiBootstrap tuttiBootstrap;
+/* What Join makes, constant but for the fds, which are non-blocking, close on exec, and registered
+ * with tuttiForkCloseAdd. */
+typedef struct {
+  int rank, nranks;
+  uint64_t hash; /* of this one communicator: the same on all its ranks, different even from another
+                    that was made with the same TUTTI_COMM_ID */
+  uint8_t secret[16];          /* as the hash */
+  int listenFd;                /* accepts ring and ask connections; -1 when taken by the watch */
+  tuttiAddressList *listeners; /* [nranks] of every rank */
+  int prevFd, nextFd;          /* ring sockets; -1 when nranks == 1 or taken by the watch */
+  char prevName[96], nextName[96]; /* "rank 3 (host a, pid 17)", for errors */
+  /* Those this rank chose, best first; interfaces[0] carries its listeners. */
+  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
+  int ninterfaces;
+} tuttiBootstrap;
 
 /* Joins: checks in with the root (one of nids: rank r with root r * nids / nranks; ids past the
  * first nranks are not used), learns the next rank's address, forms a ring of sockets. On expiry
@@ -40,12 +54,6 @@ tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, i
                                  tuttiWait wait, tuttiBootstrap **out);
 /* all[rank * size ...] holds this rank's part on entry; every rank's on return. Ring all-gather. */
 tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size, tuttiWait wait);
-/* Of this one communicator: the same on all its ranks, different even from another that was made
- * with the same TUTTI_COMM_ID. */
-uint64_t tuttiBootstrapHash(const tuttiBootstrap *b);
-const uint8_t *tuttiBootstrapSecret(const tuttiBootstrap *b);
-/* Interfaces this rank chose, best first; interfaces[0] carries its listeners. */
-const tuttiInterface *tuttiBootstrapInterface(const tuttiBootstrap *b);
 /* Closes everything that the watch has not taken. NULL is allowed. */
 void tuttiBootstrapClose(tuttiBootstrap *b);
 

@@ -10,9 +10,9 @@
 #include "base/os.h"
 
 #define MS          1000000ull
-#define STAGGER_MS  250u   /* between first attempts at different addresses */
-#define ATTEMPT_MS  10000u /* after this a silent attempt is begun anew */
-#define BACKOFF_MS  20u    /* after the first failure; doubles up to: */
+#define LONE_MS     10000u /* after this a silent attempt is begun anew */
+#define ATTEMPT_MS  250u   /* the same for one of several addresses in the first round; doubles */
+#define BACKOFF_MS  20u    /* after the first round; doubles up to: */
 #define MAX_BACKOFF 1000u
 
 static bool isLinkLocal6(const tuttiAddress *a) {
@@ -23,81 +23,68 @@ static void addTarget(tuttiConnector *c, const tuttiAddress *target) {
   if (c->n == TUTTI_MAX_TARGETS) return;
   for (int i = 0; i < c->n; i++)
     if (memcmp(&c->attempts[i].target, target, tuttiAddressLength(target)) == 0) return;
-  tuttiAttempt *a = &c->attempts[c->n];
-  *a = (tuttiAttempt){.target = *target, .fd = -1, .backoffMs = BACKOFF_MS};
-  a->startAt = tuttiNow() + (uint64_t)c->n * STAGGER_MS * MS;
-  c->n++;
+  c->attempts[c->n++].target = *target;
 }
 
-void tuttiConnectorInit(tuttiConnector *c, const tuttiAddress *targets, int n,
-                        const tuttiInterface *interfaces, int ninterfaces) {
-  memset(c, 0, sizeof(*c));
-  for (int i = 0; i < n; i++)
-    addTarget(c, &targets[i]);
-  for (int i = 0; i < n; i++) {
-    if (!isLinkLocal6(&targets[i])) continue;
-    for (int k = 0; k < ninterfaces; k++) {
+void tuttiConnectorInit(tuttiConnector *c, const tuttiAddressList *targets) {
+  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
+  int n;
+  *c = (tuttiConnector){.fd = -1, .backoffMs = BACKOFF_MS};
+  for (int i = 0; i < targets->n; i++)
+    addTarget(c, &targets->a[i]);
+  for (int i = 0; i < targets->n; i++) {
+    tuttiAddress scoped = targets->a[i];
+    if (!isLinkLocal6(&scoped)) continue;
+    if (tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n) != tuttiSuccess) break;
+    for (int k = 0; k < n; k++) {
       if (!isLinkLocal6(&interfaces[k].address)) continue;
-      tuttiAddress scoped = targets[i];
       scoped.v6.sin6_scope_id = interfaces[k].address.v6.sin6_scope_id;
       addTarget(c, &scoped);
     }
   }
+  c->attemptMs = c->n > 1 ? ATTEMPT_MS : LONE_MS;
 }
 
-static void endAttempt(tuttiAttempt *a, int error) {
+void tuttiConnectorStop(tuttiConnector *c) {
+  if (c->n > 0 && c->fd >= 0) close(c->fd);
+  c->fd = -1;
+}
+
+void tuttiConnectorReject(tuttiConnector *c, int error) {
   uint64_t now = tuttiNow();
-  if (a->fd >= 0) close(a->fd);
-  a->fd = -1;
+  tuttiAttempt *a = &c->attempts[c->current];
+  tuttiConnectorStop(c);
   a->error = error;
   if (error != ECONNREFUSED)
     a->refusedSince = 0;
   else if (a->refusedSince == 0)
     a->refusedSince = now;
-  a->startAt = now + a->backoffMs * MS;
-  a->backoffMs = a->backoffMs * 2 > MAX_BACKOFF ? MAX_BACKOFF : a->backoffMs * 2;
+  c->due = now;
+  c->current = (c->current + 1) % c->n;
+  if (c->current != 0) return;
+  c->due += c->backoffMs * MS;
+  c->backoffMs = c->backoffMs * 2 > MAX_BACKOFF ? MAX_BACKOFF : c->backoffMs * 2;
+  c->attemptMs = c->attemptMs * 2 > LONE_MS ? LONE_MS : c->attemptMs * 2;
 }
 
-/* An address that failed at once gives its turn to the next that has not been tried. */
-static void hurryNext(tuttiConnector *c) {
-  for (int i = 0; i < c->n; i++) {
-    tuttiAttempt *a = &c->attempts[i];
-    if (a->fd >= 0 || a->error != 0) continue;
-    uint64_t now = tuttiNow();
-    if (a->startAt > now) a->startAt = now;
-    return;
-  }
-}
-
-static tuttiResult_t beginAttempt(tuttiAttempt *a, const char *who) {
+/* Starts an attempt at the current address; *state is its errno if that fails at once. */
+static tuttiResult_t begin(tuttiConnector *c, const char *who, int *state) {
+  tuttiAttempt *a = &c->attempts[c->current];
+  a->local = (tuttiAddress){.sa.sa_family = AF_UNSPEC};
   int fd = socket(a->target.sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0 && errno == EAFNOSUPPORT) {
-    endAttempt(a, EAFNOSUPPORT);
-    return tuttiSuccess;
-  }
+  *state = fd < 0 ? errno : EINPROGRESS;
+  if (*state == EAFNOSUPPORT) return tuttiSuccess;
   if (fd < 0) return TUTTI_FAIL_SOCKET(tuttiSystemError, errno, "no socket to connect to %s", who);
   int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  a->fd = fd;
-  a->giveUpAt = tuttiNow() + ATTEMPT_MS * MS;
-  bool failed = connect(fd, &a->target.sa, tuttiAddressLength(&a->target)) != 0 &&
-                errno != EINPROGRESS && errno != EINTR;
-  int err = errno;
+  c->fd = fd;
+  c->due = tuttiNow() + c->attemptMs * MS;
+  if (connect(fd, &a->target.sa, tuttiAddressLength(&a->target)) != 0 && errno != EINTR)
+    *state = errno;
   socklen_t length = sizeof(a->local);
-  memset(&a->local, 0, sizeof(a->local));
-  if (failed || getsockname(fd, &a->local.sa, &length) != 0) a->local.sa.sa_family = AF_UNSPEC;
-  if (failed) endAttempt(a, err);
+  if (*state != EINPROGRESS || getsockname(fd, &a->local.sa, &length) != 0)
+    a->local.sa.sa_family = AF_UNSPEC;
   return tuttiSuccess;
-}
-
-/* 0: connected; EINPROGRESS: not yet; else why not. */
-static int attemptState(const tuttiAttempt *a) {
-  struct pollfd p = {.fd = a->fd, .events = POLLOUT};
-  if (poll(&p, 1, 0) <= 0) return tuttiNow() >= a->giveUpAt ? ETIMEDOUT : EINPROGRESS;
-  int err = 0;
-  socklen_t length = sizeof(err);
-  if (getsockopt(a->fd, SOL_SOCKET, SO_ERROR, &err, &length) != 0) return errno;
-  return err;
 }
 
 /* With both ports in the ephemeral range, a connection to a free local port may meet itself. */
@@ -110,56 +97,37 @@ static bool metItself(int fd) {
          memcmp(&local, &peer, n) == 0;
 }
 
+/* 0: connected; EINPROGRESS: not yet; else why not. */
+static int attemptState(const tuttiConnector *c) {
+  struct pollfd p = {.fd = c->fd, .events = POLLOUT};
+  if (poll(&p, 1, 0) <= 0) return tuttiNow() >= c->due ? ETIMEDOUT : EINPROGRESS;
+  int err = 0;
+  socklen_t length = sizeof(err);
+  if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &length) != 0) return errno;
+  return err == 0 && metItself(c->fd) ? ECONNREFUSED : err;
+}
+
 tuttiResult_t tuttiConnectorStep(tuttiConnector *c, const char *who, int *fd, int *index) {
   *fd = -1;
-  for (int i = 0; i < c->n; i++) {
-    tuttiAttempt *a = &c->attempts[i];
-    if (a->fd < 0 && tuttiNow() >= a->startAt) {
-      TUTTI_TRY(beginAttempt(a, who));
-      if (a->fd < 0) hurryNext(c);
-    }
-    if (a->fd < 0) continue;
-    int state = attemptState(a);
-    if (state == 0 && metItself(a->fd)) state = ECONNREFUSED;
+  while (c->n > 0 && (c->fd >= 0 || tuttiNow() >= c->due)) {
+    int state = EINPROGRESS;
+    if (c->fd < 0) TUTTI_TRY(begin(c, who, &state));
+    if (state == EINPROGRESS) state = attemptState(c);
+    if (state == EINPROGRESS) return tuttiSuccess;
     if (state == 0) {
-      *fd = a->fd;
-      *index = i;
-      a->fd = -1;
+      *fd = c->fd;
+      *index = c->current;
+      c->fd = -1;
       return tuttiSuccess;
     }
-    if (state != EINPROGRESS) {
-      endAttempt(a, state);
-      hurryNext(c);
-    }
+    tuttiConnectorReject(c, state);
   }
   return tuttiSuccess;
 }
 
-uint64_t tuttiConnectorWaitOn(const tuttiConnector *c, struct pollfd *fds) {
-  uint64_t until = TUTTI_NO_DEADLINE;
-  for (int i = 0; i < TUTTI_MAX_TARGETS; i++) {
-    fds[i] = (struct pollfd){.fd = -1};
-    if (i >= c->n) continue;
-    const tuttiAttempt *a = &c->attempts[i];
-    if (a->fd >= 0) fds[i] = (struct pollfd){.fd = a->fd, .events = POLLOUT};
-    uint64_t next = a->fd >= 0 ? a->giveUpAt : a->startAt;
-    if (next < until) until = next;
-  }
-  return until;
-}
-
-void tuttiConnectorStop(tuttiConnector *c) {
-  for (int i = 0; i < c->n; i++) {
-    if (c->attempts[i].fd >= 0) close(c->attempts[i].fd);
-    c->attempts[i].fd = -1;
-  }
-}
-
-void tuttiConnectorReject(tuttiConnector *c, int index, int error) {
-  endAttempt(&c->attempts[index], error);
-  uint64_t now = tuttiNow();
-  for (int i = 0; i < c->n; i++)
-    if (i != index && c->attempts[i].startAt > now) c->attempts[i].startAt = now;
+uint64_t tuttiConnectorWaitOn(const tuttiConnector *c, struct pollfd *fd) {
+  *fd = (struct pollfd){.fd = c->fd, .events = POLLOUT};
+  return c->due;
 }
 
 bool tuttiConnectorRefused(const tuttiConnector *c, uint32_t ms) {
@@ -173,25 +141,22 @@ bool tuttiConnectorRefused(const tuttiConnector *c, uint32_t ms) {
 
 const char *tuttiConnectorText(const tuttiConnector *c, char *buf, size_t size) {
   char target[80], from[96], remedy[128];
-  size_t used = 0;
   int worst = 0;
   buf[0] = '\0';
-  for (int i = 0; i < c->n && used < size; i++) {
+  for (int i = 0; i < c->n; i++) {
     const tuttiAttempt *a = &c->attempts[i];
     int error = a->error;
-    if (error == 0) error = a->fd >= 0 ? ETIMEDOUT : 0;
+    if (error == 0 && c->fd >= 0 && i == c->current) error = ETIMEDOUT;
     /* Of several causes, the one that a route or a setting can cure is worth the remedy. */
     if (worst == 0 || worst == ECONNREFUSED) worst = error ? error : worst;
     bool none = a->local.sa.sa_family == AF_UNSPEC;
-    used +=
-        (size_t)snprintf(buf + used, size - used, "%s%s from %s: %s", i ? ", " : "",
-                         tuttiAddressText(&a->target, target, sizeof(target)),
-                         none ? "no interface" : tuttiInterfaceOf(&a->local, from, sizeof(from)),
-                         error == 0           ? "not tried yet"
-                         : error == ETIMEDOUT ? "no answer"
-                                              : tuttiErrnoText(error));
+    tuttiAppend(buf, size, "%s%s from %s: %s", i ? ", " : "",
+                tuttiAddressText(&a->target, target, sizeof(target)),
+                none ? "no interface" : tuttiInterfaceOf(&a->local, from, sizeof(from)),
+                error == 0           ? "not tried yet"
+                : error == ETIMEDOUT ? "no answer"
+                                     : tuttiErrnoText(error));
   }
-  if (worst && used < size)
-    snprintf(buf + used, size - used, "; %s", tuttiSocketRemedy(worst, remedy, sizeof(remedy)));
+  if (worst) tuttiAppend(buf, size, "; %s", tuttiSocketRemedy(worst, remedy, sizeof(remedy)));
   return buf;
 }

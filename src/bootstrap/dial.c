@@ -78,8 +78,8 @@ const char *tuttiLibraryPath(void) {
 
 /* ---- dialing -------------------------------------------------------------------------------- */
 
-void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const tuttiInterface *interfaces,
-                   int ninterfaces, const void *hello, size_t helloBytes, const char *who) {
+void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const void *hello,
+                   size_t helloBytes, const char *who) {
   memset(d, 0, sizeof(*d));
   d->fd = -1;
   d->hello = hello;
@@ -87,20 +87,19 @@ void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const tuttiInt
   d->who = who;
   d->patienceMs = PATIENCE_MS;
   d->remedy = "";
-  tuttiConnectorInit(&d->connector, targets->a, targets->n, interfaces, ninterfaces);
+  tuttiConnectorInit(&d->connector, targets);
 }
 
-/* This connection is not the peer, or not any more: back to connecting. */
-static void hangUp(tuttiDial *d, int error) {
+tuttiResult_t tuttiDialReject(tuttiDial *d, int error) {
   tuttiFdClose(&d->fd);
   d->state = TUTTI_DIAL_CONNECTING;
-  tuttiConnectorReject(&d->connector, d->index, error);
+  tuttiConnectorReject(&d->connector, error);
+  return tuttiSuccess;
 }
 
 static tuttiResult_t tryConnect(tuttiDial *d) {
   TUTTI_TRY(tuttiConnectorStep(&d->connector, d->who, &d->fd, &d->index));
   if (d->fd < 0) return tuttiSuccess;
-  tuttiConnectorStop(&d->connector);
   tuttiForkCloseAdd(d->fd);
   d->state = TUTTI_DIAL_ASKING;
   d->sent = d->got = 0;
@@ -110,17 +109,12 @@ static tuttiResult_t tryConnect(tuttiDial *d) {
 }
 
 static tuttiResult_t judgeReply(tuttiDial *d, tuttiWait wait) {
-  if (!tuttiReplyValid(&d->reply)) {
-    hangUp(d, EPROTO);
-    return tuttiSuccess;
-  }
+  if (!tuttiReplyValid(&d->reply)) return tuttiDialReject(d, EPROTO);
   if (d->reply.kind == tuttiReplyFailed) return tuttiReplyAdopt(d->fd, &d->reply, d->who, wait);
   uint32_t confirm = TUTTI_CONFIRM;
   if (d->reply.kind != tuttiReplyAccepted || d->reply.version != TUTTI_VERSION_CODE ||
-      send(d->fd, &confirm, sizeof(confirm), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(confirm)) {
-    hangUp(d, EPROTO);
-    return tuttiSuccess;
-  }
+      send(d->fd, &confirm, sizeof(confirm), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(confirm))
+    return tuttiDialReject(d, EPROTO);
   d->state = TUTTI_DIAL_DONE;
   return tuttiSuccess;
 }
@@ -133,21 +127,18 @@ static tuttiResult_t ask(tuttiDial *d, tuttiWait wait) {
     if (n > 0) d->sent += (size_t)n;
   }
   if (n >= 0 && d->sent == d->helloBytes) {
-    n = recv(d->fd, (char *)&d->reply + d->got, sizeof(d->reply) - d->got, MSG_DONTWAIT);
-    if (n == 0) {
-      hangUp(d, ECONNRESET);
-      return tuttiSuccess;
-    }
+    char *in = d->answer ? d->answer : (char *)&d->reply;
+    size_t bytes = d->answer ? d->answerBytes : sizeof(d->reply);
+    n = recv(d->fd, in + d->got, bytes - d->got, MSG_DONTWAIT);
+    if (n == 0) return tuttiDialReject(d, ECONNRESET);
     if (n > 0) d->got += (size_t)n;
-    if (d->got == sizeof(d->reply)) return judgeReply(d, wait);
+    if (d->got == bytes && !d->answer) return judgeReply(d, wait);
+    if (d->got == bytes) d->state = TUTTI_DIAL_DONE;
   }
-  if (n < 0 && errno != EAGAIN && errno != EINTR) {
-    hangUp(d, errno);
-  } else if (tuttiNow() >= d->askUntil) {
-    d->patienceMs = d->patienceMs * 2 > MAX_PATIENCE_MS ? MAX_PATIENCE_MS : d->patienceMs * 2;
-    hangUp(d, ETIMEDOUT);
-  }
-  return tuttiSuccess;
+  if (n < 0 && errno != EAGAIN && errno != EINTR) return tuttiDialReject(d, errno);
+  if (tuttiNow() < d->askUntil) return tuttiSuccess;
+  d->patienceMs = d->patienceMs * 2 > MAX_PATIENCE_MS ? MAX_PATIENCE_MS : d->patienceMs * 2;
+  return tuttiDialReject(d, ETIMEDOUT);
 }
 
 tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait) {
@@ -170,13 +161,12 @@ tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait) {
                     tuttiConnectorRefused(&d->connector, 0) ? d->remedy : "");
 }
 
-uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fds) {
-  if (d->state == TUTTI_DIAL_CONNECTING) return tuttiConnectorWaitOn(&d->connector, fds);
-  for (int i = 0; i < TUTTI_DIAL_FDS; i++)
-    fds[i] = (struct pollfd){.fd = -1};
+uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fd) {
+  if (d->state == TUTTI_DIAL_CONNECTING) return tuttiConnectorWaitOn(&d->connector, fd);
+  *fd = (struct pollfd){.fd = -1};
   if (d->state == TUTTI_DIAL_DONE) return TUTTI_NO_DEADLINE;
-  fds[0] = (struct pollfd){.fd = d->fd, .events = POLLIN};
-  if (d->sent < d->helloBytes) fds[0].events |= POLLOUT;
+  *fd = (struct pollfd){.fd = d->fd, .events = POLLIN};
+  if (d->sent < d->helloBytes) fd->events |= POLLOUT;
   return d->askUntil;
 }
 

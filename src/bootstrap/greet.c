@@ -10,11 +10,8 @@
 #include "base/os.h"
 #include "bootstrap/handshake.h"
 
-typedef enum {
-  GUEST_HELLO,   /* reading its hello */
-  GUEST_CONFIRM, /* accepted: reading its confirm */
-  GUEST_LEAVING  /* refused: reading until it closes, so that no reset overtakes the reply */
-} guestPhase;
+#define GUEST_MS   5000  /* for a stranger's hello */
+#define CONFIRM_MS 60000 /* for the confirm of one that knows the secret */
 
 #define LISTENER       UINT32_MAX /* epoll data of the listening socket */
 #define ACCEPTS_A_STEP 64
@@ -45,17 +42,12 @@ static void drop(tuttiGreeter *g, tuttiGuest *guest) {
   tuttiFdClose(&guest->fd);
 }
 
-static void enter(tuttiGuest *guest, guestPhase phase) {
-  guest->phase = phase;
-  guest->got = 0;
-  guest->until = tuttiDeadline(phase == GUEST_CONFIRM ? TUTTI_CONFIRM_MS : TUTTI_GUEST_MS);
-}
-
-static void refuse(tuttiGreeter *g, tuttiGuest *guest) {
+/* Nothing of the hello may be left unread, or a reset overtakes the reply. */
+static void refuse(const tuttiGreeter *g, const tuttiGuest *guest) {
+  uint8_t rest[TUTTI_HELLO_MAX];
   tuttiReplySend(guest->fd, tuttiReplyFailed, g->refuseCode, g->refuseText,
                  strnlen(g->refuseText, sizeof(g->refuseText) - 1));
-  shutdown(guest->fd, SHUT_WR);
-  enter(guest, GUEST_LEAVING);
+  recv(guest->fd, rest, sizeof(rest), MSG_DONTWAIT);
 }
 
 /* Takes as long for a wrong secret as for the right one. */
@@ -70,9 +62,8 @@ static bool sameSecret(const uint8_t *a, const uint8_t *b, size_t bytes) {
 static bool judgeHead(tuttiGreeter *g, tuttiGuest *guest) {
   tuttiHello head;
   memcpy(&head, guest->message, sizeof(head));
-  uint32_t got = guest->got;
-  if (got >= sizeof(head.magic) && head.magic != TUTTI_HELLO_MAGIC) return false;
-  if (got < offsetof(tuttiHello, hash)) return true;
+  if (guest->got >= sizeof(head.magic) && head.magic != TUTTI_HELLO_MAGIC) return false;
+  if (guest->got < offsetof(tuttiHello, hash)) return true;
   bool knowsSecret = sameSecret(head.secret, g->secret, sizeof(head.secret));
   if (head.version == TUTTI_VERSION_CODE) return knowsSecret;
   if (!g->otherVersion) return false;
@@ -84,94 +75,60 @@ static bool judgeHead(tuttiGreeter *g, tuttiGuest *guest) {
            tuttiLibraryPath(), head.version / 10000, head.version / 100 % 100, head.version % 100);
   refuse(g, guest);
   if (knowsSecret) g->otherVersion(g->ctx);
-  return true;
+  return false;
 }
 
-/* A message of `guest` is complete. */
+/* What `guest` had to say has come: its hello, or its confirm. */
 static void complete(tuttiGreeter *g, tuttiGuest *guest) {
-  if (guest->phase == GUEST_CONFIRM) {
-    uint32_t confirm;
-    memcpy(&confirm, guest->message + g->helloBytes, sizeof(confirm));
-    if (confirm != TUTTI_CONFIRM) {
-      drop(g, guest);
-      return;
-    }
+  uint32_t confirm = 0;
+  if (guest->accepted) memcpy(&confirm, guest->message + g->helloBytes, sizeof(confirm));
+  tuttiVerdict verdict = confirm == TUTTI_CONFIRM ? TUTTI_GUEST_TAKEN
+                         : guest->accepted        ? TUTTI_GUEST_DROP
+                                                  : g->check(g->ctx, guest->message, guest->fd);
+  if (verdict == TUTTI_GUEST_TAKEN) {
     int fd = guest->fd;
     epoll_ctl(g->epollFd, EPOLL_CTL_DEL, fd, NULL);
     guest->fd = -1;
-    g->welcome(g->ctx, guest->message, fd);
+    if (guest->accepted) g->welcome(g->ctx, guest->message, fd);
     return;
   }
-  switch (g->check(g->ctx, guest->message, guest->fd)) {
-  case TUTTI_GUEST_DROP:
-    drop(g, guest);
-    break;
-  case TUTTI_GUEST_REFUSE:
-    refuse(g, guest);
-    break;
-  case TUTTI_GUEST_ACCEPT:
+  if (verdict == TUTTI_GUEST_ACCEPT) {
     tuttiReplySend(guest->fd, tuttiReplyAccepted, 0, NULL, 0);
-    enter(guest, GUEST_CONFIRM);
-    break;
+    guest->accepted = true;
+    guest->until = tuttiDeadline(CONFIRM_MS);
+    return;
   }
-}
-
-/* Reads once. False: there is nothing more to do for this guest now. */
-static bool readOnce(tuttiGreeter *g, tuttiGuest *guest) {
-  uint8_t rubbish[512];
-  uint8_t *at = rubbish;
-  size_t want = sizeof(rubbish);
-  if (guest->phase == GUEST_HELLO) {
-    at = guest->message + guest->got;
-    want = g->helloBytes - guest->got;
-  } else if (guest->phase == GUEST_CONFIRM) {
-    at = guest->message + g->helloBytes + guest->got;
-    want = sizeof(uint32_t) - guest->got;
-  }
-  ssize_t n = recv(guest->fd, at, want, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (n <= 0) {
-    drop(g, guest);
-    return false;
-  }
-  if (guest->phase == GUEST_LEAVING) return false; /* one read a step: a flood must not hold us */
-  guest->got += (uint32_t)n;
-  if (guest->phase == GUEST_HELLO && !judgeHead(g, guest)) {
-    drop(g, guest);
-    return false;
-  }
-  if (guest->phase == GUEST_LEAVING) return false;
-  if ((size_t)n == want) complete(g, guest);
-  return guest->fd >= 0 && (size_t)n == want;
+  if (verdict == TUTTI_GUEST_REFUSE) refuse(g, guest);
+  drop(g, guest);
 }
 
 static void serve(tuttiGreeter *g, tuttiGuest *guest) {
-  while (guest->fd >= 0 && readOnce(g, guest))
-    ;
+  while (guest->fd >= 0) {
+    size_t end = g->helloBytes + (guest->accepted ? sizeof(uint32_t) : 0);
+    ssize_t n = recv(guest->fd, guest->message + guest->got, end - guest->got, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n > 0) guest->got += (uint32_t)n;
+    if (n <= 0 || (!guest->accepted && !judgeHead(g, guest)))
+      drop(g, guest);
+    else if (guest->got == end)
+      complete(g, guest);
+    else
+      return;
+  }
 }
 
-/* The guest that has waited longest without showing that it knows the secret, or NULL. */
-static tuttiGuest *oldestStranger(tuttiGreeter *g) {
-  tuttiGuest *oldest = NULL;
+/* Lets one connection in, at the cost of the stranger that has waited longest if need be. *more:
+ * there may be others. */
+static tuttiResult_t letIn(tuttiGreeter *g, bool *more) {
+  tuttiGuest *place = NULL, *stranger = NULL;
+  *more = false;
   for (int i = 0; i < g->nguests; i++) {
     tuttiGuest *guest = &g->guests[i];
-    if (guest->fd < 0 || guest->phase == GUEST_CONFIRM) continue;
-    if (!oldest || guest->until < oldest->until) oldest = guest;
+    if (guest->fd < 0)
+      place = guest;
+    else if (!guest->accepted && (!stranger || guest->until < stranger->until))
+      stranger = guest;
   }
-  return oldest;
-}
-
-static tuttiGuest *freePlace(tuttiGreeter *g) {
-  for (int i = 0; i < g->nguests; i++)
-    if (g->guests[i].fd < 0) return &g->guests[i];
-  return NULL;
-}
-
-/* Lets one connection in, at the cost of the oldest stranger if need be. *more: there may be
- * others. */
-static tuttiResult_t letIn(tuttiGreeter *g, bool *more) {
-  *more = false;
-  tuttiGuest *place = freePlace(g), *stranger = oldestStranger(g);
   if (!place && !stranger) {
     g->full = true;
     return watchListener(g, EPOLL_CTL_MOD, false);
@@ -192,7 +149,9 @@ static tuttiResult_t letIn(tuttiGreeter *g, bool *more) {
   }
   tuttiForkCloseAdd(fd);
   place->fd = fd;
-  enter(place, GUEST_HELLO);
+  place->accepted = false;
+  place->got = 0;
+  place->until = tuttiDeadline(GUEST_MS);
   serve(g, place);
   return tuttiSuccess;
 }

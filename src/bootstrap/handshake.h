@@ -35,7 +35,8 @@ typedef struct {
 typedef enum {
   tuttiHelloCheckIn = 1, /* rank -> root */
   tuttiHelloRing = 2,    /* rank -> next rank of the ring */
-  tuttiHelloAsk = 3      /* watch -> watch: a question about state */
+  tuttiHelloAsk = 3,     /* watch -> watch: a question about state */
+  tuttiHelloNet = 4      /* NET: sender -> receiver (transport/net.h) */
 } tuttiHelloKind;
 
 typedef enum {
@@ -79,22 +80,26 @@ typedef struct {
   tuttiDialState state;
   int fd, index; /* fd: the connection, from ASKING on */
   tuttiReply reply;
+  void *answer; /* NULL, or what this kind of hello is answered with, all alone: then it is done */
+  size_t answerBytes;
   uint64_t askUntil;
   uint32_t patienceMs; /* for the next reply, while other addresses could be tried */
   uint32_t refusedMs;  /* give up when everything refuses this long; 0: never */
   const char *remedy;  /* ends the error's text */
 } tuttiDial;
 
-/* `hello` and `who` must stay valid until the dial is done or closed. Never gives up on a refusal
- * and has no remedy until those fields are set. */
-void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const tuttiInterface *interfaces,
-                   int ninterfaces, const void *hello, size_t helloBytes, const char *who);
+/* `hello` and `who` must stay valid until the dial is done or closed. Never gives up on a refusal,
+ * has no remedy and awaits the three messages, until those fields are set. */
+void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const void *hello,
+                   size_t helloBytes, const char *who);
 /* Goes on as far as it can without waiting; done when d->state is DONE, then d->fd is the
  * caller's. */
 tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait);
-/* Fills TUTTI_DIAL_FDS entries; returns when to step next even without an event. */
-#define TUTTI_DIAL_FDS TUTTI_MAX_TARGETS
-uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fds);
+/* Fills one entry; returns when to step next even without an event. */
+uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fd);
+/* The connection is not the peer's, or not any more: back to connecting, with another address if
+ * there is one. Returns tuttiSuccess. */
+tuttiResult_t tuttiDialReject(tuttiDial *d, int error);
 /* Closes what is not DONE. */
 void tuttiDialClose(tuttiDial *d);
 /* Reads the text that follows a Failed reply and adopts it. */
@@ -105,20 +110,19 @@ tuttiResult_t tuttiReplyAdopt(int fd, const tuttiReply *reply, const char *who, 
 typedef enum {
   TUTTI_GUEST_DROP,   /* close without a word */
   TUTTI_GUEST_ACCEPT, /* reply Accepted, wait for the confirm */
-  TUTTI_GUEST_REFUSE  /* reply Failed with refuseCode and refuseText */
+  TUTTI_GUEST_REFUSE, /* reply Failed with refuseCode and refuseText */
+  TUTTI_GUEST_TAKEN   /* the fd is the owner's from now on */
 } tuttiVerdict;
 
-#define TUTTI_GUESTS     256 /* for `nguests`, while a communicator is made */
-#define TUTTI_HELLO_MAX  512
-#define TUTTI_GUEST_MS   5000  /* for a stranger's hello */
-#define TUTTI_CONFIRM_MS 60000 /* for the confirm of one that knows the secret */
+#define TUTTI_GUESTS    256 /* for `nguests`, while a communicator is made */
+#define TUTTI_HELLO_MAX 512
 
 typedef struct {
   int fd;                           /* -1: free */
-  int32_t phase;                    /* guestPhase */
-  uint32_t got;                     /* bytes of the message being read */
+  bool accepted;                    /* its confirm is awaited */
+  uint32_t got;                     /* bytes of the message */
   uint64_t until;                   /* dropped then */
-  uint8_t message[TUTTI_HELLO_MAX]; /* the hello, then the confirm */
+  uint8_t message[TUTTI_HELLO_MAX]; /* the hello and the confirm */
 } tuttiGuest;
 
 typedef struct {
@@ -152,21 +156,6 @@ tuttiResult_t tuttiGreeterStep(tuttiGreeter *g);
 uint64_t tuttiGreeterNext(const tuttiGreeter *g);
 /* Drops all guests. Does nothing to a greeter that is not open. */
 void tuttiGreeterClose(tuttiGreeter *g);
-
-/* ---- what bootstrap.c hands over to watch.c -------------------------------------------------- */
-
-/* All fds here are non-blocking, close on exec, and registered with tuttiForkCloseAdd. */
-struct tuttiBootstrap {
-  int rank, nranks;
-  uint64_t hash;
-  uint8_t secret[16];
-  int listenFd;                /* accepts ring and ask connections; -1 when taken by the watch */
-  tuttiAddressList *listeners; /* [nranks] every rank's listener, gathered by Join */
-  int prevFd, nextFd;          /* ring sockets; -1 when nranks == 1 or taken by the watch */
-  char prevName[96], nextName[96]; /* "rank 3 (host a, pid 17)", for errors */
-  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
-  int ninterfaces;
-};
 
 __END_DECLS
 

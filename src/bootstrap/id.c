@@ -25,14 +25,16 @@ static void seal(tuttiId *id, tuttiUniqueId *out) {
   memcpy(out, id, sizeof(*id));
 }
 
-/* The same in every process and version, whatever the host's name resolves to there. It keeps
- * strangers apart, not attackers out: the name is no secret. */
-static void secretOf(const char *commId, uint8_t secret[16]) {
-  char salted[320];
-  for (int half = 0; half < 2; half++) {
-    int n = snprintf(salted, sizeof(salted), "tutti COMM_ID %d %.280s", half, commId);
-    uint64_t hash = tuttiHash(salted, (size_t)n);
-    memcpy(secret + 8 * half, &hash, sizeof(hash));
+/* The secret of a communicator's offspring. */
+static void deriveSecret(const uint8_t parent[16], uint64_t purpose, uint8_t secret[16]) {
+  struct {
+    uint8_t parent[16];
+    uint64_t purpose, half;
+  } salted = {.purpose = purpose};
+  memcpy(salted.parent, parent, sizeof(salted.parent));
+  for (; salted.half < 2; salted.half++) {
+    uint64_t hash = tuttiHash(&salted, sizeof(salted));
+    memcpy(secret + 8 * salted.half, &hash, sizeof(hash));
   }
 }
 
@@ -46,8 +48,20 @@ static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
   }
   id.roots.n = 1;
   id.fixed = 1;
-  secretOf(commId, id.secret);
+  /* The same in every process and version, whatever the host's name resolves to there. It keeps
+   * strangers apart, not attackers out: the name is no secret. */
+  deriveSecret((const uint8_t[16]){0}, tuttiHash(commId, strlen(commId)), id.secret);
   seal(&id, out);
+  return tuttiSuccess;
+}
+
+/* Starts the root of an id that has its secret. */
+static tuttiResult_t serve(tuttiId *id, const tuttiInterface *interfaces, int n,
+                           tuttiUniqueId *out) {
+  int fd;
+  TUTTI_TRY(tuttiListenAny(interfaces, n, &id->roots, &fd));
+  TUTTI_TRY(tuttiRootStart(fd, &id->roots.a[0], id->secret, false));
+  seal(id, out);
   return tuttiSuccess;
 }
 
@@ -57,42 +71,19 @@ tuttiResult_t tuttiIdCreate(tuttiUniqueId *out) {
   tuttiId id;
   memset(&id, 0, sizeof(id));
   tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
-  int n, fd;
+  int n;
   TUTTI_TRY(tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n));
   TUTTI_TRY(tuttiRandom(id.secret, sizeof(id.secret)));
-  TUTTI_TRY(tuttiListenAny(interfaces, n, &id.roots, &fd));
-  TUTTI_TRY(tuttiRootStart(fd, &id.roots.a[0], id.secret, false));
-  seal(&id, out);
-  return tuttiSuccess;
-}
-
-/* The secret of a communicator's offspring. */
-static void deriveSecret(const tuttiBootstrap *b, uint64_t purpose, uint8_t secret[16]) {
-  struct {
-    uint8_t parent[16];
-    uint64_t purpose, half;
-  } salted = {.purpose = purpose};
-  memcpy(salted.parent, b->secret, sizeof salted.parent);
-  for (; salted.half < 2; salted.half++) {
-    uint64_t hash = tuttiHash(&salted, sizeof salted);
-    memcpy(secret + 8 * salted.half, &hash, sizeof hash);
-  }
-}
-
-static uint16_t *portOf(tuttiAddress *a) {
-  return a->sa.sa_family == AF_INET6 ? &a->v6.sin6_port : &a->v4.sin_port;
+  return serve(&id, interfaces, n, out);
 }
 
 tuttiResult_t tuttiIdOffer(const tuttiBootstrap *b, uint64_t purpose, tuttiUniqueId *out,
                            uint16_t *port) {
   tuttiId id;
-  int fd;
   memset(&id, 0, sizeof(id));
-  deriveSecret(b, purpose, id.secret);
-  TUTTI_TRY(tuttiListenAny(b->interfaces, b->ninterfaces, &id.roots, &fd));
-  *port = *portOf(&id.roots.a[0]);
-  TUTTI_TRY(tuttiRootStart(fd, &id.roots.a[0], id.secret, false));
-  seal(&id, out);
+  deriveSecret(b->secret, purpose, id.secret);
+  TUTTI_TRY(serve(&id, b->interfaces, b->ninterfaces, out));
+  *port = id.roots.a[0].v4.sin_port;
   return tuttiSuccess;
 }
 
@@ -100,10 +91,10 @@ void tuttiIdFollow(const tuttiBootstrap *b, int leader, uint64_t purpose, uint16
                    tuttiUniqueId *out) {
   tuttiId id;
   memset(&id, 0, sizeof(id));
-  deriveSecret(b, purpose, id.secret);
+  deriveSecret(b->secret, purpose, id.secret);
   id.roots = b->listeners[leader];
   for (int i = 0; i < id.roots.n; i++)
-    *portOf(&id.roots.a[i]) = port;
+    id.roots.a[i].v4.sin_port = port;
   seal(&id, out);
 }
 

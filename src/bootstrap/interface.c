@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/settings.h"
 
 /* More addresses than any host is likely to have; the rest is not looked at. */
@@ -49,14 +50,13 @@ static bool isLinkLocal(const tuttiAddress *a) {
   return (ntohl(a->v4.sin_addr.s_addr) >> 16) == 0xa9fe; /* 169.254/16 */
 }
 
-static bool startsWith(const char *text, const char *prefix) {
-  return strncmp(text, prefix, strlen(prefix)) == 0;
-}
-
 /* Networks that live inside this host: other hosts have one of the same address. */
 static bool isHostOnly(const char *name) {
-  return startsWith(name, "docker") || startsWith(name, "virbr");
+  return strncmp(name, "docker", 6) == 0 || strncmp(name, "virbr", 5) == 0;
 }
+
+/* Of what the user has not named, only the best kind that is there is used. */
+enum { KIND = 1 << 20 };
 
 /* Smaller is better; -1: not to be used. What the user named is ranked by the user's order. */
 static int rankOf(const tuttiFoundInterface *f, const nameFilter *filter) {
@@ -67,14 +67,9 @@ static int rankOf(const tuttiFoundInterface *f, const nameFilter *filter) {
   bool chosen = named && !filter->exclude;
   int order = (isLinkLocal(&f->at.address) ? 4 : 0) + (f->bridge && !chosen ? 2 : 0) +
               (f->at.address.sa.sa_family == AF_INET6 ? 1 : 0);
-  if (chosen) return (f->flags & IFF_RUNNING ? 0 : 1 << 20) + 8 * position + order;
-  if (f->flags & IFF_LOOPBACK) return 1 << 20;
-  return order;
-}
-
-/* Last resorts: used only when nothing better is there. */
-static bool isLastResort(const tuttiFoundInterface *f) {
-  return (f->flags & IFF_LOOPBACK) || isHostOnly(f->at.name) || !(f->flags & IFF_RUNNING);
+  if (chosen) return (f->flags & IFF_RUNNING ? 0 : KIND) + 8 * position + order;
+  if (f->flags & IFF_LOOPBACK) return 2 * KIND + order;
+  return isHostOnly(f->at.name) || !(f->flags & IFF_RUNNING) ? KIND + order : order;
 }
 
 typedef struct {
@@ -104,9 +99,8 @@ static const char *stateText(unsigned flags) {
 
 /* "lo (127.0.0.1, up), eth1 (no address, down)": every interface once. */
 static void listAll(const tuttiFoundInterface *found, int n, char *buf, size_t size) {
-  size_t used = 0;
   buf[0] = '\0';
-  for (int i = 0; i < n && used < size; i++) {
+  for (int i = 0; i < n; i++) {
     int first = 0, shown = i;
     while (strcmp(found[first].at.name, found[i].at.name) != 0)
       first++;
@@ -116,8 +110,8 @@ static void listAll(const tuttiFoundInterface *found, int n, char *buf, size_t s
       shown++;
     char host[72] = "no address";
     if (shown < n) hostText(&found[shown].at.address, host, sizeof(host));
-    used += (size_t)snprintf(buf + used, size - used, "%s%s (%s, %s)", i ? ", " : "",
-                             found[i].at.name, host, stateText(found[i].flags));
+    tuttiAppend(buf, size, "%s%s (%s, %s)", i ? ", " : "", found[i].at.name, host,
+                stateText(found[i].flags));
   }
 }
 
@@ -138,28 +132,19 @@ static tuttiResult_t noneChosen(const tuttiFoundInterface *found, int n, const c
                     family[0] ? "TUTTI_SOCKET_FAMILY=" : "", family, n ? all : "none");
 }
 
-static tuttiResult_t parseFamily(const char *text, int *family) {
-  if (text[0] == '\0')
-    *family = AF_UNSPEC;
-  else if (strcmp(text, "AF_INET") == 0)
-    *family = AF_INET;
-  else if (strcmp(text, "AF_INET6") == 0)
-    *family = AF_INET6;
-  else
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "TUTTI_SOCKET_FAMILY=%s: it must be AF_INET, AF_INET6 or unset", text);
-  return tuttiSuccess;
-}
-
 tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound,
                                     const char *ifname, const char *familyText, tuttiInterface *out,
                                     int max, int *n) {
-  int family = AF_UNSPEC;
-  TUTTI_TRY(parseFamily(familyText, &family));
+  int family = strcmp(familyText, "AF_INET") == 0    ? AF_INET
+               : strcmp(familyText, "AF_INET6") == 0 ? AF_INET6
+                                                     : AF_UNSPEC;
+  if (family == AF_UNSPEC && familyText[0] != '\0')
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "TUTTI_SOCKET_FAMILY=%s: it must be AF_INET, AF_INET6 or unset", familyText);
   nameFilter filter = parseFilter(ifname);
   bool chosen = filter.names[0] != '\0' && !filter.exclude;
   ranked usable[MAX_FOUND];
-  int nusable = 0, better = 0;
+  int nusable = 0, count = 0;
   for (int i = 0; i < nfound && nusable < MAX_FOUND; i++) {
     int rank = rankOf(&found[i], &filter);
     int f = found[i].at.address.sa.sa_family;
@@ -172,18 +157,10 @@ tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound
     for (; at > 0 && usable[at - 1].rank > rank; at--)
       usable[at] = usable[at - 1];
     usable[at] = (ranked){rank, i};
-    better += !isLastResort(&found[i]);
   }
-  bool loopbackOnly = true;
-  for (int i = 0; i < nusable; i++)
-    loopbackOnly &= (found[usable[i].index].flags & IFF_LOOPBACK) != 0;
-  int count = 0;
-  for (int i = 0; i < nusable && count < max; i++) {
-    const tuttiFoundInterface *f = &found[usable[i].index];
-    if (!chosen && better > 0 && isLastResort(f)) continue;
-    if (!chosen && !loopbackOnly && (f->flags & IFF_LOOPBACK)) continue;
-    out[count++] = f->at;
-  }
+  for (int i = 0; i < nusable && count < max; i++)
+    if (chosen || usable[i].rank / KIND == usable[0].rank / KIND)
+      out[count++] = found[usable[i].index].at;
   if (count == 0) return noneChosen(found, nfound, ifname, familyText);
   *n = count;
   return tuttiSuccess;
@@ -197,16 +174,15 @@ static bool isBridge(const char *name) {
   return access(path, F_OK) == 0;
 }
 
-static tuttiResult_t findAll(tuttiFoundInterface **out, int *n) {
+/* *found is NULL at first and for tuttiFree in any case. */
+static tuttiResult_t findAll(tuttiFoundInterface **found, int *n) {
   struct ifaddrs *all;
+  TUTTI_TRY(tuttiAlloc((void **)found, MAX_FOUND, sizeof **found, "list of interfaces", NULL));
   if (getifaddrs(&all) != 0)
     return TUTTI_FAIL_SOCKET(tuttiSystemError, errno, "cannot list this host's network interfaces");
-  tuttiFoundInterface *found;
-  tuttiResult_t result =
-      tuttiAlloc((void **)&found, MAX_FOUND, sizeof *found, "list of interfaces", NULL);
-  int count = 0;
-  for (struct ifaddrs *i = all; i && result == tuttiSuccess && count < MAX_FOUND; i = i->ifa_next) {
-    tuttiFoundInterface *f = &found[count++];
+  *n = 0;
+  for (struct ifaddrs *i = all; i && *n < MAX_FOUND; i = i->ifa_next) {
+    tuttiFoundInterface *f = &(*found)[(*n)++];
     snprintf(f->at.name, sizeof(f->at.name), "%s", i->ifa_name);
     f->flags = i->ifa_flags;
     f->bridge = isBridge(i->ifa_name);
@@ -215,31 +191,19 @@ static tuttiResult_t findAll(tuttiFoundInterface **out, int *n) {
     if (family == AF_INET6) memcpy(&f->at.address, i->ifa_addr, sizeof(f->at.address.v6));
   }
   freeifaddrs(all);
-  if (result != tuttiSuccess) return result;
-  *out = found;
-  *n = count;
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiInterfaces(tuttiInterface *out, int max, int *n) {
-  tuttiFoundInterface *found = NULL;
-  int nfound = 0;
+  TUTTI_FREED tuttiFoundInterface *found = NULL;
+  int nfound;
   TUTTI_TRY(findAll(&found, &nfound));
-  tuttiResult_t result =
-      tuttiInterfacesChoose(found, nfound, tuttiSettingString(TUTTI_SETTING_SOCKET_IFNAME),
-                            tuttiSettingString(TUTTI_SETTING_SOCKET_FAMILY), out, max, n);
-  tuttiFree(found);
-  return result;
-}
-
-static bool sameHost(const tuttiAddress *a, const tuttiAddress *b) {
-  if (a->sa.sa_family != b->sa.sa_family) return false;
-  if (a->sa.sa_family == AF_INET) return a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
-  return IN6_ARE_ADDR_EQUAL(&a->v6.sin6_addr, &b->v6.sin6_addr);
+  return tuttiInterfacesChoose(found, nfound, tuttiSettingString(TUTTI_SETTING_SOCKET_IFNAME),
+                               tuttiSettingString(TUTTI_SETTING_SOCKET_FAMILY), out, max, n);
 }
 
 const char *tuttiInterfaceOf(const tuttiAddress *local, char *buf, size_t size) {
-  char host[72];
+  char host[72], other[72];
   tuttiAddress plain = *local;
   /* A dual-stack socket shows IPv4 as ::ffff:10.0.0.2; the interface knows it as 10.0.0.2. */
   if (local->sa.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&local->v6.sin6_addr)) {
@@ -249,18 +213,16 @@ const char *tuttiInterfaceOf(const tuttiAddress *local, char *buf, size_t size) 
   }
   hostText(&plain, host, sizeof(host));
   snprintf(buf, size, "(%s, of no interface now)", host);
-  struct ifaddrs *all;
-  if (getifaddrs(&all) != 0) return buf;
-  for (struct ifaddrs *i = all; i; i = i->ifa_next) {
-    tuttiAddress a;
-    memset(&a, 0, sizeof(a));
-    int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
-    if (family != AF_INET && family != AF_INET6) continue;
-    memcpy(&a, i->ifa_addr, family == AF_INET ? sizeof(a.v4) : sizeof(a.v6));
-    if (!sameHost(&a, &plain)) continue;
-    snprintf(buf, size, "%s (%s, %s)", i->ifa_name, host, stateText(i->ifa_flags));
+  TUTTI_FREED tuttiFoundInterface *found = NULL;
+  int n;
+  if (findAll(&found, &n) != tuttiSuccess) return buf;
+  for (int i = 0; i < n; i++) {
+    const tuttiInterface *at = &found[i].at;
+    if (at->address.sa.sa_family != plain.sa.sa_family ||
+        strcmp(hostText(&at->address, other, sizeof(other)), host) != 0)
+      continue;
+    snprintf(buf, size, "%s (%s, %s)", at->name, host, stateText(found[i].flags));
     break;
   }
-  freeifaddrs(all);
   return buf;
 }

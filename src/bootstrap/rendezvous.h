@@ -19,7 +19,8 @@ typedef struct {
 
 /* Rank r of n checks in with root r * nroots / n, which thereby serves a slice of neighbours. The
  * first rank of each slice also checks in, as a bridge, with the root of the slice before, whose
- * last rank it follows. So a root's work grows with its slice alone, and roots need not meet. */
+ * last rank it follows; it waits for its own root only. So a root's work grows with its slice
+ * alone, and roots need not meet. */
 typedef struct {
   tuttiNeighbour peer;
   int32_t root, nroots;
@@ -42,13 +43,8 @@ tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint
                              bool fixed);
 /* Ends the roots of this process that have this secret and still wait. */
 void tuttiRootCancel(const uint8_t secret[16]);
-/* Roots of this process that have not ended. */
-int tuttiRootCount(void);
 /* Starts the root of a fixed id, on whose address an earlier root may still be ending. */
 tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait);
-
-/* "0-2, 5, 7" of those of [first, first + n) for which missing[i] is true; returns buf. */
-const char *tuttiRankRanges(const bool *missing, int first, int n, char *buf, size_t size);
 
 __END_DECLS
 

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -47,26 +46,6 @@ typedef struct root {
 static pthread_mutex_t listLock = PTHREAD_MUTEX_INITIALIZER;
 static root *list;
 
-const char *tuttiRankRanges(const bool *missing, int first, int n, char *buf, size_t size) {
-  size_t used = 0;
-  buf[0] = '\0';
-  for (int i = 0; i < n; i++) {
-    if (!missing[i]) continue;
-    int begin = i;
-    while (i + 1 < n && missing[i + 1])
-      i++;
-    char range[32];
-    int length = begin == i ? snprintf(range, sizeof(range), "%d", first + begin)
-                            : snprintf(range, sizeof(range), "%d-%d", first + begin, first + i);
-    if (used + (size_t)length + 8 > size) { /* room for ", ..." */
-      snprintf(buf + used, size - used, ", ...");
-      return buf;
-    }
-    used += (size_t)snprintf(buf + used, size - used, "%s%s", used ? ", " : "", range);
-  }
-  return buf;
-}
-
 /* ---- failing -------------------------------------------------------------------------------- */
 
 /* Told last: it may exit at once, and this thread with it. */
@@ -93,28 +72,32 @@ static void failAll(root *r, tuttiResult_t code) {
   r->deadline = tuttiDeadline(LINGER_MS);
 }
 
-/* Of the ranks that this root serves: those not here. */
-static void failMissing(root *r) {
-  bool *missing = calloc((size_t)r->expected, sizeof(*missing));
-  char ranges[500] = "(out of memory for the list)";
-  int bridge = r->expected - r->count, n = 0;
-  if (missing) {
-    for (int i = 0; i < r->count; i++)
-      missing[i] = r->members[i].fd < 0;
-    tuttiRankRanges(missing, r->firstRank, r->count, ranges, sizeof(ranges) - 16);
-    /* The bridge follows the last rank, or is rank 0. */
-    int follows = (r->firstRank + r->count) % r->first.peer.hello.nranks;
-    n = (int)strlen(ranges);
-    if (bridge && r->members[r->count].fd < 0)
-      snprintf(ranges + n, sizeof(ranges) - (size_t)n, "%s%d", n ? ", " : "", follows);
+/* "0-2, 5, 7": those who are not here. The bridge is the rank after the slice. */
+static void listMissing(const root *r, char *buf, size_t size) {
+  int nranks = r->first.peer.hello.nranks;
+  size_t used = 0;
+  for (int i = 0; i < r->expected && used < size; i++) {
+    int begin = i;
+    if (r->members[i].fd >= 0) continue;
+    while (i + 1 < r->expected && r->firstRank + i + 1 != nranks && r->members[i + 1].fd < 0)
+      i++;
+    used += (size_t)snprintf(buf + used, size - used, "%s%d", used ? ", " : "",
+                             (r->firstRank + begin) % nranks);
+    if (i > begin && used < size)
+      used += (size_t)snprintf(buf + used, size - used, "-%d", r->firstRank + i);
   }
-  free(missing);
+  if (used >= size) memcpy(buf + size - sizeof("..."), "...", sizeof("..."));
+}
+
+static void failMissing(root *r) {
+  char ranks[500];
+  listMissing(r, ranks, sizeof(ranks));
   failAll(r,
           TUTTI_FAIL(tuttiTimeout,
                      "missing ranks: %s of %d never came to the rendezvous at %s (host %s, pid %d) "
                      "before the deadline; see whether they were started, got this unique id "
                      "and can reach that address, or raise TUTTI_TIMEOUT",
-                     ranges, r->first.peer.hello.nranks, r->shown, tuttiHostname(), (int)getpid()));
+                     ranks, r->first.peer.hello.nranks, r->shown, tuttiHostname(), (int)getpid()));
 }
 
 static const char *nameOf(const tuttiCheckIn *in, char *buf, size_t size) {
@@ -253,13 +236,9 @@ static void watchMembers(root *r) {
 static void tellNext(root *r) {
   tuttiGreeterClose(&r->greeter);
   tuttiFdClose(&r->listenFd);
-  for (int i = 0; i < r->expected; i++) {
-    bool isBridge = i == r->count;
+  for (int i = 0; i < r->count; i++) {
     const tuttiNeighbour *next = &r->members[(i + 1) % r->expected].in.peer;
-    if (isBridge)
-      tuttiReplySend(r->members[i].fd, tuttiReplyAccepted, 0, NULL, 0);
-    else
-      tuttiReplySend(r->members[i].fd, tuttiReplyNext, 0, next, sizeof(*next));
+    tuttiReplySend(r->members[i].fd, tuttiReplyNext, 0, next, sizeof(*next));
   }
 }
 
@@ -305,7 +284,6 @@ static void leaveList(root *r) {
 static void *rootMain(void *arg) {
   root *r = arg;
   tuttiWait wait = {.deadline = TUTTI_NO_DEADLINE};
-  pthread_setname_np(pthread_self(), "tutti-root");
   while (!rootStep(r)) {
     struct pollfd fds[] = {{.fd = r->greeter.epollFd, .events = POLLIN},
                            {.fd = r->failure ? -1 : r->epollFd, .events = POLLIN},
@@ -390,20 +368,8 @@ tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
 }
 
 void tuttiRootCancel(const uint8_t secret[16]) {
-  const uint64_t one = 1;
   pthread_mutex_lock(&listLock);
   for (root *r = list; r; r = r->next)
-    if (memcmp(r->secret, secret, sizeof(r->secret)) == 0)
-      while (write(r->cancelFd, &one, sizeof(one)) < 0 && errno == EINTR)
-        ;
+    if (memcmp(r->secret, secret, sizeof(r->secret)) == 0) eventfd_write(r->cancelFd, 1);
   pthread_mutex_unlock(&listLock);
-}
-
-int tuttiRootCount(void) {
-  int n = 0;
-  pthread_mutex_lock(&listLock);
-  for (root *r = list; r; r = r->next)
-    n++;
-  pthread_mutex_unlock(&listLock);
-  return n;
 }

@@ -20,10 +20,11 @@
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
+_Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port),
+               "the port is at one place in both families");
+
 bool tuttiAddressValid(const tuttiAddress *a) {
-  if (a->sa.sa_family == AF_INET) return a->v4.sin_port != 0;
-  if (a->sa.sa_family == AF_INET6) return a->v6.sin6_port != 0;
-  return false;
+  return (a->sa.sa_family == AF_INET || a->sa.sa_family == AF_INET6) && a->v4.sin_port != 0;
 }
 
 bool tuttiAddressListValid(const tuttiAddressList *list) {
@@ -208,52 +209,31 @@ tuttiResult_t tuttiListen(tuttiAddress *address, int *fd) {
   return tuttiSuccess;
 }
 
-/* False where IPv6 is compiled out or switched off. */
-static bool hasIpv6(void) {
-  tuttiAddress any = {.v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}};
-  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return errno != EAFNOSUPPORT;
-  bool ok = bind(fd, &any.sa, sizeof(any.v6)) == 0 || errno != EADDRNOTAVAIL;
-  close(fd);
-  return ok;
-}
-
 tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
                              int *fd) {
   if (n < 1) return TUTTI_FAIL(tuttiSystemError, "cannot listen: this host has no interface");
   bool v6 = false;
   for (int i = 0; i < n; i++)
     v6 |= interfaces[i].address.sa.sa_family == AF_INET6;
-  tuttiAddress any = {.v4 = {.sin_family = AF_INET}};
-  if (v6 && hasIpv6())
-    any = (tuttiAddress){.v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}};
-  TUTTI_TRY(tuttiListen(&any, fd));
-  in_port_t port = any.sa.sa_family == AF_INET6 ? any.v6.sin6_port : any.v4.sin_port;
+  tuttiAddress any = {.v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}};
+  if (!v6 || tuttiListenNow(&any, fd) != 0) { /* a sandbox may forbid IPv6 */
+    any = (tuttiAddress){.v4 = {.sin_family = AF_INET}};
+    TUTTI_TRY(tuttiListen(&any, fd));
+  }
   memset(list, 0, sizeof(*list));
-  for (int i = 0; i < n && list->n < TUTTI_MAX_ADDRESSES; i++) {
-    tuttiAddress *a = &list->a[list->n++];
-    *a = interfaces[i].address;
-    if (a->sa.sa_family == AF_INET6)
-      a->v6.sin6_port = port;
-    else
-      a->v4.sin_port = port;
+  for (int i = 0; i < n && i < TUTTI_MAX_ADDRESSES; i++) {
+    list->a[i] = interfaces[i].address;
+    list->a[i].v4.sin_port = any.v4.sin_port;
+    list->n++;
   }
   return tuttiSuccess;
 }
 
-/* True for what accept(2) passes on of a connection that broke in the queue: not our failure. */
-static bool acceptAgain(int err) {
-  static const int passing[] = {EAGAIN,   EINTR,       ECONNABORTED, EPROTO,
-                                ENETDOWN, ENETUNREACH, EHOSTDOWN,    EHOSTUNREACH,
-                                ENONET,   ENOPROTOOPT, EOPNOTSUPP};
-  for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++)
-    if (err == passing[i]) return true;
-  return false;
-}
-
 int tuttiAcceptNow(int listenFd) {
   int fd = accept4(listenFd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd < 0) return acceptAgain(errno) ? -EAGAIN : -errno;
+  /* Anything but scarcity is of a connection that broke in the queue: not our failure. */
+  bool scarce = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+  if (fd < 0) return scarce ? -errno : -EAGAIN;
   int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   return fd;

@@ -17,7 +17,7 @@ __BEGIN_DECLS
 
 typedef union {
   struct sockaddr sa;
-  struct sockaddr_in v4;
+  struct sockaddr_in v4; /* its sin_port is the port of an IPv6 address too */
   struct sockaddr_in6 v6;
 } tuttiAddress; /* 28 bytes */
 
@@ -94,7 +94,7 @@ struct pollfd;
 tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,
                              uint64_t until, int *ready);
 /* Accepts without waiting: an fd that is non-blocking, close-on-exec and TCP_NODELAY; -EAGAIN when
- * there is none, or another -errno. */
+ * there is none, or the -errno of what this process or host has run out of. */
 int tuttiAcceptNow(int listenFd);
 /* Receives exactly `bytes`. A peer that closes gives tuttiRemoteError naming `who`. */
 tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tuttiWait wait);

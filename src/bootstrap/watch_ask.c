@@ -29,7 +29,7 @@ typedef struct {
   uint64_t deadline, turn; /* turn: ns for one conversation while others wait */
   int nextRank, endRank;   /* those not asked yet */
   tuttiHello hello;
-  struct pollfd polls[ASK_TALKS * TUTTI_MAX_ADDRESSES]; /* [npolls] */
+  struct pollfd polls[ASK_TALKS]; /* [npolls] */
   nfds_t npolls;
   talk talks[ASK_TALKS];
 } asking;
@@ -86,7 +86,7 @@ static void nextTalk(asking *a, talk *t) {
   const tuttiAddressList *list = &a->w->listeners[a->nextRank];
   *t = (talk){.rank = a->nextRank++, .fd = -1, .turnEnds = tuttiNow() + a->turn};
   if (a->nextRank == a->w->rank) a->nextRank++;
-  tuttiConnectorInit(&t->connector, list->a, list->n, NULL, 0);
+  tuttiConnectorInit(&t->connector, list);
 }
 
 /* Says hello once the connection is there; it fits its empty buffer. */
@@ -133,10 +133,9 @@ static uint64_t waitFor(asking *a, const talk *t) {
     a->polls[a->npolls++] = (struct pollfd){.fd = t->fd, .events = POLLIN};
     return until;
   }
-  struct pollfd fds[TUTTI_MAX_TARGETS];
-  uint64_t next = tuttiConnectorWaitOn(&t->connector, fds);
-  for (int i = 0; i < TUTTI_MAX_TARGETS; i++)
-    if (fds[i].fd >= 0) a->polls[a->npolls++] = fds[i];
+  struct pollfd wanted;
+  uint64_t next = tuttiConnectorWaitOn(&t->connector, &wanted);
+  if (wanted.fd >= 0) a->polls[a->npolls++] = wanted;
   return next < until ? next : until;
 }
 

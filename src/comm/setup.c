@@ -42,7 +42,7 @@ static void describeConfig(const tuttiOptions *o, char *text, size_t size) {
 
 static tuttiResult_t describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
   memset(p, 0, sizeof *p);
-  TUTTI_TRY(tuttiTopologyHostNic(tuttiBootstrapInterface(c->bootstrap)->name, &p->nicGBs));
+  TUTTI_TRY(tuttiTopologyHostNic(c->bootstrap->interfaces[0].name, &p->nicGBs));
   p->cores = tuttiCpuCount();
   p->version = TUTTI_VERSION_CODE;
   p->rank = c->rank;
@@ -257,8 +257,8 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   tuttiWires *w = &c->wires;
   w->rank = c->rank;
   w->nranks = c->nranks;
-  w->commHash = tuttiBootstrapHash(c->bootstrap);
-  memcpy(w->secret, tuttiBootstrapSecret(c->bootstrap), sizeof w->secret);
+  w->commHash = c->bootstrap->hash;
+  memcpy(w->secret, c->bootstrap->secret, sizeof w->secret);
   w->peers = c->peers;
   w->slotBytes =
       (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / TUTTI_FIFO_DEPTH / TUTTI_LINE * TUTTI_LINE;

@@ -315,14 +315,7 @@ static void avoidPacing(const tuttiSocketEnd *e, int fd) {
 }
 
 static void startConnector(tuttiSocketJoin *j) {
-  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
-  int n = 0;
-  bool linkLocal = false;
-  for (int i = 0; i < j->targets.n; i++)
-    linkLocal |= j->targets.a[i].sa.sa_family == AF_INET6 &&
-                 IN6_IS_ADDR_LINKLOCAL(&j->targets.a[i].v6.sin6_addr);
-  if (linkLocal && tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n) != tuttiSuccess) n = 0;
-  tuttiConnectorInit(&j->connector, j->targets.a, j->targets.n, interfaces, n);
+  tuttiConnectorInit(&j->connector, &j->targets);
   j->napMs = 1;
 }
 
@@ -330,7 +323,7 @@ static void startConnector(tuttiSocketJoin *j) {
 static void reject(tuttiSocketEnd *e, int err) {
   tuttiSocketJoin *j = &e->join;
   tuttiSocketCloseFd(e->wires->proxy, &e->parts[j->part].source);
-  tuttiConnectorReject(&j->connector, j->index, err);
+  tuttiConnectorReject(&j->connector, err);
   j->greeting = false;
   j->napMs = 1;
 }

@@ -33,7 +33,7 @@ protected:
 TEST_F(Id, SaysWhereItsRootIs) {
   EXPECT_EQ(parsed_.fixed, 0);
   ASSERT_TRUE(tuttiAddressListValid(&parsed_.roots));
-  EXPECT_EQ(tuttiRootCount(), 1);
+  EXPECT_EQ(rootThreads(), 1);
   int fd = rawConnect(parsed_.roots.a[0]);
   EXPECT_GE(fd, 0);
   close(fd);
@@ -99,7 +99,7 @@ TEST_F(Id, FixedIsTheSameEverywhere) {
   ASSERT_EQ(tuttiIdCreate(&a), tuttiSuccess) << tuttiErrorText();
   ASSERT_EQ(tuttiIdCreate(&b), tuttiSuccess);
   EXPECT_EQ(memcmp(&a, &b, sizeof(a)), 0);
-  EXPECT_EQ(tuttiRootCount(), 1); /* only that of SetUp: rank 0 starts a fixed one */
+  EXPECT_EQ(rootThreads(), 1); /* only that of SetUp: rank 0 starts a fixed one */
   tuttiId parsed;
   ASSERT_EQ(tuttiIdParse(&a, &parsed), tuttiSuccess);
   EXPECT_EQ(parsed.fixed, 1);
