@@ -79,44 +79,47 @@ typedef struct {
 
 typedef struct {
   void *ctx;
-  /* Called from the watch thread; they must not block, nor stop a watch. */
+  /* Called from the watch thread; they must not block, nor call a watch. */
   /* A failure that another rank reported or that the watch noticed: code and full text. Called at
    * most once, and not after this rank's own tuttiWatchFail has gone out. */
   void (*failed)(void *ctx, tuttiResult_t code, const char *text);
   /* Writes up to TUTTI_WATCH_STATE bytes of this rank's state (what it is doing); sent with every
-   * heartbeat and as answer to questions. Also called within tuttiWatchAsk, by its thread. */
+   * heartbeat and as answer to questions. Also called within tuttiWatchStart and tuttiWatchAsk, by
+   * their thread. */
   size_t (*state)(void *ctx, void *out);
 } tuttiWatchCalls;
 
 typedef struct tuttiWatch tuttiWatch;
 
-/* Takes over the ring sockets and the listener. `who` has nranks entries and is copied; `hash` and
- * `secret` check who asks. */
+/* Takes over the ring sockets and the listener; reads the rest of `b` as long as it lives. `who`
+ * has nranks entries and is copied. */
 tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tuttiWatchCalls *calls,
                               tuttiMemAccount *memory, tuttiWatch **out);
 /* Tells every other rank: their `failed` is called with this code and text, unless another failure
- * has reached them before. Any thread but the watch's; returns when the text is with the kernel, so
- * that a process which exits at once still tells its reason, or after 100 ms. Only the first call
- * of a watch counts. */
+ * has reached them before. Any thread but the watch's; the text is then with the kernel, so that a
+ * process which exits at once still tells its reason, but for a neighbour that has read nothing for
+ * long. Only the first failure of a watch counts. */
 void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text);
 
+/* What is known of the state of one rank. */
 typedef struct {
-  int answered;   /* 1: the rank itself; 2: a neighbour's last heartbeat of it; 0: nobody */
-  uint32_t ageMs; /* of the state */
-  size_t bytes;
+  int32_t answered; /* 1: by the rank itself; 2: by its last heartbeat to a neighbour; 0: nothing */
+  uint32_t ageMs;   /* of the state */
+  uint32_t bytes;
   uint8_t state[TUTTI_WATCH_STATE];
 } tuttiWatchAnswer;
-/* Asks every rank for its state, at once, for at most `ms`; answers[nranks]. A rank that is stopped
- * does not answer; its ring neighbours then tell what its last heartbeat said. */
-tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int ms, tuttiWatchAnswer *answers);
-/* The same of one other rank; its answer is at answers[rank]. */
-tuttiResult_t tuttiWatchAskRank(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers);
+/* Asks one rank, or with -1 every rank at once, for its state, for at most `ms`; answers[nranks]. A
+ * rank that is stopped does not answer; its ring neighbours then tell what its last heartbeat said.
+ */
+tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers);
 
-/* Says goodbye to the neighbours (so that they don't take the closing sockets for a death; with
- * `aborted`, every rank's `failed` hears "rank r aborted") and frees. Waits for no peer longer than
- * 100 ms. After it returns no callback runs; no other call on the watch may be running. NULL is
- * allowed. */
-void tuttiWatchStop(tuttiWatch *w, bool aborted);
+/* tuttiWatchFail with "rank r aborted the communicator". NULL is allowed. */
+void tuttiWatchAbort(tuttiWatch *w);
+
+/* Says goodbye to the neighbours (so that they don't take the closing sockets for a death) and
+ * frees. Waits for no peer longer than 100 ms. After it returns no callback runs; no other call on
+ * the watch may be running. NULL is allowed. */
+void tuttiWatchStop(tuttiWatch *w);
 
 __END_DECLS
 

@@ -11,7 +11,6 @@ static const struct {
     [tuttiFrameFailure] = {offsetof(tuttiFailureFrame, text) + 1, sizeof(tuttiFailureFrame)},
     [tuttiFrameGoodbye] = {0, 0},
     [tuttiFrameGoodbyeSeen] = {0, 0},
-    [tuttiFrameAnswer] = {sizeof(tuttiAnswerFrame), sizeof(tuttiAnswerFrame)},
 };
 #define FRAME_TYPES (sizeof(frameSizes) / sizeof(frameSizes[0]))
 
@@ -57,15 +56,23 @@ bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *ou
   return out->origin >= 0 && out->origin < nranks && out->text[0] != '\0';
 }
 
-static bool reportValid(const tuttiStateReport *report, int rank) {
-  return report->rank == rank && report->known <= 1 && report->bytes <= sizeof(report->state);
+static bool isHearsay(const tuttiWatchAnswer *a) {
+  return (a->answered == 0 || a->answered == 2) && a->bytes <= sizeof(a->state);
 }
 
-bool tuttiAnswerRead(const tuttiFrame *frame, uint64_t hash, int rank, int nranks,
-                     tuttiAnswerFrame *out) {
-  if (frame->type != tuttiFrameAnswer || frame->bytes != sizeof(*out)) return false;
-  memcpy(out, frame->payload, sizeof(*out));
-  return out->hash == hash && reportValid(&out->self, rank) && out->self.known == 1 &&
-         reportValid(&out->previous, (rank + nranks - 1) % nranks) &&
-         reportValid(&out->next, (rank + 1) % nranks);
+bool tuttiAnswerValid(const tuttiAnswer *a, uint64_t hash, int rank) {
+  return a->hash == hash && a->rank == rank && a->self.answered == 1 &&
+         a->self.bytes <= sizeof(a->self.state) && isHearsay(&a->previous) && isHearsay(&a->next);
+}
+
+static void note(tuttiWatchAnswer *answer, const tuttiWatchAnswer *heard) {
+  if (heard->answered == 0 || answer->answered == 1) return;
+  if (heard->answered == 2 && answer->answered == 2 && answer->ageMs <= heard->ageMs) return;
+  *answer = *heard;
+}
+
+void tuttiAnswerNote(const tuttiAnswer *told, int nranks, tuttiWatchAnswer *answers) {
+  note(&answers[told->rank], &told->self);
+  note(&answers[(told->rank + nranks - 1) % nranks], &told->previous);
+  note(&answers[(told->rank + 1) % nranks], &told->next);
 }

@@ -1,6 +1,6 @@
-/* The frames that watches exchange: on the ring sockets, and as the answer to a question. Pure
- * functions over bytes, so that they can be fuzzed; nothing a peer sends is believed before it has
- * passed them. Integers travel in host order, as in tuttiHello. */
+/* What watches exchange: frames on the ring sockets, and the answer to a question. Pure functions
+ * over bytes, so that they can be fuzzed; nothing a peer sends is believed before it has passed
+ * them. Integers travel in host order, as in tuttiHello. */
 #ifndef TUTTI_BOOTSTRAP_WATCH_FRAME_H_
 #define TUTTI_BOOTSTRAP_WATCH_FRAME_H_
 
@@ -15,11 +15,10 @@
 __BEGIN_DECLS
 
 typedef enum {
-  tuttiFrameHeartbeat = 1,   /* the sender's state, 0 to TUTTI_WATCH_STATE bytes */
-  tuttiFrameFailure = 2,     /* tuttiFailureFrame, cut after its text */
-  tuttiFrameGoodbye = 3,     /* the sender leaves; its socket closing is no death; empty */
-  tuttiFrameGoodbyeSeen = 4, /* answer to a goodbye; empty */
-  tuttiFrameAnswer = 5       /* tuttiAnswerFrame; never on the ring */
+  tuttiFrameHeartbeat = 1,  /* the sender's state, 0 to TUTTI_WATCH_STATE bytes */
+  tuttiFrameFailure = 2,    /* tuttiFailureFrame, cut after its text */
+  tuttiFrameGoodbye = 3,    /* the sender leaves; its socket closing is no death; empty */
+  tuttiFrameGoodbyeSeen = 4 /* answer to a goodbye; empty */
 } tuttiFrameType;
 
 /* A neighbour from which no heartbeat comes (it is stopped, and reads nothing) is sent so many. */
@@ -37,20 +36,6 @@ typedef struct {
   int32_t origin; /* rank that failed or noticed */
   char text[TUTTI_ERROR_TEXT];
 } tuttiFailureFrame;
-
-/* What one rank knows about the state of one rank. */
-typedef struct {
-  int32_t rank;
-  uint32_t known; /* 0: nothing, the rest is zero */
-  uint32_t ageMs;
-  uint32_t bytes;
-  uint8_t state[TUTTI_WATCH_STATE];
-} tuttiStateReport;
-
-typedef struct {
-  uint64_t hash; /* of the communicator */
-  tuttiStateReport self, previous, next;
-} tuttiAnswerFrame;
 
 #define TUTTI_FRAME_MAX (sizeof(tuttiFrameHead) + sizeof(tuttiFailureFrame))
 
@@ -73,10 +58,23 @@ size_t tuttiFailureFill(tuttiFailureFrame *out, tuttiResult_t code, int origin, 
 /* False when the code is no failure's, the rank is none of nranks, or the text is empty. The text
  * of *out is terminated. */
 bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *out);
-/* False unless it is of this communicator and of `rank`, with its neighbours' ranks and sizes in
- * range. */
-bool tuttiAnswerRead(const tuttiFrame *frame, uint64_t hash, int rank, int nranks,
-                     tuttiAnswerFrame *out);
+
+/* The answer to a question: all that its connection carries that way. */
+typedef struct {
+  uint64_t hash; /* of the communicator */
+  int32_t rank;  /* who answers */
+  tuttiWatchAnswer self, previous, next;
+} tuttiAnswer;
+
+/* False unless it is of this communicator and of `rank`, and says who knows how much of whom. */
+bool tuttiAnswerValid(const tuttiAnswer *a, uint64_t hash, int rank);
+/* Takes what is new into answers[nranks]: a rank's own answer beats a neighbour's report, a younger
+ * report an older one. */
+void tuttiAnswerNote(const tuttiAnswer *told, int nranks, tuttiWatchAnswer *answers);
+
+/* Asks the ranks from `first` to before `end`, but for this one, for at most `ms`. */
+tuttiResult_t tuttiAskOthers(const tuttiBootstrap *b, int first, int end, int ms,
+                             tuttiMemAccount *memory, tuttiWatchAnswer *answers);
 
 __END_DECLS
 

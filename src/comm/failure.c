@@ -182,7 +182,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   tuttiWatchAnswer *answers;
   TUTTI_TRY(tuttiAlloc((void **)&answers, (size_t)c->nranks, sizeof *answers, "answers of ranks",
                        &c->memory));
-  tuttiResult_t result = tuttiWatchAsk(c->watch, ASK_MS, answers);
+  tuttiResult_t result = tuttiWatchAsk(c->watch, -1, ASK_MS, answers);
   for (int r = 0; result == tuttiSuccess && r < c->nranks; r++) {
     tuttiRankState state;
     tuttiSignature theirs;

@@ -365,7 +365,8 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
     tuttiTransportsDetach(&c->wires);
     tuttiProxyDestroy(c->wires.proxy);
   }
-  tuttiWatchStop(c->watch, aborted);
+  if (aborted) tuttiWatchAbort(c->watch);
+  tuttiWatchStop(c->watch);
   tuttiBootstrapClose(c->bootstrap);
   tuttiCommDeregisterAll(c);
   tuttiGraphFree(c->graph);

@@ -65,7 +65,7 @@ static tuttiResult_t look(const ShrinkJob *s, tuttiCommunicator *c, tuttiUniqueI
   if (!s->aborts) TUTTI_TRY(tuttiCommFailure(c));
   TUTTI_TRY(tuttiAlloc((void **)&answers, (size_t)c->nranks, sizeof *answers, "answers of ranks",
                        &c->memory));
-  tuttiResult_t result = tuttiWatchAskRank(c->watch, s->leader, ASK_MS, answers);
+  tuttiResult_t result = tuttiWatchAsk(c->watch, s->leader, ASK_MS, answers);
   const tuttiWatchAnswer *a = &answers[s->leader];
   *found = result == tuttiSuccess && a->answered &&
            tuttiRankStateParse(a->state, a->bytes, &state) && state.offer >> 16 == s->purpose;

@@ -157,12 +157,13 @@ public:
       start(r);
   }
   void stop(int r, bool aborted = false) {
-    tuttiWatchStop(at(r).watch, aborted);
+    if (aborted) tuttiWatchAbort(at(r).watch);
+    tuttiWatchStop(at(r).watch);
     at(r).watch = nullptr;
   }
   std::vector<tuttiWatchAnswer> ask(int r, int ms = 30000) {
     std::vector<tuttiWatchAnswer> answers(ranks_.size());
-    EXPECT_EQ(tuttiWatchAsk(at(r).watch, ms, answers.data()), tuttiSuccess);
+    EXPECT_EQ(tuttiWatchAsk(at(r).watch, -1, ms, answers.data()), tuttiSuccess);
     return answers;
   }
   // Closes what the watch has not taken.
