@@ -49,8 +49,9 @@
 enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, EVENTS_PER_PASS = 64 };
 /* Eager passes: with at most so many operations (a listener, two ways out and two in), where one
  * failing recv(2) each is cheaper than epoll_wait(2) and a recv; and epoll every so many passes,
- * for what is not tried eagerly. */
-enum { EAGER_OPS = 5, EAGER_PASSES = 32 };
+ * for what is not tried eagerly. Operations that look for themselves count for neither; when there
+ * are no others, descriptors only tell of rare things. */
+enum { EAGER_OPS = 5, EAGER_PASSES = 32, POLLED_PASSES = 16384 };
 
 typedef struct {
   tuttiProxyOp op;
@@ -63,6 +64,7 @@ struct tuttiProxy {
   pthread_mutex_t lock; /* held by whoever runs the loop or changes the list; guards what follows */
   proxyItem *items;     /* lazy ones last: what leaves is what others wait for */
   int count, capacity;
+  int polled; /* in the last pass: see tuttiProxyTurn */
   bool busy, halted, threaded;
   unsigned eagerPasses; /* since the last look at epoll */
   pthread_t thread;
@@ -89,15 +91,9 @@ static uint32_t changeState(tuttiProxy *p, uint32_t set, uint32_t clear) {
   }
 }
 
-static void ringBell(tuttiProxy *p) {
-  uint64_t one = 1;
-  while (write(p->bell, &one, sizeof one) < 0 && errno == EINTR) {
-  }
-}
-
 /* Wakes the thread if it sleeps; of several wakers one pays for the system call. */
 static void wakeThread(tuttiProxy *p) {
-  if (changeState(p, 0, SLEEPING) & SLEEPING) ringBell(p);
+  if (changeState(p, 0, SLEEPING) & SLEEPING) eventfd_write(p->bell, 1);
 }
 
 /* Notes what the kernel has to say of the descriptors. */
@@ -122,8 +118,9 @@ static bool passOver(tuttiProxy *p, passKind kind, uint64_t *wake) {
   bool moved = false, busy = false;
   uint32_t seen = kind == PASS_LEAVING ? KICKED : KICKED | FREED;
   if (tuttiLoadRelaxed32(&p->state) & seen) changeState(p, 0, seen);
-  bool eager = kind == PASS_LEAVING || (kind == PASS_SPINNING && p->count <= EAGER_OPS);
-  turn.eager = eager && ++p->eagerPasses < EAGER_PASSES;
+  int watching = p->count - p->polled;
+  bool eager = kind == PASS_LEAVING || (kind == PASS_SPINNING && watching <= EAGER_OPS);
+  turn.eager = eager && ++p->eagerPasses < (watching ? EAGER_PASSES : POLLED_PASSES);
   if (!turn.eager && !p->halted) collectEvents(p);
   for (int i = 0; i < p->count && !p->halted; i++) {
     proxyItem *item = &p->items[i];
@@ -137,6 +134,7 @@ static bool passOver(tuttiProxy *p, passKind kind, uint64_t *wake) {
   }
   if (busy != p->busy) changeState(p, busy ? BUSY : 0, busy ? 0 : BUSY);
   p->busy = busy;
+  p->polled = turn.polled;
   *wake = turn.wake;
   return moved;
 }
@@ -158,8 +156,8 @@ static void sleepThread(tuttiProxy *p, bool passed, uint64_t wake, int *parkMs) 
   if (parked && (ms < 0 || ms > *parkMs)) ms = *parkMs;
   *parkMs = !parked ? PARK_MIN_MS : *parkMs < PARK_MAX_MS ? *parkMs * 2 : PARK_MAX_MS;
   int n = poll(fds, parked ? 1 : 2, ms);
-  uint64_t rings;
-  if (n > 0 && fds[0].revents) (void)!read(p->bell, &rings, sizeof rings);
+  eventfd_t rings;
+  if (n > 0 && fds[0].revents) eventfd_read(p->bell, &rings);
   changeState(p, 0, SLEEPING | PARKED);
 }
 
@@ -209,7 +207,7 @@ void tuttiProxyDestroy(tuttiProxy *p) {
   if (!p) return;
   if (p->threaded) {
     tuttiStoreRelease32(&p->stop, 1);
-    ringBell(p);
+    eventfd_write(p->bell, 1);
     pthread_join(p->thread, NULL);
   }
   pthread_mutex_destroy(&p->lock);
@@ -277,10 +275,12 @@ void tuttiProxyRemove(tuttiProxy *p, void *self) {
 
 void tuttiProxyHalt(tuttiProxy *p) {
   pthread_mutex_lock(&p->lock);
+  for (int i = 0; i < p->count && !p->halted; i++)
+    if (p->items[i].op.halt) p->items[i].op.halt(p->items[i].op.self);
   p->halted = true;
   pthread_mutex_unlock(&p->lock);
   tuttiStoreRelease32(&p->stop, 1); /* nothing is left for the thread; Destroy joins it */
-  ringBell(p);
+  eventfd_write(p->bell, 1);
 }
 
 tuttiResult_t tuttiProxyWatch(tuttiProxy *p, tuttiProxySource *source) {

@@ -40,7 +40,12 @@ typedef struct {
   uint64_t wake;        /* tuttiNow() clock; lowered to when an operation wants its next turn at the
                            latest, though no descriptor moves */
   tuttiResult_t result; /* of an operation that returns FAILED; its text is the last error */
+  int polled; /* operations that wait for no descriptor but look for themselves add one each turn */
 } tuttiProxyTurn;
+
+static inline void tuttiProxyWakeBy(tuttiProxyTurn *turn, uint64_t when) {
+  if (when < turn->wake) turn->wake = when;
+}
 
 /* One thing the proxy keeps going. Both calls are made with the loop's lock held, so operations of
  * one proxy may touch each other, and must not call Add, Remove or Destroy. */
@@ -49,6 +54,7 @@ typedef struct tuttiProxyOp {
   void (*close)(void *self); /* by Remove, after the last advance: unwatches and frees */
   void *self;
   bool lazy; /* its work may wait until the next Enter, or some milliseconds, when callers leave */
+  void (*halt)(void *self); /* by Halt: stops what touches the user's memory by itself; or NULL */
 } tuttiProxyOp;
 
 /* A descriptor of an operation, and what is known of it. The proxy learns of changes from an

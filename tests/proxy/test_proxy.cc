@@ -58,7 +58,7 @@ struct Op {
               op->inside = false;
               return s;
             },
-            [](void *self) { static_cast<Op *>(self)->closed = true; }, this, false};
+            [](void *self) { static_cast<Op *>(self)->closed = true; }, this, false, nullptr};
   }
   void Add(tuttiProxy *p) {
     tuttiProxyOp row = Row();
