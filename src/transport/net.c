@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
+#include "transport/net_socket.h"
 
 const tuttiNet *const tuttiNets[] = {&tuttiNetSocket, NULL};
 
@@ -22,9 +24,10 @@ typedef struct netEnd {
 
 /* tuttiWires.net */
 typedef struct {
-  const tuttiNet *net;
-  void *listener;
-  bool serving; /* the listener is with the proxy, since the first open */
+  tuttiSocketListener *listener;
+  const tuttiNet *net; /* the best that can serve here */
+  void *node;          /* of net */
+  bool serving;        /* listener and node are with the proxy, since the first open */
   netEnd *ends;
 } netState;
 
@@ -34,40 +37,66 @@ static const tuttiNet *findNet(const char *name) {
   return NULL;
 }
 
-static void netCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+/* The network of two ranks: the first that both have, down to sockets, which all have. NULL: none,
+ * and path->why says why. */
+static const tuttiNet *choosePair(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+  const tuttiNet *first = findNet(a->netName), *second = findNet(b->netName);
   *path = (tuttiPath){.possible = false};
-  const tuttiNet *net = findNet(a->netName);
-  if (!net || strcmp(a->netName, b->netName) != 0)
+  if (!first || !second) {
     snprintf(path->why, sizeof path->why,
              "no common network: rank %d has \"%.15s\", rank %d has \"%.15s\"", a->rank, a->netName,
              b->rank, b->netName);
-  else
-    net->canConnect(a, b, path);
+    return NULL;
+  }
+  if (first == second && first->canConnect(a, b, path)) return path->possible ? first : NULL;
+  char why[TUTTI_SENTENCE];
+  memcpy(why, path->why, sizeof why);
+  if (first != second) {
+    const tuttiPeer *without = first == &tuttiNetSocket ? a : b;
+    snprintf(why, sizeof why, "rank %d on host %s has only %s", without->rank, without->host,
+             without->netName);
+  }
+  tuttiNetSocket.canConnect(a, b, path);
+  tuttiAppend(path->why, sizeof path->why, "; not NET/%s: %s",
+              first == &tuttiNetSocket ? second->name : first->name, why);
+  return path->possible ? &tuttiNetSocket : NULL;
+}
+
+static void netCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+  choosePair(a, b, path);
   float slower = a->nicGBs < b->nicGBs ? a->nicGBs : b->nicGBs;
   if (slower > 0 && slower < path->bandwidthGBs) path->bandwidthGBs = slower;
 }
 
-/* The first backend that can serve here; the sentences of those that cannot are logged. */
-static const tuttiNet *chooseNet(const char *only) {
-  for (int i = 0; tuttiNets[i]; i++) {
+/* The first network that can serve here, in s; the sentences of those that cannot are logged. */
+static tuttiResult_t openNet(tuttiWires *w, netState *s, const char *only, tuttiPeer *mine) {
+  for (int i = 0; tuttiNets[i] && !s->net; i++) {
+    const tuttiNet *net = tuttiNets[i];
     char why[TUTTI_SENTENCE] = "";
-    tuttiNetDevice device;
-    if (*only && strcmp(only, tuttiNets[i]->name) != 0) continue;
-    if (tuttiNets[i]->devices(&device, 1, why) > 0) return tuttiNets[i];
-    TUTTI_INFO(NET, "NET/%s is not used: %s", tuttiNets[i]->name, why);
+    if (*only && strcmp(only, net->name) != 0) continue;
+    if (net->open) TUTTI_TRY(net->open(w, mine->net, &s->node, why));
+    if (!net->open || s->node)
+      s->net = net;
+    else
+      TUTTI_INFO(NET, "NET/%s is not used: %s", net->name, why);
   }
-  return NULL;
+  return tuttiSuccess;
 }
 
 static tuttiResult_t unknownNet(const char *name) {
   char known[128] = "";
-  for (int i = 0; tuttiNets[i]; i++) {
-    size_t used = strlen(known);
-    snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", tuttiNets[i]->name);
-  }
+  for (int i = 0; tuttiNets[i]; i++)
+    tuttiAppend(known, sizeof known, "%s%s", i ? ", " : "", tuttiNets[i]->name);
   return TUTTI_FAIL(tuttiInvalidArgument,
                     "there is no network \"%.63s\"; TUTTI_NET and config.netName accept: %s", name,
                     known);
+}
+
+static void closeState(void *state) {
+  netState *s = state;
+  if (s->node) s->net->close(s->node);
+  tuttiSocketCloseListener(s->listener);
+  tuttiFree(s);
 }
 
 static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
@@ -75,24 +104,18 @@ static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
   memset(mine->net, 0, sizeof mine->net);
   memset(mine->netName, 0, sizeof mine->netName);
   if (*only && !findNet(only)) return unknownNet(only);
-  const tuttiNet *net = w->nranks > 1 ? chooseNet(only) : NULL;
-  if (!net) return tuttiSuccess;
+  if (w->nranks == 1) return tuttiSuccess;
 
   netState *s;
   TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s, "the network state", w->memory));
-  s->net = net;
-  tuttiResult_t result = net->listen(w, mine->net, &s->listener);
-  if (result != tuttiSuccess) {
-    tuttiFree(s);
+  tuttiResult_t result = tuttiSocketListen(w, mine->net, &s->listener);
+  if (result == tuttiSuccess && s->listener) result = openNet(w, s, only, mine);
+  if (result != tuttiSuccess || !s->net) {
+    closeState(s);
     return result;
   }
-  snprintf(mine->netName, sizeof mine->netName, "%s", net->name);
+  snprintf(mine->netName, sizeof mine->netName, "%s", s->net->name);
   w->net = s;
-  return tuttiSuccess;
-}
-
-static tuttiResult_t netAttach(tuttiWires *w) {
-  (void)w; /* what peers said is checked when they are connected */
   return tuttiSuccess;
 }
 
@@ -128,30 +151,43 @@ static void dropFifo(tuttiWires *w, netEnd *end) {
 static tuttiResult_t startEnd(tuttiWires *w, netEnd *end, const tuttiConn *conn) {
   netState *s = w->net;
   bool sends = conn->direction == TUTTI_SEND;
-  tuttiNetHello hello = {.magic = TUTTI_NET_MAGIC,
-                         .version = TUTTI_VERSION_CODE,
-                         .commHash = w->commHash,
-                         .from = sends ? w->rank : conn->peer,
-                         .to = sends ? conn->peer : w->rank,
-                         .channel = conn->channel};
-  memcpy(hello.secret, w->secret, sizeof hello.secret);
-  if (sends)
-    TUTTI_TRY(s->net->connect(w, s->listener, w->peers[conn->peer].net, &hello, conn, &end->end));
-  else
-    TUTTI_TRY(s->net->expect(w, s->listener, &hello, conn, &end->end));
-  tuttiProxyOp op = {
-      .advance = s->net->progress, .close = s->net->closeEnd, .self = end->end, .lazy = !sends};
+  tuttiNetHello hello = {.to = sends ? conn->peer : w->rank, .channel = conn->channel};
+  tuttiHelloFill(&hello.head, w->secret, w->commHash, tuttiHelloNet, sends ? w->rank : conn->peer,
+                 w->nranks);
+  tuttiPath path;
+  const tuttiNet *net = choosePair(&w->peers[hello.head.from], &w->peers[hello.to], &path);
+  if (!net)
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "the record of rank %d (host %s, pid %d) does not let rank %d connect: %s; "
+                      "see the log of that rank",
+                      conn->peer, w->peers[conn->peer].host, w->peers[conn->peer].pid, w->rank,
+                      path.why);
+  TUTTI_TRY(net->connect(w, s->node, s->listener, &hello, conn, &end->end));
+  end->net = net;
+  tuttiProxyOp op = {.advance = net->progress,
+                     .close = net->closeEnd,
+                     .halt = net->haltEnd,
+                     .self = end->end,
+                     .lazy = !sends};
   tuttiResult_t result = tuttiProxyAdd(w->proxy, &op);
-  if (result != tuttiSuccess) s->net->closeEnd(end->end);
+  if (result != tuttiSuccess) net->closeEnd(end->end);
   return result;
+}
+
+static tuttiProxyState serve(void *state, tuttiProxyTurn *turn) {
+  netState *s = state;
+  tuttiProxyState met = tuttiSocketAccept(s->listener, turn);
+  if (!s->node || met == TUTTI_PROXY_FAILED) return met;
+  if (met == TUTTI_PROXY_IDLE) turn->polled++;
+  tuttiProxyState served = s->net->serve(s->node, turn);
+  return served == TUTTI_PROXY_IDLE ? met : served;
 }
 
 /* Peers that connect before anybody serves the listener wait in its queue in the kernel. */
 static tuttiResult_t serveListener(tuttiWires *w) {
   netState *s = w->net;
   if (s->serving) return tuttiSuccess;
-  tuttiProxyOp op = {
-      .advance = s->net->accept, .close = s->net->closeListener, .self = s->listener};
+  tuttiProxyOp op = {.advance = serve, .close = closeState, .self = s};
   TUTTI_TRY(tuttiProxyAdd(w->proxy, &op));
   s->serving = true;
   return tuttiSuccess;
@@ -169,7 +205,6 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
   netEnd *end;
   TUTTI_TRY(
       tuttiAlloc((void **)&end, 1, sizeof *end, "the end of a network connection", w->memory));
-  end->net = s->net;
   end->sends = direction == TUTTI_SEND;
   tuttiConn made = {.peer = peer,
                     .channel = channel,
@@ -209,10 +244,9 @@ static void netDetach(tuttiWires *w) {
   netState *s = w->net;
   if (!s) return;
   if (s->serving)
-    tuttiProxyRemove(w->proxy, s->listener);
+    tuttiProxyRemove(w->proxy, s);
   else
-    s->net->closeListener(s->listener);
-  tuttiFree(s);
+    closeState(s);
   w->net = NULL;
 }
 
@@ -233,7 +267,6 @@ const tuttiTransport tuttiTransportNet = {
     .name = "NET",
     .canConnect = netCanConnect,
     .prepare = netPrepare,
-    .attach = netAttach,
     .open = netOpen,
     .close = netClose,
     .detach = netDetach,

@@ -1,5 +1,5 @@
 /* NET: connections between hosts. net.c keeps the ends of one communicator and hands them to the
- * proxy; a backend (net_socket.c, later net_ib/) moves slots between the FIFO on this side and the
+ * proxy; a backend (net_socket.c) moves slots between the FIFO on this side and the
  * FIFO on the other. Backends are rows of a table, like transports.
  *
  * A connection is opened from the sending side alone: its proxy connects to the receiver's listener
@@ -12,6 +12,7 @@
 #ifndef TUTTI_TRANSPORT_NET_H_
 #define TUTTI_TRANSPORT_NET_H_
 
+#include "bootstrap/handshake.h"
 #include "proxy/proxy.h"
 #include "transport/transport.h"
 
@@ -21,49 +22,40 @@ extern "C" {
 
 /* First bytes on every connection; checked before anything is believed. */
 typedef struct {
-  uint32_t magic;   /* TUTTI_NET_MAGIC */
-  uint32_t version; /* TUTTI_VERSION_CODE */
-  uint64_t commHash;
-  uint8_t secret[16];
-  int32_t from, to, channel;
+  tuttiHello head; /* its hash names the communicator */
+  int32_t to, channel;
   int32_t part, parts; /* which of the connection's sockets (or queue pairs) this is */
-  int32_t reserved;
 } tuttiNetHello;
-#define TUTTI_NET_MAGIC 0x7475746eu
 
-typedef struct {
-  char name[64];
-  float bandwidthGBs, latencyUs;
-  char pciPath[128]; /* sysfs path of the device, "" for a virtual one */
-  int port;
-} tuttiNetDevice;
+struct tuttiSocketListener;
 
-/* Ends and listeners are driven by operations of the communicator's proxy: `accept` and `progress`
- * are their turns (see tuttiProxyOp), and the two close calls what Remove calls. */
+/* Every rank listens on a socket (net_socket_meet.c), by which the ends of all networks meet; its
+ * addresses begin each handle. Ends and nodes are driven by operations of the communicator's proxy:
+ * `serve` and `progress` are their turns (see tuttiProxyOp), and the two close calls what Remove
+ * calls. */
 typedef struct tuttiNet {
   const char *name; /* "Socket" */
-  /* Devices this backend can use, best first; 0 and a sentence in `why` (of TUTTI_SENTENCE bytes)
-   * when it can't serve. */
-  int (*devices)(tuttiNetDevice *devices, int max, char *why);
-  /* What the handles in two peer records say about connecting these ranks. Same on every rank. */
-  void (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
-  /* Starts to listen; fills the handle (checked by connect on the other side). */
-  tuttiResult_t (*listen)(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], void **listener);
-  /* Starts a send end; finishes in progress(). */
-  tuttiResult_t (*connect)(tuttiWires *w, void *listener, const uint8_t handle[TUTTI_NET_HANDLE],
+  /* Opens what this rank has for the network, and adds to the handle. *node stays NULL if it can't
+   * serve here, and `why` (of TUTTI_SENTENCE bytes) says why. NULL: nothing is needed. */
+  tuttiResult_t (*open)(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], void **node, char *why);
+  /* What the handles in two peer records say about connecting these ranks. Same on every rank.
+   * False: it's for the next network to say; path->why tells why. */
+  bool (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
+  /* Makes an end, which goes on in progress(): a send end dials, a receive end waits for its
+   * sender's hello. What the peer's record says is checked. */
+  tuttiResult_t (*connect)(tuttiWires *w, void *node, struct tuttiSocketListener *listener,
                            const tuttiNetHello *hello, const tuttiConn *fifo, void **end);
-  /* Starts a receive end, which waits in progress() for its sender's hello. */
-  tuttiResult_t (*expect)(tuttiWires *w, void *listener, const tuttiNetHello *hello,
-                          const tuttiConn *fifo, void **end);
-  /* Accepts connections and reads hellos; drops whatever is not a peer's. Never blocks. */
-  tuttiProxyState (*accept)(void *listener, tuttiProxyTurn *turn);
+  /* Moves what is common to all ends. Never blocks; with `open`, not NULL. */
+  tuttiProxyState (*serve)(void *node, tuttiProxyTurn *turn);
   /* Moves what can be moved on one end. Never blocks. */
   tuttiProxyState (*progress)(void *end, tuttiProxyTurn *turn);
   /* Any thread: every published slot is with the peer's kernel or memory, so that close loses
    * nothing; or the end has failed. */
   bool (*drained)(void *end);
+  /* The network stops reading and writing memory of the user by itself; NULL if it never does. */
+  void (*haltEnd)(void *end);
   void (*closeEnd)(void *end);
-  void (*closeListener)(void *listener);
+  void (*close)(void *node); /* with `open`, not NULL */
 } tuttiNet;
 
 extern const tuttiNet tuttiNetSocket;

@@ -44,27 +44,17 @@ const char *tuttiSocketLineCheck(const tuttiSlot *line, uint64_t number, size_t 
 static tuttiResult_t socketFailed(const tuttiSocketEnd *e, int part, int err) {
   tuttiAddress local, remote;
   socklen_t n = sizeof local, m = sizeof remote;
-  char who[128 + TUTTI_HOSTNAME], from[96] = "(no address)", to[80] = "(no address)", remedy[128];
+  char from[96] = "(no address)", to[80] = "(no address)", remedy[128];
   int fd = e->parts[part].source.fd;
   memset(&local, 0, sizeof local);
   memset(&remote, 0, sizeof remote);
   if (getsockname(fd, &local.sa, &n) == 0) tuttiInterfaceOf(&local, from, sizeof from);
   if (getpeername(fd, &remote.sa, &m) == 0) tuttiAddressText(&remote, to, sizeof to);
   return TUTTI_FAIL(tuttiRemoteError, "rank %d: %s %s failed: %s, %s to address %s; %s",
-                    e->wires->rank, e->direction == TUTTI_SEND ? "sending to" : "receiving from",
-                    tuttiSocketWho(e, who, sizeof who),
+                    e->wires->rank,
+                    e->fifo.direction == TUTTI_SEND ? "sending to" : "receiving from", e->who,
                     err ? tuttiErrnoText(err) : "it closed the connection in mid-message", from, to,
                     tuttiSocketRemedy(err ? err : ECONNRESET, remedy, sizeof remedy));
-}
-
-static tuttiResult_t badLine(const tuttiSocketEnd *e, const tuttiSlot *line, const char *wrong) {
-  char who[128 + TUTTI_HOSTNAME];
-  return TUTTI_FAIL(
-      tuttiRemoteError,
-      "rank %d: message %llu from %s is not to be believed: %s (number %llu, %u bytes "
-      "at place %u); memory of that process or the network corrupts data",
-      e->wires->rank, (unsigned long long)e->known, tuttiSocketWho(e, who, sizeof who), wrong,
-      (unsigned long long)tuttiLoadRelaxed(&line->seq) - 1, line->bytes, line->where);
 }
 
 /* ---- sending -------------------------------------------------------------------------------- */
@@ -82,10 +72,10 @@ static size_t lineBytes(int part) {
 
 /* Takes up what the FIFO's writer has published. The line goes out as a copy: `where` and `addr`
  * mean something in this process only. */
-static void lookForMessages(tuttiSocketEnd *e) {
-  while (e->known < e->passed + TUTTI_FIFO_DEPTH) {
+void tuttiSocketLook(tuttiSocketEnd *e, uint64_t until) {
+  while (e->known < until) {
     size_t i = e->known % TUTTI_FIFO_DEPTH;
-    const tuttiSlot *slot = &e->slots[i];
+    const tuttiSlot *slot = &e->fifo.slots[i];
     if (tuttiLoadAcquire(&slot->seq) != e->known + 1) return;
     bool inlined = slot->where == TUTTI_WHERE_INLINE;
     uint32_t where = inlined ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
@@ -99,9 +89,9 @@ static void lookForMessages(tuttiSocketEnd *e) {
 
 static const uint8_t *payloadOf(const tuttiSocketEnd *e, uint64_t m) {
   size_t i = m % TUTTI_FIFO_DEPTH;
-  const tuttiSlot *slot = &e->slots[i];
+  const tuttiSlot *slot = &e->fifo.slots[i];
   return slot->where == TUTTI_WHERE_DIRECT ? (const uint8_t *)(uintptr_t)slot->addr
-                                           : e->data + i * e->slotBytes;
+                                           : e->fifo.data + i * e->fifo.slotBytes;
 }
 
 static int addPiece(struct iovec *iov, int n, const void *data, size_t bytes, size_t *skip) {
@@ -167,7 +157,7 @@ static tuttiResult_t advanceSend(tuttiSocketEnd *e, tuttiProxyTurn *turn, bool *
   int before = e->join.part;
   if (before < e->nparts) TUTTI_TRY(tuttiSocketJoinStep(e, turn));
   *moved = e->join.part != before;
-  lookForMessages(e);
+  tuttiSocketLook(e, e->passed + TUTTI_FIFO_DEPTH);
   uint64_t passed = e->known;
   for (int i = 0; i < e->nparts; i++) {
     TUTTI_TRY(sendPart(e, i, turn->eager, moved));
@@ -175,7 +165,7 @@ static tuttiResult_t advanceSend(tuttiSocketEnd *e, tuttiProxyTurn *turn, bool *
   }
   if (passed != e->passed) {
     e->passed = passed;
-    tuttiStoreRelease(&e->head->head, passed);
+    tuttiStoreRelease(&e->fifo.heads->head, passed);
   }
   return tuttiSuccess;
 }
@@ -183,7 +173,7 @@ static tuttiResult_t advanceSend(tuttiSocketEnd *e, tuttiProxyTurn *turn, bool *
 /* ---- receiving ------------------------------------------------------------------------------ */
 
 static bool slotFree(const tuttiSocketEnd *e, uint64_t m) {
-  return m < tuttiLoadAcquire(&e->head->head) + TUTTI_FIFO_DEPTH;
+  return m < tuttiLoadAcquire(&e->fifo.heads->head) + TUTTI_FIFO_DEPTH;
 }
 
 /* Settles where the payload of message `known - 1` goes, when its first byte is at hand. False: not
@@ -192,11 +182,11 @@ static bool slotFree(const tuttiSocketEnd *e, uint64_t m) {
 static bool place(tuttiSocketEnd *e) {
   if (e->placed == e->known) return true;
   uint64_t m = e->placed, i = m % TUTTI_FIFO_DEPTH, before = (m - 1) % TUTTI_FIFO_DEPTH;
-  tuttiSlot *slot = &e->slots[i];
-  uint8_t *wanted = e->payload[i] ? tuttiHeadWanted(e->head, m, e->payload[i]) : NULL;
-  bool expected = m > 0 && e->slots[before].where == TUTTI_WHERE_DIRECT && e->payload[i];
-  if (!wanted && expected && tuttiLoadAcquire(&e->head->head) < m) return false;
-  e->target[i] = wanted ? wanted : e->data + i * e->slotBytes;
+  tuttiSlot *slot = &e->fifo.slots[i];
+  uint8_t *wanted = e->payload[i] ? tuttiHeadWanted(e->fifo.heads, m, e->payload[i]) : NULL;
+  bool expected = m > 0 && e->fifo.slots[before].where == TUTTI_WHERE_DIRECT && e->payload[i];
+  if (!wanted && expected && tuttiLoadAcquire(&e->fifo.heads->head) < m) return false;
+  e->target[i] = wanted ? wanted : e->fifo.data + i * e->fifo.slotBytes;
   if (wanted) {
     slot->where = TUTTI_WHERE_DIRECT;
     slot->addr = (uintptr_t)wanted;
@@ -217,23 +207,24 @@ static void delayAcks(const tuttiSocketEnd *e) {
   setsockopt(e->parts[0].source.fd, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof off);
 }
 
-/* Takes the line of message `known`, whose slot is free, from what was read ahead. */
-static tuttiResult_t takeLine(tuttiSocketEnd *e) {
-  tuttiSlot line;
-  memcpy(&line, e->ahead + e->aheadBegin, TUTTI_LINE);
-  const char *wrong = tuttiSocketLineCheck(&line, e->known, e->slotBytes);
-  if (wrong) return badLine(e, &line, wrong);
-  size_t i = e->known % TUTTI_FIFO_DEPTH;
-  tuttiSlot *slot = &e->slots[i];
+tuttiResult_t tuttiSocketTakeLine(tuttiSocketEnd *e, uint64_t number, const tuttiSlot *line) {
+  const char *wrong = tuttiSocketLineCheck(line, number, e->fifo.slotBytes);
+  if (wrong)
+    return TUTTI_FAIL(
+        tuttiRemoteError,
+        "rank %d: message %llu from %s is not to be believed: %s (number %llu, %u bytes at place "
+        "%u); memory of that process or the network corrupts data",
+        e->wires->rank, (unsigned long long)number, e->who, wrong,
+        (unsigned long long)tuttiLoadRelaxed(&line->seq) - 1, line->bytes, line->where);
+  size_t i = number % TUTTI_FIFO_DEPTH;
+  tuttiSlot *slot = &e->fifo.slots[i];
+  bool inlined = line->where == TUTTI_WHERE_INLINE;
   slot->addr = 0;
-  slot->bytes = line.bytes;
-  slot->where = line.where;
-  slot->sig = line.sig;
-  if (line.where == TUTTI_WHERE_INLINE) memcpy(slot->inlined, line.inlined, line.bytes);
-  e->payload[i] = line.where == TUTTI_WHERE_INLINE ? 0 : line.bytes;
-  e->aheadBegin += TUTTI_LINE;
-  if (e->known % ACK_MESSAGES == 0) delayAcks(e);
-  e->known++;
+  slot->bytes = line->bytes;
+  slot->where = line->where;
+  slot->sig = line->sig;
+  if (inlined) memcpy(slot->inlined, line->inlined, line->bytes);
+  e->payload[i] = inlined ? 0 : line->bytes;
   return tuttiSuccess;
 }
 
@@ -243,7 +234,11 @@ static tuttiResult_t digest(tuttiSocketEnd *e) {
   for (;;) {
     if (p->number == e->known) {
       if (e->aheadEnd - e->aheadBegin < TUTTI_LINE || !slotFree(e, e->known)) return tuttiSuccess;
-      TUTTI_TRY(takeLine(e));
+      tuttiSlot line; /* a copy, for what was read ahead is not aligned */
+      memcpy(&line, e->ahead + e->aheadBegin, TUTTI_LINE);
+      TUTTI_TRY(tuttiSocketTakeLine(e, e->known, &line));
+      e->aheadBegin += TUTTI_LINE;
+      if (e->known++ % ACK_MESSAGES == 0) delayAcks(e);
     }
     if (!place(e)) return tuttiSuccess;
     size_t begin, share = shareOf(e, 0, p->number, &begin);
@@ -346,7 +341,7 @@ static tuttiResult_t advanceRecv(tuttiSocketEnd *e, bool eager, bool *moved) {
     if (e->parts[i].number < passed) passed = e->parts[i].number;
   }
   for (; e->passed < passed; e->passed++)
-    tuttiStoreRelease(&e->slots[e->passed % TUTTI_FIFO_DEPTH].seq, e->passed + 1);
+    tuttiStoreRelease(&e->fifo.slots[e->passed % TUTTI_FIFO_DEPTH].seq, e->passed + 1);
   return tuttiSuccess;
 }
 
@@ -356,98 +351,37 @@ static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
   tuttiSocketEnd *e = end;
   bool moved = false;
   if (tuttiLoadRelaxed32(e->wires->failed)) return TUTTI_PROXY_IDLE;
-  turn->result = e->direction == TUTTI_SEND ? advanceSend(e, turn, &moved)
-                                            : advanceRecv(e, turn->eager, &moved);
+  turn->result = e->fifo.direction == TUTTI_SEND ? advanceSend(e, turn, &moved)
+                                                 : advanceRecv(e, turn->eager, &moved);
   if (turn->result != tuttiSuccess) {
     tuttiStoreRelease32(&e->failed, 1);
     return TUTTI_PROXY_FAILED;
   }
   if (moved) return TUTTI_PROXY_MOVED;
-  bool joining = e->direction == TUTTI_SEND && e->join.part < e->nparts;
+  bool joining = e->fifo.direction == TUTTI_SEND && e->join.part < e->nparts;
   return joining || e->passed < e->known ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
 }
 
 static bool socketDrained(void *end) {
   const tuttiSocketEnd *e = end;
   if (tuttiLoadAcquire32(&e->failed) || tuttiLoadAcquire32(e->wires->failed)) return true;
-  uint64_t taken = tuttiLoadAcquire(&e->head->head);
-  return tuttiLoadAcquire(&e->slots[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1;
+  uint64_t taken = tuttiLoadAcquire(&e->fifo.heads->head);
+  return tuttiLoadAcquire(&e->fifo.slots[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1;
 }
 
-static tuttiResult_t makeEnd(tuttiWires *w, void *listener, const tuttiNetHello *hello,
-                             const tuttiConn *fifo, tuttiSocketEnd **out) {
-  tuttiSocketEnd *e;
-  TUTTI_TRY(tuttiAlloc((void **)&e, 1, sizeof *e, "the end of a network connection", w->memory));
-  e->wires = w;
-  e->listener = listener;
-  e->hello = *hello;
-  e->direction = fifo->direction;
-  e->peer = fifo->peer;
-  e->slots = fifo->slots;
-  e->head = fifo->heads;
-  e->data = fifo->data;
-  e->slotBytes = fifo->slotBytes;
-  for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
-    e->parts[i].source.fd = -1;
-  *out = e;
-  return tuttiSuccess;
-}
-
-static tuttiResult_t socketConnect(tuttiWires *w, void *listener,
-                                   const uint8_t handle[TUTTI_NET_HANDLE],
+static tuttiResult_t socketConnect(tuttiWires *w, void *node, tuttiSocketListener *listener,
                                    const tuttiNetHello *hello, const tuttiConn *fifo, void **end) {
-  tuttiSocketHandle theirs;
-  tuttiSocketEnd *e;
-  memcpy(&theirs, handle, sizeof theirs);
-  if (!tuttiAddressListValid(&theirs.addresses))
-    return TUTTI_FAIL(tuttiRemoteError,
-                      "the record of rank %d (host %s, pid %d) holds no valid address of its "
-                      "network listener; see the log of that rank",
-                      fifo->peer, w->peers[fifo->peer].host, w->peers[fifo->peer].pid);
-  TUTTI_TRY(makeEnd(w, listener, hello, fifo, &e));
-  e->nparts = (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS);
-  e->hello.parts = e->nparts;
-  e->join = (tuttiSocketJoin){.targets = theirs.addresses,
-                              .deadline = tuttiDeadline((int64_t)w->timeoutMs),
-                              .patienceMs = TUTTI_SOCKET_PATIENCE_MS};
-  *end = e;
+  (void)node;
+  TUTTI_TRY(
+      tuttiAlloc(end, 1, sizeof(tuttiSocketEnd), "the end of a network connection", w->memory));
+  tuttiSocketEndInit(*end, w, listener, hello, fifo,
+                     (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
   return tuttiSuccess;
-}
-
-static tuttiResult_t socketExpect(tuttiWires *w, void *listener, const tuttiNetHello *hello,
-                                  const tuttiConn *fifo, void **end) {
-  return makeEnd(w, listener, hello, fifo, (tuttiSocketEnd **)end);
 }
 
 static void socketCloseEnd(void *end) {
-  tuttiSocketEnd *e = end;
-  tuttiConnectorStop(&e->join.connector);
-  tuttiSocketForget(e);
-  for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
-    tuttiSocketCloseFd(e->wires->proxy, &e->parts[i].source);
-  tuttiFree(e);
-}
-
-static int socketDevices(tuttiNetDevice *devices, int max, char *why) {
-  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
-  int n;
-  if (tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n) != tuttiSuccess) {
-    snprintf(why, TUTTI_SENTENCE, "%s", tuttiErrorText());
-    return 0;
-  }
-  if (n > max) n = max;
-  for (int i = 0; i < n; i++) {
-    char path[64 + IF_NAMESIZE], real[PATH_MAX];
-    const char *name = interfaces[i].name;
-    devices[i] =
-        (tuttiNetDevice){.latencyUs = 15, .bandwidthGBs = (float)tuttiSocketSpeed(name) / 8000};
-    snprintf(devices[i].name, sizeof devices[i].name, "%.15s", name);
-    snprintf(path, sizeof path, "/sys/class/net/%.15s/device", name);
-    if (realpath(path, real) && strlen(real) < sizeof devices[i].pciPath)
-      memcpy(devices[i].pciPath, real, strlen(real) + 1);
-  }
-  snprintf(why, TUTTI_SENTENCE, n ? "" : "this host has no network interface that is up");
-  return n;
+  tuttiSocketEndFini(end);
+  tuttiFree(end);
 }
 
 /* True if the handle of a record is well-formed. */
@@ -457,12 +391,12 @@ static bool readHandle(const tuttiPeer *peer, tuttiSocketHandle *handle) {
          memchr(handle->interface, '\0', sizeof handle->interface) && handle->megabits > 0;
 }
 
-static void socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+static bool socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
   tuttiSocketHandle mine, theirs;
   if (!readHandle(a, &mine) || !readHandle(b, &theirs)) {
     snprintf(path->why, sizeof path->why, "rank %d or rank %d has no valid network address",
              a->rank, b->rank);
-    return;
+    return true;
   }
   uint32_t megabits = mine.megabits < theirs.megabits ? mine.megabits : theirs.megabits;
   bool local = a->hostId == b->hostId;
@@ -478,18 +412,14 @@ static void socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *
     snprintf(path->why, sizeof path->why,
              "TCP from %s of host %.63s to %s of host %.63s, %.3g Gb/s", mine.interface, a->host,
              theirs.interface, b->host, (double)megabits / 1000);
+  return true;
 }
 
 const tuttiNet tuttiNetSocket = {
     .name = "Socket",
-    .devices = socketDevices,
     .canConnect = socketCanConnect,
-    .listen = tuttiSocketListen,
     .connect = socketConnect,
-    .expect = socketExpect,
-    .accept = tuttiSocketAccept,
     .progress = socketProgress,
     .drained = socketDrained,
     .closeEnd = socketCloseEnd,
-    .closeListener = tuttiSocketCloseListener,
 };

@@ -8,7 +8,6 @@
 #ifndef TUTTI_TRANSPORT_NET_SOCKET_H_
 #define TUTTI_TRANSPORT_NET_SOCKET_H_
 
-#include "bootstrap/connect.h"
 #include "bootstrap/socket.h"
 #include "transport/net.h"
 
@@ -22,7 +21,6 @@ extern "C" {
 #define TUTTI_SOCKET_AHEAD 4096
 /* Connections that have not said a complete hello yet; beyond, the oldest is dropped. */
 #define TUTTI_SOCKET_STRANGERS 64
-#define TUTTI_SOCKET_HELLO_MS  5000
 /* How long a sender first waits for the welcome before it tries another address; then doubled. */
 #define TUTTI_SOCKET_PATIENCE_MS 1000
 
@@ -54,13 +52,12 @@ typedef struct {
 
 /* A send end on its way to its receiver, one part after the other. */
 typedef struct {
-  tuttiConnector connector;
-  int part;  /* the one that is being connected; == nparts: all are */
-  int index; /* greeting: which address */
-  bool greeting;
-  uint64_t until;    /* greeting: when to try another address */
+  tuttiDial dial;
+  tuttiNetWelcome welcome;
+  int part; /* the one that is being connected; == nparts: all are */
+  bool dialling;
   uint64_t deadline; /* of the whole */
-  uint32_t napMs, patienceMs;
+  uint32_t napMs;
   tuttiAddressList targets;
 } tuttiSocketJoin;
 
@@ -69,13 +66,9 @@ struct tuttiSocketListener;
 typedef struct tuttiSocketEnd {
   tuttiWires *wires;
   struct tuttiSocketListener *listener;
-  tuttiNetHello hello; /* of part 0 */
-  tuttiDirection direction;
-  int peer;
-  tuttiSlot *slots;
-  tuttiHead *head;
-  uint8_t *data;
-  size_t slotBytes;
+  tuttiNetHello hello; /* send: of the part that is being connected */
+  tuttiConn fifo;
+  char who[128 + TUTTI_HOSTNAME]; /* "rank 3 (host node7, pid 123), channel 2" */
   tuttiAtomic32 failed;
   int nparts; /* recv: 0 before the first hello */
   tuttiSocketPart parts[TUTTI_SOCKET_PARTS];
@@ -99,26 +92,26 @@ typedef struct tuttiSocketEarly {
   struct tuttiSocketEarly *next;
 } tuttiSocketEarly;
 
-typedef struct {
-  tuttiProxySource source; /* fd -1: free */
-  uint64_t until;
-  size_t got;
-  tuttiNetHello hello;
-} tuttiSocketStranger;
-
 typedef struct tuttiSocketListener {
   tuttiWires *wires;
-  tuttiProxySource source;
-  bool watched, complained;
-  uint64_t pauseUntil; /* no descriptors left: no accept before */
+  tuttiGreeter greeter;
+  tuttiProxySource source; /* of the greeter, once it is open */
+  uint64_t due;            /* when the greeter has a turn in any case */
+  bool paused;             /* no descriptors left: no turn before */
+  bool met;                /* a hello was good */
   tuttiSocketEnd *ends;
   tuttiSocketEarly *early;
-  tuttiSocketStranger strangers[TUTTI_SOCKET_STRANGERS];
 } tuttiSocketListener;
 
 /* NULL, or what is wrong with the line of message `number` that came from the network. */
 const char *tuttiSocketLineCheck(const tuttiSlot *line, uint64_t number, size_t slotBytes);
-/* NULL, or what is wrong with a hello to this rank. */
+/* Send: takes up the messages that the FIFO's writer has published, up to number `until`: lines[]
+ * gets them as they go out, and known counts them. */
+void tuttiSocketLook(tuttiSocketEnd *e, uint64_t until);
+/* Recv: puts the line of message `number`, once checked, into its slot, which is free, and its
+ * payload[]; seq is left to the caller. */
+tuttiResult_t tuttiSocketTakeLine(tuttiSocketEnd *e, uint64_t number, const tuttiSlot *line);
+/* NULL, or what is wrong with a hello to this rank of which magic, version and secret are right. */
 const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *hello);
 /* The share of `part` in a payload: whole pages, but for the last one. */
 void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share);
@@ -127,17 +120,26 @@ void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *
  * for lo. */
 uint32_t tuttiSocketSpeed(const char *name);
 
-tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], void **listener);
-tuttiProxyState tuttiSocketAccept(void *listener, tuttiProxyTurn *turn);
-void tuttiSocketCloseListener(void *listener);
+/* An end that will have so many sockets, if it sends; its memory is the caller's, zeroed. The
+ * peer's record was checked by canConnect. */
+void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *listener,
+                        const tuttiNetHello *hello, const tuttiConn *fifo, int nparts);
+void tuttiSocketEndFini(tuttiSocketEnd *e);
+
+/* Starts to listen; fills the handle. *listener is NULL if this host has no interface for it, which
+ * is logged. */
+tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
+                                tuttiSocketListener **listener);
+/* A turn of the proxy (see tuttiProxyOp): accepts connections and reads hellos; drops whatever is
+ * not a peer's. Never blocks. */
+tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn);
+void tuttiSocketCloseListener(tuttiSocketListener *l); /* NULL is allowed */
 /* Receive end: takes its place in the listener's list and the sockets that came early. */
 tuttiResult_t tuttiSocketAwait(tuttiSocketEnd *e);
 void tuttiSocketForget(tuttiSocketEnd *e);
 /* Send end: goes on connecting. */
 tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn);
 void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source);
-/* "rank 3 (host node7, pid 123), channel 2"; returns buf. */
-const char *tuttiSocketWho(const tuttiSocketEnd *e, char *buf, size_t size);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
  * another, the receiver takes the newer one as long as the older has carried nothing. */
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@
 
 #define MS 1000000ull
 
-enum { ACCEPTS_PER_TURN = 16, PAUSE_MS = 100, MAX_NAP_MS = 64 };
+enum { PAUSE_MS = 1000, MAX_NAP_MS = 64 };
 
 void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source) {
   if (source->fd < 0) return;
@@ -29,25 +30,40 @@ void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source) {
   source->fd = -1;
 }
 
-const char *tuttiSocketWho(const tuttiSocketEnd *e, char *buf, size_t size) {
-  const tuttiPeer *peer = &e->wires->peers[e->peer];
-  snprintf(buf, size, "rank %d (host %s, pid %d), channel %d", e->peer, peer->host, peer->pid,
-           e->hello.channel);
-  return buf;
+void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *listener,
+                        const tuttiNetHello *hello, const tuttiConn *fifo, int nparts) {
+  e->wires = w;
+  e->listener = listener;
+  e->hello = *hello;
+  e->fifo = *fifo;
+  const tuttiPeer *p = &w->peers[e->fifo.peer];
+  snprintf(e->who, sizeof e->who, "rank %d (host %s, pid %d), channel %d", e->fifo.peer, p->host,
+           p->pid, fifo->channel);
+  for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
+    e->parts[i].source.fd = -1;
+  if (e->fifo.direction == TUTTI_RECV) return;
+  tuttiSocketHandle peer;
+  memcpy(&peer, w->peers[e->fifo.peer].net, sizeof peer);
+  e->nparts = e->hello.parts = nparts;
+  e->join = (tuttiSocketJoin){.targets = peer.addresses,
+                              .deadline = tuttiDeadline((int64_t)w->timeoutMs)};
+}
+
+void tuttiSocketEndFini(tuttiSocketEnd *e) {
+  tuttiDialClose(&e->join.dial);
+  tuttiSocketForget(e);
+  for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
+    tuttiSocketCloseFd(e->wires->proxy, &e->parts[i].source);
 }
 
 /* ---- the receiver: listener and hellos ------------------------------------------------------ */
 
 const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *h) {
-  if (h->magic != TUTTI_NET_MAGIC) return "it does not speak this protocol";
-  if (h->version != TUTTI_VERSION_CODE) return "it is of another version";
-  uint8_t differs = 0; /* in constant time: how far a guess was right is nobody's business */
-  for (size_t i = 0; i < sizeof h->secret; i++)
-    differs |= h->secret[i] ^ w->secret[i];
-  if (differs) return "it does not know the communicator's secret";
-  if (h->commHash != w->commHash) return "it belongs to another communicator";
+  if (h->head.kind != tuttiHelloNet) return "it does not speak this protocol";
+  if (h->head.hash != w->commHash) return "it belongs to another communicator";
   if (h->to != w->rank) return "it is looking for another rank";
-  if (h->from < 0 || h->from >= w->nranks || h->from == w->rank) return "its rank is out of range";
+  if (h->head.from < 0 || h->head.from >= w->nranks || h->head.from == w->rank)
+    return "its rank is out of range";
   if (h->channel < 0 || h->channel >= TUTTI_CHANNELS) return "its channel is out of range";
   if (h->parts < 1 || h->parts > TUTTI_SOCKET_PARTS || h->part < 0 || h->part >= h->parts)
     return "its number of sockets is out of range";
@@ -73,7 +89,7 @@ static bool bindPart(tuttiSocketEnd *e, const tuttiNetHello *h, int fd) {
 }
 
 static bool sameEnd(const tuttiNetHello *a, const tuttiNetHello *b) {
-  return a->from == b->from && a->channel == b->channel;
+  return a->head.from == b->head.from && a->channel == b->channel;
 }
 
 /* Keeps a socket whose end is not open yet; it is bounded by what the check of hellos lets pass:
@@ -81,8 +97,7 @@ static bool sameEnd(const tuttiNetHello *a, const tuttiNetHello *b) {
 static bool keepEarly(tuttiSocketListener *l, const tuttiNetHello *h, int fd) {
   for (tuttiSocketEarly *m = l->early; m; m = m->next) {
     if (!sameEnd(&m->hello, h) || m->hello.part != h->part) continue;
-    tuttiForkCloseRemove(m->fd);
-    close(m->fd);
+    tuttiFdClose(&m->fd);
     m->fd = fd;
     m->hello = *h;
     return true;
@@ -96,125 +111,57 @@ static bool keepEarly(tuttiSocketListener *l, const tuttiNetHello *h, int fd) {
   return true;
 }
 
-/* Judges a complete hello; the stranger is gone afterwards. */
-static void judge(tuttiSocketListener *l, tuttiSocketStranger *s) {
-  const char *wrong = tuttiSocketHelloCheck(l->wires, &s->hello);
-  int fd = s->source.fd;
-  tuttiNetWelcome welcome = {
-      .magic = TUTTI_NET_WELCOME, .rank = l->wires->rank, .commHash = l->wires->commHash};
-  bool taken = false;
-  tuttiProxyUnwatch(l->wires->proxy, &s->source);
-  s->source.fd = -1;
+/* Judges the hello of a guest. */
+static tuttiVerdict judge(void *listener, const void *hello, int fd) {
+  tuttiSocketListener *l = listener;
+  const tuttiNetHello *h = hello;
+  const char *wrong = tuttiSocketHelloCheck(l->wires, h);
   if (!wrong) {
     tuttiSocketEnd *e = l->ends;
-    while (e && !sameEnd(&e->hello, &s->hello))
+    while (e && !sameEnd(&e->hello, h))
       e = e->next;
-    taken = e ? bindPart(e, &s->hello, fd) : keepEarly(l, &s->hello, fd);
+    bool taken = e ? bindPart(e, h, fd) : keepEarly(l, h, fd);
     if (!taken) wrong = "that connection exists already";
   }
-  if (taken) {
-    /* 16 bytes always fit an unused socket; a sender that is gone will be noticed by the end. */
-    (void)!send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return;
+  if (wrong) {
+    TUTTI_TRACE(NET, "dropped a connection to the data port: %s", wrong);
+    return TUTTI_GUEST_DROP;
   }
-  TUTTI_TRACE(NET, "dropped a connection to the data port: %s", wrong);
-  tuttiForkCloseRemove(fd);
-  close(fd);
+  tuttiNetWelcome welcome = {
+      .magic = TUTTI_NET_WELCOME, .rank = l->wires->rank, .commHash = l->wires->commHash};
+  /* 16 bytes always fit an unused socket; a sender that is gone will be noticed by the end. */
+  (void)!send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL | MSG_DONTWAIT);
+  l->met = true;
+  return TUTTI_GUEST_TAKEN;
 }
 
-static void readHello(tuttiSocketListener *l, tuttiSocketStranger *s) {
-  ssize_t n =
-      recv(s->source.fd, (char *)&s->hello + s->got, sizeof s->hello - s->got, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-    s->source.readable = errno == EINTR;
-    return;
-  }
-  if (n <= 0) {
-    tuttiSocketCloseFd(l->wires->proxy, &s->source);
-    return;
-  }
-  s->got += (size_t)n;
-  if (s->got == sizeof s->hello) judge(l, s);
+static tuttiResult_t openGreeter(tuttiSocketListener *l) {
+  TUTTI_TRY(tuttiGreeterOpen(&l->greeter, l->wires->memory));
+  l->source.fd = l->greeter.epollFd;
+  return tuttiProxyWatch(l->wires->proxy, &l->source);
 }
 
-static void addStranger(tuttiSocketListener *l, int fd) {
-  tuttiSocketStranger *s = &l->strangers[0];
-  for (int i = 0; i < TUTTI_SOCKET_STRANGERS; i++) {
-    tuttiSocketStranger *t = &l->strangers[i];
-    if (t->source.fd < 0) {
-      s = t;
-      break;
-    }
-    if (t->until < s->until) s = t;
-  }
-  tuttiSocketCloseFd(l->wires->proxy, &s->source);
-  *s = (tuttiSocketStranger){.source.fd = fd, .until = tuttiDeadline(TUTTI_SOCKET_HELLO_MS)};
-  tuttiForkCloseAdd(fd);
-  if (tuttiProxyWatch(l->wires->proxy, &s->source) != tuttiSuccess) {
-    tuttiForkCloseRemove(fd);
-    close(fd);
-    s->source.fd = -1;
-    return;
-  }
-  readHello(l, s); /* a peer's hello is usually there already */
+/* The proxy says only when something new has come to the greeter, which may stop before its end. */
+static bool moreGuests(const tuttiSocketListener *l) {
+  struct pollfd p = {.fd = l->source.fd, .events = POLLIN};
+  return poll(&p, 1, 0) > 0;
 }
 
-/* Accepts what has come; true if anything has. */
-static bool acceptSome(tuttiSocketListener *l) {
-  for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
-    int fd = tuttiAcceptNow(l->source.fd);
-    if (fd == -EAGAIN) {
-      l->source.readable = false;
-      return i > 0;
-    }
-    if (fd < 0) {
-      char remedy[128];
-      if (!l->complained)
-        TUTTI_WARN(NET, "cannot accept connections of peers for now: %s; %s", tuttiErrnoText(-fd),
-                   tuttiSocketRemedy(-fd, remedy, sizeof remedy));
-      l->complained = true;
-      l->pauseUntil = tuttiDeadline(PAUSE_MS);
-      return i > 0;
-    }
-    addStranger(l, fd);
-  }
-  return true;
-}
-
-static void wakeBy(tuttiProxyTurn *turn, uint64_t when) {
-  if (when < turn->wake) turn->wake = when;
-}
-
-tuttiProxyState tuttiSocketAccept(void *listener, tuttiProxyTurn *turn) {
-  tuttiSocketListener *l = listener;
-  if (!l->watched) {
-    turn->result = tuttiProxyWatch(l->wires->proxy, &l->source);
+tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn) {
+  if (l->source.fd < 0) {
+    turn->result = openGreeter(l);
     if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
-    l->watched = true;
   }
-  bool moved = false, waiting = false;
-  if (l->source.readable) {
-    if (!l->pauseUntil || tuttiNow() >= l->pauseUntil) {
-      l->pauseUntil = 0;
-      moved = acceptSome(l);
-    }
-    if (l->pauseUntil) {
-      wakeBy(turn, l->pauseUntil);
-      waiting = true;
-    }
+  l->met = false;
+  bool due = l->due != TUTTI_NO_DEADLINE && tuttiNow() >= l->due;
+  if (due || (l->source.readable && !l->paused)) {
+    l->paused = tuttiGreeterStep(&l->greeter) != tuttiSuccess; /* which is logged */
+    l->due = l->paused ? tuttiDeadline(PAUSE_MS) : tuttiGreeterNext(&l->greeter);
+    l->source.readable = moreGuests(l);
   }
-  for (int i = 0; i < TUTTI_SOCKET_STRANGERS; i++) {
-    tuttiSocketStranger *s = &l->strangers[i];
-    if (s->source.fd >= 0 && s->source.readable) readHello(l, s);
-    if (s->source.fd < 0) continue;
-    if (tuttiNow() >= s->until) {
-      tuttiSocketCloseFd(l->wires->proxy, &s->source);
-      continue;
-    }
-    wakeBy(turn, s->until);
-    waiting = true;
-  }
-  return moved ? TUTTI_PROXY_MOVED : waiting ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
+  tuttiProxyWakeBy(turn, l->due);
+  if (l->met) return TUTTI_PROXY_MOVED;
+  return l->due == TUTTI_NO_DEADLINE ? TUTTI_PROXY_IDLE : TUTTI_PROXY_WAITING;
 }
 
 tuttiResult_t tuttiSocketAwait(tuttiSocketEnd *e) {
@@ -229,10 +176,7 @@ tuttiResult_t tuttiSocketAwait(tuttiSocketEnd *e) {
       continue;
     }
     *m = early->next;
-    if (!bindPart(e, &early->hello, early->fd)) {
-      tuttiForkCloseRemove(early->fd);
-      close(early->fd);
-    }
+    if (!bindPart(e, &early->hello, early->fd)) tuttiFdClose(&early->fd);
     tuttiFree(early);
   }
   return tuttiSuccess;
@@ -255,22 +199,31 @@ uint32_t tuttiSocketSpeed(const char *name) {
   return megabits > 0 ? (uint32_t)megabits : 10000;
 }
 
-tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], void **listener) {
+tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
+                                tuttiSocketListener **listener) {
   tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
   int n;
-  TUTTI_TRY(tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n));
+  if (tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n) != tuttiSuccess) {
+    TUTTI_INFO(NET, "NET is not used: %s", tuttiErrorText());
+    return tuttiSuccess;
+  }
   tuttiSocketListener *l;
   TUTTI_TRY(tuttiAlloc((void **)&l, 1, sizeof *l, "the network listener", w->memory));
   tuttiSocketHandle mine = {.megabits = tuttiSocketSpeed(interfaces[0].name)};
-  tuttiResult_t result = tuttiListenAny(interfaces, n, &mine.addresses, &l->source.fd);
+  tuttiResult_t result = tuttiListenAny(interfaces, n, &mine.addresses, &l->greeter.listenFd);
   if (result != tuttiSuccess) {
     tuttiFree(l);
     return result;
   }
   l->wires = w;
-  for (int i = 0; i < TUTTI_SOCKET_STRANGERS; i++)
-    l->strangers[i].source.fd = -1;
-  tuttiForkCloseAdd(l->source.fd);
+  l->source.fd = l->greeter.epollFd = -1;
+  l->due = TUTTI_NO_DEADLINE;
+  l->greeter.helloBytes = sizeof(tuttiNetHello);
+  l->greeter.nguests = TUTTI_SOCKET_STRANGERS;
+  l->greeter.secret = w->secret;
+  l->greeter.ctx = l;
+  l->greeter.check = judge;
+  tuttiForkCloseAdd(l->greeter.listenFd);
   memcpy(mine.interface, interfaces[0].name, sizeof mine.interface);
   _Static_assert(sizeof mine <= TUTTI_NET_HANDLE, "the handle travels in the peer record");
   memset(handle, 0, TUTTI_NET_HANDLE);
@@ -279,20 +232,17 @@ tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
   return tuttiSuccess;
 }
 
-void tuttiSocketCloseListener(void *listener) {
-  tuttiSocketListener *l = listener;
-  for (int i = 0; i < TUTTI_SOCKET_STRANGERS; i++)
-    tuttiSocketCloseFd(l->wires->proxy, &l->strangers[i].source);
+void tuttiSocketCloseListener(tuttiSocketListener *l) {
+  if (!l) return;
+  if (l->source.fd >= 0) tuttiProxyUnwatch(l->wires->proxy, &l->source);
+  tuttiGreeterClose(&l->greeter);
   while (l->early) {
     tuttiSocketEarly *m = l->early;
     l->early = m->next;
-    tuttiForkCloseRemove(m->fd);
-    close(m->fd);
+    tuttiFdClose(&m->fd);
     tuttiFree(m);
   }
-  if (l->watched) tuttiProxyUnwatch(l->wires->proxy, &l->source);
-  tuttiForkCloseRemove(l->source.fd);
-  close(l->source.fd);
+  tuttiFdClose(&l->greeter.listenFd);
   tuttiFree(l);
 }
 
@@ -310,106 +260,60 @@ static void setUserTimeout(int fd, uint64_t timeoutMs) {
 static void avoidPacing(const tuttiSocketEnd *e, int fd) {
   static const char reno[] = "reno";
   const tuttiWires *w = e->wires;
-  if (w->peers[w->rank].hostId == w->peers[e->peer].hostId)
+  if (w->peers[w->rank].hostId == w->peers[e->fifo.peer].hostId)
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof reno - 1);
 }
 
-static void startConnector(tuttiSocketJoin *j) {
-  tuttiConnectorInit(&j->connector, &j->targets);
+static void startDial(tuttiSocketEnd *e) {
+  tuttiSocketJoin *j = &e->join;
+  e->hello.part = j->part;
+  tuttiDialInit(&j->dial, &j->targets, &e->hello, sizeof e->hello, e->who);
+  j->dial.answer = &j->welcome;
+  j->dial.answerBytes = sizeof j->welcome;
+  j->dial.patienceMs = TUTTI_SOCKET_PATIENCE_MS;
   j->napMs = 1;
+  j->dialling = true;
 }
 
-/* The connection of the current part leads nowhere. */
-static void reject(tuttiSocketEnd *e, int err) {
+/* The peer has been found. From here on only the address that led to it is used. */
+static tuttiResult_t takePart(tuttiSocketEnd *e) {
   tuttiSocketJoin *j = &e->join;
-  tuttiSocketCloseFd(e->wires->proxy, &e->parts[j->part].source);
-  tuttiConnectorReject(&j->connector, err);
-  j->greeting = false;
-  j->napMs = 1;
-}
-
-static tuttiResult_t sayHello(tuttiSocketEnd *e, int fd) {
-  tuttiSocketJoin *j = &e->join;
-  tuttiSocketPart *p = &e->parts[j->part];
-  p->source.fd = fd;
-  tuttiForkCloseAdd(fd);
-  setUserTimeout(fd, e->wires->timeoutMs);
-  avoidPacing(e, fd);
-  tuttiResult_t result = tuttiProxyWatch(e->wires->proxy, &p->source);
-  if (result != tuttiSuccess) {
-    tuttiForkCloseRemove(fd);
-    close(fd);
-    p->source.fd = -1;
-    return result;
-  }
-  tuttiNetHello hello = e->hello;
-  hello.part = j->part;
-  j->greeting = true;
-  j->until = j->connector.n > 1 ? tuttiDeadline(j->patienceMs) : TUTTI_NO_DEADLINE;
-  ssize_t n = send(fd, &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (n != sizeof hello) reject(e, n < 0 ? errno : EPIPE);
-  return tuttiSuccess;
-}
-
-/* From here on only the address that led to the peer is used. */
-static void nextPart(tuttiSocketEnd *e) {
-  tuttiSocketJoin *j = &e->join;
+  tuttiSocketPart *p = &e->parts[j->part++];
+  p->source.fd = j->dial.fd;
+  tuttiConnectorStop(&j->dial.connector);
+  j->dialling = false;
+  setUserTimeout(p->source.fd, e->wires->timeoutMs);
+  avoidPacing(e, p->source.fd);
   j->targets.n = 1;
-  j->targets.a[0] = j->connector.attempts[j->index].target;
-  tuttiConnectorStop(&j->connector);
-  j->greeting = false;
-  if (++j->part < e->nparts) startConnector(j);
-}
-
-static void readWelcome(tuttiSocketEnd *e) {
-  tuttiSocketJoin *j = &e->join;
-  tuttiProxySource *source = &e->parts[j->part].source;
-  tuttiNetWelcome welcome;
-  /* It is sent in one piece as the first bytes of its connection, so it comes in one. */
-  ssize_t n = recv(source->fd, &welcome, sizeof welcome, MSG_DONTWAIT);
-  if (n == sizeof welcome && welcome.magic == TUTTI_NET_WELCOME && welcome.rank == e->peer &&
-      welcome.commHash == e->wires->commHash) {
-    nextPart(e);
-  } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-    source->readable = errno == EINTR;
-  } else {
-    reject(e, n < 0 ? errno : ECONNRESET);
-  }
+  j->targets.a[0] = j->dial.connector.attempts[j->dial.index].target;
+  return tuttiProxyWatch(e->wires->proxy, &p->source);
 }
 
 static tuttiResult_t unreachable(tuttiSocketEnd *e) {
-  char who[128 + TUTTI_HOSTNAME], tried[600];
+  char tried[600];
   return TUTTI_FAIL(tuttiTimeout, "rank %d cannot connect to %s, within %llu ms: tried %s",
-                    e->wires->rank, tuttiSocketWho(e, who, sizeof who),
-                    (unsigned long long)e->wires->timeoutMs,
-                    tuttiConnectorText(&e->join.connector, tried, sizeof tried));
+                    e->wires->rank, e->who, (unsigned long long)e->wires->timeoutMs,
+                    tuttiConnectorText(&e->join.dial.connector, tried, sizeof tried));
 }
 
 tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn) {
   tuttiSocketJoin *j = &e->join;
-  if (j->connector.n == 0) startConnector(j);
-  if (!j->greeting) {
-    char who[128 + TUTTI_HOSTNAME];
-    int fd;
-    TUTTI_TRY(
-        tuttiConnectorStep(&j->connector, tuttiSocketWho(e, who, sizeof who), &fd, &j->index));
-    if (fd >= 0) TUTTI_TRY(sayHello(e, fd));
+  if (!j->dialling) startDial(e);
+  TUTTI_TRY(tuttiDialStep(&j->dial, (tuttiWait){.deadline = TUTTI_NO_DEADLINE}));
+  if (j->dial.state == TUTTI_DIAL_DONE) {
+    const tuttiNetWelcome *w = &j->welcome;
+    if (w->magic == TUTTI_NET_WELCOME && w->rank == e->fifo.peer &&
+        w->commHash == e->wires->commHash)
+      TUTTI_TRY(takePart(e));
+    else
+      tuttiDialReject(&j->dial, ECONNRESET);
   }
-  if (j->greeting && e->parts[j->part].source.readable) readWelcome(e);
   if (j->part == e->nparts) return tuttiSuccess;
   uint64_t now = tuttiNow();
   if (now >= j->deadline) return unreachable(e);
-  if (j->greeting && now >= j->until) {
-    j->patienceMs *= 2; /* the receiver may be busy: in the end any address gets its time */
-    reject(e, ETIMEDOUT);
-  }
-  wakeBy(turn, j->deadline);
-  if (j->greeting) {
-    wakeBy(turn, j->until);
-  } else {
-    /* Connecting is rare and mostly short: looked at now and then rather than watched. */
-    wakeBy(turn, now + j->napMs * MS);
-    j->napMs = j->napMs < MAX_NAP_MS ? j->napMs * 2 : MAX_NAP_MS;
-  }
+  tuttiProxyWakeBy(turn, j->deadline);
+  /* Connecting is rare and mostly short: looked at now and then rather than watched. */
+  tuttiProxyWakeBy(turn, now + j->napMs * MS);
+  j->napMs = j->napMs < MAX_NAP_MS ? j->napMs * 2 : MAX_NAP_MS;
   return tuttiSuccess;
 }

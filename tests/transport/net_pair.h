@@ -72,10 +72,7 @@ struct Rank {
     ASSERT_EQ(tuttiSuccess, tuttiTransportNet.prepare(&w, mine)) << tuttiErrorText();
     ASSERT_STREQ("Socket", mine->netName);
   }
-  void Meet(const tuttiPeer &other) {
-    peers[other.rank] = other;
-    ASSERT_EQ(tuttiSuccess, tuttiTransportNet.attach(&w));
-  }
+  void Meet(const tuttiPeer &other) { peers[other.rank] = other; }
   tuttiConn Open(int channel, tuttiDirection direction) {
     tuttiConn c{};
     EXPECT_EQ(tuttiSuccess, tuttiTransportNet.open(&w, 1 - w.rank, channel, direction, false, &c))
