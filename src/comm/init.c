@@ -6,7 +6,6 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "comm/comm.h"
-#include "device/cuda.h"
 #include "transport/net.h"
 
 static tuttiResult_t enterFree(const char *call) {

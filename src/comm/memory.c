@@ -5,7 +5,6 @@
 
 #include "base/os.h"
 #include "comm/comm.h"
-#include "device/cuda.h"
 
 /* The device that a communicator with default options has. */
 static const tuttiDevice *memoryDevice(void) {
@@ -33,19 +32,17 @@ tuttiResult_t tuttiMemFree(void *ptr) {
   return ptr ? memoryDevice()->free(ptr) : tuttiSuccess;
 }
 
+/* Kernels and ranks of one process reach memory as it is, and other processes cannot reach memory
+ * that was not made for sharing, but for windows: there is nothing to prepare. */
 typedef struct tuttiRegistration {
   struct tuttiRegistration *next;
-  void *handle; /* the device's */
 } Registration;
 
-static tuttiResult_t addRegistration(tuttiCommunicator *c, void *buff, size_t size, void **handle) {
+static tuttiResult_t addRegistration(tuttiCommunicator *c, void *buff, void **handle) {
   Registration *r;
+  const char *why = c->device->refuse ? c->device->refuse(buff) : NULL;
+  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument buff (%p) %s", buff, why);
   TUTTI_TRY(tuttiAlloc((void **)&r, 1, sizeof *r, "a registration", &c->memory));
-  tuttiResult_t result = c->device->registerBuffer(buff, size, &r->handle);
-  if (result != tuttiSuccess) {
-    tuttiFree(r);
-    return result;
-  }
   r->next = c->registrations;
   c->registrations = r;
   *handle = r;
@@ -57,9 +54,8 @@ static tuttiResult_t removeRegistration(tuttiCommunicator *c, void *handle) {
     Registration *r = *at;
     if (r != handle) continue;
     *at = r->next;
-    tuttiResult_t result = c->device->deregisterBuffer(r->handle);
     tuttiFree(r);
-    return result;
+    return tuttiSuccess;
   }
   return TUTTI_FAIL(tuttiInvalidArgument,
                     "argument handle (%p) is no live handle of tuttiCommRegister of this "
@@ -81,7 +77,7 @@ tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, size_t size,
                         "arguments buff (%p) and size (%zu) describe no memory", buff, size);
   if (result == tuttiSuccess && !handle)
     result = TUTTI_FAIL(tuttiInvalidArgument, "argument handle is NULL");
-  if (result == tuttiSuccess) result = addRegistration(c, buff, size, handle);
+  if (result == tuttiSuccess) result = addRegistration(c, buff, handle);
   tuttiHandleLeave(c);
   return result;
 }

@@ -11,7 +11,6 @@
 #include "base/settings.h"
 #include "collectives/exchange.h"
 #include "comm/comm.h"
-#include "device/cuda.h"
 #include "topology/topology.h"
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */

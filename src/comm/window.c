@@ -77,8 +77,7 @@ static tuttiResult_t addWindow(tuttiCommunicator *c, const WindowJob *w) {
   window->buff = w->buff;
   tuttiResult_t result = tuttiSuccess;
   if (c->device->windowRegister)
-    result =
-        c->device->windowRegister(&c->wires, &c->host, w->buff, w->size, w->flags, &window->handle);
+    result = c->device->windowRegister(&c->wires, &c->host, w->buff, w->size, &window->handle);
   if (result != tuttiSuccess) {
     tuttiFree(window);
     return result;
@@ -138,14 +137,11 @@ static Window **find(tuttiCommunicator *c, tuttiWindow_t win) {
   return NULL;
 }
 
-static tuttiResult_t removeWindow(tuttiCommunicator *c, Window **at) {
+static void removeWindow(tuttiCommunicator *c, Window **at) {
   Window *window = *at;
   *at = window->next;
-  tuttiResult_t result = tuttiSuccess;
-  if (c->device->windowDeregister)
-    result = c->device->windowDeregister(&c->wires, &c->host, window->handle);
+  if (c->device->windowDeregister) c->device->windowDeregister(window->handle);
   tuttiFree(window);
-  return result;
 }
 
 void tuttiCommWindowsFree(tuttiCommunicator *c) {
@@ -159,7 +155,10 @@ tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win) {
   tuttiResult_t result = tuttiSuccess;
   if (win) {
     Window **at = find(c, win);
-    result = at ? removeWindow(c, at) : tuttiInvalidArgument;
+    if (at)
+      removeWindow(c, at);
+    else
+      result = tuttiInvalidArgument;
   }
   tuttiHandleLeave(c);
   return result;

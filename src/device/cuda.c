@@ -1,6 +1,6 @@
 /* CUDA as a device: one exchange kernel per operation, enqueued on the user's stream, and a thread
  * per communicator that listens to what its kernels report and ends them when it fails. */
-#include "device/cuda.h"
+#include "device/device.h"
 
 #ifdef TUTTI_HAVE_CUDA
 
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cuda.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -42,26 +43,7 @@ typedef struct {
   tuttiExchangeArgs args; /* of the next launch; what never changes stays */
 } cudaState;
 
-static tuttiResult_t check(cudaError_t err, const char *what) {
-  if (err == cudaSuccess) return tuttiSuccess;
-  cudaGetLastError(); /* so that no later call of the user finds it */
-  return TUTTI_FAIL(tuttiUnhandledCudaError, "%s failed: %s (%s)", what, cudaGetErrorString(err),
-                    cudaGetErrorName(err));
-}
-#define CUDA_TRY(call) TUTTI_TRY(check((call), #call))
-
-/* Makes `device` the thread's current one; *before is for restore(). */
-static tuttiResult_t enter(int device, int *before) {
-  CUDA_TRY(cudaGetDevice(before));
-  if (*before != device) CUDA_TRY(cudaSetDevice(device));
-  return tuttiSuccess;
-}
-static void restore(int device, int before) {
-  if (before != device) cudaSetDevice(before);
-}
-
-/* ---- memory -----------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static tuttiResult_t cudaAllocate(void **ptr, size_t size) {
   void *p;
@@ -87,30 +69,12 @@ static const char *cudaRefuse(const void *buffer) {
              : NULL;
 }
 
-/* Every handle is this one: kernels reach the memory as it is. */
-static char registration;
-
-static tuttiResult_t cudaRegister(void *buff, size_t size, void **handle) {
-  (void)size;
-  const char *why = cudaRefuse(buff);
-  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument buff (%p) %s", buff, why);
-  *handle = &registration;
-  return tuttiSuccess;
-}
-
-static tuttiResult_t cudaDeregister(void *handle) {
-  if (handle == &registration) return tuttiSuccess;
-  return TUTTI_FAIL(tuttiInvalidArgument,
-                    "handle %p does not come from tuttiCommRegister on this device", handle);
-}
-
 static tuttiResult_t cudaCopy(void *to, const void *from, size_t bytes, tuttiStream_t stream) {
   CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
   return tuttiSuccess;
 }
 
-/* ---- the monitor -------------------------------------------------------------------------------
- */
+/* ---- the monitor ----------------------------------------------------------------------------- */
 
 /* What the kernels have reported since the last look. */
 static void hear(cudaState *s, uint32_t *heard) {
@@ -153,23 +117,23 @@ static void *monitorMain(void *arg) {
   return NULL;
 }
 
-/* ---- a communicator's life ---------------------------------------------------------------------
- */
+/* ---- a communicator's life ------------------------------------------------------------------- */
 
 /* Without an ordinal: the current device. */
 static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
-  int device = ordinal, before;
+  TUTTI_RESTORED int before = -1;
+  int device = ordinal;
   char bus[32];
   unsigned domain, number, slot;
   if (ordinal < 0) CUDA_TRY(cudaGetDevice(&device));
-  TUTTI_TRY(enter(device, &before));
+  TUTTI_TRY(tuttiCudaEnter(device, &before));
   mine->cudaDevice = device;
-  tuttiResult_t result = check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "its PCI bus id");
+  tuttiResult_t result =
+      tuttiCudaCheck(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "its PCI bus id");
   if (result == tuttiSuccess && sscanf(bus, "%x:%x:%x", &domain, &number, &slot) == 3)
     mine->busId = (uint64_t)domain << 24 | number << 16 | slot << 8;
   if (result == tuttiSuccess)
     result = tuttiSymmetricPrepare(w, mine, tuttiExchangeBlockBytes(w->nranks));
-  restore(device, before);
   return result;
 }
 
@@ -211,16 +175,15 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
 
 static tuttiResult_t cudaAttach(tuttiWires *w, tuttiTaskHost *host) {
   cudaState *s;
-  int before;
+  TUTTI_RESTORED int before = -1;
   TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s, "a communicator's CUDA state", w->memory));
   host->device = s;
   s->host = host;
   s->device = w->peers[w->rank].cudaDevice;
   pthread_mutex_init(&s->lock, NULL);
   pthread_cond_init(&s->wake, NULL);
-  TUTTI_TRY(enter(s->device, &before));
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
   tuttiResult_t result = setUp(s, w);
-  restore(s->device, before);
   return result;
 }
 
@@ -235,8 +198,8 @@ static void stopMonitor(cudaState *s) {
 
 static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
   cudaState *s = host->device;
-  int before;
-  if (s && enter(s->device, &before) == tuttiSuccess) {
+  TUTTI_RESTORED int before = -1;
+  if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
     if (s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
     if (s->launched) cudaDeviceSynchronize();
     stopMonitor(s);
@@ -247,7 +210,6 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
     if (s->stageStream) cudaStreamDestroy(s->stageStream);
     if (s->stage) cudaFreeHost(s->stage);
     if (s->mail) cudaFreeHost(s->mail);
-    restore(s->device, before);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);
     tuttiFree(s);
@@ -261,11 +223,10 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
  * of a communicator that fails. */
 static tuttiResult_t cudaDrain(tuttiTaskHost *host) {
   cudaState *s = host->device;
-  int before;
+  TUTTI_RESTORED int before = -1;
   if (!s || !s->launched) return tuttiSuccess;
-  TUTTI_TRY(enter(s->device, &before));
-  tuttiResult_t result = check(cudaDeviceSynchronize(), "an operation on the GPU");
-  restore(s->device, before);
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
+  tuttiResult_t result = tuttiCudaCheck(cudaDeviceSynchronize(), "an operation on the GPU");
   return result;
 }
 
@@ -285,25 +246,16 @@ static tuttiResult_t cudaSettle(tuttiTaskHost *host) {
 }
 
 static tuttiResult_t cudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
-                                        int flags, void **window) {
-  (void)flags; /* each rank tells where its buffer is, so none need be symmetric */
+                                        void **window) {
   cudaState *s = host->device;
-  int before;
-  TUTTI_TRY(enter(s->device, &before));
+  TUTTI_RESTORED int before = -1;
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
   tuttiResult_t result = tuttiCudaWindowAdd(&s->windows, w, host, buff, size, s->stageStream,
                                             (tuttiCudaWindow **)window);
-  restore(s->device, before);
   return result;
 }
 
-static tuttiResult_t cudaWindowDeregister(tuttiWires *w, tuttiTaskHost *host, void *window) {
-  (void)w, (void)host;
-  tuttiCudaWindowDrop(window);
-  return tuttiSuccess;
-}
-
-/* ---- launches ----------------------------------------------------------------------------------
- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 /* FNV-1a over what must be equal on both sides; never 0. Numbers are not in it: messages have their
  * own, and a captured operation runs many times. */
@@ -388,11 +340,6 @@ static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t s
   setLoops(a, plan->proto);
 }
 
-/* Where this rank wants `bytes` at `to`: in its window, or in slots. */
-static uint64_t whereFor(const cudaState *s, const void *to, uint64_t bytes) {
-  return (uintptr_t)to % 16 ? 0 : tuttiCudaWindowWhere(&s->windows, to, bytes);
-}
-
 /* Large messages of a collective go into windows where there are any, but for those to combine. */
 static void setWindows(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {
   tuttiExchangeArgs *a = &s->args;
@@ -407,7 +354,8 @@ static void setWindows(cudaState *s, const tuttiTask *t, const tuttiExchangePlan
     for (int k = 0; k < TUTTI_EXCHANGE_KINDS; k++) {
       f->asks[k] = out[k] >= TUTTI_EXCHANGE_DIRECT;
       f->tells[k] = in[k] >= TUTTI_EXCHANGE_DIRECT;
-      if (f->tells[k]) f->where[k] = whereFor(s, (uint8_t *)t->recvbuff + at[k], in[k]);
+      if (f->tells[k])
+        f->where[k] = tuttiCudaWindowWhere(&s->windows, (uint8_t *)t->recvbuff + at[k], in[k]);
     }
   }
 }
@@ -426,7 +374,7 @@ static void setMessage(cudaState *s, int link, bool in, const tuttiTask *t,
     l->inHash = hashOf(&t->signature);
     f->inPart = part;
     f->tells[0] = direct;
-    f->where[0] = direct ? whereFor(s, t->recvbuff, bytes) : 0;
+    f->where[0] = direct ? tuttiCudaWindowWhere(&s->windows, t->recvbuff, bytes) : 0;
   } else {
     l->outAt = (uintptr_t)t->sendbuff;
     l->outBytes = bytes;
@@ -581,10 +529,9 @@ static tuttiResult_t cudaRun(const tuttiTaskSet *set) {
     for (int j = 0; j < i && !done; j++)
       done = set->tasks[j].host->device == s;
     if (done) continue;
-    int before;
-    TUTTI_TRY(enter(s->device, &before));
+    TUTTI_RESTORED int before = -1;
+    TUTTI_TRY(tuttiCudaEnter(s->device, &before));
     tuttiResult_t result = runOf(s, set->tasks + i, set->ntasks - i);
-    restore(s->device, before);
     TUTTI_TRY(result);
   }
   return tuttiSuccess;
@@ -595,8 +542,6 @@ static const tuttiDevice table = {
     .kind = tuttiDeviceCuda,
     .alloc = cudaAllocate,
     .free = cudaRelease,
-    .registerBuffer = cudaRegister,
-    .deregisterBuffer = cudaDeregister,
     .run = cudaRun,
     .copy = cudaCopy,
     .refuse = cudaRefuse,
@@ -607,7 +552,7 @@ static const tuttiDevice table = {
     .stage = cudaStage,
     .settle = cudaSettle,
     .windowRegister = cudaWindowRegister,
-    .windowDeregister = cudaWindowDeregister,
+    .windowDeregister = tuttiCudaWindowDrop,
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

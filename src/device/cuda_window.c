@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cuda.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -61,9 +62,10 @@ static void export(WindowPart *part, void *buff, size_t size, char *why, size_t 
   }
 }
 
-static void closeAll(tuttiCudaWindow *window) {
+static void end(tuttiCudaWindow *window) {
   for (int r = 0; r < TUTTI_EXCHANGE_MAX; r++)
     if (window->theirs[r]) cudaIpcCloseMemHandle(window->theirs[r]);
+  tuttiFree(window);
 }
 
 /* Maps what the others have exported; at[link] is what kernels store to. */
@@ -95,20 +97,23 @@ static bool map(tuttiCudaWindow *window, const tuttiWires *w, const WindowPart *
   return true;
 }
 
+/* Whether no rank uses window `index`. */
+static bool isUnused(const WindowPart *all, int nranks, int index) {
+  for (int r = 0; r < nranks; r++)
+    if (!(all[r].dropped[index / 64] >> index % 64 & 1)) return false;
+  return true;
+}
+
 /* Ends windows that all ranks have dropped. */
 static void sweep(tuttiCudaWindows *set, const WindowPart *all, int nranks) {
   for (tuttiCudaWindow **at = &set->list; *at;) {
     tuttiCudaWindow *window = *at;
-    bool dropped = window->at == 0;
-    for (int r = 0; r < nranks && dropped && window->index >= 0; r++)
-      dropped = all[r].dropped[window->index / 64] >> window->index % 64 & 1;
-    if (!dropped) {
+    if (window->at || (window->index >= 0 && !isUnused(all, nranks, window->index))) {
       at = &window->next;
       continue;
     }
     *at = window->next;
-    closeAll(window);
-    tuttiFree(window);
+    end(window);
   }
 }
 
@@ -118,41 +123,26 @@ static void listDropped(const tuttiCudaWindows *set, WindowPart *part) {
     if (x->at && x->index >= 0) part->dropped[x->index / 64] &= ~((uint64_t)1 << x->index % 64);
 }
 
-/* The first index that nobody uses; -1: all are in use. */
-static int freeIndex(const WindowPart *all, int nranks) {
-  for (int i = 0; i < (int)TUTTI_EXCHANGE_WINDOWS; i++) {
-    bool unused = true;
-    for (int r = 0; r < nranks && unused; r++)
-      unused = all[r].dropped[i / 64] >> i % 64 & 1;
-    if (unused) return i;
-  }
-  return -1;
-}
-
-static tuttiResult_t publish(const tuttiWires *w, int index, const uint64_t *at,
-                             tuttiStream_t stream) {
-  tuttiExchangeHead *head = w->symmetric->mine;
-  cudaError_t err = cudaMemcpyAsync(head->window[index], at, sizeof head->window[index],
-                                    cudaMemcpyHostToDevice, stream);
-  if (err == cudaSuccess) err = cudaStreamSynchronize(stream);
-  if (err == cudaSuccess) return tuttiSuccess;
-  return TUTTI_FAIL(tuttiUnhandledCudaError, "rank %d cannot write its table of windows: %s (%s)",
-                    w->rank, cudaGetErrorString(err), cudaGetErrorName(err));
-}
-
 static tuttiResult_t agree(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
-                           tuttiCudaWindow *window, WindowPart *all, tuttiStream_t stream) {
+                           tuttiCudaWindow *window, tuttiStream_t stream) {
+  TUTTI_FREED WindowPart *all = NULL;
   char why[TUTTI_SENTENCE] = "";
   uint64_t at[TUTTI_EXCHANGE_PEERS] = {0};
+  TUTTI_TRY(
+      tuttiAlloc((void **)&all, (size_t)w->nranks, sizeof *all, "a window's ranks", w->memory));
   WindowPart *mine = &all[w->rank];
   listDropped(set, mine);
   export(mine, (void *)window->at, window->size, why, sizeof why);
   TUTTI_TRY(host->exchange(host->comm, all, sizeof *all));
   sweep(set, all, w->nranks);
-  int index = freeIndex(all, w->nranks);
-  if (index < 0) snprintf(why, sizeof why, "there are %u already", TUTTI_EXCHANGE_WINDOWS);
-  mine->mapped = index >= 0 && map(window, w, all, at, why, sizeof why);
-  if (mine->mapped) TUTTI_TRY(publish(w, index, at, stream));
+  int index = 0;
+  while (index < (int)TUTTI_EXCHANGE_WINDOWS && !isUnused(all, w->nranks, index))
+    index++;
+  bool found = index < (int)TUTTI_EXCHANGE_WINDOWS;
+  if (!found) snprintf(why, sizeof why, "there are %u already", TUTTI_EXCHANGE_WINDOWS);
+  mine->mapped = found && map(window, w, all, at, why, sizeof why);
+  tuttiExchangeHead *head = w->symmetric->mine;
+  if (mine->mapped) TUTTI_TRY(tuttiCudaTell(head->window[index], at, sizeof at, stream));
   TUTTI_TRY(host->exchange(host->comm, all, sizeof *all));
   bool everywhere = true;
   for (int r = 0; r < w->nranks; r++)
@@ -172,18 +162,13 @@ tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiWires *w, tuttiTask
                                  void *buff, size_t size, tuttiStream_t stream,
                                  tuttiCudaWindow **out) {
   tuttiCudaWindow *window;
-  WindowPart *all;
   TUTTI_TRY(tuttiAlloc((void **)&window, 1, sizeof *window, "a window", w->memory));
   window->at = (uintptr_t)buff;
   window->size = size;
   window->index = -1;
-  tuttiResult_t result =
-      tuttiAlloc((void **)&all, (size_t)w->nranks, sizeof *all, "a window's ranks", w->memory);
-  if (result == tuttiSuccess) result = agree(set, w, host, window, all, stream);
-  tuttiFree(all);
+  tuttiResult_t result = agree(set, w, host, window, stream);
   if (result != tuttiSuccess) {
-    closeAll(window);
-    tuttiFree(window);
+    end(window);
     return result;
   }
   window->next = set->list;
@@ -192,21 +177,21 @@ tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiWires *w, tuttiTask
   return tuttiSuccess;
 }
 
-void tuttiCudaWindowDrop(tuttiCudaWindow *window) {
-  window->at = 0;
+void tuttiCudaWindowDrop(void *window) {
+  if (window) ((tuttiCudaWindow *)window)->at = 0;
 }
 
 void tuttiCudaWindowsClose(tuttiCudaWindows *set) {
   while (set->list) {
     tuttiCudaWindow *window = set->list;
     set->list = window->next;
-    closeAll(window);
-    tuttiFree(window);
+    end(window);
   }
 }
 
 uint64_t tuttiCudaWindowWhere(const tuttiCudaWindows *set, const void *buff, uint64_t bytes) {
   uintptr_t at = (uintptr_t)buff;
+  if (at % 16) return 0;
   for (const tuttiCudaWindow *x = set->list; x; x = x->next)
     if (x->at && x->index >= 0 && at >= x->at && at - x->at <= x->size &&
         bytes <= x->size - (at - x->at))

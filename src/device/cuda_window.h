@@ -31,13 +31,15 @@ typedef struct {
 tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
                                  void *buff, size_t size, tuttiStream_t stream,
                                  tuttiCudaWindow **window);
-/* Operations from now on do not use it. Peers may still do with theirs, so what this rank has
- * mapped of them stays until all have dropped the window and another is added, or to the end. */
-void tuttiCudaWindowDrop(tuttiCudaWindow *window);
+/* Operations from now on do not use this tuttiCudaWindow, or NULL. Peers may still do with theirs,
+ * so what this rank has mapped of them stays until all have dropped the window and another is
+ * added, or to the end. */
+void tuttiCudaWindowDrop(void *window);
 /* Ends all; peers may be gone. */
 void tuttiCudaWindowsClose(tuttiCudaWindows *set);
 
-/* Where [buff, buff + bytes) is for peers: TUTTI_EXCHANGE_WHERE(), or 0. */
+/* Where peers are to store [buff, buff + bytes): TUTTI_EXCHANGE_WHERE(), or 0 for slots, also for
+ * memory that is not aligned to 16 bytes, in which kernels move it. */
 uint64_t tuttiCudaWindowWhere(const tuttiCudaWindows *set, const void *buff, uint64_t bytes);
 
 __END_DECLS

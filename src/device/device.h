@@ -19,9 +19,6 @@ typedef struct tuttiDevice {
   tuttiDevice_t kind;
   tuttiResult_t (*alloc)(void **ptr, size_t size);
   tuttiResult_t (*free)(void *ptr);
-  /* Makes [buff, buff + size) known to peers of the communicator, if that helps. */
-  tuttiResult_t (*registerBuffer)(void *buff, size_t size, void **handle);
-  tuttiResult_t (*deregisterBuffer)(void *handle);
   /* Runs the tasks, of one or several communicators, to their end (host) or enqueues them on their
    * streams (CUDA). */
   tuttiResult_t (*run)(const tuttiTaskSet *set);
@@ -42,15 +39,21 @@ typedef struct tuttiDevice {
   tuttiResult_t (*stage)(tuttiTaskHost *host, void **memory, size_t *bytes, tuttiStream_t *stream);
   tuttiResult_t (*settle)(tuttiTaskHost *host);
   /* Makes the ranges of all ranks known to each other. All ranks call it at once, with the same
-   * size and flags (TUTTI_WIN_*), each from a thread of its own; host->exchange is for what they
-   * tell each other. *window is the device's, for windowDeregister, which is called by each rank
-   * alone, also when the communicator has failed. NULL where windows need nothing. */
+   * size, each from a thread of its own; host->exchange is for what they tell each other. *window
+   * is the device's, or NULL, for windowDeregister, which is called by each rank alone, also when
+   * the communicator has failed. NULL where windows need nothing. Each rank tells where its buffer
+   * is, so that none need be symmetric. */
   tuttiResult_t (*windowRegister)(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
-                                  int flags, void **window);
-  tuttiResult_t (*windowDeregister)(tuttiWires *w, tuttiTaskHost *host, void *window);
+                                  void **window);
+  void (*windowDeregister)(void *window);
 } tuttiDevice;
 
 extern const tuttiDevice tuttiDeviceHostTable;
+/* CUDA's, or NULL; then *why says in a sentence what is missing. Looks only once. */
+const tuttiDevice *tuttiDeviceCudaTable(const char **why);
+/* The device of a rank that names `ordinal` (-1: none): with CUDA the thread's current one if none,
+ * without CUDA the ordinal as it is. */
+int tuttiDeviceCudaOrdinal(int ordinal);
 
 __END_DECLS
 

@@ -24,23 +24,6 @@ static tuttiResult_t hostFree(void *ptr) {
   return tuttiSuccess;
 }
 
-/* Ranks of one process read each other's memory as it is, and other processes cannot reach memory
- * that was not made for sharing: there is nothing to prepare. Every handle is this one. */
-static char registration;
-
-static tuttiResult_t hostRegister(void *buff, size_t size, void **handle) {
-  (void)buff, (void)size;
-  *handle = &registration;
-  return tuttiSuccess;
-}
-
-static tuttiResult_t hostDeregister(void *handle) {
-  if (handle != &registration)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "handle %p does not come from tuttiCommRegister on host memory", handle);
-  return tuttiSuccess;
-}
-
 static tuttiResult_t hostReadScalar(const void *scalar, tuttiDataType_t type, tuttiScalar *out) {
   unsigned size = (unsigned)tuttiTypeSize(type), spare = 64 - 8 * size;
   out->i = 0;
@@ -68,8 +51,6 @@ const tuttiDevice tuttiDeviceHostTable = {
     .kind = tuttiDeviceHost,
     .alloc = hostAlloc,
     .free = hostFree,
-    .registerBuffer = hostRegister,
-    .deregisterBuffer = hostDeregister,
     .run = hostRun,
     .copy = hostCopy,
     .readScalar = hostReadScalar,

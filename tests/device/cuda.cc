@@ -1,5 +1,5 @@
 /* CUDA as a device where there is no GPU: the reason is told, and all else is as on a host. */
-#include "device/cuda.h"
+#include "device/device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

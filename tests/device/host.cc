@@ -16,8 +16,7 @@ const tuttiDevice &host = tuttiDeviceHostTable;
 TEST(HostDevice, EveryOperationIsThere) {
   EXPECT_STREQ(host.name, "host");
   EXPECT_EQ(host.kind, tuttiDeviceHost);
-  EXPECT_TRUE(host.alloc && host.free && host.registerBuffer && host.deregisterBuffer && host.run &&
-              host.readScalar);
+  EXPECT_TRUE(host.alloc && host.free && host.run && host.readScalar);
   const tuttiTaskSet none = {};
   EXPECT_EQ(host.run(&none), tuttiSuccess);
 }
@@ -40,18 +39,6 @@ TEST(HostDevice, MoreMemoryThanThereIs) {
   EXPECT_EQ(host.alloc(&p, SIZE_MAX / 2), tuttiSystemError);
   EXPECT_EQ(p, (void *)&p);
   EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("9223372036854775807 bytes"));
-}
-
-TEST(HostDevice, Registration) {
-  char buffer[64];
-  void *handle = nullptr, *another = nullptr;
-  ASSERT_EQ(host.registerBuffer(buffer, sizeof buffer, &handle), tuttiSuccess);
-  ASSERT_EQ(host.registerBuffer(buffer, 1, &another), tuttiSuccess);
-  EXPECT_NE(handle, nullptr);
-  EXPECT_EQ(host.deregisterBuffer(handle), tuttiSuccess);
-  EXPECT_EQ(host.deregisterBuffer(another), tuttiSuccess);
-  EXPECT_EQ(host.deregisterBuffer(buffer), tuttiInvalidArgument);
-  EXPECT_EQ(host.deregisterBuffer(nullptr), tuttiInvalidArgument);
 }
 
 /* At an odd address, as a scalar may be given by a user. */
