@@ -4,26 +4,23 @@
 
 #include "comm/comm.h"
 
-/* The parts of a call that are checked alike. Blocks: how many times `count` a buffer holds; 0
- * where this rank does not use it. */
-typedef struct {
-  const char *name;
-  tuttiColl coll;
-  const void *sendbuff;
-  void *recvbuff;
-  size_t count;
-  tuttiDataType_t type;
-  tuttiRedOp_t redop;
-  int root;
-  tuttiStream_t stream;
-} Call;
+tuttiResult_t tuttiCheckOutput(const char *argument, const void *pointer) {
+  if (pointer) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL", argument);
+}
 
-static tuttiResult_t checkType(tuttiDataType_t type) {
+tuttiResult_t tuttiCheckType(tuttiDataType_t type) {
   if ((int)type < 0 || type >= tuttiNumTypes)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument datatype is %d; it must be one of tuttiDataType_t, 0 to %d",
                       (int)type, tuttiNumTypes - 1);
   return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCheckRange(const void *buff, size_t size) {
+  if (buff && size > 0 && (uintptr_t)buff <= UINTPTR_MAX - size) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument, "arguments buff (%p) and size (%zu) describe no memory",
+                    buff, size);
 }
 
 static tuttiResult_t checkRank(const tuttiCommunicator *c, const char *argument, int rank) {
@@ -48,8 +45,16 @@ static tuttiResult_t checkRedOp(const tuttiCommunicator *c, tuttiRedOp_t op, tut
   return tuttiSuccess;
 }
 
-static tuttiResult_t checkBuffer(const char *argument, const void *buffer, size_t count,
-                                 size_t blocks, tuttiDataType_t type, size_t *bytes) {
+tuttiResult_t tuttiCheckMemory(const tuttiCommunicator *c, const char *argument,
+                               const void *buffer) {
+  const char *why = c->device->refuse ? c->device->refuse(buffer) : NULL;
+  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument %s (%p) %s", argument, buffer, why);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t checkBuffer(const tuttiCommunicator *c, const char *argument,
+                                 const void *buffer, size_t count, size_t blocks,
+                                 tuttiDataType_t type, size_t *bytes) {
   size_t size = tuttiTypeSize(type), total;
   *bytes = 0;
   if (blocks == 0 || count == 0) return tuttiSuccess;
@@ -71,69 +76,38 @@ static tuttiResult_t checkBuffer(const char *argument, const void *buffer, size_
                       "argument %s (%p) with count %zu reaches past the end of memory", argument,
                       buffer, count);
   *bytes = total;
-  return tuttiSuccess;
+  return tuttiCheckMemory(c, argument, buffer);
 }
 
-/* How many blocks of `count` this rank's buffers hold, and where in place begins: sendbuff +
- * *sendAt == recvbuff + *recvAt. In place is not defined where *canAlias is false. */
-static void layout(const tuttiCommunicator *c, const Call *call, size_t *sendBlocks,
-                   size_t *recvBlocks, size_t *sendAt, size_t *recvAt, bool *canAlias) {
-  size_t n = (size_t)c->nranks, rank = (size_t)c->rank;
-  bool isRoot = call->root == c->rank;
-  *sendBlocks = *recvBlocks = 1;
-  *sendAt = *recvAt = 0;
-  *canAlias = true;
-  switch (call->coll) {
-  case tuttiCollBroadcast:
-    *sendBlocks = isRoot;
-    break;
-  case tuttiCollReduce:
-    *recvBlocks = isRoot;
-    break;
-  case tuttiCollAllGather:
-    *recvBlocks = n, *recvAt = rank;
-    break;
-  case tuttiCollReduceScatter:
-    *sendBlocks = n, *sendAt = rank;
-    break;
-  case tuttiCollAlltoAll:
-    *sendBlocks = *recvBlocks = n, *canAlias = false;
-    break;
-  case tuttiCollGather:
-    *recvBlocks = isRoot ? n : 0, *recvAt = rank;
-    break;
-  case tuttiCollScatter:
-    *sendBlocks = isRoot ? n : 0, *sendAt = rank;
-    break;
-  default:
-    break;
-  }
-}
+/* Whose buffers hold a block per rank, and whose are the root's alone. */
+static const struct {
+  bool sendsAll, recvsAll, fromRoot, toRoot;
+} shapes[tuttiCollCount] = {
+    [tuttiCollBroadcast] = {.fromRoot = true},
+    [tuttiCollReduce] = {.toRoot = true},
+    [tuttiCollAllGather] = {.recvsAll = true},
+    [tuttiCollReduceScatter] = {.sendsAll = true},
+    [tuttiCollAlltoAll] = {.sendsAll = true, .recvsAll = true},
+    [tuttiCollGather] = {.recvsAll = true, .toRoot = true},
+    [tuttiCollScatter] = {.sendsAll = true, .fromRoot = true},
+};
 
-/* What this communicator's device cannot work on. */
-static tuttiResult_t checkMemory(const tuttiCommunicator *c, const char *argument,
-                                 const void *buffer, size_t bytes) {
-  const char *why = c->device->refuse && bytes > 0 ? c->device->refuse(buffer) : NULL;
-  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument %s (%p) %s", argument, buffer, why);
-  return tuttiSuccess;
-}
-
-static tuttiResult_t checkBuffers(const tuttiCommunicator *c, const Call *call, bool *inPlace) {
-  size_t sendBlocks, recvBlocks, sendAt, recvAt, sendBytes, recvBytes;
-  bool canAlias;
-  layout(c, call, &sendBlocks, &recvBlocks, &sendAt, &recvAt, &canAlias);
-  TUTTI_TRY(
-      checkBuffer("sendbuff", call->sendbuff, call->count, sendBlocks, call->type, &sendBytes));
-  TUTTI_TRY(
-      checkBuffer("recvbuff", call->recvbuff, call->count, recvBlocks, call->type, &recvBytes));
-  TUTTI_TRY(checkMemory(c, "sendbuff", call->sendbuff, sendBytes));
-  TUTTI_TRY(checkMemory(c, "recvbuff", call->recvbuff, recvBytes));
-  *inPlace = false;
+static tuttiResult_t checkBuffers(const tuttiCommunicator *c, tuttiOp *op) {
+  bool isRoot = op->root == c->rank, message = op->coll == tuttiCollSendRecv;
+  bool sendsAll = shapes[op->coll].sendsAll, recvsAll = shapes[op->coll].recvsAll;
+  bool sends = message ? op->sending : isRoot || !shapes[op->coll].fromRoot;
+  bool recvs = message ? !op->sending : isRoot || !shapes[op->coll].toRoot;
+  bool canAlias = !(sendsAll && recvsAll);
+  size_t n = (size_t)c->nranks, block = op->count * tuttiTypeSize(op->type), sendBytes, recvBytes;
+  TUTTI_TRY(checkBuffer(c, "sendbuff", op->sendbuff, op->count, sends * (sendsAll ? n : 1),
+                        op->type, &sendBytes));
+  TUTTI_TRY(checkBuffer(c, "recvbuff", op->recvbuff, op->count, recvs * (recvsAll ? n : 1),
+                        op->type, &recvBytes));
   if (sendBytes == 0 || recvBytes == 0) return tuttiSuccess;
-  size_t block = call->count * tuttiTypeSize(call->type);
-  uintptr_t s = (uintptr_t)call->sendbuff, r = (uintptr_t)call->recvbuff;
-  if (canAlias && s + sendAt * block == r + recvAt * block) {
-    *inPlace = true;
+  uintptr_t s = (uintptr_t)op->sendbuff, r = (uintptr_t)op->recvbuff;
+  uintptr_t own = (uintptr_t)block * (uintptr_t)c->rank; /* in place: where this rank's block is */
+  if (canAlias && s + (sendsAll ? own : 0) == r + (recvsAll ? own : 0)) {
+    op->inPlace = true;
     return tuttiSuccess;
   }
   if (s < r + recvBytes && r < s + sendBytes)
@@ -141,160 +115,63 @@ static tuttiResult_t checkBuffers(const tuttiCommunicator *c, const Call *call, 
         tuttiInvalidArgument,
         "arguments sendbuff (%p, %zu bytes) and recvbuff (%p, %zu bytes) overlap; use "
         "separate buffers%s",
-        call->sendbuff, sendBytes, call->recvbuff, recvBytes,
+        op->sendbuff, sendBytes, op->recvbuff, recvBytes,
         canAlias ? ", or coincide exactly as tutti.h says for in place" : "");
   return tuttiSuccess;
 }
 
-static bool usesRoot(tuttiColl coll) {
-  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
-         coll == tuttiCollScatter;
-}
-
-static tuttiResult_t check(const tuttiCommunicator *c, const Call *call, bool *inPlace) {
+static tuttiResult_t check(const tuttiCommunicator *c, tuttiOp *op) {
   TUTTI_TRY(tuttiCommReady(c));
-  TUTTI_TRY(checkType(call->type));
-  if (usesRoot(call->coll)) TUTTI_TRY(checkRank(c, "root", call->root));
-  if (tuttiCollReduces(call->coll)) TUTTI_TRY(checkRedOp(c, call->redop, call->type));
-  return checkBuffers(c, call, inPlace);
+  TUTTI_TRY(tuttiCheckType(op->type));
+  if (tuttiCollHasRoot(op->coll)) TUTTI_TRY(checkRank(c, "root", op->root));
+  if (op->coll == tuttiCollSendRecv) TUTTI_TRY(checkRank(c, "peer", op->root));
+  if (tuttiCollReduces(op->coll)) TUTTI_TRY(checkRedOp(c, op->redop, op->type));
+  return checkBuffers(c, op);
 }
 
-static tuttiResult_t submit(const Call *call, tuttiComm_t comm) {
-  tuttiCommunicator *c;
-  bool inPlace;
-  tuttiResult_t result = tuttiHandleEnter(comm, call->name, &c);
-  if (result != tuttiSuccess) {
-    tuttiGroupFail(result);
-    return result;
-  }
-  TUTTI_TRY_GOTO(check(c, call, &inPlace), result, refused);
-  tuttiOp op = {.comm = c,
-                .handle = comm,
-                .coll = call->coll,
-                .recorded = call->coll,
-                .sendbuff = call->sendbuff,
-                .recvbuff = call->recvbuff,
-                .count = call->count,
-                .type = call->type,
-                .redop = call->redop,
-                .root = call->root,
-                .inPlace = inPlace,
-                .stream = call->stream};
-  if (call->redop >= tuttiNumOps) op.premul = c->premul[call->redop - tuttiNumOps];
-  return tuttiOpSubmit(&op);
-refused:
-  tuttiGroupFail(result);
-  tuttiHandleLeave(c);
-  return result;
-}
-
-tuttiResult_t tuttiAllReduce(const void *sendbuff, void *recvbuff, size_t count,
-                             tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm,
-                             tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollAllReduce, sendbuff, recvbuff, count, datatype, op, -1, stream};
-  return submit(&call, comm);
-}
-
-tuttiResult_t tuttiBroadcast(const void *sendbuff, void *recvbuff, size_t count,
-                             tuttiDataType_t datatype, int root, tuttiComm_t comm,
-                             tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollBroadcast, sendbuff, recvbuff, count,
-               datatype, tuttiSum,           root,     stream};
-  return submit(&call, comm);
-}
-
-tuttiResult_t tuttiBcast(void *buff, size_t count, tuttiDataType_t datatype, int root,
-                         tuttiComm_t comm, tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollBroadcast, buff, buff, count, datatype, tuttiSum, root, stream};
-  return submit(&call, comm);
-}
-
-tuttiResult_t tuttiReduce(const void *sendbuff, void *recvbuff, size_t count,
-                          tuttiDataType_t datatype, tuttiRedOp_t op, int root, tuttiComm_t comm,
-                          tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollReduce, sendbuff, recvbuff, count, datatype, op, root, stream};
-  return submit(&call, comm);
-}
-
-tuttiResult_t tuttiAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
-                             tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollAllGather, sendbuff, recvbuff, sendcount,
-               datatype, tuttiSum,           -1,       stream};
-  return submit(&call, comm);
-}
-
-tuttiResult_t tuttiReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
-                                 tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm,
-                                 tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, -1,
-               stream};
-  return submit(&call, comm);
-}
-
-tuttiResult_t tuttiAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
-                            tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollAlltoAll, sendbuff, recvbuff, count,
-               datatype, tuttiSum,          -1,       stream};
-  return submit(&call, comm);
-}
-
-tuttiResult_t tuttiGather(const void *sendbuff, void *recvbuff, size_t count,
-                          tuttiDataType_t datatype, int root, tuttiComm_t comm,
-                          tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollGather, sendbuff, recvbuff, count,
-               datatype, tuttiSum,        root,     stream};
-  return submit(&call, comm);
-}
-
-tuttiResult_t tuttiScatter(const void *sendbuff, void *recvbuff, size_t count,
-                           tuttiDataType_t datatype, int root, tuttiComm_t comm,
-                           tuttiStream_t stream) {
-  Call call = {__func__, tuttiCollScatter, sendbuff, recvbuff, count,
-               datatype, tuttiSum,         root,     stream};
-  return submit(&call, comm);
-}
-
-/* Send and receive share everything but the buffer's direction. */
-static tuttiResult_t sendRecv(const char *name, const void *sendbuff, void *recvbuff, bool sending,
-                              size_t count, tuttiDataType_t type, int peer, tuttiComm_t comm,
-                              tuttiStream_t stream) {
-  tuttiCommunicator *c;
-  size_t bytes;
+static tuttiResult_t submit(const char *name, tuttiComm_t comm, tuttiOp *op) {
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   tuttiResult_t result = tuttiHandleEnter(comm, name, &c);
+  if (result == tuttiSuccess) result = check(c, op);
   if (result != tuttiSuccess) {
     tuttiGroupFail(result);
     return result;
   }
-  TUTTI_TRY_GOTO(tuttiCommReady(c), result, refused);
-  TUTTI_TRY_GOTO(checkType(type), result, refused);
-  TUTTI_TRY_GOTO(checkRank(c, "peer", peer), result, refused);
-  TUTTI_TRY_GOTO(checkBuffer(sending ? "sendbuff" : "recvbuff", sending ? sendbuff : recvbuff,
-                             count, 1, type, &bytes),
-                 result, refused);
-  tuttiOp op = {.comm = c,
-                .handle = comm,
-                .coll = tuttiCollSendRecv,
-                .recorded = tuttiCollSendRecv,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = type,
-                .root = peer,
-                .sending = sending,
-                .stream = stream};
-  return tuttiOpSubmit(&op);
-refused:
-  tuttiGroupFail(result);
-  tuttiHandleLeave(c);
-  return result;
+  op->comm = c;
+  op->handle = comm;
+  op->recorded = op->coll;
+  if (op->redop >= tuttiNumOps) op->premul = c->premul[op->redop - tuttiNumOps];
+  return tuttiOpSubmit(op);
 }
 
-tuttiResult_t tuttiSend(const void *sendbuff, size_t count, tuttiDataType_t datatype, int peer,
-                        tuttiComm_t comm, tuttiStream_t stream) {
-  return sendRecv(__func__, sendbuff, NULL, true, count, datatype, peer, comm, stream);
-}
+/* ---- the calls ------------------------------------------------------------------------------ */
 
-tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t datatype, int peer,
-                        tuttiComm_t comm, tuttiStream_t stream) {
-  return sendRecv(__func__, NULL, recvbuff, false, count, datatype, peer, comm, stream);
-}
+#define CALL(name, parameters, collective, from, to, reduction, rootOrPeer, isSend)                \
+  tuttiResult_t tutti##name parameters {                                                           \
+    tuttiOp op = {.coll = tuttiColl##collective,                                                   \
+                  .sendbuff = (from),                                                              \
+                  .recvbuff = (to),                                                                \
+                  .count = count,                                                                  \
+                  .type = datatype,                                                                \
+                  .redop = (reduction),                                                            \
+                  .root = (rootOrPeer),                                                            \
+                  .stream = stream,                                                                \
+                  .sending = (isSend)};                                                            \
+    return submit(__func__, comm, &op);                                                            \
+  }
+#define BUFFERS const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype
+#define BUFFER  void *buff, size_t count, tuttiDataType_t datatype
+#define OP      tuttiRedOp_t redop
+#define WHERE   tuttiComm_t comm, tuttiStream_t stream
+
+CALL(AllReduce, (BUFFERS, OP, WHERE), AllReduce, sendbuff, recvbuff, redop, -1, false)
+CALL(Broadcast, (BUFFERS, int root, WHERE), Broadcast, sendbuff, recvbuff, tuttiSum, root, false)
+CALL(Bcast, (BUFFER, int root, WHERE), Broadcast, buff, buff, tuttiSum, root, false)
+CALL(Reduce, (BUFFERS, OP, int root, WHERE), Reduce, sendbuff, recvbuff, redop, root, false)
+CALL(AllGather, (BUFFERS, WHERE), AllGather, sendbuff, recvbuff, tuttiSum, -1, false)
+CALL(ReduceScatter, (BUFFERS, OP, WHERE), ReduceScatter, sendbuff, recvbuff, redop, -1, false)
+CALL(AlltoAll, (BUFFERS, WHERE), AlltoAll, sendbuff, recvbuff, tuttiSum, -1, false)
+CALL(Gather, (BUFFERS, int root, WHERE), Gather, sendbuff, recvbuff, tuttiSum, root, false)
+CALL(Scatter, (BUFFERS, int root, WHERE), Scatter, sendbuff, recvbuff, tuttiSum, root, false)
+CALL(Send, (const BUFFER, int peer, WHERE), SendRecv, buff, NULL, tuttiSum, peer, true)
+CALL(Recv, (BUFFER, int peer, WHERE), SendRecv, NULL, buff, tuttiSum, peer, false)

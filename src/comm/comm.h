@@ -90,21 +90,28 @@ typedef struct tuttiCommunicator {
   tuttiAtomic64 offer;   /* shrink.c: this rank leads a rendezvous there; 0: none */
   tuttiAtomic32 revoked; /* 1: tuttiCommRevoke has returned */
 
-  tuttiAtomic32 busy; /* id of the thread that is in a collective, or 0 */
-  pthread_t starter;  /* runs a non-blocking init */
-  bool hasStarter;
+  tuttiAtomic32 busy;         /* id of the thread that is in a collective, or 0 */
   struct tuttiWorker *worker; /* of a non-blocking communicator */
 } tuttiCommunicator;
 
 /* ---- handles (handle.c) -----------------------------------------------------------------------
  * A handle is a number, not an address: one that was destroyed is recognized for ever. */
 
-/* Gives `c` a handle. */
-tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c, tuttiComm_t *handle);
+/* Sets c->handle. */
+tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c);
 /* The communicator of a handle, held until tuttiHandleLeave. `call` names the public function in
  * errors of this thread until it leaves. tuttiInvalidArgument for NULL and dead handles. */
 tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **c);
+/* The same, then tuttiCommReady; held even where that fails. */
+tuttiResult_t tuttiHandleEnterReady(tuttiComm_t handle, const char *call, tuttiCommunicator **c);
+/* The same for a call without a communicator. */
+tuttiResult_t tuttiCallEnter(const char *call);
 void tuttiHandleLeave(tuttiCommunicator *c);
+/* `TUTTI_HELD tuttiCommunicator *c = NULL;` is left where its block ends, if it was entered. */
+#define TUTTI_HELD __attribute__((cleanup(tuttiHandleLeaveAt)))
+static inline void tuttiHandleLeaveAt(tuttiCommunicator **c) {
+  if (*c) tuttiHandleLeave(*c);
+}
 /* From now on no call gets in; returns when all that were in have left, but for the caller's own
  * hold. False if another thread is retiring it already. */
 bool tuttiHandleRetire(tuttiCommunicator *c);
@@ -120,17 +127,26 @@ tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
 void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text);
 /* tuttiSuccess, or the failure, whose text becomes this thread's last error. */
-tuttiResult_t tuttiCommFailure(tuttiCommunicator *c);
-/* Callbacks of executors. */
-tuttiResult_t tuttiCommFailureOf(void *comm);
+tuttiResult_t tuttiCommFailure(void *comm);
+/* Callbacks of executors, as is tuttiCommFailure. */
 tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
                                 const tuttiSignature *theirs);
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
 tuttiWait tuttiCommWait(const tuttiCommunicator *c); /* from now until the timeout */
+/* Waits for what(c), at most the timeout, then fails with "`late` within 5 s`why`". If `fails`, a
+ * failure of `c` ends it, before or after. */
+tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,
+                             const char *late, const char *why);
 /* Waits until nothing of this rank is under way; for a communicator that has failed. */
 tuttiResult_t tuttiCommQuiesce(tuttiCommunicator *c);
 /* Success if operations may start: set up, not failed, not finalized. */
 tuttiResult_t tuttiCommReady(const tuttiCommunicator *c);
+/* What the calls check of an argument, whose name is in the error (calls.c). */
+tuttiResult_t tuttiCheckOutput(const char *argument, const void *pointer); /* not NULL */
+tuttiResult_t tuttiCheckType(tuttiDataType_t datatype);
+tuttiResult_t tuttiCheckRange(const void *buff, size_t size);
+tuttiResult_t tuttiCheckMemory(const tuttiCommunicator *c, const char *argument,
+                               const void *buffer); /* the device can work on it */
 
 /* ---- life (init.c, split.c) -------------------------------------------------------------------*/
 
@@ -142,10 +158,8 @@ tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
 /* Makes a communicator and runs its init as a job (blocking) or in the background. */
 tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
                             const tuttiUniqueId *ids, const tuttiOptions *options);
-/* Frees everything; no thread is inside. Drop waits for a background init and frees the handle
- * too. */
+/* Frees everything, when the worker has ended; no other thread is inside. */
 void tuttiCommFree(tuttiCommunicator *c, bool aborted);
-void tuttiCommDrop(tuttiCommunicator *c, bool aborted);
 void tuttiCommDeregisterAll(tuttiCommunicator *c);
 void tuttiCommWindowsFree(tuttiCommunicator *c);
 tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction,
@@ -157,19 +171,20 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
 /* ---- operations (operation.c, group.c) --------------------------------------------------------*/
 
 typedef struct tuttiOp {
-  tuttiCommunicator *comm; /* held by the caller while the operation runs */
-  tuttiComm_t handle;      /* what a group keeps until its end, when it may be dead */
   tuttiColl coll;
-  tuttiColl recorded; /* what the signature says: coll, or tuttiCollSplit */
   const void *sendbuff;
   void *recvbuff;
   uint64_t count;
   tuttiDataType_t type;
   tuttiRedOp_t redop;
-  tuttiPreMul premul; /* of redop at the call: its handle may be gone when the operation runs */
-  int root;           /* SendRecv: the peer */
-  bool sending, inPlace;
+  int root; /* SendRecv: the peer */
   tuttiStream_t stream;
+  bool sending; /* SendRecv */
+  bool inPlace;
+  tuttiColl recorded; /* what the signature says: coll, or tuttiCollSplit */
+  tuttiPreMul premul; /* of redop at the call: its handle may be gone when the operation runs */
+  tuttiCommunicator *comm; /* held by the caller while the operation runs */
+  tuttiComm_t handle;      /* what a group keeps until its end, when it may be dead */
 } tuttiOp;
 
 /* Marks `c` as in use by this thread; refuses if it is in use by another. Vacate is for the thread
@@ -180,7 +195,7 @@ void tuttiCommVacate(tuttiCommunicator *c);
 float tuttiOpTime(const tuttiOp *op);
 /* Runs operations together, to their end on this rank. */
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops);
-/* Runs `op` now, or a copy of it with its group; ends the caller's hold of op->comm. */
+/* Runs `op` now, or a copy of it with its group. */
 tuttiResult_t tuttiOpSubmit(tuttiOp *op);
 /* All-gathers `bytes` of plain host memory over the communicator, on any device, and waits for the
  * end. A collective like any other, for what ranks must tell each other in a split or the like. */
@@ -215,7 +230,8 @@ void tuttiGroupFail(tuttiResult_t code);
 
 /* ---- non-blocking communicators (worker.c) ----------------------------------------------------*/
 
-tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c);
+/* Starts the worker, whose first work is begin(argument); it has not run after a failure. */
+tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c, void (*begin)(void *), void *argument);
 /* Queues copies of operations, which run together, after all that were queued before. */
 tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nops);
 bool tuttiWorkerIdle(tuttiCommunicator *c);

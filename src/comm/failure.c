@@ -45,7 +45,8 @@ void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text
   pthread_mutex_unlock(&c->failureLock);
 }
 
-tuttiResult_t tuttiCommFailure(tuttiCommunicator *c) {
+tuttiResult_t tuttiCommFailure(void *comm) {
+  tuttiCommunicator *c = comm;
   uint64_t suspectedAt = tuttiLoadAcquire(&c->suspectedAt);
   if (suspectedAt != 0 && tuttiNow() - suspectedAt > GRACE_NS)
     tuttiCommFailText(c, c->suspicionCode, c->suspicion, true);
@@ -54,13 +55,23 @@ tuttiResult_t tuttiCommFailure(tuttiCommunicator *c) {
   return tuttiErrorAdopt(code, c->failure); /* never written again once `failed` is set */
 }
 
-tuttiResult_t tuttiCommFailureOf(void *comm) {
-  return tuttiCommFailure(comm);
-}
-
 tuttiWait tuttiCommWait(const tuttiCommunicator *c) {
   tuttiWait wait = {tuttiDeadline(c->options.timeoutMs), &c->failed};
   return wait;
+}
+
+tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,
+                             const char *late, const char *why) {
+  uint64_t deadline = tuttiDeadline(c->options.timeoutMs);
+  tuttiBackoff pause = {0, 0};
+  while (!what(c)) {
+    if (fails) TUTTI_TRY(tuttiCommFailure(c));
+    if (tuttiNow() > deadline)
+      return TUTTI_FAIL(tuttiTimeout, "%s within %.1f s%s", late,
+                        (double)c->options.timeoutMs / 1e3, why);
+    tuttiBackoffPause(&pause);
+  }
+  return fails ? tuttiCommFailure(c) : tuttiSuccess; /* what has ended may have ended by failing */
 }
 
 /* "rank 2 (host node7, pid 4242)" */
@@ -112,42 +123,35 @@ static bool lateText(const tuttiCommunicator *c, const tuttiSignature *mine, int
   rankText(c, rank, who, sizeof who);
   tuttiRankState state;
   bool known = answer->answered != 0 && tuttiRankStateParse(answer->state, answer->bytes, &state);
-  bool collective = mine->coll != tuttiCollSendRecv;
-  if (answer->answered != 1) {
-    if (!known)
-      snprintf(buf, size, "%s does not answer (stopped, or its host is overloaded)", who);
-    else
-      snprintf(buf, size,
-               "%s does not answer (stopped?); its last heartbeat, %.1f s ago, said it %s %s", who,
-               answer->ageMs / 1e3, state.started > state.ended ? "was in" : "had done",
-               state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : "nothing yet");
-    return true;
-  }
-  if (!known) return false;
-  if (collective ? lastCollective(&state) < mine->seq : rank == peer) {
+  bool collective = mine->coll != tuttiCollSendRecv, inside = known && state.started > state.ended;
+  const char *last =
+      known && state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : NULL;
+  if (answer->answered != 1 && !known)
+    snprintf(buf, size, "%s does not answer (stopped, or its host is overloaded)", who);
+  else if (answer->answered != 1)
+    snprintf(buf, size,
+             "%s does not answer (stopped?); its last heartbeat, %.1f s ago, said it %s %s", who,
+             answer->ageMs / 1e3, inside ? "was in" : "had done", last ?: "nothing yet");
+  else if (known && (collective ? lastCollective(&state) < mine->seq : rank == peer))
     snprintf(buf, size, "%s answers but %s %s", who,
-             state.started > state.ended ? "is still in"
-                                         : "has not called it yet; it last finished",
-             state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : "nothing");
-    return true;
-  }
-  return false;
+             inside ? "is still in" : "has not called it yet; it last finished", last ?: "nothing");
+  else
+    return false;
+  return true;
 }
 
 /* The list of late ranks, into text. */
 static void listLate(const tuttiCommunicator *c, const tuttiSignature *mine, int peer,
                      const tuttiWatchAnswer *answers, char *text, size_t size) {
-  size_t used = 0;
   int late = 0;
   text[0] = 0;
   for (int r = 0; r < c->nranks; r++) {
     char clause[400];
     if (r == c->rank || !lateText(c, mine, peer, r, &answers[r], clause, sizeof clause)) continue;
     if (late++ >= 4) continue;
-    int n = snprintf(text + used, size - used, "%s%s", used ? "; " : "", clause);
-    if (n > 0) used += (size_t)n < size - used ? (size_t)n : size - used - 1;
+    tuttiAppend(text, size, "%s%s", text[0] ? "; " : "", clause);
   }
-  if (late > 4) snprintf(text + used, size - used, "; and %d more", late - 4);
+  if (late > 4) tuttiAppend(text, size, "; and %d more", late - 4);
   if (late > 0) return;
   char who[160];
   if (peer >= 0)
@@ -155,18 +159,6 @@ static void listLate(const tuttiCommunicator *c, const tuttiSignature *mine, int
              rankText(c, peer, who, sizeof who));
   else
     snprintf(text, size, "every rank is in it: a slow or broken path");
-}
-
-static tuttiResult_t deadlinePassed(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
-                                    uint64_t waitedMs, const tuttiWatchAnswer *answers) {
-  char sig[160], late[700];
-  listLate(c, mine, peer, answers, late, sizeof late);
-  TUTTI_FAIL(tuttiTimeout,
-             "rank %d waited %.1f s in %s: %s. Mend or restart the late rank, or raise "
-             "TUTTI_TIMEOUT (now %.1f s)",
-             c->rank, (double)waitedMs / 1e3, tuttiSignatureText(mine, sig, sizeof sig), late,
-             (double)c->options.timeoutMs / 1e3);
-  return tuttiCommFail(c, tuttiTimeout);
 }
 
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
@@ -179,26 +171,31 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   if (!expired && (waitedMs < c->stallAskAt || c->nranks > ASK_ALL_RANKS)) return tuttiSuccess;
   c->stallAskAt = waitedMs * 2;
 
-  tuttiWatchAnswer *answers;
+  TUTTI_FREED tuttiWatchAnswer *answers = NULL;
   TUTTI_TRY(tuttiAlloc((void **)&answers, (size_t)c->nranks, sizeof *answers, "answers of ranks",
                        &c->memory));
-  tuttiResult_t result = tuttiWatchAsk(c->watch, -1, ASK_MS, answers);
-  for (int r = 0; result == tuttiSuccess && r < c->nranks; r++) {
+  TUTTI_TRY(tuttiWatchAsk(c->watch, -1, ASK_MS, answers));
+  for (int r = 0; r < c->nranks; r++) {
     tuttiRankState state;
     tuttiSignature theirs;
     if (r != c->rank && answers[r].answered &&
         tuttiRankStateParse(answers[r].state, answers[r].bytes, &state) &&
         disagrees(mine, &state, &theirs))
-      result = tuttiCommMismatch(c, r, mine, &theirs);
+      return tuttiCommMismatch(c, r, mine, &theirs);
   }
-  if (result == tuttiSuccess) result = tuttiCommFailure(c);
-  if (result == tuttiSuccess && expired) result = deadlinePassed(c, mine, peer, waitedMs, answers);
-  if (result == tuttiSuccess && waitedMs >= WARN_MS) {
-    char sig[160], late[700];
-    listLate(c, mine, peer, answers, late, sizeof late);
-    TUTTI_WARN(COLL, "rank %d has waited %.1f s in %s: %s", c->rank, (double)waitedMs / 1e3,
-               tuttiSignatureText(mine, sig, sizeof sig), late);
+  TUTTI_TRY(tuttiCommFailure(c));
+  if (!expired && waitedMs < WARN_MS) return tuttiSuccess;
+  char sig[160], late[700];
+  tuttiSignatureText(mine, sig, sizeof sig);
+  listLate(c, mine, peer, answers, late, sizeof late);
+  if (expired) {
+    TUTTI_FAIL(tuttiTimeout,
+               "rank %d waited %.1f s in %s: %s. Mend or restart the late rank, or raise "
+               "TUTTI_TIMEOUT (now %.1f s)",
+               c->rank, (double)waitedMs / 1e3, sig, late, (double)c->options.timeoutMs / 1e3);
+    return tuttiCommFail(c, tuttiTimeout);
   }
-  tuttiFree(answers);
-  return result;
+  TUTTI_WARN(COLL, "rank %d has waited %.1f s in %s: %s", c->rank, (double)waitedMs / 1e3, sig,
+             late);
+  return tuttiSuccess;
 }

@@ -16,7 +16,7 @@ typedef struct {
 } Group;
 
 static _Thread_local int depth;   /* of groups open in this thread */
-static _Thread_local Group group; /* has a meaning while depth > 0 */
+static _Thread_local Group group; /* all zero while depth is 0 */
 
 static uint32_t threadId(void) {
   static _Thread_local uint32_t id;
@@ -41,100 +41,69 @@ void tuttiCommVacate(tuttiCommunicator *c) {
   if (tuttiLoadRelaxed32(&c->busy) == threadId()) tuttiStoreRelease32(&c->busy, 0);
 }
 
-static void release(const tuttiOp *ops, int nops) {
-  for (int i = 0; i < nops; i++)
-    tuttiHandleLeave(ops[i].comm);
-}
-
 static tuttiResult_t runBlocking(const tuttiOp *ops, int nops) {
   tuttiResult_t result = tuttiSuccess;
   int held = 0;
   for (; held < nops && result == tuttiSuccess; held++)
     result = tuttiCommOccupy(ops[held].comm);
-  if (result == tuttiSuccess)
-    result = tuttiOpsRun(ops, nops);
-  else
-    held--; /* the last one belongs to another thread */
-  for (int i = 0; i < held; i++)
+  if (result == tuttiSuccess) result = tuttiOpsRun(ops, nops);
+  for (int i = 0; i < held; i++) /* but for a last one that belongs to another thread */
     tuttiCommVacate(ops[i].comm);
   return result;
 }
 
-/* Hands the operations of non-blocking communicators, in place behind the blocking ones, to their
- * workers: all of one communicator at once, since those of a group may depend on each other. */
-static tuttiResult_t queueAll(tuttiOp *ops, int nops) {
-  while (nops > 0) {
-    tuttiCommunicator *c = ops[0].comm;
-    int mine = 0;
-    for (int i = 0; i < nops; i++) {
-      if (ops[i].comm != c) continue;
+/* Brings the operations of blocking communicators, or those of `c`, to the front; all stay in
+ * order. Returns their number. */
+static int bring(tuttiOp *ops, int nops, bool blocking, const tuttiCommunicator *c) {
+  int n = 0;
+  for (int i = 0; i < nops; i++) {
+    if (blocking ? !ops[i].comm->options.blocking : ops[i].comm != c) continue;
+    if (n < i) {
       tuttiOp op = ops[i];
-      memmove(&ops[mine + 1], &ops[mine], (size_t)(i - mine) * sizeof *ops);
-      ops[mine++] = op;
+      memmove(&ops[n + 1], &ops[n], (size_t)(i - n) * sizeof *ops);
+      ops[n] = op;
     }
-    TUTTI_TRY(tuttiWorkerQueue(c, ops, mine));
-    ops += mine;
-    nops -= mine;
+    n++;
   }
-  return tuttiSuccess;
+  return n;
 }
 
-/* Blocking communicators' operations run here, the others' on their workers; each communicator's
- * stay in order. */
+/* Operations of blocking communicators run here, the others' on their workers: all of one at once,
+ * since those of a group may depend on each other. */
 static tuttiResult_t runAll(tuttiOp *ops, int nops) {
-  int here = 0;
-  if (nops == 1 && ops->comm->options.blocking) return runBlocking(ops, 1);
-  for (int i = 0; i < nops; i++) {
-    if (!ops[i].comm->options.blocking) continue;
-    if (here < i) {
-      tuttiOp op = ops[i];
-      memmove(&ops[here + 1], &ops[here], (size_t)(i - here) * sizeof *ops);
-      ops[here] = op;
-    }
-    here++;
+  int here = bring(ops, nops, true, NULL);
+  for (int at = here, n; at < nops; at += n) {
+    tuttiCommunicator *c = ops[at].comm;
+    n = bring(ops + at, nops - at, false, c);
+    TUTTI_TRY(tuttiWorkerQueue(c, ops + at, n));
   }
-  TUTTI_TRY(queueAll(ops + here, nops - here));
   if (here > 0) TUTTI_TRY(runBlocking(ops, here));
   return here < nops ? tuttiInProgress : tuttiSuccess;
 }
 
 static tuttiResult_t append(const tuttiOp *op) {
-  if (group.nops == group.capacity) {
-    int capacity = group.capacity ? group.capacity * 2 : 16;
-    tuttiOp *ops;
-    TUTTI_TRY(
-        tuttiAlloc((void **)&ops, (size_t)capacity, sizeof *ops, "operations of a group", NULL));
-    if (group.nops) memcpy(ops, group.ops, (size_t)group.nops * sizeof *ops);
-    tuttiFree(group.ops);
-    group.ops = ops;
-    group.capacity = capacity;
-  }
+  TUTTI_TRY(tuttiGrow((void **)&group.ops, group.nops, &group.capacity, sizeof *op,
+                      "operations of a group", NULL));
   group.ops[group.nops++] = *op;
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiOpSubmit(tuttiOp *op) {
-  tuttiResult_t result;
-  if (depth > 0) {
-    result = append(op);
-    if (result != tuttiSuccess) tuttiGroupFail(result);
-  } else {
-    result = runAll(op, 1);
-  }
-  tuttiHandleLeave(op->comm);
+  if (depth == 0) return runAll(op, 1);
+  tuttiResult_t result = append(op);
+  if (result != tuttiSuccess) tuttiGroupFail(result);
   return result;
 }
 
-static tuttiResult_t runJob(tuttiJob *job) {
-  job->result = job->run(job);
-  if (job->result != tuttiSuccess && job->result != tuttiInProgress)
+static void finishJob(tuttiJob *job, tuttiResult_t result) {
+  job->result = result;
+  if (result != tuttiSuccess && result != tuttiInProgress)
     strncpy(job->text, tuttiErrorText(), sizeof job->text - 1);
-  return job->result;
 }
 
 static void *jobMain(void *arg) {
   for (tuttiJob *job = arg; job; job = job->then)
-    runJob(job);
+    finishJob(job, job->run(job));
   return NULL;
 }
 
@@ -159,12 +128,10 @@ static void startJob(tuttiJob *job) {
   int err = tuttiThreadStart(&job->thread, "tutti-init", jobMain, job);
   job->started = err == 0;
   if (!err) return;
-  for (; job; job = job->then) {
-    job->result =
-        TUTTI_FAIL(tuttiSystemError, "no thread for a communicator's init: %s; raise `ulimit -u`",
-                   tuttiErrnoText(err));
-    strncpy(job->text, tuttiErrorText(), sizeof job->text - 1);
-  }
+  for (; job; job = job->then)
+    finishJob(job, TUTTI_FAIL(tuttiSystemError,
+                              "no thread for a communicator's init: %s; raise `ulimit -u`",
+                              tuttiErrnoText(err)));
 }
 
 tuttiResult_t tuttiJobsRun(tuttiJob *jobs) {
@@ -220,12 +187,7 @@ void tuttiGroupFail(tuttiResult_t code) {
 }
 
 tuttiResult_t tuttiGroupStart(void) {
-  if (depth++ == 0) {
-    group.jobs = NULL;
-    group.jobsEnd = &group.jobs;
-    group.nops = 0;
-    group.failure = tuttiSuccess;
-  }
+  if (depth++ == 0) group.jobsEnd = &group.jobs;
   return tuttiSuccess;
 }
 
@@ -233,78 +195,66 @@ tuttiResult_t tuttiGroupStart(void) {
 static tuttiResult_t runGroup(tuttiOp *ops, int nops) {
   tuttiResult_t result = tuttiSuccess;
   int held = 0;
-  for (; held < nops; held++) {
-    TUTTI_TRY_GOTO(tuttiHandleEnter(ops[held].handle, "tuttiGroupEnd", &ops[held].comm), result,
-                   out);
-  }
-  result = runAll(ops, nops);
-out:
-  release(ops, held);
+  for (; held < nops && result == tuttiSuccess; held++)
+    result = tuttiHandleEnter(ops[held].handle, "tuttiGroupEnd", &ops[held].comm);
+  if (result == tuttiSuccess)
+    result = runAll(ops, nops);
+  else
+    held--; /* the last one is dead */
+  for (int i = 0; i < held; i++)
+    tuttiHandleLeave(ops[i].comm);
   return result;
 }
 
-static void discardJobs(tuttiJob *jobs) {
-  for (tuttiJob *job = jobs, *next; job; job = next) {
-    next = job->next;
-    discardJob(job);
-  }
-}
-
-static tuttiResult_t discardGroup(tuttiJob *jobs) {
-  discardJobs(jobs);
-  return tuttiErrorAdopt(group.failure, group.text);
-}
-
-/* What a group held when it ended: taken away, so that nothing below finds it. */
-typedef struct {
-  tuttiOp *ops;
-  int nops;
-  tuttiJob *jobs;
-} Taken;
-
-/* Ends one level; *last if it was the outermost, whose lists are then in *taken. */
-static tuttiResult_t leave(Taken *taken, bool *last) {
+/* Ends one level; *last if it was the outermost, which is then in *ended: nothing below finds it.
+ */
+static tuttiResult_t leave(Group *ended, bool *last) {
   if (depth == 0)
     return TUTTI_FAIL(tuttiInvalidUsage, "no group is open in this thread; call tuttiGroupStart "
                                          "first");
   *last = --depth == 0;
   if (!*last) return tuttiSuccess;
-  *taken = (Taken){group.ops, group.nops, group.jobs};
-  group.ops = NULL;
-  group.nops = group.capacity = 0;
-  group.jobs = NULL;
+  *ended = group;
+  group = (Group){0};
   return tuttiSuccess;
 }
 
+/* Frees what was collected and returns `result`, or what a call of the group failed with. */
+static tuttiResult_t closeGroup(Group *ended, tuttiResult_t result) {
+  tuttiFree(ended->ops);
+  for (tuttiJob *job = ended->jobs, *next; job; job = next) {
+    next = job->next;
+    discardJob(job);
+  }
+  return ended->failure ? tuttiErrorAdopt(ended->failure, ended->text) : result;
+}
+
 tuttiResult_t tuttiGroupEnd(void) {
-  Taken taken;
+  Group ended;
   bool last;
   tuttiErrorScope(__func__, NULL, 0, 0);
-  TUTTI_TRY(leave(&taken, &last));
+  TUTTI_TRY(leave(&ended, &last));
   if (!last) return tuttiSuccess;
-  tuttiResult_t result = tuttiSuccess, jobResult = tuttiSuccess;
-  if (group.failure != tuttiSuccess) {
-    result = discardGroup(taken.jobs);
-  } else {
-    if (taken.nops > 0) result = runGroup(taken.ops, taken.nops);
-    jobResult = tuttiJobsRun(taken.jobs);
+  tuttiResult_t result = tuttiSuccess;
+  if (ended.failure == tuttiSuccess) {
+    if (ended.nops > 0) result = runGroup(ended.ops, ended.nops);
+    tuttiResult_t jobResult = tuttiJobsRun(ended.jobs);
+    ended.jobs = NULL;
     if (jobResult != tuttiSuccess && (result == tuttiSuccess || result == tuttiInProgress))
       result = jobResult;
   }
-  tuttiFree(taken.ops);
-  return result;
+  return closeGroup(&ended, result);
 }
 
 /* Adds the time of one operation to *us. */
 static tuttiResult_t addTime(tuttiOp *op, float *us) {
-  TUTTI_TRY(tuttiHandleEnter(op->handle, "tuttiGroupSimulateEnd", &op->comm));
-  tuttiResult_t result = tuttiCommOccupy(op->comm);
-  if (result == tuttiSuccess) {
-    *us += tuttiOpTime(op);
-    tuttiCommVacate(op->comm);
-  }
-  tuttiHandleLeave(op->comm);
-  return result;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_TRY(tuttiHandleEnter(op->handle, "tuttiGroupSimulateEnd", &c));
+  TUTTI_TRY(tuttiCommOccupy(c));
+  op->comm = c;
+  *us += tuttiOpTime(op);
+  tuttiCommVacate(c);
+  return tuttiSuccess;
 }
 
 /* Operations of one communicator follow each other; communicators run side by side. */
@@ -322,7 +272,7 @@ static tuttiResult_t expect(tuttiOp *ops, int nops, float *longest) {
 }
 
 tuttiResult_t tuttiGroupSimulateEnd(tuttiSimInfo_t *simInfo) {
-  Taken taken;
+  Group ended;
   bool last;
   float us = 0;
   tuttiErrorScope(__func__, NULL, 0, 0);
@@ -331,12 +281,10 @@ tuttiResult_t tuttiGroupSimulateEnd(tuttiSimInfo_t *simInfo) {
                       "argument simInfo (%p) is not initialized; start it "
                       "from TUTTI_SIM_INFO_INITIALIZER",
                       (void *)simInfo);
-  TUTTI_TRY(leave(&taken, &last));
+  TUTTI_TRY(leave(&ended, &last));
   if (!last) return tuttiSuccess;
-  tuttiResult_t result = group.failure;
-  if (result == tuttiSuccess) result = expect(taken.ops, taken.nops, &us);
+  tuttiResult_t result = ended.failure;
+  if (result == tuttiSuccess) result = expect(ended.ops, ended.nops, &us);
   if (result == tuttiSuccess) simInfo->estimatedTime = us;
-  tuttiFree(taken.ops);
-  discardJobs(taken.jobs);
-  return group.failure == tuttiSuccess ? result : tuttiErrorAdopt(group.failure, group.text);
+  return closeGroup(&ended, result);
 }

@@ -11,7 +11,6 @@ typedef struct {
 
 typedef struct {
   tuttiJob job;
-  tuttiComm_t parent;
   GrowEntry mine;
   tuttiComm_t *out;
   tuttiOptions options;
@@ -40,21 +39,14 @@ static tuttiResult_t findId(const tuttiCommunicator *c, const GrowEntry *all, tu
 
 /* The parent is held for the exchange only: its abort need not wait for the new one's init. */
 static tuttiResult_t agree(const GrowJob *g, tuttiUniqueId *id, int *rank) {
-  tuttiCommunicator *c;
-  GrowEntry *all = NULL;
-  TUTTI_TRY(tuttiHandleEnter(g->parent, "tuttiCommGrow", &c));
-  tuttiResult_t result = tuttiCommReady(c);
-  if (result == tuttiSuccess)
-    result = tuttiAlloc((void **)&all, (size_t)c->nranks, sizeof *all, "ids of a growth", NULL);
-  if (result == tuttiSuccess) {
-    all[c->rank] = g->mine;
-    result = tuttiCommExchange(c, all, sizeof *all);
-  }
-  if (result == tuttiSuccess) result = findId(c, all, id);
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_FREED GrowEntry *all = NULL;
+  TUTTI_TRY(tuttiHandleEnterReady(g->job.uses, "tuttiCommGrow", &c));
+  TUTTI_TRY(tuttiAlloc((void **)&all, (size_t)c->nranks, sizeof *all, "ids of a growth", NULL));
+  all[c->rank] = g->mine;
+  TUTTI_TRY(tuttiCommExchange(c, all, sizeof *all));
   *rank = c->rank;
-  tuttiFree(all);
-  tuttiHandleLeave(c);
-  return result;
+  return findId(c, all, id);
 }
 
 static tuttiResult_t runGrow(tuttiJob *job) {
@@ -65,50 +57,39 @@ static tuttiResult_t runGrow(tuttiJob *job) {
   return tuttiCommInit("tuttiCommGrow", g->out, g->mine.nRanks, rank, 1, &id, &g->options);
 }
 
-static tuttiResult_t check(const tuttiCommunicator *c, int nRanks, const tuttiUniqueId *uniqueId,
-                           int rank, const tuttiComm_t *newcomm, const tuttiConfig_t *config,
-                           tuttiOptions *options) {
+static tuttiResult_t check(tuttiComm_t comm, const tuttiUniqueId *uniqueId, int rank,
+                           const tuttiConfig_t *config, GrowJob *g) {
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   tuttiId parsed;
-  TUTTI_TRY(tuttiCommReady(c));
-  if (!newcomm) return TUTTI_FAIL(tuttiInvalidArgument, "argument newcomm is NULL");
+  TUTTI_TRY(tuttiHandleEnterReady(comm, "tuttiCommGrow", &c));
+  TUTTI_TRY(tuttiCheckOutput("newcomm", g->out));
   if (rank != -1)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument rank is %d; ranks of the communicator keep theirs and pass -1",
                       rank);
-  if (nRanks <= c->nranks)
+  if (g->mine.nRanks <= c->nranks)
     return TUTTI_FAIL(tuttiInvalidArgument,
-                      "argument nRanks is %d; it must be more than the %d ranks there are", nRanks,
-                      c->nranks);
+                      "argument nRanks is %d; it must be more than the %d ranks there are",
+                      g->mine.nRanks, c->nranks);
   if (uniqueId) TUTTI_TRY(tuttiIdParse(uniqueId, &parsed));
-  TUTTI_TRY(tuttiOptionsResolve(config, &c->options, options));
-  if (!config || !config->commName) options->name[0] = 0; /* after its hash, as on the new ranks */
+  TUTTI_TRY(tuttiOptionsResolve(config, &c->options, &g->options));
+  if (!config || !config->commName) g->options.name[0] = 0; /* after its hash, as on new ranks */
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId *uniqueId, int rank,
                             tuttiComm_t *newcomm, tuttiConfig_t *config) {
-  tuttiCommunicator *c;
   GrowJob g = {.job = {.run = runGrow, .uses = comm},
-               .parent = comm,
                .mine = {.nRanks = nRanks, .hasId = uniqueId != NULL},
                .out = newcomm};
   if (uniqueId) g.mine.id = *uniqueId;
   if (!comm && uniqueId) return tuttiCommInitRankConfig(newcomm, nRanks, *uniqueId, rank, config);
-  tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
-  if (result == tuttiSuccess) {
-    result = check(c, nRanks, uniqueId, rank, newcomm, config, &g.options);
-    tuttiHandleLeave(c);
-  }
-  return tuttiJobLaunch(result, &g.job, sizeof g);
+  return tuttiJobLaunch(check(comm, uniqueId, rank, config, &g), &g.job, sizeof g);
 }
 
 tuttiResult_t tuttiCommGetUniqueId(tuttiComm_t comm, tuttiUniqueId *uniqueId) {
-  tuttiCommunicator *c;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiCommReady(c);
-  if (result == tuttiSuccess && !uniqueId)
-    result = TUTTI_FAIL(tuttiInvalidArgument, "argument uniqueId is NULL");
-  if (result == tuttiSuccess) result = tuttiIdCreate(uniqueId);
-  tuttiHandleLeave(c);
-  return result;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_TRY(tuttiHandleEnterReady(comm, __func__, &c));
+  TUTTI_TRY(tuttiCheckOutput("uniqueId", uniqueId));
+  return tuttiIdCreate(uniqueId);
 }

@@ -29,7 +29,7 @@ static tuttiComm_t handleOf(uint32_t generation, uint32_t slot) {
   return (tuttiComm_t)(uintptr_t)((uint64_t)generation << SLOT_BITS | slot); // NOLINT
 }
 
-tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c, tuttiComm_t *handle) {
+tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c) {
   pthread_mutex_lock(&createLock);
   for (uint32_t tried = 0; tried < SLOT_COUNT; tried++) {
     uint32_t i = (uint32_t)(tuttiFetchAddAcqRel(&nextSlot, 1) % SLOT_COUNT);
@@ -39,7 +39,6 @@ tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c, tuttiComm_t *handle) {
     slots[i].comm = c;
     c->handle = handleOf(generation, i);
     tuttiStoreRelease(&slots[i].state, (uint64_t)generation << 32 | OPEN_BIT);
-    *handle = c->handle;
     pthread_mutex_unlock(&createLock);
     return tuttiSuccess;
   }
@@ -49,12 +48,17 @@ tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c, tuttiComm_t *handle) {
                     SLOT_COUNT);
 }
 
-tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **out) {
+tuttiResult_t tuttiCallEnter(const char *call) {
   tuttiErrorScope(call, NULL, 0, 0);
-  if (tuttiForked())
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "this process was forked from one that uses tutti; a forked "
-                      "child may only exit or exec a new program");
+  if (!tuttiForked()) return tuttiSuccess;
+  return TUTTI_FAIL(
+      tuttiInvalidUsage,
+      "this process was forked from one that uses tutti; a forked child may only exit "
+      "or exec a new program");
+}
+
+tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **out) {
+  TUTTI_TRY(tuttiCallEnter(call));
   if (handle == NULL)
     return TUTTI_FAIL(tuttiInvalidArgument, "argument comm is NULL; pass a communicator made by "
                                             "tuttiCommInitRank");
@@ -72,6 +76,11 @@ tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommun
   *out = slot->comm;
   tuttiErrorScope(call, slot->comm->options.name, slot->comm->rank, slot->comm->nranks);
   return tuttiSuccess;
+}
+
+tuttiResult_t tuttiHandleEnterReady(tuttiComm_t handle, const char *call, tuttiCommunicator **c) {
+  TUTTI_TRY(tuttiHandleEnter(handle, call, c));
+  return tuttiCommReady(*c);
 }
 
 static Slot *slotOf(const tuttiCommunicator *c) {

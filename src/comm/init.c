@@ -9,17 +9,13 @@
 #include "transport/net.h"
 
 static tuttiResult_t enterFree(const char *call) {
-  tuttiErrorScope(call, NULL, 0, 0);
-  if (tuttiForked())
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "this process was forked from one that uses tutti; a forked "
-                      "child may only exit or exec a new program");
+  TUTTI_TRY(tuttiCallEnter(call));
   return tuttiSettingsLoad();
 }
 
 tuttiResult_t tuttiGetUniqueId(tuttiUniqueId *uniqueId) {
   TUTTI_TRY(enterFree(__func__));
-  if (!uniqueId) return TUTTI_FAIL(tuttiInvalidArgument, "argument uniqueId is NULL");
+  TUTTI_TRY(tuttiCheckOutput("uniqueId", uniqueId));
   return tuttiIdCreate(uniqueId);
 }
 
@@ -34,23 +30,23 @@ typedef struct {
   tuttiUniqueId ids[];
 } InitJob;
 
+/* Of the communicator that init->comm no longer is then. */
 static tuttiResult_t setUp(InitJob *init) {
   tuttiCommunicator *c = init->comm;
+  init->comm = NULL;
   tuttiErrorScope(init->call, c->options.name, c->rank, c->nranks);
   tuttiResult_t result = tuttiCommSetup(c, init->ids, init->nids);
-  if (result != tuttiSuccess) tuttiCommFail(c, result);
-  return result;
+  return result == tuttiSuccess ? tuttiSuccess : tuttiCommFail(c, result);
 }
 
 static tuttiResult_t runInit(tuttiJob *job) {
   InitJob *init = (InitJob *)job;
   tuttiCommunicator *c = init->comm;
   tuttiResult_t result = setUp(init);
-  init->comm = NULL;
   if (result != tuttiSuccess) {
     char text[TUTTI_ERROR_TEXT];
     snprintf(text, sizeof text, "%s", tuttiErrorText());
-    tuttiCommDrop(c, false);
+    tuttiCommFree(c, false);
     return tuttiErrorAdopt(result, text);
   }
   *init->out = c->handle;
@@ -59,37 +55,20 @@ static tuttiResult_t runInit(tuttiJob *job) {
 
 static void discardInit(tuttiJob *job) {
   InitJob *init = (InitJob *)job;
-  if (init->comm) tuttiCommDrop(init->comm, false);
+  if (init->comm) tuttiCommFree(init->comm, false);
   tuttiFree(init);
 }
 
-/* Non-blocking init goes on behind the caller's back; destroy and abort wait for its end. */
-static void *backgroundInit(void *arg) {
-  InitJob *init = arg;
+/* Goes on behind the caller's back, on the communicator's worker; destroy and abort wait for its
+ * end. */
+static void backgroundInit(void *init) {
   setUp(init);
-  init->comm = NULL;
   tuttiFree(init);
-  return NULL;
-}
-
-static tuttiResult_t startBackground(InitJob *init) {
-  tuttiCommunicator *c = init->comm;
-  tuttiComm_t handle = c->handle;
-  tuttiComm_t *out = init->out;
-  int err = tuttiThreadStart(&c->starter, "tutti-init", backgroundInit, init);
-  if (err) {
-    discardInit(&init->job);
-    return TUTTI_FAIL(tuttiSystemError, "no thread for a non-blocking init: %s; raise `ulimit -u`",
-                      tuttiErrnoText(err));
-  }
-  c->hasStarter = true;
-  *out = handle;
-  return tuttiInProgress;
 }
 
 static tuttiResult_t checkInit(tuttiComm_t *comm, int nranks, int rank, int nids,
                                const tuttiUniqueId *ids) {
-  if (!comm) return TUTTI_FAIL(tuttiInvalidArgument, "argument comm is NULL");
+  TUTTI_TRY(tuttiCheckOutput("comm", comm));
   if (nranks < 1)
     return TUTTI_FAIL(tuttiInvalidArgument, "argument nranks is %d; it must be at least 1", nranks);
   if (rank < 0 || rank >= nranks)
@@ -98,7 +77,7 @@ static tuttiResult_t checkInit(tuttiComm_t *comm, int nranks, int rank, int nids
   if (nids < 1 || nids > nranks)
     return TUTTI_FAIL(tuttiInvalidArgument, "argument nId is %d; it must be 1 to nranks, %d", nids,
                       nranks);
-  if (!ids) return TUTTI_FAIL(tuttiInvalidArgument, "argument commIds is NULL");
+  TUTTI_TRY(tuttiCheckOutput("commIds", ids));
   for (int i = 0; i < nids; i++) {
     tuttiId parsed;
     TUTTI_TRY(tuttiIdParse(&ids[i], &parsed));
@@ -114,7 +93,7 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
   tuttiResult_t result =
       tuttiAlloc((void **)&init, 1, sizeof *init + (size_t)nids * sizeof *ids, "an init", NULL);
   if (result != tuttiSuccess) {
-    tuttiCommDrop(c, false);
+    tuttiCommFree(c, false);
     return result;
   }
   init->job.run = runInit;
@@ -124,13 +103,21 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
   init->out = comm;
   init->nids = nids;
   memcpy(init->ids, ids, (size_t)nids * sizeof *ids);
-  return options->blocking ? tuttiJobSubmit(&init->job) : startBackground(init);
+  if (options->blocking) return tuttiJobSubmit(&init->job);
+  result = tuttiWorkerStart(c, backgroundInit, init);
+  if (result != tuttiSuccess) {
+    discardInit(&init->job);
+    return result;
+  }
+  *comm = c->handle;
+  return tuttiInProgress;
 }
 
 /* The rank's CUDA device is `ordinal`, or with -1 the current one of the caller's thread: the init
  * itself may run in another. */
-static tuttiResult_t initOn(int ordinal, const char *call, tuttiComm_t *comm, int nranks, int rank,
-                            int nids, const tuttiUniqueId *ids, const tuttiConfig_t *config) {
+static tuttiResult_t initRank(const char *call, int ordinal, tuttiComm_t *comm, int nranks,
+                              int rank, int nids, const tuttiUniqueId *ids,
+                              const tuttiConfig_t *config) {
   tuttiOptions options;
   tuttiResult_t result = enterFree(call);
   if (result == tuttiSuccess) result = checkInit(comm, nranks, rank, nids, ids);
@@ -141,23 +128,18 @@ static tuttiResult_t initOn(int ordinal, const char *call, tuttiComm_t *comm, in
   return result;
 }
 
-static tuttiResult_t initRank(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
-                              const tuttiUniqueId *ids, const tuttiConfig_t *config) {
-  return initOn(-1, call, comm, nranks, rank, nids, ids, config);
-}
-
 tuttiResult_t tuttiCommInitRank(tuttiComm_t *comm, int nranks, tuttiUniqueId commId, int rank) {
-  return initRank(__func__, comm, nranks, rank, 1, &commId, NULL);
+  return initRank(__func__, -1, comm, nranks, rank, 1, &commId, NULL);
 }
 
 tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t *comm, int nranks, tuttiUniqueId commId, int rank,
                                       tuttiConfig_t *config) {
-  return initRank(__func__, comm, nranks, rank, 1, &commId, config);
+  return initRank(__func__, -1, comm, nranks, rank, 1, &commId, config);
 }
 
 tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t *newcomm, int nranks, int myrank, int nId,
                                         tuttiUniqueId *commIds, tuttiConfig_t *config) {
-  return initRank(__func__, newcomm, nranks, myrank, nId, commIds, config);
+  return initRank(__func__, -1, newcomm, nranks, myrank, nId, commIds, config);
 }
 
 static tuttiResult_t initAllRanks(tuttiComm_t *comms, int ndev, const int *devlist) {
@@ -165,7 +147,7 @@ static tuttiResult_t initAllRanks(tuttiComm_t *comms, int ndev, const int *devli
   TUTTI_TRY(tuttiIdCreate(&id));
   TUTTI_TRY(tuttiGroupStart());
   for (int i = 0; i < ndev; i++)
-    if (initOn(devlist ? devlist[i] : i, "tuttiCommInitAll", &comms[i], ndev, i, 1, &id, NULL) !=
+    if (initRank("tuttiCommInitAll", devlist ? devlist[i] : i, &comms[i], ndev, i, 1, &id, NULL) !=
         tuttiSuccess)
       break;
   return tuttiGroupEnd();
@@ -173,7 +155,7 @@ static tuttiResult_t initAllRanks(tuttiComm_t *comms, int ndev, const int *devli
 
 tuttiResult_t tuttiCommInitAll(tuttiComm_t *comms, int ndev, const int *devlist) {
   TUTTI_TRY(enterFree(__func__));
-  if (!comms) return TUTTI_FAIL(tuttiInvalidArgument, "argument comms is NULL");
+  TUTTI_TRY(tuttiCheckOutput("comms", comms));
   if (ndev < 1)
     return TUTTI_FAIL(tuttiInvalidArgument, "argument ndev is %d; it must be at least 1", ndev);
   for (int i = 0; devlist && i < ndev; i++)
@@ -199,62 +181,39 @@ tuttiResult_t tuttiCommInitAll(tuttiComm_t *comms, int ndev, const int *devlist)
 
 tuttiResult_t tuttiCommReady(const tuttiCommunicator *c) {
   TUTTI_TRY(tuttiCommFailure((tuttiCommunicator *)c));
-  switch ((tuttiCommState)tuttiLoadAcquire32(&c->state)) {
-  case tuttiCommUsable:
-    return tuttiSuccess;
-  case tuttiCommStarting:
-    return TUTTI_FAIL(tuttiInvalidUsage, "the communicator's non-blocking init has not ended; wait "
-                                         "until tuttiCommGetAsyncError reports tuttiSuccess");
-  case tuttiCommSuspended:
-    return TUTTI_FAIL(tuttiInvalidUsage, "the communicator is suspended; call tuttiCommResume");
-  default:
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "the communicator was finalized; only tuttiCommDestroy may follow");
-  }
+  tuttiCommState state = (tuttiCommState)tuttiLoadAcquire32(&c->state);
+  if (state == tuttiCommUsable) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidUsage, "the communicator%s",
+                    state == tuttiCommStarting ? "'s non-blocking init has not ended; wait until "
+                                                 "tuttiCommGetAsyncError reports tuttiSuccess"
+                    : state == tuttiCommSuspended
+                        ? " is suspended; call tuttiCommResume"
+                        : " was finalized; only tuttiCommDestroy may follow");
+}
+
+static bool isDrained(tuttiCommunicator *c) {
+  return tuttiWorkerIdle(c) && tuttiNetDrained(&c->wires);
 }
 
 /* Waits until nothing of this rank is under way: queued operations, and messages that the network
  * has not taken yet. */
 static tuttiResult_t drain(tuttiCommunicator *c) {
   if (c->device->drain) TUTTI_TRY(c->device->drain(&c->host));
-  uint64_t deadline = tuttiDeadline(c->options.timeoutMs);
-  tuttiBackoff pause = {0, 0};
-  while (!tuttiWorkerIdle(c) || !tuttiNetDrained(&c->wires)) {
-    TUTTI_TRY(tuttiCommFailure(c));
-    if (tuttiNow() > deadline)
-      return TUTTI_FAIL(tuttiTimeout,
-                        "messages to peers were not taken within %.1f s; a peer is "
-                        "stopped or its network is down",
-                        (double)c->options.timeoutMs / 1e3);
-    tuttiBackoffPause(&pause);
-  }
-  return tuttiCommFailure(c); /* of the last operation, which has made it idle */
+  return tuttiCommAwait(c, isDrained, true, "messages to peers were not taken",
+                        "; a peer is stopped or its network is down");
 }
 
 static tuttiResult_t finalize(tuttiCommunicator *c) {
-  if (c->hasStarter) {
-    pthread_join(c->starter, NULL);
-    c->hasStarter = false;
-  }
+  if (tuttiLoadAcquire32(&c->state) == tuttiCommStarting) TUTTI_TRY(tuttiWorkerAwait(c));
   TUTTI_TRY(tuttiCommFailure(c));
   tuttiStoreRelease32(&c->state, tuttiCommFinalizing);
   return drain(c);
 }
 
 tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {
-  tuttiCommunicator *c;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiCommReady(c);
-  if (result == tuttiSuccess) result = finalize(c);
-  tuttiHandleLeave(c);
-  return result;
-}
-
-void tuttiCommDrop(tuttiCommunicator *c, bool aborted) {
-  if (c->hasStarter) pthread_join(c->starter, NULL);
-  tuttiErrorScope(NULL, NULL, 0, 0); /* its name goes with it */
-  tuttiHandleFree(c);
-  tuttiCommFree(c, aborted);
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_TRY(tuttiHandleEnterReady(comm, __func__, &c));
+  return finalize(c);
 }
 
 /* Retires the handle and frees; the caller holds it. */
@@ -264,7 +223,7 @@ static tuttiResult_t retire(tuttiCommunicator *c, bool aborted) {
     tuttiHandleLeave(c);
     return tuttiInvalidUsage;
   }
-  tuttiCommDrop(c, aborted);
+  tuttiCommFree(c, aborted);
   return tuttiSuccess;
 }
 
@@ -292,19 +251,14 @@ tuttiResult_t tuttiCommAbort(tuttiComm_t comm) {
 /* ---- queries --------------------------------------------------------------------------------- */
 
 tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiSuccess;
-  if (!asyncError) {
-    result = TUTTI_FAIL(tuttiInvalidArgument, "argument asyncError is NULL");
-  } else {
-    /* In this order: what has just ended may have ended by failing. */
-    bool busy = tuttiLoadAcquire32(&c->state) == tuttiCommStarting || !tuttiWorkerIdle(c);
-    tuttiResult_t state = tuttiLoadAcquire32(&c->revoked) ? tuttiSuccess : tuttiCommFailure(c);
-    *asyncError = state == tuttiSuccess && busy ? tuttiInProgress : state;
-  }
-  tuttiHandleLeave(c);
-  return result;
+  TUTTI_TRY(tuttiCheckOutput("asyncError", asyncError));
+  /* In this order: what has just ended may have ended by failing. */
+  bool busy = tuttiLoadAcquire32(&c->state) == tuttiCommStarting || !tuttiWorkerIdle(c);
+  tuttiResult_t state = tuttiLoadAcquire32(&c->revoked) ? tuttiSuccess : tuttiCommFailure(c);
+  *asyncError = state == tuttiSuccess && busy ? tuttiInProgress : state;
+  return tuttiSuccess;
 }
 
 const char *tuttiGetLastError(tuttiComm_t comm) {
@@ -321,55 +275,39 @@ const char *tuttiGetLastError(tuttiComm_t comm) {
   return tuttiErrorText();
 }
 
-/* One number of a communicator. */
-static tuttiResult_t query(const char *call, const char *argument, tuttiComm_t comm, int *out,
-                           int (*get)(const tuttiCommunicator *c)) {
-  tuttiCommunicator *c;
-  TUTTI_TRY(tuttiHandleEnter(comm, call, &c));
-  tuttiResult_t result = tuttiSuccess;
-  if (out)
-    *out = get(c);
-  else
-    result = TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL", argument);
-  tuttiHandleLeave(c);
-  return result;
-}
-
-static int getCount(const tuttiCommunicator *c) {
-  return c->nranks;
-}
-static int getRank(const tuttiCommunicator *c) {
-  return c->rank;
-}
-/* While a non-blocking init runs, the peers are its own. */
-static int getDevice(const tuttiCommunicator *c) {
-  return tuttiLoadAcquire32(&c->state) != tuttiCommStarting ? c->peers[c->rank].cudaDevice : -1;
-}
-
 tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int *count) {
-  return query(__func__, "count", comm, count, getCount);
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_TRY(tuttiCheckOutput("count", count));
+  *count = c->nranks;
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int *rank) {
-  return query(__func__, "rank", comm, rank, getRank);
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_TRY(tuttiCheckOutput("rank", rank));
+  *rank = c->rank;
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int *device) {
-  return query(__func__, "device", comm, device, getDevice);
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_TRY(tuttiCheckOutput("device", device));
+  /* While a non-blocking init runs, the peers are its own. */
+  bool starting = tuttiLoadAcquire32(&c->state) == tuttiCommStarting;
+  *device = starting ? -1 : c->peers[c->rank].cudaDevice;
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiCommMemUsed(const tuttiComm_t comm, size_t *bytes) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiSuccess;
-  if (bytes) {
-    /* A background thread may be making what would be measured; then the last measure stands. */
-    if (tuttiLoadAcquire32(&c->state) != tuttiCommStarting && tuttiWorkerIdle(c))
-      tuttiTransportsMeasure(&c->wires);
-    *bytes = tuttiLoadRelaxed(&c->memory.bytes);
-  } else {
-    result = TUTTI_FAIL(tuttiInvalidArgument, "argument bytes is NULL");
-  }
-  tuttiHandleLeave(c);
-  return result;
+  TUTTI_TRY(tuttiCheckOutput("bytes", bytes));
+  /* A background thread may be making what would be measured; then the last measure stands. */
+  if (tuttiLoadAcquire32(&c->state) != tuttiCommStarting && tuttiWorkerIdle(c))
+    tuttiTransportsMeasure(&c->wires);
+  *bytes = tuttiLoadRelaxed(&c->memory.bytes);
+  return tuttiSuccess;
 }

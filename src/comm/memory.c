@@ -19,7 +19,7 @@ static const tuttiDevice *memoryDevice(void) {
 
 tuttiResult_t tuttiMemAlloc(void **ptr, size_t size) {
   tuttiErrorScope(__func__, NULL, 0, 0);
-  if (!ptr) return TUTTI_FAIL(tuttiInvalidArgument, "argument ptr is NULL");
+  TUTTI_TRY(tuttiCheckOutput("ptr", ptr));
   if (size == 0) {
     *ptr = NULL;
     return tuttiSuccess;
@@ -37,17 +37,6 @@ tuttiResult_t tuttiMemFree(void *ptr) {
 typedef struct tuttiRegistration {
   struct tuttiRegistration *next;
 } Registration;
-
-static tuttiResult_t addRegistration(tuttiCommunicator *c, void *buff, void **handle) {
-  Registration *r;
-  const char *why = c->device->refuse ? c->device->refuse(buff) : NULL;
-  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument buff (%p) %s", buff, why);
-  TUTTI_TRY(tuttiAlloc((void **)&r, 1, sizeof *r, "a registration", &c->memory));
-  r->next = c->registrations;
-  c->registrations = r;
-  *handle = r;
-  return tuttiSuccess;
-}
 
 static tuttiResult_t removeRegistration(tuttiCommunicator *c, void *handle) {
   for (Registration **at = &c->registrations; *at; at = &(*at)->next) {
@@ -69,25 +58,23 @@ void tuttiCommDeregisterAll(tuttiCommunicator *c) {
 }
 
 tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, size_t size, void **handle) {
-  tuttiCommunicator *c;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiCommReady(c);
-  if (result == tuttiSuccess && (!buff || size == 0 || (uintptr_t)buff > UINTPTR_MAX - size))
-    result = TUTTI_FAIL(tuttiInvalidArgument,
-                        "arguments buff (%p) and size (%zu) describe no memory", buff, size);
-  if (result == tuttiSuccess && !handle)
-    result = TUTTI_FAIL(tuttiInvalidArgument, "argument handle is NULL");
-  if (result == tuttiSuccess) result = addRegistration(c, buff, handle);
-  tuttiHandleLeave(c);
-  return result;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_FREED Registration *r = NULL;
+  TUTTI_TRY(tuttiHandleEnterReady(comm, __func__, &c));
+  TUTTI_TRY(tuttiCheckRange(buff, size));
+  TUTTI_TRY(tuttiCheckOutput("handle", handle));
+  TUTTI_TRY(tuttiCheckMemory(c, "buff", buff));
+  TUTTI_TRY(tuttiAlloc((void **)&r, 1, sizeof *r, "a registration", &c->memory));
+  r->next = c->registrations;
+  *handle = c->registrations = r;
+  r = NULL;
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void *handle) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = removeRegistration(c, handle);
-  tuttiHandleLeave(c);
-  return result;
+  return removeRegistration(c, handle);
 }
 
 /* ---- PreMulSum ------------------------------------------------------------------------------- */
@@ -96,68 +83,44 @@ static tuttiResult_t addPreMul(tuttiCommunicator *c, const tuttiPreMul *m, tutti
   int i = 0;
   while (i < c->npremul && c->premul[i].used)
     i++;
-  if (i == c->npremul) {
-    int n = c->npremul ? c->npremul * 2 : 4;
-    tuttiPreMul *table;
-    TUTTI_TRY(
-        tuttiAlloc((void **)&table, (size_t)n, sizeof *table, "reduction handles", &c->memory));
-    if (c->npremul) memcpy(table, c->premul, (size_t)c->npremul * sizeof *table);
-    tuttiFree(c->premul);
-    c->premul = table;
-    c->npremul = n;
-  }
+  TUTTI_TRY(
+      tuttiGrow((void **)&c->premul, i, &c->npremul, sizeof *m, "reduction handles", &c->memory));
   c->premul[i] = *m;
   *op = (tuttiRedOp_t)(tuttiNumOps + i);
   return tuttiSuccess;
 }
 
-static tuttiResult_t checkPreMul(const tuttiCommunicator *c, const tuttiRedOp_t *op,
-                                 const void *scalar, tuttiDataType_t type,
-                                 tuttiScalarResidence_t residence) {
-  TUTTI_TRY(tuttiCommReady(c));
-  if (!op) return TUTTI_FAIL(tuttiInvalidArgument, "argument op is NULL");
-  if (!scalar) return TUTTI_FAIL(tuttiInvalidArgument, "argument scalar is NULL");
-  if ((int)type < 0 || type >= tuttiNumTypes)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "argument datatype is %d; it must be one of tuttiDataType_t, 0 to %d",
-                      (int)type, tuttiNumTypes - 1);
+tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDataType_t datatype,
+                                        tuttiScalarResidence_t residence, tuttiComm_t comm) {
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_TRY(tuttiHandleEnterReady(comm, __func__, &c));
+  TUTTI_TRY(tuttiCheckOutput("op", op));
+  TUTTI_TRY(tuttiCheckOutput("scalar", scalar));
+  TUTTI_TRY(tuttiCheckType(datatype));
   if (residence != tuttiScalarDevice && residence != tuttiScalarHostImmediate)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument residence is %d; it must be tuttiScalarDevice or "
                       "tuttiScalarHostImmediate",
                       (int)residence);
-  if ((uintptr_t)scalar % tuttiTypeSize(type))
+  if ((uintptr_t)scalar & (tuttiTypeSize(datatype) - 1))
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument scalar (%p) is misaligned: %s needs a multiple of %zu bytes",
-                      scalar, tuttiTypeName(type), tuttiTypeSize(type));
-  return tuttiSuccess;
-}
-
-tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDataType_t datatype,
-                                        tuttiScalarResidence_t residence, tuttiComm_t comm) {
-  tuttiCommunicator *c;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+                      scalar, tuttiTypeName(datatype), tuttiTypeSize(datatype));
   tuttiPreMul m = {true, datatype, residence, scalar, {0}};
-  tuttiResult_t result = checkPreMul(c, op, scalar, datatype, residence);
-  if (result == tuttiSuccess && residence == tuttiScalarHostImmediate)
-    result = tuttiDeviceHostTable.readScalar(scalar, datatype, &m.scalar);
-  if (result == tuttiSuccess) result = addPreMul(c, &m, op);
-  tuttiHandleLeave(c);
-  return result;
+  if (residence == tuttiScalarHostImmediate)
+    TUTTI_TRY(tuttiDeviceHostTable.readScalar(scalar, datatype, &m.scalar));
+  return addPreMul(c, &m, op);
 }
 
 tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiSuccess;
   int i = (int)op < 0 ? -1 : (int)op - tuttiNumOps;
   if (i < 0 || i >= c->npremul || !c->premul[i].used)
-    result = TUTTI_FAIL(tuttiInvalidArgument,
-                        "argument op is %d, no live handle of tuttiRedOpCreatePreMulSum of this "
-                        "communicator",
-                        (int)op);
-  else
-    c->premul[i].used = false;
-  tuttiHandleLeave(c);
-  return result;
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument op is %d, no live handle of tuttiRedOpCreatePreMulSum of this "
+                      "communicator",
+                      (int)op);
+  c->premul[i].used = false;
+  return tuttiSuccess;
 }

@@ -8,18 +8,13 @@
 /* Small sets live on the stack. */
 #define STACK_TASKS 4
 
-static bool hasRoot(tuttiColl coll) {
-  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
-         coll == tuttiCollScatter;
-}
-
 /* Everything but the number. */
 static void describe(const tuttiOp *op, tuttiSignature *sig) {
   memset(sig, 0, sizeof *sig);
   sig->count = op->count;
   sig->coll = (uint8_t)op->recorded;
   sig->type = (uint8_t)op->type;
-  sig->root = hasRoot(op->coll) ? op->root : -1;
+  sig->root = tuttiCollHasRoot(op->coll) ? op->root : -1;
   sig->redop = 0xffff;
   if (tuttiCollReduces(op->coll))
     sig->redop = op->redop < tuttiNumOps ? (uint16_t)op->redop : tuttiNumOps;
@@ -95,7 +90,7 @@ static void setSchedule(tuttiSchedule *s, const tuttiOp *op, const tuttiPlan *p,
   s->ring = c->graph->ring + row;
   s->position = c->graph->position[row + (size_t)c->rank];
   if (p->algo == tuttiAlgoTree)
-    tuttiGraphTree(c->graph, channel, hasRoot(op->coll) ? op->root : -1, c->rank, s);
+    tuttiGraphTree(c->graph, channel, tuttiCollHasRoot(op->coll) ? op->root : -1, c->rank, s);
 }
 
 /* The reduction as an executor sees it: PreMulSum is a sum of scaled inputs. */
@@ -162,13 +157,6 @@ static void chain(tuttiTaskSet *set) {
     else
       set->heads[set->nheads++] = t;
   }
-}
-
-/* Without the last error's communicator a failure of one would leave the others' peers waiting. */
-static tuttiResult_t failAll(const tuttiOp *ops, int nops, tuttiResult_t code) {
-  for (int i = 0; i < nops; i++)
-    tuttiCommFail(ops[i].comm, code);
-  return code;
 }
 
 static bool isSelf(const tuttiOp *op) {
@@ -278,25 +266,20 @@ tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
     TUTTI_TRY(tuttiCommFailure(ops[i].comm));
   TUTTI_TRY(copySelf(ops, nops));
   size_t n = countTasks(ops, nops);
-  tuttiTask *heapTasks = NULL;
-  tuttiTask **heapHeads = NULL;
-  tuttiResult_t result = tuttiSuccess;
+  TUTTI_FREED tuttiTask *heapTasks = NULL; /* then their heads */
   if (n > STACK_TASKS) {
-    TUTTI_TRY(tuttiAlloc((void **)&heapTasks, n, sizeof *heapTasks, "tasks of a group", NULL));
-    TUTTI_TRY_GOTO(
-        tuttiAlloc((void **)&heapHeads, n, sizeof(tuttiTask *), "tasks of a group", NULL), result,
-        out);
+    TUTTI_TRY(tuttiAlloc((void **)&heapTasks, n, sizeof *heapTasks + sizeof(tuttiTask *),
+                         "tasks of a group", NULL));
     set.tasks = heapTasks;
-    set.heads = heapHeads;
+    set.heads = (tuttiTask **)(heapTasks + n);
   }
-  result = run(&set, ops, nops);
-  if (result != tuttiSuccess)
-    failAll(ops, nops, result);
-  else
-    for (int i = 0; i < nops; i++)
+  tuttiResult_t result = run(&set, ops, nops);
+  /* A failure of one communicator would leave the others' peers waiting. */
+  for (int i = 0; i < nops; i++) {
+    if (result == tuttiSuccess)
       tuttiRecordEnd(&ops[i].comm->record);
-out:
-  tuttiFree(heapHeads);
-  tuttiFree(heapTasks);
+    else
+      tuttiCommFail(ops[i].comm, result);
+  }
   return result;
 }

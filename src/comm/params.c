@@ -13,11 +13,13 @@ static const char *keys[TUTTI_SETTING_COUNT] = {
 #undef SETTING
 };
 
-/* A handle is a row of the table. */
-static tuttiResult_t find(tuttiParamHandle_t h, tuttiSettingId *id) {
+/* What begins each call that writes a setting to `out`; a handle is a row of the table. */
+static tuttiResult_t enter(const char *call, tuttiParamHandle_t h, const void *out,
+                           tuttiSettingId *id) {
+  tuttiErrorScope(call, NULL, 0, 0);
   for (int i = 0; i < TUTTI_SETTING_COUNT; i++) {
     *id = (tuttiSettingId)i;
-    if ((const void *)h == &tuttiSettingTable[i]) return tuttiSuccess;
+    if ((const void *)h == &tuttiSettingTable[i]) return tuttiCheckOutput("out", out);
   }
   return TUTTI_FAIL(tuttiInvalidArgument, "argument h (%p) is no handle of tuttiParamBind",
                     (void *)h);
@@ -31,7 +33,7 @@ static const char *textOf(tuttiSettingId id) {
 }
 
 static tuttiResult_t lookUp(const char *key, tuttiSettingId *id) {
-  if (!key) return TUTTI_FAIL(tuttiInvalidArgument, "argument key is NULL");
+  TUTTI_TRY(tuttiCheckOutput("key", key));
   for (int i = 0; i < TUTTI_SETTING_COUNT; i++) {
     *id = (tuttiSettingId)i;
     const char *nccl = tuttiSettingTable[i].ncclName;
@@ -44,7 +46,7 @@ static tuttiResult_t lookUp(const char *key, tuttiSettingId *id) {
 tuttiResult_t tuttiParamBind(tuttiParamHandle_t *out, const char *key) {
   tuttiSettingId id;
   tuttiErrorScope(__func__, NULL, 0, 0);
-  if (!out) return TUTTI_FAIL(tuttiInvalidArgument, "argument out is NULL");
+  TUTTI_TRY(tuttiCheckOutput("out", out));
   TUTTI_TRY(lookUp(key, &id));
   *out = (tuttiParamHandle_t)(uintptr_t)&tuttiSettingTable[id];
   return tuttiSuccess;
@@ -53,9 +55,7 @@ tuttiResult_t tuttiParamBind(tuttiParamHandle_t *out, const char *key) {
 #define GET(suffix, integer)                                                                       \
   tuttiResult_t tuttiParamGet##suffix(tuttiParamHandle_t h, __typeof__(integer) *out) {            \
     tuttiSettingId id;                                                                             \
-    tuttiErrorScope(__func__, NULL, 0, 0);                                                         \
-    TUTTI_TRY(find(h, &id));                                                                       \
-    if (!out) return TUTTI_FAIL(tuttiInvalidArgument, "argument out is NULL");                     \
+    TUTTI_TRY(enter(__func__, h, out, &id));                                                       \
     int64_t value = tuttiSettingInt(id);                                                           \
     integer fit;                                                                                   \
     if (tuttiSettingTable[id].type == TUTTI_SETTING_STRING ||                                      \
@@ -76,19 +76,15 @@ GET(U64, uint64_t)
 
 tuttiResult_t tuttiParamGetStr(tuttiParamHandle_t h, const char **out) {
   tuttiSettingId id;
-  tuttiErrorScope(__func__, NULL, 0, 0);
-  TUTTI_TRY(find(h, &id));
-  if (!out) return TUTTI_FAIL(tuttiInvalidArgument, "argument out is NULL");
+  TUTTI_TRY(enter(__func__, h, out, &id));
   *out = textOf(id);
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiParamGet(tuttiParamHandle_t h, void *out, int maxLen, int *len) {
   tuttiSettingId id;
-  tuttiErrorScope(__func__, NULL, 0, 0);
-  TUTTI_TRY(find(h, &id));
-  if (!out || !len)
-    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL", out ? "len" : "out");
+  TUTTI_TRY(enter(__func__, h, out, &id));
+  TUTTI_TRY(tuttiCheckOutput("len", len));
   bool isText = tuttiSettingTable[id].type == TUTTI_SETTING_STRING;
   const char *text = textOf(id);
   int64_t number = tuttiSettingInt(id);
@@ -104,7 +100,7 @@ tuttiResult_t tuttiParamGet(tuttiParamHandle_t h, void *out, int maxLen, int *le
 tuttiResult_t tuttiParamGetParameter(const char *key, const char **value, int *valueLen) {
   tuttiSettingId id;
   tuttiErrorScope(__func__, NULL, 0, 0);
-  if (!value) return TUTTI_FAIL(tuttiInvalidArgument, "argument value is NULL");
+  TUTTI_TRY(tuttiCheckOutput("value", value));
   TUTTI_TRY(lookUp(key, &id));
   *value = textOf(id);
   if (valueLen) *valueLen = (int)strlen(*value);
@@ -113,8 +109,8 @@ tuttiResult_t tuttiParamGetParameter(const char *key, const char **value, int *v
 
 tuttiResult_t tuttiParamGetAllParameterKeys(const char ***table, int *tableLen) {
   tuttiErrorScope(__func__, NULL, 0, 0);
-  if (!table || !tableLen)
-    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL", table ? "tableLen" : "table");
+  TUTTI_TRY(tuttiCheckOutput("table", table));
+  TUTTI_TRY(tuttiCheckOutput("tableLen", tableLen));
   *table = keys;
   *tableLen = TUTTI_SETTING_COUNT;
   return tuttiSuccess;

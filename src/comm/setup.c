@@ -98,7 +98,7 @@ static void proxyFailed(void *comm, tuttiResult_t code, const char *text) {
 }
 
 static tuttiResult_t startWatch(tuttiCommunicator *c) {
-  tuttiWho *who;
+  TUTTI_FREED tuttiWho *who = NULL;
   TUTTI_TRY(tuttiAlloc((void **)&who, (size_t)c->nranks, sizeof *who, "names of ranks", NULL));
   for (int r = 0; r < c->nranks; r++) {
     who[r].rank = r;
@@ -107,14 +107,11 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
   }
   tuttiWatchCalls calls = {c, watchFailed, watchState};
   tuttiWatch *watch;
-  tuttiResult_t result = tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &watch);
-  if (result == tuttiSuccess) {
-    pthread_mutex_lock(&c->failureLock); /* the proxy may be failing already */
-    c->watch = watch;
-    pthread_mutex_unlock(&c->failureLock);
-  }
-  tuttiFree(who);
-  return result;
+  TUTTI_TRY(tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &watch));
+  pthread_mutex_lock(&c->failureLock); /* the proxy may be failing already */
+  c->watch = watch;
+  pthread_mutex_unlock(&c->failureLock);
+  return tuttiSuccess;
 }
 
 static tuttiResult_t exchangePeers(tuttiCommunicator *c, tuttiWait wait) {
@@ -138,7 +135,7 @@ static int channelCount(const tuttiOptions *o, int nhosts) {
 }
 
 static tuttiResult_t makeGraph(tuttiCommunicator *c) {
-  uint64_t *hosts;
+  TUTTI_FREED uint64_t *hosts = NULL;
   TUTTI_TRY(tuttiAlloc((void **)&hosts, (size_t)c->nranks, sizeof *hosts, "hosts of ranks", NULL));
   int nhosts = 1;
   for (int r = 0; r < c->nranks; r++) {
@@ -147,13 +144,10 @@ static tuttiResult_t makeGraph(tuttiCommunicator *c) {
   }
   const char *file = tuttiSettingString(TUTTI_SETTING_GRAPH_FILE);
   const char *dump = tuttiSettingString(TUTTI_SETTING_GRAPH_DUMP_FILE);
-  tuttiResult_t result =
-      file[0] ? tuttiGraphReadXml(file, hosts, c->nranks, &c->graph)
-              : tuttiGraphCreate(hosts, c->nranks, channelCount(&c->options, nhosts), &c->graph);
-  if (result == tuttiSuccess && dump[0] && c->rank == 0)
-    result = tuttiGraphWriteXml(c->graph, dump);
-  tuttiFree(hosts);
-  return result;
+  TUTTI_TRY(file[0]
+                ? tuttiGraphReadXml(file, hosts, c->nranks, &c->graph)
+                : tuttiGraphCreate(hosts, c->nranks, channelCount(&c->options, nhosts), &c->graph));
+  return dump[0] && c->rank == 0 ? tuttiGraphWriteXml(c->graph, dump) : tuttiSuccess;
 }
 
 /* Worst path of each kind, over the pairs that rings use and rank 0 with everyone. */
@@ -189,14 +183,13 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
 static tuttiResult_t countHosts(tuttiCommunicator *c) {
   tuttiPlanInput *in = &c->plan;
   const int32_t *host = c->graph->host;
-  int *ranks;
+  TUTTI_FREED int *ranks = NULL;
   TUTTI_TRY(tuttiAlloc((void **)&ranks, (size_t)in->nhosts, sizeof(int), "ranks per host", NULL));
   for (int r = 0; r < c->nranks; r++)
     if (++ranks[host[r]] > in->maxRanksPerHost) in->maxRanksPerHost = ranks[host[r]];
   for (int r = 0; r < c->nranks; r++)
     if (ranks[host[r]] > c->peers[r].cores) in->oversubscribed = 1;
   c->host.oversubscribed = ranks[host[c->rank]] > c->peers[c->rank].cores;
-  tuttiFree(ranks);
   return tuttiSuccess;
 }
 
@@ -273,7 +266,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   c->host.conn = tuttiCommConn;
   c->host.mismatch = tuttiCommMismatch;
   c->host.stalled = tuttiCommStalled;
-  c->host.failure = tuttiCommFailureOf;
+  c->host.failure = tuttiCommFailure;
   c->host.exchange = tuttiCommExchange;
   c->host.plan = &c->plan;
   return tuttiSuccess;
@@ -307,7 +300,6 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   uint64_t t3 = tuttiNow();
   TUTTI_TRY(tuttiTransportsAttach(&c->wires));
   if (c->device->attach) TUTTI_TRY(c->device->attach(&c->wires, &c->host));
-  if (!c->options.blocking) TUTTI_TRY(tuttiWorkerStart(c));
   uint64_t t4 = tuttiNow();
   logSetup(c);
   tuttiStoreRelease32(&c->state, tuttiCommUsable);
@@ -322,41 +314,37 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
 
 tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
                            tuttiCommunicator **out) {
-  tuttiCommunicator *c;
-  tuttiComm_t handle;
+  TUTTI_FREED tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiAlloc((void **)&c, 1, sizeof *c, "a communicator", NULL));
   c->rank = rank;
   c->nranks = nranks;
   c->options = *options;
   pthread_mutex_init(&c->failureLock, NULL);
   tuttiFetchAddAcqRel(&c->memory.bytes, sizeof *c);
-  tuttiResult_t result = tuttiHandleCreate(c, &handle);
-  if (result != tuttiSuccess) {
-    tuttiFree(c);
-    return result;
-  }
+  TUTTI_TRY(tuttiHandleCreate(c));
   *out = c;
+  c = NULL;
   return tuttiSuccess;
 }
 
 static void closeConns(tuttiCommunicator *c) {
-  for (int d = 0; d < 2; d++)
-    for (int s = 0; s < 2; s++)
-      for (int ch = 0; ch < TUTTI_CHANNELS; ch++) {
-        tuttiConn **row = c->conns[d][s][ch];
-        if (!row) continue;
-        for (int r = 0; r <= c->nranks; r++) {
-          if (!row[r]) continue;
-          row[r]->transport->close(&c->wires, row[r]);
-          tuttiFree(row[r]);
-        }
-        tuttiFree(row);
-        c->conns[d][s][ch] = NULL;
-      }
+  size_t rows = sizeof c->conns / sizeof c->conns[0][0][0];
+  for (tuttiConn ***at = &c->conns[0][0][0]; rows-- > 0; at++) {
+    for (int r = 0; *at && r <= c->nranks; r++) {
+      tuttiConn *conn = (*at)[r];
+      if (conn) conn->transport->close(&c->wires, conn);
+      tuttiFree(conn);
+    }
+    tuttiFree(*at);
+    *at = NULL;
+  }
 }
 
 void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
+  /* At once, since ranks that share a GPU with this one may have to end before it can. */
+  if (aborted) tuttiWatchAbort(c->watch);
   tuttiWorkerStop(c);
+  tuttiHandleFree(c); /* and the scope of errors: its name goes with it */
   tuttiCommWindowsFree(c);
   if (c->device && c->device->detach) c->device->detach(&c->wires, &c->host);
   if (c->wires.proxy) {
@@ -364,7 +352,6 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
     tuttiTransportsDetach(&c->wires);
     tuttiProxyDestroy(c->wires.proxy);
   }
-  if (aborted) tuttiWatchAbort(c->watch);
   tuttiWatchStop(c->watch);
   tuttiBootstrapClose(c->bootstrap);
   tuttiCommDeregisterAll(c);
@@ -393,18 +380,15 @@ tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection di
                          &c->memory));
   if (!(*row)[at]) {
     tuttiPath path;
-    tuttiConn *conn;
+    TUTTI_FREED tuttiConn *conn = NULL;
     const tuttiTransport *t = transportOf(c, peer, &path);
     if (!t) return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", peer, path.why);
     TUTTI_TRY(tuttiAlloc((void **)&conn, 1, sizeof *conn, "a connection", &c->memory));
-    tuttiResult_t result = t->open(&c->wires, peer, channel, direction, shared, conn);
-    if (result != tuttiSuccess) {
-      tuttiFree(conn);
-      return result;
-    }
+    TUTTI_TRY(t->open(&c->wires, peer, channel, direction, shared, conn));
     conn->transport = t;
     if (conn->network) c->host.proxy = c->wires.proxy;
     (*row)[at] = conn;
+    conn = NULL;
   }
   *out = (*row)[at];
   return tuttiSuccess;

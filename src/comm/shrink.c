@@ -14,7 +14,6 @@
 
 typedef struct {
   tuttiJob job;
-  tuttiComm_t parent;
   bool aborts;
   int leader;         /* first rank that stays */
   int place, members; /* rank and size of the new communicator */
@@ -23,71 +22,60 @@ typedef struct {
   tuttiOptions options;
 } ShrinkJob;
 
+static bool isQuiet(tuttiCommunicator *c) {
+  return !tuttiLoadAcquire32(&c->busy) && tuttiWorkerIdle(c);
+}
+
 tuttiResult_t tuttiCommQuiesce(tuttiCommunicator *c) {
-  uint64_t deadline = tuttiDeadline(c->options.timeoutMs);
-  tuttiBackoff pause = {0, 0};
-  while (tuttiLoadAcquire32(&c->busy) || !tuttiWorkerIdle(c)) {
-    if (tuttiNow() > deadline)
-      return TUTTI_FAIL(tuttiTimeout, "operations of this rank did not end within %.1f s",
-                        (double)c->options.timeoutMs / 1e3);
-    tuttiBackoffPause(&pause);
-  }
+  TUTTI_TRY(tuttiCommAwait(c, isQuiet, false, "operations of this rank did not end", ""));
   return c->device->drain ? c->device->drain(&c->host) : tuttiSuccess;
 }
 
-/* Ends what is under way; an abort elsewhere is told apart by the dead handle. */
-static tuttiResult_t endOperations(tuttiComm_t parent) {
-  tuttiCommunicator *c;
-  TUTTI_TRY(tuttiHandleEnter(parent, "tuttiCommShrink", &c));
+/* Makes a communicator that the caller ends fail everywhere. */
+static tuttiResult_t endOperations(tuttiCommunicator *c, const char *what) {
   char text[160];
-  snprintf(text, sizeof text, "rank %d ended this communicator by tuttiCommShrink", c->rank);
+  snprintf(text, sizeof text, "rank %d %s", c->rank, what);
   tuttiCommFailText(c, tuttiInvalidUsage, text, true);
-  tuttiResult_t result = tuttiCommQuiesce(c);
-  tuttiHandleLeave(c);
-  return result;
+  return tuttiCommQuiesce(c);
 }
 
+/* An abort elsewhere is told apart by the dead handle. */
 static tuttiResult_t offer(const ShrinkJob *s, tuttiUniqueId *id) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   uint16_t port;
-  TUTTI_TRY(tuttiHandleEnter(s->parent, "tuttiCommShrink", &c));
-  tuttiResult_t result = tuttiIdOffer(c->bootstrap, s->purpose, id, &port);
-  if (result == tuttiSuccess) tuttiStoreRelease(&c->offer, s->purpose << 16 | port);
-  tuttiHandleLeave(c);
-  return result;
+  TUTTI_TRY(tuttiHandleEnter(s->job.uses, "tuttiCommShrink", &c));
+  TUTTI_TRY(tuttiIdOffer(c->bootstrap, s->purpose, id, &port));
+  tuttiStoreRelease(&c->offer, s->purpose << 16 | port);
+  return tuttiSuccess;
 }
 
-/* One look at what the leader shows; *found if it is this shrink. */
-static tuttiResult_t look(const ShrinkJob *s, tuttiCommunicator *c, tuttiUniqueId *id,
-                          bool *found) {
-  tuttiWatchAnswer *answers;
+/* One look at what the leader shows; *found if it is this shrink. The parent is held for that only:
+ * its abort need not wait. */
+static tuttiResult_t look(const ShrinkJob *s, uint64_t deadline, tuttiUniqueId *id, bool *found) {
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_FREED tuttiWatchAnswer *answers = NULL;
   tuttiRankState state;
+  TUTTI_TRY(tuttiHandleEnter(s->job.uses, "tuttiCommShrink", &c));
   if (!s->aborts) TUTTI_TRY(tuttiCommFailure(c));
   TUTTI_TRY(tuttiAlloc((void **)&answers, (size_t)c->nranks, sizeof *answers, "answers of ranks",
                        &c->memory));
-  tuttiResult_t result = tuttiWatchAsk(c->watch, s->leader, ASK_MS, answers);
+  TUTTI_TRY(tuttiWatchAsk(c->watch, s->leader, ASK_MS, answers));
   const tuttiWatchAnswer *a = &answers[s->leader];
-  *found = result == tuttiSuccess && a->answered &&
-           tuttiRankStateParse(a->state, a->bytes, &state) && state.offer >> 16 == s->purpose;
+  *found = a->answered && tuttiRankStateParse(a->state, a->bytes, &state) &&
+           state.offer >> 16 == s->purpose;
   if (*found) tuttiIdFollow(c->bootstrap, s->leader, s->purpose, (uint16_t)state.offer, id);
-  tuttiFree(answers);
-  return result;
+  if (*found || tuttiNow() <= deadline) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiTimeout,
+                    "rank %d, the first that stays, did not call tuttiCommShrink with the same "
+                    "ranks within %.1f s; every rank that stays must",
+                    s->leader, (double)s->options.timeoutMs / 1e3);
 }
 
-/* The parent is held for single looks only: its abort need not wait. */
 static tuttiResult_t follow(const ShrinkJob *s, tuttiUniqueId *id) {
   uint64_t deadline = tuttiDeadline(s->options.timeoutMs);
   for (bool found = false;;) {
-    tuttiCommunicator *c;
-    TUTTI_TRY(tuttiHandleEnter(s->parent, "tuttiCommShrink", &c));
-    tuttiResult_t result = look(s, c, id, &found);
-    if (result == tuttiSuccess && !found && tuttiNow() > deadline)
-      result = TUTTI_FAIL(tuttiTimeout,
-                          "rank %d, the first that stays, did not call tuttiCommShrink with the "
-                          "same ranks within %.1f s; every rank that stays must",
-                          s->leader, (double)s->options.timeoutMs / 1e3);
-    tuttiHandleLeave(c);
-    if (result != tuttiSuccess || found) return result;
+    TUTTI_TRY(look(s, deadline, id, &found));
+    if (found) return tuttiSuccess;
     nanosleep(&(struct timespec){.tv_nsec = ASK_AGAIN_NS}, NULL);
   }
 }
@@ -95,7 +83,11 @@ static tuttiResult_t follow(const ShrinkJob *s, tuttiUniqueId *id) {
 static tuttiResult_t runShrink(tuttiJob *job) {
   const ShrinkJob *s = (ShrinkJob *)job;
   tuttiUniqueId id;
-  if (s->aborts) TUTTI_TRY(endOperations(s->parent));
+  if (s->aborts) {
+    TUTTI_HELD tuttiCommunicator *c = NULL;
+    TUTTI_TRY(tuttiHandleEnter(job->uses, "tuttiCommShrink", &c));
+    TUTTI_TRY(endOperations(c, "ended this communicator by tuttiCommShrink"));
+  }
   TUTTI_TRY(s->place == 0 ? offer(s, &id) : follow(s, &id));
   return tuttiCommInit("tuttiCommShrink", s->out, s->members, s->place, 1, &id, &s->options);
 }
@@ -126,18 +118,18 @@ static tuttiResult_t exclude(tuttiCommunicator *c, const int *list, int n, uint8
   return tuttiSuccess;
 }
 
-static tuttiResult_t checkShrink(tuttiCommunicator *c, const int *list, int n,
-                                 const tuttiComm_t *newcomm, const tuttiConfig_t *config, int flags,
-                                 ShrinkJob *s) {
-  uint8_t *excluded;
+static tuttiResult_t check(tuttiComm_t comm, const int *list, int n, const tuttiConfig_t *config,
+                           int flags, ShrinkJob *s) {
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_FREED uint8_t *excluded = NULL;
+  TUTTI_TRY(tuttiHandleEnter(comm, "tuttiCommShrink", &c));
   if (flags & ~TUTTI_SHRINK_ABORT)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument shrinkFlags is %#x; it must be TUTTI_SHRINK_DEFAULT or "
                       "TUTTI_SHRINK_ABORT",
                       flags);
-  if (tuttiLoadAcquire32(&c->state) != tuttiCommUsable || !(flags & TUTTI_SHRINK_ABORT))
-    TUTTI_TRY(tuttiCommReady(c));
-  if (!newcomm) return TUTTI_FAIL(tuttiInvalidArgument, "argument newcomm is NULL");
+  if (tuttiLoadAcquire32(&c->state) != tuttiCommUsable || !s->aborts) TUTTI_TRY(tuttiCommReady(c));
+  TUTTI_TRY(tuttiCheckOutput("newcomm", s->out));
   if (n < 0 || (n > 0 && !list))
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "arguments excludeRanksList (%p) and excludeRanksCount (%d) are no list",
@@ -145,43 +137,26 @@ static tuttiResult_t checkShrink(tuttiCommunicator *c, const int *list, int n,
   TUTTI_TRY(tuttiOptionsResolve(config, &c->options, &s->options));
   if (!config || !config->commName) s->options.name[0] = 0; /* after its hash */
   TUTTI_TRY(tuttiAlloc((void **)&excluded, (size_t)c->nranks, 1, "excluded ranks", NULL));
-  tuttiResult_t result = exclude(c, list, n, excluded, s);
-  tuttiFree(excluded);
-  return result;
+  return exclude(c, list, n, excluded, s);
 }
 
 tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int *excludeRanksList, int excludeRanksCount,
                               tuttiComm_t *newcomm, tuttiConfig_t *config, int shrinkFlags) {
-  tuttiCommunicator *c;
   ShrinkJob s = {.job = {.run = runShrink, .uses = comm},
-                 .parent = comm,
                  .aborts = (shrinkFlags & TUTTI_SHRINK_ABORT) != 0,
                  .out = newcomm};
-  tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
-  if (result == tuttiSuccess) {
-    result = checkShrink(c, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags, &s);
-    tuttiHandleLeave(c);
-  }
-  return tuttiJobLaunch(result, &s.job, sizeof s);
+  return tuttiJobLaunch(check(comm, excludeRanksList, excludeRanksCount, config, shrinkFlags, &s),
+                        &s.job, sizeof s);
 }
 
 tuttiResult_t tuttiCommRevoke(tuttiComm_t comm, int revokeFlags) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiSuccess;
   if (revokeFlags != TUTTI_REVOKE_DEFAULT)
-    result =
-        TUTTI_FAIL(tuttiInvalidArgument,
-                   "argument revokeFlags is %#x; it must be TUTTI_REVOKE_DEFAULT", revokeFlags);
-  else if (tuttiLoadAcquire32(&c->state) != tuttiCommUsable)
-    result = tuttiCommReady(c);
-  if (result == tuttiSuccess) {
-    char text[160];
-    snprintf(text, sizeof text, "rank %d revoked this communicator by tuttiCommRevoke", c->rank);
-    tuttiCommFailText(c, tuttiInvalidUsage, text, true);
-    result = tuttiCommQuiesce(c);
-  }
-  if (result == tuttiSuccess) tuttiStoreRelease32(&c->revoked, 1);
-  tuttiHandleLeave(c);
-  return result;
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument revokeFlags is %#x; it must be TUTTI_REVOKE_DEFAULT", revokeFlags);
+  if (tuttiLoadAcquire32(&c->state) != tuttiCommUsable) TUTTI_TRY(tuttiCommReady(c));
+  TUTTI_TRY(endOperations(c, "revoked this communicator by tuttiCommRevoke"));
+  tuttiStoreRelease32(&c->revoked, 1);
+  return tuttiSuccess;
 }

@@ -3,62 +3,43 @@
 #include "comm/comm.h"
 #include "transport/segment.h"
 
-typedef struct {
-  tuttiJob job;
-  tuttiComm_t comm;
-} SuspendJob;
-
-static tuttiResult_t suspend(tuttiCommunicator *c) {
-  uint8_t *all;
-  TUTTI_TRY(tuttiCommReady(c));
+static tuttiResult_t runSuspend(tuttiJob *job) {
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_FREED uint8_t *all = NULL;
+  TUTTI_TRY(tuttiHandleEnterReady(job->uses, "tuttiCommSuspend", &c));
   TUTTI_TRY(tuttiAlloc((void **)&all, (size_t)c->nranks, 1, "a meeting of ranks", NULL));
-  tuttiResult_t result = tuttiCommExchange(c, all, 1);
-  tuttiFree(all);
-  TUTTI_TRY(result);
+  TUTTI_TRY(tuttiCommExchange(c, all, 1));
   tuttiLocalTrim(&c->wires);
   tuttiStoreRelease32(&c->state, tuttiCommSuspended);
   return tuttiSuccess;
 }
 
-static tuttiResult_t runSuspend(tuttiJob *job) {
-  tuttiCommunicator *c;
-  TUTTI_TRY(tuttiHandleEnter(((SuspendJob *)job)->comm, "tuttiCommSuspend", &c));
-  tuttiResult_t result = suspend(c);
-  tuttiHandleLeave(c);
-  return result;
+static tuttiResult_t check(tuttiComm_t comm, int flags) {
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_TRY(tuttiHandleEnterReady(comm, "tuttiCommSuspend", &c));
+  if (flags == TUTTI_SUSPEND_MEM) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument, "argument flags is %#x; it must be TUTTI_SUSPEND_MEM",
+                    flags);
 }
 
 tuttiResult_t tuttiCommSuspend(tuttiComm_t comm, int flags) {
-  tuttiCommunicator *c;
-  SuspendJob s = {{.run = runSuspend, .uses = comm}, comm};
-  tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
-  if (result == tuttiSuccess) {
-    result = tuttiCommReady(c);
-    if (result == tuttiSuccess && flags != TUTTI_SUSPEND_MEM)
-      result = TUTTI_FAIL(tuttiInvalidArgument,
-                          "argument flags is %#x; it must be TUTTI_SUSPEND_MEM", flags);
-    tuttiHandleLeave(c);
-  }
-  return tuttiJobLaunch(result, &s.job, sizeof s);
+  tuttiJob job = {.run = runSuspend, .uses = comm};
+  return tuttiJobLaunch(check(comm, flags), &job, sizeof job);
 }
 
 tuttiResult_t tuttiCommResume(tuttiComm_t comm) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiCommFailure(c);
-  if (result == tuttiSuccess &&
-      !tuttiCompareExchange32(&c->state, tuttiCommSuspended, tuttiCommUsable))
-    result = TUTTI_FAIL(tuttiInvalidUsage, "the communicator is not suspended");
-  tuttiHandleLeave(c);
-  return result;
+  TUTTI_TRY(tuttiCommFailure(c));
+  if (tuttiCompareExchange32(&c->state, tuttiCommSuspended, tuttiCommUsable)) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidUsage, "the communicator is not suspended");
 }
 
 tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStat_t stat, uint64_t *value) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   size_t total;
   TUTTI_TRY(tuttiCommMemUsed(comm, &total));
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiSuccess;
   uint32_t state = tuttiLoadAcquire32(&c->state);
   uint64_t slots = state == tuttiCommStarting ? 0 : tuttiLocalSlotBytes(&c->wires);
   if (slots > total) slots = total; /* a worker has made more since */
@@ -67,13 +48,10 @@ tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStat_t stat, uint6
                              [tuttiStatGpuMemPersist] = total - slots,
                              [tuttiStatGpuMemTotal] = total};
   if ((unsigned)stat > tuttiStatGpuMemTotal)
-    result = TUTTI_FAIL(tuttiInvalidArgument,
-                        "argument stat is %d; it must be one of tuttiCommMemStat_t, 0 to %d",
-                        (int)stat, tuttiStatGpuMemTotal);
-  else if (!value)
-    result = TUTTI_FAIL(tuttiInvalidArgument, "argument value is NULL");
-  else
-    *value = values[stat];
-  tuttiHandleLeave(c);
-  return result;
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument stat is %d; it must be one of tuttiCommMemStat_t, 0 to %d",
+                      (int)stat, tuttiStatGpuMemTotal);
+  TUTTI_TRY(tuttiCheckOutput("value", value));
+  *value = values[stat];
+  return tuttiSuccess;
 }

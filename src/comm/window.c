@@ -16,7 +16,6 @@ typedef struct tuttiWindow {
 
 typedef struct {
   tuttiJob job;
-  tuttiComm_t comm;
   void *buff;
   size_t size;
   int flags;
@@ -47,84 +46,49 @@ static tuttiResult_t checkEntries(const tuttiCommunicator *c, const WindowEntry 
   return tuttiSuccess;
 }
 
-static tuttiResult_t compare(tuttiCommunicator *c, const WindowJob *w, tuttiResult_t refused) {
-  WindowEntry *all;
+/* A rank that cannot take part says so, for the others would wait for it. */
+static tuttiResult_t compare(tuttiCommunicator *c, const WindowJob *w) {
+  TUTTI_FREED WindowEntry *all = NULL;
+  char why[TUTTI_ERROR_TEXT];
+  tuttiResult_t refused = tuttiCheckMemory(c, "buff", w->buff);
+  snprintf(why, sizeof why, "%s", tuttiErrorText());
   TUTTI_TRY(
       tuttiAlloc((void **)&all, (size_t)c->nranks, sizeof *all, "a window's ranks", &c->memory));
   all[c->rank] = (WindowEntry){w->size, w->flags, (int32_t)refused};
-  tuttiResult_t result = tuttiCommExchange(c, all, sizeof *all);
-  if (result == tuttiSuccess && !refused) result = checkEntries(c, all);
-  tuttiFree(all);
-  return result;
-}
-
-static tuttiResult_t refuse(const tuttiCommunicator *c, const void *buff) {
-  const char *why = c->device->refuse ? c->device->refuse(buff) : NULL;
-  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument buff (%p) %s", buff, why);
-  return tuttiSuccess;
-}
-
-static tuttiResult_t addWindow(tuttiCommunicator *c, const WindowJob *w) {
-  Window *window;
-  char why[TUTTI_ERROR_TEXT];
-  TUTTI_TRY(tuttiCommReady(c));
-  /* A rank that cannot take part says so, for the others would wait for it. */
-  tuttiResult_t refused = refuse(c, w->buff);
-  snprintf(why, sizeof why, "%s", tuttiErrorText());
-  TUTTI_TRY(compare(c, w, refused));
-  if (refused) return tuttiErrorAdopt(refused, why);
-  TUTTI_TRY(tuttiAlloc((void **)&window, 1, sizeof *window, "a window", &c->memory));
-  window->buff = w->buff;
-  tuttiResult_t result = tuttiSuccess;
-  if (c->device->windowRegister)
-    result = c->device->windowRegister(&c->wires, &c->host, w->buff, w->size, &window->handle);
-  if (result != tuttiSuccess) {
-    tuttiFree(window);
-    return result;
-  }
-  window->next = c->windows;
-  c->windows = window;
-  *w->out = window;
-  return tuttiSuccess;
+  TUTTI_TRY(tuttiCommExchange(c, all, sizeof *all));
+  return refused ? tuttiErrorAdopt(refused, why) : checkEntries(c, all);
 }
 
 static tuttiResult_t runWindow(tuttiJob *job) {
   const WindowJob *w = (WindowJob *)job;
-  tuttiCommunicator *c;
-  TUTTI_TRY(tuttiHandleEnter(w->comm, "tuttiCommWindowRegister", &c));
-  tuttiResult_t result = addWindow(c, w);
-  tuttiHandleLeave(c);
-  return result;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_FREED Window *window = NULL;
+  TUTTI_TRY(tuttiHandleEnterReady(job->uses, "tuttiCommWindowRegister", &c));
+  TUTTI_TRY(compare(c, w));
+  TUTTI_TRY(tuttiAlloc((void **)&window, 1, sizeof *window, "a window", &c->memory));
+  window->buff = w->buff;
+  if (c->device->windowRegister)
+    TUTTI_TRY(c->device->windowRegister(&c->wires, &c->host, w->buff, w->size, &window->handle));
+  window->next = c->windows;
+  *w->out = c->windows = window;
+  window = NULL;
+  return tuttiSuccess;
 }
 
-static tuttiResult_t check(const tuttiCommunicator *c, const void *buff, size_t size,
-                           const tuttiWindow_t *win, int winFlags) {
-  TUTTI_TRY(tuttiCommReady(c));
-  if (!win) return TUTTI_FAIL(tuttiInvalidArgument, "argument win is NULL");
-  if (!buff || size == 0 || (uintptr_t)buff > UINTPTR_MAX - size)
-    return TUTTI_FAIL(tuttiInvalidArgument, "arguments buff (%p) and size (%zu) describe no memory",
-                      buff, size);
-  if (winFlags & ~FLAGS)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "argument winFlags is %#x; it must be a sum of TUTTI_WIN_*", winFlags);
-  return tuttiSuccess;
+static tuttiResult_t check(tuttiComm_t comm, const WindowJob *w) {
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  TUTTI_TRY(tuttiHandleEnterReady(comm, "tuttiCommWindowRegister", &c));
+  TUTTI_TRY(tuttiCheckOutput("win", w->out));
+  TUTTI_TRY(tuttiCheckRange(w->buff, w->size));
+  if ((w->flags & ~FLAGS) == 0) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "argument winFlags is %#x; it must be a sum of TUTTI_WIN_*", w->flags);
 }
 
 tuttiResult_t tuttiCommWindowRegister(tuttiComm_t comm, void *buff, size_t size, tuttiWindow_t *win,
                                       int winFlags) {
-  tuttiCommunicator *c;
-  WindowJob w = {.job = {.run = runWindow, .uses = comm},
-                 .comm = comm,
-                 .buff = buff,
-                 .size = size,
-                 .flags = winFlags,
-                 .out = win};
-  tuttiResult_t result = tuttiHandleEnter(comm, __func__, &c);
-  if (result == tuttiSuccess) {
-    result = check(c, buff, size, win, winFlags);
-    tuttiHandleLeave(c);
-  }
-  return tuttiJobLaunch(result, &w.job, sizeof w);
+  WindowJob w = {{.run = runWindow, .uses = comm}, buff, size, winFlags, win};
+  return tuttiJobLaunch(check(comm, &w), &w.job, sizeof w);
 }
 
 /* The place of a live window in the list; NULL, with an error, if it is none. */
@@ -150,27 +114,21 @@ void tuttiCommWindowsFree(tuttiCommunicator *c) {
 }
 
 tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  tuttiResult_t result = tuttiSuccess;
-  if (win) {
-    Window **at = find(c, win);
-    if (at)
-      removeWindow(c, at);
-    else
-      result = tuttiInvalidArgument;
-  }
-  tuttiHandleLeave(c);
-  return result;
+  if (!win) return tuttiSuccess;
+  Window **at = find(c, win);
+  if (!at) return tuttiInvalidArgument;
+  removeWindow(c, at);
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr) {
-  tuttiCommunicator *c;
+  TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
   Window **at = find(c, win);
-  tuttiResult_t result = at ? tuttiSuccess : tuttiInvalidArgument;
-  if (at && !outUserPtr) result = TUTTI_FAIL(tuttiInvalidArgument, "argument outUserPtr is NULL");
-  if (result == tuttiSuccess) *outUserPtr = (*at)->buff;
-  tuttiHandleLeave(c);
-  return result;
+  if (!at) return tuttiInvalidArgument;
+  TUTTI_TRY(tuttiCheckOutput("outUserPtr", outUserPtr));
+  *outUserPtr = (*at)->buff;
+  return tuttiSuccess;
 }

@@ -1,5 +1,5 @@
-/* Non-blocking communicators: a thread per communicator runs its operations in the order in which
- * they were queued, while the caller goes on with tuttiInProgress. */
+/* Non-blocking communicators: a thread per communicator runs its init, then its operations in the
+ * order in which they were queued, while the caller goes on with tuttiInProgress. */
 #include <string.h>
 
 #include "base/os.h"
@@ -18,8 +18,10 @@ typedef struct tuttiWorker {
   pthread_mutex_t lock;
   pthread_cond_t wake;
   Batch *first, **last;
-  tuttiAtomic64 pending; /* batches queued and running */
+  tuttiAtomic64 pending; /* batches queued and running; the beginning is one too */
   bool stop;
+  void (*begin)(void *argument);
+  void *argument;
 } tuttiWorker;
 
 /* Takes the oldest batch, NULL when there will be no more. One at a time: a later call may use what
@@ -39,33 +41,43 @@ static void runBatch(tuttiWorker *w, Batch *batch) {
   tuttiResult_t result = tuttiOpsRun(batch->ops, batch->nops);
   if (result != tuttiSuccess) tuttiCommFail(w->comm, result);
   tuttiFree(batch);
-  tuttiFetchAddAcqRel(&w->pending, (uint64_t)-1); /* last: whoever sees it sees the failure too */
+}
+
+/* Last: whoever sees it sees the failure too. */
+static void countDone(tuttiWorker *w) {
+  tuttiFetchAddAcqRel(&w->pending, (uint64_t)-1);
 }
 
 static void *workerMain(void *arg) {
   tuttiWorker *w = arg;
+  w->begin(w->argument);
+  countDone(w);
   tuttiErrorScope("a non-blocking call", w->comm->options.name, w->comm->rank, w->comm->nranks);
-  for (Batch *batch; (batch = take(w)) != NULL;)
+  for (Batch *batch; (batch = take(w)) != NULL; countDone(w))
     runBatch(w, batch);
   return NULL;
 }
 
-tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c) {
+tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c, void (*begin)(void *), void *argument) {
   tuttiWorker *w;
   TUTTI_TRY(tuttiAlloc((void **)&w, 1, sizeof *w, "worker of a communicator", &c->memory));
   w->comm = c;
   w->last = &w->first;
+  w->begin = begin;
+  w->argument = argument;
+  tuttiStoreRelaxed(&w->pending, 1);
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->wake, NULL);
+  c->worker = w;
   int err = tuttiThreadStart(&w->thread, "tutti-worker", workerMain, w);
   if (err) {
+    c->worker = NULL;
     tuttiFree(w);
     return TUTTI_FAIL(tuttiSystemError,
                       "no thread for a non-blocking communicator: %s; raise "
                       "`ulimit -u`",
                       tuttiErrnoText(err));
   }
-  c->worker = w;
   return tuttiSuccess;
 }
 
@@ -90,16 +102,7 @@ bool tuttiWorkerIdle(tuttiCommunicator *c) {
 }
 
 tuttiResult_t tuttiWorkerAwait(tuttiCommunicator *c) {
-  uint64_t deadline = tuttiDeadline(c->options.timeoutMs);
-  tuttiBackoff pause = {0, 0};
-  while (!tuttiWorkerIdle(c)) {
-    TUTTI_TRY(tuttiCommFailure(c));
-    if (tuttiNow() > deadline)
-      return TUTTI_FAIL(tuttiTimeout, "operations queued before did not end within %.1f s",
-                        (double)c->options.timeoutMs / 1e3);
-    tuttiBackoffPause(&pause);
-  }
-  return tuttiCommFailure(c);
+  return tuttiCommAwait(c, tuttiWorkerIdle, true, "operations queued before did not end", "");
 }
 
 void tuttiWorkerStop(tuttiCommunicator *c) {
