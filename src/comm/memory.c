@@ -5,6 +5,7 @@
 
 #include "base/os.h"
 #include "comm/comm.h"
+#include "transport/region.h"
 
 /* The device that a communicator with default options has. */
 static const tuttiDevice *memoryDevice(void) {
@@ -33,9 +34,10 @@ tuttiResult_t tuttiMemFree(void *ptr) {
 }
 
 /* Kernels and ranks of one process reach memory as it is, and other processes cannot reach memory
- * that was not made for sharing, but for windows: there is nothing to prepare. */
+ * that was not made for sharing, but for windows: what is prepared is for the network alone. */
 typedef struct tuttiRegistration {
   struct tuttiRegistration *next;
+  uint64_t region; /* of host memory; 0: none */
 } Registration;
 
 static tuttiResult_t removeRegistration(tuttiCommunicator *c, void *handle) {
@@ -43,6 +45,7 @@ static tuttiResult_t removeRegistration(tuttiCommunicator *c, void *handle) {
     Registration *r = *at;
     if (r != handle) continue;
     *at = r->next;
+    if (r->region) tuttiRegionRemove(r->region);
     tuttiFree(r);
     return tuttiSuccess;
   }
@@ -65,6 +68,7 @@ tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, size_t size,
   TUTTI_TRY(tuttiCheckOutput("handle", handle));
   TUTTI_TRY(tuttiCheckMemory(c, "buff", buff));
   TUTTI_TRY(tuttiAlloc((void **)&r, 1, sizeof *r, "a registration", &c->memory));
+  if (c->device->kind == tuttiDeviceHost) TUTTI_TRY(tuttiRegionAdd(buff, size, &r->region));
   r->next = c->registrations;
   *handle = c->registrations = r;
   r = NULL;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "device/device.h"
 #include "kernels/host.h"
+#include "transport/region.h"
 
 #define ALIGNMENT 4096
 
@@ -15,11 +16,18 @@ static tuttiResult_t hostAlloc(void **ptr, size_t size) {
     return TUTTI_FAIL(tuttiSystemError, "cannot allocate %zu bytes of host memory: %s", size,
                       tuttiErrnoText(err));
   }
+  uint64_t id;
+  tuttiResult_t result = tuttiRegionAdd(p, size, &id);
+  if (result != tuttiSuccess) {
+    free(p);
+    return result;
+  }
   *ptr = p;
   return tuttiSuccess;
 }
 
 static tuttiResult_t hostFree(void *ptr) {
+  tuttiRegionRemove(tuttiRegionAt(ptr));
   free(ptr);
   return tuttiSuccess;
 }

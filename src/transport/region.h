@@ -1,0 +1,37 @@
+/* Memory that the user promised to keep: what tuttiMemAlloc gave on host memory, and what
+ * tuttiCommRegister was told of. A network that can send straight out of it looks it up here. */
+#ifndef TUTTI_TRANSPORT_REGION_H_
+#define TUTTI_TRANSPORT_REGION_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tuttiRegion {
+  uintptr_t begin, end;
+  uint64_t id; /* never used again */
+  struct tuttiRegion *next;
+} tuttiRegion;
+
+/* Thread-safe. The region stays until tuttiRegionRemove, which returns false if there is none with
+ * that id. */
+tuttiResult_t tuttiRegionAdd(const void *begin, size_t bytes, uint64_t *id);
+bool tuttiRegionRemove(uint64_t id);
+/* The id of the region that begins at `begin`, of the oldest if there are more; 0: none. */
+uint64_t tuttiRegionAt(const void *begin);
+/* The newest region that holds all of [addr, addr + bytes), as a copy; false: none. */
+bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found);
+/* Counts removals: who keeps something for a region looks again when it has changed. */
+uint64_t tuttiRegionsRemoved(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
