@@ -23,7 +23,7 @@ extern "C" {
 #define TUTTI_SENTENCE     256
 #define TUTTI_HOSTNAME     64
 #define TUTTI_ADDRESS_TEXT 80
-#define TUTTI_NET_HANDLE   128
+#define TUTTI_NET_HANDLE   544
 #define TUTTI_MAX_CHANNELS 32
 /* Channel of grouped point-to-point messages, apart from those of collectives. */
 #define TUTTI_P2P_CHANNEL TUTTI_MAX_CHANNELS
