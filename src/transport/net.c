@@ -9,7 +9,11 @@
 #include "base/os.h"
 #include "transport/net_socket.h"
 
-const tuttiNet *const tuttiNets[] = {&tuttiNetSocket, NULL};
+const tuttiNet *const tuttiNets[] = {
+#ifdef TUTTI_HAVE_VERBS
+    &tuttiNetIb,
+#endif
+    &tuttiNetSocket, NULL};
 
 /* One end: the local FIFO and what the backend keeps for it. */
 typedef struct netEnd {

@@ -1,5 +1,5 @@
 /* NET: connections between hosts. net.c keeps the ends of one communicator and hands them to the
- * proxy; a backend (net_socket.c) moves slots between the FIFO on this side and the
+ * proxy; a backend (net_ib.c, net_socket.c) moves slots between the FIFO on this side and the
  * FIFO on the other. Backends are rows of a table, like transports.
  *
  * A connection is opened from the sending side alone: its proxy connects to the receiver's listener
@@ -58,6 +58,7 @@ typedef struct tuttiNet {
   void (*close)(void *node); /* with `open`, not NULL */
 } tuttiNet;
 
+extern const tuttiNet tuttiNetIb; /* if built with the headers of libibverbs */
 extern const tuttiNet tuttiNetSocket;
 extern const tuttiNet *const tuttiNets[]; /* in order of priority, NULL at the end */
 

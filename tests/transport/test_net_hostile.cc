@@ -594,4 +594,19 @@ TEST(NetHostile, WithoutAnInterfaceThereIsNoNetwork) {
   EXPECT_NE(nullptr, strstr(tuttiErrorText(), "nosuchinterface")) << tuttiErrorText();
 }
 
+/* A peer that has another network as well is met over sockets; the path says why. */
+TEST(NetHostile, SocketsServeWhereOnlyOneHasRdma) {
+  if (!tuttiNets[0]->open) GTEST_SKIP() << "built without NET/IB";
+  Pair p;
+  tuttiPath path;
+  snprintf(p.a.peers[1].netName, sizeof p.a.peers[1].netName, "%s", tuttiNets[0]->name);
+  for (int first = 0; first < 2; first++) {
+    tuttiTransportNet.canConnect(&p.a.peers[first], &p.a.peers[1 - first], &path);
+    EXPECT_TRUE(path.possible) << path.why;
+    EXPECT_STREQ("NET/Socket/0", path.via);
+    EXPECT_NE(nullptr, strstr(path.why, "not NET/IB: rank 0 on host testhost0 has only Socket"))
+        << path.why;
+  }
+}
+
 } // namespace

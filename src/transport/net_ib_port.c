@@ -1,0 +1,354 @@
+/* NET/IB: libibverbs, devices and their ports, memory that is registered with them. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "transport/net_ib.h"
+
+enum { FIRST_CQE = 1024, MAX_GID_ROWS = 512 };
+
+/* ---- the library ---------------------------------------------------------------------------- */
+
+tuttiVerbsTable tuttiVerbs;
+static char verbsMissing[TUTTI_SENTENCE];
+
+static void loadVerbs(void) {
+  static const char *const symbols[] = {
+#define X(member, function) #function,
+      TUTTI_VERBS(X)
+#undef X
+  };
+  void **table = (void **)&tuttiVerbs;
+  void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    snprintf(verbsMissing, sizeof verbsMissing, "%.200s; install rdma-core", dlerror());
+    return;
+  }
+  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+    table[i] = dlsym(library, symbols[i]);
+    if (!table[i])
+      snprintf(verbsMissing, sizeof verbsMissing,
+               "libibverbs.so.1 has no %s; install rdma-core 32 or newer", symbols[i]);
+  }
+}
+
+/* ---- which ports ---------------------------------------------------------------------------- */
+
+/* Does the list of TUTTI_IB_HCA allow this port? Entries are prefixes, or exact names after '=',
+ * with or without ":port"; after '^' they exclude. */
+static bool portAllowed(const char *list, const char *name, int port) {
+  bool exclude = *list == '^', exact, listed = false;
+  list += exclude;
+  exact = *list == '=';
+  list += exact;
+  if (*list == '\0') return true;
+  for (const char *at = list; *at && !listed;) {
+    size_t length = strcspn(at, ","), named = strcspn(at, ":,");
+    bool match = strncmp(at, name, named) == 0 && (!exact || name[named] == '\0');
+    if (match && named < length) match = atoi(at + named + 1) == port;
+    listed = match && named > 0;
+    at += length + (at[length] == ',');
+  }
+  return listed != exclude;
+}
+
+static uint32_t megabitsOf(const struct ibv_port_attr *attr) {
+  static const uint32_t lane[8] = {2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000};
+  uint32_t width = attr->active_width == 2    ? 4
+                   : attr->active_width == 4  ? 8
+                   : attr->active_width == 8  ? 12
+                   : attr->active_width == 16 ? 2
+                                              : 1;
+  int speed = attr->active_speed ? __builtin_ctz(attr->active_speed) : 0;
+  return width * lane[speed & 7];
+}
+
+/* ---- ports in use --------------------------------------------------------------------------- */
+
+/* Puts the port's GIDs into its record, the best ones of a table that may have hundreds of rows. */
+static void readGids(tuttiIbRail *rail) {
+  tuttiIbPort *p = &rail->port;
+  struct ibv_gid_entry rows[MAX_GID_ROWS];
+  int forced = (int)tuttiSettingInt(TUTTI_SETTING_IB_GID_INDEX);
+  ssize_t n = tuttiVerbs.queryGidTable(rail->context, rows, MAX_GID_ROWS, 0, sizeof *rows);
+  p->ngids = 0;
+  for (ssize_t i = 0; i < n; i++) {
+    if (rows[i].port_num != p->port || (forced >= 0 && (int)rows[i].gid_index != forced)) continue;
+    tuttiIbGid gid = {.index = (uint16_t)rows[i].gid_index,
+                      .type = (uint8_t)rows[i].gid_type,
+                      .forced = forced >= 0};
+    memcpy(gid.gid, rows[i].gid.raw, sizeof gid.gid);
+    tuttiIbPortAddGid(p, &gid, tuttiSettingString(TUTTI_SETTING_IB_ADDR_FAMILY),
+                      (int)tuttiSettingInt(TUTTI_SETTING_IB_ROCE_VERSION));
+  }
+}
+
+static bool queryRail(tuttiIbRail *rail, struct ibv_port_attr *attr) {
+  return !rail->gone && tuttiVerbs.queryPort(rail->context, rail->port.port,
+                                             (struct _compat_ibv_port_attr *)attr) == 0;
+}
+
+int tuttiIbGidRow(const tuttiIbRail *rail, const tuttiIbGid *gid) {
+  tuttiIbRail now = *rail;
+  now.port.ngids = 0;
+  readGids(&now);
+  for (int i = 0; i < now.port.ngids; i++)
+    if (now.port.gids[i].type == gid->type &&
+        memcmp(now.port.gids[i].gid, gid->gid, sizeof gid->gid) == 0)
+      return now.port.gids[i].index;
+  return -1;
+}
+
+/* Makes a rail of the port if it is one; *down counts those that cannot be used now. */
+static bool keepPort(tuttiIbNode *node, struct ibv_context *context, const char *name, int port,
+                     int *down) {
+  struct ibv_port_attr attr = {0};
+  tuttiIbRail rail = {.context = context, .port.port = (uint8_t)port};
+  if (!queryRail(&rail, &attr) ||
+      (attr.link_layer != IBV_LINK_LAYER_ETHERNET && attr.link_layer != IBV_LINK_LAYER_INFINIBAND))
+    return false;
+  snprintf(rail.port.device, sizeof rail.port.device, "%.15s", name);
+  rail.port.up = attr.state == IBV_PORT_ACTIVE;
+  rail.port.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+  rail.port.lid = attr.lid;
+  rail.port.mtu = (uint8_t)attr.active_mtu;
+  rail.megabits = megabitsOf(&attr);
+  readGids(&rail);
+  *down += !rail.port.up;
+  node->rails[node->nrails++] = rail;
+  return true;
+}
+
+/* Returns how many devices there are, allowed or not. */
+static int openPorts(tuttiIbNode *node, int *down) {
+  const char *list = tuttiSettingString(TUTTI_SETTING_IB_HCA);
+  int n = 0;
+  struct ibv_device **devices = tuttiVerbs.getDeviceList(&n);
+  for (int i = 0; devices && i < n; i++) {
+    const char *name = tuttiVerbs.deviceName(devices[i]);
+    struct ibv_device_attr device = {.phys_port_cnt = 1};
+    for (int port = 1; port <= device.phys_port_cnt && node->nrails < TUTTI_IB_PORTS; port++) {
+      if (!portAllowed(list, name, port)) continue;
+      struct ibv_context *context = tuttiVerbs.open(devices[i]);
+      if (!context) {
+        TUTTI_WARN(NET, "NET/IB: cannot open device %s: %s; see the rights on /dev/infiniband",
+                   name, tuttiErrnoText(errno));
+        break;
+      }
+      if (tuttiVerbs.queryDevice(context, &device) != 0 ||
+          !keepPort(node, context, name, port, down))
+        tuttiVerbs.close(context);
+    }
+  }
+  if (devices) tuttiVerbs.freeDeviceList(devices);
+  return n;
+}
+
+static const char *memlockText(char *buf, size_t size) {
+  struct rlimit limit = {0};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY)
+    snprintf(buf, size, "the host or its cgroup is out of memory (dmesg)");
+  else
+    snprintf(buf, size,
+             "raise the limit on locked memory (ulimit -l, now %llu KiB; LimitMEMLOCK of the "
+             "service, --ulimit memlock=-1 of the container) to unlimited",
+             (unsigned long long)limit.rlim_cur / 1024);
+  return buf;
+}
+
+/* `call` failed on a rail with errno `err`. */
+static tuttiResult_t railFailed(const tuttiIbNode *node, const tuttiIbRail *rail, const char *call,
+                                int err) {
+  char remedy[192] = "see dmesg on this host";
+  if (err == ENOMEM || err == EAGAIN || err == EPERM) memlockText(remedy, sizeof remedy);
+  return TUTTI_FAIL(tuttiSystemError, "rank %d: %s on %s port %u failed: %s; %s", node->wires->rank,
+                    call, rail->port.device, rail->port.port, tuttiErrnoText(err), remedy);
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes, bool remote,
+                              struct ibv_mr **mr) {
+  char call[96];
+  *mr = tuttiVerbs.regMr(node->rails[rail].pd, addr, bytes,
+                         IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE : 0));
+  if (*mr) return tuttiSuccess;
+  int err = errno;
+  snprintf(call, sizeof call, "ibv_reg_mr of %zu bytes", bytes);
+  return railFailed(node, &node->rails[rail], call, err);
+}
+
+struct tuttiIbRegion {
+  tuttiRegion region;
+  struct ibv_mr *mr[TUTTI_IB_PORTS];
+  struct tuttiIbRegion *next;
+};
+
+static void freeRegion(struct tuttiIbRegion *r) {
+  for (int i = 0; i < TUTTI_IB_PORTS; i++)
+    if (r->mr[i]) tuttiVerbs.deregMr(r->mr[i]);
+  tuttiFree(r);
+}
+
+static void dropDeadRegions(tuttiIbNode *node) {
+  uint64_t removed = tuttiRegionsRemoved();
+  if (removed == node->regionsSeen) return;
+  node->regionsSeen = removed;
+  for (struct tuttiIbRegion **at = &node->regions; *at;) {
+    struct tuttiIbRegion *r = *at;
+    const tuttiRegion *old = &r->region;
+    tuttiRegion now;
+    if (tuttiRegionFind((void *)old->begin, old->end - old->begin, &now) && now.id == old->id) {
+      at = &r->next;
+      continue;
+    }
+    *at = r->next;
+    freeRegion(r);
+  }
+}
+
+tuttiResult_t tuttiIbRegion(tuttiIbNode *node, const void *addr, size_t bytes,
+                            struct ibv_mr ***mr) {
+  uintptr_t begin = (uintptr_t)addr;
+  dropDeadRegions(node);
+  for (struct tuttiIbRegion *r = node->regions; r; r = r->next) {
+    if (begin < r->region.begin || begin + bytes > r->region.end) continue;
+    *mr = r->mr;
+    return tuttiSuccess;
+  }
+  tuttiRegion found;
+  struct tuttiIbRegion *r;
+  *mr = NULL;
+  if (!tuttiRegionFind(addr, bytes, &found)) return tuttiSuccess;
+  TUTTI_TRY(tuttiAlloc((void **)&r, 1, sizeof *r, "a registration", node->wires->memory));
+  r->region = found;
+  for (int i = 0; i < node->nrails; i++) {
+    tuttiResult_t result =
+        tuttiIbRegister(node, i, (void *)found.begin, found.end - found.begin, false, &r->mr[i]);
+    if (result == tuttiSuccess) continue;
+    freeRegion(r);
+    return result;
+  }
+  r->next = node->regions;
+  node->regions = r;
+  *mr = r->mr;
+  return tuttiSuccess;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static void closeRail(tuttiIbNode *node, tuttiIbRail *rail) {
+  if (node->watched) tuttiProxyUnwatch(node->wires->proxy, &rail->events);
+  if (rail->cq) tuttiVerbs.destroyCq(rail->cq);
+  if (rail->pd) tuttiVerbs.deallocPd(rail->pd);
+  tuttiForkCloseRemove(rail->context->async_fd);
+  tuttiVerbs.close(rail->context);
+}
+
+void tuttiIbNodeClose(tuttiIbNode *node) {
+  while (node->regions) {
+    struct tuttiIbRegion *r = node->regions;
+    node->regions = r->next;
+    freeRegion(r);
+  }
+  for (int i = 0; i < node->nrails; i++)
+    closeRail(node, &node->rails[i]);
+  node->nrails = 0;
+}
+
+static tuttiResult_t openRail(tuttiIbNode *node, tuttiIbRail *rail) {
+  struct ibv_device_attr device = {.max_cqe = FIRST_CQE};
+  int fd = rail->context->async_fd;
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  tuttiForkCloseAdd(fd);
+  rail->events.fd = fd;
+  rail->pd = tuttiVerbs.allocPd(rail->context);
+  if (!rail->pd) return railFailed(node, rail, "ibv_alloc_pd", errno);
+  (void)tuttiVerbs.queryDevice(rail->context, &device);
+  rail->cqe = device.max_cqe < FIRST_CQE ? device.max_cqe : FIRST_CQE;
+  rail->cq = tuttiVerbs.createCq(rail->context, rail->cqe, NULL, NULL, 0);
+  return rail->cq ? tuttiSuccess : railFailed(node, rail, "ibv_create_cq", errno);
+}
+
+tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  int down = 0;
+  if (tuttiSettingInt(TUTTI_SETTING_IB_DISABLE)) {
+    snprintf(why, TUTTI_SENTENCE, "TUTTI_IB_DISABLE is set");
+    return tuttiSuccess;
+  }
+  pthread_once(&once, loadVerbs);
+  if (verbsMissing[0]) {
+    memcpy(why, verbsMissing, sizeof verbsMissing);
+    return tuttiSuccess;
+  }
+  int there = openPorts(node, &down);
+  if (node->nrails == 0)
+    snprintf(why, TUTTI_SENTENCE,
+             there ? "none of the %d RDMA devices here is allowed by TUTTI_IB_HCA"
+                   : "this host has %d RDMA devices (see ibv_devices)",
+             there);
+  if (down < node->nrails) {
+    for (int i = 0; i < node->nrails; i++)
+      TUTTI_TRY(openRail(node, &node->rails[i]));
+  } else if (down) {
+    snprintf(why, TUTTI_SENTENCE, "no port of the %d RDMA devices is active (see ibv_devinfo)",
+             there);
+    tuttiIbNodeClose(node);
+  }
+  return tuttiSuccess;
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+/* Something has happened to the device; what is not about the port does no harm here, as a queue
+ * pair's own trouble shows in its completions. */
+static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type type) {
+  struct ibv_port_attr attr = {0};
+  const tuttiIbPort *p = &rail->port;
+  bool before = p->up;
+  if (type == IBV_EVENT_DEVICE_FATAL) rail->gone = true;
+  rail->port.up = queryRail(rail, &attr) && attr.state == IBV_PORT_ACTIVE;
+  if (p->up == before) return;
+  node->changes++;
+  int left = 0;
+  for (int i = 0; i < node->nrails; i++)
+    left += node->rails[i].port.up;
+  if (p->up)
+    TUTTI_WARN(NET, "NET/IB: %s port %u is up again and used; %d of %d ports are up", p->device,
+               p->port, left, node->nrails);
+  else
+    TUTTI_WARN(NET, "NET/IB: %s port %u went down (%s); %d of %d ports are left, connections %s",
+               p->device, p->port, tuttiVerbs.eventText(type), left, node->nrails,
+               left ? "move to them" : "wait for it");
+}
+
+bool tuttiIbNodeEvents(tuttiIbNode *node) {
+  bool any = false;
+  for (int i = 0; i < node->nrails; i++) {
+    tuttiIbRail *rail = &node->rails[i];
+    struct ibv_async_event event;
+    while (rail->events.readable && !rail->gone &&
+           tuttiVerbs.getAsyncEvent(rail->context, &event) == 0) {
+      enum ibv_event_type type = event.event_type;
+      tuttiVerbs.ackAsyncEvent(&event);
+      railEvent(node, rail, type);
+      any = true;
+    }
+    rail->events.readable = false;
+  }
+  return any;
+}
