@@ -1,11 +1,15 @@
 /* One rank of a job over real hosts: joins, and either checks every collective or repeats one until
- * something fails. tests/net/run starts it, in network namespaces.
+ * something fails. tests/net/run starts it in network namespaces, tests/cluster/run in virtual
+ * machines.
  *
- *   hosts check|loop RANK NRANKS FOLDER
+ *   hosts check|loop|steady|idle|cycles RANK NRANKS FOLDER
  *
  * With TUTTI_COMM_ID unset, rank 0 makes the unique id and passes it on as FOLDER/id. Text goes to
- * stderr; the exit status is 0 if all data was right (check) or if the run ended with an error
- * after three good rounds (loop, which then has written its pid to FOLDER/ready.RANK). */
+ * stderr; the exit status is 0 if all data was right (check), if the run ended with an error after
+ * three good rounds (loop, which then has written its pid to FOLDER/ready.RANK), if it went well
+ * until FOLDER/stop was made (steady, likewise), if waiting took no CPU (idle), or if connections
+ * made and dropped 200 times left no RDMA resource behind (cycles). */
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -186,11 +190,108 @@ void loop(const std::string &folder) {
   }
 }
 
+/* ---- steady --------------------------------------------------------------------------------- */
+
+/* Small and large messages by turns; word 0 says whether rank 0 has seen the sign to stop. The
+ * memory is tutti's own, which a network may read in place. */
+void steady(const std::string &folder) {
+  const size_t sizes[] = {2, 20, 5000, 1 << 18};
+  void *memory;
+  must(tuttiMemAlloc(&memory, sizes[3] * sizeof(uint32_t)), "MemAlloc");
+  uint32_t *in = static_cast<uint32_t *>(memory);
+  bool stop = false;
+  double slowest = 0;
+  int round = 0;
+  for (; !stop; round++) {
+    const size_t n = sizes[round % 4];
+    const uint32_t turn = (uint32_t)round;
+    for (size_t i = 1; i < n; i++)
+      in[i] = value(rank, i) + turn;
+    in[0] = rank == 0 && access((folder + "/stop").c_str(), F_OK) == 0;
+    Output out(n);
+    double begin = now();
+    must(tuttiAllReduce(in, out.data(), n, tuttiUint32, tuttiSum, comm, nullptr), "AllReduce");
+    if (now() - begin > slowest) slowest = now() - begin;
+    stop = out[0] != 0;
+    out[0] = 0;
+    out.expect("AllReduce", n,
+               [&](size_t i) { return i ? total(i) + turn * (uint32_t)nranks : 0; });
+    std::string pid = std::to_string(getpid());
+    if (round == 2) writeFile(folder + "/ready." + std::to_string(rank), pid.data(), pid.size());
+  }
+  fprintf(stderr, "rank %d: %d rounds, the slowest took %.2f s\n", rank, round, slowest);
+  must(tuttiCommDestroy(comm), "Destroy");
+  must(tuttiMemFree(memory), "MemFree");
+}
+
+/* ---- idle ----------------------------------------------------------------------------------- */
+
+double cpuSeconds() {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+/* With connections open and nothing under way no thread works; heartbeats cost next to nothing. */
+void idle() {
+  for (size_t n : {(size_t)1, (size_t)300001}) {
+    Output out(n);
+    must(tuttiAllReduce(input(rank, 0, n).data(), out.data(), n, tuttiUint32, tuttiSum, comm,
+                        nullptr),
+         "AllReduce");
+    out.expect("AllReduce", n, total);
+  }
+  usleep(500000); /* what is still to be handed over */
+  double before = cpuSeconds();
+  sleep(4);
+  double used = cpuSeconds() - before;
+  fprintf(stderr, "rank %d: idle for 4 s took %.3f s of CPU\n", rank, used);
+  if (used > 0.4) fail("idle", "a thread works all the time");
+  Output out(1);
+  must(
+      tuttiAllReduce(input(rank, 0, 1).data(), out.data(), 1, tuttiUint32, tuttiSum, comm, nullptr),
+      "AllReduce");
+  out.expect("AllReduce", 1, total);
+  must(tuttiCommDestroy(comm), "Destroy");
+}
+
+/* ---- cycles --------------------------------------------------------------------------------- */
+
+/* Counts of what this host's RDMA devices hold. */
+std::string resources() {
+  std::string text;
+  char line[256];
+  FILE *f = popen("rdma resource show", "r");
+  while (f && fgets(line, sizeof line, f))
+    text += line;
+  if (!f || pclose(f) != 0) fail("running", "rdma resource show");
+  return text;
+}
+
+void cycles() {
+  std::string before;
+  for (int cycle = 0; cycle < 200; cycle++) {
+    tuttiComm_t part;
+    must(tuttiCommSplit(comm, 0, rank, &part, nullptr), "Split");
+    uint32_t mine = (uint32_t)(rank + cycle), sum = 0;
+    must(tuttiAllReduce(&mine, &sum, 1, tuttiUint32, tuttiSum, part, nullptr), "AllReduce");
+    if (sum != (uint32_t)(nranks * cycle + nranks * (nranks - 1) / 2)) fail("wrong data", "sum");
+    if (cycle == 0 && resources() == before) fail("resources", "nothing is in use");
+    must(tuttiCommDestroy(part), "Destroy");
+    if (cycle == 9) before = resources();
+  }
+  std::string after = resources();
+  if (after != before) fail("resources", "after 10 cycles:\n" + before + "after 200:\n" + after);
+  fprintf(stderr, "rank %d: after 200 cycles: %s", rank, after.c_str());
+  must(tuttiCommDestroy(comm), "Destroy");
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
   if (argc != 5) {
-    fprintf(stderr, "usage: %s check|loop RANK NRANKS FOLDER\n", argv[0]);
+    fprintf(stderr, "usage: %s check|loop|steady|idle|cycles RANK NRANKS FOLDER\n", argv[0]);
     return 2;
   }
   rank = atoi(argv[2]);
@@ -199,6 +300,12 @@ int main(int argc, char **argv) {
   must(tuttiCommInitRank(&comm, nranks, id, rank), "init");
   if (strcmp(argv[1], "loop") == 0)
     loop(argv[4]);
+  else if (strcmp(argv[1], "steady") == 0)
+    steady(argv[4]);
+  else if (strcmp(argv[1], "cycles") == 0)
+    cycles();
+  else if (strcmp(argv[1], "idle") == 0)
+    idle();
   else
     check();
   return 0;
