@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdint.h>
 
+#include "base/nvtx.h"
 #include "comm/comm.h"
 
 tuttiResult_t tuttiCheckOutput(const char *argument, const void *pointer) {
@@ -141,7 +142,10 @@ static tuttiResult_t submit(const char *name, tuttiComm_t comm, tuttiOp *op) {
   op->handle = comm;
   op->recorded = op->coll;
   if (op->redop >= tuttiNumOps) op->premul = c->premul[op->redop - tuttiNumOps];
-  return tuttiOpSubmit(op);
+  uint64_t range = tuttiRangeOpen(name, op->count * tuttiTypeSize(op->type), c->rank);
+  result = tuttiOpSubmit(op);
+  tuttiRangeClose(range);
+  return result;
 }
 
 /* ---- the calls ------------------------------------------------------------------------------ */

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/nvtx.h"
 #include "base/os.h"
 #include "comm/comm.h"
 
@@ -235,6 +236,7 @@ tuttiResult_t tuttiGroupEnd(void) {
   tuttiErrorScope(__func__, NULL, 0, 0);
   TUTTI_TRY(leave(&ended, &last));
   if (!last) return tuttiSuccess;
+  uint64_t range = tuttiRangeOpen(__func__, 0, -1);
   tuttiResult_t result = tuttiSuccess;
   if (ended.failure == tuttiSuccess) {
     if (ended.nops > 0) result = runGroup(ended.ops, ended.nops);
@@ -243,7 +245,9 @@ tuttiResult_t tuttiGroupEnd(void) {
     if (jobResult != tuttiSuccess && (result == tuttiSuccess || result == tuttiInProgress))
       result = jobResult;
   }
-  return closeGroup(&ended, result);
+  result = closeGroup(&ended, result);
+  tuttiRangeClose(range);
+  return result;
 }
 
 /* Adds the time of one operation to *us. */

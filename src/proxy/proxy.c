@@ -35,6 +35,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/nvtx.h"
 #include "base/os.h"
 
 /* `state`: how many have entered, and these. */
@@ -56,6 +57,7 @@ enum { EAGER_OPS = 5, EAGER_PASSES = 32, POLLED_PASSES = 16384 };
 typedef struct {
   tuttiProxyOp op;
   tuttiProxyState state;
+  uint64_t range; /* of NVTX, while it has work; 0: none */
 } proxyItem;
 
 struct tuttiProxy {
@@ -130,6 +132,8 @@ static bool passOver(tuttiProxy *p, passKind kind, uint64_t *wake) {
     moved |= item->state == TUTTI_PROXY_MOVED;
     bool left = item->state == TUTTI_PROXY_MOVED || item->state == TUTTI_PROXY_WAITING;
     busy |= left && !item->op.lazy;
+    if (!left) tuttiRangeClose(item->range);
+    if (!left || !item->range) item->range = left ? tuttiRangeOpen("proxy", 0, -1) : 0;
     if (item->state == TUTTI_PROXY_FAILED) p->fail(p->ctx, turn.result, tuttiErrorText());
   }
   if (busy != p->busy) changeState(p, busy ? BUSY : 0, busy ? 0 : BUSY);
@@ -267,6 +271,7 @@ void tuttiProxyRemove(tuttiProxy *p, void *self) {
       p->items[i] = p->items[i + 1];
     TUTTI_TRACE(PROXY, "operation %p removed while %s, %d left", self,
                 tuttiProxyStateName(item.state), p->count);
+    tuttiRangeClose(item.range);
     item.op.close(self);
     break;
   }

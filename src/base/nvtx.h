@@ -1,0 +1,19 @@
+/* Ranges in the timeline of a tool that listens to NVTX, such as Nsight Systems. */
+#ifndef TUTTI_BASE_NVTX_H_
+#define TUTTI_BASE_NVTX_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
+
+/* Opens a range, which is shown with bytes and rank (-1: not of one rank). 0 if no tool listens or
+ * the build found no NVTX, at the cost of a test. */
+uint64_t tuttiRangeOpen(const char *name, size_t bytes, int rank);
+/* Closes it, from any thread; 0 is ignored. */
+void tuttiRangeClose(uint64_t range);
+
+__END_DECLS
+
+#endif
