@@ -28,6 +28,7 @@ SAME(CommWindowRegister)
 SAME(CommWindowDeregister)
 SAME(CommMemStats)
 SAME(AllReduce)
+SAME(AlltoAll)
 SAME(Send)
 SAME(GroupStart)
 SAME(GroupEnd)
@@ -176,6 +177,33 @@ TEST(Nccl, Collectives) {
         EXPECT_EQ(ncclCommDestroy(comm), tuttiSuccess) << lastError();
       }
   }
+}
+
+/* Its data is undefined, as with NCCL, but nothing around it is touched and nothing fails. */
+TEST(Nccl, AlltoAllInPlaceReturns) {
+  constexpr int n = 2;
+  tuttiComm_t comms[n];
+  int64_t data[n][n + 1] = {{1, 2, 3}, {4, 5, 6}}, out[n][n] = {};
+  ASSERT_EQ(ncclCommInitAll(comms, n, nullptr), tuttiSuccess) << lastError();
+  for (bool inPlace : {true, false}) {
+    ASSERT_EQ(ncclGroupStart(), tuttiSuccess);
+    for (int r = 0; r < n; r++)
+      EXPECT_EQ(ncclAlltoAll(data[r], inPlace ? data[r] : out[r], 1, tuttiInt64, comms[r], nullptr),
+                tuttiSuccess)
+          << lastError();
+    ASSERT_EQ(ncclGroupEnd(), tuttiSuccess) << lastError();
+    EXPECT_EQ(data[0][n], 3);
+    EXPECT_EQ(data[1][n], 6);
+    for (int r = 0; r < n && !inPlace; r++)
+      for (int s = 0; s < n; s++)
+        EXPECT_EQ(out[r][s], data[s][r]);
+  }
+  EXPECT_EQ(ncclAlltoAll(data, data, 1, (tuttiDataType_t)99, comms[0], nullptr),
+            tuttiInvalidArgument);
+  EXPECT_EQ(ncclAlltoAll(data, data, 1, tuttiInt64, nullptr, nullptr), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("comm is NULL"));
+  for (auto comm : comms)
+    EXPECT_EQ(ncclCommDestroy(comm), tuttiSuccess) << lastError();
 }
 
 TEST(Nccl, SimulateEnd) {
