@@ -11,8 +11,7 @@ constexpr int kPeers = TUTTI_EXCHANGE_PEERS;
 constexpr uint32_t kDepth = TUTTI_EXCHANGE_DEPTH;
 constexpr int kFirst = 0, kLate = 1; /* the exchanges */
 
-/* ---- waiting ---------------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 /* Failed looks before a waiting thread looks at the clock and for an abort. */
 constexpr uint32_t kLooks = 20000;
@@ -52,22 +51,29 @@ private:
 /* ---- user memory -----------------------------------------------------------------------------
  * At least aligned to its element; words and pairs where it allows, else piece by piece. */
 
-__device__ __noinline__ uint64_t loadPieces(const uint8_t *at, uint32_t bytes) {
+template <typename U> __device__ inline uint64_t loadUnits(const uint8_t *at, uint32_t bytes) {
   uint64_t v = 0;
-  if (((uintptr_t)at & 3) == 0 && bytes == 8)
-    return *(const uint32_t *)at | (uint64_t)((const uint32_t *)at)[1] << 32;
-  for (uint32_t i = 0; i < bytes; i++)
-    v |= (uint64_t)at[i] << 8 * i;
+  for (uint32_t i = 0; i < bytes; i += sizeof(U))
+    v |= (uint64_t) * (const U *)(at + i) << 8 * i;
   return v;
 }
-__device__ __noinline__ void storePieces(uint8_t *at, uint64_t v, uint32_t bytes) {
-  if (((uintptr_t)at & 3) == 0 && bytes == 8) {
-    ((uint32_t *)at)[0] = (uint32_t)v;
-    ((uint32_t *)at)[1] = (uint32_t)(v >> 32);
-    return;
-  }
-  for (uint32_t i = 0; i < bytes; i++)
-    at[i] = (uint8_t)(v >> 8 * i);
+template <typename U> __device__ inline void storeUnits(uint8_t *at, uint64_t v, uint32_t bytes) {
+  for (uint32_t i = 0; i < bytes; i += sizeof(U))
+    *(U *)(at + i) = (U)(v >> 8 * i);
+}
+static __device__ __noinline__ uint64_t loadPieces(const uint8_t *at, uint32_t bytes) {
+  uint32_t odd = (uint32_t)(uintptr_t)at | bytes;
+  if ((odd & 3) == 0) return loadUnits<uint32_t>(at, bytes);
+  return odd & 1 ? loadUnits<uint8_t>(at, bytes) : loadUnits<uint16_t>(at, bytes);
+}
+static __device__ __noinline__ void storePieces(uint8_t *at, uint64_t v, uint32_t bytes) {
+  uint32_t odd = (uint32_t)(uintptr_t)at | bytes;
+  if ((odd & 3) == 0)
+    storeUnits<uint32_t>(at, v, bytes);
+  else if (odd & 1)
+    storeUnits<uint8_t>(at, v, bytes);
+  else
+    storeUnits<uint16_t>(at, v, bytes);
 }
 /* The word at `at`, of which `left` bytes (possibly none, or more than 8) exist. */
 __device__ inline uint64_t loadWord(const uint8_t *at, int32_t left) {
@@ -93,8 +99,7 @@ __device__ inline void storeUserPair(uint8_t *at, tuttiPair v, int32_t left) {
   storeWord(at + 8, v.y, left - 8);
 }
 
-/* ---- the reduction of a pair of words ---------------------------------------------------------
- */
+/* ---- the reduction of a pair of words -------------------------------------------------------- */
 
 template <typename T> struct Operands {
   Word<T> x, y;
@@ -138,8 +143,7 @@ __device__ __noinline__ tuttiPair scaled(const Args &a, tuttiPair p) {
   return {x.pack(), y.pack()};
 }
 
-/* ---- one thread block ------------------------------------------------------------------------
- */
+/* ---- one thread block ------------------------------------------------------------------------ */
 
 struct Chunk {
   uint64_t at; /* in the message */

@@ -10,6 +10,31 @@ constexpr uint32_t kLine = TUTTI_EXCHANGE_LINE, kLinePayload = TUTTI_EXCHANGE_LI
 constexpr uint32_t kLLSlot = TUTTI_EXCHANGE_LL_SLOT / kLine * kLinePayload;
 constexpr uint32_t kLanes = 8;
 
+/* ---- lines: this lane's pair of words of each ------------------------------------------------ */
+
+__device__ inline uint32_t lineLane() {
+  return threadIdx.x % kLanes;
+}
+__device__ inline uint32_t lineMask() {
+  return 0xffu << (threadIdx.x & 24);
+}
+__device__ inline int32_t lineOffset(uint32_t line) {
+  return (int32_t)(line * kLinePayload + lineLane() * 16);
+}
+/* Line by line from and to user memory of `bytes` at `at`. */
+__device__ inline tuttiPair loadLine(const uint8_t *at, uint32_t bytes, uint32_t line) {
+  int32_t left = (int32_t)bytes - lineOffset(line);
+  tuttiPair v;
+  v.x = loadWord(at + lineOffset(line), left);
+  v.y = lineLane() < kLanes - 1 ? loadWord(at + lineOffset(line) + 8, left - 8) : 0;
+  return v;
+}
+__device__ inline void storeLine(uint8_t *at, uint32_t bytes, uint32_t line, tuttiPair v) {
+  int32_t left = (int32_t)bytes - lineOffset(line);
+  storeWord(at + lineOffset(line), v.x, left);
+  if (lineLane() < kLanes - 1) storeWord(at + lineOffset(line) + 8, v.y, left - 8);
+}
+
 class ExchangeLL : Block<Plain<uint64_t>, kLLSlot> {
 public:
   __device__ ExchangeLL(const tuttiExchangeArgs &args, BlockState &state) : Block(state) {
@@ -38,10 +63,8 @@ private:
   bool dead = false;
 
   __device__ bool synchronize() { return __syncthreads_or(dead); }
-  __device__ static uint32_t lane() { return threadIdx.x % kLanes; }
   __device__ static uint32_t group() { return threadIdx.x / kLanes; }
   __device__ static uint32_t groups() { return blockDim.x / kLanes; }
-  __device__ static uint32_t groupMask() { return 0xffu << (threadIdx.x & 24); }
   __device__ static uint32_t linesOf(uint32_t bytes) {
     return (bytes + kLinePayload - 1) / kLinePayload;
   }
@@ -65,29 +88,16 @@ private:
                         s.taken[kFirst][p] + i + 1);
   }
 
-  /* ---- lines ---- */
+  /* ---- messages line by line ---- */
 
-  __device__ tuttiPair loadLine(const uint8_t *at, uint32_t line, uint32_t bytes) const {
-    uint32_t offset = line * kLinePayload + lane() * 16;
-    int32_t left = (int32_t)bytes - (int32_t)offset;
-    tuttiPair v;
-    v.x = loadWord(at + offset, left);
-    v.y = lane() < kLanes - 1 ? loadWord(at + offset + 8, left - 8) : 0;
-    return v;
-  }
-  __device__ void storeLine(uint8_t *at, uint32_t line, uint32_t bytes, tuttiPair v) const {
-    uint32_t offset = line * kLinePayload + lane() * 16;
-    int32_t left = (int32_t)bytes - (int32_t)offset;
-    storeWord(at + offset, v.x, left);
-    if (lane() < kLanes - 1) storeWord(at + offset + 8, v.y, left - 8);
-  }
   /* Sends a line of message `no` to p; false: given up. */
   __device__ bool sendLine(int p, uint32_t no, uint32_t line, tuttiPair v) {
     if ((int32_t)(s.limit[kFirst][p] - no) <= 0) awaitCredit(p, no);
-    dead = __any_sync(groupMask(), dead);
+    dead = __any_sync(lineMask(), dead);
     if (dead) return false;
-    if (lane() == kLanes - 1) v.y = flagOut(p, no);
-    storePairVolatile(slot(a.link[p].block, a.link[p].column, no) + line * kLine + lane() * 16, v);
+    if (lineLane() == kLanes - 1) v.y = flagOut(p, no);
+    storePairVolatile(slot(a.link[p].block, a.link[p].column, no) + line * kLine + lineLane() * 16,
+                      v);
     return true;
   }
   __device__ __noinline__ void awaitCredit(int p, uint32_t no) {
@@ -111,13 +121,13 @@ private:
       for (int p = 0; p < kPeers; p++)
         if (missing >> p & 1)
           in[p] = loadPairVolatile(slot(a.block, p, s.taken[kFirst][p] + chunk) + line * kLine +
-                                   lane() * 16);
+                                   lineLane() * 16);
       int last = 0;
       uint64_t seen = 0;
 #pragma unroll
       for (int p = 0; p < kPeers; p++) {
         if (!(missing >> p & 1)) continue;
-        uint64_t there = __shfl_sync(groupMask(), in[p].y, kLanes - 1, kLanes);
+        uint64_t there = __shfl_sync(lineMask(), in[p].y, kLanes - 1, kLanes);
         if (there == flagIn(p, s.taken[kFirst][p] + chunk)) {
           missing &= ~(1u << p);
         } else {
@@ -127,7 +137,7 @@ private:
       }
       if (!missing) break;
       dead = wait.over(a, a.link[last].rank, flagIn(last, s.taken[kFirst][last] + chunk), seen);
-      dead = __any_sync(groupMask(), dead);
+      dead = __any_sync(lineMask(), dead);
       if (dead) return false;
     }
     return true;
@@ -143,7 +153,7 @@ private:
       uint32_t p = u / most, line = u % most;
       Chunk c = outChunk(p, i);
       if (line >= linesOf(c.bytes)) continue;
-      tuttiPair v = loadLine(a.send + a.link[p].outAt + c.at, line, c.bytes);
+      tuttiPair v = loadLine(a.send + a.link[p].outAt + c.at, c.bytes, line);
       if (!sendLine(p, s.sent[kFirst][p] + i, line, v)) return;
     }
   }
@@ -162,7 +172,7 @@ private:
       for (int p = 0; p < kPeers; p++) {
         if (!(wanted >> p & 1)) continue;
         Chunk c = inChunk(kFirst, p, chunk);
-        storeLine(a.recv + a.link[p].placeAt + c.at, line, c.bytes, in[p]);
+        storeLine(a.recv + a.link[p].placeAt + c.at, c.bytes, line, in[p]);
       }
     }
   }

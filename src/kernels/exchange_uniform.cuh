@@ -128,36 +128,20 @@ private:
     return true;
   }
 
-  __device__ static uint32_t lane() { return threadIdx.x % kLanes; }
   __device__ static uint32_t first() { return (blockIdx.x * blockDim.x + threadIdx.x) / kLanes; }
   __device__ static uint32_t step() { return gridDim.x * blockDim.x / kLanes; }
-  __device__ static uint32_t groupMask() { return 0xffu << (threadIdx.x & 24); }
 
   __device__ uint64_t flag() const { return (uint64_t)a.hash << 32 | (no + 1); }
   /* This thread's piece of line g of the first region at `regions` for this operation. */
   __device__ uint8_t *piece(uint8_t *regions, int kind, uint32_t g) const {
     uint32_t region = ((no & 1) * TUTTI_EXCHANGE_KINDS + kind) * a.nlinks;
-    return regions + (size_t)region * TUTTI_UNIFORM_REGION + g * kLine + lane() * 16;
+    return regions + (size_t)region * TUTTI_UNIFORM_REGION + g * kLine + lineLane() * 16;
   }
   __device__ uint8_t *pieceFrom(int p, int kind, uint32_t g) const {
     return piece(a.regions + p * TUTTI_UNIFORM_REGION, kind, g);
   }
-  __device__ static int32_t offset(uint32_t g) { return (int32_t)(g * kLinePayload + lane() * 16); }
-
-  __device__ tuttiPair load(const uint8_t *at, uint32_t bytes, uint32_t g) const {
-    int32_t left = (int32_t)bytes - offset(g);
-    tuttiPair v;
-    v.x = loadWord(at + offset(g), left);
-    v.y = lane() < kLanes - 1 ? loadWord(at + offset(g) + 8, left - 8) : 0;
-    return v;
-  }
-  __device__ void store(uint8_t *at, uint32_t bytes, uint32_t g, tuttiPair v) const {
-    int32_t left = (int32_t)bytes - offset(g);
-    storeWord(at + offset(g), v.x, left);
-    if (lane() < kLanes - 1) storeWord(at + offset(g) + 8, v.y, left - 8);
-  }
   __device__ void put(int kind, int p, uint32_t g, tuttiPair v) const {
-    if (lane() == kLanes - 1) v.y = flag();
+    if (lineLane() == kLanes - 1) v.y = flag();
     storePairVolatile(piece(a.link[p].regions, kind, g), v);
   }
   __device__ static bool within(uint32_t g, uint32_t bytes) { return g * kLinePayload < bytes; }
@@ -171,12 +155,12 @@ private:
 #pragma unroll
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].outBytes))
-        v[p] = operand(load(a.send + a.link[p].outAt, a.link[p].outBytes, g));
+        v[p] = operand(loadLine(a.send + a.link[p].outAt, a.link[p].outBytes, g));
 #pragma unroll
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].outBytes)) {
         put(kFirst, p, g, v[p]);
-        if (ROOTED && a.mirror) store(a.recv + a.link[p].outAt, a.link[p].outBytes, g, v[p]);
+        if (ROOTED && a.mirror) storeLine(a.recv + a.link[p].outAt, a.link[p].outBytes, g, v[p]);
       }
   }
 
@@ -193,7 +177,7 @@ private:
 #pragma unroll
       for (int p = 0; p < N; p++) {
         if (!(wanted >> p & 1)) continue;
-        uint64_t there = __shfl_sync(groupMask(), in[p].y, kLanes - 1, kLanes);
+        uint64_t there = __shfl_sync(lineMask(), in[p].y, kLanes - 1, kLanes);
         if (there != flag()) {
           missing = true;
           last = p;
@@ -202,7 +186,7 @@ private:
       }
       if (!missing) return true;
       bool over = wait.over(a, a.link[last].rank, flag(), seen);
-      if (__any_sync(groupMask(), over)) return false;
+      if (__any_sync(lineMask(), over)) return false;
     }
   }
 
@@ -213,16 +197,16 @@ private:
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].inBytes)) wanted |= 1u << p;
     bool some = within(g, a.bytes), own = a.own && some;
-    if (own) mine = operand(load(a.send + a.ownAt, a.bytes, g));
+    if (own) mine = operand(loadLine(a.send + a.ownAt, a.bytes, g));
     if (!get(kFirst, wanted, g, in)) return false;
     if (COMBINE) {
       if (ROOTED ? a.combine && some : own) combine(g, in, mine);
       return true;
     }
-    if (own) store(a.recv + a.keepAt, a.bytes, g, mine);
+    if (own) storeLine(a.recv + a.keepAt, a.bytes, g, mine);
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (wanted >> p & 1) store(a.recv + a.link[p].placeAt, a.link[p].inBytes, g, in[p]);
+      if (wanted >> p & 1) storeLine(a.recv + a.link[p].placeAt, a.link[p].inBytes, g, in[p]);
     return true;
   }
 
@@ -240,7 +224,7 @@ private:
       for (int p = 0; p < N; p++)
         if (ROOTED ? a.spreads >> p & 1 : p < a.nlinks) put(kLate, p, g, v);
     }
-    if (!ROOTED || a.keep) store(a.recv + a.keepAt, a.bytes, g, v);
+    if (!ROOTED || a.keep) storeLine(a.recv + a.keepAt, a.bytes, g, v);
   }
 
   __device__ bool takeLate(uint32_t g) const {
@@ -252,7 +236,7 @@ private:
     if (!get(kLate, wanted, g, in)) return false;
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (wanted >> p & 1) store(a.recv + a.link[p].lateAt, a.link[p].lateBytes, g, in[p]);
+      if (wanted >> p & 1) storeLine(a.recv + a.link[p].lateAt, a.link[p].lateBytes, g, in[p]);
     return true;
   }
 };

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <type_traits>
+
 #include "kernels/reduce.h"
 
 /* How an element is read into what is computed with, and written back. NaN is written as the
@@ -57,36 +59,26 @@ template <__nv_fp8_interpretation_t kind, uint8_t nan> struct Float8 {
 using E4m3 = Float8<__NV_E4M3, 0x7f>;
 using E5m2 = Float8<__NV_E5M2, 0x7e>;
 
-/* Wraps as unsigned numbers do. */
+/* Integers wrap as unsigned numbers do. */
 template <typename V> __device__ inline V addValues(V a, V b) {
-  return (V)(a + b);
-}
-template <> __device__ inline int32_t addValues(int32_t a, int32_t b) {
-  return (int32_t)((uint32_t)a + (uint32_t)b);
-}
-template <> __device__ inline int64_t addValues(int64_t a, int64_t b) {
-  return (int64_t)((uint64_t)a + (uint64_t)b);
+  using Wrapping = std::make_unsigned_t<V>;
+  return (V)((Wrapping)a + (Wrapping)b);
 }
 template <typename V> __device__ inline V multiplyValues(V a, V b) {
-  return (V)(a * b);
-}
-template <> __device__ inline int32_t multiplyValues(int32_t a, int32_t b) {
-  return (int32_t)((uint32_t)a * (uint32_t)b);
-}
-template <> __device__ inline int64_t multiplyValues(int64_t a, int64_t b) {
-  return (int64_t)((uint64_t)a * (uint64_t)b);
+  using Wrapping = std::make_unsigned_t<V>;
+  return (V)((Wrapping)a * (Wrapping)b);
 }
 /* No fused multiply-add: one rounding each, as on the host. */
-template <> __device__ inline float addValues(float a, float b) {
+__device__ inline float addValues(float a, float b) {
   return __fadd_rn(a, b);
 }
-template <> __device__ inline double addValues(double a, double b) {
+__device__ inline double addValues(double a, double b) {
   return __dadd_rn(a, b);
 }
-template <> __device__ inline float multiplyValues(float a, float b) {
+__device__ inline float multiplyValues(float a, float b) {
   return __fmul_rn(a, b);
 }
-template <> __device__ inline double multiplyValues(double a, double b) {
+__device__ inline double multiplyValues(double a, double b) {
   return __dmul_rn(a, b);
 }
 
@@ -141,21 +133,12 @@ template <typename T> struct Word {
     for (int i = 0; i < N; i++)
       v[i] = multiplyValues(v[i], by);
   }
+  /* Narrow integers in the width that holds both operands. */
   __device__ void divide(int by) {
 #pragma unroll
     for (int i = 0; i < N; i++)
-      v[i] = (Value)(v[i] / (Value)by);
+      v[i] = (Value)(v[i] / (std::common_type_t<Value, int>)by);
   }
 };
-
-/* Signed and unsigned narrow integers divide in the width that holds both operands. */
-template <> __device__ inline void Word<Plain<int8_t>>::divide(int by) {
-  for (int i = 0; i < N; i++)
-    v[i] = (int8_t)(v[i] / by);
-}
-template <> __device__ inline void Word<Plain<uint8_t>>::divide(int by) {
-  for (int i = 0; i < N; i++)
-    v[i] = (uint8_t)(v[i] / by);
-}
 
 #endif
