@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "transport/net_socket.h"
+#include "transport/symmetric.h"
 
 const tuttiNet *const tuttiNets[] = {
 #ifdef TUTTI_HAVE_VERBS
@@ -21,6 +22,7 @@ typedef struct netEnd {
   void *end;
   void *fifo;
   size_t fifoBytes;
+  tuttiPinned pinned;
   size_t counted; /* bytes of it on the account */
   bool sends;
   struct netEnd *next;
@@ -131,6 +133,11 @@ static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   size_t control = pageUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
   end->fifoBytes = control + TUTTI_FIFO_DEPTH * w->slotBytes;
   TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
+  tuttiResult_t result = tuttiPin(w, end->fifo, end->fifoBytes, &end->pinned);
+  if (result != tuttiSuccess) {
+    tuttiUnmap(end->fifo, end->fifoBytes, NULL);
+    return result;
+  }
   conn->slots = end->fifo;
   conn->heads = (tuttiHead *)(conn->slots + TUTTI_FIFO_DEPTH);
   conn->data = (uint8_t *)end->fifo + control;
@@ -149,6 +156,7 @@ static void countFifo(tuttiWires *w, netEnd *end) {
 
 static void dropFifo(tuttiWires *w, netEnd *end) {
   tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)end->counted);
+  tuttiUnpin(&end->pinned);
   tuttiUnmap(end->fifo, end->fifoBytes, NULL);
 }
 

@@ -8,6 +8,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "transport/segment.h"
+#include "transport/symmetric.h"
 
 /* GPUs of one host: through pointers in one process, else by CUDA IPC. */
 static void cudaCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
@@ -54,6 +55,7 @@ static bool readersFollow(const tuttiWires *w, int peer) {
 
 static tuttiResult_t p2pOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
                              bool shared, tuttiConn *conn) {
+  if (w->symmetric) return tuttiSymmetricOpen(w, peer, channel, direction, conn);
   TUTTI_TRY(tuttiSegmentOpen(w, peer, channel, direction, shared, conn));
   conn->direct = readersFollow(w, peer);
   conn->transport = &tuttiTransportP2p;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/os.h"
+#include "transport/symmetric.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -40,13 +41,14 @@ struct tuttiSegment {
   segmentKey key;
   segmentLayout layout;
   uint8_t *memory;
+  tuttiPinned pinned;
   int fd;             /* the owner's; -1 in a reader's mapping */
   size_t counted;     /* bytes on the owner's account */
   int holders;        /* ranks of this process that use this mapping; under the lock */
   tuttiSegment *next; /* likewise */
 };
 
-/* All that this process maps. Threads share one mapping of each segment. */
+/* All that this process maps. Threads on host memory share one mapping of each segment. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tuttiSegment *mapped;
 
@@ -96,7 +98,7 @@ static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
   bool fits = l.slotBytes <= ADDRESS_BYTES / TUTTI_FIFO_DEPTH;
   size_t data = 0, all = 0;
   if (fits) {
-    l.dataBytes = roundUp(TUTTI_FIFO_DEPTH * l.slotBytes, page);
+    l.dataBytes = roundUp(TUTTI_FIFO_DEPTH * (l.slotBytes + w->flaggedBytes), page);
     fits = !__builtin_mul_overflow(l.nchannels + pairs, l.dataBytes, &data) &&
            !__builtin_add_overflow(l.controlBytes, data, &l.bytes) &&
            !__builtin_mul_overflow(l.bytes, l.nreaders + 1, &all) && all <= ADDRESS_BYTES;
@@ -114,7 +116,7 @@ static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
 
 /* ---- one segment ---------------------------------------------------------------------------- */
 
-static tuttiResult_t mapMemory(tuttiSegment *s, int fd) {
+static tuttiResult_t mapMemory(const tuttiWires *w, tuttiSegment *s, int fd) {
   char what[80];
   snprintf(what, sizeof what, "the segment of rank %d (TUTTI_BUFFSIZE sets its size)",
            (int)s->key.owner);
@@ -122,7 +124,7 @@ static tuttiResult_t mapMemory(tuttiSegment *s, int fd) {
   /* The user's core dumps and forked children have no use for it. */
   madvise(s->memory, s->layout.bytes, MADV_DONTDUMP);
   madvise(s->memory, s->layout.bytes, MADV_DONTFORK);
-  return tuttiSuccess;
+  return tuttiPin(w, s->memory, s->layout.bytes, &s->pinned);
 }
 
 static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **out) {
@@ -140,6 +142,7 @@ static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **o
 }
 
 static void freeSegment(tuttiSegment *s) {
+  tuttiUnpin(&s->pinned);
   tuttiUnmap(s->memory, s->layout.bytes, NULL);
   tuttiFree(s);
 }
@@ -160,7 +163,7 @@ static tuttiResult_t createSegment(tuttiWires *w, tuttiSegment **out) {
   char what[40];
   snprintf(what, sizeof what, "segment of rank %d", w->rank);
   TUTTI_TRY_GOTO(tuttiSharedFd(s->layout.bytes, what, &s->fd), result, free);
-  TUTTI_TRY_GOTO(mapMemory(s, s->fd), result, close);
+  TUTTI_TRY_GOTO(mapMemory(w, s, s->fd), result, close);
   pthread_mutex_lock(&lock);
   bool twice = findMapped(s->key) != NULL;
   if (!twice) addMapped(s);
@@ -311,7 +314,7 @@ static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSeg
                    owner, peer->host, peer->pid, (long long)st.st_size, w->rank, s->layout.bytes);
     goto free;
   }
-  TUTTI_TRY_GOTO(mapMemory(s, fd), result, free);
+  TUTTI_TRY_GOTO(mapMemory(w, s, fd), result, free);
   addMapped(s);
   *out = s;
   return tuttiSuccess;
@@ -321,7 +324,9 @@ free:
 }
 
 tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd) {
-  bool share = w->peers[w->rank].process == w->peers[owner].process;
+  const tuttiPeer *mine = &w->peers[w->rank];
+  /* A GPU's rank pins a mapping of its own. */
+  bool share = mine->device != tuttiDeviceCuda && mine->process == w->peers[owner].process;
   tuttiResult_t result = tuttiSuccess;
   pthread_mutex_lock(&lock);
   tuttiSegment *s = share ? findMapped(makeKey(w, owner)) : NULL;

@@ -57,7 +57,9 @@ typedef struct {
 } exchangeState;
 
 static void shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
-  *path = (tuttiPath){.cost = 2.0f, .latencyUs = 0.3f, .bandwidthGBs = 13.0f};
+  bool gpus = a->device == tuttiDeviceCuda;
+  *path = (tuttiPath){
+      .cost = 2.0f, .latencyUs = gpus ? 3.0f : 0.3f, .bandwidthGBs = gpus ? 40.0f : 13.0f};
   snprintf(path->via, sizeof path->via, "SHM/direct");
   if (tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE))
     snprintf(path->why, sizeof path->why, "%s=1", tuttiSettingOrigin(TUTTI_SETTING_SHM_DISABLE));
@@ -70,7 +72,7 @@ static void shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
   else {
     path->possible = true;
     path->fetches = a->offer && b->offer;
-    snprintf(path->why, sizeof path->why, "shared memory of one host");
+    snprintf(path->why, sizeof path->why, "%s memory of one host", gpus ? "pinned" : "shared");
   }
 }
 
@@ -126,8 +128,7 @@ static void stopListening(tuttiWires *w) {
 
 static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
   mine->shmSocket = mine->offer = 0;
-  if (mine->device == tuttiDeviceCuda) return tuttiSuccess; /* its buffers are not in host memory */
-  bool threads = !tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE);
+  bool threads = mine->device != tuttiDeviceCuda && !tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE);
   if (w->nranks == 1 || (!threads && tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE)))
     return tuttiSuccess;
   uint64_t id = 0;
@@ -136,7 +137,7 @@ static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
   TUTTI_TRY(tuttiLocalPrepare(w));
   TUTTI_TRY(listenFor(w, id));
   mine->shmSocket = id;
-  mine->offer = tuttiRemoteOffer(mine->process);
+  if (mine->device != tuttiDeviceCuda) mine->offer = tuttiRemoteOffer(mine->process);
   return tuttiSuccess;
 }
 

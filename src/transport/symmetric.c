@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cuda.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -30,16 +31,14 @@ typedef struct {
 
 static tuttiResult_t cudaFailure(const tuttiWires *w, cudaError_t err, const char *what,
                                  const char *remedy) {
+  cudaGetLastError(); /* so that no later call finds it */
   return TUTTI_FAIL(tuttiUnhandledCudaError, "rank %d cannot %s: %s (%s); %s", w->rank, what,
                     cudaGetErrorString(err), cudaGetErrorName(err), remedy);
 }
 
 static void freeBlock(sharedBlock *b) {
-  int before;
-  if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(b->device) == cudaSuccess) {
-    cudaFree(b->memory);
-    cudaSetDevice(before);
-  }
+  TUTTI_RESTORED int before = -1;
+  if (tuttiCudaEnter(b->device, &before) == tuttiSuccess) cudaFree(b->memory);
   tuttiFree(b);
 }
 
@@ -89,9 +88,60 @@ static tuttiResult_t makeBlock(tuttiWires *w, size_t bytes, sharedBlock **out) {
   return tuttiSuccess;
 }
 
+/* ---- FIFOs ----------------------------------------------------------------------------------- */
+
+/* Lines, head, data. */
+#define FIFO_CONTROL 4096
+static size_t fifoBytes(const tuttiWires *w) {
+  return FIFO_CONTROL + TUTTI_FIFO_DEPTH * (w->slotBytes + w->flaggedBytes);
+}
+
+/* The FIFO, or the head, of `rank` in the block of `owner`. */
+static uint8_t *fifoAt(const tuttiWires *w, int owner, int rank, int channel) {
+  const tuttiSymmetric *s = w->symmetric;
+  uint8_t *block = owner == w->rank ? s->mine : s->theirs[owner];
+  size_t column = 0;
+  for (int r = 0; r < rank; r++)
+    column += r != owner && w->peers[r].hostId == w->peers[owner].hostId;
+  size_t row = channel == TUTTI_P2P_CHANNEL ? TUTTI_SYMMETRIC_CHANNELS : (size_t)channel;
+  size_t at = (column * (TUTTI_SYMMETRIC_CHANNELS + 1) + row) * fifoBytes(w);
+  return block && row <= TUTTI_SYMMETRIC_CHANNELS && at + fifoBytes(w) <= s->bytes ? block + at
+                                                                                   : NULL;
+}
+
+tuttiResult_t tuttiSymmetricOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+                                 tuttiConn *conn) {
+  bool sends = direction == TUTTI_SEND;
+  int reader = sends ? peer : w->rank, writer = sends ? w->rank : peer;
+  uint8_t *fifo = fifoAt(w, reader, writer, channel), *back = fifoAt(w, writer, reader, channel);
+  if (!fifo || !back)
+    return TUTTI_FAIL(
+        tuttiInvalidUsage,
+        "rank %d has no FIFO in GPU memory with rank %d on channel %d: %d GPUs of one "
+        "host and %d channels are the most; TUTTI_P2P_DISABLE=1 goes through host "
+        "memory instead",
+        w->rank, peer, channel, TUTTI_SYMMETRIC_LOCAL, TUTTI_SYMMETRIC_CHANNELS);
+  *conn = (tuttiConn){.slots = (tuttiSlot *)fifo,
+                      .heads = (tuttiHead *)(back + TUTTI_FIFO_DEPTH * sizeof(tuttiSlot)),
+                      .data = fifo + FIFO_CONTROL,
+                      .slotBytes = w->slotBytes,
+                      .lines = TUTTI_FIFO_DEPTH,
+                      .nreaders = 1,
+                      .peer = peer,
+                      .channel = channel,
+                      .direction = (uint8_t)direction,
+                      .transport = &tuttiTransportP2p};
+  return tuttiSuccess;
+}
+
+/* ---- the block ------------------------------------------------------------------------------- */
+
 tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes) {
   symmetricState *s;
   size_t n = (size_t)w->nranks;
+  size_t columns = n < TUTTI_SYMMETRIC_LOCAL ? n - 1 : TUTTI_SYMMETRIC_LOCAL - 1;
+  size_t fifos = columns * (TUTTI_SYMMETRIC_CHANNELS + 1) * fifoBytes(w);
+  if (bytes < fifos) bytes = fifos;
   TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s + n * 2 * sizeof(void *), "symmetric blocks",
                        w->memory));
   s->public.theirs = (void **)(s + 1);
@@ -119,9 +169,8 @@ static tuttiResult_t mapShared(tuttiWires *w, symmetricState *s, int peer) {
   s->public.theirs[peer] = s->held[peer]->memory;
   if (s->held[peer]->device == s->own->device) return tuttiSuccess;
   cudaError_t err = cudaDeviceEnablePeerAccess(s->held[peer]->device, 0);
-  if (err == cudaSuccess) return tuttiSuccess;
-  cudaGetLastError(); /* so that no later call finds it */
-  if (err == cudaErrorPeerAccessAlreadyEnabled) return tuttiSuccess;
+  if (err == cudaErrorPeerAccessAlreadyEnabled) cudaGetLastError();
+  if (err == cudaSuccess || err == cudaErrorPeerAccessAlreadyEnabled) return tuttiSuccess;
   return cudaFailure(w, err, "reach the memory of a GPU of the same process",
                      "TUTTI_P2P_DISABLE=1 avoids direct access");
 }
@@ -135,7 +184,6 @@ tuttiResult_t tuttiSymmetricMap(tuttiWires *w, int peer) {
   cudaError_t err =
       cudaIpcOpenMemHandle(&s->public.theirs[peer], handle, cudaIpcMemLazyEnablePeerAccess);
   if (err == cudaSuccess) return tuttiSuccess;
-  cudaGetLastError();
   char what[160];
   snprintf(what, sizeof what, "map the GPU memory of rank %d (host %s, pid %d) by CUDA IPC", peer,
            p->host, p->pid);
@@ -159,6 +207,47 @@ void tuttiSymmetricDetach(tuttiWires *w) {
   }
   tuttiFree(s);
   w->symmetric = NULL;
+}
+
+/* ---- host memory ----------------------------------------------------------------------------- */
+
+tuttiResult_t tuttiPin(const tuttiWires *w, void *memory, size_t bytes, tuttiPinned *out) {
+  int device = w->peers[w->rank].cudaDevice;
+  TUTTI_RESTORED int before = -1;
+  if (w->peers[w->rank].device != tuttiDeviceCuda) return tuttiSuccess;
+  TUTTI_TRY(tuttiCudaEnter(device, &before)); /* or the default one would be set up */
+  cudaError_t err =
+      cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (err != cudaSuccess) {
+    char what[80];
+    snprintf(what, sizeof what, "let its GPU reach %zu bytes of host memory", bytes);
+    return cudaFailure(w, err, what, "raise `ulimit -l` or lower TUTTI_BUFFSIZE");
+  }
+  *out = (tuttiPinned){memory, device};
+  return tuttiSuccess;
+}
+
+void tuttiUnpin(tuttiPinned *pinned) {
+  TUTTI_RESTORED int before = -1;
+  if (pinned->memory && tuttiCudaEnter(pinned->device, &before) == tuttiSuccess)
+    cudaHostUnregister(pinned->memory);
+  pinned->memory = NULL;
+}
+
+#else
+
+/* Without CUDA there is no GPU to do anything for. */
+tuttiResult_t tuttiSymmetricOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+                                 tuttiConn *conn) {
+  (void)w, (void)peer, (void)channel, (void)direction, (void)conn;
+  return tuttiInternalError;
+}
+tuttiResult_t tuttiPin(const tuttiWires *w, void *memory, size_t bytes, tuttiPinned *out) {
+  (void)w, (void)memory, (void)bytes, (void)out;
+  return tuttiSuccess;
+}
+void tuttiUnpin(tuttiPinned *pinned) {
+  (void)pinned;
 }
 
 #endif

@@ -16,12 +16,31 @@ typedef struct tuttiSymmetric {
   size_t bytes;  /* of each */
 } tuttiSymmetric;
 
-/* Allocates this rank's block on the current device and describes it in the peer record. */
+/* A block holds what an exchange needs, or else FIFOs: the writer of one stores into the reader's
+ * block, and the reader into the head in the writer's. For so many GPUs of a host and channels. */
+#define TUTTI_SYMMETRIC_LOCAL    16
+#define TUTTI_SYMMETRIC_CHANNELS 16
+
+/* Allocates this rank's block on the current device, of `bytes` or more if FIFOs take more, and
+ * describes it in the peer record. */
 tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes);
+/* Makes this rank's end of a FIFO between two mapped blocks; nothing that host code may touch. */
+tuttiResult_t tuttiSymmetricOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+                                 tuttiConn *conn);
 /* Maps the block of `peer`. */
 tuttiResult_t tuttiSymmetricMap(tuttiWires *w, int peer);
 /* Lets go of all blocks. May be called at any time; no kernel of this rank may be running. */
 void tuttiSymmetricDetach(tuttiWires *w);
+
+/* Host memory that kernels work on. */
+typedef struct {
+  void *memory; /* NULL: none */
+  int device;
+} tuttiPinned;
+/* Lets the GPU of this rank reach host memory; does nothing on a communicator without. */
+tuttiResult_t tuttiPin(const tuttiWires *w, void *memory, size_t bytes, tuttiPinned *out);
+/* No kernel may use it any more. */
+void tuttiUnpin(tuttiPinned *pinned);
 
 __END_DECLS
 

@@ -75,6 +75,7 @@ typedef struct tuttiWires {
   const tuttiPeer *peers; /* [nranks] */
   int nchannels;          /* channels that collectives may use */
   size_t slotBytes;       /* of every FIFO; multiple of TUTTI_LINE */
+  size_t flaggedBytes;    /* for kernels on both sides: as many per slot follow the slots; or 0 */
   uint64_t timeoutMs;
   const tuttiAtomic32 *failed; /* nonzero: give up every wait */
   tuttiMemAccount *memory;
