@@ -74,4 +74,6 @@ void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_
     chooseUniform(message, plan);
   else
     chooseFifos(s, one && mayLL && (message <= LL_MESSAGE || !maySimple), message, plan);
+  /* Thread blocks wait for those of other ranks, so all of them have to fit at once. */
+  if (in->sharers > 1) plan->nblocks = (plan->nblocks + in->sharers - 1) / in->sharers;
 }

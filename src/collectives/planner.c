@@ -24,13 +24,14 @@ const char *const tuttiProtoNames[tuttiProtoCount] = {
 };
 
 /* What the model takes for granted of a host; all that is to be tuned by measuring is here. Times
- * are in us, of one rank. */
+ * are in us, of one rank or of one thread block. */
 static const struct {
   double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
   int pairwiseRanks;
   double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs;
+  double blockMessageUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
 } model = {
     .messageUs = 0.06,           /* work for one message, sent or received */
     .slotUs = 0.15,              /* what fetching the payload from a slot adds to a hop */
@@ -55,6 +56,12 @@ static const struct {
     .loopMessageUs = {2.5, 5.0}, /* work for one message, sent or received */
     .loopGBs = {4.0, 1.5},       /* sent or received */
     .loopPairs = 1.25, /* bytes of exchanges with several peers at once take so much longer */
+    /* Thread blocks of a GPU. */
+    .blockMessageUs = 1.5,   /* for a message, sent or received */
+    .blockGBs = 20,          /* what one moves */
+    .blockUs = 0.2,          /* what one more is to gain at least */
+    .blockPairsBytes = 8000, /* with larger messages to and from all others, */
+    .blockPairsUs = 80,      /*   they take so much longer */
 };
 
 /* One way to run the operation, and what it is made of. */
@@ -273,12 +280,17 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   setting w = settle(in, op, c->proto);
   double copyGBs = in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
   if (in->nranks == 1) return w.bytes / (copyGBs * 1e3);
-  if (in->loopback) return loopTime(in, op, c);
+  if (in->loopback && !in->gpu) return loopTime(in, op, c);
   if (c->fetch) return fetchTime(&w, op, c, copyGBs);
   costs k = c->algo == tuttiAlgoRing   ? ringCosts(&w, op, c)
             : c->algo == tuttiAlgoTree ? treeCosts(in, &w, op, c)
                                        : directCosts(&w, op, c);
-  double us = k.waits + k.messages * c->nchannels * model.messageUs + k.copied / (copyGBs * 1e3);
+  if (in->gpu) copyGBs = fmin(copyGBs, c->nchannels * model.blockGBs);
+  double us = k.waits + k.copied / (copyGBs * 1e3);
+  if (in->gpu && c->algo == tuttiAlgoDirect && w.bytes / c->nchannels > model.blockPairsBytes)
+    us += model.blockPairsUs;
+  us += in->gpu ? k.messages * model.blockMessageUs + c->nchannels * model.blockUs
+                : k.messages * c->nchannels * model.messageUs;
   if (in->nhosts > 1) {
     /* A host's way in or out takes every other message of the rank that holds it. */
     double crossing = c->algo == tuttiAlgoDirect ? w.remote / w.n : 0.5;
@@ -307,6 +319,8 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
   uint32_t exist = 0;
   for (int algo = 0; algo < tuttiAlgoCount; algo++)
     if (tuttiScheduleExists(op->coll, algo)) exist |= 1u << algo;
+  uint32_t direct = exist & 1u << tuttiAlgoDirect;
+  if (in->widest && in->nranks > in->widest && exist != direct) exist &= ~direct;
   uint32_t usable = exist & in->algoMask;
   if (usable == 0) {
     if (tuttiCompareExchange32(&said, 0, 1))
@@ -324,6 +338,7 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
 static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate *c) {
   int least = in->minChannels > 1 ? in->minChannels : 1;
   int useful = in->nhosts > 1 ? 4 : c->algo == tuttiAlgoTree && !in->loopback ? 2 : 1;
+  if (in->gpu) useful = in->maxChannels;
   double bestTime = INFINITY;
   candidate trial = *c;
   for (int n = 1; n <= useful; n *= 2) {
@@ -363,6 +378,7 @@ static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candida
 void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
   uint32_t algos = usableAlgorithms(in, op);
   uint32_t protos = in->protoMask & ((1u << tuttiProtoCount) - 1);
+  if (in->gpu) protos = 1u << tuttiProtoSimple; /* what fits a line goes there anyway */
   if (protos == 0) protos = (1u << tuttiProtoCount) - 1;
   candidate best = {.algo = -1};
   double time = 0;

@@ -26,6 +26,10 @@ typedef struct {
   size_t slotBytes;
   int oversubscribed; /* some host has more ranks than cores */
   int loopback;       /* ranks of one host that only reach each other over the network */
+  int gpu;            /* thread blocks do the work, one for each channel */
+  int exchange;       /* GPUs that all store into each other's memory: see exchange_plan.h */
+  int sharers;        /* most ranks that share one of them; 0 as 1 */
+  int widest;         /* most ranks that Direct may connect at all; 0: any number */
 } tuttiPlanInput;
 
 typedef struct {

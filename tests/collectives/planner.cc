@@ -371,4 +371,23 @@ TEST(Names, ComeFromTheLists) {
   EXPECT_STREQ(tuttiProtoNames[tuttiProtoSimple], "Simple");
 }
 
+/* One step's messages must fit the executor on GPUs. */
+TEST(Planner, NoStepIsWiderThanAllowed) {
+  tuttiPlanInput in = oneHost(80);
+  in.gpu = 1;
+  in.sharedFifos = 0;
+  in.widest = 65;
+  in.algoMask = 1u << tuttiAlgoDirect;
+  for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++) {
+    tuttiSignature op = {};
+    op.coll = (uint8_t)coll;
+    op.type = tuttiFloat32;
+    op.count = 10;
+    tuttiPlan plan;
+    tuttiPlanChoose(&in, &op, &plan);
+    bool others = tuttiScheduleExists(coll, tuttiAlgoRing);
+    EXPECT_EQ(plan.algo == tuttiAlgoDirect, !others) << tuttiCollName(coll);
+  }
+}
+
 } // namespace
