@@ -22,8 +22,8 @@
  * aligned to the size of their element, and must stay untouched by the caller until the operation
  * is done: on a host communicator that is when the call (or the outermost tuttiGroupEnd) returns;
  * on a CUDA communicator when the stream reaches that point. A host communicator ignores `stream`.
- * A CUDA communicator has up to 8 ranks, whose GPUs reach each other's memory. Its calls may be
- * captured in a CUDA graph; replays must be ordered with other calls of it by the user.
+ * The calls of a CUDA communicator may be captured in a CUDA graph; replays must be ordered with
+ * other calls of it by the user.
  *
  * The names, meanings and enum values are NCCL's, so a port is a search and replace.
  */

@@ -37,8 +37,8 @@ static const tuttiPlan *plan(tuttiCommunicator *c, const tuttiOp *op, const tutt
   key.root = -1; /* no plan depends on it */
   if (tuttiSignatureEqual(&key, &c->planned)) return &c->lastPlan;
   c->planned = key;
-  /* CUDA chooses by itself (exchange_plan.h). */
-  if (op->coll == tuttiCollSendRecv || c->device->kind == tuttiDeviceCuda) {
+  /* Exchanges are planned where they run (exchange_plan.h). */
+  if (op->coll == tuttiCollSendRecv || c->plan.exchange) {
     uint64_t chunk = c->wires.slotBytes / tuttiTypeSize(op->type);
     c->lastPlan = (tuttiPlan){
         .algo = tuttiAlgoDirect, .proto = tuttiProtoSimple, .nchannels = 1, .chunk = chunk};
@@ -62,8 +62,7 @@ float tuttiOpTime(const tuttiOp *op) {
     float latency = in->nhosts > 1 ? in->interLatencyUs : in->intraLatencyUs;
     return latency + (float)(op->count * tuttiTypeSize(op->type)) / (GBs * 1e3f);
   }
-  if (op->comm->device->kind == tuttiDeviceCuda)
-    return tuttiPlanTime(in, &sig, tuttiAlgoDirect, tuttiProtoSimple, 1, 0);
+  if (in->exchange) return tuttiPlanTime(in, &sig, tuttiAlgoDirect, tuttiProtoSimple, 1, 0);
   return plan(op->comm, op, &sig)->timeUs;
 }
 

@@ -11,7 +11,9 @@
 #include "base/settings.h"
 #include "collectives/exchange.h"
 #include "comm/comm.h"
+#include "kernels/steps.h"
 #include "topology/topology.h"
+#include "transport/symmetric.h"
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
 #define CHANNELS_NETWORK  4
@@ -65,11 +67,6 @@ static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
       c->options.device != tuttiDeviceHost ? tuttiDeviceCudaTable(&why) : NULL;
   if (c->options.device == tuttiDeviceCuda && !cuda)
     return TUTTI_FAIL(tuttiInvalidArgument, "no CUDA device: %s; use device host or auto", why);
-  if (cuda && c->nranks > TUTTI_EXCHANGE_MAX)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "a communicator on GPUs has at most %d ranks in this version, not %d; use "
-                      "TUTTI_DEVICE=host with buffers in host memory",
-                      TUTTI_EXCHANGE_MAX, c->nranks);
   c->device = cuda ? cuda : &tuttiDeviceHostTable;
   return tuttiSuccess;
 }
@@ -127,10 +124,12 @@ static tuttiResult_t exchangePeers(tuttiCommunicator *c, tuttiWait wait) {
   return tuttiSuccess;
 }
 
-static int channelCount(const tuttiOptions *o, int nhosts) {
+static int channelCount(const tuttiOptions *o, tuttiDevice_t device, int nhosts) {
   int n = nhosts > 1 ? CHANNELS_NETWORK : CHANNELS_ONE_HOST;
+  if (device == tuttiDeviceCuda) n = TUTTI_SYMMETRIC_CHANNELS;
   if (o->maxChannels && n > o->maxChannels) n = o->maxChannels;
   if (n < o->minChannels) n = o->minChannels;
+  if (device == tuttiDeviceCuda && n > TUTTI_SYMMETRIC_CHANNELS) n = TUTTI_SYMMETRIC_CHANNELS;
   return n;
 }
 
@@ -146,7 +145,8 @@ static tuttiResult_t makeGraph(tuttiCommunicator *c) {
   const char *dump = tuttiSettingString(TUTTI_SETTING_GRAPH_DUMP_FILE);
   TUTTI_TRY(file[0]
                 ? tuttiGraphReadXml(file, hosts, c->nranks, &c->graph)
-                : tuttiGraphCreate(hosts, c->nranks, channelCount(&c->options, nhosts), &c->graph));
+                : tuttiGraphCreate(hosts, c->nranks,
+                                   channelCount(&c->options, c->device->kind, nhosts), &c->graph));
   return dump[0] && c->rank == 0 ? tuttiGraphWriteXml(c->graph, dump) : tuttiSuccess;
 }
 
@@ -160,21 +160,17 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
                       "no transport connects rank %d (host %s) and rank %d (host "
                       "%s): %s",
                       a, c->peers[a].host, b, c->peers[b].host, path.why);
-  if (c->device->kind == tuttiDeviceCuda && t != &tuttiTransportP2p)
-    return TUTTI_FAIL(tuttiSystemError,
-                      "the GPUs of rank %d (host %s) and rank %d (host %s) cannot store into each "
-                      "other's memory, and this version has no other way between GPUs: %s. Use "
-                      "TUTTI_DEVICE=host with buffers in host memory",
-                      a, c->peers[a].host, b, c->peers[b].host, path.why);
   tuttiPlanInput *in = &c->plan;
   bool inside = c->peers[a].hostId == c->peers[b].hostId;
   float *latency = inside ? &in->intraLatencyUs : &in->interLatencyUs;
   float *bandwidth = inside ? &in->intraGBs : &in->interGBs;
   if (path.latencyUs > *latency) *latency = path.latencyUs;
   if (*bandwidth == 0 || path.bandwidthGBs < *bandwidth) *bandwidth = path.bandwidthGBs;
-  if (!t->shared) in->sharedFifos = 0;
+  if (!t->shared || in->gpu) in->sharedFifos = 0;
   if (t == &tuttiTransportNet && in->nhosts == 1) in->loopback = 1;
-  if (c->peers[a].process != c->peers[b].process || !t->shared) in->directReads = 0;
+  /* From the first operation on, whoever waits runs it. */
+  if (t == &tuttiTransportNet) c->host.proxy = c->wires.proxy;
+  if (c->peers[a].process != c->peers[b].process || !in->sharedFifos) in->directReads = 0;
   if (!path.fetches) in->fetches = 0;
   return tuttiSuccess;
 }
@@ -203,8 +199,26 @@ static tuttiResult_t allowed(tuttiSettingId id, const char *const *names, int n,
   return tuttiSuccess;
 }
 
+/* Can every GPU store into the memory of every other? And how many ranks share one? */
+static void surveyGpus(const tuttiCommunicator *c, tuttiPlanInput *in) {
+  tuttiPath path;
+  in->gpu = c->device->kind == tuttiDeviceCuda;
+  in->widest = in->gpu ? TUTTI_STEPS_FAN + 1 : 0;
+  in->exchange = c->wires.symmetric && c->nranks <= TUTTI_EXCHANGE_MAX;
+  for (int a = 0; a < c->nranks && in->exchange; a++) {
+    int sharers = 0;
+    for (int b = 0; b < c->nranks; b++) {
+      const tuttiPeer *p = &c->peers[a], *q = &c->peers[b];
+      sharers += p->hostId == q->hostId && p->busId == q->busId;
+      if (b < a && tuttiTransportSelect(p, q, &path) != &tuttiTransportP2p) in->exchange = 0;
+    }
+    if (sharers > in->sharers) in->sharers = sharers;
+  }
+}
+
 static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   tuttiPlanInput *in = &c->plan;
+  surveyGpus(c, in);
   in->nranks = c->nranks;
   in->nhosts = c->graph->nhosts;
   in->minChannels = c->options.minChannels ? c->options.minChannels : 1;
@@ -252,8 +266,11 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   w->commHash = c->bootstrap->hash;
   memcpy(w->secret, c->bootstrap->secret, sizeof w->secret);
   w->peers = c->peers;
-  w->slotBytes =
-      (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / TUTTI_FIFO_DEPTH / TUTTI_LINE * TUTTI_LINE;
+  /* GPUs pin their FIFOs, and have many channels. */
+  bool gpu = c->device->kind == tuttiDeviceCuda;
+  size_t slots = TUTTI_FIFO_DEPTH * (gpu ? 8 : 1);
+  w->flaggedBytes = gpu ? TUTTI_STEPS_FLAGGED : 0;
+  w->slotBytes = (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / slots / TUTTI_LINE * TUTTI_LINE;
   w->timeoutMs = (uint64_t)c->options.timeoutMs;
   w->failed = &c->failed;
   w->memory = &c->memory;

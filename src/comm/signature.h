@@ -58,6 +58,16 @@ static inline bool tuttiSignatureEqual(const tuttiSignature *a, const tuttiSigna
          a->type == b->type && a->redop == b->redop;
 }
 
+/* FNV-1a over what must be equal on both sides of a message but its number; never 0. */
+static inline uint32_t tuttiSignatureHash(const tuttiSignature *sig) {
+  tuttiSignature key = *sig;
+  key.seq = 0;
+  uint32_t h = 2166136261u;
+  for (size_t i = 0; i < sizeof key; i++)
+    h = (h ^ ((const uint8_t *)&key)[i]) * 16777619u;
+  return h | 1;
+}
+
 /* "#12 AllReduce(count 1024, float32, sum)"; returns buf. */
 const char *tuttiSignatureText(const tuttiSignature *sig, char *buf, size_t size);
 

@@ -5,15 +5,20 @@
 #ifdef TUTTI_HAVE_CUDA
 
 #include <cuda_runtime_api.h>
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #include "base/cuda.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "base/settings.h"
 #include "collectives/exchange_plan.h"
+#include "device/cuda_steps.h"
 #include "device/cuda_window.h"
 #include "kernels/exchange.h"
 #include "transport/symmetric.h"
@@ -23,6 +28,9 @@
 /* Messages of a group from here on ask for a window, whether there is one or not: unlike a
  * collective, a message may be sent before a window is made and received behind it. */
 #define DIRECT_MESSAGE ((uint64_t)4 << 20)
+/* Messages through FIFOs: from here on in so many parts. */
+#define STEPS_LARGE ((uint64_t)256 << 10)
+#define STEPS_PARTS 4
 
 typedef struct {
   tuttiTaskHost *host;
@@ -36,11 +44,12 @@ typedef struct {
   void *stage; /* STAGE_BYTES for the communicator's own exchanges, on a stream of their own */
   cudaStream_t stageStream;
   pthread_t monitor;
-  pthread_mutex_t lock; /* with wake: tells the monitor to stop */
-  pthread_cond_t wake;
-  bool monitoring, stop;
+  bool monitoring;
+  int stop; /* eventfd: tells the monitor to stop */
   tuttiCudaWindows windows;
   tuttiExchangeArgs args; /* of the next launch; what never changes stays */
+  tuttiCudaSteps steps;   /* without exchanges */
+  int *rounds;            /* [2 * nranks]: messages of a group so far, by peer and direction */
 } cudaState;
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -97,23 +106,12 @@ static void hear(cudaState *s, uint32_t *heard) {
 static void *monitorMain(void *arg) {
   cudaState *s = arg;
   uint32_t heard = 0;
-  pthread_mutex_lock(&s->lock);
-  while (!s->stop) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += MONITOR_MS * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-      until.tv_sec++;
-      until.tv_nsec -= 1000000000;
-    }
-    pthread_cond_timedwait(&s->wake, &s->lock, &until);
-    pthread_mutex_unlock(&s->lock);
+  struct pollfd stop = {.fd = s->stop, .events = POLLIN};
+  while (poll(&stop, 1, MONITOR_MS) <= 0) {
     hear(s, &heard);
     if (tuttiLoadAcquire32(s->host->failed) || s->host->failure(s->host->comm) != tuttiSuccess)
       __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
-    pthread_mutex_lock(&s->lock);
   }
-  pthread_mutex_unlock(&s->lock);
   return NULL;
 }
 
@@ -128,27 +126,26 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   if (ordinal < 0) CUDA_TRY(cudaGetDevice(&device));
   TUTTI_TRY(tuttiCudaEnter(device, &before));
   mine->cudaDevice = device;
-  tuttiResult_t result =
-      tuttiCudaCheck(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "its PCI bus id");
-  if (result == tuttiSuccess && sscanf(bus, "%x:%x:%x", &domain, &number, &slot) == 3)
+  CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
+  if (sscanf(bus, "%x:%x:%x", &domain, &number, &slot) == 3)
     mine->busId = (uint64_t)domain << 24 | number << 16 | slot << 8;
-  if (result == tuttiSuccess)
-    result = tuttiSymmetricPrepare(w, mine, tuttiExchangeBlockBytes(w->nranks));
-  return result;
+  size_t bytes = w->nranks <= TUTTI_EXCHANGE_MAX ? tuttiExchangeBlockBytes(w->nranks) : 0;
+  return tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE) ? tuttiSuccess
+                                                    : tuttiSymmetricPrepare(w, mine, bytes);
 }
 
-static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
-  CUDA_TRY(cudaHostAlloc((void **)&s->mail, sizeof *s->mail, cudaHostAllocMapped));
-  memset(s->mail, 0, sizeof *s->mail);
-  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
-  CUDA_TRY(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming));
-  CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
-  /* Now, for a later allocation could wait for kernels that wait for this rank. */
-  CUDA_TRY(cudaHostAlloc(&s->stage, STAGE_BYTES, cudaHostAllocMapped));
-  CUDA_TRY(cudaStreamCreateWithFlags(&s->stageStream, cudaStreamNonBlocking));
-  CUDA_TRY((cudaError_t)tuttiExchangeLoad());
+/* The blocks of those whom this rank can store to; of all, if there are exchanges. */
+static tuttiResult_t mapPeers(tuttiWires *w) {
+  tuttiPath path;
   for (int p = 0; p < w->nranks; p++)
-    if (p != w->rank) TUTTI_TRY(tuttiSymmetricMap(w, p));
+    if (p != w->rank &&
+        tuttiTransportSelect(&w->peers[w->rank], &w->peers[p], &path) == &tuttiTransportP2p)
+      TUTTI_TRY(tuttiSymmetricMap(w, p));
+  return tuttiSuccess;
+}
+
+static tuttiResult_t setUpExchange(cudaState *s, tuttiWires *w) {
+  CUDA_TRY((cudaError_t)tuttiExchangeLoad());
   tuttiExchangeArgs *a = &s->args;
   a->mail = s->mailOnDevice;
   a->nlinks = a->place = 0;
@@ -165,9 +162,30 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
   a->block = w->symmetric->mine;
   a->simpleAt = tuttiExchangeSimpleAt(w->nranks);
   a->uniformAt = tuttiExchangeUniformAt(w->nranks);
-  int err = tuttiThreadStart(&s->monitor, "tutti-kernels", monitorMain, s);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
+  TUTTI_TRY(tuttiAlloc((void **)&s->rounds, 2 * (size_t)w->nranks, sizeof *s->rounds,
+                       "rounds of messages", w->memory));
+  CUDA_TRY(cudaHostAlloc((void **)&s->mail, sizeof *s->mail, cudaHostAllocMapped));
+  memset(s->mail, 0, sizeof *s->mail);
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
+  CUDA_TRY(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming));
+  CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
+  /* Now, for a later allocation could wait for kernels that wait for this rank. */
+  CUDA_TRY(cudaHostAlloc(&s->stage, STAGE_BYTES, cudaHostAllocMapped));
+  CUDA_TRY(cudaStreamCreateWithFlags(&s->stageStream, cudaStreamNonBlocking));
+  TUTTI_TRY(mapPeers(w));
+  TUTTI_TRY(s->host->plan->exchange
+                ? setUpExchange(s, w)
+                : tuttiCudaStepsInit(&s->steps, w, s->host, s->mailOnDevice, s->stageStream));
+  s->stop = eventfd(0, EFD_CLOEXEC);
+  int err = s->stop < 0 ? errno : tuttiThreadStart(&s->monitor, "tutti-kernels", monitorMain, s);
   if (err)
-    return TUTTI_FAIL(tuttiSystemError, "no thread to watch kernels: %s; raise `ulimit -u`",
+    return TUTTI_FAIL(tuttiSystemError,
+                      "no thread to watch kernels: %s; raise `ulimit -u` (threads) or `ulimit -n` "
+                      "(files)",
                       tuttiErrnoText(err));
   s->monitoring = true;
   return tuttiSuccess;
@@ -180,20 +198,17 @@ static tuttiResult_t cudaAttach(tuttiWires *w, tuttiTaskHost *host) {
   host->device = s;
   s->host = host;
   s->device = w->peers[w->rank].cudaDevice;
-  pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->wake, NULL);
+  s->stop = -1;
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
-  tuttiResult_t result = setUp(s, w);
-  return result;
+  return setUp(s, w);
 }
 
 static void stopMonitor(cudaState *s) {
-  if (!s->monitoring) return;
-  pthread_mutex_lock(&s->lock);
-  s->stop = true;
-  pthread_cond_signal(&s->wake);
-  pthread_mutex_unlock(&s->lock);
-  pthread_join(s->monitor, NULL);
+  if (s->monitoring) {
+    eventfd_write(s->stop, 1);
+    pthread_join(s->monitor, NULL);
+  }
+  tuttiFdClose(&s->stop);
 }
 
 static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
@@ -204,14 +219,14 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
     if (s->launched) cudaDeviceSynchronize();
     stopMonitor(s);
     tuttiCudaWindowsClose(&s->windows);
+    tuttiCudaStepsClose(&s->steps, w);
     tuttiSymmetricDetach(w);
     if (s->done) cudaEventDestroy(s->done);
     if (s->joined) cudaEventDestroy(s->joined);
     if (s->stageStream) cudaStreamDestroy(s->stageStream);
     if (s->stage) cudaFreeHost(s->stage);
     if (s->mail) cudaFreeHost(s->mail);
-    pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->wake);
+    tuttiFree(s->rounds);
     tuttiFree(s);
   } else {
     tuttiSymmetricDetach(w);
@@ -226,8 +241,7 @@ static tuttiResult_t cudaDrain(tuttiTaskHost *host) {
   TUTTI_RESTORED int before = -1;
   if (!s || !s->launched) return tuttiSuccess;
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
-  tuttiResult_t result = tuttiCudaCheck(cudaDeviceSynchronize(), "an operation on the GPU");
-  return result;
+  return tuttiCudaCheck(cudaDeviceSynchronize(), "an operation on the GPU");
 }
 
 static tuttiResult_t cudaStage(tuttiTaskHost *host, void **memory, size_t *bytes,
@@ -249,76 +263,55 @@ static tuttiResult_t cudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void
                                         void **window) {
   cudaState *s = host->device;
   TUTTI_RESTORED int before = -1;
+  *window = NULL;
+  if (!host->plan->exchange) return tuttiSuccess; /* messages go through FIFOs */
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
-  tuttiResult_t result = tuttiCudaWindowAdd(&s->windows, w, host, buff, size, s->stageStream,
-                                            (tuttiCudaWindow **)window);
-  return result;
+  return tuttiCudaWindowAdd(&s->windows, w, host, buff, size, s->stageStream,
+                            (tuttiCudaWindow **)window);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* FNV-1a over what must be equal on both sides; never 0. Numbers are not in it: messages have their
- * own, and a captured operation runs many times. */
-static uint32_t hashOf(const tuttiSignature *sig) {
-  tuttiSignature key = *sig;
-  key.seq = 0;
-  uint32_t h = 2166136261u;
-  for (size_t i = 0; i < sizeof key; i++)
-    h = (h ^ ((const uint8_t *)&key)[i]) * 16777619u;
-  return h | 1;
+/* A part of a message for each thread block, whole lines but for the last. */
+static uint64_t partOf(uint64_t bytes, const tuttiExchangePlan *plan) {
+  uint64_t unit = plan->proto == tuttiProtoLL ? TUTTI_EXCHANGE_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE;
+  uint64_t units = (bytes + unit - 1) / unit, n = (uint64_t)plan->nblocks;
+  return (units + n - 1) / n * unit;
 }
 
-/* A part of a message for each of n thread blocks, whole units but for the last. */
-static uint64_t partOf(uint64_t bytes, int n, uint64_t unit) {
-  uint64_t units = (bytes + unit - 1) / unit;
-  return (units + (uint64_t)n - 1) / (uint64_t)n * unit;
-}
-
-static uint32_t loopsOf(uint64_t part, int proto) {
-  uint64_t chunk = proto == tuttiProtoLL
-                       ? TUTTI_EXCHANGE_LL_SLOT / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD
-                       : tuttiExchangeChunk(part);
-  return (uint32_t)((part + chunk - 1) / chunk);
-}
-
-static uint64_t unitOf(int proto) {
-  return proto == tuttiProtoLL ? TUTTI_EXCHANGE_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE;
-}
 static uint64_t greater(uint64_t a, uint64_t b) {
   return a > b ? a : b;
 }
-static uint32_t most(uint32_t a, uint32_t b) {
-  return a > b ? a : b;
-}
 
-/* What follows from the messages: how many chunks and lines the longest has. */
+/* What follows from the messages: how many chunks and lines the longest has. A longer part never
+ * has fewer chunks. */
 static void setLoops(tuttiExchangeArgs *a, int proto) {
   uint64_t part = a->combine || a->own ? a->part : 0, bytes = a->own ? a->bytes : 0;
-  uint32_t loops = loopsOf(part, proto);
   a->operands = a->late = 0;
   for (int i = 0; i < a->nlinks; i++) {
     const tuttiExchangeLink *l = &a->link[i];
-    loops = most(loops, loopsOf(a->flow[i].outPart, proto));
-    loops = most(loops, loopsOf(a->flow[i].inPart, proto));
-    loops = most(loops, loopsOf(a->flow[i].latePart, proto));
+    const tuttiExchangeFlow *f = &a->flow[i];
+    part = greater(part, greater(f->outPart, greater(f->inPart, f->latePart)));
     bytes = greater(bytes, greater(l->outBytes, greater(l->inBytes, l->lateBytes)));
     a->operands |= (uint32_t)(l->inBytes > 0) << i;
     a->late |= (uint32_t)(l->lateBytes > 0) << i;
   }
-  a->loops = loops;
+  uint64_t chunk = proto == tuttiProtoLL
+                       ? TUTTI_EXCHANGE_LL_SLOT / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD
+                       : tuttiExchangeChunk(part);
+  a->loops = (uint32_t)((part + chunk - 1) / chunk);
   a->lines = (uint32_t)((bytes + TUTTI_EXCHANGE_LINE_PAYLOAD - 1) / TUTTI_EXCHANGE_LINE_PAYLOAD);
 }
 
 /* Fills in the exchange of one task, in bytes. */
 static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t size,
                         const tuttiExchangePlan *plan, uint32_t hash) {
-  uint64_t unit = unitOf(plan->proto);
   a->combine = x->combine;
   a->own = x->own;
   a->keep = x->keep;
   a->mirror = x->mirror;
   a->bytes = x->count * size;
-  a->part = partOf(a->bytes, plan->nblocks, unit);
+  a->part = partOf(a->bytes, plan);
   a->ownAt = x->ownAt * size;
   a->keepAt = x->keepAt * size;
   a->spreads = 0;
@@ -333,9 +326,9 @@ static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t s
     l->lateAt = p->lateAt * size;
     l->outHash = l->inHash = hash;
     a->spreads |= (uint32_t)p->spread << i;
-    a->flow[i] = (tuttiExchangeFlow){.outPart = partOf(l->outBytes, plan->nblocks, unit),
-                                     .inPart = partOf(l->inBytes, plan->nblocks, unit),
-                                     .latePart = partOf(l->lateBytes, plan->nblocks, unit)};
+    a->flow[i] = (tuttiExchangeFlow){.outPart = partOf(l->outBytes, plan),
+                                     .inPart = partOf(l->inBytes, plan),
+                                     .latePart = partOf(l->lateBytes, plan)};
   }
   setLoops(a, plan->proto);
 }
@@ -361,41 +354,46 @@ static void setWindows(cudaState *s, const tuttiTask *t, const tuttiExchangePlan
 }
 
 /* One message to (or from) a neighbour, at an address instead of an offset. */
-static void setMessage(cudaState *s, int link, bool in, const tuttiTask *t,
-                       const tuttiExchangePlan *plan) {
+static void setMessage(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {
+  const tuttiSchedule *y = &t->schedule;
+  int link = y->root < y->rank ? y->root : y->root - 1;
   tuttiExchangeLink *l = &s->args.link[link];
   tuttiExchangeFlow *f = &s->args.flow[link];
-  uint64_t bytes = t->schedule.count * tuttiTypeSize(t->type);
-  uint64_t part = partOf(bytes, plan->nblocks, unitOf(plan->proto));
+  uint64_t bytes = y->count * tuttiTypeSize(t->type);
+  uint64_t part = partOf(bytes, plan);
   bool direct = bytes >= DIRECT_MESSAGE && plan->proto == tuttiProtoSimple;
-  if (in) {
+  if (y->sending) {
+    l->outAt = (uintptr_t)t->sendbuff;
+    l->outBytes = bytes;
+    l->outHash = tuttiSignatureHash(&t->signature);
+    f->outPart = part;
+    f->asks[0] = direct;
+  } else {
     l->placeAt = (uintptr_t)t->recvbuff;
     l->inBytes = bytes;
-    l->inHash = hashOf(&t->signature);
+    l->inHash = tuttiSignatureHash(&t->signature);
     f->inPart = part;
     f->tells[0] = direct;
     f->where[0] = direct ? tuttiCudaWindowWhere(&s->windows, t->recvbuff, bytes) : 0;
-  } else {
-    l->outAt = (uintptr_t)t->sendbuff;
-    l->outBytes = bytes;
-    l->outHash = hashOf(&t->signature);
-    f->outPart = part;
-    f->asks[0] = direct;
   }
 }
 
-static tuttiResult_t isCapturing(cudaStream_t stream, bool *capturing) {
+/* Around each launch on the stream. Kernels of one communicator follow each other, whatever streams
+ * they are on: they share FIFOs. A graph is ordered by its launch. */
+static tuttiResult_t beginLaunch(cudaState *s, cudaStream_t stream, bool *capturing) {
   enum cudaStreamCaptureStatus status;
   CUDA_TRY(cudaStreamIsCapturing(stream, &status));
   *capturing = status != cudaStreamCaptureStatusNone;
+  if (s->launched && s->last != stream && !*capturing && !s->captured)
+    CUDA_TRY(cudaStreamWaitEvent(stream, s->done, 0));
   return tuttiSuccess;
 }
-
-/* Kernels of one communicator follow each other, whatever streams they are on: they share FIFOs. A
- * graph is ordered by its launch. */
-static tuttiResult_t follow(cudaState *s, cudaStream_t stream, bool capturing) {
-  if (!s->launched || s->last == stream || capturing || s->captured) return tuttiSuccess;
-  CUDA_TRY(cudaStreamWaitEvent(stream, s->done, 0));
+static tuttiResult_t endLaunch(cudaState *s, cudaStream_t stream, bool capturing) {
+  s->last = stream;
+  s->launched = true;
+  s->captured = capturing;
+  /* Now, for the user may have destroyed the stream when another one has to wait. */
+  if (!capturing) CUDA_TRY(cudaEventRecord(s->done, stream));
   return tuttiSuccess;
 }
 
@@ -412,17 +410,20 @@ static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchang
   a->scalar = t->scalar;
   a->scalarAt = t->scalarAt;
   a->sig = t->signature;
-  TUTTI_TRY(isCapturing(t->stream, &capturing));
-  TUTTI_TRY(follow(s, t->stream, capturing));
+  TUTTI_TRY(beginLaunch(s, t->stream, &capturing));
   CUDA_TRY((cudaError_t)tuttiExchangeLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
                                             plan->uniform, plan->nblocks, plan->nthreads,
                                             t->stream));
-  s->last = t->stream;
-  s->launched = true;
-  s->captured = capturing;
-  /* Now, for the user may have destroyed the stream when another one has to wait. */
-  if (!capturing) CUDA_TRY(cudaEventRecord(s->done, t->stream));
-  return tuttiSuccess;
+  return endLaunch(s, t->stream, capturing);
+}
+
+/* On the stream of the first. */
+static tuttiResult_t launchSteps(cudaState *s, const tuttiTask *tasks, int n) {
+  bool capturing;
+  if (n == 0) return tuttiSuccess;
+  TUTTI_TRY(beginLaunch(s, tasks[0].stream, &capturing));
+  TUTTI_TRY(tuttiCudaStepsLaunch(&s->steps, tasks, n, capturing));
+  return endLaunch(s, tasks[0].stream, capturing);
 }
 
 static tuttiResult_t runCollective(cudaState *s, const tuttiTask *t) {
@@ -433,47 +434,14 @@ static tuttiResult_t runCollective(cudaState *s, const tuttiTask *t) {
   tuttiExchangeChoose(s->host->plan, &schedule, size, &plan);
   schedule.twoShot = (uint8_t)plan.twoShot;
   tuttiExchangeMake(&schedule, TUTTI_EXCHANGE_LINE / size, &x);
-  setExchange(&s->args, &x, size, &plan, hashOf(&t->signature));
+  setExchange(&s->args, &x, size, &plan, tuttiSignatureHash(&t->signature));
   setWindows(s, t, &plan);
   s->args.rooted = t->signature.root >= 0;
   return launch(s, t, &plan);
 }
 
-/* The messages of a group go in rounds: in round i the i-th of each pair and direction. So the two
- * sides of a message agree on its round, in whatever order they have called. */
-typedef struct {
-  const tuttiTask *out[TUTTI_EXCHANGE_MAX], *in[TUTTI_EXCHANGE_MAX]; /* by peer */
-  const tuttiTask *first;
-} messageRound;
-
 static bool isMessage(const cudaState *s, const tuttiTask *t) {
   return t->host->device == s && t->schedule.coll == tuttiCollSendRecv;
-}
-
-/* Those of one protocol. Protocol, thread blocks and so the parts of a message depend on that
- * message alone: its two sides know of no other. */
-static tuttiResult_t runRound(cudaState *s, const messageRound *round, int proto) {
-  tuttiExchangeArgs *a = &s->args;
-  tuttiExchangePlan most = {.proto = proto, .nblocks = 1, .nthreads = 32};
-  tuttiExchange nothing;
-  memset(&nothing, 0, sizeof nothing);
-  setExchange(a, &nothing, 1, &most, 1);
-  for (int i = 0; i < 2 * a->nlinks; i++) {
-    const tuttiExchangeLink *l = &a->link[i / 2];
-    bool in = i % 2;
-    const tuttiTask *t = in ? round->in[l->rank] : round->out[l->rank];
-    tuttiExchangePlan plan;
-    if (!t) continue;
-    tuttiExchangeChoose(s->host->plan, &t->schedule, tuttiTypeSize(t->type), &plan);
-    if (plan.proto != proto) continue;
-    setMessage(s, i / 2, in, t, &plan);
-    if (plan.nblocks > most.nblocks) most.nblocks = plan.nblocks;
-    if (plan.nthreads > most.nthreads) most.nthreads = plan.nthreads;
-  }
-  setLoops(a, proto);
-  tuttiTask t = *round->first;
-  t.sendbuff = t.recvbuff = NULL; /* each message has its own */
-  return launch(s, &t, &most);
 }
 
 /* Streams of one group wait for each other, before its messages and behind them. */
@@ -488,37 +456,112 @@ static tuttiResult_t join(cudaState *s, const tuttiTask *tasks, int n, cudaStrea
   return tuttiSuccess;
 }
 
+/* The messages of a group go in rounds: in round i the i-th of each pair and direction. So the two
+ * sides of a message agree on its round, in whatever order they have called. */
+static bool inRound(const cudaState *s, const tuttiTask *t, int round) {
+  return isMessage(s, t) && t->channel == round;
+}
+
+/* Those of one protocol. Protocol, thread blocks and so the parts of a message depend on that
+ * message alone: its two sides know of no other. */
+static tuttiResult_t exchangeRound(cudaState *s, const tuttiTask *tasks, int n, int round,
+                                   int proto) {
+  tuttiExchangePlan most = {.proto = proto, .nblocks = 1, .nthreads = 32};
+  tuttiExchange nothing;
+  memset(&nothing, 0, sizeof nothing);
+  setExchange(&s->args, &nothing, 1, &most, 1);
+  for (int i = 0; i < n; i++) {
+    tuttiExchangePlan plan;
+    if (!inRound(s, &tasks[i], round)) continue;
+    tuttiExchangeChoose(s->host->plan, &tasks[i].schedule, tuttiTypeSize(tasks[i].type), &plan);
+    if (plan.proto != proto) continue;
+    setMessage(s, &tasks[i], &plan);
+    if (plan.nblocks > most.nblocks) most.nblocks = plan.nblocks;
+    if (plan.nthreads > most.nthreads) most.nthreads = plan.nthreads;
+  }
+  setLoops(&s->args, proto);
+  tuttiTask t = tasks[0];
+  t.sendbuff = t.recvbuff = NULL; /* each message has its own */
+  return launch(s, &t, &most);
+}
+
+/* Adds a message to a launch: a large one in parts, over FIFOs of several channels. */
+static void addMessage(const cudaState *s, const tuttiTask *t, bool large, tuttiTask *tasks,
+                       int *n) {
+  int parts = large && s->steps.nchannels >= STEPS_PARTS ? STEPS_PARTS : 1;
+  for (int p = 0; p < parts; p++) {
+    tuttiTask *part = &tasks[*n];
+    *part = *t;
+    part->channel = p > 0 ? p : TUTTI_P2P_CHANNEL;
+    tuttiPlanPart(t->schedule.count, t->type, p, parts, &part->schedule.begin,
+                  &part->schedule.part);
+    if (part->schedule.part > 0) (*n)++;
+  }
+}
+
+/* As many as a launch takes: those between ranks that are about as far apart. */
+static tuttiResult_t stepsRound(cudaState *s, const tuttiTask *tasks, int n, int round,
+                                bool large) {
+  tuttiTask parts[TUTTI_STEPS_TASKS];
+  int nranks = s->steps.nranks, reach = (int)TUTTI_STEPS_TASKS / 2 / (large ? STEPS_PARTS : 1);
+  for (int from = 0; from < nranks; from += reach) {
+    int k = 0;
+    for (int i = 0; i < n; i++) {
+      const tuttiTask *t = &tasks[i];
+      if (!inRound(s, t, round)) continue;
+      int ahead = t->schedule.root - t->schedule.rank;
+      int distance = ((t->schedule.sending ? ahead : -ahead) + nranks) % nranks;
+      bool isLarge = t->schedule.count * tuttiTypeSize(t->type) >= STEPS_LARGE;
+      if (distance / reach == from / reach && isLarge == large) addMessage(s, t, large, parts, &k);
+    }
+    TUTTI_TRY(launchSteps(s, parts, k));
+  }
+  return tuttiSuccess;
+}
+
 static tuttiResult_t runMessages(cudaState *s, tuttiTask *tasks, int n) {
-  int counts[TUTTI_EXCHANGE_MAX][2] = {{0}}, rounds = 0;
-  const tuttiTask *first = NULL;
+  for (; n > 0 && !isMessage(s, tasks); n--)
+    tasks++;
+  if (n == 0) return tuttiSuccess;
+  int rounds = 0;
+  memset(s->rounds, 0, 2 * (size_t)tasks[0].schedule.nranks * sizeof *s->rounds);
   for (int i = 0; i < n; i++) {
     tuttiTask *t = &tasks[i];
     if (!isMessage(s, t)) continue;
-    t->channel = counts[t->schedule.root][t->schedule.sending]++; /* its round */
+    t->channel = s->rounds[2 * t->schedule.root + t->schedule.sending]++; /* its round */
     if (t->channel >= rounds) rounds = t->channel + 1;
-    if (!first) first = t;
   }
-  if (!first) return tuttiSuccess;
-  TUTTI_TRY(join(s, tasks, n, first->stream, true));
-  for (int r = 0; r < rounds; r++) {
-    messageRound round = {.first = first};
-    for (int i = 0; i < n; i++) {
-      const tuttiTask *t = &tasks[i];
-      if (!isMessage(s, t) || t->channel != r) continue;
-      (t->schedule.sending ? round.out : round.in)[t->schedule.root] = t;
-    }
-    TUTTI_TRY(runRound(s, &round, tuttiProtoLL));
-    TUTTI_TRY(runRound(s, &round, tuttiProtoSimple));
+  cudaStream_t stream = tasks[0].stream;
+  TUTTI_TRY(join(s, tasks, n, stream, true));
+  for (int r = 0; r < 2 * rounds; r++) { /* first the small ones of each */
+    bool large = r % 2;
+    TUTTI_TRY(s->host->plan->exchange
+                  ? exchangeRound(s, tasks, n, r / 2, large ? tuttiProtoSimple : tuttiProtoLL)
+                  : stepsRound(s, tasks, n, r / 2, large));
   }
-  return join(s, tasks, n, first->stream, false);
+  return join(s, tasks, n, stream, false);
+}
+
+/* The channels of the collective that tasks[0] begins. */
+static tuttiResult_t stepsCollective(cudaState *s, const tuttiTask *tasks, int n) {
+  int k = 1;
+  while (k < n && k < (int)TUTTI_STEPS_TASKS && tasks[k].host == tasks[0].host &&
+         tasks[k].channel == k && !isMessage(s, &tasks[k]))
+    k++;
+  return tasks[0].schedule.count > 0 ? launchSteps(s, tasks, k) : tuttiSuccess;
 }
 
 /* Messages first, on every rank alike: ranks may have called in another order within the group. */
 static tuttiResult_t runOf(cudaState *s, tuttiTask *tasks, int n) {
   TUTTI_TRY(runMessages(s, tasks, n));
-  for (int i = 0; i < n; i++)
-    if (tasks[i].host->device == s && !isMessage(s, &tasks[i]))
-      TUTTI_TRY(runCollective(s, &tasks[i]));
+  for (int i = 0; i < n; i++) {
+    const tuttiTask *t = &tasks[i];
+    if (t->host->device != s || isMessage(s, t)) continue;
+    if (s->host->plan->exchange)
+      TUTTI_TRY(runCollective(s, t));
+    else if (t->channel == 0)
+      TUTTI_TRY(stepsCollective(s, t, n - i));
+  }
   return tuttiSuccess;
 }
 
@@ -531,8 +574,7 @@ static tuttiResult_t cudaRun(const tuttiTaskSet *set) {
     if (done) continue;
     TUTTI_RESTORED int before = -1;
     TUTTI_TRY(tuttiCudaEnter(s->device, &before));
-    tuttiResult_t result = runOf(s, set->tasks + i, set->ntasks - i);
-    TUTTI_TRY(result);
+    TUTTI_TRY(runOf(s, set->tasks + i, set->ntasks - i));
   }
   return tuttiSuccess;
 }

@@ -79,6 +79,11 @@ __device__ inline void addReleaseBlock(uint32_t *at, uint32_t v) {
       : "memory");
 }
 
+/* Barrier `number`, not 0, of so many threads of a block. */
+__device__ inline void barrierOf(int number, uint32_t threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 /* Everything that this thread has seen or written comes before what it writes from now on. */
 __device__ inline void fenceSys() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");

@@ -72,6 +72,63 @@ TEST_P(GpuCollectives, LargeSizes) {
 INSTANTIATE_TEST_SUITE_P(Ways, GpuCollectives, testing::ValuesIn(ways),
                          [](auto &info) { return std::string(info.param.name); });
 
+/* ---- steps ------------------------------------------------------------------------------------
+ * GPUs that cannot all store into each other's memory, or are too many for an exchange. */
+
+const std::map<std::string, std::string>
+    none = {},
+    shm = {{"TUTTI_P2P_DISABLE", "1"}},
+    net = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}},
+    shmRing = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Ring"}},
+    shmTree = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Tree"}},
+    netRing = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_ALGO", "Ring"}};
+const Way steps[] = {
+    {"P2Px9", &none, 9},        {"SHMx2", &shm, 2},         {"SHMx4", &shm, 4},
+    {"SHMx1", &shm, 1},         {"NETx2", &net, 2},         {"NETx3", &net, 3},
+    {"SHMRingx4", &shmRing, 4}, {"SHMTreex5", &shmTree, 5}, {"NETRingx3", &netRing, 3}};
+
+class GpuSteps : public GpuTest, public testing::WithParamInterface<Way> {};
+
+/* Rings and trees round more often than this test allows. */
+TEST_P(GpuSteps, TypesAndReductions) {
+  if (!GetParam().settings->count("TUTTI_ALGO")) onAll(GetParam(), everyType, (size_t)4 << 20);
+}
+TEST_P(GpuSteps, Sizes) {
+  onAll(GetParam(), everySize, (size_t)16 << 20);
+}
+TEST_P(GpuSteps, LargeSizes) {
+  onAll(GetParam(), largeSizes, (size_t)64 << 20);
+}
+
+/* Who only sends runs ahead of its readers, as far as slots let it. */
+TEST_P(GpuSteps, RootsRunAhead) {
+  Settings settings(*GetParam().settings);
+  const int n = GetParam().n, rounds = 600;
+  GpuRanks ranks(n);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    for (size_t count : {1, 500, 5000}) {
+      gpu.reset();
+      std::vector<int> mine((size_t)rounds), want((size_t)rounds);
+      for (int i = 0; i < rounds; i++)
+        want[(size_t)i] = i + 1, mine[(size_t)i] = r == 0 ? i + 1 : 0;
+      int *values = gpu.put(mine), *x = gpu.put(std::vector<int>(count, 0));
+      int *got = gpu.put(std::vector<int>((size_t)rounds, 0));
+      cudaStream_t s = gpu.streams[0];
+      for (int i = 0; i < rounds; i++) {
+        CUDA(cudaMemcpyAsync(x + count - 1, values + i, 4, cudaMemcpyDeviceToDevice, s));
+        TUTTI(tuttiBroadcast(x, x, count, tuttiInt32, 0, comm, s));
+        CUDA(cudaMemcpyAsync(got + i, x + count - 1, 4, cudaMemcpyDeviceToDevice, s));
+      }
+      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      EXPECT_EQ(gpu.get(got, (size_t)rounds), want) << "rank " << r;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, GpuSteps, testing::ValuesIn(steps),
+                         [](auto &info) { return std::string(info.param.name); });
+
 /* ---- windows ----------------------------------------------------------------------------------
  */
 
@@ -154,10 +211,14 @@ TEST_F(GpuProcesses, Windows) {
   processes.expectCleanEnds();
 }
 
-TEST_F(GpuProcesses, TypesAndSizes) {
-  constexpr int n = 4;
+/* Four ranks on `hosts` hosts, all of which are this one. */
+void typesAndSizes(int hosts, const std::map<std::string, std::string> &settings) {
+  const int n = 4;
   RankProcesses processes;
   processes.start(n, [&](int r) {
+    for (auto &[name, value] : settings)
+      setenv(name.c_str(), value.c_str(), 1);
+    if (hosts > 1) setenv("TUTTI_HOSTID", std::to_string(r * hosts / n).c_str(), 1);
     Gpu gpu(r, (size_t)16 << 20);
     tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
     config.device = tuttiDeviceCuda;
@@ -173,6 +234,16 @@ TEST_F(GpuProcesses, TypesAndSizes) {
   });
   processes.waitAll(150);
   processes.expectCleanEnds();
+}
+
+TEST_F(GpuProcesses, TypesAndSizes) {
+  typesAndSizes(1, none);
+}
+TEST_F(GpuProcesses, TypesAndSizesOverSharedMemory) {
+  typesAndSizes(1, shm);
+}
+TEST_F(GpuProcesses, TypesAndSizesOnTwoHosts) {
+  typesAndSizes(2, none);
 }
 
 } // namespace

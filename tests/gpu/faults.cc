@@ -1,5 +1,4 @@
 /* Ranks on GPUs that are wrong, late or dead: everybody is told in time, and no kernel stays. */
-#include "collectives/exchange.h"
 #include "gpu/gpu.h"
 #include "processes.h"
 
@@ -30,21 +29,6 @@ TEST_F(GpuFaults, HostMemoryIsRefused) {
     TUTTI(tuttiAllReduce(device, device, 16, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
     ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess);
     EXPECT_EQ(gpu.get(device, 16), std::vector<float>(16, 2));
-  });
-}
-
-TEST_F(GpuFaults, MoreRanksThanAnExchangeHas) {
-  constexpr int n = TUTTI_EXCHANGE_MAX + 1;
-  tuttiUniqueId id;
-  TUTTI(tuttiGetUniqueId(&id));
-  onThreads(n, [&](int r) {
-    tuttiComm_t comm = nullptr;
-    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-    config.device = tuttiDeviceCuda;
-    EXPECT_EQ(cudaSetDevice(r % gpus()), cudaSuccess);
-    EXPECT_NE(tuttiCommInitRankConfig(&comm, n, id, r, &config), tuttiSuccess);
-    EXPECT_EQ(comm, nullptr);
-    EXPECT_THAT(tuttiGetLastError(nullptr), HasSubstr(std::to_string(TUTTI_EXCHANGE_MAX)));
   });
 }
 

@@ -1,0 +1,42 @@
+/* Runs schedules on a GPU: finds the connections of a task's steps, lets the GPU know them, and
+ * launches kernels/steps.cu. For communicators that cannot exchange (tuttiPlanInput.exchange). */
+#ifndef TUTTI_DEVICE_CUDA_STEPS_H_
+#define TUTTI_DEVICE_CUDA_STEPS_H_
+
+#include <sys/cdefs.h>
+
+#include "kernels/steps.h"
+#include "kernels/task.h"
+#include "transport/transport.h"
+
+__BEGIN_DECLS
+
+/* Of one communicator. */
+typedef struct {
+  tuttiTaskHost *host;
+  int nranks, nchannels;
+  tuttiStepsEnd *ends; /* GPU: [nchannels + 1 for messages][recv, send][nranks] */
+  uint8_t *opened;     /* the same in host memory: that end is known to the GPU */
+  int32_t *rings;      /* GPU: [nchannels][nranks] */
+  uint8_t *ringKnown;  /* [nchannels] */
+  uint32_t *finished;  /* host memory: launches that have ended, once `served` */
+  tuttiAtomic32 started;
+  bool served; /* the proxy has an operation for this */
+  tuttiStream_t copies;
+  tuttiStepsArgs args; /* of the next launch */
+} tuttiCudaSteps;
+
+/* On the current device. `copies` is a stream that waits for no other. Undone by Close, also after
+ * a failure; no kernel may be running then. */
+tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost *host,
+                                 tuttiExchangeMail *mail, tuttiStream_t copies);
+void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w);
+
+/* Enqueues n <= TUTTI_STEPS_TASKS tasks, which run side by side: the channels of one collective, or
+ * messages. */
+tuttiResult_t tuttiCudaStepsLaunch(tuttiCudaSteps *s, const tuttiTask *tasks, int n,
+                                   bool capturing);
+
+__END_DECLS
+
+#endif

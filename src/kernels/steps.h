@@ -1,0 +1,75 @@
+/* The kernel that carries out schedules on a GPU, over FIFOs (transport/fifo.h) that it reaches:
+ * those in its own and its neighbours' memory (P2P) and those in host memory (SHM, and NET with a
+ * proxy behind it), one like the other. For communicators whose GPUs cannot all store into each
+ * other's memory; the others run exchanges (exchange.h). Needs no CUDA header. */
+#ifndef TUTTI_KERNELS_STEPS_H_
+#define TUTTI_KERNELS_STEPS_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/cdefs.h>
+
+#include "collectives/schedule.h"
+#include "kernels/exchange.h"
+#include "kernels/reduce.h"
+#include "transport/fifo.h"
+#include "tutti.h"
+
+__BEGIN_DECLS
+
+#define TUTTI_STEPS_TASKS 32u /* most of one launch: channels, or messages of a group */
+#define TUTTI_STEPS_FAN   64u /* most receives, and most sends, of one step */
+
+/* Small messages between two kernels go in flagged units, protocol LL: 16 bytes of which each half
+ * holds 4 bytes of payload and the message's number, so that no look can see one without the other,
+ * and no fence is needed. The first unit holds the hash of the operation instead. */
+#define TUTTI_STEPS_FLAGGED ((size_t)16 << 10)
+#define TUTTI_STEPS_SMALL   ((TUTTI_STEPS_FLAGGED - 32) / 2) /* payload of a message */
+
+/* One end of a connection, in GPU memory: its pointers as this GPU sees them. */
+typedef struct {
+  tuttiSlot *slots;
+  tuttiHead *head;
+  uint8_t *data;
+  uint8_t *flagged; /* [TUTTI_FIFO_DEPTH]; NULL: a proxy is in between */
+  uint64_t next;    /* number of the next message; kept by the kernels */
+  uint64_t taken;   /* send: what the head said at the last look */
+  uint32_t lines, slotBytes;
+  int32_t peer;
+  uint32_t pad;
+} tuttiStepsEnd;
+
+/* What one thread block does. */
+typedef struct {
+  tuttiSchedule schedule; /* its ring is in GPU memory */
+  tuttiSignature sig;
+  uint32_t hash; /* of sig */
+  uint32_t pad;
+  const uint8_t *send;
+  uint8_t *recv;
+  const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
+  tuttiScalar scalar;
+  tuttiStepsEnd *ends; /* of its channel: [nranks] to receive from, [nranks] to send to */
+  tuttiRedOp_t op;
+  int32_t divide;
+  uint32_t premul;
+  uint32_t elementBytes;
+} tuttiStepsTask;
+
+typedef struct {
+  tuttiExchangeMail *mail;
+  uint32_t *blocks;   /* in GPU memory: thread blocks of this launch that have ended */
+  uint32_t *finished; /* in host memory: launches that have ended; NULL: nobody asks */
+  tuttiStepsTask task[TUTTI_STEPS_TASKS];
+} tuttiStepsArgs;
+
+/* Enqueues one thread block per task; all of elements of `type`. With `copies` they reduce nothing.
+ * Returns a cudaError_t. */
+int tuttiStepsLaunch(const tuttiStepsArgs *args, int ntasks, tuttiDataType_t type, bool copies,
+                     tuttiStream_t stream);
+/* Loads the kernels, so that no first call does; a cudaError_t. */
+int tuttiStepsLoad(void);
+
+__END_DECLS
+
+#endif
