@@ -320,6 +320,7 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
   for (int algo = 0; algo < tuttiAlgoCount; algo++)
     if (tuttiScheduleExists(op->coll, algo)) exist |= 1u << algo;
   uint32_t direct = exist & 1u << tuttiAlgoDirect;
+  if (in->deterministic && tuttiCollReduces(op->coll)) return direct;
   if (in->widest && in->nranks > in->widest && exist != direct) exist &= ~direct;
   uint32_t usable = exist & in->algoMask;
   if (usable == 0) {

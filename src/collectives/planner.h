@@ -30,6 +30,7 @@ typedef struct {
   int exchange;       /* GPUs that all store into each other's memory: see exchange_plan.h */
   int sharers;        /* most ranks that share one of them; 0 as 1 */
   int widest;         /* most ranks that Direct may connect at all; 0: any number */
+  int deterministic;  /* reduce with Direct, which has one order: that of the ranks */
 } tuttiPlanInput;
 
 typedef struct {

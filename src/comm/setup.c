@@ -33,11 +33,12 @@ static void describeConfig(const tuttiOptions *o, char *text, size_t size) {
   snprintf(text, size,
            "channels %d-%d, device %d, net '%s', buffsize %" PRId64
            ", algo '%.24s', proto '%.16s', "
-           "p2p_disable %d, shm_disable %d, nsocks %d",
+           "p2p_disable %d, shm_disable %d, deterministic %d, nsocks %d",
            o->minChannels, o->maxChannels, (int)o->device, o->net,
            tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
            tuttiSettingString(TUTTI_SETTING_PROTO), (int)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE),
            (int)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE),
+           (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC),
            (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
 }
 
@@ -226,6 +227,12 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
   TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, tuttiAlgoNames, tuttiAlgoCount, &in->algoMask));
   TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, tuttiProtoNames, tuttiProtoCount, &in->protoMask));
+  in->deterministic = (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC);
+  if (in->deterministic && in->widest && in->nranks > in->widest)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "%s=1 needs the algorithm Direct, which connects up to %d ranks on GPUs, not "
+                      "%d; unset it",
+                      tuttiSettingOrigin(TUTTI_SETTING_DETERMINISTIC), in->widest, in->nranks);
   in->sharedFifos = in->directReads = in->fetches = 1;
   in->slotBytes = c->wires.slotBytes;
   in->treeDepth = c->graph->depth[0];

@@ -371,6 +371,23 @@ TEST(Names, ComeFromTheLists) {
   EXPECT_STREQ(tuttiProtoNames[tuttiProtoSimple], "Simple");
 }
 
+TEST(Planner, DeterministicReductionsAreDirect) {
+  for (auto in : inputs()) {
+    in.deterministic = 1;
+    in.algoMask = 1u << tuttiAlgoRing; /* whatever else was asked for */
+    for (int coll : {tuttiCollAllReduce, tuttiCollReduce, tuttiCollReduceScatter})
+      for (uint64_t count : {1, 1000, 1000000, 100000000}) {
+        tuttiSignature op = {};
+        op.coll = (uint8_t)coll;
+        op.type = tuttiFloat32;
+        op.count = count;
+        tuttiPlan plan;
+        tuttiPlanChoose(&in, &op, &plan);
+        EXPECT_EQ(plan.algo, tuttiAlgoDirect);
+      }
+  }
+}
+
 /* One step's messages must fit the executor on GPUs. */
 TEST(Planner, NoStepIsWiderThanAllowed) {
   tuttiPlanInput in = oneHost(80);

@@ -129,6 +129,40 @@ TEST_P(GpuSteps, RootsRunAhead) {
 INSTANTIATE_TEST_SUITE_P(Ways, GpuSteps, testing::ValuesIn(steps),
                          [](auto &info) { return std::string(info.param.name); });
 
+/* ---- bits -------------------------------------------------------------------------------------
+ */
+
+/* What an element becomes does not depend on how many others there are. */
+void sameBits(const std::map<std::string, std::string> &settings, int n) {
+  std::map<std::string, std::string> all = settings;
+  all["TUTTI_DETERMINISTIC"] = "1";
+  Settings set(all);
+  GpuRanks ranks(n, (size_t)16 << 20);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    const size_t most = 1000000;
+    std::vector<float> mine(most), reference;
+    for (size_t i = 0; i < most; i++)
+      mine[i] = (float)((i * 2654435761u + (size_t)r * 40503u) % 1000003) / 997.f;
+    float *in = gpu.put(mine), *out = (float *)gpu.take(most * 4);
+    for (size_t count : {most, (size_t)300001, (size_t)20000, (size_t)1000, (size_t)7}) {
+      TUTTI(tuttiAllReduce(in, out, count, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
+      ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess) << tuttiGetLastError(comm);
+      auto got = gpu.get(out, count);
+      if (reference.empty()) reference = got;
+      EXPECT_EQ(memcmp(got.data(), reference.data(), count * 4), 0) << count;
+    }
+  });
+}
+
+class GpuBits : public GpuTest {};
+TEST_F(GpuBits, TheSameForAnySize) {
+  sameBits(none, 4);
+}
+TEST_F(GpuBits, TheSameForAnySizeOverSharedMemory) {
+  sameBits(shm, 4);
+}
+
 /* ---- windows ----------------------------------------------------------------------------------
  */
 
