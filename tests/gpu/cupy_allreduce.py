@@ -1,8 +1,25 @@
-"""One all-reduce over all GPUs by CuPy's own NCCL calls, checked: python3 cupy_allreduce.py"""
-import cupy
-from cupy.cuda import nccl
+"""One all-reduce over all GPUs by CuPy's own NCCL calls, one process for all of them, checked.
 
-devices = list(range(cupy.cuda.runtime.getDeviceCount()))
+    NCCL_DEBUG=VERSION tutti run -- python3 tests/gpu/cupy_allreduce.py
+
+CuPy loads the NCCL that was installed with it, if no other is there already: LD_LIBRARY_PATH is not
+enough. Exit code 77: there is no CuPy here, or it found no NCCL or GPU."""
+import sys
+
+try:
+    import cupy
+    from cupy.cuda import nccl
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+if not nccl.available:
+    print("skipped: this CuPy has no NCCL (its warning above says why)")
+    sys.exit(77)
+try:
+    devices = list(range(cupy.cuda.runtime.getDeviceCount()))
+except cupy.cuda.runtime.CUDARuntimeError as none:
+    print(f"skipped: {none}")
+    sys.exit(77)
 comms = nccl.NcclCommunicator.initAll(devices)
 arrays = []
 for d in devices:

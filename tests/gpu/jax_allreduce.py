@@ -1,14 +1,28 @@
-"""One all-reduce over all GPUs by JAX, checked: python3 jax_allreduce.py"""
-import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+"""One all-reduce over all GPUs by JAX, one process for all of them, checked.
+
+    NCCL_DEBUG=VERSION tutti run -- python3 tests/gpu/jax_allreduce.py
+
+JAX loads the NCCL that was installed with it, if no other is there already: LD_LIBRARY_PATH is not
+enough. Exit code 77: there is no JAX here, or no GPU for it."""
+import sys
 
 try:
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+try:
     from jax import shard_map
-except ImportError:
+except ImportError:  # before JAX 0.6
     from jax.experimental.shard_map import shard_map
 
-devices = jax.devices("gpu")
+try:
+    devices = jax.devices("gpu")
+except RuntimeError as none:
+    print(f"skipped: {none}")
+    sys.exit(77)
 mesh = Mesh(devices, "gpu")
 n, count = len(devices), 1_000_003
 total = jax.jit(shard_map(lambda x: jax.lax.psum(x, "gpu"), mesh=mesh,
