@@ -1,5 +1,6 @@
 /* NET against what may go wrong: strangers on the port, lies, deaths, nobody there. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -335,7 +336,7 @@ TEST(NetHostile, SharesCoverThePayload) {
 
 /* Runs `peer` as rank 0 in a child process and `mine` as rank 1 here. */
 void WithProcess(const std::function<void(Rank &)> &peer,
-                 const std::function<void(Rank &, pid_t)> &mine) {
+                 const std::function<void(Rank &, pid_t)> &mine, size_t slotBytes = 1 << 18) {
   int sv[2];
   ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv));
   auto meet = [](Rank &r, int fd) {
@@ -349,7 +350,7 @@ void WithProcess(const std::function<void(Rank &)> &peer,
     close(sv[1]);
     {
       Rank r;
-      r.Prepare(0, 1 << 18);
+      r.Prepare(0, slotBytes);
       if (!meet(r, sv[0])) _exit(2);
       peer(r);
       (void)ReadAll(sv[0], sv, 1); /* until the parent is done */
@@ -359,7 +360,7 @@ void WithProcess(const std::function<void(Rank &)> &peer,
   close(sv[0]);
   {
     Rank r;
-    r.Prepare(1, 1 << 18);
+    r.Prepare(1, slotBytes);
     ASSERT_TRUE(meet(r, sv[1]));
     mine(r, child);
   }
@@ -393,35 +394,57 @@ TEST(NetProcesses, MessagesOfAllSizes) {
       });
 }
 
+/* Only the test's own threads move anything here. So the peer dies with a part of its last message
+ * sent: nobody reads, and it is more than sockets hold. */
 TEST(NetProcesses, APeerKilledInMidMessageIsNamed) {
+  constexpr int kWhole = 20, kBefore = 2;
+  constexpr size_t kBytes = 1000, kHuge = 32 << 20;
+  int stopped[2];
+  ASSERT_EQ(0, pipe2(stopped, O_CLOEXEC));
   WithProcess(
       [&](Rank &r) {
+        char c;
+        tuttiProxyEnter(r.w.proxy);
         tuttiConn out = r.Open(0, TUTTI_SEND);
-        /* Fills FIFOs and socket buffers; once all is stuck, the stream ends inside a message. */
-        for (uint64_t moved = tuttiNow(); out.next < 30 || tuttiNow() < moved + net::kSecond / 5;) {
-          if (tuttiConnReady(&out)) net::Publish(r, &out, 1 << 18);
-          if (tuttiProxyRun(r.w.proxy)) moved = tuttiNow();
+        for (int i = 0; i < kWhole; i++) {
+          ASSERT_TRUE(r.Await(&out)) << r.Error();
+          net::Publish(r, &out, kBytes);
         }
+        ASSERT_TRUE(r.Drain());
+        ASSERT_TRUE(ReadAll(stopped[0], &c, 1));
+        net::Publish(r, &out, kHuge);
+        for (uint64_t end = net::Soon(); !tuttiProxyRun(r.w.proxy) && tuttiNow() < end;) {
+        }
+        ASSERT_EQ(uint64_t{kWhole}, tuttiConnTaken(&out));
         raise(SIGKILL);
       },
       [&](Rank &r, pid_t child) {
+        tuttiProxyEnter(r.w.proxy);
         tuttiConn in = r.Open(0, TUTTI_RECV);
-        for (int i = 0; i < 20; i++) {
+        for (int i = 0; i < kBefore; i++) {
           ASSERT_TRUE(r.Await(&in)) << r.Error();
-          EXPECT_TRUE(net::Take(r, &in, 1 << 18));
+          EXPECT_TRUE(net::Take(r, &in, kBytes));
         }
+        ASSERT_EQ(1, write(stopped[1], "", 1));
         siginfo_t died;
         ASSERT_EQ(0, waitid(P_PID, static_cast<id_t>(child), &died, WEXITED | WNOWAIT));
-        while (r.Await(&in)) {
-          EXPECT_TRUE(net::Take(r, &in, 1 << 18));
-          if (in.next > 1000) break;
+        EXPECT_EQ(CLD_KILLED, died.si_code);
+        /* The end is known while the FIFO is full and more messages wait before it. */
+        for (int i = 0; i < 100; i++)
+          tuttiProxyRun(r.w.proxy);
+        for (int i = kBefore; i < kWhole; i++) {
+          ASSERT_TRUE(r.Await(&in)) << r.Error();
+          EXPECT_TRUE(net::Take(r, &in, kBytes));
         }
+        EXPECT_FALSE(r.Await(&in));
         EXPECT_TRUE(r.Failed());
         EXPECT_EQ(tuttiRemoteError, r.code);
         std::string who = "rank 0 (host testhost0, pid " + std::to_string(child) + ")";
         EXPECT_NE(std::string::npos, r.Error().find(who)) << r.Error();
         r.Close(&in);
-      });
+      },
+      kHuge);
+  close(stopped[0]), close(stopped[1]);
 }
 
 TEST(NetProcesses, SendingToAKilledPeerFails) {
