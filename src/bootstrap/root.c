@@ -214,19 +214,21 @@ static void welcome(void *ctx, const void *hello, int fd) {
   tuttiFdClose(&fd);
 }
 
-/* A rank that is seated says nothing more: whatever comes is its end. */
+/* A rank that is seated says nothing more: whatever comes is its end. Who leaves after the deadline
+ * does so because of those who are missing. */
 static void watchMembers(root *r) {
   struct epoll_event event;
-  char name[128];
-  if (r->failure != tuttiSuccess || epoll_wait(r->epollFd, &event, 1, 0) <= 0) return;
+  char name[128], ranks[500];
+  if (r->failure != tuttiSuccess || tuttiNow() >= r->deadline) return;
+  if (epoll_wait(r->epollFd, &event, 1, 0) <= 0) return;
   member *m = &r->members[event.data.u32];
-  int missing = r->expected - r->joined;
+  listMissing(r, ranks, sizeof(ranks));
   tuttiFdClose(&m->fd);
   r->told++;
   failAll(r, TUTTI_FAIL(tuttiRemoteError,
-                        "%s checked in and then ended or gave up, while %d more were awaited; its "
+                        "%s checked in and then ended or gave up, while ranks %s were awaited; its "
                         "own log says why",
-                        nameOf(&m->in, name, sizeof(name)), missing));
+                        nameOf(&m->in, name, sizeof(name)), ranks));
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */

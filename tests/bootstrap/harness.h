@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -197,6 +198,66 @@ inline std::string rawRead(int fd, size_t n) {
 
 inline void rawSend(int fd, const void *data, size_t n) {
   send(fd, data, n, MSG_NOSIGNAL);
+}
+
+/* True once all that was sent has come to the other socket, at the latest after 20 s. */
+inline bool arrived(int fd) {
+  int left;
+  return eventually([&] { return ioctl(fd, TIOCOUTQ, &left) == 0 && left == 0; });
+}
+
+/* A well-formed check-in of rank r of n with root number `root` of these ids. */
+inline tuttiCheckIn checkInOf(const std::vector<tuttiUniqueId> &ids, int root, int r, int n) {
+  tuttiCheckIn in;
+  memset(&in, 0, sizeof(in));
+  tuttiId id;
+  struct {
+    uint64_t before;
+    uint8_t secret[16];
+  } link = {};
+  for (size_t i = 0; i < ids.size(); i++) { /* the hash that ranks with these ids say */
+    EXPECT_EQ(tuttiIdParse(&ids[i], &id), tuttiSuccess);
+    memcpy(link.secret, id.secret, sizeof(link.secret));
+    link.before = tuttiHash(&link, sizeof(link));
+  }
+  EXPECT_EQ(tuttiIdParse(&ids[root], &id), tuttiSuccess);
+  tuttiHelloFill(&in.peer.hello, id.secret, link.before, tuttiHelloCheckIn, r, n);
+  in.peer.listeners = id.roots;
+  in.peer.ticket = 77;
+  in.root = root;
+  in.nroots = (int)ids.size();
+  in.remainingMs = UINT64_MAX;
+  return in;
+}
+
+inline std::string replyText(const std::string &bytes) {
+  return bytes.size() > sizeof(tuttiReply) ? bytes.substr(sizeof(tuttiReply)) : "";
+}
+
+inline tuttiReply replyHead(const std::string &bytes) {
+  tuttiReply r = {};
+  if (bytes.size() >= sizeof(r)) memcpy(&r, bytes.data(), sizeof(r));
+  return r;
+}
+
+inline int kindOf(const std::string &bytes) {
+  return replyHead(bytes).kind;
+}
+
+/* Checks a rank in with the root at this address; what the root has to say comes to the fd. */
+inline int checkInAt(const tuttiAddress &root, const tuttiCheckIn &in) {
+  int fd = rawConnect(root);
+  uint32_t confirm = TUTTI_CONFIRM;
+  rawSend(fd, &in, sizeof(in));
+  EXPECT_EQ(kindOf(rawRead(fd, sizeof(tuttiReply))), tuttiReplyAccepted);
+  rawSend(fd, &confirm, sizeof(confirm));
+  return fd;
+}
+
+inline int checkInAt(const tuttiUniqueId &root, const tuttiCheckIn &in) {
+  tuttiId id;
+  EXPECT_EQ(tuttiIdParse(&root, &id), tuttiSuccess);
+  return checkInAt(id.roots.a[0], in);
 }
 
 #endif

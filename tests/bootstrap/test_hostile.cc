@@ -25,26 +25,7 @@ protected:
     tuttiRootCancel(id_.secret);
     OnLoopback::TearDown();
   }
-  /* The hash that ranks with these ids say. */
-  uint64_t idHash() {
-    struct {
-      uint64_t before;
-      uint8_t secret[16];
-    } link = {};
-    memcpy(link.secret, id_.secret, sizeof(link.secret));
-    return tuttiHash(&link, sizeof(link));
-  }
-  /* A well-formed check-in of rank r of n that listens on `listeners`. */
-  tuttiCheckIn checkIn(int r, int n) {
-    tuttiCheckIn in;
-    memset(&in, 0, sizeof(in));
-    tuttiHelloFill(&in.peer.hello, id_.secret, idHash(), tuttiHelloCheckIn, r, n);
-    in.peer.listeners = id_.roots;
-    in.peer.ticket = 77;
-    in.nroots = 1;
-    in.remainingMs = UINT64_MAX;
-    return in;
-  }
+  tuttiCheckIn checkIn(int r, int n) { return checkInOf(ids_, 0, r, n); }
   void expectJoin(int n) {
     auto ranks = onThreads(n, [&](int r) { return joinAs(ids_, r, n); });
     for (auto &o : ranks)
@@ -55,16 +36,6 @@ protected:
   tuttiId id_;
   tuttiAddress root_;
 };
-
-std::string reply(const std::string &bytes) {
-  return bytes.size() > sizeof(tuttiReply) ? bytes.substr(sizeof(tuttiReply)) : "";
-}
-
-int kindOf(const std::string &bytes) {
-  tuttiReply r = {};
-  if (bytes.size() >= sizeof(r)) memcpy(&r, bytes.data(), sizeof(r));
-  return r.kind;
-}
 
 /* ---- the root ------------------------------------------------------------------------------- */
 
@@ -139,14 +110,8 @@ TEST_F(Hostile, UnconfirmedCheckInsDoNotCount) {
 TEST_F(Hostile, TheRootClosesItsPortBeforeItReplies) {
   const int n = 400;
   std::vector<int> fds(n);
-  uint32_t confirm = TUTTI_CONFIRM;
-  for (int r = 0; r < n; r++) {
-    auto in = checkIn(r, n);
-    fds[r] = rawConnect(root_);
-    rawSend(fds[r], &in, sizeof(in));
-    ASSERT_EQ(kindOf(rawRead(fds[r], sizeof(tuttiReply))), tuttiReplyAccepted);
-    rawSend(fds[r], &confirm, sizeof(confirm));
-  }
+  for (int r = 0; r < n; r++)
+    fds[r] = checkInAt(root_, checkIn(r, n));
   EXPECT_EQ(kindOf(rawRead(fds[0], sizeof(tuttiReply))), tuttiReplyNext);
   EXPECT_LT(rawConnect(root_), 0);
   for (int fd : fds)
@@ -229,8 +194,8 @@ TEST_F(Hostile, OtherVersionIsToldAndEndsTheInit) {
     rawSend(fd, &in, sizeof(in));
     std::string got = rawRead(fd, 4096);
     EXPECT_EQ(kindOf(got), tuttiReplyFailed);
-    EXPECT_THAT(reply(got), AllOf(HasSubstr("tutti 0.1.0"), HasSubstr("7.3.5"),
-                                  HasSubstr(tuttiHostname()), HasSubstr("one version")));
+    EXPECT_THAT(replyText(got), AllOf(HasSubstr("tutti 0.1.0"), HasSubstr("7.3.5"),
+                                      HasSubstr(tuttiHostname()), HasSubstr("one version")));
     close(fd);
   });
   Outcome o = joinAs(ids_, 0, 2);
@@ -254,12 +219,7 @@ TEST_F(Hostile, OtherVersionOfAStrangerEndsNothing) {
 TEST_F(Hostile, NamesArePrintable) {
   auto in = checkIn(1, 2);
   memset(in.peer.hello.host, '\n', sizeof(in.peer.hello.host)); /* and not terminated */
-  int fd = rawConnect(root_);
-  rawSend(fd, &in, sizeof(in));
-  EXPECT_EQ(kindOf(rawRead(fd, sizeof(tuttiReply))), tuttiReplyAccepted);
-  uint32_t confirm = TUTTI_CONFIRM;
-  rawSend(fd, &confirm, sizeof(confirm));
-  close(fd); /* dies */
+  close(checkInAt(root_, in));                                  /* dies */
   Outcome o = joinAs(ids_, 0, 2);
   EXPECT_EQ(o.result, tuttiRemoteError);
   EXPECT_THAT(o.text, AllOf(HasSubstr("rank 1 (host ????"), testing::Not(HasSubstr("\n"))));
@@ -300,12 +260,8 @@ protected:
     auto in = checkIn(1, 2);
     in.peer.listeners = mine_;
     in.peer.ticket = 77;
-    int fd = rawConnect(root_);
-    rawSend(fd, &in, sizeof(in));
-    ASSERT_EQ(kindOf(rawRead(fd, sizeof(tuttiReply))), tuttiReplyAccepted);
-    uint32_t confirm = TUTTI_CONFIRM;
-    rawSend(fd, &confirm, sizeof(confirm));
-    std::string next = reply(rawRead(fd, sizeof(tuttiReply) + sizeof(tuttiNeighbour)));
+    int fd = checkInAt(root_, in);
+    std::string next = replyText(rawRead(fd, sizeof(tuttiReply) + sizeof(tuttiNeighbour)));
     ASSERT_EQ(next.size(), sizeof(peer_));
     memcpy(&peer_, next.data(), sizeof(peer_));
     close(fd);

@@ -190,8 +190,9 @@ TEST_F(Join, KilledWhileOthersAreAwaited) {
   Outcome o = joinAs(ids, 0, 3);
   killer.join();
   EXPECT_EQ(o.result, tuttiRemoteError);
-  EXPECT_THAT(o.text, AllOf(HasSubstr("rank 1 (host "), HasSubstr("pid " + std::to_string(child)),
-                            HasSubstr("checked in and then ended")));
+  EXPECT_THAT(o.text,
+              AllOf(HasSubstr("rank 1 (host "), HasSubstr("pid " + std::to_string(child)),
+                    HasSubstr("checked in and then ended"), HasSubstr("while ranks 2 were")));
   Outcome late = joinAs(ids, 2, 3);
   EXPECT_EQ(late.text, o.text);
   EXPECT_EQ(exitOf(child), 128 + SIGKILL);
@@ -265,25 +266,70 @@ TEST_F(Join, FixedAddressWithoutRankZero) {
 
 /* ---- disagreement and absence --------------------------------------------------------------- */
 
+/* The root speaks when the first deadline of a rank has come, whoever has left by then. */
 TEST_F(Join, MissingRanksAreNamed) {
   auto ids = makeIds();
-  auto ranks = onThreads(4, [&](int i) {
-    const int come[] = {0, 1, 3, 4};
-    return joinAs(ids, come[i], 8, within(1500));
-  });
-  for (auto &o : ranks) {
-    EXPECT_EQ(o.result, tuttiTimeout);
-    EXPECT_THAT(o.text, AllOf(HasSubstr("missing ranks: 2, 5-7 of 8"), HasSubstr("TUTTI_TIMEOUT")));
+  std::vector<int> fds;
+  for (int r : {0, 1, 3}) {
+    fds.push_back(checkInAt(ids[0], checkInOf(ids, 0, r, 8)));
+    ASSERT_TRUE(arrived(fds.back()));
+  }
+  tuttiCheckIn last = checkInOf(ids, 0, 4, 8);
+  last.remainingMs = 0;
+  close(checkInAt(ids[0], last));
+  for (int fd : fds) {
+    std::string bytes = rawRead(fd, 4096);
+    EXPECT_EQ(replyHead(bytes).code, tuttiTimeout);
+    EXPECT_THAT(replyText(bytes),
+                AllOf(HasSubstr("missing ranks: 2, 5-7 of 8"), HasSubstr("TUTTI_TIMEOUT")));
+    close(fd);
   }
 }
 
+/* Ranks 0 and 5 are played. When rank 0 hears who is next, rank 4 has checked in with both roots.
+ */
 TEST_F(Join, MissingRanksOfASlice) {
   auto ids = makeIds(2); /* slices 0-3 and 4-7 */
-  auto ranks = onThreads(6, [&](int r) { return joinAs(ids, r, 8, within(1500)); });
-  for (int r : {4, 5})
+  auto ranks = onThreads(5, [&](int r) {
+    if (r > 0) return joinAs(ids, r, 8);
+    Outcome o;
+    tuttiCheckIn bridge = checkInOf(ids, 1, 0, 8), last = checkInOf(ids, 1, 5, 8);
+    bridge.bridge = 1;
+    last.remainingMs = 0;
+    int fds[3] = {checkInAt(ids[0], checkInOf(ids, 0, 0, 8)), checkInAt(ids[1], bridge)};
+    EXPECT_TRUE(arrived(fds[1]));
+    EXPECT_EQ(kindOf(rawRead(fds[0], sizeof(tuttiReply))), tuttiReplyNext);
+    fds[2] = checkInAt(ids[1], last);
+    o.text = replyText(rawRead(fds[2], 4096));
+    for (int fd : fds)
+      close(fd);
+    return o;
+  });
+  for (int r : {0, 4})
     EXPECT_THAT(ranks[r].text, HasSubstr("missing ranks: 6-7 of 8"));
-  for (auto &o : ranks)
-    EXPECT_THAT(o.result, AnyOf(tuttiTimeout, tuttiRemoteError)) << o.text;
+  EXPECT_EQ(ranks[4].result, tuttiTimeout);
+  for (int r : {1, 2, 3})
+    EXPECT_EQ(ranks[r].result, tuttiRemoteError) << ranks[r].text;
+}
+
+TEST_F(Join, ARankSaysHowLongItWaits) {
+  tuttiAddress root = {};
+  root.v4.sin_family = AF_INET;
+  root.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int listener;
+  ASSERT_EQ(tuttiListen(&root, &listener), tuttiSuccess);
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(ntohs(root.v4.sin_port)));
+  tuttiAtomic32 failed = {0};
+  std::thread rank(
+      [&] { EXPECT_EQ(joinAs(makeIds(), 1, 2, within(40000, &failed)).result, tuttiRemoteError); });
+  tuttiCheckIn in = {};
+  int fd = acceptOne(listener);
+  EXPECT_EQ(tuttiRecvAll(fd, &in, sizeof(in), "rank 1", within(20000)), tuttiSuccess);
+  EXPECT_GT(in.remainingMs, 0u);
+  EXPECT_LE(in.remainingMs, 40000u);
+  tuttiStoreRelease32(&failed, 1);
+  rank.join();
+  close(fd), close(listener);
 }
 
 TEST_F(Join, TwoProcessesWithOneRank) {
