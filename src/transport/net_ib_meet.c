@@ -446,7 +446,7 @@ static tuttiResult_t meet(tuttiIbEnd *e, tuttiProxyTurn *turn) {
     if (s->join.part == s->nparts) e->state = TUTTI_IB_BROKEN;
     return tuttiSuccess;
   }
-  if (!s->listed) TUTTI_TRY(tuttiSocketAwait(s));
+  if (!s->listed) tuttiSocketAwait(s);
   if (s->nparts) e->state = TUTTI_IB_BROKEN;
   return tuttiSuccess;
 }

@@ -332,7 +332,7 @@ static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool eager, bool 
 }
 
 static tuttiResult_t advanceRecv(tuttiSocketEnd *e, bool eager, bool *moved) {
-  if (!e->listed) TUTTI_TRY(tuttiSocketAwait(e));
+  if (!e->listed) tuttiSocketAwait(e);
   if (e->nparts == 0 || e->parts[0].source.fd < 0) return tuttiSuccess;
   TUTTI_TRY(receiveFirst(e, eager, moved));
   uint64_t passed = e->parts[0].number;

@@ -135,7 +135,7 @@ tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
 tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn);
 void tuttiSocketCloseListener(tuttiSocketListener *l); /* NULL is allowed */
 /* Receive end: takes its place in the listener's list and the sockets that came early. */
-tuttiResult_t tuttiSocketAwait(tuttiSocketEnd *e);
+void tuttiSocketAwait(tuttiSocketEnd *e);
 void tuttiSocketForget(tuttiSocketEnd *e);
 /* Send end: goes on connecting. */
 tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn);

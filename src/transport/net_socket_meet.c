@@ -164,7 +164,7 @@ tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn) 
   return l->due == TUTTI_NO_DEADLINE ? TUTTI_PROXY_IDLE : TUTTI_PROXY_WAITING;
 }
 
-tuttiResult_t tuttiSocketAwait(tuttiSocketEnd *e) {
+void tuttiSocketAwait(tuttiSocketEnd *e) {
   tuttiSocketListener *l = e->listener;
   e->next = l->ends;
   l->ends = e;
@@ -179,7 +179,6 @@ tuttiResult_t tuttiSocketAwait(tuttiSocketEnd *e) {
     if (!bindPart(e, &early->hello, early->fd)) tuttiFdClose(&early->fd);
     tuttiFree(early);
   }
-  return tuttiSuccess;
 }
 
 void tuttiSocketForget(tuttiSocketEnd *e) {
