@@ -70,7 +70,7 @@ typedef struct tuttiCommunicator {
   const tuttiDevice *device;
   tuttiTaskHost host;
   tuttiPlanInput plan;
-  tuttiSignature planned; /* of `lastPlan`: the operation it was made for, seq 0 */
+  tuttiSignature planned; /* the operation that `lastPlan`, if it has channels, was made for */
   tuttiPlan lastPlan;
 
   /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send end at

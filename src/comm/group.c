@@ -72,6 +72,7 @@ static int bring(tuttiOp *ops, int nops, bool blocking, const tuttiCommunicator 
 /* Operations of blocking communicators run here, the others' on their workers: all of one at once,
  * since those of a group may depend on each other. */
 static tuttiResult_t runAll(tuttiOp *ops, int nops) {
+  if (nops == 1 && ops->comm->options.blocking) return runBlocking(ops, 1);
   int here = bring(ops, nops, true, NULL);
   for (int at = here, n; at < nops; at += n) {
     tuttiCommunicator *c = ops[at].comm;

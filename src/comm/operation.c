@@ -9,34 +9,33 @@
 #define STACK_TASKS 4
 
 /* Everything but the number. */
-static void describe(const tuttiOp *op, tuttiSignature *sig) {
-  memset(sig, 0, sizeof *sig);
-  sig->count = op->count;
-  sig->coll = (uint8_t)op->recorded;
-  sig->type = (uint8_t)op->type;
-  sig->root = tuttiCollHasRoot(op->coll) ? op->root : -1;
-  sig->redop = 0xffff;
-  if (tuttiCollReduces(op->coll))
-    sig->redop = op->redop < tuttiNumOps ? (uint16_t)op->redop : tuttiNumOps;
+static tuttiSignature describe(const tuttiOp *op) {
+  bool reduces = tuttiCollReduces(op->coll);
+  return (tuttiSignature){
+      .count = op->count,
+      .root = tuttiCollHasRoot(op->coll) ? op->root : -1,
+      .coll = (uint8_t)op->recorded,
+      .type = (uint8_t)op->type,
+      .redop = !reduces                  ? 0xffff
+               : op->redop < tuttiNumOps ? (uint16_t)op->redop
+                                         : tuttiNumOps,
+  };
 }
 
-static void sign(const tuttiOp *op, tuttiSignature *sig) {
+static uint64_t number(const tuttiOp *op) {
   tuttiCommunicator *c = op->comm;
-  describe(op, sig);
-  if (op->coll != tuttiCollSendRecv)
-    sig->seq = ++c->collectives;
-  else
-    sig->seq = op->sending ? ++c->sent[op->root] : ++c->received[op->root];
+  if (op->coll != tuttiCollSendRecv) return ++c->collectives;
+  return op->sending ? ++c->sent[op->root] : ++c->received[op->root];
 }
 
-/* Kept until the next call. */
+/* Kept until the next call. No plan depends on the number or the root. */
 static const tuttiPlan *plan(tuttiCommunicator *c, const tuttiOp *op, const tuttiSignature *sig) {
-  tuttiSignature key = *sig;
-  key.seq = 0;
-  key.coll = (uint8_t)op->coll;
-  key.root = -1; /* no plan depends on it */
-  if (tuttiSignatureEqual(&key, &c->planned)) return &c->lastPlan;
-  c->planned = key;
+  const tuttiSignature *last = &c->planned;
+  if (last->count == sig->count && last->coll == op->coll && last->type == sig->type &&
+      last->redop == sig->redop && c->lastPlan.nchannels > 0)
+    return &c->lastPlan;
+  c->planned = *sig;
+  c->planned.coll = (uint8_t)op->coll;
   /* Exchanges are planned where they run (exchange_plan.h). */
   if (op->coll == tuttiCollSendRecv || c->plan.exchange) {
     uint64_t chunk = c->wires.slotBytes / tuttiTypeSize(op->type);
@@ -44,7 +43,7 @@ static const tuttiPlan *plan(tuttiCommunicator *c, const tuttiOp *op, const tutt
         .algo = tuttiAlgoDirect, .proto = tuttiProtoSimple, .nchannels = 1, .chunk = chunk};
     return &c->lastPlan;
   }
-  tuttiPlanChoose(&c->plan, &key, &c->lastPlan);
+  tuttiPlanChoose(&c->plan, &c->planned, &c->lastPlan);
   TUTTI_INFO(TUNING, "%s of %llu %s: %s, %s, %d channels, chunk %llu, %.1f us expected",
              tuttiCollName(op->coll), (unsigned long long)op->count, tuttiTypeName(op->type),
              tuttiAlgoNames[c->lastPlan.algo], tuttiProtoNames[c->lastPlan.proto],
@@ -54,9 +53,8 @@ static const tuttiPlan *plan(tuttiCommunicator *c, const tuttiOp *op, const tutt
 
 float tuttiOpTime(const tuttiOp *op) {
   const tuttiPlanInput *in = &op->comm->plan;
-  tuttiSignature sig;
   if (in->nranks == 1) return 0;
-  describe(op, &sig);
+  tuttiSignature sig = describe(op);
   if (op->coll == tuttiCollSendRecv) {
     float GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
     float latency = in->nhosts > 1 ? in->interLatencyUs : in->intraLatencyUs;
@@ -113,9 +111,8 @@ static tuttiResult_t setReduction(tuttiTask *t, const tuttiOp *op) {
 
 static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
   tuttiCommunicator *c = op->comm;
-  tuttiSignature sig;
-  sign(op, &sig);
-  tuttiRecordStart(&c->record, &sig);
+  tuttiSignature sig = describe(op);
+  sig.seq = number(op);
   const tuttiPlan *p = plan(c, op, &sig);
   for (int channel = 0; channel < p->nchannels; channel++) {
     tuttiTask *t = &set->tasks[set->ntasks++];
@@ -134,6 +131,7 @@ static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
     t->host = &c->host;
     TUTTI_TRY(setReduction(t, op));
   }
+  tuttiRecordStart(&c->record, &sig);
   return tuttiSuccess;
 }
 

@@ -287,6 +287,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   TUTTI_TRY(tuttiProxyCreate(&w->proxy, proxyFailed, c));
   c->host.comm = c;
   c->host.failed = &c->failed;
+  c->host.conns = c->conns;
   c->host.conn = tuttiCommConn;
   c->host.mismatch = tuttiCommMismatch;
   c->host.stalled = tuttiCommStalled;

@@ -11,19 +11,13 @@
 #include "proxy/proxy.h"
 #include "transport/remote.h"
 
-#define SPINS          20000 /* idle passes, about a millisecond, before the core is yielded */
-#define BURST          8     /* most steps of one task before the others have their turn */
-#define CLOCK_PASSES   256   /* passes between looks at the clock while something moves */
-#define STALL_NS       100000000u
-#define LEND_BYTES     4096  /* below, a copy costs less than another core's cache misses */
-#define FETCH_BYTES    8192  /* below, copying twice costs less than the system call */
-#define STACK_BYTES    16384 /* a run that needs no more than this allocates nothing */
-#define ARENA_ALIGN(n) (((n) + 15) & ~(size_t)15)
-
-typedef struct {
-  uint64_t key; /* 0: empty */
-  tuttiConn *conn;
-} cachedConn;
+#define SPINS        20000 /* idle passes, about a millisecond, before the core is yielded */
+#define BURST        8     /* most steps of one task before the others have their turn */
+#define CLOCK_PASSES 256   /* passes between looks at the clock while something moves */
+#define STALL_NS     100000000u
+#define LEND_BYTES   4096  /* below, a copy costs less than another core's cache misses */
+#define FETCH_BYTES  8192  /* below, copying twice costs less than the system call */
+#define STACK_BYTES  16384 /* a run that needs no more than this allocates nothing */
 
 /* A message of which the connection holds only the address: memory lent until the readers have
  * passed message number `upto`. */
@@ -48,8 +42,6 @@ typedef struct {
   tuttiConn **conns; /* [2 * width]: nrecv, then nsend */
   loan *loans;       /* [width]: at most one for each connection */
   int nloans;
-  cachedConn *cache; /* [cacheSize] */
-  uint64_t cacheSize;
   uint64_t moves;       /* counts progress */
   uint64_t movesSeen;   /* `moves` when the clock was last looked at */
   uint64_t since, told; /* when this wait began, and when `stalled` was last told of it */
@@ -67,24 +59,22 @@ typedef struct {
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static tuttiResult_t findConn(runner *r, int peer, tuttiDirection direction, bool shared,
+static tuttiResult_t findConn(const runner *r, int peer, tuttiDirection direction, bool shared,
                               tuttiConn **conn) {
-  uint64_t key = ((uint64_t)(peer + 2) << 2) + (direction == TUTTI_SEND ? 2 : 0) + (shared ? 1 : 0);
-  cachedConn *cached = &r->cache[key & (r->cacheSize - 1)];
-  if (cached->key != key) {
-    const tuttiTaskHost *host = r->task->host;
-    TUTTI_TRY(host->conn(host->comm, peer, r->task->channel, direction, shared, &cached->conn));
-    cached->key = key;
-  }
-  *conn = cached->conn;
-  return tuttiSuccess;
+  const tuttiTask *task = r->task;
+  const tuttiTaskHost *host = task->host;
+  tuttiConn **row = host->conns[direction][shared][task->channel];
+  *conn = row ? row[peer >= 0 ? peer : task->schedule.nranks] : NULL;
+  if (*conn) return tuttiSuccess;
+  return host->conn(host->comm, peer, task->channel, direction, shared, conn);
 }
 
 /* The connections of one direction of a step, `count` entries of `ranks` or TUTTI_ALL. */
-static tuttiResult_t findConns(runner *r, const int32_t *ranks, int count, tuttiDirection direction,
-                               bool shared, tuttiConn **conns, int *found) {
+static tuttiResult_t findConns(const runner *r, const int32_t *ranks, int count,
+                               tuttiDirection direction, bool shared, tuttiConn **conns,
+                               int *found) {
   const tuttiSchedule *s = &r->task->schedule;
-  if (shared && direction == TUTTI_SEND && count != 0) {
+  if (shared && direction == TUTTI_SEND) {
     *found = 1;
     return findConn(r, -1, direction, shared, &conns[0]);
   }
@@ -124,11 +114,14 @@ static tuttiResult_t load(runner *r) {
   for (; !r->loaded && r->k < r->steps; r->k++) {
     tuttiScheduleStep(&r->task->schedule, r->k, step);
     if (step->count == 0) continue;
-    TUTTI_TRY(findConns(r, step->recv, step->nrecv, TUTTI_RECV,
-                        (step->flags & TUTTI_STEP_RECV_SHARED) != 0, r->conns, &r->nrecv));
-    TUTTI_TRY(findConns(r, step->send, step->nsend, TUTTI_SEND,
-                        (step->flags & TUTTI_STEP_SEND_SHARED) != 0, r->conns + r->nrecv,
-                        &r->nsend));
+    r->nrecv = r->nsend = 0;
+    if (step->nrecv)
+      TUTTI_TRY(findConns(r, step->recv, step->nrecv, TUTTI_RECV,
+                          (step->flags & TUTTI_STEP_RECV_SHARED) != 0, r->conns, &r->nrecv));
+    if (step->nsend)
+      TUTTI_TRY(findConns(r, step->send, step->nsend, TUTTI_SEND,
+                          (step->flags & TUTTI_STEP_SEND_SHARED) != 0, r->conns + r->nrecv,
+                          &r->nsend));
     r->ready = 0;
     r->bytes = step->count * r->elementBytes;
     r->loaded = true;
@@ -476,49 +469,26 @@ static int chainWidth(const tuttiTask *task) {
   return width;
 }
 
-/* Enough that neighbours next to each other in rank do not push each other out. */
-static uint64_t cacheSize(int width) {
-  uint64_t n = 4;
-  while (n < 4 * (uint64_t)width)
-    n *= 2;
-  return n;
+/* Bytes of everything that a run of so many tasks needs, none wider than `width`: runners, their
+ * connections and loans, operands and outputs of one step, proxies. */
+static size_t runBytes(size_t ntasks, size_t width) {
+  return ntasks * (sizeof(runner) + width * (2 * sizeof(tuttiConn *) + sizeof(loan))) +
+         2 * (width + 1) * sizeof(void *) + ntasks * sizeof(struct tuttiProxy *);
 }
 
-/* Hands out memory while it lasts; then it only counts what would be needed. */
-typedef struct {
-  uint8_t *base;
-  size_t size, used;
-} arena;
-
-static void *take(arena *a, size_t count, size_t size) {
-  size_t at = a->used;
-  a->used += ARENA_ALIGN(count * size);
-  return a->used <= a->size ? a->base + at : NULL;
-}
-
-/* Lays out everything a run needs in `a`. False: it is too small, and a->used says what is needed.
- */
-static bool layOut(execution *e, arena *a, tuttiTask **tasks, int ntasks) {
-  int widest = 0;
+static void layOut(execution *e, void *memory, tuttiTask **tasks, int ntasks, int width) {
+  size_t n = (size_t)ntasks, w = (size_t)width;
   e->live = ntasks;
-  e->runners = take(a, (size_t)ntasks, sizeof *e->runners);
-  for (int i = 0; i < ntasks; i++) {
-    int width = chainWidth(tasks[i]);
-    if (width > widest) widest = width;
-    uint64_t cached = cacheSize(width);
-    tuttiConn **conns = take(a, 2 * (size_t)width, sizeof(tuttiConn *));
-    loan *loans = take(a, (size_t)width, sizeof *loans);
-    cachedConn *cache = take(a, cached, sizeof *cache);
-    if (!cache) continue;
-    memset(cache, 0, cached * sizeof *cache);
-    e->runners[i] = (runner){
-        .width = width, .conns = conns, .loans = loans, .cacheSize = cached, .cache = cache};
+  e->runners = memory;
+  loan *loans = (loan *)(e->runners + n);
+  tuttiConn **conns = (tuttiConn **)(loans + n * w);
+  e->in = (const void **)(conns + 2 * n * w);
+  e->out = (void **)(e->in + w + 1);
+  e->proxies = (struct tuttiProxy **)(e->out + w + 1);
+  for (size_t i = 0; i < n; i++) {
+    e->runners[i] = (runner){.width = width, .conns = conns + 2 * i * w, .loans = loans + i * w};
     begin(&e->runners[i], tasks[i]);
   }
-  e->in = take(a, (size_t)widest + 1, sizeof *e->in);
-  e->out = take(a, (size_t)widest + 1, sizeof *e->out);
-  e->proxies = take(a, (size_t)ntasks, sizeof(struct tuttiProxy *));
-  return e->proxies != NULL;
 }
 
 static void collectProxies(execution *e, tuttiTask **tasks, int ntasks) {
@@ -548,13 +518,16 @@ static void withdrawLoans(const execution *e) {
 tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {
   uint8_t stack[STACK_BYTES] __attribute__((aligned(64)));
   execution e = {0};
-  arena a = {stack, sizeof stack, 0};
   void *heap = NULL;
-  if (!layOut(&e, &a, tasks, ntasks)) {
-    TUTTI_TRY(tuttiAlloc(&heap, a.used, 1, "state of running operations", NULL));
-    a = (arena){heap, a.used, 0};
-    layOut(&e, &a, tasks, ntasks);
+  int width = 1;
+  for (int i = 0; i < ntasks; i++) {
+    int w = chainWidth(tasks[i]);
+    if (w > width) width = w;
   }
+  size_t bytes = runBytes((size_t)ntasks, (size_t)width);
+  if (bytes > sizeof stack)
+    TUTTI_TRY(tuttiAlloc(&heap, bytes, 1, "state of running operations", NULL));
+  layOut(&e, heap ? heap : stack, tasks, ntasks, width);
   collectProxies(&e, tasks, ntasks);
 
   for (int i = 0; i < e.nproxies; i++)

@@ -52,9 +52,9 @@ static void streamBytes(void *to, const void *from, size_t bytes) {
 }
 
 static void copyBytes(const void *in, void *const *out, int nout, size_t bytes) {
-  size_t block = nout > 1 ? COPY_BLOCK : bytes;
-  for (size_t at = 0; at < bytes; at += block) {
-    size_t n = bytes - at < block ? bytes - at : block;
+  if (nout == 1 && out[0] != in) memcpy(out[0], in, bytes);
+  for (size_t at = 0; nout > 1 && at < bytes; at += COPY_BLOCK) {
+    size_t n = bytes - at < COPY_BLOCK ? bytes - at : COPY_BLOCK;
     for (int j = 0; j < nout; j++) {
       if (out[j] != in) memcpy((uint8_t *)out[j] + at, (const uint8_t *)in + at, n);
     }

@@ -9,7 +9,7 @@
 #include "collectives/planner.h"
 #include "collectives/schedule.h"
 #include "kernels/reduce.h"
-#include "transport/fifo.h"
+#include "transport/transport.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -20,8 +20,10 @@ struct tuttiProxy;
 typedef struct tuttiTaskHost {
   void *comm;
   const tuttiAtomic32 *failed; /* nonzero: stop now */
+  /* The connections so far, by direction, shared and channel: rows by peer, or NULL. */
+  tuttiConn **(*conns)[2][TUTTI_CHANNELS];
   /* The connection of (peer, channel, direction, shared), opened on first use. peer -1: the send
-   * end of the shared FIFO. */
+   * end of the shared FIFO, the last in its row. */
   tuttiResult_t (*conn)(void *comm, int peer, int channel, tuttiDirection direction, bool shared,
                         tuttiConn **conn);
   /* A message of another operation than this task's came from `peer`. Returns the failure. */

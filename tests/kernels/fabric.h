@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -110,6 +111,7 @@ struct Rank {
   Rank(Fabric &f, int r) : fabric(f), rank(r) {
     host.comm = this;
     host.failed = &failed;
+    host.conns = conns;
     host.conn = connect;
     host.mismatch = mismatch;
     host.stalled = stalled;
@@ -124,6 +126,10 @@ struct Rank {
     self->connects++;
     if (self->refuse) return TUTTI_FAIL(tuttiSystemError, "refused");
     *conn = self->fabric.conn(self->rank, peer, channel, direction, shared);
+    int n = self->fabric.nranks();
+    tuttiConn ***row = &self->conns[direction][shared][channel];
+    if (!*row) *row = self->rows.emplace_back(n + 1).data();
+    (*row)[peer >= 0 ? peer : n] = *conn;
     return tuttiSuccess;
   }
   static tuttiResult_t mismatch(void *comm, int peer, const tuttiSignature *mine,
@@ -151,6 +157,8 @@ struct Rank {
   int rank;
   tuttiAtomic32 failed{};
   tuttiTaskHost host{};
+  tuttiConn **conns[2][2][TUTTI_CHANNELS]{};
+  std::deque<std::vector<tuttiConn *>> rows; /* of conns */
   bool refuse = false;
   uint64_t patienceMs = 60000; /* a test that hangs ends */
   int connects = 0;
