@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -361,9 +362,13 @@ TEST(ShmDeath, SegmentsOnTheirWaySurviveTheirSender) {
   fd = connectTo(zero);
   sendTo(fd, &hello, sizeof hello, {tuttiSegmentFd(&one.w)});
   close(fd);
-  // It still listens, so that rank 0 can hand in; its segment is gone but for rank 0's hold.
+  // It still listens, until rank 0 has handed in; its segment is gone but for rank 0's hold.
   std::thread leaver([&] {
-    usleep(20000);
+    pollfd hand{one.w.local->listenFd, POLLIN, 0};
+    EXPECT_EQ(1, poll(&hand, 1, 60000));
+    hand.fd = accept(hand.fd, nullptr, nullptr);
+    EXPECT_EQ(1, poll(&hand, 1, 60000));
+    close(hand.fd);
     one.detach();
   });
   EXPECT_EQ(tuttiSuccess, zero.attach()) << tuttiErrorText();
