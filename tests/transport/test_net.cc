@@ -140,13 +140,11 @@ TEST(Net, SlotsAreFreedWhileTheProxyReads) {
     for (size_t i = 0; i < kMessages && !p.b.Failed() && p.a.Await(&out); i++)
       net::Publish(p.a, &out, 3000);
   });
-  uint64_t end = net::Soon();
-  for (size_t i = 0; i < kMessages && !p.b.Failed(); i++) {
-    while (!tuttiConnReady(&in) && !p.b.Failed() && tuttiNow() < end)
+  for (size_t i = 0; i < kMessages; i++) {
+    for (uint64_t end = net::Soon(); !tuttiConnReady(&in) && !p.b.Failed() && tuttiNow() < end;)
       sched_yield();
-    if (tuttiConnReady(&in)) {
-      EXPECT_TRUE(net::Take(p.b, &in, 3000)) << i;
-    }
+    if (!tuttiConnReady(&in)) break;
+    EXPECT_TRUE(net::Take(p.b, &in, 3000)) << i;
   }
   EXPECT_EQ(kMessages, in.next);
   sender.join();
