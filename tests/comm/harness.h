@@ -14,6 +14,9 @@
 
 #include "base/settings.h"
 #include "tutti.h"
+extern "C" { /* it is for the library alone, and does not say so itself */
+#include "comm/comm.h"
+}
 
 /* Environment variables while it lives; a null value unsets. */
 class Settings {
@@ -80,6 +83,15 @@ public:
 
   std::vector<tuttiComm_t> comms;
 };
+
+/* From now on calls of this rank wait so long. For tests in which a call runs into its timeout: all
+ * that comes before it may take its time. */
+inline void setTimeout(tuttiComm_t comm, int64_t ms) {
+  tuttiCommunicator *c = nullptr;
+  ASSERT_EQ(tuttiHandleEnter(comm, "setTimeout", &c), tuttiSuccess);
+  c->options.timeoutMs = ms;
+  tuttiHandleLeave(c);
+}
 
 /* The state of a non-blocking communicator once nothing is under way. */
 inline tuttiResult_t settle(tuttiComm_t comm) {

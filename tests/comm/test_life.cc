@@ -315,13 +315,12 @@ TEST(Mismatch, IsToldToEveryRank) {
 }
 
 TEST(Timeout, NamesTheRankThatNeverCalled) {
-  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-  config.timeoutMs = 1500;
-  Ranks ranks(3, &config);
+  Ranks ranks(3);
   ranks.run([&](int r, tuttiComm_t comm) {
     float x = 1;
     EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess);
     if (r == 2) return;
+    setTimeout(comm, 1500);
     EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiTimeout);
     EXPECT_THAT(lastError(), AllOf(HasSubstr("#2 AllReduce"), HasSubstr("rank 2 (host "),
                                    HasSubstr("has not called it"), HasSubstr("TUTTI_TIMEOUT")));

@@ -88,13 +88,12 @@ TEST(Shrink, OfOneThreadInAGroup) {
 }
 
 TEST(Shrink, WithOtherRanksThanTheFirstOneSays) {
-  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-  config.timeoutMs = 700;
-  Ranks ranks(3, &config);
+  Ranks ranks(3);
   ranks.run([](int r, tuttiComm_t comm) {
     int gone[] = {r == 1 ? 2 : 1};
     tuttiComm_t rest = nullptr;
     if (r == 2) return;
+    setTimeout(comm, 700);
     EXPECT_EQ(tuttiCommShrink(comm, gone, 1, &rest, nullptr, 0), tuttiTimeout);
     if (r == 1) {
       EXPECT_THAT(lastError(), HasSubstr("rank 0, the first that stays"));

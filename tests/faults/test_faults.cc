@@ -19,6 +19,7 @@ struct Report {
   pid_t pid;
   pid_t child; /* of the rank, still alive when it dies */
   int rounds;
+  int go; /* from the test: see `gate` */
   int result;
   double seconds; /* from the first failing call's start to its end */
   char text[1024];
@@ -73,6 +74,11 @@ protected:
     float sum = gathers ? 1 : kRanks;
     if (result == tuttiSuccess && inRank) inRank(r, report);
     while (result == tuttiSuccess) {
+      if (gate && r != 1 && report.rounds == gate) {
+        for (int i = 0; i < 60000 && !__atomic_load_n(&report.go, __ATOMIC_ACQUIRE); i++)
+          usleep(1000);
+        setTimeout(comm, 3000);
+      }
       auto begin = std::chrono::steady_clock::now();
       result = gathers ? tuttiAllGather(x.data(), y.data(), count, tuttiFloat32, comm, nullptr)
                        : tuttiAllReduce(x.data(), y.data(), count, tuttiFloat32, tuttiSum, comm,
@@ -127,6 +133,7 @@ protected:
 
   Report *reports;
   bool gathers = false; /* instead of all-reduces */
+  int gate = 0; /* after so many rounds all but rank 1 wait for the test, then have 3 s for each */
 };
 
 std::string naming(int rank) {
@@ -164,10 +171,14 @@ TEST_P(Faults, TwoKilledRanks) {
 }
 
 TEST_P(Faults, StoppedRank) {
-  start(1 << 16, 3000);
-  waitForRounds(3);
+  gate = 3;
+  start(1 << 16, 60000);
+  ASSERT_NO_FATAL_FAILURE(waitForRounds(gate));
   pid_t stopped = reports[1].pid;
   kill(stopped, SIGSTOP);
+  ASSERT_EQ(waitpid(stopped, nullptr, WUNTRACED), stopped);
+  for (int r : {0, 2, 3})
+    __atomic_store_n(&reports[r].go, 1, __ATOMIC_RELEASE);
   waitForEnds(1);
   for (int r : {0, 2, 3}) {
     EXPECT_EQ(reports[r].result, tuttiTimeout) << reports[r].text;
