@@ -441,13 +441,10 @@ static void considerPorts(tuttiIbEnd *e) {
 
 static tuttiResult_t meet(tuttiIbEnd *e, tuttiProxyTurn *turn) {
   tuttiSocketEnd *s = &e->meet;
-  if (tuttiIbSends(e)) {
-    TUTTI_TRY(tuttiSocketJoinStep(s, turn));
-    if (s->join.part == s->nparts) e->state = TUTTI_IB_BROKEN;
-    return tuttiSuccess;
-  }
-  if (!s->listed) tuttiSocketAwait(s);
-  if (s->nparts) e->state = TUTTI_IB_BROKEN;
+  bool sends = tuttiIbSends(e);
+  if (sends) TUTTI_TRY(tuttiSocketJoinStep(s, turn));
+  if (!sends && !s->listed) tuttiSocketAwait(s);
+  if (sends ? s->join.part == s->nparts : s->nparts > 0) e->state = TUTTI_IB_BROKEN;
   return tuttiSuccess;
 }
 
