@@ -15,40 +15,32 @@ typedef struct {
   uint32_t v;
 } tuttiAtomic32;
 
-static inline uint64_t tuttiLoadAcquire(const tuttiAtomic64 *a) {
-  return __atomic_load_n(&a->v, __ATOMIC_ACQUIRE);
-}
-static inline uint64_t tuttiLoadRelaxed(const tuttiAtomic64 *a) {
-  return __atomic_load_n(&a->v, __ATOMIC_RELAXED);
-}
-static inline void tuttiStoreRelease(tuttiAtomic64 *a, uint64_t v) {
-  __atomic_store_n(&a->v, v, __ATOMIC_RELEASE);
-}
+/* For both: tuttiLoadAcquire and tuttiLoadAcquire32, ... FetchAdd returns the value before the
+ * addition; CompareExchange is true if *a was `expected` and is now `desired`. */
+#define TUTTI_ATOMIC(bits, suffix)                                                                 \
+  static inline uint##bits##_t tuttiLoadAcquire##suffix(const tuttiAtomic##bits *a) {              \
+    return __atomic_load_n(&a->v, __ATOMIC_ACQUIRE);                                               \
+  }                                                                                                \
+  static inline uint##bits##_t tuttiLoadRelaxed##suffix(const tuttiAtomic##bits *a) {              \
+    return __atomic_load_n(&a->v, __ATOMIC_RELAXED);                                               \
+  }                                                                                                \
+  static inline void tuttiStoreRelease##suffix(tuttiAtomic##bits *a, uint##bits##_t v) {           \
+    __atomic_store_n(&a->v, v, __ATOMIC_RELEASE);                                                  \
+  }                                                                                                \
+  static inline uint##bits##_t tuttiFetchAddAcqRel##suffix(tuttiAtomic##bits *a,                   \
+                                                           uint##bits##_t v) {                     \
+    return __atomic_fetch_add(&a->v, v, __ATOMIC_ACQ_REL);                                         \
+  }                                                                                                \
+  static inline bool tuttiCompareExchange##suffix(tuttiAtomic##bits *a, uint##bits##_t expected,   \
+                                                  uint##bits##_t desired) {                        \
+    return __atomic_compare_exchange_n(&a->v, &expected, desired, false, __ATOMIC_ACQ_REL,         \
+                                       __ATOMIC_ACQUIRE);                                          \
+  }
+TUTTI_ATOMIC(64, )
+TUTTI_ATOMIC(32, 32)
+
 static inline void tuttiStoreRelaxed(tuttiAtomic64 *a, uint64_t v) {
   __atomic_store_n(&a->v, v, __ATOMIC_RELAXED);
-}
-/* Returns the value before the addition. */
-static inline uint64_t tuttiFetchAddAcqRel(tuttiAtomic64 *a, uint64_t v) {
-  return __atomic_fetch_add(&a->v, v, __ATOMIC_ACQ_REL);
-}
-
-/* True if *a was `expected` and is now `desired`. */
-static inline bool tuttiCompareExchange(tuttiAtomic64 *a, uint64_t expected, uint64_t desired) {
-  return __atomic_compare_exchange_n(&a->v, &expected, desired, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE);
-}
-
-static inline uint32_t tuttiLoadAcquire32(const tuttiAtomic32 *a) {
-  return __atomic_load_n(&a->v, __ATOMIC_ACQUIRE);
-}
-static inline uint32_t tuttiLoadRelaxed32(const tuttiAtomic32 *a) {
-  return __atomic_load_n(&a->v, __ATOMIC_RELAXED);
-}
-static inline void tuttiStoreRelease32(tuttiAtomic32 *a, uint32_t v) {
-  __atomic_store_n(&a->v, v, __ATOMIC_RELEASE);
-}
-static inline uint32_t tuttiFetchAddAcqRel32(tuttiAtomic32 *a, uint32_t v) {
-  return __atomic_fetch_add(&a->v, v, __ATOMIC_ACQ_REL);
 }
 /* Totally ordered among each other: a store is seen by whoever's later load it did not see. */
 static inline uint32_t tuttiLoadSeqCst32(const tuttiAtomic32 *a) {
@@ -56,11 +48,6 @@ static inline uint32_t tuttiLoadSeqCst32(const tuttiAtomic32 *a) {
 }
 static inline void tuttiStoreSeqCst32(tuttiAtomic32 *a, uint32_t v) {
   __atomic_store_n(&a->v, v, __ATOMIC_SEQ_CST);
-}
-/* True if *a was `expected` and is now `desired`. */
-static inline bool tuttiCompareExchange32(tuttiAtomic32 *a, uint32_t expected, uint32_t desired) {
-  return __atomic_compare_exchange_n(&a->v, &expected, desired, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE);
 }
 
 #endif

@@ -41,6 +41,9 @@ static inline tuttiResult_t tuttiErrorCode(tuttiResult_t code) {
 /* The check macros of this code base. TUTTI_FAIL's value is `code`, which is not tuttiSuccess. */
 #define TUTTI_FAIL(code, ...) tuttiErrorCode(tuttiErrorSet((code), __FILE__, __LINE__, __VA_ARGS__))
 
+/* For a list of X: the name of each of its members, for a table. */
+#define TUTTI_NAME(name) #name,
+
 /* Returns from the caller on failure. */
 #define TUTTI_TRY(expr)                                                                            \
   do {                                                                                             \

@@ -31,18 +31,12 @@ static tuttiAtomic32 filter;
  * with dup3, so that a thread that is just writing never hits a number that was given away. */
 static tuttiAtomic32 outputFd = {STDERR_FILENO};
 
-static _Thread_local int threadDevice = -1;
-
 static const char *const levelNames[] = {
     [TUTTI_LOG_NONE] = "NONE", [TUTTI_LOG_VERSION] = "VERSION", [TUTTI_LOG_WARN] = "WARN",
     [TUTTI_LOG_INFO] = "INFO", [TUTTI_LOG_TRACE] = "TRACE",
 };
 
-static const char *const subsysNames[TUTTI_SUBSYS_COUNT] = {
-#define X(name) #name,
-    TUTTI_LOG_SUBSYSTEMS(X)
-#undef X
-};
+static const char *const subsysNames[] = {TUTTI_LOG_SUBSYSTEMS(TUTTI_NAME)};
 
 bool tuttiLogEnabled(tuttiLogLevel level, unsigned subsys) {
   uint32_t now = tuttiLoadRelaxed32(&filter);
@@ -52,10 +46,6 @@ bool tuttiLogEnabled(tuttiLogLevel level, unsigned subsys) {
   }
   if ((uint32_t)level > (now & LEVEL_MASK)) return false;
   return level <= TUTTI_LOG_WARN || (now >> SUBSYS_SHIFT & subsys) != 0;
-}
-
-void tuttiLogDevice(int device) {
-  threadDevice = device;
 }
 
 /* write(2) to a pipe that nobody reads raises SIGPIPE, and a library must not kill its process. */
@@ -92,10 +82,8 @@ void tuttiLogWrite(tuttiLogLevel level, unsigned subsys, const char *fmt, ...) {
   (void)subsys; /* decided by tuttiLogEnabled */
   int savedErrno = errno;
   char line[LINE_SIZE];
-  char device[16] = "";
-  if (threadDevice >= 0) snprintf(device, sizeof(device), "[%d] ", threadDevice);
-  int used = snprintf(line, sizeof(line), "%s:%d:%d %sTUTTI %s ", tuttiHostname(), (int)getpid(),
-                      (int)gettid(), device, levelNames[level]);
+  int used = snprintf(line, sizeof(line), "%s:%d:%d TUTTI %s ", tuttiHostname(), (int)getpid(),
+                      (int)gettid(), levelNames[level]);
   va_list args;
   va_start(args, fmt);
   int n = vsnprintf(line + used, sizeof(line) - (size_t)used, fmt, args);

@@ -1,5 +1,5 @@
 /* The log: stderr or TUTTI_DEBUG_FILE, never stdout.
- *   host:pid:tid [dev] TUTTI INFO text */
+ *   host:pid:tid TUTTI INFO text */
 #ifndef TUTTI_BASE_LOG_H_
 #define TUTTI_BASE_LOG_H_
 
@@ -21,12 +21,8 @@ typedef enum {
 #define TUTTI_LOG_SUBSYSTEMS(X)                                                                    \
   X(INIT) X(COLL) X(P2P) X(SHM) X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC) X(PROXY) X(BOOTSTRAP)
 
-typedef enum {
-#define X(name) TUTTI_SUBSYS_INDEX_##name,
-  TUTTI_LOG_SUBSYSTEMS(X)
-#undef X
-      TUTTI_SUBSYS_COUNT
-} tuttiSubsysIndex;
+#define TUTTI_LOG_SUBSYSTEM(name) TUTTI_SUBSYS_INDEX_##name,
+typedef enum { TUTTI_LOG_SUBSYSTEMS(TUTTI_LOG_SUBSYSTEM) TUTTI_SUBSYS_COUNT } tuttiSubsysIndex;
 
 #define TUTTI_SUBSYS(name) (1u << TUTTI_SUBSYS_INDEX_##name)
 
@@ -34,8 +30,6 @@ typedef enum {
 bool tuttiLogEnabled(tuttiLogLevel level, unsigned subsys);
 void tuttiLogWrite(tuttiLogLevel level, unsigned subsys, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The device shown in brackets for this thread's lines; -1 (default): none. */
-void tuttiLogDevice(int device);
 
 /* What is wrong with a level word or a list of subsystems, or NULL. */
 const char *tuttiLogCheckLevel(const char *level);

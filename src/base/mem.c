@@ -62,7 +62,7 @@ tuttiResult_t tuttiGrow(void **array, int used, int *capacity, size_t size, cons
   return tuttiSuccess;
 }
 
-static size_t roundToPages(size_t size) {
+size_t tuttiPagesUp(size_t size) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   return (size + page - 1) / page * page;
 }
@@ -82,7 +82,7 @@ static tuttiResult_t checkFileSize(int fd, size_t size, const char *what) {
 
 tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what,
                        tuttiMemAccount *account) {
-  size_t bytes = roundToPages(size);
+  size_t bytes = tuttiPagesUp(size);
   if (bytes < size || bytes == 0)
     return TUTTI_FAIL(tuttiSystemError, "cannot map %s: no mapping has %zu bytes", what, size);
   if (fd >= 0) TUTTI_TRY(checkFileSize(fd, size, what));
@@ -101,13 +101,13 @@ tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what,
 
 void tuttiUnmap(void *ptr, size_t size, tuttiMemAccount *account) {
   if (ptr == NULL) return;
-  size_t bytes = roundToPages(size);
+  size_t bytes = tuttiPagesUp(size);
   munmap(ptr, bytes);
   count(account, -(int64_t)bytes);
 }
 
 size_t tuttiResident(void *ptr, size_t size) {
-  size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = roundToPages(size) / page, touched = 0;
+  size_t page = tuttiPagesUp(1), pages = tuttiPagesUp(size) / page, touched = 0;
   unsigned char present[1024];
   for (size_t first = 0, n; first < pages; first += n) {
     n = pages - first < sizeof present ? pages - first : sizeof present;

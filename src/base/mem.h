@@ -31,9 +31,19 @@ static inline void tuttiFreeAt(void *pointer) {
   tuttiFree(*(void **)pointer);
 }
 
+/* Takes an item that is in it out of a list, linked by `next`. */
+#define TUTTI_UNLINK(list, item)                                                                   \
+  do {                                                                                             \
+    __typeof__(item) *at_ = &(list);                                                               \
+    while (*at_ != (item))                                                                         \
+      at_ = &(*at_)->next;                                                                         \
+    *at_ = (item)->next;                                                                           \
+  } while (0)
+
 /* Maps `size` bytes (rounded up to pages) shared from `fd`, or private anonymous when fd < 0. */
 tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what, tuttiMemAccount *account);
 void tuttiUnmap(void *ptr, size_t size, tuttiMemAccount *account);
+size_t tuttiPagesUp(size_t size); /* rounded up to pages */
 /* Bytes of the pages of a private mapping that have been touched; 0 if the kernel does not tell. */
 size_t tuttiResident(void *ptr, size_t size);
 

@@ -13,6 +13,7 @@
 #include "base/atomic.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/os.h"
 
 #define PREFIX        "TUTTI_"
 #define NCCL_PREFIX   "NCCL_"
@@ -387,16 +388,15 @@ static bool meansNothing(const char *entry) {
 /* One line about the NCCL_ variables that tutti has no use for. */
 static void tellOfUseless(void) {
   char text[FAULT_TEXT] = "";
-  size_t used = 0;
   bool isNew;
   if (!tuttiLogEnabled(TUTTI_LOG_INFO, TUTTI_SUBSYS(ENV))) return;
   for (int i = 0; i < confCount || environ[i - confCount] != NULL; i++) {
     const char *entry = i < confCount ? confLines[i] : environ[i - confCount];
-    if (!meansNothing(entry) || used >= sizeof(text)) continue;
-    used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%.*s", used ? ", " : "",
-                             (int)strcspn(entry, "="), entry);
+    if (meansNothing(entry))
+      tuttiAppend(text, sizeof(text), "%s%.*s", text[0] ? ", " : "", (int)strcspn(entry, "="),
+                  entry);
   }
-  if (used == 0 || intern(text, &isNew) == NULL || !isNew) return;
+  if (text[0] == '\0' || intern(text, &isNew) == NULL || !isNew) return;
   TUTTI_INFO(ENV, "set, but without a meaning here: %s; `tutti env` lists what is honoured", text);
 }
 

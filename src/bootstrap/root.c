@@ -75,18 +75,16 @@ static void failAll(root *r, tuttiResult_t code) {
 /* "0-2, 5, 7": those who are not here. The bridge is the rank after the slice. */
 static void listMissing(const root *r, char *buf, size_t size) {
   int nranks = r->first.peer.hello.nranks;
-  size_t used = 0;
-  for (int i = 0; i < r->expected && used < size; i++) {
+  buf[0] = '\0';
+  for (int i = 0; i < r->expected; i++) {
     int begin = i;
     if (r->members[i].fd >= 0) continue;
     while (i + 1 < r->expected && r->firstRank + i + 1 != nranks && r->members[i + 1].fd < 0)
       i++;
-    used += (size_t)snprintf(buf + used, size - used, "%s%d", used ? ", " : "",
-                             (r->firstRank + begin) % nranks);
-    if (i > begin && used < size)
-      used += (size_t)snprintf(buf + used, size - used, "-%d", r->firstRank + i);
+    tuttiAppend(buf, size, "%s%d", buf[0] ? ", " : "", (r->firstRank + begin) % nranks);
+    if (i > begin) tuttiAppend(buf, size, "-%d", r->firstRank + i);
   }
-  if (used >= size) memcpy(buf + size - sizeof("..."), "...", sizeof("..."));
+  if (strlen(buf) + 1 == size) memcpy(buf + size - sizeof("..."), "...", sizeof("..."));
 }
 
 static void failMissing(root *r) {
@@ -276,10 +274,7 @@ static void rootFree(root *r) {
 
 static void leaveList(root *r) {
   pthread_mutex_lock(&listLock);
-  root **p = &list;
-  while (*p != r)
-    p = &(*p)->next;
-  *p = r->next;
+  TUTTI_UNLINK(list, r);
   pthread_mutex_unlock(&listLock);
 }
 

@@ -11,17 +11,8 @@
 #include "base/os.h"
 #include "transport/fifo.h"
 
-const char *const tuttiAlgoNames[tuttiAlgoCount] = {
-#define X(name) #name,
-    TUTTI_ALGORITHMS(X)
-#undef X
-};
-
-const char *const tuttiProtoNames[tuttiProtoCount] = {
-#define X(name) #name,
-    TUTTI_PROTOCOLS(X)
-#undef X
-};
+const char *const tuttiAlgoNames[tuttiAlgoCount] = {TUTTI_ALGORITHMS(TUTTI_NAME)};
+const char *const tuttiProtoNames[tuttiProtoCount] = {TUTTI_PROTOCOLS(TUTTI_NAME)};
 
 /* What the model takes for granted of a host; all that is to be tuned by measuring is here. Times
  * are in us, of one rank or of one thread block. */

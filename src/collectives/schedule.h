@@ -22,21 +22,13 @@
 #define TUTTI_HD
 #endif
 
-#define TUTTI_ALGORITHMS(X) X(Ring) X(Tree) X(Direct)
-typedef enum {
-#define X(name) tuttiAlgo##name,
-  TUTTI_ALGORITHMS(X)
-#undef X
-      tuttiAlgoCount
-} tuttiAlgo;
+#define TUTTI_ALGORITHMS(X)   X(Ring) X(Tree) X(Direct)
+#define TUTTI_ALGORITHM(name) tuttiAlgo##name,
+typedef enum { TUTTI_ALGORITHMS(TUTTI_ALGORITHM) tuttiAlgoCount } tuttiAlgo;
 
-#define TUTTI_PROTOCOLS(X) X(LL) X(Simple)
-typedef enum {
-#define X(name) tuttiProto##name,
-  TUTTI_PROTOCOLS(X)
-#undef X
-      tuttiProtoCount
-} tuttiProto;
+#define TUTTI_PROTOCOLS(X)   X(LL) X(Simple)
+#define TUTTI_PROTOCOL(name) tuttiProto##name,
+typedef enum { TUTTI_PROTOCOLS(TUTTI_PROTOCOL) tuttiProtoCount } tuttiProto;
 
 #define TUTTI_MAX_FAN 5
 #define TUTTI_ALL     (-1) /* as nrecv / nsend: every other rank of the communicator */

@@ -137,8 +137,6 @@ tuttiWait tuttiCommWait(const tuttiCommunicator *c); /* from now until the timeo
  * failure of `c` ends it, before or after. */
 tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,
                              const char *late, const char *why);
-/* Waits until nothing of this rank is under way; for a communicator that has failed. */
-tuttiResult_t tuttiCommQuiesce(tuttiCommunicator *c);
 /* Success if operations may start: set up, not failed, not finalized. */
 tuttiResult_t tuttiCommReady(const tuttiCommunicator *c);
 /* What the calls check of an argument, whose name is in the error (calls.c). */
@@ -162,8 +160,6 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
 void tuttiCommFree(tuttiCommunicator *c, bool aborted);
 void tuttiCommDeregisterAll(tuttiCommunicator *c);
 void tuttiCommWindowsFree(tuttiCommunicator *c);
-tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction,
-                            bool shared, tuttiConn **conn);
 /* Resolves a user's config (may be NULL) over `base` (may be NULL: settings). */
 tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOptions *base,
                                   tuttiOptions *out);
@@ -222,8 +218,6 @@ tuttiResult_t tuttiJobSubmit(tuttiJob *job);
 /* The end of a public call that leads to a job: submits a copy of the `bytes` that begin with *job,
  * or lets the group fail with what the checks said. */
 tuttiResult_t tuttiJobLaunch(tuttiResult_t checked, const tuttiJob *job, size_t bytes);
-/* Runs all jobs of a list, each on a thread of its own, to their ends; frees them. */
-tuttiResult_t tuttiJobsRun(tuttiJob *jobs);
 /* Makes the outermost tuttiGroupEnd of this thread fail with `code` and this thread's last error.
  */
 void tuttiGroupFail(tuttiResult_t code);

@@ -83,17 +83,14 @@ static tuttiResult_t runAll(tuttiOp *ops, int nops) {
   return here < nops ? tuttiInProgress : tuttiSuccess;
 }
 
-static tuttiResult_t append(const tuttiOp *op) {
-  TUTTI_TRY(tuttiGrow((void **)&group.ops, group.nops, &group.capacity, sizeof *op,
-                      "operations of a group", NULL));
-  group.ops[group.nops++] = *op;
-  return tuttiSuccess;
-}
-
 tuttiResult_t tuttiOpSubmit(tuttiOp *op) {
   if (depth == 0) return runAll(op, 1);
-  tuttiResult_t result = append(op);
-  if (result != tuttiSuccess) tuttiGroupFail(result);
+  tuttiResult_t result = tuttiGrow((void **)&group.ops, group.nops, &group.capacity, sizeof *op,
+                                   "operations of a group", NULL);
+  if (result == tuttiSuccess)
+    group.ops[group.nops++] = *op;
+  else
+    tuttiGroupFail(result);
   return result;
 }
 
@@ -136,7 +133,8 @@ static void startJob(tuttiJob *job) {
                               tuttiErrnoText(err)));
 }
 
-tuttiResult_t tuttiJobsRun(tuttiJob *jobs) {
+/* Runs all jobs of a list, each on a thread of its own, to their ends; frees them. */
+static tuttiResult_t runJobs(tuttiJob *jobs) {
   tuttiResult_t result = tuttiSuccess;
   int threads = 0;
   for (tuttiJob *job = jobs; job; job = job->next)
@@ -164,7 +162,7 @@ tuttiResult_t tuttiJobsRun(tuttiJob *jobs) {
 
 tuttiResult_t tuttiJobSubmit(tuttiJob *job) {
   job->next = NULL;
-  if (depth == 0) return tuttiJobsRun(job);
+  if (depth == 0) return runJobs(job);
   *group.jobsEnd = job;
   group.jobsEnd = &job->next;
   return tuttiSuccess;
@@ -241,7 +239,7 @@ tuttiResult_t tuttiGroupEnd(void) {
   tuttiResult_t result = tuttiSuccess;
   if (ended.failure == tuttiSuccess) {
     if (ended.nops > 0) result = runGroup(ended.ops, ended.nops);
-    tuttiResult_t jobResult = tuttiJobsRun(ended.jobs);
+    tuttiResult_t jobResult = runJobs(ended.jobs);
     ended.jobs = NULL;
     if (jobResult != tuttiSuccess && (result == tuttiSuccess || result == tuttiInProgress))
       result = jobResult;

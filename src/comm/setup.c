@@ -1,6 +1,5 @@
 /* Setting a communicator up: rendezvous, peers, transports, graph, plan input; and taking it down.
  */
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/settings.h"
+#include "bootstrap/handshake.h"
 #include "collectives/exchange.h"
 #include "comm/comm.h"
 #include "kernels/steps.h"
@@ -56,9 +56,7 @@ static tuttiResult_t describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
   p->hostId = tuttiHostId();
   describeConfig(&c->options, p->config, sizeof p->config);
   snprintf(p->host, sizeof p->host, "%s", tuttiHostname());
-  Dl_info info;
-  if (dladdr((void *)(uintptr_t)&tuttiGetVersion, &info) && info.dli_fname)
-    snprintf(p->library, sizeof p->library, "%s", info.dli_fname);
+  snprintf(p->library, sizeof p->library, "%s", tuttiLibraryPath());
   return tuttiSuccess;
 }
 
@@ -266,6 +264,36 @@ static void logSetup(const tuttiCommunicator *c) {
   }
 }
 
+/* The transport of a connection: of the pair, or of any pair for the send end of a shared FIFO. */
+static const tuttiTransport *transportOf(const tuttiCommunicator *c, int peer, tuttiPath *path) {
+  int other = peer >= 0 ? peer : (c->rank + 1) % c->nranks;
+  return tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], path);
+}
+
+static tuttiResult_t openConn(void *comm, int peer, int channel, tuttiDirection direction,
+                              bool shared, tuttiConn **out) {
+  tuttiCommunicator *c = comm;
+  tuttiConn ***row = &c->conns[direction][shared][channel];
+  size_t at = peer >= 0 ? (size_t)peer : (size_t)c->nranks;
+  if (!*row)
+    TUTTI_TRY(tuttiAlloc((void **)row, (size_t)c->nranks + 1, sizeof(tuttiConn *), "connections",
+                         &c->memory));
+  if (!(*row)[at]) {
+    tuttiPath path;
+    TUTTI_FREED tuttiConn *conn = NULL;
+    const tuttiTransport *t = transportOf(c, peer, &path);
+    if (!t) return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", peer, path.why);
+    TUTTI_TRY(tuttiAlloc((void **)&conn, 1, sizeof *conn, "a connection", &c->memory));
+    TUTTI_TRY(t->open(&c->wires, peer, channel, direction, shared, conn));
+    conn->transport = t;
+    if (conn->network) c->host.proxy = c->wires.proxy;
+    (*row)[at] = conn;
+    conn = NULL;
+  }
+  *out = (*row)[at];
+  return tuttiSuccess;
+}
+
 static tuttiResult_t setWires(tuttiCommunicator *c) {
   tuttiWires *w = &c->wires;
   w->rank = c->rank;
@@ -288,7 +316,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   c->host.comm = c;
   c->host.failed = &c->failed;
   c->host.conns = c->conns;
-  c->host.conn = tuttiCommConn;
+  c->host.conn = openConn;
   c->host.mismatch = tuttiCommMismatch;
   c->host.stalled = tuttiCommStalled;
   c->host.failure = tuttiCommFailure;
@@ -357,7 +385,7 @@ static void closeConns(tuttiCommunicator *c) {
   for (tuttiConn ***at = &c->conns[0][0][0]; rows-- > 0; at++) {
     for (int r = 0; *at && r <= c->nranks; r++) {
       tuttiConn *conn = (*at)[r];
-      if (conn) conn->transport->close(&c->wires, conn);
+      if (conn && conn->transport->close) conn->transport->close(&c->wires, conn);
       tuttiFree(conn);
     }
     tuttiFree(*at);
@@ -387,34 +415,4 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiFree(c->peers);
   pthread_mutex_destroy(&c->failureLock);
   tuttiFree(c);
-}
-
-/* The transport of a connection: of the pair, or of any pair for the send end of a shared FIFO. */
-static const tuttiTransport *transportOf(const tuttiCommunicator *c, int peer, tuttiPath *path) {
-  int other = peer >= 0 ? peer : (c->rank + 1) % c->nranks;
-  return tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], path);
-}
-
-tuttiResult_t tuttiCommConn(void *comm, int peer, int channel, tuttiDirection direction,
-                            bool shared, tuttiConn **out) {
-  tuttiCommunicator *c = comm;
-  tuttiConn ***row = &c->conns[direction][shared][channel];
-  size_t at = peer >= 0 ? (size_t)peer : (size_t)c->nranks;
-  if (!*row)
-    TUTTI_TRY(tuttiAlloc((void **)row, (size_t)c->nranks + 1, sizeof(tuttiConn *), "connections",
-                         &c->memory));
-  if (!(*row)[at]) {
-    tuttiPath path;
-    TUTTI_FREED tuttiConn *conn = NULL;
-    const tuttiTransport *t = transportOf(c, peer, &path);
-    if (!t) return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", peer, path.why);
-    TUTTI_TRY(tuttiAlloc((void **)&conn, 1, sizeof *conn, "a connection", &c->memory));
-    TUTTI_TRY(t->open(&c->wires, peer, channel, direction, shared, conn));
-    conn->transport = t;
-    if (conn->network) c->host.proxy = c->wires.proxy;
-    (*row)[at] = conn;
-    conn = NULL;
-  }
-  *out = (*row)[at];
-  return tuttiSuccess;
 }

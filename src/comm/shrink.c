@@ -26,17 +26,14 @@ static bool isQuiet(tuttiCommunicator *c) {
   return !tuttiLoadAcquire32(&c->busy) && tuttiWorkerIdle(c);
 }
 
-tuttiResult_t tuttiCommQuiesce(tuttiCommunicator *c) {
-  TUTTI_TRY(tuttiCommAwait(c, isQuiet, false, "operations of this rank did not end", ""));
-  return c->device->drain ? c->device->drain(&c->host) : tuttiSuccess;
-}
-
-/* Makes a communicator that the caller ends fail everywhere. */
+/* Makes a communicator that the caller ends fail everywhere, and waits until nothing of this rank
+ * is under way. */
 static tuttiResult_t endOperations(tuttiCommunicator *c, const char *what) {
   char text[160];
   snprintf(text, sizeof text, "rank %d %s", c->rank, what);
   tuttiCommFailText(c, tuttiInvalidUsage, text, true);
-  return tuttiCommQuiesce(c);
+  TUTTI_TRY(tuttiCommAwait(c, isQuiet, false, "operations of this rank did not end", ""));
+  return c->device->drain ? c->device->drain(&c->host) : tuttiSuccess;
 }
 
 /* An abort elsewhere is told apart by the dead handle. */

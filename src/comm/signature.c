@@ -3,16 +3,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/error.h"
 #include "tutti.h"
 
 #define UNKNOWN  "?"
 #define NO_REDOP 0xffffu
 
-static const char *const collNames[tuttiCollCount] = {
-#define X(name) #name,
-    TUTTI_COLLECTIVES(X)
-#undef X
-};
+static const char *const collNames[] = {TUTTI_COLLECTIVES(TUTTI_NAME)};
 
 static const char *const typeNames[tuttiNumTypes] = {
     [tuttiInt8] = "int8",

@@ -12,17 +12,15 @@
 
 __BEGIN_DECLS
 
+#define TUTTI_MAX_CHANNELS 32 /* of an operation */
+
 #define TUTTI_COLLECTIVES(X)                                                                       \
   X(AllReduce)                                                                                     \
   X(Broadcast)                                                                                     \
   X(Reduce) X(AllGather) X(ReduceScatter) X(AlltoAll) X(Gather) X(Scatter) X(SendRecv) X(Split)
 
-typedef enum {
-#define X(name) tuttiColl##name,
-  TUTTI_COLLECTIVES(X)
-#undef X
-      tuttiCollCount
-} tuttiColl;
+#define TUTTI_COLLECTIVE(name) tuttiColl##name,
+typedef enum { TUTTI_COLLECTIVES(TUTTI_COLLECTIVE) tuttiCollCount } tuttiColl;
 
 static inline bool tuttiCollReduces(int coll) {
   return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;

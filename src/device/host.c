@@ -12,10 +12,9 @@
 static tuttiResult_t hostAlloc(void **ptr, size_t size) {
   void *p = NULL;
   int err = posix_memalign(&p, ALIGNMENT, size > 0 ? size : 1);
-  if (err != 0) {
+  if (err != 0)
     return TUTTI_FAIL(tuttiSystemError, "cannot allocate %zu bytes of host memory: %s", size,
                       tuttiErrnoText(err));
-  }
   uint64_t id;
   tuttiResult_t result = tuttiRegionAdd(p, size, &id);
   if (result != tuttiSuccess) {

@@ -42,8 +42,6 @@ __BEGIN_DECLS
  * exchange_uniform.cuh. */
 #define TUTTI_UNIFORM_BLOCKS 128u
 #define TUTTI_UNIFORM_REGION ((size_t)2304 << 10)
-#define TUTTI_UNIFORM_BYTES                                                                        \
-  (TUTTI_UNIFORM_REGION / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD)
 
 /* Chunks of a message of protocol Simple, of which a thread block takes care of `part` bytes:
  * several for the steps to overlap, and not too small for a fence each. */

@@ -75,11 +75,7 @@ struct tuttiProxy {
   void *ctx;
 };
 
-static const char *const stateNames[] = {
-#define X(name) #name,
-    TUTTI_PROXY_STATES(X)
-#undef X
-};
+static const char *const stateNames[] = {TUTTI_PROXY_STATES(TUTTI_NAME)};
 
 const char *tuttiProxyStateName(int state) {
   return state >= 0 && state < TUTTI_PROXY_STATE_COUNT ? stateNames[state] : "?";
@@ -233,23 +229,10 @@ static tuttiResult_t startThread(tuttiProxy *p) {
   return tuttiSuccess;
 }
 
-/* The lock is held. */
-static tuttiResult_t makeRoom(tuttiProxy *p) {
-  if (p->count < p->capacity) return tuttiSuccess;
-  int capacity = p->capacity ? 2 * p->capacity : 16;
-  proxyItem *items;
-  TUTTI_TRY(tuttiAlloc((void **)&items, capacity, sizeof *items, "operations of the proxy", NULL));
-  for (int i = 0; i < p->count; i++)
-    items[i] = p->items[i];
-  tuttiFree(p->items);
-  p->items = items;
-  p->capacity = capacity;
-  return tuttiSuccess;
-}
-
 tuttiResult_t tuttiProxyAdd(tuttiProxy *p, const tuttiProxyOp *op) {
   pthread_mutex_lock(&p->lock);
-  tuttiResult_t result = makeRoom(p);
+  tuttiResult_t result = tuttiGrow((void **)&p->items, p->count, &p->capacity, sizeof *p->items,
+                                   "operations of the proxy", NULL);
   if (result == tuttiSuccess && !p->threaded) result = startThread(p);
   if (result == tuttiSuccess) {
     int i = p->count++;

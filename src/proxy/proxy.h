@@ -26,12 +26,8 @@ typedef struct tuttiProxy tuttiProxy;
   X(DONE)    /* finished: not called again */                                                      \
   X(FAILED)  /* failed, see tuttiProxyTurn: not called again */
 
-typedef enum {
-#define X(name) TUTTI_PROXY_##name,
-  TUTTI_PROXY_STATES(X)
-#undef X
-      TUTTI_PROXY_STATE_COUNT
-} tuttiProxyState;
+#define TUTTI_PROXY_STATE(name) TUTTI_PROXY_##name,
+typedef enum { TUTTI_PROXY_STATES(TUTTI_PROXY_STATE) TUTTI_PROXY_STATE_COUNT } tuttiProxyState;
 const char *tuttiProxyStateName(int state); /* "MOVED"; "?" when out of range */
 
 /* One pass of the loop, as its operations see it. */

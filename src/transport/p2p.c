@@ -2,7 +2,6 @@
  * reader shares the writer's mapping and, because it can dereference the writer's memory, takes
  * large payloads from where they are. */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "base/os.h"
@@ -62,10 +61,5 @@ static tuttiResult_t p2pOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
   return tuttiSuccess;
 }
 
-static void p2pClose(tuttiWires *w, tuttiConn *conn) {
-  (void)w;
-  memset(conn, 0, sizeof *conn);
-}
-
 const tuttiTransport tuttiTransportP2p = {
-    .name = "P2P", .canConnect = p2pCanConnect, .open = p2pOpen, .close = p2pClose, .shared = true};
+    .name = "P2P", .canConnect = p2pCanConnect, .open = p2pOpen, .shared = true};

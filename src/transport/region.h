@@ -6,12 +6,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct tuttiRegion {
   uintptr_t begin, end;
@@ -30,8 +29,6 @@ bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found);
 /* Counts removals: who keeps something for a region looks again when it has changed. */
 uint64_t tuttiRegionsRemoved(void);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -72,14 +72,6 @@ static void addMapped(tuttiSegment *s) {
   mapped = s;
 }
 
-static size_t pageBytes(void) {
-  return (size_t)sysconf(_SC_PAGESIZE);
-}
-
-static size_t roundUp(size_t n, size_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
-
 static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
   if (w->nchannels < 1 || w->nchannels > TUTTI_MAX_CHANNELS || w->slotBytes == 0 ||
       w->slotBytes % TUTTI_LINE != 0)
@@ -87,18 +79,17 @@ static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
                       "rank %d can't lay out a segment of %d channels and slots "
                       "of %zu bytes",
                       w->rank, w->nchannels, w->slotBytes);
-  size_t page = pageBytes();
   segmentLayout l = {.nchannels = (size_t)w->nchannels,
                      .nreaders = (size_t)w->local->nlocal - 1,
                      .slotBytes = w->slotBytes};
   size_t pairs = (l.nchannels + 1) * l.nreaders;
   l.sharedBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, (int)l.nreaders);
   l.pairBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, 1);
-  l.controlBytes = roundUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes, page);
+  l.controlBytes = tuttiPagesUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes);
   bool fits = l.slotBytes <= ADDRESS_BYTES / TUTTI_FIFO_DEPTH;
   size_t data = 0, all = 0;
   if (fits) {
-    l.dataBytes = roundUp(TUTTI_FIFO_DEPTH * (l.slotBytes + w->flaggedBytes), page);
+    l.dataBytes = tuttiPagesUp(TUTTI_FIFO_DEPTH * (l.slotBytes + w->flaggedBytes));
     fits = !__builtin_mul_overflow(l.nchannels + pairs, l.dataBytes, &data) &&
            !__builtin_add_overflow(l.controlBytes, data, &l.bytes) &&
            !__builtin_mul_overflow(l.bytes, l.nreaders + 1, &all) && all <= ADDRESS_BYTES;
@@ -194,10 +185,7 @@ static void releaseSegment(tuttiWires *w, tuttiSegment *s) {
   }
   pthread_mutex_lock(&lock);
   bool last = --s->holders == 0;
-  tuttiSegment **at = &mapped;
-  while (*at != s)
-    at = &(*at)->next;
-  if (last) *at = s->next;
+  if (last) TUTTI_UNLINK(mapped, s);
   pthread_mutex_unlock(&lock);
   if (last) freeSegment(s);
 }
@@ -268,7 +256,6 @@ void tuttiLocalTrim(tuttiWires *w) {
 
 const char *tuttiLocalNames(const tuttiWires *w, const int32_t *ranks, int n, char *buf,
                             size_t size) {
-  size_t used = 0;
   buf[0] = '\0';
   for (int i = 0; i < n; i++) {
     const tuttiPeer *p = &w->peers[ranks[i]];
@@ -276,11 +263,10 @@ const char *tuttiLocalNames(const tuttiWires *w, const int32_t *ranks, int n, ch
     snprintf(name, sizeof name, "%srank %d (host %s, pid %d)", i ? ", " : "", ranks[i], p->host,
              p->pid);
     /* Room for ", and 2147483647 more". */
-    if (used + strlen(name) + 24 > size) {
-      snprintf(buf + used, size - used, "%sand %d more", i ? ", " : "", n - i);
-      break;
-    }
-    used += (size_t)snprintf(buf + used, size - used, "%s", name);
+    bool fits = strlen(buf) + strlen(name) + 24 <= size;
+    if (!fits) snprintf(name, sizeof name, "%sand %d more", i ? ", " : "", n - i);
+    tuttiAppend(buf, size, "%s", name);
+    if (!fits) break;
   }
   return buf;
 }
@@ -344,8 +330,7 @@ tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd) {
 /* Brings the lines of a FIFO into memory now, where a shortage is an error; at the first message it
  * would be SIGBUS. Kernels before 5.14 can't. */
 static tuttiResult_t touch(const tuttiSegment *s, size_t offset, size_t bytes) {
-  size_t page = pageBytes();
-  size_t begin = offset / page * page, end = roundUp(offset + bytes, page);
+  size_t page = tuttiPagesUp(1), begin = offset / page * page, end = tuttiPagesUp(offset + bytes);
   if (madvise(s->memory + begin, end - begin, MADV_POPULATE_WRITE) == 0 || errno == EINVAL)
     return tuttiSuccess;
   return TUTTI_FAIL(tuttiSystemError,

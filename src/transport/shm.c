@@ -31,6 +31,21 @@ typedef struct {
 } shmHello;
 #define SHM_MAGIC 0x7475736du
 
+/* The hello and room for one fd. */
+typedef struct {
+  shmHello hello;
+  struct iovec io;
+  _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+} parcel;
+
+static struct msghdr messageOf(parcel *p) {
+  p->io = (struct iovec){.iov_base = &p->hello, .iov_len = sizeof p->hello};
+  return (struct msghdr){.msg_iov = &p->io,
+                         .msg_iovlen = 1,
+                         .msg_control = p->control,
+                         .msg_controllen = sizeof p->control};
+}
+
 /* Connections accepted that have not said anything yet. A neighbour speaks at once, so when all are
  * taken, one that has been silent for a second makes room. */
 #define MAX_SILENT 32
@@ -145,28 +160,20 @@ static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
 
 /* Sends the hello with the fd of this rank's segment; returns 0 or an errno. */
 static int sendSegment(const tuttiWires *w, int fd, int to) {
-  shmHello hello = {.magic = SHM_MAGIC,
-                    .version = TUTTI_VERSION_CODE,
-                    .commHash = w->commHash,
-                    .from = w->rank,
-                    .to = to};
-  memcpy(hello.secret, w->secret, sizeof hello.secret);
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int))];
-  } control = {0};
-  struct iovec io = {.iov_base = &hello, .iov_len = sizeof hello};
-  struct msghdr message = {.msg_iov = &io,
-                           .msg_iovlen = 1,
-                           .msg_control = control.bytes,
-                           .msg_controllen = sizeof control.bytes};
+  parcel p = {.hello = {.magic = SHM_MAGIC,
+                        .version = TUTTI_VERSION_CODE,
+                        .commHash = w->commHash,
+                        .from = w->rank,
+                        .to = to}};
+  memcpy(p.hello.secret, w->secret, sizeof p.hello.secret);
+  struct msghdr message = messageOf(&p);
   struct cmsghdr *c = CMSG_FIRSTHDR(&message);
   *c = (struct cmsghdr){
       .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
   int segment = tuttiSegmentFd(w);
   memcpy(CMSG_DATA(c), &segment, sizeof segment);
   ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  return n == (ssize_t)sizeof hello ? 0 : n < 0 ? errno : EIO;
+  return n == (ssize_t)sizeof p.hello ? 0 : n < 0 ? errno : EIO;
 }
 
 /* The neighbour can't take it now: its backlog is full, or too many fds of this user are on their
@@ -245,22 +252,14 @@ static int takeFd(struct msghdr *message) {
 /* Reads what a connection has to say and maps the segment it brings. *silent: nothing yet. Whoever
  * is not an awaited neighbour is dropped and harms nobody. */
 static tuttiResult_t takeIn(exchangeState *x, int fd, bool *silent) {
-  shmHello hello;
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int))];
-  } control;
-  struct iovec io = {.iov_base = &hello, .iov_len = sizeof hello};
-  struct msghdr message = {.msg_iov = &io,
-                           .msg_iovlen = 1,
-                           .msg_control = control.bytes,
-                           .msg_controllen = sizeof control.bytes};
+  parcel p;
+  struct msghdr message = messageOf(&p);
   ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   *silent = n < 0 && (errno == EAGAIN || errno == EINTR);
   if (*silent) return tuttiSuccess;
   int segment = n >= 0 ? takeFd(&message) : -1;
-  int i =
-      n == (ssize_t)sizeof hello && !(message.msg_flags & MSG_TRUNC) ? findSender(x, &hello) : -1;
+  int i = n == (ssize_t)sizeof p.hello && !(message.msg_flags & MSG_TRUNC) ? findSender(x, &p.hello)
+                                                                           : -1;
   tuttiResult_t result = tuttiSuccess;
   if (i < 0)
     TUTTI_WARN(SHM,
@@ -270,9 +269,9 @@ static tuttiResult_t takeIn(exchangeState *x, int fd, bool *silent) {
     result = TUTTI_FAIL(tuttiSystemError,
                         "rank %d got no file descriptor for the segment of rank %d: raise the "
                         "limit of open files (ulimit -n)",
-                        x->w->rank, hello.from);
+                        x->w->rank, p.hello.from);
   else
-    result = tuttiSegmentTake(x->w, hello.from, segment);
+    result = tuttiSegmentTake(x->w, p.hello.from, segment);
   if (i >= 0 && result == tuttiSuccess) x->missing[i] = x->missing[--x->nmissing];
   if (segment >= 0) close(segment);
   return result;
@@ -424,11 +423,6 @@ static tuttiResult_t shmOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
   return tuttiSuccess;
 }
 
-static void shmClose(tuttiWires *w, tuttiConn *conn) {
-  (void)w;
-  memset(conn, 0, sizeof *conn);
-}
-
 static void shmDetach(tuttiWires *w) {
   stopListening(w);
   tuttiLocalDetach(w);
@@ -439,6 +433,5 @@ const tuttiTransport tuttiTransportShm = {.name = "SHM",
                                           .prepare = shmPrepare,
                                           .attach = shmAttach,
                                           .open = shmOpen,
-                                          .close = shmClose,
                                           .detach = shmDetach,
                                           .shared = true};

@@ -45,12 +45,7 @@ static void freeBlock(sharedBlock *b) {
 static void letGo(sharedBlock *b) {
   pthread_mutex_lock(&lock);
   bool last = --b->holders == 0;
-  if (last) {
-    sharedBlock **at = &blocks;
-    while (*at != b)
-      at = &(*at)->next;
-    *at = b->next;
-  }
+  if (last) TUTTI_UNLINK(blocks, b);
   pthread_mutex_unlock(&lock);
   if (last) freeBlock(b);
 }

@@ -11,20 +11,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
 #include "base/mem.h"
 #include "transport/fifo.h"
 #include "tutti.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
-#define TUTTI_SENTENCE     256
-#define TUTTI_HOSTNAME     64
-#define TUTTI_ADDRESS_TEXT 80
-#define TUTTI_NET_HANDLE   544
-#define TUTTI_MAX_CHANNELS 32
+#define TUTTI_SENTENCE   256
+#define TUTTI_HOSTNAME   64
+#define TUTTI_NET_HANDLE 544
 /* Channel of grouped point-to-point messages, apart from those of collectives. */
 #define TUTTI_P2P_CHANNEL TUTTI_MAX_CHANNELS
 #define TUTTI_CHANNELS    (TUTTI_MAX_CHANNELS + 1)
@@ -96,7 +93,7 @@ typedef struct tuttiTransport {
    * ranks read (peer is -1 for its send end; only where every pair's transport says `shared`). */
   tuttiResult_t (*open)(tuttiWires *w, int peer, int channel, tuttiDirection direction, bool shared,
                         tuttiConn *conn);
-  void (*close)(tuttiWires *w, tuttiConn *conn);
+  void (*close)(tuttiWires *w, tuttiConn *conn); /* or NULL */
   void (*detach)(tuttiWires *w);
   bool shared; /* has shared FIFOs */
 } tuttiTransport;
@@ -125,8 +122,6 @@ void tuttiTransportsMeasure(tuttiWires *w);
  * names both ranks and hosts. The parts of the transports are checked where they are used. */
 tuttiResult_t tuttiPeerCheck(const tuttiPeer *peer, int expectedRank, const tuttiPeer *mine);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

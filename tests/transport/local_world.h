@@ -313,7 +313,7 @@ inline void traffic(Rank &r, uint64_t messages) {
     moved ? tuttiBackoffReset(&backoff) : tuttiBackoffPause(&backoff);
   }
   for (auto &e : ends)
-    e.c.transport->close(&r.w, &e.c);
+    if (e.c.transport->close) e.c.transport->close(&r.w, &e.c);
 }
 
 } // namespace local
