@@ -1,5 +1,4 @@
 /* tutti topo: the topology of a host, and the rings and trees over ranks. */
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -7,7 +6,6 @@
 #include "tool.h"
 #include "topology/graph.h"
 #include "topology/topology.h"
-#include "transport/transport.h"
 
 #define COMMAND "tutti topo"
 
@@ -57,55 +55,47 @@ static int parse(int argc, char **argv, topoOptions *o) {
   return -1;
 }
 
-/* A host number per rank, in *hostIds for free(). */
-static int placeRanks(const topoOptions *o, uint64_t **hostIds, int *nranks) {
+/* A host number per rank. */
+static uint64_t hostIds[TUTTI_GRAPH_MAX_RANKS];
+
+static int placeRanks(const topoOptions *o, int *nranks) {
   int total = o->hosts != NULL ? 0 : o->ranks;
-  uint64_t *ids = calloc(TUTTI_GRAPH_MAX_RANKS, sizeof *ids);
-  if (ids == NULL) {
-    fputs(COMMAND ": out of memory\n", stderr);
-    return TUTTI_EXIT_FAILED;
-  }
   const char *at = o->hosts;
-  int code = -1;
-  for (uint64_t host = 0; at != NULL && code < 0; host++) {
+  for (uint64_t host = 0; at != NULL; host++) {
     char item[16];
     int64_t count = 0;
     size_t length = strcspn(at, ",");
     snprintf(item, sizeof item, "%.*s", (int)length, at);
     if (length >= sizeof item || !tuttiParseInt(item, 1, TUTTI_GRAPH_MAX_RANKS - total, &count))
-      code = tuttiUsage(
+      return tuttiUsage(
           COMMAND, "--hosts is '%s'; it must be a list of numbers of ranks like 4,4,2", o->hosts);
     while (count-- > 0)
-      ids[total++] = host;
+      hostIds[total++] = host;
     at = at[length] == ',' ? at + length + 1 : NULL;
   }
-  if (code < 0 && o->ranks > 0 && o->ranks != total)
-    code = tuttiUsage(COMMAND, "--ranks %d differs from the sum of --hosts %s", o->ranks, o->hosts);
-  *hostIds = ids;
+  if (o->ranks > 0 && o->ranks != total)
+    return tuttiUsage(COMMAND, "--ranks %d differs from the sum of --hosts %s", o->ranks, o->hosts);
   *nranks = total;
-  if (code >= 0) free(ids);
-  return code;
+  return -1;
 }
 
 static int showGraph(const topoOptions *o) {
-  uint64_t *hostIds;
   tuttiGraph *g = NULL;
-  int nranks, code = placeRanks(o, &hostIds, &nranks);
+  int nranks = 0, code = placeRanks(o, &nranks);
   if (code >= 0) return code;
   tuttiResult_t result =
-      o->graph != NULL ? tuttiGraphReadXml(o->graph, hostIds, nranks, &g)
+      o->graph != NULL ? tuttiGraphParseXml(NULL, 0, o->graph, hostIds, nranks, &g)
                        : tuttiGraphCreate(hostIds, nranks, o->channels > 0 ? o->channels : 2, &g);
   if (result == tuttiSuccess) tuttiGraphPrint(g, stdout);
   if (result == tuttiSuccess && o->graphDump) result = tuttiGraphWriteXml(g, o->graphDump);
   if (result == tuttiSuccess && o->svg) result = tuttiGraphWriteSvg(g, o->svg);
   tuttiGraphFree(g);
-  free(hostIds);
   return result == tuttiSuccess ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
 }
 
 static int showTopology(const topoOptions *o) {
   tuttiTopology *t = NULL;
-  tuttiResult_t result = o->xml ? tuttiTopologyReadXml(o->xml, &t)
+  tuttiResult_t result = o->xml ? tuttiTopologyParseXml(NULL, 0, o->xml, &t)
                                 : tuttiTopologyDetect(o->sysfs ? o->sysfs : "/sys", &t);
   if (result == tuttiSuccess) tuttiTopologyPrint(t, stdout);
   if (result == tuttiSuccess && o->dump) result = tuttiTopologyWriteXml(t, o->dump);

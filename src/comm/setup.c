@@ -12,7 +12,6 @@
 #include "collectives/exchange.h"
 #include "comm/comm.h"
 #include "kernels/steps.h"
-#include "topology/topology.h"
 #include "transport/symmetric.h"
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
@@ -44,7 +43,6 @@ static void describeConfig(const tuttiOptions *o, char *text, size_t size) {
 
 static tuttiResult_t describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
   memset(p, 0, sizeof *p);
-  TUTTI_TRY(tuttiTopologyHostNic(c->bootstrap->interfaces[0].name, &p->nicGBs));
   p->cores = tuttiCpuCount();
   p->version = TUTTI_VERSION_CODE;
   p->rank = c->rank;
@@ -143,7 +141,7 @@ static tuttiResult_t makeGraph(tuttiCommunicator *c) {
   const char *file = tuttiSettingString(TUTTI_SETTING_GRAPH_FILE);
   const char *dump = tuttiSettingString(TUTTI_SETTING_GRAPH_DUMP_FILE);
   TUTTI_TRY(file[0]
-                ? tuttiGraphReadXml(file, hosts, c->nranks, &c->graph)
+                ? tuttiGraphParseXml(NULL, 0, file, hosts, c->nranks, &c->graph)
                 : tuttiGraphCreate(hosts, c->nranks,
                                    channelCount(&c->options, c->device->kind, nhosts), &c->graph));
   return dump[0] && c->rank == 0 ? tuttiGraphWriteXml(c->graph, dump) : tuttiSuccess;
@@ -312,6 +310,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   w->netName = c->options.net;
   if (!c->options.name[0])
     snprintf(c->options.name, sizeof c->options.name, "%016" PRIx64, w->commHash);
+  TUTTI_TRY(tuttiTopologyHost(&w->topology));
   TUTTI_TRY(tuttiProxyCreate(&w->proxy, proxyFailed, c));
   c->host.comm = c;
   c->host.failed = &c->failed;

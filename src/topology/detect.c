@@ -14,10 +14,9 @@
 #include "base/os.h"
 #include "topology/internal.h"
 
-#define PCI_CLASS_BRIDGE 0x0604 /* class and subclass */
-#define PCI_CLASS_VGA    0x0300
-#define PCI_CLASS_3D     0x0302
-#define PCI_VENDOR_GPU   0x10de
+#define PCI_CLASS_VGA  0x0300
+#define PCI_CLASS_3D   0x0302
+#define PCI_VENDOR_GPU 0x10de
 
 typedef struct {
   char sysfs[PATH_MAX]; /* real path */
@@ -58,7 +57,7 @@ static void copyText(char *out, size_t size, const char *text) {
   out[i] = '\0';
 }
 
-static bool readText(const char *dir, const char *file, char *buf, size_t size) {
+bool tuttiReadText(const char *dir, const char *file, char *buf, size_t size) {
   char path[PATH_MAX];
   return snprintf(path, sizeof path, "%s/%s", dir, file) < (int)sizeof path &&
          tuttiReadFile(path, buf, size);
@@ -67,7 +66,7 @@ static bool readText(const char *dir, const char *file, char *buf, size_t size) 
 /* The number that a file begins with, or `missing` if it has none within min and max. */
 static long readNumber(const char *dir, const char *file, long min, long max, long missing) {
   char text[64], *end;
-  if (!readText(dir, file, text, sizeof text)) return missing;
+  if (!tuttiReadText(dir, file, text, sizeof text)) return missing;
   long value = strtol(text, &end, strncmp(text, "0x", 2) == 0 ? 16 : 10);
   return end == text || value < min || value > max ? missing : value;
 }
@@ -90,7 +89,7 @@ static float toGBs(double bytesPerSecond) {
 static float pciGBs(const char *dir) {
   char text[64];
   long lanes = readNumber(dir, "current_link_width", 1, 32, 0);
-  if (lanes == 0 || !readText(dir, "current_link_speed", text, sizeof text)) return 0;
+  if (lanes == 0 || !tuttiReadText(dir, "current_link_speed", text, sizeof text)) return 0;
   double rate = strtod(text, NULL); /* "16.0 GT/s PCIe", "Unknown" */
   if (!(rate > 0 && rate < 1000)) return 0;
   double code = rate <= 5 ? 8.0 / 10 : rate <= 32 ? 128.0 / 130 : 242.0 / 256;
@@ -150,7 +149,7 @@ static tuttiNodeKind pciKind(const tuttiTopology *t, const tuttiNode *n) {
   uint32_t class = n->class_ >> 8;
   bool graphics = class == PCI_CLASS_VGA || class == PCI_CLASS_3D;
   if (n->vendor == PCI_VENDOR_GPU && graphics) return tuttiNodeGpu;
-  if (class != PCI_CLASS_BRIDGE) return tuttiNodePci;
+  if (class != TUTTI_PCI_BRIDGE) return tuttiNodePci;
   bool belowPort = n->parent >= 0 && t->nodes[n->parent].kind == tuttiNodePci;
   return belowPort ? tuttiNodeSwitch : tuttiNodePci;
 }
@@ -203,7 +202,7 @@ static tuttiResult_t visitNuma(detection *d, const char *path, const char *name)
   tuttiNode n = {.kind = tuttiNodeNuma, .numa = (int)number};
   char cpus[sizeof n.cpus];
   snprintf(n.name, sizeof n.name, "numa%ld", number);
-  if (readText(path, "cpulist", cpus, sizeof cpus)) copyText(n.cpus, sizeof n.cpus, cpus);
+  if (tuttiReadText(path, "cpulist", cpus, sizeof cpus)) copyText(n.cpus, sizeof n.cpus, cpus);
   return insert(d->t, &n, &index);
 }
 
@@ -224,7 +223,7 @@ static tuttiResult_t visitNet(detection *d, const char *path, const char *name) 
   if (strcmp(name, "lo") == 0) return tuttiSuccess;
   n.linkGBs = toGBs((double)readNumber(path, "speed", 1, 100000000, 0) * 1e6 / 8); /* Mb/s */
   long carrier = readNumber(path, "carrier", 0, 1, -1); /* unreadable while the NIC is off */
-  bool stated = readText(path, "operstate", state, sizeof state);
+  bool stated = tuttiReadText(path, "operstate", state, sizeof state);
   n.up = carrier >= 0 ? carrier == 1 : stated && strcmp(state, "up") == 0;
   return addNic(d, path, &n, name);
 }
@@ -235,7 +234,7 @@ static tuttiResult_t visitInfiniband(detection *d, const char *path, const char 
   tuttiNode n = {0};
   for (int port = 1; port <= 8; port++) {
     snprintf(ports, sizeof ports, "%s/ports/%d", path, port);
-    if (!readText(ports, "rate", text, sizeof text)) continue;
+    if (!tuttiReadText(ports, "rate", text, sizeof text)) continue;
     double rate = strtod(text, NULL); /* "100 Gb/sec (4X EDR)" */
     float link = rate > 0 && rate < 1e6 ? toGBs(rate * 1e9 / 8) : 0;
     bool up = readNumber(ports, "state", 0, 15, 0) == 4; /* "4: ACTIVE" */
@@ -260,7 +259,7 @@ static tuttiResult_t addNumaNodes(detection *d) {
   if (d->t->count > 1) return tuttiSuccess;
   tuttiNode n = {.kind = tuttiNodeNuma, .name = "numa0"};
   char cpus[sizeof n.cpus];
-  if (readText(d->sysfs, "devices/system/cpu/online", cpus, sizeof cpus))
+  if (tuttiReadText(d->sysfs, "devices/system/cpu/online", cpus, sizeof cpus))
     copyText(n.cpus, sizeof n.cpus, cpus);
   return tuttiTopologyAdd(d->t, &n);
 }

@@ -6,7 +6,6 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "topology/internal.h"
-#include "transport/transport.h"
 
 #define RANKS_IN_LOG_LINE 64
 
@@ -188,13 +187,13 @@ void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiS
   }
 }
 
-const char *tuttiGraphTreeText(const tuttiGraph *g, int channel, int rank, char *buf, size_t size) {
+/* "parent/self/child,child", -1 where there is none; returns buf. */
+static const char *treeText(const tuttiGraph *g, int channel, int rank, char *buf, size_t size) {
   tuttiSchedule s;
   tuttiGraphTree(g, channel, -1, rank, &s);
-  size_t used = (size_t)snprintf(buf, size, "%d/%d/", s.parent, rank);
-  if (s.nchildren == 0) snprintf(buf + used, size - used, "-1");
+  snprintf(buf, size, s.nchildren > 0 ? "%d/%d/" : "%d/%d/-1", s.parent, rank);
   for (int i = 0; i < s.nchildren; i++)
-    used += (size_t)snprintf(buf + used, size - used, "%s%d", i > 0 ? "," : "", s.children[i]);
+    tuttiAppend(buf, size, "%s%d", i > 0 ? "," : "", s.children[i]);
   return buf;
 }
 
@@ -219,12 +218,12 @@ void tuttiGraphLog(const tuttiGraph *g, int rank) {
   for (int c = 0; c < g->nchannels; c++) {
     ringText(g, c, rank, text, sizeof text);
     TUTTI_INFO(GRAPH, "Ring %02d : %s", c, text);
-    TUTTI_INFO(GRAPH, "Tree %02d : %s", c, tuttiGraphTreeText(g, c, rank, text, sizeof text));
+    TUTTI_INFO(GRAPH, "Tree %02d : %s", c, treeText(g, c, rank, text, sizeof text));
   }
 }
 
 void tuttiGraphPrint(const tuttiGraph *g, FILE *out) {
-  char text[TUTTI_GRAPH_TREE_TEXT];
+  char text[96];
   fprintf(out, "%d rank%s on %d host%s, %d channel%s\n", g->nranks, g->nranks > 1 ? "s" : "",
           g->nhosts, g->nhosts > 1 ? "s" : "", g->nchannels, g->nchannels > 1 ? "s" : "");
   for (int c = 0; c < g->nchannels; c++) {
@@ -235,5 +234,5 @@ void tuttiGraphPrint(const tuttiGraph *g, FILE *out) {
   }
   for (int c = 0; c < g->nchannels; c++)
     for (int r = 0; r < g->nranks; r++)
-      fprintf(out, "Tree %02d : %s\n", c, tuttiGraphTreeText(g, c, r, text, sizeof text));
+      fprintf(out, "Tree %02d : %s\n", c, treeText(g, c, r, text, sizeof text));
 }

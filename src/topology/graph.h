@@ -9,7 +9,6 @@
 #include <sys/cdefs.h>
 
 #include "collectives/schedule.h"
-#include "topology/xml.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -45,10 +44,6 @@ tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path);
  * fan; tuttiInvalidArgument naming file and line otherwise. */
 tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name,
                                  const uint64_t *hostIds, int nranks, tuttiGraph **out);
-static inline tuttiResult_t tuttiGraphReadXml(const char *path, const uint64_t *hostIds, int nranks,
-                                              tuttiGraph **out) {
-  return tuttiGraphParseXml(NULL, TUTTI_XML_FILE, path, hostIds, nranks, out);
-}
 
 /* The log lines of `rank`: "Ring 00 : 0 1 2 3" and "Tree 00 : 1/2/3,4" (parent/self/children). */
 void tuttiGraphLog(const tuttiGraph *g, int rank);

@@ -5,7 +5,6 @@
 #include "base/mem.h"
 #include "topology/internal.h"
 #include "topology/xml.h"
-#include "transport/transport.h"
 
 /* <graph version="1" channels="2" hosts="0 0 1 1">
  *   <channel>

@@ -17,6 +17,11 @@ tuttiResult_t tuttiTopologyNew(tuttiTopology **out);
 /* Appends a copy of *node; its index is then count - 1. */
 tuttiResult_t tuttiTopologyAdd(tuttiTopology *t, const tuttiNode *node);
 
+#define TUTTI_PCI_BRIDGE 0x0604 /* class and subclass */
+
+/* Reads a small file of sysfs; false if it cannot be read or does not fit. */
+bool tuttiReadText(const char *dir, const char *file, char *buf, size_t size);
+
 /* "0000:3b:00.0" to a bus id and back. False if `text` is anything else. */
 bool tuttiBusIdParse(const char *text, uint64_t *busId);
 #define TUTTI_BUS_ID_TEXT 32
@@ -28,10 +33,6 @@ tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, 
 /* Fills g->depth[channel]. *tree: false if the parents go round in a circle. All parents must be -1
  * or ranks. */
 tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree);
-
-/* "parent/self/child,child", -1 where there is none; returns buf. */
-#define TUTTI_GRAPH_TREE_TEXT 96
-const char *tuttiGraphTreeText(const tuttiGraph *g, int channel, int rank, char *buf, size_t size);
 
 __END_DECLS
 

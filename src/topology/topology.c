@@ -8,24 +8,16 @@
 #include "base/settings.h"
 #include "topology/internal.h"
 
-static const char *const kindNames[] = {
-#define X(name) #name,
-    TUTTI_NODE_KINDS(X)
-#undef X
-};
-
-static const char *const distanceNames[] = {
-#define X(name) #name,
-    TUTTI_DISTANCES(X)
-#undef X
-};
+static const char *const kindNames[] = {TUTTI_NODE_KINDS(TUTTI_NAME)};
+#define DISTANCE_TEXT(name, between) #name " (" between ")",
+static const char *const distanceTexts[] = {TUTTI_DISTANCES(DISTANCE_TEXT)};
 
 const char *tuttiNodeKindName(int kind) {
   return kind >= 0 && kind < tuttiNodeKindCount ? kindNames[kind] : "?";
 }
 
-const char *tuttiDistanceName(int distance) {
-  return distance >= 0 && distance < TUTTI_DISTANCE_COUNT ? distanceNames[distance] : "?";
+const char *tuttiDistanceText(int distance) {
+  return distance >= 0 && distance < TUTTI_DISTANCE_COUNT ? distanceTexts[distance] : "?";
 }
 
 tuttiResult_t tuttiTopologyNew(tuttiTopology **out) {
@@ -100,7 +92,8 @@ static void printNode(const tuttiNode *n, int depth, FILE *out) {
   if (n->kind == tuttiNodeNuma && n->cpus[0] != '\0') fprintf(out, "  CPUs %s", n->cpus);
   if (n->kind == tuttiNodeHostBridge) fputs("  PCI host bridge", out);
   if (n->kind == tuttiNodeSwitch) fputs("  PCI switch", out);
-  if (n->kind == tuttiNodePci) fputs(n->class_ >> 8 == 0x0604 ? "  PCI port" : "  PCI device", out);
+  if (n->kind == tuttiNodePci)
+    fputs(n->class_ >> 8 == TUTTI_PCI_BRIDGE ? "  PCI port" : "  PCI device", out);
   if (n->kind == tuttiNodeGpu) fputs("  GPU", out);
   if (n->kind == tuttiNodeNic) fprintf(out, "  NIC, %s", n->up ? "up" : "down");
   if (n->vendor != 0) fprintf(out, " %04x:%04x", n->vendor, n->device);
@@ -121,39 +114,45 @@ void tuttiTopologyPrint(const tuttiTopology *t, FILE *out) {
 
 /* ---- the host that this process runs on ------------------------------------------------------ */
 
-/* Detected or read once, kept until TUTTI_TOPO_FILE names another. */
+/* One for each value that TUTTI_TOPO_FILE has had, kept for ever, as settings' strings are. */
+typedef struct hostEntry {
+  tuttiTopology *t;
+  const char *file, *dumped;
+  struct hostEntry *next;
+} hostEntry;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static tuttiTopology *current;
-static const char *currentFile, *dumpedFile; /* settings' strings live for ever */
+static hostEntry *hosts;
 
 /* Under the lock. */
-static tuttiResult_t load(void) {
-  const char *file = tuttiSettingString(TUTTI_SETTING_TOPO_FILE);
-  const char *dump = tuttiSettingString(TUTTI_SETTING_TOPO_DUMP_FILE);
-  if (!current || strcmp(file, currentFile) != 0) {
-    tuttiTopology *t;
-    TUTTI_TRY(file[0] ? tuttiTopologyReadXml(file, &t) : tuttiTopologyDetect("/sys", &t));
-    tuttiTopologyFree(current);
-    current = t;
-    currentFile = file;
-    dumpedFile = NULL;
-    TUTTI_INFO(GRAPH, "topology of this host: %d nodes from %s", t->count,
-               file[0] ? file : "sysfs");
-  }
-  if (dump[0] && (!dumpedFile || strcmp(dump, dumpedFile) != 0)) {
-    TUTTI_TRY(tuttiTopologyWriteXml(current, dump));
-    dumpedFile = dump;
-  }
+static tuttiResult_t load(const char *file, hostEntry **out) {
+  TUTTI_FREED hostEntry *h = NULL;
+  TUTTI_TRY(tuttiAlloc((void **)&h, 1, sizeof *h, "topology", NULL));
+  TUTTI_TRY(file[0] ? tuttiTopologyParseXml(NULL, 0, file, &h->t)
+                    : tuttiTopologyDetect("/sys", &h->t));
+  TUTTI_INFO(GRAPH, "topology of this host: %d nodes from %s", h->t->count,
+             file[0] ? file : "sysfs");
+  h->file = file;
+  h->dumped = "";
+  h->next = hosts;
+  *out = hosts = h;
+  h = NULL;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiTopologyHostNic(const char *name, float *linkGBs) {
+tuttiResult_t tuttiTopologyHost(const tuttiTopology **out) {
+  const char *file = tuttiSettingString(TUTTI_SETTING_TOPO_FILE);
+  const char *dump = tuttiSettingString(TUTTI_SETTING_TOPO_DUMP_FILE);
   pthread_mutex_lock(&lock);
-  tuttiResult_t result = load();
-  if (result == tuttiSuccess) {
-    int at = tuttiTopologyFind(current, name);
-    *linkGBs = at >= 0 && current->nodes[at].kind == tuttiNodeNic ? current->nodes[at].linkGBs : 0;
+  hostEntry *h = hosts;
+  while (h && strcmp(h->file, file) != 0)
+    h = h->next;
+  tuttiResult_t result = h ? tuttiSuccess : load(file, &h);
+  if (result == tuttiSuccess && dump[0] && strcmp(dump, h->dumped) != 0) {
+    result = tuttiTopologyWriteXml(h->t, dump);
+    if (result == tuttiSuccess) h->dumped = dump;
   }
   pthread_mutex_unlock(&lock);
+  if (result == tuttiSuccess) *out = h->t;
   return result;
 }

@@ -9,29 +9,26 @@
 #include <stdio.h>
 #include <sys/cdefs.h>
 
-#include "topology/xml.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
 
-#define TUTTI_NODE_KINDS(X) X(System) X(Numa) X(Cpu) X(HostBridge) X(Switch) X(Pci) X(Nic) X(Gpu)
-typedef enum {
-#define X(name) tuttiNode##name,
-  TUTTI_NODE_KINDS(X)
-#undef X
-      tuttiNodeKindCount
-} tuttiNodeKind;
+#define TUTTI_NODE_KINDS(X)   X(System) X(Numa) X(Cpu) X(HostBridge) X(Switch) X(Pci) X(Nic) X(Gpu)
+#define TUTTI_NODE_KIND(name) tuttiNode##name,
+typedef enum { TUTTI_NODE_KINDS(TUTTI_NODE_KIND) tuttiNodeKindCount } tuttiNodeKind;
 const char *tuttiNodeKindName(int kind);
 
-/* How far apart two devices are, nearest first (the field's names: PIX, PXB, PHB, NODE, SYS). */
-#define TUTTI_DISTANCES(X) X(SELF) X(PIX) X(PXB) X(PHB) X(NODE) X(SYS)
-typedef enum {
-#define X(name) TUTTI_DISTANCE_##name,
-  TUTTI_DISTANCES(X)
-#undef X
-      TUTTI_DISTANCE_COUNT
-} tuttiDistance;
-const char *tuttiDistanceName(int distance);
+/* How far apart two devices are, nearest first: the field's names, and what lies between them. */
+#define TUTTI_DISTANCES(X)                                                                         \
+  X(SELF, "one device")                                                                            \
+  X(PIX, "at most one PCIe switch")                                                                \
+  X(PXB, "several PCIe switches")                                                                  \
+  X(PHB, "a host bridge of the CPU")                                                               \
+  X(NODE, "two host bridges of one NUMA node")                                                     \
+  X(SYS, "two CPU sockets")
+#define TUTTI_DISTANCE(name, between) TUTTI_DISTANCE_##name,
+typedef enum { TUTTI_DISTANCES(TUTTI_DISTANCE) TUTTI_DISTANCE_COUNT } tuttiDistance;
+const char *tuttiDistanceText(int distance); /* "PIX (at most one PCIe switch)" */
 
 typedef struct tuttiNode {
   tuttiNodeKind kind;
@@ -63,19 +60,15 @@ void tuttiTopologyFree(tuttiTopology *t);
  * tuttiInvalidArgument naming file and line. */
 tuttiResult_t tuttiTopologyWriteXml(const tuttiTopology *t, const char *path);
 tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *name,
-                                    tuttiTopology **out); /* from memory; `name` is for errors */
-static inline tuttiResult_t tuttiTopologyReadXml(const char *path, tuttiTopology **out) {
-  return tuttiTopologyParseXml(NULL, TUTTI_XML_FILE, path, out);
-}
+                                    tuttiTopology **out); /* see tuttiXmlParse */
 
 tuttiDistance tuttiTopologyDistance(const tuttiTopology *t, int a, int b);
 /* Index of the node with this name, or -1. */
 int tuttiTopologyFind(const tuttiTopology *t, const char *name);
 
-/* Speed of the NIC `name` of this process's host in GB/s, 0 if it is unknown. The host's topology
- * is detected, or read from TUTTI_TOPO_FILE, on first use, and written to TUTTI_TOPO_DUMP_FILE if
- * that is set. Thread-safe. */
-tuttiResult_t tuttiTopologyHostNic(const char *name, float *linkGBs);
+/* The host of this process, valid for ever: detected, or read from TUTTI_TOPO_FILE, on first use,
+ * and written to TUTTI_TOPO_DUMP_FILE if that is set. Thread-safe. */
+tuttiResult_t tuttiTopologyHost(const tuttiTopology **out);
 
 /* The tree as text for people. */
 void tuttiTopologyPrint(const tuttiTopology *t, FILE *out);

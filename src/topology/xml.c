@@ -183,10 +183,12 @@ static void settle(parse *p, tuttiResult_t result) {
   XML_StopParser(p->parser, XML_FALSE);
 }
 
-static void locate(parse *p, const char **attributes) {
+/* False: something has failed before, and the parser is about to stop. */
+static bool locate(parse *p, const char **attributes) {
   static const char *none[] = {NULL};
   p->xml.line = (int)XML_GetCurrentLineNumber(p->parser);
   p->xml.attributes = attributes != NULL ? attributes : none;
+  return p->result == tuttiSuccess;
 }
 
 static tuttiResult_t enter(parse *p, const char *name) {
@@ -209,29 +211,23 @@ static tuttiResult_t enter(parse *p, const char *name) {
 
 static void onOpen(void *data, const char *element, const char **attributes) {
   parse *p = data;
-  if (p->result != tuttiSuccess) return;
-  locate(p, attributes);
-  settle(p, enter(p, element));
+  if (locate(p, attributes)) settle(p, enter(p, element));
 }
 
 static void onClose(void *data, const char *element) {
   parse *p = data;
   (void)element;
-  if (p->result != tuttiSuccess) return;
-  locate(p, NULL);
+  if (!locate(p, NULL)) return;
   const tuttiXmlElement *e = p->path[--p->depth];
   if (e->close != NULL) settle(p, e->close(p->context, &p->xml));
 }
 
 static void onText(void *data, const char *text, int length) {
   parse *p = data;
-  if (p->result != tuttiSuccess) return;
-  for (int i = 0; i < length; i++) {
-    if (isspace((unsigned char)text[i])) continue;
-    locate(p, NULL);
-    settle(p, tuttiXmlFail(&p->xml, "text between the elements"));
-    return;
-  }
+  bool blank = true;
+  for (int i = 0; i < length; i++)
+    blank &= isspace((unsigned char)text[i]) != 0;
+  if (locate(p, NULL) && !blank) settle(p, tuttiXmlFail(&p->xml, "text between the elements"));
 }
 
 /* Entities are declared in a document type; without one there are none to blow up. */
@@ -239,16 +235,15 @@ static void onDoctype(void *data, const char *doctype, const char *system, const
                       int subset) {
   parse *p = data;
   (void)doctype, (void)system, (void)public, (void)subset;
-  if (p->result != tuttiSuccess) return;
-  locate(p, NULL);
-  settle(p, tuttiXmlFail(&p->xml, "a document type (<!DOCTYPE) is not accepted; remove it"));
+  if (locate(p, NULL))
+    settle(p, tuttiXmlFail(&p->xml, "a document type (<!DOCTYPE) is not accepted; remove it"));
 }
 
 tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
                             const tuttiXmlElement *elements, int n, void *context) {
   TUTTI_FREED char *file = NULL;
   parse p = {.xml = {.name = name, .line = 1}, .elements = elements, .n = n, .context = context};
-  if (size == TUTTI_XML_FILE) {
+  if (text == NULL) {
     TUTTI_TRY(load(name, &file, &size));
     text = file;
   }

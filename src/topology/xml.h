@@ -15,8 +15,6 @@ __BEGIN_DECLS
 #define TUTTI_XML_MAX_BYTES (16 << 20)
 #define TUTTI_XML_MAX_DEPTH 64 /* elements inside each other */
 
-#define TUTTI_XML_FILE SIZE_MAX
-
 typedef struct tuttiXml tuttiXml;
 
 /* An element that may stand in another one, in `parent`, or be the outermost, where that is NULL.
@@ -27,9 +25,9 @@ typedef struct {
   tuttiResult_t (*close)(void *context, const tuttiXml *xml); /* NULL: nothing to do */
 } tuttiXmlElement;
 
-/* Parses `text`, which `name` stands for in errors, or the file `name` if `size` is TUTTI_XML_FILE;
- * at most TUTTI_XML_MAX_BYTES. Calls open and close for each element; the first failure of these
- * ends it and is returned. */
+/* Parses `text`, which `name` stands for in errors, or the file `name` if `text` is NULL; at most
+ * TUTTI_XML_MAX_BYTES. Calls open and close for each element; the first failure of these ends it
+ * and is returned. */
 tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
                             const tuttiXmlElement *elements, int n, void *context);
 

@@ -70,8 +70,6 @@ static const tuttiNet *choosePair(const tuttiPeer *a, const tuttiPeer *b, tuttiP
 
 static void netCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
   choosePair(a, b, path);
-  float slower = a->nicGBs < b->nicGBs ? a->nicGBs : b->nicGBs;
-  if (slower > 0 && slower < path->bandwidthGBs) path->bandwidthGBs = slower;
 }
 
 /* The first network that can serve here, in s; the sentences of those that cannot are logged. */
@@ -80,7 +78,7 @@ static tuttiResult_t openNet(tuttiWires *w, netState *s, const char *only, tutti
     const tuttiNet *net = tuttiNets[i];
     char why[TUTTI_SENTENCE] = "";
     if (*only && strcmp(only, net->name) != 0) continue;
-    if (net->open) TUTTI_TRY(net->open(w, mine->net, &s->node, why));
+    if (net->open) TUTTI_TRY(net->open(w, mine, &s->node, why));
     if (!net->open || s->node)
       s->net = net;
     else
@@ -125,12 +123,8 @@ static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
   return tuttiSuccess;
 }
 
-static size_t pageUp(size_t bytes) {
-  return (bytes + 4095) / 4096 * 4096;
-}
-
 static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
-  size_t control = pageUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
+  size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
   end->fifoBytes = control + TUTTI_FIFO_DEPTH * w->slotBytes;
   TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
   tuttiResult_t result = tuttiPin(w, end->fifo, end->fifoBytes, &end->pinned);
@@ -242,10 +236,8 @@ noFifo:
 
 static void netClose(tuttiWires *w, tuttiConn *conn) {
   netState *s = w->net;
-  netEnd *end = conn->end, **at = &s->ends;
-  while (*at != end)
-    at = &(*at)->next;
-  *at = end->next;
+  netEnd *end = conn->end;
+  TUTTI_UNLINK(s->ends, end);
   tuttiProxyRemove(w->proxy, end->end);
   dropFifo(w, end);
   tuttiFree(end);

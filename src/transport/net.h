@@ -12,13 +12,13 @@
 #ifndef TUTTI_TRANSPORT_NET_H_
 #define TUTTI_TRANSPORT_NET_H_
 
+#include <sys/cdefs.h>
+
 #include "bootstrap/handshake.h"
 #include "proxy/proxy.h"
 #include "transport/transport.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* First bytes on every connection; checked before anything is believed. */
 typedef struct {
@@ -35,9 +35,9 @@ struct tuttiSocketListener;
  * calls. */
 typedef struct tuttiNet {
   const char *name; /* "Socket" */
-  /* Opens what this rank has for the network, and adds to the handle. *node stays NULL if it can't
+  /* Opens what this rank has for the network, and adds to mine->net. *node stays NULL if it can't
    * serve here, and `why` (of TUTTI_SENTENCE bytes) says why. NULL: nothing is needed. */
-  tuttiResult_t (*open)(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], void **node, char *why);
+  tuttiResult_t (*open)(tuttiWires *w, tuttiPeer *mine, void **node, char *why);
   /* What the handles in two peer records say about connecting these ranks. Same on every rank.
    * False: it's for the next network to say; path->why tells why. */
   bool (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
@@ -69,8 +69,6 @@ bool tuttiNetDrained(const tuttiWires *w);
 /* Brings w->memory up to date with the pages that messages have touched; same thread. */
 void tuttiNetMeasure(tuttiWires *w);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

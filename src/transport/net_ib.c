@@ -408,8 +408,7 @@ static void ibClose(void *node) {
   tuttiFree(node);
 }
 
-static tuttiResult_t ibOpen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], void **out,
-                            char *why) {
+static tuttiResult_t ibOpen(tuttiWires *w, tuttiPeer *self, void **out, char *why) {
   tuttiIbNode *node;
   char ports[512];
   TUTTI_TRY(tuttiAlloc((void **)&node, 1, sizeof *node, "the RDMA devices", w->memory));
@@ -421,14 +420,14 @@ static tuttiResult_t ibOpen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE], voi
   }
   tuttiIbHandle *mine = &node->mine;
   _Static_assert(sizeof *mine <= TUTTI_NET_HANDLE, "the handle travels in the peer record");
-  memcpy(&mine->socket, handle, sizeof mine->socket);
+  memcpy(&mine->socket, self->net, sizeof mine->socket);
   mine->nports = node->nrails;
   mine->forced = w->netName && *w->netName;
   for (int i = 0; i < node->nrails; i++) {
     mine->ports[i] = node->rails[i].port;
     mine->megabits += node->rails[i].megabits;
   }
-  memcpy(handle, mine, sizeof *mine);
+  memcpy(self->net, mine, sizeof *mine);
   TUTTI_INFO(NET, "NET/IB: using %s",
              tuttiIbPortsText(mine->ports, mine->nports, ports, sizeof ports));
   *out = node;

@@ -9,11 +9,11 @@
 #ifndef TUTTI_TRANSPORT_NET_IB_WIRE_H_
 #define TUTTI_TRANSPORT_NET_IB_WIRE_H_
 
+#include <sys/cdefs.h>
+
 #include "transport/net_socket.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_IB_PORTS 4
 #define TUTTI_IB_GIDS  4 /* of a port that are told to peers */
@@ -103,8 +103,6 @@ void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *fam
 const char *tuttiIbGidText(const tuttiIbGid *gid, char *buf, size_t size);
 const char *tuttiIbPortsText(const tuttiIbPort *ports, int n, char *buf, size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

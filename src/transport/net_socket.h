@@ -8,12 +8,12 @@
 #ifndef TUTTI_TRANSPORT_NET_SOCKET_H_
 #define TUTTI_TRANSPORT_NET_SOCKET_H_
 
+#include <sys/cdefs.h>
+
 #include "bootstrap/socket.h"
 #include "transport/net.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define TUTTI_SOCKET_PARTS 16
 #define TUTTI_STRIPE_MIN   65536u
@@ -37,7 +37,7 @@ typedef struct {
 typedef struct {
   tuttiAddressList addresses;
   char interface[IF_NAMESIZE]; /* of the first address */
-  uint32_t megabits;           /* its speed */
+  uint32_t megabits;           /* its speed; 10 Gb/s where no driver tells, 24 Gb/s for lo */
 } tuttiSocketHandle;
 
 /* One socket of an end. Messages before `number` have passed entirely, and `offset` bytes of what
@@ -116,10 +116,6 @@ const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *hell
 /* The share of `part` in a payload: whole pages, but for the last one. */
 void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share);
 
-/* Bandwidth of an interface in Mb/s, as far as the driver says; 10 Gb/s where it does not, 24 Gb/s
- * for lo. */
-uint32_t tuttiSocketSpeed(const char *name);
-
 /* An end that will have so many sockets, if it sends; its memory is the caller's, zeroed. The
  * peer's record was checked by canConnect. */
 void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *listener,
@@ -136,13 +132,10 @@ tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn);
 void tuttiSocketCloseListener(tuttiSocketListener *l); /* NULL is allowed */
 /* Receive end: takes its place in the listener's list and the sockets that came early. */
 void tuttiSocketAwait(tuttiSocketEnd *e);
-void tuttiSocketForget(tuttiSocketEnd *e);
 /* Send end: goes on connecting. */
 tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn);
 void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -51,7 +51,7 @@ void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *l
 
 void tuttiSocketEndFini(tuttiSocketEnd *e) {
   tuttiDialClose(&e->join.dial);
-  tuttiSocketForget(e);
+  if (e->listed) TUTTI_UNLINK(e->listener->ends, e);
   for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
     tuttiSocketCloseFd(e->wires->proxy, &e->parts[i].source);
 }
@@ -181,21 +181,11 @@ void tuttiSocketAwait(tuttiSocketEnd *e) {
   }
 }
 
-void tuttiSocketForget(tuttiSocketEnd *e) {
-  if (!e->listed) return;
-  tuttiSocketEnd **m = &e->listener->ends;
-  while (*m != e)
-    m = &(*m)->next;
-  *m = e->next;
-}
-
-uint32_t tuttiSocketSpeed(const char *name) {
-  char path[64 + IF_NAMESIZE], text[32];
-  int megabits = 0;
-  if (strcmp(name, "lo") == 0) return 24000;
-  snprintf(path, sizeof path, "/sys/class/net/%.15s/speed", name);
-  if (!tuttiReadFile(path, text, sizeof text) || sscanf(text, "%d", &megabits) != 1) return 10000;
-  return megabits > 0 ? (uint32_t)megabits : 10000;
+/* Of an interface, in Mb/s. */
+static uint32_t speedOf(const tuttiTopology *host, const char *name) {
+  int nic = host ? tuttiTopologyFind(host, name) : -1;
+  float speed = nic >= 0 ? host->nodes[nic].linkGBs * 8000 : 0;
+  return strcmp(name, "lo") == 0 ? 24000 : speed > 0 ? (uint32_t)speed : 10000;
 }
 
 tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
@@ -208,7 +198,7 @@ tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
   }
   tuttiSocketListener *l;
   TUTTI_TRY(tuttiAlloc((void **)&l, 1, sizeof *l, "the network listener", w->memory));
-  tuttiSocketHandle mine = {.megabits = tuttiSocketSpeed(interfaces[0].name)};
+  tuttiSocketHandle mine = {.megabits = speedOf(w->topology, interfaces[0].name)};
   tuttiResult_t result = tuttiListenAny(interfaces, n, &mine.addresses, &l->greeter.listenFd);
   if (result != tuttiSuccess) {
     tuttiFree(l);

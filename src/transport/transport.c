@@ -88,7 +88,6 @@ static const char *findDamage(const tuttiPeer *peer, const tuttiPeer *mine) {
   if (!cleanText(peer->library, sizeof peer->library)) return "its library path";
   if (!cleanText(peer->netName, sizeof peer->netName)) return "its network's name";
   if (!cleanText(peer->config, sizeof peer->config)) return "its settings";
-  if (!(peer->nicGBs >= 0 && peer->nicGBs < 1e6f)) return "the speed of its NIC";
   if (peer->cores < 1) return "its number of cores";
   if (peer->device < tuttiDeviceAuto || peer->device > tuttiDeviceCuda) return "its device";
   if (peer->cudaDevice < -1) return "its CUDA device number";

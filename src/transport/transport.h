@@ -14,6 +14,7 @@
 #include <sys/cdefs.h>
 
 #include "base/mem.h"
+#include "topology/topology.h"
 #include "transport/fifo.h"
 #include "tutti.h"
 
@@ -47,7 +48,6 @@ typedef struct {
   int32_t ipc;           /* symmetric.c: ipcHandle is one */
   uint8_t ipcHandle[64]; /* cudaIpcMemHandle_t of the symmetric block */
   char netName[16];      /* backend, "Socket" */
-  float nicGBs;          /* speed of the NIC it listens on, 0 unknown */
   int32_t cores;         /* that this rank may run on */
 } tuttiPeer;
 
@@ -76,6 +76,7 @@ typedef struct tuttiWires {
   uint64_t timeoutMs;
   const tuttiAtomic32 *failed; /* nonzero: give up every wait */
   tuttiMemAccount *memory;
+  const tuttiTopology *topology; /* of this host */
   struct tuttiProxy *proxy;
   const char *netName;              /* "" or the only backend allowed */
   struct tuttiLocal *local;         /* segment.h: what ranks of this host share; NULL without */

@@ -32,7 +32,8 @@ std::string distance(const Topology &t, const char *a, const char *b) {
   EXPECT_GE(j, 0) << b;
   tuttiDistance d = tuttiTopologyDistance(t.get(), i, j);
   EXPECT_EQ(tuttiTopologyDistance(t.get(), j, i), d) << "the way back is as far";
-  return tuttiDistanceName(d);
+  std::string text = tuttiDistanceText(d);
+  return text.substr(0, text.find(" ("));
 }
 
 std::string parent(const Topology &t, const std::string &name) {

@@ -145,7 +145,6 @@ INSTANTIATE_TEST_SUITE_P(
                "has \"a 6\""},
         Damage{"Settings", [](tuttiPeer &p) { memset(p.config, 'x', sizeof p.config); },
                tuttiRemoteError, "damaged: its settings"},
-        Damage{"Nic", [](tuttiPeer &p) { p.nicGBs = -1; }, tuttiRemoteError, "speed of its NIC"},
         Damage{"Cores", [](tuttiPeer &p) { p.cores = 0; }, tuttiRemoteError,
                "its number of cores"}),
     [](const auto &info) { return info.param.name; });
