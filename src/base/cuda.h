@@ -15,6 +15,14 @@ static inline tuttiResult_t tuttiCudaCheck(cudaError_t err, const char *what) {
 }
 #define CUDA_TRY(call) TUTTI_TRY(tuttiCudaCheck((call), #call))
 
+/* A call of the driver, as CUDA 12.0 has it; NULL: it has none. */
+static inline void *tuttiCudaDriver(const char *name) {
+  void *call = NULL;
+  enum cudaDriverEntryPointQueryResult found;
+  cudaError_t err = cudaGetDriverEntryPointByVersion(name, &call, 12000, cudaEnableDefault, &found);
+  return err == cudaSuccess && found == cudaDriverEntryPointSuccess ? call : NULL;
+}
+
 /* Makes `device` the thread's current one as long as `TUTTI_RESTORED int before = -1;` lives. */
 static inline tuttiResult_t tuttiCudaEnter(int device, int *before) {
   int current;

@@ -53,11 +53,19 @@ static const char *checkFamily(const char *text) {
   return known ? NULL : "accepted: AF_INET or AF_INET6";
 }
 
+static const char *checkLevel(const char *text) {
+  static const char words[] = "LOC PIX PXB PHB SYS";
+  bool word = strlen(text) == 3 && strchr(text, ' ') == NULL && strstr(words, text) != NULL;
+  bool number = isdigit((unsigned char)text[0]) && text[1] == '\0';
+  return word || number ? NULL : "accepted: LOC, PIX, PXB, PHB or SYS, or NCCL's 0 to 4 for these";
+}
+
 /* Returns NULL, or what is accepted. */
 static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) = {
     [TUTTI_SETTING_DEBUG] = tuttiLogCheckLevel,
     [TUTTI_SETTING_DEBUG_SUBSYS] = tuttiLogCheckSubsystems,
     [TUTTI_SETTING_DEVICE] = checkDevice,
+    [TUTTI_SETTING_NET_GDR_LEVEL] = checkLevel,
     [TUTTI_SETTING_SOCKET_FAMILY] = checkFamily,
 };
 

@@ -4,6 +4,7 @@
 
 #ifdef TUTTI_HAVE_CUDA
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <poll.h>
@@ -117,6 +118,14 @@ static void *monitorMain(void *arg) {
 
 /* ---- a communicator's life ------------------------------------------------------------------- */
 
+/* Of the driver; the runtime does not know all of them. */
+static bool hasAttribute(int device, CUdevice_attribute attribute) {
+  CUresult (*get)(int *value, CUdevice_attribute attribute, CUdevice device) =
+      tuttiCudaDriver("cuDeviceGetAttribute");
+  int value = 0;
+  return get && get(&value, attribute, device) == CUDA_SUCCESS && value;
+}
+
 /* Without an ordinal: the current device. */
 static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   TUTTI_RESTORED int before = -1;
@@ -126,6 +135,8 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   if (ordinal < 0) CUDA_TRY(cudaGetDevice(&device));
   TUTTI_TRY(tuttiCudaEnter(device, &before));
   mine->cudaDevice = device;
+  w->gdr = hasAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+  w->dmabuf = hasAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
   if (sscanf(bus, "%x:%x:%x", &domain, &number, &slot) == 3)
     mine->busId = (uint64_t)domain << 24 | number << 16 | slot << 8;

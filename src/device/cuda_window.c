@@ -28,14 +28,9 @@ typedef int (*AddressRange)(unsigned long long *base, size_t *size, unsigned lon
 
 /* The allocation that `buff` lies in; false: no GPU memory with one. */
 static bool allocationOf(const void *buff, uintptr_t *base, size_t *size) {
-  void *call = NULL;
-  enum cudaDriverEntryPointQueryResult found;
+  AddressRange call = (AddressRange)tuttiCudaDriver("cuMemGetAddressRange");
   unsigned long long at = 0;
-  if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &call, 12000, cudaEnableDefault,
-                                       &found) != cudaSuccess ||
-      found != cudaDriverEntryPointSuccess)
-    return false;
-  if (((AddressRange)call)(&at, size, (uintptr_t)buff) != 0) return false;
+  if (!call || call(&at, size, (uintptr_t)buff) != 0) return false;
   *base = (uintptr_t)at;
   return true;
 }

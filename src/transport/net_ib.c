@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/settings.h"
 
 enum { POLL_BATCH = 16, CREDIT_MESSAGES = 4, CREDIT_BYTES = 65536, LOOK_NS = 1000000 };
 
@@ -388,6 +389,7 @@ static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path
     return true;
   }
   const tuttiIbPort *first = &from.ports[pair.port[0]], *second = &to.ports[pair.port[1]];
+  const tuttiIbPort *worse = first->gdr >= second->gdr ? first : second;
   uint32_t megabits = from.megabits < to.megabits ? from.megabits : to.megabits;
   path->possible = true;
   path->cost = 50;
@@ -395,17 +397,32 @@ static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path
   path->bandwidthGBs = (float)megabits / 8000;
   snprintf(path->via, sizeof path->via, "NET/IB/0");
   snprintf(path->why, sizeof path->why,
-           "%s from %s to %s of host %.40s, %d and %d ports, %.3g Gb/s; not GDRDMA: the buffers "
-           "are %s",
+           "%s from %s to %s of host %.40s, %d and %d ports, %.3g Gb/s; not GDRDMA: %s",
            first->ethernet ? "RoCE" : "InfiniBand", first->device, second->device, b->host,
-           from.nports, to.nports, (double)megabits / 1000,
-           a->device == tuttiDeviceCuda ? "staged in pinned host memory" : "host memory");
+           from.nports, to.nports, (double)megabits / 1000, tuttiGdrClauses[worse->gdr]);
+  if (worse->gdr > TUTTI_GDR_YES)
+    tuttiAppend(path->why, sizeof path->why, " (rank %d)", worse == first ? a->rank : b->rank);
   return true;
 }
 
 static void ibClose(void *node) {
   tuttiIbNodeClose(node);
   tuttiFree(node);
+}
+
+/* Whether the rail could reach the memory of this rank's GPU. GPU memory is staged in any case so
+ * far, so this changes nothing but what users are told. */
+static tuttiGdr decideGdr(const tuttiWires *w, const tuttiPeer *mine, const tuttiIbRail *rail) {
+  char why[TUTTI_GDR_SENTENCE];
+  if (mine->device != tuttiDeviceCuda) return TUTTI_GDR_NOT_ASKED;
+  tuttiGdrQuestion q = {.gpu = mine->busId,
+                        .nic = rail->port.device,
+                        .level = tuttiSettingString(TUTTI_SETTING_NET_GDR_LEVEL),
+                        .able = w->gdr,
+                        .dmabuf = w->dmabuf && tuttiIbDmabuf(rail)};
+  tuttiGdr answer = tuttiGdrDecide(w->topology, "/sys", &q, why);
+  TUTTI_INFO(NET, "NET/IB: %s", why);
+  return answer;
 }
 
 static tuttiResult_t ibOpen(tuttiWires *w, tuttiPeer *self, void **out, char *why) {
@@ -424,6 +441,7 @@ static tuttiResult_t ibOpen(tuttiWires *w, tuttiPeer *self, void **out, char *wh
   mine->nports = node->nrails;
   mine->forced = w->netName && *w->netName;
   for (int i = 0; i < node->nrails; i++) {
+    node->rails[i].port.gdr = (uint8_t)decideGdr(w, self, &node->rails[i]);
     mine->ports[i] = node->rails[i].port;
     mine->megabits += node->rails[i].megabits;
   }

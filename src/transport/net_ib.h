@@ -169,6 +169,8 @@ int tuttiIbGidRow(const tuttiIbRail *rail, const tuttiIbGid *gid);
  */
 tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes, bool remote,
                               struct ibv_mr **mr);
+/* Device and kernel import dma-bufs. */
+bool tuttiIbDmabuf(const tuttiIbRail *rail);
 /* Registrations by rail of a region that holds [addr, addr + bytes), or NULL; registers it on first
  * use. Forgets those of regions that are gone. */
 tuttiResult_t tuttiIbRegion(tuttiIbNode *node, const void *addr, size_t bytes, struct ibv_mr ***mr);

@@ -22,13 +22,13 @@ enum { FIRST_CQE = 1024, MAX_GID_ROWS = 512 };
 
 tuttiVerbsTable tuttiVerbs;
 static char verbsMissing[TUTTI_SENTENCE];
+/* ibv_reg_dmabuf_mr of rdma-core 34; NULL in older ones. */
+static struct ibv_mr *(*regDmabuf)(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+                                   int fd, int access);
 
 static void loadVerbs(void) {
-  static const char *const symbols[] = {
-#define X(member, function) #function,
-      TUTTI_VERBS(X)
-#undef X
-  };
+#define SYMBOL(member, function) #function,
+  static const char *const symbols[] = {TUTTI_VERBS(SYMBOL)};
   void **table = (void **)&tuttiVerbs;
   void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
@@ -41,6 +41,7 @@ static void loadVerbs(void) {
       snprintf(verbsMissing, sizeof verbsMissing,
                "libibverbs.so.1 has no %s; install rdma-core 32 or newer", symbols[i]);
   }
+  *(void **)&regDmabuf = dlsym(library, "ibv_reg_dmabuf_mr");
 }
 
 /* ---- which ports ---------------------------------------------------------------------------- */
@@ -188,6 +189,12 @@ tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t by
   int err = errno;
   snprintf(call, sizeof call, "ibv_reg_mr of %zu bytes", bytes);
   return railFailed(node, &node->rails[rail], call, err);
+}
+
+/* No descriptor is bad in another way where it can be done. */
+bool tuttiIbDmabuf(const tuttiIbRail *rail) {
+  return regDmabuf && !regDmabuf(rail->pd, 0, 0, 0, -1, 0) && errno != EOPNOTSUPP &&
+         errno != EPROTONOSUPPORT;
 }
 
 struct tuttiIbRegion {

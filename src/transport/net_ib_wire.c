@@ -131,6 +131,7 @@ static const char *portCheck(const tuttiIbPort *p) {
     if (*c <= ' ' || *c > '~') return "a device's name cannot be printed";
   if (p->mtu < 1 || p->mtu > 5) return "an MTU is out of range";
   if (p->ethernet > 1 || p->up > 1) return "a port's state is out of range";
+  if (p->gdr >= TUTTI_GDR_COUNT) return "its answer about GPUDirect RDMA is out of range";
   if (p->ngids > TUTTI_IB_GIDS) return "its number of GIDs is out of range";
   for (int i = 0; i < p->ngids; i++)
     if (p->gids[i].type >= TUTTI_GID_TYPES) return "a GID's type is out of range";

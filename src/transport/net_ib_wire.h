@@ -11,6 +11,7 @@
 
 #include <sys/cdefs.h>
 
+#include "topology/gdr.h"
 #include "transport/net_socket.h"
 
 __BEGIN_DECLS
@@ -36,7 +37,8 @@ typedef struct {
   uint8_t mtu;      /* enum ibv_mtu: 1 (256 bytes) to 5 (4096 bytes) */
   uint8_t up;
   uint16_t lid;
-  uint16_t ngids;
+  uint8_t ngids;
+  uint8_t gdr;                    /* tuttiGdr, of the rank's GPU */
   tuttiIbGid gids[TUTTI_IB_GIDS]; /* best first */
 } tuttiIbPort;
 

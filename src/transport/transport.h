@@ -77,6 +77,7 @@ typedef struct tuttiWires {
   const tuttiAtomic32 *failed; /* nonzero: give up every wait */
   tuttiMemAccount *memory;
   const tuttiTopology *topology; /* of this host */
+  bool gdr, dmabuf;              /* what the GPU's driver says, see tuttiGdrQuestion */
   struct tuttiProxy *proxy;
   const char *netName;              /* "" or the only backend allowed */
   struct tuttiLocal *local;         /* segment.h: what ranks of this host share; NULL without */

@@ -4,13 +4,17 @@
  *   pci PATH CLASS VENDOR DEVICE NUMA GT/S LANES DRIVER   (- leaves a file out)
  *   net NAME PATH SPEED CARRIER OPERSTATE                 (path -: a virtual device)
  *   infiniband NAME PATH RATE STATE
- *   file PATH TEXT                                        (path below the root) */
+ *   file PATH TEXT                                        (path below the root)
+ *   iommu BUSID GROUP TYPE                                (of functions above)
+ *   acs BUSID CONTROL                                     (what root reads of a bridge)
+ *   include MACHINE */
 #ifndef TUTTI_TESTS_TOPOLOGY_SYSFS_TREE_H_
 #define TUTTI_TESTS_TOPOLOGY_SYSFS_TREE_H_
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -37,15 +41,16 @@ private:
 
 class SysfsTree {
 public:
-  explicit SysfsTree(const std::string &machine) {
+  explicit SysfsTree(const std::string &machine) { addAll(machine); }
+  std::string root() const { return dir_.path().string(); }
+
+private:
+  void addAll(const std::string &machine) {
     std::ifstream in(std::filesystem::path(TUTTI_TEST_DATA) / (machine + ".sysfs"));
     EXPECT_TRUE(in) << "no machine " << machine;
     for (std::string line; std::getline(in, line);)
       if (!line.empty() && line[0] != '#') add(line);
   }
-  std::string root() const { return dir_.path().string(); }
-
-private:
   void put(const std::string &path, const std::string &text) {
     std::filesystem::path file = dir_.path() / path;
     std::filesystem::create_directories(file.parent_path());
@@ -60,6 +65,16 @@ private:
     std::filesystem::create_directories(from.parent_path());
     std::filesystem::create_directories(to);
     std::filesystem::create_symlink(std::filesystem::relative(to, from.parent_path()), from);
+  }
+  /* The configuration of a PCI Express bridge with Advanced Error Reporting and, behind it, ACS. */
+  void putAcs(const std::string &path, unsigned control) {
+    std::string config(4096, '\0');
+    const uint32_t aer = 0x14820001, acs = 0x0001000d;
+    memcpy(&config[0x100], &aer, sizeof aer);
+    memcpy(&config[0x148], &acs, sizeof acs);
+    config[0x148 + 4] = 0x1f;
+    config[0x148 + 6] = static_cast<char>(control);
+    std::ofstream(dir_.path() / path, std::ios::binary) << config;
   }
   void add(const std::string &line) {
     std::istringstream in(line);
@@ -79,6 +94,13 @@ private:
       link(path + "driver", "bus/pci/drivers/" + h);
     } else if (kind == "file") {
       put(a, b);
+    } else if (kind == "include") {
+      addAll(a);
+    } else if (kind == "iommu") {
+      put("kernel/iommu_groups/" + b + "/type", c);
+      link("bus/pci/devices/" + a + "/iommu_group", "kernel/iommu_groups/" + b);
+    } else if (kind == "acs") {
+      putAcs("bus/pci/devices/" + a + "/config", std::stoul(b, nullptr, 16));
     } else {
       std::string parent = b == "-" ? "virtual" : b;
       std::string device = "devices/" + parent + "/" + kind + "/" + a;

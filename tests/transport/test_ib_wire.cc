@@ -13,6 +13,7 @@
 #include "transport/net_ib_wire.h"
 #include "transport/region.h"
 
+using testing::EndsWith;
 using testing::HasSubstr;
 
 namespace {
@@ -166,10 +167,46 @@ TEST(IbPort, WhatPeersSayIsChecked) {
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].ngids = 5; }), HasSubstr("number of GIDs"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].gids[0].type = 3; }), HasSubstr("type"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].up = 2; }), HasSubstr("state"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].gdr = TUTTI_GDR_COUNT; }),
+              HasSubstr("GPUDirect RDMA"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { memset(h.ports[0].device, 'x', 16); }),
               HasSubstr("no end"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].device[0] = '\n'; }), HasSubstr("printed"));
 }
+
+#ifdef TUTTI_HAVE_VERBS
+/* Two ranks on two hosts whose ports have these answers. */
+std::string lineOf(tuttiGdr first, tuttiGdr second, bool turned = false) {
+  tuttiPeer peers[2]{};
+  for (int r = 0; r < 2; r++) {
+    tuttiIbHandle h = Handle({Port("mlx5_0", {Gid(r ? "10.0.1.2" : "10.0.1.1", kV2, 1)})});
+    h.ports[0].gdr = static_cast<uint8_t>(r ? second : first);
+    h.megabits = 100000;
+    h.socket.addresses.n = 1;
+    h.socket.addresses.a[0].v4.sin_family = AF_INET;
+    h.socket.addresses.a[0].v4.sin_port = 1;
+    memcpy(peers[r].net, &h, sizeof h);
+    peers[r].rank = r;
+  }
+  tuttiPath path{};
+  EXPECT_TRUE(tuttiNetIb.canConnect(&peers[turned], &peers[!turned], &path));
+  EXPECT_TRUE(path.possible) << path.why;
+  return path.why;
+}
+
+TEST(IbPort, TheLineSaysWhyItIsNotGdrdma) {
+  EXPECT_THAT(lineOf(TUTTI_GDR_NOT_ASKED, TUTTI_GDR_NOT_ASKED),
+              EndsWith("; not GDRDMA: the buffers are host memory"));
+  EXPECT_THAT(lineOf(TUTTI_GDR_YES, TUTTI_GDR_YES),
+              EndsWith("; not GDRDMA: possible, but this version stages in pinned host memory"));
+  for (bool turned : {false, true}) {
+    EXPECT_THAT(lineOf(TUTTI_GDR_YES, TUTTI_GDR_FAR, turned),
+                EndsWith("; not GDRDMA: GPU and NIC are too far apart (rank 1)"));
+    EXPECT_THAT(lineOf(TUTTI_GDR_DETOUR, TUTTI_GDR_NO_DRIVER, turned),
+                EndsWith("; not GDRDMA: IOMMU or ACS is in the way (rank 0)"));
+  }
+}
+#endif
 
 TEST(IbPort, Text) {
   tuttiIbPort ports[] = {Port("mlx5_0", {Gid("10.0.1.1", kV2, 3), Gid("fd77::1", kV1, 5)}),

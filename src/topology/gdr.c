@@ -1,0 +1,133 @@
+#include "topology/gdr.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "base/os.h"
+#include "topology/internal.h"
+
+/* Of a PCI function's configuration, of which only root can read more than the first 64 bytes. */
+#define CONFIG_BYTES 4096
+#define EXTENDED     0x100 /* where the extended capabilities begin */
+#define ACS_ID       0x0d
+#define ACS_CONTROL  6    /* from that capability's begin */
+#define ACS_REDIRECT 0x0c /* of requests and completions between devices below */
+
+#define CLAUSE(name, clause) clause,
+const char *const tuttiGdrClauses[] = {TUTTI_GDR_ANSWERS(CLAUSE)};
+
+/* The greatest distance that a level allows. NCCL, whose levels these are, has no NODE: its PHB is
+ * one NUMA node. Of its old numbers those above 4 mean SYS, too. */
+static tuttiDistance mostOf(const char *level) {
+  static const char *const names[] = {"LOC", "PIX", "PXB", "PHB"};
+  int i = 0;
+  while (i < 4 && strcmp(level, names[i]) != 0 && level[0] != '0' + i)
+    i++;
+  return (tuttiDistance)(i < 3 ? TUTTI_DISTANCE_SELF + i : TUTTI_DISTANCE_NODE + i - 3);
+}
+
+/* What lets the NIC register the GPU's memory; NULL: nothing. nv_peer_mem is the older
+ * nvidia_peermem. Which of its traces there are depends on versions and on what a container shows.
+ */
+static const char *serverOf(const char *sysfs, const tuttiGdrQuestion *q) {
+  static const char *const traces[][2] = {
+      {"module/nvidia_peermem/version", "nvidia_peermem"},
+      {"module/nv_peer_mem/version", "nv_peer_mem"},
+      {"kernel/mm/memory_peers/nvidia-peermem/version", "nvidia_peermem"},
+      {"kernel/mm/memory_peers/nv_mem/version", "the memory peer nv_mem"},
+      {"kernel/mm/memory_peers/nv_mem_nc/version", "the memory peer nv_mem_nc"}};
+  char version[64];
+  for (size_t i = 0; q->able && !q->dmabuf && i < sizeof traces / sizeof *traces; i++)
+    if (tuttiReadText(sysfs, traces[i][0], version, sizeof version)) return traces[i][1];
+  return q->able && q->dmabuf ? "dma-buf" : NULL;
+}
+
+static bool readFunction(const char *sysfs, const tuttiNode *n, const char *file, char *buf,
+                         size_t size) {
+  char dir[PATH_MAX], name[TUTTI_BUS_ID_TEXT];
+  tuttiBusIdText(n->busId, name, sizeof name);
+  return snprintf(dir, sizeof dir, "%s/bus/pci/devices/%s", sysfs, name) < (int)sizeof dir &&
+         tuttiReadText(dir, file, buf, size);
+}
+
+/* Whether a bridge sends what devices below it have for each other up to the root complex: 1 or 0;
+ * -1 if this process may not know. */
+static int redirects(const char *sysfs, const tuttiNode *bridge) {
+  char config[CONFIG_BYTES + 1] = {0};
+  int known = -1;
+  (void)readFunction(sysfs, bridge, "config", config, sizeof config);
+  for (int at = EXTENDED, next; at >= EXTENDED && at <= CONFIG_BYTES - 8; at = next) {
+    uint32_t head; /* id, version, place of the next one, which must lie behind: no circles */
+    memcpy(&head, config + at, sizeof head);
+    if (head != 0) known = 0;
+    if ((head & 0xffff) == ACS_ID) return (config[at + ACS_CONTROL] & ACS_REDIRECT) != 0;
+    next = (int)(head >> 20) > at ? (int)(head >> 20) : 0;
+  }
+  return known;
+}
+
+/* Says in `detour` what makes traffic of the two go through the root complex although it need not,
+ * and how that is mended; "" if nothing does. *unread: it may be so, but only root can see. */
+static void findDetour(const tuttiTopology *t, const char *sysfs, int gpu, int nic, char *detour,
+                       size_t size, bool *unread) {
+  char type[32];
+  bool below = tuttiTopologyDistance(t, gpu, nic) <= TUTTI_DISTANCE_PXB;
+  /* Then the NIC's addresses mean something to the IOMMU alone; "identity" would let them pass. */
+  if (readFunction(sysfs, &t->nodes[nic], "iommu_group/type", type, sizeof type) &&
+      strncmp(type, "DMA", 3) == 0)
+    snprintf(detour, size,
+             "the IOMMU translates (group type %s), through the CPU: boot with iommu=pt", type);
+  for (int a = gpu, b = nic; below && a != b && detour[0] == '\0';) {
+    int *later = a > b ? &a : &b; /* see tuttiTopologyDistance */
+    const tuttiNode *n = &t->nodes[*later];
+    *later = n->parent;
+    int up = n->class_ >> 8 == TUTTI_PCI_BRIDGE ? redirects(sysfs, n) : 0;
+    *unread |= up < 0;
+    if (up > 0)
+      snprintf(
+          detour, size,
+          "ACS of the bridge %s redirects to the CPU: switch it off in the BIOS or by setpci -s "
+          "%s ECAP_ACS+6.w=0",
+          n->name, n->name);
+  }
+}
+
+tuttiGdr tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGdrQuestion *q,
+                        char why[TUTTI_GDR_SENTENCE]) {
+  char bus[TUTTI_BUS_ID_TEXT], detour[256] = "";
+  int gpu = tuttiTopologyFind(t, tuttiBusIdText(q->gpu, bus, sizeof bus));
+  int nic = tuttiTopologyFind(t, q->nic);
+  bool known = gpu >= 0 && nic >= 0 && t->nodes[nic].busId != 0, unread = false;
+  bool flat = known && t->nodes[t->nodes[gpu].parent].kind == tuttiNodeHostBridge;
+  const char *server = serverOf(sysfs, q);
+  tuttiDistance distance = tuttiTopologyDistance(t, gpu, nic), most = mostOf(q->level);
+  if (known) findDetour(t, sysfs, gpu, nic, detour, sizeof detour, &unread);
+  tuttiGdr answer = !known                                   ? TUTTI_GDR_NO_PATH
+                    : !server                                ? TUTTI_GDR_NO_DRIVER
+                    : distance > most                        ? TUTTI_GDR_FAR
+                    : detour[0] && most < TUTTI_DISTANCE_PHB ? TUTTI_GDR_DETOUR
+                                                             : TUTTI_GDR_YES;
+  const char *const reasons[TUTTI_GDR_COUNT] = {
+      [TUTTI_GDR_NO_PATH] =
+          "no PCI path between them in sysfs (software? hidden /sys?); see TUTTI_TOPO_FILE",
+      [TUTTI_GDR_NO_DRIVER] =
+          q->able ? "no dma-buf (open kernel modules of the NVIDIA driver, Linux 5.12, rdma-core "
+                    "34) and no module in its place: modprobe nvidia-peermem"
+                  : "this model of GPU does not support it",
+      [TUTTI_GDR_FAR] = flat ? "show the PCIe switches that a virtual machine hides in "
+                               "TUTTI_TOPO_FILE, or raise the level"
+                             : "use a nearer NIC (TUTTI_IB_HCA), or raise the level",
+      [TUTTI_GDR_DETOUR] = detour};
+  snprintf(why, TUTTI_GDR_SENTENCE,
+           "%sGPUDirect RDMA from %.15s to GPU %s, distance %s, TUTTI_NET_GDR_LEVEL=%.8s: ",
+           answer == TUTTI_GDR_YES ? "" : "no ", q->nic, bus,
+           known ? tuttiDistanceText(distance) : "unknown", q->level);
+  if (answer != TUTTI_GDR_YES)
+    tuttiAppend(why, TUTTI_GDR_SENTENCE, "%s", reasons[answer]);
+  else
+    tuttiAppend(why, TUTTI_GDR_SENTENCE, "would work by %s%s%s%s%s", server,
+                detour[0] ? ", but slowly: " : "", detour,
+                unread ? ", unless ACS redirects it, which only root can see" : "",
+                "; this version stages in pinned host memory");
+  return answer;
+}

@@ -1,0 +1,37 @@
+/* GPUDirect RDMA: whether a NIC could read and write a GPU's memory by itself, judged by what sysfs
+ * says of both; nothing is tried. */
+#ifndef TUTTI_TOPOLOGY_GDR_H_
+#define TUTTI_TOPOLOGY_GDR_H_
+
+#include "topology/topology.h"
+
+__BEGIN_DECLS
+
+/* The answers, each with a clause for the line of a channel: ranks tell each other theirs. */
+#define TUTTI_GDR_ANSWERS(X)                                                                       \
+  X(NOT_ASKED, "the buffers are host memory")                                                      \
+  X(YES, "possible, but this version stages in pinned host memory")                                \
+  X(NO_PATH, "no PCI path is known between GPU and NIC")                                           \
+  X(NO_DRIVER, "no driver lets the NIC at the GPU's memory")                                       \
+  X(FAR, "GPU and NIC are too far apart")                                                          \
+  X(DETOUR, "IOMMU or ACS is in the way")
+#define TUTTI_GDR_ANSWER(name, clause) TUTTI_GDR_##name,
+typedef enum { TUTTI_GDR_ANSWERS(TUTTI_GDR_ANSWER) TUTTI_GDR_COUNT } tuttiGdr;
+extern const char *const tuttiGdrClauses[TUTTI_GDR_COUNT];
+
+typedef struct {
+  uint64_t gpu;      /* PCI bus id */
+  const char *nic;   /* the RDMA device */
+  const char *level; /* how far apart they may be, a value of TUTTI_NET_GDR_LEVEL */
+  bool able, dmabuf; /* the GPU has it; GPU, kernel and NIC can do it by dma-buf */
+} tuttiGdrQuestion;
+
+/* For devices of the host `t` whose sysfs is at `sysfs`. `why` gets a sentence of at most so many
+ * bytes: what serves, the distance, and what to mend where the answer is no or the way is slow. */
+#define TUTTI_GDR_SENTENCE 512
+tuttiGdr tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGdrQuestion *q,
+                        char why[TUTTI_GDR_SENTENCE]);
+
+__END_DECLS
+
+#endif
