@@ -94,6 +94,10 @@ tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what,
         "cannot map %zu bytes for %s: %s; check the memory limits (ulimit -v, cgroup) "
         "and vm.max_map_count",
         bytes, what, tuttiErrnoText(errno));
+  /* Core dumps and forked children have no use for it, and a page that a fork made copy on write
+   * would part from the one that devices work on. */
+  madvise(mapped, bytes, MADV_DONTDUMP);
+  madvise(mapped, bytes, MADV_DONTFORK);
   count(account, (int64_t)bytes);
   *ptr = mapped;
   return tuttiSuccess;

@@ -40,7 +40,8 @@ static inline void tuttiFreeAt(void *pointer) {
     *at_ = (item)->next;                                                                           \
   } while (0)
 
-/* Maps `size` bytes (rounded up to pages) shared from `fd`, or private anonymous when fd < 0. */
+/* Maps `size` bytes (rounded up to pages) shared from `fd`, or private anonymous when fd < 0. A
+ * forked child does not have them. */
 tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what, tuttiMemAccount *account);
 void tuttiUnmap(void *ptr, size_t size, tuttiMemAccount *account);
 size_t tuttiPagesUp(size_t size); /* rounded up to pages */

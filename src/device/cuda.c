@@ -25,6 +25,7 @@
 #include "transport/symmetric.h"
 
 #define MONITOR_MS  20
+#define MAIL_BYTES  4096 /* of s->mail, in front of s->stage */
 #define STAGE_BYTES 16384
 /* Messages of a group from here on ask for a window, whether there is one or not: unlike a
  * collective, a message may be sent before a window is made and received behind it. */
@@ -38,11 +39,12 @@ typedef struct {
   int device;
   tuttiExchangeMail *mail; /* as the host sees it */
   tuttiExchangeMail *mailOnDevice;
-  cudaStream_t last; /* the stream of the last launch, once `launched` */
+  tuttiPinned pinned; /* mail and stage */
+  cudaStream_t last;  /* the stream of the last launch, once `launched` */
   bool launched;
   bool captured; /* it was capturing a graph then; else `done` is behind that launch */
   cudaEvent_t done, joined;
-  void *stage; /* STAGE_BYTES for the communicator's own exchanges, on a stream of their own */
+  uint8_t *stage; /* STAGE_BYTES for the communicator's own exchanges, on a stream of their own */
   cudaStream_t stageStream;
   pthread_t monitor;
   bool monitoring;
@@ -176,21 +178,30 @@ static tuttiResult_t setUpExchange(cudaState *s, tuttiWires *w) {
   return tuttiSuccess;
 }
 
+/* The memory is the process's rather than CUDA's: threads go on looking at it when a program that
+ * ends without destroying the communicator, or resets the device, has undone all of CUDA. */
+static tuttiResult_t makeMail(cudaState *s, tuttiWires *w) {
+  _Static_assert(sizeof *s->mail <= MAIL_BYTES, "the stage lies behind it");
+  TUTTI_TRY(tuttiMap((void **)&s->mail, MAIL_BYTES + STAGE_BYTES, -1, "the reports of kernels",
+                     w->memory));
+  TUTTI_TRY(tuttiPin(w, s->mail, MAIL_BYTES + STAGE_BYTES, &s->pinned));
+  s->stage = (uint8_t *)s->mail + MAIL_BYTES;
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
+  return tuttiSuccess;
+}
+
 static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
   TUTTI_TRY(tuttiAlloc((void **)&s->rounds, 2 * (size_t)w->nranks, sizeof *s->rounds,
                        "rounds of messages", w->memory));
-  CUDA_TRY(cudaHostAlloc((void **)&s->mail, sizeof *s->mail, cudaHostAllocMapped));
-  memset(s->mail, 0, sizeof *s->mail);
-  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
+  /* Now, for a later allocation could wait for kernels that wait for this rank. */
+  TUTTI_TRY(makeMail(s, w));
   CUDA_TRY(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming));
   CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
-  /* Now, for a later allocation could wait for kernels that wait for this rank. */
-  CUDA_TRY(cudaHostAlloc(&s->stage, STAGE_BYTES, cudaHostAllocMapped));
   CUDA_TRY(cudaStreamCreateWithFlags(&s->stageStream, cudaStreamNonBlocking));
   TUTTI_TRY(mapPeers(w));
   TUTTI_TRY(s->host->plan->exchange
                 ? setUpExchange(s, w)
-                : tuttiCudaStepsInit(&s->steps, w, s->host, s->mailOnDevice, s->stageStream));
+                : tuttiCudaStepsInit(&s->steps, w, s->host, s->mail, s->stageStream));
   s->stop = eventfd(0, EFD_CLOEXEC);
   int err = s->stop < 0 ? errno : tuttiThreadStart(&s->monitor, "tutti-kernels", monitorMain, s);
   if (err)
@@ -235,8 +246,8 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
     if (s->done) cudaEventDestroy(s->done);
     if (s->joined) cudaEventDestroy(s->joined);
     if (s->stageStream) cudaStreamDestroy(s->stageStream);
-    if (s->stage) cudaFreeHost(s->stage);
-    if (s->mail) cudaFreeHost(s->mail);
+    tuttiUnpin(&s->pinned);
+    if (s->mail) tuttiUnmap(s->mail, MAIL_BYTES + STAGE_BYTES, w->memory);
     tuttiFree(s->rounds);
     tuttiFree(s);
   } else {

@@ -29,10 +29,8 @@ tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost
   CUDA_TRY(cudaStreamSynchronize(copies));
   s->rings = (int32_t *)(s->ends + nends);
   s->args.blocks = (uint32_t *)(s->rings + nrings);
-  CUDA_TRY(cudaHostAlloc((void **)&s->finished, sizeof *s->finished,
-                         cudaHostAllocMapped | cudaHostAllocPortable));
-  *s->finished = 0;
-  s->args.mail = mail;
+  s->mail = mail;
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->args.mail, mail, 0));
   CUDA_TRY((cudaError_t)tuttiStepsLoad());
   return tuttiSuccess;
 }
@@ -40,7 +38,6 @@ tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost
 void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w) {
   if (s->served) tuttiProxyRemove(w->proxy, s);
   cudaFree(s->ends);
-  cudaFreeHost(s->finished);
   tuttiFree(s->opened);
 }
 
@@ -51,7 +48,7 @@ void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w) {
 static tuttiProxyState serve(void *self, tuttiProxyTurn *turn) {
   const tuttiCudaSteps *s = self;
   uint32_t started = tuttiLoadAcquire32(&s->started);
-  if (__atomic_load_n(s->finished, __ATOMIC_ACQUIRE) == started) return TUTTI_PROXY_IDLE;
+  if (__atomic_load_n(&s->mail->finished, __ATOMIC_ACQUIRE) == started) return TUTTI_PROXY_IDLE;
   turn->wake = 0;
   return TUTTI_PROXY_WAITING;
 }
@@ -71,8 +68,8 @@ static tuttiResult_t announceLaunch(tuttiCudaSteps *s, cudaStream_t stream, bool
   if (!s->host->proxy) return tuttiSuccess;
   if (!s->served) {
     tuttiProxyOp op = {.advance = serve, .close = stopServing, .self = s};
-    CUDA_TRY(cudaHostGetDevicePointer((void **)&s->args.finished, s->finished, 0));
     TUTTI_TRY(tuttiProxyAdd(s->host->proxy, &op));
+    s->args.finished = &s->args.mail->finished;
     s->served = true;
   }
   if (capturing)

@@ -15,19 +15,19 @@ __BEGIN_DECLS
 typedef struct {
   tuttiTaskHost *host;
   int nranks, nchannels;
-  tuttiStepsEnd *ends; /* GPU: [nchannels + 1 for messages][recv, send][nranks] */
-  uint8_t *opened;     /* the same in host memory: that end is known to the GPU */
-  int32_t *rings;      /* GPU: [nchannels][nranks] */
-  uint8_t *ringKnown;  /* [nchannels] */
-  uint32_t *finished;  /* host memory: launches that have ended, once `served` */
+  tuttiStepsEnd *ends;     /* GPU: [nchannels + 1 for messages][recv, send][nranks] */
+  uint8_t *opened;         /* the same in host memory: that end is known to the GPU */
+  int32_t *rings;          /* GPU: [nchannels][nranks] */
+  uint8_t *ringKnown;      /* [nchannels] */
+  tuttiExchangeMail *mail; /* as the host sees it */
   tuttiAtomic32 started;
   bool served; /* the proxy has an operation for this */
   tuttiStream_t copies;
   tuttiStepsArgs args; /* of the next launch */
 } tuttiCudaSteps;
 
-/* On the current device. `copies` is a stream that waits for no other. Undone by Close, also after
- * a failure; no kernel may be running then. */
+/* On the current device. `mail` is pinned; `copies` is a stream that waits for no other. Undone by
+ * Close, also after a failure; no kernel may be running then. */
 tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost *host,
                                  tuttiExchangeMail *mail, tuttiStream_t copies);
 void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w);

@@ -104,7 +104,7 @@ typedef struct {
   int32_t peer;    /* whom a kernel waits for */
   uint32_t waitedMs;
   uint32_t disagrees; /* 1: the peer's message is of another operation */
-  uint32_t pad;
+  uint32_t finished;  /* kernel, of steps: launches that have ended, if asked for */
   tuttiSignature sig; /* of the operation that waits */
 } tuttiExchangeMail;
 

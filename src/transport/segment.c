@@ -112,9 +112,6 @@ static tuttiResult_t mapMemory(const tuttiWires *w, tuttiSegment *s, int fd) {
   snprintf(what, sizeof what, "the segment of rank %d (TUTTI_BUFFSIZE sets its size)",
            (int)s->key.owner);
   TUTTI_TRY(tuttiMap((void **)&s->memory, s->layout.bytes, fd, what, NULL));
-  /* The user's core dumps and forked children have no use for it. */
-  madvise(s->memory, s->layout.bytes, MADV_DONTDUMP);
-  madvise(s->memory, s->layout.bytes, MADV_DONTFORK);
   return tuttiPin(w, s->memory, s->layout.bytes, &s->pinned);
 }
 

@@ -201,6 +201,26 @@ TEST_F(GpuFaults, KilledProcess) {
 /* ---- resources --------------------------------------------------------------------------------
  */
 
+/* A program ends without a word to its communicators, and CUDA before it. */
+TEST_F(GpuFaults, DeviceResetUnderACommunicator) {
+  RankProcesses processes;
+  processes.start(2, [&](int r) {
+    auto *gpu = new Gpu(r, 4096); /* never freed, as the device is reset */
+    float *x = gpu->put(std::vector<float>(64, 1));
+    tuttiComm_t comm;
+    if (processes.keep(join(&comm, 2, processes.id(), r))) _exit(2);
+    EXPECT_EQ(tuttiAllReduce(x, x, 64, tuttiFloat32, tuttiSum, comm, gpu->streams[0]),
+              tuttiSuccess);
+    EXPECT_EQ(awaitStream(gpu->streams[0]), cudaSuccess);
+    EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+    usleep(200000); /* ten looks of the thread that watches the kernels */
+    exit(testing::Test::HasFailure() ? 3 : 0);
+  });
+  processes.waitAll(60);
+  for (int r = 0; r < 2; r++)
+    EXPECT_EQ(processes.report(r).status, 0) << processes.report(r).text;
+}
+
 size_t freeMemory() {
   size_t all = 0, total, sum = 0;
   for (int d = 0; d < gpus(); d++) {
