@@ -6,9 +6,9 @@ cause, and the calls that clean up must return.
 It starts one rank per GPU itself, for torchrun would end the others before they can say what they saw.
 The exit code is 0 if all is well; what a rank wrote is shown where it is not.
 
-  crash    rank 2 is killed at step 20; nobody handles the error, so the job must end by itself
+  crash    the last rank is killed at step 20; nobody handles the error, so the job must end by itself
   destroy  the same, but the others catch the error and call destroy_process_group
-  abort    rank 2 stays away from step 20; the others abort while their kernels wait for it"""
+  abort    the last rank stays away from step 20; the others abort while their kernels wait for it"""
 import argparse
 import os
 import re
@@ -20,23 +20,24 @@ import sys
 import tempfile
 import time
 
-VICTIM, KILL_STEP, STEPS = 2, 20, 500
-LIMIT = 30  # seconds that the others have; up to 15 of them PyTorch may take to dump its records
+KILL_STEP, STEPS = 20, 500
+LIMIT = 30  # seconds that the others have
 # What the others must have written.
-SAYS = {"crash": rf"rank {VICTIM} .*died", "destroy": rf"rank {VICTIM} .*died", "abort": ""}
+SAYS = {"crash": r"rank {} .*died", "destroy": r"rank {} .*died", "abort": ""}
 
 
 def train(model, optimizer, device, scenario):
-    """Runs until something fails, or for `abort` until the other ranks wait for rank 2."""
+    """Runs until something fails, or for `abort` until the other ranks wait for the last."""
     import torch  # here, for the process that starts the ranks needs none of it
     import torch.distributed as dist
+    victim = dist.get_rank() == dist.get_world_size() - 1
     for step in range(STEPS):
         if step == KILL_STEP:
             torch.cuda.synchronize()
             print("reached", flush=True)
-            if dist.get_rank() == VICTIM and scenario != "abort":
+            if victim and scenario != "abort":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if dist.get_rank() == VICTIM:
+            if victim:
                 time.sleep(LIMIT)
                 return
         loss = model(torch.full((8, 1024), float(step), device=device)).square().mean()
@@ -47,14 +48,14 @@ def train(model, optimizer, device, scenario):
             time.sleep(2)  # the kernels are at it now
             return
         loss.item()
-    raise SystemExit(f"all {STEPS} steps passed and nobody missed rank {VICTIM}")
+    raise SystemExit(f"all {STEPS} steps passed and nobody missed the last rank")
 
 
 def run_rank(scenario):
     import torch
     import torch.distributed as dist
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     layers = [torch.nn.Linear(1024, 1024) for _ in range(8)]
@@ -67,11 +68,15 @@ def run_rank(scenario):
     except Exception as error:
         print(f"caught: {error}", file=sys.stderr, flush=True)
     if scenario == "abort":
-        if dist.get_rank() != VICTIM:
+        if dist.get_rank() != dist.get_world_size() - 1:
             dist.distributed_c10d._abort_process_group()
             torch.cuda.synchronize()  # the kernels have ended too
     else:
-        dist.destroy_process_group()
+        try:
+            dist.destroy_process_group()
+        except dist.DistBackendError as error:  # it flushes first, and what failed cannot be flushed
+            print(f"not flushed: {error}", file=sys.stderr, flush=True)
+            dist.distributed_c10d._abort_process_group()
     print("cleaned up", flush=True)
     os._exit(0)  # no destructor may hide that the call above did not return
 
@@ -85,7 +90,9 @@ def start(scenario, ranks):
     for rank in range(ranks):
         env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank),
                    LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), PYTHONUNBUFFERED="1")
-        if scenario != "crash":  # else PyTorch's watchdog ends a process that wants to clean up
+        if scenario == "crash":  # PyTorch's watchdog sleeps four times as long before it ends
+            env["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] = "1000"
+        else:  # or the watchdog would end a process that wants to clean up
             env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
         log = tempfile.TemporaryFile()
         process = subprocess.Popen([sys.executable, __file__, "--run-rank", scenario], env=env,
@@ -109,7 +116,7 @@ def wait_for(condition, seconds):
     return time.monotonic() - begin
 
 
-def judge(scenario, rank, code, text):
+def judge(scenario, missing, code, text):
     """What is wrong with how this rank ended, or None."""
     if code is None:
         return f"still runs {LIMIT} s later"
@@ -117,15 +124,16 @@ def judge(scenario, rank, code, text):
         return "ended with exit code 0, as if nothing had been"
     if scenario != "crash" and (code != 0 or "cleaned up" not in text):
         return f"did not clean up (exit code {code})"
-    if not re.search(SAYS[scenario], text):
-        return f"ended without saying that rank {VICTIM} died"
+    if not re.search(SAYS[scenario].format(missing), text):
+        return f"ended without saying that rank {missing} died"
     return None
 
 
 def run_scenario(scenario, ranks):
     processes = start(scenario, ranks)
-    others = [r for r in range(ranks) if r != VICTIM]
-    victim, log = processes[VICTIM]
+    missing = ranks - 1
+    others = range(missing)
+    victim, log = processes[missing]
     wait_for(lambda: "reached" in text_of(log) or victim.poll() is not None, 120)
     reached = "reached" in text_of(log)
     took = wait_for(lambda: all(processes[r][0].poll() is not None for r in others),
@@ -133,17 +141,17 @@ def run_scenario(scenario, ranks):
     failed = False
     for rank, (process, log) in enumerate(processes):
         code, text = process.poll(), text_of(log)
-        if rank == VICTIM:
+        if rank == missing:
             wrong = None if reached else f"did not come to step {KILL_STEP}"
         else:
-            wrong = judge(scenario, rank, code, text)
+            wrong = judge(scenario, missing, code, text)
         if wrong:
             failed = True
             print(f"{scenario}: rank {rank} {wrong}; it wrote:\n{text[-4000:]}")
         process.kill()
         process.wait()
     if not failed:
-        print(f"{scenario}: ok, the others had ended {took:.1f} s after rank {VICTIM} was gone")
+        print(f"{scenario}: ok, the others had ended {took:.1f} s after rank {missing} was gone")
     sys.stdout.flush()
     return not failed
 
@@ -159,9 +167,8 @@ def main():
     if args.run_rank:
         return run_rank(args.run_rank)
     unknown = set(args.scenarios) - set(SAYS)
-    if unknown or args.ranks <= VICTIM:
-        parser.error(f"no scenario {', '.join(unknown)}" if unknown
-                     else f"--ranks must be above {VICTIM}, the rank that goes missing")
+    if unknown or args.ranks < 2:
+        parser.error(f"no scenario {', '.join(unknown)}" if unknown else "--ranks must be 2 or more")
     good = [run_scenario(s, args.ranks) for s in args.scenarios or SAYS]
     sys.exit(0 if all(good) else 1)
 
