@@ -55,7 +55,7 @@ tuttiResult_t tuttiErrorSet(tuttiResult_t code, const char *file, int line, cons
   va_end(args);
   memcpy(lastText, text, sizeof(text));
   if (tuttiLogEnabled(TUTTI_LOG_WARN, 0))
-    tuttiLogWrite(TUTTI_LOG_WARN, 0, "%s:%d %s", shortPath(file), line, text);
+    tuttiLogWrite(TUTTI_LOG_WARN, "%s:%d %s", shortPath(file), line, text);
   errno = savedErrno;
   return code;
 }

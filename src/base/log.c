@@ -78,8 +78,7 @@ static void flatten(char *text) {
   }
 }
 
-void tuttiLogWrite(tuttiLogLevel level, unsigned subsys, const char *fmt, ...) {
-  (void)subsys; /* decided by tuttiLogEnabled */
+void tuttiLogWrite(tuttiLogLevel level, const char *fmt, ...) {
   int savedErrno = errno;
   char line[LINE_SIZE];
   int used = snprintf(line, sizeof(line), "%s:%d:%d TUTTI %s ", tuttiHostname(), (int)getpid(),
@@ -203,10 +202,10 @@ void tuttiLogConfigure(const char *level, const char *subsystems, const char *fi
   tuttiStoreRelease32(&filter, newLevel | CONFIGURED | mask << SUBSYS_SHIFT);
   if (newLevel >= TUTTI_LOG_VERSION && !versionShown) {
     versionShown = true;
-    tuttiLogWrite(TUTTI_LOG_VERSION, 0, "tutti %d.%d.%d", TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH);
+    tuttiLogWrite(TUTTI_LOG_VERSION, "tutti %d.%d.%d", TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH);
   }
   if (err != 0 && tuttiLogEnabled(TUTTI_LOG_WARN, 0))
-    tuttiLogWrite(TUTTI_LOG_WARN, 0,
+    tuttiLogWrite(TUTTI_LOG_WARN,
                   "cannot open the log file \"%s\": %s; logging to stderr. Check TUTTI_DEBUG_FILE",
                   file, tuttiErrnoText(err));
 }

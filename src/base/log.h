@@ -28,8 +28,7 @@ typedef enum { TUTTI_LOG_SUBSYSTEMS(TUTTI_LOG_SUBSYSTEM) TUTTI_SUBSYS_COUNT } tu
 
 /* Cheap: one relaxed load; false means skip formatting. */
 bool tuttiLogEnabled(tuttiLogLevel level, unsigned subsys);
-void tuttiLogWrite(tuttiLogLevel level, unsigned subsys, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+void tuttiLogWrite(tuttiLogLevel level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* What is wrong with a level word or a list of subsystems, or NULL. */
 const char *tuttiLogCheckLevel(const char *level);
@@ -45,7 +44,7 @@ __END_DECLS
 #define TUTTI_LOG(level, subsys, ...)                                                              \
   do {                                                                                             \
     if (tuttiLogEnabled(TUTTI_LOG_##level, TUTTI_SUBSYS(subsys)))                                  \
-      tuttiLogWrite(TUTTI_LOG_##level, TUTTI_SUBSYS(subsys), __VA_ARGS__);                         \
+      tuttiLogWrite(TUTTI_LOG_##level, __VA_ARGS__);                                               \
   } while (0)
 #define TUTTI_WARN(subsys, ...)  TUTTI_LOG(WARN, subsys, __VA_ARGS__)
 #define TUTTI_INFO(subsys, ...)  TUTTI_LOG(INFO, subsys, __VA_ARGS__)

@@ -19,6 +19,9 @@ typedef struct {
  * memory that is not to be had fails with tuttiSystemError naming `what`. */
 tuttiResult_t tuttiAlloc(void **ptr, size_t count, size_t size, const char *what,
                          tuttiMemAccount *account);
+/* Allocates `n` of what `pointer` points to; returns from the caller on failure. */
+#define TUTTI_NEW(pointer, n, what, account)                                                       \
+  TUTTI_TRY(tuttiAlloc((void **)&(pointer), (size_t)(n), sizeof *(pointer), (what), (account)))
 /* Makes room in an array of tuttiAlloc, NULL at first, that has `*capacity` elements, of which
  * `used` are in use: doubles it when these are all. */
 tuttiResult_t tuttiGrow(void **array, int used, int *capacity, size_t size, const char *what,
@@ -30,6 +33,11 @@ void tuttiFree(void *ptr);
 static inline void tuttiFreeAt(void *pointer) {
   tuttiFree(*(void **)pointer);
 }
+
+/* Declares and allocates one or an array, freed where its block ends unless it is NULL by then. */
+#define TUTTI_FRESH(type, name, n, what, account)                                                  \
+  TUTTI_FREED type *(name) = NULL;                                                                 \
+  TUTTI_NEW(name, n, what, account)
 
 /* Takes an item that is in it out of a list, linked by `next`. */
 #define TUTTI_UNLINK(list, item)                                                                   \

@@ -18,6 +18,10 @@ uint64_t tuttiNow(void);
 #define TUTTI_NO_DEADLINE UINT64_MAX
 /* now + ms; ms <= 0 gives TUTTI_NO_DEADLINE. */
 uint64_t tuttiDeadline(int64_t ms);
+/* Milliseconds from one value of the clock to another. */
+static inline double tuttiMs(uint64_t from, uint64_t to) {
+  return (double)(to - from) / 1e6;
+}
 /* Milliseconds left for poll(2): 0 when passed, -1 when there is none. */
 int tuttiDeadlinePollMs(uint64_t deadline);
 
