@@ -27,10 +27,6 @@ typedef struct {
   tuttiGreeter greeter;
 } joining;
 
-static double ms(uint64_t from, uint64_t to) {
-  return (double)(to - from) / 1e6;
-}
-
 /* ---- rendezvous ----------------------------------------------------------------------------- */
 
 /* Connects and checks in with one root. */
@@ -265,9 +261,8 @@ static tuttiResult_t exchange(joining *j) {
     tuttiAddressList listeners;
     uint8_t salt[16];
   } record;
-  TUTTI_FREED record *all = NULL;
   size_t n = (size_t)b->nranks;
-  TUTTI_TRY(tuttiAlloc((void **)&all, n, sizeof(*all), "records of the ranks", NULL));
+  TUTTI_FRESH(record, all, n, "records of the ranks", NULL);
   all[b->rank].listeners = j->self;
   TUTTI_TRY(tuttiRandom(all[b->rank].salt, sizeof(all[b->rank].salt)));
   TUTTI_TRY(tuttiBootstrapAllGather(b, all, sizeof(record), j->wait));
@@ -294,8 +289,8 @@ static tuttiResult_t joinRing(joining *j) {
   TUTTI_INFO(BOOTSTRAP,
              "rank %d of %d joined: rendezvous %.1f ms, ring %.1f ms, all-gather %.1f ms; listens "
              "on %s",
-             j->b->rank, j->b->nranks, ms(startedAt, metAt), ms(metAt, ringAt),
-             ms(ringAt, tuttiNow()), j->b->interfaces[0].name);
+             j->b->rank, j->b->nranks, tuttiMs(startedAt, metAt), tuttiMs(metAt, ringAt),
+             tuttiMs(ringAt, tuttiNow()), j->b->interfaces[0].name);
   return tuttiSuccess;
 }
 
@@ -321,7 +316,7 @@ static tuttiResult_t parseIds(const tuttiUniqueId *ids, int nids, int rank, int 
                       "rank %d of nranks %d with %d unique ids: nranks must be 1 to %d, rank 0 to "
                       "nranks - 1, and there must be an id",
                       rank, nranks, nids, TUTTI_MAX_RANKS);
-  TUTTI_TRY(tuttiAlloc((void **)parsed, (size_t)nids, sizeof(**parsed), "unique ids", NULL));
+  TUTTI_NEW(*parsed, nids, "unique ids", NULL);
   for (int i = 0; i < nids; i++)
     TUTTI_TRY(tuttiIdParse(&ids[i], &(*parsed)[i]));
   return tuttiSuccess;
@@ -350,15 +345,13 @@ tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, i
   j.nroots = j.fixed ? 1 : nids < nranks ? nids : nranks;
   for (int i = 0; i < j.nroots; i++) /* secrets alone: a name may resolve to other addresses */
     j.idHash = hashWith(j.idHash, parsed[i].secret);
-  tuttiResult_t result;
-  TUTTI_TRY_GOTO(openListener(&j), result, close);
-  result = nranks > 1 ? joinRing(&j) : exchange(&j);
+  tuttiResult_t result = openListener(&j);
+  if (result == tuttiSuccess) result = nranks > 1 ? joinRing(&j) : exchange(&j);
   /* Roots that nobody will come to: of a rank alone, of ids past the first nranks; and of a fixed
    * address, which the next communicator needs. */
   for (int i = nranks > 1 ? j.nroots : 0; i < nids && !j.fixed; i++)
     tuttiRootCancel(parsed[i].secret);
   if (j.fixed && rank == 0 && result != tuttiSuccess) tuttiRootCancel(parsed[0].secret);
-close:
   tuttiFdClose(&j.rootFd);
   tuttiFdClose(&j.bridgeFd);
   if (result == tuttiSuccess)

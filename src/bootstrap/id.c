@@ -41,11 +41,8 @@ static void deriveSecret(const uint8_t parent[16], uint64_t purpose, uint8_t sec
 static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
   tuttiId id;
   memset(&id, 0, sizeof(id));
-  if (tuttiAddressParse(commId, &id.roots.a[0]) != tuttiSuccess) {
-    char why[TUTTI_ERROR_TEXT];
-    snprintf(why, sizeof(why), "%s", tuttiErrorText());
-    return TUTTI_FAIL(tuttiInvalidArgument, "TUTTI_COMM_ID: %.900s", why);
-  }
+  if (tuttiAddressParse(commId, &id.roots.a[0]) != tuttiSuccess)
+    return TUTTI_FAIL(tuttiInvalidArgument, "TUTTI_COMM_ID: %.900s", tuttiErrorText());
   id.roots.n = 1;
   id.fixed = 1;
   /* The same in every process and version, whatever the host's name resolves to there. It keeps

@@ -177,7 +177,7 @@ static bool isBridge(const char *name) {
 /* *found is NULL at first and for tuttiFree in any case. */
 static tuttiResult_t findAll(tuttiFoundInterface **found, int *n) {
   struct ifaddrs *all;
-  TUTTI_TRY(tuttiAlloc((void **)found, MAX_FOUND, sizeof **found, "list of interfaces", NULL));
+  TUTTI_NEW(*found, MAX_FOUND, "list of interfaces", NULL);
   if (getifaddrs(&all) != 0)
     return TUTTI_FAIL_SOCKET(tuttiSystemError, errno, "cannot list this host's network interfaces");
   *n = 0;

@@ -138,8 +138,7 @@ static tuttiResult_t openSlice(root *r, const tuttiCheckIn *in) {
   int first = tuttiFirstOfRoot(in->root, in->nroots, nranks);
   int count = tuttiFirstOfRoot(in->root + 1, in->nroots, nranks) - first;
   int expected = count + (in->nroots > 1);
-  TUTTI_TRY(tuttiAlloc((void **)&r->members, (size_t)expected, sizeof(member),
-                       "check-ins of a root", NULL));
+  TUTTI_NEW(r->members, expected, "check-ins of a root", NULL);
   for (int i = 0; i < expected; i++)
     r->members[i].fd = -1;
   r->first = *in;
@@ -340,15 +339,11 @@ tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint
   tuttiForkCloseAdd(r->listenFd);
   if (r->epollFd >= 0) tuttiForkCloseAdd(r->epollFd);
   if (r->cancelFd >= 0) tuttiForkCloseAdd(r->cancelFd);
-  if (r->epollFd < 0 || r->cancelFd < 0) {
-    result = TUTTI_FAIL_SOCKET(tuttiSystemError, err, "no file descriptor for a root");
-    goto fail;
-  }
-  TUTTI_TRY_GOTO(tuttiGreeterOpen(&r->greeter, NULL), result, fail);
-  TUTTI_TRY_GOTO(startThread(r), result, fail);
-  return tuttiSuccess;
-fail:
-  rootFree(r);
+  result = r->epollFd < 0 || r->cancelFd < 0
+               ? TUTTI_FAIL_SOCKET(tuttiSystemError, err, "no file descriptor for a root")
+               : tuttiGreeterOpen(&r->greeter, NULL);
+  if (result == tuttiSuccess) result = startThread(r);
+  if (result != tuttiSuccess) rootFree(r);
   return result;
 }
 

@@ -140,26 +140,22 @@ tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWa
 
 const char *tuttiSocketRemedy(int err, char *buf, size_t size) {
   static const struct {
-    int err;
+    int err[2];
     const char *text;
   } remedies[] = {
-      {ENFILE, "this host's table of open files is full: raise sysctl fs.file-max"},
-      {ENOMEM, "this host is out of memory for sockets"},
-      {ENOBUFS, "this host is out of memory for sockets"},
-      {ECONNREFUSED, "nobody listens there: has that process ended?"},
-      {ENETUNREACH,
+      {{ENFILE}, "this host's table of open files is full: raise sysctl fs.file-max"},
+      {{ENOMEM, ENOBUFS}, "this host is out of memory for sockets"},
+      {{ECONNREFUSED}, "nobody listens there: has that process ended?"},
+      {{ENETUNREACH, EHOSTUNREACH},
        "there is no route: choose interfaces that reach each other with TUTTI_SOCKET_IFNAME"},
-      {EHOSTUNREACH,
-       "there is no route: choose interfaces that reach each other with TUTTI_SOCKET_IFNAME"},
-      {ETIMEDOUT, "packets are swallowed: check firewall and routes, or choose an interface with "
-                  "TUTTI_SOCKET_IFNAME"},
-      {EADDRINUSE, "another process listens there: end it or choose another port"},
-      {EADDRNOTAVAIL, "no interface of this host that is up has that address"},
-      {EACCES, "a firewall, or a port below 1024, forbids it"},
-      {EPERM, "a firewall, or a port below 1024, forbids it"},
-      {ECONNRESET, "that process has ended or dropped the connection"},
-      {EPIPE, "that process has ended or dropped the connection"},
-      {EAFNOSUPPORT, "this host does not speak that address family"},
+      {{ETIMEDOUT},
+       "packets are swallowed: check firewall and routes, or choose an interface with "
+       "TUTTI_SOCKET_IFNAME"},
+      {{EADDRINUSE}, "another process listens there: end it or choose another port"},
+      {{EADDRNOTAVAIL}, "no interface of this host that is up has that address"},
+      {{EACCES, EPERM}, "a firewall, or a port below 1024, forbids it"},
+      {{ECONNRESET, EPIPE}, "that process has ended or dropped the connection"},
+      {{EAFNOSUPPORT}, "this host does not speak that address family"},
   };
   struct rlimit limit;
   if (err == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
@@ -168,7 +164,7 @@ const char *tuttiSocketRemedy(int err, char *buf, size_t size) {
   }
   const char *text = err == EMFILE ? "raise `ulimit -n`" : "see errno(3)";
   for (size_t i = 0; i < sizeof(remedies) / sizeof(remedies[0]); i++)
-    if (remedies[i].err == err) text = remedies[i].text;
+    if (remedies[i].err[0] == err || remedies[i].err[1] == err) text = remedies[i].text;
   snprintf(buf, size, "%s", text);
   return buf;
 }

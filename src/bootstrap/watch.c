@@ -62,7 +62,7 @@ struct tuttiWatch {
   bool guestsPaused;    /* out of descriptors: not looked at until the next heartbeat */
   bool failed;          /* a failure was told or sent; there is no second one */
   bool leaving;         /* goodbyes are on their way */
-  tuttiWatch *sibling;  /* the process's next watch */
+  tuttiWatch *next;     /* of the process */
 };
 
 static struct {
@@ -338,7 +338,7 @@ static void *watchMain(void *unused) {
       serve(events[i].data.ptr);
     if (tuttiNow() >= beatAt) {
       beatAt = tuttiDeadline(HEARTBEAT_MS);
-      for (tuttiWatch *w = service.watches; w != NULL; w = w->sibling)
+      for (tuttiWatch *w = service.watches; w != NULL; w = w->next)
         heartbeat(w);
     }
     pthread_cond_broadcast(&service.served);
@@ -429,7 +429,7 @@ static int enlist(tuttiWatch *w, int listenFd) {
   }
   for (int i = 0; i < 4; i++)
     if (fds[i] >= 0) tuttiForkCloseAdd(fds[i]);
-  w->sibling = service.watches;
+  w->next = service.watches;
   service.watches = w;
   heartbeat(w);
   return 0;
@@ -439,7 +439,7 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
                               tuttiMemAccount *memory, tuttiWatch **out) {
   tuttiWatch *w;
   int previous = (b->rank + b->nranks - 1) % b->nranks, next = (b->rank + 1) % b->nranks, error;
-  TUTTI_TRY(tuttiAlloc((void **)&w, 1, sizeof(*w), "the watch of a communicator", memory));
+  TUTTI_NEW(w, 1, "the watch of a communicator", memory);
   w->bootstrap = b;
   w->memory = memory;
   w->calls = *calls;
@@ -453,9 +453,9 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
                               .ctx = w,
                               .check = answerTo,
                               .epollFd = -1};
-  tuttiResult_t result;
-  if (b->listenFd >= 0) TUTTI_TRY_GOTO(tuttiGreeterOpen(&w->greeter, memory), result, freeAll);
-  TUTTI_TRY_GOTO(hireThread(), result, freeAll);
+  tuttiResult_t result = b->listenFd >= 0 ? tuttiGreeterOpen(&w->greeter, memory) : tuttiSuccess;
+  if (result == tuttiSuccess) result = hireThread();
+  if (result != tuttiSuccess) goto freeAll;
   pthread_mutex_lock(&service.lock);
   error = enlist(w, b->listenFd);
   pthread_mutex_unlock(&service.lock);
@@ -526,10 +526,7 @@ void tuttiWatchStop(tuttiWatch *w) {
       if (recv(link->fd, link->in, sizeof(link->in), MSG_DONTWAIT) <= 0) break;
     linkClose(link);
   }
-  tuttiWatch **at = &service.watches;
-  while (*at != w)
-    at = &(*at)->sibling;
-  *at = w->sibling;
+  TUTTI_UNLINK(service.watches, w);
   pthread_mutex_unlock(&service.lock);
   tuttiFree(w);
   dismissThread();

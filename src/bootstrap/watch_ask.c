@@ -77,8 +77,7 @@ static void askSome(asking *a, int first, int n, uint64_t deadline) {
 tuttiResult_t tuttiAskOthers(const tuttiBootstrap *b, int first, int end, int ms,
                              tuttiMemAccount *memory, tuttiWatchAnswer *answers) {
   uint64_t deadline = tuttiDeadline(ms);
-  TUTTI_FREED asking *a = NULL;
-  TUTTI_TRY(tuttiAlloc((void **)&a, 1, sizeof(*a), "the questions to other ranks", memory));
+  TUTTI_FRESH(asking, a, 1, "the questions to other ranks", memory);
   a->b = b;
   a->answers = answers;
   tuttiHelloFill(&a->hello, b->secret, b->hash, tuttiHelloAsk, b->rank, b->nranks);
