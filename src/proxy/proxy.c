@@ -75,12 +75,6 @@ struct tuttiProxy {
   void *ctx;
 };
 
-static const char *const stateNames[] = {TUTTI_PROXY_STATES(TUTTI_NAME)};
-
-const char *tuttiProxyStateName(int state) {
-  return state >= 0 && state < TUTTI_PROXY_STATE_COUNT ? stateNames[state] : "?";
-}
-
 /* Sets and clears bits of `state`; returns the value before. */
 static uint32_t changeState(tuttiProxy *p, uint32_t set, uint32_t clear) {
   for (;;) {
@@ -182,7 +176,7 @@ tuttiResult_t tuttiProxyCreate(tuttiProxy **proxy,
                                void (*fail)(void *ctx, tuttiResult_t code, const char *text),
                                void *ctx) {
   tuttiProxy *p;
-  TUTTI_TRY(tuttiAlloc((void **)&p, 1, sizeof *p, "the network proxy", NULL));
+  TUTTI_NEW(p, 1, "the network proxy", NULL);
   p->fail = fail;
   p->ctx = ctx;
   p->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -252,8 +246,7 @@ void tuttiProxyRemove(tuttiProxy *p, void *self) {
     proxyItem item = p->items[i];
     for (p->count--; i < p->count; i++)
       p->items[i] = p->items[i + 1];
-    TUTTI_TRACE(PROXY, "operation %p removed while %s, %d left", self,
-                tuttiProxyStateName(item.state), p->count);
+    TUTTI_TRACE(PROXY, "operation %p removed in state %d, %d left", self, item.state, p->count);
     tuttiRangeClose(item.range);
     item.op.close(self);
     break;

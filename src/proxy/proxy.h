@@ -19,16 +19,13 @@ __BEGIN_DECLS
 typedef struct tuttiProxy tuttiProxy;
 
 /* What an operation says after each turn. */
-#define TUTTI_PROXY_STATES(X)                                                                      \
-  X(IDLE)    /* nothing to do until a FIFO or a descriptor changes */                              \
-  X(WAITING) /* in the middle of work that a descriptor or the clock will let go on */             \
-  X(MOVED)   /* moved something: call again soon */                                                \
-  X(DONE)    /* finished: not called again */                                                      \
-  X(FAILED)  /* failed, see tuttiProxyTurn: not called again */
-
-#define TUTTI_PROXY_STATE(name) TUTTI_PROXY_##name,
-typedef enum { TUTTI_PROXY_STATES(TUTTI_PROXY_STATE) TUTTI_PROXY_STATE_COUNT } tuttiProxyState;
-const char *tuttiProxyStateName(int state); /* "MOVED"; "?" when out of range */
+typedef enum {
+  TUTTI_PROXY_IDLE,    /* nothing to do until a FIFO or a descriptor changes */
+  TUTTI_PROXY_WAITING, /* in the middle of work that a descriptor or the clock will let go on */
+  TUTTI_PROXY_MOVED,   /* moved something: call again soon */
+  TUTTI_PROXY_DONE,    /* finished: not called again */
+  TUTTI_PROXY_FAILED   /* failed, see tuttiProxyTurn: not called again */
+} tuttiProxyState;
 
 /* One pass of the loop, as its operations see it. */
 typedef struct {

@@ -66,13 +66,6 @@ struct Op {
   }
 };
 
-TEST_F(Proxy, NamesEveryState) {
-  EXPECT_STREQ("IDLE", tuttiProxyStateName(TUTTI_PROXY_IDLE));
-  EXPECT_STREQ("FAILED", tuttiProxyStateName(TUTTI_PROXY_FAILED));
-  EXPECT_STREQ("?", tuttiProxyStateName(TUTTI_PROXY_STATE_COUNT));
-  EXPECT_STREQ("?", tuttiProxyStateName(-1));
-}
-
 TEST_F(Proxy, CallsUntilNothingMovesThenSleeps) {
   Op op;
   op.advance = [&](tuttiProxyTurn *) {
