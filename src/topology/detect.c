@@ -64,11 +64,11 @@ bool tuttiReadText(const char *dir, const char *file, char *buf, size_t size) {
 }
 
 /* The number that a file begins with, or `missing` if it has none within min and max. */
-static long readNumber(const char *dir, const char *file, long min, long max, long missing) {
+static int readNumber(const char *dir, const char *file, int min, int max, int missing) {
   char text[64], *end;
   if (!tuttiReadText(dir, file, text, sizeof text)) return missing;
   long value = strtol(text, &end, strncmp(text, "0x", 2) == 0 ? 16 : 10);
-  return end == text || value < min || value > max ? missing : value;
+  return end == text || value < min || value > max ? missing : (int)value;
 }
 
 static void readDriver(const char *dir, const char *link, char *driver, size_t size) {
@@ -88,12 +88,12 @@ static float toGBs(double bytesPerSecond) {
 /* Payload of one direction: lanes times transfer rate, less the line code. */
 static float pciGBs(const char *dir) {
   char text[64];
-  long lanes = readNumber(dir, "current_link_width", 1, 32, 0);
+  int lanes = readNumber(dir, "current_link_width", 1, 32, 0);
   if (lanes == 0 || !tuttiReadText(dir, "current_link_speed", text, sizeof text)) return 0;
   double rate = strtod(text, NULL); /* "16.0 GT/s PCIe", "Unknown" */
   if (!(rate > 0 && rate < 1000)) return 0;
   double code = rate <= 5 ? 8.0 / 10 : rate <= 32 ? 128.0 / 130 : 242.0 / 256;
-  return toGBs(rate * 1e9 * (double)lanes * code / 8);
+  return toGBs(rate * 1e9 * lanes * code / 8);
 }
 
 /* Of two children of one node, by kind, bus id, name: whether x stands before y. */
@@ -137,19 +137,21 @@ static int numaIndex(const tuttiTopology *t, int numa) {
 static tuttiResult_t hostBridge(detection *d, const char *name, const char *dir, int *index) {
   *index = tuttiTopologyFind(d->t, name);
   if (*index >= 0) return tuttiSuccess;
-  int parent = numaIndex(d->t, (int)readNumber(dir, "numa_node", 0, 65535, -1));
+  int parent = numaIndex(d->t, readNumber(dir, "numa_node", 0, 65535, -1));
   tuttiNode n = {.kind = tuttiNodeHostBridge, .parent = parent, .numa = d->t->nodes[parent].numa};
   copyText(n.name, sizeof n.name, name);
   return insert(d->t, &n, index);
 }
 
+static bool isGpu(int vendor, int class) {
+  return vendor == PCI_VENDOR_GPU && (class >> 8 == PCI_CLASS_VGA || class >> 8 == PCI_CLASS_3D);
+}
+
 /* Of the bridges one below the other, every second is the upstream port of a switch: root port,
  * upstream, downstream, upstream, ... */
 static tuttiNodeKind pciKind(const tuttiTopology *t, const tuttiNode *n) {
-  uint32_t class = n->class_ >> 8;
-  bool graphics = class == PCI_CLASS_VGA || class == PCI_CLASS_3D;
-  if (n->vendor == PCI_VENDOR_GPU && graphics) return tuttiNodeGpu;
-  if (class != TUTTI_PCI_BRIDGE) return tuttiNodePci;
+  if (isGpu(n->vendor, n->class_)) return tuttiNodeGpu;
+  if (n->class_ >> 8 != TUTTI_PCI_BRIDGE) return tuttiNodePci;
   bool belowPort = n->parent >= 0 && t->nodes[n->parent].kind == tuttiNodePci;
   return belowPort ? tuttiNodeSwitch : tuttiNodePci;
 }
@@ -161,10 +163,10 @@ static tuttiResult_t pciFunction(detection *d, const char *dir, uint64_t busId, 
   tuttiBusIdText(busId, n.name, sizeof n.name);
   *index = tuttiTopologyFind(d->t, n.name);
   if (*index >= 0) return tuttiSuccess;
-  n.class_ = (uint32_t)readNumber(dir, "class", 0, 0xffffff, 0);
-  n.vendor = (uint32_t)readNumber(dir, "vendor", 0, 0xffff, 0);
-  n.device = (uint32_t)readNumber(dir, "device", 0, 0xffff, 0);
-  n.numa = (int)readNumber(dir, "numa_node", 0, 65535, -1);
+  n.class_ = readNumber(dir, "class", 0, 0xffffff, 0);
+  n.vendor = readNumber(dir, "vendor", 0, 0xffff, 0);
+  n.device = readNumber(dir, "device", 0, 0xffff, 0);
+  n.numa = readNumber(dir, "numa_node", 0, 65535, -1);
   if (n.numa < 0) n.numa = d->t->nodes[parent].numa;
   n.linkGBs = pciGBs(dir);
   readDriver(dir, "driver", n.driver, sizeof n.driver);
@@ -221,8 +223,8 @@ static tuttiResult_t visitNet(detection *d, const char *path, const char *name) 
   char state[32];
   tuttiNode n = {0};
   if (strcmp(name, "lo") == 0) return tuttiSuccess;
-  n.linkGBs = toGBs((double)readNumber(path, "speed", 1, 100000000, 0) * 1e6 / 8); /* Mb/s */
-  long carrier = readNumber(path, "carrier", 0, 1, -1); /* unreadable while the NIC is off */
+  n.linkGBs = toGBs(readNumber(path, "speed", 1, 100000000, 0) * 1e6 / 8); /* Mb/s */
+  int carrier = readNumber(path, "carrier", 0, 1, -1); /* unreadable while the NIC is off */
   bool stated = tuttiReadText(path, "operstate", state, sizeof state);
   n.up = carrier >= 0 ? carrier == 1 : stated && strcmp(state, "up") == 0;
   return addNic(d, path, &n, name);
@@ -247,10 +249,9 @@ static tuttiResult_t visitInfiniband(detection *d, const char *path, const char 
 static tuttiResult_t visitPci(detection *d, const char *path, const char *name) {
   int index;
   (void)name;
-  long class = readNumber(path, "class", 0, 0xffffff, 0) >> 8;
-  if (class != PCI_CLASS_VGA && class != PCI_CLASS_3D) return tuttiSuccess;
-  if (readNumber(path, "vendor", 0, 0xffff, 0) != PCI_VENDOR_GPU) return tuttiSuccess;
-  return pciPath(d, path, &index);
+  bool gpu =
+      isGpu(readNumber(path, "vendor", 0, 0xffff, 0), readNumber(path, "class", 0, 0xffffff, 0));
+  return gpu ? pciPath(d, path, &index) : tuttiSuccess;
 }
 
 /* A kernel without NUMA has no node directory; its CPUs are one node. */
@@ -275,7 +276,7 @@ static tuttiResult_t detect(detection *d) {
 
 tuttiResult_t tuttiTopologyDetect(const char *sysfs, tuttiTopology **out) {
   detection d = {0};
-  TUTTI_TRY(tuttiTopologyNew(&d.t));
+  TUTTI_NEW(d.t, 1, "topology", NULL);
   copyText(d.t->host, sizeof d.t->host, tuttiHostname());
   if (realpath(sysfs, d.sysfs) == NULL) {
     TUTTI_INFO(GRAPH, "Topology: %s cannot be read, so PCI devices and NICs stay unknown", sysfs);

@@ -121,7 +121,7 @@ tuttiGdr tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGd
   snprintf(why, TUTTI_GDR_SENTENCE,
            "%sGPUDirect RDMA from %.15s to GPU %s, distance %s, TUTTI_NET_GDR_LEVEL=%.8s: ",
            answer == TUTTI_GDR_YES ? "" : "no ", q->nic, bus,
-           known ? tuttiDistanceText(distance) : "unknown", q->level);
+           known ? tuttiDistanceTexts[distance] : "unknown", q->level);
   if (answer != TUTTI_GDR_YES)
     tuttiAppend(why, TUTTI_GDR_SENTENCE, "%s", reasons[answer]);
   else

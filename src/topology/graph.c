@@ -23,9 +23,7 @@ static int compareEntries(const void *a, const void *b) {
 /* Fills g->host and g->nhosts: sorts the ids, so that equal ones meet, then numbers the hosts in
  * the order of their first ranks. */
 static tuttiResult_t numberHosts(tuttiGraph *g, const uint64_t *hostIds) {
-  TUTTI_FREED hostEntry *entries = NULL;
-  TUTTI_TRY(tuttiAlloc((void **)&entries, (size_t)g->nranks, sizeof *entries, "host ids of a graph",
-                       NULL));
+  TUTTI_FRESH(hostEntry, entries, g->nranks, "host ids of a graph", NULL);
   for (int32_t r = 0; r < g->nranks; r++)
     entries[r] = (hostEntry){hostIds[r], r};
   qsort(entries, (size_t)g->nranks, sizeof *entries, compareEntries);
@@ -46,12 +44,10 @@ tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, 
   if (nchannels < 1 || nchannels > TUTTI_MAX_CHANNELS)
     return TUTTI_FAIL(tuttiInvalidArgument, "graph: %d channels; 1 to %d are possible", nchannels,
                       TUTTI_MAX_CHANNELS);
-  TUTTI_FREED tuttiGraph *g = NULL;
-  TUTTI_FREED int32_t *numbers = NULL;
   size_t all = (size_t)nchannels * (size_t)nranks;
-  TUTTI_TRY(tuttiAlloc((void **)&g, 1, sizeof *g, "graph", NULL));
-  TUTTI_TRY(tuttiAlloc((void **)&numbers, (size_t)nranks + 3 * all + (size_t)nchannels,
-                       sizeof *numbers, "rings and trees", NULL));
+  TUTTI_FRESH(tuttiGraph, g, 1, "graph", NULL);
+  TUTTI_FRESH(int32_t, numbers, (size_t)nranks + 3 * all + (size_t)nchannels, "rings and trees",
+              NULL);
   g->nranks = nranks;
   g->nchannels = nchannels;
   g->host = numbers;
@@ -126,8 +122,8 @@ static void buildTree(tuttiGraph *g, int channel, int32_t *first) {
 
 tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree) {
   const int32_t *parent = g->parent + (size_t)channel * g->nranks;
-  TUTTI_FREED int32_t *depth = NULL; /* 1 + edges to the root; 0: not known yet */
-  TUTTI_TRY(tuttiAlloc((void **)&depth, (size_t)g->nranks, sizeof *depth, "tree depths", NULL));
+  /* 1 + edges to the root; 0: not known yet */
+  TUTTI_FRESH(int32_t, depth, g->nranks, "tree depths", NULL);
   *tree = true;
   g->depth[channel] = 0;
   for (int r = 0; r < g->nranks && *tree; r++) {

@@ -206,9 +206,7 @@ static void writePicture(FILE *out, const void *object) {
 
 tuttiResult_t tuttiGraphWriteSvg(const tuttiGraph *g, const char *path) {
   size_t nranks = (size_t)g->nranks, nhosts = (size_t)g->nhosts;
-  TUTTI_FREED double *numbers = NULL;
-  TUTTI_TRY(
-      tuttiAlloc((void **)&numbers, nranks + 2 * nhosts + 1, sizeof *numbers, "picture", NULL));
+  TUTTI_FRESH(double, numbers, nranks + 2 * nhosts + 1, "picture", NULL);
   picture p = {g, numbers, numbers + nranks, numbers + nranks + nhosts + 1, 0};
   place(&p);
   return tuttiSaveFile(path, "the picture", writePicture, &p);

@@ -81,7 +81,7 @@ static tuttiResult_t readOnlyList(const reading *r, const tuttiXml *xml, const c
 
 static tuttiResult_t openGraph(void *context, const tuttiXml *xml) {
   reading *r = context;
-  int64_t version = 0, channels = 0;
+  int version = 0, channels = 0;
   const char *hosts = NULL;
   const tuttiXmlAttribute known[] = {
       {"version", .number = &version, .min = 1, .max = 1},
@@ -91,7 +91,7 @@ static tuttiResult_t openGraph(void *context, const tuttiXml *xml) {
   TUTTI_TRY(tuttiXmlTake(xml, known, sizeof known / sizeof known[0]));
   if (version == 0) return tuttiXmlFail(xml, "graph without version=\"1\"");
   if (channels == 0) return tuttiXmlFail(xml, "graph without channels");
-  TUTTI_TRY(tuttiGraphNew(r->hostIds, r->nranks, (int)channels, &r->g));
+  TUTTI_TRY(tuttiGraphNew(r->hostIds, r->nranks, channels, &r->g));
   TUTTI_TRY(readList(r, xml, "hosts", hosts, 0));
   for (int i = 0; i < r->nranks; i++)
     if (r->list[i] != r->g->host[i])
@@ -184,7 +184,7 @@ tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name
                                              {"channel", "tree", openTree, NULL}};
   reading r = {.hostIds = hostIds, .nranks = nranks};
   if (nranks < 1) return TUTTI_FAIL(tuttiInvalidArgument, "%s: a graph of %d ranks", name, nranks);
-  TUTTI_TRY(tuttiAlloc((void **)&r.list, (size_t)nranks, sizeof *r.list, "list of ranks", NULL));
+  TUTTI_NEW(r.list, nranks, "list of ranks", NULL);
   tuttiResult_t result = tuttiXmlParse(text, size, name, elements, 4, &r);
   if (result == tuttiSuccess)
     *out = r.g;

@@ -12,8 +12,6 @@ __BEGIN_DECLS
 
 #define TUTTI_TOPOLOGY_MAX_NODES 65536
 
-/* An empty topology, host "". */
-tuttiResult_t tuttiTopologyNew(tuttiTopology **out);
 /* Appends a copy of *node; its index is then count - 1. */
 tuttiResult_t tuttiTopologyAdd(tuttiTopology *t, const tuttiNode *node);
 
@@ -22,7 +20,7 @@ tuttiResult_t tuttiTopologyAdd(tuttiTopology *t, const tuttiNode *node);
 /* Reads a small file of sysfs; false if it cannot be read or does not fit. */
 bool tuttiReadText(const char *dir, const char *file, char *buf, size_t size);
 
-/* "0000:3b:00.0" to a bus id and back. False if `text` is anything else. */
+/* "0000:3b:00.0" to a bus id and back; a domain has 4 to 8 digits. False if `text` is else. */
 bool tuttiBusIdParse(const char *text, uint64_t *busId);
 #define TUTTI_BUS_ID_TEXT 32
 const char *tuttiBusIdText(uint64_t busId, char *buf, size_t size);

@@ -8,21 +8,9 @@
 #include "base/settings.h"
 #include "topology/internal.h"
 
-static const char *const kindNames[] = {TUTTI_NODE_KINDS(TUTTI_NAME)};
+const char *const tuttiNodeKindNames[] = {TUTTI_NODE_KINDS(TUTTI_NAME)};
 #define DISTANCE_TEXT(name, between) #name " (" between ")",
-static const char *const distanceTexts[] = {TUTTI_DISTANCES(DISTANCE_TEXT)};
-
-const char *tuttiNodeKindName(int kind) {
-  return kind >= 0 && kind < tuttiNodeKindCount ? kindNames[kind] : "?";
-}
-
-const char *tuttiDistanceText(int distance) {
-  return distance >= 0 && distance < TUTTI_DISTANCE_COUNT ? distanceTexts[distance] : "?";
-}
-
-tuttiResult_t tuttiTopologyNew(tuttiTopology **out) {
-  return tuttiAlloc((void **)out, 1, sizeof **out, "topology", NULL);
-}
+const char *const tuttiDistanceTexts[] = {TUTTI_DISTANCES(DISTANCE_TEXT)};
 
 void tuttiTopologyFree(tuttiTopology *t) {
   if (t == NULL) return;
@@ -38,23 +26,14 @@ tuttiResult_t tuttiTopologyAdd(tuttiTopology *t, const tuttiNode *node) {
 }
 
 bool tuttiBusIdParse(const char *text, uint64_t *busId) {
-  static const int widths[] = {0, 2, 2, 1}; /* digits; a domain has 4 to 8 */
-  static const char ends[] = {':', ':', '.', '\0'};
-  uint64_t parts[4] = {0};
-  const char *c = text;
-  for (int i = 0; i < 4; i++, c++) {
-    int digits = 0;
-    for (; digits < 9; digits++, c++) {
-      int value = *c >= '0' && *c <= '9' ? *c - '0' : *c >= 'a' && *c <= 'f' ? *c - 'a' + 10 : -1;
-      if (value < 0) break;
-      parts[i] = parts[i] << 4 | (uint64_t)value;
-    }
-    bool width = i == 0 ? digits >= 4 && digits <= 8 : digits == widths[i];
-    if (!width || *c != ends[i]) return false;
-  }
-  if (parts[2] > 0x1f || parts[3] > 7) return false;
-  *busId = parts[0] << 24 | parts[1] << 16 | parts[2] << 8 | parts[3];
-  return true;
+  unsigned domain, bus, device, function;
+  int end = 0; /* sscanf alone would take spaces, signs, and numbers of fewer digits */
+  if (text[strspn(text, "0123456789abcdefABCDEF:.")] != '\0' ||
+      sscanf(text, "%8x:%2x:%2x.%1x%n", &domain, &bus, &device, &function, &end) != 4 ||
+      text[end] != '\0' || end < 12 || text[end - 5] != ':' || text[end - 8] != ':')
+    return false;
+  *busId = (uint64_t)domain << 24 | bus << 16 | device << 8 | function;
+  return device <= 0x1f && function <= 7;
 }
 
 const char *tuttiBusIdText(uint64_t busId, char *buf, size_t size) {
@@ -126,8 +105,7 @@ static hostEntry *hosts;
 
 /* Under the lock. */
 static tuttiResult_t load(const char *file, hostEntry **out) {
-  TUTTI_FREED hostEntry *h = NULL;
-  TUTTI_TRY(tuttiAlloc((void **)&h, 1, sizeof *h, "topology", NULL));
+  TUTTI_FRESH(hostEntry, h, 1, "topology", NULL);
   TUTTI_TRY(file[0] ? tuttiTopologyParseXml(NULL, 0, file, &h->t)
                     : tuttiTopologyDetect("/sys", &h->t));
   TUTTI_INFO(GRAPH, "topology of this host: %d nodes from %s", h->t->count,

@@ -16,7 +16,7 @@ __BEGIN_DECLS
 #define TUTTI_NODE_KINDS(X)   X(System) X(Numa) X(Cpu) X(HostBridge) X(Switch) X(Pci) X(Nic) X(Gpu)
 #define TUTTI_NODE_KIND(name) tuttiNode##name,
 typedef enum { TUTTI_NODE_KINDS(TUTTI_NODE_KIND) tuttiNodeKindCount } tuttiNodeKind;
-const char *tuttiNodeKindName(int kind);
+extern const char *const tuttiNodeKindNames[tuttiNodeKindCount];
 
 /* How far apart two devices are, nearest first: the field's names, and what lies between them. */
 #define TUTTI_DISTANCES(X)                                                                         \
@@ -28,18 +28,18 @@ const char *tuttiNodeKindName(int kind);
   X(SYS, "two CPU sockets")
 #define TUTTI_DISTANCE(name, between) TUTTI_DISTANCE_##name,
 typedef enum { TUTTI_DISTANCES(TUTTI_DISTANCE) TUTTI_DISTANCE_COUNT } tuttiDistance;
-const char *tuttiDistanceText(int distance); /* "PIX (at most one PCIe switch)" */
+extern const char *const tuttiDistanceTexts[TUTTI_DISTANCE_COUNT]; /* "SYS (two CPU sockets)" */
 
 typedef struct tuttiNode {
   tuttiNodeKind kind;
-  int parent;      /* index in tuttiTopology.nodes; -1 for the system */
-  char name[64];   /* "eth0", "mlx5_0", "numa0", "0000:3b:00.0" */
-  uint64_t busId;  /* domain << 24 | bus << 16 | device << 8 | function; 0 where there is none */
-  uint32_t class_; /* PCI class */
-  uint32_t vendor, device;
+  int parent;     /* index in tuttiTopology.nodes; -1 for the system */
+  char name[64];  /* "eth0", "mlx5_0", "numa0", "0000:3b:00.0" */
+  uint64_t busId; /* domain << 24 | bus << 16 | device << 8 | function; 0 where there is none */
+  int class_;     /* PCI class */
+  int vendor, device;
   int numa;      /* -1 unknown */
   float linkGBs; /* PCI link or NIC speed, 0 unknown; a multiple of 0.001 */
-  bool up;       /* NIC: carrier */
+  int up;        /* NIC: 1 with carrier, else 0 */
   char driver[32];
   char cpus[128]; /* Numa: cpulist */
 } tuttiNode;

@@ -15,7 +15,7 @@
 
 static void putNode(FILE *out, const tuttiNode *n) {
   char text[TUTTI_BUS_ID_TEXT];
-  tuttiXmlPut(out, "kind", tuttiNodeKindName(n->kind));
+  tuttiXmlPut(out, "kind", tuttiNodeKindNames[n->kind]);
   tuttiXmlPut(out, "name", n->name);
   if (n->busId != 0) tuttiXmlPut(out, "bus", tuttiBusIdText(n->busId, text, sizeof text));
   if (n->class_ != 0) fprintf(out, " class=\"0x%06x\"", n->class_);
@@ -23,7 +23,7 @@ static void putNode(FILE *out, const tuttiNode *n) {
   if (n->device != 0) fprintf(out, " device=\"0x%04x\"", n->device);
   if (n->numa >= 0) fprintf(out, " numa=\"%d\"", n->numa);
   if (n->linkGBs > 0) fprintf(out, " link=\"%ld\"", lround((double)n->linkGBs * 1e3));
-  if (n->up) fputs(" up=\"1\"", out);
+  if (n->up != 0) fputs(" up=\"1\"", out);
   if (n->driver[0] != '\0') tuttiXmlPut(out, "driver", n->driver);
   if (n->cpus[0] != '\0') tuttiXmlPut(out, "cpus", n->cpus);
 }
@@ -63,7 +63,7 @@ typedef struct {
 static tuttiResult_t openTopology(void *context, const tuttiXml *xml) {
   reading *r = context;
   tuttiNode system = {.kind = tuttiNodeSystem, .parent = -1, .name = "system", .numa = -1};
-  int64_t version = 0;
+  int version = 0;
   const tuttiXmlAttribute known[] = {
       {"version", .number = &version, .min = 1, .max = 1},
       {"host", .text = r->t->host, .size = sizeof r->t->host},
@@ -77,7 +77,7 @@ static tuttiResult_t openTopology(void *context, const tuttiXml *xml) {
 static tuttiResult_t readKind(const tuttiXml *xml, const char *text, tuttiNodeKind *kind) {
   if (text == NULL) return tuttiXmlFail(xml, "node without kind");
   for (int k = tuttiNodeSystem + 1; k < tuttiNodeKindCount; k++) {
-    if (strcmp(text, tuttiNodeKindName(k)) != 0) continue;
+    if (strcmp(text, tuttiNodeKindNames[k]) != 0) continue;
     *kind = (tuttiNodeKind)k;
     return tuttiSuccess;
   }
@@ -86,19 +86,19 @@ static tuttiResult_t readKind(const tuttiXml *xml, const char *text, tuttiNodeKi
 
 static tuttiResult_t openNode(void *context, const tuttiXml *xml) {
   reading *r = context;
-  tuttiNode n = {.parent = r->current};
-  int64_t class = 0, vendor = 0, device = 0, numa = -1, link = 0, up = 0;
+  tuttiNode n = {.parent = r->current, .numa = -1};
+  int link = 0;
   const char *kind = NULL, *bus = NULL;
   const tuttiXmlAttribute known[] = {
       {"kind", .raw = &kind},
       {"name", .text = n.name, .size = sizeof n.name},
       {"bus", .raw = &bus},
-      {"class", .number = &class, .max = 0xffffff},
-      {"vendor", .number = &vendor, .max = 0xffff},
-      {"device", .number = &device, .max = 0xffff},
-      {"numa", .number = &numa, .min = -1, .max = 65535},
+      {"class", .number = &n.class_, .max = 0xffffff},
+      {"vendor", .number = &n.vendor, .max = 0xffff},
+      {"device", .number = &n.device, .max = 0xffff},
+      {"numa", .number = &n.numa, .min = -1, .max = 65535},
       {"link", .number = &link, .max = MAX_LINK_MBS},
-      {"up", .number = &up, .max = 1},
+      {"up", .number = &n.up, .max = 1},
       {"driver", .text = n.driver, .size = sizeof n.driver},
       {"cpus", .text = n.cpus, .size = sizeof n.cpus},
   };
@@ -109,12 +109,7 @@ static tuttiResult_t openNode(void *context, const tuttiXml *xml) {
   if (n.name[0] == '\0') return tuttiXmlFail(xml, "node without name");
   if (bus != NULL && !tuttiBusIdParse(bus, &n.busId))
     return tuttiXmlFail(xml, "bus=\"%.64s\" is not of the form 0000:3b:00.0", bus);
-  n.class_ = (uint32_t) class;
-  n.vendor = (uint32_t)vendor;
-  n.device = (uint32_t)device;
-  n.numa = (int)numa;
   n.linkGBs = (float)((double)link / 1e3);
-  n.up = up == 1;
   r->current = r->t->count;
   return tuttiTopologyAdd(r->t, &n);
 }
@@ -132,7 +127,7 @@ tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *n
                                              {"topology", "node", openNode, closeNode},
                                              {"node", "node", openNode, closeNode}};
   reading r = {0};
-  TUTTI_TRY(tuttiTopologyNew(&r.t));
+  TUTTI_NEW(r.t, 1, "topology", NULL);
   tuttiResult_t result = tuttiXmlParse(text, size, name, elements, 3, &r);
   if (result == tuttiSuccess)
     *out = r.t;

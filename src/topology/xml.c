@@ -3,7 +3,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -41,13 +40,12 @@ static tuttiResult_t takeNumber(const tuttiXml *xml, const tuttiXmlAttribute *a,
                     : isdigit((unsigned char)text[text[0] == '-']) != 0;
   char *end = NULL;
   errno = 0;
-  int64_t number = begins ? strtoll(text, &end, hex ? 16 : 10) : 0;
+  long long number = begins ? strtoll(text, &end, hex ? 16 : 10) : 0;
   if (!begins || *end != '\0')
     return tuttiXmlFail(xml, "%s=\"%.64s\" is not a number", a->name, text);
   if (errno == ERANGE || number < a->min || number > a->max)
-    return tuttiXmlFail(xml, "%s=\"%.64s\" is not within %" PRId64 " to %" PRId64, a->name, text,
-                        a->min, a->max);
-  *a->number = number;
+    return tuttiXmlFail(xml, "%s=\"%.64s\" is not within %d to %d", a->name, text, a->min, a->max);
+  *a->number = (int)number;
   return tuttiSuccess;
 }
 
@@ -77,22 +75,6 @@ tuttiResult_t tuttiXmlTake(const tuttiXml *xml, const tuttiXmlAttribute *known, 
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* Writes all through fd, which it closes; 0 or an errno. */
-static int writeAll(int fd, void (*write)(FILE *out, const void *object), const void *object) {
-  FILE *out = fdopen(fd, "w");
-  if (out == NULL) {
-    int error = errno;
-    close(fd);
-    return error;
-  }
-  errno = 0;
-  write(out, object);
-  int error = fflush(out) != 0 || ferror(out) ? errno : 0;
-  /* The stream is gone whatever fclose says; a network file system reports a full disk here. */
-  if (fclose(out) != 0 && error == 0) error = errno;
-  return error;
-}
-
 tuttiResult_t tuttiSaveFile(const char *path, const char *what,
                             void (*write)(FILE *out, const void *object), const void *object) {
   char temporary[PATH_MAX];
@@ -103,11 +85,16 @@ tuttiResult_t tuttiSaveFile(const char *path, const char *what,
     return TUTTI_FAIL(tuttiInvalidArgument, "cannot write %s: the path of %d bytes is too long",
                       what, length);
   int fd = direct ? open(path, O_WRONLY | O_CLOEXEC) : mkostemp(temporary, O_CLOEXEC);
-  int error = fd < 0 ? errno : 0;
-  if (error == 0 && !direct && fchmod(fd, 0644) != 0) error = errno;
-  if (fd >= 0) {
-    int written = writeAll(fd, write, object);
-    if (error == 0) error = written;
+  FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
+  int error = out == NULL ? errno : 0;
+  if (out != NULL) {
+    errno = 0;
+    write(out, object);
+    if (fflush(out) != 0 || ferror(out) || (!direct && fchmod(fd, 0644) != 0)) error = errno;
+    /* The stream is gone whatever fclose says; a network file system reports a full disk here. */
+    if (fclose(out) != 0 && error == 0) error = errno;
+  } else if (fd >= 0) {
+    close(fd);
   }
   if (error == 0 && !direct && rename(temporary, path) != 0) error = errno;
   if (error == 0) return tuttiSuccess;

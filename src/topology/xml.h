@@ -39,8 +39,8 @@ tuttiResult_t tuttiXmlFail(const tuttiXml *xml, const char *fmt, ...)
 typedef struct {
   const char *name;
   const char **raw; /* valid within open */
-  int64_t *number;  /* decimal, or hexadecimal after 0x, within min and max */
-  int64_t min, max;
+  int *number;      /* decimal, or hexadecimal after 0x, within min and max */
+  int min, max;
   char *text; /* copied; control characters and texts longer than `size` - 1 fail */
   size_t size;
 } tuttiXmlAttribute;
