@@ -111,7 +111,7 @@ static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
   if (w->nranks == 1) return tuttiSuccess;
 
   netState *s;
-  TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s, "the network state", w->memory));
+  TUTTI_NEW(s, 1, "the network state", w->memory);
   tuttiResult_t result = tuttiSocketListen(w, mine->net, &s->listener);
   if (result == tuttiSuccess && s->listener) result = openNet(w, s, only, mine);
   if (result != tuttiSuccess || !s->net) {
@@ -123,15 +123,12 @@ static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
   return tuttiSuccess;
 }
 
+/* Undone by dropFifo, also after a failure. */
 static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
   end->fifoBytes = control + TUTTI_FIFO_DEPTH * w->slotBytes;
   TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
-  tuttiResult_t result = tuttiPin(w, end->fifo, end->fifoBytes, &end->pinned);
-  if (result != tuttiSuccess) {
-    tuttiUnmap(end->fifo, end->fifoBytes, NULL);
-    return result;
-  }
+  TUTTI_TRY(tuttiPin(w, end->fifo, end->fifoBytes, &end->pinned));
   conn->slots = end->fifo;
   conn->heads = (tuttiHead *)(conn->slots + TUTTI_FIFO_DEPTH);
   conn->data = (uint8_t *)end->fifo + control;
@@ -209,8 +206,7 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
                       w->rank, shared ? "shared " : "", peer);
   TUTTI_TRY(serveListener(w));
   netEnd *end;
-  TUTTI_TRY(
-      tuttiAlloc((void **)&end, 1, sizeof *end, "the end of a network connection", w->memory));
+  TUTTI_NEW(end, 1, "the end of a network connection", w->memory);
   end->sends = direction == TUTTI_SEND;
   tuttiConn made = {.peer = peer,
                     .channel = channel,
@@ -219,18 +215,16 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
                     .network = 1,
                     .transport = &tuttiTransportNet,
                     .end = end};
-  tuttiResult_t result;
-  TUTTI_TRY_GOTO(makeFifo(w, end, &made), result, noFifo);
-  TUTTI_TRY_GOTO(startEnd(w, end, &made), result, noEnd);
-  end->next = s->ends;
-  s->ends = end;
-  *conn = made;
-  return tuttiSuccess;
-
-noEnd:
-  dropFifo(w, end);
-noFifo:
-  tuttiFree(end);
+  tuttiResult_t result = makeFifo(w, end, &made);
+  if (result == tuttiSuccess) result = startEnd(w, end, &made);
+  if (result == tuttiSuccess) {
+    end->next = s->ends;
+    s->ends = end;
+    *conn = made;
+  } else {
+    dropFifo(w, end);
+    tuttiFree(end);
+  }
   return result;
 }
 

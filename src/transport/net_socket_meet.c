@@ -196,14 +196,9 @@ tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
     TUTTI_INFO(NET, "NET is not used: %s", tuttiErrorText());
     return tuttiSuccess;
   }
-  tuttiSocketListener *l;
-  TUTTI_TRY(tuttiAlloc((void **)&l, 1, sizeof *l, "the network listener", w->memory));
+  TUTTI_FRESH(tuttiSocketListener, l, 1, "the network listener", w->memory);
   tuttiSocketHandle mine = {.megabits = speedOf(w->topology, interfaces[0].name)};
-  tuttiResult_t result = tuttiListenAny(interfaces, n, &mine.addresses, &l->greeter.listenFd);
-  if (result != tuttiSuccess) {
-    tuttiFree(l);
-    return result;
-  }
+  TUTTI_TRY(tuttiListenAny(interfaces, n, &mine.addresses, &l->greeter.listenFd));
   l->wires = w;
   l->source.fd = l->greeter.epollFd = -1;
   l->due = TUTTI_NO_DEADLINE;
@@ -218,6 +213,7 @@ tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
   memset(handle, 0, TUTTI_NET_HANDLE);
   memcpy(handle, &mine, sizeof mine);
   *listener = l;
+  l = NULL;
   return tuttiSuccess;
 }
 

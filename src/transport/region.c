@@ -13,7 +13,7 @@ static tuttiAtomic64 removed;
 
 tuttiResult_t tuttiRegionAdd(const void *begin, size_t bytes, uint64_t *id) {
   tuttiRegion *r;
-  TUTTI_TRY(tuttiAlloc((void **)&r, 1, sizeof *r, "a region of user memory", NULL));
+  TUTTI_NEW(r, 1, "a region of user memory", NULL);
   r->begin = (uintptr_t)begin;
   r->end = r->begin + bytes;
   pthread_mutex_lock(&lock);

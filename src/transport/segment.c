@@ -120,7 +120,7 @@ static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **o
   TUTTI_TRY(makeLayout(w, &layout));
   tuttiSegment *s;
   /* Not on the account: a reader in this process may hold it longer than the account lives. */
-  TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s, "a segment", NULL));
+  TUTTI_NEW(s, 1, "a segment", NULL);
   s->key = makeKey(w, owner);
   s->layout = layout;
   s->fd = -1;
@@ -132,7 +132,14 @@ static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **o
 static void freeSegment(tuttiSegment *s) {
   tuttiUnpin(&s->pinned);
   tuttiUnmap(s->memory, s->layout.bytes, NULL);
+  tuttiFdClose(&s->fd);
   tuttiFree(s);
+}
+
+/* `DROPPED tuttiSegment *s = NULL;` is freed where its block ends. */
+#define DROPPED __attribute__((cleanup(dropSegment)))
+static void dropSegment(tuttiSegment **s) {
+  if (*s) freeSegment(*s);
 }
 
 /* Pages and heap that the owner of `s` answers for. */
@@ -145,33 +152,26 @@ static void countSegment(tuttiWires *w, tuttiSegment *s) {
 }
 
 static tuttiResult_t createSegment(tuttiWires *w, tuttiSegment **out) {
-  tuttiSegment *s;
+  DROPPED tuttiSegment *s = NULL;
   TUTTI_TRY(newSegment(w, w->rank, &s));
-  tuttiResult_t result;
   char what[40];
   snprintf(what, sizeof what, "segment of rank %d", w->rank);
-  TUTTI_TRY_GOTO(tuttiSharedFd(s->layout.bytes, what, &s->fd), result, free);
-  TUTTI_TRY_GOTO(mapMemory(w, s, s->fd), result, close);
+  TUTTI_TRY(tuttiSharedFd(s->layout.bytes, what, &s->fd));
+  TUTTI_TRY(mapMemory(w, s, s->fd));
   pthread_mutex_lock(&lock);
   bool twice = findMapped(s->key) != NULL;
   if (!twice) addMapped(s);
   pthread_mutex_unlock(&lock);
-  if (twice) {
-    result = TUTTI_FAIL(tuttiInvalidUsage,
-                        "rank %d of this communicator is in process %d twice: give every rank a "
-                        "number of its own",
-                        w->rank, (int)getpid());
-    goto close;
-  }
+  if (twice)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d of this communicator is in process %d twice: give every rank a "
+                      "number of its own",
+                      w->rank, (int)getpid());
   tuttiForkCloseAdd(s->fd);
   countSegment(w, s);
   *out = s;
+  s = NULL;
   return tuttiSuccess;
-close:
-  close(s->fd);
-free:
-  freeSegment(s);
-  return result;
 }
 
 /* Lets go of one hold. The owner's also takes the segment off its account and its fd. */
@@ -191,19 +191,15 @@ static void releaseSegment(tuttiWires *w, tuttiSegment *s) {
 
 tuttiResult_t tuttiLocalPrepare(tuttiWires *w) {
   if (w->local) return tuttiSuccess;
-  TUTTI_TRY(
-      tuttiAlloc((void **)&w->local, 1, sizeof(tuttiLocal), "the ranks of this host", w->memory));
+  TUTTI_NEW(w->local, 1, "the ranks of this host", w->memory);
   w->local->listenFd = -1;
   return tuttiSuccess;
 }
 
 static tuttiResult_t findNeighbours(tuttiWires *w) {
   tuttiLocal *l = w->local;
-  size_t n = (size_t)w->nranks;
-  TUTTI_TRY(tuttiAlloc((void **)&l->place, n, sizeof *l->place, "places of the ranks of this host",
-                       w->memory));
-  TUTTI_TRY(tuttiAlloc((void **)&l->theirs, n, sizeof(void *), "segments of the ranks of this host",
-                       w->memory));
+  TUTTI_NEW(l->place, w->nranks, "places of the ranks of this host", w->memory);
+  TUTTI_NEW(l->theirs, w->nranks, "segments of the ranks of this host", w->memory);
   l->nlocal = 0;
   for (int r = 0; r < w->nranks; r++)
     l->place[r] = w->peers[r].hostId == w->peers[w->rank].hostId ? l->nlocal++ : -1;
@@ -276,34 +272,27 @@ int tuttiSegmentFd(const tuttiWires *w) {
 
 static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSegment **out) {
   const tuttiPeer *peer = &w->peers[owner];
-  tuttiSegment *s;
-  TUTTI_TRY(newSegment(w, owner, &s));
-  tuttiResult_t result;
+  DROPPED tuttiSegment *s = NULL;
   struct stat st;
+  TUTTI_TRY(newSegment(w, owner, &s));
   int seals = fcntl(fd, F_GET_SEALS);
   /* Nobody may shrink a segment under its readers, who would get SIGBUS. */
-  if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) != 0) {
-    result = TUTTI_FAIL(tuttiRemoteError,
-                        "what rank %d (host %s, pid %d) handed over is not a sealed segment: run "
-                        "the same tutti in all ranks",
-                        owner, peer->host, peer->pid);
-    goto free;
-  }
-  if (st.st_size < 0 || (size_t)st.st_size != s->layout.bytes) {
-    result =
-        TUTTI_FAIL(tuttiInvalidUsage,
-                   "the segment of rank %d (host %s, pid %d) has %lld bytes, that of rank %d "
-                   "has %zu: give both the same settings, TUTTI_BUFFSIZE above all",
-                   owner, peer->host, peer->pid, (long long)st.st_size, w->rank, s->layout.bytes);
-    goto free;
-  }
-  TUTTI_TRY_GOTO(mapMemory(w, s, fd), result, free);
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) != 0)
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "what rank %d (host %s, pid %d) handed over is not a sealed segment: run "
+                      "the same tutti in all ranks",
+                      owner, peer->host, peer->pid);
+  if (st.st_size < 0 || (size_t)st.st_size != s->layout.bytes)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "the segment of rank %d (host %s, pid %d) has %lld bytes, that of rank %d "
+                      "has %zu: give both the same settings, TUTTI_BUFFSIZE above all",
+                      owner, peer->host, peer->pid, (long long)st.st_size, w->rank,
+                      s->layout.bytes);
+  TUTTI_TRY(mapMemory(w, s, fd));
   addMapped(s);
   *out = s;
+  s = NULL;
   return tuttiSuccess;
-free:
-  freeSegment(s);
-  return result;
 }
 
 tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd) {

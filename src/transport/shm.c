@@ -402,8 +402,7 @@ static tuttiResult_t exchangeAll(tuttiWires *w, int32_t *unsent, int32_t *missin
 
 static tuttiResult_t shmAttach(tuttiWires *w) {
   int32_t *ranks;
-  TUTTI_TRY(tuttiAlloc((void **)&ranks, 2 * (size_t)w->nranks, sizeof *ranks, "ranks of this host",
-                       NULL));
+  TUTTI_NEW(ranks, 2 * (size_t)w->nranks, "ranks of this host", NULL);
   tuttiResult_t result = exchangeAll(w, ranks, ranks + w->nranks);
   tuttiFree(ranks);
   if (result == tuttiSuccess) stopListening(w);

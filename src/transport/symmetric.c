@@ -63,7 +63,7 @@ static sharedBlock *hold(uint64_t commHash, int rank) {
 
 static tuttiResult_t makeBlock(tuttiWires *w, size_t bytes, sharedBlock **out) {
   sharedBlock *b;
-  TUTTI_TRY(tuttiAlloc((void **)&b, 1, sizeof *b, "a symmetric block", NULL));
+  TUTTI_NEW(b, 1, "a symmetric block", NULL);
   *b = (sharedBlock){.commHash = w->commHash, .rank = w->rank, .holders = 1};
   cudaError_t err = cudaGetDevice(&b->device);
   if (err == cudaSuccess) err = cudaMalloc(&b->memory, bytes);

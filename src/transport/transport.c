@@ -29,19 +29,15 @@ const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *
 }
 
 tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine) {
-  tuttiResult_t result = tuttiSuccess;
-  for (int i = 0; tuttiTransports[i] && result == tuttiSuccess; i++)
-    if (tuttiTransports[i]->prepare) result = tuttiTransports[i]->prepare(w, mine);
-  if (result != tuttiSuccess) tuttiTransportsDetach(w);
-  return result;
+  for (int i = 0; tuttiTransports[i]; i++)
+    if (tuttiTransports[i]->prepare) TUTTI_TRY(tuttiTransports[i]->prepare(w, mine));
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiTransportsAttach(tuttiWires *w) {
-  tuttiResult_t result = tuttiSuccess;
-  for (int i = 0; tuttiTransports[i] && result == tuttiSuccess; i++)
-    if (tuttiTransports[i]->attach) result = tuttiTransports[i]->attach(w);
-  if (result != tuttiSuccess) tuttiTransportsDetach(w);
-  return result;
+  for (int i = 0; tuttiTransports[i]; i++)
+    if (tuttiTransports[i]->attach) TUTTI_TRY(tuttiTransports[i]->attach(w));
+  return tuttiSuccess;
 }
 
 void tuttiTransportsDetach(tuttiWires *w) {

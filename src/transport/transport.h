@@ -111,8 +111,8 @@ extern const tuttiTransport *const tuttiTransports[];
  * why those of higher priority did not. Same answer on every rank. */
 const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
 
-/* Calls prepare / attach / detach of every transport. A failure of prepare or attach undoes both;
- * detach may be called at any time and more than once. */
+/* Calls prepare / attach / detach of every transport. Detach undoes both, also after a failure; it
+ * may be called at any time and more than once. */
 tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine);
 tuttiResult_t tuttiTransportsAttach(tuttiWires *w);
 void tuttiTransportsDetach(tuttiWires *w);
