@@ -112,6 +112,13 @@ void tuttiHandleLeave(tuttiCommunicator *c);
 static inline void tuttiHandleLeaveAt(tuttiCommunicator **c) {
   if (*c) tuttiHandleLeave(*c);
 }
+/* Declares `c` and enters it, or returns the failure. */
+#define TUTTI_ENTER(c, handle, call)                                                               \
+  TUTTI_HELD tuttiCommunicator *(c) = NULL;                                                        \
+  TUTTI_TRY(tuttiHandleEnter(handle, call, &(c)))
+#define TUTTI_ENTER_READY(c, handle, call)                                                         \
+  TUTTI_HELD tuttiCommunicator *(c) = NULL;                                                        \
+  TUTTI_TRY(tuttiHandleEnterReady(handle, call, &(c)))
 /* From now on no call gets in; returns when all that were in have left, but for the caller's own
  * hold. False if another thread is retiring it already. */
 bool tuttiHandleRetire(tuttiCommunicator *c);
@@ -156,7 +163,8 @@ tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
 /* Makes a communicator and runs its init as a job (blocking) or in the background. */
 tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
                             const tuttiUniqueId *ids, const tuttiOptions *options);
-/* Frees everything, when the worker has ended; no other thread is inside. */
+/* Frees everything, when the worker has ended; no other thread is inside. This thread's last error
+ * stays. */
 void tuttiCommFree(tuttiCommunicator *c, bool aborted);
 void tuttiCommDeregisterAll(tuttiCommunicator *c);
 void tuttiCommWindowsFree(tuttiCommunicator *c);

@@ -171,9 +171,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   if (!expired && (waitedMs < c->stallAskAt || c->nranks > ASK_ALL_RANKS)) return tuttiSuccess;
   c->stallAskAt = waitedMs * 2;
 
-  TUTTI_FREED tuttiWatchAnswer *answers = NULL;
-  TUTTI_TRY(tuttiAlloc((void **)&answers, (size_t)c->nranks, sizeof *answers, "answers of ranks",
-                       &c->memory));
+  TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
   TUTTI_TRY(tuttiWatchAsk(c->watch, -1, ASK_MS, answers));
   for (int r = 0; r < c->nranks; r++) {
     tuttiRankState state;

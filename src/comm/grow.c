@@ -39,10 +39,8 @@ static tuttiResult_t findId(const tuttiCommunicator *c, const GrowEntry *all, tu
 
 /* The parent is held for the exchange only: its abort need not wait for the new one's init. */
 static tuttiResult_t agree(const GrowJob *g, tuttiUniqueId *id, int *rank) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_FREED GrowEntry *all = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(g->job.uses, "tuttiCommGrow", &c));
-  TUTTI_TRY(tuttiAlloc((void **)&all, (size_t)c->nranks, sizeof *all, "ids of a growth", NULL));
+  TUTTI_ENTER_READY(c, g->job.uses, "tuttiCommGrow");
+  TUTTI_FRESH(GrowEntry, all, c->nranks, "ids of a growth", NULL);
   all[c->rank] = g->mine;
   TUTTI_TRY(tuttiCommExchange(c, all, sizeof *all));
   *rank = c->rank;
@@ -59,9 +57,8 @@ static tuttiResult_t runGrow(tuttiJob *job) {
 
 static tuttiResult_t check(tuttiComm_t comm, const tuttiUniqueId *uniqueId, int rank,
                            const tuttiConfig_t *config, GrowJob *g) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
   tuttiId parsed;
-  TUTTI_TRY(tuttiHandleEnterReady(comm, "tuttiCommGrow", &c));
+  TUTTI_ENTER_READY(c, comm, "tuttiCommGrow");
   TUTTI_TRY(tuttiCheckOutput("newcomm", g->out));
   if (rank != -1)
     return TUTTI_FAIL(tuttiInvalidArgument,
@@ -88,8 +85,7 @@ tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId *u
 }
 
 tuttiResult_t tuttiCommGetUniqueId(tuttiComm_t comm, tuttiUniqueId *uniqueId) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(comm, __func__, &c));
+  TUTTI_ENTER_READY(c, comm, __func__);
   TUTTI_TRY(tuttiCheckOutput("uniqueId", uniqueId));
   return tuttiIdCreate(uniqueId);
 }

@@ -43,14 +43,11 @@ static tuttiResult_t runInit(tuttiJob *job) {
   InitJob *init = (InitJob *)job;
   tuttiCommunicator *c = init->comm;
   tuttiResult_t result = setUp(init);
-  if (result != tuttiSuccess) {
-    char text[TUTTI_ERROR_TEXT];
-    snprintf(text, sizeof text, "%s", tuttiErrorText());
+  if (result == tuttiSuccess)
+    *init->out = c->handle;
+  else
     tuttiCommFree(c, false);
-    return tuttiErrorAdopt(result, text);
-  }
-  *init->out = c->handle;
-  return tuttiSuccess;
+  return result;
 }
 
 static void discardInit(tuttiJob *job) {
@@ -87,24 +84,16 @@ static tuttiResult_t checkInit(tuttiComm_t *comm, int nranks, int rank, int nids
 
 tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
                             const tuttiUniqueId *ids, const tuttiOptions *options) {
-  tuttiCommunicator *c;
   InitJob *init;
-  TUTTI_TRY(tuttiCommNew(rank, nranks, options, &c));
-  tuttiResult_t result =
-      tuttiAlloc((void **)&init, 1, sizeof *init + (size_t)nids * sizeof *ids, "an init", NULL);
-  if (result != tuttiSuccess) {
-    tuttiCommFree(c, false);
-    return result;
-  }
-  init->job.run = runInit;
-  init->job.discard = discardInit;
-  init->call = call;
-  init->comm = c;
-  init->out = comm;
-  init->nids = nids;
+  TUTTI_TRY(
+      tuttiAlloc((void **)&init, 1, sizeof *init + (size_t)nids * sizeof *ids, "an init", NULL));
+  *init = (InitJob){
+      .job = {.run = runInit, .discard = discardInit}, .call = call, .out = comm, .nids = nids};
   memcpy(init->ids, ids, (size_t)nids * sizeof *ids);
-  if (options->blocking) return tuttiJobSubmit(&init->job);
-  result = tuttiWorkerStart(c, backgroundInit, init);
+  tuttiResult_t result = tuttiCommNew(rank, nranks, options, &init->comm);
+  if (result == tuttiSuccess && options->blocking) return tuttiJobSubmit(&init->job);
+  tuttiCommunicator *c = init->comm;
+  if (result == tuttiSuccess) result = tuttiWorkerStart(c, backgroundInit, init);
   if (result != tuttiSuccess) {
     discardInit(&init->job);
     return result;
@@ -167,14 +156,11 @@ tuttiResult_t tuttiCommInitAll(tuttiComm_t *comms, int ndev, const int *devlist)
   for (int i = 0; i < ndev; i++)
     comms[i] = NULL;
   tuttiResult_t result = initAllRanks(comms, ndev, devlist);
-  if (result == tuttiSuccess) return result;
-  char text[TUTTI_ERROR_TEXT];
-  snprintf(text, sizeof text, "%s", tuttiErrorText());
-  for (int i = 0; i < ndev; i++) {
+  for (int i = 0; i < ndev && result != tuttiSuccess; i++) {
     if (comms[i]) tuttiCommAbort(comms[i]);
     comms[i] = NULL;
   }
-  return tuttiErrorAdopt(result, text);
+  return result;
 }
 
 /* ---- end ------------------------------------------------------------------------------------- */
@@ -211,8 +197,7 @@ static tuttiResult_t finalize(tuttiCommunicator *c) {
 }
 
 tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(comm, __func__, &c));
+  TUTTI_ENTER_READY(c, comm, __func__);
   return finalize(c);
 }
 
@@ -231,14 +216,10 @@ tuttiResult_t tuttiCommDestroy(tuttiComm_t comm) {
   tuttiCommunicator *c;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
   if (tuttiLoadAcquire32(&c->failed)) return retire(c, false); /* its failure has been told */
-  tuttiResult_t result = finalize(c), retired;
-  bool clean = result == tuttiSuccess;
-  if (!clean) tuttiCommFail(c, result); /* ends whoever is inside */
-  char text[TUTTI_ERROR_TEXT];
-  snprintf(text, sizeof text, "%s", tuttiErrorText());
-  retired = retire(c, false);
-  if (retired != tuttiSuccess) return retired;
-  return clean ? tuttiSuccess : tuttiErrorAdopt(result, text);
+  tuttiResult_t result = finalize(c);
+  if (result != tuttiSuccess) tuttiCommFail(c, result); /* ends whoever is inside */
+  tuttiResult_t retired = retire(c, false);
+  return retired != tuttiSuccess ? retired : result;
 }
 
 tuttiResult_t tuttiCommAbort(tuttiComm_t comm) {
@@ -251,8 +232,7 @@ tuttiResult_t tuttiCommAbort(tuttiComm_t comm) {
 /* ---- queries --------------------------------------------------------------------------------- */
 
 tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_ENTER(c, comm, __func__);
   TUTTI_TRY(tuttiCheckOutput("asyncError", asyncError));
   /* In this order: what has just ended may have ended by failing. */
   bool busy = tuttiLoadAcquire32(&c->state) == tuttiCommStarting || !tuttiWorkerIdle(c);
@@ -275,35 +255,21 @@ const char *tuttiGetLastError(tuttiComm_t comm) {
   return tuttiErrorText();
 }
 
-tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int *count) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  TUTTI_TRY(tuttiCheckOutput("count", count));
-  *count = c->nranks;
-  return tuttiSuccess;
-}
-
-tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int *rank) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  TUTTI_TRY(tuttiCheckOutput("rank", rank));
-  *rank = c->rank;
-  return tuttiSuccess;
-}
-
-tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int *device) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  TUTTI_TRY(tuttiCheckOutput("device", device));
-  /* While a non-blocking init runs, the peers are its own. */
-  bool starting = tuttiLoadAcquire32(&c->state) == tuttiCommStarting;
-  *device = starting ? -1 : c->peers[c->rank].cudaDevice;
-  return tuttiSuccess;
-}
+#define QUERY(name, output, value)                                                                 \
+  tuttiResult_t tuttiComm##name(const tuttiComm_t comm, int *output) {                             \
+    TUTTI_ENTER(c, comm, __func__);                                                                \
+    TUTTI_TRY(tuttiCheckOutput(#output, output));                                                  \
+    *(output) = (value);                                                                           \
+    return tuttiSuccess;                                                                           \
+  }
+QUERY(Count, count, c->nranks)
+QUERY(UserRank, rank, c->rank)
+/* While a non-blocking init runs, the peers are its own. */
+QUERY(CuDevice, device,
+      tuttiLoadAcquire32(&c->state) == tuttiCommStarting ? -1 : c->peers[c->rank].cudaDevice)
 
 tuttiResult_t tuttiCommMemUsed(const tuttiComm_t comm, size_t *bytes) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_ENTER(c, comm, __func__);
   TUTTI_TRY(tuttiCheckOutput("bytes", bytes));
   /* A background thread may be making what would be measured; then the last measure stands. */
   if (tuttiLoadAcquire32(&c->state) != tuttiCommStarting && tuttiWorkerIdle(c))

@@ -61,13 +61,11 @@ void tuttiCommDeregisterAll(tuttiCommunicator *c) {
 }
 
 tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, size_t size, void **handle) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_FREED Registration *r = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(comm, __func__, &c));
+  TUTTI_ENTER_READY(c, comm, __func__);
   TUTTI_TRY(tuttiCheckRange(buff, size));
   TUTTI_TRY(tuttiCheckOutput("handle", handle));
   TUTTI_TRY(tuttiCheckMemory(c, "buff", buff));
-  TUTTI_TRY(tuttiAlloc((void **)&r, 1, sizeof *r, "a registration", &c->memory));
+  TUTTI_FRESH(Registration, r, 1, "a registration", &c->memory);
   if (c->device->kind == tuttiDeviceHost) TUTTI_TRY(tuttiRegionAdd(buff, size, &r->region));
   r->next = c->registrations;
   *handle = c->registrations = r;
@@ -76,8 +74,7 @@ tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, size_t size,
 }
 
 tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void *handle) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_ENTER(c, comm, __func__);
   return removeRegistration(c, handle);
 }
 
@@ -96,8 +93,7 @@ static tuttiResult_t addPreMul(tuttiCommunicator *c, const tuttiPreMul *m, tutti
 
 tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDataType_t datatype,
                                         tuttiScalarResidence_t residence, tuttiComm_t comm) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(comm, __func__, &c));
+  TUTTI_ENTER_READY(c, comm, __func__);
   TUTTI_TRY(tuttiCheckOutput("op", op));
   TUTTI_TRY(tuttiCheckOutput("scalar", scalar));
   TUTTI_TRY(tuttiCheckType(datatype));
@@ -117,8 +113,7 @@ tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDat
 }
 
 tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_ENTER(c, comm, __func__);
   int i = (int)op < 0 ? -1 : (int)op - tuttiNumOps;
   if (i < 0 || i >= c->npremul || !c->premul[i].used)
     return TUTTI_FAIL(tuttiInvalidArgument,

@@ -92,8 +92,7 @@ static void proxyFailed(void *comm, tuttiResult_t code, const char *text) {
 }
 
 static tuttiResult_t startWatch(tuttiCommunicator *c) {
-  TUTTI_FREED tuttiWho *who = NULL;
-  TUTTI_TRY(tuttiAlloc((void **)&who, (size_t)c->nranks, sizeof *who, "names of ranks", NULL));
+  TUTTI_FRESH(tuttiWho, who, c->nranks, "names of ranks", NULL);
   for (int r = 0; r < c->nranks; r++) {
     who[r].rank = r;
     who[r].pid = c->peers[r].pid;
@@ -131,8 +130,7 @@ static int channelCount(const tuttiOptions *o, tuttiDevice_t device, int nhosts)
 }
 
 static tuttiResult_t makeGraph(tuttiCommunicator *c) {
-  TUTTI_FREED uint64_t *hosts = NULL;
-  TUTTI_TRY(tuttiAlloc((void **)&hosts, (size_t)c->nranks, sizeof *hosts, "hosts of ranks", NULL));
+  TUTTI_FRESH(uint64_t, hosts, c->nranks, "hosts of ranks", NULL);
   int nhosts = 1;
   for (int r = 0; r < c->nranks; r++) {
     hosts[r] = c->peers[r].hostId;
@@ -176,8 +174,7 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
 static tuttiResult_t countHosts(tuttiCommunicator *c) {
   tuttiPlanInput *in = &c->plan;
   const int32_t *host = c->graph->host;
-  TUTTI_FREED int *ranks = NULL;
-  TUTTI_TRY(tuttiAlloc((void **)&ranks, (size_t)in->nhosts, sizeof(int), "ranks per host", NULL));
+  TUTTI_FRESH(int, ranks, in->nhosts, "ranks per host", NULL);
   for (int r = 0; r < c->nranks; r++)
     if (++ranks[host[r]] > in->maxRanksPerHost) in->maxRanksPerHost = ranks[host[r]];
   for (int r = 0; r < c->nranks; r++)
@@ -273,15 +270,12 @@ static tuttiResult_t openConn(void *comm, int peer, int channel, tuttiDirection 
   tuttiCommunicator *c = comm;
   tuttiConn ***row = &c->conns[direction][shared][channel];
   size_t at = peer >= 0 ? (size_t)peer : (size_t)c->nranks;
-  if (!*row)
-    TUTTI_TRY(tuttiAlloc((void **)row, (size_t)c->nranks + 1, sizeof(tuttiConn *), "connections",
-                         &c->memory));
+  if (!*row) TUTTI_NEW(*row, c->nranks + 1, "connections", &c->memory);
   if (!(*row)[at]) {
     tuttiPath path;
-    TUTTI_FREED tuttiConn *conn = NULL;
     const tuttiTransport *t = transportOf(c, peer, &path);
     if (!t) return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", peer, path.why);
-    TUTTI_TRY(tuttiAlloc((void **)&conn, 1, sizeof *conn, "a connection", &c->memory));
+    TUTTI_FRESH(tuttiConn, conn, 1, "a connection", &c->memory);
     TUTTI_TRY(t->open(&c->wires, peer, channel, direction, shared, conn));
     conn->transport = t;
     if (conn->network) c->host.proxy = c->wires.proxy;
@@ -325,14 +319,10 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
 }
 
 static tuttiResult_t allocate(tuttiCommunicator *c) {
-  size_t n = (size_t)c->nranks;
-  TUTTI_TRY(tuttiAlloc((void **)&c->peers, n, sizeof *c->peers, "peer records", &c->memory));
-  TUTTI_TRY(tuttiAlloc((void **)&c->sent, n, sizeof *c->sent, "message counts", &c->memory));
-  return tuttiAlloc((void **)&c->received, n, sizeof *c->received, "message counts", &c->memory);
-}
-
-static double ms(uint64_t from, uint64_t to) {
-  return (double)(to - from) / 1e6;
+  TUTTI_NEW(c->peers, c->nranks, "peer records", &c->memory);
+  TUTTI_NEW(c->sent, c->nranks, "message counts", &c->memory);
+  TUTTI_NEW(c->received, c->nranks, "message counts", &c->memory);
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
@@ -358,16 +348,15 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   TUTTI_INFO(INIT,
              "comm %s rank %d nranks %d hosts %d device %s: init complete in %.1f ms (rendezvous "
              "%.1f, peers %.1f, graph %.1f, transports %.1f), memory %.1f KiB",
-             c->options.name, c->rank, c->nranks, c->graph->nhosts, c->device->name, ms(t0, t4),
-             ms(t0, t1), ms(t1, t2), ms(t2, t3), ms(t3, t4),
+             c->options.name, c->rank, c->nranks, c->graph->nhosts, c->device->name,
+             tuttiMs(t0, t4), tuttiMs(t0, t1), tuttiMs(t1, t2), tuttiMs(t2, t3), tuttiMs(t3, t4),
              (double)tuttiLoadRelaxed(&c->memory.bytes) / 1024);
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
                            tuttiCommunicator **out) {
-  TUTTI_FREED tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiAlloc((void **)&c, 1, sizeof *c, "a communicator", NULL));
+  TUTTI_FRESH(tuttiCommunicator, c, 1, "a communicator", NULL);
   c->rank = rank;
   c->nranks = nranks;
   c->options = *options;
@@ -393,6 +382,8 @@ static void closeConns(tuttiCommunicator *c) {
 }
 
 void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
+  char text[TUTTI_ERROR_TEXT];
+  snprintf(text, sizeof text, "%s", tuttiErrorText());
   /* At once, since ranks that share a GPU with this one may have to end before it can. */
   if (aborted) tuttiWatchAbort(c->watch);
   tuttiWorkerStop(c);
@@ -414,4 +405,5 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiFree(c->peers);
   pthread_mutex_destroy(&c->failureLock);
   tuttiFree(c);
+  tuttiErrorAdopt(tuttiSuccess, text);
 }

@@ -38,9 +38,8 @@ static tuttiResult_t endOperations(tuttiCommunicator *c, const char *what) {
 
 /* An abort elsewhere is told apart by the dead handle. */
 static tuttiResult_t offer(const ShrinkJob *s, tuttiUniqueId *id) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
   uint16_t port;
-  TUTTI_TRY(tuttiHandleEnter(s->job.uses, "tuttiCommShrink", &c));
+  TUTTI_ENTER(c, s->job.uses, "tuttiCommShrink");
   TUTTI_TRY(tuttiIdOffer(c->bootstrap, s->purpose, id, &port));
   tuttiStoreRelease(&c->offer, s->purpose << 16 | port);
   return tuttiSuccess;
@@ -49,13 +48,10 @@ static tuttiResult_t offer(const ShrinkJob *s, tuttiUniqueId *id) {
 /* One look at what the leader shows; *found if it is this shrink. The parent is held for that only:
  * its abort need not wait. */
 static tuttiResult_t look(const ShrinkJob *s, uint64_t deadline, tuttiUniqueId *id, bool *found) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_FREED tuttiWatchAnswer *answers = NULL;
   tuttiRankState state;
-  TUTTI_TRY(tuttiHandleEnter(s->job.uses, "tuttiCommShrink", &c));
+  TUTTI_ENTER(c, s->job.uses, "tuttiCommShrink");
   if (!s->aborts) TUTTI_TRY(tuttiCommFailure(c));
-  TUTTI_TRY(tuttiAlloc((void **)&answers, (size_t)c->nranks, sizeof *answers, "answers of ranks",
-                       &c->memory));
+  TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
   TUTTI_TRY(tuttiWatchAsk(c->watch, s->leader, ASK_MS, answers));
   const tuttiWatchAnswer *a = &answers[s->leader];
   *found = a->answered && tuttiRankStateParse(a->state, a->bytes, &state) &&
@@ -81,8 +77,7 @@ static tuttiResult_t runShrink(tuttiJob *job) {
   const ShrinkJob *s = (ShrinkJob *)job;
   tuttiUniqueId id;
   if (s->aborts) {
-    TUTTI_HELD tuttiCommunicator *c = NULL;
-    TUTTI_TRY(tuttiHandleEnter(job->uses, "tuttiCommShrink", &c));
+    TUTTI_ENTER(c, job->uses, "tuttiCommShrink");
     TUTTI_TRY(endOperations(c, "ended this communicator by tuttiCommShrink"));
   }
   TUTTI_TRY(s->place == 0 ? offer(s, &id) : follow(s, &id));
@@ -117,9 +112,8 @@ static tuttiResult_t exclude(tuttiCommunicator *c, const int *list, int n, uint8
 
 static tuttiResult_t check(tuttiComm_t comm, const int *list, int n, const tuttiConfig_t *config,
                            int flags, ShrinkJob *s) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_FREED uint8_t *excluded = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, "tuttiCommShrink", &c));
+  TUTTI_ENTER(c, comm, "tuttiCommShrink");
   if (flags & ~TUTTI_SHRINK_ABORT)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument shrinkFlags is %#x; it must be TUTTI_SHRINK_DEFAULT or "
@@ -133,7 +127,7 @@ static tuttiResult_t check(tuttiComm_t comm, const int *list, int n, const tutti
                       (const void *)list, n);
   TUTTI_TRY(tuttiOptionsResolve(config, &c->options, &s->options));
   if (!config || !config->commName) s->options.name[0] = 0; /* after its hash */
-  TUTTI_TRY(tuttiAlloc((void **)&excluded, (size_t)c->nranks, 1, "excluded ranks", NULL));
+  TUTTI_NEW(excluded, c->nranks, "excluded ranks", NULL);
   return exclude(c, list, n, excluded, s);
 }
 
@@ -147,8 +141,7 @@ tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int *excludeRanksList, int exclu
 }
 
 tuttiResult_t tuttiCommRevoke(tuttiComm_t comm, int revokeFlags) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_ENTER(c, comm, __func__);
   if (revokeFlags != TUTTI_REVOKE_DEFAULT)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument revokeFlags is %#x; it must be TUTTI_REVOKE_DEFAULT", revokeFlags);

@@ -73,11 +73,8 @@ static tuttiResult_t agree(tuttiCommunicator *parent, const SplitJob *split, Spl
 
 /* The parent is held for the exchange only: its abort need not wait for the new one's init. */
 static tuttiResult_t agreeOver(const SplitJob *split, Share *share) {
-  TUTTI_HELD tuttiCommunicator *parent = NULL;
-  TUTTI_FREED SplitEntry *entries = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(split->job.uses, "tuttiCommSplit", &parent));
-  TUTTI_TRY(tuttiAlloc((void **)&entries, (size_t)parent->nranks, sizeof *entries,
-                       "colors of a split", NULL));
+  TUTTI_ENTER_READY(parent, split->job.uses, "tuttiCommSplit");
+  TUTTI_FRESH(SplitEntry, entries, parent->nranks, "colors of a split", NULL);
   parent->splits++;
   return agree(parent, split, entries, share);
 }
@@ -95,8 +92,7 @@ static tuttiResult_t runSplit(tuttiJob *job) {
 }
 
 static tuttiResult_t check(tuttiComm_t comm, const tuttiConfig_t *config, SplitJob *split) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(comm, "tuttiCommSplit", &c));
+  TUTTI_ENTER_READY(c, comm, "tuttiCommSplit");
   TUTTI_TRY(tuttiCheckOutput("newcomm", split->out));
   if (split->color < 0 && split->color != TUTTI_SPLIT_NOCOLOR)
     return TUTTI_FAIL(tuttiInvalidArgument,

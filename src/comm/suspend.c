@@ -4,10 +4,8 @@
 #include "transport/segment.h"
 
 static tuttiResult_t runSuspend(tuttiJob *job) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_FREED uint8_t *all = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(job->uses, "tuttiCommSuspend", &c));
-  TUTTI_TRY(tuttiAlloc((void **)&all, (size_t)c->nranks, 1, "a meeting of ranks", NULL));
+  TUTTI_ENTER_READY(c, job->uses, "tuttiCommSuspend");
+  TUTTI_FRESH(uint8_t, all, c->nranks, "a meeting of ranks", NULL);
   TUTTI_TRY(tuttiCommExchange(c, all, 1));
   tuttiLocalTrim(&c->wires);
   tuttiStoreRelease32(&c->state, tuttiCommSuspended);
@@ -15,8 +13,7 @@ static tuttiResult_t runSuspend(tuttiJob *job) {
 }
 
 static tuttiResult_t check(tuttiComm_t comm, int flags) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(comm, "tuttiCommSuspend", &c));
+  TUTTI_ENTER_READY(c, comm, "tuttiCommSuspend");
   if (flags == TUTTI_SUSPEND_MEM) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInvalidArgument, "argument flags is %#x; it must be TUTTI_SUSPEND_MEM",
                     flags);
@@ -28,18 +25,16 @@ tuttiResult_t tuttiCommSuspend(tuttiComm_t comm, int flags) {
 }
 
 tuttiResult_t tuttiCommResume(tuttiComm_t comm) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_ENTER(c, comm, __func__);
   TUTTI_TRY(tuttiCommFailure(c));
   if (tuttiCompareExchange32(&c->state, tuttiCommSuspended, tuttiCommUsable)) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInvalidUsage, "the communicator is not suspended");
 }
 
 tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStat_t stat, uint64_t *value) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
   size_t total;
   TUTTI_TRY(tuttiCommMemUsed(comm, &total));
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_ENTER(c, comm, __func__);
   uint32_t state = tuttiLoadAcquire32(&c->state);
   uint64_t slots = state == tuttiCommStarting ? 0 : tuttiLocalSlotBytes(&c->wires);
   if (slots > total) slots = total; /* a worker has made more since */

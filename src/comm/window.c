@@ -48,12 +48,10 @@ static tuttiResult_t checkEntries(const tuttiCommunicator *c, const WindowEntry 
 
 /* A rank that cannot take part says so, for the others would wait for it. */
 static tuttiResult_t compare(tuttiCommunicator *c, const WindowJob *w) {
-  TUTTI_FREED WindowEntry *all = NULL;
   char why[TUTTI_ERROR_TEXT];
   tuttiResult_t refused = tuttiCheckMemory(c, "buff", w->buff);
   snprintf(why, sizeof why, "%s", tuttiErrorText());
-  TUTTI_TRY(
-      tuttiAlloc((void **)&all, (size_t)c->nranks, sizeof *all, "a window's ranks", &c->memory));
+  TUTTI_FRESH(WindowEntry, all, c->nranks, "a window's ranks", &c->memory);
   all[c->rank] = (WindowEntry){w->size, w->flags, (int32_t)refused};
   TUTTI_TRY(tuttiCommExchange(c, all, sizeof *all));
   return refused ? tuttiErrorAdopt(refused, why) : checkEntries(c, all);
@@ -61,11 +59,9 @@ static tuttiResult_t compare(tuttiCommunicator *c, const WindowJob *w) {
 
 static tuttiResult_t runWindow(tuttiJob *job) {
   const WindowJob *w = (WindowJob *)job;
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_FREED Window *window = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(job->uses, "tuttiCommWindowRegister", &c));
+  TUTTI_ENTER_READY(c, job->uses, "tuttiCommWindowRegister");
   TUTTI_TRY(compare(c, w));
-  TUTTI_TRY(tuttiAlloc((void **)&window, 1, sizeof *window, "a window", &c->memory));
+  TUTTI_FRESH(Window, window, 1, "a window", &c->memory);
   window->buff = w->buff;
   if (c->device->windowRegister)
     TUTTI_TRY(c->device->windowRegister(&c->wires, &c->host, w->buff, w->size, &window->handle));
@@ -76,8 +72,7 @@ static tuttiResult_t runWindow(tuttiJob *job) {
 }
 
 static tuttiResult_t check(tuttiComm_t comm, const WindowJob *w) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnterReady(comm, "tuttiCommWindowRegister", &c));
+  TUTTI_ENTER_READY(c, comm, "tuttiCommWindowRegister");
   TUTTI_TRY(tuttiCheckOutput("win", w->out));
   TUTTI_TRY(tuttiCheckRange(w->buff, w->size));
   if ((w->flags & ~FLAGS) == 0) return tuttiSuccess;
@@ -114,8 +109,7 @@ void tuttiCommWindowsFree(tuttiCommunicator *c) {
 }
 
 tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_ENTER(c, comm, __func__);
   if (!win) return tuttiSuccess;
   Window **at = find(c, win);
   if (!at) return tuttiInvalidArgument;
@@ -124,8 +118,7 @@ tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win) {
 }
 
 tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  TUTTI_ENTER(c, comm, __func__);
   Window **at = find(c, win);
   if (!at) return tuttiInvalidArgument;
   TUTTI_TRY(tuttiCheckOutput("outUserPtr", outUserPtr));

@@ -60,7 +60,7 @@ static void *workerMain(void *arg) {
 
 tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c, void (*begin)(void *), void *argument) {
   tuttiWorker *w;
-  TUTTI_TRY(tuttiAlloc((void **)&w, 1, sizeof *w, "worker of a communicator", &c->memory));
+  TUTTI_NEW(w, 1, "worker of a communicator", &c->memory);
   w->comm = c;
   w->last = &w->first;
   w->begin = begin;
