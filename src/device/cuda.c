@@ -22,6 +22,7 @@
 #include "device/cuda_steps.h"
 #include "device/cuda_window.h"
 #include "kernels/exchange.h"
+#include "topology/internal.h"
 #include "transport/symmetric.h"
 
 #define MONITOR_MS  20
@@ -133,15 +134,13 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   TUTTI_RESTORED int before = -1;
   int device = ordinal;
   char bus[32];
-  unsigned domain, number, slot;
   if (ordinal < 0) CUDA_TRY(cudaGetDevice(&device));
   TUTTI_TRY(tuttiCudaEnter(device, &before));
   mine->cudaDevice = device;
   w->gdr = hasAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
   w->dmabuf = hasAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
-  if (sscanf(bus, "%x:%x:%x", &domain, &number, &slot) == 3)
-    mine->busId = (uint64_t)domain << 24 | number << 16 | slot << 8;
+  (void)tuttiBusIdParse(bus, &mine->busId);
   size_t bytes = w->nranks <= TUTTI_EXCHANGE_MAX ? tuttiExchangeBlockBytes(w->nranks) : 0;
   return tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE) ? tuttiSuccess
                                                     : tuttiSymmetricPrepare(w, mine, bytes);
@@ -191,8 +190,7 @@ static tuttiResult_t makeMail(cudaState *s, tuttiWires *w) {
 }
 
 static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
-  TUTTI_TRY(tuttiAlloc((void **)&s->rounds, 2 * (size_t)w->nranks, sizeof *s->rounds,
-                       "rounds of messages", w->memory));
+  TUTTI_NEW(s->rounds, 2 * (size_t)w->nranks, "rounds of messages", w->memory);
   /* Now, for a later allocation could wait for kernels that wait for this rank. */
   TUTTI_TRY(makeMail(s, w));
   CUDA_TRY(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming));
@@ -216,7 +214,7 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
 static tuttiResult_t cudaAttach(tuttiWires *w, tuttiTaskHost *host) {
   cudaState *s;
   TUTTI_RESTORED int before = -1;
-  TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s, "a communicator's CUDA state", w->memory));
+  TUTTI_NEW(s, 1, "a communicator's CUDA state", w->memory);
   host->device = s;
   s->host = host;
   s->device = w->peers[w->rank].cudaDevice;

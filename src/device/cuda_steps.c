@@ -19,8 +19,7 @@ tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost
   s->copies = copies;
   size_t nrings = (size_t)s->nchannels * (size_t)s->nranks;
   size_t nends = 2 * (nrings + (size_t)s->nranks);
-  TUTTI_TRY(tuttiAlloc((void **)&s->opened, nends + (size_t)s->nchannels, 1,
-                       "connections of kernels", w->memory));
+  TUTTI_NEW(s->opened, nends + (size_t)s->nchannels, "connections of kernels", w->memory);
   s->ringKnown = s->opened + nends;
   /* One allocation in GPU memory: ends, rings, the count of ended thread blocks. */
   size_t bytes = nends * sizeof *s->ends + nrings * sizeof *s->rings + sizeof *s->args.blocks;

@@ -120,11 +120,9 @@ static void listDropped(const tuttiCudaWindows *set, WindowPart *part) {
 
 static tuttiResult_t agree(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
                            tuttiCudaWindow *window, tuttiStream_t stream) {
-  TUTTI_FREED WindowPart *all = NULL;
   char why[TUTTI_SENTENCE] = "";
   uint64_t at[TUTTI_EXCHANGE_PEERS] = {0};
-  TUTTI_TRY(
-      tuttiAlloc((void **)&all, (size_t)w->nranks, sizeof *all, "a window's ranks", w->memory));
+  TUTTI_FRESH(WindowPart, all, w->nranks, "a window's ranks", w->memory);
   WindowPart *mine = &all[w->rank];
   listDropped(set, mine);
   export(mine, (void *)window->at, window->size, why, sizeof why);
@@ -157,7 +155,7 @@ tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiWires *w, tuttiTask
                                  void *buff, size_t size, tuttiStream_t stream,
                                  tuttiCudaWindow **out) {
   tuttiCudaWindow *window;
-  TUTTI_TRY(tuttiAlloc((void **)&window, 1, sizeof *window, "a window", w->memory));
+  TUTTI_NEW(window, 1, "a window", w->memory);
   window->at = (uintptr_t)buff;
   window->size = size;
   window->index = -1;
