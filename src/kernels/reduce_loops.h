@@ -1,7 +1,8 @@
 /* The reduction loops of one level, written with the vector extensions that gcc and clang share:
  * the width is what the including file is compiled for, the source and the bits are the same for
  * all. Included once by each reduce_<level>.c, which must be compiled without contraction of a
- * multiplication and an addition into one (-ffp-contract=off). */
+ * multiplication and an addition into one (-ffp-contract=off) and with integers that wrap
+ * (-fwrapv). */
 #ifndef TUTTI_KERNELS_REDUCE_LOOPS_H_
 #define TUTTI_KERNELS_REDUCE_LOOPS_H_
 
@@ -161,30 +162,26 @@ INLINE byteV toFloat8e5m2(floatV v) {
 
 /* ---- one function per type ------------------------------------------------------------------- */
 
-/* Integers wrap in unsigned lanes. */
 #define IS_FLOAT 0
 
-#define TYPE     Int8
-#define ELEMENT  int8_t
-#define WRAPPING uint8_t
+#define TYPE    Int8
+#define ELEMENT int8_t
 #include "kernels/reduce_type.h"
 
 #define TYPE    Uint8
 #define ELEMENT uint8_t
 #include "kernels/reduce_type.h"
 
-#define TYPE     Int32
-#define ELEMENT  int32_t
-#define WRAPPING uint32_t
+#define TYPE    Int32
+#define ELEMENT int32_t
 #include "kernels/reduce_type.h"
 
 #define TYPE    Uint32
 #define ELEMENT uint32_t
 #include "kernels/reduce_type.h"
 
-#define TYPE     Int64
-#define ELEMENT  int64_t
-#define WRAPPING uint64_t
+#define TYPE    Int64
+#define ELEMENT int64_t
 #include "kernels/reduce_type.h"
 
 #define TYPE    Uint64
@@ -207,22 +204,18 @@ INLINE byteV toFloat8e5m2(floatV v) {
 
 #define TYPE    Float16
 #define ELEMENT uint16_t
-#define LANE    float
 #include "kernels/reduce_type.h"
 
 #define TYPE    Bfloat16
 #define ELEMENT uint16_t
-#define LANE    float
 #include "kernels/reduce_type.h"
 
 #define TYPE    Float8e4m3
 #define ELEMENT uint8_t
-#define LANE    float
 #include "kernels/reduce_type.h"
 
 #define TYPE    Float8e5m2
 #define ELEMENT uint8_t
-#define LANE    float
 #include "kernels/reduce_type.h"
 
 /* By tuttiDataType_t. */

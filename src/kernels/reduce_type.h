@@ -1,16 +1,14 @@
 /* The loop of one element type; a template, included by reduce_loops.h once for each type with
  *   TYPE      the type's name
  *   ELEMENT   what lies in memory
- *   LANE      what is computed with: float for NARROWED types; if not defined, ELEMENT
- *   WRAPPING  the unsigned twin of LANE for integers; if not defined, LANE
  *   IS_FLOAT  0 or 1
  * It defines reduce<TYPE>(args). No include guard. */
 
-#ifndef LANE
+/* What is computed with. */
+#ifdef NARROWED
+#define LANE float
+#else
 #define LANE ELEMENT
-#endif
-#ifndef WRAPPING
-#define WRAPPING LANE
 #endif
 
 #define PASTE2(a, b) a##b
@@ -19,7 +17,6 @@
 #define LANES        (VECTOR_BYTES / sizeof(LANE))
 
 typedef VECTOR(LANE, VECTOR_BYTES) NAME(V);
-typedef VECTOR(WRAPPING, VECTOR_BYTES) NAME(W);
 
 /* The vector at p; its first `part` lanes when part > 0 (the others are 0). */
 INLINE NAME(V) NAME(load)(const ELEMENT *p, size_t part) {
@@ -49,8 +46,8 @@ INLINE void NAME(store)(ELEMENT *p, NAME(V) v, size_t part) {
 
 /* a op b; a NaN in either wins. `op` is a constant of the caller. */
 INLINE NAME(V) NAME(combine)(tuttiRedOp_t op, NAME(V) a, NAME(V) b) {
-  if (op == tuttiProd) return (NAME(V))((NAME(W))a * (NAME(W))b);
-  if (op == tuttiSum) return (NAME(V))((NAME(W))a + (NAME(W))b);
+  if (op == tuttiProd) return a * b;
+  if (op == tuttiSum) return a + b;
   __auto_type first = op == tuttiMin ? a < b : a > b;
 #if IS_FLOAT
   first |= ~IS_NUMBER(a);
@@ -62,7 +59,7 @@ INLINE NAME(V) NAME(scale)(NAME(V) v, tuttiScalar scalar) {
 #if IS_FLOAT
   return v * (LANE)scalar.f;
 #else
-  return (NAME(V))((NAME(W))v * (WRAPPING)scalar.i);
+  return v * (LANE)scalar.i;
 #endif
 }
 
@@ -161,4 +158,3 @@ static void NAME(reduce)(const tuttiReduceArgs *args) {
 #undef TYPE
 #undef ELEMENT
 #undef LANE
-#undef WRAPPING
