@@ -96,19 +96,9 @@ static void printJson(void) {
   }
 }
 
-static void printCell(const char *text) {
-  for (; *text != '\0'; text++) {
-    if (*text == '|') putchar('\\');
-    putchar(*text);
-  }
-}
-
 static void printCode(const char *text) {
   fputs(" |", stdout);
-  if (text[0] == '\0') return;
-  fputs(" `", stdout);
-  printCell(text);
-  putchar('`');
+  if (text[0] != '\0') printf(" `%s`", text);
 }
 
 static void printMarkdown(void) {
@@ -131,9 +121,7 @@ static void printMarkdown(void) {
       printf(", %s to %s", min, max);
     printCode(fields[DEFAULT]);
     printCode(fields[NCCL_NAME]);
-    fputs(" | ", stdout);
-    printCell(fields[HELP]);
-    puts(" |");
+    printf(" | %s |\n", fields[HELP]);
   }
 }
 

@@ -76,7 +76,7 @@ static int parseOptions(int argc, char **argv, perfOptions *o) {
        .number = &o->type, .words = types, .nwords = tuttiNumTypes, .find = perfTypeFind,
        .all = true},
       {"op", "O", "sum (default) prod min max avg, or all", .number = &o->op, .words = perfOpNames,
-       .nwords = tuttiNumOps, .find = perfOpFind, .all = true},
+       .nwords = tuttiNumOps, .all = true},
       {"root", "R", "root of broadcast, reduce, gather and scatter (default 0)", .number = &o->root,
        .max = PERF_MAX_RANKS - 1},
       {"in-place", NULL, "measure the in-place form (default: out of place)", .flag = &o->inPlace},

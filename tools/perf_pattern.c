@@ -36,12 +36,6 @@ int perfTypeFind(const char *name) {
   return -1;
 }
 
-int perfOpFind(const char *name) {
-  for (int op = 0; op < tuttiNumOps; op++)
-    if (strcasecmp(name, perfOpNames[op]) == 0) return op;
-  return -1;
-}
-
 /* ---- inputs --------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t x) {

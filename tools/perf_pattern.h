@@ -31,7 +31,6 @@ extern const char *const perfOpNames[tuttiNumOps];
 
 /* -1 if there is none. */
 int perfTypeFind(const char *name);
-int perfOpFind(const char *name);
 
 typedef struct {
   const perfType *type;

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/settings.h"
 #include "tool.h"
@@ -72,7 +73,7 @@ static int misused(const char *command, const tuttiOption *options, int n, const
 static int takeWord(const char *command, const tuttiOption *o) {
   int found = -1;
   for (int i = 0; i < o->nwords && o->find == NULL; i++)
-    if (strcmp(optarg, o->words[i]) == 0) found = i;
+    if (strcasecmp(optarg, o->words[i]) == 0) found = i;
   if (o->find != NULL) found = o->find(optarg);
   *o->number = found;
   if (found >= 0 || (o->all && strcmp(optarg, "all") == 0)) return -1;
@@ -132,21 +133,16 @@ bool tuttiParseInt(const char *text, int64_t min, int64_t max, int64_t *out) {
 }
 
 bool tuttiParseSize(const char *text, size_t *out) {
-  static const char units[] = "KMGT";
+  static const char units[] = "KkMmGgTt";
   char *end;
-  if (text[0] < '0' || text[0] > '9') return false;
   errno = 0;
   unsigned long long value = strtoull(text, &end, 10);
-  if (errno != 0) return false;
-  int shift = 0;
-  for (int u = 0; units[u] != '\0'; u++)
-    if (*end == units[u] || *end == units[u] + ('a' - 'A')) shift = 10 * (u + 1);
-  if (shift > 0) {
-    end++;
-    if (*end == 'i' && end[1] == 'B') end++;
-  }
-  if (*end == 'B') end++;
-  if (*end != '\0' || value > (SIZE_MAX >> shift)) return false;
+  const char *unit = *end != '\0' ? strchr(units, *end) : NULL;
+  int shift = unit != NULL ? 10 * (int)((unit - units) / 2 + 1) : 0;
+  if (unit != NULL) end++;
+  bool ends = *end == '\0' || strcmp(end, "B") == 0 || (unit != NULL && strcmp(end, "iB") == 0);
+  if (text[0] < '0' || text[0] > '9' || errno != 0 || !ends || value > (SIZE_MAX >> shift))
+    return false;
   *out = (size_t)value << shift;
   return true;
 }
