@@ -51,11 +51,4 @@ static inline tuttiResult_t tuttiErrorCode(tuttiResult_t code) {
     if (tryResult_ != tuttiSuccess) return tryResult_;                                             \
   } while (0)
 
-/* Assigns `result` and jumps to `label` on failure. */
-#define TUTTI_TRY_GOTO(expr, result, label)                                                        \
-  do {                                                                                             \
-    (result) = (expr);                                                                             \
-    if ((result) != tuttiSuccess) goto label;                                                      \
-  } while (0)
-
 #endif
