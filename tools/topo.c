@@ -95,8 +95,8 @@ static int showGraph(const topoOptions *o) {
 
 static int showTopology(const topoOptions *o) {
   tuttiTopology *t = NULL;
-  tuttiResult_t result = o->xml ? tuttiTopologyParseXml(NULL, 0, o->xml, &t)
-                                : tuttiTopologyDetect(o->sysfs ? o->sysfs : "/sys", &t);
+  tuttiResult_t result =
+      o->xml ? tuttiTopologyParseXml(NULL, 0, o->xml, &t) : tuttiTopologyDetect(o->sysfs, &t);
   if (result == tuttiSuccess) tuttiTopologyPrint(t, stdout);
   if (result == tuttiSuccess && o->dump) result = tuttiTopologyWriteXml(t, o->dump);
   tuttiTopologyFree(t);

@@ -240,12 +240,15 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
 
 static void logPath(const tuttiCommunicator *c, int channel, int from, int to) {
   tuttiPath path;
-  if (from == to || !tuttiTransportSelect(&c->peers[from], &c->peers[to], &path)) return;
-  bool sending = from == c->rank;
-  TUTTI_INFO(INIT, "Channel %02d/%02d : %d[%d] -> %d[%d] [%s] via %s%s%s%s", channel,
-             c->graph->nchannels, from, c->peers[from].cudaDevice, to, c->peers[to].cudaDevice,
-             sending ? "send" : "receive", path.via, path.why[0] ? " (" : "", path.why,
-             path.why[0] ? ")" : "");
+  char gpus[64] = ", ";
+  const tuttiPeer *p = &c->peers[from], *q = &c->peers[to];
+  bool near = p->busId && p->hostId == q->hostId, sending = from == c->rank;
+  if (from == to || !tuttiTransportSelect(p, q, &path)) return;
+  tuttiTopologyPath(c->wires.topology, p->busId, q->busId, gpus + 2, sizeof gpus - 2);
+  TUTTI_INFO(INIT, "Channel %02d/%02d : %d[%d] -> %d[%d] [%s] via %s%s%s%s%s", channel,
+             c->graph->nchannels, from, p->cudaDevice, to, q->cudaDevice,
+             sending ? "send" : "receive", path.via, near ? gpus : "", path.why[0] ? " (" : "",
+             path.why, path.why[0] ? ")" : "");
 }
 
 static void logSetup(const tuttiCommunicator *c) {
@@ -270,7 +273,7 @@ static tuttiResult_t openConn(void *comm, int peer, int channel, tuttiDirection 
   tuttiCommunicator *c = comm;
   tuttiConn ***row = &c->conns[direction][shared][channel];
   size_t at = peer >= 0 ? (size_t)peer : (size_t)c->nranks;
-  if (!*row) TUTTI_NEW(*row, c->nranks + 1, "connections", &c->memory);
+  if (!*row) TUTTI_NEW(*row, c->nranks + 1, "connections", &c->memory); // NOLINT
   if (!(*row)[at]) {
     tuttiPath path;
     const tuttiTransport *t = transportOf(c, peer, &path);

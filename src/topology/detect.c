@@ -103,9 +103,7 @@ static bool isBefore(const tuttiNode *x, const tuttiNode *y) {
   return strverscmp(x->name, y->name) < 0;
 }
 
-/* Puts a node at its place below its parent; nodes before that place, its ancestors among them,
- * keep their indices. */
-static tuttiResult_t insert(tuttiTopology *t, const tuttiNode *n, int *index) {
+tuttiResult_t tuttiTopologyInsert(tuttiTopology *t, const tuttiNode *n, int *index) {
   int at = n->parent + 1;
   for (; at < t->count && t->nodes[at].parent >= n->parent; at++) /* what lies below the parent */
     if (t->nodes[at].parent == n->parent && isBefore(n, &t->nodes[at])) break;
@@ -140,7 +138,7 @@ static tuttiResult_t hostBridge(detection *d, const char *name, const char *dir,
   int parent = numaIndex(d->t, readNumber(dir, "numa_node", 0, 65535, -1));
   tuttiNode n = {.kind = tuttiNodeHostBridge, .parent = parent, .numa = d->t->nodes[parent].numa};
   copyText(n.name, sizeof n.name, name);
-  return insert(d->t, &n, index);
+  return tuttiTopologyInsert(d->t, &n, index);
 }
 
 static bool isGpu(int vendor, int class) {
@@ -171,7 +169,7 @@ static tuttiResult_t pciFunction(detection *d, const char *dir, uint64_t busId, 
   n.linkGBs = pciGBs(dir);
   readDriver(dir, "driver", n.driver, sizeof n.driver);
   n.kind = pciKind(d->t, &n);
-  return insert(d->t, &n, index);
+  return tuttiTopologyInsert(d->t, &n, index);
 }
 
 /* Makes the nodes of the PCI functions on the way to `path`, the real path of a device. *index: the
@@ -205,7 +203,7 @@ static tuttiResult_t visitNuma(detection *d, const char *path, const char *name)
   char cpus[sizeof n.cpus];
   snprintf(n.name, sizeof n.name, "numa%ld", number);
   if (tuttiReadText(path, "cpulist", cpus, sizeof cpus)) copyText(n.cpus, sizeof n.cpus, cpus);
-  return insert(d->t, &n, &index);
+  return tuttiTopologyInsert(d->t, &n, &index);
 }
 
 static tuttiResult_t addNic(detection *d, const char *path, tuttiNode *n, const char *name) {
@@ -216,7 +214,7 @@ static tuttiResult_t addNic(detection *d, const char *path, tuttiNode *n, const 
   copyText(n->name, sizeof n->name, name);
   readDriver(path, "device/driver", n->driver, sizeof n->driver);
   int index;
-  return insert(d->t, n, &index);
+  return tuttiTopologyInsert(d->t, n, &index);
 }
 
 static tuttiResult_t visitNet(detection *d, const char *path, const char *name) {
@@ -278,11 +276,13 @@ tuttiResult_t tuttiTopologyDetect(const char *sysfs, tuttiTopology **out) {
   detection d = {0};
   TUTTI_NEW(d.t, 1, "topology", NULL);
   copyText(d.t->host, sizeof d.t->host, tuttiHostname());
-  if (realpath(sysfs, d.sysfs) == NULL) {
-    TUTTI_INFO(GRAPH, "Topology: %s cannot be read, so PCI devices and NICs stay unknown", sysfs);
-    snprintf(d.sysfs, sizeof d.sysfs, "%.*s", PATH_MAX - 1, sysfs);
+  const char *root = sysfs ? sysfs : "/sys";
+  if (realpath(root, d.sysfs) == NULL) {
+    TUTTI_INFO(GRAPH, "Topology: %s cannot be read, so PCI devices and NICs stay unknown", root);
+    snprintf(d.sysfs, sizeof d.sysfs, "%.*s", PATH_MAX - 1, root);
   }
   tuttiResult_t result = detect(&d);
+  if (result == tuttiSuccess && !sysfs) result = tuttiNvlinkDetect(d.t, "libnvidia-ml.so.1");
   if (result == tuttiSuccess)
     *out = d.t;
   else

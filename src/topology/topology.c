@@ -75,6 +75,7 @@ static void printNode(const tuttiNode *n, int depth, FILE *out) {
     fputs(n->class_ >> 8 == TUTTI_PCI_BRIDGE ? "  PCI port" : "  PCI device", out);
   if (n->kind == tuttiNodeGpu) fputs("  GPU", out);
   if (n->kind == tuttiNodeNic) fprintf(out, "  NIC, %s", n->up ? "up" : "down");
+  if (n->kind == tuttiNodeNvlink) fprintf(out, "  %d links, version %d", n->links, n->version);
   if (n->vendor != 0) fprintf(out, " %04x:%04x", n->vendor, n->device);
   if (n->linkGBs > 0) fprintf(out, ", %.3g GB/s", (double)n->linkGBs);
   if (n->driver[0] != '\0') fprintf(out, " (%s)", n->driver);
@@ -107,9 +108,9 @@ static hostEntry *hosts;
 static tuttiResult_t load(const char *file, hostEntry **out) {
   TUTTI_FRESH(hostEntry, h, 1, "topology", NULL);
   TUTTI_TRY(file[0] ? tuttiTopologyParseXml(NULL, 0, file, &h->t)
-                    : tuttiTopologyDetect("/sys", &h->t));
+                    : tuttiTopologyDetect(NULL, &h->t));
   TUTTI_INFO(GRAPH, "topology of this host: %d nodes from %s", h->t->count,
-             file[0] ? file : "sysfs");
+             file[0] ? file : "sysfs and NVML");
   h->file = file;
   h->dumped = "";
   h->next = hosts;

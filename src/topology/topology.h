@@ -1,5 +1,5 @@
-/* What one host looks like: NUMA nodes, the PCI tree, NICs (and, later, GPUs), from sysfs or from
- * an XML file. Pure data after detection. */
+/* What one host looks like: NUMA nodes, the PCI tree, NICs, GPUs and their NVLinks, from sysfs and
+ * NVML or from an XML file. Pure data after detection. */
 #ifndef TUTTI_TOPOLOGY_TOPOLOGY_H_
 #define TUTTI_TOPOLOGY_TOPOLOGY_H_
 
@@ -13,7 +13,8 @@
 
 __BEGIN_DECLS
 
-#define TUTTI_NODE_KINDS(X)   X(System) X(Numa) X(Cpu) X(HostBridge) X(Switch) X(Pci) X(Nic) X(Gpu)
+#define TUTTI_NODE_KINDS(X)                                                                        \
+  X(System) X(Numa) X(Cpu) X(HostBridge) X(Switch) X(Pci) X(Nic) X(Gpu) X(Nvlink)
 #define TUTTI_NODE_KIND(name) tuttiNode##name,
 typedef enum { TUTTI_NODE_KINDS(TUTTI_NODE_KIND) tuttiNodeKindCount } tuttiNodeKind;
 extern const char *const tuttiNodeKindNames[tuttiNodeKindCount];
@@ -34,12 +35,14 @@ typedef struct tuttiNode {
   tuttiNodeKind kind;
   int parent;     /* index in tuttiTopology.nodes; -1 for the system */
   char name[64];  /* "eth0", "mlx5_0", "numa0", "0000:3b:00.0" */
-  uint64_t busId; /* domain << 24 | bus << 16 | device << 8 | function; 0 where there is none */
+  uint64_t busId; /* domain << 24 | bus << 16 | device << 8 | function; 0 where there is none. Of
+                     Nvlink, below its GPU: that of the other GPU, or 0 for NVSwitches */
   int class_;     /* PCI class */
   int vendor, device;
-  int numa;      /* -1 unknown */
-  float linkGBs; /* PCI link or NIC speed, 0 unknown; a multiple of 0.001 */
-  int up;        /* NIC: 1 with carrier, else 0 */
+  int numa;           /* -1 unknown */
+  float linkGBs;      /* PCI link or NIC speed, 0 unknown; a multiple of 0.001 */
+  int up;             /* NIC: 1 with carrier, else 0 */
+  int links, version; /* Nvlink: links that are up, and of which version; 0 unknown */
   char driver[32];
   char cpus[128]; /* Numa: cpulist */
 } tuttiNode;
@@ -50,8 +53,8 @@ typedef struct {
   char host[64];
 } tuttiTopology;
 
-/* Detects the host whose sysfs is at `sysfs` ("/sys", or a recorded tree in tests). What cannot be
- * read is left out; an unreadable tree gives one system, one NUMA node. */
+/* Detects the host whose sysfs is recorded at `sysfs`; NULL: this one, from /sys and NVML. What
+ * cannot be read is left out; an unreadable tree gives one system, one NUMA node. */
 tuttiResult_t tuttiTopologyDetect(const char *sysfs, tuttiTopology **out);
 void tuttiTopologyFree(tuttiTopology *t);
 
@@ -63,6 +66,9 @@ tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *n
                                     tuttiTopology **out); /* see tuttiXmlParse */
 
 tuttiDistance tuttiTopologyDistance(const tuttiTopology *t, int a, int b);
+/* Between two GPUs: "NV18 (NVLink, NVSwitch)", or the text of their distance; returns buf. */
+const char *tuttiTopologyPath(const tuttiTopology *t, uint64_t a, uint64_t b, char *buf,
+                              size_t size);
 /* Index of the node with this name, or -1. */
 int tuttiTopologyFind(const tuttiTopology *t, const char *name);
 

@@ -23,6 +23,7 @@ static void putNode(FILE *out, const tuttiNode *n) {
   if (n->device != 0) fprintf(out, " device=\"0x%04x\"", n->device);
   if (n->numa >= 0) fprintf(out, " numa=\"%d\"", n->numa);
   if (n->linkGBs > 0) fprintf(out, " link=\"%ld\"", lround((double)n->linkGBs * 1e3));
+  if (n->links != 0) fprintf(out, " links=\"%d\" version=\"%d\"", n->links, n->version);
   if (n->up != 0) fputs(" up=\"1\"", out);
   if (n->driver[0] != '\0') tuttiXmlPut(out, "driver", n->driver);
   if (n->cpus[0] != '\0') tuttiXmlPut(out, "cpus", n->cpus);
@@ -98,6 +99,8 @@ static tuttiResult_t openNode(void *context, const tuttiXml *xml) {
       {"device", .number = &n.device, .max = 0xffff},
       {"numa", .number = &n.numa, .min = -1, .max = 65535},
       {"link", .number = &link, .max = MAX_LINK_MBS},
+      {"links", .number = &n.links, .max = 255},
+      {"version", .number = &n.version, .max = 99},
       {"up", .number = &n.up, .max = 1},
       {"driver", .text = n.driver, .size = sizeof n.driver},
       {"cpus", .text = n.cpus, .size = sizeof n.cpus},
