@@ -256,7 +256,7 @@ const char *tuttiGetLastError(tuttiComm_t comm) {
 }
 
 #define QUERY(name, output, value)                                                                 \
-  tuttiResult_t tuttiComm##name(const tuttiComm_t comm, int *output) {                             \
+  tuttiResult_t tuttiComm##name(const tuttiComm_t comm, int *(output)) {                           \
     TUTTI_ENTER(c, comm, __func__);                                                                \
     TUTTI_TRY(tuttiCheckOutput(#output, output));                                                  \
     *(output) = (value);                                                                           \

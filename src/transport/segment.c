@@ -199,7 +199,7 @@ tuttiResult_t tuttiLocalPrepare(tuttiWires *w) {
 static tuttiResult_t findNeighbours(tuttiWires *w) {
   tuttiLocal *l = w->local;
   TUTTI_NEW(l->place, w->nranks, "places of the ranks of this host", w->memory);
-  TUTTI_NEW(l->theirs, w->nranks, "segments of the ranks of this host", w->memory);
+  TUTTI_NEW(l->theirs, w->nranks, "segments of the ranks of this host", w->memory); // NOLINT
   l->nlocal = 0;
   for (int r = 0; r < w->nranks; r++)
     l->place[r] = w->peers[r].hostId == w->peers[w->rank].hostId ? l->nlocal++ : -1;
