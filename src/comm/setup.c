@@ -12,10 +12,13 @@
 #include "collectives/exchange.h"
 #include "comm/comm.h"
 #include "kernels/steps.h"
+#include "transport/net.h"
+#include "transport/segment.h"
 #include "transport/symmetric.h"
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
 #define CHANNELS_NETWORK  4
+#define COMM_BYTES        65536 /* at most, without what grows with ranks and channels */
 
 /* Same for all communicators of this process: tells threads from processes. */
 static uint64_t processId(void) {
@@ -29,16 +32,16 @@ static uint64_t processId(void) {
 
 /* What ranks must agree on, so that they plan alike. */
 static void describeConfig(const tuttiOptions *o, char *text, size_t size) {
-  snprintf(text, size,
-           "channels %d-%d, device %d, net '%s', buffsize %" PRId64
-           ", algo '%.24s', proto '%.16s', "
-           "p2p_disable %d, shm_disable %d, deterministic %d, nsocks %d",
-           o->minChannels, o->maxChannels, (int)o->device, o->net,
-           tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
-           tuttiSettingString(TUTTI_SETTING_PROTO), (int)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE),
-           (int)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE),
-           (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC),
-           (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
+  snprintf(
+      text, size,
+      "channels %d-%d, device %d, net '%s', buffsize %" PRId64 ", algo '%.24s', proto '%.16s', "
+      "p2p_disable %d, shm_disable %d, deterministic %d, nsocks %d, mem_limit %" PRId64,
+      o->minChannels, o->maxChannels, (int)o->device, o->net,
+      tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
+      tuttiSettingString(TUTTI_SETTING_PROTO), (int)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE),
+      (int)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE),
+      (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC),
+      (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS), tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT));
 }
 
 static tuttiResult_t describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
@@ -198,7 +201,8 @@ static void surveyGpus(const tuttiCommunicator *c, tuttiPlanInput *in) {
   tuttiPath path;
   in->gpu = c->device->kind == tuttiDeviceCuda;
   in->widest = in->gpu ? TUTTI_STEPS_FAN + 1 : 0;
-  in->exchange = c->wires.symmetric && c->nranks <= TUTTI_EXCHANGE_MAX;
+  in->exchange = c->wires.symmetric && c->nranks <= TUTTI_EXCHANGE_MAX &&
+                 c->wires.symmetric->bytes >= tuttiExchangeBlockBytes(c->nranks);
   for (int a = 0; a < c->nranks && in->exchange; a++) {
     int sharers = 0;
     for (int b = 0; b < c->nranks; b++) {
@@ -207,6 +211,27 @@ static void surveyGpus(const tuttiCommunicator *c, tuttiPlanInput *in) {
       if (b < a && tuttiTransportSelect(p, q, &path) != &tuttiTransportP2p) in->exchange = 0;
     }
     if (sharers > in->sharers) in->sharers = sharers;
+  }
+}
+
+/* Smaller slots, then fewer channels, until all that a rank may take is within TUTTI_MEM_LIMIT, but
+ * for connections over a network with more ranks than rings and trees join. The same on all ranks.
+ * The memory of a GPU is taken already. */
+static tuttiResult_t fitMemory(tuttiCommunicator *c) {
+  tuttiPlanInput *in = &c->plan;
+  tuttiWires *w = &c->wires;
+  int nlocal = in->loopback ? 1 : in->maxRanksPerHost, ends = 0;
+  if (in->gpu) w->memLimit = 0;
+  if (in->nhosts > 1 || in->loopback)
+    ends = 2 * (c->nranks <= TUTTI_MAX_FAN + 2 ? c->nranks - 1 : TUTTI_MAX_FAN + 2);
+  for (;;) {
+    w->nchannels = c->graph->nchannels = in->maxChannels;
+    w->memTaken = COMM_BYTES + (size_t)c->nranks * TUTTI_RANK_BYTES + tuttiLocalBytes(w, nlocal);
+    size_t most = w->memTaken + (size_t)(ends * (w->nchannels + 1)) * tuttiNetEndBytes(w);
+    if (!w->memLimit || most <= w->memLimit) return tuttiSuccess;
+    if (tuttiSlotsShrink(w)) continue;
+    if (in->maxChannels == in->minChannels) return tuttiMemExceeded(w, most);
+    in->maxChannels--;
   }
 }
 
@@ -227,7 +252,6 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
                       "%d; unset it",
                       tuttiSettingOrigin(TUTTI_SETTING_DETERMINISTIC), in->widest, in->nranks);
   in->sharedFifos = in->directReads = in->fetches = 1;
-  in->slotBytes = c->wires.slotBytes;
   in->treeDepth = c->graph->depth[0];
   for (int i = 0; i < c->nranks; i++) {
     int r = c->graph->ring[i], next = c->graph->ring[(i + 1) % c->nranks];
@@ -235,6 +259,8 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
     TUTTI_TRY(surveyPair(c, 0, i));
   }
   TUTTI_TRY(countHosts(c));
+  TUTTI_TRY(fitMemory(c));
+  in->slotBytes = c->wires.slotBytes;
   return tuttiSuccess;
 }
 
@@ -301,6 +327,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   size_t slots = TUTTI_FIFO_DEPTH * (gpu ? 8 : 1);
   w->flaggedBytes = gpu ? TUTTI_STEPS_FLAGGED : 0;
   w->slotBytes = (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / slots / TUTTI_LINE * TUTTI_LINE;
+  w->memLimit = (size_t)tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT);
   w->timeoutMs = (uint64_t)c->options.timeoutMs;
   w->failed = &c->failed;
   w->memory = &c->memory;

@@ -16,6 +16,8 @@ const tuttiNet *const tuttiNets[] = {
 #endif
     &tuttiNetSocket, NULL};
 
+#define END_BYTES 16384 /* at most, of an end without its slots */
+
 /* One end: the local FIFO and what the backend keeps for it. */
 typedef struct netEnd {
   const tuttiNet *net;
@@ -123,6 +125,10 @@ static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
   return tuttiSuccess;
 }
 
+size_t tuttiNetEndBytes(const tuttiWires *w) {
+  return END_BYTES + TUTTI_FIFO_DEPTH * w->slotBytes;
+}
+
 /* Undone by dropFifo, also after a failure. */
 static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
@@ -205,6 +211,9 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
                       "report this",
                       w->rank, shared ? "shared " : "", peer);
   TUTTI_TRY(serveListener(w));
+  size_t bytes = tuttiNetEndBytes(w);
+  if (w->memLimit && w->memTaken + bytes > w->memLimit)
+    return tuttiMemExceeded(w, w->memTaken + bytes);
   netEnd *end;
   TUTTI_NEW(end, 1, "the end of a network connection", w->memory);
   end->sends = direction == TUTTI_SEND;
@@ -220,6 +229,7 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
   if (result == tuttiSuccess) {
     end->next = s->ends;
     s->ends = end;
+    w->memTaken += bytes;
     *conn = made;
   } else {
     dropFifo(w, end);
@@ -234,6 +244,7 @@ static void netClose(tuttiWires *w, tuttiConn *conn) {
   TUTTI_UNLINK(s->ends, end);
   tuttiProxyRemove(w->proxy, end->end);
   dropFifo(w, end);
+  w->memTaken -= tuttiNetEndBytes(w);
   tuttiFree(end);
   *conn = (tuttiConn){.peer = -1};
 }
@@ -268,5 +279,4 @@ const tuttiTransport tuttiTransportNet = {
     .open = netOpen,
     .close = netClose,
     .detach = netDetach,
-    .shared = false,
 };

@@ -66,6 +66,8 @@ extern const tuttiNet *const tuttiNets[]; /* in order of priority, NULL at the e
  * messages to arrive waits for it, running the proxy meanwhile, before it closes. For the thread
  * that opens and closes connections. */
 bool tuttiNetDrained(const tuttiWires *w);
+/* Bytes of an end, as w has slots. */
+size_t tuttiNetEndBytes(const tuttiWires *w);
 /* Brings w->memory up to date with the pages that messages have touched; same thread. */
 void tuttiNetMeasure(tuttiWires *w);
 

@@ -72,6 +72,29 @@ static void addMapped(tuttiSegment *s) {
   mapped = s;
 }
 
+/* False: all segments together need more address space than there is. */
+static bool layOut(const tuttiWires *w, int nlocal, segmentLayout *out) {
+  segmentLayout l = {
+      .nchannels = (size_t)w->nchannels, .nreaders = (size_t)nlocal - 1, .slotBytes = w->slotBytes};
+  size_t pairs = (l.nchannels + 1) * l.nreaders;
+  l.sharedBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, (int)l.nreaders);
+  l.pairBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, 1);
+  l.controlBytes = tuttiPagesUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes);
+  size_t data, all;
+  l.dataBytes = tuttiPagesUp(TUTTI_FIFO_DEPTH * (l.slotBytes + w->flaggedBytes));
+  bool fits = l.slotBytes <= ADDRESS_BYTES / TUTTI_FIFO_DEPTH &&
+              !__builtin_mul_overflow(l.nchannels + pairs, l.dataBytes, &data) &&
+              !__builtin_add_overflow(l.controlBytes, data, &l.bytes) &&
+              !__builtin_mul_overflow(l.bytes, l.nreaders + 1, &all) && all <= ADDRESS_BYTES;
+  *out = l;
+  return fits;
+}
+
+size_t tuttiLocalBytes(const tuttiWires *w, int nlocal) {
+  segmentLayout l;
+  return nlocal < 2 ? 0 : layOut(w, nlocal, &l) ? l.bytes : ADDRESS_BYTES;
+}
+
 static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
   if (w->nchannels < 1 || w->nchannels > TUTTI_MAX_CHANNELS || w->slotBytes == 0 ||
       w->slotBytes % TUTTI_LINE != 0)
@@ -79,29 +102,13 @@ static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
                       "rank %d can't lay out a segment of %d channels and slots "
                       "of %zu bytes",
                       w->rank, w->nchannels, w->slotBytes);
-  segmentLayout l = {.nchannels = (size_t)w->nchannels,
-                     .nreaders = (size_t)w->local->nlocal - 1,
-                     .slotBytes = w->slotBytes};
-  size_t pairs = (l.nchannels + 1) * l.nreaders;
-  l.sharedBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, (int)l.nreaders);
-  l.pairBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, 1);
-  l.controlBytes = tuttiPagesUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes);
-  bool fits = l.slotBytes <= ADDRESS_BYTES / TUTTI_FIFO_DEPTH;
-  size_t data = 0, all = 0;
-  if (fits) {
-    l.dataBytes = tuttiPagesUp(TUTTI_FIFO_DEPTH * (l.slotBytes + w->flaggedBytes));
-    fits = !__builtin_mul_overflow(l.nchannels + pairs, l.dataBytes, &data) &&
-           !__builtin_add_overflow(l.controlBytes, data, &l.bytes) &&
-           !__builtin_mul_overflow(l.bytes, l.nreaders + 1, &all) && all <= ADDRESS_BYTES;
-  }
-  if (!fits)
+  if (!layOut(w, w->local->nlocal, out))
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "%zu ranks of host %s, each with %zu channels of %zu bytes to each other, "
                       "need more address space than there is: lower TUTTI_BUFFSIZE or "
                       "TUTTI_MAX_NCHANNELS",
-                      l.nreaders + 1, w->peers[w->rank].host, l.nchannels + 1,
-                      (size_t)TUTTI_FIFO_DEPTH * l.slotBytes);
-  *out = l;
+                      out->nreaders + 1, w->peers[w->rank].host, out->nchannels + 1,
+                      (size_t)TUTTI_FIFO_DEPTH * out->slotBytes);
   return tuttiSuccess;
 }
 

@@ -36,6 +36,8 @@ tuttiResult_t tuttiLocalPrepare(tuttiWires *w);
 tuttiResult_t tuttiLocalAttach(tuttiWires *w);
 /* Lets go of all of it. A segment's memory goes with the last that holds it. */
 void tuttiLocalDetach(tuttiWires *w);
+/* Bytes of the segment of a rank of a host with so many, as w has slots and channels. */
+size_t tuttiLocalBytes(const tuttiWires *w, int nlocal);
 /* Brings w->memory up to date with the pages in use. */
 void tuttiLocalMeasure(tuttiWires *w);
 

@@ -135,8 +135,12 @@ tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes
   symmetricState *s;
   size_t n = (size_t)w->nranks;
   size_t columns = n < TUTTI_SYMMETRIC_LOCAL ? n - 1 : TUTTI_SYMMETRIC_LOCAL - 1;
-  size_t fifos = columns * (TUTTI_SYMMETRIC_CHANNELS + 1) * fifoBytes(w);
-  if (bytes < fifos) bytes = fifos;
+  size_t fifos, least = n * TUTTI_RANK_BYTES, limit = w->memLimit ?: SIZE_MAX;
+  do {
+    fifos = columns * (TUTTI_SYMMETRIC_CHANNELS + 1) * fifoBytes(w);
+  } while (fifos + least > limit && tuttiSlotsShrink(w));
+  if (fifos + least > limit) return tuttiMemExceeded(w, fifos + least);
+  if (bytes < fifos || bytes + least > limit) bytes = fifos; /* no exchange, if it does not fit */
   TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s + n * 2 * sizeof(void *), "symmetric blocks",
                        w->memory));
   s->public.theirs = (void **)(s + 1);

@@ -28,6 +28,22 @@ const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *
   return NULL;
 }
 
+bool tuttiSlotsShrink(tuttiWires *w) {
+  const size_t least = 1024;
+  if (w->slotBytes < 2 * least) return false;
+  w->slotBytes = w->slotBytes / 2 / TUTTI_LINE * TUTTI_LINE;
+  return true;
+}
+
+tuttiResult_t tuttiMemExceeded(const tuttiWires *w, size_t needed) {
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "rank %d of %d needs %zu bytes of buffers, with the smallest slots and the "
+                    "fewest channels, and TUTTI_MEM_LIMIT is %zu: raise it, lower "
+                    "TUTTI_MIN_NCHANNELS, use fewer ranks, or on GPUs set TUTTI_P2P_DISABLE=1, "
+                    "for buffers in host memory",
+                    w->rank, w->nranks, needed, w->memLimit);
+}
+
 tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine) {
   for (int i = 0; tuttiTransports[i]; i++)
     if (tuttiTransports[i]->prepare) TUTTI_TRY(tuttiTransports[i]->prepare(w, mine));

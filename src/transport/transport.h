@@ -39,7 +39,7 @@ typedef struct {
   uint64_t hostId;
   uint64_t busId; /* PCI bus id of the GPU, 0 without */
   char host[TUTTI_HOSTNAME];
-  char config[192];   /* what ranks must agree on, as text */
+  char config[224];   /* what ranks must agree on, as text */
   char library[128];  /* path of this library, for the text of a version mix */
   uint64_t shmSocket; /* names the Unix socket that takes neighbours' segments; 0: none */
   uint64_t offer;     /* SHM: see tuttiRemoteOffer */
@@ -67,12 +67,13 @@ struct tuttiProxy;
  * up. Peers and flags are read-only after attach. */
 typedef struct tuttiWires {
   int rank, nranks;
-  uint64_t commHash;      /* same on all ranks; names the communicator on the wire */
-  uint8_t secret[16];     /* of the unique id */
-  const tuttiPeer *peers; /* [nranks] */
-  int nchannels;          /* channels that collectives may use */
-  size_t slotBytes;       /* of every FIFO; multiple of TUTTI_LINE */
-  size_t flaggedBytes;    /* for kernels on both sides: as many per slot follow the slots; or 0 */
+  uint64_t commHash;         /* same on all ranks; names the communicator on the wire */
+  uint8_t secret[16];        /* of the unique id */
+  const tuttiPeer *peers;    /* [nranks] */
+  int nchannels;             /* channels that collectives may use */
+  size_t slotBytes;          /* of every FIFO; multiple of TUTTI_LINE */
+  size_t memLimit, memTaken; /* 0: no limit; what this rank may take so far */
+  size_t flaggedBytes; /* for kernels on both sides: as many per slot follow the slots; or 0 */
   uint64_t timeoutMs;
   const tuttiAtomic32 *failed; /* nonzero: give up every wait */
   tuttiMemAccount *memory;
@@ -119,6 +120,12 @@ void tuttiTransportsDetach(tuttiWires *w);
 /* Brings w->memory up to date: messages touch pages that nothing else counts. For the thread that
  * uses the communicator. */
 void tuttiTransportsMeasure(tuttiWires *w);
+
+/* For TUTTI_MEM_LIMIT. Halves the slots of all FIFOs; false: they are as small as is useful. */
+bool tuttiSlotsShrink(tuttiWires *w);
+/* The failure of a rank that needs more. */
+tuttiResult_t tuttiMemExceeded(const tuttiWires *w, size_t needed);
+#define TUTTI_RANK_BYTES 4096 /* at most, for what a communicator keeps of each rank */
 
 /* Checks a record that came over a socket: version, strings, ranges, config. On failure the text
  * names both ranks and hosts. The parts of the transports are checked where they are used. */
