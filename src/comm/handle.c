@@ -10,6 +10,8 @@
 #define SLOT_BITS  14
 #define SLOT_COUNT (1u << SLOT_BITS)
 #define OPEN_BIT   (1u << 31)
+/* Odd, so that all slots come; more than the two cache lines that travel together. */
+#define SLOT_STRIDE 9
 
 /* state: generation << 32 | OPEN_BIT | calls inside. A free slot has neither bit nor calls. */
 typedef struct {
@@ -32,7 +34,8 @@ static tuttiComm_t handleOf(uint32_t generation, uint32_t slot) {
 tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c) {
   pthread_mutex_lock(&createLock);
   for (uint32_t tried = 0; tried < SLOT_COUNT; tried++) {
-    uint32_t i = (uint32_t)(tuttiFetchAddAcqRel(&nextSlot, 1) % SLOT_COUNT);
+    /* Every slot in turn, neighbours not in one cache line: each call writes to its slot. */
+    uint32_t i = (uint32_t)(tuttiFetchAddAcqRel(&nextSlot, SLOT_STRIDE) % SLOT_COUNT);
     uint64_t state = tuttiLoadAcquire(&slots[i].state);
     if ((uint32_t)state != 0) continue; /* open, or calls are still leaving */
     uint32_t generation = generationOf(state) + 1;
