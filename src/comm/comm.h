@@ -43,6 +43,14 @@ typedef enum {
   tuttiCommSuspended = 3,
 } tuttiCommState;
 
+#define TUTTI_PREPARED 8u /* kept of a communicator */
+
+/* What all operations of one signature share, whatever their number. */
+typedef struct {
+  tuttiPlan plan; /* without channels: there is none yet */
+  tuttiTask task; /* of channel 0; without number, buffers, stream and scalar, peer and direction */
+} tuttiPrepared;
+
 struct tuttiWorker;
 
 typedef struct tuttiCommunicator {
@@ -70,8 +78,7 @@ typedef struct tuttiCommunicator {
   const tuttiDevice *device;
   tuttiTaskHost host;
   tuttiPlanInput plan;
-  tuttiSignature planned; /* the operation that `lastPlan`, if it has channels, was made for */
-  tuttiPlan lastPlan;
+  tuttiPrepared prepared[TUTTI_PREPARED];
 
   /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send end at
    * nranks), made on first use. */

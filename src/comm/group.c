@@ -42,7 +42,7 @@ void tuttiCommVacate(tuttiCommunicator *c) {
   if (tuttiLoadRelaxed32(&c->busy) == threadId()) tuttiStoreRelease32(&c->busy, 0);
 }
 
-static tuttiResult_t runBlocking(const tuttiOp *ops, int nops) {
+static inline tuttiResult_t runBlocking(const tuttiOp *ops, int nops) {
   tuttiResult_t result = tuttiSuccess;
   int held = 0;
   for (; held < nops && result == tuttiSuccess; held++)
@@ -72,7 +72,6 @@ static int bring(tuttiOp *ops, int nops, bool blocking, const tuttiCommunicator 
 /* Operations of blocking communicators run here, the others' on their workers: all of one at once,
  * since those of a group may depend on each other. */
 static tuttiResult_t runAll(tuttiOp *ops, int nops) {
-  if (nops == 1 && ops->comm->options.blocking) return runBlocking(ops, 1);
   int here = bring(ops, nops, true, NULL);
   for (int at = here, n; at < nops; at += n) {
     tuttiCommunicator *c = ops[at].comm;
@@ -84,7 +83,7 @@ static tuttiResult_t runAll(tuttiOp *ops, int nops) {
 }
 
 tuttiResult_t tuttiOpSubmit(tuttiOp *op) {
-  if (depth == 0) return runAll(op, 1);
+  if (depth == 0) return op->comm->options.blocking ? runBlocking(op, 1) : runAll(op, 1);
   tuttiResult_t result = tuttiGrow((void **)&group.ops, group.nops, &group.capacity, sizeof *op,
                                    "operations of a group", NULL);
   if (result == tuttiSuccess)
@@ -253,6 +252,7 @@ tuttiResult_t tuttiGroupEnd(void) {
 static tuttiResult_t addTime(tuttiOp *op, float *us) {
   TUTTI_HELD tuttiCommunicator *c = NULL;
   TUTTI_TRY(tuttiHandleEnter(op->handle, "tuttiGroupSimulateEnd", &c));
+  TUTTI_TRY(tuttiWorkerAwait(c)); /* it uses what is kept of operations too */
   TUTTI_TRY(tuttiCommOccupy(c));
   op->comm = c;
   *us += tuttiOpTime(op);

@@ -8,7 +8,7 @@
 /* Small sets live on the stack. */
 #define STACK_TASKS 4
 
-/* Everything but the number. */
+/* Everything but the number, which is 0. */
 static tuttiSignature describe(const tuttiOp *op) {
   bool reduces = tuttiCollReduces(op->coll);
   return (tuttiSignature){
@@ -28,110 +28,95 @@ static uint64_t number(const tuttiOp *op) {
   return op->sending ? ++c->sent[op->root] : ++c->received[op->root];
 }
 
-/* Kept until the next call. No plan depends on the number or the root. */
-static const tuttiPlan *plan(tuttiCommunicator *c, const tuttiOp *op, const tuttiSignature *sig) {
-  const tuttiSignature *last = &c->planned;
-  if (last->count == sig->count && last->coll == op->coll && last->type == sig->type &&
-      last->redop == sig->redop && c->lastPlan.nchannels > 0)
-    return &c->lastPlan;
-  c->planned = *sig;
-  c->planned.coll = (uint8_t)op->coll;
+static void choosePlan(const tuttiOp *op, const tuttiSignature *sig, tuttiPlan *plan) {
+  const tuttiCommunicator *c = op->comm;
   /* Exchanges are planned where they run (exchange_plan.h). */
   if (op->coll == tuttiCollSendRecv || c->plan.exchange) {
     uint64_t chunk = c->wires.slotBytes / tuttiTypeSize(op->type);
-    c->lastPlan = (tuttiPlan){
+    *plan = (tuttiPlan){
         .algo = tuttiAlgoDirect, .proto = tuttiProtoSimple, .nchannels = 1, .chunk = chunk};
-    return &c->lastPlan;
+    return;
   }
-  tuttiPlanChoose(&c->plan, &c->planned, &c->lastPlan);
+  tuttiSignature asked = *sig;
+  asked.coll = (uint8_t)op->coll; /* not what is recorded */
+  tuttiPlanChoose(&c->plan, &asked, plan);
   TUTTI_INFO(TUNING, "%s of %llu %s: %s, %s, %d channels, chunk %llu, %.1f us expected",
              tuttiCollName(op->coll), (unsigned long long)op->count, tuttiTypeName(op->type),
-             tuttiAlgoNames[c->lastPlan.algo], tuttiProtoNames[c->lastPlan.proto],
-             c->lastPlan.nchannels, (unsigned long long)c->lastPlan.chunk, c->lastPlan.timeUs);
-  return &c->lastPlan;
+             tuttiAlgoNames[plan->algo], tuttiProtoNames[plan->proto], plan->nchannels,
+             (unsigned long long)plan->chunk, plan->timeUs);
+}
+
+static void setChannel(tuttiTask *t, const tuttiCommunicator *c, const tuttiPlan *p, int channel) {
+  tuttiSchedule *s = &t->schedule;
+  size_t row = (size_t)channel * (size_t)c->nranks;
+  t->channel = s->coll == tuttiCollSendRecv ? TUTTI_P2P_CHANNEL : channel;
+  tuttiPlanPart(s->count, t->type, channel, p->nchannels, &s->begin, &s->part);
+  s->ring = c->graph->ring + row;
+  s->position = c->graph->position[row + (size_t)c->rank];
+  if (p->algo == tuttiAlgoTree) tuttiGraphTree(c->graph, channel, t->signature.root, c->rank, s);
+}
+
+/* The task of channel 0, as far as the signature tells it. PreMulSum is a sum of scaled inputs. */
+static void setTask(tuttiTask *t, const tuttiOp *op, const tuttiSignature *sig,
+                    const tuttiPlan *p) {
+  const tuttiCommunicator *c = op->comm;
+  *t = (tuttiTask){
+      .schedule = {.coll = op->coll,
+                   .algo = p->algo,
+                   .rank = c->rank,
+                   .nranks = c->nranks,
+                   .shared = (uint8_t)c->plan.sharedFifos,
+                   .twoShot = (uint8_t)p->twoShot,
+                   .count = op->count,
+                   .chunk = p->chunk,
+                   .depth = TUTTI_FIFO_DEPTH},
+      .signature = *sig,
+      .proto = p->proto,
+      .type = op->type,
+      .op = op->redop < tuttiNumOps ? op->redop : tuttiSum,
+      .premul = op->redop >= tuttiNumOps,
+      .divide = op->redop == tuttiAvg ? c->nranks : 0,
+      .fetch = p->fetch,
+      .streams = p->streams,
+      .host = &c->host,
+  };
+  setChannel(t, c, p, 0);
+}
+
+/* Programs repeat their calls, so what follows from the signature is kept. */
+static const tuttiPrepared *prepare(const tuttiOp *op) {
+  tuttiSignature sig = describe(op), *kept;
+  uint64_t hash = op->count * 0x9e3779b97f4a7c15u >> 32; /* Fibonacci's: sizes are powers of two */
+  tuttiPrepared *p = &op->comm->prepared[(hash + sig.coll + sig.type) % TUTTI_PREPARED];
+  kept = &p->task.signature;
+  bool used = p->plan.nchannels > 0;
+  if (used && tuttiSignatureEqual(kept, &sig)) return p;
+  kept->root = sig.root; /* no plan depends on it */
+  if (!used || !tuttiSignatureEqual(kept, &sig)) choosePlan(op, &sig, &p->plan);
+  setTask(&p->task, op, &sig, &p->plan);
+  return p;
 }
 
 float tuttiOpTime(const tuttiOp *op) {
   const tuttiPlanInput *in = &op->comm->plan;
   if (in->nranks == 1) return 0;
-  tuttiSignature sig = describe(op);
   if (op->coll == tuttiCollSendRecv) {
     float GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
     float latency = in->nhosts > 1 ? in->interLatencyUs : in->intraLatencyUs;
     return latency + (float)(op->count * tuttiTypeSize(op->type)) / (GBs * 1e3f);
   }
+  tuttiSignature sig = describe(op);
   if (in->exchange) return tuttiPlanTime(in, &sig, tuttiAlgoDirect, tuttiProtoSimple, 1, 0);
-  return plan(op->comm, op, &sig)->timeUs;
+  return prepare(op)->plan.timeUs;
 }
 
-/* *s is all zero. */
-static void setSchedule(tuttiSchedule *s, const tuttiOp *op, const tuttiPlan *p, int channel) {
-  tuttiCommunicator *c = op->comm;
-  s->rank = c->rank;
-  s->nranks = c->nranks;
-  s->coll = op->coll;
-  s->algo = p->algo;
-  s->root = op->root;
-  s->count = op->count;
-  s->chunk = p->chunk;
-  s->depth = TUTTI_FIFO_DEPTH;
-  s->sending = op->sending;
-  if (op->coll == tuttiCollSendRecv) {
-    s->part = op->count;
-    return;
-  }
-  s->twoShot = (uint8_t)p->twoShot;
-  s->shared = (uint8_t)c->plan.sharedFifos;
-  tuttiPlanPart(op->count, op->type, channel, p->nchannels, &s->begin, &s->part);
-  size_t row = (size_t)channel * (size_t)c->nranks;
-  s->ring = c->graph->ring + row;
-  s->position = c->graph->position[row + (size_t)c->rank];
-  if (p->algo == tuttiAlgoTree)
-    tuttiGraphTree(c->graph, channel, tuttiCollHasRoot(op->coll) ? op->root : -1, c->rank, s);
-}
-
-/* The reduction as an executor sees it: PreMulSum is a sum of scaled inputs. */
-static tuttiResult_t setReduction(tuttiTask *t, const tuttiOp *op) {
-  tuttiCommunicator *c = op->comm;
-  t->op = tuttiSum;
-  if (!tuttiCollReduces(op->coll)) return tuttiSuccess;
-  if (op->redop < tuttiNumOps) {
-    t->op = op->redop;
-    t->divide = op->redop == tuttiAvg ? c->nranks : 0;
-    return tuttiSuccess;
-  }
+static tuttiResult_t readScalar(tuttiTask *t, const tuttiOp *op) {
+  const tuttiDevice *device = op->comm->device;
   const tuttiPreMul *m = &op->premul;
-  t->premul = 1;
   t->scalar = m->scalar;
   if (m->residence != tuttiScalarDevice) return tuttiSuccess;
-  if (c->device->readScalar) return c->device->readScalar(m->device, m->type, &t->scalar);
+  if (device->readScalar) return device->readScalar(m->device, m->type, &t->scalar);
   t->scalarAt = m->device;
-  return tuttiSuccess;
-}
-
-static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
-  tuttiCommunicator *c = op->comm;
-  tuttiSignature sig = describe(op);
-  sig.seq = number(op);
-  const tuttiPlan *p = plan(c, op, &sig);
-  for (int channel = 0; channel < p->nchannels; channel++) {
-    tuttiTask *t = &set->tasks[set->ntasks++];
-    memset(t, 0, sizeof *t);
-    setSchedule(&t->schedule, op, p, channel);
-    t->signature = sig;
-    t->proto = p->proto;
-    t->channel = op->coll == tuttiCollSendRecv ? TUTTI_P2P_CHANNEL : channel;
-    t->sendbuff = op->sendbuff;
-    t->recvbuff = op->recvbuff;
-    t->type = op->type;
-    t->inPlace = op->inPlace;
-    t->fetch = p->fetch;
-    t->streams = p->streams;
-    t->stream = op->stream;
-    t->host = &c->host;
-    TUTTI_TRY(setReduction(t, op));
-  }
-  tuttiRecordStart(&c->record, &sig);
   return tuttiSuccess;
 }
 
@@ -143,17 +128,35 @@ static bool sameFifo(const tuttiTask *a, const tuttiTask *b) {
          (a->schedule.root == b->schedule.root && a->schedule.sending == b->schedule.sending);
 }
 
-static void chain(tuttiTaskSet *set) {
-  for (int i = 0; i < set->ntasks; i++) {
-    tuttiTask *t = &set->tasks[i];
-    tuttiTask *before = NULL;
-    for (int j = i - 1; j >= 0 && !before; j--)
-      if (sameFifo(&set->tasks[j], t)) before = &set->tasks[j];
-    if (before)
-      before->next = t;
-    else
-      set->heads[set->nheads++] = t;
+static void chain(tuttiTaskSet *set, tuttiTask *t) {
+  for (tuttiTask *before = t; before-- > set->tasks;) {
+    if (!sameFifo(before, t)) continue;
+    before->next = t;
+    return;
   }
+  set->heads[set->nheads++] = t;
+}
+
+static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
+  tuttiCommunicator *c = op->comm;
+  const tuttiPrepared *p = prepare(op);
+  uint64_t seq = number(op);
+  for (int channel = 0; channel < p->plan.nchannels; channel++) {
+    tuttiTask *t = &set->tasks[set->ntasks++];
+    *t = p->task;
+    if (channel > 0) setChannel(t, c, &p->plan, channel);
+    t->signature.seq = seq;
+    t->schedule.root = op->root;
+    t->schedule.sending = op->sending;
+    t->sendbuff = op->sendbuff;
+    t->recvbuff = op->recvbuff;
+    t->inPlace = op->inPlace;
+    t->stream = op->stream;
+    if (t->premul) TUTTI_TRY(readScalar(t, op));
+    chain(set, t);
+  }
+  tuttiRecordStart(&c->record, &set->tasks[set->ntasks - 1].signature);
+  return tuttiSuccess;
 }
 
 static bool isSelf(const tuttiOp *op) {
@@ -170,44 +173,29 @@ static const tuttiOp *selfMessage(const tuttiOp *ops, int nops, const tuttiCommu
 }
 
 /* A rank's message to itself is one copy: its k-th send meets its k-th receive. */
-static tuttiResult_t copySelf(const tuttiOp *ops, int nops) {
-  for (int i = 0; i < nops; i++) {
-    const tuttiOp *op = &ops[i];
-    if (!isSelf(op)) continue;
-    int k = 0;
-    for (int j = 0; j < i; j++)
-      k += ops[j].comm == op->comm && isSelf(&ops[j]) && ops[j].sending == op->sending;
-    const tuttiOp *other = selfMessage(ops, nops, op->comm, !op->sending, k);
-    if (!other)
-      return TUTTI_FAIL(tuttiInvalidUsage,
-                        "rank %d %s itself without a %s of its own in the same group", op->root,
-                        op->sending ? "sends to" : "receives from",
-                        op->sending ? "tuttiRecv" : "tuttiSend");
-    if (other->count != op->count || other->type != op->type)
-      return TUTTI_FAIL(tuttiInvalidUsage,
-                        "rank %d sends itself %llu %s and receives %llu %s; they must match",
-                        op->root, (unsigned long long)op->count, tuttiTypeName(op->type),
-                        (unsigned long long)other->count, tuttiTypeName(other->type));
-    if (op->sending && op->count)
-      TUTTI_TRY(op->comm->device->copy(other->recvbuff, op->sendbuff,
-                                       op->count * tuttiTypeSize(op->type), op->stream));
-  }
-  return tuttiSuccess;
+static tuttiResult_t copySelf(const tuttiOp *ops, int nops, const tuttiOp *op) {
+  int k = 0;
+  for (const tuttiOp *before = ops; before < op; before++)
+    k += before->comm == op->comm && isSelf(before) && before->sending == op->sending;
+  const tuttiOp *other = selfMessage(ops, nops, op->comm, !op->sending, k);
+  if (!other)
+    return TUTTI_FAIL(
+        tuttiInvalidUsage, "rank %d %s itself without a %s of its own in the same group", op->root,
+        op->sending ? "sends to" : "receives from", op->sending ? "tuttiRecv" : "tuttiSend");
+  if (other->count != op->count || other->type != op->type)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d sends itself %llu %s and receives %llu %s; they must match",
+                      op->root, (unsigned long long)op->count, tuttiTypeName(op->type),
+                      (unsigned long long)other->count, tuttiTypeName(other->type));
+  if (!op->sending || op->count == 0) return tuttiSuccess;
+  return op->comm->device->copy(other->recvbuff, op->sendbuff, op->count * tuttiTypeSize(op->type),
+                                op->stream);
 }
 
 static tuttiResult_t run(tuttiTaskSet *set, const tuttiOp *ops, int nops) {
   for (int i = 0; i < nops; i++)
     if (!isSelf(&ops[i])) TUTTI_TRY(addOp(set, &ops[i]));
-  chain(set);
   return ops[0].comm->device->run(set);
-}
-
-/* Upper bound of the tasks of these operations. */
-static size_t countTasks(const tuttiOp *ops, int nops) {
-  size_t n = 0;
-  for (int i = 0; i < nops; i++)
-    n += ops[i].coll == tuttiCollSendRecv ? 1 : (size_t)ops[i].comm->wires.nchannels;
-  return n;
 }
 
 /* One all-gather among the ranks, of memory that the device can work on. */
@@ -259,10 +247,12 @@ tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
   tuttiTask stackTasks[STACK_TASKS];
   tuttiTask *stackHeads[STACK_TASKS];
   tuttiTaskSet set = {stackTasks, stackHeads, 0, 0};
-  for (int i = 0; i < nops; i++)
+  size_t n = 0; /* tasks at most */
+  for (int i = 0; i < nops; i++) {
     TUTTI_TRY(tuttiCommFailure(ops[i].comm));
-  TUTTI_TRY(copySelf(ops, nops));
-  size_t n = countTasks(ops, nops);
+    if (isSelf(&ops[i])) TUTTI_TRY(copySelf(ops, nops, &ops[i]));
+    n += ops[i].coll == tuttiCollSendRecv ? 1 : (size_t)ops[i].comm->wires.nchannels;
+  }
   TUTTI_FREED tuttiTask *heapTasks = NULL; /* then their heads */
   if (n > STACK_TASKS) {
     TUTTI_TRY(tuttiAlloc((void **)&heapTasks, n, sizeof *heapTasks + sizeof(tuttiTask *),
