@@ -59,34 +59,30 @@ typedef struct {
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static tuttiResult_t findConn(const runner *r, int peer, tuttiDirection direction, bool shared,
-                              tuttiConn **conn) {
-  const tuttiTask *task = r->task;
-  const tuttiTaskHost *host = task->host;
-  tuttiConn **row = host->conns[direction][shared][task->channel];
-  *conn = row ? row[peer >= 0 ? peer : task->schedule.nranks] : NULL;
-  if (*conn) return tuttiSuccess;
-  return host->conn(host->comm, peer, task->channel, direction, shared, conn);
-}
-
-/* The connections of one direction of a step, `count` entries of `ranks` or TUTTI_ALL. */
-static tuttiResult_t findConns(const runner *r, const int32_t *ranks, int count,
-                               tuttiDirection direction, bool shared, tuttiConn **conns,
-                               int *found) {
+/* Finds the connections of one direction of the step, and their number. Inline, as a direction
+ * known to the compiler halves it. */
+__attribute__((always_inline)) static inline tuttiResult_t
+findConns(const runner *r, tuttiDirection direction, tuttiConn **conns, int *found) {
   const tuttiSchedule *s = &r->task->schedule;
-  if (shared && direction == TUTTI_SEND) {
-    *found = 1;
-    return findConn(r, -1, direction, shared, &conns[0]);
-  }
-  int fan = count == TUTTI_ALL ? s->nranks - 1 : count;
+  const tuttiTaskHost *host = r->task->host;
+  int channel = r->task->channel;
+  bool sends = direction == TUTTI_SEND;
+  uint32_t flag = sends ? TUTTI_STEP_SEND_SHARED : TUTTI_STEP_RECV_SHARED;
+  bool shared = (r->step.flags & flag) != 0;
+  int count = sends ? r->step.nsend : r->step.nrecv;
+  const int32_t *ranks = sends ? r->step.send : r->step.recv;
+  bool toAll = sends && shared; /* through one FIFO, whose peer is -1 */
+  int fan = toAll ? 1 : count == TUTTI_ALL ? s->nranks - 1 : count;
   if (fan > r->width)
     return TUTTI_FAIL(tuttiInternalError,
                       "step %" PRIu64 " of %s on rank %d has %d messages, more than the %d of its "
                       "algorithm: a bug in tutti's schedules, please report it",
                       r->k, tuttiCollName(s->coll), s->rank, fan, r->width);
+  tuttiConn **row = host->conns[direction][shared][channel];
   for (int i = 0; i < fan; i++) {
-    int peer = count == TUTTI_ALL ? i + (i >= s->rank) : ranks[i];
-    TUTTI_TRY(findConn(r, peer, direction, shared, &conns[i]));
+    int peer = toAll ? -1 : count == TUTTI_ALL ? i + (i >= s->rank) : ranks[i];
+    conns[i] = row ? row[toAll ? s->nranks : peer] : NULL;
+    if (!conns[i]) TUTTI_TRY(host->conn(host->comm, peer, channel, direction, shared, &conns[i]));
   }
   *found = fan;
   return tuttiSuccess;
@@ -115,13 +111,8 @@ static tuttiResult_t load(runner *r) {
     tuttiScheduleStep(&r->task->schedule, r->k, step);
     if (step->count == 0) continue;
     r->nrecv = r->nsend = 0;
-    if (step->nrecv)
-      TUTTI_TRY(findConns(r, step->recv, step->nrecv, TUTTI_RECV,
-                          (step->flags & TUTTI_STEP_RECV_SHARED) != 0, r->conns, &r->nrecv));
-    if (step->nsend)
-      TUTTI_TRY(findConns(r, step->send, step->nsend, TUTTI_SEND,
-                          (step->flags & TUTTI_STEP_SEND_SHARED) != 0, r->conns + r->nrecv,
-                          &r->nsend));
+    if (step->nrecv) TUTTI_TRY(findConns(r, TUTTI_RECV, r->conns, &r->nrecv));
+    if (step->nsend) TUTTI_TRY(findConns(r, TUTTI_SEND, r->conns + r->nrecv, &r->nsend));
     r->ready = 0;
     r->bytes = step->count * r->elementBytes;
     r->loaded = true;
@@ -187,17 +178,17 @@ static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *ar
   const tuttiTask *task = r->task;
   const tuttiStep *step = &r->step;
   bool local = (step->flags & TUTTI_STEP_SRC) != 0;
-  int n = 0;
-  for (int i = 0; i <= r->nrecv; i++) {
-    if (local && (i == r->nrecv || r->conns[i]->peer > task->schedule.rank)) {
-      in[n++] = (const uint8_t *)task->sendbuff + step->src * r->elementBytes;
-      if (task->premul) args->premul = n;
-      local = false;
-    }
-    if (i < r->nrecv) in[n++] = payload(r->conns[i]);
+  int at = local ? 0 : r->nrecv;
+  while (at < r->nrecv && r->conns[at]->peer < task->schedule.rank)
+    at++;
+  for (int i = 0; i < r->nrecv; i++)
+    in[i + (i >= at)] = payload(r->conns[i]);
+  if (local) {
+    in[at] = (const uint8_t *)task->sendbuff + step->src * r->elementBytes;
+    if (task->premul) args->premul = at + 1;
   }
   args->in = in;
-  args->nin = n;
+  args->nin = r->nrecv + local;
 }
 
 /* Memory that holds this step's value and keeps it until the end of the task, so that readers who
@@ -352,10 +343,11 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
 
 static void begin(runner *r, tuttiTask *task) {
   r->task = task;
-  r->k = 0;
-  r->steps = task ? tuttiScheduleSteps(&task->schedule) : 0;
-  r->elementBytes = task ? tuttiTypeSize(task->type) : 0;
   r->moves++;
+  if (!task) return;
+  r->k = 0;
+  r->steps = tuttiScheduleSteps(&task->schedule);
+  r->elementBytes = tuttiTypeSize(task->type);
 }
 
 static bool loansReturned(runner *r) {
@@ -371,16 +363,16 @@ static tuttiResult_t advance(execution *e, runner *r) {
     const tuttiTaskHost *host = r->task->host;
     if (tuttiLoadAcquire32(host->failed) != 0) return host->failure(host->comm);
     if (!r->loaded) TUTTI_TRY(load(r));
-    bool go;
+    bool go = true;
     if (r->loaded) {
       TUTTI_TRY(poll(r, &go));
       go = go && beginBorrowing(r);
       if (go) TUTTI_TRY(perform(e, r, &go));
-    } else {
-      go = loansReturned(r);
-      if (go) begin(r, r->task->next);
     }
     if (!go) break;
+    if (r->k < r->steps) continue;
+    if (!loansReturned(r)) break;
+    begin(r, r->task->next);
   }
   return tuttiSuccess;
 }
@@ -445,9 +437,10 @@ static tuttiResult_t pass(execution *e, bool *moved) {
 static tuttiResult_t drive(execution *e) {
   uint32_t passes = 0;
   tuttiBackoff backoff = {.spins = e->oversubscribed ? 0 : SPINS};
-  while (e->live > 0) {
+  for (;;) {
     bool moved = false;
     TUTTI_TRY(pass(e, &moved));
+    if (e->live == 0) return tuttiSuccess;
     if (moved)
       tuttiBackoffReset(&backoff);
     else
@@ -455,17 +448,16 @@ static tuttiResult_t drive(execution *e) {
     /* Behind the spins each pause is a system call, next to which the clock costs nothing. */
     if (backoff.round > backoff.spins || ++passes % CLOCK_PASSES == 0) TUTTI_TRY(watchClock(e));
   }
-  return tuttiSuccess;
 }
 
 static int chainWidth(const tuttiTask *task) {
   int width = 1;
-  for (; task; task = task->next) {
+  do {
     const tuttiSchedule *s = &task->schedule;
     if (s->coll == tuttiCollSendRecv || s->algo == tuttiAlgoRing) continue;
     int w = s->algo == tuttiAlgoDirect ? s->nranks : TUTTI_MAX_FAN;
     if (w > width) width = w;
-  }
+  } while ((task = task->next) != NULL);
   return width;
 }
 
@@ -474,6 +466,15 @@ static int chainWidth(const tuttiTask *task) {
 static size_t runBytes(size_t ntasks, size_t width) {
   return ntasks * (sizeof(runner) + width * (2 * sizeof(tuttiConn *) + sizeof(loan))) +
          2 * (width + 1) * sizeof(void *) + ntasks * sizeof(struct tuttiProxy *);
+}
+
+static void addHost(execution *e, const tuttiTaskHost *host) {
+  e->oversubscribed |= host->oversubscribed != 0;
+  if (!host->proxy) return;
+  int p = 0;
+  while (p < e->nproxies && e->proxies[p] != host->proxy)
+    p++;
+  if (p == e->nproxies) e->proxies[e->nproxies++] = host->proxy;
 }
 
 static void layOut(execution *e, void *memory, tuttiTask **tasks, int ntasks, int width) {
@@ -485,20 +486,15 @@ static void layOut(execution *e, void *memory, tuttiTask **tasks, int ntasks, in
   e->in = (const void **)(conns + 2 * n * w);
   e->out = (void **)(e->in + w + 1);
   e->proxies = (struct tuttiProxy **)(e->out + w + 1);
-  for (size_t i = 0; i < n; i++) {
-    e->runners[i] = (runner){.width = width, .conns = conns + 2 * i * w, .loans = loans + i * w};
-    begin(&e->runners[i], tasks[i]);
-  }
-}
-
-static void collectProxies(execution *e, tuttiTask **tasks, int ntasks) {
-  for (int i = 0; i < ntasks; i++) {
-    struct tuttiProxy *proxy = tasks[i]->host->proxy;
-    e->oversubscribed |= tasks[i]->host->oversubscribed != 0;
-    int p = 0;
-    while (p < e->nproxies && e->proxies[p] != proxy)
-      p++;
-    if (proxy && p == e->nproxies) e->proxies[e->nproxies++] = proxy;
+  for (runner *r = e->runners; r < e->runners + n; r++, loans += w, conns += 2 * w) {
+    r->width = width;
+    r->conns = conns;
+    r->loans = loans;
+    r->nloans = 0;
+    r->loaded = r->announced = false;
+    r->moves = r->movesSeen = 0; /* unequal below, so the first look at the clock sets the rest */
+    begin(r, *tasks);
+    addHost(e, (*tasks++)->host);
   }
 }
 
@@ -528,7 +524,6 @@ tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {
   if (bytes > sizeof stack)
     TUTTI_TRY(tuttiAlloc(&heap, bytes, 1, "state of running operations", NULL));
   layOut(&e, heap ? heap : stack, tasks, ntasks, width);
-  collectProxies(&e, tasks, ntasks);
 
   for (int i = 0; i < e.nproxies; i++)
     tuttiProxyEnter(e.proxies[i]);
