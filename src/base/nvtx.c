@@ -11,7 +11,8 @@ typedef struct {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static nvtxDomainHandle_t domain; /* NULL: nobody listens */
-static uint64_t schema;           /* tells the tool what a Payload holds */
+tuttiAtomic32 tuttiRangesUnheard;
+static uint64_t schema; /* tells the tool what a Payload holds */
 
 static void openDomain(void) {
   static const nvtxPayloadSchemaEntry_t entries[] = {
@@ -27,9 +28,10 @@ static void openDomain(void) {
       .payloadStaticSize = sizeof(Payload)};
   domain = nvtxDomainCreateA("tutti");
   if (domain) schema = nvtxPayloadSchemaRegister(domain, &attributes);
+  tuttiStoreRelease32(&tuttiRangesUnheard, domain == NULL);
 }
 
-uint64_t tuttiRangeOpen(const char *name, size_t bytes, int rank) {
+uint64_t tuttiRangeStart(const char *name, size_t bytes, int rank) {
   pthread_once(&once, openDomain);
   if (!domain) return 0;
   const Payload payload = {bytes, rank};
@@ -49,7 +51,8 @@ void tuttiRangeClose(uint64_t range) {
 }
 
 #else
-uint64_t tuttiRangeOpen(const char *name, size_t bytes, int rank) {
+tuttiAtomic32 tuttiRangesUnheard = {1};
+uint64_t tuttiRangeStart(const char *name, size_t bytes, int rank) {
   return (void)name, (void)bytes, (void)rank, 0;
 }
 void tuttiRangeClose(uint64_t range) {

@@ -6,11 +6,16 @@
 #include <stdint.h>
 #include <sys/cdefs.h>
 
+#include "base/atomic.h"
+
 __BEGIN_DECLS
 
-/* Opens a range, which is shown with bytes and rank (-1: not of one rank). 0 if no tool listens or
- * the build found no NVTX, at the cost of a test. */
-uint64_t tuttiRangeOpen(const char *name, size_t bytes, int rank);
+extern tuttiAtomic32 tuttiRangesUnheard; /* 1: no tool listens, or the build found no NVTX */
+uint64_t tuttiRangeStart(const char *name, size_t bytes, int rank);
+/* Opens a range, which is shown with bytes and rank (-1: not of one rank). 0 if nobody listens. */
+static inline uint64_t tuttiRangeOpen(const char *name, size_t bytes, int rank) {
+  return tuttiLoadAcquire32(&tuttiRangesUnheard) ? 0 : tuttiRangeStart(name, bytes, rank);
+}
 /* Closes it, from any thread; 0 is ignored. */
 void tuttiRangeClose(uint64_t range);
 

@@ -53,14 +53,14 @@ tuttiResult_t tuttiCheckMemory(const tuttiCommunicator *c, const char *argument,
   return tuttiSuccess;
 }
 
-static tuttiResult_t checkBuffer(const tuttiCommunicator *c, const char *argument,
-                                 const void *buffer, size_t count, size_t blocks,
-                                 tuttiDataType_t type, size_t *bytes) {
-  size_t size = tuttiTypeSize(type), total;
+/* *bytes: of so many blocks; 0 for a buffer that is not used. */
+static inline tuttiResult_t checkBuffer(const tuttiCommunicator *c, const char *argument,
+                                        const void *buffer, const tuttiOp *op, size_t blocks,
+                                        size_t *bytes) {
+  size_t size = tuttiTypeSizes[op->type], count = op->count, total;
   *bytes = 0;
   if (blocks == 0 || count == 0) return tuttiSuccess;
-  if (__builtin_mul_overflow(count, blocks, &total) ||
-      __builtin_mul_overflow(total, size, &total) || total > PTRDIFF_MAX)
+  if (__builtin_mul_overflow(count, blocks * size, &total) || total > PTRDIFF_MAX)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument count is %zu: %zu x %zu elements of %zu bytes are more than the "
                       "address space holds (a negative count?)",
@@ -71,7 +71,7 @@ static tuttiResult_t checkBuffer(const tuttiCommunicator *c, const char *argumen
   if ((uintptr_t)buffer & (size - 1))
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument %s (%p) is misaligned: %s needs a multiple of %zu bytes", argument,
-                      buffer, tuttiTypeName(type), size);
+                      buffer, tuttiTypeName(op->type), size);
   if ((uintptr_t)buffer > UINTPTR_MAX - total)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument %s (%p) with count %zu reaches past the end of memory", argument,
@@ -99,14 +99,12 @@ static tuttiResult_t checkBuffers(const tuttiCommunicator *c, tuttiOp *op) {
   bool sends = message ? op->sending : isRoot || !shapes[op->coll].fromRoot;
   bool recvs = message ? !op->sending : isRoot || !shapes[op->coll].toRoot;
   bool canAlias = !(sendsAll && recvsAll);
-  size_t n = (size_t)c->nranks, block = op->count * tuttiTypeSize(op->type), sendBytes, recvBytes;
-  TUTTI_TRY(checkBuffer(c, "sendbuff", op->sendbuff, op->count, sends * (sendsAll ? n : 1),
-                        op->type, &sendBytes));
-  TUTTI_TRY(checkBuffer(c, "recvbuff", op->recvbuff, op->count, recvs * (recvsAll ? n : 1),
-                        op->type, &recvBytes));
+  size_t n = (size_t)c->nranks, sendBytes, recvBytes;
+  size_t own = op->count * tuttiTypeSizes[op->type] * (size_t)c->rank; /* before its own block */
+  TUTTI_TRY(checkBuffer(c, "sendbuff", op->sendbuff, op, sends ? sendsAll ? n : 1 : 0, &sendBytes));
+  TUTTI_TRY(checkBuffer(c, "recvbuff", op->recvbuff, op, recvs ? recvsAll ? n : 1 : 0, &recvBytes));
   if (sendBytes == 0 || recvBytes == 0) return tuttiSuccess;
   uintptr_t s = (uintptr_t)op->sendbuff, r = (uintptr_t)op->recvbuff;
-  uintptr_t own = (uintptr_t)block * (uintptr_t)c->rank; /* in place: where this rank's block is */
   if (canAlias && s + (sendsAll ? own : 0) == r + (recvsAll ? own : 0)) {
     op->inPlace = true;
     return tuttiSuccess;

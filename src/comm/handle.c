@@ -60,25 +60,31 @@ tuttiResult_t tuttiCallEnter(const char *call) {
       "or exec a new program");
 }
 
+/* One more call inside; false if the slot holds no live communicator of that generation. */
+static bool hold(Slot *slot, uint64_t generation) {
+  for (;;) {
+    uint64_t state = tuttiLoadAcquire(&slot->state);
+    if (generationOf(state) != generation || !(state & OPEN_BIT)) return false;
+    if (tuttiCompareExchange(&slot->state, state, state + 1)) return true;
+  }
+}
+
 tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **out) {
+  uint64_t bits = (uint64_t)(uintptr_t)handle;
+  Slot *slot = &slots[bits % SLOT_COUNT];
+  if (!tuttiForked() && hold(slot, bits >> SLOT_BITS)) {
+    *out = slot->comm;
+    tuttiErrorScope(call, slot->comm->options.name, slot->comm->rank, slot->comm->nranks);
+    return tuttiSuccess;
+  }
   TUTTI_TRY(tuttiCallEnter(call));
   if (handle == NULL)
     return TUTTI_FAIL(tuttiInvalidArgument, "argument comm is NULL; pass a communicator made by "
                                             "tuttiCommInitRank");
-  uint64_t bits = (uint64_t)(uintptr_t)handle;
-  Slot *slot = &slots[bits % SLOT_COUNT];
-  for (;;) {
-    uint64_t state = tuttiLoadAcquire(&slot->state);
-    if (generationOf(state) != bits >> SLOT_BITS || !(state & OPEN_BIT))
-      return TUTTI_FAIL(tuttiInvalidArgument,
-                        "argument comm (%p) is no live communicator: it was destroyed or aborted, "
-                        "or never made",
-                        (void *)handle);
-    if (tuttiCompareExchange(&slot->state, state, state + 1)) break;
-  }
-  *out = slot->comm;
-  tuttiErrorScope(call, slot->comm->options.name, slot->comm->rank, slot->comm->nranks);
-  return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "argument comm (%p) is no live communicator: it was destroyed or aborted, "
+                    "or never made",
+                    (void *)handle);
 }
 
 tuttiResult_t tuttiHandleEnterReady(tuttiComm_t handle, const char *call, tuttiCommunicator **c) {
