@@ -392,7 +392,6 @@ static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path
   const tuttiIbPort *worse = first->gdr >= second->gdr ? first : second;
   uint32_t megabits = from.megabits < to.megabits ? from.megabits : to.megabits;
   path->possible = true;
-  path->cost = 50;
   path->latencyUs = 3;
   path->bandwidthGBs = (float)megabits / 8000;
   snprintf(path->via, sizeof path->via, "NET/IB/0");

@@ -401,7 +401,6 @@ static bool socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *
   uint32_t megabits = mine.megabits < theirs.megabits ? mine.megabits : theirs.megabits;
   bool local = a->hostId == b->hostId;
   path->possible = true;
-  path->cost = 100;
   path->latencyUs = 15;
   path->bandwidthGBs = local ? 3 : (float)megabits / 8000;
   snprintf(path->via, sizeof path->via, "NET/Socket/0");

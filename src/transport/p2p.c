@@ -26,7 +26,7 @@ static void cudaCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pa
 }
 
 static void p2pCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
-  *path = (tuttiPath){.cost = 1.0f, .latencyUs = 0.2f, .bandwidthGBs = 12.0f};
+  *path = (tuttiPath){.latencyUs = 0.2f, .bandwidthGBs = 12.0f};
   snprintf(path->via, sizeof path->via, "P2P/direct pointer");
   if (tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE))
     snprintf(path->why, sizeof path->why, "%s=1", tuttiSettingOrigin(TUTTI_SETTING_P2P_DISABLE));

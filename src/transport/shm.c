@@ -73,8 +73,7 @@ typedef struct {
 
 static void shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
   bool gpus = a->device == tuttiDeviceCuda;
-  *path = (tuttiPath){
-      .cost = 2.0f, .latencyUs = gpus ? 3.0f : 0.3f, .bandwidthGBs = gpus ? 40.0f : 13.0f};
+  *path = (tuttiPath){.latencyUs = gpus ? 3.0f : 0.3f, .bandwidthGBs = gpus ? 40.0f : 13.0f};
   snprintf(path->via, sizeof path->via, "SHM/direct");
   if (tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE))
     snprintf(path->why, sizeof path->why, "%s=1", tuttiSettingOrigin(TUTTI_SETTING_SHM_DISABLE));

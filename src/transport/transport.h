@@ -51,11 +51,10 @@ typedef struct {
   int32_t cores;         /* that this rank may run on */
 } tuttiPeer;
 
-/* What a transport says about a pair of ranks. Lower cost is better. */
+/* What a transport says about a pair of ranks. */
 typedef struct {
   bool possible;
   bool fetches; /* the reader of a message can copy it straight out of the writer's memory */
-  float cost;
   float latencyUs, bandwidthGBs; /* what the planner's cost model starts from */
   char via[48];                  /* the word of the log line: "SHM/direct" */
   char why[TUTTI_SENTENCE];      /* one sentence: why, or why not */

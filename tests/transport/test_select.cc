@@ -53,11 +53,6 @@ TEST(Select, ProcessesOfAHostUseShmAndSayWhyNotP2p) {
   EXPECT_THAT(c.path.why, HasSubstr("not P2P: different processes"));
 }
 
-TEST(Select, CheaperIsEarlier) {
-  EXPECT_LT(choose(peerOf(0, 1, 1), peerOf(1, 1, 1)).path.cost,
-            choose(peerOf(0, 1, 1), peerOf(1, 2, 1)).path.cost);
-}
-
 TEST(Select, HostsSayWhyNeitherP2pNorShm) {
   Choice c = choose(peerOf(0, 1, 0x1200000000000001), peerOf(1, 2, 0x3400000000000002));
   EXPECT_NE(&tuttiTransportP2p, c.transport);
