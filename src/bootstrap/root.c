@@ -301,14 +301,12 @@ static tuttiResult_t startThread(root *r) {
   r->next = list;
   list = r;
   pthread_mutex_unlock(&listLock);
-  int err = tuttiThreadStart(&thread, "tutti-root", rootMain, r);
-  if (err == 0) {
+  tuttiResult_t result = tuttiThreadStart(&thread, "tutti-root", rootMain, r);
+  if (result == tuttiSuccess)
     pthread_detach(thread);
-    return tuttiSuccess;
-  }
-  leaveList(r);
-  return TUTTI_FAIL(tuttiSystemError, "cannot start the thread of a root: %s; see `ulimit -u`",
-                    tuttiErrnoText(err));
+  else
+    leaveList(r);
+  return result;
 }
 
 tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint8_t secret[16],

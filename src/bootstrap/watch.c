@@ -350,15 +350,18 @@ static void *watchMain(void *unused) {
   return unused;
 }
 
-static int startThread(void) {
+static tuttiResult_t startThread(void) {
   service.quit = false;
   service.epollFd = epoll_create1(EPOLL_CLOEXEC);
-  if (service.epollFd < 0) return errno;
-  tuttiForkCloseAdd(service.epollFd);
   service.wakeFd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (service.wakeFd < 0) return errno;
+  if (service.epollFd < 0 || service.wakeFd < 0 ||
+      !lookAt(EPOLL_CTL_ADD, service.wakeFd, true, NULL))
+    return TUTTI_FAIL(tuttiSystemError,
+                      "the watch gets no files to wait at: %s; raise the limit on open files "
+                      "(ulimit -n)",
+                      tuttiErrnoText(errno));
+  tuttiForkCloseAdd(service.epollFd);
   tuttiForkCloseAdd(service.wakeFd);
-  if (!lookAt(EPOLL_CTL_ADD, service.wakeFd, true, NULL)) return errno;
   return tuttiThreadStart(&service.thread, "tutti-watch", watchMain, NULL);
 }
 
@@ -370,17 +373,13 @@ static void closeService(void) {
 /* One more user of the thread. */
 static tuttiResult_t hireThread(void) {
   pthread_mutex_lock(&service.life);
-  int error = service.users == 0 ? startThread() : 0;
-  if (error == 0)
+  tuttiResult_t result = service.users == 0 ? startThread() : tuttiSuccess;
+  if (result == tuttiSuccess)
     service.users++;
   else
     closeService();
   pthread_mutex_unlock(&service.life);
-  if (error == 0) return tuttiSuccess;
-  return TUTTI_FAIL(tuttiSystemError,
-                    "cannot start the watch thread: %s. Remedy: raise the limits on threads and "
-                    "open files (`ulimit -u`, `ulimit -n`)",
-                    tuttiErrnoText(error));
+  return result;
 }
 
 static void dismissThread(void) {

@@ -123,13 +123,10 @@ static bool follow(tuttiJob *jobs, tuttiJob *job) {
 }
 
 static void startJob(tuttiJob *job) {
-  int err = tuttiThreadStart(&job->thread, "tutti-init", jobMain, job);
-  job->started = err == 0;
-  if (!err) return;
-  for (; job; job = job->then)
-    finishJob(job, TUTTI_FAIL(tuttiSystemError,
-                              "no thread for a communicator's init: %s; raise `ulimit -u`",
-                              tuttiErrnoText(err)));
+  tuttiResult_t result = tuttiThreadStart(&job->thread, "tutti-init", jobMain, job);
+  job->started = result == tuttiSuccess;
+  for (; result != tuttiSuccess && job; job = job->then)
+    finishJob(job, result);
 }
 
 /* Runs all jobs of a list, each on a thread of its own, to their ends; frees them. */

@@ -69,16 +69,12 @@ tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c, void (*begin)(void *), void
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->wake, NULL);
   c->worker = w;
-  int err = tuttiThreadStart(&w->thread, "tutti-worker", workerMain, w);
-  if (err) {
+  tuttiResult_t result = tuttiThreadStart(&w->thread, "tutti-worker", workerMain, w);
+  if (result != tuttiSuccess) {
     c->worker = NULL;
     tuttiFree(w);
-    return TUTTI_FAIL(tuttiSystemError,
-                      "no thread for a non-blocking communicator: %s; raise "
-                      "`ulimit -u`",
-                      tuttiErrnoText(err));
   }
-  return tuttiSuccess;
+  return result;
 }
 
 tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nops) {

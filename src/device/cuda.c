@@ -201,12 +201,10 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
                 ? setUpExchange(s, w)
                 : tuttiCudaStepsInit(&s->steps, w, s->host, s->mail, s->stageStream));
   s->stop = eventfd(0, EFD_CLOEXEC);
-  int err = s->stop < 0 ? errno : tuttiThreadStart(&s->monitor, "tutti-kernels", monitorMain, s);
-  if (err)
-    return TUTTI_FAIL(tuttiSystemError,
-                      "no thread to watch kernels: %s; raise `ulimit -u` (threads) or `ulimit -n` "
-                      "(files)",
-                      tuttiErrnoText(err));
+  if (s->stop < 0)
+    return TUTTI_FAIL(tuttiSystemError, "no eventfd: %s; raise the limit on open files (ulimit -n)",
+                      tuttiErrnoText(errno));
+  TUTTI_TRY(tuttiThreadStart(&s->monitor, "tutti-kernels", monitorMain, s));
   s->monitoring = true;
   return tuttiSuccess;
 }
@@ -240,7 +238,6 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
     stopMonitor(s);
     tuttiCudaWindowsClose(&s->windows);
     tuttiCudaStepsClose(&s->steps, w);
-    tuttiSymmetricDetach(w);
     if (s->done) cudaEventDestroy(s->done);
     if (s->joined) cudaEventDestroy(s->joined);
     if (s->stageStream) cudaStreamDestroy(s->stageStream);
@@ -248,9 +245,8 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
     if (s->mail) tuttiUnmap(s->mail, MAIL_BYTES + STAGE_BYTES, w->memory);
     tuttiFree(s->rounds);
     tuttiFree(s);
-  } else {
-    tuttiSymmetricDetach(w);
   }
+  tuttiSymmetricDetach(w);
   host->device = NULL;
 }
 

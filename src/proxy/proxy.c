@@ -211,23 +211,14 @@ void tuttiProxyDestroy(tuttiProxy *p) {
   tuttiFree(p);
 }
 
-/* The lock is held. */
-static tuttiResult_t startThread(tuttiProxy *p) {
-  int err = tuttiThreadStart(&p->thread, "tutti-proxy", proxyThread, p);
-  if (err)
-    return TUTTI_FAIL(tuttiSystemError,
-                      "cannot start the network proxy's thread: %s; raise the limit on processes "
-                      "(ulimit -u) or of the cgroup (pids.max)",
-                      tuttiErrnoText(err));
-  p->threaded = true;
-  return tuttiSuccess;
-}
-
 tuttiResult_t tuttiProxyAdd(tuttiProxy *p, const tuttiProxyOp *op) {
   pthread_mutex_lock(&p->lock);
   tuttiResult_t result = tuttiGrow((void **)&p->items, p->count, &p->capacity, sizeof *p->items,
                                    "operations of the proxy", NULL);
-  if (result == tuttiSuccess && !p->threaded) result = startThread(p);
+  if (result == tuttiSuccess && !p->threaded) {
+    result = tuttiThreadStart(&p->thread, "tutti-proxy", proxyThread, p);
+    p->threaded = result == tuttiSuccess;
+  }
   if (result == tuttiSuccess) {
     int i = p->count++;
     for (; i > 0 && !op->lazy && p->items[i - 1].op.lazy; i--)
