@@ -22,6 +22,5 @@ tuttiResult_t tuttiGetVersion(int *version) {
 }
 
 const char *tuttiGetErrorString(tuttiResult_t result) {
-  if ((unsigned)result >= tuttiNumResults) return "unknown result code";
-  return resultTexts[result];
+  return (unsigned)result < tuttiNumResults ? resultTexts[result] : "unknown result code";
 }

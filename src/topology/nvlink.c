@@ -62,6 +62,7 @@ static int linksTo(const tuttiTopology *t, int gpu, uint64_t peer) {
 }
 
 static tuttiResult_t readLink(reading *r, void *device, unsigned link, int gpu) {
+  static const int tenths[] = {0, 10, 20, 22, 30, 31, 40, 50}; /* by NVML's number of a version */
   unsigned up = 0, version = 0;
   uint64_t peer;
   char bus[TUTTI_BUS_ID_TEXT] = "NVSwitch";
@@ -69,8 +70,8 @@ static tuttiResult_t readLink(reading *r, void *device, unsigned link, int gpu) 
   if (code == NVML_NOT_SUPPORTED || code == NVML_INVALID_ARGUMENT) return tuttiSuccess; /* none */
   if (!said(r, code, "DeviceGetNvLinkState", gpu) || up != 1) return tuttiSuccess;
   if (!readPeer(r, device, link, gpu, &peer)) return tuttiSuccess;
-  if (r->nvml->DeviceGetNvLinkVersion(device, link, &version) != 0 || version > 99) version = 0;
-  tuttiNode n = {.kind = tuttiNodeNvlink, .parent = gpu, .busId = peer, .version = (int)version};
+  if (r->nvml->DeviceGetNvLinkVersion(device, link, &version) != 0 || version > 7) version = 0;
+  tuttiNode n = {.kind = tuttiNodeNvlink, .parent = gpu, .busId = peer, .version = tenths[version]};
   if (peer != 0) tuttiBusIdText(peer, bus, sizeof bus);
   snprintf(n.name, sizeof n.name, "NVLink-%s", bus);
   n.numa = r->t->nodes[gpu].numa;

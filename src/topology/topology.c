@@ -75,7 +75,7 @@ static void printNode(const tuttiNode *n, int depth, FILE *out) {
     fputs(n->class_ >> 8 == TUTTI_PCI_BRIDGE ? "  PCI port" : "  PCI device", out);
   if (n->kind == tuttiNodeGpu) fputs("  GPU", out);
   if (n->kind == tuttiNodeNic) fprintf(out, "  NIC, %s", n->up ? "up" : "down");
-  if (n->kind == tuttiNodeNvlink) fprintf(out, "  %d links, version %d", n->links, n->version);
+  if (n->kind == tuttiNodeNvlink) fprintf(out, "  %d links, v%.1f", n->links, n->version / 10.0);
   if (n->vendor != 0) fprintf(out, " %04x:%04x", n->vendor, n->device);
   if (n->linkGBs > 0) fprintf(out, ", %.3g GB/s", (double)n->linkGBs);
   if (n->driver[0] != '\0') fprintf(out, " (%s)", n->driver);

@@ -42,7 +42,7 @@ typedef struct tuttiNode {
   int numa;           /* -1 unknown */
   float linkGBs;      /* PCI link or NIC speed, 0 unknown; a multiple of 0.001 */
   int up;             /* NIC: 1 with carrier, else 0 */
-  int links, version; /* Nvlink: links that are up, and of which version; 0 unknown */
+  int links, version; /* Nvlink: links that are up, and tenths of their version; 0 unknown */
   char driver[32];
   char cpus[128]; /* Numa: cpulist */
 } tuttiNode;

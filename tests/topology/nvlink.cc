@@ -33,7 +33,7 @@ constexpr int kNotSupported = 3, kLost = 15, kUnknown = 999;
 struct FakeLink {
   unsigned type = 2; /* a switch */
   std::string remote;
-  unsigned up = 1, version = 4;
+  unsigned up = 1, version = 6; /* NVML's number of 4.0 */
   int state = 0, ofType = 0, ofRemote = 0, ofVersion = 0;
 };
 
@@ -136,7 +136,7 @@ TEST_F(Nvlink, FourGpusThroughNvswitch) {
     for (int b = 0; b < 4; b++)
       EXPECT_EQ(path(a, b), a == b ? "SELF (one device)" : "NV18 (NVLink, NVSwitch)");
   EXPECT_EQ(t->count, before + 4) << "one node for all links to switches";
-  EXPECT_THAT(printed(), HasSubstr("    NVLink-NVSwitch  18 links, version 4\n"));
+  EXPECT_THAT(printed(), HasSubstr("    NVLink-NVSwitch  18 links, v4.0\n"));
   EXPECT_THAT(log(), Not(HasSubstr("NVML")));
   char buf[64];
   EXPECT_STREQ(tuttiTopologyPath(t, busOf(kGpus[0]), busOf("mlx5_0"), buf, sizeof buf),
