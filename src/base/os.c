@@ -266,12 +266,11 @@ void tuttiAppend(char *buf, size_t size, const char *fmt, ...) {
   va_end(args);
 }
 
-tuttiResult_t tuttiThreadStart(pthread_t *thread, const char *name, void *(*run)(void *),
-                               void *arg) {
+tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(void *), void *arg) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int err = pthread_create(thread, NULL, run, arg);
+  int err = pthread_create(out, NULL, run, arg);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (err)
     return TUTTI_FAIL(
@@ -279,6 +278,6 @@ tuttiResult_t tuttiThreadStart(pthread_t *thread, const char *name, void *(*run)
         "cannot start the thread %s: %s; raise the limit on threads (ulimit -u) or of "
         "the cgroup (pids.max)",
         name, tuttiErrnoText(err));
-  pthread_setname_np(*thread, name);
+  pthread_setname_np(*out, name);
   return tuttiSuccess;
 }

@@ -63,8 +63,7 @@ bool tuttiReadFile(const char *path, char *buf, size_t size);
 
 /* Starts a thread of the library's own, which the application's signals never interrupt; `name` has
  * at most 15 characters. */
-tuttiResult_t tuttiThreadStart(pthread_t *thread, const char *name, void *(*run)(void *),
-                               void *arg);
+tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(void *), void *arg);
 
 /* A file descriptor that closes on exec, of anonymous shared memory of `size` bytes (memfd). Its
  * size is sealed: no holder of the descriptor can cut the memory from under another. */
