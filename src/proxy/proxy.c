@@ -9,8 +9,8 @@
  *           entered), then sleeps.
  *   Freed   is a Kick that sets FREED instead of KICKED: there is room for what may come.
  *   Leave   counts down, and if it was the last and KICKED or BUSY is set, runs a pass itself and
- *           rings the bell if something is still on its way; or if FREED is set and the thread
- *           would not look up by itself.
+ *           if something is still on its way sets KICKED and rings the bell; or if FREED is set
+ *           and the thread would not look up by itself.
  *
  * A Kick ordered before a pass's clearing is seen by that pass. One ordered after it leaves KICKED
  * set: the thread's swap then fails; or it comes after the swap, sees SLEEPING, and rings. If
@@ -83,9 +83,10 @@ static uint32_t changeState(tuttiProxy *p, uint32_t set, uint32_t clear) {
   }
 }
 
-/* Wakes the thread if it sleeps; of several wakers one pays for the system call. */
+/* Wakes the thread if it sleeps; of several wakers one pays for the system call. KICKED is for a
+ * thread that is about to sleep until a time it took from an older pass. */
 static void wakeThread(tuttiProxy *p) {
-  if (changeState(p, 0, SLEEPING) & SLEEPING) eventfd_write(p->bell, 1);
+  if (changeState(p, KICKED, SLEEPING) & SLEEPING) eventfd_write(p->bell, 1);
 }
 
 /* Notes what the kernel has to say of the descriptors. */

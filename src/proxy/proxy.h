@@ -81,8 +81,8 @@ void tuttiProxyHalt(tuttiProxy *proxy);
 tuttiResult_t tuttiProxyWatch(tuttiProxy *proxy, tuttiProxySource *source);
 void tuttiProxyUnwatch(tuttiProxy *proxy, tuttiProxySource *source);
 
-/* One pass over all operations by the calling thread, unless another is at it. True: moved
- * something. */
+/* One pass over all operations by the calling thread, which has entered, unless another is at it.
+ * True: moved something. */
 bool tuttiProxyRun(tuttiProxy *proxy);
 /* Says that a FIFO changed; wakes the thread if it sleeps. Cheap when it does not. Freed: that the
  * change is only room for what may come, which does not keep the last one who leaves. */

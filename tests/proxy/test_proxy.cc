@@ -181,6 +181,35 @@ TEST_F(Proxy, NoKickIsLostAtLeave) {
   tuttiProxyRemove(proxy, &op);
 }
 
+/* Work that waits for the clock only, begun in a pass of ours while the thread was on its way to
+ * sleep from a pass before it: Leave must not let it oversleep. */
+TEST_F(Proxy, NoTimeIsLostAtLeave) {
+  tuttiAtomic64 due{}, begun{}, ended{};
+  auto me = std::this_thread::get_id();
+  Op op;
+  op.advance = [&](tuttiProxyTurn *turn) {
+    uint64_t at = tuttiLoadAcquire(&due);
+    if (at == 0) return TUTTI_PROXY_IDLE;
+    if (std::this_thread::get_id() == me) tuttiStoreRelease(&begun, at);
+    if (tuttiNow() < at) return tuttiProxyWakeBy(turn, at), TUTTI_PROXY_WAITING;
+    tuttiStoreRelease(&due, 0);
+    tuttiStoreRelease(&ended, at);
+    return TUTTI_PROXY_IDLE;
+  };
+  op.Add(proxy);
+  for (int i = 0; i < 10000; i++) {
+    uint64_t at = tuttiNow() + 20000, end = at + 60 * kSecond;
+    tuttiProxyEnter(proxy);
+    tuttiStoreRelease(&due, at);
+    while (tuttiLoadAcquire(&begun) != at && tuttiLoadAcquire(&ended) != at)
+      tuttiProxyRun(proxy);
+    tuttiProxyLeave(proxy);
+    while (tuttiLoadAcquire(&ended) != at)
+      ASSERT_LT(tuttiNow(), end) << "overslept at " << i;
+  }
+  tuttiProxyRemove(proxy, &op);
+}
+
 TEST_F(Proxy, EnterKeepsTheThreadAsleepAndLeaveHandsOver) {
   Op op;
   std::atomic<bool> byMe{true};

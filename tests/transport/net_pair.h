@@ -27,6 +27,13 @@ inline uint64_t Soon() {
   return tuttiNow() + 60 * kSecond;
 }
 
+/* In a call, for those who run the loop. */
+struct Entered {
+  tuttiProxy *proxy;
+  explicit Entered(tuttiProxy *p) : proxy(p) { tuttiProxyEnter(p); }
+  ~Entered() { tuttiProxyLeave(proxy); }
+};
+
 /* One rank's side. */
 struct Rank {
   tuttiWires w{};
@@ -81,6 +88,7 @@ struct Rank {
   }
   void Close(tuttiConn *c) { tuttiTransportNet.close(&w, c); }
   bool Drain() {
+    Entered entered(w.proxy);
     for (uint64_t end = Soon(); !tuttiNetDrained(&w);) {
       if (tuttiNow() > end) return false;
       tuttiProxyRun(w.proxy);
@@ -97,6 +105,7 @@ struct Rank {
 
   /* Runs the loop until the connection is ready; false on failure or after a long time. */
   bool Await(tuttiConn *c) {
+    Entered entered(w.proxy);
     uint64_t end = 0;
     while (!tuttiConnReady(c)) {
       if (!tuttiProxyRun(w.proxy)) sched_yield();

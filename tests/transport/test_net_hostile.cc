@@ -18,6 +18,7 @@ using net::Setting;
 namespace {
 
 void Spin(Rank &r, int ms) {
+  net::Entered entered(r.w.proxy);
   for (uint64_t end = tuttiNow() + static_cast<uint64_t>(ms) * 1000000; tuttiNow() < end;) {
     tuttiProxyRun(r.w.proxy);
     usleep(100);
@@ -496,7 +497,7 @@ TEST(NetHostile, RefusedUntilThePeerIsUp) {
   int got = -1;
   for (uint64_t end = net::Soon(); got < 0 && tuttiNow() < end; usleep(1000))
     got = tuttiAcceptNow(fd);
-  ASSERT_GE(got, 0);
+  ASSERT_GE(got, 0) << p.a.Error();
   tuttiNetHello hello;
   ASSERT_TRUE(ReadAll(got, &hello, sizeof hello));
   EXPECT_EQ(0, hello.head.from);
