@@ -22,6 +22,7 @@
 #include "base/settings.h"
 #include "bootstrap/connect.h"
 #include "bootstrap/rendezvous.h"
+#include "holdings.h"
 
 /* An environment variable while it lives. */
 class WithSetting {
@@ -58,15 +59,6 @@ inline bool eventually(const std::function<bool()> &condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return false;
-}
-
-inline int openFds() {
-  int n = 0;
-  DIR *dir = opendir("/proc/self/fd");
-  while (readdir(dir))
-    n++;
-  closedir(dir);
-  return n;
 }
 
 /* Roots of this process that have not ended. */

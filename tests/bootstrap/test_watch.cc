@@ -1,6 +1,5 @@
 // The watch within one process: every rank of a ring, or one rank among neighbours that the test
 // plays itself.
-#include <dirent.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <netinet/tcp.h>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "bootstrap/watch_frame.h"
+#include "holdings.h"
 #include "watch_ring.h"
 
 namespace watchtest {
@@ -18,15 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-int entries(const char *folder) {
-  int n = 0;
-  DIR *dir = opendir(folder);
-  while (readdir(dir) != nullptr)
-    n++;
-  closedir(dir);
-  return n;
-}
 
 std::string frame(tuttiFrameType type, const std::string &payload = "") {
   char out[TUTTI_FRAME_MAX];
@@ -517,7 +508,7 @@ TEST(WatchListener, FloodsAndHalfOpenConnectionsDoNoHarm) {
   Ring ring(3);
   ring.startAll();
   std::mt19937 random(3);
-  int before = entries("/proc/self/fd");
+  int before = openFds();
   std::vector<int> silent;
   for (int i = 0; i < 200; i++) {
     silent.push_back(connectTo(ring.listener(1)));
@@ -531,7 +522,7 @@ TEST(WatchListener, FloodsAndHalfOpenConnectionsDoNoHarm) {
       EXPECT_EQ(ring.ask(0)[1].answered, 1);
     }
   }
-  EXPECT_LT(entries("/proc/self/fd") - before, 200 + 100); // the test's, and a bounded number
+  EXPECT_LT(openFds() - before, 200 + 100); // the test's, and a bounded number
   EXPECT_EQ(ring.ask(2)[1].answered, 1);
   for (int fd : silent)
     EXPECT_EQ(readAll(fd), ""); // also the last ones are closed, in time
@@ -554,11 +545,11 @@ TEST(WatchLife, CyclesLeakNothing) {
       EXPECT_EQ(tuttiLoadRelaxed(&ring.at(r).memory.bytes), 0u);
   };
   cycle(false);
-  int fds = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+  int fds = openFds(), threads = liveThreads();
   for (int i = 0; i < 200; i++)
     cycle(i % 2);
-  EXPECT_EQ(entries("/proc/self/fd"), fds);
-  EXPECT_EQ(entries("/proc/self/task"), threads);
+  EXPECT_EQ(openFds(), fds);
+  EXPECT_EQ(liveThreads(), threads);
 }
 
 // What makes a vanished host known within 5 s; waiting for it would make a test depend on time.
@@ -576,24 +567,12 @@ TEST(WatchLife, TheKernelGivesAVanishedPeerUpInTime) {
   }
 }
 
-/* Threads of this process, after a first one has come and gone: a sanitizer then has its own. */
-int threadsNow() {
-  std::thread([] {}).join();
-  int now = entries("/proc/self/task"), before;
-  do { /* a joined thread may stay listed for a moment */
-    before = now;
-    usleep(10000);
-    now = entries("/proc/self/task");
-  } while (now != before);
-  return now;
-}
-
 TEST(WatchLife, OneThreadServesAllCommunicators) {
-  int threads = threadsNow();
+  int threads = liveThreads();
   Ring a(4), b(4);
   a.startAll();
   b.startAll();
-  EXPECT_EQ(entries("/proc/self/task"), threads + 1);
+  EXPECT_EQ(liveThreads(), threads + 1);
 }
 
 TEST(WatchLife, StartsAndStopsRace) {
@@ -614,7 +593,7 @@ TEST(WatchLife, StartsAndStopsRace) {
 }
 
 TEST(WatchLife, FailedStartLeavesTheSocketsToTheCaller) {
-  int fds = entries("/proc/self/fd"), threads = threadsNow();
+  int fds = openFds(), threads = liveThreads();
   {
     Ring ring(2);
     tuttiBootstrap &b = ring.at(0).bootstrap;
@@ -631,8 +610,8 @@ TEST(WatchLife, FailedStartLeavesTheSocketsToTheCaller) {
     EXPECT_EQ(b.prevFd, before.prevFd);
     EXPECT_EQ(tuttiLoadRelaxed(&ring.at(0).memory.bytes), 0u);
   }
-  EXPECT_EQ(entries("/proc/self/fd"), fds);
-  EXPECT_EQ(threadsNow(), threads);
+  EXPECT_EQ(openFds(), fds);
+  EXPECT_EQ(liveThreads(), threads);
 }
 
 // An owner whose callback takes its time: Stop waits for it.

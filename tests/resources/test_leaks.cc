@@ -1,30 +1,21 @@
 /* A thousand communicators leave nothing behind. */
-#include <dirent.h>
 #include <malloc.h>
 
 #include <fstream>
 
 #include "comm/harness.h"
+#include "holdings.h"
 
 namespace {
 
-size_t entries(const char *folder) {
-  size_t n = 0;
-  DIR *d = opendir(folder);
-  if (!d) return 0;
-  while (readdir(d))
-    n++;
-  closedir(d);
-  return n;
-}
-
 struct Holdings {
-  size_t fds, threads, mappings, heap;
+  int fds, threads;
+  size_t mappings, heap;
 
   static Holdings now() {
     Holdings h;
-    h.fds = entries("/proc/self/fd");
-    h.threads = entries("/proc/self/task");
+    h.fds = openFds();
+    h.threads = liveThreads();
     std::ifstream maps("/proc/self/maps");
     std::string line;
     for (h.mappings = 0; std::getline(maps, line);)

@@ -3,7 +3,6 @@
 #ifndef TUTTI_TESTS_TRANSPORT_LOCAL_WORLD_H_
 #define TUTTI_TESTS_TRANSPORT_LOCAL_WORLD_H_
 
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -23,6 +22,7 @@
 #include "base/error.h"
 #include "base/os.h"
 #include "base/settings.h"
+#include "holdings.h"
 #include "transport/segment.h"
 
 namespace local {
@@ -198,15 +198,6 @@ struct Setting {
     EXPECT_EQ(tuttiSuccess, tuttiSettingsLoad());
   }
 };
-
-inline int openFds() {
-  int n = 0;
-  DIR *d = opendir("/proc/self/fd");
-  while (readdir(d))
-    n++;
-  closedir(d);
-  return n;
-}
 
 inline int segmentMappings() {
   int n = 0;

@@ -1,10 +1,10 @@
-#include <dirent.h>
 #include <sys/wait.h>
 
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "holdings.h"
 #include "transport/net_pair.h"
 
 using net::Pair;
@@ -257,15 +257,6 @@ TEST(Net, BothDirectionsAndManyChannelsAtOnce) {
   other.join();
 }
 
-int OpenFds() {
-  int n = 0;
-  DIR *d = opendir("/proc/self/fd");
-  while (readdir(d))
-    n++;
-  closedir(d);
-  return n;
-}
-
 TEST(Net, TwoHundredConnectionsLeakNothing) {
   Pair p(4096);
   auto cycle = [&](int i) {
@@ -286,12 +277,12 @@ TEST(Net, TwoHundredConnectionsLeakNothing) {
   (void)settle;
   cycle(0);
   uint64_t memory = tuttiLoadRelaxed(&p.a.memory.bytes);
-  int fds = OpenFds();
+  int fds = openFds();
   for (int i = 0; i < 200; i++)
     cycle(i);
   settle();
   EXPECT_EQ(memory, tuttiLoadRelaxed(&p.a.memory.bytes));
-  EXPECT_LE(OpenFds(), fds + 16);
+  EXPECT_LE(openFds(), fds + 16);
 }
 
 } // namespace
