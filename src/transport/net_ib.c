@@ -32,7 +32,7 @@ enum { POLL_BATCH = 16, CREDIT_MESSAGES = 4, CREDIT_BYTES = 65536, LOOK_NS = 100
 /* All parts of messages below `n` have been acknowledged, or the reader has them. */
 static void confirm(tuttiIbEnd *e, uint64_t n) {
   if (n > tuttiLoadRelaxed(&e->confirmed)) tuttiStoreRelease(&e->confirmed, n);
-  if (e->deadline) tuttiIbWorks(e);
+  if (e->deadline && e->state == TUTTI_IB_RUNNING) tuttiIbWorks(e);
 }
 
 static void passHeads(tuttiIbEnd *e) {
@@ -322,13 +322,9 @@ static bool ibDrained(void *end) {
          tuttiLoadAcquire(&e->confirmed) >= taken;
 }
 
-static void ibHaltEnd(void *end) {
-  tuttiIbLinksStop(end);
-}
-
 static void ibCloseEnd(void *end) {
   tuttiIbEnd *e = end;
-  tuttiIbLinksClose(e);
+  tuttiIbLinksClose(e, true);
   for (int i = 0; i < TUTTI_IB_PORTS; i++)
     if (e->mr[i]) tuttiVerbs.deregMr(e->mr[i]);
   tuttiSocketEndFini(&e->meet);
@@ -470,7 +466,7 @@ const tuttiNet tuttiNetIb = {
     .serve = ibServe,
     .progress = ibProgress,
     .drained = ibDrained,
-    .haltEnd = ibHaltEnd,
+    .haltEnd = tuttiIbLinksStop,
     .closeEnd = ibCloseEnd,
     .close = ibClose,
 };

@@ -78,6 +78,9 @@ struct tuttiIbEnd;
 typedef struct {
   struct tuttiIbEnd *end;
   struct ibv_qp *qp; /* NULL: not used now */
+  /* Stopped while its port was down, and kept until that is back or the end: ibv_destroy_qp may
+   * wait until the last packets have left the port (soft-RoCE). */
+  struct ibv_qp *dead;
   tuttiIbPair pair;
   int rail;              /* of this side */
   uint32_t psn, rkey;    /* rkey: of the peer's FIFO */
@@ -184,9 +187,9 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved);
 void tuttiIbBreak(tuttiIbEnd *e, const tuttiIbLink *link, const char *why);
 /* The links have carried a message: what was broken is mended. */
 void tuttiIbWorks(tuttiIbEnd *e);
-/* No link reads or writes this side's memory any more. */
-void tuttiIbLinksStop(tuttiIbEnd *e);
-void tuttiIbLinksClose(tuttiIbEnd *e);
+/* No link of the end reads or writes this side's memory any more. */
+void tuttiIbLinksStop(void *end);
+void tuttiIbLinksClose(tuttiIbEnd *e, bool forGood);
 
 /* ---- net_ib.c */
 

@@ -68,8 +68,16 @@ static tuttiResult_t widenCq(tuttiIbEnd *e, const tuttiIbLink *l) {
   return tuttiSuccess;
 }
 
-/* Makes the queue pair of a link whose pair is chosen. */
+static void destroyQp(const tuttiIbLink *l, struct ibv_qp **qp) {
+  if (!*qp) return;
+  tuttiVerbs.destroyQp(*qp);
+  *qp = NULL;
+  l->end->node->rails[l->rail].links--;
+}
+
+/* Makes the queue pair of a link whose pair is chosen and whose port is up. */
 static tuttiResult_t makeLink(tuttiIbEnd *e, tuttiIbLink *l) {
+  destroyQp(l, &l->dead);
   *l = (tuttiIbLink){.end = e,
                      .pair = l->pair,
                      .rail = l->pair.port[!tuttiIbSends(e)],
@@ -162,24 +170,28 @@ static tuttiResult_t joinLink(tuttiIbEnd *e, tuttiIbLink *l, const tuttiIbLinkCa
 }
 
 static void dropLink(tuttiIbLink *l) {
-  if (!l->qp) return;
-  tuttiVerbs.destroyQp(l->qp);
-  l->qp = NULL;
-  l->end->node->rails[l->rail].links--;
+  if (l->qp && !l->end->node->rails[l->rail].port.up) {
+    l->dead = l->qp;
+    l->qp = NULL;
+  }
+  destroyQp(l, &l->qp);
 }
 
-void tuttiIbLinksStop(tuttiIbEnd *e) {
+void tuttiIbLinksStop(void *end) {
+  tuttiIbEnd *e = end;
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
   for (int i = 0; i < e->nlinks; i++)
     if (e->links[i].qp) tuttiVerbs.modifyQp(e->links[i].qp, &attr, IBV_QP_STATE);
 }
 
 /* Stops first: some drivers wait in ibv_destroy_qp for as long as they resend. */
-void tuttiIbLinksClose(tuttiIbEnd *e) {
+void tuttiIbLinksClose(tuttiIbEnd *e, bool forGood) {
   tuttiIbLinksStop(e);
   for (int i = 0; i < e->nlinks; i++)
     dropLink(&e->links[i]);
-  if (e->nlinks) tuttiIbPoll(e->node); /* no completion names this end any more */
+  for (int i = 0; i < TUTTI_IB_LINKS && forGood; i++)
+    destroyQp(&e->links[i], &e->links[i].dead);
+  if (e->nlinks || forGood) tuttiIbPoll(e->node); /* no completion names this end any more */
   e->nlinks = 0;
 }
 
@@ -296,7 +308,7 @@ static void setBroken(tuttiIbEnd *e, const tuttiIbLink *link, const char *why) {
 static tuttiResult_t offer(tuttiIbEnd *e) {
   int ports = e->theirs.nports > e->node->nrails ? e->theirs.nports : e->node->nrails, made = 0;
   int count = ports * (int)tuttiSettingInt(TUTTI_SETTING_IB_QPS_PER_CONNECTION);
-  tuttiIbLinksClose(e);
+  tuttiIbLinksClose(e, false);
   e->changes = e->node->changes;
   e->nparts = 0;
   startCard(e, TUTTI_IB_OFFER, e->epoch + 1);
@@ -375,7 +387,7 @@ static tuttiResult_t takeAnswer(tuttiIbEnd *e) {
 
 static tuttiResult_t takeOffer(tuttiIbEnd *e) {
   bool moved;
-  tuttiIbLinksClose(e); /* what they have brought is all that will come */
+  tuttiIbLinksClose(e, false); /* what they have brought is all that will come */
   TUTTI_TRY(tuttiIbTakeMessages(e, &moved));
   memset(e->board, 0, sizeof *e->board);
   e->nparts = 0;
