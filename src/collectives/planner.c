@@ -17,7 +17,7 @@ const char *const tuttiProtoNames[tuttiProtoCount] = {TUTTI_PROTOCOLS(TUTTI_NAME
 /* What the model takes for granted of a host; all that is to be tuned by measuring is here. Times
  * are in us, of one rank or of one thread block. */
 static const struct {
-  double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare;
+  double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], rdmaUs, treeShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
   int pairwiseRanks;
@@ -29,7 +29,8 @@ static const struct {
     .netMessageUs = 2.0,         /* work for a message over the network */
     .yieldUs = 5.0,              /* what a hop takes longer when ranks share cores */
     .copyGBs = 8.0,              /* of a rank whose host has no other, whose paths tell nothing */
-    .netShare = {0.7, 0.9, 1.0}, /* of interGBs that 1, 2, 4 channels reach */
+    .netShare = {0.7, 0.9, 1.0}, /* of interGBs that 1, 2, 4 channels reach, */
+    .rdmaUs = 10,                /*   unless latency is less: one connection has all ports then */
     .treeShare = 0.85,           /* of that for a tree: an inner rank's links wait for each other */
     .cachedChunkBytes = 128 << 10, /* longest chunk inside a host: what stays in a core's cache */
     .leastChunkBytes = 16 << 10,   /* below it pieces cost more than their overlap gains */
@@ -262,7 +263,8 @@ static double fetchTime(const setting *w, const tuttiSignature *op, const candid
          messages * S / (GBs * 1e3);
 }
 
-static double netShare(int nchannels) {
+static double netShare(const tuttiPlanInput *in, int nchannels) {
+  if (in->interLatencyUs < model.rdmaUs) return 1;
   return model.netShare[nchannels >= 4 ? 2 : nchannels >= 2 ? 1 : 0];
 }
 
@@ -286,7 +288,7 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
     /* A host's way in or out takes every other message of the rank that holds it. */
     double crossing = c->algo == tuttiAlgoDirect ? w.remote / w.n : 0.5;
     us += k.messages * c->nchannels * crossing * model.netMessageUs;
-    us += k.wired / (netShare(c->nchannels) * fmax(in->interGBs, 0.001) * 1e3);
+    us += k.wired / (netShare(in, c->nchannels) * fmax(in->interGBs, 0.001) * 1e3);
   }
   return us;
 }

@@ -173,6 +173,9 @@ TEST(Planner, KnownRegimes) {
   tuttiPlan farLarge = allReduce(manyHosts(8, 8), 256 << 20);
   EXPECT_EQ(farLarge.algo, tuttiAlgoRing);
   EXPECT_GT(farLarge.nchannels, 1);
+  tuttiPlanInput rdma = manyHosts(2, 1);
+  rdma.interLatencyUs = 3;
+  EXPECT_EQ(allReduce(rdma, 256 << 20).nchannels, 1);
   tuttiSignature huge = op(tuttiCollBroadcast, 64 << 20);
   EXPECT_EQ(choose(manyHosts(16, 1), huge).algo, tuttiAlgoRing);
   /* Without shared memory, connecting all pairs is only for few ranks. */
