@@ -80,11 +80,7 @@ const char *tuttiLibraryPath(void) {
 
 void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const void *hello,
                    size_t helloBytes, const char *who) {
-  memset(d, 0, sizeof(*d));
-  d->fd = -1;
-  d->hello = hello;
-  d->helloBytes = helloBytes;
-  d->who = who;
+  *d = (tuttiDial){.fd = -1, .hello = hello, .helloBytes = helloBytes, .who = who};
   d->patienceMs = PATIENCE_MS;
   d->remedy = "";
   tuttiConnectorInit(&d->connector, targets);

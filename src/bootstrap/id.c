@@ -25,29 +25,28 @@ static void seal(tuttiId *id, tuttiUniqueId *out) {
   memcpy(out, id, sizeof(*id));
 }
 
-/* The secret of a communicator's offspring. */
-static void deriveSecret(const uint8_t parent[16], uint64_t purpose, uint8_t secret[16]) {
+/* An id without roots for a communicator's offspring. */
+static void derive(const uint8_t parent[16], uint64_t purpose, tuttiId *id) {
   struct {
     uint8_t parent[16];
     uint64_t purpose, half;
   } salted = {.purpose = purpose};
+  memset(id, 0, sizeof(*id));
   memcpy(salted.parent, parent, sizeof(salted.parent));
   for (; salted.half < 2; salted.half++) {
     uint64_t hash = tuttiHash(&salted, sizeof(salted));
-    memcpy(secret + 8 * salted.half, &hash, sizeof(hash));
+    memcpy(id->secret + 8 * salted.half, &hash, sizeof(hash));
   }
 }
 
 static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
   tuttiId id;
-  memset(&id, 0, sizeof(id));
-  if (tuttiAddressParse(commId, &id.roots.a[0]) != tuttiSuccess)
-    return TUTTI_FAIL(tuttiInvalidArgument, "TUTTI_COMM_ID: %.900s", tuttiErrorText());
-  id.roots.n = 1;
-  id.fixed = 1;
   /* The same in every process and version, whatever the host's name resolves to there. It keeps
    * strangers apart, not attackers out: the name is no secret. */
-  deriveSecret((const uint8_t[16]){0}, tuttiHash(commId, strlen(commId)), id.secret);
+  derive((const uint8_t[16]){0}, tuttiHash(commId, strlen(commId)), &id);
+  if (tuttiAddressParse(commId, &id.roots.a[0]) != tuttiSuccess)
+    return TUTTI_FAIL(tuttiInvalidArgument, "TUTTI_COMM_ID: %.900s", tuttiErrorText());
+  id.roots.n = id.fixed = 1;
   seal(&id, out);
   return tuttiSuccess;
 }
@@ -77,8 +76,7 @@ tuttiResult_t tuttiIdCreate(tuttiUniqueId *out) {
 tuttiResult_t tuttiIdOffer(const tuttiBootstrap *b, uint64_t purpose, tuttiUniqueId *out,
                            uint16_t *port) {
   tuttiId id;
-  memset(&id, 0, sizeof(id));
-  deriveSecret(b->secret, purpose, id.secret);
+  derive(b->secret, purpose, &id);
   TUTTI_TRY(serve(&id, b->interfaces, b->ninterfaces, out));
   *port = id.roots.a[0].v4.sin_port;
   return tuttiSuccess;
@@ -87,8 +85,7 @@ tuttiResult_t tuttiIdOffer(const tuttiBootstrap *b, uint64_t purpose, tuttiUniqu
 void tuttiIdFollow(const tuttiBootstrap *b, int leader, uint64_t purpose, uint16_t port,
                    tuttiUniqueId *out) {
   tuttiId id;
-  memset(&id, 0, sizeof(id));
-  deriveSecret(b->secret, purpose, id.secret);
+  derive(b->secret, purpose, &id);
   id.roots = b->listeners[leader];
   for (int i = 0; i < id.roots.n; i++)
     id.roots.a[i].v4.sin_port = port;

@@ -117,7 +117,7 @@ static bool passOver(tuttiProxy *p, passKind kind, uint64_t *wake) {
   if (!turn.eager && !p->halted) collectEvents(p);
   for (int i = 0; i < p->count && !p->halted; i++) {
     proxyItem *item = &p->items[i];
-    if (item->state == TUTTI_PROXY_DONE || item->state == TUTTI_PROXY_FAILED) continue;
+    if (item->state == TUTTI_PROXY_FAILED) continue;
     if (item->op.lazy && kind == PASS_LEAVING) continue;
     item->state = item->op.advance(item->op.self, &turn);
     moved |= item->state == TUTTI_PROXY_MOVED;

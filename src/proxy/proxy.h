@@ -23,7 +23,6 @@ typedef enum {
   TUTTI_PROXY_IDLE,    /* nothing to do until a FIFO or a descriptor changes */
   TUTTI_PROXY_WAITING, /* in the middle of work that a descriptor or the clock will let go on */
   TUTTI_PROXY_MOVED,   /* moved something: call again soon */
-  TUTTI_PROXY_DONE,    /* finished: not called again */
   TUTTI_PROXY_FAILED   /* failed, see tuttiProxyTurn: not called again */
 } tuttiProxyState;
 

@@ -141,12 +141,6 @@ static tuttiResult_t openGreeter(tuttiSocketListener *l) {
   return tuttiProxyWatch(l->wires->proxy, &l->source);
 }
 
-/* The proxy says only when something new has come to the greeter, which may stop before its end. */
-static bool moreGuests(const tuttiSocketListener *l) {
-  struct pollfd p = {.fd = l->source.fd, .events = POLLIN};
-  return poll(&p, 1, 0) > 0;
-}
-
 tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn) {
   if (l->source.fd < 0) {
     turn->result = openGreeter(l);
@@ -157,7 +151,9 @@ tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn) 
   if (due || (l->source.readable && !l->paused)) {
     l->paused = tuttiGreeterStep(&l->greeter) != tuttiSuccess; /* which is logged */
     l->due = l->paused ? tuttiDeadline(PAUSE_MS) : tuttiGreeterNext(&l->greeter);
-    l->source.readable = moreGuests(l);
+    /* The proxy tells of what is new only; the greeter may stop before the end of it. */
+    struct pollfd more = {.fd = l->source.fd, .events = POLLIN};
+    l->source.readable = poll(&more, 1, 0) > 0;
   }
   tuttiProxyWakeBy(turn, l->due);
   if (l->met) return TUTTI_PROXY_MOVED;
