@@ -372,8 +372,10 @@ static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candida
 void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
   uint32_t algos = usableAlgorithms(in, op);
   uint32_t protos = in->protoMask & ((1u << tuttiProtoCount) - 1);
-  if (in->gpu) protos = 1u << tuttiProtoSimple; /* what fits a line goes there anyway */
   if (protos == 0) protos = (1u << tuttiProtoCount) - 1;
+  /* A second line takes longer to arrive than a slot; GPUs use lines in any case. */
+  bool more = (double)op->count * (double)elementBytes(op->type) > TUTTI_INLINE_MAX;
+  if (in->gpu || (more && protos >> tuttiProtoSimple & 1)) protos = 1u << tuttiProtoSimple;
   candidate best = {.algo = -1};
   double time = 0;
   for (int algo = tuttiAlgoCount - 1; algo >= 0; algo--)

@@ -33,7 +33,6 @@
 
 #include "base/atomic.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/nvtx.h"
 #include "base/os.h"
@@ -238,7 +237,6 @@ void tuttiProxyRemove(tuttiProxy *p, void *self) {
     proxyItem item = p->items[i];
     for (p->count--; i < p->count; i++)
       p->items[i] = p->items[i + 1];
-    TUTTI_TRACE(PROXY, "operation %p removed in state %d, %d left", self, item.state, p->count);
     tuttiRangeClose(item.range);
     item.op.close(self);
     break;

@@ -162,6 +162,11 @@ TEST(Planner, KnownRegimes) {
   EXPECT_EQ(tiny.proto, tuttiProtoLL);
   EXPECT_EQ(tiny.twoShot, 0);
   EXPECT_EQ(tiny.chunk, TUTTI_INLINE_MAX / 4);
+  tuttiPlanInput lines = oneHost(8);
+  EXPECT_EQ(allReduce(lines, TUTTI_INLINE_MAX).proto, tuttiProtoLL);
+  EXPECT_EQ(allReduce(lines, TUTTI_INLINE_MAX + 4).proto, tuttiProtoSimple);
+  lines.protoMask = 1u << tuttiProtoLL;
+  EXPECT_EQ(allReduce(lines, TUTTI_INLINE_MAX + 4).proto, tuttiProtoLL);
   tuttiPlan large = allReduce(oneHost(8), 64 << 20);
   EXPECT_EQ(large.algo, tuttiAlgoDirect);
   EXPECT_EQ(large.proto, tuttiProtoSimple);
