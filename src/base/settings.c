@@ -65,6 +65,7 @@ static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) 
     [TUTTI_SETTING_DEBUG] = tuttiLogCheckLevel,
     [TUTTI_SETTING_DEBUG_SUBSYS] = tuttiLogCheckSubsystems,
     [TUTTI_SETTING_DEVICE] = checkDevice,
+    [TUTTI_SETTING_IB_ADDR_FAMILY] = checkFamily,
     [TUTTI_SETTING_NET_GDR_LEVEL] = checkLevel,
     [TUTTI_SETTING_SOCKET_FAMILY] = checkFamily,
 };

@@ -80,9 +80,8 @@ const char *tuttiLibraryPath(void) {
 
 void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const void *hello,
                    size_t helloBytes, const char *who) {
-  *d = (tuttiDial){.fd = -1, .hello = hello, .helloBytes = helloBytes, .who = who};
+  *d = (tuttiDial){.fd = -1, .hello = hello, .helloBytes = helloBytes, .who = who, .remedy = ""};
   d->patienceMs = PATIENCE_MS;
-  d->remedy = "";
   tuttiConnectorInit(&d->connector, targets);
 }
 

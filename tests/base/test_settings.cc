@@ -90,6 +90,8 @@ TEST_F(SettingsTest, WordsOutsideTheirListAreRefused) {
   EXPECT_EQ(load("TUTTI_DEVICE", "host"), "");
   EXPECT_THAT(load("TUTTI_SOCKET_FAMILY", "IPv6"), HasSubstr("AF_INET or AF_INET6"));
   EXPECT_EQ(load("TUTTI_SOCKET_FAMILY", "AF_INET6"), "");
+  EXPECT_THAT(load("TUTTI_IB_ADDR_FAMILY", "IPv4"), HasSubstr("AF_INET or AF_INET6"));
+  EXPECT_EQ(load("TUTTI_IB_ADDR_FAMILY", "AF_INET"), "");
   EXPECT_THAT(load("TUTTI_DEBUG", "LOUD"), HasSubstr("VERSION, WARN, INFO, ABORT or TRACE"));
   EXPECT_EQ(load("TUTTI_DEBUG", "none"), "");
   for (const char *bad : {"INIT,NETT", "^", ",", "INIT,", "^ALL,^NET", "INIT NET"})
