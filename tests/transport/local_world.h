@@ -130,7 +130,6 @@ inline void attachAll(Ranks &ranks) {
 struct Meeting {
   pthread_barrier_t barrier;
   tuttiPeer peers[64];
-  pid_t pids[64];
 };
 
 // Forks `nprocesses` children with nranks / nprocesses ranks each, neighbours in number, attaches
@@ -147,11 +146,12 @@ inline void onProcesses(
   pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
   pthread_barrier_init(&m->barrier, &attr, (unsigned)nprocesses);
   int each = s.nranks / nprocesses;
+  std::vector<pid_t> pids; /* in shared memory each child would write its 0 over the parent's */
   fflush(nullptr);
   for (int p = 0; p < nprocesses; p++) {
-    m->pids[p] = fork();
-    ASSERT_GE(m->pids[p], 0);
-    if (m->pids[p] > 0) continue;
+    pids.push_back(fork());
+    ASSERT_GE(pids.back(), 0);
+    if (pids.back() > 0) continue;
     alarm(120);
     {
       before();
@@ -179,7 +179,7 @@ inline void onProcesses(
   }
   for (int p = 0; p < nprocesses; p++) {
     int status = 0;
-    waitpid(m->pids[p], &status, 0);
+    waitpid(pids[(size_t)p], &status, 0);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
         << "process " << p << " of " << nprocesses << ": status " << status;
   }
