@@ -305,7 +305,7 @@ void tuttiProxyLeave(tuttiProxy *p) {
   uint32_t now = tuttiFetchAddAcqRel32(&p->state, UINT32_MAX); /* minus one */
   if ((now & ENTERED) != 1) return;
   if (now & (KICKED | BUSY)) {
-    run(p, PASS_LEAVING);
+    if (run(p, PASS_LEAVING)) run(p, PASS_LEAVING); /* the first mostly moves all there is */
     now = tuttiLoadAcquire32(&p->state);
     if (now & ENTERED) return;
   }
