@@ -8,7 +8,7 @@
  *   thread  sets SLEEPING only by a compare-and-swap from a value without KICKED (or with somebody
  *           entered), then sleeps.
  *   Freed   is a Kick that sets FREED instead of KICKED: there is room for what may come.
- *   Leave   counts down, and if it was the last and KICKED or BUSY is set, runs a pass itself and
+ *   Leave   counts down, and if it was the last and KICKED or BUSY is set, runs a pass or two and
  *           if something is still on its way sets KICKED and rings the bell; or if FREED is set
  *           and the thread would not look up by itself.
  *

@@ -197,8 +197,10 @@ TEST_F(Proxy, NoTimeIsLostAtLeave) {
     uint64_t at = tuttiNow() + 20000, end = at + 60 * kSecond;
     tuttiProxyEnter(proxy);
     tuttiStoreRelease(&due, at);
-    while (tuttiLoadAcquire(&begun) != at && tuttiLoadAcquire(&ended) != at)
+    while (tuttiLoadAcquire(&begun) != at && tuttiLoadAcquire(&ended) != at) {
+      ASSERT_LT(tuttiNow(), end) << "not run at " << i;
       tuttiProxyRun(proxy);
+    }
     tuttiProxyLeave(proxy);
     while (tuttiLoadAcquire(&ended) != at)
       ASSERT_LT(tuttiNow(), end) << "overslept at " << i;
