@@ -325,7 +325,6 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   /* GPUs pin their FIFOs, and have many channels. */
   bool gpu = c->device->kind == tuttiDeviceCuda;
   size_t slots = TUTTI_FIFO_DEPTH * (gpu ? 8 : 1);
-  w->flaggedBytes = gpu ? TUTTI_STEPS_FLAGGED : 0;
   w->slotBytes = (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / slots / TUTTI_LINE * TUTTI_LINE;
   w->memLimit = (size_t)tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT);
   w->timeoutMs = (uint64_t)c->options.timeoutMs;

@@ -110,7 +110,6 @@ static tuttiResult_t openEnd(tuttiCudaSteps *s, const tuttiTask *t, int peer,
   TUTTI_TRY(seen(conn, conn->slots, (void **)&end.slots));
   TUTTI_TRY(seen(conn, conn->heads, (void **)&end.head));
   TUTTI_TRY(seen(conn, conn->data, (void **)&end.data));
-  if (!conn->network) end.flagged = end.data + TUTTI_FIFO_DEPTH * conn->slotBytes;
   TUTTI_TRY(tuttiCudaTell(&s->ends[at], &end, sizeof end, s->copies));
   s->opened[at] = 1;
   return tuttiSuccess;
@@ -159,7 +158,6 @@ static tuttiResult_t setTask(tuttiCudaSteps *s, const tuttiTask *t, tuttiStepsTa
   TUTTI_TRY(openEnds(s, t));
   *out = (tuttiStepsTask){.schedule = t->schedule,
                           .sig = t->signature,
-                          .hash = tuttiSignatureHash(&t->signature),
                           .send = t->sendbuff,
                           .recv = t->recvbuff,
                           .scalarAt = t->scalarAt,

@@ -23,18 +23,14 @@ struct Stage {
   int own;        /* the local operand that PreMulSum scales; -1: none */
   tuttiStepsEnd *end[2 * kFan]; /* received from, then sent to */
   uint64_t number[2 * kFan];    /* of their messages */
-  /* Where they are; without a flag 0 as flagged units, which the movers await themselves. */
   const uint8_t *in[kFan + 1];
   uint8_t *out[kFan + 1];
-  uint32_t inFlag[kFan + 1], outFlag[kFan + 1];
 };
 
 /* In shared memory. The counts are of steps that each hand has passed on. */
 struct StepsState {
   tuttiStepsTask task;
   uint32_t awaited, moved, published;
-  uint32_t checked; /* by the waiter, of what the movers await */
-  uint32_t dead;    /* the movers have given up */
   Stage stage[kStages];
 };
 
@@ -45,7 +41,7 @@ public:
     const char *from = (const char *)&args.task[blockIdx.x];
     for (uint32_t at = threadIdx.x * 8; at < sizeof s.task; at += blockDim.x * 8)
       *(uint64_t *)((char *)&s.task + at) = *(const uint64_t *)(from + at);
-    if (threadIdx.x == 0) s.awaited = s.moved = s.published = s.checked = s.dead = 0;
+    if (threadIdx.x == 0) s.awaited = s.moved = s.published = 0;
     __syncthreads();
   }
 
@@ -80,16 +76,7 @@ private:
   __device__ static tuttiSlot *slotOf(const Stage &g, int i) {
     return g.end[i]->slots + (g.number[i] & (g.end[i]->lines - 1));
   }
-  /* Numbers of messages are unique as long as a slot keeps what was in it. */
-  __device__ static uint32_t flagOf(const Stage &g, int i) {
-    bool flagged = g.bytes <= TUTTI_STEPS_SMALL && g.end[i]->flagged;
-    return flagged ? (uint32_t)g.number[i] + 1 : 0;
-  }
-  __device__ static uint8_t *unitsOf(const Stage &g, int i) {
-    return g.end[i]->flagged + (size_t)(g.number[i] % TUTTI_FIFO_DEPTH) * TUTTI_STEPS_FLAGGED;
-  }
   __device__ static uint8_t *payloadOf(const Stage &g, int i) {
-    if (flagOf(g, i)) return unitsOf(g, i) + 16;
     if (inlined(g)) return slotOf(g, i)->inlined;
     return g.end[i]->data + (size_t)(g.number[i] % TUTTI_FIFO_DEPTH) * g.end[i]->slotBytes;
   }
@@ -101,31 +88,19 @@ private:
     for (uint32_t i = 0;; i++) {
       Stage &g = s.stage[i % kStages];
       if (i >= kStages) await(&s.published, i - kStages + 1);
-      if (__any_sync(~0u, s.dead)) return giveUp(i);
       if (lane() == 0) load(g, k);
       __syncwarp();
       bool dead = false;
       for (int e = (int)lane(); !g.last && e < ends(g) && !dead; e += kWarp)
-        dead = e >= g.step.nrecv ? !awaitRoom(g, e) : !flagOf(g, e) && !awaitMessage(g, e);
-      bool last = __any_sync(~0u, dead) || g.last;
+        dead = e < g.step.nrecv ? !awaitMessage(g, e) : !awaitRoom(g, e);
+      bool last = __any_sync(~0u, dead || g.last);
+      __syncwarp(); /* what each lane has seen comes before what lane 0 says */
       if (lane() == 0) {
         g.last = last;
         if (!last) address(g);
         storeReleaseBlock(&s.awaited, i + 1);
       }
       if (last) return;
-      for (int e = (int)lane(); e < g.step.nrecv; e += kWarp)
-        if (flagOf(g, e)) dead |= !checkUnits(g, e);
-      if (__any_sync(~0u, dead)) return giveUp(i + 1);
-      if (lane() == 0) storeReleaseBlock(&s.checked, i + 1);
-    }
-  }
-  /* The movers find no further step. */
-  __device__ void giveUp(uint32_t i) const {
-    if (i >= kStages) await(&s.published, i - kStages + 1);
-    if (lane() == 0) {
-      s.stage[i % kStages].last = true;
-      storeReleaseBlock(&s.awaited, i + 1);
     }
   }
 
@@ -167,14 +142,6 @@ private:
     }
     return false;
   }
-  /* The movers may be at the payload already; what is wrong with it ends with an error. */
-  __device__ bool checkUnits(const Stage &g, int i) const {
-    Wait wait;
-    uint64_t hash;
-    while (!takeUnit(unitsOf(g, i), flagOf(g, i), &hash))
-      if (wait.over(report, g.end[i]->peer, 0, 0)) return false;
-    return (uint32_t)hash == t.hash || disagree(g, i);
-  }
   /* The message is of this operation, whose number a captured graph repeats, and of this step. */
   __device__ bool fits(const Stage &g, const tuttiSlot *slot) const {
     const tuttiSignature &a = t.sig;
@@ -187,7 +154,7 @@ private:
   __device__ bool awaitRoom(const Stage &g, int i) const {
     Wait wait;
     tuttiStepsEnd &e = *g.end[i];
-    uint32_t depth = inlined(g) && !flagOf(g, i) ? e.lines : TUTTI_FIFO_DEPTH;
+    uint32_t depth = inlined(g) ? e.lines : TUTTI_FIFO_DEPTH;
     while (g.number[i] >= e.taken + depth) {
       e.taken = loadAcquireSys(&e.head->head.v);
       if (g.number[i] >= e.taken + depth && wait.over(report, e.peer, 0, 0)) return false;
@@ -204,22 +171,14 @@ private:
     for (int i = 0; i <= step.nrecv; i++) {
       if (local && (i == step.nrecv || g.end[i]->peer > t.schedule.rank)) {
         if (t.premul) g.own = g.nin;
-        addIn(g, t.send + step.src * t.elementBytes, 0);
+        g.in[g.nin++] = t.send + step.src * t.elementBytes;
         local = false;
       }
-      if (i < step.nrecv) addIn(g, payloadOf(g, i), flagOf(g, i));
+      if (i < step.nrecv) g.in[g.nin++] = payloadOf(g, i);
     }
-    if (step.flags & TUTTI_STEP_DST) addOut(g, t.recv + step.dst * t.elementBytes, 0);
+    if (step.flags & TUTTI_STEP_DST) g.out[g.nout++] = t.recv + step.dst * t.elementBytes;
     for (int i = step.nrecv; i < ends(g); i++)
-      addOut(g, payloadOf(g, i), flagOf(g, i));
-  }
-  __device__ static void addIn(Stage &g, const uint8_t *at, uint32_t flag) {
-    g.in[g.nin] = at;
-    g.inFlag[g.nin++] = flag;
-  }
-  __device__ static void addOut(Stage &g, uint8_t *at, uint32_t flag) {
-    g.out[g.nout] = at;
-    g.outFlag[g.nout++] = flag;
+      g.out[g.nout++] = payloadOf(g, i);
   }
 
   /* ---- the movers ---- */
@@ -233,10 +192,7 @@ private:
       const Stage &g = s.stage[i % kStages];
       await(&s.awaited, i + 1);
       bool last = g.last; /* once it is passed on, the waiter may put another step there */
-      if (!last && g.bytes <= TUTTI_STEPS_SMALL)
-        moveSmall(g);
-      else if (!last)
-        moveStep(g);
+      if (!last) moveStep(g);
       /* A step may read what the one before has written, or write what it has read. */
       barrierOf(1, kMovers);
       if (threadIdx.x == 0) storeReleaseBlock(&s.moved, i + 1);
@@ -282,91 +238,13 @@ private:
       value[u] = sum[u].result(divide);
   }
 
-  /* ---- flagged units ---- */
-
-  __device__ static bool takeUnit(const uint8_t *at, uint32_t flag, uint64_t *value) {
-    tuttiPair unit = loadPairVolatile(at);
-    *value = (uint32_t)unit.x | unit.y << 32;
-    return unit.x >> 32 == flag && unit.y >> 32 == flag;
-  }
-  __device__ static void storeUnit(uint8_t *at, uint32_t flag, uint64_t value) {
-    uint64_t high = (uint64_t)flag << 32;
-    storePairVolatile(at, {high | (uint32_t)value, high | value >> 32});
-  }
-
-  /* Operands that are looked for at once: their ways overlap. */
-  static constexpr int kAbreast = 4;
-
-  /* A pair of words of operands [first, first + kAbreast); false: given up. */
-  __device__ bool take(const Stage &g, int first, uint32_t at, tuttiPair *v) const {
-    Wait wait;
-    uint32_t missing = 0;
-#pragma unroll
-    for (int j = 0; j < kAbreast; j++) {
-      int i = first + j;
-      if (i < g.nin && g.inFlag[i])
-        missing |= 1u << j;
-      else if (i < g.nin)
-        v[j] = loadPair(g.in[i] + at, (int32_t)(g.bytes - at));
-    }
-    while (missing) {
-      tuttiPair a[kAbreast], b[kAbreast];
-#pragma unroll
-      for (int j = 0; j < kAbreast; j++) {
-        if (!(missing >> j & 1)) continue;
-        a[j] = loadPairVolatile(g.in[first + j] + 2 * at);
-        b[j] = loadPairVolatile(g.in[first + j] + 2 * at + 16);
-      }
-#pragma unroll
-      for (int j = 0; j < kAbreast; j++) {
-        uint64_t flag = g.inFlag[first + j];
-        if (!(missing >> j & 1) || a[j].x >> 32 != flag || a[j].y >> 32 != flag ||
-            b[j].x >> 32 != flag || b[j].y >> 32 != flag)
-          continue;
-        v[j] = {(uint32_t)a[j].x | a[j].y << 32, (uint32_t)b[j].x | b[j].y << 32};
-        missing &= ~(1u << j);
-      }
-      if (missing && (s.dead || wait.over(report, g.end[0]->peer, 0, 0))) return false;
-    }
-    return true;
-  }
-
-  /* At most one pair of words for each thread. */
-  __device__ void moveSmall(const Stage &g) const {
-    uint32_t at = threadIdx.x * 16;
-    int divide = g.step.flags & TUTTI_STEP_FINAL ? t.divide : 0;
-    if (at >= g.bytes) return;
-    Operands<T> sum;
-    tuttiPair value = {};
-    for (int first = 0; first < g.nin; first += kAbreast) {
-      tuttiPair v[kAbreast] = {};
-      if (!take(g, first, at, v)) {
-        s.dead = 1;
-        return;
-      }
-      value = v[0];
-#pragma unroll
-      for (int j = 0; j < kAbreast && !COPIES; j++)
-        if (first + j < g.nin) sum.add(t.op, first + j == g.own ? scaled<T>(t, v[j]) : v[j]);
-    }
-    if (!COPIES && (g.nin > 1 || g.own >= 0 || divide > 1)) value = sum.result(divide);
-    for (int o = 0; o < g.nout; o++) {
-      if (g.outFlag[o]) {
-        storeUnit(g.out[o] + 2 * at, g.outFlag[o], value.x);
-        storeUnit(g.out[o] + 2 * at + 16, g.outFlag[o], value.y);
-      } else {
-        storeUserPair(g.out[o] + at, value, (int32_t)(g.bytes - at));
-      }
-    }
-  }
-
   /* ---- the publisher ---- */
 
   __device__ void publish() const {
     for (uint32_t i = 0;; i++) {
       const Stage &g = s.stage[i % kStages];
       await(&s.moved, i + 1);
-      if (__any_sync(~0u, g.last || s.dead) || !awaitCheck(i)) return finish(i);
+      if (g.last) return;
       for (int e = (int)lane(); e < ends(g); e += kWarp)
         if (e < g.step.nrecv) storeRelaxedSys(&g.end[e]->head->head.v, g.number[e] + 1);
       for (int e = (int)lane() + g.step.nrecv; e < ends(g); e += kWarp)
@@ -375,22 +253,7 @@ private:
       if (lane() == 0) storeReleaseBlock(&s.published, i + 1);
     }
   }
-  /* Before slots are given back; false: it has failed. */
-  __device__ bool awaitCheck(uint32_t i) const {
-    bool aborted = false;
-    for (uint32_t looks = 1; !aborted && (int32_t)(loadAcquireBlock(&s.checked) - (i + 1)) < 0;
-         looks++)
-      aborted = looks % kLooks == 0 && loadRelaxedSys32(&report.mail->abort);
-    return !__any_sync(~0u, aborted); /* all lanes go the same way */
-  }
-  /* Nothing waits for what is not published; and nothing is begun any more. */
-  __device__ void finish(uint32_t i) const {
-    if (lane() != 0) return;
-    s.dead = 1;
-    storeReleaseBlock(&s.published, i + (1u << 30));
-  }
   __device__ void publishMessage(const Stage &g, int i) const {
-    if (flagOf(g, i)) return storeUnit(unitsOf(g, i), flagOf(g, i), t.hash);
     tuttiSlot *slot = slotOf(g, i);
     slot->addr = 0;
     slot->bytes = g.bytes;

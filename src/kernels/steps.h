@@ -20,20 +20,13 @@ __BEGIN_DECLS
 #define TUTTI_STEPS_TASKS 32u /* most of one launch: channels, or messages of a group */
 #define TUTTI_STEPS_FAN   64u /* most receives, and most sends, of one step */
 
-/* Small messages between two kernels go in flagged units, protocol LL: 16 bytes of which each half
- * holds 4 bytes of payload and the message's number, so that no look can see one without the other,
- * and no fence is needed. The first unit holds the hash of the operation instead. */
-#define TUTTI_STEPS_FLAGGED ((size_t)16 << 10)
-#define TUTTI_STEPS_SMALL   ((TUTTI_STEPS_FLAGGED - 32) / 2) /* payload of a message */
-
 /* One end of a connection, in GPU memory: its pointers as this GPU sees them. */
 typedef struct {
   tuttiSlot *slots;
   tuttiHead *head;
   uint8_t *data;
-  uint8_t *flagged; /* [TUTTI_FIFO_DEPTH]; NULL: a proxy is in between */
-  uint64_t next;    /* number of the next message; kept by the kernels */
-  uint64_t taken;   /* send: what the head said at the last look */
+  uint64_t next;  /* number of the next message; kept by the kernels */
+  uint64_t taken; /* send: what the head said at the last look */
   uint32_t lines, slotBytes;
   int32_t peer;
   uint32_t pad;
@@ -43,8 +36,6 @@ typedef struct {
 typedef struct {
   tuttiSchedule schedule; /* its ring is in GPU memory */
   tuttiSignature sig;
-  uint32_t hash; /* of sig */
-  uint32_t pad;
   const uint8_t *send;
   uint8_t *recv;
   const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */

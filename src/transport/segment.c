@@ -81,7 +81,7 @@ static bool layOut(const tuttiWires *w, int nlocal, segmentLayout *out) {
   l.pairBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, 1);
   l.controlBytes = tuttiPagesUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes);
   size_t data, all;
-  l.dataBytes = tuttiPagesUp(TUTTI_FIFO_DEPTH * (l.slotBytes + w->flaggedBytes));
+  l.dataBytes = tuttiPagesUp(TUTTI_FIFO_DEPTH * l.slotBytes);
   bool fits = l.slotBytes <= ADDRESS_BYTES / TUTTI_FIFO_DEPTH &&
               !__builtin_mul_overflow(l.nchannels + pairs, l.dataBytes, &data) &&
               !__builtin_add_overflow(l.controlBytes, data, &l.bytes) &&

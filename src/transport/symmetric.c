@@ -88,7 +88,7 @@ static tuttiResult_t makeBlock(tuttiWires *w, size_t bytes, sharedBlock **out) {
 /* Lines, head, data. */
 #define FIFO_CONTROL 4096
 static size_t fifoBytes(const tuttiWires *w) {
-  return FIFO_CONTROL + TUTTI_FIFO_DEPTH * (w->slotBytes + w->flaggedBytes);
+  return FIFO_CONTROL + TUTTI_FIFO_DEPTH * w->slotBytes;
 }
 
 /* The FIFO, or the head, of `rank` in the block of `owner`. */

@@ -72,7 +72,6 @@ typedef struct tuttiWires {
   int nchannels;             /* channels that collectives may use */
   size_t slotBytes;          /* of every FIFO; multiple of TUTTI_LINE */
   size_t memLimit, memTaken; /* 0: no limit; what this rank may take so far */
-  size_t flaggedBytes; /* for kernels on both sides: as many per slot follow the slots; or 0 */
   uint64_t timeoutMs;
   const tuttiAtomic32 *failed; /* nonzero: give up every wait */
   tuttiMemAccount *memory;
