@@ -1,5 +1,33 @@
 #include "device/cuda_steps.h"
 
+#include "base/os.h"
+
+/* ---- the proxy -------------------------------------------------------------------------------
+ * Kernels fill and free the slots of network connections without a word to the proxy, which
+ * therefore keeps looking while any of them is under way. The host counts the launches that it
+ * makes. A graph may be launched at any time, and nobody tells when it is gone: its kernels count
+ * themselves, and the proxy looks at that count now and then, always while it may change soon. */
+
+enum { LINGER_NS = 1000000, LOOK_NS = 200000 };
+
+tuttiProxyState tuttiCudaStepsServe(void *steps, tuttiProxyTurn *turn) {
+  tuttiCudaSteps *s = steps;
+  /* First, for what has ended has begun before. The two words of one kernel may become visible in
+   * the other order: then the next look sees both, and comes, as there are graphs. */
+  uint32_t finished = __atomic_load_n(&s->mail->finished, __ATOMIC_ACQUIRE);
+  uint32_t started = __atomic_load_n(&s->mail->started, __ATOMIC_ACQUIRE);
+  bool busy = finished != started + tuttiLoadAcquire32(&s->launched);
+  if (tuttiLoadAcquire32(&s->captured)) {
+    uint64_t now = tuttiNow();
+    if (busy) tuttiStoreRelaxed(&s->busyUntil, now + LINGER_NS);
+    busy |= now < tuttiLoadRelaxed(&s->busyUntil);
+    tuttiProxyWakeBy(turn, now + LOOK_NS);
+  }
+  if (!busy) return TUTTI_PROXY_IDLE;
+  turn->wake = 0;
+  return TUTTI_PROXY_WAITING;
+}
+
 #ifdef TUTTI_HAVE_CUDA
 
 #include <cuda_runtime_api.h>
@@ -7,7 +35,6 @@
 
 #include "base/cuda.h"
 #include "base/error.h"
-#include "proxy/proxy.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -40,42 +67,30 @@ void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w) {
   tuttiFree(s->opened);
 }
 
-/* ---- the proxy -------------------------------------------------------------------------------
- * Kernels fill and free the slots of network connections without a word to the proxy, which
- * therefore keeps looking while any of them is under way. */
-
-static tuttiProxyState serve(void *self, tuttiProxyTurn *turn) {
-  const tuttiCudaSteps *s = self;
-  uint32_t started = tuttiLoadAcquire32(&s->started);
-  if (__atomic_load_n(&s->mail->finished, __ATOMIC_ACQUIRE) == started) return TUTTI_PROXY_IDLE;
-  turn->wake = 0;
-  return TUTTI_PROXY_WAITING;
-}
+/* ---- launches announced ---------------------------------------------------------------------- */
 
 static void stopServing(void *self) {
   (void)self;
 }
 
-static void CUDART_CB announce(void *self) {
-  tuttiCudaSteps *s = self;
-  tuttiFetchAddAcqRel32(&s->started, 1);
-  tuttiProxyKick(s->host->proxy);
+/* Once there is a network connection. */
+static tuttiResult_t startServing(tuttiCudaSteps *s) {
+  tuttiProxyOp op = {.advance = tuttiCudaStepsServe, .close = stopServing, .self = s};
+  if (s->served || !s->host->proxy) return tuttiSuccess;
+  TUTTI_TRY(tuttiProxyAdd(s->host->proxy, &op));
+  s->args.finished = &s->args.mail->finished;
+  s->served = true;
+  return tuttiSuccess;
 }
 
-/* Before the launch; in a graph before each of its launches. */
-static tuttiResult_t announceLaunch(tuttiCudaSteps *s, cudaStream_t stream, bool capturing) {
-  if (!s->host->proxy) return tuttiSuccess;
-  if (!s->served) {
-    tuttiProxyOp op = {.advance = serve, .close = stopServing, .self = s};
-    TUTTI_TRY(tuttiProxyAdd(s->host->proxy, &op));
-    s->args.finished = &s->args.mail->finished;
-    s->served = true;
-  }
+/* Before the launch, for the proxy takes its time to wake. */
+static void announce(tuttiCudaSteps *s, bool capturing) {
+  s->args.started = capturing ? &s->args.mail->started : NULL;
   if (capturing)
-    CUDA_TRY(cudaLaunchHostFunc(stream, announce, s));
+    tuttiStoreRelease32(&s->captured, 1);
   else
-    announce(s);
-  return tuttiSuccess;
+    tuttiFetchAddAcqRel32(&s->launched, 1);
+  tuttiProxyKick(s->host->proxy);
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -183,9 +198,12 @@ tuttiResult_t tuttiCudaStepsLaunch(tuttiCudaSteps *s, const tuttiTask *tasks, in
   bool copies = !tuttiCollReduces(tasks[0].schedule.coll);
   for (int i = 0; i < n; i++)
     TUTTI_TRY(setTask(s, &tasks[i], &s->args.task[i]));
-  TUTTI_TRY(announceLaunch(s, stream, capturing));
-  CUDA_TRY((cudaError_t)tuttiStepsLaunch(&s->args, n, tasks[0].type, copies, stream));
-  return tuttiSuccess;
+  TUTTI_TRY(startServing(s));
+  if (s->served) announce(s, capturing);
+  int err = tuttiStepsLaunch(&s->args, n, tasks[0].type, copies, stream);
+  if (err && s->served && !capturing)
+    tuttiFetchAddAcqRel32(&s->launched, UINT32_MAX); /* minus one: it will not end */
+  return tuttiCudaCheck((cudaError_t)err, "the launch of a kernel");
 }
 
 #endif

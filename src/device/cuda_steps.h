@@ -7,6 +7,7 @@
 
 #include "kernels/steps.h"
 #include "kernels/task.h"
+#include "proxy/proxy.h"
 #include "transport/transport.h"
 
 __BEGIN_DECLS
@@ -20,8 +21,10 @@ typedef struct {
   int32_t *rings;          /* GPU: [nchannels][nranks] */
   uint8_t *ringKnown;      /* [nchannels] */
   tuttiExchangeMail *mail; /* as the host sees it */
-  tuttiAtomic32 started;
-  bool served; /* the proxy has an operation for this */
+  tuttiAtomic32 launched;  /* by the host; those of graphs are counted in the mail */
+  tuttiAtomic32 captured;  /* there may be graphs with launches */
+  tuttiAtomic64 busyUntil; /* with graphs: when the proxy may come to rest */
+  bool served;             /* the proxy has an operation for this */
   tuttiStream_t copies;
   tuttiStepsArgs args; /* of the next launch */
 } tuttiCudaSteps;
@@ -36,6 +39,8 @@ void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w);
  * messages. */
 tuttiResult_t tuttiCudaStepsLaunch(tuttiCudaSteps *s, const tuttiTask *tasks, int n,
                                    bool capturing);
+/* The proxy's operation: keeps it looking at slots while kernels are under way. */
+tuttiProxyState tuttiCudaStepsServe(void *steps, tuttiProxyTurn *turn);
 
 __END_DECLS
 

@@ -105,6 +105,7 @@ typedef struct {
   uint32_t waitedMs;
   uint32_t disagrees; /* 1: the peer's message is of another operation */
   uint32_t finished;  /* kernel, of steps: launches that have ended, if asked for */
+  uint32_t started;   /* kernel, of steps in graphs: launches that have begun */
   tuttiSignature sig; /* of the operation that waits */
 } tuttiExchangeMail;
 

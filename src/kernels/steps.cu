@@ -9,6 +9,7 @@ template <typename T, bool COPIES>
 __global__ void __launch_bounds__(kStepsThreads)
     steps(const __grid_constant__ tuttiStepsArgs args) {
   __shared__ StepsState state;
+  if (args.started && blockIdx.x == 0 && threadIdx.x == 0) atomicAdd_system(args.started, 1u);
   Steps<T, COPIES>(args, state).run();
   __syncthreads();
   if (args.finished && threadIdx.x == 0 && atomicInc(args.blocks, gridDim.x - 1) == gridDim.x - 1)

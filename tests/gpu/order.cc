@@ -2,7 +2,6 @@
 #include "gpu/gpu.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 
 namespace {
@@ -323,15 +322,6 @@ struct Graph {
   cudaGraphExec_t exec = nullptr;
 };
 
-/* Over the network a graph has a host node that wakes the proxy. CUDA carries out those of a GPU
- * one by one, and may begin with one that waits, behind a kernel, for a rank whose own comes after
- * it: there each rank has a GPU. */
-int graphRanks(int most) {
-  return getenv("TUTTI_SHM_DISABLE") ? std::min(most, gpus()) : most;
-}
-#define SKIP_UNLESS_SEVERAL(n)                                                                     \
-  if ((n) < 2) GTEST_SKIP() << "graphs over the network need a GPU for each of two ranks"
-
 /* Of what body enqueues. All ranks have their graphs before one is launched: making one takes GPU
  * memory. */
 template <class F>
@@ -349,8 +339,7 @@ void capture(cudaStream_t stream, cudaGraphExec_t *exec, Barrier &made, const F 
 
 /* In place, each all-reduce of equal numbers multiplies them by n: none is lost or runs twice. */
 void replays(size_t count, int launches, int eagerEvery) {
-  const int n = graphRanks(3);
-  SKIP_UNLESS_SEVERAL(n);
+  const int n = 3;
   GpuRanks ranks(n);
   Barrier made(n), done(n);
   ASSERT_TRUE(ranks.ok());
@@ -398,8 +387,7 @@ TEST_F(GpuGraphs, MixedWithCalls) {
 
 TEST_F(GpuGraphs, MessagesAndGroups) {
   constexpr size_t count = 1001;
-  const int n = graphRanks(4);
-  SKIP_UNLESS_SEVERAL(n);
+  const int n = 4;
   GpuRanks ranks(n);
   Barrier made(n), done(n);
   ASSERT_TRUE(ranks.ok());
