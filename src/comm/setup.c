@@ -335,6 +335,8 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
     snprintf(c->options.name, sizeof c->options.name, "%016" PRIx64, w->commHash);
   TUTTI_TRY(tuttiTopologyHost(&w->topology));
   TUTTI_TRY(tuttiProxyCreate(&w->proxy, proxyFailed, c));
+  /* Two threads copy faster; on host memory those who wait do it themselves. */
+  if (gpu) TUTTI_TRY(tuttiProxyCreate(&w->receiver, proxyFailed, c));
   c->host.comm = c;
   c->host.failed = &c->failed;
   c->host.conns = c->conns;
@@ -422,6 +424,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   if (c->wires.proxy) {
     closeConns(c);
     tuttiTransportsDetach(&c->wires);
+    tuttiProxyDestroy(c->wires.receiver);
     tuttiProxyDestroy(c->wires.proxy);
   }
   tuttiWatchStop(c->watch);

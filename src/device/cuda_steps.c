@@ -2,16 +2,17 @@
 
 #include "base/os.h"
 
-/* ---- the proxy -------------------------------------------------------------------------------
- * Kernels fill and free the slots of network connections without a word to the proxy, which
- * therefore keeps looking while any of them is under way. The host counts the launches that it
- * makes. A graph may be launched at any time, and nobody tells when it is gone: its kernels count
- * themselves, and the proxy looks at that count now and then, always while it may change soon. */
+/* ---- the proxies -----------------------------------------------------------------------------
+ * Kernels fill and free the slots of network connections without a word to a proxy. Both therefore
+ * keep looking while any kernel is under way. The host counts the launches that it makes. A graph
+ * may be launched at any time, and nobody tells when it is gone: its kernels count themselves, and
+ * the proxies look at that count now and then, always while it may change soon. */
 
 enum { LINGER_NS = 1000000, LOOK_NS = 200000 };
 
-tuttiProxyState tuttiCudaStepsServe(void *steps, tuttiProxyTurn *turn) {
-  tuttiCudaSteps *s = steps;
+tuttiProxyState tuttiCudaStepsServe(void *self, tuttiProxyTurn *turn) {
+  tuttiCudaServer *server = self;
+  const tuttiCudaSteps *s = server->steps;
   /* First, for what has ended has begun before. The two words of one kernel may become visible in
    * the other order: then the next look sees both, and comes, as there are graphs. */
   uint32_t finished = __atomic_load_n(&s->mail->finished, __ATOMIC_ACQUIRE);
@@ -19,8 +20,8 @@ tuttiProxyState tuttiCudaStepsServe(void *steps, tuttiProxyTurn *turn) {
   bool busy = finished != started + tuttiLoadAcquire32(&s->launched);
   if (tuttiLoadAcquire32(&s->captured)) {
     uint64_t now = tuttiNow();
-    if (busy) tuttiStoreRelaxed(&s->busyUntil, now + LINGER_NS);
-    busy |= now < tuttiLoadRelaxed(&s->busyUntil);
+    if (busy) server->busyUntil = now + LINGER_NS;
+    busy |= now < server->busyUntil;
     tuttiProxyWakeBy(turn, now + LOOK_NS);
   }
   if (!busy) return TUTTI_PROXY_IDLE;
@@ -36,11 +37,17 @@ tuttiProxyState tuttiCudaStepsServe(void *steps, tuttiProxyTurn *turn) {
 #include "base/cuda.h"
 #include "base/error.h"
 
+/* The two, of which the second may be missing. */
+static tuttiProxy *proxyOf(const tuttiWires *w, int i) {
+  return i == 0 ? w->proxy : w->receiver;
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost *host,
                                  tuttiExchangeMail *mail, tuttiStream_t copies) {
   s->host = host;
+  s->wires = w;
   s->nranks = w->nranks;
   s->nchannels = w->nchannels;
   s->copies = copies;
@@ -62,7 +69,8 @@ tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost
 }
 
 void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w) {
-  if (s->served) tuttiProxyRemove(w->proxy, s);
+  for (int i = 0; i < s->served; i++)
+    if (proxyOf(w, i)) tuttiProxyRemove(proxyOf(w, i), &s->servers[i]);
   cudaFree(s->ends);
   tuttiFree(s->opened);
 }
@@ -75,22 +83,26 @@ static void stopServing(void *self) {
 
 /* Once there is a network connection. */
 static tuttiResult_t startServing(tuttiCudaSteps *s) {
-  tuttiProxyOp op = {.advance = tuttiCudaStepsServe, .close = stopServing, .self = s};
-  if (s->served || !s->host->proxy) return tuttiSuccess;
-  TUTTI_TRY(tuttiProxyAdd(s->host->proxy, &op));
+  if (!s->host->proxy) return tuttiSuccess;
+  for (; s->served < 2; s->served++) {
+    tuttiCudaServer *server = &s->servers[s->served];
+    tuttiProxyOp op = {.advance = tuttiCudaStepsServe, .close = stopServing, .self = server};
+    server->steps = s;
+    if (proxyOf(s->wires, s->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(s->wires, s->served), &op));
+  }
   s->args.finished = &s->args.mail->finished;
-  s->served = true;
   return tuttiSuccess;
 }
 
-/* Before the launch, for the proxy takes its time to wake. */
+/* Before the launch, for threads take their time to wake. */
 static void announce(tuttiCudaSteps *s, bool capturing) {
   s->args.started = capturing ? &s->args.mail->started : NULL;
   if (capturing)
     tuttiStoreRelease32(&s->captured, 1);
   else
     tuttiFetchAddAcqRel32(&s->launched, 1);
-  tuttiProxyKick(s->host->proxy);
+  for (int i = 0; i < s->served; i++)
+    if (proxyOf(s->wires, i)) tuttiProxyKick(proxyOf(s->wires, i));
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */

@@ -12,9 +12,16 @@
 
 __BEGIN_DECLS
 
-/* Of one communicator. */
+/* What a proxy's operation for the kernels knows. */
 typedef struct {
+  struct tuttiCudaSteps *steps;
+  uint64_t busyUntil; /* with graphs: when the proxy may come to rest */
+} tuttiCudaServer;
+
+/* Of one communicator. */
+typedef struct tuttiCudaSteps {
   tuttiTaskHost *host;
+  const tuttiWires *wires;
   int nranks, nchannels;
   tuttiStepsEnd *ends;     /* GPU: [nchannels + 1 for messages][recv, send][nranks] */
   uint8_t *opened;         /* the same in host memory: that end is known to the GPU */
@@ -23,8 +30,8 @@ typedef struct {
   tuttiExchangeMail *mail; /* as the host sees it */
   tuttiAtomic32 launched;  /* by the host; those of graphs are counted in the mail */
   tuttiAtomic32 captured;  /* there may be graphs with launches */
-  tuttiAtomic64 busyUntil; /* with graphs: when the proxy may come to rest */
-  bool served;             /* the proxy has an operation for this */
+  tuttiCudaServer servers[2];
+  int served; /* so many of them are with their proxies */
   tuttiStream_t copies;
   tuttiStepsArgs args; /* of the next launch */
 } tuttiCudaSteps;
@@ -39,8 +46,8 @@ void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w);
  * messages. */
 tuttiResult_t tuttiCudaStepsLaunch(tuttiCudaSteps *s, const tuttiTask *tasks, int n,
                                    bool capturing);
-/* The proxy's operation: keeps it looking at slots while kernels are under way. */
-tuttiProxyState tuttiCudaStepsServe(void *steps, tuttiProxyTurn *turn);
+/* A server's turn: keeps its proxy looking at slots while kernels are under way. */
+tuttiProxyState tuttiCudaStepsServe(void *server, tuttiProxyTurn *turn);
 
 __END_DECLS
 

@@ -120,6 +120,10 @@ static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
     closeState(s);
     return result;
   }
+  if (s->node) { /* ends of both directions share it */
+    tuttiProxyDestroy(w->receiver);
+    w->receiver = NULL;
+  }
   snprintf(mine->netName, sizeof mine->netName, "%s", s->net->name);
   w->net = s;
   return tuttiSuccess;
@@ -178,7 +182,7 @@ static tuttiResult_t startEnd(tuttiWires *w, netEnd *end, const tuttiConn *conn)
                      .halt = net->haltEnd,
                      .self = end->end,
                      .lazy = !sends};
-  tuttiResult_t result = tuttiProxyAdd(w->proxy, &op);
+  tuttiResult_t result = tuttiProxyAdd(tuttiNetProxy(w, conn->direction), &op);
   if (result != tuttiSuccess) net->closeEnd(end->end);
   return result;
 }
@@ -197,7 +201,7 @@ static tuttiResult_t serveListener(tuttiWires *w) {
   netState *s = w->net;
   if (s->serving) return tuttiSuccess;
   tuttiProxyOp op = {.advance = serve, .close = closeState, .self = s};
-  TUTTI_TRY(tuttiProxyAdd(w->proxy, &op));
+  TUTTI_TRY(tuttiProxyAdd(tuttiNetProxy(w, TUTTI_RECV), &op));
   s->serving = true;
   return tuttiSuccess;
 }
@@ -242,7 +246,7 @@ static void netClose(tuttiWires *w, tuttiConn *conn) {
   netState *s = w->net;
   netEnd *end = conn->end;
   TUTTI_UNLINK(s->ends, end);
-  tuttiProxyRemove(w->proxy, end->end);
+  tuttiProxyRemove(tuttiNetProxy(w, conn->direction), end->end);
   dropFifo(w, end);
   w->memTaken -= tuttiNetEndBytes(w);
   tuttiFree(end);
@@ -253,7 +257,7 @@ static void netDetach(tuttiWires *w) {
   netState *s = w->net;
   if (!s) return;
   if (s->serving)
-    tuttiProxyRemove(w->proxy, s);
+    tuttiProxyRemove(tuttiNetProxy(w, TUTTI_RECV), s);
   else
     closeState(s);
   w->net = NULL;

@@ -62,6 +62,11 @@ extern const tuttiNet tuttiNetIb; /* if built with the headers of libibverbs */
 extern const tuttiNet tuttiNetSocket;
 extern const tuttiNet *const tuttiNets[]; /* in order of priority, NULL at the end */
 
+/* The proxy of an end; the listener is with those that receive. Ends of the two share the memory
+ * account, the log, how failures are told, and what nobody writes of the wires: no more. */
+static inline tuttiProxy *tuttiNetProxy(const tuttiWires *w, tuttiDirection direction) {
+  return direction == TUTTI_RECV && w->receiver ? w->receiver : w->proxy;
+}
 /* True when no send end of this communicator has anything left to hand over. Whoever wants its last
  * messages to arrive waits for it, running the proxy meanwhile, before it closes. For the thread
  * that opens and closes connections. */

@@ -269,7 +269,7 @@ static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, si
   if (ended && !p->carried) {
     /* The sender lost patience before it saw the welcome, and dials again: a close with the welcome
      * unread is a reset. If it died rather, the watch says so. */
-    tuttiSocketCloseFd(e->wires->proxy, &p->source);
+    tuttiSocketCloseFd(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source);
     return tuttiSuccess;
   }
   if (got < 0 && errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);

@@ -53,7 +53,7 @@ void tuttiSocketEndFini(tuttiSocketEnd *e) {
   tuttiDialClose(&e->join.dial);
   if (e->listed) TUTTI_UNLINK(e->listener->ends, e);
   for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
-    tuttiSocketCloseFd(e->wires->proxy, &e->parts[i].source);
+    tuttiSocketCloseFd(tuttiNetProxy(e->wires, e->fifo.direction), &e->parts[i].source);
 }
 
 /* ---- the receiver: listener and hellos ------------------------------------------------------ */
@@ -76,11 +76,11 @@ static bool bindPart(tuttiSocketEnd *e, const tuttiNetHello *h, int fd) {
   tuttiSocketPart *p = &e->parts[h->part];
   if (p->source.fd >= 0) {
     if (p->carried) return false;
-    tuttiSocketCloseFd(e->wires->proxy, &p->source);
+    tuttiSocketCloseFd(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source);
   }
   p->source.fd = fd;
   p->closed = false;
-  if (tuttiProxyWatch(e->wires->proxy, &p->source) != tuttiSuccess) {
+  if (tuttiProxyWatch(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source) != tuttiSuccess) {
     p->source.fd = -1;
     return false;
   }
@@ -138,7 +138,7 @@ static tuttiVerdict judge(void *listener, const void *hello, int fd) {
 static tuttiResult_t openGreeter(tuttiSocketListener *l) {
   TUTTI_TRY(tuttiGreeterOpen(&l->greeter, l->wires->memory));
   l->source.fd = l->greeter.epollFd;
-  return tuttiProxyWatch(l->wires->proxy, &l->source);
+  return tuttiProxyWatch(tuttiNetProxy(l->wires, TUTTI_RECV), &l->source);
 }
 
 tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn) {
@@ -215,7 +215,7 @@ tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
 
 void tuttiSocketCloseListener(tuttiSocketListener *l) {
   if (!l) return;
-  if (l->source.fd >= 0) tuttiProxyUnwatch(l->wires->proxy, &l->source);
+  if (l->source.fd >= 0) tuttiProxyUnwatch(tuttiNetProxy(l->wires, TUTTI_RECV), &l->source);
   tuttiGreeterClose(&l->greeter);
   while (l->early) {
     tuttiSocketEarly *m = l->early;
@@ -267,7 +267,7 @@ static tuttiResult_t takePart(tuttiSocketEnd *e) {
   avoidPacing(e, p->source.fd);
   j->targets.n = 1;
   j->targets.a[0] = j->dial.connector.attempts[j->dial.index].target;
-  return tuttiProxyWatch(e->wires->proxy, &p->source);
+  return tuttiProxyWatch(tuttiNetProxy(e->wires, TUTTI_SEND), &p->source);
 }
 
 static tuttiResult_t unreachable(tuttiSocketEnd *e) {

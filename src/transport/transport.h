@@ -78,6 +78,7 @@ typedef struct tuttiWires {
   const tuttiTopology *topology; /* of this host */
   bool gdr, dmabuf;              /* what the GPU's driver says, see tuttiGdrQuestion */
   struct tuttiProxy *proxy;
+  struct tuttiProxy *receiver;      /* of socket ends that receive; NULL: `proxy` has them too */
   const char *netName;              /* "" or the only backend allowed */
   struct tuttiLocal *local;         /* segment.h: what ranks of this host share; NULL without */
   struct tuttiSymmetric *symmetric; /* symmetric.h: GPU memory of all ranks; NULL without */

@@ -24,13 +24,17 @@ bool Eventually(const std::function<bool()> &done) {
 struct CudaSteps : testing::Test {
   tuttiExchangeMail mail{};
   tuttiCudaSteps steps{};
+  tuttiCudaServer server{};
   tuttiProxyTurn turn{};
 
-  CudaSteps() { steps.mail = &mail; }
+  CudaSteps() {
+    steps.mail = &mail;
+    server.steps = &steps;
+  }
   tuttiProxyState Serve() {
     turn = tuttiProxyTurn{};
     turn.wake = TUTTI_NO_DEADLINE;
-    return tuttiCudaStepsServe(&steps, &turn);
+    return tuttiCudaStepsServe(&server, &turn);
   }
   void Kernel(uint32_t *count) { __atomic_fetch_add(count, 1, __ATOMIC_ACQ_REL); }
   bool AtOnce() { return Serve() == TUTTI_PROXY_WAITING && turn.wake == 0; }
@@ -76,7 +80,7 @@ TEST_F(CudaSteps, TheThreadLooksByItself) {
   std::atomic<uint64_t> turns{0};
   ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&proxy, nullptr, nullptr));
   tuttiStoreRelease32(&steps.captured, 1);
-  tuttiProxyOp serve = {tuttiCudaStepsServe, [](void *) {}, &steps, false, nullptr};
+  tuttiProxyOp serve = {tuttiCudaStepsServe, [](void *) {}, &server, false, nullptr};
   tuttiProxyOp count = {[](void *self, tuttiProxyTurn *) {
                           static_cast<std::atomic<uint64_t> *>(self)->fetch_add(1);
                           return TUTTI_PROXY_IDLE;
@@ -99,7 +103,7 @@ TEST_F(CudaSteps, TheThreadLooksByItself) {
     EXPECT_TRUE(Eventually([&] { return turns > after + 10; }));
   }
   tuttiProxyRemove(proxy, &turns);
-  tuttiProxyRemove(proxy, &steps);
+  tuttiProxyRemove(proxy, &server);
   tuttiProxyDestroy(proxy);
 }
 

@@ -34,7 +34,7 @@ struct Entered {
   ~Entered() { tuttiProxyLeave(proxy); }
 };
 
-/* One rank's side. */
+/* One rank's side. With two proxies, as on GPUs, nobody but their threads runs the loop. */
 struct Rank {
   tuttiWires w{};
   tuttiPeer peers[2]{};
@@ -57,7 +57,7 @@ struct Rank {
     return error;
   }
 
-  void Prepare(int rank, size_t slotBytes = 1 << 16, uint64_t timeoutMs = 60000) {
+  void Prepare(int rank, size_t slotBytes = 1 << 16, uint64_t timeoutMs = 60000, bool two = false) {
     w.rank = rank;
     w.nranks = 2;
     w.commHash = 0x1234abcd;
@@ -76,6 +76,9 @@ struct Rank {
     mine->hostId = tuttiHostId();
     snprintf(mine->host, sizeof mine->host, "testhost%d", rank);
     ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&w.proxy, Fail, this)) << tuttiErrorText();
+    if (two) {
+      ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&w.receiver, Fail, this)) << tuttiErrorText();
+    }
     ASSERT_EQ(tuttiSuccess, tuttiTransportNet.prepare(&w, mine)) << tuttiErrorText();
     ASSERT_STREQ("Socket", mine->netName);
   }
@@ -88,6 +91,7 @@ struct Rank {
   }
   void Close(tuttiConn *c) { tuttiTransportNet.close(&w, c); }
   bool Drain() {
+    if (w.receiver) return Sleep([&] { return tuttiNetDrained(&w); });
     Entered entered(w.proxy);
     for (uint64_t end = Soon(); !tuttiNetDrained(&w);) {
       if (tuttiNow() > end) return false;
@@ -95,16 +99,24 @@ struct Rank {
     }
     return true;
   }
+  static bool Sleep(const std::function<bool()> &done) {
+    for (uint64_t end = Soon(); !done() && tuttiNow() < end;)
+      usleep(20);
+    return done();
+  }
   void Leave() {
     if (!w.proxy) return;
     tuttiTransportNet.detach(&w);
+    tuttiProxyDestroy(w.receiver);
     tuttiProxyDestroy(w.proxy);
-    w.proxy = nullptr;
+    w.proxy = w.receiver = nullptr;
   }
   ~Rank() { Leave(); }
 
   /* Runs the loop until the connection is ready; false on failure or after a long time. */
   bool Await(tuttiConn *c) {
+    if (w.receiver)
+      return Sleep([&] { return tuttiConnReady(c) || Failed(); }) && tuttiConnReady(c);
     Entered entered(w.proxy);
     uint64_t end = 0;
     while (!tuttiConnReady(c)) {
@@ -160,7 +172,7 @@ inline bool Take(Rank &r, tuttiConn *c, size_t bytes) {
   bool ok = slot->bytes == bytes && slot->where != TUTTI_WHERE_DIRECT &&
             slot->sig.seq == c->next + 1000 && Right(at, c->next, bytes);
   tuttiConnAdvance(c);
-  tuttiProxyKick(r.w.proxy);
+  tuttiProxyKick(tuttiNetProxy(&r.w, TUTTI_RECV));
   return ok;
 }
 
@@ -183,9 +195,9 @@ private:
 /* Both ranks in this process. */
 struct Pair {
   Rank a, b;
-  explicit Pair(size_t slotBytes = 1 << 16, uint64_t timeoutMs = 60000) {
-    a.Prepare(0, slotBytes, timeoutMs);
-    b.Prepare(1, slotBytes, timeoutMs);
+  explicit Pair(size_t slotBytes = 1 << 16, uint64_t timeoutMs = 60000, bool two = false) {
+    a.Prepare(0, slotBytes, timeoutMs, two);
+    b.Prepare(1, slotBytes, timeoutMs, two);
     a.Meet(b.peers[1]);
     b.Meet(a.peers[0]);
   }

@@ -1,5 +1,6 @@
 #include <sys/wait.h>
 
+#include <atomic>
 #include <random>
 #include <thread>
 #include <vector>
@@ -225,36 +226,120 @@ TEST(Net, LeaveHandsOverWhatIsUnsent) {
   p.b.Close(&in);
 }
 
+/* Sends and receives on four channels. */
+void ManyChannels(Rank &r) {
+  std::vector<tuttiConn> out, in;
+  for (int ch = 0; ch < 4; ch++) {
+    out.push_back(r.Open(ch, TUTTI_SEND));
+    in.push_back(r.Open(ch, TUTTI_RECV));
+  }
+  for (size_t i = 0; i < 100; i++) {
+    size_t bytes = i % 4 == 0 ? 131072 : i * 10;
+    for (int ch = 0; ch < 4; ch++) {
+      ASSERT_TRUE(r.Await(&out[ch])) << r.Error();
+      net::Publish(r, &out[ch], bytes);
+    }
+    for (int ch = 0; ch < 4; ch++) {
+      ASSERT_TRUE(r.Await(&in[ch])) << r.Error();
+      EXPECT_TRUE(net::Take(r, &in[ch], bytes));
+    }
+  }
+  EXPECT_TRUE(r.Drain());
+  for (auto &c : out)
+    r.Close(&c);
+  for (auto &c : in)
+    r.Close(&c);
+}
+
 TEST(Net, BothDirectionsAndManyChannelsAtOnce) {
   Pair p(131072);
   auto run = [](Rank &r) {
-    std::vector<tuttiConn> out, in;
-    for (int ch = 0; ch < 4; ch++) {
-      out.push_back(r.Open(ch, TUTTI_SEND));
-      in.push_back(r.Open(ch, TUTTI_RECV));
-    }
-    tuttiProxyEnter(r.w.proxy);
-    for (size_t i = 0; i < 100; i++) {
-      size_t bytes = i % 4 == 0 ? 131072 : i * 10;
-      for (int ch = 0; ch < 4; ch++) {
-        ASSERT_TRUE(r.Await(&out[ch])) << r.Error();
-        net::Publish(r, &out[ch], bytes);
-      }
-      for (int ch = 0; ch < 4; ch++) {
-        ASSERT_TRUE(r.Await(&in[ch])) << r.Error();
-        EXPECT_TRUE(net::Take(r, &in[ch], bytes));
-      }
-    }
-    tuttiProxyLeave(r.w.proxy);
-    EXPECT_TRUE(r.Drain());
-    for (auto &c : out)
-      r.Close(&c);
-    for (auto &c : in)
-      r.Close(&c);
+    net::Entered entered(r.w.proxy);
+    ManyChannels(r);
   };
   std::thread other([&] { run(p.b); });
   run(p.a);
   other.join();
+}
+
+/* ---- two proxies, as on GPUs ----------------------------------------------------------------- */
+
+constexpr uint64_t kPatience = 60000; /* ms */
+
+TEST(NetTwoProxies, AllSizes) {
+  for (bool direct : {false, true}) {
+    Pair p(262144, kPatience, true);
+    Exchange(p, kBorders, direct);
+  }
+}
+
+TEST(NetTwoProxies, BothDirectionsAndManyChannelsAtOnce) {
+  Pair p(131072, kPatience, true);
+  std::thread other([&] { ManyChannels(p.b); });
+  ManyChannels(p.a);
+  other.join();
+}
+
+/* Connections come and go while others carry messages; senders also come before their receivers. */
+TEST(NetTwoProxies, EndsOpenAndCloseAmongTraffic) {
+  Pair p(65536, kPatience, true);
+  std::vector<std::thread> threads;
+  tuttiConn out[] = {p.a.Open(0, TUTTI_SEND), p.b.Open(0, TUTTI_SEND)};
+  tuttiConn in[] = {p.a.Open(0, TUTTI_RECV), p.b.Open(0, TUTTI_RECV)};
+  std::atomic<int> running{2};
+  for (int i = 0; i < 2; i++)
+    threads.emplace_back([&, i] {
+      Rank &r = i == 0 ? p.a : p.b;
+      for (size_t n = 0; n < 1000; n++) {
+        ASSERT_TRUE(r.Await(&out[i])) << r.Error();
+        net::Publish(r, &out[i], n % 64 * 1000);
+        ASSERT_TRUE(r.Await(&in[i])) << r.Error();
+        ASSERT_TRUE(net::Take(r, &in[i], n % 64 * 1000));
+      }
+      running--;
+    });
+  for (int round = 0; round < 20 || (running && !HasFailure()); round++) {
+    int ch = 1 + round % 3;
+    tuttiConn there = p.a.Open(ch, TUTTI_SEND), back = p.b.Open(ch, TUTTI_SEND);
+    net::Publish(p.a, &there, 70);
+    net::Publish(p.b, &back, 7000);
+    if (round % 2) usleep(2000);
+    tuttiConn at = p.b.Open(ch, TUTTI_RECV), home = p.a.Open(ch, TUTTI_RECV);
+    EXPECT_TRUE(p.b.Await(&at) && net::Take(p.b, &at, 70)) << p.b.Error();
+    EXPECT_TRUE(p.a.Await(&home) && net::Take(p.a, &home, 7000)) << p.a.Error();
+    p.a.Close(&there), p.a.Close(&home), p.b.Close(&back), p.b.Close(&at);
+  }
+  for (auto &t : threads)
+    t.join();
+  for (int i = 0; i < 2; i++) {
+    Rank &r = i == 0 ? p.a : p.b;
+    r.Close(&out[i]), r.Close(&in[i]);
+  }
+}
+
+/* With both ways full it closes in mid-message: sending and receiving find out in two threads. */
+TEST(NetTwoProxies, APeerThatLeavesFailsBothDirections) {
+  for (int round = 0; round < 10; round++) {
+    Pair p(131072, kPatience, true);
+    tuttiConn out = p.a.Open(0, TUTTI_SEND), back = p.b.Open(0, TUTTI_SEND);
+    tuttiConn in = p.a.Open(0, TUTTI_RECV), there = p.b.Open(0, TUTTI_RECV);
+    for (uint64_t last = tuttiNow(); tuttiNow() < last + net::kSecond / 50;) {
+      if (tuttiConnReady(&out)) net::Publish(p.a, &out, 131072), last = tuttiNow();
+      if (tuttiConnReady(&back)) net::Publish(p.b, &back, 131072), last = tuttiNow();
+    }
+    std::thread leaves([&] {
+      p.b.Close(&back);
+      p.b.Close(&there);
+      p.b.Leave();
+    });
+    while (p.a.Await(&in))
+      EXPECT_TRUE(net::Take(p.a, &in, 131072));
+    leaves.join();
+    EXPECT_TRUE(Rank::Sleep([&] { return p.a.Failed(); }));
+    EXPECT_EQ(tuttiRemoteError, p.a.code);
+    p.a.Close(&out);
+    p.a.Close(&in);
+  }
 }
 
 TEST(Net, TwoHundredConnectionsLeakNothing) {
