@@ -17,7 +17,11 @@ tuttiProxyState tuttiCudaStepsServe(void *self, tuttiProxyTurn *turn) {
    * the other order: then the next look sees both, and comes, as there are graphs. */
   uint32_t finished = __atomic_load_n(&s->mail->finished, __ATOMIC_ACQUIRE);
   uint32_t started = __atomic_load_n(&s->mail->started, __ATOMIC_ACQUIRE);
-  bool busy = finished != started + tuttiLoadAcquire32(&s->launched);
+  /* Once more after an end: an end of a connection whose turn came before this one's may not have
+   * seen the last slots of that kernel, and nobody says a word of them. */
+  bool busy =
+      finished != started + tuttiLoadAcquire32(&s->launched) || finished != server->finished;
+  server->finished = finished;
   if (tuttiLoadAcquire32(&s->captured)) {
     uint64_t now = tuttiNow();
     if (busy) server->busyUntil = now + LINGER_NS;

@@ -15,6 +15,7 @@ __BEGIN_DECLS
 /* What a proxy's operation for the kernels knows. */
 typedef struct {
   struct tuttiCudaSteps *steps;
+  uint32_t finished;  /* launches that had ended at its last turn */
   uint64_t busyUntil; /* with graphs: when the proxy may come to rest */
 } tuttiCudaServer;
 

@@ -12,8 +12,11 @@ __global__ void __launch_bounds__(kStepsThreads)
   if (args.started && blockIdx.x == 0 && threadIdx.x == 0) atomicAdd_system(args.started, 1u);
   Steps<T, COPIES>(args, state).run();
   __syncthreads();
-  if (args.finished && threadIdx.x == 0 && atomicInc(args.blocks, gridDim.x - 1) == gridDim.x - 1)
-    atomicAdd_system(args.finished, 1u);
+  if (!args.finished || threadIdx.x != 0) return;
+  fenceSys(); /* whoever sees the launch as ended sees what its blocks have published */
+  if (atomicInc(args.blocks, gridDim.x - 1) != gridDim.x - 1) return;
+  fenceSys();
+  atomicAdd_system(args.finished, 1u);
 }
 
 /* By tuttiDataType_t. */
