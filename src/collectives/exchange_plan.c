@@ -7,6 +7,10 @@
 #define ONE_SHOT_COPY   (192 * KB)  /* the root's buffer to every rank */
 #define LL_MESSAGE      (256 * KB)  /* to one peer, through slots */
 #define UNIFORM_MESSAGE (2112 * KB) /* fits in a region */
+/* The same where blocks are in host memory. */
+#define STAGED_ONE_SHOT (32 * KB)
+#define STAGED_REDUCE   (1024 * KB)
+#define STAGED_UNIFORM  (64 * KB)
 
 /* What one thread block is worth having for. */
 #define LL_BLOCK       (6 * KB)
@@ -14,6 +18,7 @@
 #define UNIFORM_BLOCK  (256 * KB) /* messages above it: the largest blocks */
 #define LL_BLOCKS      64
 #define SIMPLE_BLOCKS  128
+#define STAGED_BLOCKS  16
 #define UNIFORM_BLOCKS 128
 #define MAX_THREADS    512
 #define WARP           32
@@ -26,7 +31,10 @@ static uint64_t least(uint64_t a, uint64_t b) {
   return a < b ? a : b;
 }
 
-static bool isTwoShot(int coll, uint64_t bytes) {
+static bool isTwoShot(int coll, uint64_t bytes, bool staged) {
+  if (staged) /* all read what the root of a broadcast has written */
+    return (coll == tuttiCollAllReduce && bytes > STAGED_ONE_SHOT) ||
+           (coll == tuttiCollReduce && bytes > STAGED_REDUCE);
   if (coll == tuttiCollAllReduce) return bytes > ONE_SHOT_REDUCE;
   return (coll == tuttiCollReduce || coll == tuttiCollBroadcast) && bytes > ONE_SHOT_COPY;
 }
@@ -66,14 +74,18 @@ void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_
   bool mayLL = (in->protoMask & 1u << tuttiProtoLL) != 0;
   bool maySimple = (in->protoMask & 1u << tuttiProtoSimple) != 0;
   uint64_t bytes = s->count * size;
-  *plan = (tuttiExchangePlan){.twoShot = isTwoShot(s->coll, bytes)};
+  *plan = (tuttiExchangePlan){.twoShot = isTwoShot(s->coll, bytes, in->staged)};
   uint64_t message = messageBytes(s, bytes, plan->twoShot);
   if (plan->twoShot) message += 127; /* slices are whole lines of 128 bytes */
   bool one = s->coll == tuttiCollSendRecv;
-  if (!one && mayLL && s->nranks > 1 && message > 0 && message <= UNIFORM_MESSAGE)
+  bool ll = one && mayLL && !in->staged && (message <= LL_MESSAGE || !maySimple);
+  uint64_t most = !in->staged ? UNIFORM_MESSAGE : tuttiCollHasRoot(s->coll) ? 0 : STAGED_UNIFORM;
+  if (!one && mayLL && s->nranks > 1 && message > 0 && message <= most)
     chooseUniform(message, plan);
   else
-    chooseFifos(s, one && mayLL && (message <= LL_MESSAGE || !maySimple), message, plan);
+    chooseFifos(s, ll, message, plan);
+  if (in->staged && !plan->uniform)
+    plan->nblocks = (int)least((uint64_t)plan->nblocks, STAGED_BLOCKS);
   /* Thread blocks wait for those of other ranks, so all of them have to fit at once. */
   if (in->sharers > 1) plan->nblocks = (plan->nblocks + in->sharers - 1) / in->sharers;
 }

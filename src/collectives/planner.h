@@ -27,7 +27,8 @@ typedef struct {
   int oversubscribed; /* some host has more ranks than cores */
   int loopback;       /* ranks of one host that only reach each other over the network */
   int gpu;            /* thread blocks do the work, one for each channel */
-  int exchange;       /* GPUs that all store into each other's memory: see exchange_plan.h */
+  int exchange;       /* GPUs that all store into each other's memory: see exchange_plan.h; */
+  int staged;         /*   or, all of one host, into host memory */
   int sharers;        /* most ranks that share one of them; 0 as 1 */
   int widest;         /* most ranks that Direct may connect at all; 0: any number */
   int deterministic;  /* reduce with Direct, which has one order: that of the ranks */

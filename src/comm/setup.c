@@ -9,8 +9,8 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/handshake.h"
-#include "collectives/exchange.h"
 #include "comm/comm.h"
+#include "kernels/exchange.h"
 #include "kernels/steps.h"
 #include "transport/net.h"
 #include "transport/segment.h"
@@ -196,22 +196,31 @@ static tuttiResult_t allowed(tuttiSettingId id, const char *const *names, int n,
   return tuttiSuccess;
 }
 
-/* Can every GPU store into the memory of every other? And how many ranks share one? */
-static void surveyGpus(const tuttiCommunicator *c, tuttiPlanInput *in) {
+/* Can every GPU store into the memory of every other, or into host memory that all of them share?
+ * And how many ranks share one? */
+static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
   tuttiPath path;
+  size_t staged = tuttiExchangeLayOut(c->nranks, true).bytes;
   in->gpu = c->device->kind == tuttiDeviceCuda;
   in->widest = in->gpu ? TUTTI_STEPS_FAN + 1 : 0;
   in->exchange = c->wires.symmetric && c->nranks <= TUTTI_EXCHANGE_MAX &&
-                 c->wires.symmetric->bytes >= tuttiExchangeBlockBytes(c->nranks);
-  for (int a = 0; a < c->nranks && in->exchange; a++) {
+                 c->wires.symmetric->bytes >= tuttiExchangeLayOut(c->nranks, false).bytes;
+  in->staged = in->gpu && c->nranks > 1 && c->nranks <= TUTTI_EXCHANGE_MAX &&
+               (in->algoMask & 1u << tuttiAlgoDirect);
+  for (int a = 0; a < c->nranks && (in->exchange || in->staged); a++) {
     int sharers = 0;
     for (int b = 0; b < c->nranks; b++) {
       const tuttiPeer *p = &c->peers[a], *q = &c->peers[b];
       sharers += p->hostId == q->hostId && p->busId == q->busId;
-      if (b < a && tuttiTransportSelect(p, q, &path) != &tuttiTransportP2p) in->exchange = 0;
+      if (b >= a) continue;
+      const tuttiTransport *t = tuttiTransportSelect(p, q, &path);
+      if (t != &tuttiTransportP2p) in->exchange = 0;
+      if (t != &tuttiTransportShm) in->staged = 0;
     }
     if (sharers > in->sharers) in->sharers = sharers;
   }
+  if (in->staged) in->exchange = 1;
+  c->wires.stagedBytes = in->staged ? staged : 0;
 }
 
 /* Smaller slots, then fewer channels, until all that a rank may take is within TUTTI_MEM_LIMIT, but
@@ -237,14 +246,14 @@ static tuttiResult_t fitMemory(tuttiCommunicator *c) {
 
 static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   tuttiPlanInput *in = &c->plan;
+  TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, tuttiAlgoNames, tuttiAlgoCount, &in->algoMask));
+  TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, tuttiProtoNames, tuttiProtoCount, &in->protoMask));
   surveyGpus(c, in);
   in->nranks = c->nranks;
   in->nhosts = c->graph->nhosts;
   in->minChannels = c->options.minChannels ? c->options.minChannels : 1;
   in->maxChannels = c->graph->nchannels;
   if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
-  TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, tuttiAlgoNames, tuttiAlgoCount, &in->algoMask));
-  TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, tuttiProtoNames, tuttiProtoCount, &in->protoMask));
   in->deterministic = (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC);
   if (in->deterministic && in->widest && in->nranks > in->widest)
     return TUTTI_FAIL(tuttiInvalidArgument,

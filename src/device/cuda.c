@@ -141,7 +141,8 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   w->dmabuf = hasAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
   (void)tuttiBusIdParse(bus, &mine->busId);
-  size_t bytes = w->nranks <= TUTTI_EXCHANGE_MAX ? tuttiExchangeBlockBytes(w->nranks) : 0;
+  bool few = w->nranks <= TUTTI_EXCHANGE_MAX;
+  size_t bytes = few ? tuttiExchangeLayOut(w->nranks, false).bytes : 0;
   return tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE) ? tuttiSuccess
                                                     : tuttiSymmetricPrepare(w, mine, bytes);
 }
@@ -149,6 +150,7 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
 /* The blocks of those whom this rank can store to; of all, if there are exchanges. */
 static tuttiResult_t mapPeers(tuttiWires *w) {
   tuttiPath path;
+  if (w->stagedBytes) return tuttiSymmetricStage(w, sizeof(tuttiExchangeHead));
   for (int p = 0; p < w->nranks; p++)
     if (p != w->rank &&
         tuttiTransportSelect(&w->peers[w->rank], &w->peers[p], &path) == &tuttiTransportP2p)
@@ -172,8 +174,12 @@ static tuttiResult_t setUpExchange(cudaState *s, tuttiWires *w) {
     link->column = (uint32_t)(w->rank < p ? w->rank : w->rank - 1);
   }
   a->block = w->symmetric->mine;
-  a->simpleAt = tuttiExchangeSimpleAt(w->nranks);
-  a->uniformAt = tuttiExchangeUniformAt(w->nranks);
+  a->counts = w->symmetric->counts;
+  a->staged = w->stagedBytes > 0;
+  tuttiExchangeLayout l = tuttiExchangeLayOut(w->nranks, a->staged);
+  a->simpleAt = l.simpleAt;
+  a->uniformAt = l.uniformAt;
+  a->columns = l.columns;
   return tuttiSuccess;
 }
 
@@ -280,7 +286,7 @@ static tuttiResult_t cudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void
   cudaState *s = host->device;
   TUTTI_RESTORED int before = -1;
   *window = NULL;
-  if (!host->plan->exchange) return tuttiSuccess; /* messages go through FIFOs */
+  if (!host->plan->exchange || host->plan->staged) return tuttiSuccess; /* of no use */
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
   return tuttiCudaWindowAdd(&s->windows, w, host, buff, size, s->stageStream,
                             (tuttiCudaWindow **)window);
@@ -315,8 +321,9 @@ static void setLoops(tuttiExchangeArgs *a, int proto) {
   uint64_t chunk = proto == tuttiProtoLL
                        ? TUTTI_EXCHANGE_LL_SLOT / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD
                        : tuttiExchangeChunk(part);
+  uint64_t line = a->staged ? TUTTI_STAGED_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE_PAYLOAD;
   a->loops = (uint32_t)((part + chunk - 1) / chunk);
-  a->lines = (uint32_t)((bytes + TUTTI_EXCHANGE_LINE_PAYLOAD - 1) / TUTTI_EXCHANGE_LINE_PAYLOAD);
+  a->lines = (uint32_t)((bytes + line - 1) / line);
 }
 
 /* Fills in the exchange of one task, in bytes. */
@@ -377,7 +384,8 @@ static void setMessage(cudaState *s, const tuttiTask *t, const tuttiExchangePlan
   tuttiExchangeFlow *f = &s->args.flow[link];
   uint64_t bytes = y->count * tuttiTypeSize(t->type);
   uint64_t part = partOf(bytes, plan);
-  bool direct = bytes >= DIRECT_MESSAGE && plan->proto == tuttiProtoSimple;
+  bool direct =
+      bytes >= DIRECT_MESSAGE && plan->proto == tuttiProtoSimple && !s->host->plan->staged;
   if (y->sending) {
     l->outAt = (uintptr_t)t->sendbuff;
     l->outBytes = bytes;
@@ -442,6 +450,12 @@ static tuttiResult_t launchSteps(cudaState *s, const tuttiTask *tasks, int n) {
   return endLaunch(s, tasks[0].stream, capturing);
 }
 
+/* The exchanges in which each rank that sends sends the same to all others. */
+static uint32_t sharedKinds(int coll, bool twoShot) {
+  if (coll == tuttiCollAllReduce) return 1u << twoShot;
+  return coll == tuttiCollAllGather || (coll == tuttiCollBroadcast && !twoShot);
+}
+
 static tuttiResult_t runCollective(cudaState *s, const tuttiTask *t) {
   tuttiExchange x;
   tuttiExchangePlan plan;
@@ -453,6 +467,7 @@ static tuttiResult_t runCollective(cudaState *s, const tuttiTask *t) {
   setExchange(&s->args, &x, size, &plan, tuttiSignatureHash(&t->signature));
   setWindows(s, t, &plan);
   s->args.rooted = t->signature.root >= 0;
+  s->args.shared = s->args.staged ? sharedKinds(schedule.coll, schedule.twoShot) : 0;
   return launch(s, t, &plan);
 }
 
@@ -486,6 +501,7 @@ static tuttiResult_t exchangeRound(cudaState *s, const tuttiTask *tasks, int n, 
   tuttiExchange nothing;
   memset(&nothing, 0, sizeof nothing);
   setExchange(&s->args, &nothing, 1, &most, 1);
+  s->args.shared = 0;
   for (int i = 0; i < n; i++) {
     tuttiExchangePlan plan;
     if (!inRound(s, &tasks[i], round)) continue;

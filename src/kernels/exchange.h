@@ -5,7 +5,11 @@
  * and each of these twice: lines that carry their own flag (protocol LL) and plain data whose flag
  * follows a fence (protocol Simple). Both count the same messages. A flag is a message's number and
  * the hash of its operation, so that a neighbour that calls something else is noticed and never
- * believed. */
+ * believed.
+ *
+ * GPUs that do not reach each other have their blocks in pinned host memory instead: staged. Every
+ * byte then crosses PCIe twice, and the host's memory is what all share; so what is the same for
+ * all peers is written once, to the sender's block, and read there by all. */
 #ifndef TUTTI_KERNELS_EXCHANGE_H_
 #define TUTTI_KERNELS_EXCHANGE_H_
 
@@ -42,6 +46,10 @@ __BEGIN_DECLS
  * exchange_uniform.cuh. */
 #define TUTTI_UNIFORM_BLOCKS 128u
 #define TUTTI_UNIFORM_REGION ((size_t)2304 << 10)
+/* Staged: a line of 128 bytes takes twice as many, as each 8 bytes hold 4 of a flag. */
+#define TUTTI_STAGED_BLOCKS       16u /* most thread blocks of protocol Simple */
+#define TUTTI_STAGED_LINE_PAYLOAD 128u
+#define TUTTI_STAGED_REGION       ((size_t)256 << 10)
 
 /* Chunks of a message of protocol Simple, of which a thread block takes care of `part` bytes:
  * several for the steps to overlap, and not too small for a fence each. */
@@ -53,6 +61,8 @@ TUTTI_EXCHANGE_BOTH static inline uint32_t tuttiExchangeChunk(uint64_t part) {
 
 /* The two exchanges: what `out` sends, what is spread. */
 #define TUTTI_EXCHANGE_KINDS 2
+/* Messages are counted for each of them, and, staged, those that go to all others alike apart. */
+#define TUTTI_EXCHANGE_COUNTS 3
 
 /* Written and read in one access. */
 typedef struct {
@@ -63,13 +73,13 @@ typedef struct {
 
 /* The head of a symmetric block; zero when new. Peers are in ascending rank without the owner. */
 typedef struct {
-  uint64_t flag[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS]
+  uint64_t flag[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_COUNTS][TUTTI_EXCHANGE_PEERS]
                [TUTTI_EXCHANGE_DEPTH];
   /* Messages that the peer has taken. */
-  uint32_t head[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
+  uint32_t head[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_COUNTS][TUTTI_EXCHANGE_PEERS];
   /* Of this rank alone: messages sent to and taken from each peer by all kernels before. */
-  uint32_t sent[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
-  uint32_t taken[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_KINDS][TUTTI_EXCHANGE_PEERS];
+  uint32_t sent[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_COUNTS][TUTTI_EXCHANGE_PEERS];
+  uint32_t taken[TUTTI_EXCHANGE_BLOCKS][TUTTI_EXCHANGE_COUNTS][TUTTI_EXCHANGE_PEERS];
   /* Uniform exchanges so far, times 2, and whether the last had a root; all the same. */
   uint32_t uniform[TUTTI_UNIFORM_BLOCKS];
   uint32_t begun[TUTTI_EXCHANGE_PEERS]; /* the last with a root that the peer has begun */
@@ -80,21 +90,23 @@ typedef struct {
 } tuttiExchangeHead;
 
 #define TUTTI_EXCHANGE_LL_AT ((sizeof(tuttiExchangeHead) + 4095) / 4096 * 4096)
-/* Slots of all FIFOs of `blocks` thread blocks. */
-static inline size_t tuttiExchangeSlots(unsigned blocks, int nranks) {
-  return (size_t)blocks * TUTTI_EXCHANGE_KINDS * (size_t)(nranks - 1) * TUTTI_EXCHANGE_DEPTH;
-}
-static inline size_t tuttiExchangeSimpleAt(int nranks) {
-  return TUTTI_EXCHANGE_LL_AT +
-         tuttiExchangeSlots(TUTTI_EXCHANGE_LL_BLOCKS, nranks) * TUTTI_EXCHANGE_LL_SLOT;
-}
-static inline size_t tuttiExchangeUniformAt(int nranks) {
-  return tuttiExchangeSimpleAt(nranks) +
-         tuttiExchangeSlots(TUTTI_EXCHANGE_BLOCKS, nranks) * TUTTI_EXCHANGE_SIMPLE_SLOT;
-}
-static inline size_t tuttiExchangeBlockBytes(int nranks) {
-  return tuttiExchangeUniformAt(nranks) +
-         2 * TUTTI_EXCHANGE_KINDS * (size_t)(nranks - 1) * TUTTI_UNIFORM_REGION;
+/* Where things are in a symmetric block behind its head: slots of LL (not if staged), of Simple,
+ * regions. Slots and regions have a column for each peer: what it has sent, or, staged, what goes
+ * to it; and staged slots one more for what goes to all. */
+typedef struct {
+  size_t simpleAt, uniformAt, bytes;
+  uint32_t columns;
+} tuttiExchangeLayout;
+static inline tuttiExchangeLayout tuttiExchangeLayOut(int nranks, bool staged) {
+  size_t peers = (size_t)nranks - 1, columns = peers + staged;
+  size_t blocks = staged ? TUTTI_STAGED_BLOCKS : TUTTI_EXCHANGE_BLOCKS;
+  size_t rows = TUTTI_EXCHANGE_KINDS * TUTTI_EXCHANGE_DEPTH;
+  tuttiExchangeLayout l = {TUTTI_EXCHANGE_LL_AT, 0, 0, (uint32_t)columns};
+  if (!staged) l.simpleAt += TUTTI_EXCHANGE_LL_BLOCKS * rows * peers * TUTTI_EXCHANGE_LL_SLOT;
+  l.uniformAt = l.simpleAt + blocks * rows * columns * TUTTI_EXCHANGE_SIMPLE_SLOT;
+  l.bytes = l.uniformAt + 2 * TUTTI_EXCHANGE_KINDS * peers *
+                              (staged ? TUTTI_STAGED_REGION : TUTTI_UNIFORM_REGION);
+  return l;
 }
 
 /* Host memory that the host and the kernels of one communicator share. */
@@ -132,6 +144,7 @@ typedef struct {
 
 typedef struct {
   uint8_t *block;
+  uint8_t *counts; /* GPU memory that begins with a head: only what is of this rank alone */
   uint64_t simpleAt, uniformAt;
   const uint8_t *send;
   uint8_t *recv;
@@ -140,6 +153,8 @@ typedef struct {
   uint32_t loops; /* chunks of the longest part */
   int32_t nlinks;
   int32_t place; /* of the own operand among the links: operands are reduced in order of rank */
+  uint32_t columns, staged; /* see tuttiExchangeLayout */
+  uint32_t shared; /* staged: set of exchanges in which a rank sends the same to all others */
   tuttiRedOp_t op;
   int32_t divide;
   uint32_t premul;
@@ -162,6 +177,10 @@ int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int
                         int nblocks, int nthreads, tuttiStream_t stream);
 /* Loads the kernels, so that no first call does; a cudaError_t. */
 int tuttiExchangeLoad(void);
+/* The same for the kernels of exchange_uniform.cuh alone; for the two above. */
+int tuttiUniformLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int nblocks,
+                       int nthreads, tuttiStream_t stream);
+int tuttiUniformLoad(void);
 
 __END_DECLS
 

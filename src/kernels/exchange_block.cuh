@@ -10,6 +10,7 @@
 constexpr int kPeers = TUTTI_EXCHANGE_PEERS;
 constexpr uint32_t kDepth = TUTTI_EXCHANGE_DEPTH;
 constexpr int kFirst = 0, kLate = 1; /* the exchanges */
+constexpr int kToAll = 2;            /* counts what goes to all alike */
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
@@ -175,16 +176,18 @@ protected:
   const tuttiExchangeArgs &a;
 
   __device__ tuttiExchangeHead *own() const { return (tuttiExchangeHead *)a.block; }
+  __device__ tuttiExchangeHead *counts() const { return (tuttiExchangeHead *)a.counts; }
   __device__ tuttiExchangeHead *theirs(int p) const { return (tuttiExchangeHead *)a.link[p].block; }
 
-  /* Thread (kind, p) reads the counts of its FIFOs; the caller synchronizes. `block` is a.block. */
-  __device__ void loadCounts(uint8_t *block, uint32_t thread) {
+  /* Thread (kind, p) reads the counts of its FIFOs; the caller synchronizes. `counts` and `shared`
+   * are those of the arguments. */
+  __device__ void loadCounts(uint8_t *counts, uint32_t shared, uint32_t thread) {
     if (thread >= TUTTI_EXCHANGE_KINDS * kPeers) return;
-    const tuttiExchangeHead *head = (const tuttiExchangeHead *)block;
-    uint32_t k = thread / kPeers, p = thread % kPeers;
-    s.sent[k][p] = loadRelaxedSys32(&head->sent[blockIdx.x][k][p]);
-    s.taken[k][p] = loadRelaxedSys32(&head->taken[blockIdx.x][k][p]);
-    s.limit[k][p] = loadRelaxedSys32(&head->head[blockIdx.x][k][p]) + kDepth;
+    const tuttiExchangeHead *head = (const tuttiExchangeHead *)counts;
+    uint32_t k = thread / kPeers, p = thread % kPeers, c = shared >> k & 1 ? kToAll : k;
+    s.sent[k][p] = loadRelaxedSys32(&head->sent[blockIdx.x][c][p]);
+    s.taken[k][p] = loadRelaxedSys32(&head->taken[blockIdx.x][c][p]);
+    s.limit[k][p] = loadRelaxedSys32(&head->head[blockIdx.x][c][p]) + kDepth;
   }
 
   __device__ static uint32_t chunkSize(uint64_t part) {
@@ -229,7 +232,7 @@ protected:
   /* The number of a slot in its block, `column` being the sender's. */
   __device__ size_t slotNo(int kind, uint32_t column, uint32_t no) const {
     uint32_t row = blockIdx.x * TUTTI_EXCHANGE_KINDS + kind;
-    return ((size_t)row * a.nlinks + column) * kDepth + no % kDepth;
+    return ((size_t)row * a.columns + column) * kDepth + no % kDepth;
   }
 
   __device__ tuttiPair operand(tuttiPair mine) const {

@@ -38,9 +38,9 @@ __device__ inline void storeLine(uint8_t *at, uint32_t bytes, uint32_t line, tut
 class ExchangeLL : Block<Plain<uint64_t>, kLLSlot> {
 public:
   __device__ ExchangeLL(const tuttiExchangeArgs &args, BlockState &state) : Block(state) {
-    uint8_t *block = args.block; /* the one look into the constant cache */
+    uint8_t *counts = args.counts; /* the one look into the constant cache */
     loadArgs(args, state);
-    loadCounts(block, threadIdx.x);
+    loadCounts(counts, 0, threadIdx.x);
     __syncthreads();
     if (threadIdx.x < kPeers) count(threadIdx.x);
   }
@@ -76,8 +76,8 @@ private:
    * own end it would have waited for that to arrive. */
   __device__ void count(uint32_t p) const {
     if (p >= (uint32_t)a.nlinks) return;
-    own()->sent[blockIdx.x][kFirst][p] = s.sent[kFirst][p] + chunksOut(kFirst, p);
-    own()->taken[blockIdx.x][kFirst][p] = s.taken[kFirst][p] + chunksIn(kFirst, p);
+    counts()->sent[blockIdx.x][kFirst][p] = s.sent[kFirst][p] + chunksOut(kFirst, p);
+    counts()->taken[blockIdx.x][kFirst][p] = s.taken[kFirst][p] + chunksIn(kFirst, p);
     storeRelaxedSys32(&theirs(p)->head[blockIdx.x][kFirst][a.link[p].column], s.taken[kFirst][p]);
   }
   /* All threads have read chunk i. */

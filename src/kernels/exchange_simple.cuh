@@ -11,7 +11,10 @@
  * behind is why DEPTH is enough. (Warps that only send beside warps that only take were slower.)
  *
  * Where the receiver's buffer is a window, it says so at first, and large messages go right there
- * instead of into slots: the same flags and credits, and nothing to place. */
+ * instead of into slots: the same flags and credits, and nothing to place.
+ *
+ * Staged, slots are in the sender's block. What goes to all others is written once, to slots of its
+ * own and with numbers of its own, which are the same for all peers. */
 #ifndef TUTTI_KERNELS_EXCHANGE_SIMPLE_CUH_
 #define TUTTI_KERNELS_EXCHANGE_SIMPLE_CUH_
 
@@ -38,9 +41,10 @@ template <typename T> class ExchangeSimple : Block<T> {
 public:
   __device__ ExchangeSimple(const tuttiExchangeArgs &args, SimpleState &state)
       : Base(state), s(state) {
-    uint8_t *block = args.block;
+    uint8_t *counts = args.counts;
+    uint32_t shared = args.shared;
     loadArgs(args, state);
-    this->loadCounts(block, threadIdx.x);
+    this->loadCounts(counts, shared, threadIdx.x);
     for (uint32_t i = threadIdx.x; i < sizeof(s.written) / 4; i += blockDim.x)
       (&s.written[0][0][0])[i] = (&s.read[0][0][0])[i] = 0;
     if (threadIdx.x == 0) s.dead = 0;
@@ -75,15 +79,26 @@ private:
                         {this->flagIn(p, s.taken[k][p]), f.where[k]});
   }
 
+  __device__ bool shared(int kind) const { return a.shared >> kind & 1; }
+  /* The row of its counts. */
+  __device__ int row(int kind) const { return shared(kind) ? kToAll : kind; }
   __device__ uint8_t *slot(uint8_t *block, int kind, uint32_t column, uint32_t no) const {
     return block + a.simpleAt + this->slotNo(kind, column, no) * TUTTI_EXCHANGE_SIMPLE_SLOT;
   }
-  /* Where the message that begins at `at` of all that is sent to p goes. */
-  __device__ uint8_t *destination(int kind, int p, uint32_t no, uint64_t at) const {
+  /* Where chunk i, which begins at `at` of all that is sent to p, goes. */
+  __device__ uint8_t *destination(int kind, int p, uint32_t i, uint64_t at) const {
     uint8_t *direct = s.direct[kind][p];
-    return direct ? direct + at : slot(a.link[p].block, kind, a.link[p].column, no);
+    uint32_t no = s.sent[kind][p] + i;
+    if (direct) return direct + at;
+    if (shared(kind)) return slot(a.block, kind, a.nlinks, no);
+    if (a.staged) return slot(a.block, kind, p, no);
+    return slot(a.link[p].block, kind, a.link[p].column, no);
   }
-  __device__ uint8_t *slotIn(int kind, int p, uint32_t no) const {
+  /* Where chunk i from p is. */
+  __device__ uint8_t *slotIn(int kind, int p, uint32_t i) const {
+    uint32_t no = s.taken[kind][p] + i;
+    if (shared(kind)) return slot(a.link[p].block, kind, a.nlinks, no);
+    if (a.staged) return slot(a.link[p].block, kind, a.link[p].column, no);
     return slot(a.block, kind, p, no);
   }
   /* Each rank starts with the one behind it, so that no rank is everybody's target at once. */
@@ -138,7 +153,15 @@ private:
     }
   }
 
+  __device__ bool mayPublish(uint32_t i) const {
+    for (int p = 0; p < a.nlinks; p++)
+      if (this->outChunk(p, i).bytes && !await(&s.limit[kFirst][p], s.sent[kFirst][p] + i))
+        return false;
+    return true;
+  }
   __device__ bool send(uint32_t i) {
+    bool once = shared(kFirst);
+    if (once && !mayPublish(i)) return false;
     for (int k = 0; k < a.nlinks; k++) {
       int p = rotated(k);
       Chunk c = this->outChunk(p, i);
@@ -146,8 +169,9 @@ private:
       if (!c.bytes) continue;
       if (!await(&s.limit[kFirst][p], no)) return false;
       uint64_t at = a.link[p].outAt + c.at;
-      copyChunk<false>(destination(kFirst, p, no, c.at), a.mirror ? a.recv + at : nullptr,
-                       a.send + at, c.bytes);
+      if (!once || k == 0)
+        copyChunk<false>(destination(kFirst, p, i, c.at), a.mirror ? a.recv + at : nullptr,
+                         a.send + at, c.bytes);
       done(&s.written[kFirst][p][no % kDepth]);
     }
     return true;
@@ -174,8 +198,7 @@ private:
     tuttiPair in[kPeers], mine = {0, 0};
 #pragma unroll
     for (int p = 0; p < kPeers; p++)
-      if (a.operands >> p & 1)
-        in[p] = loadPairVolatile(slotIn(kFirst, p, s.taken[kFirst][p] + i) + at);
+      if (a.operands >> p & 1) in[p] = loadPairVolatile(slotIn(kFirst, p, i) + at);
     if (a.own) mine = this->operand(loadPair(a.send + a.ownAt + c.at + at, c.bytes - at));
     Operands<T> sum;
 #pragma unroll
@@ -186,8 +209,9 @@ private:
     tuttiPair v = sum.result(a.divide);
     for (int k = 0; k < a.nlinks; k++) {
       int p = rotated(k);
-      if (a.spreads >> p & 1)
-        storeUserPair(destination(kLate, p, s.sent[kLate][p] + i, c.at) + at, v, c.bytes - at);
+      if (!(a.spreads >> p & 1)) continue;
+      storeUserPair(destination(kLate, p, i, c.at) + at, v, c.bytes - at);
+      if (shared(kLate)) break;
     }
     if (a.keep) storeUserPair(a.recv + a.keepAt + c.at + at, v, c.bytes - at);
   }
@@ -200,7 +224,7 @@ private:
       if (!c.bytes || a.flow[p].where[kind]) continue;
       if (!await(&s.ready[kind][p], no)) return false;
       uint64_t at = kind == kFirst ? a.link[p].placeAt : a.link[p].lateAt;
-      copyChunk<true>(a.recv + at + c.at, nullptr, slotIn(kind, p, no), c.bytes);
+      copyChunk<true>(a.recv + at + c.at, nullptr, slotIn(kind, p, i), c.bytes);
       done(&s.read[kind][p][no % kDepth]);
     }
     return true;
@@ -216,12 +240,13 @@ private:
   /* ---- the two warps that talk to the neighbours; lane (kind, p) ---- */
 
   struct Lane {
-    uint32_t kind, p, next, end;
+    uint32_t kind, row, p, next, end;
     bool used;
   };
   __device__ Lane lane() const {
     uint32_t l = threadIdx.x % 32;
-    Lane x = {l / kPeers, l % kPeers, 0, 0, false};
+    uint32_t kind = l / kPeers;
+    Lane x = {kind, (uint32_t)row((int)kind), l % kPeers, 0, 0, false};
     x.used = l < TUTTI_EXCHANGE_KINDS * kPeers && x.p < (uint32_t)a.nlinks;
     return x;
   }
@@ -239,13 +264,13 @@ private:
       if (whole) {
         storeReleaseBlock(&s.written[x.kind][x.p][x.next % kDepth], 0);
         storeRelaxedSys(
-            &this->theirs(x.p)->flag[blockIdx.x][x.kind][a.link[x.p].column][x.next % kDepth],
+            &this->theirs(x.p)->flag[blockIdx.x][x.row][a.link[x.p].column][x.next % kDepth],
             this->flagOut(x.p, x.next));
         x.next++;
       }
       if (*(volatile uint32_t *)&s.dead) return;
     }
-    if (x.used) this->own()->sent[blockIdx.x][x.kind][x.p] = x.end;
+    if (x.used) this->counts()->sent[blockIdx.x][x.row][x.p] = x.end;
   }
 
   /* Lane (kind, p) of the polling warp. */
@@ -271,7 +296,7 @@ private:
   }
   __device__ bool credited(const Lane &x, Poll &w) {
     if (w.asks || (int32_t)(w.credit - w.need) >= 0) return false;
-    uint32_t limit = loadRelaxedSys32(&this->own()->head[blockIdx.x][x.kind][x.p]) + kDepth;
+    uint32_t limit = loadRelaxedSys32(&this->own()->head[blockIdx.x][x.row][x.p]) + kDepth;
     if (limit == w.credit) return false;
     storeReleaseBlock(&s.limit[x.kind][x.p], w.credit = limit);
     return true;
@@ -279,7 +304,7 @@ private:
   __device__ bool arrived(const Lane &x, Poll &w) {
     if (w.seen == w.end) return false;
     w.wanted = this->flagIn(x.p, w.seen);
-    w.there = loadAcquireSys(&this->own()->flag[blockIdx.x][x.kind][x.p][w.seen % kDepth]);
+    w.there = loadAcquireSys(&this->own()->flag[blockIdx.x][x.row][x.p][w.seen % kDepth]);
     if (w.there != w.wanted) return false;
     storeReleaseBlock(&s.ready[x.kind][x.p], ++w.seen);
     return true;
@@ -292,7 +317,7 @@ private:
       storeReleaseBlock(read, 0);
     }
     w.taken++;
-    storeRelaxedSys32(&this->theirs(x.p)->head[blockIdx.x][x.kind][a.link[x.p].column], w.taken);
+    storeRelaxedSys32(&this->theirs(x.p)->head[blockIdx.x][x.row][a.link[x.p].column], w.taken);
     return true;
   }
 
@@ -321,7 +346,10 @@ private:
       __syncwarp();
       if (*(volatile uint32_t *)&s.dead) return;
     }
-    if (x.used) this->own()->taken[blockIdx.x][x.kind][x.p] = w.end;
+    if (!x.used) return;
+    this->counts()->taken[blockIdx.x][x.row][x.p] = w.end;
+    /* For the next kernel, which would have to ask the host's memory. */
+    if (a.staged) this->counts()->head[blockIdx.x][x.row][x.p] = w.credit - kDepth;
   }
 };
 

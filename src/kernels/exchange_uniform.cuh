@@ -6,7 +6,11 @@
  * tells all others that it has begun, and in the one that follows waits to have heard it.
  *
  * The kernel is short and straight, since at small sizes the time to fetch its instructions is what
- * counts. Eight lanes, a group, send a line to every peer and take the same line of every peer. */
+ * counts. Eight lanes, a group, send a line to every peer and take the same line of every peer.
+ *
+ * Staged, a rank's regions hold what it sends: to each peer, or, where it is the same, to all in
+ * those of the first. PCIe keeps no line whole, only words of 8 bytes; so every half of a 16-byte
+ * unit holds 4 bytes of payload and a flag: the message's number, and that plus the hash. */
 #ifndef TUTTI_KERNELS_EXCHANGE_UNIFORM_CUH_
 #define TUTTI_KERNELS_EXCHANGE_UNIFORM_CUH_
 
@@ -15,7 +19,7 @@
 
 /* One neighbour; sizes and offsets in bytes. */
 struct UniformLink {
-  uint8_t *regions; /* in its block, those of this rank */
+  uint8_t *regions; /* in its block, those of this rank; staged: those for this rank */
   uint32_t outAt, outBytes, inBytes, placeAt, lateBytes, lateAt;
   uint32_t column;
   int32_t rank;
@@ -24,13 +28,13 @@ struct UniformLink {
  * line of parameters that it touches takes as long as a good part of a small operation. */
 template <int N> struct UniformArgs {
   uint8_t *regions; /* in this rank's block */
-  tuttiExchangeHead *head;
+  tuttiExchangeHead *head, *counts;
   const uint8_t *send;
   uint8_t *recv;
   uint32_t bytes, ownAt, keepAt, lines;
   uint32_t hash;
   uint8_t nlinks, place, op, divide, own, keep, combine, premul;
-  uint8_t operands, spreads, late, mirror;
+  uint8_t operands, spreads, late, mirror, shared;
   UniformLink link[N];
   uint64_t uniformAt;
   tuttiExchangeMail *mail;
@@ -40,9 +44,11 @@ template <int N> struct UniformArgs {
 };
 
 template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
+  size_t region = a->staged ? TUTTI_STAGED_REGION : TUTTI_UNIFORM_REGION;
   UniformArgs<N> u = {};
   u.regions = a->block + a->uniformAt;
   u.head = (tuttiExchangeHead *)a->block;
+  u.counts = (tuttiExchangeHead *)a->counts;
   u.send = a->send;
   u.recv = a->recv;
   u.bytes = (uint32_t)a->bytes;
@@ -62,9 +68,10 @@ template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
   u.spreads = (uint8_t)a->spreads;
   u.late = (uint8_t)a->late;
   u.mirror = (uint8_t)a->mirror;
+  u.shared = (uint8_t)a->shared;
   for (int p = 0; p < a->nlinks; p++) {
     const tuttiExchangeLink &l = a->link[p];
-    u.link[p] = {l.block + a->uniformAt + l.column * TUTTI_UNIFORM_REGION,
+    u.link[p] = {l.block + a->uniformAt + l.column * region,
                  (uint32_t)l.outAt,
                  (uint32_t)l.outBytes,
                  (uint32_t)l.inBytes,
@@ -83,11 +90,12 @@ template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
 }
 
 /* N: most links. COMBINE: the messages are operands, else each has a place. ROOTED: not all send to
- * all, or combine. */
-template <typename T, int N, bool COMBINE, bool ROOTED> class ExchangeUniform {
+ * all, or combine. STAGED: regions are in host memory; never rooted, for who has nothing to send
+ * looks at lines all the time, and what is looked at so much is written slowly. */
+template <typename T, int N, bool COMBINE, bool ROOTED, bool STAGED = false> class ExchangeUniform {
 public:
   __device__ explicit ExchangeUniform(const UniformArgs<N> &args) : a(args) {
-    uint32_t count = *(volatile uint32_t *)&a.head->uniform[blockIdx.x];
+    uint32_t count = *(volatile uint32_t *)&a.counts->uniform[blockIdx.x];
     no = count / 2;
     unheard = count % 2; /* the operation before had a root */
   }
@@ -105,10 +113,14 @@ public:
     __syncthreads(); /* all have read the counter: all counters move on together */
     for (uint32_t b = blockIdx.x + threadIdx.x * gridDim.x; b < TUTTI_UNIFORM_BLOCKS;
          b += blockDim.x * gridDim.x)
-      a.head->uniform[b] = (no + 1) * 2 + ROOTED;
+      a.counts->uniform[b] = (no + 1) * 2 + ROOTED;
   }
 
 private:
+  static constexpr size_t kRegion = STAGED ? TUTTI_STAGED_REGION : TUTTI_UNIFORM_REGION;
+  static constexpr uint32_t kPayload = STAGED ? TUTTI_STAGED_LINE_PAYLOAD : kLinePayload;
+  static constexpr uint32_t kBytes = STAGED ? 2 * kLine : kLine;
+
   const UniformArgs<N> &a;
   uint32_t no;
   bool unheard;
@@ -116,7 +128,7 @@ private:
   __device__ void tell() const {
     if (blockIdx.x != 0 || threadIdx.x >= a.nlinks) return;
     const UniformLink &l = a.link[threadIdx.x];
-    uint8_t *block = l.regions - l.column * TUTTI_UNIFORM_REGION - a.uniformAt;
+    uint8_t *block = l.regions - l.column * kRegion - a.uniformAt;
     storeRelaxedSys32(&((tuttiExchangeHead *)block)->begun[l.column], no);
   }
   /* Until all have begun the operation before; false: given up. */
@@ -135,16 +147,74 @@ private:
   /* This thread's piece of line g of the first region at `regions` for this operation. */
   __device__ uint8_t *piece(uint8_t *regions, int kind, uint32_t g) const {
     uint32_t region = ((no & 1) * TUTTI_EXCHANGE_KINDS + kind) * a.nlinks;
-    return regions + (size_t)region * TUTTI_UNIFORM_REGION + g * kLine + lineLane() * 16;
+    return regions + region * kRegion + g * kBytes + lineLane() * 16;
   }
+  __device__ bool shared(int kind) const { return STAGED && (a.shared >> kind & 1); }
   __device__ uint8_t *pieceFrom(int p, int kind, uint32_t g) const {
-    return piece(a.regions + p * TUTTI_UNIFORM_REGION, kind, g);
+    if (!STAGED) return piece(a.regions + p * kRegion, kind, g);
+    return piece(a.link[p].regions - (shared(kind) ? a.link[p].column * kRegion : 0), kind, g);
   }
   __device__ void put(int kind, int p, uint32_t g, tuttiPair v) const {
+    if (STAGED) return putUnits(piece(a.regions + (shared(kind) ? 0 : p * kRegion), kind, g), v);
     if (lineLane() == kLanes - 1) v.y = flag();
     storePairVolatile(piece(a.link[p].regions, kind, g), v);
   }
-  __device__ static bool within(uint32_t g, uint32_t bytes) { return g * kLinePayload < bytes; }
+  __device__ static bool within(uint32_t g, uint32_t bytes) { return g * kPayload < bytes; }
+
+  __device__ static tuttiPair load(const uint8_t *at, uint32_t bytes, uint32_t g) {
+    if (!STAGED) return loadLine(at, bytes, g);
+    uint32_t from = g * kPayload + lineLane() * 16;
+    return loadPair(at + from, (int32_t)(bytes - from));
+  }
+  __device__ static void store(uint8_t *at, uint32_t bytes, uint32_t g, tuttiPair v) {
+    if (!STAGED) return storeLine(at, bytes, g, v);
+    uint32_t from = g * kPayload + lineLane() * 16;
+    storeUserPair(at + from, v, (int32_t)(bytes - from));
+  }
+
+  /* ---- staged: this lane's two units of a line ---- */
+
+  __device__ void putUnit(uint8_t *at, uint64_t v) const {
+    uint64_t number = no + 1, mark = no + 1 + a.hash;
+    storePairVolatile(at, {number << 32 | (uint32_t)v, mark << 32 | v >> 32});
+  }
+  __device__ void putUnits(uint8_t *at, tuttiPair v) const {
+    putUnit(at, v.x);
+    putUnit(at + kLine, v.y);
+  }
+  /* As flag() when both halves are there. */
+  __device__ static uint64_t flagOf(tuttiPair unit) {
+    uint32_t number = (uint32_t)(unit.x >> 32), mark = (uint32_t)(unit.y >> 32);
+    return (uint64_t)(mark - number) << 32 | number;
+  }
+  __device__ static uint64_t valueOf(tuttiPair unit) { return (uint32_t)unit.x | unit.y << 32; }
+  __device__ bool getUnits(int kind, uint32_t wanted, uint32_t g, tuttiPair in[N]) const {
+    Wait wait;
+    while (wanted) {
+      tuttiPair low[N], high[N];
+      int last = 0;
+      uint64_t seen = 0;
+#pragma unroll
+      for (int p = 0; p < N; p++) {
+        if (!(wanted >> p & 1)) continue;
+        low[p] = loadPairVolatile(pieceFrom(p, kind, g));
+        high[p] = loadPairVolatile(pieceFrom(p, kind, g) + kLine);
+      }
+#pragma unroll
+      for (int p = 0; p < N; p++) {
+        if (!(wanted >> p & 1)) continue;
+        if (flagOf(low[p]) == flag() && flagOf(high[p]) == flag()) {
+          in[p] = {valueOf(low[p]), valueOf(high[p])};
+          wanted &= ~(1u << p);
+        } else {
+          last = p;
+          seen = flagOf(low[p]);
+        }
+      }
+      if (wanted && wait.over(a, a.link[last].rank, flag(), seen)) return false;
+    }
+    return true;
+  }
 
   __device__ tuttiPair operand(tuttiPair mine) const {
     return COMBINE && a.premul ? scaled<T>(a, mine) : mine;
@@ -155,17 +225,19 @@ private:
 #pragma unroll
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].outBytes))
-        v[p] = operand(loadLine(a.send + a.link[p].outAt, a.link[p].outBytes, g));
+        v[p] = operand(load(a.send + a.link[p].outAt, a.link[p].outBytes, g));
 #pragma unroll
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].outBytes)) {
         put(kFirst, p, g, v[p]);
-        if (ROOTED && a.mirror) storeLine(a.recv + a.link[p].outAt, a.link[p].outBytes, g, v[p]);
+        if (ROOTED && a.mirror) store(a.recv + a.link[p].outAt, a.link[p].outBytes, g, v[p]);
+        if (shared(kFirst)) return;
       }
   }
 
   /* Line g from all links of `wanted`; false: given up. */
   __device__ bool get(int kind, uint32_t wanted, uint32_t g, tuttiPair in[N]) const {
+    if (STAGED) return getUnits(kind, wanted, g, in);
     Wait wait;
     for (;;) {
       bool missing = false;
@@ -197,23 +269,25 @@ private:
     for (int p = 0; p < N; p++)
       if (p < a.nlinks && within(g, a.link[p].inBytes)) wanted |= 1u << p;
     bool some = within(g, a.bytes), own = a.own && some;
-    if (own) mine = operand(loadLine(a.send + a.ownAt, a.bytes, g));
+    if (own) mine = operand(load(a.send + a.ownAt, a.bytes, g));
     if (!get(kFirst, wanted, g, in)) return false;
     if (COMBINE) {
       if (ROOTED ? a.combine && some : own) combine(g, in, mine);
       return true;
     }
-    if (own) storeLine(a.recv + a.keepAt, a.bytes, g, mine);
+    if (own) store(a.recv + a.keepAt, a.bytes, g, mine);
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (wanted >> p & 1) storeLine(a.recv + a.link[p].placeAt, a.link[p].inBytes, g, in[p]);
+      if (wanted >> p & 1) store(a.recv + a.link[p].placeAt, a.link[p].inBytes, g, in[p]);
     return true;
   }
 
   __device__ void combine(uint32_t g, const tuttiPair in[N], tuttiPair mine) const {
     Operands<T> sum;
     tuttiRedOp_t op = (tuttiRedOp_t)a.op;
-#pragma unroll
+    constexpr int kUnroll =
+        STAGED ? 1 : N + 1; /* staged, the time to fetch instructions is little */
+#pragma unroll kUnroll
     for (int p = 0; p <= N; p++) {
       if (p == a.place && (!ROOTED || a.own)) sum.add(op, mine);
       if (p < N && (ROOTED ? a.operands >> p & 1 : p < a.nlinks)) sum.add(op, in[p]);
@@ -222,9 +296,10 @@ private:
     if (a.spreads) {
 #pragma unroll
       for (int p = 0; p < N; p++)
-        if (ROOTED ? a.spreads >> p & 1 : p < a.nlinks) put(kLate, p, g, v);
+        if ((ROOTED ? a.spreads >> p & 1 : p < a.nlinks) && !(p && shared(kLate)))
+          put(kLate, p, g, v);
     }
-    if (!ROOTED || a.keep) storeLine(a.recv + a.keepAt, a.bytes, g, v);
+    if (!ROOTED || a.keep) store(a.recv + a.keepAt, a.bytes, g, v);
   }
 
   __device__ bool takeLate(uint32_t g) const {
@@ -236,7 +311,7 @@ private:
     if (!get(kLate, wanted, g, in)) return false;
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (wanted >> p & 1) storeLine(a.recv + a.link[p].lateAt, a.link[p].lateBytes, g, in[p]);
+      if (wanted >> p & 1) store(a.recv + a.link[p].lateAt, a.link[p].lateBytes, g, in[p]);
     return true;
   }
 };

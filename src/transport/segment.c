@@ -77,6 +77,10 @@ static bool layOut(const tuttiWires *w, int nlocal, segmentLayout *out) {
   segmentLayout l = {
       .nchannels = (size_t)w->nchannels, .nreaders = (size_t)nlocal - 1, .slotBytes = w->slotBytes};
   size_t pairs = (l.nchannels + 1) * l.nreaders;
+  if (w->stagedBytes) { /* nothing that could be given back while the communicator lives */
+    *out = (segmentLayout){.controlBytes = w->stagedBytes, .bytes = w->stagedBytes};
+    return true;
+  }
   l.sharedBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, (int)l.nreaders);
   l.pairBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, 1);
   l.controlBytes = tuttiPagesUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes);
@@ -277,6 +281,10 @@ int tuttiSegmentFd(const tuttiWires *w) {
   return w->local->mine->fd;
 }
 
+void *tuttiSegmentMemory(const tuttiWires *w, int rank) {
+  return (rank == w->rank ? w->local->mine : w->local->theirs[rank])->memory;
+}
+
 static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSegment **out) {
   const tuttiPeer *peer = &w->peers[owner];
   DROPPED tuttiSegment *s = NULL;
@@ -347,8 +355,8 @@ static tuttiResult_t checkOpen(const tuttiWires *w, int peer, int channel, tutti
                                bool shared) {
   const tuttiLocal *l = w->local;
   bool all = shared && direction == TUTTI_SEND;
-  bool known =
-      channel >= 0 && (channel < w->nchannels || (channel == TUTTI_P2P_CHANNEL && !shared));
+  bool known = channel >= 0 && !w->stagedBytes &&
+               (channel < w->nchannels || (channel == TUTTI_P2P_CHANNEL && !shared));
   bool reachable = l && l->mine &&
                    (all ? peer == -1
                         : peer >= 0 && peer < w->nranks && peer != w->rank && l->place[peer] >= 0 &&

@@ -4,6 +4,7 @@
  *
  *   [control: the lines and heads of all FIFOs] [data of each FIFO, on pages of its own]
  *
+ * A staged exchange (kernels/exchange.h) has a symmetric block there instead.
  * In both parts come first the shared FIFOs (one per channel, a head per neighbour), then the pair
  * FIFOs (one per channel, TUTTI_P2P_CHANNEL last, and neighbour; one head). So small messages
  * of many FIFOs touch few pages, and pages that no message touches cost nothing.
@@ -50,6 +51,8 @@ void tuttiLocalTrim(tuttiWires *w);
  * communicator has, of a kind that nobody can shrink, and sets theirs[owner]. The caller closes fd.
  */
 int tuttiSegmentFd(const tuttiWires *w);
+/* Of this rank or a neighbour, where it is mapped. */
+void *tuttiSegmentMemory(const tuttiWires *w, int rank);
 tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd);
 
 /* One end of a FIFO: what open() of P2P and SHM has in common. An end that was closed before goes

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "transport/segment.h"
 
 /* A block, held by its owner and by each neighbour in this process. */
 typedef struct sharedBlock {
@@ -27,6 +28,7 @@ typedef struct {
   tuttiSymmetric public;
   sharedBlock *own;
   sharedBlock **held; /* [nranks] of neighbours in this process; the others are mapped */
+  bool staged;        /* theirs are in segments */
 } symmetricState;
 
 static tuttiResult_t cudaFailure(const tuttiWires *w, cudaError_t err, const char *what,
@@ -131,8 +133,37 @@ tuttiResult_t tuttiSymmetricOpen(tuttiWires *w, int peer, int channel, tuttiDire
 
 /* ---- the block ------------------------------------------------------------------------------- */
 
-tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes) {
+/* w->symmetric, with GPU memory of `bytes` for this rank alone so far. */
+static tuttiResult_t newState(tuttiWires *w, size_t bytes) {
   symmetricState *s;
+  size_t n = (size_t)w->nranks;
+  TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s + n * 2 * sizeof(void *), "symmetric blocks",
+                       w->memory));
+  s->public.theirs = (void **)(s + 1);
+  s->held = (sharedBlock **)(s->public.theirs + n);
+  s->public.bytes = bytes;
+  w->symmetric = &s->public;
+  TUTTI_TRY(makeBlock(w, bytes, &s->own));
+  s->public.mine = s->public.counts = s->own->memory;
+  tuttiFetchAddAcqRel(&w->memory->bytes, bytes);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiSymmetricStage(tuttiWires *w, size_t bytes) {
+  tuttiSymmetricDetach(w);
+  TUTTI_TRY(newState(w, bytes));
+  symmetricState *s = (symmetricState *)w->symmetric;
+  s->staged = true;
+  for (int r = 0; r < w->nranks; r++) {
+    void **at = r == w->rank ? &s->public.mine : &s->public.theirs[r];
+    cudaError_t err = cudaHostGetDevicePointer(at, tuttiSegmentMemory(w, r), 0);
+    if (err != cudaSuccess)
+      return cudaFailure(w, err, "reach a segment that it has pinned", "see the CUDA driver's log");
+  }
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes) {
   size_t n = (size_t)w->nranks;
   size_t columns = n < TUTTI_SYMMETRIC_LOCAL ? n - 1 : TUTTI_SYMMETRIC_LOCAL - 1;
   size_t fifos, least = n * TUTTI_RANK_BYTES, limit = w->memLimit ?: SIZE_MAX;
@@ -141,17 +172,9 @@ tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes
   } while (fifos + least > limit && tuttiSlotsShrink(w));
   if (fifos + least > limit) return tuttiMemExceeded(w, fifos + least);
   if (bytes < fifos || bytes + least > limit) bytes = fifos; /* no exchange, if it does not fit */
-  TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s + n * 2 * sizeof(void *), "symmetric blocks",
-                       w->memory));
-  s->public.theirs = (void **)(s + 1);
-  s->held = (sharedBlock **)(s->public.theirs + n);
-  s->public.bytes = bytes;
-  w->symmetric = &s->public;
-  TUTTI_TRY(makeBlock(w, bytes, &s->own));
-  s->public.mine = s->own->memory;
-  tuttiFetchAddAcqRel(&w->memory->bytes, bytes);
+  TUTTI_TRY(newState(w, bytes));
   cudaIpcMemHandle_t handle;
-  cudaError_t err = cudaIpcGetMemHandle(&handle, s->public.mine);
+  cudaError_t err = cudaIpcGetMemHandle(&handle, w->symmetric->mine);
   mine->ipc = err == cudaSuccess;
   if (mine->ipc)
     memcpy(mine->ipcHandle, &handle, sizeof mine->ipcHandle);
@@ -197,7 +220,7 @@ void tuttiSymmetricDetach(tuttiWires *w) {
   for (int r = 0; r < w->nranks; r++) {
     if (s->held[r])
       letGo(s->held[r]);
-    else if (s->public.theirs[r])
+    else if (s->public.theirs[r] && !s->staged)
       cudaIpcCloseMemHandle(s->public.theirs[r]);
   }
   if (s->own) {

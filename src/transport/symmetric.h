@@ -14,6 +14,7 @@ typedef struct tuttiSymmetric {
   void *mine;    /* zeroed at first */
   void **theirs; /* [nranks] as this rank maps them; NULL where there is none */
   size_t bytes;  /* of each */
+  void *counts;  /* GPU memory for what this rank alone keeps: mine, unless staged */
 } tuttiSymmetric;
 
 /* A block holds what an exchange needs, or else FIFOs: the writer of one stores into the reader's
@@ -29,6 +30,9 @@ tuttiResult_t tuttiSymmetricOpen(tuttiWires *w, int peer, int channel, tuttiDire
                                  tuttiConn *conn);
 /* Maps the block of `peer`. */
 tuttiResult_t tuttiSymmetricMap(tuttiWires *w, int peer);
+/* Staged: puts the segments of this rank and its neighbours, attached and pinned, in the place of
+ * blocks in GPU memory, with so many bytes of GPU memory for `counts`. */
+tuttiResult_t tuttiSymmetricStage(tuttiWires *w, size_t bytes);
 /* Lets go of all blocks. May be called at any time; no kernel of this rank may be running. */
 void tuttiSymmetricDetach(tuttiWires *w);
 

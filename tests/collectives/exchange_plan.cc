@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "collectives/exchange.h"
@@ -34,8 +35,10 @@ tuttiSchedule scheduleOf(int coll, int n, uint64_t count, int rank = 0, int root
   return s;
 }
 
-tuttiExchangePlan choose(const tuttiSchedule &s, uint32_t protos = kLL | kSimple, size_t size = 4) {
+tuttiExchangePlan choose(const tuttiSchedule &s, uint32_t protos = kLL | kSimple, size_t size = 4,
+                         bool staged = false) {
   tuttiPlanInput in = {};
+  in.staged = staged;
   in.nranks = s.nranks;
   in.protoMask = protos;
   tuttiExchangePlan plan;
@@ -113,6 +116,34 @@ TEST(ExchangePlan, BothSidesOfAMessageAgree) {
       ASSERT_TRUE(same(choose(sends, kLL | kSimple, 1), choose(receives, kLL | kSimple, 1)))
           << bytes << " bytes";
     }
+}
+
+/* In host memory there are fewer slots and smaller regions, and none for LL messages; and LL is for
+ * those alone who all send to all. */
+TEST(ExchangePlan, StagedPlansFit) {
+  for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
+    for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
+      for (uint32_t protos : {kLL, kSimple, kLL | kSimple})
+        for (uint64_t bytes : sizes()) {
+          tuttiSchedule s = scheduleOf(coll, n, bytes);
+          tuttiExchangePlan plan = choose(s, protos, 1, true);
+          s.twoShot = (uint8_t)plan.twoShot;
+          tuttiExchange x;
+          tuttiExchangeMake(&s, TUTTI_EXCHANGE_LINE, &x);
+          uint64_t longest = coll == tuttiCollSendRecv ? bytes : x.count;
+          for (const tuttiExchangePeer &p : x.peer)
+            longest = std::max({longest, p.outCount, p.inCount, p.lateCount});
+          uint64_t lines = (longest + TUTTI_STAGED_LINE_PAYLOAD - 1) / TUTTI_STAGED_LINE_PAYLOAD;
+          ASSERT_GE(plan.nblocks, 1);
+          if (plan.uniform) {
+            ASSERT_FALSE(tuttiCollHasRoot(coll));
+            ASSERT_LE(lines * 2 * TUTTI_STAGED_LINE_PAYLOAD, TUTTI_STAGED_REGION);
+            ASSERT_LE(plan.nblocks, (int)TUTTI_UNIFORM_BLOCKS);
+          } else {
+            ASSERT_EQ(plan.proto, tuttiProtoSimple) << tuttiCollName(coll) << " " << bytes;
+            ASSERT_LE(plan.nblocks, (int)TUTTI_STAGED_BLOCKS);
+          }
+        }
 }
 
 /* Pure: the fields that it does not name do not matter, and asking changes nothing. */

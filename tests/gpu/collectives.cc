@@ -72,20 +72,23 @@ TEST_P(GpuCollectives, LargeSizes) {
 INSTANTIATE_TEST_SUITE_P(Ways, GpuCollectives, testing::ValuesIn(ways),
                          [](auto &info) { return std::string(info.param.name); });
 
-/* ---- steps ------------------------------------------------------------------------------------
- * GPUs that cannot all store into each other's memory, or are too many for an exchange. */
+/* ---- other paths ------------------------------------------------------------------------------
+ * GPUs that cannot all store into each other's memory, or are too many for an exchange: staged
+ * exchanges (SHM) and steps. */
 
 const std::map<std::string, std::string>
     none = {},
     shm = {{"TUTTI_P2P_DISABLE", "1"}},
     net = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}},
+    shmSimple = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_PROTO", "Simple"}},
     shmRing = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Ring"}},
     shmTree = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Tree"}},
     netRing = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_ALGO", "Ring"}};
 const Way steps[] = {
-    {"P2Px9", &none, 9},        {"SHMx2", &shm, 2},         {"SHMx4", &shm, 4},
-    {"SHMx1", &shm, 1},         {"NETx2", &net, 2},         {"NETx3", &net, 3},
-    {"SHMRingx4", &shmRing, 4}, {"SHMTreex5", &shmTree, 5}, {"NETRingx3", &netRing, 3}};
+    {"P2Px9", &none, 9},        {"SHMx2", &shm, 2},        {"SHMx4", &shm, 4},
+    {"SHMx1", &shm, 1},         {"SHMx8", &shm, 8},        {"SHMSimplex3", &shmSimple, 3},
+    {"NETx2", &net, 2},         {"NETx3", &net, 3},        {"SHMRingx4", &shmRing, 4},
+    {"SHMTreex5", &shmTree, 5}, {"NETRingx3", &netRing, 3}};
 
 class GpuSteps : public GpuTest, public testing::WithParamInterface<Way> {};
 
@@ -122,6 +125,43 @@ TEST_P(GpuSteps, RootsRunAhead) {
       }
       ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
       EXPECT_EQ(gpu.get(got, (size_t)rounds), want) << "rank " << r;
+    }
+  });
+}
+
+/* A collective finds its FIFOs as another kind has left them, and slower ranks still reading. */
+TEST_P(GpuSteps, KindsFollowEachOther) {
+  Settings settings(*GetParam().settings);
+  const int n = GetParam().n, rounds = 150;
+  GpuRanks ranks(n, (size_t)64 << 20);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    cudaStream_t s = gpu.streams[0];
+    for (size_t count : {3, 700, 9001, 60000}) {
+      gpu.reset();
+      const size_t all = count * (size_t)n;
+      int *x = (int *)gpu.take(all * 4), *y = (int *)gpu.take(all * 4);
+      uint8_t *slow = (uint8_t *)gpu.take((size_t)16 << 20);
+      std::vector<int> want;
+      int *got = gpu.put(std::vector<int>((size_t)rounds * 3, 0));
+      for (int i = 0; i < rounds; i++) {
+        int root = i % n, value = (i % 50 + 1) * 0x01010101;
+        if (i % n == r) {
+          CUDA(cudaMemsetAsync(slow, i, (size_t)16 << 20, s));
+        }
+        CUDA(cudaMemsetAsync(x, r == root ? i % 50 + 1 : 0, all * 4, s));
+        TUTTI(tuttiBroadcast(x, x, all, tuttiInt32, root, comm, s));
+        TUTTI(tuttiAlltoAll(x, y, count, tuttiInt32, comm, s));
+        CUDA(cudaMemcpyAsync(got + 3 * i, y + all - 1, 4, cudaMemcpyDeviceToDevice, s));
+        TUTTI(tuttiReduceScatter(y, x, count, tuttiInt32, tuttiMax, comm, s));
+        TUTTI(tuttiAllReduce(x, y, count, tuttiInt32, tuttiMin, comm, s));
+        CUDA(cudaMemcpyAsync(got + 3 * i + 1, y + count / 2, 4, cudaMemcpyDeviceToDevice, s));
+        TUTTI(tuttiAllGather(y, x, count, tuttiInt32, comm, s));
+        CUDA(cudaMemcpyAsync(got + 3 * i + 2, x + all / 2, 4, cudaMemcpyDeviceToDevice, s));
+        want.insert(want.end(), {value, value, value});
+      }
+      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      EXPECT_EQ(gpu.get(got, want.size()), want) << "rank " << r << ", " << count << " elements";
     }
   });
 }

@@ -164,6 +164,34 @@ TEST(Segment, OpenRefusesWhatIsNotThere) {
   EXPECT_EQ(tuttiSuccess, tuttiSegmentOpen(w, 1, 0, TUTTI_SEND, false, &c));
 }
 
+/* What GPUs exchange through host memory: one block instead of FIFOs. */
+TEST(Segment, StagedBlocksAreSharedWhole) {
+  Shape s;
+  s.nranks = 3;
+  Ranks ranks = makeThreads(s);
+  for (auto &r : ranks)
+    r->w.stagedBytes = (size_t)1 << 20;
+  prepareAll(ranks);
+  attachAll(ranks);
+  for (auto &r : ranks) {
+    uint8_t *mine = (uint8_t *)tuttiSegmentMemory(&r->w, r->w.rank);
+    EXPECT_EQ(mine[0], 0);
+    mine[0] = mine[((size_t)1 << 20) - 1] = (uint8_t)(r->w.rank + 1);
+  }
+  for (auto &r : ranks) {
+    tuttiLocalTrim(&r->w); /* nothing of it can go while it is in use */
+    EXPECT_EQ(tuttiLocalSlotBytes(&r->w), 0u);
+    for (int p = 0; p < s.nranks; p++) {
+      const uint8_t *theirs = (const uint8_t *)tuttiSegmentMemory(&r->w, p);
+      EXPECT_EQ(theirs[0], p + 1);
+      EXPECT_EQ(theirs[((size_t)1 << 20) - 1], p + 1);
+    }
+    tuttiConn conn;
+    EXPECT_EQ(tuttiSegmentOpen(&r->w, (r->w.rank + 1) % 3, 0, TUTTI_SEND, false, &conn),
+              tuttiInternalError);
+  }
+}
+
 TEST(Segment, AnEndThatOpensAgainGoesOn) {
   Ranks ranks = makeThreads(Shape());
   prepareAll(ranks);
