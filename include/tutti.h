@@ -140,7 +140,7 @@ typedef struct {
   unsigned int version; /**< TUTTI_VERSION_CODE of the caller; set by the initializer */
   int blocking;         /**< 1 (default): calls block; 0: they return tuttiInProgress */
   int minCTAs;          /**< least number of channels */
-  int maxCTAs;          /**< greatest number of channels */
+  int maxCTAs;          /**< greatest number of channels, and of thread blocks of a kernel */
   int splitShare;       /**< 1: a split may share its parent's resources */
   int trafficClass;     /**< RDMA traffic class */
   const char *netName;  /**< network to use, e.g. "Socket"; copied */

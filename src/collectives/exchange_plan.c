@@ -86,6 +86,8 @@ void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_
     chooseFifos(s, ll, message, plan);
   if (in->staged && !plan->uniform)
     plan->nblocks = (int)least((uint64_t)plan->nblocks, STAGED_BLOCKS);
+  if (in->maxBlocks > 0)
+    plan->nblocks = (int)least((uint64_t)plan->nblocks, (uint64_t)in->maxBlocks);
   /* Thread blocks wait for those of other ranks, so all of them have to fit at once. */
   if (in->sharers > 1) plan->nblocks = (plan->nblocks + in->sharers - 1) / in->sharers;
 }

@@ -29,6 +29,7 @@ typedef struct {
   int gpu;            /* thread blocks do the work, one for each channel */
   int exchange;       /* GPUs that all store into each other's memory: see exchange_plan.h; */
   int staged;         /*   or, all of one host, into host memory */
+  int maxBlocks;      /* most thread blocks of an exchange that are wanted; 0: any number */
   int sharers;        /* most ranks that share one of them; 0 as 1 */
   int widest;         /* most ranks that Direct may connect at all; 0: any number */
   int deterministic;  /* reduce with Direct, which has one order: that of the ranks */

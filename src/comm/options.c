@@ -64,7 +64,7 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
     int blocking = o.blocking, device = (int)o.device, timeout = -1;
     TUTTI_TRY(takeInt("blocking", config->blocking, 0, 1, &blocking));
     TUTTI_TRY(takeInt("minCTAs", config->minCTAs, 1, TUTTI_MAX_CHANNELS, &o.minChannels));
-    TUTTI_TRY(takeInt("maxCTAs", config->maxCTAs, 1, TUTTI_MAX_CHANNELS, &o.maxChannels));
+    TUTTI_TRY(takeInt("maxCTAs", config->maxCTAs, 1, TUTTI_MAX_BLOCKS, &o.maxChannels));
     TUTTI_TRY(takeInt("device", config->device, tuttiDeviceAuto, tuttiDeviceCuda, &device));
     TUTTI_TRY(takeInt("timeoutMs", config->timeoutMs, 0, INT_MAX, &timeout));
     TUTTI_TRY(takeString("netName", config->netName, o.net, sizeof o.net));

@@ -253,6 +253,7 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   in->nhosts = c->graph->nhosts;
   in->minChannels = c->options.minChannels ? c->options.minChannels : 1;
   in->maxChannels = c->graph->nchannels;
+  in->maxBlocks = c->options.maxChannels;
   if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
   in->deterministic = (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC);
   if (in->deterministic && in->widest && in->nranks > in->widest)

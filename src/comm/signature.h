@@ -12,7 +12,8 @@
 
 __BEGIN_DECLS
 
-#define TUTTI_MAX_CHANNELS 32 /* of an operation */
+#define TUTTI_MAX_CHANNELS 32  /* of an operation */
+#define TUTTI_MAX_BLOCKS   128 /* of an operation on a GPU */
 
 #define TUTTI_COLLECTIVES(X)                                                                       \
   X(AllReduce)                                                                                     \

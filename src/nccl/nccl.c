@@ -56,11 +56,11 @@ DEFINE(void, ResetDebugInit, (void)) {}
 
 /* ---- communicators --------------------------------------------------------------------------- */
 
-/* A tutti communicator has at most so many channels, whatever a kernel's blocks are. */
-#define MOST_CTAS 32
+/* The most that tutti takes: of channels that must be, of thread blocks that may be. */
+enum { MOST_MIN_CTAS = 32, MOST_MAX_CTAS = 128 };
 
-static int fewer(int ctas) {
-  return ctas > MOST_CTAS ? MOST_CTAS : ctas;
+static int fewer(int ctas, int most) {
+  return ctas > most ? most : ctas;
 }
 
 /* Reads the caller's config, of whatever version, into *own; NULL stays NULL. What the caller's
@@ -77,8 +77,8 @@ static tuttiConfig_t *readConfig(const tuttiNcclConfig *config, tuttiConfig_t *o
   memcpy(&c, config, config->size < sizeof c ? config->size : sizeof c);
   own->blocking = c.blocking;
   if (c.version >= 21700) {
-    own->minCTAs = fewer(c.minCTAs);
-    own->maxCTAs = fewer(c.maxCTAs);
+    own->minCTAs = fewer(c.minCTAs, MOST_MIN_CTAS);
+    own->maxCTAs = fewer(c.maxCTAs, MOST_MAX_CTAS);
     own->netName = c.netName;
   }
   if (c.version >= 22700) own->commName = c.commName;

@@ -146,6 +146,23 @@ TEST(ExchangePlan, StagedPlansFit) {
         }
 }
 
+/* TUTTI_MAX_NCHANNELS and maxCTAs: whoever computes beside it keeps the other multiprocessors. */
+TEST(ExchangePlan, TakesNoMoreBlocksThanWanted) {
+  for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
+    for (uint64_t bytes : sizes()) {
+      tuttiPlanInput in = {};
+      in.nranks = 4;
+      in.protoMask = kLL | kSimple;
+      tuttiSchedule s = scheduleOf(coll, in.nranks, bytes);
+      tuttiExchangePlan any, few;
+      tuttiExchangeChoose(&in, &s, 1, &any);
+      in.maxBlocks = 16;
+      tuttiExchangeChoose(&in, &s, 1, &few);
+      any.nblocks = std::min(any.nblocks, 16);
+      ASSERT_TRUE(same(any, few)) << tuttiCollName(coll) << " " << bytes;
+    }
+}
+
 /* Pure: the fields that it does not name do not matter, and asking changes nothing. */
 TEST(ExchangePlan, DependsOnNothingElse) {
   for (uint64_t bytes : sizes()) {
