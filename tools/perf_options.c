@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/settings.h"
+#include "comm/signature.h"
 #include "perf.h"
 #include "tool.h"
 
@@ -49,9 +50,6 @@ static int checkTogether(const perfOptions *o) {
 
 /* Takes all options; returns -1 or the exit code. */
 static int parseOptions(int argc, char **argv, perfOptions *o) {
-  const char *types[tuttiNumTypes];
-  for (int t = 0; t < tuttiNumTypes; t++)
-    types[t] = perfTypes[t].name;
   const tuttiOption options[] = {
       {.help = "Ranks:"},
       {"ranks", "N", "start N local ranks (default 4); not needed under mpirun, srun or torchrun",
@@ -73,10 +71,10 @@ static int parseOptions(int argc, char **argv, perfOptions *o) {
       {"dtype", "T",
        "int8 uint8 int32 uint32 int64 uint64 float16 float32 (default) float64\n"
        "bfloat16 float8e4m3 float8e5m2, or all",
-       .number = &o->type, .words = types, .nwords = tuttiNumTypes, .find = perfTypeFind,
+       .number = &o->type, .words = tuttiTypeNames, .nwords = tuttiNumTypes, .find = perfTypeFind,
        .all = true},
-      {"op", "O", "sum (default) prod min max avg, or all", .number = &o->op, .words = perfOpNames,
-       .nwords = tuttiNumOps, .all = true},
+      {"op", "O", "sum (default) prod min max avg, or all", .number = &o->op,
+       .words = tuttiRedOpNames, .nwords = tuttiNumOps, .all = true},
       {"root", "R", "root of broadcast, reduce, gather and scatter (default 0)", .number = &o->root,
        .max = PERF_MAX_RANKS - 1},
       {"in-place", NULL, "measure the in-place form (default: out of place)", .flag = &o->inPlace},

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/signature.h"
 #include "perf.h"
 #include "tool.h"
 
@@ -73,14 +74,14 @@ static int rootOf(const perfRow *row) {
 }
 
 static const char *opOf(const perfRow *row) {
-  return row->collective->reduces ? perfOpNames[row->op] : "none";
+  return row->collective->reduces ? tuttiRedOpNames[row->op] : "none";
 }
 
 static void printRow(const perfResult *r, double algbw, double busbw) {
   char time[32], alg[32], bus[32], wrong[32] = "N/A";
   if (r->checked) snprintf(wrong, sizeof wrong, "%" PRIu64, r->wrong);
   printf("%14zu %14zu %11s %6s %5d %10s %8s %8s %8s\n", perfRowBytes(r->row), r->row->count,
-         perfTypes[r->row->type].name, opOf(r->row), rootOf(r->row), format(time, r->seconds * 1e6),
+         tuttiTypeNames[r->row->type], opOf(r->row), rootOf(r->row), format(time, r->seconds * 1e6),
          format(alg, algbw), format(bus, busbw), wrong);
 }
 
@@ -92,7 +93,7 @@ static void printJson(const perfOutput *out, const perfResult *r, double algbw, 
           "{\"collective\":\"%s\",\"size\":%zu,\"count\":%zu,\"type\":\"%s\",\"redop\":\"%s\","
           "\"root\":%d,\"time\":%.3f,\"algbw\":%.6g,\"busbw\":%.6g,\"wrong\":",
           r->row->collective->name, perfRowBytes(r->row), r->row->count,
-          perfTypes[r->row->type].name, opOf(r->row), rootOf(r->row), r->seconds * 1e6, algbw,
+          tuttiTypeNames[r->row->type], opOf(r->row), rootOf(r->row), r->seconds * 1e6, algbw,
           busbw);
   if (r->checked)
     fprintf(f, "%" PRIu64, r->wrong);
@@ -114,7 +115,7 @@ void perfOutputProgress(perfOutput *out, const perfRow *row) {
   if (!out->progress) return;
   int full = out->rows > 0 ? (int)(out->done * (size_t)width / out->rows) : 0;
   fprintf(stderr, CLEAR_LINE "[%.*s%*s] %zu/%zu %s %s %zu B", full, bar, width - full, "",
-          out->done, out->rows, row->collective->name, perfTypes[row->type].name,
+          out->done, out->rows, row->collective->name, tuttiTypeNames[row->type],
           perfRowBytes(row));
   fflush(stderr);
 }

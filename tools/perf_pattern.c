@@ -3,33 +3,29 @@
 #include <string.h>
 #include <strings.h>
 
+#include "comm/signature.h"
 #include "kernels/reduce.h"
 
 enum { BLOCK = 512 }; /* elements */
 
 const perfType perfTypes[tuttiNumTypes] = {
-    [tuttiInt8] = {"int8", {"char"}, 1, PERF_SIGNED, 0},
-    [tuttiUint8] = {"uint8", {"byte"}, 1, PERF_UNSIGNED, 0},
-    [tuttiInt32] = {"int32", {"int"}, 4, PERF_SIGNED, 0},
-    [tuttiUint32] = {"uint32", {"uint"}, 4, PERF_UNSIGNED, 0},
-    [tuttiInt64] = {"int64", {"long"}, 8, PERF_SIGNED, 0},
-    [tuttiUint64] = {"uint64", {"ulong"}, 8, PERF_UNSIGNED, 0},
-    [tuttiFloat16] = {"float16", {"half", "fp16"}, 2, PERF_FLOAT, 10},
-    [tuttiFloat32] = {"float32", {"float", "fp32"}, 4, PERF_FLOAT, 23},
-    [tuttiFloat64] = {"float64", {"double", "fp64"}, 8, PERF_FLOAT, 52},
-    [tuttiBfloat16] = {"bfloat16", {"bf16"}, 2, PERF_FLOAT, 7},
-    [tuttiFloat8e4m3] = {"float8e4m3", {"f8e4m3", "fp8e4m3"}, 1, PERF_FLOAT, 3},
-    [tuttiFloat8e5m2] = {"float8e5m2", {"f8e5m2", "fp8e5m2"}, 1, PERF_FLOAT, 2},
-};
-
-const char *const perfOpNames[tuttiNumOps] = {
-    [tuttiSum] = "sum", [tuttiProd] = "prod", [tuttiMax] = "max",
-    [tuttiMin] = "min", [tuttiAvg] = "avg",
+    [tuttiInt8] = {{"char"}, 1, PERF_SIGNED, 0},
+    [tuttiUint8] = {{"byte"}, 1, PERF_UNSIGNED, 0},
+    [tuttiInt32] = {{"int"}, 4, PERF_SIGNED, 0},
+    [tuttiUint32] = {{"uint"}, 4, PERF_UNSIGNED, 0},
+    [tuttiInt64] = {{"long"}, 8, PERF_SIGNED, 0},
+    [tuttiUint64] = {{"ulong"}, 8, PERF_UNSIGNED, 0},
+    [tuttiFloat16] = {{"half", "fp16"}, 2, PERF_FLOAT, 10},
+    [tuttiFloat32] = {{"float", "fp32"}, 4, PERF_FLOAT, 23},
+    [tuttiFloat64] = {{"double", "fp64"}, 8, PERF_FLOAT, 52},
+    [tuttiBfloat16] = {{"bf16"}, 2, PERF_FLOAT, 7},
+    [tuttiFloat8e4m3] = {{"f8e4m3", "fp8e4m3"}, 1, PERF_FLOAT, 3},
+    [tuttiFloat8e5m2] = {{"f8e5m2", "fp8e5m2"}, 1, PERF_FLOAT, 2},
 };
 
 int perfTypeFind(const char *name) {
   for (int t = 0; t < tuttiNumTypes; t++) {
-    if (strcasecmp(name, perfTypes[t].name) == 0) return t;
+    if (strcasecmp(name, tuttiTypeNames[t]) == 0) return t;
     for (int a = 0; a < 3 && perfTypes[t].aliases[a] != NULL; a++)
       if (strcasecmp(name, perfTypes[t].aliases[a]) == 0) return t;
   }

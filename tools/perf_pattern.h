@@ -19,7 +19,6 @@ __BEGIN_DECLS
 typedef enum { PERF_SIGNED, PERF_UNSIGNED, PERF_FLOAT } perfKind;
 
 typedef struct {
-  const char *name;
   const char *aliases[3]; /* NULL where there is none */
   int size;               /* bytes */
   perfKind kind;
@@ -27,7 +26,6 @@ typedef struct {
 } perfType;
 
 extern const perfType perfTypes[tuttiNumTypes];
-extern const char *const perfOpNames[tuttiNumOps];
 
 /* -1 if there is none. */
 int perfTypeFind(const char *name);

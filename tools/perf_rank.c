@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "comm/signature.h"
 #include "perf.h"
 #include "tool.h"
 
@@ -178,8 +179,8 @@ static bool checkRow(const session *s, const perfCall *call, perfPattern *patter
   *wrong = perfVerify(row, pattern, &s->host, fault);
   if (*wrong > 0)
     fprintf(stderr, PERF_COMMAND ": rank %d: %s of %zu %s elements, %s: %s\n", row->rank,
-            row->collective->name, row->count, perfTypes[row->type].name,
-            row->collective->reduces ? perfOpNames[row->op] : "copied", fault);
+            row->collective->name, row->count, tuttiTypeNames[row->type],
+            row->collective->reduces ? tuttiRedOpNames[row->op] : "copied", fault);
   return true;
 }
 

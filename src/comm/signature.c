@@ -11,28 +11,13 @@
 
 static const char *const collNames[] = {TUTTI_COLLECTIVES(TUTTI_NAME)};
 
-static const char *const typeNames[tuttiNumTypes] = {
-    [tuttiInt8] = "int8",
-    [tuttiUint8] = "uint8",
-    [tuttiInt32] = "int32",
-    [tuttiUint32] = "uint32",
-    [tuttiInt64] = "int64",
-    [tuttiUint64] = "uint64",
-    [tuttiFloat16] = "float16",
-    [tuttiFloat32] = "float32",
-    [tuttiFloat64] = "float64",
-    [tuttiBfloat16] = "bfloat16",
-    [tuttiFloat8e4m3] = "float8e4m3",
-    [tuttiFloat8e5m2] = "float8e5m2",
-};
+#define TYPE_NAME(type, name, bytes) [tutti##type] = #name,
+const char *const tuttiTypeNames[] = {TUTTI_TYPES(TYPE_NAME)};
 
-const uint8_t tuttiTypeSizes[tuttiNumTypes] = {
-    [tuttiInt8] = 1,    [tuttiUint8] = 1,    [tuttiInt32] = 4,      [tuttiUint32] = 4,
-    [tuttiInt64] = 8,   [tuttiUint64] = 8,   [tuttiFloat16] = 2,    [tuttiFloat32] = 4,
-    [tuttiFloat64] = 8, [tuttiBfloat16] = 2, [tuttiFloat8e4m3] = 1, [tuttiFloat8e5m2] = 1,
-};
+#define TYPE_SIZE(type, name, bytes) [tutti##type] = (bytes),
+const uint8_t tuttiTypeSizes[] = {TUTTI_TYPES(TYPE_SIZE)};
 
-static const char *const redOpNames[tuttiNumOps] = {
+const char *const tuttiRedOpNames[] = {
     [tuttiSum] = "sum", [tuttiProd] = "prod", [tuttiMax] = "max",
     [tuttiMin] = "min", [tuttiAvg] = "avg",
 };
@@ -42,12 +27,12 @@ const char *tuttiCollName(int coll) {
 }
 
 const char *tuttiTypeName(int datatype) {
-  return datatype >= 0 && datatype < tuttiNumTypes ? typeNames[datatype] : UNKNOWN;
+  return datatype >= 0 && datatype < tuttiNumTypes ? tuttiTypeNames[datatype] : UNKNOWN;
 }
 
 const char *tuttiRedOpName(int op) {
   if (op < 0) return UNKNOWN;
-  return op < tuttiNumOps ? redOpNames[op] : "premulsum";
+  return op < tuttiNumOps ? tuttiRedOpNames[op] : "premulsum";
 }
 
 const char *tuttiSignatureText(const tuttiSignature *sig, char *buf, size_t size) {

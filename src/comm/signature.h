@@ -23,6 +23,15 @@ __BEGIN_DECLS
 #define TUTTI_COLLECTIVE(name) tuttiColl##name,
 typedef enum { TUTTI_COLLECTIVES(TUTTI_COLLECTIVE) tuttiCollCount } tuttiColl;
 
+/* clang-format off */
+/* Element types: end of the enumerator, name, bytes. */
+#define TUTTI_TYPES(X)                                                                             \
+  X(Int8, int8, 1) X(Uint8, uint8, 1) X(Int32, int32, 4) X(Uint32, uint32, 4)                      \
+  X(Int64, int64, 8) X(Uint64, uint64, 8) X(Float16, float16, 2) X(Float32, float32, 4)            \
+  X(Float64, float64, 8) X(Bfloat16, bfloat16, 2)                                                  \
+  X(Float8e4m3, float8e4m3, 1) X(Float8e5m2, float8e5m2, 1)
+/* clang-format on */
+
 static inline bool tuttiCollReduces(int coll) {
   return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
 }
@@ -37,6 +46,7 @@ const char *tuttiCollName(int coll);     /* "AllReduce" */
 const char *tuttiTypeName(int datatype); /* "float32" */
 const char *tuttiRedOpName(int op);      /* "sum"; "premulsum" for handles */
 
+extern const char *const tuttiTypeNames[tuttiNumTypes], *const tuttiRedOpNames[tuttiNumOps];
 extern const uint8_t tuttiTypeSizes[tuttiNumTypes];
 /* Bytes, a power of two; 0 when out of range. */
 static inline size_t tuttiTypeSize(int datatype) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "comm/signature.h"
 #include "kernels/reduce.h"
 #include "perf_pattern.h"
 
@@ -43,7 +44,7 @@ uint64_t encode(const perfType *t, double value) {
 
 TEST(Names, AreFoundByAnyOfTheirSpellings) {
   for (int t = 0; t < tuttiNumTypes; t++)
-    EXPECT_EQ(perfTypeFind(perfTypes[t].name), t);
+    EXPECT_EQ(perfTypeFind(tuttiTypeNames[t]), t);
   EXPECT_EQ(perfTypeFind("half"), tuttiFloat16);
   EXPECT_EQ(perfTypeFind("BF16"), tuttiBfloat16);
   EXPECT_EQ(perfTypeFind("f8e5m2"), tuttiFloat8e5m2);
@@ -71,7 +72,8 @@ TEST(Inputs, PartialResultsAreExact) {
             double acc = op == tuttiProd ? 1 : 0;
             for (double x : v) {
               acc = op == tuttiProd ? acc * x : acc + x;
-              ASSERT_EQ(decode(p.type, encode(p.type, acc)), acc) << p.type->name << " n=" << n;
+              ASSERT_EQ(decode(p.type, encode(p.type, acc)), acc)
+                  << tuttiTypeNames[p.type - perfTypes] << " n=" << n;
             }
           }
         }
@@ -96,7 +98,7 @@ TEST(Inputs, IntegersToAverageDoNotOverflow) {
       int bits = 8 * p.type->size;
       int64_t most = (1ll << (p.type->kind == PERF_SIGNED ? bits - 1 : bits)) - 1;
       for (auto sum : sums)
-        ASSERT_LE(std::abs(sum), most) << p.type->name << " n=" << n;
+        ASSERT_LE(std::abs(sum), most) << tuttiTypeNames[p.type - perfTypes] << " n=" << n;
     }
 }
 
@@ -113,7 +115,8 @@ TEST(Inputs, DifferBetweenRanksIndicesAndSeeds) {
       std::set<uint64_t> values;
       for (size_t i = 0; i < 64; i++)
         values.insert(bitsAt(a, i, p.type->size));
-      EXPECT_GE(values.size(), 3u) << p.type->name << " " << perfOpNames[op];
+      EXPECT_GE(values.size(), 3u)
+          << tuttiTypeNames[p.type - perfTypes] << " " << tuttiRedOpNames[op];
     }
 }
 
@@ -177,7 +180,8 @@ TEST(Compare, AcceptsRightAndCountsWrongElements) {
       for (int ranks : {1, 4, 7, 33}) {
         perfPattern p;
         perfPatternInit(&p, (tuttiDataType_t)type, (tuttiRedOp_t)op, true, ranks, 5);
-        std::string what = std::string(p.type->name) + " " + perfOpNames[op];
+        std::string what =
+            std::string(tuttiTypeNames[p.type - perfTypes]) + " " + tuttiRedOpNames[op];
         auto out = reduced(p, n);
         ASSERT_EQ(perfPatternCompare(&p, PERF_REDUCED, 0, n, out.data()).wrong, 0u) << what;
         for (size_t i : {(size_t)0, (size_t)513, n - 1})
