@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "comm/signature.h"
 #include "kernels/reduce_level.h"
 
 #if defined(__AVX512F__)
@@ -219,13 +220,8 @@ INLINE byteV toFloat8e5m2(floatV v) {
 #include "kernels/reduce_type.h"
 
 /* By tuttiDataType_t. */
+#define REDUCE_ROW(type, name, bytes) [tutti##type] = reduce##type,
 #define TUTTI_REDUCE_TABLE                                                                         \
-  {                                                                                                \
-    [tuttiInt8] = reduceInt8, [tuttiUint8] = reduceUint8, [tuttiInt32] = reduceInt32,              \
-    [tuttiUint32] = reduceUint32, [tuttiInt64] = reduceInt64, [tuttiUint64] = reduceUint64,        \
-    [tuttiFloat16] = reduceFloat16, [tuttiFloat32] = reduceFloat32,                                \
-    [tuttiFloat64] = reduceFloat64, [tuttiBfloat16] = reduceBfloat16,                              \
-    [tuttiFloat8e4m3] = reduceFloat8e4m3, [tuttiFloat8e5m2] = reduceFloat8e5m2,                    \
-  }
+  { TUTTI_TYPES(REDUCE_ROW) }
 
 #endif

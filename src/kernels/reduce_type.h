@@ -135,20 +135,14 @@ INLINE void NAME(loop)(const tuttiReduceArgs *a, tuttiRedOp_t op) {
 }
 
 static void NAME(reduce)(const tuttiReduceArgs *args) {
-  switch (args->op) {
-  case tuttiProd:
+  if (args->op == tuttiProd)
     NAME(loop)(args, tuttiProd);
-    return;
-  case tuttiMin:
+  else if (args->op == tuttiMin)
     NAME(loop)(args, tuttiMin);
-    return;
-  case tuttiMax:
+  else if (args->op == tuttiMax)
     NAME(loop)(args, tuttiMax);
-    return;
-  default: /* tuttiSum, tuttiAvg: the division is `divide` */
+  else /* tuttiSum, tuttiAvg: the division is `divide` */
     NAME(loop)(args, tuttiSum);
-    return;
-  }
 }
 
 #undef PASTE2
