@@ -20,7 +20,6 @@
 #include "base/error.h"
 #include "base/os.h"
 #include "base/settings.h"
-#include "bootstrap/connect.h"
 #include "bootstrap/rendezvous.h"
 #include "holdings.h"
 
