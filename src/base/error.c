@@ -29,14 +29,6 @@ static void markTruncated(char *text, size_t size) {
   memcpy(text + end, "...", sizeof("..."));
 }
 
-/* "base/mem.c" of the path that the compiler was given. */
-static const char *shortPath(const char *file) {
-  const char *src = NULL;
-  for (const char *p = file; (p = strstr(p, "src/")) != NULL; p += 4)
-    if (p == file || p[-1] == '/') src = p + 4;
-  return src != NULL ? src : file;
-}
-
 tuttiResult_t tuttiErrorSet(tuttiResult_t code, const char *file, int line, const char *fmt, ...) {
   int savedErrno = errno;
   /* Not straight into lastText: the arguments may point there. */
@@ -55,7 +47,7 @@ tuttiResult_t tuttiErrorSet(tuttiResult_t code, const char *file, int line, cons
   va_end(args);
   memcpy(lastText, text, sizeof(text));
   if (tuttiLogEnabled(TUTTI_LOG_WARN, 0))
-    tuttiLogWrite(TUTTI_LOG_WARN, "%s:%d %s", shortPath(file), line, text);
+    tuttiLogWrite(TUTTI_LOG_WARN, "%s:%d %s", file, line, text);
   errno = savedErrno;
   return code;
 }
