@@ -56,8 +56,7 @@ tuttiResult_t tuttiCommFailure(void *comm) {
 }
 
 tuttiWait tuttiCommWait(const tuttiCommunicator *c) {
-  tuttiWait wait = {tuttiDeadline(c->options.timeoutMs), &c->failed};
-  return wait;
+  return (tuttiWait){tuttiDeadline(c->options.timeoutMs), &c->failed};
 }
 
 tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,

@@ -1,6 +1,6 @@
-#include "comm/record.h"
-
 #include <string.h>
+
+#include "comm/comm.h"
 
 _Static_assert(sizeof(tuttiSignature) == sizeof(((tuttiRecordEntry *)0)->word),
                "an entry holds one signature");
