@@ -1,10 +1,10 @@
-#include "perf_pattern.h"
-
+/* Inputs of the check, and what a collective must make of them. */
 #include <string.h>
 #include <strings.h>
 
 #include "comm/signature.h"
 #include "kernels/reduce.h"
+#include "perf.h"
 
 enum { BLOCK = 512 }; /* elements */
 

@@ -10,7 +10,7 @@
 
 #include "comm/signature.h"
 #include "kernels/reduce.h"
-#include "perf_pattern.h"
+#include "perf.h"
 
 namespace {
 
