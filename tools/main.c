@@ -70,10 +70,7 @@ static int help(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 2) {
-    tuttiUsage("tutti", "a command is missing");
-    return TUTTI_EXIT_USAGE;
-  }
+  if (argc < 2) return tuttiUsage("tutti", "a command is missing");
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return printHelp();
   if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) return version(1, argv);
   return dispatch(argv[1], argc - 1, argv + 1);

@@ -65,10 +65,8 @@ static int runThreads(const perfOptions *options, const perfPlace *first) {
 
 bool perfMakeId(const perfLibrary *library, tuttiUniqueId *id) {
   tuttiResult_t result = library->GetUniqueId(id);
-  if (result == tuttiSuccess) return true;
-  fprintf(stderr, PERF_COMMAND ": %s: %s\n", library->GetErrorString(result),
-          library->GetLastError(NULL));
-  return false;
+  return result == tuttiSuccess ||
+         PERF_FAIL("%s: %s\n", library->GetErrorString(result), library->GetLastError(NULL));
 }
 
 static int startLocal(const perfOptions *options, perfPlace *place) {

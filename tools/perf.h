@@ -25,6 +25,9 @@ __BEGIN_DECLS
 
 #define PERF_COMMAND "tutti perf"
 
+/* Says on stderr what failed; the value is false. */
+#define PERF_FAIL(...) (fprintf(stderr, PERF_COMMAND ": " __VA_ARGS__), false)
+
 /* ---- the library under test, as a table of its calls ----------------------------------------- */
 
 /* clang-format off */

@@ -10,9 +10,7 @@
 #include <cuda_runtime_api.h>
 
 static bool good(cudaError_t err, const char *what) {
-  if (err == cudaSuccess) return true;
-  fprintf(stderr, PERF_COMMAND ": %s: %s\n", what, cudaGetErrorString(err));
-  return false;
+  return err == cudaSuccess || PERF_FAIL("%s: %s\n", what, cudaGetErrorString(err));
 }
 
 static int countGpus(void) {

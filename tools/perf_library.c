@@ -13,17 +13,11 @@ const perfLibrary perfTutti = {
 
 bool perfLibraryOpen(const char *path, perfLibrary *library) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (handle == NULL) {
-    fprintf(stderr, PERF_COMMAND ": cannot load --lib %s: %s\n", path, dlerror());
-    return false;
-  }
+  if (handle == NULL) return PERF_FAIL("cannot load --lib %s: %s\n", path, dlerror());
   *library = (perfLibrary){.foreign = true};
 #define X(name)                                                                                    \
   *(void **)&library->name = dlsym(handle, "nccl" #name);                                          \
-  if (library->name == NULL) {                                                                     \
-    fprintf(stderr, PERF_COMMAND ": --lib %s has no nccl" #name "\n", path);                       \
-    return false;                                                                                  \
-  }
+  if (library->name == NULL) return PERF_FAIL("--lib %s has no nccl" #name "\n", path);
   PERF_CALLS(X)
 #undef X
   *(void **)&library->windowRegister = dlsym(handle, "ncclCommWindowRegister");

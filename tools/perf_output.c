@@ -20,8 +20,7 @@ bool perfOutputOpen(perfOutput *out, const perfOptions *options, const perfPlace
   }
   out->json = fopen(options->json, "we");
   if (out->json != NULL) return true;
-  fprintf(stderr, PERF_COMMAND ": cannot write --json %s: %s\n", options->json, strerror(errno));
-  return false;
+  return PERF_FAIL("cannot write --json %s: %s\n", options->json, strerror(errno));
 }
 
 /* Once per failure: what is full stays full. */

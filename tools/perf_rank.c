@@ -46,9 +46,8 @@ static double now(void) {
 /* Says on stderr what the library said. Always false. */
 static bool failed(const session *s, tuttiResult_t result) {
   const char *text = s->library->GetLastError(s->comm);
-  fprintf(stderr, PERF_COMMAND ": rank %d (pid %d): %s: %s\n", s->place->rank, (int)getpid(),
-          s->library->GetErrorString(result), text[0] != '\0' ? text : "(no details)");
-  return false;
+  return PERF_FAIL("rank %d (pid %d): %s: %s\n", s->place->rank, (int)getpid(),
+                   s->library->GetErrorString(result), text[0] != '\0' ? text : "(no details)");
 }
 
 static bool succeeded(const session *s, tuttiResult_t result) {
@@ -260,10 +259,7 @@ static bool announce(session *s, void *memory, size_t bytes) {
   void **handle = &s->handles[s->handles[0] != NULL];
   if (s->options->kind == perfRegistered)
     return succeeded(s, s->library->CommRegister(s->comm, memory, bytes, handle));
-  if (s->library->windowRegister == NULL) {
-    fprintf(stderr, PERF_COMMAND ": this library has no windows\n");
-    return false;
-  }
+  if (s->library->windowRegister == NULL) return PERF_FAIL("this library has no windows\n");
   return succeeded(s, s->library->windowRegister(s->comm, memory, bytes, (tuttiWindow_t *)handle,
                                                  TUTTI_WIN_COLL_SYMMETRIC));
 }
@@ -279,10 +275,8 @@ static bool makeBuffer(session *s, size_t capacity, perfBuffer *buffer, perfBuff
   *buffer = (perfBuffer){.base = memory, .capacity = capacity};
   *host = *buffer;
   if (s->device.cuda) host->base = s->options->check ? malloc(bytes) : NULL;
-  if (s->device.cuda && s->options->check && host->base == NULL) {
-    fprintf(stderr, PERF_COMMAND ": no %zu bytes of host memory to check with\n", bytes);
-    return false;
-  }
+  if (s->device.cuda && s->options->check && host->base == NULL)
+    return PERF_FAIL("no %zu bytes of host memory to check with\n", bytes);
   return s->options->kind == perfPlain || announce(s, memory, bytes);
 }
 
@@ -299,11 +293,8 @@ static bool join(session *s) {
   tuttiUniqueId id = s->place->id;
   if (s->options->device != tuttiDeviceAuto) config.device = s->options->device;
   if (!perfDeviceOpen(&s->device, s->options->device, s->place->localRank)) return false;
-  if (s->options->graph && !s->device.cuda) {
-    fprintf(stderr, PERF_COMMAND ": rank %d: --graph needs a GPU, and this is host memory\n",
-            s->place->rank);
-    return false;
-  }
+  if (s->options->graph && !s->device.cuda)
+    return PERF_FAIL("rank %d: --graph needs a GPU, and this is host memory\n", s->place->rank);
   if (!s->place->hasId && !succeeded(s, s->library->GetUniqueId(&id))) return false;
   tuttiResult_t result = s->library->CommInitRankConfig(
       &s->comm, s->place->nranks, id, s->place->rank, s->library->foreign ? NULL : &config);
