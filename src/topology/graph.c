@@ -45,12 +45,12 @@ tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, 
     return TUTTI_FAIL(tuttiInvalidArgument, "graph: %d channels; 1 to %d are possible", nchannels,
                       TUTTI_MAX_CHANNELS);
   size_t all = (size_t)nchannels * (size_t)nranks;
-  TUTTI_FRESH(tuttiGraph, g, 1, "graph", NULL);
-  TUTTI_FRESH(int32_t, numbers, (size_t)nranks + 3 * all + (size_t)nchannels, "rings and trees",
-              NULL);
+  size_t numbers = (size_t)nranks + 3 * all + (size_t)nchannels;
+  TUTTI_FREED tuttiGraph *g = NULL;
+  TUTTI_TRY(tuttiAlloc((void **)&g, 1, sizeof *g + numbers * sizeof *g->host, "graph", NULL));
   g->nranks = nranks;
   g->nchannels = nchannels;
-  g->host = numbers;
+  g->host = (int32_t *)(g + 1); /* all arrays lie in the graph's block */
   g->ring = g->host + nranks;
   g->position = g->ring + all;
   g->parent = g->position + all;
@@ -58,13 +58,10 @@ tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, 
   TUTTI_TRY(numberHosts(g, hostIds));
   *out = g;
   g = NULL;
-  numbers = NULL;
   return tuttiSuccess;
 }
 
 void tuttiGraphFree(tuttiGraph *g) {
-  if (g == NULL) return;
-  tuttiFree(g->host); /* the block that all arrays lie in */
   tuttiFree(g);
 }
 
@@ -144,22 +141,18 @@ tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree) {
 
 tuttiResult_t tuttiGraphCreate(const uint64_t *hostIds, int nranks, int nchannels,
                                tuttiGraph **out) {
-  tuttiGraph *g = NULL;
-  TUTTI_FREED int32_t *first = NULL; /* [nhosts]: scratch, where a host's ranks begin */
+  TUTTI_FREED tuttiGraph *g = NULL;
   TUTTI_TRY(tuttiGraphNew(hostIds, nranks, nchannels, &g));
-  tuttiResult_t result =
-      tuttiAlloc((void **)&first, (size_t)g->nhosts, sizeof *first, "hosts of a graph", NULL);
-  for (int c = 0; c < nchannels && result == tuttiSuccess; c++) {
+  TUTTI_FRESH(int32_t, first, g->nhosts, "hosts of a graph", NULL); /* where their ranks begin */
+  for (int c = 0; c < nchannels; c++) {
     bool tree; /* by construction */
     buildRing(g, c, first);
     buildTree(g, c, first);
-    result = tuttiGraphMeasureTree(g, c, &tree);
+    TUTTI_TRY(tuttiGraphMeasureTree(g, c, &tree));
   }
-  if (result == tuttiSuccess)
-    *out = g;
-  else
-    tuttiGraphFree(g);
-  return result;
+  *out = g;
+  g = NULL;
+  return tuttiSuccess;
 }
 
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s) {

@@ -182,14 +182,13 @@ tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name
                                              {"graph", "channel", openChannel, closeChannel},
                                              {"channel", "ring", openRing, NULL},
                                              {"channel", "tree", openTree, NULL}};
-  reading r = {.hostIds = hostIds, .nranks = nranks};
   if (nranks < 1) return TUTTI_FAIL(tuttiInvalidArgument, "%s: a graph of %d ranks", name, nranks);
-  TUTTI_NEW(r.list, nranks, "list of ranks", NULL);
+  TUTTI_FRESH(int32_t, list, nranks, "list of ranks", NULL);
+  reading r = {.hostIds = hostIds, .nranks = nranks, .list = list};
   tuttiResult_t result = tuttiXmlParse(text, size, name, elements, 4, &r);
   if (result == tuttiSuccess)
     *out = r.g;
   else
     tuttiGraphFree(r.g);
-  tuttiFree(r.list);
   return result;
 }
