@@ -119,20 +119,17 @@ static bool trusted(int fd) {
 }
 
 static tuttiResult_t listenFor(tuttiWires *w, uint64_t id) {
-  int fd;
+  TUTTI_CLOSED int fd = -1;
   TUTTI_TRY(openSocket(w, &fd));
   struct sockaddr_un address;
   socklen_t length = socketAddress(id, &address);
   int backlog = w->nranks < 64 ? 64 : w->nranks;
-  if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, backlog) != 0) {
-    tuttiResult_t result =
-        TUTTI_FAIL(tuttiSystemError, "rank %d can't listen on the Unix socket @%s: %s", w->rank,
-                   address.sun_path + 1, tuttiErrnoText(errno));
-    close(fd);
-    return result;
-  }
+  if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, backlog) != 0)
+    return TUTTI_FAIL(tuttiSystemError, "rank %d can't listen on the Unix socket @%s: %s", w->rank,
+                      address.sun_path + 1, tuttiErrnoText(errno));
   tuttiForkCloseAdd(fd);
   w->local->listenFd = fd;
+  fd = -1;
   return tuttiSuccess;
 }
 
@@ -400,12 +397,10 @@ static tuttiResult_t exchangeAll(tuttiWires *w, int32_t *unsent, int32_t *missin
 }
 
 static tuttiResult_t shmAttach(tuttiWires *w) {
-  int32_t *ranks;
-  TUTTI_NEW(ranks, 2 * (size_t)w->nranks, "ranks of this host", NULL);
-  tuttiResult_t result = exchangeAll(w, ranks, ranks + w->nranks);
-  tuttiFree(ranks);
-  if (result == tuttiSuccess) stopListening(w);
-  return result;
+  TUTTI_FRESH(int32_t, ranks, 2 * (size_t)w->nranks, "ranks of this host", NULL);
+  TUTTI_TRY(exchangeAll(w, ranks, ranks + w->nranks));
+  stopListening(w);
+  return tuttiSuccess;
 }
 
 static tuttiResult_t shmOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
