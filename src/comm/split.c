@@ -41,9 +41,12 @@ static int gatherColor(const SplitEntry *entries, int nranks, int rank, int *pla
   return leader;
 }
 
-static tuttiResult_t agree(tuttiCommunicator *parent, const SplitJob *split, SplitEntry *entries,
-                           Share *share) {
+/* The parent is held for the exchange only: its abort need not wait for the new one's init. */
+static tuttiResult_t agree(const SplitJob *split, Share *share) {
+  TUTTI_ENTER_READY(parent, split->job.uses, "tuttiCommSplit");
+  TUTTI_FRESH(SplitEntry, entries, parent->nranks, "colors of a split", NULL);
   SplitEntry *mine = &entries[parent->rank];
+  parent->splits++;
   *mine = (SplitEntry){.color = split->color, .key = split->key};
   TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));
   int leader = gatherColor(entries, parent->nranks, parent->rank, &share->place, &share->members);
@@ -71,18 +74,10 @@ static tuttiResult_t agree(tuttiCommunicator *parent, const SplitJob *split, Spl
   return tuttiSuccess;
 }
 
-/* The parent is held for the exchange only: its abort need not wait for the new one's init. */
-static tuttiResult_t agreeOver(const SplitJob *split, Share *share) {
-  TUTTI_ENTER_READY(parent, split->job.uses, "tuttiCommSplit");
-  TUTTI_FRESH(SplitEntry, entries, parent->nranks, "colors of a split", NULL);
-  parent->splits++;
-  return agree(parent, split, entries, share);
-}
-
 static tuttiResult_t runSplit(tuttiJob *job) {
   SplitJob *split = (SplitJob *)job;
   Share share;
-  TUTTI_TRY(agreeOver(split, &share));
+  TUTTI_TRY(agree(split, &share));
   if (share.members == 0) {
     *split->out = NULL;
     return tuttiSuccess;
