@@ -153,19 +153,19 @@ FORWARD(RedOpCreatePreMulSum,
 FORWARD(RedOpDestroy, (tuttiRedOp_t op, tuttiComm_t comm), (op, comm))
 
 #define BUFFERS const void *sendbuff, void *recvbuff, size_t count, tuttiDataType_t datatype
+#define BUFFER  void *buff, size_t count, tuttiDataType_t datatype
 #define WHERE   tuttiComm_t comm, tuttiStream_t stream
+/* These as arguments. */
+#define BUFFERS_ sendbuff, recvbuff, count, datatype
+#define BUFFER_  buff, count, datatype
+#define WHERE_   comm, stream
 
-FORWARD(AllReduce, (BUFFERS, tuttiRedOp_t op, WHERE),
-        (sendbuff, recvbuff, count, datatype, op, comm, stream))
-FORWARD(Broadcast, (BUFFERS, int root, WHERE),
-        (sendbuff, recvbuff, count, datatype, root, comm, stream))
-FORWARD(Bcast, (void *buff, size_t count, tuttiDataType_t datatype, int root, WHERE),
-        (buff, count, datatype, root, comm, stream))
-FORWARD(Reduce, (BUFFERS, tuttiRedOp_t op, int root, WHERE),
-        (sendbuff, recvbuff, count, datatype, op, root, comm, stream))
-FORWARD(AllGather, (BUFFERS, WHERE), (sendbuff, recvbuff, count, datatype, comm, stream))
-FORWARD(ReduceScatter, (BUFFERS, tuttiRedOp_t op, WHERE),
-        (sendbuff, recvbuff, count, datatype, op, comm, stream))
+FORWARD(AllReduce, (BUFFERS, tuttiRedOp_t op, WHERE), (BUFFERS_, op, WHERE_))
+FORWARD(Broadcast, (BUFFERS, int root, WHERE), (BUFFERS_, root, WHERE_))
+FORWARD(Bcast, (BUFFER, int root, WHERE), (BUFFER_, root, WHERE_))
+FORWARD(Reduce, (BUFFERS, tuttiRedOp_t op, int root, WHERE), (BUFFERS_, op, root, WHERE_))
+FORWARD(AllGather, (BUFFERS, WHERE), (BUFFERS_, WHERE_))
+FORWARD(ReduceScatter, (BUFFERS, tuttiRedOp_t op, WHERE), (BUFFERS_, op, WHERE_))
 /* In place, which tutti refuses, NCCL promises nothing but to return; programs, nccl-tests among
  * them, call it so. Messages in a group do the same. */
 DEFINE(tuttiResult_t, AlltoAll, (BUFFERS, WHERE)) {
@@ -185,14 +185,10 @@ DEFINE(tuttiResult_t, AlltoAll, (BUFFERS, WHERE)) {
   end = tuttiGroupEnd();
   return result == tuttiSuccess ? end : result;
 }
-FORWARD(Gather, (BUFFERS, int root, WHERE),
-        (sendbuff, recvbuff, count, datatype, root, comm, stream))
-FORWARD(Scatter, (BUFFERS, int root, WHERE),
-        (sendbuff, recvbuff, count, datatype, root, comm, stream))
-FORWARD(Send, (const void *buff, size_t count, tuttiDataType_t datatype, int peer, WHERE),
-        (buff, count, datatype, peer, comm, stream))
-FORWARD(Recv, (void *buff, size_t count, tuttiDataType_t datatype, int peer, WHERE),
-        (buff, count, datatype, peer, comm, stream))
+FORWARD(Gather, (BUFFERS, int root, WHERE), (BUFFERS_, root, WHERE_))
+FORWARD(Scatter, (BUFFERS, int root, WHERE), (BUFFERS_, root, WHERE_))
+FORWARD(Send, (const BUFFER, int peer, WHERE), (BUFFER_, peer, WHERE_))
+FORWARD(Recv, (BUFFER, int peer, WHERE), (BUFFER_, peer, WHERE_))
 
 FORWARD(GroupStart, (void), ())
 FORWARD(GroupEnd, (void), ())
