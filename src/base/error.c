@@ -69,19 +69,9 @@ void tuttiErrorClear(void) {
 }
 
 void tuttiErrorScope(const char *call, const char *comm, int rank, int nranks) {
-  scope.call = call;
-  scope.comm = comm;
-  scope.rank = rank;
-  scope.nranks = nranks;
+  scope = (Scope){call, comm, rank, nranks};
 }
 
 const char *tuttiErrnoText(int err) {
-  /* GNU strerror_r: may return a constant instead of filling the buffer. */
-  const char *text = strerror_r(err, errnoText, sizeof(errnoText));
-  if (text != errnoText) {
-    size_t length = strnlen(text, sizeof(errnoText) - 1);
-    memcpy(errnoText, text, length);
-    errnoText[length] = '\0';
-  }
-  return errnoText;
+  return strerror_r(err, errnoText, sizeof(errnoText)); /* GNU's: a constant, or the buffer */
 }
