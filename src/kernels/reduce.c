@@ -107,16 +107,11 @@ static double smallToDouble(const smallFloat *f, uint32_t code) {
 static uint32_t smallFromDouble(const smallFloat *f, double value) {
   if (isnan(value)) return f->nan;
   uint32_t sign = signbit(value) ? f->sign : 0;
-  double magnitude = fabs(value), scale;
-  uint64_t bits;
-  memcpy(&bits, &magnitude, sizeof bits);
-  int exponent = (int)(bits >> 52) - 1023;
+  int exponent = ilogb(value); /* extreme for 0 and infinity */
   if (exponent > f->bias + 1) return sign | f->overflow;
   if (exponent < 1 - f->bias) exponent = 1 - f->bias;
   /* In units of the last place; the carry into the next exponent comes out right by itself. */
-  bits = (uint64_t)(1023 + f->mantissaBits - exponent) << 52;
-  memcpy(&scale, &bits, sizeof scale);
-  double units = magnitude * scale + 0x1p52 - 0x1p52; /* rounds to an integer */
+  double units = nearbyint(ldexp(fabs(value), f->mantissaBits - exponent));
   uint32_t code = (uint32_t)((exponent + f->bias - 1) << f->mantissaBits) + (uint32_t)units;
   return sign | (code < f->overflow ? code : f->overflow);
 }
