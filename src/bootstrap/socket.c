@@ -108,18 +108,14 @@ tuttiResult_t tuttiAddressParse(const char *text, tuttiAddress *out) {
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-static uint64_t earlier(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
 tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,
                              uint64_t until, int *ready) {
   if (wait.failed && tuttiLoadAcquire32(wait.failed) != 0)
     return TUTTI_FAIL(tuttiRemoteError,
                       "stopped waiting for %s: the communicator failed or was aborted meanwhile",
                       who);
-  uint64_t now = tuttiNow(), end = earlier(until, wait.deadline);
-  if (wait.failed) end = earlier(end, now + SLICE_NS);
+  uint64_t now = tuttiNow(), end = until < wait.deadline ? until : wait.deadline;
+  if (wait.failed && end > now + SLICE_NS) end = now + SLICE_NS;
   struct timespec left = {0}, *timeout = &left;
   if (end == TUTTI_NO_DEADLINE)
     timeout = NULL;
