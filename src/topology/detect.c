@@ -113,7 +113,7 @@ tuttiResult_t tuttiTopologyInsert(tuttiTopology *t, const tuttiNode *n, int *ind
     if (t->nodes[i].parent >= at) t->nodes[i].parent++;
   }
   t->nodes[at] = *n;
-  *index = at;
+  if (index) *index = at;
   return tuttiSuccess;
 }
 
@@ -195,7 +195,6 @@ static tuttiResult_t pciPath(detection *d, const char *path, int *index) {
 
 static tuttiResult_t visitNuma(detection *d, const char *path, const char *name) {
   char *end;
-  int index;
   if (strncmp(name, "node", 4) != 0 || name[4] < '0' || name[4] > '9') return tuttiSuccess;
   long number = strtol(name + 4, &end, 10);
   if (*end != '\0' || number > 65535) return tuttiSuccess;
@@ -203,7 +202,7 @@ static tuttiResult_t visitNuma(detection *d, const char *path, const char *name)
   char cpus[sizeof n.cpus];
   snprintf(n.name, sizeof n.name, "numa%ld", number);
   if (tuttiReadText(path, "cpulist", cpus, sizeof cpus)) copyText(n.cpus, sizeof n.cpus, cpus);
-  return tuttiTopologyInsert(d->t, &n, &index);
+  return tuttiTopologyInsert(d->t, &n, NULL);
 }
 
 static tuttiResult_t addNic(detection *d, const char *path, tuttiNode *n, const char *name) {
@@ -213,8 +212,7 @@ static tuttiResult_t addNic(detection *d, const char *path, tuttiNode *n, const 
   n->busId = d->t->nodes[n->parent].busId;
   copyText(n->name, sizeof n->name, name);
   readDriver(path, "device/driver", n->driver, sizeof n->driver);
-  int index;
-  return tuttiTopologyInsert(d->t, n, &index);
+  return tuttiTopologyInsert(d->t, n, NULL);
 }
 
 static tuttiResult_t visitNet(detection *d, const char *path, const char *name) {

@@ -15,7 +15,7 @@ __BEGIN_DECLS
 /* Appends a copy of *node; its index is then count - 1. */
 tuttiResult_t tuttiTopologyAdd(tuttiTopology *t, const tuttiNode *node);
 
-/* Puts a copy at its place below its parent; nodes before that place keep their indices. */
+/* Puts a copy at its place, *index (may be NULL), below its parent; nodes before it keep theirs. */
 tuttiResult_t tuttiTopologyInsert(tuttiTopology *t, const tuttiNode *n, int *index);
 
 #define TUTTI_PCI_BRIDGE 0x0604 /* class and subclass */
