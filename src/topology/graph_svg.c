@@ -6,8 +6,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "topology/graph.h"
-#include "topology/xml.h"
+#include "topology/internal.h"
 
 /* In pixels. */
 enum {

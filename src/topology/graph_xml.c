@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "topology/internal.h"
-#include "topology/xml.h"
 
 /* <graph version="1" channels="2" hosts="0 0 1 1">
  *   <channel>

@@ -1,5 +1,4 @@
-#include "topology/xml.h"
-
+/* Writing and reading XML. */
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +17,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "topology/internal.h"
 
 struct tuttiXml {
   const char *name;
