@@ -197,22 +197,11 @@ void tuttiIbLinksClose(tuttiIbEnd *e, bool forGood) {
 
 /* ---- cards ---------------------------------------------------------------------------------- */
 
-static tuttiResult_t socketGone(tuttiIbEnd *e, int err) {
-  return TUTTI_FAIL(tuttiRemoteError,
-                    "rank %d: the connection with %s ended while its RDMA links were made: %s%s%s",
-                    e->meet.wires->rank, e->meet.who,
-                    err ? tuttiErrnoText(err) : "the peer closed it",
-                    e->trouble[0] ? "; before, " : "", e->trouble);
-}
-
 /* At most two cards are on their way to a peer, which always fit its socket. */
-static bool handOver(const tuttiIbEnd *e) {
-  return send(e->meet.parts[0].source.fd, &e->out, sizeof e->out, MSG_NOSIGNAL | MSG_DONTWAIT) ==
-         sizeof e->out;
-}
-
-static tuttiResult_t sendCard(tuttiIbEnd *e) {
-  return handOver(e) ? tuttiSuccess : socketGone(e, errno);
+static void sendCard(tuttiIbEnd *e) {
+  tuttiSocketPart *p = &e->meet.parts[0];
+  if (send(p->source.fd, &e->out, sizeof e->out, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof e->out)
+    p->closed = true; /* by a peer that has finished; or if it died, the watch says so */
 }
 
 static void startCard(tuttiIbEnd *e, tuttiIbCardKind kind, uint32_t epoch) {
@@ -327,7 +316,8 @@ static tuttiResult_t offer(tuttiIbEnd *e) {
   }
   e->epoch++;
   e->state = TUTTI_IB_OFFERED;
-  return sendCard(e);
+  sendCard(e);
+  return tuttiSuccess;
 }
 
 void tuttiIbWorks(tuttiIbEnd *e) {
@@ -343,6 +333,13 @@ void tuttiIbWorks(tuttiIbEnd *e) {
   e->trouble[0] = '\0';
 }
 
+/* The messages below `at` have arrived. */
+static void passTo(tuttiIbEnd *e, uint64_t at) {
+  if (at <= e->meet.passed) return;
+  e->meet.passed = at;
+  tuttiStoreRelease(&e->meet.fifo.heads->head, at);
+}
+
 /* Goes on where the receiver says. What it has not got must still be here. */
 static tuttiResult_t resume(tuttiIbEnd *e) {
   uint64_t at = e->in.resume, passed = e->meet.passed;
@@ -352,10 +349,7 @@ static tuttiResult_t resume(tuttiIbEnd *e) {
     if (e->meet.payload[m % TUTTI_FIFO_DEPTH])
       return badCard(e, "a message is missing that it had acknowledged");
   memset(e->pending, 0, sizeof e->pending);
-  if (passed < at) {
-    e->meet.passed = at;
-    tuttiStoreRelease(&e->meet.fifo.heads->head, at);
-  }
+  passTo(e, at);
   if (e->in.taken > e->credit) e->credit = e->in.taken;
   e->posted = at;
   tuttiStoreRelease(&e->confirmed, at);
@@ -407,7 +401,8 @@ static tuttiResult_t takeOffer(tuttiIbEnd *e) {
   }
   e->deadline = 0; /* without any link, the sender asks again */
   e->state = e->nparts ? TUTTI_IB_RUNNING : TUTTI_IB_BROKEN;
-  return sendCard(e);
+  sendCard(e);
+  return tuttiSuccess;
 }
 
 /* ---- both ----------------------------------------------------------------------------------- */
@@ -417,7 +412,7 @@ void tuttiIbBreak(tuttiIbEnd *e, const tuttiIbLink *link, const char *why) {
   setBroken(e, link, why);
   if (tuttiIbSends(e)) return;
   startCard(e, TUTTI_IB_AGAIN, e->in.epoch);
-  (void)handOver(e); /* if nobody is there, the watch says so */
+  sendCard(e);
 }
 
 static tuttiResult_t overdue(const tuttiIbEnd *e) {
@@ -485,8 +480,12 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved) 
   if (whole) TUTTI_TRY(takeCard(e));
   if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) considerPorts(e);
   if (e->meet.parts[0].closed && e->state != TUTTI_IB_RUNNING) {
-    e->deadline = 0; /* there is nobody to mend it with, and no need if all is done */
-    return tuttiIbSends(e) && e->meet.passed < e->meet.known ? socketGone(e, 0) : tuttiSuccess;
+    /* There is nobody to mend it with. Who has finished had all that it waited for, and only what
+     * acknowledged it was lost; if the peer died, the watch says so. */
+    e->deadline = 0;
+    if (tuttiIbSends(e)) passTo(e, e->meet.known);
+    tuttiStoreRelease(&e->confirmed, UINT64_MAX);
+    return tuttiSuccess;
   }
   if (e->state == TUTTI_IB_BROKEN && tuttiIbSends(e) && tuttiNow() >= e->retryAt)
     TUTTI_TRY(offer(e));
