@@ -159,8 +159,8 @@ static tuttiResult_t mapPeers(tuttiWires *w) {
 }
 
 static tuttiResult_t setUpExchange(cudaState *s, tuttiWires *w) {
-  CUDA_TRY((cudaError_t)tuttiExchangeLoad());
   tuttiExchangeArgs *a = &s->args;
+  CUDA_TRY((cudaError_t)tuttiExchangeLoad(&a->early));
   a->mail = s->mailOnDevice;
   a->nlinks = a->place = 0;
   for (int p = 0; p < w->nranks; p++) {

@@ -38,14 +38,16 @@ extern "C" int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_
   bool ll = proto == tuttiProtoLL, reduces = args->combine || args->premul;
   const void *kernel = ll ? (const void *)exchangeLL : simple[reduces ? type : tuttiUint64];
   int threads = ll ? nthreads : (int)kSimpleThreads;
-  void *params[] = {(void *)args};
-  return cudaLaunchKernel(kernel, dim3((unsigned)nblocks), dim3((unsigned)threads), params, 0,
-                          stream);
+  return launchExchange(kernel, args, nblocks, threads, args->early, stream);
 }
 
-extern "C" int tuttiExchangeLoad(void) {
+/* Code for older GPUs, that a newer one runs too, does not wait for the kernel before. */
+extern "C" int tuttiExchangeLoad(uint32_t *early) {
   cudaFuncAttributes attributes;
-  cudaError_t err = cudaFuncGetAttributes(&attributes, exchangeLL);
+  int driver = 0;
+  cudaError_t err = cudaDriverGetVersion(&driver);
+  if (err == cudaSuccess) err = cudaFuncGetAttributes(&attributes, exchangeLL);
+  *early = err == cudaSuccess && attributes.ptxVersion >= 90 && driver >= 12030;
   for (const void *kernel : simple)
     if (err == cudaSuccess) err = cudaFuncGetAttributes(&attributes, kernel);
   return err != cudaSuccess ? err : tuttiUniformLoad();

@@ -154,6 +154,7 @@ typedef struct {
   int32_t nlinks;
   int32_t place; /* of the own operand among the links: operands are reduced in order of rank */
   uint32_t columns, staged; /* see tuttiExchangeLayout */
+  uint32_t early;           /* see tuttiExchangeLoad */
   uint32_t shared; /* staged: set of exchanges in which a rank sends the same to all others */
   tuttiRedOp_t op;
   int32_t divide;
@@ -175,8 +176,9 @@ typedef struct {
  * cudaError_t. */
 int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int proto, int uniform,
                         int nblocks, int nthreads, tuttiStream_t stream);
-/* Loads the kernels, so that no first call does; a cudaError_t. */
-int tuttiExchangeLoad(void);
+/* Loads the kernels, so that no first call does; a cudaError_t. *early: kernels and driver know
+ * programmatic dependent launches. */
+int tuttiExchangeLoad(uint32_t *early);
 /* The same for the kernels of exchange_uniform.cuh alone; for the two above. */
 int tuttiUniformLaunch(const tuttiExchangeArgs *args, tuttiDataType_t type, int nblocks,
                        int nthreads, tuttiStream_t stream);

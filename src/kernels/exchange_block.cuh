@@ -3,6 +3,8 @@
 #ifndef TUTTI_KERNELS_EXCHANGE_BLOCK_CUH_
 #define TUTTI_KERNELS_EXCHANGE_BLOCK_CUH_
 
+#include <cuda_runtime.h>
+
 #include "kernels/exchange.h"
 #include "kernels/ptx.cuh"
 #include "kernels/reduce.cuh"
@@ -48,6 +50,33 @@ private:
     return false;
   }
 };
+
+/* ---- launches --------------------------------------------------------------------------------
+ * A small kernel lets the next one on its stream come while it runs, and so hides what a launch
+ * costs. Only a small one: the next takes room from others, whose peers this one may wait for. */
+
+constexpr uint32_t kEarlyThreads = 10240;
+
+static inline cudaError_t launchExchange(const void *kernel, const void *args, int nblocks,
+                                         int nthreads, uint32_t mayBeEarly, tuttiStream_t stream) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3((unsigned)nblocks);
+  config.blockDim = dim3((unsigned)nthreads);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = mayBeEarly && (uint32_t)(nblocks * nthreads) <= kEarlyThreads;
+  void *params[] = {(void *)args};
+  return cudaLaunchKernelExC(&config, kernel, params);
+}
+
+/* All threads, before anything but the arguments is touched. */
+__device__ inline void followEarly() {
+  awaitEarlierKernel();
+  if (gridDim.x * blockDim.x <= kEarlyThreads) admitLaterKernel();
+}
 
 /* ---- user memory -----------------------------------------------------------------------------
  * At least aligned to its element; words and pairs where it allows, else piece by piece. */

@@ -40,6 +40,7 @@ public:
   __device__ ExchangeLL(const tuttiExchangeArgs &args, BlockState &state) : Block(state) {
     uint8_t *counts = args.counts; /* the one look into the constant cache */
     loadArgs(args, state);
+    followEarly();
     loadCounts(counts, 0, threadIdx.x);
     __syncthreads();
     if (threadIdx.x < kPeers) count(threadIdx.x);

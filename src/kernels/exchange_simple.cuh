@@ -44,6 +44,7 @@ public:
     uint8_t *counts = args.counts;
     uint32_t shared = args.shared;
     loadArgs(args, state);
+    followEarly();
     this->loadCounts(counts, shared, threadIdx.x);
     for (uint32_t i = threadIdx.x; i < sizeof(s.written) / 4; i += blockDim.x)
       (&s.written[0][0][0])[i] = (&s.read[0][0][0])[i] = 0;

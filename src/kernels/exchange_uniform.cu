@@ -35,9 +35,7 @@ template <int N>
 int launch(const void *kernel, const tuttiExchangeArgs *args, int nblocks, int nthreads,
            tuttiStream_t stream) {
   UniformArgs<N> packed = uniformArgs<N>(args);
-  void *params[] = {&packed};
-  return cudaLaunchKernel(kernel, dim3((unsigned)nblocks), dim3((unsigned)nthreads), params, 0,
-                          stream);
+  return launchExchange(kernel, &packed, nblocks, nthreads, args->early, stream);
 }
 
 } // namespace

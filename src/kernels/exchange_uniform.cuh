@@ -95,6 +95,7 @@ template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
 template <typename T, int N, bool COMBINE, bool ROOTED, bool STAGED = false> class ExchangeUniform {
 public:
   __device__ explicit ExchangeUniform(const UniformArgs<N> &args) : a(args) {
+    followEarly();
     uint32_t count = *(volatile uint32_t *)&a.counts->uniform[blockIdx.x];
     no = count / 2;
     unheard = count % 2; /* the operation before had a root */

@@ -84,6 +84,20 @@ __device__ inline void barrierOf(int number, uint32_t threads) {
   asm volatile("barrier.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+/* Programmatic dependent launch, from sm_90 on. Until it returns nothing that the kernel before on
+ * the stream has written may be here, and nothing may be written. */
+__device__ inline void awaitEarlierKernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* The next kernel on the stream may come to the SMs once all blocks have said so. */
+__device__ inline void admitLaterKernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* Everything that this thread has seen or written comes before what it writes from now on. */
 __device__ inline void fenceSys() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
