@@ -132,11 +132,11 @@ private:
     uint8_t *block = l.regions - l.column * kRegion - a.uniformAt;
     storeRelaxedSys32(&((tuttiExchangeHead *)block)->begun[l.column], no);
   }
-  /* Until all have begun the operation before; false: given up. */
+  /* Until all have begun the operation before; false: given up. Numbers have 31 bits. */
   __device__ __noinline__ bool hear() const {
     Wait wait;
     for (int p = 0; p < a.nlinks; p++)
-      while ((int32_t)(loadRelaxedSys32(&a.head->begun[p]) - (no - 1)) < 0)
+      while ((int32_t)((loadRelaxedSys32(&a.head->begun[p]) - (no - 1)) << 1) < 0)
         if (wait.over(a, a.link[p].rank, 0, 0)) return false;
     return true;
   }
