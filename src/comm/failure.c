@@ -89,7 +89,7 @@ tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine
              "count, type, reduction and root",
              c->options.name, c->wires.commHash, rankText(c, c->rank, me, sizeof me),
              tuttiSignatureText(mine, mySig, sizeof mySig), rankText(c, peer, them, sizeof them),
-             tuttiSignatureText(theirs, theirSig, sizeof theirSig));
+             theirs ? tuttiSignatureText(theirs, theirSig, sizeof theirSig) : "something else");
   return tuttiCommFail(c, tuttiInvalidUsage);
 }
 
@@ -166,7 +166,8 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   TUTTI_TRY(tuttiCommFailure(c));
   if (waitedMs < c->stallAskAt / 2) c->stallAskAt = 0; /* a new wait */
   if (c->stallAskAt == 0) c->stallAskAt = FIRST_ASK_MS;
-  bool expired = c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs;
+  bool told = waitedMs == TUTTI_DISAGREES;
+  bool expired = told || (c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs);
   if (!expired && (waitedMs < c->stallAskAt || c->nranks > ASK_ALL_RANKS)) return tuttiSuccess;
   c->stallAskAt = waitedMs * 2;
 
@@ -181,6 +182,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
       return tuttiCommMismatch(c, r, mine, &theirs);
   }
   TUTTI_TRY(tuttiCommFailure(c));
+  if (told) return tuttiCommMismatch(c, peer, mine, NULL);
   if (!expired && waitedMs < WARN_MS) return tuttiSuccess;
   char sig[160], late[700];
   tuttiSignatureText(mine, sig, sizeof sig);

@@ -98,13 +98,7 @@ static void hear(cudaState *s, uint32_t *heard) {
   tuttiSignature sig = mail->sig;
   int peer = mail->peer;
   uint64_t waited = mail->waitedMs;
-  if (mail->disagrees) {
-    /* The peer's state tells what it called; without it the number of the call must do. */
-    if (s->host->stalled(s->host->comm, &sig, peer, UINT32_MAX) == tuttiSuccess)
-      s->host->mismatch(s->host->comm, peer, &sig, &sig);
-  } else {
-    s->host->stalled(s->host->comm, &sig, peer, waited);
-  }
+  s->host->stalled(s->host->comm, &sig, peer, mail->disagrees ? TUTTI_DISAGREES : waited);
 }
 
 static void *monitorMain(void *arg) {

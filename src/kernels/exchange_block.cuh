@@ -24,6 +24,7 @@ constexpr uint64_t kReportNs = 100000000;
 struct Wait {
   uint32_t looks = 0;
   uint64_t since = 0, told = 0;
+  bool suspected = false;
 
   /* After a failed look: true if the wait is to be given up. `seen` is the flag that is there. */
   template <class Args>
@@ -38,7 +39,10 @@ private:
     if (loadRelaxedSys32(&mail->abort)) return true;
     uint64_t now = nanoseconds();
     if (since == 0) since = told = now;
-    bool disagrees = (uint32_t)seen == (uint32_t)wanted && seen != wanted;
+    /* Twice, for a staged unit may be seen half written. */
+    bool suspect = (uint32_t)seen == (uint32_t)wanted && seen != wanted;
+    bool disagrees = suspect && suspected;
+    suspected = suspect;
     if (!disagrees && now - told < kReportNs) return false;
     told = now;
     mail->sig = sig;

@@ -31,7 +31,8 @@ typedef struct tuttiTaskHost {
                             const tuttiSignature *theirs);
   /* Called about every 100 ms while a task makes no progress, `waitedMs` long so far, on `peer`
    * (-1: unknown). Looks for the reason; a failure ends the wait (deadline passed, peers disagree).
-   */
+   * TUTTI_DISAGREES: the peer's message is of another operation, which only the peer can name. */
+#define TUTTI_DISAGREES UINT64_MAX
   tuttiResult_t (*stalled)(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
   /* The failure that `failed` announced. */
   tuttiResult_t (*failure)(void *comm);

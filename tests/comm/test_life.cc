@@ -2,6 +2,7 @@
  * abort, agreement between ranks. */
 #include <atomic>
 #include <chrono>
+#include <utility>
 
 #include "harness.h"
 
@@ -369,3 +370,22 @@ TEST(Words, OfAlgorithms) {
 }
 
 } // namespace
+
+/* An executor knows that the peer's message is another operation's; the peers' states may not. */
+TEST(Stalled, ByAMessageOfSomethingElse) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  tuttiCommunicator *c;
+  ASSERT_EQ(tuttiHandleEnter(ranks.comms[0], "test", &c), tuttiSuccess);
+  tuttiSignature mine = {};
+  mine.count = 17;
+  mine.root = 1;
+  mine.coll = tuttiCollSendRecv;
+  mine.redop = 0xffff;
+  EXPECT_EQ(tuttiCommStalled(c, &mine, 1, TUTTI_DISAGREES), tuttiInvalidUsage);
+  EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr("ranks disagree"), HasSubstr("count 17"),
+                                      HasSubstr("called something else")));
+  tuttiHandleLeave(c);
+  for (auto &comm : ranks.comms)
+    EXPECT_EQ(tuttiCommAbort(std::exchange(comm, nullptr)), tuttiSuccess);
+}

@@ -83,6 +83,29 @@ TEST_F(GpuFaults, CollectivesDiffer) {
       "AllGather");
 }
 
+TEST_F(GpuFaults, MessagesDiffer) {
+  mismatch(
+      2,
+      [](int r, tuttiComm_t comm, float *x, cudaStream_t s) {
+        return r ? tuttiRecv(x, 17, tuttiFloat32, 0, comm, s)
+                 : tuttiSend(x, 16, tuttiFloat32, 1, comm, s);
+      },
+      "something else");
+}
+
+/* The hosts have called so much since that they no longer tell what the kernels are in. */
+TEST_F(GpuFaults, CountsDifferLongAgo) {
+  mismatch(
+      2,
+      [](int r, tuttiComm_t comm, float *x, cudaStream_t s) {
+        tuttiResult_t result = tuttiSuccess;
+        for (int i = 0; i < 12 && result == tuttiSuccess; i++)
+          result = tuttiAllReduce(x, x, i ? 16 : 16 + (size_t)r, tuttiFloat32, tuttiSum, comm, s);
+        return result;
+      },
+      "called something else");
+}
+
 /* A kernel that waits for a peer which never calls ends with its communicator. */
 TEST_F(GpuFaults, AbortEndsAWaitingKernel) {
   for (size_t count : {16, 90000}) {
