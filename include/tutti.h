@@ -246,7 +246,8 @@ TUTTI_API tuttiResult_t tuttiCommDestroy(tuttiComm_t comm);
 
 /** Ends all work of `comm` at once, in every thread, without waiting for any peer, and frees it.
  * Peers see tuttiRemoteError. Calls of other threads that are inside `comm` return before it is
- * freed. */
+ * freed. On a GPU that waits for all kernels of the device: abort the communicators that share one
+ * in a group, where their work ends now and they are freed at tuttiGroupEnd. */
 TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
 
 /** Writes the state of `comm` to *asyncError: tuttiSuccess, tuttiInProgress while a non-blocking

@@ -222,11 +222,34 @@ tuttiResult_t tuttiCommDestroy(tuttiComm_t comm) {
   return retired != tuttiSuccess ? retired : result;
 }
 
+typedef struct {
+  tuttiJob job;
+  tuttiCommunicator *comm; /* NULL: it was retired */
+} AbortJob;
+
+static tuttiResult_t runAbort(tuttiJob *job) {
+  tuttiCommunicator *c = ((AbortJob *)job)->comm;
+  ((AbortJob *)job)->comm = NULL;
+  return c ? retire(c, true) : tuttiSuccess;
+}
+
+/* A group that fails ends its communicators none the less. */
+static void discardAbort(tuttiJob *job) {
+  (void)runAbort(job);
+  tuttiFree(job);
+}
+
+/* In a group all communicators have failed, and so their kernels end, before the first is freed:
+ * that waits for the GPU, with the kernels of all others. */
 tuttiResult_t tuttiCommAbort(tuttiComm_t comm) {
   tuttiCommunicator *c;
+  AbortJob *abort;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
   tuttiCommFailText(c, tuttiInvalidUsage, "this communicator was aborted by tuttiCommAbort", false);
-  return retire(c, true);
+  if (tuttiAlloc((void **)&abort, 1, sizeof *abort, "an abort", NULL) != tuttiSuccess)
+    return retire(c, true);
+  *abort = (AbortJob){.job = {.run = runAbort, .discard = discardAbort}, .comm = c};
+  return tuttiJobSubmit(&abort->job);
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */

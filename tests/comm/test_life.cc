@@ -371,6 +371,29 @@ TEST(Words, OfAlgorithms) {
 
 } // namespace
 
+/* In a group they wait for its end, even of one that fails, and the handles are gone behind it. */
+TEST(Abort, InAGroup) {
+  for (bool fails : {false, true}) {
+    Ranks ranks(2), others(2);
+    ASSERT_TRUE(ranks.ok() && others.ok());
+    float x = 1;
+    ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+    for (Ranks *all : {&ranks, &others})
+      EXPECT_EQ(tuttiCommAbort(all->comms[0]), tuttiSuccess);
+    if (fails) {
+      EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, nullptr, nullptr),
+                tuttiInvalidArgument);
+    }
+    EXPECT_EQ(tuttiGroupEnd(), fails ? tuttiInvalidArgument : tuttiSuccess);
+    for (Ranks *all : {&ranks, &others}) {
+      EXPECT_EQ(tuttiCommAbort(all->comms[0]), tuttiInvalidArgument);
+      EXPECT_THAT(lastError(), HasSubstr("aborted"));
+      EXPECT_EQ(tuttiCommAbort(all->comms[1]), tuttiSuccess);
+      all->comms = {nullptr, nullptr};
+    }
+  }
+}
+
 /* An executor knows that the peer's message is another operation's; the peers' states may not. */
 TEST(Stalled, ByAMessageOfSomethingElse) {
   Ranks ranks(2);

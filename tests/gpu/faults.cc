@@ -106,6 +106,34 @@ TEST_F(GpuFaults, CountsDifferLongAgo) {
       "called something else");
 }
 
+/* In a group all of a GPU's communicators end, whichever is freed first. */
+TEST_F(GpuFaults, AbortsInAGroup) {
+  Settings settings(std::map<std::string, std::string>{{"TUTTI_TIMEOUT", "20"}});
+  GpuRanks ranks(2, (size_t)1 << 20, 2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t, Gpu &gpu) {
+    auto &comms = ranks.comms[(size_t)r];
+    if (r == 1) { /* never calls, and is told */
+      EXPECT_EQ(awaitFailure(comms[0], 15), tuttiRemoteError);
+      EXPECT_EQ(awaitFailure(comms[1], 15), tuttiRemoteError);
+      return;
+    }
+    float *x = gpu.put(std::vector<float>(64, 1));
+    for (size_t i = 0; i < 2; i++)
+      TUTTI(tuttiAllReduce(x, x, 64, tuttiFloat32, tuttiSum, comms[i], gpu.streams[i]));
+    double begin = seconds();
+    TUTTI(tuttiGroupStart());
+    for (auto &comm : comms)
+      TUTTI(tuttiCommAbort(std::exchange(comm, nullptr)));
+    TUTTI(tuttiGroupEnd());
+    EXPECT_LT(seconds() - begin, 5);
+    for (auto s : gpu.streams)
+      EXPECT_EQ(awaitStream(s, 5), cudaSuccess);
+  });
+  for (auto &comm : ranks.comms[1])
+    EXPECT_EQ(tuttiCommAbort(std::exchange(comm, nullptr)), tuttiSuccess);
+}
+
 /* A kernel that waits for a peer which never calls ends with its communicator. */
 TEST_F(GpuFaults, AbortEndsAWaitingKernel) {
   for (size_t count : {16, 90000}) {
