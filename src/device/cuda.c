@@ -41,10 +41,13 @@ typedef struct {
   tuttiExchangeMail *mail; /* as the host sees it */
   tuttiExchangeMail *mailOnDevice;
   tuttiPinned pinned; /* mail and stage */
-  cudaStream_t last;  /* the stream of the last launch, once `launched` */
   bool launched;
-  bool captured; /* it was capturing a graph then; else `done` is behind that launch */
-  cudaEvent_t done, joined;
+  /* The last launch and its stream, for itself: of an eager call, and of one captured in `graph`.
+   */
+  cudaEvent_t done[2];
+  cudaStream_t last[2];
+  uint64_t graph; /* id of the capture; 0: none yet */
+  cudaEvent_t joined;
   uint8_t *stage; /* STAGE_BYTES for the communicator's own exchanges, on a stream of their own */
   cudaStream_t stageStream;
   pthread_t monitor;
@@ -193,7 +196,8 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
   TUTTI_NEW(s->rounds, 2 * (size_t)w->nranks, "rounds of messages", w->memory);
   /* Now, for a later allocation could wait for kernels that wait for this rank. */
   TUTTI_TRY(makeMail(s, w));
-  CUDA_TRY(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming));
+  for (int i = 0; i < 2; i++)
+    CUDA_TRY(cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming));
   CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
   CUDA_TRY(cudaStreamCreateWithFlags(&s->stageStream, cudaStreamNonBlocking));
   TUTTI_TRY(mapPeers(w));
@@ -238,7 +242,8 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
     stopMonitor(s);
     tuttiCudaWindowsClose(&s->windows);
     tuttiCudaStepsClose(&s->steps, w);
-    if (s->done) cudaEventDestroy(s->done);
+    for (int i = 0; i < 2; i++)
+      if (s->done[i]) cudaEventDestroy(s->done[i]);
     if (s->joined) cudaEventDestroy(s->joined);
     if (s->stageStream) cudaStreamDestroy(s->stageStream);
     tuttiUnpin(&s->pinned);
@@ -396,22 +401,33 @@ static void setMessage(cudaState *s, const tuttiTask *t, const tuttiExchangePlan
   }
 }
 
+/* *id tells captures apart. The runtime's call is not the same in all versions. */
+static tuttiResult_t captureId(cudaStream_t stream, uint64_t *id) {
+  enum cudaStreamCaptureStatus status;
+  CUresult (*get)(CUstream stream, CUstreamCaptureStatus * status, cuuint64_t * id, CUgraph * graph,
+                  const CUgraphNode **nodes, size_t *n) = tuttiCudaDriver("cuStreamGetCaptureInfo");
+  if (get && get(stream, (CUstreamCaptureStatus *)&status, id, NULL, NULL, NULL) == CUDA_SUCCESS)
+    return tuttiSuccess;
+  return TUTTI_FAIL(tuttiUnhandledCudaError, "cuStreamGetCaptureInfo tells no id of a capture");
+}
+
 /* Around each launch on the stream. Kernels of one communicator follow each other, whatever streams
- * they are on: they share FIFOs. A graph is ordered by its launch. */
+ * they are on: they share FIFOs. So they do within a graph; a graph is ordered by its launch. */
 static tuttiResult_t beginLaunch(cudaState *s, cudaStream_t stream, bool *capturing) {
   enum cudaStreamCaptureStatus status;
+  uint64_t before = s->graph;
   CUDA_TRY(cudaStreamIsCapturing(stream, &status));
   *capturing = status != cudaStreamCaptureStatusNone;
-  if (s->launched && s->last != stream && !*capturing && !s->captured)
-    CUDA_TRY(cudaStreamWaitEvent(stream, s->done, 0));
+  if (*capturing) TUTTI_TRY(captureId(stream, &s->graph));
+  if (s->last[*capturing] != stream && (!*capturing || before == s->graph))
+    CUDA_TRY(cudaStreamWaitEvent(stream, s->done[*capturing], 0)); /* never recorded: does not */
   return tuttiSuccess;
 }
 static tuttiResult_t endLaunch(cudaState *s, cudaStream_t stream, bool capturing) {
-  s->last = stream;
+  s->last[capturing] = stream;
   s->launched = true;
-  s->captured = capturing;
   /* Now, for the user may have destroyed the stream when another one has to wait. */
-  if (!capturing) CUDA_TRY(cudaEventRecord(s->done, stream));
+  CUDA_TRY(cudaEventRecord(s->done[capturing], stream));
   return tuttiSuccess;
 }
 

@@ -385,6 +385,79 @@ TEST_F(GpuGraphs, MixedWithCalls) {
     replays(count, 300, 7);
 }
 
+/* Calls on several streams of one capture follow each other in the graph, too. */
+TEST_F(GpuGraphs, BranchesOfOneCommunicator) {
+  const int n = 4;
+  for (size_t count : {1, 1001, 100003}) {
+    GpuRanks ranks(n);
+    Barrier made(n), done(n);
+    ASSERT_TRUE(ranks.ok());
+    ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+      cudaStream_t s = gpu.streams[0], side = gpu.streams[1];
+      uint32_t *x[] = {gpu.put(std::vector<uint32_t>(count, 1)),
+                       gpu.put(std::vector<uint32_t>(count, (uint32_t)r))};
+      Graph exec;
+      Barrier::Arrival end(done); /* before the graph goes */
+      capture(s, &exec.exec, made, [&] {
+        cudaEvent_t fork, join;
+        CUDA(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+        CUDA(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
+        CUDA(cudaEventRecord(fork, s));
+        CUDA(cudaStreamWaitEvent(side, fork, 0));
+        for (int i = 0; i < 6; i++)
+          TUTTI(tuttiAllReduce(x[i % 2], x[i % 2], count, tuttiUint32, tuttiSum, comm,
+                               i % 2 ? side : s));
+        CUDA(cudaEventRecord(join, side));
+        CUDA(cudaStreamWaitEvent(s, join, 0));
+        CUDA(cudaEventDestroy(fork));
+        CUDA(cudaEventDestroy(join));
+      });
+      if (testing::Test::HasFatalFailure()) return;
+      uint32_t want[] = {1, 6 /* 0 + 1 + 2 + 3 */};
+      for (int i = 0; i < 50; i++) {
+        CUDA(cudaGraphLaunch(exec.exec, s));
+        want[0] *= (uint32_t)(n * n * n);
+        want[1] *= (uint32_t)(i ? n * n * n : n * n);
+      }
+      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      for (int k = 0; k < 2; k++)
+        EXPECT_SAME(gpu.get(x[k], count), std::vector<uint32_t>(count, want[k]));
+    });
+  }
+}
+
+/* A call follows the one before it on another stream, whatever is captured between. */
+TEST_F(GpuGraphs, CaptureBetweenCalls) {
+  constexpr size_t count = 1001;
+  const int n = 2;
+  GpuRanks ranks(n);
+  Barrier enqueued(n);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    uint32_t *x = gpu.put(values(count, (uint32_t)r)), *y = gpu.put(values(count, (uint32_t)r + 7));
+    uint32_t *z = gpu.put(values(count, (uint32_t)r));
+    auto sum = [&](uint32_t *at, int stream) {
+      TUTTI(tuttiAllReduce(at, at, count, tuttiUint32, tuttiSum, comm, gpu.streams[stream]));
+    };
+    if (r > 0) enqueued.arrive(); /* rank 0's kernels are waiting by then */
+    sum(x, 0);
+    cudaGraph_t graph;
+    CUDA(cudaStreamBeginCapture(gpu.streams[1], cudaStreamCaptureModeThreadLocal));
+    sum(z, 1);
+    CUDA(cudaStreamEndCapture(gpu.streams[1], &graph));
+    CUDA(cudaGraphDestroy(graph));
+    sum(y, 2);
+    if (r == 0) {
+      usleep(200000);
+      enqueued.arrive();
+    }
+    for (auto s : gpu.streams)
+      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+    EXPECT_SAME(gpu.get(x, count), sumOf(n, count, 0));
+    EXPECT_SAME(gpu.get(y, count), sumOf(n, count, 7));
+  });
+}
+
 TEST_F(GpuGraphs, MessagesAndGroups) {
   constexpr size_t count = 1001;
   const int n = 4;
