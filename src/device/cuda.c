@@ -126,6 +126,15 @@ static bool hasAttribute(int device, CUdevice_attribute attribute) {
   return get && get(&value, attribute, device) == CUDA_SUCCESS && value;
 }
 
+static tuttiResult_t lookAround(int device, int32_t *reaches) {
+  int n, can = 1;
+  CUDA_TRY(cudaGetDeviceCount(&n));
+  for (int other = 0; other < n && can; other++)
+    if (other != device) CUDA_TRY(cudaDeviceCanAccessPeer(&can, device, other));
+  *reaches = can;
+  return tuttiSuccess;
+}
+
 /* Without an ordinal: the current device. */
 static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   TUTTI_RESTORED int before = -1;
@@ -138,6 +147,7 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   w->dmabuf = hasAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
   (void)tuttiBusIdParse(bus, &mine->busId);
+  TUTTI_TRY(lookAround(device, &mine->reaches));
   bool few = w->nranks <= TUTTI_EXCHANGE_MAX;
   size_t bytes = few ? tuttiExchangeLayOut(w->nranks, false).bytes : 0;
   return tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE) ? tuttiSuccess

@@ -19,6 +19,9 @@ static void cudaCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pa
     snprintf(path->why, sizeof path->why, "different hosts (%s, %s)", a->host, b->host);
   else if (!same && !(a->ipc && b->ipc))
     snprintf(path->why, sizeof path->why, "rank %d has no CUDA IPC", a->ipc ? b->rank : a->rank);
+  else if (a->busId != b->busId && !(a->reaches && b->reaches))
+    snprintf(path->why, sizeof path->why, "the driver gives the GPU of rank %d no peer access",
+             a->reaches ? b->rank : a->rank);
   else {
     path->possible = true;
     snprintf(path->why, sizeof path->why, "GPUs of one host");

@@ -37,7 +37,8 @@ typedef struct {
   int32_t pid;
   uint64_t process; /* random, one per process: equal means same address space */
   uint64_t hostId;
-  uint64_t busId; /* PCI bus id of the GPU, 0 without */
+  uint64_t busId;  /* PCI bus id of the GPU, 0 without */
+  int32_t reaches; /* the GPU has access to the memory of all that its process sees */
   char host[TUTTI_HOSTNAME];
   char config[224];   /* what ranks must agree on, as text */
   char library[128];  /* path of this library, for the text of a version mix */

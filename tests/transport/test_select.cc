@@ -46,6 +46,22 @@ TEST(Select, ThreadsUseP2p) {
   EXPECT_STREQ("threads of one process", c.path.why);
 }
 
+TEST(Select, GpusWithoutPeerAccessSayWhose) {
+  tuttiPeer a = peerOf(0, 1, 1), b = peerOf(1, 1, 1);
+  a.device = b.device = tuttiDeviceCuda;
+  a.busId = 0x10000;
+  b.busId = 0x20000;
+  a.reaches = 1;
+  Choice c = choose(a, b);
+  EXPECT_EQ(&tuttiTransportShm, c.transport);
+  EXPECT_THAT(c.path.why, HasSubstr("not P2P: the driver gives the GPU of rank 1 no peer access"));
+  b.reaches = 1;
+  EXPECT_EQ(&tuttiTransportP2p, choose(a, b).transport);
+  a.reaches = b.reaches = 0;
+  b.busId = a.busId; /* one GPU needs none */
+  EXPECT_EQ(&tuttiTransportP2p, choose(a, b).transport);
+}
+
 TEST(Select, ProcessesOfAHostUseShmAndSayWhyNotP2p) {
   Choice c = choose(peerOf(0, 1, 1), peerOf(1, 2, 1));
   ASSERT_EQ(&tuttiTransportShm, c.transport);
