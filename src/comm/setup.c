@@ -200,6 +200,7 @@ static tuttiResult_t allowed(tuttiSettingId id, const char *const *names, int n,
  * And how many ranks share one? */
 static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
   tuttiPath path;
+  bool linked = true;
   size_t staged = tuttiExchangeLayOut(c->nranks, true).bytes;
   in->gpu = c->device->kind == tuttiDeviceCuda;
   in->widest = in->gpu ? TUTTI_STEPS_FAN + 1 : 0;
@@ -216,8 +217,13 @@ static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
       const tuttiTransport *t = tuttiTransportSelect(p, q, &path);
       if (t != &tuttiTransportP2p) in->exchange = 0;
       if (t != &tuttiTransportShm) in->staged = 0;
+      linked = linked && (p->busId == q->busId || (p->nvlink && q->nvlink));
     }
     if (sharers > in->sharers) in->sharers = sharers;
+  }
+  if (in->exchange && !linked) { /* PCIe keeps no line whole */
+    in->protoMask &= ~(1u << tuttiProtoLL);
+    TUTTI_INFO(INIT, "protocol LL is not used: NVLinks do not join all GPUs, as far as is known");
   }
   if (in->staged) in->exchange = 1;
   c->wires.stagedBytes = in->staged ? staged : 0;

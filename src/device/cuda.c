@@ -147,6 +147,7 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   w->dmabuf = hasAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
   (void)tuttiBusIdParse(bus, &mine->busId);
+  mine->nvlink = tuttiTopologyLinked(w->topology, mine->busId);
   TUTTI_TRY(lookAround(device, &mine->reaches));
   bool few = w->nranks <= TUTTI_EXCHANGE_MAX;
   size_t bytes = few ? tuttiExchangeLayOut(w->nranks, false).bytes : 0;

@@ -130,3 +130,14 @@ const char *tuttiTopologyPath(const tuttiTopology *t, uint64_t a, uint64_t b, ch
   if (links > 0) snprintf(buf, size, "NV%d (NVLink%s)", links, through ? ", NVSwitch" : "");
   return buf;
 }
+
+bool tuttiTopologyLinked(const tuttiTopology *t, uint64_t gpu) {
+  int x = findGpu(t, gpu), others = 0;
+  if (x < 0 || linksTo(t, x, 0) >= 0) return x >= 0;
+  for (int i = 0; i < t->count; i++) {
+    if (t->nodes[i].kind != tuttiNodeGpu || i == x) continue;
+    if (linksTo(t, x, t->nodes[i].busId) < 0) return false;
+    others++;
+  }
+  return others > 0;
+}

@@ -69,6 +69,8 @@ tuttiDistance tuttiTopologyDistance(const tuttiTopology *t, int a, int b);
 /* Between two GPUs: "NV18 (NVLink, NVSwitch)", or the text of their distance; returns buf. */
 const char *tuttiTopologyPath(const tuttiTopology *t, uint64_t a, uint64_t b, char *buf,
                               size_t size);
+/* NVLinks join the GPU with an NVSwitch, or with every other GPU. */
+bool tuttiTopologyLinked(const tuttiTopology *t, uint64_t gpu);
 /* Index of the node with this name, or -1. */
 int tuttiTopologyFind(const tuttiTopology *t, const char *name);
 

@@ -135,6 +135,9 @@ TEST_F(Nvlink, FourGpusThroughNvswitch) {
   for (int a = 0; a < 4; a++)
     for (int b = 0; b < 4; b++)
       EXPECT_EQ(path(a, b), a == b ? "SELF (one device)" : "NV18 (NVLink, NVSwitch)");
+  for (auto &gpu : kGpus)
+    EXPECT_TRUE(tuttiTopologyLinked(t, busOf(gpu)));
+  EXPECT_FALSE(tuttiTopologyLinked(t, busOf("mlx5_0")));
   EXPECT_EQ(t->count, before + 4) << "one node for all links to switches";
   EXPECT_THAT(printed(), HasSubstr("    NVLink-NVSwitch  18 links, v4.0\n"));
   EXPECT_THAT(log(), Not(HasSubstr("NVML")));
@@ -160,11 +163,25 @@ TEST_F(Nvlink, TwoGpusJoinedDirectly) {
   EXPECT_EQ(path(3, 0), "NV4 (NVLink)");
   EXPECT_EQ(path(0, 1), "PIX (at most one PCIe switch)") << "the other two have none";
   EXPECT_EQ(path(1, 3), "SYS (two CPU sockets)");
+  for (auto &gpu : kGpus)
+    EXPECT_FALSE(tuttiTopologyLinked(t, busOf(gpu))) << "not with all";
   EXPECT_GE(find("NVLink-0000:9a:00.0"), 0);
+}
+
+TEST_F(Nvlink, EveryPairJoinedDirectly) {
+  for (auto &gpu : kGpus)
+    for (auto &other : kGpus)
+      if (gpu != other) fake.links[gpu].push_back({0, "0000" + std::string(other)});
+  read();
+  EXPECT_EQ(path(1, 2), "NV1 (NVLink)");
+  for (auto &gpu : kGpus)
+    EXPECT_TRUE(tuttiTopologyLinked(t, busOf(gpu)));
 }
 
 TEST_F(Nvlink, NoneAtAll) {
   read();
+  for (auto &gpu : kGpus)
+    EXPECT_FALSE(tuttiTopologyLinked(t, busOf(gpu)));
   EXPECT_EQ(t->count, before);
   EXPECT_EQ(path(0, 3), "SYS (two CPU sockets)");
   EXPECT_THAT(log(), Not(HasSubstr("NVML")));
