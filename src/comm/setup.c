@@ -205,7 +205,8 @@ static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
   in->gpu = c->device->kind == tuttiDeviceCuda;
   in->widest = in->gpu ? TUTTI_STEPS_FAN + 1 : 0;
   in->exchange = c->wires.symmetric && c->nranks <= TUTTI_EXCHANGE_MAX &&
-                 c->wires.symmetric->bytes >= tuttiExchangeLayOut(c->nranks, false).bytes;
+                 c->wires.symmetric->bytes >= tuttiExchangeLayOut(c->nranks, false).bytes &&
+                 (in->algoMask & 1u << tuttiAlgoDirect);
   in->staged = in->gpu && c->nranks > 1 && c->nranks <= TUTTI_EXCHANGE_MAX &&
                (in->algoMask & 1u << tuttiAlgoDirect);
   for (int a = 0; a < c->nranks && (in->exchange || in->staged); a++) {
