@@ -31,7 +31,9 @@ struct SimpleState : BlockState {
   uint32_t written[TUTTI_EXCHANGE_KINDS][kPeers][kDepth];
   uint32_t read[TUTTI_EXCHANGE_KINDS][kPeers][kDepth];
   uint8_t *direct[TUTTI_EXCHANGE_KINDS][kPeers]; /* where the peer wants messages; NULL: slots */
-  uint32_t dead;                                 /* all give up */
+  uint8_t *out[TUTTI_EXCHANGE_KINDS][kPeers];    /* slots of messages to the peer, and from it */
+  uint8_t *in[TUTTI_EXCHANGE_KINDS][kPeers];
+  uint32_t dead; /* all give up */
 };
 
 template <typename T> class ExchangeSimple : Block<T> {
@@ -73,6 +75,13 @@ private:
     s.ready[k][p] = s.taken[k][p];
     s.direct[k][p] = nullptr;
     if (p >= (uint32_t)a.nlinks) return;
+    if (shared(k) || a.staged) {
+      s.out[k][p] = slots(a.block, k, shared(k) ? a.nlinks : p);
+      s.in[k][p] = slots(a.link[p].block, k, shared(k) ? a.nlinks : a.link[p].column);
+    } else {
+      s.out[k][p] = slots(a.link[p].block, k, a.link[p].column);
+      s.in[k][p] = slots(a.block, k, p);
+    }
     const tuttiExchangeFlow &f = a.flow[p];
     if (f.asks[k] && this->chunksOut(k, p)) s.limit[k][p] = s.sent[k][p];
     if (f.tells[k] && this->chunksIn(k, p))
@@ -83,24 +92,19 @@ private:
   __device__ bool shared(int kind) const { return a.shared >> kind & 1; }
   /* The row of its counts. */
   __device__ int row(int kind) const { return shared(kind) ? kToAll : kind; }
-  __device__ uint8_t *slot(uint8_t *block, int kind, uint32_t column, uint32_t no) const {
-    return block + a.simpleAt + this->slotNo(kind, column, no) * TUTTI_EXCHANGE_SIMPLE_SLOT;
+  __device__ uint8_t *slots(uint8_t *block, int kind, uint32_t column) const {
+    return block + a.simpleAt + this->slotNo(kind, column, 0) * TUTTI_EXCHANGE_SIMPLE_SLOT;
   }
   /* Where chunk i, which begins at `at` of all that is sent to p, goes. */
   __device__ uint8_t *destination(int kind, int p, uint32_t i, uint64_t at) const {
     uint8_t *direct = s.direct[kind][p];
     uint32_t no = s.sent[kind][p] + i;
-    if (direct) return direct + at;
-    if (shared(kind)) return slot(a.block, kind, a.nlinks, no);
-    if (a.staged) return slot(a.block, kind, p, no);
-    return slot(a.link[p].block, kind, a.link[p].column, no);
+    return direct ? direct + at : s.out[kind][p] + no % kDepth * TUTTI_EXCHANGE_SIMPLE_SLOT;
   }
   /* Where chunk i from p is. */
   __device__ uint8_t *slotIn(int kind, int p, uint32_t i) const {
     uint32_t no = s.taken[kind][p] + i;
-    if (shared(kind)) return slot(a.link[p].block, kind, a.nlinks, no);
-    if (a.staged) return slot(a.link[p].block, kind, a.link[p].column, no);
-    return slot(a.block, kind, p, no);
+    return s.in[kind][p] + no % kDepth * TUTTI_EXCHANGE_SIMPLE_SLOT;
   }
   /* Each rank starts with the one behind it, so that no rank is everybody's target at once. */
   __device__ int rotated(int k) const {
