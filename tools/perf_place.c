@@ -10,10 +10,10 @@
 #define FIRST_PORT 20000 /* derived ports lie below the ephemeral ones of Linux */
 #define PORTS      12000
 
-/* Variables that a launcher sets; the first one that is set of each kind counts. NULL: it does not
- * say. */
+/* Variables that a launcher sets for each rank that it starts. NULL: it does not say. Those of a
+ * Slurm job, such as SLURM_NTASKS, are also there in a batch script, which is no rank. */
 typedef struct {
-  const char *name, *rank, *size[2];
+  const char *name, *rank, *size;
   const char *localRank, *localSize; /* of the ranks on this host */
   const char *nodes;                 /* number of hosts */
   const char *job[2];                /* what tells two jobs of one host apart */
@@ -21,15 +21,15 @@ typedef struct {
 
 /* clang-format off */
 static const launcher launchers[] = {
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"}, "OMPI_COMM_WORLD_LOCAL_RANK",
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
-    {"torchrun", "RANK", {"WORLD_SIZE"}, "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL,
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL,
      {"TORCHELASTIC_RUN_ID"}},
-    {"Slurm", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, "SLURM_LOCALID", NULL,
-     "SLURM_STEP_NUM_NODES", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
-    {"PMI", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL,
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NUM_NODES",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL,
      {"PMI_ID", "HYDI_CONTROL_FD"}},
-    {"PMIx", "PMIX_RANK", {"PMIX_SIZE"}, NULL, NULL, NULL, {"PMIX_NAMESPACE"}},
+    {"PMIx", "PMIX_RANK", "PMIX_SIZE", NULL, NULL, NULL, {"PMIX_NAMESPACE"}},
 };
 /* clang-format on */
 
@@ -43,8 +43,7 @@ static const launcher *findLauncher(const char **rank, const char **size) {
   for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
     const launcher *l = &launchers[i];
     *rank = variable(l->rank);
-    *size = variable(l->size[0]);
-    if (*size == NULL) *size = variable(l->size[1]);
+    *size = variable(l->size);
     if (*rank != NULL && *size != NULL) return l;
   }
   return NULL;
@@ -60,7 +59,6 @@ static bool oneHost(const launcher *l, int nranks) {
 /* The first host of a Slurm node list such as "gpu[003-007,9],login": rank 0 runs there. */
 static bool firstSlurmHost(char *host, size_t size) {
   const char *list = variable("SLURM_STEP_NODELIST");
-  if (list == NULL) list = variable("SLURM_NODELIST");
   if (list == NULL) return false;
   size_t prefix = strcspn(list, "[,");
   int n = snprintf(host, size, "%.*s", (int)prefix, list);

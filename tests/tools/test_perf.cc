@@ -239,11 +239,19 @@ TEST(PerfLauncher, Slurm) {
 }
 
 TEST(PerfLauncher, SlurmOverHostsMeetsAtTheFirst) {
-  Result r = tutti({"perf", "broadcast"},
-                   {"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_JOB_ID=5", "SLURM_STEP_NUM_NODES=2",
-                    "SLURM_STEP_NODELIST=no.such[03-7,9].host.invalid,b"});
+  Result r = tutti({"perf", "broadcast"}, {"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
+                                           "SLURM_JOB_ID=5", "SLURM_STEP_NUM_NODES=2",
+                                           "SLURM_STEP_NODELIST=no.such[03-7,9].host.invalid,b"});
   EXPECT_EQ(r.code, 1);
   EXPECT_THAT(r.err, HasSubstr("no.such03.host.invalid"));
+}
+
+TEST(PerfLauncher, ABatchScriptOfSlurmIsNoRank) {
+  Result r = tutti({"perf", "broadcast", "--ranks", "2", "--end", "64"},
+                   {"SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NTASKS=2", "SLURM_JOB_NUM_NODES=1",
+                    "SLURM_NODELIST=localhost", "SLURM_JOB_ID=" + port(), "TUTTI_TIMEOUT=20"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("2 ranks (processes)"));
 }
 
 TEST(PerfLauncher, PmiWithCommId) {
