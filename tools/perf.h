@@ -248,7 +248,8 @@ typedef struct {
 } perfPlace;
 
 /* Reads this process's place from what its launcher left in the environment, and sets
- * TUTTI_COMM_ID where that is what the ranks meet at. Returns -1 to go on, or the exit code. */
+ * TUTTI_COMM_ID, for --lib also NCCL_COMM_ID, where that is what the ranks meet at. Returns -1 to
+ * go on, or the exit code. */
 int perfFindPlace(const perfOptions *options, perfPlace *place);
 
 /* The id for local ranks. False: that failed, and is said on stderr. */

@@ -39,6 +39,12 @@ static const char *variable(const char *name) {
   return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
+/* Sets what the user has not set. */
+static bool provide(const char *name, const char *value) {
+  return variable(name) != NULL || setenv(name, value, 1) == 0 ||
+         PERF_FAIL("cannot set %s: %s\n", name, strerror(errno));
+}
+
 static const launcher *findLauncher(const char **rank, const char **size) {
   for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
     const launcher *l = &launchers[i];
@@ -116,7 +122,8 @@ static int takePlace(const launcher *l, const char *rankText, const char *sizeTe
                       "%s started this process as one of %d ranks: leave --ranks and --threads "
                       "out, or run the command without %s",
                       l->name, (int)size, l->name);
-  if (variable("TUTTI_COMM_ID") == NULL && variable("NCCL_COMM_ID") == NULL && size > 1) {
+  const char *id = variable("TUTTI_COMM_ID") ?: variable("NCCL_COMM_ID");
+  if (id == NULL && size > 1) {
     if (!meetingPoint(l, o, (int)size, point, sizeof point)) {
       fprintf(stderr,
               PERF_COMMAND
@@ -126,11 +133,11 @@ static int takePlace(const launcher *l, const char *rankText, const char *sizeTe
               (int)size, l->name);
       return TUTTI_EXIT_FAILED;
     }
-    if (setenv("TUTTI_COMM_ID", point, 1) != 0) {
-      fprintf(stderr, PERF_COMMAND ": cannot set TUTTI_COMM_ID: %s\n", strerror(errno));
-      return TUTTI_EXIT_FAILED;
-    }
+    id = point;
   }
+  /* Another library reads NCCL's name alone. */
+  if (id != NULL && (!provide("TUTTI_COMM_ID", id) || (o->lib && !provide("NCCL_COMM_ID", id))))
+    return TUTTI_EXIT_FAILED;
   const char *localRank = variable(l->localRank);
   place->rank = place->localRank = (int)rank;
   if (localRank != NULL && tuttiParseInt(localRank, 0, size - 1, &rank))

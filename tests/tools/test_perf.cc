@@ -259,6 +259,31 @@ TEST(PerfLauncher, PmiWithCommId) {
   launched("PMI", {{"PMI_RANK=0", "PMI_SIZE=2", id}, {"PMI_RANK=1", "PMI_SIZE=2", id}});
 }
 
+/* A library that is not tutti knows nothing of TUTTI_COMM_ID. */
+TEST(PerfLauncher, AnotherLibraryIsToldTheMeetingPointByNcclsName) {
+  const char *const names[] = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "TUTTI_COMM_ID",
+                               "NCCL_COMM_ID"};
+  auto idFor = [&](const char *lib, const char *tuttis, const char *nccls) {
+    const char *const values[] = {"0", "2", "2", tuttis, nccls};
+    for (int i = 0; i < 5; i++)
+      setenv(names[i], values[i], 1);
+    perfOptions options = {};
+    perfPlace place;
+    options.lib = lib;
+    options.port = 4455;
+    EXPECT_EQ(perfFindPlace(&options, &place), -1);
+    std::string both = std::string(getenv(names[3])) + " " + getenv(names[4]);
+    for (auto name : names)
+      unsetenv(name);
+    return both;
+  };
+  EXPECT_EQ(idFor(nullptr, "", ""), "127.0.0.1:4455 ");
+  EXPECT_EQ(idFor("x", "", ""), "127.0.0.1:4455 127.0.0.1:4455");
+  EXPECT_EQ(idFor("x", "a:1", ""), "a:1 a:1");
+  EXPECT_EQ(idFor("x", "a:1", "b:2"), "a:1 b:2") << "what the user has set stays";
+  EXPECT_EQ(idFor("x", "", "b:2"), "b:2 b:2");
+}
+
 TEST(PerfLauncher, NoMeetingPointIsSaid) {
   Result r = tutti({"perf", "broadcast"}, {"PMI_RANK=0", "PMI_SIZE=2"});
   EXPECT_EQ(r.code, 1);
