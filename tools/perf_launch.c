@@ -138,6 +138,7 @@ static void run(launch *l, const perfOptions *options, const perfPlace *place, m
   for (int i = 0; i < 4; i++)
     sigaddset(&awaited, signals[i]);
   sigprocmask(SIG_BLOCK, &awaited, &before);
+  signal(SIGCHLD, SIG_DFL); /* ignored, as a parent may hand it down, no rank's end would be told */
   fflush(NULL);
   if (!startRanks(l, options, *place, m, &before)) {
     l->failed = true;

@@ -465,6 +465,12 @@ TEST(PerfFailure, ASignalEndsAllRanksAndTheLauncher) {
   }
 }
 
+TEST(PerfFailure, ItEndsWhereEndsOfChildrenAreIgnored) {
+  Command c({"env", "--ignore-signal=CHLD", TUTTI_COMMAND, "perf", "all_reduce", "--ranks", "2",
+             "--end", "64"});
+  EXPECT_EQ(c.wait(60), 0) << c.err();
+}
+
 TEST(PerfFailure, AStoppedRankIsEndedToo) {
   Endless run;
   ASSERT_EQ(run.pids.size(), 4u);
