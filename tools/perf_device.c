@@ -44,7 +44,9 @@ void perfDeviceClose(perfDevice *d) {
 
 void *perfDeviceAlloc(const perfDevice *d, size_t bytes) {
   void *memory = NULL;
-  if (!d->cuda) return posix_memalign(&memory, 4096, bytes) == 0 ? memory : NULL;
+  if (!d->cuda && posix_memalign(&memory, 4096, bytes) != 0)
+    (void)PERF_FAIL("no %zu bytes of host memory\n", bytes);
+  if (!d->cuda) return memory;
   if (!GPU(cudaMalloc(&memory, bytes), "cudaMalloc")) return NULL;
   static uint32_t noise[1 << 20]; /* real data costs more energy than zeros */
   for (size_t i = 0; i < sizeof noise / sizeof *noise; i++)

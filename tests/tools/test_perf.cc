@@ -379,6 +379,15 @@ TEST(PerfFailure, ALibraryFailureIsToldByEachRank) {
   }
 }
 
+TEST(PerfFailure, MemoryThatIsNotThereIsToldInBytes) {
+  for (auto mode : {"--threads", "--check"}) {
+    Result r = tutti({"perf", "all_reduce", "--ranks", "2", "--device", "host", "--begin",
+                      "4194303T", "--end", "4194303T", mode});
+    EXPECT_EQ(r.code, 1);
+    EXPECT_THAT(r.err, HasSubstr("no 4611684918915768320 bytes of host memory"));
+  }
+}
+
 /* A library that gets one element of the last rank wrong. */
 tuttiResult_t wrongAllReduce(const void *send, void *recv, size_t count, tuttiDataType_t type,
                              tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
