@@ -206,15 +206,20 @@ TEST(WatchProcesses, AForkedChildDoesNotHideTheDeathOfItsParent) {
   EXPECT_EQ(kill(child, SIGKILL), 0); // it lived all the while
 }
 
+const char kNoNamespaces[] = "no network namespaces here";
+
 // Runs `body` in a child within a network namespace of its own, whose only interface is loopback.
-// Returns what it says; "" where namespaces are not to be had.
+// Returns what it says; kNoNamespaces where these are not to be had.
 std::string inNetworkNamespace(void (*body)(int fd)) {
   int pair[2];
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
   pid_t pid = fork();
   if (pid == 0) {
     close(pair[0]);
-    if (unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) body(pair[1]);
+    if (unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0)
+      body(pair[1]);
+    else
+      say(pair[1], kNoNamespaces);
     _exit(0);
   }
   close(pair[1]);
@@ -244,7 +249,7 @@ TEST(WatchProcesses, ALostNetworkIsNamedWithItsInterface) {
     setLoopback(false);
     say(fd, ring.owner(0).waitFailed());
   });
-  if (said.empty()) GTEST_SKIP() << "no network namespaces here";
+  if (said == kNoNamespaces) GTEST_SKIP() << said;
   EXPECT_THAT(said, HasSubstr("lost contact with rank 1 (host host1, pid 1001)"));
   EXPECT_THAT(said, HasSubstr("over lo (127.0.0.1, down)"));
 }
