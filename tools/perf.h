@@ -185,13 +185,9 @@ size_t perfRecvBytes(const perfRow *row); /* 0 where the rank has no output */
 #define PERF_GUARD  4096 /* bytes before and behind the part that a row uses */
 #define PERF_POISON 0xa5
 
+/* PERF_GUARD bytes, room for any row's data, and PERF_GUARD bytes. */
 typedef struct {
-  unsigned char *base; /* PERF_GUARD + capacity + PERF_GUARD bytes */
-  size_t capacity;
-} perfBuffer;
-
-typedef struct {
-  perfBuffer send, recv; /* in place: recv alone */
+  unsigned char *send, *recv; /* in place: recv alone */
 } perfBuffers;
 
 const void *perfSendPointer(const perfRow *row, const perfBuffers *buffers);

@@ -5,14 +5,10 @@
 #include "kernels/reduce.h"
 #include "perf.h"
 
-static void poison(const perfBuffer *buffer, size_t used) {
-  memset(buffer->base, PERF_POISON, used + 2 * (size_t)PERF_GUARD);
-}
-
 void perfPrepare(const perfRow *row, const perfPattern *pattern, const perfBuffers *buffers) {
-  size_t used = perfRowBytes(row);
-  poison(&buffers->recv, used);
-  if (!row->inPlace) poison(&buffers->send, used);
+  size_t bytes = perfRowBytes(row) + 2 * (size_t)PERF_GUARD;
+  memset(buffers->recv, PERF_POISON, bytes);
+  if (!row->inPlace) memset(buffers->send, PERF_POISON, bytes);
   size_t elements = perfSendBytes(row) / (size_t)pattern->type->size;
   perfPatternFill(pattern, row->rank, 0, elements, (void *)perfSendPointer(row, buffers));
 }
@@ -63,21 +59,21 @@ static void notePoison(verification *v, const char *what, const unsigned char *b
   }
 }
 
-static void verifyGuards(verification *v, const char *what, const perfBuffer *buffer) {
-  size_t used = perfRowBytes(v->row);
-  const unsigned char *data = buffer->base + PERF_GUARD;
-  notePoison(v, what, buffer->base, PERF_GUARD, -PERF_GUARD);
-  notePoison(v, what, data + used, PERF_GUARD, (ptrdiff_t)used);
+/* All of a buffer but the first `bytes` bytes of its data. */
+static void verifyAround(verification *v, const char *what, const unsigned char *buffer,
+                         size_t bytes) {
+  size_t behind = perfRowBytes(v->row) - bytes + PERF_GUARD;
+  notePoison(v, what, buffer, PERF_GUARD, -PERF_GUARD);
+  notePoison(v, what, buffer + PERF_GUARD + bytes, behind, (ptrdiff_t)bytes);
 }
 
 /* ---- verification --------------------------------------------------------------------------- */
 
-static void verifyInput(verification *v, const perfBuffer *send) {
-  size_t size = (size_t)v->pattern->type->size, bytes = perfSendBytes(v->row);
-  const unsigned char *data = send->base + PERF_GUARD;
-  perfMismatch found = perfPatternCompare(v->pattern, v->row->rank, 0, bytes / size, data);
+static void verifyInput(verification *v, const unsigned char *send) {
+  size_t bytes = perfSendBytes(v->row), n = bytes / (size_t)v->pattern->type->size;
+  perfMismatch found = perfPatternCompare(v->pattern, v->row->rank, 0, n, send + PERF_GUARD);
   noteElements(v, "input (which must not change)", 0, &found);
-  notePoison(v, "input", data + bytes, perfRowBytes(v->row) - bytes, (ptrdiff_t)bytes);
+  verifyAround(v, "input", send, bytes);
 }
 
 /* Whose input chunk `chunk` of the output is a copy of. */
@@ -103,15 +99,10 @@ static void verifyOutput(verification *v, const unsigned char *data) {
 uint64_t perfVerify(const perfRow *row, const perfPattern *pattern, const perfBuffers *buffers,
                     char fault[PERF_FAULT_TEXT]) {
   verification v = {.row = row, .pattern = pattern, .text = fault};
-  size_t used = perfRowBytes(row), bytes = perfRecvBytes(row);
-  const unsigned char *data = perfRecvPointer(row, buffers);
+  size_t bytes = perfRecvBytes(row);
   fault[0] = '\0';
-  if (bytes > 0) verifyOutput(&v, data);
-  if (!row->inPlace) {
-    notePoison(&v, "output", data + bytes, used - bytes, (ptrdiff_t)bytes);
-    verifyInput(&v, &buffers->send);
-    verifyGuards(&v, "input", &buffers->send);
-  }
-  verifyGuards(&v, "output", &buffers->recv);
+  if (bytes > 0) verifyOutput(&v, perfRecvPointer(row, buffers));
+  verifyAround(&v, "output", buffers->recv, row->inPlace ? perfRowBytes(row) : bytes);
+  if (!row->inPlace) verifyInput(&v, buffers->send);
   return v.wrong;
 }

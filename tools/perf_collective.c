@@ -104,10 +104,10 @@ static size_t chunkOffset(const perfRow *row, bool chunked) {
 }
 
 const void *perfSendPointer(const perfRow *row, const perfBuffers *buffers) {
-  const perfBuffer *buffer = row->inPlace ? &buffers->recv : &buffers->send;
-  return buffer->base + PERF_GUARD + chunkOffset(row, row->collective->sendsChunks);
+  const unsigned char *buffer = row->inPlace ? buffers->recv : buffers->send;
+  return buffer + PERF_GUARD + chunkOffset(row, row->collective->sendsChunks);
 }
 
 void *perfRecvPointer(const perfRow *row, const perfBuffers *buffers) {
-  return buffers->recv.base + PERF_GUARD + chunkOffset(row, row->collective->recvsChunks);
+  return buffers->recv + PERF_GUARD + chunkOffset(row, row->collective->recvsChunks);
 }

@@ -154,11 +154,9 @@ static bool timeRow(session *s, const perfCall *call, report *last, int *iters) 
 static bool transfer(const session *s, const perfRow *row, bool toDevice) {
   if (!s->device.cuda) return true;
   size_t bytes = perfRowBytes(row) + 2 * (size_t)PERF_GUARD;
-  const perfBuffer *pairs[][2] = {{&s->buffers.recv, &s->host.recv},
-                                  {&s->buffers.send, &s->host.send}};
+  unsigned char *pairs[][2] = {{s->buffers.recv, s->host.recv}, {s->buffers.send, s->host.send}};
   for (int i = 0; i < (row->inPlace ? 1 : 2); i++) {
-    const perfBuffer *to = pairs[i][!toDevice], *from = pairs[i][toDevice];
-    if (!perfDeviceCopy(&s->device, to->base, from->base, bytes)) return false;
+    if (!perfDeviceCopy(&s->device, pairs[i][!toDevice], pairs[i][toDevice], bytes)) return false;
   }
   return true;
 }
@@ -264,18 +262,16 @@ static bool announce(session *s, void *memory, size_t bytes) {
                                                  TUTTI_WIN_COLL_SYMMETRIC));
 }
 
-static bool makeBuffer(session *s, size_t capacity, perfBuffer *buffer, perfBuffer *host) {
+static bool makeBuffer(session *s, size_t bytes, unsigned char **buffer, unsigned char **host) {
   void *memory = NULL;
-  size_t bytes = capacity + 2 * (size_t)PERF_GUARD;
   if (s->options->kind == perfPlain)
     memory = perfDeviceAlloc(&s->device, bytes);
   else if (!succeeded(s, s->library->MemAlloc(&memory, bytes)))
     return false;
   if (memory == NULL) return false;
-  *buffer = (perfBuffer){.base = memory, .capacity = capacity};
-  *host = *buffer;
-  if (s->device.cuda) host->base = s->options->check ? malloc(bytes) : NULL;
-  if (s->device.cuda && s->options->check && host->base == NULL)
+  *buffer = *host = memory;
+  if (s->device.cuda) *host = s->options->check ? malloc(bytes) : NULL;
+  if (s->device.cuda && s->options->check && *host == NULL)
     return PERF_FAIL("no %zu bytes of host memory to check with\n", bytes);
   return s->options->kind == perfPlain || announce(s, memory, bytes);
 }
@@ -284,6 +280,7 @@ static bool makeBuffers(session *s) {
   size_t n = (size_t)s->place->nranks, most = s->options->end;
   size_t least = n * 8; /* one element per rank */
   if (most < least) most = least;
+  most += 2 * (size_t)PERF_GUARD;
   if (!makeBuffer(s, most, &s->buffers.recv, &s->host.recv)) return false;
   return s->options->inPlace || makeBuffer(s, most, &s->buffers.send, &s->host.send);
 }
@@ -344,16 +341,16 @@ static bool tearDown(session *s, bool good) {
   }
   if (s->comm != NULL && good) ended = succeeded(s, s->library->CommDestroy(s->comm));
   if (s->comm != NULL && !good) s->library->CommAbort(s->comm);
-  perfBuffer *buffers[] = {&s->buffers.send, &s->buffers.recv};
+  unsigned char *buffers[] = {s->buffers.send, s->buffers.recv};
   for (int i = 0; i < 2; i++) {
     if (s->options->kind == perfPlain)
-      perfDeviceFree(&s->device, buffers[i]->base);
+      perfDeviceFree(&s->device, buffers[i]);
     else
-      s->library->MemFree(buffers[i]->base);
+      s->library->MemFree(buffers[i]);
   }
   if (s->device.cuda) {
-    free(s->host.send.base);
-    free(s->host.recv.base);
+    free(s->host.send);
+    free(s->host.recv);
   }
   perfDeviceFree(&s->device, s->exchange);
   free(s->exchanged);

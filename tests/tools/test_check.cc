@@ -20,8 +20,7 @@ public:
     size_t bytes = perfRowBytes(&row);
     for (auto *b : {&buffers_.send, &buffers_.recv}) {
       memory_.emplace_back(bytes + 2 * PERF_GUARD);
-      b->base = memory_.back().data();
-      b->capacity = bytes;
+      *b = memory_.back().data();
     }
     perfPrepare(&row_, &pattern_, &buffers_);
   }
@@ -106,7 +105,7 @@ void faultsAreSeen(const char *name, bool inPlace) {
       Rank &rank = *w.ranks[r];
       ASSERT_EQ(rank.verify(), 0u) << name << " rank " << r << ": " << rank.fault;
       size_t used = perfRowBytes(&w.rows[r]), got = perfRecvBytes(&w.rows[r]);
-      char *data = (char *)rank.buffers_.recv.base + PERF_GUARD;
+      char *data = (char *)rank.buffers_.recv + PERF_GUARD;
       for (size_t i = 0; i < got; i += 4) {
         ASSERT_EQ(rank.verifyWith(rank.recv() + i), 1u) << name;
         EXPECT_THAT(rank.fault, HasSubstr("element " + std::to_string(i / 4) + " of the output"));
@@ -142,11 +141,11 @@ void changesAreSeen(const char *name, bool inPlace) {
   w.run();
   for (int r = 0; r < 4; r++) {
     Rank &rank = *w.ranks[r];
-    ASSERT_EQ(rank.verifyWith((char *)rank.buffers_.send.base + PERF_GUARD), 1u) << name;
+    ASSERT_EQ(rank.verifyWith((char *)rank.buffers_.send + PERF_GUARD), 1u) << name;
     EXPECT_THAT(rank.fault, HasSubstr(perfSendBytes(&w.rows[r]) ? "must not change" : "input"));
-    ASSERT_EQ(rank.verifyWith((char *)rank.buffers_.send.base + PERF_GUARD - 1), 1u) << name;
+    ASSERT_EQ(rank.verifyWith((char *)rank.buffers_.send + PERF_GUARD - 1), 1u) << name;
     if (perfRecvBytes(&w.rows[r]) > 0) continue;
-    ASSERT_EQ(rank.verifyWith((char *)rank.buffers_.recv.base + PERF_GUARD + 5), 1u) << name;
+    ASSERT_EQ(rank.verifyWith((char *)rank.buffers_.recv + PERF_GUARD + 5), 1u) << name;
     EXPECT_THAT(rank.fault, HasSubstr("byte 5 of the output buffer"));
   }
 }
