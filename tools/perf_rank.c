@@ -1,7 +1,6 @@
 /* What one rank runs: init, every row, destroy. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/os.h"
@@ -43,42 +42,35 @@ static double now(void) {
 
 /* ---- errors --------------------------------------------------------------------------------- */
 
-/* Says on stderr what the library said. Always false. */
-static bool failed(const session *s, tuttiResult_t result) {
+/* Says on stderr what the library said of a failure. */
+static bool succeeded(const session *s, tuttiResult_t result) {
+  if (result == tuttiSuccess) return true;
   const char *text = s->library->GetLastError(s->comm);
   return PERF_FAIL("rank %d (pid %d): %s: %s\n", s->place->rank, (int)getpid(),
                    s->library->GetErrorString(result), text[0] != '\0' ? text : "(no details)");
 }
 
-static bool succeeded(const session *s, tuttiResult_t result) {
-  return result == tuttiSuccess || failed(s, result);
-}
-
 /* ---- talking among ranks -------------------------------------------------------------------- */
 
-/* Gathers `size` bytes of each rank; the result lies in s->exchange. */
-static bool gather(const session *s, const void *mine, size_t size, const void **all) {
+/* Gathers `size` bytes of each rank into s->exchanged. */
+static bool gather(const session *s, const void *mine, size_t size) {
   char *send = s->exchange, *recv = send + size;
   size_t bytes = size * (size_t)s->place->nranks;
   if (!perfDeviceCopy(&s->device, send, mine, size) ||
       !succeeded(s, s->library->AllGather(send, recv, size, tuttiUint8, s->comm, s->device.stream)))
     return false;
-  *all = s->exchanged;
   return perfDeviceCopy(&s->device, s->exchanged, recv, bytes);
 }
 
 /* The slowest rank's time, everybody's wrong elements, and whether anybody stops. Also a barrier.
  */
 static bool agree(const session *s, report mine, report *together) {
-  const void *gathered;
-  if (!gather(s, &mine, sizeof mine, &gathered)) return false;
+  if (!gather(s, &mine, sizeof mine)) return false;
   *together = (report){0};
-  for (int r = 0; r < s->place->nranks; r++) {
-    report one;
-    memcpy(&one, (const char *)gathered + (size_t)r * sizeof one, sizeof one);
-    if (one.seconds > together->seconds) together->seconds = one.seconds;
-    together->wrong += one.wrong;
-    together->stop |= one.stop;
+  for (const report *one = s->exchanged, *end = one + s->place->nranks; one < end; one++) {
+    if (one->seconds > together->seconds) together->seconds = one->seconds;
+    together->wrong += one->wrong;
+    together->stop |= one->stop;
   }
   return true;
 }
@@ -293,25 +285,25 @@ static bool join(session *s) {
   if (s->options->graph && !s->device.cuda)
     return PERF_FAIL("rank %d: --graph needs a GPU, and this is host memory\n", s->place->rank);
   if (!s->place->hasId && !succeeded(s, s->library->GetUniqueId(&id))) return false;
-  tuttiResult_t result = s->library->CommInitRankConfig(
-      &s->comm, s->place->nranks, id, s->place->rank, s->library->foreign ? NULL : &config);
-  if (result == tuttiSuccess) return true;
-  s->comm = NULL;
-  return failed(s, result);
+  tuttiComm_t comm = NULL; /* may be set on a failure, too */
+  if (!succeeded(s, s->library->CommInitRankConfig(&comm, s->place->nranks, id, s->place->rank,
+                                                   s->library->foreign ? NULL : &config)))
+    return false;
+  s->comm = comm;
+  return true;
 }
 
 static bool introduce(session *s) {
   perfIdentity self = {.pid = (int32_t)getpid()};
   int version, device;
-  const void *ranks;
   if (!succeeded(s, s->library->CommCuDevice(s->comm, &device)) ||
       !succeeded(s, s->library->GetVersion(&version)))
     return false;
   self.device = device;
   if (gethostname(self.host, sizeof self.host) != 0) self.host[0] = '\0';
   self.host[sizeof self.host - 1] = '\0';
-  if (!gather(s, &self, sizeof self, &ranks)) return false;
-  if (s->place->rank == 0) perfOutputHeader(&s->output, version, ranks);
+  if (!gather(s, &self, sizeof self)) return false;
+  if (s->place->rank == 0) perfOutputHeader(&s->output, version, s->exchanged);
   return true;
 }
 
