@@ -238,9 +238,8 @@ typedef struct {
   int rank, nranks;
   int localRank;        /* among those of this host, as far as the launcher tells; else rank */
   const char *launcher; /* "processes", "threads", "Open MPI", ... */
-  bool placed;          /* false: nobody placed this process; it starts the ranks */
-  bool hasId;           /* else the id is to be made with tuttiGetUniqueId (TUTTI_COMM_ID is set) */
-  tuttiUniqueId id;
+  bool placed;          /* by a launcher, to meet at TUTTI_COMM_ID; else this starts the ranks */
+  tuttiUniqueId id;     /* if not placed */
 } perfPlace;
 
 /* Reads this process's place from what its launcher left in the environment, and sets

@@ -145,15 +145,13 @@ static int takePlace(const launcher *l, const char *rankText, const char *sizeTe
   place->nranks = (int)size;
   place->launcher = l->name;
   place->placed = true;
-  place->hasId = false;
   return -1;
 }
 
 int perfFindPlace(const perfOptions *o, perfPlace *place) {
   const char *rank, *size;
   *place = (perfPlace){.nranks = o->ranks > 0 ? o->ranks : 4,
-                       .launcher = o->threads ? "threads" : "processes",
-                       .hasId = true};
+                       .launcher = o->threads ? "threads" : "processes"};
   const launcher *l = findLauncher(&rank, &size);
   return l != NULL ? takePlace(l, rank, size, o, place) : -1;
 }

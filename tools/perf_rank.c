@@ -284,7 +284,7 @@ static bool join(session *s) {
   if (!perfDeviceOpen(&s->device, s->options->device, s->place->localRank)) return false;
   if (s->options->graph && !s->device.cuda)
     return PERF_FAIL("rank %d: --graph needs a GPU, and this is host memory\n", s->place->rank);
-  if (!s->place->hasId && !succeeded(s, s->library->GetUniqueId(&id))) return false;
+  if (s->place->placed && !succeeded(s, s->library->GetUniqueId(&id))) return false;
   tuttiComm_t comm = NULL; /* may be set on a failure, too */
   if (!succeeded(s, s->library->CommInitRankConfig(&comm, s->place->nranks, id, s->place->rank,
                                                    s->library->foreign ? NULL : &config)))

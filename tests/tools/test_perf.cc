@@ -406,7 +406,7 @@ TEST(PerfFailure, WrongDataIsCountedAndFails) {
   perfOptions options;
   optind = 0;
   ASSERT_EQ(perfParse(6, argv, &options), -1);
-  perfPlace place = {0, 2, 0, "threads", true, true, {}};
+  perfPlace place = {0, 2, 0, "threads", false, {}};
   ASSERT_EQ(tuttiGetUniqueId(&place.id), tuttiSuccess);
   perfPlace other = place;
   other.rank = 1;
