@@ -272,8 +272,7 @@ typedef struct {
   const perfRow *row;
   double seconds; /* per call, of the slowest rank */
   int iters;
-  bool checked;
-  uint64_t wrong; /* over all ranks */
+  uint64_t wrong; /* over all ranks; 0 without --check */
 } perfResult;
 
 typedef struct {

@@ -10,17 +10,13 @@
 
 bool perfOutputOpen(perfOutput *out, const perfOptions *options, const perfPlace *place,
                     size_t rows) {
-  *out = (perfOutput){.options = options, .place = place, .table = true, .rows = rows};
+  *out = (perfOutput){.options = options, .place = place, .rows = rows};
   out->progress = isatty(STDERR_FILENO) == 1;
+  out->table = options->json == NULL || strcmp(options->json, "-") != 0;
   if (options->json == NULL) return true;
-  if (strcmp(options->json, "-") == 0) {
-    out->json = stdout;
-    out->table = false;
-    return true;
-  }
-  out->json = fopen(options->json, "we");
-  if (out->json != NULL) return true;
-  return PERF_FAIL("cannot write --json %s: %s\n", options->json, strerror(errno));
+  out->json = out->table ? fopen(options->json, "we") : stdout;
+  return out->json != NULL ||
+         PERF_FAIL("cannot write --json %s: %s\n", options->json, strerror(errno));
 }
 
 /* Once per failure: what is full stays full. */
@@ -76,9 +72,8 @@ static const char *opOf(const perfRow *row) {
   return row->collective->reduces ? tuttiRedOpNames[row->op] : "none";
 }
 
-static void printRow(const perfResult *r, double algbw, double busbw) {
-  char time[32], alg[32], bus[32], wrong[32] = "N/A";
-  if (r->checked) snprintf(wrong, sizeof wrong, "%" PRIu64, r->wrong);
+static void printRow(const perfResult *r, double algbw, double busbw, const char *wrong) {
+  char time[32], alg[32], bus[32];
   printf("%14zu %14zu %11s %6s %5d %10s %8s %8s %8s\n", perfRowBytes(r->row), r->row->count,
          tuttiTypeNames[r->row->type], opOf(r->row), rootOf(r->row), format(time, r->seconds * 1e6),
          format(alg, algbw), format(bus, busbw), wrong);
@@ -86,22 +81,17 @@ static void printRow(const perfResult *r, double algbw, double busbw) {
 
 /* ---- JSON ----------------------------------------------------------------------------------- */
 
-static void printJson(const perfOutput *out, const perfResult *r, double algbw, double busbw) {
-  FILE *f = out->json;
-  fprintf(f,
+/* All strings are the tool's own and plain. */
+static void printJson(const perfOutput *out, const perfResult *r, double algbw, double busbw,
+                      const char *wrong) {
+  fprintf(out->json,
           "{\"collective\":\"%s\",\"size\":%zu,\"count\":%zu,\"type\":\"%s\",\"redop\":\"%s\","
-          "\"root\":%d,\"time\":%.3f,\"algbw\":%.6g,\"busbw\":%.6g,\"wrong\":",
+          "\"root\":%d,\"time\":%.3f,\"algbw\":%.6g,\"busbw\":%.6g,\"wrong\":%s,\"nranks\":%d,"
+          "\"in_place\":%s,\"iters\":%d,\"launcher\":\"%s\",\"version\":\"%d.%d.%d\"}\n",
           r->row->collective->name, perfRowBytes(r->row), r->row->count,
           tuttiTypeNames[r->row->type], opOf(r->row), rootOf(r->row), r->seconds * 1e6, algbw,
-          busbw);
-  if (r->checked)
-    fprintf(f, "%" PRIu64, r->wrong);
-  else
-    fputs("null", f);
-  fprintf(f, ",\"nranks\":%d,\"in_place\":%s,\"iters\":%d,\"launcher\":", r->row->nranks,
-          r->row->inPlace ? "true" : "false", r->iters);
-  tuttiJsonString(f, out->place->launcher);
-  fprintf(f, ",\"version\":\"%d.%d.%d\"}\n", TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH);
+          busbw, wrong, r->row->nranks, r->row->inPlace ? "true" : "false", r->iters,
+          out->place->launcher, TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH);
 }
 
 /* ---- progress ------------------------------------------------------------------------------- */
@@ -132,8 +122,10 @@ void perfOutputRow(perfOutput *out, const perfResult *r) {
   out->busSum += busbw;
   out->wrong += r->wrong;
   clearProgress(out);
-  if (out->table) printRow(r, algbw, busbw);
-  if (out->json != NULL) printJson(out, r, algbw, busbw);
+  char wrong[32] = "";
+  if (out->options->check) snprintf(wrong, sizeof wrong, "%" PRIu64, r->wrong);
+  if (out->table) printRow(r, algbw, busbw, wrong[0] != '\0' ? wrong : "N/A");
+  if (out->json != NULL) printJson(out, r, algbw, busbw, wrong[0] != '\0' ? wrong : "null");
   flush(out);
 }
 

@@ -177,7 +177,7 @@ static bool runRow(session *s, const perfRow *row) {
   perfPattern pattern;
   perfCall call = {row, perfSendPointer(row, &s->buffers), perfRecvPointer(row, &s->buffers),
                    s->comm, s->device.stream};
-  perfResult result = {.row = row, .checked = s->options->check};
+  perfResult result = {.row = row};
   report mine, together;
   if (s->outputOpen) perfOutputProgress(&s->output, row);
   perfPatternInit(&pattern, row->type, row->op, row->collective->reduces, row->nranks, s->begun++);
