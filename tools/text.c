@@ -124,12 +124,8 @@ int tuttiParseOptions(const char *command, const char *usage, const tuttiOption 
 /* ---- numbers and strings -------------------------------------------------------------------- */
 
 bool tuttiParseInt(const char *text, int64_t min, int64_t max, int64_t *out) {
-  char *end;
-  errno = 0;
-  long long value = strtoll(text, &end, 10);
-  if (end == text || *end != '\0' || errno != 0 || value < min || value > max) return false;
-  *out = value;
-  return true;
+  const tuttiSettingRow row = {.type = TUTTI_SETTING_INT, .min = min, .max = max};
+  return tuttiSettingParse(&row, text, out) == NULL;
 }
 
 bool tuttiParseSize(const char *text, size_t *out) {

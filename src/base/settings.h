@@ -54,7 +54,7 @@ const char *tuttiSettingOrigin(tuttiSettingId id);
  * close. words[n] in any order. */
 const char *tuttiNearest(const char *word, const char *const *words, int n);
 
-/* Parses one value of a setting's type into *out (STRING: *out = 0). Exposed for tests and fuzzing.
+/* Parses one value of a setting's type into *out (STRING: *out = 0); also for the tool and fuzzing.
  * Returns NULL, or what is wrong with it. */
 const char *tuttiSettingParse(const tuttiSettingRow *row, const char *text, int64_t *out);
 
