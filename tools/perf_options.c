@@ -39,15 +39,6 @@ static int takeCollective(const char *word, perfOptions *o) {
   return tuttiUsage(PERF_COMMAND, "unknown collective '%s'; did you mean '%s'?", word, nearest);
 }
 
-static int checkTogether(const perfOptions *o) {
-  if (o->begin > o->end)
-    return tuttiUsage(PERF_COMMAND, "--begin (%zu bytes) is above --end (%zu bytes)", o->begin,
-                      o->end);
-  if (o->inPlace && o->collective != NULL && !o->collective->inPlace)
-    return tuttiUsage(PERF_COMMAND, "%s has no in-place form", o->collective->name);
-  return -1;
-}
-
 /* Takes all options; returns -1 or the exit code. */
 static int parseOptions(int argc, char **argv, perfOptions *o) {
   const tuttiOption options[] = {
@@ -115,5 +106,10 @@ int perfParse(int argc, char **argv, perfOptions *o) {
   if (optind + 1 < argc)
     return tuttiUsage(PERF_COMMAND, "unexpected argument '%s'", argv[optind + 1]);
   if ((code = takeCollective(argv[optind], o)) >= 0) return code;
-  return checkTogether(o);
+  if (o->begin > o->end)
+    return tuttiUsage(PERF_COMMAND, "--begin (%zu bytes) is above --end (%zu bytes)", o->begin,
+                      o->end);
+  if (o->inPlace && o->collective != NULL && !o->collective->inPlace)
+    return tuttiUsage(PERF_COMMAND, "%s has no in-place form", o->collective->name);
+  return -1;
 }
