@@ -172,9 +172,8 @@ typedef struct perfCall {
   tuttiStream_t stream;
 } perfCall;
 
-/* Elements per chunk for a row of about `bytes` bytes; at least one. */
-size_t perfRowCount(const perfCollective *collective, tuttiDataType_t type, int nranks,
-                    size_t bytes);
+/* The count that makes it a row of about `bytes` bytes; at least one. */
+size_t perfRowCount(const perfRow *row, size_t bytes);
 /* The size shown: bytes of the larger of input and output on the rank that has both. */
 size_t perfRowBytes(const perfRow *row);
 size_t perfSendBytes(const perfRow *row); /* 0 where the rank has no input */

@@ -68,22 +68,19 @@ double perfBusFactor(const perfCollective *collective, int nranks) {
 
 /* ---- the buffers of one row ------------------------------------------------------------------ */
 
-static size_t chunksOf(bool chunked, int nranks) {
-  return chunked ? (size_t)nranks : 1;
-}
-
-size_t perfRowCount(const perfCollective *c, tuttiDataType_t type, int nranks, size_t bytes) {
-  size_t chunks = chunksOf(c->sendsChunks || c->recvsChunks, nranks);
-  size_t count = bytes / (chunks * (size_t)perfTypes[type].size);
-  return count > 0 ? count : 1;
-}
-
 static size_t bytesOf(const perfRow *row, bool chunked) {
-  return row->count * chunksOf(chunked, row->nranks) * (size_t)perfTypes[row->type].size;
+  return row->count * (size_t)(chunked ? row->nranks : 1) * (size_t)perfTypes[row->type].size;
 }
 
 size_t perfRowBytes(const perfRow *row) {
   return bytesOf(row, row->collective->sendsChunks || row->collective->recvsChunks);
+}
+
+size_t perfRowCount(const perfRow *row, size_t bytes) {
+  perfRow one = *row;
+  one.count = 1;
+  size_t count = bytes / perfRowBytes(&one);
+  return count > 0 ? count : 1;
 }
 
 size_t perfSendBytes(const perfRow *row) {
@@ -100,7 +97,7 @@ size_t perfRecvBytes(const perfRow *row) {
 static size_t chunkOffset(const perfRow *row, bool chunked) {
   bool otherChunked = row->collective->sendsChunks || row->collective->recvsChunks;
   if (!row->inPlace || chunked || !otherChunked) return 0;
-  return (size_t)row->rank * row->count * (size_t)perfTypes[row->type].size;
+  return (size_t)row->rank * bytesOf(row, false);
 }
 
 const void *perfSendPointer(const perfRow *row, const perfBuffers *buffers) {

@@ -198,7 +198,7 @@ static void listSizes(session *s, perfRow row) {
   const perfOptions *o = s->options;
   size_t before = 0;
   for (size_t bytes = o->begin; bytes <= o->end; bytes *= (size_t)o->factor) {
-    row.count = perfRowCount(row.collective, row.type, row.nranks, bytes);
+    row.count = perfRowCount(&row, bytes);
     if (row.count != before) s->rows[s->nrows++] = row;
     before = row.count;
     if (bytes > o->end / (size_t)o->factor) break;

@@ -165,7 +165,7 @@ TEST(Check, SwappedChunksAreSeen) {
 
 TEST(Rows, SizesAreThoseOfNcclTests) {
   perfRow row = {perfCollectiveFind("all_gather"), tuttiFloat32, tuttiSum, 0, 1, 4, 0, false};
-  row.count = perfRowCount(row.collective, row.type, row.nranks, 1024);
+  row.count = perfRowCount(&row, 1024);
   EXPECT_EQ(row.count, 64u);
   EXPECT_EQ(perfRowBytes(&row), 1024u);
   EXPECT_EQ(perfSendBytes(&row), 256u);
@@ -175,8 +175,11 @@ TEST(Rows, SizesAreThoseOfNcclTests) {
   EXPECT_EQ(perfRecvBytes(&row), 256u);
   row.collective = perfCollectiveFind("gather");
   EXPECT_EQ(perfRecvBytes(&row), 0u);
-  EXPECT_EQ(perfRowCount(perfCollectiveFind("all_reduce"), tuttiFloat32, 4, 1024), 256u);
-  EXPECT_EQ(perfRowCount(perfCollectiveFind("alltoall"), tuttiFloat64, 4, 8), 1u);
+  row.collective = perfCollectiveFind("all_reduce");
+  EXPECT_EQ(perfRowCount(&row, 1024), 256u);
+  row.collective = perfCollectiveFind("alltoall");
+  row.type = tuttiFloat64;
+  EXPECT_EQ(perfRowCount(&row, 8), 1u);
   EXPECT_DOUBLE_EQ(perfBusFactor(perfCollectiveFind("all_reduce"), 4), 1.5);
   EXPECT_DOUBLE_EQ(perfBusFactor(perfCollectiveFind("alltoall"), 4), 0.75);
   EXPECT_DOUBLE_EQ(perfBusFactor(perfCollectiveFind("broadcast"), 4), 1);
