@@ -117,20 +117,21 @@ static void buildTree(tuttiGraph *g, int channel, int32_t *first) {
   }
 }
 
-tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree) {
+tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel) {
   const int32_t *parent = g->parent + (size_t)channel * g->nranks;
   /* 1 + edges to the root; 0: not known yet */
   TUTTI_FRESH(int32_t, depth, g->nranks, "tree depths", NULL);
-  *tree = true;
   g->depth[channel] = 0;
-  for (int r = 0; r < g->nranks && *tree; r++) {
+  for (int r = 0; r < g->nranks; r++) {
     int32_t up = r, steps = 0;
     while (up >= 0 && depth[up] == 0 && steps <= g->nranks) {
       up = parent[up];
       steps++;
     }
-    *tree = steps <= g->nranks;
-    if (!*tree) break;
+    if (steps > g->nranks) {
+      g->depth[channel] = -1;
+      break;
+    }
     int32_t d = steps + (up >= 0 ? depth[up] : 0);
     if (d - 1 > g->depth[channel]) g->depth[channel] = d - 1;
     for (int32_t v = r; v != up; v = parent[v])
@@ -145,10 +146,9 @@ tuttiResult_t tuttiGraphCreate(const uint64_t *hostIds, int nranks, int nchannel
   TUTTI_TRY(tuttiGraphNew(hostIds, nranks, nchannels, &g));
   TUTTI_FRESH(int32_t, first, g->nhosts, "hosts of a graph", NULL); /* where their ranks begin */
   for (int c = 0; c < nchannels; c++) {
-    bool tree; /* by construction */
     buildRing(g, c, first);
     buildTree(g, c, first);
-    TUTTI_TRY(tuttiGraphMeasureTree(g, c, &tree));
+    TUTTI_TRY(tuttiGraphMeasureTree(g, c));
   }
   *out = g;
   g = NULL;

@@ -41,15 +41,15 @@ tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path) {
 typedef struct {
   const uint64_t *hostIds;
   int nranks;
-  tuttiGraph *g; /* made when its number of channels is read */
-  int32_t *list; /* [nranks]: scratch */
-  int channels;  /* number of the channels that have begun */
+  tuttiGraph *g;    /* made when its number of channels is read */
+  int32_t *scratch; /* [nranks] */
+  int channel;      /* the one that has begun last; -1 before the first */
   bool hasRing, hasTree;
 } reading;
 
-/* Fills r->list from an attribute that holds one number within min and nranks - 1 per rank. */
+/* Fills list[nranks] from an attribute that holds one number within min and nranks - 1 per rank. */
 static tuttiResult_t readList(const reading *r, const tuttiXml *xml, const char *attribute,
-                              const char *text, long min) {
+                              const char *text, long min, int32_t *list) {
   if (text == NULL) return tuttiXmlFail(xml, "attribute \"%s\" is missing", attribute);
   int count = 0;
   for (;; count++) {
@@ -62,7 +62,7 @@ static tuttiResult_t readList(const reading *r, const tuttiXml *xml, const char 
     if (value < min || value >= r->nranks)
       return tuttiXmlFail(xml, "%s: %ld is not within %ld to %d", attribute, value, min,
                           r->nranks - 1);
-    if (count < r->nranks) r->list[count] = (int32_t)value;
+    if (count < r->nranks) list[count] = (int32_t)value;
     text = end;
   }
   if (count != r->nranks)
@@ -72,10 +72,10 @@ static tuttiResult_t readList(const reading *r, const tuttiXml *xml, const char 
 
 /* The same for an element that has this attribute alone. */
 static tuttiResult_t readOnlyList(const reading *r, const tuttiXml *xml, const char *attribute,
-                                  long min) {
+                                  long min, int32_t *list) {
   const char *text = NULL;
   TUTTI_TRY(tuttiXmlTake(xml, &(tuttiXmlAttribute){attribute, .raw = &text}, 1));
-  return readList(r, xml, attribute, text, min);
+  return readList(r, xml, attribute, text, min, list);
 }
 
 static tuttiResult_t openGraph(void *context, const tuttiXml *xml) {
@@ -91,28 +91,28 @@ static tuttiResult_t openGraph(void *context, const tuttiXml *xml) {
   if (version == 0) return tuttiXmlFail(xml, "graph without version=\"1\"");
   if (channels == 0) return tuttiXmlFail(xml, "graph without channels");
   TUTTI_TRY(tuttiGraphNew(r->hostIds, r->nranks, channels, &r->g));
-  TUTTI_TRY(readList(r, xml, "hosts", hosts, 0));
+  TUTTI_TRY(readList(r, xml, "hosts", hosts, 0, r->scratch));
   for (int i = 0; i < r->nranks; i++)
-    if (r->list[i] != r->g->host[i])
+    if (r->scratch[i] != r->g->host[i])
       return tuttiXmlFail(xml,
                           "rank %d is on host %d of the file but on host %d of this job; use a "
                           "graph made for the same placement of ranks",
-                          i, r->list[i], r->g->host[i]);
+                          i, r->scratch[i], r->g->host[i]);
   return tuttiSuccess;
 }
 
 static tuttiResult_t closeGraph(void *context, const tuttiXml *xml) {
   const reading *r = context;
-  if (r->channels == r->g->nchannels) return tuttiSuccess;
-  return tuttiXmlFail(xml, "%d channels announced, %d present", r->g->nchannels, r->channels);
+  int present = r->channel + 1;
+  if (present == r->g->nchannels) return tuttiSuccess;
+  return tuttiXmlFail(xml, "%d channels announced, %d present", r->g->nchannels, present);
 }
 
 static tuttiResult_t openChannel(void *context, const tuttiXml *xml) {
   reading *r = context;
   TUTTI_TRY(tuttiXmlTake(xml, NULL, 0));
-  if (r->channels == r->g->nchannels)
+  if (++r->channel == r->g->nchannels)
     return tuttiXmlFail(xml, "more than the %d channels announced", r->g->nchannels);
-  r->channels++;
   r->hasRing = r->hasTree = false;
   return tuttiSuccess;
 }
@@ -120,36 +120,32 @@ static tuttiResult_t openChannel(void *context, const tuttiXml *xml) {
 static tuttiResult_t closeChannel(void *context, const tuttiXml *xml) {
   const reading *r = context;
   if (r->hasRing && r->hasTree) return tuttiSuccess;
-  return tuttiXmlFail(xml, "channel %d has no %s", r->channels - 1, r->hasRing ? "tree" : "ring");
+  return tuttiXmlFail(xml, "channel %d has no %s", r->channel, r->hasRing ? "tree" : "ring");
 }
 
 static tuttiResult_t openRing(void *context, const tuttiXml *xml) {
   reading *r = context;
-  size_t base = (size_t)(r->channels - 1) * (size_t)r->nranks;
-  int32_t *position = r->g->position + base;
-  if (r->hasRing) return tuttiXmlFail(xml, "a second ring in channel %d", r->channels - 1);
-  TUTTI_TRY(readOnlyList(r, xml, "ranks", 0));
+  size_t base = (size_t)r->channel * (size_t)r->nranks;
+  int32_t *ring = r->g->ring + base, *position = r->g->position + base;
+  if (r->hasRing) return tuttiXmlFail(xml, "a second ring in channel %d", r->channel);
+  TUTTI_TRY(readOnlyList(r, xml, "ranks", 0, ring));
   for (int i = 0; i < r->nranks; i++)
     position[i] = -1;
   for (int i = 0; i < r->nranks; i++) {
-    if (position[r->list[i]] >= 0)
-      return tuttiXmlFail(xml, "rank %d is in the ring of channel %d twice", r->list[i],
-                          r->channels - 1);
-    position[r->list[i]] = i;
+    if (position[ring[i]] >= 0)
+      return tuttiXmlFail(xml, "rank %d is in the ring of channel %d twice", ring[i], r->channel);
+    position[ring[i]] = i;
   }
-  memcpy(r->g->ring + base, r->list, (size_t)r->nranks * sizeof *r->list);
   r->hasRing = true;
   return tuttiSuccess;
 }
 
 static tuttiResult_t openTree(void *context, const tuttiXml *xml) {
   reading *r = context;
-  int32_t *parent = r->g->parent + (size_t)(r->channels - 1) * (size_t)r->nranks;
-  int channel = r->channels - 1, root = -1;
+  int channel = r->channel, root = -1;
+  int32_t *parent = r->g->parent + (size_t)channel * (size_t)r->nranks, *neighbours = r->scratch;
   if (r->hasTree) return tuttiXmlFail(xml, "a second tree in channel %d", channel);
-  TUTTI_TRY(readOnlyList(r, xml, "parents", -1));
-  memcpy(parent, r->list, (size_t)r->nranks * sizeof *parent);
-  int32_t *neighbours = r->list;
+  TUTTI_TRY(readOnlyList(r, xml, "parents", -1, parent));
   memset(neighbours, 0, (size_t)r->nranks * sizeof *neighbours);
   for (int i = 0; i < r->nranks; i++) {
     if (parent[i] < 0 && root >= 0)
@@ -168,9 +164,9 @@ static tuttiResult_t openTree(void *context, const tuttiXml *xml) {
                           "rank %d has %d neighbours in channel %d's tree; at most %d are "
                           "possible",
                           i, neighbours[i], channel, TUTTI_MAX_FAN);
-  bool tree;
-  TUTTI_TRY(tuttiGraphMeasureTree(r->g, channel, &tree));
-  if (!tree) return tuttiXmlFail(xml, "the parents of channel %d go round in a circle", channel);
+  TUTTI_TRY(tuttiGraphMeasureTree(r->g, channel));
+  if (r->g->depth[channel] < 0)
+    return tuttiXmlFail(xml, "the parents of channel %d go round in a circle", channel);
   r->hasTree = true;
   return tuttiSuccess;
 }
@@ -182,8 +178,8 @@ tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name
                                              {"channel", "ring", openRing, NULL},
                                              {"channel", "tree", openTree, NULL}};
   if (nranks < 1) return TUTTI_FAIL(tuttiInvalidArgument, "%s: a graph of %d ranks", name, nranks);
-  TUTTI_FRESH(int32_t, list, nranks, "list of ranks", NULL);
-  reading r = {.hostIds = hostIds, .nranks = nranks, .list = list};
+  TUTTI_FRESH(int32_t, scratch, nranks, "list of ranks", NULL);
+  reading r = {.hostIds = hostIds, .nranks = nranks, .scratch = scratch, .channel = -1};
   tuttiResult_t result = tuttiXmlParse(text, size, name, elements, 4, &r);
   if (result == tuttiSuccess)
     *out = r.g;

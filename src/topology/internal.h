@@ -57,9 +57,8 @@ tuttiResult_t tuttiNvlinkDetect(tuttiTopology *t, const char *library); /* if th
 /* A graph whose hosts are numbered and whose rings and trees are all zero. Checks its arguments. */
 tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, tuttiGraph **out);
 
-/* Fills g->depth[channel]. *tree: false if the parents go round in a circle. All parents must be -1
- * or ranks. */
-tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel, bool *tree);
+/* Fills g->depth[channel]; -1 if the parents go round in a circle. All must be -1 or ranks. */
+tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel);
 
 /* ---- XML --------------------------------------------------------------------------------------
  * Elements with attributes, no text, no document type. Reading is done by expat; every error names
