@@ -87,10 +87,8 @@ int tuttiToolPerf(int argc, char **argv) {
     code = TUTTI_EXIT_FAILED;
   if (code < 0) code = perfFindPlace(&options, &place);
   if (code >= 0) return code;
-  if (options.root >= place.nranks) {
-    fprintf(stderr, PERF_COMMAND ": --root %d is not one of the %d ranks\n", options.root,
-            place.nranks);
-    return TUTTI_EXIT_USAGE;
-  }
+  if (options.root >= place.nranks)
+    return tuttiUsage(PERF_COMMAND, "--root %d is not one of the %d ranks", options.root,
+                      place.nranks);
   return place.placed ? perfRunRank(&library, &options, &place) : startLocal(&options, &place);
 }
