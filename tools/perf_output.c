@@ -21,11 +21,9 @@ bool perfOutputOpen(perfOutput *out, const perfOptions *options, const perfPlace
 
 /* Once per failure: what is full stays full. */
 static void flush(perfOutput *out) {
-  if (out->failed) return;
-  if (out->table && !tuttiFlushed(stdout, PERF_COMMAND, "the table")) out->failed = true;
-  if (out->json != NULL && !out->failed &&
-      !tuttiFlushed(out->json, PERF_COMMAND, out->table ? out->options->json : "the JSON lines"))
-    out->failed = true;
+  const char *json = out->table ? out->options->json : "the JSON lines";
+  out->failed = out->failed || (out->table && !tuttiFlushed(stdout, PERF_COMMAND, "the table")) ||
+                (out->json != NULL && !tuttiFlushed(out->json, PERF_COMMAND, json));
 }
 
 /* ---- the table ------------------------------------------------------------------------------ */

@@ -269,10 +269,8 @@ static bool makeBuffer(session *s, size_t bytes, unsigned char **buffer, unsigne
 }
 
 static bool makeBuffers(session *s) {
-  size_t n = (size_t)s->place->nranks, most = s->options->end;
-  size_t least = n * 8; /* one element per rank */
-  if (most < least) most = least;
-  most += 2 * (size_t)PERF_GUARD;
+  size_t most = s->options->end, least = (size_t)s->place->nranks * 8; /* one element per rank */
+  most = (most > least ? most : least) + 2 * (size_t)PERF_GUARD;
   if (!makeBuffer(s, most, &s->buffers.recv, &s->host.recv)) return false;
   return s->options->inPlace || makeBuffer(s, most, &s->buffers.send, &s->host.send);
 }
