@@ -31,20 +31,22 @@ static uint64_t processId(void) {
 }
 
 /* What ranks must agree on, so that they plan alike. */
-static void describeConfig(const tuttiOptions *o, char *text, size_t size) {
-  snprintf(
-      text, size,
-      "channels %d-%d, device %d, net '%s', buffsize %" PRId64 ", algo '%.24s', proto '%.16s', "
-      "p2p_disable %d, shm_disable %d, deterministic %d, nsocks %d, mem_limit %" PRId64,
-      o->minChannels, o->maxChannels, (int)o->device, o->net,
-      tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
-      tuttiSettingString(TUTTI_SETTING_PROTO), (int)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE),
-      (int)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE),
-      (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC),
-      (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS), tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT));
+static void describeConfig(const tuttiOptions *o, uint32_t graph, char *text, size_t size) {
+  snprintf(text, size,
+           "channels %d-%d, device %d, net '%s', buffsize %" PRId64
+           ", algo '%.24s', proto '%.16s', "
+           "p2p_disable %d, shm_disable %d, deterministic %d, nsocks %d, mem_limit %" PRId64 ", "
+           "TUTTI_GRAPH_FILE with hash %08x (0: no file)",
+           o->minChannels, o->maxChannels, (int)o->device, o->net,
+           tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
+           tuttiSettingString(TUTTI_SETTING_PROTO), (int)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE),
+           (int)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE),
+           (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC),
+           (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS),
+           tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT), graph);
 }
 
-static tuttiResult_t describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
+static void describeSelf(const tuttiCommunicator *c, uint32_t graph, tuttiPeer *p) {
   memset(p, 0, sizeof *p);
   p->cores = tuttiCpuCount();
   p->version = TUTTI_VERSION_CODE;
@@ -55,10 +57,9 @@ static tuttiResult_t describeSelf(const tuttiCommunicator *c, tuttiPeer *p) {
   p->pid = getpid();
   p->process = processId();
   p->hostId = tuttiHostId();
-  describeConfig(&c->options, p->config, sizeof p->config);
+  describeConfig(&c->options, graph, p->config, sizeof p->config);
   snprintf(p->host, sizeof p->host, "%s", tuttiHostname());
   snprintf(p->library, sizeof p->library, "%s", tuttiLibraryPath());
-  return tuttiSuccess;
 }
 
 static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
@@ -110,9 +111,9 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t exchangePeers(tuttiCommunicator *c, tuttiWait wait) {
+static tuttiResult_t exchangePeers(tuttiCommunicator *c, uint32_t graph, tuttiWait wait) {
   tuttiPeer *mine = &c->peers[c->rank];
-  TUTTI_TRY(describeSelf(c, mine));
+  describeSelf(c, graph, mine);
   if (c->device->describe) TUTTI_TRY(c->device->describe(c->options.ordinal, &c->wires, mine));
   tuttiPeer self = *mine;
   TUTTI_TRY(tuttiTransportsPrepare(&c->wires, &self));
@@ -132,19 +133,19 @@ static int channelCount(const tuttiOptions *o, tuttiDevice_t device, int nhosts)
   return n;
 }
 
-static tuttiResult_t makeGraph(tuttiCommunicator *c) {
+/* Read from the `size` bytes of `file`, or computed where there is none. */
+static tuttiResult_t makeGraph(tuttiCommunicator *c, const char *file, const char *text,
+                               size_t size) {
   TUTTI_FRESH(uint64_t, hosts, c->nranks, "hosts of ranks", NULL);
   int nhosts = 1;
   for (int r = 0; r < c->nranks; r++) {
     hosts[r] = c->peers[r].hostId;
     if (hosts[r] != hosts[0]) nhosts = 2; /* one or more */
   }
-  const char *file = tuttiSettingString(TUTTI_SETTING_GRAPH_FILE);
   const char *dump = tuttiSettingString(TUTTI_SETTING_GRAPH_DUMP_FILE);
-  TUTTI_TRY(file[0]
-                ? tuttiGraphParseXml(NULL, 0, file, hosts, c->nranks, &c->graph)
-                : tuttiGraphCreate(hosts, c->nranks,
-                                   channelCount(&c->options, c->device->kind, nhosts), &c->graph));
+  TUTTI_TRY(text ? tuttiGraphParseXml(text, size, file, hosts, c->nranks, &c->graph)
+                 : tuttiGraphCreate(hosts, c->nranks,
+                                    channelCount(&c->options, c->device->kind, nhosts), &c->graph));
   return dump[0] && c->rank == 0 ? tuttiGraphWriteXml(c->graph, dump) : tuttiSuccess;
 }
 
@@ -375,16 +376,20 @@ static tuttiResult_t allocate(tuttiCommunicator *c) {
 
 tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
   tuttiWait wait = tuttiCommWait(c);
+  const char *file = tuttiSettingString(TUTTI_SETTING_GRAPH_FILE);
+  TUTTI_FREED char *text = NULL;
+  size_t size = 0;
   uint64_t t0 = tuttiNow();
   TUTTI_TRY(chooseDevice(c));
   TUTTI_TRY(allocate(c));
   TUTTI_TRY(tuttiBootstrapJoin(ids, nids, c->rank, c->nranks, wait, &c->bootstrap));
   uint64_t t1 = tuttiNow();
   TUTTI_TRY(setWires(c));
-  TUTTI_TRY(exchangePeers(c, wait));
+  if (file[0]) TUTTI_TRY(tuttiXmlLoad(file, &text, &size));
+  TUTTI_TRY(exchangePeers(c, text ? (uint32_t)tuttiHash(text, size) : 0, wait));
   TUTTI_TRY(startWatch(c));
   uint64_t t2 = tuttiNow();
-  TUTTI_TRY(makeGraph(c));
+  TUTTI_TRY(makeGraph(c, file, text, size));
   c->wires.nchannels = c->graph->nchannels;
   TUTTI_TRY(makePlanInput(c));
   uint64_t t3 = tuttiNow();

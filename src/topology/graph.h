@@ -40,6 +40,8 @@ void tuttiGraphFree(tuttiGraph *g);
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s);
 
 tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path);
+/* The contents of an XML file of at most 16 MiB, for tuttiGraphParseXml; *text is for tuttiFree. */
+tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size);
 /* Checks that it is for these ranks and hosts: rings are permutations, trees are trees within the
  * fan; tuttiInvalidArgument naming file and line otherwise. */
 tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name,

@@ -121,21 +121,7 @@ void tuttiXmlPut(FILE *out, const char *name, const char *value) {
 
 /* ---- parsing -------------------------------------------------------------------------------- */
 
-#ifndef TUTTI_HAVE_EXPAT
-
-tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
-                            const tuttiXmlElement *elements, int n, void *context) {
-  (void)text, (void)size, (void)elements, (void)n, (void)context;
-  return TUTTI_FAIL(tuttiInvalidUsage,
-                    "%s: this tutti was built without expat and reads no XML; build it where "
-                    "libexpat1-dev (expat.h, libexpat.a) is installed",
-                    name);
-}
-
-#else
-
-/* *text is for tuttiFree. */
-static tuttiResult_t load(const char *path, char **text, size_t *size) {
+tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size) {
   struct stat st;
   TUTTI_CLOSED int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a FIFO */
   if (fd < 0)
@@ -152,6 +138,19 @@ static tuttiResult_t load(const char *path, char **text, size_t *size) {
   *size = (size_t)used;
   return tuttiSuccess;
 }
+
+#ifndef TUTTI_HAVE_EXPAT
+
+tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
+                            const tuttiXmlElement *elements, int n, void *context) {
+  (void)text, (void)size, (void)elements, (void)n, (void)context;
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "%s: this tutti was built without expat and reads no XML; build it where "
+                    "libexpat1-dev (expat.h, libexpat.a) is installed",
+                    name);
+}
+
+#else
 
 typedef struct {
   tuttiXml xml;
@@ -231,7 +230,7 @@ tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
   TUTTI_FREED char *file = NULL;
   parse p = {.xml = {.name = name, .line = 1}, .elements = elements, .n = n, .context = context};
   if (text == NULL) {
-    TUTTI_TRY(load(name, &file, &size));
+    TUTTI_TRY(tuttiXmlLoad(name, &file, &size));
     text = file;
   }
   if (size > TUTTI_XML_MAX_BYTES)

@@ -128,11 +128,15 @@ tuttiResult_t tuttiPeerCheck(const tuttiPeer *peer, int expectedRank, const tutt
                       "rank %d on host %s was started with nranks %d, rank %d on host %s with %d: "
                       "pass the same nranks everywhere",
                       mine->rank, mine->host, mine->nranks, peer->rank, peer->host, peer->nranks);
-  if (strcmp(peer->config, mine->config) != 0)
+  size_t same = 0, item = 0; /* where the first setting that differs begins */
+  for (; peer->config[same] && peer->config[same] == mine->config[same]; same++)
+    if (same && mine->config[same] == ' ' && mine->config[same - 1] == ',') item = same + 1;
+  if (peer->config[same] != mine->config[same])
     return TUTTI_FAIL(tuttiInvalidUsage,
                       "ranks differ in their settings: rank %d on host %s has \"%s\", rank %d on "
                       "host %s has \"%s\": compare `tutti env` on both hosts, and the "
                       "tuttiConfig_t of both calls",
-                      mine->rank, mine->host, mine->config, peer->rank, peer->host, peer->config);
+                      mine->rank, mine->host, mine->config + item, peer->rank, peer->host,
+                      peer->config + item);
   return tuttiSuccess;
 }

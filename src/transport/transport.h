@@ -41,7 +41,7 @@ typedef struct {
   int32_t reaches; /* the GPU has access to the memory of all that its process sees */
   int32_t nvlink;  /* NVLinks join the GPU with all others of its host */
   char host[TUTTI_HOSTNAME];
-  char config[224];   /* what ranks must agree on, as text */
+  char config[288];   /* what ranks must agree on, as text */
   char library[128];  /* path of this library, for the text of a version mix */
   uint64_t shmSocket; /* names the Unix socket that takes neighbours' segments; 0: none */
   uint64_t offer;     /* SHM: see tuttiRemoteOffer */

@@ -239,6 +239,36 @@ TEST(Misfits, DifferentSettings) {
   }
 }
 
+/* Rank 1 reads a graph with the ring `odd`, or none if that is empty. */
+void differInGraphs(const std::string &odd) {
+  RankProcesses ranks;
+  ranks.start(3, [&](int r) {
+    std::string ring = r == 1 ? odd : "0 1 2";
+    std::string path = testing::TempDir() + "tutti-graph-" + std::to_string(getpid());
+    std::ofstream(path) << "<graph version='1' channels='1' hosts='0 0 0'><channel><ring ranks='"
+                        << ring << "'/><tree parents='-1 0 0'/></channel></graph>";
+    Settings settings(
+        std::map<std::string, std::string>{{"TUTTI_GRAPH_FILE", ring.empty() ? "" : path}});
+    tuttiComm_t comm;
+    ranks.keep(join(&comm, 3, ranks.id(), r, 20000));
+    unlink(path.c_str());
+  });
+  ranks.waitAll();
+  ranks.expectCleanEnds();
+  for (int r = 0; r < 3; r++) {
+    EXPECT_EQ(ranks.report(r).result, tuttiInvalidUsage) << ranks.report(r).text;
+    EXPECT_THAT(ranks.report(r).text,
+                AllOf(HasSubstr("rank 1 "), HasSubstr("has \"TUTTI_GRAPH_FILE with hash ")));
+  }
+}
+
+TEST(Misfits, DifferentGraphFiles) {
+  differInGraphs("0 2 1");
+}
+TEST(Misfits, GraphFileOfSomeRanks) {
+  differInGraphs("");
+}
+
 TEST(Misfits, MissingRanks) {
   RankProcesses ranks;
   ranks.start(3, [&](int r) {

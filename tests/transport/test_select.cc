@@ -154,6 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"Config", [](tuttiPeer &p) { strcpy(p.config, "a 6"); }, tuttiInvalidUsage,
                "differ in their settings: rank 0 on host node1 has \"a 5\", rank 2 on host node2 "
                "has \"a 6\""},
+        Damage{"ConfigEndsEarlier", [](tuttiPeer &p) { strcpy(p.config, "a"); }, tuttiInvalidUsage,
+               "rank 2 on host node2 has \"a\""},
         Damage{"Settings", [](tuttiPeer &p) { memset(p.config, 'x', sizeof p.config); },
                tuttiRemoteError, "damaged: its settings"},
         Damage{"Cores", [](tuttiPeer &p) { p.cores = 0; }, tuttiRemoteError,
