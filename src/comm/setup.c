@@ -30,23 +30,8 @@ static uint64_t processId(void) {
   return tuttiCompareExchange(&id, 0, v) ? v : tuttiLoadAcquire(&id);
 }
 
-/* What ranks must agree on, so that they plan alike. */
-static void describeConfig(const tuttiOptions *o, uint32_t graph, char *text, size_t size) {
-  snprintf(text, size,
-           "channels %d-%d, device %d, net '%s', buffsize %" PRId64
-           ", algo '%.24s', proto '%.16s', "
-           "p2p_disable %d, shm_disable %d, deterministic %d, nsocks %d, mem_limit %" PRId64 ", "
-           "TUTTI_GRAPH_FILE with hash %08x (0: no file)",
-           o->minChannels, o->maxChannels, (int)o->device, o->net,
-           tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
-           tuttiSettingString(TUTTI_SETTING_PROTO), (int)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE),
-           (int)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE),
-           (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC),
-           (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS),
-           tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT), graph);
-}
-
 static void describeSelf(const tuttiCommunicator *c, uint32_t graph, tuttiPeer *p) {
+  const tuttiOptions *o = &c->options;
   memset(p, 0, sizeof *p);
   p->cores = tuttiCpuCount();
   p->version = TUTTI_VERSION_CODE;
@@ -57,7 +42,20 @@ static void describeSelf(const tuttiCommunicator *c, uint32_t graph, tuttiPeer *
   p->pid = getpid();
   p->process = processId();
   p->hostId = tuttiHostId();
-  describeConfig(&c->options, graph, p->config, sizeof p->config);
+  p->p2pDisabled = (int32_t)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE);
+  p->shmDisabled = (int32_t)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE);
+  /* What ranks must agree on, so that they plan alike. */
+  snprintf(p->config, sizeof p->config,
+           "channels %d-%d, device %d, net '%s', buffsize %" PRId64
+           ", algo '%.24s', proto '%.16s', "
+           "p2p_disable %d, shm_disable %d, deterministic %d, nsocks %d, mem_limit %" PRId64 ", "
+           "TUTTI_GRAPH_FILE with hash %08x (0: no file)",
+           o->minChannels, o->maxChannels, (int)o->device, o->net,
+           tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
+           tuttiSettingString(TUTTI_SETTING_PROTO), p->p2pDisabled, p->shmDisabled,
+           (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC),
+           (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS),
+           tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT), graph);
   snprintf(p->host, sizeof p->host, "%s", tuttiHostname());
   snprintf(p->library, sizeof p->library, "%s", tuttiLibraryPath());
 }

@@ -17,7 +17,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "base/settings.h"
 #include "collectives/exchange_plan.h"
 #include "device/cuda_steps.h"
 #include "device/cuda_window.h"
@@ -151,8 +150,7 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   TUTTI_TRY(lookAround(device, &mine->reaches));
   bool few = w->nranks <= TUTTI_EXCHANGE_MAX;
   size_t bytes = few ? tuttiExchangeLayOut(w->nranks, false).bytes : 0;
-  return tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE) ? tuttiSuccess
-                                                    : tuttiSymmetricPrepare(w, mine, bytes);
+  return mine->p2pDisabled ? tuttiSuccess : tuttiSymmetricPrepare(w, mine, bytes);
 }
 
 /* The blocks of those whom this rank can store to; of all, if there are exchanges. */

@@ -425,6 +425,7 @@ static tuttiResult_t ibOpen(tuttiWires *w, tuttiPeer *self, void **out, char *wh
   char ports[512];
   TUTTI_TRY(tuttiAlloc((void **)&node, 1, sizeof *node, "the RDMA devices", w->memory));
   node->wires = w;
+  node->pkey = (uint16_t)tuttiSettingInt(TUTTI_SETTING_IB_PKEY);
   tuttiResult_t result = tuttiIbNodeOpen(node, why);
   if (result != tuttiSuccess || node->nrails == 0) {
     ibClose(node);

@@ -61,6 +61,7 @@ typedef struct {
   int nrails;
   tuttiIbRail rails[TUTTI_IB_PORTS];
   tuttiIbHandle mine; /* as peers have it */
+  uint16_t pkey;      /* TUTTI_IB_PKEY at init: links made later must join those of peers */
   uint32_t changes;   /* counts ports that went up or down */
   bool watched;
   uint64_t regionsSeen;

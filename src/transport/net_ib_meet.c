@@ -106,7 +106,7 @@ static tuttiResult_t makeLink(tuttiIbEnd *e, tuttiIbLink *l) {
   r->links++;
   l->maxInline = init.cap.max_inline_data;
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
-                             .pkey_index = (uint16_t)tuttiSettingInt(TUTTI_SETTING_IB_PKEY),
+                             .pkey_index = e->node->pkey,
                              .port_num = r->port.port,
                              .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
   int err = tuttiVerbs.modifyQp(

@@ -101,13 +101,13 @@ static bool queryRail(tuttiIbRail *rail, struct ibv_port_attr *attr) {
 }
 
 int tuttiIbGidRow(const tuttiIbRail *rail, const tuttiIbGid *gid) {
-  tuttiIbRail now = *rail;
-  now.port.ngids = 0;
-  readGids(&now);
-  for (int i = 0; i < now.port.ngids; i++)
-    if (now.port.gids[i].type == gid->type &&
-        memcmp(now.port.gids[i].gid, gid->gid, sizeof gid->gid) == 0)
-      return now.port.gids[i].index;
+  struct ibv_gid_entry rows[MAX_GID_ROWS];
+  ssize_t n = tuttiVerbs.queryGidTable(rail->context, rows, MAX_GID_ROWS, 0, sizeof *rows);
+  for (ssize_t i = 0; i < n; i++)
+    if (rows[i].port_num == rail->port.port && rows[i].gid_type == gid->type &&
+        (!gid->forced || rows[i].gid_index == gid->index) &&
+        memcmp(rows[i].gid.raw, gid->gid, sizeof gid->gid) == 0)
+      return (int)rows[i].gid_index;
   return -1;
 }
 

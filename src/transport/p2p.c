@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/os.h"
-#include "base/settings.h"
 #include "transport/segment.h"
 #include "transport/symmetric.h"
 
@@ -31,8 +30,8 @@ static void cudaCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pa
 static void p2pCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
   *path = (tuttiPath){.latencyUs = 0.2f, .bandwidthGBs = 12.0f};
   snprintf(path->via, sizeof path->via, "P2P/direct pointer");
-  if (tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE))
-    snprintf(path->why, sizeof path->why, "%s=1", tuttiSettingOrigin(TUTTI_SETTING_P2P_DISABLE));
+  if (a->p2pDisabled || b->p2pDisabled)
+    snprintf(path->why, sizeof path->why, "TUTTI_P2P_DISABLE=1");
   else if (a->device == tuttiDeviceCuda && b->device == tuttiDeviceCuda)
     cudaCanConnect(a, b, path);
   else if (a->process != b->process || a->hostId != b->hostId)

@@ -15,15 +15,15 @@ uint64_t tuttiRemoteOffer(uint64_t id) {
   char scope[16];
   bool restricted =
       tuttiReadFile("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof scope) && scope[0] != '0';
-  if (restricted || prctl(PR_GET_DUMPABLE) != 1) return 0;
+  if (tuttiSettingInt(TUTTI_SETTING_CMA_DISABLE) || restricted || prctl(PR_GET_DUMPABLE) != 1)
+    return 0;
   tuttiStoreRelease(&word, id);
   tuttiRemote self = {getpid(), (uint64_t)(uintptr_t)&word, id};
   return tuttiRemoteReadable(&self) ? self.offer : 0;
 }
 
 bool tuttiRemoteReadable(const tuttiRemote *process) {
-  if (process->offer == 0 || tuttiSettingInt(TUTTI_SETTING_CMA_DISABLE)) return false;
-  return tuttiRemoteRead(process, NULL, 0, 0) == 0;
+  return process->offer != 0 && tuttiRemoteRead(process, NULL, 0, 0) == 0;
 }
 
 /* One call reads from one process, so the word vouches for what comes with it. */

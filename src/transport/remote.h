@@ -19,7 +19,8 @@ typedef struct {
   uint64_t id;
 } tuttiRemote;
 
-/* This process's `offer`; 0 if it knows that nobody can read it. `id` is the same on every call. */
+/* This process's `offer`; 0 if it knows that nobody can read it, or by TUTTI_CMA_DISABLE. `id` is
+ * the same on every call. */
 uint64_t tuttiRemoteOffer(uint64_t id);
 /* True if the memory of this very process can be read. */
 bool tuttiRemoteReadable(const tuttiRemote *process);

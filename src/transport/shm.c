@@ -18,7 +18,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "base/settings.h"
 #include "transport/remote.h"
 #include "transport/segment.h"
 
@@ -75,8 +74,8 @@ static void shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
   bool gpus = a->device == tuttiDeviceCuda;
   *path = (tuttiPath){.latencyUs = gpus ? 3.0f : 0.3f, .bandwidthGBs = gpus ? 40.0f : 13.0f};
   snprintf(path->via, sizeof path->via, "SHM/direct");
-  if (tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE))
-    snprintf(path->why, sizeof path->why, "%s=1", tuttiSettingOrigin(TUTTI_SETTING_SHM_DISABLE));
+  if (a->shmDisabled || b->shmDisabled)
+    snprintf(path->why, sizeof path->why, "TUTTI_SHM_DISABLE=1");
   else if (a->hostId != b->hostId)
     snprintf(path->why, sizeof path->why, "different hosts (%s/%08" PRIx32 ", %s/%08" PRIx32 ")",
              a->host, (uint32_t)(a->hostId >> 32), b->host, (uint32_t)(b->hostId >> 32));
@@ -139,9 +138,8 @@ static void stopListening(tuttiWires *w) {
 
 static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
   mine->shmSocket = mine->offer = 0;
-  bool threads = mine->device != tuttiDeviceCuda && !tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE);
-  if (w->nranks == 1 || (!threads && tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE)))
-    return tuttiSuccess;
+  bool threads = mine->device != tuttiDeviceCuda && !mine->p2pDisabled;
+  if (w->nranks == 1 || (!threads && mine->shmDisabled)) return tuttiSuccess;
   uint64_t id = 0;
   while (id == 0)
     TUTTI_TRY(tuttiRandom(&id, sizeof id));
@@ -409,7 +407,7 @@ static tuttiResult_t shmOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
   conn->transport = &tuttiTransportShm;
   if (direction == TUTTI_RECV) {
     tuttiRemote writer = {w->peers[peer].pid, w->peers[peer].offer, w->peers[peer].process};
-    bool fetches = tuttiRemoteReadable(&writer);
+    bool fetches = w->peers[w->rank].offer && tuttiRemoteReadable(&writer);
     if (fetches) conn->writer = writer;
     tuttiStoreRelease32(&conn->heads[0].fetches, fetches);
   }

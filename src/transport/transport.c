@@ -101,6 +101,7 @@ static const char *findDamage(const tuttiPeer *peer, const tuttiPeer *mine) {
   if (!cleanText(peer->netName, sizeof peer->netName)) return "its network's name";
   if (!cleanText(peer->config, sizeof peer->config)) return "its settings";
   if (peer->cores < 1) return "its number of cores";
+  if (peer->p2pDisabled & ~1 || peer->shmDisabled & ~1) return "its choice of transports";
   if (peer->device < tuttiDeviceAuto || peer->device > tuttiDeviceCuda) return "its device";
   if (peer->cudaDevice < -1) return "its CUDA device number";
   if (peer->pid <= 0) return "its process number";

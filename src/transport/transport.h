@@ -47,10 +47,11 @@ typedef struct {
   uint64_t offer;     /* SHM: see tuttiRemoteOffer */
   /* NET: where this rank's proxy listens. */
   uint8_t net[TUTTI_NET_HANDLE];
-  int32_t ipc;           /* symmetric.c: ipcHandle is one */
-  uint8_t ipcHandle[64]; /* cudaIpcMemHandle_t of the symmetric block */
-  char netName[16];      /* backend, "Socket" */
-  int32_t cores;         /* that this rank may run on */
+  int32_t ipc;                      /* symmetric.c: ipcHandle is one */
+  uint8_t ipcHandle[64];            /* cudaIpcMemHandle_t of the symmetric block */
+  char netName[16];                 /* backend, "Socket" */
+  int32_t cores;                    /* that this rank may run on */
+  int32_t p2pDisabled, shmDisabled; /* its settings at init; what either rank excludes is out */
 } tuttiPeer;
 
 /* What a transport says about a pair of ranks. */

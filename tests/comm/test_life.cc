@@ -208,6 +208,30 @@ TEST(NonBlocking, UseBeforeInitEnds) {
   EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess); /* needs no peer */
 }
 
+/* Connections open on first use, by when the environment may be another communicator's. */
+TEST(Life, LaterSettingsDoNotReachOlderCommunicators) {
+  for (const char *threads : {"0", "1"}) { /* off: P2P, then SHM */
+    Settings scope({{"TUTTI_P2P_DISABLE", threads}, {"TUTTI_SHM_DISABLE", "0"}});
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.timeoutMs = 60000;
+    Ranks older(3, &config);
+    ASSERT_TRUE(older.ok());
+    Settings none({{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}});
+    Ranks later(3, &config);
+    ASSERT_TRUE(later.ok());
+    for (Ranks *ranks : {&later, &older})
+      ranks->run([](int r, tuttiComm_t comm) {
+        for (size_t count : {4, 300000}) {
+          std::vector<int32_t> x(count, r + 1);
+          EXPECT_EQ(tuttiAllReduce(x.data(), x.data(), count, tuttiInt32, tuttiSum, comm, nullptr),
+                    tuttiSuccess)
+              << lastError();
+          EXPECT_EQ(x, std::vector<int32_t>(count, 6));
+        }
+      });
+  }
+}
+
 /* The other rank sits in a collective; abort from another thread ends it, and the peer's. */
 TEST(Abort, EndsEveryCallEverywhere) {
   for (auto &settings : std::vector<std::map<std::string, std::string>>{

@@ -61,6 +61,8 @@ struct Rank {
     mine.device = tuttiDeviceHost;
     mine.cudaDevice = -1;
     mine.cores = 1;
+    mine.p2pDisabled = (int32_t)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE);
+    mine.shmDisabled = (int32_t)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE);
     mine.pid = getpid();
     mine.process = process;
     mine.hostId = hostId;

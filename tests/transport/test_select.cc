@@ -83,15 +83,24 @@ TEST(Select, EqualProcessIdsOfTwoHostsAreNotOneProcess) {
   EXPECT_NE(&tuttiTransportShm, c.transport);
 }
 
-TEST(Select, SettingsSwitchTransportsOff) {
-  Setting p2p("TUTTI_P2P_DISABLE", "1");
-  Choice c = choose(peerOf(0, 1, 1), peerOf(1, 1, 1));
+TEST(Select, EitherRankSwitchesTransportsOff) {
+  tuttiPeer a = peerOf(0, 1, 1), b = peerOf(1, 1, 1);
+  a.p2pDisabled = 1;
+  Choice c = choose(a, b);
   EXPECT_EQ(&tuttiTransportShm, c.transport);
   EXPECT_THAT(c.path.why, HasSubstr("not P2P: TUTTI_P2P_DISABLE=1"));
-  Setting shm("NCCL_SHM_DISABLE", "1");
-  c = choose(peerOf(0, 1, 1), peerOf(1, 1, 1));
+  b.shmDisabled = 1;
+  c = choose(a, b);
   EXPECT_NE(&tuttiTransportShm, c.transport);
-  EXPECT_THAT(c.path.why, HasSubstr("not SHM: NCCL_SHM_DISABLE=1"));
+  EXPECT_THAT(c.path.why, HasSubstr("not SHM: TUTTI_SHM_DISABLE=1"));
+}
+
+/* Records are of the time of init; what a later communicator is told changes nothing. */
+TEST(Select, LaterSettingsChangeNothing) {
+  tuttiPeer a = peerOf(0, 1, 1), b = peerOf(1, 1, 1), c = peerOf(2, 2, 1);
+  Setting p2p("TUTTI_P2P_DISABLE", "1"), shm("TUTTI_SHM_DISABLE", "1");
+  EXPECT_EQ(&tuttiTransportP2p, choose(a, b).transport);
+  EXPECT_EQ(&tuttiTransportShm, choose(a, c).transport);
 }
 
 TEST(Select, RankThatTakesNoSegmentsIsNamed) {
@@ -158,8 +167,11 @@ INSTANTIATE_TEST_SUITE_P(
                "rank 2 on host node2 has \"a\""},
         Damage{"Settings", [](tuttiPeer &p) { memset(p.config, 'x', sizeof p.config); },
                tuttiRemoteError, "damaged: its settings"},
-        Damage{"Cores", [](tuttiPeer &p) { p.cores = 0; }, tuttiRemoteError,
-               "its number of cores"}),
+        Damage{"Cores", [](tuttiPeer &p) { p.cores = 0; }, tuttiRemoteError, "its number of cores"},
+        Damage{"P2pDisabled", [](tuttiPeer &p) { p.p2pDisabled = 2; }, tuttiRemoteError,
+               "its choice of transports"},
+        Damage{"ShmDisabled", [](tuttiPeer &p) { p.shmDisabled = -1; }, tuttiRemoteError,
+               "its choice of transports"}),
     [](const auto &info) { return info.param.name; });
 
 } // namespace
