@@ -60,12 +60,18 @@ static const char *checkLevel(const char *text) {
   return word || number ? NULL : "accepted: LOC, PIX, PXB, PHB or SYS, or NCCL's 0 to 4 for these";
 }
 
+static const char *checkNet(const char *text) {
+  bool known = !strcasecmp(text, "IB") || !strcasecmp(text, "Socket");
+  return known ? NULL : "accepted: IB or Socket";
+}
+
 /* Returns NULL, or what is accepted. */
 static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) = {
     [TUTTI_SETTING_DEBUG] = tuttiLogCheckLevel,
     [TUTTI_SETTING_DEBUG_SUBSYS] = tuttiLogCheckSubsystems,
     [TUTTI_SETTING_DEVICE] = checkDevice,
     [TUTTI_SETTING_IB_ADDR_FAMILY] = checkFamily,
+    [TUTTI_SETTING_NET] = checkNet,
     [TUTTI_SETTING_NET_GDR_LEVEL] = checkLevel,
     [TUTTI_SETTING_SOCKET_FAMILY] = checkFamily,
 };

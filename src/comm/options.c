@@ -5,6 +5,7 @@
 
 #include "base/settings.h"
 #include "comm/comm.h"
+#include "transport/net.h"
 
 static tuttiDevice_t deviceSetting(void) {
   const char *text = tuttiSettingString(TUTTI_SETTING_DEVICE);
@@ -76,6 +77,8 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
     o.device = (tuttiDevice_t)device;
     if (timeout >= 0) o.timeoutMs = timeout;
   }
+  const tuttiNet *net = tuttiNetFind(o.net);
+  if (net) snprintf(o.net, sizeof o.net, "%s", net->name); /* ranks compare it */
   if (o.minChannels && o.maxChannels && o.minChannels > o.maxChannels)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "the least number of channels (%d) is above the greatest (%d); mend "

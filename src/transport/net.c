@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -39,16 +40,16 @@ typedef struct {
   netEnd *ends;
 } netState;
 
-static const tuttiNet *findNet(const char *name) {
+const tuttiNet *tuttiNetFind(const char *name) {
   for (int i = 0; tuttiNets[i]; i++)
-    if (strcmp(tuttiNets[i]->name, name) == 0) return tuttiNets[i];
+    if (strcasecmp(tuttiNets[i]->name, name) == 0) return tuttiNets[i];
   return NULL;
 }
 
 /* The network of two ranks: the first that both have, down to sockets, which all have. NULL: none,
  * and path->why says why. */
 static const tuttiNet *choosePair(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
-  const tuttiNet *first = findNet(a->netName), *second = findNet(b->netName);
+  const tuttiNet *first = tuttiNetFind(a->netName), *second = tuttiNetFind(b->netName);
   *path = (tuttiPath){.possible = false};
   if (!first || !second) {
     snprintf(path->why, sizeof path->why,
@@ -109,7 +110,7 @@ static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
   const char *only = w->netName ? w->netName : "";
   memset(mine->net, 0, sizeof mine->net);
   memset(mine->netName, 0, sizeof mine->netName);
-  if (*only && !findNet(only)) return unknownNet(only);
+  if (*only && !tuttiNetFind(only)) return unknownNet(only);
   if (w->nranks == 1) return tuttiSuccess;
 
   netState *s;

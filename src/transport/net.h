@@ -60,7 +60,8 @@ typedef struct tuttiNet {
 
 extern const tuttiNet tuttiNetIb; /* if built with the headers of libibverbs */
 extern const tuttiNet tuttiNetSocket;
-extern const tuttiNet *const tuttiNets[]; /* in order of priority, NULL at the end */
+extern const tuttiNet *const tuttiNets[];       /* in order of priority, NULL at the end */
+const tuttiNet *tuttiNetFind(const char *name); /* in capitals or not; NULL: there is none */
 
 /* The proxy of an end; the listener is with those that receive. Ends of the two share the memory
  * account, the log, how failures are told, and what nobody writes of the wires: no more. */

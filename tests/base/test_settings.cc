@@ -124,6 +124,23 @@ TEST_F(SettingsTest, MalformedNcclVariableIsWarnedOfAndIgnored) {
   EXPECT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_BUFFSIZE), "default");
 }
 
+/* It may name a plugin of NCCL's. */
+TEST_F(SettingsTest, AnUnknownNetworkIsRefusedOnlyUnderOurName) {
+  setenv("TUTTI_DEBUG", "WARN", 1);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(load("NCCL_NET", "AWS Libfabric"), "");
+  EXPECT_EQ(load("NCCL_NET", "AWS Libfabric"), "");
+  std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("NCCL_NET=\"AWS Libfabric\" is unknown; accepted: IB or Socket"));
+  EXPECT_EQ(log.find("Libfabric"), log.rfind("Libfabric")) << "warned twice: " << log;
+  EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_NET), "");
+  EXPECT_EQ(load("NCCL_NET", "ib"), "");
+  EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_NET), "ib");
+  EXPECT_THAT(load("TUTTI_NET", "AWS Libfabric"),
+              HasSubstr("TUTTI_NET=\"AWS Libfabric\" is unknown; accepted: IB or Socket"));
+  EXPECT_EQ(load("TUTTI_NET", "SOCKET"), "");
+}
+
 /* A file of lines, named by NCCL_CONF_FILE while it lives. */
 struct ConfFile {
   explicit ConfFile(const std::string &lines) : path(testing::TempDir() + "tutti-nccl.conf") {
@@ -137,7 +154,7 @@ struct ConfFile {
 };
 
 TEST_F(SettingsTest, NcclConfIsReadLikeTheEnvironmentWhichWins) {
-  ConfFile file("# a comment\n\n  NCCL_BUFFSIZE=64K  \r\nNCCL_NET=a=b\nNCCL_SHM_DISABLE=1\n"
+  ConfFile file("# a comment\n\n  NCCL_BUFFSIZE=64K  \r\nNCCL_HOSTID=a=b\nNCCL_SHM_DISABLE=1\n"
                 "NCCL_MIN_NCHANNELS=2\nNCCL_MIN_NCHANNELS=3\nTUTTI_P2P_DISABLE=1\nNCCL_\n" +
                 std::string(3000, 'x') + "\nNCCL_ALGO=Ring");
   setenv("NCCL_SHM_DISABLE", "0", 1);
@@ -147,7 +164,7 @@ TEST_F(SettingsTest, NcclConfIsReadLikeTheEnvironmentWhichWins) {
   std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), 65536);
   EXPECT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_BUFFSIZE), "NCCL_BUFFSIZE");
-  EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_NET), "a=b");
+  EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_HOSTID), "a=b");
   EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE), 0);
   EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_MIN_NCHANNELS), 2);
   EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE), 0);
@@ -159,19 +176,19 @@ TEST_F(SettingsTest, NcclConfIsReadLikeTheEnvironmentWhichWins) {
   EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), 1 << 20);
   setenv("NCCL_CONF_FILE", "/nowhere/nccl.conf", 1);
   ASSERT_EQ(tuttiSettingsLoad(), tuttiSuccess);
-  EXPECT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_NET), "default");
+  EXPECT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_HOSTID), "default");
 }
 
 TEST_F(SettingsTest, NcclVariablesWithoutAMeaningAreListedOnce) {
   ConfFile file("NCCL_CUMEM_ENABLE=0\nNCCL_BUFFSIZE=64K\n");
   setenv("TUTTI_DEBUG", "INFO", 1);
-  setenv("NCCL_P2P_LEVEL", "NVL", 1);
+  setenv("NCCL_TOPO_FILE", "/nowhere/ndv4-topo.xml", 1);
   setenv("NCCL_SHM_DISABLE", "1", 1);
   testing::internal::CaptureStderr();
   EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
   EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
   std::string log = testing::internal::GetCapturedStderr(), mark = "without a meaning here: ";
-  EXPECT_THAT(log, HasSubstr(mark + "NCCL_CUMEM_ENABLE, NCCL_P2P_LEVEL; "));
+  EXPECT_THAT(log, HasSubstr(mark + "NCCL_CUMEM_ENABLE, NCCL_TOPO_FILE; "));
   EXPECT_EQ(log.find(mark), log.rfind(mark)) << "told twice: " << log;
 }
 
@@ -197,33 +214,33 @@ TEST_F(SettingsTest, UnknownNamesAreWarnedOfOnceWithTheNearest) {
 }
 
 TEST_F(SettingsTest, StringsStayValidAndAreKeptOnce) {
-  EXPECT_EQ(load("TUTTI_NET", "Socket"), "");
-  const char *first = tuttiSettingString(TUTTI_SETTING_NET);
-  EXPECT_EQ(load("TUTTI_NET", "Other"), "");
-  EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_NET), "Other");
-  EXPECT_STREQ(first, "Socket");
-  EXPECT_EQ(load("TUTTI_NET", "Socket"), "");
-  EXPECT_EQ(tuttiSettingString(TUTTI_SETTING_NET), first);
+  EXPECT_EQ(load("TUTTI_HOSTID", "one"), "");
+  const char *first = tuttiSettingString(TUTTI_SETTING_HOSTID);
+  EXPECT_EQ(load("TUTTI_HOSTID", "other"), "");
+  EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_HOSTID), "other");
+  EXPECT_STREQ(first, "one");
+  EXPECT_EQ(load("TUTTI_HOSTID", "one"), "");
+  EXPECT_EQ(tuttiSettingString(TUTTI_SETTING_HOSTID), first);
 }
 
 /* One writer reloads while readers read: each reader sees one of the values, whole. */
 TEST_F(SettingsTest, ReadersRunBesideReloads) {
   std::atomic<bool> stop{false};
-  ASSERT_EQ(load("TUTTI_NET", "alpha"), "");
+  ASSERT_EQ(load("TUTTI_HOSTID", "alpha"), "");
   ASSERT_EQ(load("TUTTI_BUFFSIZE", "64K"), "");
   std::vector<std::thread> readers;
   for (int i = 0; i < 3; i++)
     readers.emplace_back([&stop] {
       while (!stop) {
-        std::string net = tuttiSettingString(TUTTI_SETTING_NET);
+        std::string net = tuttiSettingString(TUTTI_SETTING_HOSTID);
         ASSERT_TRUE(net == "alpha" || net == "beta") << net;
         int64_t size = tuttiSettingInt(TUTTI_SETTING_BUFFSIZE);
         ASSERT_TRUE(size == 65536 || size == 131072) << size;
-        ASSERT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_NET), "TUTTI_NET");
+        ASSERT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_HOSTID), "TUTTI_HOSTID");
       }
     });
   for (int i = 0; i < 500; i++) {
-    setenv("TUTTI_NET", i % 2 ? "alpha" : "beta", 1);
+    setenv("TUTTI_HOSTID", i % 2 ? "alpha" : "beta", 1);
     setenv("TUTTI_BUFFSIZE", i % 2 ? "64K" : "128k", 1);
     EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
   }

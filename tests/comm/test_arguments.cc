@@ -232,6 +232,28 @@ TEST(Init, Config) {
           HasSubstr("timeoutMs is -7"));
 }
 
+TEST(Init, NetworksInCapitalsOrNot) {
+  tuttiUniqueId id;
+  tuttiComm_t comms[2];
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  onThreads(2, [&](int r) {
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.netName = r ? "socket" : "Socket";
+    EXPECT_EQ(tuttiCommInitRankConfig(&comms[r], 2, id, r, &config), tuttiSuccess) << lastError();
+    EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess);
+    config.netName = "AWS Libfabric";
+    REFUSED(tuttiInvalidArgument, tuttiCommInitRankConfig(&comms[r], 1, id, 0, &config),
+            HasSubstr("there is no network \"AWS Libfabric\""));
+  });
+}
+
+/* What others set for NCCL, on a whole machine: its XML is not ours. */
+TEST(Init, NcclsFilesAreNotRead) {
+  Settings files({{"NCCL_TOPO_FILE", "/nowhere/topo.xml"}, {"NCCL_GRAPH_FILE", "/nowhere/g.xml"}});
+  Settings net(std::map<std::string, std::string>{{"NCCL_NET", "AWS Libfabric"}});
+  EXPECT_TRUE(Ranks(2).ok());
+}
+
 TEST(Handles, DeadOnes) {
   tuttiComm_t dead;
   {
