@@ -144,7 +144,7 @@ typedef struct {
   int splitShare;       /**< 1: a split may share its parent's resources */
   int trafficClass;     /**< RDMA traffic class */
   const char *netName;  /**< network to use, e.g. "Socket"; copied */
-  const char *commName; /**< name shown in logs and errors; copied */
+  const char *commName; /**< name shown in logs and errors, to 63 bytes; copied */
   int device;           /**< a tuttiDevice_t */
   int timeoutMs;        /**< deadline of every wait, in ms; 0: none */
 } tuttiConfig_t;

@@ -23,15 +23,6 @@ static tuttiResult_t takeInt(const char *field, int value, int min, int max, int
   return tuttiSuccess;
 }
 
-static tuttiResult_t takeString(const char *field, const char *value, char *out, size_t size) {
-  if (value == NULL) return tuttiSuccess;
-  if (strnlen(value, size) == size)
-    return TUTTI_FAIL(tuttiInvalidArgument, "config.%s is longer than %zu characters", field,
-                      size - 1);
-  snprintf(out, size, "%s", value);
-  return tuttiSuccess;
-}
-
 static tuttiResult_t checkConfig(const tuttiConfig_t *config) {
   if (config->magic != TUTTI_CONFIG_MAGIC)
     return TUTTI_FAIL(tuttiInvalidArgument,
@@ -68,8 +59,9 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
     TUTTI_TRY(takeInt("maxCTAs", config->maxCTAs, 1, TUTTI_MAX_BLOCKS, &o.maxChannels));
     TUTTI_TRY(takeInt("device", config->device, tuttiDeviceAuto, tuttiDeviceCuda, &device));
     TUTTI_TRY(takeInt("timeoutMs", config->timeoutMs, 0, INT_MAX, &timeout));
-    TUTTI_TRY(takeString("netName", config->netName, o.net, sizeof o.net));
-    TUTTI_TRY(takeString("commName", config->commName, o.name, sizeof o.name));
+    /* Cut where they are too long: the name is for logs, and no network has so long a one. */
+    if (config->netName) snprintf(o.net, sizeof o.net, "%s", config->netName);
+    if (config->commName) snprintf(o.name, sizeof o.name, "%s", config->commName);
     int ignored = 0;
     TUTTI_TRY(takeInt("splitShare", config->splitShare, 0, 1, &ignored));
     TUTTI_TRY(takeInt("trafficClass", config->trafficClass, 0, 255, &ignored));

@@ -244,6 +244,9 @@ TEST(Init, NetworksInCapitalsOrNot) {
     config.netName = "AWS Libfabric";
     REFUSED(tuttiInvalidArgument, tuttiCommInitRankConfig(&comms[r], 1, id, 0, &config),
             HasSubstr("there is no network \"AWS Libfabric\""));
+    config.netName = "Socket or whatever else is there";
+    REFUSED(tuttiInvalidArgument, tuttiCommInitRankConfig(&comms[r], 1, id, 0, &config),
+            HasSubstr("there is no network \"Socket or whate"));
   });
 }
 

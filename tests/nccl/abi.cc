@@ -122,6 +122,11 @@ TEST(NcclConfig, FieldsOfLaterVersionsAreIgnored) {
   config->commName = "orchestra";
   EXPECT_EQ(tryConfig(config.bytes, &name), tuttiSuccess) << lastError();
   EXPECT_THAT(name, HasSubstr("comm orchestra"));
+  std::string longName(80, 'x'); /* as PyTorch makes of the ranks of a group */
+  config->commName = longName.c_str();
+  EXPECT_EQ(tryConfig(config.bytes, &name), tuttiSuccess) << lastError();
+  EXPECT_THAT(name, HasSubstr("comm " + longName.substr(0, 63)));
+  EXPECT_THAT(name, testing::Not(HasSubstr(longName.substr(0, 64))));
 }
 
 TEST(NcclConfig, ShorterThanItsVersion) {
