@@ -142,7 +142,7 @@ typedef struct {
   int minCTAs;          /**< least number of channels */
   int maxCTAs;          /**< greatest number of channels, and of thread blocks of a kernel */
   int splitShare;       /**< 1: a split may share its parent's resources */
-  int trafficClass;     /**< RDMA traffic class */
+  int trafficClass;     /**< RDMA traffic class, 0 to 255 */
   const char *netName;  /**< network to use, e.g. "Socket"; copied */
   const char *commName; /**< name shown in logs and errors, to 63 bytes; copied */
   int device;           /**< a tuttiDevice_t */

@@ -57,6 +57,7 @@ typedef struct {
   bool blocking;
   int minChannels, maxChannels; /* 0: the planner decides */
   int64_t timeoutMs;            /* 0: none */
+  int trafficClass;
   tuttiDevice_t device;
   int ordinal; /* of the CUDA device; -1: the current one */
   char net[16];

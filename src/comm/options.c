@@ -48,6 +48,7 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
     o.minChannels = (int)tuttiSettingInt(TUTTI_SETTING_MIN_NCHANNELS);
     o.maxChannels = (int)tuttiSettingInt(TUTTI_SETTING_MAX_NCHANNELS);
     o.timeoutMs = tuttiSettingInt(TUTTI_SETTING_TIMEOUT);
+    o.trafficClass = (int)tuttiSettingInt(TUTTI_SETTING_IB_TC);
     o.device = deviceSetting();
     snprintf(o.net, sizeof o.net, "%s", tuttiSettingString(TUTTI_SETTING_NET));
   }
@@ -64,7 +65,7 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
     if (config->commName) snprintf(o.name, sizeof o.name, "%s", config->commName);
     int ignored = 0;
     TUTTI_TRY(takeInt("splitShare", config->splitShare, 0, 1, &ignored));
-    TUTTI_TRY(takeInt("trafficClass", config->trafficClass, 0, 255, &ignored));
+    TUTTI_TRY(takeInt("trafficClass", config->trafficClass, 0, 255, &o.trafficClass));
     o.blocking = blocking != 0;
     o.device = (tuttiDevice_t)device;
     if (timeout >= 0) o.timeoutMs = timeout;

@@ -347,6 +347,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   w->failed = &c->failed;
   w->memory = &c->memory;
   w->netName = c->options.net;
+  w->trafficClass = (uint8_t)c->options.trafficClass;
   if (!c->options.name[0])
     snprintf(c->options.name, sizeof c->options.name, "%016" PRIx64, w->commHash);
   TUTTI_TRY(tuttiTopologyHost(&w->topology));

@@ -73,7 +73,9 @@ static tuttiConfig_t *readConfig(const tuttiNcclConfig *config, tuttiConfig_t *o
   if (config->magic != TUTTI_NCCL_CONFIG_MAGIC) own->magic = 0;
   if (config->size < TUTTI_NCCL_CONFIG_LEAST) own->size = 0;
   if (!own->magic || !own->size) return own;
-  tuttiNcclConfig c = {.minCTAs = TUTTI_CONFIG_UNDEF_INT, .maxCTAs = TUTTI_CONFIG_UNDEF_INT};
+  tuttiNcclConfig c = {.minCTAs = TUTTI_CONFIG_UNDEF_INT,
+                       .maxCTAs = TUTTI_CONFIG_UNDEF_INT,
+                       .trafficClass = TUTTI_CONFIG_UNDEF_INT};
   memcpy(&c, config, config->size < sizeof c ? config->size : sizeof c);
   own->blocking = c.blocking;
   if (c.version >= 21700) {
@@ -81,6 +83,7 @@ static tuttiConfig_t *readConfig(const tuttiNcclConfig *config, tuttiConfig_t *o
     own->maxCTAs = fewer(c.maxCTAs, MOST_MAX_CTAS);
     own->netName = c.netName;
   }
+  if (c.version >= 22600) own->trafficClass = c.trafficClass;
   if (c.version >= 22700) own->commName = c.commName;
   return own;
 }

@@ -128,7 +128,7 @@ static bool addressOf(const tuttiIbEnd *e, const tuttiIbLink *l, struct ibv_ah_a
   ah->is_global = 1;
   ah->grh.sgid_index = (uint8_t)row;
   ah->grh.hop_limit = 255;
-  ah->grh.traffic_class = (uint8_t)tuttiSettingInt(TUTTI_SETTING_IB_TC);
+  ah->grh.traffic_class = e->meet.wires->trafficClass;
   memcpy(ah->grh.dgid.raw, to->gid, sizeof to->gid);
   return row >= 0;
 }

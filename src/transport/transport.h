@@ -84,6 +84,7 @@ typedef struct tuttiWires {
   struct tuttiProxy *proxy;
   struct tuttiProxy *receiver;      /* of socket ends that receive; NULL: `proxy` has them too */
   const char *netName;              /* "" or the only backend allowed */
+  uint8_t trafficClass;             /* of RDMA */
   struct tuttiLocal *local;         /* segment.h: what ranks of this host share; NULL without */
   struct tuttiSymmetric *symmetric; /* symmetric.h: GPU memory of all ranks; NULL without */
   void *net;                        /* net.c: this rank's listener and ends */

@@ -236,6 +236,33 @@ TEST(Split, CopiesTheConfig) {
   });
 }
 
+int trafficClassOf(tuttiComm_t comm) {
+  tuttiCommunicator *c = nullptr;
+  EXPECT_EQ(tuttiHandleEnter(comm, "trafficClassOf", &c), tuttiSuccess);
+  int found = c->wires.trafficClass;
+  tuttiHandleLeave(c);
+  return found;
+}
+
+TEST(Split, InheritsTheTrafficClass) {
+  Settings setting(std::map<std::string, std::string>{{"TUTTI_IB_TC", "8"}});
+  EXPECT_EQ(trafficClassOf(Ranks(1).comms[0]), 8);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.trafficClass = 104;
+  Ranks ranks(2, &config);
+  ranks.run([](int r, tuttiComm_t comm) {
+    EXPECT_EQ(trafficClassOf(comm), 104);
+    tuttiConfig_t other = TUTTI_CONFIG_INITIALIZER;
+    for (int expected : {104, 0}) {
+      tuttiComm_t part = nullptr;
+      if (expected == 0) other.trafficClass = 0;
+      ASSERT_EQ(tuttiCommSplit(comm, 0, r, &part, &other), tuttiSuccess) << lastError();
+      EXPECT_EQ(trafficClassOf(part), expected);
+      ASSERT_EQ(tuttiCommDestroy(part), tuttiSuccess);
+    }
+  });
+}
+
 /* Whoever should have made the new id says that it has none; nobody waits for it. */
 TEST(Split, FirstRankOfAColorCannotMakeAnId) {
   Ranks ranks(4);

@@ -117,6 +117,13 @@ TEST(NcclConfig, FieldsOfLaterVersionsAreIgnored) {
   config->maxCTAs = 640; /* more than tutti has */
   config->minCTAs = 64;
   EXPECT_EQ(tryConfig(config.bytes), tuttiSuccess) << lastError();
+  config->trafficClass = 256;
+  EXPECT_EQ(tryConfig(config.bytes), tuttiSuccess) << lastError();
+  config->version = 22600;
+  EXPECT_EQ(tryConfig(config.bytes), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("config.trafficClass is 256; it must be 0 to 255"));
+  config->trafficClass = 255;
+  EXPECT_EQ(tryConfig(config.bytes), tuttiSuccess) << lastError();
   std::string name;
   config->version = 22700;
   config->commName = "orchestra";
