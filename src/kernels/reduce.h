@@ -33,11 +33,11 @@ typedef struct {
 } tuttiReduceArgs;
 
 /* out[j][i] = round(in[0][i] op in[1][i] op ...), for all j. 16- and 8-bit floats accumulate in
- * float32 and round once, to nearest even; float8e4m3 overflows to NaN as OCP FP8 says (no
- * infinity), float8e5m2 has infinities. With nin == 1, no premul and divide <= 1 it is a copy of
- * bytes; any other NaN result is the type's positive quiet NaN without payload. Operands are
- * reduced in the order given, so equal calls give equal bits, whatever the CPU. Thread-safe;
- * chooses the widest vector instructions of this CPU at first use. */
+ * float32 and round once, to nearest even, but for the product with `scalar`, which is rounded,
+ * too; float8e4m3 overflows to NaN as OCP FP8 says (no infinity), float8e5m2 has infinities. With
+ * nin == 1, no premul and divide <= 1 it is a copy of bytes; any other NaN result is the type's
+ * positive quiet NaN without payload. Operands are reduced in the order given, so equal calls give
+ * equal bits, whatever the CPU. Thread-safe. */
 void tuttiReduceCopy(const tuttiReduceArgs *args);
 
 /* An element of a float type to double, and from double, rounded once to nearest even. */

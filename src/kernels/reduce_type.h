@@ -56,7 +56,9 @@ INLINE NAME(V) NAME(combine)(tuttiRedOp_t op, NAME(V) a, NAME(V) b) {
 }
 
 INLINE NAME(V) NAME(scale)(NAME(V) v, tuttiScalar scalar) {
-#if IS_FLOAT
+#ifdef NARROWED
+  return NAME(from)(NAME(to)(v * (LANE)scalar.f)); /* as peers get it */
+#elif IS_FLOAT
   return v * (LANE)scalar.f;
 #else
   return v * (LANE)scalar.i;

@@ -385,4 +385,34 @@ TEST_P(Collectives, PreMulSum) {
   });
 }
 
+/* Also where products are not exact: what a rank adds of its own is what the others got of it. */
+TEST_P(Collectives, PreMulSumGivesAllRanksTheSameBits) {
+  auto [way, n] = GetParam();
+  if (n > 3) return;
+  Settings small(smallSlots), settings(way.settings);
+  Ranks ranks(n);
+  ASSERT_TRUE(ranks.ok());
+  for (tuttiDataType_t type : {tuttiFloat16, tuttiBfloat16})
+    for (size_t count : {19, 700, 5000}) {
+      std::vector<std::vector<uint8_t>> bits(n);
+      ranks.run([&](int r, tuttiComm_t comm) {
+        alignas(8) char third[8];
+        setElement(type, 1.0 / 3, third);
+        tuttiRedOp_t op;
+        ASSERT_EQ(tuttiRedOpCreatePreMulSum(&op, third, type, tuttiScalarHostImmediate, comm),
+                  tuttiSuccess);
+        Buffer in(type, count), out(type, count);
+        for (size_t i = 0; i < count; i++)
+          in.set(i, 1 + (double)((i * 37 + r * 101) % 113) / 128);
+        ASSERT_EQ(tuttiAllReduce(in.data(), out.data(), count, type, op, comm, nullptr),
+                  tuttiSuccess);
+        auto *from = (const uint8_t *)out.data();
+        bits[r].assign(from, from + 2 * count);
+        ASSERT_EQ(tuttiRedOpDestroy(op, comm), tuttiSuccess);
+      });
+      for (int r = 1; r < n; r++)
+        EXPECT_EQ(bits[r], bits[0]) << way.name << ", rank " << r << ", " << count << " elements";
+    }
+}
+
 } // namespace

@@ -141,8 +141,13 @@ template <class T> void referenceNative(const tuttiReduceArgs &a, uint8_t *out) 
 
 template <class Code> void referenceNarrow(const tuttiReduceArgs &a, uint8_t *out) {
   const Narrow &f = narrowOf(a.type);
+  tuttiReduceArgs plain = a;
+  plain.premul = 0; /* its product is rounded */
   for (size_t i = 0; i < a.count; i++) {
-    float v = reduceOne<float>(a, [&](int k) { return (float)f.decode(load<Code>(a.in[k], i)); });
+    float v = reduceOne<float>(plain, [&](int k) {
+      auto x = (float)f.decode(load<Code>(a.in[k], i));
+      return a.premul == k + 1 ? (float)f.decode(f.encode(scaled(x, a.scalar))) : x;
+    });
     Code code = (Code)f.encode(v);
     memcpy(out + i * sizeof(Code), &code, sizeof(Code));
   }
