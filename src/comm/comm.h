@@ -54,11 +54,11 @@ bool tuttiRankStateParse(const void *bytes, size_t size, tuttiRankState *out);
 
 /* Options in force: config, else setting, else default. */
 typedef struct {
-  bool blocking;
+  int blocking;                 /* 0 or 1 */
   int minChannels, maxChannels; /* 0: the planner decides */
-  int64_t timeoutMs;            /* 0: none */
+  int timeoutMs;                /* 0: none */
   int trafficClass;
-  tuttiDevice_t device;
+  int device;  /* a tuttiDevice_t */
   int ordinal; /* of the CUDA device; -1: the current one */
   char net[16];
   char name[TUTTI_COMM_NAME];
@@ -211,7 +211,7 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
 void tuttiCommFree(tuttiCommunicator *c, bool aborted);
 void tuttiCommDeregisterAll(tuttiCommunicator *c);
 void tuttiCommWindowsFree(tuttiCommunicator *c);
-/* Resolves a user's config (may be NULL) over `base` (may be NULL: settings). */
+/* Resolves a user's config (may be NULL) over `base` (may be NULL: settings), but for its name. */
 tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOptions *base,
                                   tuttiOptions *out);
 

@@ -69,9 +69,7 @@ static tuttiResult_t check(tuttiComm_t comm, const tuttiUniqueId *uniqueId, int 
                       "argument nRanks is %d; it must be more than the %d ranks there are",
                       g->mine.nRanks, c->nranks);
   if (uniqueId) TUTTI_TRY(tuttiIdParse(uniqueId, &parsed));
-  TUTTI_TRY(tuttiOptionsResolve(config, &c->options, &g->options));
-  if (!config || !config->commName) g->options.name[0] = 0; /* after its hash, as on new ranks */
-  return tuttiSuccess;
+  return tuttiOptionsResolve(config, &c->options, &g->options);
 }
 
 tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId *uniqueId, int rank,

@@ -1,18 +1,9 @@
 /* Options of a communicator: the user's config, else the settings, else defaults. */
 #include <stdio.h>
-#include <string.h>
-#include <strings.h>
 
 #include "base/settings.h"
 #include "comm/comm.h"
 #include "transport/net.h"
-
-static tuttiDevice_t deviceSetting(void) {
-  const char *text = tuttiSettingString(TUTTI_SETTING_DEVICE);
-  if (!strcasecmp(text, "host")) return tuttiDeviceHost;
-  if (!strcasecmp(text, "cuda")) return tuttiDeviceCuda;
-  return tuttiDeviceAuto;
-}
 
 static tuttiResult_t takeInt(const char *field, int value, int min, int max, int *out) {
   if (value == TUTTI_CONFIG_UNDEF_INT) return tuttiSuccess;
@@ -37,38 +28,32 @@ static tuttiResult_t checkConfig(const tuttiConfig_t *config) {
 
 tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOptions *base,
                                   tuttiOptions *out) {
-  tuttiOptions o;
+  tuttiOptions o = {.blocking = 1, .ordinal = -1};
   TUTTI_TRY(tuttiSettingsLoad());
   if (base) {
     o = *base;
+    o.name[0] = '\0'; /* each has its own */
   } else {
-    memset(&o, 0, sizeof o);
-    o.blocking = true;
-    o.ordinal = -1;
+    const char *device = tuttiSettingString(TUTTI_SETTING_DEVICE); /* auto, host or cuda */
     o.minChannels = (int)tuttiSettingInt(TUTTI_SETTING_MIN_NCHANNELS);
     o.maxChannels = (int)tuttiSettingInt(TUTTI_SETTING_MAX_NCHANNELS);
-    o.timeoutMs = tuttiSettingInt(TUTTI_SETTING_TIMEOUT);
+    o.timeoutMs = (int)tuttiSettingInt(TUTTI_SETTING_TIMEOUT);
     o.trafficClass = (int)tuttiSettingInt(TUTTI_SETTING_IB_TC);
-    o.device = deviceSetting();
+    if (*device != 'a') o.device = *device == 'h' ? tuttiDeviceHost : tuttiDeviceCuda;
     snprintf(o.net, sizeof o.net, "%s", tuttiSettingString(TUTTI_SETTING_NET));
   }
   if (config) {
     TUTTI_TRY(checkConfig(config));
-    int blocking = o.blocking, device = (int)o.device, timeout = -1;
-    TUTTI_TRY(takeInt("blocking", config->blocking, 0, 1, &blocking));
+    TUTTI_TRY(takeInt("blocking", config->blocking, 0, 1, &o.blocking));
     TUTTI_TRY(takeInt("minCTAs", config->minCTAs, 1, TUTTI_MAX_CHANNELS, &o.minChannels));
     TUTTI_TRY(takeInt("maxCTAs", config->maxCTAs, 1, TUTTI_MAX_BLOCKS, &o.maxChannels));
-    TUTTI_TRY(takeInt("device", config->device, tuttiDeviceAuto, tuttiDeviceCuda, &device));
-    TUTTI_TRY(takeInt("timeoutMs", config->timeoutMs, 0, INT_MAX, &timeout));
+    TUTTI_TRY(takeInt("device", config->device, tuttiDeviceAuto, tuttiDeviceCuda, &o.device));
+    TUTTI_TRY(takeInt("timeoutMs", config->timeoutMs, 0, INT_MAX, &o.timeoutMs));
     /* Cut where they are too long: the name is for logs, and no network has so long a one. */
     if (config->netName) snprintf(o.net, sizeof o.net, "%s", config->netName);
     if (config->commName) snprintf(o.name, sizeof o.name, "%s", config->commName);
-    int ignored = 0;
-    TUTTI_TRY(takeInt("splitShare", config->splitShare, 0, 1, &ignored));
+    TUTTI_TRY(takeInt("splitShare", config->splitShare, 0, 1, &(int){0})); /* of no effect */
     TUTTI_TRY(takeInt("trafficClass", config->trafficClass, 0, 255, &o.trafficClass));
-    o.blocking = blocking != 0;
-    o.device = (tuttiDevice_t)device;
-    if (timeout >= 0) o.timeoutMs = timeout;
   }
   const tuttiNet *net = tuttiNetFind(o.net);
   if (net) snprintf(o.net, sizeof o.net, "%s", net->name); /* ranks compare it */

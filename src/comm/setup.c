@@ -348,7 +348,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   w->memory = &c->memory;
   w->netName = c->options.net;
   w->trafficClass = (uint8_t)c->options.trafficClass;
-  if (!c->options.name[0])
+  if (!c->options.name[0]) /* after its hash, so alike on all ranks, also those that grow it */
     snprintf(c->options.name, sizeof c->options.name, "%016" PRIx64, w->commHash);
   TUTTI_TRY(tuttiTopologyHost(&w->topology));
   TUTTI_TRY(tuttiProxyCreate(&w->proxy, proxyFailed, c));

@@ -126,7 +126,6 @@ static tuttiResult_t check(tuttiComm_t comm, const int *list, int n, const tutti
                       "arguments excludeRanksList (%p) and excludeRanksCount (%d) are no list",
                       (const void *)list, n);
   TUTTI_TRY(tuttiOptionsResolve(config, &c->options, &s->options));
-  if (!config || !config->commName) s->options.name[0] = 0; /* after its hash */
   TUTTI_NEW(excluded, c->nranks, "excluded ranks", NULL);
   return exclude(c, list, n, excluded, s);
 }

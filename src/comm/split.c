@@ -16,14 +16,12 @@ typedef struct {
   int color, key;
   tuttiComm_t *out;
   tuttiOptions options;
-  bool named; /* by the config */
 } SplitJob;
 
 /* What the exchange tells a rank about its new communicator. */
 typedef struct {
   int place, members; /* rank and size; members 0: none */
   tuttiUniqueId id;
-  tuttiOptions options;
 } Share;
 
 /* The color of `rank`: its members by key, then by rank. Returns the first, and where rank stands.
@@ -42,7 +40,7 @@ static int gatherColor(const SplitEntry *entries, int nranks, int rank, int *pla
 }
 
 /* The parent is held for the exchange only: its abort need not wait for the new one's init. */
-static tuttiResult_t agree(const SplitJob *split, Share *share) {
+static tuttiResult_t agree(SplitJob *split, Share *share) {
   TUTTI_ENTER_READY(parent, split->job.uses, "tuttiCommSplit");
   TUTTI_FRESH(SplitEntry, entries, parent->nranks, "colors of a split", NULL);
   SplitEntry *mine = &entries[parent->rank];
@@ -67,10 +65,10 @@ static tuttiResult_t agree(const SplitJob *split, Share *share) {
                       "communicator; see its log for the reason",
                       leader, split->color);
   share->id = entries[leader].id;
-  share->options = split->options;
-  if (!split->named)
-    snprintf(share->options.name, sizeof share->options.name, "%.40s/%u.%d", parent->options.name,
-             parent->splits, split->color);
+  char *name = split->options.name;
+  if (!name[0])
+    snprintf(name, TUTTI_COMM_NAME, "%.40s/%u.%d", parent->options.name, parent->splits,
+             split->color);
   return tuttiSuccess;
 }
 
@@ -83,7 +81,7 @@ static tuttiResult_t runSplit(tuttiJob *job) {
     return tuttiSuccess;
   }
   return tuttiCommInit("tuttiCommSplit", split->out, share.members, share.place, 1, &share.id,
-                       &share.options);
+                       &split->options);
 }
 
 static tuttiResult_t check(tuttiComm_t comm, const tuttiConfig_t *config, SplitJob *split) {
@@ -98,10 +96,7 @@ static tuttiResult_t check(tuttiComm_t comm, const tuttiConfig_t *config, SplitJ
 
 tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t *newcomm,
                              tuttiConfig_t *config) {
-  SplitJob split = {.job = {.run = runSplit, .uses = comm},
-                    .color = color,
-                    .key = key,
-                    .out = newcomm,
-                    .named = config && config->commName};
+  SplitJob split = {
+      .job = {.run = runSplit, .uses = comm}, .color = color, .key = key, .out = newcomm};
   return tuttiJobLaunch(check(comm, config, &split), &split.job, sizeof split);
 }
