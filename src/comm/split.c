@@ -1,5 +1,6 @@
 /* Splitting: the ranks exchange color and key over the communicator itself; the first rank of each
- * color makes a unique id, a second exchange spreads the ids, and each color joins as usual. */
+ * color makes a unique id of its own, whatever TUTTI_COMM_ID says, a second exchange spreads the
+ * ids, and each color joins as usual. */
 #include <stdio.h>
 #include <string.h>
 
@@ -50,7 +51,9 @@ static tuttiResult_t agree(SplitJob *split, Share *share) {
   int leader = gatherColor(entries, parent->nranks, parent->rank, &share->place, &share->members);
   bool takesPart = split->color != TUTTI_SPLIT_NOCOLOR;
   /* A leader without an id says so, for the others would wait for it. */
-  if (takesPart && leader == parent->rank) mine->noId = (int32_t)tuttiIdCreate(&mine->id);
+  uint64_t purpose = (uint64_t)parent->splits << 32 | (uint32_t)split->color;
+  if (takesPart && leader == parent->rank)
+    mine->noId = (int32_t)tuttiIdOffer(parent->bootstrap, purpose, &mine->id, &(uint16_t){0});
   char why[TUTTI_ERROR_TEXT];
   snprintf(why, sizeof why, "%s", tuttiErrorText());
   TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));

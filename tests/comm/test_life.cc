@@ -1,5 +1,8 @@
 /* Life of communicators: split, groups over several communicators in one thread, non-blocking ones,
  * abort, agreement between ranks. */
+#include <arpa/inet.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <utility>
@@ -36,6 +39,30 @@ TEST(Split, ByColorAndKey) {
     expectSum(part, n);
     expectSum(comm, 5); /* the parent goes on */
     EXPECT_EQ(tuttiCommDestroy(part), tuttiSuccess) << lastError();
+  });
+}
+
+/* All ids that tuttiGetUniqueId makes are then one; those of the colors must not be. */
+TEST(Split, ColorsKeepApartWithAFixedAddress) {
+  tuttiAddress at = {};
+  at.v4.sin_family = AF_INET;
+  at.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int fd = -1;
+  ASSERT_EQ(tuttiListen(&at, &fd), tuttiSuccess) << lastError();
+  close(fd); /* a port that was free a moment ago */
+  Settings fixed({{"TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(ntohs(at.v4.sin_port))},
+                  {"TUTTI_TIMEOUT", "30s"}});
+  Ranks ranks(4);
+  ranks.run([](int r, tuttiComm_t comm) {
+    for (int round = 0; round < 5; round++) {
+      tuttiComm_t part = nullptr;
+      ASSERT_EQ(tuttiCommSplit(comm, r % 2, r, &part, nullptr), tuttiSuccess) << lastError();
+      int bit = 1 << r, sum = 0;
+      ASSERT_EQ(tuttiAllReduce(&bit, &sum, 1, tuttiInt32, tuttiSum, part, nullptr), tuttiSuccess)
+          << lastError();
+      EXPECT_EQ(sum, r % 2 ? 0xa : 0x5) << "rank " << r << " round " << round;
+      ASSERT_EQ(tuttiCommDestroy(part), tuttiSuccess) << lastError();
+    }
   });
 }
 
