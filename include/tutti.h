@@ -269,7 +269,8 @@ TUTTI_API tuttiResult_t tuttiCommMemUsed(const tuttiComm_t comm, size_t *bytes);
 
 /** Gives back what memory `comm` can do without until tuttiCommResume; nothing else may be done
  * with it until then but asking, destroying and aborting. A collective call. On host memory the
- * buffers of messages go; on GPUs nothing yet. `flags`: TUTTI_SUSPEND_MEM. */
+ * buffers of messages go, unless one that this rank has sent waits to be received; on GPUs nothing
+ * yet. `flags`: TUTTI_SUSPEND_MEM. */
 TUTTI_API tuttiResult_t tuttiCommSuspend(tuttiComm_t comm, int flags);
 /** Makes a suspended communicator usable again. */
 TUTTI_API tuttiResult_t tuttiCommResume(tuttiComm_t comm);

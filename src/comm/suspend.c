@@ -1,13 +1,22 @@
-/* Suspending: once all ranks have come, nobody reads what was sent before, and the slots that held
- * it can go. Their lines stay, so that every connection goes on where it was. */
+/* Suspending: once all ranks have come, nobody reads what was sent before, but for messages of
+ * pairs that are yet to be received. Where none of these waits, the slots can go; their lines stay,
+ * so that every connection goes on where it was. */
 #include "comm/comm.h"
 #include "transport/segment.h"
+
+/* Has a rank of this host yet to receive what was sent to it? */
+static bool sentIsWaiting(const tuttiCommunicator *c) {
+  tuttiConn **to = c->conns[TUTTI_SEND][0][TUTTI_P2P_CHANNEL];
+  for (int r = 0; to && r < c->nranks; r++)
+    if (to[r] && !to[r]->network && tuttiConnTaken(to[r]) < to[r]->next) return true;
+  return false;
+}
 
 static tuttiResult_t runSuspend(tuttiJob *job) {
   TUTTI_ENTER_READY(c, job->uses, "tuttiCommSuspend");
   TUTTI_FRESH(uint8_t, all, c->nranks, "a meeting of ranks", NULL);
   TUTTI_TRY(tuttiCommExchange(c, all, 1));
-  tuttiLocalTrim(&c->wires);
+  if (!sentIsWaiting(c)) tuttiLocalTrim(&c->wires);
   tuttiStoreRelease32(&c->state, tuttiCommSuspended);
   return tuttiSuccess;
 }

@@ -57,6 +57,33 @@ TEST(Suspend, GivesMemoryBackAndGoesOn) {
   }
 }
 
+/* A send may return before its message is received; the message outlasts the suspension. */
+TEST(Suspend, KeepsWhatWasSentAndNotYetReceived) {
+  Settings settings({{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_CMA_DISABLE", "1"}});
+  Ranks ranks(2);
+  ranks.run([](int r, tuttiComm_t comm) {
+    for (int round = 0; round < 2; round++) {
+      std::vector<int32_t> message(10000, r == 0 ? 7 + round : -1);
+      if (r == 0) {
+        ASSERT_EQ(tuttiSend(message.data(), message.size(), tuttiInt32, 1, comm, nullptr),
+                  tuttiSuccess)
+            << lastError();
+      }
+      ASSERT_EQ(tuttiCommSuspend(comm, TUTTI_SUSPEND_MEM), tuttiSuccess) << lastError();
+      ASSERT_EQ(tuttiCommResume(comm), tuttiSuccess) << lastError();
+      if (r == 1) {
+        ASSERT_EQ(tuttiRecv(message.data(), message.size(), tuttiInt32, 0, comm, nullptr),
+                  tuttiSuccess)
+            << lastError();
+      }
+      EXPECT_EQ(message, std::vector<int32_t>(10000, 7 + round)) << "rank " << r;
+    }
+    ASSERT_EQ(tuttiCommSuspend(comm, TUTTI_SUSPEND_MEM), tuttiSuccess) << lastError();
+    EXPECT_EQ(stat(comm, tuttiStatGpuMemSuspend), 0u); /* all received: now it goes */
+    ASSERT_EQ(tuttiCommResume(comm), tuttiSuccess) << lastError();
+  });
+}
+
 TEST(Suspend, BadArguments) {
   Ranks ranks(1);
   uint64_t value = 7;
