@@ -129,8 +129,9 @@ typedef struct tuttiCommunicator {
   tuttiPreMul *premul; /* [npremul], index = op - tuttiNumOps */
   int npremul;
   uint32_t splits; /* names of split communicators */
-  uint32_t shrinks;
+  uint8_t shrinks;
   tuttiAtomic64 offer;   /* shrink.c: this rank leads a rendezvous there; 0: none */
+  uint64_t *followed;    /* [nranks] the last offer of each that this rank took up */
   tuttiAtomic32 revoked; /* 1: tuttiCommRevoke has returned */
 
   tuttiAtomic32 busy;         /* id of the thread that is in a collective, or 0 */

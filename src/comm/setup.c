@@ -370,6 +370,7 @@ static tuttiResult_t allocate(tuttiCommunicator *c) {
   TUTTI_NEW(c->peers, c->nranks, "peer records", &c->memory);
   TUTTI_NEW(c->sent, c->nranks, "message counts", &c->memory);
   TUTTI_NEW(c->received, c->nranks, "message counts", &c->memory);
+  TUTTI_NEW(c->followed, c->nranks, "offers of ranks", &c->memory);
   return tuttiSuccess;
 }
 
@@ -453,6 +454,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiCommDeregisterAll(c);
   tuttiGraphFree(c->graph);
   tuttiFree(c->premul);
+  tuttiFree(c->followed);
   tuttiFree(c->received);
   tuttiFree(c->sent);
   tuttiFree(c->peers);

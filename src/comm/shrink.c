@@ -1,6 +1,8 @@
 /* Shrinking, revoking and growing. The ranks of a shrink cannot use the parent's connections: some
  * ranks don't call, and it may have failed. So the first of those that stay starts a rendezvous and
- * shows its port in what its watch answers; the others ask until they see it, and all join. */
+ * shows its port in what its watch answers; the others ask until they see it, and all join. They
+ * may have taken part in different shrinks before: only the leader counts, and the others tell what
+ * it shows now from what they have followed already. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +19,7 @@ typedef struct {
   bool aborts;
   int leader;         /* first rank that stays */
   int place, members; /* rank and size of the new communicator */
-  uint64_t purpose;   /* which shrink of the parent, and who stays; 48 bits */
+  uint64_t purpose;   /* who stays, and the leader's count of shrinks: 40 + 8 bits */
   tuttiComm_t *out;
   tuttiOptions options;
 } ShrinkJob;
@@ -54,9 +56,12 @@ static tuttiResult_t look(const ShrinkJob *s, uint64_t deadline, tuttiUniqueId *
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
   TUTTI_TRY(tuttiWatchAsk(c->watch, s->leader, ASK_MS, answers));
   const tuttiWatchAnswer *a = &answers[s->leader];
-  *found = a->answered && tuttiRankStateParse(a->state, a->bytes, &state) &&
-           state.offer >> 16 == s->purpose;
-  if (*found) tuttiIdFollow(c->bootstrap, s->leader, s->purpose, (uint16_t)state.offer, id);
+  *found = a->answered == 1 && tuttiRankStateParse(a->state, a->bytes, &state) &&
+           (state.offer >> 16 ^ s->purpose) < 256 && state.offer != c->followed[s->leader];
+  if (*found) {
+    c->followed[s->leader] = state.offer;
+    tuttiIdFollow(c->bootstrap, s->leader, state.offer >> 16, (uint16_t)state.offer, id);
+  }
   if (*found || tuttiNow() <= deadline) return tuttiSuccess;
   return TUTTI_FAIL(tuttiTimeout,
                     "rank %d, the first that stays, did not call tuttiCommShrink with the same "
@@ -106,7 +111,7 @@ static tuttiResult_t exclude(tuttiCommunicator *c, const int *list, int n, uint8
     if (r < c->rank) s->place++;
     s->members++;
   }
-  s->purpose = tuttiHash(excluded, (size_t)c->nranks) >> 16 ^ ++c->shrinks;
+  s->purpose = tuttiHash(excluded, (size_t)c->nranks) >> 24 << 8 | ++c->shrinks;
   return tuttiSuccess;
 }
 

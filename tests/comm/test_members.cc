@@ -46,6 +46,24 @@ TEST(Shrink, WithoutTheRanksThatDoNotCall) {
   ranks.run([](int, tuttiComm_t comm) { expectSum(comm, 5); }); /* the parent goes on */
 }
 
+/* The ranks of a shrink need not have been in the same ones before; nor does one that comes early
+ * take the last shrink of its first rank for the next. */
+TEST(Shrink, WithOtherRanksEachTime) {
+  Ranks ranks(3);
+  ranks.run([](int r, tuttiComm_t comm) {
+    setTimeout(comm, 20000);
+    for (int gone : {2, 0, 2, 2, 1, 0}) {
+      tuttiComm_t rest = nullptr;
+      if (r == gone) continue;
+      if (r == (gone == 0)) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      ASSERT_EQ(tuttiCommShrink(comm, &gone, 1, &rest, nullptr, 0), tuttiSuccess) << lastError();
+      expectPlace(rest, r - (r > gone), 2);
+      expectSum(rest, 2);
+      EXPECT_EQ(tuttiCommDestroy(rest), tuttiSuccess) << lastError();
+    }
+  });
+}
+
 TEST(Shrink, OfACommunicatorThatHasFailed) {
   Ranks ranks(4);
   ranks.run([&](int r, tuttiComm_t comm) {
