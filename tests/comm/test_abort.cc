@@ -1,0 +1,72 @@
+/* Abort while an init makes the watch that is to tell the others. */
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "harness.h"
+
+using testing::HasSubstr;
+
+namespace {
+
+std::atomic<tuttiCommunicator *> halting{nullptr}; /* whose init stops once it knows rank 0 */
+std::atomic<bool> halted{false}, goesOn{false};
+
+void sleepMs(int ms) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+}
+
+} // namespace
+
+/* In place of libc's. What a rank opens after the exchange of peers is its watch. */
+extern "C" int epoll_create1(int flags) noexcept {
+  tuttiCommunicator *c = halting;
+  char thread[16] = "";
+  pthread_getname_np(pthread_self(), thread, sizeof thread);
+  if (c && !halted && strcmp(thread, "tutti-worker") == 0 && c->peers && c->peers[0].process) {
+    halted = true;
+    while (!goesOn)
+      sleepMs(1);
+  }
+  return (int)syscall(SYS_epoll_create1, flags);
+}
+
+namespace {
+
+TEST(Abort, IsToldByAnInitUnderWay) {
+  tuttiUniqueId id;
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  tuttiComm_t comms[2] = {};
+  config.timeoutMs = 30000;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  config.blocking = 0;
+  ASSERT_EQ(tuttiCommInitRankConfig(&comms[1], 2, id, 1, &config), tuttiInProgress);
+  tuttiCommunicator *c = nullptr;
+  ASSERT_EQ(tuttiHandleEnter(comms[1], "test", &c), tuttiSuccess);
+  tuttiHandleLeave(c);
+  halting = c;
+  config.blocking = 1;
+  std::thread other([&] {
+    float x = 1;
+    tuttiResult_t result = tuttiCommInitRankConfig(&comms[0], 2, id, 0, &config);
+    if (result == tuttiSuccess)
+      result = tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comms[0], nullptr);
+    EXPECT_EQ(result, tuttiRemoteError);
+    EXPECT_THAT(tuttiGetLastError(nullptr), HasSubstr("aborted the communicator"));
+    if (comms[0]) {
+      EXPECT_EQ(tuttiCommDestroy(comms[0]), tuttiSuccess);
+    }
+  });
+  while (!halted)
+    sleepMs(1);
+  halting = nullptr;
+  std::thread aborter([&] { EXPECT_EQ(tuttiCommAbort(comms[1]), tuttiSuccess); });
+  sleepMs(200); /* it has looked for the watch and waits for the init */
+  goesOn = true;
+  aborter.join();
+  other.join();
+}
+
+} // namespace
