@@ -37,8 +37,9 @@ static inline int tuttiFirstOfRoot(int root, int nroots, int nranks) {
   return (int)(((int64_t)root * nranks + nroots - 1) / nroots);
 }
 
-/* Starts the thread of a root that serves one communicator and ends by itself; takes listenFd. A
- * root that is not `fixed` stays for a while after a failure, to tell it to those who come late. */
+/* Starts the thread of a root that serves one communicator and ends by itself: with the first of
+ * the deadlines that ranks bring, and after TUTTI_TIMEOUT if none comes; takes listenFd. A root
+ * that is not `fixed` stays for a while after a failure, to tell it to those who come late. */
 tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint8_t secret[16],
                              bool fixed);
 /* Ends the roots of this process that have this secret and still wait. */

@@ -145,7 +145,7 @@ static tuttiResult_t openSlice(root *r, const tuttiCheckIn *in) {
   r->firstRank = first;
   r->count = count;
   r->expected = expected;
-  r->deadline = tuttiDeadline(tuttiSettingInt(TUTTI_SETTING_TIMEOUT));
+  r->deadline = TUTTI_NO_DEADLINE; /* but for what the ranks bring: heedDeadline */
   return tuttiSuccess;
 }
 

@@ -332,6 +332,17 @@ TEST_F(Join, ARankSaysHowLongItWaits) {
   close(fd), close(listener);
 }
 
+/* TUTTI_TIMEOUT is only the default of what each rank has from its config. */
+TEST_F(Join, RanksWaitLongerThanTheRootsTimeout) {
+  auto ids = makeIds();
+  WithSetting brief("TUTTI_TIMEOUT", "100ms");
+  auto ranks = onThreads(2, [&](int r) {
+    if (r == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return joinAs(ids, r, 2);
+  });
+  expectRing(ranks);
+}
+
 TEST_F(Join, TwoProcessesWithOneRank) {
   auto ids = makeIds();
   auto ranks = onThreads(4, [&](int i) {
