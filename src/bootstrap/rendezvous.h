@@ -44,7 +44,8 @@ tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint
                              bool fixed);
 /* Ends the roots of this process that have this secret and still wait. */
 void tuttiRootCancel(const uint8_t secret[16]);
-/* Starts the root of a fixed id, on whose address an earlier root may still be ending. */
+/* Starts the root of a fixed id, on whose address an earlier root may still be ending; on every
+ * address if TUTTI_COMM_ID is a name that means loopback on this host. */
 tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait);
 
 __END_DECLS

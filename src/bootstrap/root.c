@@ -345,16 +345,29 @@ tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint
   return result;
 }
 
+/* Is it a name that means loopback here, as /etc/hosts may have it of the host itself? Others know
+ * that name by another address. */
+static bool isOwnName(const tuttiAddress *a) {
+  const char *name = tuttiSettingString(TUTTI_SETTING_COMM_ID);
+  bool loopback = a->sa.sa_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&a->v6.sin6_addr)
+                                              : ntohl(a->v4.sin_addr.s_addr) >> 24 == 127;
+  bool literal = name[0] == '[' || name[strspn(name, "0123456789.")] == ':';
+  return loopback && name[0] != '\0' && !literal && strncmp(name, "localhost", 9) != 0;
+}
+
 tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
   tuttiAddress address = id->roots.a[0];
+  bool everywhere = isOwnName(&address);
   uint64_t end = tuttiDeadline(BIND_MS);
   if (wait.deadline < end) end = wait.deadline;
   int fd, ready;
-  while (tuttiListenNow(&address, &fd) == EADDRINUSE && tuttiNow() < end)
+  while ((everywhere ? tuttiListenEverywhere(&address, true, &fd)
+                     : tuttiListenNow(&address, &fd)) == EADDRINUSE &&
+         tuttiNow() < end)
     TUTTI_TRY(
         tuttiPollSlice(NULL, 0, "the port of TUTTI_COMM_ID", wait, tuttiNow() + 20 * MS, &ready));
   if (fd < 0) TUTTI_TRY(tuttiListen(&address, &fd));
-  return tuttiRootStart(fd, &address, id->secret, true);
+  return tuttiRootStart(fd, &id->roots.a[0], id->secret, true);
 }
 
 void tuttiRootCancel(const uint8_t secret[16]) {

@@ -201,17 +201,23 @@ tuttiResult_t tuttiListen(tuttiAddress *address, int *fd) {
   return tuttiSuccess;
 }
 
+int tuttiListenEverywhere(tuttiAddress *address, bool v6, int *fd) {
+  in_port_t port = address->v4.sin_port;
+  *address = (tuttiAddress){.v6 = {.sin6_family = AF_INET6, .sin6_port = port}}; /* :: */
+  int err = v6 ? tuttiListenNow(address, fd) : EAFNOSUPPORT;
+  if (err == 0 || err == EADDRINUSE) return err;
+  *address = (tuttiAddress){.v4 = {.sin_family = AF_INET, .sin_port = port}};
+  return tuttiListenNow(address, fd); /* a sandbox may forbid IPv6 */
+}
+
 tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
                              int *fd) {
   if (n < 1) return TUTTI_FAIL(tuttiSystemError, "cannot listen: this host has no interface");
   bool v6 = false;
   for (int i = 0; i < n; i++)
     v6 |= interfaces[i].address.sa.sa_family == AF_INET6;
-  tuttiAddress any = {.v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}};
-  if (!v6 || tuttiListenNow(&any, fd) != 0) { /* a sandbox may forbid IPv6 */
-    any = (tuttiAddress){.v4 = {.sin_family = AF_INET}};
-    TUTTI_TRY(tuttiListen(&any, fd));
-  }
+  tuttiAddress any = {0};
+  if (tuttiListenEverywhere(&any, v6, fd) != 0) TUTTI_TRY(tuttiListen(&any, fd)); /* to say why */
   memset(list, 0, sizeof(*list));
   for (int i = 0; i < n && i < TUTTI_MAX_ADDRESSES; i++) {
     list->a[i] = interfaces[i].address;

@@ -234,6 +234,29 @@ TEST_F(Join, FixedAddressServesOneCommunicatorAfterTheOther) {
   expectRing(ranks);
 }
 
+/* As on Debian, whose /etc/hosts says 127.0.1.1 of the host itself: others know it by another. */
+TEST_F(Join, FixedNameThatMeansLoopbackHere) {
+  std::string port = ":" + std::to_string(freePort());
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1" + port);
+  auto ids = makeIds();
+  tuttiAddress other = {};
+  ASSERT_EQ(tuttiAddressParse(("127.0.0.2" + port).c_str(), &other), tuttiSuccess);
+  for (std::string host : {"127.0.0.1", "localhost", "node1"}) {
+    SCOPED_TRACE(host);
+    WithSetting name("TUTTI_COMM_ID", host + port); /* as if it meant 127.0.0.1 */
+    ASSERT_TRUE(eventually([] { return rootThreads() == 0; }));
+    auto ranks = onThreads(2, [&](int r) {
+      if (r == 0) return joinAs(ids, 0, 2);
+      EXPECT_TRUE(eventually([] { return rootThreads() == 1; }));
+      int fd = rawConnect(other);
+      EXPECT_EQ(fd >= 0, host == "node1");
+      close(fd);
+      return joinAs(ids, 1, 2);
+    });
+    expectRing(ranks);
+  }
+}
+
 TEST_F(Join, FixedAddressOfAnotherHost) {
   WithSetting fixed("TUTTI_COMM_ID", "198.51.100.1:4711");
   Outcome o = joinAs(makeIds(), 0, 2, within(20000));
