@@ -192,10 +192,19 @@ static tuttiResult_t copySelf(const tuttiOp *ops, int nops, const tuttiOp *op) {
                                 op->stream);
 }
 
+/* Those on GPUs first: they are only enqueued, while those on the host run to their end here. */
 static tuttiResult_t run(tuttiTaskSet *set, const tuttiOp *ops, int nops) {
-  for (int i = 0; i < nops; i++)
-    if (!isSelf(&ops[i])) TUTTI_TRY(addOp(set, &ops[i]));
-  return ops[0].comm->device->run(set);
+  for (int kind = tuttiDeviceCuda; kind >= tuttiDeviceHost; kind--) {
+    const tuttiDevice *device = NULL;
+    set->ntasks = set->nheads = 0;
+    for (int i = 0; i < nops; i++) {
+      if ((int)ops[i].comm->device->kind != kind || isSelf(&ops[i])) continue;
+      device = ops[i].comm->device;
+      TUTTI_TRY(addOp(set, &ops[i]));
+    }
+    if (device) TUTTI_TRY(device->run(set));
+  }
+  return tuttiSuccess;
 }
 
 /* One all-gather among the ranks, of memory that the device can work on. */

@@ -183,6 +183,44 @@ TEST(Group, CollectivesInOrderAndNested) {
   });
 }
 
+std::atomic<int> gpuTasks{0};
+
+tuttiResult_t runOnGpu(const tuttiTaskSet *set) {
+  for (int i = 0; i < set->ntasks; i++)
+    EXPECT_EQ(((tuttiCommunicator *)set->tasks[i].host->comm)->device->kind, tuttiDeviceCuda);
+  gpuTasks += set->ntasks;
+  return tuttiDeviceHostTable.run(set);
+}
+
+/* A group may hold operations on GPUs (here in name only) and on host memory: each device gets its
+ * own. */
+TEST(Group, OfSeveralDevices) {
+  static tuttiDevice gpu = tuttiDeviceHostTable;
+  gpu.kind = tuttiDeviceCuda;
+  gpu.run = runOnGpu;
+  Ranks ranks(2), gpus(2);
+  gpus.run([&](int, tuttiComm_t comm) {
+    tuttiCommunicator *c = nullptr;
+    ASSERT_EQ(tuttiHandleEnter(comm, "test", &c), tuttiSuccess);
+    c->device = &gpu;
+    tuttiHandleLeave(c);
+  });
+  ranks.run([&](int r, tuttiComm_t comm) {
+    std::vector<float> in(1000, 1), out[4];
+    ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+    for (int i = 0; i < 4; i++) {
+      out[i].resize(1000);
+      ASSERT_EQ(tuttiAllReduce(in.data(), out[i].data(), 1000, tuttiFloat32, tuttiSum,
+                               i % 2 ? gpus.comms[r] : comm, nullptr),
+                tuttiSuccess);
+    }
+    ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
+    for (auto &o : out)
+      EXPECT_EQ(o, std::vector<float>(1000, 2));
+  });
+  EXPECT_GE(gpuTasks, 4);
+}
+
 TEST(NonBlocking, InitCollectivesDestroy) {
   constexpr int n = 3;
   tuttiUniqueId id;
