@@ -103,7 +103,8 @@ void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text);
 
 /* What is known of the state of one rank. */
 typedef struct {
-  int32_t answered; /* 1: by the rank itself; 2: by its last heartbeat to a neighbour; 0: nothing */
+  int32_t answered; /* 1: by the rank itself; 2: by its last heartbeat to a neighbour; 3: likewise,
+                       and it has left since; 0: nothing */
   uint32_t ageMs;   /* of the state */
   uint32_t bytes;
   uint8_t state[TUTTI_WATCH_STATE];

@@ -261,10 +261,11 @@ static void reportSelf(const tuttiWatch *w, tuttiWatchAnswer *out) {
   out->bytes = (uint32_t)(bytes < sizeof(out->state) ? bytes : sizeof(out->state));
 }
 
-/* What the neighbour's last heartbeat said. */
+/* What the neighbour's last heartbeat said, and whether it has left since. */
 static void reportLink(const ringLink *link, tuttiWatchAnswer *out) {
   *out = link->heard;
   if (out->answered) out->ageMs = (uint32_t)((tuttiNow() - link->heardAt) / 1000000);
+  if (link->left) out->answered = 3, out->ageMs = 0;
 }
 
 static void reportAll(const tuttiWatch *w, tuttiAnswer *out) {

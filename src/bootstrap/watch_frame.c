@@ -57,7 +57,7 @@ bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *ou
 }
 
 static bool isHearsay(const tuttiWatchAnswer *a) {
-  return (a->answered == 0 || a->answered == 2) && a->bytes <= sizeof(a->state);
+  return a->answered != 1 && (uint32_t)a->answered <= 3 && a->bytes <= sizeof(a->state);
 }
 
 bool tuttiAnswerValid(const tuttiAnswer *a, uint64_t hash, int rank) {
@@ -67,7 +67,7 @@ bool tuttiAnswerValid(const tuttiAnswer *a, uint64_t hash, int rank) {
 
 static void note(tuttiWatchAnswer *answer, const tuttiWatchAnswer *heard) {
   if (heard->answered == 0 || answer->answered == 1) return;
-  if (heard->answered == 2 && answer->answered == 2 && answer->ageMs <= heard->ageMs) return;
+  if (heard->answered == 2 && answer->answered >= 2 && answer->ageMs <= heard->ageMs) return;
   *answer = *heard;
 }
 

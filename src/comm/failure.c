@@ -125,7 +125,9 @@ static bool lateText(const tuttiCommunicator *c, const tuttiSignature *mine, int
   bool collective = mine->coll != tuttiCollSendRecv, inside = known && state.started > state.ended;
   const char *last =
       known && state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : NULL;
-  if (answer->answered != 1 && !known)
+  if (answer->answered == 3)
+    snprintf(buf, size, "%s has destroyed its communicator", who);
+  else if (answer->answered != 1 && !known)
     snprintf(buf, size, "%s does not answer (stopped, or its host is overloaded)", who);
   else if (answer->answered != 1)
     snprintf(buf, size,

@@ -298,6 +298,7 @@ TEST(WatchFrame, AnswersOfOthersAreNotBelieved) {
   EXPECT_FALSE(valid([](tuttiAnswer &a) { a.self.answered = 2; }));
   EXPECT_FALSE(valid([](tuttiAnswer &a) { a.previous.answered = 1; }));
   EXPECT_FALSE(valid([](tuttiAnswer &a) { a.next.answered = -2; }));
+  EXPECT_FALSE(valid([](tuttiAnswer &a) { a.next.answered = 4; }));
   EXPECT_FALSE(valid([](tuttiAnswer &a) { a.self.bytes = TUTTI_WATCH_STATE + 1; }));
   EXPECT_FALSE(valid([](tuttiAnswer &a) { a.previous.bytes = UINT32_MAX; }));
   EXPECT_FALSE(valid([](tuttiAnswer &a) { a.next.bytes = TUTTI_WATCH_STATE + 1; }));
@@ -419,6 +420,9 @@ TEST(WatchAsk, ARankThatHasLeftDoesNotAnswer) {
   EXPECT_NE(answers[2].answered, 1);
   for (int r : {0, 1, 3})
     EXPECT_EQ(answers[r].answered, 1);
+  for (int i = 0; i < 1000 && answers[2].answered != 3; i++) // until its neighbours have heard it
+    answers = ring.ask(0);
+  EXPECT_EQ(answers[2].answered, 3);
 }
 
 // Ranks 0 and 1 of 4 run; the test sends the heartbeats of their other neighbours.

@@ -417,6 +417,23 @@ TEST(Timeout, NamesTheRankThatNeverCalled) {
   });
 }
 
+TEST(Timeout, NamesTheRankThatHasLeft) {
+  Ranks ranks(4);
+  ranks.run([&](int r, tuttiComm_t comm) {
+    float x = 1;
+    EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess);
+    if (r == 2) {
+      EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess) << lastError();
+      ranks.comms[2] = nullptr;
+      return;
+    }
+    setTimeout(comm, 1500);
+    EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiTimeout);
+    EXPECT_THAT(lastError(), AllOf(HasSubstr("#2 AllReduce"), HasSubstr("rank 2 (host "),
+                                   HasSubstr("has destroyed its communicator")));
+  });
+}
+
 TEST(Threads, SecondOneIsRefused) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   Ranks ranks(2, &config);
