@@ -302,13 +302,14 @@ static tuttiResult_t offer(tuttiIbEnd *e) {
   e->nparts = 0;
   startCard(e, TUTTI_IB_OFFER, e->epoch + 1);
   e->out.nlinks = e->nlinks = count < TUTTI_IB_LINKS ? count : TUTTI_IB_LINKS;
-  /* Without the rails that have failed, if others are left. */
-  for (int strict = 1; strict >= 0 && made == 0; strict--) {
+  /* Without the rails that have failed, if others are left; else that is long ago for some. */
+  for (int tries = 2; tries > 0 && made == 0; tries--) {
     for (int i = 0; i < e->nlinks; i++) {
-      if (!chooseLink(e, i, strict ? e->avoid : 0)) continue;
+      if (!chooseLink(e, i, e->avoid)) continue;
       TUTTI_TRY(tellLink(e, i));
       made++;
     }
+    if (made == 0) e->avoid = 0;
   }
   if (made == 0) { /* its port may come back */
     e->retryAt = tuttiNow() + RETRY_NS;
