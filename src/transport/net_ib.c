@@ -215,8 +215,8 @@ static tuttiResult_t advanceSend(tuttiIbEnd *e, bool *moved) {
   for (; e->posted < s->known && room(b.link, 2); e->posted++) {
     postShares(e, e->posted);
     tuttiIbLine *line = &e->board->lines[e->posted % TUTTI_FIFO_DEPTH];
-    bool share = addShare(e, &b, 0, e->posted);
-    addSignal(&b, addField(e, &b, line, sizeof *line, line), e->posted, share);
+    bool now = addShare(e, &b, 0, e->posted) || e->deadline; /* new links are to show they work */
+    addSignal(&b, addField(e, &b, line, sizeof *line, line), e->posted, now);
   }
   /* Somebody waits until nothing is left unconfirmed, and the last messages had no completion. */
   if (tuttiLoadRelaxed32(&e->flush) && tuttiLoadRelaxed(&e->confirmed) < e->posted &&
