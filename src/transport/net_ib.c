@@ -339,7 +339,6 @@ static tuttiResult_t ibConnect(tuttiWires *w, void *node, tuttiSocketListener *l
   e->board = (tuttiIbBoard *)(fifo->heads + 1);
   memcpy(&e->theirs, w->peers[fifo->peer].net, sizeof e->theirs);
   tuttiSocketEndInit(&e->meet, w, listener, hello, fifo, 1);
-  e->deadline = e->meet.join.deadline;
   *end = e;
   return tuttiSuccess;
 }

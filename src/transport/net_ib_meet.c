@@ -272,8 +272,8 @@ static tuttiResult_t badCard(const tuttiIbEnd *e, const char *wrong) {
                     e->meet.wires->rank, e->meet.who, wrong);
 }
 
-/* How long a connection may be broken: less than an operation may wait, so that the error can name
- * the port. */
+/* How long making or mending the links may take with a peer that answers: less than an operation
+ * may wait, so that the error can name the port. */
 static uint64_t mendMs(const tuttiIbEnd *e) {
   return e->meet.wires->timeoutMs / 4 * 3;
 }
@@ -427,8 +427,7 @@ static tuttiResult_t overdue(const tuttiIbEnd *e) {
       "here: %s; check link and cable of these ports and of the peer's, the switch, "
       "and the GIDs on both hosts (show_gids)",
       e->meet.wires->rank, e->meet.who, e->trouble[0] ? "mended" : "made",
-      (unsigned long long)(e->trouble[0] ? mendMs(e) : e->meet.wires->timeoutMs),
-      e->trouble[0] ? "; it broke " : "", e->trouble,
+      (unsigned long long)mendMs(e), e->trouble[0] ? "; it broke " : "", e->trouble,
       tuttiIbPortsText(now, e->node->nrails, ports, sizeof ports));
 }
 
@@ -453,6 +452,7 @@ static tuttiResult_t meet(tuttiIbEnd *e, tuttiProxyTurn *turn) {
   if (sends) TUTTI_TRY(tuttiSocketJoinStep(s, turn));
   if (!sends && !s->listed) tuttiSocketAwait(s);
   if (sends ? s->join.part == s->nparts : s->nparts > 0) e->state = TUTTI_IB_BROKEN;
+  if (sends) e->deadline = tuttiDeadline((int64_t)mendMs(e));
   return tuttiSuccess;
 }
 
@@ -491,6 +491,9 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved) 
   if (e->state == TUTTI_IB_BROKEN && tuttiIbSends(e) && tuttiNow() >= e->retryAt)
     TUTTI_TRY(offer(e));
   *moved |= whole || e->state != before;
+  /* A peer that never answered may not have come to its first call: no matter of the links. */
+  if (e->state == TUTTI_IB_OFFERED && !e->trouble[0])
+    e->deadline = tuttiDeadline((int64_t)mendMs(e));
   if (e->state == TUTTI_IB_RUNNING || e->deadline == 0) return tuttiSuccess;
   if (tuttiNow() >= e->deadline) return overdue(e);
   uint64_t next = tuttiNow() + RETRY_NS;

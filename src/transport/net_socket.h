@@ -56,7 +56,7 @@ typedef struct {
   tuttiNetWelcome welcome;
   int part; /* the one that is being connected; == nparts: all are */
   bool dialling;
-  uint64_t deadline; /* of the whole */
+  uint64_t deadline; /* of reaching the peer */
   uint32_t napMs;
   tuttiAddressList targets;
 } tuttiSocketJoin;

@@ -291,6 +291,8 @@ tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn) {
   }
   if (j->part == e->nparts) return tuttiSuccess;
   uint64_t now = tuttiNow();
+  /* Who has not answered yet can be reached: it may not have come to its first call. */
+  if (j->dial.state == TUTTI_DIAL_ASKING) j->deadline = tuttiDeadline((int64_t)e->wires->timeoutMs);
   if (now >= j->deadline) return unreachable(e);
   tuttiProxyWakeBy(turn, j->deadline);
   /* Connecting is rare and mostly short: looked at now and then rather than watched. */

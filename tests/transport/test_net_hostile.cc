@@ -560,6 +560,20 @@ TEST(NetHostile, NobodyThereEndsAtTheTimeout) {
   p.a.Close(&out);
 }
 
+/* Its kernel accepts, but nobody answers before its first call, which comes after the timeout. */
+TEST(NetHostile, ALatePeerIsWaitedFor) {
+  Pair p(4096, 300);
+  tuttiConn out = p.a.Open(0, TUTTI_SEND);
+  net::Publish(p.a, &out, 1000);
+  Spin(p.a, 1000);
+  ASSERT_FALSE(p.a.Failed()) << p.a.Error();
+  tuttiConn in = p.b.Open(0, TUTTI_RECV);
+  ASSERT_TRUE(p.b.Await(&in)) << p.b.Error() << p.a.Error();
+  EXPECT_TRUE(net::Take(p.b, &in, 1000));
+  p.a.Close(&out);
+  p.b.Close(&in);
+}
+
 TEST(NetHostile, ARecordWithoutAddressIsRefused) {
   Pair p;
   for (int kind = 0; kind < 3; kind++) {
