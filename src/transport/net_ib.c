@@ -35,13 +35,20 @@ static void confirm(tuttiIbEnd *e, uint64_t n) {
   if (e->deadline && e->state == TUTTI_IB_RUNNING) tuttiIbWorks(e);
 }
 
+void tuttiIbPassTo(tuttiIbEnd *e, uint64_t to) {
+  if (to <= e->meet.passed) return;
+  for (; e->meet.passed < to; e->meet.passed++) {
+    tuttiIbReturn(e->source[e->meet.passed % TUTTI_FIFO_DEPTH]);
+    e->source[e->meet.passed % TUTTI_FIFO_DEPTH] = NULL;
+  }
+  tuttiStoreRelease(&e->meet.fifo.heads->head, to);
+}
+
 static void passHeads(tuttiIbEnd *e) {
   uint64_t passed = e->meet.passed;
   while (passed < e->posted && e->pending[passed % TUTTI_FIFO_DEPTH] == 0)
     passed++;
-  if (passed == e->meet.passed) return;
-  e->meet.passed = passed;
-  tuttiStoreRelease(&e->meet.fifo.heads->head, passed);
+  tuttiIbPassTo(e, passed);
 }
 
 /* A signaled request has left its queue, and with it all before. */
@@ -155,17 +162,13 @@ static tuttiResult_t prepare(tuttiIbEnd *e, uint64_t m) {
   if (line->where == TUTTI_WHERE_INLINE) memcpy(out->inlined, line->inlined, line->bytes);
   uint8_t *slot = s->fifo.data + i * s->fifo.slotBytes;
   e->from[i] = slot;
-  e->source[i] = e->mr;
   if (s->fifo.slots[i].where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
   const void *addr = (const void *)(uintptr_t)s->fifo.slots[i].addr;
-  struct ibv_mr **mr;
-  TUTTI_TRY(tuttiIbRegion(e->node, addr, line->bytes, &mr));
-  if (mr) {
+  TUTTI_TRY(tuttiIbBorrow(e->node, addr, line->bytes, &e->source[i]));
+  if (e->source[i])
     e->from[i] = addr;
-    e->source[i] = mr;
-  } else {
+  else
     memcpy(slot, addr, line->bytes);
-  }
   return tuttiSuccess;
 }
 
@@ -174,7 +177,7 @@ static bool addShare(tuttiIbEnd *e, batch *b, int p, uint64_t m) {
   size_t i = m % TUTTI_FIFO_DEPTH, begin, share;
   tuttiSocketShare(e->meet.payload[i], e->nparts, p, &begin, &share);
   if (share == 0) return false;
-  addWrite(b, e->from[i] + begin, share, e->source[i],
+  addWrite(b, e->from[i] + begin, share, e->source[i] ? e->source[i]->mr : e->mr,
            e->in.data + i * e->meet.fifo.slotBytes + begin);
   e->pending[i] |= 1u << p;
   return true;
@@ -325,6 +328,7 @@ static bool ibDrained(void *end) {
 static void ibCloseEnd(void *end) {
   tuttiIbEnd *e = end;
   tuttiIbLinksClose(e, true);
+  if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
   for (int i = 0; i < TUTTI_IB_PORTS; i++)
     if (e->mr[i]) tuttiVerbs.deregMr(e->mr[i]);
   tuttiSocketEndFini(&e->meet);

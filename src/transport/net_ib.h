@@ -75,6 +75,14 @@ enum {
 
 struct tuttiIbEnd;
 
+/* Memory of the user and its registration with each rail. */
+typedef struct tuttiIbRegion {
+  tuttiRegion region;
+  struct ibv_mr *mr[TUTTI_IB_PORTS];
+  uint32_t uses; /* messages under way out of it, and 1 while `region` is there */
+  struct tuttiIbRegion *next;
+} tuttiIbRegion;
+
 /* One queue pair of an end. */
 typedef struct {
   struct tuttiIbEnd *end;
@@ -147,12 +155,12 @@ typedef struct tuttiIbEnd {
                               closed its end */
   tuttiAtomic32 flush;     /* send: somebody waits until all are confirmed */
   bool incurable;          /* `trouble` is no matter of ports and paths */
-  struct ibv_mr **source[TUTTI_FIFO_DEPTH]; /* send: registration of the payload, by rail */
-  const uint8_t *from[TUTTI_FIFO_DEPTH];    /* send: payload */
-  uint32_t pending[TUTTI_FIFO_DEPTH];       /* send: parts that are not acknowledged, by bit */
-  uint64_t deadline;                        /* of making or mending the links; 0: they work */
-  uint64_t retryAt;                         /* send: no offer before */
-  char trouble[320];                        /* what broke them last */
+  tuttiIbRegion *source[TUTTI_FIFO_DEPTH]; /* send: what the payload is in; NULL: the FIFO */
+  const uint8_t *from[TUTTI_FIFO_DEPTH];   /* send: payload */
+  uint32_t pending[TUTTI_FIFO_DEPTH];      /* send: parts that are not acknowledged, by bit */
+  uint64_t deadline;                       /* of making or mending the links; 0: they work */
+  uint64_t retryAt;                        /* send: no offer before */
+  char trouble[320];                       /* what broke them last */
 } tuttiIbEnd;
 
 static inline bool tuttiIbSends(const tuttiIbEnd *e) {
@@ -175,9 +183,11 @@ tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t by
                               struct ibv_mr **mr);
 /* Device and kernel import dma-bufs. */
 bool tuttiIbDmabuf(const tuttiIbRail *rail);
-/* Registrations by rail of a region that holds [addr, addr + bytes), or NULL; registers it on first
- * use. Forgets those of regions that are gone. */
-tuttiResult_t tuttiIbRegion(tuttiIbNode *node, const void *addr, size_t bytes, struct ibv_mr ***mr);
+/* A region that holds [addr, addr + bytes), or NULL, for one use; registers it on first use.
+ * Forgets those that are gone. */
+tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **out);
+/* A use has ended; the last one of a region that is gone deregisters it. NULL is allowed. */
+void tuttiIbReturn(tuttiIbRegion *region);
 
 /* ---- net_ib_meet.c */
 
@@ -196,6 +206,8 @@ void tuttiIbLinksClose(tuttiIbEnd *e, bool forGood);
 
 /* Takes what the completion queues hold. */
 void tuttiIbPoll(tuttiIbNode *node);
+/* Send: the messages below `to` need nothing of this side any more. */
+void tuttiIbPassTo(tuttiIbEnd *e, uint64_t to);
 /* Recv: publishes the messages that have come. */
 tuttiResult_t tuttiIbTakeMessages(tuttiIbEnd *e, bool *moved);
 

@@ -334,13 +334,6 @@ void tuttiIbWorks(tuttiIbEnd *e) {
   e->trouble[0] = '\0';
 }
 
-/* The messages below `at` have arrived. */
-static void passTo(tuttiIbEnd *e, uint64_t at) {
-  if (at <= e->meet.passed) return;
-  e->meet.passed = at;
-  tuttiStoreRelease(&e->meet.fifo.heads->head, at);
-}
-
 /* Goes on where the receiver says. What it has not got must still be here. */
 static tuttiResult_t resume(tuttiIbEnd *e) {
   uint64_t at = e->in.resume, passed = e->meet.passed;
@@ -350,7 +343,7 @@ static tuttiResult_t resume(tuttiIbEnd *e) {
     if (e->meet.payload[m % TUTTI_FIFO_DEPTH])
       return badCard(e, "a message is missing that it had acknowledged");
   memset(e->pending, 0, sizeof e->pending);
-  passTo(e, at);
+  tuttiIbPassTo(e, at);
   if (e->in.taken > e->credit) e->credit = e->in.taken;
   e->posted = at;
   tuttiStoreRelease(&e->confirmed, at);
@@ -484,7 +477,7 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved) 
     /* There is nobody to mend it with. Who has finished had all that it waited for, and only what
      * acknowledged it was lost; if the peer died, the watch says so. */
     e->deadline = 0;
-    if (tuttiIbSends(e)) passTo(e, e->meet.known);
+    if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
     tuttiStoreRelease(&e->confirmed, UINT64_MAX);
     return tuttiSuccess;
   }

@@ -197,13 +197,8 @@ bool tuttiIbDmabuf(const tuttiIbRail *rail) {
          errno != EPROTONOSUPPORT;
 }
 
-struct tuttiIbRegion {
-  tuttiRegion region;
-  struct ibv_mr *mr[TUTTI_IB_PORTS];
-  struct tuttiIbRegion *next;
-};
-
-static void freeRegion(struct tuttiIbRegion *r) {
+void tuttiIbReturn(tuttiIbRegion *r) {
+  if (!r || --r->uses > 0) return;
   for (int i = 0; i < TUTTI_IB_PORTS; i++)
     if (r->mr[i]) tuttiVerbs.deregMr(r->mr[i]);
   tuttiFree(r);
@@ -213,8 +208,8 @@ static void dropDeadRegions(tuttiIbNode *node) {
   uint64_t removed = tuttiRegionsRemoved();
   if (removed == node->regionsSeen) return;
   node->regionsSeen = removed;
-  for (struct tuttiIbRegion **at = &node->regions; *at;) {
-    struct tuttiIbRegion *r = *at;
+  for (tuttiIbRegion **at = &node->regions; *at;) {
+    tuttiIbRegion *r = *at;
     const tuttiRegion *old = &r->region;
     tuttiRegion now;
     if (tuttiRegionFind((void *)old->begin, old->end - old->begin, &now) && now.id == old->id) {
@@ -222,35 +217,38 @@ static void dropDeadRegions(tuttiIbNode *node) {
       continue;
     }
     *at = r->next;
-    freeRegion(r);
+    tuttiIbReturn(r);
   }
 }
 
-tuttiResult_t tuttiIbRegion(tuttiIbNode *node, const void *addr, size_t bytes,
-                            struct ibv_mr ***mr) {
-  uintptr_t begin = (uintptr_t)addr;
-  dropDeadRegions(node);
-  for (struct tuttiIbRegion *r = node->regions; r; r = r->next) {
-    if (begin < r->region.begin || begin + bytes > r->region.end) continue;
-    *mr = r->mr;
-    return tuttiSuccess;
-  }
-  tuttiRegion found;
-  struct tuttiIbRegion *r;
-  *mr = NULL;
-  if (!tuttiRegionFind(addr, bytes, &found)) return tuttiSuccess;
+static tuttiResult_t addRegion(tuttiIbNode *node, const tuttiRegion *region, tuttiIbRegion **out) {
+  tuttiIbRegion *r;
   TUTTI_TRY(tuttiAlloc((void **)&r, 1, sizeof *r, "a registration", node->wires->memory));
-  r->region = found;
+  r->region = *region;
+  r->uses = 1;
   for (int i = 0; i < node->nrails; i++) {
-    tuttiResult_t result =
-        tuttiIbRegister(node, i, (void *)found.begin, found.end - found.begin, false, &r->mr[i]);
+    tuttiResult_t result = tuttiIbRegister(node, i, (void *)region->begin,
+                                           region->end - region->begin, false, &r->mr[i]);
     if (result == tuttiSuccess) continue;
-    freeRegion(r);
+    tuttiIbReturn(r);
     return result;
   }
   r->next = node->regions;
   node->regions = r;
-  *mr = r->mr;
+  *out = r;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes,
+                            tuttiIbRegion **out) {
+  uintptr_t begin = (uintptr_t)addr;
+  tuttiRegion found;
+  dropDeadRegions(node);
+  *out = node->regions;
+  while (*out && (begin < (*out)->region.begin || begin + bytes > (*out)->region.end))
+    *out = (*out)->next;
+  if (!*out && tuttiRegionFind(addr, bytes, &found)) TUTTI_TRY(addRegion(node, &found, out));
+  if (*out) (*out)->uses++;
   return tuttiSuccess;
 }
 
@@ -266,9 +264,9 @@ static void closeRail(tuttiIbNode *node, tuttiIbRail *rail) {
 
 void tuttiIbNodeClose(tuttiIbNode *node) {
   while (node->regions) {
-    struct tuttiIbRegion *r = node->regions;
+    tuttiIbRegion *r = node->regions;
     node->regions = r->next;
-    freeRegion(r);
+    tuttiIbReturn(r);
   }
   for (int i = 0; i < node->nrails; i++)
     closeRail(node, &node->rails[i]);
