@@ -329,8 +329,7 @@ static void ibCloseEnd(void *end) {
   tuttiIbEnd *e = end;
   tuttiIbLinksClose(e, true);
   if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
-  for (int i = 0; i < TUTTI_IB_PORTS; i++)
-    if (e->mr[i]) tuttiVerbs.deregMr(e->mr[i]);
+  tuttiIbDeregister(e->mr);
   tuttiSocketEndFini(&e->meet);
   tuttiFree(e);
 }

@@ -66,6 +66,7 @@ typedef struct {
   bool watched;
   uint64_t regionsSeen;
   struct tuttiIbRegion *regions; /* memory of the user that is registered with rails */
+  bool refused;                  /* some was not, which has been said */
 } tuttiIbNode;
 
 enum {
@@ -75,7 +76,7 @@ enum {
 
 struct tuttiIbEnd;
 
-/* Memory of the user and its registration with each rail. */
+/* Memory of the user and its registration with each rail, or with none if one refused. */
 typedef struct tuttiIbRegion {
   tuttiRegion region;
   struct ibv_mr *mr[TUTTI_IB_PORTS];
@@ -177,14 +178,14 @@ void tuttiIbNodeClose(tuttiIbNode *node);
 bool tuttiIbNodeEvents(tuttiIbNode *node);
 /* The row in which the port has this address now; -1: none. */
 int tuttiIbGidRow(const tuttiIbRail *rail, const tuttiIbGid *gid);
-/* Registers memory with a rail, for the peer to write to if `remote`; the error names the remedy.
- */
-tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes, bool remote,
+/* Registers memory with a rail, for the peer to write to; the error names the remedy. */
+tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes,
                               struct ibv_mr **mr);
+void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]); /* those that are there */
 /* Device and kernel import dma-bufs. */
 bool tuttiIbDmabuf(const tuttiIbRail *rail);
-/* A region that holds [addr, addr + bytes), or NULL, for one use; registers it on first use.
- * Forgets those that are gone. */
+/* A region that holds [addr, addr + bytes) and could be registered, or NULL, for one use; registers
+ * it on first use. Forgets those that are gone. */
 tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **out);
 /* A use has ended; the last one of a region that is gone deregisters it. NULL is allowed. */
 void tuttiIbReturn(tuttiIbRegion *region);

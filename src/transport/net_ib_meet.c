@@ -86,7 +86,7 @@ static tuttiResult_t makeLink(tuttiIbEnd *e, tuttiIbLink *l) {
   size_t control = (size_t)(e->meet.fifo.data - (uint8_t *)e->meet.fifo.slots);
   if (!e->mr[l->rail])
     TUTTI_TRY(tuttiIbRegister(e->node, l->rail, e->meet.fifo.slots,
-                              control + TUTTI_FIFO_DEPTH * e->meet.fifo.slotBytes, true,
+                              control + TUTTI_FIFO_DEPTH * e->meet.fifo.slotBytes,
                               &e->mr[l->rail]));
   TUTTI_TRY(widenCq(e, l));
   struct ibv_qp_init_attr init = {.send_cq = r->cq,

@@ -156,10 +156,13 @@ static int openPorts(tuttiIbNode *node, int *down) {
   return n;
 }
 
-static const char *memlockText(char *buf, size_t size) {
+/* What helps against errno `err`. */
+static const char *remedyText(int err, char *buf, size_t size) {
   struct rlimit limit = {0};
   getrlimit(RLIMIT_MEMLOCK, &limit);
-  if (limit.rlim_cur == RLIM_INFINITY)
+  if (err != ENOMEM && err != EAGAIN && err != EPERM)
+    snprintf(buf, size, "see dmesg on this host");
+  else if (limit.rlim_cur == RLIM_INFINITY)
     snprintf(buf, size, "the host or its cgroup is out of memory (dmesg)");
   else
     snprintf(buf, size,
@@ -172,19 +175,19 @@ static const char *memlockText(char *buf, size_t size) {
 /* `call` failed on a rail with errno `err`. */
 static tuttiResult_t railFailed(const tuttiIbNode *node, const tuttiIbRail *rail, const char *call,
                                 int err) {
-  char remedy[192] = "see dmesg on this host";
-  if (err == ENOMEM || err == EAGAIN || err == EPERM) memlockText(remedy, sizeof remedy);
+  char remedy[192];
   return TUTTI_FAIL(tuttiSystemError, "rank %d: %s on %s port %u failed: %s; %s", node->wires->rank,
-                    call, rail->port.device, rail->port.port, tuttiErrnoText(err), remedy);
+                    call, rail->port.device, rail->port.port, tuttiErrnoText(err),
+                    remedyText(err, remedy, sizeof remedy));
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes, bool remote,
+tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes,
                               struct ibv_mr **mr) {
   char call[96];
   *mr = tuttiVerbs.regMr(node->rails[rail].pd, addr, bytes,
-                         IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE : 0));
+                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   if (*mr) return tuttiSuccess;
   int err = errno;
   snprintf(call, sizeof call, "ibv_reg_mr of %zu bytes", bytes);
@@ -197,57 +200,69 @@ bool tuttiIbDmabuf(const tuttiIbRail *rail) {
          errno != EPROTONOSUPPORT;
 }
 
+void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]) {
+  for (int i = 0; i < TUTTI_IB_PORTS; i++)
+    if (mr[i]) tuttiVerbs.deregMr(mr[i]);
+  memset(mr, 0, TUTTI_IB_PORTS * sizeof *mr);
+}
+
 void tuttiIbReturn(tuttiIbRegion *r) {
   if (!r || --r->uses > 0) return;
-  for (int i = 0; i < TUTTI_IB_PORTS; i++)
-    if (r->mr[i]) tuttiVerbs.deregMr(r->mr[i]);
+  tuttiIbDeregister(r->mr);
   tuttiFree(r);
 }
 
-static void dropDeadRegions(tuttiIbNode *node) {
-  uint64_t removed = tuttiRegionsRemoved();
-  if (removed == node->regionsSeen) return;
-  node->regionsSeen = removed;
-  for (tuttiIbRegion **at = &node->regions; *at;) {
-    tuttiIbRegion *r = *at;
-    const tuttiRegion *old = &r->region;
+/* All of them, or those that are not there any more. */
+static void dropRegions(tuttiIbNode *node, bool all) {
+  for (tuttiIbRegion **at = &node->regions, *r; (r = *at) != NULL;) {
+    size_t bytes = r->region.end - r->region.begin;
     tuttiRegion now;
-    if (tuttiRegionFind((void *)old->begin, old->end - old->begin, &now) && now.id == old->id) {
+    if (!all && tuttiRegionFind((void *)r->region.begin, bytes, &now) && now.id == r->region.id) {
       at = &r->next;
-      continue;
+    } else {
+      *at = r->next;
+      tuttiIbReturn(r);
     }
-    *at = r->next;
-    tuttiIbReturn(r);
   }
 }
 
-static tuttiResult_t addRegion(tuttiIbNode *node, const tuttiRegion *region, tuttiIbRegion **out) {
-  tuttiIbRegion *r;
-  TUTTI_TRY(tuttiAlloc((void **)&r, 1, sizeof *r, "a registration", node->wires->memory));
-  r->region = *region;
-  r->uses = 1;
+/* Only to be read from, which read-only memory allows, too. */
+static void registerRegion(tuttiIbNode *node, tuttiIbRegion *r) {
+  char remedy[192];
+  size_t bytes = r->region.end - r->region.begin;
   for (int i = 0; i < node->nrails; i++) {
-    tuttiResult_t result = tuttiIbRegister(node, i, (void *)region->begin,
-                                           region->end - region->begin, false, &r->mr[i]);
-    if (result == tuttiSuccess) continue;
-    tuttiIbReturn(r);
-    return result;
+    r->mr[i] = tuttiVerbs.regMr(node->rails[i].pd, (void *)r->region.begin, bytes, 0);
+    if (r->mr[i]) continue;
+    int err = errno;
+    tuttiIbDeregister(r->mr);
+    if (!node->refused)
+      TUTTI_WARN(NET,
+                 "NET/IB: %s refused %zu bytes of user memory: %s; such memory is copied before it "
+                 "is sent; %s",
+                 node->rails[i].port.device, bytes, tuttiErrnoText(err),
+                 remedyText(err, remedy, sizeof remedy));
+    node->refused = true;
+    return;
   }
-  r->next = node->regions;
-  node->regions = r;
-  *out = r;
-  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes,
                             tuttiIbRegion **out) {
   uintptr_t begin = (uintptr_t)addr;
+  uint64_t removed = tuttiRegionsRemoved();
   tuttiRegion found;
-  dropDeadRegions(node);
+  if (removed != node->regionsSeen) dropRegions(node, false);
+  node->regionsSeen = removed;
   *out = node->regions;
   while (*out && (begin < (*out)->region.begin || begin + bytes > (*out)->region.end))
     *out = (*out)->next;
-  if (!*out && tuttiRegionFind(addr, bytes, &found)) TUTTI_TRY(addRegion(node, &found, out));
+  if (!*out && tuttiRegionFind(addr, bytes, &found)) {
+    TUTTI_NEW(*out, 1, "a registration", node->wires->memory);
+    **out = (tuttiIbRegion){.region = found, .uses = 1, .next = node->regions};
+    node->regions = *out;
+    registerRegion(node, *out);
+  }
+  if (*out && !(*out)->mr[0]) *out = NULL;
   if (*out) (*out)->uses++;
   return tuttiSuccess;
 }
@@ -263,11 +278,7 @@ static void closeRail(tuttiIbNode *node, tuttiIbRail *rail) {
 }
 
 void tuttiIbNodeClose(tuttiIbNode *node) {
-  while (node->regions) {
-    tuttiIbRegion *r = node->regions;
-    node->regions = r->next;
-    tuttiIbReturn(r);
-  }
+  dropRegions(node, true);
   for (int i = 0; i < node->nrails; i++)
     closeRail(node, &node->rails[i]);
   node->nrails = 0;
