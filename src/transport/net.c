@@ -17,8 +17,6 @@ const tuttiNet *const tuttiNets[] = {
 #endif
     &tuttiNetSocket, NULL};
 
-#define END_BYTES 16384 /* at most, of an end without its slots */
-
 /* One end: the local FIFO and what the backend keeps for it. */
 typedef struct netEnd {
   const tuttiNet *net;
@@ -131,7 +129,7 @@ static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
 }
 
 size_t tuttiNetEndBytes(const tuttiWires *w) {
-  return END_BYTES + TUTTI_FIFO_DEPTH * w->slotBytes;
+  return TUTTI_NET_END_BYTES + TUTTI_FIFO_DEPTH * w->slotBytes;
 }
 
 /* Undone by dropFifo, also after a failure. */

@@ -72,7 +72,8 @@ static inline tuttiProxy *tuttiNetProxy(const tuttiWires *w, tuttiDirection dire
  * messages to arrive waits for it, running the proxy meanwhile, before it closes. For the thread
  * that opens and closes connections. */
 bool tuttiNetDrained(const tuttiWires *w);
-/* Bytes of an end, as w has slots. */
+/* Bytes of an end, as w has slots. The same on all ranks, whatever networks they have. */
+#define TUTTI_NET_END_BYTES 24576 /* at most, without the slots */
 size_t tuttiNetEndBytes(const tuttiWires *w);
 /* Brings w->memory up to date with the pages that messages have touched; same thread. */
 void tuttiNetMeasure(tuttiWires *w);
