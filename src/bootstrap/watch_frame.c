@@ -1,5 +1,6 @@
 #include "bootstrap/watch_frame.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Payload sizes by type. Type 0 is none: nothing fits its row. */
@@ -38,12 +39,10 @@ size_t tuttiFrameWrite(void *out, size_t room, tuttiFrameType type, const void *
 }
 
 size_t tuttiFailureFill(tuttiFailureFrame *out, tuttiResult_t code, int origin, const char *text) {
-  size_t length = strnlen(text, sizeof(out->text) - 1);
   out->code = code;
   out->origin = origin;
-  memcpy(out->text, text, length);
-  out->text[length] = '\0';
-  return offsetof(tuttiFailureFrame, text) + length + 1;
+  snprintf(out->text, sizeof(out->text), "%s", text);
+  return offsetof(tuttiFailureFrame, text) + strlen(out->text) + 1;
 }
 
 bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *out) {
