@@ -147,13 +147,6 @@ static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   return tuttiSuccess;
 }
 
-/* Brings the account up to date with the pages of the FIFO that messages have touched. */
-static void countFifo(tuttiWires *w, netEnd *end) {
-  size_t now = tuttiResident(end->fifo, end->fifoBytes);
-  tuttiFetchAddAcqRel(&w->memory->bytes, now - end->counted); /* wraps when it is less */
-  end->counted = now;
-}
-
 static void dropFifo(tuttiWires *w, netEnd *end) {
   tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)end->counted);
   tuttiUnpin(&end->pinned);
@@ -271,8 +264,11 @@ bool tuttiNetDrained(const tuttiWires *w) {
 
 void tuttiNetMeasure(tuttiWires *w) {
   netState *s = w->net;
-  for (netEnd *end = s ? s->ends : NULL; end; end = end->next)
-    countFifo(w, end);
+  for (netEnd *end = s ? s->ends : NULL; end; end = end->next) {
+    size_t now = tuttiResident(end->fifo, end->fifoBytes);
+    tuttiFetchAddAcqRel(&w->memory->bytes, now - end->counted); /* wraps when it is less */
+    end->counted = now;
+  }
 }
 
 const tuttiTransport tuttiTransportNet = {

@@ -336,8 +336,7 @@ static void ibCloseEnd(void *end) {
 
 static tuttiResult_t ibConnect(tuttiWires *w, void *node, tuttiSocketListener *listener,
                                const tuttiNetHello *hello, const tuttiConn *fifo, void **end) {
-  _Static_assert(sizeof(tuttiIbEnd) + 4096 + 512 <= TUTTI_NET_END_BYTES,
-                 "the page of lines and board, and what net.c keeps, are counted, too");
+  _Static_assert(sizeof(tuttiIbEnd) + 4096 + 512 <= TUTTI_NET_END_BYTES, "with its page of lines");
   tuttiIbEnd *e;
   TUTTI_TRY(tuttiAlloc((void **)&e, 1, sizeof *e, "the end of a network connection", w->memory));
   e->node = node;

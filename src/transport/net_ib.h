@@ -186,7 +186,7 @@ void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]); /* those that are the
 bool tuttiIbDmabuf(const tuttiIbRail *rail);
 /* A region that holds [addr, addr + bytes) and could be registered, or NULL, for one use; registers
  * it on first use. Forgets those that are gone. */
-tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **out);
+tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r);
 /* A use has ended; the last one of a region that is gone deregisters it. NULL is allowed. */
 void tuttiIbReturn(tuttiIbRegion *region);
 

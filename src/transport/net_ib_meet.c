@@ -274,8 +274,8 @@ static tuttiResult_t badCard(const tuttiIbEnd *e, const char *wrong) {
 
 /* How long making or mending the links may take with a peer that answers: less than an operation
  * may wait, so that the error can name the port. */
-static uint64_t mendMs(const tuttiIbEnd *e) {
-  return e->meet.wires->timeoutMs / 4 * 3;
+static int64_t mendMs(const tuttiIbEnd *e) {
+  return (int64_t)e->meet.wires->timeoutMs / 4 * 3;
 }
 
 /* Without a link: what works is given up for something better. */
@@ -289,7 +289,7 @@ static void setBroken(tuttiIbEnd *e, const tuttiIbLink *link, const char *why) {
     snprintf(e->trouble, sizeof e->trouble, "%s", why);
   }
   e->state = TUTTI_IB_BROKEN;
-  if (!e->deadline) e->deadline = tuttiDeadline((int64_t)mendMs(e));
+  if (!e->deadline) e->deadline = tuttiDeadline(mendMs(e));
 }
 
 /* ---- the sender ----------------------------------------------------------------------------- */
@@ -416,11 +416,11 @@ static tuttiResult_t overdue(const tuttiIbEnd *e) {
     now[i] = e->node->rails[i].port;
   return TUTTI_FAIL(
       tuttiRemoteError,
-      "rank %d: the RDMA connection with %s could not be %s within %llu ms%s%s; ports "
+      "rank %d: the RDMA connection with %s could not be %s within %lld ms%s%s; ports "
       "here: %s; check link and cable of these ports and of the peer's, the switch, "
       "and the GIDs on both hosts (show_gids)",
-      e->meet.wires->rank, e->meet.who, e->trouble[0] ? "mended" : "made",
-      (unsigned long long)mendMs(e), e->trouble[0] ? "; it broke " : "", e->trouble,
+      e->meet.wires->rank, e->meet.who, e->trouble[0] ? "mended" : "made", (long long)mendMs(e),
+      e->trouble[0] ? "; it broke " : "", e->trouble,
       tuttiIbPortsText(now, e->node->nrails, ports, sizeof ports));
 }
 
@@ -445,7 +445,7 @@ static tuttiResult_t meet(tuttiIbEnd *e, tuttiProxyTurn *turn) {
   if (sends) TUTTI_TRY(tuttiSocketJoinStep(s, turn));
   if (!sends && !s->listed) tuttiSocketAwait(s);
   if (sends ? s->join.part == s->nparts : s->nparts > 0) e->state = TUTTI_IB_BROKEN;
-  if (sends) e->deadline = tuttiDeadline((int64_t)mendMs(e));
+  if (sends) e->deadline = tuttiDeadline(mendMs(e));
   return tuttiSuccess;
 }
 
@@ -485,8 +485,7 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved) 
     TUTTI_TRY(offer(e));
   *moved |= whole || e->state != before;
   /* A peer that never answered may not have come to its first call: no matter of the links. */
-  if (e->state == TUTTI_IB_OFFERED && !e->trouble[0])
-    e->deadline = tuttiDeadline((int64_t)mendMs(e));
+  if (e->state == TUTTI_IB_OFFERED && !e->trouble[0]) e->deadline = tuttiDeadline(mendMs(e));
   if (e->state == TUTTI_IB_RUNNING || e->deadline == 0) return tuttiSuccess;
   if (tuttiNow() >= e->deadline) return overdue(e);
   uint64_t next = tuttiNow() + RETRY_NS;

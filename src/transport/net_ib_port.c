@@ -66,13 +66,10 @@ static bool portAllowed(const char *list, const char *name, int port) {
 
 static uint32_t megabitsOf(const struct ibv_port_attr *attr) {
   static const uint32_t lane[8] = {2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000};
-  uint32_t width = attr->active_width == 2    ? 4
-                   : attr->active_width == 4  ? 8
-                   : attr->active_width == 8  ? 12
-                   : attr->active_width == 16 ? 2
-                                              : 1;
+  static const uint32_t lanes[8] = {1, 4, 8, 12, 2, 1, 1, 1};
+  int width = attr->active_width ? __builtin_ctz(attr->active_width) : 0;
   int speed = attr->active_speed ? __builtin_ctz(attr->active_speed) : 0;
-  return width * lane[speed & 7];
+  return lanes[width & 7] * lane[speed & 7];
 }
 
 /* ---- ports in use --------------------------------------------------------------------------- */
@@ -186,12 +183,10 @@ static tuttiResult_t railFailed(const tuttiIbNode *node, const tuttiIbRail *rail
 tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes,
                               struct ibv_mr **mr) {
   char call[96];
+  snprintf(call, sizeof call, "ibv_reg_mr of %zu bytes", bytes);
   *mr = tuttiVerbs.regMr(node->rails[rail].pd, addr, bytes,
                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-  if (*mr) return tuttiSuccess;
-  int err = errno;
-  snprintf(call, sizeof call, "ibv_reg_mr of %zu bytes", bytes);
-  return railFailed(node, &node->rails[rail], call, err);
+  return *mr ? tuttiSuccess : railFailed(node, &node->rails[rail], call, errno);
 }
 
 /* No descriptor is bad in another way where it can be done. */
@@ -203,7 +198,6 @@ bool tuttiIbDmabuf(const tuttiIbRail *rail) {
 void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]) {
   for (int i = 0; i < TUTTI_IB_PORTS; i++)
     if (mr[i]) tuttiVerbs.deregMr(mr[i]);
-  memset(mr, 0, TUTTI_IB_PORTS * sizeof *mr);
 }
 
 void tuttiIbReturn(tuttiIbRegion *r) {
@@ -233,37 +227,34 @@ static void registerRegion(tuttiIbNode *node, tuttiIbRegion *r) {
   for (int i = 0; i < node->nrails; i++) {
     r->mr[i] = tuttiVerbs.regMr(node->rails[i].pd, (void *)r->region.begin, bytes, 0);
     if (r->mr[i]) continue;
-    int err = errno;
-    tuttiIbDeregister(r->mr);
     if (!node->refused)
-      TUTTI_WARN(NET,
-                 "NET/IB: %s refused %zu bytes of user memory: %s; such memory is copied before it "
-                 "is sent; %s",
-                 node->rails[i].port.device, bytes, tuttiErrnoText(err),
-                 remedyText(err, remedy, sizeof remedy));
+      TUTTI_WARN(NET, "NET/IB: %s refused %zu bytes of user memory (%s), which are copied now; %s",
+                 node->rails[i].port.device, bytes, tuttiErrnoText(errno),
+                 remedyText(errno, remedy, sizeof remedy));
     node->refused = true;
+    tuttiIbDeregister(r->mr);
+    memset(r->mr, 0, sizeof r->mr);
     return;
   }
 }
 
-tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes,
-                            tuttiIbRegion **out) {
+tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r) {
   uintptr_t begin = (uintptr_t)addr;
   uint64_t removed = tuttiRegionsRemoved();
   tuttiRegion found;
   if (removed != node->regionsSeen) dropRegions(node, false);
   node->regionsSeen = removed;
-  *out = node->regions;
-  while (*out && (begin < (*out)->region.begin || begin + bytes > (*out)->region.end))
-    *out = (*out)->next;
-  if (!*out && tuttiRegionFind(addr, bytes, &found)) {
-    TUTTI_NEW(*out, 1, "a registration", node->wires->memory);
-    **out = (tuttiIbRegion){.region = found, .uses = 1, .next = node->regions};
-    node->regions = *out;
-    registerRegion(node, *out);
+  *r = node->regions;
+  while (*r && (begin < (*r)->region.begin || begin + bytes > (*r)->region.end))
+    *r = (*r)->next;
+  if (!*r && tuttiRegionFind(addr, bytes, &found)) {
+    TUTTI_NEW(*r, 1, "a registration", node->wires->memory);
+    **r = (tuttiIbRegion){.region = found, .uses = 1, .next = node->regions};
+    node->regions = *r;
+    registerRegion(node, *r);
   }
-  if (*out && !(*out)->mr[0]) *out = NULL;
-  if (*out) (*out)->uses++;
+  if (*r && !(*r)->mr[0]) *r = NULL;
+  if (*r) (*r)->uses++;
   return tuttiSuccess;
 }
 

@@ -35,8 +35,7 @@ void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *fam
   if (port->ethernet && !gid->forced) {
     if (strcmp(family, "AF_INET") == 0 && !isV4(gid->gid)) return;
     if (strcmp(family, "AF_INET6") == 0 && isV4(gid->gid)) return;
-    if (version == 1 && gid->type != TUTTI_GID_ROCE1) return;
-    if (version == 2 && gid->type != TUTTI_GID_ROCE2) return;
+    if (version && gid->type != (version == 1 ? TUTTI_GID_ROCE1 : TUTTI_GID_ROCE2)) return;
   }
   int at = port->ngids;
   while (at > 0 && worth(&port->gids[at - 1]) < worth(gid))
@@ -100,10 +99,8 @@ bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int
 const char *tuttiIbGidText(const tuttiIbGid *gid, char *buf, size_t size) {
   static const char *const types[TUTTI_GID_TYPES] = {"IB", "RoCE v1", "RoCE v2"};
   char address[INET6_ADDRSTRLEN] = "?";
-  if (isV4(gid->gid))
-    inet_ntop(AF_INET, gid->gid + 12, address, sizeof address);
-  else
-    inet_ntop(AF_INET6, gid->gid, address, sizeof address);
+  bool v4 = isV4(gid->gid);
+  inet_ntop(v4 ? AF_INET : AF_INET6, gid->gid + (v4 ? 12 : 0), address, sizeof address);
   snprintf(buf, size, "%s (%s, index %u)", address, types[gid->type % TUTTI_GID_TYPES], gid->index);
   return buf;
 }

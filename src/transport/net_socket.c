@@ -195,10 +195,6 @@ static bool place(tuttiSocketEnd *e) {
   return true;
 }
 
-static uint8_t *targetOf(const tuttiSocketEnd *e, uint64_t m) {
-  return e->target[m % TUTTI_FIFO_DEPTH];
-}
-
 /* A small message that is read is acknowledged at once by the kernel, in a packet of its own that
  * costs the receiver 1 us, unless it believes that an answer will carry the acknowledgement. It
  * loses that belief now and then. */
@@ -244,7 +240,8 @@ static tuttiResult_t digest(tuttiSocketEnd *e) {
     size_t begin, share = shareOf(e, 0, p->number, &begin);
     size_t there = e->aheadEnd - e->aheadBegin;
     size_t n = share - p->offset < there ? share - p->offset : there;
-    memcpy(targetOf(e, p->number) + begin + p->offset, e->ahead + e->aheadBegin, n);
+    memcpy(e->target[p->number % TUTTI_FIFO_DEPTH] + begin + p->offset, e->ahead + e->aheadBegin,
+           n);
     e->aheadBegin += n;
     p->offset += n;
     if (p->offset < share) return tuttiSuccess;
@@ -272,11 +269,8 @@ static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, si
     tuttiSocketCloseFd(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source);
     return tuttiSuccess;
   }
-  if (got < 0 && errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);
-  if (got == 0) {
-    if (inMessage) return socketFailed(e, part, 0);
-    p->closed = true; /* if it died rather than finished, the watch says so */
-  }
+  if (ended && (got < 0 || inMessage)) return socketFailed(e, part, got < 0 ? errno : 0);
+  p->closed |= ended; /* if it died rather than finished, the watch says so */
   /* Fewer bytes than wanted: the next ones raise a new event (epoll(7)), unless the end of the
    * stream, whose event may have come already, is behind these. */
   if ((got < 0 && errno == EAGAIN) || (got > 0 && (size_t)got < wanted && !p->source.hangup))
@@ -294,7 +288,8 @@ static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
   size_t pieces = 0, rest = 0, begin, n;
   if (inPayload) {
     rest = shareOf(e, 0, p->number, &begin) - p->offset;
-    iov[pieces++] = (struct iovec){targetOf(e, p->number) + begin + p->offset, rest};
+    iov[pieces++] =
+        (struct iovec){e->target[p->number % TUTTI_FIFO_DEPTH] + begin + p->offset, rest};
   }
   size_t kept = e->aheadEnd - e->aheadBegin; /* part of a line, if anything */
   /* Whole lines: their slot has become free since digest() looked, and the reader kicks. There may
@@ -322,7 +317,8 @@ static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool eager, bool 
     }
     if (p->closed) return socketFailed(e, part, 0);
     if (tried || p->source.fd < 0 || (!eager && !p->source.readable)) break;
-    struct iovec iov = {targetOf(e, p->number) + begin + p->offset, share - p->offset};
+    struct iovec iov = {e->target[p->number % TUTTI_FIFO_DEPTH] + begin + p->offset,
+                        share - p->offset};
     TUTTI_TRY(readPart(e, part, &iov, 1, true, &n));
     p->offset += n;
     *moved |= n > 0;

@@ -140,17 +140,15 @@ static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **o
   return tuttiSuccess;
 }
 
-static void freeSegment(tuttiSegment *s) {
+/* `DROPPED tuttiSegment *s = NULL;` is freed where its block ends. */
+#define DROPPED __attribute__((cleanup(dropSegment)))
+static void dropSegment(tuttiSegment **at) {
+  tuttiSegment *s = *at;
+  if (!s) return;
   tuttiUnpin(&s->pinned);
   tuttiUnmap(s->memory, s->layout.bytes, NULL);
   tuttiFdClose(&s->fd);
   tuttiFree(s);
-}
-
-/* `DROPPED tuttiSegment *s = NULL;` is freed where its block ends. */
-#define DROPPED __attribute__((cleanup(dropSegment)))
-static void dropSegment(tuttiSegment **s) {
-  if (*s) freeSegment(*s);
 }
 
 /* Pages and heap that the owner of `s` answers for. */
@@ -195,7 +193,7 @@ static void releaseSegment(tuttiWires *w, tuttiSegment *s) {
   bool last = --s->holders == 0;
   if (last) TUTTI_UNLINK(mapped, s);
   pthread_mutex_unlock(&lock);
-  if (last) freeSegment(s);
+  if (last) dropSegment(&s);
 }
 
 /* ---- the ranks of this host ------------------------------------------------------------------ */
