@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/os.h"
 
 #define ERRNO_TEXT 128
 

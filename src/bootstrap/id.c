@@ -1,8 +1,5 @@
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/log.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/rendezvous.h"

@@ -8,7 +8,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/rendezvous.h"

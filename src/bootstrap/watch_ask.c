@@ -3,7 +3,6 @@
  * answerer's two neighbours last said, which is how a stopped rank's state is found. The watch
  * thread answers; whoever else connects to the listener is the greeter's business. */
 #include <errno.h>
-#include <string.h>
 
 #include "base/os.h"
 #include "bootstrap/handshake.h"

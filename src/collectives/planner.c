@@ -1,7 +1,6 @@
 #include "collectives/planner.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 

@@ -1,5 +1,4 @@
 /* The public collectives: argument checks, then one operation each. */
-#include <inttypes.h>
 #include <stdint.h>
 
 #include "base/nvtx.h"

@@ -1,7 +1,5 @@
 /* Growing: one rank hands the id to the others over the communicator itself, and all join with the
  * new ranks, which have it from elsewhere. */
-#include <string.h>
-
 #include "comm/comm.h"
 
 typedef struct {

@@ -1,9 +1,6 @@
 /* Handles of communicators. A handle is a slot number and a generation, so a destroyed one is told
  * from a live one without touching memory that may be gone, and is never mistaken for a later one.
  * Each slot counts the calls that are inside, and closes before its communicator is freed. */
-#include <inttypes.h>
-#include <sched.h>
-
 #include "base/os.h"
 #include "comm/comm.h"
 

@@ -2,8 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/os.h"
 #include "base/settings.h"
 #include "comm/comm.h"
 #include "transport/net.h"

@@ -1,9 +1,6 @@
 /* The public calls about memory and reductions. */
-#include <inttypes.h>
 #include <stdint.h>
-#include <string.h>
 
-#include "base/os.h"
 #include "comm/comm.h"
 #include "transport/region.h"
 

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/os.h"
 #include "comm/comm.h"
 
 /* Small sets live on the stack. */

@@ -3,9 +3,7 @@
  * shows its port in what its watch answers; the others ask until they see it, and all join. They
  * may have taken part in different shrinks before: only the leader counts, and the others tell what
  * it shows now from what they have followed already. */
-#include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/os.h"

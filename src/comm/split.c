@@ -2,7 +2,6 @@
  * color makes a unique id of its own, whatever TUTTI_COMM_ID says, a second exchange spreads the
  * ids, and each color joins as usual. */
 #include <stdio.h>
-#include <string.h>
 
 #include "comm/comm.h"
 
