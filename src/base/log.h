@@ -16,8 +16,7 @@ typedef enum {
   TUTTI_LOG_TRACE = 4
 } tuttiLogLevel;
 
-/* Subsystems, one bit each; TUTTI_DEBUG_SUBSYS=INIT,NET or ^COLL or ALL. Names come from this list.
- */
+/* Subsystems, one bit each; TUTTI_DEBUG_SUBSYS=INIT,NET or ^COLL or ALL. Names are of this list. */
 #define TUTTI_LOG_SUBSYSTEMS(X)                                                                    \
   X(INIT) X(COLL) X(P2P) X(SHM) X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC) X(PROXY) X(BOOTSTRAP)
 
@@ -34,9 +33,7 @@ void tuttiLogWrite(tuttiLogLevel level, const char *fmt, ...) __attribute__((for
 const char *tuttiLogCheckLevel(const char *level);
 const char *tuttiLogCheckSubsystems(const char *list);
 /* Takes over level, subsystems and file, checked and valid for ever. For the settings, which call
- * it under their lock whenever they are loaded; log calls never take that lock once this was
- * called.
- */
+ * it under their lock whenever they are loaded; log calls never take that lock afterwards. */
 void tuttiLogConfigure(const char *level, const char *subsystems, const char *file);
 
 __END_DECLS

@@ -70,8 +70,7 @@ tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(vo
 tuttiResult_t tuttiSharedFd(size_t size, const char *what, int *fd);
 
 /* True in a child forked after the library was used, where no call may touch its state. "Used"
- * means that this function or tuttiForkCloseAdd was called before the fork; any thread may call it.
- */
+ * means that this or tuttiForkCloseAdd was called before the fork; any thread may call it. */
 bool tuttiForked(void);
 /* Registers an fd that a forked child must close at once, so that a peer sees this process die even
  * while the child lives on. */

@@ -39,8 +39,7 @@ extern const tuttiSettingRow tuttiSettingTable[TUTTI_SETTING_COUNT];
 
 /* Reads the environment again (each communicator's init calls it). A malformed or out-of-range
  * value fails with tuttiInvalidArgument and names variable, value and what is accepted; nothing
- * changes then. An unknown TUTTI_ variable is warned of once, with the nearest name. Thread-safe.
- */
+ * changes then. Of an unknown TUTTI_ variable it warns once, with the nearest name. Thread-safe. */
 tuttiResult_t tuttiSettingsLoad(void);
 
 /* The value in force: a number (INT, BOOL, SIZE in bytes, SECONDS in ms) or a string (never NULL,

@@ -110,8 +110,7 @@ typedef struct {
   uint8_t state[TUTTI_WATCH_STATE];
 } tuttiWatchAnswer;
 /* Asks one rank, or with -1 every rank at once, for its state, for at most `ms`; answers[nranks]. A
- * rank that is stopped does not answer; its ring neighbours then tell what its last heartbeat said.
- */
+ * stopped rank does not answer; its ring neighbours then tell what its last heartbeat said. */
 tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers);
 
 /* tuttiWatchFail with "rank r aborted the communicator". NULL is allowed. */

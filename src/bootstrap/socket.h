@@ -70,8 +70,7 @@ tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound
 /* The interface that carries this local address, and whether it is up: "eth1 (10.0.0.2, down)". */
 const char *tuttiInterfaceOf(const tuttiAddress *local, char *buf, size_t size);
 
-/* What to do about a failed socket call, as the end of a sentence: "raise `ulimit -n` (now 1024)".
- */
+/* What to do about a failed socket call, to end a sentence: "raise `ulimit -n` (now 1024)". */
 const char *tuttiSocketRemedy(int err, char *buf, size_t size);
 /* TUTTI_FAIL with "<text>: <err in words>; <remedy>". The text is a literal. */
 #define TUTTI_FAIL_SOCKET(code, err, text, ...)                                                    \

@@ -55,8 +55,7 @@ extern const char *const tuttiProtoNames[tuttiProtoCount];
  * best existing one is taken (and said at INFO once): a setting never breaks a call. */
 void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);
 
-/* The model's time of one candidate, in us; INFINITY if it cannot run. For tests and `tutti topo`.
- */
+/* The model's time of a candidate, in us; INFINITY if it cannot run. For tests and `tutti topo`. */
 float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo, int proto,
                     int nchannels, int twoShot);
 

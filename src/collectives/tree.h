@@ -9,8 +9,7 @@ TUTTI_HD static inline bool tuttiTreeHas(int coll) {
   return coll == tuttiCollAllReduce || coll == tuttiCollBroadcast || coll == tuttiCollReduce;
 }
 
-/* The tree's root turns a piece around in one step; others meet each piece twice in an all-reduce.
- */
+/* The tree's root turns a piece around in one step; others meet it twice in an all-reduce. */
 TUTTI_HD static inline uint64_t tuttiTreeSteps(const tuttiSchedule *s) {
   bool twice = s->coll == tuttiCollAllReduce && s->parent >= 0;
   return tuttiPieces(s) * (twice ? 2 : 1);

@@ -253,9 +253,8 @@ tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes);
  * each gets a thread at tuttiGroupEnd, but jobs that use one communicator follow each other. */
 typedef struct tuttiJob {
   tuttiResult_t (*run)(struct tuttiJob *job);
-  void (*discard)(
-      struct tuttiJob *job); /* frees it, run or not; NULL: it is all there is to free */
-  tuttiComm_t uses;          /* NULL: none */
+  void (*discard)(struct tuttiJob *job); /* frees it, run or not; NULL: tuttiFree does */
+  tuttiComm_t uses;                      /* NULL: none */
   struct tuttiJob *next;
   struct tuttiJob *then; /* the next one on the same thread */
   bool leads;            /* is not the `then` of any */
@@ -270,8 +269,7 @@ tuttiResult_t tuttiJobSubmit(tuttiJob *job);
 /* The end of a public call that leads to a job: submits a copy of the `bytes` that begin with *job,
  * or lets the group fail with what the checks said. */
 tuttiResult_t tuttiJobLaunch(tuttiResult_t checked, const tuttiJob *job, size_t bytes);
-/* Makes the outermost tuttiGroupEnd of this thread fail with `code` and this thread's last error.
- */
+/* Makes this thread's outermost tuttiGroupEnd fail with `code` and this thread's last error. */
 void tuttiGroupFail(tuttiResult_t code);
 
 /* ---- non-blocking communicators (worker.c) ----------------------------------------------------*/

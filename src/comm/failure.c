@@ -1,6 +1,5 @@
 /* How a communicator fails: the first failure wins, reaches every rank through the watch, and ends
- * every wait. Also what an executor asks when nothing moves: is anyone late, does anyone disagree.
- */
+ * every wait. Also what an executor asks when nothing moves: is one late, does one disagree. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -8,8 +7,7 @@
 #include "base/os.h"
 #include "comm/comm.h"
 
-/* First question after this much waiting, then at every doubling; the log speaks from WARN_MS on.
- */
+/* First question after so much waiting, then at every doubling; the log speaks from WARN_MS on. */
 #define FIRST_ASK_MS  500
 #define WARN_MS       10000
 #define GRACE_NS      500000000u

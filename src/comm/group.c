@@ -202,8 +202,7 @@ static tuttiResult_t runGroup(tuttiOp *ops, int nops) {
   return result;
 }
 
-/* Ends one level; *last if it was the outermost, which is then in *ended: nothing below finds it.
- */
+/* Ends one level; *last if it was the outermost, then in *ended: nothing below finds it. */
 static tuttiResult_t leave(Group *ended, bool *last) {
   if (depth == 0)
     return TUTTI_FAIL(tuttiInvalidUsage, "no group is open in this thread; call tuttiGroupStart "

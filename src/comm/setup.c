@@ -1,5 +1,4 @@
-/* Setting a communicator up: rendezvous, peers, transports, graph, plan input; and taking it down.
- */
+/* Setting a communicator up (rendezvous, peers, transports, graph, plan) and taking it down. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

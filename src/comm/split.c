@@ -24,8 +24,7 @@ typedef struct {
   tuttiUniqueId id;
 } Share;
 
-/* The color of `rank`: its members by key, then by rank. Returns the first, and where rank stands.
- */
+/* The color of `rank`: its members by key, then by rank. Returns the first; *place is rank's. */
 static int gatherColor(const SplitEntry *entries, int nranks, int rank, int *place, int *members) {
   int leader = -1;
   *place = *members = 0;
