@@ -146,8 +146,6 @@ tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c);
 /* The communicator of a handle, held until tuttiHandleLeave. `call` names the public function in
  * errors of this thread until it leaves. tuttiInvalidArgument for NULL and dead handles. */
 tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **c);
-/* The same, then tuttiCommReady; held even where that fails. */
-tuttiResult_t tuttiHandleEnterReady(tuttiComm_t handle, const char *call, tuttiCommunicator **c);
 /* The same for a call without a communicator. */
 tuttiResult_t tuttiCallEnter(const char *call);
 void tuttiHandleLeave(tuttiCommunicator *c);
@@ -161,8 +159,8 @@ static inline void tuttiHandleLeaveAt(tuttiCommunicator **c) {
   TUTTI_HELD tuttiCommunicator *(c) = NULL;                                                        \
   TUTTI_TRY(tuttiHandleEnter(handle, call, &(c)))
 #define TUTTI_ENTER_READY(c, handle, call)                                                         \
-  TUTTI_HELD tuttiCommunicator *(c) = NULL;                                                        \
-  TUTTI_TRY(tuttiHandleEnterReady(handle, call, &(c)))
+  TUTTI_ENTER(c, handle, call);                                                                    \
+  TUTTI_TRY(tuttiCommReady(c))
 /* From now on no call gets in; returns when all that were in have left, but for the caller's own
  * hold. False if another thread is retiring it already. */
 bool tuttiHandleRetire(tuttiCommunicator *c);

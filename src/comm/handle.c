@@ -24,10 +24,6 @@ static uint32_t generationOf(uint64_t state) {
   return (uint32_t)(state >> 32);
 }
 
-static tuttiComm_t handleOf(uint32_t generation, uint32_t slot) {
-  return (tuttiComm_t)(uintptr_t)((uint64_t)generation << SLOT_BITS | slot); // NOLINT
-}
-
 tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c) {
   pthread_mutex_lock(&createLock);
   for (uint32_t tried = 0; tried < SLOT_COUNT; tried++) {
@@ -37,7 +33,7 @@ tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c) {
     if ((uint32_t)state != 0) continue; /* open, or calls are still leaving */
     uint32_t generation = generationOf(state) + 1;
     slots[i].comm = c;
-    c->handle = handleOf(generation, i);
+    c->handle = (tuttiComm_t)(uintptr_t)((uint64_t)generation << SLOT_BITS | i); // NOLINT
     tuttiStoreRelease(&slots[i].state, (uint64_t)generation << 32 | OPEN_BIT);
     pthread_mutex_unlock(&createLock);
     return tuttiSuccess;
@@ -82,11 +78,6 @@ tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommun
                     "argument comm (%p) is no live communicator: it was destroyed or aborted, "
                     "or never made",
                     (void *)handle);
-}
-
-tuttiResult_t tuttiHandleEnterReady(tuttiComm_t handle, const char *call, tuttiCommunicator **c) {
-  TUTTI_TRY(tuttiHandleEnter(handle, call, c));
-  return tuttiCommReady(*c);
 }
 
 static Slot *slotOf(const tuttiCommunicator *c) {
