@@ -181,17 +181,13 @@ static bool isDrained(tuttiCommunicator *c) {
 
 /* Waits until nothing of this rank is under way: queued operations, and messages that the network
  * has not taken yet. */
-static tuttiResult_t drain(tuttiCommunicator *c) {
-  if (c->device->drain) TUTTI_TRY(c->device->drain(&c->host));
-  return tuttiCommAwait(c, isDrained, true, "messages to peers were not taken",
-                        "; a peer is stopped or its network is down");
-}
-
 static tuttiResult_t finalize(tuttiCommunicator *c) {
   if (tuttiLoadAcquire32(&c->state) == tuttiCommStarting) TUTTI_TRY(tuttiWorkerAwait(c));
   TUTTI_TRY(tuttiCommFailure(c));
   tuttiStoreRelease32(&c->state, tuttiCommFinalizing);
-  return drain(c);
+  if (c->device->drain) TUTTI_TRY(c->device->drain(&c->host));
+  return tuttiCommAwait(c, isDrained, true, "messages to peers were not taken",
+                        "; a peer is stopped or its network is down");
 }
 
 tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {

@@ -303,12 +303,6 @@ static void logSetup(const tuttiCommunicator *c) {
   }
 }
 
-/* The transport of a connection: of the pair, or of any pair for the send end of a shared FIFO. */
-static const tuttiTransport *transportOf(const tuttiCommunicator *c, int peer, tuttiPath *path) {
-  int other = peer >= 0 ? peer : (c->rank + 1) % c->nranks;
-  return tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], path);
-}
-
 static tuttiResult_t openConn(void *comm, int peer, int channel, tuttiDirection direction,
                               bool shared, tuttiConn **out) {
   tuttiCommunicator *c = comm;
@@ -317,7 +311,8 @@ static tuttiResult_t openConn(void *comm, int peer, int channel, tuttiDirection 
   if (!*row) TUTTI_NEW(*row, c->nranks + 1, "connections", &c->memory); // NOLINT
   if (!(*row)[at]) {
     tuttiPath path;
-    const tuttiTransport *t = transportOf(c, peer, &path);
+    int other = peer >= 0 ? peer : (c->rank + 1) % c->nranks; /* shared: that of any pair */
+    const tuttiTransport *t = tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], &path);
     if (!t) return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", peer, path.why);
     TUTTI_FRESH(tuttiConn, conn, 1, "a connection", &c->memory);
     TUTTI_TRY(t->open(&c->wires, peer, channel, direction, shared, conn));
@@ -365,14 +360,6 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t allocate(tuttiCommunicator *c) {
-  TUTTI_NEW(c->peers, c->nranks, "peer records", &c->memory);
-  TUTTI_NEW(c->sent, c->nranks, "message counts", &c->memory);
-  TUTTI_NEW(c->received, c->nranks, "message counts", &c->memory);
-  TUTTI_NEW(c->followed, c->nranks, "offers of ranks", &c->memory);
-  return tuttiSuccess;
-}
-
 tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
   tuttiWait wait = tuttiCommWait(c);
   const char *file = tuttiSettingString(TUTTI_SETTING_GRAPH_FILE);
@@ -380,7 +367,10 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   size_t size = 0;
   uint64_t t0 = tuttiNow();
   TUTTI_TRY(chooseDevice(c));
-  TUTTI_TRY(allocate(c));
+  TUTTI_NEW(c->peers, c->nranks, "peer records", &c->memory);
+  TUTTI_NEW(c->sent, c->nranks, "message counts", &c->memory);
+  TUTTI_NEW(c->received, c->nranks, "message counts", &c->memory);
+  TUTTI_NEW(c->followed, c->nranks, "offers of ranks", &c->memory);
   TUTTI_TRY(tuttiBootstrapJoin(ids, nids, c->rank, c->nranks, wait, &c->bootstrap));
   uint64_t t1 = tuttiNow();
   TUTTI_TRY(setWires(c));

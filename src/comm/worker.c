@@ -37,12 +37,6 @@ static Batch *take(tuttiWorker *w) {
   return batch;
 }
 
-static void runBatch(tuttiWorker *w, Batch *batch) {
-  tuttiResult_t result = tuttiOpsRun(batch->ops, batch->nops);
-  if (result != tuttiSuccess) tuttiCommFail(w->comm, result);
-  tuttiFree(batch);
-}
-
 /* Last: whoever sees it sees the failure too. */
 static void countDone(tuttiWorker *w) {
   tuttiFetchAddAcqRel(&w->pending, (uint64_t)-1);
@@ -53,8 +47,11 @@ static void *workerMain(void *arg) {
   w->begin(w->argument);
   countDone(w);
   tuttiErrorScope("a non-blocking call", w->comm->options.name, w->comm->rank, w->comm->nranks);
-  for (Batch *batch; (batch = take(w)) != NULL; countDone(w))
-    runBatch(w, batch);
+  for (Batch *batch; (batch = take(w)) != NULL; countDone(w)) {
+    tuttiResult_t result = tuttiOpsRun(batch->ops, batch->nops);
+    if (result != tuttiSuccess) tuttiCommFail(w->comm, result);
+    tuttiFree(batch);
+  }
   return NULL;
 }
 
