@@ -1,7 +1,6 @@
 /* Groups: what one thread collects between tuttiGroupStart and tuttiGroupEnd runs together, so that
  * calls which depend on each other can't block one another. */
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/nvtx.h"
@@ -21,7 +20,7 @@ static _Thread_local Group group; /* all zero while depth is 0 */
 
 static uint32_t threadId(void) {
   static _Thread_local uint32_t id;
-  if (id == 0) id = (uint32_t)syscall(SYS_gettid);
+  if (id == 0) id = (uint32_t)gettid();
   return id;
 }
 

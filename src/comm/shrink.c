@@ -115,7 +115,6 @@ static tuttiResult_t exclude(tuttiCommunicator *c, const int *list, int n, uint8
 
 static tuttiResult_t check(tuttiComm_t comm, const int *list, int n, const tuttiConfig_t *config,
                            int flags, ShrinkJob *s) {
-  TUTTI_FREED uint8_t *excluded = NULL;
   TUTTI_ENTER(c, comm, "tuttiCommShrink");
   if (flags & ~TUTTI_SHRINK_ABORT)
     return TUTTI_FAIL(tuttiInvalidArgument,
@@ -129,7 +128,7 @@ static tuttiResult_t check(tuttiComm_t comm, const int *list, int n, const tutti
                       "arguments excludeRanksList (%p) and excludeRanksCount (%d) are no list",
                       (const void *)list, n);
   TUTTI_TRY(tuttiOptionsResolve(config, &c->options, &s->options));
-  TUTTI_NEW(excluded, c->nranks, "excluded ranks", NULL);
+  TUTTI_FRESH(uint8_t, excluded, c->nranks, "excluded ranks", NULL);
   return exclude(c, list, n, excluded, s);
 }
 
