@@ -86,42 +86,38 @@ tuttiResult_t tuttiCommWindowRegister(tuttiComm_t comm, void *buff, size_t size,
   return tuttiJobLaunch(check(comm, &w), &w.job, sizeof w);
 }
 
-/* The place of a live window in the list; NULL, with an error, if it is none. */
-static Window **find(tuttiCommunicator *c, tuttiWindow_t win) {
-  for (Window **at = &c->windows; *at; at = &(*at)->next)
-    if (*at == win) return at;
-  TUTTI_FAIL(tuttiInvalidArgument,
-             "argument win (%p) is no live window of tuttiCommWindowRegister of this communicator",
-             (void *)win);
-  return NULL;
+static tuttiResult_t checkLive(const tuttiCommunicator *c, tuttiWindow_t win) {
+  for (const Window *live = c->windows; live; live = live->next)
+    if (live == win) return tuttiSuccess;
+  return TUTTI_FAIL(
+      tuttiInvalidArgument,
+      "argument win (%p) is no live window of tuttiCommWindowRegister of this communicator",
+      (void *)win);
 }
 
-static void removeWindow(tuttiCommunicator *c, Window **at) {
-  Window *window = *at;
-  *at = window->next;
+static void removeWindow(tuttiCommunicator *c, Window *window) {
+  TUTTI_UNLINK(c->windows, window);
   if (c->device->windowDeregister) c->device->windowDeregister(window->handle);
   tuttiFree(window);
 }
 
 void tuttiCommWindowsFree(tuttiCommunicator *c) {
   while (c->windows)
-    removeWindow(c, &c->windows);
+    removeWindow(c, c->windows);
 }
 
 tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win) {
   TUTTI_ENTER(c, comm, __func__);
   if (!win) return tuttiSuccess;
-  Window **at = find(c, win);
-  if (!at) return tuttiInvalidArgument;
-  removeWindow(c, at);
+  TUTTI_TRY(checkLive(c, win));
+  removeWindow(c, win);
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr) {
   TUTTI_ENTER(c, comm, __func__);
-  Window **at = find(c, win);
-  if (!at) return tuttiInvalidArgument;
+  TUTTI_TRY(checkLive(c, win));
   TUTTI_TRY(tuttiCheckOutput("outUserPtr", outUserPtr));
-  *outUserPtr = (*at)->buff;
+  *outUserPtr = win->buff;
   return tuttiSuccess;
 }
