@@ -16,13 +16,10 @@ typedef struct {
   int color, key;
   tuttiComm_t *out;
   tuttiOptions options;
-} SplitJob;
-
-/* What the exchange tells a rank about its new communicator. */
-typedef struct {
+  /* What the exchange tells about the new communicator. */
   int place, members; /* rank and size; members 0: none */
   tuttiUniqueId id;
-} Share;
+} SplitJob;
 
 /* The color of `rank`: its members by key, then by rank. Returns the first; *place is rank's. */
 static int gatherColor(const SplitEntry *entries, int nranks, int rank, int *place, int *members) {
@@ -39,14 +36,14 @@ static int gatherColor(const SplitEntry *entries, int nranks, int rank, int *pla
 }
 
 /* The parent is held for the exchange only: its abort need not wait for the new one's init. */
-static tuttiResult_t agree(SplitJob *split, Share *share) {
+static tuttiResult_t agree(SplitJob *split) {
   TUTTI_ENTER_READY(parent, split->job.uses, "tuttiCommSplit");
   TUTTI_FRESH(SplitEntry, entries, parent->nranks, "colors of a split", NULL);
   SplitEntry *mine = &entries[parent->rank];
   parent->splits++;
   *mine = (SplitEntry){.color = split->color, .key = split->key};
   TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));
-  int leader = gatherColor(entries, parent->nranks, parent->rank, &share->place, &share->members);
+  int leader = gatherColor(entries, parent->nranks, parent->rank, &split->place, &split->members);
   bool takesPart = split->color != TUTTI_SPLIT_NOCOLOR;
   /* A leader without an id says so, for the others would wait for it. */
   uint64_t purpose = (uint64_t)parent->splits << 32 | (uint32_t)split->color;
@@ -56,7 +53,7 @@ static tuttiResult_t agree(SplitJob *split, Share *share) {
   snprintf(why, sizeof why, "%s", tuttiErrorText());
   TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));
   if (!takesPart) {
-    share->members = 0;
+    split->members = 0;
     return tuttiSuccess;
   }
   if (mine->noId) return tuttiErrorAdopt((tuttiResult_t)mine->noId, why);
@@ -65,7 +62,7 @@ static tuttiResult_t agree(SplitJob *split, Share *share) {
                       "rank %d, the first of color %d, could not start the rendezvous of the new "
                       "communicator; see its log for the reason",
                       leader, split->color);
-  share->id = entries[leader].id;
+  split->id = entries[leader].id;
   char *name = split->options.name;
   if (!name[0])
     snprintf(name, TUTTI_COMM_NAME, "%.40s/%u.%d", parent->options.name, parent->splits,
@@ -75,13 +72,12 @@ static tuttiResult_t agree(SplitJob *split, Share *share) {
 
 static tuttiResult_t runSplit(tuttiJob *job) {
   SplitJob *split = (SplitJob *)job;
-  Share share;
-  TUTTI_TRY(agree(split, &share));
-  if (share.members == 0) {
+  TUTTI_TRY(agree(split));
+  if (split->members == 0) {
     *split->out = NULL;
     return tuttiSuccess;
   }
-  return tuttiCommInit("tuttiCommSplit", split->out, share.members, share.place, 1, &share.id,
+  return tuttiCommInit("tuttiCommSplit", split->out, split->members, split->place, 1, &split->id,
                        &split->options);
 }
 
