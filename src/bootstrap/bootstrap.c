@@ -321,24 +321,17 @@ static tuttiResult_t parseIds(const tuttiUniqueId *ids, int nids, int rank, int 
   return tuttiSuccess;
 }
 
-static tuttiResult_t allocate(int rank, int nranks, tuttiBootstrap **out) {
-  tuttiBootstrap *b;
-  size_t size = sizeof(*b) + (size_t)nranks * sizeof(*b->listeners);
-  TUTTI_TRY(tuttiAlloc((void **)&b, 1, size, "the bootstrap", NULL));
-  b->rank = rank;
-  b->nranks = nranks;
-  b->listenFd = b->prevFd = b->nextFd = -1;
-  b->listeners = (tuttiAddressList *)(b + 1);
-  *out = b;
-  return tuttiSuccess;
-}
-
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
                                  tuttiWait wait, tuttiBootstrap **out) {
   joining j = {.wait = wait, .rootFd = -1, .bridgeFd = -1};
   TUTTI_FREED tuttiId *parsed = NULL;
   TUTTI_TRY(parseIds(ids, nids, rank, nranks, &parsed));
-  TUTTI_TRY(allocate(rank, nranks, &j.b));
+  size_t size = sizeof(*j.b) + (size_t)nranks * sizeof(*j.b->listeners);
+  TUTTI_TRY(tuttiAlloc((void **)&j.b, 1, size, "the bootstrap", NULL));
+  j.b->rank = rank;
+  j.b->nranks = nranks;
+  j.b->listenFd = j.b->prevFd = j.b->nextFd = -1;
+  j.b->listeners = (tuttiAddressList *)(j.b + 1);
   j.ids = parsed;
   j.fixed = parsed[0].fixed;
   j.nroots = j.fixed ? 1 : nids < nranks ? nids : nranks;

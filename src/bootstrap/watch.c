@@ -492,14 +492,6 @@ void tuttiWatchAbort(tuttiWatch *w) {
   tuttiWatchFail(w, tuttiRemoteError, text);
 }
 
-static void sayGoodbye(tuttiWatch *w) {
-  w->leaving = true;
-  for (int i = 0; i < 2; i++) {
-    w->links[i].released = w->links[i].left; /* one that is leaving itself waits for none of ours */
-    if (!w->links[i].left) linkSend(&w->links[i], tuttiFrameGoodbye, NULL, 0);
-  }
-}
-
 /* No more is to be done before it can be closed. */
 static bool finished(const ringLink *link) {
   return link->fd < 0 || link->sendError != 0 || (link->released && link->outBytes == 0);
@@ -508,7 +500,11 @@ static bool finished(const ringLink *link) {
 void tuttiWatchStop(tuttiWatch *w) {
   if (w == NULL) return;
   pthread_mutex_lock(&service.lock);
-  sayGoodbye(w);
+  w->leaving = true;
+  for (int i = 0; i < 2; i++) {
+    w->links[i].released = w->links[i].left; /* one that is leaving itself waits for none of ours */
+    if (!w->links[i].left) linkSend(&w->links[i], tuttiFrameGoodbye, NULL, 0);
+  }
   if (w->greeter.epollFd >= 0) lookAt(EPOLL_CTL_DEL, w->greeter.epollFd, false, NULL);
   tuttiGreeterClose(&w->greeter);
   tuttiFdClose(&w->greeter.listenFd);
