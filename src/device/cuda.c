@@ -15,7 +15,6 @@
 
 #include "base/cuda.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/os.h"
 #include "collectives/exchange_plan.h"
 #include "device/cuda_steps.h"

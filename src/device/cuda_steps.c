@@ -36,7 +36,6 @@ tuttiProxyState tuttiCudaStepsServe(void *self, tuttiProxyTurn *turn) {
 #ifdef TUTTI_HAVE_CUDA
 
 #include <cuda_runtime_api.h>
-#include <string.h>
 
 #include "base/cuda.h"
 #include "base/error.h"

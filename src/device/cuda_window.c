@@ -10,7 +10,6 @@
 #include "base/cuda.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/os.h"
 #include "transport/symmetric.h"
 
 #define MASK_WORDS (TUTTI_EXCHANGE_WINDOWS / 64)

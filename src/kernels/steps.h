@@ -5,7 +5,6 @@
 #ifndef TUTTI_KERNELS_STEPS_H_
 #define TUTTI_KERNELS_STEPS_H_
 
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/cdefs.h>
 

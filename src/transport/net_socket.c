@@ -6,17 +6,13 @@
  * keeps any end from starving the others; each carries as many messages, or as much of a payload,
  * as there is. */
 #include <errno.h>
-#include <limits.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
 #include "base/settings.h"
 #include "transport/net_socket.h"
 

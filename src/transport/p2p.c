@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "base/os.h"
 #include "transport/segment.h"
 #include "transport/symmetric.h"
 

@@ -10,7 +10,6 @@
 #include "base/cuda.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/os.h"
 #include "transport/segment.h"
 
 /* A block, held by its owner and by each neighbour in this process. */

@@ -1,6 +1,5 @@
 #include "transport/transport.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
