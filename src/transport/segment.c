@@ -225,6 +225,7 @@ tuttiResult_t tuttiLocalAttach(tuttiWires *w) {
 void tuttiLocalDetach(tuttiWires *w) {
   tuttiLocal *l = w->local;
   if (!l) return;
+  tuttiFdClose(&l->listenFd);
   if (l->theirs)
     for (int r = 0; r < w->nranks; r++)
       if (l->theirs[r]) releaseSegment(w, l->theirs[r]);

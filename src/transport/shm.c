@@ -132,10 +132,6 @@ static tuttiResult_t listenFor(tuttiWires *w, uint64_t id) {
   return tuttiSuccess;
 }
 
-static void stopListening(tuttiWires *w) {
-  if (w->local) tuttiFdClose(&w->local->listenFd);
-}
-
 static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
   mine->shmSocket = mine->offer = 0;
   bool threads = mine->device != tuttiDeviceCuda && !mine->p2pDisabled;
@@ -379,26 +375,20 @@ static int findNeighbours(const tuttiWires *w, int32_t *ranks) {
   return n;
 }
 
-static tuttiResult_t exchangeAll(tuttiWires *w, int32_t *unsent, int32_t *missing) {
-  exchangeState x = {.w = w,
-                     .deadline = tuttiDeadline((int64_t)w->timeoutMs),
-                     .unsent = unsent,
-                     .missing = missing};
-  x.nunsent = x.nmissing = findNeighbours(w, unsent);
-  if (x.nunsent == 0) return tuttiSuccess;
-  memcpy(missing, unsent, sizeof *missing * (size_t)x.nmissing);
-  TUTTI_TRY(tuttiLocalAttach(w));
-  tuttiResult_t result = exchange(&x);
-  for (int i = 0; i < x.nsilent; i++)
-    close(x.silent[i].fd);
-  return result;
-}
-
 static tuttiResult_t shmAttach(tuttiWires *w) {
   TUTTI_FRESH(int32_t, ranks, 2 * (size_t)w->nranks, "ranks of this host", NULL);
-  TUTTI_TRY(exchangeAll(w, ranks, ranks + w->nranks));
-  stopListening(w);
-  return tuttiSuccess;
+  exchangeState x = {.w = w,
+                     .deadline = tuttiDeadline((int64_t)w->timeoutMs),
+                     .unsent = ranks,
+                     .missing = ranks + w->nranks};
+  x.nunsent = x.nmissing = findNeighbours(w, ranks);
+  memcpy(x.missing, ranks, sizeof *ranks * (size_t)x.nmissing);
+  if (x.nunsent > 0) TUTTI_TRY(tuttiLocalAttach(w));
+  tuttiResult_t result = x.nunsent > 0 ? exchange(&x) : tuttiSuccess;
+  for (int i = 0; i < x.nsilent; i++)
+    close(x.silent[i].fd);
+  if (result == tuttiSuccess && w->local) tuttiFdClose(&w->local->listenFd);
+  return result;
 }
 
 static tuttiResult_t shmOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
@@ -414,15 +404,10 @@ static tuttiResult_t shmOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
   return tuttiSuccess;
 }
 
-static void shmDetach(tuttiWires *w) {
-  stopListening(w);
-  tuttiLocalDetach(w);
-}
-
 const tuttiTransport tuttiTransportShm = {.name = "SHM",
                                           .canConnect = shmCanConnect,
                                           .prepare = shmPrepare,
                                           .attach = shmAttach,
                                           .open = shmOpen,
-                                          .detach = shmDetach,
+                                          .detach = tuttiLocalDetach,
                                           .shared = true};
