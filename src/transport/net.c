@@ -132,7 +132,7 @@ size_t tuttiNetEndBytes(const tuttiWires *w) {
   return TUTTI_NET_END_BYTES + TUTTI_FIFO_DEPTH * w->slotBytes;
 }
 
-/* Undone by dropFifo, also after a failure. */
+/* Undone by dropEnd, also after a failure. */
 static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
   end->fifoBytes = control + TUTTI_FIFO_DEPTH * w->slotBytes;
@@ -147,10 +147,11 @@ static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   return tuttiSuccess;
 }
 
-static void dropFifo(tuttiWires *w, netEnd *end) {
+static void dropEnd(tuttiWires *w, netEnd *end) {
   tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)end->counted);
   tuttiUnpin(&end->pinned);
   tuttiUnmap(end->fifo, end->fifoBytes, NULL);
+  tuttiFree(end);
 }
 
 static tuttiResult_t startEnd(tuttiWires *w, netEnd *end, const tuttiConn *conn) {
@@ -188,16 +189,6 @@ static tuttiProxyState serve(void *state, tuttiProxyTurn *turn) {
   return served == TUTTI_PROXY_IDLE ? met : served;
 }
 
-/* Peers that connect before anybody serves the listener wait in its queue in the kernel. */
-static tuttiResult_t serveListener(tuttiWires *w) {
-  netState *s = w->net;
-  if (s->serving) return tuttiSuccess;
-  tuttiProxyOp op = {.advance = serve, .close = closeState, .self = s};
-  TUTTI_TRY(tuttiProxyAdd(tuttiNetProxy(w, TUTTI_RECV), &op));
-  s->serving = true;
-  return tuttiSuccess;
-}
-
 static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
                              bool shared, tuttiConn *conn) {
   netState *s = w->net;
@@ -206,7 +197,10 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
                       "rank %d: NET was asked for a %sconnection with rank %d that it cannot make; "
                       "report this",
                       w->rank, shared ? "shared " : "", peer);
-  TUTTI_TRY(serveListener(w));
+  /* Peers that connect before anybody serves the listener wait in its queue in the kernel. */
+  tuttiProxyOp op = {.advance = serve, .close = closeState, .self = s};
+  if (!s->serving) TUTTI_TRY(tuttiProxyAdd(tuttiNetProxy(w, TUTTI_RECV), &op));
+  s->serving = true;
   size_t bytes = tuttiNetEndBytes(w);
   if (w->memLimit && w->memTaken + bytes > w->memLimit)
     return tuttiMemExceeded(w, w->memTaken + bytes);
@@ -228,8 +222,7 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
     w->memTaken += bytes;
     *conn = made;
   } else {
-    dropFifo(w, end);
-    tuttiFree(end);
+    dropEnd(w, end);
   }
   return result;
 }
@@ -239,9 +232,8 @@ static void netClose(tuttiWires *w, tuttiConn *conn) {
   netEnd *end = conn->end;
   TUTTI_UNLINK(s->ends, end);
   tuttiProxyRemove(tuttiNetProxy(w, conn->direction), end->end);
-  dropFifo(w, end);
+  dropEnd(w, end);
   w->memTaken -= tuttiNetEndBytes(w);
-  tuttiFree(end);
   *conn = (tuttiConn){.peer = -1};
 }
 
