@@ -66,8 +66,7 @@ static size_t lineBytes(int part) {
   return part == 0 ? TUTTI_LINE : 0;
 }
 
-/* Takes up what the FIFO's writer has published. The line goes out as a copy: `where` and `addr`
- * mean something in this process only. */
+/* The line goes out as a copy: `where` and `addr` mean something in this process only. */
 void tuttiSocketLook(tuttiSocketEnd *e, uint64_t until) {
   while (e->known < until) {
     size_t i = e->known % TUTTI_FIFO_DEPTH;

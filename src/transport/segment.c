@@ -126,18 +126,14 @@ static tuttiResult_t mapMemory(const tuttiWires *w, tuttiSegment *s, int fd) {
   return tuttiPin(w, s->memory, s->layout.bytes, &s->pinned);
 }
 
+/* To be freed also when it fails. */
 static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **out) {
-  segmentLayout layout;
-  TUTTI_TRY(makeLayout(w, &layout));
-  tuttiSegment *s;
   /* Not on the account: a reader in this process may hold it longer than the account lives. */
-  TUTTI_NEW(s, 1, "a segment", NULL);
-  s->key = makeKey(w, owner);
-  s->layout = layout;
-  s->fd = -1;
-  s->holders = 1;
-  *out = s;
-  return tuttiSuccess;
+  TUTTI_NEW(*out, 1, "a segment", NULL);
+  (*out)->key = makeKey(w, owner);
+  (*out)->fd = -1;
+  (*out)->holders = 1;
+  return makeLayout(w, &(*out)->layout);
 }
 
 /* `DROPPED tuttiSegment *s = NULL;` is freed where its block ends. */
