@@ -50,9 +50,8 @@ static const tuttiNet *choosePair(const tuttiPeer *a, const tuttiPeer *b, tuttiP
   const tuttiNet *first = tuttiNetFind(a->netName), *second = tuttiNetFind(b->netName);
   *path = (tuttiPath){.possible = false};
   if (!first || !second) {
-    snprintf(path->why, sizeof path->why,
-             "no common network: rank %d has \"%.15s\", rank %d has \"%.15s\"", a->rank, a->netName,
-             b->rank, b->netName);
+    TUTTI_WHY(path, "no common network: rank %d has \"%.15s\", rank %d has \"%.15s\"", a->rank,
+              a->netName, b->rank, b->netName);
     return NULL;
   }
   if (first == second && first->canConnect(a, b, path)) return path->possible ? first : NULL;

@@ -361,8 +361,7 @@ static void noGids(const tuttiPeer *a, const tuttiIbHandle *from, const tuttiPee
   tuttiIbPortsText(to->ports, to->nports, theirs, sizeof theirs);
   TUTTI_INFO(NET, "NET/IB: no GIDs fit: rank %d has %s; rank %d has %s", a->rank, mine, b->rank,
              theirs);
-  snprintf(path->why, sizeof path->why, "no GIDs fit, rank %d: %.90s, rank %d: %.90s", a->rank,
-           mine, b->rank, theirs);
+  TUTTI_WHY(path, "no GIDs fit, rank %d: %.90s, rank %d: %.90s", a->rank, mine, b->rank, theirs);
 }
 
 static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
@@ -371,14 +370,13 @@ static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path
   bool alike = false;
   int link = 0;
   if (!readHandle(a, &from) || !readHandle(b, &to)) {
-    snprintf(path->why, sizeof path->why, "rank %d or rank %d has no valid RDMA address", a->rank,
-             b->rank);
+    TUTTI_WHY(path, "rank %d or rank %d has no valid RDMA address", a->rank, b->rank);
     return true;
   }
   for (int i = 0; i < from.nports * to.nports; i++)
     alike |= from.ports[i / to.nports].ethernet == to.ports[i % to.nports].ethernet;
   if (!alike) {
-    snprintf(path->why, sizeof path->why, "RoCE and InfiniBand do not meet");
+    TUTTI_WHY(path, "RoCE and InfiniBand do not meet");
     return from.forced || to.forced;
   }
   while (link < from.nports && !tuttiIbPairChoose(&from, &to, link, &pair))
@@ -394,10 +392,9 @@ static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path
   path->latencyUs = 3;
   path->bandwidthGBs = (float)megabits / 8000;
   snprintf(path->via, sizeof path->via, "NET/IB/0");
-  snprintf(path->why, sizeof path->why,
-           "%s from %s to %s of host %.40s, %d and %d ports, %.3g Gb/s; not GDRDMA: %s",
-           first->ethernet ? "RoCE" : "InfiniBand", first->device, second->device, b->host,
-           from.nports, to.nports, (double)megabits / 1000, tuttiGdrClauses[worse->gdr]);
+  TUTTI_WHY(path, "%s from %s to %s of host %.40s, %d and %d ports, %.3g Gb/s; not GDRDMA: %s",
+            first->ethernet ? "RoCE" : "InfiniBand", first->device, second->device, b->host,
+            from.nports, to.nports, (double)megabits / 1000, tuttiGdrClauses[worse->gdr]);
   if (worse->gdr > TUTTI_GDR_YES)
     tuttiAppend(path->why, sizeof path->why, " (rank %d)", worse == first ? a->rank : b->rank);
   return true;

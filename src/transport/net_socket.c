@@ -385,8 +385,7 @@ static bool readHandle(const tuttiPeer *peer, tuttiSocketHandle *handle) {
 static bool socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
   tuttiSocketHandle mine, theirs;
   if (!readHandle(a, &mine) || !readHandle(b, &theirs)) {
-    snprintf(path->why, sizeof path->why, "rank %d or rank %d has no valid network address",
-             a->rank, b->rank);
+    TUTTI_WHY(path, "rank %d or rank %d has no valid network address", a->rank, b->rank);
     return true;
   }
   uint32_t megabits = mine.megabits < theirs.megabits ? mine.megabits : theirs.megabits;
@@ -396,12 +395,10 @@ static bool socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *
   path->bandwidthGBs = local ? 3 : (float)megabits / 8000;
   snprintf(path->via, sizeof path->via, "NET/Socket/0");
   if (local)
-    snprintf(path->why, sizeof path->why, "TCP inside host %.63s, which can always connect",
-             a->host);
+    TUTTI_WHY(path, "TCP inside host %.63s, which can always connect", a->host);
   else
-    snprintf(path->why, sizeof path->why,
-             "TCP from %s of host %.63s to %s of host %.63s, %.3g Gb/s", mine.interface, a->host,
-             theirs.interface, b->host, (double)megabits / 1000);
+    TUTTI_WHY(path, "TCP from %s of host %.63s to %s of host %.63s, %.3g Gb/s", mine.interface,
+              a->host, theirs.interface, b->host, (double)megabits / 1000);
   return true;
 }
 

@@ -14,33 +14,31 @@ static void cudaCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pa
   path->bandwidthGBs = 300.0f;
   if (!same) snprintf(path->via, sizeof path->via, "P2P/IPC");
   if (a->hostId != b->hostId)
-    snprintf(path->why, sizeof path->why, "different hosts (%s, %s)", a->host, b->host);
+    TUTTI_WHY(path, "different hosts (%s, %s)", a->host, b->host);
   else if (!same && !(a->ipc && b->ipc))
-    snprintf(path->why, sizeof path->why, "rank %d has no CUDA IPC", a->ipc ? b->rank : a->rank);
+    TUTTI_WHY(path, "rank %d has no CUDA IPC", a->ipc ? b->rank : a->rank);
   else if (a->busId != b->busId && !(a->reaches && b->reaches))
-    snprintf(path->why, sizeof path->why, "the driver gives the GPU of rank %d no peer access",
-             a->reaches ? b->rank : a->rank);
+    TUTTI_WHY(path, "the driver gives the GPU of rank %d no peer access",
+              a->reaches ? b->rank : a->rank);
   else {
     path->possible = true;
-    snprintf(path->why, sizeof path->why, "GPUs of one host");
+    TUTTI_WHY(path, "GPUs of one host");
   }
 }
 
 static void p2pCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
-  *path = (tuttiPath){.latencyUs = 0.2f, .bandwidthGBs = 12.0f};
-  snprintf(path->via, sizeof path->via, "P2P/direct pointer");
+  *path = (tuttiPath){.latencyUs = 0.2f, .bandwidthGBs = 12.0f, .via = "P2P/direct pointer"};
   if (a->p2pDisabled || b->p2pDisabled)
-    snprintf(path->why, sizeof path->why, "TUTTI_P2P_DISABLE=1");
+    TUTTI_WHY(path, "TUTTI_P2P_DISABLE=1");
   else if (a->device == tuttiDeviceCuda && b->device == tuttiDeviceCuda)
     cudaCanConnect(a, b, path);
   else if (a->process != b->process || a->hostId != b->hostId)
-    snprintf(path->why, sizeof path->why, "different processes (%d, %d)", a->pid, b->pid);
+    TUTTI_WHY(path, "different processes (%d, %d)", a->pid, b->pid);
   else if (!a->shmSocket || !b->shmSocket)
-    snprintf(path->why, sizeof path->why, "rank %d takes no segments",
-             a->shmSocket ? b->rank : a->rank);
+    TUTTI_WHY(path, "rank %d takes no segments", a->shmSocket ? b->rank : a->rank);
   else {
     path->possible = true;
-    snprintf(path->why, sizeof path->why, "threads of one process");
+    TUTTI_WHY(path, "threads of one process");
   }
 }
 

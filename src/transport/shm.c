@@ -75,17 +75,16 @@ static void shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
   *path = (tuttiPath){.latencyUs = gpus ? 3.0f : 0.3f, .bandwidthGBs = gpus ? 40.0f : 13.0f};
   snprintf(path->via, sizeof path->via, "SHM/direct");
   if (a->shmDisabled || b->shmDisabled)
-    snprintf(path->why, sizeof path->why, "TUTTI_SHM_DISABLE=1");
+    TUTTI_WHY(path, "TUTTI_SHM_DISABLE=1");
   else if (a->hostId != b->hostId)
-    snprintf(path->why, sizeof path->why, "different hosts (%s/%08" PRIx32 ", %s/%08" PRIx32 ")",
-             a->host, (uint32_t)(a->hostId >> 32), b->host, (uint32_t)(b->hostId >> 32));
+    TUTTI_WHY(path, "different hosts (%s/%08" PRIx32 ", %s/%08" PRIx32 ")", a->host,
+              (uint32_t)(a->hostId >> 32), b->host, (uint32_t)(b->hostId >> 32));
   else if (!a->shmSocket || !b->shmSocket)
-    snprintf(path->why, sizeof path->why, "rank %d takes no segments",
-             a->shmSocket ? b->rank : a->rank);
+    TUTTI_WHY(path, "rank %d takes no segments", a->shmSocket ? b->rank : a->rank);
   else {
     path->possible = true;
     path->fetches = a->offer && b->offer;
-    snprintf(path->why, sizeof path->why, "%s memory of one host", gpus ? "pinned" : "shared");
+    TUTTI_WHY(path, "%s memory of one host", gpus ? "pinned" : "shared");
   }
 }
 

@@ -63,6 +63,9 @@ typedef struct {
   char why[TUTTI_SENTENCE];      /* one sentence: why, or why not */
 } tuttiPath;
 
+/* Sets the sentence. */
+#define TUTTI_WHY(path, ...) snprintf((path)->why, sizeof(path)->why, __VA_ARGS__)
+
 struct tuttiProxy;
 
 /* What transports know of a communicator: a part of tuttiComm, so that this layer does not look
