@@ -97,9 +97,8 @@ static void hear(cudaState *s, uint32_t *heard) {
   if (stalls == *heard) return;
   *heard = stalls;
   tuttiSignature sig = mail->sig;
-  int peer = mail->peer;
-  uint64_t waited = mail->waitedMs;
-  s->host->stalled(s->host->comm, &sig, peer, mail->disagrees ? TUTTI_DISAGREES : waited);
+  s->host->stalled(s->host->comm, &sig, mail->peer,
+                   mail->disagrees ? TUTTI_DISAGREES : mail->waitedMs);
 }
 
 static void *monitorMain(void *arg) {
@@ -125,11 +124,11 @@ static bool hasAttribute(int device, CUdevice_attribute attribute) {
 }
 
 static tuttiResult_t lookAround(int device, int32_t *reaches) {
-  int n, can = 1;
+  int n;
+  *reaches = 1;
   CUDA_TRY(cudaGetDeviceCount(&n));
-  for (int other = 0; other < n && can; other++)
-    if (other != device) CUDA_TRY(cudaDeviceCanAccessPeer(&can, device, other));
-  *reaches = can;
+  for (int other = 0; other < n && *reaches; other++)
+    if (other != device) CUDA_TRY(cudaDeviceCanAccessPeer(reaches, device, other));
   return tuttiSuccess;
 }
 
@@ -167,12 +166,9 @@ static tuttiResult_t setUpExchange(cudaState *s, tuttiWires *w) {
   tuttiExchangeArgs *a = &s->args;
   CUDA_TRY((cudaError_t)tuttiExchangeLoad(&a->early));
   a->mail = s->mailOnDevice;
-  a->nlinks = a->place = 0;
+  a->place = w->rank;
   for (int p = 0; p < w->nranks; p++) {
-    if (p == w->rank) {
-      a->place = a->nlinks;
-      continue;
-    }
+    if (p == w->rank) continue;
     tuttiExchangeLink *link = &a->link[a->nlinks++];
     link->rank = p;
     link->block = w->symmetric->theirs[p];

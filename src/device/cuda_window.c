@@ -23,28 +23,19 @@ typedef struct {
   int32_t mapped;   /* second round: this rank has mapped all others */
 } WindowPart;
 
-typedef int (*AddressRange)(unsigned long long *base, size_t *size, unsigned long long at);
-
-/* The allocation that `buff` lies in; false: no GPU memory with one. */
-static bool allocationOf(const void *buff, uintptr_t *base, size_t *size) {
-  AddressRange call = (AddressRange)tuttiCudaDriver("cuMemGetAddressRange");
-  unsigned long long at = 0;
-  if (!call || call(&at, size, (uintptr_t)buff) != 0) return false;
-  *base = (uintptr_t)at;
-  return true;
-}
-
 /* Says what is missing if it cannot be exported. */
 static void export(WindowPart *part, void *buff, size_t size, char *why, size_t room) {
-  uintptr_t base;
+  int (*addressRange)(unsigned long long *base, size_t *size, unsigned long long at) =
+      tuttiCudaDriver("cuMemGetAddressRange");
+  unsigned long long base; /* of the allocation that `buff` lies in, as `whole` is its size */
   size_t whole;
   cudaIpcMemHandle_t handle;
   cudaError_t err = cudaErrorInvalidValue;
-  if (!allocationOf(buff, &base, &whole)) {
+  if (!addressRange || addressRange(&base, &whole, (uintptr_t)buff) != 0) {
     snprintf(why, room, "the buffer is no GPU memory");
   } else if ((uintptr_t)buff - base + size > whole) {
     snprintf(why, room, "the range is longer than the allocation that it begins in");
-  } else if ((err = cudaIpcGetMemHandle(&handle, (void *)base)) != cudaSuccess) {
+  } else if ((err = cudaIpcGetMemHandle(&handle, (void *)(uintptr_t)base)) != cudaSuccess) {
     cudaGetLastError();
     snprintf(why, room, "no CUDA IPC handle: %s; use memory of tuttiMemAlloc or cudaMalloc",
              cudaGetErrorString(err));
