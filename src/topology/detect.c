@@ -49,7 +49,8 @@ static tuttiResult_t forEach(detection *d, const char *dir,
   return result;
 }
 
-/* What sysfs calls a thing may hold any byte but '/'; names go to terminals, logs and XML. */
+/* What sysfs calls a thing may hold any byte but '/'; names go to terminals, logs and XML. `text`
+ * may be `out`. */
 static void copyText(char *out, size_t size, const char *text) {
   size_t i = 0;
   for (; i + 1 < size && text[i] != '\0'; i++)
@@ -199,9 +200,9 @@ static tuttiResult_t visitNuma(detection *d, const char *path, const char *name)
   long number = strtol(name + 4, &end, 10);
   if (*end != '\0' || number > 65535) return tuttiSuccess;
   tuttiNode n = {.kind = tuttiNodeNuma, .numa = (int)number};
-  char cpus[sizeof n.cpus];
   snprintf(n.name, sizeof n.name, "numa%ld", number);
-  if (tuttiReadText(path, "cpulist", cpus, sizeof cpus)) copyText(n.cpus, sizeof n.cpus, cpus);
+  if (tuttiReadText(path, "cpulist", n.cpus, sizeof n.cpus))
+    copyText(n.cpus, sizeof n.cpus, n.cpus);
   return tuttiTopologyInsert(d->t, &n, NULL);
 }
 
@@ -255,9 +256,8 @@ static tuttiResult_t addNumaNodes(detection *d) {
   TUTTI_TRY(forEach(d, "devices/system/node", visitNuma));
   if (d->t->count > 1) return tuttiSuccess;
   tuttiNode n = {.kind = tuttiNodeNuma, .name = "numa0"};
-  char cpus[sizeof n.cpus];
-  if (tuttiReadText(d->sysfs, "devices/system/cpu/online", cpus, sizeof cpus))
-    copyText(n.cpus, sizeof n.cpus, cpus);
+  if (tuttiReadText(d->sysfs, "devices/system/cpu/online", n.cpus, sizeof n.cpus))
+    copyText(n.cpus, sizeof n.cpus, n.cpus);
   return tuttiTopologyAdd(d->t, &n);
 }
 

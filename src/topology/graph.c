@@ -71,8 +71,7 @@ void tuttiGraphFree(tuttiGraph *g) {
 static int inOrderParent(int j, int n) {
   int bit = j & -j;
   int up = (j ^ bit) | (bit << 1);
-  if (up <= n) return up;
-  return j ^ bit;
+  return up <= n ? up : j ^ bit;
 }
 
 /* Parent of host h, -1 at the root. A host is an inner node where its place is even. The second

@@ -70,7 +70,6 @@ static tuttiResult_t openTopology(void *context, const tuttiXml *xml) {
   };
   TUTTI_TRY(tuttiXmlTake(xml, known, sizeof known / sizeof known[0]));
   if (version == 0) return tuttiXmlFail(xml, "topology without version=\"1\"");
-  r->current = 0;
   return tuttiTopologyAdd(r->t, &system);
 }
 
