@@ -131,12 +131,11 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
   tuttiSignature theirs = slot->sig;
   if (!tuttiSignatureEqual(&task->signature, &theirs))
     return task->host->mismatch(task->host->comm, conn->peer, &task->signature, &theirs);
-  size_t bytes = r->bytes;
   bool reachable = conn->direct || (conn->writer.pid != 0 && storesOnly(r));
-  bool fits = (slot->where == TUTTI_WHERE_INLINE && bytes <= TUTTI_INLINE_MAX) ||
-              (slot->where == TUTTI_WHERE_SLOT && bytes <= conn->slotBytes) ||
+  bool fits = (slot->where == TUTTI_WHERE_INLINE && r->bytes <= TUTTI_INLINE_MAX) ||
+              (slot->where == TUTTI_WHERE_SLOT && r->bytes <= conn->slotBytes) ||
               (slot->where == TUTTI_WHERE_DIRECT && reachable && slot->addr != 0);
-  if (slot->bytes == bytes && fits) return tuttiSuccess;
+  if (slot->bytes == r->bytes && fits) return tuttiSuccess;
   char text[160];
   return TUTTI_FAIL(tuttiInvalidUsage,
                     "message %" PRIu64 " from rank %d to rank %d on channel %d, of %s, holds %u "
@@ -144,7 +143,7 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
                     "Give all ranks the same TUTTI_ settings and the same build of tutti",
                     conn->next, conn->peer, task->schedule.rank, conn->channel,
                     tuttiSignatureText(&task->signature, text, sizeof text), slot->bytes,
-                    slot->where, bytes);
+                    slot->where, r->bytes);
 }
 
 /* *go: all messages that the step needs have come and all slots that it fills are free. */
