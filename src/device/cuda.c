@@ -229,21 +229,17 @@ static tuttiResult_t cudaAttach(tuttiWires *w, tuttiTaskHost *host) {
   return setUp(s, w);
 }
 
-static void stopMonitor(cudaState *s) {
-  if (s->monitoring) {
-    eventfd_write(s->stop, 1);
-    pthread_join(s->monitor, NULL);
-  }
-  tuttiFdClose(&s->stop);
-}
-
 static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
   cudaState *s = host->device;
   TUTTI_RESTORED int before = -1;
   if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
     if (s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
     if (s->launched) cudaDeviceSynchronize();
-    stopMonitor(s);
+    if (s->monitoring) {
+      eventfd_write(s->stop, 1);
+      pthread_join(s->monitor, NULL);
+    }
+    tuttiFdClose(&s->stop);
     tuttiCudaWindowsClose(&s->windows);
     tuttiCudaStepsClose(&s->steps, w);
     for (int i = 0; i < 2; i++)

@@ -37,18 +37,15 @@ static tuttiResult_t cudaFailure(const tuttiWires *w, cudaError_t err, const cha
                     cudaGetErrorString(err), cudaGetErrorName(err), remedy);
 }
 
-static void freeBlock(sharedBlock *b) {
-  TUTTI_RESTORED int before = -1;
-  if (tuttiCudaEnter(b->device, &before) == tuttiSuccess) cudaFree(b->memory);
-  tuttiFree(b);
-}
-
 static void letGo(sharedBlock *b) {
+  TUTTI_RESTORED int before = -1;
   pthread_mutex_lock(&lock);
   bool last = --b->holders == 0;
   if (last) TUTTI_UNLINK(blocks, b);
   pthread_mutex_unlock(&lock);
-  if (last) freeBlock(b);
+  if (!last) return;
+  if (tuttiCudaEnter(b->device, &before) == tuttiSuccess) cudaFree(b->memory);
+  tuttiFree(b);
 }
 
 /* The block that a neighbour in this process has made, now held by the caller too; NULL: gone. */
