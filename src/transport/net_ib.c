@@ -330,8 +330,7 @@ static void ibCloseEnd(void *end) {
   tuttiIbLinksClose(e, true);
   if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
   tuttiIbDeregister(e->mr);
-  tuttiSocketEndFini(&e->meet);
-  tuttiFree(e);
+  tuttiSocketEndFree(e); /* `meet` begins it */
 }
 
 static tuttiResult_t ibConnect(tuttiWires *w, void *node, tuttiSocketListener *listener,

@@ -60,7 +60,7 @@ typedef struct {
   tuttiWires *wires;
   int nrails;
   tuttiIbRail rails[TUTTI_IB_PORTS];
-  tuttiIbHandle mine; /* as peers have it */
+  tuttiIbHandle mine; /* as peers have it, but for `up`, which follows the rails */
   uint16_t pkey;      /* TUTTI_IB_PKEY at init: links made later must join those of peers */
   uint32_t changes;   /* counts ports that went up or down */
   bool watched;

@@ -411,9 +411,6 @@ void tuttiIbBreak(tuttiIbEnd *e, const tuttiIbLink *link, const char *why) {
 
 static tuttiResult_t overdue(const tuttiIbEnd *e) {
   char ports[360];
-  tuttiIbPort now[TUTTI_IB_PORTS];
-  for (int i = 0; i < e->node->nrails; i++)
-    now[i] = e->node->rails[i].port;
   return TUTTI_FAIL(
       tuttiRemoteError,
       "rank %d: the RDMA connection with %s could not be %s within %lld ms%s%s; ports "
@@ -421,7 +418,7 @@ static tuttiResult_t overdue(const tuttiIbEnd *e) {
       "and the GIDs on both hosts (show_gids)",
       e->meet.wires->rank, e->meet.who, e->trouble[0] ? "mended" : "made", (long long)mendMs(e),
       e->trouble[0] ? "; it broke " : "", e->trouble,
-      tuttiIbPortsText(now, e->node->nrails, ports, sizeof ports));
+      tuttiIbPortsText(e->node->mine.ports, e->node->nrails, ports, sizeof ports));
 }
 
 /* Have ports come or gone, so that other links would be better? */
@@ -466,11 +463,10 @@ static tuttiResult_t takeCard(tuttiIbEnd *e) {
 
 tuttiResult_t tuttiIbMeetStep(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved) {
   tuttiIbState before = e->state;
-  tuttiProxySource *s = &e->meet.parts[0].source;
   bool whole = false;
   if (e->state == TUTTI_IB_MEETING) TUTTI_TRY(meet(e, turn));
   if (e->state == TUTTI_IB_MEETING) return tuttiSuccess;
-  if (s->readable) TUTTI_TRY(pullCard(e, &whole));
+  if (e->meet.parts[0].source.readable) TUTTI_TRY(pullCard(e, &whole));
   if (whole) TUTTI_TRY(takeCard(e));
   if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) considerPorts(e);
   if (e->meet.parts[0].closed && e->state != TUTTI_IB_RUNNING) {

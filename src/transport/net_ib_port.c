@@ -107,9 +107,15 @@ int tuttiIbGidRow(const tuttiIbRail *rail, const tuttiIbGid *gid) {
   return -1;
 }
 
-/* Makes a rail of the port if it is one; *down counts those that cannot be used now. */
-static bool keepPort(tuttiIbNode *node, struct ibv_context *context, const char *name, int port,
-                     int *down) {
+static int portsUp(const tuttiIbNode *node) {
+  int up = 0;
+  for (int i = 0; i < node->nrails; i++)
+    up += node->rails[i].port.up;
+  return up;
+}
+
+/* Makes a rail of the port if it is one. */
+static bool keepPort(tuttiIbNode *node, struct ibv_context *context, const char *name, int port) {
   struct ibv_port_attr attr = {0};
   tuttiIbRail rail = {.context = context, .port.port = (uint8_t)port};
   if (!queryRail(&rail, &attr) ||
@@ -122,13 +128,12 @@ static bool keepPort(tuttiIbNode *node, struct ibv_context *context, const char 
   rail.port.mtu = (uint8_t)attr.active_mtu;
   rail.megabits = megabitsOf(&attr);
   readGids(&rail);
-  *down += !rail.port.up;
   node->rails[node->nrails++] = rail;
   return true;
 }
 
 /* Returns how many devices there are, allowed or not. */
-static int openPorts(tuttiIbNode *node, int *down) {
+static int openPorts(tuttiIbNode *node) {
   const char *list = tuttiSettingString(TUTTI_SETTING_IB_HCA);
   int n = 0;
   struct ibv_device **devices = tuttiVerbs.getDeviceList(&n);
@@ -143,8 +148,7 @@ static int openPorts(tuttiIbNode *node, int *down) {
                    name, tuttiErrnoText(errno));
         break;
       }
-      if (tuttiVerbs.queryDevice(context, &device) != 0 ||
-          !keepPort(node, context, name, port, down))
+      if (tuttiVerbs.queryDevice(context, &device) != 0 || !keepPort(node, context, name, port))
         tuttiVerbs.close(context);
     }
   }
@@ -259,19 +263,16 @@ tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, t
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-static void closeRail(tuttiIbNode *node, tuttiIbRail *rail) {
-  if (node->watched) tuttiProxyUnwatch(node->wires->proxy, &rail->events);
-  if (rail->cq) tuttiVerbs.destroyCq(rail->cq);
-  if (rail->pd) tuttiVerbs.deallocPd(rail->pd);
-  tuttiForkCloseRemove(rail->context->async_fd);
-  tuttiVerbs.close(rail->context);
-}
-
 void tuttiIbNodeClose(tuttiIbNode *node) {
   dropRegions(node, true);
-  for (int i = 0; i < node->nrails; i++)
-    closeRail(node, &node->rails[i]);
-  node->nrails = 0;
+  for (; node->nrails > 0; node->nrails--) {
+    tuttiIbRail *rail = &node->rails[node->nrails - 1];
+    if (node->watched) tuttiProxyUnwatch(node->wires->proxy, &rail->events);
+    if (rail->cq) tuttiVerbs.destroyCq(rail->cq);
+    if (rail->pd) tuttiVerbs.deallocPd(rail->pd);
+    tuttiForkCloseRemove(rail->context->async_fd);
+    tuttiVerbs.close(rail->context);
+  }
 }
 
 static tuttiResult_t openRail(tuttiIbNode *node, tuttiIbRail *rail) {
@@ -291,7 +292,6 @@ static tuttiResult_t openRail(tuttiIbNode *node, tuttiIbRail *rail) {
 
 tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  int down = 0;
   if (tuttiSettingInt(TUTTI_SETTING_IB_DISABLE)) {
     snprintf(why, TUTTI_SENTENCE, "TUTTI_IB_DISABLE is set");
     return tuttiSuccess;
@@ -301,16 +301,16 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
     memcpy(why, verbsMissing, sizeof verbsMissing);
     return tuttiSuccess;
   }
-  int there = openPorts(node, &down);
+  int there = openPorts(node);
   if (node->nrails == 0)
     snprintf(why, TUTTI_SENTENCE,
              there ? "none of the %d RDMA devices here is allowed by TUTTI_IB_HCA"
                    : "this host has %d RDMA devices (see ibv_devices)",
              there);
-  if (down < node->nrails) {
+  if (portsUp(node) > 0) {
     for (int i = 0; i < node->nrails; i++)
       TUTTI_TRY(openRail(node, &node->rails[i]));
-  } else if (down) {
+  } else if (node->nrails > 0) {
     snprintf(why, TUTTI_SENTENCE, "no port of the %d RDMA devices is active (see ibv_devinfo)",
              there);
     tuttiIbNodeClose(node);
@@ -328,11 +328,10 @@ static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type 
   bool before = p->up;
   if (type == IBV_EVENT_DEVICE_FATAL) rail->gone = true;
   rail->port.up = queryRail(rail, &attr) && attr.state == IBV_PORT_ACTIVE;
+  node->mine.ports[rail - node->rails].up = p->up;
   if (p->up == before) return;
   node->changes++;
-  int left = 0;
-  for (int i = 0; i < node->nrails; i++)
-    left += node->rails[i].port.up;
+  int left = portsUp(node);
   if (p->up)
     TUTTI_WARN(NET, "NET/IB: %s port %u is up again and used; %d of %d ports are up", p->device,
                p->port, left, node->nrails);

@@ -370,11 +370,6 @@ static tuttiResult_t socketConnect(tuttiWires *w, void *node, tuttiSocketListene
   return tuttiSuccess;
 }
 
-static void socketCloseEnd(void *end) {
-  tuttiSocketEndFini(end);
-  tuttiFree(end);
-}
-
 /* True if the handle of a record is well-formed. */
 static bool readHandle(const tuttiPeer *peer, tuttiSocketHandle *handle) {
   memcpy(handle, peer->net, sizeof *handle);
@@ -408,5 +403,5 @@ const tuttiNet tuttiNetSocket = {
     .connect = socketConnect,
     .progress = socketProgress,
     .drained = socketDrained,
-    .closeEnd = socketCloseEnd,
+    .closeEnd = tuttiSocketEndFree,
 };

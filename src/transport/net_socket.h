@@ -116,11 +116,11 @@ const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *hell
 /* The share of `part` in a payload: whole pages, but for the last one. */
 void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share);
 
-/* An end that will have so many sockets, if it sends; its memory is the caller's, zeroed. The
- * peer's record was checked by canConnect. */
+/* An end that will have so many sockets, if it sends; its memory is the caller's, zeroed, or what
+ * begins with it. The peer's record was checked by canConnect. */
 void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *listener,
                         const tuttiNetHello *hello, const tuttiConn *fifo, int nparts);
-void tuttiSocketEndFini(tuttiSocketEnd *e);
+void tuttiSocketEndFree(void *end); /* its memory too */
 
 /* Starts to listen; fills the handle. *listener is NULL if this host has no interface for it, which
  * is logged. */

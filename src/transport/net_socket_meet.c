@@ -36,24 +36,24 @@ void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *l
   e->listener = listener;
   e->hello = *hello;
   e->fifo = *fifo;
-  const tuttiPeer *p = &w->peers[e->fifo.peer];
+  const tuttiPeer *p = &w->peers[fifo->peer];
   snprintf(e->who, sizeof e->who, "rank %d (host %s, pid %d), channel %d", e->fifo.peer, p->host,
            p->pid, fifo->channel);
   for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
     e->parts[i].source.fd = -1;
   if (e->fifo.direction == TUTTI_RECV) return;
-  tuttiSocketHandle peer;
-  memcpy(&peer, w->peers[e->fifo.peer].net, sizeof peer);
   e->nparts = e->hello.parts = nparts;
-  e->join = (tuttiSocketJoin){.targets = peer.addresses,
-                              .deadline = tuttiDeadline((int64_t)w->timeoutMs)};
+  e->join.deadline = tuttiDeadline((int64_t)w->timeoutMs);
+  memcpy(&e->join.targets, p->net, sizeof e->join.targets); /* they begin each handle */
 }
 
-void tuttiSocketEndFini(tuttiSocketEnd *e) {
+void tuttiSocketEndFree(void *end) {
+  tuttiSocketEnd *e = end;
   tuttiDialClose(&e->join.dial);
   if (e->listed) TUTTI_UNLINK(e->listener->ends, e);
   for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
     tuttiSocketCloseFd(tuttiNetProxy(e->wires, e->fifo.direction), &e->parts[i].source);
+  tuttiFree(e);
 }
 
 /* ---- the receiver: listener and hellos ------------------------------------------------------ */
