@@ -172,11 +172,10 @@ static tuttiResult_t checkAgreement(const root *r, const tuttiCheckIn *in) {
                       "the same ids in the same order",
                       nameOf(&r->first, a, sizeof(a)), nameOf(in, b, sizeof(b)));
   const member *m = &r->members[in->bridge ? r->count : h->from - r->firstRank];
-  if (m->fd >= 0)
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "two processes came as one rank: %s and %s; give each process its own rank",
-                      nameOf(&m->in, a, sizeof(a)), nameOf(in, b, sizeof(b)));
-  return tuttiSuccess;
+  if (m->fd < 0) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "two processes came as one rank: %s and %s; give each process its own rank",
+                    nameOf(&m->in, a, sizeof(a)), nameOf(in, b, sizeof(b)));
 }
 
 static tuttiResult_t seat(root *r, const tuttiCheckIn *in, int fd) {
@@ -356,13 +355,12 @@ static bool isOwnName(const tuttiAddress *a) {
 
 tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
   tuttiAddress address = id->roots.a[0];
-  bool everywhere = isOwnName(&address);
+  if (isOwnName(&address))
+    address = (tuttiAddress){.v6 = {.sin6_family = AF_INET6, .sin6_port = address.v4.sin_port}};
   uint64_t end = tuttiDeadline(BIND_MS);
   if (wait.deadline < end) end = wait.deadline;
   int fd, ready;
-  while ((everywhere ? tuttiListenEverywhere(&address, true, &fd)
-                     : tuttiListenNow(&address, &fd)) == EADDRINUSE &&
-         tuttiNow() < end)
+  while (tuttiListenNow(&address, &fd) == EADDRINUSE && tuttiNow() < end)
     TUTTI_TRY(
         tuttiPollSlice(NULL, 0, "the port of TUTTI_COMM_ID", wait, tuttiNow() + 20 * MS, &ready));
   if (fd < 0) TUTTI_TRY(tuttiListen(&address, &fd));

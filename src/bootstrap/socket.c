@@ -167,15 +167,17 @@ const char *tuttiSocketRemedy(int err, char *buf, size_t size) {
 
 /* ---- listening ------------------------------------------------------------------------------ */
 
-int tuttiListenNow(tuttiAddress *address, int *out) {
-  *out = -1;
+static bool isAny6(const tuttiAddress *a) {
+  return a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&a->v6.sin6_addr);
+}
+
+static int listenAt(tuttiAddress *address, int *out) {
   int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
   int on = 1, off = 0;
   /* A fixed port is taken again while connections of its last user linger in TIME_WAIT. */
   if (tuttiAddressValid(address)) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (address->sa.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&address->v6.sin6_addr))
-    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  if (isAny6(address)) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   tuttiAddress bound;
   socklen_t length = sizeof(bound);
   memset(&bound, 0, sizeof(bound));
@@ -190,6 +192,15 @@ int tuttiListenNow(tuttiAddress *address, int *out) {
   return 0;
 }
 
+int tuttiListenNow(tuttiAddress *address, int *fd) {
+  *fd = -1;
+  int err = listenAt(address, fd);
+  if (err == 0 || err == EADDRINUSE || !isAny6(address)) return err;
+  /* A sandbox may forbid IPv6. */
+  *address = (tuttiAddress){.v4 = {.sin_family = AF_INET, .sin_port = address->v6.sin6_port}};
+  return listenAt(address, fd);
+}
+
 tuttiResult_t tuttiListen(tuttiAddress *address, int *fd) {
   int got, err = tuttiListenNow(address, &got);
   if (err != 0) {
@@ -201,23 +212,14 @@ tuttiResult_t tuttiListen(tuttiAddress *address, int *fd) {
   return tuttiSuccess;
 }
 
-int tuttiListenEverywhere(tuttiAddress *address, bool v6, int *fd) {
-  in_port_t port = address->v4.sin_port;
-  *address = (tuttiAddress){.v6 = {.sin6_family = AF_INET6, .sin6_port = port}}; /* :: */
-  int err = v6 ? tuttiListenNow(address, fd) : EAFNOSUPPORT;
-  if (err == 0 || err == EADDRINUSE) return err;
-  *address = (tuttiAddress){.v4 = {.sin_family = AF_INET, .sin_port = port}};
-  return tuttiListenNow(address, fd); /* a sandbox may forbid IPv6 */
-}
-
 tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
                              int *fd) {
   if (n < 1) return TUTTI_FAIL(tuttiSystemError, "cannot listen: this host has no interface");
   bool v6 = false;
   for (int i = 0; i < n; i++)
     v6 |= interfaces[i].address.sa.sa_family == AF_INET6;
-  tuttiAddress any = {0};
-  if (tuttiListenEverywhere(&any, v6, fd) != 0) TUTTI_TRY(tuttiListen(&any, fd)); /* to say why */
+  tuttiAddress any = {.v6 = {.sin6_family = v6 ? AF_INET6 : AF_INET}};
+  TUTTI_TRY(tuttiListen(&any, fd));
   memset(list, 0, sizeof(*list));
   for (int i = 0; i < n && i < TUTTI_MAX_ADDRESSES; i++) {
     list->a[i] = interfaces[i].address;

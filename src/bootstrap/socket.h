@@ -77,12 +77,11 @@ const char *tuttiSocketRemedy(int err, char *buf, size_t size);
   TUTTI_FAIL((code), text ": %s; %s", ##__VA_ARGS__, tuttiErrnoText(err),                          \
              tuttiSocketRemedy((err), (char[128]){0}, 128))
 
-/* Listens on `address` (port 0: any; written back), close-on-exec, non-blocking. */
+/* Listens on `address` (port 0: any; written back), close-on-exec, non-blocking. On [::] it listens
+ * on every address, or on every one of IPv4 where IPv6 is not to be had. */
 tuttiResult_t tuttiListen(tuttiAddress *address, int *fd);
 /* tuttiListen without a word in the log: returns 0, or an errno and *fd = -1. */
 int tuttiListenNow(tuttiAddress *address, int *fd);
-/* The same on every address of this host, of IPv4 alone if not `v6`; reads the port alone. */
-int tuttiListenEverywhere(tuttiAddress *address, bool v6, int *fd);
 /* Listens on every address of this host and lists the best ones (those of the first interfaces),
  * each with the listener's port. */
 tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
