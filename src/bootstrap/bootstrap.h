@@ -113,9 +113,6 @@ typedef struct {
  * stopped rank does not answer; its ring neighbours then tell what its last heartbeat said. */
 tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers);
 
-/* tuttiWatchFail with "rank r aborted the communicator". NULL is allowed. */
-void tuttiWatchAbort(tuttiWatch *w);
-
 /* Says goodbye to the neighbours (so that they don't take the closing sockets for a death) and
  * frees. Waits for no peer longer than 100 ms. After it returns no callback runs; no other call on
  * the watch may be running. NULL is allowed. */

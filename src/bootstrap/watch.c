@@ -16,7 +16,6 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -480,16 +479,6 @@ void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text) {
   pthread_mutex_lock(&service.lock);
   spreadText(w, code, text, false);
   pthread_mutex_unlock(&service.lock);
-}
-
-void tuttiWatchAbort(tuttiWatch *w) {
-  char text[256];
-  if (w == NULL) return;
-  snprintf(text, sizeof(text),
-           "rank %d (host %s, pid %d) aborted the communicator. Remedy: see the log of that "
-           "process for why",
-           w->who.rank, w->who.host, w->who.pid);
-  tuttiWatchFail(w, tuttiRemoteError, text);
 }
 
 /* No more is to be done before it can be closed. */

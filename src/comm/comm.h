@@ -174,6 +174,8 @@ void tuttiHandleFree(tuttiCommunicator *c);
 tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
 /* The same for a text that came from elsewhere; `tell` says whether other ranks need to hear it. */
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
+/* Tells every other rank that this one aborts, if there is a watch to tell it with. */
+void tuttiCommTellAbort(tuttiCommunicator *c);
 void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text);
 /* tuttiSuccess, or the failure, whose text becomes this thread's last error. */
 tuttiResult_t tuttiCommFailure(void *comm);

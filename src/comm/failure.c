@@ -75,6 +75,17 @@ static const char *rankText(const tuttiCommunicator *c, int rank, char *buf, siz
   return buf;
 }
 
+void tuttiCommTellAbort(tuttiCommunicator *c) {
+  char who[160], text[256];
+  pthread_mutex_lock(&c->failureLock); /* an init under way may be making it */
+  tuttiWatch *watch = c->watch;
+  pthread_mutex_unlock(&c->failureLock);
+  if (!watch) return;
+  snprintf(text, sizeof text, "%s aborted the communicator. Remedy: see its log for why",
+           rankText(c, c->rank, who, sizeof who));
+  tuttiWatchFail(watch, tuttiRemoteError, text);
+}
+
 tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
                                 const tuttiSignature *theirs) {
   tuttiCommunicator *c = comm;

@@ -423,21 +423,14 @@ static void closeConns(tuttiCommunicator *c) {
   }
 }
 
-static void tellAbort(tuttiCommunicator *c) {
-  pthread_mutex_lock(&c->failureLock);
-  tuttiWatch *watch = c->watch;
-  pthread_mutex_unlock(&c->failureLock);
-  tuttiWatchAbort(watch);
-}
-
 void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   char text[TUTTI_ERROR_TEXT];
   snprintf(text, sizeof text, "%s", tuttiErrorText());
   /* At once, since ranks that share a GPU with this one may have to end before it can; and when an
    * init under way, which may have made the watch since, has ended. */
-  if (aborted) tellAbort(c);
+  if (aborted) tuttiCommTellAbort(c);
   tuttiWorkerStop(c);
-  if (aborted) tellAbort(c);
+  if (aborted) tuttiCommTellAbort(c);
   tuttiHandleFree(c); /* and the scope of errors: its name goes with it */
   tuttiCommWindowsFree(c);
   if (c->device && c->device->detach) c->device->detach(&c->wires, &c->host);

@@ -156,8 +156,8 @@ public:
     for (int r = 0; r < size(); r++)
       start(r);
   }
-  void stop(int r, bool aborted = false) {
-    if (aborted) tuttiWatchAbort(at(r).watch);
+  void stop(int r, bool failed = false) {
+    if (failed) tuttiWatchFail(at(r).watch, tuttiRemoteError, "gone");
     tuttiWatchStop(at(r).watch);
     at(r).watch = nullptr;
   }
