@@ -245,8 +245,7 @@ tuttiResult_t tuttiGroupEnd(void) {
 
 /* Adds the time of one operation to *us. */
 static tuttiResult_t addTime(tuttiOp *op, float *us) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  TUTTI_TRY(tuttiHandleEnter(op->handle, "tuttiGroupSimulateEnd", &c));
+  TUTTI_ENTER(c, op->handle, "tuttiGroupSimulateEnd");
   TUTTI_TRY(tuttiWorkerAwait(c)); /* it uses what is kept of operations too */
   TUTTI_TRY(tuttiCommOccupy(c));
   op->comm = c;
