@@ -17,7 +17,6 @@ typedef struct {
   tuttiWait wait;
   const tuttiId *ids;
   int nroots;
-  bool fixed;
   uint64_t idHash, ticket;
   tuttiAddressList self;
   int rootFd, bridgeFd; /* to the own root, and as a bridge to that of the slice before; or -1 */
@@ -67,7 +66,7 @@ static tuttiResult_t rendezvous(joining *j) {
   const char *who = "the root of the unique id";
   int rank = j->b->rank, nranks = j->b->nranks, root = tuttiRootOfRank(rank, j->nroots, nranks);
   tuttiReply reply;
-  if (j->fixed && rank == 0) TUTTI_TRY(tuttiRootStartFixed(&j->ids[0], j->wait));
+  if (j->ids[0].fixed && rank == 0) TUTTI_TRY(tuttiRootStartFixed(&j->ids[0], j->wait));
   TUTTI_TRY(checkIn(j, root, false, &j->rootFd));
   if (j->nroots > 1 && rank == tuttiFirstOfRoot(root, j->nroots, nranks))
     TUTTI_TRY(checkIn(j, (root + j->nroots - 1) % j->nroots, true, &j->bridgeFd));
@@ -106,11 +105,11 @@ static void welcomePrev(void *ctx, const void *hello, int fd) {
   j->b->prevFd = fd;
 }
 
-static tuttiResult_t lostNeighbour(const char *name) {
+static tuttiResult_t lostNeighbour(const char *name, ssize_t error) {
   return TUTTI_FAIL(tuttiRemoteError,
-                    "%s closed its connection during init: its process has ended or its init "
-                    "failed; its own log says why",
-                    name);
+                    "the connection of the bootstrap ring to %s is lost: %s. Its process has ended "
+                    "or given up; its own log says why",
+                    name, tuttiErrnoText((int)-error));
 }
 
 /* Connects to the next rank and lets the previous one in, both at once: were every rank to connect
@@ -135,8 +134,8 @@ static tuttiResult_t ringLoop(joining *j, tuttiDial *dial) {
     fds[NEXT] = (struct pollfd){.fd = hasNext ? dial->fd : -1, .events = POLLRDHUP};
     int ready;
     TUTTI_TRY(tuttiPollSlice(fds, FDS, "the ring", j->wait, until, &ready));
-    if (fds[PREV].revents) return lostNeighbour(j->b->prevName);
-    if (fds[NEXT].revents) return lostNeighbour(dial->who);
+    if (fds[PREV].revents) return lostNeighbour(j->b->prevName, -ECONNRESET);
+    if (fds[NEXT].revents) return lostNeighbour(dial->who, -ECONNRESET);
   }
 }
 
@@ -176,13 +175,6 @@ static ssize_t moved(ssize_t n) {
   return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 }
 
-static tuttiResult_t gatherFailed(const char *name, ssize_t error) {
-  return TUTTI_FAIL(tuttiRemoteError,
-                    "the connection of the bootstrap ring to %s is lost: %s. Its process has ended "
-                    "or given up; its own log says why",
-                    name, tuttiErrnoText((int)-error));
-}
-
 /* Sends one block to the next rank while another comes from the previous one; of `total` bytes
  * that go each way `before` have. */
 static tuttiResult_t passBlock(tuttiBootstrap *b, const char *out, char *in, size_t size,
@@ -193,11 +185,11 @@ static tuttiResult_t passBlock(tuttiBootstrap *b, const char *out, char *in, siz
     if (got < size) {
       nin = recv(b->prevFd, in + got, size - got, MSG_DONTWAIT);
       nin = nin == 0 ? -ECONNRESET : moved(nin);
-      if (nin < 0) return gatherFailed(b->prevName, nin);
+      if (nin < 0) return lostNeighbour(b->prevName, nin);
     }
     if (sent < size) {
       nout = moved(send(b->nextFd, out + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT));
-      if (nout < 0) return gatherFailed(b->nextName, nout);
+      if (nout < 0) return lostNeighbour(b->nextName, nout);
     }
     got += (size_t)nin;
     sent += (size_t)nout;
@@ -212,7 +204,7 @@ static tuttiResult_t passBlock(tuttiBootstrap *b, const char *out, char *in, siz
     int ready;
     TUTTI_TRY(tuttiPollSlice(fds, 2, "the bootstrap ring", wait, TUTTI_NO_DEADLINE, &ready));
     if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR))
-      return gatherFailed(b->nextName, -ECONNRESET);
+      return lostNeighbour(b->nextName, -ECONNRESET);
     if (!ready && tuttiNow() >= wait.deadline)
       return TUTTI_FAIL(tuttiTimeout,
                         "all-gather of the bootstrap ring: %zu of %zu bytes came from %s and %zu "
@@ -333,17 +325,16 @@ tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, i
   j.b->listenFd = j.b->prevFd = j.b->nextFd = -1;
   j.b->listeners = (tuttiAddressList *)(j.b + 1);
   j.ids = parsed;
-  j.fixed = parsed[0].fixed;
-  j.nroots = j.fixed ? 1 : nids < nranks ? nids : nranks;
+  j.nroots = parsed[0].fixed ? 1 : nids < nranks ? nids : nranks;
   for (int i = 0; i < j.nroots; i++) /* secrets alone: a name may resolve to other addresses */
     j.idHash = hashWith(j.idHash, parsed[i].secret);
   tuttiResult_t result = openListener(&j);
   if (result == tuttiSuccess) result = nranks > 1 ? joinRing(&j) : exchange(&j);
   /* Roots that nobody will come to: of a rank alone, of ids past the first nranks; and of a fixed
    * address, which the next communicator needs. */
-  for (int i = nranks > 1 ? j.nroots : 0; i < nids && !j.fixed; i++)
+  for (int i = nranks > 1 ? j.nroots : 0; i < nids && !parsed[0].fixed; i++)
     tuttiRootCancel(parsed[i].secret);
-  if (j.fixed && rank == 0 && result != tuttiSuccess) tuttiRootCancel(parsed[0].secret);
+  if (parsed[0].fixed && rank == 0 && result != tuttiSuccess) tuttiRootCancel(parsed[0].secret);
   tuttiFdClose(&j.rootFd);
   tuttiFdClose(&j.bridgeFd);
   if (result == tuttiSuccess)

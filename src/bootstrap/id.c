@@ -18,7 +18,6 @@ static void seal(tuttiId *id, tuttiUniqueId *out) {
   id->magic = ID_MAGIC;
   id->version = TUTTI_VERSION_CODE;
   id->check = idCheck(id);
-  memset(out, 0, sizeof(*out));
   memcpy(out, id, sizeof(*id));
 }
 
