@@ -10,11 +10,10 @@ tuttiResult_t tuttiCheckOutput(const char *argument, const void *pointer) {
 }
 
 tuttiResult_t tuttiCheckType(tuttiDataType_t type) {
-  if ((int)type < 0 || type >= tuttiNumTypes)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "argument datatype is %d; it must be one of tuttiDataType_t, 0 to %d",
-                      (int)type, tuttiNumTypes - 1);
-  return tuttiSuccess;
+  if ((int)type >= 0 && type < tuttiNumTypes) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "argument datatype is %d; it must be one of tuttiDataType_t, 0 to %d",
+                    (int)type, tuttiNumTypes - 1);
 }
 
 tuttiResult_t tuttiCheckRange(const void *buff, size_t size) {
@@ -24,10 +23,9 @@ tuttiResult_t tuttiCheckRange(const void *buff, size_t size) {
 }
 
 static tuttiResult_t checkRank(const tuttiCommunicator *c, const char *argument, int rank) {
-  if (rank < 0 || rank >= c->nranks)
-    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is %d; it must be a rank, 0 to %d",
-                      argument, rank, c->nranks - 1);
-  return tuttiSuccess;
+  if (rank >= 0 && rank < c->nranks) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is %d; it must be a rank, 0 to %d", argument,
+                    rank, c->nranks - 1);
 }
 
 static tuttiResult_t checkRedOp(const tuttiCommunicator *c, tuttiRedOp_t op, tuttiDataType_t type) {
@@ -38,11 +36,10 @@ static tuttiResult_t checkRedOp(const tuttiCommunicator *c, tuttiRedOp_t op, tut
                       "argument op is %d; it must be tuttiSum to tuttiAvg or a live handle of "
                       "tuttiRedOpCreatePreMulSum of this communicator",
                       (int)op);
-  if (c->premul[i].type != type)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "argument op is a PreMulSum made for %s, but datatype is %s; make one for %s",
-                      tuttiTypeName(c->premul[i].type), tuttiTypeName(type), tuttiTypeName(type));
-  return tuttiSuccess;
+  if (c->premul[i].type == type) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "argument op is a PreMulSum made for %s, but datatype is %s; make one for %s",
+                    tuttiTypeName(c->premul[i].type), tuttiTypeName(type), tuttiTypeName(type));
 }
 
 tuttiResult_t tuttiCheckMemory(const tuttiCommunicator *c, const char *argument,

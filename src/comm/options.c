@@ -18,12 +18,11 @@ static tuttiResult_t checkConfig(const tuttiConfig_t *config) {
   if (config->magic != TUTTI_CONFIG_MAGIC)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument config is not initialized; start it from TUTTI_CONFIG_INITIALIZER");
-  if (config->size < sizeof(tuttiConfig_t))
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "config.size is %zu, less than the %zu bytes of version %d; start the config "
-                      "from TUTTI_CONFIG_INITIALIZER",
-                      config->size, sizeof(tuttiConfig_t), TUTTI_VERSION_CODE);
-  return tuttiSuccess;
+  if (config->size >= sizeof(tuttiConfig_t)) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "config.size is %zu, less than the %zu bytes of version %d; start the config "
+                    "from TUTTI_CONFIG_INITIALIZER",
+                    config->size, sizeof(tuttiConfig_t), TUTTI_VERSION_CODE);
 }
 
 tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOptions *base,
