@@ -61,12 +61,11 @@ typedef struct {
 typedef struct {
   int32_t coll, algo; /* tuttiColl, tuttiAlgo */
   int32_t rank, nranks;
-  int32_t root;    /* of rooted collectives; for SendRecv the peer */
-  uint8_t sending; /* SendRecv: this rank sends */
-  uint8_t shared;  /* direct: shared FIFOs may be used */
-  uint8_t twoShot; /* direct all-reduce: reduce-scatter + all-gather instead of one exchange */
-  uint64_t
-      count; /* elements: AllReduce, Broadcast, Reduce, SendRecv: whole buffer; else per rank */
+  int32_t root;        /* of rooted collectives; for SendRecv the peer */
+  uint8_t sending;     /* SendRecv: this rank sends */
+  uint8_t shared;      /* direct: shared FIFOs may be used */
+  uint8_t twoShot;     /* direct all-reduce: reduce-scatter + all-gather instead of one exchange */
+  uint64_t count;      /* elements: AllReduce, Broadcast, Reduce, SendRecv: all; else per rank */
   uint64_t begin;      /* this channel's part of [0, count): the part of each rank's block where */
   uint64_t part;       /*   `count` is per rank */
   uint64_t chunk;      /* most elements in one message, > 0 */
