@@ -23,11 +23,7 @@
 #define TUTTI_RECORD_DEPTH 64u
 
 typedef struct {
-  tuttiAtomic64 word[3]; /* a tuttiSignature */
-} tuttiRecordEntry;
-
-typedef struct {
-  tuttiRecordEntry entry[TUTTI_RECORD_DEPTH];
+  tuttiAtomic64 entry[TUTTI_RECORD_DEPTH][3]; /* a tuttiSignature each */
   tuttiAtomic64 started; /* operations entered so far; number n is at entry[n % DEPTH] */
   tuttiAtomic64 ended;   /* operations done: all below it */
 } tuttiRecord;

@@ -2,7 +2,7 @@
 
 #include "comm/comm.h"
 
-_Static_assert(sizeof(tuttiSignature) == sizeof(((tuttiRecordEntry *)0)->word),
+_Static_assert(sizeof(tuttiSignature) == sizeof(((tuttiRecord *)0)->entry[0]),
                "an entry holds one signature");
 _Static_assert(sizeof(tuttiRankState) <= TUTTI_WATCH_STATE, "a heartbeat carries the state");
 
@@ -10,9 +10,9 @@ void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig) {
   uint64_t n = tuttiLoadRelaxed(&r->started);
   uint64_t words[3];
   memcpy(words, sig, sizeof words);
-  tuttiRecordEntry *e = &r->entry[n % TUTTI_RECORD_DEPTH];
+  tuttiAtomic64 *e = r->entry[n % TUTTI_RECORD_DEPTH];
   for (int i = 0; i < 3; i++)
-    tuttiStoreRelaxed(&e->word[i], words[i]);
+    tuttiStoreRelaxed(&e[i], words[i]);
   tuttiStoreRelease(&r->started, n + 1);
 }
 
@@ -27,10 +27,10 @@ void tuttiRecordState(const tuttiRecord *r, tuttiRankState *out) {
     out->ended = tuttiLoadAcquire(&r->ended);
     out->started = tuttiLoadAcquire(&r->started);
     for (uint64_t i = 0; i < TUTTI_STATE_SIGS && i < out->started; i++) {
-      const tuttiRecordEntry *e = &r->entry[(out->started - 1 - i) % TUTTI_RECORD_DEPTH];
+      const tuttiAtomic64 *e = r->entry[(out->started - 1 - i) % TUTTI_RECORD_DEPTH];
       uint64_t words[3];
       for (int w = 0; w < 3; w++)
-        words[w] = tuttiLoadAcquire(&e->word[w]);
+        words[w] = tuttiLoadAcquire(&e[w]);
       memcpy(&out->last[i], words, sizeof words);
     }
     /* The entries read are intact unless the writer lapped them meanwhile; the acquire loads
