@@ -179,7 +179,6 @@ tuttiResult_t tuttiCommFailure(void *comm);
 tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
                                 const tuttiSignature *theirs);
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
-tuttiWait tuttiCommWait(const tuttiCommunicator *c); /* from now until the timeout */
 /* Waits for what(c), at most the timeout, then fails with "`late` within 5 s`why`". If `fails`, a
  * failure of `c` ends it, before or after. */
 tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,

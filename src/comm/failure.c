@@ -51,10 +51,6 @@ tuttiResult_t tuttiCommFailure(void *comm) {
   return tuttiErrorAdopt(code, c->failure); /* never written again once `failed` is set */
 }
 
-tuttiWait tuttiCommWait(const tuttiCommunicator *c) {
-  return (tuttiWait){tuttiDeadline(c->options.timeoutMs), &c->failed};
-}
-
 tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,
                              const char *late, const char *why) {
   uint64_t deadline = tuttiDeadline(c->options.timeoutMs);

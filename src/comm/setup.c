@@ -361,7 +361,7 @@ static tuttiResult_t setWires(tuttiCommunicator *c) {
 }
 
 tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
-  tuttiWait wait = tuttiCommWait(c);
+  tuttiWait wait = {tuttiDeadline(c->options.timeoutMs), &c->failed};
   const char *file = tuttiSettingString(TUTTI_SETTING_GRAPH_FILE);
   TUTTI_FREED char *text = NULL;
   size_t size = 0;
