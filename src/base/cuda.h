@@ -13,7 +13,8 @@ static inline tuttiResult_t tuttiCudaCheck(cudaError_t err, const char *what) {
   return TUTTI_FAIL(tuttiUnhandledCudaError, "%s failed: %s (%s)", what, cudaGetErrorString(err),
                     cudaGetErrorName(err));
 }
-#define CUDA_TRY(call) TUTTI_TRY(tuttiCudaCheck((call), #call))
+#define CUDA_CHECK(call) tuttiCudaCheck((call), #call)
+#define CUDA_TRY(call)   TUTTI_TRY(tuttiCudaCheck((call), #call))
 
 /* A call of the driver, as CUDA 12.0 has it; NULL: it has none. */
 static inline void *tuttiCudaDriver(const char *name) {

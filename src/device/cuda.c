@@ -67,8 +67,7 @@ static tuttiResult_t cudaAllocate(void **ptr, size_t size) {
 }
 
 static tuttiResult_t cudaRelease(void *ptr) {
-  CUDA_TRY(cudaFree(ptr));
-  return tuttiSuccess;
+  return CUDA_CHECK(cudaFree(ptr));
 }
 
 static const char *cudaRefuse(const void *buffer) {
@@ -84,8 +83,7 @@ static const char *cudaRefuse(const void *buffer) {
 }
 
 static tuttiResult_t cudaCopy(void *to, const void *from, size_t bytes, tuttiStream_t stream) {
-  CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
-  return tuttiSuccess;
+  return CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
 }
 
 /* ---- the monitor ----------------------------------------------------------------------------- */
@@ -276,8 +274,7 @@ static tuttiResult_t cudaStage(tuttiTaskHost *host, void **memory, size_t *bytes
 
 static tuttiResult_t cudaSettle(tuttiTaskHost *host) {
   cudaState *s = host->device;
-  CUDA_TRY(cudaStreamSynchronize(s->stageStream));
-  return tuttiSuccess;
+  return CUDA_CHECK(cudaStreamSynchronize(s->stageStream));
 }
 
 static tuttiResult_t cudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
@@ -427,8 +424,7 @@ static tuttiResult_t endLaunch(cudaState *s, cudaStream_t stream, bool capturing
   s->last[capturing] = stream;
   s->launched = true;
   /* Now, for the user may have destroyed the stream when another one has to wait. */
-  CUDA_TRY(cudaEventRecord(s->done[capturing], stream));
-  return tuttiSuccess;
+  return CUDA_CHECK(cudaEventRecord(s->done[capturing], stream));
 }
 
 static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {

@@ -67,8 +67,7 @@ tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost
   s->args.blocks = (uint32_t *)(s->rings + nrings);
   s->mail = mail;
   CUDA_TRY(cudaHostGetDevicePointer((void **)&s->args.mail, mail, 0));
-  CUDA_TRY((cudaError_t)tuttiStepsLoad());
-  return tuttiSuccess;
+  return CUDA_CHECK((cudaError_t)tuttiStepsLoad());
 }
 
 void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w) {
@@ -119,8 +118,7 @@ static size_t rowOf(const tuttiCudaSteps *s, const tuttiTask *t) {
 static tuttiResult_t seen(const tuttiConn *conn, void *at, void **out) {
   *out = at;
   if (conn->transport == &tuttiTransportP2p) return tuttiSuccess;
-  CUDA_TRY(cudaHostGetDevicePointer(out, at, 0));
-  return tuttiSuccess;
+  return CUDA_CHECK(cudaHostGetDevicePointer(out, at, 0));
 }
 
 static tuttiResult_t openEnd(tuttiCudaSteps *s, const tuttiTask *t, int peer,
