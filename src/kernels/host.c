@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdbool.h>
 
 #include "base/error.h"
 #include "base/mem.h"

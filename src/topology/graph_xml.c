@@ -103,9 +103,8 @@ static tuttiResult_t openGraph(void *context, const tuttiXml *xml) {
 
 static tuttiResult_t closeGraph(void *context, const tuttiXml *xml) {
   const reading *r = context;
-  int present = r->channel + 1;
-  if (present == r->g->nchannels) return tuttiSuccess;
-  return tuttiXmlFail(xml, "%d channels announced, %d present", r->g->nchannels, present);
+  if (r->channel + 1 == r->g->nchannels) return tuttiSuccess;
+  return tuttiXmlFail(xml, "%d channels announced, %d present", r->g->nchannels, r->channel + 1);
 }
 
 static tuttiResult_t openChannel(void *context, const tuttiXml *xml) {

@@ -15,7 +15,6 @@
  * nobody waits, the proxy's thread looks every LOOK_NS. */
 #include "transport/net_ib.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 

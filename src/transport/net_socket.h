@@ -122,8 +122,8 @@ void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *l
                         const tuttiNetHello *hello, const tuttiConn *fifo, int nparts);
 void tuttiSocketEndFree(void *end); /* its memory too */
 
-/* Starts to listen; fills the handle. *listener is NULL if this host has no interface for it, which
- * is logged. */
+/* Starts to listen; fills the handle, which is zero. *listener is NULL if this host has no
+ * interface for it, which is logged. */
 tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
                                 tuttiSocketListener **listener);
 /* A turn of the proxy (see tuttiProxyOp): accepts connections and reads hellos; drops whatever is

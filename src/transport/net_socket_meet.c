@@ -206,7 +206,6 @@ tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
   tuttiForkCloseAdd(l->greeter.listenFd);
   memcpy(mine.interface, interfaces[0].name, sizeof mine.interface);
   _Static_assert(sizeof mine <= TUTTI_NET_HANDLE, "the handle travels in the peer record");
-  memset(handle, 0, TUTTI_NET_HANDLE);
   memcpy(handle, &mine, sizeof mine);
   *listener = l;
   l = NULL;
