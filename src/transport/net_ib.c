@@ -151,23 +151,24 @@ static void post(tuttiIbEnd *e, batch *b) {
 static tuttiResult_t prepare(tuttiIbEnd *e, uint64_t m) {
   tuttiSocketEnd *s = &e->meet;
   size_t i = m % TUTTI_FIFO_DEPTH;
-  const tuttiSlot *line = (const tuttiSlot *)s->lines[i];
+  tuttiSlot line; /* what goes on the wire is aligned for bytes */
   tuttiIbLine *out = &e->board->lines[i];
+  memcpy(&line, s->lines[i], sizeof line);
   tuttiStoreRelaxed(&out->first, m + 1);
   tuttiStoreRelaxed(&out->last, m + 1);
-  out->bytes = line->bytes;
-  out->where = line->where;
-  out->sig = line->sig;
-  if (line->where == TUTTI_WHERE_INLINE) memcpy(out->inlined, line->inlined, line->bytes);
+  out->bytes = line.bytes;
+  out->where = line.where;
+  out->sig = line.sig;
+  if (line.where == TUTTI_WHERE_INLINE) memcpy(out->inlined, line.inlined, line.bytes);
   uint8_t *slot = s->fifo.data + i * s->fifo.slotBytes;
   e->from[i] = slot;
   if (s->fifo.slots[i].where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
   const void *addr = (const void *)(uintptr_t)s->fifo.slots[i].addr;
-  TUTTI_TRY(tuttiIbBorrow(e->node, addr, line->bytes, &e->source[i]));
+  TUTTI_TRY(tuttiIbBorrow(e->node, addr, line.bytes, &e->source[i]));
   if (e->source[i])
     e->from[i] = addr;
   else
-    memcpy(slot, addr, line->bytes);
+    memcpy(slot, addr, line.bytes);
   return tuttiSuccess;
 }
 
