@@ -44,7 +44,8 @@ enum {
   /* Even when the operation is in place, no later step of this rank writes the operand's memory
    * before the receivers of this step's messages have used them (the data dependency proves it). An
    * executor may then let the receivers read it where it is. */
-  TUTTI_STEP_STABLE = 1u << 5
+  TUTTI_STEP_STABLE = 1u << 5,
+  TUTTI_STEP_SRC_WRITTEN = 1u << 6 /* the local operand is recvbuff[src ...], written before */
 };
 
 typedef struct {
@@ -64,7 +65,8 @@ typedef struct {
   int32_t root;        /* of rooted collectives; for SendRecv the peer */
   uint8_t sending;     /* SendRecv: this rank sends */
   uint8_t shared;      /* direct: shared FIFOs may be used */
-  uint8_t twoShot;     /* direct all-reduce: reduce-scatter + all-gather instead of one exchange */
+  uint8_t twoShot;     /* direct: two exchanges instead of one. All-reduce: reduce-scatter, then
+                          all-gather; all-gather: gather, then broadcast, of n * count <= chunk */
   uint64_t count;      /* elements: AllReduce, Broadcast, Reduce, SendRecv: all; else per rank */
   uint64_t begin;      /* this channel's part of [0, count): the part of each rank's block where */
   uint64_t part;       /*   `count` is per rank */

@@ -181,7 +181,8 @@ static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *ar
   for (int i = 0; i < r->nrecv; i++)
     in[i + (i >= at)] = payload(r->conns[i]);
   if (local) {
-    in[at] = (const uint8_t *)task->sendbuff + step->src * r->elementBytes;
+    const void *from = step->flags & TUTTI_STEP_SRC_WRITTEN ? task->recvbuff : task->sendbuff;
+    in[at] = (const uint8_t *)from + step->src * r->elementBytes;
     if (task->premul) args->premul = at + 1;
   }
   args->in = in;

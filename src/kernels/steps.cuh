@@ -171,7 +171,8 @@ private:
     for (int i = 0; i <= step.nrecv; i++) {
       if (local && (i == step.nrecv || g.end[i]->peer > t.schedule.rank)) {
         if (t.premul) g.own = g.nin;
-        g.in[g.nin++] = t.send + step.src * t.elementBytes;
+        const uint8_t *from = step.flags & TUTTI_STEP_SRC_WRITTEN ? t.recv : t.send;
+        g.in[g.nin++] = from + step.src * t.elementBytes;
         local = false;
       }
       if (i < step.nrecv) g.in[g.nin++] = payloadOf(g, i);

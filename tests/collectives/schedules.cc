@@ -42,7 +42,8 @@ TEST_P(Schedules, NoDeadlockAtAnyDepth) {
   const Way &way = GetParam();
   bool chain = way.coll == tuttiCollBroadcast || way.coll == tuttiCollReduce;
   bool ring = way.algo == tuttiAlgoRing && !chain;
-  int least = ring || (way.twoShot && !way.shared) ? 2 : 1;
+  bool twoPhases = way.twoShot && !way.shared && way.coll == tuttiCollAllReduce;
+  int least = ring || twoPhases ? 2 : 1;
   for (int n : {2, 3, 4, 7, 16})
     for (int depth : {1, 2, 3, 4, 5, 8})
       for (unsigned seed = 0; seed < (kSanitized ? 4 : 12); seed++) {
@@ -60,6 +61,7 @@ TEST_P(Schedules, NoDeadlockAtAnyDepth) {
 /* A channel's part: nothing outside it is touched. Large ranges are cut at aligned elements, but
  * not where that would make one longer than a chunk. */
 TEST_P(Schedules, PartOfAChannel) {
+  if (gathersTwice(GetParam())) return;
   const std::pair<uint64_t, uint64_t> partsAndChunks[] = {{33333, 2048}, {32 * 1025, 1025}};
   for (auto [part, chunk] : partsAndChunks)
     for (int n : {1, 2, 5, 8})
@@ -78,7 +80,7 @@ TEST_P(Schedules, PartOfAChannel) {
 TEST_P(Schedules, ManyRanks) {
   bool perRank = GetParam().coll >= tuttiCollAllGather;
   std::vector<int> sizes = {100, 128, 255};
-  if (!isDirect()) sizes.insert(sizes.end(), {777, 1024});
+  if (!isDirect() || gathersTwice(GetParam())) sizes.insert(sizes.end(), {777, 1024});
   if (!isDirect() && !perRank) sizes.push_back(4096);
   if (kSanitized) sizes = {100, 128};
   for (int n : sizes) {
@@ -127,9 +129,19 @@ TEST(Latency, DependentMessages) {
     for (bool shared : {false, true}) {
       EXPECT_EQ(chain({tuttiCollAllReduce, tuttiAlgoDirect, shared}), 1u);
       EXPECT_EQ(chain({tuttiCollAllReduce, tuttiAlgoDirect, shared, true}), 2u);
+      EXPECT_EQ(chain({tuttiCollAllGather, tuttiAlgoDirect, shared, true}), 2u);
       for (int coll = tuttiCollBroadcast; coll < tuttiCollSendRecv; coll++)
         EXPECT_EQ(chain({coll, tuttiAlgoDirect, shared}), 1u) << coll;
     }
+  }
+}
+
+/* What a two-shot all-gather is for. */
+TEST(Latency, TwoShotGatherSparesMessages) {
+  for (uint64_t n : {2, 3, 4, 8, 64}) {
+    Way one = {tuttiCollAllGather, tuttiAlgoDirect}, two = {one.coll, one.algo, false, true};
+    EXPECT_EQ(expectGood(simulationOf(one, n, 8, 10, 1000)).messages, n * (n - 1));
+    EXPECT_EQ(expectGood(simulationOf(two, n, 8, 10, 1000)).messages, 2 * (n - 1));
   }
 }
 
@@ -193,6 +205,7 @@ TEST(PointToPoint, CoversThePart) {
 /* The last step of a huge operation is still right: nothing overflows on the way. */
 TEST_P(Schedules, HugeCounts) {
   const Way &way = GetParam();
+  if (gathersTwice(way)) return;
   int n = 7;
   uint64_t count = (uint64_t{1} << 62) - 12345;
   if (way.coll >= tuttiCollAllGather) count /= n;

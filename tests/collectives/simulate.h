@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -71,12 +72,17 @@ inline std::vector<Way> allWays() {
       bool direct = algo == tuttiAlgoDirect;
       ways.push_back({coll, algo});
       if (direct) ways.push_back({coll, algo, true});
-      if (direct && coll == tuttiCollAllReduce) {
+      if (direct && (coll == tuttiCollAllReduce || coll == tuttiCollAllGather)) {
         ways.push_back({coll, algo, false, true});
         ways.push_back({coll, algo, true, true});
       }
     }
   return ways;
+}
+
+/* All blocks go in one message of one channel. */
+inline bool gathersTwice(const Way &way) {
+  return way.coll == tuttiCollAllGather && way.twoShot;
 }
 
 inline tuttiSimulation simulationOf(const Way &way, int nranks, int perHost, uint64_t count,
@@ -87,7 +93,7 @@ inline tuttiSimulation simulationOf(const Way &way, int nranks, int perHost, uin
   sim.shared = way.shared;
   sim.twoShot = way.twoShot;
   sim.count = count;
-  sim.chunk = chunk;
+  sim.chunk = gathersTwice(way) ? std::max(chunk, count * nranks) : chunk;
   sim.depth = 8;
   sim.graph = graphOf(nranks, perHost);
   return sim;

@@ -284,7 +284,11 @@ static const char *stepFault(const simulation *sim, const rankState *r) {
   if (!validPeers(sim, r, step->recv, step->nrecv)) return "receives from an invalid rank";
   if (!validPeers(sim, r, step->send, step->nsend)) return "sends to an invalid rank";
   if (!local && step->nrecv == 0) return "step without operand";
-  if (local && !within(step->src, step->count, r->sendLength)) return "reads outside a buffer";
+  bool written = (step->flags & TUTTI_STEP_SRC_WRITTEN) != 0;
+  if (local && !within(step->src, step->count, written ? r->recvLength : r->sendLength))
+    return "reads outside a buffer";
+  for (uint64_t i = 0; local && written && i < step->count; i++)
+    if (!r->written[step->src + i]) return "reads what no step has written";
   if ((step->flags & TUTTI_STEP_DST) && !within(step->dst, step->count, r->recvLength))
     return "writes outside recvbuff";
   if ((step->flags & TUTTI_STEP_SEND_SHARED) && (!sim->in->shared || step->nsend != TUTTI_ALL))
@@ -297,7 +301,8 @@ static const char *stepFault(const simulation *sim, const rankState *r) {
 }
 
 static const uint64_t *localOperand(const rankState *r) {
-  return r->step.flags & TUTTI_STEP_SRC ? r->memory + r->sendAt + r->step.src : NULL;
+  uint64_t from = r->step.flags & TUTTI_STEP_SRC_WRITTEN ? r->recvAt : r->sendAt;
+  return r->step.flags & TUTTI_STEP_SRC ? r->memory + from + r->step.src : NULL;
 }
 
 static uint64_t sumOf(const uint64_t *data, uint64_t count) {
@@ -451,7 +456,7 @@ static void setupRank(simulation *sim, int32_t rank) {
 static bool allocate(simulation *sim) {
   size_t n = (size_t)sim->n;
   sim->width = sim->in->algo == tuttiAlgoDirect ? sim->n : TUTTI_MAX_FAN;
-  sim->capacity = sim->in->chunk < sim->part ? sim->in->chunk : sim->part;
+  sim->capacity = sim->in->chunk < n * sim->part ? sim->in->chunk : n * sim->part;
   sim->ranks = calloc(n, sizeof *sim->ranks);
   sim->fifos = calloc(n * (size_t)sim->width, sizeof *sim->fifos);
   sim->value = calloc(sim->capacity + 1, sizeof *sim->value);
@@ -557,7 +562,7 @@ uint64_t tuttiScheduleWireElements(int coll, int algo, bool shared, bool twoShot
     if (!direct) return 2 * others * count;
     return twoShot ? (others + toAll) * count : n * toAll * count;
   case tuttiCollAllGather:
-    return n * toAll * count;
+    return twoShot ? (others + toAll * n) * count : n * toAll * count;
   case tuttiCollBroadcast:
     return toAll * count;
   case tuttiCollReduceScatter:

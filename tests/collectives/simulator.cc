@@ -23,6 +23,7 @@ const Way kTree = {tuttiCollAllReduce, tuttiAlgoTree};
 const Way kOneShot = {tuttiCollAllReduce, tuttiAlgoDirect, true};
 const Way kTwoShot = {tuttiCollAllReduce, tuttiAlgoDirect, true, true};
 const Way kGather = {tuttiCollAllGather, tuttiAlgoDirect, true};
+const Way kGatherTwice = {tuttiCollAllGather, tuttiAlgoDirect, true, true};
 const Way kAlltoAll = {tuttiCollAlltoAll, tuttiAlgoDirect};
 
 bool victim(const tuttiSchedule *s) {
@@ -89,6 +90,21 @@ const Breakage kBreakages[] = {
     {"NotStable", kOneShot,
      [](const tuttiSchedule *, uint64_t, tuttiStep *step) { step->flags |= TUTTI_STEP_STABLE; },
      "message changed in its sender's buffer before all had taken it"},
+    {"ReadBeforeWritten", kGatherTwice,
+     [](const tuttiSchedule *s, uint64_t k, tuttiStep *step) {
+       if (s->rank == 0 && k == 2) step->count = 0;
+     },
+     "reads what no step has written"},
+    {"ReadOutsideRecvbuff", kGatherTwice,
+     [](const tuttiSchedule *, uint64_t, tuttiStep *step) {
+       if (step->flags & TUTTI_STEP_SRC_WRITTEN) step->src++;
+     },
+     "reads outside a buffer"},
+    {"ReadFromSendbuff", kGatherTwice,
+     [](const tuttiSchedule *, uint64_t, tuttiStep *step) {
+       step->flags &= ~TUTTI_STEP_SRC_WRITTEN;
+     },
+     "reads outside a buffer"},
     {"SharedNotForAll", kGather,
      [](const tuttiSchedule *s, uint64_t, tuttiStep *step) {
        if (step->nsend != TUTTI_ALL) return;

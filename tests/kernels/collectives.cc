@@ -34,7 +34,7 @@ std::vector<Way> allWays() {
         for (bool twoShot : {false, true}) {
           bool direct = algo == tuttiAlgoDirect;
           if (!tuttiScheduleExists(coll, algo) || (shared && !direct) ||
-              (twoShot && !(direct && coll == tuttiCollAllReduce)))
+              (twoShot && !(direct && (coll == tuttiCollAllReduce || coll == tuttiCollAllGather))))
             continue;
           ways.push_back({coll, algo, shared, twoShot});
         }
@@ -47,6 +47,11 @@ bool rooted(int coll) {
 }
 bool reduces(int coll) {
   return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
+}
+
+/* All blocks go in one message of one channel. */
+bool gathersTwice(const Way &w) {
+  return w.coll == tuttiCollAllGather && w.twoShot;
 }
 
 struct Setting {
@@ -92,10 +97,11 @@ public:
 
   int n() const { return set_.nranks; }
 
-  /* Both channels of rank r. */
+  /* Both channels of rank r, or the only one. */
   std::vector<tuttiTask> tasks(Rank &rank, uint64_t seq) const {
     std::vector<tuttiTask> list;
-    for (int channel = 0; channel < 2; channel++) {
+    int channels = gathersTwice(way_) ? 1 : 2;
+    for (int channel = 0; channel < channels; channel++) {
       tuttiTask t{};
       t.schedule.coll = way_.coll;
       t.schedule.algo = way_.algo;
@@ -103,7 +109,7 @@ public:
       t.schedule.shared = way_.shared;
       t.schedule.twoShot = way_.twoShot;
       t.schedule.count = set_.count;
-      uint64_t half = set_.count / 2;
+      uint64_t half = set_.count / channels;
       t.schedule.begin = channel * half;
       t.schedule.part = channel == 0 ? half : set_.count - half;
       t.schedule.chunk = set_.chunk;
@@ -212,7 +218,8 @@ tuttiResult_t runTasks(std::vector<tuttiTask> tasks) {
 }
 
 /* Three times on the same connections, so that what one operation leaves behind meets the next. */
-void runJob(const Way &way, const Setting &set) {
+void runJob(const Way &way, Setting set) {
+  if (gathersTwice(way)) set.chunk = std::max(set.chunk, set.count * set.nranks);
   Fabric fabric(set.nranks, set.chunk * 4, set.direct, set.fetch);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int r = 0; r < set.nranks; r++)
