@@ -20,7 +20,7 @@ static const struct {
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
   int pairwiseRanks;
-  double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs;
+  double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
   double blockMessageUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
 } model = {
     .messageUs = 0.06,           /* work for one message, sent or received */
@@ -47,6 +47,7 @@ static const struct {
     .loopMessageUs = {2.5, 5.0}, /* work for one message, sent or received */
     .loopGBs = {4.0, 1.5},       /* sent or received */
     .loopPairs = 1.25, /* bytes of exchanges with several peers at once take so much longer */
+    .loopGatherBytes = 64 << 10, /* beyond, rank 0 is too slow to gather and broadcast alone */
     /* Thread blocks of a GPU. */
     .blockMessageUs = 1.5,   /* for a message, sent or received */
     .blockGBs = 20,          /* what one moves */
@@ -236,6 +237,7 @@ static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const
     break;
   default:
     if (c->twoShot) hops = 2;
+    if (c->twoShot && !allReduce) messages *= 2 / n, unit *= n / 2; /* counted as in trees */
     if (rooted) messages = n - 1; /* the root alone has all peers */
     if (op->coll == tuttiCollSendRecv) messages = 1;
     break;
@@ -267,8 +269,19 @@ static double netShare(const tuttiPlanInput *in, int nchannels) {
   return model.netShare[nchannels >= 4 ? 2 : nchannels >= 2 ? 1 : 0];
 }
 
+/* An all-gather gains where ranks share cores, by fewer messages. Between hosts one exchange is
+ * faster: rank 0 alone would have as many messages as there each rank has, and one more hop. */
+static bool canTwoShot(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
+  if (c->algo != tuttiAlgoDirect) return false;
+  if (op->coll != tuttiCollAllGather) return op->coll == tuttiCollAllReduce;
+  double all = (double)op->count * in->nranks, bytes = all * (double)elementBytes(op->type);
+  return in->loopback && !in->gpu && in->oversubscribed && in->nranks > 3 && c->nchannels == 1 &&
+         all <= (double)chunkElements(op, c) && bytes <= model.loopGatherBytes;
+}
+
 static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
                             const candidate *c) {
+  if (c->twoShot && !canTwoShot(in, op, c)) return INFINITY;
   setting w = settle(in, op, c->proto);
   double copyGBs = in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
   if (in->nranks == 1) return w.bytes / (copyGBs * 1e3);
@@ -296,9 +309,8 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
 
 float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo, int proto,
                     int nchannels, int twoShot) {
-  bool canSplit = op->coll == tuttiCollAllReduce && algo == tuttiAlgoDirect;
   if (!tuttiScheduleExists(op->coll, algo) || proto < 0 || proto >= tuttiProtoCount ||
-      nchannels < 1 || nchannels > in->maxChannels || (twoShot && !canSplit))
+      nchannels < 1 || nchannels > in->maxChannels)
     return INFINITY;
   candidate c = {.algo = algo, .proto = proto, .nchannels = nchannels, .twoShot = twoShot};
   setChunk(in, op, &c);
@@ -385,7 +397,7 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
       bool direct = algo == tuttiAlgoDirect;
       candidate twoShot = c, fetch = c;
       twoShot.twoShot = fetch.fetch = 1;
-      if (direct && op->coll == tuttiCollAllReduce) consider(in, op, twoShot, &best, &time);
+      if (direct) consider(in, op, twoShot, &best, &time);
       if (direct && proto == tuttiProtoSimple && canFetch(in, op))
         consider(in, op, fetch, &best, &time);
     }

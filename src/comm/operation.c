@@ -39,10 +39,11 @@ static void choosePlan(const tuttiOp *op, const tuttiSignature *sig, tuttiPlan *
   tuttiSignature asked = *sig;
   asked.coll = (uint8_t)op->coll; /* not what is recorded */
   tuttiPlanChoose(&c->plan, &asked, plan);
-  TUTTI_INFO(TUNING, "%s of %llu %s: %s, %s, %d channels, chunk %llu, %.1f us expected",
+  TUTTI_INFO(TUNING, "%s of %llu %s: %s%s, %s, %d channels, chunk %llu, %.1f us expected",
              tuttiCollName(op->coll), (unsigned long long)op->count, tuttiTypeName(op->type),
-             tuttiAlgoNames[plan->algo], tuttiProtoNames[plan->proto], plan->nchannels,
-             (unsigned long long)plan->chunk, plan->timeUs);
+             tuttiAlgoNames[plan->algo], plan->twoShot ? " two-shot" : "",
+             tuttiProtoNames[plan->proto], plan->nchannels, (unsigned long long)plan->chunk,
+             plan->timeUs);
 }
 
 static void setChannel(tuttiTask *t, const tuttiCommunicator *c, const tuttiPlan *p, int channel) {

@@ -99,8 +99,13 @@ void expectRunnable(const tuttiPlanInput &in, const tuttiSignature &sig, const t
   EXPECT_LE(plan.nchannels, in.maxChannels);
   EXPECT_GT(plan.chunk, 0u);
   EXPECT_LE(plan.chunk * size, plan.proto == tuttiProtoLL ? TUTTI_INLINE_MAX : in.slotBytes);
+  bool gathers = sig.coll == tuttiCollAllGather;
   EXPECT_TRUE(plan.twoShot == 0 ||
-              (sig.coll == tuttiCollAllReduce && plan.algo == tuttiAlgoDirect));
+              ((sig.coll == tuttiCollAllReduce || gathers) && plan.algo == tuttiAlgoDirect));
+  if (gathers && plan.twoShot) { /* one message has all blocks */
+    EXPECT_EQ(plan.nchannels, 1);
+    EXPECT_LE(sig.count, plan.chunk / in.nranks);
+  }
   EXPECT_TRUE(std::isfinite(plan.timeUs));
   EXPECT_GE(plan.timeUs, 0);
 }
@@ -206,6 +211,44 @@ TEST(Planner, LoopbackSparesMessages) {
   for (uint64_t count : {uint64_t{2}, uint64_t{1024}, uint64_t{1} << 24})
     EXPECT_EQ(choose(loopback(4), op(tuttiCollAllReduce, count)).algo, tuttiAlgoTree) << count;
   EXPECT_EQ(choose(loopback(4), op(tuttiCollAllGather, 1 << 20)).algo, tuttiAlgoRing);
+}
+
+/* Only where ranks wait for each other's core, and only what fits in one message of one channel. */
+TEST(Planner, TwoShotGathers) {
+  auto twoShot = [](const tuttiPlanInput &in, uint64_t bytes) {
+    return choose(in, op(tuttiCollAllGather, bytes / 4)).twoShot != 0;
+  };
+  for (uint64_t bytes : {4, 20, 24, 128, 2048, 4096}) {
+    for (int n : {4, 8, 16})
+      EXPECT_TRUE(twoShot(loopback(n), bytes)) << bytes << " of " << n;
+    for (int n : {2, 3})
+      EXPECT_FALSE(twoShot(loopback(n), bytes)) << bytes << " of " << n;
+    EXPECT_FALSE(twoShot(oneHost(8), bytes)) << bytes;
+    EXPECT_FALSE(twoShot(manyHosts(4, 1), bytes)) << bytes;
+  }
+  tuttiPlanInput in = loopback(4);
+  in.oversubscribed = 0;
+  EXPECT_FALSE(twoShot(in, 1024));
+  in = loopback(4);
+  EXPECT_TRUE(twoShot(in, 16 << 10));
+  EXPECT_FALSE(twoShot(in, (16 << 10) + 4));
+  in.slotBytes = 1024;
+  EXPECT_TRUE(twoShot(in, 256));
+  EXPECT_FALSE(twoShot(in, 260));
+  in = loopback(4);
+  in.protoMask = 1u << tuttiProtoLL;
+  EXPECT_TRUE(twoShot(in, TUTTI_INLINE_MAX / 4));
+  EXPECT_FALSE(twoShot(in, TUTTI_INLINE_MAX / 4 + 4));
+  for (uint64_t count = 1; count <= 24; count++) {
+    tuttiSignature sig = op(tuttiCollAllGather, count, tuttiInt8);
+    expectRunnable(in, sig, choose(in, sig));
+  }
+  in = loopback(4);
+  in.minChannels = 2;
+  EXPECT_FALSE(twoShot(in, 128));
+  in = loopback(4);
+  in.gpu = 1;
+  EXPECT_FALSE(twoShot(in, 128));
 }
 
 TEST(Planner, MasksAreHonoured) {
