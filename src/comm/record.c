@@ -7,12 +7,12 @@ _Static_assert(sizeof(tuttiSignature) == sizeof(((tuttiRecord *)0)->entry[0]),
 _Static_assert(sizeof(tuttiRankState) <= TUTTI_WATCH_STATE, "a heartbeat carries the state");
 
 void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig) {
-  uint64_t n = tuttiLoadRelaxed(&r->started);
-  uint64_t words[3];
-  memcpy(words, sig, sizeof words);
+  uint64_t n = tuttiLoadRelaxed(&r->started), word;
   tuttiAtomic64 *e = r->entry[n % TUTTI_RECORD_DEPTH];
-  for (int i = 0; i < 3; i++)
-    tuttiStoreRelaxed(&e[i], words[i]);
+  for (size_t i = 0; i < 3; i++) { /* as it was just written: a wider load would wait for that */
+    memcpy(&word, (const char *)sig + i * sizeof word, sizeof word);
+    tuttiStoreRelaxed(&e[i], word);
+  }
   tuttiStoreRelease(&r->started, n + 1);
 }
 
