@@ -23,7 +23,8 @@
 constexpr uint32_t kWorkers = TUTTI_EXCHANGE_THREADS;
 constexpr uint32_t kWorkerWarps = kWorkers / 32;
 constexpr uint32_t kSimpleThreads = kWorkers + 64;
-constexpr int kAhead = 4; /* pairs of one thread under way */
+constexpr int kAhead = 4;    /* pairs of one thread under way */
+constexpr int kTogether = 2; /* the same of each operand; more cost registers */
 
 struct SimpleState : BlockState {
   uint32_t ready[TUTTI_EXCHANGE_KINDS][kPeers]; /* messages below it have come */
@@ -126,34 +127,47 @@ private:
     if (threadIdx.x % 32 == 0) addReleaseBlock(count, 1);
   }
 
-  /* `also`: a second place for the same; may be NULL. */
+  /* Whole pairs, which nearly all copies are of, apart: instructions are what a copy costs. */
   template <bool FROM_SLOT>
-  __device__ void copyChunk(uint8_t *to, uint8_t *also, const uint8_t *from, uint32_t bytes) const {
+  __device__ void copyChunk(uint8_t *to, const uint8_t *from, uint32_t bytes) const {
+    bool odd = (((uintptr_t)to | (uintptr_t)from | bytes) & 15) != 0;
+    if (odd || (!FROM_SLOT && a.premul))
+      copyPieces<FROM_SLOT>(to, from, bytes);
+    else
+      copyPairs<FROM_SLOT>(to, from, bytes);
+  }
+  template <bool FROM_SLOT>
+  __device__ static void copyPairs(uint8_t *to, const uint8_t *from, uint32_t bytes) {
     for (uint32_t at = threadIdx.x * 16; at < bytes; at += kWorkers * 16 * kAhead) {
       tuttiPair v[kAhead];
 #pragma unroll
       for (int k = 0; k < kAhead; k++) {
         uint32_t o = at + k * kWorkers * 16;
-        if (o < bytes)
-          v[k] = FROM_SLOT ? loadPairVolatile(from + o) : loadPair(from + o, bytes - o);
+        if (o < bytes) v[k] = FROM_SLOT ? loadPairVolatile(from + o) : loadPairStreaming(from + o);
       }
 #pragma unroll
       for (int k = 0; k < kAhead; k++) {
         uint32_t o = at + k * kWorkers * 16;
-        if (o >= bytes) break;
-        storeUserPair(to + o, FROM_SLOT ? v[k] : this->operand(v[k]), bytes - o);
-        if (!FROM_SLOT && also) storeUserPair(also + o, v[k], bytes - o);
+        if (o < bytes) storePair(to + o, v[k]);
       }
+    }
+  }
+  template <bool FROM_SLOT>
+  __device__ void copyPieces(uint8_t *to, const uint8_t *from, uint32_t bytes) const {
+    for (uint32_t at = threadIdx.x * 16; at < bytes; at += kWorkers * 16) {
+      tuttiPair v =
+          FROM_SLOT ? loadPairVolatile(from + at) : this->operand(loadPair(from + at, bytes - at));
+      storeUserPair(to + at, v, bytes - at);
     }
   }
 
   __device__ void work() {
     for (uint32_t i = 0; i < a.loops + 2; i++) {
-      if (i < a.loops && !send(i)) return;
-      if (i >= 1 && i - 1 < a.loops) {
-        if (!(a.combine ? combine(i - 1) : place(kFirst, i - 1))) return;
-        if (a.own && !a.combine) copyOwn(i - 1);
+      if (i < a.loops) {
+        if (!send(i)) return;
+        if (a.own && !a.combine) copyOwn(i);
       }
+      if (i >= 1 && i - 1 < a.loops && !(a.combine ? combine(i - 1) : place(kFirst, i - 1))) return;
       if (i >= 2 && !place(kLate, i - 2)) return;
     }
   }
@@ -174,9 +188,10 @@ private:
       if (!c.bytes) continue;
       if (!await(&s.limit[kFirst][p], no)) return false;
       uint64_t at = a.link[p].outAt + c.at;
-      if (!once || k == 0)
-        copyChunk<false>(destination(kFirst, p, i, c.at), a.mirror ? a.recv + at : nullptr,
-                         a.send + at, c.bytes);
+      if (!once || k == 0) {
+        copyChunk<false>(destination(kFirst, p, i, c.at), a.send + at, c.bytes);
+        if (a.mirror) copyChunk<false>(a.recv + at, a.send + at, c.bytes);
+      }
       done(&s.written[kFirst][p][no % kDepth]);
     }
     return true;
@@ -190,8 +205,8 @@ private:
         return false;
       if ((a.spreads >> p & 1) && !await(&s.limit[kLate][p], s.sent[kLate][p] + i)) return false;
     }
-    for (uint32_t at = threadIdx.x * 16; at < c.bytes; at += kWorkers * 16)
-      combinePair(i, c, at);
+    for (uint32_t at = threadIdx.x * 16; at < c.bytes; at += kWorkers * 16 * kTogether)
+      combinePairs(i, c, at);
     for (int p = 0; p < a.nlinks; p++) {
       if (a.operands >> p & 1) done(&s.read[kFirst][p][(s.taken[kFirst][p] + i) % kDepth]);
       if (a.spreads >> p & 1) done(&s.written[kLate][p][(s.sent[kLate][p] + i) % kDepth]);
@@ -199,26 +214,46 @@ private:
     return true;
   }
 
-  __device__ void combinePair(uint32_t i, Chunk c, uint32_t at) {
-    tuttiPair in[kPeers], mine = {0, 0};
+  /* The operand q in order of rank. */
+  __device__ void loadOperand(tuttiPair v[kTogether], int q, uint32_t i, Chunk c, uint32_t at) {
+    bool own = q == a.place;
+    const uint8_t *from = own ? a.send + a.ownAt + c.at : slotIn(kFirst, q - (q > a.place), i);
 #pragma unroll
-    for (int p = 0; p < kPeers; p++)
-      if (a.operands >> p & 1) in[p] = loadPairVolatile(slotIn(kFirst, p, i) + at);
-    if (a.own) mine = this->operand(loadPair(a.send + a.ownAt + c.at + at, c.bytes - at));
-    Operands<T> sum;
+    for (int k = 0; k < kTogether; k++) {
+      uint32_t o = at + k * kWorkers * 16;
+      if (o >= c.bytes) break;
+      v[k] = own ? this->operand(loadPair(from + o, c.bytes - o)) : loadPairVolatile(from + o);
+    }
+  }
+  __device__ void combinePairs(uint32_t i, Chunk c, uint32_t at) {
+    uint32_t before = (1u << a.place) - 1;
+    uint32_t left = (a.operands & before) | a.own << a.place | (a.operands & ~before) << 1;
+    tuttiPair now[kTogether], next[kTogether];
+    Operands<T> sum[kTogether];
+    loadOperand(next, __ffs(left) - 1, i, c, at);
+    while (left) { /* the next operand is under way while this one is added */
+      left &= left - 1;
 #pragma unroll
-    for (int p = 0; p <= kPeers; p++) {
-      if (p == a.place && a.own) sum.add(a.op, mine);
-      if (p < kPeers && (a.operands >> p & 1)) sum.add(a.op, in[p]);
+      for (int k = 0; k < kTogether; k++)
+        now[k] = next[k];
+      if (left) loadOperand(next, __ffs(left) - 1, i, c, at);
+#pragma unroll
+      for (int k = 0; k < kTogether; k++)
+        sum[k].add(a.op, now[k]);
     }
-    tuttiPair v = sum.result(a.divide);
-    for (int k = 0; k < a.nlinks; k++) {
-      int p = rotated(k);
-      if (!(a.spreads >> p & 1)) continue;
-      storeUserPair(destination(kLate, p, i, c.at) + at, v, c.bytes - at);
-      if (shared(kLate)) break;
+#pragma unroll
+    for (int k = 0; k < kTogether; k++) {
+      uint32_t o = at + k * kWorkers * 16;
+      if (o >= c.bytes) break;
+      tuttiPair v = sum[k].result(a.divide);
+      for (int r = 0; r < a.nlinks; r++) {
+        int p = rotated(r);
+        if (!(a.spreads >> p & 1)) continue;
+        storeUserPair(destination(kLate, p, i, c.at) + o, v, c.bytes - o);
+        if (shared(kLate)) break;
+      }
+      if (a.keep) storeUserPair(a.recv + a.keepAt + c.at + o, v, c.bytes - o);
     }
-    if (a.keep) storeUserPair(a.recv + a.keepAt + c.at + at, v, c.bytes - at);
   }
 
   __device__ bool place(int kind, uint32_t i) {
@@ -229,7 +264,7 @@ private:
       if (!c.bytes || a.flow[p].where[kind]) continue;
       if (!await(&s.ready[kind][p], no)) return false;
       uint64_t at = kind == kFirst ? a.link[p].placeAt : a.link[p].lateAt;
-      copyChunk<true>(a.recv + at + c.at, nullptr, slotIn(kind, p, i), c.bytes);
+      copyChunk<true>(a.recv + at + c.at, slotIn(kind, p, i), c.bytes);
       done(&s.read[kind][p][no % kDepth]);
     }
     return true;
@@ -239,7 +274,7 @@ private:
     Chunk c = this->ownChunk(i);
     const uint8_t *from = a.send + a.ownAt + c.at;
     uint8_t *to = a.recv + a.keepAt + c.at;
-    if (from != to) copyChunk<false>(to, nullptr, from, c.bytes);
+    if (from != to) copyChunk<false>(to, from, c.bytes);
   }
 
   /* ---- the two warps that talk to the neighbours; lane (kind, p) ---- */
