@@ -5,8 +5,8 @@
  * tuttiIbBoard). A queue pair carries out its writes in order, so the line is the news. A large
  * payload is cut into one part per link (queue pair); those but the first are each followed by the
  * message's number, too. The receiver checks the line before it copies it into the FIFO. The other
- * way goes the number of messages that the reader has taken. Nobody but the sender's hardware says
- * anything by completions.
+ * way goes the number of messages that the reader has taken, in a line that goes there anyway or by
+ * itself. Nobody but the sender's hardware says anything by completions.
  *
  * Of small messages one in TUTTI_IB_SIGNALED has a completion, and its head passes as soon as it is
  * posted: the board keeps a copy. Other heads pass when all parts are acknowledged.
@@ -31,7 +31,6 @@ enum { POLL_BATCH = 16, CREDIT_MESSAGES = 4, CREDIT_BYTES = 65536, LOOK_NS = 100
 /* All parts of messages below `n` have been acknowledged, or the reader has them. */
 static void confirm(tuttiIbEnd *e, uint64_t n) {
   if (n > tuttiLoadRelaxed(&e->confirmed)) tuttiStoreRelease(&e->confirmed, n);
-  if (e->deadline && e->state == TUTTI_IB_RUNNING) tuttiIbWorks(e);
 }
 
 void tuttiIbPassTo(tuttiIbEnd *e, uint64_t to) {
@@ -59,7 +58,9 @@ static void sendDone(tuttiIbEnd *e, tuttiIbLink *l) {
   for (int p = 0; p < e->nparts; p++)
     if (e->parts[p] == l) e->pending[m % TUTTI_FIFO_DEPTH] &= ~(1u << p);
   passHeads(e);
-  if (e->parts[0] == l) confirm(e, m < e->meet.passed ? m + 1 : e->meet.passed);
+  if (e->parts[0] != l) return;
+  confirm(e, m < e->meet.passed ? m + 1 : e->meet.passed);
+  if (e->deadline && e->state == TUTTI_IB_RUNNING) tuttiIbWorks(e);
 }
 
 /* A status that new links may cure: a matter of ports and paths rather than of what was asked for.
@@ -195,9 +196,9 @@ static void postShares(tuttiIbEnd *e, uint64_t m) {
   }
 }
 
-/* Takes what the reader has said; a number that is being written counts for nothing. */
-static void takeCredit(tuttiIbEnd *e) {
-  uint64_t taken = tuttiLoadAcquire(&e->board->taken);
+/* Takes what the reader has said; a number that is being written, or that cannot be, counts for
+ * nothing. It may have come by another connection, and shows nothing of this one's links. */
+static void takeCredit(tuttiIbEnd *e, uint64_t taken) {
   if (taken <= e->credit || taken > e->posted) return;
   e->credit = taken;
   confirm(e, taken < e->meet.passed ? taken : e->meet.passed);
@@ -206,7 +207,7 @@ static void takeCredit(tuttiIbEnd *e) {
 static tuttiResult_t advanceSend(tuttiIbEnd *e, bool *moved) {
   tuttiSocketEnd *s = &e->meet;
   uint64_t m = s->known, before = e->posted;
-  takeCredit(e);
+  takeCredit(e, tuttiLoadAcquire(&e->board->taken));
   tuttiSocketLook(s, (e->credit < s->passed ? e->credit : s->passed) + TUTTI_FIFO_DEPTH);
   for (; m < s->known; m++)
     TUTTI_TRY(prepare(e, m));
@@ -218,6 +219,9 @@ static tuttiResult_t advanceSend(tuttiIbEnd *e, bool *moved) {
   for (; e->posted < s->known && room(b.link, 2); e->posted++) {
     postShares(e, e->posted);
     tuttiIbLine *line = &e->board->lines[e->posted % TUTTI_FIFO_DEPTH];
+    /* Unless much goes before it: then it might be late. If it is lost, it is written again. */
+    if (e->twin && e->posted <= s->passed && line->bytes < CREDIT_BYTES)
+      line->taken = e->twin->credit = tuttiLoadAcquire(&e->twin->meet.fifo.heads->head);
     bool now = addShare(e, &b, 0, e->posted) || e->deadline; /* new links are to show they work */
     addSignal(&b, addField(e, &b, line, sizeof *line, line), e->posted, now);
   }
@@ -257,6 +261,7 @@ tuttiResult_t tuttiIbTakeMessages(tuttiIbEnd *e, bool *moved) {
     tuttiStoreRelaxed(&line.seq, s->passed + 1);
     memcpy(line.inlined, in->inlined, sizeof line.inlined);
     TUTTI_TRY(tuttiSocketTakeLine(s, s->passed, &line));
+    if (e->twin) takeCredit(e->twin, in->taken); /* which checks it */
     if (!complete(e, s->passed)) return tuttiSuccess;
     tuttiSlot *slot = &s->fifo.slots[s->passed % TUTTI_FIFO_DEPTH];
     s->passed++;
@@ -265,7 +270,7 @@ tuttiResult_t tuttiIbTakeMessages(tuttiIbEnd *e, bool *moved) {
   }
 }
 
-/* Tells the sender what the reader has taken, when it is enough to be worth a message. */
+/* Tells the sender what the reader has taken and no line has told, if it is worth a message. */
 static void giveCredit(tuttiIbEnd *e) {
   uint64_t taken = tuttiLoadAcquire(&e->meet.fifo.heads->head), owed = taken - e->credit;
   if (owed == 0 || !room(e->parts[0], 1)) return;
@@ -282,7 +287,21 @@ static void giveCredit(tuttiIbEnd *e) {
 
 /* ---- the backend ---------------------------------------------------------------------------- */
 
+/* The end's first turn. Turns and closeEnd alone touch what is common to ends. */
+static void list(tuttiIbEnd *e) {
+  const tuttiConn *c = &e->meet.fifo;
+  tuttiIbEnd *t = e->next = e->node->ends;
+  while (t && (t->twin || t->meet.fifo.direction == c->direction || t->meet.fifo.peer != c->peer ||
+               t->meet.fifo.channel != c->channel))
+    t = t->next;
+  if (t) t->twin = e;
+  e->twin = t;
+  e->node->ends = e;
+  e->listed = true;
+}
+
 static tuttiResult_t advance(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved) {
+  if (!e->listed) list(e);
   if (e->incurable)
     return TUTTI_FAIL(tuttiRemoteError,
                       "rank %d: the RDMA connection with %s failed %s; see dmesg on both hosts, "
@@ -327,6 +346,8 @@ static bool ibDrained(void *end) {
 
 static void ibCloseEnd(void *end) {
   tuttiIbEnd *e = end;
+  if (e->listed) TUTTI_UNLINK(e->node->ends, e);
+  if (e->twin) e->twin->twin = NULL;
   tuttiIbLinksClose(e, true);
   if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
   tuttiIbDeregister(e->mr);

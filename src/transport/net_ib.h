@@ -64,6 +64,7 @@ typedef struct {
   uint16_t pkey;      /* TUTTI_IB_PKEY at init: links made later must join those of peers */
   uint32_t changes;   /* counts ports that went up or down */
   bool watched;
+  struct tuttiIbEnd *ends; /* those that have had a turn of the proxy */
   uint64_t regionsSeen;
   struct tuttiIbRegion *regions; /* memory of the user that is registered with rails */
   bool refused;                  /* some was not, which has been said */
@@ -108,6 +109,7 @@ typedef struct {
  * line is whole when both are there, in whichever direction a device copies it. */
 typedef struct {
   tuttiAtomic64 first; /* number + 1 */
+  uint64_t taken;      /* to the sender of the channel's other direction, as in the board */
   uint8_t inlined[TUTTI_INLINE_MAX];
   uint32_t bytes, where;
   tuttiSignature sig;
@@ -138,6 +140,8 @@ typedef enum {
 typedef struct tuttiIbEnd {
   tuttiSocketEnd meet;
   tuttiIbNode *node;
+  struct tuttiIbEnd *next, *twin; /* of the node's ends; the channel's other direction, or NULL */
+  bool listed;
   tuttiIbHandle theirs;
   tuttiIbState state;
   struct ibv_mr *mr[TUTTI_IB_PORTS]; /* of the FIFO */

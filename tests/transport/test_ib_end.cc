@@ -55,14 +55,19 @@ protected:
   ibv_mr mr_{};
   tuttiIbNode node_{};
   tuttiIbEnd e_{};
+  tuttiIbEnd *twin_ = nullptr; /* by OpenTwin: a receive end for what comes the other way */
+  tuttiPeer peers_[2]{};
+  tuttiSocketListener listener_{};
   int peer_ = -1;
   const tuttiVerbsTable real_ = tuttiVerbs;
   /* Not a member: what allocates a test need not heed more than the usual alignment. */
   alignas(4096) static inline uint8_t fifo_[4096 + TUTTI_FIFO_DEPTH * kSlot];
+  alignas(4096) static inline uint8_t twinFifo_[4096 + TUTTI_FIFO_DEPTH * kSlot];
 
   void SetUp() override {
     device = {};
     memset(fifo_, 0, sizeof fifo_);
+    memset(twinFifo_, 0, sizeof twinFifo_);
     tuttiVerbs.regMr = [](ibv_pd *, void *, size_t, int access) -> ibv_mr * {
       device.access = access;
       if (device.refusing && --device.refusing == 0) {
@@ -94,6 +99,7 @@ protected:
     cq_.context = &context_;
     w_.failed = &failed_;
     w_.memory = &memory_;
+    w_.peers = peers_;
     w_.timeoutMs = 60000;
     node_.wires = &w_;
     node_.nrails = node_.mine.nports = kRails;
@@ -109,13 +115,8 @@ protected:
     }
     e_.theirs = node_.mine;
     e_.node = &node_;
-    tuttiConn *c = &e_.meet.fifo;
-    c->slots = reinterpret_cast<tuttiSlot *>(fifo_);
-    c->heads = reinterpret_cast<tuttiHead *>(c->slots + TUTTI_FIFO_DEPTH);
-    c->data = fifo_ + 4096;
-    c->slotBytes = kSlot;
-    c->direction = TUTTI_SEND;
-    e_.board = reinterpret_cast<tuttiIbBoard *>(c->heads + 1);
+    e_.meet.fifo = Fifo(fifo_, TUTTI_SEND);
+    e_.board = reinterpret_cast<tuttiIbBoard *>(e_.meet.fifo.heads + 1);
     e_.meet.wires = &w_;
     e_.meet.nparts = 1;
     int sv[2];
@@ -124,11 +125,65 @@ protected:
     peer_ = sv[1];
   }
   void TearDown() override {
+    if (twin_) CloseTwin();
     tuttiIbLinksClose(&e_, true);
     close(e_.meet.parts[0].source.fd);
     close(peer_);
     EXPECT_EQ(0, device.registered);
     tuttiVerbs = real_;
+  }
+  static tuttiConn Fifo(uint8_t *memory, tuttiDirection direction) {
+    tuttiConn c{};
+    c.slots = reinterpret_cast<tuttiSlot *>(memory);
+    c.heads = reinterpret_cast<tuttiHead *>(c.slots + TUTTI_FIFO_DEPTH);
+    c.data = memory + 4096;
+    c.slotBytes = kSlot;
+    c.peer = 1;
+    c.channel = 3;
+    c.direction = direction;
+    return c;
+  }
+  tuttiProxyState Turn(tuttiIbEnd *e) {
+    tuttiProxyTurn turn{};
+    tuttiProxyState state = tuttiNetIb.progress(e, &turn);
+    EXPECT_EQ(tuttiSuccess, turn.result) << tuttiErrorText();
+    return state;
+  }
+  /* Links as if the peer had answered. */
+  static void Run(tuttiIbEnd *e) {
+    e->nparts = 1;
+    e->parts[0] = &e->links[0];
+    e->state = TUTTI_IB_RUNNING;
+  }
+  void OpenTwin() {
+    void *end;
+    tuttiConn c = Fifo(twinFifo_, TUTTI_RECV);
+    tuttiNetHello hello{};
+    ASSERT_EQ(tuttiSuccess, tuttiNetIb.connect(&w_, &node_, &listener_, &hello, &c, &end));
+    twin_ = static_cast<tuttiIbEnd *>(end);
+    EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(twin_));
+    twin_->mr[0] = new ibv_mr{};
+    device.registered++;
+    twin_->nlinks = 1;
+    twin_->links[0].end = twin_;
+    twin_->links[0].qp = tuttiVerbs.createQp(node_.rails[0].pd, nullptr);
+    Run(twin_);
+  }
+  void CloseTwin() {
+    tuttiNetIb.closeEnd(twin_);
+    twin_ = nullptr;
+  }
+  /* The peer's message m is written, and says that the peer's reader has taken so many; this side's
+   * reader takes it. */
+  void Receive(uint64_t m, uint64_t taken) {
+    tuttiIbLine *line = &twin_->board->lines[m % TUTTI_FIFO_DEPTH];
+    line->taken = taken;
+    line->where = TUTTI_WHERE_INLINE;
+    line->bytes = 8;
+    tuttiStoreRelease(&line->first, m + 1);
+    tuttiStoreRelease(&line->last, m + 1);
+    EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(twin_));
+    tuttiStoreRelease(&twin_->meet.fifo.heads->head, m + 1);
   }
   tuttiResult_t Step() {
     tuttiProxyTurn turn{};
@@ -146,13 +201,16 @@ protected:
       if (card.links[i].qpn) rails |= 1u << e_.links[i].rail;
     return rails;
   }
-  void SendSmall(uint64_t m) {
+  void Publish(uint64_t m, uint32_t where = TUTTI_WHERE_INLINE) {
     tuttiSlot *slot = &e_.meet.fifo.slots[m % TUTTI_FIFO_DEPTH];
-    slot->where = TUTTI_WHERE_INLINE;
+    slot->where = where;
     slot->bytes = 8;
     tuttiStoreRelease(&slot->seq, m + 1);
-    tuttiProxyTurn turn{};
-    EXPECT_EQ(TUTTI_PROXY_MOVED, tuttiNetIb.progress(&e_, &turn)) << tuttiErrorText();
+  }
+  void SendSmall(uint64_t m) {
+    Publish(m);
+    EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(&e_));
+    tuttiIbPoll(&node_);
   }
 };
 
@@ -169,18 +227,114 @@ TEST_F(IbEnd, ARailThatHasFailedIsUsedAgainWhenNoOtherIsLeft) {
 
 TEST_F(IbEnd, OneSmallMessageShowsThatNewLinksWork) {
   EXPECT_EQ(3u, Offer());
-  e_.nparts = 1;
-  e_.parts[0] = &e_.links[0];
-  e_.state = TUTTI_IB_RUNNING;
+  Run(&e_);
   e_.deadline = tuttiNow() + net::kSecond;
   SendSmall(0);
   ASSERT_EQ(1u, device.posted.size());
   EXPECT_TRUE(device.posted[0] & IBV_SEND_SIGNALED);
-  tuttiIbPoll(&node_);
   EXPECT_EQ(0u, e_.deadline);
   SendSmall(1);
   ASSERT_EQ(2u, device.posted.size());
   EXPECT_FALSE(device.posted[1] & IBV_SEND_SIGNALED);
+}
+
+TEST_F(IbEnd, AnExchangeCostsEachSideOneRequestForEachMessage) {
+  EXPECT_EQ(3u, Offer());
+  Run(&e_);
+  OpenTwin();
+  for (uint64_t m = 0; m < 100; m++) {
+    SendSmall(m);
+    EXPECT_EQ(m, e_.board->lines[m % TUTTI_FIFO_DEPTH].taken);
+    Receive(m, m);
+    EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(twin_));
+  }
+  EXPECT_EQ(100u, device.posted.size());
+  EXPECT_EQ(99u, e_.credit) << "by the peer's lines alone";
+}
+
+TEST_F(IbEnd, WithoutMessagesThatGoTheOtherWayTheSenderIsToldAllTheSame) {
+  EXPECT_EQ(3u, Offer());
+  Run(&e_);
+  OpenTwin();
+  for (uint64_t m = 0; m < 100; m++) {
+    Receive(m, 0);
+    EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(twin_));
+    EXPECT_LT(m + 1, twin_->credit + TUTTI_FIFO_DEPTH / 2 + 1) << "half of the FIFO at most";
+    tuttiIbPoll(&node_);
+  }
+  EXPECT_EQ(25u, device.posted.size());
+}
+
+TEST_F(IbEnd, WhatIsBehindAPayloadIsToldBySomethingElse) {
+  EXPECT_EQ(3u, Offer());
+  Run(&e_);
+  OpenTwin();
+  Publish(0, TUTTI_WHERE_SLOT);
+  EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(&e_));
+  for (uint64_t m = 0; m < 3; m++)
+    Receive(m, 0);
+  Publish(1);
+  EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(&e_));
+  EXPECT_EQ(0u, twin_->credit);
+  tuttiIbPoll(&node_);
+  SendSmall(2);
+  EXPECT_EQ(3u, twin_->credit);
+}
+
+TEST_F(IbEnd, ALineThatIsWrittenAgainTellsWhatIsKnownThen) {
+  EXPECT_EQ(3u, Offer());
+  Run(&e_);
+  OpenTwin();
+  SendSmall(0);
+  Receive(0, 0);
+  e_.posted = 0; /* the peer has not got it, and the links are new */
+  EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(&e_));
+  EXPECT_EQ(1u, e_.board->lines[0].taken);
+  EXPECT_EQ(1u, twin_->credit);
+}
+
+TEST_F(IbEnd, ANumberOfMessagesThatCannotBeIsNotBelieved) {
+  EXPECT_EQ(3u, Offer());
+  Run(&e_);
+  OpenTwin();
+  for (uint64_t m = 0; m < 4; m++)
+    SendSmall(m);
+  Receive(0, 2);
+  EXPECT_EQ(2u, e_.credit);
+  Receive(1, 5);
+  Receive(2, UINT64_MAX);
+  Receive(3, 1);
+  EXPECT_EQ(2u, e_.credit);
+  Receive(4, 4);
+  EXPECT_EQ(4u, e_.credit);
+}
+
+TEST_F(IbEnd, ANumberFromElsewhereDoesNotShowThatNewLinksWork) {
+  EXPECT_EQ(3u, Offer());
+  Run(&e_);
+  OpenTwin();
+  for (uint64_t m = 0; m < 4; m++)
+    SendSmall(m);
+  e_.deadline = tuttiNow() + net::kSecond;
+  Receive(0, 4);
+  EXPECT_EQ(4u, tuttiLoadRelaxed(&e_.confirmed));
+  EXPECT_NE(0u, e_.deadline);
+}
+
+TEST_F(IbEnd, AnEndThatIsClosedLeavesItsTwinAlone) {
+  EXPECT_EQ(3u, Offer());
+  Run(&e_);
+  SendSmall(0);
+  EXPECT_EQ(nullptr, e_.twin);
+  OpenTwin();
+  EXPECT_EQ(twin_, e_.twin);
+  EXPECT_EQ(&e_, twin_->twin);
+  CloseTwin();
+  EXPECT_EQ(nullptr, e_.twin);
+  EXPECT_EQ(&e_, node_.ends);
+  SendSmall(1);
+  OpenTwin();
+  EXPECT_EQ(twin_, e_.twin) << "opened again";
 }
 
 TEST_F(IbEnd, AFirstAnswerIsAwaitedButNoMendingIsForLong) {
