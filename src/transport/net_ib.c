@@ -330,7 +330,10 @@ static tuttiProxyState ibProgress(void *end, tuttiProxyTurn *turn) {
   if (e->state == TUTTI_IB_MEETING) return sends ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
   if (e->state != TUTTI_IB_RUNNING) return TUTTI_PROXY_WAITING;
   bool flushing = tuttiLoadRelaxed32(&e->flush) && tuttiLoadRelaxed(&e->confirmed) < e->posted;
-  if (!sends || (e->meet.passed == e->meet.known && !flushing)) return TUTTI_PROXY_IDLE;
+  /* What is published may wait for the reader to make room, too. */
+  const tuttiSlot *next = &e->meet.fifo.slots[e->meet.passed % TUTTI_FIFO_DEPTH];
+  bool waits = sends && tuttiLoadAcquire(&next->seq) == e->meet.passed + 1;
+  if (!waits && !flushing) return TUTTI_PROXY_IDLE;
   if (!turn->eager) tuttiProxyWakeBy(turn, tuttiNow() + LOOK_NS);
   return TUTTI_PROXY_WAITING;
 }

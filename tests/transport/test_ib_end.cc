@@ -143,10 +143,12 @@ protected:
     c.direction = direction;
     return c;
   }
-  tuttiProxyState Turn(tuttiIbEnd *e) {
+  tuttiProxyState Turn(tuttiIbEnd *e, uint64_t *wake = nullptr) {
     tuttiProxyTurn turn{};
+    turn.wake = TUTTI_NO_DEADLINE;
     tuttiProxyState state = tuttiNetIb.progress(e, &turn);
     EXPECT_EQ(tuttiSuccess, turn.result) << tuttiErrorText();
+    if (wake) *wake = turn.wake;
     return state;
   }
   /* Links as if the peer had answered. */
@@ -335,6 +337,19 @@ TEST_F(IbEnd, AnEndThatIsClosedLeavesItsTwinAlone) {
   SendSmall(1);
   OpenTwin();
   EXPECT_EQ(twin_, e_.twin) << "opened again";
+}
+
+TEST_F(IbEnd, AMessageThatWaitsForRoomIsLookedAfter) {
+  EXPECT_EQ(3u, Offer());
+  Run(&e_);
+  for (uint64_t m = 0; m < TUTTI_FIFO_DEPTH; m++)
+    SendSmall(m);
+  uint64_t wake;
+  EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(&e_, &wake));
+  EXPECT_EQ(TUTTI_NO_DEADLINE, wake);
+  Publish(TUTTI_FIFO_DEPTH);
+  EXPECT_EQ(TUTTI_PROXY_WAITING, Turn(&e_, &wake)) << "nothing says when the peer has written";
+  EXPECT_NE(TUTTI_NO_DEADLINE, wake);
 }
 
 TEST_F(IbEnd, AFirstAnswerIsAwaitedButNoMendingIsForLong) {
