@@ -80,6 +80,18 @@ void tuttiForkCloseRemove(int fd);
 void tuttiFdClose(int *fd);
 /* `TUTTI_CLOSED int fd = open(...);` is closed where its block ends. */
 #define TUTTI_CLOSED __attribute__((cleanup(tuttiFdClose)))
+
+/* `TUTTI_LOCKED(&lock);` holds a mutex from there to the end of the block. */
+#define TUTTI_LOCKED(mutex)                                                                        \
+  pthread_mutex_t *locked_ __attribute__((cleanup(tuttiUnlockAt), unused)) = tuttiLock(mutex)
+static inline pthread_mutex_t *tuttiLock(pthread_mutex_t *mutex) {
+  pthread_mutex_lock(mutex);
+  return mutex;
+}
+static inline void tuttiUnlockAt(pthread_mutex_t *const *mutex) {
+  pthread_mutex_unlock(*mutex);
+}
+
 /* Appends to the text in buf as much as fits in its `size` bytes. */
 __attribute__((format(printf, 3, 4))) void tuttiAppend(char *buf, size_t size, const char *fmt,
                                                        ...);

@@ -456,17 +456,15 @@ static tuttiResult_t load(bool tolerant, char fault[FAULT_TEXT]) {
 static void ensureLoaded(void) {
   char fault[FAULT_TEXT];
   if (tuttiLoadAcquire32(&loaded) != 0) return;
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   if (tuttiLoadAcquire32(&loaded) == 0) load(true, fault);
-  pthread_mutex_unlock(&lock);
 }
 
 tuttiResult_t tuttiSettingsLoad(void) {
   char fault[FAULT_TEXT];
   ensureLoaded();
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   tuttiResult_t result = load(false, fault);
-  pthread_mutex_unlock(&lock);
   return result == tuttiSuccess ? tuttiSuccess : TUTTI_FAIL(result, "%s", fault);
 }
 

@@ -270,9 +270,8 @@ static void rootFree(root *r) {
 }
 
 static void leaveList(root *r) {
-  pthread_mutex_lock(&listLock);
+  TUTTI_LOCKED(&listLock);
   TUTTI_UNLINK(list, r);
-  pthread_mutex_unlock(&listLock);
 }
 
 static void *rootMain(void *arg) {
@@ -368,8 +367,7 @@ tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
 }
 
 void tuttiRootCancel(const uint8_t secret[16]) {
-  pthread_mutex_lock(&listLock);
+  TUTTI_LOCKED(&listLock);
   for (root *r = list; r; r = r->next)
     if (memcmp(r->secret, secret, sizeof(r->secret)) == 0) eventfd_write(r->cancelFd, 1);
-  pthread_mutex_unlock(&listLock);
 }

@@ -371,18 +371,17 @@ static void closeService(void) {
 
 /* One more user of the thread. */
 static tuttiResult_t hireThread(void) {
-  pthread_mutex_lock(&service.life);
+  TUTTI_LOCKED(&service.life);
   tuttiResult_t result = service.users == 0 ? startThread() : tuttiSuccess;
   if (result == tuttiSuccess)
     service.users++;
   else
     closeService();
-  pthread_mutex_unlock(&service.life);
   return result;
 }
 
 static void dismissThread(void) {
-  pthread_mutex_lock(&service.life);
+  TUTTI_LOCKED(&service.life);
   if (--service.users == 0) {
     pthread_mutex_lock(&service.lock);
     service.quit = true;
@@ -391,7 +390,6 @@ static void dismissThread(void) {
     pthread_join(service.thread, NULL);
     closeService();
   }
-  pthread_mutex_unlock(&service.life);
 }
 
 /* ---- watches -------------------------------------------------------------------------------- */
@@ -476,9 +474,8 @@ freeAll:
 }
 
 void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text) {
-  pthread_mutex_lock(&service.lock);
+  TUTTI_LOCKED(&service.lock);
   spreadText(w, code, text, false);
-  pthread_mutex_unlock(&service.lock);
 }
 
 /* No more is to be done before it can be closed. */

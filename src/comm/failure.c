@@ -32,13 +32,11 @@ tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code) {
 }
 
 void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text) {
-  pthread_mutex_lock(&c->failureLock);
-  if (tuttiLoadRelaxed(&c->suspectedAt) == 0) {
-    snprintf(c->suspicion, sizeof c->suspicion, "%s", text);
-    c->suspicionCode = code;
-    tuttiStoreRelease(&c->suspectedAt, tuttiNow());
-  }
-  pthread_mutex_unlock(&c->failureLock);
+  TUTTI_LOCKED(&c->failureLock);
+  if (tuttiLoadRelaxed(&c->suspectedAt) != 0) return;
+  snprintf(c->suspicion, sizeof c->suspicion, "%s", text);
+  c->suspicionCode = code;
+  tuttiStoreRelease(&c->suspectedAt, tuttiNow());
 }
 
 tuttiResult_t tuttiCommFailure(void *comm) {

@@ -25,7 +25,7 @@ static uint32_t generationOf(uint64_t state) {
 }
 
 tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c) {
-  pthread_mutex_lock(&createLock);
+  TUTTI_LOCKED(&createLock);
   for (uint32_t tried = 0; tried < SLOT_COUNT; tried++) {
     /* Every slot in turn, neighbours not in one cache line: each call writes to its slot. */
     uint32_t i = (uint32_t)(tuttiFetchAddAcqRel(&nextSlot, SLOT_STRIDE) % SLOT_COUNT);
@@ -35,10 +35,8 @@ tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c) {
     slots[i].comm = c;
     c->handle = (tuttiComm_t)(uintptr_t)((uint64_t)generation << SLOT_BITS | i); // NOLINT
     tuttiStoreRelease(&slots[i].state, (uint64_t)generation << 32 | OPEN_BIT);
-    pthread_mutex_unlock(&createLock);
     return tuttiSuccess;
   }
-  pthread_mutex_unlock(&createLock);
   return TUTTI_FAIL(tuttiSystemError,
                     "this process holds %u communicators, which is the limit; destroy some",
                     SLOT_COUNT);

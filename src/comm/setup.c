@@ -102,9 +102,8 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
   tuttiWatchCalls calls = {c, watchFailed, watchState};
   tuttiWatch *watch;
   TUTTI_TRY(tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &watch));
-  pthread_mutex_lock(&c->failureLock); /* the proxy may be failing already */
+  TUTTI_LOCKED(&c->failureLock); /* the proxy may be failing already */
   c->watch = watch;
-  pthread_mutex_unlock(&c->failureLock);
   return tuttiSuccess;
 }
 

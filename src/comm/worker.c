@@ -27,13 +27,12 @@ typedef struct tuttiWorker {
 /* Takes the oldest batch, NULL when there will be no more. One at a time: a later call may use what
  * an earlier one wrote. */
 static Batch *take(tuttiWorker *w) {
-  pthread_mutex_lock(&w->lock);
+  TUTTI_LOCKED(&w->lock);
   while (!w->first && !w->stop)
     pthread_cond_wait(&w->wake, &w->lock);
   Batch *batch = w->first;
   if (batch) w->first = batch->next;
   if (!w->first) w->last = &w->first;
-  pthread_mutex_unlock(&w->lock);
   return batch;
 }
 
@@ -82,11 +81,10 @@ tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nop
   batch->nops = nops;
   memcpy(batch->ops, ops, (size_t)nops * sizeof *ops);
   tuttiFetchAddAcqRel(&w->pending, 1);
-  pthread_mutex_lock(&w->lock);
+  TUTTI_LOCKED(&w->lock);
   *w->last = batch;
   w->last = &batch->next;
   pthread_cond_signal(&w->wake);
-  pthread_mutex_unlock(&w->lock);
   return tuttiSuccess;
 }
 

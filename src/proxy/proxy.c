@@ -165,9 +165,8 @@ static void *proxyThread(void *arg) {
     uint64_t wake = TUTTI_NO_DEADLINE;
     bool passed = false, moved = false;
     if (!(tuttiLoadAcquire32(&p->state) & ENTERED)) {
-      pthread_mutex_lock(&p->lock);
+      TUTTI_LOCKED(&p->lock);
       moved = passOver(p, PASS_THREAD, &wake);
-      pthread_mutex_unlock(&p->lock);
       passed = true;
     }
     if (!moved) sleepThread(p, passed, wake, &parkMs);
@@ -215,26 +214,21 @@ void tuttiProxyDestroy(tuttiProxy *p) {
 }
 
 tuttiResult_t tuttiProxyAdd(tuttiProxy *p, const tuttiProxyOp *op) {
-  pthread_mutex_lock(&p->lock);
-  tuttiResult_t result = tuttiGrow((void **)&p->items, p->count, &p->capacity, sizeof *p->items,
-                                   "operations of the proxy", NULL);
-  if (result == tuttiSuccess && !p->threaded) {
-    result = tuttiThreadStart(&p->thread, "tutti-proxy", proxyThread, p);
-    p->threaded = result == tuttiSuccess;
-  }
-  if (result == tuttiSuccess) {
-    int i = p->count++;
-    for (; i > 0 && !op->lazy && p->items[i - 1].op.lazy; i--)
-      p->items[i] = p->items[i - 1];
-    p->items[i] = (proxyItem){.op = *op, .state = TUTTI_PROXY_IDLE};
-  }
-  pthread_mutex_unlock(&p->lock);
-  if (result == tuttiSuccess) tuttiProxyKick(p);
-  return result;
+  TUTTI_LOCKED(&p->lock);
+  TUTTI_TRY(tuttiGrow((void **)&p->items, p->count, &p->capacity, sizeof *p->items,
+                      "operations of the proxy", NULL));
+  if (!p->threaded) TUTTI_TRY(tuttiThreadStart(&p->thread, "tutti-proxy", proxyThread, p));
+  p->threaded = true;
+  int i = p->count++;
+  for (; i > 0 && !op->lazy && p->items[i - 1].op.lazy; i--)
+    p->items[i] = p->items[i - 1];
+  p->items[i] = (proxyItem){.op = *op, .state = TUTTI_PROXY_IDLE};
+  tuttiProxyKick(p);
+  return tuttiSuccess;
 }
 
 void tuttiProxyRemove(tuttiProxy *p, void *self) {
-  pthread_mutex_lock(&p->lock);
+  TUTTI_LOCKED(&p->lock);
   for (int i = 0; i < p->count; i++) {
     if (p->items[i].op.self != self) continue;
     proxyItem item = p->items[i];
@@ -244,15 +238,13 @@ void tuttiProxyRemove(tuttiProxy *p, void *self) {
     item.op.close(self);
     break;
   }
-  pthread_mutex_unlock(&p->lock);
 }
 
 void tuttiProxyHalt(tuttiProxy *p) {
-  pthread_mutex_lock(&p->lock);
+  TUTTI_LOCKED(&p->lock);
   for (int i = 0; i < p->count && !p->halted; i++)
     if (p->items[i].op.halt) p->items[i].op.halt(p->items[i].op.self);
   p->halted = true;
-  pthread_mutex_unlock(&p->lock);
   tuttiStoreRelease32(&p->stop, 1); /* nothing is left for the thread; Destroy joins it */
   eventfd_write(p->bell, 1);
 }

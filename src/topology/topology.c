@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/settings.h"
 #include "topology/internal.h"
 
@@ -122,16 +123,15 @@ static tuttiResult_t load(const char *file, hostEntry **out) {
 tuttiResult_t tuttiTopologyHost(const tuttiTopology **out) {
   const char *file = tuttiSettingString(TUTTI_SETTING_TOPO_FILE);
   const char *dump = tuttiSettingString(TUTTI_SETTING_TOPO_DUMP_FILE);
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   hostEntry *h = hosts;
   while (h && strcmp(h->file, file) != 0)
     h = h->next;
-  tuttiResult_t result = h ? tuttiSuccess : load(file, &h);
-  if (result == tuttiSuccess && dump[0] && strcmp(dump, h->dumped) != 0) {
-    result = tuttiTopologyWriteXml(h->t, dump);
-    if (result == tuttiSuccess) h->dumped = dump;
+  if (!h) TUTTI_TRY(load(file, &h));
+  if (dump[0] && strcmp(dump, h->dumped) != 0) {
+    TUTTI_TRY(tuttiTopologyWriteXml(h->t, dump));
+    h->dumped = dump;
   }
-  pthread_mutex_unlock(&lock);
-  if (result == tuttiSuccess) *out = h->t;
-  return result;
+  *out = h->t;
+  return tuttiSuccess;
 }

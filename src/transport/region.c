@@ -5,6 +5,7 @@
 #include "base/atomic.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/os.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static tuttiRegion *regions;
@@ -16,44 +17,40 @@ tuttiResult_t tuttiRegionAdd(const void *begin, size_t bytes, uint64_t *id) {
   TUTTI_NEW(r, 1, "a region of user memory", NULL);
   r->begin = (uintptr_t)begin;
   r->end = r->begin + bytes;
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   *id = r->id = ++lastId;
   r->next = regions;
   regions = r;
-  pthread_mutex_unlock(&lock);
   return tuttiSuccess;
 }
 
 bool tuttiRegionRemove(uint64_t id) {
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   tuttiRegion **at = &regions;
   while (*at && (*at)->id != id)
     at = &(*at)->next;
   tuttiRegion *r = *at;
   if (r) *at = r->next;
-  pthread_mutex_unlock(&lock);
   tuttiFree(r);
   tuttiFetchAddAcqRel(&removed, r ? 1 : 0);
   return r != NULL;
 }
 
 uint64_t tuttiRegionAt(const void *begin) {
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   uint64_t id = 0;
   for (const tuttiRegion *r = regions; r; r = r->next)
     if (r->begin == (uintptr_t)begin) id = r->id; /* newest first */
-  pthread_mutex_unlock(&lock);
   return id;
 }
 
 bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found) {
   uintptr_t begin = (uintptr_t)addr, end = begin + bytes;
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   const tuttiRegion *r = regions;
   while (r && (begin < r->begin || end > r->end))
     r = r->next;
   if (r) *found = *r;
-  pthread_mutex_unlock(&lock);
   return r != NULL;
 }
 

@@ -163,15 +163,13 @@ static tuttiResult_t createSegment(tuttiWires *w, tuttiSegment **out) {
   snprintf(what, sizeof what, "segment of rank %d", w->rank);
   TUTTI_TRY(tuttiSharedFd(s->layout.bytes, what, &s->fd));
   TUTTI_TRY(mapMemory(w, s, s->fd));
-  pthread_mutex_lock(&lock);
-  bool twice = findMapped(s->key) != NULL;
-  if (!twice) addMapped(s);
-  pthread_mutex_unlock(&lock);
-  if (twice)
+  TUTTI_LOCKED(&lock);
+  if (findMapped(s->key))
     return TUTTI_FAIL(tuttiInvalidUsage,
                       "rank %d of this communicator is in process %d twice: give every rank a "
                       "number of its own",
                       w->rank, (int)getpid());
+  addMapped(s);
   tuttiForkCloseAdd(s->fd);
   countSegment(w, s);
   *out = s;
@@ -309,16 +307,14 @@ tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd) {
   const tuttiPeer *mine = &w->peers[w->rank];
   /* A GPU's rank pins a mapping of its own. */
   bool share = mine->device != tuttiDeviceCuda && mine->process == w->peers[owner].process;
-  tuttiResult_t result = tuttiSuccess;
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   tuttiSegment *s = share ? findMapped(makeKey(w, owner)) : NULL;
   if (s)
     s->holders++;
   else
-    result = mapSegment(w, owner, fd, &s);
-  pthread_mutex_unlock(&lock);
-  if (result == tuttiSuccess) w->local->theirs[owner] = s;
-  return result;
+    TUTTI_TRY(mapSegment(w, owner, fd, &s));
+  w->local->theirs[owner] = s;
+  return tuttiSuccess;
 }
 
 /* ---- FIFOs ----------------------------------------------------------------------------------- */

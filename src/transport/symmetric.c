@@ -10,6 +10,7 @@
 #include "base/cuda.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/os.h"
 #include "transport/segment.h"
 
 /* A block, held by its owner and by each neighbour in this process. */
@@ -50,12 +51,11 @@ static void letGo(sharedBlock *b) {
 
 /* The block that a neighbour in this process has made, now held by the caller too; NULL: gone. */
 static sharedBlock *hold(uint64_t commHash, int rank) {
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   sharedBlock *b = blocks;
   while (b && (b->commHash != commHash || b->rank != rank))
     b = b->next;
   if (b) b->holders++;
-  pthread_mutex_unlock(&lock);
   return b;
 }
 
@@ -73,10 +73,9 @@ static tuttiResult_t makeBlock(tuttiWires *w, size_t bytes, sharedBlock **out) {
     return cudaFailure(w, err, "allocate its symmetric block on the GPU",
                        "see what else holds its memory (nvidia-smi)");
   }
-  pthread_mutex_lock(&lock);
+  TUTTI_LOCKED(&lock);
   b->next = blocks;
   blocks = b;
-  pthread_mutex_unlock(&lock);
   *out = b;
   return tuttiSuccess;
 }
