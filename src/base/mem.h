@@ -39,7 +39,14 @@ static inline void tuttiFreeAt(void *pointer) {
   TUTTI_FREED type *(name) = NULL;                                                                 \
   TUTTI_NEW(name, n, what, account)
 
-/* Takes an item that is in it out of a list, linked by `next`. */
+/* Puts an item in front of a list, linked by `next`. */
+#define TUTTI_LINK(list, item)                                                                     \
+  do {                                                                                             \
+    (item)->next = (list);                                                                         \
+    (list) = (item);                                                                               \
+  } while (0)
+
+/* Takes an item that is in it out of such a list. */
 #define TUTTI_UNLINK(list, item)                                                                   \
   do {                                                                                             \
     __typeof__(item) *at_ = &(list);                                                               \

@@ -425,8 +425,7 @@ static int enlist(tuttiWatch *w, int listenFd) {
   }
   for (int i = 0; i < 4; i++)
     if (fds[i] >= 0) tuttiForkCloseAdd(fds[i]);
-  w->next = service.watches;
-  service.watches = w;
+  TUTTI_LINK(service.watches, w);
   heartbeat(w);
   return 0;
 }

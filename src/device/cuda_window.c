@@ -154,8 +154,7 @@ tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiWires *w, tuttiTask
     end(window);
     return result;
   }
-  window->next = set->list;
-  set->list = window;
+  TUTTI_LINK(set->list, window);
   *out = window;
   return tuttiSuccess;
 }

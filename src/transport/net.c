@@ -216,8 +216,7 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
   tuttiResult_t result = makeFifo(w, end, &made);
   if (result == tuttiSuccess) result = startEnd(w, end, &made);
   if (result == tuttiSuccess) {
-    end->next = s->ends;
-    s->ends = end;
+    TUTTI_LINK(s->ends, end);
     w->memTaken += bytes;
     *conn = made;
   } else {

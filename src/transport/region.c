@@ -19,8 +19,7 @@ tuttiResult_t tuttiRegionAdd(const void *begin, size_t bytes, uint64_t *id) {
   r->end = r->begin + bytes;
   TUTTI_LOCKED(&lock);
   *id = r->id = ++lastId;
-  r->next = regions;
-  regions = r;
+  TUTTI_LINK(regions, r);
   return tuttiSuccess;
 }
 

@@ -66,12 +66,6 @@ static tuttiSegment *findMapped(segmentKey key) {
   return s;
 }
 
-/* Under the lock. */
-static void addMapped(tuttiSegment *s) {
-  s->next = mapped;
-  mapped = s;
-}
-
 /* False: all segments together need more address space than there is. */
 static bool layOut(const tuttiWires *w, int nlocal, segmentLayout *out) {
   segmentLayout l = {
@@ -169,7 +163,7 @@ static tuttiResult_t createSegment(tuttiWires *w, tuttiSegment **out) {
                       "rank %d of this communicator is in process %d twice: give every rank a "
                       "number of its own",
                       w->rank, (int)getpid());
-  addMapped(s);
+  TUTTI_LINK(mapped, s);
   tuttiForkCloseAdd(s->fd);
   countSegment(w, s);
   *out = s;
@@ -297,7 +291,7 @@ static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSeg
                       owner, peer->host, peer->pid, (long long)st.st_size, w->rank,
                       s->layout.bytes);
   TUTTI_TRY(mapMemory(w, s, fd));
-  addMapped(s);
+  TUTTI_LINK(mapped, s);
   *out = s;
   s = NULL;
   return tuttiSuccess;

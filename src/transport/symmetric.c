@@ -74,8 +74,7 @@ static tuttiResult_t makeBlock(tuttiWires *w, size_t bytes, sharedBlock **out) {
                        "see what else holds its memory (nvidia-smi)");
   }
   TUTTI_LOCKED(&lock);
-  b->next = blocks;
-  blocks = b;
+  TUTTI_LINK(blocks, b);
   *out = b;
   return tuttiSuccess;
 }
