@@ -1,5 +1,4 @@
 /* What one rank runs: init, every row, destroy. */
-#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
