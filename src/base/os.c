@@ -22,8 +22,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 
-#define NS_PER_S  1000000000ull
-#define NS_PER_MS 1000000ull
+#define NS_PER_S 1000000000ull
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
@@ -35,7 +34,7 @@ uint64_t tuttiNow(void) {
 
 uint64_t tuttiDeadline(int64_t ms) {
   uint64_t ns, deadline;
-  if (ms <= 0 || __builtin_mul_overflow((uint64_t)ms, NS_PER_MS, &ns) ||
+  if (ms <= 0 || __builtin_mul_overflow((uint64_t)ms, TUTTI_MS, &ns) ||
       __builtin_add_overflow(tuttiNow(), ns, &deadline))
     return TUTTI_NO_DEADLINE;
   return deadline;
@@ -46,7 +45,7 @@ int tuttiDeadlinePollMs(uint64_t deadline) {
   uint64_t now = tuttiNow();
   if (now >= deadline) return 0;
   uint64_t left = deadline - now;
-  uint64_t ms = left / NS_PER_MS + (left % NS_PER_MS != 0); /* up: never poll(0) before the time */
+  uint64_t ms = left / TUTTI_MS + (left % TUTTI_MS != 0); /* up: never poll(0) before the time */
   return ms < INT_MAX ? (int)ms : INT_MAX;
 }
 

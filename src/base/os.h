@@ -16,6 +16,7 @@ __BEGIN_DECLS
 /* CLOCK_MONOTONIC in ns. A deadline is a value of this clock; TUTTI_NO_DEADLINE never comes. */
 uint64_t tuttiNow(void);
 #define TUTTI_NO_DEADLINE UINT64_MAX
+#define TUTTI_MS          1000000ull /* of it in a millisecond */
 /* now + ms; ms <= 0 gives TUTTI_NO_DEADLINE. */
 uint64_t tuttiDeadline(int64_t ms);
 /* Milliseconds from one value of the clock to another. */

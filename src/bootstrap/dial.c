@@ -9,7 +9,6 @@
 #include "base/os.h"
 #include "bootstrap/handshake.h"
 
-#define MS              1000000ull
 #define LONE_MS         10000u /* after this a silent attempt is begun anew */
 #define ATTEMPT_MS      250u /* the same for one of several addresses in the first round; doubles */
 #define BACKOFF_MS      20u  /* after the first round; doubles up to: */
@@ -131,7 +130,7 @@ void tuttiConnectorReject(tuttiConnector *c, int error) {
   c->due = now;
   c->current = (c->current + 1) % c->n;
   if (c->current != 0) return;
-  c->due += c->backoffMs * MS;
+  c->due += c->backoffMs * TUTTI_MS;
   c->backoffMs = c->backoffMs * 2 > MAX_BACKOFF ? MAX_BACKOFF : c->backoffMs * 2;
   c->attemptMs = c->attemptMs * 2 > LONE_MS ? LONE_MS : c->attemptMs * 2;
 }
@@ -147,7 +146,7 @@ static tuttiResult_t begin(tuttiConnector *c, const char *who, int *state) {
   int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   c->fd = fd;
-  c->due = tuttiNow() + c->attemptMs * MS;
+  c->due = tuttiNow() + c->attemptMs * TUTTI_MS;
   if (connect(fd, &a->target.sa, tuttiAddressLength(&a->target)) != 0 && errno != EINTR)
     *state = errno;
   socklen_t length = sizeof(a->local);
@@ -203,7 +202,7 @@ bool tuttiConnectorRefused(const tuttiConnector *c, uint32_t ms) {
   uint64_t now = tuttiNow();
   for (int i = 0; i < c->n; i++) {
     uint64_t since = c->attempts[i].refusedSince;
-    if (since == 0 || now - since < ms * MS) return false;
+    if (since == 0 || now - since < ms * TUTTI_MS) return false;
   }
   return c->n > 0;
 }

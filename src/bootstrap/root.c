@@ -12,7 +12,6 @@
 #include "base/settings.h"
 #include "bootstrap/rendezvous.h"
 
-#define MS 1000000ull
 /* How long a failed root tells latecomers why. */
 #define LINGER_MS 30000
 /* How long a fixed root waits for its port. */
@@ -152,7 +151,7 @@ static tuttiResult_t openSlice(root *r, const tuttiCheckIn *in) {
 static void heedDeadline(root *r, uint64_t remainingMs) {
   if (remainingMs > INT32_MAX) return;
   uint64_t margin = remainingMs / 10 < 1000 ? remainingMs / 10 : 1000;
-  uint64_t deadline = tuttiNow() + (remainingMs - margin) * MS;
+  uint64_t deadline = tuttiNow() + (remainingMs - margin) * TUTTI_MS;
   if (deadline < r->deadline) r->deadline = deadline;
 }
 
@@ -295,8 +294,7 @@ static void *rootMain(void *arg) {
 static tuttiResult_t startThread(root *r) {
   pthread_t thread;
   pthread_mutex_lock(&listLock);
-  r->next = list;
-  list = r;
+  TUTTI_LINK(list, r);
   pthread_mutex_unlock(&listLock);
   tuttiResult_t result = tuttiThreadStart(&thread, "tutti-root", rootMain, r);
   if (result == tuttiSuccess)
@@ -360,8 +358,8 @@ tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
   if (wait.deadline < end) end = wait.deadline;
   int fd, ready;
   while (tuttiListenNow(&address, &fd) == EADDRINUSE && tuttiNow() < end)
-    TUTTI_TRY(
-        tuttiPollSlice(NULL, 0, "the port of TUTTI_COMM_ID", wait, tuttiNow() + 20 * MS, &ready));
+    TUTTI_TRY(tuttiPollSlice(NULL, 0, "the port of TUTTI_COMM_ID", wait, tuttiNow() + 20 * TUTTI_MS,
+                             &ready));
   if (fd < 0) TUTTI_TRY(tuttiListen(&address, &fd));
   return tuttiRootStart(fd, &id->roots.a[0], id->secret, true);
 }

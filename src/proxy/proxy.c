@@ -46,7 +46,6 @@
 #define PARKED   0x00100000u /* SLEEPING, and will look up by itself */
 #define USED     0x00200000u /* somebody has entered since the thread last went to sleep */
 
-#define NS_PER_MS 1000000ull
 enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, EVENTS_PER_PASS = 64 };
 /* Eager passes: with at most so many operations (a listener, two ways out and two in), where one
  * failing recv(2) each is cheaper than epoll_wait(2) and a recv; and epoll every so many passes,
@@ -147,10 +146,10 @@ static void sleepThread(tuttiProxy *p, bool passed, uint64_t wake, int *parkMs) 
                                    (state & ~USED) | SLEEPING | (parked ? PARKED : 0)));
 
   struct pollfd fds[] = {{.fd = p->bell, .events = POLLIN}, {.fd = p->epoll, .events = POLLIN}};
-  uint64_t now = tuttiNow(), parkNs = (uint64_t)*parkMs * NS_PER_MS;
+  uint64_t now = tuttiNow(), parkNs = (uint64_t)*parkMs * TUTTI_MS;
   uint64_t ns = wake > now ? wake - now : 0;
   if (parked && ns > parkNs) ns = parkNs;
-  struct timespec left = {(time_t)(ns / (1000 * NS_PER_MS)), (long)(ns % (1000 * NS_PER_MS))};
+  struct timespec left = {(time_t)(ns / (1000 * TUTTI_MS)), (long)(ns % (1000 * TUTTI_MS))};
   *parkMs = !parked ? PARK_MIN_MS : *parkMs < PARK_MAX_MS ? *parkMs * 2 : PARK_MAX_MS;
   int n = ppoll(fds, parked ? 1 : 2, &left, NULL);
   eventfd_t rings;

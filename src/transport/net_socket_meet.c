@@ -18,8 +18,6 @@
 #include "base/os.h"
 #include "transport/net_socket.h"
 
-#define MS 1000000ull
-
 enum { PAUSE_MS = 1000, MAX_NAP_MS = 64 };
 
 void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source) {
@@ -162,8 +160,7 @@ tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn) 
 
 void tuttiSocketAwait(tuttiSocketEnd *e) {
   tuttiSocketListener *l = e->listener;
-  e->next = l->ends;
-  l->ends = e;
+  TUTTI_LINK(l->ends, e);
   e->listed = true;
   for (tuttiSocketEarly **m = &l->early; *m;) {
     tuttiSocketEarly *early = *m;
@@ -295,7 +292,7 @@ tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn) {
   if (now >= j->deadline) return unreachable(e);
   tuttiProxyWakeBy(turn, j->deadline);
   /* Connecting is rare and mostly short: looked at now and then rather than watched. */
-  tuttiProxyWakeBy(turn, now + j->napMs * MS);
+  tuttiProxyWakeBy(turn, now + j->napMs * TUTTI_MS);
   j->napMs = j->napMs < MAX_NAP_MS ? j->napMs * 2 : MAX_NAP_MS;
   return tuttiSuccess;
 }
