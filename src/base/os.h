@@ -84,7 +84,7 @@ void tuttiFdClose(int *fd);
 
 /* `TUTTI_LOCKED(&lock);` holds a mutex from there to the end of the block. */
 #define TUTTI_LOCKED(mutex)                                                                        \
-  pthread_mutex_t *locked_ __attribute__((cleanup(tuttiUnlockAt), unused)) = tuttiLock(mutex)
+  __typeof__(mutex) locked_ __attribute__((cleanup(tuttiUnlockAt), unused)) = tuttiLock(mutex)
 static inline pthread_mutex_t *tuttiLock(pthread_mutex_t *mutex) {
   pthread_mutex_lock(mutex);
   return mutex;
