@@ -290,13 +290,13 @@ static void giveCredit(tuttiIbEnd *e) {
 /* The end's first turn. Turns and closeEnd alone touch what is common to ends. */
 static void list(tuttiIbEnd *e) {
   const tuttiConn *c = &e->meet.fifo;
-  tuttiIbEnd *t = e->next = e->node->ends;
+  tuttiIbEnd *t = e->node->ends;
   while (t && (t->twin || t->meet.fifo.direction == c->direction || t->meet.fifo.peer != c->peer ||
                t->meet.fifo.channel != c->channel))
     t = t->next;
   if (t) t->twin = e;
   e->twin = t;
-  e->node->ends = e;
+  TUTTI_LINK(e->node->ends, e);
   e->listed = true;
 }
 

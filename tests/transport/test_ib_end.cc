@@ -157,6 +157,10 @@ protected:
     e->parts[0] = &e->links[0];
     e->state = TUTTI_IB_RUNNING;
   }
+  void Connect() {
+    EXPECT_EQ(3u, Offer());
+    Run(&e_);
+  }
   void OpenTwin() {
     void *end;
     tuttiConn c = Fifo(twinFifo_, TUTTI_RECV);
@@ -228,8 +232,7 @@ TEST_F(IbEnd, ARailThatHasFailedIsUsedAgainWhenNoOtherIsLeft) {
 }
 
 TEST_F(IbEnd, OneSmallMessageShowsThatNewLinksWork) {
-  EXPECT_EQ(3u, Offer());
-  Run(&e_);
+  Connect();
   e_.deadline = tuttiNow() + net::kSecond;
   SendSmall(0);
   ASSERT_EQ(1u, device.posted.size());
@@ -241,8 +244,7 @@ TEST_F(IbEnd, OneSmallMessageShowsThatNewLinksWork) {
 }
 
 TEST_F(IbEnd, AnExchangeCostsEachSideOneRequestForEachMessage) {
-  EXPECT_EQ(3u, Offer());
-  Run(&e_);
+  Connect();
   OpenTwin();
   for (uint64_t m = 0; m < 100; m++) {
     SendSmall(m);
@@ -255,8 +257,7 @@ TEST_F(IbEnd, AnExchangeCostsEachSideOneRequestForEachMessage) {
 }
 
 TEST_F(IbEnd, WithoutMessagesThatGoTheOtherWayTheSenderIsToldAllTheSame) {
-  EXPECT_EQ(3u, Offer());
-  Run(&e_);
+  Connect();
   OpenTwin();
   for (uint64_t m = 0; m < 100; m++) {
     Receive(m, 0);
@@ -268,8 +269,7 @@ TEST_F(IbEnd, WithoutMessagesThatGoTheOtherWayTheSenderIsToldAllTheSame) {
 }
 
 TEST_F(IbEnd, WhatIsBehindAPayloadIsToldBySomethingElse) {
-  EXPECT_EQ(3u, Offer());
-  Run(&e_);
+  Connect();
   OpenTwin();
   Publish(0, TUTTI_WHERE_SLOT);
   EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(&e_));
@@ -284,8 +284,7 @@ TEST_F(IbEnd, WhatIsBehindAPayloadIsToldBySomethingElse) {
 }
 
 TEST_F(IbEnd, ALineThatIsWrittenAgainTellsWhatIsKnownThen) {
-  EXPECT_EQ(3u, Offer());
-  Run(&e_);
+  Connect();
   OpenTwin();
   SendSmall(0);
   Receive(0, 0);
@@ -296,8 +295,7 @@ TEST_F(IbEnd, ALineThatIsWrittenAgainTellsWhatIsKnownThen) {
 }
 
 TEST_F(IbEnd, ANumberOfMessagesThatCannotBeIsNotBelieved) {
-  EXPECT_EQ(3u, Offer());
-  Run(&e_);
+  Connect();
   OpenTwin();
   for (uint64_t m = 0; m < 4; m++)
     SendSmall(m);
@@ -312,8 +310,7 @@ TEST_F(IbEnd, ANumberOfMessagesThatCannotBeIsNotBelieved) {
 }
 
 TEST_F(IbEnd, ANumberFromElsewhereDoesNotShowThatNewLinksWork) {
-  EXPECT_EQ(3u, Offer());
-  Run(&e_);
+  Connect();
   OpenTwin();
   for (uint64_t m = 0; m < 4; m++)
     SendSmall(m);
@@ -324,8 +321,7 @@ TEST_F(IbEnd, ANumberFromElsewhereDoesNotShowThatNewLinksWork) {
 }
 
 TEST_F(IbEnd, AnEndThatIsClosedLeavesItsTwinAlone) {
-  EXPECT_EQ(3u, Offer());
-  Run(&e_);
+  Connect();
   SendSmall(0);
   EXPECT_EQ(nullptr, e_.twin);
   OpenTwin();
@@ -340,8 +336,7 @@ TEST_F(IbEnd, AnEndThatIsClosedLeavesItsTwinAlone) {
 }
 
 TEST_F(IbEnd, AMessageThatWaitsForRoomIsLookedAfter) {
-  EXPECT_EQ(3u, Offer());
-  Run(&e_);
+  Connect();
   for (uint64_t m = 0; m < TUTTI_FIFO_DEPTH; m++)
     SendSmall(m);
   uint64_t wake;
