@@ -3,7 +3,7 @@
  *   rdma_write DEVICE GID-INDEX QPS [PEER]
  *
  * Without PEER it waits for the other side. Both sides write at once, each message cut over QPS
- * queue pairs and DEPTH messages under way, for 0.5 s per size; then 8 bytes go to and fro.
+ * queue pairs and DEPTH messages under way, for 2 s per size; then 8 bytes go to and fro.
  * Every line says bytes per message and GB/s of one direction, or the time of one way. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_QPS = 16, DEPTH = 8, PORT = 18515, PINGS = 1000, INLINE = 64 };
+enum { MAX_QPS = 16, DEPTH = 8, PORT = 18515, PINGS = 3000, INLINE = 64 };
 #define MAX_BYTES (1u << 20)
 #define OUT       4096 /* in `memory`: what the small writes send */
 
@@ -107,7 +107,7 @@ static void joinQp(int i, enum ibv_mtu mtu, int gidIndex) {
                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
        "RTR");
   attr = (struct ibv_qp_attr){
-      .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 6, .rnr_retry = 7, .max_rd_atomic = 1};
+      .qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 6, .rnr_retry = 7, .max_rd_atomic = 1};
   must(!ibv_modify_qp(qp[i], &attr,
                       IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                           IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC),
@@ -125,27 +125,26 @@ static void post(int i, size_t from, size_t at, size_t bytes) {
   must(ibv_post_send(qp[i], &wr, &bad) == 0, "ibv_post_send");
 }
 
-/* Takes at least one completion. */
-static int reap(void) {
+/* Takes the completions that are there. */
+static uint64_t reap(void) {
   struct ibv_wc wc[DEPTH];
-  int n;
-  while ((n = ibv_poll_cq(cq, DEPTH, wc)) == 0) {
-  }
+  int n = ibv_poll_cq(cq, DEPTH, wc);
+  must(n >= 0, "ibv_poll_cq");
   for (int i = 0; i < n; i++)
     must(wc[i].status == IBV_WC_SUCCESS, ibv_wc_status_str(wc[i].status));
-  return n;
+  return (uint64_t)n;
 }
 
 static void bandwidth(size_t bytes) {
   size_t share = bytes / (size_t)qps;
-  long writes = 0, done = 0;
+  uint64_t writes = 0, done = 0;
   char go = 0, gone;
   exchange(&go, &gone, 1);
   double begin = now();
-  while (now() - begin < 0.5) {
+  while (now() - begin < 2) {
     for (int i = 0; i < qps; i++, writes++)
       post(i, (size_t)i * share, (size_t)i * share, share);
-    while (writes - done > (DEPTH - 1) * qps)
+    while (writes - done > (DEPTH - 1) * (uint64_t)qps)
       done += reap();
   }
   while (done < writes)
@@ -162,33 +161,31 @@ static int byTime(const void *a, const void *b) {
 }
 
 /* Both write their turn's number to the other's memory, where it can only grow; by turns, or both
- * at once as the ranks of an all-reduce do. */
+ * at once as the ranks of an all-reduce do. Completions are taken while there is nothing else to
+ * do. */
 static void pingPong(int first, int both) {
   static double times[PINGS];
-  uint64_t *in = (uint64_t *)(memory + (both ? 64 : 0)), *out = (uint64_t *)(memory + OUT);
+  uint64_t *in = (uint64_t *)(memory + (both ? 64 : 0)), *out = (uint64_t *)(memory + OUT),
+           done = 0;
   char go = 0, gone;
   exchange(&go, &gone, 1);
   for (uint64_t k = 0; k < PINGS; k++) {
     double begin = now();
-    if (both) {
-      out[0] = k + 1;
-      post(0, OUT, 64, 8);
-      while (__atomic_load_n(in, __ATOMIC_ACQUIRE) < k + 1) {
-      }
-      reap();
-    }
-    for (int turn = 0; turn < 2 && !both; turn++) {
-      if (turn == first) {
-        while (__atomic_load_n(in, __ATOMIC_ACQUIRE) < k + 1) {
-        }
+    for (int turn = 0; turn < 2; turn++) {
+      if (turn == (both || first)) {
+        while (__atomic_load_n(in, __ATOMIC_ACQUIRE) < k + 1)
+          done += reap();
         continue;
       }
+      while (k - done >= DEPTH)
+        done += reap();
       out[0] = k + 1;
-      post(0, OUT, 0, 8);
-      reap();
+      post(0, OUT, both ? 64 : 0, 8);
     }
     times[k] = (now() - begin) / (both ? 1 : 2);
   }
+  while (done < PINGS)
+    done += reap();
   double sum = 0;
   for (int k = 0; k < PINGS; k++)
     sum += times[k];
