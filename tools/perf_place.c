@@ -138,13 +138,9 @@ static int takePlace(const launcher *l, const char *rankText, const char *sizeTe
   /* Another library reads NCCL's name alone. */
   if (id != NULL && (!provide("TUTTI_COMM_ID", id) || (o->lib && !provide("NCCL_COMM_ID", id))))
     return TUTTI_EXIT_FAILED;
-  const char *localRank = variable(l->localRank);
-  place->rank = place->localRank = (int)rank;
-  if (localRank != NULL && tuttiParseInt(localRank, 0, size - 1, &rank))
-    place->localRank = (int)rank;
-  place->nranks = (int)size;
-  place->launcher = l->name;
-  place->placed = true;
+  *place = (perfPlace){.rank = (int)rank, .nranks = (int)size, .launcher = l->name, .placed = true};
+  if (variable(l->localRank)) tuttiParseInt(variable(l->localRank), 0, size - 1, &rank);
+  place->localRank = (int)rank;
   return -1;
 }
 

@@ -32,7 +32,8 @@ static const char *textOf(tuttiSettingId id) {
   return number;
 }
 
-static tuttiResult_t lookUp(const char *key, tuttiSettingId *id) {
+static tuttiResult_t lookUp(const char *call, const char *key, tuttiSettingId *id) {
+  tuttiErrorScope(call, NULL, 0, 0);
   TUTTI_TRY(tuttiCheckOutput("key", key));
   for (int i = 0; i < TUTTI_SETTING_COUNT; i++) {
     *id = (tuttiSettingId)i;
@@ -45,9 +46,8 @@ static tuttiResult_t lookUp(const char *key, tuttiSettingId *id) {
 
 tuttiResult_t tuttiParamBind(tuttiParamHandle_t *out, const char *key) {
   tuttiSettingId id;
-  tuttiErrorScope(__func__, NULL, 0, 0);
+  TUTTI_TRY(lookUp(__func__, key, &id));
   TUTTI_TRY(tuttiCheckOutput("out", out));
-  TUTTI_TRY(lookUp(key, &id));
   *out = (tuttiParamHandle_t)(uintptr_t)&tuttiSettingTable[id];
   return tuttiSuccess;
 }
@@ -99,9 +99,8 @@ tuttiResult_t tuttiParamGet(tuttiParamHandle_t h, void *out, int maxLen, int *le
 
 tuttiResult_t tuttiParamGetParameter(const char *key, const char **value, int *valueLen) {
   tuttiSettingId id;
-  tuttiErrorScope(__func__, NULL, 0, 0);
+  TUTTI_TRY(lookUp(__func__, key, &id));
   TUTTI_TRY(tuttiCheckOutput("value", value));
-  TUTTI_TRY(lookUp(key, &id));
   *value = textOf(id);
   if (valueLen) *valueLen = (int)strlen(*value);
   return tuttiSuccess;
