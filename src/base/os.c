@@ -49,21 +49,20 @@ int tuttiDeadlinePollMs(uint64_t deadline) {
   return ms < INT_MAX ? (int)ms : INT_MAX;
 }
 
-/* About 1 ms of yields on an idle core: longer than a peer needs that is running, so that only a
- * waiter with nothing to come soon pays for the wake-up from a nap. */
-#define YIELDS 2000u
-#define NAP_NS 50000
+/* Longer than a peer needs that is running, so that only a waiter with nothing to come soon pays
+ * for the wake-up from a nap. */
+#define YIELD_NS 300000u
+#define NAP_NS   50000
 
 void tuttiBackoffPause(tuttiBackoff *b) {
   if (b->round < b->spins) {
     b->round++;
     tuttiCpuRelax();
-  } else if (b->round - b->spins < YIELDS) {
-    b->round++;
+  } else if (b->round == b->spins || tuttiNow() < b->napFrom) {
+    if (b->round++ == b->spins) b->napFrom = tuttiNow() + YIELD_NS;
     sched_yield();
   } else {
-    const struct timespec nap = {.tv_nsec = NAP_NS};
-    nanosleep(&nap, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
   }
 }
 

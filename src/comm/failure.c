@@ -52,7 +52,7 @@ tuttiResult_t tuttiCommFailure(void *comm) {
 tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,
                              const char *late, const char *why) {
   uint64_t deadline = tuttiDeadline(c->options.timeoutMs);
-  tuttiBackoff pause = {0, 0};
+  tuttiBackoff pause = {0};
   while (!what(c)) {
     if (fails) TUTTI_TRY(tuttiCommFailure(c));
     if (tuttiNow() > deadline)

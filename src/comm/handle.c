@@ -94,7 +94,7 @@ bool tuttiHandleRetire(tuttiCommunicator *c) {
     if (!(state & OPEN_BIT)) return false; /* another thread got here first */
     if (tuttiCompareExchange(&slot->state, state, state & ~(uint64_t)OPEN_BIT)) break;
   }
-  tuttiBackoff pause = {0, 0};
+  tuttiBackoff pause = {0};
   while ((uint32_t)tuttiLoadAcquire(&slot->state) != 1)
     tuttiBackoffPause(&pause);
   return true;

@@ -57,10 +57,7 @@ static void *workerMain(void *arg) {
 tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c, void (*begin)(void *), void *argument) {
   tuttiWorker *w;
   TUTTI_NEW(w, 1, "worker of a communicator", &c->memory);
-  w->comm = c;
-  w->last = &w->first;
-  w->begin = begin;
-  w->argument = argument;
+  *w = (tuttiWorker){.comm = c, .last = &w->first, .begin = begin, .argument = argument};
   tuttiStoreRelaxed(&w->pending, 1);
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->wake, NULL);

@@ -63,15 +63,22 @@ TEST(Time, PollTimeoutNeverEndsEarly) {
 }
 
 TEST(Backoff, SpinsThenYieldsThenNaps) {
-  tuttiBackoff backoff = {100, 0};
-  for (int i = 0; i < 100 + 2000; i++)
+  tuttiBackoff backoff = {.spins = 100, .round = 0, .napFrom = 0};
+  for (int i = 0; i < 100; i++)
     tuttiBackoffPause(&backoff);
-  EXPECT_EQ(backoff.round, 2100u);
+  EXPECT_EQ(backoff.napFrom, 0u) << "spins ask no clock";
   uint64_t before = tuttiNow();
+  tuttiBackoffPause(&backoff);
+  EXPECT_GE(backoff.napFrom, before + 300000);
+  EXPECT_EQ(backoff.round, 101u);
+  while (tuttiNow() < backoff.napFrom)
+    tuttiBackoffPause(&backoff);
+  uint32_t round = backoff.round;
+  before = tuttiNow();
   for (int i = 0; i < 20; i++)
     tuttiBackoffPause(&backoff);
   EXPECT_GE(tuttiNow() - before, 20u * 50000) << "naps last 50 us at least";
-  EXPECT_EQ(backoff.round, 2100u);
+  EXPECT_EQ(backoff.round, round);
   tuttiBackoffReset(&backoff);
   EXPECT_EQ(backoff.round, 0u);
   EXPECT_EQ(backoff.spins, 100u);
