@@ -17,6 +17,8 @@
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
 #define CHANNELS_NETWORK  4
+#define SPINS             20000 /* idle passes before a waiter yields, about a millisecond */
+#define SPINS_SHARED      100   /* where the kernel needs the core, too: longer than RDMA takes */
 #define COMM_BYTES        65536 /* at most, without what grows with ranks and channels */
 
 /* Same for all communicators of this process: tells threads from processes. */
@@ -170,7 +172,8 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
   return tuttiSuccess;
 }
 
-/* Ranks per host, against the cores they have. */
+/* Ranks per host, against the cores they have. Where these leave none for the kernel's part of a
+ * network, spinning for long would keep it from its work. */
 static tuttiResult_t countHosts(tuttiCommunicator *c) {
   tuttiPlanInput *in = &c->plan;
   const int32_t *host = c->graph->host;
@@ -179,7 +182,8 @@ static tuttiResult_t countHosts(tuttiCommunicator *c) {
     if (++ranks[host[r]] > in->maxRanksPerHost) in->maxRanksPerHost = ranks[host[r]];
   for (int r = 0; r < c->nranks; r++)
     if (ranks[host[r]] > c->peers[r].cores) in->oversubscribed = 1;
-  c->host.oversubscribed = ranks[host[c->rank]] > c->peers[c->rank].cores;
+  int spare = c->peers[c->rank].cores - ranks[host[c->rank]];
+  c->host.spins = spare < 0 ? 0 : spare == 0 && c->host.proxy ? SPINS_SHARED : SPINS;
   return tuttiSuccess;
 }
 

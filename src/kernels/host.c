@@ -9,9 +9,8 @@
 #include "proxy/proxy.h"
 #include "transport/remote.h"
 
-#define SPINS        20000 /* idle passes, about a millisecond, before the core is yielded */
-#define BURST        8     /* most steps of one task before the others have their turn */
-#define CLOCK_PASSES 256   /* passes between looks at the clock while something moves */
+#define BURST        8   /* most steps of one task before the others have their turn */
+#define CLOCK_PASSES 256 /* passes between looks at the clock while something moves */
 #define STALL_NS     100000000u
 #define LEND_BYTES   4096  /* below, a copy costs less than another core's cache misses */
 #define FETCH_BYTES  8192  /* below, copying twice costs less than the system call */
@@ -52,7 +51,7 @@ typedef struct {
   void **out;
   struct tuttiProxy **proxies; /* without duplicates */
   int nproxies;
-  bool oversubscribed;
+  uint32_t spins;
 } execution;
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -434,7 +433,7 @@ static tuttiResult_t pass(execution *e, bool *moved) {
 
 static tuttiResult_t drive(execution *e) {
   uint32_t passes = 0;
-  tuttiBackoff backoff = {.spins = e->oversubscribed ? 0 : SPINS};
+  tuttiBackoff backoff = {.spins = e->spins};
   for (;;) {
     bool moved = false;
     TUTTI_TRY(pass(e, &moved));
@@ -467,7 +466,7 @@ static size_t runBytes(size_t ntasks, size_t width) {
 }
 
 static void addHost(execution *e, const tuttiTaskHost *host) {
-  e->oversubscribed |= host->oversubscribed != 0;
+  if (host->spins < e->spins) e->spins = host->spins;
   if (!host->proxy) return;
   int p = 0;
   while (p < e->nproxies && e->proxies[p] != host->proxy)
@@ -511,7 +510,7 @@ static void withdrawLoans(const execution *e) {
 
 tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {
   uint8_t stack[STACK_BYTES] __attribute__((aligned(64)));
-  execution e = {0};
+  execution e = {.spins = UINT32_MAX};
   void *heap = NULL;
   int width = 1;
   for (int i = 0; i < ntasks; i++) {

@@ -42,7 +42,7 @@ typedef struct tuttiTaskHost {
   struct tuttiProxy *proxy; /* NULL until a connection needs one */
   void *device;             /* the device's own state of this communicator, or NULL */
   const tuttiPlanInput *plan;
-  int oversubscribed; /* more ranks than cores on this host: yield instead of spinning */
+  uint32_t spins; /* idle passes of a waiter before it yields its core */
 } tuttiTaskHost;
 
 typedef struct tuttiTask {

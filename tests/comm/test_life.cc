@@ -1,6 +1,7 @@
 /* Life of communicators: split, groups over several communicators in one thread, non-blocking ones,
  * abort, agreement between ranks. */
 #include <arpa/inet.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -498,6 +499,36 @@ TEST(Abort, InAGroup) {
       all->comms = {nullptr, nullptr};
     }
   }
+}
+
+uint32_t spinsOf(int nranks) {
+  Ranks ranks(nranks);
+  tuttiCommunicator *c = nullptr;
+  EXPECT_EQ(tuttiHandleEnter(ranks.comms[0], "test", &c), tuttiSuccess);
+  uint32_t spins = c->host.spins;
+  tuttiHandleLeave(c);
+  return spins;
+}
+
+/* Where the ranks leave no core to the kernel's part of a network, waiters spin for a moment only.
+ */
+TEST(Life, WaitersSpinAsLongAsNobodyNeedsTheirCore) {
+  cpu_set_t before, two;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "needs two cores";
+  CPU_ZERO(&two);
+  for (size_t i = 0; CPU_COUNT(&two) < 2; i++)
+    if (CPU_ISSET(i, &before)) CPU_SET(i, &two);
+  ASSERT_EQ(sched_setaffinity(0, sizeof two, &two), 0);
+  EXPECT_EQ(spinsOf(2), 20000u);
+  EXPECT_EQ(spinsOf(3), 0u);
+  {
+    Settings network({{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}});
+    EXPECT_EQ(spinsOf(1), 20000u);
+    EXPECT_EQ(spinsOf(2), 100u);
+    EXPECT_EQ(spinsOf(3), 0u);
+  }
+  EXPECT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 /* An executor knows that the peer's message is another operation's; the peers' states may not. */

@@ -116,7 +116,6 @@ struct Rank {
     host.mismatch = mismatch;
     host.stalled = stalled;
     host.failure = failure;
-    host.oversubscribed = 1;
   }
   Rank(const Rank &) = delete;
 

@@ -310,10 +310,10 @@ TEST(Host, FailureEndsTheWait) {
 }
 
 TEST(Host, StalledEndsTheWait) {
-  for (int spins : {0, 1}) {
+  for (uint32_t spins : {0, 20000}) {
     Fabric fabric(3);
     Rank b(fabric, 1);
-    b.host.oversubscribed = spins;
+    b.host.spins = spins;
     b.patienceMs = 300;
     int64_t v = 1, w = 2;
     tuttiTask recv = message(b, 2, false, &v, 1), other = message(b, 0, false, &w, 1);
