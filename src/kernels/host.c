@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "proxy/proxy.h"
+#include "transport/region.h"
 #include "transport/remote.h"
 
 #define BURST        8   /* most steps of one task before the others have their turn */
@@ -210,9 +211,11 @@ static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
   return (uint8_t *)task->recvbuff + r->step.dst * r->elementBytes;
 }
 
-/* The readers can have the lent memory without a copy made here. */
-static bool reaches(const runner *r, tuttiConn *conn) {
-  if (conn->direct) return true;
+/* The readers can have the lent memory without a copy made here. (A network that made one itself
+ * would keep the memory until the peer has acknowledged the message.) */
+static bool reaches(const runner *r, tuttiConn *conn, const void *lent) {
+  tuttiRegion region;
+  if (conn->direct) return !conn->registered || tuttiRegionFind(lent, r->bytes, &region);
   return r->task->fetch && r->bytes >= FETCH_BYTES && tuttiConnFetched(conn);
 }
 
@@ -233,7 +236,7 @@ static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *
     slot->bytes = (uint32_t)bytes;
     slot->sig = r->task->signature;
     slot->addr = 0;
-    if (lent && reaches(r, conn)) {
+    if (lent && reaches(r, conn, lent)) {
       slot->where = TUTTI_WHERE_DIRECT;
       slot->addr = (uintptr_t)lent;
       lend(r, conn);

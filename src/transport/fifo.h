@@ -75,6 +75,7 @@ typedef struct tuttiConn {
   int32_t channel;
   uint8_t direction;  /* tuttiDirection */
   uint8_t direct;     /* the reader can dereference the writer's memory */
+  uint8_t registered; /* send: but only what tuttiRegionFind finds */
   uint8_t fetched;    /* send: tuttiConnFetched was true */
   uint8_t network;    /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
   tuttiRemote writer; /* recv: whose memory this reader can copy out of; pid 0: nobody's */

@@ -153,7 +153,7 @@ static void dropEnd(tuttiWires *w, netEnd *end) {
   tuttiFree(end);
 }
 
-static tuttiResult_t startEnd(tuttiWires *w, netEnd *end, const tuttiConn *conn) {
+static tuttiResult_t startEnd(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   netState *s = w->net;
   bool sends = conn->direction == TUTTI_SEND;
   tuttiNetHello hello = {.to = sends ? conn->peer : w->rank, .channel = conn->channel};

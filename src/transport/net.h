@@ -42,9 +42,9 @@ typedef struct tuttiNet {
    * False: it's for the next network to say; path->why tells why. */
   bool (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
   /* Makes an end, which goes on in progress(): a send end dials, a receive end waits for its
-   * sender's hello. What the peer's record says is checked. */
+   * sender's hello. What the peer's record says is checked. It may set fifo->registered. */
   tuttiResult_t (*connect)(tuttiWires *w, void *node, struct tuttiSocketListener *listener,
-                           const tuttiNetHello *hello, const tuttiConn *fifo, void **end);
+                           const tuttiNetHello *hello, tuttiConn *fifo, void **end);
   /* Moves what is common to all ends. Never blocks; with `open`, not NULL. */
   tuttiProxyState (*serve)(void *node, tuttiProxyTurn *turn);
   /* Moves what can be moved on one end. Never blocks. */

@@ -358,7 +358,7 @@ static void ibCloseEnd(void *end) {
 }
 
 static tuttiResult_t ibConnect(tuttiWires *w, void *node, tuttiSocketListener *listener,
-                               const tuttiNetHello *hello, const tuttiConn *fifo, void **end) {
+                               const tuttiNetHello *hello, tuttiConn *fifo, void **end) {
   _Static_assert(sizeof(tuttiIbEnd) + 4096 + 512 <= TUTTI_NET_END_BYTES, "with its page of lines");
   tuttiIbEnd *e;
   TUTTI_TRY(tuttiAlloc((void **)&e, 1, sizeof *e, "the end of a network connection", w->memory));
@@ -366,6 +366,7 @@ static tuttiResult_t ibConnect(tuttiWires *w, void *node, tuttiSocketListener *l
   e->board = (tuttiIbBoard *)(fifo->heads + 1);
   memcpy(&e->theirs, w->peers[fifo->peer].net, sizeof e->theirs);
   tuttiSocketEndInit(&e->meet, w, listener, hello, fifo, 1);
+  fifo->registered = 1;
   *end = e;
   return tuttiSuccess;
 }

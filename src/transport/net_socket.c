@@ -361,7 +361,7 @@ static bool socketDrained(void *end) {
 }
 
 static tuttiResult_t socketConnect(tuttiWires *w, void *node, tuttiSocketListener *listener,
-                                   const tuttiNetHello *hello, const tuttiConn *fifo, void **end) {
+                                   const tuttiNetHello *hello, tuttiConn *fifo, void **end) {
   (void)node;
   TUTTI_TRY(
       tuttiAlloc(end, 1, sizeof(tuttiSocketEnd), "the end of a network connection", w->memory));

@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "fabric.h"
 #include "proxy/proxy.h"
+#include "transport/region.h"
 
 namespace {
 
@@ -572,6 +573,33 @@ TEST(Host, CopiesAreNotWaitedFor) {
     Fifo &fifo = fabric.fifo(0, 1, 32);
     EXPECT_EQ(fifo.slots.get()->where, (uint32_t)TUTTI_WHERE_SLOT);
     EXPECT_EQ(memcmp(fifo.data.data(), in.data(), count * 8), 0);
+  }
+}
+
+/* A network that sends out of registered memory alone is lent nothing else. */
+TEST(Host, ANetworkIsLentWhatIsRegistered) {
+  for (bool registered : {false, true}) {
+    Fabric fabric(2, 65536, true);
+    Rank a(fabric, 0);
+    a.patienceMs = 100;
+    Fifo &fifo = fabric.fifo(0, 1, 32);
+    fifo.send.registered = 1;
+    std::vector<int64_t> in = numbers(512);
+    uint64_t id = 0;
+    if (registered) {
+      ASSERT_EQ(tuttiRegionAdd(in.data(), in.size() * 8, &id), tuttiSuccess);
+    }
+    tuttiTask send = message(a, 1, true, in.data(), 512, 512);
+    EXPECT_EQ(run({&send}), registered ? tuttiTimeout : tuttiSuccess) << "nobody reads";
+    const tuttiSlot *slot = fifo.slots.get();
+    if (registered) {
+      EXPECT_EQ(slot->where, (uint32_t)TUTTI_WHERE_DIRECT);
+      EXPECT_EQ(slot->addr, (uintptr_t)in.data());
+      EXPECT_TRUE(tuttiRegionRemove(id));
+    } else {
+      EXPECT_EQ(slot->where, (uint32_t)TUTTI_WHERE_SLOT);
+      EXPECT_EQ(memcmp(fifo.data.data(), in.data(), in.size() * 8), 0);
+    }
   }
 }
 
