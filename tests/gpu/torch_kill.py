@@ -3,7 +3,8 @@ cause, and the calls that clean up must return.
 
     tutti run -- python3 tests/gpu/torch_kill.py [SCENARIO]...
 
-It starts one rank per GPU itself, for torchrun would end the others before they can say what they saw.
+It starts the ranks itself (4, or --ranks), on the GPUs by turns, for torchrun would end the others before
+they can say what they saw.
 The exit code is 0 if all is well; what a rank wrote is shown where it is not.
 
   crash    the last rank is killed at step 20; nobody handles the error, so the job must end by itself
