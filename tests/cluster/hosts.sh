@@ -6,8 +6,8 @@ declare -A machine=() # process of each host
 commands=0
 slow=${CLUSTER_SLOW:-1} # factor on all limits, for a machine that does something else too
 
-# Without merged receive buffers: with them QEMU before 9.1 can miss that the guest has made room, and
-# the wire stands still for good.
+# Without merged receive buffers: with them a wire of QEMU 7.2 has stood still for good under load, most
+# likely because it missed that the guest had made room.
 start_host() { # number
   local n=$1 i side nics=()
   side=$([ "$n" = 1 ] && echo on || echo off)
