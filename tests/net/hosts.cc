@@ -2,13 +2,14 @@
  * something fails. tests/net/run starts it in network namespaces, tests/cluster/run in virtual
  * machines.
  *
- *   hosts check|loop|steady|idle|cycles RANK NRANKS FOLDER
+ *   hosts check|loop|steady|idle|posts|cycles RANK NRANKS FOLDER
  *
  * With TUTTI_COMM_ID unset, rank 0 makes the unique id and passes it on as FOLDER/id. Text goes to
  * stderr; the exit status is 0 if all data was right (check), if the run ended with an error after
  * three good rounds (loop, which then has written its pid to FOLDER/ready.RANK), if it went well
- * until FOLDER/stop was made (steady, likewise), if waiting took no CPU (idle), or if connections
- * made and dropped 200 times left no RDMA resource behind (cycles). */
+ * until FOLDER/stop was made (steady, likewise), if waiting took no CPU (idle), if small messages
+ * took a write(2) each, the one by which soft-RoCE's driver posts, and no read(2) (posts), or if
+ * connections made and dropped 200 times left no RDMA resource behind (cycles). */
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -256,6 +257,31 @@ void idle() {
   must(tuttiCommDestroy(comm), "Destroy");
 }
 
+/* ---- posts ---------------------------------------------------------------------------------- */
+
+/* How often all threads of this process have called read(2) and write(2). */
+void countCalls(long *reads, long *writes) {
+  FILE *f = fopen("/proc/self/io", "r");
+  bool read = f && fscanf(f, "rchar: %*d wchar: %*d syscr: %ld syscw: %ld", reads, writes) == 2;
+  if (!read || fclose(f) != 0) fail("reading", "/proc/self/io");
+}
+
+void posts() {
+  const int calls = 1000;
+  long reads[2], writes[2];
+  for (int i = -100; i < calls; i++) {
+    uint32_t mine = (uint32_t)(rank + i), sum = 0;
+    if (i == 0) countCalls(&reads[0], &writes[0]);
+    must(tuttiAllReduce(&mine, &sum, 1, tuttiUint32, tuttiSum, comm, nullptr), "AllReduce");
+    if (sum != (uint32_t)(nranks * i + nranks * (nranks - 1) / 2)) fail("wrong data", "sum");
+  }
+  countCalls(&reads[1], &writes[1]);
+  long r = reads[1] - reads[0], w = writes[1] - writes[0];
+  fprintf(stderr, "rank %d: %d calls took %ld writes and %ld reads\n", rank, calls, w, r);
+  if (r > calls / 20 || w > calls + calls / 20) fail("posts", "more than one for each message");
+  must(tuttiCommDestroy(comm), "Destroy");
+}
+
 /* ---- cycles --------------------------------------------------------------------------------- */
 
 /* Counts of what this host's RDMA devices hold. */
@@ -291,7 +317,7 @@ void cycles() {
 
 int main(int argc, char **argv) {
   if (argc != 5) {
-    fprintf(stderr, "usage: %s check|loop|steady|idle|cycles RANK NRANKS FOLDER\n", argv[0]);
+    fprintf(stderr, "usage: %s check|loop|steady|idle|posts|cycles RANK NRANKS FOLDER\n", argv[0]);
     return 2;
   }
   rank = atoi(argv[2]);
@@ -306,6 +332,8 @@ int main(int argc, char **argv) {
     cycles();
   else if (strcmp(argv[1], "idle") == 0)
     idle();
+  else if (strcmp(argv[1], "posts") == 0)
+    posts();
   else
     check();
   return 0;
