@@ -17,8 +17,7 @@ tuttiProxyState tuttiCudaStepsServe(void *self, tuttiProxyTurn *turn) {
    * the other order: then the next look sees both, and comes, as there are graphs. */
   uint32_t finished = __atomic_load_n(&s->mail->finished, __ATOMIC_ACQUIRE);
   uint32_t started = __atomic_load_n(&s->mail->started, __ATOMIC_ACQUIRE);
-  /* Once more after an end: an end of a connection whose turn came before this one's may not have
-   * seen the last slots of that kernel, and nobody says a word of them. */
+  /* Once more after an end: connections that had their turn before may not know the last slots. */
   bool busy =
       finished != started + tuttiLoadAcquire32(&s->launched) || finished != server->finished;
   server->finished = finished;
@@ -58,13 +57,12 @@ tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost
   size_t nends = 2 * (nrings + (size_t)s->nranks);
   TUTTI_NEW(s->opened, nends + (size_t)s->nchannels, "connections of kernels", w->memory);
   s->ringKnown = s->opened + nends;
-  /* One allocation in GPU memory: ends, rings, the count of ended thread blocks. */
-  size_t bytes = nends * sizeof *s->ends + nrings * sizeof *s->rings + sizeof *s->args.blocks;
+  size_t bytes = nends * sizeof *s->ends + nrings * sizeof *s->rings + 3 * sizeof *s->args.counts;
   CUDA_TRY(cudaMalloc((void **)&s->ends, bytes));
   CUDA_TRY(cudaMemsetAsync(s->ends, 0, bytes, copies));
   CUDA_TRY(cudaStreamSynchronize(copies));
   s->rings = (int32_t *)(s->ends + nends);
-  s->args.blocks = (uint32_t *)(s->rings + nrings);
+  s->args.counts = (uint32_t *)(s->rings + nrings);
   s->mail = mail;
   CUDA_TRY(cudaHostGetDevicePointer((void **)&s->args.mail, mail, 0));
   return CUDA_CHECK((cudaError_t)tuttiStepsLoad());

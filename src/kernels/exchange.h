@@ -112,7 +112,7 @@ static inline tuttiExchangeLayout tuttiExchangeLayOut(int nranks, bool staged) {
 /* Host memory that the host and the kernels of one communicator share. */
 typedef struct {
   uint32_t abort;  /* host: end every wait */
-  uint32_t stalls; /* kernel: grows with each report below */
+  uint32_t stalls; /* kernel: changes with each report below */
   int32_t peer;    /* whom a kernel waits for */
   uint32_t waitedMs;
   uint32_t disagrees; /* 1: the peer's message is of another operation */

@@ -50,7 +50,7 @@ private:
     mail->waitedMs = (uint32_t)((now - since) / 1000000);
     mail->disagrees = disagrees;
     fenceSys();
-    atomicAdd_system(&mail->stalls, 1u);
+    storeRelaxedSys32(&mail->stalls, (uint32_t)now);
     return false;
   }
 };

@@ -329,8 +329,9 @@ private:
     w.there = open.x;
     if (w.there != w.wanted) return false;
     if (open.y)
-      s.direct[x.kind][x.p] = (uint8_t *)this->own()->window[(open.y >> 48) - 1][x.p] +
-                              (open.y & (((uint64_t)1 << 48) - 1));
+      atomicExch_block((unsigned long long *)&s.direct[x.kind][x.p],
+                       (uintptr_t)this->own()->window[(open.y >> 48) - 1][x.p] +
+                           (open.y & (((uint64_t)1 << 48) - 1)));
     w.asks = false;
     return true;
   }

@@ -58,25 +58,25 @@ __device__ inline void storeRelaxedSys(uint64_t *at, uint64_t v) {
 __device__ inline void storeRelaxedSys32(uint32_t *at, uint32_t v) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }
-/* Between threads of one block, in shared memory. */
+/* Between threads of one block, in shared memory. A store is an exchange, for compute-sanitizer
+ * takes a plain one that others read without a barrier for a race. */
+__device__ inline uint32_t sharedAddress(const uint32_t *at) {
+  return (uint32_t)__cvta_generic_to_shared(at);
+}
 __device__ inline uint32_t loadAcquireBlock(const uint32_t *at) {
   uint32_t v;
-  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
-               : "=r"(v)
-               : "r"((uint32_t)__cvta_generic_to_shared(at))
-               : "memory");
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(sharedAddress(at)) : "memory");
   return v;
 }
 __device__ inline void storeReleaseBlock(uint32_t *at, uint32_t v) {
-  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(at)),
-               "r"(v)
+  asm volatile("atom.exch.release.cta.shared.b32 %0, [%1], %0;"
+               : "+r"(v)
+               : "r"(sharedAddress(at))
                : "memory");
 }
 __device__ inline void addReleaseBlock(uint32_t *at, uint32_t v) {
-  asm volatile(
-      "red.release.cta.shared.add.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(at)),
-      "r"(v)
-      : "memory");
+  asm volatile("red.release.cta.shared.add.u32 [%0], %1;" ::"r"(sharedAddress(at)), "r"(v)
+               : "memory");
 }
 
 /* Barrier `number`, not 0, of so many threads of a block. */

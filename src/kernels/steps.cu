@@ -9,14 +9,15 @@ template <typename T, bool COPIES>
 __global__ void __launch_bounds__(kStepsThreads)
     steps(const __grid_constant__ tuttiStepsArgs args) {
   __shared__ StepsState state;
-  if (args.started && blockIdx.x == 0 && threadIdx.x == 0) atomicAdd_system(args.started, 1u);
+  if (args.started && blockIdx.x == 0 && threadIdx.x == 0)
+    storeRelaxedSys32(args.started, ++args.counts[1]);
   Steps<T, COPIES>(args, state).run();
   __syncthreads();
   if (!args.finished || threadIdx.x != 0) return;
   fenceSys(); /* whoever sees the launch as ended sees what its blocks have published */
-  if (atomicInc(args.blocks, gridDim.x - 1) != gridDim.x - 1) return;
+  if (atomicInc(&args.counts[0], gridDim.x - 1) != gridDim.x - 1) return;
   fenceSys();
-  atomicAdd_system(args.finished, 1u);
+  storeRelaxedSys32(args.finished, ++args.counts[2]);
 }
 
 /* By tuttiDataType_t. */

@@ -48,7 +48,7 @@ typedef struct {
 
 typedef struct {
   tuttiExchangeMail *mail;
-  uint32_t *blocks;   /* in GPU memory: thread blocks of this launch that have ended */
+  uint32_t *counts;   /* [3] in GPU memory: this launch's ended blocks, and as the two below */
   uint32_t *started;  /* in host memory: launches that have begun; NULL: the host counts this one */
   uint32_t *finished; /* in host memory: launches that have ended; NULL: nobody asks */
   tuttiStepsTask task[TUTTI_STEPS_TASKS];
