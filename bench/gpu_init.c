@@ -7,6 +7,7 @@
  * of the slowest rank, memory that of the GPU that lost most. NCCL_NVLS_ENABLE=0 is set. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -203,19 +205,26 @@ static int await(const pid_t *pids, int n) {
   return failed;
 }
 
+/* A process for one rank, or with rank -1 for all; it ends with this one. */
+static pid_t begin(const char *path, turn *shared, int rank, int nranks) {
+  pid_t pid = fork();
+  if (pid < 0) fail("fork", strerror(errno));
+  if (pid > 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (rank >= 0)
+    runRank(path, shared, rank, nranks);
+  else
+    runAll(path, shared, nranks);
+  _exit(0);
+}
+
 static bool takeTurn(const char *path, turn *shared, int nranks, double *out) {
   pid_t pids[MAX_RANKS];
   memset(shared->figures, 0, sizeof shared->figures);
-  for (int r = 0; r < nranks; r++) {
-    if ((pids[r] = fork()) != 0) continue;
-    runRank(path, shared, r, nranks);
-    _exit(0);
-  }
+  for (int r = 0; r < nranks; r++)
+    pids[r] = begin(path, shared, r, nranks);
   if (await(pids, nranks) != 0) return false;
-  if ((pids[0] = fork()) == 0) {
-    runAll(path, shared, nranks);
-    _exit(0);
-  }
+  pids[0] = begin(path, shared, -1, nranks);
   if (await(pids, 1) != 0) return false;
   for (int f = 0; f < FIGURES; f++) {
     out[f] = 0;
