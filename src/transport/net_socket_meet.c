@@ -276,6 +276,7 @@ static tuttiResult_t unreachable(tuttiSocketEnd *e) {
 tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn) {
   tuttiSocketJoin *j = &e->join;
   if (!j->dialling) startDial(e);
+  bool asked = j->dial.state == TUTTI_DIAL_ASKING;
   TUTTI_TRY(tuttiDialStep(&j->dial, (tuttiWait){.deadline = TUTTI_NO_DEADLINE}));
   if (j->dial.state == TUTTI_DIAL_DONE) {
     const tuttiNetWelcome *w = &j->welcome;
@@ -286,13 +287,12 @@ tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn) {
       tuttiDialReject(&j->dial, ECONNRESET);
   }
   if (j->part == e->nparts) return tuttiSuccess;
-  uint64_t now = tuttiNow();
   /* Who has not answered yet can be reached: it may not have come to its first call. */
-  if (j->dial.state == TUTTI_DIAL_ASKING) j->deadline = tuttiDeadline((int64_t)e->wires->timeoutMs);
-  if (now >= j->deadline) return unreachable(e);
-  tuttiProxyWakeBy(turn, j->deadline);
+  if (asked || j->dial.state == TUTTI_DIAL_ASKING)
+    j->deadline = tuttiDeadline((int64_t)e->wires->timeoutMs);
+  if (tuttiNow() >= j->deadline) return unreachable(e);
   /* Connecting is rare and mostly short: looked at now and then rather than watched. */
-  tuttiProxyWakeBy(turn, now + j->napMs * TUTTI_MS);
+  tuttiProxyWakeBy(turn, tuttiNow() + j->napMs * TUTTI_MS);
   j->napMs = j->napMs < MAX_NAP_MS ? j->napMs * 2 : MAX_NAP_MS;
   return tuttiSuccess;
 }

@@ -574,6 +574,25 @@ TEST(NetHostile, ALatePeerIsWaitedFor) {
   p.b.Close(&in);
 }
 
+/* A process that stood still for longer than the timeout, and longer than one address is asked. */
+TEST(NetHostile, StandingStillIsNoSilenceOfThePeer) {
+  Pair p(4096, 300);
+  tuttiConn out = p.a.Open(0, TUTTI_SEND);
+  net::Publish(p.a, &out, 1000);
+  {
+    net::Entered entered(p.a.w.proxy); /* so the proxy's thread rests */
+    Spin(p.a, 50);
+    usleep(1500000);
+    Spin(p.a, 50);
+  }
+  ASSERT_FALSE(p.a.Failed()) << p.a.Error();
+  tuttiConn in = p.b.Open(0, TUTTI_RECV);
+  ASSERT_TRUE(p.b.Await(&in)) << p.b.Error() << p.a.Error();
+  EXPECT_TRUE(net::Take(p.b, &in, 1000));
+  p.a.Close(&out);
+  p.b.Close(&in);
+}
+
 TEST(NetHostile, ARecordWithoutAddressIsRefused) {
   Pair p;
   for (int kind = 0; kind < 3; kind++) {
