@@ -181,7 +181,7 @@ static tuttiResult_t countHosts(tuttiCommunicator *c) {
   for (int r = 0; r < c->nranks; r++)
     if (++ranks[host[r]] > in->maxRanksPerHost) in->maxRanksPerHost = ranks[host[r]];
   for (int r = 0; r < c->nranks; r++)
-    if (ranks[host[r]] > c->peers[r].cores) in->oversubscribed = 1;
+    if (ranks[host[r]] > c->peers[r].cores) in->oversubscribed = c->wires.oversubscribed = true;
   int spare = c->peers[c->rank].cores - ranks[host[c->rank]];
   c->host.spins = spare < 0 ? 0 : spare == 0 && c->host.proxy ? SPINS_SHARED : SPINS;
   return tuttiSuccess;

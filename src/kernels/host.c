@@ -148,11 +148,10 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
 /* *go: all messages that the step needs have come and all slots that it fills are free. */
 static tuttiResult_t poll(runner *r, bool *go) {
   int needed = r->nrecv + r->nsend;
-  bool inlined = r->bytes <= TUTTI_INLINE_MAX;
   while (r->ready < needed) {
     tuttiConn *conn = r->conns[r->ready];
-    bool ready =
-        r->ready < r->nrecv || !inlined ? tuttiConnReady(conn) : tuttiConnRoom(conn, conn->lines);
+    bool ready = r->ready < r->nrecv ? tuttiConnReady(conn)
+                                     : tuttiConnRoom(conn, tuttiConnDepth(conn, r->bytes));
     if (!ready) break;
     if (r->ready < r->nrecv) TUTTI_TRY(checkMessage(r, conn));
     r->ready++;
@@ -162,10 +161,10 @@ static tuttiResult_t poll(runner *r, bool *go) {
   return tuttiSuccess;
 }
 
-static const void *payload(const tuttiConn *conn) {
+static const void *payload(const tuttiConn *conn, size_t bytes) {
   const tuttiSlot *slot = tuttiConnSlot(conn);
   if (slot->where == TUTTI_WHERE_INLINE) return slot->inlined;
-  if (slot->where == TUTTI_WHERE_SLOT) return tuttiConnData(conn);
+  if (slot->where == TUTTI_WHERE_SLOT) return tuttiConnData(conn, bytes);
   return (const void *)(uintptr_t)slot->addr;
 }
 
@@ -179,7 +178,7 @@ static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *ar
   while (at < r->nrecv && r->conns[at]->peer < task->schedule.rank)
     at++;
   for (int i = 0; i < r->nrecv; i++)
-    in[i + (i >= at)] = payload(r->conns[i]);
+    in[i + (i >= at)] = payload(r->conns[i], r->bytes);
   if (local) {
     const void *from = step->flags & TUTTI_STEP_SRC_WRITTEN ? task->recvbuff : task->sendbuff;
     in[at] = (const uint8_t *)from + step->src * r->elementBytes;
@@ -245,7 +244,7 @@ static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *
       out[(*nout)++] = slot->inlined;
     } else if (bytes <= conn->slotBytes) {
       slot->where = TUTTI_WHERE_SLOT;
-      out[(*nout)++] = tuttiConnData(conn);
+      out[(*nout)++] = tuttiConnData(conn, bytes);
     } else {
       return TUTTI_FAIL(tuttiInternalError,
                         "a message of %zu bytes from rank %d to rank %d on channel %d does not fit "

@@ -13,9 +13,9 @@
  * holds its address (direct: the reader can dereference the writer's memory, or copy out of it);
  * the writer then leaves it untouched until the heads have passed.
  *
- * Memory that ranks share has more lines than payloads: a writer of messages that need no more than
- * their line gets so far ahead that it and its readers rarely meet at one line, and that ranks who
- * share a core take turns less often. */
+ * Memory that ranks share has more lines than payloads: with messages that need no more a writer
+ * gets so far ahead that it and its readers rarely meet at one line. Where ranks share cores there
+ * are more still, each with a small payload, so that they take turns less often. */
 #ifndef TUTTI_TRANSPORT_FIFO_H_
 #define TUTTI_TRANSPORT_FIFO_H_
 
@@ -26,8 +26,9 @@
 #include "comm/signature.h"
 #include "transport/remote.h"
 
-#define TUTTI_FIFO_DEPTH 8u  /* payloads outside of their lines */
-#define TUTTI_FIFO_LINES 32u /* lines, in shared memory; elsewhere TUTTI_FIFO_DEPTH */
+#define TUTTI_FIFO_DEPTH 8u    /* payloads outside of their lines */
+#define TUTTI_FIFO_LINES 32u   /* lines in shared memory, times 4 if ranks share cores */
+#define TUTTI_SMALL_MAX  2048u /* most bytes of a payload that there is one of for each line */
 #define TUTTI_LINE       128
 #define TUTTI_INLINE_MAX 80u
 
@@ -63,15 +64,16 @@ struct tuttiTransport;
 
 /* One end of a connection, private to one rank and used by one thread at a time. */
 typedef struct tuttiConn {
-  tuttiSlot *slots; /* [lines] */
-  tuttiHead *heads; /* send: [nreaders]; recv: this reader's own, one */
-  uint8_t *data;    /* TUTTI_FIFO_DEPTH * slotBytes */
-  size_t slotBytes; /* multiple of TUTTI_LINE */
-  uint64_t next;    /* number of this end's next message */
-  uint64_t taken;   /* send: what the heads said at the last look */
-  uint32_t lines;   /* a power of two */
-  int32_t nreaders; /* send: 1, or all neighbours of a shared FIFO */
-  int32_t peer;     /* the other rank; -1 for the send end of a shared FIFO */
+  tuttiSlot *slots;             /* [lines] */
+  tuttiHead *heads;             /* send: [nreaders]; recv: this reader's own, one */
+  uint8_t *data;                /* TUTTI_FIFO_DEPTH * slotBytes */
+  uint8_t *small;               /* lines * smallBytes: payloads of no more than that */
+  size_t slotBytes, smallBytes; /* multiples of TUTTI_LINE */
+  uint64_t next;                /* number of this end's next message */
+  uint64_t taken;               /* send: what the heads said at the last look */
+  uint32_t lines;               /* a power of two */
+  int32_t nreaders;             /* send: 1, or all neighbours of a shared FIFO */
+  int32_t peer;                 /* the other rank; -1 for the send end of a shared FIFO */
   int32_t channel;
   uint8_t direction;  /* tuttiDirection */
   uint8_t direct;     /* the reader can dereference the writer's memory */
@@ -92,8 +94,13 @@ static inline size_t tuttiFifoControlBytes(uint32_t lines, int nreaders) {
 static inline tuttiSlot *tuttiConnSlot(const tuttiConn *c) {
   return &c->slots[c->next & (c->lines - 1)];
 }
-static inline uint8_t *tuttiConnData(const tuttiConn *c) {
+/* Where a payload of so many bytes goes that is not in its line, and how many there are. */
+static inline uint8_t *tuttiConnData(const tuttiConn *c, size_t bytes) {
+  if (bytes <= c->smallBytes) return c->small + (c->next & (c->lines - 1)) * c->smallBytes;
   return c->data + (size_t)(c->next % TUTTI_FIFO_DEPTH) * c->slotBytes;
+}
+static inline uint32_t tuttiConnDepth(const tuttiConn *c, size_t bytes) {
+  return bytes <= TUTTI_INLINE_MAX || bytes <= c->smallBytes ? c->lines : TUTTI_FIFO_DEPTH;
 }
 
 /* Least of the heads: every message below it has been taken by all readers. */
@@ -126,24 +133,16 @@ static inline bool tuttiConnReady(tuttiConn *c) {
   return tuttiConnRoom(c, TUTTI_FIFO_DEPTH);
 }
 
-/* Asks for the line of the next message: whatever this core does before that message then hides the
- * way from the other core's cache. */
-static inline void tuttiConnPrefetch(const tuttiConn *c) {
-  const uint8_t *line = (const uint8_t *)tuttiConnSlot(c);
-  if (c->direction == TUTTI_SEND) {
-    __builtin_prefetch(line, 1);
-    __builtin_prefetch(line + TUTTI_LINE / 2, 1);
-  }
-}
-
-/* Send: publishes the slot that the caller has filled. Recv: gives the slot back. */
+/* Send: publishes the slot that the caller has filled, and asks for the line of the next message:
+ * whatever this core does before that message then hides the way from the other core's cache. Recv:
+ * gives the slot back. */
 static inline void tuttiConnAdvance(tuttiConn *c) {
-  if (c->direction == TUTTI_SEND)
-    tuttiStoreRelease(&tuttiConnSlot(c)->seq, c->next + 1);
-  else
-    tuttiStoreRelease(&c->heads[0].head, c->next + 1);
+  bool sends = c->direction == TUTTI_SEND;
+  tuttiStoreRelease(sends ? &tuttiConnSlot(c)->seq : &c->heads[0].head, c->next + 1);
   c->next++;
-  tuttiConnPrefetch(c);
+  if (!sends) return;
+  __builtin_prefetch(tuttiConnSlot(c), 1);
+  __builtin_prefetch((const uint8_t *)tuttiConnSlot(c) + TUTTI_LINE / 2, 1);
 }
 
 /* Recv over a network: the payload of the next message, if it has `bytes`, may go straight to `at`

@@ -23,7 +23,7 @@
 /* Same on all ranks of a host. */
 typedef struct {
   size_t nchannels, nreaders;
-  size_t slotBytes;
+  size_t lines, slotBytes, smallBytes;
   size_t sharedBytes, pairBytes; /* control of one FIFO */
   size_t dataBytes;              /* data of one FIFO */
   size_t controlBytes;           /* of all FIFOs; the data follows */
@@ -75,11 +75,14 @@ static bool layOut(const tuttiWires *w, int nlocal, segmentLayout *out) {
     *out = (segmentLayout){.controlBytes = w->stagedBytes, .bytes = w->stagedBytes};
     return true;
   }
-  l.sharedBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, (int)l.nreaders);
-  l.pairBytes = tuttiFifoControlBytes(TUTTI_FIFO_LINES, 1);
+  l.lines = TUTTI_FIFO_LINES * (w->oversubscribed ? 4 : 1);
+  l.sharedBytes = tuttiFifoControlBytes((uint32_t)l.lines, (int)l.nreaders);
+  l.pairBytes = tuttiFifoControlBytes((uint32_t)l.lines, 1);
   l.controlBytes = tuttiPagesUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes);
   size_t data, all;
-  l.dataBytes = tuttiPagesUp(TUTTI_FIFO_DEPTH * l.slotBytes);
+  l.smallBytes = w->oversubscribed ? l.slotBytes / 64 / TUTTI_LINE * TUTTI_LINE : 0;
+  if (l.smallBytes > TUTTI_SMALL_MAX) l.smallBytes = TUTTI_SMALL_MAX;
+  l.dataBytes = tuttiPagesUp(TUTTI_FIFO_DEPTH * l.slotBytes + l.lines * l.smallBytes);
   bool fits = l.slotBytes <= ADDRESS_BYTES / TUTTI_FIFO_DEPTH &&
               !__builtin_mul_overflow(l.nchannels + pairs, l.dataBytes, &data) &&
               !__builtin_add_overflow(l.controlBytes, data, &l.bytes) &&
@@ -329,7 +332,7 @@ static tuttiResult_t touch(const tuttiSegment *s, size_t offset, size_t bytes) {
 static uint64_t resume(const tuttiConn *c) {
   if (c->direction == TUTTI_RECV) return tuttiLoadAcquire(&c->heads[0].head);
   uint64_t next = 0;
-  for (unsigned i = 0; i < TUTTI_FIFO_LINES; i++) {
+  for (unsigned i = 0; i < c->lines; i++) {
     uint64_t seq = tuttiLoadAcquire(&c->slots[i].seq);
     if (seq > next) next = seq;
   }
@@ -360,27 +363,25 @@ tuttiResult_t tuttiSegmentOpen(tuttiWires *w, int peer, int channel, tuttiDirect
   const tuttiSegment *s = direction == TUTTI_SEND ? l->mine : l->theirs[peer];
   const segmentLayout *y = &s->layout;
   int reader = direction == TUTTI_RECV ? w->rank : peer;
-  size_t ownerPlace = (size_t)l->place[s->key.owner];
-  size_t head = 0; /* the reader's number among those of the owner's neighbours */
-  if (reader >= 0) {
-    size_t place = (size_t)l->place[reader];
-    head = place < ownerPlace ? place : place - 1;
-  }
+  /* The reader's number among those of the owner's neighbours; 0 if all read. */
+  size_t place = reader >= 0 ? (size_t)l->place[reader] : 0;
+  size_t head = place - (place > (size_t)l->place[s->key.owner]);
   size_t c = channel == TUTTI_P2P_CHANNEL ? y->nchannels : (size_t)channel;
-  size_t pair = c * y->nreaders + head;
-  size_t fifo = shared ? c : y->nchannels + pair;
+  size_t pair = c * y->nreaders + head, fifo = shared ? c : y->nchannels + pair;
   size_t lines = shared ? c * y->sharedBytes : y->nchannels * y->sharedBytes + pair * y->pairBytes;
   TUTTI_TRY(touch(s, lines, shared ? y->sharedBytes : y->pairBytes));
 
   tuttiConn made = {.slots = (tuttiSlot *)(s->memory + lines),
                     .data = s->memory + y->controlBytes + fifo * y->dataBytes,
                     .slotBytes = y->slotBytes,
-                    .lines = TUTTI_FIFO_LINES,
+                    .smallBytes = y->smallBytes,
+                    .lines = (uint32_t)y->lines,
                     .nreaders = shared && direction == TUTTI_SEND ? (int)y->nreaders : 1,
                     .peer = peer,
                     .channel = channel,
                     .direction = (uint8_t)direction};
-  made.heads = (tuttiHead *)(made.slots + TUTTI_FIFO_LINES);
+  made.heads = (tuttiHead *)(made.slots + made.lines);
+  made.small = made.data + TUTTI_FIFO_DEPTH * y->slotBytes;
   if (shared && direction == TUTTI_RECV) made.heads += head;
   made.next = resume(&made);
   *conn = made;

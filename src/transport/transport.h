@@ -84,6 +84,7 @@ typedef struct tuttiWires {
   tuttiMemAccount *memory;
   const tuttiTopology *topology; /* of this host */
   bool gdr, dmabuf;              /* what the GPU's driver says, see tuttiGdrQuestion */
+  bool oversubscribed;           /* some host has more ranks than cores */
   struct tuttiProxy *proxy;
   struct tuttiProxy *receiver;      /* of socket ends that receive; NULL: `proxy` has them too */
   const char *netName;              /* "" or the only backend allowed */

@@ -401,13 +401,14 @@ struct Wire {
     const tuttiSlot *in = tuttiConnSlot(&w->from);
     tuttiSlot *out = tuttiConnSlot(&w->to);
     const void *data = in->where == TUTTI_WHERE_INLINE ? in->inlined
-                       : in->where == TUTTI_WHERE_SLOT ? (const void *)tuttiConnData(&w->from)
-                                                       : (const void *)in->addr;
+                       : in->where == TUTTI_WHERE_SLOT
+                           ? (const void *)tuttiConnData(&w->from, in->bytes)
+                           : (const void *)in->addr;
     bool small = in->where == TUTTI_WHERE_INLINE;
     out->bytes = in->bytes;
     out->sig = in->sig;
     out->where = small ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
-    memcpy(small ? out->inlined : tuttiConnData(&w->to), data, in->bytes);
+    memcpy(small ? out->inlined : tuttiConnData(&w->to, in->bytes), data, in->bytes);
     tuttiConnAdvance(&w->from);
     tuttiConnAdvance(&w->to);
     w->carried++;

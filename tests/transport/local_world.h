@@ -34,6 +34,7 @@ struct Shape {
   uint64_t timeoutMs = 60000;
   uint64_t commHash = 0x1234;
   uint8_t secret = 7;
+  bool oversubscribed = true;
 };
 
 // One rank: what the comm layer would hold.
@@ -51,6 +52,7 @@ struct Rank {
     memset(w.secret, s.secret, sizeof w.secret);
     w.nchannels = s.nchannels;
     w.slotBytes = s.slotBytes;
+    w.oversubscribed = s.oversubscribed;
     w.timeoutMs = s.timeoutMs;
     w.failed = &failed;
     w.memory = &memory;
@@ -233,7 +235,7 @@ struct End {
     tuttiSlot *slot = tuttiConnSlot(&c);
     size_t n = size();
     auto &own = direct[c.next % TUTTI_FIFO_DEPTH];
-    uint8_t *to = tuttiConnData(&c);
+    uint8_t *to = tuttiConnData(&c, n);
     slot->where = TUTTI_WHERE_SLOT;
     if (n <= TUTTI_INLINE_MAX) {
       to = slot->inlined;
@@ -258,7 +260,7 @@ struct End {
     const uint8_t *from = slot->where == TUTTI_WHERE_INLINE ? slot->inlined
                           : slot->where == TUTTI_WHERE_DIRECT
                               ? reinterpret_cast<uint8_t *>((uintptr_t)slot->addr)
-                              : tuttiConnData(&c);
+                              : tuttiConnData(&c, slot->bytes);
     for (size_t i = 0; i < slot->bytes; i++)
       ASSERT_EQ(at(i), from[i]) << "byte " << i;
   }

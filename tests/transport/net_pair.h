@@ -158,7 +158,7 @@ inline void Publish(Rank &r, tuttiConn *c, size_t bytes, uint8_t *user = nullptr
     to = slot->inlined;
   } else {
     slot->where = TUTTI_WHERE_SLOT;
-    to = tuttiConnData(c);
+    to = tuttiConnData(c, bytes);
   }
   Fill(to, c->next, bytes);
   tuttiConnAdvance(c);
@@ -168,7 +168,7 @@ inline void Publish(Rank &r, tuttiConn *c, size_t bytes, uint8_t *user = nullptr
 /* Checks and takes the message that is there. */
 inline bool Take(Rank &r, tuttiConn *c, size_t bytes) {
   tuttiSlot *slot = tuttiConnSlot(c);
-  const uint8_t *at = slot->where == TUTTI_WHERE_INLINE ? slot->inlined : tuttiConnData(c);
+  const uint8_t *at = slot->where == TUTTI_WHERE_INLINE ? slot->inlined : tuttiConnData(c, bytes);
   bool ok = slot->bytes == bytes && slot->where != TUTTI_WHERE_DIRECT &&
             slot->sig.seq == c->next + 1000 && Right(at, c->next, bytes);
   tuttiConnAdvance(c);

@@ -79,7 +79,7 @@ TEST_P(Sockets, LargeMessagesLandWhereTheyAreWanted) {
     tuttiSlot *slot = tuttiConnSlot(&in);
     ASSERT_EQ(slot->where, uint32_t(direct ? TUTTI_WHERE_DIRECT : TUTTI_WHERE_SLOT)) << m;
     EXPECT_EQ(slot->addr, direct ? reinterpret_cast<uint64_t>(at[m].data()) : 0) << m;
-    EXPECT_TRUE(net::Right(direct ? at[m].data() : tuttiConnData(&in), m, kBytes)) << m;
+    EXPECT_TRUE(net::Right(direct ? at[m].data() : tuttiConnData(&in, kBytes), m, kBytes)) << m;
     tuttiConnAdvance(&in);
     tuttiProxyFreed(p.b.w.proxy);
   };

@@ -18,6 +18,7 @@ void addConn(std::vector<Span> &spans, const tuttiConn &c) {
   at(c.slots, sizeof(tuttiSlot) * c.lines);
   at(c.heads, sizeof(tuttiHead) * (size_t)c.nreaders);
   at(c.data, c.slotBytes * TUTTI_FIFO_DEPTH);
+  at(c.small, c.lines * c.smallBytes);
 }
 
 class SegmentLayout : public ::testing::TestWithParam<std::tuple<int, int, size_t>> {};
@@ -67,7 +68,7 @@ TEST(Segment, SmallMessagesOfManyFifosTouchFewPages) {
   }
   struct stat st;
   ASSERT_EQ(0, fstat(tuttiSegmentFd(&ranks[0]->w), &st));
-  size_t lines = 7 * tuttiFifoControlBytes(TUTTI_FIFO_LINES, 1),
+  size_t lines = 7 * tuttiFifoControlBytes(4 * TUTTI_FIFO_LINES, 1),
          page = (size_t)sysconf(_SC_PAGESIZE);
   EXPECT_LE((size_t)st.st_blocks * 512, (lines / page + 2) * page);
 }
@@ -84,7 +85,8 @@ TEST(Segment, CountIsWhatTheHostHasLost) {
   tuttiTransportsMeasure(&ranks[0]->w);
   uint64_t opened = ranks[0]->bytes();
   EXPECT_GE(opened, before);
-  EXPECT_LE(opened, before + 2 * (uint64_t)sysconf(_SC_PAGESIZE));
+  EXPECT_LE(opened,
+            before + tuttiFifoControlBytes(send.lines, 1) + (uint64_t)sysconf(_SC_PAGESIZE));
   memset(recv.data, 1, TUTTI_FIFO_DEPTH * s.slotBytes);
   memset(send.data, 1, TUTTI_FIFO_DEPTH * s.slotBytes);
   for (auto &r : ranks)
@@ -95,6 +97,54 @@ TEST(Segment, CountIsWhatTheHostHasLost) {
     r->detach();
     EXPECT_EQ(0u, r->bytes());
   }
+}
+
+/* A payload has one place on both sides, which no other message of its depth has. */
+TEST(Segment, PayloadsOfAllSizesAreApart) {
+  for (size_t slotBytes : {TUTTI_LINE, 16384, 65536, 1 << 20}) {
+    Shape s;
+    s.nranks = 2;
+    s.slotBytes = slotBytes;
+    Ranks ranks = makeThreads(s);
+    prepareAll(ranks);
+    attachAll(ranks);
+    tuttiConn send = ranks[0]->open(1, 0, TUTTI_SEND), recv = ranks[1]->open(0, 0, TUTTI_RECV);
+    EXPECT_EQ(std::min(slotBytes / 64 / TUTTI_LINE * TUTTI_LINE, (size_t)TUTTI_SMALL_MAX),
+              send.smallBytes);
+    for (size_t bytes : {(size_t)1, send.smallBytes, send.smallBytes + 1, slotBytes}) {
+      std::vector<Span> spans;
+      bool small = bytes <= send.smallBytes;
+      uint32_t depth = small || bytes <= TUTTI_INLINE_MAX ? 4 * TUTTI_FIFO_LINES : TUTTI_FIFO_DEPTH;
+      EXPECT_EQ(depth, tuttiConnDepth(&send, bytes));
+      if (!small) depth = TUTTI_FIFO_DEPTH;
+      for (uint32_t i = 0; i < depth; i++, send.next++, recv.next++) {
+        EXPECT_EQ(tuttiConnData(&send, bytes) - send.data, tuttiConnData(&recv, bytes) - recv.data);
+        auto at = (uintptr_t)tuttiConnData(&send, bytes);
+        for (const Span &other : spans)
+          EXPECT_TRUE(at >= other.end || at + bytes <= other.begin) << bytes << " bytes, no " << i;
+        spans.push_back({at, at + bytes});
+        auto from = (uintptr_t)(small ? send.small : send.data);
+        EXPECT_GE(at, from);
+        EXPECT_LE(at + bytes, from + (small ? send.lines * send.smallBytes
+                                            : TUTTI_FIFO_DEPTH * send.slotBytes));
+      }
+    }
+  }
+}
+
+/* With a core for each rank they would only miss their caches more often. */
+TEST(Segment, NoSmallPayloadsWithoutNeed) {
+  Shape s;
+  s.slotBytes = 1 << 20;
+  s.oversubscribed = false;
+  Ranks ranks = makeThreads(s);
+  prepareAll(ranks);
+  attachAll(ranks);
+  tuttiConn send = ranks[0]->open(1, 0, TUTTI_SEND);
+  EXPECT_EQ(0u, send.smallBytes);
+  EXPECT_EQ(TUTTI_FIFO_LINES, tuttiConnDepth(&send, TUTTI_INLINE_MAX));
+  EXPECT_EQ(TUTTI_FIFO_DEPTH, tuttiConnDepth(&send, TUTTI_INLINE_MAX + 1));
+  EXPECT_EQ(send.data, tuttiConnData(&send, TUTTI_INLINE_MAX + 1));
 }
 
 TEST(Segment, OnlyRanksOfTheHostHaveAPlace) {
