@@ -28,6 +28,7 @@
 #define BYTES      ((size_t)64 << 20)
 #define CALLS      2000
 #define MIB        1048576.0
+#define LIMIT_S    120 /* for a turn of one library */
 
 #define CALL_LIST(X)                                                                               \
   X(GetUniqueId)                                                                                   \
@@ -211,6 +212,7 @@ static pid_t begin(const char *path, turn *shared, int rank, int nranks) {
   if (pid < 0) fail("fork", strerror(errno));
   if (pid > 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  alarm(LIMIT_S); /* a library that hangs fails */
   if (rank >= 0)
     runRank(path, shared, rank, nranks);
   else
