@@ -53,6 +53,7 @@ public:
       if (i < a.loops) send(i);
       if (synchronize()) return;
       if (i < lag) continue;
+      if (threadIdx.x < (uint32_t)a.nlinks) s.limit[kFirst][threadIdx.x] = limit(threadIdx.x);
       place(i - lag);
       if (i + 1 == a.loops + lag) return;
       if (synchronize()) return;
@@ -89,6 +90,10 @@ private:
                         s.taken[kFirst][p] + i + 1);
   }
 
+  __device__ uint32_t limit(uint32_t p) const {
+    return loadRelaxedSys32(&own()->head[blockIdx.x][kFirst][p]) + kDepth;
+  }
+
   /* ---- messages line by line ---- */
 
   /* Sends a line of message `no` to p; false: given up. */
@@ -103,15 +108,8 @@ private:
   }
   __device__ __noinline__ void awaitCredit(int p, uint32_t no) {
     Wait wait;
-    uint32_t limit;
-    do {
-      limit = loadRelaxedSys32(&own()->head[blockIdx.x][kFirst][p]) + kDepth;
-      if ((int32_t)(limit - no) > 0) {
-        s.limit[kFirst][p] = limit; /* whoever writes last: it was enough for this message */
-        return;
-      }
-    } while (!wait.over(a, a.link[p].rank, 0, 0));
-    dead = true;
+    while (!dead && (int32_t)(limit(p) - no) <= 0)
+      dead = wait.over(a, a.link[p].rank, 0, 0);
   }
   /* Waits for a line of a message from each link of `missing`, all looked for at once: their ways
    * overlap. False: given up. */
