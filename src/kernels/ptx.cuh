@@ -79,9 +79,12 @@ __device__ inline void addReleaseBlock(uint32_t *at, uint32_t v) {
                : "memory");
 }
 
-/* Barrier `number`, not 0, of so many threads of a block. */
-__device__ inline void barrierOf(int number, uint32_t threads) {
+/* Barrier 1 to 15 of so many threads of a block, of whom those who only arrive do not wait. */
+__device__ inline void barrierOf(uint32_t number, uint32_t threads) {
   asm volatile("barrier.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+__device__ inline void arriveAt(uint32_t number, uint32_t threads) {
+  asm volatile("barrier.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 /* Programmatic dependent launch, from sm_90 on. Until it returns nothing that the kernel before on

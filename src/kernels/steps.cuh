@@ -27,12 +27,13 @@ struct Stage {
   uint8_t *out[kFan + 1];
 };
 
-/* In shared memory. The counts are of steps that each hand has passed on. */
 struct StepsState {
   tuttiStepsTask task;
-  uint32_t awaited, moved, published;
   Stage stage[kStages];
 };
+
+/* What has been done to a step when it is passed on, by a barrier of its stage. */
+enum Done : uint32_t { kAwaited, kMoved, kPublished };
 
 template <typename T, bool COPIES> class Steps {
 public:
@@ -41,7 +42,6 @@ public:
     const char *from = (const char *)&args.task[blockIdx.x];
     for (uint32_t at = threadIdx.x * 8; at < sizeof s.task; at += blockDim.x * 8)
       *(uint64_t *)((char *)&s.task + at) = *(const uint64_t *)(from + at);
-    if (threadIdx.x == 0) s.awaited = s.moved = s.published = 0;
     __syncthreads();
   }
 
@@ -65,11 +65,8 @@ private:
   static constexpr uint64_t kDisagrees = UINT64_C(1) << 32 | 1;
 
   __device__ static uint32_t lane() { return threadIdx.x % kWarp; }
-  /* The whole warp: until a hand has passed on so many steps. */
-  __device__ static void await(const uint32_t *count, uint32_t steps) {
-    while ((int32_t)(loadAcquireBlock(count) - steps) < 0) {
-    }
-    __syncwarp();
+  __device__ static uint32_t barrier(Done done, uint32_t step) {
+    return 2 + done * kStages + step % kStages; /* 1: of the movers alone */
   }
   __device__ static int ends(const Stage &g) { return g.step.nrecv + g.step.nsend; }
   __device__ static bool inlined(const Stage &g) { return g.bytes <= TUTTI_INLINE_MAX; }
@@ -87,7 +84,7 @@ private:
     uint64_t k = 0;
     for (uint32_t i = 0;; i++) {
       Stage &g = s.stage[i % kStages];
-      if (i >= kStages) await(&s.published, i - kStages + 1);
+      if (i >= kStages) barrierOf(barrier(kPublished, i), 2 * kWarp);
       if (lane() == 0) load(g, k);
       __syncwarp();
       bool dead = false;
@@ -98,8 +95,9 @@ private:
       if (lane() == 0) {
         g.last = last;
         if (!last) address(g);
-        storeReleaseBlock(&s.awaited, i + 1);
       }
+      __syncwarp();
+      arriveAt(barrier(kAwaited, i), kMovers + kWarp);
       if (last) return;
     }
   }
@@ -191,12 +189,12 @@ private:
   __device__ void move() const {
     for (uint32_t i = 0;; i++) {
       const Stage &g = s.stage[i % kStages];
-      await(&s.awaited, i + 1);
+      barrierOf(barrier(kAwaited, i), kMovers + kWarp);
       bool last = g.last; /* once it is passed on, the waiter may put another step there */
       if (!last) moveStep(g);
       /* A step may read what the one before has written, or write what it has read. */
       barrierOf(1, kMovers);
-      if (threadIdx.x == 0) storeReleaseBlock(&s.moved, i + 1);
+      if (threadIdx.x < kWarp) arriveAt(barrier(kMoved, i), 2 * kWarp);
       if (last) return;
     }
   }
@@ -244,14 +242,13 @@ private:
   __device__ void publish() const {
     for (uint32_t i = 0;; i++) {
       const Stage &g = s.stage[i % kStages];
-      await(&s.moved, i + 1);
+      barrierOf(barrier(kMoved, i), 2 * kWarp);
       if (g.last) return;
       for (int e = (int)lane(); e < ends(g); e += kWarp)
         if (e < g.step.nrecv) storeRelaxedSys(&g.end[e]->head->head.v, g.number[e] + 1);
       for (int e = (int)lane() + g.step.nrecv; e < ends(g); e += kWarp)
         publishMessage(g, e);
-      __syncwarp();
-      if (lane() == 0) storeReleaseBlock(&s.published, i + 1);
+      arriveAt(barrier(kPublished, i), 2 * kWarp);
     }
   }
   __device__ void publishMessage(const Stage &g, int i) const {
