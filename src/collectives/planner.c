@@ -292,7 +292,8 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
                                        : directCosts(&w, op, c);
   if (in->gpu) copyGBs = fmin(copyGBs, c->nchannels * model.blockGBs);
   double us = k.waits + k.copied / (copyGBs * 1e3);
-  if (in->gpu && c->algo == tuttiAlgoDirect && w.bytes / c->nchannels > model.blockPairsBytes)
+  double message = (c->twoShot ? w.bytes / w.n : w.bytes) / c->nchannels;
+  if (in->gpu && c->algo == tuttiAlgoDirect && message > model.blockPairsBytes)
     us += model.blockPairsUs;
   us += in->gpu ? k.messages * model.blockMessageUs + c->nchannels * model.blockUs
                 : k.messages * c->nchannels * model.messageUs;
