@@ -66,8 +66,9 @@ void perfDeviceFree(const perfDevice *d, void *memory) {
 }
 
 bool perfDeviceCopy(const perfDevice *d, void *to, const void *from, size_t bytes) {
-  if (d->cuda)
-    return GPU(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, d->stream), "cudaMemcpy") &&
+  if (d->cuda) /* a copy waits for the stream with a lock held that other ranks of its GPU need */
+    return perfDeviceSync(d) &&
+           GPU(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, d->stream), "cudaMemcpy") &&
            perfDeviceSync(d);
   memcpy(to, from, bytes);
   return true;
