@@ -338,7 +338,7 @@ def shrink_group():
 
 
 def main():
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device, timeout=datetime.timedelta(seconds=120))
     me, ranks, store = rank(), size(), dist.distributed_c10d._get_default_store()
