@@ -439,6 +439,24 @@ TEST(Planner, DeterministicReductionsAreDirect) {
   }
 }
 
+/* Each peer is sent its part alone, which is a message of its own up to some size. */
+TEST(Planner, GpusOverANetworkReduceInTwoShots) {
+  for (int n : {2, 4}) {
+    tuttiPlanInput in = loopback(n);
+    in.gpu = 1;
+    in.oversubscribed = 0;
+    in.maxChannels = 16;
+    in.slotBytes = 64 << 10;
+    in.widest = 65;
+    EXPECT_FALSE(choose(in, op(tuttiCollAllReduce, 2)).twoShot) << n;
+    for (uint64_t bytes : {128 << 10, 192 << 10}) {
+      tuttiPlan plan = choose(in, op(tuttiCollAllReduce, bytes / 4));
+      EXPECT_EQ(plan.algo, tuttiAlgoDirect) << bytes << " of " << n;
+      EXPECT_TRUE(plan.twoShot) << bytes << " of " << n;
+    }
+  }
+}
+
 /* One step's messages must fit the executor on GPUs. */
 TEST(Planner, NoStepIsWiderThanAllowed) {
   tuttiPlanInput in = oneHost(80);
