@@ -92,9 +92,10 @@ const Way steps[] = {
 
 class GpuSteps : public GpuTest, public testing::WithParamInterface<Way> {};
 
-/* Rings and trees round more often than this test allows. */
 TEST_P(GpuSteps, TypesAndReductions) {
-  if (!GetParam().settings->count("TUTTI_ALGO")) onAll(GetParam(), everyType, (size_t)4 << 20);
+  if (GetParam().settings->count("TUTTI_ALGO"))
+    GTEST_SKIP() << "rings and trees round more often than this test allows";
+  onAll(GetParam(), everyType, (size_t)4 << 20);
 }
 TEST_P(GpuSteps, Sizes) {
   onAll(GetParam(), everySize, (size_t)16 << 20);
