@@ -20,11 +20,12 @@ static _Thread_local const char *refusal;
   EXPORT type pnccl##name parameters
 
 /* A call that tutti has under the same name. */
-#define FORWARD(name, parameters, arguments)                                                       \
+#define FORWARD_IF(made, name, parameters, arguments)                                              \
   DEFINE(tuttiResult_t, name, parameters) {                                                        \
     refusal = NULL;                                                                                \
-    return tutti##name arguments;                                                                  \
+    return (made) ? tutti##name arguments : tuttiSuccess;                                          \
   }
+#define FORWARD(...) FORWARD_IF(true, __VA_ARGS__)
 
 /* A call that tutti has not; its arguments are not looked at. */
 #define REFUSE(name, text)                                                                         \
@@ -119,10 +120,11 @@ CONFIGURED(CommGrow,
            (tuttiComm_t comm, int nRanks, const tuttiUniqueId *uniqueId, int rank,
             tuttiComm_t *newcomm, tuttiNcclConfig *config),
            (comm, nRanks, uniqueId, rank, newcomm, read))
-FORWARD(CommRevoke, (tuttiComm_t comm, int revokeFlags), (comm, revokeFlags))
-FORWARD(CommFinalize, (tuttiComm_t comm), (comm))
-FORWARD(CommDestroy, (tuttiComm_t comm), (comm))
-FORWARD(CommAbort, (tuttiComm_t comm), (comm))
+/* A rank of no colour has none after a split. */
+FORWARD_IF(comm, CommRevoke, (tuttiComm_t comm, int revokeFlags), (comm, revokeFlags))
+FORWARD_IF(comm, CommFinalize, (tuttiComm_t comm), (comm))
+FORWARD_IF(comm, CommDestroy, (tuttiComm_t comm), (comm))
+FORWARD_IF(comm, CommAbort, (tuttiComm_t comm), (comm))
 FORWARD(CommGetAsyncError, (tuttiComm_t comm, tuttiResult_t *asyncError), (comm, asyncError))
 FORWARD(CommCount, (tuttiComm_t comm, int *count), (comm, count))
 FORWARD(CommCuDevice, (tuttiComm_t comm, int *device), (comm, device))
@@ -199,10 +201,9 @@ FORWARD(GroupEnd, (void), ())
 DEFINE(tuttiResult_t, GroupSimulateEnd, (tuttiNcclSimInfo * simInfo)) {
   refusal = NULL;
   tuttiSimInfo_t own = TUTTI_SIM_INFO_INITIALIZER;
-  bool valid =
-      simInfo && simInfo->magic == TUTTI_NCCL_SIM_MAGIC && simInfo->size >= sizeof *simInfo;
-  tuttiResult_t result = tuttiGroupSimulateEnd(valid ? &own : NULL);
-  if (valid && result == tuttiSuccess) simInfo->estimatedTime = own.estimatedTime;
+  bool good = simInfo && simInfo->magic == TUTTI_NCCL_SIM_MAGIC && simInfo->size >= sizeof *simInfo;
+  tuttiResult_t result = tuttiGroupSimulateEnd(good ? &own : NULL);
+  if (good && result == tuttiSuccess) simInfo->estimatedTime = own.estimatedTime;
   return result;
 }
 

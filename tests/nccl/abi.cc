@@ -21,7 +21,10 @@ SAME(GetErrorString)
 SAME(GetUniqueId)
 SAME(CommInitRank)
 SAME(CommInitAll)
+SAME(CommAbort)
 SAME(CommDestroy)
+SAME(CommFinalize)
+SAME(CommRevoke)
 SAME(CommGetAsyncError)
 SAME(CommCount)
 SAME(CommWindowRegister)
@@ -189,6 +192,16 @@ TEST(Nccl, Collectives) {
         EXPECT_EQ(ncclCommDestroy(comm), tuttiSuccess) << lastError();
       }
   }
+}
+
+/* What a rank of no colour does at the end, which has no communicator. */
+TEST(Nccl, EndsOfNoCommunicatorSucceed) {
+  EXPECT_EQ(ncclCommFinalize(nullptr), tuttiSuccess);
+  EXPECT_EQ(ncclCommDestroy(nullptr), tuttiSuccess);
+  EXPECT_EQ(ncclCommAbort(nullptr), tuttiSuccess);
+  EXPECT_EQ(ncclCommRevoke(nullptr, 0), tuttiSuccess);
+  int count;
+  EXPECT_EQ(ncclCommCount(nullptr, &count), tuttiInvalidArgument);
 }
 
 /* Its data is undefined, as with NCCL, but nothing around it is touched and nothing fails. */
