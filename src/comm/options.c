@@ -56,6 +56,8 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
   }
   const tuttiNet *net = tuttiNetFind(o.net);
   if (net) snprintf(o.net, sizeof o.net, "%s", net->name); /* ranks compare it */
+  bool mixed = config && (config->minCTAs < 0) != (config->maxCTAs < 0);
+  if (mixed && o.maxChannels && o.minChannels > o.maxChannels) o.minChannels = o.maxChannels;
   if (o.minChannels && o.maxChannels && o.minChannels > o.maxChannels)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "the least number of channels (%d) is above the greatest (%d); mend "

@@ -222,6 +222,17 @@ TEST(Init, Config) {
   config.maxCTAs = 2;
   REFUSED(tuttiInvalidArgument, tuttiCommInitRankConfig(&comm, 1, id, 0, &config),
           HasSubstr("least number of channels (4)"));
+  /* What comes from elsewhere gives way. */
+  config.maxCTAs = TUTTI_CONFIG_UNDEF_INT;
+  ASSERT_EQ(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiSuccess) << lastError();
+  config = TUTTI_CONFIG_INITIALIZER;
+  config.maxCTAs = 2;
+  tuttiComm_t part = nullptr;
+  EXPECT_EQ(tuttiCommSplit(comm, 0, 0, &part, &config), tuttiSuccess) << lastError();
+  EXPECT_EQ(tuttiCommDestroy(part), tuttiSuccess);
+  EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  comm = nullptr;
   config = TUTTI_CONFIG_INITIALIZER;
   config.device = tuttiDeviceCuda;
   EXPECT_NE(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiSuccess);
