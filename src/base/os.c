@@ -72,8 +72,7 @@ static char hostname[HOST_NAME_MAX + 1];
 static pthread_once_t hostnameOnce = PTHREAD_ONCE_INIT;
 
 static void readHostname(void) {
-  if (gethostname(hostname, sizeof(hostname)) != 0 || hostname[0] == '\0')
-    strcpy(hostname, "unknown");
+  if (gethostname(hostname, sizeof(hostname)) != 0 || !hostname[0]) strcpy(hostname, "unknown");
   hostname[sizeof(hostname) - 1] = '\0';
   hostname[strcspn(hostname, ".")] = '\0';
 }
@@ -207,13 +206,13 @@ tuttiResult_t tuttiSharedFd(size_t size, const char *what, int *fd) {
 static tuttiAtomic32 forkFds[FORK_FDS];
 static tuttiAtomic32 forkEnd; /* all registered ones are below */
 
-static tuttiAtomic32 forked;
+static tuttiAtomic32 forked, forkForbidden;
 static pthread_once_t forkOnce = PTHREAD_ONCE_INIT;
 
 /* Runs in the child of fork, where only async-signal-safe calls are allowed. */
 static void afterForkInChild(void) {
   int savedErrno = errno;
-  tuttiStoreRelease32(&forked, 1);
+  tuttiStoreRelease32(&forked, tuttiLoadAcquire32(&forkForbidden));
   uint32_t end = tuttiLoadAcquire32(&forkEnd);
   for (uint32_t fd = 0; fd < end; fd++) {
     if (tuttiLoadAcquire32(&forkFds[fd]) == 0) continue;
@@ -230,6 +229,10 @@ static void registerForkHandler(void) {
 bool tuttiForked(void) {
   pthread_once(&forkOnce, registerForkHandler);
   return tuttiLoadAcquire32(&forked) != 0;
+}
+
+void tuttiForkForbid(void) {
+  tuttiStoreRelease32(&forkForbidden, 1);
 }
 
 void tuttiForkCloseAdd(int fd) {

@@ -71,9 +71,9 @@ tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(vo
  * size is sealed: no holder of the descriptor can cut the memory from under another. */
 tuttiResult_t tuttiSharedFd(size_t size, const char *what, int *fd);
 
-/* True in a child forked after the library was used, where no call may touch its state. "Used"
- * means that this or tuttiForkCloseAdd was called before the fork; any thread may call it. */
+/* True in a child forked after tuttiForkForbid, where no call may touch the library's state. */
 bool tuttiForked(void);
+void tuttiForkForbid(void);
 /* Registers an fd that a forked child must close at once, so that a peer sees this process die even
  * while the child lives on. */
 void tuttiForkCloseAdd(int fd);
@@ -95,8 +95,7 @@ static inline void tuttiUnlockAt(pthread_mutex_t *const *mutex) {
 }
 
 /* Appends to the text in buf as much as fits in its `size` bytes. */
-__attribute__((format(printf, 3, 4))) void tuttiAppend(char *buf, size_t size, const char *fmt,
-                                                       ...);
+__attribute__((format(printf, 3, 4))) void tuttiAppend(char *to, size_t size, const char *fmt, ...);
 
 __END_DECLS
 

@@ -26,6 +26,7 @@ static uint32_t generationOf(uint64_t state) {
 
 tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c) {
   TUTTI_LOCKED(&createLock);
+  tuttiForkForbid();
   for (uint32_t tried = 0; tried < SLOT_COUNT; tried++) {
     /* Every slot in turn, neighbours not in one cache line: each call writes to its slot. */
     uint32_t i = (uint32_t)(tuttiFetchAddAcqRel(&nextSlot, SLOT_STRIDE) % SLOT_COUNT);

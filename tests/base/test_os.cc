@@ -259,7 +259,12 @@ TEST(SharedFd, LeavesNoDescriptorBehindOnFailure) {
 
 TEST(Fork, ChildKnowsAndParentDoesNot) {
   EXPECT_FALSE(tuttiForked());
-  EXPECT_EQ(inChild([] { return tuttiForked() ? 0 : 1; }), 0);
+  EXPECT_EQ(inChild([] { return tuttiForked() ? 1 : 0; }), 0); /* nothing yet that it cannot use */
+  int status = inChild([] {
+    tuttiForkForbid();
+    return tuttiForked() ? 1 : inChild([] { return tuttiForked() ? 0 : 2; });
+  });
+  EXPECT_EQ(status, 0);
   EXPECT_FALSE(tuttiForked());
 }
 
