@@ -99,18 +99,21 @@ def _contiguous(tensor):
     return True
 
 
+_REACHED_BY_CPUS = (1, 3, 13)  # DLPack's kDLCPU, kDLCUDAHost, kDLCUDAManaged
+
+
 def _dlpack(array):
-    on_host = array.__dlpack_device__()[0] == 1
+    device = array.__dlpack_device__()[0]
     # On a GPU the caller's stream orders the work: nobody need wait here.
-    capsule = array.__dlpack__() if on_host else array.__dlpack__(stream=-1)
+    capsule = array.__dlpack__() if device == 1 else array.__dlpack__(stream=-1)
     tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
     if tensor.strides and not _contiguous(tensor):
         raise ValueError("the array is not contiguous; pass a copy")
     count = 1
     for i in range(tensor.ndim):
         count *= tensor.shape[i]
-    kind = (tensor.code, tensor.bits * tensor.lanes)
-    return (tensor.data or 0) + tensor.offset, count, kind, capsule
+    kind = (tensor.code, tensor.bits if tensor.lanes == 1 else 0)
+    return (tensor.data or 0) + tensor.offset, count, kind, capsule, device in _REACHED_BY_CPUS
 
 
 def _buffer(array):
@@ -121,9 +124,9 @@ def _buffer(array):
         raise ValueError("the buffer is read-only")
     kind = (_CODES.get(view.format.lstrip("@="), 255), 8 * view.itemsize)
     if view.nbytes == 0:
-        return 0, 0, kind, view
+        return 0, 0, kind, view, True
     raw = (c_char * view.nbytes).from_buffer(view)
-    return ctypes.addressof(raw), view.nbytes // view.itemsize, kind, raw
+    return ctypes.addressof(raw), view.nbytes // view.itemsize, kind, raw, True
 
 
 class _Array:
@@ -131,7 +134,8 @@ class _Array:
 
     def __init__(self, array):
         has_dlpack = hasattr(array, "__dlpack__")
-        self.address, self.count, kind, keep = (_dlpack if has_dlpack else _buffer)(array)
+        self.address, self.count, kind, keep, self.on_host = (
+            _dlpack if has_dlpack else _buffer)(array)
         if kind not in _TYPES:
             raise TypeError(f"tutti has no type for {getattr(array, 'dtype', kind)}")
         self.type = _TYPES[kind]
@@ -229,6 +233,11 @@ class Communicator:
         return part
 
     def _run(self, call, *arguments, arrays):
+        device = c_int()
+        _check(_lib.tuttiCommCuDevice(self._handle, byref(device)), self._handle)
+        if device.value < 0 and not all(array.on_host for array in arrays):
+            raise ValueError("the array is in GPU memory, but the communicator works on host "
+                             'memory; make it with device="cuda", which says what is missing')
         held = getattr(_thread, "held", None)
         if held is not None:
             held.extend(arrays)

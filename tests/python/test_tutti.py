@@ -1,5 +1,6 @@
 """The Python package, ranks as threads on host memory; where PyTorch finds GPUs, also there."""
 import array
+import subprocess
 import sys
 import threading
 import unittest
@@ -10,6 +11,18 @@ except ImportError:
     print("skipped: no numpy (Debian: python3-numpy)")
     sys.exit(77)
 import tutti
+
+
+FORKED_RANKS = """
+import multiprocessing, numpy, tutti
+uid = tutti.unique_id()
+def run(rank):
+    with tutti.Communicator(2, rank, uid, device="host", timeout=20) as comm:
+        print(comm.all_reduce(numpy.ones(1))[0])
+ranks = [multiprocessing.get_context("fork").Process(target=run, args=(r,)) for r in range(2)]
+for process in ranks: process.start()
+for process in ranks: process.join()
+"""
 
 
 def on_ranks(n, body, **options):
@@ -107,6 +120,26 @@ class Errors(unittest.TestCase):
             np.testing.assert_array_equal(comm.all_reduce(x), 1)  # nothing of that group is left
 
         on_ranks(1, body, name="quartet")
+
+    def test_gpu_memory_on_a_host_communicator(self):
+        class OnGpu(np.ndarray):
+            def __dlpack_device__(self):
+                return 2, 0
+
+            def __dlpack__(self, stream=None):
+                return np.asarray(self).__dlpack__()
+
+        def body(comm):
+            with self.assertRaisesRegex(ValueError, "in GPU memory"):
+                comm.all_reduce(np.ones(4).view(OnGpu))
+
+        on_ranks(1, body)
+
+    def test_ranks_forked_after_the_id_was_made(self):
+        # In a process that has no communicator yet, whose children could not use it.
+        run = subprocess.run([sys.executable, "-c", FORKED_RANKS], timeout=60, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(run.stdout.split(), ["2.0", "2.0"])
 
     def test_a_bad_id(self):
         with self.assertRaisesRegex(ValueError, "128 bytes"):
