@@ -167,8 +167,7 @@ static bool isSelf(const tuttiOp *op) {
 static const tuttiOp *selfMessage(const tuttiOp *ops, int nops, const tuttiCommunicator *c,
                                   bool sending, int k) {
   for (int i = 0; i < nops; i++)
-    if (ops[i].comm == c && isSelf(&ops[i]) && ops[i].sending == sending && k-- == 0)
-      return &ops[i];
+    if (ops[i].comm == c && isSelf(&ops[i]) && ops[i].sending == sending && !k--) return &ops[i];
   return NULL;
 }
 
@@ -188,8 +187,8 @@ static tuttiResult_t copySelf(const tuttiOp *ops, int nops, const tuttiOp *op) {
                       op->root, (unsigned long long)op->count, tuttiTypeName(op->type),
                       (unsigned long long)other->count, tuttiTypeName(other->type));
   if (!op->sending || op->count == 0) return tuttiSuccess;
-  return op->comm->device->copy(other->recvbuff, op->sendbuff, op->count * tuttiTypeSize(op->type),
-                                op->stream);
+  return op->comm->device->copy(&op->comm->host, other->recvbuff, other->stream, op->sendbuff,
+                                op->count * tuttiTypeSize(op->type), op->stream);
 }
 
 /* Those on GPUs first: they are only enqueued, while those on the host run to their end here. */

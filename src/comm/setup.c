@@ -63,11 +63,10 @@ static void describeSelf(const tuttiCommunicator *c, uint32_t graph, tuttiPeer *
 
 static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
   const char *why;
-  const tuttiDevice *cuda =
-      c->options.device != tuttiDeviceHost ? tuttiDeviceCudaTable(&why) : NULL;
-  if (c->options.device == tuttiDeviceCuda && !cuda)
+  const tuttiDevice *gpu = c->options.device != tuttiDeviceHost ? tuttiDeviceCudaTable(&why) : NULL;
+  if (c->options.device == tuttiDeviceCuda && !gpu)
     return TUTTI_FAIL(tuttiInvalidArgument, "no CUDA device: %s; use device host or auto", why);
-  c->device = cuda ? cuda : &tuttiDeviceHostTable;
+  c->device = gpu ? gpu : &tuttiDeviceHostTable;
   return tuttiSuccess;
 }
 
@@ -87,10 +86,9 @@ static size_t watchState(void *comm, void *out) {
 static void proxyFailed(void *comm, tuttiResult_t code, const char *text) {
   const tuttiCommunicator *c = comm;
   const tuttiPeer *mine = &c->peers[c->rank];
-  char named[TUTTI_ERROR_TEXT + 160];
-  snprintf(named, sizeof named, "rank %d (host %s, pid %d): %s", c->rank, mine->host, mine->pid,
-           text);
-  tuttiErrorAdopt(code, named); /* marks what no longer fits */
+  char who[TUTTI_ERROR_TEXT + 160];
+  snprintf(who, sizeof who, "rank %d (host %s, pid %d): %s", c->rank, mine->host, mine->pid, text);
+  tuttiErrorAdopt(code, who); /* marks what no longer fits */
   tuttiCommSuspect(comm, code, tuttiErrorText());
 }
 
@@ -210,8 +208,10 @@ static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
                  (in->algoMask & 1u << tuttiAlgoDirect);
   in->staged = in->gpu && c->nranks > 1 && c->nranks <= TUTTI_EXCHANGE_MAX &&
                (in->algoMask & 1u << tuttiAlgoDirect);
+  in->maxBlocks = c->options.maxChannels;
   for (int a = 0; a < c->nranks && (in->exchange || in->staged); a++) {
-    int sharers = 0;
+    int sharers = 0, most = c->peers[a].blocks;
+    if (most > 0 && (!in->maxBlocks || in->maxBlocks > most)) in->maxBlocks = most;
     for (int b = 0; b < c->nranks; b++) {
       const tuttiPeer *p = &c->peers[a], *q = &c->peers[b];
       sharers += p->hostId == q->hostId && p->busId == q->busId;
@@ -261,7 +261,6 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   in->nhosts = c->graph->nhosts;
   in->minChannels = c->options.minChannels ? c->options.minChannels : 1;
   in->maxChannels = c->graph->nchannels;
-  in->maxBlocks = c->options.maxChannels;
   if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
   in->deterministic = (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC);
   if (in->deterministic && in->widest && in->nranks > in->widest)

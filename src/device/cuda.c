@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "base/cuda.h"
 #include "base/error.h"
@@ -23,12 +24,13 @@
 #include "topology/internal.h"
 #include "transport/symmetric.h"
 
-#define MONITOR_MS  20
-#define MAIL_BYTES  4096 /* of s->mail, in front of s->stage */
-#define STAGE_BYTES 16384
+#define MONITOR_MS    20
+#define BLOCKS_SPARED 4    /* multiprocessors: or two kernels might keep each other from the last */
+#define MAIL_BYTES    4096 /* of s->mail, in front of s->stage */
+#define STAGE_BYTES   16384
 /* Messages of a group from here on ask for a window, whether there is one or not: unlike a
  * collective, a message may be sent before a window is made and received behind it. */
-#define DIRECT_MESSAGE ((uint64_t)4 << 20)
+#define DIRECT_BYTES ((uint64_t)4 << 20)
 /* Messages through FIFOs: from here on in so many parts. */
 #define STEPS_LARGE ((uint64_t)256 << 10)
 #define STEPS_PARTS 4
@@ -40,8 +42,7 @@ typedef struct {
   tuttiExchangeMail *mailOnDevice;
   tuttiPinned pinned; /* mail and stage */
   bool launched;
-  /* The last launch and its stream, for itself: of an eager call, and of one captured in `graph`.
-   */
+  /* The last launch and its stream: of an eager call, and of one captured in `graph`. */
   cudaEvent_t done[2];
   cudaStream_t last[2];
   uint64_t graph; /* id of the capture; 0: none yet */
@@ -82,8 +83,21 @@ static const char *cudaRefuse(const void *buffer) {
              : NULL;
 }
 
-static tuttiResult_t cudaCopy(void *to, const void *from, size_t bytes, tuttiStream_t stream) {
-  return CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+/* One stream waits for what is on another so far. */
+static tuttiResult_t order(cudaState *s, cudaStream_t first, cudaStream_t then) {
+  if (first == then) return tuttiSuccess;
+  CUDA_TRY(cudaEventRecord(s->joined, first));
+  return CUDA_CHECK(cudaStreamWaitEvent(then, s->joined, 0));
+}
+
+static tuttiResult_t cudaCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver,
+                              const void *from, size_t bytes, tuttiStream_t stream) {
+  cudaState *s = host->device;
+  TUTTI_RESTORED int before = -1;
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before)); /* whose stream NULL may be meant */
+  TUTTI_TRY(order(s, receiver, stream));
+  CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+  return order(s, stream, receiver);
 }
 
 /* ---- the monitor ----------------------------------------------------------------------------- */
@@ -144,6 +158,8 @@ static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   (void)tuttiBusIdParse(bus, &mine->busId);
   mine->nvlink = tuttiTopologyLinked(w->topology, mine->busId);
   TUTTI_TRY(lookAround(device, &mine->reaches));
+  CUDA_TRY(cudaDeviceGetAttribute(&mine->blocks, cudaDevAttrMultiProcessorCount, device));
+  mine->blocks -= BLOCKS_SPARED;
   bool few = w->nranks <= TUTTI_EXCHANGE_MAX;
   size_t bytes = few ? tuttiExchangeLayOut(w->nranks, false).bytes : 0;
   return mine->p2pDisabled ? tuttiSuccess : tuttiSymmetricPrepare(w, mine, bytes);
@@ -230,14 +246,14 @@ static tuttiResult_t cudaAttach(tuttiWires *w, tuttiTaskHost *host) {
 static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
   cudaState *s = host->device;
   TUTTI_RESTORED int before = -1;
+  if (s && s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
+  if (s && s->monitoring) { /* also where CUDA has been shut down */
+    eventfd_write(s->stop, 1);
+    pthread_join(s->monitor, NULL);
+  }
+  if (s) tuttiFdClose(&s->stop);
   if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
-    if (s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
     if (s->launched) cudaDeviceSynchronize();
-    if (s->monitoring) {
-      eventfd_write(s->stop, 1);
-      pthread_join(s->monitor, NULL);
-    }
-    tuttiFdClose(&s->stop);
     tuttiCudaWindowsClose(&s->windows);
     tuttiCudaStepsClose(&s->steps, w);
     for (int i = 0; i < 2; i++)
@@ -380,8 +396,7 @@ static void setMessage(cudaState *s, const tuttiTask *t, const tuttiExchangePlan
   tuttiExchangeFlow *f = &s->args.flow[link];
   uint64_t bytes = y->count * tuttiTypeSize(t->type);
   uint64_t part = partOf(bytes, plan);
-  bool direct =
-      bytes >= DIRECT_MESSAGE && plan->proto == tuttiProtoSimple && !s->host->plan->staged;
+  bool direct = bytes >= DIRECT_BYTES && plan->proto == tuttiProtoSimple && !s->host->plan->staged;
   if (y->sending) {
     l->outAt = (uintptr_t)t->sendbuff;
     l->outBytes = bytes;
@@ -416,7 +431,8 @@ static tuttiResult_t beginLaunch(cudaState *s, cudaStream_t stream, bool *captur
   CUDA_TRY(cudaStreamIsCapturing(stream, &status));
   *capturing = status != cudaStreamCaptureStatusNone;
   if (*capturing) TUTTI_TRY(captureId(stream, &s->graph));
-  if (s->last[*capturing] != stream && (!*capturing || before == s->graph))
+  bool another = s->last[*capturing] != stream || stream == cudaStreamPerThread;
+  if (another && (!*capturing || before == s->graph))
     CUDA_TRY(cudaStreamWaitEvent(stream, s->done[*capturing], 0)); /* never recorded: does not */
   return tuttiSuccess;
 }
@@ -486,9 +502,8 @@ static tuttiResult_t join(cudaState *s, const tuttiTask *tasks, int n, cudaStrea
                           bool before) {
   for (int i = 0; i < n; i++) {
     cudaStream_t other = tasks[i].stream;
-    if (!isMessage(s, &tasks[i]) || other == stream) continue;
-    CUDA_TRY(cudaEventRecord(s->joined, before ? other : stream));
-    CUDA_TRY(cudaStreamWaitEvent(before ? stream : other, s->joined, 0));
+    if (isMessage(s, &tasks[i]))
+      TUTTI_TRY(order(s, before ? other : stream, before ? stream : other));
   }
   return tuttiSuccess;
 }
@@ -641,9 +656,10 @@ static char missing[160];
 static void look(void) {
   int n = 0;
   cudaError_t err = cudaGetDeviceCount(&n);
-  if (err != cudaSuccess)
+  /* Where there is a driver, a call that fails says why; host memory might not be what is meant. */
+  if (err != cudaSuccess && (err == cudaErrorNoDevice || access("/dev/nvidiactl", F_OK) != 0))
     snprintf(missing, sizeof missing, "%s (%s)", cudaGetErrorString(err), cudaGetErrorName(err));
-  else if (n == 0)
+  else if (err == cudaSuccess && n == 0)
     snprintf(missing, sizeof missing, "the driver shows no GPU to this process");
 }
 

@@ -25,7 +25,8 @@ typedef struct tuttiDevice {
   /* Reads one scalar of `type`, wherever it lives. NULL: executors read it when they run. */
   tuttiResult_t (*readScalar)(const void *scalar, tuttiDataType_t type, tuttiScalar *out);
   /* Copies between buffers of the user, in order of the stream. */
-  tuttiResult_t (*copy)(void *to, const void *from, size_t bytes, tuttiStream_t stream);
+  tuttiResult_t (*copy)(tuttiTaskHost *host, void *to, tuttiStream_t receiver, const void *from,
+                        size_t bytes, tuttiStream_t stream);
   /* NULL, or what is wrong with a buffer of the user. Errors and faults later are worse. */
   const char *(*refuse)(const void *buffer);
   /* What the rest needs of the communicator; NULL where there is nothing to do. */

@@ -47,8 +47,9 @@ static tuttiResult_t hostRun(const tuttiTaskSet *set) {
   return set->nheads ? tuttiHostRun(set->heads, set->nheads) : tuttiSuccess;
 }
 
-static tuttiResult_t hostCopy(void *to, const void *from, size_t bytes, tuttiStream_t stream) {
-  (void)stream;
+static tuttiResult_t hostCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver,
+                              const void *from, size_t bytes, tuttiStream_t stream) {
+  (void)host, (void)receiver, (void)stream;
   memmove(to, from, bytes);
   return tuttiSuccess;
 }

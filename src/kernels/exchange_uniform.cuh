@@ -132,11 +132,12 @@ private:
     uint8_t *block = l.regions - l.column * kRegion - a.uniformAt;
     storeRelaxedSys32(&((tuttiExchangeHead *)block)->begun[l.column], no);
   }
-  /* Until all have begun the operation before; false: given up. Numbers have 31 bits. */
+  /* Until all have begun the operation before; false: given up. Numbers have 31 bits, and nobody is
+   * further ahead, but may be behind by any number of operations that had no root. */
   __device__ __noinline__ bool hear() const {
     Wait wait;
     for (int p = 0; p < a.nlinks; p++)
-      while ((int32_t)((loadRelaxedSys32(&a.head->begun[p]) - (no - 1)) << 1) < 0)
+      while (((loadRelaxedSys32(&a.head->begun[p]) - (no - 1)) & 0x7fffffff) > 7)
         if (wait.over(a, a.link[p].rank, 0, 0)) return false;
     return true;
   }

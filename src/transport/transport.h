@@ -40,6 +40,7 @@ typedef struct {
   uint64_t busId;  /* PCI bus id of the GPU, 0 without */
   int32_t reaches; /* the GPU has access to the memory of all that its process sees */
   int32_t nvlink;  /* NVLinks join the GPU with all others of its host */
+  int32_t blocks;  /* that a kernel may have on the GPU; 0: any number */
   char host[TUTTI_HOSTNAME];
   char config[288];   /* what ranks must agree on, as text */
   char library[128];  /* path of this library, for the text of a version mix */
