@@ -175,13 +175,13 @@ TUTTI_API const char *tuttiGetLastError(tuttiComm_t comm);
 /* ---- communicators -------------------------------------------------------------------------- */
 
 /** Makes an id for one new communicator and starts, in this process, the root that its ranks will
- * meet at. Give the id to every rank (any means will do), and let this process live until they all
- * have joined. The root ends after that, or at the timeout. */
+ * meet at. Give the id to every rank (any means will do, a fork too), and let this process live
+ * until they all have joined. The root ends after that, or at the timeout. */
 TUTTI_API tuttiResult_t tuttiGetUniqueId(tuttiUniqueId *uniqueId);
 
 /** Joins a new communicator as `rank` of `nranks`. Blocks until all ranks have joined or the
  * timeout has passed, in which case the last error lists the ranks that never came. Within a group
- * the work is done at tuttiGroupEnd. */
+ * the work is done at tuttiGroupEnd, but *comm is written here; a failed init leaves it dead. */
 TUTTI_API tuttiResult_t tuttiCommInitRank(tuttiComm_t *comm, int nranks, tuttiUniqueId commId,
                                           int rank);
 

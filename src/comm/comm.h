@@ -144,6 +144,7 @@ tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c);
 tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **c);
 /* The same for a call without a communicator. */
 tuttiResult_t tuttiCallEnter(const char *call);
+bool tuttiHandleLives(tuttiComm_t handle);
 void tuttiHandleLeave(tuttiCommunicator *c);
 /* `TUTTI_HELD tuttiCommunicator *c = NULL;` is left where its block ends, if it was entered. */
 #define TUTTI_HELD __attribute__((cleanup(tuttiHandleLeaveAt)))

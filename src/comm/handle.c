@@ -79,6 +79,12 @@ tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommun
                     (void *)handle);
 }
 
+bool tuttiHandleLives(tuttiComm_t handle) {
+  uint64_t bits = (uint64_t)(uintptr_t)handle;
+  uint64_t state = tuttiLoadAcquire(&slots[bits % SLOT_COUNT].state);
+  return generationOf(state) == bits >> SLOT_BITS && state & OPEN_BIT;
+}
+
 static Slot *slotOf(const tuttiCommunicator *c) {
   return &slots[(uint64_t)(uintptr_t)c->handle % SLOT_COUNT];
 }

@@ -23,7 +23,6 @@ typedef struct {
   tuttiJob job;
   const char *call;
   tuttiCommunicator *comm;
-  tuttiComm_t *out;
   int nids;
   tuttiUniqueId ids[];
 } InitJob;
@@ -41,10 +40,7 @@ static tuttiResult_t runInit(tuttiJob *job) {
   InitJob *init = (InitJob *)job;
   tuttiCommunicator *c = init->comm;
   tuttiResult_t result = setUp(init);
-  if (result == tuttiSuccess)
-    *init->out = c->handle;
-  else
-    tuttiCommFree(c, false);
+  if (result != tuttiSuccess) tuttiCommFree(c, false);
   return result;
 }
 
@@ -56,9 +52,15 @@ static void discardInit(tuttiJob *job) {
 
 /* Goes on behind the caller's back, on the communicator's worker; destroy and abort wait for its
  * end. */
-static void backgroundInit(void *init) {
+static void initLater(void *init) {
   setUp(init);
   tuttiFree(init);
+}
+
+/* What a group that starts such an init ends with, and the call itself outside of one. */
+static tuttiResult_t isInProgress(tuttiJob *job) {
+  (void)job;
+  return tuttiInProgress;
 }
 
 static tuttiResult_t checkInit(tuttiComm_t *comm, int nranks, int rank, int nids,
@@ -83,21 +85,22 @@ static tuttiResult_t checkInit(tuttiComm_t *comm, int nranks, int rank, int nids
 tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
                             const tuttiUniqueId *ids, const tuttiOptions *options) {
   InitJob *init;
-  TUTTI_TRY(
-      tuttiAlloc((void **)&init, 1, sizeof *init + (size_t)nids * sizeof *ids, "an init", NULL));
-  *init = (InitJob){
-      .job = {.run = runInit, .discard = discardInit}, .call = call, .out = comm, .nids = nids};
+  TUTTI_TRY(tuttiAlloc((void **)&init, 1, sizeof *init + (size_t)nids * sizeof *ids, "init", NULL));
+  *init = (InitJob){.job = {runInit, discardInit}, .call = call, .nids = nids};
   memcpy(init->ids, ids, (size_t)nids * sizeof *ids);
   tuttiResult_t result = tuttiCommNew(rank, nranks, options, &init->comm);
-  if (result == tuttiSuccess && options->blocking) return tuttiJobSubmit(&init->job);
   tuttiCommunicator *c = init->comm;
-  if (result == tuttiSuccess) result = tuttiWorkerStart(c, backgroundInit, init);
+  tuttiJob background = {.run = isInProgress};
+  if (result == tuttiSuccess && !options->blocking) result = tuttiWorkerStart(c, initLater, init);
   if (result != tuttiSuccess) {
     discardInit(&init->job);
     return result;
   }
-  *comm = c->handle;
-  return tuttiInProgress;
+  *comm = c->handle; /* now: at the end of a group `comm` may point to nothing */
+  if (!options->blocking) return tuttiJobLaunch(tuttiSuccess, &background, sizeof background);
+  result = tuttiJobSubmit(&init->job);
+  if (result != tuttiSuccess) *comm = NULL;
+  return result;
 }
 
 /* The rank's CUDA device is `ordinal`, or with -1 the current one of the caller's thread: the init
@@ -155,7 +158,7 @@ tuttiResult_t tuttiCommInitAll(tuttiComm_t *comms, int ndev, const int *devlist)
     comms[i] = NULL;
   tuttiResult_t result = initAllRanks(comms, ndev, devlist);
   for (int i = 0; i < ndev && result != tuttiSuccess; i++) {
-    if (comms[i]) tuttiCommAbort(comms[i]);
+    if (tuttiHandleLives(comms[i])) tuttiCommAbort(comms[i]); /* its own init has not failed */
     comms[i] = NULL;
   }
   return result;
@@ -182,8 +185,7 @@ static bool isDrained(tuttiCommunicator *c) {
 /* Waits until nothing of this rank is under way: queued operations, and messages that the network
  * has not taken yet. */
 static tuttiResult_t finalize(tuttiCommunicator *c) {
-  if (tuttiLoadAcquire32(&c->state) == tuttiCommStarting) TUTTI_TRY(tuttiWorkerAwait(c));
-  TUTTI_TRY(tuttiCommFailure(c));
+  TUTTI_TRY(tuttiWorkerAwait(c)); /* what it starts on a GPU is what is drained */
   tuttiStoreRelease32(&c->state, tuttiCommFinalizing);
   if (c->device->drain) TUTTI_TRY(c->device->drain(&c->host));
   return tuttiCommAwait(c, isDrained, true, "messages to peers were not taken",

@@ -261,6 +261,68 @@ TEST(NonBlocking, InitCollectivesDestroy) {
     EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess) << lastError();
 }
 
+/* As with NCCL: the calls succeed, and the end of the group says that it goes on. */
+TEST(NonBlocking, InitInAGroup) {
+  constexpr int n = 2;
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  tuttiComm_t comms[n] = {};
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  for (int r = 0; r < n; r++)
+    EXPECT_EQ(tuttiCommInitRankConfig(&comms[r], n, id, r, &config), tuttiSuccess) << lastError();
+  EXPECT_EQ(tuttiGroupEnd(), tuttiInProgress);
+  for (int r = 0; r < n; r++)
+    ASSERT_EQ(settle(comms[r]), tuttiSuccess) << lastError(comms[r]);
+  for (int r = 0; r < n; r++)
+    EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess) << lastError();
+}
+
+/* A binding may keep the handle in a variable that is gone when the group ends. */
+TEST(Groups, InitWritesTheHandleAtOnce) {
+  constexpr int n = 2;
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  tuttiComm_t written[n] = {}, comms[n];
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  for (int r = 0; r < n; r++) {
+    ASSERT_EQ(tuttiCommInitRank(&written[r], n, id, r), tuttiSuccess);
+    comms[r] = written[r];
+    written[r] = nullptr;
+  }
+  ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
+  for (int r = 0; r < n; r++) {
+    int rank = -1;
+    EXPECT_EQ(written[r], nullptr);
+    ASSERT_EQ(tuttiCommUserRank(comms[r], &rank), tuttiSuccess) << lastError();
+    EXPECT_EQ(rank, r);
+    EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiSuccess) << lastError();
+  }
+}
+
+/* Whatever a failed init has left in the variable is no live communicator. */
+TEST(Groups, AFailedInitLeavesADeadHandle) {
+  constexpr int n = 2;
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  tuttiComm_t comms[n] = {};
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  for (int r = 0; r < n; r++)
+    ASSERT_EQ(tuttiCommInitRank(&comms[r], n, id, 0), tuttiSuccess); /* twice the same rank */
+  EXPECT_NE(tuttiGroupEnd(), tuttiSuccess);
+  for (int r = 0; r < n; r++) {
+    EXPECT_EQ(tuttiCommDestroy(comms[r]), tuttiInvalidArgument);
+    EXPECT_THAT(lastError(), HasSubstr("no live communicator"));
+  }
+  tuttiComm_t alone = (tuttiComm_t)1; /* outside of a group it is NULL then */
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.timeoutMs = 200;
+  EXPECT_EQ(tuttiCommInitRankConfig(&alone, 2, id, 0, &config), tuttiTimeout);
+  EXPECT_EQ(alone, nullptr);
+}
+
 TEST(NonBlocking, UseBeforeInitEnds) {
   tuttiUniqueId id;
   ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
