@@ -8,8 +8,7 @@
  *   perf_pattern.c     inputs and the reference results
  *   perf_check.c       filling buffers and finding wrong elements
  *   perf_rank.c        what one rank runs
- *   perf_output.c      table, JSON lines, progress bar (rank 0)
- */
+ *   perf_output.c      table, JSON lines, progress bar (rank 0) */
 #ifndef TUTTI_TOOLS_PERF_H_
 #define TUTTI_TOOLS_PERF_H_
 

@@ -65,8 +65,7 @@ static bool startRanks(launch *l, const perfOptions *options, perfPlace place, m
       sigprocmask(SIG_SETMASK, mask, NULL);
       exit(beRank(options, place, m, self));
     }
-    if (pid < 0)
-      return PERF_FAIL("cannot start rank %d of %d: %s\n", r, l->nranks, strerror(errno));
+    if (pid < 0) return PERF_FAIL("cannot start rank %d/%d: %s\n", r, l->nranks, strerror(errno));
     l->pids[r] = pid;
     l->running++;
   }

@@ -61,8 +61,7 @@ static bool gather(const session *s, const void *mine, size_t size) {
   return perfDeviceCopy(&s->device, s->exchanged, recv, bytes);
 }
 
-/* The slowest rank's time, everybody's wrong elements, and whether anybody stops. Also a barrier.
- */
+/* The slowest rank's time, everybody's wrong elements, whether anybody stops. Also a barrier. */
 static bool agree(const session *s, report mine, report *together) {
   if (!gather(s, &mine, sizeof mine)) return false;
   *together = (report){0};

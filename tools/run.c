@@ -55,7 +55,7 @@ int tuttiToolRun(int argc, char **argv) {
   }
   if (argc > 1 && strcmp(argv[1], "--") == 0)
     at = 2;
-  else if (argc > 1 && argv[1][0] == '-')
+  else if (argc > 1 && *argv[1] == '-')
     return tuttiUsage(COMMAND, "unknown option '%s'", argv[1]);
   if (at == argc) return tuttiUsage(COMMAND, "a command to run is missing");
   if (!findLibrary(path)) return TUTTI_EXIT_FAILED;

@@ -80,8 +80,7 @@ static tuttiResult_t checkFileSize(int fd, size_t size, const char *what) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what,
-                       tuttiMemAccount *account) {
+tuttiResult_t tuttiMap(void **at, size_t size, int fd, const char *what, tuttiMemAccount *account) {
   size_t bytes = tuttiPagesUp(size);
   if (bytes < size || bytes == 0)
     return TUTTI_FAIL(tuttiSystemError, "cannot map %s: no mapping has %zu bytes", what, size);
@@ -99,7 +98,7 @@ tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what,
   madvise(mapped, bytes, MADV_DONTDUMP);
   madvise(mapped, bytes, MADV_DONTFORK);
   count(account, (int64_t)bytes);
-  *ptr = mapped;
+  *at = mapped;
   return tuttiSuccess;
 }
 

@@ -252,8 +252,7 @@ static tuttiResult_t takeText(tuttiSettingId id, const char *variable, const cha
   bool isNew;
   const char *kept = intern(text, &isNew);
   if (kept == NULL) {
-    snprintf(fault, FAULT_TEXT, "cannot keep %s: no memory for its %zu bytes", variable,
-             strlen(text));
+    snprintf(fault, FAULT_TEXT, "cannot keep %s: no memory for %zu bytes", variable, strlen(text));
     return tuttiSystemError;
   }
   *value = (settingValue){.number = number, .string = kept, .origin = variable};
@@ -408,8 +407,7 @@ static void tellOfUseless(void) {
   for (int i = 0; i < confCount || environ[i - confCount] != NULL; i++) {
     const char *entry = i < confCount ? confLines[i] : environ[i - confCount];
     if (meansNothing(entry))
-      tuttiAppend(text, sizeof(text), "%s%.*s", text[0] ? ", " : "", (int)strcspn(entry, "="),
-                  entry);
+      tuttiAppend(text, sizeof text, "%s%.*s", *text ? ", " : "", (int)strcspn(entry, "="), entry);
   }
   if (text[0] == '\0' || intern(text, &isNew) == NULL || !isNew) return;
   TUTTI_INFO(ENV, "set, but without a meaning here: %s; `tutti env` lists what is honoured", text);

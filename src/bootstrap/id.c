@@ -48,10 +48,9 @@ static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
 }
 
 /* Starts the root of an id that has its secret. */
-static tuttiResult_t serve(tuttiId *id, const tuttiInterface *interfaces, int n,
-                           tuttiUniqueId *out) {
+static tuttiResult_t serve(tuttiId *id, const tuttiInterface *found, int n, tuttiUniqueId *out) {
   int fd;
-  TUTTI_TRY(tuttiListenAny(interfaces, n, &id->roots, &fd));
+  TUTTI_TRY(tuttiListenAny(found, n, &id->roots, &fd));
   TUTTI_TRY(tuttiRootStart(fd, &id->roots.a[0], id->secret, false));
   seal(id, out);
   return tuttiSuccess;

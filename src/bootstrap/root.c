@@ -183,8 +183,7 @@ static tuttiResult_t seat(root *r, const tuttiCheckIn *in, int fd) {
   int index = in->bridge ? r->count : in->peer.hello.from - r->firstRank;
   struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = (uint32_t)index};
   if (epoll_ctl(r->epollFd, EPOLL_CTL_ADD, fd, &event) != 0)
-    return TUTTI_FAIL(tuttiSystemError, "epoll_ctl for a check-in failed: %s",
-                      tuttiErrnoText(errno));
+    return TUTTI_FAIL(tuttiSystemError, "epoll_ctl for a check-in: %s", tuttiErrnoText(errno));
   r->members[index].in = *in;
   r->members[index].fd = fd;
   r->joined++;

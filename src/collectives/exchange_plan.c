@@ -80,14 +80,12 @@ void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_
   bool one = s->coll == tuttiCollSendRecv;
   bool ll = one && mayLL && !in->staged && (message <= LL_MESSAGE || !maySimple);
   uint64_t most = !in->staged ? UNIFORM_MESSAGE : tuttiCollHasRoot(s->coll) ? 0 : STAGED_UNIFORM;
-  if (!one && mayLL && s->nranks > 1 && message > 0 && message <= most)
+  if (!one && mayLL && s->nranks > 1 && message && message <= most)
     chooseUniform(message, plan);
   else
     chooseFifos(s, ll, message, plan);
-  if (in->staged && !plan->uniform)
-    plan->nblocks = (int)least((uint64_t)plan->nblocks, STAGED_BLOCKS);
-  if (in->maxBlocks > 0)
-    plan->nblocks = (int)least((uint64_t)plan->nblocks, (uint64_t)in->maxBlocks);
+  if (in->staged && !plan->uniform && plan->nblocks > STAGED_BLOCKS) plan->nblocks = STAGED_BLOCKS;
+  if (in->maxBlocks > 0 && plan->nblocks > in->maxBlocks) plan->nblocks = in->maxBlocks;
   /* Thread blocks wait for those of other ranks, so all of them have to fit at once. */
   if (in->sharers > 1) plan->nblocks = (plan->nblocks + in->sharers - 1) / in->sharers;
 }

@@ -42,10 +42,9 @@ static tuttiResult_t checkRedOp(const tuttiCommunicator *c, tuttiRedOp_t op, tut
                     tuttiTypeName(c->premul[i].type), tuttiTypeName(type), tuttiTypeName(type));
 }
 
-tuttiResult_t tuttiCheckMemory(const tuttiCommunicator *c, const char *argument,
-                               const void *buffer) {
+tuttiResult_t tuttiCheckMemory(const tuttiCommunicator *c, const char *name, const void *buffer) {
   const char *why = c->device->refuse ? c->device->refuse(buffer) : NULL;
-  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument %s (%p) %s", argument, buffer, why);
+  if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument %s (%p) %s", name, buffer, why);
   return tuttiSuccess;
 }
 
@@ -62,8 +61,7 @@ static inline tuttiResult_t checkBuffer(const tuttiCommunicator *c, const char *
                       "address space holds (a negative count?)",
                       count, blocks, count, size);
   if (buffer == NULL)
-    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL, but count is %zu", argument,
-                      count);
+    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL; count is %zu", argument, count);
   if ((uintptr_t)buffer & (size - 1))
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument %s (%p) is misaligned: %s needs a multiple of %zu bytes", argument,

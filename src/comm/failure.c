@@ -197,7 +197,6 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
                c->rank, (double)waitedMs / 1e3, sig, late, (double)c->options.timeoutMs / 1e3);
     return tuttiCommFail(c, tuttiTimeout);
   }
-  TUTTI_WARN(COLL, "rank %d has waited %.1f s in %s: %s", c->rank, (double)waitedMs / 1e3, sig,
-             late);
+  TUTTI_WARN(COLL, "rank %d waited %.1f s in %s: %s", c->rank, (double)waitedMs / 1e3, sig, late);
   return tuttiSuccess;
 }

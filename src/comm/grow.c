@@ -60,8 +60,7 @@ static tuttiResult_t check(tuttiComm_t comm, const tuttiUniqueId *uniqueId, int 
   TUTTI_TRY(tuttiCheckOutput("newcomm", g->out));
   if (rank != -1)
     return TUTTI_FAIL(tuttiInvalidArgument,
-                      "argument rank is %d; ranks of the communicator keep theirs and pass -1",
-                      rank);
+                      "argument rank is %d; its ranks keep theirs and pass -1", rank);
   if (g->mine.nRanks <= c->nranks)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument nRanks is %d; it must be more than the %d ranks there are",

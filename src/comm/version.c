@@ -15,8 +15,7 @@ static const char *const resultTexts[tuttiNumResults] = {
 
 tuttiResult_t tuttiGetVersion(int *version) {
   if (version == NULL)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "tuttiGetVersion: version is NULL; pass an int to fill");
+    return TUTTI_FAIL(tuttiInvalidArgument, "tuttiGetVersion: version is NULL; pass an int");
   *version = TUTTI_VERSION_CODE;
   return tuttiSuccess;
 }

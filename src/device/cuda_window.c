@@ -71,8 +71,7 @@ static bool map(tuttiCudaWindow *window, const tuttiWires *w, const WindowPart *
           cudaIpcOpenMemHandle(&window->theirs[r], handle, cudaIpcMemLazyEnablePeerAccess);
       if (err != cudaSuccess) {
         cudaGetLastError();
-        snprintf(why, room, "the buffer of rank %d cannot be mapped: %s", r,
-                 cudaGetErrorString(err));
+        snprintf(why, room, "cannot map the buffer of rank %d: %s", r, cudaGetErrorString(err));
         return false;
       }
       at[link] = (uintptr_t)window->theirs[r] + part->offset;

@@ -69,8 +69,7 @@ public:
 private:
   SimpleState &s;
 
-  /* Thread (kind, p): messages to a peer that still has to say where it wants them have no credit.
-   */
+  /* Thread (kind, p): messages to a peer that has yet to say where it wants them have no credit. */
   __device__ void start(uint32_t thread) {
     uint32_t k = thread / kPeers, p = thread % kPeers;
     s.ready[k][p] = s.taken[k][p];

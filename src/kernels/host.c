@@ -261,8 +261,7 @@ static bool isLent(const tuttiConn *conn) {
 }
 
 /* If the step's message is in another process, copies it to its place and makes that the operand.
- * *come is false if the writer is gone: the reason is on its way, and this step will never be done.
- */
+ * *come is false if the writer is gone: the reason is on its way, and this step is never done. */
 static tuttiResult_t fetch(const runner *r, const void **in, void *const *out, bool *come) {
   *come = true;
   if (r->nrecv != 1) return tuttiSuccess;

@@ -27,8 +27,7 @@ static tuttiDistance mostOf(const char *level) {
 }
 
 /* What lets the NIC register the GPU's memory; NULL: nothing. nv_peer_mem is the older
- * nvidia_peermem. Which of its traces there are depends on versions and on what a container shows.
- */
+ * nvidia_peermem. Which of its traces there are depends on versions and what a container shows. */
 static const char *serverOf(const char *sysfs, const tuttiGdrQuestion *q) {
   static const char *const traces[][2] = {
       {"module/nvidia_peermem/version", "nvidia_peermem"},

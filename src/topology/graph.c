@@ -139,10 +139,9 @@ tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiGraphCreate(const uint64_t *hostIds, int nranks, int nchannels,
-                               tuttiGraph **out) {
+tuttiResult_t tuttiGraphCreate(const uint64_t *hosts, int nranks, int nchannels, tuttiGraph **out) {
   TUTTI_FREED tuttiGraph *g = NULL;
-  TUTTI_TRY(tuttiGraphNew(hostIds, nranks, nchannels, &g));
+  TUTTI_TRY(tuttiGraphNew(hosts, nranks, nchannels, &g));
   TUTTI_FRESH(int32_t, first, g->nhosts, "hosts of a graph", NULL); /* where their ranks begin */
   for (int c = 0; c < nchannels; c++) {
     buildRing(g, c, first);

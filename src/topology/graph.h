@@ -31,8 +31,7 @@ typedef struct {
  * scan", 2009), so that no host is an inner node in both; inside a host its ranks hang in a binary
  * tree below the one that talks to other hosts. No rank has more than TUTTI_MAX_FAN neighbours, and
  * none is an inner node of both trees. */
-tuttiResult_t tuttiGraphCreate(const uint64_t *hostIds, int nranks, int nchannels,
-                               tuttiGraph **out);
+tuttiResult_t tuttiGraphCreate(const uint64_t *hosts, int nranks, int nchannels, tuttiGraph **out);
 void tuttiGraphFree(tuttiGraph *g);
 
 /* Parent and children of `rank` in channel's tree turned so that `root` is its root (-1: as built).

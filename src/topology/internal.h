@@ -49,7 +49,7 @@ typedef struct {
 #undef X
 } tuttiNvml;
 
-/* Insert the NVLinks of all GPUs. What NVML does not tell is left out; one line of the log says so.
+/* Insert the NVLinks of all GPUs. What NVML does not tell is left out; a line of the log says so.
  */
 tuttiResult_t tuttiNvlinkRead(tuttiTopology *t, const tuttiNvml *nvml);
 tuttiResult_t tuttiNvlinkDetect(tuttiTopology *t, const char *library); /* if there is a GPU */
@@ -69,8 +69,7 @@ tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel);
 
 typedef struct tuttiXml tuttiXml;
 
-/* An element that may stand in another one, in `parent`, or be the outermost, where that is NULL.
- */
+/* An element that may stand in another, in `parent`, or be the outermost, where that is NULL. */
 typedef struct {
   const char *parent, *element;
   tuttiResult_t (*open)(void *context, const tuttiXml *xml);

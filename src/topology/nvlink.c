@@ -117,8 +117,7 @@ tuttiResult_t tuttiNvlinkDetect(tuttiTopology *t, const char *library) {
   return result;
 }
 
-const char *tuttiTopologyPath(const tuttiTopology *t, uint64_t a, uint64_t b, char *buf,
-                              size_t size) {
+const char *tuttiTopologyPath(const tuttiTopology *t, uint64_t a, uint64_t b, char *buf, size_t n) {
   int x = findGpu(t, a), y = findGpu(t, b), links = 0;
   bool two = x >= 0 && y >= 0 && x != y;
   int direct = two ? linksTo(t, x, b) : -1;
@@ -126,8 +125,8 @@ const char *tuttiTopologyPath(const tuttiTopology *t, uint64_t a, uint64_t b, ch
   bool through = there >= 0 && back >= 0;
   if (direct >= 0) links = t->nodes[direct].links;
   if (through) links += t->nodes[t->nodes[there].links < t->nodes[back].links ? there : back].links;
-  snprintf(buf, size, "%s", tuttiDistanceTexts[tuttiTopologyDistance(t, x, y)]);
-  if (links > 0) snprintf(buf, size, "NV%d (NVLink%s)", links, through ? ", NVSwitch" : "");
+  snprintf(buf, n, "%s", tuttiDistanceTexts[tuttiTopologyDistance(t, x, y)]);
+  if (links > 0) snprintf(buf, n, "NV%d (NVLink%s)", links, through ? ", NVSwitch" : "");
   return buf;
 }
 

@@ -67,8 +67,7 @@ tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *n
 
 tuttiDistance tuttiTopologyDistance(const tuttiTopology *t, int a, int b);
 /* Between two GPUs: "NV18 (NVLink, NVSwitch)", or the text of their distance; returns buf. */
-const char *tuttiTopologyPath(const tuttiTopology *t, uint64_t a, uint64_t b, char *buf,
-                              size_t size);
+const char *tuttiTopologyPath(const tuttiTopology *t, uint64_t a, uint64_t b, char *buf, size_t n);
 /* NVLinks join the GPU with an NVSwitch, or with every other GPU. */
 bool tuttiTopologyLinked(const tuttiTopology *t, uint64_t gpu);
 /* Index of the node with this name, or -1. */

@@ -235,8 +235,7 @@ tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
   if (size > TUTTI_XML_MAX_BYTES)
     return tuttiXmlFail(&p.xml, "%zu bytes; at most %d are accepted", size, TUTTI_XML_MAX_BYTES);
   p.parser = XML_ParserCreate(NULL);
-  if (p.parser == NULL)
-    return TUTTI_FAIL(tuttiSystemError, "%s: no memory for an XML parser", name);
+  if (!p.parser) return TUTTI_FAIL(tuttiSystemError, "%s: no memory for an XML parser", name);
   XML_SetUserData(p.parser, &p);
   XML_SetElementHandler(p.parser, onOpen, onClose);
   XML_SetCharacterDataHandler(p.parser, onText);

@@ -181,8 +181,7 @@ static inline void tuttiConnReturn(tuttiConn *c) {
 static inline bool tuttiConnWithdrawn(tuttiConn *c) {
   return tuttiFetchAddAcqRel32(&c->heads[0].withdrawn, 0) != 0;
 }
-/* Send: no thread reads lent memory any more when it returns, after at most one step of a reader.
- */
+/* Send: no thread reads lent memory any more when it returns, after a reader's step at most. */
 static inline void tuttiConnWithdraw(tuttiConn *c) {
   for (int r = 0; r < c->nreaders; r++) {
     tuttiStoreSeqCst32(&c->heads[r].withdrawn, 1);

@@ -63,8 +63,7 @@ static void sendDone(tuttiIbEnd *e, tuttiIbLink *l) {
   if (e->deadline && e->state == TUTTI_IB_RUNNING) tuttiIbWorks(e);
 }
 
-/* A status that new links may cure: a matter of ports and paths rather than of what was asked for.
- */
+/* A status that new links may cure: a matter of ports and paths, not of what was asked for. */
 static bool curable(enum ibv_wc_status status) {
   return status != IBV_WC_LOC_LEN_ERR && status != IBV_WC_LOC_PROT_ERR &&
          status != IBV_WC_LOC_ACCESS_ERR && status != IBV_WC_REM_ACCESS_ERR;

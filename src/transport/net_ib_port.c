@@ -311,8 +311,7 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
     for (int i = 0; i < node->nrails; i++)
       TUTTI_TRY(openRail(node, &node->rails[i]));
   } else if (node->nrails > 0) {
-    snprintf(why, TUTTI_SENTENCE, "no port of the %d RDMA devices is active (see ibv_devinfo)",
-             there);
+    snprintf(why, TUTTI_SENTENCE, "no port of the %d RDMA devices is active (ibv_devinfo)", there);
     tuttiIbNodeClose(node);
   }
   return tuttiSuccess;

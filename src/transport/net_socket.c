@@ -363,8 +363,7 @@ static bool socketDrained(void *end) {
 static tuttiResult_t socketConnect(tuttiWires *w, void *node, tuttiSocketListener *listener,
                                    const tuttiNetHello *hello, tuttiConn *fifo, void **end) {
   (void)node;
-  TUTTI_TRY(
-      tuttiAlloc(end, 1, sizeof(tuttiSocketEnd), "the end of a network connection", w->memory));
+  TUTTI_TRY(tuttiAlloc(end, 1, sizeof(tuttiSocketEnd), "the end of a connection", w->memory));
   tuttiSocketEndInit(*end, w, listener, hello, fifo,
                      (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
   return tuttiSuccess;

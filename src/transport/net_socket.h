@@ -24,7 +24,7 @@ __BEGIN_DECLS
 /* How long a sender first waits for the welcome before it tries another address; then doubled. */
 #define TUTTI_SOCKET_PATIENCE_MS 1000
 
-/* The answer to a good hello: the sender has met the right rank, not whoever else has that address.
+/* The answer to a good hello: the sender has met the right rank, not someone else at that address.
  */
 typedef struct {
   uint32_t magic; /* TUTTI_NET_WELCOME */

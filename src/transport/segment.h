@@ -48,8 +48,7 @@ size_t tuttiLocalSlotBytes(const tuttiWires *w);
 void tuttiLocalTrim(tuttiWires *w);
 
 /* Fd is of w->local->mine and stays its property; Take checks that fd is a segment of the size this
- * communicator has, of a kind that nobody can shrink, and sets theirs[owner]. The caller closes fd.
- */
+ * communicator has, of a kind that nobody can shrink, and sets theirs[owner]. Leaves fd open. */
 int tuttiSegmentFd(const tuttiWires *w);
 /* Of this rank or a neighbour, where it is mapped. */
 void *tuttiSegmentMemory(const tuttiWires *w, int rank);

@@ -283,8 +283,7 @@ static tuttiResult_t takeInSilent(exchangeState *x) {
   if (left == MAX_SILENT && tuttiNow() - x->silent[0].since > SILENT_NS) {
     close(x->silent[0].fd);
     memmove(x->silent, x->silent + 1, sizeof(silentPeer) * (size_t)--x->nsilent);
-    TUTTI_WARN(SHM, "rank %d dropped a connection to its Unix socket that said nothing",
-               x->w->rank);
+    TUTTI_WARN(SHM, "rank %d dropped a silent connection to its Unix socket", x->w->rank);
   }
   return result;
 }
@@ -305,8 +304,7 @@ static tuttiResult_t takeInAll(exchangeState *x) {
     if (trusted(fd))
       result = takeIn(x, fd, &silent);
     else
-      TUTTI_WARN(SHM, "rank %d dropped a connection of another user to its Unix socket",
-                 x->w->rank);
+      TUTTI_WARN(SHM, "rank %d dropped another user's connection to its Unix socket", x->w->rank);
     if (silent)
       x->silent[x->nsilent++] = (silentPeer){.fd = fd, .since = tuttiNow()};
     else

@@ -180,8 +180,7 @@ tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes
 static tuttiResult_t mapShared(tuttiWires *w, symmetricState *s, int peer) {
   s->held[peer] = hold(w->commHash, peer);
   if (!s->held[peer])
-    return TUTTI_FAIL(tuttiRemoteError, "rank %d of this process has given up its GPU memory",
-                      peer);
+    return TUTTI_FAIL(tuttiRemoteError, "rank %d of this process gave up its GPU memory", peer);
   s->public.theirs[peer] = s->held[peer]->memory;
   if (s->held[peer]->device == s->own->device) return tuttiSuccess;
   cudaError_t err = cudaDeviceEnablePeerAccess(s->held[peer]->device, 0);
