@@ -8,6 +8,7 @@ namespace {
 
 class GpuGroups : public GpuTest {};
 class GpuMessages : public GpuTest {};
+class GpuNonBlocking : public GpuTest {};
 class GpuStreams : public GpuTest {};
 class GpuGraphs : public GpuTest {};
 
@@ -133,6 +134,35 @@ void exchangeAll(int n, const std::vector<Pattern> &patterns, size_t bytes = (si
 
 constexpr size_t kCounts[] = {0, 1, 29, 1001, 40003, 300001};
 
+/* What is still to be launched, too: with a late peer its kernel waits when destroy is called. */
+TEST_F(GpuNonBlocking, DestroyCompletesWhatIsQueued) {
+  const int ranks = 2;
+  const size_t n = 1 << 20;
+  std::unique_ptr<Gpu> gpus[ranks];
+  tuttiUniqueId id;
+  TUTTI(tuttiGetUniqueId(&id));
+  onThreads(ranks, [&](int r) { gpus[r] = std::make_unique<Gpu>(r, (size_t)16 << 20); });
+  onThreads(ranks, [&](int r) {
+    Gpu &gpu = *gpus[r];
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.device = tuttiDeviceCuda;
+    config.blocking = 0;
+    tuttiComm_t comm = nullptr;
+    gpu.use();
+    float *x = gpu.put(std::vector<float>(n, (float)(r + 1)));
+    ASSERT_EQ(tuttiCommInitRankConfig(&comm, ranks, id, r, &config), tuttiInProgress);
+    tuttiResult_t state = tuttiInProgress;
+    for (double end = seconds() + 20; state == tuttiInProgress && seconds() < end; usleep(1000))
+      TUTTI(tuttiCommGetAsyncError(comm, &state));
+    ASSERT_EQ(state, tuttiSuccess) << tuttiGetLastError(comm);
+    if (r == 1) usleep(300000);
+    ASSERT_EQ(tuttiAllReduce(x, x, n, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
+              tuttiInProgress);
+    ASSERT_EQ(tuttiCommDestroy(comm), tuttiSuccess) << tuttiGetLastError(nullptr);
+    EXPECT_EQ(gpu.get(x, n), std::vector<float>(n, 3));
+  });
+}
+
 TEST_F(GpuMessages, RingsAndPairs) {
   for (int n : {2, 4}) {
     std::vector<Pattern> patterns;
@@ -145,6 +175,27 @@ TEST_F(GpuMessages, RingsAndPairs) {
       }
     exchangeAll(n, patterns);
   }
+}
+
+/* The receive's stream waits for the send's, and the copy for both. */
+TEST_F(GpuMessages, ToOneselfFromStreamToStream) {
+  GpuRanks ranks(1);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([](int, tuttiComm_t comm, Gpu &gpu) {
+    const size_t n = 1000;
+    int *x = gpu.put(std::vector<int>(n, 7)), *y = gpu.put(std::vector<int>(n, 0));
+    int *z = gpu.put(std::vector<int>(n, 0));
+    cudaStream_t from = gpu.streams[1], to = gpu.streams[2];
+    CUDA(cudaLaunchHostFunc(
+        from, [](void *) { usleep(100000); }, nullptr));
+    TUTTI(tuttiGroupStart());
+    TUTTI(tuttiSend(x, n, tuttiInt32, 0, comm, from));
+    TUTTI(tuttiRecv(y, n, tuttiInt32, 0, comm, to));
+    TUTTI(tuttiGroupEnd());
+    CUDA(cudaMemcpyAsync(z, y, n * sizeof *z, cudaMemcpyDeviceToDevice, to));
+    ASSERT_EQ(awaitStream(to), cudaSuccess);
+    EXPECT_EQ(gpu.get(z, n), std::vector<int>(n, 7));
+  });
 }
 
 TEST_F(GpuMessages, EverybodyToEverybody) {
