@@ -86,7 +86,7 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
                             const tuttiUniqueId *ids, const tuttiOptions *options) {
   InitJob *init;
   TUTTI_TRY(tuttiAlloc((void **)&init, 1, sizeof *init + (size_t)nids * sizeof *ids, "init", NULL));
-  *init = (InitJob){.job = {runInit, discardInit}, .call = call, .nids = nids};
+  *init = (InitJob){.job = {.run = runInit, .discard = discardInit}, .call = call, .nids = nids};
   memcpy(init->ids, ids, (size_t)nids * sizeof *ids);
   tuttiResult_t result = tuttiCommNew(rank, nranks, options, &init->comm);
   tuttiCommunicator *c = init->comm;
