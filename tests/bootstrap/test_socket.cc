@@ -249,26 +249,32 @@ TEST_F(Socket, AnAddressThatSwallowsPacketsIsPassedBy) {
   close(fd);
 }
 
+/* A port where nobody listens, and that no other process is given meanwhile, but whoever asks for
+ * it by its number. */
+int heldPort(tuttiAddress *a) {
+  socklen_t length = sizeof *a;
+  int on = 1, fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+  EXPECT_EQ(bind(fd, &a->sa, tuttiAddressLength(a)), 0);
+  EXPECT_EQ(getsockname(fd, &a->sa, &length), 0);
+  return fd;
+}
+
 TEST_F(Socket, ConnectErrorNamesAddressesInterfaceAndErrno) {
   tuttiAddress refused[2] = {loopback(), loopback()};
-  for (auto &a : refused) {
-    int fd;
-    ASSERT_EQ(tuttiListen(&a, &fd), tuttiSuccess);
-    close(fd);
-  }
-  int fd;
+  int held[2] = {heldPort(&refused[0]), heldPort(&refused[1])}, fd;
   EXPECT_EQ(connectAny(refused, 2, "rank 5 (host b, pid 9)", within(700), &fd), tuttiTimeout);
   EXPECT_THAT(tuttiErrorText(),
               AllOf(HasSubstr("rank 5 (host b, pid 9)"), HasSubstr(text(refused[0])),
                     HasSubstr(text(refused[1])), HasSubstr("from lo (127.0.0.1, up)"),
                     HasSubstr("Connection refused"), HasSubstr("nobody listens there")));
+  close(held[0]);
+  close(held[1]);
 }
 
 TEST_F(Socket, ConnectWaitsForAListenerThatComesLate) {
   tuttiAddress late = loopback();
-  int fd;
-  ASSERT_EQ(tuttiListen(&late, &fd), tuttiSuccess);
-  close(fd);
+  int fd, held = heldPort(&late);
   std::thread opener([&fd, late]() mutable {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_EQ(tuttiListen(&late, &fd), tuttiSuccess) << tuttiErrorText();
@@ -276,6 +282,7 @@ TEST_F(Socket, ConnectWaitsForAListenerThatComesLate) {
   EXPECT_EQ(connectAny(&late, 1, "rank 1", within(30000), &client_), tuttiSuccess);
   opener.join();
   close(fd);
+  close(held);
 }
 
 TEST_F(Socket, ConnectEndsAtTheFlag) {
