@@ -6,6 +6,7 @@
 #include <set>
 
 #include "harness.h"
+#include "port.h"
 
 using testing::AllOf;
 using testing::AnyOf;
@@ -201,19 +202,9 @@ TEST_F(Join, KilledWhileOthersAreAwaited) {
 
 /* ---- TUTTI_COMM_ID -------------------------------------------------------------------------- */
 
-/* A port that was free a moment ago. */
-int freePort() {
-  tuttiAddress a = {};
-  a.v4.sin_family = AF_INET;
-  a.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  int fd = -1;
-  EXPECT_EQ(tuttiListen(&a, &fd), tuttiSuccess);
-  close(fd);
-  return ntohs(a.v4.sin_port);
-}
-
 TEST_F(Join, FixedAddressServesOneCommunicatorAfterTheOther) {
-  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(freePort()));
+  HeldPort held;
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(held.number()));
   const int n = 4, rounds = 8;
   std::vector<std::vector<uint64_t>> hashes(n);
   /* No rank waits for the others between rounds. */
@@ -295,7 +286,8 @@ TEST_F(Join, FixedAddressInUse) {
 }
 
 TEST_F(Join, FixedAddressWithoutRankZero) {
-  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(freePort()));
+  HeldPort held;
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(held.number()));
   Outcome o = joinAs(makeIds(), 1, 2, within(500));
   EXPECT_EQ(o.result, tuttiTimeout);
   EXPECT_THAT(o.text, AllOf(HasSubstr("Connection refused"), HasSubstr("from lo (127.0.0.1"),

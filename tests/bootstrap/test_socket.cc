@@ -5,6 +5,7 @@
 
 #include "bootstrap/socket.h"
 #include "harness.h"
+#include "port.h"
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -210,10 +211,8 @@ TEST_F(Socket, SignalsDoNotEndAWait) {
 }
 
 TEST_F(Socket, ConnectTriesAllAddresses) {
-  tuttiAddress refused = loopback();
-  int fd;
-  ASSERT_EQ(tuttiListen(&refused, &fd), tuttiSuccess);
-  close(fd);
+  HeldPort held;
+  tuttiAddress refused = held.address;
   /* a multicast address: connecting to it fails at once */
   tuttiAddress unreachable = loopback();
   unreachable.v4.sin_addr.s_addr = htonl(0xe0000001);
@@ -249,32 +248,21 @@ TEST_F(Socket, AnAddressThatSwallowsPacketsIsPassedBy) {
   close(fd);
 }
 
-/* A port where nobody listens, and that no other process is given meanwhile, but whoever asks for
- * it by its number. */
-int heldPort(tuttiAddress *a) {
-  socklen_t length = sizeof *a;
-  int on = 1, fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
-  EXPECT_EQ(bind(fd, &a->sa, tuttiAddressLength(a)), 0);
-  EXPECT_EQ(getsockname(fd, &a->sa, &length), 0);
-  return fd;
-}
-
 TEST_F(Socket, ConnectErrorNamesAddressesInterfaceAndErrno) {
-  tuttiAddress refused[2] = {loopback(), loopback()};
-  int held[2] = {heldPort(&refused[0]), heldPort(&refused[1])}, fd;
+  HeldPort held[2];
+  tuttiAddress refused[2] = {held[0].address, held[1].address};
+  int fd;
   EXPECT_EQ(connectAny(refused, 2, "rank 5 (host b, pid 9)", within(700), &fd), tuttiTimeout);
   EXPECT_THAT(tuttiErrorText(),
               AllOf(HasSubstr("rank 5 (host b, pid 9)"), HasSubstr(text(refused[0])),
                     HasSubstr(text(refused[1])), HasSubstr("from lo (127.0.0.1, up)"),
                     HasSubstr("Connection refused"), HasSubstr("nobody listens there")));
-  close(held[0]);
-  close(held[1]);
 }
 
 TEST_F(Socket, ConnectWaitsForAListenerThatComesLate) {
-  tuttiAddress late = loopback();
-  int fd, held = heldPort(&late);
+  HeldPort held;
+  tuttiAddress late = held.address;
+  int fd;
   std::thread opener([&fd, late]() mutable {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_EQ(tuttiListen(&late, &fd), tuttiSuccess) << tuttiErrorText();
@@ -282,16 +270,14 @@ TEST_F(Socket, ConnectWaitsForAListenerThatComesLate) {
   EXPECT_EQ(connectAny(&late, 1, "rank 1", within(30000), &client_), tuttiSuccess);
   opener.join();
   close(fd);
-  close(held);
 }
 
 TEST_F(Socket, ConnectEndsAtTheFlag) {
-  tuttiAddress refused = loopback();
+  HeldPort held;
   int fd;
-  ASSERT_EQ(tuttiListen(&refused, &fd), tuttiSuccess);
-  close(fd);
   tuttiAtomic32 failed = {1};
-  EXPECT_EQ(connectAny(&refused, 1, "rank 1", {TUTTI_NO_DEADLINE, &failed}, &fd), tuttiRemoteError);
+  EXPECT_EQ(connectAny(&held.address, 1, "rank 1", {TUTTI_NO_DEADLINE, &failed}, &fd),
+            tuttiRemoteError);
 }
 
 TEST_F(Socket, ListenErrors) {

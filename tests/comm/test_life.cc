@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "harness.h"
+#include "port.h"
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -45,14 +46,9 @@ TEST(Split, ByColorAndKey) {
 
 /* All ids that tuttiGetUniqueId makes are then one; those of the colors must not be. */
 TEST(Split, ColorsKeepApartWithAFixedAddress) {
-  tuttiAddress at = {};
-  at.v4.sin_family = AF_INET;
-  at.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  int fd = -1;
-  ASSERT_EQ(tuttiListen(&at, &fd), tuttiSuccess) << lastError();
-  close(fd); /* a port that was free a moment ago */
-  Settings fixed({{"TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(ntohs(at.v4.sin_port))},
-                  {"TUTTI_TIMEOUT", "30s"}});
+  HeldPort held;
+  Settings fixed(
+      {{"TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(held.number())}, {"TUTTI_TIMEOUT", "30s"}});
   Ranks ranks(4);
   ranks.run([](int r, tuttiComm_t comm) {
     for (int round = 0; round < 5; round++) {
