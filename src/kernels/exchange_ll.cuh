@@ -53,9 +53,9 @@ public:
       if (i < a.loops) send(i);
       if (synchronize()) return;
       if (i < lag) continue;
-      if (threadIdx.x < (uint32_t)a.nlinks) s.limit[kFirst][threadIdx.x] = limit(threadIdx.x);
       place(i - lag);
       if (i + 1 == a.loops + lag) return;
+      if (threadIdx.x < (uint32_t)a.nlinks) s.limit[kFirst][threadIdx.x] = limit(threadIdx.x);
       if (synchronize()) return;
       giveBack(i - lag);
     }
