@@ -233,11 +233,12 @@ class Communicator:
         return part
 
     def _run(self, call, *arguments, arrays):
-        device = c_int()
-        _check(_lib.tuttiCommCuDevice(self._handle, byref(device)), self._handle)
-        if device.value < 0 and not all(array.on_host for array in arrays):
-            raise ValueError("the array is in GPU memory, but the communicator works on host "
-                             'memory; make it with device="cuda", which says what is missing')
+        if not all(array.on_host for array in arrays):
+            device = c_int()
+            _check(_lib.tuttiCommCuDevice(self._handle, byref(device)), self._handle)
+            if device.value < 0:
+                raise ValueError("the array is in GPU memory, but the communicator works on host "
+                                 'memory; make it with device="cuda", which says what is missing')
         held = getattr(_thread, "held", None)
         if held is not None:
             held.extend(arrays)

@@ -232,7 +232,7 @@ bool tuttiForked(void) {
 }
 
 void tuttiForkForbid(void) {
-  tuttiStoreRelease32(&forkForbidden, 1);
+  if (!tuttiForked()) tuttiStoreRelease32(&forkForbidden, 1); /* asking registers the handler */
 }
 
 void tuttiForkCloseAdd(int fd) {

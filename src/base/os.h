@@ -94,7 +94,7 @@ static inline void tuttiUnlockAt(pthread_mutex_t *const *mutex) {
   pthread_mutex_unlock(*mutex);
 }
 
-/* Appends to the text in buf as much as fits in its `size` bytes. */
+/* Appends to the text in `to` as much as fits in its `size` bytes. */
 __attribute__((format(printf, 3, 4))) void tuttiAppend(char *to, size_t size, const char *fmt, ...);
 
 __END_DECLS

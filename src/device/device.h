@@ -24,7 +24,7 @@ typedef struct tuttiDevice {
   tuttiResult_t (*run)(const tuttiTaskSet *set);
   /* Reads one scalar of `type`, wherever it lives. NULL: executors read it when they run. */
   tuttiResult_t (*readScalar)(const void *scalar, tuttiDataType_t type, tuttiScalar *out);
-  /* Copies between buffers of the user, in order of the stream. */
+  /* Copies between buffers of the user, in order of the stream of each. */
   tuttiResult_t (*copy)(tuttiTaskHost *host, void *to, tuttiStream_t receiver, const void *from,
                         size_t bytes, tuttiStream_t stream);
   /* NULL, or what is wrong with a buffer of the user. Errors and faults later are worse. */

@@ -132,8 +132,8 @@ private:
     uint8_t *block = l.regions - l.column * kRegion - a.uniformAt;
     storeRelaxedSys32(&((tuttiExchangeHead *)block)->begun[l.column], no);
   }
-  /* Until all have begun the operation before; false: given up. Numbers have 31 bits, and nobody is
-   * further ahead, but may be behind by any number of operations that had no root. */
+  /* Until all have begun the operation before; false: given up. Numbers have 31 bits; a
+   * rank may be three ahead, or behind by any number of operations that had no root. */
   __device__ __noinline__ bool hear() const {
     Wait wait;
     for (int p = 0; p < a.nlinks; p++)
