@@ -299,10 +299,16 @@ def cuda_graph():
         expect(out, size() * (total() + (i - 1) * size()))
 
 
+def memory_pool(backend):
+    # PyTorch refuses ncclMemAlloc on a GPU without NVLink multicast: common memory is registered there.
+    device = torch.device("cuda", torch.cuda.current_device())
+    return torch.cuda.MemPool(backend.mem_allocator if backend.supports_tensor_alloc(device) else None)
+
+
 @call
 def symmetric_memory():
     backend = dist.group.WORLD._get_backend(torch.device("cuda"))
-    pool = torch.cuda.MemPool(backend.mem_allocator)
+    pool = memory_pool(backend)
     with torch.cuda.use_mem_pool(pool):
         t = filled(rank() + 1)
     backend.register_mem_pool(pool, symm=True)
@@ -317,7 +323,7 @@ def symmetric_memory():
 @call
 def registered_memory():
     backend = dist.group.WORLD._get_backend(torch.device("cuda"))
-    pool = torch.cuda.MemPool(backend.mem_allocator)
+    pool = memory_pool(backend)
     with torch.cuda.use_mem_pool(pool):
         t = filled(rank() + 1)
     backend.register_mem_pool(pool)
