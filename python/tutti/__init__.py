@@ -129,17 +129,34 @@ def _buffer(array):
     return ctypes.addressof(raw), view.nbytes // view.itemsize, kind, raw, True
 
 
+def _parts(array):
+    if not hasattr(array, "__dlpack__"):
+        return _buffer(array)
+    try:
+        return _dlpack(array)
+    except BufferError:
+        if getattr(array, "dtype", None) != "bool":
+            raise
+        return _buffer(array)  # NumPy 1 exports no bools by DLPack
+
+
 class _Array:
     """Where a buffer is, how many elements of which type it has, and what keeps it there."""
 
     def __init__(self, array):
-        has_dlpack = hasattr(array, "__dlpack__")
-        self.address, self.count, kind, keep, self.on_host = (
-            _dlpack if has_dlpack else _buffer)(array)
+        self.address, self.count, kind, keep, self.on_host = _parts(array)
         if kind not in _TYPES:
             raise TypeError(f"tutti has no type for {getattr(array, 'dtype', kind)}")
         self.type = _TYPES[kind]
+        self.is_bool = kind[0] == 6
         self.keep = (array, keep)
+
+
+def _of_bools(op):
+    """Bools are 0 or 1 in memory: their sum, as NumPy's, is whether any is true."""
+    if op == AVG:
+        raise TypeError("tutti has no average of bools; pass floats")
+    return {SUM: MAX, PROD: MIN}.get(op, op)
 
 
 def version():
@@ -244,7 +261,7 @@ class Communicator:
             held.extend(arrays)
         _check(call(*arguments), self._handle)
 
-    def _move(self, call, send, recv, sizes, rest, stream):
+    def _move(self, call, send, recv, sizes, rest, stream, op=None):
         """A call with two buffers, whose elements are as sizes[0] to sizes[1]."""
         s, r = _Array(send), _Array(recv)
         if s.type != r.type:
@@ -253,13 +270,15 @@ class Communicator:
         if s.count != count * sizes[0] or r.count != count * sizes[1]:
             raise ValueError(f"the buffers hold {s.count} and {r.count} elements; on {self.size} "
                              f"ranks they must be as {sizes[0]} to {sizes[1]}, and whole")
+        if op is not None:
+            rest = (_of_bools(op) if s.is_bool else op, *rest)
         self._run(call, c_void_p(s.address), c_void_p(r.address), c_size_t(count), s.type, *rest,
                   self._handle, c_void_p(stream), arrays=[s, r])
         return recv
 
     def all_reduce(self, x, out=None, op=SUM, stream=0):
         """out (x itself without) = the reduction over ranks of x."""
-        return self._move(_lib.tuttiAllReduce, x, x if out is None else out, (1, 1), (op,), stream)
+        return self._move(_lib.tuttiAllReduce, x, x if out is None else out, (1, 1), (), stream, op)
 
     def broadcast(self, x, root=0, stream=0):
         """x = x of root."""
@@ -268,7 +287,7 @@ class Communicator:
     def reduce(self, x, out=None, root=0, op=SUM, stream=0):
         """out (x itself without) on root = the reduction over ranks of x."""
         out = x if out is None else out
-        return self._move(_lib.tuttiReduce, x, out, (1, 1), (op, root), stream)
+        return self._move(_lib.tuttiReduce, x, out, (1, 1), (root,), stream, op)
 
     def all_gather(self, x, out, stream=0):
         """out = x of rank 0, x of rank 1, ..."""
@@ -276,7 +295,7 @@ class Communicator:
 
     def reduce_scatter(self, x, out, op=SUM, stream=0):
         """out = this rank's part of the reduction over ranks of x."""
-        return self._move(_lib.tuttiReduceScatter, x, out, (self.size, 1), (op,), stream)
+        return self._move(_lib.tuttiReduceScatter, x, out, (self.size, 1), (), stream, op)
 
     def all_to_all(self, x, out, stream=0):
         """Part r of out = this rank's part of x of rank r."""

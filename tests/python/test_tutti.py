@@ -94,6 +94,17 @@ class Collectives(unittest.TestCase):
 
         on_ranks(2, body)
 
+    def test_bools_stay_bools(self):
+        def body(comm):
+            for op, want in ((tutti.SUM, [0, 1, 1]), (tutti.MAX, [0, 1, 1]),
+                             (tutti.PROD, [0, 0, 1]), (tutti.MIN, [0, 0, 1])):
+                x = np.array([False, comm.rank == 1, True])
+                self.assertEqual(comm.all_reduce(x, op=op).view(np.uint8).tolist(), want)
+            with self.assertRaisesRegex(TypeError, "no average of bools"):
+                comm.reduce(x, op=tutti.AVG)
+
+        on_ranks(2, body)
+
 
 class Errors(unittest.TestCase):
     def test_they_name_what_is_wrong(self):
