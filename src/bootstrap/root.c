@@ -29,6 +29,7 @@ typedef struct root {
   struct root *next; /* list of this process's roots */
   int listenFd, epollFd, cancelFd;
   bool fixed;
+  pid_t process; /* a forked child has a copy of the list, without the thread and its fds */
   uint8_t secret[16];
   char shown[80];
   uint64_t deadline;
@@ -313,6 +314,7 @@ tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint
   }
   r->listenFd = listenFd;
   r->fixed = fixed;
+  r->process = getpid();
   memcpy(r->secret, secret, sizeof(r->secret));
   r->greeter = (tuttiGreeter){.listenFd = listenFd,
                               .helloBytes = sizeof(tuttiCheckIn),
@@ -366,5 +368,6 @@ tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
 void tuttiRootCancel(const uint8_t secret[16]) {
   TUTTI_LOCKED(&listLock);
   for (root *r = list; r; r = r->next)
-    if (memcmp(r->secret, secret, sizeof(r->secret)) == 0) eventfd_write(r->cancelFd, 1);
+    if (r->process == getpid() && memcmp(r->secret, secret, sizeof(r->secret)) == 0)
+      eventfd_write(r->cancelFd, 1);
 }
