@@ -66,7 +66,7 @@ static bool judgeHead(tuttiGreeter *g, tuttiGuest *guest) {
   if (guest->got < offsetof(tuttiHello, hash)) return true;
   bool knowsSecret = sameSecret(head.secret, g->secret, sizeof(head.secret));
   if (head.version == TUTTI_VERSION_CODE) return knowsSecret;
-  if (!g->otherVersion) return false;
+  if (!g->otherVersion || !knowsSecret) return false;
   g->refuseCode = tuttiInvalidUsage;
   snprintf(g->refuseText, sizeof(g->refuseText),
            "versions differ: host %s pid %d runs tutti %d.%d.%d (%s), a process that connected to "
@@ -74,7 +74,7 @@ static bool judgeHead(tuttiGreeter *g, tuttiGuest *guest) {
            tuttiHostname(), (int)getpid(), TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH,
            tuttiLibraryPath(), head.version / 10000, head.version / 100 % 100, head.version % 100);
   refuse(g, guest);
-  if (knowsSecret) g->otherVersion(g->ctx);
+  g->otherVersion(g->ctx);
   return false;
 }
 

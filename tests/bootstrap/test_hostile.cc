@@ -210,7 +210,7 @@ TEST_F(Hostile, OtherVersionOfAStrangerEndsNothing) {
   in.peer.hello.secret[0] ^= 1;
   int fd = rawConnect(root_);
   rawSend(fd, &in, sizeof(in));
-  EXPECT_EQ(kindOf(rawRead(fd, 4096)), tuttiReplyFailed);
+  EXPECT_EQ(rawRead(fd, 4096), "") << "it learns nothing";
   close(fd);
   expectJoin(2);
 }
