@@ -23,9 +23,7 @@ enum { PAUSE_MS = 1000, MAX_NAP_MS = 64 };
 void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source) {
   if (source->fd < 0) return;
   tuttiProxyUnwatch(proxy, source);
-  tuttiForkCloseRemove(source->fd);
-  close(source->fd);
-  source->fd = -1;
+  tuttiFdClose(&source->fd);
 }
 
 void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *listener,
@@ -225,12 +223,6 @@ void tuttiSocketCloseListener(tuttiSocketListener *l) {
 
 /* ---- the sender: dialling ------------------------------------------------------------------- */
 
-/* A kernel that gets no answer gives up after this, so that a pulled cable ends in an error. */
-static void setUserTimeout(int fd, uint64_t timeoutMs) {
-  unsigned ms = timeoutMs < INT32_MAX ? (unsigned)timeoutMs : INT32_MAX;
-  if (ms) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
-}
-
 /* Inside a host there is no congestion to control. Where the default is BBR, its pacing by timers
  * costs such a connection half its bandwidth; Reno, which every kernel has and lets everybody use,
  * sends as fast as the receiver reads. */
@@ -259,7 +251,6 @@ static tuttiResult_t takePart(tuttiSocketEnd *e) {
   p->source.fd = j->dial.fd;
   tuttiConnectorStop(&j->dial.connector);
   j->dialling = false;
-  setUserTimeout(p->source.fd, e->wires->timeoutMs);
   avoidPacing(e, p->source.fd);
   j->targets.n = 1;
   j->targets.a[0] = j->dial.connector.attempts[j->dial.index].target;

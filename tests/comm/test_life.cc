@@ -476,6 +476,28 @@ TEST(Timeout, NamesTheRankThatNeverCalled) {
   });
 }
 
+/* A message is on its way when send returns; the time that counts is that of those who wait. */
+TEST(Timeout, NoneForWhatIsSentAndReceivedLate) {
+  Settings net({{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_TIMEOUT", "2"}});
+  Ranks ranks(2);
+  std::vector<char> sent(8600000, 7), got(sent.size());
+  ASSERT_TRUE(ranks.ok());
+  onThreads(2, [&](int r) {
+    tuttiComm_t comm = ranks.comms[r];
+    char x = 1;
+    if (r == 0) {
+      EXPECT_EQ(tuttiSend(&x, 1, tuttiInt8, 1, comm, nullptr), tuttiSuccess);
+      EXPECT_EQ(tuttiSend(sent.data(), sent.size(), tuttiInt8, 1, comm, nullptr), tuttiSuccess);
+      return;
+    }
+    EXPECT_EQ(tuttiRecv(&x, 1, tuttiInt8, 0, comm, nullptr), tuttiSuccess);
+    sleep(7);
+    EXPECT_EQ(tuttiRecv(got.data(), got.size(), tuttiInt8, 0, comm, nullptr), tuttiSuccess)
+        << lastError();
+  });
+  EXPECT_EQ(got, sent);
+}
+
 TEST(Timeout, NamesTheRankThatHasLeft) {
   Ranks ranks(4);
   ranks.run([&](int r, tuttiComm_t comm) {
