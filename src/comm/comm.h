@@ -129,6 +129,7 @@ typedef struct tuttiCommunicator {
   tuttiAtomic64 offer;   /* shrink.c: this rank leads a rendezvous there; 0: none */
   uint64_t *followed;    /* [nranks] the last offer of each that this rank took up */
   tuttiAtomic32 revoked; /* 1: tuttiCommRevoke has returned */
+  tuttiAtomic32 aborted; /* 1: tuttiCommAbort holds it until it is freed */
 
   tuttiAtomic32 busy;         /* id of the thread that is in a collective, or 0 */
   struct tuttiWorker *worker; /* of a non-blocking communicator */

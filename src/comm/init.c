@@ -197,13 +197,15 @@ tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {
   return finalize(c);
 }
 
+static tuttiResult_t endsAlready(tuttiCommunicator *c) {
+  TUTTI_FAIL(tuttiInvalidUsage, "this communicator is being destroyed or aborted already");
+  tuttiHandleLeave(c);
+  return tuttiInvalidUsage;
+}
+
 /* Retires the handle and frees; the caller holds it. */
 static tuttiResult_t retire(tuttiCommunicator *c, bool aborted) {
-  if (!tuttiHandleRetire(c)) {
-    TUTTI_FAIL(tuttiInvalidUsage, "another thread is destroying or aborting this communicator");
-    tuttiHandleLeave(c);
-    return tuttiInvalidUsage;
-  }
+  if (!tuttiHandleRetire(c)) return endsAlready(c);
   tuttiCommFree(c, aborted);
   return tuttiSuccess;
 }
@@ -211,6 +213,7 @@ static tuttiResult_t retire(tuttiCommunicator *c, bool aborted) {
 tuttiResult_t tuttiCommDestroy(tuttiComm_t comm) {
   tuttiCommunicator *c;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  if (tuttiLoadAcquire32(&c->aborted)) return endsAlready(c);  /* in a group, say */
   if (tuttiLoadAcquire32(&c->failed)) return retire(c, false); /* its failure has been told */
   tuttiResult_t result = finalize(c);
   if (result != tuttiSuccess) tuttiCommFail(c, result); /* ends whoever is inside */
@@ -241,6 +244,7 @@ tuttiResult_t tuttiCommAbort(tuttiComm_t comm) {
   tuttiCommunicator *c;
   AbortJob *abort;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
+  if (!tuttiCompareExchange32(&c->aborted, 0, 1)) return endsAlready(c);
   tuttiCommFailText(c, tuttiInvalidUsage, "this communicator was aborted by tuttiCommAbort", false);
   if (tuttiAlloc((void **)&abort, 1, sizeof *abort, "an abort", NULL) != tuttiSuccess)
     return retire(c, true);

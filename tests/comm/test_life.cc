@@ -581,6 +581,19 @@ TEST(Abort, InAGroup) {
   }
 }
 
+TEST(Abort, DestroyOfWhatTheGroupAbortsIsRefused) {
+  Ranks ranks(1);
+  ASSERT_TRUE(ranks.ok());
+  tuttiComm_t comm = std::exchange(ranks.comms[0], nullptr);
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
+  EXPECT_EQ(tuttiCommDestroy(comm), tuttiInvalidUsage); /* it would wait for the abort for ever */
+  EXPECT_THAT(lastError(), HasSubstr("aborted already"));
+  EXPECT_EQ(tuttiCommAbort(comm), tuttiInvalidUsage);
+  EXPECT_EQ(tuttiGroupEnd(), tuttiSuccess);
+  EXPECT_EQ(tuttiCommDestroy(comm), tuttiInvalidArgument);
+}
+
 uint32_t spinsOf(int nranks) {
   Ranks ranks(nranks);
   tuttiCommunicator *c = nullptr;
