@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/settings.h"
+#include "bootstrap/rendezvous.h"
 #include "comm/comm.h"
 #include "transport/net.h"
 
@@ -66,8 +67,9 @@ static tuttiResult_t isInProgress(tuttiJob *job) {
 static tuttiResult_t checkInit(tuttiComm_t *comm, int nranks, int rank, int nids,
                                const tuttiUniqueId *ids) {
   TUTTI_TRY(tuttiCheckOutput("comm", comm));
-  if (nranks < 1)
-    return TUTTI_FAIL(tuttiInvalidArgument, "argument nranks is %d; it must be at least 1", nranks);
+  if (nranks < 1 || nranks > TUTTI_MAX_RANKS)
+    return TUTTI_FAIL(tuttiInvalidArgument, "argument nranks is %d; it must be 1 to %d", nranks,
+                      TUTTI_MAX_RANKS);
   if (rank < 0 || rank >= nranks)
     return TUTTI_FAIL(tuttiInvalidArgument, "argument rank is %d; it must be 0 to %d", rank,
                       nranks - 1);

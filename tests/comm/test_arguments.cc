@@ -176,6 +176,8 @@ TEST(Init, Arguments) {
   REFUSED(tuttiInvalidArgument, tuttiCommInitRank(nullptr, 1, id, 0), HasSubstr("comm is NULL"));
   REFUSED(tuttiInvalidArgument, tuttiCommInitRank(&comm, 0, id, 0), HasSubstr("nranks is 0"));
   REFUSED(tuttiInvalidArgument, tuttiCommInitRank(&comm, -4, id, 0), HasSubstr("nranks is -4"));
+  REFUSED(tuttiInvalidArgument, tuttiCommInitRank(&comm, INT_MAX, id, 0),
+          HasSubstr("nranks is 2147483647; it must be 1 to "));
   REFUSED(tuttiInvalidArgument, tuttiCommInitRank(&comm, 2, id, 2), HasSubstr("rank is 2"),
           HasSubstr("0 to 1"));
   REFUSED(tuttiInvalidArgument, tuttiCommInitRank(&comm, 2, id, -1), HasSubstr("rank is -1"));
