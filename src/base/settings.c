@@ -404,7 +404,7 @@ static void tellOfUseless(void) {
   char text[FAULT_TEXT] = "";
   bool isNew;
   if (!tuttiLogEnabled(TUTTI_LOG_INFO, TUTTI_SUBSYS(ENV))) return;
-  for (int i = 0; i < confCount || environ[i - confCount] != NULL; i++) {
+  for (int i = 0; i < confCount || (environ != NULL && environ[i - confCount] != NULL); i++) {
     const char *entry = i < confCount ? confLines[i] : environ[i - confCount];
     if (meansNothing(entry))
       tuttiAppend(text, sizeof text, "%s%.*s", *text ? ", " : "", (int)strcspn(entry, "="), entry);
