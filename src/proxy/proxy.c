@@ -184,6 +184,8 @@ tuttiResult_t tuttiProxyCreate(tuttiProxy **proxy,
   p->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (p->epoll >= 0 && p->bell >= 0) {
     pthread_mutex_init(&p->lock, NULL);
+    tuttiForkCloseAdd(p->epoll);
+    tuttiForkCloseAdd(p->bell);
     *proxy = p;
     return tuttiSuccess;
   }
@@ -206,8 +208,8 @@ void tuttiProxyDestroy(tuttiProxy *p) {
     pthread_join(p->thread, NULL);
   }
   pthread_mutex_destroy(&p->lock);
-  close(p->bell);
-  close(p->epoll);
+  tuttiFdClose(&p->bell);
+  tuttiFdClose(&p->epoll);
   tuttiFree(p->items);
   tuttiFree(p);
 }

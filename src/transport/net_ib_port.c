@@ -271,6 +271,7 @@ void tuttiIbNodeClose(tuttiIbNode *node) {
     if (rail->cq) tuttiVerbs.destroyCq(rail->cq);
     if (rail->pd) tuttiVerbs.deallocPd(rail->pd);
     tuttiForkCloseRemove(rail->context->async_fd);
+    tuttiForkCloseRemove(rail->context->cmd_fd);
     tuttiVerbs.close(rail->context);
   }
 }
@@ -281,6 +282,7 @@ static tuttiResult_t openRail(tuttiIbNode *node, tuttiIbRail *rail) {
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   tuttiForkCloseAdd(fd);
+  tuttiForkCloseAdd(rail->context->cmd_fd);
   rail->events.fd = fd;
   rail->pd = tuttiVerbs.allocPd(rail->context);
   if (!rail->pd) return railFailed(node, rail, "ibv_alloc_pd", errno);
