@@ -138,8 +138,9 @@ static int openPorts(tuttiIbNode *node) {
   int n = 0;
   struct ibv_device **devices = tuttiVerbs.getDeviceList(&n);
   for (int i = 0; devices && i < n; i++) {
+    if (devices[i]->transport_type != IBV_TRANSPORT_IB) continue; /* iWARP needs rdma_cm */
     const char *name = tuttiVerbs.deviceName(devices[i]);
-    struct ibv_device_attr device = {.phys_port_cnt = 1};
+    struct ibv_device_attr device = {.phys_port_cnt = UINT8_MAX};
     for (int port = 1; port <= device.phys_port_cnt && node->nrails < TUTTI_IB_PORTS; port++) {
       if (!portAllowed(list, name, port)) continue;
       struct ibv_context *context = tuttiVerbs.open(devices[i]);
@@ -148,7 +149,8 @@ static int openPorts(tuttiIbNode *node) {
                    name, tuttiErrnoText(errno));
         break;
       }
-      if (tuttiVerbs.queryDevice(context, &device) != 0 || !keepPort(node, context, name, port))
+      if (tuttiVerbs.queryDevice(context, &device) != 0) device.phys_port_cnt = 0;
+      if (port > device.phys_port_cnt || !keepPort(node, context, name, port))
         tuttiVerbs.close(context);
     }
   }
@@ -306,7 +308,7 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
   int there = openPorts(node);
   if (node->nrails == 0)
     snprintf(why, TUTTI_SENTENCE,
-             there ? "none of the %d RDMA devices here is allowed by TUTTI_IB_HCA"
+             there ? "none of the %d RDMA devices here can be used (rights, kind, or TUTTI_IB_HCA)"
                    : "this host has %d RDMA devices (see ibv_devices)",
              there);
   if (portsUp(node) > 0) {
