@@ -168,13 +168,13 @@ static void linkLost(tuttiWatch *w, ringLink *link, int error) {
                who->rank, who->host, who->pid, w->who.rank, w->who.host, CONTACT_MS / 1000,
                interface, tuttiErrnoText(error), who->host);
   } else {
-    TUTTI_FAIL(
-        tuttiRemoteError,
-        "rank %d (host %s, pid %d) died: its connection to rank %d closed without goodbye"
-        "%s%s (killed, crashed, or exited without tuttiCommDestroy?). Remedy: see the log of "
-        "that process, and the kernel log of host %s for its out-of-memory killer",
-        who->rank, who->host, who->pid, w->who.rank, error != 0 ? ": " : "",
-        error != 0 ? tuttiErrnoText(error) : "", who->host);
+    TUTTI_FAIL(tuttiRemoteError,
+               "rank %d (host %s, pid %d) died: its connection to rank %d closed without goodbye"
+               "%s%s (killed, crashed, or exited without tuttiCommDestroy, or its init failed?). "
+               "Remedy: see the log of that process, and the kernel log of host %s for its "
+               "out-of-memory killer",
+               who->rank, who->host, who->pid, w->who.rank, error != 0 ? ": " : "",
+               error != 0 ? tuttiErrnoText(error) : "", who->host);
   }
   spreadText(w, tuttiRemoteError, tuttiErrorText(), true);
 }
