@@ -138,9 +138,6 @@ tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound
   int family = strcmp(familyText, "AF_INET") == 0    ? AF_INET
                : strcmp(familyText, "AF_INET6") == 0 ? AF_INET6
                                                      : AF_UNSPEC;
-  if (family == AF_UNSPEC && familyText[0] != '\0')
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "TUTTI_SOCKET_FAMILY=%s: it must be AF_INET, AF_INET6 or unset", familyText);
   nameFilter filter = parseFilter(ifname);
   bool chosen = filter.names[0] != '\0' && !filter.exclude;
   ranked usable[MAX_FOUND];

@@ -58,7 +58,6 @@ static void describeSelf(const tuttiCommunicator *c, uint32_t graph, tuttiPeer *
            (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS),
            tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT), graph);
   snprintf(p->host, sizeof p->host, "%s", tuttiHostname());
-  snprintf(p->library, sizeof p->library, "%s", tuttiLibraryPath());
 }
 
 static tuttiResult_t chooseDevice(tuttiCommunicator *c) {

@@ -79,24 +79,11 @@ static bool cleanText(const char *text, size_t size) {
   return false;
 }
 
-static tuttiResult_t failVersion(const tuttiPeer *peer, int rank, const tuttiPeer *mine) {
-  /* Another version may lay out its record in another way: only the version is sure. */
-  bool clean = cleanText(peer->host, sizeof peer->host) &&
-               cleanText(peer->library, sizeof peer->library) && peer->library[0];
-  return TUTTI_FAIL(tuttiInvalidUsage,
-                    "version mix: rank %d on host %s runs tutti %u.%u.%u (%s), rank %d on host %s "
-                    "runs %u.%u.%u (%s): install one version on all hosts, or set LD_LIBRARY_PATH "
-                    "alike",
-                    mine->rank, mine->host, mine->version / 10000, mine->version / 100 % 100,
-                    mine->version % 100, mine->library, rank, clean ? peer->host : "?",
-                    peer->version / 10000, peer->version / 100 % 100, peer->version % 100,
-                    clean ? peer->library : "?");
-}
-
-/* What can't be in a record of this version; NULL if nothing. */
-static const char *findDamage(const tuttiPeer *peer, const tuttiPeer *mine) {
+/* What can't be in a record of ranks that have met; NULL if nothing. */
+static const char *findDamage(const tuttiPeer *peer, int rank, const tuttiPeer *mine) {
+  if (peer->version != mine->version) return "its version";
+  if (peer->rank != rank || peer->nranks != mine->nranks) return "its rank";
   if (!cleanText(peer->host, sizeof peer->host)) return "its host name";
-  if (!cleanText(peer->library, sizeof peer->library)) return "its library path";
   if (!cleanText(peer->netName, sizeof peer->netName)) return "its network's name";
   if (!cleanText(peer->config, sizeof peer->config)) return "its settings";
   if (peer->cores < 1) return "its number of cores";
@@ -110,24 +97,13 @@ static const char *findDamage(const tuttiPeer *peer, const tuttiPeer *mine) {
 }
 
 tuttiResult_t tuttiPeerCheck(const tuttiPeer *peer, int expectedRank, const tuttiPeer *mine) {
-  if (peer->version != mine->version) return failVersion(peer, expectedRank, mine);
-  const char *damage = findDamage(peer, mine);
+  const char *damage = findDamage(peer, expectedRank, mine);
   if (damage)
     return TUTTI_FAIL(tuttiRemoteError,
                       "the record of rank %d, as rank %d on host %s got it, is damaged: %s; "
                       "something other than tutti, or a changed tutti of the same version, "
                       "answered",
                       expectedRank, mine->rank, mine->host, damage);
-  if (peer->rank != expectedRank)
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "rank %d on host %s (pid %d) stands where rank %d should, seen by rank %d on "
-                      "host %s: give every rank a number of its own",
-                      peer->rank, peer->host, peer->pid, expectedRank, mine->rank, mine->host);
-  if (peer->nranks != mine->nranks)
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "rank %d on host %s was started with nranks %d, rank %d on host %s with %d: "
-                      "pass the same nranks everywhere",
-                      mine->rank, mine->host, mine->nranks, peer->rank, peer->host, peer->nranks);
   size_t same = 0, item = 0; /* where the first setting that differs begins */
   for (; peer->config[same] && peer->config[same] == mine->config[same]; same++)
     if (same && mine->config[same] == ' ' && mine->config[same - 1] == ',') item = same + 1;

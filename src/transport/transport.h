@@ -43,7 +43,6 @@ typedef struct {
   int32_t blocks;  /* that a kernel may have on the GPU; 0: any number */
   char host[TUTTI_HOSTNAME];
   char config[288];   /* what ranks must agree on, as text */
-  char library[128];  /* path of this library, for the text of a version mix */
   uint64_t shmSocket; /* names the Unix socket that takes neighbours' segments; 0: none */
   uint64_t offer;     /* SHM: see tuttiRemoteOffer */
   /* NET: where this rank's proxy listens. */

@@ -69,7 +69,6 @@ struct Rank {
     mine.process = process;
     mine.hostId = hostId;
     snprintf(mine.host, sizeof mine.host, "node%d", (int)(hostId & 0xf));
-    snprintf(mine.library, sizeof mine.library, "/lib/libtutti.so");
     peers.resize((size_t)s.nranks);
     w.peers = peers.data();
   }
