@@ -119,13 +119,15 @@ static tuttiResult_t exchangePeers(tuttiCommunicator *c, uint32_t graph, tuttiWa
   return tuttiSuccess;
 }
 
-static int channelCount(const tuttiOptions *o, tuttiDevice_t device, int nhosts) {
-  int n = nhosts > 1 ? CHANNELS_NETWORK : CHANNELS_ONE_HOST;
-  if (device == tuttiDeviceCuda) n = TUTTI_SYMMETRIC_CHANNELS;
-  if (o->maxChannels && n > o->maxChannels) n = o->maxChannels;
-  if (n < o->minChannels) n = o->minChannels;
-  if (device == tuttiDeviceCuda && n > TUTTI_SYMMETRIC_CHANNELS) n = TUTTI_SYMMETRIC_CHANNELS;
-  return n;
+static int mostChannels(const tuttiCommunicator *c) {
+  int most = c->device->kind == tuttiDeviceCuda ? TUTTI_SYMMETRIC_CHANNELS : TUTTI_MAX_CHANNELS;
+  return c->options.maxChannels && c->options.maxChannels < most ? c->options.maxChannels : most;
+}
+
+static int channelCount(const tuttiCommunicator *c, int nhosts) {
+  int n = nhosts > 1 ? CHANNELS_NETWORK : CHANNELS_ONE_HOST, most = mostChannels(c);
+  if (n < c->options.minChannels) n = c->options.minChannels;
+  return c->device->kind == tuttiDeviceCuda || n > most ? most : n;
 }
 
 /* Read from the `size` bytes of `file`, or computed where there is none. */
@@ -139,8 +141,7 @@ static tuttiResult_t makeGraph(tuttiCommunicator *c, const char *file, const cha
   }
   const char *dump = tuttiSettingString(TUTTI_SETTING_GRAPH_DUMP_FILE);
   TUTTI_TRY(text ? tuttiGraphParseXml(text, size, file, hosts, c->nranks, &c->graph)
-                 : tuttiGraphCreate(hosts, c->nranks,
-                                    channelCount(&c->options, c->device->kind, nhosts), &c->graph));
+                 : tuttiGraphCreate(hosts, c->nranks, channelCount(c, nhosts), &c->graph));
   return dump[0] && c->rank == 0 ? tuttiGraphWriteXml(c->graph, dump) : tuttiSuccess;
 }
 
@@ -259,7 +260,8 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   in->nranks = c->nranks;
   in->nhosts = c->graph->nhosts;
   in->minChannels = c->options.minChannels ? c->options.minChannels : 1;
-  in->maxChannels = c->graph->nchannels;
+  in->maxChannels = mostChannels(c);
+  if (in->maxChannels > c->graph->nchannels) in->maxChannels = c->graph->nchannels;
   if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
   in->deterministic = (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC);
   if (in->deterministic && in->widest && in->nranks > in->widest)

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <utility>
 
 #include "harness.h"
@@ -622,6 +623,26 @@ TEST(Life, WaitersSpinAsLongAsNobodyNeedsTheirCore) {
     EXPECT_EQ(spinsOf(3), 0u);
   }
   EXPECT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+/* A file may have any number of channels; the settings say how many of them are used. */
+TEST(Life, ChannelsOfAGraphFileAreLimitedToo) {
+  std::string path = testing::TempDir() + "tutti-channels-" + std::to_string(getpid()), channel;
+  channel = "<channel><ring ranks='0 1'/><tree parents='-1 0'/></channel>";
+  std::ofstream(path) << "<graph version='1' channels='3' hosts='0 0'>" + channel + channel +
+                             channel + "</graph>";
+  for (int most : {0, 1, 2, 32}) {
+    Settings settings(std::map<std::string, std::string>{
+        {"TUTTI_GRAPH_FILE", path}, {"TUTTI_MAX_NCHANNELS", std::to_string(most)}});
+    Ranks ranks(2);
+    ASSERT_TRUE(ranks.ok());
+    tuttiCommunicator *c = nullptr;
+    ASSERT_EQ(tuttiHandleEnter(ranks.comms[0], "test", &c), tuttiSuccess);
+    EXPECT_EQ(c->plan.maxChannels, most == 0 ? 3 : std::min(most, 3));
+    EXPECT_EQ(c->wires.nchannels, c->plan.maxChannels);
+    tuttiHandleLeave(c);
+  }
+  unlink(path.c_str());
 }
 
 /* An executor knows that the peer's message is another operation's; the peers' states may not. */
