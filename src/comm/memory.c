@@ -103,6 +103,7 @@ tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDat
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument scalar (%p) is misaligned: %s needs a multiple of %zu bytes",
                       scalar, tuttiTypeName(datatype), tuttiTypeSize(datatype));
+  if (residence == tuttiScalarDevice) TUTTI_TRY(tuttiCheckMemory(c, "scalar", scalar));
   tuttiPreMul m = {true, datatype, residence, scalar, {0}};
   if (residence == tuttiScalarHostImmediate)
     TUTTI_TRY(tuttiDeviceHostTable.readScalar(scalar, datatype, &m.scalar));

@@ -25,6 +25,10 @@ TEST_F(GpuFaults, HostMemoryIsRefused) {
               tuttiInvalidArgument);
     EXPECT_THAT(tuttiGetLastError(comm), HasSubstr("recvbuff"));
     EXPECT_EQ(host, std::vector<float>(16, 1));
+    tuttiRedOp_t op;
+    EXPECT_EQ(tuttiRedOpCreatePreMulSum(&op, host.data(), tuttiFloat32, tuttiScalarDevice, comm),
+              tuttiInvalidArgument);
+    EXPECT_THAT(tuttiGetLastError(comm), AllOf(HasSubstr("scalar"), HasSubstr("plain host")));
     /* Nothing was started: the communicator still works. */
     TUTTI(tuttiAllReduce(device, device, 16, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
     ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess);
