@@ -567,6 +567,7 @@ static tuttiResult_t stepsRound(cudaState *s, const tuttiTask *tasks, int n, int
       bool isLarge = t->schedule.count * tuttiTypeSize(t->type) >= STEPS_LARGE;
       if (distance / reach == from / reach && isLarge == large) addMessage(s, t, large, parts, &k);
     }
+    parts[0].stream = tasks[0].stream; /* which all others wait for, and it for them */
     TUTTI_TRY(launchSteps(s, parts, k));
   }
   return tuttiSuccess;

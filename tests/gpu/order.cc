@@ -198,6 +198,59 @@ TEST_F(GpuMessages, ToOneselfFromStreamToStream) {
   });
 }
 
+/* Small and large messages of a group on three streams: what a stream has written before is sent,
+ * and what comes is there for what follows on its stream, whichever call is the first. */
+void severalStreams(tuttiComm_t comm, Gpu &gpu, int r, bool smallFirst) {
+  const size_t small = 1000, large = (size_t)1 << 20;
+  cudaStream_t *s = gpu.streams, after = s[r == 0 ? 0 : 2];
+  gpu.reset();
+  auto *big = gpu.put(std::vector<uint8_t>(large, (uint8_t)(r + 1)));
+  auto *little = gpu.put(std::vector<uint8_t>(small, 0));
+  auto *other = gpu.put(std::vector<uint8_t>(small, 0));
+  auto *in = gpu.put(std::vector<uint8_t>(large, 0)), *copy = (uint8_t *)gpu.take(large);
+  /* What rank 0 sends to rank 2 and what it gets from there are late. */
+  cudaStream_t late = s[r == 0 ? 2 : 0];
+  CUDA(cudaLaunchHostFunc(
+      late, [](void *) { usleep(100000); }, nullptr));
+  CUDA(cudaMemsetAsync(r == 0 ? other : big, 7, r == 0 ? small : large, late));
+  TUTTI(tuttiGroupStart());
+  for (int i = 0; r < 2 && i < 2; i++) { /* between two ranks the order is the same */
+    bool isSmall = smallFirst == (i == 0);
+    void *at = isSmall ? little : r == 0 ? big : in;
+    size_t count = isSmall ? small : large;
+    TUTTI(r == 0 ? tuttiSend(at, count, tuttiUint8, 1, comm, s[isSmall ? 0 : 1])
+                 : tuttiRecv(at, count, tuttiUint8, 0, comm, s[isSmall ? 1 : 2]));
+  }
+  if (r == 0) {
+    TUTTI(tuttiSend(other, small, tuttiUint8, 2, comm, s[2]));
+    TUTTI(tuttiRecv(in, large, tuttiUint8, 2, comm, s[0]));
+  }
+  if (r == 2) {
+    TUTTI(tuttiRecv(little, small, tuttiUint8, 0, comm, s[1]));
+    TUTTI(tuttiSend(big, large, tuttiUint8, 0, comm, s[0]));
+  }
+  TUTTI(tuttiGroupEnd());
+  CUDA(cudaMemcpyAsync(copy, in, large, cudaMemcpyDeviceToDevice, after));
+  for (auto stream : gpu.streams)
+    ASSERT_EQ(awaitStream(stream), cudaSuccess) << tuttiGetLastError(comm);
+  const uint8_t came[] = {7, 1, 0};
+  EXPECT_SAME(gpu.get(copy, large), std::vector<uint8_t>(large, came[r]));
+  if (r == 2) {
+    EXPECT_SAME(gpu.get(little, small), std::vector<uint8_t>(small, 7));
+  }
+}
+
+TEST_F(GpuMessages, OfSeveralStreamsInOneGroup) {
+  for (const char *algo : {"Direct", "Ring"}) { /* with Ring messages go through FIFOs */
+    Settings settings(std::map<std::string, std::string>{{"TUTTI_ALGO", algo}});
+    GpuRanks ranks(3);
+    ASSERT_TRUE(ranks.ok());
+    for (bool smallFirst : {false, true})
+      ranks.run(
+          [&](int r, tuttiComm_t comm, Gpu &gpu) { severalStreams(comm, gpu, r, smallFirst); });
+  }
+}
+
 TEST_F(GpuMessages, EverybodyToEverybody) {
   std::vector<Pattern> patterns;
   for (size_t count : kCounts) {
