@@ -115,6 +115,7 @@ private:
    * overlap. False: given up. */
   __device__ bool takeLines(uint32_t chunk, uint32_t line, uint32_t missing, tuttiPair in[kPeers]) {
     Wait wait;
+    __syncwarp(lineMask()); /* a line is whole if its lanes load it together, as they store it */
     while (missing) {
 #pragma unroll
       for (int p = 0; p < kPeers; p++)

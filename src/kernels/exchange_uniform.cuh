@@ -159,6 +159,7 @@ private:
   __device__ void put(int kind, int p, uint32_t g, tuttiPair v) const {
     if (STAGED) return putUnits(piece(a.regions + (shared(kind) ? 0 : p * kRegion), kind, g), v);
     if (lineLane() == kLanes - 1) v.y = flag();
+    __syncwarp(lineMask()); /* a line is whole if its lanes store it together */
     storePairVolatile(piece(a.link[p].regions, kind, g), v);
   }
   __device__ static bool within(uint32_t g, uint32_t bytes) { return g * kPayload < bytes; }
@@ -241,6 +242,7 @@ private:
   __device__ bool get(int kind, uint32_t wanted, uint32_t g, tuttiPair in[N]) const {
     if (STAGED) return getUnits(kind, wanted, g, in);
     Wait wait;
+    __syncwarp(lineMask()); /* or load it together; further looks are behind a vote */
     for (;;) {
       bool missing = false;
       int last = 0;
