@@ -210,12 +210,12 @@ TUTTI_HD static inline void tuttiDirectAlltoAllStep(const tuttiSchedule *s, uint
   if (place.late && place.index > 0) tuttiDirectRecv(step, peer);
 }
 
-/* Broadcast, Reduce: one step for each piece. Gather, Scatter: the root takes the peers in turn,
- * its own block while the first messages are on their way. Stable: the root's sendbuff is written
- * with itself only, the others' not at all. */
+/* Broadcast, Reduce, SendRecv: one step for each piece. Gather, Scatter: the root takes the peers
+ * in turn, its own block while the first messages are on their way. Stable: the root's sendbuff is
+ * written with itself only, the others' not at all. */
 TUTTI_HD static inline void tuttiDirectRootedStep(const tuttiSchedule *s, uint64_t k,
                                                   tuttiStep *step) {
-  bool isRoot = s->rank == s->root, toRoot = s->coll == tuttiCollReduce;
+  bool isRoot = s->rank == s->root, toRoot = s->coll == tuttiCollReduce || s->sending;
   bool gather = s->coll == tuttiCollGather, inTurn = gather || s->coll == tuttiCollScatter;
   uint64_t turns = isRoot && inTurn ? (uint64_t)s->nranks : 1, i = k % turns;
   uint64_t at, count;
@@ -248,7 +248,8 @@ TUTTI_HD static inline uint64_t tuttiDirectSteps(const tuttiSchedule *s) {
   if (s->coll == tuttiCollAllReduce)
     return s->twoShot ? tuttiSlicedLoops(s) * (2 * n - 1) : pieces * 2;
   if (s->coll == tuttiCollAllGather && s->twoShot) return s->rank == 0 ? n + 1 : 2;
-  if (s->coll == tuttiCollBroadcast || s->coll == tuttiCollReduce) return pieces;
+  if (s->coll == tuttiCollBroadcast || s->coll == tuttiCollReduce || s->coll == tuttiCollSendRecv)
+    return pieces;
   if (s->coll == tuttiCollGather || s->coll == tuttiCollScatter)
     return s->rank == s->root ? pieces * n : pieces;
   return s->coll == tuttiCollAlltoAll ? pieces * (2 * n - 1) : pieces * n;

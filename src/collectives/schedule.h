@@ -1,6 +1,6 @@
 /* A schedule is a pure function: what one rank does at step k of a collective on one channel. No
  * executor holds a second copy of an algorithm; host, simulator and CUDA executors ask these
- * functions. One file per algorithm: ring.h, tree.h, direct.h, p2p.h.
+ * functions. One file per algorithm: ring.h, tree.h, direct.h.
  *
  * What a step means:
  *     value = reduction over { local operand, one message from each rank of recv }
@@ -147,7 +147,6 @@ TUTTI_HD static inline void tuttiStepInit(tuttiStep *step, uint64_t src, uint64_
 }
 
 #include "collectives/direct.h"
-#include "collectives/p2p.h"
 #include "collectives/ring.h"
 #include "collectives/tree.h"
 
@@ -168,7 +167,6 @@ TUTTI_HD static inline void tuttiLocalStep(const tuttiSchedule *s, uint64_t k, t
 
 /* Number of steps of this rank; step numbers are 0 .. n-1. */
 TUTTI_HD static inline uint64_t tuttiScheduleSteps(const tuttiSchedule *s) {
-  if (s->coll == tuttiCollSendRecv) return tuttiP2pSteps(s);
   if (s->nranks == 1) return tuttiPieces(s);
   if (s->algo == tuttiAlgoRing) return tuttiRingSteps(s);
   return s->algo == tuttiAlgoTree ? tuttiTreeSteps(s) : tuttiDirectSteps(s);
@@ -176,9 +174,7 @@ TUTTI_HD static inline uint64_t tuttiScheduleSteps(const tuttiSchedule *s) {
 
 /* Writes step k to *step (all fields). */
 TUTTI_HD static inline void tuttiScheduleStep(const tuttiSchedule *s, uint64_t k, tuttiStep *step) {
-  if (s->coll == tuttiCollSendRecv)
-    tuttiP2pStep(s, k, step);
-  else if (s->nranks == 1)
+  if (s->nranks == 1)
     tuttiLocalStep(s, k, step);
   else if (s->algo == tuttiAlgoRing)
     tuttiRingStep(s, k, step);

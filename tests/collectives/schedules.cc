@@ -192,6 +192,7 @@ TEST(PointToPoint, CoversThePart) {
       for (int sending : {0, 1}) {
         tuttiSchedule s = {};
         s.coll = tuttiCollSendRecv;
+        s.algo = tuttiAlgoDirect;
         s.rank = 1;
         s.nranks = 4;
         s.root = 3;

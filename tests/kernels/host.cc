@@ -20,6 +20,7 @@ tuttiTask message(Rank &rank, int peer, bool sending, void *buffer, uint64_t cou
                   uint64_t chunk = 128, uint64_t seq = 1) {
   tuttiTask t{};
   t.schedule.coll = tuttiCollSendRecv;
+  t.schedule.algo = tuttiAlgoDirect;
   t.schedule.rank = rank.rank;
   t.schedule.nranks = rank.fabric.nranks();
   t.schedule.root = peer;
