@@ -20,6 +20,13 @@
 #include "collectives/schedule.h"
 
 #define TUTTI_EXCHANGE_MAX 8 /* ranks */
+/* Most thread blocks of one launch: protocol Simple, LL, LL with regions, Simple in host memory. */
+#define TUTTI_EXCHANGE_BLOCKS       128u
+#define TUTTI_EXCHANGE_LL_BLOCKS    64u
+#define TUTTI_UNIFORM_BLOCKS        128u
+#define TUTTI_STAGED_BLOCKS         16u
+#define TUTTI_EXCHANGE_THREADS      512  /* of a block, that move data */
+#define TUTTI_EXCHANGE_LINE_PAYLOAD 120u /* of a line, which takes eight threads */
 
 /* Offsets and counts are in elements. */
 typedef struct {
@@ -101,17 +108,16 @@ static inline void tuttiExchangeBlocks(tuttiExchange *x, const tuttiSchedule *s,
   x->keepAt = recvsBlocks ? me * s->count : 0;
 }
 
-/* Writes what rank s->rank does; s->twoShot chooses among the forms of AllReduce, Broadcast and
- * Reduce. Slices are multiples of `align` elements. s->nranks <= TUTTI_EXCHANGE_MAX. */
+/* Writes what rank s->rank does in a collective; s->twoShot chooses among the forms of AllReduce,
+ * Broadcast and Reduce. Slices are multiples of `align` elements. s->nranks <= TUTTI_EXCHANGE_MAX.
+ */
 static inline void tuttiExchangeMake(const tuttiSchedule *s, uint64_t align, tuttiExchange *x) {
   bool reduce = s->coll == tuttiCollReduce, broadcast = s->coll == tuttiCollBroadcast;
   bool gather = s->coll == tuttiCollGather, scatter = s->coll == tuttiCollScatter;
   bool allToAll = s->coll == tuttiCollAlltoAll;
   int root = s->root, from = broadcast || scatter ? root : -1, to = reduce || gather ? root : -1;
   memset(x, 0, sizeof *x);
-  if (s->coll == tuttiCollSendRecv) { /* the caller adds one message to or from `root` */
-    *(s->sending ? &x->peer[root].outCount : &x->peer[root].inCount) = s->count;
-  } else if (s->twoShot && s->coll == tuttiCollAllReduce) {
+  if (s->twoShot && s->coll == tuttiCollAllReduce) {
     tuttiExchangeTwoShot(x, s, align, -1, -1);
   } else if (s->twoShot && s->nranks > 2 && (reduce || broadcast)) {
     tuttiExchangeTwoShot(x, s, align, root, to);

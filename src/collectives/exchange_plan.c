@@ -1,5 +1,7 @@
 #include "collectives/exchange_plan.h"
 
+#include "collectives/exchange.h"
+
 #define KB ((uint64_t)1 << 10)
 
 /* Largest sizes in bytes, as measured on four GPUs of one NVSwitch. */
@@ -13,16 +15,10 @@
 #define STAGED_UNIFORM  (64 * KB)
 
 /* What one thread block is worth having for. */
-#define LL_BLOCK       (6 * KB)
-#define SIMPLE_BLOCK   (16 * KB)
-#define UNIFORM_BLOCK  (256 * KB) /* messages above it: the largest blocks */
-#define LL_BLOCKS      64
-#define SIMPLE_BLOCKS  128
-#define STAGED_BLOCKS  16
-#define UNIFORM_BLOCKS 128
-#define MAX_THREADS    512
-#define WARP           32
-#define LINE           120 /* payload of a line, which takes eight threads */
+#define LL_BLOCK      (6 * KB)
+#define SIMPLE_BLOCK  (16 * KB)
+#define UNIFORM_BLOCK (256 * KB) /* messages above it: the largest blocks */
+#define WARP          32
 
 static uint64_t ceilDiv(uint64_t a, uint64_t b) {
   return a / b + (a % b != 0);
@@ -47,12 +43,12 @@ static uint64_t messageBytes(const tuttiSchedule *s, uint64_t bytes, bool twoSho
 }
 
 static void chooseUniform(uint64_t message, tuttiExchangePlan *plan) {
-  uint64_t threads = ceilDiv(message, LINE) * 8;
-  uint64_t most = message > UNIFORM_BLOCK ? MAX_THREADS : MAX_THREADS / 2;
+  uint64_t threads = ceilDiv(message, TUTTI_EXCHANGE_LINE_PAYLOAD) * 8;
+  uint64_t most = message > UNIFORM_BLOCK ? TUTTI_EXCHANGE_THREADS : TUTTI_EXCHANGE_THREADS / 2;
   plan->uniform = 1;
   plan->proto = tuttiProtoLL;
   plan->nthreads = (int)least(ceilDiv(threads, WARP) * WARP, most);
-  plan->nblocks = (int)least(ceilDiv(threads, (uint64_t)plan->nthreads), UNIFORM_BLOCKS);
+  plan->nblocks = (int)least(ceilDiv(threads, (uint64_t)plan->nthreads), TUTTI_UNIFORM_BLOCKS);
 }
 
 static void chooseFifos(const tuttiSchedule *s, bool ll, uint64_t message,
@@ -61,12 +57,14 @@ static void chooseFifos(const tuttiSchedule *s, bool ll, uint64_t message,
   plan->proto = ll ? tuttiProtoLL : tuttiProtoSimple;
   /* The two sides of a SendRecv know of that one message. */
   uint64_t moved = s->coll == tuttiCollSendRecv ? message : message * peers;
-  uint64_t blocks = ll ? least(ceilDiv(moved, LL_BLOCK), LL_BLOCKS)
-                       : least(ceilDiv(message, SIMPLE_BLOCK), SIMPLE_BLOCKS);
+  uint64_t blocks = ll ? least(ceilDiv(moved, LL_BLOCK), TUTTI_EXCHANGE_LL_BLOCKS)
+                       : least(ceilDiv(message, SIMPLE_BLOCK), TUTTI_EXCHANGE_BLOCKS);
   /* A little message needs few threads, and few start sooner. */
-  uint64_t threads = ll ? ceilDiv(message, LINE) * 8 * peers : MAX_THREADS;
+  uint64_t threads =
+      ll ? ceilDiv(message, TUTTI_EXCHANGE_LINE_PAYLOAD) * 8 * peers : TUTTI_EXCHANGE_THREADS;
   plan->nblocks = blocks > 0 ? (int)blocks : 1;
-  plan->nthreads = (int)least(threads > 0 ? ceilDiv(threads, WARP) * WARP : WARP, MAX_THREADS);
+  plan->nthreads =
+      (int)least(threads > 0 ? ceilDiv(threads, WARP) * WARP : WARP, TUTTI_EXCHANGE_THREADS);
 }
 
 void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_t size,
@@ -84,7 +82,8 @@ void tuttiExchangeChoose(const tuttiPlanInput *in, const tuttiSchedule *s, size_
     chooseUniform(message, plan);
   else
     chooseFifos(s, ll, message, plan);
-  if (in->staged && !plan->uniform && plan->nblocks > STAGED_BLOCKS) plan->nblocks = STAGED_BLOCKS;
+  if (in->staged && !plan->uniform && plan->nblocks > (int)TUTTI_STAGED_BLOCKS)
+    plan->nblocks = (int)TUTTI_STAGED_BLOCKS;
   if (in->maxBlocks > 0 && plan->nblocks > in->maxBlocks) plan->nblocks = in->maxBlocks;
   /* Thread blocks wait for those of other ranks, so all of them have to fit at once. */
   if (in->sharers > 1) plan->nblocks = (plan->nblocks + in->sharers - 1) / in->sharers;

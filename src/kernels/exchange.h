@@ -23,37 +23,25 @@
 
 __BEGIN_DECLS
 
-#ifdef __CUDACC__
-#define TUTTI_EXCHANGE_BOTH __host__ __device__
-#else
-#define TUTTI_EXCHANGE_BOTH
-#endif
-
-#define TUTTI_EXCHANGE_BLOCKS       128u /* most thread blocks of one launch */
-#define TUTTI_EXCHANGE_LL_BLOCKS    64u  /* the same with protocol LL */
-#define TUTTI_EXCHANGE_DEPTH        4u   /* what exchange.cu relies on */
-#define TUTTI_EXCHANGE_LINE         128u /* LL: 120 bytes of payload, then 8 of flag */
-#define TUTTI_EXCHANGE_LINE_PAYLOAD 120u
-#define TUTTI_EXCHANGE_LL_SLOT      8192u
-#define TUTTI_EXCHANGE_SIMPLE_SLOT  32768u
-#define TUTTI_EXCHANGE_THREADS      512 /* that move data */
-#define TUTTI_EXCHANGE_PEERS        (TUTTI_EXCHANGE_MAX - 1)
+#define TUTTI_EXCHANGE_DEPTH       4u   /* what exchange.cu relies on */
+#define TUTTI_EXCHANGE_LINE        128u /* LL: payload, then 8 bytes of flag */
+#define TUTTI_EXCHANGE_LL_SLOT     8192u
+#define TUTTI_EXCHANGE_SIMPLE_SLOT 32768u
+#define TUTTI_EXCHANGE_PEERS       (TUTTI_EXCHANGE_MAX - 1)
 /* Simple: messages from here on are written into the receiver's buffer if it is a window. */
 #define TUTTI_EXCHANGE_DIRECT  ((uint64_t)1 << 20)
 #define TUTTI_EXCHANGE_WINDOWS 1024u /* most windows of a communicator */
 
 /* Messages of a collective with LL up to a size have regions of their own instead of slots:
  * exchange_uniform.cuh. */
-#define TUTTI_UNIFORM_BLOCKS 128u
 #define TUTTI_UNIFORM_REGION ((size_t)2304 << 10)
 /* Staged: a line of 128 bytes takes twice as many, as each 8 bytes hold 4 of a flag. */
-#define TUTTI_STAGED_BLOCKS       16u /* most thread blocks of protocol Simple */
 #define TUTTI_STAGED_LINE_PAYLOAD 128u
 #define TUTTI_STAGED_REGION       ((size_t)256 << 10)
 
 /* Chunks of a message of protocol Simple, of which a thread block takes care of `part` bytes:
  * several for the steps to overlap, and not too small for a fence each. */
-TUTTI_EXCHANGE_BOTH static inline uint32_t tuttiExchangeChunk(uint64_t part) {
+TUTTI_HD static inline uint32_t tuttiExchangeChunk(uint64_t part) {
   uint64_t chunk = (part / 4 + 1023) / 1024 * 1024;
   if (chunk < TUTTI_EXCHANGE_SIMPLE_SLOT / 2) return TUTTI_EXCHANGE_SIMPLE_SLOT / 2;
   return chunk < TUTTI_EXCHANGE_SIMPLE_SLOT ? (uint32_t)chunk : TUTTI_EXCHANGE_SIMPLE_SLOT;
@@ -139,7 +127,6 @@ typedef struct {
   uint64_t outPart, inPart, latePart;
   uint64_t where[TUTTI_EXCHANGE_KINDS];
   uint8_t asks[TUTTI_EXCHANGE_KINDS], tells[TUTTI_EXCHANGE_KINDS];
-  uint32_t pad;
 } tuttiExchangeFlow;
 
 typedef struct {

@@ -28,7 +28,6 @@ typedef struct {
   uint64_t taken; /* send: what the head said at the last look */
   uint32_t lines, slotBytes;
   int32_t peer;
-  uint32_t pad;
 } tuttiStepsEnd;
 
 /* What one thread block does. */

@@ -48,8 +48,6 @@ typedef struct tuttiTaskHost {
 typedef struct tuttiTask {
   tuttiSchedule schedule;
   tuttiSignature signature;
-  int proto; /* tuttiProto: LL sends every message in its line */
-  int channel;
   const void *sendbuff;
   void *recvbuff;
   tuttiDataType_t type;
@@ -58,6 +56,7 @@ typedef struct tuttiTask {
   int divide; /* tuttiAvg: nranks */
   tuttiScalar scalar;
   const void *scalarAt; /* on the device; NULL: `scalar` */
+  int channel;
   int inPlace;
   int fetch;   /* lend large messages to readers that can fetch them; no receiver reduces */
   int streams; /* copies to recvbuff go past the caches */

@@ -365,26 +365,4 @@ TEST(ExchangeSlices, HugeCounts) {
   }
 }
 
-TEST(ExchangeMessages, OneInOneDirection) {
-  for (bool sending : {false, true}) {
-    tuttiSchedule s = {};
-    s.coll = tuttiCollSendRecv;
-    s.rank = 1;
-    s.nranks = 4;
-    s.root = 3;
-    s.sending = sending;
-    s.count = 99;
-    tuttiExchange x;
-    memset(&x, 0xee, sizeof x);
-    tuttiExchangeMake(&s, 32, &x);
-    for (int p = 0; p < 4; p++) {
-      EXPECT_EQ(x.peer[p].outCount, sending && p == 3 ? 99u : 0u);
-      EXPECT_EQ(x.peer[p].inCount, !sending && p == 3 ? 99u : 0u);
-      EXPECT_EQ(x.peer[p].lateCount, 0u);
-      EXPECT_FALSE(x.peer[p].spread);
-    }
-    EXPECT_FALSE(x.combine || x.own || x.keep);
-  }
-}
-
 } // namespace
