@@ -143,7 +143,8 @@ TEST_F(SettingsTest, AnUnknownNetworkIsRefusedOnlyUnderOurName) {
 
 /* A file of lines, named by NCCL_CONF_FILE while it lives. */
 struct ConfFile {
-  explicit ConfFile(const std::string &lines) : path(testing::TempDir() + "tutti-nccl.conf") {
+  explicit ConfFile(const std::string &lines)
+      : path(testing::TempDir() + "tutti-nccl.conf-" + std::to_string(getpid())) {
     FILE *file = fopen(path.c_str(), "w");
     EXPECT_EQ(fwrite(lines.data(), 1, lines.size(), file), lines.size());
     fclose(file);
