@@ -138,7 +138,8 @@ typedef struct {
   size_t size;          /**< sizeof(tuttiConfig_t) of the caller; set by the initializer */
   unsigned int magic;   /**< set by the initializer */
   unsigned int version; /**< TUTTI_VERSION_CODE of the caller; set by the initializer */
-  int blocking;         /**< 1 (default): calls block; 0: they return tuttiInProgress */
+  int blocking;         /**< 1 (default): calls block; 0: init and operations return
+                             tuttiInProgress, others of all ranks (split, windows) still wait */
   int minCTAs;          /**< least number of channels */
   int maxCTAs;          /**< greatest number of channels, and of thread blocks of a kernel */
   int splitShare;       /**< 1: a split may share its parent's resources */

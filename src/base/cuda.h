@@ -4,8 +4,10 @@
 #define TUTTI_BASE_CUDA_H_
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 
 #include "base/error.h"
+#include "base/os.h"
 
 static inline tuttiResult_t tuttiCudaCheck(cudaError_t err, const char *what) {
   if (err == cudaSuccess) return tuttiSuccess;
@@ -24,29 +26,40 @@ static inline void *tuttiCudaDriver(const char *name) {
   return err == cudaSuccess && found == cudaDriverEntryPointSuccess ? call : NULL;
 }
 
-/* Makes `device` the thread's current one as long as `TUTTI_RESTORED int before = -1;` lives. */
-static inline tuttiResult_t tuttiCudaEnter(int device, int *before) {
-  int current;
-  CUDA_TRY(cudaGetDevice(&current));
-  if (current == device) return tuttiSuccess;
+/* What a thread had before: its GPU, and how strict it is about captures. */
+typedef struct {
+  int device;
+  bool switched, relaxed;
+  enum cudaStreamCaptureMode mode;
+} tuttiCudaBefore;
+
+/* Makes `device` current as long as `TUTTI_RESTORED tuttiCudaBefore before = {0};` lives. */
+static inline tuttiResult_t tuttiCudaSwitch(int device, tuttiCudaBefore *before) {
+  CUDA_TRY(cudaGetDevice(&before->device));
+  if (before->device == device) return tuttiSuccess;
   CUDA_TRY(cudaSetDevice(device));
-  *before = current;
+  before->switched = !tuttiThreadIsOwn; /* going back makes a context on GPU 0 if it had none */
   return tuttiSuccess;
 }
-static inline void tuttiCudaRestore(const int *before) {
-  if (*before >= 0) cudaSetDevice(*before);
+/* The same, and calls that allocate or wait neither fail nor undo what other threads capture. */
+static inline tuttiResult_t tuttiCudaEnter(int device, tuttiCudaBefore *before) {
+  TUTTI_TRY(tuttiCudaSwitch(device, before));
+  before->mode = cudaStreamCaptureModeRelaxed;
+  CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&before->mode));
+  before->relaxed = true;
+  return tuttiSuccess;
+}
+static inline void tuttiCudaRestore(tuttiCudaBefore *before) {
+  if (before->relaxed) cudaThreadExchangeStreamCaptureMode(&before->mode);
+  if (before->switched) cudaSetDevice(before->device);
 }
 #define TUTTI_RESTORED __attribute__((cleanup(tuttiCudaRestore)))
 
-/* To the GPU, whatever is running or being captured; returns when it is there. */
+/* To the GPU, by a thread that has entered it; returns when it is there. */
 static inline tuttiResult_t tuttiCudaTell(void *to, const void *from, size_t bytes,
                                           cudaStream_t stream) {
-  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&mode));
-  cudaError_t err = cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream);
-  if (err == cudaSuccess) err = cudaStreamSynchronize(stream);
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  return tuttiCudaCheck(err, "a copy to the GPU");
+  CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream));
+  return CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 #endif

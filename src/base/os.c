@@ -267,6 +267,8 @@ void tuttiAppend(char *buf, size_t size, const char *fmt, ...) {
   va_end(args);
 }
 
+__thread bool tuttiThreadIsOwn;
+
 tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(void *), void *arg) {
   sigset_t all, before;
   sigfillset(&all);

@@ -66,6 +66,8 @@ bool tuttiReadFile(const char *path, char *buf, size_t size);
 /* Starts a thread of the library's own, which the application's signals never interrupt; `name` has
  * at most 15 characters. */
 tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(void *), void *arg);
+/* Set in such threads that enter GPUs: they have none of their own to go back to. */
+extern __thread bool tuttiThreadIsOwn;
 
 /* A file descriptor that closes on exec, of anonymous shared memory of `size` bytes (memfd). Its
  * size is sealed: no holder of the descriptor can cut the memory from under another. */

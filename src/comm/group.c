@@ -98,9 +98,14 @@ static void finishJob(tuttiJob *job, tuttiResult_t result) {
     strncpy(job->text, tuttiErrorText(), sizeof job->text - 1);
 }
 
-static void *jobMain(void *arg) {
-  for (tuttiJob *job = arg; job; job = job->then)
+static void runInOrder(tuttiJob *job) {
+  for (; job; job = job->then)
     finishJob(job, job->run(job));
+}
+
+static void *jobMain(void *first) {
+  tuttiThreadIsOwn = true;
+  runInOrder(first);
   return NULL;
 }
 
@@ -136,7 +141,7 @@ static tuttiResult_t runJobs(tuttiJob *jobs) {
     threads += job->leads = !follow(jobs, job);
   for (tuttiJob *job = jobs; job; job = job->next) {
     if (threads == 1) { /* alone: this thread */
-      jobMain(job);
+      runInOrder(job);
       break;
     }
     if (job->leads) startJob(job);

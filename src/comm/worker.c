@@ -43,6 +43,7 @@ static void countDone(tuttiWorker *w) {
 
 static void *workerMain(void *arg) {
   tuttiWorker *w = arg;
+  tuttiThreadIsOwn = true;
   w->begin(w->argument);
   countDone(w);
   tuttiErrorScope("a non-blocking call", w->comm->options.name, w->comm->rank, w->comm->nranks);

@@ -90,16 +90,6 @@ static tuttiResult_t order(cudaState *s, cudaStream_t first, cudaStream_t then) 
   return CUDA_CHECK(cudaStreamWaitEvent(then, s->joined, 0));
 }
 
-static tuttiResult_t cudaCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver,
-                              const void *from, size_t bytes, tuttiStream_t stream) {
-  cudaState *s = host->device;
-  TUTTI_RESTORED int before = -1;
-  TUTTI_TRY(tuttiCudaEnter(s->device, &before)); /* whose stream NULL may be meant */
-  TUTTI_TRY(order(s, receiver, stream));
-  CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
-  return order(s, stream, receiver);
-}
-
 /* ---- the monitor ----------------------------------------------------------------------------- */
 
 /* What the kernels have reported since the last look. */
@@ -146,7 +136,7 @@ static tuttiResult_t lookAround(int device, int32_t *reaches) {
 
 /* Without an ordinal: the current device. */
 static tuttiResult_t cudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
-  TUTTI_RESTORED int before = -1;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
   int device = ordinal;
   char bus[32];
   if (ordinal < 0) CUDA_TRY(cudaGetDevice(&device));
@@ -233,7 +223,7 @@ static tuttiResult_t setUp(cudaState *s, tuttiWires *w) {
 
 static tuttiResult_t cudaAttach(tuttiWires *w, tuttiTaskHost *host) {
   cudaState *s;
-  TUTTI_RESTORED int before = -1;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_NEW(s, 1, "a communicator's CUDA state", w->memory);
   host->device = s;
   s->host = host;
@@ -243,9 +233,16 @@ static tuttiResult_t cudaAttach(tuttiWires *w, tuttiTaskHost *host) {
   return setUp(s, w);
 }
 
+/* Of graphs nobody knows when they run: the whole device is waited for, unlike else, as that call
+ * would end all captures under way. */
+static cudaError_t awaitLaunches(const cudaState *s) {
+  if (s->graph) return cudaDeviceSynchronize();
+  return s->launched ? cudaEventSynchronize(s->done[0]) : cudaSuccess;
+}
+
 static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
   cudaState *s = host->device;
-  TUTTI_RESTORED int before = -1;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
   if (s && s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
   if (s && s->monitoring) { /* also where CUDA has been shut down */
     eventfd_write(s->stop, 1);
@@ -253,7 +250,7 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
   }
   if (s) tuttiFdClose(&s->stop);
   if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
-    if (s->launched) cudaDeviceSynchronize();
+    (void)awaitLaunches(s);
     tuttiCudaWindowsClose(&s->windows);
     tuttiCudaStepsClose(&s->steps, w);
     for (int i = 0; i < 2; i++)
@@ -269,14 +266,13 @@ static void cudaDetach(tuttiWires *w, tuttiTaskHost *host) {
   host->device = NULL;
 }
 
-/* Of the whole device, since the user may have destroyed the streams. The monitor ends the kernels
- * of a communicator that fails. */
+/* The monitor ends the kernels of a communicator that fails. */
 static tuttiResult_t cudaDrain(tuttiTaskHost *host) {
   cudaState *s = host->device;
-  TUTTI_RESTORED int before = -1;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
   if (!s || !s->launched) return tuttiSuccess;
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
-  return tuttiCudaCheck(cudaDeviceSynchronize(), "an operation on the GPU");
+  return tuttiCudaCheck(awaitLaunches(s), "an operation on the GPU");
 }
 
 static tuttiResult_t cudaStage(tuttiTaskHost *host, void **memory, size_t *bytes,
@@ -290,13 +286,15 @@ static tuttiResult_t cudaStage(tuttiTaskHost *host, void **memory, size_t *bytes
 
 static tuttiResult_t cudaSettle(tuttiTaskHost *host) {
   cudaState *s = host->device;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
   return CUDA_CHECK(cudaStreamSynchronize(s->stageStream));
 }
 
 static tuttiResult_t cudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
                                         void **window) {
   cudaState *s = host->device;
-  TUTTI_RESTORED int before = -1;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
   *window = NULL;
   if (!host->plan->exchange || host->plan->staged) return tuttiSuccess; /* of no use */
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
@@ -441,6 +439,19 @@ static tuttiResult_t endLaunch(cudaState *s, cudaStream_t stream, bool capturing
   s->launched = true;
   /* Now, for the user may have destroyed the stream when another one has to wait. */
   return CUDA_CHECK(cudaEventRecord(s->done[capturing], stream));
+}
+
+static tuttiResult_t cudaCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver,
+                              const void *from, size_t bytes, tuttiStream_t stream) {
+  cudaState *s = host->device;
+  bool capturing;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
+  TUTTI_TRY(order(s, receiver, stream));
+  TUTTI_TRY(beginLaunch(s, stream, &capturing));
+  CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+  TUTTI_TRY(endLaunch(s, stream, capturing));
+  return order(s, stream, receiver);
 }
 
 static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {
@@ -626,8 +637,9 @@ static tuttiResult_t cudaRun(const tuttiTaskSet *set) {
     for (int j = 0; j < i && !done; j++)
       done = set->tasks[j].host->device == s;
     if (done) continue;
-    TUTTI_RESTORED int before = -1;
-    TUTTI_TRY(tuttiCudaEnter(s->device, &before));
+    TUTTI_RESTORED tuttiCudaBefore before = {0};
+    /* Steps may open connections; exchanges are spared the time. */
+    TUTTI_TRY((s->host->plan->exchange ? tuttiCudaSwitch : tuttiCudaEnter)(s->device, &before));
     TUTTI_TRY(runOf(s, set->tasks + i, set->ntasks - i));
   }
   return tuttiSuccess;

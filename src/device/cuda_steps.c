@@ -124,11 +124,7 @@ static tuttiResult_t openEnd(tuttiCudaSteps *s, const tuttiTask *t, int peer,
   size_t at = rowOf(s, t) + (direction == TUTTI_SEND ? (size_t)s->nranks : 0) + (size_t)peer;
   tuttiConn *conn;
   if (s->opened[at]) return tuttiSuccess;
-  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; /* it may pin memory */
-  CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&mode));
-  tuttiResult_t result = s->host->conn(s->host->comm, peer, t->channel, direction, false, &conn);
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  TUTTI_TRY(result);
+  TUTTI_TRY(s->host->conn(s->host->comm, peer, t->channel, direction, false, &conn));
   tuttiStepsEnd end = {.next = conn->next,
                        .lines = conn->lines,
                        .slotBytes = (uint32_t)conn->slotBytes,

@@ -39,7 +39,7 @@ static tuttiResult_t cudaFailure(const tuttiWires *w, cudaError_t err, const cha
 }
 
 static void letGo(sharedBlock *b) {
-  TUTTI_RESTORED int before = -1;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
   pthread_mutex_lock(&lock);
   bool last = --b->holders == 0;
   if (last) TUTTI_UNLINK(blocks, b);
@@ -61,12 +61,16 @@ static sharedBlock *hold(uint64_t commHash, int rank) {
 
 static tuttiResult_t makeBlock(tuttiWires *w, size_t bytes, sharedBlock **out) {
   sharedBlock *b;
+  cudaStream_t stream = NULL;
   TUTTI_NEW(b, 1, "a symmetric block", NULL);
   *b = (sharedBlock){.commHash = w->commHash, .rank = w->rank, .holders = 1};
   cudaError_t err = cudaGetDevice(&b->device);
   if (err == cudaSuccess) err = cudaMalloc(&b->memory, bytes);
-  if (err == cudaSuccess) err = cudaMemset(b->memory, 0, bytes);
-  if (err == cudaSuccess) err = cudaStreamSynchronize(NULL);
+  /* Not on a stream of the user, which may be captured, nor on one that waits for others. */
+  if (err == cudaSuccess) err = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (err == cudaSuccess) err = cudaMemsetAsync(b->memory, 0, bytes, stream);
+  if (err == cudaSuccess) err = cudaStreamSynchronize(stream);
+  if (stream) cudaStreamDestroy(stream);
   if (err != cudaSuccess) {
     cudaFree(b->memory);
     tuttiFree(b);
@@ -170,11 +174,11 @@ tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes
   cudaIpcMemHandle_t handle;
   cudaError_t err = cudaIpcGetMemHandle(&handle, w->symmetric->mine);
   mine->ipc = err == cudaSuccess;
-  if (mine->ipc)
-    memcpy(mine->ipcHandle, &handle, sizeof mine->ipcHandle);
-  else /* only ranks of other processes need it */
-    TUTTI_INFO(P2P, "rank %d: no CUDA IPC handle: %s", w->rank, cudaGetErrorString(err));
-  return tuttiSuccess;
+  if (mine->ipc) memcpy(mine->ipcHandle, &handle, sizeof mine->ipcHandle);
+  if (mine->ipc) return tuttiSuccess;
+  cudaGetLastError();
+  TUTTI_INFO(P2P, "rank %d: no CUDA IPC handle: %s", w->rank, cudaGetErrorString(err));
+  return tuttiSuccess; /* only ranks of other processes need it */
 }
 
 static tuttiResult_t mapShared(tuttiWires *w, symmetricState *s, int peer) {
@@ -228,7 +232,7 @@ void tuttiSymmetricDetach(tuttiWires *w) {
 
 tuttiResult_t tuttiPin(const tuttiWires *w, void *memory, size_t bytes, tuttiPinned *out) {
   int device = w->peers[w->rank].cudaDevice;
-  TUTTI_RESTORED int before = -1;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
   if (w->peers[w->rank].device != tuttiDeviceCuda) return tuttiSuccess;
   TUTTI_TRY(tuttiCudaEnter(device, &before)); /* or the default one would be set up */
   cudaError_t err =
@@ -243,7 +247,7 @@ tuttiResult_t tuttiPin(const tuttiWires *w, void *memory, size_t bytes, tuttiPin
 }
 
 void tuttiUnpin(tuttiPinned *pinned) {
-  TUTTI_RESTORED int before = -1;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
   if (pinned->memory && tuttiCudaEnter(pinned->device, &before) == tuttiSuccess)
     cudaHostUnregister(pinned->memory);
   pinned->memory = NULL;

@@ -1,6 +1,6 @@
 /* The symmetric block of a rank: GPU memory that every neighbour maps, to store into it. Ranks of
- * one process share the address, others get it by CUDA IPC. The memory goes with the last that
- * holds it: a neighbour's last store may be on its way when its owner is done. */
+ * one process share the address, others get it by CUDA IPC. In a process the memory goes with the
+ * last that holds it: a neighbour's last store may be on its way when its owner is done. */
 #ifndef TUTTI_TRANSPORT_SYMMETRIC_H_
 #define TUTTI_TRANSPORT_SYMMETRIC_H_
 

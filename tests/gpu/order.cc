@@ -1,8 +1,15 @@
 /* Groups, messages, streams and graphs: what runs when. */
 #include "gpu/gpu.h"
+#include "processes.h"
+
+#include <cuda.h>
 
 #include <algorithm>
 #include <random>
+
+extern "C" {
+#include "base/cuda.h"
+}
 
 namespace {
 
@@ -560,6 +567,81 @@ TEST_F(GpuGraphs, CaptureBetweenCalls) {
     EXPECT_SAME(gpu.get(x, count), sumOf(n, count, 0));
     EXPECT_SAME(gpu.get(y, count), sumOf(n, count, 7));
   });
+}
+
+/* A thread captures in the strictest way while others make, use and destroy a communicator: what is
+ * captured stays good. */
+TEST_F(GpuGraphs, CommunicatorsLiveBesideACapture) {
+  constexpr size_t count = 1001;
+  const int n = 2;
+  std::unique_ptr<Gpu> gpus[n];
+  uint32_t *x[n];
+  cudaGraph_t graph;
+  Graph exec;
+  tuttiUniqueId id;
+  for (int r = 0; r < n; r++) {
+    gpus[r] = std::make_unique<Gpu>(r, (size_t)1 << 20);
+    x[r] = gpus[r]->put(values(count, (uint32_t)r));
+  }
+  gpus[0]->use();
+  uint8_t *bytes = gpus[0]->put(std::vector<uint8_t>(count, 1));
+  cudaStream_t stream = gpus[0]->streams[1];
+  TUTTI(tuttiGetUniqueId(&id));
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  onThreads(n, [&](int r) {
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.device = tuttiDeviceCuda;
+    tuttiComm_t comm = nullptr;
+    gpus[r]->use();
+    TUTTI(tuttiCommInitRankConfig(&comm, n, id, r, &config));
+    EXPECT_EQ(tuttiAllReduce(x[r], x[r], count, tuttiUint32, tuttiSum, comm, gpus[r]->streams[0]),
+              tuttiSuccess)
+        << tuttiGetLastError(comm);
+    EXPECT_EQ(tuttiCommFinalize(comm), tuttiSuccess) << tuttiGetLastError(comm);
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess) << tuttiGetLastError(nullptr);
+  });
+  CUDA(cudaMemsetAsync(bytes, 2, count, stream));
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  CUDA(cudaGraphInstantiate(&exec.exec, graph, 0));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaGraphLaunch(exec.exec, stream));
+  ASSERT_EQ(awaitStream(stream), cudaSuccess);
+  EXPECT_SAME(gpus[0]->get(bytes, count), std::vector<uint8_t>(count, 2));
+  for (int r = 0; r < n; r++)
+    EXPECT_SAME(gpus[r]->get(x[r], count), sumOf(n, count, 0));
+}
+
+bool hasContext(int device) {
+  auto get =
+      (CUresult(*)(CUdevice, unsigned *, int *))tuttiCudaDriver("cuDevicePrimaryCtxGetState");
+  unsigned flags;
+  int active = 0;
+  return get && get(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* The library's threads, which never named a GPU, take no memory on the first one. */
+TEST_F(GpuNonBlocking, NoContextOnAnotherGpu) {
+  if (gpus() < 2) GTEST_SKIP() << "needs two GPUs";
+  RankProcesses processes;
+  processes.start(2, [&](int r) {
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.device = tuttiDeviceCuda;
+    config.blocking = 0;
+    tuttiComm_t comm;
+    Gpu gpu(1, 1 << 20);
+    float *x = gpu.put(std::vector<float>(1000, 1));
+    EXPECT_EQ(tuttiCommInitRankConfig(&comm, 2, processes.id(), r, &config), tuttiInProgress);
+    EXPECT_EQ(tuttiAllReduce(x, x, 1000, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
+              tuttiInProgress);
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess) << tuttiGetLastError(nullptr);
+    EXPECT_EQ(gpu.get(x, 1000), std::vector<float>(1000, 2));
+    EXPECT_TRUE(hasContext(1));
+    EXPECT_FALSE(hasContext(0));
+    exit(testing::Test::HasFailure() ? 3 : 0);
+  });
+  processes.waitAll(60);
+  for (int r = 0; r < 2; r++)
+    EXPECT_EQ(processes.report(r).status, 0) << processes.report(r).text;
 }
 
 TEST_F(GpuGraphs, MessagesAndGroups) {
