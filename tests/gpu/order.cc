@@ -373,17 +373,30 @@ TEST_F(GpuStreams, SeveralOfOneCommunicator) {
 }
 
 /* A call needs nothing of a stream that an earlier call was on. */
+/* Where ranks share a GPU, CUDA may keep the call that destroys a stream until another rank's
+ * kernel has ended, which waits for this rank: so they are destroyed while none runs. */
 TEST_F(GpuStreams, DestroyedOnes) {
-  GpuRanks ranks(2);
+  const int n = 2, rounds = 8;
+  GpuRanks ranks(n);
+  std::vector<std::unique_ptr<Barrier>> ended, destroyed;
+  for (int i = 0; i < rounds; i++) {
+    ended.push_back(std::make_unique<Barrier>(n));
+    destroyed.push_back(std::make_unique<Barrier>(n));
+  }
+  Barrier made(n);
   ASSERT_TRUE(ranks.ok());
   ranks.run([&](int, tuttiComm_t comm, Gpu &gpu) {
     uint32_t *x = gpu.put(std::vector<uint32_t>(100, 1));
-    for (int i = 0; i < 8; i++) {
-      cudaStream_t s;
+    cudaStream_t streams[rounds];
+    for (auto &s : streams)
       CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-      TUTTI(tuttiAllReduce(x, x, 100, tuttiUint32, tuttiSum, comm, s));
-      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
-      CUDA(cudaStreamDestroy(s));
+    made.arrive();
+    for (int i = 0; i < rounds; i++) {
+      TUTTI(tuttiAllReduce(x, x, 100, tuttiUint32, tuttiSum, comm, streams[i]));
+      ASSERT_EQ(awaitStream(streams[i]), cudaSuccess) << tuttiGetLastError(comm);
+      ended[(size_t)i]->arrive();
+      CUDA(cudaStreamDestroy(streams[i]));
+      destroyed[(size_t)i]->arrive();
     }
     TUTTI(tuttiAllReduce(x, x, 100, tuttiUint32, tuttiSum, comm, gpu.streams[0]));
     EXPECT_SAME(gpu.get(x, 100), std::vector<uint32_t>(100, 1 << 9));
