@@ -50,8 +50,9 @@ enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, EVENTS_PER_PASS = 64 };
 /* Eager passes: with at most so many operations (a listener, two ways out and two in), where one
  * failing recv(2) each is cheaper than epoll_wait(2) and a recv; and epoll every so many passes,
  * for what is not tried eagerly. Operations that look for themselves count for neither; when there
- * are no others, descriptors only tell of rare things. */
-enum { EAGER_OPS = 5, EAGER_PASSES = 32, POLLED_PASSES = 16384 };
+ * are no others, descriptors only tell of rare things, as of a port that went down. Who waits long
+ * naps between its passes, so there must not be many of them before it hears of that. */
+enum { EAGER_OPS = 5, EAGER_PASSES = 32, POLLED_PASSES = 512 };
 
 typedef struct {
   tuttiProxyOp op;

@@ -352,6 +352,38 @@ TEST_F(Proxy, WatchedSocketsWake) {
   close(sv[0]);
 }
 
+/* Who waits long naps 50 us and more between its passes: what a descriptor says must not wait for
+ * thousands of them, though nothing but operations that look for themselves is there. */
+TEST_F(Proxy, PassesOfWhoPollsSeeDescriptorsToo) {
+  int sv[2];
+  ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sv));
+  tuttiProxySource source{sv[0], false, false, false};
+  Op op;
+  op.advance = [&](tuttiProxyTurn *turn) {
+    if (op.turns == 0) {
+      EXPECT_EQ(tuttiSuccess, tuttiProxyWatch(proxy, &source));
+    }
+    turn->polled++;
+    return TUTTI_PROXY_WAITING;
+  };
+  tuttiProxyEnter(proxy); /* before there is work: the thread never makes a pass */
+  op.Add(proxy);
+  tuttiProxyRun(proxy);
+  ASSERT_EQ(1, op.turns);
+  for (int round = 0; round < 5; round++) {
+    source.readable = false;
+    ASSERT_EQ(1, write(sv[1], "x", 1));
+    int passes = 0;
+    for (; !source.readable && passes < 100000; passes++)
+      tuttiProxyRun(proxy);
+    EXPECT_LE(passes, 1000) << round;
+  }
+  tuttiProxyLeave(proxy);
+  tuttiProxyRemove(proxy, &op);
+  close(sv[0]);
+  close(sv[1]);
+}
+
 double CpuSeconds() {
   timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
