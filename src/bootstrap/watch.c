@@ -76,7 +76,7 @@ static struct {
 } service = {.life = PTHREAD_MUTEX_INITIALIZER,
              .epollFd = -1,
              .wakeFd = -1,
-             .lock = PTHREAD_MUTEX_INITIALIZER,
+             .lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP,
              .served = PTHREAD_COND_INITIALIZER};
 
 static bool lookAt(int op, int fd, bool on, tuttiWatch *w) {
