@@ -324,13 +324,13 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
 /* ---- events --------------------------------------------------------------------------------- */
 
 /* Something has happened to the device; what is not about the port does no harm here, as a queue
- * pair's own trouble shows in its completions. */
-static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type type) {
+ * pair's own trouble shows in its completions. `down`: the port was, whatever it is by now. */
+static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type type, bool down) {
   struct ibv_port_attr attr = {0};
   const tuttiIbPort *p = &rail->port;
   bool before = p->up;
   if (type == IBV_EVENT_DEVICE_FATAL) rail->gone = true;
-  rail->port.up = queryRail(rail, &attr) && attr.state == IBV_PORT_ACTIVE;
+  rail->port.up = !down && queryRail(rail, &attr) && attr.state == IBV_PORT_ACTIVE;
   node->mine.ports[rail - node->rails].up = p->up;
   if (p->up == before) return;
   node->changes++;
@@ -352,10 +352,12 @@ bool tuttiIbNodeEvents(tuttiIbNode *node) {
     while (rail->events.readable && !rail->gone &&
            tuttiVerbs.getAsyncEvent(rail->context, &event) == 0) {
       enum ibv_event_type type = event.event_type;
+      bool down = type == IBV_EVENT_PORT_ERR && event.element.port_num == rail->port.port;
       tuttiVerbs.ackAsyncEvent(&event);
-      railEvent(node, rail, type);
+      railEvent(node, rail, type, down);
       any = true;
     }
+    if (rail->events.readable) railEvent(node, rail, IBV_EVENT_PORT_ACTIVE, false);
     rail->events.readable = false;
   }
   return any;

@@ -358,6 +358,51 @@ TEST_F(IbEnd, AFirstAnswerIsAwaitedButNoMendingIsForLong) {
   EXPECT_NE(nullptr, strstr(tuttiErrorText(), "could not be mended")) << tuttiErrorText();
 }
 
+/* A device's events, and the port's state by the time they are read. */
+struct {
+  std::deque<std::pair<ibv_event_type, int>> queue; /* with the number of the port */
+  ibv_port_state state;
+} news;
+
+TEST_F(IbEnd, APortThatWasDownIsNoticedLater) {
+  tuttiVerbs.getAsyncEvent = [](ibv_context *, ibv_async_event *event) {
+    if (news.queue.empty()) return -1;
+    event->event_type = news.queue.front().first;
+    event->element.port_num = news.queue.front().second;
+    news.queue.pop_front();
+    return 0;
+  };
+  tuttiVerbs.ackAsyncEvent = [](ibv_async_event *) {};
+  tuttiVerbs.queryPort = [](ibv_context *, uint8_t, _compat_ibv_port_attr *attr) {
+    reinterpret_cast<ibv_port_attr *>(attr)->state = news.state;
+    return 0;
+  };
+  const struct {
+    std::deque<std::pair<ibv_event_type, int>> queue;
+    ibv_port_state state;
+    bool up;
+    uint32_t changes;
+  } cases[] = {
+      {{{IBV_EVENT_PORT_ERR, 1}, {IBV_EVENT_PORT_ACTIVE, 1}}, IBV_PORT_ACTIVE, true, 2},
+      {{{IBV_EVENT_PORT_ERR, 1}}, IBV_PORT_ACTIVE, true, 2}, /* what follows is not here yet */
+      {{{IBV_EVENT_PORT_ACTIVE, 1}}, IBV_PORT_ACTIVE, true, 0},
+      {{{IBV_EVENT_PORT_ERR, 2}}, IBV_PORT_ACTIVE, true, 0}, /* another port of the device */
+      {{{IBV_EVENT_PORT_ERR, 1}}, IBV_PORT_DOWN, false, 1},
+      {{{IBV_EVENT_PORT_ERR, 1}}, IBV_PORT_DOWN, false, 0},
+      {{{IBV_EVENT_PORT_ACTIVE, 1}}, IBV_PORT_ACTIVE, true, 1},
+  };
+  for (const auto &c : cases) {
+    uint32_t before = node_.changes;
+    node_.rails[0].events.readable = true;
+    news = {c.queue, c.state};
+    EXPECT_TRUE(tuttiIbNodeEvents(&node_));
+    EXPECT_EQ(c.up, node_.rails[0].port.up) << &c - cases;
+    EXPECT_EQ(c.up, node_.mine.ports[0].up) << &c - cases;
+    EXPECT_EQ(c.changes, node_.changes - before) << &c - cases;
+    EXPECT_FALSE(node_.rails[0].events.readable);
+  }
+}
+
 TEST_F(IbEnd, ARegistrationStaysWhileAMessageIsUnderWay) {
   uint8_t memory[100] = {};
   uint64_t first, second;
