@@ -247,9 +247,10 @@ static void netDetach(tuttiWires *w) {
 
 bool tuttiNetDrained(const tuttiWires *w) {
   const netState *s = w->net;
+  bool all = true; /* each is asked, for that makes it confirm what it has sent */
   for (const netEnd *end = s ? s->ends : NULL; end; end = end->next)
-    if (end->sends && !end->net->drained(end->end)) return false;
-  return true;
+    if (end->sends && !end->net->drained(end->end)) all = false;
+  return all;
 }
 
 void tuttiNetMeasure(tuttiWires *w) {
