@@ -46,7 +46,7 @@
 #define PARKED   0x00100000u /* SLEEPING, and will look up by itself */
 #define USED     0x00200000u /* somebody has entered since the thread last went to sleep */
 
-enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, EVENTS_PER_PASS = 64 };
+enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, LOOK_MS = 500, EVENTS_PER_PASS = 64 };
 /* Eager passes: with at most so many operations (a listener, two ways out and two in), where one
  * failing recv(2) each is cheaper than epoll_wait(2) and a recv; and epoll every so many passes,
  * for what is not tried eagerly. Operations that look for themselves count for neither; when there
@@ -129,13 +129,14 @@ static bool passOver(tuttiProxy *p, passKind kind, uint64_t *wake) {
   }
   if (busy != p->busy) changeState(p, busy ? BUSY : 0, busy ? 0 : BUSY);
   p->busy = busy;
-  p->polled = turn.polled;
+  if (kind != PASS_LEAVING) p->polled = turn.polled; /* lazy ones were not asked */
   *wake = turn.wake;
   return moved;
 }
 
 /* Sleeps until there is something to do: see the top. `passed`: a pass that moved nothing has just
- * been made, and said `wake`. */
+ * been made, and said `wake`. Not for ever: a queue pair that gives up on what was sent before its
+ * rank left says so where only a look finds it. */
 static void sleepThread(tuttiProxy *p, bool passed, uint64_t wake, int *parkMs) {
   uint32_t state;
   bool parked;
@@ -147,9 +148,9 @@ static void sleepThread(tuttiProxy *p, bool passed, uint64_t wake, int *parkMs) 
                                    (state & ~USED) | SLEEPING | (parked ? PARKED : 0)));
 
   struct pollfd fds[] = {{.fd = p->bell, .events = POLLIN}, {.fd = p->epoll, .events = POLLIN}};
-  uint64_t now = tuttiNow(), parkNs = (uint64_t)*parkMs * TUTTI_MS;
+  uint64_t now = tuttiNow(), most = (uint64_t)(parked ? *parkMs : LOOK_MS) * TUTTI_MS;
   uint64_t ns = wake > now ? wake - now : 0;
-  if (parked && ns > parkNs) ns = parkNs;
+  if (ns > most) ns = most;
   struct timespec left = {(time_t)(ns / (1000 * TUTTI_MS)), (long)(ns % (1000 * TUTTI_MS))};
   *parkMs = !parked ? PARK_MIN_MS : *parkMs < PARK_MAX_MS ? *parkMs * 2 : PARK_MAX_MS;
   int n = ppoll(fds, parked ? 1 : 2, &left, NULL);
