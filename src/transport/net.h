@@ -25,6 +25,7 @@ typedef struct {
   tuttiHello head; /* its hash names the communicator */
   int32_t to, channel;
   int32_t part, parts; /* which of the connection's sockets (or queue pairs) this is */
+  uint64_t attempt;    /* grows; the receiver takes none that is older than what it has */
 } tuttiNetHello;
 
 struct tuttiSocketListener;

@@ -43,8 +43,8 @@ typedef struct {
 /* One socket of an end. Messages before `number` have passed entirely, and `offset` bytes of what
  * message `number` has for this socket (sending: the line counts, receiving: it does not). */
 typedef struct {
-  tuttiProxySource source; /* fd -1: not connected yet */
-  uint64_t number;
+  tuttiProxySource source;  /* fd -1: not connected yet */
+  uint64_t number, attempt; /* recv: attempt of its hello */
   size_t offset;
   bool carried; /* recv: something has come */
   bool closed;  /* recv: the peer closed it between two messages */

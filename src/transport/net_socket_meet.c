@@ -4,7 +4,8 @@
  * The welcome is why a wrong address does no harm (two hosts with the same private address, a port
  * that was taken over by somebody else): whoever is there won't know the secret, and the next
  * address is tried. The sender has one connection per part in this state at a time; if it tries
- * another, the receiver takes the newer one as long as the older has carried nothing. */
+ * another, the receiver takes the newer one as long as the older has carried nothing. It may read
+ * their hellos in any order, so they are numbered. */
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -71,10 +72,11 @@ static bool bindPart(tuttiSocketEnd *e, const tuttiNetHello *h, int fd) {
   if (e->nparts && h->parts != e->nparts) return false;
   tuttiSocketPart *p = &e->parts[h->part];
   if (p->source.fd >= 0) {
-    if (p->carried) return false;
+    if (p->carried || h->attempt < p->attempt) return false;
     tuttiSocketCloseFd(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source);
   }
   p->source.fd = fd;
+  p->attempt = h->attempt;
   p->closed = false;
   if (tuttiProxyWatch(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source) != tuttiSuccess) {
     p->source.fd = -1;
@@ -93,6 +95,7 @@ static bool sameEnd(const tuttiNetHello *a, const tuttiNetHello *b) {
 static bool keepEarly(tuttiSocketListener *l, const tuttiNetHello *h, int fd) {
   for (tuttiSocketEarly *m = l->early; m; m = m->next) {
     if (!sameEnd(&m->hello, h) || m->hello.part != h->part) continue;
+    if (h->attempt < m->hello.attempt) return false;
     tuttiFdClose(&m->fd);
     m->fd = fd;
     m->hello = *h;
@@ -268,6 +271,7 @@ tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn) {
   tuttiSocketJoin *j = &e->join;
   if (!j->dialling) startDial(e);
   bool asked = j->dial.state == TUTTI_DIAL_ASKING;
+  if (!asked) e->hello.attempt = tuttiNow(); /* grows from one end to its successor, too */
   TUTTI_TRY(tuttiDialStep(&j->dial, (tuttiWait){.deadline = TUTTI_NO_DEADLINE}));
   if (j->dial.state == TUTTI_DIAL_DONE) {
     const tuttiNetWelcome *w = &j->welcome;

@@ -202,6 +202,38 @@ TEST(NetHostile, ANewerConnectionReplacesOneThatCarriedNothing) {
   }
 }
 
+/* The hello of a connection that the sender gave up may be read after that of the next one. */
+TEST(NetHostile, AnOlderAttemptReplacesNothing) {
+  for (bool early : {false, true}) {
+    Pair p;
+    tuttiConn serve = p.b.Open(1, TUTTI_RECV), in{};
+    if (!early) in = p.b.Open(0, TUTTI_RECV);
+    tuttiNetHello h = HelloTo(p.b, 0);
+    tuttiNetWelcome welcome;
+    int old = Dial(p.b), fresh = Dial(p.b);
+    h.attempt = 2;
+    EXPECT_TRUE(Send(fresh, &h, sizeof h));
+    ASSERT_TRUE(ReadAll(fresh, &welcome, sizeof welcome));
+    h.attempt = 1;
+    EXPECT_TRUE(Send(old, &h, sizeof h));
+    EXPECT_TRUE(Dropped(old));
+    if (early) in = p.b.Open(0, TUTTI_RECV);
+    tuttiSlot line{};
+    line.seq.v = 1;
+    line.where = TUTTI_WHERE_INLINE;
+    line.bytes = 3;
+    line.sig.seq = 1000;
+    net::Fill(line.inlined, 0, 3);
+    EXPECT_TRUE(Send(fresh, &line, sizeof line));
+    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+    EXPECT_TRUE(net::Take(p.b, &in, 3));
+    close(old);
+    close(fresh);
+    p.b.Close(&in);
+    p.b.Close(&serve);
+  }
+}
+
 /* A sender that lost patience resets what it gave up, because the welcome is still unread there: no
  * failure, the next connection is on its way. */
 TEST(NetHostile, AConnectionGivenUpBeforeItCarriedAnythingIsNoFailure) {
