@@ -28,10 +28,13 @@ start_host() { # number
     "${nics[@]}" 2>>"$folder/console$n" &
   machine[$n]=$!
   # Whoever connects needs the other side's sockets.
-  for i in $(seq 100); do
+  for i in $(seq $((600 * slow))); do
     [ -S "$folder/wire2" ] && return
+    kill -0 "${machine[$n]}" 2>/dev/null || break
     sleep 0.1
   done
+  echo "host $n makes no wires: $(tail -n 5 "$folder/console$n")" >&2
+  return 1
 }
 
 await_hosts() {
