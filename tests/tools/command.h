@@ -36,6 +36,8 @@ public:
     pid_ = fork();
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      signal(SIGINT,
+             SIG_DFL); /* a shell's background job ignores it, and so would what it starts */
       for (auto &e : env)
         putenv(e.data());
       dup2(stdoutFd >= 0 ? stdoutFd : out_, STDOUT_FILENO);
