@@ -147,7 +147,8 @@ const char *tuttiSocketRemedy(int err, char *buf, size_t size) {
       {{ETIMEDOUT},
        "packets are swallowed: check firewall and routes, or choose an interface with "
        "TUTTI_SOCKET_IFNAME"},
-      {{EADDRINUSE}, "another process listens there: end it or choose another port"},
+      {{EADDRINUSE},
+       "another process listens there: choose another port; or ip_local_port_range is used up"},
       {{EADDRNOTAVAIL}, "no interface of this host that is up has that address"},
       {{EACCES, EPERM}, "a firewall, or a port below 1024, forbids it"},
       {{ECONNRESET, EPIPE}, "that process has ended or dropped the connection"},
