@@ -122,6 +122,13 @@ public:
     return false;
   }
   void setStage(int r, int stage) { __atomic_store_n(&report(r).stage, stage, __ATOMIC_RELEASE); }
+  /* This process has come to `stage`, and waits until all n have. */
+  bool meet(int n, int stage) {
+    setStage(self_, stage);
+    for (int r = 0; r < n; r++)
+      if (!waitForStage(r, stage)) return false;
+    return true;
+  }
 
   RankReport &report(int r) { return shared_->reports[r]; }
   /* Process r has kept a failure. */

@@ -110,6 +110,7 @@ TEST_P(Descriptors, RunOutDuringInit) {
     Settings settings(only(GetParam()));
     for (int k = 0; k < kRounds && !HasFailure(); k++) {
       tuttiUniqueId id = ranks.id(k);
+      ASSERT_TRUE(ranks.meet(2, k + 1)); /* one that stands still spoils no round but this */
       rlimit before;
       getrlimit(RLIMIT_NOFILE, &before);
       if (r == 1) limitFds((size_t)(openFds() + k));
@@ -145,7 +146,8 @@ TEST_P(Descriptors, RunOutDuringLazyConnections) {
     Settings settings(only(GetParam()));
     for (int k = 0; k < 6 && !HasFailure(); k++) {
       tuttiComm_t comm;
-      ASSERT_EQ(join(&comm, 3, ranks.id(k), r, 4000), tuttiSuccess) << tuttiGetLastError(nullptr);
+      ASSERT_EQ(join(&comm, 3, ranks.id(k), r, 60000), tuttiSuccess) << tuttiGetLastError(nullptr);
+      setTimeout(comm, 20000);
       rlimit before;
       getrlimit(RLIMIT_NOFILE, &before);
       if (r == 1) limitFds((size_t)(openFds() + k));
@@ -269,19 +271,30 @@ TEST(Misfits, GraphFileOfSomeRanks) {
   differInGraphs("");
 }
 
+/* Whoever stands still for that long is missing too, or cannot tell the others: then again, with
+ * more time. The process that made the id stays until all know. */
 TEST(Misfits, MissingRanks) {
+  const int kTimeouts[] = {1500, 6000, 24000};
   RankProcesses ranks;
+  auto right = [&] { /* a bit for each round in which all said it */
+                     return ranks.report(0).number & ranks.report(1).number &
+                            ranks.report(2).number;
+  };
   ranks.start(3, [&](int r) {
     const int number[] = {0, 3, 5};
-    tuttiComm_t comm;
-    ranks.keep(join(&comm, 8, ranks.id(), number[r], 1500));
+    for (int k = 0; k < 3 && !right(); k++) {
+      tuttiComm_t comm;
+      ASSERT_TRUE(ranks.meet(3, 2 * k + 1));
+      tuttiResult_t result = ranks.keep(join(&comm, 8, ranks.id(k), number[r], kTimeouts[k]));
+      if (result == tuttiTimeout && strstr(ranks.report(r).text, "1-2, 4, 6-7"))
+        ranks.report(r).number |= (size_t)1 << k;
+      ASSERT_TRUE(ranks.meet(3, 2 * k + 2));
+    }
   });
-  ranks.waitAll();
+  ranks.waitAll(120);
   ranks.expectCleanEnds();
-  for (int r = 0; r < 3; r++) {
-    EXPECT_EQ(ranks.report(r).result, tuttiTimeout) << ranks.report(r).text;
-    EXPECT_THAT(ranks.report(r).text, HasSubstr("1-2, 4, 6-7"));
-  }
+  for (int r = 0; r < 3; r++)
+    EXPECT_NE(right(), 0u) << "rank " << r << ": " << ranks.report(r).text;
 }
 
 /* ---- strangers ------------------------------------------------------------------------------ */
@@ -400,7 +413,7 @@ TEST(Strangers, DoNotDisturbAJob) {
     EXPECT_GE(attacked, 2) << "rank " << r << " listens for questions and for the network";
   }
   size_t before = ranks.report(0).number;
-  for (int i = 0; i < 5000 && ranks.report(0).number < before + 10; i++)
+  for (int i = 0; i < 30000 && ranks.report(0).number < before + 10; i++)
     usleep(2000);
   EXPECT_GE(ranks.report(0).number, before + 10) << "the job goes on";
   ranks.setStage(0, 9);
