@@ -82,6 +82,7 @@ struct Rank {
     ASSERT_EQ(tuttiSuccess, tuttiTransportNet.prepare(&w, mine)) << tuttiErrorText();
     ASSERT_STREQ("Socket", mine->netName);
   }
+  bool ok() const { return w.net != nullptr; }
   void Meet(const tuttiPeer &other) { peers[other.rank] = other; }
   tuttiConn Open(int channel, tuttiDirection direction) {
     tuttiConn c{};
@@ -201,6 +202,7 @@ struct Pair {
     a.Meet(b.peers[1]);
     b.Meet(a.peers[0]);
   }
+  bool ok() const { return a.ok() && b.ok(); }
 };
 
 } // namespace net

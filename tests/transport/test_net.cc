@@ -59,17 +59,20 @@ const std::vector<size_t> kBorders = {0,      1,      7,      8,      79,    80,
 
 TEST_P(Sockets, AllSizesFromSlots) {
   Pair p(262144);
+  ASSERT_TRUE(p.ok());
   Exchange(p, kBorders, false);
 }
 
 TEST_P(Sockets, AllSizesFromUserMemory) {
   Pair p(262144);
+  ASSERT_TRUE(p.ok());
   Exchange(p, kBorders, true);
 }
 
 TEST_P(Sockets, LargeMessagesLandWhereTheyAreWanted) {
   constexpr size_t kBytes = 200000;
   Pair p(262144);
+  ASSERT_TRUE(p.ok());
   tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
   std::vector<uint8_t> at[4];
   for (auto &buffer : at)
@@ -113,6 +116,7 @@ TEST_P(Sockets, RandomStress) {
     sizes.push_back(kind < 6 ? random() % 82 : kind < 9 ? random() % 9000 : random() % 131073);
   }
   Pair p(131072);
+  ASSERT_TRUE(p.ok());
   Exchange(p, sizes, false);
   std::shuffle(sizes.begin(), sizes.end(), random);
   sizes.resize(1000);
@@ -121,11 +125,13 @@ TEST_P(Sockets, RandomStress) {
 
 TEST_P(Sockets, SlowReceiver) {
   Pair p(262144);
+  ASSERT_TRUE(p.ok());
   Exchange(p, std::vector<size_t>(40, 250000), false, 2000);
 }
 
 TEST(Net, SlotsAreReusedInOrderFarPastTheDepth) {
   Pair p(4096);
+  ASSERT_TRUE(p.ok());
   std::vector<size_t> sizes;
   for (size_t i = 0; i < 50 * TUTTI_FIFO_DEPTH + 3; i++)
     sizes.push_back(i % 3 ? 8 : 4096);
@@ -135,6 +141,7 @@ TEST(Net, SlotsAreReusedInOrderFarPastTheDepth) {
 /* The proxy's thread reads while the reader frees slots, at any moment of its turn. */
 TEST(Net, SlotsAreFreedWhileTheProxyReads) {
   Pair p(4096);
+  ASSERT_TRUE(p.ok());
   constexpr size_t kMessages = 50000;
   tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
   std::thread sender([&] {
@@ -156,6 +163,7 @@ TEST(Net, SlotsAreFreedWhileTheProxyReads) {
 
 TEST(Net, ReceiverMayOpenLongAfterTheSender) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiConn out = p.a.Open(2, TUTTI_SEND);
   tuttiConn other = p.b.Open(1, TUTTI_RECV); /* makes b serve its listener */
   for (unsigned i = 0; i < TUTTI_FIFO_DEPTH; i++)
@@ -173,6 +181,7 @@ TEST(Net, ReceiverMayOpenLongAfterTheSender) {
 
 TEST(Net, MessagesOfAClosedEndStillArrive) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiConn in = p.b.Open(0, TUTTI_RECV);
   tuttiConn out = p.a.Open(0, TUTTI_SEND);
   for (unsigned i = 0; i < 5; i++)
@@ -193,6 +202,7 @@ TEST(Net, MessagesOfAClosedEndStillArrive) {
 
 TEST(Net, TheThreadAloneMovesMessages) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
   for (int i = 0; i < 200; i++) {
     for (uint64_t end = net::Soon(); !tuttiConnReady(&out) && tuttiNow() < end;)
@@ -211,6 +221,7 @@ TEST(Net, TheThreadAloneMovesMessages) {
 /* As executors do: the thread is told to stay asleep, and takes over what a call leaves behind. */
 TEST(Net, LeaveHandsOverWhatIsUnsent) {
   Pair p(262144);
+  ASSERT_TRUE(p.ok());
   tuttiConn out = p.a.Open(0, TUTTI_SEND), in = p.b.Open(0, TUTTI_RECV);
   for (int i = 0; i < 50; i++) {
     tuttiProxyEnter(p.a.w.proxy);
@@ -253,6 +264,7 @@ void ManyChannels(Rank &r) {
 
 TEST(Net, BothDirectionsAndManyChannelsAtOnce) {
   Pair p(131072);
+  ASSERT_TRUE(p.ok());
   auto run = [](Rank &r) {
     net::Entered entered(r.w.proxy);
     ManyChannels(r);
@@ -269,12 +281,14 @@ constexpr uint64_t kPatience = 60000; /* ms */
 TEST(NetTwoProxies, AllSizes) {
   for (bool direct : {false, true}) {
     Pair p(262144, kPatience, true);
+    ASSERT_TRUE(p.ok());
     Exchange(p, kBorders, direct);
   }
 }
 
 TEST(NetTwoProxies, BothDirectionsAndManyChannelsAtOnce) {
   Pair p(131072, kPatience, true);
+  ASSERT_TRUE(p.ok());
   std::thread other([&] { ManyChannels(p.b); });
   ManyChannels(p.a);
   other.join();
@@ -283,6 +297,7 @@ TEST(NetTwoProxies, BothDirectionsAndManyChannelsAtOnce) {
 /* Connections come and go while others carry messages; senders also come before their receivers. */
 TEST(NetTwoProxies, EndsOpenAndCloseAmongTraffic) {
   Pair p(65536, kPatience, true);
+  ASSERT_TRUE(p.ok());
   std::vector<std::thread> threads;
   tuttiConn out[] = {p.a.Open(0, TUTTI_SEND), p.b.Open(0, TUTTI_SEND)};
   tuttiConn in[] = {p.a.Open(0, TUTTI_RECV), p.b.Open(0, TUTTI_RECV)};
@@ -321,6 +336,7 @@ TEST(NetTwoProxies, EndsOpenAndCloseAmongTraffic) {
 TEST(NetTwoProxies, APeerThatLeavesFailsBothDirections) {
   for (int round = 0; round < 10; round++) {
     Pair p(131072, kPatience, true);
+    ASSERT_TRUE(p.ok());
     tuttiConn out = p.a.Open(0, TUTTI_SEND), back = p.b.Open(0, TUTTI_SEND);
     tuttiConn in = p.a.Open(0, TUTTI_RECV), there = p.b.Open(0, TUTTI_RECV);
     for (uint64_t last = tuttiNow(); tuttiNow() < last + net::kSecond / 50;) {
@@ -348,6 +364,7 @@ TEST(NetTwoProxies, APeerThatLeavesFailsBothDirections) {
 
 TEST(Net, TwoHundredConnectionsLeakNothing) {
   Pair p(4096);
+  ASSERT_TRUE(p.ok());
   auto cycle = [&](int i) {
     tuttiConn out = p.a.Open(i % 4, TUTTI_SEND), in = p.b.Open(i % 4, TUTTI_RECV);
     net::Publish(p.a, &out, 100);

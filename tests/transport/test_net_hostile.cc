@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "port.h"
 #include "transport/net_pair.h"
 
 using net::Pair;
@@ -81,6 +82,7 @@ void StillWorks(Pair &p) {
 
 TEST(NetHostile, GarbageIsDroppedWithoutAWord) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiConn in = p.b.Open(0, TUTTI_RECV); /* serves the port */
   std::mt19937 random(3);
   for (int i = 0; i < 50; i++) {
@@ -98,6 +100,7 @@ TEST(NetHostile, GarbageIsDroppedWithoutAWord) {
 
 TEST(NetHostile, EachFieldOfTheHelloIsChecked) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiConn in = p.b.Open(0, TUTTI_RECV);
   std::vector<std::function<void(tuttiNetHello *)>> lies = {
       [](tuttiNetHello *h) { h->head.magic++; },
@@ -136,6 +139,7 @@ TEST(NetHostile, EachFieldOfTheHelloIsChecked) {
 
 TEST(NetHostile, AFloodOfHalfOpenConnectionsKeepsNobodyOut) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiConn in = p.b.Open(0, TUTTI_RECV);
   std::vector<int> fds;
   for (int i = 0; i < 3 * TUTTI_SOCKET_STRANGERS; i++) {
@@ -153,6 +157,7 @@ TEST(NetHostile, AFloodOfHalfOpenConnectionsKeepsNobodyOut) {
 /* Both for an end that is open and for one that will be. */
 TEST(NetHostile, ASecondHelloForAConnectionInUseIsDropped) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiConn in = p.b.Open(0, TUTTI_RECV), out = p.a.Open(0, TUTTI_SEND);
   net::Publish(p.a, &out, 10);
   ASSERT_TRUE(p.b.Await(&in));
@@ -173,6 +178,7 @@ TEST(NetHostile, ASecondHelloForAConnectionInUseIsDropped) {
 TEST(NetHostile, ANewerConnectionReplacesOneThatCarriedNothing) {
   for (bool early : {false, true}) {
     Pair p;
+    ASSERT_TRUE(p.ok());
     tuttiConn serve = p.b.Open(1, TUTTI_RECV), in{};
     if (!early) in = p.b.Open(0, TUTTI_RECV);
     tuttiNetHello h = HelloTo(p.b, 0);
@@ -206,6 +212,7 @@ TEST(NetHostile, ANewerConnectionReplacesOneThatCarriedNothing) {
 TEST(NetHostile, AnOlderAttemptReplacesNothing) {
   for (bool early : {false, true}) {
     Pair p;
+    ASSERT_TRUE(p.ok());
     tuttiConn serve = p.b.Open(1, TUTTI_RECV), in{};
     if (!early) in = p.b.Open(0, TUTTI_RECV);
     tuttiNetHello h = HelloTo(p.b, 0);
@@ -239,6 +246,7 @@ TEST(NetHostile, AnOlderAttemptReplacesNothing) {
 TEST(NetHostile, AConnectionGivenUpBeforeItCarriedAnythingIsNoFailure) {
   for (bool early : {false, true}) {
     Pair p;
+    ASSERT_TRUE(p.ok());
     tuttiConn serve = p.b.Open(1, TUTTI_RECV), in{};
     if (!early) in = p.b.Open(0, TUTTI_RECV);
     tuttiNetHello h = HelloTo(p.b, 0);
@@ -271,6 +279,7 @@ TEST(NetHostile, AConnectionGivenUpBeforeItCarriedAnythingIsNoFailure) {
 /* Says hello as rank 0 would, then sends `bytes`; returns what rank 1 makes of them. */
 std::string Lie(const void *bytes, size_t n, bool closeAfter) {
   Pair p(4096);
+  if (!p.ok()) return "";
   tuttiConn in = p.b.Open(0, TUTTI_RECV);
   tuttiNetHello h = HelloTo(p.b, 0);
   tuttiNetWelcome welcome;
@@ -330,6 +339,7 @@ TEST(NetHostile, AnEndInsideAMessageIsAFailure) {
 
 TEST(NetHostile, FuzzedHellosAndLinesForASecond) {
   Pair p(4096);
+  ASSERT_TRUE(p.ok());
   std::mt19937 random(11);
   tuttiNetHello good = HelloTo(p.b, 2);
   tuttiSlot line = Line(6, TUTTI_WHERE_SLOT, 100);
@@ -384,7 +394,7 @@ void WithProcess(const std::function<void(Rank &)> &peer,
     {
       Rank r;
       r.Prepare(0, slotBytes);
-      if (!meet(r, sv[0])) _exit(2);
+      if (!r.ok() || !meet(r, sv[0])) _exit(2);
       peer(r);
       (void)ReadAll(sv[0], sv, 1); /* until the parent is done */
     }
@@ -394,6 +404,7 @@ void WithProcess(const std::function<void(Rank &)> &peer,
   {
     Rank r;
     r.Prepare(1, slotBytes);
+    ASSERT_TRUE(r.ok());
     ASSERT_TRUE(meet(r, sv[1]));
     mine(r, child);
   }
@@ -507,24 +518,20 @@ TEST(NetProcesses, SendingToAKilledPeerFails) {
 /* The handle of a rank that is not there (yet): a port that refuses, then listens. */
 TEST(NetHostile, RefusedUntilThePeerIsUp) {
   Pair p;
-  tuttiSocketHandle handle;
-  memcpy(&handle, p.b.peers[1].net, sizeof handle);
-  tuttiAddress free{};
-  free.v4.sin_family = AF_INET;
-  free.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  int fd;
-  ASSERT_EQ(tuttiSuccess, tuttiListen(&free, &fd));
-  close(fd); /* the port refuses from now on */
-  tuttiSocketHandle lie = handle;
+  ASSERT_TRUE(p.ok());
+  tuttiSocketHandle lie;
+  memcpy(&lie, p.b.peers[1].net, sizeof lie);
+  HeldPort held; /* refuses */
   lie.addresses.n = 1;
-  lie.addresses.a[0] = free;
+  lie.addresses.a[0] = held.address;
   memcpy(p.a.peers[1].net, &lie, sizeof lie);
   tuttiConn out = p.a.Open(0, TUTTI_SEND);
   net::Publish(p.a, &out, 5);
   Spin(p.a, 300);
   EXPECT_FALSE(p.a.Failed()) << p.a.Error();
   EXPECT_FALSE(tuttiNetDrained(&p.a.w));
-  ASSERT_EQ(tuttiSuccess, tuttiListen(&free, &fd));
+  int fd;
+  ASSERT_EQ(tuttiSuccess, tuttiListen(&held.address, &fd)) << tuttiErrorText();
   /* Whoever is up plays the receiver by hand. */
   int got = -1;
   for (uint64_t end = net::Soon(); got < 0 && tuttiNow() < end; usleep(1000))
@@ -549,6 +556,7 @@ TEST(NetHostile, RefusedUntilThePeerIsUp) {
 /* An address where somebody else listens, sorted first, must not do harm. */
 TEST(NetHostile, ASenderPassesByWhoeverIsNotThePeer) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiAddress wrong{};
   wrong.v4.sin_family = AF_INET;
   wrong.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -571,16 +579,12 @@ TEST(NetHostile, ASenderPassesByWhoeverIsNotThePeer) {
 
 TEST(NetHostile, NobodyThereEndsAtTheTimeout) {
   Pair p(4096, 400);
-  tuttiAddress free{};
-  free.v4.sin_family = AF_INET;
-  free.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  int fd;
-  ASSERT_EQ(tuttiSuccess, tuttiListen(&free, &fd));
-  close(fd);
+  ASSERT_TRUE(p.ok());
+  HeldPort held;
   tuttiSocketHandle handle;
   memcpy(&handle, p.b.peers[1].net, sizeof handle);
   handle.addresses.n = 1;
-  handle.addresses.a[0] = free;
+  handle.addresses.a[0] = held.address;
   memcpy(p.a.peers[1].net, &handle, sizeof handle);
   tuttiConn out = p.a.Open(0, TUTTI_SEND);
   for (uint64_t end = net::Soon(); !p.a.Failed() && tuttiNow() < end;)
@@ -595,6 +599,7 @@ TEST(NetHostile, NobodyThereEndsAtTheTimeout) {
 /* Its kernel accepts, but nobody answers before its first call, which comes after the timeout. */
 TEST(NetHostile, ALatePeerIsWaitedFor) {
   Pair p(4096, 300);
+  ASSERT_TRUE(p.ok());
   tuttiConn out = p.a.Open(0, TUTTI_SEND);
   net::Publish(p.a, &out, 1000);
   Spin(p.a, 1000);
@@ -609,6 +614,7 @@ TEST(NetHostile, ALatePeerIsWaitedFor) {
 /* A process that stood still for longer than the timeout, and longer than one address is asked. */
 TEST(NetHostile, StandingStillIsNoSilenceOfThePeer) {
   Pair p(4096, 300);
+  ASSERT_TRUE(p.ok());
   tuttiConn out = p.a.Open(0, TUTTI_SEND);
   net::Publish(p.a, &out, 1000);
   {
@@ -627,6 +633,7 @@ TEST(NetHostile, StandingStillIsNoSilenceOfThePeer) {
 
 TEST(NetHostile, ARecordWithoutAddressIsRefused) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   for (int kind = 0; kind < 3; kind++) {
     tuttiSocketHandle handle{};
     if (kind == 1) handle.addresses.n = 1000;
@@ -644,6 +651,7 @@ TEST(NetHostile, ARecordWithoutAddressIsRefused) {
 
 TEST(NetHostile, PathsExplainThemselves) {
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiPath path, back;
   tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &path);
   EXPECT_TRUE(path.possible);
@@ -687,6 +695,7 @@ TEST(NetHostile, WithoutAnInterfaceThereIsNoNetwork) {
 TEST(NetHostile, SocketsServeWhereOnlyOneHasRdma) {
   if (!tuttiNets[0]->open) GTEST_SKIP() << "built without NET/IB";
   Pair p;
+  ASSERT_TRUE(p.ok());
   tuttiPath path;
   snprintf(p.a.peers[1].netName, sizeof p.a.peers[1].netName, "%s", tuttiNets[0]->name);
   for (int first = 0; first < 2; first++) {
