@@ -274,6 +274,7 @@ TEST(Handles, DeadOnes) {
   tuttiComm_t dead;
   {
     Ranks ranks(1);
+    ASSERT_TRUE(ranks.ok());
     dead = ranks.comms[0];
   }
   float x = 0;
@@ -285,11 +286,13 @@ TEST(Handles, DeadOnes) {
   REFUSED(tuttiInvalidArgument, tuttiCommDestroy((tuttiComm_t)0x1234567890),
           HasSubstr("never made"));
   Ranks next(1); /* may reuse the slot: the old handle stays dead */
+  ASSERT_TRUE(next.ok());
   EXPECT_EQ(tuttiCommDestroy(dead), tuttiInvalidArgument);
 }
 
 TEST(Handles, Finalized) {
   Ranks ranks(1);
+  ASSERT_TRUE(ranks.ok());
   float x = 0;
   ASSERT_EQ(tuttiCommFinalize(ranks.comms[0]), tuttiSuccess);
   REFUSED(tuttiInvalidUsage,

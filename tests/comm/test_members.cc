@@ -31,6 +31,7 @@ void expectPlace(tuttiComm_t comm, int rank, int n) {
 
 TEST(Shrink, WithoutTheRanksThatDoNotCall) {
   Ranks ranks(5);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     int gone[] = {0, 3};
     if (r == 0 || r == 3) return;
@@ -50,6 +51,7 @@ TEST(Shrink, WithoutTheRanksThatDoNotCall) {
  * take the last shrink of its first rank for the next. */
 TEST(Shrink, WithOtherRanksEachTime) {
   Ranks ranks(3);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     setTimeout(comm, 20000);
     for (int gone : {2, 0, 2, 2, 1, 0}) {
@@ -66,6 +68,7 @@ TEST(Shrink, WithOtherRanksEachTime) {
 
 TEST(Shrink, OfACommunicatorThatHasFailed) {
   Ranks ranks(4);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([&](int r, tuttiComm_t comm) {
     if (r == 2) { /* leaves while the others are in a collective */
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -107,6 +110,7 @@ TEST(Shrink, OfOneThreadInAGroup) {
 
 TEST(Shrink, WithOtherRanksThanTheFirstOneSays) {
   Ranks ranks(3);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     int gone[] = {r == 1 ? 2 : 1};
     tuttiComm_t rest = nullptr;
@@ -122,6 +126,7 @@ TEST(Shrink, WithOtherRanksThanTheFirstOneSays) {
 
 TEST(Shrink, BadArguments) {
   Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
   tuttiComm_t comm = ranks.comms[0], rest = nullptr;
   int self[] = {0}, none[] = {2};
   EXPECT_EQ(tuttiCommShrink(comm, self, 1, &rest, nullptr, 0), tuttiInvalidArgument);
@@ -139,6 +144,7 @@ TEST(Shrink, BadArguments) {
 
 TEST(Revoke, EndsEveryRanksOperations) {
   Ranks ranks(3);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     float in = 1, out;
     if (r == 0) {
@@ -165,6 +171,7 @@ TEST(Revoke, EndsEveryRanksOperations) {
 
 TEST(Revoke, FromAnotherThread) {
   Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
   std::thread revoker([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_EQ(tuttiCommRevoke(ranks.comms[0], 0), tuttiSuccess) << lastError();
@@ -177,6 +184,7 @@ TEST(Revoke, FromAnotherThread) {
 
 TEST(Grow, ByTwoRanks) {
   Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
   tuttiUniqueId id;
   ASSERT_EQ(tuttiCommGetUniqueId(ranks.comms[1], &id), tuttiSuccess) << lastError();
   onThreads(4, [&](int r) {
@@ -192,6 +200,7 @@ TEST(Grow, ByTwoRanks) {
 
 TEST(Grow, RanksDisagree) {
   Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
   tuttiUniqueId id;
   ASSERT_EQ(tuttiCommGetUniqueId(ranks.comms[0], &id), tuttiSuccess) << lastError();
   ranks.run([&](int r, tuttiComm_t comm) {
@@ -214,6 +223,7 @@ TEST(Grow, RanksDisagree) {
 
 TEST(Simulate, TellsATimeAndDoesNothing) {
   Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     std::vector<float> in(1 << 20, 1), out(1 << 20, 0);
     float times[2];
@@ -247,6 +257,7 @@ TEST(Simulate, BadUse) {
   EXPECT_EQ(tuttiGroupSimulateEnd(&sim), tuttiInvalidArgument);
   EXPECT_THAT(lastError(), HasSubstr("TUTTI_SIM_INFO_INITIALIZER"));
   Ranks ranks(1);
+  ASSERT_TRUE(ranks.ok());
   sim = TUTTI_SIM_INFO_INITIALIZER;
   ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
   EXPECT_EQ(tuttiSend(nullptr, 1, tuttiInt8, 7, ranks.comms[0], nullptr), tuttiInvalidArgument);

@@ -131,6 +131,7 @@ TEST_F(Background, ReductionHandleMayGoBeforeItsOperationRuns) {
 
 TEST(Group, ReductionHandleMayGoBeforeTheGroupEnds) {
   Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     float in = 1, out = 0, scalar = (float)(r + 2);
     tuttiRedOp_t op, other;
@@ -159,6 +160,7 @@ void expectSum(tuttiComm_t comm, int n) {
 TEST(Split, SeveralOfOneCommunicatorInOneGroup) {
   constexpr int n = 4, splits = 6;
   Ranks ranks(n);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([&](int r, tuttiComm_t comm) {
     tuttiComm_t parts[splits] = {};
     float in = 1, out = 0;
@@ -203,6 +205,7 @@ TEST(Split, SeveralOfSeveralCommunicatorsInOneGroup) {
 
 TEST(Split, OfASplitAndNoColorEverywhere) {
   Ranks ranks(5);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     tuttiComm_t none = (tuttiComm_t)1, half = nullptr, quarter = nullptr;
     ASSERT_EQ(tuttiCommSplit(comm, TUTTI_SPLIT_NOCOLOR, 0, &none, nullptr), tuttiSuccess);
@@ -222,6 +225,7 @@ TEST(Split, CopiesTheConfig) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.timeoutMs = 60000;
   Ranks ranks(2, &config);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     tuttiComm_t part = nullptr;
     std::string name = "half";
@@ -252,6 +256,7 @@ TEST(Split, InheritsTheTrafficClass) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.trafficClass = 104;
   Ranks ranks(2, &config);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     EXPECT_EQ(trafficClassOf(comm), 104);
     tuttiConfig_t other = TUTTI_CONFIG_INITIALIZER;
@@ -268,6 +273,7 @@ TEST(Split, InheritsTheTrafficClass) {
 /* Whoever should have made the new id says that it has none; nobody waits for it. */
 TEST(Split, FirstRankOfAColorCannotMakeAnId) {
   Ranks ranks(4);
+  ASSERT_TRUE(ranks.ok());
   {
     rlimit before, none;
     ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);

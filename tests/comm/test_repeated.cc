@@ -106,6 +106,7 @@ void alternate(const char *noThreads, const char *algo, int blocking) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.blocking = blocking;
   Ranks ranks(n, &config);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([&](int r, tuttiComm_t comm) {
     ASSERT_EQ(settle(comm), tuttiSuccess);
     std::mt19937 random(7); /* the same on every rank */

@@ -32,6 +32,7 @@ TEST(Suspend, GivesMemoryBackAndGoesOn) {
                        {"TUTTI_PROTO", proto},
                        {"TUTTI_ALGO", "Ring"}});
     Ranks ranks(3);
+    ASSERT_TRUE(ranks.ok());
     ranks.run([](int r, tuttiComm_t comm) {
       for (int round = 0; round < 3; round++) {
         expectSums(comm, 3);
@@ -61,6 +62,7 @@ TEST(Suspend, GivesMemoryBackAndGoesOn) {
 TEST(Suspend, KeepsWhatWasSentAndNotYetReceived) {
   Settings settings({{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_CMA_DISABLE", "1"}});
   Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     for (int round = 0; round < 2; round++) {
       std::vector<int32_t> message(10000, r == 0 ? 7 + round : -1);
@@ -86,6 +88,7 @@ TEST(Suspend, KeepsWhatWasSentAndNotYetReceived) {
 
 TEST(Suspend, BadArguments) {
   Ranks ranks(1);
+  ASSERT_TRUE(ranks.ok());
   uint64_t value = 7;
   EXPECT_EQ(tuttiCommSuspend(ranks.comms[0], 0), tuttiInvalidArgument);
   EXPECT_THAT(lastError(), HasSubstr("flags is 0"));

@@ -11,6 +11,7 @@ std::string lastError(tuttiComm_t comm = nullptr) {
 
 TEST(Window, IsAMatterOfAllRanks) {
   Ranks ranks(3);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     std::vector<float> buffer(1000, (float)r);
     tuttiWindow_t win = nullptr, other = nullptr;
@@ -56,6 +57,7 @@ TEST(Window, OfOneThreadInAGroup) {
 
 TEST(Window, RanksDisagree) {
   Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
   ranks.run([](int r, tuttiComm_t comm) {
     char buffer[64];
     tuttiWindow_t win = nullptr;
@@ -71,6 +73,7 @@ TEST(Window, RanksDisagree) {
 
 TEST(Window, BadArguments) {
   Ranks ranks(1);
+  ASSERT_TRUE(ranks.ok());
   tuttiComm_t comm = ranks.comms[0];
   char buffer[8];
   tuttiWindow_t win = nullptr;
