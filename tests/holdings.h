@@ -38,4 +38,15 @@ inline int liveThreads() {
   return n;
 }
 
+/* Roots of this process that have not ended. */
+inline int rootThreads() {
+  int n = 0;
+  for (const auto &task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream comm(task.path() / "comm");
+    std::string name;
+    n += std::getline(comm, name) && name == "tutti-root";
+  }
+  return n;
+}
+
 #endif

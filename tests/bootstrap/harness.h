@@ -2,7 +2,6 @@
 #ifndef TUTTI_TESTS_BOOTSTRAP_HARNESS_H_
 #define TUTTI_TESTS_BOOTSTRAP_HARNESS_H_
 
-#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
@@ -11,7 +10,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -58,19 +56,6 @@ inline bool eventually(const std::function<bool()> &condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return false;
-}
-
-/* Roots of this process that have not ended. */
-inline int rootThreads() {
-  int n = 0;
-  DIR *dir = opendir("/proc/self/task");
-  while (const dirent *entry = readdir(dir)) {
-    std::ifstream comm(std::string("/proc/self/task/") + entry->d_name + "/comm");
-    std::string name;
-    n += std::getline(comm, name) && name == "tutti-root";
-  }
-  closedir(dir);
-  return n;
 }
 
 /* What one rank got. */
@@ -163,11 +148,12 @@ inline int acceptOne(int listener) {
   return fd;
 }
 
-/* A connected blocking socket to the first address of a list, or -1. */
+/* A connected blocking socket to the first address of a list, or -1. What it waits for comes within
+ * a minute. */
 inline int rawConnect(const tuttiAddress &a) {
   int fd = socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
-  timeval limit = {10, 0};
+  timeval limit = {60, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   if (connect(fd, &a.sa, tuttiAddressLength(&a)) == 0) return fd;
