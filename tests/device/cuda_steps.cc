@@ -26,6 +26,7 @@ struct CudaSteps : testing::Test {
   tuttiCudaSteps steps{};
   tuttiCudaServer server{};
   tuttiProxyTurn turn{};
+  std::atomic<tuttiProxyState> state{TUTTI_PROXY_IDLE}; /* that the proxy's thread was told last */
 
   CudaSteps() {
     steps.mail = &mail;
@@ -81,7 +82,11 @@ TEST_F(CudaSteps, TheThreadLooksByItself) {
   std::atomic<uint64_t> turns{0};
   ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&proxy, nullptr, nullptr));
   tuttiStoreRelease32(&steps.captured, 1);
-  tuttiProxyOp serve = {tuttiCudaStepsServe, [](void *) {}, &server, false, nullptr};
+  tuttiProxyOp serve = {[](void *self, tuttiProxyTurn *at) {
+                          auto *test = static_cast<CudaSteps *>(self);
+                          return test->state = tuttiCudaStepsServe(&test->server, at);
+                        },
+                        [](void *) {}, this, false, nullptr};
   tuttiProxyOp count = {[](void *self, tuttiProxyTurn *) {
                           static_cast<std::atomic<uint64_t> *>(self)->fetch_add(1);
                           return TUTTI_PROXY_IDLE;
@@ -95,16 +100,16 @@ TEST_F(CudaSteps, TheThreadLooksByItself) {
     EXPECT_TRUE(Eventually([&] { return turns > before + (tuttiNow() - begun) / kLook + 100; }))
         << "looks no more often than while nothing happens";
     Kernel(&mail.finished);
-    usleep(100000);
+    EXPECT_TRUE(Eventually([&] { return state == TUTTI_PROXY_IDLE; }));
+    begun = tuttiNow(); /* first: what is counted lies within the time */
     before = turns;
-    begun = tuttiNow();
     usleep(100000);
     uint64_t after = turns;
     EXPECT_LE(after - before, (tuttiNow() - begun) / kLook + 2) << "must not spin";
     EXPECT_TRUE(Eventually([&] { return turns > after + 10; }));
   }
   tuttiProxyRemove(proxy, &turns);
-  tuttiProxyRemove(proxy, &server);
+  tuttiProxyRemove(proxy, this);
   tuttiProxyDestroy(proxy);
 }
 
