@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -144,7 +145,8 @@ struct Rank {
     Rank *self = static_cast<Rank *>(comm);
     self->mine = *mine;
     self->stalls.push_back({peer, waitedMs});
-    if (waitedMs >= self->patienceMs) return TUTTI_FAIL(tuttiTimeout, "too late");
+    bool enough = self->enough && self->enough();
+    if (enough || waitedMs >= self->patienceMs) return TUTTI_FAIL(tuttiTimeout, "too late");
     return tuttiSuccess;
   }
   static tuttiResult_t failure(void *comm) {
@@ -159,7 +161,8 @@ struct Rank {
   tuttiConn **conns[2][2][TUTTI_CHANNELS]{};
   std::deque<std::vector<tuttiConn *>> rows; /* of conns */
   bool refuse = false;
-  uint64_t patienceMs = 60000; /* a test that hangs ends */
+  uint64_t patienceMs = 60000;  /* a test that hangs ends */
+  std::function<bool()> enough; /* once true, ends the patience */
   int connects = 0;
   int mismatchPeer = -2;
   tuttiSignature mine{}, theirs{};

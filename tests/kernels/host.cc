@@ -392,12 +392,11 @@ TEST(Host, StalledBesideOneThatMoves) {
 /* From the sender's FIFO to the receiver's own, as a transport would over a wire. */
 struct Wire {
   tuttiConn from, to; /* the proxy's ends */
-  uint64_t carried = 0, runs = 0;
+  std::atomic<uint64_t> carried{0};
 
   static tuttiProxyState advance(void *self, tuttiProxyTurn *turn) {
     (void)turn;
     Wire *w = static_cast<Wire *>(self);
-    w->runs++;
     if (!tuttiConnReady(&w->from) || !tuttiConnReady(&w->to)) return TUTTI_PROXY_IDLE;
     const tuttiSlot *in = tuttiConnSlot(&w->from);
     tuttiSlot *out = tuttiConnSlot(&w->to);
@@ -510,7 +509,6 @@ TEST(Host, WithdrawnMemoryIsNotRead) {
 TEST(Host, FailureHaltsTheProxyOfLentMemory) {
   Fabric out(2, 65536, true), in(2, 65536, false);
   Rank a(out, 0);
-  a.patienceMs = 100;
   tuttiProxy *proxy = nullptr;
   auto fail = [](void *, tuttiResult_t, const char *) { ADD_FAILURE(); };
   ASSERT_EQ(tuttiProxyCreate(&proxy, fail, nullptr), tuttiSuccess);
@@ -521,6 +519,7 @@ TEST(Host, FailureHaltsTheProxyOfLentMemory) {
   tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false, nullptr};
   ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
   a.host.proxy = proxy;
+  a.enough = [&] { return wire.carried == TUTTI_FIFO_DEPTH; };
   auto src = std::make_unique<std::vector<int64_t>>(numbers(10 * 1024));
   tuttiTask send = message(a, 1, true, src->data(), src->size(), 1024);
   EXPECT_EQ(run({&send}), tuttiTimeout);
