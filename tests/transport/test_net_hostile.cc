@@ -175,6 +175,19 @@ TEST(NetHostile, ASecondHelloForAConnectionInUseIsDropped) {
   p.b.Close(&in);
 }
 
+/* The first message of a connection that was dialled by hand arrives. */
+void Carries(int fd, Rank &to, tuttiConn *in) {
+  tuttiSlot line{};
+  line.seq.v = 1;
+  line.where = TUTTI_WHERE_INLINE;
+  line.bytes = 3;
+  line.sig.seq = 1000;
+  net::Fill(line.inlined, 0, 3);
+  EXPECT_TRUE(Send(fd, &line, sizeof line));
+  ASSERT_TRUE(to.Await(in)) << to.Error();
+  EXPECT_TRUE(net::Take(to, in, 3));
+}
+
 TEST(NetHostile, ANewerConnectionReplacesOneThatCarriedNothing) {
   for (bool early : {false, true}) {
     Pair p;
@@ -192,15 +205,7 @@ TEST(NetHostile, ANewerConnectionReplacesOneThatCarriedNothing) {
     EXPECT_EQ(1, welcome.rank);
     EXPECT_TRUE(Dropped(old));
     if (early) in = p.b.Open(0, TUTTI_RECV);
-    tuttiSlot line{};
-    line.seq.v = 1;
-    line.where = TUTTI_WHERE_INLINE;
-    line.bytes = 3;
-    line.sig.seq = 1000;
-    net::Fill(line.inlined, 0, 3);
-    EXPECT_TRUE(Send(fresh, &line, sizeof line));
-    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
-    EXPECT_TRUE(net::Take(p.b, &in, 3));
+    Carries(fresh, p.b, &in);
     close(old);
     close(fresh);
     p.b.Close(&in);
@@ -225,15 +230,7 @@ TEST(NetHostile, AnOlderAttemptReplacesNothing) {
     EXPECT_TRUE(Send(old, &h, sizeof h));
     EXPECT_TRUE(Dropped(old));
     if (early) in = p.b.Open(0, TUTTI_RECV);
-    tuttiSlot line{};
-    line.seq.v = 1;
-    line.where = TUTTI_WHERE_INLINE;
-    line.bytes = 3;
-    line.sig.seq = 1000;
-    net::Fill(line.inlined, 0, 3);
-    EXPECT_TRUE(Send(fresh, &line, sizeof line));
-    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
-    EXPECT_TRUE(net::Take(p.b, &in, 3));
+    Carries(fresh, p.b, &in);
     close(old);
     close(fresh);
     p.b.Close(&in);
@@ -261,15 +258,7 @@ TEST(NetHostile, AConnectionGivenUpBeforeItCarriedAnythingIsNoFailure) {
     int fresh = Dial(p.b);
     EXPECT_TRUE(Send(fresh, &h, sizeof h));
     ASSERT_TRUE(ReadAll(fresh, &welcome, sizeof welcome));
-    tuttiSlot line{};
-    line.seq.v = 1;
-    line.where = TUTTI_WHERE_INLINE;
-    line.bytes = 3;
-    line.sig.seq = 1000;
-    net::Fill(line.inlined, 0, 3);
-    EXPECT_TRUE(Send(fresh, &line, sizeof line));
-    ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
-    EXPECT_TRUE(net::Take(p.b, &in, 3));
+    Carries(fresh, p.b, &in);
     close(fresh);
     p.b.Close(&in);
     p.b.Close(&serve);
