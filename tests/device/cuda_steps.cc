@@ -99,8 +99,10 @@ TEST_F(CudaSteps, TheThreadLooksByItself) {
     uint64_t begun = tuttiNow(), before = turns;
     EXPECT_TRUE(Eventually([&] { return turns > before + (tuttiNow() - begun) / kLook + 100; }))
         << "looks no more often than while nothing happens";
+    uint64_t last = turns;
     Kernel(&mail.finished);
     EXPECT_TRUE(Eventually([&] { return state == TUTTI_PROXY_IDLE; }));
+    EXPECT_LE(turns - last, 20000u) << "a millisecond, at 50 ns and more for each";
     begun = tuttiNow(); /* first: what is counted lies within the time */
     before = turns;
     usleep(100000);
