@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/socket.h"
+#include "socket/socket.h"
 
 class HeldPort {
 public:

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "kernels/reduce.h"
+#include "device/cpu/reduce.h"
 #include "perf.h"
 
 void perfPrepare(const perfRow *row, const perfPattern *pattern, const perfBuffers *buffers) {

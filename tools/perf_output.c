@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/signature.h"
+#include "collectives/signature.h"
 #include "perf.h"
 #include "tool.h"
 

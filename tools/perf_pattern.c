@@ -2,8 +2,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "comm/signature.h"
-#include "kernels/reduce.h"
+#include "collectives/signature.h"
+#include "device/cpu/reduce.h"
 #include "perf.h"
 
 enum { BLOCK = 512 }; /* elements */

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
-#include "comm/signature.h"
+#include "collectives/signature.h"
 #include "perf.h"
 #include "tool.h"
 

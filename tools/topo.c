@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "collectives/graph.h"
 #include "tool.h"
-#include "topology/graph.h"
 #include "topology/topology.h"
 
 #define COMMAND "tutti topo"

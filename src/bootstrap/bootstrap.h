@@ -8,7 +8,7 @@
 #include <sys/cdefs.h>
 
 #include "base/mem.h"
-#include "bootstrap/socket.h"
+#include "socket/socket.h"
 #include "tutti.h"
 
 __BEGIN_DECLS

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#include "comm/signature.h"
+#include "collectives/signature.h"
 
 #if defined(__CUDACC__)
 #define TUTTI_HD __host__ __device__

@@ -8,11 +8,11 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "bootstrap/bootstrap.h"
+#include "collectives/graph.h"
 #include "collectives/planner.h"
-#include "comm/signature.h"
+#include "collectives/signature.h"
 #include "device/device.h"
 #include "proxy/proxy.h"
-#include "topology/graph.h"
 #include "transport/transport.h"
 
 /* ---- the operation record (record.c) ----------------------------------------------------------

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <sys/cdefs.h>
 
-#include "kernels/task.h"
+#include "collectives/task.h"
 #include "transport/transport.h"
 #include "tutti.h"
 

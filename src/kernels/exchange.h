@@ -18,7 +18,7 @@
 #include <sys/cdefs.h>
 
 #include "collectives/exchange.h"
-#include "kernels/reduce.h"
+#include "device/cpu/reduce.h"
 #include "tutti.h"
 
 __BEGIN_DECLS

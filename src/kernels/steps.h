@@ -9,8 +9,8 @@
 #include <sys/cdefs.h>
 
 #include "collectives/schedule.h"
+#include "device/cpu/reduce.h"
 #include "kernels/exchange.h"
-#include "kernels/reduce.h"
 #include "transport/fifo.h"
 #include "tutti.h"
 

@@ -5,7 +5,7 @@
 
 #include <sys/cdefs.h>
 
-#include "topology/graph.h"
+#include "collectives/graph.h"
 #include "topology/topology.h"
 
 __BEGIN_DECLS

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
-#include "comm/signature.h"
+#include "collectives/signature.h"
 #include "transport/remote.h"
 
 #define TUTTI_FIFO_DEPTH 8u    /* payloads outside of their lines */

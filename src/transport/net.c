@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "transport/net_socket.h"
+#include "transport/socket/endpoint.h"
 #include "transport/symmetric.h"
 
 const tuttiNet *const tuttiNets[] = {

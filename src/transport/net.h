@@ -1,5 +1,5 @@
 /* NET: connections between hosts. net.c keeps the ends of one communicator and hands them to the
- * proxy; a backend (net_ib.c, net_socket.c) moves slots between the FIFO on this side and the
+ * proxy; a backend (ib/, socket/) moves slots between the FIFO on this side and the
  * FIFO on the other. Backends are rows of a table, like transports.
  *
  * A connection is opened from the sending side alone: its proxy connects to the receiver's listener
@@ -30,7 +30,7 @@ typedef struct {
 
 struct tuttiSocketListener;
 
-/* Every rank listens on a socket (net_socket_meet.c), by which the ends of all networks meet; its
+/* Every rank listens on a socket (socket/meet.c), by which the ends of all networks meet; its
  * addresses begin each handle. Ends and nodes are driven by operations of the communicator's proxy:
  * `serve` and `progress` are their turns (see tuttiProxyOp), and the two close calls what Remove
  * calls. */

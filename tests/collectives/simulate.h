@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/graph.h"
 #include "collectives/simulator.h"
-#include "topology/graph.h"
 
 /* Sanitized builds run a sample. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

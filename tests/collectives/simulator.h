@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "collectives/graph.h"
 #include "collectives/schedule.h"
-#include "topology/graph.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <random>
 
-#include "comm/signature.h"
+#include "collectives/signature.h"
+#include "device/cpu/reduce.h"
 #include "harness.h"
-#include "kernels/reduce.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <string>
 
-#include "comm/signature.h"
-#include "kernels/reduce.h"
+#include "collectives/signature.h"
+#include "device/cpu/reduce.h"
 
 constexpr int kPreMulHost = tuttiNumOps, kPreMulDevice = tuttiNumOps + 1, kOps = tuttiNumOps + 2;
 

@@ -13,10 +13,10 @@
 #include <set>
 #include <sstream>
 
-#include "bootstrap/socket.h"
 #include "comm/harness.h"
 #include "holdings.h"
 #include "processes.h"
+#include "socket/socket.h"
 
 using testing::AllOf;
 using testing::HasSubstr;

@@ -2,7 +2,7 @@
 #include <fcntl.h>
 
 #include "command.h"
-#include "kernels/sanitized.h"
+#include "device/cpu/sanitized.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "comm/signature.h"
-#include "kernels/reduce.h"
+#include "collectives/signature.h"
+#include "device/cpu/reduce.h"
 #include "perf.h"
 
 namespace {
@@ -31,7 +31,7 @@ std::vector<char> input(const perfPattern &p, int rank, size_t first, size_t n) 
   return bytes;
 }
 
-/* The library's own conversions; tests/kernels/reduce.cc has what makes them right. */
+/* The library's own conversions; tests/device/cpu/reduce.cc has what makes them right. */
 double decode(const perfType *t, uint64_t bits) {
   return tuttiFloatToDouble((tuttiDataType_t)(t - perfTypes), &bits);
 }

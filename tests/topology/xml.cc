@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "collectives/graph.h"
 #include "sysfs_tree.h"
-#include "topology/graph.h"
 #include "topology/topology.h"
 
 using testing::HasSubstr;

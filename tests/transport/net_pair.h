@@ -17,7 +17,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "transport/net.h"
-#include "transport/net_socket.h"
+#include "transport/socket/endpoint.h"
 
 namespace net {
 

@@ -1,0 +1,57 @@
+/* Rings and double binary trees over the ranks of one communicator, per channel. Computed alike on
+ * every rank from the same input; no communication. */
+#ifndef TUTTI_COLLECTIVES_GRAPH_H_
+#define TUTTI_COLLECTIVES_GRAPH_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/cdefs.h>
+
+#include "collectives/schedule.h"
+#include "tutti.h"
+
+__BEGIN_DECLS
+
+#define TUTTI_GRAPH_MAX_RANKS (1 << 20)
+
+typedef struct {
+  int nranks, nchannels, nhosts;
+  int32_t *host;     /* [nranks]: dense host number of each rank, in order of first rank */
+  int32_t *ring;     /* [nchannels * nranks]: rank at each position */
+  int32_t *position; /* [nchannels * nranks]: position of each rank */
+  int32_t *parent;   /* [nchannels * nranks]: tree parent of each rank, -1 at the root */
+  int32_t *depth;    /* [nchannels]: edges from the tree's root to its farthest rank */
+} tuttiGraph;
+
+/* hostIds[r] tells hosts apart; any numbers of ranks per host. Rings visit each host once, its
+ * ranks together, so that every host has one way in and one way out per channel; odd channels run
+ * the other way round. Trees: even and odd channels are the two trees of a double binary tree over
+ * hosts (Sanders, Speck, Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and
+ * scan", 2009), so that no host is an inner node in both; inside a host its ranks hang in a binary
+ * tree below the one that talks to other hosts. No rank has more than TUTTI_MAX_FAN neighbours, and
+ * none is an inner node of both trees. */
+tuttiResult_t tuttiGraphCreate(const uint64_t *hosts, int nranks, int nchannels, tuttiGraph **out);
+void tuttiGraphFree(tuttiGraph *g);
+
+/* Parent and children of `rank` in channel's tree turned so that `root` is its root (-1: as built).
+ * Fills parent, nchildren, children of *s, and level, as built. */
+void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s);
+
+tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path);
+/* The contents of an XML file of at most 16 MiB, for tuttiGraphParseXml; *text is for tuttiFree. */
+tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size);
+/* Checks that it is for these ranks and hosts: rings are permutations, trees are trees within the
+ * fan; tuttiInvalidArgument naming file and line otherwise. */
+tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name,
+                                 const uint64_t *hostIds, int nranks, tuttiGraph **out);
+
+/* The log lines of `rank`: "Ring 00 : 0 1 2 3" and "Tree 00 : 1/2/3,4" (parent/self/children). */
+void tuttiGraphLog(const tuttiGraph *g, int rank);
+/* Rings and trees as text, and as one SVG picture with hosts as boxes. */
+void tuttiGraphPrint(const tuttiGraph *g, FILE *out);
+tuttiResult_t tuttiGraphWriteSvg(const tuttiGraph *g, const char *path);
+
+__END_DECLS
+
+#endif

@@ -1,0 +1,85 @@
+/* What one rank believes an operation to be. Travels with every message, so that a mismatch between
+ * ranks is seen where the data meets, at the cost of three compares. */
+#ifndef TUTTI_COLLECTIVES_SIGNATURE_H_
+#define TUTTI_COLLECTIVES_SIGNATURE_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/cdefs.h>
+
+#include "tutti.h"
+
+__BEGIN_DECLS
+
+#define TUTTI_MAX_CHANNELS 32  /* of an operation */
+#define TUTTI_MAX_BLOCKS   128 /* of an operation on a GPU */
+
+#define TUTTI_COLLECTIVES(X)                                                                       \
+  X(AllReduce)                                                                                     \
+  X(Broadcast)                                                                                     \
+  X(Reduce) X(AllGather) X(ReduceScatter) X(AlltoAll) X(Gather) X(Scatter) X(SendRecv) X(Split)
+
+#define TUTTI_COLLECTIVE(name) tuttiColl##name,
+typedef enum { TUTTI_COLLECTIVES(TUTTI_COLLECTIVE) tuttiCollCount } tuttiColl;
+
+/* clang-format off */
+/* Element types: end of the enumerator, name, bytes. */
+#define TUTTI_TYPES(X)                                                                             \
+  X(Int8, int8, 1) X(Uint8, uint8, 1) X(Int32, int32, 4) X(Uint32, uint32, 4)                      \
+  X(Int64, int64, 8) X(Uint64, uint64, 8) X(Float16, float16, 2) X(Float32, float32, 4)            \
+  X(Float64, float64, 8) X(Bfloat16, bfloat16, 2)                                                  \
+  X(Float8e4m3, float8e4m3, 1) X(Float8e5m2, float8e5m2, 1)
+/* clang-format on */
+
+static inline bool tuttiCollReduces(int coll) {
+  return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
+}
+
+static inline bool tuttiCollHasRoot(int coll) {
+  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
+         coll == tuttiCollScatter;
+}
+
+/* Enum names, from the lists in their headers; "?" when out of range. */
+const char *tuttiCollName(int coll);     /* "AllReduce" */
+const char *tuttiTypeName(int datatype); /* "float32" */
+const char *tuttiRedOpName(int op);      /* "sum"; "premulsum" for handles */
+
+extern const char *const tuttiTypeNames[tuttiNumTypes], *const tuttiRedOpNames[tuttiNumOps];
+extern const uint8_t tuttiTypeSizes[tuttiNumTypes];
+/* Bytes, a power of two; 0 when out of range. */
+static inline size_t tuttiTypeSize(int datatype) {
+  return datatype >= 0 && datatype < tuttiNumTypes ? tuttiTypeSizes[datatype] : 0;
+}
+
+typedef struct {
+  uint64_t seq;   /* 1, 2, ...: collectives of a communicator, or messages of one ordered pair */
+  uint64_t count; /* as passed by the caller */
+  int32_t root;   /* -1 where the collective has none */
+  uint8_t coll;   /* tuttiColl */
+  uint8_t type;   /* tuttiDataType_t */
+  uint16_t redop; /* 0..4, 5 for PreMulSum; 0xffff where there is none */
+} tuttiSignature; /* 24 bytes, no padding; travels between hosts of one byte order */
+
+static inline bool tuttiSignatureEqual(const tuttiSignature *a, const tuttiSignature *b) {
+  return a->seq == b->seq && a->count == b->count && a->root == b->root && a->coll == b->coll &&
+         a->type == b->type && a->redop == b->redop;
+}
+
+/* FNV-1a over what must be equal on both sides of a message but its number; never 0. */
+static inline uint32_t tuttiSignatureHash(const tuttiSignature *sig) {
+  tuttiSignature key = *sig;
+  key.seq = 0;
+  uint32_t h = 2166136261u;
+  for (size_t i = 0; i < sizeof key; i++)
+    h = (h ^ ((const uint8_t *)&key)[i]) * 16777619u;
+  return h | 1;
+}
+
+/* "#12 AllReduce(count 1024, float32, sum)"; returns buf. */
+const char *tuttiSignatureText(const tuttiSignature *sig, char *buf, size_t size);
+
+__END_DECLS
+
+#endif

@@ -1,0 +1,78 @@
+/* A task: one operation's work on one channel of one communicator, with everything an executor
+ * needs. Made by the planner, run by a device. */
+#ifndef TUTTI_COLLECTIVES_TASK_H_
+#define TUTTI_COLLECTIVES_TASK_H_
+
+#include <sys/cdefs.h>
+
+#include "base/atomic.h"
+#include "collectives/planner.h"
+#include "collectives/schedule.h"
+#include "device/cpu/reduce.h"
+#include "transport/transport.h"
+#include "tutti.h"
+
+__BEGIN_DECLS
+
+struct tuttiProxy;
+
+/* What an executor asks of the communicator while it waits. Calls up the layers go through here. */
+typedef struct tuttiTaskHost {
+  void *comm;
+  const tuttiAtomic32 *failed; /* nonzero: stop now */
+  /* The connections so far, by direction, shared and channel: rows by peer, or NULL. */
+  tuttiConn **(*conns)[2][TUTTI_CHANNELS];
+  /* The connection of (peer, channel, direction, shared), opened on first use. peer -1: the send
+   * end of the shared FIFO, the last in its row. */
+  tuttiResult_t (*conn)(void *comm, int peer, int channel, tuttiDirection direction, bool shared,
+                        tuttiConn **conn);
+  /* A message of another operation than this task's came from `peer`. Returns the failure. */
+  tuttiResult_t (*mismatch)(void *comm, int peer, const tuttiSignature *mine,
+                            const tuttiSignature *theirs);
+  /* Called about every 100 ms while a task makes no progress, `waitedMs` long so far, on `peer`
+   * (-1: unknown). Looks for the reason; a failure ends the wait (deadline passed, peers disagree).
+   * TUTTI_DISAGREES: the peer's message is of another operation, which only the peer can name. */
+#define TUTTI_DISAGREES UINT64_MAX
+  tuttiResult_t (*stalled)(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
+  /* The failure that `failed` announced. */
+  tuttiResult_t (*failure)(void *comm);
+  /* All-gathers `bytes` of each rank, in plain host memory: all[rank * bytes ...]. For device calls
+   * that every rank makes; not for executors. */
+  tuttiResult_t (*exchange)(void *comm, void *all, size_t bytes);
+  struct tuttiProxy *proxy; /* NULL until a connection needs one */
+  void *device;             /* the device's own state of this communicator, or NULL */
+  const tuttiPlanInput *plan;
+  uint32_t spins; /* idle passes of a waiter before it yields its core */
+} tuttiTaskHost;
+
+typedef struct tuttiTask {
+  tuttiSchedule schedule;
+  tuttiSignature signature;
+  const void *sendbuff;
+  void *recvbuff;
+  tuttiDataType_t type;
+  tuttiRedOp_t op; /* tuttiSum for PreMulSum */
+  int premul;
+  int divide; /* tuttiAvg: nranks */
+  tuttiScalar scalar;
+  const void *scalarAt; /* on the device; NULL: `scalar` */
+  int channel;
+  int inPlace;
+  int fetch;   /* lend large messages to readers that can fetch them; no receiver reduces */
+  int streams; /* copies to recvbuff go past the caches */
+  tuttiStream_t stream;
+  const tuttiTaskHost *host;
+  struct tuttiTask
+      *next; /* runs after this one has ended (same communicator and channel), or NULL */
+} tuttiTask;
+
+/* The tasks of one call or group. */
+typedef struct {
+  tuttiTask *tasks;  /* in order of the calls, not linked by `next` in this order */
+  tuttiTask **heads; /* of the chains that `next` makes of them */
+  int ntasks, nheads;
+} tuttiTaskSet;
+
+__END_DECLS
+
+#endif

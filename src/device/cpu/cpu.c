@@ -1,0 +1,65 @@
+/* Host memory as a device: pointers of the process, calls that return when the work is done. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "device/cpu/executor.h"
+#include "device/device.h"
+#include "transport/region.h"
+
+#define ALIGNMENT 4096
+
+static tuttiResult_t hostAlloc(void **ptr, size_t size) {
+  void *p = NULL;
+  int err = posix_memalign(&p, ALIGNMENT, size > 0 ? size : 1);
+  if (err != 0)
+    return TUTTI_FAIL(tuttiSystemError, "cannot allocate %zu bytes of host memory: %s", size,
+                      tuttiErrnoText(err));
+  uint64_t id;
+  tuttiResult_t result = tuttiRegionAdd(p, size, &id);
+  if (result != tuttiSuccess) {
+    free(p);
+    return result;
+  }
+  *ptr = p;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t hostFree(void *ptr) {
+  tuttiRegionRemove(tuttiRegionAt(ptr));
+  free(ptr);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t hostReadScalar(const void *scalar, tuttiDataType_t type, tuttiScalar *out) {
+  unsigned size = (unsigned)tuttiTypeSize(type), spare = 64 - 8 * size;
+  out->i = 0;
+  if (type >= tuttiFloat16)
+    out->f = tuttiFloatToDouble(type, scalar);
+  else
+    memcpy(&out->i, scalar, size); /* its first bytes are the low ones */
+  if (type == tuttiInt8 || type == tuttiInt32)
+    out->i = (uint64_t)((int64_t)(out->i << spare) >> spare);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t hostRun(const tuttiTaskSet *set) {
+  return set->nheads ? tuttiHostRun(set->heads, set->nheads) : tuttiSuccess;
+}
+
+static tuttiResult_t hostCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver,
+                              const void *from, size_t bytes, tuttiStream_t stream) {
+  (void)host, (void)receiver, (void)stream;
+  memmove(to, from, bytes);
+  return tuttiSuccess;
+}
+
+const tuttiDevice tuttiDeviceHostTable = {
+    .name = "host",
+    .kind = tuttiDeviceHost,
+    .alloc = hostAlloc,
+    .free = hostFree,
+    .run = hostRun,
+    .copy = hostCopy,
+    .readScalar = hostReadScalar,
+};

@@ -1,0 +1,534 @@
+#include "device/cpu/executor.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "proxy/proxy.h"
+#include "transport/region.h"
+#include "transport/remote.h"
+
+#define BURST        8   /* most steps of one task before the others have their turn */
+#define CLOCK_PASSES 256 /* passes between looks at the clock while something moves */
+#define STALL_NS     100000000u
+#define LEND_BYTES   4096  /* below, a copy costs less than another core's cache misses */
+#define FETCH_BYTES  8192  /* below, copying twice costs less than the system call */
+#define STACK_BYTES  16384 /* a run that needs no more than this allocates nothing */
+
+/* A message of which the connection holds only the address: memory lent until the readers have
+ * passed message number `upto`. */
+typedef struct {
+  tuttiConn *conn;
+  uint64_t upto;
+} loan;
+
+/* One chain of tasks as a state machine: waits for the connections of its step, carries the step
+ * out, goes on to the next; at the end of a task waits for the return of what it lent. */
+typedef struct {
+  tuttiTask *task; /* NULL: the chain has ended */
+  uint64_t steps, k;
+  size_t elementBytes; /* of the task */
+  size_t bytes;        /* of a message of this step */
+  tuttiStep step;      /* step k, if `loaded` */
+  bool loaded;
+  bool announced;    /* the network may put its message where it belongs */
+  int width;         /* most receives, and most sends, of one step */
+  int nrecv, nsend;  /* of this step */
+  int ready;         /* so many of conns were ready, and stay so */
+  tuttiConn **conns; /* [2 * width]: nrecv, then nsend */
+  loan *loans;       /* [width]: at most one for each connection */
+  int nloans;
+  uint64_t moves;       /* counts progress */
+  uint64_t movesSeen;   /* `moves` when the clock was last looked at */
+  uint64_t since, told; /* when this wait began, and when `stalled` was last told of it */
+} runner;
+
+typedef struct {
+  runner *runners; /* [live]; those that have ended are dropped */
+  int live;
+  const void **in; /* operands and outputs of one step */
+  void **out;
+  struct tuttiProxy **proxies; /* without duplicates */
+  int nproxies;
+  uint32_t spins;
+} execution;
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+/* Finds the connections of one direction of the step, and their number. Inline, as a direction
+ * known to the compiler halves it. */
+__attribute__((always_inline)) static inline tuttiResult_t
+findConns(const runner *r, tuttiDirection direction, tuttiConn **conns, int *found) {
+  const tuttiSchedule *s = &r->task->schedule;
+  const tuttiTaskHost *host = r->task->host;
+  int channel = r->task->channel;
+  bool sends = direction == TUTTI_SEND;
+  uint32_t flag = sends ? TUTTI_STEP_SEND_SHARED : TUTTI_STEP_RECV_SHARED;
+  bool shared = (r->step.flags & flag) != 0;
+  int count = sends ? r->step.nsend : r->step.nrecv;
+  const int32_t *ranks = sends ? r->step.send : r->step.recv;
+  bool toAll = sends && shared; /* through one FIFO, whose peer is -1 */
+  int fan = toAll ? 1 : count == TUTTI_ALL ? s->nranks - 1 : count;
+  if (fan > r->width)
+    return TUTTI_FAIL(tuttiInternalError,
+                      "step %" PRIu64 " of %s on rank %d has %d messages, more than the %d of its "
+                      "algorithm: a bug in tutti's schedules, please report it",
+                      r->k, tuttiCollName(s->coll), s->rank, fan, r->width);
+  tuttiConn **row = host->conns[direction][shared][channel];
+  for (int i = 0; i < fan; i++) {
+    int peer = toAll ? -1 : count == TUTTI_ALL ? i + (i >= s->rank) : ranks[i];
+    conns[i] = row ? row[toAll ? s->nranks : peer] : NULL;
+    if (!conns[i]) TUTTI_TRY(host->conn(host->comm, peer, channel, direction, shared, &conns[i]));
+  }
+  *found = fan;
+  return tuttiSuccess;
+}
+
+/* The step stores a message as it is. */
+static bool storesOnly(const runner *r) {
+  const tuttiTask *task = r->task;
+  uint32_t flags = r->step.flags;
+  bool divides = (flags & TUTTI_STEP_FINAL) && task->divide > 1;
+  return r->nrecv == 1 && !(flags & TUTTI_STEP_SRC) && (flags & TUTTI_STEP_DST) && !divides;
+}
+
+/* A large message from a network that is only stored need not go through a slot. */
+static void announce(runner *r) {
+  r->announced = storesOnly(r) && r->conns[0]->network && r->bytes >= LEND_BYTES;
+  if (!r->announced) return;
+  uint8_t *to = (uint8_t *)r->task->recvbuff + r->step.dst * r->elementBytes;
+  tuttiConnWant(r->conns[0], to, r->bytes);
+}
+
+/* Makes `step` the next one that does anything; `loaded` stays false at the end. */
+static tuttiResult_t load(runner *r) {
+  tuttiStep *step = &r->step;
+  for (; !r->loaded && r->k < r->steps; r->k++) {
+    tuttiScheduleStep(&r->task->schedule, r->k, step);
+    if (step->count == 0) continue;
+    r->nrecv = r->nsend = 0;
+    if (step->nrecv) TUTTI_TRY(findConns(r, TUTTI_RECV, r->conns, &r->nrecv));
+    if (step->nsend) TUTTI_TRY(findConns(r, TUTTI_SEND, r->conns + r->nrecv, &r->nsend));
+    r->ready = 0;
+    r->bytes = step->count * r->elementBytes;
+    r->loaded = true;
+    announce(r);
+    return tuttiSuccess;
+  }
+  return tuttiSuccess;
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+/* Is what lies at the head of a receiving connection the message of this step? The slot is memory
+ * that a peer writes: nothing in it is used before it was checked. */
+static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
+  const tuttiTask *task = r->task;
+  const tuttiSlot *slot = tuttiConnSlot(conn);
+  tuttiSignature theirs = slot->sig;
+  if (!tuttiSignatureEqual(&task->signature, &theirs))
+    return task->host->mismatch(task->host->comm, conn->peer, &task->signature, &theirs);
+  bool reachable = conn->direct || (conn->writer.pid != 0 && storesOnly(r));
+  bool fits = (slot->where == TUTTI_WHERE_INLINE && r->bytes <= TUTTI_INLINE_MAX) ||
+              (slot->where == TUTTI_WHERE_SLOT && r->bytes <= conn->slotBytes) ||
+              (slot->where == TUTTI_WHERE_DIRECT && reachable && slot->addr != 0);
+  if (slot->bytes == r->bytes && fits) return tuttiSuccess;
+  char text[160];
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "message %" PRIu64 " from rank %d to rank %d on channel %d, of %s, holds %u "
+                    "bytes (place %u) instead of %zu: the ranks split the operation differently. "
+                    "Give all ranks the same TUTTI_ settings and the same build of tutti",
+                    conn->next, conn->peer, task->schedule.rank, conn->channel,
+                    tuttiSignatureText(&task->signature, text, sizeof text), slot->bytes,
+                    slot->where, r->bytes);
+}
+
+/* *go: all messages that the step needs have come and all slots that it fills are free. */
+static tuttiResult_t poll(runner *r, bool *go) {
+  int needed = r->nrecv + r->nsend;
+  while (r->ready < needed) {
+    tuttiConn *conn = r->conns[r->ready];
+    bool ready = r->ready < r->nrecv ? tuttiConnReady(conn)
+                                     : tuttiConnRoom(conn, tuttiConnDepth(conn, r->bytes));
+    if (!ready) break;
+    if (r->ready < r->nrecv) TUTTI_TRY(checkMessage(r, conn));
+    r->ready++;
+    r->moves++;
+  }
+  *go = r->ready == needed;
+  return tuttiSuccess;
+}
+
+static const void *payload(const tuttiConn *conn, size_t bytes) {
+  const tuttiSlot *slot = tuttiConnSlot(conn);
+  if (slot->where == TUTTI_WHERE_INLINE) return slot->inlined;
+  if (slot->where == TUTTI_WHERE_SLOT) return tuttiConnData(conn, bytes);
+  return (const void *)(uintptr_t)slot->addr;
+}
+
+/* The operands, the local one at its rank's place among the messages: receivers of the same
+ * operands reduce them in the same order, to the same bits. */
+static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *args) {
+  const tuttiTask *task = r->task;
+  const tuttiStep *step = &r->step;
+  bool local = (step->flags & TUTTI_STEP_SRC) != 0;
+  int at = local ? 0 : r->nrecv;
+  while (at < r->nrecv && r->conns[at]->peer < task->schedule.rank)
+    at++;
+  for (int i = 0; i < r->nrecv; i++)
+    in[i + (i >= at)] = payload(r->conns[i], r->bytes);
+  if (local) {
+    const void *from = step->flags & TUTTI_STEP_SRC_WRITTEN ? task->recvbuff : task->sendbuff;
+    in[at] = (const uint8_t *)from + step->src * r->elementBytes;
+    if (task->premul) args->premul = at + 1;
+  }
+  args->in = in;
+  args->nin = r->nrecv + local;
+}
+
+/* Memory that holds this step's value and keeps it until the end of the task, so that readers who
+ * can reach it need no copy; NULL if there is none.
+ *
+ * - A copy of local memory: sendbuff, which nobody writes unless the operation is in place; in
+ *   place, and for recvbuff, the schedule vouches for it with STEP_STABLE.
+ * - recvbuff[dst] that this step writes, if it is a result: a schedule has no cause to write over a
+ *   whole reduction (STEP_FINAL). Nor over a message that was stored unchanged: this rank's own
+ *   input is not in it and could not be added any more, for no step has two local operands. So it
+ *   was no partial sum but data that its sender was done with. */
+static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
+  const tuttiTask *task = r->task;
+  uint32_t flags = r->step.flags;
+  if (r->bytes < LEND_BYTES) return NULL;
+  bool copy = args->nin == 1 && args->premul == 0 && args->divide <= 1;
+  if (copy && r->nrecv == 0) {
+    bool untouched = (flags & TUTTI_STEP_SRC) && !task->inPlace;
+    return untouched || (flags & TUTTI_STEP_STABLE) ? args->in[0] : NULL;
+  }
+  if (!(flags & TUTTI_STEP_DST) || !(copy || (flags & TUTTI_STEP_FINAL))) return NULL;
+  return (uint8_t *)task->recvbuff + r->step.dst * r->elementBytes;
+}
+
+/* The readers can have the lent memory without a copy made here. (A network that made one itself
+ * would keep the memory until the peer has acknowledged the message.) */
+static bool reaches(const runner *r, tuttiConn *conn, const void *lent) {
+  tuttiRegion region;
+  if (conn->direct) return !conn->registered || tuttiRegionFind(lent, r->bytes, &region);
+  return r->task->fetch && r->bytes >= FETCH_BYTES && tuttiConnFetched(conn);
+}
+
+static void lend(runner *r, tuttiConn *conn) {
+  loan *l = r->loans;
+  while (l < r->loans + r->nloans && l->conn != conn)
+    l++;
+  if (l == r->loans + r->nloans) r->nloans++;
+  *l = (loan){conn, conn->next + 1};
+}
+
+/* Fills the slot lines of a step's sends; where the payload is to be written goes to out. */
+static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *nout) {
+  size_t bytes = r->bytes;
+  for (int i = 0; i < r->nsend; i++) {
+    tuttiConn *conn = r->conns[r->nrecv + i];
+    tuttiSlot *slot = tuttiConnSlot(conn);
+    slot->bytes = (uint32_t)bytes;
+    slot->sig = r->task->signature;
+    slot->addr = 0;
+    if (lent && reaches(r, conn, lent)) {
+      slot->where = TUTTI_WHERE_DIRECT;
+      slot->addr = (uintptr_t)lent;
+      lend(r, conn);
+    } else if (bytes <= TUTTI_INLINE_MAX) {
+      slot->where = TUTTI_WHERE_INLINE;
+      out[(*nout)++] = slot->inlined;
+    } else if (bytes <= conn->slotBytes) {
+      slot->where = TUTTI_WHERE_SLOT;
+      out[(*nout)++] = tuttiConnData(conn, bytes);
+    } else {
+      return TUTTI_FAIL(tuttiInternalError,
+                        "a message of %zu bytes from rank %d to rank %d on channel %d does not fit "
+                        "in the %zu of a slot: a bug in tutti's planner, please report it",
+                        bytes, r->task->schedule.rank, conn->peer, conn->channel, conn->slotBytes);
+    }
+  }
+  return tuttiSuccess;
+}
+
+/* Is a message of the step lent by another thread? */
+static bool isLent(const tuttiConn *conn) {
+  return conn->direct && !conn->network && tuttiConnSlot(conn)->where == TUTTI_WHERE_DIRECT;
+}
+
+/* If the step's message is in another process, copies it to its place and makes that the operand.
+ * *come is false if the writer is gone: the reason is on its way, and this step is never done. */
+static tuttiResult_t fetch(const runner *r, const void **in, void *const *out, bool *come) {
+  *come = true;
+  if (r->nrecv != 1) return tuttiSuccess;
+  tuttiConn *conn = r->conns[0];
+  const tuttiSlot *slot = tuttiConnSlot(conn);
+  if (conn->direct || slot->where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
+  int err = tuttiRemoteRead(&conn->writer, out[0], slot->addr, r->bytes);
+  *come = err == 0 && !tuttiConnWithdrawn(conn);
+  if (*come) in[0] = out[0];
+  if (err == 0 || err == ESRCH || tuttiConnWithdrawn(conn)) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiSystemError,
+                    "rank %d can't copy %zu bytes at %#" PRIx64
+                    " out of the memory of rank %d (pid %d): %s; keep the buffers until the call "
+                    "returns; TUTTI_CMA_DISABLE=1 avoids such copies",
+                    r->task->schedule.rank, r->bytes, slot->addr, conn->peer, conn->writer.pid,
+                    tuttiErrnoText(err));
+}
+
+static void endBorrowing(const runner *r, int borrowed) {
+  for (int i = 0; i < borrowed; i++)
+    if (isLent(r->conns[i])) tuttiConnReturn(r->conns[i]);
+}
+
+/* False if a lender has failed: the reason is on its way, and this step will never be done. */
+static bool beginBorrowing(const runner *r) {
+  for (int i = 0; i < r->nrecv; i++) {
+    if (!isLent(r->conns[i]) || tuttiConnBorrow(r->conns[i])) continue;
+    endBorrowing(r, i);
+    return false;
+  }
+  return true;
+}
+
+/* Carries out the step, all of whose connections are ready, unless it turns out that the writer of
+ * a message has gone (*go). */
+static tuttiResult_t perform(execution *e, runner *r, bool *go) {
+  const tuttiTask *task = r->task;
+  const tuttiStep *step = &r->step;
+  tuttiReduceArgs args = {
+      .out = e->out,
+      .count = step->count,
+      .type = task->type,
+      .op = task->op,
+      .scalar = task->scalar,
+      .divide = step->flags & TUTTI_STEP_FINAL ? task->divide : 0,
+      /* What is passed on may be lent: another core reads it now. */
+      .streams =
+          task->streams && (step->flags & TUTTI_STEP_DST) && (r->nrecv == 0 || r->nsend == 0),
+  };
+  gatherOperands(r, e->in, &args);
+  if (step->flags & TUTTI_STEP_DST)
+    e->out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * r->elementBytes;
+  TUTTI_TRY(addressSends(r, lendable(r, &args), e->out, &args.nout));
+  TUTTI_TRY(fetch(r, e->in, e->out, go));
+  if (!*go) return tuttiSuccess;
+  tuttiReduceCopy(&args);
+  endBorrowing(r, r->nrecv);
+
+  bool sent = false, freed = false;
+  for (int i = r->nsend - 1; i >= -r->nrecv; i--) { /* receivers wait: sends before releases */
+    tuttiConn *conn = r->conns[r->nrecv + i];
+    tuttiConnAdvance(conn);
+    sent |= conn->network && i >= 0;
+    freed |= conn->network && i < 0;
+  }
+  if (sent)
+    tuttiProxyKick(task->host->proxy);
+  else if (freed)
+    tuttiProxyFreed(task->host->proxy);
+  r->loaded = r->announced = false;
+  r->k++;
+  r->moves++;
+  return tuttiSuccess;
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+static void begin(runner *r, tuttiTask *task) {
+  r->task = task;
+  r->moves++;
+  if (!task) return;
+  r->k = 0;
+  r->steps = tuttiScheduleSteps(&task->schedule);
+  r->elementBytes = tuttiTypeSize(task->type);
+}
+
+static bool loansReturned(runner *r) {
+  for (; r->nloans > 0; r->nloans--) {
+    const loan *l = &r->loans[r->nloans - 1];
+    if (tuttiConnTaken(l->conn) < l->upto) return false;
+  }
+  return true;
+}
+
+static tuttiResult_t advance(execution *e, runner *r) {
+  for (int i = 0; i < BURST && r->task; i++) {
+    const tuttiTaskHost *host = r->task->host;
+    if (tuttiLoadAcquire32(host->failed) != 0) return host->failure(host->comm);
+    if (!r->loaded) TUTTI_TRY(load(r));
+    bool go = true;
+    if (r->loaded) {
+      TUTTI_TRY(poll(r, &go));
+      go = go && beginBorrowing(r);
+      if (go) TUTTI_TRY(perform(e, r, &go));
+    }
+    if (!go) break;
+    if (r->k < r->steps) continue;
+    if (!loansReturned(r)) break;
+    begin(r, r->task->next);
+  }
+  return tuttiSuccess;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+/* Has no other task of the same communicator waited longer? One report tells it all. */
+static bool waitsLongest(const execution *e, const runner *r) {
+  for (const runner *o = e->runners; o < e->runners + e->live; o++) {
+    if (o->task->host->comm == r->task->host->comm && o->moves == o->movesSeen &&
+        (o->since < r->since || (o->since == r->since && o < r)))
+      return false;
+  }
+  return true;
+}
+
+/* The connection that a runner waits for: the first that is not ready; if all are, the lender that
+ * has withdrawn; behind the last step, a reader of what was lent. */
+static const tuttiConn *awaited(const runner *r) {
+  if (!r->loaded) return r->loans[r->nloans - 1].conn;
+  if (r->ready < r->nrecv + r->nsend) return r->conns[r->ready];
+  int i = 0;
+  while (i + 1 < r->nrecv && !(isLent(r->conns[i]) && tuttiConnWithdrawn(r->conns[i])))
+    i++;
+  return r->conns[i];
+}
+
+/* Looks at the clock and tells communicators whose tasks have not moved for long. */
+static tuttiResult_t watchClock(execution *e) {
+  uint64_t now = tuttiNow();
+  for (runner *r = e->runners; r < e->runners + e->live; r++) {
+    if (r->moves != r->movesSeen) {
+      r->movesSeen = r->moves;
+      r->since = r->told = now;
+    } else if (now - r->told >= STALL_NS && waitsLongest(e, r)) {
+      r->told = now;
+      const tuttiTaskHost *host = r->task->host;
+      TUTTI_TRY(host->stalled(host->comm, &r->task->signature, awaited(r)->peer,
+                              (now - r->since) / 1000000));
+    }
+  }
+  return tuttiSuccess;
+}
+
+/* One turn for every runner and proxy. */
+static tuttiResult_t pass(execution *e, bool *moved) {
+  for (int i = 0; i < e->live;) {
+    runner *r = &e->runners[i];
+    uint64_t before = r->moves;
+    TUTTI_TRY(advance(e, r));
+    *moved |= r->moves != before;
+    if (r->task)
+      i++;
+    else if (r != &e->runners[--e->live])
+      *r = e->runners[e->live];
+  }
+  for (int i = 0; i < e->nproxies && e->live > 0; i++) /* the end is Leave's */
+    *moved |= tuttiProxyRun(e->proxies[i]);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t drive(execution *e) {
+  uint32_t passes = 0;
+  tuttiBackoff backoff = {.spins = e->spins};
+  for (;;) {
+    bool moved = false;
+    TUTTI_TRY(pass(e, &moved));
+    if (e->live == 0) return tuttiSuccess;
+    if (moved)
+      tuttiBackoffReset(&backoff);
+    else
+      tuttiBackoffPause(&backoff);
+    /* Behind the spins each pause is a system call, next to which the clock costs nothing. */
+    if (backoff.round > backoff.spins || ++passes % CLOCK_PASSES == 0) TUTTI_TRY(watchClock(e));
+  }
+}
+
+static int chainWidth(const tuttiTask *task) {
+  int width = 1;
+  do {
+    const tuttiSchedule *s = &task->schedule;
+    if (s->coll == tuttiCollSendRecv || s->algo == tuttiAlgoRing) continue;
+    int w = s->algo == tuttiAlgoDirect ? s->nranks : TUTTI_MAX_FAN;
+    if (w > width) width = w;
+  } while ((task = task->next) != NULL);
+  return width;
+}
+
+/* Bytes of everything that a run of so many tasks needs, none wider than `width`: runners, their
+ * connections and loans, operands and outputs of one step, proxies. */
+static size_t runBytes(size_t ntasks, size_t width) {
+  return ntasks * (sizeof(runner) + width * (2 * sizeof(tuttiConn *) + sizeof(loan))) +
+         2 * (width + 1) * sizeof(void *) + ntasks * sizeof(struct tuttiProxy *);
+}
+
+static void addHost(execution *e, const tuttiTaskHost *host) {
+  if (host->spins < e->spins) e->spins = host->spins;
+  if (!host->proxy) return;
+  int p = 0;
+  while (p < e->nproxies && e->proxies[p] != host->proxy)
+    p++;
+  if (p == e->nproxies) e->proxies[e->nproxies++] = host->proxy;
+}
+
+static void layOut(execution *e, void *memory, tuttiTask **tasks, int ntasks, int width) {
+  size_t n = (size_t)ntasks, w = (size_t)width;
+  e->live = ntasks;
+  e->runners = memory;
+  loan *loans = (loan *)(e->runners + n);
+  tuttiConn **conns = (tuttiConn **)(loans + n * w);
+  e->in = (const void **)(conns + 2 * n * w);
+  e->out = (void **)(e->in + w + 1);
+  e->proxies = (struct tuttiProxy **)(e->out + w + 1);
+  for (runner *r = e->runners; r < e->runners + n; r++, loans += w, conns += 2 * w) {
+    r->width = width;
+    r->conns = conns;
+    r->loans = loans;
+    r->nloans = 0;
+    r->loaded = r->announced = false;
+    r->moves = r->movesSeen = 0; /* unequal below, so the first look at the clock sets the rest */
+    begin(r, *tasks);
+    addHost(e, (*tasks++)->host);
+  }
+}
+
+/* After a failure: takes back what other threads, or a proxy, may still read or write. */
+static void withdrawLoans(const execution *e) {
+  for (const runner *r = e->runners; r < e->runners + e->live; r++) {
+    if (r->announced) tuttiProxyHalt(r->task->host->proxy);
+    for (int i = 0; i < r->nloans; i++) {
+      if (r->loans[i].conn->network)
+        tuttiProxyHalt(r->task->host->proxy);
+      else
+        tuttiConnWithdraw(r->loans[i].conn);
+    }
+  }
+}
+
+tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {
+  uint8_t stack[STACK_BYTES] __attribute__((aligned(64)));
+  execution e = {.spins = UINT32_MAX};
+  void *heap = NULL;
+  int width = 1;
+  for (int i = 0; i < ntasks; i++) {
+    int w = chainWidth(tasks[i]);
+    if (w > width) width = w;
+  }
+  size_t bytes = runBytes((size_t)ntasks, (size_t)width);
+  if (bytes > sizeof stack)
+    TUTTI_TRY(tuttiAlloc(&heap, bytes, 1, "state of running operations", NULL));
+  layOut(&e, heap ? heap : stack, tasks, ntasks, width);
+
+  for (int i = 0; i < e.nproxies; i++)
+    tuttiProxyEnter(e.proxies[i]);
+  tuttiResult_t result = drive(&e);
+  if (result != tuttiSuccess) withdrawLoans(&e);
+  for (int i = 0; i < e.nproxies; i++)
+    tuttiProxyLeave(e.proxies[i]);
+  tuttiFree(heap);
+  return result;
+}

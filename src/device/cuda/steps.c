@@ -1,0 +1,216 @@
+#include "device/cuda/steps.h"
+
+#include "base/os.h"
+
+/* ---- the proxies -----------------------------------------------------------------------------
+ * Kernels fill and free the slots of network connections without a word to a proxy. Both therefore
+ * keep looking while any kernel is under way. The host counts the launches that it makes. A graph
+ * may be launched at any time, and nobody tells when it is gone: its kernels count themselves, and
+ * the proxies look at that count now and then, always while it may change soon. */
+
+enum { LINGER_NS = 1000000, LOOK_NS = 200000 };
+
+tuttiProxyState tuttiCudaStepsServe(void *self, tuttiProxyTurn *turn) {
+  tuttiCudaServer *server = self;
+  const tuttiCudaSteps *s = server->steps;
+  /* First, for what has ended has begun before. The two words of one kernel may become visible in
+   * the other order: then the next look sees both, and comes, as there are graphs. */
+  uint32_t finished = __atomic_load_n(&s->mail->finished, __ATOMIC_ACQUIRE);
+  uint32_t started = __atomic_load_n(&s->mail->started, __ATOMIC_ACQUIRE);
+  /* Once more after an end: connections that had their turn before may not know the last slots. */
+  bool busy =
+      finished != started + tuttiLoadAcquire32(&s->launched) || finished != server->finished;
+  server->finished = finished;
+  if (tuttiLoadAcquire32(&s->captured)) {
+    uint64_t now = tuttiNow();
+    if (busy) server->busyUntil = now + LINGER_NS;
+    busy |= now < server->busyUntil;
+    tuttiProxyWakeBy(turn, now + LOOK_NS);
+  }
+  if (!busy) return TUTTI_PROXY_IDLE;
+  turn->wake = 0;
+  return TUTTI_PROXY_WAITING;
+}
+
+#ifdef TUTTI_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
+
+#include "base/cuda.h"
+#include "base/error.h"
+
+/* The two, of which the second may be missing. */
+static tuttiProxy *proxyOf(const tuttiWires *w, int i) {
+  return i == 0 ? w->proxy : w->receiver;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost *host,
+                                 tuttiExchangeMail *mail, tuttiStream_t copies) {
+  s->host = host;
+  s->wires = w;
+  s->nranks = w->nranks;
+  s->nchannels = w->nchannels;
+  s->copies = copies;
+  size_t nrings = (size_t)s->nchannels * (size_t)s->nranks;
+  size_t nends = 2 * (nrings + (size_t)s->nranks);
+  TUTTI_NEW(s->opened, nends + (size_t)s->nchannels, "connections of kernels", w->memory);
+  s->ringKnown = s->opened + nends;
+  size_t bytes = nends * sizeof *s->ends + nrings * sizeof *s->rings + 3 * sizeof *s->args.counts;
+  CUDA_TRY(cudaMalloc((void **)&s->ends, bytes));
+  CUDA_TRY(cudaMemsetAsync(s->ends, 0, bytes, copies));
+  CUDA_TRY(cudaStreamSynchronize(copies));
+  s->rings = (int32_t *)(s->ends + nends);
+  s->args.counts = (uint32_t *)(s->rings + nrings);
+  s->mail = mail;
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->args.mail, mail, 0));
+  return CUDA_CHECK((cudaError_t)tuttiStepsLoad());
+}
+
+void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w) {
+  for (int i = 0; i < s->served; i++)
+    if (proxyOf(w, i)) tuttiProxyRemove(proxyOf(w, i), &s->servers[i]);
+  cudaFree(s->ends);
+  tuttiFree(s->opened);
+}
+
+/* ---- launches announced ---------------------------------------------------------------------- */
+
+static void stopServing(void *self) {
+  (void)self;
+}
+
+/* Once there is a network connection. */
+static tuttiResult_t startServing(tuttiCudaSteps *s) {
+  if (!s->host->proxy) return tuttiSuccess;
+  for (; s->served < 2; s->served++) {
+    tuttiCudaServer *server = &s->servers[s->served];
+    tuttiProxyOp op = {.advance = tuttiCudaStepsServe, .close = stopServing, .self = server};
+    server->steps = s;
+    if (proxyOf(s->wires, s->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(s->wires, s->served), &op));
+  }
+  s->args.finished = &s->args.mail->finished;
+  return tuttiSuccess;
+}
+
+/* Before the launch, for threads take their time to wake. */
+static void announce(tuttiCudaSteps *s, bool capturing) {
+  s->args.started = capturing ? &s->args.mail->started : NULL;
+  if (capturing)
+    tuttiStoreRelease32(&s->captured, 1);
+  else
+    tuttiFetchAddAcqRel32(&s->launched, 1);
+  for (int i = 0; i < s->served; i++)
+    if (proxyOf(s->wires, i)) tuttiProxyKick(proxyOf(s->wires, i));
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static size_t rowOf(const tuttiCudaSteps *s, const tuttiTask *t) {
+  int row = t->channel == TUTTI_P2P_CHANNEL ? s->nchannels : t->channel;
+  return (size_t)row * 2 * (size_t)s->nranks;
+}
+
+/* As this GPU sees host memory; GPU memory is the same to all who map it. */
+static tuttiResult_t seen(const tuttiConn *conn, void *at, void **out) {
+  *out = at;
+  if (conn->transport == &tuttiTransportP2p) return tuttiSuccess;
+  return CUDA_CHECK(cudaHostGetDevicePointer(out, at, 0));
+}
+
+static tuttiResult_t openEnd(tuttiCudaSteps *s, const tuttiTask *t, int peer,
+                             tuttiDirection direction) {
+  size_t at = rowOf(s, t) + (direction == TUTTI_SEND ? (size_t)s->nranks : 0) + (size_t)peer;
+  tuttiConn *conn;
+  if (s->opened[at]) return tuttiSuccess;
+  TUTTI_TRY(s->host->conn(s->host->comm, peer, t->channel, direction, false, &conn));
+  tuttiStepsEnd end = {.next = conn->next,
+                       .lines = conn->lines,
+                       .slotBytes = (uint32_t)conn->slotBytes,
+                       .peer = peer};
+  TUTTI_TRY(seen(conn, conn->slots, (void **)&end.slots));
+  TUTTI_TRY(seen(conn, conn->heads, (void **)&end.head));
+  TUTTI_TRY(seen(conn, conn->data, (void **)&end.data));
+  TUTTI_TRY(tuttiCudaTell(&s->ends[at], &end, sizeof end, s->copies));
+  s->opened[at] = 1;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t openBoth(tuttiCudaSteps *s, const tuttiTask *t, int peer) {
+  TUTTI_TRY(openEnd(s, t, peer, TUTTI_RECV));
+  return openEnd(s, t, peer, TUTTI_SEND);
+}
+
+/* With a root, data flows to it or from it alone. */
+static tuttiResult_t openDirect(tuttiCudaSteps *s, const tuttiTask *t) {
+  const tuttiSchedule *y = &t->schedule;
+  bool rooted = t->signature.root >= 0, isRoot = y->rank == y->root;
+  bool gathers = y->coll == tuttiCollGather || y->coll == tuttiCollReduce;
+  for (int p = 0; p < s->nranks; p++) {
+    if (p == y->rank || (rooted && !isRoot && p != y->root)) continue;
+    if (!rooted || isRoot == gathers) TUTTI_TRY(openEnd(s, t, p, TUTTI_RECV));
+    if (!rooted || isRoot != gathers) TUTTI_TRY(openEnd(s, t, p, TUTTI_SEND));
+  }
+  return tuttiSuccess;
+}
+
+static tuttiResult_t openEnds(tuttiCudaSteps *s, const tuttiTask *t) {
+  const tuttiSchedule *y = &t->schedule;
+  if (y->coll == tuttiCollSendRecv)
+    return openEnd(s, t, y->root, y->sending ? TUTTI_SEND : TUTTI_RECV);
+  if (s->nranks == 1) return tuttiSuccess;
+  switch (y->algo) {
+  case tuttiAlgoRing:
+    TUTTI_TRY(openEnd(s, t, tuttiRingRank(y, 1), TUTTI_RECV));
+    return openEnd(s, t, tuttiRingRank(y, y->nranks - 1), TUTTI_SEND);
+  case tuttiAlgoTree:
+    if (y->parent >= 0) TUTTI_TRY(openBoth(s, t, y->parent));
+    for (int i = 0; i < y->nchildren; i++)
+      TUTTI_TRY(openBoth(s, t, y->children[i]));
+    return tuttiSuccess;
+  default:
+    return openDirect(s, t);
+  }
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static tuttiResult_t setTask(tuttiCudaSteps *s, const tuttiTask *t, tuttiStepsTask *out) {
+  TUTTI_TRY(openEnds(s, t));
+  *out = (tuttiStepsTask){.schedule = t->schedule,
+                          .sig = t->signature,
+                          .send = t->sendbuff,
+                          .recv = t->recvbuff,
+                          .scalarAt = t->scalarAt,
+                          .scalar = t->scalar,
+                          .ends = s->ends + rowOf(s, t),
+                          .op = t->op,
+                          .divide = t->divide,
+                          .premul = (uint32_t)t->premul,
+                          .elementBytes = (uint32_t)tuttiTypeSize(t->type)};
+  if (t->schedule.algo != tuttiAlgoRing || t->schedule.coll == tuttiCollSendRecv)
+    return tuttiSuccess;
+  int32_t *ring = s->rings + (size_t)t->channel * (size_t)s->nranks;
+  out->schedule.ring = ring;
+  if (s->ringKnown[t->channel]) return tuttiSuccess;
+  TUTTI_TRY(tuttiCudaTell(ring, t->schedule.ring, (size_t)s->nranks * sizeof *ring, s->copies));
+  s->ringKnown[t->channel] = 1;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCudaStepsLaunch(tuttiCudaSteps *s, const tuttiTask *tasks, int n,
+                                   bool capturing) {
+  cudaStream_t stream = tasks[0].stream;
+  bool copies = !tuttiCollReduces(tasks[0].schedule.coll);
+  for (int i = 0; i < n; i++)
+    TUTTI_TRY(setTask(s, &tasks[i], &s->args.task[i]));
+  TUTTI_TRY(startServing(s));
+  if (s->served) announce(s, capturing);
+  int err = tuttiStepsLaunch(&s->args, n, tasks[0].type, copies, stream);
+  if (err && s->served && !capturing)
+    tuttiFetchAddAcqRel32(&s->launched, UINT32_MAX); /* minus one: it will not end */
+  return tuttiCudaCheck((cudaError_t)err, "the launch of a kernel");
+}
+
+#endif

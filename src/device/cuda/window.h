@@ -1,0 +1,47 @@
+/* Windows on GPUs: ranges of the user's memory that every rank maps, so that peers can store right
+ * into them. Kernels know a window by its index, which is the same on all ranks, and find their own
+ * mapping of it in the head of their symmetric block. */
+#ifndef TUTTI_DEVICE_CUDA_WINDOW_H_
+#define TUTTI_DEVICE_CUDA_WINDOW_H_
+
+#include <sys/cdefs.h>
+
+#include "collectives/task.h"
+#include "kernels/exchange.h"
+#include "transport/transport.h"
+
+__BEGIN_DECLS
+
+typedef struct tuttiCudaWindow {
+  struct tuttiCudaWindow *next;
+  uintptr_t at; /* 0: no longer a window of this rank */
+  size_t size;
+  int index;                        /* -1: known to the user alone */
+  void *theirs[TUTTI_EXCHANGE_MAX]; /* of other processes: what to close */
+} tuttiCudaWindow;
+
+/* Of one communicator. */
+typedef struct {
+  tuttiCudaWindow *list;
+  bool any; /* there has been one: on all ranks alike, for the operations that follow */
+} tuttiCudaWindows;
+
+/* A collective call, on the current device. Where a rank's memory cannot be mapped, the window is
+ * without effect and the log says why. `stream` is for a copy to the GPU, waited for. */
+tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
+                                 void *buff, size_t size, tuttiStream_t stream,
+                                 tuttiCudaWindow **window);
+/* Operations from now on do not use this tuttiCudaWindow, or NULL. Peers may still do with theirs,
+ * so what this rank has mapped of them stays until all have dropped the window and another is
+ * added, or to the end. */
+void tuttiCudaWindowDrop(void *window);
+/* Ends all; peers may be gone. */
+void tuttiCudaWindowsClose(tuttiCudaWindows *set);
+
+/* Where peers are to store [buff, buff + bytes): TUTTI_EXCHANGE_WHERE(), or 0 for slots, also for
+ * memory that is not aligned to 16 bytes, in which kernels move it. */
+uint64_t tuttiCudaWindowWhere(const tuttiCudaWindows *set, const void *buff, uint64_t bytes);
+
+__END_DECLS
+
+#endif

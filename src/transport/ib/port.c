@@ -1,0 +1,364 @@
+/* NET/IB: libibverbs, devices and their ports, memory that is registered with them. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "transport/ib/endpoint.h"
+
+enum { FIRST_CQE = 1024, MAX_GID_ROWS = 512 };
+
+/* ---- the library ---------------------------------------------------------------------------- */
+
+tuttiVerbsTable tuttiVerbs;
+static char verbsMissing[TUTTI_SENTENCE];
+/* ibv_reg_dmabuf_mr of rdma-core 34; NULL in older ones. */
+static struct ibv_mr *(*regDmabuf)(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+                                   int fd, int access);
+
+static void loadVerbs(void) {
+#define SYMBOL(member, function) #function,
+  static const char *const symbols[] = {TUTTI_VERBS(SYMBOL)};
+  void **table = (void **)&tuttiVerbs;
+  void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    snprintf(verbsMissing, sizeof verbsMissing, "%.200s; install rdma-core", dlerror());
+    return;
+  }
+  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+    table[i] = dlsym(library, symbols[i]);
+    if (!table[i])
+      snprintf(verbsMissing, sizeof verbsMissing,
+               "libibverbs.so.1 has no %s; install rdma-core 32 or newer", symbols[i]);
+  }
+  *(void **)&regDmabuf = dlsym(library, "ibv_reg_dmabuf_mr");
+}
+
+/* ---- which ports ---------------------------------------------------------------------------- */
+
+/* Does the list of TUTTI_IB_HCA allow this port? Entries are prefixes, or exact names after '=',
+ * with or without ":port"; after '^' they exclude. */
+static bool portAllowed(const char *list, const char *name, int port) {
+  bool exclude = *list == '^', exact, listed = false;
+  list += exclude;
+  exact = *list == '=';
+  list += exact;
+  if (*list == '\0') return true;
+  for (const char *at = list; *at && !listed;) {
+    size_t length = strcspn(at, ","), named = strcspn(at, ":,");
+    bool match = strncmp(at, name, named) == 0 && (!exact || name[named] == '\0');
+    if (match && named < length) match = atoi(at + named + 1) == port;
+    listed = match && named > 0;
+    at += length + (at[length] == ',');
+  }
+  return listed != exclude;
+}
+
+static uint32_t megabitsOf(const struct ibv_port_attr *attr) {
+  static const uint32_t lane[8] = {2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000};
+  static const uint32_t lanes[8] = {1, 4, 8, 12, 2, 1, 1, 1};
+  int width = attr->active_width ? __builtin_ctz(attr->active_width) : 0;
+  int speed = attr->active_speed ? __builtin_ctz(attr->active_speed) : 0;
+  return lanes[width & 7] * lane[speed & 7];
+}
+
+/* ---- ports in use --------------------------------------------------------------------------- */
+
+/* Puts the port's GIDs into its record, the best ones of a table that may have hundreds of rows. */
+static void readGids(tuttiIbRail *rail) {
+  tuttiIbPort *p = &rail->port;
+  struct ibv_gid_entry rows[MAX_GID_ROWS];
+  int forced = (int)tuttiSettingInt(TUTTI_SETTING_IB_GID_INDEX);
+  ssize_t n = tuttiVerbs.queryGidTable(rail->context, rows, MAX_GID_ROWS, 0, sizeof *rows);
+  p->ngids = 0;
+  for (ssize_t i = 0; i < n; i++) {
+    if (rows[i].port_num != p->port || (forced >= 0 && (int)rows[i].gid_index != forced)) continue;
+    tuttiIbGid gid = {.index = (uint16_t)rows[i].gid_index,
+                      .type = (uint8_t)rows[i].gid_type,
+                      .forced = forced >= 0};
+    memcpy(gid.gid, rows[i].gid.raw, sizeof gid.gid);
+    tuttiIbPortAddGid(p, &gid, tuttiSettingString(TUTTI_SETTING_IB_ADDR_FAMILY),
+                      (int)tuttiSettingInt(TUTTI_SETTING_IB_ROCE_VERSION));
+  }
+}
+
+static bool queryRail(tuttiIbRail *rail, struct ibv_port_attr *attr) {
+  return !rail->gone && tuttiVerbs.queryPort(rail->context, rail->port.port,
+                                             (struct _compat_ibv_port_attr *)attr) == 0;
+}
+
+int tuttiIbGidRow(const tuttiIbRail *rail, const tuttiIbGid *gid) {
+  struct ibv_gid_entry rows[MAX_GID_ROWS];
+  ssize_t n = tuttiVerbs.queryGidTable(rail->context, rows, MAX_GID_ROWS, 0, sizeof *rows);
+  for (ssize_t i = 0; i < n; i++)
+    if (rows[i].port_num == rail->port.port && rows[i].gid_type == gid->type &&
+        (!gid->forced || rows[i].gid_index == gid->index) &&
+        memcmp(rows[i].gid.raw, gid->gid, sizeof gid->gid) == 0)
+      return (int)rows[i].gid_index;
+  return -1;
+}
+
+static int portsUp(const tuttiIbNode *node) {
+  int up = 0;
+  for (int i = 0; i < node->nrails; i++)
+    up += node->rails[i].port.up;
+  return up;
+}
+
+/* Makes a rail of the port if it is one. */
+static bool keepPort(tuttiIbNode *node, struct ibv_context *context, const char *name, int port) {
+  struct ibv_port_attr attr = {0};
+  tuttiIbRail rail = {.context = context, .port.port = (uint8_t)port};
+  if (!queryRail(&rail, &attr) ||
+      (attr.link_layer != IBV_LINK_LAYER_ETHERNET && attr.link_layer != IBV_LINK_LAYER_INFINIBAND))
+    return false;
+  snprintf(rail.port.device, sizeof rail.port.device, "%.15s", name);
+  rail.port.up = attr.state == IBV_PORT_ACTIVE;
+  rail.port.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+  rail.port.lid = attr.lid;
+  rail.port.mtu = (uint8_t)attr.active_mtu;
+  rail.megabits = megabitsOf(&attr);
+  readGids(&rail);
+  node->rails[node->nrails++] = rail;
+  return true;
+}
+
+/* Returns how many devices there are, allowed or not. */
+static int openPorts(tuttiIbNode *node) {
+  const char *list = tuttiSettingString(TUTTI_SETTING_IB_HCA);
+  int n = 0;
+  struct ibv_device **devices = tuttiVerbs.getDeviceList(&n);
+  for (int i = 0; devices && i < n; i++) {
+    if (devices[i]->transport_type != IBV_TRANSPORT_IB) continue; /* iWARP needs rdma_cm */
+    const char *name = tuttiVerbs.deviceName(devices[i]);
+    struct ibv_device_attr device = {.phys_port_cnt = UINT8_MAX};
+    for (int port = 1; port <= device.phys_port_cnt && node->nrails < TUTTI_IB_PORTS; port++) {
+      if (!portAllowed(list, name, port)) continue;
+      struct ibv_context *context = tuttiVerbs.open(devices[i]);
+      if (!context) {
+        TUTTI_WARN(NET, "NET/IB: cannot open device %s: %s; see the rights on /dev/infiniband",
+                   name, tuttiErrnoText(errno));
+        break;
+      }
+      if (tuttiVerbs.queryDevice(context, &device) != 0) device.phys_port_cnt = 0;
+      if (port > device.phys_port_cnt || !keepPort(node, context, name, port))
+        tuttiVerbs.close(context);
+    }
+  }
+  if (devices) tuttiVerbs.freeDeviceList(devices);
+  return n;
+}
+
+/* What helps against errno `err`. */
+static const char *remedyText(int err, char *buf, size_t size) {
+  struct rlimit limit = {0};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (err != ENOMEM && err != EAGAIN && err != EPERM)
+    snprintf(buf, size, "see dmesg on this host");
+  else if (limit.rlim_cur == RLIM_INFINITY)
+    snprintf(buf, size, "the host or its cgroup is out of memory (dmesg)");
+  else
+    snprintf(buf, size,
+             "raise the limit on locked memory (ulimit -l, now %llu KiB; LimitMEMLOCK of the "
+             "service, --ulimit memlock=-1 of the container) to unlimited",
+             (unsigned long long)limit.rlim_cur / 1024);
+  return buf;
+}
+
+/* `call` failed on a rail with errno `err`. */
+static tuttiResult_t railFailed(const tuttiIbNode *node, const tuttiIbRail *rail, const char *call,
+                                int err) {
+  char remedy[192];
+  return TUTTI_FAIL(tuttiSystemError, "rank %d: %s on %s port %u failed: %s; %s", node->wires->rank,
+                    call, rail->port.device, rail->port.port, tuttiErrnoText(err),
+                    remedyText(err, remedy, sizeof remedy));
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes,
+                              struct ibv_mr **mr) {
+  char call[96];
+  snprintf(call, sizeof call, "ibv_reg_mr of %zu bytes", bytes);
+  *mr = tuttiVerbs.regMr(node->rails[rail].pd, addr, bytes,
+                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  return *mr ? tuttiSuccess : railFailed(node, &node->rails[rail], call, errno);
+}
+
+/* No descriptor is bad in another way where it can be done. */
+bool tuttiIbDmabuf(const tuttiIbRail *rail) {
+  return regDmabuf && !regDmabuf(rail->pd, 0, 0, 0, -1, 0) && errno != EOPNOTSUPP &&
+         errno != EPROTONOSUPPORT;
+}
+
+void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]) {
+  for (int i = 0; i < TUTTI_IB_PORTS; i++)
+    if (mr[i]) tuttiVerbs.deregMr(mr[i]);
+}
+
+void tuttiIbReturn(tuttiIbRegion *r) {
+  if (!r || --r->uses > 0) return;
+  tuttiIbDeregister(r->mr);
+  tuttiFree(r);
+}
+
+/* All of them, or those that are not there any more. */
+static void dropRegions(tuttiIbNode *node, bool all) {
+  for (tuttiIbRegion **at = &node->regions, *r; (r = *at) != NULL;) {
+    size_t bytes = r->region.end - r->region.begin;
+    tuttiRegion now;
+    if (!all && tuttiRegionFind((void *)r->region.begin, bytes, &now) && now.id == r->region.id) {
+      at = &r->next;
+    } else {
+      *at = r->next;
+      tuttiIbReturn(r);
+    }
+  }
+}
+
+/* Only to be read from, which read-only memory allows, too. */
+static void registerRegion(tuttiIbNode *node, tuttiIbRegion *r) {
+  char remedy[192];
+  size_t bytes = r->region.end - r->region.begin;
+  for (int i = 0; i < node->nrails; i++) {
+    r->mr[i] = tuttiVerbs.regMr(node->rails[i].pd, (void *)r->region.begin, bytes, 0);
+    if (r->mr[i]) continue;
+    if (!node->refused)
+      TUTTI_WARN(NET, "NET/IB: %s refused %zu bytes of user memory (%s), which are copied now; %s",
+                 node->rails[i].port.device, bytes, tuttiErrnoText(errno),
+                 remedyText(errno, remedy, sizeof remedy));
+    node->refused = true;
+    tuttiIbDeregister(r->mr);
+    memset(r->mr, 0, sizeof r->mr);
+    return;
+  }
+}
+
+tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r) {
+  uintptr_t begin = (uintptr_t)addr;
+  uint64_t removed = tuttiRegionsRemoved();
+  tuttiRegion found;
+  if (removed != node->regionsSeen) dropRegions(node, false);
+  node->regionsSeen = removed;
+  *r = node->regions;
+  while (*r && (begin < (*r)->region.begin || begin + bytes > (*r)->region.end))
+    *r = (*r)->next;
+  if (!*r && tuttiRegionFind(addr, bytes, &found)) {
+    TUTTI_NEW(*r, 1, "a registration", node->wires->memory);
+    **r = (tuttiIbRegion){.region = found, .uses = 1, .next = node->regions};
+    node->regions = *r;
+    registerRegion(node, *r);
+  }
+  if (*r && !(*r)->mr[0]) *r = NULL;
+  if (*r) (*r)->uses++;
+  return tuttiSuccess;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+void tuttiIbNodeClose(tuttiIbNode *node) {
+  dropRegions(node, true);
+  for (; node->nrails > 0; node->nrails--) {
+    tuttiIbRail *rail = &node->rails[node->nrails - 1];
+    if (node->watched) tuttiProxyUnwatch(node->wires->proxy, &rail->events);
+    if (rail->cq) tuttiVerbs.destroyCq(rail->cq);
+    if (rail->pd) tuttiVerbs.deallocPd(rail->pd);
+    tuttiForkCloseRemove(rail->context->async_fd);
+    tuttiForkCloseRemove(rail->context->cmd_fd);
+    tuttiVerbs.close(rail->context);
+  }
+}
+
+static tuttiResult_t openRail(tuttiIbNode *node, tuttiIbRail *rail) {
+  struct ibv_device_attr device = {.max_cqe = FIRST_CQE};
+  int fd = rail->context->async_fd;
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  tuttiForkCloseAdd(fd);
+  tuttiForkCloseAdd(rail->context->cmd_fd);
+  rail->events.fd = fd;
+  rail->pd = tuttiVerbs.allocPd(rail->context);
+  if (!rail->pd) return railFailed(node, rail, "ibv_alloc_pd", errno);
+  (void)tuttiVerbs.queryDevice(rail->context, &device);
+  rail->cqe = device.max_cqe < FIRST_CQE ? device.max_cqe : FIRST_CQE;
+  rail->cq = tuttiVerbs.createCq(rail->context, rail->cqe, NULL, NULL, 0);
+  return rail->cq ? tuttiSuccess : railFailed(node, rail, "ibv_create_cq", errno);
+}
+
+tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  if (tuttiSettingInt(TUTTI_SETTING_IB_DISABLE)) {
+    snprintf(why, TUTTI_SENTENCE, "TUTTI_IB_DISABLE is set");
+    return tuttiSuccess;
+  }
+  pthread_once(&once, loadVerbs);
+  if (verbsMissing[0]) {
+    memcpy(why, verbsMissing, sizeof verbsMissing);
+    return tuttiSuccess;
+  }
+  int there = openPorts(node);
+  if (node->nrails == 0)
+    snprintf(why, TUTTI_SENTENCE,
+             there ? "none of the %d RDMA devices here can be used (rights, kind, or TUTTI_IB_HCA)"
+                   : "this host has %d RDMA devices (see ibv_devices)",
+             there);
+  if (portsUp(node) > 0) {
+    for (int i = 0; i < node->nrails; i++)
+      TUTTI_TRY(openRail(node, &node->rails[i]));
+  } else if (node->nrails > 0) {
+    snprintf(why, TUTTI_SENTENCE, "no port of the %d RDMA devices is active (ibv_devinfo)", there);
+    tuttiIbNodeClose(node);
+  }
+  return tuttiSuccess;
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+/* Something has happened to the device; what is not about the port does no harm here, as a queue
+ * pair's own trouble shows in its completions. `down`: the port was, whatever it is by now. */
+static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type type, bool down) {
+  struct ibv_port_attr attr = {0};
+  const tuttiIbPort *p = &rail->port;
+  bool before = p->up;
+  if (type == IBV_EVENT_DEVICE_FATAL) rail->gone = true;
+  rail->port.up = !down && queryRail(rail, &attr) && attr.state == IBV_PORT_ACTIVE;
+  node->mine.ports[rail - node->rails].up = p->up;
+  if (p->up == before) return;
+  node->changes++;
+  int left = portsUp(node);
+  if (p->up)
+    TUTTI_WARN(NET, "NET/IB: %s port %u is up again and used; %d of %d ports are up", p->device,
+               p->port, left, node->nrails);
+  else
+    TUTTI_WARN(NET, "NET/IB: %s port %u went down (%s); %d of %d ports are left, connections %s",
+               p->device, p->port, tuttiVerbs.eventText(type), left, node->nrails,
+               left ? "move to them" : "wait for it");
+}
+
+bool tuttiIbNodeEvents(tuttiIbNode *node) {
+  bool any = false;
+  for (int i = 0; i < node->nrails; i++) {
+    tuttiIbRail *rail = &node->rails[i];
+    struct ibv_async_event event;
+    while (rail->events.readable && !rail->gone &&
+           tuttiVerbs.getAsyncEvent(rail->context, &event) == 0) {
+      enum ibv_event_type type = event.event_type;
+      bool down = type == IBV_EVENT_PORT_ERR && event.element.port_num == rail->port.port;
+      tuttiVerbs.ackAsyncEvent(&event);
+      railEvent(node, rail, type, down);
+      any = true;
+    }
+    if (rail->events.readable) railEvent(node, rail, IBV_EVENT_PORT_ACTIVE, false);
+    rail->events.readable = false;
+  }
+  return any;
+}

@@ -1,0 +1,165 @@
+#include "transport/ib/wire.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/os.h"
+
+/* ---- addresses ------------------------------------------------------------------------------ */
+
+static bool isV4(const uint8_t gid[16]) {
+  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+  return memcmp(gid, mapped, sizeof mapped) == 0;
+}
+
+static bool isLinkLocal(const uint8_t gid[16]) {
+  if (isV4(gid)) return gid[12] == 169 && gid[13] == 254;
+  return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
+}
+
+static bool isEmpty(const tuttiIbPort *port, const uint8_t gid[16]) {
+  uint8_t any = 0;
+  for (int i = port->ethernet ? 0 : 8; i < 16; i++)
+    any |= gid[i]; /* on InfiniBand the first half is the subnet's, also in empty rows */
+  return any == 0;
+}
+
+/* Of one port's table: what should be told to peers, if there is not room for all. */
+static int worth(const tuttiIbGid *g) {
+  return (g->forced ? 8 : 0) + (isLinkLocal(g->gid) ? 0 : 4) + (g->type == TUTTI_GID_ROCE2 ? 2 : 0);
+}
+
+void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *family, int version) {
+  if (isEmpty(port, gid->gid)) return;
+  if (port->ethernet && !gid->forced) {
+    if (strcmp(family, "AF_INET") == 0 && !isV4(gid->gid)) return;
+    if (strcmp(family, "AF_INET6") == 0 && isV4(gid->gid)) return;
+    if (version && gid->type != (version == 1 ? TUTTI_GID_ROCE1 : TUTTI_GID_ROCE2)) return;
+  }
+  int at = port->ngids;
+  while (at > 0 && worth(&port->gids[at - 1]) < worth(gid))
+    at--;
+  if (at == TUTTI_IB_GIDS) return;
+  if (port->ngids < TUTTI_IB_GIDS) port->ngids++;
+  for (int i = port->ngids - 1; i > at; i--)
+    port->gids[i] = port->gids[i - 1];
+  port->gids[at] = *gid;
+}
+
+/* Bits of common prefix, those of an IPv4 address stretched to 128. */
+static int commonPrefix(const uint8_t a[16], const uint8_t b[16]) {
+  int first = isV4(a) ? 96 : 0, bits = first;
+  while (bits < 128 && ((a[bits / 8] ^ b[bits / 8]) >> (7 - bits % 8) & 1) == 0)
+    bits++;
+  return (bits - first) * 128 / (128 - first);
+}
+
+/* How good a pair of addresses is; 0: one cannot reach the other. */
+static int pairWorth(const tuttiIbGid *a, const tuttiIbGid *b) {
+  if (a->type != b->type || isV4(a->gid) != isV4(b->gid)) return 0;
+  if (isLinkLocal(a->gid) != isLinkLocal(b->gid)) return 0;
+  if (isLinkLocal(a->gid) && !a->forced && !b->forced) return 0;
+  return 1 + (a->type == TUTTI_GID_ROCE2 ? 256 : 0) + commonPrefix(a->gid, b->gid);
+}
+
+int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int *gidB) {
+  int best = 0;
+  *gidA = *gidB = 0;
+  if (a->ethernet != b->ethernet) return 0;
+  if (!a->ethernet) return 1;
+  for (int i = 0; i < a->ngids; i++) {
+    for (int j = 0; j < b->ngids; j++) {
+      int worthOf = pairWorth(&a->gids[i], &b->gids[j]);
+      if (worthOf <= best) continue;
+      best = worthOf;
+      *gidA = i;
+      *gidB = j;
+    }
+  }
+  return best;
+}
+
+bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int link,
+                       tuttiIbPair *pair) {
+  int best = 0, from, to;
+  pair->port[0] = (uint8_t)(link % send->nports);
+  for (int i = 0; i < recv->nports; i++) {
+    int at = (link + i) % recv->nports;
+    int worthOf = tuttiIbGidChoose(&send->ports[pair->port[0]], &recv->ports[at], &from, &to);
+    if (worthOf <= best) continue;
+    best = worthOf;
+    pair->port[1] = (uint8_t)at;
+    pair->gid[0] = (uint8_t)from;
+    pair->gid[1] = (uint8_t)to;
+  }
+  return best > 0;
+}
+
+const char *tuttiIbGidText(const tuttiIbGid *gid, char *buf, size_t size) {
+  static const char *const types[TUTTI_GID_TYPES] = {"IB", "RoCE v1", "RoCE v2"};
+  char address[INET6_ADDRSTRLEN] = "?";
+  bool v4 = isV4(gid->gid);
+  inet_ntop(v4 ? AF_INET : AF_INET6, gid->gid + (v4 ? 12 : 0), address, sizeof address);
+  snprintf(buf, size, "%s (%s, index %u)", address, types[gid->type % TUTTI_GID_TYPES], gid->index);
+  return buf;
+}
+
+const char *tuttiIbPortsText(const tuttiIbPort *ports, int n, char *buf, size_t size) {
+  char gid[96];
+  buf[0] = '\0';
+  for (int i = 0; i < n; i++) {
+    const tuttiIbPort *p = &ports[i];
+    tuttiAppend(buf, size, "%s%.15s:%u %s", i ? "; " : "", p->device, p->port,
+                p->up ? "up" : "down");
+    if (!p->ethernet) tuttiAppend(buf, size, ", InfiniBand LID %u", p->lid);
+    if (p->ethernet && p->ngids == 0) tuttiAppend(buf, size, ", no GID");
+    for (int g = 0; p->ethernet && g < p->ngids; g++)
+      tuttiAppend(buf, size, ", %s", tuttiIbGidText(&p->gids[g], gid, sizeof gid));
+  }
+  return buf;
+}
+
+/* ---- what peers say ------------------------------------------------------------------------- */
+
+static const char *portCheck(const tuttiIbPort *p) {
+  if (!memchr(p->device, '\0', sizeof p->device)) return "a device's name has no end";
+  for (const char *c = p->device; *c; c++)
+    if (*c <= ' ' || *c > '~') return "a device's name cannot be printed";
+  if (p->mtu < 1 || p->mtu > 5) return "an MTU is out of range";
+  if (p->ethernet > 1 || p->up > 1) return "a port's state is out of range";
+  if (p->gdr >= TUTTI_GDR_COUNT) return "its answer about GPUDirect RDMA is out of range";
+  if (p->ngids > TUTTI_IB_GIDS) return "its number of GIDs is out of range";
+  for (int i = 0; i < p->ngids; i++)
+    if (p->gids[i].type >= TUTTI_GID_TYPES) return "a GID's type is out of range";
+  return NULL;
+}
+
+const char *tuttiIbPortsCheck(const tuttiIbPort *ports, int n) {
+  if (n < 1 || n > TUTTI_IB_PORTS) return "its number of ports is out of range";
+  for (int i = 0; i < n; i++) {
+    const char *wrong = portCheck(&ports[i]);
+    if (wrong) return wrong;
+  }
+  return NULL;
+}
+
+const char *tuttiIbCardCheck(const tuttiIbCard *card, size_t slotBytes, const tuttiIbCard *offer) {
+  if (card->magic != TUTTI_IB_MAGIC) return "it is no card";
+  if (card->kind >= TUTTI_IB_CARD_COUNT || (card->kind == TUTTI_IB_ANSWER) != (offer != NULL))
+    return "it is of another kind";
+  if (card->kind == TUTTI_IB_AGAIN) return NULL;
+  if (card->slotBytes != slotBytes) return "its slots have another size";
+  if (card->nlinks < 1 || card->nlinks > TUTTI_IB_LINKS)
+    return "its number of queue pairs is out of range";
+  if (card->board == 0 || card->data == 0) return "it has no address";
+  if (offer && (card->nlinks != offer->nlinks || card->epoch != offer->epoch))
+    return "it answers another offer";
+  for (int i = 0; i < card->nlinks; i++) {
+    const tuttiIbLinkCard *l = &card->links[i];
+    if (l->qpn > 0xffffff || l->psn > 0xffffff)
+      return "the number of a queue pair or packet is out of range";
+    if (offer && l->qpn && !offer->links[i].qpn) return "it joins a queue pair that is not there";
+  }
+  return NULL;
+}

@@ -1,0 +1,110 @@
+/* What NET/IB says over its sockets, and how ends agree on ports and addresses: pure, without
+ * verbs, so that it is tested and fuzzed anywhere.
+ *
+ * Each connection keeps the socket by which its ends met (socket/meet.c). Over it they exchange
+ * cards of one size: the sender offers queue pairs, the receiver answers with its own and with how
+ * many messages it has, and the sender goes on behind those. That is how a connection begins, and
+ * also how it goes on over other ports or after a broken link; each offer has a new epoch. Which
+ * ports a link joins follows from what both ranks said of their ports at init. */
+#ifndef TUTTI_TRANSPORT_IB_WIRE_H_
+#define TUTTI_TRANSPORT_IB_WIRE_H_
+
+#include <sys/cdefs.h>
+
+#include "topology/gdr.h"
+#include "transport/socket/endpoint.h"
+
+__BEGIN_DECLS
+
+#define TUTTI_IB_PORTS 4
+#define TUTTI_IB_GIDS  4 /* of a port that are told to peers */
+#define TUTTI_IB_LINKS 16
+
+typedef enum { TUTTI_GID_IB, TUTTI_GID_ROCE1, TUTTI_GID_ROCE2, TUTTI_GID_TYPES } tuttiIbGidType;
+
+typedef struct {
+  uint8_t gid[16];
+  uint16_t index; /* in the port's table */
+  uint8_t type;   /* tuttiIbGidType */
+  uint8_t forced; /* chosen by TUTTI_IB_GID_INDEX: any scope will do */
+} tuttiIbGid;
+
+/* One port of a device, as peers see it. */
+typedef struct {
+  char device[16];
+  uint8_t port;
+  uint8_t ethernet; /* RoCE; else InfiniBand */
+  uint8_t mtu;      /* enum ibv_mtu: 1 (256 bytes) to 5 (4096 bytes) */
+  uint8_t up;
+  uint16_t lid;
+  uint8_t ngids;
+  uint8_t gdr;                    /* tuttiGdr, of the rank's GPU */
+  tuttiIbGid gids[TUTTI_IB_GIDS]; /* best first */
+} tuttiIbPort;
+
+/* In tuttiPeer.net. */
+typedef struct {
+  tuttiSocketHandle socket;
+  uint32_t megabits; /* of all ports */
+  int16_t nports;
+  int16_t forced; /* TUTTI_NET names this network: no other will do */
+  tuttiIbPort ports[TUTTI_IB_PORTS];
+} tuttiIbHandle;
+
+/* What a link joins; [0] of the sender, [1] of the receiver, as indexes into their handles. */
+typedef struct {
+  uint8_t port[2], gid[2];
+} tuttiIbPair;
+
+typedef enum {
+  TUTTI_IB_OFFER,  /* sender: my queue pairs */
+  TUTTI_IB_ANSWER, /* receiver: mine; go on with message `resume` */
+  TUTTI_IB_AGAIN,  /* receiver: offer anew, something has changed or broken here */
+  TUTTI_IB_CARD_COUNT
+} tuttiIbCardKind;
+
+/* One queue pair. */
+typedef struct {
+  uint32_t qpn; /* 0: this link is not used now */
+  uint32_t psn;
+  uint32_t rkey; /* of the FIFO, on this link's port */
+} tuttiIbLinkCard;
+
+typedef struct {
+  uint32_t magic; /* TUTTI_IB_MAGIC */
+  uint32_t kind;  /* tuttiIbCardKind */
+  uint32_t epoch;
+  int32_t nlinks;
+  uint64_t resume, taken; /* answer: messages that have arrived; that the reader has taken */
+  uint64_t board, data;   /* addresses in the FIFO */
+  uint64_t slotBytes;
+  tuttiIbLinkCard links[TUTTI_IB_LINKS];
+} tuttiIbCard;
+#define TUTTI_IB_MAGIC 0x74696263u
+
+/* NULL, or what is wrong with what a peer said. An answer is compared with the `offer` it answers;
+ * NULL: it must be no answer. */
+const char *tuttiIbPortsCheck(const tuttiIbPort *ports, int n);
+const char *tuttiIbCardCheck(const tuttiIbCard *card, size_t slotBytes, const tuttiIbCard *offer);
+
+/* Chooses the addresses by which two ports reach each other, as indexes of their gids: same type
+ * and family, RoCE v2 before v1, nothing link-local unless forced, the pair that shares most of its
+ * prefix first. InfiniBand ports need the same link layer only. Returns how good the choice is; 0:
+ * none fits. */
+int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int *gidB);
+/* What link number `link` joins: rails are joined with their like as far as addresses fit. False:
+ * the sender's port for it reaches none of the receiver's. */
+bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int link,
+                       tuttiIbPair *pair);
+
+/* Puts the better of a port's gids first, of which at most TUTTI_IB_GIDS are kept; drops empty
+ * ones, and those of the wrong `family` ("", AF_INET, AF_INET6) or RoCE `version` (0: any). */
+void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *family, int version);
+
+/* "10.0.0.1 (RoCE v2, index 1)" and "rxe0:1 up, 10.0.0.1 (RoCE v2, index 1), ..."; return buf. */
+const char *tuttiIbGidText(const tuttiIbGid *gid, char *buf, size_t size);
+const char *tuttiIbPortsText(const tuttiIbPort *ports, int n, char *buf, size_t size);
+
+__END_DECLS
+
+#endif

@@ -1,0 +1,406 @@
+/* NET/Socket: messages over TCP. See endpoint.h for what is on the wire, and meet.c
+ * for how the ends find each other.
+ *
+ * Flow control is TCP's: a receive end reads the next message only when its slot is free, and a
+ * send end's head passes when the kernel has taken the message. One system call per socket and turn
+ * keeps any end from starving the others; each carries as many messages, or as much of a payload,
+ * as there is. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/settings.h"
+#include "transport/socket/endpoint.h"
+
+enum { MAX_IOV = 2 * TUTTI_FIFO_DEPTH, MAX_SEND = 1 << 20, SHARE_UNIT = 4096, ACK_MESSAGES = 64 };
+
+void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share) {
+  size_t each = bytes;
+  if (bytes > TUTTI_STRIPE_MIN && parts > 1)
+    each = (bytes / (size_t)parts / SHARE_UNIT + 1) * SHARE_UNIT;
+  *begin = each * (size_t)part < bytes ? each * (size_t)part : bytes;
+  *share = bytes - *begin < each ? bytes - *begin : each;
+}
+
+const char *tuttiSocketLineCheck(const tuttiSlot *line, uint64_t number, size_t slotBytes) {
+  if (tuttiLoadRelaxed(&line->seq) != number + 1) return "its number is out of order";
+  if (line->where == TUTTI_WHERE_INLINE)
+    return line->bytes <= TUTTI_INLINE_MAX ? NULL : "it is too long for its line";
+  if (line->where != TUTTI_WHERE_SLOT) return "its payload is at an unknown place";
+  return line->bytes <= slotBytes ? NULL : "it is too long for its slot";
+}
+
+/* ---- failures ------------------------------------------------------------------------------- */
+
+/* `err` 0: the peer closed the connection in the middle of a message. */
+static tuttiResult_t socketFailed(const tuttiSocketEnd *e, int part, int err) {
+  tuttiAddress local, remote;
+  socklen_t n = sizeof local, m = sizeof remote;
+  char from[96] = "(no address)", to[80] = "(no address)", remedy[128];
+  int fd = e->parts[part].source.fd;
+  memset(&local, 0, sizeof local);
+  memset(&remote, 0, sizeof remote);
+  if (getsockname(fd, &local.sa, &n) == 0) tuttiInterfaceOf(&local, from, sizeof from);
+  if (getpeername(fd, &remote.sa, &m) == 0) tuttiAddressText(&remote, to, sizeof to);
+  return TUTTI_FAIL(tuttiRemoteError, "rank %d: %s %s failed: %s, %s to address %s; %s",
+                    e->wires->rank,
+                    e->fifo.direction == TUTTI_SEND ? "sending to" : "receiving from", e->who,
+                    err ? tuttiErrnoText(err) : "it closed the connection in mid-message", from, to,
+                    tuttiSocketRemedy(err ? err : ECONNRESET, remedy, sizeof remedy));
+}
+
+/* ---- sending -------------------------------------------------------------------------------- */
+
+/* Bytes of known message `m` that go over `part`, and where in the payload they begin. */
+static size_t shareOf(const tuttiSocketEnd *e, int part, uint64_t m, size_t *begin) {
+  size_t share;
+  tuttiSocketShare(e->payload[m % TUTTI_FIFO_DEPTH], e->nparts, part, begin, &share);
+  return share;
+}
+
+static size_t lineBytes(int part) {
+  return part == 0 ? TUTTI_LINE : 0;
+}
+
+/* The line goes out as a copy: `where` and `addr` mean something in this process only. */
+void tuttiSocketLook(tuttiSocketEnd *e, uint64_t until) {
+  while (e->known < until) {
+    size_t i = e->known % TUTTI_FIFO_DEPTH;
+    const tuttiSlot *slot = &e->fifo.slots[i];
+    if (tuttiLoadAcquire(&slot->seq) != e->known + 1) return;
+    bool inlined = slot->where == TUTTI_WHERE_INLINE;
+    uint32_t where = inlined ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+    memcpy(e->lines[i], slot, TUTTI_LINE);
+    memcpy(e->lines[i] + offsetof(tuttiSlot, where), &where, sizeof where);
+    memset(e->lines[i] + offsetof(tuttiSlot, addr), 0, sizeof slot->addr);
+    e->payload[i] = inlined ? 0 : slot->bytes;
+    e->known++;
+  }
+}
+
+static const uint8_t *payloadOf(const tuttiSocketEnd *e, uint64_t m) {
+  size_t i = m % TUTTI_FIFO_DEPTH;
+  const tuttiSlot *slot = &e->fifo.slots[i];
+  return slot->where == TUTTI_WHERE_DIRECT ? (const uint8_t *)(uintptr_t)slot->addr
+                                           : e->fifo.data + i * e->fifo.slotBytes;
+}
+
+static int addPiece(struct iovec *iov, int n, const void *data, size_t bytes, size_t *skip) {
+  size_t skipped = *skip < bytes ? *skip : bytes;
+  *skip -= skipped;
+  if (skipped == bytes) return n;
+  iov[n] = (struct iovec){.iov_base = (uint8_t *)data + skipped, .iov_len = bytes - skipped};
+  return n + 1;
+}
+
+/* What `part` can send now; returns the number of pieces. */
+static int gatherPieces(const tuttiSocketEnd *e, int part, struct iovec *iov) {
+  const tuttiSocketPart *p = &e->parts[part];
+  size_t skip = p->offset, bytes = 0, begin;
+  int n = 0;
+  for (uint64_t m = p->number; m < e->known && bytes < MAX_SEND; m++) {
+    size_t share = shareOf(e, part, m, &begin);
+    n = addPiece(iov, n, e->lines[m % TUTTI_FIFO_DEPTH], lineBytes(part), &skip);
+    if (share) n = addPiece(iov, n, payloadOf(e, m) + begin, share, &skip);
+    bytes += lineBytes(part) + share;
+  }
+  return n;
+}
+
+/* `bytes` more have passed on `part`; goes past what has nothing for it, too. */
+static void countSent(tuttiSocketEnd *e, int part, size_t bytes) {
+  tuttiSocketPart *p = &e->parts[part];
+  size_t begin;
+  p->offset += bytes;
+  while (p->number < e->known) {
+    size_t whole = lineBytes(part) + shareOf(e, part, p->number, &begin);
+    if (p->offset < whole) return;
+    p->offset -= whole;
+    p->number++;
+  }
+}
+
+static tuttiResult_t sendPart(tuttiSocketEnd *e, int part, bool eager, bool *moved) {
+  tuttiSocketPart *p = &e->parts[part];
+  countSent(e, part, 0);
+  if (part >= e->join.part) return tuttiSuccess;
+  /* Also when this part has nothing to send: the message may be waiting for another's share. */
+  if (p->source.hangup && e->passed < e->known) return socketFailed(e, part, ECONNRESET);
+  if (p->number == e->known) return tuttiSuccess;
+  if (!eager && !p->source.writable) return tuttiSuccess;
+  struct iovec iov[MAX_IOV];
+  struct msghdr message = {.msg_iov = iov};
+  message.msg_iovlen = (size_t)gatherPieces(e, part, iov);
+  ssize_t n = message.msg_iovlen == 1 /* cheaper, and it is what a small message needs */
+                  ? send(p->source.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+                  : sendmsg(p->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n < 0) {
+    if (errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);
+    if (errno == EAGAIN) p->source.writable = false;
+    return tuttiSuccess;
+  }
+  *moved = true;
+  countSent(e, part, (size_t)n);
+  return tuttiSuccess;
+}
+
+static tuttiResult_t advanceSend(tuttiSocketEnd *e, tuttiProxyTurn *turn, bool *moved) {
+  int before = e->join.part;
+  if (before < e->nparts) TUTTI_TRY(tuttiSocketJoinStep(e, turn));
+  *moved = e->join.part != before;
+  tuttiSocketLook(e, e->passed + TUTTI_FIFO_DEPTH);
+  uint64_t passed = e->known;
+  for (int i = 0; i < e->nparts; i++) {
+    TUTTI_TRY(sendPart(e, i, turn->eager, moved));
+    if (e->parts[i].number < passed) passed = e->parts[i].number;
+  }
+  if (passed != e->passed) {
+    e->passed = passed;
+    tuttiStoreRelease(&e->fifo.heads->head, passed);
+  }
+  return tuttiSuccess;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------ */
+
+static bool slotFree(const tuttiSocketEnd *e, uint64_t m) {
+  return m < tuttiLoadAcquire(&e->fifo.heads->head) + TUTTI_FIFO_DEPTH;
+}
+
+/* Settles where the payload of message `known - 1` goes, when its first byte is at hand. False: not
+ * yet. A reader that wanted the message before, and has not taken it, is about to say where it
+ * wants this one: there is no hurry to copy, and no harm, as the reader alone can be waiting. */
+static bool place(tuttiSocketEnd *e) {
+  if (e->placed == e->known) return true;
+  uint64_t m = e->placed, i = m % TUTTI_FIFO_DEPTH, before = (m - 1) % TUTTI_FIFO_DEPTH;
+  tuttiSlot *slot = &e->fifo.slots[i];
+  uint8_t *wanted = e->payload[i] ? tuttiHeadWanted(e->fifo.heads, m, e->payload[i]) : NULL;
+  bool expected = m > 0 && e->fifo.slots[before].where == TUTTI_WHERE_DIRECT && e->payload[i];
+  if (!wanted && expected && tuttiLoadAcquire(&e->fifo.heads->head) < m) return false;
+  e->target[i] = wanted ? wanted : e->fifo.data + i * e->fifo.slotBytes;
+  if (wanted) {
+    slot->where = TUTTI_WHERE_DIRECT;
+    slot->addr = (uintptr_t)wanted;
+  }
+  e->placed++;
+  return true;
+}
+
+/* A small message that is read is acknowledged at once by the kernel, in a packet of its own that
+ * costs the receiver 1 us, unless it believes that an answer will carry the acknowledgement. It
+ * loses that belief now and then. */
+static void delayAcks(const tuttiSocketEnd *e) {
+  int off = 0;
+  setsockopt(e->parts[0].source.fd, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof off);
+}
+
+tuttiResult_t tuttiSocketTakeLine(tuttiSocketEnd *e, uint64_t number, const tuttiSlot *line) {
+  const char *wrong = tuttiSocketLineCheck(line, number, e->fifo.slotBytes);
+  if (wrong)
+    return TUTTI_FAIL(
+        tuttiRemoteError,
+        "rank %d: message %llu from %s is not to be believed: %s (number %llu, %u bytes at place "
+        "%u); memory of that process or the network corrupts data",
+        e->wires->rank, (unsigned long long)number, e->who, wrong,
+        (unsigned long long)tuttiLoadRelaxed(&line->seq) - 1, line->bytes, line->where);
+  size_t i = number % TUTTI_FIFO_DEPTH;
+  tuttiSlot *slot = &e->fifo.slots[i];
+  bool inlined = line->where == TUTTI_WHERE_INLINE;
+  slot->addr = 0;
+  slot->bytes = line->bytes;
+  slot->where = line->where;
+  slot->sig = line->sig;
+  if (inlined) memcpy(slot->inlined, line->inlined, line->bytes);
+  e->payload[i] = inlined ? 0 : line->bytes;
+  return tuttiSuccess;
+}
+
+/* Uses up what part 0 has read ahead: lines and the payload behind them. */
+static tuttiResult_t digest(tuttiSocketEnd *e) {
+  tuttiSocketPart *p = &e->parts[0];
+  for (;;) {
+    if (p->number == e->known) {
+      if (e->aheadEnd - e->aheadBegin < TUTTI_LINE || !slotFree(e, e->known)) return tuttiSuccess;
+      tuttiSlot line; /* a copy, for what was read ahead is not aligned */
+      memcpy(&line, e->ahead + e->aheadBegin, TUTTI_LINE);
+      TUTTI_TRY(tuttiSocketTakeLine(e, e->known, &line));
+      e->aheadBegin += TUTTI_LINE;
+      if (e->known++ % ACK_MESSAGES == 0) delayAcks(e);
+    }
+    if (!place(e)) return tuttiSuccess;
+    size_t begin, share = shareOf(e, 0, p->number, &begin);
+    size_t there = e->aheadEnd - e->aheadBegin;
+    size_t n = share - p->offset < there ? share - p->offset : there;
+    memcpy(e->target[p->number % TUTTI_FIFO_DEPTH] + begin + p->offset, e->ahead + e->aheadBegin,
+           n);
+    e->aheadBegin += n;
+    p->offset += n;
+    if (p->offset < share) return tuttiSuccess;
+    p->offset = 0;
+    p->number++;
+  }
+}
+
+/* One recvmsg; *n is what came, 0 also when nothing did. */
+static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, size_t pieces,
+                              bool inMessage, size_t *n) {
+  tuttiSocketPart *p = &e->parts[part];
+  struct msghdr message = {.msg_iov = iov, .msg_iovlen = pieces};
+  size_t wanted = 0;
+  for (size_t i = 0; i < pieces; i++)
+    wanted += iov[i].iov_len;
+  ssize_t got = pieces == 1 ? recv(p->source.fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT)
+                            : recvmsg(p->source.fd, &message, MSG_DONTWAIT);
+  *n = got > 0 ? (size_t)got : 0;
+  p->carried |= got > 0;
+  bool ended = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+  if (ended && !p->carried) {
+    /* The sender lost patience before it saw the welcome, and dials again: a close with the welcome
+     * unread is a reset. If it died rather, the watch says so. */
+    tuttiSocketCloseFd(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source);
+    return tuttiSuccess;
+  }
+  if (ended && (got < 0 || inMessage)) return socketFailed(e, part, got < 0 ? errno : 0);
+  p->closed |= ended; /* if it died rather than finished, the watch says so */
+  /* Fewer bytes than wanted: the next ones raise a new event (epoll(7)), unless the end of the
+   * stream, whose event may have come already, is behind these. */
+  if ((got < 0 && errno == EAGAIN) || (got > 0 && (size_t)got < wanted && !p->source.hangup))
+    p->source.readable = false;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
+  tuttiSocketPart *p = &e->parts[0];
+  TUTTI_TRY(digest(e));
+  bool inPayload = p->number < e->known;
+  if (p->closed || (!eager && !p->source.readable)) return tuttiSuccess;
+  if (inPayload ? e->placed < e->known : !slotFree(e, e->known)) return tuttiSuccess;
+  struct iovec iov[2];
+  size_t pieces = 0, rest = 0, begin, n;
+  if (inPayload) {
+    rest = shareOf(e, 0, p->number, &begin) - p->offset;
+    iov[pieces++] =
+        (struct iovec){e->target[p->number % TUTTI_FIFO_DEPTH] + begin + p->offset, rest};
+  }
+  size_t kept = e->aheadEnd - e->aheadBegin; /* part of a line, if anything */
+  /* Whole lines: their slot has become free since digest() looked, and the reader kicks. There may
+   * be no room left behind them, and a read of nothing would look like the end of the stream. */
+  if (!inPayload && kept >= TUTTI_LINE) return tuttiSuccess;
+  memmove(e->ahead, e->ahead + e->aheadBegin, kept);
+  e->aheadBegin = 0;
+  e->aheadEnd = kept;
+  iov[pieces++] = (struct iovec){e->ahead + kept, sizeof e->ahead - kept};
+  TUTTI_TRY(readPart(e, 0, iov, pieces, inPayload || kept > 0, &n));
+  *moved |= n > 0;
+  p->offset += n < rest ? n : rest;
+  e->aheadEnd += n < rest ? 0 : n - rest;
+  return digest(e);
+}
+
+static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool eager, bool *moved) {
+  tuttiSocketPart *p = &e->parts[part];
+  for (bool tried = false; p->number < e->placed;) {
+    size_t begin, share = shareOf(e, part, p->number, &begin), n;
+    if (p->offset == share) {
+      p->offset = 0;
+      p->number++;
+      continue;
+    }
+    if (p->closed) return socketFailed(e, part, 0);
+    if (tried || p->source.fd < 0 || (!eager && !p->source.readable)) break;
+    struct iovec iov = {e->target[p->number % TUTTI_FIFO_DEPTH] + begin + p->offset,
+                        share - p->offset};
+    TUTTI_TRY(readPart(e, part, &iov, 1, true, &n));
+    p->offset += n;
+    *moved |= n > 0;
+    tried = true;
+  }
+  return tuttiSuccess;
+}
+
+static tuttiResult_t advanceRecv(tuttiSocketEnd *e, bool eager, bool *moved) {
+  if (!e->listed) tuttiSocketAwait(e);
+  if (e->nparts == 0 || e->parts[0].source.fd < 0) return tuttiSuccess;
+  TUTTI_TRY(receiveFirst(e, eager, moved));
+  uint64_t passed = e->parts[0].number;
+  for (int i = 1; i < e->nparts; i++) {
+    TUTTI_TRY(receiveShare(e, i, eager, moved));
+    if (e->parts[i].number < passed) passed = e->parts[i].number;
+  }
+  for (; e->passed < passed; e->passed++)
+    tuttiStoreRelease(&e->fifo.slots[e->passed % TUTTI_FIFO_DEPTH].seq, e->passed + 1);
+  return tuttiSuccess;
+}
+
+/* ---- the backend ---------------------------------------------------------------------------- */
+
+static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
+  tuttiSocketEnd *e = end;
+  bool moved = false;
+  if (tuttiLoadRelaxed32(e->wires->failed)) return TUTTI_PROXY_IDLE;
+  turn->result = e->fifo.direction == TUTTI_SEND ? advanceSend(e, turn, &moved)
+                                                 : advanceRecv(e, turn->eager, &moved);
+  if (turn->result != tuttiSuccess) {
+    tuttiStoreRelease32(&e->failed, 1);
+    return TUTTI_PROXY_FAILED;
+  }
+  if (moved) return TUTTI_PROXY_MOVED;
+  bool joining = e->fifo.direction == TUTTI_SEND && e->join.part < e->nparts;
+  return joining || e->passed < e->known ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
+}
+
+static bool socketDrained(void *end) {
+  const tuttiSocketEnd *e = end;
+  if (tuttiLoadAcquire32(&e->failed) || tuttiLoadAcquire32(e->wires->failed)) return true;
+  uint64_t taken = tuttiLoadAcquire(&e->fifo.heads->head);
+  return tuttiLoadAcquire(&e->fifo.slots[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1;
+}
+
+static tuttiResult_t socketConnect(tuttiWires *w, void *node, tuttiSocketListener *listener,
+                                   const tuttiNetHello *hello, tuttiConn *fifo, void **end) {
+  (void)node;
+  TUTTI_TRY(tuttiAlloc(end, 1, sizeof(tuttiSocketEnd), "the end of a connection", w->memory));
+  tuttiSocketEndInit(*end, w, listener, hello, fifo,
+                     (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
+  return tuttiSuccess;
+}
+
+/* True if the handle of a record is well-formed. */
+static bool readHandle(const tuttiPeer *peer, tuttiSocketHandle *handle) {
+  memcpy(handle, peer->net, sizeof *handle);
+  return tuttiAddressListValid(&handle->addresses) &&
+         memchr(handle->interface, '\0', sizeof handle->interface) && handle->megabits > 0;
+}
+
+static bool socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+  tuttiSocketHandle mine, theirs;
+  if (!readHandle(a, &mine) || !readHandle(b, &theirs)) {
+    TUTTI_WHY(path, "rank %d or rank %d has no valid network address", a->rank, b->rank);
+    return true;
+  }
+  uint32_t megabits = mine.megabits < theirs.megabits ? mine.megabits : theirs.megabits;
+  bool local = a->hostId == b->hostId;
+  path->possible = true;
+  path->latencyUs = 15;
+  path->bandwidthGBs = local ? 3 : (float)megabits / 8000;
+  snprintf(path->via, sizeof path->via, "NET/Socket/0");
+  if (local)
+    TUTTI_WHY(path, "TCP inside host %.63s, which can always connect", a->host);
+  else
+    TUTTI_WHY(path, "TCP from %s of host %.63s to %s of host %.63s, %.3g Gb/s", mine.interface,
+              a->host, theirs.interface, b->host, (double)megabits / 1000);
+  return true;
+}
+
+const tuttiNet tuttiNetSocket = {
+    .name = "Socket",
+    .canConnect = socketCanConnect,
+    .connect = socketConnect,
+    .progress = socketProgress,
+    .drained = socketDrained,
+    .closeEnd = tuttiSocketEndFree,
+};

@@ -1,0 +1,141 @@
+/* What endpoint.c (messages over sockets) and meet.c (how the two ends of a connection
+ * find each other) share; nobody else includes this but tests.
+ *
+ * On the wire a message is its slot line, then its payload unless that is in the line. A connection
+ * has one or more sockets, its parts. Everything goes over part 0, but for payloads above
+ * TUTTI_STRIPE_MIN, which are cut into one share per part. Nothing is ever sent the other way
+ * after the welcome, so closing with a plain FIN loses nothing. */
+#ifndef TUTTI_TRANSPORT_SOCKET_ENDPOINT_H_
+#define TUTTI_TRANSPORT_SOCKET_ENDPOINT_H_
+
+#include <sys/cdefs.h>
+
+#include "socket/socket.h"
+#include "transport/net.h"
+
+__BEGIN_DECLS
+
+#define TUTTI_SOCKET_PARTS 16
+#define TUTTI_STRIPE_MIN   65536u
+/* What part 0 may read past what it needs, so that one call gets many small messages. */
+#define TUTTI_SOCKET_AHEAD 4096
+/* Connections that have not said a complete hello yet; beyond, the oldest is dropped. */
+#define TUTTI_SOCKET_STRANGERS 64
+/* How long a sender first waits for the welcome before it tries another address; then doubled. */
+#define TUTTI_SOCKET_PATIENCE_MS 1000
+
+/* The answer to a good hello: the sender has met the right rank, not someone else at that address.
+ */
+typedef struct {
+  uint32_t magic; /* TUTTI_NET_WELCOME */
+  int32_t rank;
+  uint64_t commHash;
+} tuttiNetWelcome;
+#define TUTTI_NET_WELCOME 0x77656c63u
+
+/* In tuttiPeer.net. */
+typedef struct {
+  tuttiAddressList addresses;
+  char interface[IF_NAMESIZE]; /* of the first address */
+  uint32_t megabits;           /* its speed; 10 Gb/s where no driver tells, 24 Gb/s for lo */
+} tuttiSocketHandle;
+
+/* One socket of an end. Messages before `number` have passed entirely, and `offset` bytes of what
+ * message `number` has for this socket (sending: the line counts, receiving: it does not). */
+typedef struct {
+  tuttiProxySource source;  /* fd -1: not connected yet */
+  uint64_t number, attempt; /* recv: attempt of its hello */
+  size_t offset;
+  bool carried; /* recv: something has come */
+  bool closed;  /* recv: the peer closed it between two messages */
+} tuttiSocketPart;
+
+/* A send end on its way to its receiver, one part after the other. */
+typedef struct {
+  tuttiDial dial;
+  tuttiNetWelcome welcome;
+  int part; /* the one that is being connected; == nparts: all are */
+  bool dialling;
+  uint64_t deadline; /* of reaching the peer */
+  uint32_t napMs;
+  tuttiAddressList targets;
+} tuttiSocketJoin;
+
+struct tuttiSocketListener;
+
+typedef struct tuttiSocketEnd {
+  tuttiWires *wires;
+  struct tuttiSocketListener *listener;
+  tuttiNetHello hello; /* send: of the part that is being connected */
+  tuttiConn fifo;
+  char who[128 + TUTTI_HOSTNAME]; /* "rank 3 (host node7, pid 123), channel 2" */
+  tuttiAtomic32 failed;
+  int nparts; /* recv: 0 before the first hello */
+  tuttiSocketPart parts[TUTTI_SOCKET_PARTS];
+  uint64_t known;  /* messages whose line is known: seen in the FIFO, or received */
+  uint64_t passed; /* messages that have passed on all parts: == head, or published */
+  uint64_t placed; /* recv: messages of which it is settled where the payload goes */
+  uint8_t *target[TUTTI_FIFO_DEPTH];           /* recv: where */
+  uint32_t payload[TUTTI_FIFO_DEPTH];          /* bytes of known messages that follow the line */
+  uint8_t lines[TUTTI_FIFO_DEPTH][TUTTI_LINE]; /* send: as they go on the wire */
+  uint8_t ahead[TUTTI_SOCKET_AHEAD];           /* recv: what part 0 has read ahead */
+  size_t aheadBegin, aheadEnd;
+  tuttiSocketJoin join;        /* send */
+  struct tuttiSocketEnd *next; /* recv: in the listener's list, once its first turn has come */
+  bool listed;
+} tuttiSocketEnd;
+
+/* Of a socket that has said a good hello before its receive end was opened. */
+typedef struct tuttiSocketEarly {
+  tuttiNetHello hello;
+  int fd;
+  struct tuttiSocketEarly *next;
+} tuttiSocketEarly;
+
+typedef struct tuttiSocketListener {
+  tuttiWires *wires;
+  tuttiGreeter greeter;
+  tuttiProxySource source; /* of the greeter, once it is open */
+  uint64_t due;            /* when the greeter has a turn in any case */
+  bool paused;             /* no descriptors left: no turn before */
+  bool met;                /* a hello was good */
+  tuttiSocketEnd *ends;
+  tuttiSocketEarly *early;
+} tuttiSocketListener;
+
+/* NULL, or what is wrong with the line of message `number` that came from the network. */
+const char *tuttiSocketLineCheck(const tuttiSlot *line, uint64_t number, size_t slotBytes);
+/* Send: takes up the messages that the FIFO's writer has published, up to number `until`: lines[]
+ * gets them as they go out, and known counts them. */
+void tuttiSocketLook(tuttiSocketEnd *e, uint64_t until);
+/* Recv: puts the line of message `number`, once checked, into its slot, which is free, and its
+ * payload[]; seq is left to the caller. */
+tuttiResult_t tuttiSocketTakeLine(tuttiSocketEnd *e, uint64_t number, const tuttiSlot *line);
+/* NULL, or what is wrong with a hello to this rank of which magic, version and secret are right. */
+const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *hello);
+/* The share of `part` in a payload: whole pages, but for the last one. */
+void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share);
+
+/* An end that will have so many sockets, if it sends; its memory is the caller's, zeroed, or what
+ * begins with it. The peer's record was checked by canConnect. */
+void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *listener,
+                        const tuttiNetHello *hello, const tuttiConn *fifo, int nparts);
+void tuttiSocketEndFree(void *end); /* its memory too */
+
+/* Starts to listen; fills the handle, which is zero. *listener is NULL if this host has no
+ * interface for it, which is logged. */
+tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
+                                tuttiSocketListener **listener);
+/* A turn of the proxy (see tuttiProxyOp): accepts connections and reads hellos; drops whatever is
+ * not a peer's. Never blocks. */
+tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn);
+void tuttiSocketCloseListener(tuttiSocketListener *l); /* NULL is allowed */
+/* Receive end: takes its place in the listener's list and the sockets that came early. */
+void tuttiSocketAwait(tuttiSocketEnd *e);
+/* Send end: goes on connecting. */
+tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn);
+void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source);
+
+__END_DECLS
+
+#endif

@@ -1,0 +1,293 @@
+/* How the two ends of a NET/Socket connection find each other: the sender dials an address of the
+ * receiver and says hello, the receiver answers welcome, the first message follows.
+ *
+ * The welcome is why a wrong address does no harm (two hosts with the same private address, a port
+ * that was taken over by somebody else): whoever is there won't know the secret, and the next
+ * address is tried. The sender has one connection per part in this state at a time; if it tries
+ * another, the receiver takes the newer one as long as the older has carried nothing. It may read
+ * their hellos in any order, so they are numbered. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "transport/socket/endpoint.h"
+
+enum { PAUSE_MS = 1000, MAX_NAP_MS = 64 };
+
+void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source) {
+  if (source->fd < 0) return;
+  tuttiProxyUnwatch(proxy, source);
+  tuttiFdClose(&source->fd);
+}
+
+void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *listener,
+                        const tuttiNetHello *hello, const tuttiConn *fifo, int nparts) {
+  e->wires = w;
+  e->listener = listener;
+  e->hello = *hello;
+  e->fifo = *fifo;
+  const tuttiPeer *p = &w->peers[fifo->peer];
+  snprintf(e->who, sizeof e->who, "rank %d (host %s, pid %d), channel %d", e->fifo.peer, p->host,
+           p->pid, fifo->channel);
+  for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
+    e->parts[i].source.fd = -1;
+  if (e->fifo.direction == TUTTI_RECV) return;
+  e->nparts = e->hello.parts = nparts;
+  e->join.deadline = tuttiDeadline((int64_t)w->timeoutMs);
+  memcpy(&e->join.targets, p->net, sizeof e->join.targets); /* they begin each handle */
+}
+
+void tuttiSocketEndFree(void *end) {
+  tuttiSocketEnd *e = end;
+  tuttiDialClose(&e->join.dial);
+  if (e->listed) TUTTI_UNLINK(e->listener->ends, e);
+  for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
+    tuttiSocketCloseFd(tuttiNetProxy(e->wires, e->fifo.direction), &e->parts[i].source);
+  tuttiFree(e);
+}
+
+/* ---- the receiver: listener and hellos ------------------------------------------------------ */
+
+const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *h) {
+  if (h->head.kind != tuttiHelloNet) return "it does not speak this protocol";
+  if (h->head.hash != w->commHash) return "it belongs to another communicator";
+  if (h->to != w->rank) return "it is looking for another rank";
+  if (h->head.from < 0 || h->head.from >= w->nranks || h->head.from == w->rank)
+    return "its rank is out of range";
+  if (h->channel < 0 || h->channel >= TUTTI_CHANNELS) return "its channel is out of range";
+  if (h->parts < 1 || h->parts > TUTTI_SOCKET_PARTS || h->part < 0 || h->part >= h->parts)
+    return "its number of sockets is out of range";
+  return NULL;
+}
+
+/* True if the fd was taken. */
+static bool bindPart(tuttiSocketEnd *e, const tuttiNetHello *h, int fd) {
+  if (e->nparts && h->parts != e->nparts) return false;
+  tuttiSocketPart *p = &e->parts[h->part];
+  if (p->source.fd >= 0) {
+    if (p->carried || h->attempt < p->attempt) return false;
+    tuttiSocketCloseFd(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source);
+  }
+  p->source.fd = fd;
+  p->attempt = h->attempt;
+  p->closed = false;
+  if (tuttiProxyWatch(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source) != tuttiSuccess) {
+    p->source.fd = -1;
+    return false;
+  }
+  e->nparts = h->parts;
+  return true;
+}
+
+static bool sameEnd(const tuttiNetHello *a, const tuttiNetHello *b) {
+  return a->head.from == b->head.from && a->channel == b->channel;
+}
+
+/* Keeps a socket whose end is not open yet; it is bounded by what the check of hellos lets pass:
+ * one per peer, channel and part. True if the fd was taken. */
+static bool keepEarly(tuttiSocketListener *l, const tuttiNetHello *h, int fd) {
+  for (tuttiSocketEarly *m = l->early; m; m = m->next) {
+    if (!sameEnd(&m->hello, h) || m->hello.part != h->part) continue;
+    if (h->attempt < m->hello.attempt) return false;
+    tuttiFdClose(&m->fd);
+    m->fd = fd;
+    m->hello = *h;
+    return true;
+  }
+  tuttiSocketEarly *m;
+  if (tuttiAlloc((void **)&m, 1, sizeof *m, "an early network connection", l->wires->memory) !=
+      tuttiSuccess)
+    return false;
+  *m = (tuttiSocketEarly){.hello = *h, .fd = fd, .next = l->early};
+  l->early = m;
+  return true;
+}
+
+/* Judges the hello of a guest. */
+static tuttiVerdict judge(void *listener, const void *hello, int fd) {
+  tuttiSocketListener *l = listener;
+  const tuttiNetHello *h = hello;
+  const char *wrong = tuttiSocketHelloCheck(l->wires, h);
+  if (!wrong) {
+    tuttiSocketEnd *e = l->ends;
+    while (e && !sameEnd(&e->hello, h))
+      e = e->next;
+    bool taken = e ? bindPart(e, h, fd) : keepEarly(l, h, fd);
+    if (!taken) wrong = "that connection exists already";
+  }
+  if (wrong) {
+    TUTTI_TRACE(NET, "dropped a connection to the data port: %s", wrong);
+    return TUTTI_GUEST_DROP;
+  }
+  tuttiNetWelcome welcome = {
+      .magic = TUTTI_NET_WELCOME, .rank = l->wires->rank, .commHash = l->wires->commHash};
+  /* 16 bytes always fit an unused socket; a sender that is gone will be noticed by the end. */
+  (void)!send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL | MSG_DONTWAIT);
+  l->met = true;
+  return TUTTI_GUEST_TAKEN;
+}
+
+static tuttiResult_t openGreeter(tuttiSocketListener *l) {
+  TUTTI_TRY(tuttiGreeterOpen(&l->greeter, l->wires->memory));
+  l->source.fd = l->greeter.epollFd;
+  return tuttiProxyWatch(tuttiNetProxy(l->wires, TUTTI_RECV), &l->source);
+}
+
+tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn) {
+  if (l->source.fd < 0) {
+    turn->result = openGreeter(l);
+    if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
+  }
+  l->met = false;
+  bool due = l->due != TUTTI_NO_DEADLINE && tuttiNow() >= l->due;
+  if (due || (l->source.readable && !l->paused)) {
+    l->paused = tuttiGreeterStep(&l->greeter) != tuttiSuccess; /* which is logged */
+    l->due = l->paused ? tuttiDeadline(PAUSE_MS) : tuttiGreeterNext(&l->greeter);
+    /* The proxy tells of what is new only; the greeter may stop before the end of it. */
+    struct pollfd more = {.fd = l->source.fd, .events = POLLIN};
+    l->source.readable = poll(&more, 1, 0) > 0;
+  }
+  tuttiProxyWakeBy(turn, l->due);
+  if (l->met) return TUTTI_PROXY_MOVED;
+  return l->due == TUTTI_NO_DEADLINE ? TUTTI_PROXY_IDLE : TUTTI_PROXY_WAITING;
+}
+
+void tuttiSocketAwait(tuttiSocketEnd *e) {
+  tuttiSocketListener *l = e->listener;
+  TUTTI_LINK(l->ends, e);
+  e->listed = true;
+  for (tuttiSocketEarly **m = &l->early; *m;) {
+    tuttiSocketEarly *early = *m;
+    if (!sameEnd(&early->hello, &e->hello)) {
+      m = &early->next;
+      continue;
+    }
+    *m = early->next;
+    if (!bindPart(e, &early->hello, early->fd)) tuttiFdClose(&early->fd);
+    tuttiFree(early);
+  }
+}
+
+/* Of an interface, in Mb/s. */
+static uint32_t speedOf(const tuttiTopology *host, const char *name) {
+  int nic = host ? tuttiTopologyFind(host, name) : -1;
+  float speed = nic >= 0 ? host->nodes[nic].linkGBs * 8000 : 0;
+  return strcmp(name, "lo") == 0 ? 24000 : speed > 0 ? (uint32_t)speed : 10000;
+}
+
+tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
+                                tuttiSocketListener **listener) {
+  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
+  int n;
+  if (tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n) != tuttiSuccess) {
+    TUTTI_INFO(NET, "NET is not used: %s", tuttiErrorText());
+    return tuttiSuccess;
+  }
+  TUTTI_FRESH(tuttiSocketListener, l, 1, "the network listener", w->memory);
+  tuttiSocketHandle mine = {.megabits = speedOf(w->topology, interfaces[0].name)};
+  TUTTI_TRY(tuttiListenAny(interfaces, n, &mine.addresses, &l->greeter.listenFd));
+  l->wires = w;
+  l->source.fd = l->greeter.epollFd = -1;
+  l->due = TUTTI_NO_DEADLINE;
+  l->greeter.helloBytes = sizeof(tuttiNetHello);
+  l->greeter.nguests = TUTTI_SOCKET_STRANGERS;
+  l->greeter.secret = w->secret;
+  l->greeter.ctx = l;
+  l->greeter.check = judge;
+  tuttiForkCloseAdd(l->greeter.listenFd);
+  memcpy(mine.interface, interfaces[0].name, sizeof mine.interface);
+  _Static_assert(sizeof mine <= TUTTI_NET_HANDLE, "the handle travels in the peer record");
+  memcpy(handle, &mine, sizeof mine);
+  *listener = l;
+  l = NULL;
+  return tuttiSuccess;
+}
+
+void tuttiSocketCloseListener(tuttiSocketListener *l) {
+  if (!l) return;
+  if (l->source.fd >= 0) tuttiProxyUnwatch(tuttiNetProxy(l->wires, TUTTI_RECV), &l->source);
+  tuttiGreeterClose(&l->greeter);
+  while (l->early) {
+    tuttiSocketEarly *m = l->early;
+    l->early = m->next;
+    tuttiFdClose(&m->fd);
+    tuttiFree(m);
+  }
+  tuttiFdClose(&l->greeter.listenFd);
+  tuttiFree(l);
+}
+
+/* ---- the sender: dialling ------------------------------------------------------------------- */
+
+/* Inside a host there is no congestion to control. Where the default is BBR, its pacing by timers
+ * costs such a connection half its bandwidth; Reno, which every kernel has and lets everybody use,
+ * sends as fast as the receiver reads. */
+static void avoidPacing(const tuttiSocketEnd *e, int fd) {
+  static const char reno[] = "reno";
+  const tuttiWires *w = e->wires;
+  if (w->peers[w->rank].hostId == w->peers[e->fifo.peer].hostId)
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof reno - 1);
+}
+
+static void startDial(tuttiSocketEnd *e) {
+  tuttiSocketJoin *j = &e->join;
+  e->hello.part = j->part;
+  tuttiDialInit(&j->dial, &j->targets, &e->hello, sizeof e->hello, e->who);
+  j->dial.answer = &j->welcome;
+  j->dial.answerBytes = sizeof j->welcome;
+  j->dial.patienceMs = TUTTI_SOCKET_PATIENCE_MS;
+  j->napMs = 1;
+  j->dialling = true;
+}
+
+/* The peer has been found. From here on only the address that led to it is used. */
+static tuttiResult_t takePart(tuttiSocketEnd *e) {
+  tuttiSocketJoin *j = &e->join;
+  tuttiSocketPart *p = &e->parts[j->part++];
+  p->source.fd = j->dial.fd;
+  tuttiConnectorStop(&j->dial.connector);
+  j->dialling = false;
+  avoidPacing(e, p->source.fd);
+  j->targets.n = 1;
+  j->targets.a[0] = j->dial.connector.attempts[j->dial.index].target;
+  return tuttiProxyWatch(tuttiNetProxy(e->wires, TUTTI_SEND), &p->source);
+}
+
+static tuttiResult_t unreachable(tuttiSocketEnd *e) {
+  char tried[600];
+  return TUTTI_FAIL(tuttiTimeout, "rank %d cannot connect to %s, within %llu ms: tried %s",
+                    e->wires->rank, e->who, (unsigned long long)e->wires->timeoutMs,
+                    tuttiConnectorText(&e->join.dial.connector, tried, sizeof tried));
+}
+
+tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn) {
+  tuttiSocketJoin *j = &e->join;
+  if (!j->dialling) startDial(e);
+  bool asked = j->dial.state == TUTTI_DIAL_ASKING;
+  if (!asked) e->hello.attempt = tuttiNow(); /* grows from one end to its successor, too */
+  TUTTI_TRY(tuttiDialStep(&j->dial, (tuttiWait){.deadline = TUTTI_NO_DEADLINE}));
+  if (j->dial.state == TUTTI_DIAL_DONE) {
+    const tuttiNetWelcome *w = &j->welcome;
+    if (w->magic == TUTTI_NET_WELCOME && w->rank == e->fifo.peer &&
+        w->commHash == e->wires->commHash)
+      TUTTI_TRY(takePart(e));
+    else
+      tuttiDialReject(&j->dial, ECONNRESET);
+  }
+  if (j->part == e->nparts) return tuttiSuccess;
+  /* Who has not answered yet can be reached: it may not have come to its first call. */
+  if (asked || j->dial.state == TUTTI_DIAL_ASKING)
+    j->deadline = tuttiDeadline((int64_t)e->wires->timeoutMs);
+  if (tuttiNow() >= j->deadline) return unreachable(e);
+  /* Connecting is rare and mostly short: looked at now and then rather than watched. */
+  tuttiProxyWakeBy(turn, tuttiNow() + j->napMs * TUTTI_MS);
+  j->napMs = j->napMs < MAX_NAP_MS ? j->napMs * 2 : MAX_NAP_MS;
+  return tuttiSuccess;
+}

@@ -1,0 +1,531 @@
+/* The watch: the ring of sockets on which neighbours tell each other their state, their leaving,
+ * and every failure; and one thread for all watches of the process, started with the first and
+ * joined with the last.
+ *
+ * A neighbour that only falls silent is not dead: it may be stopped or busy, and its kernel still
+ * acknowledges. What is taken for a death is a connection that ends without a goodbye, or a kernel
+ * that no longer acknowledges.
+ *
+ * Once a rank has left, the ring is a chain, and failures travel it from both ends: any one rank
+ * may have left and all others still hear of each other's failures. With two ranks gone, one part
+ * may not hear of a failure in the other, and ends at its deadline.
+ *
+ * One lock for the process guards all watches. The thread holds it except while it sleeps; Start,
+ * Fail and Stop do their part under it themselves. Nothing under it waits for a peer, and the
+ * owner's calls are made under it. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "bootstrap/handshake.h"
+#include "watch/frame.h"
+
+#define HEARTBEAT_MS   500
+#define CONTACT_MS     3000         /* unacknowledged for so long: the kernel gives the peer up */
+#define FAREWELL_NS    100000000ull /* a leaving watch waits so long for its neighbours */
+#define GUESTS         32           /* connections that have not yet said what they want */
+#define SERVICE_EVENTS 64
+/* Frames of any sensible size are here within a few reads; level-triggered epoll comes back. */
+#define LINK_READS 16
+
+/* A ring neighbour. */
+typedef struct {
+  int fd; /* -1: closed */
+  tuttiWho who;
+  bool left; /* it said goodbye: nothing but the answer is sent to it, its closing is no death */
+  bool released;       /* it has seen our goodbye */
+  int sendError;       /* errno of a failed send: the stream is read to its end, then it is lost */
+  unsigned unanswered; /* heartbeats sent since one came, at most TUTTI_HEARTBEAT_LIMIT */
+  uint64_t heardAt;
+  tuttiWatchAnswer heard; /* its last heartbeat, but for the age */
+  size_t inBytes, outBytes;
+  uint8_t in[TUTTI_FRAME_MAX];
+  /* Holds a heartbeat (queued only when it is empty), one failure, both goodbyes. */
+  uint8_t out[2 * TUTTI_FRAME_MAX];
+} ringLink;
+
+/* All but what is constant is under the lock. */
+struct tuttiWatch {
+  const tuttiBootstrap *bootstrap; /* constant, as what the watch reads of it */
+  tuttiMemAccount *memory;         /* constant */
+  tuttiWatchCalls calls;           /* constant */
+  tuttiWho who;
+  ringLink links[2];    /* previous, next */
+  tuttiGreeter greeter; /* of those who come to ask */
+  bool guestsPaused;    /* out of descriptors: not looked at until the next heartbeat */
+  bool failed;          /* a failure was told or sent; there is no second one */
+  bool leaving;         /* goodbyes are on their way */
+  tuttiWatch *next;     /* of the process */
+};
+
+static struct {
+  /* Serializes starting and joining the thread; taken before `lock`, never by the thread. */
+  pthread_mutex_t life;
+  int users;           /* under life */
+  pthread_t thread;    /* under life */
+  int epollFd, wakeFd; /* constant while there are users; an event's data is its watch */
+  pthread_mutex_t lock;
+  pthread_cond_t served; /* the thread has done what there was to do */
+  tuttiWatch *watches;   /* under lock */
+  bool quit;             /* under lock */
+} service = {.life = PTHREAD_MUTEX_INITIALIZER,
+             .epollFd = -1,
+             .wakeFd = -1,
+             .lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP,
+             .served = PTHREAD_COND_INITIALIZER};
+
+static bool lookAt(int op, int fd, bool on, tuttiWatch *w) {
+  struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.ptr = w};
+  return epoll_ctl(service.epollFd, op, fd, &event) == 0;
+}
+
+/* Off epoll first: a copy of the fd in a forked child would keep it there. */
+static void linkClose(ringLink *link) {
+  if (link->fd >= 0) lookAt(EPOLL_CTL_DEL, link->fd, false, NULL);
+  tuttiFdClose(&link->fd);
+}
+
+/* ---- sending -------------------------------------------------------------------------------- */
+
+/* What does not fit the socket's buffer goes with the next heartbeat. A send that fails does not
+ * end the link: what the neighbour said before (a goodbye, a failure) may still be unread, and
+ * linkReady finds out why it went. */
+static void linkFlush(ringLink *link) {
+  while (link->outBytes > 0) {
+    ssize_t sent = send(link->fd, link->out, link->outBytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      link->outBytes -= (size_t)sent;
+      memmove(link->out, link->out + sent, link->outBytes);
+    } else if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) {
+      return;
+    } else if (errno != EINTR) {
+      link->sendError = errno;
+      link->outBytes = 0;
+    }
+  }
+}
+
+static void linkSend(ringLink *link, tuttiFrameType type, const void *payload, size_t bytes) {
+  if (link->fd < 0 || link->sendError != 0) return;
+  link->outBytes += tuttiFrameWrite(link->out + link->outBytes, sizeof(link->out) - link->outBytes,
+                                    type, payload, bytes); /* 0 when there is no room */
+  linkFlush(link);
+}
+
+/* The first failure wins: it is passed on to the neighbours but for `from` (may be NULL), and with
+ * `tell` the owner hears of it. */
+static void spread(tuttiWatch *w, const tuttiFailureFrame *failure, const ringLink *from,
+                   bool tell) {
+  if (w->failed) return;
+  w->failed = true;
+  TUTTI_INFO(BOOTSTRAP, "watch: rank %d passes on a failure noticed by rank %d: %s", w->who.rank,
+             failure->origin, failure->text);
+  size_t bytes = offsetof(tuttiFailureFrame, text) + strlen(failure->text) + 1;
+  for (int i = 0; i < 2; i++)
+    if (&w->links[i] != from) linkSend(&w->links[i], tuttiFrameFailure, failure, bytes);
+  if (tell && !w->leaving)
+    w->calls.failed(w->calls.ctx, (tuttiResult_t)failure->code, failure->text);
+}
+
+static void spreadText(tuttiWatch *w, tuttiResult_t code, const char *text, bool tell) {
+  tuttiFailureFrame failure;
+  tuttiFailureFill(&failure, code, w->who.rank, text);
+  spread(w, &failure, NULL, tell);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------ */
+
+static bool lostContact(int error) {
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
+         error == EHOSTDOWN;
+}
+
+/* The connection has ended; error 0: the neighbour closed it. The text of a failure is born and
+ * logged here; all other ranks adopt it. */
+static void linkLost(tuttiWatch *w, ringLink *link, int error) {
+  const tuttiWho *who = &link->who;
+  tuttiAddress local = {0};
+  socklen_t length = sizeof(local);
+  bool known = getsockname(link->fd, &local.sa, &length) == 0;
+  linkClose(link);
+  if (link->left || link->released || w->failed) {
+    TUTTI_INFO(BOOTSTRAP, "watch: rank %d: the connection to rank %d has ended", w->who.rank,
+               who->rank);
+    return;
+  }
+  if (lostContact(error)) {
+    char interface[128] = "an unknown interface";
+    if (known) tuttiInterfaceOf(&local, interface, sizeof(interface));
+    TUTTI_FAIL(tuttiRemoteError,
+               "lost contact with rank %d (host %s, pid %d): no answer to rank %d (host %s) for %d "
+               "s over %s: %s. Remedy: check that host %s is up, and the network between the two "
+               "hosts",
+               who->rank, who->host, who->pid, w->who.rank, w->who.host, CONTACT_MS / 1000,
+               interface, tuttiErrnoText(error), who->host);
+  } else {
+    TUTTI_FAIL(tuttiRemoteError,
+               "rank %d (host %s, pid %d) died: its connection to rank %d closed without goodbye"
+               "%s%s (killed, crashed, or exited without tuttiCommDestroy, or its init failed?). "
+               "Remedy: see the log of that process, and the kernel log of host %s for its "
+               "out-of-memory killer",
+               who->rank, who->host, who->pid, w->who.rank, error != 0 ? ": " : "",
+               error != 0 ? tuttiErrnoText(error) : "", who->host);
+  }
+  spreadText(w, tuttiRemoteError, tuttiErrorText(), true);
+}
+
+/* What came is no frame: nothing after it can be believed either. */
+static void linkBroken(tuttiWatch *w, ringLink *link) {
+  if (!w->failed) {
+    TUTTI_FAIL(
+        tuttiRemoteError,
+        "rank %d (host %s, pid %d) sent rank %d bytes over their ring connection that are no "
+        "frame of this protocol. Remedy: look for corrupted memory or a different build of "
+        "tutti in that process",
+        link->who.rank, link->who.host, link->who.pid, w->who.rank);
+    spreadText(w, tuttiRemoteError, tuttiErrorText(), true);
+  }
+  linkClose(link);
+}
+
+/* False: the frame's type or content has no place on the ring. */
+static bool takeFrame(tuttiWatch *w, ringLink *link, const tuttiFrame *frame) {
+  tuttiFailureFrame failure;
+  switch (frame->type) {
+  case tuttiFrameHeartbeat:
+    link->heardAt = tuttiNow();
+    link->heard.answered = 2;
+    link->heard.bytes = (uint32_t)frame->bytes;
+    memcpy(link->heard.state, frame->payload, frame->bytes);
+    link->unanswered = 0;
+    return true;
+  case tuttiFrameFailure:
+    if (!tuttiFailureRead(frame, w->bootstrap->nranks, &failure)) return false;
+    spread(w, &failure, link, true);
+    return true;
+  case tuttiFrameGoodbye:
+    if (link->left) return false;
+    link->left = true;
+    TUTTI_TRACE(BOOTSTRAP, "watch: rank %d says goodbye to rank %d", link->who.rank, w->who.rank);
+    linkSend(link, tuttiFrameGoodbyeSeen, NULL, 0);
+    return true;
+  case tuttiFrameGoodbyeSeen:
+    link->released = w->leaving;
+    return link->released;
+  }
+  return false;
+}
+
+/* False: what came is no frame, or has no place here. */
+static bool takeFrames(tuttiWatch *w, ringLink *link) {
+  size_t at = 0;
+  tuttiFrame frame;
+  int size;
+  while ((size = tuttiFrameParse(link->in + at, link->inBytes - at, &frame)) > 0) {
+    if (!takeFrame(w, link, &frame)) return false;
+    at += (size_t)size;
+  }
+  link->inBytes -= at;
+  memmove(link->in, link->in + at, link->inBytes);
+  return size == 0;
+}
+
+static void linkReady(tuttiWatch *w, ringLink *link) {
+  for (int reads = 0; reads < LINK_READS && link->fd >= 0; reads++) {
+    ssize_t got =
+        recv(link->fd, link->in + link->inBytes, sizeof(link->in) - link->inBytes, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN && link->sendError == 0) return;
+    if (got <= 0) {
+      /* A failed send has taken the reason away from the socket. */
+      linkLost(w, link, got < 0 && errno != EAGAIN ? errno : link->sendError);
+      return;
+    }
+    link->inBytes += (size_t)got;
+    if (!takeFrames(w, link)) linkBroken(w, link);
+  }
+}
+
+/* ---- answering ------------------------------------------------------------------------------ */
+
+static void reportSelf(const tuttiWatch *w, tuttiWatchAnswer *out) {
+  *out = (tuttiWatchAnswer){.answered = 1};
+  size_t bytes = w->calls.state(w->calls.ctx, out->state);
+  out->bytes = (uint32_t)(bytes < sizeof(out->state) ? bytes : sizeof(out->state));
+}
+
+/* What the neighbour's last heartbeat said, and whether it has left since. */
+static void reportLink(const ringLink *link, tuttiWatchAnswer *out) {
+  *out = link->heard;
+  if (out->answered) out->ageMs = (uint32_t)((tuttiNow() - link->heardAt) / 1000000);
+  if (link->left) out->answered = 3, out->ageMs = 0;
+}
+
+static void reportAll(const tuttiWatch *w, tuttiAnswer *out) {
+  *out = (tuttiAnswer){.hash = w->bootstrap->hash, .rank = w->who.rank};
+  reportSelf(w, &out->self);
+  reportLink(&w->links[0], &out->previous);
+  reportLink(&w->links[1], &out->next);
+}
+
+/* Answers the right question; the greeter's `check`. */
+static tuttiVerdict answerTo(void *watch, const void *hello, int fd) {
+  const tuttiWatch *w = watch;
+  uint64_t hash = w->bootstrap->hash;
+  tuttiHello h;
+  memcpy(&h, hello, sizeof(h));
+  if (h.kind != tuttiHelloAsk || h.hash != hash || h.nranks != w->bootstrap->nranks || h.from < 0 ||
+      h.from >= h.nranks)
+    return TUTTI_GUEST_DROP;
+  tuttiAnswer answer;
+  reportAll(w, &answer);
+  /* Fits the empty buffer of a fresh socket; if it does not, the asker has gone. */
+  ssize_t sent = send(fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT);
+  TUTTI_TRACE(BOOTSTRAP, "watch: rank %d answers rank %d: %zd of %zu bytes", w->who.rank, h.from,
+              sent, sizeof(answer));
+  return TUTTI_GUEST_DROP;
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+static void greet(tuttiWatch *w) {
+  /* Out of descriptors: the connection stays in the backlog and would wake the thread at once. */
+  if (tuttiGreeterStep(&w->greeter) != tuttiSuccess)
+    w->guestsPaused = lookAt(EPOLL_CTL_MOD, w->greeter.epollFd, false, w);
+}
+
+/* What the sockets hold; an event only says "look". */
+static void serve(tuttiWatch *w) {
+  for (int i = 0; i < 2; i++)
+    linkReady(w, &w->links[i]);
+  if (w->greeter.epollFd >= 0 && !w->guestsPaused) greet(w);
+}
+
+static void heartbeat(tuttiWatch *w) {
+  tuttiWatchAnswer self;
+  if (w->leaving) return;
+  reportSelf(w, &self);
+  for (int i = 0; i < 2; i++) {
+    ringLink *link = &w->links[i];
+    if (link->sendError != 0) linkReady(w, link);
+    if (link->fd < 0) continue;
+    if (link->outBytes > 0) {
+      linkFlush(link);
+    } else if (!link->left && link->unanswered < TUTTI_HEARTBEAT_LIMIT) {
+      link->unanswered++;
+      linkSend(link, tuttiFrameHeartbeat, self.state, self.bytes);
+    }
+  }
+  if (w->guestsPaused) w->guestsPaused = !lookAt(EPOLL_CTL_MOD, w->greeter.epollFd, true, w);
+  if (w->greeter.epollFd >= 0 && !w->guestsPaused) greet(w); /* the slow are sent away */
+}
+
+static void *watchMain(void *unused) {
+  struct epoll_event events[SERVICE_EVENTS];
+  struct pollfd any = {.fd = service.epollFd, .events = POLLIN};
+  uint64_t beatAt = tuttiDeadline(HEARTBEAT_MS);
+  pthread_mutex_lock(&service.lock);
+  while (!service.quit) {
+    /* Taken under the lock, so that no event is of a watch that has gone. */
+    int n = epoll_wait(service.epollFd, events, SERVICE_EVENTS, 0);
+    for (int i = 0; i < n; i++)
+      serve(events[i].data.ptr);
+    if (tuttiNow() >= beatAt) {
+      beatAt = tuttiDeadline(HEARTBEAT_MS);
+      for (tuttiWatch *w = service.watches; w != NULL; w = w->next)
+        heartbeat(w);
+    }
+    pthread_cond_broadcast(&service.served);
+    pthread_mutex_unlock(&service.lock);
+    poll(&any, 1, tuttiDeadlinePollMs(beatAt));
+    pthread_mutex_lock(&service.lock);
+  }
+  pthread_mutex_unlock(&service.lock);
+  return unused;
+}
+
+static tuttiResult_t startThread(void) {
+  service.quit = false;
+  service.epollFd = epoll_create1(EPOLL_CLOEXEC);
+  service.wakeFd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (service.epollFd < 0 || service.wakeFd < 0 ||
+      !lookAt(EPOLL_CTL_ADD, service.wakeFd, true, NULL))
+    return TUTTI_FAIL(tuttiSystemError,
+                      "the watch gets no files to wait at: %s; raise the limit on open files "
+                      "(ulimit -n)",
+                      tuttiErrnoText(errno));
+  tuttiForkCloseAdd(service.epollFd);
+  tuttiForkCloseAdd(service.wakeFd);
+  return tuttiThreadStart(&service.thread, "tutti-watch", watchMain, NULL);
+}
+
+static void closeService(void) {
+  tuttiFdClose(&service.wakeFd);
+  tuttiFdClose(&service.epollFd);
+}
+
+/* One more user of the thread. */
+static tuttiResult_t hireThread(void) {
+  TUTTI_LOCKED(&service.life);
+  tuttiResult_t result = service.users == 0 ? startThread() : tuttiSuccess;
+  if (result == tuttiSuccess)
+    service.users++;
+  else
+    closeService();
+  return result;
+}
+
+static void dismissThread(void) {
+  TUTTI_LOCKED(&service.life);
+  if (--service.users == 0) {
+    pthread_mutex_lock(&service.lock);
+    service.quit = true;
+    pthread_mutex_unlock(&service.lock);
+    eventfd_write(service.wakeFd, 1);
+    pthread_join(service.thread, NULL);
+    closeService();
+  }
+}
+
+/* ---- watches -------------------------------------------------------------------------------- */
+
+static void initLink(ringLink *link, int fd, const tuttiWho *who) {
+  link->fd = fd;
+  link->who = *who;
+  if (fd < 0) return;
+  /* Heartbeats give the kernel something to be acknowledged; keep-alive probes take over when a
+   * stopped neighbour has had all its heartbeats. */
+  const struct {
+    int level, name, value;
+  } options[] = {{IPPROTO_TCP, TCP_NODELAY, 1},
+                 {IPPROTO_TCP, TCP_USER_TIMEOUT, CONTACT_MS},
+                 {IPPROTO_TCP, TCP_KEEPIDLE, 1},
+                 {IPPROTO_TCP, TCP_KEEPINTVL, 1},
+                 {SOL_SOCKET, SO_KEEPALIVE, 1}};
+  for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+    if (setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int)) != 0)
+      TUTTI_INFO(BOOTSTRAP, "watch: option %d of a ring socket: %s", options[i].name,
+                 tuttiErrnoText(errno));
+}
+
+/* Makes the thread look at the watch; errno on failure, and then its sockets are the maker's. */
+static int enlist(tuttiWatch *w, int listenFd) {
+  const int fds[] = {w->links[0].fd, w->links[1].fd, w->greeter.epollFd, listenFd};
+  for (int i = 0; i < 3; i++) {
+    if (fds[i] < 0 || lookAt(EPOLL_CTL_ADD, fds[i], true, w)) continue;
+    int error = errno;
+    while (--i >= 0)
+      lookAt(EPOLL_CTL_DEL, fds[i], false, NULL);
+    return error;
+  }
+  for (int i = 0; i < 4; i++)
+    if (fds[i] >= 0) tuttiForkCloseAdd(fds[i]);
+  TUTTI_LINK(service.watches, w);
+  heartbeat(w);
+  return 0;
+}
+
+tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tuttiWatchCalls *calls,
+                              tuttiMemAccount *memory, tuttiWatch **out) {
+  tuttiWatch *w;
+  int previous = (b->rank + b->nranks - 1) % b->nranks, next = (b->rank + 1) % b->nranks, error;
+  TUTTI_NEW(w, 1, "the watch of a communicator", memory);
+  w->bootstrap = b;
+  w->memory = memory;
+  w->calls = *calls;
+  w->who = who[b->rank];
+  initLink(&w->links[0], b->prevFd, &who[previous]);
+  initLink(&w->links[1], b->nextFd, &who[next]);
+  w->greeter = (tuttiGreeter){.listenFd = b->listenFd,
+                              .helloBytes = sizeof(tuttiHello),
+                              .nguests = GUESTS,
+                              .secret = b->secret,
+                              .ctx = w,
+                              .check = answerTo,
+                              .epollFd = -1};
+  tuttiResult_t result = b->listenFd >= 0 ? tuttiGreeterOpen(&w->greeter, memory) : tuttiSuccess;
+  if (result == tuttiSuccess) result = hireThread();
+  if (result != tuttiSuccess) goto freeAll;
+  pthread_mutex_lock(&service.lock);
+  error = enlist(w, b->listenFd);
+  pthread_mutex_unlock(&service.lock);
+  if (error == 0) {
+    TUTTI_INFO(BOOTSTRAP, "watch: rank %d of %d watches ranks %d and %d", b->rank, b->nranks,
+               previous, next);
+    b->prevFd = b->nextFd = b->listenFd = -1;
+    *out = w;
+    return tuttiSuccess;
+  }
+  result = TUTTI_FAIL(tuttiSystemError,
+                      "rank %d of %d cannot watch its ring sockets: %s. Remedy: raise "
+                      "fs.epoll.max_user_watches (sysctl)",
+                      b->rank, b->nranks, tuttiErrnoText(error));
+  dismissThread();
+freeAll:
+  tuttiGreeterClose(&w->greeter);
+  tuttiFree(w);
+  return result;
+}
+
+void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text) {
+  TUTTI_LOCKED(&service.lock);
+  spreadText(w, code, text, false);
+}
+
+/* No more is to be done before it can be closed. */
+static bool finished(const ringLink *link) {
+  return link->fd < 0 || link->sendError != 0 || (link->released && link->outBytes == 0);
+}
+
+void tuttiWatchStop(tuttiWatch *w) {
+  if (w == NULL) return;
+  pthread_mutex_lock(&service.lock);
+  w->leaving = true;
+  for (int i = 0; i < 2; i++) {
+    w->links[i].released = w->links[i].left; /* one that is leaving itself waits for none of ours */
+    if (!w->links[i].left) linkSend(&w->links[i], tuttiFrameGoodbye, NULL, 0);
+  }
+  if (w->greeter.epollFd >= 0) lookAt(EPOLL_CTL_DEL, w->greeter.epollFd, false, NULL);
+  tuttiGreeterClose(&w->greeter);
+  tuttiFdClose(&w->greeter.listenFd);
+  uint64_t until = tuttiNow() + FAREWELL_NS;
+  struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+  int waited = 0;
+  while (waited == 0 && !(finished(&w->links[0]) && finished(&w->links[1])))
+    waited = pthread_cond_clockwait(&service.served, &service.lock, CLOCK_MONOTONIC, &deadline);
+  for (int i = 0; i < 2; i++) {
+    ringLink *link = &w->links[i];
+    /* Drops what has come, so that closing does not reset the connection under a frame that the
+     * neighbour has not read yet. */
+    for (int reads = 0; reads < LINK_READS && link->fd >= 0; reads++)
+      if (recv(link->fd, link->in, sizeof(link->in), MSG_DONTWAIT) <= 0) break;
+    linkClose(link);
+  }
+  TUTTI_UNLINK(service.watches, w);
+  pthread_mutex_unlock(&service.lock);
+  tuttiFree(w);
+  dismissThread();
+}
+
+tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers) {
+  int n = w->bootstrap->nranks, answered = 0;
+  tuttiAnswer own;
+  memset(answers, 0, (size_t)n * sizeof(*answers));
+  pthread_mutex_lock(&service.lock);
+  reportAll(w, &own);
+  pthread_mutex_unlock(&service.lock);
+  tuttiAnswerNote(&own, n, answers);
+  if (ms > 0 && n > 1)
+    TUTTI_TRY(tuttiAskOthers(w->bootstrap, rank < 0 ? 0 : rank, rank < 0 ? n : rank + 1, ms,
+                             w->memory, answers));
+  for (int i = 0; i < n; i++)
+    answered += answers[i].answered == 1;
+  TUTTI_INFO(BOOTSTRAP, "watch: rank %d has the state of %d of %d ranks from themselves",
+             w->who.rank, answered, n);
+  return tuttiSuccess;
+}

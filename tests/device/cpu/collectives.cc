@@ -1,0 +1,354 @@
+/* The host executor on the real schedules: every collective, algorithm and variant, with copies and
+ * with lending, all ranks in one thread and each in its own, against results computed here. */
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <ostream>
+#include <string>
+#include <thread>
+
+#include "collectives/graph.h"
+#include "fabric.h"
+
+namespace {
+
+struct Way {
+  int coll, algo;
+  bool shared, twoShot;
+};
+
+std::string nameOf(const Way &w) {
+  static const char *const algos[] = {"Ring", "Tree", "Direct"};
+  return std::string(tuttiCollName(w.coll)) + algos[w.algo] + (w.twoShot ? "TwoShot" : "") +
+         (w.shared ? "Shared" : "");
+}
+void PrintTo(const Way &w, std::ostream *out) {
+  *out << nameOf(w);
+}
+
+std::vector<Way> allWays() {
+  std::vector<Way> ways;
+  for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
+    for (int algo = 0; algo < tuttiAlgoCount; algo++)
+      for (bool shared : {false, true})
+        for (bool twoShot : {false, true}) {
+          bool direct = algo == tuttiAlgoDirect;
+          if (!tuttiScheduleExists(coll, algo) || (shared && !direct) ||
+              (twoShot && !(direct && (coll == tuttiCollAllReduce || coll == tuttiCollAllGather))))
+            continue;
+          ways.push_back({coll, algo, shared, twoShot});
+        }
+  return ways;
+}
+
+bool rooted(int coll) {
+  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
+         coll == tuttiCollScatter;
+}
+bool reduces(int coll) {
+  return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
+}
+
+/* All blocks go in one message of one channel. */
+bool gathersTwice(const Way &w) {
+  return w.coll == tuttiCollAllGather && w.twoShot;
+}
+
+struct Setting {
+  int nranks;
+  uint64_t count, chunk;
+  bool direct, inPlace, threads;
+  int op = tuttiSum; /* tuttiNumOps: PreMulSum */
+  bool fetch = false;
+};
+
+/* One collective on int32, whose reductions are exact in any order. */
+class Job {
+public:
+  Job(const Way &way, const Setting &set) : way_(way), set_(set), root_(set.nranks - 1) {
+    std::vector<uint64_t> hosts;
+    for (int r = 0; r < n(); r++)
+      hosts.push_back(7 + r / 3);
+    EXPECT_EQ(tuttiGraphCreate(hosts.data(), n(), 2, &graph_), tuttiSuccess);
+    for (int r = 0; r < n(); r++) {
+      /* Memory that holds both buffers, apart or one inside the other. */
+      std::vector<int32_t> &m = memory_.emplace_back(sends() + receives() + 1, kUntouched);
+      bool overlap = set.inPlace;
+      int32_t *recv = m.data() + (overlap ? 0 : sends());
+      int32_t *send = m.data();
+      if (overlap && (way.coll == tuttiCollAllGather || way.coll == tuttiCollGather))
+        send = recv + r * set.count;
+      if (overlap && (way.coll == tuttiCollReduceScatter || way.coll == tuttiCollScatter)) {
+        send = m.data();
+        recv = send + r * set.count;
+      }
+      if (overlap && rooted(way.coll) && way.coll != tuttiCollBroadcast && r != root_) {
+        send = m.data(); /* in place is a matter of the root */
+        recv = m.data() + sends();
+      }
+      for (uint64_t i = 0; i < sends(); i++)
+        send[i] = input(r, i);
+      send_.push_back(send);
+      recv_.push_back(recv);
+    }
+  }
+  ~Job() { tuttiGraphFree(graph_); }
+  Job(const Job &) = delete;
+
+  int n() const { return set_.nranks; }
+
+  /* Both channels of rank r, or the only one. */
+  std::vector<tuttiTask> tasks(Rank &rank, uint64_t seq) const {
+    std::vector<tuttiTask> list;
+    int channels = gathersTwice(way_) ? 1 : 2;
+    for (int channel = 0; channel < channels; channel++) {
+      tuttiTask t{};
+      t.schedule.coll = way_.coll;
+      t.schedule.algo = way_.algo;
+      t.schedule.root = root_;
+      t.schedule.shared = way_.shared;
+      t.schedule.twoShot = way_.twoShot;
+      t.schedule.count = set_.count;
+      uint64_t half = set_.count / channels;
+      t.schedule.begin = channel * half;
+      t.schedule.part = channel == 0 ? half : set_.count - half;
+      t.schedule.chunk = set_.chunk;
+      tuttiGraphTree(graph_, channel, rooted(way_.coll) ? root_ : -1, rank.rank, &t.schedule);
+      t.schedule.rank = rank.rank;
+      t.schedule.nranks = n();
+      t.schedule.ring = graph_->ring + channel * n();
+      t.schedule.position = graph_->position[channel * n() + rank.rank];
+      t.schedule.depth = TUTTI_FIFO_DEPTH;
+      t.signature.seq = seq;
+      t.signature.count = set_.count;
+      t.signature.coll = (uint8_t)way_.coll;
+      t.signature.type = tuttiInt32;
+      t.channel = channel;
+      t.sendbuff = send_[rank.rank];
+      t.recvbuff = recv_[rank.rank];
+      t.type = tuttiInt32;
+      t.op = set_.op == tuttiNumOps ? tuttiSum : (tuttiRedOp_t)set_.op;
+      t.divide = set_.op == tuttiAvg ? n() : 0;
+      t.premul = set_.op == tuttiNumOps;
+      t.scalar.i = (uint64_t)(rank.rank + 2);
+      t.inPlace = set_.inPlace;
+      t.fetch = set_.fetch;
+      t.host = &rank.host;
+      list.push_back(t);
+    }
+    return list;
+  }
+
+  void check() const {
+    for (int r = 0; r < n(); r++) {
+      bool has = !(way_.coll == tuttiCollReduce || way_.coll == tuttiCollGather) || r == root_;
+      for (uint64_t i = 0; has && i < receives(); i++)
+        ASSERT_EQ(recv_[r][i], expected(r, i)) << "rank " << r << " element " << i;
+      ASSERT_EQ(memory_[r].back(), kUntouched) << "rank " << r << " wrote behind its buffer";
+      if (set_.inPlace) continue;
+      for (uint64_t i = 0; i < sends(); i++)
+        ASSERT_EQ(send_[r][i], input(r, i)) << "rank " << r << " sendbuff " << i;
+    }
+  }
+
+private:
+  static constexpr int32_t kUntouched = 0x7e7e7e7e;
+
+  uint64_t blocks(bool receiving) const {
+    switch (way_.coll) {
+    case tuttiCollAllGather:
+    case tuttiCollGather:
+      return receiving ? n() : 1;
+    case tuttiCollReduceScatter:
+    case tuttiCollScatter:
+      return receiving ? 1 : n();
+    case tuttiCollAlltoAll:
+      return n();
+    default:
+      return 1;
+    }
+  }
+  uint64_t sends() const { return set_.count * blocks(false); }
+  uint64_t receives() const { return set_.count * blocks(true); }
+  int32_t input(int rank, uint64_t i) const { return (int32_t)(i * 7 + 3) * (rank + 1) - 11; }
+
+  int32_t reduced(uint64_t i) const {
+    int64_t sum = 0;
+    int32_t most = input(0, i);
+    for (int r = 0; r < n(); r++) {
+      sum += (int64_t)input(r, i) * (set_.op == tuttiNumOps ? r + 2 : 1);
+      most = std::max(most, input(r, i));
+    }
+    if (set_.op == tuttiMax) return most;
+    if (set_.op == tuttiAvg) return (int32_t)sum / n();
+    return (int32_t)sum;
+  }
+  int32_t expected(int rank, uint64_t i) const {
+    uint64_t block = i / set_.count, at = i % set_.count;
+    switch (way_.coll) {
+    case tuttiCollAllGather:
+    case tuttiCollGather:
+      return input((int)block, at);
+    case tuttiCollReduceScatter:
+      return reduced(rank * set_.count + i);
+    case tuttiCollScatter:
+      return input(root_, rank * set_.count + i);
+    case tuttiCollAlltoAll:
+      return input((int)block, rank * set_.count + at);
+    case tuttiCollBroadcast:
+      return input(root_, i);
+    default:
+      return reduced(i);
+    }
+  }
+
+  Way way_;
+  Setting set_;
+  int root_;
+  tuttiGraph *graph_ = nullptr;
+  std::vector<std::vector<int32_t>> memory_;
+  std::vector<int32_t *> send_, recv_;
+};
+
+tuttiResult_t runTasks(std::vector<tuttiTask> tasks) {
+  std::vector<tuttiTask *> heads;
+  for (tuttiTask &t : tasks)
+    heads.push_back(&t);
+  return tuttiHostRun(heads.data(), (int)heads.size());
+}
+
+/* Three times on the same connections, so that what one operation leaves behind meets the next. */
+void runJob(const Way &way, Setting set) {
+  if (gathersTwice(way)) set.chunk = std::max(set.chunk, set.count * set.nranks);
+  Fabric fabric(set.nranks, set.chunk * 4, set.direct, set.fetch);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int r = 0; r < set.nranks; r++)
+    ranks.push_back(std::make_unique<Rank>(fabric, r));
+  for (uint64_t seq = 1; seq <= 3; seq++) {
+    Job job(way, set);
+    if (set.threads) {
+      std::vector<std::thread> threads;
+      std::vector<tuttiResult_t> results(set.nranks);
+      for (int r = 0; r < set.nranks; r++)
+        threads.emplace_back([&, r] { results[r] = runTasks(job.tasks(*ranks[r], seq)); });
+      for (std::thread &t : threads)
+        t.join();
+      for (tuttiResult_t result : results)
+        ASSERT_EQ(result, tuttiSuccess);
+    } else {
+      std::vector<tuttiTask> all;
+      for (auto &rank : ranks)
+        for (const tuttiTask &t : job.tasks(*rank, seq))
+          all.push_back(t);
+      ASSERT_EQ(runTasks(all), tuttiSuccess) << tuttiErrorText();
+    }
+    ASSERT_NO_FATAL_FAILURE(job.check());
+  }
+}
+
+class Collectives : public testing::TestWithParam<Way> {
+protected:
+  void runAll(const Setting &base) {
+    for (bool direct : {false, true})
+      for (bool inPlace : {false, true}) {
+        if (inPlace && GetParam().coll == tuttiCollAlltoAll) continue;
+        Setting set = base;
+        set.direct = direct;
+        set.inPlace = inPlace;
+        ASSERT_NO_FATAL_FAILURE(runJob(GetParam(), set))
+            << set.nranks << " ranks, count " << set.count << ", chunk " << set.chunk
+            << (direct ? ", direct" : "") << (inPlace ? ", in place" : "") << ", op " << set.op;
+      }
+  }
+};
+
+TEST_P(Collectives, OneThread) {
+  for (int nranks : kSanitized ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4, 7, 8})
+    for (uint64_t count : {1, 37, 9001})
+      for (uint64_t chunk : {16, 1500, 4096}) {
+        if (count / chunk > 100) continue;
+        ASSERT_NO_FATAL_FAILURE(runAll({nranks, count, chunk, false, false, false}));
+      }
+}
+
+TEST_P(Collectives, Threads) {
+  for (int nranks : {2, 5})
+    for (uint64_t chunk : {20, 2048})
+      ASSERT_NO_FATAL_FAILURE(runAll({nranks, chunk * 31 + 5, chunk, false, false, true}));
+}
+
+/* Readers copy large messages out of the writers' memory. */
+TEST_P(Collectives, Fetch) {
+  if (reduces(GetParam().coll)) return;
+  for (int nranks : {2, 5})
+    for (bool inPlace : {false, true})
+      for (bool threads : {false, true}) {
+        if (inPlace && GetParam().coll == tuttiCollAlltoAll) continue;
+        Setting set{nranks, 9001, 4096, false, inPlace, threads};
+        set.fetch = true;
+        ASSERT_NO_FATAL_FAILURE(runJob(GetParam(), set)) << nranks << " ranks";
+      }
+}
+
+class Reductions : public Collectives {};
+
+TEST_P(Reductions, Operations) {
+  for (int op : {tuttiMax, tuttiAvg, tuttiNumOps})
+    for (int nranks : {1, 2, 5})
+      ASSERT_NO_FATAL_FAILURE(runAll({nranks, 5000, 1500, false, false, false, op}));
+}
+
+std::vector<Way> reducingWays() {
+  std::vector<Way> ways;
+  for (const Way &w : allWays())
+    if (reduces(w.coll)) ways.push_back(w);
+  return ways;
+}
+
+std::string wayName(const testing::TestParamInfo<Way> &info) {
+  return nameOf(info.param);
+}
+
+INSTANTIATE_TEST_SUITE_P(Host, Collectives, testing::ValuesIn(allWays()), wayName);
+INSTANTIATE_TEST_SUITE_P(Host, Reductions, testing::ValuesIn(reducingWays()), wayName);
+
+/* One-shot: all ranks reduce the same operands in the order of ranks, to the same bits. */
+TEST(Host, EveryRankHasTheSameBits) {
+  constexpr int kRanks = 5;
+  constexpr uint64_t kCount = 500;
+  Fabric fabric(kRanks, 4096);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  std::vector<std::vector<float>> in(kRanks), out(kRanks, std::vector<float>(kCount));
+  std::vector<tuttiTask> tasks;
+  for (int r = 0; r < kRanks; r++) {
+    ranks.push_back(std::make_unique<Rank>(fabric, r));
+    for (uint64_t i = 0; i < kCount; i++)
+      in[r].push_back((r % 2 ? -1e8f : 1e8f) + 1.37f * (float)((i * 31 + r * 17) % 101));
+  }
+  for (int r = 0; r < kRanks; r++) {
+    tuttiTask t{};
+    t.schedule.coll = tuttiCollAllReduce;
+    t.schedule.algo = tuttiAlgoDirect;
+    t.schedule.rank = r;
+    t.schedule.nranks = kRanks;
+    t.schedule.shared = 1;
+    t.schedule.count = t.schedule.part = kCount;
+    t.schedule.chunk = 1000;
+    t.schedule.depth = TUTTI_FIFO_DEPTH;
+    t.sendbuff = in[r].data();
+    t.recvbuff = out[r].data();
+    t.type = tuttiFloat32;
+    t.host = &ranks[r]->host;
+    tasks.push_back(t);
+  }
+  ASSERT_EQ(runTasks(tasks), tuttiSuccess);
+  for (uint64_t i = 0; i < kCount; i++) {
+    volatile float sum = in[0][i];
+    for (int r = 1; r < kRanks; r++)
+      sum = sum + in[r][i];
+    for (int r = 0; r < kRanks; r++)
+      ASSERT_EQ(out[r][i], sum) << "rank " << r;
+  }
+}
+
+} // namespace

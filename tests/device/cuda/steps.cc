@@ -1,0 +1,118 @@
+/* When the proxy looks at the slots of kernels, without a GPU: the test counts launches as kernels
+ * and the host would. */
+#include "device/cuda/steps.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+
+#include "base/error.h"
+#include "base/os.h"
+
+namespace {
+
+constexpr uint64_t kSecond = 1000000000ull, kLook = 200000;
+
+bool Eventually(const std::function<bool()> &done) {
+  for (uint64_t end = tuttiNow() + 60 * kSecond; tuttiNow() < end; usleep(200))
+    if (done()) return true;
+  return done();
+}
+
+struct CudaSteps : testing::Test {
+  tuttiExchangeMail mail{};
+  tuttiCudaSteps steps{};
+  tuttiCudaServer server{};
+  tuttiProxyTurn turn{};
+  std::atomic<tuttiProxyState> state{TUTTI_PROXY_IDLE}; /* that the proxy's thread was told last */
+
+  CudaSteps() {
+    steps.mail = &mail;
+    server.steps = &steps;
+  }
+  tuttiProxyState Serve() {
+    turn = tuttiProxyTurn{};
+    turn.wake = TUTTI_NO_DEADLINE;
+    return tuttiCudaStepsServe(&server, &turn);
+  }
+  void Kernel(uint32_t *count) { __atomic_fetch_add(count, 1, __ATOMIC_ACQ_REL); }
+  bool AtOnce() { return Serve() == TUTTI_PROXY_WAITING && turn.wake == 0; }
+};
+
+TEST_F(CudaSteps, LaunchesOfTheHostKeepTheProxyLooking) {
+  EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
+  EXPECT_EQ(TUTTI_NO_DEADLINE, turn.wake);
+  for (int i = 0; i < 3; i++) {
+    tuttiFetchAddAcqRel32(&steps.launched, 2);
+    EXPECT_TRUE(AtOnce());
+    Kernel(&mail.finished);
+    EXPECT_TRUE(AtOnce()) << "one of two has ended";
+    Kernel(&mail.finished);
+    EXPECT_TRUE(AtOnce()) << "the last slots may have been published since ends had their turns";
+    EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
+    EXPECT_EQ(TUTTI_NO_DEADLINE, turn.wake) << "no graph: nothing comes unannounced";
+  }
+}
+
+TEST_F(CudaSteps, LaunchesOfGraphsAreFoundByLooking) {
+  tuttiStoreRelease32(&steps.captured, 1);
+  for (int i = 0; i < 3; i++) {
+    uint64_t before = tuttiNow();
+    EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
+    EXPECT_GE(turn.wake, before + kLook);
+    EXPECT_LE(turn.wake, tuttiNow() + kLook);
+    Kernel(&mail.started);
+    EXPECT_TRUE(AtOnce());
+    tuttiFetchAddAcqRel32(&steps.launched, 1); /* one of the host behind it */
+    Kernel(&mail.finished);
+    before = tuttiNow();
+    EXPECT_TRUE(AtOnce());
+    Kernel(&mail.finished);
+    bool lingers = AtOnce();
+    EXPECT_TRUE(lingers || tuttiNow() > before + kSecond / 1000) << "the next is soon to come";
+    EXPECT_TRUE(Eventually([&] { return Serve() == TUTTI_PROXY_IDLE; }));
+  }
+}
+
+/* Nobody kicks: the thread finds out, and rests between its looks. */
+TEST_F(CudaSteps, TheThreadLooksByItself) {
+  tuttiProxy *proxy;
+  std::atomic<uint64_t> turns{0};
+  ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&proxy, nullptr, nullptr));
+  tuttiStoreRelease32(&steps.captured, 1);
+  tuttiProxyOp serve = {[](void *self, tuttiProxyTurn *at) {
+                          auto *test = static_cast<CudaSteps *>(self);
+                          return test->state = tuttiCudaStepsServe(&test->server, at);
+                        },
+                        [](void *) {}, this, false, nullptr};
+  tuttiProxyOp count = {[](void *self, tuttiProxyTurn *) {
+                          static_cast<std::atomic<uint64_t> *>(self)->fetch_add(1);
+                          return TUTTI_PROXY_IDLE;
+                        },
+                        [](void *) {}, &turns, false, nullptr};
+  ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &serve)) << tuttiErrorText();
+  ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &count)) << tuttiErrorText();
+  for (int i = 0; i < 3; i++) {
+    Kernel(&mail.started);
+    uint64_t begun = tuttiNow(), before = turns;
+    EXPECT_TRUE(Eventually([&] { return turns > before + (tuttiNow() - begun) / kLook + 100; }))
+        << "looks no more often than while nothing happens";
+    uint64_t last = turns;
+    Kernel(&mail.finished);
+    EXPECT_TRUE(Eventually([&] { return state == TUTTI_PROXY_IDLE; }));
+    EXPECT_LE(turns - last, 20000u) << "a millisecond, at 50 ns and more for each";
+    begun = tuttiNow(); /* first: what is counted lies within the time */
+    before = turns;
+    usleep(100000);
+    uint64_t after = turns;
+    EXPECT_LE(after - before, (tuttiNow() - begun) / kLook + 2) << "must not spin";
+    EXPECT_TRUE(Eventually([&] { return turns > after + 10; }));
+  }
+  tuttiProxyRemove(proxy, &turns);
+  tuttiProxyRemove(proxy, this);
+  tuttiProxyDestroy(proxy);
+}
+
+} // namespace

@@ -1,0 +1,337 @@
+/* What NET/IB ends tell each other, without verbs: the choice of addresses, and that nothing is
+ * believed unchecked. */
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "transport/ib/wire.h"
+#include "transport/region.h"
+
+using testing::EndsWith;
+using testing::HasSubstr;
+
+namespace {
+
+tuttiIbGid Gid(const char *text, int type, int index, bool forced = false) {
+  tuttiIbGid g{};
+  if (strchr(text, ':')) {
+    EXPECT_EQ(1, inet_pton(AF_INET6, text, g.gid)) << text;
+  } else {
+    g.gid[10] = g.gid[11] = 0xff;
+    EXPECT_EQ(1, inet_pton(AF_INET, text, g.gid + 12)) << text;
+  }
+  g.type = static_cast<uint8_t>(type);
+  g.index = static_cast<uint16_t>(index);
+  g.forced = forced;
+  return g;
+}
+
+tuttiIbPort Port(const char *device, const std::vector<tuttiIbGid> &gids, bool ethernet = true) {
+  tuttiIbPort p{};
+  snprintf(p.device, sizeof p.device, "%s", device);
+  p.port = 1;
+  p.ethernet = ethernet;
+  p.mtu = 5;
+  p.up = 1;
+  for (const tuttiIbGid &g : gids)
+    tuttiIbPortAddGid(&p, &g, "", 0);
+  return p;
+}
+
+constexpr int kV1 = TUTTI_GID_ROCE1, kV2 = TUTTI_GID_ROCE2;
+
+/* Indexes in the tables of the pair that is chosen; -1, -1 if none fits. */
+std::pair<int, int> Choose(const tuttiIbPort &a, const tuttiIbPort &b) {
+  int i, j;
+  if (!tuttiIbGidChoose(&a, &b, &i, &j)) return {-1, -1};
+  return {a.gids[i].index, b.gids[j].index};
+}
+
+TEST(IbGid, PrefersVersion2AndTheSameSubnet) {
+  tuttiIbPort a =
+      Port("a", {Gid("fe80::1", kV1, 0), Gid("fe80::1", kV2, 1), Gid("10.0.1.1", kV1, 2),
+                 Gid("10.0.1.1", kV2, 3), Gid("192.168.7.1", kV2, 5)});
+  tuttiIbPort b = Port("b", {Gid("fe80::2", kV2, 1), Gid("192.168.7.2", kV1, 4),
+                             Gid("192.168.7.2", kV2, 7), Gid("10.0.9.2", kV2, 9)});
+  EXPECT_EQ(std::make_pair(5, 7), Choose(a, b));
+  EXPECT_EQ(std::make_pair(7, 5), Choose(b, a));
+}
+
+TEST(IbGid, FamiliesAndVersionsDoNotMix) {
+  tuttiIbPort v4 = Port("a", {Gid("10.0.1.1", kV2, 1), Gid("fe80::1", kV2, 0)});
+  tuttiIbPort v6 = Port("b", {Gid("fd77::2", kV2, 6), Gid("fe80::2", kV2, 0)});
+  EXPECT_EQ(std::make_pair(-1, -1), Choose(v4, v6)) << "link-local ones are no common ground";
+  tuttiIbPort old = Port("c", {Gid("10.0.1.3", kV1, 2)});
+  EXPECT_EQ(std::make_pair(-1, -1), Choose(v4, old));
+  tuttiIbPort both = Port("d", {Gid("10.0.1.4", kV1, 3), Gid("fd77::4", kV2, 4)});
+  EXPECT_EQ(std::make_pair(2, 3), Choose(old, both));
+  EXPECT_EQ(std::make_pair(6, 4), Choose(v6, both));
+}
+
+TEST(IbGid, ForcedRowsMayBeLinkLocal) {
+  tuttiIbPort a = Port("a", {Gid("fe80::1", kV2, 0, true)});
+  tuttiIbPort b = Port("b", {Gid("fe80::2", kV2, 3), Gid("10.0.1.2", kV2, 1)});
+  EXPECT_EQ(std::make_pair(0, 3), Choose(a, b));
+}
+
+TEST(IbGid, InfinibandNeedsNone) {
+  tuttiIbPort a = Port("a", {}, false), b = Port("b", {}, false);
+  int i, j;
+  EXPECT_TRUE(tuttiIbGidChoose(&a, &b, &i, &j));
+  tuttiIbPort roce = Port("c", {Gid("10.0.1.1", kV2, 1)});
+  EXPECT_FALSE(tuttiIbGidChoose(&a, &roce, &i, &j));
+}
+
+TEST(IbGid, KeepsTheBestOfALongTable) {
+  tuttiIbPort p{};
+  p.ethernet = 1;
+  tuttiIbGid none{};
+  tuttiIbPortAddGid(&p, &none, "", 0);
+  EXPECT_EQ(0, p.ngids);
+  for (int i = 0; i < 40; i++) {
+    tuttiIbGid g = Gid(("fe80::" + std::to_string(i + 1)).c_str(), kV1, i);
+    tuttiIbPortAddGid(&p, &g, "", 0);
+  }
+  tuttiIbGid v1 = Gid("10.0.0.1", kV1, 50), v2 = Gid("10.0.0.1", kV2, 51);
+  tuttiIbPortAddGid(&p, &v1, "", 0);
+  tuttiIbPortAddGid(&p, &v2, "", 0);
+  EXPECT_EQ(TUTTI_IB_GIDS, p.ngids);
+  EXPECT_EQ(51, p.gids[0].index);
+  EXPECT_EQ(50, p.gids[1].index);
+}
+
+TEST(IbGid, SettingsLeaveRowsOut) {
+  for (auto [family, version, index] :
+       {std::tuple("AF_INET6", 0, 3), std::tuple("AF_INET", 1, 1), std::tuple("AF_INET", 2, 2)}) {
+    tuttiIbPort p{};
+    p.ethernet = 1;
+    for (const tuttiIbGid &g :
+         {Gid("10.0.1.1", kV1, 1), Gid("10.0.1.1", kV2, 2), Gid("fd77::1", kV2, 3)})
+      tuttiIbPortAddGid(&p, &g, family, version);
+    ASSERT_EQ(1, p.ngids) << family << version;
+    EXPECT_EQ(index, p.gids[0].index);
+  }
+}
+
+tuttiIbHandle Handle(const std::vector<tuttiIbPort> &ports) {
+  tuttiIbHandle h{};
+  h.nports = static_cast<int16_t>(ports.size());
+  std::copy(ports.begin(), ports.end(), h.ports);
+  return h;
+}
+
+TEST(IbPort, RailsMeetTheirLike) {
+  std::vector<tuttiIbPort> mine, theirs;
+  for (int i = 0; i < 4; i++) {
+    std::string net = "10.0." + std::to_string(i);
+    mine.push_back(Port("m", {Gid((net + ".1").c_str(), kV2, 1)}));
+    theirs.push_back(Port("t", {Gid((net + ".2").c_str(), kV2, 1)}));
+  }
+  tuttiIbPair pair;
+  for (int link = 0; link < 9; link++) {
+    const tuttiIbHandle send = Handle(mine), recv = Handle(theirs);
+    ASSERT_TRUE(tuttiIbPairChoose(&send, &recv, link, &pair));
+    EXPECT_EQ(link % 4, pair.port[0]);
+    EXPECT_EQ(link % 4, pair.port[1]);
+  }
+  const tuttiIbHandle one = Handle({mine[2]}), all = Handle(theirs);
+  ASSERT_TRUE(tuttiIbPairChoose(&one, &all, 1, &pair));
+  EXPECT_EQ(0, pair.port[0]);
+  EXPECT_EQ(2, pair.port[1]);
+  for (tuttiIbPort &p : theirs)
+    p = Port("t", {}, false);
+  const tuttiIbHandle ib = Handle({Port("m", {}, false)}), others = Handle(theirs);
+  EXPECT_FALSE(tuttiIbPairChoose(&one, &others, 0, &pair)) << "RoCE and InfiniBand";
+  for (int link = 0; link < 4; link++) {
+    ASSERT_TRUE(tuttiIbPairChoose(&ib, &others, link, &pair));
+    EXPECT_EQ(link, pair.port[1]) << "among equals by turns";
+  }
+}
+
+TEST(IbPort, WhatPeersSayIsChecked) {
+  auto wrong = [](auto change) {
+    tuttiIbHandle h = Handle({Port("rxe0", {Gid("10.0.1.1", kV2, 1)})});
+    change(h);
+    return tuttiIbPortsCheck(h.ports, h.nports);
+  };
+  EXPECT_EQ(nullptr, wrong([](tuttiIbHandle &) {}));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.nports = 0; }), HasSubstr("number of ports"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.nports = 5; }), HasSubstr("number of ports"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].mtu = 6; }), HasSubstr("MTU"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].ngids = 5; }), HasSubstr("number of GIDs"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].gids[0].type = 3; }), HasSubstr("type"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].up = 2; }), HasSubstr("state"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].gdr = TUTTI_GDR_COUNT; }),
+              HasSubstr("GPUDirect RDMA"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { memset(h.ports[0].device, 'x', 16); }),
+              HasSubstr("no end"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].device[0] = '\n'; }), HasSubstr("printed"));
+}
+
+#ifdef TUTTI_HAVE_VERBS
+/* Two ranks on two hosts whose ports have these answers. */
+std::string lineOf(tuttiGdr first, tuttiGdr second, bool turned = false) {
+  tuttiPeer peers[2]{};
+  for (int r = 0; r < 2; r++) {
+    tuttiIbHandle h = Handle({Port("mlx5_0", {Gid(r ? "10.0.1.2" : "10.0.1.1", kV2, 1)})});
+    h.ports[0].gdr = static_cast<uint8_t>(r ? second : first);
+    h.megabits = 100000;
+    h.socket.addresses.n = 1;
+    h.socket.addresses.a[0].v4.sin_family = AF_INET;
+    h.socket.addresses.a[0].v4.sin_port = 1;
+    memcpy(peers[r].net, &h, sizeof h);
+    peers[r].rank = r;
+  }
+  tuttiPath path{};
+  EXPECT_TRUE(tuttiNetIb.canConnect(&peers[turned], &peers[!turned], &path));
+  EXPECT_TRUE(path.possible) << path.why;
+  return path.why;
+}
+
+TEST(IbPort, TheLineSaysWhyItIsNotGdrdma) {
+  EXPECT_THAT(lineOf(TUTTI_GDR_NOT_ASKED, TUTTI_GDR_NOT_ASKED),
+              EndsWith("; not GDRDMA: the buffers are host memory"));
+  EXPECT_THAT(lineOf(TUTTI_GDR_YES, TUTTI_GDR_YES),
+              EndsWith("; not GDRDMA: possible, but this version stages in pinned host memory"));
+  for (bool turned : {false, true}) {
+    EXPECT_THAT(lineOf(TUTTI_GDR_YES, TUTTI_GDR_FAR, turned),
+                EndsWith("; not GDRDMA: GPU and NIC are too far apart (rank 1)"));
+    EXPECT_THAT(lineOf(TUTTI_GDR_DETOUR, TUTTI_GDR_NO_DRIVER, turned),
+                EndsWith("; not GDRDMA: IOMMU or ACS is in the way (rank 0)"));
+  }
+}
+#endif
+
+TEST(IbPort, Text) {
+  tuttiIbPort ports[] = {Port("mlx5_0", {Gid("10.0.1.1", kV2, 3), Gid("fd77::1", kV1, 5)}),
+                         Port("mlx5_1", {}), Port("mlx5_2", {}, false)};
+  ports[1].up = 0;
+  ports[2].lid = 17;
+  char text[512];
+  EXPECT_STREQ(
+      "mlx5_0:1 up, 10.0.1.1 (RoCE v2, index 3), fd77::1 (RoCE v1, index 5); mlx5_1:1 down, "
+      "no GID; mlx5_2:1 up, InfiniBand LID 17",
+      tuttiIbPortsText(ports, 3, text, sizeof text));
+  char small[20];
+  EXPECT_EQ(19u, strlen(tuttiIbPortsText(ports, 3, small, sizeof small)));
+}
+
+/* ---- cards ---------------------------------------------------------------------------------- */
+
+constexpr size_t kSlot = 65536;
+
+tuttiIbCard Offer() {
+  tuttiIbCard c{};
+  c.magic = TUTTI_IB_MAGIC;
+  c.kind = TUTTI_IB_OFFER;
+  c.epoch = 3;
+  c.nlinks = 4;
+  c.slotBytes = kSlot;
+  c.board = c.data = 4096;
+  for (int i = 0; i < 3; i++) {
+    c.links[i].qpn = static_cast<uint32_t>(17 + i);
+    c.links[i].psn = 99;
+  }
+  return c;
+}
+
+tuttiIbCard Answer(const tuttiIbCard &offer) {
+  tuttiIbCard c = offer;
+  c.kind = TUTTI_IB_ANSWER;
+  c.links[2] = {};
+  return c;
+}
+
+const char *CheckOffer(const tuttiIbCard &c) {
+  return tuttiIbCardCheck(&c, kSlot, nullptr);
+}
+const char *CheckAnswer(const tuttiIbCard &c, const tuttiIbCard &offer) {
+  return tuttiIbCardCheck(&c, kSlot, &offer);
+}
+
+TEST(IbCard, GoodOnesPass) {
+  EXPECT_EQ(nullptr, CheckOffer(Offer()));
+  EXPECT_EQ(nullptr, CheckAnswer(Answer(Offer()), Offer()));
+}
+
+TEST(IbCard, EachFieldIsChecked) {
+  auto offer = [](auto change) {
+    tuttiIbCard c = Offer();
+    change(c);
+    return CheckOffer(c);
+  };
+  auto answer = [](auto change) {
+    tuttiIbCard c = Answer(Offer());
+    change(c);
+    return CheckAnswer(c, Offer());
+  };
+  EXPECT_THAT(offer([](tuttiIbCard &c) { c.magic++; }), HasSubstr("no card"));
+  EXPECT_THAT(offer([](tuttiIbCard &c) { c.kind = 7; }), HasSubstr("kind"));
+  EXPECT_THAT(offer([](tuttiIbCard &c) { c.kind = TUTTI_IB_ANSWER; }), HasSubstr("kind"));
+  EXPECT_THAT(offer([](tuttiIbCard &c) { c.nlinks = 17; }), HasSubstr("number of queue pairs"));
+  EXPECT_THAT(offer([](tuttiIbCard &c) { c.nlinks = -1; }), HasSubstr("number of queue pairs"));
+  EXPECT_THAT(offer([](tuttiIbCard &c) { c.slotBytes = 1; }), HasSubstr("slots"));
+  EXPECT_THAT(offer([](tuttiIbCard &c) { c.board = 0; }), HasSubstr("no address"));
+  EXPECT_THAT(offer([](tuttiIbCard &c) { c.links[2].qpn = 1 << 24; }), HasSubstr("out of range"));
+  EXPECT_THAT(offer([](tuttiIbCard &c) { c.links[2].psn = 1 << 24; }), HasSubstr("out of range"));
+  EXPECT_THAT(answer([](tuttiIbCard &c) { c.kind = TUTTI_IB_OFFER; }), HasSubstr("kind"));
+  EXPECT_THAT(answer([](tuttiIbCard &c) { c.epoch--; }), HasSubstr("another offer"));
+  EXPECT_THAT(answer([](tuttiIbCard &c) { c.nlinks = 3; }), HasSubstr("another offer"));
+  EXPECT_THAT(answer([](tuttiIbCard &c) { c.data = 0; }), HasSubstr("no address"));
+  EXPECT_THAT(answer([](tuttiIbCard &c) { c.links[3].qpn = 5; }), HasSubstr("is not there"));
+}
+
+/* Whatever bytes come: what passes leads to no place outside of the tables. */
+TEST(IbCard, FuzzedBytes) {
+  std::mt19937_64 random(7);
+  int passed = 0;
+  const tuttiIbCard offer = Offer();
+  for (int round = 0; round < 200000; round++) {
+    tuttiIbCard c = round % 2 ? Answer(offer) : offer;
+    auto *bytes = reinterpret_cast<uint8_t *>(&c);
+    for (uint64_t n = 1 + random() % 4; n > 0; n--) {
+      /* The fields in front, or any byte. */
+      size_t at = random() % (random() % 2 ? sizeof c : offsetof(tuttiIbCard, links));
+      bytes[at] = static_cast<uint8_t>(random() % 3 ? random() : random() % 4);
+    }
+    if (round % 2 ? CheckAnswer(c, offer) : CheckOffer(c)) continue;
+    passed++;
+    if (c.kind == TUTTI_IB_AGAIN) continue;
+    ASSERT_TRUE(c.nlinks >= 1 && c.nlinks <= TUTTI_IB_LINKS);
+    for (int i = 0; i < c.nlinks; i++) {
+      ASSERT_LT(c.links[i].qpn, 1u << 24);
+      ASSERT_TRUE(round % 2 == 0 || !c.links[i].qpn || offer.links[i].qpn);
+    }
+  }
+  EXPECT_GT(passed, 1000);
+}
+
+/* ---- regions -------------------------------------------------------------------------------- */
+
+TEST(Region, FoundWholeAndUntilRemoved) {
+  uint8_t memory[4096];
+  uint64_t outer, inner, removals = tuttiRegionsRemoved();
+  tuttiRegion found;
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, 2048, &outer));
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, 100, &inner));
+  EXPECT_EQ(outer, tuttiRegionAt(memory)) << "the oldest";
+  EXPECT_TRUE(tuttiRegionFind(memory + 2000, 48, &found));
+  EXPECT_EQ(outer, found.id);
+  EXPECT_FALSE(tuttiRegionFind(memory + 2000, 49, &found));
+  EXPECT_FALSE(tuttiRegionFind(memory + 4000, 1, &found));
+  EXPECT_TRUE(tuttiRegionRemove(outer));
+  EXPECT_FALSE(tuttiRegionRemove(outer));
+  EXPECT_FALSE(tuttiRegionFind(memory + 2000, 48, &found));
+  EXPECT_TRUE(tuttiRegionFind(memory, 100, &found));
+  EXPECT_EQ(inner, found.id);
+  EXPECT_TRUE(tuttiRegionRemove(inner));
+  EXPECT_EQ(removals + 2, tuttiRegionsRemoved());
+}
+
+} // namespace
