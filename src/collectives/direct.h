@@ -1,4 +1,4 @@
-/* Schedules of the direct algorithm: every rank talks to every other. Included by schedule.h only.
+/* Schedules of the direct algorithm: every rank talks to every other.
  *
  * Data that all others need goes through the sender's shared FIFO where there is one (one write for
  * all readers), else through the FIFO of each pair. What only one rank needs always uses the
@@ -10,6 +10,8 @@
  * suffices; with a depth of 1 the pieces follow each other. */
 #ifndef TUTTI_COLLECTIVES_DIRECT_H_
 #define TUTTI_COLLECTIVES_DIRECT_H_
+
+#include "collectives/step.h"
 
 TUTTI_HD static inline bool tuttiDirectHas(int coll) {
   return coll >= tuttiCollAllReduce && coll <= tuttiCollSendRecv;

@@ -1,3 +1,5 @@
+#include "collectives/graph.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -5,7 +7,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "topology/internal.h"
 
 #define RANKS_IN_LOG_LINE 64
 

@@ -39,12 +39,16 @@ void tuttiGraphFree(tuttiGraph *g);
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s);
 
 tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path);
-/* The contents of an XML file of at most 16 MiB, for tuttiGraphParseXml; *text is for tuttiFree. */
-tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size);
 /* Checks that it is for these ranks and hosts: rings are permutations, trees are trees within the
  * fan; tuttiInvalidArgument naming file and line otherwise. */
 tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name,
                                  const uint64_t *hostIds, int nranks, tuttiGraph **out);
+
+/* A graph whose hosts are numbered and whose rings and trees are all zero. Checks its arguments. */
+tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, tuttiGraph **out);
+
+/* Fills g->depth[channel]; -1 if the parents go round in a circle. All must be -1 or ranks. */
+tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel);
 
 /* The log lines of `rank`: "Ring 00 : 0 1 2 3" and "Tree 00 : 1/2/3,4" (parent/self/children). */
 void tuttiGraphLog(const tuttiGraph *g, int rank);

@@ -1,12 +1,14 @@
 /* The picture of a graph: hosts are columns of ranks in the order of the first ring; on top the
  * rings as arcs between neighbours, even channels above and odd ones below the ranks, then one
  * panel for each different tree. */
+#include "collectives/graph.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "topology/internal.h"
+#include "topology/xml.h"
 
 /* In pixels. */
 enum {

@@ -1,9 +1,11 @@
+#include "collectives/graph.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "topology/internal.h"
+#include "topology/xml.h"
 
 /* <graph version="1" channels="2" hosts="0 0 1 1">
  *   <channel>

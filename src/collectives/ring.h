@@ -1,4 +1,4 @@
-/* Schedules of the ring algorithm. Included by schedule.h only.
+/* Schedules of the ring algorithm.
  *
  * AllReduce is a reduce-scatter followed by an all-gather (Patarasuk, Yuan: "Bandwidth optimal
  * all-reduce algorithms for clusters of workstations", 2009). Each loop handles nranks slices;
@@ -6,6 +6,8 @@
  * cut open at the root. A ring in which every rank first sends needs a FIFO depth of 2. */
 #ifndef TUTTI_COLLECTIVES_RING_H_
 #define TUTTI_COLLECTIVES_RING_H_
+
+#include "collectives/step.h"
 
 TUTTI_HD static inline bool tuttiRingHas(int coll) {
   return coll == tuttiCollAllReduce || coll == tuttiCollBroadcast || coll == tuttiCollReduce ||

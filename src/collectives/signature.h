@@ -32,6 +32,13 @@ typedef enum { TUTTI_COLLECTIVES(TUTTI_COLLECTIVE) tuttiCollCount } tuttiColl;
   X(Float8e4m3, float8e4m3, 1) X(Float8e5m2, float8e5m2, 1)
 /* clang-format on */
 
+/* The scalar of PreMulSum, in the widest form of its type: f for float types, i for integer types
+ * (sign- or zero-extended). */
+typedef union {
+  double f;
+  uint64_t i;
+} tuttiScalar;
+
 static inline bool tuttiCollReduces(int coll) {
   return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
 }

@@ -8,7 +8,6 @@
 #include "base/atomic.h"
 #include "collectives/planner.h"
 #include "collectives/schedule.h"
-#include "device/cpu/reduce.h"
 #include "transport/transport.h"
 #include "tutti.h"
 

@@ -1,9 +1,11 @@
-/* Schedules of the tree algorithm. Included by schedule.h only.
+/* Schedules of the tree algorithm.
  *
  * AllReduce reduces up and broadcasts down, in pieces, on channel trees of a double binary tree.
  * Broadcast and Reduce run on the tree turned towards their root. */
 #ifndef TUTTI_COLLECTIVES_TREE_H_
 #define TUTTI_COLLECTIVES_TREE_H_
+
+#include "collectives/step.h"
 
 TUTTI_HD static inline bool tuttiTreeHas(int coll) {
   return coll == tuttiCollAllReduce || coll == tuttiCollBroadcast || coll == tuttiCollReduce;

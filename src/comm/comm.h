@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "proxy/proxy.h"
 #include "transport/transport.h"
+#include "watch/watch.h"
 
 /* ---- the operation record (record.c) ----------------------------------------------------------
  * What this rank's last operations were and which have ended. Written by the executing thread at

@@ -11,6 +11,7 @@
 #include "comm/comm.h"
 #include "kernels/exchange.h"
 #include "kernels/steps.h"
+#include "topology/xml.h"
 #include "transport/net.h"
 #include "transport/segment.h"
 #include "transport/symmetric.h"

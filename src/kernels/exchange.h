@@ -18,7 +18,6 @@
 #include <sys/cdefs.h>
 
 #include "collectives/exchange.h"
-#include "device/cpu/reduce.h"
 #include "tutti.h"
 
 __BEGIN_DECLS

@@ -11,7 +11,7 @@
 
 #include <type_traits>
 
-#include "device/cpu/reduce.h"
+#include "collectives/signature.h"
 
 /* How an element is read into what is computed with, and written back. NaN is written as the
  * type's positive quiet NaN. */

@@ -9,7 +9,6 @@
 #include <sys/cdefs.h>
 
 #include "collectives/schedule.h"
-#include "device/cpu/reduce.h"
 #include "kernels/exchange.h"
 #include "transport/fifo.h"
 #include "tutti.h"

@@ -8,6 +8,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "topology/internal.h"
+#include "topology/xml.h"
 
 const char *const tuttiNodeKindNames[] = {TUTTI_NODE_KINDS(TUTTI_NAME)};
 #define DISTANCE_TEXT(name, between) #name " (" between ")",

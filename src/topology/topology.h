@@ -70,6 +70,11 @@ tuttiDistance tuttiTopologyDistance(const tuttiTopology *t, int a, int b);
 const char *tuttiTopologyPath(const tuttiTopology *t, uint64_t a, uint64_t b, char *buf, size_t n);
 /* NVLinks join the GPU with an NVSwitch, or with every other GPU. */
 bool tuttiTopologyLinked(const tuttiTopology *t, uint64_t gpu);
+/* "0000:3b:00.0" to a bus id and back; a domain has 4 to 8 digits. False if `text` is else. */
+bool tuttiBusIdParse(const char *text, uint64_t *busId);
+#define TUTTI_BUS_ID_TEXT 32
+const char *tuttiBusIdText(uint64_t busId, char *buf, size_t size);
+
 /* Index of the node with this name, or -1. */
 int tuttiTopologyFind(const tuttiTopology *t, const char *name);
 

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "topology/internal.h"
+#include "topology/xml.h"
 
 #define MAX_LINK_MBS 1000000000 /* MB/s; far above any link */
 

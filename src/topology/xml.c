@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "topology/internal.h"
+#include "topology/xml.h"
 
 struct tuttiXml {
   const char *name;

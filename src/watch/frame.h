@@ -10,7 +10,7 @@
 #include <sys/cdefs.h>
 
 #include "base/error.h"
-#include "bootstrap/bootstrap.h"
+#include "watch/watch.h"
 
 __BEGIN_DECLS
 

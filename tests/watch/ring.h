@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "bootstrap/handshake.h"
+#include "watch/watch.h"
 
 namespace watchtest {
 

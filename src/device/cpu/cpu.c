@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "device/cpu/executor.h"
+#include "device/cpu/reduce.h"
 #include "device/device.h"
 #include "transport/region.h"
 

@@ -1,4 +1,5 @@
 #include "device/cpu/executor.h"
+#include "device/cpu/reduce.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -7,16 +7,10 @@
 #include <stdint.h>
 #include <sys/cdefs.h>
 
+#include "collectives/signature.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
-
-/* The scalar of PreMulSum, in the widest form of its type: f for float types, i for integer types
- * (sign- or zero-extended). */
-typedef union {
-  double f;
-  uint64_t i;
-} tuttiScalar;
 
 typedef struct {
   const void *const *in; /* nin operands of count elements; each aligned to its element */

@@ -21,7 +21,6 @@
 #include "device/cuda/steps.h"
 #include "device/cuda/window.h"
 #include "kernels/exchange.h"
-#include "topology/internal.h"
 #include "transport/symmetric.h"
 
 #define MONITOR_MS    20

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "device/cpu/executor.h"
+#include "device/cpu/reduce.h"
 #include "sanitized.h"
 
 /* 128-aligned arrays of the FIFO's structs, zeroed. */

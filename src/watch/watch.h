@@ -1,0 +1,68 @@
+/* How the ranks of a communicator stay in touch. One thread per process serves the watches of all
+ * its communicators: it notices that a ring neighbour died (its socket closed without a goodbye, or
+ * its host fell silent), passes failures round the ring in both directions, and answers questions
+ * about this rank's state. */
+#ifndef TUTTI_WATCH_WATCH_H_
+#define TUTTI_WATCH_WATCH_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/cdefs.h>
+
+#include "base/mem.h"
+#include "bootstrap/bootstrap.h"
+#include "tutti.h"
+
+__BEGIN_DECLS
+
+#define TUTTI_WATCH_STATE 128
+typedef struct {
+  int32_t rank;
+  char host[64];
+  int32_t pid;
+} tuttiWho;
+
+typedef struct {
+  void *ctx;
+  /* Called from the watch thread; they must not block, nor call a watch. */
+  /* A failure that another rank reported or that the watch noticed: code and full text. Called at
+   * most once, and not after this rank's own tuttiWatchFail has gone out. */
+  void (*failed)(void *ctx, tuttiResult_t code, const char *text);
+  /* Writes up to TUTTI_WATCH_STATE bytes of this rank's state (what it is doing); sent with every
+   * heartbeat and as answer to questions. Also called within tuttiWatchStart and tuttiWatchAsk, by
+   * their thread. */
+  size_t (*state)(void *ctx, void *out);
+} tuttiWatchCalls;
+
+typedef struct tuttiWatch tuttiWatch;
+
+/* Takes over the ring sockets and the listener; reads the rest of `b` as long as it lives. `who`
+ * has nranks entries and is copied. */
+tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tuttiWatchCalls *calls,
+                              tuttiMemAccount *memory, tuttiWatch **out);
+/* Tells every other rank: their `failed` is called with this code and text, unless another failure
+ * has reached them before. Any thread but the watch's; the text is then with the kernel, so that a
+ * process which exits at once still tells its reason, but for a neighbour that has read nothing for
+ * long. Only the first failure of a watch counts. */
+void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text);
+
+/* What is known of the state of one rank. */
+typedef struct {
+  int32_t answered; /* 1: by the rank itself; 2: by its last heartbeat to a neighbour; 3: likewise,
+                       and it has left since; 0: nothing */
+  uint32_t ageMs;   /* of the state */
+  uint32_t bytes;
+  uint8_t state[TUTTI_WATCH_STATE];
+} tuttiWatchAnswer;
+/* Asks one rank, or with -1 every rank at once, for its state, for at most `ms`; answers[nranks]. A
+ * stopped rank does not answer; its ring neighbours then tell what its last heartbeat said. */
+tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers);
+
+/* Says goodbye to the neighbours (so that they don't take the closing sockets for a death) and
+ * frees. Waits for no peer longer than 100 ms. After it returns no callback runs; no other call on
+ * the watch may be running. NULL is allowed. */
+void tuttiWatchStop(tuttiWatch *w);
+
+__END_DECLS
+
+#endif
