@@ -8,8 +8,6 @@
 
 #include "base/log.h"
 
-#define ERRNO_TEXT 128
-
 /* The public call this thread is in. */
 typedef struct {
   const char *call, *comm;
@@ -18,7 +16,6 @@ typedef struct {
 
 static _Thread_local char lastText[TUTTI_ERROR_TEXT];
 static _Thread_local Scope scope;
-static _Thread_local char errnoText[ERRNO_TEXT];
 
 /* Ends a text that did not fit with "...", without leaving a part of a UTF-8 character. */
 static void markTruncated(char *text, size_t size) {
@@ -69,8 +66,4 @@ void tuttiErrorClear(void) {
 
 void tuttiErrorScope(const char *call, const char *comm, int rank, int nranks) {
   scope = (Scope){call, comm, rank, nranks};
-}
-
-const char *tuttiErrnoText(int err) {
-  return strerror_r(err, errnoText, sizeof(errnoText)); /* GNU's: a constant, or the buffer */
 }

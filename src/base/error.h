@@ -4,6 +4,7 @@
 
 #include <sys/cdefs.h>
 
+#include "base/text.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -26,9 +27,6 @@ void tuttiErrorClear(void);
  * "tuttiAllReduce (rank 3 of 8, comm train): ". Costs a few stores: the strings are kept by address
  * and must live until the scope changes. `comm` may be NULL; a NULL call ends the scope. */
 void tuttiErrorScope(const char *call, const char *comm, int rank, int nranks);
-
-/* strerror(err) in a thread-safe way; valid until this thread's next call. */
-const char *tuttiErrnoText(int err);
 
 __END_DECLS
 

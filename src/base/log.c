@@ -12,9 +12,7 @@
 #include <unistd.h>
 
 #include "base/atomic.h"
-#include "base/error.h"
-#include "base/os.h"
-#include "base/settings.h"
+#include "base/text.h"
 #include "tutti.h"
 
 /* The longest line: a pipe takes that much in one piece, so lines of processes do not mix. */
@@ -36,12 +34,19 @@ static const char *const levelNames[] = {
     [TUTTI_LOG_INFO] = "INFO", [TUTTI_LOG_TRACE] = "TRACE",
 };
 
-static const char *const subsysNames[] = {TUTTI_LOG_SUBSYSTEMS(TUTTI_NAME)};
+#define SUBSYS_NAME(name) #name,
+static const char *const subsysNames[] = {TUTTI_LOG_SUBSYSTEMS(SUBSYS_NAME)};
+
+static void (*configurator)(void);
+
+void tuttiLogConfigurator(void (*configure)(void)) {
+  configurator = configure;
+}
 
 bool tuttiLogEnabled(tuttiLogLevel level, unsigned subsys) {
   uint32_t now = tuttiLoadRelaxed32(&filter);
   if ((now & CONFIGURED) == 0) {
-    tuttiSettingString(TUTTI_SETTING_DEBUG); /* the first use of a setting configures the log */
+    if (configurator) configurator();
     now = tuttiLoadRelaxed32(&filter);
   }
   if ((uint32_t)level > (now & LEVEL_MASK)) return false;
@@ -161,11 +166,12 @@ static bool expandPath(const char *pattern, char *path, size_t size) {
 /* Opens the file for appending, above the standard descriptors; -errno on failure. Non-blocking, so
  * that a FIFO without a reader is refused and not waited for. */
 static int openFile(const char *path) {
-  TUTTI_CLOSED int fd =
-      open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+  int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
   if (fd < 0) return -errno;
   int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  return high >= 0 ? high : -errno;
+  int err = errno;
+  close(fd);
+  return high >= 0 ? high : -err;
 }
 
 /* Points the log at a file, or at stderr if `pattern` is "" or cannot be opened. Returns the errno

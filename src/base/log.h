@@ -32,6 +32,9 @@ void tuttiLogWrite(tuttiLogLevel level, const char *fmt, ...) __attribute__((for
 /* What is wrong with a level word or a list of subsystems, or NULL. */
 const char *tuttiLogCheckLevel(const char *level);
 const char *tuttiLogCheckSubsystems(const char *list);
+/* What calls tuttiLogConfigure where a line is logged before anything else has: the settings, which
+ * the log lies below, register it when the library is loaded. */
+void tuttiLogConfigurator(void (*configure)(void));
 /* Takes over level, subsystems and file, checked and valid for ever. For the settings, which call
  * it under their lock whenever they are loaded; log calls never take that lock afterwards. */
 void tuttiLogConfigure(const char *level, const char *subsystems, const char *file);

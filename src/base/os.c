@@ -3,24 +3,20 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/settings.h"
 
 #define NS_PER_S 1000000000ull
 
@@ -66,50 +62,7 @@ void tuttiBackoffPause(tuttiBackoff *b) {
   }
 }
 
-/* ---- identity ------------------------------------------------------------------------------- */
-
-static char hostname[HOST_NAME_MAX + 1];
-static pthread_once_t hostnameOnce = PTHREAD_ONCE_INIT;
-
-static void readHostname(void) {
-  if (gethostname(hostname, sizeof(hostname)) != 0 || !hostname[0]) strcpy(hostname, "unknown");
-  hostname[sizeof(hostname) - 1] = '\0';
-  hostname[strcspn(hostname, ".")] = '\0';
-}
-
-const char *tuttiHostname(void) {
-  pthread_once(&hostnameOnce, readHostname);
-  return hostname;
-}
-
-/* The inode is the identity of a namespace on this kernel; 0 if it cannot be read. */
-static uint64_t namespaceInode(const char *name) {
-  char path[64];
-  struct stat st;
-  snprintf(path, sizeof(path), "/proc/self/ns/%s", name);
-  return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
-}
-
-uint64_t tuttiHostId(void) {
-  const char *chosen = tuttiSettingString(TUTTI_SETTING_HOSTID);
-  if (chosen[0] != '\0') return tuttiHash(chosen, strlen(chosen));
-  char boot[128 + HOST_NAME_MAX], machine[64], id[sizeof(boot) + 64];
-  if (!tuttiReadFile("/proc/sys/kernel/random/boot_id", boot, 128)) {
-    tuttiReadFile("/etc/machine-id", machine, sizeof(machine));
-    snprintf(boot, sizeof(boot), "%s %s", machine, tuttiHostname());
-  }
-  int length = snprintf(id, sizeof(id), "%s %" PRIu64 " %" PRIu64 " %" PRIu64, boot,
-                        namespaceInode("pid"), namespaceInode("ipc"), namespaceInode("net"));
-  return tuttiHash(id, (size_t)length);
-}
-
-int tuttiCpuCount(void) {
-  /* The kernel refuses a set that is smaller than its own, which is of at most 8192 so far. */
-  cpu_set_t set[(1 << 16) / CPU_SETSIZE];
-  if (sched_getaffinity(0, sizeof(set), set) == 0) return CPU_COUNT_S(sizeof(set), set);
-  long online = sysconf(_SC_NPROCESSORS_ONLN);
-  return online > 0 ? (int)online : 1;
-}
+/* ---- numbers -------------------------------------------------------------------------------- */
 
 uint64_t tuttiHash(const void *data, size_t bytes) {
   const unsigned char *p = data;
@@ -257,14 +210,6 @@ void tuttiFdClose(int *fd) {
   tuttiForkCloseRemove(*fd);
   close(*fd);
   *fd = -1;
-}
-
-void tuttiAppend(char *buf, size_t size, const char *fmt, ...) {
-  size_t used = strlen(buf);
-  va_list args;
-  va_start(args, fmt);
-  vsnprintf(buf + used, size - used, fmt, args);
-  va_end(args);
 }
 
 __thread bool tuttiThreadIsOwn;

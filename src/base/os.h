@@ -9,6 +9,7 @@
 #include <sys/cdefs.h>
 #include <sys/types.h>
 
+#include "base/text.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -44,13 +45,6 @@ void tuttiBackoffPause(tuttiBackoff *b);
 static inline void tuttiBackoffReset(tuttiBackoff *b) {
   b->round = 0;
 }
-
-/* Host name without domain; constant for the process. */
-const char *tuttiHostname(void);
-/* Identity of the memory this process can share: boot id and the namespaces that memory travels in
- * (pid, ipc, net), or TUTTI_HOSTID alone when that is set. Equal values: ranks can share memory. */
-uint64_t tuttiHostId(void);
-int tuttiCpuCount(void); /* cores this process may run on */
 
 /* 64-bit FNV-1a, for ids and checks; not for secrets. */
 uint64_t tuttiHash(const void *data, size_t bytes);
@@ -95,9 +89,6 @@ static inline pthread_mutex_t *tuttiLock(pthread_mutex_t *mutex) {
 static inline void tuttiUnlockAt(pthread_mutex_t *const *mutex) {
   pthread_mutex_unlock(*mutex);
 }
-
-/* Appends to the text in `to` as much as fits in its `size` bytes. */
-__attribute__((format(printf, 3, 4))) void tuttiAppend(char *to, size_t size, const char *fmt, ...);
 
 __END_DECLS
 

@@ -458,6 +458,10 @@ static void ensureLoaded(void) {
   if (tuttiLoadAcquire32(&loaded) == 0) load(true, fault);
 }
 
+__attribute__((constructor)) static void configureLogOnFirstUse(void) {
+  tuttiLogConfigurator(ensureLoaded);
+}
+
 tuttiResult_t tuttiSettingsLoad(void) {
   char fault[FAULT_TEXT];
   ensureLoaded();

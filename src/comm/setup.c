@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/host.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/handshake.h"

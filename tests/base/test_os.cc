@@ -1,3 +1,4 @@
+#include "base/host.h"
 #include "base/os.h"
 
 #include <fcntl.h>

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "transport/net.h"

@@ -1,0 +1,41 @@
+#include "base/host.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "base/settings.h"
+
+/* The inode is the identity of a namespace on this kernel; 0 if it cannot be read. */
+static uint64_t namespaceInode(const char *name) {
+  char path[64];
+  struct stat st;
+  snprintf(path, sizeof(path), "/proc/self/ns/%s", name);
+  return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+uint64_t tuttiHostId(void) {
+  const char *chosen = tuttiSettingString(TUTTI_SETTING_HOSTID);
+  if (chosen[0] != '\0') return tuttiHash(chosen, strlen(chosen));
+  char boot[128 + HOST_NAME_MAX], machine[64], id[sizeof(boot) + 64];
+  if (!tuttiReadFile("/proc/sys/kernel/random/boot_id", boot, 128)) {
+    tuttiReadFile("/etc/machine-id", machine, sizeof(machine));
+    snprintf(boot, sizeof(boot), "%s %s", machine, tuttiHostname());
+  }
+  int length = snprintf(id, sizeof(id), "%s %" PRIu64 " %" PRIu64 " %" PRIu64, boot,
+                        namespaceInode("pid"), namespaceInode("ipc"), namespaceInode("net"));
+  return tuttiHash(id, (size_t)length);
+}
+
+int tuttiCpuCount(void) {
+  /* The kernel refuses a set that is smaller than its own, which is of at most 8192 so far. */
+  cpu_set_t set[(1 << 16) / CPU_SETSIZE];
+  if (sched_getaffinity(0, sizeof(set), set) == 0) return CPU_COUNT_S(sizeof(set), set);
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
+  return online > 0 ? (int)online : 1;
+}

@@ -1,0 +1,17 @@
+/* Who this process shares memory and cores with. */
+#ifndef TUTTI_BASE_HOST_H_
+#define TUTTI_BASE_HOST_H_
+
+#include <stdint.h>
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
+
+/* Identity of the memory this process can share: boot id and the namespaces that memory travels in
+ * (pid, ipc, net), or TUTTI_HOSTID alone when that is set. Equal values: ranks can share memory. */
+uint64_t tuttiHostId(void);
+int tuttiCpuCount(void); /* cores this process may run on */
+
+__END_DECLS
+
+#endif
