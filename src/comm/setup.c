@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/host.h"
+#include "base/log.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/handshake.h"
