@@ -188,12 +188,6 @@ tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicato
                              const char *late, const char *why);
 /* Success if operations may start: set up, not failed, not finalized. */
 tuttiResult_t tuttiCommReady(const tuttiCommunicator *c);
-/* What the calls check of an argument, whose name is in the error (calls.c). */
-tuttiResult_t tuttiCheckOutput(const char *argument, const void *pointer); /* not NULL */
-tuttiResult_t tuttiCheckType(tuttiDataType_t datatype);
-tuttiResult_t tuttiCheckRange(const void *buff, size_t size);
-tuttiResult_t tuttiCheckMemory(const tuttiCommunicator *c, const char *argument,
-                               const void *buffer); /* the device can work on it */
 
 /* ---- life (init.c, split.c) -------------------------------------------------------------------*/
 

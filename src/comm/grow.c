@@ -1,5 +1,6 @@
 /* Growing: one rank hands the id to the others over the communicator itself, and all join with the
  * new ranks, which have it from elsewhere. */
+#include "comm/check.h"
 #include "comm/comm.h"
 
 typedef struct {

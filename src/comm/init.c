@@ -4,6 +4,7 @@
 
 #include "base/settings.h"
 #include "bootstrap/rendezvous.h"
+#include "comm/check.h"
 #include "comm/comm.h"
 #include "transport/net.h"
 

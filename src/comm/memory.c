@@ -1,6 +1,7 @@
 /* The public calls about memory and reductions. */
 #include <stdint.h>
 
+#include "comm/check.h"
 #include "comm/comm.h"
 #include "transport/region.h"
 

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "comm/check.h"
 #include "comm/comm.h"
 
 static const char *keys[TUTTI_SETTING_COUNT] = {

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/os.h"
+#include "comm/check.h"
 #include "comm/comm.h"
 
 #define ASK_MS       1000

@@ -3,6 +3,7 @@
  * ids, and each color joins as usual. */
 #include <stdio.h>
 
+#include "comm/check.h"
 #include "comm/comm.h"
 
 typedef struct {

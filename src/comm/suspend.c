@@ -1,6 +1,7 @@
 /* Suspending: once all ranks have come, nobody reads what was sent before, but for messages of
  * pairs that are yet to be received. Where none of these waits, the slots can go; their lines stay,
  * so that every connection goes on where it was. */
+#include "comm/check.h"
 #include "comm/comm.h"
 #include "transport/segment.h"
 

@@ -1,0 +1,272 @@
+/* The collectives and messages: each call checks its arguments, holds its communicator and submits
+ * one operation. */
+#include <stdint.h>
+
+#include "base/nvtx.h"
+#include "comm/check.h"
+#include "comm/comm.h"
+
+static tuttiResult_t checkRank(const tuttiCommunicator *c, const char *argument, int rank) {
+  if (rank >= 0 && rank < c->nranks) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is %d; it must be a rank, 0 to %d", argument,
+                    rank, c->nranks - 1);
+}
+
+static tuttiResult_t checkRedOp(const tuttiCommunicator *c, tuttiRedOp_t op, tuttiDataType_t type) {
+  if ((int)op >= 0 && op < tuttiNumOps) return tuttiSuccess;
+  int i = (int)op < 0 ? -1 : (int)op - tuttiNumOps;
+  if (i < 0 || i >= c->npremul || !c->premul[i].used)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument op is %d; it must be tuttiSum to tuttiAvg or a live handle of "
+                      "tuttiRedOpCreatePreMulSum of this communicator",
+                      (int)op);
+  if (c->premul[i].type == type) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "argument op is a PreMulSum made for %s, but datatype is %s; make one for %s",
+                    tuttiTypeName(c->premul[i].type), tuttiTypeName(type), tuttiTypeName(type));
+}
+
+/* *bytes: of so many blocks; 0 for a buffer that is not used. */
+static inline tuttiResult_t checkBuffer(const tuttiCommunicator *c, const char *argument,
+                                        const void *buffer, const tuttiOp *op, size_t blocks,
+                                        size_t *bytes) {
+  size_t size = tuttiTypeSizes[op->type], count = op->count, total;
+  *bytes = 0;
+  if (blocks == 0 || count == 0) return tuttiSuccess;
+  if (__builtin_mul_overflow(count, blocks * size, &total) || total > PTRDIFF_MAX)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument count is %zu: %zu x %zu elements of %zu bytes are more than the "
+                      "address space holds (a negative count?)",
+                      count, blocks, count, size);
+  if (buffer == NULL)
+    return TUTTI_FAIL(tuttiInvalidArgument, "argument %s is NULL; count is %zu", argument, count);
+  if ((uintptr_t)buffer & (size - 1))
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument %s (%p) is misaligned: %s needs a multiple of %zu bytes", argument,
+                      buffer, tuttiTypeName(op->type), size);
+  if ((uintptr_t)buffer > UINTPTR_MAX - total)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument %s (%p) with count %zu reaches past the end of memory", argument,
+                      buffer, count);
+  *bytes = total;
+  return tuttiCheckMemory(c, argument, buffer);
+}
+
+/* Whose buffers hold a block per rank, and whose are the root's alone. */
+static const struct {
+  bool sendsAll, recvsAll, fromRoot, toRoot;
+} shapes[tuttiCollCount] = {
+    [tuttiCollBroadcast] = {.fromRoot = true},
+    [tuttiCollReduce] = {.toRoot = true},
+    [tuttiCollAllGather] = {.recvsAll = true},
+    [tuttiCollReduceScatter] = {.sendsAll = true},
+    [tuttiCollAlltoAll] = {.sendsAll = true, .recvsAll = true},
+    [tuttiCollGather] = {.recvsAll = true, .toRoot = true},
+    [tuttiCollScatter] = {.sendsAll = true, .fromRoot = true},
+};
+
+static tuttiResult_t checkBuffers(const tuttiCommunicator *c, tuttiOp *op) {
+  bool isRoot = op->root == c->rank, message = op->coll == tuttiCollSendRecv;
+  bool sendsAll = shapes[op->coll].sendsAll, recvsAll = shapes[op->coll].recvsAll;
+  bool sends = message ? op->sending : isRoot || !shapes[op->coll].fromRoot;
+  bool recvs = message ? !op->sending : isRoot || !shapes[op->coll].toRoot;
+  bool canAlias = !(sendsAll && recvsAll);
+  size_t n = (size_t)c->nranks, sendBytes, recvBytes;
+  size_t own = op->count * tuttiTypeSizes[op->type] * (size_t)c->rank; /* before its own block */
+  TUTTI_TRY(checkBuffer(c, "sendbuff", op->sendbuff, op, sends ? sendsAll ? n : 1 : 0, &sendBytes));
+  TUTTI_TRY(checkBuffer(c, "recvbuff", op->recvbuff, op, recvs ? recvsAll ? n : 1 : 0, &recvBytes));
+  if (sendBytes == 0 || recvBytes == 0) return tuttiSuccess;
+  uintptr_t s = (uintptr_t)op->sendbuff, r = (uintptr_t)op->recvbuff;
+  if (canAlias && s + (sendsAll ? own : 0) == r + (recvsAll ? own : 0)) {
+    op->inPlace = true;
+    return tuttiSuccess;
+  }
+  if (s < r + recvBytes && r < s + sendBytes)
+    return TUTTI_FAIL(
+        tuttiInvalidArgument,
+        "arguments sendbuff (%p, %zu bytes) and recvbuff (%p, %zu bytes) overlap; use "
+        "separate buffers%s",
+        op->sendbuff, sendBytes, op->recvbuff, recvBytes,
+        canAlias ? ", or coincide exactly as tutti.h says for in place" : "");
+  return tuttiSuccess;
+}
+
+static tuttiResult_t check(const tuttiCommunicator *c, tuttiOp *op) {
+  TUTTI_TRY(tuttiCommReady(c));
+  TUTTI_TRY(tuttiCheckType(op->type));
+  if (tuttiCollHasRoot(op->coll)) TUTTI_TRY(checkRank(c, "root", op->root));
+  if (op->coll == tuttiCollSendRecv) TUTTI_TRY(checkRank(c, "peer", op->root));
+  if (tuttiCollReduces(op->coll)) TUTTI_TRY(checkRedOp(c, op->redop, op->type));
+  return checkBuffers(c, op);
+}
+
+/* What all of them end in; `name` is the public call. A call that is refused lets its group fail.
+ */
+static tuttiResult_t submit(const char *name, tuttiComm_t comm, tuttiOp *op) {
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  tuttiResult_t result = tuttiHandleEnter(comm, name, &c);
+  if (result == tuttiSuccess) result = check(c, op);
+  if (result != tuttiSuccess) {
+    tuttiGroupFail(result);
+    return result;
+  }
+  op->comm = c;
+  op->handle = comm;
+  op->recorded = op->coll;
+  if (op->redop >= tuttiNumOps) op->premul = c->premul[op->redop - tuttiNumOps];
+  uint64_t range = tuttiRangeOpen(name, op->count * tuttiTypeSize(op->type), c->rank);
+  result = tuttiOpSubmit(op);
+  tuttiRangeClose(range);
+  return result;
+}
+
+/* ---- the calls ------------------------------------------------------------------------------ */
+
+tuttiResult_t tuttiAllReduce(const void *sendbuff, void *recvbuff, size_t count,
+                             tuttiDataType_t datatype, tuttiRedOp_t redop, tuttiComm_t comm,
+                             tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollAllReduce,
+                .sendbuff = sendbuff,
+                .recvbuff = recvbuff,
+                .count = count,
+                .type = datatype,
+                .redop = redop,
+                .root = -1,
+                .stream = stream};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiBroadcast(const void *sendbuff, void *recvbuff, size_t count,
+                             tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                             tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollBroadcast,
+                .sendbuff = sendbuff,
+                .recvbuff = recvbuff,
+                .count = count,
+                .type = datatype,
+                .redop = tuttiSum,
+                .root = root,
+                .stream = stream};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiBcast(void *buff, size_t count, tuttiDataType_t datatype, int root,
+                         tuttiComm_t comm, tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollBroadcast,
+                .sendbuff = buff,
+                .recvbuff = buff,
+                .count = count,
+                .type = datatype,
+                .redop = tuttiSum,
+                .root = root,
+                .stream = stream};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiReduce(const void *sendbuff, void *recvbuff, size_t count,
+                          tuttiDataType_t datatype, tuttiRedOp_t redop, int root, tuttiComm_t comm,
+                          tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollReduce,
+                .sendbuff = sendbuff,
+                .recvbuff = recvbuff,
+                .count = count,
+                .type = datatype,
+                .redop = redop,
+                .root = root,
+                .stream = stream};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
+                             tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollAllGather,
+                .sendbuff = sendbuff,
+                .recvbuff = recvbuff,
+                .count = sendcount,
+                .type = datatype,
+                .redop = tuttiSum,
+                .root = -1,
+                .stream = stream};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
+                                 tuttiDataType_t datatype, tuttiRedOp_t redop, tuttiComm_t comm,
+                                 tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollReduceScatter,
+                .sendbuff = sendbuff,
+                .recvbuff = recvbuff,
+                .count = recvcount,
+                .type = datatype,
+                .redop = redop,
+                .root = -1,
+                .stream = stream};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
+                            tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollAlltoAll,
+                .sendbuff = sendbuff,
+                .recvbuff = recvbuff,
+                .count = count,
+                .type = datatype,
+                .redop = tuttiSum,
+                .root = -1,
+                .stream = stream};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiGather(const void *sendbuff, void *recvbuff, size_t count,
+                          tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                          tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollGather,
+                .sendbuff = sendbuff,
+                .recvbuff = recvbuff,
+                .count = count,
+                .type = datatype,
+                .redop = tuttiSum,
+                .root = root,
+                .stream = stream};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiScatter(const void *sendbuff, void *recvbuff, size_t count,
+                           tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                           tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollScatter,
+                .sendbuff = sendbuff,
+                .recvbuff = recvbuff,
+                .count = count,
+                .type = datatype,
+                .redop = tuttiSum,
+                .root = root,
+                .stream = stream};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiSend(const void *sendbuff, size_t count, tuttiDataType_t datatype, int peer,
+                        tuttiComm_t comm, tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollSendRecv,
+                .sendbuff = sendbuff,
+                .count = count,
+                .type = datatype,
+                .redop = tuttiSum,
+                .root = peer,
+                .stream = stream,
+                .sending = true};
+  return submit(__func__, comm, &op);
+}
+
+tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t datatype, int peer,
+                        tuttiComm_t comm, tuttiStream_t stream) {
+  tuttiOp op = {.coll = tuttiCollSendRecv,
+                .recvbuff = recvbuff,
+                .count = count,
+                .type = datatype,
+                .redop = tuttiSum,
+                .root = peer,
+                .stream = stream,
+                .sending = false};
+  return submit(__func__, comm, &op);
+}
