@@ -196,14 +196,9 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
 /* A new communicator in state "not set up", with a handle. */
 tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
                            tuttiCommunicator **out);
-/* Makes a communicator and runs its init as a job (blocking) or in the background. */
-tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
-                            const tuttiUniqueId *ids, const tuttiOptions *options);
 /* Frees everything, when the worker has ended; no other thread is inside. This thread's last error
  * stays. */
 void tuttiCommFree(tuttiCommunicator *c, bool aborted);
-void tuttiCommDeregisterAll(tuttiCommunicator *c);
-void tuttiCommWindowsFree(tuttiCommunicator *c);
 /* Resolves a user's config (may be NULL) over `base` (may be NULL: settings), but for its name. */
 tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOptions *base,
                                   tuttiOptions *out);
@@ -263,6 +258,14 @@ tuttiResult_t tuttiJobSubmit(tuttiJob *job);
 tuttiResult_t tuttiJobLaunch(tuttiResult_t checked, const tuttiJob *job, size_t bytes);
 /* Makes this thread's outermost tuttiGroupEnd fail with `code` and this thread's last error. */
 void tuttiGroupFail(tuttiResult_t code);
+/* Opens a level of this thread's group. */
+void tuttiGroupOpen(void);
+/* Ends one level; if it was the outermost, runs what was collected, and returns the first failure.
+ * tuttiInvalidUsage if none is open. */
+tuttiResult_t tuttiGroupRun(void);
+/* The same, but nothing runs: *us is what the planner expects of the operations, in us. It is set
+ * only where the outermost level ends, and on success. */
+tuttiResult_t tuttiGroupExpect(float *us);
 
 /* ---- non-blocking communicators (worker.c) ----------------------------------------------------*/
 

@@ -200,3 +200,15 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   TUTTI_WARN(COLL, "rank %d waited %.1f s in %s: %s", c->rank, (double)waitedMs / 1e3, sig, late);
   return tuttiSuccess;
 }
+
+tuttiResult_t tuttiCommReady(const tuttiCommunicator *c) {
+  TUTTI_TRY(tuttiCommFailure((tuttiCommunicator *)c));
+  tuttiCommState state = (tuttiCommState)tuttiLoadAcquire32(&c->state);
+  if (state == tuttiCommUsable) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidUsage, "the communicator%s",
+                    state == tuttiCommStarting ? "'s non-blocking init has not ended; wait until "
+                                                 "tuttiCommGetAsyncError reports tuttiSuccess"
+                    : state == tuttiCommSuspended
+                        ? " is suspended; call tuttiCommResume"
+                        : " was finalized; only tuttiCommDestroy may follow");
+}

@@ -186,9 +186,8 @@ void tuttiGroupFail(tuttiResult_t code) {
   strncpy(group.text, tuttiErrorText(), sizeof group.text - 1);
 }
 
-tuttiResult_t tuttiGroupStart(void) {
+void tuttiGroupOpen(void) {
   if (depth++ == 0) group.jobsEnd = &group.jobs;
-  return tuttiSuccess;
 }
 
 /* A group holds no communicator before its end, so that an abort elsewhere need not wait for it. */
@@ -228,13 +227,12 @@ static tuttiResult_t closeGroup(Group *ended, tuttiResult_t result) {
   return ended->failure ? tuttiErrorAdopt(ended->failure, ended->text) : result;
 }
 
-tuttiResult_t tuttiGroupEnd(void) {
+tuttiResult_t tuttiGroupRun(void) {
   Group ended;
   bool last;
-  tuttiErrorScope(__func__, NULL, 0, 0);
   TUTTI_TRY(leave(&ended, &last));
   if (!last) return tuttiSuccess;
-  uint64_t range = tuttiRangeOpen(__func__, 0, -1);
+  uint64_t range = tuttiRangeOpen("tuttiGroupEnd", 0, -1);
   tuttiResult_t result = tuttiSuccess;
   if (ended.failure == tuttiSuccess) {
     if (ended.nops > 0) result = runGroup(ended.ops, ended.nops);
@@ -273,20 +271,14 @@ static tuttiResult_t expect(tuttiOp *ops, int nops, float *longest) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiGroupSimulateEnd(tuttiSimInfo_t *simInfo) {
+tuttiResult_t tuttiGroupExpect(float *us) {
   Group ended;
   bool last;
-  float us = 0;
-  tuttiErrorScope(__func__, NULL, 0, 0);
-  if (!simInfo || simInfo->magic != TUTTI_SIM_INFO_MAGIC || simInfo->size < sizeof *simInfo)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "argument simInfo (%p) is not initialized; start it "
-                      "from TUTTI_SIM_INFO_INITIALIZER",
-                      (void *)simInfo);
+  float longest = 0;
   TUTTI_TRY(leave(&ended, &last));
   if (!last) return tuttiSuccess;
   tuttiResult_t result = ended.failure;
-  if (result == tuttiSuccess) result = expect(ended.ops, ended.nops, &us);
-  if (result == tuttiSuccess) simInfo->estimatedTime = us;
+  if (result == tuttiSuccess) result = expect(ended.ops, ended.nops, &longest);
+  if (result == tuttiSuccess) *us = longest;
   return closeGroup(&ended, result);
 }

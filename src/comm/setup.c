@@ -10,6 +10,8 @@
 #include "base/settings.h"
 #include "bootstrap/handshake.h"
 #include "comm/comm.h"
+#include "comm/registration.h"
+#include "comm/window.h"
 #include "kernels/exchange.h"
 #include "kernels/steps.h"
 #include "topology/xml.h"

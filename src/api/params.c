@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "comm/check.h"
-#include "comm/comm.h"
 
 static const char *keys[TUTTI_SETTING_COUNT] = {
 #define SETTING(ident, name, type, dflt, min, max, nccl, help) "TUTTI_" name,
@@ -53,27 +52,89 @@ tuttiResult_t tuttiParamBind(tuttiParamHandle_t *out, const char *key) {
   return tuttiSuccess;
 }
 
-#define GET(suffix, integer)                                                                       \
-  tuttiResult_t tuttiParamGet##suffix(tuttiParamHandle_t h, __typeof__(integer) *out) {            \
-    tuttiSettingId id;                                                                             \
-    TUTTI_TRY(enter(__func__, h, out, &id));                                                       \
-    int64_t value = tuttiSettingInt(id);                                                           \
-    integer fit;                                                                                   \
-    if (tuttiSettingTable[id].type == TUTTI_SETTING_STRING ||                                      \
-        __builtin_add_overflow(value, 0, &fit))                                                    \
-      return TUTTI_FAIL(tuttiInvalidArgument, "%s is '%.64s', which is no " #integer, keys[id],    \
-                        textOf(id));                                                               \
-    *out = fit;                                                                                    \
-    return tuttiSuccess;                                                                           \
-  }
-GET(I8, int8_t)
-GET(I16, int16_t)
-GET(I32, int32_t)
-GET(I64, int64_t)
-GET(U8, uint8_t)
-GET(U16, uint16_t)
-GET(U32, uint32_t)
-GET(U64, uint64_t)
+/* What an integer type holds, of what a setting can be. */
+typedef struct {
+  const char *name;
+  int64_t min, max;
+} IntegerType;
+
+/* The value of a setting that is a number and fits; sets *value on success. */
+static tuttiResult_t getInteger(const char *call, tuttiParamHandle_t h, const void *out,
+                                const IntegerType *type, int64_t *value) {
+  tuttiSettingId id;
+  TUTTI_TRY(enter(call, h, out, &id));
+  int64_t number = tuttiSettingInt(id);
+  if (tuttiSettingTable[id].type == TUTTI_SETTING_STRING || number < type->min ||
+      number > type->max)
+    return TUTTI_FAIL(tuttiInvalidArgument, "%s is '%.64s', which is no %s", keys[id], textOf(id),
+                      type->name);
+  *value = number;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetI8(tuttiParamHandle_t h, int8_t *out) {
+  static const IntegerType type = {.name = "int8_t", .min = INT8_MIN, .max = INT8_MAX};
+  int64_t value;
+  TUTTI_TRY(getInteger(__func__, h, out, &type, &value));
+  *out = (int8_t)value;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetI16(tuttiParamHandle_t h, int16_t *out) {
+  static const IntegerType type = {.name = "int16_t", .min = INT16_MIN, .max = INT16_MAX};
+  int64_t value;
+  TUTTI_TRY(getInteger(__func__, h, out, &type, &value));
+  *out = (int16_t)value;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetI32(tuttiParamHandle_t h, int32_t *out) {
+  static const IntegerType type = {.name = "int32_t", .min = INT32_MIN, .max = INT32_MAX};
+  int64_t value;
+  TUTTI_TRY(getInteger(__func__, h, out, &type, &value));
+  *out = (int32_t)value;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetI64(tuttiParamHandle_t h, int64_t *out) {
+  static const IntegerType type = {.name = "int64_t", .min = INT64_MIN, .max = INT64_MAX};
+  int64_t value;
+  TUTTI_TRY(getInteger(__func__, h, out, &type, &value));
+  *out = value;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetU8(tuttiParamHandle_t h, uint8_t *out) {
+  static const IntegerType type = {.name = "uint8_t", .min = 0, .max = UINT8_MAX};
+  int64_t value;
+  TUTTI_TRY(getInteger(__func__, h, out, &type, &value));
+  *out = (uint8_t)value;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetU16(tuttiParamHandle_t h, uint16_t *out) {
+  static const IntegerType type = {.name = "uint16_t", .min = 0, .max = UINT16_MAX};
+  int64_t value;
+  TUTTI_TRY(getInteger(__func__, h, out, &type, &value));
+  *out = (uint16_t)value;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetU32(tuttiParamHandle_t h, uint32_t *out) {
+  static const IntegerType type = {.name = "uint32_t", .min = 0, .max = UINT32_MAX};
+  int64_t value;
+  TUTTI_TRY(getInteger(__func__, h, out, &type, &value));
+  *out = (uint32_t)value;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiParamGetU64(tuttiParamHandle_t h, uint64_t *out) {
+  static const IntegerType type = {.name = "uint64_t", .min = 0, .max = INT64_MAX};
+  int64_t value;
+  TUTTI_TRY(getInteger(__func__, h, out, &type, &value));
+  *out = (uint64_t)value;
+  return tuttiSuccess;
+}
 
 tuttiResult_t tuttiParamGetStr(tuttiParamHandle_t h, const char **out) {
   tuttiSettingId id;

@@ -3,7 +3,8 @@
 
 #include "comm/check.h"
 #include "comm/comm.h"
-#include "transport/region.h"
+#include "comm/premul.h"
+#include "comm/registration.h"
 
 /* The device that a communicator with default options has. */
 static const tuttiDevice *memoryDevice(void) {
@@ -31,62 +32,17 @@ tuttiResult_t tuttiMemFree(void *ptr) {
   return ptr ? memoryDevice()->free(ptr) : tuttiSuccess;
 }
 
-/* Kernels and ranks of one process reach memory as it is, and other processes cannot reach memory
- * that was not made for sharing, but for windows: what is prepared is for the network alone. */
-typedef struct tuttiRegistration {
-  struct tuttiRegistration *next;
-  uint64_t region; /* of host memory; 0: none */
-} Registration;
-
-static tuttiResult_t removeRegistration(tuttiCommunicator *c, void *handle) {
-  for (Registration **at = &c->registrations; *at; at = &(*at)->next) {
-    Registration *r = *at;
-    if (r != handle) continue;
-    *at = r->next;
-    if (r->region) tuttiRegionRemove(r->region);
-    tuttiFree(r);
-    return tuttiSuccess;
-  }
-  return TUTTI_FAIL(tuttiInvalidArgument,
-                    "argument handle (%p) is no live handle of tuttiCommRegister of this "
-                    "communicator",
-                    handle);
-}
-
-void tuttiCommDeregisterAll(tuttiCommunicator *c) {
-  while (c->registrations)
-    removeRegistration(c, c->registrations);
-}
-
 tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, size_t size, void **handle) {
   TUTTI_ENTER_READY(c, comm, __func__);
   TUTTI_TRY(tuttiCheckRange(buff, size));
   TUTTI_TRY(tuttiCheckOutput("handle", handle));
   TUTTI_TRY(tuttiCheckMemory(c, "buff", buff));
-  TUTTI_FRESH(Registration, r, 1, "a registration", &c->memory);
-  if (c->device->kind == tuttiDeviceHost) TUTTI_TRY(tuttiRegionAdd(buff, size, &r->region));
-  r->next = c->registrations;
-  *handle = c->registrations = r;
-  r = NULL;
-  return tuttiSuccess;
+  return tuttiRegistrationAdd(c, buff, size, handle);
 }
 
 tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void *handle) {
   TUTTI_ENTER(c, comm, __func__);
-  return removeRegistration(c, handle);
-}
-
-/* ---- PreMulSum ------------------------------------------------------------------------------- */
-
-static tuttiResult_t addPreMul(tuttiCommunicator *c, const tuttiPreMul *m, tuttiRedOp_t *op) {
-  int i = 0;
-  while (i < c->npremul && c->premul[i].used)
-    i++;
-  TUTTI_TRY(
-      tuttiGrow((void **)&c->premul, i, &c->npremul, sizeof *m, "reduction handles", &c->memory));
-  c->premul[i] = *m;
-  *op = (tuttiRedOp_t)(tuttiNumOps + i);
-  return tuttiSuccess;
+  return tuttiRegistrationRemove(c, handle);
 }
 
 tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDataType_t datatype,
@@ -105,20 +61,20 @@ tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDat
                       "argument scalar (%p) is misaligned: %s needs a multiple of %zu bytes",
                       scalar, tuttiTypeName(datatype), tuttiTypeSize(datatype));
   if (residence == tuttiScalarDevice) TUTTI_TRY(tuttiCheckMemory(c, "scalar", scalar));
-  tuttiPreMul m = {true, datatype, residence, scalar, {0}};
+  tuttiPreMul m = {.used = true, .type = datatype, .residence = residence, .device = scalar};
   if (residence == tuttiScalarHostImmediate)
     TUTTI_TRY(tuttiDeviceHostTable.readScalar(scalar, datatype, &m.scalar));
-  return addPreMul(c, &m, op);
+  return tuttiPreMulAdd(c, &m, op);
 }
 
 tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm) {
   TUTTI_ENTER(c, comm, __func__);
-  int i = (int)op < 0 ? -1 : (int)op - tuttiNumOps;
-  if (i < 0 || i >= c->npremul || !c->premul[i].used)
+  tuttiPreMul *m = tuttiPreMulOf(c, op);
+  if (!m)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument op is %d, no live handle of tuttiRedOpCreatePreMulSum of this "
                       "communicator",
                       (int)op);
-  c->premul[i].used = false;
+  m->used = false;
   return tuttiSuccess;
 }

@@ -1,0 +1,22 @@
+/* The public calls about groups. */
+#include "comm/comm.h"
+
+tuttiResult_t tuttiGroupStart(void) {
+  tuttiGroupOpen();
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiGroupEnd(void) {
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  return tuttiGroupRun();
+}
+
+tuttiResult_t tuttiGroupSimulateEnd(tuttiSimInfo_t *simInfo) {
+  tuttiErrorScope(__func__, NULL, 0, 0);
+  if (!simInfo || simInfo->magic != TUTTI_SIM_INFO_MAGIC || simInfo->size < sizeof *simInfo)
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "argument simInfo (%p) is not initialized; start it "
+                      "from TUTTI_SIM_INFO_INITIALIZER",
+                      (void *)simInfo);
+  return tuttiGroupExpect(&simInfo->estimatedTime);
+}

@@ -1,0 +1,49 @@
+/* The public calls about windows. */
+#include "comm/window.h"
+
+#include "comm/check.h"
+
+#define FLAGS (TUTTI_WIN_COLL_SYMMETRIC | TUTTI_WIN_STRICT_ORDERING)
+
+static tuttiResult_t check(tuttiComm_t comm, const tuttiWindowJob *w) {
+  TUTTI_ENTER_READY(c, comm, "tuttiCommWindowRegister");
+  TUTTI_TRY(tuttiCheckOutput("win", w->out));
+  TUTTI_TRY(tuttiCheckRange(w->buff, w->size));
+  if ((w->flags & ~FLAGS) == 0) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "argument winFlags is %#x; it must be a sum of TUTTI_WIN_*", w->flags);
+}
+
+tuttiResult_t tuttiCommWindowRegister(tuttiComm_t comm, void *buff, size_t size, tuttiWindow_t *win,
+                                      int winFlags) {
+  tuttiWindowJob w = {.job = {.run = tuttiWindowRun, .uses = comm},
+                      .buff = buff,
+                      .size = size,
+                      .flags = winFlags,
+                      .out = win};
+  return tuttiJobLaunch(check(comm, &w), &w.job, sizeof w);
+}
+
+static tuttiResult_t checkLive(const tuttiCommunicator *c, tuttiWindow_t win) {
+  if (tuttiWindowLives(c, win)) return tuttiSuccess;
+  return TUTTI_FAIL(
+      tuttiInvalidArgument,
+      "argument win (%p) is no live window of tuttiCommWindowRegister of this communicator",
+      (void *)win);
+}
+
+tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win) {
+  TUTTI_ENTER(c, comm, __func__);
+  if (!win) return tuttiSuccess;
+  TUTTI_TRY(checkLive(c, win));
+  tuttiWindowRemove(c, win);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr) {
+  TUTTI_ENTER(c, comm, __func__);
+  TUTTI_TRY(checkLive(c, win));
+  TUTTI_TRY(tuttiCheckOutput("outUserPtr", outUserPtr));
+  *outUserPtr = tuttiWindowBuffer(win);
+  return tuttiSuccess;
+}

@@ -1,0 +1,31 @@
+/* Windows: ranges of memory that all ranks of a communicator name together. */
+#ifndef TUTTI_COMM_WINDOW_H_
+#define TUTTI_COMM_WINDOW_H_
+
+#include "comm/comm.h"
+
+/* The registration of a window, as a job; its run is tuttiWindowRun. */
+typedef struct {
+  tuttiJob job;
+  void *buff;
+  size_t size;
+  int flags;
+  tuttiWindow_t *out;
+} tuttiWindowJob;
+
+/* Waits for all ranks; fails on all of them if they disagree or one cannot take part. Sets *out. */
+tuttiResult_t tuttiWindowRun(tuttiJob *job);
+
+/* Is `win` one of `c`? Looks at no window that may be gone. */
+bool tuttiWindowLives(const tuttiCommunicator *c, tuttiWindow_t win);
+
+/* What a live window was registered with. */
+void *tuttiWindowBuffer(tuttiWindow_t win);
+
+/* Frees a live window; its memory is the user's. */
+void tuttiWindowRemove(tuttiCommunicator *c, tuttiWindow_t win);
+
+/* What is left of them when the communicator ends. */
+void tuttiCommWindowsFree(tuttiCommunicator *c);
+
+#endif
