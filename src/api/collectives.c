@@ -4,7 +4,11 @@
 
 #include "base/nvtx.h"
 #include "comm/check.h"
-#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/group.h"
+#include "comm/handle.h"
+#include "comm/operation.h"
 
 static tuttiResult_t checkRank(const tuttiCommunicator *c, const char *argument, int rank) {
   if (rank >= 0 && rank < c->nranks) return tuttiSuccess;

@@ -1,5 +1,5 @@
 /* The public calls about groups. */
-#include "comm/comm.h"
+#include "comm/group.h"
 
 tuttiResult_t tuttiGroupStart(void) {
   tuttiGroupOpen();

@@ -1,7 +1,10 @@
 /* The public calls that add ranks to a communicator. */
 #include "comm/grow.h"
-
 #include "comm/check.h"
+#include "comm/communicator.h"
+#include "comm/group.h"
+#include "comm/handle.h"
+#include "comm/options.h"
 
 static tuttiResult_t check(tuttiComm_t comm, const tuttiUniqueId *uniqueId, int rank,
                            const tuttiConfig_t *config, tuttiGrowJob *g) {

@@ -4,8 +4,14 @@
 #include "base/settings.h"
 #include "bootstrap/rendezvous.h"
 #include "comm/check.h"
+#include "comm/communicator.h"
 #include "comm/end.h"
+#include "comm/failure.h"
+#include "comm/group.h"
+#include "comm/handle.h"
 #include "comm/init.h"
+#include "comm/options.h"
+#include "comm/worker.h"
 
 static tuttiResult_t enterFree(const char *call) {
   TUTTI_TRY(tuttiCallEnter(call));

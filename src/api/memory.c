@@ -2,7 +2,9 @@
 #include <stdint.h>
 
 #include "comm/check.h"
-#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/handle.h"
+#include "comm/options.h"
 #include "comm/premul.h"
 #include "comm/registration.h"
 

@@ -1,7 +1,11 @@
 /* The public calls that go on without some ranks, and that end what all ranks do. */
 #include "comm/shrink.h"
-
 #include "comm/check.h"
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/group.h"
+#include "comm/handle.h"
+#include "comm/options.h"
 
 /* Marks the excluded ranks and fills in what follows from them. */
 static tuttiResult_t exclude(tuttiCommunicator *c, const int *list, int n, uint8_t *excluded,

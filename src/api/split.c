@@ -1,7 +1,10 @@
 /* The public call that splits a communicator. */
 #include "comm/split.h"
-
 #include "comm/check.h"
+#include "comm/communicator.h"
+#include "comm/group.h"
+#include "comm/handle.h"
+#include "comm/options.h"
 
 static tuttiResult_t check(tuttiComm_t comm, const tuttiConfig_t *config, tuttiSplitJob *split) {
   TUTTI_ENTER_READY(c, comm, "tuttiCommSplit");

@@ -1,7 +1,11 @@
 /* The public calls that suspend and resume, and tell what that saves. */
 #include "comm/suspend.h"
-
 #include "comm/check.h"
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/group.h"
+#include "comm/handle.h"
+#include "comm/job.h"
 #include "transport/segment.h"
 
 static tuttiResult_t check(tuttiComm_t comm, int flags) {

@@ -1,7 +1,9 @@
 /* The public calls about windows. */
 #include "comm/window.h"
-
 #include "comm/check.h"
+#include "comm/communicator.h"
+#include "comm/group.h"
+#include "comm/handle.h"
 
 #define FLAGS (TUTTI_WIN_COLL_SYMMETRIC | TUTTI_WIN_STRICT_ORDERING)
 

@@ -3,7 +3,7 @@
 #ifndef TUTTI_COMM_CHECK_H_
 #define TUTTI_COMM_CHECK_H_
 
-#include "comm/comm.h"
+#include "comm/communicator.h"
 
 /* `pointer`, which the call writes to, must not be NULL. */
 tuttiResult_t tuttiCheckOutput(const char *argument, const void *pointer);

@@ -1,5 +1,12 @@
 #include "comm/end.h"
 
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/group.h"
+#include "comm/handle.h"
+#include "comm/job.h"
+#include "comm/setup.h"
+#include "comm/worker.h"
 #include "transport/net.h"
 
 static bool isDrained(tuttiCommunicator *c) {

@@ -2,7 +2,7 @@
 #ifndef TUTTI_COMM_END_H_
 #define TUTTI_COMM_END_H_
 
-#include "comm/comm.h"
+#include "comm/communicator.h"
 
 /* Lets no operation start any more, and waits until nothing of this rank is under way: queued
  * operations, and messages that the network has not taken yet. */

@@ -1,11 +1,14 @@
 /* How a communicator fails: the first failure wins, reaches every rank through the watch, and ends
  * every wait. Also what an executor asks when nothing moves: is one late, does one disagree. */
+#include "comm/failure.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "base/log.h"
 #include "base/os.h"
-#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/record.h"
 
 /* First question after so much waiting, then at every doubling; the log speaks from WARN_MS on. */
 #define FIRST_ASK_MS  500

@@ -1,11 +1,17 @@
 /* Groups: what one thread collects between tuttiGroupStart and tuttiGroupEnd runs together, so that
  * calls which depend on each other can't block one another. */
+#include "comm/group.h"
+
 #include <string.h>
 #include <unistd.h>
 
 #include "base/nvtx.h"
 #include "base/os.h"
-#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/handle.h"
+#include "comm/job.h"
+#include "comm/operation.h"
+#include "comm/worker.h"
 
 typedef struct {
   tuttiOp *ops;

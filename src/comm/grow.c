@@ -2,7 +2,11 @@
  * new ranks, which have it from elsewhere. */
 #include "comm/grow.h"
 
+#include "comm/communicator.h"
+#include "comm/handle.h"
 #include "comm/init.h"
+#include "comm/job.h"
+#include "comm/operation.h"
 
 static tuttiResult_t findId(const tuttiCommunicator *c, const tuttiGrowEntry *all,
                             tuttiUniqueId *id) {

@@ -2,7 +2,8 @@
 #ifndef TUTTI_COMM_GROW_H_
 #define TUTTI_COMM_GROW_H_
 
-#include "comm/comm.h"
+#include "comm/job.h"
+#include "comm/options.h"
 
 /* What each of its ranks tells the others. */
 typedef struct {

@@ -1,8 +1,10 @@
 /* Handles of communicators. A handle is a slot number and a generation, so a destroyed one is told
  * from a live one without touching memory that may be gone, and is never mistaken for a later one.
  * Each slot counts the calls that are inside, and closes before its communicator is freed. */
+#include "comm/handle.h"
+
 #include "base/os.h"
-#include "comm/comm.h"
+#include "comm/communicator.h"
 
 #define SLOT_BITS  14
 #define SLOT_COUNT (1u << SLOT_BITS)

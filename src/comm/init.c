@@ -3,6 +3,14 @@
 
 #include <string.h>
 
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/group.h"
+#include "comm/job.h"
+#include "comm/options.h"
+#include "comm/setup.h"
+#include "comm/worker.h"
+
 typedef struct {
   tuttiJob job;
   const char *call;

@@ -2,7 +2,7 @@
 #ifndef TUTTI_COMM_INIT_H_
 #define TUTTI_COMM_INIT_H_
 
-#include "comm/comm.h"
+#include "comm/options.h"
 
 /* Makes a communicator and sets *comm. Its init runs as a job (blocking) or in the background, then
  * with tuttiInProgress. `call`, a literal, names the public call in errors. */

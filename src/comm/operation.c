@@ -1,8 +1,14 @@
 /* From operations to tasks: signature, plan, one task per channel, and their run on the device. */
+#include "comm/operation.h"
+
 #include <string.h>
 
 #include "base/log.h"
-#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/group.h"
+#include "comm/record.h"
+#include "comm/worker.h"
 
 /* Small sets live on the stack. */
 #define STACK_TASKS 4

@@ -1,8 +1,9 @@
 /* Options of a communicator: the user's config, else the settings, else defaults. */
+#include "comm/options.h"
+
 #include <stdio.h>
 
 #include "base/settings.h"
-#include "comm/comm.h"
 #include "transport/net.h"
 
 static tuttiResult_t takeInt(const char *field, int value, int min, int max, int *out) {

@@ -1,5 +1,7 @@
 #include "comm/premul.h"
 
+#include "comm/communicator.h"
+
 tuttiResult_t tuttiPreMulAdd(tuttiCommunicator *c, const tuttiPreMul *m, tuttiRedOp_t *op) {
   int i = 0;
   while (i < c->npremul && c->premul[i].used)

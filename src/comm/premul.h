@@ -3,7 +3,7 @@
 #ifndef TUTTI_COMM_PREMUL_H_
 #define TUTTI_COMM_PREMUL_H_
 
-#include "comm/comm.h"
+#include "comm/communicator.h"
 
 /* Copies *m; sets *op to its handle. */
 tuttiResult_t tuttiPreMulAdd(tuttiCommunicator *c, const tuttiPreMul *m, tuttiRedOp_t *op);

@@ -1,6 +1,8 @@
+#include "comm/record.h"
+
 #include <string.h>
 
-#include "comm/comm.h"
+#include "watch/watch.h"
 
 _Static_assert(sizeof(tuttiSignature) == sizeof(((tuttiRecord *)0)->entry[0]),
                "an entry holds one signature");

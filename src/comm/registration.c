@@ -1,5 +1,6 @@
 #include "comm/registration.h"
 
+#include "comm/communicator.h"
 #include "transport/region.h"
 
 /* Kernels and ranks of one process reach memory as it is, and other processes cannot reach memory

@@ -2,7 +2,7 @@
 #ifndef TUTTI_COMM_REGISTRATION_H_
 #define TUTTI_COMM_REGISTRATION_H_
 
-#include "comm/comm.h"
+#include "comm/communicator.h"
 
 /* Sets *handle; the memory is the user's and must stay until the handle is removed. */
 tuttiResult_t tuttiRegistrationAdd(tuttiCommunicator *c, void *buff, size_t size, void **handle);

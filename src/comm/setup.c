@@ -1,4 +1,6 @@
 /* Setting a communicator up (rendezvous, peers, transports, graph, plan) and taking it down. */
+#include "comm/setup.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +11,15 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/handshake.h"
-#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/handle.h"
+#include "comm/operation.h"
+#include "comm/options.h"
+#include "comm/record.h"
 #include "comm/registration.h"
 #include "comm/window.h"
+#include "comm/worker.h"
 #include "kernels/exchange.h"
 #include "kernels/steps.h"
 #include "topology/xml.h"

@@ -9,7 +9,13 @@
 #include <time.h>
 
 #include "base/os.h"
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/handle.h"
 #include "comm/init.h"
+#include "comm/job.h"
+#include "comm/record.h"
+#include "comm/worker.h"
 
 #define ASK_MS       1000
 #define ASK_AGAIN_NS 5000000

@@ -2,7 +2,8 @@
 #ifndef TUTTI_COMM_SHRINK_H_
 #define TUTTI_COMM_SHRINK_H_
 
-#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/job.h"
 
 /* A shrink, as a job; its run is tuttiShrinkRun. The call sets aborts, out, options and job, and
  * tuttiShrinkPlan the rest. */

@@ -6,7 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/handle.h"
 #include "comm/init.h"
+#include "comm/job.h"
+#include "comm/operation.h"
+#include "comm/options.h"
 
 typedef struct {
   int32_t color, key;

@@ -2,7 +2,8 @@
 #ifndef TUTTI_COMM_SPLIT_H_
 #define TUTTI_COMM_SPLIT_H_
 
-#include "comm/comm.h"
+#include "comm/job.h"
+#include "comm/options.h"
 
 /* A split, as a job; its run is tuttiSplitRun. The arguments are good. */
 typedef struct {

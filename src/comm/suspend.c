@@ -3,6 +3,10 @@
  * so that every connection goes on where it was. */
 #include "comm/suspend.h"
 
+#include "comm/communicator.h"
+#include "comm/handle.h"
+#include "comm/job.h"
+#include "comm/operation.h"
 #include "transport/segment.h"
 
 /* Has a rank of this host yet to receive what was sent to it? */

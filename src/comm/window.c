@@ -6,6 +6,10 @@
 #include <stdio.h>
 
 #include "comm/check.h"
+#include "comm/communicator.h"
+#include "comm/handle.h"
+#include "comm/job.h"
+#include "comm/operation.h"
 
 typedef struct tuttiWindow {
   struct tuttiWindow *next;

@@ -2,7 +2,8 @@
 #ifndef TUTTI_COMM_WINDOW_H_
 #define TUTTI_COMM_WINDOW_H_
 
-#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/job.h"
 
 /* The registration of a window, as a job; its run is tuttiWindowRun. */
 typedef struct {

@@ -1,9 +1,13 @@
 /* Non-blocking communicators: a thread per communicator runs its init, then its operations in the
  * order in which they were queued, while the caller goes on with tuttiInProgress. */
+#include "comm/worker.h"
+
 #include <string.h>
 
 #include "base/os.h"
-#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/operation.h"
 
 /* The operations of one call or of one group: they run together. */
 typedef struct Batch {

@@ -15,7 +15,7 @@
 #include "base/settings.h"
 #include "tutti.h"
 extern "C" { /* it is for the library alone, and does not say so itself */
-#include "comm/comm.h"
+#include "comm/handle.h"
 }
 
 /* Environment variables while it lives; a null value unsets. */

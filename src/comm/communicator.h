@@ -1,0 +1,97 @@
+/* The communicator, as the files of src/comm and src/api share it. Nobody below these includes it.
+ */
+#ifndef TUTTI_COMM_COMMUNICATOR_H_
+#define TUTTI_COMM_COMMUNICATOR_H_
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "bootstrap/bootstrap.h"
+#include "collectives/graph.h"
+#include "collectives/planner.h"
+#include "collectives/signature.h"
+#include "comm/options.h"
+#include "comm/record.h"
+#include "device/device.h"
+#include "proxy/proxy.h"
+#include "transport/transport.h"
+#include "watch/watch.h"
+
+typedef struct {
+  bool used;
+  tuttiDataType_t type;
+  tuttiScalarResidence_t residence;
+  const void *device; /* tuttiScalarDevice: read when the operation runs */
+  tuttiScalar scalar;
+} tuttiPreMul;
+
+typedef enum {
+  tuttiCommStarting = 0, /* init is running */
+  tuttiCommUsable = 1,
+  tuttiCommFinalizing = 2, /* tuttiCommFinalize has run or runs */
+  tuttiCommSuspended = 3,
+} tuttiCommState;
+
+#define TUTTI_PREPARED 8u /* kept of a communicator */
+
+/* What all operations of one signature share, whatever their number. */
+typedef struct {
+  tuttiPlan plan; /* without channels: there is none yet */
+  tuttiTask task; /* of channel 0; without number, buffers, stream and scalar, peer and direction */
+} tuttiPrepared;
+
+struct tuttiWorker;
+
+typedef struct tuttiCommunicator {
+  tuttiComm_t handle;
+  int rank, nranks;
+  tuttiOptions options;
+  tuttiMemAccount memory;
+
+  /* The first failure wins and stays; `failed` is its code. */
+  tuttiAtomic32 failed;
+  pthread_mutex_t failureLock;
+  char failure[TUTTI_ERROR_TEXT];
+  /* Trouble on a data connection: often the echo of a death elsewhere, whose cause the watch tells
+   * a moment later. It becomes the failure if nothing better has come within a grace period. */
+  char suspicion[TUTTI_ERROR_TEXT]; /* under failureLock */
+  tuttiResult_t suspicionCode;
+  tuttiAtomic64 suspectedAt; /* tuttiNow(); 0: none */
+
+  tuttiBootstrap *bootstrap;
+  tuttiWatch *watch;
+  tuttiPeer *peers;
+  tuttiGraph *graph;
+  tuttiWires wires;
+  tuttiAtomic32 state; /* tuttiCommState */
+  const tuttiDevice *device;
+  tuttiTaskHost host;
+  tuttiPlanInput plan;
+  tuttiPrepared prepared[TUTTI_PREPARED];
+
+  /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send end at
+   * nranks), made on first use. */
+  tuttiConn **conns[2][2][TUTTI_CHANNELS];
+
+  tuttiRecord record;
+  uint64_t collectives;      /* sequence number of the last one */
+  uint64_t *sent, *received; /* [nranks]: messages of each ordered pair */
+  uint64_t stallAskAt;       /* ms of waiting at which the next question goes out */
+  struct tuttiRegistration *registrations;
+  struct tuttiWindow *windows;
+  tuttiPreMul *premul; /* [npremul], index = op - tuttiNumOps */
+  int npremul;
+  uint32_t splits; /* names of split communicators */
+  uint8_t shrinks;
+  tuttiAtomic64 offer;   /* shrink.c: this rank leads a rendezvous there; 0: none */
+  uint64_t *followed;    /* [nranks] the last offer of each that this rank took up */
+  tuttiAtomic32 revoked; /* 1: tuttiCommRevoke has returned */
+  tuttiAtomic32 aborted; /* 1: tuttiCommAbort holds it until it is freed */
+
+  tuttiAtomic32 busy;         /* id of the thread that is in a collective, or 0 */
+  struct tuttiWorker *worker; /* of a non-blocking communicator */
+} tuttiCommunicator;
+
+#endif

@@ -1,0 +1,28 @@
+/* How a communicator fails: once, with the same text on all ranks, and every wait ends. */
+#ifndef TUTTI_COMM_FAILURE_H_
+#define TUTTI_COMM_FAILURE_H_
+
+#include "comm/communicator.h"
+
+/* Makes `code` and this thread's last error the failure of `c`, and tells every other rank. Returns
+ * `code`. */
+tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
+/* The same for a text that came from elsewhere; `tell` says whether other ranks need to hear it. */
+void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
+/* Tells every other rank that this one aborts, if there is a watch to tell it with. */
+void tuttiCommTellAbort(tuttiCommunicator *c);
+void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text);
+/* tuttiSuccess, or the failure, whose text becomes this thread's last error. */
+tuttiResult_t tuttiCommFailure(void *comm);
+/* Callbacks of executors, as is tuttiCommFailure. */
+tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
+                                const tuttiSignature *theirs);
+tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
+/* Waits for what(c), at most the timeout, then fails with "`late` within 5 s`why`". If `fails`, a
+ * failure of `c` ends it, before or after. */
+tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,
+                             const char *late, const char *why);
+/* Success if operations may start: set up, not failed, not finalized. */
+tuttiResult_t tuttiCommReady(const tuttiCommunicator *c);
+
+#endif

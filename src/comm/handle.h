@@ -1,0 +1,36 @@
+/* Handles of communicators. A handle is a number, not an address: one that was destroyed is
+ * recognized for ever. */
+#ifndef TUTTI_COMM_HANDLE_H_
+#define TUTTI_COMM_HANDLE_H_
+
+#include "comm/communicator.h"
+#include "comm/failure.h"
+
+/* Sets c->handle. */
+tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c);
+/* The communicator of a handle, held until tuttiHandleLeave. `call` names the public function in
+ * errors of this thread until it leaves. tuttiInvalidArgument for NULL and dead handles. */
+tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **c);
+/* The same for a call without a communicator. */
+tuttiResult_t tuttiCallEnter(const char *call);
+bool tuttiHandleLives(tuttiComm_t handle);
+void tuttiHandleLeave(tuttiCommunicator *c);
+/* `TUTTI_HELD tuttiCommunicator *c = NULL;` is left where its block ends, if it was entered. */
+#define TUTTI_HELD __attribute__((cleanup(tuttiHandleLeaveAt)))
+static inline void tuttiHandleLeaveAt(tuttiCommunicator **c) {
+  if (*c) tuttiHandleLeave(*c);
+}
+/* Declares `c` and enters it, or returns the failure. */
+#define TUTTI_ENTER(c, handle, call)                                                               \
+  TUTTI_HELD tuttiCommunicator *(c) = NULL;                                                        \
+  TUTTI_TRY(tuttiHandleEnter(handle, call, &(c)))
+#define TUTTI_ENTER_READY(c, handle, call)                                                         \
+  TUTTI_ENTER(c, handle, call);                                                                    \
+  TUTTI_TRY(tuttiCommReady(c))
+/* From now on no call gets in; returns when all that were in have left, but for the caller's own
+ * hold. False if another thread is retiring it already. */
+bool tuttiHandleRetire(tuttiCommunicator *c);
+/* Frees the slot of a handle that was retired or never given out. */
+void tuttiHandleFree(tuttiCommunicator *c);
+
+#endif

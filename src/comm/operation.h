@@ -1,0 +1,33 @@
+/* Operations: what a call asks for, and how several run together. */
+#ifndef TUTTI_COMM_OPERATION_H_
+#define TUTTI_COMM_OPERATION_H_
+
+#include "comm/communicator.h"
+
+/* One collective or message, as its call asks for it. */
+typedef struct tuttiOp {
+  tuttiColl coll;
+  const void *sendbuff;
+  void *recvbuff;
+  uint64_t count;
+  tuttiDataType_t type;
+  tuttiRedOp_t redop;
+  int root; /* SendRecv: the peer */
+  tuttiStream_t stream;
+  bool sending; /* SendRecv */
+  bool inPlace;
+  tuttiColl recorded; /* what the signature says: coll, or tuttiCollSplit */
+  tuttiPreMul premul; /* of redop at the call: its handle may be gone when the operation runs */
+  tuttiCommunicator *comm; /* held by the caller while the operation runs */
+  tuttiComm_t handle;      /* what a group keeps until its end, when it may be dead */
+} tuttiOp;
+
+/* What the planner expects of an operation, in us; for the thread that uses the communicator. */
+float tuttiOpTime(const tuttiOp *op);
+/* Runs operations together, to their end on this rank. */
+tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops);
+/* All-gathers `bytes` of plain host memory over the communicator, on any device, and waits for the
+ * end. A collective like any other, for what ranks must tell each other in a split or the like. */
+tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes);
+
+#endif
