@@ -381,7 +381,7 @@ static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candida
 
 /* Candidates come in the order of what they ask for: direct before tree before ring, which makes
  * fewer dependent hops; one exchange before two; fewer channels before more. */
-void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
+static void planSchedule(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
   uint32_t algos = usableAlgorithms(in, op);
   uint32_t protos = in->protoMask & ((1u << tuttiProtoCount) - 1);
   if (protos == 0) protos = (1u << tuttiProtoCount) - 1;
@@ -402,14 +402,43 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
       if (direct && proto == tuttiProtoSimple && canFetch(in, op))
         consider(in, op, fetch, &best, &time);
     }
-  plan->algo = best.algo;
-  plan->proto = best.proto;
-  plan->nchannels = best.nchannels;
-  plan->twoShot = best.twoShot;
-  plan->fetch = best.fetch;
-  plan->streams = shouldStream(in, op);
-  plan->chunk = chunkElements(op, &best);
-  plan->timeUs = (float)time;
+  *plan = (tuttiPlan){
+      .chunk = chunkElements(op, &best),
+      .timeUs = (float)time,
+      .nchannels = (uint16_t)best.nchannels,
+      .algo = (uint8_t)best.algo,
+      .proto = (uint8_t)best.proto,
+      .kernel = tuttiKernelSchedule,
+      .twoShot = (uint8_t)best.twoShot,
+      .fetch = (uint8_t)best.fetch,
+      .streams = shouldStream(in, op),
+  };
+}
+
+/* Of a message to one peer: any path may be its, so the worst is expected. */
+static float messageTime(const tuttiPlanInput *in, const tuttiSignature *op) {
+  float latency = in->nhosts > 1 ? in->interLatencyUs : in->intraLatencyUs;
+  float GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
+  return latency + (float)(op->count * elementBytes(op->type)) / (GBs * 1e3f);
+}
+
+void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
+  bool message = op->coll == tuttiCollSendRecv;
+  if (!message && !in->exchange) {
+    planSchedule(in, op, plan);
+    return;
+  }
+  /* One message of a schedule, or one launch: nothing to weigh. */
+  *plan = (tuttiPlan){
+      .chunk = in->slotBytes / elementBytes(op->type),
+      .timeUs = message ? messageTime(in, op)
+                        : tuttiPlanTime(in, op, tuttiAlgoDirect, tuttiProtoSimple, 1, 0),
+      .nchannels = 1,
+      .algo = tuttiAlgoDirect,
+      .proto = tuttiProtoSimple,
+      .kernel = tuttiKernelSchedule,
+  };
+  if (in->exchange) tuttiPlanAllPairs(in, op, plan);
 }
 
 void tuttiPlanPart(uint64_t count, int type, int c, int n, uint64_t *begin, uint64_t *part) {

@@ -1,5 +1,6 @@
-/* The planner: from an operation to (algorithm, protocol, channels, chunk), by a cost model over
- * what the transports say of the communicator's paths. Pure: the same answer on every rank. */
+/* The one planner: from an operation to all that an executor needs (tuttiPlan), for schedules by a
+ * cost model over what the transports say of the communicator's paths, for GPUs that reach each
+ * other by measured sizes (planner_allpairs.c). Pure: the same answer on every rank. */
 #ifndef TUTTI_COLLECTIVES_PLANNER_H_
 #define TUTTI_COLLECTIVES_PLANNER_H_
 
@@ -27,7 +28,7 @@ typedef struct {
   int oversubscribed; /* some host has more ranks than cores */
   int loopback;       /* ranks of one host that only reach each other over the network */
   int gpu;            /* thread blocks do the work, one for each channel */
-  int exchange;       /* GPUs that all store into each other's memory: see exchange_plan.h; */
+  int exchange;       /* GPUs that all store into each other's memory: see planner_allpairs.c; */
   int staged;         /*   or, all of one host, into host memory */
   int maxBlocks;      /* most thread blocks of an exchange that are wanted; 0: any number */
   int sharers;        /* most ranks that share one of them; 0 as 1 */
@@ -35,13 +36,26 @@ typedef struct {
   int deterministic;  /* reduce with Direct, which has one order: that of the ranks */
 } tuttiPlanInput;
 
+/* What carries a plan out. */
+typedef enum {
+  tuttiKernelSchedule = 0, /* step by step: the CPU's executor, the simulator, or the ring/tree
+                              kernel, a channel each */
+  tuttiKernelSlots = 1,    /* between all pairs of GPUs, through slots */
+  tuttiKernelRegions = 2,  /*   the same with regions of lines that carry their flags */
+} tuttiKernel;
+
+/* All that an executor, on any device, need be told; it decides nothing. What a group's message
+ * gets depends on its count and type alone, as its two sides know of no more. */
 typedef struct {
-  int algo, proto, nchannels;
-  int twoShot;
-  int fetch;      /* readers copy large messages straight out of the writers' memory */
-  int streams;    /* the result is too large for the caches: it is stored past them */
-  uint64_t chunk; /* elements */
-  float timeUs;   /* what the model expects */
+  uint64_t chunk;             /* elements: most in one message of a schedule */
+  float timeUs;               /* what the model expects */
+  uint16_t nchannels;         /* 1 but for schedules; 0: no plan */
+  uint16_t nblocks, nthreads; /* of a kernel between all pairs; 0 for schedules */
+  uint8_t algo, proto;
+  uint8_t kernel; /* tuttiKernel */
+  uint8_t twoShot;
+  uint8_t fetch;   /* readers copy large messages straight out of the writers' memory */
+  uint8_t streams; /* the result is too large for the caches: it is stored past them */
 } tuttiPlan;
 
 /* Parses TUTTI_ALGO / TUTTI_PROTO into a mask ("Ring,Tree", "^Direct", "" = all; case is ignored).
@@ -51,9 +65,13 @@ tuttiResult_t tuttiPlanMask(const char *setting, const char *text, const char *c
 extern const char *const tuttiAlgoNames[tuttiAlgoCount];
 extern const char *const tuttiProtoNames[tuttiProtoCount];
 
-/* Chooses for one operation. Where the allowed algorithms have no schedule for the collective the
- * best existing one is taken (and said at INFO once): a setting never breaks a call. */
+/* Chooses for one operation, SendRecv included; its number and root do not matter. Where the
+ * allowed algorithms have no schedule for the collective the best existing one is taken (and said
+ * at INFO once): a setting never breaks a call. Sets all of *plan. */
 void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);
+/* Its part for in->exchange: form, protocol, kernel, thread blocks and threads, in *plan, of which
+ * the rest is set. */
+void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);
 
 /* The model's time of a candidate, in us; INFINITY if it cannot run. For tests and `tutti topo`. */
 float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo, int proto,

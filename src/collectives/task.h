@@ -1,5 +1,5 @@
 /* A task: one operation's work on one channel of one communicator, with everything an executor
- * needs. Made by the planner, run by a device. */
+ * needs. Made from the plan by the communicator, run by a device. */
 #ifndef TUTTI_COLLECTIVES_TASK_H_
 #define TUTTI_COLLECTIVES_TASK_H_
 
@@ -56,9 +56,10 @@ typedef struct tuttiTask {
   tuttiScalar scalar;
   const void *scalarAt; /* on the device; NULL: `scalar` */
   int channel;
+  int round; /* of a group's messages on GPUs: how many this pair has had before in this direction
+              */
   int inPlace;
-  int fetch;   /* lend large messages to readers that can fetch them; no receiver reduces */
-  int streams; /* copies to recvbuff go past the caches */
+  tuttiPlan plan; /* a copy: what the communicator keeps may be replaced within a group */
   tuttiStream_t stream;
   const tuttiTaskHost *host;
   struct tuttiTask

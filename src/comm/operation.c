@@ -1,6 +1,7 @@
 /* From operations to tasks: signature, plan, one task per channel, and their run on the device. */
 #include "comm/operation.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -33,23 +34,24 @@ static uint64_t number(const tuttiOp *op) {
   return op->sending ? ++c->sent[op->root] : ++c->received[op->root];
 }
 
+static void logPlan(const tuttiOp *op, const tuttiPlan *plan) {
+  char shape[80];
+  if (plan->kernel == tuttiKernelSchedule)
+    snprintf(shape, sizeof shape, "%d channels, chunk %llu", plan->nchannels,
+             (unsigned long long)plan->chunk);
+  else
+    snprintf(shape, sizeof shape, "%d blocks of %d threads", plan->nblocks, plan->nthreads);
+  TUTTI_INFO(TUNING, "%s of %llu %s: %s%s, %s, %s, %.1f us expected", tuttiCollName(op->coll),
+             (unsigned long long)op->count, tuttiTypeName(op->type), tuttiAlgoNames[plan->algo],
+             plan->twoShot ? " two-shot" : "", tuttiProtoNames[plan->proto], shape, plan->timeUs);
+}
+
 static void choosePlan(const tuttiOp *op, const tuttiSignature *sig, tuttiPlan *plan) {
-  const tuttiCommunicator *c = op->comm;
-  /* Exchanges are planned where they run (exchange_plan.h). */
-  if (op->coll == tuttiCollSendRecv || c->plan.exchange) {
-    uint64_t chunk = c->wires.slotBytes / tuttiTypeSize(op->type);
-    *plan = (tuttiPlan){
-        .algo = tuttiAlgoDirect, .proto = tuttiProtoSimple, .nchannels = 1, .chunk = chunk};
-    return;
-  }
   tuttiSignature asked = *sig;
   asked.coll = (uint8_t)op->coll; /* not what is recorded */
-  tuttiPlanChoose(&c->plan, &asked, plan);
-  TUTTI_INFO(TUNING, "%s of %llu %s: %s%s, %s, %d channels, chunk %llu, %.1f us expected",
-             tuttiCollName(op->coll), (unsigned long long)op->count, tuttiTypeName(op->type),
-             tuttiAlgoNames[plan->algo], plan->twoShot ? " two-shot" : "",
-             tuttiProtoNames[plan->proto], plan->nchannels, (unsigned long long)plan->chunk,
-             plan->timeUs);
+  tuttiPlanChoose(&op->comm->plan, &asked, plan);
+  if (op->coll != tuttiCollSendRecv && tuttiLogEnabled(TUTTI_LOG_INFO, TUTTI_SUBSYS(TUNING)))
+    logPlan(op, plan);
 }
 
 static void setChannel(tuttiTask *t, const tuttiCommunicator *c, const tuttiPlan *p, int channel) {
@@ -81,8 +83,7 @@ static void setTask(tuttiTask *t, const tuttiOp *op, const tuttiSignature *sig,
       .op = op->redop < tuttiNumOps ? op->redop : tuttiSum,
       .premul = op->redop >= tuttiNumOps,
       .divide = op->redop == tuttiAvg ? c->nranks : 0,
-      .fetch = p->fetch,
-      .streams = p->streams,
+      .plan = *p,
       .host = &c->host,
   };
   setChannel(t, c, p, 0);
@@ -103,16 +104,7 @@ static const tuttiPrepared *prepare(const tuttiOp *op) {
 }
 
 float tuttiOpTime(const tuttiOp *op) {
-  const tuttiPlanInput *in = &op->comm->plan;
-  if (in->nranks == 1) return 0;
-  if (op->coll == tuttiCollSendRecv) {
-    float GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
-    float latency = in->nhosts > 1 ? in->interLatencyUs : in->intraLatencyUs;
-    return latency + (float)(op->count * tuttiTypeSize(op->type)) / (GBs * 1e3f);
-  }
-  tuttiSignature sig = describe(op);
-  if (in->exchange) return tuttiPlanTime(in, &sig, tuttiAlgoDirect, tuttiProtoSimple, 1, 0);
-  return prepare(op)->plan.timeUs;
+  return op->comm->nranks == 1 ? 0 : prepare(op)->plan.timeUs;
 }
 
 static tuttiResult_t readScalar(tuttiTask *t, const tuttiOp *op) {

@@ -216,7 +216,7 @@ static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
 static bool reaches(const runner *r, tuttiConn *conn, const void *lent) {
   tuttiRegion region;
   if (conn->direct) return !conn->registered || tuttiRegionFind(lent, r->bytes, &region);
-  return r->task->fetch && r->bytes >= FETCH_BYTES && tuttiConnFetched(conn);
+  return r->task->plan.fetch && r->bytes >= FETCH_BYTES && tuttiConnFetched(conn);
 }
 
 static void lend(runner *r, tuttiConn *conn) {
@@ -310,7 +310,7 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
       .divide = step->flags & TUTTI_STEP_FINAL ? task->divide : 0,
       /* What is passed on may be lent: another core reads it now. */
       .streams =
-          task->streams && (step->flags & TUTTI_STEP_DST) && (r->nrecv == 0 || r->nsend == 0),
+          task->plan.streams && (step->flags & TUTTI_STEP_DST) && (r->nrecv == 0 || r->nsend == 0),
   };
   gatherOperands(r, e->in, &args);
   if (step->flags & TUTTI_STEP_DST)

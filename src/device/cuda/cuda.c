@@ -17,7 +17,6 @@
 #include "base/cuda.h"
 #include "base/error.h"
 #include "base/os.h"
-#include "collectives/exchange_plan.h"
 #include "device/cuda/steps.h"
 #include "device/cuda/window.h"
 #include "kernels/exchange.h"
@@ -304,7 +303,7 @@ static tuttiResult_t cudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /* A part of a message for each thread block, whole lines but for the last. */
-static uint64_t partOf(uint64_t bytes, const tuttiExchangePlan *plan) {
+static uint64_t partOf(uint64_t bytes, const tuttiPlan *plan) {
   uint64_t unit = plan->proto == tuttiProtoLL ? TUTTI_EXCHANGE_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE;
   uint64_t units = (bytes + unit - 1) / unit, n = (uint64_t)plan->nblocks;
   return (units + n - 1) / n * unit;
@@ -337,7 +336,7 @@ static void setLoops(tuttiExchangeArgs *a, int proto) {
 
 /* Fills in the exchange of one task, in bytes. */
 static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t size,
-                        const tuttiExchangePlan *plan, uint32_t hash) {
+                        const tuttiPlan *plan, uint32_t hash) {
   a->combine = x->combine;
   a->own = x->own;
   a->keep = x->keep;
@@ -366,8 +365,9 @@ static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t s
 }
 
 /* Large messages of a collective go into windows where there are any, but for those to combine. */
-static void setWindows(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {
+static void setWindows(cudaState *s, const tuttiTask *t) {
   tuttiExchangeArgs *a = &s->args;
+  const tuttiPlan *plan = &t->plan;
   int coll = t->schedule.coll;
   bool placed = !tuttiCollReduces(coll) && !(coll == tuttiCollBroadcast && plan->twoShot);
   if (!s->windows.any || plan->proto != tuttiProtoSimple) return;
@@ -386,8 +386,9 @@ static void setWindows(cudaState *s, const tuttiTask *t, const tuttiExchangePlan
 }
 
 /* One message to (or from) a neighbour, at an address instead of an offset. */
-static void setMessage(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {
+static void setMessage(cudaState *s, const tuttiTask *t) {
   const tuttiSchedule *y = &t->schedule;
+  const tuttiPlan *plan = &t->plan;
   int link = y->root < y->rank ? y->root : y->root - 1;
   tuttiExchangeLink *l = &s->args.link[link];
   tuttiExchangeFlow *f = &s->args.flow[link];
@@ -453,7 +454,7 @@ static tuttiResult_t cudaCopy(tuttiTaskHost *host, void *to, tuttiStream_t recei
   return order(s, stream, receiver);
 }
 
-static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchangePlan *plan) {
+static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiPlan *plan) {
   tuttiExchangeArgs *a = &s->args;
   bool capturing, reduces = tuttiCollReduces(t->schedule.coll);
   if (a->loops == 0) return tuttiSuccess;
@@ -468,8 +469,8 @@ static tuttiResult_t launch(cudaState *s, const tuttiTask *t, const tuttiExchang
   a->sig = t->signature;
   TUTTI_TRY(beginLaunch(s, t->stream, &capturing));
   CUDA_TRY((cudaError_t)tuttiExchangeLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
-                                            plan->uniform, plan->nblocks, plan->nthreads,
-                                            t->stream));
+                                            plan->kernel == tuttiKernelRegions, plan->nblocks,
+                                            plan->nthreads, t->stream));
   return endLaunch(s, t->stream, capturing);
 }
 
@@ -490,17 +491,14 @@ static uint32_t sharedKinds(int coll, bool twoShot) {
 
 static tuttiResult_t runCollective(cudaState *s, const tuttiTask *t) {
   tuttiExchange x;
-  tuttiExchangePlan plan;
-  tuttiSchedule schedule = t->schedule;
+  const tuttiSchedule *y = &t->schedule;
   size_t size = tuttiTypeSize(t->type);
-  tuttiExchangeChoose(s->host->plan, &schedule, size, &plan);
-  schedule.twoShot = (uint8_t)plan.twoShot;
-  tuttiExchangeMake(&schedule, TUTTI_EXCHANGE_LINE / size, &x);
-  setExchange(&s->args, &x, size, &plan, tuttiSignatureHash(&t->signature));
-  setWindows(s, t, &plan);
+  tuttiExchangeMake(y, TUTTI_EXCHANGE_LINE / size, &x);
+  setExchange(&s->args, &x, size, &t->plan, tuttiSignatureHash(&t->signature));
+  setWindows(s, t);
   s->args.rooted = t->signature.root >= 0;
-  s->args.shared = s->args.staged ? sharedKinds(schedule.coll, schedule.twoShot) : 0;
-  return launch(s, t, &plan);
+  s->args.shared = s->args.staged ? sharedKinds(y->coll, y->twoShot) : 0;
+  return launch(s, t, &t->plan);
 }
 
 static bool isMessage(const cudaState *s, const tuttiTask *t) {
@@ -521,26 +519,25 @@ static tuttiResult_t join(cudaState *s, const tuttiTask *tasks, int n, cudaStrea
 /* The messages of a group go in rounds: in round i the i-th of each pair and direction. So the two
  * sides of a message agree on its round, in whatever order they have called. */
 static bool inRound(const cudaState *s, const tuttiTask *t, int round) {
-  return isMessage(s, t) && t->channel == round;
+  return isMessage(s, t) && t->round == round;
 }
 
 /* Those of one protocol. Protocol, thread blocks and so the parts of a message depend on that
  * message alone: its two sides know of no other. */
 static tuttiResult_t exchangeRound(cudaState *s, const tuttiTask *tasks, int n, int round,
                                    int proto) {
-  tuttiExchangePlan most = {.proto = proto, .nblocks = 1, .nthreads = 32};
+  tuttiPlan most = {
+      .proto = (uint8_t)proto, .kernel = tuttiKernelSlots, .nblocks = 1, .nthreads = 32};
   tuttiExchange nothing;
   memset(&nothing, 0, sizeof nothing);
   setExchange(&s->args, &nothing, 1, &most, 1);
   s->args.shared = 0;
   for (int i = 0; i < n; i++) {
-    tuttiExchangePlan plan;
-    if (!inRound(s, &tasks[i], round)) continue;
-    tuttiExchangeChoose(s->host->plan, &tasks[i].schedule, tuttiTypeSize(tasks[i].type), &plan);
-    if (plan.proto != proto) continue;
-    setMessage(s, &tasks[i], &plan);
-    if (plan.nblocks > most.nblocks) most.nblocks = plan.nblocks;
-    if (plan.nthreads > most.nthreads) most.nthreads = plan.nthreads;
+    const tuttiPlan *plan = &tasks[i].plan;
+    if (!inRound(s, &tasks[i], round) || plan->proto != proto) continue;
+    setMessage(s, &tasks[i]);
+    if (plan->nblocks > most.nblocks) most.nblocks = plan->nblocks;
+    if (plan->nthreads > most.nthreads) most.nthreads = plan->nthreads;
   }
   setLoops(&s->args, proto);
   tuttiTask t = tasks[0];
@@ -592,8 +589,8 @@ static tuttiResult_t runMessages(cudaState *s, tuttiTask *tasks, int n) {
   for (int i = 0; i < n; i++) {
     tuttiTask *t = &tasks[i];
     if (!isMessage(s, t)) continue;
-    t->channel = s->rounds[2 * t->schedule.root + t->schedule.sending]++; /* its round */
-    if (t->channel >= rounds) rounds = t->channel + 1;
+    t->round = s->rounds[2 * t->schedule.root + t->schedule.sending]++;
+    if (t->round >= rounds) rounds = t->round + 1;
   }
   cudaStream_t stream = tasks[0].stream;
   TUTTI_TRY(join(s, tasks, n, stream, true));

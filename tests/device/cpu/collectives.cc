@@ -132,7 +132,7 @@ public:
       t.premul = set_.op == tuttiNumOps;
       t.scalar.i = (uint64_t)(rank.rank + 2);
       t.inPlace = set_.inPlace;
-      t.fetch = set_.fetch;
+      t.plan.fetch = set_.fetch;
       t.host = &rank.host;
       list.push_back(t);
     }

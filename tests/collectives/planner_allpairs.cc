@@ -1,5 +1,5 @@
-/* The plans of exchanges on a GPU. */
-#include "collectives/exchange_plan.h"
+/* Plans for GPUs that all reach each other. */
+#include "collectives/planner.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -25,42 +25,59 @@ std::vector<uint64_t> sizes() { /* in bytes: 0 to 16 GB */
   return all;
 }
 
-tuttiSchedule scheduleOf(int coll, int n, uint64_t count, int rank = 0, int root = 0) {
-  tuttiSchedule s = {};
-  s.coll = coll;
-  s.nranks = n;
-  s.rank = rank;
-  s.root = root;
-  s.count = count;
-  return s;
+tuttiDataType_t typeOf(size_t size) {
+  return size == 1 ? tuttiInt8 : size == 2 ? tuttiHalf : size == 4 ? tuttiFloat32 : tuttiFloat64;
 }
 
-tuttiExchangePlan choose(const tuttiSchedule &s, uint32_t protos = kLL | kSimple, size_t size = 4,
-                         bool staged = false) {
+tuttiSignature op(int coll, uint64_t count, size_t size = 4, int root = 0) {
+  tuttiSignature sig = {};
+  sig.coll = (uint8_t)coll;
+  sig.count = count;
+  sig.type = (uint8_t)typeOf(size);
+  sig.root = tuttiCollHasRoot(coll) ? root : -1;
+  return sig;
+}
+
+tuttiPlanInput gpus(int n, uint32_t protos = kLL | kSimple, bool staged = false) {
   tuttiPlanInput in = {};
-  in.staged = staged;
-  in.nranks = s.nranks;
+  in.nranks = in.maxRanksPerHost = n;
+  in.nhosts = in.minChannels = in.maxChannels = 1;
+  in.algoMask = (1u << tuttiAlgoCount) - 1;
   in.protoMask = protos;
-  tuttiExchangePlan plan;
+  in.intraLatencyUs = 2;
+  in.intraGBs = 100;
+  in.slotBytes = 512 << 10;
+  in.gpu = in.exchange = 1;
+  in.staged = staged;
+  return in;
+}
+
+tuttiPlan choose(const tuttiPlanInput &in, const tuttiSignature &sig) {
+  tuttiPlan plan;
   memset(&plan, 0xee, sizeof plan);
-  tuttiExchangeChoose(&in, &s, size, &plan);
+  tuttiPlanChoose(&in, &sig, &plan);
   return plan;
 }
 
-bool same(const tuttiExchangePlan &a, const tuttiExchangePlan &b) {
+bool same(const tuttiPlan &a, const tuttiPlan &b) {
   return a.twoShot == b.twoShot && a.proto == b.proto && a.nblocks == b.nblocks &&
-         a.nthreads == b.nthreads && a.uniform == b.uniform;
+         a.nthreads == b.nthreads && a.kernel == b.kernel && a.algo == b.algo &&
+         a.nchannels == b.nchannels;
 }
 
-void expectRunnable(const tuttiExchangePlan &plan, int coll, uint32_t protos) {
+void expectRunnable(const tuttiPlan &plan, int coll, uint32_t protos) {
   bool ll = plan.proto == tuttiProtoLL;
   ASSERT_TRUE(plan.proto == tuttiProtoLL || plan.proto == tuttiProtoSimple);
+  ASSERT_TRUE(plan.fetch == 0 && plan.streams == 0) << "what CPUs do";
   /* LL is for what fits in regions, and for messages of any size if nothing else is allowed. */
   ASSERT_TRUE(protos & 1u << plan.proto || (protos == kLL && coll != tuttiCollSendRecv));
   ASSERT_GE(plan.nblocks, 1);
-  bool uniform = plan.uniform == 1;
-  ASSERT_TRUE(plan.uniform == 0 || (uniform && ll));
-  ASSERT_LE(plan.nblocks, (int)(uniform ? TUTTI_UNIFORM_BLOCKS
+  bool regions = plan.kernel == tuttiKernelRegions;
+  ASSERT_TRUE(plan.kernel == tuttiKernelSlots || (regions && ll));
+  ASSERT_EQ(plan.algo, tuttiAlgoDirect);
+  ASSERT_EQ(plan.nchannels, 1);
+  ASSERT_GE(plan.timeUs, 0);
+  ASSERT_LE(plan.nblocks, (int)(regions ? TUTTI_UNIFORM_BLOCKS
                                 : ll    ? TUTTI_EXCHANGE_LL_BLOCKS
                                         : TUTTI_EXCHANGE_BLOCKS));
   ASSERT_GE(plan.nthreads, 32) << "a thread for each peer, and whole lines";
@@ -70,64 +87,69 @@ void expectRunnable(const tuttiExchangePlan &plan, int coll, uint32_t protos) {
   ASSERT_TRUE(plan.twoShot == 0 || (plan.twoShot == 1 && forms));
 }
 
-TEST(ExchangePlan, EveryPlanCanRun) {
+TEST(PlannerAllPairs, EveryPlanCanRun) {
   for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
     for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
       for (uint32_t protos : {kLL, kSimple, kLL | kSimple})
         for (size_t size : {1, 2, 4, 8})
           for (uint64_t bytes : sizes()) {
-            expectRunnable(choose(scheduleOf(coll, n, bytes / size), protos, size), coll, protos);
+            expectRunnable(choose(gpus(n, protos), op(coll, bytes / size, size)), coll, protos);
             if (HasFatalFailure())
               FAIL() << tuttiCollName(coll) << " ranks " << n << " bytes " << bytes;
           }
 }
 
 /* In a process of its own: a division by zero must not end the other tests. */
-TEST(ExchangePlan, OneRankSendsNothing) {
+TEST(PlannerAllPairs, OneRankSendsNothing) {
   auto everyPlan = [] {
     for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
       for (uint32_t protos : {kLL, kSimple, kLL | kSimple})
         for (uint64_t bytes : sizes())
-          expectRunnable(choose(scheduleOf(coll, 1, bytes / 4), protos), coll, protos);
+          expectRunnable(choose(gpus(1, protos), op(coll, bytes / 4)), coll, protos);
     _exit(HasFatalFailure() ? 1 : 0);
   };
   EXPECT_EXIT(everyPlan(), testing::ExitedWithCode(0), "");
 }
 
-/* Else ranks would not understand each other's messages. */
-TEST(ExchangePlan, TheSameOnAllRanks) {
+/* Else ranks would not understand each other's messages. The plan is kept for all roots and
+ * numbers. */
+TEST(PlannerAllPairs, NeitherRootNorNumberMatters) {
   for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
     for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
-      for (int root = 0; root < n; root++)
-        for (uint64_t bytes : sizes()) {
-          tuttiExchangePlan first = choose(scheduleOf(coll, n, bytes / 4, 0, root));
-          for (int r = 1; r < n; r++)
-            ASSERT_TRUE(same(choose(scheduleOf(coll, n, bytes / 4, r, root)), first))
-                << tuttiCollName(coll) << " ranks " << n << " bytes " << bytes;
+      for (uint64_t bytes : sizes()) {
+        tuttiPlan first = choose(gpus(n), op(coll, bytes / 4));
+        for (int root = 1; root < n; root++) {
+          tuttiSignature other = op(coll, bytes / 4, 4, root);
+          other.seq = (uint64_t)root;
+          ASSERT_TRUE(same(choose(gpus(n), other), first))
+              << tuttiCollName(coll) << " ranks " << n << " bytes " << bytes;
         }
+      }
 }
 
-TEST(ExchangePlan, BothSidesOfAMessageAgree) {
+/* The two sides of a message know its count and type, and not of each other's other messages. */
+TEST(PlannerAllPairs, MessagesAreOneLaunch) {
   for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
     for (uint64_t bytes : sizes()) {
-      tuttiSchedule sends = scheduleOf(tuttiCollSendRecv, n, bytes, 0, n - 1);
-      tuttiSchedule receives = scheduleOf(tuttiCollSendRecv, n, bytes, n - 1, 0);
-      sends.sending = true;
-      ASSERT_TRUE(same(choose(sends, kLL | kSimple, 1), choose(receives, kLL | kSimple, 1)))
-          << bytes << " bytes";
+      tuttiPlan plan = choose(gpus(n), op(tuttiCollSendRecv, bytes, 1));
+      ASSERT_EQ(plan.kernel, tuttiKernelSlots) << bytes << " bytes";
+      ASSERT_EQ(plan.twoShot, 0) << bytes << " bytes";
     }
 }
 
 /* In host memory there are fewer slots and smaller regions, and none for LL messages; and LL is for
  * those alone who all send to all. */
-TEST(ExchangePlan, StagedPlansFit) {
+TEST(PlannerAllPairs, StagedPlansFit) {
   for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
     for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
       for (uint32_t protos : {kLL, kSimple, kLL | kSimple})
         for (uint64_t bytes : sizes()) {
-          tuttiSchedule s = scheduleOf(coll, n, bytes);
-          tuttiExchangePlan plan = choose(s, protos, 1, true);
-          s.twoShot = (uint8_t)plan.twoShot;
+          tuttiPlan plan = choose(gpus(n, protos, true), op(coll, bytes, 1));
+          tuttiSchedule s = {};
+          s.coll = coll;
+          s.nranks = n;
+          s.count = bytes;
+          s.twoShot = plan.twoShot;
           tuttiExchange x;
           tuttiExchangeMake(&s, TUTTI_EXCHANGE_LINE, &x);
           uint64_t longest = coll == tuttiCollSendRecv ? bytes : x.count;
@@ -135,7 +157,7 @@ TEST(ExchangePlan, StagedPlansFit) {
             longest = std::max({longest, p.outCount, p.inCount, p.lateCount});
           uint64_t lines = (longest + TUTTI_STAGED_LINE_PAYLOAD - 1) / TUTTI_STAGED_LINE_PAYLOAD;
           ASSERT_GE(plan.nblocks, 1);
-          if (plan.uniform) {
+          if (plan.kernel == tuttiKernelRegions) {
             ASSERT_FALSE(tuttiCollHasRoot(coll));
             ASSERT_LE(lines * 2 * TUTTI_STAGED_LINE_PAYLOAD, TUTTI_STAGED_REGION);
             ASSERT_LE(plan.nblocks, (int)TUTTI_UNIFORM_BLOCKS);
@@ -147,52 +169,60 @@ TEST(ExchangePlan, StagedPlansFit) {
 }
 
 /* TUTTI_MAX_NCHANNELS and maxCTAs: whoever computes beside it keeps the other multiprocessors. */
-TEST(ExchangePlan, TakesNoMoreBlocksThanWanted) {
+TEST(PlannerAllPairs, TakesNoMoreBlocksThanWanted) {
   for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
     for (uint64_t bytes : sizes()) {
-      tuttiPlanInput in = {};
-      in.nranks = 4;
-      in.protoMask = kLL | kSimple;
-      tuttiSchedule s = scheduleOf(coll, in.nranks, bytes);
-      tuttiExchangePlan any, few;
-      tuttiExchangeChoose(&in, &s, 1, &any);
+      tuttiPlanInput in = gpus(4);
+      tuttiPlan any = choose(in, op(coll, bytes, 1));
       in.maxBlocks = 16;
-      tuttiExchangeChoose(&in, &s, 1, &few);
-      any.nblocks = std::min(any.nblocks, 16);
+      tuttiPlan few = choose(in, op(coll, bytes, 1));
+      any.nblocks = std::min<uint16_t>(any.nblocks, 16);
       ASSERT_TRUE(same(any, few)) << tuttiCollName(coll) << " " << bytes;
     }
 }
 
-/* Pure: the fields that it does not name do not matter, and asking changes nothing. */
-TEST(ExchangePlan, DependsOnNothingElse) {
+/* Thread blocks wait for those of other ranks, so those who share a GPU share its room. */
+TEST(PlannerAllPairs, SharersShareTheBlocks) {
+  for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
+    for (uint64_t bytes : sizes()) {
+      tuttiPlanInput in = gpus(4);
+      in.maxBlocks = 100;
+      int alone = choose(in, op(coll, bytes, 1)).nblocks;
+      in.sharers = 3;
+      int shared = choose(in, op(coll, bytes, 1)).nblocks;
+      ASSERT_EQ(shared, (alone + 2) / 3) << tuttiCollName(coll) << " " << bytes;
+    }
+}
+
+/* Pure: asking for something else between changes nothing, and all of the plan is set. */
+TEST(PlannerAllPairs, SameInputSamePlan) {
   for (uint64_t bytes : sizes()) {
-    tuttiSchedule s = scheduleOf(tuttiCollAllReduce, 4, bytes / 4);
-    tuttiExchangePlan first = choose(s);
-    s.algo = tuttiAlgoTree;
-    s.chunk = 12345;
-    s.twoShot = 1;
-    choose(scheduleOf(tuttiCollBroadcast, 8, 1));
-    ASSERT_TRUE(same(choose(s), first)) << bytes << " bytes";
+    tuttiPlan first = choose(gpus(4), op(tuttiCollAllReduce, bytes / 4)), second;
+    choose(gpus(8), op(tuttiCollBroadcast, 1));
+    memset(&second, 0x11, sizeof second);
+    tuttiPlanInput in = gpus(4);
+    tuttiSignature sig = op(tuttiCollAllReduce, bytes / 4);
+    tuttiPlanChoose(&in, &sig, &second);
+    ASSERT_EQ(memcmp(&first, &second, sizeof first), 0) << bytes << " bytes";
   }
 }
 
 /* Bytes count, not elements: float64 and int8 of one size have one plan. */
-TEST(ExchangePlan, TypesOfOneSizeHaveOnePlan) {
+TEST(PlannerAllPairs, TypesOfOneSizeHaveOnePlan) {
   for (uint64_t bytes : sizes())
     for (size_t size : {2, 4, 8})
-      ASSERT_TRUE(
-          same(choose(scheduleOf(tuttiCollAllReduce, 8, bytes / 8 * 8 / size), kLL | kSimple, size),
-               choose(scheduleOf(tuttiCollAllReduce, 8, bytes / 8 * 8), kLL | kSimple, 1)))
+      ASSERT_TRUE(same(choose(gpus(8), op(tuttiCollAllReduce, bytes / 8 * 8 / size, size)),
+                       choose(gpus(8), op(tuttiCollAllReduce, bytes / 8 * 8, 1))))
           << bytes;
 }
 
 /* With growing size: one shot before two, and more blocks for the same work on offer. */
-TEST(ExchangePlan, NeverGoesBack) {
+TEST(PlannerAllPairs, NeverGoesBack) {
   for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
     for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++) {
-      tuttiExchangePlan before = choose(scheduleOf(coll, n, 0), kSimple, 1);
+      tuttiPlan before = choose(gpus(n, kSimple), op(coll, 0, 1));
       for (uint64_t bytes = 1; bytes < (uint64_t)1 << 34; bytes += bytes / 8 + 1) {
-        tuttiExchangePlan plan = choose(scheduleOf(coll, n, bytes), kSimple, 1);
+        tuttiPlan plan = choose(gpus(n, kSimple), op(coll, bytes, 1));
         ASSERT_GE(plan.twoShot, before.twoShot) << tuttiCollName(coll) << " " << bytes;
         if (plan.twoShot == before.twoShot) {
           ASSERT_GE(plan.nblocks, before.nblocks) << tuttiCollName(coll) << " " << bytes;

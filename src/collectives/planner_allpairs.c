@@ -1,0 +1,93 @@
+/* Plans for GPUs that all store into each other's memory, or into host memory that they share: one
+ * launch does all, so what is to be chosen follows from the size of the longest message. */
+#include "collectives/exchange.h"
+#include "collectives/planner.h"
+
+#define KB ((uint64_t)1 << 10)
+
+/* Largest sizes in bytes, as measured on four GPUs of one NVSwitch. */
+#define ONE_SHOT_REDUCE (160 * KB)  /* the whole buffer to every rank */
+#define ONE_SHOT_COPY   (192 * KB)  /* the root's buffer to every rank */
+#define LL_MESSAGE      (256 * KB)  /* to one peer, through slots */
+#define REGION_MESSAGE  (2112 * KB) /* fits in a region */
+/* The same where blocks are in host memory. */
+#define STAGED_ONE_SHOT (32 * KB)
+#define STAGED_REDUCE   (1024 * KB)
+#define STAGED_MESSAGE  (64 * KB)
+
+/* What one thread block is worth having for. */
+#define LL_BLOCK     (6 * KB)
+#define SIMPLE_BLOCK (16 * KB)
+#define REGION_BLOCK (256 * KB) /* messages above it: the largest blocks */
+#define WARP         32
+
+static uint64_t ceilDiv(uint64_t a, uint64_t b) {
+  return a / b + (a % b != 0);
+}
+static uint64_t least(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+static bool isTwoShot(int coll, uint64_t bytes, bool staged) {
+  if (staged) /* all read what the root of a broadcast has written */
+    return (coll == tuttiCollAllReduce && bytes > STAGED_ONE_SHOT) ||
+           (coll == tuttiCollReduce && bytes > STAGED_REDUCE);
+  if (coll == tuttiCollAllReduce) return bytes > ONE_SHOT_REDUCE;
+  return (coll == tuttiCollReduce || coll == tuttiCollBroadcast) && bytes > ONE_SHOT_COPY;
+}
+
+/* Largest message to one peer. */
+static uint64_t messageBytes(int coll, int nranks, uint64_t bytes, bool twoShot) {
+  uint64_t n = (uint64_t)nranks;
+  if (!twoShot || n <= 2) return bytes;
+  return ceilDiv(bytes, coll == tuttiCollAllReduce ? n : n - 1);
+}
+
+static void chooseRegions(uint64_t message, tuttiPlan *plan) {
+  uint64_t threads = ceilDiv(message, TUTTI_EXCHANGE_LINE_PAYLOAD) * 8;
+  uint64_t most = message > REGION_BLOCK ? TUTTI_EXCHANGE_THREADS : TUTTI_EXCHANGE_THREADS / 2;
+  plan->kernel = tuttiKernelRegions;
+  plan->proto = tuttiProtoLL;
+  plan->nthreads = (uint16_t)least(ceilDiv(threads, WARP) * WARP, most);
+  plan->nblocks = (uint16_t)least(ceilDiv(threads, plan->nthreads), TUTTI_UNIFORM_BLOCKS);
+}
+
+static void chooseSlots(const tuttiPlanInput *in, int coll, bool ll, uint64_t message,
+                        tuttiPlan *plan) {
+  uint64_t peers = in->nranks > 1 ? (uint64_t)in->nranks - 1 : 1;
+  plan->kernel = tuttiKernelSlots;
+  plan->proto = ll ? tuttiProtoLL : tuttiProtoSimple;
+  /* The two sides of a SendRecv know of that one message. */
+  uint64_t moved = coll == tuttiCollSendRecv ? message : message * peers;
+  uint64_t blocks = ll ? least(ceilDiv(moved, LL_BLOCK), TUTTI_EXCHANGE_LL_BLOCKS)
+                       : least(ceilDiv(message, SIMPLE_BLOCK), TUTTI_EXCHANGE_BLOCKS);
+  /* A little message needs few threads, and few start sooner. */
+  uint64_t threads =
+      ll ? ceilDiv(message, TUTTI_EXCHANGE_LINE_PAYLOAD) * 8 * peers : TUTTI_EXCHANGE_THREADS;
+  plan->nblocks = blocks > 0 ? (uint16_t)blocks : 1;
+  plan->nthreads =
+      (uint16_t)least(threads > 0 ? ceilDiv(threads, WARP) * WARP : WARP, TUTTI_EXCHANGE_THREADS);
+}
+
+void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
+  bool mayLL = (in->protoMask & 1u << tuttiProtoLL) != 0;
+  bool maySimple = (in->protoMask & 1u << tuttiProtoSimple) != 0;
+  bool one = op->coll == tuttiCollSendRecv;
+  uint64_t bytes = op->count * tuttiTypeSize(op->type);
+  plan->twoShot = isTwoShot(op->coll, bytes, in->staged);
+  uint64_t message = messageBytes(op->coll, in->nranks, bytes, plan->twoShot);
+  if (plan->twoShot) message += 127; /* slices are whole lines of 128 bytes */
+  bool ll = one && mayLL && !in->staged && (message <= LL_MESSAGE || !maySimple);
+  uint64_t most = !in->staged ? REGION_MESSAGE : tuttiCollHasRoot(op->coll) ? 0 : STAGED_MESSAGE;
+  if (!one && mayLL && in->nranks > 1 && message && message <= most)
+    chooseRegions(message, plan);
+  else
+    chooseSlots(in, op->coll, ll, message, plan);
+  unsigned blocks = plan->nblocks;
+  if (in->staged && plan->kernel == tuttiKernelSlots && blocks > TUTTI_STAGED_BLOCKS)
+    blocks = TUTTI_STAGED_BLOCKS;
+  if (in->maxBlocks > 0 && blocks > (unsigned)in->maxBlocks) blocks = (unsigned)in->maxBlocks;
+  /* Thread blocks wait for those of other ranks, so all of them have to fit at once. */
+  unsigned sharers = in->sharers > 1 ? (unsigned)in->sharers : 1;
+  plan->nblocks = (uint16_t)((blocks + sharers - 1) / sharers);
+}
