@@ -1,0 +1,213 @@
+#include "device/cuda/life.h"
+
+#ifdef TUTTI_HAVE_CUDA
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include "base/cuda.h"
+#include "base/error.h"
+#include "base/os.h"
+#include "device/cuda/arguments.h"
+#include "device/cuda/state.h"
+#include "transport/symmetric.h"
+
+#define MONITOR_MS    20
+#define BLOCKS_SPARED 4    /* multiprocessors: or two kernels might keep each other from the last */
+#define MAIL_BYTES    4096 /* of s->mail, in front of s->stage */
+
+/* ---- the monitor ----------------------------------------------------------------------------- */
+
+/* What the kernels have reported since the last look. */
+static void hear(tuttiCuda *s, uint32_t *heard) {
+  tuttiExchangeMail *mail = s->mail;
+  uint32_t stalls = __atomic_load_n(&mail->stalls, __ATOMIC_ACQUIRE);
+  if (stalls == *heard) return;
+  *heard = stalls;
+  tuttiSignature sig = mail->sig;
+  s->host->stalled(s->host->comm, &sig, mail->peer,
+                   mail->disagrees ? TUTTI_DISAGREES : mail->waitedMs);
+}
+
+static void *monitorMain(void *arg) {
+  tuttiCuda *s = arg;
+  uint32_t heard = 0;
+  struct pollfd stop = {.fd = s->stop, .events = POLLIN};
+  while (poll(&stop, 1, MONITOR_MS) <= 0) {
+    hear(s, &heard);
+    if (tuttiLoadAcquire32(s->host->failed) || s->host->failure(s->host->comm) != tuttiSuccess)
+      __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
+  }
+  return NULL;
+}
+
+/* ---- a communicator's life ------------------------------------------------------------------- */
+
+/* Of the driver; the runtime does not know all of them. */
+static bool hasAttribute(int device, CUdevice_attribute attribute) {
+  CUresult (*get)(int *value, CUdevice_attribute attribute, CUdevice device) =
+      tuttiCudaDriver("cuDeviceGetAttribute");
+  int value = 0;
+  return get && get(&value, attribute, device) == CUDA_SUCCESS && value;
+}
+
+static tuttiResult_t lookAround(int device, int32_t *reaches) {
+  int n;
+  *reaches = 1;
+  CUDA_TRY(cudaGetDeviceCount(&n));
+  for (int other = 0; other < n && *reaches; other++)
+    if (other != device) CUDA_TRY(cudaDeviceCanAccessPeer(reaches, device, other));
+  return tuttiSuccess;
+}
+
+/* Without an ordinal: the current device. */
+tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  int device = ordinal;
+  char bus[32];
+  if (ordinal < 0) CUDA_TRY(cudaGetDevice(&device));
+  TUTTI_TRY(tuttiCudaEnter(device, &before));
+  mine->cudaDevice = device;
+  w->gdr = hasAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+  w->dmabuf = hasAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+  CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
+  (void)tuttiBusIdParse(bus, &mine->busId);
+  mine->nvlink = tuttiTopologyLinked(w->topology, mine->busId);
+  TUTTI_TRY(lookAround(device, &mine->reaches));
+  CUDA_TRY(cudaDeviceGetAttribute(&mine->blocks, cudaDevAttrMultiProcessorCount, device));
+  mine->blocks -= BLOCKS_SPARED;
+  bool few = w->nranks <= TUTTI_EXCHANGE_MAX;
+  size_t bytes = few ? tuttiExchangeLayOut(w->nranks, false).bytes : 0;
+  return mine->p2pDisabled ? tuttiSuccess : tuttiSymmetricPrepare(w, mine, bytes);
+}
+
+/* The blocks of those whom this rank can store to; of all, if there are exchanges. */
+static tuttiResult_t mapPeers(tuttiWires *w) {
+  tuttiPath path;
+  if (w->stagedBytes) return tuttiSymmetricStage(w, sizeof(tuttiExchangeHead));
+  for (int p = 0; p < w->nranks; p++)
+    if (p != w->rank &&
+        tuttiTransportSelect(&w->peers[w->rank], &w->peers[p], &path) == &tuttiTransportP2p)
+      TUTTI_TRY(tuttiSymmetricMap(w, p));
+  return tuttiSuccess;
+}
+
+/* The memory is the process's rather than CUDA's: threads go on looking at it when a program that
+ * ends without destroying the communicator, or resets the device, has undone all of CUDA. */
+static tuttiResult_t makeMail(tuttiCuda *s, tuttiWires *w) {
+  _Static_assert(sizeof *s->mail <= MAIL_BYTES, "the stage lies behind it");
+  TUTTI_TRY(tuttiMap((void **)&s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, -1,
+                     "the reports of kernels", w->memory));
+  TUTTI_TRY(tuttiPin(w, s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, &s->pinned));
+  s->stage = (uint8_t *)s->mail + MAIL_BYTES;
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
+  return tuttiSuccess;
+}
+
+static tuttiResult_t setUp(tuttiCuda *s, tuttiWires *w) {
+  TUTTI_NEW(s->rounds, 2 * (size_t)w->nranks, "rounds of messages", w->memory);
+  /* Now, for a later allocation could wait for kernels that wait for this rank. */
+  TUTTI_TRY(makeMail(s, w));
+  for (int i = 0; i < 2; i++)
+    CUDA_TRY(cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming));
+  CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
+  CUDA_TRY(cudaStreamCreateWithFlags(&s->stageStream, cudaStreamNonBlocking));
+  TUTTI_TRY(mapPeers(w));
+  TUTTI_TRY(s->host->plan->exchange
+                ? tuttiCudaArgsInit(s, w)
+                : tuttiCudaStepsInit(&s->steps, w, s->host, s->mail, s->stageStream));
+  s->stop = eventfd(0, EFD_CLOEXEC);
+  if (s->stop < 0)
+    return TUTTI_FAIL(tuttiSystemError, "no eventfd: %s; raise the limit on open files (ulimit -n)",
+                      tuttiErrnoText(errno));
+  TUTTI_TRY(tuttiThreadStart(&s->monitor, "tutti-kernels", monitorMain, s));
+  s->monitoring = true;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCudaAttach(tuttiWires *w, tuttiTaskHost *host) {
+  tuttiCuda *s;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_NEW(s, 1, "a communicator's CUDA state", w->memory);
+  host->device = s;
+  s->host = host;
+  s->device = w->peers[w->rank].cudaDevice;
+  s->stop = -1;
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
+  return setUp(s, w);
+}
+
+/* Of graphs nobody knows when they run: the whole device is waited for, unlike else, as that call
+ * would end all captures under way. */
+static cudaError_t awaitLaunches(const tuttiCuda *s) {
+  if (s->graph) return cudaDeviceSynchronize();
+  return s->launched ? cudaEventSynchronize(s->done[0]) : cudaSuccess;
+}
+
+void tuttiCudaDetach(tuttiWires *w, tuttiTaskHost *host) {
+  tuttiCuda *s = host->device;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  if (s && s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
+  if (s && s->monitoring) { /* also where CUDA has been shut down */
+    eventfd_write(s->stop, 1);
+    pthread_join(s->monitor, NULL);
+  }
+  if (s) tuttiFdClose(&s->stop);
+  if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
+    (void)awaitLaunches(s);
+    tuttiCudaWindowsClose(&s->windows);
+    tuttiCudaStepsClose(&s->steps, w);
+    for (int i = 0; i < 2; i++)
+      if (s->done[i]) cudaEventDestroy(s->done[i]);
+    if (s->joined) cudaEventDestroy(s->joined);
+    if (s->stageStream) cudaStreamDestroy(s->stageStream);
+    tuttiUnpin(&s->pinned);
+    if (s->mail) tuttiUnmap(s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, w->memory);
+    tuttiFree(s->rounds);
+    tuttiFree(s);
+  }
+  tuttiSymmetricDetach(w);
+  host->device = NULL;
+}
+
+/* The monitor ends the kernels of a communicator that fails. */
+tuttiResult_t tuttiCudaDrain(tuttiTaskHost *host) {
+  tuttiCuda *s = host->device;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  if (!s || !s->launched) return tuttiSuccess;
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
+  return tuttiCudaCheck(awaitLaunches(s), "an operation on the GPU");
+}
+
+tuttiResult_t tuttiCudaStage(tuttiTaskHost *host, void **memory, size_t *bytes,
+                             tuttiStream_t *stream) {
+  tuttiCuda *s = host->device;
+  *memory = s->stage;
+  *bytes = TUTTI_CUDA_STAGE_BYTES;
+  *stream = s->stageStream;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCudaSettle(tuttiTaskHost *host) {
+  tuttiCuda *s = host->device;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
+  return CUDA_CHECK(cudaStreamSynchronize(s->stageStream));
+}
+
+tuttiResult_t tuttiCudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
+                                      void **window) {
+  tuttiCuda *s = host->device;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  *window = NULL;
+  if (!host->plan->exchange || host->plan->staged) return tuttiSuccess; /* of no use */
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
+  return tuttiCudaWindowAdd(&s->windows, w, host, buff, size, s->stageStream,
+                            (tuttiCudaWindow **)window);
+}
+
+#endif

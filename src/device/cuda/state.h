@@ -1,0 +1,49 @@
+/* What the CUDA device knows of one communicator. For the files of this folder. */
+#ifndef TUTTI_DEVICE_CUDA_STATE_H_
+#define TUTTI_DEVICE_CUDA_STATE_H_
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/cdefs.h>
+
+#include "collectives/task.h"
+#include "device/cuda/steps.h"
+#include "device/cuda/window.h"
+#include "kernels/exchange.h"
+#include "transport/symmetric.h"
+#include "transport/transport.h"
+
+__BEGIN_DECLS
+
+#define TUTTI_CUDA_STAGE_BYTES 16384
+
+/* Used by the thread that has the communicator; the monitor reads host, mail and stop alone. */
+typedef struct {
+  tuttiTaskHost *host;
+  int device;
+  tuttiExchangeMail *mail; /* as the host sees it */
+  tuttiExchangeMail *mailOnDevice;
+  tuttiPinned pinned; /* mail and stage */
+  bool launched;
+  /* The last launch and its stream: of an eager call, and of one captured in `graph`. */
+  cudaEvent_t done[2];
+  cudaStream_t last[2];
+  uint64_t graph; /* id of the capture; 0: none yet */
+  cudaEvent_t joined;
+  uint8_t *stage; /* TUTTI_CUDA_STAGE_BYTES for the communicator's own exchanges, on a stream of
+                     their own */
+  cudaStream_t stageStream;
+  pthread_t monitor;
+  bool monitoring;
+  int stop; /* eventfd: tells the monitor to stop */
+  tuttiCudaWindows windows;
+  tuttiExchangeArgs args; /* of the next launch; what never changes stays */
+  tuttiCudaSteps steps;   /* without exchanges */
+  int *rounds;            /* [2 * nranks]: messages of a group so far, by peer and direction */
+} tuttiCuda;
+
+__END_DECLS
+
+#endif
