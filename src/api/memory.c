@@ -63,9 +63,10 @@ tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDat
                       "argument scalar (%p) is misaligned: %s needs a multiple of %zu bytes",
                       scalar, tuttiTypeName(datatype), tuttiTypeSize(datatype));
   if (residence == tuttiScalarDevice) TUTTI_TRY(tuttiCheckMemory(c, "scalar", scalar));
+  const void *later = NULL; /* a scalar of the host is read at once */
   tuttiPreMul m = {.used = true, .type = datatype, .residence = residence, .device = scalar};
   if (residence == tuttiScalarHostImmediate)
-    TUTTI_TRY(tuttiDeviceHostTable.readScalar(scalar, datatype, &m.scalar));
+    TUTTI_TRY(tuttiDeviceHostTable.readScalar(scalar, datatype, &m.scalar, &later));
   return tuttiPreMulAdd(c, &m, op);
 }
 

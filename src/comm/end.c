@@ -16,7 +16,7 @@ static bool isDrained(tuttiCommunicator *c) {
 tuttiResult_t tuttiCommDrain(tuttiCommunicator *c) {
   TUTTI_TRY(tuttiWorkerAwait(c)); /* what it starts on a GPU is what is drained */
   tuttiStoreRelease32(&c->state, tuttiCommFinalizing);
-  if (c->device->drain) TUTTI_TRY(c->device->drain(&c->host));
+  TUTTI_TRY(c->device->drain(&c->host));
   return tuttiCommAwait(c, isDrained, true, "messages to peers were not taken",
                         "; a peer is stopped or its network is down");
 }

@@ -112,9 +112,7 @@ static tuttiResult_t readScalar(tuttiTask *t, const tuttiOp *op) {
   const tuttiPreMul *m = &op->premul;
   t->scalar = m->scalar;
   if (m->residence != tuttiScalarDevice) return tuttiSuccess;
-  if (device->readScalar) return device->readScalar(m->device, m->type, &t->scalar);
-  t->scalarAt = m->device;
-  return tuttiSuccess;
+  return device->readScalar(m->device, m->type, &t->scalar, &t->scalarAt);
 }
 
 /* Messages of one FIFO stay in the order of the calls: tasks of one communicator and channel (for
@@ -219,12 +217,13 @@ static tuttiResult_t gather(tuttiCommunicator *c, void *all, size_t bytes, tutti
   return tuttiOpsRun(&op, 1);
 }
 
-/* The same through the device's own memory, piece by piece. */
-static tuttiResult_t gatherStaged(tuttiCommunicator *c, char *all, size_t bytes) {
-  void *memory;
+/* The same of any memory: where the device needs its own, through that, piece by piece. */
+static tuttiResult_t gatherAny(tuttiCommunicator *c, char *all, size_t bytes) {
+  void *memory = NULL;
   size_t room, n = (size_t)c->nranks, rank = (size_t)c->rank;
   tuttiStream_t stream;
   TUTTI_TRY(c->device->stage(&c->host, &memory, &room, &stream));
+  if (!memory) return gather(c, all, bytes, stream);
   char *stage = memory;
   for (size_t at = 0, piece; at < bytes; at += piece) {
     piece = bytes - at < room / n ? bytes - at : room / n;
@@ -242,8 +241,7 @@ tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes) {
   tuttiCommunicator *c = comm;
   TUTTI_TRY(tuttiWorkerAwait(c));
   TUTTI_TRY(tuttiCommOccupy(c));
-  tuttiResult_t result =
-      c->device->stage ? gatherStaged(c, all, bytes) : gather(c, all, bytes, NULL);
+  tuttiResult_t result = gatherAny(c, all, bytes);
   tuttiCommVacate(c);
   return result;
 }

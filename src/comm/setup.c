@@ -111,7 +111,7 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
     who[r].pid = c->peers[r].pid;
     memcpy(who[r].host, c->peers[r].host, sizeof who[r].host);
   }
-  tuttiWatchCalls calls = {c, watchFailed, watchState};
+  tuttiWatchCalls calls = {.ctx = c, .failed = watchFailed, .state = watchState};
   tuttiWatch *watch;
   TUTTI_TRY(tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &watch));
   TUTTI_LOCKED(&c->failureLock); /* the proxy may be failing already */
@@ -122,7 +122,7 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
 static tuttiResult_t exchangePeers(tuttiCommunicator *c, uint32_t graph, tuttiWait wait) {
   tuttiPeer *mine = &c->peers[c->rank];
   describeSelf(c, graph, mine);
-  if (c->device->describe) TUTTI_TRY(c->device->describe(c->options.ordinal, &c->wires, mine));
+  TUTTI_TRY(c->device->describe(c->options.ordinal, &c->wires, mine));
   tuttiPeer self = *mine;
   TUTTI_TRY(tuttiTransportsPrepare(&c->wires, &self));
   *mine = self;
@@ -399,7 +399,7 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   TUTTI_TRY(makePlanInput(c));
   uint64_t t3 = tuttiNow();
   TUTTI_TRY(tuttiTransportsAttach(&c->wires));
-  if (c->device->attach) TUTTI_TRY(c->device->attach(&c->wires, &c->host));
+  TUTTI_TRY(c->device->attach(&c->wires, &c->host));
   uint64_t t4 = tuttiNow();
   logSetup(c);
   tuttiStoreRelease32(&c->state, tuttiCommUsable);
@@ -431,7 +431,7 @@ static void closeConns(tuttiCommunicator *c) {
   for (tuttiConn ***at = &c->conns[0][0][0]; rows-- > 0; at++) {
     for (int r = 0; *at && r <= c->nranks; r++) {
       tuttiConn *conn = (*at)[r];
-      if (conn && conn->transport->close) conn->transport->close(&c->wires, conn);
+      if (conn) conn->transport->close(&c->wires, conn);
       tuttiFree(conn);
     }
     tuttiFree(*at);
@@ -449,7 +449,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   if (aborted) tuttiCommTellAbort(c);
   tuttiHandleFree(c); /* and the scope of errors: its name goes with it */
   tuttiCommWindowsFree(c);
-  if (c->device && c->device->detach) c->device->detach(&c->wires, &c->host);
+  if (c->device) c->device->detach(&c->wires, &c->host);
   if (c->wires.proxy) {
     closeConns(c);
     tuttiTransportsDetach(&c->wires);

@@ -58,8 +58,7 @@ tuttiResult_t tuttiWindowRun(tuttiJob *job) {
   TUTTI_TRY(compare(c, w));
   TUTTI_FRESH(Window, window, 1, "a window", &c->memory);
   window->buff = w->buff;
-  if (c->device->windowRegister)
-    TUTTI_TRY(c->device->windowRegister(&c->wires, &c->host, w->buff, w->size, &window->handle));
+  TUTTI_TRY(c->device->windowRegister(&c->wires, &c->host, w->buff, w->size, &window->handle));
   window->next = c->windows;
   *w->out = c->windows = window;
   window = NULL;
@@ -78,7 +77,7 @@ void *tuttiWindowBuffer(tuttiWindow_t win) {
 
 void tuttiWindowRemove(tuttiCommunicator *c, Window *window) {
   TUTTI_UNLINK(c->windows, window);
-  if (c->device->windowDeregister) c->device->windowDeregister(window->handle);
+  c->device->windowDeregister(window->handle);
   tuttiFree(window);
 }
 

@@ -243,10 +243,18 @@ void tuttiProxyRemove(tuttiProxy *p, void *self) {
   }
 }
 
+void tuttiProxyNothingToClose(void *self) {
+  (void)self;
+}
+
+void tuttiProxyNothingToHalt(void *self) {
+  (void)self;
+}
+
 void tuttiProxyHalt(tuttiProxy *p) {
   TUTTI_LOCKED(&p->lock);
   for (int i = 0; i < p->count && !p->halted; i++)
-    if (p->items[i].op.halt) p->items[i].op.halt(p->items[i].op.self);
+    p->items[i].op.halt(p->items[i].op.self);
   p->halted = true;
   tuttiStoreRelease32(&p->stop, 1); /* nothing is left for the thread; Destroy joins it */
   eventfd_write(p->bell, 1);

@@ -47,8 +47,13 @@ typedef struct tuttiProxyOp {
   void (*close)(void *self); /* by Remove, after the last advance: unwatches and frees */
   void *self;
   bool lazy; /* its work may wait until the next Enter, or some milliseconds, when callers leave */
-  void (*halt)(void *self); /* by Halt: stops what touches the user's memory by itself; or NULL */
+  void (*halt)(void *self); /* by Halt: stops what touches the user's memory by itself */
 } tuttiProxyOp;
+
+/* For operations that own nothing, and for those that touch no memory of the user by themselves: no
+ * call of a tuttiProxyOp is NULL. */
+void tuttiProxyNothingToClose(void *self);
+void tuttiProxyNothingToHalt(void *self);
 
 /* A descriptor of an operation, and what is known of it. The proxy learns of changes from an
  * edge-triggered epoll set, one system call per pass however many descriptors there are, and sets

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "transport/socket/endpoint.h"
+#include "transport/stub.h"
 #include "transport/symmetric.h"
 
 const tuttiNet *const tuttiNets[] = {
@@ -78,8 +79,8 @@ static tuttiResult_t openNet(tuttiWires *w, netState *s, const char *only, tutti
     const tuttiNet *net = tuttiNets[i];
     char why[TUTTI_SENTENCE] = "";
     if (*only && strcmp(only, net->name) != 0) continue;
-    if (net->open) TUTTI_TRY(net->open(w, mine, &s->node, why));
-    if (!net->open || s->node)
+    TUTTI_TRY(net->open(w, mine, &s->node, why));
+    if (!why[0])
       s->net = net;
     else
       TUTTI_INFO(NET, "NET/%s is not used: %s", net->name, why);
@@ -197,7 +198,8 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
                       "report this",
                       w->rank, shared ? "shared " : "", peer);
   /* Peers that connect before anybody serves the listener wait in its queue in the kernel. */
-  tuttiProxyOp op = {.advance = serve, .close = closeState, .self = s};
+  tuttiProxyOp op = {
+      .advance = serve, .close = closeState, .halt = tuttiProxyNothingToHalt, .self = s};
   if (!s->serving) TUTTI_TRY(tuttiProxyAdd(tuttiNetProxy(w, TUTTI_RECV), &op));
   s->serving = true;
   size_t bytes = tuttiNetEndBytes(w);
@@ -266,6 +268,7 @@ const tuttiTransport tuttiTransportNet = {
     .name = "NET",
     .canConnect = netCanConnect,
     .prepare = netPrepare,
+    .attach = tuttiTransportNothingToAttach,
     .open = netOpen,
     .close = netClose,
     .detach = netDetach,

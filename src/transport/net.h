@@ -33,11 +33,12 @@ struct tuttiSocketListener;
 /* Every rank listens on a socket (socket/meet.c), by which the ends of all networks meet; its
  * addresses begin each handle. Ends and nodes are driven by operations of the communicator's proxy:
  * `serve` and `progress` are their turns (see tuttiProxyOp), and the two close calls what Remove
- * calls. */
+ * calls. No entry is NULL: transport/stub.h has what does nothing. */
 typedef struct tuttiNet {
   const char *name; /* "Socket" */
-  /* Opens what this rank has for the network, and adds to mine->net. *node stays NULL if it can't
-   * serve here, and `why` (of TUTTI_SENTENCE bytes) says why. NULL: nothing is needed. */
+  /* Opens what this rank has for the network, and adds to mine->net. *node is what all ends
+   * share, NULL if nothing. If it can't serve here, `why` (of TUTTI_SENTENCE bytes, empty at first)
+   * says why, and *node stays NULL. */
   tuttiResult_t (*open)(tuttiWires *w, tuttiPeer *mine, void **node, char *why);
   /* What the handles in two peer records say about connecting these ranks. Same on every rank.
    * False: it's for the next network to say; path->why tells why. */
@@ -46,17 +47,17 @@ typedef struct tuttiNet {
    * sender's hello. What the peer's record says is checked. It may set fifo->registered. */
   tuttiResult_t (*connect)(tuttiWires *w, void *node, struct tuttiSocketListener *listener,
                            const tuttiNetHello *hello, tuttiConn *fifo, void **end);
-  /* Moves what is common to all ends. Never blocks; with `open`, not NULL. */
+  /* Moves what is common to all ends. Never blocks; not called where there is no node. */
   tuttiProxyState (*serve)(void *node, tuttiProxyTurn *turn);
   /* Moves what can be moved on one end. Never blocks. */
   tuttiProxyState (*progress)(void *end, tuttiProxyTurn *turn);
   /* Any thread: every published slot is with the peer's kernel or memory, so that close loses
    * nothing; or the end has failed. */
   bool (*drained)(void *end);
-  /* The network stops reading and writing memory of the user by itself; NULL if it never does. */
+  /* The network stops reading and writing memory of the user by itself. */
   void (*haltEnd)(void *end);
   void (*closeEnd)(void *end);
-  void (*close)(void *node); /* with `open`, not NULL */
+  void (*close)(void *node); /* of `open`, not NULL */
 } tuttiNet;
 
 extern const tuttiNet tuttiNetIb; /* if built with the headers of libibverbs */

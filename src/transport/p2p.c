@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "transport/segment.h"
+#include "transport/stub.h"
 #include "transport/symmetric.h"
 
 /* GPUs of one host: through pointers in one process, else by CUDA IPC. */
@@ -61,4 +62,12 @@ static tuttiResult_t p2pOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
 }
 
 const tuttiTransport tuttiTransportP2p = {
-    .name = "P2P", .canConnect = p2pCanConnect, .open = p2pOpen, .shared = true};
+    .name = "P2P",
+    .canConnect = p2pCanConnect,
+    .prepare = tuttiTransportNothingToPrepare,
+    .attach = tuttiTransportNothingToAttach,
+    .open = p2pOpen,
+    .close = tuttiTransportNothingToClose,
+    .detach = tuttiTransportNothingToDetach,
+    .shared = true,
+};

@@ -20,6 +20,7 @@
 #include "base/os.h"
 #include "transport/remote.h"
 #include "transport/segment.h"
+#include "transport/stub.h"
 
 /* Goes with the fd; checked before anything is believed. */
 typedef struct {
@@ -406,5 +407,6 @@ const tuttiTransport tuttiTransportShm = {.name = "SHM",
                                           .prepare = shmPrepare,
                                           .attach = shmAttach,
                                           .open = shmOpen,
+                                          .close = tuttiTransportNothingToClose,
                                           .detach = tuttiLocalDetach,
                                           .shared = true};

@@ -45,13 +45,13 @@ tuttiResult_t tuttiMemExceeded(const tuttiWires *w, size_t needed) {
 
 tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine) {
   for (int i = 0; tuttiTransports[i]; i++)
-    if (tuttiTransports[i]->prepare) TUTTI_TRY(tuttiTransports[i]->prepare(w, mine));
+    TUTTI_TRY(tuttiTransports[i]->prepare(w, mine));
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiTransportsAttach(tuttiWires *w) {
   for (int i = 0; tuttiTransports[i]; i++)
-    if (tuttiTransports[i]->attach) TUTTI_TRY(tuttiTransports[i]->attach(w));
+    TUTTI_TRY(tuttiTransports[i]->attach(w));
   return tuttiSuccess;
 }
 
@@ -60,7 +60,7 @@ void tuttiTransportsDetach(tuttiWires *w) {
   while (tuttiTransports[n])
     n++;
   while (n-- > 0)
-    if (tuttiTransports[n]->detach) tuttiTransports[n]->detach(w);
+    tuttiTransports[n]->detach(w);
 }
 
 void tuttiTransportsMeasure(tuttiWires *w) {

@@ -94,17 +94,18 @@ typedef struct tuttiWires {
   void *net;                        /* net.c: this rank's listener and ends */
 } tuttiWires;
 
+/* No entry is NULL: transport/stub.h has what does nothing. */
 typedef struct tuttiTransport {
   const char *name; /* "P2P", "SHM", "NET" */
   void (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
-  tuttiResult_t (*prepare)(tuttiWires *w, tuttiPeer *mine); /* or NULL, like attach and detach */
+  tuttiResult_t (*prepare)(tuttiWires *w, tuttiPeer *mine);
   tuttiResult_t (*attach)(tuttiWires *w);
   /* Makes this rank's end of the connection. Never blocks: messages simply are not ready before the
    * other side is. channel < nchannels or TUTTI_P2P_CHANNEL; shared: the sender's FIFO that all
    * ranks read (peer is -1 for its send end; only where every pair's transport says `shared`). */
   tuttiResult_t (*open)(tuttiWires *w, int peer, int channel, tuttiDirection direction, bool shared,
                         tuttiConn *conn);
-  void (*close)(tuttiWires *w, tuttiConn *conn); /* or NULL */
+  void (*close)(tuttiWires *w, tuttiConn *conn);
   void (*detach)(tuttiWires *w);
   bool shared; /* has shared FIFOs */
 } tuttiTransport;

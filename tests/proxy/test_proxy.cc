@@ -66,7 +66,8 @@ struct Op {
               op->inside = false;
               return s;
             },
-            [](void *self) { static_cast<Op *>(self)->closed = true; }, this, false, nullptr};
+            [](void *self) { static_cast<Op *>(self)->closed = true; }, this, false,
+            tuttiProxyNothingToHalt};
   }
   void Add(tuttiProxy *p) {
     tuttiProxyOp row = Row();

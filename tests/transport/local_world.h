@@ -307,7 +307,7 @@ inline void traffic(Rank &r, uint64_t messages) {
     moved ? tuttiBackoffReset(&backoff) : tuttiBackoffPause(&backoff);
   }
   for (auto &e : ends)
-    if (e.c.transport->close) e.c.transport->close(&r.w, &e.c);
+    e.c.transport->close(&r.w, &e.c);
 }
 
 } // namespace local

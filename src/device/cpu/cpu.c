@@ -6,6 +6,7 @@
 #include "device/cpu/executor.h"
 #include "device/cpu/reduce.h"
 #include "device/device.h"
+#include "device/stub.h"
 #include "transport/region.h"
 
 #define ALIGNMENT 4096
@@ -32,7 +33,9 @@ static tuttiResult_t hostFree(void *ptr) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t hostReadScalar(const void *scalar, tuttiDataType_t type, tuttiScalar *out) {
+static tuttiResult_t hostReadScalar(const void *scalar, tuttiDataType_t type, tuttiScalar *out,
+                                    const void **later) {
+  (void)later;
   unsigned size = (unsigned)tuttiTypeSize(type), spare = 64 - 8 * size;
   out->i = 0;
   if (type >= tuttiFloat16)
@@ -61,6 +64,15 @@ const tuttiDevice tuttiDeviceHostTable = {
     .alloc = hostAlloc,
     .free = hostFree,
     .run = hostRun,
-    .copy = hostCopy,
     .readScalar = hostReadScalar,
+    .copy = hostCopy,
+    .refuse = tuttiDeviceNothingToRefuse,
+    .describe = tuttiDeviceNothingToDescribe,
+    .attach = tuttiDeviceNothingToAttach,
+    .detach = tuttiDeviceNothingToDetach,
+    .drain = tuttiDeviceNothingToDrain,
+    .stage = tuttiDeviceNothingToStage,
+    .settle = tuttiDeviceNothingToSettle,
+    .windowRegister = tuttiDeviceNothingToRegister,
+    .windowDeregister = tuttiDeviceNothingToDeregister,
 };

@@ -84,12 +84,21 @@ static tuttiResult_t cudaRun(const tuttiTaskSet *set) {
   return tuttiSuccess;
 }
 
+/* In order of its stream: only the kernel knows what it is by then. */
+static tuttiResult_t cudaReadLater(const void *scalar, tuttiDataType_t type, tuttiScalar *out,
+                                   const void **later) {
+  (void)type, (void)out;
+  *later = scalar;
+  return tuttiSuccess;
+}
+
 static const tuttiDevice table = {
     .name = "CUDA",
     .kind = tuttiDeviceCuda,
     .alloc = cudaAllocate,
     .free = cudaRelease,
     .run = cudaRun,
+    .readScalar = cudaReadLater,
     .copy = tuttiCudaCopy,
     .refuse = cudaRefuse,
     .describe = tuttiCudaDescribe,

@@ -77,16 +77,15 @@ void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w) {
 
 /* ---- launches announced ---------------------------------------------------------------------- */
 
-static void stopServing(void *self) {
-  (void)self;
-}
-
 /* Once there is a network connection. */
 static tuttiResult_t startServing(tuttiCudaSteps *s) {
   if (!s->host->proxy) return tuttiSuccess;
   for (; s->served < 2; s->served++) {
     tuttiCudaServer *server = &s->servers[s->served];
-    tuttiProxyOp op = {.advance = tuttiCudaStepsServe, .close = stopServing, .self = server};
+    tuttiProxyOp op = {.advance = tuttiCudaStepsServe,
+                       .close = tuttiProxyNothingToClose,
+                       .halt = tuttiProxyNothingToHalt,
+                       .self = server};
     server->steps = s;
     if (proxyOf(s->wires, s->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(s->wires, s->served), &op));
   }

@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "base/settings.h"
 #include "transport/socket/endpoint.h"
+#include "transport/stub.h"
 
 enum { MAX_IOV = 2 * TUTTI_FIFO_DEPTH, MAX_SEND = 1 << 20, SHARE_UNIT = 4096, ACK_MESSAGES = 64 };
 
@@ -398,9 +399,13 @@ static bool socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *
 
 const tuttiNet tuttiNetSocket = {
     .name = "Socket",
+    .open = tuttiNetNothingToOpen,
     .canConnect = socketCanConnect,
     .connect = socketConnect,
+    .serve = tuttiNetNothingToServe,
     .progress = socketProgress,
     .drained = socketDrained,
+    .haltEnd = tuttiProxyNothingToHalt,
     .closeEnd = tuttiSocketEndFree,
+    .close = tuttiNetNothingToClose,
 };

@@ -16,7 +16,9 @@ const tuttiDevice &host = tuttiDeviceHostTable;
 TEST(HostDevice, EveryOperationIsThere) {
   EXPECT_STREQ(host.name, "host");
   EXPECT_EQ(host.kind, tuttiDeviceHost);
-  EXPECT_TRUE(host.alloc && host.free && host.run && host.readScalar);
+  EXPECT_TRUE(host.alloc && host.free && host.run && host.readScalar && host.copy);
+  EXPECT_TRUE(host.refuse && host.describe && host.attach && host.detach && host.drain);
+  EXPECT_TRUE(host.stage && host.settle && host.windowRegister && host.windowDeregister);
   const tuttiTaskSet none = {};
   EXPECT_EQ(host.run(&none), tuttiSuccess);
 }
@@ -47,7 +49,9 @@ template <class T> tuttiScalar read(tuttiDataType_t type, T value) {
   memcpy(bytes + 1, &value, sizeof value);
   tuttiScalar s;
   memset(&s, 0xee, sizeof s);
-  EXPECT_EQ(host.readScalar(bytes + 1, type, &s), tuttiSuccess);
+  const void *later = nullptr;
+  EXPECT_EQ(host.readScalar(bytes + 1, type, &s, &later), tuttiSuccess);
+  EXPECT_EQ(later, nullptr);
   return s;
 }
 

@@ -429,7 +429,7 @@ TEST(Host, ProxyCarriesMessages) {
     wire.from = out.fifo(0, 1, 32).recv[0];
     wire.to = in.fifo(0, 1, 32).send;
     out.fifo(0, 1, 32).send.network = in.fifo(0, 1, 32).recv[0].network = 1;
-    tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false, nullptr};
+    tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false, tuttiProxyNothingToHalt};
     ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
     a.host.proxy = b.host.proxy = proxy;
     std::vector<int64_t> src = numbers(20000), dst(src.size());
@@ -516,7 +516,7 @@ TEST(Host, FailureHaltsTheProxyOfLentMemory) {
   wire.from = out.fifo(0, 1, 32).recv[0];
   wire.to = in.fifo(0, 1, 32).send;
   out.fifo(0, 1, 32).send.network = 1;
-  tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false, nullptr};
+  tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false, tuttiProxyNothingToHalt};
   ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
   a.host.proxy = proxy;
   a.enough = [&] { return wire.carried == TUTTI_FIFO_DEPTH; };
@@ -547,7 +547,7 @@ TEST(Host, FailureHaltsTheProxyThatMayWriteToItsBuffer) {
                        ++*static_cast<std::atomic<int> *>(self);
                        return TUTTI_PROXY_IDLE;
                      },
-                     [](void *) {}, &turns, true, nullptr};
+                     [](void *) {}, &turns, true, tuttiProxyNothingToHalt};
   ASSERT_EQ(tuttiProxyAdd(b.host.proxy, &op), tuttiSuccess);
   tuttiConn *in = &fabric.fifo(0, 1, 32).recv[0];
   in->network = 1;

@@ -86,12 +86,12 @@ TEST_F(CudaSteps, TheThreadLooksByItself) {
                           auto *test = static_cast<CudaSteps *>(self);
                           return test->state = tuttiCudaStepsServe(&test->server, at);
                         },
-                        [](void *) {}, this, false, nullptr};
+                        [](void *) {}, this, false, tuttiProxyNothingToHalt};
   tuttiProxyOp count = {[](void *self, tuttiProxyTurn *) {
                           static_cast<std::atomic<uint64_t> *>(self)->fetch_add(1);
                           return TUTTI_PROXY_IDLE;
                         },
-                        [](void *) {}, &turns, false, nullptr};
+                        [](void *) {}, &turns, false, tuttiProxyNothingToHalt};
   ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &serve)) << tuttiErrorText();
   ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &count)) << tuttiErrorText();
   for (int i = 0; i < 3; i++) {

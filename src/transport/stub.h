@@ -1,0 +1,25 @@
+/* What a transport or a network puts into its table where it has nothing to do, so that no entry is
+ * NULL and no caller has to ask. Any thread; all but the void ones succeed. */
+#ifndef TUTTI_TRANSPORT_STUB_H_
+#define TUTTI_TRANSPORT_STUB_H_
+
+#include <sys/cdefs.h>
+
+#include "transport/net.h"
+
+__BEGIN_DECLS
+
+/* For tuttiTransport: nothing that peers need, that peers have, or that a connection holds. */
+tuttiResult_t tuttiTransportNothingToPrepare(tuttiWires *w, tuttiPeer *mine);
+tuttiResult_t tuttiTransportNothingToAttach(tuttiWires *w);
+void tuttiTransportNothingToClose(tuttiWires *w, tuttiConn *conn);
+void tuttiTransportNothingToDetach(tuttiWires *w);
+
+/* For tuttiNet: nothing that all of its connections share, or that works by itself. */
+tuttiResult_t tuttiNetNothingToOpen(tuttiWires *w, tuttiPeer *mine, void **node, char *why);
+tuttiProxyState tuttiNetNothingToServe(void *node, tuttiProxyTurn *turn);
+void tuttiNetNothingToClose(void *node);
+
+__END_DECLS
+
+#endif
