@@ -249,7 +249,7 @@ tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes) {
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
   tuttiTask stackTasks[STACK_TASKS];
   tuttiTask *stackHeads[STACK_TASKS];
-  tuttiTaskSet set = {stackTasks, stackHeads, 0, 0};
+  tuttiTaskSet set = {.tasks = stackTasks, .heads = stackHeads};
   size_t n = 0; /* tasks at most */
   for (int i = 0; i < nops; i++) {
     TUTTI_TRY(tuttiCommFailure(ops[i].comm));
