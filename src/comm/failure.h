@@ -11,6 +11,8 @@ tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
 /* Tells every other rank that this one aborts, if there is a watch to tell it with. */
 void tuttiCommTellAbort(tuttiCommunicator *c);
+/* Notes trouble on a data connection, which becomes the failure of `c` if none with a better cause
+ * comes within half a second. The first one counts; from any thread. */
 void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text);
 /* tuttiSuccess, or the failure, whose text becomes this thread's last error. */
 tuttiResult_t tuttiCommFailure(void *comm);

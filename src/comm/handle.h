@@ -13,7 +13,9 @@ tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c);
 tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommunicator **c);
 /* The same for a call without a communicator. */
 tuttiResult_t tuttiCallEnter(const char *call);
+/* Is it open? Only a hint, since another thread may destroy it meanwhile. */
 bool tuttiHandleLives(tuttiComm_t handle);
+/* Ends the hold of one tuttiHandleEnter, and with it the scope of errors; `c` may be gone then. */
 void tuttiHandleLeave(tuttiCommunicator *c);
 /* `TUTTI_HELD tuttiCommunicator *c = NULL;` is left where its block ends, if it was entered. */
 #define TUTTI_HELD __attribute__((cleanup(tuttiHandleLeaveAt)))

@@ -8,9 +8,11 @@
 tuttiResult_t tuttiWorkerStart(tuttiCommunicator *c, void (*begin)(void *), void *argument);
 /* Queues copies of operations, which run together, after all that were queued before. */
 tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nops);
+/* Has everything queued ended? True without a worker; from any thread. */
 bool tuttiWorkerIdle(tuttiCommunicator *c);
 /* Waits until it is, the communicator has failed or the timeout has passed. */
 tuttiResult_t tuttiWorkerAwait(tuttiCommunicator *c);
+/* Runs what is queued to its end, ends the thread and frees the worker, if there is one. */
 void tuttiWorkerStop(tuttiCommunicator *c);
 
 #endif
