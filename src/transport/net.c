@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/pinned.h"
 #include "transport/socket/endpoint.h"
 #include "transport/stub.h"
-#include "transport/symmetric.h"
 
 const tuttiNet *const tuttiNets[] = {
 #ifdef TUTTI_HAVE_VERBS
@@ -137,7 +137,8 @@ static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
   size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
   end->fifoBytes = control + TUTTI_FIFO_DEPTH * w->slotBytes;
   TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
-  TUTTI_TRY(tuttiPin(w, end->fifo, end->fifoBytes, &end->pinned));
+  int gpu = tuttiPeerGpu(&w->peers[w->rank]);
+  TUTTI_TRY(tuttiPin(w->rank, gpu, end->fifo, end->fifoBytes, &end->pinned));
   conn->slots = end->fifo;
   conn->heads = (tuttiHead *)(conn->slots + TUTTI_FIFO_DEPTH);
   conn->data = (uint8_t *)end->fifo + control;

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/os.h"
-#include "transport/symmetric.h"
+#include "base/pinned.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -120,7 +120,8 @@ static tuttiResult_t mapMemory(const tuttiWires *w, tuttiSegment *s, int fd) {
   snprintf(what, sizeof what, "the segment of rank %d (TUTTI_BUFFSIZE sets its size)",
            (int)s->key.owner);
   TUTTI_TRY(tuttiMap((void **)&s->memory, s->layout.bytes, fd, what, NULL));
-  return tuttiPin(w, s->memory, s->layout.bytes, &s->pinned);
+  return tuttiPin(w->rank, tuttiPeerGpu(&w->peers[w->rank]), s->memory, s->layout.bytes,
+                  &s->pinned);
 }
 
 /* To be freed also when it fails. */

@@ -228,31 +228,6 @@ void tuttiSymmetricDetach(tuttiWires *w) {
   w->symmetric = NULL;
 }
 
-/* ---- host memory ----------------------------------------------------------------------------- */
-
-tuttiResult_t tuttiPin(const tuttiWires *w, void *memory, size_t bytes, tuttiPinned *out) {
-  int device = w->peers[w->rank].cudaDevice;
-  TUTTI_RESTORED tuttiCudaBefore before = {0};
-  if (w->peers[w->rank].device != tuttiDeviceCuda) return tuttiSuccess;
-  TUTTI_TRY(tuttiCudaEnter(device, &before)); /* or the default one would be set up */
-  cudaError_t err =
-      cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-  if (err != cudaSuccess) {
-    char what[80];
-    snprintf(what, sizeof what, "let its GPU reach %zu bytes of host memory", bytes);
-    return cudaFailure(w, err, what, "raise `ulimit -l` or lower TUTTI_BUFFSIZE");
-  }
-  *out = (tuttiPinned){memory, device};
-  return tuttiSuccess;
-}
-
-void tuttiUnpin(tuttiPinned *pinned) {
-  TUTTI_RESTORED tuttiCudaBefore before = {0};
-  if (pinned->memory && tuttiCudaEnter(pinned->device, &before) == tuttiSuccess)
-    cudaHostUnregister(pinned->memory);
-  pinned->memory = NULL;
-}
-
 #else
 
 /* Without CUDA there is no GPU to do anything for. */
@@ -260,13 +235,6 @@ tuttiResult_t tuttiSymmetricOpen(tuttiWires *w, int peer, int channel, tuttiDire
                                  tuttiConn *conn) {
   (void)w, (void)peer, (void)channel, (void)direction, (void)conn;
   return tuttiInternalError;
-}
-tuttiResult_t tuttiPin(const tuttiWires *w, void *memory, size_t bytes, tuttiPinned *out) {
-  (void)w, (void)memory, (void)bytes, (void)out;
-  return tuttiSuccess;
-}
-void tuttiUnpin(tuttiPinned *pinned) {
-  (void)pinned;
 }
 
 #endif

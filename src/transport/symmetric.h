@@ -36,16 +36,6 @@ tuttiResult_t tuttiSymmetricStage(tuttiWires *w, size_t bytes);
 /* Lets go of all blocks. May be called at any time; no kernel of this rank may be running. */
 void tuttiSymmetricDetach(tuttiWires *w);
 
-/* Host memory that kernels work on. */
-typedef struct {
-  void *memory; /* NULL: none */
-  int device;
-} tuttiPinned;
-/* Lets the GPU of this rank reach host memory; does nothing on a communicator without. */
-tuttiResult_t tuttiPin(const tuttiWires *w, void *memory, size_t bytes, tuttiPinned *out);
-/* No kernel may use it any more. */
-void tuttiUnpin(tuttiPinned *pinned);
-
 __END_DECLS
 
 #endif

@@ -54,6 +54,11 @@ typedef struct {
   int32_t p2pDisabled, shmDisabled; /* its settings at init; what either rank excludes is out */
 } tuttiPeer;
 
+/* The CUDA device whose kernels work on the buffers of a rank; -1: none do. */
+static inline int tuttiPeerGpu(const tuttiPeer *peer) {
+  return peer->device == tuttiDeviceCuda ? peer->cudaDevice : -1;
+}
+
 /* What a transport says about a pair of ranks. */
 typedef struct {
   bool possible;

@@ -102,7 +102,7 @@ static tuttiResult_t makeMail(tuttiCuda *s, tuttiWires *w) {
   _Static_assert(sizeof *s->mail <= MAIL_BYTES, "the stage lies behind it");
   TUTTI_TRY(tuttiMap((void **)&s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, -1,
                      "the reports of kernels", w->memory));
-  TUTTI_TRY(tuttiPin(w, s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, &s->pinned));
+  TUTTI_TRY(tuttiPin(w->rank, s->device, s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, &s->pinned));
   s->stage = (uint8_t *)s->mail + MAIL_BYTES;
   CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
   return tuttiSuccess;

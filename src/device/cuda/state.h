@@ -8,11 +8,11 @@
 #include <stdint.h>
 #include <sys/cdefs.h>
 
+#include "base/pinned.h"
 #include "collectives/task.h"
 #include "device/cuda/steps.h"
 #include "device/cuda/window.h"
 #include "kernels/exchange.h"
-#include "transport/symmetric.h"
 #include "transport/transport.h"
 
 __BEGIN_DECLS
