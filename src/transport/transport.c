@@ -10,11 +10,18 @@
 const tuttiTransport *const tuttiTransports[] = {&tuttiTransportP2p, &tuttiTransportShm,
                                                  &tuttiTransportNet, NULL};
 
+/* Those of this process: see tuttiTransportsReplace. */
+static const tuttiTransport *const *transports = tuttiTransports;
+
+void tuttiTransportsReplace(const tuttiTransport *const *table) {
+  transports = table ? table : tuttiTransports;
+}
+
 const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b,
                                            tuttiPath *path) {
   char whyNot[TUTTI_SENTENCE] = "";
-  for (int i = 0; tuttiTransports[i]; i++) {
-    const tuttiTransport *t = tuttiTransports[i];
+  for (int i = 0; transports[i]; i++) {
+    const tuttiTransport *t = transports[i];
     t->canConnect(a, b, path);
     if (path->possible) {
       if (whyNot[0]) tuttiAppend(path->why, sizeof path->why, "; %s", whyNot);
@@ -44,23 +51,23 @@ tuttiResult_t tuttiMemExceeded(const tuttiWires *w, size_t needed) {
 }
 
 tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine) {
-  for (int i = 0; tuttiTransports[i]; i++)
-    TUTTI_TRY(tuttiTransports[i]->prepare(w, mine));
+  for (int i = 0; transports[i]; i++)
+    TUTTI_TRY(transports[i]->prepare(w, mine));
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiTransportsAttach(tuttiWires *w) {
-  for (int i = 0; tuttiTransports[i]; i++)
-    TUTTI_TRY(tuttiTransports[i]->attach(w));
+  for (int i = 0; transports[i]; i++)
+    TUTTI_TRY(transports[i]->attach(w));
   return tuttiSuccess;
 }
 
 void tuttiTransportsDetach(tuttiWires *w) {
   int n = 0;
-  while (tuttiTransports[n])
+  while (transports[n])
     n++;
   while (n-- > 0)
-    tuttiTransports[n]->detach(w);
+    transports[n]->detach(w);
 }
 
 void tuttiTransportsMeasure(tuttiWires *w) {

@@ -121,6 +121,9 @@ extern const tuttiTransport tuttiTransportNet; /* net.c: everything else */
 
 /* In order of priority, NULL at the end. */
 extern const tuttiTransport *const tuttiTransports[];
+/* For tests: puts another table, which stays the caller's, in the place of tuttiTransports; NULL
+ * takes it back. There must be no communicator meanwhile. */
+void tuttiTransportsReplace(const tuttiTransport *const *table);
 
 /* The first transport that connects a and b, and its path; NULL if none does. path->why also says
  * why those of higher priority did not. Same answer on every rank. */
