@@ -16,7 +16,7 @@ static const tuttiDevice *memoryDevice(void) {
   if (tuttiOptionsResolve(NULL, NULL, &options) == tuttiSuccess &&
       options.device != tuttiDeviceHost)
     cuda = tuttiDeviceCudaTable(&why);
-  return cuda ? cuda : &tuttiDeviceHostTable;
+  return cuda ? cuda : &tuttiDeviceCpuTable;
 }
 
 tuttiResult_t tuttiMemAlloc(void **ptr, size_t size) {
@@ -66,7 +66,7 @@ tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDat
   const void *later = NULL; /* a scalar of the host is read at once */
   tuttiPreMul m = {.used = true, .type = datatype, .residence = residence, .device = scalar};
   if (residence == tuttiScalarHostImmediate)
-    TUTTI_TRY(tuttiDeviceHostTable.readScalar(scalar, datatype, &m.scalar, &later));
+    TUTTI_TRY(tuttiDeviceCpuTable.readScalar(scalar, datatype, &m.scalar, &later));
   return tuttiPreMulAdd(c, &m, op);
 }
 

@@ -77,7 +77,7 @@ static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
   const tuttiDevice *gpu = c->options.device != tuttiDeviceHost ? tuttiDeviceCudaTable(&why) : NULL;
   if (c->options.device == tuttiDeviceCuda && !gpu)
     return TUTTI_FAIL(tuttiInvalidArgument, "no CUDA device: %s; use device host or auto", why);
-  c->device = gpu ? gpu : &tuttiDeviceHostTable;
+  c->device = gpu ? gpu : &tuttiDeviceCpuTable;
   return tuttiSuccess;
 }
 

@@ -52,7 +52,7 @@ typedef struct tuttiDevice {
   void (*windowDeregister)(void *window);
 } tuttiDevice;
 
-extern const tuttiDevice tuttiDeviceHostTable;
+extern const tuttiDevice tuttiDeviceCpuTable;
 /* CUDA's, or NULL; then *why says in a sentence what is missing. Looks only once. */
 const tuttiDevice *tuttiDeviceCudaTable(const char **why);
 /* The device of a rank that names `ordinal` (-1: none): with CUDA the thread's current one if none,

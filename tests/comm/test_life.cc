@@ -203,13 +203,13 @@ tuttiResult_t runOnGpu(const tuttiTaskSet *set) {
   for (int i = 0; i < set->ntasks; i++)
     EXPECT_EQ(((tuttiCommunicator *)set->tasks[i].host->comm)->device->kind, tuttiDeviceCuda);
   gpuTasks += set->ntasks;
-  return tuttiDeviceHostTable.run(set);
+  return tuttiDeviceCpuTable.run(set);
 }
 
 /* A group may hold operations on GPUs (here in name only) and on host memory: each device gets its
  * own. */
 TEST(Group, OfSeveralDevices) {
-  static tuttiDevice gpu = tuttiDeviceHostTable;
+  static tuttiDevice gpu = tuttiDeviceCpuTable;
   gpu.kind = tuttiDeviceCuda;
   gpu.run = runOnGpu;
   Ranks ranks(2), gpus(2);

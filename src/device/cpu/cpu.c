@@ -11,7 +11,7 @@
 
 #define ALIGNMENT 4096
 
-static tuttiResult_t hostAlloc(void **ptr, size_t size) {
+static tuttiResult_t cpuAlloc(void **ptr, size_t size) {
   void *p = NULL;
   int err = posix_memalign(&p, ALIGNMENT, size > 0 ? size : 1);
   if (err != 0)
@@ -27,14 +27,14 @@ static tuttiResult_t hostAlloc(void **ptr, size_t size) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t hostFree(void *ptr) {
+static tuttiResult_t cpuFree(void *ptr) {
   tuttiRegionRemove(tuttiRegionAt(ptr));
   free(ptr);
   return tuttiSuccess;
 }
 
-static tuttiResult_t hostReadScalar(const void *scalar, tuttiDataType_t type, tuttiScalar *out,
-                                    const void **later) {
+static tuttiResult_t cpuReadScalar(const void *scalar, tuttiDataType_t type, tuttiScalar *out,
+                                   const void **later) {
   (void)later;
   unsigned size = (unsigned)tuttiTypeSize(type), spare = 64 - 8 * size;
   out->i = 0;
@@ -47,25 +47,25 @@ static tuttiResult_t hostReadScalar(const void *scalar, tuttiDataType_t type, tu
   return tuttiSuccess;
 }
 
-static tuttiResult_t hostRun(const tuttiTaskSet *set) {
-  return set->nheads ? tuttiHostRun(set->heads, set->nheads) : tuttiSuccess;
+static tuttiResult_t cpuRun(const tuttiTaskSet *set) {
+  return set->nheads ? tuttiCpuRun(set->heads, set->nheads) : tuttiSuccess;
 }
 
-static tuttiResult_t hostCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver,
-                              const void *from, size_t bytes, tuttiStream_t stream) {
+static tuttiResult_t cpuCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver,
+                             const void *from, size_t bytes, tuttiStream_t stream) {
   (void)host, (void)receiver, (void)stream;
   memmove(to, from, bytes);
   return tuttiSuccess;
 }
 
-const tuttiDevice tuttiDeviceHostTable = {
+const tuttiDevice tuttiDeviceCpuTable = {
     .name = "host",
     .kind = tuttiDeviceHost,
-    .alloc = hostAlloc,
-    .free = hostFree,
-    .run = hostRun,
-    .readScalar = hostReadScalar,
-    .copy = hostCopy,
+    .alloc = cpuAlloc,
+    .free = cpuFree,
+    .run = cpuRun,
+    .readScalar = cpuReadScalar,
+    .copy = cpuCopy,
     .refuse = tuttiDeviceNothingToRefuse,
     .describe = tuttiDeviceNothingToDescribe,
     .attach = tuttiDeviceNothingToAttach,

@@ -510,7 +510,7 @@ static void withdrawLoans(const execution *e) {
   }
 }
 
-tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks) {
+tuttiResult_t tuttiCpuRun(tuttiTask **tasks, int ntasks) {
   uint8_t stack[STACK_BYTES] __attribute__((aligned(64)));
   execution e = {.spins = UINT32_MAX};
   void *heap = NULL;

@@ -1,4 +1,4 @@
-/* The host executor: carries out tasks on host memory. */
+/* The CPU executor: carries out tasks on host memory. */
 #ifndef TUTTI_DEVICE_CPU_EXECUTOR_H_
 #define TUTTI_DEVICE_CPU_EXECUTOR_H_
 
@@ -14,7 +14,7 @@ __BEGIN_DECLS
  *
  * On failure it returns at once and leaves the other tasks where they are, so that none of their
  * communicators can be used any further; the caller makes them all fail. */
-tuttiResult_t tuttiHostRun(tuttiTask **tasks, int ntasks); /* heads of chains */
+tuttiResult_t tuttiCpuRun(tuttiTask **tasks, int ntasks); /* heads of chains */
 
 __END_DECLS
 

@@ -214,7 +214,7 @@ tuttiResult_t runTasks(std::vector<tuttiTask> tasks) {
   std::vector<tuttiTask *> heads;
   for (tuttiTask &t : tasks)
     heads.push_back(&t);
-  return tuttiHostRun(heads.data(), (int)heads.size());
+  return tuttiCpuRun(heads.data(), (int)heads.size());
 }
 
 /* Three times on the same connections, so that what one operation leaves behind meets the next. */

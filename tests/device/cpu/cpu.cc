@@ -11,7 +11,7 @@
 
 namespace {
 
-const tuttiDevice &host = tuttiDeviceHostTable;
+const tuttiDevice &host = tuttiDeviceCpuTable;
 
 TEST(HostDevice, EveryOperationIsThere) {
   EXPECT_STREQ(host.name, "host");

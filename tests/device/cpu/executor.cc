@@ -44,7 +44,7 @@ tuttiTask message(Rank &rank, int peer, bool sending, void *buffer, uint64_t cou
 }
 
 tuttiResult_t run(std::vector<tuttiTask *> tasks) {
-  return tuttiHostRun(tasks.data(), (int)tasks.size());
+  return tuttiCpuRun(tasks.data(), (int)tasks.size());
 }
 
 std::vector<int64_t> numbers(size_t n, int64_t from = 1) {
@@ -126,10 +126,10 @@ TEST(Host, ChainsRunInOrder) {
 }
 
 TEST(Host, NothingToDo) {
-  EXPECT_EQ(tuttiHostRun(nullptr, 0), tuttiSuccess);
+  EXPECT_EQ(tuttiCpuRun(nullptr, 0), tuttiSuccess);
 }
 
-/* More than fits in the frame of tuttiHostRun. */
+/* More than fits in the frame of tuttiCpuRun. */
 TEST(Host, ManyTasks) {
   constexpr int kRanks = 40;
   Fabric fabric(kRanks);
