@@ -1,9 +1,13 @@
-/* The exchange kernels: one per element type and protocol. Those with regions are in
- * exchange_uniform.cu, as compiling takes long. */
+/* Which exchange kernel runs: one per element type and protocol. Those with regions are in
+ * exchange_uniform.cu. */
 #include <cuda_runtime.h>
 
 #include "kernels/exchange_ll.cuh"
 #include "kernels/exchange_simple.cuh"
+#include "kernels/types.cuh"
+
+#define DECLARE(NAME, T, REDUCES) extern "C" const void *const tuttiSimple##NAME;
+TUTTI_GROUP_TYPES(DECLARE)
 
 namespace {
 
@@ -13,21 +17,18 @@ __global__ void __launch_bounds__(TUTTI_EXCHANGE_THREADS)
   ExchangeLL(args, state).run();
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kSimpleThreads)
-    exchangeSimple(const __grid_constant__ tuttiExchangeArgs args) {
-  __shared__ SimpleState state;
-  ExchangeSimple<T>(args, state).run();
-}
+#define CASE(NAME, T, REDUCES)                                                                     \
+  case tutti##NAME:                                                                                \
+    return tuttiSimple##NAME;
 
-#define KERNEL(T) (const void *)exchangeSimple<T>
-/* Protocol Simple, by tuttiDataType_t. */
-const void *const simple[tuttiNumTypes] = {
-    KERNEL(Plain<int8_t>),   KERNEL(Plain<uint8_t>), KERNEL(Plain<int32_t>),
-    KERNEL(Plain<uint32_t>), KERNEL(Plain<int64_t>), KERNEL(Plain<uint64_t>),
-    KERNEL(Float16),         KERNEL(Float32),        KERNEL(Float64),
-    KERNEL(Bfloat16),        KERNEL(E4m3),           KERNEL(E5m2),
-};
+/* Protocol Simple. */
+const void *simple(tuttiDataType_t type) {
+  switch (type) {
+    TUTTI_GROUP_TYPES(CASE)
+  default: /* no type: the checks of calls let none pass */
+    return tuttiSimpleUint64;
+  }
+}
 static_assert(sizeof(tuttiExchangeArgs) % 16 == 0, "copied in pairs of words");
 
 } // namespace
@@ -36,7 +37,7 @@ extern "C" int tuttiExchangeLaunch(const tuttiExchangeArgs *args, tuttiDataType_
                                    int uniform, int nblocks, int nthreads, tuttiStream_t stream) {
   if (uniform) return tuttiUniformLaunch(args, type, nblocks, nthreads, stream);
   bool ll = proto == tuttiProtoLL, reduces = args->combine || args->premul;
-  const void *kernel = ll ? (const void *)exchangeLL : simple[reduces ? type : tuttiUint64];
+  const void *kernel = ll ? (const void *)exchangeLL : simple(reduces ? type : tuttiUint64);
   int threads = ll ? nthreads : (int)kSimpleThreads;
   return launchExchange(kernel, args, nblocks, threads, args->early, stream);
 }
@@ -48,7 +49,7 @@ extern "C" int tuttiExchangeLoad(uint32_t *early) {
   cudaError_t err = cudaDriverGetVersion(&driver);
   if (err == cudaSuccess) err = cudaFuncGetAttributes(&attributes, exchangeLL);
   *early = err == cudaSuccess && attributes.ptxVersion >= 90 && driver >= 12030;
-  for (const void *kernel : simple)
-    if (err == cudaSuccess) err = cudaFuncGetAttributes(&attributes, kernel);
+  for (int type = 0; type < tuttiNumTypes && err == cudaSuccess; type++)
+    err = cudaFuncGetAttributes(&attributes, simple((tuttiDataType_t)type));
   return err != cudaSuccess ? err : tuttiUniformLoad();
 }

@@ -43,6 +43,11 @@ template <int N> struct UniformArgs {
   tuttiSignature sig;
 };
 
+/* Of one element type: for up to 3 and 7 links. */
+struct tuttiUniformKernels {
+  const void *uniform[2], *rooted[2], *staged;
+};
+
 template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
   size_t region = a->staged ? TUTTI_STAGED_REGION : TUTTI_UNIFORM_REGION;
   UniformArgs<N> u = {};

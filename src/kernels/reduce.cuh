@@ -49,7 +49,15 @@ template <__nv_fp8_interpretation_t kind, uint8_t nan> struct Float8 {
   using Element = uint8_t;
   using Value = float;
   static __device__ float get(uint8_t e) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+    /* The headers' way for GPUs without such an instruction has loops, and is long. E5M2 is the
+     * upper half of a float16; E4M3 that of one whose exponent is 8 less, subnormal numbers too. */
+    if (kind == __NV_E5M2) return __half2float(__ushort_as_half((uint16_t)(e << 8)));
+    if ((e & 0x7f) == 0x7f) return __int_as_float(0x7fc00000);
+    return 256 * __half2float(__ushort_as_half((uint16_t)((e & 0x80) << 8 | (e & 0x7f) << 7)));
+#else
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(e, kind)));
+#endif
   }
   static __device__ uint8_t put(float v) {
     return v != v ? nan : __nv_cvt_float_to_fp8(v, __NV_NOSAT, kind);
