@@ -24,7 +24,7 @@ typedef struct {
   int32_t *depth;    /* [nchannels]: edges from the tree's root to its farthest rank */
 } tuttiGraph;
 
-/* hostIds[r] tells hosts apart; any numbers of ranks per host. Rings visit each host once, its
+/* hosts[r] tells hosts apart; any numbers of ranks per host. Rings visit each host once, its
  * ranks together, so that every host has one way in and one way out per channel; odd channels run
  * the other way round. Trees: even and odd channels are the two trees of a double binary tree over
  * hosts (Sanders, Speck, Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and

@@ -208,7 +208,8 @@ static void writePicture(FILE *out, const void *object) {
 tuttiResult_t tuttiGraphWriteSvg(const tuttiGraph *g, const char *path) {
   size_t nranks = (size_t)g->nranks, nhosts = (size_t)g->nhosts;
   TUTTI_FRESH(double, numbers, nranks + 2 * nhosts + 1, "picture", NULL);
-  picture p = {g, numbers, numbers + nranks, numbers + nranks + nhosts + 1, 0};
+  picture p = {
+      .g = g, .x = numbers, .left = numbers + nranks, .next = numbers + nranks + nhosts + 1};
   place(&p);
   return tuttiSaveFile(path, "the picture", writePicture, &p);
 }

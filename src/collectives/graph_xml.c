@@ -174,10 +174,12 @@ static tuttiResult_t openTree(void *context, const tuttiXml *xml) {
 
 tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name,
                                  const uint64_t *hostIds, int nranks, tuttiGraph **out) {
-  static const tuttiXmlElement elements[] = {{NULL, "graph", openGraph, closeGraph},
-                                             {"graph", "channel", openChannel, closeChannel},
-                                             {"channel", "ring", openRing, NULL},
-                                             {"channel", "tree", openTree, NULL}};
+  static const tuttiXmlElement elements[] = {
+      {.element = "graph", .open = openGraph, .close = closeGraph},
+      {.parent = "graph", .element = "channel", .open = openChannel, .close = closeChannel},
+      {.parent = "channel", .element = "ring", .open = openRing},
+      {.parent = "channel", .element = "tree", .open = openTree},
+  };
   if (nranks < 1) return TUTTI_FAIL(tuttiInvalidArgument, "%s: a graph of %d ranks", name, nranks);
   TUTTI_FRESH(int32_t, scratch, nranks, "list of ranks", NULL);
   reading r = {.hostIds = hostIds, .nranks = nranks, .scratch = scratch, .channel = -1};

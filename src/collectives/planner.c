@@ -13,8 +13,9 @@
 const char *const tuttiAlgoNames[tuttiAlgoCount] = {TUTTI_ALGORITHMS(TUTTI_NAME)};
 const char *const tuttiProtoNames[tuttiProtoCount] = {TUTTI_PROTOCOLS(TUTTI_NAME)};
 
-/* What the model takes for granted of a host; all that is to be tuned by measuring is here. Times
- * are in us, of one rank or of one thread block. */
+/* What the model takes for granted of ranks, of networks between them, of loopback and of the
+ * thread blocks of schedules on GPUs; what was measured of those that reach each other is in
+ * planner_allpairs.c. Times are in us, of one rank or of one thread block. */
 static const struct {
   double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], rdmaUs, treeShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
@@ -158,15 +159,21 @@ static costs ringCosts(const setting *w, const tuttiSignature *op, const candida
   switch (op->coll) {
   case tuttiCollAllReduce:
     loops = fmax(each / n / c->chunk, 1);
-    return (costs){loops * 2 * (n - 1) * w->hopRing, loops * 4 * (n - 1), (3 * n - 2) / n * S,
-                   2 * (n - 1) / n * S};
+    return (costs){.waits = loops * 2 * (n - 1) * w->hopRing,
+                   .messages = loops * 4 * (n - 1),
+                   .copied = (3 * n - 2) / n * S,
+                   .wired = 2 * (n - 1) / n * S};
   case tuttiCollAllGather:
   case tuttiCollReduceScatter:
-    return (costs){loops * (n - 1) * w->hopRing, loops * 2 * (n - 1), 1.5 * (n - 1) * S + S,
-                   (n - 1) * S};
+    return (costs){.waits = loops * (n - 1) * w->hopRing,
+                   .messages = loops * 2 * (n - 1),
+                   .copied = 1.5 * (n - 1) * S + S,
+                   .wired = (n - 1) * S};
   default:
-    return (costs){(n - 1) * w->hopRing, 2 * (n - 1 + loops),
-                   1.5 * (S + (n - 1) * fmin(each, c->chunk)), S};
+    return (costs){.waits = (n - 1) * w->hopRing,
+                   .messages = 2 * (n - 1 + loops),
+                   .copied = 1.5 * (S + (n - 1) * fmin(each, c->chunk)),
+                   .wired = S};
   }
 }
 
@@ -178,11 +185,15 @@ static costs treeCosts(const tuttiPlanInput *in, const setting *w, const tuttiSi
   double hops = treeHopsUs(in, w), levels = fmax(in->treeDepth, 1);
   bool twoTrees = c->nchannels > 1;
   if (op->coll != tuttiCollAllReduce)
-    return (costs){hops, 3 * pieces + 2 * levels, 2 * S + 1.5 * levels * first,
-                   (w->hosts > 2 ? 2 * S : S) / model.treeShare};
+    return (costs){.waits = hops,
+                   .messages = 3 * pieces + 2 * levels,
+                   .copied = 2 * S + 1.5 * levels * first,
+                   .wired = (w->hosts > 2 ? 2 * S : S) / model.treeShare};
   double wired = twoTrees ? 2 * S : 3 * S;
-  return (costs){2 * hops, 6 * pieces + 4 * levels, (twoTrees ? 3 : 4) * S + 3 * levels * first,
-                 (w->hosts > 2 ? wired : S) / model.treeShare};
+  return (costs){.waits = 2 * hops,
+                 .messages = 6 * pieces + 4 * levels,
+                 .copied = (twoTrees ? 3 : 4) * S + 3 * levels * first,
+                 .wired = (w->hosts > 2 ? wired : S) / model.treeShare};
 }
 
 /* Splitting beyond need must pay for itself: only the messages that must be are counted. */
@@ -194,25 +205,47 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   switch (op->coll) {
   case tuttiCollAllReduce:
     if (!c->twoShot)
-      return (costs){hop, pieces * (w->writes + n - 1), (2 * w->toAll + n + 1) / 2 * S, toAllHosts};
+      return (costs){.waits = hop,
+                     .messages = pieces * (w->writes + n - 1),
+                     .copied = (2 * w->toAll + n + 1) / 2 * S,
+                     .wired = toAllHosts};
     loops = fmax(each / n / c->longest, 1);
-    return (costs){2 * hop, loops * (3 * (n - 1) + w->writes),
-                   (toPeers + (n + 1 + w->writes) / 2) / n * S, 2 * toAllHosts / n};
+    return (costs){.waits = 2 * hop,
+                   .messages = loops * (3 * (n - 1) + w->writes),
+                   .copied = (toPeers + (n + 1 + w->writes) / 2) / n * S,
+                   .wired = 2 * toAllHosts / n};
   case tuttiCollAllGather:
-    return (costs){hop, pieces * (w->writes + n - 1), (2 + w->toAll) / 2 * S + (n - 1) * S,
-                   toAllHosts};
+    return (costs){.waits = hop,
+                   .messages = pieces * (w->writes + n - 1),
+                   .copied = (2 + w->toAll) / 2 * S + (n - 1) * S,
+                   .wired = toAllHosts};
   case tuttiCollReduceScatter:
-    return (costs){hop, pieces * 2 * (n - 1), (n - 1) * w->toOne * S + (n + 1) / 2 * S, toAllHosts};
+    return (costs){.waits = hop,
+                   .messages = pieces * 2 * (n - 1),
+                   .copied = (n - 1) * w->toOne * S + (n + 1) / 2 * S,
+                   .wired = toAllHosts};
   case tuttiCollAlltoAll:
-    return (costs){hop, pieces * 2 * (n - 1), (toPeers + 1) * S, toAllHosts};
+    return (costs){.waits = hop,
+                   .messages = pieces * 2 * (n - 1),
+                   .copied = (toPeers + 1) * S,
+                   .wired = toAllHosts};
   case tuttiCollBroadcast:
-    return (costs){hop, pieces * w->writes + 1, fmax(w->toAll, 1) * S + first, w->remote * S};
+    return (costs){.waits = hop,
+                   .messages = pieces * w->writes + 1,
+                   .copied = fmax(w->toAll, 1) * S + first,
+                   .wired = w->remote * S};
   case tuttiCollReduce:
-    return (costs){hop, pieces * (n - 1) + 1, (n + 1) / 2 * S + first, w->remote * S};
+    return (costs){.waits = hop,
+                   .messages = pieces * (n - 1) + 1,
+                   .copied = (n + 1) / 2 * S + first,
+                   .wired = w->remote * S};
   case tuttiCollSendRecv:
-    return (costs){hop, pieces, S + w->toOne * first, S};
+    return (costs){.waits = hop, .messages = pieces, .copied = S + w->toOne * first, .wired = S};
   default: /* Gather, Scatter: the root */
-    return (costs){hop, pieces * (n - 1) + 1, n * S + first, w->remote * S};
+    return (costs){.waits = hop,
+                   .messages = pieces * (n - 1) + 1,
+                   .copied = n * S + first,
+                   .wired = w->remote * S};
   }
 }
 

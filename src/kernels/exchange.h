@@ -88,7 +88,9 @@ static inline tuttiExchangeLayout tuttiExchangeLayOut(int nranks, bool staged) {
   size_t peers = (size_t)nranks - 1, columns = peers + staged;
   size_t blocks = staged ? TUTTI_STAGED_BLOCKS : TUTTI_EXCHANGE_BLOCKS;
   size_t rows = TUTTI_EXCHANGE_KINDS * TUTTI_EXCHANGE_DEPTH;
-  tuttiExchangeLayout l = {TUTTI_EXCHANGE_LL_AT, 0, 0, (uint32_t)columns};
+  tuttiExchangeLayout l;
+  l.columns = (uint32_t)columns;
+  l.simpleAt = TUTTI_EXCHANGE_LL_AT;
   if (!staged) l.simpleAt += TUTTI_EXCHANGE_LL_BLOCKS * rows * peers * TUTTI_EXCHANGE_LL_SLOT;
   l.uniformAt = l.simpleAt + blocks * rows * columns * TUTTI_EXCHANGE_SIMPLE_SLOT;
   l.bytes = l.uniformAt + 2 * TUTTI_EXCHANGE_KINDS * peers *

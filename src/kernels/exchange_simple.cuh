@@ -279,13 +279,16 @@ private:
   /* ---- the two warps that talk to the neighbours; lane (kind, p) ---- */
 
   struct Lane {
-    uint32_t kind, row, p, next, end;
-    bool used;
+    uint32_t kind, row, p, next = 0, end = 0;
+    bool used = false;
   };
   __device__ Lane lane() const {
     uint32_t l = threadIdx.x % 32;
     uint32_t kind = l / kPeers;
-    Lane x = {kind, (uint32_t)row((int)kind), l % kPeers, 0, 0, false};
+    Lane x;
+    x.kind = kind;
+    x.row = (uint32_t)row((int)kind);
+    x.p = l % kPeers;
     x.used = l < TUTTI_EXCHANGE_KINDS * kPeers && x.p < (uint32_t)a.nlinks;
     return x;
   }
@@ -314,10 +317,12 @@ private:
 
   /* Lane (kind, p) of the polling warp. */
   struct Poll {
-    uint32_t seen, taken, end;    /* messages that have come, that were given back, at the end */
-    uint32_t credit, need, first; /* messages below it may be sent, at the end, now first */
-    bool asks;                    /* has to hear where the peer wants them */
-    uint64_t wanted, there;       /* the flag that it waits for, what is in its place */
+    uint32_t seen = 0, taken = 0,
+             end = 0; /* messages that have come, were given back, at the end */
+    uint32_t credit = 0, need = 0,
+             first = 0;             /* messages below it may be sent, at the end, now first */
+    bool asks = false;              /* has to hear where the peer wants them */
+    uint64_t wanted = 0, there = 0; /* the flag that it waits for, what is in its place */
   };
 
   /* Each looks for one thing and returns whether it has come. */
@@ -363,7 +368,7 @@ private:
 
   __device__ void poll() {
     Lane x = lane();
-    Poll w = {0, 0, 0, 0, 0, 0, false, 0, 0};
+    Poll w;
     if (x.used) {
       uint32_t chunks = this->chunksOut(x.kind, x.p);
       w.seen = w.taken = s.taken[x.kind][x.p];

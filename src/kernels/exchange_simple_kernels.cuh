@@ -1,4 +1,5 @@
-/* The kernels of exchange_simple.cuh for one group of element types, TUTTI_GROUP (types.cuh). */
+/* The kernels of exchange_simple.cuh for some element types: TUTTI_GROUP(X) lists them
+ * (types.cuh). */
 #include <cuda_runtime.h>
 
 #include "kernels/exchange_simple.cuh"

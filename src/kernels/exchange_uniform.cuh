@@ -76,15 +76,16 @@ template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
   u.shared = (uint8_t)a->shared;
   for (int p = 0; p < a->nlinks; p++) {
     const tuttiExchangeLink &l = a->link[p];
-    u.link[p] = {l.block + a->uniformAt + l.column * region,
-                 (uint32_t)l.outAt,
-                 (uint32_t)l.outBytes,
-                 (uint32_t)l.inBytes,
-                 (uint32_t)l.placeAt,
-                 (uint32_t)l.lateBytes,
-                 (uint32_t)l.lateAt,
-                 l.column,
-                 l.rank};
+    UniformLink &to = u.link[p];
+    to.regions = l.block + a->uniformAt + l.column * region;
+    to.outAt = (uint32_t)l.outAt;
+    to.outBytes = (uint32_t)l.outBytes;
+    to.inBytes = (uint32_t)l.inBytes;
+    to.placeAt = (uint32_t)l.placeAt;
+    to.lateBytes = (uint32_t)l.lateBytes;
+    to.lateAt = (uint32_t)l.lateAt;
+    to.column = l.column;
+    to.rank = l.rank;
   }
   u.uniformAt = a->uniformAt;
   u.mail = a->mail;

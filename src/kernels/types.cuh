@@ -18,14 +18,12 @@
 #define TUTTI_GROUP_FLOAT32(X) X(Float32, Float32, true) X(Float64, Float64, true)
 #define TUTTI_GROUP_COPIES(X)  X(Copies, Plain<uint64_t>, false)
 /* clang-format on */
-#define TUTTI_GROUP_INT64_COPIES(X)  TUTTI_GROUP_INT64(X) TUTTI_GROUP_COPIES(X)
-#define TUTTI_GROUP_INTEGERS(X)      TUTTI_GROUP_INT8(X) TUTTI_GROUP_INT32(X) TUTTI_GROUP_INT64(X)
-#define TUTTI_GROUP_FLOATS_COPIES(X) TUTTI_GROUP_FLOATS(X) TUTTI_GROUP_COPIES(X)
-#define TUTTI_GROUP_FLOATS(X)                                                                      \
-  TUTTI_GROUP_E4M3(X) TUTTI_GROUP_E5M2(X) TUTTI_GROUP_FLOAT16(X) TUTTI_GROUP_FLOAT32(X)
 /* Those of elements, and all. */
-#define TUTTI_GROUP_TYPES(X) TUTTI_GROUP_INTEGERS(X) TUTTI_GROUP_FLOATS(X)
-#define TUTTI_GROUP_ALL(X)   TUTTI_GROUP_TYPES(X) TUTTI_GROUP_COPIES(X)
+#define TUTTI_GROUP_TYPES(X)                                                                       \
+  TUTTI_GROUP_INT8(X)                                                                              \
+  TUTTI_GROUP_INT32(X) TUTTI_GROUP_INT64(X) TUTTI_GROUP_E4M3(X) TUTTI_GROUP_E5M2(X)                \
+      TUTTI_GROUP_FLOAT16(X) TUTTI_GROUP_FLOAT32(X)
+#define TUTTI_GROUP_ALL(X) TUTTI_GROUP_TYPES(X) TUTTI_GROUP_COPIES(X)
 
 #define TUTTI_KERNEL_COUNT(NAME, T, REDUCES) +1
 static_assert(TUTTI_GROUP_TYPES(TUTTI_KERNEL_COUNT) == tuttiNumTypes, "a type has no kernel");
