@@ -81,12 +81,17 @@ static tuttiResult_t checkFileSize(int fd, size_t size, const char *what) {
 }
 
 tuttiResult_t tuttiMap(void **at, size_t size, int fd, const char *what, tuttiMemAccount *account) {
+  return tuttiMapPart(at, 0, size, fd, what, account);
+}
+
+tuttiResult_t tuttiMapPart(void **at, size_t offset, size_t size, int fd, const char *what,
+                           tuttiMemAccount *account) {
   size_t bytes = tuttiPagesUp(size);
   if (bytes < size || bytes == 0)
     return TUTTI_FAIL(tuttiSystemError, "cannot map %s: no mapping has %zu bytes", what, size);
-  if (fd >= 0) TUTTI_TRY(checkFileSize(fd, size, what));
+  if (fd >= 0) TUTTI_TRY(checkFileSize(fd, offset + size, what));
   int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd >= 0 ? fd : -1, 0);
+  void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd >= 0 ? fd : -1, (off_t)offset);
   if (mapped == MAP_FAILED)
     return TUTTI_FAIL(
         tuttiSystemError,

@@ -58,6 +58,9 @@ static inline void tuttiFreeAt(void *pointer) {
 /* Maps `size` bytes (rounded up to pages) shared from `fd`, or private anonymous when fd < 0. A
  * forked child does not have them. */
 tuttiResult_t tuttiMap(void **ptr, size_t size, int fd, const char *what, tuttiMemAccount *account);
+/* The same of a part of `fd` that begins `offset` bytes, whole pages, behind its start. */
+tuttiResult_t tuttiMapPart(void **ptr, size_t offset, size_t size, int fd, const char *what,
+                           tuttiMemAccount *account);
 void tuttiUnmap(void *ptr, size_t size, tuttiMemAccount *account);
 size_t tuttiPagesUp(size_t size); /* rounded up to pages */
 /* Bytes of the pages of a private mapping that have been touched; 0 if the kernel does not tell. */

@@ -1,6 +1,6 @@
-/* P2P: ranks that are threads of one process. Segments come as between processes (shm.c), but the
- * reader shares the writer's mapping and, because it can dereference the writer's memory, takes
- * large payloads from where they are. */
+/* P2P: ranks that are threads of one process. They find each other's segments in a table of the
+ * process (segment.c); the reader shares the writer's mapping and, because it can dereference the
+ * writer's memory, takes large payloads from where they are. */
 #include <stdio.h>
 
 #include "base/error.h"

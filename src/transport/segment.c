@@ -30,41 +30,43 @@ typedef struct {
   size_t bytes;
 } segmentLayout;
 
-/* Names a segment within this process. */
-typedef struct {
-  uint64_t commHash;
-  uint8_t secret[16];
-  int64_t owner; /* leaves no padding: keys are compared as bytes */
-} segmentKey;
+/* A segment of up to so many bytes is mapped whole; of a larger one, the control part and windows
+ * of the data, each when a FIFO in it is opened first. Windows are many enough that a few FIFOs do
+ * not map much, and few enough that all of them, of all ranks of a process, are not more mappings
+ * than it may have (vm.max_map_count). */
+#define WHOLE_BYTES  ((size_t)256 << 20)
+#define WINDOW_BYTES ((size_t)64 << 20)
+#define WINDOWS      48
 
 struct tuttiSegment {
-  segmentKey key;
+  int owner;
   segmentLayout layout;
-  uint8_t *memory;
-  tuttiPinned pinned;
-  int fd;             /* the owner's; -1 in a reader's mapping */
+  size_t windowBytes; /* of data; 0: one window is the whole segment */
+  size_t nwindows;    /* that of the control part included */
+  uint8_t **windows;  /* [nwindows] NULL: not mapped yet; under the lock */
+  tuttiPinned pinned; /* only of a segment that is mapped whole */
+  int fd;             /* -1 in a neighbour's mapping of a whole one */
+  bool taken;         /* the owner has attached; under the lock */
   size_t counted;     /* bytes on the owner's account */
-  int holders;        /* ranks of this process that use this mapping; under the lock */
-  tuttiSegment *next; /* likewise */
+  pthread_mutex_t lock;
 };
 
-/* All that this process maps. Threads on host memory share one mapping of each segment. */
+/* The ranks of one communicator in this process, from their prepare to their detach. They find
+ * each other's segments here, one mapping for all of them. A segment stays as long as any of them:
+ * messages outlive their writer's detach. */
+struct tuttiHouse {
+  uint64_t commHash;
+  uint8_t secret[16];
+  int ranks;               /* that hold it; under `lock` */
+  tuttiHouse *next;        /* likewise */
+  pthread_mutex_t making;  /* of segments */
+  tuttiSegment **segments; /* [nranks] of those that anyone has asked for; under `making` */
+  int nranks;
+};
+
+/* One for each communicator with ranks on host memory in this process. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static tuttiSegment *mapped;
-
-static segmentKey makeKey(const tuttiWires *w, int owner) {
-  segmentKey key = {.commHash = w->commHash, .owner = owner};
-  memcpy(key.secret, w->secret, sizeof key.secret);
-  return key;
-}
-
-/* Under the lock. */
-static tuttiSegment *findMapped(segmentKey key) {
-  tuttiSegment *s = mapped;
-  while (s && memcmp(&s->key, &key, sizeof key) != 0)
-    s = s->next;
-  return s;
-}
+static tuttiHouse *houses;
 
 /* False: all segments together need more address space than there is. */
 static bool layOut(const tuttiWires *w, int nlocal, segmentLayout *out) {
@@ -115,23 +117,62 @@ static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
 
 /* ---- one segment ---------------------------------------------------------------------------- */
 
-static tuttiResult_t mapMemory(const tuttiWires *w, tuttiSegment *s, int fd) {
-  char what[80];
-  snprintf(what, sizeof what, "the segment of rank %d (TUTTI_BUFFSIZE sets its size)",
-           (int)s->key.owner);
-  TUTTI_TRY(tuttiMap((void **)&s->memory, s->layout.bytes, fd, what, NULL));
-  return tuttiPin(w->rank, tuttiPeerGpu(&w->peers[w->rank]), s->memory, s->layout.bytes,
-                  &s->pinned);
-}
-
 /* To be freed also when it fails. */
 static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **out) {
   /* Not on the account: a reader in this process may hold it longer than the account lives. */
   TUTTI_NEW(*out, 1, "a segment", NULL);
-  (*out)->key = makeKey(w, owner);
-  (*out)->fd = -1;
-  (*out)->holders = 1;
-  return makeLayout(w, &(*out)->layout);
+  tuttiSegment *s = *out;
+  pthread_mutex_init(&s->lock, NULL);
+  s->owner = owner;
+  s->fd = -1;
+  s->nwindows = 1;
+  TUTTI_TRY(makeLayout(w, &s->layout));
+  const segmentLayout *y = &s->layout;
+  /* What a GPU works on is pinned at attach, never while a graph is being captured. */
+  bool whole = y->bytes <= WHOLE_BYTES || w->peers[w->rank].device == tuttiDeviceCuda;
+  if (!whole) {
+    size_t data = y->bytes - y->controlBytes, window = data / WINDOWS;
+    if (window < WINDOW_BYTES) window = WINDOW_BYTES;
+    s->windowBytes = (window + y->dataBytes - 1) / y->dataBytes * y->dataBytes;
+    s->nwindows = 1 + (data + s->windowBytes - 1) / s->windowBytes;
+  }
+  TUTTI_NEW(s->windows, s->nwindows, "windows of a segment", NULL); // NOLINT
+  return tuttiSuccess;
+}
+
+static size_t windowBegin(const tuttiSegment *s, size_t window) {
+  return window == 0 ? 0 : s->layout.controlBytes + (window - 1) * s->windowBytes;
+}
+
+static size_t windowSize(const tuttiSegment *s, size_t window) {
+  if (s->windowBytes == 0) return s->layout.bytes;
+  if (window == 0) return s->layout.controlBytes;
+  size_t left = s->layout.bytes - windowBegin(s, window);
+  return left < s->windowBytes ? left : s->windowBytes;
+}
+
+/* Where the byte at `offset` and the rest of its FIFO's control or data are mapped, from `fd` if
+ * they have not been. */
+static tuttiResult_t reach(tuttiSegment *s, size_t offset, int fd, uint8_t **out) {
+  size_t window = 0, control = s->layout.controlBytes;
+  if (s->windowBytes && offset >= control) window = 1 + (offset - control) / s->windowBytes;
+  size_t begin = windowBegin(s, window);
+  char what[80];
+  snprintf(what, sizeof what, "the segment of rank %d (TUTTI_BUFFSIZE sets its size)", s->owner);
+  TUTTI_LOCKED(&s->lock);
+  if (!s->windows[window])
+    TUTTI_TRY(
+        tuttiMapPart((void **)&s->windows[window], begin, windowSize(s, window), fd, what, NULL));
+  *out = s->windows[window] + (offset - begin);
+  return tuttiSuccess;
+}
+
+/* Maps at once what is not mapped in windows. */
+static tuttiResult_t mapWhole(const tuttiWires *w, tuttiSegment *s, int fd) {
+  uint8_t *memory;
+  if (s->windowBytes) return tuttiSuccess;
+  TUTTI_TRY(reach(s, 0, fd, &memory));
+  return tuttiPin(w->rank, tuttiPeerGpu(&w->peers[w->rank]), memory, s->layout.bytes, &s->pinned);
 }
 
 /* `DROPPED tuttiSegment *s = NULL;` is freed where its block ends. */
@@ -140,8 +181,11 @@ static void dropSegment(tuttiSegment **at) {
   tuttiSegment *s = *at;
   if (!s) return;
   tuttiUnpin(&s->pinned);
-  tuttiUnmap(s->memory, s->layout.bytes, NULL);
+  for (size_t i = 0; s->windows && i < s->nwindows; i++)
+    tuttiUnmap(s->windows[i], windowSize(s, i), NULL);
+  tuttiFree(s->windows);
   tuttiFdClose(&s->fd);
+  pthread_mutex_destroy(&s->lock);
   tuttiFree(s);
 }
 
@@ -154,38 +198,85 @@ static void countSegment(tuttiWires *w, tuttiSegment *s) {
   s->counted = now;
 }
 
-static tuttiResult_t createSegment(tuttiWires *w, tuttiSegment **out) {
+static tuttiResult_t createSegment(const tuttiWires *w, int owner, tuttiSegment **out) {
   DROPPED tuttiSegment *s = NULL;
-  TUTTI_TRY(newSegment(w, w->rank, &s));
+  TUTTI_TRY(newSegment(w, owner, &s));
   char what[40];
-  snprintf(what, sizeof what, "segment of rank %d", w->rank);
+  snprintf(what, sizeof what, "segment of rank %d", owner);
   TUTTI_TRY(tuttiSharedFd(s->layout.bytes, what, &s->fd));
-  TUTTI_TRY(mapMemory(w, s, s->fd));
-  TUTTI_LOCKED(&lock);
-  if (findMapped(s->key))
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "rank %d of this communicator is in process %d twice: give every rank a "
-                      "number of its own",
-                      w->rank, (int)getpid());
-  TUTTI_LINK(mapped, s);
   tuttiForkCloseAdd(s->fd);
-  countSegment(w, s);
+  TUTTI_TRY(mapWhole(w, s, s->fd));
   *out = s;
   s = NULL;
   return tuttiSuccess;
 }
 
-/* Lets go of one hold. The owner's also takes the segment off its account and its fd. */
-static void releaseSegment(tuttiWires *w, tuttiSegment *s) {
-  if (s->key.owner == w->rank) {
-    tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)s->counted);
-    tuttiFdClose(&s->fd);
+/* The segment of a rank of this process. Whoever needs it first makes it, so that nobody waits. */
+static tuttiResult_t houseSegment(const tuttiWires *w, int owner, tuttiSegment **out) {
+  tuttiHouse *h = w->local->house;
+  TUTTI_LOCKED(&h->making);
+  if (!h->segments[owner]) TUTTI_TRY(createSegment(w, owner, &h->segments[owner]));
+  *out = h->segments[owner];
+  return tuttiSuccess;
+}
+
+static tuttiResult_t takeOwn(tuttiWires *w, tuttiSegment **out) {
+  tuttiSegment *s;
+  TUTTI_TRY(houseSegment(w, w->rank, &s));
+  TUTTI_LOCKED(&s->lock);
+  if (s->taken)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d of this communicator is in process %d twice: give every rank a "
+                      "number of its own",
+                      w->rank, (int)getpid());
+  s->taken = true;
+  countSegment(w, s);
+  *out = s;
+  return tuttiSuccess;
+}
+
+/* ---- the ranks of this process --------------------------------------------------------------- */
+
+static bool livesIn(const tuttiHouse *h, const tuttiWires *w) {
+  return h->commHash == w->commHash && h->nranks == w->nranks &&
+         memcmp(h->secret, w->secret, sizeof h->secret) == 0;
+}
+
+static tuttiResult_t enterHouse(const tuttiWires *w, tuttiHouse **out) {
+  TUTTI_LOCKED(&lock);
+  tuttiHouse *h = houses;
+  while (h && !livesIn(h, w))
+    h = h->next;
+  if (!h) {
+    TUTTI_FRESH(tuttiHouse, made, 1, "the ranks of this process", NULL);
+    TUTTI_FREED tuttiSegment **segments = NULL;
+    TUTTI_NEW(segments, w->nranks, "segments of this process", NULL); // NOLINT
+    made->segments = segments;
+    segments = NULL;
+    made->commHash = w->commHash;
+    memcpy(made->secret, w->secret, sizeof made->secret);
+    made->nranks = w->nranks;
+    pthread_mutex_init(&made->making, NULL);
+    TUTTI_LINK(houses, made);
+    h = made;
+    made = NULL;
   }
+  h->ranks++;
+  *out = h;
+  return tuttiSuccess;
+}
+
+static void leaveHouse(tuttiHouse *h) {
   pthread_mutex_lock(&lock);
-  bool last = --s->holders == 0;
-  if (last) TUTTI_UNLINK(mapped, s);
+  bool last = --h->ranks == 0;
+  if (last) TUTTI_UNLINK(houses, h);
   pthread_mutex_unlock(&lock);
-  if (last) dropSegment(&s);
+  if (!last) return;
+  for (int r = 0; r < h->nranks; r++)
+    dropSegment(&h->segments[r]);
+  pthread_mutex_destroy(&h->making);
+  tuttiFree(h->segments);
+  tuttiFree(h);
 }
 
 /* ---- the ranks of this host ------------------------------------------------------------------ */
@@ -194,7 +285,7 @@ tuttiResult_t tuttiLocalPrepare(tuttiWires *w) {
   if (w->local) return tuttiSuccess;
   TUTTI_NEW(w->local, 1, "the ranks of this host", w->memory);
   w->local->listenFd = -1;
-  return tuttiSuccess;
+  return enterHouse(w, &w->local->house);
 }
 
 static tuttiResult_t findNeighbours(tuttiWires *w) {
@@ -211,7 +302,7 @@ tuttiResult_t tuttiLocalAttach(tuttiWires *w) {
   if (w->local && w->local->mine) return tuttiSuccess;
   TUTTI_TRY(tuttiLocalPrepare(w));
   TUTTI_TRY(findNeighbours(w));
-  return createSegment(w, &w->local->mine);
+  return takeOwn(w, &w->local->mine);
 }
 
 void tuttiLocalDetach(tuttiWires *w) {
@@ -220,8 +311,15 @@ void tuttiLocalDetach(tuttiWires *w) {
   tuttiFdClose(&l->listenFd);
   if (l->theirs)
     for (int r = 0; r < w->nranks; r++)
-      if (l->theirs[r]) releaseSegment(w, l->theirs[r]);
-  if (l->mine) releaseSegment(w, l->mine);
+      dropSegment(&l->theirs[r]);
+  if (l->mine) {
+    pthread_mutex_lock(&l->mine->lock);
+    tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)l->mine->counted);
+    l->mine->counted = 0;
+    l->mine->taken = false;
+    pthread_mutex_unlock(&l->mine->lock);
+  }
+  if (l->house) leaveHouse(l->house);
   tuttiFree(l->theirs);
   tuttiFree(l->place);
   tuttiFree(l);
@@ -273,7 +371,7 @@ int tuttiSegmentFd(const tuttiWires *w) {
 }
 
 void *tuttiSegmentMemory(const tuttiWires *w, int rank) {
-  return (rank == w->rank ? w->local->mine : w->local->theirs[rank])->memory;
+  return (rank == w->rank ? w->local->mine : w->local->theirs[rank])->windows[0];
 }
 
 static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSegment **out) {
@@ -294,39 +392,44 @@ static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSeg
                       "has %zu: give both the same settings, TUTTI_BUFFSIZE above all",
                       owner, peer->host, peer->pid, (long long)st.st_size, w->rank,
                       s->layout.bytes);
-  TUTTI_TRY(mapMemory(w, s, fd));
-  TUTTI_LINK(mapped, s);
+  if (s->windowBytes) {
+    s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (s->fd < 0)
+      return TUTTI_FAIL(tuttiSystemError,
+                        "rank %d can't keep the segment of rank %d open: %s; raise the limit of "
+                        "open files (ulimit -n)",
+                        w->rank, owner, tuttiErrnoText(errno));
+    tuttiForkCloseAdd(s->fd);
+  }
+  TUTTI_TRY(mapWhole(w, s, fd));
   *out = s;
   s = NULL;
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd) {
-  const tuttiPeer *mine = &w->peers[w->rank];
-  /* A GPU's rank pins a mapping of its own. */
-  bool share = mine->device != tuttiDeviceCuda && mine->process == w->peers[owner].process;
-  TUTTI_LOCKED(&lock);
-  tuttiSegment *s = share ? findMapped(makeKey(w, owner)) : NULL;
-  if (s)
-    s->holders++;
-  else
-    TUTTI_TRY(mapSegment(w, owner, fd, &s));
-  w->local->theirs[owner] = s;
-  return tuttiSuccess;
+  if (w->local->theirs[owner])
+    return TUTTI_FAIL(tuttiInternalError, "rank %d has the segment of rank %d already", w->rank,
+                      owner);
+  return mapSegment(w, owner, fd, &w->local->theirs[owner]);
+}
+
+bool tuttiSegmentInProcess(const tuttiPeer *a, const tuttiPeer *b) {
+  return a->process == b->process && a->hostId == b->hostId && a->device != tuttiDeviceCuda &&
+         b->device != tuttiDeviceCuda;
 }
 
 /* ---- FIFOs ----------------------------------------------------------------------------------- */
 
 /* Brings the lines of a FIFO into memory now, where a shortage is an error; at the first message it
  * would be SIGBUS. Kernels before 5.14 can't. */
-static tuttiResult_t touch(const tuttiSegment *s, size_t offset, size_t bytes) {
-  size_t page = tuttiPagesUp(1), begin = offset / page * page, end = tuttiPagesUp(offset + bytes);
-  if (madvise(s->memory + begin, end - begin, MADV_POPULATE_WRITE) == 0 || errno == EINVAL)
-    return tuttiSuccess;
+static tuttiResult_t touch(const tuttiSegment *s, uint8_t *at, size_t bytes) {
+  size_t before = (uintptr_t)at % tuttiPagesUp(1), size = tuttiPagesUp(before + bytes);
+  if (madvise(at - before, size, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) return tuttiSuccess;
   return TUTTI_FAIL(tuttiSystemError,
                     "no memory for %zu bytes of shared memory in the segment of rank %d: %s; free "
                     "memory, or raise the limit of this container or of vm.overcommit_memory",
-                    end - begin, (int)s->key.owner, tuttiErrnoText(errno));
+                    size, s->owner, tuttiErrnoText(errno));
 }
 
 /* The number of this end's next message: 0, or where an end that was closed had got to. */
@@ -349,7 +452,8 @@ static tuttiResult_t checkOpen(const tuttiWires *w, int peer, int channel, tutti
   bool reachable = l && l->mine &&
                    (all ? peer == -1
                         : peer >= 0 && peer < w->nranks && peer != w->rank && l->place[peer] >= 0 &&
-                              (direction == TUTTI_SEND || l->theirs[peer]));
+                              (direction == TUTTI_SEND || l->theirs[peer] ||
+                               tuttiSegmentInProcess(&w->peers[w->rank], &w->peers[peer])));
   if (known && reachable) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInternalError,
                     "rank %d has no shared memory for its %s end with rank %d on channel %d (%s)",
@@ -361,19 +465,23 @@ tuttiResult_t tuttiSegmentOpen(tuttiWires *w, int peer, int channel, tuttiDirect
                                bool shared, tuttiConn *conn) {
   TUTTI_TRY(checkOpen(w, peer, channel, direction, shared));
   const tuttiLocal *l = w->local;
-  const tuttiSegment *s = direction == TUTTI_SEND ? l->mine : l->theirs[peer];
+  tuttiSegment *s = direction == TUTTI_SEND ? l->mine : l->theirs[peer];
+  if (!s) TUTTI_TRY(houseSegment(w, peer, &s));
   const segmentLayout *y = &s->layout;
   int reader = direction == TUTTI_RECV ? w->rank : peer;
   /* The reader's number among those of the owner's neighbours; 0 if all read. */
   size_t place = reader >= 0 ? (size_t)l->place[reader] : 0;
-  size_t head = place - (place > (size_t)l->place[s->key.owner]);
+  size_t head = place - (place > (size_t)l->place[s->owner]);
   size_t c = channel == TUTTI_P2P_CHANNEL ? y->nchannels : (size_t)channel;
   size_t pair = c * y->nreaders + head, fifo = shared ? c : y->nchannels + pair;
   size_t lines = shared ? c * y->sharedBytes : y->nchannels * y->sharedBytes + pair * y->pairBytes;
-  TUTTI_TRY(touch(s, lines, shared ? y->sharedBytes : y->pairBytes));
+  uint8_t *control, *data;
+  TUTTI_TRY(reach(s, lines, s->fd, &control));
+  TUTTI_TRY(reach(s, y->controlBytes + fifo * y->dataBytes, s->fd, &data));
+  TUTTI_TRY(touch(s, control, shared ? y->sharedBytes : y->pairBytes));
 
-  tuttiConn made = {.slots = (tuttiSlot *)(s->memory + lines),
-                    .data = s->memory + y->controlBytes + fifo * y->dataBytes,
+  tuttiConn made = {.slots = (tuttiSlot *)control,
+                    .data = data,
                     .slotBytes = y->slotBytes,
                     .smallBytes = y->smallBytes,
                     .lines = (uint32_t)y->lines,

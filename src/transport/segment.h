@@ -1,6 +1,7 @@
 /* The segment of one rank: the memory that holds every FIFO it writes to its neighbours, the other
  * ranks of its host, and nothing of anyone else's. Neighbours map it, a memfd that comes over a
- * Unix socket (shm.c), or share the mapping that their process has.
+ * Unix socket (shm.c), or share the mapping that their process has. Large ones are mapped in parts,
+ * each when a FIFO in it is opened first.
  *
  *   [control: the lines and heads of all FIFOs] [data of each FIFO, on pages of its own]
  *
@@ -22,6 +23,7 @@
 __BEGIN_DECLS
 
 typedef struct tuttiSegment tuttiSegment;
+typedef struct tuttiHouse tuttiHouse;
 
 /* What one rank shares with its neighbours. Segments come from attach and go with detach. */
 typedef struct tuttiLocal {
@@ -29,10 +31,13 @@ typedef struct tuttiLocal {
   int nlocal;            /* ranks of this host, this one included */
   int32_t *place;        /* [nranks] number among them, in order of rank; -1 on other hosts */
   tuttiSegment *mine;    /* the one this rank writes to */
-  tuttiSegment **theirs; /* [nranks] those it reads from; NULL where there is none */
+  tuttiSegment **theirs; /* [nranks] those of other processes, and of GPUs; NULL: none */
+  tuttiHouse *house;     /* where threads of this process find each other's segments */
 } tuttiLocal;
 
-/* Makes w->local and, once peers are known, this rank's segment. Does nothing the second time. */
+/* Makes w->local, before peers are exchanged: it keeps the segments of this process from going
+ * while this rank may still want one. Attach makes this rank's segment. Do nothing the second time.
+ */
 tuttiResult_t tuttiLocalPrepare(tuttiWires *w);
 tuttiResult_t tuttiLocalAttach(tuttiWires *w);
 /* Lets go of all of it. A segment's memory goes with the last that holds it. */
@@ -53,6 +58,10 @@ int tuttiSegmentFd(const tuttiWires *w);
 /* Of this rank or a neighbour, where it is mapped. */
 void *tuttiSegmentMemory(const tuttiWires *w, int rank);
 tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd);
+
+/* Both ranks are threads of one process on host memory: they find each other's segments without a
+ * hand-over. The same on both. */
+bool tuttiSegmentInProcess(const tuttiPeer *a, const tuttiPeer *b);
 
 /* One end of a FIFO: what open() of P2P and SHM has in common. An end that was closed before goes
  * on where it was. */

@@ -1,7 +1,7 @@
-/* SHM: ranks that are processes of one host; and how segments come to threads, too. Each rank
- * listens on an abstract Unix socket, named in its peer record; attach hands this rank's segment (a
- * memfd) to every neighbour and takes theirs. Nothing of this has a name in a file system, so
- * /dev/shm may be tiny or absent and a SIGKILL leaves nothing behind.
+/* SHM: ranks that are processes of one host. Each rank listens on an abstract Unix socket, named in
+ * its peer record; attach hands this rank's segment (a memfd) to every neighbour and takes theirs.
+ * Nothing of this has a name in a file system, so /dev/shm may be tiny or absent and a SIGKILL
+ * leaves nothing behind.
  *
  * Handing in needs only the neighbour's listener, which is there since before the all-gather of the
  * peer records; handing in and taking in advance together without blocking, so no order of ranks,
@@ -360,15 +360,18 @@ static tuttiResult_t exchange(exchangeState *x) {
   }
 }
 
-/* Ranks that SHM connects with this one, or P2P but for GPUs (symmetric.c). */
-static int findNeighbours(const tuttiWires *w, int32_t *ranks) {
+/* Ranks that SHM connects with this one, or P2P but for GPUs (symmetric.c): those of them that need
+ * a hand-over, and whether there are any. */
+static int findNeighbours(const tuttiWires *w, int32_t *ranks, bool *any) {
   int n = 0;
   const tuttiPeer *mine = &w->peers[w->rank];
   for (int r = 0; r < w->nranks; r++) {
     tuttiPath path;
     const tuttiTransport *t = r == w->rank ? NULL : tuttiTransportSelect(mine, &w->peers[r], &path);
     bool threads = t == &tuttiTransportP2p && mine->device != tuttiDeviceCuda;
-    if (t == &tuttiTransportShm || threads) ranks[n++] = r;
+    if (t != &tuttiTransportShm && !threads) continue;
+    *any = true;
+    if (w->stagedBytes || !tuttiSegmentInProcess(mine, &w->peers[r])) ranks[n++] = r;
   }
   return n;
 }
@@ -379,9 +382,10 @@ static tuttiResult_t shmAttach(tuttiWires *w) {
                      .deadline = tuttiDeadline((int64_t)w->timeoutMs),
                      .unsent = ranks,
                      .missing = ranks + w->nranks};
-  x.nunsent = x.nmissing = findNeighbours(w, ranks);
+  bool any = false;
+  x.nunsent = x.nmissing = findNeighbours(w, ranks, &any);
   memcpy(x.missing, ranks, sizeof *ranks * (size_t)x.nmissing);
-  if (x.nunsent > 0) TUTTI_TRY(tuttiLocalAttach(w));
+  if (any) TUTTI_TRY(tuttiLocalAttach(w));
   tuttiResult_t result = x.nunsent > 0 ? exchange(&x) : tuttiSuccess;
   for (int i = 0; i < x.nsilent; i++)
     close(x.silent[i].fd);

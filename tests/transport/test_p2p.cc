@@ -73,38 +73,56 @@ TEST(P2p, MessagesOutliveTheirWritersDetach) {
   tuttiConnAdvance(&recv);
 }
 
-TEST(P2p, MissingThreadIsNamedAtTheDeadline) {
-  for (int hasty : {2, 0}) { // the other one stays until it has given up
-    Shape s;
-    s.nranks = 3;
-    Ranks ranks = makeThreads(s);
-    prepareAll(ranks);
-    Rank &r = *ranks[(size_t)hasty], &patient = *ranks[2 - (size_t)hasty];
-    std::thread waiter([&] { EXPECT_EQ(tuttiRemoteError, patient.attach()); });
-    r.w.timeoutMs = 200;
-    EXPECT_EQ(tuttiTimeout, r.attach());
-    EXPECT_THAT(tuttiErrorText(),
-                HasSubstr("rank 1 (host node9, pid " + std::to_string(getpid()) + ")"));
-    EXPECT_THAT(tuttiErrorText(), HasSubstr("TUTTI_TIMEOUT"));
-    tuttiStoreRelease32(&patient.failed, 1);
-    waiter.join();
-    EXPECT_EQ(0u, r.bytes());
-    EXPECT_EQ(0u, patient.bytes());
-  }
-  EXPECT_EQ(0, segmentMappings());
+TEST(P2p, NobodyWaitsForAThreadThatIsLate) {
+  Shape s;
+  s.nranks = 3;
+  Ranks ranks = makeThreads(s);
+  prepareAll(ranks);
+  ASSERT_EQ(tuttiSuccess, ranks[0]->attach()) << tuttiErrorText();
+  tuttiConn recv = ranks[0]->open(1, 0, TUTTI_RECV); // makes what rank 1 will write to
+  EXPECT_FALSE(tuttiConnReady(&recv));
+  ASSERT_EQ(tuttiSuccess, ranks[1]->attach()) << tuttiErrorText();
+  tuttiConn send = ranks[1]->open(0, 0, TUTTI_SEND);
+  tuttiConnSlot(&send)->bytes = 42;
+  tuttiConnAdvance(&send);
+  ranks[1]->detach();
+  ASSERT_TRUE(tuttiConnReady(&recv));
+  EXPECT_EQ(42u, tuttiConnSlot(&recv)->bytes);
 }
 
-TEST(P2p, FailedFlagEndsTheWait) {
+TEST(P2p, MessagesWaitForAReaderThatComesWhenTheirWriterHasGone) {
   Ranks ranks = makeThreads(Shape());
   prepareAll(ranks);
-  std::thread waiter([&] {
-    EXPECT_EQ(tuttiRemoteError, ranks[0]->attach());
-    EXPECT_THAT(tuttiErrorText(), HasSubstr("rank 1"));
-    EXPECT_THAT(tuttiErrorText(), HasSubstr("has failed"));
-  });
-  usleep(20000);
-  tuttiStoreRelease32(&ranks[0]->failed, 1);
-  waiter.join();
+  ASSERT_EQ(tuttiSuccess, ranks[0]->attach()) << tuttiErrorText();
+  tuttiConn send = ranks[0]->open(1, 0, TUTTI_SEND);
+  tuttiConnSlot(&send)->bytes = 42;
+  tuttiConnAdvance(&send);
+  ranks[0]->detach();
+  EXPECT_EQ(0u, ranks[0]->bytes());
+  ASSERT_EQ(tuttiSuccess, ranks[1]->attach()) << tuttiErrorText();
+  tuttiConn recv = ranks[1]->open(0, 0, TUTTI_RECV);
+  ASSERT_TRUE(tuttiConnReady(&recv));
+  EXPECT_EQ(42u, tuttiConnSlot(&recv)->bytes);
+}
+
+TEST(P2p, ManyRanksMapWhatTheyUse) {
+  Shape s;
+  s.nranks = 64;
+  s.slotBytes = 512 * 1024;
+  Ranks ranks = makeThreads(s);
+  prepareAll(ranks);
+  attachAll(ranks);
+  EXPECT_EQ(0, segmentMappings());
+  tuttiConn send = ranks[0]->open(63, 0, TUTTI_SEND), recv = ranks[63]->open(0, 0, TUTTI_RECV);
+  EXPECT_EQ(send.data, recv.data);
+  EXPECT_EQ(2, segmentMappings()); // lines and a window of data, of one segment
+  tuttiConnSlot(&send)->bytes = 42;
+  tuttiConnAdvance(&send);
+  ASSERT_TRUE(tuttiConnReady(&recv));
+  send.data[TUTTI_FIFO_DEPTH * s.slotBytes - 1] = 1; // all of it is there
+  for (auto &r : ranks)
+    r->detach();
+  EXPECT_EQ(0, segmentMappings());
 }
 
 TEST(P2p, OneRankTwiceIsRefused) {

@@ -147,8 +147,11 @@ TEST(ShmThreads, ManyRanksAndLargeSlots) {
     Ranks ranks = makeProcesses(s);
     prepareAll(ranks);
     attachAll(ranks);
-    EXPECT_EQ(24 * 24, segmentMappings());
-    EXPECT_EQ(fds + 24, openFds()) << "after attach, one fd for each rank";
+    EXPECT_EQ(0, segmentMappings()) << "before anything is used";
+    EXPECT_EQ(fds + 24 * 24, openFds()) << "after attach, one fd for each segment of each rank";
+    (void)ranks[0]->open(1, 0, TUTTI_SEND);
+    (void)ranks[1]->open(0, 0, TUTTI_RECV);
+    EXPECT_EQ(4, segmentMappings()) << "lines and a window of data, on either side";
   }
   EXPECT_EQ(fds, openFds());
   EXPECT_EQ(0, segmentMappings());
@@ -584,12 +587,14 @@ TEST(ShmLimits, NoAddressSpaceIsAnErrorWithARemedy) {
   s.slotBytes = (size_t)1 << 27;
   Ranks ranks = makeProcesses(s);
   prepareAll(ranks);
+  attachAll(ranks);
+  tuttiConn conn{};
   rlimit old, tight;
   ASSERT_EQ(0, getrlimit(RLIMIT_AS, &old));
   tight = old;
-  tight.rlim_cur = (rlim_t)1 << 31;
+  tight.rlim_cur = (rlim_t)1 << 30; // less than one FIFO
   ASSERT_EQ(0, setrlimit(RLIMIT_AS, &tight));
-  tuttiResult_t result = ranks[0]->attach();
+  tuttiResult_t result = tuttiSegmentOpen(&ranks[0]->w, 1, 0, TUTTI_SEND, false, &conn);
   ASSERT_EQ(0, setrlimit(RLIMIT_AS, &old));
   EXPECT_EQ(tuttiSystemError, result);
   EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr("ulimit -v"), HasSubstr("TUTTI_BUFFSIZE")));
