@@ -457,7 +457,7 @@ static float messageTime(const tuttiPlanInput *in, const tuttiSignature *op) {
 
 void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
   bool message = op->coll == tuttiCollSendRecv;
-  if (!message && !in->exchange) {
+  if (!message && !in->allPairs) {
     planSchedule(in, op, plan);
     return;
   }
@@ -471,7 +471,7 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
       .proto = tuttiProtoSimple,
       .kernel = tuttiKernelSchedule,
   };
-  if (in->exchange) tuttiPlanAllPairs(in, op, plan);
+  if (in->allPairs) tuttiPlanAllPairs(in, op, plan);
 }
 
 void tuttiPlanPart(uint64_t count, int type, int c, int n, uint64_t *begin, uint64_t *part) {

@@ -28,9 +28,9 @@ typedef struct {
   int oversubscribed; /* some host has more ranks than cores */
   int loopback;       /* ranks of one host that only reach each other over the network */
   int gpu;            /* thread blocks do the work, one for each channel */
-  int exchange;       /* GPUs that all store into each other's memory: see planner_allpairs.c; */
+  int allPairs;       /* GPUs that all store into each other's memory: see planner_allpairs.c; */
   int staged;         /*   or, all of one host, into host memory */
-  int maxBlocks;      /* most thread blocks of an exchange that are wanted; 0: any number */
+  int maxBlocks;      /* most thread blocks wanted of a kernel between all pairs; 0: any number */
   int sharers;        /* most ranks that share one of them; 0 as 1 */
   int widest;         /* most ranks that Direct may connect at all; 0: any number */
   int deterministic;  /* reduce with Direct, which has one order: that of the ranks */
@@ -69,7 +69,7 @@ extern const char *const tuttiProtoNames[tuttiProtoCount];
  * allowed algorithms have no schedule for the collective the best existing one is taken (and said
  * at INFO once): a setting never breaks a call. Sets all of *plan. */
 void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);
-/* Its part for in->exchange: form, protocol, kernel, thread blocks and threads, in *plan, of which
+/* Its part for in->allPairs: form, protocol, kernel, thread blocks and threads, in *plan, of which
  * the rest is set. */
 void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);
 

@@ -1,6 +1,6 @@
 /* Plans for GPUs that all store into each other's memory, or into host memory that they share: one
  * launch does all, so what is to be chosen follows from the size of the longest message. */
-#include "collectives/exchange.h"
+#include "collectives/allpairs.h"
 #include "collectives/planner.h"
 
 #define KB ((uint64_t)1 << 10)
@@ -44,12 +44,12 @@ static uint64_t messageBytes(int coll, int nranks, uint64_t bytes, bool twoShot)
 }
 
 static void chooseRegions(uint64_t message, tuttiPlan *plan) {
-  uint64_t threads = ceilDiv(message, TUTTI_EXCHANGE_LINE_PAYLOAD) * 8;
-  uint64_t most = message > REGION_BLOCK ? TUTTI_EXCHANGE_THREADS : TUTTI_EXCHANGE_THREADS / 2;
+  uint64_t threads = ceilDiv(message, TUTTI_ALLPAIRS_LINE_PAYLOAD) * 8;
+  uint64_t most = message > REGION_BLOCK ? TUTTI_ALLPAIRS_THREADS : TUTTI_ALLPAIRS_THREADS / 2;
   plan->kernel = tuttiKernelRegions;
   plan->proto = tuttiProtoLL;
   plan->nthreads = (uint16_t)least(ceilDiv(threads, WARP) * WARP, most);
-  plan->nblocks = (uint16_t)least(ceilDiv(threads, plan->nthreads), TUTTI_UNIFORM_BLOCKS);
+  plan->nblocks = (uint16_t)least(ceilDiv(threads, plan->nthreads), TUTTI_REGION_BLOCKS);
 }
 
 static void chooseSlots(const tuttiPlanInput *in, int coll, bool ll, uint64_t message,
@@ -59,14 +59,14 @@ static void chooseSlots(const tuttiPlanInput *in, int coll, bool ll, uint64_t me
   plan->proto = ll ? tuttiProtoLL : tuttiProtoSimple;
   /* The two sides of a SendRecv know of that one message. */
   uint64_t moved = coll == tuttiCollSendRecv ? message : message * peers;
-  uint64_t blocks = ll ? least(ceilDiv(moved, LL_BLOCK), TUTTI_EXCHANGE_LL_BLOCKS)
-                       : least(ceilDiv(message, SIMPLE_BLOCK), TUTTI_EXCHANGE_BLOCKS);
+  uint64_t blocks = ll ? least(ceilDiv(moved, LL_BLOCK), TUTTI_ALLPAIRS_LL_BLOCKS)
+                       : least(ceilDiv(message, SIMPLE_BLOCK), TUTTI_ALLPAIRS_BLOCKS);
   /* A little message needs few threads, and few start sooner. */
   uint64_t threads =
-      ll ? ceilDiv(message, TUTTI_EXCHANGE_LINE_PAYLOAD) * 8 * peers : TUTTI_EXCHANGE_THREADS;
+      ll ? ceilDiv(message, TUTTI_ALLPAIRS_LINE_PAYLOAD) * 8 * peers : TUTTI_ALLPAIRS_THREADS;
   plan->nblocks = blocks > 0 ? (uint16_t)blocks : 1;
   plan->nthreads =
-      (uint16_t)least(threads > 0 ? ceilDiv(threads, WARP) * WARP : WARP, TUTTI_EXCHANGE_THREADS);
+      (uint16_t)least(threads > 0 ? ceilDiv(threads, WARP) * WARP : WARP, TUTTI_ALLPAIRS_THREADS);
 }
 
 void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {

@@ -20,8 +20,8 @@
 #include "comm/registration.h"
 #include "comm/window.h"
 #include "comm/worker.h"
-#include "kernels/exchange.h"
-#include "kernels/steps.h"
+#include "kernels/allpairs.h"
+#include "kernels/ringtree.h"
 #include "topology/xml.h"
 #include "transport/net.h"
 #include "transport/segment.h"
@@ -213,16 +213,16 @@ static tuttiResult_t allowed(tuttiSettingId id, const char *const *names, int n,
 static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
   tuttiPath path;
   bool linked = true;
-  size_t staged = tuttiExchangeLayOut(c->nranks, true).bytes;
+  size_t staged = tuttiAllPairsLayOut(c->nranks, true).bytes;
   in->gpu = c->device->kind == tuttiDeviceCuda;
-  in->widest = in->gpu ? TUTTI_STEPS_FAN + 1 : 0;
-  in->exchange = c->wires.symmetric && c->nranks <= TUTTI_EXCHANGE_MAX &&
-                 c->wires.symmetric->bytes >= tuttiExchangeLayOut(c->nranks, false).bytes &&
+  in->widest = in->gpu ? TUTTI_RINGTREE_FAN + 1 : 0;
+  in->allPairs = c->wires.symmetric && c->nranks <= TUTTI_ALLPAIRS_MAX &&
+                 c->wires.symmetric->bytes >= tuttiAllPairsLayOut(c->nranks, false).bytes &&
                  (in->algoMask & 1u << tuttiAlgoDirect);
-  in->staged = in->gpu && c->nranks > 1 && c->nranks <= TUTTI_EXCHANGE_MAX &&
+  in->staged = in->gpu && c->nranks > 1 && c->nranks <= TUTTI_ALLPAIRS_MAX &&
                (in->algoMask & 1u << tuttiAlgoDirect);
   in->maxBlocks = c->options.maxChannels;
-  for (int a = 0; a < c->nranks && (in->exchange || in->staged); a++) {
+  for (int a = 0; a < c->nranks && (in->allPairs || in->staged); a++) {
     int sharers = 0, most = c->peers[a].blocks;
     if (most > 0 && (!in->maxBlocks || in->maxBlocks > most)) in->maxBlocks = most;
     for (int b = 0; b < c->nranks; b++) {
@@ -230,17 +230,17 @@ static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
       sharers += p->hostId == q->hostId && p->busId == q->busId;
       if (b >= a) continue;
       const tuttiTransport *t = tuttiTransportSelect(p, q, &path);
-      if (t != &tuttiTransportP2p) in->exchange = 0;
+      if (t != &tuttiTransportP2p) in->allPairs = 0;
       if (t != &tuttiTransportShm) in->staged = 0;
       linked = linked && (p->busId == q->busId || (p->nvlink && q->nvlink));
     }
     if (sharers > in->sharers) in->sharers = sharers;
   }
-  if (in->exchange && !linked) { /* PCIe keeps no line whole */
+  if (in->allPairs && !linked) { /* PCIe keeps no line whole */
     in->protoMask &= ~(1u << tuttiProtoLL);
     TUTTI_INFO(INIT, "protocol LL is not used: NVLinks do not join all GPUs, as far as is known");
   }
-  if (in->staged) in->exchange = 1;
+  if (in->staged) in->allPairs = 1;
   c->wires.stagedBytes = in->staged ? staged : 0;
 }
 

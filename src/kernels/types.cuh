@@ -21,8 +21,9 @@
 /* Those of elements, and all. */
 #define TUTTI_GROUP_TYPES(X)                                                                       \
   TUTTI_GROUP_INT8(X)                                                                              \
-  TUTTI_GROUP_INT32(X) TUTTI_GROUP_INT64(X) TUTTI_GROUP_E4M3(X) TUTTI_GROUP_E5M2(X)                \
-      TUTTI_GROUP_FLOAT16(X) TUTTI_GROUP_FLOAT32(X)
+  TUTTI_GROUP_INT32(X)                                                                             \
+  TUTTI_GROUP_INT64(X)                                                                             \
+  TUTTI_GROUP_E4M3(X) TUTTI_GROUP_E5M2(X) TUTTI_GROUP_FLOAT16(X) TUTTI_GROUP_FLOAT32(X)
 #define TUTTI_GROUP_ALL(X) TUTTI_GROUP_TYPES(X) TUTTI_GROUP_COPIES(X)
 
 #define TUTTI_KERNEL_COUNT(NAME, T, REDUCES) +1

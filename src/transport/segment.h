@@ -5,7 +5,7 @@
  *
  *   [control: the lines and heads of all FIFOs] [data of each FIFO, on pages of its own]
  *
- * A staged exchange (kernels/exchange.h) has a symmetric block there instead.
+ * For staged kernels between all pairs (kernels/allpairs.h) there is a symmetric block instead.
  * In both parts come first the shared FIFOs (one per channel, a head per neighbour), then the pair
  * FIFOs (one per channel, TUTTI_P2P_CHANNEL last, and neighbour; one head). So small messages
  * of many FIFOs touch few pages, and pages that no message touches cost nothing.

@@ -17,8 +17,9 @@ typedef struct tuttiSymmetric {
   void *counts;  /* GPU memory for what this rank alone keeps: mine, unless staged */
 } tuttiSymmetric;
 
-/* A block holds what an exchange needs, or else FIFOs: the writer of one stores into the reader's
- * block, and the reader into the head in the writer's. For so many GPUs of a host and channels. */
+/* A block holds what kernels between all pairs need, or else FIFOs: the writer of one stores into
+ * the reader's block, and the reader into the head in the writer's. For so many GPUs of a host and
+ * channels. */
 #define TUTTI_SYMMETRIC_LOCAL    16
 #define TUTTI_SYMMETRIC_CHANNELS 16
 

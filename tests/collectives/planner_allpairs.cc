@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "collectives/exchange.h"
-#include "kernels/exchange.h"
+#include "collectives/allpairs.h"
+#include "kernels/allpairs.h"
 
 namespace {
 
@@ -47,7 +47,7 @@ tuttiPlanInput gpus(int n, uint32_t protos = kLL | kSimple, bool staged = false)
   in.intraLatencyUs = 2;
   in.intraGBs = 100;
   in.slotBytes = 512 << 10;
-  in.gpu = in.exchange = 1;
+  in.gpu = in.allPairs = 1;
   in.staged = staged;
   return in;
 }
@@ -77,18 +77,18 @@ void expectRunnable(const tuttiPlan &plan, int coll, uint32_t protos) {
   ASSERT_EQ(plan.algo, tuttiAlgoDirect);
   ASSERT_EQ(plan.nchannels, 1);
   ASSERT_GE(plan.timeUs, 0);
-  ASSERT_LE(plan.nblocks, (int)(regions ? TUTTI_UNIFORM_BLOCKS
-                                : ll    ? TUTTI_EXCHANGE_LL_BLOCKS
-                                        : TUTTI_EXCHANGE_BLOCKS));
+  ASSERT_LE(plan.nblocks, (int)(regions ? TUTTI_REGION_BLOCKS
+                                : ll    ? TUTTI_ALLPAIRS_LL_BLOCKS
+                                        : TUTTI_ALLPAIRS_BLOCKS));
   ASSERT_GE(plan.nthreads, 32) << "a thread for each peer, and whole lines";
-  ASSERT_LE(plan.nthreads, TUTTI_EXCHANGE_THREADS);
+  ASSERT_LE(plan.nthreads, TUTTI_ALLPAIRS_THREADS);
   ASSERT_EQ(plan.nthreads % 32, 0);
   bool forms = coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollBroadcast;
   ASSERT_TRUE(plan.twoShot == 0 || (plan.twoShot == 1 && forms));
 }
 
 TEST(PlannerAllPairs, EveryPlanCanRun) {
-  for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
+  for (int n = 2; n <= TUTTI_ALLPAIRS_MAX; n++)
     for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
       for (uint32_t protos : {kLL, kSimple, kLL | kSimple})
         for (size_t size : {1, 2, 4, 8})
@@ -114,7 +114,7 @@ TEST(PlannerAllPairs, OneRankSendsNothing) {
 /* Else ranks would not understand each other's messages. The plan is kept for all roots and
  * numbers. */
 TEST(PlannerAllPairs, NeitherRootNorNumberMatters) {
-  for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
+  for (int n = 2; n <= TUTTI_ALLPAIRS_MAX; n++)
     for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
       for (uint64_t bytes : sizes()) {
         tuttiPlan first = choose(gpus(n), op(coll, bytes / 4));
@@ -129,7 +129,7 @@ TEST(PlannerAllPairs, NeitherRootNorNumberMatters) {
 
 /* The two sides of a message know its count and type, and not of each other's other messages. */
 TEST(PlannerAllPairs, MessagesAreOneLaunch) {
-  for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
+  for (int n = 2; n <= TUTTI_ALLPAIRS_MAX; n++)
     for (uint64_t bytes : sizes()) {
       tuttiPlan plan = choose(gpus(n), op(tuttiCollSendRecv, bytes, 1));
       ASSERT_EQ(plan.kernel, tuttiKernelSlots) << bytes << " bytes";
@@ -140,7 +140,7 @@ TEST(PlannerAllPairs, MessagesAreOneLaunch) {
 /* In host memory there are fewer slots and smaller regions, and none for LL messages; and LL is for
  * those alone who all send to all. */
 TEST(PlannerAllPairs, StagedPlansFit) {
-  for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
+  for (int n = 2; n <= TUTTI_ALLPAIRS_MAX; n++)
     for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
       for (uint32_t protos : {kLL, kSimple, kLL | kSimple})
         for (uint64_t bytes : sizes()) {
@@ -150,17 +150,17 @@ TEST(PlannerAllPairs, StagedPlansFit) {
           s.nranks = n;
           s.count = bytes;
           s.twoShot = plan.twoShot;
-          tuttiExchange x;
-          tuttiExchangeMake(&s, TUTTI_EXCHANGE_LINE, &x);
+          tuttiAllPairs x;
+          tuttiAllPairsMake(&s, TUTTI_ALLPAIRS_LINE, &x);
           uint64_t longest = coll == tuttiCollSendRecv ? bytes : x.count;
-          for (const tuttiExchangePeer &p : x.peer)
+          for (const tuttiAllPairsPeer &p : x.peer)
             longest = std::max({longest, p.outCount, p.inCount, p.lateCount});
           uint64_t lines = (longest + TUTTI_STAGED_LINE_PAYLOAD - 1) / TUTTI_STAGED_LINE_PAYLOAD;
           ASSERT_GE(plan.nblocks, 1);
           if (plan.kernel == tuttiKernelRegions) {
             ASSERT_FALSE(tuttiCollHasRoot(coll));
-            ASSERT_LE(lines * 2 * TUTTI_STAGED_LINE_PAYLOAD, TUTTI_STAGED_REGION);
-            ASSERT_LE(plan.nblocks, (int)TUTTI_UNIFORM_BLOCKS);
+            ASSERT_LE(lines * 2 * TUTTI_STAGED_LINE_PAYLOAD, TUTTI_STAGED_REGION_BYTES);
+            ASSERT_LE(plan.nblocks, (int)TUTTI_REGION_BLOCKS);
           } else {
             ASSERT_EQ(plan.proto, tuttiProtoSimple) << tuttiCollName(coll) << " " << bytes;
             ASSERT_LE(plan.nblocks, (int)TUTTI_STAGED_BLOCKS);
@@ -218,7 +218,7 @@ TEST(PlannerAllPairs, TypesOfOneSizeHaveOnePlan) {
 
 /* With growing size: one shot before two, and more blocks for the same work on offer. */
 TEST(PlannerAllPairs, NeverGoesBack) {
-  for (int n = 2; n <= TUTTI_EXCHANGE_MAX; n++)
+  for (int n = 2; n <= TUTTI_ALLPAIRS_MAX; n++)
     for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++) {
       tuttiPlan before = choose(gpus(n, kSimple), op(coll, 0, 1));
       for (uint64_t bytes = 1; bytes < (uint64_t)1 << 34; bytes += bytes / 8 + 1) {

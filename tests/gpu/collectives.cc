@@ -73,8 +73,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, GpuCollectives, testing::ValuesIn(ways),
                          [](auto &info) { return std::string(info.param.name); });
 
 /* ---- other paths ------------------------------------------------------------------------------
- * GPUs that cannot all store into each other's memory, or are too many for an exchange: staged
- * exchanges (SHM) and steps. */
+ * GPUs that cannot all store into each other's memory, or are too many for kernels between all
+ * pairs: the same staged (SHM), and the ring/tree kernel. */
 
 const std::map<std::string, std::string>
     none = {},
@@ -84,28 +84,28 @@ const std::map<std::string, std::string>
     shmRing = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Ring"}},
     shmTree = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "Tree"}},
     netRing = {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_ALGO", "Ring"}};
-const Way steps[] = {
+const Way ringTree[] = {
     {"P2Px9", &none, 9},        {"SHMx2", &shm, 2},        {"SHMx4", &shm, 4},
     {"SHMx1", &shm, 1},         {"SHMx8", &shm, 8},        {"SHMSimplex3", &shmSimple, 3},
     {"NETx2", &net, 2},         {"NETx3", &net, 3},        {"SHMRingx4", &shmRing, 4},
     {"SHMTreex5", &shmTree, 5}, {"NETRingx3", &netRing, 3}};
 
-class GpuSteps : public GpuTest, public testing::WithParamInterface<Way> {};
+class GpuRingTree : public GpuTest, public testing::WithParamInterface<Way> {};
 
-TEST_P(GpuSteps, TypesAndReductions) {
+TEST_P(GpuRingTree, TypesAndReductions) {
   if (GetParam().settings->count("TUTTI_ALGO"))
     GTEST_SKIP() << "rings and trees round more often than this test allows";
   onAll(GetParam(), everyType, (size_t)4 << 20);
 }
-TEST_P(GpuSteps, Sizes) {
+TEST_P(GpuRingTree, Sizes) {
   onAll(GetParam(), everySize, (size_t)16 << 20);
 }
-TEST_P(GpuSteps, LargeSizes) {
+TEST_P(GpuRingTree, LargeSizes) {
   onAll(GetParam(), largeSizes, (size_t)64 << 20);
 }
 
 /* Who only sends runs ahead of its readers, as far as slots let it. */
-TEST_P(GpuSteps, RootsRunAhead) {
+TEST_P(GpuRingTree, RootsRunAhead) {
   Settings settings(*GetParam().settings);
   const int n = GetParam().n, rounds = 600;
   GpuRanks ranks(n);
@@ -131,7 +131,7 @@ TEST_P(GpuSteps, RootsRunAhead) {
 }
 
 /* A collective finds its FIFOs as another kind has left them, and slower ranks still reading. */
-TEST_P(GpuSteps, KindsFollowEachOther) {
+TEST_P(GpuRingTree, KindsFollowEachOther) {
   Settings settings(*GetParam().settings);
   const int n = GetParam().n, rounds = 150;
   GpuRanks ranks(n, (size_t)64 << 20);
@@ -167,7 +167,7 @@ TEST_P(GpuSteps, KindsFollowEachOther) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, GpuSteps, testing::ValuesIn(steps),
+INSTANTIATE_TEST_SUITE_P(Ways, GpuRingTree, testing::ValuesIn(ringTree),
                          [](auto &info) { return std::string(info.param.name); });
 
 /* ---- bits -------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/cuda.h"
-#include "collectives/exchange.h"
+#include "collectives/allpairs.h"
 #include "transport/symmetric.h"
 
 /* Messages of a group from here on ask for a window, whether there is one or not: unlike a
@@ -13,13 +13,13 @@
 #define DIRECT_BYTES ((uint64_t)4 << 20)
 
 tuttiResult_t tuttiCudaArgsInit(tuttiCuda *s, tuttiWires *w) {
-  tuttiExchangeArgs *a = &s->args;
-  CUDA_TRY((cudaError_t)tuttiExchangeLoad(&a->early));
+  tuttiAllPairsArgs *a = &s->args;
+  CUDA_TRY((cudaError_t)tuttiAllPairsLoad(&a->early));
   a->mail = s->mailOnDevice;
   a->place = w->rank;
   for (int p = 0; p < w->nranks; p++) {
     if (p == w->rank) continue;
-    tuttiExchangeLink *link = &a->link[a->nlinks++];
+    tuttiAllPairsLink *link = &a->link[a->nlinks++];
     link->rank = p;
     link->block = w->symmetric->theirs[p];
     link->column = (uint32_t)(w->rank < p ? w->rank : w->rank - 1);
@@ -27,16 +27,16 @@ tuttiResult_t tuttiCudaArgsInit(tuttiCuda *s, tuttiWires *w) {
   a->block = w->symmetric->mine;
   a->counts = w->symmetric->counts;
   a->staged = w->stagedBytes > 0;
-  tuttiExchangeLayout l = tuttiExchangeLayOut(w->nranks, a->staged);
+  tuttiAllPairsLayout l = tuttiAllPairsLayOut(w->nranks, a->staged);
   a->simpleAt = l.simpleAt;
-  a->uniformAt = l.uniformAt;
+  a->regionsAt = l.regionsAt;
   a->columns = l.columns;
   return tuttiSuccess;
 }
 
 /* A part of a message for each thread block, whole lines but for the last. */
 static uint64_t partOf(uint64_t bytes, const tuttiPlan *plan) {
-  uint64_t unit = plan->proto == tuttiProtoLL ? TUTTI_EXCHANGE_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE;
+  uint64_t unit = plan->proto == tuttiProtoLL ? TUTTI_ALLPAIRS_LINE_PAYLOAD : TUTTI_ALLPAIRS_LINE;
   uint64_t units = (bytes + unit - 1) / unit, n = (uint64_t)plan->nblocks;
   return (units + n - 1) / n * unit;
 }
@@ -47,27 +47,27 @@ static uint64_t greater(uint64_t a, uint64_t b) {
 
 /* What follows from the messages: how many chunks and lines the longest has. A longer part never
  * has fewer chunks. */
-static void setLoops(tuttiExchangeArgs *a, int proto) {
+static void setLoops(tuttiAllPairsArgs *a, int proto) {
   uint64_t part = a->combine || a->own ? a->part : 0, bytes = a->own ? a->bytes : 0;
   a->operands = a->late = 0;
   for (int i = 0; i < a->nlinks; i++) {
-    const tuttiExchangeLink *l = &a->link[i];
-    const tuttiExchangeFlow *f = &a->flow[i];
+    const tuttiAllPairsLink *l = &a->link[i];
+    const tuttiAllPairsFlow *f = &a->flow[i];
     part = greater(part, greater(f->outPart, greater(f->inPart, f->latePart)));
     bytes = greater(bytes, greater(l->outBytes, greater(l->inBytes, l->lateBytes)));
     a->operands |= (uint32_t)(l->inBytes > 0) << i;
     a->late |= (uint32_t)(l->lateBytes > 0) << i;
   }
   uint64_t chunk = proto == tuttiProtoLL
-                       ? TUTTI_EXCHANGE_LL_SLOT / TUTTI_EXCHANGE_LINE * TUTTI_EXCHANGE_LINE_PAYLOAD
-                       : tuttiExchangeChunk(part);
-  uint64_t line = a->staged ? TUTTI_STAGED_LINE_PAYLOAD : TUTTI_EXCHANGE_LINE_PAYLOAD;
+                       ? TUTTI_ALLPAIRS_LL_SLOT / TUTTI_ALLPAIRS_LINE * TUTTI_ALLPAIRS_LINE_PAYLOAD
+                       : tuttiAllPairsChunk(part);
+  uint64_t line = a->staged ? TUTTI_STAGED_LINE_PAYLOAD : TUTTI_ALLPAIRS_LINE_PAYLOAD;
   a->loops = (uint32_t)((part + chunk - 1) / chunk);
   a->lines = (uint32_t)((bytes + line - 1) / line);
 }
 
-/* Fills in the exchange of one task, in bytes. */
-static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t size,
+/* What x says, in bytes. */
+static void setAllPairs(tuttiAllPairsArgs *a, const tuttiAllPairs *x, uint64_t size,
                         const tuttiPlan *plan, uint32_t hash) {
   a->combine = x->combine;
   a->own = x->own;
@@ -79,8 +79,8 @@ static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t s
   a->keepAt = x->keepAt * size;
   a->spreads = 0;
   for (int i = 0; i < a->nlinks; i++) {
-    tuttiExchangeLink *l = &a->link[i];
-    const tuttiExchangePeer *p = &x->peer[l->rank];
+    tuttiAllPairsLink *l = &a->link[i];
+    const tuttiAllPairsPeer *p = &x->peer[l->rank];
     l->outAt = p->outAt * size;
     l->outBytes = p->outCount * size;
     l->inBytes = p->inCount * size;
@@ -89,7 +89,7 @@ static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t s
     l->lateAt = p->lateAt * size;
     l->outHash = l->inHash = hash;
     a->spreads |= (uint32_t)p->spread << i;
-    a->flow[i] = (tuttiExchangeFlow){.outPart = partOf(l->outBytes, plan),
+    a->flow[i] = (tuttiAllPairsFlow){.outPart = partOf(l->outBytes, plan),
                                      .inPart = partOf(l->inBytes, plan),
                                      .latePart = partOf(l->lateBytes, plan)};
   }
@@ -98,33 +98,33 @@ static void setExchange(tuttiExchangeArgs *a, const tuttiExchange *x, uint64_t s
 
 /* Large messages of a collective go into windows where there are any, but for those to combine. */
 static void setWindows(tuttiCuda *s, const tuttiTask *t) {
-  tuttiExchangeArgs *a = &s->args;
+  tuttiAllPairsArgs *a = &s->args;
   const tuttiPlan *plan = &t->plan;
   int coll = t->schedule.coll;
   bool placed = !tuttiCollReduces(coll) && !(coll == tuttiCollBroadcast && plan->twoShot);
   if (!s->windows.any || plan->proto != tuttiProtoSimple) return;
   for (int i = 0; i < a->nlinks; i++) {
-    const tuttiExchangeLink *l = &a->link[i];
-    tuttiExchangeFlow *f = &a->flow[i];
+    const tuttiAllPairsLink *l = &a->link[i];
+    tuttiAllPairsFlow *f = &a->flow[i];
     const uint64_t out[] = {placed ? l->outBytes : 0, a->spreads >> i & 1 ? a->bytes : 0};
     const uint64_t in[] = {placed ? l->inBytes : 0, l->lateBytes}, at[] = {l->placeAt, l->lateAt};
-    for (int k = 0; k < TUTTI_EXCHANGE_KINDS; k++) {
-      f->asks[k] = out[k] >= TUTTI_EXCHANGE_DIRECT;
-      f->tells[k] = in[k] >= TUTTI_EXCHANGE_DIRECT;
+    for (int k = 0; k < TUTTI_ALLPAIRS_KINDS; k++) {
+      f->asks[k] = out[k] >= TUTTI_ALLPAIRS_DIRECT;
+      f->tells[k] = in[k] >= TUTTI_ALLPAIRS_DIRECT;
       if (f->tells[k])
         f->where[k] = tuttiCudaWindowWhere(&s->windows, (uint8_t *)t->recvbuff + at[k], in[k]);
     }
   }
 }
 
-/* The exchanges in which each rank that sends sends the same to all others. */
+/* The shots in which each rank that sends sends the same to all others. */
 static uint32_t sharedKinds(int coll, bool twoShot) {
   if (coll == tuttiCollAllReduce) return 1u << twoShot;
   return coll == tuttiCollAllGather || (coll == tuttiCollBroadcast && !twoShot);
 }
 
 /* What any launch has from its task. */
-static void setTask(tuttiExchangeArgs *a, const tuttiTask *t) {
+static void setTask(tuttiAllPairsArgs *a, const tuttiTask *t) {
   a->op = t->op;
   a->divide = t->divide;
   a->premul = (uint32_t)t->premul;
@@ -134,12 +134,12 @@ static void setTask(tuttiExchangeArgs *a, const tuttiTask *t) {
 }
 
 void tuttiCudaArgsCollective(tuttiCuda *s, const tuttiTask *t) {
-  tuttiExchangeArgs *a = &s->args;
-  tuttiExchange x;
+  tuttiAllPairsArgs *a = &s->args;
+  tuttiAllPairs x;
   const tuttiSchedule *y = &t->schedule;
   size_t size = tuttiTypeSize(t->type);
-  tuttiExchangeMake(y, TUTTI_EXCHANGE_LINE / size, &x);
-  setExchange(a, &x, size, &t->plan, tuttiSignatureHash(&t->signature));
+  tuttiAllPairsMake(y, TUTTI_ALLPAIRS_LINE / size, &x);
+  setAllPairs(a, &x, size, &t->plan, tuttiSignatureHash(&t->signature));
   setWindows(s, t);
   a->rooted = t->signature.root >= 0;
   a->shared = a->staged ? sharedKinds(y->coll, y->twoShot) : 0;
@@ -151,9 +151,9 @@ void tuttiCudaArgsCollective(tuttiCuda *s, const tuttiTask *t) {
 
 void tuttiCudaArgsBegin(tuttiCuda *s, int proto) {
   const tuttiPlan plan = {.proto = (uint8_t)proto, .nblocks = 1};
-  tuttiExchange nothing;
+  tuttiAllPairs nothing;
   memset(&nothing, 0, sizeof nothing);
-  setExchange(&s->args, &nothing, 1, &plan, 1);
+  setAllPairs(&s->args, &nothing, 1, &plan, 1);
   s->args.shared = 0;
 }
 
@@ -162,8 +162,8 @@ void tuttiCudaArgsMessage(tuttiCuda *s, const tuttiTask *t) {
   const tuttiSchedule *y = &t->schedule;
   const tuttiPlan *plan = &t->plan;
   int link = y->root < y->rank ? y->root : y->root - 1;
-  tuttiExchangeLink *l = &s->args.link[link];
-  tuttiExchangeFlow *f = &s->args.flow[link];
+  tuttiAllPairsLink *l = &s->args.link[link];
+  tuttiAllPairsFlow *f = &s->args.flow[link];
   uint64_t bytes = y->count * tuttiTypeSize(t->type);
   uint64_t part = partOf(bytes, plan);
   bool direct = bytes >= DIRECT_BYTES && plan->proto == tuttiProtoSimple && !s->host->plan->staged;

@@ -47,10 +47,10 @@ static const char *cudaRefuse(const void *buffer) {
 /* The channels of the collective that tasks[0] begins. */
 static tuttiResult_t runSchedules(tuttiCuda *s, const tuttiTask *tasks, int n) {
   int k = 1;
-  while (k < n && k < (int)TUTTI_STEPS_TASKS && tasks[k].host == tasks[0].host &&
+  while (k < n && k < (int)TUTTI_RINGTREE_TASKS && tasks[k].host == tasks[0].host &&
          tasks[k].channel == k && !tuttiCudaIsMessage(s, &tasks[k]))
     k++;
-  return tasks[0].schedule.count > 0 ? tuttiCudaRunSteps(s, tasks, k) : tuttiSuccess;
+  return tasks[0].schedule.count > 0 ? tuttiCudaRunSchedules(s, tasks, k) : tuttiSuccess;
 }
 
 /* Messages first, on every rank alike: ranks may have called in another order within the group. */
@@ -77,8 +77,8 @@ static tuttiResult_t cudaRun(const tuttiTaskSet *set) {
       done = set->tasks[j].host->device == s;
     if (done) continue;
     TUTTI_RESTORED tuttiCudaBefore before = {0};
-    /* Steps may open connections; exchanges are spared the time. */
-    TUTTI_TRY((s->host->plan->exchange ? tuttiCudaSwitch : tuttiCudaEnter)(s->device, &before));
+    /* Schedules may open connections; kernels between all pairs are spared the time. */
+    TUTTI_TRY((s->host->plan->allPairs ? tuttiCudaSwitch : tuttiCudaEnter)(s->device, &before));
     TUTTI_TRY(runOf(s, set->tasks + i, set->ntasks - i));
   }
   return tuttiSuccess;

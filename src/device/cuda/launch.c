@@ -59,21 +59,21 @@ tuttiResult_t tuttiCudaCopy(tuttiTaskHost *host, void *to, tuttiStream_t receive
 }
 
 tuttiResult_t tuttiCudaLaunch(tuttiCuda *s, const tuttiTask *t, const tuttiPlan *plan) {
-  const tuttiExchangeArgs *a = &s->args;
+  const tuttiAllPairsArgs *a = &s->args;
   bool capturing, reduces = tuttiCollReduces(t->schedule.coll);
   if (a->loops == 0) return tuttiSuccess;
   TUTTI_TRY(begin(s, t->stream, &capturing));
-  CUDA_TRY((cudaError_t)tuttiExchangeLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
+  CUDA_TRY((cudaError_t)tuttiAllPairsLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
                                             plan->kernel == tuttiKernelRegions, plan->nblocks,
                                             plan->nthreads, t->stream));
   return end(s, t->stream, capturing);
 }
 
-tuttiResult_t tuttiCudaRunSteps(tuttiCuda *s, const tuttiTask *tasks, int n) {
+tuttiResult_t tuttiCudaRunSchedules(tuttiCuda *s, const tuttiTask *tasks, int n) {
   bool capturing;
   if (n == 0) return tuttiSuccess;
   TUTTI_TRY(begin(s, tasks[0].stream, &capturing));
-  TUTTI_TRY(tuttiCudaStepsLaunch(&s->steps, tasks, n, capturing));
+  TUTTI_TRY(tuttiCudaRingTreeLaunch(&s->ringTree, tasks, n, capturing));
   return end(s, tasks[0].stream, capturing);
 }
 

@@ -14,9 +14,9 @@ tuttiResult_t tuttiCudaOrder(tuttiCuda *s, cudaStream_t first, cudaStream_t then
 /* Enqueues the kernel of `plan` with s->args on t's stream; nothing where nothing is to be moved.
  */
 tuttiResult_t tuttiCudaLaunch(tuttiCuda *s, const tuttiTask *t, const tuttiPlan *plan);
-/* Enqueues a kernel that runs the n <= TUTTI_STEPS_TASKS schedules side by side, on the stream of
- * the first. */
-tuttiResult_t tuttiCudaRunSteps(tuttiCuda *s, const tuttiTask *tasks, int n);
+/* Enqueues a kernel that runs the n <= TUTTI_RINGTREE_TASKS schedules side by side, on the stream
+ * of the first. */
+tuttiResult_t tuttiCudaRunSchedules(tuttiCuda *s, const tuttiTask *tasks, int n);
 /* An entry of tuttiDevice. */
 tuttiResult_t tuttiCudaCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver, const void *from,
                             size_t bytes, tuttiStream_t stream);

@@ -24,7 +24,7 @@
 
 /* What the kernels have reported since the last look. */
 static void hear(tuttiCuda *s, uint32_t *heard) {
-  tuttiExchangeMail *mail = s->mail;
+  tuttiAllPairsMail *mail = s->mail;
   uint32_t stalls = __atomic_load_n(&mail->stalls, __ATOMIC_ACQUIRE);
   if (stalls == *heard) return;
   *heard = stalls;
@@ -80,15 +80,15 @@ tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
   TUTTI_TRY(lookAround(device, &mine->reaches));
   CUDA_TRY(cudaDeviceGetAttribute(&mine->blocks, cudaDevAttrMultiProcessorCount, device));
   mine->blocks -= BLOCKS_SPARED;
-  bool few = w->nranks <= TUTTI_EXCHANGE_MAX;
-  size_t bytes = few ? tuttiExchangeLayOut(w->nranks, false).bytes : 0;
+  bool few = w->nranks <= TUTTI_ALLPAIRS_MAX;
+  size_t bytes = few ? tuttiAllPairsLayOut(w->nranks, false).bytes : 0;
   return mine->p2pDisabled ? tuttiSuccess : tuttiSymmetricPrepare(w, mine, bytes);
 }
 
-/* The blocks of those whom this rank can store to; of all, if there are exchanges. */
+/* The blocks of those whom this rank can store to; of all, for kernels between all pairs. */
 static tuttiResult_t mapPeers(tuttiWires *w) {
   tuttiPath path;
-  if (w->stagedBytes) return tuttiSymmetricStage(w, sizeof(tuttiExchangeHead));
+  if (w->stagedBytes) return tuttiSymmetricStage(w, sizeof(tuttiAllPairsHead));
   for (int p = 0; p < w->nranks; p++)
     if (p != w->rank &&
         tuttiTransportSelect(&w->peers[w->rank], &w->peers[p], &path) == &tuttiTransportP2p)
@@ -117,9 +117,9 @@ static tuttiResult_t setUp(tuttiCuda *s, tuttiWires *w) {
   CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
   CUDA_TRY(cudaStreamCreateWithFlags(&s->stageStream, cudaStreamNonBlocking));
   TUTTI_TRY(mapPeers(w));
-  TUTTI_TRY(s->host->plan->exchange
+  TUTTI_TRY(s->host->plan->allPairs
                 ? tuttiCudaArgsInit(s, w)
-                : tuttiCudaStepsInit(&s->steps, w, s->host, s->mail, s->stageStream));
+                : tuttiCudaRingTreeInit(&s->ringTree, w, s->host, s->mail, s->stageStream));
   s->stop = eventfd(0, EFD_CLOEXEC);
   if (s->stop < 0)
     return TUTTI_FAIL(tuttiSystemError, "no eventfd: %s; raise the limit on open files (ulimit -n)",
@@ -160,7 +160,7 @@ void tuttiCudaDetach(tuttiWires *w, tuttiTaskHost *host) {
   if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
     (void)awaitLaunches(s);
     tuttiCudaWindowsClose(&s->windows);
-    tuttiCudaStepsClose(&s->steps, w);
+    tuttiCudaRingTreeClose(&s->ringTree, w);
     for (int i = 0; i < 2; i++)
       if (s->done[i]) cudaEventDestroy(s->done[i]);
     if (s->joined) cudaEventDestroy(s->joined);
@@ -204,7 +204,7 @@ tuttiResult_t tuttiCudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void *
   tuttiCuda *s = host->device;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   *window = NULL;
-  if (!host->plan->exchange || host->plan->staged) return tuttiSuccess; /* of no use */
+  if (!host->plan->allPairs || host->plan->staged) return tuttiSuccess; /* of no use */
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
   return tuttiCudaWindowAdd(&s->windows, w, host, buff, size, s->stageStream,
                             (tuttiCudaWindow **)window);

@@ -9,8 +9,8 @@
 #include "device/cuda/launch.h"
 
 /* Messages through FIFOs: from here on in so many parts. */
-#define STEPS_LARGE ((uint64_t)256 << 10)
-#define STEPS_PARTS 4
+#define MESSAGE_LARGE ((uint64_t)256 << 10)
+#define MESSAGE_PARTS 4
 
 /* Streams of one group wait for each other, before its messages and behind them. */
 static tuttiResult_t join(tuttiCuda *s, const tuttiTask *tasks, int n, cudaStream_t stream,
@@ -31,7 +31,7 @@ static bool inRound(const tuttiCuda *s, const tuttiTask *t, int round) {
 
 /* Those of one protocol. Protocol, thread blocks and so the parts of a message depend on that
  * message alone: its two sides know of no other. */
-static tuttiResult_t exchangeRound(tuttiCuda *s, const tuttiTask *tasks, int n, int round,
+static tuttiResult_t allPairsRound(tuttiCuda *s, const tuttiTask *tasks, int n, int round,
                                    int proto) {
   tuttiPlan most = {
       .proto = (uint8_t)proto, .kernel = tuttiKernelSlots, .nblocks = 1, .nthreads = 32};
@@ -50,7 +50,7 @@ static tuttiResult_t exchangeRound(tuttiCuda *s, const tuttiTask *tasks, int n, 
 /* Adds a message to a launch: a large one in parts, over FIFOs of several channels. */
 static void addMessage(const tuttiCuda *s, const tuttiTask *t, bool large, tuttiTask *tasks,
                        int *n) {
-  int parts = large && s->steps.nchannels >= STEPS_PARTS ? STEPS_PARTS : 1;
+  int parts = large && s->ringTree.nchannels >= MESSAGE_PARTS ? MESSAGE_PARTS : 1;
   for (int p = 0; p < parts; p++) {
     tuttiTask *part = &tasks[*n];
     *part = *t;
@@ -62,10 +62,11 @@ static void addMessage(const tuttiCuda *s, const tuttiTask *t, bool large, tutti
 }
 
 /* As many as a launch takes: those between ranks that are about as far apart. */
-static tuttiResult_t stepsRound(tuttiCuda *s, const tuttiTask *tasks, int n, int round,
-                                bool large) {
-  tuttiTask parts[TUTTI_STEPS_TASKS];
-  int nranks = s->steps.nranks, reach = (int)TUTTI_STEPS_TASKS / 2 / (large ? STEPS_PARTS : 1);
+static tuttiResult_t scheduleRound(tuttiCuda *s, const tuttiTask *tasks, int n, int round,
+                                   bool large) {
+  tuttiTask parts[TUTTI_RINGTREE_TASKS];
+  int nranks = s->ringTree.nranks,
+      reach = (int)TUTTI_RINGTREE_TASKS / 2 / (large ? MESSAGE_PARTS : 1);
   for (int from = 0; from < nranks; from += reach) {
     int k = 0;
     for (int i = 0; i < n; i++) {
@@ -73,11 +74,11 @@ static tuttiResult_t stepsRound(tuttiCuda *s, const tuttiTask *tasks, int n, int
       if (!inRound(s, t, round)) continue;
       int ahead = t->schedule.root - t->schedule.rank;
       int distance = ((t->schedule.sending ? ahead : -ahead) + nranks) % nranks;
-      bool isLarge = t->schedule.count * tuttiTypeSize(t->type) >= STEPS_LARGE;
+      bool isLarge = t->schedule.count * tuttiTypeSize(t->type) >= MESSAGE_LARGE;
       if (distance / reach == from / reach && isLarge == large) addMessage(s, t, large, parts, &k);
     }
     parts[0].stream = tasks[0].stream; /* which all others wait for, and it for them */
-    TUTTI_TRY(tuttiCudaRunSteps(s, parts, k));
+    TUTTI_TRY(tuttiCudaRunSchedules(s, parts, k));
   }
   return tuttiSuccess;
 }
@@ -98,9 +99,9 @@ tuttiResult_t tuttiCudaRunMessages(tuttiCuda *s, tuttiTask *tasks, int n) {
   TUTTI_TRY(join(s, tasks, n, stream, true));
   for (int r = 0; r < 2 * rounds; r++) { /* first the small ones of each */
     bool large = r % 2;
-    TUTTI_TRY(s->host->plan->exchange
-                  ? exchangeRound(s, tasks, n, r / 2, large ? tuttiProtoSimple : tuttiProtoLL)
-                  : stepsRound(s, tasks, n, r / 2, large));
+    TUTTI_TRY(s->host->plan->allPairs
+                  ? allPairsRound(s, tasks, n, r / 2, large ? tuttiProtoSimple : tuttiProtoLL)
+                  : scheduleRound(s, tasks, n, r / 2, large));
   }
   return join(s, tasks, n, stream, false);
 }

@@ -10,9 +10,9 @@
 
 #include "base/pinned.h"
 #include "collectives/task.h"
-#include "device/cuda/steps.h"
+#include "device/cuda/ringtree.h"
 #include "device/cuda/window.h"
-#include "kernels/exchange.h"
+#include "kernels/allpairs.h"
 #include "transport/transport.h"
 
 __BEGIN_DECLS
@@ -23,8 +23,8 @@ __BEGIN_DECLS
 typedef struct {
   tuttiTaskHost *host;
   int device;
-  tuttiExchangeMail *mail; /* as the host sees it */
-  tuttiExchangeMail *mailOnDevice;
+  tuttiAllPairsMail *mail; /* as the host sees it */
+  tuttiAllPairsMail *mailOnDevice;
   tuttiPinned pinned; /* mail and stage */
   bool launched;
   /* The last launch and its stream: of an eager call, and of one captured in `graph`. */
@@ -32,16 +32,16 @@ typedef struct {
   cudaStream_t last[2];
   uint64_t graph; /* id of the capture; 0: none yet */
   cudaEvent_t joined;
-  uint8_t *stage; /* TUTTI_CUDA_STAGE_BYTES for the communicator's own exchanges, on a stream of
+  uint8_t *stage; /* TUTTI_CUDA_STAGE_BYTES for the communicator's own all-gathers, on a stream of
                      their own */
   cudaStream_t stageStream;
   pthread_t monitor;
   bool monitoring;
   int stop; /* eventfd: tells the monitor to stop */
   tuttiCudaWindows windows;
-  tuttiExchangeArgs args; /* of the next launch; what never changes stays */
-  tuttiCudaSteps steps;   /* without exchanges */
-  int *rounds;            /* [2 * nranks]: messages of a group so far, by peer and direction */
+  tuttiAllPairsArgs args;     /* of the next launch; what never changes stays */
+  tuttiCudaRingTree ringTree; /* without kernels between all pairs */
+  int *rounds;                /* [2 * nranks]: messages of a group so far, by peer and direction */
 } tuttiCuda;
 
 __END_DECLS

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "transport/symmetric.h"
 
-#define MASK_WORDS (TUTTI_EXCHANGE_WINDOWS / 64)
+#define MASK_WORDS (TUTTI_ALLPAIRS_WINDOWS / 64)
 
 /* What ranks tell each other about their part of a window. */
 typedef struct {
@@ -48,7 +48,7 @@ static void export(WindowPart *part, void *buff, size_t size, char *why, size_t 
 }
 
 static void end(tuttiCudaWindow *window) {
-  for (int r = 0; r < TUTTI_EXCHANGE_MAX; r++)
+  for (int r = 0; r < TUTTI_ALLPAIRS_MAX; r++)
     if (window->theirs[r]) cudaIpcCloseMemHandle(window->theirs[r]);
   tuttiFree(window);
 }
@@ -110,7 +110,7 @@ static void listDropped(const tuttiCudaWindows *set, WindowPart *part) {
 static tuttiResult_t agree(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
                            tuttiCudaWindow *window, tuttiStream_t stream) {
   char why[TUTTI_SENTENCE] = "";
-  uint64_t at[TUTTI_EXCHANGE_PEERS] = {0};
+  uint64_t at[TUTTI_ALLPAIRS_PEERS] = {0};
   TUTTI_FRESH(WindowPart, all, w->nranks, "a window's ranks", w->memory);
   WindowPart *mine = &all[w->rank];
   listDropped(set, mine);
@@ -118,12 +118,12 @@ static tuttiResult_t agree(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *
   TUTTI_TRY(host->exchange(host->comm, all, sizeof *all));
   sweep(set, all, w->nranks);
   int index = 0;
-  while (index < (int)TUTTI_EXCHANGE_WINDOWS && !isUnused(all, w->nranks, index))
+  while (index < (int)TUTTI_ALLPAIRS_WINDOWS && !isUnused(all, w->nranks, index))
     index++;
-  bool found = index < (int)TUTTI_EXCHANGE_WINDOWS;
-  if (!found) snprintf(why, sizeof why, "there are %u already", TUTTI_EXCHANGE_WINDOWS);
+  bool found = index < (int)TUTTI_ALLPAIRS_WINDOWS;
+  if (!found) snprintf(why, sizeof why, "there are %u already", TUTTI_ALLPAIRS_WINDOWS);
   mine->mapped = found && map(window, w, all, at, why, sizeof why);
-  tuttiExchangeHead *head = w->symmetric->mine;
+  tuttiAllPairsHead *head = w->symmetric->mine;
   if (mine->mapped) TUTTI_TRY(tuttiCudaTell(head->window[index], at, sizeof at, stream));
   TUTTI_TRY(host->exchange(host->comm, all, sizeof *all));
   bool everywhere = true;
@@ -176,7 +176,7 @@ uint64_t tuttiCudaWindowWhere(const tuttiCudaWindows *set, const void *buff, uin
   for (const tuttiCudaWindow *x = set->list; x; x = x->next)
     if (x->at && x->index >= 0 && at >= x->at && at - x->at <= x->size &&
         bytes <= x->size - (at - x->at))
-      return TUTTI_EXCHANGE_WHERE(x->index, at - x->at);
+      return TUTTI_ALLPAIRS_WHERE(x->index, at - x->at);
   return 0;
 }
 

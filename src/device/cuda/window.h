@@ -7,7 +7,7 @@
 #include <sys/cdefs.h>
 
 #include "collectives/task.h"
-#include "kernels/exchange.h"
+#include "kernels/allpairs.h"
 #include "transport/transport.h"
 
 __BEGIN_DECLS
@@ -17,7 +17,7 @@ typedef struct tuttiCudaWindow {
   uintptr_t at; /* 0: no longer a window of this rank */
   size_t size;
   int index;                        /* -1: known to the user alone */
-  void *theirs[TUTTI_EXCHANGE_MAX]; /* of other processes: what to close */
+  void *theirs[TUTTI_ALLPAIRS_MAX]; /* of other processes: what to close */
 } tuttiCudaWindow;
 
 /* Of one communicator. */
@@ -38,7 +38,7 @@ void tuttiCudaWindowDrop(void *window);
 /* Ends all; peers may be gone. */
 void tuttiCudaWindowsClose(tuttiCudaWindows *set);
 
-/* Where peers are to store [buff, buff + bytes): TUTTI_EXCHANGE_WHERE(), or 0 for slots, also for
+/* Where peers are to store [buff, buff + bytes): TUTTI_ALLPAIRS_WHERE(), or 0 for slots, also for
  * memory that is not aligned to 16 bytes, in which kernels move it. */
 uint64_t tuttiCudaWindowWhere(const tuttiCudaWindows *set, const void *buff, uint64_t bytes);
 

@@ -3,16 +3,16 @@
  * step, waits for its messages and for room; the movers, in lockstep, read the operands once and
  * write the value to recvbuff and to every receiver's slot; the publisher, a warp again, tells the
  * receivers what was written and gives back what was read. */
-#ifndef TUTTI_KERNELS_STEPS_CUH_
-#define TUTTI_KERNELS_STEPS_CUH_
+#ifndef TUTTI_KERNELS_RINGTREE_CUH_
+#define TUTTI_KERNELS_RINGTREE_CUH_
 
-#include "kernels/exchange_block.cuh"
-#include "kernels/steps.h"
+#include "kernels/allpairs_block.cuh"
+#include "kernels/ringtree.h"
 
 constexpr uint32_t kMovers = 512, kWarp = 32;
-constexpr uint32_t kStepsThreads = kMovers + 2 * kWarp;
+constexpr uint32_t kRingTreeThreads = kMovers + 2 * kWarp;
 constexpr uint32_t kStages = 4; /* steps that are in some hand */
-constexpr int kFan = TUTTI_STEPS_FAN;
+constexpr int kFan = TUTTI_RINGTREE_FAN;
 
 /* A step on its way. */
 struct Stage {
@@ -21,23 +21,23 @@ struct Stage {
   uint32_t bytes; /* of a message */
   int nin, nout;  /* operands and outputs */
   int own;        /* the local operand that PreMulSum scales; -1: none */
-  tuttiStepsEnd *end[2 * kFan]; /* received from, then sent to */
-  uint64_t number[2 * kFan];    /* of their messages */
+  tuttiRingTreeEnd *end[2 * kFan]; /* received from, then sent to */
+  uint64_t number[2 * kFan];       /* of their messages */
   const uint8_t *in[kFan + 1];
   uint8_t *out[kFan + 1];
 };
 
-struct StepsState {
-  tuttiStepsTask task;
+struct RingTreeState {
+  tuttiRingTreeTask task;
   Stage stage[kStages];
 };
 
 /* What has been done to a step when it is passed on, by a barrier of its stage. */
 enum Done : uint32_t { kAwaited, kMoved, kPublished };
 
-template <typename T, bool COPIES> class Steps {
+template <typename T, bool COPIES> class RingTree {
 public:
-  __device__ Steps(const tuttiStepsArgs &args, StepsState &state)
+  __device__ RingTree(const tuttiRingTreeArgs &args, RingTreeState &state)
       : s(state), t(state.task), report{args.mail, state.task.sig} {
     const char *from = (const char *)&args.task[blockIdx.x];
     for (uint32_t at = threadIdx.x * 8; at < sizeof s.task; at += blockDim.x * 8)
@@ -55,10 +55,10 @@ public:
   }
 
 private:
-  StepsState &s;
-  const tuttiStepsTask &t;
+  RingTreeState &s;
+  const tuttiRingTreeTask &t;
   struct { /* what Wait tells the host */
-    tuttiExchangeMail *mail;
+    tuttiAllPairsMail *mail;
     const tuttiSignature &sig;
   } report;
   /* A flag that Wait takes for that of another operation than 1. */
@@ -115,11 +115,11 @@ private:
     findEnds(g, g.step.send, g.step.nsend, g.step.nrecv, t.ends + t.schedule.nranks);
   }
   __device__ void findEnds(Stage &g, const int32_t *ranks, int32_t &count, int first,
-                           tuttiStepsEnd *ends) const {
+                           tuttiRingTreeEnd *ends) const {
     bool all = count == TUTTI_ALL;
     if (all) count = t.schedule.nranks - 1;
     for (int i = 0; i < count; i++) {
-      tuttiStepsEnd *end = ends + (all ? i + (i >= t.schedule.rank) : ranks[i]);
+      tuttiRingTreeEnd *end = ends + (all ? i + (i >= t.schedule.rank) : ranks[i]);
       g.end[first + i] = end;
       g.number[first + i] = end->next++;
     }
@@ -151,7 +151,7 @@ private:
   }
   __device__ bool awaitRoom(const Stage &g, int i) const {
     Wait wait;
-    tuttiStepsEnd &e = *g.end[i];
+    tuttiRingTreeEnd &e = *g.end[i];
     uint32_t depth = inlined(g) ? e.lines : TUTTI_FIFO_DEPTH;
     while (g.number[i] >= e.taken + depth) {
       e.taken = loadAcquireSys(&e.head->head.v);

@@ -1,13 +1,13 @@
 /* Messages of a group with protocol LL: lines of 128 bytes that carry their own flag, written and
  * read by eight lanes of a warp in one access. No fence and no second look, so a message takes one
  * way over the link; 15/16 of its bandwidth. Eight lanes, a group, take line after line. */
-#ifndef TUTTI_KERNELS_EXCHANGE_LL_CUH_
-#define TUTTI_KERNELS_EXCHANGE_LL_CUH_
+#ifndef TUTTI_KERNELS_ALLPAIRS_MESSAGES_CUH_
+#define TUTTI_KERNELS_ALLPAIRS_MESSAGES_CUH_
 
-#include "kernels/exchange_block.cuh"
+#include "kernels/allpairs_block.cuh"
 
-constexpr uint32_t kLine = TUTTI_EXCHANGE_LINE, kLinePayload = TUTTI_EXCHANGE_LINE_PAYLOAD;
-constexpr uint32_t kLLSlot = TUTTI_EXCHANGE_LL_SLOT / kLine * kLinePayload;
+constexpr uint32_t kLine = TUTTI_ALLPAIRS_LINE, kLinePayload = TUTTI_ALLPAIRS_LINE_PAYLOAD;
+constexpr uint32_t kLLSlot = TUTTI_ALLPAIRS_LL_SLOT / kLine * kLinePayload;
 constexpr uint32_t kLanes = 8;
 
 /* ---- lines: this lane's pair of words of each ------------------------------------------------ */
@@ -35,9 +35,9 @@ __device__ inline void storeLine(uint8_t *at, uint32_t bytes, uint32_t line, tut
   if (lineLane() < kLanes - 1) storeWord(at + lineOffset(line) + 8, v.y, left - 8);
 }
 
-class ExchangeLL : Block<Plain<uint64_t>, kLLSlot> {
+class AllPairsMessages : Block<Plain<uint64_t>, kLLSlot> {
 public:
-  __device__ ExchangeLL(const tuttiExchangeArgs &args, BlockState &state) : Block(state) {
+  __device__ AllPairsMessages(const tuttiAllPairsArgs &args, BlockState &state) : Block(state) {
     uint8_t *counts = args.counts; /* the one look into the constant cache */
     loadArgs(args, state);
     followEarly();
@@ -71,7 +71,7 @@ private:
     return (bytes + kLinePayload - 1) / kLinePayload;
   }
   __device__ uint8_t *slot(uint8_t *block, uint32_t column, uint32_t no) const {
-    return block + TUTTI_EXCHANGE_LL_AT + slotNo(kFirst, column, no) * TUTTI_EXCHANGE_LL_SLOT;
+    return block + TUTTI_ALLPAIRS_LL_AT + slotNo(kFirst, column, no) * TUTTI_ALLPAIRS_LL_SLOT;
   }
 
   /* Thread p: counts this kernel's messages now, and gives back what the last kernel took: at its
@@ -143,7 +143,7 @@ private:
     return true;
   }
 
-  /* ---- the steps ---- */
+  /* ---- what a message takes ---- */
 
   __device__ void send(uint32_t i) {
     uint32_t most = 0;

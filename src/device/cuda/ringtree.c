@@ -1,4 +1,4 @@
-#include "device/cuda/steps.h"
+#include "device/cuda/ringtree.h"
 
 #include "base/os.h"
 
@@ -10,9 +10,9 @@
 
 enum { LINGER_NS = 1000000, LOOK_NS = 200000 };
 
-tuttiProxyState tuttiCudaStepsServe(void *self, tuttiProxyTurn *turn) {
+tuttiProxyState tuttiCudaRingTreeServe(void *self, tuttiProxyTurn *turn) {
   tuttiCudaServer *server = self;
-  const tuttiCudaSteps *s = server->steps;
+  const tuttiCudaRingTree *s = server->ringTree;
   /* First, for what has ended has begun before. The two words of one kernel may become visible in
    * the other order: then the next look sees both, and comes, as there are graphs. */
   uint32_t finished = __atomic_load_n(&s->mail->finished, __ATOMIC_ACQUIRE);
@@ -46,8 +46,8 @@ static tuttiProxy *proxyOf(const tuttiWires *w, int i) {
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost *host,
-                                 tuttiExchangeMail *mail, tuttiStream_t copies) {
+tuttiResult_t tuttiCudaRingTreeInit(tuttiCudaRingTree *s, tuttiWires *w, tuttiTaskHost *host,
+                                    tuttiAllPairsMail *mail, tuttiStream_t copies) {
   s->host = host;
   s->wires = w;
   s->nranks = w->nranks;
@@ -65,10 +65,10 @@ tuttiResult_t tuttiCudaStepsInit(tuttiCudaSteps *s, tuttiWires *w, tuttiTaskHost
   s->args.counts = (uint32_t *)(s->rings + nrings);
   s->mail = mail;
   CUDA_TRY(cudaHostGetDevicePointer((void **)&s->args.mail, mail, 0));
-  return CUDA_CHECK((cudaError_t)tuttiStepsLoad());
+  return CUDA_CHECK((cudaError_t)tuttiRingTreeLoad());
 }
 
-void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w) {
+void tuttiCudaRingTreeClose(tuttiCudaRingTree *s, tuttiWires *w) {
   for (int i = 0; i < s->served; i++)
     if (proxyOf(w, i)) tuttiProxyRemove(proxyOf(w, i), &s->servers[i]);
   cudaFree(s->ends);
@@ -78,15 +78,15 @@ void tuttiCudaStepsClose(tuttiCudaSteps *s, tuttiWires *w) {
 /* ---- launches announced ---------------------------------------------------------------------- */
 
 /* Once there is a network connection. */
-static tuttiResult_t startServing(tuttiCudaSteps *s) {
+static tuttiResult_t startServing(tuttiCudaRingTree *s) {
   if (!s->host->proxy) return tuttiSuccess;
   for (; s->served < 2; s->served++) {
     tuttiCudaServer *server = &s->servers[s->served];
-    tuttiProxyOp op = {.advance = tuttiCudaStepsServe,
+    tuttiProxyOp op = {.advance = tuttiCudaRingTreeServe,
                        .close = tuttiProxyNothingToClose,
                        .halt = tuttiProxyNothingToHalt,
                        .self = server};
-    server->steps = s;
+    server->ringTree = s;
     if (proxyOf(s->wires, s->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(s->wires, s->served), &op));
   }
   s->args.finished = &s->args.mail->finished;
@@ -94,7 +94,7 @@ static tuttiResult_t startServing(tuttiCudaSteps *s) {
 }
 
 /* Before the launch, for threads take their time to wake. */
-static void announce(tuttiCudaSteps *s, bool capturing) {
+static void announce(tuttiCudaRingTree *s, bool capturing) {
   s->args.started = capturing ? &s->args.mail->started : NULL;
   if (capturing)
     tuttiStoreRelease32(&s->captured, 1);
@@ -106,7 +106,7 @@ static void announce(tuttiCudaSteps *s, bool capturing) {
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static size_t rowOf(const tuttiCudaSteps *s, const tuttiTask *t) {
+static size_t rowOf(const tuttiCudaRingTree *s, const tuttiTask *t) {
   int row = t->channel == TUTTI_P2P_CHANNEL ? s->nchannels : t->channel;
   return (size_t)row * 2 * (size_t)s->nranks;
 }
@@ -118,16 +118,16 @@ static tuttiResult_t seen(const tuttiConn *conn, void *at, void **out) {
   return CUDA_CHECK(cudaHostGetDevicePointer(out, at, 0));
 }
 
-static tuttiResult_t openEnd(tuttiCudaSteps *s, const tuttiTask *t, int peer,
+static tuttiResult_t openEnd(tuttiCudaRingTree *s, const tuttiTask *t, int peer,
                              tuttiDirection direction) {
   size_t at = rowOf(s, t) + (direction == TUTTI_SEND ? (size_t)s->nranks : 0) + (size_t)peer;
   tuttiConn *conn;
   if (s->opened[at]) return tuttiSuccess;
   TUTTI_TRY(s->host->conn(s->host->comm, peer, t->channel, direction, false, &conn));
-  tuttiStepsEnd end = {.next = conn->next,
-                       .lines = conn->lines,
-                       .slotBytes = (uint32_t)conn->slotBytes,
-                       .peer = peer};
+  tuttiRingTreeEnd end = {.next = conn->next,
+                          .lines = conn->lines,
+                          .slotBytes = (uint32_t)conn->slotBytes,
+                          .peer = peer};
   TUTTI_TRY(seen(conn, conn->slots, (void **)&end.slots));
   TUTTI_TRY(seen(conn, conn->heads, (void **)&end.head));
   TUTTI_TRY(seen(conn, conn->data, (void **)&end.data));
@@ -136,13 +136,13 @@ static tuttiResult_t openEnd(tuttiCudaSteps *s, const tuttiTask *t, int peer,
   return tuttiSuccess;
 }
 
-static tuttiResult_t openBoth(tuttiCudaSteps *s, const tuttiTask *t, int peer) {
+static tuttiResult_t openBoth(tuttiCudaRingTree *s, const tuttiTask *t, int peer) {
   TUTTI_TRY(openEnd(s, t, peer, TUTTI_RECV));
   return openEnd(s, t, peer, TUTTI_SEND);
 }
 
 /* With a root, data flows to it or from it alone. */
-static tuttiResult_t openDirect(tuttiCudaSteps *s, const tuttiTask *t) {
+static tuttiResult_t openDirect(tuttiCudaRingTree *s, const tuttiTask *t) {
   const tuttiSchedule *y = &t->schedule;
   bool rooted = t->signature.root >= 0, isRoot = y->rank == y->root;
   bool gathers = y->coll == tuttiCollGather || y->coll == tuttiCollReduce;
@@ -154,7 +154,7 @@ static tuttiResult_t openDirect(tuttiCudaSteps *s, const tuttiTask *t) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t openEnds(tuttiCudaSteps *s, const tuttiTask *t) {
+static tuttiResult_t openEnds(tuttiCudaRingTree *s, const tuttiTask *t) {
   const tuttiSchedule *y = &t->schedule;
   if (y->coll == tuttiCollSendRecv)
     return openEnd(s, t, y->root, y->sending ? TUTTI_SEND : TUTTI_RECV);
@@ -175,19 +175,19 @@ static tuttiResult_t openEnds(tuttiCudaSteps *s, const tuttiTask *t) {
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-static tuttiResult_t setTask(tuttiCudaSteps *s, const tuttiTask *t, tuttiStepsTask *out) {
+static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, tuttiRingTreeTask *out) {
   TUTTI_TRY(openEnds(s, t));
-  *out = (tuttiStepsTask){.schedule = t->schedule,
-                          .sig = t->signature,
-                          .send = t->sendbuff,
-                          .recv = t->recvbuff,
-                          .scalarAt = t->scalarAt,
-                          .scalar = t->scalar,
-                          .ends = s->ends + rowOf(s, t),
-                          .op = t->op,
-                          .divide = t->divide,
-                          .premul = (uint32_t)t->premul,
-                          .elementBytes = (uint32_t)tuttiTypeSize(t->type)};
+  *out = (tuttiRingTreeTask){.schedule = t->schedule,
+                             .sig = t->signature,
+                             .send = t->sendbuff,
+                             .recv = t->recvbuff,
+                             .scalarAt = t->scalarAt,
+                             .scalar = t->scalar,
+                             .ends = s->ends + rowOf(s, t),
+                             .op = t->op,
+                             .divide = t->divide,
+                             .premul = (uint32_t)t->premul,
+                             .elementBytes = (uint32_t)tuttiTypeSize(t->type)};
   if (t->schedule.algo != tuttiAlgoRing || t->schedule.coll == tuttiCollSendRecv)
     return tuttiSuccess;
   int32_t *ring = s->rings + (size_t)t->channel * (size_t)s->nranks;
@@ -198,15 +198,15 @@ static tuttiResult_t setTask(tuttiCudaSteps *s, const tuttiTask *t, tuttiStepsTa
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiCudaStepsLaunch(tuttiCudaSteps *s, const tuttiTask *tasks, int n,
-                                   bool capturing) {
+tuttiResult_t tuttiCudaRingTreeLaunch(tuttiCudaRingTree *s, const tuttiTask *tasks, int n,
+                                      bool capturing) {
   cudaStream_t stream = tasks[0].stream;
   bool copies = !tuttiCollReduces(tasks[0].schedule.coll);
   for (int i = 0; i < n; i++)
     TUTTI_TRY(setTask(s, &tasks[i], &s->args.task[i]));
   TUTTI_TRY(startServing(s));
   if (s->served) announce(s, capturing);
-  int err = tuttiStepsLaunch(&s->args, n, tasks[0].type, copies, stream);
+  int err = tuttiRingTreeLaunch(&s->args, n, tasks[0].type, copies, stream);
   if (err && s->served && !capturing)
     tuttiFetchAddAcqRel32(&s->launched, UINT32_MAX); /* minus one: it will not end */
   return tuttiCudaCheck((cudaError_t)err, "the launch of a kernel");

@@ -1,5 +1,5 @@
-/* Every exchange as a kernel would run it, chunk by chunk, on vectors. */
-#include "collectives/exchange.h"
+/* Every one-shot and two-shot collective as a kernel would run it, chunk by chunk, on vectors. */
+#include "collectives/allpairs.h"
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ std::string textOf(const Case &k) {
          std::to_string(k.chunk) + (k.inPlace ? " in place" : "");
 }
 
-tuttiExchange exchangeOf(const Case &k, int rank) {
+tuttiAllPairs allPairsOf(const Case &k, int rank) {
   tuttiSchedule s = {};
   s.coll = k.coll;
   s.rank = rank;
@@ -43,9 +43,9 @@ tuttiExchange exchangeOf(const Case &k, int rank) {
   s.root = k.root;
   s.twoShot = k.twoShot;
   s.count = k.count;
-  tuttiExchange x;
+  tuttiAllPairs x;
   memset(&x, 0xee, sizeof x);
-  tuttiExchangeMake(&s, k.align, &x);
+  tuttiAllPairsMake(&s, k.align, &x);
   return x;
 }
 
@@ -142,7 +142,7 @@ public:
       me.memory.assign(std::max(me.send + in, me.recv + out), kPoison);
       for (uint64_t i = 0; i < in; i++)
         me.memory[me.send + i] = value(r, i);
-      me.x = exchangeOf(k, r);
+      me.x = allPairsOf(k, r);
       me.messages.resize((size_t)k.n);
     }
   }
@@ -174,7 +174,7 @@ private:
   struct Rank {
     std::vector<uint64_t> memory;
     uint64_t send, recv, sendSize, recvSize;
-    tuttiExchange x;
+    tuttiAllPairs x;
     std::vector<std::deque<uint64_t>> messages; /* from each rank, in order */
   };
 
@@ -187,8 +187,8 @@ private:
   bool agrees() {
     for (int p = 0; p < k.n; p++)
       for (int q = 0; q < k.n; q++) {
-        const tuttiExchange &a = ranks[(size_t)p].x, &b = ranks[(size_t)q].x;
-        const tuttiExchangePeer &out = a.peer[q], &in = b.peer[p];
+        const tuttiAllPairs &a = ranks[(size_t)p].x, &b = ranks[(size_t)q].x;
+        const tuttiAllPairsPeer &out = a.peer[q], &in = b.peer[p];
         if (p == q && (out.outCount || out.inCount || out.lateCount || out.spread))
           return fail("a message to itself", p);
         if (out.outCount != in.inCount) return fail("sends what is not expected", p);
@@ -233,8 +233,8 @@ private:
 
   void send(int r, uint64_t i) {
     for (int p = 0; p < k.n; p++) {
-      const tuttiExchange &x = ranks[(size_t)r].x;
-      const tuttiExchangePeer &e = x.peer[p];
+      const tuttiAllPairs &x = ranks[(size_t)r].x;
+      const tuttiAllPairsPeer &e = x.peer[p];
       for (uint64_t at = begin(e.outCount, i); at < begin(e.outCount, i + 1); at++) {
         uint64_t v = *input(r, e.outAt + at);
         give(r, p, v);
@@ -244,7 +244,7 @@ private:
   }
 
   void takeFirst(int r, uint64_t i) {
-    const tuttiExchange &x = ranks[(size_t)r].x;
+    const tuttiAllPairs &x = ranks[(size_t)r].x;
     for (int p = 0; p < k.n && !x.combine; p++)
       for (uint64_t at = begin(x.peer[p].inCount, i); at < begin(x.peer[p].inCount, i + 1); at++)
         *output(r, x.peer[p].placeAt + at) = take(r, p);
@@ -261,7 +261,7 @@ private:
 
   void takeLate(int r, uint64_t i) {
     for (int p = 0; p < k.n; p++) {
-      const tuttiExchangePeer &e = ranks[(size_t)r].x.peer[p];
+      const tuttiAllPairsPeer &e = ranks[(size_t)r].x.peer[p];
       for (uint64_t at = begin(e.lateCount, i); at < begin(e.lateCount, i + 1); at++)
         *output(r, e.lateAt + at) = take(r, p);
     }
@@ -295,13 +295,13 @@ bool rooted(int coll) {
          coll == tuttiCollScatter;
 }
 
-class Exchange : public testing::TestWithParam<std::tuple<int, bool>> {};
+class AllPairs : public testing::TestWithParam<std::tuple<int, bool>> {};
 
-TEST_P(Exchange, EveryRankGetsWhatIsWanted) {
+TEST_P(AllPairs, EveryRankGetsWhatIsWanted) {
   auto [coll, twoShot] = GetParam();
   std::vector<uint64_t> aligns = {1};
   if (twoShot) aligns = {1, 2, 3, 16, 32, 64};
-  for (int n = 1; n <= TUTTI_EXCHANGE_MAX; n++)
+  for (int n = 1; n <= TUTTI_ALLPAIRS_MAX; n++)
     for (int root = 0; root < (rooted(coll) ? n : 1); root++)
       for (uint64_t count : kCounts)
         for (uint64_t align : aligns)
@@ -319,14 +319,14 @@ std::string nameOf(const testing::TestParamInfo<std::tuple<int, bool>> &info) {
          (std::get<1>(info.param) ? "TwoShot" : "OneShot");
 }
 
-INSTANTIATE_TEST_SUITE_P(Collectives, Exchange,
+INSTANTIATE_TEST_SUITE_P(Collectives, AllPairs,
                          testing::Combine(testing::Range((int)tuttiCollAllReduce,
                                                          (int)tuttiCollSendRecv),
                                           testing::Bool()),
                          nameOf);
 
-TEST(ExchangeSlices, TileWithoutGapOrOverlap) {
-  for (int n = 1; n <= TUTTI_EXCHANGE_MAX; n++)
+TEST(AllPairsSlices, TileWithoutGapOrOverlap) {
+  for (int n = 1; n <= TUTTI_ALLPAIRS_MAX; n++)
     for (int without = -1; without < n; without++) {
       if (n == 1 && without == 0) continue;
       for (uint64_t align = 1; align <= 64; align++)
@@ -334,7 +334,7 @@ TEST(ExchangeSlices, TileWithoutGapOrOverlap) {
           uint64_t end = 0, least = UINT64_MAX, most = 0;
           for (int r = 0; r < n; r++) {
             uint64_t at = 77, size = 77;
-            tuttiExchangeShare(count, align, n, r, without, &at, &size);
+            tuttiAllPairsShare(count, align, n, r, without, &at, &size);
             if (r == without) {
               ASSERT_EQ(size, 0u);
               continue;
@@ -352,12 +352,12 @@ TEST(ExchangeSlices, TileWithoutGapOrOverlap) {
 }
 
 /* So that no count that fits a buffer overflows on the way. */
-TEST(ExchangeSlices, HugeCounts) {
+TEST(AllPairsSlices, HugeCounts) {
   for (uint64_t count : {UINT64_MAX / 8, (uint64_t)1 << 60, ((uint64_t)1 << 40) + 1}) {
     uint64_t end = 0;
     for (int r = 0; r < 7; r++) {
       uint64_t at, size;
-      tuttiExchangeShare(count, 128, 7, r, -1, &at, &size);
+      tuttiAllPairsShare(count, 128, 7, r, -1, &at, &size);
       ASSERT_EQ(at, end);
       end += size;
     }

@@ -1,22 +1,23 @@
 /* The kernel that carries out schedules on a GPU, over FIFOs (transport/fifo.h) that it reaches:
  * those in its own and its neighbours' memory (P2P) and those in host memory (SHM, and NET with a
  * proxy behind it), one like the other. For communicators whose GPUs cannot all store into each
- * other's memory; the others run exchanges (exchange.h). Needs no CUDA header. */
-#ifndef TUTTI_KERNELS_STEPS_H_
-#define TUTTI_KERNELS_STEPS_H_
+ * other's memory; the others take the kernels between all pairs (allpairs.h). Needs no CUDA header.
+ */
+#ifndef TUTTI_KERNELS_RINGTREE_H_
+#define TUTTI_KERNELS_RINGTREE_H_
 
 #include <stdint.h>
 #include <sys/cdefs.h>
 
 #include "collectives/schedule.h"
-#include "kernels/exchange.h"
+#include "kernels/allpairs.h"
 #include "transport/fifo.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
 
-#define TUTTI_STEPS_TASKS 32u /* most of one launch: channels, or messages of a group */
-#define TUTTI_STEPS_FAN   64u /* most receives, and most sends, of one step */
+#define TUTTI_RINGTREE_TASKS 32u /* most of one launch: channels, or messages of a group */
+#define TUTTI_RINGTREE_FAN   64u /* most receives, and most sends, of one step */
 
 /* One end of a connection, in GPU memory: its pointers as this GPU sees them. */
 typedef struct {
@@ -27,7 +28,7 @@ typedef struct {
   uint64_t taken; /* send: what the head said at the last look */
   uint32_t lines, slotBytes;
   int32_t peer;
-} tuttiStepsEnd;
+} tuttiRingTreeEnd;
 
 /* What one thread block does. */
 typedef struct {
@@ -37,27 +38,27 @@ typedef struct {
   uint8_t *recv;
   const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
   tuttiScalar scalar;
-  tuttiStepsEnd *ends; /* of its channel: [nranks] to receive from, [nranks] to send to */
+  tuttiRingTreeEnd *ends; /* of its channel: [nranks] to receive from, [nranks] to send to */
   tuttiRedOp_t op;
   int32_t divide;
   uint32_t premul;
   uint32_t elementBytes;
-} tuttiStepsTask;
+} tuttiRingTreeTask;
 
 typedef struct {
-  tuttiExchangeMail *mail;
+  tuttiAllPairsMail *mail;
   uint32_t *counts;   /* [3] in GPU memory: this launch's ended blocks, and as the two below */
   uint32_t *started;  /* in host memory: launches that have begun; NULL: the host counts this one */
   uint32_t *finished; /* in host memory: launches that have ended; NULL: nobody asks */
-  tuttiStepsTask task[TUTTI_STEPS_TASKS];
-} tuttiStepsArgs;
+  tuttiRingTreeTask task[TUTTI_RINGTREE_TASKS];
+} tuttiRingTreeArgs;
 
 /* Enqueues one thread block per task; all of elements of `type`. With `copies` they reduce nothing.
  * Returns a cudaError_t. */
-int tuttiStepsLaunch(const tuttiStepsArgs *args, int ntasks, tuttiDataType_t type, bool copies,
-                     tuttiStream_t stream);
+int tuttiRingTreeLaunch(const tuttiRingTreeArgs *args, int ntasks, tuttiDataType_t type,
+                        bool copies, tuttiStream_t stream);
 /* Loads the kernels, so that no first call does; a cudaError_t. */
-int tuttiStepsLoad(void);
+int tuttiRingTreeLoad(void);
 
 __END_DECLS
 

@@ -1,6 +1,6 @@
 /* When the proxy looks at the slots of kernels, without a GPU: the test counts launches as kernels
  * and the host would. */
-#include "device/cuda/steps.h"
+#include "device/cuda/ringtree.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,31 +21,31 @@ bool Eventually(const std::function<bool()> &done) {
   return done();
 }
 
-struct CudaSteps : testing::Test {
-  tuttiExchangeMail mail{};
-  tuttiCudaSteps steps{};
+struct CudaRingTree : testing::Test {
+  tuttiAllPairsMail mail{};
+  tuttiCudaRingTree ringTree{};
   tuttiCudaServer server{};
   tuttiProxyTurn turn{};
   std::atomic<tuttiProxyState> state{TUTTI_PROXY_IDLE}; /* that the proxy's thread was told last */
 
-  CudaSteps() {
-    steps.mail = &mail;
-    server.steps = &steps;
+  CudaRingTree() {
+    ringTree.mail = &mail;
+    server.ringTree = &ringTree;
   }
   tuttiProxyState Serve() {
     turn = tuttiProxyTurn{};
     turn.wake = TUTTI_NO_DEADLINE;
-    return tuttiCudaStepsServe(&server, &turn);
+    return tuttiCudaRingTreeServe(&server, &turn);
   }
   void Kernel(uint32_t *count) { __atomic_fetch_add(count, 1, __ATOMIC_ACQ_REL); }
   bool AtOnce() { return Serve() == TUTTI_PROXY_WAITING && turn.wake == 0; }
 };
 
-TEST_F(CudaSteps, LaunchesOfTheHostKeepTheProxyLooking) {
+TEST_F(CudaRingTree, LaunchesOfTheHostKeepTheProxyLooking) {
   EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
   EXPECT_EQ(TUTTI_NO_DEADLINE, turn.wake);
   for (int i = 0; i < 3; i++) {
-    tuttiFetchAddAcqRel32(&steps.launched, 2);
+    tuttiFetchAddAcqRel32(&ringTree.launched, 2);
     EXPECT_TRUE(AtOnce());
     Kernel(&mail.finished);
     EXPECT_TRUE(AtOnce()) << "one of two has ended";
@@ -56,8 +56,8 @@ TEST_F(CudaSteps, LaunchesOfTheHostKeepTheProxyLooking) {
   }
 }
 
-TEST_F(CudaSteps, LaunchesOfGraphsAreFoundByLooking) {
-  tuttiStoreRelease32(&steps.captured, 1);
+TEST_F(CudaRingTree, LaunchesOfGraphsAreFoundByLooking) {
+  tuttiStoreRelease32(&ringTree.captured, 1);
   for (int i = 0; i < 3; i++) {
     uint64_t before = tuttiNow();
     EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
@@ -65,7 +65,7 @@ TEST_F(CudaSteps, LaunchesOfGraphsAreFoundByLooking) {
     EXPECT_LE(turn.wake, tuttiNow() + kLook);
     Kernel(&mail.started);
     EXPECT_TRUE(AtOnce());
-    tuttiFetchAddAcqRel32(&steps.launched, 1); /* one of the host behind it */
+    tuttiFetchAddAcqRel32(&ringTree.launched, 1); /* one of the host behind it */
     Kernel(&mail.finished);
     before = tuttiNow();
     EXPECT_TRUE(AtOnce());
@@ -77,14 +77,14 @@ TEST_F(CudaSteps, LaunchesOfGraphsAreFoundByLooking) {
 }
 
 /* Nobody kicks: the thread finds out, and rests between its looks. */
-TEST_F(CudaSteps, TheThreadLooksByItself) {
+TEST_F(CudaRingTree, TheThreadLooksByItself) {
   tuttiProxy *proxy;
   std::atomic<uint64_t> turns{0};
   ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&proxy, nullptr, nullptr));
-  tuttiStoreRelease32(&steps.captured, 1);
+  tuttiStoreRelease32(&ringTree.captured, 1);
   tuttiProxyOp serve = {[](void *self, tuttiProxyTurn *at) {
-                          auto *test = static_cast<CudaSteps *>(self);
-                          return test->state = tuttiCudaStepsServe(&test->server, at);
+                          auto *test = static_cast<CudaRingTree *>(self);
+                          return test->state = tuttiCudaRingTreeServe(&test->server, at);
                         },
                         [](void *) {}, this, false, tuttiProxyNothingToHalt};
   tuttiProxyOp count = {[](void *self, tuttiProxyTurn *) {

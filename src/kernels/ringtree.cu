@@ -1,17 +1,17 @@
-/* Which steps kernel runs: one per element type, and one for what is only copied. */
+/* Which ring/tree kernel runs: one per element type, and one for what is only copied. */
 #include <cuda_runtime.h>
 
-#include "kernels/steps.cuh"
+#include "kernels/ringtree.cuh"
 #include "kernels/types.cuh"
 
-#define DECLARE(NAME, T, REDUCES) extern "C" const void *const tuttiSteps##NAME;
+#define DECLARE(NAME, T, REDUCES) extern "C" const void *const tuttiRingTree##NAME;
 TUTTI_GROUP_ALL(DECLARE)
 
 namespace {
 
 #define CASE(NAME, T, REDUCES)                                                                     \
   case tutti##NAME:                                                                                \
-    return tuttiSteps##NAME;
+    return tuttiRingTree##NAME;
 
 const void *kernelOf(tuttiDataType_t type, bool copies) {
   if (!copies) switch (type) {
@@ -19,19 +19,19 @@ const void *kernelOf(tuttiDataType_t type, bool copies) {
     default: /* no type: the checks of calls let none pass */
       break;
     }
-  return tuttiStepsCopies;
+  return tuttiRingTreeCopies;
 }
 
 } // namespace
 
-extern "C" int tuttiStepsLaunch(const tuttiStepsArgs *args, int ntasks, tuttiDataType_t type,
-                                bool copies, tuttiStream_t stream) {
+extern "C" int tuttiRingTreeLaunch(const tuttiRingTreeArgs *args, int ntasks, tuttiDataType_t type,
+                                   bool copies, tuttiStream_t stream) {
   void *params[] = {(void *)args};
-  return cudaLaunchKernel(kernelOf(type, copies), dim3((unsigned)ntasks), dim3(kStepsThreads),
+  return cudaLaunchKernel(kernelOf(type, copies), dim3((unsigned)ntasks), dim3(kRingTreeThreads),
                           params, 0, stream);
 }
 
-extern "C" int tuttiStepsLoad(void) {
+extern "C" int tuttiRingTreeLoad(void) {
   cudaFuncAttributes attributes;
   cudaError_t err = cudaSuccess;
   for (int type = 0; type <= tuttiNumTypes && err == cudaSuccess; type++)

@@ -1,19 +1,19 @@
-/* The kernels of steps.cuh for some element types: TUTTI_GROUP(X) lists them
+/* The kernels of ringtree.cuh for some element types: TUTTI_GROUP(X) lists them
  * (types.cuh). */
 #include <cuda_runtime.h>
 
-#include "kernels/steps.cuh"
+#include "kernels/ringtree.cuh"
 #include "kernels/types.cuh"
 
 namespace {
 
 template <typename T, bool COPIES>
-__global__ void __launch_bounds__(kStepsThreads)
-    steps(const __grid_constant__ tuttiStepsArgs args) {
-  __shared__ StepsState state;
+__global__ void __launch_bounds__(kRingTreeThreads)
+    ringTree(const __grid_constant__ tuttiRingTreeArgs args) {
+  __shared__ RingTreeState state;
   if (args.started && blockIdx.x == 0 && threadIdx.x == 0)
     storeRelaxedSys32(args.started, ++args.counts[1]);
-  Steps<T, COPIES>(args, state).run();
+  RingTree<T, COPIES>(args, state).run();
   __syncthreads();
   if (!args.finished || threadIdx.x != 0) return;
   fenceSys(); /* whoever sees the launch as ended sees what its blocks have published */
@@ -25,6 +25,6 @@ __global__ void __launch_bounds__(kStepsThreads)
 } // namespace
 
 #define KERNEL(NAME, T, REDUCES)                                                                   \
-  extern "C" const void *const tuttiSteps##NAME = (const void *)steps<T, !(REDUCES)>;
+  extern "C" const void *const tuttiRingTree##NAME = (const void *)ringTree<T, !(REDUCES)>;
 
 TUTTI_GROUP(KERNEL)

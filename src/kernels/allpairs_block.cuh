@@ -1,17 +1,17 @@
-/* What both protocols of the exchange kernel share: one thread block's arguments, chunks, slots,
+/* What kernels between all pairs share: one thread block's arguments, chunks, slots,
  * waits, the user's memory and the reduction of a pair of words. */
-#ifndef TUTTI_KERNELS_EXCHANGE_BLOCK_CUH_
-#define TUTTI_KERNELS_EXCHANGE_BLOCK_CUH_
+#ifndef TUTTI_KERNELS_ALLPAIRS_BLOCK_CUH_
+#define TUTTI_KERNELS_ALLPAIRS_BLOCK_CUH_
 
 #include <cuda_runtime.h>
 
-#include "kernels/exchange.h"
+#include "kernels/allpairs.h"
 #include "kernels/ptx.cuh"
 #include "kernels/reduce.cuh"
 
-constexpr int kPeers = TUTTI_EXCHANGE_PEERS;
-constexpr uint32_t kDepth = TUTTI_EXCHANGE_DEPTH;
-constexpr int kFirst = 0, kLate = 1; /* the exchanges */
+constexpr int kPeers = TUTTI_ALLPAIRS_PEERS;
+constexpr uint32_t kDepth = TUTTI_ALLPAIRS_DEPTH;
+constexpr int kFirst = 0, kLate = 1; /* the shots */
 constexpr int kToAll = 2;            /* counts what goes to all alike */
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -33,7 +33,7 @@ struct Wait {
   }
 
 private:
-  __device__ __noinline__ bool slow(tuttiExchangeMail *mail, const tuttiSignature &sig, int peer,
+  __device__ __noinline__ bool slow(tuttiAllPairsMail *mail, const tuttiSignature &sig, int peer,
                                     uint64_t wanted, uint64_t seen) {
     looks = 0;
     if (loadRelaxedSys32(&mail->abort)) return true;
@@ -61,7 +61,7 @@ private:
 
 constexpr uint32_t kEarlyThreads = 10240;
 
-static inline cudaError_t launchExchange(const void *kernel, const void *args, int nblocks,
+static inline cudaError_t launchAllPairs(const void *kernel, const void *args, int nblocks,
                                          int nthreads, uint32_t mayBeEarly, tuttiStream_t stream) {
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -186,15 +186,15 @@ struct Chunk {
 
 /* In shared memory, read by all threads. */
 struct BlockState {
-  tuttiExchangeArgs args;
+  tuttiAllPairsArgs args;
   /* Messages of kernels before; chunk i of this one is message base + i. */
-  uint32_t sent[TUTTI_EXCHANGE_KINDS][kPeers], taken[TUTTI_EXCHANGE_KINDS][kPeers];
-  uint32_t limit[TUTTI_EXCHANGE_KINDS][kPeers]; /* messages below it may be sent */
+  uint32_t sent[TUTTI_ALLPAIRS_KINDS][kPeers], taken[TUTTI_ALLPAIRS_KINDS][kPeers];
+  uint32_t limit[TUTTI_ALLPAIRS_KINDS][kPeers]; /* messages below it may be sent */
 };
 
 /* Copies the arguments to shared memory: the constant cache would miss line after line, and each
  * miss takes as long as this. The caller synchronizes. */
-__device__ inline void loadArgs(const tuttiExchangeArgs &args, BlockState &s) {
+__device__ inline void loadArgs(const tuttiAllPairsArgs &args, BlockState &s) {
   const char *from = (const char *)&args;
   for (uint32_t at = threadIdx.x * 16; at < sizeof args; at += blockDim.x * 16)
     *(tuttiPair *)((char *)&s.args + at) = loadPairGeneric(from + at);
@@ -206,17 +206,17 @@ protected:
   __device__ Block(BlockState &state) : s(state), a(state.args) {}
 
   BlockState &s;
-  const tuttiExchangeArgs &a;
+  const tuttiAllPairsArgs &a;
 
-  __device__ tuttiExchangeHead *own() const { return (tuttiExchangeHead *)a.block; }
-  __device__ tuttiExchangeHead *counts() const { return (tuttiExchangeHead *)a.counts; }
-  __device__ tuttiExchangeHead *theirs(int p) const { return (tuttiExchangeHead *)a.link[p].block; }
+  __device__ tuttiAllPairsHead *own() const { return (tuttiAllPairsHead *)a.block; }
+  __device__ tuttiAllPairsHead *counts() const { return (tuttiAllPairsHead *)a.counts; }
+  __device__ tuttiAllPairsHead *theirs(int p) const { return (tuttiAllPairsHead *)a.link[p].block; }
 
   /* Thread (kind, p) reads the counts of its FIFOs; the caller synchronizes. `counts` and `shared`
    * are those of the arguments. */
   __device__ void loadCounts(uint8_t *counts, uint32_t shared, uint32_t thread) {
-    if (thread >= TUTTI_EXCHANGE_KINDS * kPeers) return;
-    const tuttiExchangeHead *head = (const tuttiExchangeHead *)counts;
+    if (thread >= TUTTI_ALLPAIRS_KINDS * kPeers) return;
+    const tuttiAllPairsHead *head = (const tuttiAllPairsHead *)counts;
     uint32_t k = thread / kPeers, p = thread % kPeers, c = shared >> k & 1 ? kToAll : k;
     s.sent[k][p] = loadRelaxedSys32(&head->sent[blockIdx.x][c][p]);
     s.taken[k][p] = loadRelaxedSys32(&head->taken[blockIdx.x][c][p]);
@@ -224,7 +224,7 @@ protected:
   }
 
   __device__ static uint32_t chunkSize(uint64_t part) {
-    return LL_SLOT ? LL_SLOT : tuttiExchangeChunk(part);
+    return LL_SLOT ? LL_SLOT : tuttiAllPairsChunk(part);
   }
   __device__ static Chunk chunkOf(uint64_t bytes, uint64_t part, uint32_t i) {
     uint64_t from = blockIdx.x * part, to = from + part < bytes ? from + part : bytes;
@@ -264,7 +264,7 @@ protected:
   }
   /* The number of a slot in its block, `column` being the sender's. */
   __device__ size_t slotNo(int kind, uint32_t column, uint32_t no) const {
-    uint32_t row = blockIdx.x * TUTTI_EXCHANGE_KINDS + kind;
+    uint32_t row = blockIdx.x * TUTTI_ALLPAIRS_KINDS + kind;
     return ((size_t)row * a.columns + column) * kDepth + no % kDepth;
   }
 

@@ -1,4 +1,4 @@
-/* The exchange with protocol LL in regions instead of slots: all collectives, up to a size. No
+/* All pairs with lines in regions instead of slots: all collectives, up to a size. No
  * credits are needed where every rank sends to every other. A message's lines lie in one of two
  * regions by turns; who writes to a region for the second time has got an answer to the message
  * between, so its readers have called the next operation and are done with the first. Where the
@@ -11,49 +11,49 @@
  * Staged, a rank's regions hold what it sends: to each peer, or, where it is the same, to all in
  * those of the first. PCIe keeps no line whole, only words of 8 bytes; so every half of a 16-byte
  * unit holds 4 bytes of payload and a flag: the message's number, and that plus the hash. */
-#ifndef TUTTI_KERNELS_EXCHANGE_UNIFORM_CUH_
-#define TUTTI_KERNELS_EXCHANGE_UNIFORM_CUH_
+#ifndef TUTTI_KERNELS_ALLPAIRS_REGIONS_CUH_
+#define TUTTI_KERNELS_ALLPAIRS_REGIONS_CUH_
 
-#include "kernels/exchange_block.cuh"
-#include "kernels/exchange_ll.cuh"
+#include "kernels/allpairs_block.cuh"
+#include "kernels/allpairs_messages.cuh"
 
 /* One neighbour; sizes and offsets in bytes. */
-struct UniformLink {
+struct RegionsLink {
   uint8_t *regions; /* in its block, those of this rank; staged: those for this rank */
   uint32_t outAt, outBytes, inBytes, placeAt, lateBytes, lateAt;
   uint32_t column;
   int32_t rank;
 };
-/* What the kernel needs of tuttiExchangeArgs and no more, what it needs first in front: each cache
+/* What the kernel needs of tuttiAllPairsArgs and no more, what it needs first in front: each cache
  * line of parameters that it touches takes as long as a good part of a small operation. */
-template <int N> struct UniformArgs {
+template <int N> struct RegionsArgs {
   uint8_t *regions; /* in this rank's block */
-  tuttiExchangeHead *head, *counts;
+  tuttiAllPairsHead *head, *counts;
   const uint8_t *send;
   uint8_t *recv;
   uint32_t bytes, ownAt, keepAt, lines;
   uint32_t hash;
   uint8_t nlinks, place, op, divide, own, keep, combine, premul;
   uint8_t operands, spreads, late, mirror, shared;
-  UniformLink link[N];
-  uint64_t uniformAt;
-  tuttiExchangeMail *mail;
+  RegionsLink link[N];
+  uint64_t regionsAt;
+  tuttiAllPairsMail *mail;
   const void *scalarAt;
   tuttiScalar scalar;
   tuttiSignature sig;
 };
 
 /* Of one element type: for up to 3 and 7 links. */
-struct tuttiUniformKernels {
-  const void *uniform[2], *rooted[2], *staged;
+struct tuttiRegionsKernels {
+  const void *unrooted[2], *rooted[2], *staged;
 };
 
-template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
-  size_t region = a->staged ? TUTTI_STAGED_REGION : TUTTI_UNIFORM_REGION;
-  UniformArgs<N> u = {};
-  u.regions = a->block + a->uniformAt;
-  u.head = (tuttiExchangeHead *)a->block;
-  u.counts = (tuttiExchangeHead *)a->counts;
+template <int N> RegionsArgs<N> regionsArgs(const tuttiAllPairsArgs *a) {
+  size_t region = a->staged ? TUTTI_STAGED_REGION_BYTES : TUTTI_REGION_BYTES;
+  RegionsArgs<N> u = {};
+  u.regions = a->block + a->regionsAt;
+  u.head = (tuttiAllPairsHead *)a->block;
+  u.counts = (tuttiAllPairsHead *)a->counts;
   u.send = a->send;
   u.recv = a->recv;
   u.bytes = (uint32_t)a->bytes;
@@ -75,9 +75,9 @@ template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
   u.mirror = (uint8_t)a->mirror;
   u.shared = (uint8_t)a->shared;
   for (int p = 0; p < a->nlinks; p++) {
-    const tuttiExchangeLink &l = a->link[p];
-    UniformLink &to = u.link[p];
-    to.regions = l.block + a->uniformAt + l.column * region;
+    const tuttiAllPairsLink &l = a->link[p];
+    RegionsLink &to = u.link[p];
+    to.regions = l.block + a->regionsAt + l.column * region;
     to.outAt = (uint32_t)l.outAt;
     to.outBytes = (uint32_t)l.outBytes;
     to.inBytes = (uint32_t)l.inBytes;
@@ -87,7 +87,7 @@ template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
     to.column = l.column;
     to.rank = l.rank;
   }
-  u.uniformAt = a->uniformAt;
+  u.regionsAt = a->regionsAt;
   u.mail = a->mail;
   u.scalarAt = a->scalarAt;
   u.scalar = a->scalar;
@@ -98,11 +98,11 @@ template <int N> UniformArgs<N> uniformArgs(const tuttiExchangeArgs *a) {
 /* N: most links. COMBINE: the messages are operands, else each has a place. ROOTED: not all send to
  * all, or combine. STAGED: regions are in host memory; never rooted, for who has nothing to send
  * looks at lines all the time, and what is looked at so much is written slowly. */
-template <typename T, int N, bool COMBINE, bool ROOTED, bool STAGED = false> class ExchangeUniform {
+template <typename T, int N, bool COMBINE, bool ROOTED, bool STAGED = false> class AllPairsRegions {
 public:
-  __device__ explicit ExchangeUniform(const UniformArgs<N> &args) : a(args) {
+  __device__ explicit AllPairsRegions(const RegionsArgs<N> &args) : a(args) {
     followEarly();
-    uint32_t count = *(volatile uint32_t *)&a.counts->uniform[blockIdx.x];
+    uint32_t count = *(volatile uint32_t *)&a.counts->runs[blockIdx.x];
     no = count / 2;
     unheard = count % 2; /* the operation before had a root */
   }
@@ -118,25 +118,25 @@ public:
       for (uint32_t g = first(); g < a.lines; g += step())
         if (!takeLate(g)) return;
     __syncthreads(); /* all have read the counter: all counters move on together */
-    for (uint32_t b = blockIdx.x + threadIdx.x * gridDim.x; b < TUTTI_UNIFORM_BLOCKS;
+    for (uint32_t b = blockIdx.x + threadIdx.x * gridDim.x; b < TUTTI_REGION_BLOCKS;
          b += blockDim.x * gridDim.x)
-      a.counts->uniform[b] = (no + 1) * 2 + ROOTED;
+      a.counts->runs[b] = (no + 1) * 2 + ROOTED;
   }
 
 private:
-  static constexpr size_t kRegion = STAGED ? TUTTI_STAGED_REGION : TUTTI_UNIFORM_REGION;
+  static constexpr size_t kRegion = STAGED ? TUTTI_STAGED_REGION_BYTES : TUTTI_REGION_BYTES;
   static constexpr uint32_t kPayload = STAGED ? TUTTI_STAGED_LINE_PAYLOAD : kLinePayload;
   static constexpr uint32_t kBytes = STAGED ? 2 * kLine : kLine;
 
-  const UniformArgs<N> &a;
+  const RegionsArgs<N> &a;
   uint32_t no;
   bool unheard;
 
   __device__ void tell() const {
     if (blockIdx.x != 0 || threadIdx.x >= a.nlinks) return;
-    const UniformLink &l = a.link[threadIdx.x];
-    uint8_t *block = l.regions - l.column * kRegion - a.uniformAt;
-    storeRelaxedSys32(&((tuttiExchangeHead *)block)->begun[l.column], no);
+    const RegionsLink &l = a.link[threadIdx.x];
+    uint8_t *block = l.regions - l.column * kRegion - a.regionsAt;
+    storeRelaxedSys32(&((tuttiAllPairsHead *)block)->begun[l.column], no);
   }
   /* Until all have begun the operation before; false: given up. Numbers have 31 bits; a
    * rank may be three ahead, or behind by any number of operations that had no root. */
@@ -154,7 +154,7 @@ private:
   __device__ uint64_t flag() const { return (uint64_t)a.hash << 32 | (no + 1); }
   /* This thread's piece of line g of the first region at `regions` for this operation. */
   __device__ uint8_t *piece(uint8_t *regions, int kind, uint32_t g) const {
-    uint32_t region = ((no & 1) * TUTTI_EXCHANGE_KINDS + kind) * a.nlinks;
+    uint32_t region = ((no & 1) * TUTTI_ALLPAIRS_KINDS + kind) * a.nlinks;
     return regions + region * kRegion + g * kBytes + lineLane() * 16;
   }
   __device__ bool shared(int kind) const { return STAGED && (a.shared >> kind & 1); }

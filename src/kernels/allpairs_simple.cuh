@@ -1,4 +1,4 @@
-/* The exchange with protocol Simple: data into the neighbour's slot, a fence, then a flag. Full
+/* All pairs with protocol Simple: data into the neighbour's slot, a fence, then a flag. Full
  * bandwidth of the link.
  *
  * Nothing but data flow orders the warps of a block. The workers move data, each warp the same part
@@ -15,34 +15,34 @@
  *
  * Staged, slots are in the sender's block. What goes to all others is written once, to slots of its
  * own and with numbers of its own, which are the same for all peers. */
-#ifndef TUTTI_KERNELS_EXCHANGE_SIMPLE_CUH_
-#define TUTTI_KERNELS_EXCHANGE_SIMPLE_CUH_
+#ifndef TUTTI_KERNELS_ALLPAIRS_SIMPLE_CUH_
+#define TUTTI_KERNELS_ALLPAIRS_SIMPLE_CUH_
 
-#include "kernels/exchange_block.cuh"
+#include "kernels/allpairs_block.cuh"
 
-constexpr uint32_t kWorkers = TUTTI_EXCHANGE_THREADS;
+constexpr uint32_t kWorkers = TUTTI_ALLPAIRS_THREADS;
 constexpr uint32_t kWorkerWarps = kWorkers / 32;
 constexpr uint32_t kSimpleThreads = kWorkers + 64;
 constexpr int kAhead = 4;    /* pairs of one thread under way */
 constexpr int kTogether = 2; /* the same of each operand; more cost registers */
 
 struct SimpleState : BlockState {
-  uint32_t ready[TUTTI_EXCHANGE_KINDS][kPeers]; /* messages below it have come */
+  uint32_t ready[TUTTI_ALLPAIRS_KINDS][kPeers]; /* messages below it have come */
   /* Warps that are done with the message in a slot, going out and coming in. */
-  uint32_t written[TUTTI_EXCHANGE_KINDS][kPeers][kDepth];
-  uint32_t read[TUTTI_EXCHANGE_KINDS][kPeers][kDepth];
-  uint8_t *direct[TUTTI_EXCHANGE_KINDS][kPeers]; /* where the peer wants messages; NULL: slots */
-  uint8_t *out[TUTTI_EXCHANGE_KINDS][kPeers];    /* slots of messages to the peer, and from it */
-  uint8_t *in[TUTTI_EXCHANGE_KINDS][kPeers];
+  uint32_t written[TUTTI_ALLPAIRS_KINDS][kPeers][kDepth];
+  uint32_t read[TUTTI_ALLPAIRS_KINDS][kPeers][kDepth];
+  uint8_t *direct[TUTTI_ALLPAIRS_KINDS][kPeers]; /* where the peer wants messages; NULL: slots */
+  uint8_t *out[TUTTI_ALLPAIRS_KINDS][kPeers];    /* slots of messages to the peer, and from it */
+  uint8_t *in[TUTTI_ALLPAIRS_KINDS][kPeers];
   uint32_t dead; /* all give up */
 };
 
-template <typename T> class ExchangeSimple : Block<T> {
+template <typename T> class AllPairsSimple : Block<T> {
   using Base = Block<T>;
   using Base::a;
 
 public:
-  __device__ ExchangeSimple(const tuttiExchangeArgs &args, SimpleState &state)
+  __device__ AllPairsSimple(const tuttiAllPairsArgs &args, SimpleState &state)
       : Base(state), s(state) {
     uint8_t *counts = args.counts;
     uint32_t shared = args.shared;
@@ -53,7 +53,7 @@ public:
       (&s.written[0][0][0])[i] = (&s.read[0][0][0])[i] = 0;
     if (threadIdx.x == 0) s.dead = 0;
     __syncthreads();
-    if (threadIdx.x < TUTTI_EXCHANGE_KINDS * kPeers) start(threadIdx.x);
+    if (threadIdx.x < TUTTI_ALLPAIRS_KINDS * kPeers) start(threadIdx.x);
     __syncthreads();
   }
 
@@ -82,7 +82,7 @@ private:
       s.out[k][p] = slots(a.link[p].block, k, a.link[p].column);
       s.in[k][p] = slots(a.block, k, p);
     }
-    const tuttiExchangeFlow &f = a.flow[p];
+    const tuttiAllPairsFlow &f = a.flow[p];
     if (f.asks[k] && this->chunksOut(k, p)) s.limit[k][p] = s.sent[k][p];
     if (f.tells[k] && this->chunksIn(k, p))
       storePairVolatile(&this->theirs(p)->open[blockIdx.x][k][a.link[p].column],
@@ -93,18 +93,18 @@ private:
   /* The row of its counts. */
   __device__ int row(int kind) const { return shared(kind) ? kToAll : kind; }
   __device__ uint8_t *slots(uint8_t *block, int kind, uint32_t column) const {
-    return block + a.simpleAt + this->slotNo(kind, column, 0) * TUTTI_EXCHANGE_SIMPLE_SLOT;
+    return block + a.simpleAt + this->slotNo(kind, column, 0) * TUTTI_ALLPAIRS_SIMPLE_SLOT;
   }
   /* Where chunk i, which begins at `at` of all that is sent to p, goes. */
   __device__ uint8_t *destination(int kind, int p, uint32_t i, uint64_t at) const {
     uint8_t *direct = s.direct[kind][p];
     uint32_t no = s.sent[kind][p] + i;
-    return direct ? direct + at : s.out[kind][p] + no % kDepth * TUTTI_EXCHANGE_SIMPLE_SLOT;
+    return direct ? direct + at : s.out[kind][p] + no % kDepth * TUTTI_ALLPAIRS_SIMPLE_SLOT;
   }
   /* Where chunk i from p is. */
   __device__ uint8_t *slotIn(int kind, int p, uint32_t i) const {
     uint32_t no = s.taken[kind][p] + i;
-    return s.in[kind][p] + no % kDepth * TUTTI_EXCHANGE_SIMPLE_SLOT;
+    return s.in[kind][p] + no % kDepth * TUTTI_ALLPAIRS_SIMPLE_SLOT;
   }
   /* Each rank starts with the one behind it, so that no rank is everybody's target at once. */
   __device__ int rotated(int k) const {
@@ -289,7 +289,7 @@ private:
     x.kind = kind;
     x.row = (uint32_t)row((int)kind);
     x.p = l % kPeers;
-    x.used = l < TUTTI_EXCHANGE_KINDS * kPeers && x.p < (uint32_t)a.nlinks;
+    x.used = l < TUTTI_ALLPAIRS_KINDS * kPeers && x.p < (uint32_t)a.nlinks;
     return x;
   }
 

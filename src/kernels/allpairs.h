@@ -1,0 +1,177 @@
+/* The kernel that runs a tuttiAllPairs on a GPU, and the memory it works on. Needs no CUDA header.
+ *
+ * Every rank has a symmetric block that all its neighbours can store into. It holds FIFOs of DEPTH
+ * slots, filled by a neighbour: one for each of the kernel's thread blocks, shot and neighbour;
+ * and each of these twice: lines that carry their own flag (protocol LL) and plain data whose flag
+ * follows a fence (protocol Simple). Both count the same messages. A flag is a message's number and
+ * the hash of its operation, so that a neighbour that calls something else is noticed and never
+ * believed.
+ *
+ * GPUs that do not reach each other have their blocks in pinned host memory instead: staged. Every
+ * byte then crosses PCIe twice, and the host's memory is what all share; so what is the same for
+ * all peers is written once, to the sender's block, and read there by all. */
+#ifndef TUTTI_KERNELS_ALLPAIRS_H_
+#define TUTTI_KERNELS_ALLPAIRS_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/cdefs.h>
+
+#include "collectives/allpairs.h"
+#include "tutti.h"
+
+__BEGIN_DECLS
+
+#define TUTTI_ALLPAIRS_DEPTH       4u   /* what allpairs.cu relies on */
+#define TUTTI_ALLPAIRS_LINE        128u /* LL: payload, then 8 bytes of flag */
+#define TUTTI_ALLPAIRS_LL_SLOT     8192u
+#define TUTTI_ALLPAIRS_SIMPLE_SLOT 32768u
+#define TUTTI_ALLPAIRS_PEERS       (TUTTI_ALLPAIRS_MAX - 1)
+/* Simple: messages from here on are written into the receiver's buffer if it is a window. */
+#define TUTTI_ALLPAIRS_DIRECT  ((uint64_t)1 << 20)
+#define TUTTI_ALLPAIRS_WINDOWS 1024u /* most windows of a communicator */
+
+/* Messages of a collective with LL up to a size have regions of their own instead of slots:
+ * allpairs_regions.cuh. */
+#define TUTTI_REGION_BYTES ((size_t)2304 << 10)
+/* Staged: a line of 128 bytes takes twice as many, as each 8 bytes hold 4 of a flag. */
+#define TUTTI_STAGED_LINE_PAYLOAD 128u
+#define TUTTI_STAGED_REGION_BYTES ((size_t)256 << 10)
+
+/* Chunks of a message of protocol Simple, of which a thread block takes care of `part` bytes:
+ * several for the steps to overlap, and not too small for a fence each. */
+TUTTI_HD static inline uint32_t tuttiAllPairsChunk(uint64_t part) {
+  uint64_t chunk = (part / 4 + 1023) / 1024 * 1024;
+  if (chunk < TUTTI_ALLPAIRS_SIMPLE_SLOT / 2) return TUTTI_ALLPAIRS_SIMPLE_SLOT / 2;
+  return chunk < TUTTI_ALLPAIRS_SIMPLE_SLOT ? (uint32_t)chunk : TUTTI_ALLPAIRS_SIMPLE_SLOT;
+}
+
+/* The two shots: what `out` sends, what is spread. */
+#define TUTTI_ALLPAIRS_KINDS 2
+/* Messages are counted for each of them, and, staged, those that go to all others alike apart. */
+#define TUTTI_ALLPAIRS_COUNTS 3
+
+/* Written and read in one access. */
+typedef struct {
+  uint64_t flag;  /* of the message */
+  uint64_t where; /* window and offset, see TUTTI_ALLPAIRS_WHERE; 0: a slot */
+} __attribute__((aligned(16))) tuttiAllPairsOpen;
+#define TUTTI_ALLPAIRS_WHERE(window, offset) ((uint64_t)((window) + 1) << 48 | (offset))
+
+/* The head of a symmetric block; zero when new. Peers are in ascending rank without the owner. */
+typedef struct {
+  uint64_t flag[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_COUNTS][TUTTI_ALLPAIRS_PEERS]
+               [TUTTI_ALLPAIRS_DEPTH];
+  /* Messages that the peer has taken. */
+  uint32_t head[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_COUNTS][TUTTI_ALLPAIRS_PEERS];
+  /* Of this rank alone: messages sent to and taken from each peer by all kernels before. */
+  uint32_t sent[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_COUNTS][TUTTI_ALLPAIRS_PEERS];
+  uint32_t taken[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_COUNTS][TUTTI_ALLPAIRS_PEERS];
+  /* Launches with regions so far, times 2, and whether the last had a root; all the same. */
+  uint32_t runs[TUTTI_REGION_BLOCKS];
+  uint32_t begun[TUTTI_ALLPAIRS_PEERS]; /* the last with a root that the peer has begun */
+  /* The peer waits for this rank's message and tells where it wants it. */
+  tuttiAllPairsOpen open[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_KINDS][TUTTI_ALLPAIRS_PEERS];
+  /* Where this rank maps the windows of its peers, by index and link; written by the host. */
+  uint64_t window[TUTTI_ALLPAIRS_WINDOWS][TUTTI_ALLPAIRS_PEERS];
+} tuttiAllPairsHead;
+
+#define TUTTI_ALLPAIRS_LL_AT ((sizeof(tuttiAllPairsHead) + 4095) / 4096 * 4096)
+/* Where things are in a symmetric block behind its head: slots of LL (not if staged), of Simple,
+ * regions. Slots and regions have a column for each peer: what it has sent, or, staged, what goes
+ * to it; and staged slots one more for what goes to all. */
+typedef struct {
+  size_t simpleAt, regionsAt, bytes;
+  uint32_t columns;
+} tuttiAllPairsLayout;
+static inline tuttiAllPairsLayout tuttiAllPairsLayOut(int nranks, bool staged) {
+  size_t peers = (size_t)nranks - 1, columns = peers + staged;
+  size_t blocks = staged ? TUTTI_STAGED_BLOCKS : TUTTI_ALLPAIRS_BLOCKS;
+  size_t rows = TUTTI_ALLPAIRS_KINDS * TUTTI_ALLPAIRS_DEPTH;
+  tuttiAllPairsLayout l;
+  l.columns = (uint32_t)columns;
+  l.simpleAt = TUTTI_ALLPAIRS_LL_AT;
+  if (!staged) l.simpleAt += TUTTI_ALLPAIRS_LL_BLOCKS * rows * peers * TUTTI_ALLPAIRS_LL_SLOT;
+  l.regionsAt = l.simpleAt + blocks * rows * columns * TUTTI_ALLPAIRS_SIMPLE_SLOT;
+  l.bytes = l.regionsAt + 2 * TUTTI_ALLPAIRS_KINDS * peers *
+                              (staged ? TUTTI_STAGED_REGION_BYTES : TUTTI_REGION_BYTES);
+  return l;
+}
+
+/* Host memory that the host and the kernels of one communicator share. */
+typedef struct {
+  uint32_t abort;  /* host: end every wait */
+  uint32_t stalls; /* kernel: changes with each report below */
+  int32_t peer;    /* whom a kernel waits for */
+  uint32_t waitedMs;
+  uint32_t disagrees; /* 1: the peer's message is of another operation */
+  uint32_t finished;  /* ring/tree kernel: launches that have ended, if asked for */
+  uint32_t started;   /* ring/tree kernel in graphs: launches that have begun */
+  tuttiSignature sig; /* of the operation that waits */
+} tuttiAllPairsMail;
+
+/* One neighbour. Sizes and offsets in bytes. */
+typedef struct {
+  uint8_t *block; /* its symmetric block, as this rank maps it */
+  uint64_t outAt, outBytes;
+  uint64_t inBytes, placeAt;
+  uint64_t lateBytes, lateAt;
+  uint32_t outHash, inHash; /* of the operation, in flags to and from it; not 0 */
+  uint32_t column;          /* of this rank in its block */
+  int32_t rank;
+} tuttiAllPairsLink;
+
+/* More about it, apart, since short kernels do without and fetch less: the parts of messages that
+ * one thread block takes care of; by shot: its place for this rank's messages has to be asked
+ * for, this rank's place for its messages is told: where[], 0 for slots. */
+typedef struct {
+  uint64_t outPart, inPart, latePart;
+  uint64_t where[TUTTI_ALLPAIRS_KINDS];
+  uint8_t asks[TUTTI_ALLPAIRS_KINDS], tells[TUTTI_ALLPAIRS_KINDS];
+} tuttiAllPairsFlow;
+
+typedef struct {
+  uint8_t *block;
+  uint8_t *counts; /* GPU memory that begins with a head: only what is of this rank alone */
+  uint64_t simpleAt, regionsAt;
+  const uint8_t *send;
+  uint8_t *recv;
+  uint64_t bytes, part, ownAt, keepAt;
+  uint32_t combine, own, keep;
+  uint32_t loops; /* chunks of the longest part */
+  int32_t nlinks;
+  int32_t place; /* of the own operand among the links: operands are reduced in order of rank */
+  uint32_t columns, staged; /* see tuttiAllPairsLayout */
+  uint32_t early;           /* see tuttiAllPairsLoad */
+  uint32_t shared;          /* staged: set of shots in which a rank sends the same to all others */
+  tuttiRedOp_t op;
+  int32_t divide;
+  uint32_t premul;
+  uint32_t lines;  /* with regions: of the longest message */
+  uint32_t rooted; /* with regions: not all send to all */
+  /* Sets of links: whose messages are operands; to whom, from whom in the second shot. */
+  uint32_t operands, spreads, late;
+  uint32_t mirror; /* what goes out in the first shot goes to the same place in recvbuff too */
+  tuttiScalar scalar;
+  const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
+  tuttiAllPairsMail *mail;
+  tuttiSignature sig;
+  tuttiAllPairsLink link[TUTTI_ALLPAIRS_PEERS];
+  tuttiAllPairsFlow flow[TUTTI_ALLPAIRS_PEERS];
+} __attribute__((aligned(16))) tuttiAllPairsArgs;
+
+/* Enqueues the kernel for elements of `type`; with `regions` that of allpairs_regions.cuh. Returns
+ * a cudaError_t. */
+int tuttiAllPairsLaunch(const tuttiAllPairsArgs *args, tuttiDataType_t type, int proto, int regions,
+                        int nblocks, int nthreads, tuttiStream_t stream);
+/* Loads the kernels, so that no first call does; a cudaError_t. *early: kernels and driver know
+ * programmatic dependent launches. */
+int tuttiAllPairsLoad(uint32_t *early);
+/* The same for the kernels of allpairs_regions.cuh alone; for the two above. */
+int tuttiRegionsLaunch(const tuttiAllPairsArgs *args, tuttiDataType_t type, int nblocks,
+                       int nthreads, tuttiStream_t stream);
+int tuttiRegionsLoad(void);
+
+__END_DECLS
+
+#endif
