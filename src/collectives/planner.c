@@ -343,8 +343,9 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
 
 float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo, int proto,
                     int nchannels, int twoShot) {
-  if (!tuttiScheduleExists(op->coll, algo) || proto < 0 || proto >= tuttiProtoCount ||
-      nchannels < 1 || nchannels > in->maxChannels)
+  bool slots = proto == tuttiProtoLL || proto == tuttiProtoSimple; /* what FIFOs have */
+  if (!tuttiScheduleExists(op->coll, algo) || !slots || nchannels < 1 ||
+      nchannels > in->maxChannels)
     return INFINITY;
   candidate c = {.algo = algo, .proto = proto, .nchannels = nchannels, .twoShot = twoShot};
   setChunk(in, op, &c);
@@ -416,8 +417,8 @@ static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candida
  * fewer dependent hops; one exchange before two; fewer channels before more. */
 static void planSchedule(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
   uint32_t algos = usableAlgorithms(in, op);
-  uint32_t protos = in->protoMask & ((1u << tuttiProtoCount) - 1);
-  if (protos == 0) protos = (1u << tuttiProtoCount) - 1;
+  const uint32_t have = 1u << tuttiProtoLL | 1u << tuttiProtoSimple; /* LL128 is for GPUs */
+  uint32_t protos = in->protoMask & have ? in->protoMask & have : have;
   /* A second line takes longer to arrive than a slot; GPUs use lines in any case. */
   bool more = (double)op->count * (double)elementBytes(op->type) > TUTTI_INLINE_MAX;
   if (in->gpu || (more && protos >> tuttiProtoSimple & 1)) protos = 1u << tuttiProtoSimple;

@@ -43,11 +43,11 @@ static uint64_t messageBytes(int coll, int nranks, uint64_t bytes, bool twoShot)
   return ceilDiv(bytes, coll == tuttiCollAllReduce ? n : n - 1);
 }
 
-static void chooseRegions(uint64_t message, tuttiPlan *plan) {
+static void chooseRegions(uint64_t message, int proto, tuttiPlan *plan) {
   uint64_t threads = ceilDiv(message, TUTTI_ALLPAIRS_LINE_PAYLOAD) * 8;
   uint64_t most = message > REGION_BLOCK ? TUTTI_ALLPAIRS_THREADS : TUTTI_ALLPAIRS_THREADS / 2;
   plan->kernel = tuttiKernelRegions;
-  plan->proto = tuttiProtoLL;
+  plan->proto = (uint8_t)proto;
   plan->nthreads = (uint16_t)least(ceilDiv(threads, WARP) * WARP, most);
   plan->nblocks = (uint16_t)least(ceilDiv(threads, plan->nthreads), TUTTI_REGION_BLOCKS);
 }
@@ -56,7 +56,7 @@ static void chooseSlots(const tuttiPlanInput *in, int coll, bool ll, uint64_t me
                         tuttiPlan *plan) {
   uint64_t peers = in->nranks > 1 ? (uint64_t)in->nranks - 1 : 1;
   plan->kernel = tuttiKernelSlots;
-  plan->proto = ll ? tuttiProtoLL : tuttiProtoSimple;
+  plan->proto = ll ? tuttiProtoLL128 : tuttiProtoSimple;
   /* The two sides of a SendRecv know of that one message. */
   uint64_t moved = coll == tuttiCollSendRecv ? message : message * peers;
   uint64_t blocks = ll ? least(ceilDiv(moved, LL_BLOCK), TUTTI_ALLPAIRS_LL_BLOCKS)
@@ -70,7 +70,10 @@ static void chooseSlots(const tuttiPlanInput *in, int coll, bool ll, uint64_t me
 }
 
 void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
-  bool mayLL = (in->protoMask & 1u << tuttiProtoLL) != 0;
+  /* In host memory a flag in every 8 bytes: LL. Over NVLink there are lines of 128 bytes alone,
+   * which whoever allows LL gets too. */
+  int lines = in->staged ? tuttiProtoLL : tuttiProtoLL128;
+  bool mayLL = (in->protoMask & (1u << tuttiProtoLL | 1u << lines)) != 0;
   bool maySimple = (in->protoMask & 1u << tuttiProtoSimple) != 0;
   bool one = op->coll == tuttiCollSendRecv;
   uint64_t bytes = op->count * tuttiTypeSize(op->type);
@@ -80,7 +83,7 @@ void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tutti
   bool ll = one && mayLL && !in->staged && (message <= LL_MESSAGE || !maySimple);
   uint64_t most = !in->staged ? REGION_MESSAGE : tuttiCollHasRoot(op->coll) ? 0 : STAGED_MESSAGE;
   if (!one && mayLL && in->nranks > 1 && message && message <= most)
-    chooseRegions(message, plan);
+    chooseRegions(message, lines, plan);
   else
     chooseSlots(in, op->coll, ll, message, plan);
   unsigned blocks = plan->nblocks;

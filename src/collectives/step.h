@@ -24,7 +24,7 @@
 #define TUTTI_ALGORITHM(name) tuttiAlgo##name,
 typedef enum { TUTTI_ALGORITHMS(TUTTI_ALGORITHM) tuttiAlgoCount } tuttiAlgo;
 
-#define TUTTI_PROTOCOLS(X)   X(LL) X(Simple)
+#define TUTTI_PROTOCOLS(X)   X(LL) X(LL128) X(Simple)
 #define TUTTI_PROTOCOL(name) tuttiProto##name,
 typedef enum { TUTTI_PROTOCOLS(TUTTI_PROTOCOL) tuttiProtoCount } tuttiProto;
 

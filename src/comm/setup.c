@@ -237,8 +237,9 @@ static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
     if (sharers > in->sharers) in->sharers = sharers;
   }
   if (in->allPairs && !linked) { /* PCIe keeps no line whole */
-    in->protoMask &= ~(1u << tuttiProtoLL);
-    TUTTI_INFO(INIT, "protocol LL is not used: NVLinks do not join all GPUs, as far as is known");
+    in->protoMask &= ~(1u << tuttiProtoLL | 1u << tuttiProtoLL128);
+    TUTTI_INFO(INIT,
+               "protocol LL128 is not used: NVLinks do not join all GPUs, as far as is known");
   }
   if (in->staged) in->allPairs = 1;
   c->wires.stagedBytes = in->staged ? staged : 0;

@@ -36,7 +36,7 @@ static_assert(sizeof(tuttiAllPairsArgs) % 16 == 0, "copied in pairs of words");
 extern "C" int tuttiAllPairsLaunch(const tuttiAllPairsArgs *args, tuttiDataType_t type, int proto,
                                    int regions, int nblocks, int nthreads, tuttiStream_t stream) {
   if (regions) return tuttiRegionsLaunch(args, type, nblocks, nthreads, stream);
-  bool ll = proto == tuttiProtoLL, reduces = args->combine || args->premul;
+  bool ll = proto == tuttiProtoLL128, reduces = args->combine || args->premul;
   const void *kernel = ll ? (const void *)allPairsMessages : simple(reduces ? type : tuttiUint64);
   int threads = ll ? nthreads : (int)kSimpleThreads;
   return launchAllPairs(kernel, args, nblocks, threads, args->early, stream);

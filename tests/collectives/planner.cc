@@ -262,7 +262,9 @@ TEST(Planner, MasksAreHonoured) {
             tuttiSignature sig = op(coll, count);
             tuttiPlan plan = choose(in, sig);
             expectRunnable(in, sig, plan);
-            EXPECT_EQ(plan.proto, proto);
+            if (proto != tuttiProtoLL128) { /* which schedules have not */
+              EXPECT_EQ(plan.proto, proto);
+            }
             /* A setting never breaks a call: without a schedule another algorithm is taken. */
             if (tuttiScheduleExists(coll, algo)) {
               EXPECT_EQ(plan.algo, algo);

@@ -66,11 +66,11 @@ bool same(const tuttiPlan &a, const tuttiPlan &b) {
 }
 
 void expectRunnable(const tuttiPlan &plan, int coll, uint32_t protos) {
-  bool ll = plan.proto == tuttiProtoLL;
-  ASSERT_TRUE(plan.proto == tuttiProtoLL || plan.proto == tuttiProtoSimple);
+  bool ll = plan.proto == tuttiProtoLL128;
+  ASSERT_TRUE(plan.proto == tuttiProtoLL128 || plan.proto == tuttiProtoSimple);
   ASSERT_TRUE(plan.fetch == 0 && plan.streams == 0) << "what CPUs do";
   /* LL is for what fits in regions, and for messages of any size if nothing else is allowed. */
-  ASSERT_TRUE(protos & 1u << plan.proto || (protos == kLL && coll != tuttiCollSendRecv));
+  ASSERT_TRUE(protos & (ll ? kLL : kSimple) || (protos == kLL && coll != tuttiCollSendRecv));
   ASSERT_GE(plan.nblocks, 1);
   bool regions = plan.kernel == tuttiKernelRegions;
   ASSERT_TRUE(plan.kernel == tuttiKernelSlots || (regions && ll));

@@ -36,7 +36,8 @@ tuttiResult_t tuttiCudaArgsInit(tuttiCuda *s, tuttiWires *w) {
 
 /* A part of a message for each thread block, whole lines but for the last. */
 static uint64_t partOf(uint64_t bytes, const tuttiPlan *plan) {
-  uint64_t unit = plan->proto == tuttiProtoLL ? TUTTI_ALLPAIRS_LINE_PAYLOAD : TUTTI_ALLPAIRS_LINE;
+  uint64_t unit =
+      plan->proto == tuttiProtoSimple ? TUTTI_ALLPAIRS_LINE : TUTTI_ALLPAIRS_LINE_PAYLOAD;
   uint64_t units = (bytes + unit - 1) / unit, n = (uint64_t)plan->nblocks;
   return (units + n - 1) / n * unit;
 }
@@ -58,9 +59,9 @@ static void setLoops(tuttiAllPairsArgs *a, int proto) {
     a->operands |= (uint32_t)(l->inBytes > 0) << i;
     a->late |= (uint32_t)(l->lateBytes > 0) << i;
   }
-  uint64_t chunk = proto == tuttiProtoLL
-                       ? TUTTI_ALLPAIRS_LL_SLOT / TUTTI_ALLPAIRS_LINE * TUTTI_ALLPAIRS_LINE_PAYLOAD
-                       : tuttiAllPairsChunk(part);
+  uint64_t chunk = proto == tuttiProtoSimple
+                       ? tuttiAllPairsChunk(part)
+                       : TUTTI_ALLPAIRS_LL_SLOT / TUTTI_ALLPAIRS_LINE * TUTTI_ALLPAIRS_LINE_PAYLOAD;
   uint64_t line = a->staged ? TUTTI_STAGED_LINE_PAYLOAD : TUTTI_ALLPAIRS_LINE_PAYLOAD;
   a->loops = (uint32_t)((part + chunk - 1) / chunk);
   a->lines = (uint32_t)((bytes + line - 1) / line);

@@ -100,7 +100,7 @@ tuttiResult_t tuttiCudaRunMessages(tuttiCuda *s, tuttiTask *tasks, int n) {
   for (int r = 0; r < 2 * rounds; r++) { /* first the small ones of each */
     bool large = r % 2;
     TUTTI_TRY(s->host->plan->allPairs
-                  ? allPairsRound(s, tasks, n, r / 2, large ? tuttiProtoSimple : tuttiProtoLL)
+                  ? allPairsRound(s, tasks, n, r / 2, large ? tuttiProtoSimple : tuttiProtoLL128)
                   : scheduleRound(s, tasks, n, r / 2, large));
   }
   return join(s, tasks, n, stream, false);
