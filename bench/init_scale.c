@@ -127,13 +127,17 @@ static int startThreads(meeting *m) {
 
 /* The id is made after the forks: a child has no use for threads of its parent. */
 static int startProcesses(meeting *m) {
+  int gate[2]; /* its end tells that there is an id, or that the parent is gone */
+  if (pipe(gate) != 0) return 1;
   for (int r = 0; r < m->nranks; r++) {
     pid_t pid = fork();
     if (pid < 0) return 1;
     if (pid > 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    while (!atomic_load(&m->haveId))
-      usleep(1000);
+    char none;
+    close(gate[1]);
+    if (read(gate[0], &none, 1) != 0 || !atomic_load(&m->haveId)) _exit(1);
+    close(gate[0]);
     rankJob job = {.m = m, .rank = r, .alone = true};
     runRank(&job);
     _exit(0);
@@ -141,6 +145,7 @@ static int startProcesses(meeting *m) {
   if (tuttiGetUniqueId(&m->id) != tuttiSuccess) return 1;
   m->began = now();
   atomic_store(&m->haveId, 1);
+  close(gate[1]);
   int bad = 0, status;
   while (wait(&status) > 0)
     bad |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
