@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "oracle.h"
 #include "tutti.h"
 
 /* Element i of what rank r puts into step number `step`; small, so that sums are exact. */
@@ -76,19 +77,13 @@ private:
       v[i] = value(number, of, from + i);
     return v;
   }
-  std::vector<int32_t> sum(size_t count, size_t from = 0) const {
-    std::vector<int32_t> v(count);
-    for (int q = 0; q < n; q++)
-      for (size_t i = 0; i < count; i++)
-        v[i] += value(number, q, from + i);
-    return v;
-  }
-  std::vector<int32_t> everyones(size_t count, size_t from = 0) const {
-    std::vector<int32_t> v;
-    for (int q = 0; q < n; q++) {
-      auto part = fill(q, count, from);
-      v.insert(v.end(), part.begin(), part.end());
-    }
+  /* What this rank must hold after a collective; what it does not receive is left alone. */
+  std::vector<int32_t> want(const Step &k, int coll, size_t size) const {
+    oracle::Call call = {.coll = coll, .nranks = n, .root = k.root, .count = k.count};
+    std::vector<int32_t> v(size, -1);
+    for (size_t i = 0; i < oracle::receives(call, r); i++)
+      v[i] = oracle::expected(call, r, i, tuttiSum,
+                              [this](int q, size_t at) { return value(number, q, at); });
     return v;
   }
   void expect(const std::vector<int32_t> &got, const std::vector<int32_t> &want) const {
@@ -106,40 +101,40 @@ private:
       in.resize(c), out.resize(c);
       RUN_STEP(tuttiAllReduce(k.inPlace ? (out = in).data() : in.data(), out.data(), c, tuttiInt32,
                               tuttiSum, comm, nullptr));
-      return expect(out, sum(c));
+      return expect(out, want(k, tuttiCollAllReduce, out.size()));
     case 1:
       out.resize(c);
       RUN_STEP(tuttiBroadcast(root ? in.data() : nullptr, out.data(), c, tuttiInt32, k.root, comm,
                               nullptr));
-      return expect(out, fill(k.root, c));
+      return expect(out, want(k, tuttiCollBroadcast, out.size()));
     case 2:
       out.resize(c);
       RUN_STEP(tuttiReduce(in.data(), root ? out.data() : nullptr, c, tuttiInt32, tuttiSum, k.root,
                            comm, nullptr));
-      return expect(out, root ? sum(c) : std::vector<int32_t>(c, -1));
+      return expect(out, want(k, tuttiCollReduce, out.size()));
     case 3:
       if (k.inPlace) std::copy_n(in.begin(), c, out.begin() + c * r);
       RUN_STEP(tuttiAllGather(k.inPlace ? out.data() + c * r : in.data(), out.data(), c, tuttiInt32,
                               comm, nullptr));
-      return expect(out, everyones(c));
+      return expect(out, want(k, tuttiCollAllGather, out.size()));
     case 4:
       out.resize(c);
       RUN_STEP(tuttiReduceScatter(in.data(), k.inPlace ? in.data() + c * r : out.data(), c,
                                   tuttiInt32, tuttiSum, comm, nullptr));
       if (k.inPlace) std::copy_n(in.begin() + c * r, c, out.begin());
-      return expect(out, sum(c, c * r));
+      return expect(out, want(k, tuttiCollReduceScatter, out.size()));
     case 5:
       RUN_STEP(tuttiAlltoAll(in.data(), out.data(), c, tuttiInt32, comm, nullptr));
-      return expect(out, everyones(c, c * r));
+      return expect(out, want(k, tuttiCollAlltoAll, out.size()));
     case 6:
       RUN_STEP(tuttiGather(in.data(), root ? out.data() : nullptr, c, tuttiInt32, k.root, comm,
                            nullptr));
-      return expect(out, root ? everyones(c) : std::vector<int32_t>(all, -1));
+      return expect(out, want(k, tuttiCollGather, out.size()));
     case 7:
       out.resize(c);
       RUN_STEP(tuttiScatter(root ? in.data() : nullptr, out.data(), c, tuttiInt32, k.root, comm,
                             nullptr));
-      return expect(out, fill(k.root, c, c * r));
+      return expect(out, want(k, tuttiCollScatter, out.size()));
     default:
       return runMessages(k);
     }
@@ -168,7 +163,7 @@ private:
     for (size_t i = 0; i < k.messages.size(); i++)
       if (k.messages[i].to == r)
         expect(received[i], fill(k.messages[i].from, k.messages[i].count, i * 97));
-    if (k.kind == 9 && !k.messages.empty()) expect(out, sum(k.count));
+    if (k.kind == 9 && !k.messages.empty()) expect(out, want(k, tuttiCollAllReduce, out.size()));
   }
 
   int n, r, number = 0;

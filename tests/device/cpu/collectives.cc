@@ -9,6 +9,7 @@
 
 #include "collectives/graph.h"
 #include "fabric.h"
+#include "oracle.h"
 
 namespace {
 
@@ -39,14 +40,6 @@ std::vector<Way> allWays() {
           ways.push_back({coll, algo, shared, twoShot});
         }
   return ways;
-}
-
-bool rooted(int coll) {
-  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
-         coll == tuttiCollScatter;
-}
-bool reduces(int coll) {
-  return coll == tuttiCollAllReduce || coll == tuttiCollReduce || coll == tuttiCollReduceScatter;
 }
 
 /* All blocks go in one message of one channel. */
@@ -82,7 +75,7 @@ public:
         send = m.data();
         recv = send + r * set.count;
       }
-      if (overlap && rooted(way.coll) && way.coll != tuttiCollBroadcast && r != root_) {
+      if (overlap && oracle::rooted(way.coll) && way.coll != tuttiCollBroadcast && r != root_) {
         send = m.data(); /* in place is a matter of the root */
         recv = m.data() + sends();
       }
@@ -113,7 +106,8 @@ public:
       t.schedule.begin = channel * half;
       t.schedule.part = channel == 0 ? half : set_.count - half;
       t.schedule.chunk = set_.chunk;
-      tuttiGraphTree(graph_, channel, rooted(way_.coll) ? root_ : -1, rank.rank, &t.schedule);
+      tuttiGraphTree(graph_, channel, oracle::rooted(way_.coll) ? root_ : -1, rank.rank,
+                     &t.schedule);
       t.schedule.rank = rank.rank;
       t.schedule.nranks = n();
       t.schedule.ring = graph_->ring + channel * n();
@@ -141,8 +135,7 @@ public:
 
   void check() const {
     for (int r = 0; r < n(); r++) {
-      bool has = !(way_.coll == tuttiCollReduce || way_.coll == tuttiCollGather) || r == root_;
-      for (uint64_t i = 0; has && i < receives(); i++)
+      for (uint64_t i = 0; i < oracle::receives(call(), r); i++)
         ASSERT_EQ(recv_[r][i], expected(r, i)) << "rank " << r << " element " << i;
       ASSERT_EQ(memory_[r].back(), kUntouched) << "rank " << r << " wrote behind its buffer";
       if (set_.inPlace) continue;
@@ -154,52 +147,21 @@ public:
 private:
   static constexpr int32_t kUntouched = 0x7e7e7e7e;
 
-  uint64_t blocks(bool receiving) const {
-    switch (way_.coll) {
-    case tuttiCollAllGather:
-    case tuttiCollGather:
-      return receiving ? n() : 1;
-    case tuttiCollReduceScatter:
-    case tuttiCollScatter:
-      return receiving ? 1 : n();
-    case tuttiCollAlltoAll:
-      return n();
-    default:
-      return 1;
-    }
+  oracle::Call call() const {
+    return {.coll = way_.coll, .nranks = n(), .root = root_, .count = set_.count};
   }
-  uint64_t sends() const { return set_.count * blocks(false); }
-  uint64_t receives() const { return set_.count * blocks(true); }
+  uint64_t sends() const { return oracle::sends(call()); }
+  /* Of the root, where the others receive nothing: all have such a buffer. */
+  uint64_t receives() const { return oracle::receives(call(), root_); }
   int32_t input(int rank, uint64_t i) const { return (int32_t)(i * 7 + 3) * (rank + 1) - 11; }
 
-  int32_t reduced(uint64_t i) const {
-    int64_t sum = 0;
-    int32_t most = input(0, i);
-    for (int r = 0; r < n(); r++) {
-      sum += (int64_t)input(r, i) * (set_.op == tuttiNumOps ? r + 2 : 1);
-      most = std::max(most, input(r, i));
-    }
-    if (set_.op == tuttiMax) return most;
-    if (set_.op == tuttiAvg) return (int32_t)sum / n();
-    return (int32_t)sum;
-  }
+  /* A PreMulSum is the sum of what each rank has multiplied by its own factor. */
   int32_t expected(int rank, uint64_t i) const {
-    uint64_t block = i / set_.count, at = i % set_.count;
-    switch (way_.coll) {
-    case tuttiCollAllGather:
-    case tuttiCollGather:
-      return input((int)block, at);
-    case tuttiCollReduceScatter:
-      return reduced(rank * set_.count + i);
-    case tuttiCollScatter:
-      return input(root_, rank * set_.count + i);
-    case tuttiCollAlltoAll:
-      return input((int)block, rank * set_.count + at);
-    case tuttiCollBroadcast:
-      return input(root_, i);
-    default:
-      return reduced(i);
-    }
+    bool premul = set_.op == tuttiNumOps;
+    auto op = premul ? tuttiSum : (tuttiRedOp_t)set_.op;
+    return oracle::expected(call(), rank, i, op, [&](int r, uint64_t at) {
+      return (int32_t)((int64_t)input(r, at) * (premul ? r + 2 : 1));
+    });
   }
 
   Way way_;
@@ -279,7 +241,7 @@ TEST_P(Collectives, Threads) {
 
 /* Readers copy large messages out of the writers' memory. */
 TEST_P(Collectives, Fetch) {
-  if (reduces(GetParam().coll)) return;
+  if (oracle::reduces(GetParam().coll)) return;
   for (int nranks : {2, 5})
     for (bool inPlace : {false, true})
       for (bool threads : {false, true}) {
@@ -301,7 +263,7 @@ TEST_P(Reductions, Operations) {
 std::vector<Way> reducingWays() {
   std::vector<Way> ways;
   for (const Way &w : allWays())
-    if (reduces(w.coll)) ways.push_back(w);
+    if (oracle::reduces(w.coll)) ways.push_back(w);
   return ways;
 }
 
