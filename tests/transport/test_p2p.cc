@@ -115,7 +115,9 @@ TEST(P2p, ManyRanksMapWhatTheyUse) {
   EXPECT_EQ(0, segmentMappings());
   tuttiConn send = ranks[0]->open(63, 0, TUTTI_SEND), recv = ranks[63]->open(0, 0, TUTTI_RECV);
   EXPECT_EQ(send.data, recv.data);
-  EXPECT_EQ(2, segmentMappings()); // lines and a window of data, of one segment
+  // Lines and a window of data, of one segment; the kernel may have joined them.
+  EXPECT_LE(segmentMappings(), 2);
+  EXPECT_GE(segmentMappings(), 1);
   tuttiConnSlot(&send)->bytes = 42;
   tuttiConnAdvance(&send);
   ASSERT_TRUE(tuttiConnReady(&recv));

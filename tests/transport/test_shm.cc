@@ -151,7 +151,10 @@ TEST(ShmThreads, ManyRanksAndLargeSlots) {
     EXPECT_EQ(fds + 24 * 24, openFds()) << "after attach, one fd for each segment of each rank";
     (void)ranks[0]->open(1, 0, TUTTI_SEND);
     (void)ranks[1]->open(0, 0, TUTTI_RECV);
-    EXPECT_EQ(4, segmentMappings()) << "lines and a window of data, on either side";
+    // Lines and a window of data, on either side; the kernel joins those that happen to follow each
+    // other in memory as in the file.
+    EXPECT_LE(segmentMappings(), 4);
+    EXPECT_GE(segmentMappings(), 2);
   }
   EXPECT_EQ(fds, openFds());
   EXPECT_EQ(0, segmentMappings());
