@@ -143,6 +143,15 @@ bool tuttiParseSize(const char *text, size_t *out) {
   return true;
 }
 
+/* Whether a character that starts with these bytes is shorter than written, a surrogate, or beyond
+ * the last one. */
+static bool noCharacter(unsigned char lead, unsigned char second) {
+  if (lead == 0xe0) return second < 0xa0;
+  if (lead == 0xed) return second > 0x9f;
+  if (lead == 0xf0) return second < 0x90;
+  return lead == 0xf4 && second > 0x8f;
+}
+
 /* Bytes of the UTF-8 character at `text`; 0 if it is none. */
 static int utf8Length(const unsigned char *text) {
   unsigned char lead = text[0];
@@ -150,9 +159,7 @@ static int utf8Length(const unsigned char *text) {
   if (lead > 0xf4) return 0;
   for (int i = 1; i < length; i++)
     if ((text[i] & 0xc0) != 0x80) return 0;
-  /* Longer than needed, a surrogate, or beyond the last character. */
-  if ((lead == 0xe0 && text[1] < 0xa0) || (lead == 0xed && text[1] > 0x9f)) return 0;
-  if ((lead == 0xf0 && text[1] < 0x90) || (lead == 0xf4 && text[1] > 0x8f)) return 0;
+  if (length > 1 && noCharacter(lead, text[1])) return 0;
   return length;
 }
 
