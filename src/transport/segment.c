@@ -128,8 +128,10 @@ static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **o
   s->nwindows = 1;
   TUTTI_TRY(makeLayout(w, &s->layout));
   const segmentLayout *y = &s->layout;
-  /* What a GPU works on is pinned at attach, never while a graph is being captured. */
-  bool whole = y->bytes <= WHOLE_BYTES || w->peers[w->rank].device == tuttiDeviceCuda;
+  /* What a GPU works on is pinned at attach, never while a graph is being captured. Without FIFOs
+   * there is nothing to open. */
+  bool whole =
+      y->bytes <= WHOLE_BYTES || y->dataBytes == 0 || w->peers[w->rank].device == tuttiDeviceCuda;
   if (!whole) {
     size_t data = y->bytes - y->controlBytes, window = data / WINDOWS;
     if (window < WINDOW_BYTES) window = WINDOW_BYTES;
