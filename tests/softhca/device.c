@@ -1,0 +1,405 @@
+/* Devices, their attributes, contexts and asynchronous events. */
+#include "hca.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+softHca hca = {.lock = PTHREAD_MUTEX_INITIALIZER, .acked = PTHREAD_COND_INITIALIZER};
+
+static pthread_once_t configured = PTHREAD_ONCE_INIT;
+
+static uint64_t guidOf(int device) {
+  return 0x0250540000000000 | (uint64_t)(device + 1) << 8;
+}
+
+static void configure(void) {
+  softConfigRead(&hca.config);
+  hca.random = hca.config.seed * 0x9e3779b97f4a7c15 + 1;
+  for (int i = 0; i < hca.config.ndevices; i++) {
+    softDevice *d = &hca.devices[i];
+    d->index = i;
+    d->ibv.node_type = IBV_NODE_CA;
+    d->ibv.transport_type = IBV_TRANSPORT_IB;
+    snprintf(d->ibv.name, sizeof d->ibv.name, "%s", hca.config.devices[i].name);
+    snprintf(d->ibv.dev_name, sizeof d->ibv.dev_name, "uverbs%d", i);
+  }
+}
+
+/* ---- the list ------------------------------------------------------------------------------- */
+
+struct ibv_device **ibv_get_device_list(int *count) {
+  pthread_once(&configured, configure);
+  struct ibv_device **list = calloc((size_t)hca.config.ndevices + 1, sizeof *list);
+  if (!list) return NULL;
+  for (int i = 0; i < hca.config.ndevices; i++)
+    list[i] = &hca.devices[i].ibv;
+  if (count) *count = hca.config.ndevices;
+  return list;
+}
+
+void ibv_free_device_list(struct ibv_device **list) {
+  free(list);
+}
+const char *ibv_get_device_name(struct ibv_device *device) {
+  return device->name;
+}
+int ibv_get_device_index(struct ibv_device *device) {
+  return ((softDevice *)device)->index;
+}
+
+__be64 ibv_get_device_guid(struct ibv_device *device) {
+  return htobe64(guidOf(((softDevice *)device)->index));
+}
+
+/* ---- contexts ------------------------------------------------------------------------------- */
+
+static int queryPort(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
+                     size_t size);
+static int queryDeviceEx(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+                         struct ibv_device_attr_ex *attr, size_t size);
+
+struct ibv_context *ibv_open_device(struct ibv_device *device) {
+  softContext *c = calloc(1, sizeof *c);
+  if (!c) return NULL;
+  struct ibv_context *v = &c->verbs.context;
+  c->device = (softDevice *)device;
+  c->verbs.sz = sizeof c->verbs;
+  c->verbs.query_port = queryPort;
+  c->verbs.query_device_ex = queryDeviceEx;
+  c->verbs.create_qp_ex = softCreateQpEx;
+  c->verbs.create_cq_ex = softCreateCqEx;
+  v->device = device;
+  v->abi_compat = __VERBS_ABI_IS_EXTENDED;
+  v->ops.poll_cq = softPollCq;
+  v->ops.req_notify_cq = softReqNotify;
+  v->ops.post_send = softPostSend;
+  v->ops.post_recv = softPostRecv;
+  v->ops.post_srq_recv = softPostSrqRecv;
+  v->num_comp_vectors = 1;
+  pthread_mutex_init(&v->mutex, NULL);
+  v->cmd_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  v->async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+  int error = v->cmd_fd < 0 || v->async_fd < 0 ? errno : softEngineStart();
+  if (error) {
+    if (v->cmd_fd >= 0) close(v->cmd_fd);
+    if (v->async_fd >= 0) close(v->async_fd);
+    free(c);
+    errno = error;
+    return NULL;
+  }
+  pthread_mutex_lock(&hca.lock);
+  c->next = hca.contexts;
+  hca.contexts = c;
+  pthread_mutex_unlock(&hca.lock);
+  return v;
+}
+
+int ibv_close_device(struct ibv_context *context) {
+  softContext *c = SOFT_CONTEXT(context);
+  pthread_mutex_lock(&hca.lock);
+  for (softContext **at = &hca.contexts; *at; at = &(*at)->next)
+    if (*at == c) {
+      *at = c->next;
+      break;
+    }
+  while (c->events) {
+    softEvent *e = c->events;
+    c->events = e->next;
+    free(e);
+  }
+  pthread_mutex_unlock(&hca.lock);
+  softEngineStop();
+  close(context->cmd_fd);
+  close(context->async_fd);
+  pthread_mutex_destroy(&context->mutex);
+  free(c);
+  return 0;
+}
+
+/* ---- attributes ----------------------------------------------------------------------------- */
+
+uint16_t softLid(int device, int port) {
+  return (uint16_t)(softPortId(device, port) + 1);
+}
+
+/* Row 0: as InfiniBand has it, or RoCE v1. Row 1, of RoCE: RoCE v2, an IPv4 address of its own. */
+void softGid(int device, int port, int index, union ibv_gid *gid) {
+  memset(gid, 0, sizeof *gid);
+  if (index == 1) {
+    uint8_t v4[] = {0xff, 0xff, 10, (uint8_t)(100 + device), (uint8_t)port, 1};
+    memcpy(gid->raw + 10, v4, sizeof v4);
+    return;
+  }
+  gid->global.subnet_prefix = htobe64(hca.config.devices[device].ports[port - 1].subnet);
+  gid->global.interface_id = htobe64(guidOf(device) | (uint64_t)port);
+}
+
+bool softPortUp(uint16_t id) {
+  int device = id / SOFT_MAX_PORTS;
+  if (device >= hca.config.ndevices) return false;
+  const softDeviceConfig *d = &hca.config.devices[device];
+  const softPortConfig *p = &d->ports[id % SOFT_MAX_PORTS];
+  uint64_t age = softNow() - hca.opened;
+  if (d->removedAt && age >= d->removedAt) return false;
+  return !p->downAt || age < p->downAt || (p->upAt && age >= p->upAt);
+}
+
+static int queryPort(struct ibv_context *context, uint8_t port, struct ibv_port_attr *out,
+                     size_t size) {
+  int device = softDeviceOf(context);
+  const softDeviceConfig *d = &hca.config.devices[device];
+  if (port < 1 || port > d->nports) return EINVAL;
+  pthread_mutex_lock(&hca.lock);
+  bool up = softPortUp(softPortId(device, port));
+  pthread_mutex_unlock(&hca.lock);
+  double gbps = d->ports[port - 1].gbps;
+  struct ibv_port_attr attr = {
+      .state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
+      .max_mtu = IBV_MTU_4096,
+      .active_mtu = IBV_MTU_4096,
+      .gid_tbl_len = d->roce ? SOFT_GIDS : 1,
+      .port_cap_flags = d->roce ? IBV_PORT_IP_BASED_GIDS : 0,
+      .max_msg_sz = 1u << 30,
+      .pkey_tbl_len = 1,
+      .lid = d->roce ? 0 : softLid(device, port),
+      .sm_lid = d->roce ? 0 : 1,
+      .max_vl_num = 1,
+      .active_width = 2, /* 4 lanes */
+      .active_speed = gbps == 0 || gbps > 25 ? 64
+                      : gbps > 12.5          ? 32
+                      : gbps > 5             ? 16
+                                             : 4,
+      .phys_state = up ? 5 : 2,
+      .link_layer = d->roce ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND,
+  };
+  memset(out, 0, size);
+  memcpy(out, &attr, size < sizeof attr ? size : sizeof attr);
+  return 0;
+}
+
+/* Programs of any age give room for the oldest layout at least. */
+int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *attr) {
+  return queryPort(context, port, (struct ibv_port_attr *)attr,
+                   offsetof(struct ibv_port_attr, port_cap_flags2));
+}
+
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) {
+  int device = softDeviceOf(context);
+  *attr = (struct ibv_device_attr){
+      .fw_ver = "1.0.0",
+      .node_guid = htobe64(guidOf(device)),
+      .sys_image_guid = htobe64(guidOf(device)),
+      .max_mr_size = UINT64_MAX,
+      .page_size_cap = 0xfffff000,
+      .max_qp = SOFT_INDICES - 1,
+      .max_qp_wr = SOFT_MAX_WR,
+      .device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID,
+      .max_sge = SOFT_MAX_SGE,
+      .max_sge_rd = SOFT_MAX_SGE,
+      .max_cq = 65536,
+      .max_cqe = SOFT_MAX_CQE,
+      .max_mr = SOFT_MAX_MRS - 1,
+      .max_pd = 65536,
+      .max_qp_rd_atom = SOFT_MAX_ATOMIC,
+      .max_res_rd_atom = SOFT_MAX_ATOMIC * (SOFT_INDICES - 1),
+      .max_qp_init_rd_atom = SOFT_MAX_ATOMIC,
+      .atomic_cap = IBV_ATOMIC_HCA,
+      .max_srq = 65536,
+      .max_srq_wr = SOFT_MAX_WR,
+      .max_srq_sge = SOFT_MAX_SGE,
+      .max_pkeys = 1,
+      .local_ca_ack_delay = 15,
+      .phys_port_cnt = (uint8_t)hca.config.devices[device].nports,
+  };
+  return 0;
+}
+
+static int queryDeviceEx(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+                         struct ibv_device_attr_ex *attr, size_t size) {
+  if (input && input->comp_mask) return EINVAL;
+  if (size < sizeof attr->orig_attr) return EINVAL;
+  memset(attr, 0, size);
+  return ibv_query_device(context, &attr->orig_attr);
+}
+
+static bool gidExists(struct ibv_context *context, uint32_t port, uint32_t index) {
+  const softDeviceConfig *d = &hca.config.devices[softDeviceOf(context)];
+  return port >= 1 && (int)port <= d->nports && index < (d->roce ? SOFT_GIDS : 1);
+}
+
+int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
+  if (!gidExists(context, port, (uint32_t)index)) {
+    errno = EINVAL;
+    return -1;
+  }
+  softGid(softDeviceOf(context), port, index, gid);
+  return 0;
+}
+
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
+                      struct ibv_gid_entry *entry, uint32_t flags, size_t size) {
+  bool roce = hca.config.devices[softDeviceOf(context)].roce;
+  if (flags || size < sizeof *entry) return EOPNOTSUPP;
+  if (!gidExists(context, port, index)) return EINVAL;
+  *entry = (struct ibv_gid_entry){.gid_index = index, .port_num = port};
+  entry->gid_type = !roce        ? IBV_GID_TYPE_IB
+                    : index == 1 ? IBV_GID_TYPE_ROCE_V2
+                                 : IBV_GID_TYPE_ROCE_V1;
+  softGid(softDeviceOf(context), (int)port, (int)index, &entry->gid);
+  return 0;
+}
+
+ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max,
+                             uint32_t flags, size_t size) {
+  size_t n = 0;
+  if (flags || size < sizeof *entries) return -EOPNOTSUPP;
+  for (uint32_t port = 1; port <= SOFT_MAX_PORTS; port++)
+    for (uint32_t i = 0; n < max && gidExists(context, port, i); i++) {
+      /* The caller's rows may be longer than ours. */
+      struct ibv_gid_entry *row = (struct ibv_gid_entry *)((char *)entries + n++ * size);
+      _ibv_query_gid_ex(context, port, i, row, 0, sizeof *row);
+    }
+  return (ssize_t)n;
+}
+
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned index, int *type) {
+  if (!gidExists(context, port, index)) {
+    errno = EINVAL;
+    return -1;
+  }
+  *type = hca.config.devices[softDeviceOf(context)].roce && index == 1; /* as sysfs: 1 is v2 */
+  return 0;
+}
+
+int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey) {
+  if (!gidExists(context, port, 0) || index != 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  *pkey = htobe16(0xffff);
+  return 0;
+}
+
+int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, __be16 pkey) {
+  return gidExists(context, port, 0) && pkey == htobe16(0xffff) ? 0 : -1;
+}
+
+/* ---- asynchronous events -------------------------------------------------------------------- */
+
+/* Where the object counts the events that were acknowledged; NULL for events of ports and devices.
+ */
+static uint32_t *acknowledged(const struct ibv_async_event *event) {
+  switch (event->event_type) {
+  case IBV_EVENT_CQ_ERR:
+    return &event->element.cq->async_events_completed;
+  case IBV_EVENT_QP_FATAL:
+  case IBV_EVENT_QP_REQ_ERR:
+  case IBV_EVENT_QP_ACCESS_ERR:
+  case IBV_EVENT_COMM_EST:
+  case IBV_EVENT_SQ_DRAINED:
+  case IBV_EVENT_QP_LAST_WQE_REACHED:
+    return &event->element.qp->events_completed;
+  case IBV_EVENT_SRQ_ERR:
+  case IBV_EVENT_SRQ_LIMIT_REACHED:
+    return &event->element.srq->events_completed;
+  default:
+    return NULL;
+  }
+}
+
+void softRaise(struct ibv_context *context, enum ibv_event_type type, void *element) {
+  softContext *c = SOFT_CONTEXT(context);
+  softEvent *e = calloc(1, sizeof *e), **at = &c->events;
+  if (!e) return;
+  e->event.event_type = type;
+  memcpy(&e->event.element, element ? (void *)&element : &(void *){NULL}, sizeof element);
+  while (*at)
+    at = &(*at)->next;
+  *at = e;
+  eventfd_write(context->async_fd, 1);
+}
+
+static void raisePort(softContext *c, int port, bool up) {
+  softRaise(&c->verbs.context, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR, NULL);
+  softEvent *last = c->events;
+  while (last && last->next)
+    last = last->next;
+  if (last) last->event.element.port_num = port;
+}
+
+void softForget(struct ibv_context *context, const void *element) {
+  softContext *c = SOFT_CONTEXT(context);
+  eventfd_t one;
+  for (softEvent **at = &c->events; *at;) {
+    softEvent *e = *at;
+    if (!acknowledged(&e->event) || (const void *)e->event.element.qp != element) {
+      at = &e->next;
+      continue;
+    }
+    *at = e->next;
+    free(e);
+    /* Another thread may be between its read and the lock; it will find no event, and go on. */
+    int flags = fcntl(context->async_fd, F_GETFL);
+    fcntl(context->async_fd, F_SETFL, flags | O_NONBLOCK);
+    eventfd_read(context->async_fd, &one);
+    fcntl(context->async_fd, F_SETFL, flags);
+  }
+}
+
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
+  softContext *c = SOFT_CONTEXT(context);
+  for (eventfd_t one;;) {
+    if (eventfd_read(context->async_fd, &one)) return -1;
+    pthread_mutex_lock(&hca.lock);
+    softEvent *e = c->events;
+    if (e) c->events = e->next;
+    pthread_mutex_unlock(&hca.lock);
+    if (!e) continue;
+    *event = e->event;
+    free(e);
+    return 0;
+  }
+}
+
+void ibv_ack_async_event(struct ibv_async_event *event) {
+  pthread_mutex_lock(&hca.lock);
+  uint32_t *count = acknowledged(event);
+  if (count) ++*count;
+  pthread_cond_broadcast(&hca.acked);
+  pthread_mutex_unlock(&hca.lock);
+}
+
+uint64_t softTimeline(uint64_t now) {
+  uint64_t next = UINT64_MAX;
+  for (softContext *c = hca.contexts; c; c = c->next) {
+    const softDeviceConfig *d = &hca.config.devices[c->device->index];
+    if (d->removedAt && !c->removed) {
+      uint64_t at = hca.opened + d->removedAt;
+      if (now >= at) {
+        c->removed = true;
+        softRaise(&c->verbs.context, IBV_EVENT_DEVICE_FATAL, NULL);
+        for (softQp *qp = hca.qps; qp; qp = qp->next)
+          if (qp->ibv.qp_base.context == &c->verbs.context) softQpError(qp);
+      } else if (at < next) {
+        next = at;
+      }
+    }
+    for (int port = 1; port <= d->nports; port++) {
+      const softPortConfig *p = &d->ports[port - 1];
+      bool down = !softPortUp(softPortId(c->device->index, port));
+      if (down != c->portDown[port - 1] && !c->removed) raisePort(c, port, !down);
+      c->portDown[port - 1] = down;
+      if (p->downAt && now < hca.opened + p->downAt && hca.opened + p->downAt < next)
+        next = hca.opened + p->downAt;
+      if (p->upAt && now < hca.opened + p->upAt && hca.opened + p->upAt < next)
+        next = hca.opened + p->upAt;
+    }
+  }
+  return next;
+}

@@ -1,0 +1,246 @@
+/* The requester's half of a queue pair: sends messages, takes what comes back, repeats what got
+ * lost.
+ *
+ * The streams below lose nothing, so nothing is repeated because somebody is slow: the retry timer
+ * runs from a known loss on, that is when nobody is there, the peer's queue pair cannot receive, a
+ * port is down, or the configuration says so. A process that is stopped answers late, as a real HCA
+ * would go on answering for it, and one that died is found within timeout x (retry_cnt + 1). */
+#include "hca.h"
+
+#include <string.h>
+
+static softSend *at(softQp *qp, uint32_t n) {
+  return &qp->sq[n % qp->sqCap];
+}
+static uint32_t seqOf(const softQp *qp, uint32_t n) {
+  return (qp->attr.sq_psn + n) & 0xffffff;
+}
+
+static bool isAtomic(const softSend *s) {
+  return s->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || s->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+static bool returns(const softSend *s) {
+  return s->opcode == IBV_WR_RDMA_READ || isAtomic(s);
+}
+
+static uint16_t portOf(const softQp *qp) {
+  return softPortId(softDeviceOf(qp->ibv.qp_base.context), qp->attr.port_num);
+}
+
+/* ---- completions ---------------------------------------------------------------------------- */
+
+static void completeOldest(softQp *qp, enum ibv_wc_status status) {
+  static const enum ibv_wc_opcode opcodes[] = {
+      [IBV_WR_RDMA_WRITE] = IBV_WC_RDMA_WRITE,
+      [IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_WC_RDMA_WRITE,
+      [IBV_WR_SEND] = IBV_WC_SEND,
+      [IBV_WR_SEND_WITH_IMM] = IBV_WC_SEND,
+      [IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ,
+      [IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_WC_COMP_SWAP,
+      [IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_WC_FETCH_ADD,
+  };
+  const softSend *s = at(qp, qp->done++);
+  if (status == IBV_WC_SUCCESS && !qp->sigAll && !(s->flags & IBV_SEND_SIGNALED)) return;
+  softCompletion c = {.wc = {.wr_id = s->wrId,
+                             .status = status,
+                             .opcode = opcodes[s->opcode],
+                             .byte_len = s->total,
+                             .qp_num = qp->ibv.qp_base.qp_num},
+                      .freed = qp->done};
+  softComplete(qp->ibv.qp_base.send_cq, &c);
+}
+
+void softRequesterFail(softQp *qp, enum ibv_wc_status status) {
+  if (qp->done != qp->tail) completeOldest(qp, status);
+  softQpError(qp);
+}
+
+static void advance(softQp *qp) {
+  uint32_t before = qp->done;
+  while (qp->done != qp->tail && at(qp, qp->done)->acked)
+    completeOldest(qp, IBV_WC_SUCCESS);
+  if ((int32_t)(qp->next_ - qp->done) < 0) qp->next_ = qp->done;
+  if (qp->done == before) return;
+  qp->retries = qp->attr.retry_cnt;
+  qp->rnrRetries = qp->attr.rnr_retry;
+}
+
+/* ---- losses --------------------------------------------------------------------------------- */
+
+void softRequesterLost(softQp *qp) {
+  if (!softQpSends(qp) || qp->resendAt || qp->done == qp->tail) return;
+  uint64_t timeout = qp->attr.timeout ? 4096ull << qp->attr.timeout : UINT64_MAX / 4;
+  qp->resendAt = softNow() + timeout;
+}
+
+/* The timer has run out: all from the oldest request on is sent again, or the queue pair gives up.
+ */
+static bool resend(softQp *qp) {
+  if (!qp->rnrWait && qp->retries == 0) {
+    softRequesterFail(qp, IBV_WC_RETRY_EXC_ERR);
+    return false;
+  }
+  if (!qp->rnrWait) qp->retries--;
+  qp->rnrWait = false;
+  qp->resendAt = 0;
+  qp->attempt++;
+  qp->readsOut = 0;
+  for (uint32_t n = qp->done; n != qp->tail; n++)
+    at(qp, n)->sent = at(qp, n)->received = 0;
+  qp->next_ = qp->done;
+  return true;
+}
+
+/* ---- sending -------------------------------------------------------------------------------- */
+
+/* Does local memory fit all of the request's list? */
+static bool listFits(softQp *qp, const softSend *s) {
+  unsigned access = returns(s) ? IBV_ACCESS_LOCAL_WRITE : 0;
+  if (s->flags & IBV_SEND_INLINE) return true;
+  for (int i = 0; i < s->nsge; i++)
+    if (s->sge[i].length &&
+        !softMrFind(qp->ibv.qp_base.pd, s->sge[i].lkey, s->sge[i].addr, s->sge[i].length, access))
+      return false;
+  return true;
+}
+
+static softFrame frameOf(const softQp *qp, const softSend *s) {
+  uint32_t left = returns(s) ? 0 : s->total - s->sent;
+  softFrame f = {.kind = SOFT_REQUEST,
+                 .opcode = (uint8_t)s->opcode,
+                 .attempt = qp->attempt,
+                 .destination = qp->destination,
+                 .toQpn = qp->attr.dest_qp_num,
+                 .fromQpn = qp->ibv.qp_base.qp_num,
+                 .seq = seqOf(qp, qp->next_),
+                 .length = left < SOFT_PAYLOAD ? left : SOFT_PAYLOAD,
+                 .imm = s->imm,
+                 .rkey = s->rkey,
+                 .total = s->total,
+                 .offset = s->sent,
+                 .address = s->address,
+                 .operand = s->operand,
+                 .swap = s->swap};
+  if (left <= SOFT_PAYLOAD) f.flags |= SOFT_LAST;
+  if (s->flags & IBV_SEND_SOLICITED) f.flags |= SOFT_SOLICITED;
+  return f;
+}
+
+static void fill(softQp *qp, const softSend *s, uint8_t *to, uint32_t length) {
+  if (s->flags & IBV_SEND_INLINE)
+    softCopy(to, s->data + s->sent, length);
+  else
+    softGather(qp->ibv.qp_base.pd, s->sge, s->nsge, s->sent, to, length);
+  if (length && softChance(hca.config.faults.flip)) to[hca.random % length] ^= 1;
+}
+
+/* One frame of the next request; false: it has to wait. */
+static bool sendFrame(softQp *qp, softConn *conn) {
+  softSend *s = at(qp, qp->next_);
+  bool first = s->sent == 0;
+  if ((first && (s->flags & IBV_SEND_FENCE) && qp->readsOut) ||
+      (returns(s) && qp->readsOut >= qp->attr.max_rd_atomic))
+    return false;
+  if (!listFits(qp, s) || (isAtomic(s) && s->total != 8)) {
+    /* Its error comes in its turn, when those before it are done. */
+    if (qp->done == qp->next_)
+      softRequesterFail(qp,
+                        isAtomic(s) && s->total != 8 ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR);
+    return false;
+  }
+  softFrame f = frameOf(qp, s);
+  if (softChance(hca.config.faults.lost)) {
+    softRequesterLost(qp);
+  } else {
+    uint8_t *payload = softConnSend(conn, &f, portOf(qp));
+    if (!payload) return false;
+    fill(qp, s, payload, f.length);
+  }
+  s->sent += f.length;
+  if (returns(s)) qp->readsOut++;
+  if (f.flags & SOFT_LAST) qp->next_++;
+  return true;
+}
+
+bool softRequesterRun(softQp *qp, uint64_t now) {
+  bool moved = false;
+  if (!softQpSends(qp)) return false;
+  if (qp->resendAt && (now < qp->resendAt || !resend(qp))) return false;
+  if (qp->next_ == qp->tail) return false;
+  bool reachable = qp->destination != SOFT_NOWHERE && softPortUp(portOf(qp));
+  softConn *conn = reachable ? softConnTo(qp->attr.dest_qp_num >> SOFT_INDEX_BITS) : NULL;
+  if (!conn) {
+    softRequesterLost(qp);
+    return false;
+  }
+  while (softQpSends(qp) && qp->next_ != qp->tail && softConnRoom(conn) &&
+         !softPortBusy(portOf(qp), now) && sendFrame(qp, conn))
+    moved = true;
+  if (moved) softConnFlush(conn);
+  return moved;
+}
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+static void acknowledge(softQp *qp, uint32_t upTo) { /* not including it */
+  for (uint32_t n = qp->done; n != upTo; n++)
+    if (!returns(at(qp, n))) at(qp, n)->acked = true;
+  advance(qp);
+}
+
+static void response(softQp *qp, uint32_t n, const softFrame *f, const uint8_t *payload) {
+  softSend *s = at(qp, n);
+  if (f->attempt != qp->attempt || s->acked || !returns(s) || f->offset != s->received) return;
+  if (!softScatter(qp->ibv.qp_base.pd, s->sge, s->nsge, s->received, payload, f->length)) {
+    softRequesterFail(qp, IBV_WC_LOC_PROT_ERR);
+    return;
+  }
+  s->received += f->length;
+  if (!(f->flags & SOFT_LAST)) return;
+  s->acked = true;
+  qp->readsOut--;
+  acknowledge(qp, n);
+}
+
+static void notReady(softQp *qp, uint32_t n, const softFrame *f) {
+  /* Of min_rnr_timer's codes, in units of 10 us. */
+  static const uint32_t delays[32] = {65536, 1,    2,    3,     4,     6,     8,     12,
+                                      16,    24,   32,   48,    64,    96,    128,   192,
+                                      256,   384,  512,  768,   1024,  1536,  2048,  3072,
+                                      4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  if (f->attempt != qp->attempt) return;
+  acknowledge(qp, n);
+  if (qp->rnrRetries == 0 && qp->done == n) {
+    softRequesterFail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+    return;
+  }
+  if (qp->rnrRetries > 0 && qp->rnrRetries < 7) qp->rnrRetries--;
+  qp->rnrWait = true;
+  qp->resendAt = softNow() + delays[f->rnrTimer & 31] * 10000ull;
+}
+
+void softRequesterAnswer(softQp *qp, const softFrame *f, const uint8_t *payload) {
+  uint32_t distance = (f->seq - seqOf(qp, qp->done)) & 0xffffff, n = qp->done + distance;
+  if (!softQpSends(qp) || f->fromQpn != qp->attr.dest_qp_num || distance >= qp->tail - qp->done)
+    return;
+  switch (f->kind) {
+  case SOFT_ACK:
+    acknowledge(qp, n + 1);
+    break;
+  case SOFT_RESPONSE:
+    response(qp, n, f, payload);
+    break;
+  case SOFT_RNR:
+    notReady(qp, n, f);
+    break;
+  case SOFT_NAK:
+    acknowledge(qp, n);
+    if (qp->done == n) softRequesterFail(qp, (enum ibv_wc_status)f->status);
+    break;
+  case SOFT_DROPPED:
+    if (f->attempt == qp->attempt) softRequesterLost(qp);
+    break;
+  default:
+    break;
+  }
+}

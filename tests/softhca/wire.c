@@ -1,0 +1,387 @@
+/* Streams between processes, and the engine that serves them.
+ *
+ * Each process listens on an abstract Unix socket, which the kernel removes with it. The socket's
+ * name holds the process's slot, and a queue pair's number begins with it: so whoever knows a queue
+ * pair's number can reach it, two processes never have the same, and nothing has to be cleaned up.
+ */
+#include "hca.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+  IN_BYTES = 8 * SOFT_PAYLOAD,
+  OUT_BYTES = 4 * SOFT_PAYLOAD, /* above this, messages wait in their queues */
+  ROUNDS = 8,                   /* of reading one stream before others have their turn */
+};
+static const uint64_t AHEAD_NS = 500000;  /* a port with a rate sends so much ahead of time */
+static const uint64_t POLLED_NS = 200000; /* a thread that polled so lately will poll again */
+
+uint64_t softNow(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+bool softChance(double probability) {
+  if (probability <= 0) return false;
+  hca.random ^= hca.random << 13; /* Marsaglia's xorshift64 */
+  hca.random ^= hca.random >> 7;
+  hca.random ^= hca.random << 17;
+  return (double)(hca.random >> 11) * 0x1p-53 < probability;
+}
+
+/* ---- connections ---------------------------------------------------------------------------- */
+
+static socklen_t nameOf(uint32_t slot, struct sockaddr_un *name) {
+  *name = (struct sockaddr_un){.sun_family = AF_UNIX};
+  int n = snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "softhca/%s/%u",
+                   hca.config.fabric, slot);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+static softConn *addConn(int fd, uint32_t slot, bool outgoing) {
+  softConn *conn = calloc(1, sizeof *conn);
+  if (conn) conn->in.bytes = malloc(IN_BYTES);
+  if (!conn || !conn->in.bytes) {
+    free(conn);
+    close(fd);
+    return NULL;
+  }
+  conn->fd = fd;
+  conn->slot = slot;
+  conn->outgoing = outgoing;
+  conn->in.cap = IN_BYTES;
+  conn->next = hca.conns;
+  hca.conns = conn;
+  return conn;
+}
+
+softConn *softConnTo(uint32_t slot) {
+  struct sockaddr_un name;
+  for (softConn *conn = hca.conns; conn; conn = conn->next)
+    if (conn->outgoing && conn->slot == slot && !conn->dead) return conn;
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return NULL;
+  if (connect(fd, (struct sockaddr *)&name, nameOf(slot, &name)) == 0)
+    return addConn(fd, slot, true);
+  close(fd);
+  return NULL;
+}
+
+bool softConnRoom(const softConn *conn) {
+  return conn->out.tail - conn->out.head < OUT_BYTES;
+}
+
+void softConnFlush(softConn *conn) {
+  softBuffer *out = &conn->out;
+  while (out->head < out->tail && !conn->dead) {
+    ssize_t n =
+        send(conn->fd, out->bytes + out->head, out->tail - out->head, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0)
+      out->head += (size_t)n;
+    else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+      break;
+    else if (n < 0 && errno != EINTR)
+      conn->dead = true;
+  }
+  if (out->head == out->tail)
+    out->head = out->tail = 0;
+  else
+    hca.backlog = true;
+}
+
+static bool reserve(softBuffer *b, size_t size) {
+  if (b->head > 0 && b->tail + size > b->cap) {
+    memmove(b->bytes, b->bytes + b->head, b->tail - b->head);
+    b->tail -= b->head;
+    b->head = 0;
+  }
+  if (b->tail + size <= b->cap) return true;
+  size_t cap = 2 * (b->tail + size);
+  uint8_t *bytes = realloc(b->bytes, cap);
+  if (!bytes) return false;
+  b->bytes = bytes;
+  b->cap = cap;
+  return true;
+}
+
+static const softPortConfig *portOf(uint16_t id) {
+  return &hca.config.devices[id / SOFT_MAX_PORTS].ports[id % SOFT_MAX_PORTS];
+}
+
+static uint64_t *portFree(uint16_t id) {
+  return &hca.portFree[id / SOFT_MAX_PORTS][id % SOFT_MAX_PORTS];
+}
+
+/* A frame may name a port that this configuration lacks. */
+static bool portExists(uint16_t id) {
+  return id / SOFT_MAX_PORTS < hca.config.ndevices;
+}
+
+bool softPortBusy(uint16_t id, uint64_t now) {
+  return portExists(id) && portOf(id)->gbps > 0 && *portFree(id) > now + AHEAD_NS;
+}
+
+static uint64_t dueOf(uint16_t id, size_t bytes) {
+  const softPortConfig *port = portExists(id) ? portOf(id) : &(softPortConfig){.gbps = 0};
+  uint64_t due = port->gbps > 0 || port->latency > 0 ? softNow() : 0;
+  if (port->gbps > 0) {
+    if (due < *portFree(id)) due = *portFree(id);
+    due += (uint64_t)((double)bytes / port->gbps); /* 10^9 bytes a second are bytes a nanosecond */
+    *portFree(id) = due;
+  }
+  due += port->latency;
+  if (softChance(hca.config.faults.late))
+    due = softNow() + port->latency + hca.config.faults.lateBy;
+  return due;
+}
+
+uint8_t *softConnSend(softConn *conn, softFrame *frame, uint16_t portId) {
+  softBuffer *out = &conn->out;
+  size_t size = sizeof *frame + frame->length;
+  if (!reserve(out, size)) return NULL;
+  frame->due = dueOf(portId, size);
+  memcpy(out->bytes + out->tail, frame, sizeof *frame);
+  uint8_t *payload = out->bytes + out->tail + sizeof *frame;
+  out->tail += size;
+  return payload;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------ */
+
+/* The frames that have come whole and are due; *next: when another one is. */
+static bool handle(softConn *conn, uint64_t *next) {
+  softBuffer *in = &conn->in;
+  bool moved = false;
+  softFrame f;
+  while (in->tail - in->head >= sizeof f) {
+    memcpy(&f, in->bytes + in->head, sizeof f);
+    if (f.length > SOFT_PAYLOAD) { /* not from one of us */
+      conn->dead = true;
+      return moved;
+    }
+    if (in->tail - in->head < sizeof f + f.length) break;
+    if (f.due && f.due > softNow()) {
+      if (f.due < *next) *next = f.due;
+      break;
+    }
+    uint8_t *payload = in->bytes + in->head + sizeof f;
+    softQp *qp = f.kind == SOFT_REQUEST ? NULL : softQpFind(f.toQpn);
+    if (f.kind == SOFT_REQUEST)
+      softResponderTake(conn, &f, payload);
+    else if (qp)
+      softRequesterAnswer(qp, &f, payload);
+    in->head += sizeof f + f.length;
+    moved = true;
+  }
+  return moved;
+}
+
+static bool receive(softConn *conn, uint64_t *next) {
+  softBuffer *in = &conn->in;
+  bool moved = handle(conn, next);
+  for (int round = 0; round < ROUNDS && !conn->dead; round++) {
+    if (in->head > 0) {
+      memmove(in->bytes, in->bytes + in->head, in->tail - in->head);
+      in->tail -= in->head;
+      in->head = 0;
+    }
+    if (in->tail == in->cap) break; /* all of it is not yet due */
+    ssize_t n = recv(conn->fd, in->bytes + in->tail, in->cap - in->tail, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n <= 0) {
+      conn->dead = true;
+      break;
+    }
+    in->tail += (size_t)n;
+    moved = handle(conn, next) || moved;
+  }
+  return moved;
+}
+
+static void greet(void) {
+  for (int fd; (fd = accept4(hca.listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;)
+    addConn(fd, 0, false);
+}
+
+/* Takes a broken stream out. What was sent and not answered may be lost. */
+static void bury(softConn **at) {
+  softConn *conn = *at;
+  for (softQp *qp = hca.qps; qp; qp = qp->next) {
+    if (qp->in.nreads > 0 && qp->in.reads[0].conn == conn) qp->in.nreads = 0;
+    if (conn->outgoing && qp->attr.dest_qp_num >> SOFT_INDEX_BITS == conn->slot)
+      softRequesterLost(qp);
+  }
+  *at = conn->next;
+  close(conn->fd);
+  free(conn->in.bytes);
+  free(conn->out.bytes);
+  free(conn);
+}
+
+/* ---- progress ------------------------------------------------------------------------------- */
+
+static bool progressUntil(uint64_t *next) {
+  uint64_t now = softNow();
+  bool moved = false;
+  hca.backlog = false;
+  *next = softTimeline(now);
+  for (softConn *conn = hca.conns; conn; conn = conn->next)
+    moved = receive(conn, next) || moved;
+  for (softQp *qp = hca.qps; qp; qp = qp->next) {
+    moved = softRequesterRun(qp, now) || moved;
+    moved = softResponderRun(qp, false) || moved;
+    if (qp->resendAt && qp->resendAt < *next) *next = qp->resendAt;
+    if (qp->next_ != qp->tail || qp->in.nreads > 0) {
+      uint64_t free =
+          softQpSends(qp) && qp->attr.port_num
+              ? *portFree(softPortId(softDeviceOf(qp->ibv.qp_base.context), qp->attr.port_num))
+              : 0;
+      if (free > now + AHEAD_NS && free - AHEAD_NS / 2 < *next) *next = free - AHEAD_NS / 2;
+    }
+  }
+  for (softConn **at = &hca.conns; *at;) {
+    softConnFlush(*at);
+    if ((*at)->dead)
+      bury(at);
+    else
+      at = &(*at)->next;
+  }
+  return moved;
+}
+
+bool softProgress(void) {
+  uint64_t next;
+  return progressUntil(&next);
+}
+
+/* ---- the engine ----------------------------------------------------------------------------- */
+
+void softEngineWake(void) {
+  eventfd_write(hca.wake, 1);
+}
+
+typedef struct {
+  struct pollfd *fds;
+  size_t cap;
+} PollList;
+
+/* What the engine waits for: 0 and 1 are always there, streams only while nobody polls. */
+static nfds_t listFds(PollList *list, bool streams) {
+  nfds_t n = 2;
+  list->fds[0] = (struct pollfd){.fd = hca.wake, .events = POLLIN};
+  list->fds[1] = (struct pollfd){.fd = hca.listener, .events = POLLIN};
+  for (softConn *conn = hca.conns; conn && streams; conn = conn->next) {
+    if (n == list->cap) {
+      struct pollfd *fds = realloc(list->fds, 2 * list->cap * sizeof *fds);
+      if (!fds) break;
+      list->fds = fds;
+      list->cap *= 2;
+    }
+    short events = conn->in.tail - conn->in.head < conn->in.cap ? POLLIN : 0;
+    if (conn->out.head < conn->out.tail) events |= POLLOUT;
+    list->fds[n++] = (struct pollfd){.fd = conn->fd, .events = events};
+  }
+  return n;
+}
+
+static void waitUntil(const PollList *list, nfds_t n, uint64_t next) {
+  uint64_t now = softNow(), wait = next > now ? next - now : 0;
+  struct timespec t = {.tv_sec = (time_t)(wait / 1000000000), .tv_nsec = (long)(wait % 1000000000)};
+  eventfd_t count;
+  ppoll(list->fds, n, next == UINT64_MAX ? NULL : &t, NULL);
+  if (list->fds[0].revents) eventfd_read(hca.wake, &count);
+}
+
+static void *engine(void *unused) {
+  PollList list = {.fds = malloc(64 * sizeof *list.fds), .cap = 64};
+  (void)unused;
+  pthread_mutex_lock(&hca.lock);
+  while (!hca.stop && list.fds) {
+    uint64_t next, polled = atomic_load_explicit(&hca.polledAt, memory_order_relaxed);
+    greet();
+    progressUntil(&next);
+    /* Threads that poll do all that is to be done; the engine looks after them from time to time.
+     */
+    bool alone = softNow() - polled > POLLED_NS;
+    if (!alone && polled + POLLED_NS < next) next = polled + POLLED_NS + 1;
+    nfds_t n = listFds(&list, alone);
+    pthread_mutex_unlock(&hca.lock);
+    waitUntil(&list, n, next);
+    pthread_mutex_lock(&hca.lock);
+  }
+  pthread_mutex_unlock(&hca.lock);
+  free(list.fds);
+  return NULL;
+}
+
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+
+/* A slot of one's own: whichever name is free. 0 or an errno. */
+static int listenSomewhere(void) {
+  struct sockaddr_un name;
+  uint32_t slots = (1u << (24 - SOFT_INDEX_BITS)) - 1, start = (uint32_t)getpid();
+  hca.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (hca.listener < 0) return errno;
+  for (uint32_t i = 0; i < slots; i++) {
+    hca.slot = 1 + (start + i) % slots;
+    if (bind(hca.listener, (struct sockaddr *)&name, nameOf(hca.slot, &name)) == 0)
+      return listen(hca.listener, 1024) ? errno : 0;
+    if (errno != EADDRINUSE) return errno;
+  }
+  return EADDRINUSE;
+}
+
+static int startEngine(void) {
+  sigset_t all, before;
+  int error = listenSomewhere();
+  hca.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (!error && hca.wake < 0) error = errno;
+  hca.stop = false;
+  hca.opened = softNow();
+  sigfillset(&all); /* the application's signals are for its own threads */
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  if (!error) error = pthread_create(&hca.thread, NULL, engine, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (!error) return 0;
+  if (hca.listener >= 0) close(hca.listener);
+  if (hca.wake >= 0) close(hca.wake);
+  return error;
+}
+
+int softEngineStart(void) {
+  pthread_mutex_lock(&starting);
+  int error = hca.users ? 0 : startEngine();
+  if (!error) hca.users++;
+  pthread_mutex_unlock(&starting);
+  return error;
+}
+
+void softEngineStop(void) {
+  pthread_mutex_lock(&starting);
+  if (--hca.users == 0) {
+    pthread_mutex_lock(&hca.lock);
+    hca.stop = true;
+    pthread_mutex_unlock(&hca.lock);
+    softEngineWake();
+    pthread_join(hca.thread, NULL);
+    pthread_mutex_lock(&hca.lock);
+    while (hca.conns)
+      bury(&hca.conns);
+    pthread_mutex_unlock(&hca.lock);
+    close(hca.listener);
+    close(hca.wake);
+  }
+  pthread_mutex_unlock(&starting);
+}
