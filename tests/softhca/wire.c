@@ -311,7 +311,8 @@ static void *engine(void *unused) {
   while (!hca.stop && list.fds) {
     uint64_t next, polled = atomic_load_explicit(&hca.polledAt, memory_order_relaxed);
     greet();
-    progressUntil(&next);
+    /* What moved may have made room for more. */
+    if (progressUntil(&next)) next = 0;
     /* Threads that poll do all that is to be done; the engine looks after them from time to time.
      */
     bool alone = softNow() - polled > POLLED_NS;
