@@ -252,7 +252,10 @@ static bool progressUntil(uint64_t *next) {
     }
   }
   for (softConn **at = &hca.conns; *at;) {
+    size_t left = (*at)->out.tail - (*at)->out.head;
     softConnFlush(*at);
+    /* Who found no room before has some now, and nothing else would tell. */
+    moved = moved || (*at)->out.tail - (*at)->out.head < left;
     if ((*at)->dead)
       bury(at);
     else
