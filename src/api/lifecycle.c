@@ -190,7 +190,7 @@ tuttiResult_t tuttiCommMemUsed(const tuttiComm_t comm, size_t *bytes) {
   TUTTI_TRY(tuttiCheckOutput("bytes", bytes));
   /* A background thread may be making what would be measured; then the last measure stands. */
   if (tuttiLoadAcquire32(&c->state) != tuttiCommStarting && tuttiWorkerIdle(c))
-    tuttiTransportsMeasure(&c->wires);
+    tuttiTransportsMeasure(&c->view);
   *bytes = tuttiLoadRelaxed(&c->memory.bytes);
   return tuttiSuccess;
 }

@@ -32,7 +32,7 @@ tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStat_t stat, uint6
   TUTTI_TRY(tuttiCommMemUsed(comm, &total));
   TUTTI_ENTER(c, comm, __func__);
   uint32_t state = tuttiLoadAcquire32(&c->state);
-  uint64_t slots = state == tuttiCommStarting ? 0 : tuttiLocalSlotBytes(&c->wires);
+  uint64_t slots = state == tuttiCommStarting ? 0 : tuttiLocalSlotBytes(&c->view);
   if (slots > total) slots = total; /* a worker has made more since */
   const uint64_t values[] = {[tuttiStatGpuMemSuspend] = slots,
                              [tuttiStatGpuMemSuspended] = state == tuttiCommSuspended,

@@ -16,13 +16,13 @@ __BEGIN_DECLS
 struct tuttiProxy;
 
 /* What an executor asks of the communicator while it waits. Calls up the layers go through here. */
-typedef struct tuttiTaskHost {
+typedef struct tuttiTaskContext {
   void *comm;
   const tuttiAtomic32 *failed; /* nonzero: stop now */
   /* The connections so far, by direction, shared and channel: rows by peer, or NULL. */
   tuttiConn **(*conns)[2][TUTTI_CHANNELS];
   /* The connection of (peer, channel, direction, shared), opened on first use. peer -1: the send
-   * end of the shared FIFO, the last in its row. */
+   * endpoint of the shared FIFO, the last in its row. */
   tuttiResult_t (*conn)(void *comm, int peer, int channel, tuttiDirection direction, bool shared,
                         tuttiConn **conn);
   /* A message of another operation than this task's came from `peer`. Returns the failure. */
@@ -42,7 +42,7 @@ typedef struct tuttiTaskHost {
   void *device;             /* the device's own state of this communicator, or NULL */
   const tuttiPlanInput *plan;
   uint32_t spins; /* idle passes of a waiter before it yields its core */
-} tuttiTaskHost;
+} tuttiTaskContext;
 
 typedef struct tuttiTask {
   tuttiSchedule schedule;
@@ -61,7 +61,7 @@ typedef struct tuttiTask {
   int inPlace;
   tuttiPlan plan; /* a copy: what the communicator keeps may be replaced within a group */
   tuttiStream_t stream;
-  const tuttiTaskHost *host;
+  const tuttiTaskContext *context;
   struct tuttiTask
       *next; /* runs after this one has ended (same communicator and channel), or NULL */
 } tuttiTask;

@@ -64,15 +64,15 @@ typedef struct tuttiCommunicator {
   tuttiWatch *watch;
   tuttiPeer *peers;
   tuttiGraph *graph;
-  tuttiWires wires;
+  tuttiCommView view;
   tuttiAtomic32 state; /* tuttiCommState */
   const tuttiDevice *device;
-  tuttiTaskHost host;
+  tuttiTaskContext context;
   tuttiPlanInput plan;
   tuttiPrepared prepared[TUTTI_PREPARED];
 
-  /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send end at
-   * nranks), made on first use. */
+  /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send endpoint
+   * at nranks), made on first use. */
   tuttiConn **conns[2][2][TUTTI_CHANNELS];
 
   tuttiRecord record;

@@ -10,13 +10,13 @@
 #include "transport/net.h"
 
 static bool isDrained(tuttiCommunicator *c) {
-  return tuttiWorkerIdle(c) && tuttiNetDrained(&c->wires);
+  return tuttiWorkerIdle(c) && tuttiNetDrained(&c->view);
 }
 
 tuttiResult_t tuttiCommDrain(tuttiCommunicator *c) {
   TUTTI_TRY(tuttiWorkerAwait(c)); /* what it starts on a GPU is what is drained */
   tuttiStoreRelease32(&c->state, tuttiCommFinalizing);
-  TUTTI_TRY(c->device->drain(&c->host));
+  TUTTI_TRY(c->device->drain(&c->context));
   return tuttiCommAwait(c, isDrained, true, "messages to peers were not taken",
                         "; a peer is stopped or its network is down");
 }

@@ -91,7 +91,7 @@ tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine
              "ranks disagree on an operation of communicator %s (%016" PRIx64 "): %s called %s, %s "
              "called %s. Every rank must call the same collectives in the same order with the same "
              "count, type, reduction and root",
-             c->options.name, c->wires.commHash, rankText(c, c->rank, me, sizeof me),
+             c->options.name, c->view.commHash, rankText(c, c->rank, me, sizeof me),
              tuttiSignatureText(mine, mySig, sizeof mySig), rankText(c, peer, them, sizeof them),
              theirs ? tuttiSignatureText(theirs, theirSig, sizeof theirSig) : "something else");
   return tuttiCommFail(c, tuttiInvalidUsage);

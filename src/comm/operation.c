@@ -84,7 +84,7 @@ static void setTask(tuttiTask *t, const tuttiOp *op, const tuttiSignature *sig,
       .premul = op->redop >= tuttiNumOps,
       .divide = op->redop == tuttiAvg ? c->nranks : 0,
       .plan = *p,
-      .host = &c->host,
+      .context = &c->context,
   };
   setChannel(t, c, p, 0);
 }
@@ -118,7 +118,7 @@ static tuttiResult_t readScalar(tuttiTask *t, const tuttiOp *op) {
 /* Messages of one FIFO stay in the order of the calls: tasks of one communicator and channel (for
  * point-to-point also peer and direction) form a chain. */
 static bool sameFifo(const tuttiTask *a, const tuttiTask *b) {
-  if (a->host != b->host || a->channel != b->channel) return false;
+  if (a->context != b->context || a->channel != b->channel) return false;
   return a->channel != TUTTI_P2P_CHANNEL ||
          (a->schedule.root == b->schedule.root && a->schedule.sending == b->schedule.sending);
 }
@@ -182,7 +182,7 @@ static tuttiResult_t copySelf(const tuttiOp *ops, int nops, const tuttiOp *op) {
                       op->root, (unsigned long long)op->count, tuttiTypeName(op->type),
                       (unsigned long long)other->count, tuttiTypeName(other->type));
   if (!op->sending || op->count == 0) return tuttiSuccess;
-  return op->comm->device->copy(&op->comm->host, other->recvbuff, other->stream, op->sendbuff,
+  return op->comm->device->copy(&op->comm->context, other->recvbuff, other->stream, op->sendbuff,
                                 op->count * tuttiTypeSize(op->type), op->stream);
 }
 
@@ -222,14 +222,14 @@ static tuttiResult_t gatherAny(tuttiCommunicator *c, char *all, size_t bytes) {
   void *memory = NULL;
   size_t room, n = (size_t)c->nranks, rank = (size_t)c->rank;
   tuttiStream_t stream;
-  TUTTI_TRY(c->device->stage(&c->host, &memory, &room, &stream));
+  TUTTI_TRY(c->device->stage(&c->context, &memory, &room, &stream));
   if (!memory) return gather(c, all, bytes, stream);
   char *stage = memory;
   for (size_t at = 0, piece; at < bytes; at += piece) {
     piece = bytes - at < room / n ? bytes - at : room / n;
     memcpy(stage + rank * piece, all + rank * bytes + at, piece);
     TUTTI_TRY(gather(c, stage, piece, stream));
-    TUTTI_TRY(c->device->settle(&c->host));
+    TUTTI_TRY(c->device->waitStaged(&c->context));
     TUTTI_TRY(tuttiCommFailure(c)); /* a kernel that was ended has gathered nothing */
     for (size_t r = 0; r < n; r++)
       memcpy(all + r * bytes + at, stage + r * piece, piece);
@@ -254,7 +254,7 @@ tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
   for (int i = 0; i < nops; i++) {
     TUTTI_TRY(tuttiCommFailure(ops[i].comm));
     if (isSelf(&ops[i])) TUTTI_TRY(copySelf(ops, nops, &ops[i]));
-    n += ops[i].coll == tuttiCollSendRecv ? 1 : (size_t)ops[i].comm->wires.nchannels;
+    n += ops[i].coll == tuttiCollSendRecv ? 1 : (size_t)ops[i].comm->view.nchannels;
   }
   TUTTI_FREED tuttiTask *heapTasks = NULL; /* then their heads */
   if (n > STACK_TASKS) {

@@ -122,9 +122,9 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
 static tuttiResult_t exchangePeers(tuttiCommunicator *c, uint32_t graph, tuttiWait wait) {
   tuttiPeer *mine = &c->peers[c->rank];
   describeSelf(c, graph, mine);
-  TUTTI_TRY(c->device->describe(c->options.ordinal, &c->wires, mine));
+  TUTTI_TRY(c->device->describe(c->options.ordinal, &c->view, mine));
   tuttiPeer self = *mine;
-  TUTTI_TRY(tuttiTransportsPrepare(&c->wires, &self));
+  TUTTI_TRY(tuttiTransportsPrepare(&c->view, &self));
   *mine = self;
   TUTTI_TRY(tuttiBootstrapAllGather(c->bootstrap, c->peers, sizeof *c->peers, wait));
   for (int r = 0; r < c->nranks; r++)
@@ -177,7 +177,7 @@ static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
   if (!t->shared || in->gpu) in->sharedFifos = 0;
   if (t == &tuttiTransportNet && in->nhosts == 1) in->loopback = 1;
   /* From the first operation on, whoever waits runs it. */
-  if (t == &tuttiTransportNet) c->host.proxy = c->wires.proxy;
+  if (t == &tuttiTransportNet) c->context.proxy = c->view.proxy;
   if (c->peers[a].process != c->peers[b].process || !in->sharedFifos) in->directReads = 0;
   if (!path.fetches) in->fetches = 0;
   return tuttiSuccess;
@@ -192,9 +192,9 @@ static tuttiResult_t countHosts(tuttiCommunicator *c) {
   for (int r = 0; r < c->nranks; r++)
     if (++ranks[host[r]] > in->maxRanksPerHost) in->maxRanksPerHost = ranks[host[r]];
   for (int r = 0; r < c->nranks; r++)
-    if (ranks[host[r]] > c->peers[r].cores) in->oversubscribed = c->wires.oversubscribed = true;
+    if (ranks[host[r]] > c->peers[r].cores) in->oversubscribed = c->view.oversubscribed = true;
   int spare = c->peers[c->rank].cores - ranks[host[c->rank]];
-  c->host.spins = spare < 0 ? 0 : spare == 0 && c->host.proxy ? SPINS_SHARED : SPINS;
+  c->context.spins = spare < 0 ? 0 : spare == 0 && c->context.proxy ? SPINS_SHARED : SPINS;
   return tuttiSuccess;
 }
 
@@ -216,8 +216,8 @@ static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
   size_t staged = tuttiAllPairsLayOut(c->nranks, true).bytes;
   in->gpu = c->device->kind == tuttiDeviceCuda;
   in->widest = in->gpu ? TUTTI_RINGTREE_FAN + 1 : 0;
-  in->allPairs = c->wires.symmetric && c->nranks <= TUTTI_ALLPAIRS_MAX &&
-                 c->wires.symmetric->bytes >= tuttiAllPairsLayOut(c->nranks, false).bytes &&
+  in->allPairs = c->view.symmetric && c->nranks <= TUTTI_ALLPAIRS_MAX &&
+                 c->view.symmetric->bytes >= tuttiAllPairsLayOut(c->nranks, false).bytes &&
                  (in->algoMask & 1u << tuttiAlgoDirect);
   in->staged = in->gpu && c->nranks > 1 && c->nranks <= TUTTI_ALLPAIRS_MAX &&
                (in->algoMask & 1u << tuttiAlgoDirect);
@@ -242,7 +242,7 @@ static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
                "protocol LL128 is not used: NVLinks do not join all GPUs, as far as is known");
   }
   if (in->staged) in->allPairs = 1;
-  c->wires.stagedBytes = in->staged ? staged : 0;
+  c->view.stagedBytes = in->staged ? staged : 0;
 }
 
 /* Smaller slots, then fewer channels, until all that a rank may take is within TUTTI_MEM_LIMIT, but
@@ -250,18 +250,18 @@ static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
  * The memory of a GPU is taken already. */
 static tuttiResult_t fitMemory(tuttiCommunicator *c) {
   tuttiPlanInput *in = &c->plan;
-  tuttiWires *w = &c->wires;
+  tuttiCommView *v = &c->view;
   int nlocal = in->loopback ? 1 : in->maxRanksPerHost, ends = 0;
-  if (in->gpu) w->memLimit = 0;
+  if (in->gpu) v->memLimit = 0;
   if (in->nhosts > 1 || in->loopback)
     ends = 2 * (c->nranks <= TUTTI_MAX_FAN + 2 ? c->nranks - 1 : TUTTI_MAX_FAN + 2);
   for (;;) {
-    w->nchannels = c->graph->nchannels = in->maxChannels;
-    w->memTaken = COMM_BYTES + (size_t)c->nranks * TUTTI_RANK_BYTES + tuttiLocalBytes(w, nlocal);
-    size_t most = w->memTaken + (size_t)(ends * (w->nchannels + 1)) * tuttiNetEndBytes(w);
-    if (!w->memLimit || most <= w->memLimit) return tuttiSuccess;
-    if (tuttiSlotsShrink(w)) continue;
-    if (in->maxChannels == in->minChannels) return tuttiMemExceeded(w, most);
+    v->nchannels = c->graph->nchannels = in->maxChannels;
+    v->memTaken = COMM_BYTES + (size_t)c->nranks * TUTTI_RANK_BYTES + tuttiLocalBytes(v, nlocal);
+    size_t most = v->memTaken + (size_t)(ends * (v->nchannels + 1)) * tuttiNetEndpointBytes(v);
+    if (!v->memLimit || most <= v->memLimit) return tuttiSuccess;
+    if (tuttiSlotsShrink(v)) continue;
+    if (in->maxChannels == in->minChannels) return tuttiMemExceeded(v, most);
     in->maxChannels--;
   }
 }
@@ -292,7 +292,7 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
   }
   TUTTI_TRY(countHosts(c));
   TUTTI_TRY(fitMemory(c));
-  in->slotBytes = c->wires.slotBytes;
+  in->slotBytes = c->view.slotBytes;
   return tuttiSuccess;
 }
 
@@ -302,7 +302,7 @@ static void logPath(const tuttiCommunicator *c, int channel, int from, int to) {
   const tuttiPeer *p = &c->peers[from], *q = &c->peers[to];
   bool near = p->busId && p->hostId == q->hostId, sending = from == c->rank;
   if (from == to || !tuttiTransportSelect(p, q, &path)) return;
-  tuttiTopologyPath(c->wires.topology, p->busId, q->busId, gpus + 2, sizeof gpus - 2);
+  tuttiTopologyPath(c->view.topology, p->busId, q->busId, gpus + 2, sizeof gpus - 2);
   TUTTI_INFO(INIT, "Channel %02d/%02d : %d[%d] -> %d[%d] [%s] via %s%s%s%s%s", channel,
              c->graph->nchannels, from, p->cudaDevice, to, q->cudaDevice,
              sending ? "send" : "receive", path.via, near ? gpus : "", path.why[0] ? " (" : "",
@@ -332,9 +332,9 @@ static tuttiResult_t openConn(void *comm, int peer, int channel, tuttiDirection 
     const tuttiTransport *t = tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], &path);
     if (!t) return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", peer, path.why);
     TUTTI_FRESH(tuttiConn, conn, 1, "a connection", &c->memory);
-    TUTTI_TRY(t->open(&c->wires, peer, channel, direction, shared, conn));
+    TUTTI_TRY(t->open(&c->view, peer, channel, direction, shared, conn));
     conn->transport = t;
-    if (conn->network) c->host.proxy = c->wires.proxy;
+    if (conn->network) c->context.proxy = c->view.proxy;
     (*row)[at] = conn;
     conn = NULL;
   }
@@ -342,38 +342,38 @@ static tuttiResult_t openConn(void *comm, int peer, int channel, tuttiDirection 
   return tuttiSuccess;
 }
 
-static tuttiResult_t setWires(tuttiCommunicator *c) {
-  tuttiWires *w = &c->wires;
-  w->rank = c->rank;
-  w->nranks = c->nranks;
-  w->commHash = c->bootstrap->hash;
-  memcpy(w->secret, c->bootstrap->secret, sizeof w->secret);
-  w->peers = c->peers;
+static tuttiResult_t setView(tuttiCommunicator *c) {
+  tuttiCommView *v = &c->view;
+  v->rank = c->rank;
+  v->nranks = c->nranks;
+  v->commHash = c->bootstrap->hash;
+  memcpy(v->secret, c->bootstrap->secret, sizeof v->secret);
+  v->peers = c->peers;
   /* GPUs pin their FIFOs, and have many channels. */
   bool gpu = c->device->kind == tuttiDeviceCuda;
   size_t slots = TUTTI_FIFO_DEPTH * (gpu ? 8 : 1);
-  w->slotBytes = (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / slots / TUTTI_LINE * TUTTI_LINE;
-  w->memLimit = (size_t)tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT);
-  w->timeoutMs = (uint64_t)c->options.timeoutMs;
-  w->failed = &c->failed;
-  w->memory = &c->memory;
-  w->netName = c->options.net;
-  w->trafficClass = (uint8_t)c->options.trafficClass;
+  v->slotBytes = (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / slots / TUTTI_LINE * TUTTI_LINE;
+  v->memLimit = (size_t)tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT);
+  v->timeoutMs = (uint64_t)c->options.timeoutMs;
+  v->failed = &c->failed;
+  v->memory = &c->memory;
+  v->netName = c->options.net;
+  v->trafficClass = (uint8_t)c->options.trafficClass;
   if (!c->options.name[0]) /* after its hash, so alike on all ranks, also those that grow it */
-    snprintf(c->options.name, sizeof c->options.name, "%016" PRIx64, w->commHash);
-  TUTTI_TRY(tuttiTopologyHost(&w->topology));
-  TUTTI_TRY(tuttiProxyCreate(&w->proxy, proxyFailed, c));
+    snprintf(c->options.name, sizeof c->options.name, "%016" PRIx64, v->commHash);
+  TUTTI_TRY(tuttiTopologyHost(&v->topology));
+  TUTTI_TRY(tuttiProxyCreate(&v->proxy, proxyFailed, c));
   /* Two threads copy faster; on host memory those who wait do it themselves. */
-  if (gpu) TUTTI_TRY(tuttiProxyCreate(&w->receiver, proxyFailed, c));
-  c->host.comm = c;
-  c->host.failed = &c->failed;
-  c->host.conns = c->conns;
-  c->host.conn = openConn;
-  c->host.mismatch = tuttiCommMismatch;
-  c->host.stalled = tuttiCommStalled;
-  c->host.failure = tuttiCommFailure;
-  c->host.exchange = tuttiCommExchange;
-  c->host.plan = &c->plan;
+  if (gpu) TUTTI_TRY(tuttiProxyCreate(&v->receiver, proxyFailed, c));
+  c->context.comm = c;
+  c->context.failed = &c->failed;
+  c->context.conns = c->conns;
+  c->context.conn = openConn;
+  c->context.mismatch = tuttiCommMismatch;
+  c->context.stalled = tuttiCommStalled;
+  c->context.failure = tuttiCommFailure;
+  c->context.exchange = tuttiCommExchange;
+  c->context.plan = &c->plan;
   return tuttiSuccess;
 }
 
@@ -390,17 +390,17 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   TUTTI_NEW(c->followed, c->nranks, "offers of ranks", &c->memory);
   TUTTI_TRY(tuttiBootstrapJoin(ids, nids, c->rank, c->nranks, wait, &c->bootstrap));
   uint64_t t1 = tuttiNow();
-  TUTTI_TRY(setWires(c));
+  TUTTI_TRY(setView(c));
   if (file[0]) TUTTI_TRY(tuttiXmlLoad(file, &text, &size));
   TUTTI_TRY(exchangePeers(c, text ? (uint32_t)tuttiHash(text, size) : 0, wait));
   TUTTI_TRY(startWatch(c));
   uint64_t t2 = tuttiNow();
   TUTTI_TRY(makeGraph(c, file, text, size));
-  c->wires.nchannels = c->graph->nchannels;
+  c->view.nchannels = c->graph->nchannels;
   TUTTI_TRY(makePlanInput(c));
   uint64_t t3 = tuttiNow();
-  TUTTI_TRY(tuttiTransportsAttach(&c->wires));
-  TUTTI_TRY(c->device->attach(&c->wires, &c->host));
+  TUTTI_TRY(tuttiTransportsAttach(&c->view));
+  TUTTI_TRY(c->device->attach(&c->view, &c->context));
   uint64_t t4 = tuttiNow();
   logSetup(c);
   tuttiStoreRelease32(&c->state, tuttiCommUsable);
@@ -432,7 +432,7 @@ static void closeConns(tuttiCommunicator *c) {
   for (tuttiConn ***at = &c->conns[0][0][0]; rows-- > 0; at++) {
     for (int r = 0; *at && r <= c->nranks; r++) {
       tuttiConn *conn = (*at)[r];
-      if (conn) conn->transport->close(&c->wires, conn);
+      if (conn) conn->transport->close(&c->view, conn);
       tuttiFree(conn);
     }
     tuttiFree(*at);
@@ -450,12 +450,12 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   if (aborted) tuttiCommTellAbort(c);
   tuttiHandleFree(c); /* and the scope of errors: its name goes with it */
   tuttiCommWindowsFree(c);
-  if (c->device) c->device->detach(&c->wires, &c->host);
-  if (c->wires.proxy) {
+  if (c->device) c->device->detach(&c->view, &c->context);
+  if (c->view.proxy) {
     closeConns(c);
-    tuttiTransportsDetach(&c->wires);
-    tuttiProxyDestroy(c->wires.receiver);
-    tuttiProxyDestroy(c->wires.proxy);
+    tuttiTransportsDetach(&c->view);
+    tuttiProxyDestroy(c->view.receiver);
+    tuttiProxyDestroy(c->view.proxy);
   }
   tuttiWatchStop(c->watch);
   tuttiBootstrapClose(c->bootstrap);

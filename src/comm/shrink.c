@@ -29,7 +29,7 @@ tuttiResult_t tuttiCommEndOperations(tuttiCommunicator *c, const char *what) {
   snprintf(text, sizeof text, "rank %d %s", c->rank, what);
   tuttiCommFailText(c, tuttiInvalidUsage, text, true);
   TUTTI_TRY(tuttiCommAwait(c, isQuiet, false, "operations of this rank did not end", ""));
-  return c->device->drain(&c->host);
+  return c->device->drain(&c->context);
 }
 
 /* An abort elsewhere is told apart by the dead handle. */

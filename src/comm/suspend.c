@@ -13,7 +13,7 @@
 static bool sentIsWaiting(const tuttiCommunicator *c) {
   tuttiConn **to = c->conns[TUTTI_SEND][0][TUTTI_P2P_CHANNEL];
   for (int r = 0; to && r < c->nranks; r++)
-    if (to[r] && !to[r]->network && tuttiConnTaken(to[r]) < to[r]->next) return true;
+    if (to[r] && !to[r]->network && tuttiConnCredit(to[r]) < to[r]->next) return true;
   return false;
 }
 
@@ -21,7 +21,7 @@ tuttiResult_t tuttiSuspendRun(tuttiJob *job) {
   TUTTI_ENTER_READY(c, job->uses, "tuttiCommSuspend");
   TUTTI_FRESH(uint8_t, all, c->nranks, "a meeting of ranks", NULL);
   TUTTI_TRY(tuttiCommExchange(c, all, 1));
-  if (!sentIsWaiting(c)) tuttiLocalTrim(&c->wires);
+  if (!sentIsWaiting(c)) tuttiLocalTrim(&c->view);
   tuttiStoreRelease32(&c->state, tuttiCommSuspended);
   return tuttiSuccess;
 }

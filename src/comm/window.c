@@ -58,7 +58,7 @@ tuttiResult_t tuttiWindowRun(tuttiJob *job) {
   TUTTI_TRY(compare(c, w));
   TUTTI_FRESH(Window, window, 1, "a window", &c->memory);
   window->buff = w->buff;
-  TUTTI_TRY(c->device->windowRegister(&c->wires, &c->host, w->buff, w->size, &window->handle));
+  TUTTI_TRY(c->device->windowRegister(&c->view, &c->context, w->buff, w->size, &window->handle));
   window->next = c->windows;
   *w->out = c->windows = window;
   window = NULL;

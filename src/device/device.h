@@ -28,27 +28,28 @@ typedef struct tuttiDevice {
   tuttiResult_t (*readScalar)(const void *scalar, tuttiDataType_t type, tuttiScalar *out,
                               const void **later);
   /* Copies between buffers of the user, in order of the stream of each. */
-  tuttiResult_t (*copy)(tuttiTaskHost *host, void *to, tuttiStream_t receiver, const void *from,
-                        size_t bytes, tuttiStream_t stream);
+  tuttiResult_t (*copy)(tuttiTaskContext *context, void *to, tuttiStream_t receiver,
+                        const void *from, size_t bytes, tuttiStream_t stream);
   /* NULL, or what is wrong with a buffer of the user. Errors and faults later are worse. */
   const char *(*refuse)(const void *buffer);
   /* What the rest needs of the communicator. */
-  tuttiResult_t (*describe)(int ordinal, tuttiWires *w, tuttiPeer *mine);
-  tuttiResult_t (*attach)(tuttiWires *w, tuttiTaskHost *host);
-  void (*detach)(tuttiWires *w, tuttiTaskHost *host);
+  tuttiResult_t (*describe)(int ordinal, tuttiCommView *v, tuttiPeer *mine);
+  tuttiResult_t (*attach)(tuttiCommView *v, tuttiTaskContext *context);
+  void (*detach)(tuttiCommView *v, tuttiTaskContext *context);
   /* Waits until nothing that was run is under way. */
-  tuttiResult_t (*drain)(tuttiTaskHost *host);
+  tuttiResult_t (*drain)(tuttiTaskContext *context);
   /* Host memory that tasks can work on and a stream for them, both the communicator's own, and the
    * wait for that stream. *memory is NULL where any memory will do, and `run` waits. */
-  tuttiResult_t (*stage)(tuttiTaskHost *host, void **memory, size_t *bytes, tuttiStream_t *stream);
-  tuttiResult_t (*settle)(tuttiTaskHost *host);
+  tuttiResult_t (*stage)(tuttiTaskContext *context, void **memory, size_t *bytes,
+                         tuttiStream_t *stream);
+  tuttiResult_t (*waitStaged)(tuttiTaskContext *context);
   /* Makes the ranges of all ranks known to each other. All ranks call it at once, with the same
-   * size, each from a thread of its own; host->exchange is for what they tell each other. *window
-   * is the device's, or NULL, for windowDeregister, which is called by each rank alone, also when
-   * the communicator has failed. Each rank tells where its buffer is, so that none need be
-   * symmetric. */
-  tuttiResult_t (*windowRegister)(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
-                                  void **window);
+   * size, each from a thread of its own; context->exchange is for what they tell each other.
+   * *window is the device's, or NULL, for windowDeregister, which is called by each rank alone,
+   * also when the communicator has failed. Each rank tells where its buffer is, so that none need
+   * be symmetric. */
+  tuttiResult_t (*windowRegister)(tuttiCommView *v, tuttiTaskContext *context, void *buff,
+                                  size_t size, void **window);
   void (*windowDeregister)(void *window);
 } tuttiDevice;
 

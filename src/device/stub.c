@@ -5,42 +5,42 @@ const char *tuttiDeviceNothingToRefuse(const void *buffer) {
   return NULL;
 }
 
-tuttiResult_t tuttiDeviceNothingToDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
-  (void)ordinal, (void)w, (void)mine;
+tuttiResult_t tuttiDeviceNothingToDescribe(int ordinal, tuttiCommView *v, tuttiPeer *mine) {
+  (void)ordinal, (void)v, (void)mine;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiDeviceNothingToAttach(tuttiWires *w, tuttiTaskHost *host) {
-  (void)w, (void)host;
+tuttiResult_t tuttiDeviceNothingToAttach(tuttiCommView *v, tuttiTaskContext *context) {
+  (void)v, (void)context;
   return tuttiSuccess;
 }
 
-void tuttiDeviceNothingToDetach(tuttiWires *w, tuttiTaskHost *host) {
-  (void)w, (void)host;
+void tuttiDeviceNothingToDetach(tuttiCommView *v, tuttiTaskContext *context) {
+  (void)v, (void)context;
 }
 
-tuttiResult_t tuttiDeviceNothingToDrain(tuttiTaskHost *host) {
-  (void)host;
+tuttiResult_t tuttiDeviceNothingToDrain(tuttiTaskContext *context) {
+  (void)context;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiDeviceNothingToStage(tuttiTaskHost *host, void **memory, size_t *bytes,
+tuttiResult_t tuttiDeviceNothingToStage(tuttiTaskContext *context, void **memory, size_t *bytes,
                                         tuttiStream_t *stream) {
-  (void)host;
+  (void)context;
   *memory = NULL;
   *bytes = 0;
   *stream = NULL;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiDeviceNothingToSettle(tuttiTaskHost *host) {
-  (void)host;
+tuttiResult_t tuttiDeviceNothingStaged(tuttiTaskContext *context) {
+  (void)context;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiDeviceNothingToRegister(tuttiWires *w, tuttiTaskHost *host, void *buff,
+tuttiResult_t tuttiDeviceNothingToRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
                                            size_t size, void **window) {
-  (void)w, (void)host, (void)buff, (void)size;
+  (void)v, (void)context, (void)buff, (void)size;
   *window = NULL;
   return tuttiSuccess;
 }

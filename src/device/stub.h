@@ -12,17 +12,17 @@ __BEGIN_DECLS
 /* Every buffer will do. */
 const char *tuttiDeviceNothingToRefuse(const void *buffer);
 /* The peer record needs nothing, and the communicator no state of the device. */
-tuttiResult_t tuttiDeviceNothingToDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine);
-tuttiResult_t tuttiDeviceNothingToAttach(tuttiWires *w, tuttiTaskHost *host);
-void tuttiDeviceNothingToDetach(tuttiWires *w, tuttiTaskHost *host);
+tuttiResult_t tuttiDeviceNothingToDescribe(int ordinal, tuttiCommView *v, tuttiPeer *mine);
+tuttiResult_t tuttiDeviceNothingToAttach(tuttiCommView *v, tuttiTaskContext *context);
+void tuttiDeviceNothingToDetach(tuttiCommView *v, tuttiTaskContext *context);
 /* What was run has ended when `run` returns. */
-tuttiResult_t tuttiDeviceNothingToDrain(tuttiTaskHost *host);
+tuttiResult_t tuttiDeviceNothingToDrain(tuttiTaskContext *context);
 /* Tasks work on any memory: *memory is NULL; and `run` waits. */
-tuttiResult_t tuttiDeviceNothingToStage(tuttiTaskHost *host, void **memory, size_t *bytes,
+tuttiResult_t tuttiDeviceNothingToStage(tuttiTaskContext *context, void **memory, size_t *bytes,
                                         tuttiStream_t *stream);
-tuttiResult_t tuttiDeviceNothingToSettle(tuttiTaskHost *host);
+tuttiResult_t tuttiDeviceNothingStaged(tuttiTaskContext *context);
 /* Windows are of no use: *window is NULL. */
-tuttiResult_t tuttiDeviceNothingToRegister(tuttiWires *w, tuttiTaskHost *host, void *buff,
+tuttiResult_t tuttiDeviceNothingToRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
                                            size_t size, void **window);
 void tuttiDeviceNothingToDeregister(void *window);
 

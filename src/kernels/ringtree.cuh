@@ -21,8 +21,8 @@ struct Stage {
   uint32_t bytes; /* of a message */
   int nin, nout;  /* operands and outputs */
   int own;        /* the local operand that PreMulSum scales; -1: none */
-  tuttiRingTreeEnd *end[2 * kFan]; /* received from, then sent to */
-  uint64_t number[2 * kFan];       /* of their messages */
+  tuttiRingTreeEndpoint *endpoint[2 * kFan]; /* received from, then sent to */
+  uint64_t number[2 * kFan];                 /* of their messages */
   const uint8_t *in[kFan + 1];
   uint8_t *out[kFan + 1];
 };
@@ -68,14 +68,15 @@ private:
   __device__ static uint32_t barrier(Done done, uint32_t step) {
     return 2 + done * kStages + step % kStages; /* 1: of the movers alone */
   }
-  __device__ static int ends(const Stage &g) { return g.step.nrecv + g.step.nsend; }
+  __device__ static int endpoints(const Stage &g) { return g.step.nrecv + g.step.nsend; }
   __device__ static bool inlined(const Stage &g) { return g.bytes <= TUTTI_INLINE_MAX; }
-  __device__ static tuttiSlot *slotOf(const Stage &g, int i) {
-    return g.end[i]->slots + (g.number[i] & (g.end[i]->lines - 1));
+  __device__ static tuttiSlotDescriptor *descriptorOf(const Stage &g, int i) {
+    return g.endpoint[i]->descriptors + (g.number[i] & (g.endpoint[i]->ndescriptors - 1));
   }
   __device__ static uint8_t *payloadOf(const Stage &g, int i) {
-    if (inlined(g)) return slotOf(g, i)->inlined;
-    return g.end[i]->data + (size_t)(g.number[i] % TUTTI_FIFO_DEPTH) * g.end[i]->slotBytes;
+    if (inlined(g)) return descriptorOf(g, i)->inlined;
+    return g.endpoint[i]->data +
+           (size_t)(g.number[i] % TUTTI_FIFO_DEPTH) * g.endpoint[i]->slotBytes;
   }
 
   /* ---- the waiter ---- */
@@ -88,7 +89,7 @@ private:
       if (lane() == 0) load(g, k);
       __syncwarp();
       bool dead = false;
-      for (int e = (int)lane(); !g.last && e < ends(g) && !dead; e += kWarp)
+      for (int e = (int)lane(); !g.last && e < endpoints(g) && !dead; e += kWarp)
         dead = e < g.step.nrecv ? !awaitMessage(g, e) : !awaitRoom(g, e);
       bool last = __any_sync(~0u, dead || g.last);
       __syncwarp(); /* what each lane has seen comes before what lane 0 says */
@@ -111,51 +112,51 @@ private:
       tuttiScheduleStep(&t.schedule, k++, &g.step);
     } while (g.step.count == 0);
     g.bytes = (uint32_t)(g.step.count * t.elementBytes);
-    findEnds(g, g.step.recv, g.step.nrecv, 0, t.ends);
-    findEnds(g, g.step.send, g.step.nsend, g.step.nrecv, t.ends + t.schedule.nranks);
+    findEndpoints(g, g.step.recv, g.step.nrecv, 0, t.endpoints);
+    findEndpoints(g, g.step.send, g.step.nsend, g.step.nrecv, t.endpoints + t.schedule.nranks);
   }
-  __device__ void findEnds(Stage &g, const int32_t *ranks, int32_t &count, int first,
-                           tuttiRingTreeEnd *ends) const {
+  __device__ void findEndpoints(Stage &g, const int32_t *ranks, int32_t &count, int first,
+                                tuttiRingTreeEndpoint *endpoints) const {
     bool all = count == TUTTI_ALL;
     if (all) count = t.schedule.nranks - 1;
     for (int i = 0; i < count; i++) {
-      tuttiRingTreeEnd *end = ends + (all ? i + (i >= t.schedule.rank) : ranks[i]);
-      g.end[first + i] = end;
-      g.number[first + i] = end->next++;
+      tuttiRingTreeEndpoint *endpoint = endpoints + (all ? i + (i >= t.schedule.rank) : ranks[i]);
+      g.endpoint[first + i] = endpoint;
+      g.number[first + i] = endpoint->next++;
     }
   }
 
   /* One lane per connection. False: given up. */
   __device__ bool awaitMessage(const Stage &g, int i) const {
     Wait wait;
-    const tuttiSlot *slot = slotOf(g, i);
-    while (loadAcquireSys(&slot->seq.v) != g.number[i] + 1)
-      if (wait.over(report, g.end[i]->peer, 0, 0)) return false;
-    return fits(g, slot) || disagree(g, i);
+    const tuttiSlotDescriptor *d = descriptorOf(g, i);
+    while (loadAcquireSys(&d->seq.v) != g.number[i] + 1)
+      if (wait.over(report, g.endpoint[i]->peer, 0, 0)) return false;
+    return fits(g, d) || disagree(g, i);
   }
   /* Until the host has found out. */
   __device__ bool disagree(const Stage &g, int i) const {
     Wait wait;
-    while (!wait.over(report, g.end[i]->peer, 1, kDisagrees)) {
+    while (!wait.over(report, g.endpoint[i]->peer, 1, kDisagrees)) {
     }
     return false;
   }
   /* The message is of this operation, whose number a captured graph repeats, and of this step. */
-  __device__ bool fits(const Stage &g, const tuttiSlot *slot) const {
+  __device__ bool fits(const Stage &g, const tuttiSlotDescriptor *d) const {
     const tuttiSignature &a = t.sig;
-    tuttiSignature b = slot->sig;
+    tuttiSignature b = d->sig;
     bool same = a.count == b.count && a.root == b.root && a.coll == b.coll && a.type == b.type &&
                 a.redop == b.redop;
-    return same && slot->bytes == g.bytes &&
-           slot->where == (inlined(g) ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT);
+    return same && d->bytes == g.bytes &&
+           d->where == (inlined(g) ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT);
   }
   __device__ bool awaitRoom(const Stage &g, int i) const {
     Wait wait;
-    tuttiRingTreeEnd &e = *g.end[i];
-    uint32_t depth = inlined(g) ? e.lines : TUTTI_FIFO_DEPTH;
-    while (g.number[i] >= e.taken + depth) {
-      e.taken = loadAcquireSys(&e.head->head.v);
-      if (g.number[i] >= e.taken + depth && wait.over(report, e.peer, 0, 0)) return false;
+    tuttiRingTreeEndpoint &e = *g.endpoint[i];
+    uint32_t depth = inlined(g) ? e.ndescriptors : TUTTI_FIFO_DEPTH;
+    while (g.number[i] >= e.credit + depth) {
+      e.credit = loadAcquireSys(&e.reader->credit.v);
+      if (g.number[i] >= e.credit + depth && wait.over(report, e.peer, 0, 0)) return false;
     }
     return true;
   }
@@ -167,7 +168,7 @@ private:
     g.nin = g.nout = 0;
     g.own = -1;
     for (int i = 0; i <= step.nrecv; i++) {
-      if (local && (i == step.nrecv || g.end[i]->peer > t.schedule.rank)) {
+      if (local && (i == step.nrecv || g.endpoint[i]->peer > t.schedule.rank)) {
         if (t.premul) g.own = g.nin;
         const uint8_t *from = step.flags & TUTTI_STEP_SRC_WRITTEN ? t.recv : t.send;
         g.in[g.nin++] = from + step.src * t.elementBytes;
@@ -176,7 +177,7 @@ private:
       if (i < step.nrecv) g.in[g.nin++] = payloadOf(g, i);
     }
     if (step.flags & TUTTI_STEP_DST) g.out[g.nout++] = t.recv + step.dst * t.elementBytes;
-    for (int i = step.nrecv; i < ends(g); i++)
+    for (int i = step.nrecv; i < endpoints(g); i++)
       g.out[g.nout++] = payloadOf(g, i);
   }
 
@@ -244,21 +245,21 @@ private:
       const Stage &g = s.stage[i % kStages];
       barrierOf(barrier(kMoved, i), 2 * kWarp);
       if (g.last) return;
-      for (int e = (int)lane(); e < ends(g); e += kWarp)
-        if (e < g.step.nrecv) storeRelaxedSys(&g.end[e]->head->head.v, g.number[e] + 1);
-      for (int e = (int)lane() + g.step.nrecv; e < ends(g); e += kWarp)
+      for (int e = (int)lane(); e < endpoints(g); e += kWarp)
+        if (e < g.step.nrecv) storeRelaxedSys(&g.endpoint[e]->reader->credit.v, g.number[e] + 1);
+      for (int e = (int)lane() + g.step.nrecv; e < endpoints(g); e += kWarp)
         publishMessage(g, e);
       arriveAt(barrier(kPublished, i), 2 * kWarp);
     }
   }
   __device__ void publishMessage(const Stage &g, int i) const {
-    tuttiSlot *slot = slotOf(g, i);
-    slot->addr = 0;
-    slot->bytes = g.bytes;
-    slot->where = inlined(g) ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
-    slot->sig = t.sig;
+    tuttiSlotDescriptor *d = descriptorOf(g, i);
+    d->addr = 0;
+    d->bytes = g.bytes;
+    d->where = inlined(g) ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+    d->sig = t.sig;
     fenceSys();
-    storeRelaxedSys(&slot->seq.v, g.number[i] + 1);
+    storeRelaxedSys(&d->seq.v, g.number[i] + 1);
   }
 };
 

@@ -19,16 +19,16 @@ __BEGIN_DECLS
 #define TUTTI_RINGTREE_TASKS 32u /* most of one launch: channels, or messages of a group */
 #define TUTTI_RINGTREE_FAN   64u /* most receives, and most sends, of one step */
 
-/* One end of a connection, in GPU memory: its pointers as this GPU sees them. */
+/* One endpoint of a connection, in GPU memory: its pointers as this GPU sees them. */
 typedef struct {
-  tuttiSlot *slots;
-  tuttiHead *head;
+  tuttiSlotDescriptor *descriptors;
+  tuttiReader *reader;
   uint8_t *data;
-  uint64_t next;  /* number of the next message; kept by the kernels */
-  uint64_t taken; /* send: what the head said at the last look */
-  uint32_t lines, slotBytes;
+  uint64_t next;   /* number of the next message; kept by the kernels */
+  uint64_t credit; /* send: what the reader said at the last look */
+  uint32_t ndescriptors, slotBytes;
   int32_t peer;
-} tuttiRingTreeEnd;
+} tuttiRingTreeEndpoint;
 
 /* What one thread block does. */
 typedef struct {
@@ -38,7 +38,8 @@ typedef struct {
   uint8_t *recv;
   const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
   tuttiScalar scalar;
-  tuttiRingTreeEnd *ends; /* of its channel: [nranks] to receive from, [nranks] to send to */
+  tuttiRingTreeEndpoint
+      *endpoints; /* of its channel: [nranks] to receive from, [nranks] to send to */
   tuttiRedOp_t op;
   int32_t divide;
   uint32_t premul;

@@ -1,6 +1,6 @@
 /* The proxy: moves the slots of network connections. One short loop that never blocks: each
  * operation on its list advances as far as it can and returns. One proxy per communicator; two on
- * GPUs, where nobody else runs the loop (tuttiWires.receiver).
+ * GPUs, where nobody else runs the loop (tuttiCommView.receiver).
  *
  * Who runs the loop: while a host executor waits, it runs it itself (tuttiProxyRun), which saves
  * the hand-over between threads; the proxy thread takes it up when nobody else does (data still

@@ -2,20 +2,20 @@
  * whatever moves the bytes: peers that map each other's memory share it; with a network in between
  * each side has its own, and the proxy moves slots from one to the other.
  *
- *   writer                                             reader r
- *   waits until every head > n - DEPTH                 waits until slot[n % LINES].seq == n + 1
- *   fills payload n, then the slot line                reads the line, then the payload
- *   slot[n % LINES].seq = n + 1        (release)       head[r] = n + 1             (release)
+ *   writer                                      reader r
+ *   waits until every credit > n - DEPTH        waits until descriptor[n % DESCRIPTORS].seq == n +
+ * 1 fills payload n, then descriptor n          reads descriptor n, then payload n descriptor n's
+ * seq = n + 1    (release)     credit[r] = n + 1              (release)
  *
- * Everything about one message is in its slot's line of 128 bytes (the pair of cache lines that x86
- * fetches together): number, size, signature, and the payload itself when it is small (protocol
- * LL). A larger payload is in the slot's data (protocol Simple), or stays where it is and the line
- * holds its address (direct: the reader can dereference the writer's memory, or copy out of it);
- * the writer then leaves it untouched until the heads have passed.
+ * Everything about one message is in its slot descriptor of 128 bytes (the pair of cache lines that
+ * x86 fetches together): number, size, signature, and the payload itself when it is small (protocol
+ * LL). A larger payload is in the slot's data (protocol Simple), or stays where it is and the
+ * descriptor holds its address (direct: the reader can dereference the writer's memory, or copy out
+ * of it); the writer then leaves it untouched until its readers have given credit for it.
  *
- * Memory that ranks share has more lines than payloads: with messages that need no more a writer
- * gets so far ahead that it and its readers rarely meet at one line. Where ranks share cores there
- * are more still, each with a small payload, so that they take turns less often. */
+ * Memory that ranks share has more descriptors than payloads: with messages that need no more a
+ * writer gets so far ahead that it and its readers rarely meet at one descriptor. Where ranks share
+ * cores there are more still, each with a small payload, so that they take turns less often. */
 #ifndef TUTTI_TRANSPORT_FIFO_H_
 #define TUTTI_TRANSPORT_FIFO_H_
 
@@ -26,17 +26,18 @@
 #include "collectives/signature.h"
 #include "transport/remote.h"
 
-#define TUTTI_FIFO_DEPTH 8u    /* payloads outside of their lines */
-#define TUTTI_FIFO_LINES 32u   /* lines in shared memory, times 4 if ranks share cores */
-#define TUTTI_SMALL_MAX  2048u /* most bytes of a payload that there is one of for each line */
-#define TUTTI_LINE       128
-#define TUTTI_INLINE_MAX 80u
+#define TUTTI_FIFO_DEPTH       8u    /* payloads outside of their descriptors */
+#define TUTTI_FIFO_DESCRIPTORS 32u   /* in shared memory, times 4 if ranks share cores */
+#define TUTTI_SMALL_MAX        2048u /* most bytes of a payload that each descriptor has one of */
+#define TUTTI_LINE             128
+#define TUTTI_INLINE_MAX       80u
 
 /* Where the payload of a message is. */
 typedef enum {
   TUTTI_WHERE_SLOT = 0,   /* in the slot's data */
-  TUTTI_WHERE_INLINE = 1, /* in the line */
-  TUTTI_WHERE_DIRECT = 2 /* at `addr` in the writer's memory; from a network: where it was wanted */
+  TUTTI_WHERE_INLINE = 1, /* in the descriptor */
+  /* at `addr` in the writer's memory; from a network: where a receive was posted */
+  TUTTI_WHERE_DIRECT = 2
 } tuttiWhere;
 
 typedef struct {
@@ -46,34 +47,34 @@ typedef struct {
   uint32_t where;
   tuttiSignature sig;
   uint8_t inlined[TUTTI_INLINE_MAX];
-} __attribute__((aligned(TUTTI_LINE))) tuttiSlot;
+} __attribute__((aligned(TUTTI_LINE))) tuttiSlotDescriptor;
 
 typedef struct {
-  tuttiAtomic64 head;      /* messages this reader has taken */
+  tuttiAtomic64 credit;    /* messages this reader has taken */
   tuttiAtomic32 reading;   /* the reader is in the writer's memory */
   tuttiAtomic32 withdrawn; /* the writer has failed: its memory is no longer lent */
-  tuttiAtomic64 wanted;    /* number + 1 of the message that a network is to put at wantedAt */
-  uint8_t *wantedAt;
-  uint32_t wantedBytes;
+  tuttiAtomic64 posted;    /* number + 1 of the message that a network is to put at postedAt */
+  uint8_t *postedAt;
+  uint32_t postedBytes;
   tuttiAtomic32 fetches; /* the reader cannot dereference the writer's memory, but copy out of it */
-} __attribute__((aligned(TUTTI_LINE))) tuttiHead;
+} __attribute__((aligned(TUTTI_LINE))) tuttiReader;
 
 typedef enum { TUTTI_RECV = 0, TUTTI_SEND = 1 } tuttiDirection;
 
 struct tuttiTransport;
 
-/* One end of a connection, private to one rank and used by one thread at a time. */
+/* One endpoint of a connection, private to one rank and used by one thread at a time. */
 typedef struct tuttiConn {
-  tuttiSlot *slots;             /* [lines] */
-  tuttiHead *heads;             /* send: [nreaders]; recv: this reader's own, one */
-  uint8_t *data;                /* TUTTI_FIFO_DEPTH * slotBytes */
-  uint8_t *small;               /* lines * smallBytes: payloads of no more than that */
-  size_t slotBytes, smallBytes; /* multiples of TUTTI_LINE */
-  uint64_t next;                /* number of this end's next message */
-  uint64_t taken;               /* send: what the heads said at the last look */
-  uint32_t lines;               /* a power of two */
-  int32_t nreaders;             /* send: 1, or all neighbours of a shared FIFO */
-  int32_t peer;                 /* the other rank; -1 for the send end of a shared FIFO */
+  tuttiSlotDescriptor *descriptors; /* [ndescriptors] */
+  tuttiReader *readers;             /* send: [nreaders]; recv: this reader's own, one */
+  uint8_t *data;                    /* TUTTI_FIFO_DEPTH * slotBytes */
+  uint8_t *small;                   /* ndescriptors * smallBytes: payloads of no more than that */
+  size_t slotBytes, smallBytes;     /* multiples of TUTTI_LINE */
+  uint64_t next;                    /* number of the next message here */
+  uint64_t credit;                  /* send: what the readers had taken at the last look */
+  uint32_t ndescriptors;            /* a power of two */
+  int32_t nreaders;                 /* send: 1, or all neighbours of a shared FIFO */
+  int32_t peer;                     /* the other rank; -1 for the writer of a shared FIFO */
   int32_t channel;
   uint8_t direction;  /* tuttiDirection */
   uint8_t direct;     /* the reader can dereference the writer's memory */
@@ -82,32 +83,32 @@ typedef struct tuttiConn {
   uint8_t network;    /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
   tuttiRemote writer; /* recv: whose memory this reader can copy out of; pid 0: nobody's */
   const struct tuttiTransport *transport;
-  void *end; /* the transport's own state of this end */
+  void *endpoint; /* the transport's own state of this endpoint */
 } tuttiConn;
 
-/* Bytes of slot lines and heads of a FIFO with n readers; its data follows, page-aligned or not as
- * its owner likes. */
-static inline size_t tuttiFifoControlBytes(uint32_t lines, int nreaders) {
-  return lines * sizeof(tuttiSlot) + (size_t)nreaders * sizeof(tuttiHead);
+/* Bytes of the descriptors and credits of a FIFO with n readers; its data follows, page-aligned or
+ * not as its owner likes. */
+static inline size_t tuttiFifoControlBytes(uint32_t descriptors, int nreaders) {
+  return descriptors * sizeof(tuttiSlotDescriptor) + (size_t)nreaders * sizeof(tuttiReader);
 }
 
-static inline tuttiSlot *tuttiConnSlot(const tuttiConn *c) {
-  return &c->slots[c->next & (c->lines - 1)];
+static inline tuttiSlotDescriptor *tuttiConnDescriptor(const tuttiConn *c) {
+  return &c->descriptors[c->next & (c->ndescriptors - 1)];
 }
-/* Where a payload of so many bytes goes that is not in its line, and how many there are. */
+/* Where a payload of so many bytes goes that is not in its descriptor, and how many there are. */
 static inline uint8_t *tuttiConnData(const tuttiConn *c, size_t bytes) {
-  if (bytes <= c->smallBytes) return c->small + (c->next & (c->lines - 1)) * c->smallBytes;
+  if (bytes <= c->smallBytes) return c->small + (c->next & (c->ndescriptors - 1)) * c->smallBytes;
   return c->data + (size_t)(c->next % TUTTI_FIFO_DEPTH) * c->slotBytes;
 }
 static inline uint32_t tuttiConnDepth(const tuttiConn *c, size_t bytes) {
-  return bytes <= TUTTI_INLINE_MAX || bytes <= c->smallBytes ? c->lines : TUTTI_FIFO_DEPTH;
+  return bytes <= TUTTI_INLINE_MAX || bytes <= c->smallBytes ? c->ndescriptors : TUTTI_FIFO_DEPTH;
 }
 
-/* Least of the heads: every message below it has been taken by all readers. */
-static inline uint64_t tuttiConnTaken(const tuttiConn *c) {
-  uint64_t least = tuttiLoadAcquire(&c->heads[0].head);
+/* Least of the credits: every message below it has been taken by all readers. */
+static inline uint64_t tuttiConnCredit(const tuttiConn *c) {
+  uint64_t least = tuttiLoadAcquire(&c->readers[0].credit);
   for (int r = 1; r < c->nreaders; r++) {
-    uint64_t h = tuttiLoadAcquire(&c->heads[r].head);
+    uint64_t h = tuttiLoadAcquire(&c->readers[r].credit);
     if (h < least) least = h;
   }
   return least;
@@ -116,76 +117,77 @@ static inline uint64_t tuttiConnTaken(const tuttiConn *c) {
 /* Send: every reader can copy out of this process's memory. */
 static inline bool tuttiConnFetched(tuttiConn *c) {
   for (int r = 0; r < c->nreaders && !c->fetched; r++)
-    if (tuttiLoadAcquire32(&c->heads[r].fetches) == 0) return false;
+    if (tuttiLoadAcquire32(&c->readers[r].fetches) == 0) return false;
   c->fetched = true;
   return true;
 }
 
 /* Send: less than `depth` messages are under way. */
 static inline bool tuttiConnRoom(tuttiConn *c, uint32_t depth) {
-  if (c->next >= c->taken + depth) c->taken = tuttiConnTaken(c);
-  return c->next < c->taken + depth;
+  if (c->next >= c->credit + depth) c->credit = tuttiConnCredit(c);
+  return c->next < c->credit + depth;
 }
 
 /* Send: a message of any size may be written. Recv: a message is there. */
 static inline bool tuttiConnReady(tuttiConn *c) {
-  if (c->direction == TUTTI_RECV) return tuttiLoadAcquire(&tuttiConnSlot(c)->seq) == c->next + 1;
+  if (c->direction == TUTTI_RECV)
+    return tuttiLoadAcquire(&tuttiConnDescriptor(c)->seq) == c->next + 1;
   return tuttiConnRoom(c, TUTTI_FIFO_DEPTH);
 }
 
-/* Send: publishes the slot that the caller has filled, and asks for the line of the next message:
- * whatever this core does before that message then hides the way from the other core's cache. Recv:
- * gives the slot back. */
+/* Send: publishes the slot that the caller has filled, and asks for the descriptor of the next
+ * message: whatever this core does before that message then hides the way from the other core's
+ * cache. Recv: gives the slot back. */
 static inline void tuttiConnAdvance(tuttiConn *c) {
   bool sends = c->direction == TUTTI_SEND;
-  tuttiStoreRelease(sends ? &tuttiConnSlot(c)->seq : &c->heads[0].head, c->next + 1);
+  tuttiStoreRelease(sends ? &tuttiConnDescriptor(c)->seq : &c->readers[0].credit, c->next + 1);
   c->next++;
   if (!sends) return;
-  __builtin_prefetch(tuttiConnSlot(c), 1);
-  __builtin_prefetch((const uint8_t *)tuttiConnSlot(c) + TUTTI_LINE / 2, 1);
+  __builtin_prefetch(tuttiConnDescriptor(c), 1);
+  __builtin_prefetch((const uint8_t *)tuttiConnDescriptor(c) + TUTTI_LINE / 2, 1);
 }
 
 /* Recv over a network: the payload of the next message, if it has `bytes`, may go straight to `at`
- * and is then DIRECT there; what has begun to arrive stays in the slot. A wish of a failed
- * operation is forgotten with tuttiProxyHalt. */
-static inline void tuttiConnWant(tuttiConn *c, void *at, size_t bytes) {
-  c->heads[0].wantedAt = (uint8_t *)at;
-  c->heads[0].wantedBytes = (uint32_t)bytes;
-  tuttiStoreRelease(&c->heads[0].wanted, c->next + 1);
+ * and is then DIRECT there; what has begun to arrive stays in the slot. A receive that a
+ * failed operation posted is forgotten with tuttiProxyHalt. */
+static inline void tuttiConnPostReceive(tuttiConn *c, void *at, size_t bytes) {
+  c->readers[0].postedAt = (uint8_t *)at;
+  c->readers[0].postedBytes = (uint32_t)bytes;
+  tuttiStoreRelease(&c->readers[0].posted, c->next + 1);
 }
-/* Proxy: where message m with so many bytes is wanted; NULL: in its slot. */
-static inline uint8_t *tuttiHeadWanted(const tuttiHead *h, uint64_t m, size_t bytes) {
-  return tuttiLoadAcquire(&h->wanted) == m + 1 && h->wantedBytes == bytes ? h->wantedAt : NULL;
+/* Proxy: where a receive is posted for message m of so many bytes; NULL: in its slot. */
+static inline uint8_t *tuttiReaderPosted(const tuttiReader *h, uint64_t m, size_t bytes) {
+  return tuttiLoadAcquire(&h->posted) == m + 1 && h->postedBytes == bytes ? h->postedAt : NULL;
 }
 
-/* A direct payload is lent until the head has passed it. When the writer fails it cannot wait for
- * that, yet its user may free the memory as soon as the failed call returns; so between threads the
- * reader announces that it reads, and the writer withdraws. Each stores, then looks at the other's
- * word: at least one sees the other. A reader in another process may be killed or stopped in
- * mid-copy, so nobody waits for it: it looks for the withdrawal when it has copied, and a copy that
- * came too late is not used. */
+/* A direct payload is lent until its reader gives credit for it. When the writer fails it cannot
+ * wait for that, yet its user may free the memory as soon as the failed call returns; so between
+ * threads the reader announces that it reads, and the writer withdraws. Each stores, then looks at
+ * the other's word: at least one sees the other. A reader in another process may be killed or
+ * stopped in mid-copy, so nobody waits for it: it looks for the withdrawal when it has copied, and
+ * a copy that came too late is not used. */
 
 /* Recv, before the payload is read: false if it was withdrawn. */
 static inline bool tuttiConnBorrow(tuttiConn *c) {
-  tuttiStoreSeqCst32(&c->heads[0].reading, 1);
-  if (tuttiLoadSeqCst32(&c->heads[0].withdrawn) == 0) return true;
-  tuttiStoreRelease32(&c->heads[0].reading, 0);
+  tuttiStoreSeqCst32(&c->readers[0].reading, 1);
+  if (tuttiLoadSeqCst32(&c->readers[0].withdrawn) == 0) return true;
+  tuttiStoreRelease32(&c->readers[0].reading, 0);
   return false;
 }
 /* Recv, after the payload was read. */
 static inline void tuttiConnReturn(tuttiConn *c) {
-  tuttiStoreRelease32(&c->heads[0].reading, 0);
+  tuttiStoreRelease32(&c->readers[0].reading, 0);
 }
 /* Recv: what the writer lent is gone for good. Whatever was read before this call and is not, was
  * still lent when it was read. */
 static inline bool tuttiConnWithdrawn(tuttiConn *c) {
-  return tuttiFetchAddAcqRel32(&c->heads[0].withdrawn, 0) != 0;
+  return tuttiFetchAddAcqRel32(&c->readers[0].withdrawn, 0) != 0;
 }
 /* Send: no thread reads lent memory any more when it returns, after a reader's step at most. */
 static inline void tuttiConnWithdraw(tuttiConn *c) {
   for (int r = 0; r < c->nreaders; r++) {
-    tuttiStoreSeqCst32(&c->heads[r].withdrawn, 1);
-    while (tuttiLoadSeqCst32(&c->heads[r].reading) != 0) {
+    tuttiStoreSeqCst32(&c->readers[r].withdrawn, 1);
+    while (tuttiLoadSeqCst32(&c->readers[r].reading) != 0) {
     }
   }
 }

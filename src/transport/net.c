@@ -19,7 +19,7 @@ const tuttiNet *const tuttiNets[] = {
     &tuttiNetSocket, NULL};
 
 /* One end: the local FIFO and what the backend keeps for it. */
-typedef struct netEnd {
+typedef struct netEndpoint {
   const tuttiNet *net;
   void *end;
   void *fifo;
@@ -27,16 +27,16 @@ typedef struct netEnd {
   tuttiPinned pinned;
   size_t counted; /* bytes of it on the account */
   bool sends;
-  struct netEnd *next;
-} netEnd;
+  struct netEndpoint *next;
+} netEndpoint;
 
-/* tuttiWires.net */
+/* tuttiCommView.net */
 typedef struct {
   tuttiSocketListener *listener;
   const tuttiNet *net; /* the best that can serve here */
   void *node;          /* of net */
   bool serving;        /* listener and node are with the proxy, since the first open */
-  netEnd *ends;
+  netEndpoint *endpoints;
 } netState;
 
 const tuttiNet *tuttiNetFind(const char *name) {
@@ -74,12 +74,12 @@ static void netCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
 }
 
 /* The first network that can serve here, in s; the sentences of those that cannot are logged. */
-static tuttiResult_t openNet(tuttiWires *w, netState *s, const char *only, tuttiPeer *mine) {
+static tuttiResult_t openNet(tuttiCommView *v, netState *s, const char *only, tuttiPeer *mine) {
   for (int i = 0; tuttiNets[i] && !s->net; i++) {
     const tuttiNet *net = tuttiNets[i];
     char why[TUTTI_SENTENCE] = "";
     if (*only && strcmp(only, net->name) != 0) continue;
-    TUTTI_TRY(net->open(w, mine, &s->node, why));
+    TUTTI_TRY(net->open(v, mine, &s->node, why));
     if (!why[0])
       s->net = net;
     else
@@ -104,80 +104,80 @@ static void closeState(void *state) {
   tuttiFree(s);
 }
 
-static tuttiResult_t netPrepare(tuttiWires *w, tuttiPeer *mine) {
-  const char *only = w->netName ? w->netName : "";
+static tuttiResult_t netPrepare(tuttiCommView *v, tuttiPeer *mine) {
+  const char *only = v->netName ? v->netName : "";
   memset(mine->net, 0, sizeof mine->net);
   memset(mine->netName, 0, sizeof mine->netName);
   if (*only && !tuttiNetFind(only)) return unknownNet(only);
-  if (w->nranks == 1) return tuttiSuccess;
+  if (v->nranks == 1) return tuttiSuccess;
 
   netState *s;
-  TUTTI_NEW(s, 1, "the network state", w->memory);
-  tuttiResult_t result = tuttiSocketListen(w, mine->net, &s->listener);
-  if (result == tuttiSuccess && s->listener) result = openNet(w, s, only, mine);
+  TUTTI_NEW(s, 1, "the network state", v->memory);
+  tuttiResult_t result = tuttiSocketListen(v, mine->net, &s->listener);
+  if (result == tuttiSuccess && s->listener) result = openNet(v, s, only, mine);
   if (result != tuttiSuccess || !s->net) {
     closeState(s);
     return result;
   }
-  if (s->node) { /* ends of both directions share it */
-    tuttiProxyDestroy(w->receiver);
-    w->receiver = NULL;
+  if (s->node) { /* endpoints of both directions share it */
+    tuttiProxyDestroy(v->receiver);
+    v->receiver = NULL;
   }
   snprintf(mine->netName, sizeof mine->netName, "%s", s->net->name);
-  w->net = s;
+  v->net = s;
   return tuttiSuccess;
 }
 
-size_t tuttiNetEndBytes(const tuttiWires *w) {
-  return TUTTI_NET_END_BYTES + TUTTI_FIFO_DEPTH * w->slotBytes;
+size_t tuttiNetEndpointBytes(const tuttiCommView *v) {
+  return TUTTI_NET_ENDPOINT_BYTES + TUTTI_FIFO_DEPTH * v->slotBytes;
 }
 
-/* Undone by dropEnd, also after a failure. */
-static tuttiResult_t makeFifo(tuttiWires *w, netEnd *end, tuttiConn *conn) {
+/* Undone by dropEndpoint, also after a failure. */
+static tuttiResult_t makeFifo(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
   size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
-  end->fifoBytes = control + TUTTI_FIFO_DEPTH * w->slotBytes;
+  end->fifoBytes = control + TUTTI_FIFO_DEPTH * v->slotBytes;
   TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
-  int gpu = tuttiPeerGpu(&w->peers[w->rank]);
-  TUTTI_TRY(tuttiPin(w->rank, gpu, end->fifo, end->fifoBytes, &end->pinned));
-  conn->slots = end->fifo;
-  conn->heads = (tuttiHead *)(conn->slots + TUTTI_FIFO_DEPTH);
+  int gpu = tuttiPeerGpu(&v->peers[v->rank]);
+  TUTTI_TRY(tuttiPin(v->rank, gpu, end->fifo, end->fifoBytes, &end->pinned));
+  conn->descriptors = end->fifo;
+  conn->readers = (tuttiReader *)(conn->descriptors + TUTTI_FIFO_DEPTH);
   conn->data = (uint8_t *)end->fifo + control;
-  conn->slotBytes = w->slotBytes;
-  conn->lines = TUTTI_FIFO_DEPTH;
+  conn->slotBytes = v->slotBytes;
+  conn->ndescriptors = TUTTI_FIFO_DEPTH;
   conn->nreaders = 1;
   return tuttiSuccess;
 }
 
-static void dropEnd(tuttiWires *w, netEnd *end) {
-  tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)end->counted);
+static void dropEndpoint(tuttiCommView *v, netEndpoint *end) {
+  tuttiFetchAddAcqRel(&v->memory->bytes, -(uint64_t)end->counted);
   tuttiUnpin(&end->pinned);
   tuttiUnmap(end->fifo, end->fifoBytes, NULL);
   tuttiFree(end);
 }
 
-static tuttiResult_t startEnd(tuttiWires *w, netEnd *end, tuttiConn *conn) {
-  netState *s = w->net;
+static tuttiResult_t startEndpoint(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
+  netState *s = v->net;
   bool sends = conn->direction == TUTTI_SEND;
-  tuttiNetHello hello = {.to = sends ? conn->peer : w->rank, .channel = conn->channel};
-  tuttiHelloFill(&hello.head, w->secret, w->commHash, tuttiHelloNet, sends ? w->rank : conn->peer,
-                 w->nranks);
+  tuttiNetHello hello = {.to = sends ? conn->peer : v->rank, .channel = conn->channel};
+  tuttiHelloFill(&hello.head, v->secret, v->commHash, tuttiHelloNet, sends ? v->rank : conn->peer,
+                 v->nranks);
   tuttiPath path;
-  const tuttiNet *net = choosePair(&w->peers[hello.head.from], &w->peers[hello.to], &path);
+  const tuttiNet *net = choosePair(&v->peers[hello.head.from], &v->peers[hello.to], &path);
   if (!net)
     return TUTTI_FAIL(tuttiRemoteError,
                       "the record of rank %d (host %s, pid %d) does not let rank %d connect: %s; "
                       "see the log of that rank",
-                      conn->peer, w->peers[conn->peer].host, w->peers[conn->peer].pid, w->rank,
+                      conn->peer, v->peers[conn->peer].host, v->peers[conn->peer].pid, v->rank,
                       path.why);
-  TUTTI_TRY(net->connect(w, s->node, s->listener, &hello, conn, &end->end));
+  TUTTI_TRY(net->connect(v, s->node, s->listener, &hello, conn, &end->end));
   end->net = net;
   tuttiProxyOp op = {.advance = net->progress,
-                     .close = net->closeEnd,
-                     .halt = net->haltEnd,
+                     .close = net->closeEndpoint,
+                     .halt = net->haltEndpoint,
                      .self = end->end,
                      .lazy = !sends};
-  tuttiResult_t result = tuttiProxyAdd(tuttiNetProxy(w, conn->direction), &op);
-  if (result != tuttiSuccess) net->closeEnd(end->end);
+  tuttiResult_t result = tuttiProxyAdd(tuttiNetProxy(v, conn->direction), &op);
+  if (result != tuttiSuccess) net->closeEndpoint(end->end);
   return result;
 }
 
@@ -190,24 +190,24 @@ static tuttiProxyState serve(void *state, tuttiProxyTurn *turn) {
   return served == TUTTI_PROXY_IDLE ? met : served;
 }
 
-static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+static tuttiResult_t netOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                              bool shared, tuttiConn *conn) {
-  netState *s = w->net;
-  if (!s || shared || peer < 0 || peer >= w->nranks || peer == w->rank)
+  netState *s = v->net;
+  if (!s || shared || peer < 0 || peer >= v->nranks || peer == v->rank)
     return TUTTI_FAIL(tuttiInternalError,
                       "rank %d: NET was asked for a %sconnection with rank %d that it cannot make; "
                       "report this",
-                      w->rank, shared ? "shared " : "", peer);
+                      v->rank, shared ? "shared " : "", peer);
   /* Peers that connect before anybody serves the listener wait in its queue in the kernel. */
   tuttiProxyOp op = {
       .advance = serve, .close = closeState, .halt = tuttiProxyNothingToHalt, .self = s};
-  if (!s->serving) TUTTI_TRY(tuttiProxyAdd(tuttiNetProxy(w, TUTTI_RECV), &op));
+  if (!s->serving) TUTTI_TRY(tuttiProxyAdd(tuttiNetProxy(v, TUTTI_RECV), &op));
   s->serving = true;
-  size_t bytes = tuttiNetEndBytes(w);
-  if (w->memLimit && w->memTaken + bytes > w->memLimit)
-    return tuttiMemExceeded(w, w->memTaken + bytes);
-  netEnd *end;
-  TUTTI_NEW(end, 1, "the end of a network connection", w->memory);
+  size_t bytes = tuttiNetEndpointBytes(v);
+  if (v->memLimit && v->memTaken + bytes > v->memLimit)
+    return tuttiMemExceeded(v, v->memTaken + bytes);
+  netEndpoint *end;
+  TUTTI_NEW(end, 1, "the endpoint of a network connection", v->memory);
   end->sends = direction == TUTTI_SEND;
   tuttiConn made = {.peer = peer,
                     .channel = channel,
@@ -215,52 +215,52 @@ static tuttiResult_t netOpen(tuttiWires *w, int peer, int channel, tuttiDirectio
                     .direct = 1,
                     .network = 1,
                     .transport = &tuttiTransportNet,
-                    .end = end};
-  tuttiResult_t result = makeFifo(w, end, &made);
-  if (result == tuttiSuccess) result = startEnd(w, end, &made);
+                    .endpoint = end};
+  tuttiResult_t result = makeFifo(v, end, &made);
+  if (result == tuttiSuccess) result = startEndpoint(v, end, &made);
   if (result == tuttiSuccess) {
-    TUTTI_LINK(s->ends, end);
-    w->memTaken += bytes;
+    TUTTI_LINK(s->endpoints, end);
+    v->memTaken += bytes;
     *conn = made;
   } else {
-    dropEnd(w, end);
+    dropEndpoint(v, end);
   }
   return result;
 }
 
-static void netClose(tuttiWires *w, tuttiConn *conn) {
-  netState *s = w->net;
-  netEnd *end = conn->end;
-  TUTTI_UNLINK(s->ends, end);
-  tuttiProxyRemove(tuttiNetProxy(w, conn->direction), end->end);
-  dropEnd(w, end);
-  w->memTaken -= tuttiNetEndBytes(w);
+static void netClose(tuttiCommView *v, tuttiConn *conn) {
+  netState *s = v->net;
+  netEndpoint *end = conn->endpoint;
+  TUTTI_UNLINK(s->endpoints, end);
+  tuttiProxyRemove(tuttiNetProxy(v, conn->direction), end->end);
+  dropEndpoint(v, end);
+  v->memTaken -= tuttiNetEndpointBytes(v);
   *conn = (tuttiConn){.peer = -1};
 }
 
-static void netDetach(tuttiWires *w) {
-  netState *s = w->net;
+static void netDetach(tuttiCommView *v) {
+  netState *s = v->net;
   if (!s) return;
   if (s->serving)
-    tuttiProxyRemove(tuttiNetProxy(w, TUTTI_RECV), s);
+    tuttiProxyRemove(tuttiNetProxy(v, TUTTI_RECV), s);
   else
     closeState(s);
-  w->net = NULL;
+  v->net = NULL;
 }
 
-bool tuttiNetDrained(const tuttiWires *w) {
-  const netState *s = w->net;
+bool tuttiNetDrained(const tuttiCommView *v) {
+  const netState *s = v->net;
   bool all = true; /* each is asked, for that makes it confirm what it has sent */
-  for (const netEnd *end = s ? s->ends : NULL; end; end = end->next)
+  for (const netEndpoint *end = s ? s->endpoints : NULL; end; end = end->next)
     if (end->sends && !end->net->drained(end->end)) all = false;
   return all;
 }
 
-void tuttiNetMeasure(tuttiWires *w) {
-  netState *s = w->net;
-  for (netEnd *end = s ? s->ends : NULL; end; end = end->next) {
+void tuttiNetMeasure(tuttiCommView *v) {
+  netState *s = v->net;
+  for (netEndpoint *end = s ? s->endpoints : NULL; end; end = end->next) {
     size_t now = tuttiResident(end->fifo, end->fifoBytes);
-    tuttiFetchAddAcqRel(&w->memory->bytes, now - end->counted); /* wraps when it is less */
+    tuttiFetchAddAcqRel(&v->memory->bytes, now - end->counted); /* wraps when it is less */
     end->counted = now;
   }
 }

@@ -1,14 +1,15 @@
-/* NET: connections between hosts. net.c keeps the ends of one communicator and hands them to the
- * proxy; a backend (ib/, socket/) moves slots between the FIFO on this side and the
- * FIFO on the other. Backends are rows of a table, like transports.
+/* NET: connections between hosts. net.c keeps the endpoints of one communicator and hands them to
+ * the proxy; a backend (ib/, socket/) moves slots between the FIFO on this side and the FIFO on the
+ * other. Backends are rows of a table, like transports.
  *
  * A connection is opened from the sending side alone: its proxy connects to the receiver's listener
  * (handle in the peer record) and says hello {communicator, secret, from, to, channel}; the
- * receiver's proxy accepts, checks the hello, and binds the end to the FIFO that the receiver
+ * receiver's proxy accepts, checks the hello, and binds the endpoint to the FIFO that the receiver
  * opened or will open. So open() never waits for a peer.
  *
- * On a send end a message may stay in the caller's memory (TUTTI_WHERE_DIRECT): the network reads
- * it from there, and it arrives in the receiver's slot. Its head passes when the network has it. */
+ * On a send endpoint a message may stay in the caller's memory (TUTTI_WHERE_DIRECT): the network
+ * reads it from there, and it arrives in the receiver's slot. Credit is given when the network has
+ * it. */
 #ifndef TUTTI_TRANSPORT_NET_H_
 #define TUTTI_TRANSPORT_NET_H_
 
@@ -30,33 +31,33 @@ typedef struct {
 
 struct tuttiSocketListener;
 
-/* Every rank listens on a socket (socket/meet.c), by which the ends of all networks meet; its
- * addresses begin each handle. Ends and nodes are driven by operations of the communicator's proxy:
- * `serve` and `progress` are their turns (see tuttiProxyOp), and the two close calls what Remove
- * calls. No entry is NULL: transport/stub.h has what does nothing. */
+/* Every rank listens on a socket (socket/meet.c), by which the endpoints of all networks meet; its
+ * addresses begin each handle. Endpoints and nodes are driven by operations of the communicator's
+ * proxy: `serve` and `progress` are their turns (see tuttiProxyOp), and the two close calls what
+ * Remove calls. No entry is NULL: transport/stub.h has what does nothing. */
 typedef struct tuttiNet {
   const char *name; /* "Socket" */
-  /* Opens what this rank has for the network, and adds to mine->net. *node is what all ends
+  /* Opens what this rank has for the network, and adds to mine->net. *node is what all endpoints
    * share, NULL if nothing. If it can't serve here, `why` (of TUTTI_SENTENCE bytes, empty at first)
    * says why, and *node stays NULL. */
-  tuttiResult_t (*open)(tuttiWires *w, tuttiPeer *mine, void **node, char *why);
+  tuttiResult_t (*open)(tuttiCommView *v, tuttiPeer *mine, void **node, char *why);
   /* What the handles in two peer records say about connecting these ranks. Same on every rank.
    * False: it's for the next network to say; path->why tells why. */
   bool (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
-  /* Makes an end, which goes on in progress(): a send end dials, a receive end waits for its
-   * sender's hello. What the peer's record says is checked. It may set fifo->registered. */
-  tuttiResult_t (*connect)(tuttiWires *w, void *node, struct tuttiSocketListener *listener,
+  /* Makes an endpoint, which goes on in progress(): a send endpoint dials, a receive endpoint waits
+   * for its sender's hello. What the peer's record says is checked. It may set fifo->registered. */
+  tuttiResult_t (*connect)(tuttiCommView *v, void *node, struct tuttiSocketListener *listener,
                            const tuttiNetHello *hello, tuttiConn *fifo, void **end);
-  /* Moves what is common to all ends. Never blocks; not called where there is no node. */
+  /* Moves what is common to all endpoints. Never blocks; not called where there is no node. */
   tuttiProxyState (*serve)(void *node, tuttiProxyTurn *turn);
   /* Moves what can be moved on one end. Never blocks. */
   tuttiProxyState (*progress)(void *end, tuttiProxyTurn *turn);
   /* Any thread: every published slot is with the peer's kernel or memory, so that close loses
-   * nothing; or the end has failed. */
+   * nothing; or the endpoint has failed. */
   bool (*drained)(void *end);
   /* The network stops reading and writing memory of the user by itself. */
-  void (*haltEnd)(void *end);
-  void (*closeEnd)(void *end);
+  void (*haltEndpoint)(void *end);
+  void (*closeEndpoint)(void *end);
   void (*close)(void *node); /* of `open`, not NULL */
 } tuttiNet;
 
@@ -65,20 +66,20 @@ extern const tuttiNet tuttiNetSocket;
 extern const tuttiNet *const tuttiNets[];       /* in order of priority, NULL at the end */
 const tuttiNet *tuttiNetFind(const char *name); /* in capitals or not; NULL: there is none */
 
-/* The proxy of an end; the listener is with those that receive. Ends of the two share the memory
- * account, the log, how failures are told, and what nobody writes of the wires: no more. */
-static inline tuttiProxy *tuttiNetProxy(const tuttiWires *w, tuttiDirection direction) {
-  return direction == TUTTI_RECV && w->receiver ? w->receiver : w->proxy;
+/* The proxy of an endpoint; the listener is with those that receive. Endpoints of the two share the
+ * memory account, the log, how failures are told, and what nobody writes of the wires: no more. */
+static inline tuttiProxy *tuttiNetProxy(const tuttiCommView *v, tuttiDirection direction) {
+  return direction == TUTTI_RECV && v->receiver ? v->receiver : v->proxy;
 }
-/* True when no send end of this communicator has anything left to hand over. Whoever wants its last
- * messages to arrive waits for it, running the proxy meanwhile, before it closes. For the thread
- * that opens and closes connections. */
-bool tuttiNetDrained(const tuttiWires *w);
-/* Bytes of an end, as w has slots. The same on all ranks, whatever networks they have. */
-#define TUTTI_NET_END_BYTES 24576 /* at most, without the slots */
-size_t tuttiNetEndBytes(const tuttiWires *w);
-/* Brings w->memory up to date with the pages that messages have touched; same thread. */
-void tuttiNetMeasure(tuttiWires *w);
+/* True when no send endpoint of this communicator has anything left to hand over. Whoever wants its
+ * last messages to arrive waits for it, running the proxy meanwhile, before it closes. For the
+ * thread that opens and closes connections. */
+bool tuttiNetDrained(const tuttiCommView *v);
+/* Bytes of an endpoint, as v has slots. The same on all ranks, whatever networks they have. */
+#define TUTTI_NET_ENDPOINT_BYTES 24576 /* at most, without the slots */
+size_t tuttiNetEndpointBytes(const tuttiCommView *v);
+/* Brings v->memory up to date with the pages that messages have touched; same thread. */
+void tuttiNetMeasure(tuttiCommView *v);
 
 __END_DECLS
 

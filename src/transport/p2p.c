@@ -44,19 +44,19 @@ static void p2pCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
 }
 
 /* A shared FIFO may have readers in other processes, who can't follow pointers. */
-static bool readersFollow(const tuttiWires *w, int peer) {
+static bool readersFollow(const tuttiCommView *v, int peer) {
   if (peer >= 0) return true;
-  const tuttiPeer *mine = &w->peers[w->rank];
-  for (int r = 0; r < w->nranks; r++)
-    if (w->local->place[r] >= 0 && w->peers[r].process != mine->process) return false;
+  const tuttiPeer *mine = &v->peers[v->rank];
+  for (int r = 0; r < v->nranks; r++)
+    if (v->local->place[r] >= 0 && v->peers[r].process != mine->process) return false;
   return true;
 }
 
-static tuttiResult_t p2pOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+static tuttiResult_t p2pOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                              bool shared, tuttiConn *conn) {
-  if (w->symmetric) return tuttiSymmetricOpen(w, peer, channel, direction, conn);
-  TUTTI_TRY(tuttiSegmentOpen(w, peer, channel, direction, shared, conn));
-  conn->direct = readersFollow(w, peer);
+  if (v->symmetric) return tuttiSymmetricOpen(v, peer, channel, direction, conn);
+  TUTTI_TRY(tuttiSegmentOpen(v, peer, channel, direction, shared, conn));
+  conn->direct = readersFollow(v, peer);
   conn->transport = &tuttiTransportP2p;
   return tuttiSuccess;
 }

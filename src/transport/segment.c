@@ -23,7 +23,7 @@
 /* Same on all ranks of a host. */
 typedef struct {
   size_t nchannels, nreaders;
-  size_t lines, slotBytes, smallBytes;
+  size_t descriptors, slotBytes, smallBytes;
   size_t sharedBytes, pairBytes; /* control of one FIFO */
   size_t dataBytes;              /* data of one FIFO */
   size_t controlBytes;           /* of all FIFOs; the data follows */
@@ -69,22 +69,22 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tuttiHouse *houses;
 
 /* False: all segments together need more address space than there is. */
-static bool layOut(const tuttiWires *w, int nlocal, segmentLayout *out) {
+static bool layOut(const tuttiCommView *v, int nlocal, segmentLayout *out) {
   segmentLayout l = {
-      .nchannels = (size_t)w->nchannels, .nreaders = (size_t)nlocal - 1, .slotBytes = w->slotBytes};
+      .nchannels = (size_t)v->nchannels, .nreaders = (size_t)nlocal - 1, .slotBytes = v->slotBytes};
   size_t pairs = (l.nchannels + 1) * l.nreaders;
-  if (w->stagedBytes) { /* nothing that could be given back while the communicator lives */
-    *out = (segmentLayout){.controlBytes = w->stagedBytes, .bytes = w->stagedBytes};
+  if (v->stagedBytes) { /* nothing that could be given back while the communicator lives */
+    *out = (segmentLayout){.controlBytes = v->stagedBytes, .bytes = v->stagedBytes};
     return true;
   }
-  l.lines = TUTTI_FIFO_LINES * (w->oversubscribed ? 4 : 1);
-  l.sharedBytes = tuttiFifoControlBytes((uint32_t)l.lines, (int)l.nreaders);
-  l.pairBytes = tuttiFifoControlBytes((uint32_t)l.lines, 1);
+  l.descriptors = TUTTI_FIFO_DESCRIPTORS * (v->oversubscribed ? 4 : 1);
+  l.sharedBytes = tuttiFifoControlBytes((uint32_t)l.descriptors, (int)l.nreaders);
+  l.pairBytes = tuttiFifoControlBytes((uint32_t)l.descriptors, 1);
   l.controlBytes = tuttiPagesUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes);
   size_t data, all;
-  l.smallBytes = w->oversubscribed ? l.slotBytes / 64 / TUTTI_LINE * TUTTI_LINE : 0;
+  l.smallBytes = v->oversubscribed ? l.slotBytes / 64 / TUTTI_LINE * TUTTI_LINE : 0;
   if (l.smallBytes > TUTTI_SMALL_MAX) l.smallBytes = TUTTI_SMALL_MAX;
-  l.dataBytes = tuttiPagesUp(TUTTI_FIFO_DEPTH * l.slotBytes + l.lines * l.smallBytes);
+  l.dataBytes = tuttiPagesUp(TUTTI_FIFO_DEPTH * l.slotBytes + l.descriptors * l.smallBytes);
   bool fits = l.slotBytes <= ADDRESS_BYTES / TUTTI_FIFO_DEPTH &&
               !__builtin_mul_overflow(l.nchannels + pairs, l.dataBytes, &data) &&
               !__builtin_add_overflow(l.controlBytes, data, &l.bytes) &&
@@ -93,24 +93,24 @@ static bool layOut(const tuttiWires *w, int nlocal, segmentLayout *out) {
   return fits;
 }
 
-size_t tuttiLocalBytes(const tuttiWires *w, int nlocal) {
+size_t tuttiLocalBytes(const tuttiCommView *v, int nlocal) {
   segmentLayout l;
-  return nlocal < 2 ? 0 : layOut(w, nlocal, &l) ? l.bytes : ADDRESS_BYTES;
+  return nlocal < 2 ? 0 : layOut(v, nlocal, &l) ? l.bytes : ADDRESS_BYTES;
 }
 
-static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
-  if (w->nchannels < 1 || w->nchannels > TUTTI_MAX_CHANNELS || w->slotBytes == 0 ||
-      w->slotBytes % TUTTI_LINE != 0)
+static tuttiResult_t makeLayout(const tuttiCommView *v, segmentLayout *out) {
+  if (v->nchannels < 1 || v->nchannels > TUTTI_MAX_CHANNELS || v->slotBytes == 0 ||
+      v->slotBytes % TUTTI_LINE != 0)
     return TUTTI_FAIL(tuttiInternalError,
                       "rank %d can't lay out a segment of %d channels and slots "
                       "of %zu bytes",
-                      w->rank, w->nchannels, w->slotBytes);
-  if (!layOut(w, w->local->nlocal, out))
+                      v->rank, v->nchannels, v->slotBytes);
+  if (!layOut(v, v->local->nlocal, out))
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "%zu ranks of host %s, each with %zu channels of %zu bytes to each other, "
                       "need more address space than there is: lower TUTTI_BUFFSIZE or "
                       "TUTTI_MAX_NCHANNELS",
-                      out->nreaders + 1, w->peers[w->rank].host, out->nchannels + 1,
+                      out->nreaders + 1, v->peers[v->rank].host, out->nchannels + 1,
                       (size_t)TUTTI_FIFO_DEPTH * out->slotBytes);
   return tuttiSuccess;
 }
@@ -118,7 +118,7 @@ static tuttiResult_t makeLayout(const tuttiWires *w, segmentLayout *out) {
 /* ---- one segment ---------------------------------------------------------------------------- */
 
 /* To be freed also when it fails. */
-static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **out) {
+static tuttiResult_t newSegment(const tuttiCommView *v, int owner, tuttiSegment **out) {
   /* Not on the account: a reader in this process may hold it longer than the account lives. */
   TUTTI_NEW(*out, 1, "a segment", NULL);
   tuttiSegment *s = *out;
@@ -126,12 +126,12 @@ static tuttiResult_t newSegment(const tuttiWires *w, int owner, tuttiSegment **o
   s->owner = owner;
   s->fd = -1;
   s->nwindows = 1;
-  TUTTI_TRY(makeLayout(w, &s->layout));
+  TUTTI_TRY(makeLayout(v, &s->layout));
   const segmentLayout *y = &s->layout;
   /* What a GPU works on is pinned at attach, never while a graph is being captured. Without FIFOs
    * there is nothing to open. */
   bool whole =
-      y->bytes <= WHOLE_BYTES || y->dataBytes == 0 || w->peers[w->rank].device == tuttiDeviceCuda;
+      y->bytes <= WHOLE_BYTES || y->dataBytes == 0 || v->peers[v->rank].device == tuttiDeviceCuda;
   if (!whole) {
     size_t data = y->bytes - y->controlBytes, window = data / WINDOWS;
     if (window < WINDOW_BYTES) window = WINDOW_BYTES;
@@ -170,11 +170,11 @@ static tuttiResult_t reach(tuttiSegment *s, size_t offset, int fd, uint8_t **out
 }
 
 /* Maps at once what is not mapped in windows. */
-static tuttiResult_t mapWhole(const tuttiWires *w, tuttiSegment *s, int fd) {
+static tuttiResult_t mapWhole(const tuttiCommView *v, tuttiSegment *s, int fd) {
   uint8_t *memory;
   if (s->windowBytes) return tuttiSuccess;
   TUTTI_TRY(reach(s, 0, fd, &memory));
-  return tuttiPin(w->rank, tuttiPeerGpu(&w->peers[w->rank]), memory, s->layout.bytes, &s->pinned);
+  return tuttiPin(v->rank, tuttiPeerGpu(&v->peers[v->rank]), memory, s->layout.bytes, &s->pinned);
 }
 
 /* `DROPPED tuttiSegment *s = NULL;` is freed where its block ends. */
@@ -192,72 +192,72 @@ static void dropSegment(tuttiSegment **at) {
 }
 
 /* Pages and heap that the owner of `s` answers for. */
-static void countSegment(tuttiWires *w, tuttiSegment *s) {
+static void countSegment(tuttiCommView *v, tuttiSegment *s) {
   struct stat st;
   if (fstat(s->fd, &st) != 0) return;
   size_t now = sizeof *s + (size_t)st.st_blocks * 512;      /* the unit of st_blocks */
-  tuttiFetchAddAcqRel(&w->memory->bytes, now - s->counted); /* wraps when it is less */
+  tuttiFetchAddAcqRel(&v->memory->bytes, now - s->counted); /* wraps when it is less */
   s->counted = now;
 }
 
-static tuttiResult_t createSegment(const tuttiWires *w, int owner, tuttiSegment **out) {
+static tuttiResult_t createSegment(const tuttiCommView *v, int owner, tuttiSegment **out) {
   DROPPED tuttiSegment *s = NULL;
-  TUTTI_TRY(newSegment(w, owner, &s));
+  TUTTI_TRY(newSegment(v, owner, &s));
   char what[40];
   snprintf(what, sizeof what, "segment of rank %d", owner);
   TUTTI_TRY(tuttiSharedFd(s->layout.bytes, what, &s->fd));
   tuttiForkCloseAdd(s->fd);
-  TUTTI_TRY(mapWhole(w, s, s->fd));
+  TUTTI_TRY(mapWhole(v, s, s->fd));
   *out = s;
   s = NULL;
   return tuttiSuccess;
 }
 
 /* The segment of a rank of this process. Whoever needs it first makes it, so that nobody waits. */
-static tuttiResult_t houseSegment(const tuttiWires *w, int owner, tuttiSegment **out) {
-  tuttiHouse *h = w->local->house;
+static tuttiResult_t houseSegment(const tuttiCommView *v, int owner, tuttiSegment **out) {
+  tuttiHouse *h = v->local->house;
   TUTTI_LOCKED(&h->making);
-  if (!h->segments[owner]) TUTTI_TRY(createSegment(w, owner, &h->segments[owner]));
+  if (!h->segments[owner]) TUTTI_TRY(createSegment(v, owner, &h->segments[owner]));
   *out = h->segments[owner];
   return tuttiSuccess;
 }
 
-static tuttiResult_t takeOwn(tuttiWires *w, tuttiSegment **out) {
+static tuttiResult_t takeOwn(tuttiCommView *v, tuttiSegment **out) {
   tuttiSegment *s;
-  TUTTI_TRY(houseSegment(w, w->rank, &s));
+  TUTTI_TRY(houseSegment(v, v->rank, &s));
   TUTTI_LOCKED(&s->lock);
   if (s->taken)
     return TUTTI_FAIL(tuttiInvalidUsage,
                       "rank %d of this communicator is in process %d twice: give every rank a "
                       "number of its own",
-                      w->rank, (int)getpid());
+                      v->rank, (int)getpid());
   s->taken = true;
-  countSegment(w, s);
+  countSegment(v, s);
   *out = s;
   return tuttiSuccess;
 }
 
 /* ---- the ranks of this process --------------------------------------------------------------- */
 
-static bool livesIn(const tuttiHouse *h, const tuttiWires *w) {
-  return h->commHash == w->commHash && h->nranks == w->nranks &&
-         memcmp(h->secret, w->secret, sizeof h->secret) == 0;
+static bool livesIn(const tuttiHouse *h, const tuttiCommView *v) {
+  return h->commHash == v->commHash && h->nranks == v->nranks &&
+         memcmp(h->secret, v->secret, sizeof h->secret) == 0;
 }
 
-static tuttiResult_t enterHouse(const tuttiWires *w, tuttiHouse **out) {
+static tuttiResult_t enterHouse(const tuttiCommView *v, tuttiHouse **out) {
   TUTTI_LOCKED(&lock);
   tuttiHouse *h = houses;
-  while (h && !livesIn(h, w))
+  while (h && !livesIn(h, v))
     h = h->next;
   if (!h) {
     TUTTI_FRESH(tuttiHouse, made, 1, "the ranks of this process", NULL);
     TUTTI_FREED tuttiSegment **segments = NULL;
-    TUTTI_NEW(segments, w->nranks, "segments of this process", NULL); // NOLINT
+    TUTTI_NEW(segments, v->nranks, "segments of this process", NULL); // NOLINT
     made->segments = segments;
     segments = NULL;
-    made->commHash = w->commHash;
-    memcpy(made->secret, w->secret, sizeof made->secret);
-    made->nranks = w->nranks;
+    made->commHash = v->commHash;
+    memcpy(made->secret, v->secret, sizeof made->secret);
+    made->nranks = v->nranks;
     pthread_mutex_init(&made->making, NULL);
     TUTTI_LINK(houses, made);
     h = made;
@@ -283,40 +283,40 @@ static void leaveHouse(tuttiHouse *h) {
 
 /* ---- the ranks of this host ------------------------------------------------------------------ */
 
-tuttiResult_t tuttiLocalPrepare(tuttiWires *w) {
-  if (w->local) return tuttiSuccess;
-  TUTTI_NEW(w->local, 1, "the ranks of this host", w->memory);
-  w->local->listenFd = -1;
-  return enterHouse(w, &w->local->house);
+tuttiResult_t tuttiLocalPrepare(tuttiCommView *v) {
+  if (v->local) return tuttiSuccess;
+  TUTTI_NEW(v->local, 1, "the ranks of this host", v->memory);
+  v->local->listenFd = -1;
+  return enterHouse(v, &v->local->house);
 }
 
-static tuttiResult_t findNeighbours(tuttiWires *w) {
-  tuttiLocal *l = w->local;
-  TUTTI_NEW(l->place, w->nranks, "places of the ranks of this host", w->memory);
-  TUTTI_NEW(l->theirs, w->nranks, "segments of the ranks of this host", w->memory); // NOLINT
+static tuttiResult_t findNeighbours(tuttiCommView *v) {
+  tuttiLocal *l = v->local;
+  TUTTI_NEW(l->place, v->nranks, "places of the ranks of this host", v->memory);
+  TUTTI_NEW(l->theirs, v->nranks, "segments of the ranks of this host", v->memory); // NOLINT
   l->nlocal = 0;
-  for (int r = 0; r < w->nranks; r++)
-    l->place[r] = w->peers[r].hostId == w->peers[w->rank].hostId ? l->nlocal++ : -1;
+  for (int r = 0; r < v->nranks; r++)
+    l->place[r] = v->peers[r].hostId == v->peers[v->rank].hostId ? l->nlocal++ : -1;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiLocalAttach(tuttiWires *w) {
-  if (w->local && w->local->mine) return tuttiSuccess;
-  TUTTI_TRY(tuttiLocalPrepare(w));
-  TUTTI_TRY(findNeighbours(w));
-  return takeOwn(w, &w->local->mine);
+tuttiResult_t tuttiLocalAttach(tuttiCommView *v) {
+  if (v->local && v->local->mine) return tuttiSuccess;
+  TUTTI_TRY(tuttiLocalPrepare(v));
+  TUTTI_TRY(findNeighbours(v));
+  return takeOwn(v, &v->local->mine);
 }
 
-void tuttiLocalDetach(tuttiWires *w) {
-  tuttiLocal *l = w->local;
+void tuttiLocalDetach(tuttiCommView *v) {
+  tuttiLocal *l = v->local;
   if (!l) return;
   tuttiFdClose(&l->listenFd);
   if (l->theirs)
-    for (int r = 0; r < w->nranks; r++)
+    for (int r = 0; r < v->nranks; r++)
       dropSegment(&l->theirs[r]);
   if (l->mine) {
     pthread_mutex_lock(&l->mine->lock);
-    tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)l->mine->counted);
+    tuttiFetchAddAcqRel(&v->memory->bytes, -(uint64_t)l->mine->counted);
     l->mine->counted = 0;
     l->mine->taken = false;
     pthread_mutex_unlock(&l->mine->lock);
@@ -325,15 +325,15 @@ void tuttiLocalDetach(tuttiWires *w) {
   tuttiFree(l->theirs);
   tuttiFree(l->place);
   tuttiFree(l);
-  w->local = NULL;
+  v->local = NULL;
 }
 
-void tuttiLocalMeasure(tuttiWires *w) {
-  if (w->local && w->local->mine) countSegment(w, w->local->mine);
+void tuttiLocalMeasure(tuttiCommView *v) {
+  if (v->local && v->local->mine) countSegment(v, v->local->mine);
 }
 
-size_t tuttiLocalSlotBytes(const tuttiWires *w) {
-  const tuttiSegment *s = w->local ? w->local->mine : NULL;
+size_t tuttiLocalSlotBytes(const tuttiCommView *v) {
+  const tuttiSegment *s = v->local ? v->local->mine : NULL;
   size_t sum = 0;
   off_t hole = s ? (off_t)s->layout.controlBytes : 0;
   for (off_t data; s && (data = lseek(s->fd, hole, SEEK_DATA)) >= 0; sum += (size_t)(hole - data))
@@ -341,19 +341,19 @@ size_t tuttiLocalSlotBytes(const tuttiWires *w) {
   return sum;
 }
 
-void tuttiLocalTrim(tuttiWires *w) {
-  const tuttiSegment *s = w->local ? w->local->mine : NULL;
+void tuttiLocalTrim(tuttiCommView *v) {
+  const tuttiSegment *s = v->local ? v->local->mine : NULL;
   if (!s) return;
   fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)s->layout.controlBytes,
             (off_t)(s->layout.bytes - s->layout.controlBytes));
-  tuttiLocalMeasure(w);
+  tuttiLocalMeasure(v);
 }
 
-const char *tuttiLocalNames(const tuttiWires *w, const int32_t *ranks, int n, char *buf,
+const char *tuttiLocalNames(const tuttiCommView *v, const int32_t *ranks, int n, char *buf,
                             size_t size) {
   buf[0] = '\0';
   for (int i = 0; i < n; i++) {
-    const tuttiPeer *p = &w->peers[ranks[i]];
+    const tuttiPeer *p = &v->peers[ranks[i]];
     char name[TUTTI_HOSTNAME + 64];
     snprintf(name, sizeof name, "%srank %d (host %s, pid %d)", i ? ", " : "", ranks[i], p->host,
              p->pid);
@@ -368,19 +368,19 @@ const char *tuttiLocalNames(const tuttiWires *w, const int32_t *ranks, int n, ch
 
 /* ---- segments of others ---------------------------------------------------------------------- */
 
-int tuttiSegmentFd(const tuttiWires *w) {
-  return w->local->mine->fd;
+int tuttiSegmentFd(const tuttiCommView *v) {
+  return v->local->mine->fd;
 }
 
-void *tuttiSegmentMemory(const tuttiWires *w, int rank) {
-  return (rank == w->rank ? w->local->mine : w->local->theirs[rank])->windows[0];
+void *tuttiSegmentMemory(const tuttiCommView *v, int rank) {
+  return (rank == v->rank ? v->local->mine : v->local->theirs[rank])->windows[0];
 }
 
-static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSegment **out) {
-  const tuttiPeer *peer = &w->peers[owner];
+static tuttiResult_t mapSegment(const tuttiCommView *v, int owner, int fd, tuttiSegment **out) {
+  const tuttiPeer *peer = &v->peers[owner];
   DROPPED tuttiSegment *s = NULL;
   struct stat st;
-  TUTTI_TRY(newSegment(w, owner, &s));
+  TUTTI_TRY(newSegment(v, owner, &s));
   int seals = fcntl(fd, F_GET_SEALS);
   /* Nobody may shrink a segment under its readers, who would get SIGBUS. */
   if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) != 0)
@@ -392,7 +392,7 @@ static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSeg
     return TUTTI_FAIL(tuttiInvalidUsage,
                       "the segment of rank %d (host %s, pid %d) has %lld bytes, that of rank %d "
                       "has %zu: give both the same settings, TUTTI_BUFFSIZE above all",
-                      owner, peer->host, peer->pid, (long long)st.st_size, w->rank,
+                      owner, peer->host, peer->pid, (long long)st.st_size, v->rank,
                       s->layout.bytes);
   if (s->windowBytes) {
     s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -400,20 +400,20 @@ static tuttiResult_t mapSegment(const tuttiWires *w, int owner, int fd, tuttiSeg
       return TUTTI_FAIL(tuttiSystemError,
                         "rank %d can't keep the segment of rank %d open: %s; raise the limit of "
                         "open files (ulimit -n)",
-                        w->rank, owner, tuttiErrnoText(errno));
+                        v->rank, owner, tuttiErrnoText(errno));
     tuttiForkCloseAdd(s->fd);
   }
-  TUTTI_TRY(mapWhole(w, s, fd));
+  TUTTI_TRY(mapWhole(v, s, fd));
   *out = s;
   s = NULL;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiSegmentTake(tuttiWires *w, int owner, int fd) {
-  if (w->local->theirs[owner])
-    return TUTTI_FAIL(tuttiInternalError, "rank %d has the segment of rank %d already", w->rank,
+tuttiResult_t tuttiSegmentTake(tuttiCommView *v, int owner, int fd) {
+  if (v->local->theirs[owner])
+    return TUTTI_FAIL(tuttiInternalError, "rank %d has the segment of rank %d already", v->rank,
                       owner);
-  return mapSegment(w, owner, fd, &w->local->theirs[owner]);
+  return mapSegment(v, owner, fd, &v->local->theirs[owner]);
 }
 
 bool tuttiSegmentInProcess(const tuttiPeer *a, const tuttiPeer *b) {
@@ -423,8 +423,8 @@ bool tuttiSegmentInProcess(const tuttiPeer *a, const tuttiPeer *b) {
 
 /* ---- FIFOs ----------------------------------------------------------------------------------- */
 
-/* Brings the lines of a FIFO into memory now, where a shortage is an error; at the first message it
- * would be SIGBUS. Kernels before 5.14 can't. */
+/* Brings the descriptors of a FIFO into memory now, where a shortage is an error; at the first
+ * message it would be SIGBUS. Kernels before 5.14 can't. */
 static tuttiResult_t touch(const tuttiSegment *s, uint8_t *at, size_t bytes) {
   size_t before = (uintptr_t)at % tuttiPagesUp(1), size = tuttiPagesUp(before + bytes);
   if (madvise(at - before, size, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) return tuttiSuccess;
@@ -434,66 +434,67 @@ static tuttiResult_t touch(const tuttiSegment *s, uint8_t *at, size_t bytes) {
                     size, s->owner, tuttiErrnoText(errno));
 }
 
-/* The number of this end's next message: 0, or where an end that was closed had got to. */
+/* The number of this endpoint's next message: 0, or where an endpoint that was closed had got to.
+ */
 static uint64_t resume(const tuttiConn *c) {
-  if (c->direction == TUTTI_RECV) return tuttiLoadAcquire(&c->heads[0].head);
+  if (c->direction == TUTTI_RECV) return tuttiLoadAcquire(&c->readers[0].credit);
   uint64_t next = 0;
-  for (unsigned i = 0; i < c->lines; i++) {
-    uint64_t seq = tuttiLoadAcquire(&c->slots[i].seq);
+  for (unsigned i = 0; i < c->ndescriptors; i++) {
+    uint64_t seq = tuttiLoadAcquire(&c->descriptors[i].seq);
     if (seq > next) next = seq;
   }
   return next;
 }
 
-static tuttiResult_t checkOpen(const tuttiWires *w, int peer, int channel, tuttiDirection direction,
-                               bool shared) {
-  const tuttiLocal *l = w->local;
+static tuttiResult_t checkOpen(const tuttiCommView *v, int peer, int channel,
+                               tuttiDirection direction, bool shared) {
+  const tuttiLocal *l = v->local;
   bool all = shared && direction == TUTTI_SEND;
-  bool known = channel >= 0 && !w->stagedBytes &&
-               (channel < w->nchannels || (channel == TUTTI_P2P_CHANNEL && !shared));
+  bool known = channel >= 0 && !v->stagedBytes &&
+               (channel < v->nchannels || (channel == TUTTI_P2P_CHANNEL && !shared));
   bool reachable = l && l->mine &&
                    (all ? peer == -1
-                        : peer >= 0 && peer < w->nranks && peer != w->rank && l->place[peer] >= 0 &&
+                        : peer >= 0 && peer < v->nranks && peer != v->rank && l->place[peer] >= 0 &&
                               (direction == TUTTI_SEND || l->theirs[peer] ||
-                               tuttiSegmentInProcess(&w->peers[w->rank], &w->peers[peer])));
+                               tuttiSegmentInProcess(&v->peers[v->rank], &v->peers[peer])));
   if (known && reachable) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInternalError,
                     "rank %d has no shared memory for its %s end with rank %d on channel %d (%s)",
-                    w->rank, direction == TUTTI_SEND ? "send" : "receive", peer, channel,
+                    v->rank, direction == TUTTI_SEND ? "send" : "receive", peer, channel,
                     shared ? "shared" : "pair");
 }
 
-tuttiResult_t tuttiSegmentOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+tuttiResult_t tuttiSegmentOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                                bool shared, tuttiConn *conn) {
-  TUTTI_TRY(checkOpen(w, peer, channel, direction, shared));
-  const tuttiLocal *l = w->local;
+  TUTTI_TRY(checkOpen(v, peer, channel, direction, shared));
+  const tuttiLocal *l = v->local;
   tuttiSegment *s = direction == TUTTI_SEND ? l->mine : l->theirs[peer];
-  if (!s) TUTTI_TRY(houseSegment(w, peer, &s));
+  if (!s) TUTTI_TRY(houseSegment(v, peer, &s));
   const segmentLayout *y = &s->layout;
-  int reader = direction == TUTTI_RECV ? w->rank : peer;
+  int reader = direction == TUTTI_RECV ? v->rank : peer;
   /* The reader's number among those of the owner's neighbours; 0 if all read. */
   size_t place = reader >= 0 ? (size_t)l->place[reader] : 0;
-  size_t head = place - (place > (size_t)l->place[s->owner]);
+  size_t index = place - (place > (size_t)l->place[s->owner]);
   size_t c = channel == TUTTI_P2P_CHANNEL ? y->nchannels : (size_t)channel;
-  size_t pair = c * y->nreaders + head, fifo = shared ? c : y->nchannels + pair;
-  size_t lines = shared ? c * y->sharedBytes : y->nchannels * y->sharedBytes + pair * y->pairBytes;
+  size_t pair = c * y->nreaders + index, fifo = shared ? c : y->nchannels + pair;
+  size_t begin = shared ? c * y->sharedBytes : y->nchannels * y->sharedBytes + pair * y->pairBytes;
   uint8_t *control, *data;
-  TUTTI_TRY(reach(s, lines, s->fd, &control));
+  TUTTI_TRY(reach(s, begin, s->fd, &control));
   TUTTI_TRY(reach(s, y->controlBytes + fifo * y->dataBytes, s->fd, &data));
   TUTTI_TRY(touch(s, control, shared ? y->sharedBytes : y->pairBytes));
 
-  tuttiConn made = {.slots = (tuttiSlot *)control,
+  tuttiConn made = {.descriptors = (tuttiSlotDescriptor *)control,
                     .data = data,
                     .slotBytes = y->slotBytes,
                     .smallBytes = y->smallBytes,
-                    .lines = (uint32_t)y->lines,
+                    .ndescriptors = (uint32_t)y->descriptors,
                     .nreaders = shared && direction == TUTTI_SEND ? (int)y->nreaders : 1,
                     .peer = peer,
                     .channel = channel,
                     .direction = (uint8_t)direction};
-  made.heads = (tuttiHead *)(made.slots + made.lines);
+  made.readers = (tuttiReader *)(made.descriptors + made.ndescriptors);
   made.small = made.data + TUTTI_FIFO_DEPTH * y->slotBytes;
-  if (shared && direction == TUTTI_RECV) made.heads += head;
+  if (shared && direction == TUTTI_RECV) made.readers += index;
   made.next = resume(&made);
   *conn = made;
   return tuttiSuccess;

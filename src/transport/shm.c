@@ -63,7 +63,7 @@ typedef struct {
 
 /* The state of one attach. */
 typedef struct {
-  tuttiWires *w;
+  tuttiCommView *v;
   uint64_t deadline;
   int32_t *unsent, *missing; /* ranks that have not got mine; whose I have not got */
   int nunsent, nmissing;
@@ -99,11 +99,11 @@ static socklen_t socketAddress(uint64_t id, struct sockaddr_un *out) {
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-static tuttiResult_t openSocket(const tuttiWires *w, int *fd) {
+static tuttiResult_t openSocket(const tuttiCommView *v, int *fd) {
   *fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (*fd >= 0) return tuttiSuccess;
   return TUTTI_FAIL(tuttiSystemError, "rank %d can't open a Unix socket for shared memory: %s%s",
-                    w->rank, tuttiErrnoText(errno),
+                    v->rank, tuttiErrnoText(errno),
                     errno == EMFILE || errno == ENFILE ? "; raise the limit of open files (ulimit "
                                                          "-n, fs.file-max)"
                                                        : "");
@@ -117,30 +117,30 @@ static bool trusted(int fd) {
          (cred.uid == geteuid() || cred.uid == 0);
 }
 
-static tuttiResult_t listenFor(tuttiWires *w, uint64_t id) {
+static tuttiResult_t listenFor(tuttiCommView *v, uint64_t id) {
   TUTTI_CLOSED int fd = -1;
-  TUTTI_TRY(openSocket(w, &fd));
+  TUTTI_TRY(openSocket(v, &fd));
   struct sockaddr_un address;
   socklen_t length = socketAddress(id, &address);
-  int backlog = w->nranks < 64 ? 64 : w->nranks;
+  int backlog = v->nranks < 64 ? 64 : v->nranks;
   if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, backlog) != 0)
-    return TUTTI_FAIL(tuttiSystemError, "rank %d can't listen on the Unix socket @%s: %s", w->rank,
+    return TUTTI_FAIL(tuttiSystemError, "rank %d can't listen on the Unix socket @%s: %s", v->rank,
                       address.sun_path + 1, tuttiErrnoText(errno));
   tuttiForkCloseAdd(fd);
-  w->local->listenFd = fd;
+  v->local->listenFd = fd;
   fd = -1;
   return tuttiSuccess;
 }
 
-static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
+static tuttiResult_t shmPrepare(tuttiCommView *v, tuttiPeer *mine) {
   mine->shmSocket = mine->offer = 0;
   bool threads = mine->device != tuttiDeviceCuda && !mine->p2pDisabled;
-  if (w->nranks == 1 || (!threads && mine->shmDisabled)) return tuttiSuccess;
+  if (v->nranks == 1 || (!threads && mine->shmDisabled)) return tuttiSuccess;
   uint64_t id = 0;
   while (id == 0)
     TUTTI_TRY(tuttiRandom(&id, sizeof id));
-  TUTTI_TRY(tuttiLocalPrepare(w));
-  TUTTI_TRY(listenFor(w, id));
+  TUTTI_TRY(tuttiLocalPrepare(v));
+  TUTTI_TRY(listenFor(v, id));
   mine->shmSocket = id;
   if (mine->device != tuttiDeviceCuda) mine->offer = tuttiRemoteOffer(mine->process);
   return tuttiSuccess;
@@ -149,18 +149,18 @@ static tuttiResult_t shmPrepare(tuttiWires *w, tuttiPeer *mine) {
 /* ---- handing in ------------------------------------------------------------------------------ */
 
 /* Sends the hello with the fd of this rank's segment; returns 0 or an errno. */
-static int sendSegment(const tuttiWires *w, int fd, int to) {
+static int sendSegment(const tuttiCommView *v, int fd, int to) {
   parcel p = {.hello = {.magic = SHM_MAGIC,
                         .version = TUTTI_VERSION_CODE,
-                        .commHash = w->commHash,
-                        .from = w->rank,
+                        .commHash = v->commHash,
+                        .from = v->rank,
                         .to = to}};
-  memcpy(p.hello.secret, w->secret, sizeof p.hello.secret);
+  memcpy(p.hello.secret, v->secret, sizeof p.hello.secret);
   struct msghdr message = messageOf(&p);
   struct cmsghdr *c = CMSG_FIRSTHDR(&message);
   *c = (struct cmsghdr){
       .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-  int segment = tuttiSegmentFd(w);
+  int segment = tuttiSegmentFd(v);
   memcpy(CMSG_DATA(c), &segment, sizeof segment);
   ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   return n == (ssize_t)sizeof p.hello ? 0 : n < 0 ? errno : EIO;
@@ -173,22 +173,22 @@ static bool passing(int err) {
 }
 
 /* Tries once; *done tells whether `to` has it. */
-static tuttiResult_t handIn(const tuttiWires *w, int to, bool *done) {
+static tuttiResult_t handIn(const tuttiCommView *v, int to, bool *done) {
   int fd;
-  TUTTI_TRY(openSocket(w, &fd));
+  TUTTI_TRY(openSocket(v, &fd));
   struct sockaddr_un address;
-  socklen_t length = socketAddress(w->peers[to].shmSocket, &address);
+  socklen_t length = socketAddress(v->peers[to].shmSocket, &address);
   int err = connect(fd, (struct sockaddr *)&address, length) == 0 ? 0 : errno;
-  if (!err) err = trusted(fd) ? sendSegment(w, fd, to) : EPERM;
+  if (!err) err = trusted(fd) ? sendSegment(v, fd, to) : EPERM;
   close(fd);
   *done = err == 0;
   if (!err || passing(err)) return tuttiSuccess;
-  const tuttiPeer *p = &w->peers[to];
+  const tuttiPeer *p = &v->peers[to];
   bool gone = err == ECONNREFUSED || err == EPIPE || err == ECONNRESET;
   return TUTTI_FAIL(gone ? tuttiRemoteError : tuttiSystemError,
                     "rank %d can't hand its shared memory to rank %d (host %s, pid %d) over the "
                     "Unix socket @%s: %s; %s",
-                    w->rank, to, p->host, p->pid, address.sun_path + 1, tuttiErrnoText(err),
+                    v->rank, to, p->host, p->pid, address.sun_path + 1, tuttiErrnoText(err),
                     err == EPERM ? "run all ranks as one user"
                     : gone       ? "that rank has died or given up (see its log), or TUTTI_HOSTID "
                                    "joins ranks of different network namespaces"
@@ -200,7 +200,7 @@ static tuttiResult_t handInAll(exchangeState *x) {
   tuttiResult_t result = tuttiSuccess;
   for (int i = 0; i < x->nunsent; i++) {
     bool done = false;
-    if (result == tuttiSuccess) result = handIn(x->w, x->unsent[i], &done);
+    if (result == tuttiSuccess) result = handIn(x->v, x->unsent[i], &done);
     if (!done) x->unsent[left++] = x->unsent[i];
   }
   x->nunsent = left;
@@ -211,10 +211,10 @@ static tuttiResult_t handInAll(exchangeState *x) {
 
 /* The number in x->missing of the neighbour that says this; -1 for anyone else. */
 static int findSender(const exchangeState *x, const shmHello *hello) {
-  const tuttiWires *w = x->w;
+  const tuttiCommView *v = x->v;
   if (hello->magic != SHM_MAGIC || hello->version != TUTTI_VERSION_CODE ||
-      hello->commHash != w->commHash || hello->to != w->rank ||
-      memcmp(hello->secret, w->secret, sizeof hello->secret) != 0)
+      hello->commHash != v->commHash || hello->to != v->rank ||
+      memcmp(hello->secret, v->secret, sizeof hello->secret) != 0)
     return -1;
   for (int i = 0; i < x->nmissing; i++)
     if (x->missing[i] == hello->from) return i;
@@ -254,14 +254,14 @@ static tuttiResult_t takeIn(exchangeState *x, int fd, bool *silent) {
   if (i < 0)
     TUTTI_WARN(SHM,
                "rank %d dropped a connection to its Unix socket: not a rank of this communicator",
-               x->w->rank);
+               x->v->rank);
   else if (segment < 0)
     result = TUTTI_FAIL(tuttiSystemError,
                         "rank %d got no file descriptor for the segment of rank %d: raise the "
                         "limit of open files (ulimit -n)",
-                        x->w->rank, p.hello.from);
+                        x->v->rank, p.hello.from);
   else
-    result = tuttiSegmentTake(x->w, p.hello.from, segment);
+    result = tuttiSegmentTake(x->v, p.hello.from, segment);
   if (i >= 0 && result == tuttiSuccess) x->missing[i] = x->missing[--x->nmissing];
   if (segment >= 0) close(segment);
   return result;
@@ -284,7 +284,7 @@ static tuttiResult_t takeInSilent(exchangeState *x) {
   if (left == MAX_SILENT && tuttiNow() - x->silent[0].since > SILENT_NS) {
     close(x->silent[0].fd);
     memmove(x->silent, x->silent + 1, sizeof(silentPeer) * (size_t)--x->nsilent);
-    TUTTI_WARN(SHM, "rank %d dropped a silent connection to its Unix socket", x->w->rank);
+    TUTTI_WARN(SHM, "rank %d dropped a silent connection to its Unix socket", x->v->rank);
   }
   return result;
 }
@@ -292,20 +292,20 @@ static tuttiResult_t takeInSilent(exchangeState *x) {
 static tuttiResult_t takeInAll(exchangeState *x) {
   TUTTI_TRY(takeInSilent(x));
   for (int n = 0; n < MAX_ACCEPTED && x->nsilent < MAX_SILENT; n++) {
-    int fd = accept4(x->w->local->listenFd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd = accept4(x->v->local->listenFd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0 && errno == EAGAIN) return tuttiSuccess;
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (fd < 0)
       return TUTTI_FAIL(tuttiSystemError,
                         "rank %d can't accept the segments of its neighbours: %s; raise the limit "
                         "of open files (ulimit -n)",
-                        x->w->rank, tuttiErrnoText(errno));
+                        x->v->rank, tuttiErrnoText(errno));
     bool silent = false;
     tuttiResult_t result = tuttiSuccess;
     if (trusted(fd))
       result = takeIn(x, fd, &silent);
     else
-      TUTTI_WARN(SHM, "rank %d dropped another user's connection to its Unix socket", x->w->rank);
+      TUTTI_WARN(SHM, "rank %d dropped another user's connection to its Unix socket", x->v->rank);
     if (silent)
       x->silent[x->nsilent++] = (silentPeer){.fd = fd, .since = tuttiNow()};
     else
@@ -318,22 +318,22 @@ static tuttiResult_t takeInAll(exchangeState *x) {
 /* ---- attach ---------------------------------------------------------------------------------- */
 
 static tuttiResult_t checkTime(const exchangeState *x) {
-  const tuttiWires *w = x->w;
-  bool failed = tuttiLoadAcquire32(w->failed);
+  const tuttiCommView *v = x->v;
+  bool failed = tuttiLoadAcquire32(v->failed);
   if (!failed && tuttiNow() < x->deadline) return tuttiSuccess;
   char names[640];
   bool sent = x->nmissing > 0;
-  tuttiLocalNames(w, sent ? x->missing : x->unsent, sent ? x->nmissing : x->nunsent, names,
+  tuttiLocalNames(v, sent ? x->missing : x->unsent, sent ? x->nmissing : x->nunsent, names,
                   sizeof names);
   if (failed)
     return TUTTI_FAIL(tuttiRemoteError,
                       "rank %d gave up exchanging shared memory with %s: the communicator has "
                       "failed",
-                      w->rank, names);
+                      v->rank, names);
   return TUTTI_FAIL(tuttiTimeout,
                     "rank %d could not exchange shared memory within %llu ms: %s %s; see whether "
                     "it runs and what its log says, or raise TUTTI_TIMEOUT",
-                    w->rank, (unsigned long long)w->timeoutMs,
+                    v->rank, (unsigned long long)v->timeoutMs,
                     sent ? "nothing came from" : "nothing was taken by", names);
 }
 
@@ -344,7 +344,7 @@ static void rest(const exchangeState *x) {
   for (int i = 0; i < x->nsilent; i++)
     fds[n++] = (struct pollfd){.fd = x->silent[i].fd, .events = POLLIN};
   if (x->nsilent < MAX_SILENT)
-    fds[n++] = (struct pollfd){.fd = x->w->local->listenFd, .events = POLLIN};
+    fds[n++] = (struct pollfd){.fd = x->v->local->listenFd, .events = POLLIN};
   int left = tuttiDeadlinePollMs(x->deadline);
   int most = x->nunsent ? RETRY_MS : LOOK_MS;
   (void)poll(fds, n, left >= 0 && left < most ? left : most);
@@ -362,46 +362,46 @@ static tuttiResult_t exchange(exchangeState *x) {
 
 /* Ranks that SHM connects with this one, or P2P but for GPUs (symmetric.c): those of them that need
  * a hand-over, and whether there are any. */
-static int findNeighbours(const tuttiWires *w, int32_t *ranks, bool *any) {
+static int findNeighbours(const tuttiCommView *v, int32_t *ranks, bool *any) {
   int n = 0;
-  const tuttiPeer *mine = &w->peers[w->rank];
-  for (int r = 0; r < w->nranks; r++) {
+  const tuttiPeer *mine = &v->peers[v->rank];
+  for (int r = 0; r < v->nranks; r++) {
     tuttiPath path;
-    const tuttiTransport *t = r == w->rank ? NULL : tuttiTransportSelect(mine, &w->peers[r], &path);
+    const tuttiTransport *t = r == v->rank ? NULL : tuttiTransportSelect(mine, &v->peers[r], &path);
     bool threads = t == &tuttiTransportP2p && mine->device != tuttiDeviceCuda;
     if (t != &tuttiTransportShm && !threads) continue;
     *any = true;
-    if (w->stagedBytes || !tuttiSegmentInProcess(mine, &w->peers[r])) ranks[n++] = r;
+    if (v->stagedBytes || !tuttiSegmentInProcess(mine, &v->peers[r])) ranks[n++] = r;
   }
   return n;
 }
 
-static tuttiResult_t shmAttach(tuttiWires *w) {
-  TUTTI_FRESH(int32_t, ranks, 2 * (size_t)w->nranks, "ranks of this host", NULL);
-  exchangeState x = {.w = w,
-                     .deadline = tuttiDeadline((int64_t)w->timeoutMs),
+static tuttiResult_t shmAttach(tuttiCommView *v) {
+  TUTTI_FRESH(int32_t, ranks, 2 * (size_t)v->nranks, "ranks of this host", NULL);
+  exchangeState x = {.v = v,
+                     .deadline = tuttiDeadline((int64_t)v->timeoutMs),
                      .unsent = ranks,
-                     .missing = ranks + w->nranks};
+                     .missing = ranks + v->nranks};
   bool any = false;
-  x.nunsent = x.nmissing = findNeighbours(w, ranks, &any);
+  x.nunsent = x.nmissing = findNeighbours(v, ranks, &any);
   memcpy(x.missing, ranks, sizeof *ranks * (size_t)x.nmissing);
-  if (any) TUTTI_TRY(tuttiLocalAttach(w));
+  if (any) TUTTI_TRY(tuttiLocalAttach(v));
   tuttiResult_t result = x.nunsent > 0 ? exchange(&x) : tuttiSuccess;
   for (int i = 0; i < x.nsilent; i++)
     close(x.silent[i].fd);
-  if (result == tuttiSuccess && w->local) tuttiFdClose(&w->local->listenFd);
+  if (result == tuttiSuccess && v->local) tuttiFdClose(&v->local->listenFd);
   return result;
 }
 
-static tuttiResult_t shmOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+static tuttiResult_t shmOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                              bool shared, tuttiConn *conn) {
-  TUTTI_TRY(tuttiSegmentOpen(w, peer, channel, direction, shared, conn));
+  TUTTI_TRY(tuttiSegmentOpen(v, peer, channel, direction, shared, conn));
   conn->transport = &tuttiTransportShm;
   if (direction == TUTTI_RECV) {
-    tuttiRemote writer = {w->peers[peer].pid, w->peers[peer].offer, w->peers[peer].process};
-    bool fetches = w->peers[w->rank].offer && tuttiRemoteReadable(&writer);
+    tuttiRemote writer = {v->peers[peer].pid, v->peers[peer].offer, v->peers[peer].process};
+    bool fetches = v->peers[v->rank].offer && tuttiRemoteReadable(&writer);
     if (fetches) conn->writer = writer;
-    tuttiStoreRelease32(&conn->heads[0].fetches, fetches);
+    tuttiStoreRelease32(&conn->readers[0].fetches, fetches);
   }
   return tuttiSuccess;
 }

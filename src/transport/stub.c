@@ -1,25 +1,25 @@
 #include "transport/stub.h"
 
-tuttiResult_t tuttiTransportNothingToPrepare(tuttiWires *w, tuttiPeer *mine) {
-  (void)w, (void)mine;
+tuttiResult_t tuttiTransportNothingToPrepare(tuttiCommView *v, tuttiPeer *mine) {
+  (void)v, (void)mine;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiTransportNothingToAttach(tuttiWires *w) {
-  (void)w;
+tuttiResult_t tuttiTransportNothingToAttach(tuttiCommView *v) {
+  (void)v;
   return tuttiSuccess;
 }
 
-void tuttiTransportNothingToClose(tuttiWires *w, tuttiConn *conn) {
-  (void)w, (void)conn;
+void tuttiTransportNothingToClose(tuttiCommView *v, tuttiConn *conn) {
+  (void)v, (void)conn;
 }
 
-void tuttiTransportNothingToDetach(tuttiWires *w) {
-  (void)w;
+void tuttiTransportNothingToDetach(tuttiCommView *v) {
+  (void)v;
 }
 
-tuttiResult_t tuttiNetNothingToOpen(tuttiWires *w, tuttiPeer *mine, void **node, char *why) {
-  (void)w, (void)mine, (void)node, (void)why;
+tuttiResult_t tuttiNetNothingToOpen(tuttiCommView *v, tuttiPeer *mine, void **node, char *why) {
+  (void)v, (void)mine, (void)node, (void)why;
   return tuttiSuccess;
 }
 

@@ -10,13 +10,13 @@
 __BEGIN_DECLS
 
 /* For tuttiTransport: nothing that peers need, that peers have, or that a connection holds. */
-tuttiResult_t tuttiTransportNothingToPrepare(tuttiWires *w, tuttiPeer *mine);
-tuttiResult_t tuttiTransportNothingToAttach(tuttiWires *w);
-void tuttiTransportNothingToClose(tuttiWires *w, tuttiConn *conn);
-void tuttiTransportNothingToDetach(tuttiWires *w);
+tuttiResult_t tuttiTransportNothingToPrepare(tuttiCommView *v, tuttiPeer *mine);
+tuttiResult_t tuttiTransportNothingToAttach(tuttiCommView *v);
+void tuttiTransportNothingToClose(tuttiCommView *v, tuttiConn *conn);
+void tuttiTransportNothingToDetach(tuttiCommView *v);
 
 /* For tuttiNet: nothing that all of its connections share, or that works by itself. */
-tuttiResult_t tuttiNetNothingToOpen(tuttiWires *w, tuttiPeer *mine, void **node, char *why);
+tuttiResult_t tuttiNetNothingToOpen(tuttiCommView *v, tuttiPeer *mine, void **node, char *why);
 tuttiProxyState tuttiNetNothingToServe(void *node, tuttiProxyTurn *turn);
 void tuttiNetNothingToClose(void *node);
 

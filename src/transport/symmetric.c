@@ -31,10 +31,10 @@ typedef struct {
   bool staged;        /* theirs are in segments */
 } symmetricState;
 
-static tuttiResult_t cudaFailure(const tuttiWires *w, cudaError_t err, const char *what,
+static tuttiResult_t cudaFailure(const tuttiCommView *v, cudaError_t err, const char *what,
                                  const char *remedy) {
   cudaGetLastError(); /* so that no later call finds it */
-  return TUTTI_FAIL(tuttiUnhandledCudaError, "rank %d cannot %s: %s (%s); %s", w->rank, what,
+  return TUTTI_FAIL(tuttiUnhandledCudaError, "rank %d cannot %s: %s (%s); %s", v->rank, what,
                     cudaGetErrorString(err), cudaGetErrorName(err), remedy);
 }
 
@@ -59,11 +59,11 @@ static sharedBlock *hold(uint64_t commHash, int rank) {
   return b;
 }
 
-static tuttiResult_t makeBlock(tuttiWires *w, size_t bytes, sharedBlock **out) {
+static tuttiResult_t makeBlock(tuttiCommView *v, size_t bytes, sharedBlock **out) {
   sharedBlock *b;
   cudaStream_t stream = NULL;
   TUTTI_NEW(b, 1, "a symmetric block", NULL);
-  *b = (sharedBlock){.commHash = w->commHash, .rank = w->rank, .holders = 1};
+  *b = (sharedBlock){.commHash = v->commHash, .rank = v->rank, .holders = 1};
   cudaError_t err = cudaGetDevice(&b->device);
   if (err == cudaSuccess) err = cudaMalloc(&b->memory, bytes);
   /* Not on a stream of the user, which may be captured, nor on one that waits for others. */
@@ -74,7 +74,7 @@ static tuttiResult_t makeBlock(tuttiWires *w, size_t bytes, sharedBlock **out) {
   if (err != cudaSuccess) {
     cudaFree(b->memory);
     tuttiFree(b);
-    return cudaFailure(w, err, "allocate its symmetric block on the GPU",
+    return cudaFailure(v, err, "allocate its symmetric block on the GPU",
                        "see what else holds its memory (nvidia-smi)");
   }
   TUTTI_LOCKED(&lock);
@@ -87,102 +87,103 @@ static tuttiResult_t makeBlock(tuttiWires *w, size_t bytes, sharedBlock **out) {
 
 /* Lines, head, data. */
 #define FIFO_CONTROL 4096
-static size_t fifoBytes(const tuttiWires *w) {
-  return FIFO_CONTROL + TUTTI_FIFO_DEPTH * w->slotBytes;
+static size_t fifoBytes(const tuttiCommView *v) {
+  return FIFO_CONTROL + TUTTI_FIFO_DEPTH * v->slotBytes;
 }
 
 /* The FIFO, or the head, of `rank` in the block of `owner`. */
-static uint8_t *fifoAt(const tuttiWires *w, int owner, int rank, int channel) {
-  const tuttiSymmetric *s = w->symmetric;
-  uint8_t *block = owner == w->rank ? s->mine : s->theirs[owner];
+static uint8_t *fifoAt(const tuttiCommView *v, int owner, int rank, int channel) {
+  const tuttiSymmetric *s = v->symmetric;
+  uint8_t *block = owner == v->rank ? s->mine : s->theirs[owner];
   size_t column = 0;
   for (int r = 0; r < rank; r++)
-    column += r != owner && w->peers[r].hostId == w->peers[owner].hostId;
+    column += r != owner && v->peers[r].hostId == v->peers[owner].hostId;
   size_t row = channel == TUTTI_P2P_CHANNEL ? TUTTI_SYMMETRIC_CHANNELS : (size_t)channel;
-  size_t at = (column * (TUTTI_SYMMETRIC_CHANNELS + 1) + row) * fifoBytes(w);
-  return block && row <= TUTTI_SYMMETRIC_CHANNELS && at + fifoBytes(w) <= s->bytes ? block + at
+  size_t at = (column * (TUTTI_SYMMETRIC_CHANNELS + 1) + row) * fifoBytes(v);
+  return block && row <= TUTTI_SYMMETRIC_CHANNELS && at + fifoBytes(v) <= s->bytes ? block + at
                                                                                    : NULL;
 }
 
-tuttiResult_t tuttiSymmetricOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+tuttiResult_t tuttiSymmetricOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                                  tuttiConn *conn) {
   bool sends = direction == TUTTI_SEND;
-  int reader = sends ? peer : w->rank, writer = sends ? w->rank : peer;
-  uint8_t *fifo = fifoAt(w, reader, writer, channel), *back = fifoAt(w, writer, reader, channel);
+  int reader = sends ? peer : v->rank, writer = sends ? v->rank : peer;
+  uint8_t *fifo = fifoAt(v, reader, writer, channel), *back = fifoAt(v, writer, reader, channel);
   if (!fifo || !back)
     return TUTTI_FAIL(
         tuttiInvalidUsage,
         "rank %d has no FIFO in GPU memory with rank %d on channel %d: %d GPUs of one "
         "host and %d channels are the most; TUTTI_P2P_DISABLE=1 goes through host "
         "memory instead",
-        w->rank, peer, channel, TUTTI_SYMMETRIC_LOCAL, TUTTI_SYMMETRIC_CHANNELS);
-  *conn = (tuttiConn){.slots = (tuttiSlot *)fifo,
-                      .heads = (tuttiHead *)(back + TUTTI_FIFO_DEPTH * sizeof(tuttiSlot)),
-                      .data = fifo + FIFO_CONTROL,
-                      .slotBytes = w->slotBytes,
-                      .lines = TUTTI_FIFO_DEPTH,
-                      .nreaders = 1,
-                      .peer = peer,
-                      .channel = channel,
-                      .direction = (uint8_t)direction,
-                      .transport = &tuttiTransportP2p};
+        v->rank, peer, channel, TUTTI_SYMMETRIC_LOCAL, TUTTI_SYMMETRIC_CHANNELS);
+  *conn =
+      (tuttiConn){.descriptors = (tuttiSlotDescriptor *)fifo,
+                  .readers = (tuttiReader *)(back + TUTTI_FIFO_DEPTH * sizeof(tuttiSlotDescriptor)),
+                  .data = fifo + FIFO_CONTROL,
+                  .slotBytes = v->slotBytes,
+                  .ndescriptors = TUTTI_FIFO_DEPTH,
+                  .nreaders = 1,
+                  .peer = peer,
+                  .channel = channel,
+                  .direction = (uint8_t)direction,
+                  .transport = &tuttiTransportP2p};
   return tuttiSuccess;
 }
 
 /* ---- the block ------------------------------------------------------------------------------- */
 
-/* w->symmetric, with GPU memory of `bytes` for this rank alone so far. */
-static tuttiResult_t newState(tuttiWires *w, size_t bytes) {
+/* v->symmetric, with GPU memory of `bytes` for this rank alone so far. */
+static tuttiResult_t newState(tuttiCommView *v, size_t bytes) {
   symmetricState *s;
-  size_t n = (size_t)w->nranks;
+  size_t n = (size_t)v->nranks;
   TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s + n * 2 * sizeof(void *), "symmetric blocks",
-                       w->memory));
+                       v->memory));
   s->public.theirs = (void **)(s + 1);
   s->held = (sharedBlock **)(s->public.theirs + n);
   s->public.bytes = bytes;
-  w->symmetric = &s->public;
-  TUTTI_TRY(makeBlock(w, bytes, &s->own));
+  v->symmetric = &s->public;
+  TUTTI_TRY(makeBlock(v, bytes, &s->own));
   s->public.mine = s->public.counts = s->own->memory;
-  tuttiFetchAddAcqRel(&w->memory->bytes, bytes);
+  tuttiFetchAddAcqRel(&v->memory->bytes, bytes);
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiSymmetricStage(tuttiWires *w, size_t bytes) {
-  tuttiSymmetricDetach(w);
-  TUTTI_TRY(newState(w, bytes));
-  symmetricState *s = (symmetricState *)w->symmetric;
+tuttiResult_t tuttiSymmetricStage(tuttiCommView *v, size_t bytes) {
+  tuttiSymmetricDetach(v);
+  TUTTI_TRY(newState(v, bytes));
+  symmetricState *s = (symmetricState *)v->symmetric;
   s->staged = true;
-  for (int r = 0; r < w->nranks; r++) {
-    void **at = r == w->rank ? &s->public.mine : &s->public.theirs[r];
-    cudaError_t err = cudaHostGetDevicePointer(at, tuttiSegmentMemory(w, r), 0);
+  for (int r = 0; r < v->nranks; r++) {
+    void **at = r == v->rank ? &s->public.mine : &s->public.theirs[r];
+    cudaError_t err = cudaHostGetDevicePointer(at, tuttiSegmentMemory(v, r), 0);
     if (err != cudaSuccess)
-      return cudaFailure(w, err, "reach a segment that it has pinned", "see the CUDA driver's log");
+      return cudaFailure(v, err, "reach a segment that it has pinned", "see the CUDA driver's log");
   }
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes) {
-  size_t n = (size_t)w->nranks;
+tuttiResult_t tuttiSymmetricPrepare(tuttiCommView *v, tuttiPeer *mine, size_t bytes) {
+  size_t n = (size_t)v->nranks;
   size_t columns = n < TUTTI_SYMMETRIC_LOCAL ? n - 1 : TUTTI_SYMMETRIC_LOCAL - 1;
-  size_t fifos, least = n * TUTTI_RANK_BYTES, limit = w->memLimit ?: SIZE_MAX;
+  size_t fifos, least = n * TUTTI_RANK_BYTES, limit = v->memLimit ?: SIZE_MAX;
   do {
-    fifos = columns * (TUTTI_SYMMETRIC_CHANNELS + 1) * fifoBytes(w);
-  } while (fifos + least > limit && tuttiSlotsShrink(w));
-  if (fifos + least > limit) return tuttiMemExceeded(w, fifos + least);
+    fifos = columns * (TUTTI_SYMMETRIC_CHANNELS + 1) * fifoBytes(v);
+  } while (fifos + least > limit && tuttiSlotsShrink(v));
+  if (fifos + least > limit) return tuttiMemExceeded(v, fifos + least);
   if (bytes < fifos || bytes + least > limit) bytes = fifos; /* no exchange, if it does not fit */
-  TUTTI_TRY(newState(w, bytes));
+  TUTTI_TRY(newState(v, bytes));
   cudaIpcMemHandle_t handle;
-  cudaError_t err = cudaIpcGetMemHandle(&handle, w->symmetric->mine);
+  cudaError_t err = cudaIpcGetMemHandle(&handle, v->symmetric->mine);
   mine->ipc = err == cudaSuccess;
   if (mine->ipc) memcpy(mine->ipcHandle, &handle, sizeof mine->ipcHandle);
   if (mine->ipc) return tuttiSuccess;
   cudaGetLastError();
-  TUTTI_INFO(P2P, "rank %d: no CUDA IPC handle: %s", w->rank, cudaGetErrorString(err));
+  TUTTI_INFO(P2P, "rank %d: no CUDA IPC handle: %s", v->rank, cudaGetErrorString(err));
   return tuttiSuccess; /* only ranks of other processes need it */
 }
 
-static tuttiResult_t mapShared(tuttiWires *w, symmetricState *s, int peer) {
-  s->held[peer] = hold(w->commHash, peer);
+static tuttiResult_t mapShared(tuttiCommView *v, symmetricState *s, int peer) {
+  s->held[peer] = hold(v->commHash, peer);
   if (!s->held[peer])
     return TUTTI_FAIL(tuttiRemoteError, "rank %d of this process gave up its GPU memory", peer);
   s->public.theirs[peer] = s->held[peer]->memory;
@@ -190,14 +191,14 @@ static tuttiResult_t mapShared(tuttiWires *w, symmetricState *s, int peer) {
   cudaError_t err = cudaDeviceEnablePeerAccess(s->held[peer]->device, 0);
   if (err == cudaErrorPeerAccessAlreadyEnabled) cudaGetLastError();
   if (err == cudaSuccess || err == cudaErrorPeerAccessAlreadyEnabled) return tuttiSuccess;
-  return cudaFailure(w, err, "reach the memory of a GPU of the same process",
+  return cudaFailure(v, err, "reach the memory of a GPU of the same process",
                      "TUTTI_P2P_DISABLE=1 avoids direct access");
 }
 
-tuttiResult_t tuttiSymmetricMap(tuttiWires *w, int peer) {
-  symmetricState *s = (symmetricState *)w->symmetric;
-  const tuttiPeer *p = &w->peers[peer];
-  if (p->process == w->peers[w->rank].process) return mapShared(w, s, peer);
+tuttiResult_t tuttiSymmetricMap(tuttiCommView *v, int peer) {
+  symmetricState *s = (symmetricState *)v->symmetric;
+  const tuttiPeer *p = &v->peers[peer];
+  if (p->process == v->peers[v->rank].process) return mapShared(v, s, peer);
   cudaIpcMemHandle_t handle;
   memcpy(&handle, p->ipcHandle, sizeof handle);
   cudaError_t err =
@@ -206,15 +207,15 @@ tuttiResult_t tuttiSymmetricMap(tuttiWires *w, int peer) {
   char what[160];
   snprintf(what, sizeof what, "map the GPU memory of rank %d (host %s, pid %d) by CUDA IPC", peer,
            p->host, p->pid);
-  return cudaFailure(w, err, what,
+  return cudaFailure(v, err, what,
                      "both processes must see both GPUs (CUDA_VISIBLE_DEVICES) and share an IPC "
                      "namespace; TUTTI_P2P_DISABLE=1 avoids direct access");
 }
 
-void tuttiSymmetricDetach(tuttiWires *w) {
-  symmetricState *s = (symmetricState *)w->symmetric;
+void tuttiSymmetricDetach(tuttiCommView *v) {
+  symmetricState *s = (symmetricState *)v->symmetric;
   if (!s) return;
-  for (int r = 0; r < w->nranks; r++) {
+  for (int r = 0; r < v->nranks; r++) {
     if (s->held[r])
       letGo(s->held[r]);
     else if (s->public.theirs[r] && !s->staged)
@@ -222,18 +223,18 @@ void tuttiSymmetricDetach(tuttiWires *w) {
   }
   if (s->own) {
     letGo(s->own);
-    tuttiFetchAddAcqRel(&w->memory->bytes, -(uint64_t)s->public.bytes);
+    tuttiFetchAddAcqRel(&v->memory->bytes, -(uint64_t)s->public.bytes);
   }
   tuttiFree(s);
-  w->symmetric = NULL;
+  v->symmetric = NULL;
 }
 
 #else
 
 /* Without CUDA there is no GPU to do anything for. */
-tuttiResult_t tuttiSymmetricOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+tuttiResult_t tuttiSymmetricOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                                  tuttiConn *conn) {
-  (void)w, (void)peer, (void)channel, (void)direction, (void)conn;
+  (void)v, (void)peer, (void)channel, (void)direction, (void)conn;
   return tuttiInternalError;
 }
 

@@ -25,17 +25,18 @@ typedef struct tuttiSymmetric {
 
 /* Allocates this rank's block on the current device, of `bytes` or more if FIFOs take more, and
  * describes it in the peer record. */
-tuttiResult_t tuttiSymmetricPrepare(tuttiWires *w, tuttiPeer *mine, size_t bytes);
-/* Makes this rank's end of a FIFO between two mapped blocks; nothing that host code may touch. */
-tuttiResult_t tuttiSymmetricOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+tuttiResult_t tuttiSymmetricPrepare(tuttiCommView *v, tuttiPeer *mine, size_t bytes);
+/* Makes this rank's endpoint of a FIFO between two mapped blocks; nothing that host code may touch.
+ */
+tuttiResult_t tuttiSymmetricOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                                  tuttiConn *conn);
 /* Maps the block of `peer`. */
-tuttiResult_t tuttiSymmetricMap(tuttiWires *w, int peer);
+tuttiResult_t tuttiSymmetricMap(tuttiCommView *v, int peer);
 /* Staged: puts the segments of this rank and its neighbours, attached and pinned, in the place of
  * blocks in GPU memory, with so many bytes of GPU memory for `counts`. */
-tuttiResult_t tuttiSymmetricStage(tuttiWires *w, size_t bytes);
+tuttiResult_t tuttiSymmetricStage(tuttiCommView *v, size_t bytes);
 /* Lets go of all blocks. May be called at any time; no kernel of this rank may be running. */
-void tuttiSymmetricDetach(tuttiWires *w);
+void tuttiSymmetricDetach(tuttiCommView *v);
 
 __END_DECLS
 

@@ -34,45 +34,45 @@ const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *
   return NULL;
 }
 
-bool tuttiSlotsShrink(tuttiWires *w) {
+bool tuttiSlotsShrink(tuttiCommView *v) {
   const size_t least = 1024;
-  if (w->slotBytes < 2 * least) return false;
-  w->slotBytes = w->slotBytes / 2 / TUTTI_LINE * TUTTI_LINE;
+  if (v->slotBytes < 2 * least) return false;
+  v->slotBytes = v->slotBytes / 2 / TUTTI_LINE * TUTTI_LINE;
   return true;
 }
 
-tuttiResult_t tuttiMemExceeded(const tuttiWires *w, size_t needed) {
+tuttiResult_t tuttiMemExceeded(const tuttiCommView *v, size_t needed) {
   return TUTTI_FAIL(tuttiInvalidUsage,
                     "rank %d of %d needs %zu bytes of buffers, with the smallest slots and the "
                     "fewest channels, and TUTTI_MEM_LIMIT is %zu: raise it, lower "
                     "TUTTI_MIN_NCHANNELS, use fewer ranks, or on GPUs set TUTTI_P2P_DISABLE=1, "
                     "for buffers in host memory",
-                    w->rank, w->nranks, needed, w->memLimit);
+                    v->rank, v->nranks, needed, v->memLimit);
 }
 
-tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine) {
+tuttiResult_t tuttiTransportsPrepare(tuttiCommView *v, tuttiPeer *mine) {
   for (int i = 0; transports[i]; i++)
-    TUTTI_TRY(transports[i]->prepare(w, mine));
+    TUTTI_TRY(transports[i]->prepare(v, mine));
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiTransportsAttach(tuttiWires *w) {
+tuttiResult_t tuttiTransportsAttach(tuttiCommView *v) {
   for (int i = 0; transports[i]; i++)
-    TUTTI_TRY(transports[i]->attach(w));
+    TUTTI_TRY(transports[i]->attach(v));
   return tuttiSuccess;
 }
 
-void tuttiTransportsDetach(tuttiWires *w) {
+void tuttiTransportsDetach(tuttiCommView *v) {
   int n = 0;
   while (transports[n])
     n++;
   while (n-- > 0)
-    transports[n]->detach(w);
+    transports[n]->detach(v);
 }
 
-void tuttiTransportsMeasure(tuttiWires *w) {
-  tuttiLocalMeasure(w);
-  tuttiNetMeasure(w);
+void tuttiTransportsMeasure(tuttiCommView *v) {
+  tuttiLocalMeasure(v);
+  tuttiNetMeasure(v);
 }
 
 /* ---- peer records ---------------------------------------------------------------------------- */

@@ -75,7 +75,7 @@ struct tuttiProxy;
 
 /* What transports know of a communicator: a part of tuttiComm, so that this layer does not look
  * up. Peers and flags are read-only after attach. */
-typedef struct tuttiWires {
+typedef struct tuttiCommView {
   int rank, nranks;
   uint64_t commHash;         /* same on all ranks; names the communicator on the wire */
   uint8_t secret[16];        /* of the unique id */
@@ -91,27 +91,28 @@ typedef struct tuttiWires {
   bool gdr, dmabuf;              /* what the GPU's driver says, see tuttiGdrQuestion */
   bool oversubscribed;           /* some host has more ranks than cores */
   struct tuttiProxy *proxy;
-  struct tuttiProxy *receiver;      /* of socket ends that receive; NULL: `proxy` has them too */
-  const char *netName;              /* "" or the only backend allowed */
-  uint8_t trafficClass;             /* of RDMA */
-  struct tuttiLocal *local;         /* segment.h: what ranks of this host share; NULL without */
+  struct tuttiProxy *receiver; /* of socket endpoints that receive; NULL: `proxy` has them too */
+  const char *netName;         /* "" or the only backend allowed */
+  uint8_t trafficClass;        /* of RDMA */
+  struct tuttiLocal *local;    /* segment.h: what ranks of this host share; NULL without */
   struct tuttiSymmetric *symmetric; /* symmetric.h: GPU memory of all ranks; NULL without */
-  void *net;                        /* net.c: this rank's listener and ends */
-} tuttiWires;
+  void *net;                        /* net.c: this rank's listener and endpoints */
+} tuttiCommView;
 
 /* No entry is NULL: transport/stub.h has what does nothing. */
 typedef struct tuttiTransport {
   const char *name; /* "P2P", "SHM", "NET" */
   void (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
-  tuttiResult_t (*prepare)(tuttiWires *w, tuttiPeer *mine);
-  tuttiResult_t (*attach)(tuttiWires *w);
-  /* Makes this rank's end of the connection. Never blocks: messages simply are not ready before the
-   * other side is. channel < nchannels or TUTTI_P2P_CHANNEL; shared: the sender's FIFO that all
-   * ranks read (peer is -1 for its send end; only where every pair's transport says `shared`). */
-  tuttiResult_t (*open)(tuttiWires *w, int peer, int channel, tuttiDirection direction, bool shared,
-                        tuttiConn *conn);
-  void (*close)(tuttiWires *w, tuttiConn *conn);
-  void (*detach)(tuttiWires *w);
+  tuttiResult_t (*prepare)(tuttiCommView *v, tuttiPeer *mine);
+  tuttiResult_t (*attach)(tuttiCommView *v);
+  /* Makes this rank's endpoint of the connection. Never blocks: messages simply are not ready
+   * before the other side is. channel < nchannels or TUTTI_P2P_CHANNEL; shared: the sender's FIFO
+   * that all ranks read (peer is -1 for its send endpoint; only where every pair's transport says
+   * `shared`). */
+  tuttiResult_t (*open)(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
+                        bool shared, tuttiConn *conn);
+  void (*close)(tuttiCommView *v, tuttiConn *conn);
+  void (*detach)(tuttiCommView *v);
   bool shared; /* has shared FIFOs */
 } tuttiTransport;
 
@@ -131,17 +132,17 @@ const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *
 
 /* Calls prepare / attach / detach of every transport. Detach undoes both, also after a failure; it
  * may be called at any time and more than once. */
-tuttiResult_t tuttiTransportsPrepare(tuttiWires *w, tuttiPeer *mine);
-tuttiResult_t tuttiTransportsAttach(tuttiWires *w);
-void tuttiTransportsDetach(tuttiWires *w);
-/* Brings w->memory up to date: messages touch pages that nothing else counts. For the thread that
+tuttiResult_t tuttiTransportsPrepare(tuttiCommView *v, tuttiPeer *mine);
+tuttiResult_t tuttiTransportsAttach(tuttiCommView *v);
+void tuttiTransportsDetach(tuttiCommView *v);
+/* Brings v->memory up to date: messages touch pages that nothing else counts. For the thread that
  * uses the communicator. */
-void tuttiTransportsMeasure(tuttiWires *w);
+void tuttiTransportsMeasure(tuttiCommView *v);
 
 /* For TUTTI_MEM_LIMIT. Halves the slots of all FIFOs; false: they are as small as is useful. */
-bool tuttiSlotsShrink(tuttiWires *w);
+bool tuttiSlotsShrink(tuttiCommView *v);
 /* The failure of a rank that needs more. */
-tuttiResult_t tuttiMemExceeded(const tuttiWires *w, size_t needed);
+tuttiResult_t tuttiMemExceeded(const tuttiCommView *v, size_t needed);
 #define TUTTI_RANK_BYTES 4096 /* at most, for what a communicator keeps of each rank */
 
 /* Checks a record that came over a socket: version, strings, ranges, config. On failure the text

@@ -201,7 +201,7 @@ std::atomic<int> gpuTasks{0};
 
 tuttiResult_t runOnGpu(const tuttiTaskSet *set) {
   for (int i = 0; i < set->ntasks; i++)
-    EXPECT_EQ(((tuttiCommunicator *)set->tasks[i].host->comm)->device->kind, tuttiDeviceCuda);
+    EXPECT_EQ(((tuttiCommunicator *)set->tasks[i].context->comm)->device->kind, tuttiDeviceCuda);
   gpuTasks += set->ntasks;
   return tuttiDeviceCpuTable.run(set);
 }
@@ -538,10 +538,10 @@ TEST(Timeout, NoneForWhatIsSentAndReceivedLate) {
       tuttiCommunicator *c = nullptr;
       ASSERT_EQ(tuttiHandleEnter(comm, "test", &c), tuttiSuccess);
       tuttiHandleLeave(c);
-      tuttiProxyEnter(c->wires.proxy); /* its thread rests */
+      tuttiProxyEnter(c->view.proxy); /* its thread rests */
       EXPECT_EQ(tuttiSend(&x, 1, tuttiInt8, 1, comm, nullptr), tuttiSuccess);
-      c->wires.timeoutMs = 2000;
-      tuttiProxyLeave(c->wires.proxy);
+      c->view.timeoutMs = 2000;
+      tuttiProxyLeave(c->view.proxy);
       sends++;
       EXPECT_EQ(tuttiSend(sent.data(), sent.size(), tuttiInt8, 1, comm, nullptr), tuttiSuccess);
       sends++;
@@ -640,7 +640,7 @@ uint32_t spinsOf(int nranks) {
   if (!ranks.ok()) return UINT32_MAX;
   tuttiCommunicator *c = nullptr;
   EXPECT_EQ(tuttiHandleEnter(ranks.comms[0], "test", &c), tuttiSuccess);
-  uint32_t spins = c->host.spins;
+  uint32_t spins = c->context.spins;
   tuttiHandleLeave(c);
   return spins;
 }
@@ -680,7 +680,7 @@ TEST(Life, ChannelsOfAGraphFileAreLimitedToo) {
     tuttiCommunicator *c = nullptr;
     ASSERT_EQ(tuttiHandleEnter(ranks.comms[0], "test", &c), tuttiSuccess);
     EXPECT_EQ(c->plan.maxChannels, most == 0 ? 3 : std::min(most, 3));
-    EXPECT_EQ(c->wires.nchannels, c->plan.maxChannels);
+    EXPECT_EQ(c->view.nchannels, c->plan.maxChannels);
     tuttiHandleLeave(c);
   }
   unlink(path.c_str());

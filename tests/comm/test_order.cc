@@ -245,7 +245,7 @@ TEST(Split, CopiesTheConfig) {
 int trafficClassOf(tuttiComm_t comm) {
   tuttiCommunicator *c = nullptr;
   EXPECT_EQ(tuttiHandleEnter(comm, "trafficClassOf", &c), tuttiSuccess);
-  int found = c->wires.trafficClass;
+  int found = c->view.trafficClass;
   tuttiHandleLeave(c);
   return found;
 }

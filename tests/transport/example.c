@@ -16,19 +16,19 @@ static void exampleCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath 
   TUTTI_WHY(path, "an example");
 }
 
-static tuttiResult_t examplePrepare(tuttiWires *w, tuttiPeer *mine) {
+static tuttiResult_t examplePrepare(tuttiCommView *w, tuttiPeer *mine) {
   (void)w, (void)mine;
   exampleCounts.prepared++;
   return tuttiSuccess;
 }
 
-static tuttiResult_t exampleAttach(tuttiWires *w) {
+static tuttiResult_t exampleAttach(tuttiCommView *w) {
   (void)w;
   exampleCounts.attached++;
   return tuttiSuccess;
 }
 
-static tuttiResult_t exampleOpen(tuttiWires *w, int peer, int channel, tuttiDirection direction,
+static tuttiResult_t exampleOpen(tuttiCommView *w, int peer, int channel, tuttiDirection direction,
                                  bool shared, tuttiConn *conn) {
   if (shared || peer == w->rank)
     return TUTTI_FAIL(tuttiInternalError, "rank %d: the example has no such connection", w->rank);
@@ -40,13 +40,13 @@ static tuttiResult_t exampleOpen(tuttiWires *w, int peer, int channel, tuttiDire
   return tuttiSuccess;
 }
 
-static void exampleClose(tuttiWires *w, tuttiConn *conn) {
+static void exampleClose(tuttiCommView *w, tuttiConn *conn) {
   (void)w;
   *conn = (tuttiConn){.peer = -1};
   exampleCounts.closed++;
 }
 
-static void exampleDetach(tuttiWires *w) {
+static void exampleDetach(tuttiCommView *w) {
   (void)w;
   exampleCounts.detached++;
 }

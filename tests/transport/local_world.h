@@ -39,7 +39,7 @@ struct Shape {
 
 // One rank: what the comm layer would hold.
 struct Rank {
-  tuttiWires w{};
+  tuttiCommView w{};
   tuttiPeer mine{};
   tuttiMemAccount memory{};
   tuttiAtomic32 failed{};
@@ -220,7 +220,7 @@ inline uint32_t mix(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-// One end of a FIFO under test, and the messages that both ends know from its name.
+// One endpoint of a FIFO under test, and the messages that both ends know from its name.
 struct End {
   tuttiConn c;
   uint32_t name;
@@ -231,7 +231,7 @@ struct End {
   uint8_t at(size_t i) const { return (uint8_t)mix(name + (uint32_t)(c.next * 977 + i)); }
 
   void send() {
-    tuttiSlot *slot = tuttiConnSlot(&c);
+    tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
     size_t n = size();
     auto &own = direct[c.next % TUTTI_FIFO_DEPTH];
     uint8_t *to = tuttiConnData(&c, n);
@@ -252,7 +252,7 @@ struct End {
     slot->sig.count = name;
   }
   void receive() {
-    tuttiSlot *slot = tuttiConnSlot(&c);
+    tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
     ASSERT_EQ(size(), slot->bytes);
     ASSERT_EQ(c.next, slot->sig.seq);
     ASSERT_EQ(name, slot->sig.count);
@@ -302,7 +302,7 @@ inline void traffic(Rank &r, uint64_t messages) {
         moved = true;
       }
       // Payloads that are read where they are live until all readers have them.
-      left += !e.done() || (e.c.direction == TUTTI_SEND && tuttiConnTaken(&e.c) < e.messages);
+      left += !e.done() || (e.c.direction == TUTTI_SEND && tuttiConnCredit(&e.c) < e.messages);
     }
     moved ? tuttiBackoffReset(&backoff) : tuttiBackoffPause(&backoff);
   }

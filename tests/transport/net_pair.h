@@ -37,7 +37,7 @@ struct Entered {
 
 /* One rank's side. With two proxies, as on GPUs, nobody but their threads runs the loop. */
 struct Rank {
-  tuttiWires w{};
+  tuttiCommView w{};
   tuttiPeer peers[2]{};
   tuttiAtomic32 failed{};
   tuttiMemAccount memory{};
@@ -146,7 +146,7 @@ inline bool Right(const uint8_t *p, uint64_t message, size_t bytes) {
 
 /* Publishes one message, whose slot is free. `user` (or null) is memory for a direct one. */
 inline void Publish(Rank &r, tuttiConn *c, size_t bytes, uint8_t *user = nullptr) {
-  tuttiSlot *slot = tuttiConnSlot(c);
+  tuttiSlotDescriptor *slot = tuttiConnDescriptor(c);
   slot->bytes = static_cast<uint32_t>(bytes);
   slot->sig = tuttiSignature{};
   slot->sig.seq = c->next + 1000;
@@ -169,7 +169,7 @@ inline void Publish(Rank &r, tuttiConn *c, size_t bytes, uint8_t *user = nullptr
 
 /* Checks and takes the message that is there. */
 inline bool Take(Rank &r, tuttiConn *c, size_t bytes) {
-  tuttiSlot *slot = tuttiConnSlot(c);
+  tuttiSlotDescriptor *slot = tuttiConnDescriptor(c);
   const uint8_t *at = slot->where == TUTTI_WHERE_INLINE ? slot->inlined : tuttiConnData(c, bytes);
   bool ok = slot->bytes == bytes && slot->where != TUTTI_WHERE_DIRECT &&
             slot->sig.seq == c->next + 1000 && Right(at, c->next, bytes);

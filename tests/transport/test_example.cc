@@ -59,7 +59,7 @@ TEST(Transports, NoEntryIsNull) {
   for (int i = 0; tuttiNets[i]; i++) {
     const tuttiNet *n = tuttiNets[i];
     EXPECT_TRUE(n->open && n->canConnect && n->connect && n->serve && n->progress && n->drained &&
-                n->haltEnd && n->closeEnd && n->close)
+                n->haltEndpoint && n->closeEndpoint && n->close)
         << n->name;
   }
 }

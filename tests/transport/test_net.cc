@@ -79,7 +79,7 @@ TEST_P(Sockets, LargeMessagesLandWhereTheyAreWanted) {
     buffer.resize(kBytes);
   auto take = [&](uint64_t m, bool direct) {
     ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
-    tuttiSlot *slot = tuttiConnSlot(&in);
+    tuttiSlotDescriptor *slot = tuttiConnDescriptor(&in);
     ASSERT_EQ(slot->where, uint32_t(direct ? TUTTI_WHERE_DIRECT : TUTTI_WHERE_SLOT)) << m;
     EXPECT_EQ(slot->addr, direct ? reinterpret_cast<uint64_t>(at[m].data()) : 0) << m;
     EXPECT_TRUE(net::Right(direct ? at[m].data() : tuttiConnData(&in, kBytes), m, kBytes)) << m;
@@ -87,7 +87,7 @@ TEST_P(Sockets, LargeMessagesLandWhereTheyAreWanted) {
     tuttiProxyFreed(p.b.w.proxy);
   };
   tuttiProxyEnter(p.b.w.proxy); /* as an executor: nobody else runs the loop between two steps */
-  tuttiConnWant(&in, at[0].data(), kBytes);
+  tuttiConnPostReceive(&in, at[0].data(), kBytes);
   net::Publish(p.a, &out, kBytes);
   net::Publish(p.a, &out, kBytes);
   ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
@@ -96,9 +96,9 @@ TEST_P(Sockets, LargeMessagesLandWhereTheyAreWanted) {
     usleep(100);
   }
   take(0, true);
-  tuttiConnWant(&in, at[1].data(), kBytes);
+  tuttiConnPostReceive(&in, at[1].data(), kBytes);
   take(1, true);
-  tuttiConnWant(&in, at[2].data(), kBytes - 1); /* of another size: to its slot */
+  tuttiConnPostReceive(&in, at[2].data(), kBytes - 1); /* of another size: to its slot */
   net::Publish(p.a, &out, kBytes);
   take(2, false);
   net::Publish(p.a, &out, kBytes);

@@ -177,7 +177,7 @@ TEST(NetHostile, ASecondHelloForAConnectionInUseIsDropped) {
 
 /* The first message of a connection that was dialled by hand arrives. */
 void Carries(int fd, Rank &to, tuttiConn *in) {
-  tuttiSlot line{};
+  tuttiSlotDescriptor line{};
   line.seq.v = 1;
   line.where = TUTTI_WHERE_INLINE;
   line.bytes = 3;
@@ -288,23 +288,23 @@ std::string Lie(const void *bytes, size_t n, bool closeAfter) {
   return p.b.Error();
 }
 
-tuttiSlot Line(uint64_t seq, uint32_t where, uint32_t bytes) {
-  tuttiSlot line{};
+tuttiSlotDescriptor Line(uint64_t seq, uint32_t where, uint32_t bytes) {
+  tuttiSlotDescriptor line{};
   line.seq.v = seq;
   line.where = where;
   line.bytes = bytes;
   return line;
 }
 
-TEST(NetHostile, LinesAreChecked) {
+TEST(NetHostile, DescriptorsAreChecked) {
   struct {
-    tuttiSlot line;
+    tuttiSlotDescriptor line;
     const char *text;
   } lies[] = {
       {Line(2, TUTTI_WHERE_SLOT, 8), "out of order"},
       {Line(0, TUTTI_WHERE_SLOT, 8), "out of order"},
       {Line(1, TUTTI_WHERE_SLOT, 4097), "too long for its slot"},
-      {Line(1, TUTTI_WHERE_INLINE, TUTTI_INLINE_MAX + 1), "too long for its line"},
+      {Line(1, TUTTI_WHERE_INLINE, TUTTI_INLINE_MAX + 1), "too long for its descriptor"},
       {Line(1, TUTTI_WHERE_DIRECT, 8), "unknown place"},
       {Line(1, 77, 8), "unknown place"},
   };
@@ -317,7 +317,7 @@ TEST(NetHostile, LinesAreChecked) {
 
 TEST(NetHostile, AnEndInsideAMessageIsAFailure) {
   uint8_t half[TUTTI_LINE + 10] = {};
-  tuttiSlot line = Line(1, TUTTI_WHERE_SLOT, 4096);
+  tuttiSlotDescriptor line = Line(1, TUTTI_WHERE_SLOT, 4096);
   memcpy(half, &line, sizeof line);
   for (size_t n : {size_t{1}, size_t{127}, size_t{128}, sizeof half}) {
     std::string text = Lie(half, n, true);
@@ -331,10 +331,10 @@ TEST(NetHostile, FuzzedHellosAndLinesForASecond) {
   ASSERT_TRUE(p.ok());
   std::mt19937 random(11);
   tuttiNetHello good = HelloTo(p.b, 2);
-  tuttiSlot line = Line(6, TUTTI_WHERE_SLOT, 100);
+  tuttiSlotDescriptor line = Line(6, TUTTI_WHERE_SLOT, 100);
   for (uint64_t end = tuttiNow() + net::kSecond; tuttiNow() < end;) {
     tuttiNetHello h = good;
-    tuttiSlot l = line;
+    tuttiSlotDescriptor l = line;
     for (unsigned n = 1 + random() % 4; n; n--) {
       reinterpret_cast<uint8_t *>(&h)[random() % sizeof h] = static_cast<uint8_t>(random());
       reinterpret_cast<uint8_t *>(&l)[random() % 32] = static_cast<uint8_t>(random());
@@ -344,7 +344,7 @@ TEST(NetHostile, FuzzedHellosAndLinesForASecond) {
       ASSERT_TRUE(h.channel >= 0 && h.channel < TUTTI_CHANNELS);
       ASSERT_TRUE(h.part >= 0 && h.part < h.parts && h.parts <= TUTTI_SOCKET_PARTS);
     }
-    if (!tuttiSocketLineCheck(&l, 5, 4096)) {
+    if (!tuttiSocketDescriptorCheck(&l, 5, 4096)) {
       ASSERT_TRUE(l.where == TUTTI_WHERE_SLOT || l.where == TUTTI_WHERE_INLINE);
       ASSERT_LE(l.bytes, l.where == TUTTI_WHERE_SLOT ? 4096u : TUTTI_INLINE_MAX);
     }
@@ -448,7 +448,7 @@ TEST(NetProcesses, APeerKilledInMidMessageIsNamed) {
         net::Publish(r, &out, kHuge);
         for (uint64_t end = net::Soon(); !tuttiProxyRun(r.w.proxy) && tuttiNow() < end;) {
         }
-        ASSERT_EQ(uint64_t{kWhole}, tuttiConnTaken(&out));
+        ASSERT_EQ(uint64_t{kWhole}, tuttiConnCredit(&out));
         raise(SIGKILL);
       },
       [&](Rank &r, pid_t child) {
@@ -532,9 +532,9 @@ TEST(NetHostile, RefusedUntilThePeerIsUp) {
   EXPECT_EQ(1, hello.to);
   tuttiNetWelcome welcome{TUTTI_NET_WELCOME, 1, p.a.w.commHash};
   EXPECT_TRUE(Send(got, &welcome, sizeof welcome));
-  tuttiSlot line;
+  tuttiSlotDescriptor line;
   ASSERT_TRUE(ReadAll(got, &line, sizeof line));
-  EXPECT_EQ(nullptr, tuttiSocketLineCheck(&line, 0, 4096));
+  EXPECT_EQ(nullptr, tuttiSocketDescriptorCheck(&line, 0, 4096));
   EXPECT_EQ(0u, line.addr);
   EXPECT_TRUE(net::Right(line.inlined, 0, 5));
   close(got);

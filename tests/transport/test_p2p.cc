@@ -29,8 +29,8 @@ TEST(P2p, EndsOfAFifoAreTheSameMemoryAndDirect) {
   attachAll(ranks);
   tuttiConn send = ranks[2]->open(0, TUTTI_P2P_CHANNEL, TUTTI_SEND);
   tuttiConn recv = ranks[0]->open(2, TUTTI_P2P_CHANNEL, TUTTI_RECV);
-  EXPECT_EQ(send.slots, recv.slots);
-  EXPECT_EQ(send.heads, recv.heads);
+  EXPECT_EQ(send.descriptors, recv.descriptors);
+  EXPECT_EQ(send.readers, recv.readers);
   EXPECT_EQ(send.data, recv.data);
   EXPECT_EQ(1, send.direct);
   EXPECT_EQ(1, recv.direct);
@@ -38,7 +38,7 @@ TEST(P2p, EndsOfAFifoAreTheSameMemoryAndDirect) {
   tuttiConn all = ranks[1]->open(-1, 1, TUTTI_SEND, true);
   EXPECT_EQ(2, all.nreaders);
   EXPECT_EQ(1, all.direct);
-  EXPECT_EQ(all.heads + 1, ranks[2]->open(1, 1, TUTTI_RECV, true).heads);
+  EXPECT_EQ(all.readers + 1, ranks[2]->open(1, 1, TUTTI_RECV, true).readers);
 }
 
 TEST(P2p, AttachHoldsUntilAllHaveTakenTheSegment) {
@@ -64,12 +64,12 @@ TEST(P2p, MessagesOutliveTheirWritersDetach) {
   prepareAll(ranks);
   attachAll(ranks);
   tuttiConn send = ranks[0]->open(1, 0, TUTTI_SEND), recv = ranks[1]->open(0, 0, TUTTI_RECV);
-  tuttiConnSlot(&send)->bytes = 42;
+  tuttiConnDescriptor(&send)->bytes = 42;
   tuttiConnAdvance(&send);
   ranks[0]->detach();
   EXPECT_EQ(0u, ranks[0]->bytes());
   ASSERT_TRUE(tuttiConnReady(&recv));
-  EXPECT_EQ(42u, tuttiConnSlot(&recv)->bytes);
+  EXPECT_EQ(42u, tuttiConnDescriptor(&recv)->bytes);
   tuttiConnAdvance(&recv);
 }
 
@@ -83,11 +83,11 @@ TEST(P2p, NobodyWaitsForAThreadThatIsLate) {
   EXPECT_FALSE(tuttiConnReady(&recv));
   ASSERT_EQ(tuttiSuccess, ranks[1]->attach()) << tuttiErrorText();
   tuttiConn send = ranks[1]->open(0, 0, TUTTI_SEND);
-  tuttiConnSlot(&send)->bytes = 42;
+  tuttiConnDescriptor(&send)->bytes = 42;
   tuttiConnAdvance(&send);
   ranks[1]->detach();
   ASSERT_TRUE(tuttiConnReady(&recv));
-  EXPECT_EQ(42u, tuttiConnSlot(&recv)->bytes);
+  EXPECT_EQ(42u, tuttiConnDescriptor(&recv)->bytes);
 }
 
 TEST(P2p, MessagesWaitForAReaderThatComesWhenTheirWriterHasGone) {
@@ -95,14 +95,14 @@ TEST(P2p, MessagesWaitForAReaderThatComesWhenTheirWriterHasGone) {
   prepareAll(ranks);
   ASSERT_EQ(tuttiSuccess, ranks[0]->attach()) << tuttiErrorText();
   tuttiConn send = ranks[0]->open(1, 0, TUTTI_SEND);
-  tuttiConnSlot(&send)->bytes = 42;
+  tuttiConnDescriptor(&send)->bytes = 42;
   tuttiConnAdvance(&send);
   ranks[0]->detach();
   EXPECT_EQ(0u, ranks[0]->bytes());
   ASSERT_EQ(tuttiSuccess, ranks[1]->attach()) << tuttiErrorText();
   tuttiConn recv = ranks[1]->open(0, 0, TUTTI_RECV);
   ASSERT_TRUE(tuttiConnReady(&recv));
-  EXPECT_EQ(42u, tuttiConnSlot(&recv)->bytes);
+  EXPECT_EQ(42u, tuttiConnDescriptor(&recv)->bytes);
 }
 
 TEST(P2p, ManyRanksMapWhatTheyUse) {
@@ -118,7 +118,7 @@ TEST(P2p, ManyRanksMapWhatTheyUse) {
   // Lines and a window of data, of one segment; the kernel may have joined them.
   EXPECT_LE(segmentMappings(), 2);
   EXPECT_GE(segmentMappings(), 1);
-  tuttiConnSlot(&send)->bytes = 42;
+  tuttiConnDescriptor(&send)->bytes = 42;
   tuttiConnAdvance(&send);
   ASSERT_TRUE(tuttiConnReady(&recv));
   send.data[TUTTI_FIFO_DEPTH * s.slotBytes - 1] = 1; // all of it is there
@@ -150,13 +150,13 @@ TEST(P2p, CommunicatorsWithOneHashOrOneSecretDoNotMix) {
     attachAll(ranks);
   for (size_t i = 0; i < comms.size(); i++) {
     tuttiConn send = comms[i][0]->open(1, 0, TUTTI_SEND);
-    tuttiConnSlot(&send)->bytes = (uint32_t)i;
+    tuttiConnDescriptor(&send)->bytes = (uint32_t)i;
     tuttiConnAdvance(&send);
   }
   for (size_t i = 0; i < comms.size(); i++) {
     tuttiConn recv = comms[i][1]->open(0, 0, TUTTI_RECV);
     ASSERT_TRUE(tuttiConnReady(&recv));
-    EXPECT_EQ(i, tuttiConnSlot(&recv)->bytes);
+    EXPECT_EQ(i, tuttiConnDescriptor(&recv)->bytes);
   }
 }
 

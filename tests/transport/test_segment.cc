@@ -15,10 +15,10 @@ struct Span {
 
 void addConn(std::vector<Span> &spans, const tuttiConn &c) {
   auto at = [&](const void *p, size_t n) { spans.push_back({(uintptr_t)p, (uintptr_t)p + n}); };
-  at(c.slots, sizeof(tuttiSlot) * c.lines);
-  at(c.heads, sizeof(tuttiHead) * (size_t)c.nreaders);
+  at(c.descriptors, sizeof(tuttiSlotDescriptor) * c.ndescriptors);
+  at(c.readers, sizeof(tuttiReader) * (size_t)c.nreaders);
   at(c.data, c.slotBytes * TUTTI_FIFO_DEPTH);
-  at(c.small, c.lines * c.smallBytes);
+  at(c.small, c.ndescriptors * c.smallBytes);
 }
 
 class SegmentLayout : public ::testing::TestWithParam<std::tuple<int, int, size_t>> {};
@@ -63,12 +63,12 @@ TEST(Segment, SmallMessagesOfManyFifosTouchFewPages) {
   attachAll(ranks);
   for (int p = 1; p < s.nranks; p++) {
     tuttiConn c = ranks[0]->open(p, 0, TUTTI_SEND);
-    tuttiConnSlot(&c)->where = TUTTI_WHERE_INLINE;
+    tuttiConnDescriptor(&c)->where = TUTTI_WHERE_INLINE;
     tuttiConnAdvance(&c);
   }
   struct stat st;
   ASSERT_EQ(0, fstat(tuttiSegmentFd(&ranks[0]->w), &st));
-  size_t lines = 7 * tuttiFifoControlBytes(4 * TUTTI_FIFO_LINES, 1),
+  size_t lines = 7 * tuttiFifoControlBytes(4 * TUTTI_FIFO_DESCRIPTORS, 1),
          page = (size_t)sysconf(_SC_PAGESIZE);
   EXPECT_LE((size_t)st.st_blocks * 512, (lines / page + 2) * page);
 }
@@ -86,7 +86,7 @@ TEST(Segment, CountIsWhatTheHostHasLost) {
   uint64_t opened = ranks[0]->bytes();
   EXPECT_GE(opened, before);
   EXPECT_LE(opened,
-            before + tuttiFifoControlBytes(send.lines, 1) + (uint64_t)sysconf(_SC_PAGESIZE));
+            before + tuttiFifoControlBytes(send.ndescriptors, 1) + (uint64_t)sysconf(_SC_PAGESIZE));
   memset(recv.data, 1, TUTTI_FIFO_DEPTH * s.slotBytes);
   memset(send.data, 1, TUTTI_FIFO_DEPTH * s.slotBytes);
   for (auto &r : ranks)
@@ -114,7 +114,8 @@ TEST(Segment, PayloadsOfAllSizesAreApart) {
     for (size_t bytes : {(size_t)1, send.smallBytes, send.smallBytes + 1, slotBytes}) {
       std::vector<Span> spans;
       bool small = bytes <= send.smallBytes;
-      uint32_t depth = small || bytes <= TUTTI_INLINE_MAX ? 4 * TUTTI_FIFO_LINES : TUTTI_FIFO_DEPTH;
+      uint32_t depth =
+          small || bytes <= TUTTI_INLINE_MAX ? 4 * TUTTI_FIFO_DESCRIPTORS : TUTTI_FIFO_DEPTH;
       EXPECT_EQ(depth, tuttiConnDepth(&send, bytes));
       if (!small) depth = TUTTI_FIFO_DEPTH;
       for (uint32_t i = 0; i < depth; i++, send.next++, recv.next++) {
@@ -125,7 +126,7 @@ TEST(Segment, PayloadsOfAllSizesAreApart) {
         spans.push_back({at, at + bytes});
         auto from = (uintptr_t)(small ? send.small : send.data);
         EXPECT_GE(at, from);
-        EXPECT_LE(at + bytes, from + (small ? send.lines * send.smallBytes
+        EXPECT_LE(at + bytes, from + (small ? send.ndescriptors * send.smallBytes
                                             : TUTTI_FIFO_DEPTH * send.slotBytes));
       }
     }
@@ -142,7 +143,7 @@ TEST(Segment, NoSmallPayloadsWithoutNeed) {
   attachAll(ranks);
   tuttiConn send = ranks[0]->open(1, 0, TUTTI_SEND);
   EXPECT_EQ(0u, send.smallBytes);
-  EXPECT_EQ(TUTTI_FIFO_LINES, tuttiConnDepth(&send, TUTTI_INLINE_MAX));
+  EXPECT_EQ(TUTTI_FIFO_DESCRIPTORS, tuttiConnDepth(&send, TUTTI_INLINE_MAX));
   EXPECT_EQ(TUTTI_FIFO_DEPTH, tuttiConnDepth(&send, TUTTI_INLINE_MAX + 1));
   EXPECT_EQ(send.data, tuttiConnData(&send, TUTTI_INLINE_MAX + 1));
 }
@@ -164,7 +165,7 @@ TEST(Segment, OnlyRanksOfTheHostHaveAPlace) {
   EXPECT_EQ(nullptr, ranks[4]->w.local->mine) << "alone on its host, it needs no memory";
   EXPECT_EQ(2, ranks[5]->open(-1, 0, TUTTI_SEND, true).nreaders);
   tuttiConn send = ranks[5]->open(3, 1, TUTTI_SEND), recv = ranks[3]->open(5, 1, TUTTI_RECV);
-  EXPECT_EQ(send.slots, recv.slots);
+  EXPECT_EQ(send.descriptors, recv.descriptors);
 }
 
 TEST(Segment, SizesBeyondTheAddressSpaceAreRefused) {
@@ -192,7 +193,7 @@ TEST(Segment, OpenRefusesWhatIsNotThere) {
   for (int r = 0; r < 3; r++)
     ranks.push_back(std::make_unique<Rank>(s, r, 1, r < 2 ? 1 : 2));
   prepareAll(ranks);
-  tuttiWires *w = &ranks[0]->w;
+  tuttiCommView *w = &ranks[0]->w;
   tuttiConn c{};
   c.next = 99;
   auto refused = [&](int peer, int channel, tuttiDirection d, bool shared) {
@@ -259,12 +260,12 @@ TEST(Segment, AnEndThatOpensAgainGoesOn) {
       break;
     case 2:
       if (!tuttiConnReady(&send)) break;
-      tuttiConnSlot(&send)->addr = sent++;
+      tuttiConnDescriptor(&send)->addr = sent++;
       tuttiConnAdvance(&send);
       break;
     default:
       if (!tuttiConnReady(&recv)) break;
-      ASSERT_EQ(got++, tuttiConnSlot(&recv)->addr);
+      ASSERT_EQ(got++, tuttiConnDescriptor(&recv)->addr);
       tuttiConnAdvance(&recv);
     }
     ASSERT_LE(sent - got, TUTTI_FIFO_DEPTH);

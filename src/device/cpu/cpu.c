@@ -51,9 +51,9 @@ static tuttiResult_t cpuRun(const tuttiTaskSet *set) {
   return set->nheads ? tuttiCpuRun(set->heads, set->nheads) : tuttiSuccess;
 }
 
-static tuttiResult_t cpuCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver,
+static tuttiResult_t cpuCopy(tuttiTaskContext *context, void *to, tuttiStream_t receiver,
                              const void *from, size_t bytes, tuttiStream_t stream) {
-  (void)host, (void)receiver, (void)stream;
+  (void)context, (void)receiver, (void)stream;
   memmove(to, from, bytes);
   return tuttiSuccess;
 }
@@ -72,7 +72,7 @@ const tuttiDevice tuttiDeviceCpuTable = {
     .detach = tuttiDeviceNothingToDetach,
     .drain = tuttiDeviceNothingToDrain,
     .stage = tuttiDeviceNothingToStage,
-    .settle = tuttiDeviceNothingToSettle,
+    .waitStaged = tuttiDeviceNothingStaged,
     .windowRegister = tuttiDeviceNothingToRegister,
     .windowDeregister = tuttiDeviceNothingToDeregister,
 };

@@ -63,7 +63,7 @@ typedef struct {
 __attribute__((always_inline)) static inline tuttiResult_t
 findConns(const runner *r, tuttiDirection direction, tuttiConn **conns, int *found) {
   const tuttiSchedule *s = &r->task->schedule;
-  const tuttiTaskHost *host = r->task->host;
+  const tuttiTaskContext *context = r->task->context;
   int channel = r->task->channel;
   bool sends = direction == TUTTI_SEND;
   uint32_t flag = sends ? TUTTI_STEP_SEND_SHARED : TUTTI_STEP_RECV_SHARED;
@@ -77,11 +77,12 @@ findConns(const runner *r, tuttiDirection direction, tuttiConn **conns, int *fou
                       "step %" PRIu64 " of %s on rank %d has %d messages, more than the %d of its "
                       "algorithm: a bug in tutti's schedules, please report it",
                       r->k, tuttiCollName(s->coll), s->rank, fan, r->width);
-  tuttiConn **row = host->conns[direction][shared][channel];
+  tuttiConn **row = context->conns[direction][shared][channel];
   for (int i = 0; i < fan; i++) {
     int peer = toAll ? -1 : count == TUTTI_ALL ? i + (i >= s->rank) : ranks[i];
     conns[i] = row ? row[toAll ? s->nranks : peer] : NULL;
-    if (!conns[i]) TUTTI_TRY(host->conn(host->comm, peer, channel, direction, shared, &conns[i]));
+    if (!conns[i])
+      TUTTI_TRY(context->conn(context->comm, peer, channel, direction, shared, &conns[i]));
   }
   *found = fan;
   return tuttiSuccess;
@@ -100,7 +101,7 @@ static void announce(runner *r) {
   r->announced = storesOnly(r) && r->conns[0]->network && r->bytes >= LEND_BYTES;
   if (!r->announced) return;
   uint8_t *to = (uint8_t *)r->task->recvbuff + r->step.dst * r->elementBytes;
-  tuttiConnWant(r->conns[0], to, r->bytes);
+  tuttiConnPostReceive(r->conns[0], to, r->bytes);
 }
 
 /* Makes `step` the next one that does anything; `loaded` stays false at the end. */
@@ -127,10 +128,10 @@ static tuttiResult_t load(runner *r) {
  * that a peer writes: nothing in it is used before it was checked. */
 static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
   const tuttiTask *task = r->task;
-  const tuttiSlot *slot = tuttiConnSlot(conn);
+  const tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
   tuttiSignature theirs = slot->sig;
   if (!tuttiSignatureEqual(&task->signature, &theirs))
-    return task->host->mismatch(task->host->comm, conn->peer, &task->signature, &theirs);
+    return task->context->mismatch(task->context->comm, conn->peer, &task->signature, &theirs);
   bool reachable = conn->direct || (conn->writer.pid != 0 && storesOnly(r));
   bool fits = (slot->where == TUTTI_WHERE_INLINE && r->bytes <= TUTTI_INLINE_MAX) ||
               (slot->where == TUTTI_WHERE_SLOT && r->bytes <= conn->slotBytes) ||
@@ -163,7 +164,7 @@ static tuttiResult_t poll(runner *r, bool *go) {
 }
 
 static const void *payload(const tuttiConn *conn, size_t bytes) {
-  const tuttiSlot *slot = tuttiConnSlot(conn);
+  const tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
   if (slot->where == TUTTI_WHERE_INLINE) return slot->inlined;
   if (slot->where == TUTTI_WHERE_SLOT) return tuttiConnData(conn, bytes);
   return (const void *)(uintptr_t)slot->addr;
@@ -232,7 +233,7 @@ static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *
   size_t bytes = r->bytes;
   for (int i = 0; i < r->nsend; i++) {
     tuttiConn *conn = r->conns[r->nrecv + i];
-    tuttiSlot *slot = tuttiConnSlot(conn);
+    tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
     slot->bytes = (uint32_t)bytes;
     slot->sig = r->task->signature;
     slot->addr = 0;
@@ -258,7 +259,7 @@ static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *
 
 /* Is a message of the step lent by another thread? */
 static bool isLent(const tuttiConn *conn) {
-  return conn->direct && !conn->network && tuttiConnSlot(conn)->where == TUTTI_WHERE_DIRECT;
+  return conn->direct && !conn->network && tuttiConnDescriptor(conn)->where == TUTTI_WHERE_DIRECT;
 }
 
 /* If the step's message is in another process, copies it to its place and makes that the operand.
@@ -267,7 +268,7 @@ static tuttiResult_t fetch(const runner *r, const void **in, void *const *out, b
   *come = true;
   if (r->nrecv != 1) return tuttiSuccess;
   tuttiConn *conn = r->conns[0];
-  const tuttiSlot *slot = tuttiConnSlot(conn);
+  const tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
   if (conn->direct || slot->where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
   int err = tuttiRemoteRead(&conn->writer, out[0], slot->addr, r->bytes);
   *come = err == 0 && !tuttiConnWithdrawn(conn);
@@ -329,9 +330,9 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
     freed |= conn->network && i < 0;
   }
   if (sent)
-    tuttiProxyKick(task->host->proxy);
+    tuttiProxyKick(task->context->proxy);
   else if (freed)
-    tuttiProxyFreed(task->host->proxy);
+    tuttiProxyFreed(task->context->proxy);
   r->loaded = r->announced = false;
   r->k++;
   r->moves++;
@@ -352,15 +353,15 @@ static void begin(runner *r, tuttiTask *task) {
 static bool loansReturned(runner *r) {
   for (; r->nloans > 0; r->nloans--) {
     const loan *l = &r->loans[r->nloans - 1];
-    if (tuttiConnTaken(l->conn) < l->upto) return false;
+    if (tuttiConnCredit(l->conn) < l->upto) return false;
   }
   return true;
 }
 
 static tuttiResult_t advance(execution *e, runner *r) {
   for (int i = 0; i < BURST && r->task; i++) {
-    const tuttiTaskHost *host = r->task->host;
-    if (tuttiLoadAcquire32(host->failed) != 0) return host->failure(host->comm);
+    const tuttiTaskContext *context = r->task->context;
+    if (tuttiLoadAcquire32(context->failed) != 0) return context->failure(context->comm);
     if (!r->loaded) TUTTI_TRY(load(r));
     bool go = true;
     if (r->loaded) {
@@ -381,7 +382,7 @@ static tuttiResult_t advance(execution *e, runner *r) {
 /* Has no other task of the same communicator waited longer? One report tells it all. */
 static bool waitsLongest(const execution *e, const runner *r) {
   for (const runner *o = e->runners; o < e->runners + e->live; o++) {
-    if (o->task->host->comm == r->task->host->comm && o->moves == o->movesSeen &&
+    if (o->task->context->comm == r->task->context->comm && o->moves == o->movesSeen &&
         (o->since < r->since || (o->since == r->since && o < r)))
       return false;
   }
@@ -408,9 +409,9 @@ static tuttiResult_t watchClock(execution *e) {
       r->since = r->told = now;
     } else if (now - r->told >= STALL_NS && waitsLongest(e, r)) {
       r->told = now;
-      const tuttiTaskHost *host = r->task->host;
-      TUTTI_TRY(host->stalled(host->comm, &r->task->signature, awaited(r)->peer,
-                              (now - r->since) / 1000000));
+      const tuttiTaskContext *context = r->task->context;
+      TUTTI_TRY(context->stalled(context->comm, &r->task->signature, awaited(r)->peer,
+                                 (now - r->since) / 1000000));
     }
   }
   return tuttiSuccess;
@@ -467,13 +468,13 @@ static size_t runBytes(size_t ntasks, size_t width) {
          2 * (width + 1) * sizeof(void *) + ntasks * sizeof(struct tuttiProxy *);
 }
 
-static void addHost(execution *e, const tuttiTaskHost *host) {
-  if (host->spins < e->spins) e->spins = host->spins;
-  if (!host->proxy) return;
+static void addContext(execution *e, const tuttiTaskContext *context) {
+  if (context->spins < e->spins) e->spins = context->spins;
+  if (!context->proxy) return;
   int p = 0;
-  while (p < e->nproxies && e->proxies[p] != host->proxy)
+  while (p < e->nproxies && e->proxies[p] != context->proxy)
     p++;
-  if (p == e->nproxies) e->proxies[e->nproxies++] = host->proxy;
+  if (p == e->nproxies) e->proxies[e->nproxies++] = context->proxy;
 }
 
 static void layOut(execution *e, void *memory, tuttiTask **tasks, int ntasks, int width) {
@@ -493,17 +494,17 @@ static void layOut(execution *e, void *memory, tuttiTask **tasks, int ntasks, in
     r->loaded = r->announced = false;
     r->moves = r->movesSeen = 0; /* unequal below, so the first look at the clock sets the rest */
     begin(r, *tasks);
-    addHost(e, (*tasks++)->host);
+    addContext(e, (*tasks++)->context);
   }
 }
 
 /* After a failure: takes back what other threads, or a proxy, may still read or write. */
 static void withdrawLoans(const execution *e) {
   for (const runner *r = e->runners; r < e->runners + e->live; r++) {
-    if (r->announced) tuttiProxyHalt(r->task->host->proxy);
+    if (r->announced) tuttiProxyHalt(r->task->context->proxy);
     for (int i = 0; i < r->nloans; i++) {
       if (r->loans[i].conn->network)
-        tuttiProxyHalt(r->task->host->proxy);
+        tuttiProxyHalt(r->task->context->proxy);
       else
         tuttiConnWithdraw(r->loans[i].conn);
     }

@@ -12,22 +12,22 @@
  * collective, a message may be sent before a window is made and received behind it. */
 #define DIRECT_BYTES ((uint64_t)4 << 20)
 
-tuttiResult_t tuttiCudaArgsInit(tuttiCuda *s, tuttiWires *w) {
+tuttiResult_t tuttiCudaArgsInit(tuttiCuda *s, tuttiCommView *v) {
   tuttiAllPairsArgs *a = &s->args;
   CUDA_TRY((cudaError_t)tuttiAllPairsLoad(&a->early));
   a->mail = s->mailOnDevice;
-  a->place = w->rank;
-  for (int p = 0; p < w->nranks; p++) {
-    if (p == w->rank) continue;
+  a->place = v->rank;
+  for (int p = 0; p < v->nranks; p++) {
+    if (p == v->rank) continue;
     tuttiAllPairsLink *link = &a->link[a->nlinks++];
     link->rank = p;
-    link->block = w->symmetric->theirs[p];
-    link->column = (uint32_t)(w->rank < p ? w->rank : w->rank - 1);
+    link->block = v->symmetric->theirs[p];
+    link->column = (uint32_t)(v->rank < p ? v->rank : v->rank - 1);
   }
-  a->block = w->symmetric->mine;
-  a->counts = w->symmetric->counts;
-  a->staged = w->stagedBytes > 0;
-  tuttiAllPairsLayout l = tuttiAllPairsLayOut(w->nranks, a->staged);
+  a->block = v->symmetric->mine;
+  a->counts = v->symmetric->counts;
+  a->staged = v->stagedBytes > 0;
+  tuttiAllPairsLayout l = tuttiAllPairsLayOut(v->nranks, a->staged);
   a->simpleAt = l.simpleAt;
   a->regionsAt = l.regionsAt;
   a->columns = l.columns;
@@ -167,7 +167,8 @@ void tuttiCudaArgsMessage(tuttiCuda *s, const tuttiTask *t) {
   tuttiAllPairsFlow *f = &s->args.flow[link];
   uint64_t bytes = y->count * tuttiTypeSize(t->type);
   uint64_t part = partOf(bytes, plan);
-  bool direct = bytes >= DIRECT_BYTES && plan->proto == tuttiProtoSimple && !s->host->plan->staged;
+  bool direct =
+      bytes >= DIRECT_BYTES && plan->proto == tuttiProtoSimple && !s->context->plan->staged;
   if (y->sending) {
     l->outAt = (uintptr_t)t->sendbuff;
     l->outBytes = bytes;

@@ -10,7 +10,7 @@
 __BEGIN_DECLS
 
 /* Loads the kernels and sets in s->args what is the same for all launches. */
-tuttiResult_t tuttiCudaArgsInit(tuttiCuda *s, tuttiWires *w);
+tuttiResult_t tuttiCudaArgsInit(tuttiCuda *s, tuttiCommView *v);
 /* Sets the rest, for a collective. */
 void tuttiCudaArgsCollective(tuttiCuda *s, const tuttiTask *t);
 

@@ -47,7 +47,7 @@ static const char *cudaRefuse(const void *buffer) {
 /* The channels of the collective that tasks[0] begins. */
 static tuttiResult_t runSchedules(tuttiCuda *s, const tuttiTask *tasks, int n) {
   int k = 1;
-  while (k < n && k < (int)TUTTI_RINGTREE_TASKS && tasks[k].host == tasks[0].host &&
+  while (k < n && k < (int)TUTTI_RINGTREE_TASKS && tasks[k].context == tasks[0].context &&
          tasks[k].channel == k && !tuttiCudaIsMessage(s, &tasks[k]))
     k++;
   return tasks[0].schedule.count > 0 ? tuttiCudaRunSchedules(s, tasks, k) : tuttiSuccess;
@@ -58,7 +58,7 @@ static tuttiResult_t runOf(tuttiCuda *s, tuttiTask *tasks, int n) {
   TUTTI_TRY(tuttiCudaRunMessages(s, tasks, n));
   for (int i = 0; i < n; i++) {
     const tuttiTask *t = &tasks[i];
-    if (t->host->device != s || tuttiCudaIsMessage(s, t)) continue;
+    if (t->context->device != s || tuttiCudaIsMessage(s, t)) continue;
     if (t->plan.kernel != tuttiKernelSchedule) {
       tuttiCudaArgsCollective(s, t);
       TUTTI_TRY(tuttiCudaLaunch(s, t, &t->plan));
@@ -71,14 +71,14 @@ static tuttiResult_t runOf(tuttiCuda *s, tuttiTask *tasks, int n) {
 
 static tuttiResult_t cudaRun(const tuttiTaskSet *set) {
   for (int i = 0; i < set->ntasks; i++) {
-    tuttiCuda *s = set->tasks[i].host->device;
+    tuttiCuda *s = set->tasks[i].context->device;
     bool done = false;
     for (int j = 0; j < i && !done; j++)
-      done = set->tasks[j].host->device == s;
+      done = set->tasks[j].context->device == s;
     if (done) continue;
     TUTTI_RESTORED tuttiCudaBefore before = {0};
     /* Schedules may open connections; kernels between all pairs are spared the time. */
-    TUTTI_TRY((s->host->plan->allPairs ? tuttiCudaSwitch : tuttiCudaEnter)(s->device, &before));
+    TUTTI_TRY((s->context->plan->allPairs ? tuttiCudaSwitch : tuttiCudaEnter)(s->device, &before));
     TUTTI_TRY(runOf(s, set->tasks + i, set->ntasks - i));
   }
   return tuttiSuccess;
@@ -106,7 +106,7 @@ static const tuttiDevice table = {
     .detach = tuttiCudaDetach,
     .drain = tuttiCudaDrain,
     .stage = tuttiCudaStage,
-    .settle = tuttiCudaSettle,
+    .waitStaged = tuttiCudaWaitStaged,
     .windowRegister = tuttiCudaWindowRegister,
     .windowDeregister = tuttiCudaWindowDrop,
 };

@@ -45,9 +45,9 @@ static tuttiResult_t end(tuttiCuda *s, cudaStream_t stream, bool capturing) {
   return CUDA_CHECK(cudaEventRecord(s->done[capturing], stream));
 }
 
-tuttiResult_t tuttiCudaCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver, const void *from,
-                            size_t bytes, tuttiStream_t stream) {
-  tuttiCuda *s = host->device;
+tuttiResult_t tuttiCudaCopy(tuttiTaskContext *context, void *to, tuttiStream_t receiver,
+                            const void *from, size_t bytes, tuttiStream_t stream) {
+  tuttiCuda *s = context->device;
   bool capturing;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */

@@ -18,8 +18,8 @@ tuttiResult_t tuttiCudaLaunch(tuttiCuda *s, const tuttiTask *t, const tuttiPlan 
  * of the first. */
 tuttiResult_t tuttiCudaRunSchedules(tuttiCuda *s, const tuttiTask *tasks, int n);
 /* An entry of tuttiDevice. */
-tuttiResult_t tuttiCudaCopy(tuttiTaskHost *host, void *to, tuttiStream_t receiver, const void *from,
-                            size_t bytes, tuttiStream_t stream);
+tuttiResult_t tuttiCudaCopy(tuttiTaskContext *context, void *to, tuttiStream_t receiver,
+                            const void *from, size_t bytes, tuttiStream_t stream);
 
 __END_DECLS
 

@@ -29,8 +29,8 @@ static void hear(tuttiCuda *s, uint32_t *heard) {
   if (stalls == *heard) return;
   *heard = stalls;
   tuttiSignature sig = mail->sig;
-  s->host->stalled(s->host->comm, &sig, mail->peer,
-                   mail->disagrees ? TUTTI_DISAGREES : mail->waitedMs);
+  s->context->stalled(s->context->comm, &sig, mail->peer,
+                      mail->disagrees ? TUTTI_DISAGREES : mail->waitedMs);
 }
 
 static void *monitorMain(void *arg) {
@@ -39,7 +39,8 @@ static void *monitorMain(void *arg) {
   struct pollfd stop = {.fd = s->stop, .events = POLLIN};
   while (poll(&stop, 1, MONITOR_MS) <= 0) {
     hear(s, &heard);
-    if (tuttiLoadAcquire32(s->host->failed) || s->host->failure(s->host->comm) != tuttiSuccess)
+    if (tuttiLoadAcquire32(s->context->failed) ||
+        s->context->failure(s->context->comm) != tuttiSuccess)
       __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
   }
   return NULL;
@@ -65,61 +66,61 @@ static tuttiResult_t lookAround(int device, int32_t *reaches) {
 }
 
 /* Without an ordinal: the current device. */
-tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine) {
+tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiCommView *v, tuttiPeer *mine) {
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   int device = ordinal;
   char bus[32];
   if (ordinal < 0) CUDA_TRY(cudaGetDevice(&device));
   TUTTI_TRY(tuttiCudaEnter(device, &before));
   mine->cudaDevice = device;
-  w->gdr = hasAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
-  w->dmabuf = hasAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+  v->gdr = hasAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+  v->dmabuf = hasAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
   (void)tuttiBusIdParse(bus, &mine->busId);
-  mine->nvlink = tuttiTopologyLinked(w->topology, mine->busId);
+  mine->nvlink = tuttiTopologyLinked(v->topology, mine->busId);
   TUTTI_TRY(lookAround(device, &mine->reaches));
   CUDA_TRY(cudaDeviceGetAttribute(&mine->blocks, cudaDevAttrMultiProcessorCount, device));
   mine->blocks -= BLOCKS_SPARED;
-  bool few = w->nranks <= TUTTI_ALLPAIRS_MAX;
-  size_t bytes = few ? tuttiAllPairsLayOut(w->nranks, false).bytes : 0;
-  return mine->p2pDisabled ? tuttiSuccess : tuttiSymmetricPrepare(w, mine, bytes);
+  bool few = v->nranks <= TUTTI_ALLPAIRS_MAX;
+  size_t bytes = few ? tuttiAllPairsLayOut(v->nranks, false).bytes : 0;
+  return mine->p2pDisabled ? tuttiSuccess : tuttiSymmetricPrepare(v, mine, bytes);
 }
 
 /* The blocks of those whom this rank can store to; of all, for kernels between all pairs. */
-static tuttiResult_t mapPeers(tuttiWires *w) {
+static tuttiResult_t mapPeers(tuttiCommView *v) {
   tuttiPath path;
-  if (w->stagedBytes) return tuttiSymmetricStage(w, sizeof(tuttiAllPairsHead));
-  for (int p = 0; p < w->nranks; p++)
-    if (p != w->rank &&
-        tuttiTransportSelect(&w->peers[w->rank], &w->peers[p], &path) == &tuttiTransportP2p)
-      TUTTI_TRY(tuttiSymmetricMap(w, p));
+  if (v->stagedBytes) return tuttiSymmetricStage(v, sizeof(tuttiAllPairsHead));
+  for (int p = 0; p < v->nranks; p++)
+    if (p != v->rank &&
+        tuttiTransportSelect(&v->peers[v->rank], &v->peers[p], &path) == &tuttiTransportP2p)
+      TUTTI_TRY(tuttiSymmetricMap(v, p));
   return tuttiSuccess;
 }
 
 /* The memory is the process's rather than CUDA's: threads go on looking at it when a program that
  * ends without destroying the communicator, or resets the device, has undone all of CUDA. */
-static tuttiResult_t makeMail(tuttiCuda *s, tuttiWires *w) {
+static tuttiResult_t makeMail(tuttiCuda *s, tuttiCommView *v) {
   _Static_assert(sizeof *s->mail <= MAIL_BYTES, "the stage lies behind it");
   TUTTI_TRY(tuttiMap((void **)&s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, -1,
-                     "the reports of kernels", w->memory));
-  TUTTI_TRY(tuttiPin(w->rank, s->device, s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, &s->pinned));
+                     "the reports of kernels", v->memory));
+  TUTTI_TRY(tuttiPin(v->rank, s->device, s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, &s->pinned));
   s->stage = (uint8_t *)s->mail + MAIL_BYTES;
   CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
   return tuttiSuccess;
 }
 
-static tuttiResult_t setUp(tuttiCuda *s, tuttiWires *w) {
-  TUTTI_NEW(s->rounds, 2 * (size_t)w->nranks, "rounds of messages", w->memory);
+static tuttiResult_t setUp(tuttiCuda *s, tuttiCommView *v) {
+  TUTTI_NEW(s->rounds, 2 * (size_t)v->nranks, "rounds of messages", v->memory);
   /* Now, for a later allocation could wait for kernels that wait for this rank. */
-  TUTTI_TRY(makeMail(s, w));
+  TUTTI_TRY(makeMail(s, v));
   for (int i = 0; i < 2; i++)
     CUDA_TRY(cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming));
   CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
   CUDA_TRY(cudaStreamCreateWithFlags(&s->stageStream, cudaStreamNonBlocking));
-  TUTTI_TRY(mapPeers(w));
-  TUTTI_TRY(s->host->plan->allPairs
-                ? tuttiCudaArgsInit(s, w)
-                : tuttiCudaRingTreeInit(&s->ringTree, w, s->host, s->mail, s->stageStream));
+  TUTTI_TRY(mapPeers(v));
+  TUTTI_TRY(s->context->plan->allPairs
+                ? tuttiCudaArgsInit(s, v)
+                : tuttiCudaRingTreeInit(&s->ringTree, v, s->context, s->mail, s->stageStream));
   s->stop = eventfd(0, EFD_CLOEXEC);
   if (s->stop < 0)
     return TUTTI_FAIL(tuttiSystemError, "no eventfd: %s; raise the limit on open files (ulimit -n)",
@@ -129,16 +130,16 @@ static tuttiResult_t setUp(tuttiCuda *s, tuttiWires *w) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiCudaAttach(tuttiWires *w, tuttiTaskHost *host) {
+tuttiResult_t tuttiCudaAttach(tuttiCommView *v, tuttiTaskContext *context) {
   tuttiCuda *s;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
-  TUTTI_NEW(s, 1, "a communicator's CUDA state", w->memory);
-  host->device = s;
-  s->host = host;
-  s->device = w->peers[w->rank].cudaDevice;
+  TUTTI_NEW(s, 1, "a communicator's CUDA state", v->memory);
+  context->device = s;
+  s->context = context;
+  s->device = v->peers[v->rank].cudaDevice;
   s->stop = -1;
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
-  return setUp(s, w);
+  return setUp(s, v);
 }
 
 /* Of graphs nobody knows when they run: the whole device is waited for, unlike else, as that call
@@ -148,8 +149,8 @@ static cudaError_t awaitLaunches(const tuttiCuda *s) {
   return s->launched ? cudaEventSynchronize(s->done[0]) : cudaSuccess;
 }
 
-void tuttiCudaDetach(tuttiWires *w, tuttiTaskHost *host) {
-  tuttiCuda *s = host->device;
+void tuttiCudaDetach(tuttiCommView *v, tuttiTaskContext *context) {
+  tuttiCuda *s = context->device;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   if (s && s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
   if (s && s->monitoring) { /* also where CUDA has been shut down */
@@ -160,53 +161,53 @@ void tuttiCudaDetach(tuttiWires *w, tuttiTaskHost *host) {
   if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
     (void)awaitLaunches(s);
     tuttiCudaWindowsClose(&s->windows);
-    tuttiCudaRingTreeClose(&s->ringTree, w);
+    tuttiCudaRingTreeClose(&s->ringTree, v);
     for (int i = 0; i < 2; i++)
       if (s->done[i]) cudaEventDestroy(s->done[i]);
     if (s->joined) cudaEventDestroy(s->joined);
     if (s->stageStream) cudaStreamDestroy(s->stageStream);
     tuttiUnpin(&s->pinned);
-    if (s->mail) tuttiUnmap(s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, w->memory);
+    if (s->mail) tuttiUnmap(s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, v->memory);
     tuttiFree(s->rounds);
     tuttiFree(s);
   }
-  tuttiSymmetricDetach(w);
-  host->device = NULL;
+  tuttiSymmetricDetach(v);
+  context->device = NULL;
 }
 
 /* The monitor ends the kernels of a communicator that fails. */
-tuttiResult_t tuttiCudaDrain(tuttiTaskHost *host) {
-  tuttiCuda *s = host->device;
+tuttiResult_t tuttiCudaDrain(tuttiTaskContext *context) {
+  tuttiCuda *s = context->device;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   if (!s || !s->launched) return tuttiSuccess;
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
   return tuttiCudaCheck(awaitLaunches(s), "an operation on the GPU");
 }
 
-tuttiResult_t tuttiCudaStage(tuttiTaskHost *host, void **memory, size_t *bytes,
+tuttiResult_t tuttiCudaStage(tuttiTaskContext *context, void **memory, size_t *bytes,
                              tuttiStream_t *stream) {
-  tuttiCuda *s = host->device;
+  tuttiCuda *s = context->device;
   *memory = s->stage;
   *bytes = TUTTI_CUDA_STAGE_BYTES;
   *stream = s->stageStream;
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiCudaSettle(tuttiTaskHost *host) {
-  tuttiCuda *s = host->device;
+tuttiResult_t tuttiCudaWaitStaged(tuttiTaskContext *context) {
+  tuttiCuda *s = context->device;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
   return CUDA_CHECK(cudaStreamSynchronize(s->stageStream));
 }
 
-tuttiResult_t tuttiCudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
-                                      void **window) {
-  tuttiCuda *s = host->device;
+tuttiResult_t tuttiCudaWindowRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
+                                      size_t size, void **window) {
+  tuttiCuda *s = context->device;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   *window = NULL;
-  if (!host->plan->allPairs || host->plan->staged) return tuttiSuccess; /* of no use */
+  if (!context->plan->allPairs || context->plan->staged) return tuttiSuccess; /* of no use */
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
-  return tuttiCudaWindowAdd(&s->windows, w, host, buff, size, s->stageStream,
+  return tuttiCudaWindowAdd(&s->windows, v, context, buff, size, s->stageStream,
                             (tuttiCudaWindow **)window);
 }
 

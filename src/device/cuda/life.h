@@ -10,15 +10,15 @@
 
 __BEGIN_DECLS
 
-tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiWires *w, tuttiPeer *mine);
-tuttiResult_t tuttiCudaAttach(tuttiWires *w, tuttiTaskHost *host);
-void tuttiCudaDetach(tuttiWires *w, tuttiTaskHost *host);
-tuttiResult_t tuttiCudaDrain(tuttiTaskHost *host);
-tuttiResult_t tuttiCudaStage(tuttiTaskHost *host, void **memory, size_t *bytes,
+tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiCommView *v, tuttiPeer *mine);
+tuttiResult_t tuttiCudaAttach(tuttiCommView *v, tuttiTaskContext *context);
+void tuttiCudaDetach(tuttiCommView *v, tuttiTaskContext *context);
+tuttiResult_t tuttiCudaDrain(tuttiTaskContext *context);
+tuttiResult_t tuttiCudaStage(tuttiTaskContext *context, void **memory, size_t *bytes,
                              tuttiStream_t *stream);
-tuttiResult_t tuttiCudaSettle(tuttiTaskHost *host);
-tuttiResult_t tuttiCudaWindowRegister(tuttiWires *w, tuttiTaskHost *host, void *buff, size_t size,
-                                      void **window);
+tuttiResult_t tuttiCudaWaitStaged(tuttiTaskContext *context);
+tuttiResult_t tuttiCudaWindowRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
+                                      size_t size, void **window);
 
 __END_DECLS
 

@@ -99,7 +99,7 @@ tuttiResult_t tuttiCudaRunMessages(tuttiCuda *s, tuttiTask *tasks, int n) {
   TUTTI_TRY(join(s, tasks, n, stream, true));
   for (int r = 0; r < 2 * rounds; r++) { /* first the small ones of each */
     bool large = r % 2;
-    TUTTI_TRY(s->host->plan->allPairs
+    TUTTI_TRY(s->context->plan->allPairs
                   ? allPairsRound(s, tasks, n, r / 2, large ? tuttiProtoSimple : tuttiProtoLL128)
                   : scheduleRound(s, tasks, n, r / 2, large));
   }

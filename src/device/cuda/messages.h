@@ -10,7 +10,7 @@ __BEGIN_DECLS
 
 /* Whether a task is a message of this communicator. */
 static inline bool tuttiCudaIsMessage(const tuttiCuda *s, const tuttiTask *t) {
-  return t->host->device == s && t->schedule.coll == tuttiCollSendRecv;
+  return t->context->device == s && t->schedule.coll == tuttiCollSendRecv;
 }
 
 /* Enqueues the messages of this communicator among n tasks, whose rounds it sets. */

@@ -40,38 +40,40 @@ tuttiProxyState tuttiCudaRingTreeServe(void *self, tuttiProxyTurn *turn) {
 #include "base/error.h"
 
 /* The two, of which the second may be missing. */
-static tuttiProxy *proxyOf(const tuttiWires *w, int i) {
-  return i == 0 ? w->proxy : w->receiver;
+static tuttiProxy *proxyOf(const tuttiCommView *v, int i) {
+  return i == 0 ? v->proxy : v->receiver;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-tuttiResult_t tuttiCudaRingTreeInit(tuttiCudaRingTree *s, tuttiWires *w, tuttiTaskHost *host,
-                                    tuttiAllPairsMail *mail, tuttiStream_t copies) {
-  s->host = host;
-  s->wires = w;
-  s->nranks = w->nranks;
-  s->nchannels = w->nchannels;
+tuttiResult_t tuttiCudaRingTreeInit(tuttiCudaRingTree *s, tuttiCommView *v,
+                                    tuttiTaskContext *context, tuttiAllPairsMail *mail,
+                                    tuttiStream_t copies) {
+  s->context = context;
+  s->view = v;
+  s->nranks = v->nranks;
+  s->nchannels = v->nchannels;
   s->copies = copies;
   size_t nrings = (size_t)s->nchannels * (size_t)s->nranks;
-  size_t nends = 2 * (nrings + (size_t)s->nranks);
-  TUTTI_NEW(s->opened, nends + (size_t)s->nchannels, "connections of kernels", w->memory);
-  s->ringKnown = s->opened + nends;
-  size_t bytes = nends * sizeof *s->ends + nrings * sizeof *s->rings + 3 * sizeof *s->args.counts;
-  CUDA_TRY(cudaMalloc((void **)&s->ends, bytes));
-  CUDA_TRY(cudaMemsetAsync(s->ends, 0, bytes, copies));
+  size_t nendpoints = 2 * (nrings + (size_t)s->nranks);
+  TUTTI_NEW(s->opened, nendpoints + (size_t)s->nchannels, "connections of kernels", v->memory);
+  s->ringKnown = s->opened + nendpoints;
+  size_t bytes =
+      nendpoints * sizeof *s->endpoints + nrings * sizeof *s->rings + 3 * sizeof *s->args.counts;
+  CUDA_TRY(cudaMalloc((void **)&s->endpoints, bytes));
+  CUDA_TRY(cudaMemsetAsync(s->endpoints, 0, bytes, copies));
   CUDA_TRY(cudaStreamSynchronize(copies));
-  s->rings = (int32_t *)(s->ends + nends);
+  s->rings = (int32_t *)(s->endpoints + nendpoints);
   s->args.counts = (uint32_t *)(s->rings + nrings);
   s->mail = mail;
   CUDA_TRY(cudaHostGetDevicePointer((void **)&s->args.mail, mail, 0));
   return CUDA_CHECK((cudaError_t)tuttiRingTreeLoad());
 }
 
-void tuttiCudaRingTreeClose(tuttiCudaRingTree *s, tuttiWires *w) {
+void tuttiCudaRingTreeClose(tuttiCudaRingTree *s, tuttiCommView *v) {
   for (int i = 0; i < s->served; i++)
-    if (proxyOf(w, i)) tuttiProxyRemove(proxyOf(w, i), &s->servers[i]);
-  cudaFree(s->ends);
+    if (proxyOf(v, i)) tuttiProxyRemove(proxyOf(v, i), &s->servers[i]);
+  cudaFree(s->endpoints);
   tuttiFree(s->opened);
 }
 
@@ -79,7 +81,7 @@ void tuttiCudaRingTreeClose(tuttiCudaRingTree *s, tuttiWires *w) {
 
 /* Once there is a network connection. */
 static tuttiResult_t startServing(tuttiCudaRingTree *s) {
-  if (!s->host->proxy) return tuttiSuccess;
+  if (!s->context->proxy) return tuttiSuccess;
   for (; s->served < 2; s->served++) {
     tuttiCudaServer *server = &s->servers[s->served];
     tuttiProxyOp op = {.advance = tuttiCudaRingTreeServe,
@@ -87,7 +89,7 @@ static tuttiResult_t startServing(tuttiCudaRingTree *s) {
                        .halt = tuttiProxyNothingToHalt,
                        .self = server};
     server->ringTree = s;
-    if (proxyOf(s->wires, s->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(s->wires, s->served), &op));
+    if (proxyOf(s->view, s->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(s->view, s->served), &op));
   }
   s->args.finished = &s->args.mail->finished;
   return tuttiSuccess;
@@ -101,7 +103,7 @@ static void announce(tuttiCudaRingTree *s, bool capturing) {
   else
     tuttiFetchAddAcqRel32(&s->launched, 1);
   for (int i = 0; i < s->served; i++)
-    if (proxyOf(s->wires, i)) tuttiProxyKick(proxyOf(s->wires, i));
+    if (proxyOf(s->view, i)) tuttiProxyKick(proxyOf(s->view, i));
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -118,27 +120,27 @@ static tuttiResult_t seen(const tuttiConn *conn, void *at, void **out) {
   return CUDA_CHECK(cudaHostGetDevicePointer(out, at, 0));
 }
 
-static tuttiResult_t openEnd(tuttiCudaRingTree *s, const tuttiTask *t, int peer,
-                             tuttiDirection direction) {
+static tuttiResult_t openEndpoint(tuttiCudaRingTree *s, const tuttiTask *t, int peer,
+                                  tuttiDirection direction) {
   size_t at = rowOf(s, t) + (direction == TUTTI_SEND ? (size_t)s->nranks : 0) + (size_t)peer;
   tuttiConn *conn;
   if (s->opened[at]) return tuttiSuccess;
-  TUTTI_TRY(s->host->conn(s->host->comm, peer, t->channel, direction, false, &conn));
-  tuttiRingTreeEnd end = {.next = conn->next,
-                          .lines = conn->lines,
-                          .slotBytes = (uint32_t)conn->slotBytes,
-                          .peer = peer};
-  TUTTI_TRY(seen(conn, conn->slots, (void **)&end.slots));
-  TUTTI_TRY(seen(conn, conn->heads, (void **)&end.head));
-  TUTTI_TRY(seen(conn, conn->data, (void **)&end.data));
-  TUTTI_TRY(tuttiCudaTell(&s->ends[at], &end, sizeof end, s->copies));
+  TUTTI_TRY(s->context->conn(s->context->comm, peer, t->channel, direction, false, &conn));
+  tuttiRingTreeEndpoint endpoint = {.next = conn->next,
+                                    .ndescriptors = conn->ndescriptors,
+                                    .slotBytes = (uint32_t)conn->slotBytes,
+                                    .peer = peer};
+  TUTTI_TRY(seen(conn, conn->descriptors, (void **)&endpoint.descriptors));
+  TUTTI_TRY(seen(conn, conn->readers, (void **)&endpoint.reader));
+  TUTTI_TRY(seen(conn, conn->data, (void **)&endpoint.data));
+  TUTTI_TRY(tuttiCudaTell(&s->endpoints[at], &endpoint, sizeof endpoint, s->copies));
   s->opened[at] = 1;
   return tuttiSuccess;
 }
 
 static tuttiResult_t openBoth(tuttiCudaRingTree *s, const tuttiTask *t, int peer) {
-  TUTTI_TRY(openEnd(s, t, peer, TUTTI_RECV));
-  return openEnd(s, t, peer, TUTTI_SEND);
+  TUTTI_TRY(openEndpoint(s, t, peer, TUTTI_RECV));
+  return openEndpoint(s, t, peer, TUTTI_SEND);
 }
 
 /* With a root, data flows to it or from it alone. */
@@ -148,8 +150,8 @@ static tuttiResult_t openDirect(tuttiCudaRingTree *s, const tuttiTask *t) {
   bool gathers = y->coll == tuttiCollGather || y->coll == tuttiCollReduce;
   for (int p = 0; p < s->nranks; p++) {
     if (p == y->rank || (rooted && !isRoot && p != y->root)) continue;
-    if (!rooted || isRoot == gathers) TUTTI_TRY(openEnd(s, t, p, TUTTI_RECV));
-    if (!rooted || isRoot != gathers) TUTTI_TRY(openEnd(s, t, p, TUTTI_SEND));
+    if (!rooted || isRoot == gathers) TUTTI_TRY(openEndpoint(s, t, p, TUTTI_RECV));
+    if (!rooted || isRoot != gathers) TUTTI_TRY(openEndpoint(s, t, p, TUTTI_SEND));
   }
   return tuttiSuccess;
 }
@@ -157,12 +159,12 @@ static tuttiResult_t openDirect(tuttiCudaRingTree *s, const tuttiTask *t) {
 static tuttiResult_t openEnds(tuttiCudaRingTree *s, const tuttiTask *t) {
   const tuttiSchedule *y = &t->schedule;
   if (y->coll == tuttiCollSendRecv)
-    return openEnd(s, t, y->root, y->sending ? TUTTI_SEND : TUTTI_RECV);
+    return openEndpoint(s, t, y->root, y->sending ? TUTTI_SEND : TUTTI_RECV);
   if (s->nranks == 1) return tuttiSuccess;
   switch (y->algo) {
   case tuttiAlgoRing:
-    TUTTI_TRY(openEnd(s, t, tuttiRingRank(y, 1), TUTTI_RECV));
-    return openEnd(s, t, tuttiRingRank(y, y->nranks - 1), TUTTI_SEND);
+    TUTTI_TRY(openEndpoint(s, t, tuttiRingRank(y, 1), TUTTI_RECV));
+    return openEndpoint(s, t, tuttiRingRank(y, y->nranks - 1), TUTTI_SEND);
   case tuttiAlgoTree:
     if (y->parent >= 0) TUTTI_TRY(openBoth(s, t, y->parent));
     for (int i = 0; i < y->nchildren; i++)
@@ -183,7 +185,7 @@ static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, tuttiRing
                              .recv = t->recvbuff,
                              .scalarAt = t->scalarAt,
                              .scalar = t->scalar,
-                             .ends = s->ends + rowOf(s, t),
+                             .endpoints = s->endpoints + rowOf(s, t),
                              .op = t->op,
                              .divide = t->divide,
                              .premul = (uint32_t)t->premul,

@@ -22,16 +22,16 @@ typedef struct {
 
 /* Of one communicator. */
 typedef struct tuttiCudaRingTree {
-  tuttiTaskHost *host;
-  const tuttiWires *wires;
+  tuttiTaskContext *context;
+  const tuttiCommView *view;
   int nranks, nchannels;
-  tuttiRingTreeEnd *ends;  /* GPU: [nchannels + 1 for messages][recv, send][nranks] */
-  uint8_t *opened;         /* the same in host memory: that end is known to the GPU */
-  int32_t *rings;          /* GPU: [nchannels][nranks] */
-  uint8_t *ringKnown;      /* [nchannels] */
-  tuttiAllPairsMail *mail; /* as the host sees it */
-  tuttiAtomic32 launched;  /* by the host; those of graphs are counted in the mail */
-  tuttiAtomic32 captured;  /* there may be graphs with launches */
+  tuttiRingTreeEndpoint *endpoints; /* GPU: [nchannels + 1 for messages][recv, send][nranks] */
+  uint8_t *opened;                  /* the same in host memory: that endpoint is known to the GPU */
+  int32_t *rings;                   /* GPU: [nchannels][nranks] */
+  uint8_t *ringKnown;               /* [nchannels] */
+  tuttiAllPairsMail *mail;          /* as the host sees it */
+  tuttiAtomic32 launched;           /* by the host; those of graphs are counted in the mail */
+  tuttiAtomic32 captured;           /* there may be graphs with launches */
   tuttiCudaServer servers[2];
   int served; /* so many of them are with their proxies */
   tuttiStream_t copies;
@@ -40,9 +40,10 @@ typedef struct tuttiCudaRingTree {
 
 /* On the current device. `mail` is pinned; `copies` is a stream that waits for no other. Undone by
  * Close, also after a failure; no kernel may be running then. */
-tuttiResult_t tuttiCudaRingTreeInit(tuttiCudaRingTree *s, tuttiWires *w, tuttiTaskHost *host,
-                                    tuttiAllPairsMail *mail, tuttiStream_t copies);
-void tuttiCudaRingTreeClose(tuttiCudaRingTree *s, tuttiWires *w);
+tuttiResult_t tuttiCudaRingTreeInit(tuttiCudaRingTree *s, tuttiCommView *v,
+                                    tuttiTaskContext *context, tuttiAllPairsMail *mail,
+                                    tuttiStream_t copies);
+void tuttiCudaRingTreeClose(tuttiCudaRingTree *s, tuttiCommView *v);
 
 /* Enqueues n <= TUTTI_RINGTREE_TASKS tasks, which run side by side: the channels of one collective,
  * or messages. */

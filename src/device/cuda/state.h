@@ -19,9 +19,9 @@ __BEGIN_DECLS
 
 #define TUTTI_CUDA_STAGE_BYTES 16384
 
-/* Used by the thread that has the communicator; the monitor reads host, mail and stop alone. */
+/* Used by the thread that has the communicator; the monitor reads context, mail and stop alone. */
 typedef struct {
-  tuttiTaskHost *host;
+  tuttiTaskContext *context;
   int device;
   tuttiAllPairsMail *mail; /* as the host sees it */
   tuttiAllPairsMail *mailOnDevice;

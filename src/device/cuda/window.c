@@ -54,17 +54,17 @@ static void end(tuttiCudaWindow *window) {
 }
 
 /* Maps what the others have exported; at[link] is what kernels store to. */
-static bool map(tuttiCudaWindow *window, const tuttiWires *w, const WindowPart *all, uint64_t *at,
-                char *why, size_t room) {
-  for (int r = 0, link = 0; r < w->nranks; r++) {
+static bool map(tuttiCudaWindow *window, const tuttiCommView *v, const WindowPart *all,
+                uint64_t *at, char *why, size_t room) {
+  for (int r = 0, link = 0; r < v->nranks; r++) {
     const WindowPart *part = &all[r];
     if (!part->exported) {
       if (!why[0]) snprintf(why, room, "rank %d cannot export its buffer", r);
       return false;
     }
-    if (r == w->rank) continue;
+    if (r == v->rank) continue;
     at[link] = part->at;
-    if (w->peers[r].process != w->peers[w->rank].process) {
+    if (v->peers[r].process != v->peers[v->rank].process) {
       cudaIpcMemHandle_t handle;
       memcpy(&handle, part->handle, sizeof handle);
       cudaError_t err =
@@ -107,27 +107,27 @@ static void listDropped(const tuttiCudaWindows *set, WindowPart *part) {
     if (x->at && x->index >= 0) part->dropped[x->index / 64] &= ~((uint64_t)1 << x->index % 64);
 }
 
-static tuttiResult_t agree(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
+static tuttiResult_t agree(tuttiCudaWindows *set, tuttiCommView *v, tuttiTaskContext *context,
                            tuttiCudaWindow *window, tuttiStream_t stream) {
   char why[TUTTI_SENTENCE] = "";
   uint64_t at[TUTTI_ALLPAIRS_PEERS] = {0};
-  TUTTI_FRESH(WindowPart, all, w->nranks, "a window's ranks", w->memory);
-  WindowPart *mine = &all[w->rank];
+  TUTTI_FRESH(WindowPart, all, v->nranks, "a window's ranks", v->memory);
+  WindowPart *mine = &all[v->rank];
   listDropped(set, mine);
   export(mine, (void *)window->at, window->size, why, sizeof why);
-  TUTTI_TRY(host->exchange(host->comm, all, sizeof *all));
-  sweep(set, all, w->nranks);
+  TUTTI_TRY(context->exchange(context->comm, all, sizeof *all));
+  sweep(set, all, v->nranks);
   int index = 0;
-  while (index < (int)TUTTI_ALLPAIRS_WINDOWS && !isUnused(all, w->nranks, index))
+  while (index < (int)TUTTI_ALLPAIRS_WINDOWS && !isUnused(all, v->nranks, index))
     index++;
   bool found = index < (int)TUTTI_ALLPAIRS_WINDOWS;
   if (!found) snprintf(why, sizeof why, "there are %u already", TUTTI_ALLPAIRS_WINDOWS);
-  mine->mapped = found && map(window, w, all, at, why, sizeof why);
-  tuttiAllPairsHead *head = w->symmetric->mine;
+  mine->mapped = found && map(window, v, all, at, why, sizeof why);
+  tuttiAllPairsHead *head = v->symmetric->mine;
   if (mine->mapped) TUTTI_TRY(tuttiCudaTell(head->window[index], at, sizeof at, stream));
-  TUTTI_TRY(host->exchange(host->comm, all, sizeof *all));
+  TUTTI_TRY(context->exchange(context->comm, all, sizeof *all));
   bool everywhere = true;
-  for (int r = 0; r < w->nranks; r++)
+  for (int r = 0; r < v->nranks; r++)
     everywhere &= all[r].mapped == 1;
   window->index = everywhere ? index : -1;
   set->any |= everywhere;
@@ -140,15 +140,15 @@ static tuttiResult_t agree(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
+tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiCommView *v, tuttiTaskContext *context,
                                  void *buff, size_t size, tuttiStream_t stream,
                                  tuttiCudaWindow **out) {
   tuttiCudaWindow *window;
-  TUTTI_NEW(window, 1, "a window", w->memory);
+  TUTTI_NEW(window, 1, "a window", v->memory);
   window->at = (uintptr_t)buff;
   window->size = size;
   window->index = -1;
-  tuttiResult_t result = agree(set, w, host, window, stream);
+  tuttiResult_t result = agree(set, v, context, window, stream);
   if (result != tuttiSuccess) {
     end(window);
     return result;

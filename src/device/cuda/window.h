@@ -28,7 +28,7 @@ typedef struct {
 
 /* A collective call, on the current device. Where a rank's memory cannot be mapped, the window is
  * without effect and the log says why. `stream` is for a copy to the GPU, waited for. */
-tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiWires *w, tuttiTaskHost *host,
+tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiCommView *v, tuttiTaskContext *context,
                                  void *buff, size_t size, tuttiStream_t stream,
                                  tuttiCudaWindow **window);
 /* Operations from now on do not use this tuttiCudaWindow, or NULL. Peers may still do with theirs,

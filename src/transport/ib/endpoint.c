@@ -1,15 +1,15 @@
 /* NET/IB: messages by RDMA writes over reliable connections.
  *
  * The payload of a message is written into the receiver's slot, from the sender's own slot or from
- * memory that the user has registered; then its line, to where the receiver looks for it (see
- * tuttiIbBoard). A queue pair carries out its writes in order, so the line is the news. A large
- * payload is cut into one part per link (queue pair); those but the first are each followed by the
- * message's number, too. The receiver checks the line before it copies it into the FIFO. The other
- * way goes the number of messages that the reader has taken, in a line that goes there anyway or by
- * itself. Nobody but the sender's hardware says anything by completions.
+ * memory that the user has registered; then its descriptor, to where the receiver looks for it (see
+ * tuttiIbControl). A queue pair carries out its writes in order, so the descriptor is the news. A
+ * large payload is cut into one part per queue pair; those but the first are each followed by the
+ * message's number, too. The receiver checks the descriptor before it copies it into the FIFO. The
+ * other way goes the number of messages that the reader has taken, in a descriptor that goes there
+ * anyway or by itself. Nobody but the sender's hardware says anything by completions.
  *
- * Of small messages one in TUTTI_IB_SIGNALED has a completion, and its head passes as soon as it is
- * posted: the board keeps a copy. Other heads pass when all parts are acknowledged.
+ * Of small messages one in TUTTI_IB_SIGNALED has a completion, and credit is given as soon as it is
+ * posted: the control block keeps a copy. For others it is given when all parts are acknowledged.
  *
  * What has come is found by looking, by whoever waits for it; while something is under way and
  * nobody waits, the proxy's thread looks every LOOK_NS. */
@@ -29,20 +29,20 @@ enum { POLL_BATCH = 16, CREDIT_MESSAGES = 4, CREDIT_BYTES = 65536, LOOK_NS = 100
 /* ---- completions ---------------------------------------------------------------------------- */
 
 /* All parts of messages below `n` have been acknowledged, or the reader has them. */
-static void confirm(tuttiIbEnd *e, uint64_t n) {
+static void confirm(tuttiIbEndpoint *e, uint64_t n) {
   if (n > tuttiLoadRelaxed(&e->confirmed)) tuttiStoreRelease(&e->confirmed, n);
 }
 
-void tuttiIbPassTo(tuttiIbEnd *e, uint64_t to) {
+void tuttiIbPassTo(tuttiIbEndpoint *e, uint64_t to) {
   if (to <= e->meet.passed) return;
   for (; e->meet.passed < to; e->meet.passed++) {
     tuttiIbReturn(e->source[e->meet.passed % TUTTI_FIFO_DEPTH]);
     e->source[e->meet.passed % TUTTI_FIFO_DEPTH] = NULL;
   }
-  tuttiStoreRelease(&e->meet.fifo.heads->head, to);
+  tuttiStoreRelease(&e->meet.fifo.readers->credit, to);
 }
 
-static void passHeads(tuttiIbEnd *e) {
+static void passHeads(tuttiIbEndpoint *e) {
   uint64_t passed = e->meet.passed;
   while (passed < e->posted && e->pending[passed % TUTTI_FIFO_DEPTH] == 0)
     passed++;
@@ -50,20 +50,21 @@ static void passHeads(tuttiIbEnd *e) {
 }
 
 /* A signaled request has left its queue, and with it all before. */
-static void sendDone(tuttiIbEnd *e, tuttiIbLink *l) {
-  uint32_t i = l->first++ % TUTTI_IB_SENDS;
-  uint64_t m = l->signals[i].message;
-  l->done = l->signals[i].posted;
+static void sendDone(tuttiIbEndpoint *e, tuttiIbQueuePair *q) {
+  uint32_t i = q->first++ % TUTTI_IB_SENDS;
+  uint64_t m = q->signals[i].message;
+  q->done = q->signals[i].posted;
   if (!tuttiIbSends(e)) return;
   for (int p = 0; p < e->nparts; p++)
-    if (e->parts[p] == l) e->pending[m % TUTTI_FIFO_DEPTH] &= ~(1u << p);
+    if (e->parts[p] == q) e->pending[m % TUTTI_FIFO_DEPTH] &= ~(1u << p);
   passHeads(e);
-  if (e->parts[0] != l) return;
+  if (e->parts[0] != q) return;
   confirm(e, m < e->meet.passed ? m + 1 : e->meet.passed);
   if (e->deadline && e->state == TUTTI_IB_RUNNING) tuttiIbWorks(e);
 }
 
-/* A status that new links may cure: a matter of ports and paths, not of what was asked for. */
+/* A status that new queue pairs may cure: a matter of ports and paths, not of what was asked for.
+ */
 static bool curable(enum ibv_wc_status status) {
   return status != IBV_WC_LOC_LEN_ERR && status != IBV_WC_LOC_PROT_ERR &&
          status != IBV_WC_LOC_ACCESS_ERR && status != IBV_WC_REM_ACCESS_ERR;
@@ -76,13 +77,13 @@ void tuttiIbPoll(tuttiIbNode *node) {
     do {
       n = ibv_poll_cq(node->rails[i].cq, POLL_BATCH, wc);
       for (int c = 0; c < n; c++) {
-        tuttiIbLink *l = (tuttiIbLink *)(uintptr_t)wc[c].wr_id;
-        if (!l->qp || l->qp->qp_num != wc[c].qp_num) continue; /* of an old one */
+        tuttiIbQueuePair *q = (tuttiIbQueuePair *)(uintptr_t)wc[c].wr_id;
+        if (!q->qp || q->qp->qp_num != wc[c].qp_num) continue; /* of an old one */
         if (wc[c].status == IBV_WC_SUCCESS) {
-          sendDone(l->end, l);
+          sendDone(q->end, q);
         } else if (wc[c].status != IBV_WC_WR_FLUSH_ERR) {
-          if (!curable(wc[c].status)) l->end->incurable = true;
-          tuttiIbBreak(l->end, l, tuttiVerbs.statusText(wc[c].status));
+          if (!curable(wc[c].status)) q->end->incurable = true;
+          tuttiIbBreak(q->end, q, tuttiVerbs.statusText(wc[c].status));
         }
       }
     } while (n == POLL_BATCH);
@@ -91,89 +92,89 @@ void tuttiIbPoll(tuttiIbNode *node) {
 
 /* ---- posting -------------------------------------------------------------------------------- */
 
-/* Requests for one link that are handed over together. */
+/* Requests for one queue pair that are handed over together. */
 typedef struct {
-  tuttiIbLink *link;
+  tuttiIbQueuePair *q;
   int n;
   struct ibv_send_wr wr[2 * TUTTI_FIFO_DEPTH + 1];
   struct ibv_sge sge[2 * TUTTI_FIFO_DEPTH + 1];
 } batch;
 
-static bool room(const tuttiIbLink *l, uint32_t n) {
-  return l->posted - l->done + n <= TUTTI_IB_SENDS;
+static bool room(const tuttiIbQueuePair *q, uint32_t n) {
+  return q->posted - q->done + n <= TUTTI_IB_SENDS;
 }
 
 /* Adds a write of [from, from + bytes), which is in `mr`, to `to`. */
 static struct ibv_send_wr *addWrite(batch *b, const void *from, size_t bytes, struct ibv_mr **mr,
                                     uint64_t to) {
   int i = b->n++;
-  tuttiIbLink *l = b->link;
-  b->sge[i] = (struct ibv_sge){(uintptr_t)from, (uint32_t)bytes, mr[l->rail]->lkey};
-  b->wr[i] = (struct ibv_send_wr){.wr_id = (uintptr_t)l,
+  tuttiIbQueuePair *q = b->q;
+  b->sge[i] = (struct ibv_sge){(uintptr_t)from, (uint32_t)bytes, mr[q->rail]->lkey};
+  b->wr[i] = (struct ibv_send_wr){.wr_id = (uintptr_t)q,
                                   .sg_list = &b->sge[i],
                                   .num_sge = 1,
                                   .opcode = IBV_WR_RDMA_WRITE,
-                                  .send_flags = bytes <= l->maxInline ? IBV_SEND_INLINE : 0,
-                                  .wr.rdma = {to, l->rkey}};
+                                  .send_flags = bytes <= q->maxInline ? IBV_SEND_INLINE : 0,
+                                  .wr.rdma = {to, q->rkey}};
   if (i > 0) b->wr[i - 1].next = &b->wr[i];
-  l->posted++;
+  q->posted++;
   return &b->wr[i];
 }
 
-/* Adds a write of a field of the board to the same field of the peer's, or to `field` there. */
-static struct ibv_send_wr *addField(tuttiIbEnd *e, batch *b, const void *from, size_t bytes,
+/* Adds a write of a field of the control to the same field of the peer's, or to `field` there. */
+static struct ibv_send_wr *addField(tuttiIbEndpoint *e, batch *b, const void *from, size_t bytes,
                                     const void *field) {
-  uint64_t offset = (uint64_t)((const uint8_t *)field - (const uint8_t *)e->board);
-  return addWrite(b, from, bytes, e->mr, e->in.board + offset);
+  uint64_t offset = (uint64_t)((const uint8_t *)field - (const uint8_t *)e->control);
+  return addWrite(b, from, bytes, e->mr, e->in.control + offset);
 }
 
 /* Asks for the completion of the request, the last one of message m; of those that need none
  * (`now` false), now and then. */
 static void addSignal(batch *b, struct ibv_send_wr *wr, uint64_t m, bool now) {
-  tuttiIbLink *l = b->link;
-  if (!now && ++l->unsignaled < TUTTI_IB_SIGNALED) return;
+  tuttiIbQueuePair *q = b->q;
+  if (!now && ++q->unsignaled < TUTTI_IB_SIGNALED) return;
   wr->send_flags |= IBV_SEND_SIGNALED;
-  l->signals[l->last % TUTTI_IB_SENDS].message = m;
-  l->signals[l->last++ % TUTTI_IB_SENDS].posted = l->posted;
-  l->unsignaled = 0;
+  q->signals[q->last % TUTTI_IB_SENDS].message = m;
+  q->signals[q->last++ % TUTTI_IB_SENDS].posted = q->posted;
+  q->unsignaled = 0;
 }
 
-static void post(tuttiIbEnd *e, batch *b) {
+static void post(tuttiIbEndpoint *e, batch *b) {
   struct ibv_send_wr *bad;
-  int err = b->n ? ibv_post_send(b->link->qp, b->wr, &bad) : 0;
+  int err = b->n ? ibv_post_send(b->q->qp, b->wr, &bad) : 0;
   b->n = 0;
-  if (err) tuttiIbBreak(e, b->link, tuttiErrnoText(err));
+  if (err) tuttiIbBreak(e, b->q, tuttiErrnoText(err));
 }
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
 /* Prepares a message that the FIFO's writer has published. */
-static tuttiResult_t prepare(tuttiIbEnd *e, uint64_t m) {
-  tuttiSocketEnd *s = &e->meet;
+static tuttiResult_t prepare(tuttiIbEndpoint *e, uint64_t m) {
+  tuttiSocketEndpoint *s = &e->meet;
   size_t i = m % TUTTI_FIFO_DEPTH;
-  tuttiSlot line; /* what goes on the wire is aligned for bytes */
-  tuttiIbLine *out = &e->board->lines[i];
-  memcpy(&line, s->lines[i], sizeof line);
+  tuttiSlotDescriptor d; /* what goes on the wire is aligned for bytes */
+  tuttiIbDescriptor *out = &e->control->descriptors[i];
+  memcpy(&d, s->descriptors[i], sizeof d);
   tuttiStoreRelaxed(&out->first, m + 1);
   tuttiStoreRelaxed(&out->last, m + 1);
-  out->bytes = line.bytes;
-  out->where = line.where;
-  out->sig = line.sig;
-  if (line.where == TUTTI_WHERE_INLINE) memcpy(out->inlined, line.inlined, line.bytes);
+  out->bytes = d.bytes;
+  out->where = d.where;
+  out->sig = d.sig;
+  if (d.where == TUTTI_WHERE_INLINE) memcpy(out->inlined, d.inlined, d.bytes);
   uint8_t *slot = s->fifo.data + i * s->fifo.slotBytes;
   e->from[i] = slot;
-  if (s->fifo.slots[i].where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
-  const void *addr = (const void *)(uintptr_t)s->fifo.slots[i].addr;
-  TUTTI_TRY(tuttiIbBorrow(e->node, addr, line.bytes, &e->source[i]));
+  if (s->fifo.descriptors[i].where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
+  const void *addr = (const void *)(uintptr_t)s->fifo.descriptors[i].addr;
+  TUTTI_TRY(tuttiIbBorrow(e->node, addr, d.bytes, &e->source[i]));
   if (e->source[i])
     e->from[i] = addr;
   else
-    memcpy(slot, addr, line.bytes);
+    memcpy(slot, addr, d.bytes);
   return tuttiSuccess;
 }
 
 /* Adds the share of part p in message m, if it has one. */
-static bool addShare(tuttiIbEnd *e, batch *b, int p, uint64_t m) {
+static bool addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_t m) {
   size_t i = m % TUTTI_FIFO_DEPTH, begin, share;
   tuttiSocketShare(e->meet.payload[i], e->nparts, p, &begin, &share);
   if (share == 0) return false;
@@ -183,12 +184,12 @@ static bool addShare(tuttiIbEnd *e, batch *b, int p, uint64_t m) {
   return true;
 }
 
-/* Posts the parts of message m that do not go with its line. */
-static void postShares(tuttiIbEnd *e, uint64_t m) {
+/* Posts the parts of message m that do not go with its descriptor. */
+static void postShares(tuttiIbEndpoint *e, uint64_t m) {
   for (int p = 1; p < e->nparts && e->state == TUTTI_IB_RUNNING; p++) {
-    batch b = {.link = e->parts[p]};
+    batch b = {.q = e->parts[p]};
     if (!addShare(e, &b, p, m)) continue;
-    tuttiAtomic64 *number = &e->board->shares[p][m % TUTTI_FIFO_DEPTH];
+    tuttiAtomic64 *number = &e->control->shares[p][m % TUTTI_FIFO_DEPTH];
     tuttiStoreRelaxed(number, m + 1);
     addSignal(&b, addField(e, &b, number, sizeof *number, number), m, true);
     post(e, &b);
@@ -196,39 +197,40 @@ static void postShares(tuttiIbEnd *e, uint64_t m) {
 }
 
 /* Takes what the reader has said; a number that is being written, or that cannot be, counts for
- * nothing. It may have come by another connection, and shows nothing of this one's links. */
-static void takeCredit(tuttiIbEnd *e, uint64_t taken) {
+ * nothing. It may have come by another connection, and shows nothing of this one's queue pairs. */
+static void takeCredit(tuttiIbEndpoint *e, uint64_t taken) {
   if (taken <= e->credit || taken > e->posted) return;
   e->credit = taken;
   confirm(e, taken < e->meet.passed ? taken : e->meet.passed);
 }
 
-static tuttiResult_t advanceSend(tuttiIbEnd *e, bool *moved) {
-  tuttiSocketEnd *s = &e->meet;
+static tuttiResult_t advanceSend(tuttiIbEndpoint *e, bool *moved) {
+  tuttiSocketEndpoint *s = &e->meet;
   uint64_t m = s->known, before = e->posted;
-  takeCredit(e, tuttiLoadAcquire(&e->board->taken));
+  takeCredit(e, tuttiLoadAcquire(&e->control->credit));
   tuttiSocketLook(s, (e->credit < s->passed ? e->credit : s->passed) + TUTTI_FIFO_DEPTH);
   for (; m < s->known; m++)
     TUTTI_TRY(prepare(e, m));
   if (e->state != TUTTI_IB_RUNNING) return tuttiSuccess;
 
   batch b;
-  b.link = e->parts[0];
+  b.q = e->parts[0];
   b.n = 0;
-  for (; e->posted < s->known && room(b.link, 2); e->posted++) {
+  for (; e->posted < s->known && room(b.q, 2); e->posted++) {
     postShares(e, e->posted);
-    tuttiIbLine *line = &e->board->lines[e->posted % TUTTI_FIFO_DEPTH];
+    tuttiIbDescriptor *d = &e->control->descriptors[e->posted % TUTTI_FIFO_DEPTH];
     /* Unless much goes before it: then it might be late. If it is lost, it is written again. */
-    if (e->twin && e->posted <= s->passed && line->bytes < CREDIT_BYTES)
-      line->taken = e->twin->credit = tuttiLoadAcquire(&e->twin->meet.fifo.heads->head);
-    bool now = addShare(e, &b, 0, e->posted) || e->deadline; /* new links are to show they work */
-    addSignal(&b, addField(e, &b, line, sizeof *line, line), e->posted, now);
+    if (e->reverse && e->posted <= s->passed && d->bytes < CREDIT_BYTES)
+      d->credit = e->reverse->credit = tuttiLoadAcquire(&e->reverse->meet.fifo.readers->credit);
+    bool now =
+        addShare(e, &b, 0, e->posted) || e->deadline; /* new queue pairs are to show they work */
+    addSignal(&b, addField(e, &b, d, sizeof *d, d), e->posted, now);
   }
   /* Somebody waits until nothing is left unconfirmed, and the last messages had no completion. */
   if (tuttiLoadRelaxed32(&e->flush) && tuttiLoadRelaxed(&e->confirmed) < e->posted &&
-      b.link->first == b.link->last && room(b.link, 1)) {
-    tuttiIbLine *line = &e->board->lines[(e->posted - 1) % TUTTI_FIFO_DEPTH];
-    addSignal(&b, addField(e, &b, line, sizeof line->first, line), e->posted - 1, true);
+      b.q->first == b.q->last && room(b.q, 1)) {
+    tuttiIbDescriptor *d = &e->control->descriptors[(e->posted - 1) % TUTTI_FIFO_DEPTH];
+    addSignal(&b, addField(e, &b, d, sizeof d->first, d), e->posted - 1, true);
   }
   post(e, &b);
   passHeads(e);
@@ -238,87 +240,88 @@ static tuttiResult_t advanceSend(tuttiIbEnd *e, bool *moved) {
 
 /* ---- receiving ------------------------------------------------------------------------------ */
 
-/* All parts of message m, whose line has come, are there. */
-static bool complete(const tuttiIbEnd *e, uint64_t m) {
+/* All parts of message m, whose descriptor has come, are there. */
+static bool complete(const tuttiIbEndpoint *e, uint64_t m) {
   size_t i = m % TUTTI_FIFO_DEPTH, begin, share;
   for (int p = 1; p < e->nparts; p++) {
     tuttiSocketShare(e->meet.payload[i], e->nparts, p, &begin, &share);
-    if (share && tuttiLoadAcquire(&e->board->shares[p][i]) != m + 1) return false;
+    if (share && tuttiLoadAcquire(&e->control->shares[p][i]) != m + 1) return false;
   }
   return true;
 }
 
-tuttiResult_t tuttiIbTakeMessages(tuttiIbEnd *e, bool *moved) {
-  tuttiSocketEnd *s = &e->meet;
+tuttiResult_t tuttiIbTakeMessages(tuttiIbEndpoint *e, bool *moved) {
+  tuttiSocketEndpoint *s = &e->meet;
   for (;;) {
-    const tuttiIbLine *in = &e->board->lines[s->passed % TUTTI_FIFO_DEPTH];
+    const tuttiIbDescriptor *in = &e->control->descriptors[s->passed % TUTTI_FIFO_DEPTH];
     if (tuttiLoadAcquire(&in->last) != s->passed + 1 ||
         tuttiLoadAcquire(&in->first) != s->passed + 1 ||
-        s->passed >= tuttiLoadAcquire(&s->fifo.heads->head) + TUTTI_FIFO_DEPTH)
+        s->passed >= tuttiLoadAcquire(&s->fifo.readers->credit) + TUTTI_FIFO_DEPTH)
       return tuttiSuccess;
-    tuttiSlot line = {.bytes = in->bytes, .where = in->where, .sig = in->sig};
-    tuttiStoreRelaxed(&line.seq, s->passed + 1);
-    memcpy(line.inlined, in->inlined, sizeof line.inlined);
-    TUTTI_TRY(tuttiSocketTakeLine(s, s->passed, &line));
-    if (e->twin) takeCredit(e->twin, in->taken); /* which checks it */
+    tuttiSlotDescriptor d = {.bytes = in->bytes, .where = in->where, .sig = in->sig};
+    tuttiStoreRelaxed(&d.seq, s->passed + 1);
+    memcpy(d.inlined, in->inlined, sizeof d.inlined);
+    TUTTI_TRY(tuttiSocketTakeDescriptor(s, s->passed, &d));
+    if (e->reverse) takeCredit(e->reverse, in->credit); /* which checks it */
     if (!complete(e, s->passed)) return tuttiSuccess;
-    tuttiSlot *slot = &s->fifo.slots[s->passed % TUTTI_FIFO_DEPTH];
+    tuttiSlotDescriptor *slot = &s->fifo.descriptors[s->passed % TUTTI_FIFO_DEPTH];
     s->passed++;
     tuttiStoreRelease(&slot->seq, s->passed);
     *moved = true;
   }
 }
 
-/* Tells the sender what the reader has taken and no line has told, if it is worth a message. */
-static void giveCredit(tuttiIbEnd *e) {
-  uint64_t taken = tuttiLoadAcquire(&e->meet.fifo.heads->head), owed = taken - e->credit;
+/* Tells the sender what the reader has taken and no descriptor has told, if it is worth a message.
+ */
+static void returnCredit(tuttiIbEndpoint *e) {
+  uint64_t taken = tuttiLoadAcquire(&e->meet.fifo.readers->credit), owed = taken - e->credit;
   if (owed == 0 || !room(e->parts[0], 1)) return;
   if (owed < CREDIT_MESSAGES &&
-      e->meet.fifo.slots[e->credit % TUTTI_FIFO_DEPTH].bytes < CREDIT_BYTES)
+      e->meet.fifo.descriptors[e->credit % TUTTI_FIFO_DEPTH].bytes < CREDIT_BYTES)
     return;
-  batch b = {.link = e->parts[0]};
-  tuttiAtomic64 *told = &e->board->tolds[b.link->posted % TUTTI_IB_SENDS];
+  batch b = {.q = e->parts[0]};
+  tuttiAtomic64 *told = &e->control->credits[b.q->posted % TUTTI_IB_SENDS];
   tuttiStoreRelaxed(told, taken);
-  addSignal(&b, addField(e, &b, told, sizeof *told, &e->board->taken), 0, false);
+  addSignal(&b, addField(e, &b, told, sizeof *told, &e->control->credit), 0, false);
   e->credit = taken;
   post(e, &b);
 }
 
 /* ---- the backend ---------------------------------------------------------------------------- */
 
-/* The end's first turn. Turns and closeEnd alone touch what is common to ends. */
-static void list(tuttiIbEnd *e) {
+/* The endpoint's first turn. Turns and closeEndpoint alone touch what is common to endpoints. */
+static void list(tuttiIbEndpoint *e) {
   const tuttiConn *c = &e->meet.fifo;
-  tuttiIbEnd *t = e->node->ends;
-  while (t && (t->twin || t->meet.fifo.direction == c->direction || t->meet.fifo.peer != c->peer ||
-               t->meet.fifo.channel != c->channel))
+  tuttiIbEndpoint *t = e->node->endpoints;
+  while (t && (t->reverse || t->meet.fifo.direction == c->direction ||
+               t->meet.fifo.peer != c->peer || t->meet.fifo.channel != c->channel))
     t = t->next;
-  if (t) t->twin = e;
-  e->twin = t;
-  TUTTI_LINK(e->node->ends, e);
+  if (t) t->reverse = e;
+  e->reverse = t;
+  TUTTI_LINK(e->node->endpoints, e);
   e->listed = true;
 }
 
-static tuttiResult_t advance(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved) {
+static tuttiResult_t advance(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *moved) {
   if (!e->listed) list(e);
   if (e->incurable)
     return TUTTI_FAIL(tuttiRemoteError,
                       "rank %d: the RDMA connection with %s failed %s; see dmesg on both hosts, "
                       "and report this if nothing there explains it",
-                      e->meet.wires->rank, e->meet.who, e->trouble);
+                      e->meet.view->rank, e->meet.who, e->trouble);
   if (e->state != TUTTI_IB_RUNNING || e->meet.parts[0].source.readable ||
       e->changes != e->node->changes)
     TUTTI_TRY(tuttiIbMeetStep(e, turn, moved));
   if (tuttiIbSends(e)) return advanceSend(e, moved);
   if (e->state != TUTTI_IB_MEETING) TUTTI_TRY(tuttiIbTakeMessages(e, moved));
-  if (e->state == TUTTI_IB_RUNNING) giveCredit(e);
+  if (e->state == TUTTI_IB_RUNNING) returnCredit(e);
   return tuttiSuccess;
 }
 
 static tuttiProxyState ibProgress(void *end, tuttiProxyTurn *turn) {
-  tuttiIbEnd *e = end;
+  tuttiIbEndpoint *e = end;
   bool moved = false, sends = tuttiIbSends(e);
-  if (tuttiLoadRelaxed32(e->meet.wires->failed)) return TUTTI_PROXY_IDLE;
+  if (tuttiLoadRelaxed32(e->meet.view->failed)) return TUTTI_PROXY_IDLE;
   turn->result = advance(e, turn, &moved);
   if (turn->result != tuttiSuccess) {
     tuttiStoreRelease32(&e->meet.failed, 1);
@@ -330,7 +333,7 @@ static tuttiProxyState ibProgress(void *end, tuttiProxyTurn *turn) {
   if (e->state != TUTTI_IB_RUNNING) return TUTTI_PROXY_WAITING;
   bool flushing = tuttiLoadRelaxed32(&e->flush) && tuttiLoadRelaxed(&e->confirmed) < e->posted;
   /* What is published may wait for the reader to make room, too. */
-  const tuttiSlot *next = &e->meet.fifo.slots[e->meet.passed % TUTTI_FIFO_DEPTH];
+  const tuttiSlotDescriptor *next = &e->meet.fifo.descriptors[e->meet.passed % TUTTI_FIFO_DEPTH];
   bool waits = sends && tuttiLoadAcquire(&next->seq) == e->meet.passed + 1;
   if (!waits && !flushing) return TUTTI_PROXY_IDLE;
   if (!turn->eager) tuttiProxyWakeBy(turn, tuttiNow() + LOOK_NS);
@@ -338,33 +341,35 @@ static tuttiProxyState ibProgress(void *end, tuttiProxyTurn *turn) {
 }
 
 static bool ibDrained(void *end) {
-  tuttiIbEnd *e = end;
-  if (tuttiLoadAcquire32(&e->meet.failed) || tuttiLoadAcquire32(e->meet.wires->failed)) return true;
-  uint64_t taken = tuttiLoadAcquire(&e->meet.fifo.heads->head);
-  if (tuttiCompareExchange32(&e->flush, 0, 1)) tuttiProxyKick(e->meet.wires->proxy);
-  return tuttiLoadAcquire(&e->meet.fifo.slots[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1 &&
+  tuttiIbEndpoint *e = end;
+  if (tuttiLoadAcquire32(&e->meet.failed) || tuttiLoadAcquire32(e->meet.view->failed)) return true;
+  uint64_t taken = tuttiLoadAcquire(&e->meet.fifo.readers->credit);
+  if (tuttiCompareExchange32(&e->flush, 0, 1)) tuttiProxyKick(e->meet.view->proxy);
+  return tuttiLoadAcquire(&e->meet.fifo.descriptors[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1 &&
          tuttiLoadAcquire(&e->confirmed) >= taken;
 }
 
-static void ibCloseEnd(void *end) {
-  tuttiIbEnd *e = end;
-  if (e->listed) TUTTI_UNLINK(e->node->ends, e);
-  if (e->twin) e->twin->twin = NULL;
-  tuttiIbLinksClose(e, true);
+static void ibCloseEndpoint(void *end) {
+  tuttiIbEndpoint *e = end;
+  if (e->listed) TUTTI_UNLINK(e->node->endpoints, e);
+  if (e->reverse) e->reverse->reverse = NULL;
+  tuttiIbQueuePairsClose(e, true);
   if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
   tuttiIbDeregister(e->mr);
-  tuttiSocketEndFree(e); /* `meet` begins it */
+  tuttiSocketEndpointFree(e); /* `meet` begins it */
 }
 
-static tuttiResult_t ibConnect(tuttiWires *w, void *node, tuttiSocketListener *listener,
+static tuttiResult_t ibConnect(tuttiCommView *v, void *node, tuttiSocketListener *listener,
                                const tuttiNetHello *hello, tuttiConn *fifo, void **end) {
-  _Static_assert(sizeof(tuttiIbEnd) + 4096 + 512 <= TUTTI_NET_END_BYTES, "with its page of lines");
-  tuttiIbEnd *e;
-  TUTTI_TRY(tuttiAlloc((void **)&e, 1, sizeof *e, "the end of a network connection", w->memory));
+  _Static_assert(sizeof(tuttiIbEndpoint) + 4096 + 512 <= TUTTI_NET_ENDPOINT_BYTES,
+                 "with its control block");
+  tuttiIbEndpoint *e;
+  TUTTI_TRY(
+      tuttiAlloc((void **)&e, 1, sizeof *e, "the endpoint of a network connection", v->memory));
   e->node = node;
-  e->board = (tuttiIbBoard *)(fifo->heads + 1);
-  memcpy(&e->theirs, w->peers[fifo->peer].net, sizeof e->theirs);
-  tuttiSocketEndInit(&e->meet, w, listener, hello, fifo, 1);
+  e->control = (tuttiIbControl *)(fifo->readers + 1);
+  memcpy(&e->theirs, v->peers[fifo->peer].net, sizeof e->theirs);
+  tuttiSocketEndpointInit(&e->meet, v, listener, hello, fifo, 1);
   fifo->registered = 1;
   *end = e;
   return tuttiSuccess;
@@ -391,7 +396,7 @@ static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path
   tuttiIbHandle from, to;
   tuttiIbPair pair = {0};
   bool alike = false;
-  int link = 0;
+  int qp = 0;
   if (!readHandle(a, &from) || !readHandle(b, &to)) {
     TUTTI_WHY(path, "rank %d or rank %d has no valid RDMA address", a->rank, b->rank);
     return true;
@@ -402,9 +407,9 @@ static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path
     TUTTI_WHY(path, "RoCE and InfiniBand do not meet");
     return from.forced || to.forced;
   }
-  while (link < from.nports && !tuttiIbPairChoose(&from, &to, link, &pair))
-    link++;
-  if (link == from.nports) {
+  while (qp < from.nports && !tuttiIbPairChoose(&from, &to, qp, &pair))
+    qp++;
+  if (qp == from.nports) {
     noGids(a, &from, b, &to, path);
     return true;
   }
@@ -430,24 +435,24 @@ static void ibClose(void *node) {
 
 /* Whether the rail could reach the memory of this rank's GPU. GPU memory is staged in any case so
  * far, so this changes nothing but what users are told. */
-static tuttiGdr decideGdr(const tuttiWires *w, const tuttiPeer *mine, const tuttiIbRail *rail) {
+static tuttiGdr decideGdr(const tuttiCommView *v, const tuttiPeer *mine, const tuttiIbRail *rail) {
   char why[TUTTI_GDR_SENTENCE];
   if (mine->device != tuttiDeviceCuda) return TUTTI_GDR_NOT_ASKED;
   tuttiGdrQuestion q = {.gpu = mine->busId,
                         .nic = rail->port.device,
                         .level = tuttiSettingString(TUTTI_SETTING_NET_GDR_LEVEL),
-                        .able = w->gdr,
-                        .dmabuf = w->dmabuf && tuttiIbDmabuf(rail)};
-  tuttiGdr answer = tuttiGdrDecide(w->topology, "/sys", &q, why);
+                        .able = v->gdr,
+                        .dmabuf = v->dmabuf && tuttiIbDmabuf(rail)};
+  tuttiGdr answer = tuttiGdrDecide(v->topology, "/sys", &q, why);
   TUTTI_INFO(NET, "NET/IB: %s", why);
   return answer;
 }
 
-static tuttiResult_t ibOpen(tuttiWires *w, tuttiPeer *self, void **out, char *why) {
+static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char *why) {
   tuttiIbNode *node;
   char ports[512];
-  TUTTI_TRY(tuttiAlloc((void **)&node, 1, sizeof *node, "the RDMA devices", w->memory));
-  node->wires = w;
+  TUTTI_TRY(tuttiAlloc((void **)&node, 1, sizeof *node, "the RDMA devices", v->memory));
+  node->view = v;
   node->pkey = (uint16_t)tuttiSettingInt(TUTTI_SETTING_IB_PKEY);
   tuttiResult_t result = tuttiIbNodeOpen(node, why);
   if (result != tuttiSuccess || node->nrails == 0) {
@@ -458,9 +463,9 @@ static tuttiResult_t ibOpen(tuttiWires *w, tuttiPeer *self, void **out, char *wh
   _Static_assert(sizeof *mine <= TUTTI_NET_HANDLE, "the handle travels in the peer record");
   memcpy(&mine->socket, self->net, sizeof mine->socket);
   mine->nports = node->nrails;
-  mine->forced = w->netName && *w->netName;
+  mine->forced = v->netName && *v->netName;
   for (int i = 0; i < node->nrails; i++) {
-    node->rails[i].port.gdr = (uint8_t)decideGdr(w, self, &node->rails[i]);
+    node->rails[i].port.gdr = (uint8_t)decideGdr(v, self, &node->rails[i]);
     mine->ports[i] = node->rails[i].port;
     mine->megabits += node->rails[i].megabits;
   }
@@ -474,11 +479,11 @@ static tuttiResult_t ibOpen(tuttiWires *w, tuttiPeer *self, void **out, char *wh
 static tuttiProxyState ibServe(void *self, tuttiProxyTurn *turn) {
   tuttiIbNode *node = self;
   for (int i = 0; i < node->nrails && !node->watched; i++) {
-    turn->result = tuttiProxyWatch(node->wires->proxy, &node->rails[i].events);
+    turn->result = tuttiProxyWatch(node->view->proxy, &node->rails[i].events);
     if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
   }
   node->watched = true;
-  tuttiIbPoll(node); /* for the ends, whose turns follow */
+  tuttiIbPoll(node); /* for the endpoints, whose turns follow */
   return tuttiIbNodeEvents(node) ? TUTTI_PROXY_MOVED : TUTTI_PROXY_IDLE;
 }
 
@@ -490,7 +495,7 @@ const tuttiNet tuttiNetIb = {
     .serve = ibServe,
     .progress = ibProgress,
     .drained = ibDrained,
-    .haltEnd = tuttiIbLinksStop,
-    .closeEnd = ibCloseEnd,
+    .haltEndpoint = tuttiIbQueuePairsStop,
+    .closeEndpoint = ibCloseEndpoint,
     .close = ibClose,
 };

@@ -51,20 +51,20 @@ typedef struct {
   struct ibv_cq *cq;
   tuttiProxySource events; /* of the context */
   uint32_t megabits;
-  int cqe, links; /* size of cq, and queue pairs on it */
-  bool gone;      /* the device was removed or has failed */
+  int cqe, qps; /* size of cq, and queue pairs on it */
+  bool gone;    /* the device was removed or has failed */
 } tuttiIbRail;
 
 /* What one rank keeps for all its NET/IB connections. */
 typedef struct {
-  tuttiWires *wires;
+  tuttiCommView *view;
   int nrails;
   tuttiIbRail rails[TUTTI_IB_PORTS];
   tuttiIbHandle mine; /* as peers have it, but for `up`, which follows the rails */
-  uint16_t pkey;      /* TUTTI_IB_PKEY at init: links made later must join those of peers */
+  uint16_t pkey;      /* TUTTI_IB_PKEY at init: queue pairs made later must join those of peers */
   uint32_t changes;   /* counts ports that went up or down */
   bool watched;
-  struct tuttiIbEnd *ends; /* those that have had a turn of the proxy */
+  struct tuttiIbEndpoint *endpoints; /* those that have had a turn of the proxy */
   uint64_t regionsSeen;
   struct tuttiIbRegion *regions; /* memory of the user that is registered with rails */
   bool refused;                  /* some was not, which has been said */
@@ -75,7 +75,7 @@ enum {
   TUTTI_IB_SIGNALED = 8 /* small ones of which one has a completion */
 };
 
-struct tuttiIbEnd;
+struct tuttiIbEndpoint;
 
 /* Memory of the user and its registration with each rail, or with none if one refused. */
 typedef struct tuttiIbRegion {
@@ -85,12 +85,12 @@ typedef struct tuttiIbRegion {
   struct tuttiIbRegion *next;
 } tuttiIbRegion;
 
-/* One queue pair of an end. */
+/* One queue pair of an endpoint. */
 typedef struct {
-  struct tuttiIbEnd *end;
+  struct tuttiIbEndpoint *end;
   struct ibv_qp *qp; /* NULL: not used now */
-  /* Stopped while its port was down, and kept until that is back or the end: ibv_destroy_qp may
-   * wait until the last packets have left the port (soft-RoCE). */
+  /* Stopped while its port was down, and kept until that is back or the endpoint is closed:
+   * ibv_destroy_qp may wait until the last packets have left the port (soft-RoCE). */
   struct ibv_qp *dead;
   tuttiIbPair pair;
   int rail;              /* of this side */
@@ -103,29 +103,29 @@ typedef struct {
     uint32_t posted;
   } signals[TUTTI_IB_SENDS]; /* the signaled requests that are under way */
   uint32_t first, last;      /* of these, counted modulo TUTTI_IB_SENDS */
-} tuttiIbLink;
+} tuttiIbQueuePair;
 
-/* A message's line as it is written to the receiver. The number stands first and last, so that the
- * line is whole when both are there, in whichever direction a device copies it. */
+/* A message's descriptor as it is written to the receiver. The number stands first and last, so
+ * that the descriptor is whole when both are there, in whichever direction a device copies it. */
 typedef struct {
   tuttiAtomic64 first; /* number + 1 */
-  uint64_t taken;      /* to the sender of the channel's other direction, as in the board */
+  uint64_t credit;     /* of the channel's other direction, as in tuttiIbControl */
   uint8_t inlined[TUTTI_INLINE_MAX];
   uint32_t bytes, where;
   tuttiSignature sig;
   tuttiAtomic64 last;
-} tuttiIbLine;
+} tuttiIbDescriptor;
 
-/* What the ends write to each other besides payloads. It lies behind the FIFO's head, in its page;
- * the sender's and the receiver's are alike, so each field is the source of one and the target of
- * the other. */
+/* What the endpoints write to each other besides payloads: the control block. It lies behind the
+ * FIFO's credit, in its page; the sender's and the receiver's are alike, so each field is the
+ * source of one and the target of the other. */
 typedef struct {
-  tuttiIbLine lines[TUTTI_FIFO_DEPTH];
+  tuttiIbDescriptor descriptors[TUTTI_FIFO_DEPTH];
   /* By part, number + 1 of the message whose share of the payload has been written before. */
-  tuttiAtomic64 shares[TUTTI_IB_LINKS][TUTTI_FIFO_DEPTH];
-  tuttiAtomic64 taken; /* to the sender: messages that the reader has taken; from tolds */
-  tuttiAtomic64 tolds[TUTTI_IB_SENDS];
-} tuttiIbBoard;
+  tuttiAtomic64 shares[TUTTI_IB_QUEUE_PAIRS][TUTTI_FIFO_DEPTH];
+  tuttiAtomic64 credit; /* to the sender: messages that the reader has taken; from credits[] */
+  tuttiAtomic64 credits[TUTTI_IB_SENDS];
+} tuttiIbControl;
 
 typedef enum {
   TUTTI_IB_MEETING, /* send: dialling; recv: until the sender has come */
@@ -134,25 +134,27 @@ typedef enum {
   TUTTI_IB_RUNNING
 } tuttiIbState;
 
-/* `meet` is first: that is how its listener knows the end. Counters of messages:
+/* `meet` is first: that is how its listener knows the endpoint. Counters of messages:
  *   send: credit <= confirmed <= passed <= posted <= meet.known     recv: credit <= passed
- * but for posted, which goes back to what the receiver has when the links are new. */
-typedef struct tuttiIbEnd {
-  tuttiSocketEnd meet;
+ * but for posted, which goes back to what the receiver has when the queue pairs are new. */
+typedef struct tuttiIbEndpoint {
+  tuttiSocketEndpoint meet;
   tuttiIbNode *node;
-  struct tuttiIbEnd *next, *twin; /* of the node's ends; the channel's other direction, or NULL */
+  struct tuttiIbEndpoint *next,
+      *reverse; /* of the node's endpoints; the channel's other direction, or NULL */
   bool listed;
   tuttiIbHandle theirs;
   tuttiIbState state;
   struct ibv_mr *mr[TUTTI_IB_PORTS]; /* of the FIFO */
-  tuttiIbBoard *board;
+  tuttiIbControl *control;
   uint32_t epoch;   /* send: of the last offer */
-  uint32_t avoid;   /* rails on which links have failed, by bit */
-  uint32_t changes; /* node->changes when the links were made */
-  int nlinks, nparts;
-  tuttiIbLink links[TUTTI_IB_LINKS];
-  tuttiIbLink *parts[TUTTI_IB_LINKS]; /* those in use, by the part of a payload that they carry */
-  tuttiIbCard in, out;
+  uint32_t avoid;   /* rails on which queue pairs have failed, by bit */
+  uint32_t changes; /* node->changes when the queue pairs were made */
+  int nqps, nparts;
+  tuttiIbQueuePair qps[TUTTI_IB_QUEUE_PAIRS];
+  tuttiIbQueuePair
+      *parts[TUTTI_IB_QUEUE_PAIRS]; /* those in use, by the part of a payload that they carry */
+  tuttiIbHandshake in, out;
   size_t got;      /* of in */
   uint64_t credit; /* send: messages that the reader has taken; recv: those that it told of */
   uint64_t posted;
@@ -163,12 +165,12 @@ typedef struct tuttiIbEnd {
   tuttiIbRegion *source[TUTTI_FIFO_DEPTH]; /* send: what the payload is in; NULL: the FIFO */
   const uint8_t *from[TUTTI_FIFO_DEPTH];   /* send: payload */
   uint32_t pending[TUTTI_FIFO_DEPTH];      /* send: parts that are not acknowledged, by bit */
-  uint64_t deadline;                       /* of making or mending the links; 0: they work */
+  uint64_t deadline;                       /* of making or mending the queue pairs; 0: they work */
   uint64_t retryAt;                        /* send: no offer before */
   char trouble[320];                       /* what broke them last */
-} tuttiIbEnd;
+} tuttiIbEndpoint;
 
-static inline bool tuttiIbSends(const tuttiIbEnd *e) {
+static inline bool tuttiIbSends(const tuttiIbEndpoint *e) {
   return e->meet.fifo.direction == TUTTI_SEND;
 }
 
@@ -197,23 +199,23 @@ void tuttiIbReturn(tuttiIbRegion *region);
 /* ---- meet.c */
 
 /* Makes or mends the connection as far as it goes now. */
-tuttiResult_t tuttiIbMeetStep(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved);
-/* A link of a running end is no good any more: `why` is a clause for the error, should it not be
- * mended in time. */
-void tuttiIbBreak(tuttiIbEnd *e, const tuttiIbLink *link, const char *why);
-/* The links have carried a message: what was broken is mended. */
-void tuttiIbWorks(tuttiIbEnd *e);
-/* No link of the end reads or writes this side's memory any more. */
-void tuttiIbLinksStop(void *end);
-void tuttiIbLinksClose(tuttiIbEnd *e, bool forGood);
+tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *moved);
+/* A queue pair of a running endpoint is no good any more: `why` is a clause for the error, should
+ * it not be mended in time. */
+void tuttiIbBreak(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char *why);
+/* The queue pairs have carried a message: what was broken is mended. */
+void tuttiIbWorks(tuttiIbEndpoint *e);
+/* No queue pair of the endpoint reads or writes this side's memory any more. */
+void tuttiIbQueuePairsStop(void *end);
+void tuttiIbQueuePairsClose(tuttiIbEndpoint *e, bool forGood);
 
 /* ---- endpoint.c */
 
 /* Takes what the completion queues hold. */
 void tuttiIbPoll(tuttiIbNode *node);
 /* Send: the messages below `to` need nothing of this side any more. */
-void tuttiIbPassTo(tuttiIbEnd *e, uint64_t to);
+void tuttiIbPassTo(tuttiIbEndpoint *e, uint64_t to);
 /* Recv: publishes the messages that have come. */
-tuttiResult_t tuttiIbTakeMessages(tuttiIbEnd *e, bool *moved);
+tuttiResult_t tuttiIbTakeMessages(tuttiIbEndpoint *e, bool *moved);
 
 #endif

@@ -1,11 +1,11 @@
 /* How NET/IB connections are made, and mended when a port or a path fails.
  *
- * The sender always leads: it makes queue pairs, offers them in a card over the socket by which the
- * ends met, and gets the receiver's in the answer. To mend a connection both drop their queue pairs
- * and do the same again over the ports that are up; a receiver whose side is broken asks for it
- * (AGAIN). Nothing is lost, for a message stays with the sender until the receiver's hardware has
- * acknowledged it; and nothing comes twice, for the receiver first closes the old queue pairs,
- * counts what they have brought, and answers with that number. */
+ * The sender always leads: it makes queue pairs, offers them in a handshake over the socket by
+ * which the endpoints met, and gets the receiver's in the answer. To mend a connection both drop
+ * their queue pairs and do the same again over the ports that are up; a receiver whose side is
+ * broken asks for it (AGAIN). Nothing is lost, for a message stays with the sender until the
+ * receiver's hardware has acknowledged it; and nothing comes twice, for the receiver first closes
+ * the old queue pairs, counts what they have brought, and answers with that number. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,20 +20,21 @@
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */
 
-/* What link `l` joins on this side, or on the peer's. */
-static const tuttiIbPort *portOf(const tuttiIbEnd *e, const tuttiIbLink *l, bool peers,
+/* What queue pair `q` joins on this side, or on the peer's. */
+static const tuttiIbPort *portOf(const tuttiIbEndpoint *e, const tuttiIbQueuePair *q, bool peers,
                                  const tuttiIbGid **gid) {
   int side = tuttiIbSends(e) == peers; /* see tuttiIbPair */
   const tuttiIbHandle *h = peers ? &e->theirs : &e->node->mine;
-  const tuttiIbPort *port = &h->ports[l->pair.port[side]];
-  *gid = &port->gids[l->pair.gid[side]];
+  const tuttiIbPort *port = &h->ports[q->pair.port[side]];
+  *gid = &port->gids[q->pair.gid[side]];
   return port;
 }
 
 /* "rxe0 port 1, 10.0.0.1 (RoCE v2, index 1), to its rxe0 port 1, ..."; returns buf. */
-static const char *linkText(const tuttiIbEnd *e, const tuttiIbLink *l, char *buf, size_t size) {
+static const char *queuePairText(const tuttiIbEndpoint *e, const tuttiIbQueuePair *q, char *buf,
+                                 size_t size) {
   const tuttiIbGid *from, *to;
-  const tuttiIbPort *mine = portOf(e, l, false, &from), *theirs = portOf(e, l, true, &to);
+  const tuttiIbPort *mine = portOf(e, q, false, &from), *theirs = portOf(e, q, true, &to);
   char here[96], there[96];
   snprintf(here, sizeof here, "LID %u", mine->lid);
   snprintf(there, sizeof there, "LID %u", theirs->lid);
@@ -46,49 +47,48 @@ static const char *linkText(const tuttiIbEnd *e, const tuttiIbLink *l, char *buf
   return buf;
 }
 
-static tuttiResult_t linkFailed(const tuttiIbEnd *e, const tuttiIbLink *l, const char *call,
-                                int err) {
-  const tuttiIbPort *p = &e->node->rails[l->rail].port;
+static tuttiResult_t queuePairFailed(const tuttiIbEndpoint *e, const tuttiIbQueuePair *q,
+                                     const char *call, int err) {
+  const tuttiIbPort *p = &e->node->rails[q->rail].port;
   return TUTTI_FAIL(tuttiSystemError,
                     "rank %d: %s on %s port %u for the connection with %s failed: %s; check "
                     "TUTTI_IB_PKEY, TUTTI_IB_SL and the GIDs (show_gids), limits of the device "
-                    "(rdma resource) and locked memory (ulimit -l)",
-                    e->meet.wires->rank, call, p->device, p->port, e->meet.who,
-                    tuttiErrnoText(err));
+                    "(rdma resource) and locked memory (ulimit -q)",
+                    e->meet.view->rank, call, p->device, p->port, e->meet.who, tuttiErrnoText(err));
 }
 
-/* Room on the completion queue for one more link, all of whose requests may fail at once. */
-static tuttiResult_t widenCq(tuttiIbEnd *e, const tuttiIbLink *l) {
-  tuttiIbRail *rail = &e->node->rails[l->rail];
-  int needed = (rail->links + 1) * TUTTI_IB_SENDS;
+/* Room on the completion queue for one more queue pair, all of whose requests may fail at once. */
+static tuttiResult_t widenCq(tuttiIbEndpoint *e, const tuttiIbQueuePair *q) {
+  tuttiIbRail *rail = &e->node->rails[q->rail];
+  int needed = (rail->qps + 1) * TUTTI_IB_SENDS;
   if (needed <= rail->cqe) return tuttiSuccess;
   int err = tuttiVerbs.resizeCq(rail->cq, 2 * needed);
-  if (err) return linkFailed(e, l, "ibv_resize_cq", err);
+  if (err) return queuePairFailed(e, q, "ibv_resize_cq", err);
   rail->cqe = 2 * needed;
   return tuttiSuccess;
 }
 
-static void destroyQp(const tuttiIbLink *l, struct ibv_qp **qp) {
+static void destroyQp(const tuttiIbQueuePair *q, struct ibv_qp **qp) {
   if (!*qp) return;
   tuttiVerbs.destroyQp(*qp);
   *qp = NULL;
-  l->end->node->rails[l->rail].links--;
+  q->end->node->rails[q->rail].qps--;
 }
 
-/* Makes the queue pair of a link whose pair is chosen and whose port is up. */
-static tuttiResult_t makeLink(tuttiIbEnd *e, tuttiIbLink *l) {
-  destroyQp(l, &l->dead);
-  *l = (tuttiIbLink){.end = e,
-                     .pair = l->pair,
-                     .rail = l->pair.port[!tuttiIbSends(e)],
-                     .psn = (uint32_t)(tuttiNow() >> 6) & 0xffffff};
-  tuttiIbRail *r = &e->node->rails[l->rail];
-  size_t control = (size_t)(e->meet.fifo.data - (uint8_t *)e->meet.fifo.slots);
-  if (!e->mr[l->rail])
-    TUTTI_TRY(tuttiIbRegister(e->node, l->rail, e->meet.fifo.slots,
+/* Makes the queue pair proper, where ports are chosen and whose port is up. */
+static tuttiResult_t makeQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q) {
+  destroyQp(q, &q->dead);
+  *q = (tuttiIbQueuePair){.end = e,
+                          .pair = q->pair,
+                          .rail = q->pair.port[!tuttiIbSends(e)],
+                          .psn = (uint32_t)(tuttiNow() >> 6) & 0xffffff};
+  tuttiIbRail *r = &e->node->rails[q->rail];
+  size_t control = (size_t)(e->meet.fifo.data - (uint8_t *)e->meet.fifo.descriptors);
+  if (!e->mr[q->rail])
+    TUTTI_TRY(tuttiIbRegister(e->node, q->rail, e->meet.fifo.descriptors,
                               control + TUTTI_FIFO_DEPTH * e->meet.fifo.slotBytes,
-                              &e->mr[l->rail]));
-  TUTTI_TRY(widenCq(e, l));
+                              &e->mr[q->rail]));
+  TUTTI_TRY(widenCq(e, q));
   struct ibv_qp_init_attr init = {.send_cq = r->cq,
                                   .recv_cq = r->cq,
                                   .qp_type = IBV_QPT_RC,
@@ -96,137 +96,137 @@ static tuttiResult_t makeLink(tuttiIbEnd *e, tuttiIbLink *l) {
                                           .max_recv_wr = 1,
                                           .max_send_sge = 1,
                                           .max_recv_sge = 1,
-                                          .max_inline_data = sizeof(tuttiIbLine)}};
-  l->qp = tuttiVerbs.createQp(r->pd, &init);
-  if (!l->qp) {
+                                          .max_inline_data = sizeof(tuttiIbDescriptor)}};
+  q->qp = tuttiVerbs.createQp(r->pd, &init);
+  if (!q->qp) {
     init.cap.max_inline_data = 0; /* not every device has it */
-    l->qp = tuttiVerbs.createQp(r->pd, &init);
+    q->qp = tuttiVerbs.createQp(r->pd, &init);
   }
-  if (!l->qp) return linkFailed(e, l, "ibv_create_qp", errno);
-  r->links++;
-  l->maxInline = init.cap.max_inline_data;
+  if (!q->qp) return queuePairFailed(e, q, "ibv_create_qp", errno);
+  r->qps++;
+  q->maxInline = init.cap.max_inline_data;
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
                              .pkey_index = e->node->pkey,
                              .port_num = r->port.port,
                              .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
   int err = tuttiVerbs.modifyQp(
-      l->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  return err ? linkFailed(e, l, "ibv_modify_qp to INIT", err) : tuttiSuccess;
+      q->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return err ? queuePairFailed(e, q, "ibv_modify_qp to INIT", err) : tuttiSuccess;
 }
 
 /* False: the port has lost the address that the peer knows. */
-static bool addressOf(const tuttiIbEnd *e, const tuttiIbLink *l, struct ibv_ah_attr *ah) {
+static bool addressOf(const tuttiIbEndpoint *e, const tuttiIbQueuePair *q, struct ibv_ah_attr *ah) {
   const tuttiIbGid *from, *to;
-  const tuttiIbPort *mine = portOf(e, l, false, &from), *theirs = portOf(e, l, true, &to);
+  const tuttiIbPort *mine = portOf(e, q, false, &from), *theirs = portOf(e, q, true, &to);
   *ah = (struct ibv_ah_attr){.dlid = theirs->lid,
                              .sl = (uint8_t)tuttiSettingInt(TUTTI_SETTING_IB_SL),
                              .port_num = mine->port};
   /* Within one InfiniBand subnet the LID is all that is needed. */
   bool subnet = mine->ngids && theirs->ngids && memcmp(from->gid, to->gid, 8) == 0;
   if (!mine->ethernet && (subnet || !theirs->ngids)) return true;
-  int row = tuttiIbGidRow(&e->node->rails[l->rail], from);
+  int row = tuttiIbGidRow(&e->node->rails[q->rail], from);
   ah->is_global = 1;
   ah->grh.sgid_index = (uint8_t)row;
   ah->grh.hop_limit = 255;
-  ah->grh.traffic_class = e->meet.wires->trafficClass;
+  ah->grh.traffic_class = e->meet.view->trafficClass;
   memcpy(ah->grh.dgid.raw, to->gid, sizeof to->gid);
   return row >= 0;
 }
 
-/* Joins the link with the peer's queue pair. *way: false if it cannot be reached for now. */
-static tuttiResult_t joinLink(tuttiIbEnd *e, tuttiIbLink *l, const tuttiIbLinkCard *peer,
-                              bool *way) {
+/* Joins it with the peer's queue pair. *way: false if it cannot be reached for now. */
+static tuttiResult_t joinQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q,
+                                   const tuttiIbQueuePairInfo *peer, bool *way) {
   const tuttiIbGid *gid;
-  int mine = portOf(e, l, false, &gid)->mtu, theirs = portOf(e, l, true, &gid)->mtu;
+  int mine = portOf(e, q, false, &gid)->mtu, theirs = portOf(e, q, true, &gid)->mtu;
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                              .path_mtu = (enum ibv_mtu)(mine < theirs ? mine : theirs),
                              .dest_qp_num = peer->qpn,
                              .rq_psn = peer->psn,
                              .max_dest_rd_atomic = 1,
                              .min_rnr_timer = 12};
-  l->rkey = peer->rkey;
-  *way = addressOf(e, l, &attr.ah_attr);
+  q->rkey = peer->rkey;
+  *way = addressOf(e, q, &attr.ah_attr);
   if (!*way) return tuttiSuccess;
   int err =
-      tuttiVerbs.modifyQp(l->qp, &attr,
+      tuttiVerbs.modifyQp(q->qp, &attr,
                           IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                               IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   /* The kernel asks for the peer's Ethernet address here. */
   *way = err != ETIMEDOUT && err != EHOSTUNREACH && err != ENETUNREACH && err != ENODEV;
   if (!*way) return tuttiSuccess;
-  if (err) return linkFailed(e, l, "ibv_modify_qp to RTR", err);
+  if (err) return queuePairFailed(e, q, "ibv_modify_qp to RTR", err);
   attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-                              .sq_psn = l->psn,
+                              .sq_psn = q->psn,
                               .timeout = (uint8_t)tuttiSettingInt(TUTTI_SETTING_IB_TIMEOUT),
                               .retry_cnt = (uint8_t)tuttiSettingInt(TUTTI_SETTING_IB_RETRY_CNT),
                               .rnr_retry = 7,
                               .max_rd_atomic = 1};
-  err = tuttiVerbs.modifyQp(l->qp, &attr,
+  err = tuttiVerbs.modifyQp(q->qp, &attr,
                             IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
-  if (err) return linkFailed(e, l, "ibv_modify_qp to RTS", err);
-  e->parts[e->nparts++] = l;
+  if (err) return queuePairFailed(e, q, "ibv_modify_qp to RTS", err);
+  e->parts[e->nparts++] = q;
   return tuttiSuccess;
 }
 
-static void dropLink(tuttiIbLink *l) {
-  if (l->qp && !l->end->node->rails[l->rail].port.up) {
-    l->dead = l->qp;
-    l->qp = NULL;
+static void dropQueuePair(tuttiIbQueuePair *q) {
+  if (q->qp && !q->end->node->rails[q->rail].port.up) {
+    q->dead = q->qp;
+    q->qp = NULL;
   }
-  destroyQp(l, &l->qp);
+  destroyQp(q, &q->qp);
 }
 
-void tuttiIbLinksStop(void *end) {
-  tuttiIbEnd *e = end;
+void tuttiIbQueuePairsStop(void *end) {
+  tuttiIbEndpoint *e = end;
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
-  for (int i = 0; i < e->nlinks; i++)
-    if (e->links[i].qp) tuttiVerbs.modifyQp(e->links[i].qp, &attr, IBV_QP_STATE);
+  for (int i = 0; i < e->nqps; i++)
+    if (e->qps[i].qp) tuttiVerbs.modifyQp(e->qps[i].qp, &attr, IBV_QP_STATE);
 }
 
 /* Stops first: some drivers wait in ibv_destroy_qp for as long as they resend. */
-void tuttiIbLinksClose(tuttiIbEnd *e, bool forGood) {
-  tuttiIbLinksStop(e);
-  for (int i = 0; i < e->nlinks; i++)
-    dropLink(&e->links[i]);
-  for (int i = 0; i < TUTTI_IB_LINKS && forGood; i++)
-    destroyQp(&e->links[i], &e->links[i].dead);
-  if (e->nlinks || forGood) tuttiIbPoll(e->node); /* no completion names this end any more */
-  e->nlinks = 0;
+void tuttiIbQueuePairsClose(tuttiIbEndpoint *e, bool forGood) {
+  tuttiIbQueuePairsStop(e);
+  for (int i = 0; i < e->nqps; i++)
+    dropQueuePair(&e->qps[i]);
+  for (int i = 0; i < TUTTI_IB_QUEUE_PAIRS && forGood; i++)
+    destroyQp(&e->qps[i], &e->qps[i].dead);
+  if (e->nqps || forGood) tuttiIbPoll(e->node); /* no completion names this endpoint any more */
+  e->nqps = 0;
 }
 
-/* ---- cards ---------------------------------------------------------------------------------- */
+/* ---- handshakes ------ */
 
-/* At most two cards are on their way to a peer, which always fit its socket. */
-static void sendCard(tuttiIbEnd *e) {
+/* At most two handshakes are on their way to a peer, which always fit its socket. */
+static void sendHandshake(tuttiIbEndpoint *e) {
   tuttiSocketPart *p = &e->meet.parts[0];
   if (send(p->source.fd, &e->out, sizeof e->out, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof e->out)
     p->closed = true; /* by a peer that has finished; or if it died, the watch says so */
 }
 
-static void startCard(tuttiIbEnd *e, tuttiIbCardKind kind, uint32_t epoch) {
-  e->out = (tuttiIbCard){.magic = TUTTI_IB_MAGIC,
-                         .kind = kind,
-                         .epoch = epoch,
-                         .board = (uintptr_t)e->board,
-                         .data = (uintptr_t)e->meet.fifo.data,
-                         .slotBytes = e->meet.fifo.slotBytes};
+static void startHandshake(tuttiIbEndpoint *e, tuttiIbHandshakeKind kind, uint32_t epoch) {
+  e->out = (tuttiIbHandshake){.magic = TUTTI_IB_MAGIC,
+                              .kind = kind,
+                              .epoch = epoch,
+                              .control = (uintptr_t)e->control,
+                              .data = (uintptr_t)e->meet.fifo.data,
+                              .slotBytes = e->meet.fifo.slotBytes};
 }
 
-/* Makes a link and puts it into the card. */
-static tuttiResult_t tellLink(tuttiIbEnd *e, int i) {
-  tuttiIbLink *l = &e->links[i];
-  TUTTI_TRY(makeLink(e, l));
-  e->out.links[i] =
-      (tuttiIbLinkCard){.qpn = l->qp->qp_num, .psn = l->psn, .rkey = e->mr[l->rail]->rkey};
+/* Makes a queue pair and puts it into the handshake. */
+static tuttiResult_t tellQueuePair(tuttiIbEndpoint *e, int i) {
+  tuttiIbQueuePair *q = &e->qps[i];
+  TUTTI_TRY(makeQueuePair(e, q));
+  e->out.qps[i] =
+      (tuttiIbQueuePairInfo){.qpn = q->qp->qp_num, .psn = q->psn, .rkey = e->mr[q->rail]->rkey};
   return tuttiSuccess;
 }
 
-/* Chooses what link number i joins. False: it can't be used now, as this side's port is down or
- * `unwanted` (by bit). */
-static bool chooseLink(tuttiIbEnd *e, int i, uint32_t unwanted) {
+/* Chooses what queue pair number i joins. False: it can't be used now, as this side's port is down
+ * or `unwanted` (by bit). */
+static bool chooseQueuePair(tuttiIbEndpoint *e, int i, uint32_t unwanted) {
   bool sends = tuttiIbSends(e);
-  tuttiIbPair *pair = &e->links[i].pair;
+  tuttiIbPair *pair = &e->qps[i].pair;
   const tuttiIbHandle *mine = &e->node->mine;
   if (!tuttiIbPairChoose(sends ? mine : &e->theirs, sends ? &e->theirs : mine,
                          i + e->meet.hello.channel, pair))
@@ -235,8 +235,8 @@ static bool chooseLink(tuttiIbEnd *e, int i, uint32_t unwanted) {
   return e->node->rails[rail].port.up && !(unwanted >> rail & 1);
 }
 
-/* *whole: a card is in e->in. Its content is not checked yet. */
-static tuttiResult_t pullCard(tuttiIbEnd *e, bool *whole) {
+/* *whole: a handshake is in e->in. Its content is not checked yet. */
+static tuttiResult_t pullHandshake(tuttiIbEndpoint *e, bool *whole) {
   tuttiSocketPart *p = &e->meet.parts[0];
   *whole = false;
   if (p->source.fd < 0 || p->closed) return tuttiSuccess;
@@ -249,7 +249,7 @@ static tuttiResult_t pullCard(tuttiIbEnd *e, bool *whole) {
     }
     if (n <= 0 && !tuttiIbSends(e) && !p->carried) {
       /* The sender lost patience before it saw the welcome, and dials again. */
-      tuttiSocketCloseFd(e->meet.wires->proxy, &p->source);
+      tuttiSocketCloseFd(e->meet.view->proxy, &p->source);
       return tuttiSuccess;
     }
     if (n <= 0) {
@@ -265,26 +265,28 @@ static tuttiResult_t pullCard(tuttiIbEnd *e, bool *whole) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t badCard(const tuttiIbEnd *e, const char *wrong) {
-  return TUTTI_FAIL(tuttiRemoteError,
-                    "rank %d: what %s says about its RDMA links is not to be believed: %s; its "
-                    "memory or the network corrupts data, or it is another build of tutti",
-                    e->meet.wires->rank, e->meet.who, wrong);
+static tuttiResult_t badHandshake(const tuttiIbEndpoint *e, const char *wrong) {
+  return TUTTI_FAIL(
+      tuttiRemoteError,
+      "rank %d: what %s says about its RDMA queue pairs is not to be believed: %s; its "
+      "memory or the network corrupts data, or it is another build of tutti",
+      e->meet.view->rank, e->meet.who, wrong);
 }
 
-/* How long making or mending the links may take with a peer that answers: less than an operation
- * may wait, so that the error can name the port. */
-static int64_t mendMs(const tuttiIbEnd *e) {
-  return (int64_t)e->meet.wires->timeoutMs / 4 * 3;
+/* How long making or mending the queue pairs may take with a peer that answers: less than an
+ * operation may wait, so that the error can name the port. */
+static int64_t mendMs(const tuttiIbEndpoint *e) {
+  return (int64_t)e->meet.view->timeoutMs / 4 * 3;
 }
 
-/* Without a link: what works is given up for something better. */
-static void setBroken(tuttiIbEnd *e, const tuttiIbLink *link, const char *why) {
+/* Without a queue pair: what works is given up for something better. */
+static void setBroken(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char *why) {
   char by[320];
-  if (link) {
-    snprintf(e->trouble, sizeof e->trouble, "by %.220s: %s", linkText(e, link, by, sizeof by), why);
+  if (q) {
+    snprintf(e->trouble, sizeof e->trouble, "by %.220s: %s", queuePairText(e, q, by, sizeof by),
+             why);
     e->retryAt = tuttiNow() + RETRY_NS;
-    if (e->node->nrails > 1) e->avoid |= 1u << link->rail;
+    if (e->node->nrails > 1) e->avoid |= 1u << q->rail;
   } else {
     snprintf(e->trouble, sizeof e->trouble, "%s", why);
   }
@@ -294,19 +296,19 @@ static void setBroken(tuttiIbEnd *e, const tuttiIbLink *link, const char *why) {
 
 /* ---- the sender ----------------------------------------------------------------------------- */
 
-static tuttiResult_t offer(tuttiIbEnd *e) {
+static tuttiResult_t offer(tuttiIbEndpoint *e) {
   int ports = e->theirs.nports > e->node->nrails ? e->theirs.nports : e->node->nrails, made = 0;
   int count = ports * (int)tuttiSettingInt(TUTTI_SETTING_IB_QPS_PER_CONNECTION);
-  tuttiIbLinksClose(e, false);
+  tuttiIbQueuePairsClose(e, false);
   e->changes = e->node->changes;
   e->nparts = 0;
-  startCard(e, TUTTI_IB_OFFER, e->epoch + 1);
-  e->out.nlinks = e->nlinks = count < TUTTI_IB_LINKS ? count : TUTTI_IB_LINKS;
+  startHandshake(e, TUTTI_IB_OFFER, e->epoch + 1);
+  e->out.nqps = e->nqps = count < TUTTI_IB_QUEUE_PAIRS ? count : TUTTI_IB_QUEUE_PAIRS;
   /* Without the rails that have failed, if others are left; else that is long ago for some. */
   for (int tries = 2; tries > 0 && made == 0; tries--) {
-    for (int i = 0; i < e->nlinks; i++) {
-      if (!chooseLink(e, i, e->avoid)) continue;
-      TUTTI_TRY(tellLink(e, i));
+    for (int i = 0; i < e->nqps; i++) {
+      if (!chooseQueuePair(e, i, e->avoid)) continue;
+      TUTTI_TRY(tellQueuePair(e, i));
       made++;
     }
     if (made == 0) e->avoid = 0;
@@ -317,34 +319,34 @@ static tuttiResult_t offer(tuttiIbEnd *e) {
   }
   e->epoch++;
   e->state = TUTTI_IB_OFFERED;
-  sendCard(e);
+  sendHandshake(e);
   return tuttiSuccess;
 }
 
-void tuttiIbWorks(tuttiIbEnd *e) {
+void tuttiIbWorks(tuttiIbEndpoint *e) {
   char text[320];
   e->deadline = 0;
   if (e->trouble[0])
-    TUTTI_WARN(NET,
-               "NET/IB: the connection with %s broke, %s; it works again, by %s, %d queue pairs",
-               e->meet.who, e->trouble, linkText(e, e->parts[0], text, sizeof text), e->nparts);
+    TUTTI_WARN(
+        NET, "NET/IB: the connection with %s broke, %s; it works again, by %s, %d queue pairs",
+        e->meet.who, e->trouble, queuePairText(e, e->parts[0], text, sizeof text), e->nparts);
   else
     TUTTI_INFO(NET, "NET/IB: %s by %s, %d queue pairs", e->meet.who,
-               linkText(e, e->parts[0], text, sizeof text), e->nparts);
+               queuePairText(e, e->parts[0], text, sizeof text), e->nparts);
   e->trouble[0] = '\0';
 }
 
 /* Goes on where the receiver says. What it has not got must still be here. */
-static tuttiResult_t resume(tuttiIbEnd *e) {
+static tuttiResult_t resume(tuttiIbEndpoint *e) {
   uint64_t at = e->in.resume, passed = e->meet.passed;
-  if (at < e->credit || at > e->meet.known || e->in.taken > at)
-    return badCard(e, "it has another number of messages");
+  if (at < e->credit || at > e->meet.known || e->in.credit > at)
+    return badHandshake(e, "it has another number of messages");
   for (uint64_t m = at; m < passed; m++)
     if (e->meet.payload[m % TUTTI_FIFO_DEPTH])
-      return badCard(e, "a message is missing that it had acknowledged");
+      return badHandshake(e, "a message is missing that it had acknowledged");
   memset(e->pending, 0, sizeof e->pending);
   tuttiIbPassTo(e, at);
-  if (e->in.taken > e->credit) e->credit = e->in.taken;
+  if (e->in.credit > e->credit) e->credit = e->in.credit;
   e->posted = at;
   tuttiStoreRelease(&e->confirmed, at);
   if (at == e->meet.known) tuttiIbWorks(e);
@@ -352,16 +354,16 @@ static tuttiResult_t resume(tuttiIbEnd *e) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t takeAnswer(tuttiIbEnd *e) {
-  for (int i = 0; i < e->in.nlinks; i++) {
+static tuttiResult_t takeAnswer(tuttiIbEndpoint *e) {
+  for (int i = 0; i < e->in.nqps; i++) {
     bool way = true;
-    tuttiIbLink *l = &e->links[i];
-    if (!e->in.links[i].qpn)
-      dropLink(l);
+    tuttiIbQueuePair *q = &e->qps[i];
+    if (!e->in.qps[i].qpn)
+      dropQueuePair(q);
     else
-      TUTTI_TRY(joinLink(e, l, &e->in.links[i], &way));
+      TUTTI_TRY(joinQueuePair(e, q, &e->in.qps[i], &way));
     if (!way) {
-      setBroken(e, l, "the peer's port does not answer");
+      setBroken(e, q, "the peer's port does not answer");
       return tuttiSuccess;
     }
   }
@@ -373,71 +375,71 @@ static tuttiResult_t takeAnswer(tuttiIbEnd *e) {
 
 /* ---- the receiver --------------------------------------------------------------------------- */
 
-static tuttiResult_t takeOffer(tuttiIbEnd *e) {
+static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
   bool moved;
-  tuttiIbLinksClose(e, false); /* what they have brought is all that will come */
+  tuttiIbQueuePairsClose(e, false); /* what they have brought is all that will come */
   TUTTI_TRY(tuttiIbTakeMessages(e, &moved));
-  memset(e->board, 0, sizeof *e->board);
+  memset(e->control, 0, sizeof *e->control);
   e->nparts = 0;
   e->changes = e->node->changes;
-  startCard(e, TUTTI_IB_ANSWER, e->in.epoch);
-  e->out.nlinks = e->nlinks = e->in.nlinks;
+  startHandshake(e, TUTTI_IB_ANSWER, e->in.epoch);
+  e->out.nqps = e->nqps = e->in.nqps;
   e->out.resume = e->meet.passed;
-  e->out.taken = e->credit = tuttiLoadAcquire(&e->meet.fifo.heads->head);
-  for (int i = 0; i < e->in.nlinks; i++) {
+  e->out.credit = e->credit = tuttiLoadAcquire(&e->meet.fifo.readers->credit);
+  for (int i = 0; i < e->in.nqps; i++) {
     bool way;
-    if (!chooseLink(e, i, 0) || !e->in.links[i].qpn) continue;
-    TUTTI_TRY(tellLink(e, i));
-    TUTTI_TRY(joinLink(e, &e->links[i], &e->in.links[i], &way));
+    if (!chooseQueuePair(e, i, 0) || !e->in.qps[i].qpn) continue;
+    TUTTI_TRY(tellQueuePair(e, i));
+    TUTTI_TRY(joinQueuePair(e, &e->qps[i], &e->in.qps[i], &way));
     if (way) continue;
-    dropLink(&e->links[i]);
-    e->out.links[i].qpn = 0;
+    dropQueuePair(&e->qps[i]);
+    e->out.qps[i].qpn = 0;
   }
-  e->deadline = 0; /* without any link, the sender asks again */
+  e->deadline = 0; /* without any queue pair, the sender asks again */
   e->state = e->nparts ? TUTTI_IB_RUNNING : TUTTI_IB_BROKEN;
-  sendCard(e);
+  sendHandshake(e);
   return tuttiSuccess;
 }
 
 /* ---- both ----------------------------------------------------------------------------------- */
 
-void tuttiIbBreak(tuttiIbEnd *e, const tuttiIbLink *link, const char *why) {
+void tuttiIbBreak(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char *why) {
   if (e->state != TUTTI_IB_RUNNING) return;
-  setBroken(e, link, why);
+  setBroken(e, q, why);
   if (tuttiIbSends(e)) return;
-  startCard(e, TUTTI_IB_AGAIN, e->in.epoch);
-  sendCard(e);
+  startHandshake(e, TUTTI_IB_AGAIN, e->in.epoch);
+  sendHandshake(e);
 }
 
-static tuttiResult_t overdue(const tuttiIbEnd *e) {
+static tuttiResult_t overdue(const tuttiIbEndpoint *e) {
   char ports[360];
   return TUTTI_FAIL(
       tuttiRemoteError,
       "rank %d: the RDMA connection with %s could not be %s within %lld ms%s%s; ports "
       "here: %s; check link and cable of these ports and of the peer's, the switch, "
       "and the GIDs on both hosts (show_gids)",
-      e->meet.wires->rank, e->meet.who, e->trouble[0] ? "mended" : "made", (long long)mendMs(e),
+      e->meet.view->rank, e->meet.who, e->trouble[0] ? "mended" : "made", (long long)mendMs(e),
       e->trouble[0] ? "; it broke " : "", e->trouble,
       tuttiIbPortsText(e->node->mine.ports, e->node->nrails, ports, sizeof ports));
 }
 
-/* Have ports come or gone, so that other links would be better? */
-static void considerPorts(tuttiIbEnd *e) {
-  const tuttiIbLink *down = NULL;
+/* Have ports come or gone, so that other queue pairs would be better? */
+static void considerPorts(tuttiIbEndpoint *e) {
+  const tuttiIbQueuePair *down = NULL;
   bool left = false, more = false;
   e->changes = e->node->changes;
   e->avoid = 0;
-  for (int i = 0; i < e->nlinks; i++) {
-    bool usable = chooseLink(e, i, 0), used = e->links[i].qp != NULL;
-    if (used && !usable) down = &e->links[i];
+  for (int i = 0; i < e->nqps; i++) {
+    bool usable = chooseQueuePair(e, i, 0), used = e->qps[i].qp != NULL;
+    if (used && !usable) down = &e->qps[i];
     left |= used && usable;
     more |= !used && usable;
   }
   if (more || (down && left)) tuttiIbBreak(e, down, down ? "its port is down" : "a port is back");
 }
 
-static tuttiResult_t meet(tuttiIbEnd *e, tuttiProxyTurn *turn) {
-  tuttiSocketEnd *s = &e->meet;
+static tuttiResult_t meet(tuttiIbEndpoint *e, tuttiProxyTurn *turn) {
+  tuttiSocketEndpoint *s = &e->meet;
   bool sends = tuttiIbSends(e);
   if (sends) TUTTI_TRY(tuttiSocketJoinStep(s, turn));
   if (!sends && !s->listed) tuttiSocketAwait(s);
@@ -446,28 +448,29 @@ static tuttiResult_t meet(tuttiIbEnd *e, tuttiProxyTurn *turn) {
   return tuttiSuccess;
 }
 
-/* A card has come. */
-static tuttiResult_t takeCard(tuttiIbEnd *e) {
+/* A handshake has come. */
+static tuttiResult_t takeHandshake(tuttiIbEndpoint *e) {
   bool sends = tuttiIbSends(e), answers = e->in.kind == TUTTI_IB_ANSWER;
-  const char *wrong = tuttiIbCardCheck(&e->in, e->meet.fifo.slotBytes, answers ? &e->out : NULL);
+  const char *wrong =
+      tuttiIbHandshakeCheck(&e->in, e->meet.fifo.slotBytes, answers ? &e->out : NULL);
   if (!wrong &&
       (sends == (e->in.kind == TUTTI_IB_OFFER) || (answers && e->state != TUTTI_IB_OFFERED)))
     wrong = "it is out of turn";
-  if (wrong) return badCard(e, wrong);
+  if (wrong) return badHandshake(e, wrong);
   if (answers) return takeAnswer(e);
   if (!sends) return takeOffer(e);
   e->avoid = 0;
-  if (e->state == TUTTI_IB_RUNNING) tuttiIbBreak(e, NULL, "the peer asked for new links");
+  if (e->state == TUTTI_IB_RUNNING) tuttiIbBreak(e, NULL, "the peer asked for new queue pairs");
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiIbMeetStep(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved) {
+tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *moved) {
   tuttiIbState before = e->state;
   bool whole = false;
   if (e->state == TUTTI_IB_MEETING) TUTTI_TRY(meet(e, turn));
   if (e->state == TUTTI_IB_MEETING) return tuttiSuccess;
-  if (e->meet.parts[0].source.readable) TUTTI_TRY(pullCard(e, &whole));
-  if (whole) TUTTI_TRY(takeCard(e));
+  if (e->meet.parts[0].source.readable) TUTTI_TRY(pullHandshake(e, &whole));
+  if (whole) TUTTI_TRY(takeHandshake(e));
   if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) considerPorts(e);
   if (e->meet.parts[0].closed && e->state != TUTTI_IB_RUNNING) {
     /* There is nobody to mend it with. Who has finished had all that it waited for, and only what
@@ -480,7 +483,8 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEnd *e, tuttiProxyTurn *turn, bool *moved) 
   if (e->state == TUTTI_IB_BROKEN && tuttiIbSends(e) && tuttiNow() >= e->retryAt)
     TUTTI_TRY(offer(e));
   *moved |= whole || e->state != before;
-  /* A peer that never answered may not have come to its first call: no matter of the links. */
+  /* A peer that never answered may not have come to its first call: no matter of the queue pairs.
+   */
   if (e->state == TUTTI_IB_OFFERED && !e->trouble[0]) e->deadline = tuttiDeadline(mendMs(e));
   if (e->state == TUTTI_IB_RUNNING || e->deadline == 0) return tuttiSuccess;
   if (tuttiNow() >= e->deadline) return overdue(e);

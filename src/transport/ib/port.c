@@ -178,7 +178,7 @@ static const char *remedyText(int err, char *buf, size_t size) {
 static tuttiResult_t railFailed(const tuttiIbNode *node, const tuttiIbRail *rail, const char *call,
                                 int err) {
   char remedy[192];
-  return TUTTI_FAIL(tuttiSystemError, "rank %d: %s on %s port %u failed: %s; %s", node->wires->rank,
+  return TUTTI_FAIL(tuttiSystemError, "rank %d: %s on %s port %u failed: %s; %s", node->view->rank,
                     call, rail->port.device, rail->port.port, tuttiErrnoText(err),
                     remedyText(err, remedy, sizeof remedy));
 }
@@ -253,7 +253,7 @@ tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, t
   while (*r && (begin < (*r)->region.begin || begin + bytes > (*r)->region.end))
     *r = (*r)->next;
   if (!*r && tuttiRegionFind(addr, bytes, &found)) {
-    TUTTI_NEW(*r, 1, "a registration", node->wires->memory);
+    TUTTI_NEW(*r, 1, "a registration", node->view->memory);
     **r = (tuttiIbRegion){.region = found, .uses = 1, .next = node->regions};
     node->regions = *r;
     registerRegion(node, *r);
@@ -269,7 +269,7 @@ void tuttiIbNodeClose(tuttiIbNode *node) {
   dropRegions(node, true);
   for (; node->nrails > 0; node->nrails--) {
     tuttiIbRail *rail = &node->rails[node->nrails - 1];
-    if (node->watched) tuttiProxyUnwatch(node->wires->proxy, &rail->events);
+    if (node->watched) tuttiProxyUnwatch(node->view->proxy, &rail->events);
     if (rail->cq) tuttiVerbs.destroyCq(rail->cq);
     if (rail->pd) tuttiVerbs.deallocPd(rail->pd);
     tuttiForkCloseRemove(rail->context->async_fd);

@@ -80,12 +80,12 @@ int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int 
   return best;
 }
 
-bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int link,
+bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
                        tuttiIbPair *pair) {
   int best = 0, from, to;
-  pair->port[0] = (uint8_t)(link % send->nports);
+  pair->port[0] = (uint8_t)(qp % send->nports);
   for (int i = 0; i < recv->nports; i++) {
-    int at = (link + i) % recv->nports;
+    int at = (qp + i) % recv->nports;
     int worthOf = tuttiIbGidChoose(&send->ports[pair->port[0]], &recv->ports[at], &from, &to);
     if (worthOf <= best) continue;
     best = worthOf;
@@ -144,22 +144,23 @@ const char *tuttiIbPortsCheck(const tuttiIbPort *ports, int n) {
   return NULL;
 }
 
-const char *tuttiIbCardCheck(const tuttiIbCard *card, size_t slotBytes, const tuttiIbCard *offer) {
-  if (card->magic != TUTTI_IB_MAGIC) return "it is no card";
-  if (card->kind >= TUTTI_IB_CARD_COUNT || (card->kind == TUTTI_IB_ANSWER) != (offer != NULL))
+const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes,
+                                  const tuttiIbHandshake *offer) {
+  if (h->magic != TUTTI_IB_MAGIC) return "it is no handshake";
+  if (h->kind >= TUTTI_IB_HANDSHAKE_COUNT || (h->kind == TUTTI_IB_ANSWER) != (offer != NULL))
     return "it is of another kind";
-  if (card->kind == TUTTI_IB_AGAIN) return NULL;
-  if (card->slotBytes != slotBytes) return "its slots have another size";
-  if (card->nlinks < 1 || card->nlinks > TUTTI_IB_LINKS)
+  if (h->kind == TUTTI_IB_AGAIN) return NULL;
+  if (h->slotBytes != slotBytes) return "its slots have another size";
+  if (h->nqps < 1 || h->nqps > TUTTI_IB_QUEUE_PAIRS)
     return "its number of queue pairs is out of range";
-  if (card->board == 0 || card->data == 0) return "it has no address";
-  if (offer && (card->nlinks != offer->nlinks || card->epoch != offer->epoch))
+  if (h->control == 0 || h->data == 0) return "it has no address";
+  if (offer && (h->nqps != offer->nqps || h->epoch != offer->epoch))
     return "it answers another offer";
-  for (int i = 0; i < card->nlinks; i++) {
-    const tuttiIbLinkCard *l = &card->links[i];
-    if (l->qpn > 0xffffff || l->psn > 0xffffff)
+  for (int i = 0; i < h->nqps; i++) {
+    const tuttiIbQueuePairInfo *q = &h->qps[i];
+    if (q->qpn > 0xffffff || q->psn > 0xffffff)
       return "the number of a queue pair or packet is out of range";
-    if (offer && l->qpn && !offer->links[i].qpn) return "it joins a queue pair that is not there";
+    if (offer && q->qpn && !offer->qps[i].qpn) return "it joins a queue pair that is not there";
   }
   return NULL;
 }

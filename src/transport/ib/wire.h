@@ -1,11 +1,11 @@
-/* What NET/IB says over its sockets, and how ends agree on ports and addresses: pure, without
+/* What NET/IB says over its sockets, and how endpoints agree on ports and addresses: pure, without
  * verbs, so that it is tested and fuzzed anywhere.
  *
- * Each connection keeps the socket by which its ends met (socket/meet.c). Over it they exchange
- * cards of one size: the sender offers queue pairs, the receiver answers with its own and with how
- * many messages it has, and the sender goes on behind those. That is how a connection begins, and
- * also how it goes on over other ports or after a broken link; each offer has a new epoch. Which
- * ports a link joins follows from what both ranks said of their ports at init. */
+ * Each connection keeps the socket by which its endpoints met (socket/meet.c). Over it they
+ * exchange handshakes of one size: the sender offers queue pairs, the receiver answers with its own
+ * and with how many messages it has, and the sender goes on behind those. That is how a connection
+ * begins, and also how it goes on over other ports or after a failure; each offer has a new epoch.
+ * Which ports a queue pair joins follows from what both ranks said of their ports at init. */
 #ifndef TUTTI_TRANSPORT_IB_WIRE_H_
 #define TUTTI_TRANSPORT_IB_WIRE_H_
 
@@ -16,9 +16,9 @@
 
 __BEGIN_DECLS
 
-#define TUTTI_IB_PORTS 4
-#define TUTTI_IB_GIDS  4 /* of a port that are told to peers */
-#define TUTTI_IB_LINKS 16
+#define TUTTI_IB_PORTS       4
+#define TUTTI_IB_GIDS        4 /* of a port that are told to peers */
+#define TUTTI_IB_QUEUE_PAIRS 16
 
 typedef enum { TUTTI_GID_IB, TUTTI_GID_ROCE1, TUTTI_GID_ROCE2, TUTTI_GID_TYPES } tuttiIbGidType;
 
@@ -51,7 +51,8 @@ typedef struct {
   tuttiIbPort ports[TUTTI_IB_PORTS];
 } tuttiIbHandle;
 
-/* What a link joins; [0] of the sender, [1] of the receiver, as indexes into their handles. */
+/* What a queue pair joins; [0] of the sender, [1] of the receiver, as indexes into their handles.
+ */
 typedef struct {
   uint8_t port[2], gid[2];
 } tuttiIbPair;
@@ -60,41 +61,42 @@ typedef enum {
   TUTTI_IB_OFFER,  /* sender: my queue pairs */
   TUTTI_IB_ANSWER, /* receiver: mine; go on with message `resume` */
   TUTTI_IB_AGAIN,  /* receiver: offer anew, something has changed or broken here */
-  TUTTI_IB_CARD_COUNT
-} tuttiIbCardKind;
+  TUTTI_IB_HANDSHAKE_COUNT
+} tuttiIbHandshakeKind;
 
 /* One queue pair. */
 typedef struct {
-  uint32_t qpn; /* 0: this link is not used now */
+  uint32_t qpn; /* 0: not used now */
   uint32_t psn;
-  uint32_t rkey; /* of the FIFO, on this link's port */
-} tuttiIbLinkCard;
+  uint32_t rkey; /* of the FIFO, on its port */
+} tuttiIbQueuePairInfo;
 
 typedef struct {
   uint32_t magic; /* TUTTI_IB_MAGIC */
-  uint32_t kind;  /* tuttiIbCardKind */
+  uint32_t kind;  /* tuttiIbHandshakeKind */
   uint32_t epoch;
-  int32_t nlinks;
-  uint64_t resume, taken; /* answer: messages that have arrived; that the reader has taken */
-  uint64_t board, data;   /* addresses in the FIFO */
+  int32_t nqps;
+  uint64_t resume, credit; /* answer: messages that have arrived; that the reader has taken */
+  uint64_t control, data;  /* addresses in the FIFO */
   uint64_t slotBytes;
-  tuttiIbLinkCard links[TUTTI_IB_LINKS];
-} tuttiIbCard;
+  tuttiIbQueuePairInfo qps[TUTTI_IB_QUEUE_PAIRS];
+} tuttiIbHandshake;
 #define TUTTI_IB_MAGIC 0x74696263u
 
 /* NULL, or what is wrong with what a peer said. An answer is compared with the `offer` it answers;
  * NULL: it must be no answer. */
 const char *tuttiIbPortsCheck(const tuttiIbPort *ports, int n);
-const char *tuttiIbCardCheck(const tuttiIbCard *card, size_t slotBytes, const tuttiIbCard *offer);
+const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes,
+                                  const tuttiIbHandshake *offer);
 
 /* Chooses the addresses by which two ports reach each other, as indexes of their gids: same type
  * and family, RoCE v2 before v1, nothing link-local unless forced, the pair that shares most of its
  * prefix first. InfiniBand ports need the same link layer only. Returns how good the choice is; 0:
  * none fits. */
 int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int *gidB);
-/* What link number `link` joins: rails are joined with their like as far as addresses fit. False:
- * the sender's port for it reaches none of the receiver's. */
-bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int link,
+/* What queue pair number `qp` joins: rails are joined with their like as far as addresses fit.
+ * False: the sender's port for it reaches none of the receiver's. */
+bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
                        tuttiIbPair *pair);
 
 /* Puts the better of a port's gids first, of which at most TUTTI_IB_GIDS are kept; drops empty

@@ -1,10 +1,10 @@
 /* NET/Socket: messages over TCP. See endpoint.h for what is on the wire, and meet.c
- * for how the ends find each other.
+ * for how the endpoints find each other.
  *
- * Flow control is TCP's: a receive end reads the next message only when its slot is free, and a
- * send end's head passes when the kernel has taken the message. One system call per socket and turn
- * keeps any end from starving the others; each carries as many messages, or as much of a payload,
- * as there is. */
+ * Flow control is TCP's: a receive endpoint reads the next message only when its slot is free, and
+ * a sending endpoint gives credit when the kernel has taken the message. One system call per socket
+ * and turn keeps any end from starving the others; each carries as many messages, or as much of a
+ * payload, as there is. */
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -27,18 +27,19 @@ void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *
   *share = bytes - *begin < each ? bytes - *begin : each;
 }
 
-const char *tuttiSocketLineCheck(const tuttiSlot *line, uint64_t number, size_t slotBytes) {
-  if (tuttiLoadRelaxed(&line->seq) != number + 1) return "its number is out of order";
-  if (line->where == TUTTI_WHERE_INLINE)
-    return line->bytes <= TUTTI_INLINE_MAX ? NULL : "it is too long for its line";
-  if (line->where != TUTTI_WHERE_SLOT) return "its payload is at an unknown place";
-  return line->bytes <= slotBytes ? NULL : "it is too long for its slot";
+const char *tuttiSocketDescriptorCheck(const tuttiSlotDescriptor *d, uint64_t number,
+                                       size_t slotBytes) {
+  if (tuttiLoadRelaxed(&d->seq) != number + 1) return "its number is out of order";
+  if (d->where == TUTTI_WHERE_INLINE)
+    return d->bytes <= TUTTI_INLINE_MAX ? NULL : "it is too long for its descriptor";
+  if (d->where != TUTTI_WHERE_SLOT) return "its payload is at an unknown place";
+  return d->bytes <= slotBytes ? NULL : "it is too long for its slot";
 }
 
 /* ---- failures ------------------------------------------------------------------------------- */
 
 /* `err` 0: the peer closed the connection in the middle of a message. */
-static tuttiResult_t socketFailed(const tuttiSocketEnd *e, int part, int err) {
+static tuttiResult_t socketFailed(const tuttiSocketEndpoint *e, int part, int err) {
   tuttiAddress local, remote;
   socklen_t n = sizeof local, m = sizeof remote;
   char from[96] = "(no address)", to[80] = "(no address)", remedy[128];
@@ -48,7 +49,7 @@ static tuttiResult_t socketFailed(const tuttiSocketEnd *e, int part, int err) {
   if (getsockname(fd, &local.sa, &n) == 0) tuttiInterfaceOf(&local, from, sizeof from);
   if (getpeername(fd, &remote.sa, &m) == 0) tuttiAddressText(&remote, to, sizeof to);
   return TUTTI_FAIL(tuttiRemoteError, "rank %d: %s %s failed: %s, %s to address %s; %s",
-                    e->wires->rank,
+                    e->view->rank,
                     e->fifo.direction == TUTTI_SEND ? "sending to" : "receiving from", e->who,
                     err ? tuttiErrnoText(err) : "it closed the connection in mid-message", from, to,
                     tuttiSocketRemedy(err ? err : ECONNRESET, remedy, sizeof remedy));
@@ -57,35 +58,35 @@ static tuttiResult_t socketFailed(const tuttiSocketEnd *e, int part, int err) {
 /* ---- sending -------------------------------------------------------------------------------- */
 
 /* Bytes of known message `m` that go over `part`, and where in the payload they begin. */
-static size_t shareOf(const tuttiSocketEnd *e, int part, uint64_t m, size_t *begin) {
+static size_t shareOf(const tuttiSocketEndpoint *e, int part, uint64_t m, size_t *begin) {
   size_t share;
   tuttiSocketShare(e->payload[m % TUTTI_FIFO_DEPTH], e->nparts, part, begin, &share);
   return share;
 }
 
-static size_t lineBytes(int part) {
+static size_t descriptorBytes(int part) {
   return part == 0 ? TUTTI_LINE : 0;
 }
 
-/* The line goes out as a copy: `where` and `addr` mean something in this process only. */
-void tuttiSocketLook(tuttiSocketEnd *e, uint64_t until) {
+/* The descriptor goes out as a copy: `where` and `addr` mean something in this process only. */
+void tuttiSocketLook(tuttiSocketEndpoint *e, uint64_t until) {
   while (e->known < until) {
     size_t i = e->known % TUTTI_FIFO_DEPTH;
-    const tuttiSlot *slot = &e->fifo.slots[i];
+    const tuttiSlotDescriptor *slot = &e->fifo.descriptors[i];
     if (tuttiLoadAcquire(&slot->seq) != e->known + 1) return;
     bool inlined = slot->where == TUTTI_WHERE_INLINE;
     uint32_t where = inlined ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
-    memcpy(e->lines[i], slot, TUTTI_LINE);
-    memcpy(e->lines[i] + offsetof(tuttiSlot, where), &where, sizeof where);
-    memset(e->lines[i] + offsetof(tuttiSlot, addr), 0, sizeof slot->addr);
+    memcpy(e->descriptors[i], slot, TUTTI_LINE);
+    memcpy(e->descriptors[i] + offsetof(tuttiSlotDescriptor, where), &where, sizeof where);
+    memset(e->descriptors[i] + offsetof(tuttiSlotDescriptor, addr), 0, sizeof slot->addr);
     e->payload[i] = inlined ? 0 : slot->bytes;
     e->known++;
   }
 }
 
-static const uint8_t *payloadOf(const tuttiSocketEnd *e, uint64_t m) {
+static const uint8_t *payloadOf(const tuttiSocketEndpoint *e, uint64_t m) {
   size_t i = m % TUTTI_FIFO_DEPTH;
-  const tuttiSlot *slot = &e->fifo.slots[i];
+  const tuttiSlotDescriptor *slot = &e->fifo.descriptors[i];
   return slot->where == TUTTI_WHERE_DIRECT ? (const uint8_t *)(uintptr_t)slot->addr
                                            : e->fifo.data + i * e->fifo.slotBytes;
 }
@@ -99,33 +100,33 @@ static int addPiece(struct iovec *iov, int n, const void *data, size_t bytes, si
 }
 
 /* What `part` can send now; returns the number of pieces. */
-static int gatherPieces(const tuttiSocketEnd *e, int part, struct iovec *iov) {
+static int gatherPieces(const tuttiSocketEndpoint *e, int part, struct iovec *iov) {
   const tuttiSocketPart *p = &e->parts[part];
   size_t skip = p->offset, bytes = 0, begin;
   int n = 0;
   for (uint64_t m = p->number; m < e->known && bytes < MAX_SEND; m++) {
     size_t share = shareOf(e, part, m, &begin);
-    n = addPiece(iov, n, e->lines[m % TUTTI_FIFO_DEPTH], lineBytes(part), &skip);
+    n = addPiece(iov, n, e->descriptors[m % TUTTI_FIFO_DEPTH], descriptorBytes(part), &skip);
     if (share) n = addPiece(iov, n, payloadOf(e, m) + begin, share, &skip);
-    bytes += lineBytes(part) + share;
+    bytes += descriptorBytes(part) + share;
   }
   return n;
 }
 
 /* `bytes` more have passed on `part`; goes past what has nothing for it, too. */
-static void countSent(tuttiSocketEnd *e, int part, size_t bytes) {
+static void countSent(tuttiSocketEndpoint *e, int part, size_t bytes) {
   tuttiSocketPart *p = &e->parts[part];
   size_t begin;
   p->offset += bytes;
   while (p->number < e->known) {
-    size_t whole = lineBytes(part) + shareOf(e, part, p->number, &begin);
+    size_t whole = descriptorBytes(part) + shareOf(e, part, p->number, &begin);
     if (p->offset < whole) return;
     p->offset -= whole;
     p->number++;
   }
 }
 
-static tuttiResult_t sendPart(tuttiSocketEnd *e, int part, bool eager, bool *moved) {
+static tuttiResult_t sendPart(tuttiSocketEndpoint *e, int part, bool eager, bool *moved) {
   tuttiSocketPart *p = &e->parts[part];
   countSent(e, part, 0);
   if (part >= e->join.part) return tuttiSuccess;
@@ -149,7 +150,7 @@ static tuttiResult_t sendPart(tuttiSocketEnd *e, int part, bool eager, bool *mov
   return tuttiSuccess;
 }
 
-static tuttiResult_t advanceSend(tuttiSocketEnd *e, tuttiProxyTurn *turn, bool *moved) {
+static tuttiResult_t advanceSend(tuttiSocketEndpoint *e, tuttiProxyTurn *turn, bool *moved) {
   int before = e->join.part;
   if (before < e->nparts) TUTTI_TRY(tuttiSocketJoinStep(e, turn));
   *moved = e->join.part != before;
@@ -161,31 +162,32 @@ static tuttiResult_t advanceSend(tuttiSocketEnd *e, tuttiProxyTurn *turn, bool *
   }
   if (passed != e->passed) {
     e->passed = passed;
-    tuttiStoreRelease(&e->fifo.heads->head, passed);
+    tuttiStoreRelease(&e->fifo.readers->credit, passed);
   }
   return tuttiSuccess;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------ */
 
-static bool slotFree(const tuttiSocketEnd *e, uint64_t m) {
-  return m < tuttiLoadAcquire(&e->fifo.heads->head) + TUTTI_FIFO_DEPTH;
+static bool slotFree(const tuttiSocketEndpoint *e, uint64_t m) {
+  return m < tuttiLoadAcquire(&e->fifo.readers->credit) + TUTTI_FIFO_DEPTH;
 }
 
 /* Settles where the payload of message `known - 1` goes, when its first byte is at hand. False: not
- * yet. A reader that wanted the message before, and has not taken it, is about to say where it
- * wants this one: there is no hurry to copy, and no harm, as the reader alone can be waiting. */
-static bool place(tuttiSocketEnd *e) {
+ * yet. A reader that posted a receive for the message before, and has not taken it, is about to say
+ * where it wants this one: there is no hurry to copy, and no harm, as the reader alone can be
+ * waiting. */
+static bool place(tuttiSocketEndpoint *e) {
   if (e->placed == e->known) return true;
   uint64_t m = e->placed, i = m % TUTTI_FIFO_DEPTH, before = (m - 1) % TUTTI_FIFO_DEPTH;
-  tuttiSlot *slot = &e->fifo.slots[i];
-  uint8_t *wanted = e->payload[i] ? tuttiHeadWanted(e->fifo.heads, m, e->payload[i]) : NULL;
-  bool expected = m > 0 && e->fifo.slots[before].where == TUTTI_WHERE_DIRECT && e->payload[i];
-  if (!wanted && expected && tuttiLoadAcquire(&e->fifo.heads->head) < m) return false;
-  e->target[i] = wanted ? wanted : e->fifo.data + i * e->fifo.slotBytes;
-  if (wanted) {
+  tuttiSlotDescriptor *slot = &e->fifo.descriptors[i];
+  uint8_t *posted = e->payload[i] ? tuttiReaderPosted(e->fifo.readers, m, e->payload[i]) : NULL;
+  bool expected = m > 0 && e->fifo.descriptors[before].where == TUTTI_WHERE_DIRECT && e->payload[i];
+  if (!posted && expected && tuttiLoadAcquire(&e->fifo.readers->credit) < m) return false;
+  e->target[i] = posted ? posted : e->fifo.data + i * e->fifo.slotBytes;
+  if (posted) {
     slot->where = TUTTI_WHERE_DIRECT;
-    slot->addr = (uintptr_t)wanted;
+    slot->addr = (uintptr_t)posted;
   }
   e->placed++;
   return true;
@@ -194,41 +196,42 @@ static bool place(tuttiSocketEnd *e) {
 /* A small message that is read is acknowledged at once by the kernel, in a packet of its own that
  * costs the receiver 1 us, unless it believes that an answer will carry the acknowledgement. It
  * loses that belief now and then. */
-static void delayAcks(const tuttiSocketEnd *e) {
+static void delayAcks(const tuttiSocketEndpoint *e) {
   int off = 0;
   setsockopt(e->parts[0].source.fd, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof off);
 }
 
-tuttiResult_t tuttiSocketTakeLine(tuttiSocketEnd *e, uint64_t number, const tuttiSlot *line) {
-  const char *wrong = tuttiSocketLineCheck(line, number, e->fifo.slotBytes);
+tuttiResult_t tuttiSocketTakeDescriptor(tuttiSocketEndpoint *e, uint64_t number,
+                                        const tuttiSlotDescriptor *d) {
+  const char *wrong = tuttiSocketDescriptorCheck(d, number, e->fifo.slotBytes);
   if (wrong)
     return TUTTI_FAIL(
         tuttiRemoteError,
         "rank %d: message %llu from %s is not to be believed: %s (number %llu, %u bytes at place "
         "%u); memory of that process or the network corrupts data",
-        e->wires->rank, (unsigned long long)number, e->who, wrong,
-        (unsigned long long)tuttiLoadRelaxed(&line->seq) - 1, line->bytes, line->where);
+        e->view->rank, (unsigned long long)number, e->who, wrong,
+        (unsigned long long)tuttiLoadRelaxed(&d->seq) - 1, d->bytes, d->where);
   size_t i = number % TUTTI_FIFO_DEPTH;
-  tuttiSlot *slot = &e->fifo.slots[i];
-  bool inlined = line->where == TUTTI_WHERE_INLINE;
+  tuttiSlotDescriptor *slot = &e->fifo.descriptors[i];
+  bool inlined = d->where == TUTTI_WHERE_INLINE;
   slot->addr = 0;
-  slot->bytes = line->bytes;
-  slot->where = line->where;
-  slot->sig = line->sig;
-  if (inlined) memcpy(slot->inlined, line->inlined, line->bytes);
-  e->payload[i] = inlined ? 0 : line->bytes;
+  slot->bytes = d->bytes;
+  slot->where = d->where;
+  slot->sig = d->sig;
+  if (inlined) memcpy(slot->inlined, d->inlined, d->bytes);
+  e->payload[i] = inlined ? 0 : d->bytes;
   return tuttiSuccess;
 }
 
-/* Uses up what part 0 has read ahead: lines and the payload behind them. */
-static tuttiResult_t digest(tuttiSocketEnd *e) {
+/* Uses up what part 0 has read ahead: descriptors and the payload behind them. */
+static tuttiResult_t digest(tuttiSocketEndpoint *e) {
   tuttiSocketPart *p = &e->parts[0];
   for (;;) {
     if (p->number == e->known) {
       if (e->aheadEnd - e->aheadBegin < TUTTI_LINE || !slotFree(e, e->known)) return tuttiSuccess;
-      tuttiSlot line; /* a copy, for what was read ahead is not aligned */
-      memcpy(&line, e->ahead + e->aheadBegin, TUTTI_LINE);
-      TUTTI_TRY(tuttiSocketTakeLine(e, e->known, &line));
+      tuttiSlotDescriptor d; /* a copy, for what was read ahead is not aligned */
+      memcpy(&d, e->ahead + e->aheadBegin, TUTTI_LINE);
+      TUTTI_TRY(tuttiSocketTakeDescriptor(e, e->known, &d));
       e->aheadBegin += TUTTI_LINE;
       if (e->known++ % ACK_MESSAGES == 0) delayAcks(e);
     }
@@ -247,7 +250,7 @@ static tuttiResult_t digest(tuttiSocketEnd *e) {
 }
 
 /* One recvmsg; *n is what came, 0 also when nothing did. */
-static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, size_t pieces,
+static tuttiResult_t readPart(tuttiSocketEndpoint *e, int part, struct iovec *iov, size_t pieces,
                               bool inMessage, size_t *n) {
   tuttiSocketPart *p = &e->parts[part];
   struct msghdr message = {.msg_iov = iov, .msg_iovlen = pieces};
@@ -262,7 +265,7 @@ static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, si
   if (ended && !p->carried) {
     /* The sender lost patience before it saw the welcome, and dials again: a close with the welcome
      * unread is a reset. If it died rather, the watch says so. */
-    tuttiSocketCloseFd(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source);
+    tuttiSocketCloseFd(tuttiNetProxy(e->view, TUTTI_RECV), &p->source);
     return tuttiSuccess;
   }
   if (ended && (got < 0 || inMessage)) return socketFailed(e, part, got < 0 ? errno : 0);
@@ -274,7 +277,7 @@ static tuttiResult_t readPart(tuttiSocketEnd *e, int part, struct iovec *iov, si
   return tuttiSuccess;
 }
 
-static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
+static tuttiResult_t receiveFirst(tuttiSocketEndpoint *e, bool eager, bool *moved) {
   tuttiSocketPart *p = &e->parts[0];
   TUTTI_TRY(digest(e));
   bool inPayload = p->number < e->known;
@@ -287,9 +290,10 @@ static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
     iov[pieces++] =
         (struct iovec){e->target[p->number % TUTTI_FIFO_DEPTH] + begin + p->offset, rest};
   }
-  size_t kept = e->aheadEnd - e->aheadBegin; /* part of a line, if anything */
-  /* Whole lines: their slot has become free since digest() looked, and the reader kicks. There may
-   * be no room left behind them, and a read of nothing would look like the end of the stream. */
+  size_t kept = e->aheadEnd - e->aheadBegin; /* part of a descriptor, if anything */
+  /* Whole descriptors: their slot has become free since digest() looked, and the reader kicks.
+   * There may be no room left behind them, and a read of nothing would look like the end of the
+   * stream. */
   if (!inPayload && kept >= TUTTI_LINE) return tuttiSuccess;
   memmove(e->ahead, e->ahead + e->aheadBegin, kept);
   e->aheadBegin = 0;
@@ -302,7 +306,7 @@ static tuttiResult_t receiveFirst(tuttiSocketEnd *e, bool eager, bool *moved) {
   return digest(e);
 }
 
-static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool eager, bool *moved) {
+static tuttiResult_t receiveShare(tuttiSocketEndpoint *e, int part, bool eager, bool *moved) {
   tuttiSocketPart *p = &e->parts[part];
   for (bool tried = false; p->number < e->placed;) {
     size_t begin, share = shareOf(e, part, p->number, &begin), n;
@@ -323,7 +327,7 @@ static tuttiResult_t receiveShare(tuttiSocketEnd *e, int part, bool eager, bool 
   return tuttiSuccess;
 }
 
-static tuttiResult_t advanceRecv(tuttiSocketEnd *e, bool eager, bool *moved) {
+static tuttiResult_t advanceRecv(tuttiSocketEndpoint *e, bool eager, bool *moved) {
   if (!e->listed) tuttiSocketAwait(e);
   if (e->nparts == 0 || e->parts[0].source.fd < 0) return tuttiSuccess;
   TUTTI_TRY(receiveFirst(e, eager, moved));
@@ -333,16 +337,16 @@ static tuttiResult_t advanceRecv(tuttiSocketEnd *e, bool eager, bool *moved) {
     if (e->parts[i].number < passed) passed = e->parts[i].number;
   }
   for (; e->passed < passed; e->passed++)
-    tuttiStoreRelease(&e->fifo.slots[e->passed % TUTTI_FIFO_DEPTH].seq, e->passed + 1);
+    tuttiStoreRelease(&e->fifo.descriptors[e->passed % TUTTI_FIFO_DEPTH].seq, e->passed + 1);
   return tuttiSuccess;
 }
 
 /* ---- the backend ---------------------------------------------------------------------------- */
 
 static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
-  tuttiSocketEnd *e = end;
+  tuttiSocketEndpoint *e = end;
   bool moved = false;
-  if (tuttiLoadRelaxed32(e->wires->failed)) return TUTTI_PROXY_IDLE;
+  if (tuttiLoadRelaxed32(e->view->failed)) return TUTTI_PROXY_IDLE;
   turn->result = e->fifo.direction == TUTTI_SEND ? advanceSend(e, turn, &moved)
                                                  : advanceRecv(e, turn->eager, &moved);
   if (turn->result != tuttiSuccess) {
@@ -355,18 +359,19 @@ static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
 }
 
 static bool socketDrained(void *end) {
-  const tuttiSocketEnd *e = end;
-  if (tuttiLoadAcquire32(&e->failed) || tuttiLoadAcquire32(e->wires->failed)) return true;
-  uint64_t taken = tuttiLoadAcquire(&e->fifo.heads->head);
-  return tuttiLoadAcquire(&e->fifo.slots[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1;
+  const tuttiSocketEndpoint *e = end;
+  if (tuttiLoadAcquire32(&e->failed) || tuttiLoadAcquire32(e->view->failed)) return true;
+  uint64_t taken = tuttiLoadAcquire(&e->fifo.readers->credit);
+  return tuttiLoadAcquire(&e->fifo.descriptors[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1;
 }
 
-static tuttiResult_t socketConnect(tuttiWires *w, void *node, tuttiSocketListener *listener,
+static tuttiResult_t socketConnect(tuttiCommView *v, void *node, tuttiSocketListener *listener,
                                    const tuttiNetHello *hello, tuttiConn *fifo, void **end) {
   (void)node;
-  TUTTI_TRY(tuttiAlloc(end, 1, sizeof(tuttiSocketEnd), "the end of a connection", w->memory));
-  tuttiSocketEndInit(*end, w, listener, hello, fifo,
-                     (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
+  TUTTI_TRY(
+      tuttiAlloc(end, 1, sizeof(tuttiSocketEndpoint), "the endpoint of a connection", v->memory));
+  tuttiSocketEndpointInit(*end, v, listener, hello, fifo,
+                          (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
   return tuttiSuccess;
 }
 
@@ -405,7 +410,7 @@ const tuttiNet tuttiNetSocket = {
     .serve = tuttiNetNothingToServe,
     .progress = socketProgress,
     .drained = socketDrained,
-    .haltEnd = tuttiProxyNothingToHalt,
-    .closeEnd = tuttiSocketEndFree,
+    .haltEndpoint = tuttiProxyNothingToHalt,
+    .closeEndpoint = tuttiSocketEndpointFree,
     .close = tuttiNetNothingToClose,
 };

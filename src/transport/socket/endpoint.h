@@ -1,9 +1,9 @@
-/* What endpoint.c (messages over sockets) and meet.c (how the two ends of a connection
+/* What endpoint.c (messages over sockets) and meet.c (how the two endpoints of a connection
  * find each other) share; nobody else includes this but tests.
  *
- * On the wire a message is its slot line, then its payload unless that is in the line. A connection
- * has one or more sockets, its parts. Everything goes over part 0, but for payloads above
- * TUTTI_STRIPE_MIN, which are cut into one share per part. Nothing is ever sent the other way
+ * On the wire a message is its slot descriptor, then its payload unless that is in there. A
+ * connection has one or more sockets, its parts. Everything goes over part 0, but for payloads
+ * above TUTTI_STRIPE_MIN, which are cut into one share per part. Nothing is ever sent the other way
  * after the welcome, so closing with a plain FIN loses nothing. */
 #ifndef TUTTI_TRANSPORT_SOCKET_ENDPOINT_H_
 #define TUTTI_TRANSPORT_SOCKET_ENDPOINT_H_
@@ -40,8 +40,9 @@ typedef struct {
   uint32_t megabits;           /* its speed; 10 Gb/s where no driver tells, 24 Gb/s for lo */
 } tuttiSocketHandle;
 
-/* One socket of an end. Messages before `number` have passed entirely, and `offset` bytes of what
- * message `number` has for this socket (sending: the line counts, receiving: it does not). */
+/* One socket of an endpoint. Messages before `number` have passed entirely, and `offset` bytes of
+ * what message `number` has for this socket (sending: the descriptor counts, receiving: it does
+ * not). */
 typedef struct {
   tuttiProxySource source;  /* fd -1: not connected yet */
   uint64_t number, attempt; /* recv: attempt of its hello */
@@ -50,7 +51,7 @@ typedef struct {
   bool closed;  /* recv: the peer closed it between two messages */
 } tuttiSocketPart;
 
-/* A send end on its way to its receiver, one part after the other. */
+/* A send endpoint on its way to its receiver, one part after the other. */
 typedef struct {
   tuttiDial dial;
   tuttiNetWelcome welcome;
@@ -63,8 +64,8 @@ typedef struct {
 
 struct tuttiSocketListener;
 
-typedef struct tuttiSocketEnd {
-  tuttiWires *wires;
+typedef struct tuttiSocketEndpoint {
+  tuttiCommView *view;
   struct tuttiSocketListener *listener;
   tuttiNetHello hello; /* send: of the part that is being connected */
   tuttiConn fifo;
@@ -72,20 +73,20 @@ typedef struct tuttiSocketEnd {
   tuttiAtomic32 failed;
   int nparts; /* recv: 0 before the first hello */
   tuttiSocketPart parts[TUTTI_SOCKET_PARTS];
-  uint64_t known;  /* messages whose line is known: seen in the FIFO, or received */
-  uint64_t passed; /* messages that have passed on all parts: == head, or published */
+  uint64_t known;  /* messages whose descriptor is known: seen in the FIFO, or received */
+  uint64_t passed; /* messages that have passed on all parts: == credit, or published */
   uint64_t placed; /* recv: messages of which it is settled where the payload goes */
-  uint8_t *target[TUTTI_FIFO_DEPTH];           /* recv: where */
-  uint32_t payload[TUTTI_FIFO_DEPTH];          /* bytes of known messages that follow the line */
-  uint8_t lines[TUTTI_FIFO_DEPTH][TUTTI_LINE]; /* send: as they go on the wire */
-  uint8_t ahead[TUTTI_SOCKET_AHEAD];           /* recv: what part 0 has read ahead */
+  uint8_t *target[TUTTI_FIFO_DEPTH];  /* recv: where */
+  uint32_t payload[TUTTI_FIFO_DEPTH]; /* bytes of known messages that follow the descriptor */
+  uint8_t descriptors[TUTTI_FIFO_DEPTH][TUTTI_LINE]; /* send: as they go on the wire */
+  uint8_t ahead[TUTTI_SOCKET_AHEAD];                 /* recv: what part 0 has read ahead */
   size_t aheadBegin, aheadEnd;
-  tuttiSocketJoin join;        /* send */
-  struct tuttiSocketEnd *next; /* recv: in the listener's list, once its first turn has come */
+  tuttiSocketJoin join;             /* send */
+  struct tuttiSocketEndpoint *next; /* recv: in the listener's list, once its first turn has come */
   bool listed;
-} tuttiSocketEnd;
+} tuttiSocketEndpoint;
 
-/* Of a socket that has said a good hello before its receive end was opened. */
+/* Of a socket that has said a good hello before its receive endpoint was opened. */
 typedef struct tuttiSocketEarly {
   tuttiNetHello hello;
   int fd;
@@ -93,47 +94,50 @@ typedef struct tuttiSocketEarly {
 } tuttiSocketEarly;
 
 typedef struct tuttiSocketListener {
-  tuttiWires *wires;
+  tuttiCommView *view;
   tuttiGreeter greeter;
   tuttiProxySource source; /* of the greeter, once it is open */
   uint64_t due;            /* when the greeter has a turn in any case */
   bool paused;             /* no descriptors left: no turn before */
   bool met;                /* a hello was good */
-  tuttiSocketEnd *ends;
+  tuttiSocketEndpoint *endpoints;
   tuttiSocketEarly *early;
 } tuttiSocketListener;
 
-/* NULL, or what is wrong with the line of message `number` that came from the network. */
-const char *tuttiSocketLineCheck(const tuttiSlot *line, uint64_t number, size_t slotBytes);
-/* Send: takes up the messages that the FIFO's writer has published, up to number `until`: lines[]
- * gets them as they go out, and known counts them. */
-void tuttiSocketLook(tuttiSocketEnd *e, uint64_t until);
-/* Recv: puts the line of message `number`, once checked, into its slot, which is free, and its
- * payload[]; seq is left to the caller. */
-tuttiResult_t tuttiSocketTakeLine(tuttiSocketEnd *e, uint64_t number, const tuttiSlot *line);
+/* NULL, or what is wrong with the descriptor of message `number` that came from the network. */
+const char *tuttiSocketDescriptorCheck(const tuttiSlotDescriptor *d, uint64_t number,
+                                       size_t slotBytes);
+/* Send: takes up the messages that the FIFO's writer has published, up to number `until`:
+ * descriptors[] gets them as they go out, and known counts them. */
+void tuttiSocketLook(tuttiSocketEndpoint *e, uint64_t until);
+/* Recv: puts the descriptor of message `number`, once checked, into its slot, which is free, and
+ * its payload[]; seq is left to the caller. */
+tuttiResult_t tuttiSocketTakeDescriptor(tuttiSocketEndpoint *e, uint64_t number,
+                                        const tuttiSlotDescriptor *d);
 /* NULL, or what is wrong with a hello to this rank of which magic, version and secret are right. */
-const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *hello);
+const char *tuttiSocketHelloCheck(const tuttiCommView *v, const tuttiNetHello *hello);
 /* The share of `part` in a payload: whole pages, but for the last one. */
 void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share);
 
-/* An end that will have so many sockets, if it sends; its memory is the caller's, zeroed, or what
- * begins with it. The peer's record was checked by canConnect. */
-void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *listener,
-                        const tuttiNetHello *hello, const tuttiConn *fifo, int nparts);
-void tuttiSocketEndFree(void *end); /* its memory too */
+/* An endpoint that will have so many sockets, if it sends; its memory is the caller's, zeroed, or
+ * what begins with it. The peer's record was checked by canConnect. */
+void tuttiSocketEndpointInit(tuttiSocketEndpoint *e, tuttiCommView *v,
+                             tuttiSocketListener *listener, const tuttiNetHello *hello,
+                             const tuttiConn *fifo, int nparts);
+void tuttiSocketEndpointFree(void *end); /* its memory too */
 
 /* Starts to listen; fills the handle, which is zero. *listener is NULL if this host has no
  * interface for it, which is logged. */
-tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
+tuttiResult_t tuttiSocketListen(tuttiCommView *v, uint8_t handle[TUTTI_NET_HANDLE],
                                 tuttiSocketListener **listener);
 /* A turn of the proxy (see tuttiProxyOp): accepts connections and reads hellos; drops whatever is
  * not a peer's. Never blocks. */
 tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn);
 void tuttiSocketCloseListener(tuttiSocketListener *l); /* NULL is allowed */
-/* Receive end: takes its place in the listener's list and the sockets that came early. */
-void tuttiSocketAwait(tuttiSocketEnd *e);
-/* Send end: goes on connecting. */
-tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn);
+/* Receive endpoint: takes its place in the listener's list and the sockets that came early. */
+void tuttiSocketAwait(tuttiSocketEndpoint *e);
+/* Send endpoint: goes on connecting. */
+tuttiResult_t tuttiSocketJoinStep(tuttiSocketEndpoint *e, tuttiProxyTurn *turn);
 void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source);
 
 __END_DECLS

@@ -1,5 +1,5 @@
-/* How the two ends of a NET/Socket connection find each other: the sender dials an address of the
- * receiver and says hello, the receiver answers welcome, the first message follows.
+/* How the two endpoints of a NET/Socket connection find each other: the sender dials an address of
+ * the receiver and says hello, the receiver answers welcome, the first message follows.
  *
  * The welcome is why a wrong address does no harm (two hosts with the same private address, a port
  * that was taken over by somebody else): whoever is there won't know the secret, and the next
@@ -27,39 +27,40 @@ void tuttiSocketCloseFd(tuttiProxy *proxy, tuttiProxySource *source) {
   tuttiFdClose(&source->fd);
 }
 
-void tuttiSocketEndInit(tuttiSocketEnd *e, tuttiWires *w, tuttiSocketListener *listener,
-                        const tuttiNetHello *hello, const tuttiConn *fifo, int nparts) {
-  e->wires = w;
+void tuttiSocketEndpointInit(tuttiSocketEndpoint *e, tuttiCommView *v,
+                             tuttiSocketListener *listener, const tuttiNetHello *hello,
+                             const tuttiConn *fifo, int nparts) {
+  e->view = v;
   e->listener = listener;
   e->hello = *hello;
   e->fifo = *fifo;
-  const tuttiPeer *p = &w->peers[fifo->peer];
+  const tuttiPeer *p = &v->peers[fifo->peer];
   snprintf(e->who, sizeof e->who, "rank %d (host %s, pid %d), channel %d", e->fifo.peer, p->host,
            p->pid, fifo->channel);
   for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
     e->parts[i].source.fd = -1;
   if (e->fifo.direction == TUTTI_RECV) return;
   e->nparts = e->hello.parts = nparts;
-  e->join.deadline = tuttiDeadline((int64_t)w->timeoutMs);
+  e->join.deadline = tuttiDeadline((int64_t)v->timeoutMs);
   memcpy(&e->join.targets, p->net, sizeof e->join.targets); /* they begin each handle */
 }
 
-void tuttiSocketEndFree(void *end) {
-  tuttiSocketEnd *e = end;
+void tuttiSocketEndpointFree(void *end) {
+  tuttiSocketEndpoint *e = end;
   tuttiDialClose(&e->join.dial);
-  if (e->listed) TUTTI_UNLINK(e->listener->ends, e);
+  if (e->listed) TUTTI_UNLINK(e->listener->endpoints, e);
   for (int i = 0; i < TUTTI_SOCKET_PARTS; i++)
-    tuttiSocketCloseFd(tuttiNetProxy(e->wires, e->fifo.direction), &e->parts[i].source);
+    tuttiSocketCloseFd(tuttiNetProxy(e->view, e->fifo.direction), &e->parts[i].source);
   tuttiFree(e);
 }
 
 /* ---- the receiver: listener and hellos ------------------------------------------------------ */
 
-const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *h) {
+const char *tuttiSocketHelloCheck(const tuttiCommView *v, const tuttiNetHello *h) {
   if (h->head.kind != tuttiHelloNet) return "it does not speak this protocol";
-  if (h->head.hash != w->commHash) return "it belongs to another communicator";
-  if (h->to != w->rank) return "it is looking for another rank";
-  if (h->head.from < 0 || h->head.from >= w->nranks || h->head.from == w->rank)
+  if (h->head.hash != v->commHash) return "it belongs to another communicator";
+  if (h->to != v->rank) return "it is looking for another rank";
+  if (h->head.from < 0 || h->head.from >= v->nranks || h->head.from == v->rank)
     return "its rank is out of range";
   if (h->channel < 0 || h->channel >= TUTTI_CHANNELS) return "its channel is out of range";
   if (h->parts < 1 || h->parts > TUTTI_SOCKET_PARTS || h->part < 0 || h->part >= h->parts)
@@ -68,17 +69,17 @@ const char *tuttiSocketHelloCheck(const tuttiWires *w, const tuttiNetHello *h) {
 }
 
 /* True if the fd was taken. */
-static bool bindPart(tuttiSocketEnd *e, const tuttiNetHello *h, int fd) {
+static bool bindPart(tuttiSocketEndpoint *e, const tuttiNetHello *h, int fd) {
   if (e->nparts && h->parts != e->nparts) return false;
   tuttiSocketPart *p = &e->parts[h->part];
   if (p->source.fd >= 0) {
     if (p->carried || h->attempt < p->attempt) return false;
-    tuttiSocketCloseFd(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source);
+    tuttiSocketCloseFd(tuttiNetProxy(e->view, TUTTI_RECV), &p->source);
   }
   p->source.fd = fd;
   p->attempt = h->attempt;
   p->closed = false;
-  if (tuttiProxyWatch(tuttiNetProxy(e->wires, TUTTI_RECV), &p->source) != tuttiSuccess) {
+  if (tuttiProxyWatch(tuttiNetProxy(e->view, TUTTI_RECV), &p->source) != tuttiSuccess) {
     p->source.fd = -1;
     return false;
   }
@@ -102,7 +103,7 @@ static bool keepEarly(tuttiSocketListener *l, const tuttiNetHello *h, int fd) {
     return true;
   }
   tuttiSocketEarly *m;
-  if (tuttiAlloc((void **)&m, 1, sizeof *m, "an early network connection", l->wires->memory) !=
+  if (tuttiAlloc((void **)&m, 1, sizeof *m, "an early network connection", l->view->memory) !=
       tuttiSuccess)
     return false;
   *m = (tuttiSocketEarly){.hello = *h, .fd = fd, .next = l->early};
@@ -114,9 +115,9 @@ static bool keepEarly(tuttiSocketListener *l, const tuttiNetHello *h, int fd) {
 static tuttiVerdict judge(void *listener, const void *hello, int fd) {
   tuttiSocketListener *l = listener;
   const tuttiNetHello *h = hello;
-  const char *wrong = tuttiSocketHelloCheck(l->wires, h);
+  const char *wrong = tuttiSocketHelloCheck(l->view, h);
   if (!wrong) {
-    tuttiSocketEnd *e = l->ends;
+    tuttiSocketEndpoint *e = l->endpoints;
     while (e && !sameEnd(&e->hello, h))
       e = e->next;
     bool taken = e ? bindPart(e, h, fd) : keepEarly(l, h, fd);
@@ -127,17 +128,17 @@ static tuttiVerdict judge(void *listener, const void *hello, int fd) {
     return TUTTI_GUEST_DROP;
   }
   tuttiNetWelcome welcome = {
-      .magic = TUTTI_NET_WELCOME, .rank = l->wires->rank, .commHash = l->wires->commHash};
-  /* 16 bytes always fit an unused socket; a sender that is gone will be noticed by the end. */
+      .magic = TUTTI_NET_WELCOME, .rank = l->view->rank, .commHash = l->view->commHash};
+  /* 16 bytes always fit an unused socket; a sender that is gone will be noticed by the endpoint. */
   (void)!send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL | MSG_DONTWAIT);
   l->met = true;
   return TUTTI_GUEST_TAKEN;
 }
 
 static tuttiResult_t openGreeter(tuttiSocketListener *l) {
-  TUTTI_TRY(tuttiGreeterOpen(&l->greeter, l->wires->memory));
+  TUTTI_TRY(tuttiGreeterOpen(&l->greeter, l->view->memory));
   l->source.fd = l->greeter.epollFd;
-  return tuttiProxyWatch(tuttiNetProxy(l->wires, TUTTI_RECV), &l->source);
+  return tuttiProxyWatch(tuttiNetProxy(l->view, TUTTI_RECV), &l->source);
 }
 
 tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn) {
@@ -159,9 +160,9 @@ tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn) 
   return l->due == TUTTI_NO_DEADLINE ? TUTTI_PROXY_IDLE : TUTTI_PROXY_WAITING;
 }
 
-void tuttiSocketAwait(tuttiSocketEnd *e) {
+void tuttiSocketAwait(tuttiSocketEndpoint *e) {
   tuttiSocketListener *l = e->listener;
-  TUTTI_LINK(l->ends, e);
+  TUTTI_LINK(l->endpoints, e);
   e->listed = true;
   for (tuttiSocketEarly **m = &l->early; *m;) {
     tuttiSocketEarly *early = *m;
@@ -182,7 +183,7 @@ static uint32_t speedOf(const tuttiTopology *host, const char *name) {
   return strcmp(name, "lo") == 0 ? 24000 : speed > 0 ? (uint32_t)speed : 10000;
 }
 
-tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
+tuttiResult_t tuttiSocketListen(tuttiCommView *v, uint8_t handle[TUTTI_NET_HANDLE],
                                 tuttiSocketListener **listener) {
   tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
   int n;
@@ -190,15 +191,15 @@ tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
     TUTTI_INFO(NET, "NET is not used: %s", tuttiErrorText());
     return tuttiSuccess;
   }
-  TUTTI_FRESH(tuttiSocketListener, l, 1, "the network listener", w->memory);
-  tuttiSocketHandle mine = {.megabits = speedOf(w->topology, interfaces[0].name)};
+  TUTTI_FRESH(tuttiSocketListener, l, 1, "the network listener", v->memory);
+  tuttiSocketHandle mine = {.megabits = speedOf(v->topology, interfaces[0].name)};
   TUTTI_TRY(tuttiListenAny(interfaces, n, &mine.addresses, &l->greeter.listenFd));
-  l->wires = w;
+  l->view = v;
   l->source.fd = l->greeter.epollFd = -1;
   l->due = TUTTI_NO_DEADLINE;
   l->greeter.helloBytes = sizeof(tuttiNetHello);
   l->greeter.nguests = TUTTI_SOCKET_STRANGERS;
-  l->greeter.secret = w->secret;
+  l->greeter.secret = v->secret;
   l->greeter.ctx = l;
   l->greeter.check = judge;
   tuttiForkCloseAdd(l->greeter.listenFd);
@@ -212,7 +213,7 @@ tuttiResult_t tuttiSocketListen(tuttiWires *w, uint8_t handle[TUTTI_NET_HANDLE],
 
 void tuttiSocketCloseListener(tuttiSocketListener *l) {
   if (!l) return;
-  if (l->source.fd >= 0) tuttiProxyUnwatch(tuttiNetProxy(l->wires, TUTTI_RECV), &l->source);
+  if (l->source.fd >= 0) tuttiProxyUnwatch(tuttiNetProxy(l->view, TUTTI_RECV), &l->source);
   tuttiGreeterClose(&l->greeter);
   while (l->early) {
     tuttiSocketEarly *m = l->early;
@@ -229,14 +230,14 @@ void tuttiSocketCloseListener(tuttiSocketListener *l) {
 /* Inside a host there is no congestion to control. Where the default is BBR, its pacing by timers
  * costs such a connection half its bandwidth; Reno, which every kernel has and lets everybody use,
  * sends as fast as the receiver reads. */
-static void avoidPacing(const tuttiSocketEnd *e, int fd) {
+static void avoidPacing(const tuttiSocketEndpoint *e, int fd) {
   static const char reno[] = "reno";
-  const tuttiWires *w = e->wires;
-  if (w->peers[w->rank].hostId == w->peers[e->fifo.peer].hostId)
+  const tuttiCommView *v = e->view;
+  if (v->peers[v->rank].hostId == v->peers[e->fifo.peer].hostId)
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof reno - 1);
 }
 
-static void startDial(tuttiSocketEnd *e) {
+static void startDial(tuttiSocketEndpoint *e) {
   tuttiSocketJoin *j = &e->join;
   e->hello.part = j->part;
   tuttiDialInit(&j->dial, &j->targets, &e->hello, sizeof e->hello, e->who);
@@ -248,7 +249,7 @@ static void startDial(tuttiSocketEnd *e) {
 }
 
 /* The peer has been found. From here on only the address that led to it is used. */
-static tuttiResult_t takePart(tuttiSocketEnd *e) {
+static tuttiResult_t takePart(tuttiSocketEndpoint *e) {
   tuttiSocketJoin *j = &e->join;
   tuttiSocketPart *p = &e->parts[j->part++];
   p->source.fd = j->dial.fd;
@@ -257,26 +258,26 @@ static tuttiResult_t takePart(tuttiSocketEnd *e) {
   avoidPacing(e, p->source.fd);
   j->targets.n = 1;
   j->targets.a[0] = j->dial.connector.attempts[j->dial.index].target;
-  return tuttiProxyWatch(tuttiNetProxy(e->wires, TUTTI_SEND), &p->source);
+  return tuttiProxyWatch(tuttiNetProxy(e->view, TUTTI_SEND), &p->source);
 }
 
-static tuttiResult_t unreachable(tuttiSocketEnd *e) {
+static tuttiResult_t unreachable(tuttiSocketEndpoint *e) {
   char tried[600];
   return TUTTI_FAIL(tuttiTimeout, "rank %d cannot connect to %s, within %llu ms: tried %s",
-                    e->wires->rank, e->who, (unsigned long long)e->wires->timeoutMs,
+                    e->view->rank, e->who, (unsigned long long)e->view->timeoutMs,
                     tuttiConnectorText(&e->join.dial.connector, tried, sizeof tried));
 }
 
-tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn) {
+tuttiResult_t tuttiSocketJoinStep(tuttiSocketEndpoint *e, tuttiProxyTurn *turn) {
   tuttiSocketJoin *j = &e->join;
   if (!j->dialling) startDial(e);
   bool asked = j->dial.state == TUTTI_DIAL_ASKING;
   if (!asked) e->hello.attempt = tuttiNow(); /* grows from one end to its successor, too */
   TUTTI_TRY(tuttiDialStep(&j->dial, (tuttiWait){.deadline = TUTTI_NO_DEADLINE}));
   if (j->dial.state == TUTTI_DIAL_DONE) {
-    const tuttiNetWelcome *w = &j->welcome;
-    if (w->magic == TUTTI_NET_WELCOME && w->rank == e->fifo.peer &&
-        w->commHash == e->wires->commHash)
+    const tuttiNetWelcome *v = &j->welcome;
+    if (v->magic == TUTTI_NET_WELCOME && v->rank == e->fifo.peer &&
+        v->commHash == e->view->commHash)
       TUTTI_TRY(takePart(e));
     else
       tuttiDialReject(&j->dial, ECONNRESET);
@@ -284,7 +285,7 @@ tuttiResult_t tuttiSocketJoinStep(tuttiSocketEnd *e, tuttiProxyTurn *turn) {
   if (j->part == e->nparts) return tuttiSuccess;
   /* Who has not answered yet can be reached: it may not have come to its first call. */
   if (asked || j->dial.state == TUTTI_DIAL_ASKING)
-    j->deadline = tuttiDeadline((int64_t)e->wires->timeoutMs);
+    j->deadline = tuttiDeadline((int64_t)e->view->timeoutMs);
   if (tuttiNow() >= j->deadline) return unreachable(e);
   /* Connecting is rare and mostly short: looked at now and then rather than watched. */
   tuttiProxyWakeBy(turn, tuttiNow() + j->napMs * TUTTI_MS);

@@ -127,7 +127,7 @@ public:
       t.scalar.i = (uint64_t)(rank.rank + 2);
       t.inPlace = set_.inPlace;
       t.plan.fetch = set_.fetch;
-      t.host = &rank.host;
+      t.context = &rank.context;
       list.push_back(t);
     }
     return list;
@@ -300,7 +300,7 @@ TEST(Host, EveryRankHasTheSameBits) {
     t.sendbuff = in[r].data();
     t.recvbuff = out[r].data();
     t.type = tuttiFloat32;
-    t.host = &ranks[r]->host;
+    t.context = &ranks[r]->context;
     tasks.push_back(t);
   }
   ASSERT_EQ(runTasks(tasks), tuttiSuccess);

@@ -18,7 +18,7 @@ TEST(HostDevice, EveryOperationIsThere) {
   EXPECT_EQ(host.kind, tuttiDeviceHost);
   EXPECT_TRUE(host.alloc && host.free && host.run && host.readScalar && host.copy);
   EXPECT_TRUE(host.refuse && host.describe && host.attach && host.detach && host.drain);
-  EXPECT_TRUE(host.stage && host.settle && host.windowRegister && host.windowDeregister);
+  EXPECT_TRUE(host.stage && host.waitStaged && host.windowRegister && host.windowDeregister);
   const tuttiTaskSet none = {};
   EXPECT_EQ(host.run(&none), tuttiSuccess);
 }

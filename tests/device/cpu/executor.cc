@@ -39,7 +39,7 @@ tuttiTask message(Rank &rank, int peer, bool sending, void *buffer, uint64_t cou
   t.recvbuff = sending ? nullptr : buffer;
   t.type = tuttiInt64;
   t.op = tuttiSum;
-  t.host = &rank.host;
+  t.context = &rank.context;
   return t;
 }
 
@@ -170,7 +170,7 @@ class Forged : public testing::Test {
 protected:
   Forged() : fabric(2, 1024), b(fabric, 1), out(16) {
     recv = message(b, 0, false, out.data(), 16);
-    slot = fabric.fifo(0, 1, 32).slots.get();
+    slot = fabric.fifo(0, 1, 32).descriptors.get();
     slot->sig = recv.signature;
     slot->bytes = 128;
     slot->where = TUTTI_WHERE_SLOT;
@@ -189,12 +189,12 @@ protected:
   Rank b;
   std::vector<int64_t> out;
   tuttiTask recv;
-  tuttiSlot *slot;
+  tuttiSlotDescriptor *slot;
 };
 
 TEST_F(Forged, RightOneIsTaken) {
   EXPECT_EQ(take(), tuttiSuccess);
-  EXPECT_EQ(tuttiLoadAcquire(&fabric.fifo(0, 1, 32).heads.get()->head), 1u);
+  EXPECT_EQ(tuttiLoadAcquire(&fabric.fifo(0, 1, 32).readers.get()->credit), 1u);
 }
 
 /* The message lies in memory of another process, here this one. */
@@ -221,7 +221,7 @@ TEST_F(Fetched, IsCopied) {
   EXPECT_EQ(from, out);
 }
 TEST_F(Fetched, TakenBackMeanwhile) {
-  fabric.fifo(0, 1, 32).heads.get()->withdrawn.v = 1;
+  fabric.fifo(0, 1, 32).readers.get()->withdrawn.v = 1;
   EXPECT_EQ(take(), tuttiTimeout) << "waits for the reason";
   EXPECT_EQ(b.stalls.at(0).first, 0);
 }
@@ -237,7 +237,7 @@ TEST_F(Fetched, Unmapped) {
 }
 TEST_F(Fetched, UnmappedAfterItWasTakenBack) {
   slot->addr = 8;
-  fabric.fifo(0, 1, 32).heads.get()->withdrawn.v = 1;
+  fabric.fifo(0, 1, 32).readers.get()->withdrawn.v = 1;
   EXPECT_EQ(take(), tuttiTimeout);
 }
 TEST_F(Fetched, FromAProcessThatCantBeRead) {
@@ -315,7 +315,7 @@ TEST(Host, StalledEndsTheWait) {
   for (uint32_t spins : {0, 20000}) {
     Fabric fabric(3);
     Rank b(fabric, 1);
-    b.host.spins = spins;
+    b.context.spins = spins;
     b.patienceMs = 300;
     int64_t v = 1, w = 2;
     tuttiTask recv = message(b, 2, false, &v, 1), other = message(b, 0, false, &w, 1);
@@ -336,7 +336,7 @@ TEST(Host, StalledEndsTheWait) {
 /* A send waits for its reader, and the reader is named. */
 TEST(Host, StalledSend) {
   for (uint64_t chunk : {5, 128}) {
-    uint64_t depth = chunk == 5 ? TUTTI_FIFO_LINES : TUTTI_FIFO_DEPTH;
+    uint64_t depth = chunk == 5 ? TUTTI_FIFO_DESCRIPTORS : TUTTI_FIFO_DEPTH;
     Fabric fabric(2);
     Rank a(fabric, 0);
     a.patienceMs = 100;
@@ -398,8 +398,8 @@ struct Wire {
     (void)turn;
     Wire *w = static_cast<Wire *>(self);
     if (!tuttiConnReady(&w->from) || !tuttiConnReady(&w->to)) return TUTTI_PROXY_IDLE;
-    const tuttiSlot *in = tuttiConnSlot(&w->from);
-    tuttiSlot *out = tuttiConnSlot(&w->to);
+    const tuttiSlotDescriptor *in = tuttiConnDescriptor(&w->from);
+    tuttiSlotDescriptor *out = tuttiConnDescriptor(&w->to);
     const void *data = in->where == TUTTI_WHERE_INLINE ? in->inlined
                        : in->where == TUTTI_WHERE_SLOT
                            ? (const void *)tuttiConnData(&w->from, in->bytes)
@@ -431,7 +431,7 @@ TEST(Host, ProxyCarriesMessages) {
     out.fifo(0, 1, 32).send.network = in.fifo(0, 1, 32).recv[0].network = 1;
     tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false, tuttiProxyNothingToHalt};
     ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
-    a.host.proxy = b.host.proxy = proxy;
+    a.context.proxy = b.context.proxy = proxy;
     std::vector<int64_t> src = numbers(20000), dst(src.size());
     tuttiTask send = message(a, 1, true, src.data(), src.size(), 1024);
     tuttiTask recv = message(b, 0, false, dst.data(), dst.size(), 1024);
@@ -464,17 +464,17 @@ TEST(Host, LentMemoryIsHeldUntilTaken) {
   });
   Fifo &fifo = fabric.fifo(0, 1, 32);
   for (uint64_t n = 0; n < 2; n++) {
-    tuttiSlot *slot = fifo.slots.get() + n;
+    tuttiSlotDescriptor *slot = fifo.descriptors.get() + n;
     while (tuttiLoadAcquire(&slot->seq) != n + 1)
       std::this_thread::yield();
     EXPECT_EQ(slot->where, (uint32_t)TUTTI_WHERE_DIRECT);
     EXPECT_EQ(slot->addr, (uintptr_t)(in.data() + n * 512));
     EXPECT_EQ(slot->bytes, 4096u);
   }
-  tuttiStoreRelease(&fifo.heads.get()->head, 1);
+  tuttiStoreRelease(&fifo.readers.get()->credit, 1);
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   EXPECT_FALSE(returned);
-  tuttiStoreRelease(&fifo.heads.get()->head, 2);
+  tuttiStoreRelease(&fifo.readers.get()->credit, 2);
   sender.join();
 }
 
@@ -518,14 +518,14 @@ TEST(Host, FailureHaltsTheProxyOfLentMemory) {
   out.fifo(0, 1, 32).send.network = 1;
   tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false, tuttiProxyNothingToHalt};
   ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
-  a.host.proxy = proxy;
+  a.context.proxy = proxy;
   a.enough = [&] { return wire.carried == TUTTI_FIFO_DEPTH; };
   auto src = std::make_unique<std::vector<int64_t>>(numbers(10 * 1024));
   tuttiTask send = message(a, 1, true, src->data(), src->size(), 1024);
   EXPECT_EQ(run({&send}), tuttiTimeout);
   src.reset();
   EXPECT_EQ(wire.carried, TUTTI_FIFO_DEPTH);
-  tuttiStoreRelease(&in.fifo(0, 1, 32).heads.get()->head, TUTTI_FIFO_DEPTH); /* room again */
+  tuttiStoreRelease(&in.fifo(0, 1, 32).readers.get()->credit, TUTTI_FIFO_DEPTH); /* room again */
   tuttiProxyKick(proxy);
   for (int i = 0; i < 20; i++) {
     tuttiProxyRun(proxy);
@@ -541,25 +541,25 @@ TEST(Host, FailureHaltsTheProxyThatMayWriteToItsBuffer) {
   Rank b(fabric, 1);
   b.patienceMs = 100;
   auto fail = [](void *, tuttiResult_t, const char *) { ADD_FAILURE(); };
-  ASSERT_EQ(tuttiProxyCreate(&b.host.proxy, fail, nullptr), tuttiSuccess);
+  ASSERT_EQ(tuttiProxyCreate(&b.context.proxy, fail, nullptr), tuttiSuccess);
   std::atomic<int> turns{0};
   tuttiProxyOp op = {[](void *self, tuttiProxyTurn *) {
                        ++*static_cast<std::atomic<int> *>(self);
                        return TUTTI_PROXY_IDLE;
                      },
                      [](void *) {}, &turns, true, tuttiProxyNothingToHalt};
-  ASSERT_EQ(tuttiProxyAdd(b.host.proxy, &op), tuttiSuccess);
+  ASSERT_EQ(tuttiProxyAdd(b.context.proxy, &op), tuttiSuccess);
   tuttiConn *in = &fabric.fifo(0, 1, 32).recv[0];
   in->network = 1;
   std::vector<int64_t> out(1024);
   tuttiTask recv = message(b, 0, false, out.data(), out.size(), out.size());
   EXPECT_EQ(run({&recv}), tuttiTimeout);
-  EXPECT_EQ(tuttiHeadWanted(in->heads, 0, out.size() * 8), (uint8_t *)out.data());
+  EXPECT_EQ(tuttiReaderPosted(in->readers, 0, out.size() * 8), (uint8_t *)out.data());
   int before = turns;
-  tuttiProxyRun(b.host.proxy);
+  tuttiProxyRun(b.context.proxy);
   EXPECT_EQ(before, turns) << "may still write to memory that is the caller's again";
-  tuttiProxyRemove(b.host.proxy, &turns);
-  tuttiProxyDestroy(b.host.proxy);
+  tuttiProxyRemove(b.context.proxy, &turns);
+  tuttiProxyDestroy(b.context.proxy);
 }
 
 /* Small or unreachable messages are copied, and the call does not wait for the reader. */
@@ -572,7 +572,7 @@ TEST(Host, CopiesAreNotWaitedFor) {
     tuttiTask send = message(a, 1, true, in.data(), count, 512);
     ASSERT_EQ(run({&send}), tuttiSuccess);
     Fifo &fifo = fabric.fifo(0, 1, 32);
-    EXPECT_EQ(fifo.slots.get()->where, (uint32_t)TUTTI_WHERE_SLOT);
+    EXPECT_EQ(fifo.descriptors.get()->where, (uint32_t)TUTTI_WHERE_SLOT);
     EXPECT_EQ(memcmp(fifo.data.data(), in.data(), count * 8), 0);
   }
 }
@@ -592,7 +592,7 @@ TEST(Host, ANetworkIsLentWhatIsRegistered) {
     }
     tuttiTask send = message(a, 1, true, in.data(), 512, 512);
     EXPECT_EQ(run({&send}), registered ? tuttiTimeout : tuttiSuccess) << "nobody reads";
-    const tuttiSlot *slot = fifo.slots.get();
+    const tuttiSlotDescriptor *slot = fifo.descriptors.get();
     if (registered) {
       EXPECT_EQ(slot->where, (uint32_t)TUTTI_WHERE_DIRECT);
       EXPECT_EQ(slot->addr, (uintptr_t)in.data());
@@ -610,7 +610,7 @@ TEST(Host, SmallMessagesTravelInTheLine) {
   std::vector<int64_t> in = numbers(10);
   tuttiTask send = message(a, 1, true, in.data(), 10);
   ASSERT_EQ(run({&send}), tuttiSuccess);
-  tuttiSlot *slot = fabric.fifo(0, 1, 32).slots.get();
+  tuttiSlotDescriptor *slot = fabric.fifo(0, 1, 32).descriptors.get();
   EXPECT_EQ(slot->where, (uint32_t)TUTTI_WHERE_INLINE);
   EXPECT_EQ(memcmp(slot->inlined, in.data(), 80), 0);
 }

@@ -38,13 +38,13 @@ private:
   T *items_;
 };
 
-/* One FIFO: memory, its send end, and one receive end for each reader. */
+/* One FIFO: memory, its send endpoint, and one receive endpoint for each reader. */
 struct Fifo {
   Fifo(int readers, size_t slotBytes)
-      : slots(TUTTI_FIFO_LINES), heads((size_t)readers), data(TUTTI_FIFO_DEPTH * slotBytes),
-        recv((size_t)readers) {}
-  Lines<tuttiSlot> slots;
-  Lines<tuttiHead> heads;
+      : descriptors(TUTTI_FIFO_DESCRIPTORS), readers((size_t)readers),
+        data(TUTTI_FIFO_DEPTH * slotBytes), recv((size_t)readers) {}
+  Lines<tuttiSlotDescriptor> descriptors;
+  Lines<tuttiReader> readers;
   std::vector<uint8_t> data;
   tuttiConn send{};
   std::vector<tuttiConn> recv;
@@ -63,16 +63,16 @@ public:
       int readers = to < 0 ? nranks_ - 1 : 1;
       f = std::make_unique<Fifo>(readers, slotBytes_);
       f->send = end(*f, to, channel, TUTTI_SEND);
-      f->send.heads = f->heads.get();
+      f->send.readers = f->readers.get();
       f->send.nreaders = readers;
       for (int r = 0; r < readers; r++) {
         f->recv[r] = end(*f, from, channel, TUTTI_RECV);
-        f->recv[r].heads = f->heads.get() + r;
+        f->recv[r].readers = f->readers.get() + r;
         f->recv[r].nreaders = 1;
         if (!fetches_) continue;
         /* A process may read its own memory. */
         f->recv[r].writer = {getpid(), (uint64_t)(uintptr_t)&word_, word_};
-        f->heads.get()[r].fetches.v = 1;
+        f->readers.get()[r].fetches.v = 1;
       }
     }
     return *f;
@@ -89,10 +89,10 @@ public:
 private:
   tuttiConn end(Fifo &f, int peer, int channel, tuttiDirection direction) {
     tuttiConn c{};
-    c.slots = f.slots.get();
+    c.descriptors = f.descriptors.get();
     c.data = f.data.data();
     c.slotBytes = slotBytes_;
-    c.lines = TUTTI_FIFO_LINES;
+    c.ndescriptors = TUTTI_FIFO_DESCRIPTORS;
     c.peer = peer;
     c.channel = channel;
     c.direction = (uint8_t)direction;
@@ -111,13 +111,13 @@ private:
 /* One rank's communicator. */
 struct Rank {
   Rank(Fabric &f, int r) : fabric(f), rank(r) {
-    host.comm = this;
-    host.failed = &failed;
-    host.conns = conns;
-    host.conn = connect;
-    host.mismatch = mismatch;
-    host.stalled = stalled;
-    host.failure = failure;
+    context.comm = this;
+    context.failed = &failed;
+    context.conns = conns;
+    context.conn = connect;
+    context.mismatch = mismatch;
+    context.stalled = stalled;
+    context.failure = failure;
   }
   Rank(const Rank &) = delete;
 
@@ -158,7 +158,7 @@ struct Rank {
   Fabric &fabric;
   int rank;
   tuttiAtomic32 failed{};
-  tuttiTaskHost host{};
+  tuttiTaskContext context{};
   tuttiConn **conns[2][2][TUTTI_CHANNELS]{};
   std::deque<std::vector<tuttiConn *>> rows; /* of conns */
   bool refuse = false;

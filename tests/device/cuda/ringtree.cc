@@ -50,7 +50,8 @@ TEST_F(CudaRingTree, LaunchesOfTheHostKeepTheProxyLooking) {
     Kernel(&mail.finished);
     EXPECT_TRUE(AtOnce()) << "one of two has ended";
     Kernel(&mail.finished);
-    EXPECT_TRUE(AtOnce()) << "the last slots may have been published since ends had their turns";
+    EXPECT_TRUE(AtOnce())
+        << "the last slots may have been published since endpoints had their turns";
     EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
     EXPECT_EQ(TUTTI_NO_DEADLINE, turn.wake) << "no graph: nothing comes unannounced";
   }

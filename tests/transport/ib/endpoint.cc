@@ -44,18 +44,19 @@ int pollCq(ibv_cq *, int n, ibv_wc *wc) {
   return got;
 }
 
-/* A send end that has met its peer, to which `peer` is a socket. */
+/* A send endpoint that has met its peer, to which `peer` is a socket. */
 class IbEnd : public testing::Test {
 protected:
-  tuttiWires w_{};
+  tuttiCommView w_{};
   tuttiAtomic32 failed_{};
   tuttiMemAccount memory_{};
   ibv_context context_{};
   ibv_cq cq_{};
   ibv_mr mr_{};
   tuttiIbNode node_{};
-  tuttiIbEnd e_{};
-  tuttiIbEnd *twin_ = nullptr; /* by OpenTwin: a receive end for what comes the other way */
+  tuttiIbEndpoint e_{};
+  tuttiIbEndpoint *reverse_ =
+      nullptr; /* by OpenTwin: a receive endpoint for what comes the other way */
   tuttiPeer peers_[2]{};
   tuttiSocketListener listener_{};
   int peer_ = -1;
@@ -101,7 +102,7 @@ protected:
     w_.memory = &memory_;
     w_.peers = peers_;
     w_.timeoutMs = 60000;
-    node_.wires = &w_;
+    node_.view = &w_;
     node_.nrails = node_.mine.nports = kRails;
     for (int i = 0; i < kRails; i++) {
       tuttiIbRail *rail = &node_.rails[i];
@@ -116,8 +117,8 @@ protected:
     e_.theirs = node_.mine;
     e_.node = &node_;
     e_.meet.fifo = Fifo(fifo_, TUTTI_SEND);
-    e_.board = reinterpret_cast<tuttiIbBoard *>(e_.meet.fifo.heads + 1);
-    e_.meet.wires = &w_;
+    e_.control = reinterpret_cast<tuttiIbControl *>(e_.meet.fifo.readers + 1);
+    e_.meet.view = &w_;
     e_.meet.nparts = 1;
     int sv[2];
     ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv));
@@ -125,8 +126,8 @@ protected:
     peer_ = sv[1];
   }
   void TearDown() override {
-    if (twin_) CloseTwin();
-    tuttiIbLinksClose(&e_, true);
+    if (reverse_) CloseTwin();
+    tuttiIbQueuePairsClose(&e_, true);
     close(e_.meet.parts[0].source.fd);
     close(peer_);
     EXPECT_EQ(0, device.registered);
@@ -134,8 +135,8 @@ protected:
   }
   static tuttiConn Fifo(uint8_t *memory, tuttiDirection direction) {
     tuttiConn c{};
-    c.slots = reinterpret_cast<tuttiSlot *>(memory);
-    c.heads = reinterpret_cast<tuttiHead *>(c.slots + TUTTI_FIFO_DEPTH);
+    c.descriptors = reinterpret_cast<tuttiSlotDescriptor *>(memory);
+    c.readers = reinterpret_cast<tuttiReader *>(c.descriptors + TUTTI_FIFO_DEPTH);
     c.data = memory + 4096;
     c.slotBytes = kSlot;
     c.peer = 1;
@@ -143,7 +144,7 @@ protected:
     c.direction = direction;
     return c;
   }
-  tuttiProxyState Turn(tuttiIbEnd *e, uint64_t *wake = nullptr) {
+  tuttiProxyState Turn(tuttiIbEndpoint *e, uint64_t *wake = nullptr) {
     tuttiProxyTurn turn{};
     turn.wake = TUTTI_NO_DEADLINE;
     tuttiProxyState state = tuttiNetIb.progress(e, &turn);
@@ -152,9 +153,9 @@ protected:
     return state;
   }
   /* Links as if the peer had answered. */
-  static void Run(tuttiIbEnd *e) {
+  static void Run(tuttiIbEndpoint *e) {
     e->nparts = 1;
-    e->parts[0] = &e->links[0];
+    e->parts[0] = &e->qps[0];
     e->state = TUTTI_IB_RUNNING;
   }
   void Connect() {
@@ -166,49 +167,50 @@ protected:
     tuttiConn c = Fifo(twinFifo_, TUTTI_RECV);
     tuttiNetHello hello{};
     ASSERT_EQ(tuttiSuccess, tuttiNetIb.connect(&w_, &node_, &listener_, &hello, &c, &end));
-    twin_ = static_cast<tuttiIbEnd *>(end);
-    EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(twin_));
-    twin_->mr[0] = new ibv_mr{};
+    reverse_ = static_cast<tuttiIbEndpoint *>(end);
+    EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(reverse_));
+    reverse_->mr[0] = new ibv_mr{};
     device.registered++;
-    twin_->nlinks = 1;
-    twin_->links[0].end = twin_;
-    twin_->links[0].qp = tuttiVerbs.createQp(node_.rails[0].pd, nullptr);
-    Run(twin_);
+    reverse_->nqps = 1;
+    reverse_->qps[0].end = reverse_;
+    reverse_->qps[0].qp = tuttiVerbs.createQp(node_.rails[0].pd, nullptr);
+    Run(reverse_);
   }
   void CloseTwin() {
-    tuttiNetIb.closeEnd(twin_);
-    twin_ = nullptr;
+    tuttiNetIb.closeEndpoint(reverse_);
+    reverse_ = nullptr;
   }
   /* The peer's message m is written, and says that the peer's reader has taken so many; this side's
    * reader takes it. */
   void Receive(uint64_t m, uint64_t taken) {
-    tuttiIbLine *line = &twin_->board->lines[m % TUTTI_FIFO_DEPTH];
-    line->taken = taken;
-    line->where = TUTTI_WHERE_INLINE;
-    line->bytes = 8;
-    tuttiStoreRelease(&line->first, m + 1);
-    tuttiStoreRelease(&line->last, m + 1);
-    EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(twin_));
-    tuttiStoreRelease(&twin_->meet.fifo.heads->head, m + 1);
+    tuttiIbDescriptor *d = &reverse_->control->descriptors[m % TUTTI_FIFO_DEPTH];
+    d->credit = taken;
+    d->where = TUTTI_WHERE_INLINE;
+    d->bytes = 8;
+    tuttiStoreRelease(&d->first, m + 1);
+    tuttiStoreRelease(&d->last, m + 1);
+    EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(reverse_));
+    tuttiStoreRelease(&reverse_->meet.fifo.readers->credit, m + 1);
   }
   tuttiResult_t Step() {
     tuttiProxyTurn turn{};
     bool moved = false;
     return tuttiIbMeetStep(&e_, &turn, &moved);
   }
-  /* Offers links again; the rails of those in the card, by bit. */
+  /* Offers qps again; the rails of those in the offered, by bit. */
   unsigned Offer() {
-    tuttiIbCard card;
+    tuttiIbHandshake offered;
     unsigned rails = 0;
     e_.state = TUTTI_IB_BROKEN;
     EXPECT_EQ(tuttiSuccess, Step()) << tuttiErrorText();
-    EXPECT_EQ(static_cast<ssize_t>(sizeof card), recv(peer_, &card, sizeof card, MSG_DONTWAIT));
-    for (int i = 0; i < card.nlinks; i++)
-      if (card.links[i].qpn) rails |= 1u << e_.links[i].rail;
+    EXPECT_EQ(static_cast<ssize_t>(sizeof offered),
+              recv(peer_, &offered, sizeof offered, MSG_DONTWAIT));
+    for (int i = 0; i < offered.nqps; i++)
+      if (offered.qps[i].qpn) rails |= 1u << e_.qps[i].rail;
     return rails;
   }
   void Publish(uint64_t m, uint32_t where = TUTTI_WHERE_INLINE) {
-    tuttiSlot *slot = &e_.meet.fifo.slots[m % TUTTI_FIFO_DEPTH];
+    tuttiSlotDescriptor *slot = &e_.meet.fifo.descriptors[m % TUTTI_FIFO_DEPTH];
     slot->where = where;
     slot->bytes = 8;
     tuttiStoreRelease(&slot->seq, m + 1);
@@ -248,9 +250,9 @@ TEST_F(IbEnd, AnExchangeCostsEachSideOneRequestForEachMessage) {
   OpenTwin();
   for (uint64_t m = 0; m < 100; m++) {
     SendSmall(m);
-    EXPECT_EQ(m, e_.board->lines[m % TUTTI_FIFO_DEPTH].taken);
+    EXPECT_EQ(m, e_.control->descriptors[m % TUTTI_FIFO_DEPTH].credit);
     Receive(m, m);
-    EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(twin_));
+    EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(reverse_));
   }
   EXPECT_EQ(100u, device.posted.size());
   EXPECT_EQ(99u, e_.credit) << "by the peer's lines alone";
@@ -261,8 +263,8 @@ TEST_F(IbEnd, WithoutMessagesThatGoTheOtherWayTheSenderIsToldAllTheSame) {
   OpenTwin();
   for (uint64_t m = 0; m < 100; m++) {
     Receive(m, 0);
-    EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(twin_));
-    EXPECT_LT(m + 1, twin_->credit + TUTTI_FIFO_DEPTH / 2 + 1) << "half of the FIFO at most";
+    EXPECT_EQ(TUTTI_PROXY_IDLE, Turn(reverse_));
+    EXPECT_LT(m + 1, reverse_->credit + TUTTI_FIFO_DEPTH / 2 + 1) << "half of the FIFO at most";
     tuttiIbPoll(&node_);
   }
   EXPECT_EQ(25u, device.posted.size());
@@ -277,10 +279,10 @@ TEST_F(IbEnd, WhatIsBehindAPayloadIsToldBySomethingElse) {
     Receive(m, 0);
   Publish(1);
   EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(&e_));
-  EXPECT_EQ(0u, twin_->credit);
+  EXPECT_EQ(0u, reverse_->credit);
   tuttiIbPoll(&node_);
   SendSmall(2);
-  EXPECT_EQ(3u, twin_->credit);
+  EXPECT_EQ(3u, reverse_->credit);
 }
 
 TEST_F(IbEnd, ALineThatIsWrittenAgainTellsWhatIsKnownThen) {
@@ -288,10 +290,10 @@ TEST_F(IbEnd, ALineThatIsWrittenAgainTellsWhatIsKnownThen) {
   OpenTwin();
   SendSmall(0);
   Receive(0, 0);
-  e_.posted = 0; /* the peer has not got it, and the links are new */
+  e_.posted = 0; /* the peer has not got it, and the qps are new */
   EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(&e_));
-  EXPECT_EQ(1u, e_.board->lines[0].taken);
-  EXPECT_EQ(1u, twin_->credit);
+  EXPECT_EQ(1u, e_.control->descriptors[0].credit);
+  EXPECT_EQ(1u, reverse_->credit);
 }
 
 TEST_F(IbEnd, ANumberOfMessagesThatCannotBeIsNotBelieved) {
@@ -323,16 +325,16 @@ TEST_F(IbEnd, ANumberFromElsewhereDoesNotShowThatNewLinksWork) {
 TEST_F(IbEnd, AnEndThatIsClosedLeavesItsTwinAlone) {
   Connect();
   SendSmall(0);
-  EXPECT_EQ(nullptr, e_.twin);
+  EXPECT_EQ(nullptr, e_.reverse);
   OpenTwin();
-  EXPECT_EQ(twin_, e_.twin);
-  EXPECT_EQ(&e_, twin_->twin);
+  EXPECT_EQ(reverse_, e_.reverse);
+  EXPECT_EQ(&e_, reverse_->reverse);
   CloseTwin();
-  EXPECT_EQ(nullptr, e_.twin);
-  EXPECT_EQ(&e_, node_.ends);
+  EXPECT_EQ(nullptr, e_.reverse);
+  EXPECT_EQ(&e_, node_.endpoints);
   SendSmall(1);
   OpenTwin();
-  EXPECT_EQ(twin_, e_.twin) << "opened again";
+  EXPECT_EQ(reverse_, e_.reverse) << "opened again";
 }
 
 TEST_F(IbEnd, AMessageThatWaitsForRoomIsLookedAfter) {

@@ -134,11 +134,11 @@ TEST(IbPort, RailsMeetTheirLike) {
     theirs.push_back(Port("t", {Gid((net + ".2").c_str(), kV2, 1)}));
   }
   tuttiIbPair pair;
-  for (int link = 0; link < 9; link++) {
+  for (int qp = 0; qp < 9; qp++) {
     const tuttiIbHandle send = Handle(mine), recv = Handle(theirs);
-    ASSERT_TRUE(tuttiIbPairChoose(&send, &recv, link, &pair));
-    EXPECT_EQ(link % 4, pair.port[0]);
-    EXPECT_EQ(link % 4, pair.port[1]);
+    ASSERT_TRUE(tuttiIbPairChoose(&send, &recv, qp, &pair));
+    EXPECT_EQ(qp % 4, pair.port[0]);
+    EXPECT_EQ(qp % 4, pair.port[1]);
   }
   const tuttiIbHandle one = Handle({mine[2]}), all = Handle(theirs);
   ASSERT_TRUE(tuttiIbPairChoose(&one, &all, 1, &pair));
@@ -148,9 +148,9 @@ TEST(IbPort, RailsMeetTheirLike) {
     p = Port("t", {}, false);
   const tuttiIbHandle ib = Handle({Port("m", {}, false)}), others = Handle(theirs);
   EXPECT_FALSE(tuttiIbPairChoose(&one, &others, 0, &pair)) << "RoCE and InfiniBand";
-  for (int link = 0; link < 4; link++) {
-    ASSERT_TRUE(tuttiIbPairChoose(&ib, &others, link, &pair));
-    EXPECT_EQ(link, pair.port[1]) << "among equals by turns";
+  for (int qp = 0; qp < 4; qp++) {
+    ASSERT_TRUE(tuttiIbPairChoose(&ib, &others, qp, &pair));
+    EXPECT_EQ(qp, pair.port[1]) << "among equals by turns";
   }
 }
 
@@ -226,87 +226,89 @@ TEST(IbPort, Text) {
 
 constexpr size_t kSlot = 65536;
 
-tuttiIbCard Offer() {
-  tuttiIbCard c{};
+tuttiIbHandshake Offer() {
+  tuttiIbHandshake c{};
   c.magic = TUTTI_IB_MAGIC;
   c.kind = TUTTI_IB_OFFER;
   c.epoch = 3;
-  c.nlinks = 4;
+  c.nqps = 4;
   c.slotBytes = kSlot;
-  c.board = c.data = 4096;
+  c.control = c.data = 4096;
   for (int i = 0; i < 3; i++) {
-    c.links[i].qpn = static_cast<uint32_t>(17 + i);
-    c.links[i].psn = 99;
+    c.qps[i].qpn = static_cast<uint32_t>(17 + i);
+    c.qps[i].psn = 99;
   }
   return c;
 }
 
-tuttiIbCard Answer(const tuttiIbCard &offer) {
-  tuttiIbCard c = offer;
+tuttiIbHandshake Answer(const tuttiIbHandshake &offer) {
+  tuttiIbHandshake c = offer;
   c.kind = TUTTI_IB_ANSWER;
-  c.links[2] = {};
+  c.qps[2] = {};
   return c;
 }
 
-const char *CheckOffer(const tuttiIbCard &c) {
-  return tuttiIbCardCheck(&c, kSlot, nullptr);
+const char *CheckOffer(const tuttiIbHandshake &c) {
+  return tuttiIbHandshakeCheck(&c, kSlot, nullptr);
 }
-const char *CheckAnswer(const tuttiIbCard &c, const tuttiIbCard &offer) {
-  return tuttiIbCardCheck(&c, kSlot, &offer);
+const char *CheckAnswer(const tuttiIbHandshake &c, const tuttiIbHandshake &offer) {
+  return tuttiIbHandshakeCheck(&c, kSlot, &offer);
 }
 
-TEST(IbCard, GoodOnesPass) {
+TEST(IbHandshake, GoodOnesPass) {
   EXPECT_EQ(nullptr, CheckOffer(Offer()));
   EXPECT_EQ(nullptr, CheckAnswer(Answer(Offer()), Offer()));
 }
 
-TEST(IbCard, EachFieldIsChecked) {
+TEST(IbHandshake, EachFieldIsChecked) {
   auto offer = [](auto change) {
-    tuttiIbCard c = Offer();
+    tuttiIbHandshake c = Offer();
     change(c);
     return CheckOffer(c);
   };
   auto answer = [](auto change) {
-    tuttiIbCard c = Answer(Offer());
+    tuttiIbHandshake c = Answer(Offer());
     change(c);
     return CheckAnswer(c, Offer());
   };
-  EXPECT_THAT(offer([](tuttiIbCard &c) { c.magic++; }), HasSubstr("no card"));
-  EXPECT_THAT(offer([](tuttiIbCard &c) { c.kind = 7; }), HasSubstr("kind"));
-  EXPECT_THAT(offer([](tuttiIbCard &c) { c.kind = TUTTI_IB_ANSWER; }), HasSubstr("kind"));
-  EXPECT_THAT(offer([](tuttiIbCard &c) { c.nlinks = 17; }), HasSubstr("number of queue pairs"));
-  EXPECT_THAT(offer([](tuttiIbCard &c) { c.nlinks = -1; }), HasSubstr("number of queue pairs"));
-  EXPECT_THAT(offer([](tuttiIbCard &c) { c.slotBytes = 1; }), HasSubstr("slots"));
-  EXPECT_THAT(offer([](tuttiIbCard &c) { c.board = 0; }), HasSubstr("no address"));
-  EXPECT_THAT(offer([](tuttiIbCard &c) { c.links[2].qpn = 1 << 24; }), HasSubstr("out of range"));
-  EXPECT_THAT(offer([](tuttiIbCard &c) { c.links[2].psn = 1 << 24; }), HasSubstr("out of range"));
-  EXPECT_THAT(answer([](tuttiIbCard &c) { c.kind = TUTTI_IB_OFFER; }), HasSubstr("kind"));
-  EXPECT_THAT(answer([](tuttiIbCard &c) { c.epoch--; }), HasSubstr("another offer"));
-  EXPECT_THAT(answer([](tuttiIbCard &c) { c.nlinks = 3; }), HasSubstr("another offer"));
-  EXPECT_THAT(answer([](tuttiIbCard &c) { c.data = 0; }), HasSubstr("no address"));
-  EXPECT_THAT(answer([](tuttiIbCard &c) { c.links[3].qpn = 5; }), HasSubstr("is not there"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.magic++; }), HasSubstr("no handshake"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.kind = 7; }), HasSubstr("kind"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.kind = TUTTI_IB_ANSWER; }), HasSubstr("kind"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.nqps = 17; }), HasSubstr("number of queue pairs"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.nqps = -1; }), HasSubstr("number of queue pairs"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.slotBytes = 1; }), HasSubstr("slots"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.control = 0; }), HasSubstr("no address"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.qps[2].qpn = 1 << 24; }),
+              HasSubstr("out of range"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.qps[2].psn = 1 << 24; }),
+              HasSubstr("out of range"));
+  EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.kind = TUTTI_IB_OFFER; }), HasSubstr("kind"));
+  EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.epoch--; }), HasSubstr("another offer"));
+  EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.nqps = 3; }), HasSubstr("another offer"));
+  EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.data = 0; }), HasSubstr("no address"));
+  EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.qps[3].qpn = 5; }), HasSubstr("is not there"));
 }
 
 /* Whatever bytes come: what passes leads to no place outside of the tables. */
-TEST(IbCard, FuzzedBytes) {
+TEST(IbHandshake, FuzzedBytes) {
   std::mt19937_64 random(7);
   int passed = 0;
-  const tuttiIbCard offer = Offer();
+  const tuttiIbHandshake offer = Offer();
   for (int round = 0; round < 200000; round++) {
-    tuttiIbCard c = round % 2 ? Answer(offer) : offer;
+    tuttiIbHandshake c = round % 2 ? Answer(offer) : offer;
     auto *bytes = reinterpret_cast<uint8_t *>(&c);
     for (uint64_t n = 1 + random() % 4; n > 0; n--) {
       /* The fields in front, or any byte. */
-      size_t at = random() % (random() % 2 ? sizeof c : offsetof(tuttiIbCard, links));
+      size_t at = random() % (random() % 2 ? sizeof c : offsetof(tuttiIbHandshake, qps));
       bytes[at] = static_cast<uint8_t>(random() % 3 ? random() : random() % 4);
     }
     if (round % 2 ? CheckAnswer(c, offer) : CheckOffer(c)) continue;
     passed++;
     if (c.kind == TUTTI_IB_AGAIN) continue;
-    ASSERT_TRUE(c.nlinks >= 1 && c.nlinks <= TUTTI_IB_LINKS);
-    for (int i = 0; i < c.nlinks; i++) {
-      ASSERT_LT(c.links[i].qpn, 1u << 24);
-      ASSERT_TRUE(round % 2 == 0 || !c.links[i].qpn || offer.links[i].qpn);
+    ASSERT_TRUE(c.nqps >= 1 && c.nqps <= TUTTI_IB_QUEUE_PAIRS);
+    for (int i = 0; i < c.nqps; i++) {
+      ASSERT_LT(c.qps[i].qpn, 1u << 24);
+      ASSERT_TRUE(round % 2 == 0 || !c.qps[i].qpn || offer.qps[i].qpn);
     }
   }
   EXPECT_GT(passed, 1000);
