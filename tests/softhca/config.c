@@ -108,7 +108,8 @@ static bool readLine(softConfig *config, char *line) {
 void softConfigRead(softConfig *config) {
   const char *path = getenv("SOFTHCA_CONFIG");
   char line[512];
-  *config = (softConfig){.fabric = "default", .seed = 1, .dmabuf = false};
+  *config = (softConfig){
+      .fabric = "default", .seed = 1, .dmabuf = true, .movers = 1, .ringBytes = 4 << 20};
   FILE *file = path ? fopen(path, "re") : NULL;
   if (path && !file) quit(path, 0, "cannot be read");
   for (int n = 1; file && fgets(line, sizeof line, file); n++) {

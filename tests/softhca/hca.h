@@ -1,10 +1,13 @@
 /* A software host channel adapter: what its files share.
  *
  * One lock, hca.lock, guards all objects of a process. Whoever holds it may move frames: the engine
- * thread, a thread that posts, and one that polls an empty completion queue. Functions whose
- * comment does not say otherwise are called with the lock held. Times are CLOCK_MONOTONIC, in
+ * thread, a thread that posts, and one that polls an empty completion queue. Copies from and to
+ * memory of GPUs are made by threads of their own, which never take that lock (mover.c). Functions
+ * whose comment does not say otherwise are called with the lock held. Times are CLOCK_MONOTONIC, in
  * nanoseconds. */
 #pragma once
+
+#include "driver.h"
 
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -30,7 +33,11 @@
 #define SOFT_INDEX_BITS  12 /* a queue pair's number: its process's slot, then its index there */
 #define SOFT_INDICES     (1u << SOFT_INDEX_BITS)
 #define SOFT_MAX_MRS     16384
-#define SOFT_PAYLOAD     32768 /* bytes of a message in one frame, at most */
+#define SOFT_PAYLOAD     131072    /* bytes of a message in one frame, at most */
+#define SOFT_DIRECT      (4 << 20) /* the same, where a frame only says where the bytes are */
+#define SOFT_MAX_CHUNKS  4096
+#define SOFT_MAX_MOVERS  4
+#define SOFT_MAX_GPUS    16
 
 /* ---- configuration (config.c) --------------------------------------------------------------- */
 
@@ -58,7 +65,10 @@ typedef struct {
 typedef struct {
   char fabric[32]; /* HCAs of one fabric, host and network namespace reach each other */
   uint64_t seed;
-  bool dmabuf;
+  bool dmabuf, peermem; /* memory of GPUs can be registered: by dma-buf, by its address */
+  bool direct;          /* between GPUs of this host without staging */
+  int movers;           /* threads that copy from and to GPUs */
+  uint32_t ringBytes;   /* of staging, in each direction of a stream */
   int ndevices;
   softDeviceConfig devices[SOFT_MAX_DEVICES];
   softFaults faults;
@@ -77,6 +87,7 @@ enum softKind {
   SOFT_NAK,         /* seq failed: status says how */
   SOFT_RNR,         /* no receive request was there */
   SOFT_DROPPED, /* stands for the silence of a responder: a loss that the retry timer counts from */
+  SOFT_ROOM,    /* chunks were freed that somebody waits for */
 };
 
 typedef struct {
@@ -86,16 +97,55 @@ typedef struct {
   uint16_t destination; /* softPortId of the port that the path leads to */
   uint32_t toQpn, fromQpn;
   uint32_t seq;    /* 24 bits; counts messages */
-  uint32_t length; /* payload that follows the frame */
+  uint32_t length; /* of the payload */
+  uint32_t chunk;  /* where it is in the stream's staging; 0: none */
   uint32_t imm, rkey;
   uint32_t total, offset; /* of the message's payload */
-  uint32_t pad;
   uint64_t address;
   uint64_t operand, swap;
   uint64_t due; /* not to be looked at before this time: rate and latency */
 } softFrame;
 
-enum { SOFT_LAST = 1, SOFT_SOLICITED = 2, SOFT_IMM = 4 };
+enum softFrameFlag {
+  SOFT_LAST = 1,
+  SOFT_SOLICITED = 2,
+  SOFT_BY_ADDRESS = 4, /* the chunk holds a softDirect, not the payload */
+};
+
+/* Where the payload of a frame is in memory of a GPU, for a receiver who fetches it himself. */
+typedef struct {
+  int32_t pid;
+  int32_t gpu;
+  uint64_t address;  /* in that process */
+  uint64_t fromBase; /* the same as an offset into what the handle stands for */
+  cuIpcHandle handle;
+} softDirect;
+
+/* ---- staging (staging.c) -------------------------------------------------------------------- */
+
+typedef struct {
+  uint8_t *base;
+  size_t size;
+  uint32_t ringBytes;
+  int writes;          /* which of the two rings is ours */
+  uint64_t head, tail; /* bytes ever taken from it, given back to it */
+  uint32_t newest, oldest, sizes[SOFT_MAX_CHUNKS];
+  bool pinned; /* or about to be: a mover unmaps it */
+} softStaging;
+
+softStaging *softStagingCreate(uint32_t ringBytes, int *fd);
+/* Maps what a peer sent; NULL if that is no segment as the other function makes them. */
+softStaging *softStagingAccept(int fd, uint32_t ringBytes);
+void softStagingUnmap(softStaging *staging);
+/* Room for `length` bytes; NULL: none now, and its reader will say when there is (softChunkFree).
+ */
+uint8_t *softChunkTake(softStaging *staging, uint32_t length);
+/* What a frame calls a chunk of our ring, and the chunk of the other ring that a frame names; NULL:
+ * nothing can be there. */
+uint32_t softChunkName(const softStaging *staging, const uint8_t *bytes);
+uint8_t *softChunkFind(const softStaging *staging, uint32_t name, uint32_t length);
+/* For a chunk of either ring. True: its writer is to be told. */
+bool softChunkFree(const softStaging *staging, uint8_t *bytes);
 
 typedef struct {
   uint8_t *bytes;
@@ -108,8 +158,61 @@ typedef struct softConn {
   int fd;
   uint32_t slot; /* of the process that it was made to; of no meaning on the other side */
   bool outgoing, dead;
+  softStaging *staging; /* NULL: its peer has not sent it yet */
+  int users;            /* flights: while there are any, it stays */
   softBuffer in, out;
 } softConn;
+
+/* ---- frames under way (flight.c) ------------------------------------------------------------ */
+
+typedef struct {
+  uint64_t wrId;
+  int nsge;
+  struct ibv_sge sge[SOFT_MAX_SGE];
+} softRecv;
+
+enum softTask { SOFT_PLACE, SOFT_READ, SOFT_ATOMIC, SOFT_REFUSE, SOFT_NOT_READY };
+
+/* A frame whose bytes are being copied, or that waits for its turn. */
+typedef struct softFlight {
+  struct softFlight *next;
+  softConn *conn;
+  softFrame frame;
+  uint8_t *chunk;           /* of either ring; NULL: none */
+  _Atomic uint32_t pending; /* copies under way */
+  _Atomic bool failed;
+  /* A responder's: */
+  enum softTask task;
+  bool started;
+  bool takes; /* a receive request is complete with it */
+  softRecv recv;
+  uint8_t status,
+      localStatus; /* of SOFT_REFUSE: the sender's, and that of a request that is held */
+  uint64_t value;  /* an atomic's old value */
+  uint32_t offset; /* how much of a read has been answered */
+} softFlight;
+
+typedef struct {
+  softFlight *first, *last;
+} softFlights;
+
+/* The conn's chunk of that name, if the frame names one, belongs to the flight. NULL: no memory. */
+softFlight *softFlightNew(softConn *conn, const softFrame *frame, uint8_t *chunk);
+void softFlightAppend(softFlights *list, softFlight *flight);
+/* Takes the first out. */
+softFlight *softFlightPop(softFlights *list);
+static inline bool softFlightDone(const softFlight *flight) {
+  return atomic_load_explicit(&flight->pending, memory_order_acquire) == 0;
+}
+/* Frees it, its chunk and its hold on the stream: at once, or when its copies are done. */
+void softFlightDrop(softFlight *flight);
+void softFlightsDrop(softFlights *list);
+/* Hands its frame to its stream, which ends the flight; false: the frame is lost. */
+bool softFlightSend(softFlight *flight, uint16_t portId);
+/* Frees those that were dropped and whose copies are done; true: there was one. */
+bool softFlightsReap(void);
+/* Gives a chunk back that no flight has. */
+void softRelease(softConn *conn, uint8_t *chunk);
 
 /* ---- objects -------------------------------------------------------------------------------- */
 
@@ -137,6 +240,11 @@ typedef struct {
   struct ibv_pd *pd;
   uint64_t iova;
   unsigned access;
+  int gpu;                 /* -1: memory of the host */
+  _Atomic uint32_t copies; /* that movers have to make, or are making */
+  bool exported;           /* other processes can open the handle */
+  cuIpcHandle handle;
+  cuPointer base; /* of the allocation that the handle stands for */
 } softMr;
 
 typedef struct softChannel {
@@ -159,12 +267,6 @@ typedef struct softCq {
   int users;
   struct ibv_wc polled; /* what the extended reading functions read */
 } softCq;
-
-typedef struct {
-  uint64_t wrId;
-  int nsge;
-  struct ibv_sge sge[SOFT_MAX_SGE];
-} softRecv;
 
 typedef struct {
   softRecv *ring;
@@ -191,19 +293,14 @@ typedef struct {
   uint32_t sent, received; /* bytes of the message, of what came back */
 } softSend;
 
-/* What the responder does for a read, a frame at a time as the stream has room. */
-typedef struct {
-  softConn *conn; /* NULL: none */
-  softFrame request;
-  uint32_t offset;
-} softReadJob;
-
 typedef struct {
   uint32_t expected; /* seq */
   uint32_t offset;   /* of the message that is being received */
   bool holds;        /* a receive request is taken */
+  bool refused;      /* nothing more is taken: a refusal is on its way through the flights */
   softRecv recv;
-  softReadJob reads[SOFT_MAX_ATOMIC]; /* oldest first */
+  softFlights flights;   /* in order, until they are placed and answered */
+  softFlights departing; /* answers, until their bytes are there */
   int nreads;
   struct {
     uint32_t seq;
@@ -226,6 +323,8 @@ typedef struct softQp {
   uint8_t attempt, retries, rnrRetries;
   uint64_t resendAt; /* 0: nothing lost; else when the oldest request is sent again */
   bool rnrWait;
+  softFlights departing; /* requests, until their bytes are in the staging */
+  softFlights arriving;  /* responses, until their bytes are in memory */
   softRecvQueue rq;
   softResponder in;
   pthread_mutex_t building; /* held from wr_start to wr_complete; not under hca.lock */
@@ -249,12 +348,16 @@ typedef struct {
   uint8_t mrTurn[SOFT_MAX_MRS]; /* part of a key, so that a key is not soon used again */
   uint32_t nextMr;
   softConn *conns;
+  softFlights dropped; /* with copies that are not done */
+  bool gpus;           /* memory of a GPU was registered: staging is pinned */
   uint64_t portFree[SOFT_MAX_DEVICES][SOFT_MAX_PORTS]; /* when what was sent has left the port */
   uint64_t opened;
+  uint64_t next; /* when softProgress has something to do again */
   uint64_t random;
   uint32_t slot;
   int listener, wake;
   int users; /* contexts that need the engine */
+  long cores;
   bool stop;
   bool backlog; /* a stream took not all since the engine looked */
   pthread_t thread;
@@ -292,23 +395,53 @@ uint64_t softTimeline(uint64_t now);
 
 /* ---- memory.c ------------------------------------------------------------------------------- */
 
-/* The one place where bytes move between frames and registered memory. */
-void softCopy(void *to, const void *from, size_t length);
 /* The registration, if key is one of pd and allows all of `access` to that range; else NULL. */
 softMr *softMrFind(struct ibv_pd *pd, uint32_t key, uint64_t address, uint64_t length,
                    unsigned access);
-/* Copies `length` bytes from offset on between a list and a buffer; false where a key does not fit.
- */
-bool softGather(struct ibv_pd *pd, const struct ibv_sge *sge, int nsge, uint32_t offset, void *to,
-                uint32_t length);
-bool softScatter(struct ibv_pd *pd, const struct ibv_sge *sge, int nsge, uint32_t offset,
-                 const void *from, uint32_t length);
+/* Where an address of a registration is in this process, or on its GPU. */
+static inline cuPointer softMrAt(const softMr *mr, uint64_t address) {
+  return (uintptr_t)mr->ibv.addr + (address - mr->iova);
+}
+/* Copy `length` bytes, from offset on, out of a list to a buffer, and from a flight's payload into
+ * a list whose keys must allow `access`; false where a key does not fit. What a GPU's memory is
+ * part of is done when the flight is. */
+bool softGather(softFlight *flight, struct ibv_pd *pd, const struct ibv_sge *sge, int nsge,
+                uint32_t offset, void *to, uint32_t length);
+bool softScatter(softFlight *flight, struct ibv_pd *pd, const struct ibv_sge *sge, int nsge,
+                 uint32_t offset, unsigned access);
 static inline uint64_t softSgeTotal(const struct ibv_sge *sge, int nsge) {
   uint64_t total = 0;
   for (int i = 0; i < nsge; i++)
     total += sge[i].length;
   return total;
 }
+
+/* ---- mover.c -------------------------------------------------------------------------------- */
+
+enum softMove { SOFT_COPY, SOFT_TO_GPU, SOFT_GPU_ATOMIC, SOFT_PIN, SOFT_UNPIN };
+
+/* What a mover is to do. */
+typedef struct softJob {
+  struct softJob *next;
+  enum softMove move;
+  int gpu;
+  cuPointer to, from;
+  size_t bytes;
+  softDirect *direct;   /* `from` is there */
+  softMr *mr;           /* counts it among its copies; may be NULL */
+  softFlight *flight;   /* ... and it among its own */
+  softStaging *staging; /* to be pinned, or unpinned and unmapped */
+} softJob;
+
+/* Starts the movers, at the first registration of memory of a GPU. 0 or an errno. */
+int softMoverStart(void);
+/* Waits until all is done that movers were given; without the lock. False: a copy does not end. */
+bool softMoverDrain(void);
+/* Ends them, after what they still have; without the lock. */
+void softMoverStop(void);
+/* Hands a job over. Those of one queue pair, which `qpn` is of, are done in order where they move
+ * bytes in one direction between the same GPU and the host. */
+void softMoverSubmit(const softJob *job, uint32_t qpn);
 
 /* ---- queue.c -------------------------------------------------------------------------------- */
 
@@ -330,6 +463,7 @@ int softPutRecv(softRecvQueue *queue, const struct ibv_recv_wr *wr);
 /* ---- qp.c ----------------------------------------------------------------------------------- */
 
 struct ibv_qp *softCreateQpEx(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+void softFlushRecv(softQp *qp, const softRecv *recv);
 /* The queue pair fails: the rest of its requests are flushed. */
 void softQpError(softQp *qp);
 softQp *softQpFind(uint32_t qpn);
@@ -348,16 +482,20 @@ void softBuilders(softQp *qp);
 
 /* Sends what the queue pair may send now; true if something was sent. */
 bool softRequesterRun(softQp *qp, uint64_t now);
-void softRequesterAnswer(softQp *qp, const softFrame *frame, const uint8_t *payload);
+void softRequesterAnswer(softQp *qp, softConn *conn, const softFrame *frame, uint8_t *chunk);
+void softRequesterStop(softQp *qp);
 /* What was sent may be lost: the retry timer runs, if it does not yet. */
 void softRequesterLost(softQp *qp);
 void softRequesterFail(softQp *qp, enum ibv_wc_status status);
 
 /* ---- responder.c ---------------------------------------------------------------------------- */
 
-void softResponderTake(softConn *conn, const softFrame *frame, uint8_t *payload);
-/* Goes on with reads as there is room, or to their end. */
-bool softResponderRun(softQp *qp, bool toTheEnd);
+/* A request, with its chunk or NULL. */
+void softResponderTake(softConn *conn, const softFrame *frame, uint8_t *chunk);
+/* Goes on with what was taken, as copies end and there is room; true if anything moved. */
+bool softResponderRun(softQp *qp);
+/* The queue pair has failed or is reset: answers are all that is left to do. */
+void softResponderStop(softQp *qp);
 
 /* ---- wire.c --------------------------------------------------------------------------------- */
 
@@ -368,12 +506,15 @@ void softEngineStop(void);
 void softEngineWake(void);
 /* Moves what can be moved now; true if anything was. */
 bool softProgress(void);
+/* Somebody has to do something at this time, if not before. */
+void softNext(uint64_t when);
+/* Memory of a GPU was registered: from now on, staging is pinned. */
+void softPinAll(void);
 softConn *softConnTo(uint32_t slot); /* NULL: nobody is there */
 bool softConnRoom(const softConn *conn);
 void softConnFlush(softConn *conn);
 /* Has the port sent so far ahead of its rate that it must wait? */
 bool softPortBusy(uint16_t portId, uint64_t now);
-/* Queues a frame, which leaves with the port's rate and latency. Its frame->length bytes of payload
- * are to be put where this points to, before anything else is sent; NULL without memory: it is
- * lost. */
-uint8_t *softConnSend(softConn *conn, softFrame *frame, uint16_t portId);
+/* Queues a frame, which leaves with the port's rate and latency; false without memory: it is lost.
+ */
+bool softConnSend(softConn *conn, softFrame *frame, uint16_t portId);

@@ -3,12 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
-#include <string.h>
-
-void softCopy(void *to, const void *from, size_t length) {
-  memcpy(to, from, length);
-}
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
   struct ibv_pd *pd = calloc(1, sizeof *pd);
@@ -37,23 +33,40 @@ static uint32_t freeMr(void) { /* 0: none */
   return 0;
 }
 
-struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
-                                unsigned access) {
-  unsigned remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-  bool odd = (access & remote) && !(access & IBV_ACCESS_LOCAL_WRITE);
-  softMr *mr = odd ? NULL : calloc(1, sizeof *mr);
-  if (!mr) {
-    errno = odd ? EINVAL : ENOMEM;
-    return NULL;
-  }
-  *mr = (softMr){.pd = pd, .iova = iova, .access = access};
+/* The GPU that memory is of, or -1. Managed memory counts as the host's: its pages come when they
+ * are touched. */
+static int gpuOf(const softDriver *cu, cuPointer address) {
+  unsigned type = 0, managed = 0;
+  int gpu = -1;
+  if (!cu || cu->pointerAttribute(&type, CU_POINTER_TYPE, address) != CU_OK) return -1;
+  if (type != CU_TYPE_DEVICE) return -1;
+  if (cu->pointerAttribute(&managed, CU_POINTER_MANAGED, address) == CU_OK && managed) return -1;
+  if (cu->pointerAttribute(&gpu, CU_POINTER_ORDINAL, address) != CU_OK) return -1;
+  return gpu < SOFT_MAX_GPUS ? gpu : -1;
+}
+
+/* Without the lock: the driver may make it wait. 0 or an errno. */
+static int describeGpu(const softDriver *cu, softMr *mr, cuPointer address, bool allowed) {
+  size_t size;
+  if (!allowed) return EFAULT; /* as the kernel says of pages that it cannot pin */
+  if (hca.config.direct && cu->addressRange(&mr->base, &size, address) == CU_OK)
+    mr->exported = cu->exportIpc(&mr->handle, mr->base) == CU_OK;
+  pthread_mutex_lock(&hca.lock);
+  int error = softMoverStart();
+  if (!error) softPinAll();
+  pthread_mutex_unlock(&hca.lock);
+  return error;
+}
+
+/* Gives it a key; 0 or an errno. */
+static int publish(softMr *mr, void *addr, size_t length) {
   pthread_mutex_lock(&hca.lock);
   uint32_t index = softChance(hca.config.faults.refuse) ? 0 : freeMr();
   if (index) {
     hca.mrs[index] = mr;
     uint32_t key = index << 8 | ++hca.mrTurn[index];
-    mr->ibv = (struct ibv_mr){.context = pd->context,
-                              .pd = pd,
+    mr->ibv = (struct ibv_mr){.context = mr->pd->context,
+                              .pd = mr->pd,
                               .addr = addr,
                               .length = length,
                               .handle = index,
@@ -61,10 +74,31 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
                               .rkey = key};
   }
   pthread_mutex_unlock(&hca.lock);
-  if (index) return &mr->ibv;
+  return index ? 0 : ENOMEM;
+}
+
+static struct ibv_mr *registerMemory(softMr how, void *addr, size_t length, bool gpuAllowed) {
+  unsigned remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  const softDriver *cu = softDriverGet();
+  int error = (how.access & remote) && !(how.access & IBV_ACCESS_LOCAL_WRITE) ? EINVAL : 0;
+  softMr *mr = error ? NULL : malloc(sizeof *mr);
+  if (!error && !mr) error = ENOMEM;
+  if (!error) {
+    *mr = how;
+    mr->gpu = gpuOf(cu, (uintptr_t)addr);
+    if (mr->gpu >= 0) error = describeGpu(cu, mr, (uintptr_t)addr, gpuAllowed);
+  }
+  if (!error) error = publish(mr, addr, length);
+  if (!error) return &mr->ibv;
   free(mr);
-  errno = ENOMEM;
+  errno = error;
   return NULL;
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                unsigned access) {
+  softMr how = {.pd = pd, .iova = iova, .access = access};
+  return registerMemory(how, addr, length, hca.config.peermem);
 }
 
 struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
@@ -84,18 +118,23 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
     errno = EOPNOTSUPP;
     return NULL;
   }
-  if (fcntl(fd, F_GETFD) < 0) return NULL;
+  if (fcntl(fd, F_GETFD) < 0) return NULL; /* EBADF */
   if (offset) {
     errno = EINVAL;
     return NULL;
   }
-  return ibv_reg_mr_iova2(pd, (void *)(uintptr_t)iova, length, iova, (unsigned)access); /* NOLINT */
+  softMr how = {.pd = pd, .iova = iova, .access = (unsigned)access};
+  return registerMemory(how, (void *)(uintptr_t)iova, length, true); /* NOLINT */
 }
 
-int ibv_dereg_mr(struct ibv_mr *mr) {
+/* As a real HCA does, it returns when the memory is not touched any more. */
+int ibv_dereg_mr(struct ibv_mr *ibv) {
+  softMr *mr = (softMr *)ibv;
   pthread_mutex_lock(&hca.lock);
-  hca.mrs[mr->handle] = NULL;
+  hca.mrs[ibv->handle] = NULL;
   pthread_mutex_unlock(&hca.lock);
+  while (atomic_load(&mr->copies))
+    sched_yield();
   free(mr);
   return 0;
 }
@@ -107,36 +146,4 @@ softMr *softMrFind(struct ibv_pd *pd, uint32_t key, uint64_t address, uint64_t l
   if (!mr || mr->ibv.lkey != key || mr->pd != pd || (mr->access & access) != access) return NULL;
   if (address < mr->iova || length > mr->ibv.length) return NULL;
   return address - mr->iova <= mr->ibv.length - length ? mr : NULL;
-}
-
-/* One walk for both directions: to memory if `from` is set, else out of it. */
-static bool walk(struct ibv_pd *pd, const struct ibv_sge *sge, int nsge, uint32_t offset,
-                 const uint8_t *from, uint8_t *to, uint32_t length) {
-  for (int i = 0; i < nsge && length > 0; i++) {
-    if (offset >= sge[i].length) {
-      offset -= sge[i].length;
-      continue;
-    }
-    uint32_t part = sge[i].length - offset < length ? sge[i].length - offset : length;
-    softMr *mr =
-        softMrFind(pd, sge[i].lkey, sge[i].addr + offset, part, from ? IBV_ACCESS_LOCAL_WRITE : 0);
-    if (!mr) return false;
-    char *memory = (char *)mr->ibv.addr + (sge[i].addr + offset - mr->iova);
-    softCopy(from ? memory : (void *)to, from ? (const void *)from : memory, part);
-    if (from) from += part;
-    if (to) to += part;
-    length -= part;
-    offset = 0;
-  }
-  return length == 0;
-}
-
-bool softGather(struct ibv_pd *pd, const struct ibv_sge *sge, int nsge, uint32_t offset, void *to,
-                uint32_t length) {
-  return walk(pd, sge, nsge, offset, NULL, to, length);
-}
-
-bool softScatter(struct ibv_pd *pd, const struct ibv_sge *sge, int nsge, uint32_t offset,
-                 const void *from, uint32_t length) {
-  return walk(pd, sge, nsge, offset, from, NULL, length);
 }

@@ -129,6 +129,12 @@ static softQp *own(struct ibv_qp *qp) {
   return (softQp *)((char *)qp - offsetof(softQp, ibv));
 }
 
+static void dropFlights(softQp *qp) {
+  softRequesterStop(qp);
+  softFlightsDrop(&qp->in.flights);
+  softFlightsDrop(&qp->in.departing);
+}
+
 int ibv_destroy_qp(struct ibv_qp *v) {
   softQp *qp = own(v);
   pthread_mutex_lock(&hca.lock);
@@ -144,6 +150,7 @@ int ibv_destroy_qp(struct ibv_qp *v) {
   ((softCq *)v->recv_cq)->users--;
   if (v->srq) ((softSrq *)v->srq)->users--;
   softForget(v->context, v);
+  dropFlights(qp);
   pthread_mutex_unlock(&hca.lock);
   freeQp(qp);
   return 0;
@@ -265,13 +272,14 @@ static void reset(softQp *qp) {
   qp->resendAt = 0;
   qp->rnrWait = false;
   qp->rq.head = qp->rq.tail = 0;
+  dropFlights(qp);
   memset(&qp->in, 0, sizeof qp->in);
   memset(&qp->attr, 0, sizeof qp->attr);
   qp->destination = SOFT_NOWHERE;
   v->state = IBV_QPS_RESET;
 }
 
-static void flushRecv(softQp *qp, const softRecv *recv) {
+void softFlushRecv(softQp *qp, const softRecv *recv) {
   struct ibv_qp *v = &qp->ibv.qp_base;
   softCompletion c = {.wc = {.wr_id = recv->wrId,
                              .status = IBV_WC_WR_FLUSH_ERR,
@@ -287,9 +295,8 @@ void softQpError(softQp *qp) {
   bool first = v->state != IBV_QPS_ERR;
   v->state = IBV_QPS_ERR;
   qp->resendAt = 0;
-  qp->in.nreads = 0;
-  if (qp->in.holds) flushRecv(qp, &qp->in.recv);
-  qp->in.holds = false;
+  softResponderStop(qp);
+  softRequesterStop(qp);
   for (; qp->done != qp->tail; qp->done++) {
     softCompletion c = {.wc = {.wr_id = qp->sq[qp->done % qp->sqCap].wrId,
                                .status = IBV_WC_WR_FLUSH_ERR,
@@ -303,7 +310,7 @@ void softQpError(softQp *qp) {
     return;
   }
   while (qp->rq.head != qp->rq.tail)
-    flushRecv(qp, &qp->rq.ring[qp->rq.head++ % qp->rq.cap]);
+    softFlushRecv(qp, &qp->rq.ring[qp->rq.head++ % qp->rq.cap]);
 }
 
 int ibv_modify_qp(struct ibv_qp *v, struct ibv_qp_attr *attr, int mask) {
@@ -320,6 +327,9 @@ int ibv_modify_qp(struct ibv_qp *v, struct ibv_qp_attr *attr, int mask) {
   } else if (good) {
     store(qp, attr, mask);
     v->state = to;
+    /* Early, so that staging is pinned before programs keep their GPUs busy. */
+    if ((mask & AV) && qp->destination != SOFT_NOWHERE)
+      softConnTo(qp->attr.dest_qp_num >> SOFT_INDEX_BITS);
   }
   pthread_mutex_unlock(&hca.lock);
   return good ? 0 : EINVAL;

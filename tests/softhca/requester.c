@@ -8,6 +8,7 @@
 #include "hca.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static softSend *at(softQp *qp, uint32_t n) {
   return &qp->sq[n % qp->sqCap];
@@ -65,6 +66,40 @@ static void advance(softQp *qp) {
   qp->rnrRetries = qp->attr.rnr_retry;
 }
 
+static void acknowledge(softQp *qp, uint32_t upTo) { /* not including it */
+  for (uint32_t n = qp->done; n != upTo; n++)
+    if (!returns(at(qp, n))) at(qp, n)->acked = true;
+  advance(qp);
+}
+
+/* Which request an answer is to; false: none that is open. */
+static bool isOpen(const softQp *qp, const softFrame *f, uint32_t *n) {
+  uint32_t distance = (f->seq - seqOf(qp, qp->done)) & 0xffffff;
+  *n = qp->done + distance;
+  return softQpSends(qp) && f->fromQpn == qp->attr.dest_qp_num && distance < qp->tail - qp->done;
+}
+
+/* Parts of answers whose bytes are in memory now. */
+static bool arrive(softQp *qp) {
+  bool moved = false;
+  for (softFlight *flight; (flight = qp->arriving.first) && softFlightDone(flight);) {
+    uint32_t n;
+    softFlightPop(&qp->arriving);
+    moved = true;
+    bool open = isOpen(qp, &flight->frame, &n), failed = atomic_load(&flight->failed);
+    bool last = flight->frame.flags & SOFT_LAST;
+    softFlightDrop(flight);
+    if (open && failed)
+      softRequesterFail(qp, IBV_WC_LOC_PROT_ERR);
+    else if (open && last) {
+      at(qp, n)->acked = true;
+      qp->readsOut--;
+      acknowledge(qp, n);
+    }
+  }
+  return moved;
+}
+
 /* ---- losses --------------------------------------------------------------------------------- */
 
 void softRequesterLost(softQp *qp) {
@@ -88,7 +123,13 @@ static bool resend(softQp *qp) {
   for (uint32_t n = qp->done; n != qp->tail; n++)
     at(qp, n)->sent = at(qp, n)->received = 0;
   qp->next_ = qp->done;
+  softRequesterStop(qp);
   return true;
+}
+
+void softRequesterStop(softQp *qp) {
+  softFlightsDrop(&qp->departing);
+  softFlightsDrop(&qp->arriving);
 }
 
 /* ---- sending -------------------------------------------------------------------------------- */
@@ -104,8 +145,32 @@ static bool listFits(softQp *qp, const softSend *s) {
   return true;
 }
 
-static softFrame frameOf(const softQp *qp, const softSend *s) {
-  uint32_t left = returns(s) ? 0 : s->total - s->sent;
+/* The registration whose bytes the receiver may fetch himself, beginning with those at
+ * request->sent; *length: how many it has of them. NULL: the bytes go through staging. */
+static const softMr *directly(const softQp *qp, const softSend *s, uint32_t *length) {
+  uint32_t offset = s->sent;
+  int i = 0;
+  if (!hca.config.direct || (s->flags & IBV_SEND_INLINE) || returns(s)) return NULL;
+  for (; i < s->nsge && offset >= s->sge[i].length; i++)
+    offset -= s->sge[i].length;
+  if (i == s->nsge) return NULL;
+  *length = s->sge[i].length - offset;
+  const softMr *mr =
+      softMrFind(qp->ibv.qp_base.pd, s->sge[i].lkey, s->sge[i].addr + offset, *length, 0);
+  return mr && mr->gpu >= 0 && mr->exported ? mr : NULL;
+}
+
+static uint64_t addressAt(const softSend *s, uint32_t offset) {
+  int i = 0;
+  for (; offset >= s->sge[i].length; i++)
+    offset -= s->sge[i].length;
+  return s->sge[i].addr + offset;
+}
+
+static softFrame frameOf(const softQp *qp, const softSend *s, const softMr *direct,
+                         uint32_t available) {
+  uint32_t left = returns(s) ? 0 : s->total - s->sent, most = direct ? SOFT_DIRECT : SOFT_PAYLOAD;
+  if (direct && available < most) most = available;
   softFrame f = {.kind = SOFT_REQUEST,
                  .opcode = (uint8_t)s->opcode,
                  .attempt = qp->attempt,
@@ -113,7 +178,7 @@ static softFrame frameOf(const softQp *qp, const softSend *s) {
                  .toQpn = qp->attr.dest_qp_num,
                  .fromQpn = qp->ibv.qp_base.qp_num,
                  .seq = seqOf(qp, qp->next_),
-                 .length = left < SOFT_PAYLOAD ? left : SOFT_PAYLOAD,
+                 .length = left < most ? left : most,
                  .imm = s->imm,
                  .rkey = s->rkey,
                  .total = s->total,
@@ -121,17 +186,43 @@ static softFrame frameOf(const softQp *qp, const softSend *s) {
                  .address = s->address,
                  .operand = s->operand,
                  .swap = s->swap};
-  if (left <= SOFT_PAYLOAD) f.flags |= SOFT_LAST;
+  if (left <= most) f.flags |= SOFT_LAST;
   if (s->flags & IBV_SEND_SOLICITED) f.flags |= SOFT_SOLICITED;
+  if (direct) f.flags |= SOFT_BY_ADDRESS;
   return f;
 }
 
-static void fill(softQp *qp, const softSend *s, uint8_t *to, uint32_t length) {
-  if (s->flags & IBV_SEND_INLINE)
-    softCopy(to, s->data + s->sent, length);
-  else
-    softGather(qp->ibv.qp_base.pd, s->sge, s->nsge, s->sent, to, length);
-  if (length && softChance(hca.config.faults.flip)) to[hca.random % length] ^= 1;
+static void fill(softQp *qp, const softSend *s, softFlight *flight, const softMr *direct) {
+  if (direct) {
+    cuPointer address = softMrAt(direct, addressAt(s, s->sent));
+    *(softDirect *)(void *)flight->chunk = (softDirect){.pid = getpid(),
+                                                        .gpu = direct->gpu,
+                                                        .address = address,
+                                                        .fromBase = address - direct->base,
+                                                        .handle = direct->handle};
+  } else if (s->flags & IBV_SEND_INLINE) {
+    memcpy(flight->chunk, s->data + s->sent, flight->frame.length);
+  } else {
+    softGather(flight, qp->ibv.qp_base.pd, s->sge, s->nsge, s->sent, flight->chunk,
+               flight->frame.length);
+  }
+}
+
+/* The next frame of a request, whose bytes are on their way into the staging; NULL: no room. */
+static softFlight *prepare(softQp *qp, softConn *conn, const softSend *s) {
+  uint32_t available = 0;
+  const softMr *direct = directly(qp, s, &available);
+  softFrame f = frameOf(qp, s, direct, available);
+  uint32_t bytes = f.length && direct ? sizeof(softDirect) : f.length;
+  uint8_t *chunk = bytes ? softChunkTake(conn->staging, bytes) : NULL;
+  if (bytes && !chunk) return NULL;
+  if (chunk) f.chunk = softChunkName(conn->staging, chunk);
+  softFlight *flight = softFlightNew(conn, &f, chunk);
+  if (!flight)
+    softRelease(conn, chunk);
+  else if (chunk)
+    fill(qp, s, flight, direct);
+  return flight;
 }
 
 /* One frame of the next request; false: it has to wait. */
@@ -148,24 +239,50 @@ static bool sendFrame(softQp *qp, softConn *conn) {
                         isAtomic(s) && s->total != 8 ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR);
     return false;
   }
-  softFrame f = frameOf(qp, s);
-  if (softChance(hca.config.faults.lost)) {
-    softRequesterLost(qp);
-  } else {
-    uint8_t *payload = softConnSend(conn, &f, portOf(qp));
-    if (!payload) return false;
-    fill(qp, s, payload, f.length);
-  }
-  s->sent += f.length;
+  softFlight *flight = prepare(qp, conn, s);
+  if (!flight) return false;
+  s->sent += flight->frame.length;
   if (returns(s)) qp->readsOut++;
-  if (f.flags & SOFT_LAST) qp->next_++;
+  if (flight->frame.flags & SOFT_LAST) qp->next_++;
+  softFlightAppend(&qp->departing, flight);
   return true;
 }
 
-bool softRequesterRun(softQp *qp, uint64_t now) {
+/* What happens to a frame on the wire; false: it is lost there. */
+static bool survives(softFlight *flight) {
+  softFrame *f = &flight->frame;
+  if (softChance(hca.config.faults.lost)) return false;
+  bool payload = flight->chunk && !(f->flags & SOFT_BY_ADDRESS);
+  if (payload && softChance(hca.config.faults.flip)) flight->chunk[hca.random % f->length] ^= 1;
+  return true;
+}
+
+/* Sends the frames whose bytes are there. */
+static bool depart(softQp *qp) {
   bool moved = false;
-  if (!softQpSends(qp)) return false;
-  if (qp->resendAt && (now < qp->resendAt || !resend(qp))) return false;
+  for (softFlight *flight; (flight = qp->departing.first) && softFlightDone(flight);) {
+    softConn *conn = flight->conn;
+    softFlightPop(&qp->departing);
+    moved = true;
+    if (atomic_load(&flight->failed)) {
+      softFlightDrop(flight);
+      softRequesterFail(qp, IBV_WC_LOC_PROT_ERR);
+      break;
+    }
+    if (!survives(flight)) {
+      softFlightDrop(flight);
+      softRequesterLost(qp);
+    } else if (!softFlightSend(flight, portOf(qp))) {
+      softRequesterLost(qp);
+    }
+    if (!qp->departing.first) softConnFlush(conn);
+  }
+  return moved;
+}
+
+/* Prepares what there is room for. */
+static bool sendMore(softQp *qp, uint64_t now) {
+  bool moved = false;
   if (qp->next_ == qp->tail) return false;
   bool reachable = qp->destination != SOFT_NOWHERE && softPortUp(portOf(qp));
   softConn *conn = reachable ? softConnTo(qp->attr.dest_qp_num >> SOFT_INDEX_BITS) : NULL;
@@ -175,31 +292,36 @@ bool softRequesterRun(softQp *qp, uint64_t now) {
   }
   while (softQpSends(qp) && qp->next_ != qp->tail && softConnRoom(conn) &&
          !softPortBusy(portOf(qp), now) && sendFrame(qp, conn))
-    moved = true;
-  if (moved) softConnFlush(conn);
+    moved = depart(qp) || true;
   return moved;
+}
+
+bool softRequesterRun(softQp *qp, uint64_t now) {
+  bool moved = arrive(qp);
+  if (!softQpSends(qp)) return moved;
+  if (qp->resendAt && (now < qp->resendAt || !resend(qp))) return moved;
+  moved = depart(qp) || moved;
+  return sendMore(qp, now) || moved;
 }
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-static void acknowledge(softQp *qp, uint32_t upTo) { /* not including it */
-  for (uint32_t n = qp->done; n != upTo; n++)
-    if (!returns(at(qp, n))) at(qp, n)->acked = true;
-  advance(qp);
-}
-
-static void response(softQp *qp, uint32_t n, const softFrame *f, const uint8_t *payload) {
+/* A part of what comes back; false: the chunk is nobody's. */
+static bool response(softQp *qp, softConn *conn, uint32_t n, const softFrame *f, uint8_t *chunk) {
   softSend *s = at(qp, n);
-  if (f->attempt != qp->attempt || s->acked || !returns(s) || f->offset != s->received) return;
-  if (!softScatter(qp->ibv.qp_base.pd, s->sge, s->nsge, s->received, payload, f->length)) {
-    softRequesterFail(qp, IBV_WC_LOC_PROT_ERR);
-    return;
+  if (f->attempt != qp->attempt || s->acked || !returns(s) || f->offset != s->received)
+    return false;
+  softFlight *flight = softFlightNew(conn, f, chunk);
+  if (!flight) {
+    softRequesterLost(qp);
+    return false;
   }
   s->received += f->length;
-  if (!(f->flags & SOFT_LAST)) return;
-  s->acked = true;
-  qp->readsOut--;
-  acknowledge(qp, n);
+  softFlightAppend(&qp->arriving, flight);
+  if (!softScatter(flight, qp->ibv.qp_base.pd, s->sge, s->nsge, f->offset, IBV_ACCESS_LOCAL_WRITE))
+    atomic_store(&flight->failed, true);
+  arrive(qp);
+  return true;
 }
 
 static void notReady(softQp *qp, uint32_t n, const softFrame *f) {
@@ -219,17 +341,16 @@ static void notReady(softQp *qp, uint32_t n, const softFrame *f) {
   qp->resendAt = softNow() + delays[f->rnrTimer & 31] * 10000ull;
 }
 
-void softRequesterAnswer(softQp *qp, const softFrame *f, const uint8_t *payload) {
-  uint32_t distance = (f->seq - seqOf(qp, qp->done)) & 0xffffff, n = qp->done + distance;
-  if (!softQpSends(qp) || f->fromQpn != qp->attr.dest_qp_num || distance >= qp->tail - qp->done)
-    return;
+/* false: the chunk is nobody's. */
+static bool take(softQp *qp, softConn *conn, const softFrame *f, uint8_t *chunk) {
+  uint32_t n;
+  if (!isOpen(qp, f, &n)) return false;
   switch (f->kind) {
   case SOFT_ACK:
     acknowledge(qp, n + 1);
     break;
   case SOFT_RESPONSE:
-    response(qp, n, f, payload);
-    break;
+    return response(qp, conn, n, f, chunk);
   case SOFT_RNR:
     notReady(qp, n, f);
     break;
@@ -243,4 +364,9 @@ void softRequesterAnswer(softQp *qp, const softFrame *f, const uint8_t *payload)
   default:
     break;
   }
+  return false;
+}
+
+void softRequesterAnswer(softQp *qp, softConn *conn, const softFrame *f, uint8_t *chunk) {
+  if (!take(qp, conn, f, chunk)) softRelease(conn, chunk);
 }

@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 enum {
-  IN_BYTES = 8 * SOFT_PAYLOAD,
-  OUT_BYTES = 4 * SOFT_PAYLOAD, /* above this, messages wait in their queues */
-  ROUNDS = 8,                   /* of reading one stream before others have their turn */
+  IN_BYTES = 1 << 18,
+  OUT_BYTES = 1 << 17, /* above this, messages wait in their queues */
+  ROUNDS = 8,          /* of reading one stream before others have their turn */
 };
 static const uint64_t AHEAD_NS = 500000;  /* a port with a rate sends so much ahead of time */
 static const uint64_t POLLED_NS = 200000; /* a thread that polled so lately will poll again */
@@ -40,6 +40,28 @@ bool softChance(double probability) {
   return (double)(hca.random >> 11) * 0x1p-53 < probability;
 }
 
+/* ---- staging -------------------------------------------------------------------------------- */
+
+/* From the first memory of a GPU on, staging is pinned for its copies. */
+static void pin(softStaging *staging) {
+  if (!hca.gpus || staging->pinned) return;
+  staging->pinned = true;
+  softMoverSubmit(&(softJob){.move = SOFT_PIN, .staging = staging}, 0);
+}
+
+void softPinAll(void) {
+  hca.gpus = true;
+  for (softConn *conn = hca.conns; conn; conn = conn->next)
+    if (conn->staging) pin(conn->staging);
+}
+
+static void unmap(softStaging *staging) {
+  if (staging->pinned)
+    softMoverSubmit(&(softJob){.move = SOFT_UNPIN, .staging = staging}, 0);
+  else
+    softStagingUnmap(staging);
+}
+
 /* ---- connections ---------------------------------------------------------------------------- */
 
 static socklen_t nameOf(uint32_t slot, struct sockaddr_un *name) {
@@ -49,20 +71,85 @@ static socklen_t nameOf(uint32_t slot, struct sockaddr_un *name) {
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-static softConn *addConn(int fd, uint32_t slot, bool outgoing) {
+static softConn *addConn(int fd, uint32_t slot, bool outgoing, softStaging *staging) {
   softConn *conn = calloc(1, sizeof *conn);
   if (conn) conn->in.bytes = malloc(IN_BYTES);
   if (!conn || !conn->in.bytes) {
     free(conn);
-    close(fd);
     return NULL;
   }
   conn->fd = fd;
   conn->slot = slot;
   conn->outgoing = outgoing;
+  conn->staging = staging;
   conn->in.cap = IN_BYTES;
   conn->next = hca.conns;
   hca.conns = conn;
+  if (staging) pin(staging);
+  return conn;
+}
+
+/* What a stream begins with: a descriptor of its staging comes along. */
+typedef struct {
+  uint32_t version, ringBytes;
+} Hello;
+
+enum { VERSION = 2 };
+
+typedef union {
+  struct cmsghdr header;
+  char bytes[CMSG_SPACE(sizeof(int))];
+} Control;
+
+static bool sendHello(int fd, int staging) {
+  Hello hello = {.version = VERSION, .ringBytes = hca.config.ringBytes};
+  struct iovec part = {.iov_base = &hello, .iov_len = sizeof hello};
+  Control control = {.bytes = {0}};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof staging);
+  memcpy(CMSG_DATA(c), &staging, sizeof staging);
+  return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof hello;
+}
+
+static int descriptorOf(struct msghdr *message) {
+  int fd = -1;
+  struct cmsghdr *c = CMSG_FIRSTHDR(message);
+  if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+      c->cmsg_len == CMSG_LEN(sizeof fd))
+    memcpy(&fd, CMSG_DATA(c), sizeof fd);
+  return fd;
+}
+
+/* A stream's first bytes; false: they have not come yet, or are none of ours. */
+static bool receiveHello(softConn *conn) {
+  Hello hello = {0};
+  struct iovec part = {.iov_base = &hello, .iov_len = sizeof hello};
+  Control control;
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  ssize_t n = recvmsg(conn->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  int fd = n > 0 ? descriptorOf(&message) : -1;
+  if (fd >= 0 && n == sizeof hello && hello.version == VERSION)
+    conn->staging = softStagingAccept(fd, hello.ringBytes);
+  if (fd >= 0) close(fd);
+  conn->dead = !conn->staging;
+  if (conn->staging) pin(conn->staging);
+  return conn->staging;
+}
+
+static softConn *open_(int fd, uint32_t slot) {
+  int memory;
+  softStaging *staging = softStagingCreate(hca.config.ringBytes, &memory);
+  if (!staging) return NULL;
+  bool sent = sendHello(fd, memory);
+  close(memory);
+  softConn *conn = sent ? addConn(fd, slot, true, staging) : NULL;
+  if (!conn) softStagingUnmap(staging);
   return conn;
 }
 
@@ -72,10 +159,10 @@ softConn *softConnTo(uint32_t slot) {
     if (conn->outgoing && conn->slot == slot && !conn->dead) return conn;
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return NULL;
-  if (connect(fd, (struct sockaddr *)&name, nameOf(slot, &name)) == 0)
-    return addConn(fd, slot, true);
-  close(fd);
-  return NULL;
+  softConn *conn = NULL;
+  if (connect(fd, (struct sockaddr *)&name, nameOf(slot, &name)) == 0) conn = open_(fd, slot);
+  if (!conn) close(fd);
+  return conn;
 }
 
 bool softConnRoom(const softConn *conn) {
@@ -146,50 +233,64 @@ static uint64_t dueOf(uint16_t id, size_t bytes) {
   return due;
 }
 
-uint8_t *softConnSend(softConn *conn, softFrame *frame, uint16_t portId) {
+bool softConnSend(softConn *conn, softFrame *frame, uint16_t portId) {
   softBuffer *out = &conn->out;
-  size_t size = sizeof *frame + frame->length;
-  if (!reserve(out, size)) return NULL;
-  frame->due = dueOf(portId, size);
+  if (!reserve(out, sizeof *frame)) return false;
+  frame->due = frame->kind == SOFT_ROOM ? 0 : dueOf(portId, sizeof *frame + frame->length);
   memcpy(out->bytes + out->tail, frame, sizeof *frame);
-  uint8_t *payload = out->bytes + out->tail + sizeof *frame;
-  out->tail += size;
-  return payload;
+  out->tail += sizeof *frame;
+  return true;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------ */
 
-/* The frames that have come whole and are due; *next: when another one is. */
-static bool handle(softConn *conn, uint64_t *next) {
+/* The chunk that a frame names, or NULL; false: the frame is not from one of us. */
+static bool chunkOf(const softConn *conn, const softFrame *f, uint8_t **chunk) {
+  uint32_t limit = f->flags & SOFT_BY_ADDRESS ? SOFT_DIRECT : SOFT_PAYLOAD;
+  uint32_t bytes = f->flags & SOFT_BY_ADDRESS ? sizeof(softDirect) : f->length;
+  *chunk = NULL;
+  if (f->length > limit) return false;
+  if (f->chunk == 0) return f->length <= sizeof f->operand; /* an atomic's value is in the frame */
+  *chunk = softChunkFind(conn->staging, f->chunk, bytes);
+  return *chunk;
+}
+
+static void handleOne(softConn *conn, const softFrame *f, uint8_t *chunk) {
+  softQp *qp = f->kind == SOFT_REQUEST ? NULL : softQpFind(f->toQpn);
+  if (f->kind == SOFT_REQUEST)
+    softResponderTake(conn, f, chunk);
+  else if (qp)
+    softRequesterAnswer(qp, conn, f, chunk);
+  else
+    softRelease(conn, chunk);
+}
+
+/* The frames that have come whole and are due. */
+static bool handle(softConn *conn) {
   softBuffer *in = &conn->in;
   bool moved = false;
   softFrame f;
-  while (in->tail - in->head >= sizeof f) {
+  uint8_t *chunk;
+  for (; in->tail - in->head >= sizeof f; in->head += sizeof f) {
     memcpy(&f, in->bytes + in->head, sizeof f);
-    if (f.length > SOFT_PAYLOAD) { /* not from one of us */
-      conn->dead = true;
-      return moved;
-    }
-    if (in->tail - in->head < sizeof f + f.length) break;
     if (f.due && f.due > softNow()) {
-      if (f.due < *next) *next = f.due;
+      softNext(f.due);
       break;
     }
-    uint8_t *payload = in->bytes + in->head + sizeof f;
-    softQp *qp = f.kind == SOFT_REQUEST ? NULL : softQpFind(f.toQpn);
-    if (f.kind == SOFT_REQUEST)
-      softResponderTake(conn, &f, payload);
-    else if (qp)
-      softRequesterAnswer(qp, &f, payload);
-    in->head += sizeof f + f.length;
+    if (!chunkOf(conn, &f, &chunk)) {
+      conn->dead = true;
+      break;
+    }
+    handleOne(conn, &f, chunk);
     moved = true;
   }
   return moved;
 }
 
-static bool receive(softConn *conn, uint64_t *next) {
+static bool receive(softConn *conn) {
   softBuffer *in = &conn->in;
-  bool moved = handle(conn, next);
+  if (!conn->staging && !receiveHello(conn)) return conn->dead;
+  bool moved = handle(conn);
   for (int round = 0; round < ROUNDS && !conn->dead; round++) {
     if (in->head > 0) {
       memmove(in->bytes, in->bytes + in->head, in->tail - in->head);
@@ -205,26 +306,29 @@ static bool receive(softConn *conn, uint64_t *next) {
       break;
     }
     in->tail += (size_t)n;
-    moved = handle(conn, next) || moved;
+    moved = handle(conn) || moved;
   }
   return moved;
 }
 
 static void greet(void) {
   for (int fd; (fd = accept4(hca.listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;)
-    addConn(fd, 0, false);
+    if (!addConn(fd, 0, false, NULL)) close(fd);
 }
 
-/* Takes a broken stream out. What was sent and not answered may be lost. */
-static void bury(softConn **at) {
-  softConn *conn = *at;
-  for (softQp *qp = hca.qps; qp; qp = qp->next) {
-    if (qp->in.nreads > 0 && qp->in.reads[0].conn == conn) qp->in.nreads = 0;
+/* A broken stream: what was sent and not answered may be lost, what it was to be answered is of no
+ * use. */
+static void breakDown(const softConn *conn) {
+  for (softQp *qp = hca.qps; qp; qp = qp->next)
     if (conn->outgoing && qp->attr.dest_qp_num >> SOFT_INDEX_BITS == conn->slot)
       softRequesterLost(qp);
-  }
+}
+
+static void bury(softConn **at) {
+  softConn *conn = *at;
   *at = conn->next;
   close(conn->fd);
+  if (conn->staging) unmap(conn->staging);
   free(conn->in.bytes);
   free(conn->out.bytes);
   free(conn);
@@ -232,41 +336,48 @@ static void bury(softConn **at) {
 
 /* ---- progress ------------------------------------------------------------------------------- */
 
-static bool progressUntil(uint64_t *next) {
-  uint64_t now = softNow();
+void softNext(uint64_t when) {
+  if (when < hca.next) hca.next = when;
+}
+
+static bool runQp(softQp *qp, uint64_t now) {
+  bool moved = softRequesterRun(qp, now);
+  moved = softResponderRun(qp) || moved;
+  if (qp->resendAt) softNext(qp->resendAt);
+  if ((qp->next_ == qp->tail && !qp->in.flights.first) || !softQpSends(qp)) return moved;
+  uint64_t free = *portFree(softPortId(softDeviceOf(qp->ibv.qp_base.context), qp->attr.port_num));
+  if (free > now + AHEAD_NS) softNext(free - AHEAD_NS / 2);
+  return moved;
+}
+
+static bool runConns(void) {
   bool moved = false;
-  hca.backlog = false;
-  *next = softTimeline(now);
-  for (softConn *conn = hca.conns; conn; conn = conn->next)
-    moved = receive(conn, next) || moved;
-  for (softQp *qp = hca.qps; qp; qp = qp->next) {
-    moved = softRequesterRun(qp, now) || moved;
-    moved = softResponderRun(qp, false) || moved;
-    if (qp->resendAt && qp->resendAt < *next) *next = qp->resendAt;
-    if (qp->next_ != qp->tail || qp->in.nreads > 0) {
-      uint64_t free =
-          softQpSends(qp) && qp->attr.port_num
-              ? *portFree(softPortId(softDeviceOf(qp->ibv.qp_base.context), qp->attr.port_num))
-              : 0;
-      if (free > now + AHEAD_NS && free - AHEAD_NS / 2 < *next) *next = free - AHEAD_NS / 2;
-    }
-  }
   for (softConn **at = &hca.conns; *at;) {
-    size_t left = (*at)->out.tail - (*at)->out.head;
-    softConnFlush(*at);
+    softConn *conn = *at;
+    size_t left = conn->out.tail - conn->out.head;
+    softConnFlush(conn);
     /* Who found no room before has some now, and nothing else would tell. */
-    moved = moved || (*at)->out.tail - (*at)->out.head < left;
-    if ((*at)->dead)
+    moved = moved || conn->out.tail - conn->out.head < left;
+    if (conn->dead) breakDown(conn);
+    if (conn->dead && conn->users == 0)
       bury(at);
     else
-      at = &(*at)->next;
+      at = &conn->next;
   }
   return moved;
 }
 
+/* hca.next is when there is something to do again, as far as that is known. */
 bool softProgress(void) {
-  uint64_t next;
-  return progressUntil(&next);
+  uint64_t now = softNow();
+  hca.backlog = false;
+  hca.next = softTimeline(now);
+  bool moved = softFlightsReap();
+  for (softConn *conn = hca.conns; conn; conn = conn->next)
+    moved = (!conn->dead && receive(conn)) || moved;
+  for (softQp *qp = hca.qps; qp; qp = qp->next)
+    moved = runQp(qp, now) || moved;
+  return runConns() || moved;
 }
 
 /* ---- the engine ----------------------------------------------------------------------------- */
@@ -286,6 +397,7 @@ static nfds_t listFds(PollList *list, bool streams) {
   list->fds[0] = (struct pollfd){.fd = hca.wake, .events = POLLIN};
   list->fds[1] = (struct pollfd){.fd = hca.listener, .events = POLLIN};
   for (softConn *conn = hca.conns; conn && streams; conn = conn->next) {
+    if (conn->dead) continue; /* it waits for the end of copies */
     if (n == list->cap) {
       struct pollfd *fds = realloc(list->fds, 2 * list->cap * sizeof *fds);
       if (!fds) break;
@@ -312,10 +424,10 @@ static void *engine(void *unused) {
   (void)unused;
   pthread_mutex_lock(&hca.lock);
   while (!hca.stop && list.fds) {
-    uint64_t next, polled = atomic_load_explicit(&hca.polledAt, memory_order_relaxed);
+    uint64_t polled = atomic_load_explicit(&hca.polledAt, memory_order_relaxed);
     greet();
     /* What moved may have made room for more. */
-    if (progressUntil(&next)) next = 0;
+    uint64_t next = softProgress() ? 0 : hca.next;
     /* Threads that poll do all that is to be done; the engine looks after them from time to time.
      */
     bool alone = softNow() - polled > POLLED_NS;
@@ -353,6 +465,8 @@ static int startEngine(void) {
   hca.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (!error && hca.wake < 0) error = errno;
   hca.stop = false;
+  hca.gpus = false;
+  hca.cores = sysconf(_SC_NPROCESSORS_ONLN);
   hca.opened = softNow();
   sigfillset(&all); /* the application's signals are for its own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -372,6 +486,23 @@ int softEngineStart(void) {
   return error;
 }
 
+/* Nobody but movers is there any more. What a copy that does not end touches stays for ever. */
+static void cleanUp(void) {
+  if (softMoverDrain()) {
+    pthread_mutex_lock(&hca.lock);
+    softFlightsReap();
+    for (softConn **at = &hca.conns; *at;)
+      if ((*at)->users == 0)
+        bury(at);
+      else
+        at = &(*at)->next;
+    pthread_mutex_unlock(&hca.lock);
+    softMoverStop();
+  }
+  close(hca.listener);
+  close(hca.wake);
+}
+
 void softEngineStop(void) {
   pthread_mutex_lock(&starting);
   if (--hca.users == 0) {
@@ -380,12 +511,7 @@ void softEngineStop(void) {
     pthread_mutex_unlock(&hca.lock);
     softEngineWake();
     pthread_join(hca.thread, NULL);
-    pthread_mutex_lock(&hca.lock);
-    while (hca.conns)
-      bury(&hca.conns);
-    pthread_mutex_unlock(&hca.lock);
-    close(hca.listener);
-    close(hca.wake);
+    cleanUp();
   }
   pthread_mutex_unlock(&starting);
 }
