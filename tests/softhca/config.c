@@ -88,6 +88,12 @@ static bool readLine(softConfig *config, char *line) {
     config->seed = strtoull(second, NULL, 0);
   } else if (strcmp(word, "dmabuf") == 0) {
     config->dmabuf = strcmp(second, "yes") == 0;
+  } else if (strcmp(word, "peermem") == 0) {
+    config->peermem = strcmp(second, "yes") == 0;
+  } else if (strcmp(word, "direct") == 0) {
+    config->direct = strcmp(second, "yes") == 0;
+  } else if (strcmp(word, "movers") == 0) {
+    config->movers = atoi(second);
   } else if (strcmp(word, "device") == 0) {
     if (config->ndevices == SOFT_MAX_DEVICES) return false;
     device = addDevice(config, second);

@@ -99,11 +99,14 @@ static cuResult openPeer(const softDirect *direct, int gpu, cuPointer *base) {
   return r;
 }
 
-static cuResult twoRows(cuPointer to, cuPointer from, size_t width, void *stream) {
-  cuCopy2d copy = {.srcType = CU_TYPE_UNIFIED,
-                   .srcDevice = from,
+/* Between two addresses of this GPU, or from the host. */
+static cuResult twoRows(cuPointer to, cuPointer from, bool inside, size_t width, void *stream) {
+  cuCopy2d copy = {.srcType = inside ? CU_TYPE_DEVICE : CU_TYPE_HOST,
+                   .srcHost =
+                       inside ? NULL : (void *)(uintptr_t)from, /* NOLINT: the ABI's integer */
+                   .srcDevice = inside ? from : 0,
                    .srcPitch = width,
-                   .dstType = CU_TYPE_UNIFIED,
+                   .dstType = CU_TYPE_DEVICE,
                    .dstDevice = to,
                    .dstPitch = width,
                    .width = width,
@@ -112,9 +115,10 @@ static cuResult twoRows(cuPointer to, cuPointer from, size_t width, void *stream
 }
 
 /* An odd number of bytes: all but the last, then all but the first. */
-static cuResult byEngine(cuPointer to, cuPointer from, size_t bytes, void *stream) {
-  cuResult r = twoRows(to, from, bytes / 2, stream);
-  return r == CU_OK && bytes % 2 ? twoRows(to + 1, from + 1, bytes / 2, stream) : r;
+static cuResult byEngine(cuPointer to, cuPointer from, bool inside, size_t bytes, void *stream) {
+  cuResult r = twoRows(to, from, inside, bytes / 2, stream);
+  if (r != CU_OK || bytes % 2 == 0) return r;
+  return twoRows(to + 1, from + 1, inside, bytes / 2, stream);
 }
 
 static cuResult copy(const softJob *job, void *stream) {
@@ -131,8 +135,9 @@ static cuResult copy(const softJob *job, void *stream) {
     from += job->from; /* how far into it */
   }
   if (r != CU_OK) return r;
-  bool small = job->move == SOFT_TO_GPU && job->bytes <= BY_KERNEL_BYTES;
-  if (job->bytes > 1 && (small || inside)) return byEngine(job->to, from, job->bytes, stream);
+  bool small = job->move == SOFT_TO_GPU && !job->direct && job->bytes <= BY_KERNEL_BYTES;
+  if (job->bytes > 1 && (small || inside))
+    return byEngine(job->to, from, inside, job->bytes, stream);
   return cu->copy(job->to, from, job->bytes, stream);
 }
 
@@ -140,14 +145,14 @@ static cuResult copy(const softJob *job, void *stream) {
 static cuResult atomic(const softJob *job, void *stream) {
   static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
   const softFrame *f = &job->flight->frame;
-  uint64_t *old = &job->flight->value, new;
+  uint64_t *old = &job->flight->value, value;
   pthread_mutex_lock(&one);
   cuResult r = cu->copy((uintptr_t)old, job->to, sizeof *old, stream);
   if (r == CU_OK) r = cu->synchronize(stream);
   bool add = f->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-  new = add ? *old + f->operand : f->swap;
+  value = add ? *old + f->operand : f->swap;
   if (r == CU_OK && (add || *old == f->operand)) {
-    r = byEngine(job->to, (uintptr_t) & new, sizeof new, stream);
+    r = byEngine(job->to, (uintptr_t)&value, false, sizeof value, stream);
     if (r == CU_OK) r = cu->synchronize(stream);
   }
   pthread_mutex_unlock(&one);
