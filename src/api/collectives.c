@@ -56,43 +56,67 @@ static inline tuttiResult_t checkBuffer(const tuttiCommunicator *c, const char *
   return tuttiCheckMemory(c, argument, buffer);
 }
 
-/* Whose buffers hold a block per rank, and whose are the root's alone. */
+/* One buffer of a call: whether it holds a block per rank, and whether it is the root's alone. */
+typedef struct {
+  bool perRank, rootOnly;
+} bufferShape;
+
+/* A message has one of them, of one block: see checkBuffers. */
 static const struct {
-  bool sendsAll, recvsAll, fromRoot, toRoot;
+  bufferShape send, recv;
 } shapes[tuttiCollCount] = {
-    [tuttiCollBroadcast] = {.fromRoot = true},
-    [tuttiCollReduce] = {.toRoot = true},
-    [tuttiCollAllGather] = {.recvsAll = true},
-    [tuttiCollReduceScatter] = {.sendsAll = true},
-    [tuttiCollAlltoAll] = {.sendsAll = true, .recvsAll = true},
-    [tuttiCollGather] = {.recvsAll = true, .toRoot = true},
-    [tuttiCollScatter] = {.sendsAll = true, .fromRoot = true},
+    [tuttiCollBroadcast] = {.send = {.rootOnly = true}},
+    [tuttiCollReduce] = {.recv = {.rootOnly = true}},
+    [tuttiCollAllGather] = {.recv = {.perRank = true}},
+    [tuttiCollReduceScatter] = {.send = {.perRank = true}},
+    [tuttiCollAlltoAll] = {.send = {.perRank = true}, .recv = {.perRank = true}},
+    [tuttiCollGather] = {.recv = {.perRank = true, .rootOnly = true}},
+    [tuttiCollScatter] = {.send = {.perRank = true, .rootOnly = true}},
 };
 
-static tuttiResult_t checkBuffers(const tuttiCommunicator *c, tuttiOp *op) {
-  bool isRoot = op->root == c->rank, message = op->coll == tuttiCollSendRecv;
-  bool sendsAll = shapes[op->coll].sendsAll, recvsAll = shapes[op->coll].recvsAll;
-  bool sends = message ? op->sending : isRoot || !shapes[op->coll].fromRoot;
-  bool recvs = message ? !op->sending : isRoot || !shapes[op->coll].toRoot;
-  bool canAlias = !(sendsAll && recvsAll);
-  size_t n = (size_t)c->nranks, sendBytes, recvBytes;
-  size_t own = op->count * tuttiTypeSizes[op->type] * (size_t)c->rank; /* before its own block */
-  TUTTI_TRY(checkBuffer(c, "sendbuff", op->sendbuff, op, sends ? sendsAll ? n : 1 : 0, &sendBytes));
-  TUTTI_TRY(checkBuffer(c, "recvbuff", op->recvbuff, op, recvs ? recvsAll ? n : 1 : 0, &recvBytes));
-  if (sendBytes == 0 || recvBytes == 0) return tuttiSuccess;
-  uintptr_t s = (uintptr_t)op->sendbuff, r = (uintptr_t)op->recvbuff;
-  if (canAlias && s + (sendsAll ? own : 0) == r + (recvsAll ? own : 0)) {
+/* Blocks of `count` elements that this rank has in such a buffer; 0: the buffer is not used. */
+static size_t blocksOf(const tuttiCommunicator *c, const tuttiOp *op, bufferShape shape) {
+  if (shape.rootOnly && op->root != c->rank) return 0;
+  return shape.perRank ? (size_t)c->nranks : 1;
+}
+
+/* Where this rank's own block lies in a buffer of that shape. */
+static uintptr_t ownBlock(const tuttiCommunicator *c, const tuttiOp *op, const void *buffer,
+                          bufferShape shape) {
+  size_t before = op->count * tuttiTypeSizes[op->type] * (size_t)c->rank;
+  return (uintptr_t)buffer + (shape.perRank ? before : 0);
+}
+
+/* Both buffers are used and checked: sets inPlace, or fails where they overlap in any other way. */
+static tuttiResult_t checkOverlap(const tuttiCommunicator *c, tuttiOp *op, size_t sendBytes,
+                                  size_t recvBytes) {
+  bufferShape send = shapes[op->coll].send, recv = shapes[op->coll].recv;
+  bool canAlias = !(send.perRank && recv.perRank);
+  if (canAlias && ownBlock(c, op, op->sendbuff, send) == ownBlock(c, op, op->recvbuff, recv)) {
     op->inPlace = true;
     return tuttiSuccess;
   }
-  if (s < r + recvBytes && r < s + sendBytes)
-    return TUTTI_FAIL(
-        tuttiInvalidArgument,
-        "arguments sendbuff (%p, %zu bytes) and recvbuff (%p, %zu bytes) overlap; use "
-        "separate buffers%s",
-        op->sendbuff, sendBytes, op->recvbuff, recvBytes,
-        canAlias ? ", or coincide exactly as tutti.h says for in place" : "");
-  return tuttiSuccess;
+  uintptr_t s = (uintptr_t)op->sendbuff, r = (uintptr_t)op->recvbuff;
+  if (s >= r + recvBytes || r >= s + sendBytes) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "arguments sendbuff (%p, %zu bytes) and recvbuff (%p, %zu bytes) overlap; use "
+                    "separate buffers%s",
+                    op->sendbuff, sendBytes, op->recvbuff, recvBytes,
+                    canAlias ? ", or coincide exactly as tutti.h says for in place" : "");
+}
+
+static tuttiResult_t checkBuffers(const tuttiCommunicator *c, tuttiOp *op) {
+  size_t sendBlocks = blocksOf(c, op, shapes[op->coll].send);
+  size_t recvBlocks = blocksOf(c, op, shapes[op->coll].recv);
+  if (op->coll == tuttiCollSendRecv) {
+    sendBlocks = op->sending ? 1 : 0;
+    recvBlocks = op->sending ? 0 : 1;
+  }
+  size_t sendBytes, recvBytes;
+  TUTTI_TRY(checkBuffer(c, "sendbuff", op->sendbuff, op, sendBlocks, &sendBytes));
+  TUTTI_TRY(checkBuffer(c, "recvbuff", op->recvbuff, op, recvBlocks, &recvBytes));
+  if (sendBytes == 0 || recvBytes == 0) return tuttiSuccess;
+  return checkOverlap(c, op, sendBytes, recvBytes);
 }
 
 static tuttiResult_t check(const tuttiCommunicator *c, tuttiOp *op) {
