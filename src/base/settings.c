@@ -81,6 +81,7 @@ static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) 
 /* How numbers of each type are written. A bare number is in the first unit. */
 typedef struct {
   const char *wrong, *what, *also;
+  bool isSigned, hasDecimals;
   struct {
     const char *suffix;
     int64_t factor;
@@ -88,22 +89,31 @@ typedef struct {
 } notation;
 
 static const notation notations[] = {
-    [TUTTI_SETTING_INT] = {"is not a whole number", "a whole number", "", {{"", 1}}},
-    [TUTTI_SETTING_BOOL] = {"is not a whole number", "a whole number", "", {{"", 1}}},
-    [TUTTI_SETTING_SIZE] = {"is not a size",
-                            "bytes",
-                            ", also with K, M or G",
-                            {{"", 1},
-                             {"K", 1 << 10},
-                             {"k", 1 << 10},
-                             {"M", 1 << 20},
-                             {"m", 1 << 20},
-                             {"G", 1 << 30},
-                             {"g", 1 << 30}}},
-    [TUTTI_SETTING_SECONDS] = {"is not a time",
-                               "seconds",
-                               ", with decimals, or with a unit: 500ms, 30s, 10m",
-                               {{"", 1000}, {"s", 1000}, {"ms", 1}, {"m", 60000}}},
+    [TUTTI_SETTING_INT] = {.wrong = "is not a whole number",
+                           .what = "a whole number",
+                           .also = "",
+                           .isSigned = true,
+                           .units = {{"", 1}}},
+    [TUTTI_SETTING_BOOL] = {.wrong = "is not a whole number",
+                            .what = "a whole number",
+                            .also = "",
+                            .isSigned = true,
+                            .units = {{"", 1}}},
+    [TUTTI_SETTING_SIZE] = {.wrong = "is not a size",
+                            .what = "bytes",
+                            .also = ", also with K, M or G",
+                            .units = {{"", 1},
+                                      {"K", 1 << 10},
+                                      {"k", 1 << 10},
+                                      {"M", 1 << 20},
+                                      {"m", 1 << 20},
+                                      {"G", 1 << 30},
+                                      {"g", 1 << 30}}},
+    [TUTTI_SETTING_SECONDS] = {.wrong = "is not a time",
+                               .what = "seconds",
+                               .also = ", with decimals, or with a unit: 500ms, 30s, 10m",
+                               .hasDecimals = true,
+                               .units = {{"", 1000}, {"s", 1000}, {"ms", 1}, {"m", 60000}}},
 };
 static const char outOfRange[] = "is out of range";
 
@@ -133,7 +143,47 @@ static int64_t unitAt(const notation *n, const char *p) {
   return 0;
 }
 
+/* A number as it is written: whole + decimals / scale, and its sign. */
+typedef struct {
+  bool negative;
+  int64_t whole, decimals, scale;
+} writtenNumber;
+
 #define MAX_DECIMALS 9
+
+/* Takes ".25", which need not be there, and moves *p behind it. Returns NULL, or what is wrong. */
+static const char *readDecimals(const notation *n, const char **p, writtenNumber *number) {
+  number->decimals = 0;
+  number->scale = 1;
+  if (!n->hasDecimals || **p != '.') return NULL;
+  const char *first = ++*p;
+  if (!readDigits(p, &number->decimals) || *p - first > MAX_DECIMALS)
+    return "has too many decimals";
+  if (*p == first) return n->wrong;
+  for (; first < *p; first++)
+    number->scale *= 10;
+  return NULL;
+}
+
+/* Takes sign, digits and decimals at *p and moves *p behind them. Returns NULL, or what is wrong.
+ */
+static const char *readNumber(const notation *n, const char **p, writtenNumber *number) {
+  number->negative = n->isSigned && **p == '-';
+  if (number->negative || (n->isSigned && **p == '+')) (*p)++;
+  if (!isdigit((unsigned char)**p)) return n->wrong;
+  if (!readDigits(p, &number->whole)) return outOfRange;
+  return readDecimals(n, p, number);
+}
+
+/* The number times `unit`, rounded up to a millisecond, so that a short time does not become 0,
+ * which means none. False on overflow. */
+static bool inUnits(const writtenNumber *n, int64_t unit, int64_t *value) {
+  int64_t rest = (n->decimals * unit + n->scale - 1) / n->scale; /* under 1e9 * 6e4 + 1e9 */
+  if (__builtin_mul_overflow(n->whole, unit, value)) return false;
+  if (__builtin_add_overflow(*value, rest, value)) return false;
+  if (n->negative) *value = -*value;
+  return true;
+}
 
 const char *tuttiSettingParse(const tuttiSettingRow *row, const char *text, int64_t *out) {
   if (row->type == TUTTI_SETTING_STRING) {
@@ -142,26 +192,12 @@ const char *tuttiSettingParse(const tuttiSettingRow *row, const char *text, int6
   }
   const notation *n = &notations[row->type];
   const char *p = skipSpace(text);
-  bool whole = row->type == TUTTI_SETTING_INT || row->type == TUTTI_SETTING_BOOL;
-  bool negative = whole && *p == '-';
-  if (whole && (*p == '-' || *p == '+')) p++;
-  if (!isdigit((unsigned char)*p)) return n->wrong;
-  int64_t value, decimals = 0, scale = 1;
-  if (!readDigits(&p, &value)) return outOfRange;
-  if (row->type == TUTTI_SETTING_SECONDS && *p == '.') {
-    const char *first = ++p;
-    if (!readDigits(&p, &decimals) || p - first > MAX_DECIMALS) return "has too many decimals";
-    if (p == first) return n->wrong;
-    for (; first < p; first++)
-      scale *= 10;
-  }
-  int64_t unit = unitAt(n, p);
+  writtenNumber number;
+  const char *wrong = readNumber(n, &p, &number);
+  if (wrong != NULL) return wrong;
+  int64_t value, unit = unitAt(n, p);
   if (unit == 0) return n->wrong;
-  /* Rounds up to a millisecond, so that a short time does not become 0, which means none. */
-  int64_t rest = (decimals * unit + scale - 1) / scale; /* under 1e9 * 6e4 + 1e9 */
-  if (__builtin_mul_overflow(value, unit, &value) || __builtin_add_overflow(value, rest, &value))
-    return outOfRange;
-  if (negative) value = -value;
+  if (!inUnits(&number, unit, &value)) return outOfRange;
   if (value < row->min || value > row->max) return outOfRange;
   *out = value;
   return NULL;
