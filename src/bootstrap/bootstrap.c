@@ -175,42 +175,63 @@ static ssize_t moved(ssize_t n) {
   return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 }
 
-/* Sends one block to the next rank while another comes from the previous one; of `total` bytes
- * that go each way `before` have. */
-static tuttiResult_t passBlock(tuttiBootstrap *b, const char *out, char *in, size_t size,
-                               size_t before, size_t total, tuttiWait wait) {
-  size_t sent = 0, got = 0;
-  while (sent < size || got < size) {
-    ssize_t nin = 0, nout = 0;
-    if (got < size) {
-      nin = recv(b->prevFd, in + got, size - got, MSG_DONTWAIT);
-      nin = nin == 0 ? -ECONNRESET : moved(nin);
-      if (nin < 0) return lostNeighbour(b->prevName, nin);
-    }
-    if (sent < size) {
-      nout = moved(send(b->nextFd, out + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT));
-      if (nout < 0) return lostNeighbour(b->nextName, nout);
-    }
-    got += (size_t)nin;
-    sent += (size_t)nout;
-    if (nin > 0 || nout > 0) continue;
-    /* The next rank cannot be done before it has everything from here, and what else comes from it
-     * is for the watch. */
-    short toNext = (short)((sent < size ? POLLOUT : 0) | POLLRDHUP);
-    struct pollfd fds[] = {
-        {.fd = got < size ? b->prevFd : -1, .events = POLLIN},
-        {.fd = before + sent < total ? b->nextFd : -1, .events = toNext},
-    };
-    int ready;
-    TUTTI_TRY(tuttiPollSlice(fds, 2, "the bootstrap ring", wait, TUTTI_NO_DEADLINE, &ready));
-    if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR))
-      return lostNeighbour(b->nextName, -ECONNRESET);
-    if (!ready && tuttiNow() >= wait.deadline)
-      return TUTTI_FAIL(tuttiTimeout,
-                        "all-gather of the bootstrap ring: %zu of %zu bytes came from %s and %zu "
-                        "went to %s until the deadline; see what those ranks are doing, or raise "
-                        "TUTTI_TIMEOUT",
-                        before + got, total, b->prevName, before + sent, b->nextName);
+/* One block on its way to the next rank while another comes from the previous one. */
+typedef struct {
+  const char *out;
+  char *in;
+  size_t size, sent, got;
+  size_t total, before; /* bytes that the all-gather moves each way; those of earlier blocks */
+} passing;
+
+/* Takes what has come. */
+static tuttiResult_t takeBlock(const tuttiBootstrap *b, passing *p) {
+  if (p->got == p->size) return tuttiSuccess;
+  ssize_t n = recv(b->prevFd, p->in + p->got, p->size - p->got, MSG_DONTWAIT);
+  n = n == 0 ? -ECONNRESET : moved(n);
+  if (n < 0) return lostNeighbour(b->prevName, n);
+  p->got += (size_t)n;
+  return tuttiSuccess;
+}
+
+/* Sends what there is room for. */
+static tuttiResult_t giveBlock(const tuttiBootstrap *b, passing *p) {
+  if (p->sent == p->size) return tuttiSuccess;
+  ssize_t n = send(b->nextFd, p->out + p->sent, p->size - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+  n = moved(n);
+  if (n < 0) return lostNeighbour(b->nextName, n);
+  p->sent += (size_t)n;
+  return tuttiSuccess;
+}
+
+/* Waits until either can go on, for a slice of time; fails if that can no longer be. */
+static tuttiResult_t awaitNeighbours(const tuttiBootstrap *b, const passing *p, tuttiWait wait) {
+  enum { PREV, NEXT, FDS };
+  bool taking = p->got < p->size, giving = p->sent < p->size;
+  /* The next rank cannot be done before it has everything from here, and what else comes from it
+   * is for the watch. */
+  bool owing = p->before + p->sent < p->total;
+  struct pollfd fds[FDS] = {
+      [PREV] = {.fd = taking ? b->prevFd : -1, .events = POLLIN},
+      [NEXT] = {.fd = owing ? b->nextFd : -1, .events = giving ? POLLOUT | POLLRDHUP : POLLRDHUP},
+  };
+  int ready;
+  TUTTI_TRY(tuttiPollSlice(fds, FDS, "the bootstrap ring", wait, TUTTI_NO_DEADLINE, &ready));
+  if (fds[NEXT].revents & (POLLRDHUP | POLLHUP | POLLERR))
+    return lostNeighbour(b->nextName, -ECONNRESET);
+  if (ready || tuttiNow() < wait.deadline) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiTimeout,
+                    "all-gather of the bootstrap ring: %zu of %zu bytes came from %s and %zu "
+                    "went to %s until the deadline; see what those ranks are doing, or raise "
+                    "TUTTI_TIMEOUT",
+                    p->before + p->got, p->total, b->prevName, p->before + p->sent, b->nextName);
+}
+
+static tuttiResult_t passBlock(const tuttiBootstrap *b, passing *p, tuttiWait wait) {
+  while (p->sent < p->size || p->got < p->size) {
+    size_t movedBefore = p->sent + p->got;
+    TUTTI_TRY(takeBlock(b, p));
+    TUTTI_TRY(giveBlock(b, p));
+    if (p->sent + p->got == movedBefore) TUTTI_TRY(awaitNeighbours(b, p, wait));
   }
   return tuttiSuccess;
 }
@@ -223,9 +244,11 @@ tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size,
   size_t total = (size_t)(b->nranks - 1) * size;
   int rank = b->rank;
   for (size_t done = 0; done < total && result == tuttiSuccess; done += size) {
-    char *out = (char *)all + (size_t)rank * size;
+    passing p = {.size = size, .before = done, .total = total};
+    p.out = (char *)all + (size_t)rank * size;
     rank = (rank + b->nranks - 1) % b->nranks;
-    result = passBlock(b, out, (char *)all + (size_t)rank * size, size, done, total, wait);
+    p.in = (char *)all + (size_t)rank * size;
+    result = passBlock(b, &p, wait);
   }
   if (result != tuttiSuccess) {
     /* The stream is cut in the middle: nobody can go on, and the neighbours should know at once. */

@@ -267,23 +267,41 @@ static tuttiResult_t judgeReply(tuttiDial *d, tuttiWait wait) {
   return tuttiSuccess;
 }
 
+/* Of a call that moved n bytes or failed: 0, or the errno that ends the attempt. */
+static int lastingError(ssize_t n) {
+  return n >= 0 || errno == EAGAIN || errno == EINTR ? 0 : errno;
+}
+
+/* What is left of it. */
+static int sendHello(tuttiDial *d) {
+  if (d->sent == d->helloBytes) return 0;
+  ssize_t n = send(d->fd, (const char *)d->hello + d->sent, d->helloBytes - d->sent,
+                   MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n > 0) d->sent += (size_t)n;
+  return lastingError(n);
+}
+
+/* As sendHello: 0, or the errno that ends the attempt. *whole: the answer is complete. */
+static int receiveAnswer(tuttiDial *d, bool *whole) {
+  char *in = d->answer ? d->answer : (char *)&d->reply;
+  size_t bytes = d->answer ? d->answerBytes : sizeof(d->reply);
+  ssize_t n = recv(d->fd, in + d->got, bytes - d->got, MSG_DONTWAIT);
+  if (n == 0) return ECONNRESET;
+  if (n > 0) d->got += (size_t)n;
+  *whole = d->got == bytes;
+  return lastingError(n);
+}
+
 static tuttiResult_t ask(tuttiDial *d, tuttiWait wait) {
-  ssize_t n = 0;
-  if (d->sent < d->helloBytes) {
-    n = send(d->fd, (const char *)d->hello + d->sent, d->helloBytes - d->sent,
-             MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) d->sent += (size_t)n;
+  bool whole = false;
+  int error = sendHello(d);
+  if (error == 0 && d->sent == d->helloBytes) error = receiveAnswer(d, &whole);
+  if (error != 0) return tuttiDialReject(d, error);
+  if (whole && !d->answer) return judgeReply(d, wait);
+  if (whole) {
+    d->state = TUTTI_DIAL_DONE;
+    return tuttiSuccess;
   }
-  if (n >= 0 && d->sent == d->helloBytes) {
-    char *in = d->answer ? d->answer : (char *)&d->reply;
-    size_t bytes = d->answer ? d->answerBytes : sizeof(d->reply);
-    n = recv(d->fd, in + d->got, bytes - d->got, MSG_DONTWAIT);
-    if (n == 0) return tuttiDialReject(d, ECONNRESET);
-    if (n > 0) d->got += (size_t)n;
-    if (d->got == bytes && !d->answer) return judgeReply(d, wait);
-    if (d->got == bytes) d->state = TUTTI_DIAL_DONE;
-  }
-  if (n < 0 && errno != EAGAIN && errno != EINTR) return tuttiDialReject(d, errno);
   if (tuttiNow() < d->askUntil) return tuttiSuccess;
   d->patienceMs = d->patienceMs * 2 > MAX_PATIENCE_MS ? MAX_PATIENCE_MS : d->patienceMs * 2;
   return tuttiDialReject(d, ETIMEDOUT);

@@ -109,26 +109,39 @@ static void otherVersion(void *ctx) {
 
 /* ---- check-ins ------------------------------------------------------------------------------ */
 
+/* Numbers within their bounds, and addresses where the rank can be met. */
+static bool isWellFormed(const tuttiCheckIn *in) {
+  const tuttiHello *h = &in->peer.hello;
+  if (h->kind != tuttiHelloCheckIn) return false;
+  if (h->nranks < 2 || h->nranks > TUTTI_MAX_RANKS) return false;
+  if (h->from < 0 || h->from >= h->nranks) return false;
+  if (in->nroots < 1 || in->nroots > h->nranks) return false;
+  if (in->root < 0 || in->root >= in->nroots) return false;
+  return tuttiAddressListValid(&in->peer.listeners);
+}
+
+/* Whether the root that the rank asks for is the one of its slice; of a bridge, which is the first
+ * rank of a slice, the one of the slice before. */
+static bool isAtItsRoot(const tuttiCheckIn *in) {
+  const tuttiHello *h = &in->peer.hello;
+  int own = tuttiRootOfRank(h->from, in->nroots, h->nranks);
+  if (in->bridge == 0) return in->root == own;
+  if (in->bridge != 1 || in->nroots == 1) return false;
+  return (in->root + 1) % in->nroots == own &&
+         h->from == tuttiFirstOfRoot(own, in->nroots, h->nranks);
+}
+
 /* A well-formed check-in of a rank that believes to belong here. */
 static tuttiVerdict checkShape(void *ctx, const void *hello, int fd) {
   (void)fd;
   root *r = ctx;
   tuttiCheckIn in;
   memcpy(&in, hello, sizeof(in));
-  const tuttiHello *h = &in.peer.hello;
   if (r->failure != tuttiSuccess) {
     r->told++;
     return TUTTI_GUEST_REFUSE;
   }
-  bool ok = h->kind == tuttiHelloCheckIn && h->nranks >= 2 && h->nranks <= TUTTI_MAX_RANKS &&
-            h->from >= 0 && h->from < h->nranks && in.nroots >= 1 && in.nroots <= h->nranks &&
-            in.root >= 0 && in.root < in.nroots && tuttiAddressListValid(&in.peer.listeners);
-  if (!ok) return TUTTI_GUEST_DROP;
-  int mine = tuttiRootOfRank(h->from, in.nroots, h->nranks);
-  if (in.bridge == 0) return mine == in.root ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
-  ok = in.bridge == 1 && in.nroots > 1 && (in.root + 1) % in.nroots == mine &&
-       h->from == tuttiFirstOfRoot(mine, in.nroots, h->nranks);
-  return ok ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
+  return isWellFormed(&in) && isAtItsRoot(&in) ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
 }
 
 /* The first to come says how many are to come. */
