@@ -51,7 +51,7 @@ static tuttiResult_t look(const tuttiShrinkJob *s, uint64_t deadline, tuttiUniqu
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
   TUTTI_TRY(tuttiWatchAsk(c->watch, s->leader, ASK_MS, answers));
   const tuttiWatchAnswer *a = &answers[s->leader];
-  *found = a->answered == 1 && tuttiRankStateParse(a->state, a->bytes, &state) &&
+  *found = a->answered == TUTTI_ANSWER_OWN && tuttiRankStateParse(a->state, a->bytes, &state) &&
            (state.offer >> 16 ^ s->purpose) < 256 && state.offer != c->followed[s->leader];
   if (*found) {
     c->followed[s->leader] = state.offer;

@@ -55,18 +55,23 @@ bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *ou
   return out->origin >= 0 && out->origin < nranks && out->text[0] != '\0';
 }
 
+/* What an honest neighbour says of a rank: anything but that the rank itself said it. */
 static bool isHearsay(const tuttiWatchAnswer *a) {
-  return a->answered != 1 && (uint32_t)a->answered <= 3 && a->bytes <= sizeof(a->state);
+  bool known = a->answered >= TUTTI_ANSWER_NONE && a->answered <= TUTTI_ANSWER_LEFT;
+  return known && a->answered != TUTTI_ANSWER_OWN && a->bytes <= sizeof(a->state);
 }
 
 bool tuttiAnswerValid(const tuttiAnswer *a, uint64_t hash, int rank) {
-  return a->hash == hash && a->rank == rank && a->self.answered == 1 &&
+  return a->hash == hash && a->rank == rank && a->self.answered == TUTTI_ANSWER_OWN &&
          a->self.bytes <= sizeof(a->self.state) && isHearsay(&a->previous) && isHearsay(&a->next);
 }
 
+/* Keeps what is known better: from the rank itself, then that it has left, then the younger. */
 static void note(tuttiWatchAnswer *answer, const tuttiWatchAnswer *heard) {
-  if (heard->answered == 0 || answer->answered == 1) return;
-  if (heard->answered == 2 && answer->answered >= 2 && answer->ageMs <= heard->ageMs) return;
+  if (heard->answered == TUTTI_ANSWER_NONE || answer->answered == TUTTI_ANSWER_OWN) return;
+  if (heard->answered == TUTTI_ANSWER_HEARSAY && answer->answered >= TUTTI_ANSWER_HEARSAY &&
+      answer->ageMs <= heard->ageMs)
+    return;
   *answer = *heard;
 }
 

@@ -199,7 +199,7 @@ static bool takeFrame(tuttiWatch *w, ringLink *link, const tuttiFrame *frame) {
   switch (frame->type) {
   case tuttiFrameHeartbeat:
     link->heardAt = tuttiNow();
-    link->heard.answered = 2;
+    link->heard.answered = TUTTI_ANSWER_HEARSAY;
     link->heard.bytes = (uint32_t)frame->bytes;
     memcpy(link->heard.state, frame->payload, frame->bytes);
     link->unanswered = 0;
@@ -254,7 +254,7 @@ static void linkReady(tuttiWatch *w, ringLink *link) {
 /* ---- answering ------------------------------------------------------------------------------ */
 
 static void reportSelf(const tuttiWatch *w, tuttiWatchAnswer *out) {
-  *out = (tuttiWatchAnswer){.answered = 1};
+  *out = (tuttiWatchAnswer){.answered = TUTTI_ANSWER_OWN};
   size_t bytes = w->calls.state(w->calls.ctx, out->state);
   out->bytes = (uint32_t)(bytes < sizeof(out->state) ? bytes : sizeof(out->state));
 }
@@ -262,8 +262,11 @@ static void reportSelf(const tuttiWatch *w, tuttiWatchAnswer *out) {
 /* What the neighbour's last heartbeat said, and whether it has left since. */
 static void reportLink(const ringLink *link, tuttiWatchAnswer *out) {
   *out = link->heard;
-  if (out->answered) out->ageMs = (uint32_t)((tuttiNow() - link->heardAt) / 1000000);
-  if (link->left) out->answered = 3, out->ageMs = 0;
+  if (out->answered != TUTTI_ANSWER_NONE)
+    out->ageMs = (uint32_t)((tuttiNow() - link->heardAt) / 1000000);
+  if (!link->left) return;
+  out->answered = TUTTI_ANSWER_LEFT;
+  out->ageMs = 0;
 }
 
 static void reportAll(const tuttiWatch *w, tuttiAnswer *out) {
@@ -524,7 +527,7 @@ tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *a
     TUTTI_TRY(tuttiAskOthers(w->bootstrap, rank < 0 ? 0 : rank, rank < 0 ? n : rank + 1, ms,
                              w->memory, answers));
   for (int i = 0; i < n; i++)
-    answered += answers[i].answered == 1;
+    answered += answers[i].answered == TUTTI_ANSWER_OWN;
   TUTTI_INFO(BOOTSTRAP, "watch: rank %d has the state of %d of %d ranks from themselves",
              w->who.rank, answered, n);
   return tuttiSuccess;

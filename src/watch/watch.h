@@ -46,10 +46,17 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
  * long. Only the first failure of a watch counts. */
 void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text);
 
+/* From whom the state of a rank is known. The numbers travel between ranks. */
+enum {
+  TUTTI_ANSWER_NONE = 0,    /* it is not */
+  TUTTI_ANSWER_OWN = 1,     /* from the rank itself */
+  TUTTI_ANSWER_HEARSAY = 2, /* from a neighbour: what the rank's last heartbeat said */
+  TUTTI_ANSWER_LEFT = 3     /* likewise, and the rank has said goodbye since */
+};
+
 /* What is known of the state of one rank. */
 typedef struct {
-  int32_t answered; /* 1: by the rank itself; 2: by its last heartbeat to a neighbour; 3: likewise,
-                       and it has left since; 0: nothing */
+  int32_t answered; /* TUTTI_ANSWER_... */
   uint32_t ageMs;   /* of the state */
   uint32_t bytes;
   uint8_t state[TUTTI_WATCH_STATE];
