@@ -119,30 +119,40 @@ static uint64_t lastCollective(const tuttiRankState *state) {
   return 0;
 }
 
+/* Whether a rank that answers holds up `mine`, in which this rank waits for `peer`. */
+static bool isLate(const tuttiSignature *mine, int peer, int rank, const tuttiRankState *state) {
+  return mine->coll == tuttiCollSendRecv ? rank == peer : lastCollective(state) < mine->seq;
+}
+
 /* One clause about a rank that holds the others up; false if it does not, as far as is known. */
 static bool lateText(const tuttiCommunicator *c, const tuttiSignature *mine, int peer, int rank,
                      const tuttiWatchAnswer *answer, char *buf, size_t size) {
   char who[160], sig[160];
-  rankText(c, rank, who, sizeof who);
   tuttiRankState state;
-  bool known = answer->answered != 0 && tuttiRankStateParse(answer->state, answer->bytes, &state);
-  bool collective = mine->coll != tuttiCollSendRecv, inside = known && state.started > state.ended;
+  rankText(c, rank, who, sizeof who);
+  bool known = answer->answered != TUTTI_ANSWER_NONE &&
+               tuttiRankStateParse(answer->state, answer->bytes, &state);
+  bool inside = known && state.started > state.ended;
   const char *last =
       known && state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : NULL;
-  if (answer->answered == 3)
+  switch (answer->answered) {
+  case TUTTI_ANSWER_LEFT:
     snprintf(buf, size, "%s has destroyed its communicator", who);
-  else if (answer->answered != 1 && !known)
-    snprintf(buf, size, "%s does not answer (stopped, or its host is overloaded)", who);
-  else if (answer->answered != 1)
-    snprintf(buf, size,
-             "%s does not answer (stopped?); its last heartbeat, %.1f s ago, said it %s %s", who,
-             answer->ageMs / 1e3, inside ? "was in" : "had done", last ?: "nothing yet");
-  else if (known && (collective ? lastCollective(&state) < mine->seq : rank == peer))
+    return true;
+  case TUTTI_ANSWER_OWN:
+    if (!known || !isLate(mine, peer, rank, &state)) return false;
     snprintf(buf, size, "%s answers but %s %s", who,
              inside ? "is still in" : "has not called it yet; it last finished", last ?: "nothing");
-  else
-    return false;
-  return true;
+    return true;
+  default:
+    if (known)
+      snprintf(buf, size,
+               "%s does not answer (stopped?); its last heartbeat, %.1f s ago, said it %s %s", who,
+               answer->ageMs / 1e3, inside ? "was in" : "had done", last ?: "nothing yet");
+    else
+      snprintf(buf, size, "%s does not answer (stopped, or its host is overloaded)", who);
+    return true;
+  }
 }
 
 /* The list of late ranks, into text. */
@@ -166,42 +176,64 @@ static void listLate(const tuttiCommunicator *c, const tuttiSignature *mine, int
     snprintf(text, size, "every rank is in it: a slow or broken path");
 }
 
+/* The first rank whose state shows another collective of the number of `mine`; -1: none does. */
+static int findDisagreeing(const tuttiCommunicator *c, const tuttiSignature *mine,
+                           const tuttiWatchAnswer *answers, tuttiSignature *theirs) {
+  for (int r = 0; r < c->nranks; r++) {
+    tuttiRankState state;
+    if (r == c->rank || answers[r].answered == TUTTI_ANSWER_NONE) continue;
+    if (!tuttiRankStateParse(answers[r].state, answers[r].bytes, &state)) continue;
+    if (disagrees(mine, &state, theirs)) return r;
+  }
+  return -1;
+}
+
+/* Whether a rank that has waited so long asks the others now; then it does not before twice that
+ * time. */
+static bool shouldAsk(tuttiCommunicator *c, uint64_t waitedMs, bool expired) {
+  if (waitedMs < c->stallAskAt / 2) c->stallAskAt = 0; /* a new wait */
+  if (c->stallAskAt == 0) c->stallAskAt = FIRST_ASK_MS;
+  bool due = waitedMs >= c->stallAskAt && c->nranks <= ASK_ALL_RANKS;
+  if (!due && !expired) return false;
+  c->stallAskAt = waitedMs * 2;
+  return true;
+}
+
+/* Says who is late: to the log, or if the deadline has passed as the failure of `c`. */
+static tuttiResult_t tellLate(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
+                              const tuttiWatchAnswer *answers, uint64_t waitedMs, bool expired) {
+  char sig[160], late[700];
+  double seconds = (double)waitedMs / 1e3;
+  tuttiSignatureText(mine, sig, sizeof sig);
+  listLate(c, mine, peer, answers, late, sizeof late);
+  if (!expired) {
+    TUTTI_WARN(COLL, "rank %d waited %.1f s in %s: %s", c->rank, seconds, sig, late);
+    return tuttiSuccess;
+  }
+  TUTTI_FAIL(tuttiTimeout,
+             "rank %d waited %.1f s in %s: %s. Mend or restart the late rank, or raise "
+             "TUTTI_TIMEOUT (now %.1f s)",
+             c->rank, seconds, sig, late, (double)c->options.timeoutMs / 1e3);
+  return tuttiCommFail(c, tuttiTimeout);
+}
+
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
                                uint64_t waitedMs) {
   tuttiCommunicator *c = comm;
   TUTTI_TRY(tuttiCommFailure(c));
-  if (waitedMs < c->stallAskAt / 2) c->stallAskAt = 0; /* a new wait */
-  if (c->stallAskAt == 0) c->stallAskAt = FIRST_ASK_MS;
   bool told = waitedMs == TUTTI_DISAGREES;
   bool expired = told || (c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs);
-  if (!expired && (waitedMs < c->stallAskAt || c->nranks > ASK_ALL_RANKS)) return tuttiSuccess;
-  c->stallAskAt = waitedMs * 2;
+  if (!shouldAsk(c, waitedMs, expired)) return tuttiSuccess;
 
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
   TUTTI_TRY(tuttiWatchAsk(c->watch, -1, ASK_MS, answers));
-  for (int r = 0; r < c->nranks; r++) {
-    tuttiRankState state;
-    tuttiSignature theirs;
-    if (r != c->rank && answers[r].answered &&
-        tuttiRankStateParse(answers[r].state, answers[r].bytes, &state) &&
-        disagrees(mine, &state, &theirs))
-      return tuttiCommMismatch(c, r, mine, &theirs);
-  }
+  tuttiSignature theirs;
+  int other = findDisagreeing(c, mine, answers, &theirs);
+  if (other >= 0) return tuttiCommMismatch(c, other, mine, &theirs);
   TUTTI_TRY(tuttiCommFailure(c));
   if (told) return tuttiCommMismatch(c, peer, mine, NULL);
   if (!expired && waitedMs < WARN_MS) return tuttiSuccess;
-  char sig[160], late[700];
-  tuttiSignatureText(mine, sig, sizeof sig);
-  listLate(c, mine, peer, answers, late, sizeof late);
-  if (expired) {
-    TUTTI_FAIL(tuttiTimeout,
-               "rank %d waited %.1f s in %s: %s. Mend or restart the late rank, or raise "
-               "TUTTI_TIMEOUT (now %.1f s)",
-               c->rank, (double)waitedMs / 1e3, sig, late, (double)c->options.timeoutMs / 1e3);
-    return tuttiCommFail(c, tuttiTimeout);
-  }
-  TUTTI_WARN(COLL, "rank %d waited %.1f s in %s: %s", c->rank, (double)waitedMs / 1e3, sig, late);
-  return tuttiSuccess;
+  return tellLate(c, mine, peer, answers, waitedMs, expired);
 }
 
 tuttiResult_t tuttiCommReady(const tuttiCommunicator *c) {
