@@ -105,31 +105,44 @@ static void collectEvents(tuttiProxy *p) {
 
 typedef enum { PASS_THREAD, PASS_SPINNING, PASS_LEAVING } passKind; /* leaving: lazy ones rest */
 
+/* Whether a pass tries descriptors instead of asking epoll of them: see EAGER_OPS. */
+static bool passIsEager(tuttiProxy *p, passKind kind) {
+  int watching = p->count - p->polled;
+  bool eager = kind == PASS_LEAVING || (kind == PASS_SPINNING && watching <= EAGER_OPS);
+  return eager && ++p->eagerPasses < (watching ? EAGER_PASSES : POLLED_PASSES);
+}
+
+/* Gives an operation its turn. True: it has work left. */
+static bool advanceItem(const tuttiProxy *p, proxyItem *item, tuttiProxyTurn *turn) {
+  item->state = item->op.advance(item->op.self, turn);
+  if (item->state == TUTTI_PROXY_MOVED || item->state == TUTTI_PROXY_WAITING) {
+    if (!item->range) item->range = tuttiRangeOpen("proxy", 0, -1);
+    return true;
+  }
+  tuttiRangeClose(item->range);
+  item->range = 0;
+  if (item->state == TUTTI_PROXY_FAILED) p->fail(p->ctx, turn->result, tuttiErrorText());
+  return false;
+}
+
 /* One pass; the lock is held. *wake: when the thread must make the next one at the latest. */
 static bool passOver(tuttiProxy *p, passKind kind, uint64_t *wake) {
   tuttiProxyTurn turn = {.wake = TUTTI_NO_DEADLINE, .result = tuttiSuccess};
-  bool moved = false, busy = false;
-  uint32_t seen = kind == PASS_LEAVING ? KICKED : KICKED | FREED;
+  bool moved = false, busy = false, leaving = kind == PASS_LEAVING;
+  uint32_t seen = leaving ? KICKED : KICKED | FREED;
   if (tuttiLoadRelaxed32(&p->state) & seen) changeState(p, 0, seen);
-  int watching = p->count - p->polled;
-  bool eager = kind == PASS_LEAVING || (kind == PASS_SPINNING && watching <= EAGER_OPS);
-  turn.eager = eager && ++p->eagerPasses < (watching ? EAGER_PASSES : POLLED_PASSES);
+  turn.eager = passIsEager(p, kind);
   if (!turn.eager && !p->halted) collectEvents(p);
   for (int i = 0; i < p->count && !p->halted; i++) {
     proxyItem *item = &p->items[i];
-    if (item->state == TUTTI_PROXY_FAILED) continue;
-    if (item->op.lazy && kind == PASS_LEAVING) continue;
-    item->state = item->op.advance(item->op.self, &turn);
+    bool lazy = item->op.lazy;
+    if (item->state == TUTTI_PROXY_FAILED || (lazy && leaving)) continue;
+    busy |= advanceItem(p, item, &turn) && !lazy;
     moved |= item->state == TUTTI_PROXY_MOVED;
-    bool left = item->state == TUTTI_PROXY_MOVED || item->state == TUTTI_PROXY_WAITING;
-    busy |= left && !item->op.lazy;
-    if (!left) tuttiRangeClose(item->range);
-    if (!left || !item->range) item->range = left ? tuttiRangeOpen("proxy", 0, -1) : 0;
-    if (item->state == TUTTI_PROXY_FAILED) p->fail(p->ctx, turn.result, tuttiErrorText());
   }
   if (busy != p->busy) changeState(p, busy ? BUSY : 0, busy ? 0 : BUSY);
   p->busy = busy;
-  if (kind != PASS_LEAVING) p->polled = turn.polled; /* lazy ones were not asked */
+  if (!leaving) p->polled = turn.polled; /* lazy ones were not asked */
   *wake = turn.wake;
   return moved;
 }
