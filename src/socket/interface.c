@@ -55,21 +55,35 @@ static bool isHostOnly(const char *name) {
   return strncmp(name, "docker", 6) == 0 || strncmp(name, "virbr", 5) == 0;
 }
 
+/* Whether the list says which to use, rather than which not to. */
+static bool listsWanted(const nameFilter *f) {
+  return f->names[0] != '\0' && !f->exclude;
+}
+
 /* Of what the user has not named, only the best kind that is there is used. */
 enum { KIND = 1 << 20 };
+/* Values of orderOf. */
+enum { ORDERS = 8 };
+
+/* Among interfaces that are alike otherwise: IPv4 first, bridges later, link-local addresses last.
+ */
+static int orderOf(const tuttiFoundInterface *f, bool wanted) {
+  int linkLocal = isLinkLocal(&f->at.address), bridge = f->bridge && !wanted;
+  int v6 = f->at.address.sa.sa_family == AF_INET6;
+  return 4 * linkLocal + 2 * bridge + v6;
+}
 
 /* Smaller is better; -1: not to be used. What the user named is ranked by the user's order. */
 static int rankOf(const tuttiFoundInterface *f, const nameFilter *filter) {
-  bool named = filter->names[0] != '\0';
-  int position = named ? matchPosition(filter, f->at.name) : -1;
   if (f->at.address.sa.sa_family == AF_UNSPEC || !(f->flags & IFF_UP)) return -1;
-  if (named && (position < 0) != filter->exclude) return -1;
-  bool chosen = named && !filter->exclude;
-  int order = (isLinkLocal(&f->at.address) ? 4 : 0) + (f->bridge && !chosen ? 2 : 0) +
-              (f->at.address.sa.sa_family == AF_INET6 ? 1 : 0);
-  if (chosen) return (f->flags & IFF_RUNNING ? 0 : KIND) + 8 * position + order;
+  bool listed = filter->names[0] != '\0', wanted = listsWanted(filter);
+  int position = listed ? matchPosition(filter, f->at.name) : -1;
+  if (listed && (position < 0) != filter->exclude) return -1;
+  bool carrier = f->flags & IFF_RUNNING;
+  int order = orderOf(f, wanted);
+  if (wanted) return (carrier ? 0 : KIND) + ORDERS * position + order;
   if (f->flags & IFF_LOOPBACK) return 2 * KIND + order;
-  return isHostOnly(f->at.name) || !(f->flags & IFF_RUNNING) ? KIND + order : order;
+  return carrier && !isHostOnly(f->at.name) ? order : KIND + order;
 }
 
 typedef struct {
@@ -132,31 +146,36 @@ static tuttiResult_t noneChosen(const tuttiFoundInterface *found, int n, const c
                     family[0] ? "TUTTI_SOCKET_FAMILY=" : "", family, n ? all : "none");
 }
 
+static int familyOf(const char *text) {
+  if (strcmp(text, "AF_INET") == 0) return AF_INET;
+  return strcmp(text, "AF_INET6") == 0 ? AF_INET6 : AF_UNSPEC;
+}
+
+/* Puts interface `index` behind those of the same or a better rank, unless its kind is there. */
+static void insert(const tuttiFoundInterface *found, int index, int rank, ranked *usable, int *n) {
+  for (int i = 0; i < *n; i++)
+    if (sameKind(&found[usable[i].index], &found[index])) return;
+  int at = (*n)++;
+  for (; at > 0 && usable[at - 1].rank > rank; at--)
+    usable[at] = usable[at - 1];
+  usable[at] = (ranked){rank, index};
+}
+
 tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound,
                                     const char *ifname, const char *familyText, tuttiInterface *out,
                                     int max, int *n) {
-  int family = strcmp(familyText, "AF_INET") == 0    ? AF_INET
-               : strcmp(familyText, "AF_INET6") == 0 ? AF_INET6
-                                                     : AF_UNSPEC;
+  int family = familyOf(familyText);
   nameFilter filter = parseFilter(ifname);
-  bool chosen = filter.names[0] != '\0' && !filter.exclude;
   ranked usable[MAX_FOUND];
   int nusable = 0, count = 0;
   for (int i = 0; i < nfound && nusable < MAX_FOUND; i++) {
     int rank = rankOf(&found[i], &filter);
-    int f = found[i].at.address.sa.sa_family;
-    if (rank < 0 || (family != AF_UNSPEC && family != f)) continue;
-    bool known = false;
-    for (int k = 0; k < nusable; k++)
-      known |= sameKind(&found[usable[k].index], &found[i]);
-    if (known) continue;
-    int at = nusable++; /* behind those of the same rank */
-    for (; at > 0 && usable[at - 1].rank > rank; at--)
-      usable[at] = usable[at - 1];
-    usable[at] = (ranked){rank, i};
+    bool fits = family == AF_UNSPEC || family == found[i].at.address.sa.sa_family;
+    if (rank >= 0 && fits) insert(found, i, rank, usable, &nusable);
   }
+  bool wanted = listsWanted(&filter);
   for (int i = 0; i < nusable && count < max; i++)
-    if (chosen || usable[i].rank / KIND == usable[0].rank / KIND)
+    if (wanted || usable[i].rank / KIND == usable[0].rank / KIND)
       out[count++] = found[usable[i].index].at;
   if (count == 0) return noneChosen(found, nfound, ifname, familyText);
   *n = count;
