@@ -91,42 +91,72 @@ static void findDetour(const tuttiTopology *t, const char *sysfs, int gpu, int n
   }
 }
 
+/* What decides, of one GPU and one NIC. */
+typedef struct {
+  const tuttiGdrQuestion *question;
+  const char *server; /* see serverOf */
+  tuttiDistance most; /* that they may be apart */
+  bool known;         /* both are on the PCI tree; where not, the rest is not set */
+  bool flat;          /* the GPU hangs on the root complex itself */
+  tuttiDistance apart;
+  char detour[256]; /* see findDetour */
+  bool unread;
+} gdrFacts;
+
+static void collectFacts(const tuttiTopology *t, const char *sysfs, const char *gpuBus,
+                         const tuttiGdrQuestion *q, gdrFacts *f) {
+  int gpu = tuttiTopologyFind(t, gpuBus), nic = tuttiTopologyFind(t, q->nic);
+  *f = (gdrFacts){.question = q, .server = serverOf(sysfs, q), .most = mostOf(q->level)};
+  f->known = gpu >= 0 && nic >= 0 && t->nodes[nic].busId != 0;
+  if (!f->known) return;
+  f->flat = t->nodes[t->nodes[gpu].parent].kind == tuttiNodeHostBridge;
+  f->apart = tuttiTopologyDistance(t, gpu, nic);
+  findDetour(t, sysfs, gpu, nic, f->detour, sizeof f->detour, &f->unread);
+}
+
+static tuttiGdr judge(const gdrFacts *f) {
+  if (!f->known) return TUTTI_GDR_NO_PATH;
+  if (!f->server) return TUTTI_GDR_NO_DRIVER;
+  if (f->apart > f->most) return TUTTI_GDR_FAR;
+  if (f->detour[0] != '\0' && f->most < TUTTI_DISTANCE_PHB) return TUTTI_GDR_DETOUR;
+  return TUTTI_GDR_YES;
+}
+
+/* What stands in the way, and what to do about it, where the answer is no. */
+static const char *obstacle(const gdrFacts *f, tuttiGdr answer) {
+  switch (answer) {
+  case TUTTI_GDR_NO_PATH:
+    return "no PCI path between them in sysfs (software? hidden /sys?); see TUTTI_TOPO_FILE";
+  case TUTTI_GDR_NO_DRIVER:
+    if (!f->question->able) return "this model of GPU does not support it";
+    return "no dma-buf (open kernel modules of the NVIDIA driver, Linux 5.12, rdma-core "
+           "34) and no module in its place: modprobe nvidia-peermem";
+  case TUTTI_GDR_FAR:
+    if (!f->flat) return "use a nearer NIC (TUTTI_IB_HCA), or raise the level";
+    return "show the PCIe switches that a virtual machine hides in TUTTI_TOPO_FILE, or raise the "
+           "level";
+  default:
+    return f->detour;
+  }
+}
+
 tuttiGdr tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGdrQuestion *q,
                         char why[TUTTI_GDR_SENTENCE]) {
-  char bus[TUTTI_BUS_ID_TEXT], detour[256] = "";
-  int gpu = tuttiTopologyFind(t, tuttiBusIdText(q->gpu, bus, sizeof bus));
-  int nic = tuttiTopologyFind(t, q->nic);
-  bool known = gpu >= 0 && nic >= 0 && t->nodes[nic].busId != 0, unread = false;
-  bool flat = known && t->nodes[t->nodes[gpu].parent].kind == tuttiNodeHostBridge;
-  const char *server = serverOf(sysfs, q);
-  tuttiDistance distance = tuttiTopologyDistance(t, gpu, nic), most = mostOf(q->level);
-  if (known) findDetour(t, sysfs, gpu, nic, detour, sizeof detour, &unread);
-  tuttiGdr answer = !known                                   ? TUTTI_GDR_NO_PATH
-                    : !server                                ? TUTTI_GDR_NO_DRIVER
-                    : distance > most                        ? TUTTI_GDR_FAR
-                    : detour[0] && most < TUTTI_DISTANCE_PHB ? TUTTI_GDR_DETOUR
-                                                             : TUTTI_GDR_YES;
-  const char *const reasons[TUTTI_GDR_COUNT] = {
-      [TUTTI_GDR_NO_PATH] =
-          "no PCI path between them in sysfs (software? hidden /sys?); see TUTTI_TOPO_FILE",
-      [TUTTI_GDR_NO_DRIVER] =
-          q->able ? "no dma-buf (open kernel modules of the NVIDIA driver, Linux 5.12, rdma-core "
-                    "34) and no module in its place: modprobe nvidia-peermem"
-                  : "this model of GPU does not support it",
-      [TUTTI_GDR_FAR] = flat ? "show the PCIe switches that a virtual machine hides in "
-                               "TUTTI_TOPO_FILE, or raise the level"
-                             : "use a nearer NIC (TUTTI_IB_HCA), or raise the level",
-      [TUTTI_GDR_DETOUR] = detour};
+  char bus[TUTTI_BUS_ID_TEXT];
+  gdrFacts f;
+  tuttiBusIdText(q->gpu, bus, sizeof bus);
+  collectFacts(t, sysfs, bus, q, &f);
+  tuttiGdr answer = judge(&f);
   snprintf(why, TUTTI_GDR_SENTENCE,
            "%sGPUDirect RDMA from %.15s to GPU %s, distance %s, TUTTI_NET_GDR_LEVEL=%.8s: ",
            answer == TUTTI_GDR_YES ? "" : "no ", q->nic, bus,
-           known ? tuttiDistanceTexts[distance] : "unknown", q->level);
+           f.known ? tuttiDistanceTexts[f.apart] : "unknown", q->level);
   if (answer != TUTTI_GDR_YES)
-    tuttiAppend(why, TUTTI_GDR_SENTENCE, "%s", reasons[answer]);
+    tuttiAppend(why, TUTTI_GDR_SENTENCE, "%s", obstacle(&f, answer));
   else
-    tuttiAppend(why, TUTTI_GDR_SENTENCE, "would work by %s%s%s%s%s", server,
-                detour[0] ? ", but slowly: " : "", detour,
-                unread ? ", unless ACS redirects it, which only root can see" : "",
+    tuttiAppend(why, TUTTI_GDR_SENTENCE, "would work by %s%s%s%s%s", f.server,
+                f.detour[0] ? ", but slowly: " : "", f.detour,
+                f.unread ? ", unless ACS redirects it, which only root can see" : "",
                 "; this version stages in pinned host memory");
   return answer;
 }
