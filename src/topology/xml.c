@@ -74,6 +74,25 @@ tuttiResult_t tuttiXmlTake(const tuttiXml *xml, const tuttiXmlAttribute *known, 
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
+/* Lets `write` write the open file and closes it, whatever comes of it; 0 or an errno. `made` tells
+ * that the file is new and private: others may read it then. */
+static int writeAndClose(int fd, bool made, void (*write)(FILE *out, const void *object),
+                         const void *object) {
+  int error = 0;
+  FILE *out = fdopen(fd, "w");
+  if (out == NULL) {
+    error = errno;
+    close(fd);
+    return error;
+  }
+  errno = 0;
+  write(out, object);
+  if (fflush(out) != 0 || ferror(out) || (made && fchmod(fd, 0644) != 0)) error = errno;
+  /* The stream is gone whatever fclose says; a network file system reports a full disk here. */
+  if (fclose(out) != 0 && error == 0) error = errno;
+  return error;
+}
+
 tuttiResult_t tuttiSaveFile(const char *path, const char *what,
                             void (*write)(FILE *out, const void *object), const void *object) {
   char temporary[PATH_MAX];
@@ -84,17 +103,7 @@ tuttiResult_t tuttiSaveFile(const char *path, const char *what,
     return TUTTI_FAIL(tuttiInvalidArgument, "cannot write %s: the path of %d bytes is too long",
                       what, length);
   int fd = direct ? open(path, O_WRONLY | O_CLOEXEC) : mkostemp(temporary, O_CLOEXEC);
-  FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
-  int error = out == NULL ? errno : 0;
-  if (out != NULL) {
-    errno = 0;
-    write(out, object);
-    if (fflush(out) != 0 || ferror(out) || (!direct && fchmod(fd, 0644) != 0)) error = errno;
-    /* The stream is gone whatever fclose says; a network file system reports a full disk here. */
-    if (fclose(out) != 0 && error == 0) error = errno;
-  } else if (fd >= 0) {
-    close(fd);
-  }
+  int error = fd < 0 ? errno : writeAndClose(fd, !direct, write, object);
   if (error == 0 && !direct && rename(temporary, path) != 0) error = errno;
   if (error == 0) return tuttiSuccess;
   if (fd >= 0 && !direct) unlink(temporary);
