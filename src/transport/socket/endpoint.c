@@ -249,31 +249,46 @@ static tuttiResult_t digest(tuttiSocketEndpoint *e) {
   }
 }
 
-/* One recvmsg; *n is what came, 0 also when nothing did. */
-static tuttiResult_t readPart(tuttiSocketEndpoint *e, int part, struct iovec *iov, size_t pieces,
-                              bool inMessage, size_t *n) {
-  tuttiSocketPart *p = &e->parts[part];
+static ssize_t receivePieces(int fd, struct iovec *iov, size_t pieces) {
+  if (pieces == 1) return recv(fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT); /* cheaper */
   struct msghdr message = {.msg_iov = iov, .msg_iovlen = pieces};
-  size_t wanted = 0;
-  for (size_t i = 0; i < pieces; i++)
-    wanted += iov[i].iov_len;
-  ssize_t got = pieces == 1 ? recv(p->source.fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT)
-                            : recvmsg(p->source.fd, &message, MSG_DONTWAIT);
-  *n = got > 0 ? (size_t)got : 0;
-  p->carried |= got > 0;
-  bool ended = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
-  if (ended && !p->carried) {
+  return recvmsg(fd, &message, MSG_DONTWAIT);
+}
+
+/* `err` 0: by a close. */
+static tuttiResult_t partEnded(tuttiSocketEndpoint *e, int part, int err, bool inMessage) {
+  tuttiSocketPart *p = &e->parts[part];
+  if (!p->carried) {
     /* The sender lost patience before it saw the welcome, and dials again: a close with the welcome
      * unread is a reset. If it died rather, the watch says so. */
     tuttiSocketCloseFd(tuttiNetProxy(e->view, TUTTI_RECV), &p->source);
     return tuttiSuccess;
   }
-  if (ended && (got < 0 || inMessage)) return socketFailed(e, part, got < 0 ? errno : 0);
-  p->closed |= ended; /* if it died rather than finished, the watch says so */
-  /* Fewer bytes than wanted: the next ones raise a new event (epoll(7)), unless the end of the
-   * stream, whose event may have come already, is behind these. */
-  if ((got < 0 && errno == EAGAIN) || (got > 0 && (size_t)got < wanted && !p->source.hangup))
+  if (err != 0 || inMessage) return socketFailed(e, part, err);
+  p->closed = true; /* if it died rather than finished, the watch says so */
+  return tuttiSuccess;
+}
+
+/* One system call; *n is what came, 0 also when nothing did. */
+static tuttiResult_t readPart(tuttiSocketEndpoint *e, int part, struct iovec *iov, size_t pieces,
+                              bool inMessage, size_t *n) {
+  tuttiSocketPart *p = &e->parts[part];
+  size_t room = 0;
+  for (size_t i = 0; i < pieces; i++)
+    room += iov[i].iov_len;
+  ssize_t got = receivePieces(p->source.fd, iov, pieces);
+  int err = got < 0 ? errno : 0;
+  *n = got > 0 ? (size_t)got : 0;
+  if (err == EINTR) return tuttiSuccess;
+  if (err == EAGAIN) {
     p->source.readable = false;
+    return tuttiSuccess;
+  }
+  if (*n == 0) return partEnded(e, part, err, inMessage);
+  p->carried = true;
+  /* Fewer bytes than there is room for: the next ones raise a new event (epoll(7)), unless the end
+   * of the stream, whose event may have come already, is behind these. */
+  if (*n < room && !p->source.hangup) p->source.readable = false;
   return tuttiSuccess;
 }
 
