@@ -105,10 +105,27 @@ static bool meetingPoint(const launcher *l, const perfOptions *o, int nranks, ch
   return n > 0 && (size_t)n < size;
 }
 
+/* Tells the library, and NCCL's, which reads its own name alone, where the ranks meet; what the
+ * user has set stays. */
+static bool provideMeetingPoint(const launcher *l, const perfOptions *o, int nranks) {
+  char point[300];
+  const char *id = variable("TUTTI_COMM_ID") ?: variable("NCCL_COMM_ID");
+  if (id == NULL && nranks == 1) return true;
+  if (id == NULL && !meetingPoint(l, o, nranks, point, sizeof point)) {
+    fprintf(stderr,
+            PERF_COMMAND ": cannot tell where the %d ranks of %s meet, as they are on several "
+                         "hosts: set TUTTI_COMM_ID=host:port for all of them, host being rank 0's "
+                         "and port free there\n",
+            nranks, l->name);
+    return false;
+  }
+  if (id == NULL) id = point;
+  return provide("TUTTI_COMM_ID", id) && (!o->lib || provide("NCCL_COMM_ID", id));
+}
+
 static int takePlace(const launcher *l, const char *rankText, const char *sizeText,
                      const perfOptions *o, perfPlace *place) {
   int64_t rank, size;
-  char point[300];
   if (!tuttiParseInt(sizeText, 1, INT32_MAX, &size) ||
       !tuttiParseInt(rankText, 0, size - 1, &rank)) {
     fprintf(stderr, PERF_COMMAND ": %s says rank '%s' of '%s' (%s), which is no rank\n", l->name,
@@ -122,22 +139,7 @@ static int takePlace(const launcher *l, const char *rankText, const char *sizeTe
                       "%s started this process as one of %d ranks: leave --ranks and --threads "
                       "out, or run the command without %s",
                       l->name, (int)size, l->name);
-  const char *id = variable("TUTTI_COMM_ID") ?: variable("NCCL_COMM_ID");
-  if (id == NULL && size > 1) {
-    if (!meetingPoint(l, o, (int)size, point, sizeof point)) {
-      fprintf(stderr,
-              PERF_COMMAND
-              ": cannot tell where the %d ranks of %s meet, as they are on several "
-              "hosts: set TUTTI_COMM_ID=host:port for all of them, host being rank 0's "
-              "and port free there\n",
-              (int)size, l->name);
-      return TUTTI_EXIT_FAILED;
-    }
-    id = point;
-  }
-  /* Another library reads NCCL's name alone. */
-  if (id != NULL && (!provide("TUTTI_COMM_ID", id) || (o->lib && !provide("NCCL_COMM_ID", id))))
-    return TUTTI_EXIT_FAILED;
+  if (!provideMeetingPoint(l, o, (int)size)) return TUTTI_EXIT_FAILED;
   *place = (perfPlace){.rank = (int)rank, .nranks = (int)size, .launcher = l->name, .placed = true};
   if (variable(l->localRank)) tuttiParseInt(variable(l->localRank), 0, size - 1, &rank);
   place->localRank = (int)rank;

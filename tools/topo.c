@@ -21,6 +21,24 @@ static const char usage[] =
     "prints the rings and trees over these ranks instead.\n"
     "\n";
 
+/* Rings and trees are shown instead of the topology. */
+static bool wantsGraph(const topoOptions *o) {
+  return o->ranks > 0 || o->hosts != NULL;
+}
+
+/* NULL, or which options do not go together. */
+static const char *conflict(const topoOptions *o) {
+  bool ofTopology = o->sysfs || o->xml || o->dump;
+  bool ofGraph = o->channels > 0 || o->graph || o->graphDump || o->svg;
+  if (!wantsGraph(o) && ofGraph)
+    return "--channels, --graph, --graph-dump and --svg need --ranks or --hosts";
+  if (wantsGraph(o) && ofTopology)
+    return "--sysfs, --xml and --dump go without --ranks and --hosts";
+  if (o->sysfs && o->xml) return "--sysfs and --xml exclude each other";
+  if (o->graph && o->channels > 0) return "--channels and --graph exclude each other";
+  return NULL;
+}
+
 static int parse(int argc, char **argv, topoOptions *o) {
   const tuttiOption options[] = {
       {.help = "Topology:"},
@@ -40,16 +58,7 @@ static int parse(int argc, char **argv, topoOptions *o) {
   int code = tuttiParseOptions(COMMAND, usage, options, sizeof options / sizeof options[0], "",
                                argc, argv);
   if (code >= 0) return code;
-  bool graph = o->ranks > 0 || o->hosts != NULL;
-  const char *wrong = NULL;
-  if (!graph && (o->channels > 0 || o->graph || o->graphDump || o->svg))
-    wrong = "--channels, --graph, --graph-dump and --svg need --ranks or --hosts";
-  else if (graph && (o->sysfs || o->xml || o->dump))
-    wrong = "--sysfs, --xml and --dump go without --ranks and --hosts";
-  else if (o->sysfs && o->xml)
-    wrong = "--sysfs and --xml exclude each other";
-  else if (o->graph && o->channels > 0)
-    wrong = "--channels and --graph exclude each other";
+  const char *wrong = conflict(o);
   if (wrong != NULL) return tuttiUsage(COMMAND, "%s", wrong);
   if (optind < argc) return tuttiUsage(COMMAND, "unexpected argument '%s'", argv[optind]);
   return -1;
@@ -107,7 +116,7 @@ int tuttiToolTopo(int argc, char **argv) {
   topoOptions o = {0};
   int code = parse(argc, argv, &o);
   if (code >= 0) return code;
-  code = o.ranks > 0 || o.hosts != NULL ? showGraph(&o) : showTopology(&o);
+  code = wantsGraph(&o) ? showGraph(&o) : showTopology(&o);
   if (code == TUTTI_EXIT_FAILED && tuttiErrorText()[0] != '\0')
     fprintf(stderr, COMMAND ": %s\n", tuttiErrorText());
   if (code == TUTTI_EXIT_OK && !tuttiFlushed(stdout, COMMAND, "the output"))
