@@ -66,7 +66,7 @@ TUTTI_HD static inline void tuttiDirectPublish(const tuttiSchedule *s, tuttiStep
   if (s->shared) step->flags |= TUTTI_STEP_SEND_SHARED;
 }
 
-/* One exchange: everyone publishes its operand, everyone reduces all. Not stable: in place, the
+/* One-shot: everyone publishes its operand, everyone reduces all. Not stable: in place, the
  * result overwrites the operand while others may still read it. */
 TUTTI_HD static inline void tuttiDirectOneShotStep(const tuttiSchedule *s, uint64_t k,
                                                    tuttiStep *step) {
@@ -112,9 +112,11 @@ TUTTI_HD static inline void tuttiDirectTwoShotPhase(const tuttiSchedule *s, uint
 
 /* Loops overlap: scatter(i + 1), reduce(i), gather(i - 1). The pair's FIFO, if it carries both
  * phases, then holds up to four messages: scatter(i), gather(i - 1), scatter(i + 1), gather(i).
- * With less depth the loops follow each other. In blocks of 2n - 1 steps, m = n - 1: first:
- * scatter(0) x m, scatter(1) x m, reduce(0)        middle b: scatter(b + 1) x m, reduce(b), last:
- * reduce(b), gather(b - 1) x m, gather(b) x m                gather(b - 1) x m */
+ * With less depth the loops follow each other. Blocks of 2n - 1 steps, m = n - 1:
+ *
+ *   first     scatter(0) x m, scatter(1) x m, reduce(0)
+ *   middle b  scatter(b + 1) x m, reduce(b), gather(b - 1) x m
+ *   last b    reduce(b), gather(b - 1) x m, gather(b) x m */
 TUTTI_HD static inline void tuttiDirectTwoShotStep(const tuttiSchedule *s, uint64_t k,
                                                    tuttiStep *step) {
   uint64_t m = (uint64_t)s->nranks - 1;
@@ -212,37 +214,82 @@ TUTTI_HD static inline void tuttiDirectAlltoAllStep(const tuttiSchedule *s, uint
   if (place.late && place.index > 0) tuttiDirectRecv(step, peer);
 }
 
-/* Broadcast, Reduce, SendRecv: one step for each piece. Gather, Scatter: the root takes the peers
- * in turn, its own block while the first messages are on their way. Stable: the root's sendbuff is
- * written with itself only, the others' not at all. */
-TUTTI_HD static inline void tuttiDirectRootedStep(const tuttiSchedule *s, uint64_t k,
-                                                  tuttiStep *step) {
-  bool isRoot = s->rank == s->root, toRoot = s->coll == tuttiCollReduce || s->sending;
-  bool gather = s->coll == tuttiCollGather, inTurn = gather || s->coll == tuttiCollScatter;
-  uint64_t turns = isRoot && inTurn ? (uint64_t)s->nranks : 1, i = k % turns;
+/* One step for each piece: in Broadcast, Reduce, Gather and Scatter of a rank that is not the root,
+ * and of either side of a message, whose `root` is the other one. Stable: its sendbuff is not
+ * written at all. */
+TUTTI_HD static inline void tuttiDirectLeafStep(const tuttiSchedule *s, uint64_t k,
+                                                tuttiStep *step) {
+  bool sends = s->coll == tuttiCollReduce || s->coll == tuttiCollGather || s->sending;
+  uint64_t at, count;
+  tuttiPiece(s, k, &at, &count);
+  if (sends) {
+    tuttiStepInit(step, at, at, count, TUTTI_STEP_SRC | TUTTI_STEP_STABLE);
+    tuttiDirectSend(step, s->root);
+    return;
+  }
+  tuttiStepInit(step, at, at, count, TUTTI_STEP_DST);
+  if (s->shared && s->coll == tuttiCollBroadcast) step->flags |= TUTTI_STEP_RECV_SHARED;
+  tuttiDirectRecv(step, s->root);
+}
+
+/* Broadcast, Reduce: the root has one step for each piece. Stable: its sendbuff is written with
+ * itself only. */
+TUTTI_HD static inline void tuttiDirectRootStep(const tuttiSchedule *s, uint64_t k,
+                                                tuttiStep *step) {
+  uint64_t at, count;
+  tuttiPiece(s, k, &at, &count);
+  tuttiStepInit(step, at, at, count, TUTTI_STEP_SRC | TUTTI_STEP_DST);
+  if (s->coll == tuttiCollReduce) {
+    step->flags |= TUTTI_STEP_FINAL;
+    step->nrecv = TUTTI_ALL;
+  } else {
+    step->flags |= TUTTI_STEP_STABLE;
+    tuttiDirectPublish(s, step);
+  }
+}
+
+/* The root of a gather takes the peers' blocks in turn, and its own first, while their messages are
+ * on the way. Stable: its sendbuff is written with itself only. */
+TUTTI_HD static inline void tuttiDirectGatherRootStep(const tuttiSchedule *s, uint64_t k,
+                                                      tuttiStep *step) {
+  uint64_t turns = (uint64_t)s->nranks, turn = k % turns;
+  int32_t peer = turn == 0 ? s->rank : tuttiDirectFrom(s, turn - 1);
   uint64_t at, count;
   tuttiPiece(s, k / turns, &at, &count);
-  if (!isRoot) {
-    bool sends = gather || toRoot;
-    tuttiStepInit(step, at, at, count, sends ? TUTTI_STEP_SRC | TUTTI_STEP_STABLE : TUTTI_STEP_DST);
-    if (s->shared && s->coll == tuttiCollBroadcast) step->flags |= TUTTI_STEP_RECV_SHARED;
-    (sends ? tuttiDirectSend : tuttiDirectRecv)(step, s->root);
-  } else if (!inTurn) {
-    tuttiStepInit(step, at, at, count, TUTTI_STEP_SRC | TUTTI_STEP_DST);
-    step->flags |= toRoot ? TUTTI_STEP_FINAL : TUTTI_STEP_STABLE;
-    if (toRoot)
-      step->nrecv = TUTTI_ALL;
-    else
-      tuttiDirectPublish(s, step);
-  } else {
-    bool own = i == (gather ? 0 : turns - 1);
-    int32_t peer = own ? s->rank : gather ? tuttiDirectFrom(s, i - 1) : tuttiDirectTo(s, i);
-    uint64_t block = (uint64_t)peer * s->count + at;
-    tuttiStepInit(step, gather ? at : block, gather ? block : at, count, 0);
-    if (own || !gather) step->flags |= TUTTI_STEP_SRC | TUTTI_STEP_STABLE;
-    if (own || gather) step->flags |= TUTTI_STEP_DST;
-    if (!own) (gather ? tuttiDirectRecv : tuttiDirectSend)(step, peer);
-  }
+  tuttiStepInit(step, at, (uint64_t)peer * s->count + at, count, TUTTI_STEP_DST);
+  if (turn == 0)
+    step->flags |= TUTTI_STEP_SRC | TUTTI_STEP_STABLE;
+  else
+    tuttiDirectRecv(step, peer);
+}
+
+/* The root of a scatter sends the peers' blocks in turn, and copies its own last, while they are on
+ * their way. Stable: its sendbuff is written with itself only. */
+TUTTI_HD static inline void tuttiDirectScatterRootStep(const tuttiSchedule *s, uint64_t k,
+                                                       tuttiStep *step) {
+  uint64_t turns = (uint64_t)s->nranks, turn = k % turns;
+  bool own = turn == turns - 1;
+  int32_t peer = own ? s->rank : tuttiDirectTo(s, turn);
+  uint64_t at, count;
+  tuttiPiece(s, k / turns, &at, &count);
+  tuttiStepInit(step, (uint64_t)peer * s->count + at, at, count,
+                TUTTI_STEP_SRC | TUTTI_STEP_STABLE);
+  if (own)
+    step->flags |= TUTTI_STEP_DST;
+  else
+    tuttiDirectSend(step, peer);
+}
+
+TUTTI_HD static inline void tuttiDirectRootedStep(const tuttiSchedule *s, uint64_t k,
+                                                  tuttiStep *step) {
+  if (s->rank != s->root)
+    tuttiDirectLeafStep(s, k, step);
+  else if (s->coll == tuttiCollGather)
+    tuttiDirectGatherRootStep(s, k, step);
+  else if (s->coll == tuttiCollScatter)
+    tuttiDirectScatterRootStep(s, k, step);
+  else
+    tuttiDirectRootStep(s, k, step);
 }
 
 TUTTI_HD static inline uint64_t tuttiDirectSteps(const tuttiSchedule *s) {
