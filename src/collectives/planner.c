@@ -105,7 +105,7 @@ static double treeHopsUs(const tuttiPlanInput *in, const setting *w) {
 }
 
 /* Pipelines. A chain of `hops` takes (hops + pieces) * (overhead + chunk / bandwidth), which is
- * least at chunk = sqrt(bytes * overhead * bandwidth / hops). The direct exchanges are split only
+ * least at chunk = sqrt(bytes * overhead * bandwidth / hops). The direct algorithms are split only
  * to overlap their phases. */
 static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   setting w = settle(in, op, c->proto);
@@ -251,35 +251,52 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
 
 /* Over loopback: `hops` that wait for each other, and `messages` of `unit` bytes, cut into chunks,
  * that the busiest rank sends or receives. */
+typedef struct {
+  double hops, messages, unit;
+} loopCosts;
+
+static loopCosts ringLoopCosts(double n, const tuttiSignature *op, double each) {
+  if (op->coll == tuttiCollAllReduce)
+    return (loopCosts){.hops = 2 * (n - 1), .messages = 4 * (n - 1), .unit = each / n};
+  if (tuttiCollHasRoot(op->coll)) /* the busiest rank of a chain passes on what it gets */
+    return (loopCosts){.hops = n - 1, .messages = n > 2 ? 2 : 1, .unit = each};
+  return (loopCosts){.hops = n - 1, .messages = 2 * (n - 1), .unit = each};
+}
+
+/* Twice the edges of a tree are spread over n ranks; the busiest has three, of four ranks two.
+ * Where ranks share cores in an all-reduce, that others have fewer counts too. */
+static loopCosts treeLoopCosts(const tuttiPlanInput *in, const tuttiSignature *op, double each) {
+  double n = in->nranks, levels = fmax(in->treeDepth, 1);
+  double busiest = n == 4 ? 2 : fmin(n - 1, 3), mean = 2 * (n - 1) / n;
+  if (op->coll != tuttiCollAllReduce)
+    return (loopCosts){.hops = levels, .messages = busiest, .unit = each};
+  return (loopCosts){
+      .hops = 2 * levels, .messages = 2 * (in->oversubscribed ? mean : busiest), .unit = each};
+}
+
+static loopCosts directLoopCosts(double n, const tuttiSignature *op, const candidate *c,
+                                 double each) {
+  bool allReduce = op->coll == tuttiCollAllReduce;
+  if (c->twoShot && allReduce)
+    return (loopCosts){.hops = 2, .messages = 4 * (n - 1), .unit = each / n};
+  if (c->twoShot) /* an all-gather; counted as in trees */
+    return (loopCosts){.hops = 2, .messages = 2 * (n - 1) * (2 / n), .unit = each * (n / 2)};
+  if (tuttiCollHasRoot(op->coll)) /* the root alone has all peers */
+    return (loopCosts){.hops = 1, .messages = n - 1, .unit = each};
+  if (op->coll == tuttiCollSendRecv) return (loopCosts){.hops = 1, .messages = 1, .unit = each};
+  return (loopCosts){.hops = 1, .messages = 2 * (n - 1), .unit = each};
+}
+
 static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   double n = in->nranks, each = (double)op->count * (double)tuttiTypeSize(op->type) / c->nchannels;
-  double hops = 1, messages = 2 * (n - 1), unit = each;
-  bool allReduce = op->coll == tuttiCollAllReduce, rooted = tuttiCollHasRoot(op->coll);
-  if (allReduce && (c->algo == tuttiAlgoRing || c->twoShot)) messages *= 2, unit /= n;
-  switch (c->algo) {
-  case tuttiAlgoRing:
-    hops = allReduce ? 2 * (n - 1) : n - 1;
-    if (rooted) messages = n > 2 ? 2 : 1; /* the busiest rank of a chain passes on what it gets */
-    break;
-  case tuttiAlgoTree:
-    /* Twice the edges of a tree are spread over n ranks; the busiest has three, of four ranks two.
-     * Where ranks share cores in an all-reduce, that others have fewer counts too. */
-    hops = (allReduce ? 2 : 1) * fmax(in->treeDepth, 1);
-    messages = n == 4 ? 2 : fmin(n - 1, 3);
-    if (allReduce) messages = 2 * (in->oversubscribed ? 2 * (n - 1) / n : messages);
-    break;
-  default:
-    if (c->twoShot) hops = 2;
-    if (c->twoShot && !allReduce) messages *= 2 / n, unit *= n / 2; /* counted as in trees */
-    if (rooted) messages = n - 1; /* the root alone has all peers */
-    if (op->coll == tuttiCollSendRecv) messages = 1;
-    break;
-  }
+  loopCosts k = c->algo == tuttiAlgoRing   ? ringLoopCosts(n, op, each)
+                : c->algo == tuttiAlgoTree ? treeLoopCosts(in, op, each)
+                                           : directLoopCosts(n, op, c, each);
   int shared = in->oversubscribed != 0;
   double pairs = c->algo == tuttiAlgoDirect && n > 2 ? model.loopPairs : 1;
-  double chunkUs = fmax(unit / c->chunk, 1) * model.loopMessageUs[shared];
-  double byteUs = pairs * unit / (model.loopGBs[shared] * 1e3);
-  return hops * model.loopHopUs + c->nchannels * messages * (chunkUs + byteUs);
+  double chunkUs = fmax(k.unit / c->chunk, 1) * model.loopMessageUs[shared];
+  double byteUs = pairs * k.unit / (model.loopGBs[shared] * 1e3);
+  return k.hops * model.loopHopUs + c->nchannels * k.messages * (chunkUs + byteUs);
 }
 
 /* On one host, without slots: what a rank copies within its memory, which costs half as no other
@@ -302,7 +319,7 @@ static double netShare(const tuttiPlanInput *in, int nchannels) {
   return model.netShare[nchannels >= 4 ? 2 : nchannels >= 2 ? 1 : 0];
 }
 
-/* An all-gather gains where ranks share cores, by fewer messages. Between hosts one exchange is
+/* An all-gather gains where ranks share cores, by fewer messages. Between hosts one-shot is
  * faster: rank 0 alone would have as many messages as there each rank has, and one more hop. */
 static bool canTwoShot(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   if (c->algo != tuttiAlgoDirect) return false;
@@ -310,6 +327,20 @@ static bool canTwoShot(const tuttiPlanInput *in, const tuttiSignature *op, const
   double all = (double)op->count * in->nranks, bytes = all * (double)elementBytes(op->type);
   return in->loopback && !in->gpu && in->oversubscribed && in->nranks > 3 && c->nchannels == 1 &&
          all <= (double)chunkElements(op, c) && bytes <= model.loopGatherBytes;
+}
+
+/* One thread of the rank does all its work. */
+static double threadTime(const costs *k, const candidate *c, double copyGBs) {
+  return k->waits + k->copied / (copyGBs * 1e3) + k->messages * c->nchannels * model.messageUs;
+}
+
+/* Each channel has a thread block of the GPU. */
+static double blocksTime(const costs *k, const setting *w, const candidate *c, double copyGBs) {
+  double GBs = fmin(copyGBs, c->nchannels * model.blockGBs);
+  double message = (c->twoShot ? w->bytes / w->n : w->bytes) / c->nchannels;
+  double us = k->waits + k->copied / (GBs * 1e3);
+  if (c->algo == tuttiAlgoDirect && message > model.blockPairsBytes) us += model.blockPairsUs;
+  return us + (k->messages * model.blockMessageUs + c->nchannels * model.blockUs);
 }
 
 static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
@@ -323,19 +354,12 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   costs k = c->algo == tuttiAlgoRing   ? ringCosts(&w, op, c)
             : c->algo == tuttiAlgoTree ? treeCosts(in, &w, op, c)
                                        : directCosts(&w, op, c);
-  if (in->gpu) copyGBs = fmin(copyGBs, c->nchannels * model.blockGBs);
-  double us = k.waits + k.copied / (copyGBs * 1e3);
-  double message = (c->twoShot ? w.bytes / w.n : w.bytes) / c->nchannels;
-  if (in->gpu && c->algo == tuttiAlgoDirect && message > model.blockPairsBytes)
-    us += model.blockPairsUs;
-  us += in->gpu ? k.messages * model.blockMessageUs + c->nchannels * model.blockUs
-                : k.messages * c->nchannels * model.messageUs;
-  if (in->nhosts > 1) {
-    /* A host's way in or out takes every other message of the rank that holds it. */
-    double crossing = c->algo == tuttiAlgoDirect ? w.remote / w.n : 0.5;
-    us += k.messages * c->nchannels * crossing * model.netMessageUs;
-    us += k.wired / (netShare(in, c->nchannels) * fmax(in->interGBs, 0.001) * 1e3);
-  }
+  double us = in->gpu ? blocksTime(&k, &w, c, copyGBs) : threadTime(&k, c, copyGBs);
+  if (in->nhosts < 2) return us;
+  /* A host's way in or out takes every other message of the rank that holds it. */
+  double crossing = c->algo == tuttiAlgoDirect ? w.remote / w.n : 0.5;
+  us += k.messages * c->nchannels * crossing * model.netMessageUs;
+  us += k.wired / (netShare(in, c->nchannels) * fmax(in->interGBs, 0.001) * 1e3);
   return us;
 }
 
@@ -414,7 +438,7 @@ static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candida
 }
 
 /* Candidates come in the order of what they ask for: direct before tree before ring, which makes
- * fewer dependent hops; one exchange before two; fewer channels before more. */
+ * fewer dependent hops; one-shot before two-shot; fewer channels before more. */
 static void planSchedule(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
   uint32_t algos = usableAlgorithms(in, op);
   const uint32_t have = 1u << tuttiProtoLL | 1u << tuttiProtoSimple; /* LL128 is for GPUs */
