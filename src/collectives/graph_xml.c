@@ -177,8 +177,8 @@ tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name
   static const tuttiXmlElement elements[] = {
       {.element = "graph", .open = openGraph, .close = closeGraph},
       {.parent = "graph", .element = "channel", .open = openChannel, .close = closeChannel},
-      {.parent = "channel", .element = "ring", .open = openRing},
-      {.parent = "channel", .element = "tree", .open = openTree},
+      {.parent = "channel", .element = "ring", .open = openRing, .close = tuttiXmlNothingToClose},
+      {.parent = "channel", .element = "tree", .open = openTree, .close = tuttiXmlNothingToClose},
   };
   if (nranks < 1) return TUTTI_FAIL(tuttiInvalidArgument, "%s: a graph of %d ranks", name, nranks);
   TUTTI_FRESH(int32_t, scratch, nranks, "list of ranks", NULL);

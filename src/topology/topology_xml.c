@@ -125,9 +125,11 @@ static tuttiResult_t closeNode(void *context, const tuttiXml *xml) {
 
 tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *name,
                                     tuttiTopology **out) {
-  static const tuttiXmlElement elements[] = {{NULL, "topology", openTopology, NULL},
-                                             {"topology", "node", openNode, closeNode},
-                                             {"node", "node", openNode, closeNode}};
+  static const tuttiXmlElement elements[] = {
+      {.element = "topology", .open = openTopology, .close = tuttiXmlNothingToClose},
+      {.parent = "topology", .element = "node", .open = openNode, .close = closeNode},
+      {.parent = "node", .element = "node", .open = openNode, .close = closeNode},
+  };
   reading r = {0};
   TUTTI_NEW(r.t, 1, "topology", NULL);
   tuttiResult_t result = tuttiXmlParse(text, size, name, elements, 3, &r);

@@ -129,6 +129,11 @@ void tuttiXmlPut(FILE *out, const char *name, const char *value) {
 
 /* ---- parsing -------------------------------------------------------------------------------- */
 
+tuttiResult_t tuttiXmlNothingToClose(void *context, const tuttiXml *xml) {
+  (void)context, (void)xml;
+  return tuttiSuccess;
+}
+
 tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size) {
   struct stat st;
   TUTTI_CLOSED int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a FIFO */
@@ -213,7 +218,7 @@ static void onClose(void *data, const char *element) {
   (void)element;
   if (!locate(p, NULL)) return;
   const tuttiXmlElement *e = p->path[--p->depth];
-  if (e->close != NULL) settle(p, e->close(p->context, &p->xml));
+  settle(p, e->close(p->context, &p->xml));
 }
 
 static void onText(void *data, const char *text, int length) {

@@ -20,8 +20,11 @@ typedef struct tuttiXml tuttiXml;
 typedef struct {
   const char *parent, *element;
   tuttiResult_t (*open)(void *context, const tuttiXml *xml);
-  tuttiResult_t (*close)(void *context, const tuttiXml *xml); /* NULL: nothing to do */
+  tuttiResult_t (*close)(void *context, const tuttiXml *xml);
 } tuttiXmlElement;
+
+/* For elements that are done with once they are open: no entry of their table is NULL. */
+tuttiResult_t tuttiXmlNothingToClose(void *context, const tuttiXml *xml);
 
 /* Parses `text`, which `name` stands for in errors, or the file `name` if `text` is NULL; at most
  * TUTTI_XML_MAX_BYTES. Calls open and close for each element; the first failure of these ends it
