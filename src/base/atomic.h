@@ -1,6 +1,6 @@
-/* Atomics shared by C, C++ tests and, later, CUDA host code. A plain integer inside a struct, so
- * that it cannot be read without naming an order; the order is in each function's name. Valid in
- * memory shared between processes. */
+/* Atomics for C, and for C++ where tests and CUDA sources include this. A plain integer inside a
+ * struct, so that it cannot be read without naming an order; the order is in each function's name.
+ * Valid in memory shared between processes. */
 #ifndef TUTTI_BASE_ATOMIC_H_
 #define TUTTI_BASE_ATOMIC_H_
 

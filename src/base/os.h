@@ -74,7 +74,7 @@ void tuttiForkForbid(void);
  * while the child lives on. */
 void tuttiForkCloseAdd(int fd);
 void tuttiForkCloseRemove(int fd);
-/* Closes a registered fd and sets it to -1, which this call leaves alone. */
+/* Closes an fd, registered or not, and sets it to -1; -1 is left alone. */
 void tuttiFdClose(int *fd);
 /* `TUTTI_CLOSED int fd = open(...);` is closed where its block ends. */
 #define TUTTI_CLOSED __attribute__((cleanup(tuttiFdClose)))

@@ -1,5 +1,5 @@
 /* The settings table: TUTTI_<NAME> wins over the NCCL_ name, which wins over the default. The only
- * place that reads the environment. */
+ * place of the library that reads the environment. */
 #ifndef TUTTI_BASE_SETTINGS_H_
 #define TUTTI_BASE_SETTINGS_H_
 

@@ -1,9 +1,13 @@
-/* How two ends of a bootstrap connection find that they mean each other. Three messages, because a
- * caller may try several addresses of one listener and must be able to drop a try without harm:
+/* How two ends of a connection find that they mean each other. Three messages in the bootstrap,
+ * because a caller may try several addresses of one listener and must be able to drop a try without
+ * harm:
  *
  *   caller -> listener   hello: begins with tuttiHello; its size depends on the kind
  *   listener -> caller   reply: Accepted, or Failed with a text
  *   caller -> listener   confirm: from now on a closed connection means a dead process
+ *
+ * The hellos of watches and networks are answered by what their owner sends instead of a reply, and
+ * nothing is confirmed.
  *
  * Whoever does not know the magic and the secret gets no byte in return. */
 #ifndef TUTTI_BOOTSTRAP_HANDSHAKE_H_
@@ -17,7 +21,7 @@
 
 __BEGIN_DECLS
 
-/* First bytes on every bootstrap connection, in both rendezvous and watch. The fields up to
+/* First bytes on every connection: of rendezvous, ring, watch and networks. The fields up to
  * `secret` stay where they are in every version. */
 typedef struct {
   uint32_t magic;   /* TUTTI_HELLO_MAGIC */

@@ -1,8 +1,9 @@
 /* The proxy: moves the slots of network connections. One short loop that never blocks: each
  * operation on its list advances as far as it can and returns. One proxy per communicator; two on
- * GPUs, where nobody else runs the loop (tuttiCommView.receiver).
+ * GPUs, where nobody else runs the loop: the other has the socket endpoints that receive
+ * (tuttiCommView.receiver).
  *
- * Who runs the loop: while a host executor waits, it runs it itself (tuttiProxyRun), which saves
+ * Who runs the loop: while the CPU's executor waits, it runs it itself (tuttiProxyRun), which saves
  * the hand-over between threads; the proxy thread takes it up when nobody else does (data still
  * leaving after a call returned, peers connecting, CUDA communicators), and sleeps in poll(2),
  * using no CPU, when nothing can move. */
@@ -40,8 +41,8 @@ static inline void tuttiProxyWakeBy(tuttiProxyTurn *turn, uint64_t when) {
   if (when < turn->wake) turn->wake = when;
 }
 
-/* One thing the proxy keeps going. Both calls are made with the loop's lock held, so operations of
- * one proxy may touch each other, and must not call Add, Remove or Destroy. */
+/* One thing the proxy keeps going. Its calls are made with the loop's lock held, so operations of
+ * one proxy may touch each other, and must not call Add, Remove, Halt or Destroy. */
 typedef struct tuttiProxyOp {
   tuttiProxyState (*advance)(void *self, tuttiProxyTurn *turn); /* never blocks */
   void (*close)(void *self); /* by Remove, after the last advance: unwatches and frees */

@@ -1,4 +1,5 @@
-/* TCP for the bootstrap and NET/Socket: addresses, interfaces, and calls that end at a deadline. */
+/* TCP for the bootstrap, the watch and the networks: addresses, interfaces, and calls that end at a
+ * deadline. */
 #ifndef TUTTI_SOCKET_SOCKET_H_
 #define TUTTI_SOCKET_SOCKET_H_
 
@@ -50,10 +51,11 @@ socklen_t tuttiAddressLength(const tuttiAddress *a);
 /* 1 to TUTTI_MAX_ADDRESSES valid addresses, as a list from a peer must be. */
 bool tuttiAddressListValid(const tuttiAddressList *list);
 
-/* Interfaces this rank may use, best first, after TUTTI_SOCKET_IFNAME and TUTTI_SOCKET_FAMILY.
- * Without the setting: up, with carrier, not loopback, not docker* or virbr* while another is
- * there, link-local addresses last, IPv4 before IPv6; loopback only when nothing else is there. A
- * setting that matches nothing fails with tuttiInvalidArgument listing the interfaces. */
+/* Interfaces this rank may use, best first, after TUTTI_SOCKET_IFNAME and TUTTI_SOCKET_FAMILY; all
+ * of them are up and have an address. Without a list of wanted ones: those with a carrier, but for
+ * docker* and virbr*; if there are none, those without, and docker* and virbr*; if there are none
+ * either, loopback. Among these IPv4 comes before IPv6, bridges come later, link-local addresses
+ * last. A setting that matches nothing fails with tuttiInvalidArgument listing the interfaces. */
 tuttiResult_t tuttiInterfaces(tuttiInterface *out, int max, int *n);
 /* One address of one interface, in the system's order; family 0: an interface without address. */
 typedef struct {

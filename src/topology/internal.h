@@ -1,4 +1,4 @@
-/* What the files that make topologies share: those that detect and those that read. */
+/* What the files of this folder share: those that detect, that read, and that judge. */
 #ifndef TUTTI_TOPOLOGY_INTERNAL_H_
 #define TUTTI_TOPOLOGY_INTERNAL_H_
 

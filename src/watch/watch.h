@@ -24,8 +24,9 @@ typedef struct {
 
 typedef struct {
   void *ctx;
-  /* Called from the watch thread; they must not block, nor call a watch. */
-  /* A failure that another rank reported or that the watch noticed: code and full text. Called at
+  /* Both are called from the watch thread, and must neither block nor call a watch.
+   *
+   * A failure that another rank reported or that the watch noticed: code and full text. Called at
    * most once, and not after this rank's own tuttiWatchFail has gone out. */
   void (*failed)(void *ctx, tuttiResult_t code, const char *text);
   /* Writes up to TUTTI_WATCH_STATE bytes of this rank's state (what it is doing); sent with every

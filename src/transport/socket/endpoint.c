@@ -1,5 +1,5 @@
-/* NET/Socket: messages over TCP. See endpoint.h for what is on the wire, and meet.c
- * for how the endpoints find each other.
+/* NET/Socket: messages over TCP. See endpoint.h for what is on the wire, and meet.c for how the
+ * endpoints find each other.
  *
  * Flow control is TCP's: a receive endpoint reads the next message only when its slot is free, and
  * a sending endpoint gives credit when the kernel has taken the message. One system call per socket

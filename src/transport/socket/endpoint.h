@@ -1,5 +1,7 @@
-/* What endpoint.c (messages over sockets) and meet.c (how the two endpoints of a connection
- * find each other) share; nobody else includes this but tests.
+/* What endpoint.c (messages over sockets) and meet.c (how the two endpoints of a connection find
+ * each other) share, and what others have from them: every rank has one listener for the endpoints
+ * of all networks (net.c), and one of NET/IB begins with an endpoint of these, meets its peer in
+ * the same way and keeps the socket (transport/ib).
  *
  * On the wire a message is its slot descriptor, then its payload unless that is in there. A
  * connection has one or more sockets, its parts. Everything goes over part 0, but for payloads

@@ -1,5 +1,5 @@
-/* How the two endpoints of a NET/Socket connection find each other: the sender dials an address of
- * the receiver and says hello, the receiver answers welcome, the first message follows.
+/* How the two endpoints of a connection over a network find each other: the sender dials an address
+ * of the receiver and says hello, the receiver answers welcome, the first message follows.
  *
  * The welcome is why a wrong address does no harm (two hosts with the same private address, a port
  * that was taken over by somebody else): whoever is there won't know the secret, and the next
