@@ -1,127 +1,282 @@
-/* The configuration file: a word per line that says what it is, then name=value pairs.
- *
- *   fabric NAME | seed N | dmabuf yes|no
- *   device NAME [link=ib|roce] [ports=N] [subnet=HEX] [gbps=F] [latency_us=F]
- *               [down_ms=F] [up_ms=F] [removed_ms=F]     (down and up: its first port)
- *   fault lost|late|rnr|flip|refuse p=F [us=F] */
+/* The configuration: a word per line that says what it is, then name=value pairs (README.md). */
 #include "hca.h"
 
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void quit(const char *file, int line, const char *what) {
-  fprintf(stderr, "softhca: %s:%d: %s\n", file, line, what);
-  exit(2);
+/* ---- values --------------------------------------------------------------------------------- */
+
+typedef enum {
+  FLAG,
+  COUNT,
+  HEX,
+  REAL,
+  MICROSECONDS,
+  MILLISECONDS,
+  MEBIBYTES,
+  LINK,
+  SPEED,
+  TEXT
+} Kind;
+
+/* A named value of some struct. */
+typedef struct {
+  const char *name;
+  Kind kind;
+  size_t at;
+  double least, most;
+} Option;
+
+static bool readCount(const char *text, int base, const Option *o, uint64_t *out) {
+  char *end;
+  errno = 0;
+  *out = strtoull(text, &end, base);
+  return *text && *text != '-' && !*end && !errno && (double)*out >= o->least &&
+         (double)*out <= o->most;
 }
 
-static uint64_t after(double ms) {
-  return ms > 0 ? (uint64_t)(ms * 1e6) : 0;
+static bool readReal(const char *text, const Option *o, double *out) {
+  char *end;
+  *out = strtod(text, &end);
+  return *text && !*end && isfinite(*out) && *out >= o->least && *out <= o->most;
 }
 
-static bool deviceOption(softDeviceConfig *d, const char *name, const char *value) {
-  if (strcmp(name, "link") == 0)
-    d->roce = strcmp(value, "roce") == 0;
-  else if (strcmp(name, "ports") == 0)
-    d->nports = atoi(value);
-  else if (strcmp(name, "removed_ms") == 0)
-    d->removedAt = after(atof(value));
-  else if (strcmp(name, "down_ms") == 0)
-    d->ports[0].downAt = after(atof(value));
-  else if (strcmp(name, "up_ms") == 0)
-    d->ports[0].upAt = after(atof(value));
-  else
-    for (int i = 0; i < SOFT_MAX_PORTS; i++) {
-      softPortConfig *p = &d->ports[i];
-      if (strcmp(name, "subnet") == 0)
-        p->subnet = strtoull(value, NULL, 16);
-      else if (strcmp(name, "gbps") == 0)
-        p->gbps = atof(value);
-      else if (strcmp(name, "latency_us") == 0)
-        p->latency = (uint64_t)(atof(value) * 1e3);
-      else
-        return false;
-    }
-  return d->nports >= 1 && d->nports <= SOFT_MAX_PORTS;
+/* One of two words, as a bool. */
+static bool readChoice(const char *text, const char *no, const char *yes, bool *out) {
+  *out = strcmp(text, yes) == 0;
+  return *out || strcmp(text, no) == 0;
 }
 
-static softDeviceConfig *addDevice(softConfig *config, const char *name) {
-  softDeviceConfig *d = &config->devices[config->ndevices++];
-  *d = (softDeviceConfig){.nports = 1};
-  snprintf(d->name, sizeof d->name, "%s", name);
-  for (int i = 0; i < SOFT_MAX_PORTS; i++)
-    d->ports[i].subnet = 0xfe80000000000000;
-  return d;
-}
-
-static bool faultOption(softFaults *faults, const char *fault, const char *name, double value) {
+static bool readSpeed(const char *text, uint64_t *out) {
   static const struct {
     const char *name;
-    size_t at;
-  } all[] = {{.name = "lost", .at = offsetof(softFaults, lost)},
-             {.name = "late", .at = offsetof(softFaults, late)},
-             {.name = "rnr", .at = offsetof(softFaults, rnr)},
-             {.name = "flip", .at = offsetof(softFaults, flip)},
-             {.name = "refuse", .at = offsetof(softFaults, refuse)}};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-    if (strcmp(fault, all[i].name) != 0) continue;
-    if (strcmp(name, "us") == 0)
-      faults->lateBy = (uint64_t)(value * 1e3);
-    else if (strcmp(name, "p") == 0)
-      *(double *)((char *)faults + all[i].at) = value;
-    else
-      return false;
+    uint64_t code;
+  } speeds[] = {{"sdr", 1},  {"ddr", 2},  {"qdr", 4},  {"fdr10", 8},
+                {"fdr", 16}, {"edr", 32}, {"hdr", 64}, {"ndr", 128}};
+  for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++)
+    if (strcmp(text, speeds[i].name) == 0) {
+      *out = speeds[i].code;
+      return true;
+    }
+  return false;
+}
+
+static bool readTime(const char *text, const Option *o, double unit, uint64_t *out) {
+  double value;
+  if (!readReal(text, o, &value)) return false;
+  *out = (uint64_t)(value * unit);
+  return true;
+}
+
+static bool readValue(const Option *o, const char *text, void *base) {
+  void *to = (char *)base + o->at;
+  uint64_t count;
+  switch (o->kind) {
+  case FLAG:
+    return readChoice(text, "no", "yes", to);
+  case LINK:
+    return readChoice(text, "ib", "roce", to);
+  case COUNT:
+    return readCount(text, 10, o, to);
+  case HEX:
+    return readCount(text, 16, o, to);
+  case REAL:
+    return readReal(text, o, to);
+  case MICROSECONDS:
+    return readTime(text, o, 1e3, to);
+  case MILLISECONDS:
+    return readTime(text, o, 1e6, to);
+  case MEBIBYTES:
+    if (!readCount(text, 10, o, &count)) return false;
+    *(uint64_t *)to = count << 20;
     return true;
+  case SPEED:
+    return readSpeed(text, to);
+  case TEXT:
+    return snprintf(to, (size_t)o->most, "%s", text) < (int)o->most;
   }
   return false;
 }
 
-/* One line, without its end; false: it says nothing that is known. */
+/* ---- what there is -------------------------------------------------------------------------- */
+
+#define LONG 1e9 /* microseconds or milliseconds; no test waits so long */
+
+static const Option globals[] = {
+    {"fabric", TEXT, offsetof(softConfig, fabric), 0, sizeof((softConfig *)0)->fabric},
+    {"seed", COUNT, offsetof(softConfig, seed), 0, 1e18},
+    {"dmabuf", FLAG, offsetof(softConfig, dmabuf), 0, 0},
+    {"peermem", FLAG, offsetof(softConfig, peermem), 0, 0},
+    {"direct", FLAG, offsetof(softConfig, direct), 0, 0},
+    {"movers", COUNT, offsetof(softConfig, movers), 1, SOFT_MAX_MOVERS},
+    {"staging_mib", MEBIBYTES, offsetof(softConfig, staging), 1, 1024},
+    {"reorder_us", MICROSECONDS, offsetof(softConfig, reorder), 0, LONG},
+    {"invisible_ms", MILLISECONDS, offsetof(softConfig, invisible), 0, LONG},
+};
+
+static const Option deviceOptions[] = {
+    {"link", LINK, offsetof(softDeviceConfig, roce), 0, 0},
+    {"ports", COUNT, offsetof(softDeviceConfig, nports), 1, SOFT_MAX_PORTS},
+    {"max_inline", COUNT, offsetof(softDeviceConfig, maxInline), 0, SOFT_MAX_INLINE},
+    {"pci", TEXT, offsetof(softDeviceConfig, pci), 0, sizeof((softDeviceConfig *)0)->pci},
+    {"removed_ms", MILLISECONDS, offsetof(softDeviceConfig, removedAt), 0, LONG},
+    {"removed_frames", COUNT, offsetof(softDeviceConfig, removedFrames), 1, 1e18},
+};
+
+static const Option portOptions[] = {
+    {"subnet", HEX, offsetof(softPortConfig, subnet), 0, 2e19},
+    {"lid", COUNT, offsetof(softPortConfig, lid), 1, 0xbfff},
+    {"gids", COUNT, offsetof(softPortConfig, gids), 1, SOFT_MAX_GIDS},
+    {"mtu", COUNT, offsetof(softPortConfig, mtu), 256, 4096},
+    {"speed", SPEED, offsetof(softPortConfig, speed), 0, 0},
+    {"width", COUNT, offsetof(softPortConfig, width), 1, 12},
+    {"gbps", REAL, offsetof(softPortConfig, gbps), 0, 1e6},
+    {"latency_us", MICROSECONDS, offsetof(softPortConfig, latency), 0, LONG},
+    {"down_ms", MILLISECONDS, offsetof(softPortConfig, downAt), 0, LONG},
+    {"down_frames", COUNT, offsetof(softPortConfig, downFrames), 1, 1e18},
+    {"up_ms", MILLISECONDS, offsetof(softPortConfig, upAt), 0, LONG},
+};
+
+static const Option faultOptions[] = {
+    {"p", REAL, offsetof(softFault, p), 0, 1},
+    {"nth", COUNT, offsetof(softFault, nth), 1, 1e18},
+    {"us", MICROSECONDS, offsetof(softFault, by), 0, LONG},
+    {"icrc", FLAG, offsetof(softFault, icrc), 0, 0},
+};
+
+/* The names of faults; the other members tell nothing. */
+static const Option faults[] = {
+    {"lost", TEXT, offsetof(softFaults, lost), 0, 0},
+    {"late", TEXT, offsetof(softFaults, late), 0, 0},
+    {"flip", TEXT, offsetof(softFaults, flip), 0, 0},
+    {"rnr", TEXT, offsetof(softFaults, rnr), 0, 0},
+    {"refuse", TEXT, offsetof(softFaults, refuse), 0, 0},
+    {"cut", TEXT, offsetof(softFaults, cut), 0, 0},
+    {"completion", TEXT, offsetof(softFaults, completion), 0, 0},
+};
+
+static const Option *find(const Option *options, size_t n, const char *name) {
+  for (size_t i = 0; i < n; i++)
+    if (strcmp(options[i].name, name) == 0) return &options[i];
+  return NULL;
+}
+#define FIND(options, name) find(options, sizeof(options) / sizeof *(options), name)
+
+/* ---- lines ---------------------------------------------------------------------------------- */
+
+/* What a line's name=value pairs are set in: those of `table` once, those of ports in each port. */
+typedef struct {
+  const Option *table;
+  size_t n;
+  void *base;
+  softPortConfig *ports;
+  size_t nports;
+} Target;
+
+static bool setPair(const Target *t, char *pair) {
+  char *value = strchr(pair, '=');
+  if (!value) return false;
+  *value++ = '\0';
+  const Option *o = find(t->table, t->n, pair);
+  if (o) return readValue(o, value, t->base);
+  o = t->nports ? FIND(portOptions, pair) : NULL;
+  for (size_t i = 0; o && i < t->nports; i++)
+    if (!readValue(o, value, &t->ports[i])) return false;
+  return o;
+}
+
+static softDeviceConfig *addDevice(softConfig *config, const char *name) {
+  if (config->ndevices == SOFT_MAX_DEVICES) return NULL;
+  softDeviceConfig *d = &config->devices[config->ndevices++];
+  *d = (softDeviceConfig){.nports = 1, .maxInline = 256};
+  snprintf(d->name, sizeof d->name, "%s", name);
+  for (int i = 0; i < SOFT_MAX_PORTS; i++)
+    d->ports[i] = (softPortConfig){.subnet = 0xfe80000000000000, .mtu = 4096, .width = 4};
+  return d;
+}
+
+/* The port of a device that is there: NAME/N. */
+static softPortConfig *findPort(softConfig *config, char *name) {
+  char *number = strchr(name, '/');
+  if (!number) return NULL;
+  *number++ = '\0';
+  for (int i = 0; i < config->ndevices; i++) {
+    softDeviceConfig *d = &config->devices[i];
+    int port = atoi(number);
+    if (strcmp(d->name, name) == 0)
+      return port >= 1 && (uint64_t)port <= d->nports ? &d->ports[port - 1] : NULL;
+  }
+  return NULL;
+}
+
+#define TARGET(table_, base_)                                                                      \
+  .table = (table_), .n = sizeof(table_) / sizeof *(table_), .base = (base_)
+
+/* What a line that begins so is about; false: nothing that is known. */
+static bool aim(softConfig *config, const char *word, char *name, Target *t) {
+  if (strcmp(word, "device") == 0) {
+    softDeviceConfig *d = addDevice(config, name);
+    if (!d) return false;
+    *t = (Target){TARGET(deviceOptions, d), .ports = d->ports, .nports = SOFT_MAX_PORTS};
+    return true;
+  }
+  if (strcmp(word, "port") == 0) {
+    softPortConfig *p = findPort(config, name);
+    *t = (Target){TARGET(portOptions, p)};
+    return p;
+  }
+  const Option *fault = strcmp(word, "fault") == 0 ? FIND(faults, name) : NULL;
+  if (fault) *t = (Target){TARGET(faultOptions, (char *)&config->faults + fault->at)};
+  return fault;
+}
+
+/* One line, without its end. */
 static bool readLine(softConfig *config, char *line) {
   char *rest = NULL, *word = strtok_r(line, " \t", &rest), *second = strtok_r(NULL, " \t", &rest);
-  softDeviceConfig *device = NULL;
+  Target target;
   if (!word || *word == '#') return true;
   if (!second) return false;
-  if (strcmp(word, "fabric") == 0) {
-    snprintf(config->fabric, sizeof config->fabric, "%s", second);
-  } else if (strcmp(word, "seed") == 0) {
-    config->seed = strtoull(second, NULL, 0);
-  } else if (strcmp(word, "dmabuf") == 0) {
-    config->dmabuf = strcmp(second, "yes") == 0;
-  } else if (strcmp(word, "peermem") == 0) {
-    config->peermem = strcmp(second, "yes") == 0;
-  } else if (strcmp(word, "direct") == 0) {
-    config->direct = strcmp(second, "yes") == 0;
-  } else if (strcmp(word, "movers") == 0) {
-    config->movers = atoi(second);
-  } else if (strcmp(word, "device") == 0) {
-    if (config->ndevices == SOFT_MAX_DEVICES) return false;
-    device = addDevice(config, second);
-  } else if (strcmp(word, "fault") != 0) {
-    return false;
-  }
-  for (char *option; (option = strtok_r(NULL, " \t", &rest));) {
-    char *value = strchr(option, '=');
-    if (!value) return false;
-    *value++ = '\0';
-    if (device ? !deviceOption(device, option, value)
-               : !faultOption(&config->faults, second, option, atof(value)))
-      return false;
-  }
+  const Option *global = FIND(globals, word);
+  if (global) return readValue(global, second, config) && !strtok_r(NULL, " \t", &rest);
+  if (!aim(config, word, second, &target)) return false;
+  for (char *pair; (pair = strtok_r(NULL, " \t", &rest));)
+    if (!setPair(&target, pair)) return false;
   return true;
 }
 
-void softConfigRead(softConfig *config) {
-  const char *path = getenv("SOFTHCA_CONFIG");
+static void readOrQuit(softConfig *config, const char *where, int number, const char *text) {
   char line[512];
-  *config = (softConfig){
-      .fabric = "default", .seed = 1, .dmabuf = true, .movers = 1, .ringBytes = 4 << 20};
-  FILE *file = path ? fopen(path, "re") : NULL;
-  if (path && !file) quit(path, 0, "cannot be read");
-  for (int n = 1; file && fgets(line, sizeof line, file); n++) {
-    line[strcspn(line, "\n")] = '\0';
-    if (!readLine(config, line)) quit(path, n, "is not understood");
+  if (snprintf(line, sizeof line, "%s", text) < (int)sizeof line && readLine(config, line)) return;
+  fprintf(stderr, "softhca: %s:%d: not understood: %s\n", where, number, text);
+  exit(2);
+}
+
+static void readFile(softConfig *config, const char *path) {
+  char line[512];
+  FILE *file = fopen(path, "re");
+  if (!file) {
+    fprintf(stderr, "softhca: %s: %s\n", path, strerror(errno));
+    exit(2);
   }
-  if (file) fclose(file);
+  for (int n = 1; fgets(line, sizeof line, file); n++) {
+    line[strcspn(line, "\n")] = '\0';
+    readOrQuit(config, path, n, line);
+  }
+  fclose(file);
+}
+
+void softConfigRead(softConfig *config) {
+  const char *path = getenv("SOFTHCA_CONFIG"), *more = getenv("SOFTHCA_MORE");
+  *config =
+      (softConfig){.fabric = "default", .seed = 1, .dmabuf = true, .movers = 1, .staging = 4 << 20};
+  if (path) readFile(config, path);
+  char *copy = more ? strdup(more) : NULL, *rest = NULL;
+  for (char *line = copy ? strtok_r(copy, ";", &rest) : NULL; line;
+       line = strtok_r(NULL, ";", &rest))
+    readOrQuit(config, "SOFTHCA_MORE", 1, line);
+  free(copy);
   if (config->ndevices == 0) addDevice(config, "softhca0");
 }

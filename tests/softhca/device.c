@@ -124,57 +124,133 @@ int ibv_close_device(struct ibv_context *context) {
 
 /* ---- attributes ----------------------------------------------------------------------------- */
 
-uint16_t softLid(int device, int port) {
-  return (uint16_t)(softPortId(device, port) + 1);
+static const softPortConfig *configOf(int device, int port) {
+  return &hca.config.devices[device].ports[port - 1];
 }
 
-/* Row 0: as InfiniBand has it, or RoCE v1. Row 1, of RoCE: RoCE v2, an IPv4 address of its own. */
+uint16_t softLid(int device, int port) {
+  uint64_t lid = configOf(device, port)->lid;
+  return (uint16_t)(lid ? lid : softPortId(device, port) + 1u);
+}
+
+int softGidRows(int device, int port) {
+  int rows = (int)configOf(device, port)->gids;
+  return rows ? rows : hca.config.devices[device].roce ? 2 : 1;
+}
+
+/* Of RoCE, as drivers fill it: pairs of version 1 and 2, of the link-local address, then of an IPv4
+ * one. A table of two rows has the first and the last of these, one of a single row the last. */
+static bool isVersion2(int rows, int index) {
+  return rows == 1 || index % 2 == 1;
+}
+static bool isIpv4(int rows, int index) {
+  return rows == 1 || (rows == 2 ? index == 1 : index >= 2);
+}
+
 void softGid(int device, int port, int index, union ibv_gid *gid) {
+  int rows = softGidRows(device, port);
   memset(gid, 0, sizeof *gid);
-  if (index == 1) {
+  if (hca.config.devices[device].roce && isIpv4(rows, index)) {
     uint8_t v4[] = {0xff, 0xff, 10, (uint8_t)(100 + device), (uint8_t)port, 1};
     memcpy(gid->raw + 10, v4, sizeof v4);
     return;
   }
-  gid->global.subnet_prefix = htobe64(hca.config.devices[device].ports[port - 1].subnet);
-  gid->global.interface_id = htobe64(guidOf(device) | (uint64_t)port);
+  uint64_t alias = hca.config.devices[device].roce ? 0 : (uint64_t)index << 16;
+  gid->global.subnet_prefix = htobe64(configOf(device, port)->subnet);
+  gid->global.interface_id = htobe64(guidOf(device) | alias | (uint64_t)port);
+}
+
+/* ---- ports that fail ------------------------------------------------------------------------ */
+
+/* When the port goes down, up again, and when its device goes away, as far as that is known; 0:
+ * never. */
+typedef struct {
+  uint64_t down, up, removed;
+} Fate;
+
+static uint64_t later(uint64_t base, uint64_t by) {
+  return base && by ? base + by : 0;
+}
+
+static Fate fateOf(uint16_t id) {
+  int device = id / SOFT_MAX_PORTS;
+  const softDeviceConfig *d = &hca.config.devices[device];
+  const softPortConfig *p = &d->ports[id % SOFT_MAX_PORTS];
+  uint64_t fell = hca.portFell[id];
+  return (Fate){
+      .down = p->downFrames ? fell : later(hca.opened, p->downAt),
+      .up = later(p->downFrames ? fell : hca.opened, p->upAt),
+      .removed = d->removedFrames ? hca.deviceGone[device] : later(hca.opened, d->removedAt),
+  };
+}
+
+void softPortCount(uint16_t id) {
+  int device = id / SOFT_MAX_PORTS;
+  const softDeviceConfig *d = &hca.config.devices[device];
+  const softPortConfig *p = &d->ports[id % SOFT_MAX_PORTS];
+  bool falls = ++hca.portFrames[id] == p->downFrames;
+  bool goes = ++hca.deviceFrames[device] == d->removedFrames;
+  if (falls) hca.portFell[id] = softNow();
+  if (goes) hca.deviceGone[device] = softNow();
+  if (falls || goes) softEngineWake();
 }
 
 bool softPortUp(uint16_t id) {
-  int device = id / SOFT_MAX_PORTS;
-  if (device >= hca.config.ndevices) return false;
-  const softDeviceConfig *d = &hca.config.devices[device];
-  const softPortConfig *p = &d->ports[id % SOFT_MAX_PORTS];
-  uint64_t age = softNow() - hca.opened;
-  if (d->removedAt && age >= d->removedAt) return false;
-  return !p->downAt || age < p->downAt || (p->upAt && age >= p->upAt);
+  if (id / SOFT_MAX_PORTS >= hca.config.ndevices) return false;
+  uint64_t now = softNow();
+  Fate f = fateOf(id);
+  if (f.removed && now >= f.removed) return false;
+  return !f.down || now < f.down || (f.up && now >= f.up);
+}
+
+/* ---- attributes of ports and devices -------------------------------------------------------- */
+
+/* Codes of ibv_port_attr: of lanes, and of the speed of each, which suits the rate if none is set.
+ */
+static uint8_t widthOf(const softPortConfig *p) {
+  return p->width >= 12 ? 8 : p->width >= 8 ? 4 : p->width >= 4 ? 2 : p->width >= 2 ? 16 : 1;
+}
+
+static uint8_t speedOf(const softPortConfig *p) {
+  static const struct {
+    double gigabits;
+    uint8_t code;
+  } speeds[] = {{2.5, 1}, {5, 2}, {10, 4}, {14, 16}, {25, 32}, {50, 64}, {100, 128}};
+  if (p->speed) return (uint8_t)p->speed;
+  for (size_t i = 0; p->gbps > 0 && i < sizeof speeds / sizeof *speeds; i++)
+    if (speeds[i].gigabits * (double)p->width >= p->gbps * 8) return speeds[i].code;
+  return p->gbps > 0 ? 128 : 64;
+}
+
+static enum ibv_mtu mtuOf(const softPortConfig *p) {
+  enum ibv_mtu mtu = IBV_MTU_256;
+  while (mtu < IBV_MTU_4096 && 256u << mtu <= p->mtu)
+    mtu++;
+  return mtu;
 }
 
 static int queryPort(struct ibv_context *context, uint8_t port, struct ibv_port_attr *out,
                      size_t size) {
   int device = softDeviceOf(context);
   const softDeviceConfig *d = &hca.config.devices[device];
-  if (port < 1 || port > d->nports) return EINVAL;
+  if (port < 1 || port > (int)d->nports) return EINVAL;
   pthread_mutex_lock(&hca.lock);
   bool up = softPortUp(softPortId(device, port));
   pthread_mutex_unlock(&hca.lock);
-  double gbps = d->ports[port - 1].gbps;
+  const softPortConfig *p = configOf(device, port);
   struct ibv_port_attr attr = {
       .state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
       .max_mtu = IBV_MTU_4096,
-      .active_mtu = IBV_MTU_4096,
-      .gid_tbl_len = d->roce ? SOFT_GIDS : 1,
+      .active_mtu = mtuOf(p),
+      .gid_tbl_len = softGidRows(device, port),
       .port_cap_flags = d->roce ? IBV_PORT_IP_BASED_GIDS : 0,
       .max_msg_sz = 1u << 30,
       .pkey_tbl_len = 1,
       .lid = d->roce ? 0 : softLid(device, port),
       .sm_lid = d->roce ? 0 : 1,
       .max_vl_num = 1,
-      .active_width = 2, /* 4 lanes */
-      .active_speed = gbps == 0 || gbps > 25 ? 64
-                      : gbps > 12.5          ? 32
-                      : gbps > 5             ? 16
-                                             : 4,
+      .active_width = widthOf(p),
+      .active_speed = speedOf(p),
       .phys_state = up ? 5 : 2,
       .link_layer = d->roce ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND,
   };
@@ -230,7 +306,8 @@ static int queryDeviceEx(struct ibv_context *context, const struct ibv_query_dev
 
 static bool gidExists(struct ibv_context *context, uint32_t port, uint32_t index) {
   const softDeviceConfig *d = &hca.config.devices[softDeviceOf(context)];
-  return port >= 1 && (int)port <= d->nports && index < (d->roce ? SOFT_GIDS : 1);
+  return port >= 1 && port <= d->nports &&
+         index < (uint32_t)softGidRows(softDeviceOf(context), (int)port);
 }
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
@@ -244,14 +321,15 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ib
 
 int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
                       struct ibv_gid_entry *entry, uint32_t flags, size_t size) {
-  bool roce = hca.config.devices[softDeviceOf(context)].roce;
+  int device = softDeviceOf(context);
   if (flags || size < sizeof *entry) return EOPNOTSUPP;
   if (!gidExists(context, port, index)) return EINVAL;
   *entry = (struct ibv_gid_entry){.gid_index = index, .port_num = port};
-  entry->gid_type = !roce        ? IBV_GID_TYPE_IB
-                    : index == 1 ? IBV_GID_TYPE_ROCE_V2
-                                 : IBV_GID_TYPE_ROCE_V1;
-  softGid(softDeviceOf(context), (int)port, (int)index, &entry->gid);
+  bool version2 = isVersion2(softGidRows(device, (int)port), (int)index);
+  entry->gid_type = !hca.config.devices[device].roce ? IBV_GID_TYPE_IB
+                    : version2                       ? IBV_GID_TYPE_ROCE_V2
+                                                     : IBV_GID_TYPE_ROCE_V1;
+  softGid(device, (int)port, (int)index, &entry->gid);
   return 0;
 }
 
@@ -273,7 +351,9 @@ int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned index
     errno = EINVAL;
     return -1;
   }
-  *type = hca.config.devices[softDeviceOf(context)].roce && index == 1; /* as sysfs: 1 is v2 */
+  int device = softDeviceOf(context);
+  bool version2 = isVersion2(softGidRows(device, port), (int)index);
+  *type = hca.config.devices[device].roce && version2; /* as sysfs: 1 is v2 */
   return 0;
 }
 
@@ -375,31 +455,28 @@ void ibv_ack_async_event(struct ibv_async_event *event) {
   pthread_mutex_unlock(&hca.lock);
 }
 
-uint64_t softTimeline(uint64_t now) {
-  uint64_t next = UINT64_MAX;
-  for (softContext *c = hca.contexts; c; c = c->next) {
-    const softDeviceConfig *d = &hca.config.devices[c->device->index];
-    if (d->removedAt && !c->removed) {
-      uint64_t at = hca.opened + d->removedAt;
-      if (now >= at) {
-        c->removed = true;
-        softRaise(&c->verbs.context, IBV_EVENT_DEVICE_FATAL, NULL);
-        for (softQp *qp = hca.qps; qp; qp = qp->next)
-          if (qp->ibv.qp_base.context == &c->verbs.context) softQpError(qp);
-      } else if (at < next) {
-        next = at;
-      }
-    }
-    for (int port = 1; port <= d->nports; port++) {
-      const softPortConfig *p = &d->ports[port - 1];
-      bool down = !softPortUp(softPortId(c->device->index, port));
-      if (down != c->portDown[port - 1] && !c->removed) raisePort(c, port, !down);
+static void remove_(softContext *c) {
+  c->removed = true;
+  softRaise(&c->verbs.context, IBV_EVENT_DEVICE_FATAL, NULL);
+  for (softQp *qp = hca.qps; qp; qp = qp->next)
+    if (qp->ibv.qp_base.context == &c->verbs.context) softQpError(qp);
+}
+
+static void upcoming(uint64_t when, uint64_t now) {
+  if (when > now) softNext(when);
+}
+
+void softTimeline(uint64_t now) {
+  for (softContext *c = hca.contexts; c; c = c->next)
+    for (uint64_t port = 1; port <= hca.config.devices[c->device->index].nports; port++) {
+      uint16_t id = softPortId(c->device->index, (int)port);
+      Fate f = fateOf(id);
+      bool down = !softPortUp(id);
+      if (f.removed && now >= f.removed && !c->removed) remove_(c);
+      if (down != c->portDown[port - 1] && !c->removed) raisePort(c, (int)port, !down);
       c->portDown[port - 1] = down;
-      if (p->downAt && now < hca.opened + p->downAt && hca.opened + p->downAt < next)
-        next = hca.opened + p->downAt;
-      if (p->upAt && now < hca.opened + p->upAt && hca.opened + p->upAt < next)
-        next = hca.opened + p->upAt;
+      upcoming(f.removed, now);
+      upcoming(f.down, now);
+      upcoming(f.up, now);
     }
-  }
-  return next;
 }

@@ -5,6 +5,7 @@
 #include <infiniband/verbs.h>
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,10 +24,11 @@ struct End {
   ibv_mr *mr = nullptr;
   std::vector<char> memory = std::vector<char>(1 << 17);
 
-  explicit End(int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                            IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC) {
+  explicit End(int device = 0) {
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                 IBV_ACCESS_REMOTE_ATOMIC;
     ibv_device **list = ibv_get_device_list(nullptr);
-    context = ibv_open_device(list[0]);
+    context = ibv_open_device(list[device]);
     ibv_free_device_list(list);
     pd = ibv_alloc_pd(context);
     cq = ibv_create_cq(context, 64, nullptr, nullptr, 0);
@@ -135,6 +137,15 @@ struct End {
     ibv_qp_init_attr i = {};
     ibv_query_qp(qp, &a, IBV_QP_STATE, &i);
     return a.qp_state;
+  }
+  // The next asynchronous event; the HCA is moved meanwhile.
+  ibv_event_type nextEvent() const {
+    ibv_async_event event = {};
+    pollfd p = {context->async_fd, POLLIN, 0};
+    EXPECT_EQ(poll(&p, 1, 20000), 1);
+    EXPECT_EQ(ibv_get_async_event(context, &event), 0);
+    ibv_ack_async_event(&event);
+    return event.event_type;
   }
   uint64_t at(size_t offset = 0) const { return (uintptr_t)memory.data() + offset; }
 };

@@ -139,7 +139,9 @@ static void store(softFlight *flight, const Part *part, const uint8_t *from) {
                  .bytes = part->length,
                  .mr = part->mr,
                  .flight = flight};
-  if (part->mr->gpu >= 0)
+  if (part->mr->gpu >= 0 && hca.config.invisible)
+    softHide(&job, flight->frame.toQpn);
+  else if (part->mr->gpu >= 0)
     softMoverSubmit(&job, flight->frame.toQpn);
   else
     memcpy(hostPointer(part->at), from, part->length);

@@ -24,9 +24,9 @@
 
 #define SOFT_MAX_DEVICES 16
 #define SOFT_MAX_PORTS   2
-#define SOFT_GIDS        2
+#define SOFT_MAX_GIDS    4
 #define SOFT_MAX_SGE     16
-#define SOFT_MAX_INLINE  256
+#define SOFT_MAX_INLINE  1024
 #define SOFT_MAX_WR      16384
 #define SOFT_MAX_CQE     (1 << 20)
 #define SOFT_MAX_ATOMIC  16
@@ -43,23 +43,37 @@
 
 typedef struct {
   uint64_t subnet;       /* prefix of the port's GIDs */
+  uint64_t lid;          /* 0: one of its own */
+  uint64_t gids;         /* rows of the table; 0: as many as usual */
+  uint64_t mtu;          /* bytes */
+  uint64_t speed;        /* of a lane, as in ibv_port_attr; 0: what fits gbps */
+  uint64_t width;        /* lanes */
   double gbps;           /* 10^9 bytes per second; 0: as fast as it goes */
   uint64_t latency;      /* one way */
   uint64_t downAt, upAt; /* after the process opened its first device; 0: never */
+  uint64_t downFrames;   /* ... or after so many frames; then upAt counts from there */
 } softPortConfig;
 
 typedef struct {
   char name[32];
   bool roce;
-  int nports;
-  uint64_t removedAt; /* 0: never */
+  uint64_t nports;
+  uint64_t maxInline;
+  char pci[128];                     /* its place, for tests/softhca/sysfs alone */
+  uint64_t removedAt, removedFrames; /* 0: never */
   softPortConfig ports[SOFT_MAX_PORTS];
 } softDeviceConfig;
 
-/* What goes wrong, each with a probability. */
+/* Something that goes wrong: with a probability, or the nth time. */
 typedef struct {
-  double lost, late, rnr, flip, refuse;
-  uint64_t lateBy;
+  double p;
+  uint64_t nth, count;
+  uint64_t by; /* how late */
+  bool icrc;   /* a flipped bit is found */
+} softFault;
+
+typedef struct {
+  softFault lost, late, flip, rnr, refuse, cut, completion;
 } softFaults;
 
 typedef struct {
@@ -67,15 +81,18 @@ typedef struct {
   uint64_t seed;
   bool dmabuf, peermem; /* memory of GPUs can be registered: by dma-buf, by its address */
   bool direct;          /* between GPUs of this host without staging */
-  int movers;           /* threads that copy from and to GPUs */
-  uint32_t ringBytes;   /* of staging, in each direction of a stream */
+  uint64_t movers;      /* threads that copy from and to GPUs */
+  uint64_t staging;     /* bytes of shared memory, in each direction of a stream */
+  uint64_t reorder;     /* parts of messages are placed in any order, each this late at most */
+  uint64_t invisible;   /* bytes in memory of GPUs show after a read, or up to this late */
   int ndevices;
   softDeviceConfig devices[SOFT_MAX_DEVICES];
   softFaults faults;
 } softConfig;
 
-/* Reads SOFTHCA_CONFIG, or sets one InfiniBand device with one port. A file that is wrong ends the
- * process with a message: a test must not go on with another network than it asked for. */
+/* Reads SOFTHCA_CONFIG and what SOFTHCA_MORE adds, or sets one InfiniBand device with one port. A
+ * configuration that is wrong ends the process with a message: a test must not go on with another
+ * network than it asked for. */
 void softConfigRead(softConfig *config);
 
 /* ---- frames (wire.c) ------------------------------------------------------------------------ */
@@ -184,7 +201,8 @@ typedef struct softFlight {
   /* A responder's: */
   enum softTask task;
   bool started;
-  bool takes; /* a receive request is complete with it */
+  uint64_t notBefore; /* it is placed then: other parts overtake it */
+  bool takes;         /* a receive request is complete with it */
   softRecv recv;
   uint8_t status,
       localStatus; /* of SOFT_REFUSE: the sender's, and that of a request that is held */
@@ -257,8 +275,12 @@ typedef struct softCq {
   struct ibv_wc *ring;
   struct softQpRef {
     uint32_t qpn, freed;
-  } * refs; /* per entry: send requests of which queue pair its polling frees */
-  uint32_t cap, head;
+    uint64_t due;           /* of an entry that is late */
+    bool solicited;         /* or an error */
+  } * refs;                 /* per entry: send requests of which queue pair its polling frees */
+  uint32_t cap, head, late; /* entries behind those of count that cannot be polled yet */
+  bool listed;              /* in hca.lateCqs */
+  struct softCq *lateNext;
   _Atomic uint32_t count;
   uint32_t fetched; /* completion events given out */
   bool armed, armedSolicited, overrun, ignoreOverrun;
@@ -323,6 +345,7 @@ typedef struct softQp {
   uint8_t attempt, retries, rnrRetries;
   uint64_t resendAt; /* 0: nothing lost; else when the oldest request is sent again */
   bool rnrWait;
+  bool cut;              /* nothing of it arrives any more */
   softFlights departing; /* requests, until their bytes are in the staging */
   softFlights arriving;  /* responses, until their bytes are in memory */
   softRecvQueue rq;
@@ -348,9 +371,12 @@ typedef struct {
   uint8_t mrTurn[SOFT_MAX_MRS]; /* part of a key, so that a key is not soon used again */
   uint32_t nextMr;
   softConn *conns;
+  softCq *lateCqs;     /* with entries that are late */
   softFlights dropped; /* with copies that are not done */
   bool gpus;           /* memory of a GPU was registered: staging is pinned */
-  uint64_t portFree[SOFT_MAX_DEVICES][SOFT_MAX_PORTS]; /* when what was sent has left the port */
+  uint64_t portFrames[SOFT_MAX_DEVICES * SOFT_MAX_PORTS]; /* sent through it */
+  uint64_t portFell[SOFT_MAX_DEVICES * SOFT_MAX_PORTS];   /* when, by their number; 0: it did not */
+  uint64_t deviceFrames[SOFT_MAX_DEVICES], deviceGone[SOFT_MAX_DEVICES]; /* the same of devices */
   uint64_t opened;
   uint64_t next; /* when softProgress has something to do again */
   uint64_t random;
@@ -379,19 +405,23 @@ static inline int softDeviceOf(const struct ibv_context *context) {
 }
 
 uint64_t softNow(void);
-bool softChance(double probability); /* by the seed */
+bool softStrikes(softFault *fault);  /* does it go wrong this time? */
+uint64_t softRandom(uint64_t below); /* by the seed; 0 for below 0 */
 
 /* ---- device.c ------------------------------------------------------------------------------- */
 
 void softGid(int device, int port, int index, union ibv_gid *gid);
 uint16_t softLid(int device, int port);
+int softGidRows(int device, int port);
 bool softPortUp(uint16_t portId);
+/* A frame leaves through the port, which may be the last one that does. */
+void softPortCount(uint16_t portId);
 /* Queues an asynchronous event for the context that the element belongs to. */
 void softRaise(struct ibv_context *context, enum ibv_event_type type, void *element);
 /* Forgets events about an element that goes away and that nobody fetched. */
 void softForget(struct ibv_context *context, const void *element);
-/* Ports that go down or up by now; the time of the next such thing, or UINT64_MAX. */
-uint64_t softTimeline(uint64_t now);
+/* Devices that go away and ports that go down or up by now. */
+void softTimeline(uint64_t now);
 
 /* ---- memory.c ------------------------------------------------------------------------------- */
 
@@ -427,10 +457,12 @@ typedef struct softJob {
   int gpu;
   cuPointer to, from;
   size_t bytes;
-  softDirect *direct;   /* `from` is there */
-  softMr *mr;           /* counts it among its copies; may be NULL */
-  softFlight *flight;   /* ... and it among its own */
-  softStaging *staging; /* to be pinned, or unpinned and unmapped */
+  softDirect *direct;     /* `from` is there */
+  softMr *mr;             /* counts it among its copies; may be NULL */
+  softFlight *flight;     /* ... and it among its own */
+  softStaging *staging;   /* to be pinned, or unpinned and unmapped */
+  void *owned;            /* is freed when the job is done */
+  _Atomic uint32_t *also; /* counts it, too */
 } softJob;
 
 /* Starts the movers, at the first registration of memory of a GPU. 0 or an errno. */
@@ -443,6 +475,17 @@ void softMoverStop(void);
  * bytes in one direction between the same GPU and the host. */
 void softMoverSubmit(const softJob *job, uint32_t qpn);
 
+/* ---- hidden.c ------------------------------------------------------------------------------- */
+
+/* Keeps a job, with its bytes, until a read passes or its time has come. */
+void softHide(const softJob *job, uint32_t qpn);
+/* Hands over the jobs of a GPU that were kept; of all GPUs for -1. */
+void softReveal(int gpu);
+/* Those whose time has come. */
+void softRevealDue(uint64_t now);
+/* Are all that were handed over done, of that GPU? */
+bool softRevealed(int gpu);
+
 /* ---- queue.c -------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -451,6 +494,8 @@ typedef struct {
   uint32_t freed; /* send requests of the queue pair up to this one are free once it is polled */
 } softCompletion;
 void softComplete(struct ibv_cq *cq, const softCompletion *completion);
+/* Completions that were late and are due. */
+void softCqReveal(uint64_t now);
 void softCqForget(softCq *cq, uint32_t qpn);                 /* drops a queue pair's completions */
 int softPollCq(struct ibv_cq *cq, int n, struct ibv_wc *wc); /* without the lock */
 int softReqNotify(struct ibv_cq *cq, int solicited);         /* without the lock */
@@ -496,6 +541,16 @@ void softResponderTake(softConn *conn, const softFrame *frame, uint8_t *chunk);
 bool softResponderRun(softQp *qp);
 /* The queue pair has failed or is reset: answers are all that is left to do. */
 void softResponderStop(softQp *qp);
+
+/* ---- rate.c --------------------------------------------------------------------------------- */
+
+/* With the engine, without the lock. */
+void softRateStart(void);
+void softRateStop(void);
+/* When what was sent has left the port. */
+uint64_t softRateFree(uint16_t portId);
+/* Sends bytes through a port; when they have left it. */
+uint64_t softRateSend(uint16_t portId, double gbps, size_t bytes, uint64_t now);
 
 /* ---- wire.c --------------------------------------------------------------------------------- */
 

@@ -61,7 +61,7 @@ static int describeGpu(const softDriver *cu, softMr *mr, cuPointer address, bool
 /* Gives it a key; 0 or an errno. */
 static int publish(softMr *mr, void *addr, size_t length) {
   pthread_mutex_lock(&hca.lock);
-  uint32_t index = softChance(hca.config.faults.refuse) ? 0 : freeMr();
+  uint32_t index = softStrikes(&hca.config.faults.refuse) ? 0 : freeMr();
   if (index) {
     hca.mrs[index] = mr;
     uint32_t key = index << 8 | ++hca.mrTurn[index];
@@ -132,6 +132,7 @@ int ibv_dereg_mr(struct ibv_mr *ibv) {
   softMr *mr = (softMr *)ibv;
   pthread_mutex_lock(&hca.lock);
   hca.mrs[ibv->handle] = NULL;
+  if (mr->gpu >= 0) softReveal(mr->gpu);
   pthread_mutex_unlock(&hca.lock);
   while (atomic_load(&mr->copies))
     sched_yield();

@@ -198,6 +198,8 @@ static void finish(Mover *m, Batch *batch) {
     /* Either may be gone as soon as nothing is counted there. */
     if (job->mr) atomic_fetch_sub(&job->mr->copies, 1);
     if (job->flight) atomic_fetch_sub_explicit(&job->flight->pending, 1, memory_order_release);
+    if (job->also) atomic_fetch_sub(job->also, 1);
+    free(job->owned);
     free(job);
   }
   if (batch->event) cu->destroyEvent(batch->event);
@@ -303,6 +305,7 @@ void softMoverSubmit(const softJob *template, uint32_t qpn) {
   job->next = NULL;
   if (job->mr) atomic_fetch_add(&job->mr->copies, 1);
   if (job->flight) atomic_fetch_add(&job->flight->pending, 1);
+  if (job->also) atomic_fetch_add(job->also, 1);
   Mover *m = &movers[qpn % (uint32_t)nmovers];
   pthread_mutex_lock(&m->lock);
   if (m->last)
@@ -322,7 +325,7 @@ int softMoverStart(void) {
   if (nmovers > 0) return 0;
   sigfillset(&all); /* the application's signals are for its own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (; nmovers < hca.config.movers && !error; nmovers += !error) {
+  for (; nmovers < (int)hca.config.movers && !error; nmovers += !error) {
     Mover *m = &movers[nmovers];
     memset(m, 0, sizeof *m);
     m->current = -1;

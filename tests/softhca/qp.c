@@ -14,7 +14,7 @@ softQp *softQpFind(uint32_t qpn) {
 /* ---- create and destroy --------------------------------------------------------------------- */
 
 /* What a new queue pair may not be; 0 or an errno. */
-static int checkNew(const struct ibv_qp_init_attr_ex *attr) {
+static int checkNew(const struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr) {
   const struct ibv_qp_cap *cap = &attr->cap;
   uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   uint64_t ops = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
@@ -27,7 +27,7 @@ static int checkNew(const struct ibv_qp_init_attr_ex *attr) {
     return EINVAL;
   if (cap->max_send_wr > SOFT_MAX_WR || cap->max_recv_wr > SOFT_MAX_WR ||
       cap->max_send_sge > SOFT_MAX_SGE || cap->max_recv_sge > SOFT_MAX_SGE ||
-      cap->max_inline_data > SOFT_MAX_INLINE)
+      cap->max_inline_data > hca.config.devices[softDeviceOf(context)].maxInline)
     return EINVAL;
   return 0;
 }
@@ -79,7 +79,7 @@ static softQp *allocateQp(const struct ibv_qp_init_attr_ex *attr) {
 }
 
 struct ibv_qp *softCreateQpEx(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr) {
-  int error = checkNew(attr);
+  int error = checkNew(context, attr);
   softQp *qp = error ? NULL : allocateQp(attr);
   if (!qp) {
     errno = error ? error : ENOMEM;
@@ -200,12 +200,17 @@ static bool allowed(enum ibv_qp_state from, enum ibv_qp_state to, int mask) {
   return false;
 }
 
+static bool validMtu(const softQp *qp, const softDeviceConfig *d, const struct ibv_qp_attr *a) {
+  uint64_t bytes = 128u << a->path_mtu;
+  return a->path_mtu >= IBV_MTU_256 && a->path_mtu <= IBV_MTU_4096 &&
+         bytes <= d->ports[qp->attr.port_num - 1].mtu;
+}
+
 static bool validValues(const softQp *qp, const struct ibv_qp_attr *a, int mask) {
   const softDeviceConfig *d = &hca.config.devices[softDeviceOf(qp->ibv.qp_base.context)];
-  if ((mask & IBV_QP_PORT) && (a->port_num < 1 || a->port_num > d->nports)) return false;
+  if ((mask & IBV_QP_PORT) && (a->port_num < 1 || a->port_num > (int)d->nports)) return false;
   if ((mask & IBV_QP_PKEY_INDEX) && a->pkey_index != 0) return false;
-  if ((mask & IBV_QP_PATH_MTU) && (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096))
-    return false;
+  if ((mask & IBV_QP_PATH_MTU) && !validMtu(qp, d, a)) return false;
   if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && a->max_rd_atomic > SOFT_MAX_ATOMIC) return false;
   if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a->max_dest_rd_atomic > SOFT_MAX_ATOMIC) return false;
   if ((mask & IBV_QP_TIMEOUT) && a->timeout > 31) return false;
@@ -214,7 +219,9 @@ static bool validValues(const softQp *qp, const struct ibv_qp_attr *a, int mask)
   if ((mask & RNR) && a->min_rnr_timer > 31) return false;
   if (!(mask & AV)) return true;
   if (d->roce && !a->ah_attr.is_global) return false; /* RoCE has no other addresses */
-  return !a->ah_attr.is_global || a->ah_attr.grh.sgid_index < (d->roce ? SOFT_GIDS : 1);
+  return !a->ah_attr.is_global ||
+         a->ah_attr.grh.sgid_index <
+             softGidRows(softDeviceOf(qp->ibv.qp_base.context), qp->attr.port_num);
 }
 
 /* The port that an address leads to from this one; SOFT_NOWHERE: packets get lost. */
@@ -223,12 +230,12 @@ static uint16_t resolve(const softQp *qp, const struct ibv_ah_attr *ah) {
   const softPortConfig *from = &hca.config.devices[own_].ports[qp->attr.port_num - 1];
   bool roce = hca.config.devices[own_].roce;
   for (int device = 0; device < hca.config.ndevices; device++)
-    for (int port = 1; port <= hca.config.devices[device].nports; port++) {
+    for (int port = 1; port <= (int)hca.config.devices[device].nports; port++) {
       union ibv_gid gid;
       if (hca.config.devices[device].roce != roce) continue;
       if (hca.config.devices[device].ports[port - 1].subnet != from->subnet) continue;
       if (!roce && ah->dlid == softLid(device, port)) return softPortId(device, port);
-      for (int i = 0; roce && i < SOFT_GIDS; i++) {
+      for (int i = 0; roce && i < softGidRows(device, port); i++) {
         softGid(device, port, i, &gid);
         if (memcmp(gid.raw, ah->grh.dgid.raw, sizeof gid.raw) == 0) return softPortId(device, port);
       }
@@ -270,7 +277,7 @@ static void reset(softQp *qp) {
   qp->freed = qp->done = qp->next_ = qp->tail = 0;
   qp->readsOut = 0;
   qp->resendAt = 0;
-  qp->rnrWait = false;
+  qp->rnrWait = qp->cut = false;
   qp->rq.head = qp->rq.tail = 0;
   dropFlights(qp);
   memset(&qp->in, 0, sizeof qp->in);
@@ -354,8 +361,14 @@ int ibv_query_qp(struct ibv_qp *v, struct ibv_qp_attr *attr, int mask,
   return 0;
 }
 
-/* Writes of a message are placed in order here, and messages one after the other. */
+/* Whole messages are placed in order, and so are their bytes, unless the configuration says other.
+ */
 int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags) {
-  (void)qp, (void)op, (void)flags;
-  return 0; /* "not promised": programs must not rely on it */
+  (void)qp, (void)op;
+  if (hca.config.reorder) return 0;
+#ifdef IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS
+  if (flags & IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS)
+    return IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG | IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES;
+#endif
+  return flags == 0;
 }

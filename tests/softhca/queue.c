@@ -152,9 +152,10 @@ int ibv_resize_cq(struct ibv_cq *ibvCq, int cqe) {
   struct ibv_wc *ring = calloc((size_t)cqe, sizeof *ring);
   struct softQpRef *refs = calloc((size_t)cqe, sizeof *refs);
   pthread_mutex_lock(&hca.lock);
-  bool fits = ring && refs && cq->count <= (uint32_t)cqe;
+  uint32_t n = cq->count + cq->late;
+  bool fits = ring && refs && n <= (uint32_t)cqe;
   if (fits) {
-    for (uint32_t i = 0; i < cq->count; i++) {
+    for (uint32_t i = 0; i < n; i++) {
       ring[i] = cq->ring[(cq->head + i) % cq->cap];
       refs[i] = cq->refs[(cq->head + i) % cq->cap];
     }
@@ -179,6 +180,11 @@ int ibv_destroy_cq(struct ibv_cq *ibvCq) {
     return EBUSY;
   }
   softForget(ibvCq->context, cq);
+  for (softCq **at = &hca.lateCqs; *at; at = &(*at)->lateNext)
+    if (*at == cq) {
+      *at = cq->lateNext;
+      break;
+    }
   if (ibvCq->channel) {
     if (cq->pending) unlist((softChannel *)ibvCq->channel, cq);
     ibvCq->channel->refcnt--;
@@ -194,32 +200,76 @@ int ibv_destroy_cq(struct ibv_cq *ibvCq) {
   return 0;
 }
 
+static void show(softCq *cq, const struct softQpRef *ref) {
+  atomic_fetch_add_explicit(&cq->count, 1, memory_order_release);
+  if (cq->armed || (cq->armedSolicited && ref->solicited)) notify(cq);
+}
+
+/* Its entry comes when it is due, and those behind it not before. */
+static void delay(softCq *cq, struct softQpRef *ref, uint64_t by) {
+  const struct softQpRef *before = &cq->refs[(cq->head + cq->count + cq->late - 1) % cq->cap];
+  ref->due = softNow() + by;
+  if (cq->late && before->due > ref->due) ref->due = before->due;
+  if (!cq->listed) {
+    cq->lateNext = hca.lateCqs;
+    hca.lateCqs = cq;
+    cq->listed = true;
+  }
+  cq->late++;
+  softNext(ref->due);
+  softEngineWake();
+}
+
 void softComplete(struct ibv_cq *ibvCq, const softCompletion *completion) {
   softCq *cq = (softCq *)ibvCq;
-  if (cq->count == cq->cap) {
+  softFault *fault = &hca.config.faults.completion;
+  if (cq->count + cq->late == cq->cap) {
     if (!cq->overrun && !cq->ignoreOverrun) softRaise(ibvCq->context, IBV_EVENT_CQ_ERR, cq);
     cq->overrun = true;
     return;
   }
-  uint32_t at = (cq->head + cq->count) % cq->cap;
+  uint32_t at = (cq->head + cq->count + cq->late) % cq->cap;
   cq->ring[at] = completion->wc;
-  cq->refs[at] = (struct softQpRef){.qpn = completion->wc.qp_num, .freed = completion->freed};
-  atomic_fetch_add_explicit(&cq->count, 1, memory_order_release);
-  if (cq->armed ||
-      (cq->armedSolicited && (completion->solicited || completion->wc.status != IBV_WC_SUCCESS)))
-    notify(cq);
+  cq->refs[at] = (struct softQpRef){.qpn = completion->wc.qp_num,
+                                    .freed = completion->freed,
+                                    .solicited = completion->solicited ||
+                                                 completion->wc.status != IBV_WC_SUCCESS};
+  bool late = softStrikes(fault);
+  if (late || cq->late)
+    delay(cq, &cq->refs[at], late ? fault->by : 0);
+  else
+    show(cq, &cq->refs[at]);
+}
+
+void softCqReveal(uint64_t now) {
+  for (softCq **at = &hca.lateCqs; *at;) {
+    softCq *cq = *at;
+    while (cq->late && cq->refs[(cq->head + cq->count) % cq->cap].due <= now) {
+      cq->late--;
+      show(cq, &cq->refs[(cq->head + cq->count) % cq->cap]);
+    }
+    if (cq->late) {
+      softNext(cq->refs[(cq->head + cq->count) % cq->cap].due);
+      at = &cq->lateNext;
+    } else {
+      *at = cq->lateNext;
+      cq->listed = false;
+    }
+  }
 }
 
 void softCqForget(softCq *cq, uint32_t qpn) {
-  uint32_t kept = 0, count = cq->count;
-  for (uint32_t i = 0; i < count; i++) {
+  uint32_t kept = 0, shown = 0, count = cq->count;
+  for (uint32_t i = 0; i < count + cq->late; i++) {
     uint32_t from = (cq->head + i) % cq->cap, to = (cq->head + kept) % cq->cap;
     if (cq->ring[from].qp_num == qpn) continue;
     cq->ring[to] = cq->ring[from];
     cq->refs[to] = cq->refs[from];
     kept++;
+    if (i < count) shown++;
   }
-  atomic_store_explicit(&cq->count, kept, memory_order_release);
+  cq->late = kept - shown; /* with none, it leaves the list when that is looked at */
+  atomic_store_explicit(&cq->count, shown, memory_order_release);
 }
 
 static int take(softCq *cq, int n, struct ibv_wc *wc) {

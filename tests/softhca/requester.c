@@ -150,7 +150,8 @@ static bool listFits(softQp *qp, const softSend *s) {
 static const softMr *directly(const softQp *qp, const softSend *s, uint32_t *length) {
   uint32_t offset = s->sent;
   int i = 0;
-  if (!hca.config.direct || (s->flags & IBV_SEND_INLINE) || returns(s)) return NULL;
+  if (!hca.config.direct || hca.config.invisible || (s->flags & IBV_SEND_INLINE) || returns(s))
+    return NULL;
   for (; i < s->nsge && offset >= s->sge[i].length; i++)
     offset -= s->sge[i].length;
   if (i == s->nsge) return NULL;
@@ -249,12 +250,14 @@ static bool sendFrame(softQp *qp, softConn *conn) {
 }
 
 /* What happens to a frame on the wire; false: it is lost there. */
-static bool survives(softFlight *flight) {
-  softFrame *f = &flight->frame;
-  if (softChance(hca.config.faults.lost)) return false;
-  bool payload = flight->chunk && !(f->flags & SOFT_BY_ADDRESS);
-  if (payload && softChance(hca.config.faults.flip)) flight->chunk[hca.random % f->length] ^= 1;
-  return true;
+static bool survives(softQp *qp, softFlight *flight) {
+  softFaults *faults = &hca.config.faults;
+  const softFrame *f = &flight->frame;
+  qp->cut = qp->cut || softStrikes(&faults->cut);
+  if (qp->cut || softStrikes(&faults->lost)) return false;
+  if (!flight->chunk || (f->flags & SOFT_BY_ADDRESS) || !softStrikes(&faults->flip)) return true;
+  flight->chunk[softRandom(f->length)] ^= (uint8_t)(1 << softRandom(8));
+  return !faults->flip.icrc; /* the receiver's check finds it, and drops the frame */
 }
 
 /* Sends the frames whose bytes are there. */
@@ -269,7 +272,7 @@ static bool depart(softQp *qp) {
       softRequesterFail(qp, IBV_WC_LOC_PROT_ERR);
       break;
     }
-    if (!survives(flight)) {
+    if (!survives(qp, flight)) {
       softFlightDrop(flight);
       softRequesterLost(qp);
     } else if (!softFlightSend(flight, portOf(qp))) {

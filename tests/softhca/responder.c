@@ -101,7 +101,7 @@ static void toRefuse(softFlight *flight, enum ibv_wc_status remote, enum ibv_wc_
 /* Takes a receive request for the message, if it has none. */
 static bool hold(softQp *qp, softFlight *flight) {
   if (qp->in.holds) return true;
-  qp->in.holds = !softChance(hca.config.faults.rnr) && softTakeRecv(qp, &qp->in.recv);
+  qp->in.holds = !softStrikes(&hca.config.faults.rnr) && softTakeRecv(qp, &qp->in.recv);
   if (!qp->in.holds) flight->task = SOFT_NOT_READY;
   return qp->in.holds;
 }
@@ -274,10 +274,31 @@ static void answerAtomic(softQp *qp, softConn *conn, const softFrame *f, uint64_
   answerWith(qp, conn, &r, NULL);
 }
 
+/* Reading from a GPU makes visible what was written there before; true when it is. */
+static bool flushed(const softQp *qp, softFlight *flight) {
+  softMr *mr = softMrFind(qp->ibv.qp_base.pd, flight->frame.rkey, flight->frame.address, 0, 0);
+  if (!mr || mr->gpu < 0 || !hca.config.invisible) return true;
+  softReveal(mr->gpu);
+  return softRevealed(mr->gpu);
+}
+
+/* Parts of messages take their way through the network, the late ones longer. */
+static bool isDue(const softFlight *flight) {
+  if (flight->notBefore > softNow()) {
+    softNext(flight->notBefore);
+    return false;
+  }
+  return true;
+}
+
 /* The oldest flight: true when all is done that has to be before it is answered. */
 static bool ready(softQp *qp, softFlight *flight) {
+  bool reads = flight->task == SOFT_READ || flight->task == SOFT_ATOMIC;
+  if (!flight->started && reads && !flushed(qp, flight)) return false;
+  if (flight->task == SOFT_PLACE && !flight->started && !isDue(flight)) return false;
   if (flight->task == SOFT_PLACE && !flight->started) place(qp, flight);
   if (flight->task == SOFT_ATOMIC && !flight->started) doAtomic(qp, flight);
+  if (flight->task == SOFT_READ) flight->started = true;
   if (flight->task == SOFT_READ && !readOn(qp, flight)) return false;
   if (!softFlightDone(flight)) return false;
   if (atomic_load(&flight->failed)) toRefuse(flight, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR);
@@ -318,6 +339,12 @@ static void finish(softQp *qp, softFlight *flight) {
   }
 }
 
+/* In any order, as adaptive routing and relaxed ordering have it. */
+static void startDue(softQp *qp) {
+  for (softFlight *flight = qp->in.flights.first; flight; flight = flight->next)
+    if (flight->task == SOFT_PLACE && !flight->started && isDue(flight)) place(qp, flight);
+}
+
 /* Starts what need not wait for its turn: bytes for a GPU, as long as all before them are on their
  * way there too. Movers keep them in order. */
 static void startSome(softQp *qp) {
@@ -353,7 +380,10 @@ bool softResponderRun(softQp *qp) {
     finish(qp, flight);
     softFlightDrop(flight);
   }
-  startSome(qp);
+  if (hca.config.reorder)
+    startDue(qp);
+  else
+    startSome(qp);
   return depart(qp) || moved;
 }
 
@@ -423,6 +453,7 @@ static bool take(softConn *conn, const softFrame *f, uint8_t *chunk) {
     return false;
   }
   takeMessage(qp, flight);
+  if (hca.config.reorder) flight->notBefore = softNow() + softRandom(hca.config.reorder);
   softFlightAppend(&qp->in.flights, flight);
   if (flight->task == SOFT_REFUSE) {
     qp->in.refused = true;

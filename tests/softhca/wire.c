@@ -32,12 +32,20 @@ uint64_t softNow(void) {
   return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-bool softChance(double probability) {
-  if (probability <= 0) return false;
+static uint64_t draw(void) {
   hca.random ^= hca.random << 13; /* Marsaglia's xorshift64 */
   hca.random ^= hca.random >> 7;
   hca.random ^= hca.random << 17;
-  return (double)(hca.random >> 11) * 0x1p-53 < probability;
+  return hca.random;
+}
+
+uint64_t softRandom(uint64_t below) {
+  return below ? draw() % below : 0;
+}
+
+bool softStrikes(softFault *fault) {
+  if (fault->nth && ++fault->count == fault->nth) return true;
+  return fault->p > 0 && (double)(draw() >> 11) * 0x1p-53 < fault->p;
 }
 
 /* ---- staging -------------------------------------------------------------------------------- */
@@ -102,7 +110,7 @@ typedef union {
 } Control;
 
 static bool sendHello(int fd, int staging) {
-  Hello hello = {.version = VERSION, .ringBytes = hca.config.ringBytes};
+  Hello hello = {.version = VERSION, .ringBytes = (uint32_t)hca.config.staging};
   struct iovec part = {.iov_base = &hello, .iov_len = sizeof hello};
   Control control = {.bytes = {0}};
   struct msghdr message = {
@@ -144,7 +152,7 @@ static bool receiveHello(softConn *conn) {
 
 static softConn *open_(int fd, uint32_t slot) {
   int memory;
-  softStaging *staging = softStagingCreate(hca.config.ringBytes, &memory);
+  softStaging *staging = softStagingCreate((uint32_t)hca.config.staging, &memory);
   if (!staging) return NULL;
   bool sent = sendHello(fd, memory);
   close(memory);
@@ -206,31 +214,23 @@ static const softPortConfig *portOf(uint16_t id) {
   return &hca.config.devices[id / SOFT_MAX_PORTS].ports[id % SOFT_MAX_PORTS];
 }
 
-static uint64_t *portFree(uint16_t id) {
-  return &hca.portFree[id / SOFT_MAX_PORTS][id % SOFT_MAX_PORTS];
-}
-
 /* A frame may name a port that this configuration lacks. */
 static bool portExists(uint16_t id) {
   return id / SOFT_MAX_PORTS < hca.config.ndevices;
 }
 
 bool softPortBusy(uint16_t id, uint64_t now) {
-  return portExists(id) && portOf(id)->gbps > 0 && *portFree(id) > now + AHEAD_NS;
+  return portExists(id) && portOf(id)->gbps > 0 && softRateFree(id) > now + AHEAD_NS;
 }
 
 static uint64_t dueOf(uint16_t id, size_t bytes) {
+  softFault *late = &hca.config.faults.late;
   const softPortConfig *port = portExists(id) ? portOf(id) : &(softPortConfig){.gbps = 0};
-  uint64_t due = port->gbps > 0 || port->latency > 0 ? softNow() : 0;
-  if (port->gbps > 0) {
-    if (due < *portFree(id)) due = *portFree(id);
-    due += (uint64_t)((double)bytes / port->gbps); /* 10^9 bytes a second are bytes a nanosecond */
-    *portFree(id) = due;
-  }
+  uint64_t now = softNow(), due = port->latency ? now : 0;
+  if (portExists(id)) softPortCount(id);
+  if (port->gbps > 0) due = softRateSend(id, port->gbps, bytes, now);
   due += port->latency;
-  if (softChance(hca.config.faults.late))
-    due = softNow() + port->latency + hca.config.faults.lateBy;
-  return due;
+  return softStrikes(late) ? now + port->latency + late->by : due;
 }
 
 bool softConnSend(softConn *conn, softFrame *frame, uint16_t portId) {
@@ -345,7 +345,8 @@ static bool runQp(softQp *qp, uint64_t now) {
   moved = softResponderRun(qp) || moved;
   if (qp->resendAt) softNext(qp->resendAt);
   if ((qp->next_ == qp->tail && !qp->in.flights.first) || !softQpSends(qp)) return moved;
-  uint64_t free = *portFree(softPortId(softDeviceOf(qp->ibv.qp_base.context), qp->attr.port_num));
+  uint64_t free =
+      softRateFree(softPortId(softDeviceOf(qp->ibv.qp_base.context), qp->attr.port_num));
   if (free > now + AHEAD_NS) softNext(free - AHEAD_NS / 2);
   return moved;
 }
@@ -371,7 +372,10 @@ static bool runConns(void) {
 bool softProgress(void) {
   uint64_t now = softNow();
   hca.backlog = false;
-  hca.next = softTimeline(now);
+  hca.next = UINT64_MAX;
+  softTimeline(now);
+  softCqReveal(now);
+  softRevealDue(now);
   bool moved = softFlightsReap();
   for (softConn *conn = hca.conns; conn; conn = conn->next)
     moved = (!conn->dead && receive(conn)) || moved;
@@ -466,13 +470,19 @@ static int startEngine(void) {
   if (!error && hca.wake < 0) error = errno;
   hca.stop = false;
   hca.gpus = false;
+  memset(hca.portFrames, 0, sizeof hca.portFrames);
+  memset(hca.portFell, 0, sizeof hca.portFell);
+  memset(hca.deviceFrames, 0, sizeof hca.deviceFrames);
+  memset(hca.deviceGone, 0, sizeof hca.deviceGone);
   hca.cores = sysconf(_SC_NPROCESSORS_ONLN);
   hca.opened = softNow();
+  softRateStart();
   sigfillset(&all); /* the application's signals are for its own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   if (!error) error = pthread_create(&hca.thread, NULL, engine, NULL);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (!error) return 0;
+  softRateStop();
   if (hca.listener >= 0) close(hca.listener);
   if (hca.wake >= 0) close(hca.wake);
   return error;
@@ -488,6 +498,10 @@ int softEngineStart(void) {
 
 /* Nobody but movers is there any more. What a copy that does not end touches stays for ever. */
 static void cleanUp(void) {
+  pthread_mutex_lock(&hca.lock);
+  softReveal(-1);
+  pthread_mutex_unlock(&hca.lock);
+  softRateStop();
   if (softMoverDrain()) {
     pthread_mutex_lock(&hca.lock);
     softFlightsReap();
