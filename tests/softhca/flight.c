@@ -131,6 +131,17 @@ static void fetch(softFlight *flight, const Part *part, uint32_t done) {
   softMoverSubmit(&job, flight->frame.toQpn);
 }
 
+/* A word appears as a whole and after what was written before: programs poll such flags. */
+static void storeHost(cuPointer at, const uint8_t *from, uint32_t length) {
+  uint64_t word;
+  if (length == sizeof word && at % sizeof word == 0) {
+    memcpy(&word, from, sizeof word);
+    __atomic_store_n((uint64_t *)hostPointer(at), word, __ATOMIC_RELEASE);
+  } else {
+    memcpy(hostPointer(at), from, length);
+  }
+}
+
 static void store(softFlight *flight, const Part *part, const uint8_t *from) {
   softJob job = {.move = SOFT_TO_GPU,
                  .gpu = part->mr->gpu,
@@ -144,7 +155,7 @@ static void store(softFlight *flight, const Part *part, const uint8_t *from) {
   else if (part->mr->gpu >= 0)
     softMoverSubmit(&job, flight->frame.toQpn);
   else
-    memcpy(hostPointer(part->at), from, part->length);
+    storeHost(part->at, from, part->length);
 }
 
 bool softScatter(softFlight *flight, struct ibv_pd *pd, const struct ibv_sge *sge, int nsge,

@@ -321,8 +321,8 @@ void softMoverSubmit(const softJob *template, uint32_t qpn) {
 int softMoverStart(void) {
   sigset_t all, before;
   int error = 0;
-  cu = softDriverGet();
   if (nmovers > 0) return 0;
+  cu = softDriverGet();
   sigfillset(&all); /* the application's signals are for its own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   for (; nmovers < (int)hca.config.movers && !error; nmovers += !error) {
