@@ -122,6 +122,7 @@ static const Option deviceOptions[] = {
     {"ports", COUNT, offsetof(softDeviceConfig, nports), 1, SOFT_MAX_PORTS},
     {"max_inline", COUNT, offsetof(softDeviceConfig, maxInline), 0, SOFT_MAX_INLINE},
     {"pci", TEXT, offsetof(softDeviceConfig, pci), 0, sizeof((softDeviceConfig *)0)->pci},
+    {"numa", COUNT, offsetof(softDeviceConfig, numa), 0, 1023},
     {"removed_ms", MILLISECONDS, offsetof(softDeviceConfig, removedAt), 0, LONG},
     {"removed_frames", COUNT, offsetof(softDeviceConfig, removedFrames), 1, 1e18},
 };
@@ -191,7 +192,7 @@ static bool setPair(const Target *t, char *pair) {
 static softDeviceConfig *addDevice(softConfig *config, const char *name) {
   if (config->ndevices == SOFT_MAX_DEVICES) return NULL;
   softDeviceConfig *d = &config->devices[config->ndevices++];
-  *d = (softDeviceConfig){.nports = 1, .maxInline = 256};
+  *d = (softDeviceConfig){.nports = 1, .maxInline = 256, .numa = UINT64_MAX};
   snprintf(d->name, sizeof d->name, "%s", name);
   for (int i = 0; i < SOFT_MAX_PORTS; i++)
     d->ports[i] = (softPortConfig){.subnet = 0xfe80000000000000, .mtu = 4096, .width = 4};

@@ -59,7 +59,8 @@ typedef struct {
   bool roce;
   uint64_t nports;
   uint64_t maxInline;
-  char pci[128];                     /* its place, for tests/softhca/sysfs alone */
+  char pci[128];                     /* its place, for softhca_sysfs alone */
+  uint64_t numa;                     /* the same; UINT64_MAX: not known */
   uint64_t removedAt, removedFrames; /* 0: never */
   softPortConfig ports[SOFT_MAX_PORTS];
 } softDeviceConfig;

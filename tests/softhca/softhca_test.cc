@@ -156,8 +156,9 @@ TEST(SoftHca, APeerThatIsNotReadyCostsTheRetries) {
   EXPECT_EQ(p.a.next().status, IBV_WC_RETRY_EXC_ERR);
 }
 
-// The child connects to the parent's queue pair and is killed; the parent finds that out.
-TEST(SoftHca, ADeadPeerCostsTheRetries) {
+// The child connects to the parent's queue pair and is killed; the parent finds that out. A child
+// that is stopped before has not answered what was sent to it.
+void killPeer(bool afterTheRequest) {
   int up[2], down[2];
   uint32_t mine = 0, theirs = 0;
   ASSERT_EQ(pipe(up) | pipe(down), 0);
@@ -174,12 +175,28 @@ TEST(SoftHca, ADeadPeerCostsTheRetries) {
   ASSERT_EQ(write(down[1], &end.qp->qp_num, 4), 4);
   ASSERT_EQ(read(up[0], &mine, 4), 4);
   EXPECT_EQ(end.toInit() | end.toRtr(theirs) | end.toRts(), 0);
+  int status = 0;
+  if (afterTheRequest) {
+    kill(child, SIGSTOP);
+    waitpid(child, &status, WUNTRACED);
+    EXPECT_EQ(end.post(IBV_WR_SEND, 8), 0);
+  }
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  EXPECT_EQ(end.post(IBV_WR_SEND, 8), 0);
+  if (!afterTheRequest) {
+    EXPECT_EQ(end.post(IBV_WR_SEND, 8), 0);
+  }
   EXPECT_EQ(end.next().status, IBV_WC_RETRY_EXC_ERR);
   for (int fd : {up[0], up[1], down[0], down[1]})
     close(fd);
+}
+
+TEST(SoftHca, ADeadPeerCostsTheRetries) {
+  killPeer(false);
+}
+
+TEST(SoftHca, APeerThatDiesBeforeItAnswersCostsTheRetries) {
+  killPeer(true);
 }
 
 } // namespace
