@@ -34,6 +34,7 @@ void softRelease(softConn *conn, uint8_t *chunk) {
   if (!chunk || !softChunkFree(conn->staging, chunk)) return;
   softFrame room = {.kind = SOFT_ROOM};
   softConnSend(conn, &room, SOFT_NOWHERE);
+  softConnFlush(conn); /* the engine may be asleep */
 }
 
 void softFlightDrop(softFlight *flight) {
@@ -117,9 +118,15 @@ bool softGather(softFlight *flight, struct ibv_pd *pd, const struct ibv_sge *sge
   return true;
 }
 
-/* The bytes are in memory of a GPU, and perhaps of another process. */
-static void fetch(softFlight *flight, const Part *part, uint32_t done) {
+/* The bytes are in memory of a GPU, and perhaps of another process. False: in memory of this
+ * process that is not registered any more. */
+static bool fetch(softFlight *flight, const Part *part, uint32_t done) {
   softDirect *direct = (softDirect *)(void *)flight->chunk;
+  softMr *source = NULL;
+  if (direct->slot == hca.slot) {
+    source = softMrByKey(direct->lkey);
+    if (!source) return false;
+  }
   softJob job = {.move = part->mr->gpu >= 0 ? SOFT_TO_GPU : SOFT_COPY,
                  .gpu = part->mr->gpu >= 0 ? part->mr->gpu : direct->gpu,
                  .to = part->at,
@@ -127,8 +134,10 @@ static void fetch(softFlight *flight, const Part *part, uint32_t done) {
                  .bytes = part->length,
                  .direct = direct,
                  .mr = part->mr,
+                 .also = source ? &source->copies : NULL,
                  .flight = flight};
   softMoverSubmit(&job, flight->frame.toQpn);
+  return true;
 }
 
 /* A word appears as a whole and after what was written before: programs poll such flags. */
@@ -165,10 +174,10 @@ bool softScatter(softFlight *flight, struct ibv_pd *pd, const struct ibv_sge *sg
   const uint8_t *payload = flight->chunk ? flight->chunk : (uint8_t *)&flight->frame.operand;
   for (uint32_t done = 0; done < length; done += part.length) {
     if (!partAt(pd, sge, nsge, offset + done, length - done, access, &part)) return false;
-    if (flight->frame.flags & SOFT_BY_ADDRESS)
-      fetch(flight, &part, done);
-    else
+    if (!(flight->frame.flags & SOFT_BY_ADDRESS))
       store(flight, &part, payload + done);
+    else if (!fetch(flight, &part, done))
+      return false;
   }
   return true;
 }

@@ -226,6 +226,21 @@ TEST(Gpu, DeregistrationWaitsForCopies) {
   EXPECT_EQ(to->read(1 << 20), std::vector<char>(1 << 20, 3));
 }
 
+TEST(Gpu, ASourceThatIsReadByAddressStaysUntilThen) {
+  if (!configured("direct yes")) return;
+  fakeCudaDelay(50000);
+  GpuPair p(1 << 20);
+  unsigned before = fakeCudaCopies();
+  EXPECT_EQ(p.a.postFrom(p.from.part(1 << 20), IBV_WR_RDMA_WRITE, p.to.at, p.to.mr->rkey), 0);
+  while (fakeCudaCopies() == before) {
+    ibv_wc wc;
+    EXPECT_EQ(ibv_poll_cq(p.b.cq, 1, &wc), 0);
+  }
+  EXPECT_EQ(ibv_dereg_mr(p.from.mr), 0);
+  p.from.mr = nullptr;
+  EXPECT_EQ(fakeCudaPending(), 0u);
+}
+
 TEST(Gpu, AFailedCopyFailsTheRequest) {
   GpuPair p(4096);
   fakeCudaFail(); // the sender's

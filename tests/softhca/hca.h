@@ -134,8 +134,9 @@ enum softFrameFlag {
 typedef struct {
   int32_t pid;
   int32_t gpu;
-  uint64_t address;  /* in that process */
-  uint64_t fromBase; /* the same as an offset into what the handle stands for */
+  uint32_t slot, lkey; /* of the registration */
+  uint64_t address;    /* in that process */
+  uint64_t fromBase;   /* the same as an offset into what the handle stands for */
   cuIpcHandle handle;
 } softDirect;
 
@@ -426,6 +427,7 @@ void softTimeline(uint64_t now);
 
 /* ---- memory.c ------------------------------------------------------------------------------- */
 
+softMr *softMrByKey(uint32_t key); /* NULL: there is none */
 /* The registration, if key is one of pd and allows all of `access` to that range; else NULL. */
 softMr *softMrFind(struct ibv_pd *pd, uint32_t key, uint64_t address, uint64_t length,
                    unsigned access);

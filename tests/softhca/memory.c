@@ -140,11 +140,16 @@ int ibv_dereg_mr(struct ibv_mr *ibv) {
   return 0;
 }
 
-softMr *softMrFind(struct ibv_pd *pd, uint32_t key, uint64_t address, uint64_t length,
-                   unsigned access) {
+softMr *softMrByKey(uint32_t key) {
   uint32_t index = key >> 8;
   softMr *mr = index < SOFT_MAX_MRS ? hca.mrs[index] : NULL;
-  if (!mr || mr->ibv.lkey != key || mr->pd != pd || (mr->access & access) != access) return NULL;
+  return mr && mr->ibv.lkey == key ? mr : NULL;
+}
+
+softMr *softMrFind(struct ibv_pd *pd, uint32_t key, uint64_t address, uint64_t length,
+                   unsigned access) {
+  softMr *mr = softMrByKey(key);
+  if (!mr || mr->pd != pd || (mr->access & access) != access) return NULL;
   if (address < mr->iova || length > mr->ibv.length) return NULL;
   return address - mr->iova <= mr->ibv.length - length ? mr : NULL;
 }

@@ -197,8 +197,8 @@ static void finish(Mover *m, Batch *batch) {
     if (batch->result != CU_OK && job->flight) atomic_store(&job->flight->failed, true);
     /* Either may be gone as soon as nothing is counted there. */
     if (job->mr) atomic_fetch_sub(&job->mr->copies, 1);
-    if (job->flight) atomic_fetch_sub_explicit(&job->flight->pending, 1, memory_order_release);
     if (job->also) atomic_fetch_sub(job->also, 1);
+    if (job->flight) atomic_fetch_sub_explicit(&job->flight->pending, 1, memory_order_release);
     free(job->owned);
     free(job);
   }
@@ -275,6 +275,15 @@ static softJob *takeJobs(Mover *m, bool *end) {
   return jobs;
 }
 
+/* Nothing is under way any more, in any mover (softMoverDrain). */
+static void closePeers(Mover *m) {
+  for (Opened *o; (o = opened);) {
+    opened = o->next;
+    if (enter(m, o->gpu) == CU_OK) cu->closeIpc(o->base);
+    free(o);
+  }
+}
+
 static void *move(void *argument) {
   Mover *m = argument;
   for (bool end = false; !end;) {
@@ -290,6 +299,7 @@ static void *move(void *argument) {
     for (int i = 0; i < LANES; i++)
       if (m->lanes[gpu][i].stream && enter(m, gpu) == CU_OK)
         cu->destroyStream(m->lanes[gpu][i].stream);
+  if (m == &movers[0]) closePeers(m);
   return NULL;
 }
 
@@ -365,9 +375,4 @@ void softMoverStop(void) {
     pthread_cond_destroy(&movers[i].filled);
   }
   nmovers = 0;
-  for (Opened *o; (o = opened);) {
-    opened = o->next;
-    cu->closeIpc(o->base);
-    free(o);
-  }
 }

@@ -198,6 +198,8 @@ static void fill(softQp *qp, const softSend *s, softFlight *flight, const softMr
     cuPointer address = softMrAt(direct, addressAt(s, s->sent));
     *(softDirect *)(void *)flight->chunk = (softDirect){.pid = getpid(),
                                                         .gpu = direct->gpu,
+                                                        .slot = hca.slot,
+                                                        .lkey = direct->ibv.lkey,
                                                         .address = address,
                                                         .fromBase = address - direct->base,
                                                         .handle = direct->handle};
