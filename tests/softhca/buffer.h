@@ -53,5 +53,6 @@ inline std::vector<char> pattern(size_t bytes, unsigned seed) {
 // Two ends with a buffer on the GPU each.
 struct GpuPair : Pair {
   Buffer from, to;
-  explicit GpuPair(size_t bytes) : from(a.pd, bytes), to(b.pd, bytes) {}
+  explicit GpuPair(size_t bytes, uint8_t rnrRetry = 2, uint8_t retries = 2)
+      : Pair(rnrRetry, retries), from(a.pd, bytes), to(b.pd, bytes) {}
 };

@@ -78,11 +78,11 @@ struct End {
                              IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   }
 
-  int toRts(uint8_t rnrRetry = 2) const { // 3 times 16.8 ms until it gives up
+  int toRts(uint8_t rnrRetry = 2, uint8_t retries = 2) const { // 3 times 16.8 ms until it gives up
     ibv_qp_attr a = {};
     a.qp_state = IBV_QPS_RTS;
     a.timeout = 12;
-    a.retry_cnt = 2;
+    a.retry_cnt = retries;
     a.rnr_retry = rnrRetry;
     a.max_rd_atomic = 4;
     return ibv_modify_qp(qp, &a,
@@ -152,10 +152,10 @@ struct End {
 
 struct Pair {
   End a, b;
-  explicit Pair(uint8_t rnrRetry = 2) {
+  explicit Pair(uint8_t rnrRetry = 2, uint8_t retries = 2) {
     EXPECT_EQ(a.toInit() | b.toInit(), 0);
     EXPECT_EQ(a.toRtr(b.qp->qp_num) | b.toRtr(a.qp->qp_num), 0);
-    EXPECT_EQ(a.toRts(rnrRetry) | b.toRts(rnrRetry), 0);
+    EXPECT_EQ(a.toRts(rnrRetry, retries) | b.toRts(rnrRetry, retries), 0);
   }
 };
 

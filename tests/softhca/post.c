@@ -18,16 +18,20 @@ static void copyInline(softSend *request, const struct ibv_sge *sge, int nsge) {
   }
 }
 
+static bool acceptable(const softQp *qp, const struct ibv_send_wr *wr, uint64_t total,
+                       bool atomic) {
+  bool inlined = wr->send_flags & IBV_SEND_INLINE, reads = wr->opcode == IBV_WR_RDMA_READ;
+  if (wr->opcode > IBV_WR_ATOMIC_FETCH_AND_ADD || total > 1u << 30) return false;
+  if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge) return false;
+  return !inlined || (total <= qp->cap.max_inline_data && !atomic && !reads);
+}
+
 /* Takes over one request; 0 or an errno. */
 static int convert(const softQp *qp, const struct ibv_send_wr *wr, softSend *to) {
   uint64_t total = softSgeTotal(wr->sg_list, wr->num_sge);
   bool atomic =
       wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-  if (wr->opcode > IBV_WR_ATOMIC_FETCH_AND_ADD || total > 1u << 30) return EINVAL;
-  if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge) return EINVAL;
-  if ((wr->send_flags & IBV_SEND_INLINE) &&
-      (total > qp->cap.max_inline_data || atomic || wr->opcode == IBV_WR_RDMA_READ))
-    return EINVAL;
+  if (!acceptable(qp, wr, total, atomic)) return EINVAL;
   to->wrId = wr->wr_id;
   to->opcode = wr->opcode;
   to->flags = wr->send_flags;

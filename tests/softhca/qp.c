@@ -200,28 +200,50 @@ static bool allowed(enum ibv_qp_state from, enum ibv_qp_state to, int mask) {
   return false;
 }
 
-static bool validMtu(const softQp *qp, const softDeviceConfig *d, const struct ibv_qp_attr *a) {
-  uint64_t bytes = 128u << a->path_mtu;
-  return a->path_mtu >= IBV_MTU_256 && a->path_mtu <= IBV_MTU_4096 &&
-         bytes <= d->ports[qp->attr.port_num - 1].mtu;
+/* Values of one byte, and the most that each may be. */
+static const struct {
+  int bit;
+  size_t at;
+  uint8_t most;
+} limits[] = {
+    {.bit = IBV_QP_MAX_QP_RD_ATOMIC,
+     .at = offsetof(struct ibv_qp_attr, max_rd_atomic),
+     .most = SOFT_MAX_ATOMIC},
+    {.bit = IBV_QP_MAX_DEST_RD_ATOMIC,
+     .at = offsetof(struct ibv_qp_attr, max_dest_rd_atomic),
+     .most = SOFT_MAX_ATOMIC},
+    {.bit = IBV_QP_TIMEOUT, .at = offsetof(struct ibv_qp_attr, timeout), .most = 31},
+    {.bit = IBV_QP_RETRY_CNT, .at = offsetof(struct ibv_qp_attr, retry_cnt), .most = 7},
+    {.bit = IBV_QP_RNR_RETRY, .at = offsetof(struct ibv_qp_attr, rnr_retry), .most = 7},
+    {.bit = RNR, .at = offsetof(struct ibv_qp_attr, min_rnr_timer), .most = 31},
+};
+
+static bool withinLimits(const struct ibv_qp_attr *a, int mask) {
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+    if ((mask & limits[i].bit) && *((const uint8_t *)a + limits[i].at) > limits[i].most)
+      return false;
+  return true;
+}
+
+static bool validMtu(enum ibv_mtu mtu, const softPortConfig *port) {
+  return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 && 128u << mtu <= port->mtu;
+}
+
+static bool validAddress(const softQp *qp, const softDeviceConfig *d,
+                         const struct ibv_ah_attr *ah) {
+  int device = softDeviceOf(qp->ibv.qp_base.context);
+  if (!ah->is_global) return !d->roce; /* RoCE has no other addresses */
+  return ah->grh.sgid_index < softGidRows(device, qp->attr.port_num);
 }
 
 static bool validValues(const softQp *qp, const struct ibv_qp_attr *a, int mask) {
   const softDeviceConfig *d = &hca.config.devices[softDeviceOf(qp->ibv.qp_base.context)];
+  if (!withinLimits(a, mask)) return false;
   if ((mask & IBV_QP_PORT) && (a->port_num < 1 || a->port_num > (int)d->nports)) return false;
   if ((mask & IBV_QP_PKEY_INDEX) && a->pkey_index != 0) return false;
-  if ((mask & IBV_QP_PATH_MTU) && !validMtu(qp, d, a)) return false;
-  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && a->max_rd_atomic > SOFT_MAX_ATOMIC) return false;
-  if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a->max_dest_rd_atomic > SOFT_MAX_ATOMIC) return false;
-  if ((mask & IBV_QP_TIMEOUT) && a->timeout > 31) return false;
-  if ((mask & IBV_QP_RETRY_CNT) && a->retry_cnt > 7) return false;
-  if ((mask & IBV_QP_RNR_RETRY) && a->rnr_retry > 7) return false;
-  if ((mask & RNR) && a->min_rnr_timer > 31) return false;
-  if (!(mask & AV)) return true;
-  if (d->roce && !a->ah_attr.is_global) return false; /* RoCE has no other addresses */
-  return !a->ah_attr.is_global ||
-         a->ah_attr.grh.sgid_index <
-             softGidRows(softDeviceOf(qp->ibv.qp_base.context), qp->attr.port_num);
+  if ((mask & IBV_QP_PATH_MTU) && !validMtu(a->path_mtu, &d->ports[qp->attr.port_num - 1]))
+    return false;
+  return !(mask & AV) || validAddress(qp, d, &a->ah_attr);
 }
 
 /* The port that an address leads to from this one; SOFT_NOWHERE: packets get lost. */

@@ -291,14 +291,30 @@ static bool isDue(const softFlight *flight) {
   return true;
 }
 
+/* The oldest flight's turn has come; false: it has to be asked again. */
+static bool beginTurn(softQp *qp, softFlight *flight) {
+  switch (flight->task) {
+  case SOFT_PLACE:
+    if (!isDue(flight)) return false;
+    place(qp, flight);
+    break;
+  case SOFT_READ:
+    if (!flushed(qp, flight)) return false;
+    break;
+  case SOFT_ATOMIC:
+    if (!flushed(qp, flight)) return false;
+    doAtomic(qp, flight);
+    break;
+  default:
+    break;
+  }
+  flight->started = true;
+  return true;
+}
+
 /* The oldest flight: true when all is done that has to be before it is answered. */
 static bool ready(softQp *qp, softFlight *flight) {
-  bool reads = flight->task == SOFT_READ || flight->task == SOFT_ATOMIC;
-  if (!flight->started && reads && !flushed(qp, flight)) return false;
-  if (flight->task == SOFT_PLACE && !flight->started && !isDue(flight)) return false;
-  if (flight->task == SOFT_PLACE && !flight->started) place(qp, flight);
-  if (flight->task == SOFT_ATOMIC && !flight->started) doAtomic(qp, flight);
-  if (flight->task == SOFT_READ) flight->started = true;
+  if (!flight->started && !beginTurn(qp, flight)) return false;
   if (flight->task == SOFT_READ && !readOn(qp, flight)) return false;
   if (!softFlightDone(flight)) return false;
   if (atomic_load(&flight->failed)) toRefuse(flight, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR);
