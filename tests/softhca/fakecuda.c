@@ -51,7 +51,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t vacant = PTHREAD_COND_INITIALIZER;
 static Memory *memories;
 static bool occupied;
-static _Atomic bool initialized, failNext;
+static _Atomic bool initialized, failNext, strictPitch;
 static _Atomic unsigned delay, copies, pending, pinned;
 static int context;
 
@@ -344,6 +344,7 @@ cuResult cuMemcpy2DAsync_v2(const cuCopy2d *copy, void *stream) {
   if (copy->srcPitch < copy->width || copy->dstPitch < copy->width || fromGpu != !!find(from) ||
       toGpu != !!find(to))
     return CU_INVALID_VALUE;
+  if (fromGpu && toGpu && atomic_load(&strictPitch)) return CU_INVALID_VALUE;
   Work work = {.copy = *copy, .byKernel = copy->height < 2};
   work.copy.srcDevice = from;
   work.copy.dstDevice = to;
@@ -387,6 +388,10 @@ void fakeCudaOccupy(int is) {
 
 void fakeCudaFail(void) {
   atomic_store(&failNext, true);
+}
+
+void fakeCudaPitch(int strict) {
+  atomic_store(&strictPitch, strict);
 }
 
 unsigned fakeCudaCopies(void) {

@@ -30,6 +30,8 @@ void fakeCudaDelay(unsigned microseconds);
 void fakeCudaOccupy(int occupied);
 /* The next copy that is given to a stream fails. */
 void fakeCudaFail(void);
+/* While it is set, copies of two dimensions inside a GPU need the driver's own pitch, and fail. */
+void fakeCudaPitch(int strict);
 /* Copies that were given to streams so far, and those of them that are not done. */
 unsigned fakeCudaCopies(void);
 unsigned fakeCudaPending(void);

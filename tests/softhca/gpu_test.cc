@@ -102,6 +102,12 @@ TEST(Gpu, ThreadsGoByAddressWhereTheyMay) {
   everySize();
 }
 
+TEST(Gpu, ThreadsGoByAddressWithoutTwoDimensions) {
+  if (!configured("direct yes")) return;
+  fakeCudaPitch(1);
+  everySize();
+}
+
 TEST(Gpu, DirectCopiesNeedNoStaging) {
   if (!configured("direct yes")) return;
   GpuPair p(1 << 20);

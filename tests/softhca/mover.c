@@ -35,6 +35,7 @@ typedef struct {
 } Lane;
 
 enum { LANES = 2 }; /* to the GPU; from it or inside it */
+enum { SPARE = 64 };
 
 typedef struct {
   pthread_t thread;
@@ -45,7 +46,8 @@ typedef struct {
   bool stop;
   Lane lanes[SOFT_MAX_GPUS][LANES]; /* from here on, the thread's own */
   int current;                      /* GPU whose context is set, or -1 */
-  int lastLane;
+  void *spare[SPARE];               /* events for batches to come, of any GPU of theirs */
+  int spareGpu[SPARE], nspare;
 } Mover;
 
 typedef struct Opened {
@@ -136,9 +138,11 @@ static cuResult copy(const softJob *job, void *stream) {
   }
   if (r != CU_OK) return r;
   bool small = job->move == SOFT_TO_GPU && !job->direct && job->bytes <= BY_KERNEL_BYTES;
-  if (job->bytes > 1 && (small || inside))
-    return byEngine(job->to, from, inside, job->bytes, stream);
-  return cu->copy(job->to, from, job->bytes, stream);
+  bool rows = job->bytes > 1 && (small || inside);
+  if (rows) r = byEngine(job->to, from, inside, job->bytes, stream);
+  /* The driver need not take any pitch for copies inside a GPU. */
+  if (!rows || (inside && r == CU_INVALID_VALUE)) r = cu->copy(job->to, from, job->bytes, stream);
+  return r;
 }
 
 /* Atomic among all queue pairs of the HCA, as IBV_ATOMIC_HCA has it. */
@@ -189,7 +193,29 @@ static cuResult launch(Mover *m, const softJob *job) {
   }
 }
 
-static void finish(Mover *m, Batch *batch) {
+/* Making and destroying an event takes longer than using it. */
+static cuResult takeEvent(Mover *m, int gpu, void **event) {
+  for (int i = m->nspare - 1; i >= 0; i--)
+    if (m->spareGpu[i] == gpu) {
+      *event = m->spare[i];
+      m->nspare--;
+      m->spare[i] = m->spare[m->nspare];
+      m->spareGpu[i] = m->spareGpu[m->nspare];
+      return CU_OK;
+    }
+  return cu->createEvent(event, CU_EVENT_NO_TIMING);
+}
+
+static void giveEvent(Mover *m, int gpu, void *event) {
+  if (m->nspare == SPARE) {
+    cu->destroyEvent(event);
+    return;
+  }
+  m->spare[m->nspare] = event;
+  m->spareGpu[m->nspare++] = gpu;
+}
+
+static void finish(Mover *m, int gpu, Batch *batch) {
   uint32_t n = 0;
   if (batch->result != CU_OK) fprintf(stderr, "softhca: CUDA error %d of a copy\n", batch->result);
   for (softJob *job = batch->jobs, *next; job; job = next, n++) {
@@ -202,7 +228,7 @@ static void finish(Mover *m, Batch *batch) {
     free(job->owned);
     free(job);
   }
-  if (batch->event) cu->destroyEvent(batch->event);
+  if (batch->event) giveEvent(m, gpu, batch->event);
   free(batch);
   atomic_fetch_sub(&m->busy, n);
 }
@@ -216,6 +242,7 @@ static void launchSome(Mover *m, softJob **jobs) {
   }
   softJob **end = &batch->jobs;
   Lane *lane = laneOf(m, *jobs);
+  int gpu = (*jobs)->gpu;
   while (*jobs && batch->result == CU_OK && laneOf(m, *jobs) == lane) {
     *end = *jobs;
     *jobs = (*jobs)->next;
@@ -223,8 +250,7 @@ static void launchSome(Mover *m, softJob **jobs) {
     batch->result = launch(m, *end);
     end = &(*end)->next;
   }
-  if (lane->stream && batch->result == CU_OK)
-    batch->result = cu->createEvent(&batch->event, CU_EVENT_NO_TIMING);
+  if (lane->stream && batch->result == CU_OK) batch->result = takeEvent(m, gpu, &batch->event);
   if (lane->stream && batch->result == CU_OK)
     batch->result = cu->recordEvent(batch->event, lane->stream);
   /* What was launched before something failed may still touch the memory. */
@@ -251,7 +277,7 @@ static bool finishSome(Mover *m) {
         Batch *batch = lane->first;
         lane->first = batch->next;
         if (!lane->first) lane->last = NULL;
-        finish(m, batch);
+        finish(m, gpu, batch);
         any = true;
       }
     }
@@ -299,6 +325,8 @@ static void *move(void *argument) {
     for (int i = 0; i < LANES; i++)
       if (m->lanes[gpu][i].stream && enter(m, gpu) == CU_OK)
         cu->destroyStream(m->lanes[gpu][i].stream);
+  while (m->nspare > 0)
+    cu->destroyEvent(m->spare[--m->nspare]);
   if (m == &movers[0]) closePeers(m);
   return NULL;
 }

@@ -39,6 +39,15 @@ TEST(SoftHca, AttributesThatLackOrDoNotBelongAreRefused) {
   EXPECT_EQ(ibv_modify_qp(end.qp, &a, mask), EINVAL);
 }
 
+TEST(SoftHca, ValuesBeyondTheirLimitsAreRefused) {
+  End end;
+  EXPECT_EQ(end.toInit(), 0);
+  EXPECT_EQ(end.toRtr(1), 0);
+  EXPECT_EQ(end.toRts(8), EINVAL);
+  EXPECT_EQ(end.toRts(7, 8), EINVAL);
+  EXPECT_EQ(end.toRts(7, 7), 0);
+}
+
 TEST(SoftHca, RequestsNeedAState) {
   End end;
   EXPECT_EQ(end.postRecv(8), EINVAL);

@@ -1,7 +1,8 @@
 /* Writes what sysfs would show of the configured devices: softhca_sysfs ROOT DEVICES.
  *
  * ROOT/class/infiniband and ROOT/bus/pci/devices get an entry for each device, links to what it
- * makes below the folder DEVICES, which must lie below ROOT for programs that resolve them. */
+ * makes below the folder DEVICES, which must lie below ROOT for programs that resolve them. With
+ * a peer memory module, there is ROOT/module/nvidia_peermem, too. */
 #include "hca.h"
 
 #include <endian.h>
@@ -212,5 +213,10 @@ int main(int argc, char **argv) {
   for (int i = 0; list && list[i]; i++)
     writeDevice(list[i], &config.devices[i], root, devices);
   ibv_free_device_list(list);
+  if (config.peermem) {
+    makeFolders("%s/module/nvidia_peermem", root);
+    snprintf(devices, sizeof devices, "%.4000s/module/nvidia_peermem", root);
+    writeFile(devices, "version", "580.0");
+  }
   return 0;
 }
