@@ -132,8 +132,141 @@ TEST_F(Proxy, WakesByTheClock) {
   tuttiProxyRemove(proxy, &op);
 }
 
-/* The heart of the matter: whatever is kicked is seen, however the kick meets the thread's way to
- * sleep. The thread alone serves; a lost wake-up hangs the loop and fails it. */
+/* ---- the way to sleep -------------------------------------------------------------------------
+ * The thread looks, finds nothing, and goes to sleep. A test does something at one place of this
+ * way, while the thread stands there, and then waits for what it did to be noticed. */
+
+enum Place {
+  kInAPass,      /* it has looked already, and is still in its pass */
+  kBeforeItsNap, /* it has said that it sleeps, and is about to call ppoll(2) */
+  kAsleep,       /* it has called it, or is just about to */
+};
+
+class WayToSleep : public testing::TestWithParam<Place> {
+public:
+  /* Of the one that runs. */
+  static WayToSleep *now;
+  /* The proxy's thread is about to nap. */
+  void Nap() {
+    if (GetParam() == kBeforeItsNap) Stand();
+    naps++;
+  }
+
+protected:
+  void SetUp() override {
+    looks = false;
+    now = this;
+    ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&proxy, Fixture::Fail, nullptr));
+    tester = std::this_thread::get_id();
+    op.advance = [this](tuttiProxyTurn *turn) { return Advance(turn); };
+    row = op.Row();
+  }
+  void TearDown() override {
+    act = false;
+    if (proxy) tuttiProxyRemove(proxy, &op);
+    tuttiProxyDestroy(proxy);
+    now = nullptr;
+  }
+
+  /* Starts the thread and calls `what` while it stands at the place; it goes on behind that. */
+  void There(const std::function<void()> &what) {
+    act = GetParam() != kAsleep;
+    ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &row)) << tuttiErrorText();
+    ASSERT_TRUE(Eventually([&] { return act ? standing.load() : naps > 0; })) << "not there";
+    what();
+    act = standing = false;
+  }
+
+  /* What the proxy has to do: serve the last that was wanted, not before it is due. */
+  tuttiProxyState Advance(tuttiProxyTurn *turn) {
+    uint64_t want = tuttiLoadAcquire(&wanted), at = tuttiLoadAcquire(&due);
+    bool mine = std::this_thread::get_id() == tester;
+    if (!mine && GetParam() == kInAPass) Stand();
+    if (want == tuttiLoadAcquire(&served)) return TUTTI_PROXY_IDLE;
+    if (tuttiNow() < at) return tuttiProxyWakeBy(turn, at), TUTTI_PROXY_WAITING;
+    tuttiStoreRelease(&served, want);
+    return TUTTI_PROXY_MOVED;
+  }
+  void Want(uint64_t notBefore = 0) {
+    tuttiStoreRelease(&due, notBefore);
+    tuttiStoreRelease(&wanted, 1);
+  }
+  bool Served() {
+    return Eventually([&] { return tuttiLoadAcquire(&served) == 1; });
+  }
+
+  tuttiProxy *proxy = nullptr;
+  Op op;
+  tuttiProxyOp row;
+
+private:
+  /* Stands here until the test has acted. */
+  void Stand() {
+    if (!act) return;
+    standing = true;
+    EXPECT_TRUE(Eventually([&] { return !act; }));
+  }
+
+  tuttiAtomic64 wanted{}, served{}, due{};
+  std::thread::id tester;
+  std::atomic<bool> act{false}, standing{false};
+  std::atomic<int> naps{0};
+};
+WayToSleep *WayToSleep::now;
+
+/* The heart of the matter: whatever is kicked is seen, wherever the kick meets the thread. */
+TEST_P(WayToSleep, NoKickIsLost) {
+  There([&] { Want(), tuttiProxyKick(proxy); });
+  EXPECT_TRUE(Served()) << "a kick was lost";
+}
+
+TEST_P(WayToSleep, NoRoomIsLost) {
+  There([&] { Want(), tuttiProxyFreed(proxy); });
+  EXPECT_TRUE(Served()) << "news of a free slot were lost";
+}
+
+/* The kick is left to whoever has entered, who leaves. */
+TEST_P(WayToSleep, NoKickIsLostAtLeave) {
+  There([&] {
+    tuttiProxyEnter(proxy);
+    Want(), tuttiProxyKick(proxy);
+    tuttiProxyLeave(proxy);
+  });
+  EXPECT_TRUE(Served()) << "a kick was lost";
+}
+
+/* The same for lazy work, which a pass of whoever leaves passes by. */
+TEST_P(WayToSleep, NoRoomIsLostAtLeave) {
+  row.lazy = true;
+  There([&] {
+    tuttiProxyEnter(proxy);
+    Want(), tuttiProxyFreed(proxy);
+    tuttiProxyLeave(proxy);
+  });
+  EXPECT_TRUE(Served()) << "news of a free slot were lost";
+}
+
+/* Work that waits for the clock only, begun in a pass of whoever has entered: the thread is to
+ * sleep for as long as an older pass of its own has said, which is for ever. */
+TEST_P(WayToSleep, NoTimeIsLostAtLeave) {
+  There([&] {
+    tuttiProxyEnter(proxy);
+    Want(tuttiNow() + kSecond / 50), tuttiProxyKick(proxy);
+    tuttiProxyRun(proxy);
+    tuttiProxyLeave(proxy);
+  });
+  EXPECT_TRUE(Served()) << "overslept";
+}
+
+std::string placeName(const testing::TestParamInfo<Place> &info) {
+  const char *const names[] = {"InAPass", "BeforeItsNap", "Asleep"};
+  return names[info.param];
+}
+INSTANTIATE_TEST_SUITE_P(Places, WayToSleep, testing::Values(kInAPass, kBeforeItsNap, kAsleep),
+                         placeName);
+
+/* At places that no test can name. The thread alone serves; a lost wake-up hangs the loop and fails
+ * it. */
 TEST_F(Proxy, NoKickIsLost) {
   tuttiAtomic64 wanted{}, served{};
   Op op;
@@ -471,6 +604,7 @@ TEST_F(Proxy, ManyOperationsAndThreadsAtOnce) {
 
 /* What the proxy's thread sleeps in. Tests set the clock for less than 100 ms. */
 extern "C" int ppoll(pollfd *fds, nfds_t n, const timespec *most, const sigset_t *mask) {
+  if (WayToSleep::now) WayToSleep::now->Nap();
   bool look = most->tv_sec > 0 || most->tv_nsec >= 100000000;
   return (int)syscall(SYS_ppoll, fds, n, look && !looks ? nullptr : most, mask, _NSIG / 8);
 }
