@@ -63,22 +63,16 @@ public:
     for (int r = 0; r < n(); r++)
       hosts.push_back(7 + r / 3);
     EXPECT_EQ(tuttiGraphCreate(hosts.data(), n(), 2, &graph_), tuttiSuccess);
+    oracle::Call whole = call();
     for (int r = 0; r < n(); r++) {
       /* Memory that holds both buffers, apart or one inside the other. */
       std::vector<int32_t> &m = memory_.emplace_back(sends() + receives() + 1, kUntouched);
-      bool overlap = set.inPlace;
-      int32_t *recv = m.data() + (overlap ? 0 : sends());
-      int32_t *send = m.data();
-      if (overlap && (way.coll == tuttiCollAllGather || way.coll == tuttiCollGather))
-        send = recv + r * set.count;
-      if (overlap && (way.coll == tuttiCollReduceScatter || way.coll == tuttiCollScatter)) {
-        send = m.data();
-        recv = send + r * set.count;
-      }
-      if (overlap && oracle::rooted(way.coll) && way.coll != tuttiCollBroadcast && r != root_) {
-        send = m.data(); /* in place is a matter of the root */
-        recv = m.data() + sends();
-      }
+      /* In place is a matter of the root, but for a broadcast, where all give one buffer. */
+      bool overlap = set.inPlace &&
+                     (r == root_ || way.coll == tuttiCollBroadcast || !oracle::rooted(way.coll));
+      ptrdiff_t shift = oracleInPlace(&whole, r);
+      int32_t *send = m.data() + (overlap && shift < 0 ? -shift : 0);
+      int32_t *recv = m.data() + (!overlap ? (ptrdiff_t)sends() : shift > 0 ? shift : 0);
       for (uint64_t i = 0; i < sends(); i++)
         send[i] = input(r, i);
       send_.push_back(send);
@@ -150,8 +144,8 @@ private:
   oracle::Call call() const {
     return {.coll = way_.coll, .nranks = n(), .root = root_, .count = set_.count};
   }
-  uint64_t sends() const { return oracle::sends(call()); }
-  /* Of the root, where the others receive nothing: all have such a buffer. */
+  /* Of the root, where the others send or receive nothing: all have such buffers. */
+  uint64_t sends() const { return oracle::sends(call(), root_); }
   uint64_t receives() const { return oracle::receives(call(), root_); }
   int32_t input(int rank, uint64_t i) const { return (int32_t)(i * 7 + 3) * (rank + 1) - 11; }
 

@@ -18,6 +18,7 @@
 
 #include "collectives/signature.h"
 #include "device/cpu/reduce_level.h"
+#include "element.h"
 #include "sanitized.h"
 
 namespace {
@@ -25,55 +26,6 @@ namespace {
 using Bytes = std::vector<uint8_t>;
 
 /* ---- reference ------------------------------------------------------------------------------- */
-
-/* A narrow float format as the list of its non-negative numbers. */
-struct Narrow {
-  int mantissa, bias;
-  uint32_t greatest; /* code of the greatest finite number */
-  uint32_t overflow, nan, sign;
-  std::vector<double> numbers; /* by code; the last one is the first too large */
-
-  Narrow(int m, int b, uint32_t g, uint32_t o, uint32_t n, uint32_t s)
-      : mantissa(m), bias(b), greatest(g), overflow(o), nan(n), sign(s) {
-    for (uint32_t code = 0; code <= greatest + 1; code++) {
-      int exponent = (int)(code >> m);
-      double fraction = (code & ((1u << m) - 1)) / (double)(1u << m);
-      numbers.push_back(exponent == 0 ? std::ldexp(fraction, 1 - b)
-                                      : std::ldexp(1 + fraction, exponent - b));
-    }
-  }
-  double decode(uint32_t code) const {
-    uint32_t magnitude = code & (sign - 1);
-    double v = magnitude <= greatest                      ? numbers[magnitude]
-               : magnitude == overflow && overflow != nan ? INFINITY
-                                                          : NAN;
-    return code & sign ? -v : v;
-  }
-  uint32_t encode(double v) const {
-    if (std::isnan(v)) return nan;
-    uint32_t s = std::signbit(v) ? sign : 0;
-    double a = std::fabs(v);
-    uint32_t up = (uint32_t)(std::lower_bound(numbers.begin(), numbers.end(), a) - numbers.begin());
-    if (up > greatest + 1) return s | overflow;
-    uint32_t code = up;
-    if (up > 0 && numbers[up] != a) {
-      double below = a - numbers[up - 1], above = numbers[up] - a;
-      if (below < above || (below == above && up % 2 == 1)) code = up - 1;
-    }
-    return s | (code > greatest ? overflow : code);
-  }
-};
-
-const Narrow &narrowOf(int type) {
-  static const Narrow half(10, 15, 0x7bff, 0x7c00, 0x7e00, 0x8000);
-  static const Narrow bfloat(7, 127, 0x7f7f, 0x7f80, 0x7fc0, 0x8000);
-  static const Narrow e4m3(3, 7, 0x7e, 0x7f, 0x7f, 0x80);
-  static const Narrow e5m2(2, 15, 0x7b, 0x7c, 0x7e, 0x80);
-  return type == tuttiFloat16      ? half
-         : type == tuttiBfloat16   ? bfloat
-         : type == tuttiFloat8e4m3 ? e4m3
-                                   : e5m2;
-}
 
 template <class T> T apply(int op, T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -186,10 +138,6 @@ std::vector<const tuttiReduceLevel *> levels() {
   for (int i = 0; tuttiReduceLevels[i]; i++)
     if (tuttiReduceLevels[i]->supported()) usable.push_back(tuttiReduceLevels[i]);
   return usable;
-}
-
-bool isFloat(int type) {
-  return type >= tuttiFloat16;
 }
 
 /* Elements of all kinds: any bits (NaN, infinities, subnormals), and numbers of like size. */
