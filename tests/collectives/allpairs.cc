@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "collectives/simulate.h"
+#include "oracle.h"
 
 namespace {
 
@@ -49,62 +50,8 @@ tuttiAllPairs allPairsOf(const Case &k, int rank) {
   return x;
 }
 
-/* ---- what tutti.h says ------------------------------------------------------------------------
- */
-
-uint64_t inputSize(const Case &k, int r) {
-  bool root = r == k.root;
-  switch (k.coll) {
-  case tuttiCollReduceScatter:
-  case tuttiCollAlltoAll:
-    return k.count * (uint64_t)k.n;
-  case tuttiCollBroadcast:
-    return root ? k.count : 0;
-  case tuttiCollScatter:
-    return root ? k.count * (uint64_t)k.n : 0;
-  default:
-    return k.count;
-  }
-}
-
-uint64_t sumAt(const Case &k, uint64_t i) {
-  uint64_t sum = 0;
-  for (int q = 0; q < k.n; q++)
-    sum += value(q, i);
-  return sum;
-}
-
-/* Rank r's output; empty where it has none. */
-std::vector<uint64_t> wanted(const Case &k, int r) {
-  std::vector<uint64_t> v;
-  uint64_t n = (uint64_t)k.n, c = k.count, me = (uint64_t)r;
-  bool blocks =
-      k.coll == tuttiCollAllGather || k.coll == tuttiCollAlltoAll || k.coll == tuttiCollGather;
-  bool rooted = k.coll == tuttiCollReduce || k.coll == tuttiCollGather;
-  if (rooted && r != k.root) return v;
-  for (uint64_t i = 0; i < (blocks ? n * c : c); i++) {
-    int from = blocks ? (int)(i / c) : k.root;
-    uint64_t at = blocks ? i % c : i;
-    if (k.coll == tuttiCollAlltoAll || k.coll == tuttiCollScatter) at += me * c;
-    if (k.coll == tuttiCollReduceScatter)
-      v.push_back(sumAt(k, me * c + i));
-    else if (k.coll == tuttiCollAllReduce || k.coll == tuttiCollReduce)
-      v.push_back(sumAt(k, i));
-    else
-      v.push_back(value(from, at));
-  }
-  return v;
-}
-
-/* Where the output starts within the input (negative: the input within the output), in place. */
-int64_t outputAt(const Case &k, int r) {
-  int64_t block = (int64_t)k.count * r;
-  bool root = r == k.root;
-  if (k.coll == tuttiCollAllGather) return -block;
-  if (k.coll == tuttiCollGather && root) return -block;
-  if (k.coll == tuttiCollReduceScatter) return block;
-  if (k.coll == tuttiCollScatter && root) return block;
-  return 0;
+oracle::Call callOf(const Case &k) {
+  return {.coll = k.coll, .nranks = k.n, .root = k.root, .count = k.count};
 }
 
 /* Elements that cross links. */
@@ -133,14 +80,13 @@ public:
   explicit Simulation(const Case &k) : k(k), ranks((size_t)k.n) {
     for (int r = 0; r < k.n; r++) {
       Rank &me = ranks[(size_t)r];
-      uint64_t in = inputSize(k, r), out = wanted(k, r).size();
-      int64_t shift = k.inPlace && in && out ? outputAt(k, r) : (int64_t)in;
-      me.send = shift < 0 ? (uint64_t)-shift : 0;
-      me.recv = shift < 0 ? 0 : (uint64_t)shift;
-      me.sendSize = in;
-      me.recvSize = out;
-      me.memory.assign(std::max(me.send + in, me.recv + out), kPoison);
-      for (uint64_t i = 0; i < in; i++)
+      oracle::Layout layout = oracle::layoutOf(callOf(k), r, k.inPlace);
+      me.send = layout.send;
+      me.recv = layout.recv;
+      me.sendSize = oracle::sends(callOf(k), r);
+      me.recvSize = oracle::receives(callOf(k), r);
+      me.memory.assign(layout.all, kPoison);
+      for (uint64_t i = 0; i < me.sendSize; i++)
         me.memory[me.send + i] = value(r, i);
       me.x = allPairsOf(k, r);
       me.messages.resize((size_t)k.n);
@@ -268,14 +214,15 @@ private:
   }
 
   void checkEnd() {
+    const oracle::Call call = callOf(k);
     for (int r = 0; r < k.n; r++) {
       Rank &me = ranks[(size_t)r];
       for (auto &queue : me.messages)
         if (!queue.empty()) fail("has not taken all", r);
-      std::vector<uint64_t> want = wanted(k, r);
-      for (uint64_t i = 0; i < want.size(); i++)
-        if (me.memory[me.recv + i] != want[i]) fail("wrong element " + std::to_string(i), r);
-      for (uint64_t i = 0; i < me.sendSize && (!k.inPlace || want.empty()); i++)
+      for (uint64_t i = 0; i < me.recvSize; i++)
+        if (me.memory[me.recv + i] != oracle::expected(call, r, i, tuttiSum, value))
+          fail("wrong element " + std::to_string(i), r);
+      for (uint64_t i = 0; i < me.sendSize && (!k.inPlace || me.recvSize == 0); i++)
         if (me.memory[me.send + i] != value(r, i)) fail("has changed its input", r);
     }
     if (moved != wire(k)) fail("moves " + std::to_string(moved) + " elements, all together", 0);
@@ -290,11 +237,6 @@ private:
 /* ---- tests ------------------------------------------------------------------------------------
  */
 
-bool rooted(int coll) {
-  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
-         coll == tuttiCollScatter;
-}
-
 class AllPairs : public testing::TestWithParam<std::tuple<int, bool>> {};
 
 TEST_P(AllPairs, EveryRankGetsWhatIsWanted) {
@@ -302,7 +244,7 @@ TEST_P(AllPairs, EveryRankGetsWhatIsWanted) {
   std::vector<uint64_t> aligns = {1};
   if (twoShot) aligns = {1, 2, 3, 16, 32, 64};
   for (int n = 1; n <= TUTTI_ALLPAIRS_MAX; n++)
-    for (int root = 0; root < (rooted(coll) ? n : 1); root++)
+    for (int root = 0; root < (oracle::rooted(coll) ? n : 1); root++)
       for (uint64_t count : kCounts)
         for (uint64_t align : aligns)
           for (bool inPlace : {false, true})

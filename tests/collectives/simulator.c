@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle_sources.h"
 #include "transport/fifo.h"
 
 typedef struct {
@@ -88,50 +89,22 @@ static void fault(simulation *sim, const char *what, int rank, uint64_t element)
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
-static bool rooted(int coll) {
-  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
-         coll == tuttiCollScatter;
+static oracleCall callOf(const simulation *sim) {
+  return (oracleCall){
+      .coll = sim->in->coll, .nranks = sim->n, .root = sim->in->root, .count = sim->in->count};
 }
 
 /* Lays out the buffers of a rank as tutti.h has them; a buffer that the rank may not use has length
  * 0. */
 static void layout(const simulation *sim, int rank, rankState *r) {
-  uint64_t count = sim->in->count, all = count * (uint64_t)sim->n;
-  uint64_t own = count * (uint64_t)rank;
-  bool isRoot = rank == sim->in->root;
-  uint64_t sendInPlace = 0, recvInPlace = 0;
-  r->sendLength = r->recvLength = count;
-  switch (sim->in->coll) {
-  case tuttiCollBroadcast:
-    if (!isRoot) r->sendLength = 0;
-    break;
-  case tuttiCollReduce:
-    if (!isRoot) r->recvLength = 0;
-    break;
-  case tuttiCollAllGather:
-    r->recvLength = all;
-    sendInPlace = own;
-    break;
-  case tuttiCollReduceScatter:
-    r->sendLength = all;
-    recvInPlace = own;
-    break;
-  case tuttiCollAlltoAll:
-    r->sendLength = r->recvLength = all;
-    break;
-  case tuttiCollGather:
-    r->recvLength = isRoot ? all : 0;
-    sendInPlace = isRoot ? own : 0;
-    break;
-  case tuttiCollScatter:
-    r->sendLength = isRoot ? all : 0;
-    recvInPlace = isRoot ? own : 0;
-    break;
-  default:
-    break;
-  }
-  r->sendAt = sim->inPlace ? sendInPlace : 0;
-  r->recvAt = sim->inPlace ? recvInPlace : r->sendLength;
+  const oracleCall call = callOf(sim);
+  ptrdiff_t shift = oracleInPlace(&call, rank);
+  r->sendLength = oracleSends(&call, rank);
+  r->recvLength = oracleReceives(&call, rank);
+  bool both = r->sendLength > 0 && r->recvLength > 0;
+  if (!sim->inPlace || !both) shift = (ptrdiff_t)r->sendLength;
+  r->sendAt = shift < 0 ? (uint64_t)-shift : 0;
+  r->recvAt = shift > 0 ? (uint64_t)shift : 0;
   uint64_t sendEnd = r->sendAt + r->sendLength, recvEnd = r->recvAt + r->recvLength;
   r->length = sendEnd > recvEnd ? sendEnd : recvEnd;
 }
@@ -144,34 +117,21 @@ static uint64_t original(const simulation *sim, int rank, uint64_t i) {
 }
 
 /* What element i of recvbuff must hold afterwards; totals[j]: whole reduction of sendbuff[j]. */
-static uint64_t expected(const simulation *sim, int rank, uint64_t i, const uint64_t *totals) {
-  uint64_t count = sim->in->count, own = (uint64_t)rank * count;
-  uint64_t within = i % count;
-  int block = (int)(i / count), root = sim->in->root;
+static uint64_t expected(const simulation *sim, const oracleCall *call, int rank, uint64_t i,
+                         const uint64_t *totals) {
+  uint64_t within = i % call->count;
   if (within < sim->begin || within - sim->begin >= sim->part)
     return original(sim, rank, sim->ranks[rank].recvAt + i);
-  switch (sim->in->coll) {
-  case tuttiCollReduceScatter:
-    return totals[own + i];
-  case tuttiCollBroadcast:
-    return input(sim, root, i);
-  case tuttiCollAllGather:
-  case tuttiCollGather:
-    return input(sim, block, within);
-  case tuttiCollAlltoAll:
-    return input(sim, block, own + within);
-  case tuttiCollScatter:
-    return input(sim, root, own + i);
-  default:
-    return totals[i];
-  }
+  oracleSource from = oracleSourceOf(call, rank, i);
+  return from.reduced ? totals[from.index] : input(sim, from.rank, from.index);
 }
 
 static void checkRank(simulation *sim, int rank, const uint64_t *totals) {
   const rankState *r = &sim->ranks[rank];
+  const oracleCall call = callOf(sim);
   for (uint64_t i = 0; i < r->length && !sim->out->wrong; i++) {
     bool isResult = i >= r->recvAt && i < r->recvAt + r->recvLength;
-    if (isResult && r->memory[i] != expected(sim, rank, i - r->recvAt, totals))
+    if (isResult && r->memory[i] != expected(sim, &call, rank, i - r->recvAt, totals))
       fault(sim, "wrong result", rank, i - r->recvAt);
     if (!isResult && r->memory[i] != original(sim, rank, i))
       fault(sim, "sendbuff changed", rank, i - r->sendAt);
@@ -537,8 +497,7 @@ bool tuttiSimulate(const tuttiSimulation *in, tuttiSimulationResult *result) {
   simulation sim = {.in = in, .out = &out, .n = in->graph->nranks, .random = in->seed};
   sim.begin = in->part == 0 ? 0 : in->begin;
   sim.part = in->part == 0 ? in->count : in->part;
-  sim.reduces = in->coll == tuttiCollAllReduce || in->coll == tuttiCollReduce ||
-                in->coll == tuttiCollReduceScatter;
+  sim.reduces = oracleReduces(in->coll);
   sim.inPlace = in->inPlace && in->coll != tuttiCollAlltoAll;
   sim.outOfMemory = !allocate(&sim);
   if (!sim.outOfMemory) runAll(&sim);
@@ -580,5 +539,5 @@ void tuttiScheduleSetup(tuttiSchedule *s, const tuttiGraph *graph, int channel, 
   s->ring = graph->ring + row;
   s->position = graph->position[row + (size_t)rank];
   s->depth = (int32_t)TUTTI_FIFO_DEPTH;
-  tuttiGraphTree(graph, channel, rooted(s->coll) ? s->root : -1, rank, s);
+  tuttiGraphTree(graph, channel, oracleRooted(s->coll) ? s->root : -1, rank, s);
 }
