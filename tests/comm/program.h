@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "collective_call.h"
 #include "oracle.h"
 #include "tutti.h"
 
@@ -70,14 +71,14 @@ public:
   }
 
 private:
-  /* `blocks` blocks of count elements, from the given index of rank `of` on. */
+  /* `count` elements, from the given index of rank `of` on. */
   std::vector<int32_t> fill(int of, size_t count, size_t from = 0) const {
     std::vector<int32_t> v(count);
     for (size_t i = 0; i < count; i++)
       v[i] = value(number, of, from + i);
     return v;
   }
-  /* What this rank must hold after a collective; what it does not receive is left alone. */
+  /* The first `size` elements that this rank must hold after a collective. */
   std::vector<int32_t> want(const Step &k, int coll, size_t size) const {
     oracle::Call call = {.coll = coll, .nranks = n, .root = k.root, .count = k.count};
     std::vector<int32_t> v(size, -1);
@@ -93,51 +94,22 @@ private:
   }
 
   void runStep(const Step &k) {
-    const size_t c = k.count, all = c * n;
-    const bool root = r == k.root;
-    std::vector<int32_t> in = fill(r, all), out(all, -1);
-    switch (k.kind) {
-    case 0:
-      in.resize(c), out.resize(c);
-      RUN_STEP(tuttiAllReduce(k.inPlace ? (out = in).data() : in.data(), out.data(), c, tuttiInt32,
-                              tuttiSum, comm, nullptr));
-      return expect(out, want(k, tuttiCollAllReduce, out.size()));
-    case 1:
-      out.resize(c);
-      RUN_STEP(tuttiBroadcast(root ? in.data() : nullptr, out.data(), c, tuttiInt32, k.root, comm,
-                              nullptr));
-      return expect(out, want(k, tuttiCollBroadcast, out.size()));
-    case 2:
-      out.resize(c);
-      RUN_STEP(tuttiReduce(in.data(), root ? out.data() : nullptr, c, tuttiInt32, tuttiSum, k.root,
-                           comm, nullptr));
-      return expect(out, want(k, tuttiCollReduce, out.size()));
-    case 3:
-      if (k.inPlace) std::copy_n(in.begin(), c, out.begin() + c * r);
-      RUN_STEP(tuttiAllGather(k.inPlace ? out.data() + c * r : in.data(), out.data(), c, tuttiInt32,
-                              comm, nullptr));
-      return expect(out, want(k, tuttiCollAllGather, out.size()));
-    case 4:
-      out.resize(c);
-      RUN_STEP(tuttiReduceScatter(in.data(), k.inPlace ? in.data() + c * r : out.data(), c,
-                                  tuttiInt32, tuttiSum, comm, nullptr));
-      if (k.inPlace) std::copy_n(in.begin() + c * r, c, out.begin());
-      return expect(out, want(k, tuttiCollReduceScatter, out.size()));
-    case 5:
-      RUN_STEP(tuttiAlltoAll(in.data(), out.data(), c, tuttiInt32, comm, nullptr));
-      return expect(out, want(k, tuttiCollAlltoAll, out.size()));
-    case 6:
-      RUN_STEP(tuttiGather(in.data(), root ? out.data() : nullptr, c, tuttiInt32, k.root, comm,
-                           nullptr));
-      return expect(out, want(k, tuttiCollGather, out.size()));
-    case 7:
-      out.resize(c);
-      RUN_STEP(tuttiScatter(root ? in.data() : nullptr, out.data(), c, tuttiInt32, k.root, comm,
-                            nullptr));
-      return expect(out, want(k, tuttiCollScatter, out.size()));
-    default:
-      return runMessages(k);
-    }
+    static const int colls[] = {tuttiCollAllReduce, tuttiCollBroadcast,     tuttiCollReduce,
+                                tuttiCollAllGather, tuttiCollReduceScatter, tuttiCollAlltoAll,
+                                tuttiCollGather,    tuttiCollScatter};
+    if (k.kind >= 8) return runMessages(k);
+    const oracle::Call call = {colls[k.kind], n, k.root, k.count};
+    const size_t sends = oracle::sends(call, r), receives = oracle::receives(call, r);
+    const oracle::Layout at = oracle::layoutOf(call, r, k.inPlace);
+    std::vector<int32_t> memory(at.all, -1), in = fill(r, sends);
+    std::copy(in.begin(), in.end(), memory.begin() + (ptrdiff_t)at.send);
+    std::vector<int32_t> before = memory; /* but for the result it stays so */
+    int32_t *send = memory.data() + at.send, *recv = memory.data() + at.recv;
+    RUN_STEP(callCollective(call, sends ? send : nullptr, receives ? recv : nullptr, tuttiInt32,
+                            tuttiSum, comm, nullptr));
+    std::vector<int32_t> result = want(k, call.coll, receives);
+    std::copy(result.begin(), result.end(), before.begin() + (ptrdiff_t)at.recv);
+    expect(memory, before);
   }
 
   void runMessages(const Step &k) {

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "harness.h"
+#include "oracle.h"
 
 namespace {
 
@@ -18,20 +19,6 @@ struct Call {
 
 double element(unsigned call, int r, size_t i) {
   return 1 + (call * 5 + (unsigned)r * 3 + i) % 4;
-}
-
-/* Element i of what the reduction gives; PreMulSum scales rank r by factor + r. */
-double reduced(const Call &c, unsigned call, double factor, size_t i) {
-  double sum = 0, product = 1, most = 0, least = 100;
-  for (int r = 0; r < n; r++) {
-    double x = element(call, r, i);
-    sum += c.op >= tuttiNumOps ? x * (factor + r) : x;
-    product *= x, most = std::max(most, x), least = std::min(least, x);
-  }
-  if (c.op == tuttiProd) return product;
-  if (c.op == tuttiMax) return most;
-  if (c.op == tuttiMin) return least;
-  return c.op == tuttiAvg ? sum / n : sum;
 }
 
 bool begun(tuttiResult_t result) {
@@ -60,12 +47,17 @@ public:
   }
 
   void check(double factor) const {
-    size_t blocks = c.kind == 3 ? n : 1;
-    for (size_t i = 0; i < c.count * blocks && (c.kind != 1 || r == c.root); i++) {
-      double expected = c.kind == 0   ? element(call, c.root, i)
-                        : c.kind == 3 ? element(call, (int)(i / c.count), i % c.count)
-                        : c.kind == 4 ? element(call, (r + 3 - c.root % 3) % n, i)
-                                      : reduced(c, call, factor, i);
+    constexpr int colls[] = {tuttiCollBroadcast, tuttiCollReduce, tuttiCollAllReduce,
+                             tuttiCollAllGather};
+    bool message = c.kind == 4, premul = c.op >= tuttiNumOps;
+    oracle::Call k = {message ? tuttiCollBroadcast : colls[c.kind], n, c.root, c.count};
+    if (message) k.root = (r + 3 - c.root % 3) % n; /* as from there */
+    auto input = [&](int q, size_t i) {
+      bool multiplied = premul && oracle::reduces(k.coll); /* by a factor of its own each */
+      return element(call, q, i) * (multiplied ? factor + q : 1);
+    };
+    for (size_t i = 0; i < oracle::receives(k, r); i++) {
+      double expected = oracle::expected(k, r, i, premul ? (int)tuttiSum : c.op, input);
       ASSERT_EQ(out[i], (T)expected) << "call " << call << " kind " << c.kind << " op " << c.op
                                      << " count " << c.count << " root " << c.root << " i " << i;
     }
