@@ -21,8 +21,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "collective_call.h"
+#include "oracle.h"
 #include "tutti.h"
 
 namespace {
@@ -81,17 +84,14 @@ uint32_t value(int r, size_t i) {
 }
 
 uint32_t total(size_t i) {
-  uint32_t sum = 0;
-  for (int r = 0; r < nranks; r++)
-    sum += value(r, i);
-  return sum;
+  return oracle::reduced(nranks, i, tuttiSum, value);
 }
 
-/* [begin, begin + n) of what rank r contributes. */
-std::vector<uint32_t> input(int r, size_t begin, size_t n) {
+/* [0, n) of what rank r contributes. */
+std::vector<uint32_t> input(int r, size_t n) {
   std::vector<uint32_t> v(n);
   for (size_t i = 0; i < n; i++)
-    v[i] = value(r, begin + i);
+    v[i] = value(r, i);
   return v;
 }
 
@@ -107,49 +107,19 @@ struct Output : std::vector<uint32_t> {
   }
 };
 
-void checkRooted(size_t n, int root) {
-  const bool mine = rank == root;
-  const size_t all = n * (size_t)nranks;
-  Output bcast(n), reduce(mine ? n : 0), gather(mine ? all : 0), scatter(n);
-  must(tuttiBroadcast(input(rank, 0, n).data(), bcast.data(), n, tuttiUint32, root, comm, nullptr),
-       "Broadcast");
-  bcast.expect("Broadcast", n, [&](size_t i) { return value(root, i); });
-  must(tuttiReduce(input(rank, 0, n).data(), reduce.data(), n, tuttiUint32, tuttiSum, root, comm,
-                   nullptr),
-       "Reduce");
-  reduce.expect("Reduce", n, total);
-  must(tuttiGather(input(rank, 0, n).data(), gather.data(), n, tuttiUint32, root, comm, nullptr),
-       "Gather");
-  gather.expect("Gather", n, [&](size_t i) { return value((int)(i / n), i % n); });
-  must(tuttiScatter(input(rank, 0, mine ? all : 0).data(), scatter.data(), n, tuttiUint32, root,
-                    comm, nullptr),
-       "Scatter");
-  scatter.expect("Scatter", n, [&](size_t i) { return value(root, (size_t)rank * n + i); });
-}
-
-void checkUnrooted(size_t n) {
-  const size_t all = n * (size_t)nranks, mine = n * (size_t)rank;
-  Output reduced(n), gathered(all), part(n), turned(all);
-  must(tuttiAllReduce(input(rank, 0, n).data(), reduced.data(), n, tuttiUint32, tuttiSum, comm,
-                      nullptr),
-       "AllReduce");
-  reduced.expect("AllReduce", n, total);
-  must(tuttiAllGather(input(rank, 0, n).data(), gathered.data(), n, tuttiUint32, comm, nullptr),
-       "AllGather");
-  gathered.expect("AllGather", n, [&](size_t i) { return value((int)(i / n), i % n); });
-  must(tuttiReduceScatter(input(rank, 0, all).data(), part.data(), n, tuttiUint32, tuttiSum, comm,
-                          nullptr),
-       "ReduceScatter");
-  part.expect("ReduceScatter", n, [&](size_t i) { return total(mine + i); });
-  must(tuttiAlltoAll(input(rank, 0, all).data(), turned.data(), n, tuttiUint32, comm, nullptr),
-       "AlltoAll");
-  turned.expect("AlltoAll", n, [&](size_t i) { return value((int)(i / n), mine + i % n); });
+void checkCollective(int coll, const char *name, size_t n, int root) {
+  const oracle::Call call = {coll, nranks, root, n};
+  Output out(oracle::receives(call, rank));
+  must(callCollective(call, input(rank, oracle::sends(call, rank)).data(), out.data(), tuttiUint32,
+                      tuttiSum, comm, nullptr),
+       name);
+  out.expect(name, n, [&](size_t i) { return oracle::expected(call, rank, i, tuttiSum, value); });
 }
 
 /* To the next rank and from the one before, in one group. */
 void checkSendRecv(size_t n) {
   const int next = (rank + 1) % nranks, before = (rank + nranks - 1) % nranks;
-  std::vector<uint32_t> in = input(rank, 0, n);
+  std::vector<uint32_t> in = input(rank, n);
   Output out(n);
   must(tuttiGroupStart(), "GroupStart");
   must(tuttiSend(in.data(), n, tuttiUint32, next, comm, nullptr), "Send");
@@ -158,14 +128,23 @@ void checkSendRecv(size_t n) {
   out.expect("SendRecv", n, [&](size_t i) { return value(before, i); });
 }
 
+constexpr std::pair<int, const char *> kCollectives[] = {{tuttiCollAllReduce, "AllReduce"},
+                                                         {tuttiCollAllGather, "AllGather"},
+                                                         {tuttiCollReduceScatter, "ReduceScatter"},
+                                                         {tuttiCollAlltoAll, "AlltoAll"},
+                                                         {tuttiCollBroadcast, "Broadcast"},
+                                                         {tuttiCollReduce, "Reduce"},
+                                                         {tuttiCollGather, "Gather"},
+                                                         {tuttiCollScatter, "Scatter"}};
+
 /* Sizes around the borders of ranks, lines (16 words), pages and slots (128 Ki words). */
 void check() {
   const size_t ranks = (size_t)nranks;
   for (size_t n : {(size_t)1, ranks - 1, ranks, ranks + 1, (size_t)15, (size_t)17, (size_t)1023,
                    (size_t)1025, (size_t)131071, (size_t)131073, (size_t)300001}) {
-    checkUnrooted(n);
+    for (auto &[coll, name] : kCollectives)
+      checkCollective(coll, name, n, (int)(n % ranks));
     checkSendRecv(n);
-    checkRooted(n, (int)(n % ranks));
   }
   must(tuttiCommDestroy(comm), "Destroy");
   comm = nullptr;
@@ -178,8 +157,8 @@ void loop(const std::string &folder) {
   for (int round = 0;; round++) {
     Output out(n);
     double begin = now();
-    tuttiResult_t result = tuttiAllReduce(input(rank, 0, n).data(), out.data(), n, tuttiUint32,
-                                          tuttiSum, comm, nullptr);
+    tuttiResult_t result =
+        tuttiAllReduce(input(rank, n).data(), out.data(), n, tuttiUint32, tuttiSum, comm, nullptr);
     if (result != tuttiSuccess) {
       fprintf(stderr, "rank %d: round %d ended after %.1f s with code %d: %s\n", rank, round,
               now() - begin, (int)result, tuttiGetLastError(comm));
@@ -242,8 +221,7 @@ double cpuSeconds() {
 void idle() {
   for (size_t n : {(size_t)1, (size_t)300001}) {
     Output out(n);
-    must(tuttiAllReduce(input(rank, 0, n).data(), out.data(), n, tuttiUint32, tuttiSum, comm,
-                        nullptr),
+    must(tuttiAllReduce(input(rank, n).data(), out.data(), n, tuttiUint32, tuttiSum, comm, nullptr),
          "AllReduce");
     out.expect("AllReduce", n, total);
   }
@@ -258,9 +236,8 @@ void idle() {
   }
   if (used > 0.4) fail("idle", "a thread works all the time");
   Output out(1);
-  must(
-      tuttiAllReduce(input(rank, 0, 1).data(), out.data(), 1, tuttiUint32, tuttiSum, comm, nullptr),
-      "AllReduce");
+  must(tuttiAllReduce(input(rank, 1).data(), out.data(), 1, tuttiUint32, tuttiSum, comm, nullptr),
+       "AllReduce");
   out.expect("AllReduce", 1, total);
   must(tuttiCommDestroy(comm), "Destroy");
 }
