@@ -26,7 +26,7 @@ using Body = std::function<void(const Case &)>;
 void everyType(int n, const Body &body) {
   for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
     for (int type = 0; type < tuttiNumTypes; type++)
-      for (int op = 0; op < (reduces(coll) ? kOps : 1); op++)
+      for (int op = 0; op < (oracle::reduces(coll) ? kOps : 1); op++)
         for (bool inPlace : {false, true})
           for (size_t count : {5, 1031})
             body({coll, type, op, (type + op) % n, inPlace, count, (size_t)(op + inPlace) % 2});
