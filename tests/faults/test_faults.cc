@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "comm/harness.h"
+#include "port.h"
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -54,7 +55,7 @@ protected:
   /* Starts the ranks; each runs all-reduces of `count` floats until one fails. The unique id comes
    * from a port that rank 0 listens on, so this process never uses the library. */
   void start(size_t count, int timeoutMs, void (*inRank)(int, Report &) = nullptr) {
-    std::string at = "127.0.0.1:" + std::to_string(12000 + getpid() % 20000);
+    std::string at = "127.0.0.1:" + std::to_string(held.number());
     for (int r = 0; r < kRanks; r++) {
       pid_t pid = fork();
       ASSERT_GE(pid, 0);
@@ -165,6 +166,7 @@ protected:
     EXPECT_LT(seconds, 5) << "the bound that the documentation promises";
   }
 
+  HeldPort held;
   Report *reports;
   bool gathers = false; /* instead of all-reduces */
   int gate = 0; /* after so many rounds all but rank 1 wait for the test, then have 3 s for each */

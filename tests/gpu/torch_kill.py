@@ -83,10 +83,14 @@ def run_rank(scenario):
 
 
 def start(scenario, ranks):
-    """One process per rank, each with a file for all it writes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """One process per rank, each with a file for all it writes; and what holds the port where they meet.
+
+    The kernel gives the port to nobody else while a socket is bound to it; rank 0, which asks for it by
+    its number and reuses addresses as PyTorch does, gets it, for nobody listens there."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
     processes = []
     for rank in range(ranks):
         env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank),
@@ -99,7 +103,7 @@ def start(scenario, ranks):
         process = subprocess.Popen([sys.executable, __file__, "--run-rank", scenario], env=env,
                                    stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         processes.append((process, log))
-    return processes
+    return processes, held
 
 
 def text_of(log):
@@ -131,7 +135,7 @@ def judge(scenario, missing, code, text):
 
 
 def run_scenario(scenario, ranks):
-    processes = start(scenario, ranks)
+    processes, held = start(scenario, ranks)
     missing = ranks - 1
     others = range(missing)
     victim, log = processes[missing]
@@ -151,6 +155,7 @@ def run_scenario(scenario, ranks):
             print(f"{scenario}: rank {rank} {wrong}; it wrote:\n{text[-4000:]}")
         process.kill()
         process.wait()
+    held.close()
     if not failed:
         print(f"{scenario}: ok, the others had ended {took:.1f} s after rank {missing} was gone")
     sys.stdout.flush()

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -9,6 +11,7 @@
 
 #include "command.h"
 #include "perf.h"
+#include "port.h"
 
 namespace {
 
@@ -199,8 +202,10 @@ TEST(PerfProgress, OnlyOnATerminal) {
 
 TEST(PerfLauncher, OpenMpi) {
   if (!installed("mpirun")) GTEST_SKIP() << "needs Open MPI's mpirun";
+  HeldPort held;
   Command c({"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3", TUTTI_COMMAND, "perf",
-             "all_reduce", "--check", "--begin", "1K", "--end", "4K"});
+             "all_reduce", "--check", "--begin", "1K", "--end", "4K", "--port",
+             std::to_string(held.number())});
   Result r = finished(c);
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(rows(r.out).size(), 3u) << r.out;
@@ -221,21 +226,58 @@ void launched(const char *name, const std::vector<std::vector<std::string>> &env
   EXPECT_EQ(ranks[1]->out(), "") << "only rank 0 prints";
 }
 
-/* Unlikely to be the port of another test run on this machine. */
-std::string port() {
-  return std::to_string(21000 + getpid() % 9000);
+/* Where this process would meet the others if a launcher had set these. */
+std::string meetingPoint(const std::map<std::string, std::string> &env) {
+  for (auto &[name, value] : env)
+    setenv(name.c_str(), value.c_str(), 1);
+  perfOptions options = {};
+  perfPlace place;
+  EXPECT_EQ(perfFindPlace(&options, &place), -1);
+  std::string at = getenv("TUTTI_COMM_ID") ? getenv("TUTTI_COMM_ID") : "";
+  for (auto &[name, value] : env)
+    unsetenv(name.c_str());
+  unsetenv("TUTTI_COMM_ID");
+  return at;
 }
 
+/* The port is the one behind torch's own. */
 TEST(PerfLauncher, Torchrun) {
-  launched("torchrun",
-           {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port()},
-            {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port()}});
+  HeldPort held;
+  std::string master = "MASTER_PORT=" + std::to_string(held.number() - 1);
+  launched("torchrun", {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", master},
+                        {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", master}});
 }
 
+/* The port follows from the number of the job: of one whose port is free. */
 TEST(PerfLauncher, Slurm) {
-  std::string job = "SLURM_JOB_ID=" + port();
+  std::unique_ptr<HeldPort> held;
+  std::string job;
+  for (int number = 1; number < 10000 && !(held && held->ok()); number++) {
+    job = std::to_string(number);
+    std::string at = meetingPoint({{"SLURM_PROCID", "0"},
+                                   {"SLURM_STEP_NUM_TASKS", "2"},
+                                   {"SLURM_STEP_NUM_NODES", "1"},
+                                   {"SLURM_JOB_ID", job}});
+    ASSERT_THAT(at, testing::StartsWith("127.0.0.1:"));
+    held = std::make_unique<HeldPort>(atoi(at.c_str() + strlen("127.0.0.1:")));
+  }
+  ASSERT_TRUE(held->ok());
+  job = "SLURM_JOB_ID=" + job;
   launched("Slurm", {{"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_NODES=1", job},
                      {"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_NODES=1", job}});
+}
+
+/* All ranks of a job derive one port, and another job another. */
+TEST(PerfLauncher, TheJobTellsWhereItsRanksMeet) {
+  auto of = [](const char *rank, const char *job) {
+    return meetingPoint({{"OMPI_COMM_WORLD_RANK", rank},
+                         {"OMPI_COMM_WORLD_SIZE", "3"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                         {"PMIX_NAMESPACE", job}});
+  };
+  EXPECT_THAT(of("0", "prterun-1"), testing::StartsWith("127.0.0.1:"));
+  EXPECT_EQ(of("0", "prterun-1"), of("2", "prterun-1"));
+  EXPECT_NE(of("0", "prterun-1"), of("0", "prterun-2"));
 }
 
 TEST(PerfLauncher, SlurmOverHostsMeetsAtTheFirst) {
@@ -249,13 +291,14 @@ TEST(PerfLauncher, SlurmOverHostsMeetsAtTheFirst) {
 TEST(PerfLauncher, ABatchScriptOfSlurmIsNoRank) {
   Result r = tutti({"perf", "broadcast", "--ranks", "2", "--end", "64"},
                    {"SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NTASKS=2", "SLURM_JOB_NUM_NODES=1",
-                    "SLURM_NODELIST=localhost", "SLURM_JOB_ID=" + port(), "TUTTI_TIMEOUT=20"});
+                    "SLURM_NODELIST=localhost", "SLURM_JOB_ID=5", "TUTTI_TIMEOUT=20"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_THAT(r.out, HasSubstr("2 ranks (processes)"));
 }
 
 TEST(PerfLauncher, PmiWithCommId) {
-  std::string id = "TUTTI_COMM_ID=127.0.0.1:" + port();
+  HeldPort held;
+  std::string id = "TUTTI_COMM_ID=127.0.0.1:" + std::to_string(held.number());
   launched("PMI", {{"PMI_RANK=0", "PMI_SIZE=2", id}, {"PMI_RANK=1", "PMI_SIZE=2", id}});
 }
 
