@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "asleep.h"
 #include "base/atomic.h"
 #include "base/error.h"
 #include "base/os.h"
@@ -23,6 +24,7 @@ namespace {
 
 constexpr uint64_t kSecond = 1000000000ull;
 
+std::atomic<int> naps;   /* that threads have begun */
 std::atomic<bool> looks; /* the thread may look twice a second: that would hide a lost wake-up */
 
 /* True once `done` does, at the latest after a minute. */
@@ -82,7 +84,9 @@ TEST_F(Proxy, CallsUntilNothingMovesThenSleeps) {
   };
   op.Add(proxy);
   EXPECT_TRUE(Eventually([&] { return op.turns >= 11; }));
-  usleep(100000);
+  int before = naps;
+  tuttiProxyKick(proxy); /* it sleeps, or is about to */
+  EXPECT_TRUE(Eventually([&] { return naps > before; })) << "calls an idle operation for ever";
   EXPECT_LE(op.turns, 14) << "the thread goes on calling an idle operation";
   tuttiProxyRemove(proxy, &op);
   EXPECT_TRUE(op.closed);
@@ -149,7 +153,6 @@ public:
   /* The proxy's thread is about to nap. */
   void Nap() {
     if (GetParam() == kBeforeItsNap) Stand();
-    naps++;
   }
 
 protected:
@@ -171,8 +174,9 @@ protected:
   /* Starts the thread and calls `what` while it stands at the place; it goes on behind that. */
   void There(const std::function<void()> &what) {
     act = GetParam() != kAsleep;
+    int before = naps;
     ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &row)) << tuttiErrorText();
-    ASSERT_TRUE(Eventually([&] { return act ? standing.load() : naps > 0; })) << "not there";
+    ASSERT_TRUE(Eventually([&] { return act ? standing.load() : naps > before; })) << "not there";
     what();
     act = standing = false;
   }
@@ -210,7 +214,6 @@ private:
   tuttiAtomic64 wanted{}, served{}, due{};
   std::thread::id tester;
   std::atomic<bool> act{false}, standing{false};
-  std::atomic<int> naps{0};
 };
 WayToSleep *WayToSleep::now;
 
@@ -363,10 +366,11 @@ TEST_F(Proxy, NoTimeIsLostAtLeave) {
 TEST_F(Proxy, EnterKeepsTheThreadAsleepAndLeaveHandsOver) {
   Op op;
   std::atomic<int> passes{0}; /* of the thread */
+  std::atomic<pid_t> thread{0};
   std::atomic<bool> work{false};
   auto me = std::this_thread::get_id();
   op.advance = [&](tuttiProxyTurn *) {
-    passes += std::this_thread::get_id() != me;
+    if (std::this_thread::get_id() != me) passes++, thread = threadId();
     return work ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
   };
   op.Add(proxy);
@@ -375,7 +379,7 @@ TEST_F(Proxy, EnterKeepsTheThreadAsleepAndLeaveHandsOver) {
   int before = passes;
   for (int i = 0; i < 200; i++) {
     tuttiProxyKick(proxy);
-    usleep(100);
+    waitUntilAsleep(thread); /* again, if it was woken */
   }
   EXPECT_LE(passes, before + 1) /* one may have begun before */
       << "the thread ran although somebody had promised to";
@@ -436,7 +440,8 @@ TEST_F(Proxy, AfterRemoveAnOperationIsNotCalled) {
     auto op = std::make_unique<Op>();
     op->advance = [](tuttiProxyTurn *) { return TUTTI_PROXY_MOVED; };
     op->Add(proxy);
-    if (i % 3 == 0) usleep(50);
+    for (int j = 0; i % 3 == 0 && op->turns == 0 && j < 1000; j++) /* some get a turn first */
+      sched_yield();
     tuttiProxyRemove(proxy, op.get());
     EXPECT_TRUE(op->closed);
     EXPECT_FALSE(op->inside);
@@ -448,20 +453,23 @@ TEST_F(Proxy, AfterRemoveAnOperationIsNotCalled) {
 }
 
 TEST_F(Proxy, AfterHaltNothingIsCalled) {
-  Op op;
-  op.advance = [](tuttiProxyTurn *) { return TUTTI_PROXY_MOVED; };
+  Op op, dropped;
+  op.advance = dropped.advance = [](tuttiProxyTurn *) { return TUTTI_PROXY_MOVED; };
   op.Add(proxy);
-  ASSERT_TRUE(Eventually([&] { return op.turns > 0; }));
+  dropped.Add(proxy);
+  ASSERT_TRUE(Eventually([&] { return op.turns > 0 && dropped.turns > 0; }));
   tuttiProxyHalt(proxy);
-  int turns = op.turns;
+  int turns = op.turns, others = dropped.turns;
   for (int i = 0; i < 100; i++) {
     tuttiProxyKick(proxy);
     EXPECT_FALSE(tuttiProxyRun(proxy));
   }
-  usleep(20000);
-  EXPECT_EQ(turns, op.turns);
   tuttiProxyRemove(proxy, &op);
   EXPECT_TRUE(op.closed);
+  tuttiProxyDestroy(proxy); /* the thread has ended, whatever it did */
+  proxy = nullptr;
+  EXPECT_EQ(turns, op.turns);
+  EXPECT_EQ(others, dropped.turns);
 }
 
 /* A descriptor's news wake the sleeping thread and set the flags. */
@@ -555,10 +563,11 @@ TEST_F(Proxy, IdleUsesNoCpu) {
     return TUTTI_PROXY_WAITING;
   };
   op.Add(proxy);
+  int last = naps;
   ASSERT_EQ(1, write(sv[1], "x", 1));
-  usleep(100000);
+  EXPECT_TRUE(Eventually([&] { return naps > last; }));
   double before = CpuSeconds();
-  usleep(1000000);
+  usleep(1000000); /* the time is the subject, here and below */
   EXPECT_LT(CpuSeconds() - before, 0.2);
   EXPECT_LE(op.turns, 8) << "one for each piece of news, however late it came";
   /* The same when somebody has entered and does nothing. */
@@ -604,6 +613,7 @@ TEST_F(Proxy, ManyOperationsAndThreadsAtOnce) {
 
 /* What the proxy's thread sleeps in. Tests set the clock for less than 100 ms. */
 extern "C" int ppoll(pollfd *fds, nfds_t n, const timespec *most, const sigset_t *mask) {
+  naps++;
   if (WayToSleep::now) WayToSleep::now->Nap();
   bool look = most->tv_sec > 0 || most->tv_nsec >= 100000000;
   return (int)syscall(SYS_ppoll, fds, n, look && !looks ? nullptr : most, mask, _NSIG / 8);
