@@ -6,6 +6,7 @@
 #include <atomic>
 #include <set>
 
+#include "asleep.h"
 #include "harness.h"
 #include "port.h"
 
@@ -214,12 +215,15 @@ TEST_F(Join, FixedAddressServesOneCommunicatorAfterTheOther) {
   WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(held.number()));
   const int n = 4, rounds = 8;
   std::vector<std::vector<uint64_t>> hashes(n);
+  std::atomic<pid_t> threads[n] = {};
   /* No rank waits for the others between rounds. */
   auto ranks = onThreads(n, [&](int r) {
     Outcome o;
+    threads[r] = threadId();
     for (int i = 0; i < rounds; i++) {
       tuttiBootstrapClose(o.b);
-      if (i == 0 && r == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      for (int other = 1; i == 0 && r == 0 && other < n; other++)
+        waitUntilAsleep(threads[other]); /* they have been refused */
       o = joinAs(makeIds(), r, n);
       if (o.result != tuttiSuccess) break;
       hashes[r].push_back(o.b->hash);
@@ -374,6 +378,7 @@ TEST_F(Join, RanksWaitLongerThanTheRootsTimeout) {
   auto ids = makeIds();
   WithSetting brief("TUTTI_TIMEOUT", "100ms");
   auto ranks = onThreads(2, [&](int r) {
+    /* The time is the subject: longer than the default. */
     if (r == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return joinAs(ids, r, 2);
   });
@@ -382,10 +387,14 @@ TEST_F(Join, RanksWaitLongerThanTheRootsTimeout) {
 
 TEST_F(Join, TwoProcessesWithOneRank) {
   auto ids = makeIds();
+  std::atomic<int> told{0};
   auto ranks = onThreads(4, [&](int i) {
     const int come[] = {0, 1, 1, 3};
-    if (i == 3) std::this_thread::sleep_for(std::chrono::milliseconds(500)); /* hears of it too */
-    return joinAs(ids, come[i], 4);
+    while (i == 3 && told < 3) /* comes later, and hears of it too */
+      std::this_thread::yield();
+    Outcome o = joinAs(ids, come[i], 4);
+    told++;
+    return o;
   });
   for (auto &o : ranks) {
     EXPECT_EQ(o.result, tuttiInvalidUsage);
@@ -515,8 +524,9 @@ TEST_F(Join, AllGatherEndsAtTheDeadlineOrTheFlag) {
   ids = makeIds();
   ranks = onThreads(2, [&](int r) { return joinAs(ids, r, 2); });
   tuttiAtomic32 failed = {0};
+  const std::atomic<pid_t> self{threadId()};
   std::thread aborter([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    waitUntilAsleep(self);
     tuttiStoreRelease32(&failed, 1);
   });
   EXPECT_EQ(tuttiBootstrapAllGather(ranks[0].b, all, 1, within(60000, &failed)), tuttiRemoteError);

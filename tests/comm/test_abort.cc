@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "asleep.h"
 #include "harness.h"
 
 using testing::MatchesRegex;
@@ -13,10 +14,6 @@ namespace {
 
 std::atomic<tuttiCommunicator *> halting{nullptr}; /* whose init stops once it knows rank 0 */
 std::atomic<bool> halted{false}, goesOn{false};
-
-void sleepMs(int ms) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
-}
 
 } // namespace
 
@@ -28,7 +25,7 @@ extern "C" int epoll_create1(int flags) noexcept {
   if (c && !halted && strcmp(thread, "tutti-worker") == 0 && c->peers && c->peers[0].process) {
     halted = true;
     while (!goesOn)
-      sleepMs(1);
+      std::this_thread::yield();
   }
   return (int)syscall(SYS_epoll_create1, flags);
 }
@@ -61,10 +58,14 @@ TEST(Abort, IsToldByAnInitUnderWay) {
     }
   });
   while (!halted)
-    sleepMs(1);
+    std::this_thread::yield();
   halting = nullptr;
-  std::thread aborter([&] { EXPECT_EQ(tuttiCommAbort(comms[1]), tuttiSuccess); });
-  sleepMs(200); /* it has looked for the watch and waits for the init */
+  std::atomic<pid_t> aborts{0};
+  std::thread aborter([&] {
+    aborts = threadId();
+    EXPECT_EQ(tuttiCommAbort(comms[1]), tuttiSuccess);
+  });
+  waitUntilAsleep(aborts); /* it has looked for the watch and waits for the init */
   goesOn = true;
   aborter.join();
   other.join();

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <utility>
 
+#include "asleep.h"
 #include "base/os.h"
 #include "harness.h"
 #include "port.h"
@@ -383,16 +384,19 @@ TEST(Abort, EndsEveryCallEverywhere) {
     Settings scope(settings);
     Ranks ranks(3);
     ASSERT_TRUE(ranks.ok());
+    std::atomic<pid_t> calls[2] = {};
     std::thread aborter([&] {
-      for (int r : {0, 1})
+      for (int r : {0, 1}) {
         waitUntilBusy(ranks.comms[r]);
-      std::this_thread::sleep_for(std::chrono::milliseconds(50)); /* mostly they wait by then */
+        waitUntilAsleep(calls[r]);
+      }
       EXPECT_EQ(tuttiCommAbort(ranks.comms[0]), tuttiSuccess);
       ranks.comms[0] = nullptr;
     });
     ranks.run([&](int r, tuttiComm_t comm) {
       if (r == 2) return; /* never calls: ranks 0 and 1 wait */
       float x = 1;
+      calls[r] = threadId();
       tuttiResult_t result = tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr);
       EXPECT_EQ(result, r == 0 ? tuttiInvalidUsage : tuttiRemoteError);
       EXPECT_THAT(lastError(), HasSubstr(r == 0 ? "tuttiCommAbort" : "rank 0")) << r;
@@ -552,7 +556,7 @@ TEST(Timeout, NoneForWhatIsSentAndReceivedLate) {
     EXPECT_EQ(tuttiRecv(&x, 1, tuttiInt8, 0, comm, nullptr), tuttiSuccess);
     while (sends < 2)
       std::this_thread::yield();
-    sleep(7);
+    sleep(7); /* the time is the subject: well beyond that of the connection */
     EXPECT_EQ(tuttiRecv(got.data(), got.size(), tuttiInt8, 0, comm, nullptr), tuttiSuccess)
         << lastError();
   });

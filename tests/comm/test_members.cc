@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 
+#include "asleep.h"
 #include "harness.h"
 
 using testing::HasSubstr;
@@ -52,12 +53,18 @@ TEST(Shrink, WithoutTheRanksThatDoNotCall) {
 TEST(Shrink, WithOtherRanksEachTime) {
   Ranks ranks(3);
   ASSERT_TRUE(ranks.ok());
-  ranks.run([](int r, tuttiComm_t comm) {
+  std::atomic<pid_t> waits[6] = {}; /* in each shrink the second of its ranks */
+  ranks.run([&](int r, tuttiComm_t comm) {
     setTimeout(comm, 20000);
-    for (int gone : {2, 0, 2, 2, 1, 0}) {
+    const int without[] = {2, 0, 2, 2, 1, 0};
+    for (int i = 0; i < 6; i++) {
+      int gone = without[i];
       tuttiComm_t rest = nullptr;
       if (r == gone) continue;
-      if (r == (gone == 0)) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (r == (gone == 0))
+        waitUntilAsleep(waits[i]); /* the first comes late */
+      else
+        waits[i] = threadId();
       ASSERT_EQ(tuttiCommShrink(comm, &gone, 1, &rest, nullptr, 0), tuttiSuccess) << lastError();
       expectPlace(rest, r - (r > gone), 2);
       expectSum(rest, 2);
@@ -68,15 +75,18 @@ TEST(Shrink, WithOtherRanksEachTime) {
 
 TEST(Shrink, OfACommunicatorThatHasFailed) {
   Ranks ranks(4);
+  std::atomic<pid_t> calls[3] = {}; /* of ranks 0, 1 and 3 */
   ASSERT_TRUE(ranks.ok());
   ranks.run([&](int r, tuttiComm_t comm) {
     if (r == 2) { /* leaves while the others are in a collective */
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      for (auto &thread : calls)
+        waitUntilAsleep(thread);
       EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
       ranks.comms[2] = nullptr;
       return;
     }
     float in = 1, out;
+    calls[r < 2 ? r : 2] = threadId();
     EXPECT_NE(tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess);
     int gone[] = {2};
     tuttiComm_t rest = nullptr;
@@ -144,12 +154,15 @@ TEST(Shrink, BadArguments) {
 
 TEST(Revoke, EndsEveryRanksOperations) {
   Ranks ranks(3);
+  std::atomic<pid_t> calls[2] = {}; /* of ranks 1 and 2 */
   ASSERT_TRUE(ranks.ok());
-  ranks.run([](int r, tuttiComm_t comm) {
+  ranks.run([&](int r, tuttiComm_t comm) {
     float in = 1, out;
     if (r == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      for (auto &thread : calls)
+        waitUntilAsleep(thread);
     } else {
+      calls[r - 1] = threadId();
       EXPECT_EQ(tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr),
                 tuttiInvalidUsage);
       EXPECT_THAT(lastError(), HasSubstr("rank 0 revoked this communicator"));
@@ -172,8 +185,9 @@ TEST(Revoke, EndsEveryRanksOperations) {
 TEST(Revoke, FromAnotherThread) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());
+  const std::atomic<pid_t> self{threadId()};
   std::thread revoker([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    waitUntilAsleep(self);
     EXPECT_EQ(tuttiCommRevoke(ranks.comms[0], 0), tuttiSuccess) << lastError();
   });
   float in = 1, out; /* rank 1 never comes */

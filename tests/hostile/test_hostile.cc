@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include "asleep.h"
 #include "comm/harness.h"
 #include "processes.h"
 #include "socket/socket.h"
@@ -415,7 +416,8 @@ TEST(Strangers, DoNotDisturbAJob) {
   std::vector<int> kept;
   for (int r = 0; r < 3; r++)
     ASSERT_TRUE(ranks.waitForStage(r, 1));
-  usleep(100000); /* ranks 0 and 1 are on their way to the root */
+  for (int r : {0, 1}) /* they are on their way to the root */
+    waitUntilAsleep(ranks.report(r).pid);
   int attacked = 0;
   for (int port : listeningPorts(ranks.report(0).pid))
     attacked += attack(port, kept) > 0;

@@ -225,8 +225,8 @@ void idle() {
          "AllReduce");
     out.expect("AllReduce", n, total);
   }
-  usleep(500000); /* what is still to be handed over */
-  /* An emulated machine counts as used what its host has taken from it: not three times over. */
+  /* The time is the subject. What is still to be handed over takes some in the first. An emulated
+   * machine counts as used what its host has taken from it: not three times over. */
   double used = 1;
   for (int i = 0; i < 3 && used > 0.4; i++) {
     used = -cpuSeconds();

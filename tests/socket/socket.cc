@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 
+#include "asleep.h"
 #include "bootstrap/harness.h"
 #include "port.h"
 #include "socket/socket.h"
@@ -170,8 +171,9 @@ TEST_F(Socket, EndsAtTheDeadline) {
 TEST_F(Socket, EndsAtTheFlag) {
   connectBoth();
   tuttiAtomic32 failed = {0};
+  const std::atomic<pid_t> self{threadId()};
   std::thread setter([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    waitUntilAsleep(self);
     tuttiStoreRelease32(&failed, 1);
   });
   char byte;
@@ -196,10 +198,11 @@ TEST_F(Socket, SignalsDoNotEndAWait) {
   action.sa_handler = [](int) {};
   sigaction(SIGUSR1, &action, &before);
   pthread_t self = pthread_self();
+  const std::atomic<pid_t> waiting{threadId()};
   std::thread pest([&] {
     for (int i = 0; i < 20; i++) {
+      waitUntilAsleep(waiting);
       pthread_kill(self, SIGUSR1);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     EXPECT_EQ(send(client_, "k", 1, MSG_NOSIGNAL), 1);
   });
@@ -263,8 +266,9 @@ TEST_F(Socket, ConnectWaitsForAListenerThatComesLate) {
   HeldPort held;
   tuttiAddress late = held.address;
   int fd;
-  std::thread opener([&fd, late]() mutable {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const std::atomic<pid_t> self{threadId()};
+  std::thread opener([&, late]() mutable {
+    waitUntilAsleep(self); /* it has been refused */
     EXPECT_EQ(tuttiListen(&late, &fd), tuttiSuccess) << tuttiErrorText();
   });
   EXPECT_EQ(connectAny(&late, 1, "rank 1", within(30000), &client_), tuttiSuccess);

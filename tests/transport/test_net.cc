@@ -193,7 +193,9 @@ TEST(Net, MessagesOfAClosedEndStillArrive) {
     ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
     EXPECT_TRUE(net::Take(p.b, &in, 30000));
   }
-  usleep(50000); /* the end of the stream is no failure when nothing is under way */
+  /* The end of the stream is no failure when nothing is under way. Nothing tells that it has been
+   * seen, so this waits for a time in which it mostly is. */
+  usleep(50000);
   while (tuttiProxyRun(p.b.w.proxy)) {
   }
   EXPECT_EQ("", p.b.Error());
@@ -380,7 +382,6 @@ TEST(Net, TwoHundredConnectionsLeakNothing) {
       usleep(1000);
     }
   };
-  (void)settle;
   cycle(0);
   uint64_t memory = tuttiLoadRelaxed(&p.a.memory.bytes);
   int fds = openFds();

@@ -591,7 +591,7 @@ TEST(NetHostile, ALatePeerIsWaitedFor) {
   ASSERT_TRUE(p.ok());
   tuttiConn out = p.a.Open(0, TUTTI_SEND);
   net::Publish(p.a, &out, 1000);
-  Spin(p.a, 1000);
+  Spin(p.a, 1000); /* the time is the subject: longer than the timeout */
   ASSERT_FALSE(p.a.Failed()) << p.a.Error();
   tuttiConn in = p.b.Open(0, TUTTI_RECV);
   ASSERT_TRUE(p.b.Await(&in)) << p.b.Error() << p.a.Error();

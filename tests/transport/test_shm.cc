@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "asleep.h"
 #include "local_world.h"
 
 namespace {
@@ -344,11 +345,13 @@ TEST(ShmDeath, PeerThatStopsIsNamedAtTheDeadline) {
 TEST(ShmDeath, FailedFlagEndsTheWait) {
   Ranks ranks = makeProcesses(Shape());
   prepareAll(ranks);
+  std::atomic<pid_t> waits{0};
   std::thread waiter([&] {
+    waits = threadId();
     EXPECT_EQ(tuttiRemoteError, ranks[0]->attach());
     EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr("rank 1"), HasSubstr("has failed")));
   });
-  usleep(20000);
+  waitUntilAsleep(waits);
   tuttiStoreRelease32(&ranks[0]->failed, 1);
   waiter.join();
 }

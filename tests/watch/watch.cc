@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "asleep.h"
 #include "holdings.h"
 #include "watch/frame.h"
 #include "watch/ring.h"
@@ -621,13 +622,14 @@ TEST(WatchLife, FailedStartLeavesTheSocketsToTheCaller) {
 TEST(WatchLife, StopWaitsForARunningCallback) {
   struct Slow {
     std::atomic<bool> entered{false}, left{false};
+    std::atomic<pid_t> stops{0}; /* the thread that does */
   } slow;
   Ring ring(2);
   tuttiWatchCalls calls = {&slow, nullptr, nullptr};
   calls.failed = [](void *ctx, tuttiResult_t, const char *) {
     Slow *s = static_cast<Slow *>(ctx);
     s->entered = true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    waitUntilAsleep(s->stops);
     s->left = true;
   };
   calls.state = [](void *, void *) -> size_t { return 0; };
@@ -638,6 +640,7 @@ TEST(WatchLife, StopWaitsForARunningCallback) {
   tuttiWatchFail(ring.at(1).watch, tuttiTimeout, "slow");
   while (!slow.entered)
     std::this_thread::yield();
+  slow.stops = threadId();
   ring.stop(0);
   EXPECT_TRUE(slow.left);
 }

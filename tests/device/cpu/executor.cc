@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "asleep.h"
 #include "base/os.h"
 #include "fabric.h"
 #include "proxy/proxy.h"
@@ -301,8 +302,9 @@ TEST(Host, FailureEndsTheWait) {
   Rank b(fabric, 1);
   int64_t v = 1;
   tuttiTask recv = message(b, 0, false, &v, 1);
+  const std::atomic<pid_t> self{threadId()};
   std::thread announcer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    waitUntilAsleep(self);
     tuttiStoreRelease32(&b.failed, 1);
   });
   EXPECT_EQ(run({&recv}), tuttiRemoteError);
@@ -456,9 +458,11 @@ TEST(Host, LentMemoryIsHeldUntilTaken) {
   Fabric fabric(2, 65536, true);
   std::vector<int64_t> in = numbers(1024);
   std::atomic<bool> returned{false};
+  std::atomic<pid_t> sends{0};
   std::thread sender([&] {
     Rank a(fabric, 0);
     tuttiTask send = message(a, 1, true, in.data(), 1024, 512);
+    sends = threadId();
     EXPECT_EQ(run({&send}), tuttiSuccess);
     returned = true;
   });
@@ -472,7 +476,7 @@ TEST(Host, LentMemoryIsHeldUntilTaken) {
     EXPECT_EQ(slot->bytes, 4096u);
   }
   tuttiStoreRelease(&fifo.readers.get()->credit, 1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  waitUntilAsleep(sends);
   EXPECT_FALSE(returned);
   tuttiStoreRelease(&fifo.readers.get()->credit, 2);
   sender.join();
@@ -527,11 +531,9 @@ TEST(Host, FailureHaltsTheProxyOfLentMemory) {
   EXPECT_EQ(wire.carried, TUTTI_FIFO_DEPTH);
   tuttiStoreRelease(&in.fifo(0, 1, 32).readers.get()->credit, TUTTI_FIFO_DEPTH); /* room again */
   tuttiProxyKick(proxy);
-  for (int i = 0; i < 20; i++) {
+  for (int i = 0; i < 20; i++)
     tuttiProxyRun(proxy);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  tuttiProxyRemove(proxy, &wire);
+  tuttiProxyRemove(proxy, &wire); /* the thread's passes have ended too */
   EXPECT_EQ(wire.carried, TUTTI_FIFO_DEPTH) << "read memory that was taken back";
   tuttiProxyDestroy(proxy);
 }
