@@ -1,5 +1,6 @@
 #include "proxy/proxy.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "asleep.h"
@@ -142,6 +144,7 @@ TEST_F(Proxy, WakesByTheClock) {
 
 enum Place {
   kInAPass,      /* it has looked already, and is still in its pass */
+  kBehindAPass,  /* it has let go of the lock, and has not said that it sleeps */
   kBeforeItsNap, /* it has said that it sleeps, and is about to call ppoll(2) */
   kAsleep,       /* it has called it, or is just about to */
 };
@@ -150,9 +153,13 @@ class WayToSleep : public testing::TestWithParam<Place> {
 public:
   /* Of the one that runs. */
   static WayToSleep *now;
-  /* The proxy's thread is about to nap. */
+  /* A thread is about to nap. */
   void Nap() {
     if (GetParam() == kBeforeItsNap) Stand();
+  }
+  /* A thread has unlocked a mutex. */
+  void Unlocked() {
+    if (GetParam() == kBehindAPass && std::exchange(passes, false)) Stand();
   }
 
 protected:
@@ -186,6 +193,7 @@ protected:
     uint64_t want = tuttiLoadAcquire(&wanted), at = tuttiLoadAcquire(&due);
     bool mine = std::this_thread::get_id() == tester;
     if (!mine && GetParam() == kInAPass) Stand();
+    if (!mine) passes = true;
     if (want == tuttiLoadAcquire(&served)) return TUTTI_PROXY_IDLE;
     if (tuttiNow() < at) return tuttiProxyWakeBy(turn, at), TUTTI_PROXY_WAITING;
     tuttiStoreRelease(&served, want);
@@ -211,11 +219,13 @@ private:
     EXPECT_TRUE(Eventually([&] { return !act; }));
   }
 
+  static thread_local bool passes; /* and holds the lock */
   tuttiAtomic64 wanted{}, served{}, due{};
   std::thread::id tester;
   std::atomic<bool> act{false}, standing{false};
 };
 WayToSleep *WayToSleep::now;
+thread_local bool WayToSleep::passes;
 
 /* The heart of the matter: whatever is kicked is seen, wherever the kick meets the thread. */
 TEST_P(WayToSleep, NoKickIsLost) {
@@ -261,12 +271,16 @@ TEST_P(WayToSleep, NoTimeIsLostAtLeave) {
   EXPECT_TRUE(Served()) << "overslept";
 }
 
+#if defined(__SANITIZE_THREAD__) /* it has to see each mutex itself */
+const Place places[] = {kInAPass, kBeforeItsNap, kAsleep};
+#else
+const Place places[] = {kInAPass, kBehindAPass, kBeforeItsNap, kAsleep};
+#endif
 std::string placeName(const testing::TestParamInfo<Place> &info) {
-  const char *const names[] = {"InAPass", "BeforeItsNap", "Asleep"};
+  const char *const names[] = {"InAPass", "BehindAPass", "BeforeItsNap", "Asleep"};
   return names[info.param];
 }
-INSTANTIATE_TEST_SUITE_P(Places, WayToSleep, testing::Values(kInAPass, kBeforeItsNap, kAsleep),
-                         placeName);
+INSTANTIATE_TEST_SUITE_P(Places, WayToSleep, testing::ValuesIn(places), placeName);
 
 /* At places that no test can name. The thread alone serves; a lost wake-up hangs the loop and fails
  * it. */
@@ -618,3 +632,13 @@ extern "C" int ppoll(pollfd *fds, nfds_t n, const timespec *most, const sigset_t
   bool look = most->tv_sec > 0 || most->tv_nsec >= 100000000;
   return (int)syscall(SYS_ppoll, fds, n, look && !looks ? nullptr : most, mask, _NSIG / 8);
 }
+
+#if !defined(__SANITIZE_THREAD__)
+/* What the thread does last before it decides whether to sleep. */
+extern "C" int pthread_mutex_unlock(pthread_mutex_t *mutex) noexcept {
+  static auto libcs = (int (*)(pthread_mutex_t *))dlsym(RTLD_NEXT, "pthread_mutex_unlock");
+  int result = libcs(mutex);
+  if (WayToSleep::now) WayToSleep::now->Unlocked();
+  return result;
+}
+#endif
