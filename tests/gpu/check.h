@@ -3,8 +3,8 @@
 #define TUTTI_TESTS_GPU_CHECK_H_
 
 #include "collective_call.h"
-#include "gpu/operands.h"
 #include "gpu/gpu.h"
+#include "gpu/operands.h"
 
 struct Case {
   int coll, type, op, root;
