@@ -36,6 +36,7 @@ TEST(Abort, IsToldByAnInitUnderWay) {
   tuttiUniqueId id;
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   tuttiComm_t comms[2] = {};
+  halted = goesOn = false; /* also when the test is repeated */
   config.timeoutMs = 30000;
   ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
   config.blocking = 0;
