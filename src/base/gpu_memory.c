@@ -1,0 +1,126 @@
+#include "base/gpu_memory.h"
+
+#include "base/error.h"
+
+#ifdef TUTTI_HAVE_CUDA
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#include "base/cuda.h"
+
+/* What the driver maps for a NIC at least; also a multiple of every page size. */
+#define UNIT ((size_t)2 << 20)
+
+/* Copies by the driver between host and this memory are then done when their call returns, whatever
+ * the NIC does meanwhile. */
+static void keepCopiesOrdered(void *memory) {
+  CUresult (*set)(const void *value, CUpointer_attribute attribute, CUdeviceptr at) =
+      tuttiCudaDriver("cuPointerSetAttribute");
+  unsigned on = 1;
+  if (set) (void)set(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, (CUdeviceptr)(uintptr_t)memory);
+}
+
+tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *out) {
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaEnter(device, &before));
+  size_t whole = (bytes + UNIT - 1) / UNIT * UNIT;
+  void *memory;
+  cudaError_t err = cudaMalloc(&memory, whole);
+  if (err != cudaSuccess) {
+    cudaGetLastError(); /* so that no later call finds it */
+    return TUTTI_FAIL(tuttiUnhandledCudaError,
+                      "rank %d cannot allocate %zu bytes on its GPU for GPUDirect RDMA: %s (%s); see "
+                      "what else holds its memory (nvidia-smi), or set TUTTI_NET_GDR=off",
+                      rank, whole, cudaGetErrorString(err), cudaGetErrorName(err));
+  }
+  keepCopiesOrdered(memory);
+  *out = (tuttiGpuMemory){.memory = memory, .bytes = whole, .device = device};
+  return tuttiSuccess;
+}
+
+void tuttiGpuFree(tuttiGpuMemory *m) {
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  if (m->memory && tuttiCudaEnter(m->device, &before) == tuttiSuccess) cudaFree(m->memory);
+  *m = (tuttiGpuMemory){0};
+}
+
+int tuttiGpuExport(const tuttiGpuMemory *m) {
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  CUresult (*get)(void *handle, CUdeviceptr at, size_t size, CUmemRangeHandleType type,
+                  unsigned long long flags) = tuttiCudaDriver("cuMemGetHandleForAddressRange");
+  int fd = -1;
+  if (!get || tuttiCudaEnter(m->device, &before) != tuttiSuccess) return -1;
+  CUresult err = get(&fd, (CUdeviceptr)(uintptr_t)m->memory, m->bytes,
+                     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  return err == CUDA_SUCCESS ? fd : -1;
+}
+
+/* On a stream that waits for no other: kernels may be waiting for what this brings. */
+static tuttiResult_t copy(const tuttiGpuMemory *m, void *to, const void *from, size_t bytes,
+                          enum cudaMemcpyKind kind) {
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  cudaStream_t stream;
+  TUTTI_TRY(tuttiCudaEnter(m->device, &before));
+  CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  cudaError_t err = cudaMemcpyAsync(to, from, bytes, kind, stream);
+  if (err == cudaSuccess) err = cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
+  return tuttiCudaCheck(err, "a copy between GPU and host memory");
+}
+
+tuttiResult_t tuttiGpuRead(const tuttiGpuMemory *m, size_t at, void *to, size_t bytes) {
+  return copy(m, to, (const uint8_t *)m->memory + at, bytes, cudaMemcpyDeviceToHost);
+}
+
+tuttiResult_t tuttiGpuWrite(const tuttiGpuMemory *m, size_t at, const void *from, size_t bytes) {
+  return copy(m, (uint8_t *)m->memory + at, from, bytes, cudaMemcpyHostToDevice);
+}
+
+bool tuttiGpuNeedsFlush(int device) {
+  int order = 0;
+  cudaError_t err = cudaDeviceGetAttribute(&order, cudaDevAttrGPUDirectRDMAWritesOrdering, device);
+  if (err != cudaSuccess) cudaGetLastError(); /* so that no later call finds it */
+  return err != cudaSuccess || order < cudaGPUDirectRDMAWritesOrderingOwner;
+}
+
+tuttiResult_t tuttiGpuFlush(int device) {
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaEnter(device, &before));
+  return CUDA_CHECK(cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+                                                       cudaFlushGPUDirectRDMAWritesToOwner));
+}
+
+#else
+
+tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *out) {
+  (void)device, (void)bytes, (void)out;
+  return TUTTI_FAIL(tuttiInternalError, "rank %d: there is no GPU in a build without CUDA", rank);
+}
+void tuttiGpuFree(tuttiGpuMemory *m) {
+  (void)m;
+}
+int tuttiGpuExport(const tuttiGpuMemory *m) {
+  (void)m;
+  return -1;
+}
+tuttiResult_t tuttiGpuRead(const tuttiGpuMemory *m, size_t at, void *to, size_t bytes) {
+  (void)m, (void)at, (void)to, (void)bytes;
+  return TUTTI_FAIL(tuttiInternalError, "there is no GPU in a build without CUDA");
+}
+tuttiResult_t tuttiGpuWrite(const tuttiGpuMemory *m, size_t at, const void *from, size_t bytes) {
+  (void)m, (void)at, (void)from, (void)bytes;
+  return TUTTI_FAIL(tuttiInternalError, "there is no GPU in a build without CUDA");
+}
+bool tuttiGpuNeedsFlush(int device) {
+  (void)device;
+  return false;
+}
+
+tuttiResult_t tuttiGpuFlush(int device) {
+  (void)device;
+  return tuttiSuccess;
+}
+
+#endif
