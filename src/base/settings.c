@@ -60,6 +60,16 @@ static const char *checkLevel(const char *text) {
   return word || number ? NULL : "accepted: LOC, PIX, PXB, PHB or SYS, or NCCL's 0 to 4 for these";
 }
 
+static const char *checkGdr(const char *text) {
+  bool known = !strcmp(text, "auto") || !strcmp(text, "off") || !strcmp(text, "require");
+  return known ? NULL : "accepted: auto, off or require";
+}
+
+static const char *checkFlush(const char *text) {
+  bool known = !strcmp(text, "auto") || !strcmp(text, "on") || !strcmp(text, "off");
+  return known ? NULL : "accepted: auto, on or off";
+}
+
 static const char *checkNet(const char *text) {
   bool known = !strcasecmp(text, "IB") || !strcasecmp(text, "Socket");
   return known ? NULL : "accepted: IB or Socket";
@@ -72,6 +82,8 @@ static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) 
     [TUTTI_SETTING_DEVICE] = checkDevice,
     [TUTTI_SETTING_IB_ADDR_FAMILY] = checkFamily,
     [TUTTI_SETTING_NET] = checkNet,
+    [TUTTI_SETTING_NET_GDR] = checkGdr,
+    [TUTTI_SETTING_NET_GDR_FLUSH] = checkFlush,
     [TUTTI_SETTING_NET_GDR_LEVEL] = checkLevel,
     [TUTTI_SETTING_SOCKET_FAMILY] = checkFamily,
 };

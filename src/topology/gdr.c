@@ -115,8 +115,9 @@ static void collectFacts(const tuttiTopology *t, const char *sysfs, const char *
 }
 
 static tuttiGdr judge(const gdrFacts *f) {
-  if (!f->known) return TUTTI_GDR_NO_PATH;
+  if (!f->known && f->most < TUTTI_DISTANCE_SYS) return TUTTI_GDR_NO_PATH;
   if (!f->server) return TUTTI_GDR_NO_DRIVER;
+  if (!f->known) return TUTTI_GDR_YES; /* however far that is */
   if (f->apart > f->most) return TUTTI_GDR_FAR;
   if (f->detour[0] != '\0' && f->most < TUTTI_DISTANCE_PHB) return TUTTI_GDR_DETOUR;
   return TUTTI_GDR_YES;
@@ -154,9 +155,8 @@ tuttiGdr tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGd
   if (answer != TUTTI_GDR_YES)
     tuttiAppend(why, TUTTI_GDR_SENTENCE, "%s", obstacle(&f, answer));
   else
-    tuttiAppend(why, TUTTI_GDR_SENTENCE, "would work by %s%s%s%s%s", f.server,
+    tuttiAppend(why, TUTTI_GDR_SENTENCE, "by %s%s%s%s", f.server,
                 f.detour[0] ? ", but slowly: " : "", f.detour,
-                f.unread ? ", unless ACS redirects it, which only root can see" : "",
-                "; this version stages in pinned host memory");
+                f.unread ? ", unless ACS redirects it, which only root can see" : "");
   return answer;
 }

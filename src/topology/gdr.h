@@ -1,5 +1,5 @@
 /* GPUDirect RDMA: whether a NIC could read and write a GPU's memory by itself, judged by what sysfs
- * says of both; nothing is tried. */
+ * says of both; nothing is tried here. */
 #ifndef TUTTI_TOPOLOGY_GDR_H_
 #define TUTTI_TOPOLOGY_GDR_H_
 
@@ -10,11 +10,14 @@ __BEGIN_DECLS
 /* The answers, each with a clause for the line of a channel: ranks tell each other theirs. */
 #define TUTTI_GDR_ANSWERS(X)                                                                       \
   X(NOT_ASKED, "the buffers are host memory")                                                      \
-  X(YES, "possible, but this version stages in pinned host memory")                                \
+  X(YES, "it is")                                                                                  \
   X(NO_PATH, "no PCI path is known between GPU and NIC")                                           \
   X(NO_DRIVER, "no driver lets the NIC at the GPU's memory")                                       \
   X(FAR, "GPU and NIC are too far apart")                                                          \
-  X(DETOUR, "IOMMU or ACS is in the way")
+  X(DETOUR, "IOMMU or ACS is in the way")                                                          \
+  X(OFF, "TUTTI_NET_GDR=off")                                                                      \
+  X(DOWN, "the port was down at init")                                                             \
+  X(BROKEN, "it was tried at init and does not work, see the warning")
 #define TUTTI_GDR_ANSWER(name, clause) TUTTI_GDR_##name,
 typedef enum { TUTTI_GDR_ANSWERS(TUTTI_GDR_ANSWER) TUTTI_GDR_COUNT } tuttiGdr;
 extern const char *const tuttiGdrClauses[TUTTI_GDR_COUNT];

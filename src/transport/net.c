@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/pinned.h"
+#include "base/settings.h"
 #include "transport/socket/endpoint.h"
 #include "transport/stub.h"
 
@@ -23,6 +24,7 @@ typedef struct netEndpoint {
   const tuttiNet *net;
   void *end;
   void *fifo;
+  uint8_t *gpuData; /* its payloads, of the net; NULL: they are in the FIFO */
   size_t fifoBytes;
   tuttiPinned pinned;
   size_t counted; /* bytes of it on the account */
@@ -128,20 +130,47 @@ static tuttiResult_t netPrepare(tuttiCommView *v, tuttiPeer *mine) {
   return tuttiSuccess;
 }
 
+/* Kernels run from the first operation on: what must be made before is made now. */
+static tuttiResult_t netAttach(tuttiCommView *v) {
+  netState *s = v->net;
+  tuttiPath path;
+  int npeers = 0;
+  for (int p = 0; s && p < v->nranks; p++)
+    npeers += p != v->rank &&
+              tuttiTransportSelect(&v->peers[v->rank], &v->peers[p], &path) == &tuttiTransportNet;
+  return s ? s->net->attach(v, s->node, npeers) : tuttiSuccess;
+}
+
 size_t tuttiNetEndpointBytes(const tuttiCommView *v) {
   return TUTTI_NET_ENDPOINT_BYTES + TUTTI_FIFO_DEPTH * v->slotBytes;
 }
 
+size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData) {
+  size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
+  return control + (gpuData ? 0 : TUTTI_FIFO_DEPTH * v->slotBytes);
+}
+
+tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v) {
+  if (strcmp(tuttiSettingString(TUTTI_SETTING_NET_GDR), "require") != 0) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "rank %d: %s=require, and no NIC reads and writes the memory of its GPU: "
+                    "TUTTI_DEBUG=INFO says why for each",
+                    v->rank, tuttiSettingOrigin(TUTTI_SETTING_NET_GDR));
+}
+
 /* Undone by dropEndpoint, also after a failure. */
 static tuttiResult_t makeFifo(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
-  size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
-  end->fifoBytes = control + TUTTI_FIFO_DEPTH * v->slotBytes;
+  netState *s = v->net;
+  end->gpuData = end->net->takeData(s->node);
+  end->fifoBytes = tuttiNetHostBytes(v, end->gpuData != NULL);
   TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
   int gpu = tuttiPeerGpu(&v->peers[v->rank]);
   TUTTI_TRY(tuttiPin(v->rank, gpu, end->fifo, end->fifoBytes, &end->pinned));
   conn->descriptors = end->fifo;
   conn->readers = (tuttiReader *)(conn->descriptors + TUTTI_FIFO_DEPTH);
-  conn->data = (uint8_t *)end->fifo + control;
+  conn->data = end->gpuData ? end->gpuData : (uint8_t *)end->fifo + tuttiNetHostBytes(v, true);
+  conn->gpuData = end->gpuData != NULL;
+  conn->direct = !end->gpuData;
   conn->slotBytes = v->slotBytes;
   conn->ndescriptors = TUTTI_FIFO_DEPTH;
   conn->nreaders = 1;
@@ -149,10 +178,26 @@ static tuttiResult_t makeFifo(tuttiCommView *v, netEndpoint *end, tuttiConn *con
 }
 
 static void dropEndpoint(tuttiCommView *v, netEndpoint *end) {
+  netState *s = v->net;
+  if (end->gpuData) end->net->giveData(s->node, end->gpuData);
   tuttiFetchAddAcqRel(&v->memory->bytes, -(uint64_t)end->counted);
   tuttiUnpin(&end->pinned);
   tuttiUnmap(end->fifo, end->fifoBytes, NULL);
   tuttiFree(end);
+}
+
+/* The network of a connection, from what both ranks' records say. */
+static tuttiResult_t findNet(const tuttiCommView *v, int peer, tuttiDirection direction,
+                             const tuttiNet **out) {
+  bool sends = direction == TUTTI_SEND;
+  const tuttiPeer *mine = &v->peers[v->rank], *theirs = &v->peers[peer];
+  tuttiPath path;
+  *out = choosePair(sends ? mine : theirs, sends ? theirs : mine, &path);
+  if (*out) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiRemoteError,
+                    "the record of rank %d (host %s, pid %d) does not let rank %d connect: %s; "
+                    "see the log of that rank",
+                    peer, theirs->host, theirs->pid, v->rank, path.why);
 }
 
 static tuttiResult_t startEndpoint(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
@@ -161,16 +206,8 @@ static tuttiResult_t startEndpoint(tuttiCommView *v, netEndpoint *end, tuttiConn
   tuttiNetHello hello = {.to = sends ? conn->peer : v->rank, .channel = conn->channel};
   tuttiHelloFill(&hello.head, v->secret, v->commHash, tuttiHelloNet, sends ? v->rank : conn->peer,
                  v->nranks);
-  tuttiPath path;
-  const tuttiNet *net = choosePair(&v->peers[hello.head.from], &v->peers[hello.to], &path);
-  if (!net)
-    return TUTTI_FAIL(tuttiRemoteError,
-                      "the record of rank %d (host %s, pid %d) does not let rank %d connect: %s; "
-                      "see the log of that rank",
-                      conn->peer, v->peers[conn->peer].host, v->peers[conn->peer].pid, v->rank,
-                      path.why);
+  const tuttiNet *net = end->net;
   TUTTI_TRY(net->connect(v, s->node, s->listener, &hello, conn, &end->end));
-  end->net = net;
   tuttiProxyOp op = {.advance = net->progress,
                      .close = net->closeEndpoint,
                      .halt = net->haltEndpoint,
@@ -206,13 +243,15 @@ static tuttiResult_t netOpen(tuttiCommView *v, int peer, int channel, tuttiDirec
   size_t bytes = tuttiNetEndpointBytes(v);
   if (v->memLimit && v->memTaken + bytes > v->memLimit)
     return tuttiMemExceeded(v, v->memTaken + bytes);
+  const tuttiNet *net;
+  TUTTI_TRY(findNet(v, peer, direction, &net));
   netEndpoint *end;
   TUTTI_NEW(end, 1, "the endpoint of a network connection", v->memory);
+  end->net = net;
   end->sends = direction == TUTTI_SEND;
   tuttiConn made = {.peer = peer,
                     .channel = channel,
                     .direction = (uint8_t)direction,
-                    .direct = 1,
                     .network = 1,
                     .transport = &tuttiTransportNet,
                     .endpoint = end};
@@ -269,7 +308,7 @@ const tuttiTransport tuttiTransportNet = {
     .name = "NET",
     .canConnect = netCanConnect,
     .prepare = netPrepare,
-    .attach = tuttiTransportNothingToAttach,
+    .attach = netAttach,
     .open = netOpen,
     .close = netClose,
     .detach = netDetach,

@@ -44,6 +44,12 @@ typedef struct tuttiNet {
   /* What the handles in two peer records say about connecting these ranks. Same on every rank.
    * False: it's for the next network to say; path->why tells why. */
   bool (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
+  /* Gets ready for connections with so many peers, before any kernel runs. */
+  tuttiResult_t (*attach)(tuttiCommView *v, void *node, int npeers);
+  /* Memory of this rank's GPU for the payloads of one connection, TUTTI_FIFO_DEPTH slots; NULL: it
+   * has none, and they go through host memory. To be given back when the connection is closed. */
+  uint8_t *(*takeData)(void *node);
+  void (*giveData)(void *node, const uint8_t *data);
   /* Makes an endpoint, which goes on in progress(): a send endpoint dials, a receive endpoint waits
    * for its sender's hello. What the peer's record says is checked. It may set fifo->registered. */
   tuttiResult_t (*connect)(tuttiCommView *v, void *node, struct tuttiSocketListener *listener,
@@ -78,6 +84,11 @@ bool tuttiNetDrained(const tuttiCommView *v);
 /* Bytes of an endpoint, as v has slots. The same on all ranks, whatever networks they have. */
 #define TUTTI_NET_ENDPOINT_BYTES 24576 /* at most, without the slots */
 size_t tuttiNetEndpointBytes(const tuttiCommView *v);
+/* Bytes of host memory of a connection's FIFO: descriptors, credit and what a network keeps behind
+ * them in their page; and the payloads, unless these are in the GPU's memory. */
+size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData);
+/* Fails if TUTTI_NET_GDR=require: this rank's GPU talks to no NIC. */
+tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v);
 /* Brings v->memory up to date with the pages that messages have touched; same thread. */
 void tuttiNetMeasure(tuttiCommView *v);
 

@@ -23,6 +23,20 @@ tuttiResult_t tuttiNetNothingToOpen(tuttiCommView *v, tuttiPeer *mine, void **no
   return tuttiSuccess;
 }
 
+tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers) {
+  (void)node;
+  return npeers > 0 && tuttiPeerGpu(&v->peers[v->rank]) >= 0 ? tuttiNetWithoutGdr(v) : tuttiSuccess;
+}
+
+uint8_t *tuttiNetNoDataToTake(void *node) {
+  (void)node;
+  return NULL;
+}
+
+void tuttiNetNoDataToGive(void *node, const uint8_t *data) {
+  (void)node, (void)data;
+}
+
 tuttiProxyState tuttiNetNothingToServe(void *node, tuttiProxyTurn *turn) {
   (void)node, (void)turn;
   return TUTTI_PROXY_IDLE;

@@ -132,7 +132,8 @@ static tuttiResult_t openEndpoint(tuttiCudaRingTree *s, const tuttiTask *t, int 
                                     .peer = peer};
   TUTTI_TRY(seen(conn, conn->descriptors, (void **)&endpoint.descriptors));
   TUTTI_TRY(seen(conn, conn->readers, (void **)&endpoint.reader));
-  TUTTI_TRY(seen(conn, conn->data, (void **)&endpoint.data));
+  endpoint.data = conn->data;
+  if (!conn->gpuData) TUTTI_TRY(seen(conn, conn->data, (void **)&endpoint.data));
   TUTTI_TRY(tuttiCudaTell(&s->endpoints[at], &endpoint, sizeof endpoint, s->copies));
   s->opened[at] = 1;
   return tuttiSuccess;

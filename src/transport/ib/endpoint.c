@@ -104,18 +104,17 @@ static bool room(const tuttiIbQueuePair *q, uint32_t n) {
   return q->posted - q->done + n <= TUTTI_IB_SENDS;
 }
 
-/* Adds a write of [from, from + bytes), which is in `mr`, to `to`. */
-static struct ibv_send_wr *addWrite(batch *b, const void *from, size_t bytes, struct ibv_mr **mr,
-                                    uint64_t to) {
+/* Adds a write of [from, from + bytes), which has the key `lkey`, to `to` of key `rkey`. */
+static struct ibv_send_wr *addWrite(batch *b, const void *from, size_t bytes, uint32_t lkey,
+                                    uint64_t to, uint32_t rkey) {
   int i = b->n++;
   tuttiIbQueuePair *q = b->q;
-  b->sge[i] = (struct ibv_sge){(uintptr_t)from, (uint32_t)bytes, mr[q->rail]->lkey};
+  b->sge[i] = (struct ibv_sge){(uintptr_t)from, (uint32_t)bytes, lkey};
   b->wr[i] = (struct ibv_send_wr){.wr_id = (uintptr_t)q,
                                   .sg_list = &b->sge[i],
                                   .num_sge = 1,
                                   .opcode = IBV_WR_RDMA_WRITE,
-                                  .send_flags = bytes <= q->maxInline ? IBV_SEND_INLINE : 0,
-                                  .wr.rdma = {to, q->rkey}};
+                                  .wr.rdma = {to, rkey}};
   if (i > 0) b->wr[i - 1].next = &b->wr[i];
   q->posted++;
   return &b->wr[i];
@@ -125,7 +124,10 @@ static struct ibv_send_wr *addWrite(batch *b, const void *from, size_t bytes, st
 static struct ibv_send_wr *addField(tuttiIbEndpoint *e, batch *b, const void *from, size_t bytes,
                                     const void *field) {
   uint64_t offset = (uint64_t)((const uint8_t *)field - (const uint8_t *)e->control);
-  return addWrite(b, from, bytes, e->mr, e->in.control + offset);
+  struct ibv_send_wr *wr =
+      addWrite(b, from, bytes, e->mr[b->q->rail]->lkey, e->in.control + offset, b->q->rkey);
+  if (bytes <= b->q->maxInline) wr->send_flags |= IBV_SEND_INLINE;
+  return wr;
 }
 
 /* Asks for the completion of the request, the last one of message m; of those that need none
@@ -178,8 +180,13 @@ static bool addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_t m) {
   size_t i = m % TUTTI_FIFO_DEPTH, begin, share;
   tuttiSocketShare(e->meet.payload[i], e->nparts, p, &begin, &share);
   if (share == 0) return false;
-  addWrite(b, e->from[i] + begin, share, e->source[i] ? e->source[i]->mr : e->mr,
-           e->in.data + i * e->meet.fifo.slotBytes + begin);
+  int rail = b->q->rail;
+  const struct ibv_mr *mr = e->source[i] ? e->source[i]->mr[rail] : tuttiIbDataMr(e, rail);
+  struct ibv_send_wr *wr =
+      addWrite(b, e->from[i] + begin, share, mr->lkey,
+               e->in.data + i * e->meet.fifo.slotBytes + begin, b->q->dataRkey);
+  /* Inline is what the CPU copies, which can't read the GPU's memory. */
+  if (share <= b->q->maxInline && !e->meet.fifo.gpuData) wr->send_flags |= IBV_SEND_INLINE;
   e->pending[i] |= 1u << p;
   return true;
 }
@@ -227,7 +234,7 @@ static tuttiResult_t advanceSend(tuttiIbEndpoint *e, bool *moved) {
     addSignal(&b, addField(e, &b, d, sizeof *d, d), e->posted, now);
   }
   /* Somebody waits until nothing is left unconfirmed, and the last messages had no completion. */
-  if (tuttiLoadRelaxed32(&e->flush) && tuttiLoadRelaxed(&e->confirmed) < e->posted &&
+  if (tuttiLoadRelaxed32(&e->confirming) && tuttiLoadRelaxed(&e->confirmed) < e->posted &&
       b.q->first == b.q->last && room(b.q, 1)) {
     tuttiIbDescriptor *d = &e->control->descriptors[(e->posted - 1) % TUTTI_FIFO_DEPTH];
     addSignal(&b, addField(e, &b, d, sizeof d->first, d), e->posted - 1, true);
@@ -250,25 +257,49 @@ static bool complete(const tuttiIbEndpoint *e, uint64_t m) {
   return true;
 }
 
-tuttiResult_t tuttiIbTakeMessages(tuttiIbEndpoint *e, bool *moved) {
+/* Counts the messages that have come, with all of their payload. */
+static tuttiResult_t arrive(tuttiIbEndpoint *e) {
   tuttiSocketEndpoint *s = &e->meet;
-  for (;;) {
-    const tuttiIbDescriptor *in = &e->control->descriptors[s->passed % TUTTI_FIFO_DEPTH];
-    if (tuttiLoadAcquire(&in->last) != s->passed + 1 ||
-        tuttiLoadAcquire(&in->first) != s->passed + 1 ||
-        s->passed >= tuttiLoadAcquire(&s->fifo.readers->credit) + TUTTI_FIFO_DEPTH)
+  for (;; e->arrived++) {
+    uint64_t m = e->arrived;
+    const tuttiIbDescriptor *in = &e->control->descriptors[m % TUTTI_FIFO_DEPTH];
+    if (tuttiLoadAcquire(&in->last) != m + 1 || tuttiLoadAcquire(&in->first) != m + 1 ||
+        m >= tuttiLoadAcquire(&s->fifo.readers->credit) + TUTTI_FIFO_DEPTH)
       return tuttiSuccess;
     tuttiSlotDescriptor d = {.bytes = in->bytes, .where = in->where, .sig = in->sig};
-    tuttiStoreRelaxed(&d.seq, s->passed + 1);
+    tuttiStoreRelaxed(&d.seq, m + 1);
     memcpy(d.inlined, in->inlined, sizeof d.inlined);
-    TUTTI_TRY(tuttiSocketTakeDescriptor(s, s->passed, &d));
+    TUTTI_TRY(tuttiSocketTakeDescriptor(s, m, &d));
     if (e->reverse) takeCredit(e->reverse, in->credit); /* which checks it */
-    if (!complete(e, s->passed)) return tuttiSuccess;
+    if (!complete(e, m)) return tuttiSuccess;
+  }
+}
+
+/* Counts as flushed what needs no flush or has had one, and asks for the next. */
+static tuttiResult_t flushArrived(tuttiIbEndpoint *e) {
+  const tuttiIbGdr *g = &e->node->gdr;
+  if (!e->meet.fifo.gpuData || !g->flushes) {
+    e->flushed = e->arrived;
+    return tuttiSuccess;
+  }
+  if (g->done >= e->flush && e->flushed < e->flushTo) e->flushed = e->flushTo;
+  while (e->flushed < e->arrived && e->meet.payload[e->flushed % TUTTI_FIFO_DEPTH] == 0)
+    e->flushed++;
+  if (e->flushed == e->arrived || e->flushed < e->flushTo) return tuttiSuccess;
+  e->flushTo = e->arrived;
+  return tuttiIbFlushAsk(e->node, &e->flush);
+}
+
+tuttiResult_t tuttiIbTakeMessages(tuttiIbEndpoint *e, bool *moved) {
+  tuttiSocketEndpoint *s = &e->meet;
+  TUTTI_TRY(arrive(e));
+  TUTTI_TRY(flushArrived(e));
+  for (; s->passed < e->flushed; *moved = true) {
     tuttiSlotDescriptor *slot = &s->fifo.descriptors[s->passed % TUTTI_FIFO_DEPTH];
     s->passed++;
     tuttiStoreRelease(&slot->seq, s->passed);
-    *moved = true;
   }
+  return tuttiSuccess;
 }
 
 /* Tells the sender what the reader has taken and no descriptor has told, if it is worth a message.
@@ -331,7 +362,7 @@ static tuttiProxyState ibProgress(void *end, tuttiProxyTurn *turn) {
   if (moved) return TUTTI_PROXY_MOVED;
   if (e->state == TUTTI_IB_MEETING) return sends ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
   if (e->state != TUTTI_IB_RUNNING) return TUTTI_PROXY_WAITING;
-  bool flushing = tuttiLoadRelaxed32(&e->flush) && tuttiLoadRelaxed(&e->confirmed) < e->posted;
+  bool flushing = tuttiLoadRelaxed32(&e->confirming) && tuttiLoadRelaxed(&e->confirmed) < e->posted;
   /* What is published may wait for the reader to make room, too. */
   const tuttiSlotDescriptor *next = &e->meet.fifo.descriptors[e->meet.passed % TUTTI_FIFO_DEPTH];
   bool waits = sends && tuttiLoadAcquire(&next->seq) == e->meet.passed + 1;
@@ -344,7 +375,7 @@ static bool ibDrained(void *end) {
   tuttiIbEndpoint *e = end;
   if (tuttiLoadAcquire32(&e->meet.failed) || tuttiLoadAcquire32(e->meet.view->failed)) return true;
   uint64_t taken = tuttiLoadAcquire(&e->meet.fifo.readers->credit);
-  if (tuttiCompareExchange32(&e->flush, 0, 1)) tuttiProxyKick(e->meet.view->proxy);
+  if (tuttiCompareExchange32(&e->confirming, 0, 1)) tuttiProxyKick(e->meet.view->proxy);
   return tuttiLoadAcquire(&e->meet.fifo.descriptors[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1 &&
          tuttiLoadAcquire(&e->confirmed) >= taken;
 }
@@ -368,9 +399,10 @@ static tuttiResult_t ibConnect(tuttiCommView *v, void *node, tuttiSocketListener
       tuttiAlloc((void **)&e, 1, sizeof *e, "the endpoint of a network connection", v->memory));
   e->node = node;
   e->control = (tuttiIbControl *)(fifo->readers + 1);
+  e->registered = tuttiNetHostBytes(v, fifo->gpuData != 0);
   memcpy(&e->theirs, v->peers[fifo->peer].net, sizeof e->theirs);
   tuttiSocketEndpointInit(&e->meet, v, listener, hello, fifo, 1);
-  fifo->registered = 1;
+  fifo->registered = !fifo->gpuData;
   *end = e;
   return tuttiSuccess;
 }
@@ -419,10 +451,13 @@ static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path
   path->possible = true;
   path->latencyUs = 3;
   path->bandwidthGBs = (float)megabits / 8000;
-  snprintf(path->via, sizeof path->via, "NET/IB/0");
-  TUTTI_WHY(path, "%s from %s to %s of host %.40s, %d and %d ports, %.3g Gb/s; not GDRDMA: %s",
+  bool gdr = first->gdr == TUTTI_GDR_YES && second->gdr == TUTTI_GDR_YES;
+  snprintf(path->via, sizeof path->via, "NET/IB/%d%s", pair.port[0], gdr ? "/GDRDMA" : "");
+  TUTTI_WHY(path, "%s from %s to %s of host %.40s, %d and %d ports, %.3g Gb/s",
             first->ethernet ? "RoCE" : "InfiniBand", first->device, second->device, b->host,
-            from.nports, to.nports, (double)megabits / 1000, tuttiGdrClauses[worse->gdr]);
+            from.nports, to.nports, (double)megabits / 1000);
+  if (!gdr)
+    tuttiAppend(path->why, sizeof path->why, "; not GDRDMA: %s", tuttiGdrClauses[worse->gdr]);
   if (worse->gdr > TUTTI_GDR_YES)
     tuttiAppend(path->why, sizeof path->why, " (rank %d)", worse == first ? a->rank : b->rank);
   return true;
@@ -431,21 +466,6 @@ static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path
 static void ibClose(void *node) {
   tuttiIbNodeClose(node);
   tuttiFree(node);
-}
-
-/* Whether the rail could reach the memory of this rank's GPU. GPU memory is staged in any case so
- * far, so this changes nothing but what users are told. */
-static tuttiGdr decideGdr(const tuttiCommView *v, const tuttiPeer *mine, const tuttiIbRail *rail) {
-  char why[TUTTI_GDR_SENTENCE];
-  if (mine->device != tuttiDeviceCuda) return TUTTI_GDR_NOT_ASKED;
-  tuttiGdrQuestion q = {.gpu = mine->busId,
-                        .nic = rail->port.device,
-                        .level = tuttiSettingString(TUTTI_SETTING_NET_GDR_LEVEL),
-                        .able = v->gdr,
-                        .dmabuf = v->dmabuf && tuttiIbDmabuf(rail)};
-  tuttiGdr answer = tuttiGdrDecide(v->topology, "/sys", &q, why);
-  TUTTI_INFO(NET, "NET/IB: %s", why);
-  return answer;
 }
 
 static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char *why) {
@@ -459,13 +479,17 @@ static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char 
     ibClose(node);
     return result;
   }
+  result = tuttiIbGdrOpen(node, self);
+  if (result != tuttiSuccess) {
+    ibClose(node);
+    return result;
+  }
   tuttiIbHandle *mine = &node->mine;
   _Static_assert(sizeof *mine <= TUTTI_NET_HANDLE, "the handle travels in the peer record");
   memcpy(&mine->socket, self->net, sizeof mine->socket);
   mine->nports = node->nrails;
   mine->forced = v->netName && *v->netName;
   for (int i = 0; i < node->nrails; i++) {
-    node->rails[i].port.gdr = (uint8_t)decideGdr(v, self, &node->rails[i]);
     mine->ports[i] = node->rails[i].port;
     mine->megabits += node->rails[i].megabits;
   }
@@ -476,6 +500,19 @@ static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char 
   return tuttiSuccess;
 }
 
+static tuttiResult_t ibAttach(tuttiCommView *v, void *node, int npeers) {
+  (void)v;
+  return tuttiIbGdrAttach(node, npeers);
+}
+
+static uint8_t *ibTakeData(void *node) {
+  return tuttiIbGdrTake(node);
+}
+
+static void ibGiveData(void *node, const uint8_t *data) {
+  tuttiIbGdrGive(node, data);
+}
+
 static tuttiProxyState ibServe(void *self, tuttiProxyTurn *turn) {
   tuttiIbNode *node = self;
   for (int i = 0; i < node->nrails && !node->watched; i++) {
@@ -484,6 +521,8 @@ static tuttiProxyState ibServe(void *self, tuttiProxyTurn *turn) {
   }
   node->watched = true;
   tuttiIbPoll(node); /* for the endpoints, whose turns follow */
+  turn->result = tuttiIbFlushPoll(node);
+  if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
   return tuttiIbNodeEvents(node) ? TUTTI_PROXY_MOVED : TUTTI_PROXY_IDLE;
 }
 
@@ -491,6 +530,9 @@ const tuttiNet tuttiNetIb = {
     .name = "IB",
     .open = ibOpen,
     .canConnect = ibCanConnect,
+    .attach = ibAttach,
+    .takeData = ibTakeData,
+    .giveData = ibGiveData,
     .connect = ibConnect,
     .serve = ibServe,
     .progress = ibProgress,

@@ -5,6 +5,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "base/gpu_memory.h"
 #include "transport/ib/wire.h"
 #include "transport/region.h"
 
@@ -53,7 +54,29 @@ typedef struct {
   uint32_t megabits;
   int cqe, qps; /* size of cq, and queue pairs on it */
   bool gone;    /* the device was removed or has failed */
+  /* GPUDirect RDMA, where the rail has passed its check: see gdr.c. */
+  bool dmabuf;          /* driver, kernel and device do it by dma-buf */
+  struct ibv_mr *probe; /* of the node's; NULL: payloads can't go from GPU memory by this rail */
+  struct ibv_mr *flushMr;
+  struct ibv_qp *loop; /* connected to itself */
+  struct ibv_cq *loopCq;
 } tuttiIbRail;
+
+/* The memory of the rank's GPU that its rails reach. Zero: none, payloads are staged. */
+typedef struct {
+  tuttiGpuMemory slab; /* of blocks, one for the payloads of each connection */
+  struct ibv_mr *mr[TUTTI_IB_PORTS];
+  size_t blockBytes;
+  int nblocks;
+  bool *taken; /* [nblocks] */
+  bool full;   /* there was none left, which has been said */
+
+  tuttiGpuMemory probe; /* for the check at init and the flush */
+  uint8_t *flushByte;
+  bool flushes;                 /* what has come must be flushed before kernels may look */
+  uint64_t asked, posted, done; /* numbers of flushes */
+  uint32_t flushing;            /* rails of which flush `posted` is under way, by bit */
+} tuttiIbGdr;
 
 /* What one rank keeps for all its NET/IB connections. */
 typedef struct {
@@ -68,6 +91,7 @@ typedef struct {
   uint64_t regionsSeen;
   struct tuttiIbRegion *regions; /* memory of the user that is registered with rails */
   bool refused;                  /* some was not, which has been said */
+  tuttiIbGdr gdr;
 } tuttiIbNode;
 
 enum {
@@ -93,11 +117,12 @@ typedef struct {
    * ibv_destroy_qp may wait until the last packets have left the port (soft-RoCE). */
   struct ibv_qp *dead;
   tuttiIbPair pair;
-  int rail;              /* of this side */
-  uint32_t psn, rkey;    /* rkey: of the peer's FIFO */
-  uint32_t maxInline;    /* bytes */
-  uint32_t posted, done; /* requests, and those of them that are known to have left the queue */
-  uint32_t unsignaled;   /* in a row */
+  int rail; /* of this side */
+  uint32_t psn;
+  uint32_t rkey, dataRkey; /* of the peer's control block and payloads */
+  uint32_t maxInline;      /* bytes */
+  uint32_t posted, done;   /* requests, and those of them that are known to have left the queue */
+  uint32_t unsignaled;     /* in a row */
   struct {
     uint64_t message; /* that it is the last request of */
     uint32_t posted;
@@ -145,7 +170,8 @@ typedef struct tuttiIbEndpoint {
   bool listed;
   tuttiIbHandle theirs;
   tuttiIbState state;
-  struct ibv_mr *mr[TUTTI_IB_PORTS]; /* of the FIFO */
+  struct ibv_mr *mr[TUTTI_IB_PORTS]; /* of the FIFO, as far as it is host memory */
+  size_t registered;                 /* bytes of that */
   tuttiIbControl *control;
   uint32_t epoch;   /* send: of the last offer */
   uint32_t avoid;   /* rails on which queue pairs have failed, by bit */
@@ -158,10 +184,13 @@ typedef struct tuttiIbEndpoint {
   size_t got;      /* of in */
   uint64_t credit; /* send: messages that the reader has taken; recv: those that it told of */
   uint64_t posted;
-  tuttiAtomic64 confirmed; /* send: messages that are known to have arrived; all when the peer has
-                              closed its end */
-  tuttiAtomic32 flush;     /* send: somebody waits until all are confirmed */
-  bool incurable;          /* `trouble` is no matter of ports and paths */
+  /* recv: credit <= passed <= flushed <= arrived. What has arrived in GPU memory may be seen when
+   * flush number `flush` is done; that covers the messages below flushTo. */
+  uint64_t arrived, flushed, flushTo, flush;
+  tuttiAtomic64 confirmed;  /* send: messages that are known to have arrived; all when the peer has
+                               closed its end */
+  tuttiAtomic32 confirming; /* send: somebody waits until all are confirmed */
+  bool incurable;           /* `trouble` is no matter of ports and paths */
   tuttiIbRegion *source[TUTTI_FIFO_DEPTH]; /* send: what the payload is in; NULL: the FIFO */
   const uint8_t *from[TUTTI_FIFO_DEPTH];   /* send: payload */
   uint32_t pending[TUTTI_FIFO_DEPTH];      /* send: parts that are not acknowledged, by bit */
@@ -173,6 +202,51 @@ typedef struct tuttiIbEndpoint {
 static inline bool tuttiIbSends(const tuttiIbEndpoint *e) {
   return e->meet.fifo.direction == TUTTI_SEND;
 }
+
+static inline struct ibv_mr *tuttiIbDataMr(const tuttiIbEndpoint *e, int rail) {
+  return e->meet.fifo.gpuData ? e->node->gdr.mr[rail] : e->mr[rail];
+}
+
+/* ---- queue_pair.c */
+
+/* What a queue pair is to be joined with. */
+typedef struct {
+  struct ibv_ah_attr address;
+  enum ibv_mtu mtu;
+  uint32_t qpn, psn;
+} tuttiIbRemote;
+
+/* These return an errno. Creates one on `cq` and moves it to INIT; *maxInline is what is wished,
+ * then what it has; *call names what failed; *out is set as soon as it is to be destroyed. */
+int tuttiIbQueuePairCreate(const tuttiIbRail *rail, struct ibv_cq *cq, uint16_t pkey,
+                           unsigned access, struct ibv_qp **out, uint32_t *maxInline,
+                           const char **call);
+int tuttiIbQueuePairReceive(struct ibv_qp *qp, const tuttiIbRemote *remote); /* to RTR */
+int tuttiIbQueuePairSend(struct ibv_qp *qp, uint32_t psn);                   /* to RTS */
+/* How a rail with the address `from` reaches `to` of `theirs`; false: it has lost that address. */
+bool tuttiIbAddress(const tuttiIbRail *rail, const tuttiIbGid *from, const tuttiIbPort *theirs,
+                    const tuttiIbGid *to, uint8_t trafficClass, struct ibv_ah_attr *out);
+
+/* ---- gdr.c */
+
+/* Finds out which rails read and write the memory of this rank's GPU: what the topology allows is
+ * tried, and the answers go into the ports. Trouble of a rail is told in the log; the error is one
+ * of the GPU itself. */
+tuttiResult_t tuttiIbGdrOpen(tuttiIbNode *node, const tuttiPeer *mine);
+/* Makes the slab, for connections over the network with so many peers. No kernel may wait for this
+ * rank yet. */
+tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers);
+/* No queue pair is left that knows the memory. */
+void tuttiIbGdrClose(tuttiIbNode *node);
+/* A block for the payloads of one connection, until it is given back; NULL: there is none. For the
+ * thread that opens and closes connections. */
+uint8_t *tuttiIbGdrTake(tuttiIbNode *node);
+void tuttiIbGdrGive(tuttiIbNode *node, const uint8_t *block);
+/* Sees to it that there is a flush that begins after this call; it is done when gdr.done is its
+ * *number or more. Then all that had arrived before the call is visible to kernels. Failures are of
+ * the device. */
+tuttiResult_t tuttiIbFlushAsk(tuttiIbNode *node, uint64_t *number);
+tuttiResult_t tuttiIbFlushPoll(tuttiIbNode *node);
 
 /* ---- port.c */
 
@@ -190,6 +264,10 @@ tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t by
 void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]); /* those that are there */
 /* Device and kernel import dma-bufs. */
 bool tuttiIbDmabuf(const tuttiIbRail *rail);
+/* Registers all of the dma-buf `fd`, which has so many bytes and stays the caller's, as memory at
+ * `address`; NULL and errno if it is refused. */
+struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t bytes, uint64_t address,
+                                     int fd, int access);
 /* A region that holds [addr, addr + bytes) and could be registered, or NULL, for one use; registers
  * it on first use. Forgets those that are gone. */
 tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r);

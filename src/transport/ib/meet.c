@@ -75,95 +75,46 @@ static void destroyQp(const tuttiIbQueuePair *q, struct ibv_qp **qp) {
   q->end->node->rails[q->rail].qps--;
 }
 
-/* Makes the queue pair proper, where ports are chosen and whose port is up. */
+/* Makes the queue pair proper, where ports are chosen and this side's is up. */
 static tuttiResult_t makeQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q) {
   destroyQp(q, &q->dead);
   *q = (tuttiIbQueuePair){.end = e,
                           .pair = q->pair,
                           .rail = q->pair.port[!tuttiIbSends(e)],
-                          .psn = (uint32_t)(tuttiNow() >> 6) & 0xffffff};
+                          .psn = (uint32_t)(tuttiNow() >> 6) & 0xffffff,
+                          .maxInline = sizeof(tuttiIbDescriptor)};
   tuttiIbRail *r = &e->node->rails[q->rail];
-  size_t control = (size_t)(e->meet.fifo.data - (uint8_t *)e->meet.fifo.descriptors);
+  const char *call;
   if (!e->mr[q->rail])
-    TUTTI_TRY(tuttiIbRegister(e->node, q->rail, e->meet.fifo.descriptors,
-                              control + TUTTI_FIFO_DEPTH * e->meet.fifo.slotBytes,
+    TUTTI_TRY(tuttiIbRegister(e->node, q->rail, e->meet.fifo.descriptors, e->registered,
                               &e->mr[q->rail]));
   TUTTI_TRY(widenCq(e, q));
-  struct ibv_qp_init_attr init = {.send_cq = r->cq,
-                                  .recv_cq = r->cq,
-                                  .qp_type = IBV_QPT_RC,
-                                  .cap = {.max_send_wr = TUTTI_IB_SENDS,
-                                          .max_recv_wr = 1,
-                                          .max_send_sge = 1,
-                                          .max_recv_sge = 1,
-                                          .max_inline_data = sizeof(tuttiIbDescriptor)}};
-  q->qp = tuttiVerbs.createQp(r->pd, &init);
-  if (!q->qp) {
-    init.cap.max_inline_data = 0; /* not every device has it */
-    q->qp = tuttiVerbs.createQp(r->pd, &init);
-  }
-  if (!q->qp) return queuePairFailed(e, q, "ibv_create_qp", errno);
-  r->qps++;
-  q->maxInline = init.cap.max_inline_data;
-  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
-                             .pkey_index = e->node->pkey,
-                             .port_num = r->port.port,
-                             .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
-  int err = tuttiVerbs.modifyQp(
-      q->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  return err ? queuePairFailed(e, q, "ibv_modify_qp to INIT", err) : tuttiSuccess;
-}
-
-/* False: the port has lost the address that the peer knows. */
-static bool addressOf(const tuttiIbEndpoint *e, const tuttiIbQueuePair *q, struct ibv_ah_attr *ah) {
-  const tuttiIbGid *from, *to;
-  const tuttiIbPort *mine = portOf(e, q, false, &from), *theirs = portOf(e, q, true, &to);
-  *ah = (struct ibv_ah_attr){.dlid = theirs->lid,
-                             .sl = (uint8_t)tuttiSettingInt(TUTTI_SETTING_IB_SL),
-                             .port_num = mine->port};
-  /* Within one InfiniBand subnet the LID is all that is needed. */
-  bool subnet = mine->ngids && theirs->ngids && memcmp(from->gid, to->gid, 8) == 0;
-  if (!mine->ethernet && (subnet || !theirs->ngids)) return true;
-  int row = tuttiIbGidRow(&e->node->rails[q->rail], from);
-  ah->is_global = 1;
-  ah->grh.sgid_index = (uint8_t)row;
-  ah->grh.hop_limit = 255;
-  ah->grh.traffic_class = e->meet.view->trafficClass;
-  memcpy(ah->grh.dgid.raw, to->gid, sizeof to->gid);
-  return row >= 0;
+  int err = tuttiIbQueuePairCreate(r, r->cq, e->node->pkey, IBV_ACCESS_REMOTE_WRITE, &q->qp,
+                                   &q->maxInline, &call);
+  if (q->qp) r->qps++;
+  return err ? queuePairFailed(e, q, call, err) : tuttiSuccess;
 }
 
 /* Joins it with the peer's queue pair. *way: false if it cannot be reached for now. */
 static tuttiResult_t joinQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q,
                                    const tuttiIbQueuePairInfo *peer, bool *way) {
-  const tuttiIbGid *gid;
-  int mine = portOf(e, q, false, &gid)->mtu, theirs = portOf(e, q, true, &gid)->mtu;
-  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
-                             .path_mtu = (enum ibv_mtu)(mine < theirs ? mine : theirs),
-                             .dest_qp_num = peer->qpn,
-                             .rq_psn = peer->psn,
-                             .max_dest_rd_atomic = 1,
-                             .min_rnr_timer = 12};
+  const tuttiIbGid *from, *to;
+  const tuttiIbPort *mine = portOf(e, q, false, &from), *theirs = portOf(e, q, true, &to);
+  tuttiIbRemote remote = {.mtu = (enum ibv_mtu)(mine->mtu < theirs->mtu ? mine->mtu : theirs->mtu),
+                          .qpn = peer->qpn,
+                          .psn = peer->psn};
   q->rkey = peer->rkey;
-  *way = addressOf(e, q, &attr.ah_attr);
+  q->dataRkey = peer->dataRkey;
+  /* False: the port has lost the address that the peer knows. */
+  *way = tuttiIbAddress(&e->node->rails[q->rail], from, theirs, to, e->meet.view->trafficClass,
+                        &remote.address);
   if (!*way) return tuttiSuccess;
-  int err =
-      tuttiVerbs.modifyQp(q->qp, &attr,
-                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                              IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  int err = tuttiIbQueuePairReceive(q->qp, &remote);
   /* The kernel asks for the peer's Ethernet address here. */
   *way = err != ETIMEDOUT && err != EHOSTUNREACH && err != ENETUNREACH && err != ENODEV;
   if (!*way) return tuttiSuccess;
   if (err) return queuePairFailed(e, q, "ibv_modify_qp to RTR", err);
-  attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-                              .sq_psn = q->psn,
-                              .timeout = (uint8_t)tuttiSettingInt(TUTTI_SETTING_IB_TIMEOUT),
-                              .retry_cnt = (uint8_t)tuttiSettingInt(TUTTI_SETTING_IB_RETRY_CNT),
-                              .rnr_retry = 7,
-                              .max_rd_atomic = 1};
-  err = tuttiVerbs.modifyQp(q->qp, &attr,
-                            IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+  err = tuttiIbQueuePairSend(q->qp, q->psn);
   if (err) return queuePairFailed(e, q, "ibv_modify_qp to RTS", err);
   e->parts[e->nparts++] = q;
   return tuttiSuccess;
@@ -217,8 +168,10 @@ static void startHandshake(tuttiIbEndpoint *e, tuttiIbHandshakeKind kind, uint32
 static tuttiResult_t tellQueuePair(tuttiIbEndpoint *e, int i) {
   tuttiIbQueuePair *q = &e->qps[i];
   TUTTI_TRY(makeQueuePair(e, q));
-  e->out.qps[i] =
-      (tuttiIbQueuePairInfo){.qpn = q->qp->qp_num, .psn = q->psn, .rkey = e->mr[q->rail]->rkey};
+  e->out.qps[i] = (tuttiIbQueuePairInfo){.qpn = q->qp->qp_num,
+                                         .psn = q->psn,
+                                         .rkey = e->mr[q->rail]->rkey,
+                                         .dataRkey = tuttiIbDataMr(e, q->rail)->rkey};
   return tuttiSuccess;
 }
 
@@ -232,7 +185,8 @@ static bool chooseQueuePair(tuttiIbEndpoint *e, int i, uint32_t unwanted) {
                          i + e->meet.hello.channel, pair))
     return false;
   int rail = pair->port[!sends];
-  return e->node->rails[rail].port.up && !(unwanted >> rail & 1);
+  return e->node->rails[rail].port.up && !(unwanted >> rail & 1) &&
+         (!e->meet.fifo.gpuData || e->node->gdr.mr[rail] != NULL);
 }
 
 /* *whole: a handshake is in e->in. Its content is not checked yet. */
@@ -384,7 +338,7 @@ static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
   e->changes = e->node->changes;
   startHandshake(e, TUTTI_IB_ANSWER, e->in.epoch);
   e->out.nqps = e->nqps = e->in.nqps;
-  e->out.resume = e->meet.passed;
+  e->out.resume = e->arrived;
   e->out.credit = e->credit = tuttiLoadAcquire(&e->meet.fifo.readers->credit);
   for (int i = 0; i < e->in.nqps; i++) {
     bool way;

@@ -200,6 +200,11 @@ bool tuttiIbDmabuf(const tuttiIbRail *rail) {
          errno != EPROTONOSUPPORT;
 }
 
+struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t bytes, uint64_t address, int fd,
+                                     int access) {
+  return regDmabuf(rail->pd, 0, bytes, address, fd, access);
+}
+
 void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]) {
   for (int i = 0; i < TUTTI_IB_PORTS; i++)
     if (mr[i]) tuttiVerbs.deregMr(mr[i]);
@@ -267,6 +272,7 @@ tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, t
 
 void tuttiIbNodeClose(tuttiIbNode *node) {
   dropRegions(node, true);
+  tuttiIbGdrClose(node);
   for (; node->nrails > 0; node->nrails--) {
     tuttiIbRail *rail = &node->rails[node->nrails - 1];
     if (node->watched) tuttiProxyUnwatch(node->view->proxy, &rail->events);

@@ -80,12 +80,25 @@ int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int 
   return best;
 }
 
+/* The ports that connections use: those that reach the memory of the rank's GPU, if there are such.
+ */
+static int usablePorts(const tuttiIbHandle *h, uint8_t ports[TUTTI_IB_PORTS]) {
+  int n = 0;
+  for (int i = 0; i < h->nports; i++)
+    if (h->ports[i].gdr == TUTTI_GDR_YES) ports[n++] = (uint8_t)i;
+  for (int i = 0; n == 0 && i < h->nports; i++)
+    ports[i] = (uint8_t)i;
+  return n > 0 ? n : h->nports;
+}
+
 bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
                        tuttiIbPair *pair) {
   int best = 0, from, to;
-  pair->port[0] = (uint8_t)(qp % send->nports);
-  for (int i = 0; i < recv->nports; i++) {
-    int at = (qp + i) % recv->nports;
+  uint8_t senders[TUTTI_IB_PORTS], receivers[TUTTI_IB_PORTS];
+  int nsend = usablePorts(send, senders), nrecv = usablePorts(recv, receivers);
+  pair->port[0] = senders[qp % nsend];
+  for (int i = 0; i < nrecv; i++) {
+    int at = receivers[(qp + i) % nrecv];
     int worthOf = tuttiIbGidChoose(&send->ports[pair->port[0]], &recv->ports[at], &from, &to);
     if (worthOf <= best) continue;
     best = worthOf;

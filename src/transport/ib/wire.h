@@ -68,7 +68,8 @@ typedef enum {
 typedef struct {
   uint32_t qpn; /* 0: not used now */
   uint32_t psn;
-  uint32_t rkey; /* of the FIFO, on its port */
+  uint32_t rkey; /* of the control block, on its port */
+  uint32_t dataRkey; /* of the payloads */
 } tuttiIbQueuePairInfo;
 
 typedef struct {

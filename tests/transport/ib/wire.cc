@@ -15,6 +15,7 @@
 
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 
 namespace {
 
@@ -154,6 +155,27 @@ TEST(IbPort, RailsMeetTheirLike) {
   }
 }
 
+TEST(IbPort, RailsThatReachTheGpuAreUsedAlone) {
+  std::vector<tuttiIbPort> mine, theirs;
+  for (int i = 0; i < 4; i++) {
+    mine.push_back(Port("m", {}, false));
+    theirs.push_back(Port("t", {}, false));
+  }
+  mine[1].gdr = mine[2].gdr = TUTTI_GDR_YES;
+  mine[3].gdr = TUTTI_GDR_FAR;
+  theirs[3].gdr = TUTTI_GDR_YES;
+  tuttiIbPair pair;
+  for (int qp = 0; qp < 8; qp++) {
+    const tuttiIbHandle send = Handle(mine), recv = Handle(theirs);
+    ASSERT_TRUE(tuttiIbPairChoose(&send, &recv, qp, &pair));
+    EXPECT_EQ(qp % 2 ? 2 : 1, pair.port[0]);
+    EXPECT_EQ(3, pair.port[1]);
+    ASSERT_TRUE(tuttiIbPairChoose(&recv, &send, qp, &pair));
+    EXPECT_EQ(3, pair.port[0]);
+    EXPECT_EQ(qp % 2 ? 2 : 1, pair.port[1]) << "among equals by turns";
+  }
+}
+
 TEST(IbPort, WhatPeersSayIsChecked) {
   auto wrong = [](auto change) {
     tuttiIbHandle h = Handle({Port("rxe0", {Gid("10.0.1.1", kV2, 1)})});
@@ -176,7 +198,8 @@ TEST(IbPort, WhatPeersSayIsChecked) {
 
 #ifdef TUTTI_HAVE_VERBS
 /* Two ranks on two hosts whose ports have these answers. */
-std::string lineOf(tuttiGdr first, tuttiGdr second, bool turned = false) {
+std::string lineOf(tuttiGdr first, tuttiGdr second, bool turned = false,
+                   std::string *via = nullptr) {
   tuttiPeer peers[2]{};
   for (int r = 0; r < 2; r++) {
     tuttiIbHandle h = Handle({Port("mlx5_0", {Gid(r ? "10.0.1.2" : "10.0.1.1", kV2, 1)})});
@@ -191,14 +214,18 @@ std::string lineOf(tuttiGdr first, tuttiGdr second, bool turned = false) {
   tuttiPath path{};
   EXPECT_TRUE(tuttiNetIb.canConnect(&peers[turned], &peers[!turned], &path));
   EXPECT_TRUE(path.possible) << path.why;
+  if (via) *via = path.via;
   return path.why;
 }
 
 TEST(IbPort, TheLineSaysWhyItIsNotGdrdma) {
   EXPECT_THAT(lineOf(TUTTI_GDR_NOT_ASKED, TUTTI_GDR_NOT_ASKED),
               EndsWith("; not GDRDMA: the buffers are host memory"));
-  EXPECT_THAT(lineOf(TUTTI_GDR_YES, TUTTI_GDR_YES),
-              EndsWith("; not GDRDMA: possible, but this version stages in pinned host memory"));
+  std::string via;
+  EXPECT_THAT(lineOf(TUTTI_GDR_YES, TUTTI_GDR_YES, false, &via), Not(HasSubstr("GDRDMA")));
+  EXPECT_EQ(via, "NET/IB/0/GDRDMA");
+  lineOf(TUTTI_GDR_YES, TUTTI_GDR_FAR, false, &via);
+  EXPECT_EQ(via, "NET/IB/0");
   for (bool turned : {false, true}) {
     EXPECT_THAT(lineOf(TUTTI_GDR_YES, TUTTI_GDR_FAR, turned),
                 EndsWith("; not GDRDMA: GPU and NIC are too far apart (rank 1)"));

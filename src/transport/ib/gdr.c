@@ -1,0 +1,349 @@
+/* GPUDirect RDMA: the memory of the GPU that the NICs read and write, whether they really can, and
+ * when what they have written may be looked at.
+ *
+ * Each rail has a queue pair that is connected to itself. At init a pattern goes by it from one
+ * place of the GPU's memory to another: the NIC reads and writes there as it will for peers, so a
+ * peer memory module, an IOMMU or ACS that breaks this shows before any data are at risk. Later a
+ * read over it is the flush: what the NIC has written before is then there for kernels, too.
+ *
+ * The rank's GPU memory is one slab, made before any kernel runs, for an allocation could wait for
+ * kernels that wait for this rank. Each connection takes a block of it for its payloads. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "transport/ib/endpoint.h"
+
+#define CHECK_BYTES 65536
+#define CHECK_MS    5000 /* a rail that is no faster than that is of no use */
+#define SLAB_BYTES  ((size_t)tuttiSettingInt(TUTTI_SETTING_NET_GDR_SLAB))
+
+static bool settingIs(tuttiSettingId id, const char *word) {
+  return strcmp(tuttiSettingString(id), word) == 0;
+}
+
+/* ---- the queue pair of a rail with itself ----------------------------------------------------- */
+
+/* NULL, or the call that failed with errno `*err`. To be closed also then. */
+static const char *openLoop(tuttiIbNode *node, tuttiIbRail *rail, int *err) {
+  const char *call = "ibv_create_cq";
+  uint32_t noInline = 0;
+  rail->loopCq = tuttiVerbs.createCq(rail->context, TUTTI_IB_SENDS, NULL, NULL, 0);
+  *err = errno;
+  if (!rail->loopCq) return call;
+  *err = tuttiIbQueuePairCreate(rail, rail->loopCq, node->pkey,
+                                IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, &rail->loop,
+                                &noInline, &call);
+  if (*err) return call;
+  const tuttiIbPort *port = &rail->port;
+  tuttiIbRemote self = {.mtu = (enum ibv_mtu)port->mtu, .qpn = rail->loop->qp_num};
+  *err = ENODEV; /* it has lost its address */
+  if (!tuttiIbAddress(rail, &port->gids[0], port, &port->gids[0], 0, &self.address))
+    return "the look for its GID";
+  *err = tuttiIbQueuePairReceive(rail->loop, &self);
+  if (*err) return "ibv_modify_qp to RTR";
+  *err = tuttiIbQueuePairSend(rail->loop, 0);
+  return *err ? "ibv_modify_qp to RTS" : NULL;
+}
+
+static void closeLoop(tuttiIbRail *rail) {
+  if (rail->loop) tuttiVerbs.destroyQp(rail->loop);
+  if (rail->loopCq) tuttiVerbs.destroyCq(rail->loopCq);
+  rail->loop = NULL;
+  rail->loopCq = NULL;
+}
+
+/* One request to itself, with a completion: `bytes` between `local`, which is in `mr`, and `at` of
+ * the memory of GPUs. Returns an errno. */
+static int postLoop(tuttiIbRail *rail, enum ibv_wr_opcode opcode, void *local, struct ibv_mr *mr,
+                    void *at, uint32_t bytes) {
+  struct ibv_sge sge = {(uintptr_t)local, bytes, mr->lkey};
+  struct ibv_send_wr wr = {.sg_list = &sge,
+                           .num_sge = 1,
+                           .opcode = opcode,
+                           .send_flags = IBV_SEND_SIGNALED,
+                           .wr.rdma = {(uintptr_t)at, rail->probe->rkey}},
+                     *bad;
+  return ibv_post_send(rail->loop, &wr, &bad);
+}
+
+/* Reads a byte of the GPU's memory, behind all that the NIC has written. */
+static int postFlush(tuttiIbNode *node, tuttiIbRail *rail) {
+  return postLoop(rail, IBV_WR_RDMA_READ, node->gdr.flushByte, rail->flushMr,
+                  node->gdr.probe.memory, 1);
+}
+
+/* ---- registration ---------------------------------------------------------------------------- */
+
+/* By dma-buf, or by the plain address, which a peer memory module knows; NULL and errno: neither. */
+static struct ibv_mr *registerGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m) {
+  const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  struct ibv_mr *mr = NULL;
+  if (rail->dmabuf) {
+    TUTTI_CLOSED int fd = tuttiGpuExport(m);
+    if (fd >= 0)
+      mr = tuttiIbRegisterDmabuf(rail, m->bytes, (uintptr_t)m->memory, fd, access);
+  }
+  return mr ? mr : tuttiVerbs.regMr(rail->pd, m->memory, m->bytes, access);
+}
+
+/* ---- the check ------------------------------------------------------------------------------- */
+
+/* Waits for one completion. NULL, or why it is none of success. */
+static const char *awaitLoop(tuttiIbRail *rail) {
+  struct ibv_wc wc;
+  uint64_t deadline = tuttiDeadline(CHECK_MS);
+  while (tuttiNow() < deadline) {
+    int n = ibv_poll_cq(rail->loopCq, 1, &wc);
+    if (n < 0) return "its completion queue failed";
+    if (n > 0) return wc.status == IBV_WC_SUCCESS ? NULL : tuttiVerbs.statusText(wc.status);
+  }
+  return "it does not complete";
+}
+
+/* The pattern of the check: no two words alike, and another one for each rail. */
+static void fillPattern(uint64_t *pattern, uint64_t rail) {
+  for (uint64_t i = 0; i < CHECK_BYTES / sizeof *pattern; i++)
+    pattern[i] = (i + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ rail << 32;
+}
+
+/* Sends a pattern through the NIC from GPU memory to GPU memory. *why: NULL, or what is wrong. */
+static tuttiResult_t checkRail(tuttiIbNode *node, tuttiIbRail *rail, const char **why) {
+  TUTTI_FRESH(uint64_t, pattern, 2 * CHECK_BYTES / sizeof(uint64_t), "a pattern", NULL);
+  uint64_t *back = pattern + CHECK_BYTES / sizeof *pattern;
+  uint8_t *gpu = node->gdr.probe.memory;
+  fillPattern(pattern, (uint64_t)(rail - node->rails));
+  TUTTI_TRY(tuttiGpuWrite(&node->gdr.probe, 0, pattern, CHECK_BYTES));
+  TUTTI_TRY(tuttiGpuWrite(&node->gdr.probe, CHECK_BYTES, back, CHECK_BYTES)); /* zeros */
+  *why = "it cannot be asked to";
+  if (postLoop(rail, IBV_WR_RDMA_WRITE, gpu, rail->probe, gpu + CHECK_BYTES, CHECK_BYTES))
+    return tuttiSuccess;
+  *why = awaitLoop(rail);
+  if (!*why && postFlush(node, rail)) *why = "it cannot be asked to read";
+  if (!*why) *why = awaitLoop(rail);
+  if (*why) return tuttiSuccess;
+  TUTTI_TRY(tuttiGpuRead(&node->gdr.probe, CHECK_BYTES, back, CHECK_BYTES));
+  if (memcmp(pattern, back, CHECK_BYTES) != 0) *why = "the data that come out are wrong";
+  return tuttiSuccess;
+}
+
+/* ---- which rails ------------------------------------------------------------------------------ */
+
+/* GPU memory for the check and the flush, and host memory for a byte of it. */
+static tuttiResult_t makeProbe(tuttiIbNode *node, int device) {
+  if (node->gdr.probe.memory) return tuttiSuccess;
+  TUTTI_TRY(tuttiGpuAlloc(node->view->rank, device, 2 * CHECK_BYTES, &node->gdr.probe));
+  TUTTI_NEW(node->gdr.flushByte, 1, "a byte to flush into", node->view->memory);
+  node->gdr.flushes = settingIs(TUTTI_SETTING_NET_GDR_FLUSH, "auto")
+                          ? tuttiGpuNeedsFlush(device)
+                          : settingIs(TUTTI_SETTING_NET_GDR_FLUSH, "on");
+  return tuttiSuccess;
+}
+
+/* Whether the rail, which the topology allows, reaches the GPU. The sentence says why it does not. */
+static tuttiResult_t tryRail(tuttiIbNode *node, tuttiIbRail *rail, int device, bool *works,
+                             char why[TUTTI_GDR_SENTENCE]) {
+  const char *wrong = NULL;
+  int err = 0;
+  *works = false;
+  TUTTI_TRY(makeProbe(node, device));
+  rail->probe = registerGpu(rail, &node->gdr.probe);
+  if (!rail->probe) {
+    snprintf(why, TUTTI_GDR_SENTENCE, "the device does not register memory of the GPU: %s",
+             tuttiErrnoText(errno));
+    return tuttiSuccess;
+  }
+  rail->flushMr =
+      tuttiVerbs.regMr(rail->pd, node->gdr.flushByte, 1, IBV_ACCESS_LOCAL_WRITE);
+  const char *call = rail->flushMr ? openLoop(node, rail, &err) : "ibv_reg_mr";
+  if (call) {
+    snprintf(why, TUTTI_GDR_SENTENCE, "%s failed: %s", call,
+             tuttiErrnoText(rail->flushMr ? err : errno));
+    return tuttiSuccess;
+  }
+  if (tuttiSettingInt(TUTTI_SETTING_NET_GDR_CHECK)) TUTTI_TRY(checkRail(node, rail, &wrong));
+  if (wrong)
+    snprintf(why, TUTTI_GDR_SENTENCE,
+             "a pattern sent through it from GPU memory to GPU memory does not arrive: %s; reload "
+             "nvidia_peermem, boot with iommu=pt, switch off ACS on the bridges between them",
+             wrong);
+  *works = !wrong;
+  return tuttiSuccess;
+}
+
+static void dropRail(tuttiIbRail *rail) {
+  closeLoop(rail);
+  if (rail->probe) tuttiVerbs.deregMr(rail->probe);
+  if (rail->flushMr) tuttiVerbs.deregMr(rail->flushMr);
+  rail->probe = rail->flushMr = NULL;
+}
+
+static tuttiResult_t decide(tuttiIbNode *node, const tuttiPeer *mine, tuttiIbRail *rail,
+                            tuttiGdr *answer) {
+  const tuttiCommView *v = node->view;
+  char why[TUTTI_GDR_SENTENCE];
+  rail->dmabuf = v->dmabuf && tuttiSettingInt(TUTTI_SETTING_DMABUF_ENABLE) && tuttiIbDmabuf(rail);
+  tuttiGdrQuestion q = {.gpu = mine->busId,
+                        .nic = rail->port.device,
+                        .level = tuttiSettingString(TUTTI_SETTING_NET_GDR_LEVEL),
+                        .able = v->gdr,
+                        .dmabuf = rail->dmabuf};
+  *answer = tuttiGdrDecide(v->topology, "/sys", &q, why);
+  TUTTI_INFO(NET, "NET/IB: %s", why);
+  if (*answer == TUTTI_GDR_YES && !rail->port.up) *answer = TUTTI_GDR_DOWN;
+  if (*answer != TUTTI_GDR_YES) return tuttiSuccess;
+  bool works;
+  TUTTI_TRY(tryRail(node, rail, mine->cudaDevice, &works, why));
+  if (works) return tuttiSuccess;
+  *answer = TUTTI_GDR_BROKEN;
+  TUTTI_WARN(NET,
+             "NET/IB: no GPUDirect RDMA by %s port %u, though it should work: %s; payloads are "
+             "staged in host memory",
+             rail->port.device, rail->port.port, why);
+  dropRail(rail);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiIbGdrOpen(tuttiIbNode *node, const tuttiPeer *mine) {
+  bool off = settingIs(TUTTI_SETTING_NET_GDR, "off");
+  for (int i = 0; i < node->nrails; i++) {
+    tuttiGdr answer = off ? TUTTI_GDR_OFF : TUTTI_GDR_NOT_ASKED;
+    if (tuttiPeerGpu(mine) < 0) answer = TUTTI_GDR_NOT_ASKED;
+    else if (!off) TUTTI_TRY(decide(node, mine, &node->rails[i], &answer));
+    node->rails[i].port.gdr = (uint8_t)answer;
+  }
+  return tuttiSuccess;
+}
+
+/* ---- the slab -------------------------------------------------------------------------------- */
+
+static int railsThatReach(const tuttiIbNode *node) {
+  int n = 0;
+  for (int i = 0; i < node->nrails; i++)
+    n += node->rails[i].probe != NULL;
+  return n;
+}
+
+/* Registers the slab with the rails that reach the GPU; false: one refused it. */
+static bool registerSlab(tuttiIbNode *node) {
+  tuttiIbGdr *g = &node->gdr;
+  for (int i = 0; i < node->nrails; i++) {
+    const tuttiIbRail *rail = &node->rails[i];
+    if (!rail->probe) continue;
+    g->mr[i] = registerGpu(rail, &g->slab);
+    if (g->mr[i]) continue;
+    TUTTI_WARN(NET,
+               "NET/IB: %s port %u refused %zu bytes of GPU memory (%s), so payloads are staged in "
+               "host memory; lower TUTTI_NET_GDR_SLAB, or enlarge the GPU's BAR1 (nvidia-smi -q)",
+               rail->port.device, rail->port.port, g->slab.bytes, tuttiErrnoText(errno));
+    return false;
+  }
+  return true;
+}
+
+static void dropSlab(tuttiIbNode *node) {
+  tuttiIbDeregister(node->gdr.mr);
+  memset(node->gdr.mr, 0, sizeof node->gdr.mr);
+  tuttiGpuFree(&node->gdr.slab);
+  tuttiFree(node->gdr.taken);
+  node->gdr.taken = NULL;
+  node->gdr.nblocks = 0;
+}
+
+tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
+  const tuttiCommView *v = node->view;
+  tuttiIbGdr *g = &node->gdr;
+  int gpu = tuttiPeerGpu(&v->peers[v->rank]);
+  if (npeers == 0 || gpu < 0) return tuttiSuccess;
+  if (railsThatReach(node) == 0) return tuttiNetWithoutGdr(v);
+  g->blockBytes = TUTTI_FIFO_DEPTH * v->slotBytes;
+  size_t wanted = 2 * (size_t)(v->nchannels + 1) * (size_t)npeers, most = SLAB_BYTES / g->blockBytes;
+  g->nblocks = (int)(wanted < most ? wanted : most);
+  if (g->nblocks == 0) return tuttiNetWithoutGdr(v);
+  TUTTI_NEW(g->taken, (size_t)g->nblocks, "blocks of GPU memory", v->memory);
+  TUTTI_TRY(tuttiGpuAlloc(v->rank, gpu, (size_t)g->nblocks * g->blockBytes, &g->slab));
+  if (!registerSlab(node)) {
+    dropSlab(node);
+    return tuttiNetWithoutGdr(v);
+  }
+  TUTTI_INFO(NET, "NET/IB: GPUDirect RDMA by %d of %d ports, %d connections in %zu MiB of the GPU, %s",
+             railsThatReach(node), node->nrails, g->nblocks, g->slab.bytes >> 20,
+             g->flushes ? "flushed by a read" : "without a flush, which this GPU does not need");
+  return tuttiSuccess;
+}
+
+uint8_t *tuttiIbGdrTake(tuttiIbNode *node) {
+  tuttiIbGdr *g = &node->gdr;
+  for (int i = 0; i < g->nblocks; i++) {
+    if (g->taken[i]) continue;
+    g->taken[i] = true;
+    return (uint8_t *)g->slab.memory + (size_t)i * g->blockBytes;
+  }
+  if (g->nblocks > 0 && !g->full)
+    TUTTI_WARN(NET,
+               "NET/IB: all %d blocks of GPU memory are taken: more connections are staged in host "
+               "memory; raise TUTTI_NET_GDR_SLAB",
+               g->nblocks);
+  g->full = g->nblocks > 0;
+  return NULL;
+}
+
+void tuttiIbGdrGive(tuttiIbNode *node, const uint8_t *block) {
+  tuttiIbGdr *g = &node->gdr;
+  g->taken[(size_t)(block - (uint8_t *)g->slab.memory) / g->blockBytes] = false;
+}
+
+void tuttiIbGdrClose(tuttiIbNode *node) {
+  for (int i = 0; i < node->nrails; i++)
+    dropRail(&node->rails[i]);
+  dropSlab(node);
+  tuttiGpuFree(&node->gdr.probe);
+  tuttiFree(node->gdr.flushByte);
+  node->gdr.flushByte = NULL;
+}
+
+/* ---- the flush ------------------------------------------------------------------------------- */
+
+/* A rail that can't read back what it wrote, as its port went down, say: the driver can. */
+static tuttiResult_t flushByDriver(tuttiIbNode *node, int rail) {
+  node->gdr.flushing &= ~(1u << rail);
+  return tuttiGpuFlush(node->gdr.probe.device);
+}
+
+static tuttiResult_t startFlush(tuttiIbNode *node) {
+  tuttiIbGdr *g = &node->gdr;
+  g->posted++;
+  for (int i = 0; i < node->nrails; i++) {
+    if (!node->rails[i].probe) continue;
+    g->flushing |= 1u << i;
+    if (postFlush(node, &node->rails[i])) TUTTI_TRY(flushByDriver(node, i));
+  }
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiIbFlushAsk(tuttiIbNode *node, uint64_t *number) {
+  tuttiIbGdr *g = &node->gdr;
+  *number = g->asked = g->posted + 1; /* one that begins now or later: the one under way is too old */
+  return g->done == g->posted ? startFlush(node) : tuttiSuccess;
+}
+
+tuttiResult_t tuttiIbFlushPoll(tuttiIbNode *node) {
+  tuttiIbGdr *g = &node->gdr;
+  struct ibv_wc wc;
+  for (int i = 0; i < node->nrails && g->done < g->posted; i++) {
+    if (!(g->flushing >> i & 1)) continue;
+    int n = ibv_poll_cq(node->rails[i].loopCq, 1, &wc);
+    if (n == 0) continue;
+    g->flushing &= ~(1u << i);
+    if (n < 0 || wc.status != IBV_WC_SUCCESS) TUTTI_TRY(flushByDriver(node, i));
+  }
+  if (g->flushing || g->done == g->posted) return tuttiSuccess;
+  g->done = g->posted;
+  return g->asked > g->posted ? startFlush(node) : tuttiSuccess;
+}
