@@ -1,0 +1,373 @@
+// NET/IB between two ranks whose payloads lie in GPU memory that no CPU may touch: the stand-in's.
+// The library's own calls of CUDA (base/gpu_memory.h, base/pinned.h) are replaced in this program,
+// so that it runs anywhere.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/gpu_memory.h"
+#include "base/os.h"
+#include "base/pinned.h"
+#include "base/settings.h"
+#include "end.h"
+#include "fakecuda.h"
+#include "transport/ib/wire.h"
+#include "transport/net.h"
+
+// ---- the GPU
+// --------------------------------------------------------------------------------------
+
+namespace {
+std::atomic<bool> needsFlush{true}, full{false};
+std::atomic<int> allocations{0}, driverFlushes{0};
+
+cuPointer pointerOf(const void *p) {
+  return reinterpret_cast<cuPointer>(p);
+}
+} // namespace
+
+extern "C" {
+tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *out) {
+  cuPointer p = 0;
+  cuInit(0);
+  if (full || cuMemAlloc_v2(&p, bytes) != CU_OK)
+    return TUTTI_FAIL(tuttiUnhandledCudaError, "rank %d: the GPU is full", rank);
+  allocations++;
+  *out = tuttiGpuMemory{reinterpret_cast<void *>(p), bytes, device}; // NOLINT: the ABI's integer
+  return tuttiSuccess;
+}
+void tuttiGpuFree(tuttiGpuMemory *m) {
+  if (!m->memory) return;
+  EXPECT_EQ(cuMemFree_v2(pointerOf(m->memory)), CU_OK);
+  allocations--;
+  *m = tuttiGpuMemory{};
+}
+int tuttiGpuExport(const tuttiGpuMemory *m) {
+  int fd = -1;
+  return cuMemGetHandleForAddressRange(&fd, pointerOf(m->memory), m->bytes, CU_RANGE_DMABUF, 0) ==
+                 CU_OK
+             ? fd
+             : -1;
+}
+tuttiResult_t tuttiGpuRead(const tuttiGpuMemory *m, size_t at, void *to, size_t bytes) {
+  cuMemcpyDtoH_v2(to, pointerOf(m->memory) + at, bytes);
+  return tuttiSuccess;
+}
+tuttiResult_t tuttiGpuWrite(const tuttiGpuMemory *m, size_t at, const void *from, size_t bytes) {
+  cuMemcpyHtoD_v2(pointerOf(m->memory) + at, from, bytes);
+  return tuttiSuccess;
+}
+bool tuttiGpuNeedsFlush(int) {
+  return needsFlush;
+}
+tuttiResult_t tuttiGpuFlush(int) {
+  driverFlushes++;
+  return tuttiSuccess;
+}
+tuttiResult_t tuttiPin(int, int, void *, size_t, tuttiPinned *) {
+  return tuttiSuccess;
+}
+void tuttiUnpin(tuttiPinned *) {}
+}
+
+namespace {
+
+// ---- two ranks
+// ------------------------------------------------------------------------------------
+
+constexpr size_t kSlot = 65536;
+constexpr uint64_t kLongNs = 60000000000; // of every wait; never expected to pass
+
+// A setting for the rest of this process.
+void set(const char *name, const char *value) {
+  setenv(name, value, 1);
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess) << tuttiErrorText();
+}
+
+struct Rank {
+  tuttiCommView view{};
+  tuttiPeer peers[2]{};
+  tuttiAtomic32 failed{};
+  tuttiMemAccount memory{};
+  std::mutex lock;
+  std::string error;
+
+  static void fail(void *self, tuttiResult_t, const char *text) {
+    Rank *r = static_cast<Rank *>(self);
+    std::lock_guard<std::mutex> guard(r->lock);
+    r->error = text;
+    tuttiStoreRelease32(&r->failed, 1);
+  }
+  tuttiPeer &mine() { return peers[view.rank]; }
+  tuttiResult_t prepare(int rank, bool onGpu) {
+    view.rank = rank;
+    view.nranks = 2;
+    view.commHash = 0x1234abcd;
+    view.peers = peers;
+    view.nchannels = 4;
+    view.slotBytes = kSlot;
+    view.timeoutMs = 60000;
+    view.failed = &failed;
+    view.memory = &memory;
+    view.netName = "IB";
+    view.gdr = view.dmabuf = true;
+    EXPECT_EQ(tuttiTopologyHost(&view.topology), tuttiSuccess) << tuttiErrorText();
+    tuttiPeer &p = mine();
+    p.rank = rank;
+    p.nranks = 2;
+    p.pid = getpid();
+    p.hostId = 100 + static_cast<uint64_t>(rank);
+    p.device = onGpu ? tuttiDeviceCuda : tuttiDeviceHost;
+    p.cudaDevice = onGpu ? 0 : -1;
+    snprintf(p.host, sizeof p.host, "host%d", rank);
+    EXPECT_EQ(tuttiProxyCreate(&view.proxy, fail, this), tuttiSuccess) << tuttiErrorText();
+    return tuttiTransportNet.prepare(&view, &p);
+  }
+  tuttiGdr answer(int port = 0) {
+    tuttiIbHandle h;
+    memcpy(&h, mine().net, sizeof h);
+    return static_cast<tuttiGdr>(h.ports[port].gdr);
+  }
+  tuttiConn open(int channel, tuttiDirection direction) {
+    tuttiConn c{};
+    EXPECT_EQ(tuttiTransportNet.open(&view, 1 - view.rank, channel, direction, false, &c),
+              tuttiSuccess)
+        << tuttiErrorText();
+    return c;
+  }
+  // Runs the loop until the connection is ready.
+  bool await(tuttiConn &c) {
+    tuttiProxyEnter(view.proxy);
+    uint64_t end = tuttiNow() + kLongNs;
+    while (!tuttiConnReady(&c) && !tuttiLoadAcquire32(&failed) && tuttiNow() < end)
+      if (!tuttiProxyRun(view.proxy)) sched_yield();
+    tuttiProxyLeave(view.proxy);
+    return tuttiConnReady(&c);
+  }
+  ~Rank() {
+    tuttiTransportNet.detach(&view);
+    tuttiProxyDestroy(view.proxy);
+  }
+};
+
+struct Ranks {
+  Rank a, b;
+  explicit Ranks(bool first = true, bool second = true) {
+    set("TUTTI_NET_GDR_LEVEL", "SYS"); // the software HCA has no place on PCI
+    EXPECT_EQ(a.prepare(0, first), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(b.prepare(1, second), tuttiSuccess) << tuttiErrorText();
+    a.peers[1] = b.peers[1];
+    b.peers[0] = a.peers[0];
+  }
+  void attach() {
+    EXPECT_EQ(tuttiTransportNet.attach(&a.view), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(tuttiTransportNet.attach(&b.view), tuttiSuccess) << tuttiErrorText();
+  }
+  std::string via() {
+    tuttiPath path{};
+    tuttiTransportNet.canConnect(&a.peers[0], &a.peers[1], &path);
+    return path.possible ? path.via : path.why;
+  }
+};
+
+// ---- messages
+// -------------------------------------------------------------------------------------
+
+uint8_t byteOf(uint64_t message, size_t i) {
+  return static_cast<uint8_t>(message * 131 + i * 7 + (i >> 8) * 31 + 5);
+}
+
+// As a kernel would: the payload by the GPU, then the descriptor.
+void publish(Rank &r, tuttiConn &c, size_t bytes) {
+  std::vector<uint8_t> payload(bytes);
+  for (size_t i = 0; i < bytes; i++)
+    payload[i] = byteOf(c.next, i);
+  tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
+  slot->bytes = static_cast<uint32_t>(bytes);
+  slot->where = bytes <= TUTTI_INLINE_MAX ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+  slot->sig = tuttiSignature{};
+  if (slot->where == TUTTI_WHERE_INLINE)
+    memcpy(slot->inlined, payload.data(), bytes);
+  else
+    cuMemcpyHtoD_v2(pointerOf(tuttiConnData(&c, bytes)), payload.data(), bytes);
+  tuttiConnAdvance(&c);
+  tuttiProxyKick(r.view.proxy);
+}
+
+// Whether the message that is there has the right bytes; leaves others in its slot.
+bool take(Rank &r, tuttiConn &c, size_t bytes) {
+  std::vector<uint8_t> payload(bytes), other(bytes, 0xee);
+  const tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
+  bool right = slot->bytes == bytes;
+  if (slot->where == TUTTI_WHERE_INLINE) {
+    memcpy(payload.data(), slot->inlined, bytes);
+  } else {
+    cuPointer at = pointerOf(tuttiConnData(&c, bytes));
+    cuMemcpyDtoH_v2(payload.data(), at, bytes);
+    cuMemcpyHtoD_v2(at, other.data(), bytes);
+  }
+  for (size_t i = 0; i < bytes; i++)
+    right &= payload[i] == byteOf(c.next, i);
+  tuttiConnAdvance(&c);
+  tuttiProxyKick(r.view.proxy);
+  return right;
+}
+
+// Sends so many messages of sizes by turns, and returns how many came with wrong bytes; -1: not all
+// came.
+int exchange(Ranks &r, tuttiConn &from, tuttiConn &to, uint64_t messages,
+             const std::vector<size_t> &sizes) {
+  int wrong = 0;
+  uint64_t got = 0;
+  std::thread sender([&] {
+    for (uint64_t i = 0; i < messages && r.a.await(from); i++)
+      publish(r.a, from, sizes[i % sizes.size()]);
+  });
+  for (; got < messages && r.b.await(to); got++)
+    wrong += !take(r.b, to, sizes[got % sizes.size()]);
+  if (got < messages) tuttiStoreRelease32(&r.a.failed, 1); /* nor need the sender wait */
+  sender.join();
+  return got == messages ? wrong : -1;
+}
+
+const std::vector<size_t> kSizes = {1, 80, 81, 200, 4096, 5001, kSlot};
+
+void closeBoth(Ranks &r, tuttiConn &from, tuttiConn &to) {
+  tuttiTransportNet.close(&r.a.view, &from);
+  tuttiTransportNet.close(&r.b.view, &to);
+}
+
+// ---- the tests
+// ------------------------------------------------------------------------------------
+
+TEST(Gdr, PayloadsGoFromGpuMemoryToGpuMemory) {
+  if (!configured("movers 1")) return;
+  {
+    Ranks r;
+    r.attach();
+    EXPECT_EQ(r.a.answer(), TUTTI_GDR_YES);
+    EXPECT_EQ(r.via(), "NET/IB/0/GDRDMA");
+    tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+    EXPECT_TRUE(from.gpuData);
+    EXPECT_TRUE(to.gpuData);
+    fakeCudaDelay(200);
+    EXPECT_EQ(exchange(r, from, to, 100, kSizes), 0) << r.a.error << r.b.error;
+    closeBoth(r, from, to);
+  }
+  EXPECT_EQ(allocations, 0);
+}
+
+TEST(Gdr, EachSideDecidesForItself) {
+  if (!configured("movers 1")) return;
+  for (bool first : {true, false}) {
+    Ranks r(first, !first);
+    r.attach();
+    EXPECT_EQ(r.via(), "NET/IB/0");
+    tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+    EXPECT_EQ(from.gpuData != 0, first);
+    EXPECT_EQ(to.gpuData != 0, !first);
+    EXPECT_EQ(exchange(r, from, to, 30, kSizes), 0) << r.a.error << r.b.error;
+    closeBoth(r, from, to);
+  }
+}
+
+TEST(Gdr, AFlushComesBeforeTheReader) {
+  if (!configured("invisible_ms 1000")) return;
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_EQ(exchange(r, from, to, 200, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+TEST(Gdr, WithoutAFlushOldBytesAreRead) {
+  if (!configured("invisible_ms 1000")) return;
+  set("TUTTI_NET_GDR_FLUSH", "off");
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_GT(exchange(r, from, to, 50, {kSlot}), 0) << "or the test before could not fail";
+  closeBoth(r, from, to);
+}
+
+TEST(Gdr, ANicThatGarblesBytesFailsItsCheck) {
+  if (!configured("fault flip nth=1")) return;
+  Ranks r;
+  EXPECT_EQ(r.a.answer(), TUTTI_GDR_BROKEN);
+  EXPECT_EQ(r.b.answer(), TUTTI_GDR_YES) << "the fault has passed";
+  EXPECT_EQ(r.via(), "NET/IB/0");
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_FALSE(from.gpuData);
+  EXPECT_TRUE(to.gpuData);
+  EXPECT_EQ(exchange(r, from, to, 20, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+TEST(Gdr, WhatIsRequiredAndBrokenFailsInit) {
+  if (!configured("fault flip nth=1")) return;
+  set("TUTTI_NET_GDR", "require");
+  Rank r;
+  set("TUTTI_NET_GDR_LEVEL", "SYS");
+  tuttiResult_t result = r.prepare(0, true);
+  r.peers[1] = r.peers[0];
+  r.peers[1].rank = 1;
+  r.peers[1].hostId++;
+  if (result == tuttiSuccess) result = tuttiTransportNet.attach(&r.view);
+  EXPECT_NE(result, tuttiSuccess);
+  EXPECT_NE(std::string(tuttiErrorText()).find("TUTTI_NET_GDR=require"), std::string::npos)
+      << tuttiErrorText();
+}
+
+TEST(Gdr, WithoutDmabufAndPeermemPayloadsAreStaged) {
+  if (!configured("dmabuf no")) return;
+  Ranks r;
+  EXPECT_EQ(r.a.answer(), TUTTI_GDR_NO_DRIVER);
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_FALSE(from.gpuData);
+  EXPECT_EQ(exchange(r, from, to, 20, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+TEST(Gdr, WhatFindsNoRoomIsStagedAndGetsItLater) {
+  if (!configured("movers 1")) return;
+  set("TUTTI_NET_GDR_SLAB", "1M"); // two connections
+  Ranks r;
+  r.attach();
+  tuttiConn from[3], to[3];
+  for (int i = 0; i < 3; i++) {
+    from[i] = r.a.open(i, TUTTI_SEND);
+    to[i] = r.b.open(i, TUTTI_RECV);
+    EXPECT_EQ(from[i].gpuData != 0, i < 2);
+  }
+  for (int i = 0; i < 3; i++)
+    EXPECT_EQ(exchange(r, from[i], to[i], 20, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from[0], to[0]);
+  from[0] = r.a.open(3, TUTTI_SEND);
+  to[0] = r.b.open(3, TUTTI_RECV);
+  EXPECT_TRUE(from[0].gpuData && to[0].gpuData);
+  EXPECT_EQ(exchange(r, from[0], to[0], 20, kSizes), 0) << r.a.error << r.b.error;
+  for (int i = 0; i < 3; i++)
+    closeBoth(r, from[i], to[i]);
+}
+
+// Both flushes and payloads go on, over the other port and then over both.
+TEST(Gdr, APortThatFailsIsMended) {
+  if (!configured("invisible_ms 1000\ndevice softhca0 ports=2\n"
+                  "port softhca0/1 down_frames=300 up_ms=500"))
+    return;
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_TRUE(to.gpuData);
+  EXPECT_EQ(exchange(r, from, to, 2000, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+} // namespace
