@@ -75,8 +75,9 @@ private:
   }
   __device__ static uint8_t *payloadOf(const Stage &g, int i) {
     if (inlined(g)) return descriptorOf(g, i)->inlined;
-    return g.endpoint[i]->data +
-           (size_t)(g.number[i] % TUTTI_FIFO_DEPTH) * g.endpoint[i]->slotBytes;
+    const tuttiRingTreeEndpoint &e = *g.endpoint[i];
+    size_t place = g.number[i] % TUTTI_FIFO_DEPTH;
+    return g.bytes <= e.smallBytes ? e.small + place * e.smallBytes : e.data + place * e.slotBytes;
   }
 
   /* ---- the waiter ---- */

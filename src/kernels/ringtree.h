@@ -24,9 +24,10 @@ typedef struct {
   tuttiSlotDescriptor *descriptors;
   tuttiReader *reader;
   uint8_t *data;
+  uint8_t *small;  /* slots for payloads of up to smallBytes, if that is not 0 */
   uint64_t next;   /* number of the next message; kept by the kernels */
   uint64_t credit; /* send: what the reader said at the last look */
-  uint32_t ndescriptors, slotBytes;
+  uint32_t ndescriptors, slotBytes, smallBytes;
   int32_t peer;
 } tuttiRingTreeEndpoint;
 

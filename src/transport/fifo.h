@@ -80,7 +80,7 @@ typedef struct tuttiConn {
   uint8_t direct;     /* the reader can dereference the writer's memory */
   uint8_t registered; /* send: but only what tuttiRegionFind finds */
   uint8_t fetched;    /* send: tuttiConnFetched was true */
-  uint8_t gpuData;    /* `data` is memory of this rank's GPU, which no CPU may touch */
+  uint8_t gpuData;    /* `data`, but not `small`, is memory of this rank's GPU: not for CPUs */
   uint8_t network;    /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
   tuttiRemote writer; /* recv: whose memory this reader can copy out of; pid 0: nobody's */
   const struct tuttiTransport *transport;

@@ -13,6 +13,8 @@
 #include "transport/socket/endpoint.h"
 #include "transport/stub.h"
 
+#define SMALL_BYTES ((size_t)32768)
+
 const tuttiNet *const tuttiNets[] = {
 #ifdef TUTTI_HAVE_VERBS
     &tuttiNetIb,
@@ -145,9 +147,15 @@ size_t tuttiNetEndpointBytes(const tuttiCommView *v) {
   return TUTTI_NET_ENDPOINT_BYTES + TUTTI_FIFO_DEPTH * v->slotBytes;
 }
 
+/* Of slots beside the GPU's: the NIC reads and writes host memory with less delay than the GPU's,
+ * and a small message is nothing but delay. */
+static size_t smallBytes(const tuttiCommView *v) {
+  return v->slotBytes < SMALL_BYTES ? v->slotBytes : SMALL_BYTES;
+}
+
 size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData) {
   size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
-  return control + (gpuData ? 0 : TUTTI_FIFO_DEPTH * v->slotBytes);
+  return control + TUTTI_FIFO_DEPTH * (gpuData ? smallBytes(v) : v->slotBytes);
 }
 
 tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v) {
@@ -168,7 +176,13 @@ static tuttiResult_t makeFifo(tuttiCommView *v, netEndpoint *end, tuttiConn *con
   TUTTI_TRY(tuttiPin(v->rank, gpu, end->fifo, end->fifoBytes, &end->pinned));
   conn->descriptors = end->fifo;
   conn->readers = (tuttiReader *)(conn->descriptors + TUTTI_FIFO_DEPTH);
-  conn->data = end->gpuData ? end->gpuData : (uint8_t *)end->fifo + tuttiNetHostBytes(v, true);
+  uint8_t *payloads =
+      (uint8_t *)end->fifo + tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
+  conn->data = end->gpuData ? end->gpuData : payloads;
+  if (end->gpuData) {
+    conn->small = payloads;
+    conn->smallBytes = smallBytes(v);
+  }
   conn->gpuData = end->gpuData != NULL;
   conn->direct = !end->gpuData;
   conn->slotBytes = v->slotBytes;

@@ -85,7 +85,8 @@ bool tuttiNetDrained(const tuttiCommView *v);
 #define TUTTI_NET_ENDPOINT_BYTES 24576 /* at most, without the slots */
 size_t tuttiNetEndpointBytes(const tuttiCommView *v);
 /* Bytes of host memory of a connection's FIFO: descriptors, credit and what a network keeps behind
- * them in their page; and the payloads, unless these are in the GPU's memory. */
+ * them in their page; then the payloads, of which only small ones if there is room for them in the
+ * GPU's memory. */
 size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData);
 /* Fails if TUTTI_NET_GDR=require: this rank's GPU talks to no NIC. */
 tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v);

@@ -132,8 +132,14 @@ static tuttiResult_t openEndpoint(tuttiCudaRingTree *s, const tuttiTask *t, int 
                                     .peer = peer};
   TUTTI_TRY(seen(conn, conn->descriptors, (void **)&endpoint.descriptors));
   TUTTI_TRY(seen(conn, conn->readers, (void **)&endpoint.reader));
-  endpoint.data = conn->data;
-  if (!conn->gpuData) TUTTI_TRY(seen(conn, conn->data, (void **)&endpoint.data));
+  /* SHM's small slots are one for each descriptor, for CPUs that share cores. */
+  if (conn->gpuData) {
+    endpoint.data = conn->data;
+    endpoint.smallBytes = (uint32_t)conn->smallBytes;
+    TUTTI_TRY(seen(conn, conn->small, (void **)&endpoint.small));
+  } else {
+    TUTTI_TRY(seen(conn, conn->data, (void **)&endpoint.data));
+  }
   TUTTI_TRY(tuttiCudaTell(&s->endpoints[at], &endpoint, sizeof endpoint, s->copies));
   s->opened[at] = 1;
   return tuttiSuccess;

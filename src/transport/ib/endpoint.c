@@ -163,7 +163,9 @@ static tuttiResult_t prepare(tuttiIbEndpoint *e, uint64_t m) {
   out->where = d.where;
   out->sig = d.sig;
   if (d.where == TUTTI_WHERE_INLINE) memcpy(out->inlined, d.inlined, d.bytes);
-  uint8_t *slot = s->fifo.data + i * s->fifo.slotBytes;
+  bool small = d.bytes <= s->fifo.smallBytes;
+  uint8_t *slot =
+      small ? s->fifo.small + i * s->fifo.smallBytes : s->fifo.data + i * s->fifo.slotBytes;
   e->from[i] = slot;
   if (s->fifo.descriptors[i].where != TUTTI_WHERE_DIRECT) return tuttiSuccess;
   const void *addr = (const void *)(uintptr_t)s->fifo.descriptors[i].addr;
@@ -175,18 +177,34 @@ static tuttiResult_t prepare(tuttiIbEndpoint *e, uint64_t m) {
   return tuttiSuccess;
 }
 
+/* Where the payload of message m, of so many bytes, goes in the receiver's memory; and its key. */
+static uint64_t targetOf(const tuttiIbEndpoint *e, const tuttiIbQueuePair *q, uint64_t m,
+                         size_t bytes, uint32_t *rkey) {
+  uint64_t i = m % TUTTI_FIFO_DEPTH;
+  bool small = bytes <= e->in.smallBytes;
+  *rkey = small ? q->rkey : q->dataRkey;
+  return small ? e->in.small + i * e->in.smallBytes : e->in.data + i * e->in.slotBytes;
+}
+
+/* The registration of what that payload is in here. */
+static const struct ibv_mr *sourceOf(const tuttiIbEndpoint *e, uint64_t m, size_t bytes, int rail) {
+  const tuttiIbRegion *user = e->source[m % TUTTI_FIFO_DEPTH];
+  if (user) return user->mr[rail];
+  return bytes <= e->meet.fifo.smallBytes ? e->mr[rail] : tuttiIbDataMr(e, rail);
+}
+
 /* Adds the share of part p in message m, if it has one. */
 static bool addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_t m) {
-  size_t i = m % TUTTI_FIFO_DEPTH, begin, share;
-  tuttiSocketShare(e->meet.payload[i], e->nparts, p, &begin, &share);
+  size_t i = m % TUTTI_FIFO_DEPTH, bytes = e->meet.payload[i], begin, share;
+  tuttiSocketShare(bytes, e->nparts, p, &begin, &share);
   if (share == 0) return false;
-  int rail = b->q->rail;
-  const struct ibv_mr *mr = e->source[i] ? e->source[i]->mr[rail] : tuttiIbDataMr(e, rail);
-  struct ibv_send_wr *wr =
-      addWrite(b, e->from[i] + begin, share, mr->lkey,
-               e->in.data + i * e->meet.fifo.slotBytes + begin, b->q->dataRkey);
+  uint32_t rkey;
+  uint64_t to = targetOf(e, b->q, m, bytes, &rkey);
+  const struct ibv_mr *mr = sourceOf(e, m, bytes, b->q->rail);
+  struct ibv_send_wr *wr = addWrite(b, e->from[i] + begin, share, mr->lkey, to + begin, rkey);
   /* Inline is what the CPU copies, which can't read the GPU's memory. */
-  if (share <= b->q->maxInline && !e->meet.fifo.gpuData) wr->send_flags |= IBV_SEND_INLINE;
+  bool cpu = !e->meet.fifo.gpuData || bytes <= e->meet.fifo.smallBytes;
+  if (share <= b->q->maxInline && cpu) wr->send_flags |= IBV_SEND_INLINE;
   e->pending[i] |= 1u << p;
   return true;
 }
@@ -283,8 +301,9 @@ static tuttiResult_t flushArrived(tuttiIbEndpoint *e) {
     return tuttiSuccess;
   }
   if (g->done >= e->flush && e->flushed < e->flushTo) e->flushed = e->flushTo;
-  while (e->flushed < e->arrived && e->meet.payload[e->flushed % TUTTI_FIFO_DEPTH] == 0)
-    e->flushed++;
+  while (e->flushed < e->arrived &&
+         e->meet.payload[e->flushed % TUTTI_FIFO_DEPTH] <= e->meet.fifo.smallBytes)
+    e->flushed++; /* in host memory */
   if (e->flushed == e->arrived || e->flushed < e->flushTo) return tuttiSuccess;
   e->flushTo = e->arrived;
   return tuttiIbFlushAsk(e->node, &e->flush);

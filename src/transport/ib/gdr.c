@@ -28,7 +28,8 @@ static bool settingIs(tuttiSettingId id, const char *word) {
   return strcmp(tuttiSettingString(id), word) == 0;
 }
 
-/* ---- the queue pair of a rail with itself ----------------------------------------------------- */
+/* ---- the queue pair of a rail with itself -----------------------------------------------------
+ */
 
 /* NULL, or the call that failed with errno `*err`. To be closed also then. */
 static const char *openLoop(tuttiIbNode *node, tuttiIbRail *rail, int *err) {
@@ -81,14 +82,14 @@ static int postFlush(tuttiIbNode *node, tuttiIbRail *rail) {
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-/* By dma-buf, or by the plain address, which a peer memory module knows; NULL and errno: neither. */
+/* By dma-buf, or by the plain address, which a peer memory module knows; NULL and errno: neither.
+ */
 static struct ibv_mr *registerGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m) {
   const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   struct ibv_mr *mr = NULL;
   if (rail->dmabuf) {
     TUTTI_CLOSED int fd = tuttiGpuExport(m);
-    if (fd >= 0)
-      mr = tuttiIbRegisterDmabuf(rail, m->bytes, (uintptr_t)m->memory, fd, access);
+    if (fd >= 0) mr = tuttiIbRegisterDmabuf(rail, m->bytes, (uintptr_t)m->memory, fd, access);
   }
   return mr ? mr : tuttiVerbs.regMr(rail->pd, m->memory, m->bytes, access);
 }
@@ -133,7 +134,8 @@ static tuttiResult_t checkRail(tuttiIbNode *node, tuttiIbRail *rail, const char 
   return tuttiSuccess;
 }
 
-/* ---- which rails ------------------------------------------------------------------------------ */
+/* ---- which rails ------------------------------------------------------------------------------
+ */
 
 /* GPU memory for the check and the flush, and host memory for a byte of it. */
 static tuttiResult_t makeProbe(tuttiIbNode *node, int device) {
@@ -146,7 +148,8 @@ static tuttiResult_t makeProbe(tuttiIbNode *node, int device) {
   return tuttiSuccess;
 }
 
-/* Whether the rail, which the topology allows, reaches the GPU. The sentence says why it does not. */
+/* Whether the rail, which the topology allows, reaches the GPU. The sentence says why it does not.
+ */
 static tuttiResult_t tryRail(tuttiIbNode *node, tuttiIbRail *rail, int device, bool *works,
                              char why[TUTTI_GDR_SENTENCE]) {
   const char *wrong = NULL;
@@ -159,8 +162,7 @@ static tuttiResult_t tryRail(tuttiIbNode *node, tuttiIbRail *rail, int device, b
              tuttiErrnoText(errno));
     return tuttiSuccess;
   }
-  rail->flushMr =
-      tuttiVerbs.regMr(rail->pd, node->gdr.flushByte, 1, IBV_ACCESS_LOCAL_WRITE);
+  rail->flushMr = tuttiVerbs.regMr(rail->pd, node->gdr.flushByte, 1, IBV_ACCESS_LOCAL_WRITE);
   const char *call = rail->flushMr ? openLoop(node, rail, &err) : "ibv_reg_mr";
   if (call) {
     snprintf(why, TUTTI_GDR_SENTENCE, "%s failed: %s", call,
@@ -214,8 +216,10 @@ tuttiResult_t tuttiIbGdrOpen(tuttiIbNode *node, const tuttiPeer *mine) {
   bool off = settingIs(TUTTI_SETTING_NET_GDR, "off");
   for (int i = 0; i < node->nrails; i++) {
     tuttiGdr answer = off ? TUTTI_GDR_OFF : TUTTI_GDR_NOT_ASKED;
-    if (tuttiPeerGpu(mine) < 0) answer = TUTTI_GDR_NOT_ASKED;
-    else if (!off) TUTTI_TRY(decide(node, mine, &node->rails[i], &answer));
+    if (tuttiPeerGpu(mine) < 0)
+      answer = TUTTI_GDR_NOT_ASKED;
+    else if (!off)
+      TUTTI_TRY(decide(node, mine, &node->rails[i], &answer));
     node->rails[i].port.gdr = (uint8_t)answer;
   }
   return tuttiSuccess;
@@ -263,7 +267,8 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   if (npeers == 0 || gpu < 0) return tuttiSuccess;
   if (railsThatReach(node) == 0) return tuttiNetWithoutGdr(v);
   g->blockBytes = TUTTI_FIFO_DEPTH * v->slotBytes;
-  size_t wanted = 2 * (size_t)(v->nchannels + 1) * (size_t)npeers, most = SLAB_BYTES / g->blockBytes;
+  size_t wanted = 2 * (size_t)(v->nchannels + 1) * (size_t)npeers,
+         most = SLAB_BYTES / g->blockBytes;
   g->nblocks = (int)(wanted < most ? wanted : most);
   if (g->nblocks == 0) return tuttiNetWithoutGdr(v);
   TUTTI_NEW(g->taken, (size_t)g->nblocks, "blocks of GPU memory", v->memory);
@@ -272,7 +277,8 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
     dropSlab(node);
     return tuttiNetWithoutGdr(v);
   }
-  TUTTI_INFO(NET, "NET/IB: GPUDirect RDMA by %d of %d ports, %d connections in %zu MiB of the GPU, %s",
+  TUTTI_INFO(NET,
+             "NET/IB: GPUDirect RDMA by %d of %d ports, %d connections in %zu MiB of the GPU, %s",
              railsThatReach(node), node->nrails, g->nblocks, g->slab.bytes >> 20,
              g->flushes ? "flushed by a read" : "without a flush, which this GPU does not need");
   return tuttiSuccess;
@@ -329,7 +335,8 @@ static tuttiResult_t startFlush(tuttiIbNode *node) {
 
 tuttiResult_t tuttiIbFlushAsk(tuttiIbNode *node, uint64_t *number) {
   tuttiIbGdr *g = &node->gdr;
-  *number = g->asked = g->posted + 1; /* one that begins now or later: the one under way is too old */
+  *number = g->asked =
+      g->posted + 1; /* one that begins now or later: the one under way is too old */
   return g->done == g->posted ? startFlush(node) : tuttiSuccess;
 }
 

@@ -161,6 +161,8 @@ static void startHandshake(tuttiIbEndpoint *e, tuttiIbHandshakeKind kind, uint32
                               .epoch = epoch,
                               .control = (uintptr_t)e->control,
                               .data = (uintptr_t)e->meet.fifo.data,
+                              .small = (uintptr_t)e->meet.fifo.small,
+                              .smallBytes = e->meet.fifo.smallBytes,
                               .slotBytes = e->meet.fifo.slotBytes};
 }
 

@@ -200,8 +200,8 @@ bool tuttiIbDmabuf(const tuttiIbRail *rail) {
          errno != EPROTONOSUPPORT;
 }
 
-struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t bytes, uint64_t address, int fd,
-                                     int access) {
+struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t bytes, uint64_t address,
+                                     int fd, int access) {
   return regDmabuf(rail->pd, 0, bytes, address, fd, access);
 }
 

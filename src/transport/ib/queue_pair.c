@@ -30,8 +30,8 @@ int tuttiIbQueuePairCreate(const tuttiIbRail *rail, struct ibv_cq *cq, uint16_t 
                              .port_num = rail->port.port,
                              .qp_access_flags = access};
   *call = "ibv_modify_qp to INIT";
-  return tuttiVerbs.modifyQp(
-      qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return tuttiVerbs.modifyQp(qp, &attr,
+                             IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
 int tuttiIbQueuePairReceive(struct ibv_qp *qp, const tuttiIbRemote *remote) {

@@ -167,6 +167,7 @@ const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes,
   if (h->nqps < 1 || h->nqps > TUTTI_IB_QUEUE_PAIRS)
     return "its number of queue pairs is out of range";
   if (h->control == 0 || h->data == 0) return "it has no address";
+  if (h->smallBytes > slotBytes || (h->smallBytes && h->small == 0)) return "it has no small slots";
   if (offer && (h->nqps != offer->nqps || h->epoch != offer->epoch))
     return "it answers another offer";
   for (int i = 0; i < h->nqps; i++) {

@@ -68,7 +68,7 @@ typedef enum {
 typedef struct {
   uint32_t qpn; /* 0: not used now */
   uint32_t psn;
-  uint32_t rkey; /* of the control block, on its port */
+  uint32_t rkey;     /* of the control block, on its port */
   uint32_t dataRkey; /* of the payloads */
 } tuttiIbQueuePairInfo;
 
@@ -79,7 +79,8 @@ typedef struct {
   int32_t nqps;
   uint64_t resume, credit; /* answer: messages that have arrived; that the reader has taken */
   uint64_t control, data;  /* addresses in the FIFO */
-  uint64_t slotBytes;
+  uint64_t small;          /* address of slots for payloads of up to smallBytes, which use rkey */
+  uint64_t slotBytes, smallBytes;
   tuttiIbQueuePairInfo qps[TUTTI_IB_QUEUE_PAIRS];
 } tuttiIbHandshake;
 #define TUTTI_IB_MAGIC 0x74696263u

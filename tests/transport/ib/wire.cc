@@ -305,6 +305,12 @@ TEST(IbHandshake, EachFieldIsChecked) {
   EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.nqps = -1; }), HasSubstr("number of queue pairs"));
   EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.slotBytes = 1; }), HasSubstr("slots"));
   EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.control = 0; }), HasSubstr("no address"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) {
+                c.small = 4096;
+                c.smallBytes = c.slotBytes + 1;
+              }),
+              HasSubstr("small slots"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.smallBytes = 64; }), HasSubstr("small slots"));
   EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.qps[2].qpn = 1 << 24; }),
               HasSubstr("out of range"));
   EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.qps[2].psn = 1 << 24; }),
