@@ -29,9 +29,12 @@
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
 #define CHANNELS_NETWORK  4
-#define SPINS             20000 /* idle passes before a waiter yields, about a millisecond */
-#define SPINS_SHARED      100   /* where the kernel needs the core, too: longer than RDMA takes */
-#define COMM_BYTES        65536 /* at most, without what grows with ranks and channels */
+/* Slots are so much larger where all GPUs are on hosts of their own: RDMA wants large messages, and
+ * no symmetric block, which has room for every channel, holds them. */
+#define NETWORK_SLOTS 4
+#define SPINS         20000 /* idle passes before a waiter yields, about a millisecond */
+#define SPINS_SHARED  100   /* where the kernel needs the core, too: longer than RDMA takes */
+#define COMM_BYTES    65536 /* at most, without what grows with ranks and channels */
 
 /* Same for all communicators of this process: tells threads from processes. */
 static uint64_t processId(void) {
@@ -291,6 +294,7 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
     TUTTI_TRY(surveyPair(c, 0, i));
   }
   TUTTI_TRY(countHosts(c));
+  if (in->gpu && in->nhosts == in->nranks) c->view.slotBytes *= NETWORK_SLOTS;
   TUTTI_TRY(fitMemory(c));
   in->slotBytes = c->view.slotBytes;
   return tuttiSuccess;
