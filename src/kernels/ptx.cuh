@@ -1,4 +1,5 @@
-/* All PTX: loads and stores that other GPUs see, fences, the clock. */
+/* All PTX: loads and stores that other GPUs see, fences, the clock, conversions. (CUDA's headers of
+ * the narrow floats take longer to read than what is needed of them.) */
 #ifndef TUTTI_KERNELS_PTX_CUH_
 #define TUTTI_KERNELS_PTX_CUH_
 
@@ -110,5 +111,40 @@ __device__ inline uint64_t nanoseconds() {
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
   return t;
 }
+
+/* Between floats, rounded to nearest even. 8-bit ones are converted two at a time, here with 0. */
+__device__ inline float float16ToFloat(uint16_t e) {
+  float v;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(e));
+  return v;
+}
+__device__ inline uint16_t floatToFloat16(float v) {
+  uint16_t e;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(e) : "f"(v));
+  return e;
+}
+__device__ inline uint16_t floatToBfloat16(float v) {
+  uint16_t e;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(e) : "f"(v));
+  return e;
+}
+#if __CUDA_ARCH__ >= 890
+__device__ inline uint16_t e4m3ToFloat16(uint8_t e) {
+  uint32_t two;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(two) : "h"((uint16_t)e));
+  return (uint16_t)two;
+}
+/* The greatest number for what is greater. */
+__device__ inline uint8_t floatToE4m3(float v) {
+  uint16_t two;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(v));
+  return (uint8_t)two;
+}
+__device__ inline uint8_t floatToE5m2(float v) {
+  uint16_t two;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(v));
+  return (uint8_t)two;
+}
+#endif
 
 #endif

@@ -3,15 +3,13 @@
 #ifndef TUTTI_KERNELS_REDUCE_CUH_
 #define TUTTI_KERNELS_REDUCE_CUH_
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
 #include <stdint.h>
 #include <string.h>
 
 #include <type_traits>
 
 #include "collectives/signature.h"
+#include "kernels/ptx.cuh"
 
 /* How an element is read into what is computed with, and written back. NaN is written as the
  * type's positive quiet NaN. */
@@ -32,40 +30,72 @@ struct Float64 : Plain<double> {
 struct Float16 {
   using Element = uint16_t;
   using Value = float;
-  static __device__ float get(uint16_t e) { return __half2float(__ushort_as_half(e)); }
-  static __device__ uint16_t put(float v) {
-    return v != v ? 0x7e00 : __half_as_ushort(__float2half_rn(v));
-  }
+  static __device__ float get(uint16_t e) { return float16ToFloat(e); }
+  static __device__ uint16_t put(float v) { return v != v ? 0x7e00 : floatToFloat16(v); }
 };
 struct Bfloat16 {
   using Element = uint16_t;
   using Value = float;
   static __device__ float get(uint16_t e) { return __uint_as_float((uint32_t)e << 16); }
-  static __device__ uint16_t put(float v) {
-    return v != v ? 0x7fc0 : __bfloat16_as_ushort(__float2bfloat16_rn(v));
-  }
-};
-template <__nv_fp8_interpretation_t kind, uint8_t nan> struct Float8 {
-  using Element = uint8_t;
-  using Value = float;
-  static __device__ float get(uint8_t e) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-    /* The headers' way for GPUs without such an instruction has loops, and is long. E5M2 is the
-     * upper half of a float16; E4M3 that of one whose exponent is 8 less, subnormal numbers too. */
-    if (kind == __NV_E5M2) return __half2float(__ushort_as_half((uint16_t)(e << 8)));
-    if ((e & 0x7f) == 0x7f) return __int_as_float(0x7fc00000);
-    return 256 * __half2float(__ushort_as_half((uint16_t)((e & 0x80) << 8 | (e & 0x7f) << 7)));
-#else
-    return __half2float(__half(__nv_cvt_fp8_to_halfraw(e, kind)));
-#endif
-  }
-  static __device__ uint8_t put(float v) {
-    return v != v ? nan : __nv_cvt_float_to_fp8(v, __NV_NOSAT, kind);
-  }
+  static __device__ uint16_t put(float v) { return v != v ? 0x7fc0 : floatToBfloat16(v); }
 };
 
-using E4m3 = Float8<__NV_E4M3, 0x7f>;
-using E5m2 = Float8<__NV_E5M2, 0x7e>;
+/* Float32 to an 8-bit float, where the GPU cannot; not for NaN. Magnitudes of `overflow` and above,
+ * as its code, become that code. */
+template <int mantissa, int bias, uint32_t overflow>
+__device__ inline uint8_t narrowToFloat8(float v) {
+  constexpr int shift = 23 - mantissa;
+  uint32_t bits = __float_as_uint(v), magnitude = bits & 0x7fffffff, code;
+  if (magnitude < (128 - bias) << 23) {
+    /* Added to this power of two, a subnormal is rounded at its own last place. */
+    constexpr uint32_t align = (127 - bias + shift + 1) << 23;
+    code = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), __uint_as_float(align))) - align;
+  } else {
+    uint32_t normal = magnitude - ((127 - bias) << 23);
+    code = (normal + ((1 << (shift - 1)) - 1) + (normal >> shift & 1)) >> shift;
+  }
+  return (uint8_t)((code < overflow ? code : overflow) | bits >> 24 & 0x80);
+}
+
+/* Of OCP FP8. GPUs narrow to the greatest number, of which the next code is what an overflow gives:
+ * NaN, as there is no infinity. */
+struct E4m3 {
+  using Element = uint8_t;
+  using Value = float;
+#if __CUDA_ARCH__ >= 890
+  static __device__ float get(uint8_t e) {
+    return float16ToFloat(e4m3ToFloat16(e));
+  }
+  static __device__ uint8_t put(float v) {
+    if (v != v) return 0x7f;
+    return (uint8_t)(floatToE4m3(v) + (fabsf(v) > 464)); /* half way to 480 rounds to even: 448 */
+  }
+#else
+  /* A float16 whose exponent is 8 less, subnormal numbers too. */
+  static __device__ float get(uint8_t e) {
+    if ((e & 0x7f) == 0x7f) return __int_as_float(0x7fc00000);
+    return 256 * float16ToFloat((uint16_t)((e & 0x80) << 8 | (e & 0x7f) << 7));
+  }
+  static __device__ uint8_t put(float v) {
+    return v != v ? 0x7f : narrowToFloat8<3, 7, 0x7f>(v);
+  }
+#endif
+};
+struct E5m2 { /* the upper half of a float16 */
+  using Element = uint8_t;
+  using Value = float;
+  static __device__ float get(uint8_t e) { return float16ToFloat((uint16_t)(e << 8)); }
+#if __CUDA_ARCH__ >= 890
+  static __device__ uint8_t put(float v) {
+    if (v != v) return 0x7e;
+    return (uint8_t)(floatToE5m2(v) + (fabsf(v) >= 61440)); /* half way to 65536: infinity */
+  }
+#else
+  static __device__ uint8_t put(float v) {
+    return v != v ? 0x7e : narrowToFloat8<2, 15, 0x7c>(v);
+  }
+#endif
+};
 
 /* Integers wrap as unsigned numbers do. */
 template <typename V> __device__ inline V addValues(V a, V b) {

@@ -455,8 +455,8 @@ static int chainWidth(const tuttiTask *task) {
   do {
     const tuttiSchedule *s = &task->schedule;
     if (s->coll == tuttiCollSendRecv || s->algo == tuttiAlgoRing) continue;
-    int w = s->algo == tuttiAlgoDirect ? s->nranks : TUTTI_MAX_FAN;
-    if (w > width) width = w;
+    int v = s->algo == tuttiAlgoDirect ? s->nranks : TUTTI_MAX_FAN;
+    if (v > width) width = v;
   } while ((task = task->next) != NULL);
   return width;
 }
@@ -478,15 +478,15 @@ static void addContext(execution *e, const tuttiTaskContext *context) {
 }
 
 static void layOut(execution *e, void *memory, tuttiTask **tasks, int ntasks, int width) {
-  size_t n = (size_t)ntasks, w = (size_t)width;
+  size_t n = (size_t)ntasks, v = (size_t)width;
   e->live = ntasks;
   e->runners = memory;
   loan *loans = (loan *)(e->runners + n);
-  tuttiConn **conns = (tuttiConn **)(loans + n * w);
-  e->in = (const void **)(conns + 2 * n * w);
-  e->out = (void **)(e->in + w + 1);
-  e->proxies = (struct tuttiProxy **)(e->out + w + 1);
-  for (runner *r = e->runners; r < e->runners + n; r++, loans += w, conns += 2 * w) {
+  tuttiConn **conns = (tuttiConn **)(loans + n * v);
+  e->in = (const void **)(conns + 2 * n * v);
+  e->out = (void **)(e->in + v + 1);
+  e->proxies = (struct tuttiProxy **)(e->out + v + 1);
+  for (runner *r = e->runners; r < e->runners + n; r++, loans += v, conns += 2 * v) {
     r->width = width;
     r->conns = conns;
     r->loans = loans;
@@ -517,8 +517,8 @@ tuttiResult_t tuttiCpuRun(tuttiTask **tasks, int ntasks) {
   void *heap = NULL;
   int width = 1;
   for (int i = 0; i < ntasks; i++) {
-    int w = chainWidth(tasks[i]);
-    if (w > width) width = w;
+    int v = chainWidth(tasks[i]);
+    if (v > width) width = v;
   }
   size_t bytes = runBytes((size_t)ntasks, (size_t)width);
   if (bytes > sizeof stack)
