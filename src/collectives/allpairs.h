@@ -26,7 +26,8 @@
 #define TUTTI_REGION_BLOCKS         128u
 #define TUTTI_STAGED_BLOCKS         16u
 #define TUTTI_ALLPAIRS_THREADS      512  /* of a block, that move data */
-#define TUTTI_ALLPAIRS_LINE_PAYLOAD 120u /* of a line, which takes eight threads */
+#define TUTTI_ALLPAIRS_LINE         128u /* bytes, which eight threads take */
+#define TUTTI_ALLPAIRS_LINE_PAYLOAD 120u /* LL: then 8 bytes of flag */
 
 /* Offsets and counts are in elements. */
 typedef struct {
@@ -44,6 +45,10 @@ typedef struct {
   bool mirror;    /* what goes out goes to the same place in recvbuff too */
   uint64_t count; /* of the own operand and the combined value */
   uint64_t ownAt, keepAt;
+  /* The same on all ranks. */
+  bool rooted;    /* not all send to all */
+  bool placed;    /* messages of shot 1 go to their places as they are */
+  uint8_t shared; /* bits 1 << 0, 1: shots in which whoever sends sends all others the same */
 } tuttiAllPairs;
 
 /* The slice that rank r takes care of when all ranks but `without` (-1: all) have one, whole lines
@@ -62,70 +67,107 @@ static inline void tuttiAllPairsShare(uint64_t count, uint64_t align, int n, int
   *size = (to < count ? to : count) - *at;
 }
 
-/* All ranks but `without` combine a slice each and spread it to `to` (-1: everybody). */
-static inline void tuttiAllPairsTwoShot(tuttiAllPairs *x, const tuttiSchedule *s, uint64_t align,
-                                        int without, int to) {
-  int n = s->nranks, me = s->rank;
-  bool source = s->coll == tuttiCollBroadcast; /* only the root has an operand */
+/* Whether, of those that exchange blocks or whole buffers in one shot, `from` sends to `to`; to
+ * itself: that it copies. */
+static inline bool tuttiAllPairsSends(const tuttiSchedule *s, int from, int to) {
+  switch (s->coll) {
+  case tuttiCollBroadcast:
+  case tuttiCollScatter:
+    return from == s->root;
+  case tuttiCollReduce:
+  case tuttiCollGather:
+    return to == s->root;
+  default:
+    return true;
+  }
+}
+/* Where in sendbuff the block for rank r is, where in recvbuff that from rank r. */
+static inline uint64_t tuttiAllPairsBlockOut(const tuttiSchedule *s, int r) {
+  bool blocks = s->coll == tuttiCollReduceScatter || s->coll == tuttiCollAlltoAll ||
+                s->coll == tuttiCollScatter;
+  return blocks ? (uint64_t)r * s->count : 0;
+}
+static inline uint64_t tuttiAllPairsBlockIn(const tuttiSchedule *s, int r) {
+  bool blocks =
+      s->coll == tuttiCollAllGather || s->coll == tuttiCollAlltoAll || s->coll == tuttiCollGather;
+  return blocks ? (uint64_t)r * s->count : 0;
+}
+
+/* One shot, of `count` elements each. */
+static inline void tuttiAllPairsOneShot(tuttiAllPairs *x, const tuttiSchedule *s) {
+  int me = s->rank;
+  for (int p = 0; p < s->nranks; p++) {
+    tuttiAllPairsPeer *e = &x->peer[p];
+    if (p == me) continue;
+    if (tuttiAllPairsSends(s, me, p)) {
+      e->outCount = s->count;
+      e->outAt = tuttiAllPairsBlockOut(s, p);
+    }
+    if (tuttiAllPairsSends(s, p, me)) {
+      e->inCount = s->count;
+      e->placeAt = tuttiAllPairsBlockIn(s, p);
+    }
+  }
+  x->own = tuttiAllPairsSends(s, me, me);
+  x->count = s->count;
+  x->ownAt = tuttiAllPairsBlockOut(s, me);
+  x->keepAt = tuttiAllPairsBlockIn(s, me);
+  x->combine = x->keep = tuttiCollReduces(s->coll) && (s->coll != tuttiCollReduce || me == s->root);
+  x->placed = !tuttiCollReduces(s->coll);
+  bool same = s->coll == tuttiCollAllReduce || s->coll == tuttiCollAllGather ||
+              s->coll == tuttiCollBroadcast;
+  x->shared = same ? 1 << 0 : 0;
+}
+
+/* Two shots: whether rank r has operands for the others' slices, and whether it gets their results;
+ * the root of a broadcast has those. */
+static inline bool tuttiAllPairsGives(const tuttiSchedule *s, int r) {
+  return s->coll != tuttiCollBroadcast || r == s->root;
+}
+static inline bool tuttiAllPairsGets(const tuttiSchedule *s, int r) {
+  if (s->coll == tuttiCollBroadcast) return r != s->root;
+  return s->coll != tuttiCollReduce || r == s->root;
+}
+
+/* All ranks, but for the root if there is one, combine a slice each and spread it. */
+static inline void tuttiAllPairsTwoShot(tuttiAllPairs *x, const tuttiSchedule *s, uint64_t align) {
+  int n = s->nranks, me = s->rank, without = s->coll == tuttiCollAllReduce ? -1 : s->root;
   tuttiAllPairsShare(s->count, align, n, me, without, &x->ownAt, &x->count);
   x->combine = x->count > 0;
-  x->own = !source;
-  x->keep = to < 0 || to == me;
+  x->own = s->coll != tuttiCollBroadcast;
+  x->keep = tuttiAllPairsGets(s, me);
   x->keepAt = x->ownAt;
   for (int p = 0; p < n; p++) {
     tuttiAllPairsPeer *e = &x->peer[p];
+    uint64_t at, count;
     if (p == me) continue;
-    if (!source || me == s->root)
-      tuttiAllPairsShare(s->count, align, n, p, without, &e->outAt, &e->outCount);
-    if (!source || p == s->root) e->inCount = x->count;
-    e->spread = x->count > 0 && (to < 0 || p == to) && !(source && p == s->root);
-    if ((to < 0 || me == to) && !(source && me == s->root))
-      tuttiAllPairsShare(s->count, align, n, p, without, &e->lateAt, &e->lateCount);
-  }
-  x->mirror = source && me == s->root; /* its result is what it has */
-}
-
-/* Blocks of `count` elements; `from` and `to` say which pairs exchange (-1: all). */
-static inline void tuttiAllPairsBlocks(tuttiAllPairs *x, const tuttiSchedule *s, int from, int to,
-                                       bool sendsBlocks, bool recvsBlocks) {
-  uint64_t me = (uint64_t)s->rank;
-  bool sends = from < 0 || from == s->rank, takes = to < 0 || to == s->rank;
-  for (int p = 0; p < s->nranks; p++) {
-    tuttiAllPairsPeer *e = &x->peer[p];
-    if (p == s->rank) continue;
-    if (sends && (to < 0 || to == p)) {
-      e->outCount = s->count;
-      e->outAt = sendsBlocks ? (uint64_t)p * s->count : 0;
+    tuttiAllPairsShare(s->count, align, n, p, without, &at, &count);
+    if (tuttiAllPairsGives(s, me)) {
+      e->outAt = at;
+      e->outCount = count;
     }
-    if (takes && (from < 0 || from == p)) {
-      e->inCount = s->count;
-      e->placeAt = recvsBlocks ? (uint64_t)p * s->count : 0;
+    if (tuttiAllPairsGives(s, p)) e->inCount = x->count;
+    e->spread = x->count > 0 && tuttiAllPairsGets(s, p);
+    if (tuttiAllPairsGets(s, me)) {
+      e->lateAt = at;
+      e->lateCount = count;
     }
   }
-  x->own = sends && takes;
-  x->count = s->count;
-  x->ownAt = sendsBlocks ? me * s->count : 0;
-  x->keepAt = recvsBlocks ? me * s->count : 0;
+  x->mirror = s->coll == tuttiCollBroadcast && me == s->root; /* its result is what it has */
+  x->shared = s->coll == tuttiCollAllReduce ? 1 << 1 : 0;
 }
 
 /* Writes what rank s->rank does in a collective; s->twoShot chooses among the forms of AllReduce,
  * Broadcast and Reduce. Slices are multiples of `align` elements. s->nranks <= TUTTI_ALLPAIRS_MAX.
  */
 static inline void tuttiAllPairsMake(const tuttiSchedule *s, uint64_t align, tuttiAllPairs *x) {
-  bool reduce = s->coll == tuttiCollReduce, broadcast = s->coll == tuttiCollBroadcast;
-  bool gather = s->coll == tuttiCollGather, scatter = s->coll == tuttiCollScatter;
-  bool allToAll = s->coll == tuttiCollAlltoAll;
-  int root = s->root, from = broadcast || scatter ? root : -1, to = reduce || gather ? root : -1;
+  bool slices = s->coll == tuttiCollReduce || s->coll == tuttiCollBroadcast;
   memset(x, 0, sizeof *x);
-  if (s->twoShot && s->coll == tuttiCollAllReduce) {
-    tuttiAllPairsTwoShot(x, s, align, -1, -1);
-  } else if (s->twoShot && s->nranks > 2 && (reduce || broadcast)) {
-    tuttiAllPairsTwoShot(x, s, align, root, to);
-  } else {
-    tuttiAllPairsBlocks(x, s, from, to, s->coll == tuttiCollReduceScatter || allToAll || scatter,
-                        s->coll == tuttiCollAllGather || allToAll || gather);
-    x->combine = x->keep = tuttiCollReduces(s->coll) && (to < 0 || to == s->rank);
-  }
+  x->rooted = tuttiCollHasRoot(s->coll);
+  if (s->twoShot && (s->coll == tuttiCollAllReduce || (slices && s->nranks > 2)))
+    tuttiAllPairsTwoShot(x, s, align);
+  else
+    tuttiAllPairsOneShot(x, s);
 }
 
 #endif

@@ -4,10 +4,12 @@
 #ifndef TUTTI_COLLECTIVES_PLANNER_H_
 #define TUTTI_COLLECTIVES_PLANNER_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/cdefs.h>
 
+#include "collectives/allpairs.h"
 #include "collectives/schedule.h"
 #include "tutti.h"
 
@@ -72,6 +74,14 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
 /* Its part for in->allPairs: form, protocol, kernel, thread blocks and threads, in *plan, of which
  * the rest is set. */
 void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);
+
+/* Whether a plan for `coll` is carried out between all pairs, by an exchange. */
+static inline bool tuttiPlanExchanges(const tuttiPlan *plan, int coll) {
+  return plan->kernel != tuttiKernelSchedule && coll != tuttiCollSendRecv;
+}
+/* Then who sends what to whom: of s, which is as the plan says and has its root, for elements of
+ * `type`. */
+void tuttiPlanExchange(const tuttiSchedule *s, int type, tuttiAllPairs *exchange);
 
 /* The model's time of a candidate, in us; INFINITY if it cannot run. For tests and `tutti topo`. */
 float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo, int proto,

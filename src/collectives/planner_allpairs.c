@@ -69,28 +69,53 @@ static void chooseSlots(const tuttiPlanInput *in, int coll, bool ll, uint64_t me
       (uint16_t)least(threads > 0 ? ceilDiv(threads, WARP) * WARP : WARP, TUTTI_ALLPAIRS_THREADS);
 }
 
-void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
-  /* In host memory a flag in every 8 bytes: LL. Over NVLink there are lines of 128 bytes alone,
-   * which whoever allows LL gets too. */
+/* What may be used: lines that carry flags (in host memory LL, with a flag in every 8 bytes; over
+ * NVLink lines of 128 bytes alone, which whoever allows LL gets too), and plain data. */
+typedef struct {
+  int proto; /* of lines */
+  bool lines, simple;
+} choice;
+
+static choice allowed(const tuttiPlanInput *in) {
   int lines = in->staged ? tuttiProtoLL : tuttiProtoLL128;
-  bool mayLL = (in->protoMask & (1u << tuttiProtoLL | 1u << lines)) != 0;
-  bool maySimple = (in->protoMask & 1u << tuttiProtoSimple) != 0;
-  bool one = op->coll == tuttiCollSendRecv;
-  uint64_t bytes = op->count * tuttiTypeSize(op->type);
-  plan->twoShot = isTwoShot(op->coll, bytes, in->staged);
-  uint64_t message = messageBytes(op->coll, in->nranks, bytes, plan->twoShot);
-  if (plan->twoShot) message += 127; /* slices are whole lines of 128 bytes */
-  bool ll = one && mayLL && !in->staged && (message <= LL_MESSAGE || !maySimple);
-  uint64_t most = !in->staged ? REGION_MESSAGE : tuttiCollHasRoot(op->coll) ? 0 : STAGED_MESSAGE;
-  if (!one && mayLL && in->nranks > 1 && message && message <= most)
-    chooseRegions(message, lines, plan);
-  else
-    chooseSlots(in, op->coll, ll, message, plan);
-  unsigned blocks = plan->nblocks;
+  return (choice){.proto = lines,
+                  .lines = (in->protoMask & (1u << tuttiProtoLL | 1u << lines)) != 0,
+                  .simple = (in->protoMask & 1u << tuttiProtoSimple) != 0};
+}
+
+/* Largest message of a collective that goes through regions. */
+static uint64_t regionMessage(const tuttiPlanInput *in, int coll) {
+  if (in->nranks < 2 || coll == tuttiCollSendRecv) return 0;
+  if (!in->staged) return REGION_MESSAGE;
+  return tuttiCollHasRoot(coll) ? 0 : STAGED_MESSAGE;
+}
+
+/* Thread blocks wait for those of other ranks, so those of all ranks that share a GPU have to fit
+ * at once. */
+static unsigned limitBlocks(const tuttiPlanInput *in, const tuttiPlan *plan) {
+  unsigned blocks = plan->nblocks, sharers = in->sharers > 1 ? (unsigned)in->sharers : 1;
   if (in->staged && plan->kernel == tuttiKernelSlots && blocks > TUTTI_STAGED_BLOCKS)
     blocks = TUTTI_STAGED_BLOCKS;
   if (in->maxBlocks > 0 && blocks > (unsigned)in->maxBlocks) blocks = (unsigned)in->maxBlocks;
-  /* Thread blocks wait for those of other ranks, so all of them have to fit at once. */
-  unsigned sharers = in->sharers > 1 ? (unsigned)in->sharers : 1;
-  plan->nblocks = (uint16_t)((blocks + sharers - 1) / sharers);
+  return (blocks + sharers - 1) / sharers;
+}
+
+void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
+  choice may = allowed(in);
+  uint64_t bytes = op->count * tuttiTypeSize(op->type);
+  plan->twoShot = isTwoShot(op->coll, bytes, in->staged);
+  uint64_t message = messageBytes(op->coll, in->nranks, bytes, plan->twoShot);
+  if (plan->twoShot) message += TUTTI_ALLPAIRS_LINE - 1; /* slices are whole lines */
+  if (may.lines && message > 0 && message <= regionMessage(in, op->coll)) {
+    chooseRegions(message, may.proto, plan);
+  } else {
+    bool small = message <= LL_MESSAGE || !may.simple;
+    bool ll = op->coll == tuttiCollSendRecv && may.lines && !in->staged && small;
+    chooseSlots(in, op->coll, ll, message, plan);
+  }
+  plan->nblocks = (uint16_t)limitBlocks(in, plan);
+}
+
+void tuttiPlanExchange(const tuttiSchedule *s, int type, tuttiAllPairs *exchange) {
+  tuttiAllPairsMake(s, TUTTI_ALLPAIRS_LINE / tuttiTypeSize(type), exchange);
 }

@@ -54,6 +54,11 @@ oracle::Call callOf(const Case &k) {
   return {.coll = k.coll, .nranks = k.n, .root = k.root, .count = k.count};
 }
 
+bool rooted(int coll) {
+  return coll == tuttiCollBroadcast || coll == tuttiCollReduce || coll == tuttiCollGather ||
+         coll == tuttiCollScatter;
+}
+
 /* Elements that cross links. */
 uint64_t wire(const Case &k) {
   uint64_t n = (uint64_t)k.n, others = n - 1;
@@ -142,6 +147,39 @@ private:
         if (out.spread && !a.combine) return fail("spreads what it has not", p);
         if (b.combine && in.inCount && in.inCount != b.count) return fail("operands differ", q);
       }
+    return saysTheSame();
+  }
+
+  /* What each rank says of all is so. */
+  bool saysTheSame() {
+    const tuttiAllPairs &first = ranks[0].x;
+    for (int r = 0; r < k.n; r++) {
+      const tuttiAllPairs &x = ranks[(size_t)r].x;
+      if (x.rooted != first.rooted || x.placed != first.placed || x.shared != first.shared)
+        return fail("believes something else of all", r);
+      if (x.rooted != rooted(k.coll)) return fail("is wrong about the root", r);
+      if (x.placed && x.combine) return fail("combines what was to be placed", r);
+      if (!x.placed && !x.combine && takes(x)) return fail("places what was to be combined", r);
+      if ((x.shared & 1) && !sendsTheSame(r)) return fail("sends not the same to all", r);
+      if ((x.shared & 2) && x.count && !spreadsToAll(r)) return fail("spreads not to all", r);
+    }
+    return true;
+  }
+  static bool takes(const tuttiAllPairs &x) {
+    return std::any_of(x.peer, x.peer + TUTTI_ALLPAIRS_MAX,
+                       [](const tuttiAllPairsPeer &p) { return p.inCount > 0; });
+  }
+  const tuttiAllPairsPeer &someOther(int r) const { return ranks[(size_t)r].x.peer[r == 0]; }
+  bool sendsTheSame(int r) const {
+    for (int p = 0; p < k.n; p++) {
+      const tuttiAllPairsPeer &e = ranks[(size_t)r].x.peer[p], &other = someOther(r);
+      if (p != r && (e.outAt != other.outAt || e.outCount != other.outCount)) return false;
+    }
+    return true;
+  }
+  bool spreadsToAll(int r) const {
+    for (int p = 0; p < k.n; p++)
+      if (p != r && !ranks[(size_t)r].x.peer[p].spread) return false;
     return true;
   }
 

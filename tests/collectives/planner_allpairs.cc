@@ -137,6 +137,74 @@ TEST(PlannerAllPairs, MessagesAreOneLaunch) {
     }
 }
 
+tuttiSchedule scheduleOf(int coll, int rank, int n, int root, uint64_t count, bool twoShot) {
+  tuttiSchedule s = {};
+  s.coll = coll;
+  s.rank = rank;
+  s.nranks = n;
+  s.root = root;
+  s.count = count;
+  s.twoShot = twoShot;
+  return s;
+}
+
+/* A slice that began within a line would have two ranks write that line. */
+TEST(PlannerAllPairs, SlicesBeginAtWholeLines) {
+  for (int n = 2; n <= TUTTI_ALLPAIRS_MAX; n++)
+    for (int coll : {tuttiCollAllReduce, tuttiCollReduce, tuttiCollBroadcast})
+      for (size_t size : {1, 2, 4, 8})
+        for (uint64_t bytes : sizes()) {
+          tuttiSchedule s = scheduleOf(coll, n - 1, n, 0, bytes / size, true);
+          tuttiAllPairs x;
+          memset(&x, 0xee, sizeof x);
+          tuttiPlanExchange(&s, typeOf(size), &x);
+          if (n == 2 && coll != tuttiCollAllReduce) continue; /* nothing to cut */
+          if (x.count > 0) {
+            ASSERT_EQ(x.ownAt * size % 128, 0u) << bytes;
+          }
+          for (const tuttiAllPairsPeer &p : x.peer) {
+            ASSERT_TRUE(p.outCount == 0 || p.outAt * size % 128 == 0) << bytes;
+            ASSERT_TRUE(p.lateCount == 0 || p.lateAt * size % 128 == 0) << bytes;
+          }
+        }
+}
+
+/* Their sizes and offsets have 32 bits. */
+TEST(PlannerAllPairs, RegionsTakeWhatFits) {
+  for (int n = 2; n <= TUTTI_ALLPAIRS_MAX; n++)
+    for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++)
+      for (uint64_t bytes : sizes())
+        for (int rank = 0; rank < n; rank++) {
+          tuttiPlan plan = choose(gpus(n), op(coll, bytes, 1));
+          if (plan.kernel != tuttiKernelRegions) continue;
+          tuttiSchedule s = scheduleOf(coll, rank, n, 0, bytes, plan.twoShot);
+          tuttiAllPairs x;
+          tuttiPlanExchange(&s, tuttiInt8, &x);
+          uint64_t longest = x.count, end = x.ownAt + x.count;
+          for (const tuttiAllPairsPeer &p : x.peer) {
+            longest = std::max({longest, p.outCount, p.inCount, p.lateCount});
+            end = std::max({end, p.outAt + p.outCount, p.placeAt + p.inCount, p.lateAt});
+          }
+          uint64_t lines =
+              (longest + TUTTI_ALLPAIRS_LINE_PAYLOAD - 1) / TUTTI_ALLPAIRS_LINE_PAYLOAD;
+          ASSERT_GT(lines, 0u) << "every rank takes part, for the others count on it";
+          ASSERT_LE(lines * TUTTI_ALLPAIRS_LINE, TUTTI_REGION_BYTES);
+          ASSERT_LE(end, UINT32_MAX);
+        }
+}
+
+/* A plan for messages, or for schedules, says all by itself. */
+TEST(PlannerAllPairs, CollectivesBetweenAllPairsAreExchanges) {
+  for (int coll = tuttiCollAllReduce; coll <= tuttiCollSendRecv; coll++)
+    for (bool allPairs : {false, true}) {
+      tuttiPlanInput in = gpus(4);
+      in.allPairs = allPairs;
+      tuttiPlan plan = choose(in, op(coll, 1000));
+      EXPECT_EQ(tuttiPlanExchanges(&plan, coll), allPairs && coll != tuttiCollSendRecv)
+          << tuttiCollName(coll);
+    }
+}
+
 /* In host memory there are fewer slots and smaller regions, and none for LL messages; and LL is for
  * those alone who all send to all. */
 TEST(PlannerAllPairs, StagedPlansFit) {
@@ -145,13 +213,9 @@ TEST(PlannerAllPairs, StagedPlansFit) {
       for (uint32_t protos : {kLL, kSimple, kLL | kSimple})
         for (uint64_t bytes : sizes()) {
           tuttiPlan plan = choose(gpus(n, protos, true), op(coll, bytes, 1));
-          tuttiSchedule s = {};
-          s.coll = coll;
-          s.nranks = n;
-          s.count = bytes;
-          s.twoShot = plan.twoShot;
+          tuttiSchedule s = scheduleOf(coll, 0, n, 0, bytes, plan.twoShot);
           tuttiAllPairs x;
-          tuttiAllPairsMake(&s, TUTTI_ALLPAIRS_LINE, &x);
+          tuttiPlanExchange(&s, tuttiInt8, &x);
           uint64_t longest = coll == tuttiCollSendRecv ? bytes : x.count;
           for (const tuttiAllPairsPeer &p : x.peer)
             longest = std::max({longest, p.outCount, p.inCount, p.lateCount});
