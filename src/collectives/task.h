@@ -60,6 +60,8 @@ typedef struct tuttiTask {
               */
   int inPlace;
   tuttiPlan plan; /* a copy: what the communicator keeps may be replaced within a group */
+  const tuttiAllPairs *exchange; /* of a collective between all pairs: who sends what to whom; lives
+                                    as long as the set of tasks */
   tuttiStream_t stream;
   const tuttiTaskContext *context;
   struct tuttiTask
@@ -70,7 +72,8 @@ typedef struct tuttiTask {
 typedef struct {
   tuttiTask *tasks;  /* in order of the calls, not linked by `next` in this order */
   tuttiTask **heads; /* of the chains that `next` makes of them */
-  int ntasks, nheads;
+  tuttiAllPairs *exchanges;
+  int ntasks, nheads, nexchanges;
 } tuttiTaskSet;
 
 __END_DECLS

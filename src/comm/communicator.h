@@ -40,6 +40,7 @@ typedef enum {
 typedef struct {
   tuttiPlan plan; /* without channels: there is none yet */
   tuttiTask task; /* of channel 0; without number, buffers, stream and scalar, peer and direction */
+  tuttiAllPairs exchange; /* where tuttiPlanExchanges says so */
 } tuttiPrepared;
 
 struct tuttiWorker;

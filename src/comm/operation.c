@@ -89,6 +89,12 @@ static void setTask(tuttiTask *t, const tuttiOp *op, const tuttiSignature *sig,
   setChannel(t, c, p, 0);
 }
 
+static void setExchange(tuttiPrepared *p, const tuttiOp *op) {
+  tuttiSchedule s = p->task.schedule;
+  s.root = op->root;
+  tuttiPlanExchange(&s, op->type, &p->exchange);
+}
+
 /* Programs repeat their calls, so what follows from the signature is kept. */
 static const tuttiPrepared *prepare(const tuttiOp *op) {
   tuttiSignature sig = describe(op), *kept;
@@ -100,6 +106,7 @@ static const tuttiPrepared *prepare(const tuttiOp *op) {
   kept->root = sig.root; /* no plan depends on it */
   if (!used || !tuttiSignatureEqual(kept, &sig)) choosePlan(op, &sig, &p->plan);
   setTask(&p->task, op, &sig, &p->plan);
+  if (tuttiPlanExchanges(&p->plan, op->coll)) setExchange(p, op);
   return p;
 }
 
@@ -132,6 +139,13 @@ static void chain(tuttiTaskSet *set, tuttiTask *t) {
   set->heads[set->nheads++] = t;
 }
 
+/* A copy, as of the plan. */
+static void addExchange(tuttiTaskSet *set, tuttiTask *t, const tuttiAllPairs *exchange) {
+  tuttiAllPairs *copy = &set->exchanges[set->nexchanges++];
+  *copy = *exchange;
+  t->exchange = copy;
+}
+
 static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
   tuttiCommunicator *c = op->comm;
   const tuttiPrepared *p = prepare(op);
@@ -147,6 +161,7 @@ static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
     t->recvbuff = op->recvbuff;
     t->inPlace = op->inPlace;
     t->stream = op->stream;
+    if (tuttiPlanExchanges(&t->plan, op->coll)) addExchange(set, t, &p->exchange);
     if (t->premul) TUTTI_TRY(readScalar(t, op));
     chain(set, t);
   }
@@ -190,7 +205,7 @@ static tuttiResult_t copySelf(const tuttiOp *ops, int nops, const tuttiOp *op) {
 static tuttiResult_t run(tuttiTaskSet *set, const tuttiOp *ops, int nops) {
   for (int kind = tuttiDeviceCuda; kind >= tuttiDeviceHost; kind--) {
     const tuttiDevice *device = NULL;
-    set->ntasks = set->nheads = 0;
+    set->ntasks = set->nheads = set->nexchanges = 0;
     for (int i = 0; i < nops; i++) {
       if ((int)ops[i].comm->device->kind != kind || isSelf(&ops[i])) continue;
       device = ops[i].comm->device;
@@ -249,12 +264,14 @@ tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes) {
 tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
   tuttiTask stackTasks[STACK_TASKS];
   tuttiTask *stackHeads[STACK_TASKS];
-  tuttiTaskSet set = {.tasks = stackTasks, .heads = stackHeads};
-  size_t n = 0; /* tasks at most */
+  tuttiAllPairs stackExchanges[STACK_TASKS];
+  tuttiTaskSet set = {.tasks = stackTasks, .heads = stackHeads, .exchanges = stackExchanges};
+  size_t n = 0, exchanges = 0; /* tasks and exchanges at most */
   for (int i = 0; i < nops; i++) {
     TUTTI_TRY(tuttiCommFailure(ops[i].comm));
     if (isSelf(&ops[i])) TUTTI_TRY(copySelf(ops, nops, &ops[i]));
     n += ops[i].coll == tuttiCollSendRecv ? 1 : (size_t)ops[i].comm->view.nchannels;
+    exchanges += ops[i].coll != tuttiCollSendRecv && ops[i].comm->plan.allPairs;
   }
   TUTTI_FREED tuttiTask *heapTasks = NULL; /* then their heads */
   if (n > STACK_TASKS) {
@@ -262,6 +279,11 @@ tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
                          "tasks of a group", NULL));
     set.tasks = heapTasks;
     set.heads = (tuttiTask **)(heapTasks + n);
+  }
+  TUTTI_FREED tuttiAllPairs *heapExchanges = NULL;
+  if (exchanges > STACK_TASKS) {
+    TUTTI_NEW(heapExchanges, exchanges, "exchanges of a group", NULL);
+    set.exchanges = heapExchanges;
   }
   tuttiResult_t result = run(&set, ops, nops);
   /* A failure of one communicator would leave the others' peers waiting. */
