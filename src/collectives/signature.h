@@ -60,6 +60,10 @@ static inline size_t tuttiTypeSize(int datatype) {
   return datatype >= 0 && datatype < tuttiNumTypes ? tuttiTypeSizes[datatype] : 0;
 }
 
+static inline bool tuttiTypeIsUnsigned(int datatype) {
+  return datatype == tuttiUint8 || datatype == tuttiUint32 || datatype == tuttiUint64;
+}
+
 typedef struct {
   uint64_t seq;   /* 1, 2, ...: collectives of a communicator, or messages of one ordered pair */
   uint64_t count; /* as passed by the caller */

@@ -1,4 +1,4 @@
-/* The kernel that runs a tuttiAllPairs on a GPU, and the memory it works on. Needs no CUDA header.
+/* The kernels that run a tuttiAllPairs on a GPU, and the memory they work on. Needs no CUDA header.
  *
  * Every rank has a symmetric block that all its neighbours can store into. It holds FIFOs of DEPTH
  * slots, filled by a neighbour: one for each of the kernel's thread blocks, shot and neighbour;
@@ -22,11 +22,12 @@
 
 __BEGIN_DECLS
 
-#define TUTTI_ALLPAIRS_DEPTH       4u   /* what allpairs.cu relies on */
-#define TUTTI_ALLPAIRS_LINE        128u /* LL: payload, then 8 bytes of flag */
+#define TUTTI_ALLPAIRS_DEPTH       4u /* what the kernels rely on */
 #define TUTTI_ALLPAIRS_LL_SLOT     8192u
 #define TUTTI_ALLPAIRS_SIMPLE_SLOT 32768u
 #define TUTTI_ALLPAIRS_PEERS       (TUTTI_ALLPAIRS_MAX - 1)
+/* Simple: of a block, those that move data and two warps that talk to the neighbours. */
+#define TUTTI_ALLPAIRS_SIMPLE_THREADS (TUTTI_ALLPAIRS_THREADS + 64)
 /* Simple: messages from here on are written into the receiver's buffer if it is a window. */
 #define TUTTI_ALLPAIRS_DIRECT  ((uint64_t)1 << 20)
 #define TUTTI_ALLPAIRS_WINDOWS 1024u /* most windows of a communicator */
@@ -110,12 +111,12 @@ typedef struct {
   tuttiSignature sig; /* of the operation that waits */
 } tuttiAllPairsMail;
 
-/* One neighbour. Sizes and offsets in bytes. */
+/* One neighbour. Sizes are in bytes. */
 typedef struct {
   uint8_t *block; /* its symmetric block, as this rank maps it */
-  uint64_t outAt, outBytes;
-  uint64_t inBytes, placeAt;
-  uint64_t lateBytes, lateAt;
+  const uint8_t *out;
+  uint8_t *place, *late; /* of its messages of the two shots */
+  uint64_t outBytes, inBytes, lateBytes;
   uint32_t outHash, inHash; /* of the operation, in flags to and from it; not 0 */
   uint32_t column;          /* of this rank in its block */
   int32_t rank;
@@ -130,28 +131,26 @@ typedef struct {
   uint8_t asks[TUTTI_ALLPAIRS_KINDS], tells[TUTTI_ALLPAIRS_KINDS];
 } tuttiAllPairsFlow;
 
+/* Of the kernels that send through slots. */
 typedef struct {
   uint8_t *block;
   uint8_t *counts; /* GPU memory that begins with a head: only what is of this rank alone */
-  uint64_t simpleAt, regionsAt;
-  const uint8_t *send;
-  uint8_t *recv;
-  uint64_t bytes, part, ownAt, keepAt;
+  uint64_t simpleAt;
+  const uint8_t *operand; /* own: an operand, or, without combine, what only goes to `result` */
+  uint8_t *result;        /* keep: the combined value goes there */
+  int64_t mirror;       /* from what goes out in the first shot to where it goes too; 0: nowhere */
+  uint64_t bytes, part; /* of the operand and the result */
   uint32_t combine, own, keep;
   uint32_t loops; /* chunks of the longest part */
   int32_t nlinks;
   int32_t place; /* of the own operand among the links: operands are reduced in order of rank */
   uint32_t columns, staged; /* see tuttiAllPairsLayout */
-  uint32_t early;           /* see tuttiAllPairsLoad */
   uint32_t shared;          /* staged: set of shots in which a rank sends the same to all others */
   tuttiRedOp_t op;
   int32_t divide;
-  uint32_t premul;
-  uint32_t lines;  /* with regions: of the longest message */
-  uint32_t rooted; /* with regions: not all send to all */
-  /* Sets of links: whose messages are operands; to whom, from whom in the second shot. */
-  uint32_t operands, spreads, late;
-  uint32_t mirror; /* what goes out in the first shot goes to the same place in recvbuff too */
+  uint32_t premul, isUnsigned; /* isUnsigned: the elements, of a kernel for signed integers */
+  /* Sets of links: whose messages are operands; to whom the combined value is spread. */
+  uint32_t operands, spreads;
   tuttiScalar scalar;
   const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
   tuttiAllPairsMail *mail;
@@ -160,17 +159,87 @@ typedef struct {
   tuttiAllPairsFlow flow[TUTTI_ALLPAIRS_PEERS];
 } __attribute__((aligned(16))) tuttiAllPairsArgs;
 
-/* Enqueues the kernel for elements of `type`; with `regions` that of allpairs_regions.cuh. Returns
- * a cudaError_t. */
-int tuttiAllPairsLaunch(const tuttiAllPairsArgs *args, tuttiDataType_t type, int proto, int regions,
-                        int nblocks, int nthreads, tuttiStream_t stream);
-/* Loads the kernels, so that no first call does; a cudaError_t. *early: kernels and driver know
- * programmatic dependent launches. */
-int tuttiAllPairsLoad(uint32_t *early);
-/* The same for the kernels of allpairs_regions.cuh alone; for the two above. */
-int tuttiRegionsLaunch(const tuttiAllPairsArgs *args, tuttiDataType_t type, int nblocks,
-                       int nthreads, tuttiStream_t stream);
-int tuttiRegionsLoad(void);
+/* ---- regions ---------------------------------------------------------------------------------
+ * What these kernels need and no more, what they need first in front: each cache line of parameters
+ * that they touch takes as long as a good part of a small operation. Sizes and offsets in bytes,
+ * offsets from `send` for what goes out and from `recv` for what comes. */
+
+typedef struct {
+  uint8_t *regions; /* in its block, those of this rank; staged: those for this rank */
+  uint32_t outAt, outBytes, inBytes, placeAt, lateBytes, lateAt;
+  uint32_t column;
+  int32_t rank;
+} tuttiRegionsLink;
+
+/* As in tuttiAllPairsArgs, where nothing else is said. */
+typedef struct {
+  uint8_t *regions; /* in this rank's block */
+  tuttiAllPairsHead *head, *counts;
+  const uint8_t *send;
+  uint8_t *recv;
+  uint32_t bytes, ownAt, keepAt; /* of the own operand in `send`, of the result in `recv` */
+  uint32_t lines;                /* of the longest message */
+  uint32_t hash;
+  uint8_t nlinks, place, op, divide, own, keep, combine, premul;
+  uint8_t operands, spreads, shared;
+  uint8_t late;   /* set of links from which the second shot brings something */
+  uint8_t mirror; /* what goes out in the first shot goes to the same place in `recv` too */
+  uint8_t isUnsigned;
+} tuttiRegionsFront;
+
+typedef struct {
+  uint64_t regionsAt; /* in every block */
+  tuttiAllPairsMail *mail;
+  const void *scalarAt;
+  tuttiScalar scalar;
+  tuttiSignature sig;
+} tuttiRegionsBack;
+
+#define TUTTI_REGIONS_FEW 3
+typedef struct {
+  tuttiRegionsFront front;
+  tuttiRegionsLink link[TUTTI_REGIONS_FEW];
+  tuttiRegionsBack back;
+} tuttiRegionsFew;
+typedef struct {
+  tuttiRegionsFront front;
+  tuttiRegionsLink link[TUTTI_ALLPAIRS_PEERS];
+  tuttiRegionsBack back;
+} tuttiRegionsMany;
+
+/* Which of the kernels, and its arguments. */
+typedef struct {
+  bool isFew;    /* `few` holds them, else `many` */
+  bool isStaged; /* then there is a kernel for `many` only */
+  bool isRooted; /* not all send to all */
+  union {
+    tuttiRegionsFew few;
+    tuttiRegionsMany many;
+  };
+} tuttiRegionsArgs;
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+/* A kernel of at most so many threads lets the next one on its stream come while it runs, and so
+ * hides what a launch costs. Only a small one: the next takes room from others, whose peers this
+ * one may wait for. */
+#define TUTTI_ALLPAIRS_EARLY 10240u
+
+typedef struct {
+  int nblocks, nthreads;
+  bool mayBeEarly; /* see tuttiAllPairsLoad */
+  tuttiStream_t stream;
+} tuttiLaunchShape;
+
+/* Enqueue a kernel for elements of `type`, which do not matter if nothing is reduced: that of
+ * `proto` that sends through slots, and that with regions. Return a cudaError_t. */
+int tuttiAllPairsLaunch(const tuttiAllPairsArgs *args, tuttiDataType_t type, int proto,
+                        const tuttiLaunchShape *shape);
+int tuttiRegionsLaunch(const tuttiRegionsArgs *args, tuttiDataType_t type,
+                       const tuttiLaunchShape *shape);
+/* Loads the kernels between all pairs, so that no first call does; a cudaError_t. *early: kernels
+ * and driver know programmatic dependent launches. */
+int tuttiAllPairsLoad(bool *early);
 
 __END_DECLS
 

@@ -3,8 +3,6 @@
 #ifndef TUTTI_KERNELS_ALLPAIRS_BLOCK_CUH_
 #define TUTTI_KERNELS_ALLPAIRS_BLOCK_CUH_
 
-#include <cuda_runtime.h>
-
 #include "kernels/allpairs.h"
 #include "kernels/ptx.cuh"
 #include "kernels/reduce.cuh"
@@ -55,31 +53,10 @@ private:
   }
 };
 
-/* ---- launches --------------------------------------------------------------------------------
- * A small kernel lets the next one on its stream come while it runs, and so hides what a launch
- * costs. Only a small one: the next takes room from others, whose peers this one may wait for. */
-
-constexpr uint32_t kEarlyThreads = 10240;
-
-static inline cudaError_t launchAllPairs(const void *kernel, const void *args, int nblocks,
-                                         int nthreads, uint32_t mayBeEarly, tuttiStream_t stream) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)nblocks);
-  config.blockDim = dim3((unsigned)nthreads);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = mayBeEarly && (uint32_t)(nblocks * nthreads) <= kEarlyThreads;
-  void *params[] = {(void *)args};
-  return cudaLaunchKernelExC(&config, kernel, params);
-}
-
-/* All threads, before anything but the arguments is touched. */
+/* All threads, before anything but the arguments is touched: see TUTTI_ALLPAIRS_EARLY. */
 __device__ inline void followEarly() {
   awaitEarlierKernel();
-  if (gridDim.x * blockDim.x <= kEarlyThreads) admitLaterKernel();
+  if (gridDim.x * blockDim.x <= TUTTI_ALLPAIRS_EARLY) admitLaterKernel();
 }
 
 /* ---- user memory -----------------------------------------------------------------------------
@@ -149,21 +126,21 @@ template <typename T> struct Operands {
       any = true;
     }
   }
-  __device__ void add(tuttiRedOp_t op, tuttiPair p) {
-    add(op, Word<T>::unpack(p.x), Word<T>::unpack(p.y));
+  /* `turned`: see turnedBits. */
+  __device__ void add(tuttiRedOp_t op, tuttiPair p, uint64_t turned) {
+    add(op, Word<T>::unpack(p.x ^ turned), Word<T>::unpack(p.y ^ turned));
   }
-  __device__ tuttiPair result(int divide) {
+  __device__ tuttiPair result(int divide, bool isUnsigned, uint64_t turned) {
     if (divide > 1) {
-      x.divide(divide);
-      y.divide(divide);
+      x.divide(divide, isUnsigned);
+      y.divide(divide, isUnsigned);
     }
-    return {x.pack(), y.pack()};
+    return {x.pack() ^ turned, y.pack() ^ turned};
   }
 };
 
 template <typename T, class Args> __device__ typename T::Value premulScalar(const Args &a) {
   using Value = typename T::Value;
-  if (!a.premul) return Value();
   if (a.scalarAt) return T::get(*(const typename T::Element *)a.scalarAt);
   return (Value)0.5 == (Value)0 ? (Value)a.scalar.i : (Value)a.scalar.f;
 }

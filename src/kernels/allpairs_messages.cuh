@@ -35,7 +35,7 @@ __device__ inline void storeLine(uint8_t *at, uint32_t bytes, uint32_t line, tut
   if (lineLane() < kLanes - 1) storeWord(at + lineOffset(line) + 8, v.y, left - 8);
 }
 
-class AllPairsMessages : Block<Plain<uint64_t>, kLLSlot> {
+class AllPairsMessages : Block<Plain<int64_t>, kLLSlot> {
 public:
   __device__ AllPairsMessages(const tuttiAllPairsArgs &args, BlockState &state) : Block(state) {
     uint8_t *counts = args.counts; /* the one look into the constant cache */
@@ -153,7 +153,7 @@ private:
       uint32_t p = u / most, line = u % most;
       Chunk c = outChunk(p, i);
       if (line >= linesOf(c.bytes)) continue;
-      tuttiPair v = loadLine(a.send + a.link[p].outAt + c.at, c.bytes, line);
+      tuttiPair v = loadLine(a.link[p].out + c.at, c.bytes, line);
       if (!sendLine(p, s.sent[kFirst][p] + i, line, v)) return;
     }
   }
@@ -172,7 +172,7 @@ private:
       for (int p = 0; p < kPeers; p++) {
         if (!(wanted >> p & 1)) continue;
         Chunk c = inChunk(kFirst, p, chunk);
-        storeLine(a.recv + a.link[p].placeAt + c.at, c.bytes, line, in[p]);
+        storeLine(a.link[p].place + c.at, c.bytes, line, in[p]);
       }
     }
   }

@@ -17,83 +17,8 @@
 #include "kernels/allpairs_block.cuh"
 #include "kernels/allpairs_messages.cuh"
 
-/* One neighbour; sizes and offsets in bytes. */
-struct RegionsLink {
-  uint8_t *regions; /* in its block, those of this rank; staged: those for this rank */
-  uint32_t outAt, outBytes, inBytes, placeAt, lateBytes, lateAt;
-  uint32_t column;
-  int32_t rank;
-};
-/* What the kernel needs of tuttiAllPairsArgs and no more, what it needs first in front: each cache
- * line of parameters that it touches takes as long as a good part of a small operation. */
-template <int N> struct RegionsArgs {
-  uint8_t *regions; /* in this rank's block */
-  tuttiAllPairsHead *head, *counts;
-  const uint8_t *send;
-  uint8_t *recv;
-  uint32_t bytes, ownAt, keepAt, lines;
-  uint32_t hash;
-  uint8_t nlinks, place, op, divide, own, keep, combine, premul;
-  uint8_t operands, spreads, late, mirror, shared;
-  RegionsLink link[N];
-  uint64_t regionsAt;
-  tuttiAllPairsMail *mail;
-  const void *scalarAt;
-  tuttiScalar scalar;
-  tuttiSignature sig;
-};
-
-/* Of one element type: for up to 3 and 7 links. */
-struct tuttiRegionsKernels {
-  const void *unrooted[2], *rooted[2], *staged;
-};
-
-template <int N> RegionsArgs<N> regionsArgs(const tuttiAllPairsArgs *a) {
-  size_t region = a->staged ? TUTTI_STAGED_REGION_BYTES : TUTTI_REGION_BYTES;
-  RegionsArgs<N> u = {};
-  u.regions = a->block + a->regionsAt;
-  u.head = (tuttiAllPairsHead *)a->block;
-  u.counts = (tuttiAllPairsHead *)a->counts;
-  u.send = a->send;
-  u.recv = a->recv;
-  u.bytes = (uint32_t)a->bytes;
-  u.ownAt = (uint32_t)a->ownAt;
-  u.keepAt = (uint32_t)a->keepAt;
-  u.lines = a->lines;
-  u.hash = a->link[0].outHash;
-  u.nlinks = (uint8_t)a->nlinks;
-  u.place = (uint8_t)a->place;
-  u.op = (uint8_t)a->op;
-  u.divide = (uint8_t)a->divide;
-  u.own = (uint8_t)a->own;
-  u.keep = (uint8_t)a->keep;
-  u.combine = (uint8_t)a->combine;
-  u.premul = (uint8_t)a->premul;
-  u.operands = (uint8_t)a->operands;
-  u.spreads = (uint8_t)a->spreads;
-  u.late = (uint8_t)a->late;
-  u.mirror = (uint8_t)a->mirror;
-  u.shared = (uint8_t)a->shared;
-  for (int p = 0; p < a->nlinks; p++) {
-    const tuttiAllPairsLink &l = a->link[p];
-    RegionsLink &to = u.link[p];
-    to.regions = l.block + a->regionsAt + l.column * region;
-    to.outAt = (uint32_t)l.outAt;
-    to.outBytes = (uint32_t)l.outBytes;
-    to.inBytes = (uint32_t)l.inBytes;
-    to.placeAt = (uint32_t)l.placeAt;
-    to.lateBytes = (uint32_t)l.lateBytes;
-    to.lateAt = (uint32_t)l.lateAt;
-    to.column = l.column;
-    to.rank = l.rank;
-  }
-  u.regionsAt = a->regionsAt;
-  u.mail = a->mail;
-  u.scalarAt = a->scalarAt;
-  u.scalar = a->scalar;
-  u.sig = a->sig;
-  return u;
-}
+template <int N>
+using RegionsArgs = std::conditional_t<N == TUTTI_REGIONS_FEW, tuttiRegionsFew, tuttiRegionsMany>;
 
 /* N: most links. COMBINE: the messages are operands, else each has a place. ROOTED: not all send to
  * all, or combine. STAGED: regions are in host memory; never rooted, for who has nothing to send
@@ -102,7 +27,7 @@ template <typename T, int N, bool COMBINE, bool ROOTED, bool STAGED = false> cla
 public:
   __device__ explicit AllPairsRegions(const RegionsArgs<N> &args) : a(args) {
     followEarly();
-    uint32_t count = *(volatile uint32_t *)&a.counts->runs[blockIdx.x];
+    uint32_t count = *(volatile uint32_t *)&a.front.counts->runs[blockIdx.x];
     no = count / 2;
     unheard = count % 2; /* the operation before had a root */
   }
@@ -110,17 +35,17 @@ public:
   __device__ void run() {
     if (ROOTED) tell();
     if (unheard && !hear()) return;
-    for (uint32_t g = first(); g < a.lines; g += step())
+    for (uint32_t g = first(); g < a.front.lines; g += step())
       send(g);
-    for (uint32_t g = first(); g < a.lines; g += step())
+    for (uint32_t g = first(); g < a.front.lines; g += step())
       if (!take(g)) return;
-    if (a.spreads || (ROOTED && a.late))
-      for (uint32_t g = first(); g < a.lines; g += step())
+    if (a.front.spreads || (ROOTED && a.front.late))
+      for (uint32_t g = first(); g < a.front.lines; g += step())
         if (!takeLate(g)) return;
     __syncthreads(); /* all have read the counter: all counters move on together */
     for (uint32_t b = blockIdx.x + threadIdx.x * gridDim.x; b < TUTTI_REGION_BLOCKS;
          b += blockDim.x * gridDim.x)
-      a.counts->runs[b] = (no + 1) * 2 + ROOTED;
+      a.front.counts->runs[b] = (no + 1) * 2 + ROOTED;
   }
 
 private:
@@ -133,37 +58,38 @@ private:
   bool unheard;
 
   __device__ void tell() const {
-    if (blockIdx.x != 0 || threadIdx.x >= a.nlinks) return;
-    const RegionsLink &l = a.link[threadIdx.x];
-    uint8_t *block = l.regions - l.column * kRegion - a.regionsAt;
+    if (blockIdx.x != 0 || threadIdx.x >= a.front.nlinks) return;
+    const tuttiRegionsLink &l = a.link[threadIdx.x];
+    uint8_t *block = l.regions - l.column * kRegion - a.back.regionsAt;
     storeRelaxedSys32(&((tuttiAllPairsHead *)block)->begun[l.column], no);
   }
   /* Until all have begun the operation before; false: given up. Numbers have 31 bits; a
    * rank may be three ahead, or behind by any number of operations that had no root. */
   __device__ __noinline__ bool hear() const {
     Wait wait;
-    for (int p = 0; p < a.nlinks; p++)
-      while (((loadRelaxedSys32(&a.head->begun[p]) - (no - 1)) & 0x7fffffff) > 7)
-        if (wait.over(a, a.link[p].rank, 0, 0)) return false;
+    for (int p = 0; p < a.front.nlinks; p++)
+      while (((loadRelaxedSys32(&a.front.head->begun[p]) - (no - 1)) & 0x7fffffff) > 7)
+        if (wait.over(a.back, a.link[p].rank, 0, 0)) return false;
     return true;
   }
 
   __device__ static uint32_t first() { return (blockIdx.x * blockDim.x + threadIdx.x) / kLanes; }
   __device__ static uint32_t step() { return gridDim.x * blockDim.x / kLanes; }
 
-  __device__ uint64_t flag() const { return (uint64_t)a.hash << 32 | (no + 1); }
+  __device__ uint64_t flag() const { return (uint64_t)a.front.hash << 32 | (no + 1); }
   /* This thread's piece of line g of the first region at `regions` for this operation. */
   __device__ uint8_t *piece(uint8_t *regions, int kind, uint32_t g) const {
-    uint32_t region = ((no & 1) * TUTTI_ALLPAIRS_KINDS + kind) * a.nlinks;
+    uint32_t region = ((no & 1) * TUTTI_ALLPAIRS_KINDS + kind) * a.front.nlinks;
     return regions + region * kRegion + g * kBytes + lineLane() * 16;
   }
-  __device__ bool shared(int kind) const { return STAGED && (a.shared >> kind & 1); }
+  __device__ bool shared(int kind) const { return STAGED && (a.front.shared >> kind & 1); }
   __device__ uint8_t *pieceFrom(int p, int kind, uint32_t g) const {
-    if (!STAGED) return piece(a.regions + p * kRegion, kind, g);
+    if (!STAGED) return piece(a.front.regions + p * kRegion, kind, g);
     return piece(a.link[p].regions - (shared(kind) ? a.link[p].column * kRegion : 0), kind, g);
   }
   __device__ void put(int kind, int p, uint32_t g, tuttiPair v) const {
-    if (STAGED) return putUnits(piece(a.regions + (shared(kind) ? 0 : p * kRegion), kind, g), v);
+    if (STAGED)
+      return putUnits(piece(a.front.regions + (shared(kind) ? 0 : p * kRegion), kind, g), v);
     if (lineLane() == kLanes - 1) v.y = flag();
     __syncwarp(lineMask()); /* a line is whole if its lanes store it together */
     storePairVolatile(piece(a.link[p].regions, kind, g), v);
@@ -184,7 +110,7 @@ private:
   /* ---- staged: this lane's two units of a line ---- */
 
   __device__ void putUnit(uint8_t *at, uint64_t v) const {
-    uint64_t number = no + 1, mark = no + 1 + a.hash;
+    uint64_t number = no + 1, mark = no + 1 + a.front.hash;
     storePairVolatile(at, {number << 32 | (uint32_t)v, mark << 32 | v >> 32});
   }
   __device__ void putUnits(uint8_t *at, tuttiPair v) const {
@@ -220,26 +146,27 @@ private:
           seen = flagOf(low[p]);
         }
       }
-      if (wanted && wait.over(a, a.link[last].rank, flag(), seen)) return false;
+      if (wanted && wait.over(a.back, a.link[last].rank, flag(), seen)) return false;
     }
     return true;
   }
 
   __device__ tuttiPair operand(tuttiPair mine) const {
-    return COMBINE && a.premul ? scaled<T>(a, mine) : mine;
+    return COMBINE && a.front.premul ? scaled<T>(a.back, mine) : mine;
   }
 
   __device__ void send(uint32_t g) const {
     tuttiPair v[N];
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (p < a.nlinks && within(g, a.link[p].outBytes))
-        v[p] = operand(load(a.send + a.link[p].outAt, a.link[p].outBytes, g));
+      if (p < a.front.nlinks && within(g, a.link[p].outBytes))
+        v[p] = operand(load(a.front.send + a.link[p].outAt, a.link[p].outBytes, g));
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (p < a.nlinks && within(g, a.link[p].outBytes)) {
+      if (p < a.front.nlinks && within(g, a.link[p].outBytes)) {
         put(kFirst, p, g, v[p]);
-        if (ROOTED && a.mirror) store(a.recv + a.link[p].outAt, a.link[p].outBytes, g, v[p]);
+        if (ROOTED && a.front.mirror)
+          store(a.front.recv + a.link[p].outAt, a.link[p].outBytes, g, v[p]);
         if (shared(kFirst)) return;
       }
   }
@@ -267,7 +194,7 @@ private:
         }
       }
       if (!missing) return true;
-      bool over = wait.over(a, a.link[last].rank, flag(), seen);
+      bool over = wait.over(a.back, a.link[last].rank, flag(), seen);
       if (__any_sync(lineMask(), over)) return false;
     }
   }
@@ -277,39 +204,50 @@ private:
     uint32_t wanted = 0;
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (p < a.nlinks && within(g, a.link[p].inBytes)) wanted |= 1u << p;
-    bool some = within(g, a.bytes), own = a.own && some;
-    if (own) mine = operand(load(a.send + a.ownAt, a.bytes, g));
+      if (p < a.front.nlinks && within(g, a.link[p].inBytes)) wanted |= 1u << p;
+    bool some = within(g, a.front.bytes), own = a.front.own && some;
+    if (own) mine = operand(load(a.front.send + a.front.ownAt, a.front.bytes, g));
     if (!get(kFirst, wanted, g, in)) return false;
     if (COMBINE) {
-      if (ROOTED ? a.combine && some : own) combine(g, in, mine);
+      if (ROOTED ? a.front.combine && some : own) combine(g, in, mine);
       return true;
     }
-    if (own) store(a.recv + a.keepAt, a.bytes, g, mine);
+    if (own) store(a.front.recv + a.front.keepAt, a.front.bytes, g, mine);
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (wanted >> p & 1) store(a.recv + a.link[p].placeAt, a.link[p].inBytes, g, in[p]);
+      if (wanted >> p & 1) store(a.front.recv + a.link[p].placeAt, a.link[p].inBytes, g, in[p]);
     return true;
   }
 
-  __device__ void combine(uint32_t g, const tuttiPair in[N], tuttiPair mine) const {
+  __device__ bool isOperand(int p) const {
+    return ROOTED ? a.front.operands >> p & 1 : p < a.front.nlinks;
+  }
+  __device__ bool getsResult(int p) const {
+    return ROOTED ? a.front.spreads >> p & 1 : p < a.front.nlinks;
+  }
+
+  __device__ tuttiPair reduce(const tuttiPair in[N], tuttiPair mine) const {
     Operands<T> sum;
-    tuttiRedOp_t op = (tuttiRedOp_t)a.op;
+    tuttiRedOp_t op = (tuttiRedOp_t)a.front.op;
+    const uint64_t turned = turnedBits<T>(a.front);
     constexpr int kUnroll =
         STAGED ? 1 : N + 1; /* staged, the time to fetch instructions is little */
 #pragma unroll kUnroll
     for (int p = 0; p <= N; p++) {
-      if (p == a.place && (!ROOTED || a.own)) sum.add(op, mine);
-      if (p < N && (ROOTED ? a.operands >> p & 1 : p < a.nlinks)) sum.add(op, in[p]);
+      if (p == a.front.place && (!ROOTED || a.front.own)) sum.add(op, mine, turned);
+      if (p < N && isOperand(p)) sum.add(op, in[p], turned);
     }
-    tuttiPair v = sum.result(a.divide);
-    if (a.spreads) {
+    return sum.result(a.front.divide, a.front.isUnsigned, turned);
+  }
+  __device__ void spread(uint32_t g, tuttiPair v) const {
 #pragma unroll
-      for (int p = 0; p < N; p++)
-        if ((ROOTED ? a.spreads >> p & 1 : p < a.nlinks) && !(p && shared(kLate)))
-          put(kLate, p, g, v);
-    }
-    if (!ROOTED || a.keep) store(a.recv + a.keepAt, a.bytes, g, v);
+    for (int p = 0; p < N; p++)
+      if (getsResult(p) && !(p && shared(kLate))) put(kLate, p, g, v);
+  }
+  __device__ void combine(uint32_t g, const tuttiPair in[N], tuttiPair mine) const {
+    tuttiPair v = reduce(in, mine);
+    if (a.front.spreads) spread(g, v);
+    if (!ROOTED || a.front.keep) store(a.front.recv + a.front.keepAt, a.front.bytes, g, v);
   }
 
   __device__ bool takeLate(uint32_t g) const {
@@ -317,13 +255,23 @@ private:
     uint32_t wanted = 0;
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (p < a.nlinks && within(g, a.link[p].lateBytes)) wanted |= 1u << p;
+      if (p < a.front.nlinks && within(g, a.link[p].lateBytes)) wanted |= 1u << p;
     if (!get(kLate, wanted, g, in)) return false;
 #pragma unroll
     for (int p = 0; p < N; p++)
-      if (wanted >> p & 1) store(a.recv + a.link[p].lateAt, a.link[p].lateBytes, g, in[p]);
+      if (wanted >> p & 1) store(a.front.recv + a.link[p].lateAt, a.link[p].lateBytes, g, in[p]);
     return true;
   }
 };
+
+namespace {
+
+template <typename T, int N, bool COMBINE, bool ROOTED, bool STAGED>
+__global__ void __launch_bounds__(TUTTI_ALLPAIRS_THREADS)
+    allPairsRegions(const __grid_constant__ RegionsArgs<N> args) {
+  AllPairsRegions<T, N, COMBINE, ROOTED, STAGED>(args).run();
+}
+
+} // namespace
 
 #endif

@@ -22,7 +22,8 @@
 
 constexpr uint32_t kWorkers = TUTTI_ALLPAIRS_THREADS;
 constexpr uint32_t kWorkerWarps = kWorkers / 32;
-constexpr uint32_t kSimpleThreads = kWorkers + 64;
+constexpr uint32_t kSimpleThreads = TUTTI_ALLPAIRS_SIMPLE_THREADS;
+static_assert(kSimpleThreads == kWorkers + 64, "and two warps that talk to the neighbours");
 constexpr int kAhead = 4;    /* pairs of one thread under way */
 constexpr int kTogether = 2; /* the same of each operand; more cost registers */
 
@@ -186,10 +187,10 @@ private:
       uint32_t no = s.sent[kFirst][p] + i;
       if (!c.bytes) continue;
       if (!await(&s.limit[kFirst][p], no)) return false;
-      uint64_t at = a.link[p].outAt + c.at;
+      const uint8_t *from = a.link[p].out + c.at;
       if (!once || k == 0) {
-        copyChunk<false>(destination(kFirst, p, i, c.at), a.send + at, c.bytes);
-        if (a.mirror) copyChunk<false>(a.recv + at, a.send + at, c.bytes);
+        copyChunk<false>(destination(kFirst, p, i, c.at), from, c.bytes);
+        if (a.mirror) copyChunk<false>((uint8_t *)from + a.mirror, from, c.bytes);
       }
       done(&s.written[kFirst][p][no % kDepth]);
     }
@@ -216,7 +217,7 @@ private:
   /* The operand q in order of rank. */
   __device__ void loadOperand(tuttiPair v[kTogether], int q, uint32_t i, Chunk c, uint32_t at) {
     bool own = q == a.place;
-    const uint8_t *from = own ? a.send + a.ownAt + c.at : slotIn(kFirst, q - (q > a.place), i);
+    const uint8_t *from = own ? a.operand + c.at : slotIn(kFirst, q - (q > a.place), i);
 #pragma unroll
     for (int k = 0; k < kTogether; k++) {
       uint32_t o = at + k * kWorkers * 16;
@@ -229,6 +230,7 @@ private:
     uint32_t left = (a.operands & before) | a.own << a.place | (a.operands & ~before) << 1;
     tuttiPair now[kTogether], next[kTogether];
     Operands<T> sum[kTogether];
+    const uint64_t turned = turnedBits<T>(a);
     loadOperand(next, __ffs(left) - 1, i, c, at);
     while (left) { /* the next operand is under way while this one is added */
       left &= left - 1;
@@ -238,20 +240,20 @@ private:
       if (left) loadOperand(next, __ffs(left) - 1, i, c, at);
 #pragma unroll
       for (int k = 0; k < kTogether; k++)
-        sum[k].add(a.op, now[k]);
+        sum[k].add(a.op, now[k], turned);
     }
 #pragma unroll
     for (int k = 0; k < kTogether; k++) {
       uint32_t o = at + k * kWorkers * 16;
       if (o >= c.bytes) break;
-      tuttiPair v = sum[k].result(a.divide);
+      tuttiPair v = sum[k].result(a.divide, a.isUnsigned, turned);
       for (int r = 0; r < a.nlinks; r++) {
         int p = rotated(r);
         if (!(a.spreads >> p & 1)) continue;
         storeUserPair(destination(kLate, p, i, c.at) + o, v, c.bytes - o);
         if (shared(kLate)) break;
       }
-      if (a.keep) storeUserPair(a.recv + a.keepAt + c.at + o, v, c.bytes - o);
+      if (a.keep) storeUserPair(a.result + c.at + o, v, c.bytes - o);
     }
   }
 
@@ -262,8 +264,8 @@ private:
       uint32_t no = s.taken[kind][p] + i;
       if (!c.bytes || a.flow[p].where[kind]) continue;
       if (!await(&s.ready[kind][p], no)) return false;
-      uint64_t at = kind == kFirst ? a.link[p].placeAt : a.link[p].lateAt;
-      copyChunk<true>(a.recv + at + c.at, slotIn(kind, p, i), c.bytes);
+      uint8_t *to = kind == kFirst ? a.link[p].place : a.link[p].late;
+      copyChunk<true>(to + c.at, slotIn(kind, p, i), c.bytes);
       done(&s.read[kind][p][no % kDepth]);
     }
     return true;
@@ -271,8 +273,8 @@ private:
 
   __device__ void copyOwn(uint32_t i) const {
     Chunk c = this->ownChunk(i);
-    const uint8_t *from = a.send + a.ownAt + c.at;
-    uint8_t *to = a.recv + a.keepAt + c.at;
+    const uint8_t *from = a.operand + c.at;
+    uint8_t *to = a.result + c.at;
     if (from != to) copyChunk<false>(to, from, c.bytes);
   }
 
@@ -397,5 +399,16 @@ private:
     if (a.staged) this->counts()->head[blockIdx.x][x.row][x.p] = w.credit - kDepth;
   }
 };
+
+namespace {
+
+template <typename T>
+__global__ void __launch_bounds__(kSimpleThreads)
+    allPairsSimple(const __grid_constant__ tuttiAllPairsArgs args) {
+  __shared__ SimpleState state;
+  AllPairsSimple<T>(args, state).run();
+}
+
+} // namespace
 
 #endif

@@ -120,6 +120,38 @@ __device__ inline double multiplyValues(double a, double b) {
   return __dmul_rn(a, b);
 }
 
+__device__ inline float divideValue(float v, int by, bool) {
+  return v / (float)by;
+}
+__device__ inline double divideValue(double v, int by, bool) {
+  return v / (double)by;
+}
+/* In the width that holds both operands. */
+template <typename V> __device__ inline V divideValue(V v, int by, bool isUnsigned) {
+  using Wide = std::common_type_t<V, int>;
+  using Magnitude = std::make_unsigned_t<Wide>;
+  Wide wide = isUnsigned ? (Wide)(std::make_unsigned_t<V>)v : (Wide)v;
+  bool negative = !isUnsigned && wide < 0;
+  Magnitude quotient = (negative ? -(Magnitude)wide : (Magnitude)wide) / (Magnitude)by;
+  return (V)(negative ? -quotient : quotient);
+}
+
+/* Unsigned integers are computed with as signed ones of their size: the bits of sums and products
+ * are the same. Those to be compared are brought in order by turning their highest bits over, which
+ * this has set in a word. */
+template <typename T, class Args> __device__ uint64_t turnedBits(const Args &a) {
+  if (!std::is_integral_v<typename T::Value>) return 0;
+  if (!a.isUnsigned || (a.op != tuttiMax && a.op != tuttiMin)) return 0;
+  switch (sizeof(typename T::Element)) {
+  case 1:
+    return 0x8080808080808080;
+  case 4:
+    return 0x8000000080000000;
+  default:
+    return 0x8000000000000000;
+  }
+}
+
 template <typename T> struct Word {
   static constexpr int N = 8 / sizeof(typename T::Element);
   using Value = typename T::Value;
@@ -171,11 +203,11 @@ template <typename T> struct Word {
     for (int i = 0; i < N; i++)
       v[i] = multiplyValues(v[i], by);
   }
-  /* Narrow integers in the width that holds both operands. */
-  __device__ void divide(int by) {
+  /* With isUnsigned the numbers are, though their type here is not. */
+  __device__ void divide(int by, bool isUnsigned) {
 #pragma unroll
     for (int i = 0; i < N; i++)
-      v[i] = (Value)(v[i] / (std::common_type_t<Value, int>)by);
+      v[i] = divideValue(v[i], by, isUnsigned);
   }
 };
 

@@ -9,8 +9,9 @@
 #include "kernels/allpairs_block.cuh"
 #include "kernels/ringtree.h"
 
-constexpr uint32_t kMovers = 512, kWarp = 32;
-constexpr uint32_t kRingTreeThreads = kMovers + 2 * kWarp;
+constexpr uint32_t kMovers = TUTTI_ALLPAIRS_THREADS, kWarp = 32;
+constexpr uint32_t kRingTreeThreads = TUTTI_RINGTREE_THREADS;
+static_assert(kRingTreeThreads == kMovers + 2 * kWarp, "and a waiter and a publisher");
 constexpr uint32_t kStages = 4; /* steps that are in some hand */
 constexpr int kFan = TUTTI_RINGTREE_FAN;
 
@@ -226,17 +227,18 @@ private:
   }
   __device__ void reduce(const Stage &g, uint32_t from, int divide, tuttiPair *value) const {
     Operands<T> sum[kAtOnce];
+    const uint64_t turned = turnedBits<T>(t);
     for (int i = 0; i < g.nin; i++) {
       read(g, i, from, value);
 #pragma unroll
       for (uint32_t u = 0; u < kAtOnce; u++)
-        sum[u].add(t.op, i == g.own ? scaled<T>(t, value[u]) : value[u]);
+        sum[u].add(t.op, i == g.own ? scaled<T>(t, value[u]) : value[u], turned);
     }
     /* What only passes through keeps its bits. */
     if (g.nin == 1 && g.own < 0 && divide <= 1) return;
 #pragma unroll
     for (uint32_t u = 0; u < kAtOnce; u++)
-      value[u] = sum[u].result(divide);
+      value[u] = sum[u].result(divide, t.isUnsigned, turned);
   }
 
   /* ---- the publisher ---- */
@@ -263,5 +265,24 @@ private:
     storeRelaxedSys(&d->seq.v, g.number[i] + 1);
   }
 };
+
+namespace {
+
+template <typename T, bool COPIES>
+__global__ void __launch_bounds__(kRingTreeThreads)
+    ringTree(const __grid_constant__ tuttiRingTreeArgs args) {
+  __shared__ RingTreeState state;
+  if (args.started && blockIdx.x == 0 && threadIdx.x == 0)
+    storeRelaxedSys32(args.started, ++args.counts[1]);
+  RingTree<T, COPIES>(args, state).run();
+  __syncthreads();
+  if (!args.finished || threadIdx.x != 0) return;
+  fenceSys(); /* whoever sees the launch as ended sees what its blocks have published */
+  if (atomicInc(&args.counts[0], gridDim.x - 1) != gridDim.x - 1) return;
+  fenceSys();
+  storeRelaxedSys32(args.finished, ++args.counts[2]);
+}
+
+} // namespace
 
 #endif

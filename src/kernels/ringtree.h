@@ -18,6 +18,9 @@ __BEGIN_DECLS
 
 #define TUTTI_RINGTREE_TASKS 32u /* most of one launch: channels, or messages of a group */
 #define TUTTI_RINGTREE_FAN   64u /* most receives, and most sends, of one step */
+#define TUTTI_RINGTREE_THREADS                                                                     \
+  (TUTTI_ALLPAIRS_THREADS + 64) /* of a block: movers, and two warps                               \
+                                 */
 
 /* One endpoint of a connection, in GPU memory: its pointers as this GPU sees them. */
 typedef struct {
@@ -45,6 +48,7 @@ typedef struct {
   int32_t divide;
   uint32_t premul;
   uint32_t elementBytes;
+  uint32_t isUnsigned; /* the elements, of a kernel for signed integers */
 } tuttiRingTreeTask;
 
 typedef struct {

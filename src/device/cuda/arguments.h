@@ -9,15 +9,15 @@
 
 __BEGIN_DECLS
 
-/* Loads the kernels and sets in s->args what is the same for all launches. */
-tuttiResult_t tuttiCudaArgsInit(tuttiCuda *s, tuttiCommView *v);
-/* Sets the rest, for a collective. */
+/* Sets in s->args and s->regions what is the same for all launches. */
+void tuttiCudaArgsInit(tuttiCuda *s, const tuttiCommView *v);
+/* Sets the rest of those that the plan's kernel takes, for a collective. */
 void tuttiCudaArgsCollective(tuttiCuda *s, const tuttiTask *t);
 
 /* For messages of a group that one launch carries, all of `proto`: Begin with none, Message for
  * each, of which a link has at most one in each direction, then End with any of them, for what they
- * have in common. Messages have addresses instead of offsets. */
-void tuttiCudaArgsBegin(tuttiCuda *s, int proto);
+ * have in common. */
+void tuttiCudaArgsBegin(tuttiCuda *s);
 void tuttiCudaArgsMessage(tuttiCuda *s, const tuttiTask *t);
 void tuttiCudaArgsEnd(tuttiCuda *s, const tuttiTask *t, int proto);
 

@@ -59,13 +59,16 @@ tuttiResult_t tuttiCudaCopy(tuttiTaskContext *context, void *to, tuttiStream_t r
 }
 
 tuttiResult_t tuttiCudaLaunch(tuttiCuda *s, const tuttiTask *t, const tuttiPlan *plan) {
-  const tuttiAllPairsArgs *a = &s->args;
-  bool capturing, reduces = tuttiCollReduces(t->schedule.coll);
-  if (a->loops == 0) return tuttiSuccess;
+  bool capturing, regions = plan->kernel == tuttiKernelRegions;
+  tuttiDataType_t type = tuttiCollReduces(t->schedule.coll) ? t->type : tuttiInt64;
+  const tuttiLaunchShape shape = {.nblocks = plan->nblocks,
+                                  .nthreads = plan->nthreads,
+                                  .mayBeEarly = s->mayBeEarly,
+                                  .stream = t->stream};
+  if (!regions && s->args.loops == 0) return tuttiSuccess;
   TUTTI_TRY(begin(s, t->stream, &capturing));
-  CUDA_TRY((cudaError_t)tuttiAllPairsLaunch(a, reduces ? t->type : tuttiUint64, plan->proto,
-                                            plan->kernel == tuttiKernelRegions, plan->nblocks,
-                                            plan->nthreads, t->stream));
+  CUDA_TRY((cudaError_t)(regions ? tuttiRegionsLaunch(&s->regions, type, &shape)
+                                 : tuttiAllPairsLaunch(&s->args, type, plan->proto, &shape)));
   return end(s, t->stream, capturing);
 }
 

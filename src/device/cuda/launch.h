@@ -11,8 +11,8 @@ __BEGIN_DECLS
 
 /* Stream `then` waits for what is on `first` so far. */
 tuttiResult_t tuttiCudaOrder(tuttiCuda *s, cudaStream_t first, cudaStream_t then);
-/* Enqueues the kernel of `plan` with s->args on t's stream; nothing where nothing is to be moved.
- */
+/* Enqueues the kernel of `plan` with s->args, or s->regions, on t's stream; nothing where nothing
+ * is to be moved. */
 tuttiResult_t tuttiCudaLaunch(tuttiCuda *s, const tuttiTask *t, const tuttiPlan *plan);
 /* Enqueues a kernel that runs the n <= TUTTI_RINGTREE_TASKS schedules side by side, on the stream
  * of the first. */

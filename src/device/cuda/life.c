@@ -97,6 +97,12 @@ static tuttiResult_t mapPeers(tuttiCommView *v) {
   return tuttiSuccess;
 }
 
+static tuttiResult_t startAllPairs(tuttiCuda *s, const tuttiCommView *v) {
+  CUDA_TRY((cudaError_t)tuttiAllPairsLoad(&s->mayBeEarly));
+  tuttiCudaArgsInit(s, v);
+  return tuttiSuccess;
+}
+
 /* The memory is the process's rather than CUDA's: threads go on looking at it when a program that
  * ends without destroying the communicator, or resets the device, has undone all of CUDA. */
 static tuttiResult_t makeMail(tuttiCuda *s, tuttiCommView *v) {
@@ -119,7 +125,7 @@ static tuttiResult_t setUp(tuttiCuda *s, tuttiCommView *v) {
   CUDA_TRY(cudaStreamCreateWithFlags(&s->stageStream, cudaStreamNonBlocking));
   TUTTI_TRY(mapPeers(v));
   TUTTI_TRY(s->context->plan->allPairs
-                ? tuttiCudaArgsInit(s, v)
+                ? startAllPairs(s, v)
                 : tuttiCudaRingTreeInit(&s->ringTree, v, s->context, s->mail, s->stageStream));
   s->stop = eventfd(0, EFD_CLOEXEC);
   if (s->stop < 0)

@@ -35,7 +35,7 @@ static tuttiResult_t allPairsRound(tuttiCuda *s, const tuttiTask *tasks, int n, 
                                    int proto) {
   tuttiPlan most = {
       .proto = (uint8_t)proto, .kernel = tuttiKernelSlots, .nblocks = 1, .nthreads = 32};
-  tuttiCudaArgsBegin(s, proto);
+  tuttiCudaArgsBegin(s);
   for (int i = 0; i < n; i++) {
     const tuttiPlan *plan = &tasks[i].plan;
     if (!inRound(s, &tasks[i], round) || plan->proto != proto) continue;

@@ -196,7 +196,8 @@ static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, tuttiRing
                              .op = t->op,
                              .divide = t->divide,
                              .premul = (uint32_t)t->premul,
-                             .elementBytes = (uint32_t)tuttiTypeSize(t->type)};
+                             .elementBytes = (uint32_t)tuttiTypeSize(t->type),
+                             .isUnsigned = tuttiTypeIsUnsigned(t->type)};
   if (t->schedule.algo != tuttiAlgoRing || t->schedule.coll == tuttiCollSendRecv)
     return tuttiSuccess;
   int32_t *ring = s->rings + (size_t)t->channel * (size_t)s->nranks;

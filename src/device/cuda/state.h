@@ -39,7 +39,9 @@ typedef struct {
   bool monitoring;
   int stop; /* eventfd: tells the monitor to stop */
   tuttiCudaWindows windows;
-  tuttiAllPairsArgs args;     /* of the next launch; what never changes stays */
+  tuttiAllPairsArgs args;     /* of the next launch through slots; what never changes stays */
+  tuttiRegionsArgs regions;   /* of the next through regions */
+  bool mayBeEarly;            /* see tuttiAllPairsLoad */
   tuttiCudaRingTree ringTree; /* without kernels between all pairs */
   int *rounds;                /* [2 * nranks]: messages of a group so far, by peer and direction */
 } tuttiCuda;

@@ -1,0 +1,94 @@
+/* Which kernel runs, and its launch. */
+#ifdef TUTTI_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/allpairs.h"
+#include "kernels/kernels.h"
+#include "kernels/ringtree.h"
+
+#define OF_TYPE(type, like) [tutti##type] = &tuttiKernels##like,
+static const tuttiKernels *const kernels[tuttiNumTypes] = {TUTTI_KERNELS_OF_TYPES(OF_TYPE)};
+
+/* The checks of calls let none pass that is no type. */
+static const tuttiKernels *kernelsOf(tuttiDataType_t type, bool reduces) {
+  return reduces && type < tuttiNumTypes ? kernels[type] : &tuttiKernelsCopies;
+}
+
+static cudaError_t launch(const void *kernel, const void *args, const tuttiLaunchShape *shape) {
+  uint32_t threads = (uint32_t)(shape->nblocks * shape->nthreads);
+  cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+                               .val = {.programmaticStreamSerializationAllowed = 1}};
+  cudaLaunchConfig_t config = {.gridDim = {(unsigned)shape->nblocks, 1, 1},
+                               .blockDim = {(unsigned)shape->nthreads, 1, 1},
+                               .stream = shape->stream,
+                               .attrs = &early,
+                               .numAttrs = shape->mayBeEarly && threads <= TUTTI_ALLPAIRS_EARLY};
+  void *params[] = {(void *)args};
+  return cudaLaunchKernelExC(&config, kernel, params);
+}
+
+static cudaError_t load(const void *kernel) {
+  struct cudaFuncAttributes attributes;
+  return kernel ? cudaFuncGetAttributes(&attributes, kernel) : cudaSuccess;
+}
+
+/* ---- all pairs ------------------------------------------------------------------------------- */
+
+int tuttiAllPairsLaunch(const tuttiAllPairsArgs *args, tuttiDataType_t type, int proto,
+                        const tuttiLaunchShape *shape) {
+  if (proto == tuttiProtoLL128) return launch(tuttiKernelMessages, args, shape);
+  bool reduces = args->combine || args->premul;
+  tuttiLaunchShape simple = *shape;
+  simple.nthreads = TUTTI_ALLPAIRS_SIMPLE_THREADS;
+  return launch(kernelsOf(reduces ? type : tuttiInt64, true)->simple, args, &simple);
+}
+
+int tuttiRegionsLaunch(const tuttiRegionsArgs *args, tuttiDataType_t type,
+                       const tuttiLaunchShape *shape) {
+  const tuttiRegionsFront *front = args->isFew ? &args->few.front : &args->many.front;
+  const tuttiKernels *of = kernelsOf(type, front->combine || front->premul);
+  const void *kernel = args->isStaged   ? of->staged
+                       : args->isRooted ? of->rooted[!args->isFew]
+                                        : of->unrooted[!args->isFew];
+  return launch(kernel, front, shape);
+}
+
+static cudaError_t loadAllPairs(const tuttiKernels *of) {
+  const void *all[] = {of->simple,    of->unrooted[0], of->unrooted[1],
+                       of->rooted[0], of->rooted[1],   of->staged};
+  cudaError_t err = cudaSuccess;
+  for (size_t i = 0; i < sizeof all / sizeof *all && err == cudaSuccess; i++)
+    err = load(all[i]);
+  return err;
+}
+
+/* Code for older GPUs, that a newer one runs too, does not wait for the kernel before. */
+int tuttiAllPairsLoad(bool *early) {
+  struct cudaFuncAttributes attributes;
+  int driver = 0;
+  cudaError_t err = cudaDriverGetVersion(&driver);
+  if (err == cudaSuccess) err = cudaFuncGetAttributes(&attributes, tuttiKernelMessages);
+  *early = err == cudaSuccess && attributes.ptxVersion >= 90 && driver >= 12030;
+  for (int type = 0; type < tuttiNumTypes && err == cudaSuccess; type++)
+    err = loadAllPairs(kernels[type]);
+  return err == cudaSuccess ? loadAllPairs(&tuttiKernelsCopies) : err;
+}
+
+/* ---- schedules ------------------------------------------------------------------------------- */
+
+int tuttiRingTreeLaunch(const tuttiRingTreeArgs *args, int ntasks, tuttiDataType_t type,
+                        bool copies, tuttiStream_t stream) {
+  const tuttiLaunchShape shape = {
+      .nblocks = ntasks, .nthreads = TUTTI_RINGTREE_THREADS, .stream = stream};
+  return launch(kernelsOf(type, !copies)->ringTree, args, &shape);
+}
+
+int tuttiRingTreeLoad(void) {
+  cudaError_t err = load(tuttiKernelsCopies.ringTree);
+  for (int type = 0; type < tuttiNumTypes && err == cudaSuccess; type++)
+    err = load(kernels[type]->ringTree);
+  return err;
+}
+
+#endif
