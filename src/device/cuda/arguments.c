@@ -1,6 +1,6 @@
-#include "device/cuda/arguments.h"
-
 #ifdef TUTTI_HAVE_CUDA
+
+#include "device/cuda/arguments.h"
 
 #include "collectives/allpairs.h"
 #include "transport/symmetric.h"

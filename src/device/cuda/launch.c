@@ -1,6 +1,6 @@
-#include "device/cuda/launch.h"
-
 #ifdef TUTTI_HAVE_CUDA
+
+#include "device/cuda/launch.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
-#include "device/cuda/messages.h"
-
 #ifdef TUTTI_HAVE_CUDA
+
+#include "device/cuda/messages.h"
 
 #include <string.h>
 
