@@ -11,6 +11,11 @@
 
 #ifdef TUTTI_HAVE_EXPAT
 #include <expat.h>
+#if XML_MAJOR_VERSION > 2 || XML_MINOR_VERSION >= 9 /* where the other is deprecated */
+#define LINE_NUMBER XML_GetCurrentLineNumber64
+#else
+#define LINE_NUMBER XML_GetCurrentLineNumber
+#endif
 #endif
 
 #include "base/error.h"
@@ -185,7 +190,7 @@ static void settle(parse *p, tuttiResult_t result) {
 /* False: something has failed before, and the parser is about to stop. */
 static bool locate(parse *p, const char **attributes) {
   static const char *none[] = {NULL};
-  p->xml.line = (int)XML_GetCurrentLineNumber(p->parser);
+  p->xml.line = (int)LINE_NUMBER(p->parser);
   p->xml.attributes = attributes != NULL ? attributes : none;
   return p->result == tuttiSuccess;
 }
