@@ -20,8 +20,8 @@ Topology detect(const std::string &sysfs) {
   return Topology(t);
 }
 
-const tuttiNode &node(const Topology &t, const std::string &name) {
-  int i = tuttiTopologyFind(t.get(), name.c_str());
+const tuttiNode &node(const Topology &t, const char *name) {
+  int i = tuttiTopologyFind(t.get(), name);
   EXPECT_GE(i, 0) << name;
   return t->nodes[i < 0 ? 0 : i];
 }
@@ -36,7 +36,7 @@ std::string distance(const Topology &t, const char *a, const char *b) {
   return text.substr(0, text.find(" ("));
 }
 
-std::string parent(const Topology &t, const std::string &name) {
+std::string parent(const Topology &t, const char *name) {
   return t->nodes[node(t, name).parent].name;
 }
 
