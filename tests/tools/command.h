@@ -31,8 +31,6 @@ public:
     for (auto &w : words)
       argv.push_back(w.data());
     argv.push_back(nullptr);
-    for (auto &e : env)
-      e.data();
     pid_ = fork();
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
