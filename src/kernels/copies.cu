@@ -2,7 +2,6 @@
 #include "kernels/allpairs_messages.cuh"
 #include "kernels/allpairs_regions.cuh"
 #include "kernels/kernels.h"
-#include "kernels/ringtree.cuh"
 
 namespace {
 
@@ -20,7 +19,6 @@ extern "C" const void *const tuttiKernelMessages = (const void *)allPairsMessage
 
 extern "C" const tuttiKernels tuttiKernelsCopies = {
     .simple = nullptr,
-    .ringTree = (const void *)ringTree<Moved, true>,
     .unrooted = {(const void *)allPairsRegions<Moved, 3, false, false, false>,
                  (const void *)allPairsRegions<Moved, 7, false, false, false>},
     .rooted = {(const void *)allPairsRegions<Moved, 3, false, true, false>,

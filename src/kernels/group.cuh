@@ -5,13 +5,11 @@
 #include "kernels/allpairs_regions.cuh"
 #include "kernels/allpairs_simple.cuh"
 #include "kernels/kernels.h"
-#include "kernels/ringtree.cuh"
 #include "kernels/types.cuh"
 
 #define TUTTI_KERNELS(NAME, T)                                                                     \
   extern "C" const tuttiKernels tuttiKernels##NAME = {                                             \
       .simple = (const void *)allPairsSimple<T>,                                                   \
-      .ringTree = (const void *)ringTree<T, false>,                                                \
       .unrooted = {(const void *)allPairsRegions<T, 3, true, false, false>,                        \
                    (const void *)allPairsRegions<T, 7, true, false, false>},                       \
       .rooted = {(const void *)allPairsRegions<T, 3, true, true, false>,                           \

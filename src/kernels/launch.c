@@ -77,18 +77,14 @@ int tuttiAllPairsLoad(bool *early) {
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
-int tuttiRingTreeLaunch(const tuttiRingTreeArgs *args, int ntasks, tuttiDataType_t type,
-                        bool copies, tuttiStream_t stream) {
+int tuttiRingTreeLaunch(const tuttiRingTreeArgs *args, int ntasks, tuttiStream_t stream) {
   const tuttiLaunchShape shape = {
       .nblocks = ntasks, .nthreads = TUTTI_RINGTREE_THREADS, .stream = stream};
-  return launch(kernelsOf(type, !copies)->ringTree, args, &shape);
+  return launch(tuttiKernelRingTree, args, &shape);
 }
 
 int tuttiRingTreeLoad(void) {
-  cudaError_t err = load(tuttiKernelsCopies.ringTree);
-  for (int type = 0; type < tuttiNumTypes && err == cudaSuccess; type++)
-    err = load(kernels[type]->ringTree);
-  return err;
+  return load(tuttiKernelRingTree);
 }
 
 #endif

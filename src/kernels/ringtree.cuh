@@ -36,26 +36,54 @@ struct RingTreeState {
 /* What has been done to a step when it is passed on, by a barrier of its stage. */
 enum Done : uint32_t { kAwaited, kMoved, kPublished };
 
-template <typename T, bool COPIES> class RingTree {
+/* What does not depend on the element type, most of the code: the waiter and the publisher. */
+class RingTreeBlock {
 public:
-  __device__ RingTree(const tuttiRingTreeArgs &args, RingTreeState &state)
-      : s(state), t(state.task), report{args.mail, state.task.sig} {
+  __device__ RingTreeBlock(RingTreeState &state, tuttiAllPairsMail *mail)
+      : s(state), t(state.task), report{mail, state.task.sig} {}
+
+  /* All threads; the caller synchronizes. */
+  __device__ void loadTask(const tuttiRingTreeArgs &args) {
     const char *from = (const char *)&args.task[blockIdx.x];
     for (uint32_t at = threadIdx.x * 8; at < sizeof s.task; at += blockDim.x * 8)
       *(uint64_t *)((char *)&s.task + at) = *(const uint64_t *)(from + at);
-    __syncthreads();
   }
 
-  __device__ void run() {
-    if (threadIdx.x < kMovers)
-      move();
-    else if (threadIdx.x < kMovers + kWarp)
-      wait();
-    else
-      publish();
+  __device__ void wait() {
+    uint64_t k = 0;
+    for (uint32_t i = 0;; i++) {
+      Stage &g = s.stage[i % kStages];
+      if (i >= kStages) barrierOf(barrier(kPublished, i), 2 * kWarp);
+      if (lane() == 0) load(g, k);
+      __syncwarp();
+      bool dead = false;
+      for (int e = (int)lane(); !g.last && e < endpoints(g) && !dead; e += kWarp)
+        dead = e < g.step.nrecv ? !awaitMessage(g, e) : !awaitRoom(g, e);
+      bool last = __any_sync(~0u, dead || g.last);
+      __syncwarp(); /* what each lane has seen comes before what lane 0 says */
+      if (lane() == 0) {
+        g.last = last;
+        if (!last) address(g);
+      }
+      __syncwarp();
+      arriveAt(barrier(kAwaited, i), kMovers + kWarp);
+      if (last) return;
+    }
+  }
+  __device__ void publish() const {
+    for (uint32_t i = 0;; i++) {
+      const Stage &g = s.stage[i % kStages];
+      barrierOf(barrier(kMoved, i), 2 * kWarp);
+      if (g.last) return;
+      for (int e = (int)lane(); e < endpoints(g); e += kWarp)
+        if (e < g.step.nrecv) storeRelaxedSys(&g.endpoint[e]->reader->credit.v, g.number[e] + 1);
+      for (int e = (int)lane() + g.step.nrecv; e < endpoints(g); e += kWarp)
+        publishMessage(g, e);
+      arriveAt(barrier(kPublished, i), 2 * kWarp);
+    }
   }
 
-private:
+protected:
   RingTreeState &s;
   const tuttiRingTreeTask &t;
   struct { /* what Wait tells the host */
@@ -81,29 +109,8 @@ private:
     return g.bytes <= e.smallBytes ? e.small + place * e.smallBytes : e.data + place * e.slotBytes;
   }
 
+private:
   /* ---- the waiter ---- */
-
-  __device__ void wait() {
-    uint64_t k = 0;
-    for (uint32_t i = 0;; i++) {
-      Stage &g = s.stage[i % kStages];
-      if (i >= kStages) barrierOf(barrier(kPublished, i), 2 * kWarp);
-      if (lane() == 0) load(g, k);
-      __syncwarp();
-      bool dead = false;
-      for (int e = (int)lane(); !g.last && e < endpoints(g) && !dead; e += kWarp)
-        dead = e < g.step.nrecv ? !awaitMessage(g, e) : !awaitRoom(g, e);
-      bool last = __any_sync(~0u, dead || g.last);
-      __syncwarp(); /* what each lane has seen comes before what lane 0 says */
-      if (lane() == 0) {
-        g.last = last;
-        if (!last) address(g);
-      }
-      __syncwarp();
-      arriveAt(barrier(kAwaited, i), kMovers + kWarp);
-      if (last) return;
-    }
-  }
 
   /* Lane 0: the next step that does anything, and its connections. */
   __device__ void load(Stage &g, uint64_t &k) const {
@@ -183,7 +190,24 @@ private:
       g.out[g.nout++] = payloadOf(g, i);
   }
 
-  /* ---- the movers ---- */
+  /* ---- the publisher ---- */
+
+  __device__ void publishMessage(const Stage &g, int i) const {
+    tuttiSlotDescriptor *d = descriptorOf(g, i);
+    d->addr = 0;
+    d->bytes = g.bytes;
+    d->where = inlined(g) ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+    d->sig = t.sig;
+    fenceSys();
+    storeRelaxedSys(&d->seq.v, g.number[i] + 1);
+  }
+};
+
+/* COPIES: nothing is reduced. */
+template <typename T, bool COPIES> class RingTreeMovers : RingTreeBlock {
+public:
+  __device__ RingTreeMovers(RingTreeState &state, tuttiAllPairsMail *mail)
+      : RingTreeBlock(state, mail) {}
 
   /* Several pairs of words of each operand are on their way at once: host memory is far. */
   static constexpr uint32_t kAtOnce = COPIES ? 8 : sizeof(typename T::Element) == 1 ? 2 : 4;
@@ -201,6 +225,8 @@ private:
       if (last) return;
     }
   }
+
+private:
   __device__ void moveStep(const Stage &g) const {
     int divide = g.step.flags & TUTTI_STEP_FINAL ? t.divide : 0;
     for (uint32_t from = threadIdx.x * 16; from < g.bytes; from += kAtOnce * kStride) {
@@ -240,49 +266,6 @@ private:
     for (uint32_t u = 0; u < kAtOnce; u++)
       value[u] = sum[u].result(divide, t.isUnsigned, turned);
   }
-
-  /* ---- the publisher ---- */
-
-  __device__ void publish() const {
-    for (uint32_t i = 0;; i++) {
-      const Stage &g = s.stage[i % kStages];
-      barrierOf(barrier(kMoved, i), 2 * kWarp);
-      if (g.last) return;
-      for (int e = (int)lane(); e < endpoints(g); e += kWarp)
-        if (e < g.step.nrecv) storeRelaxedSys(&g.endpoint[e]->reader->credit.v, g.number[e] + 1);
-      for (int e = (int)lane() + g.step.nrecv; e < endpoints(g); e += kWarp)
-        publishMessage(g, e);
-      arriveAt(barrier(kPublished, i), 2 * kWarp);
-    }
-  }
-  __device__ void publishMessage(const Stage &g, int i) const {
-    tuttiSlotDescriptor *d = descriptorOf(g, i);
-    d->addr = 0;
-    d->bytes = g.bytes;
-    d->where = inlined(g) ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
-    d->sig = t.sig;
-    fenceSys();
-    storeRelaxedSys(&d->seq.v, g.number[i] + 1);
-  }
 };
-
-namespace {
-
-template <typename T, bool COPIES>
-__global__ void __launch_bounds__(kRingTreeThreads)
-    ringTree(const __grid_constant__ tuttiRingTreeArgs args) {
-  __shared__ RingTreeState state;
-  if (args.started && blockIdx.x == 0 && threadIdx.x == 0)
-    storeRelaxedSys32(args.started, ++args.counts[1]);
-  RingTree<T, COPIES>(args, state).run();
-  __syncthreads();
-  if (!args.finished || threadIdx.x != 0) return;
-  fenceSys(); /* whoever sees the launch as ended sees what its blocks have published */
-  if (atomicInc(&args.counts[0], gridDim.x - 1) != gridDim.x - 1) return;
-  fenceSys();
-  storeRelaxedSys32(args.finished, ++args.counts[2]);
-}
-
-} // namespace
 
 #endif

@@ -56,14 +56,14 @@ typedef struct {
   uint32_t *counts;   /* [3] in GPU memory: this launch's ended blocks, and as the two below */
   uint32_t *started;  /* in host memory: launches that have begun; NULL: the host counts this one */
   uint32_t *finished; /* in host memory: launches that have ended; NULL: nobody asks */
+  int32_t type;       /* tuttiDataType_t of all tasks */
+  uint32_t copies;    /* they reduce nothing: it does not matter */
   tuttiRingTreeTask task[TUTTI_RINGTREE_TASKS];
 } tuttiRingTreeArgs;
 
-/* Enqueues one thread block per task; all of elements of `type`. With `copies` they reduce nothing.
- * Returns a cudaError_t. */
-int tuttiRingTreeLaunch(const tuttiRingTreeArgs *args, int ntasks, tuttiDataType_t type,
-                        bool copies, tuttiStream_t stream);
-/* Loads the kernels, so that no first call does; a cudaError_t. */
+/* Enqueues one thread block per task. Returns a cudaError_t. */
+int tuttiRingTreeLaunch(const tuttiRingTreeArgs *args, int ntasks, tuttiStream_t stream);
+/* Loads the kernel, so that no first call does; a cudaError_t. */
 int tuttiRingTreeLoad(void);
 
 __END_DECLS

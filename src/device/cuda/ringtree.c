@@ -211,12 +211,13 @@ static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, tuttiRing
 tuttiResult_t tuttiCudaRingTreeLaunch(tuttiCudaRingTree *s, const tuttiTask *tasks, int n,
                                       bool capturing) {
   cudaStream_t stream = tasks[0].stream;
-  bool copies = !tuttiCollReduces(tasks[0].schedule.coll);
+  s->args.type = tasks[0].type;
+  s->args.copies = !tuttiCollReduces(tasks[0].schedule.coll);
   for (int i = 0; i < n; i++)
     TUTTI_TRY(setTask(s, &tasks[i], &s->args.task[i]));
   TUTTI_TRY(startServing(s));
   if (s->served) announce(s, capturing);
-  int err = tuttiRingTreeLaunch(&s->args, n, tasks[0].type, copies, stream);
+  int err = tuttiRingTreeLaunch(&s->args, n, stream);
   if (err && s->served && !capturing)
     tuttiFetchAddAcqRel32(&s->launched, UINT32_MAX); /* minus one: it will not end */
   return tuttiCudaCheck((cudaError_t)err, "the launch of a kernel");
