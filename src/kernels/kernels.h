@@ -21,7 +21,8 @@ typedef struct {
   X(Uint8, Int8)                                                                                   \
   X(Int32, Int32)                                                                                  \
   X(Uint32, Int32)                                                                                 \
-  X(Int64, Int64) X(Uint64, Int64) X(Float16, Float16) X(Bfloat16, Bfloat16) X(Float32, Float32)   \
+  X(Int64, Int64)                                                                                  \
+  X(Uint64, Int64) X(Float16, Float16) X(Bfloat16, Bfloat16) X(Float32, Float32)                   \
       X(Float64, Float64) X(Float8e4m3, Float8e4m3) X(Float8e5m2, Float8e5m2)
 #define TUTTI_KERNELS(type, like) extern const tuttiKernels tuttiKernels##like;
 TUTTI_KERNELS_OF_TYPES(TUTTI_KERNELS)
