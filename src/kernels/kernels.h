@@ -15,15 +15,13 @@ typedef struct {
   const void *staged;      /*   in host memory, for up to 7 links */
 } tuttiKernels;
 
+/* clang-format off */
 /* X(element type, whose kernels it has): signed and unsigned integers have the same. */
 #define TUTTI_KERNELS_OF_TYPES(X)                                                                  \
-  X(Int8, Int8)                                                                                    \
-  X(Uint8, Int8)                                                                                   \
-  X(Int32, Int32)                                                                                  \
-  X(Uint32, Int32)                                                                                 \
-  X(Int64, Int64)                                                                                  \
-  X(Uint64, Int64) X(Float16, Float16) X(Bfloat16, Bfloat16) X(Float32, Float32)                   \
-      X(Float64, Float64) X(Float8e4m3, Float8e4m3) X(Float8e5m2, Float8e5m2)
+  X(Int8, Int8) X(Uint8, Int8) X(Int32, Int32) X(Uint32, Int32) X(Int64, Int64) X(Uint64, Int64)   \
+  X(Float16, Float16) X(Bfloat16, Bfloat16) X(Float32, Float32) X(Float64, Float64)                \
+  X(Float8e4m3, Float8e4m3) X(Float8e5m2, Float8e5m2)
+/* clang-format on */
 #define TUTTI_KERNELS(type, like) extern const tuttiKernels tuttiKernels##like;
 TUTTI_KERNELS_OF_TYPES(TUTTI_KERNELS)
 #undef TUTTI_KERNELS
