@@ -14,11 +14,13 @@ inline uint64_t randomBits(uint64_t a, uint64_t b) {
   return h ^ h >> 32;
 }
 
-/* Element i of rank r's input. Integers are small where a sum is divided, else any. */
+/* Element i of rank r's input. Integers are small where a sum is divided, else
+ * any. */
 inline Element inputElement(int type, int op, int r, uint64_t i) {
   uint64_t h = randomBits((uint64_t)r * 977 + (uint64_t)type * 31 + (uint64_t)op, i);
   if (!isFloat(type)) {
-    if (op != tuttiAvg) return rounded(type, {0, h});
+    /* A sum may wrap before it is divided: where the reference does so too, all bits count. */
+    if (op != tuttiAvg || type == tuttiUint64) return rounded(type, {0, h});
     return {0, isSigned(type) ? h % 15 - 7 : h % 15};
   }
   double unit = (double)(h >> 12) / (double)((uint64_t)1 << 52);
