@@ -22,7 +22,7 @@ __BEGIN_DECLS
 
 #define TUTTI_SENTENCE   256
 #define TUTTI_HOSTNAME   64
-#define TUTTI_NET_HANDLE 544
+#define TUTTI_NET_HANDLE 2048
 /* Channel of grouped point-to-point messages, apart from those of collectives. */
 #define TUTTI_P2P_CHANNEL TUTTI_MAX_CHANNELS
 #define TUTTI_CHANNELS    (TUTTI_MAX_CHANNELS + 1)

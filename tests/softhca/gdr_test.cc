@@ -357,6 +357,35 @@ TEST(Gdr, WhatFindsNoRoomIsStagedAndGetsItLater) {
     closeBoth(r, from[i], to[i]);
 }
 
+// Of twenty ports, the first two are down; the last two find no room.
+TEST(Gdr, PortsThatAreDownMakeRoomForPortsThatAreUp) {
+  std::string config = "movers 1\ndevice hca0 ports=2 down_ms=1\n";
+  for (int i = 1; i < 10; i++)
+    config += "device hca" + std::to_string(i) + " ports=2\n";
+  if (!configured(config)) return;
+  ibv_device **list = ibv_get_device_list(nullptr);
+  ibv_context *context = ibv_open_device(list[0]);
+  ibv_free_device_list(list);
+  for (int port : {1, 2}) {
+    ibv_port_attr attr{};
+    for (uint64_t end = tuttiNow() + kLongNs; tuttiNow() < end && attr.state != IBV_PORT_DOWN;)
+      EXPECT_EQ(ibv_query_port(context, static_cast<uint8_t>(port), &attr), 0);
+    EXPECT_EQ(attr.state, IBV_PORT_DOWN);
+  }
+  Rank r;
+  set("TUTTI_NET_GDR_LEVEL", "SYS");
+  ASSERT_EQ(r.prepare(0, true), tuttiSuccess) << tuttiErrorText();
+  ibv_close_device(context); // its ports have failed for as long as a device is open
+  tuttiIbHandle h;
+  memcpy(&h, r.mine().net, sizeof h);
+  ASSERT_EQ(h.nports, TUTTI_IB_PORTS);
+  for (int i = 0; i < h.nports; i++) {
+    EXPECT_TRUE(h.ports[i].up) << i;
+    EXPECT_EQ(h.ports[i].device, "hca" + std::to_string(1 + i / 2));
+    EXPECT_EQ(h.ports[i].port, 1 + i % 2);
+  }
+}
+
 // Both flushes and payloads go on, over the other port and then over both.
 TEST(Gdr, APortThatFailsIsMended) {
   if (!configured("invisible_ms 1000\ndevice softhca0 ports=2\n"

@@ -539,6 +539,7 @@ static tuttiProxyState ibServe(void *self, tuttiProxyTurn *turn) {
     if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
   }
   node->watched = true;
+  tuttiIbForgetRegions(node);
   tuttiIbPoll(node); /* for the endpoints, whose turns follow */
   turn->result = tuttiIbFlushPoll(node);
   if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;

@@ -271,6 +271,9 @@ struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t bytes, uint
 /* A region that holds [addr, addr + bytes) and could be registered, or NULL, for one use; registers
  * it on first use. Forgets those that are gone. */
 tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r);
+/* Deregisters those that are gone and not in use: their memory may be freed only for the kernel to
+ * keep it until then. At each turn of the node. */
+void tuttiIbForgetRegions(tuttiIbNode *node);
 /* A use has ended; the last one of a region that is gone deregisters it. NULL is allowed. */
 void tuttiIbReturn(tuttiIbRegion *region);
 

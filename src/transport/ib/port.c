@@ -115,45 +115,74 @@ static int portsUp(const tuttiIbNode *node) {
 }
 
 /* Makes a rail of the port if it is one. */
-static bool keepPort(tuttiIbNode *node, struct ibv_context *context, const char *name, int port) {
+static bool readPort(tuttiIbRail *rail, struct ibv_context *context, const char *name, int port) {
   struct ibv_port_attr attr = {0};
-  tuttiIbRail rail = {.context = context, .port.port = (uint8_t)port};
-  if (!queryRail(&rail, &attr) ||
+  *rail = (tuttiIbRail){.context = context, .port.port = (uint8_t)port};
+  if (!queryRail(rail, &attr) ||
       (attr.link_layer != IBV_LINK_LAYER_ETHERNET && attr.link_layer != IBV_LINK_LAYER_INFINIBAND))
     return false;
-  snprintf(rail.port.device, sizeof rail.port.device, "%.15s", name);
-  rail.port.up = attr.state == IBV_PORT_ACTIVE;
-  rail.port.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
-  rail.port.lid = attr.lid;
-  rail.port.mtu = (uint8_t)attr.active_mtu;
-  rail.megabits = megabitsOf(&attr);
-  readGids(&rail);
+  snprintf(rail->port.device, sizeof rail->port.device, "%.15s", name);
+  rail->port.up = attr.state == IBV_PORT_ACTIVE;
+  rail->port.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+  rail->port.lid = attr.lid;
+  rail->port.mtu = (uint8_t)attr.active_mtu;
+  rail->megabits = megabitsOf(&attr);
+  readGids(rail);
+  return true;
+}
+
+/* Gives up the last port that is down for one more; false: all are up. */
+static bool dropDownPort(tuttiIbNode *node) {
+  int last = node->nrails - 1;
+  while (last >= 0 && node->rails[last].port.up)
+    last--;
+  if (last < 0) return false;
+  tuttiVerbs.close(node->rails[last].context);
+  node->nrails--;
+  memmove(&node->rails[last], &node->rails[last + 1],
+          (size_t)(node->nrails - last) * sizeof *node->rails);
+  return true;
+}
+
+/* Puts the port among the rails, whose order is that of devices. Of more than there is room for,
+ * those that are up come first. False: its context is of no use. */
+static bool addPort(tuttiIbNode *node, struct ibv_context *context, const char *name, int port) {
+  tuttiIbRail rail;
+  if (!readPort(&rail, context, name, port)) return false;
+  if (node->nrails == TUTTI_IB_PORTS && !(rail.port.up && dropDownPort(node))) {
+    TUTTI_WARN(NET, "NET/IB: %s port %d is not used, as %d ports are the most; see TUTTI_IB_HCA",
+               name, port, TUTTI_IB_PORTS);
+    return false;
+  }
   node->rails[node->nrails++] = rail;
   return true;
 }
 
+/* Adds the ports of a device that TUTTI_IB_HCA allows. */
+static void openDevice(tuttiIbNode *node, struct ibv_device *device) {
+  const char *list = tuttiSettingString(TUTTI_SETTING_IB_HCA);
+  const char *name = tuttiVerbs.deviceName(device);
+  struct ibv_device_attr attr = {.phys_port_cnt = UINT8_MAX};
+  for (int port = 1; port <= attr.phys_port_cnt; port++) {
+    if (!portAllowed(list, name, port)) continue;
+    struct ibv_context *context = tuttiVerbs.open(device);
+    if (!context) {
+      TUTTI_WARN(NET, "NET/IB: cannot open device %s: %s; see the rights on /dev/infiniband", name,
+                 tuttiErrnoText(errno));
+      return;
+    }
+    if (tuttiVerbs.queryDevice(context, &attr) != 0) attr.phys_port_cnt = 0;
+    if (port > attr.phys_port_cnt || !addPort(node, context, name, port)) tuttiVerbs.close(context);
+  }
+}
+
 /* Returns how many devices there are, allowed or not. */
 static int openPorts(tuttiIbNode *node) {
-  const char *list = tuttiSettingString(TUTTI_SETTING_IB_HCA);
   int n = 0;
   struct ibv_device **devices = tuttiVerbs.getDeviceList(&n);
-  for (int i = 0; devices && i < n; i++) {
-    if (devices[i]->transport_type != IBV_TRANSPORT_IB) continue; /* iWARP needs rdma_cm */
-    const char *name = tuttiVerbs.deviceName(devices[i]);
-    struct ibv_device_attr device = {.phys_port_cnt = UINT8_MAX};
-    for (int port = 1; port <= device.phys_port_cnt && node->nrails < TUTTI_IB_PORTS; port++) {
-      if (!portAllowed(list, name, port)) continue;
-      struct ibv_context *context = tuttiVerbs.open(devices[i]);
-      if (!context) {
-        TUTTI_WARN(NET, "NET/IB: cannot open device %s: %s; see the rights on /dev/infiniband",
-                   name, tuttiErrnoText(errno));
-        break;
-      }
-      if (tuttiVerbs.queryDevice(context, &device) != 0) device.phys_port_cnt = 0;
-      if (port > device.phys_port_cnt || !keepPort(node, context, name, port))
-        tuttiVerbs.close(context);
-    }
-  }
+  for (int i = 0; devices && i < n; i++)
+    if (devices[i]->transport_type == IBV_TRANSPORT_IB) /* iWARP needs rdma_cm */
+      openDevice(node, devices[i]);
   if (devices) tuttiVerbs.freeDeviceList(devices);
   return n;
 }
@@ -248,12 +277,16 @@ static void registerRegion(tuttiIbNode *node, tuttiIbRegion *r) {
   }
 }
 
-tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r) {
-  uintptr_t begin = (uintptr_t)addr;
+void tuttiIbForgetRegions(tuttiIbNode *node) {
   uint64_t removed = tuttiRegionsRemoved();
-  tuttiRegion found;
   if (removed != node->regionsSeen) dropRegions(node, false);
   node->regionsSeen = removed;
+}
+
+tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r) {
+  uintptr_t begin = (uintptr_t)addr;
+  tuttiRegion found;
+  tuttiIbForgetRegions(node);
   *r = node->regions;
   while (*r && (begin < (*r)->region.begin || begin + bytes > (*r)->region.end))
     *r = (*r)->next;

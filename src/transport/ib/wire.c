@@ -6,6 +6,8 @@
 
 #include "base/os.h"
 
+#define SUBNET_BYTES 8 /* of an InfiniBand GID */
+
 /* ---- addresses ------------------------------------------------------------------------------ */
 
 static bool isV4(const uint8_t gid[16]) {
@@ -49,10 +51,12 @@ void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *fam
 
 /* Bits of common prefix, those of an IPv4 address stretched to 128. */
 static int commonPrefix(const uint8_t a[16], const uint8_t b[16]) {
-  int first = isV4(a) ? 96 : 0, bits = first;
-  while (bits < 128 && ((a[bits / 8] ^ b[bits / 8]) >> (7 - bits % 8) & 1) == 0)
-    bits++;
-  return (bits - first) * 128 / (128 - first);
+  int first = isV4(a) ? 12 : 0, same = first;
+  while (same < 16 && a[same] == b[same])
+    same++;
+  int bits = 8 * (same - first);
+  if (same < 16) bits += __builtin_clz((unsigned)(a[same] ^ b[same])) - 24;
+  return bits * 16 / (16 - first);
 }
 
 /* How good a pair of addresses is; 0: one cannot reach the other. */
@@ -67,7 +71,11 @@ int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int 
   int best = 0;
   *gidA = *gidB = 0;
   if (a->ethernet != b->ethernet) return 0;
-  if (!a->ethernet) return 1;
+  if (!a->ethernet) {
+    /* Out of its subnet a port reaches another only if there is a router. */
+    bool known = a->ngids > 0 && b->ngids > 0;
+    return known && memcmp(a->gids[0].gid, b->gids[0].gid, SUBNET_BYTES) == 0 ? 2 : 1;
+  }
   for (int i = 0; i < a->ngids; i++) {
     for (int j = 0; j < b->ngids; j++) {
       int worthOf = pairWorth(&a->gids[i], &b->gids[j]);
@@ -91,22 +99,52 @@ static int usablePorts(const tuttiIbHandle *h, uint8_t ports[TUTTI_IB_PORTS]) {
   return n > 0 ? n : h->nports;
 }
 
-bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
-                       tuttiIbPair *pair) {
-  int best = 0, from, to;
+/* The ports of two ranks that connections join. */
+typedef struct {
+  const tuttiIbHandle *send, *recv;
   uint8_t senders[TUTTI_IB_PORTS], receivers[TUTTI_IB_PORTS];
-  int nsend = usablePorts(send, senders), nrecv = usablePorts(recv, receivers);
-  pair->port[0] = senders[qp % nsend];
-  for (int i = 0; i < nrecv; i++) {
-    int at = receivers[(qp + i) % nrecv];
-    int worthOf = tuttiIbGidChoose(&send->ports[pair->port[0]], &recv->ports[at], &from, &to);
+  int nsend, nrecv;
+} fabric;
+
+/* How well the sender's port number `from` of the fabric reaches the receiver's number `to`. */
+static int joinPorts(const fabric *f, int from, int to, tuttiIbPair *pair) {
+  int gid[2];
+  uint8_t a = f->senders[from], b = f->receivers[to];
+  int worthOf = tuttiIbGidChoose(&f->send->ports[a], &f->recv->ports[b], &gid[0], &gid[1]);
+  *pair = (tuttiIbPair){.port = {a, b}, .gid = {(uint8_t)gid[0], (uint8_t)gid[1]}};
+  return worthOf;
+}
+
+/* Which of the receiver's ports is reached best, among equals by turns. */
+static int nearest(const fabric *f, int from, int turn) {
+  int best = 0, found = turn % f->nrecv;
+  tuttiIbPair pair;
+  for (int i = 0; i < f->nrecv; i++) {
+    int to = (turn + i) % f->nrecv, worthOf = joinPorts(f, from, to, &pair);
     if (worthOf <= best) continue;
     best = worthOf;
-    pair->port[1] = (uint8_t)at;
-    pair->gid[0] = (uint8_t)from;
-    pair->gid[1] = (uint8_t)to;
+    found = to;
   }
-  return best > 0;
+  return found;
+}
+
+/* Whether the nearest ports leave others out: then all are in one subnet, where addresses that look
+ * alike mean nothing. */
+static bool isFlat(const fabric *f) {
+  int load[TUTTI_IB_PORTS] = {0}, fair = (f->nsend + f->nrecv - 1) / f->nrecv;
+  for (int from = 0; from < f->nsend; from++)
+    if (++load[nearest(f, from, from)] > fair) return true;
+  return false;
+}
+
+bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
+                       tuttiIbPair *pair) {
+  fabric f = {.send = send, .recv = recv};
+  f.nsend = usablePorts(send, f.senders);
+  f.nrecv = usablePorts(recv, f.receivers);
+  int from = qp % f.nsend;
+  return (isFlat(&f) && joinPorts(&f, from, qp % f.nrecv, pair) > 0) ||
+         joinPorts(&f, from, nearest(&f, from, qp), pair) > 0;
 }
 
 const char *tuttiIbGidText(const tuttiIbGid *gid, char *buf, size_t size) {

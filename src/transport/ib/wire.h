@@ -16,7 +16,7 @@
 
 __BEGIN_DECLS
 
-#define TUTTI_IB_PORTS       4
+#define TUTTI_IB_PORTS       16
 #define TUTTI_IB_GIDS        4 /* of a port that are told to peers */
 #define TUTTI_IB_QUEUE_PAIRS 16
 
@@ -93,10 +93,11 @@ const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes,
 
 /* Chooses the addresses by which two ports reach each other, as indexes of their gids: same type
  * and family, RoCE v2 before v1, nothing link-local unless forced, the pair that shares most of its
- * prefix first. InfiniBand ports need the same link layer only. Returns how good the choice is; 0:
- * none fits. */
+ * prefix first. InfiniBand ports need the same link layer only, and are better in one subnet.
+ * Returns how good the choice is; 0: none fits. */
 int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int *gidB);
-/* What queue pair number `qp` joins: rails are joined with their like as far as addresses fit.
+/* What queue pair number `qp` joins: each port the one that its address is nearest to, and where
+ * that would leave ports out, as in one flat subnet, rail k with rail k as far as addresses fit.
  * False: the sender's port for it reaches none of the receiver's. */
 bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
                        tuttiIbPair *pair);

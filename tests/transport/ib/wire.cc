@@ -155,6 +155,56 @@ TEST(IbPort, RailsMeetTheirLike) {
   }
 }
 
+/* Ports of two hosts with these addresses, and what each of the first host's is joined with. */
+std::vector<int> Joined(const std::vector<std::string> &a, const std::vector<std::string> &b) {
+  std::vector<tuttiIbPort> mine, theirs;
+  for (const std::string &address : a)
+    mine.push_back(Port("m", {Gid(address.c_str(), kV2, 1)}));
+  for (const std::string &address : b)
+    theirs.push_back(Port("t", {Gid(address.c_str(), kV2, 1)}));
+  const tuttiIbHandle send = Handle(mine), recv = Handle(theirs);
+  std::vector<int> with;
+  for (int qp = 0; qp < static_cast<int>(a.size()); qp++) {
+    tuttiIbPair pair;
+    EXPECT_TRUE(tuttiIbPairChoose(&send, &recv, qp, &pair));
+    EXPECT_EQ(pair.port[0], qp);
+    with.push_back(pair.port[1]);
+  }
+  return with;
+}
+
+TEST(IbPort, NoRailIsLeftOutInAFlatSubnet) {
+  std::vector<std::string> first, second;
+  std::vector<int> like;
+  for (int i = 0; i < TUTTI_IB_PORTS; i++) {
+    first.push_back("10.0.0." + std::to_string(i + 1));
+    second.push_back("10.0.0." + std::to_string(TUTTI_IB_PORTS + i + 1));
+    like.push_back(i);
+  }
+  EXPECT_EQ(Joined(first, second), like);
+  EXPECT_EQ(Joined(second, first), like);
+  /* The last of the one host lies beside the first of the other. */
+  EXPECT_EQ(Joined({"10.0.0.1", "10.0.0.8"}, {"10.0.0.9", "10.0.0.10"}), (std::vector<int>{0, 1}));
+}
+
+TEST(IbPort, RailsAreToldApartByTheirSubnets) {
+  EXPECT_EQ(Joined({"10.0.1.1", "10.0.2.1"}, {"10.0.2.2", "10.0.1.2"}), (std::vector<int>{1, 0}))
+      << "devices of other names";
+  EXPECT_EQ(Joined({"10.0.1.1", "10.0.1.2", "10.0.2.1", "10.0.2.2"}, {"10.0.1.3", "10.0.2.3"}),
+            (std::vector<int>{0, 0, 1, 1}));
+}
+
+TEST(IbPort, InfinibandPortsMeetInTheirSubnet) {
+  auto port = [](const char *gid) { return Port("m", {Gid(gid, TUTTI_GID_IB, 0)}, false); };
+  const tuttiIbHandle send = Handle({port("fe80:0:0:1::1"), port("fe80:0:0:2::1")});
+  const tuttiIbHandle recv = Handle({port("fe80:0:0:2::2"), port("fe80:0:0:1::2")});
+  for (int qp = 0; qp < 4; qp++) {
+    tuttiIbPair pair;
+    ASSERT_TRUE(tuttiIbPairChoose(&send, &recv, qp, &pair));
+    EXPECT_NE(pair.port[0], pair.port[1]) << qp;
+  }
+}
+
 TEST(IbPort, RailsThatReachTheGpuAreUsedAlone) {
   std::vector<tuttiIbPort> mine, theirs;
   for (int i = 0; i < 4; i++) {
@@ -184,7 +234,7 @@ TEST(IbPort, WhatPeersSayIsChecked) {
   };
   EXPECT_EQ(nullptr, wrong([](tuttiIbHandle &) {}));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.nports = 0; }), HasSubstr("number of ports"));
-  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.nports = 5; }), HasSubstr("number of ports"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.nports = TUTTI_IB_PORTS + 1; }), HasSubstr("number of ports"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].mtu = 6; }), HasSubstr("MTU"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].ngids = 5; }), HasSubstr("number of GIDs"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].gids[0].type = 3; }), HasSubstr("type"));
