@@ -30,10 +30,11 @@ tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *
   cudaError_t err = cudaMalloc(&memory, whole);
   if (err != cudaSuccess) {
     cudaGetLastError(); /* so that no later call finds it */
-    return TUTTI_FAIL(tuttiUnhandledCudaError,
-                      "rank %d cannot allocate %zu bytes on its GPU for GPUDirect RDMA: %s (%s); see "
-                      "what else holds its memory (nvidia-smi), or set TUTTI_NET_GDR=off",
-                      rank, whole, cudaGetErrorString(err), cudaGetErrorName(err));
+    return TUTTI_FAIL(
+        tuttiUnhandledCudaError,
+        "rank %d cannot allocate %zu bytes on its GPU for GPUDirect RDMA: %s (%s); see "
+        "what else holds its memory (nvidia-smi), or set TUTTI_NET_GDR=off",
+        rank, whole, cudaGetErrorString(err), cudaGetErrorName(err));
   }
   keepCopiesOrdered(memory);
   *out = (tuttiGpuMemory){.memory = memory, .bytes = whole, .device = device};
@@ -52,8 +53,8 @@ int tuttiGpuExport(const tuttiGpuMemory *m) {
                   unsigned long long flags) = tuttiCudaDriver("cuMemGetHandleForAddressRange");
   int fd = -1;
   if (!get || tuttiCudaEnter(m->device, &before) != tuttiSuccess) return -1;
-  CUresult err = get(&fd, (CUdeviceptr)(uintptr_t)m->memory, m->bytes,
-                     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  CUresult err =
+      get(&fd, (CUdeviceptr)(uintptr_t)m->memory, m->bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
   return err == CUDA_SUCCESS ? fd : -1;
 }
 
@@ -78,18 +79,24 @@ tuttiResult_t tuttiGpuWrite(const tuttiGpuMemory *m, size_t at, const void *from
   return copy(m, (uint8_t *)m->memory + at, from, bytes, cudaMemcpyHostToDevice);
 }
 
+/* Where CPU and GPU share page tables they share a link other than PCIe, too: what a NIC writes to
+ * the GPU and what the GPU reads of host memory then come by two ways, whatever the driver says of
+ * PCIe. */
 bool tuttiGpuNeedsFlush(int device) {
-  int order = 0;
+  int order = 0, linked = 0;
   cudaError_t err = cudaDeviceGetAttribute(&order, cudaDevAttrGPUDirectRDMAWritesOrdering, device);
+  if (err == cudaSuccess)
+    err =
+        cudaDeviceGetAttribute(&linked, cudaDevAttrPageableMemoryAccessUsesHostPageTables, device);
   if (err != cudaSuccess) cudaGetLastError(); /* so that no later call finds it */
-  return err != cudaSuccess || order < cudaGPUDirectRDMAWritesOrderingOwner;
+  return err != cudaSuccess || linked || order < cudaGPUDirectRDMAWritesOrderingOwner;
 }
 
 tuttiResult_t tuttiGpuFlush(int device) {
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaEnter(device, &before));
-  return CUDA_CHECK(cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
-                                                       cudaFlushGPUDirectRDMAWritesToOwner));
+  return CUDA_CHECK(cudaDeviceFlushGPUDirectRDMAWrites(
+      cudaFlushGPUDirectRDMAWritesTargetCurrentDevice, cudaFlushGPUDirectRDMAWritesToOwner));
 }
 
 #else

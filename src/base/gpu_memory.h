@@ -1,5 +1,5 @@
-/* Memory of a GPU that NICs are to read and write by themselves (GPUDirect RDMA). Without CUDA there
- * is none: allocating fails, all else does nothing. */
+/* Memory of a GPU that NICs are to read and write by themselves (GPUDirect RDMA). Without CUDA
+ * there is none: allocating fails, all else does nothing. */
 #ifndef TUTTI_BASE_GPU_MEMORY_H_
 #define TUTTI_BASE_GPU_MEMORY_H_
 
@@ -17,10 +17,12 @@ typedef struct {
   int device;
 } tuttiGpuMemory;
 
-/* Allocates at least `bytes` on CUDA device `device`, in units that a NIC can map. Not while kernels
- * may wait for this rank, for which the allocation could wait in turn. `rank` is for the error. */
+/* Allocates at least `bytes` on CUDA device `device`, in units that a NIC can map. Not while
+ * kernels may wait for this rank, for which the allocation could wait in turn. `rank` is for the
+ * error. */
 tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *out);
-void tuttiGpuFree(tuttiGpuMemory *m); /* no NIC and no kernel uses it any more; may be called again */
+void tuttiGpuFree(
+    tuttiGpuMemory *m); /* no NIC and no kernel uses it any more; may be called again */
 
 /* A dma-buf of all of it, the caller's to close; -1: driver or kernel have none. */
 int tuttiGpuExport(const tuttiGpuMemory *m);
@@ -29,9 +31,9 @@ int tuttiGpuExport(const tuttiGpuMemory *m);
 tuttiResult_t tuttiGpuRead(const tuttiGpuMemory *m, size_t at, void *to, size_t bytes);
 tuttiResult_t tuttiGpuWrite(const tuttiGpuMemory *m, size_t at, const void *from, size_t bytes);
 
-/* What a NIC has written may be invisible to kernels of `device` for a while after the NIC says that
- * it is there, until something is read over the same way: the device's driver does not promise that
- * such writes keep their order for the GPU that owns the memory. */
+/* What a NIC has written may be invisible to kernels of `device` for a while after the NIC says
+ * that it is there, until something is read over the same way: the device's driver does not promise
+ * that such writes keep their order for the GPU that owns the memory. */
 bool tuttiGpuNeedsFlush(int device);
 /* Makes it visible by a call of the driver, slowly. */
 tuttiResult_t tuttiGpuFlush(int device);
