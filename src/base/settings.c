@@ -70,6 +70,11 @@ static const char *checkFlush(const char *text) {
   return known ? NULL : "accepted: auto, on or off";
 }
 
+static const char *checkOrder(const char *text) {
+  bool known = !strcmp(text, "auto") || !strcmp(text, "writes") || !strcmp(text, "immediate");
+  return known ? NULL : "accepted: auto, writes or immediate";
+}
+
 static const char *checkNet(const char *text) {
   bool known = !strcasecmp(text, "IB") || !strcasecmp(text, "Socket");
   return known ? NULL : "accepted: IB or Socket";
@@ -81,6 +86,7 @@ static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) 
     [TUTTI_SETTING_DEBUG_SUBSYS] = tuttiLogCheckSubsystems,
     [TUTTI_SETTING_DEVICE] = checkDevice,
     [TUTTI_SETTING_IB_ADDR_FAMILY] = checkFamily,
+    [TUTTI_SETTING_IB_ORDER] = checkOrder,
     [TUTTI_SETTING_NET] = checkNet,
     [TUTTI_SETTING_NET_GDR] = checkGdr,
     [TUTTI_SETTING_NET_GDR_FLUSH] = checkFlush,

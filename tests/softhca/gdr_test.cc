@@ -104,13 +104,13 @@ struct Rank {
     tuttiStoreRelease32(&r->failed, 1);
   }
   tuttiPeer &mine() { return peers[view.rank]; }
-  tuttiResult_t prepare(int rank, bool onGpu) {
+  tuttiResult_t prepare(int rank, bool onGpu, size_t slotBytes = kSlot) {
     view.rank = rank;
     view.nranks = 2;
     view.commHash = 0x1234abcd;
     view.peers = peers;
     view.nchannels = 4;
-    view.slotBytes = kSlot;
+    view.slotBytes = slotBytes;
     view.timeoutMs = 60000;
     view.failed = &failed;
     view.memory = &memory;
@@ -157,10 +157,10 @@ struct Rank {
 
 struct Ranks {
   Rank a, b;
-  explicit Ranks(bool first = true, bool second = true) {
+  explicit Ranks(bool first = true, bool second = true, size_t slotBytes = kSlot) {
     set("TUTTI_NET_GDR_LEVEL", "SYS"); // the software HCA has no place on PCI
-    EXPECT_EQ(a.prepare(0, first), tuttiSuccess) << tuttiErrorText();
-    EXPECT_EQ(b.prepare(1, second), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(a.prepare(0, first, slotBytes), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(b.prepare(1, second, slotBytes), tuttiSuccess) << tuttiErrorText();
     a.peers[1] = b.peers[1];
     b.peers[0] = a.peers[0];
   }
@@ -396,6 +396,70 @@ TEST(Gdr, APortThatFailsIsMended) {
   tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
   EXPECT_TRUE(to.gpuData);
   EXPECT_EQ(exchange(r, from, to, 2000, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+// ---- order
+// ----------------------------------------------------------------------------------------
+
+const std::vector<size_t> kLarge = {kSlot, 81, 40000, 100, 3, kSlot - 1};
+
+// Parts of messages, too, as there are two ports.
+TEST(Gdr, DeliveryOutOfOrderIsToldByCompletions) {
+  if (!configured("reorder_us 5000\ndevice softhca0 ports=2")) return;
+  set("TUTTI_IB_QPS_PER_CONNECTION", "2");
+  set("TUTTI_NET_GDR_FLUSH", "off"); // a read waits for the writes before it
+  Ranks r(true, true, 4 * kSlot);
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  tuttiConn back = r.a.open(0, TUTTI_RECV), forth = r.b.open(0, TUTTI_SEND);
+  std::vector<size_t> sizes = kLarge;
+  sizes.push_back(4 * kSlot); // is cut
+  EXPECT_EQ(exchange(r, from, to, 500, sizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+  closeBoth(r, back, forth);
+}
+
+TEST(Gdr, OnlyCompletionsTellWhatComesOutOfOrder) {
+  if (!configured("reorder_us 5000")) return;
+  set("TUTTI_IB_ORDER", "writes");
+  set("TUTTI_NET_GDR_FLUSH", "off"); // a read waits for the writes before it
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_NE(exchange(r, from, to, 200, {kSlot}), 0) << "or the test before could not fail";
+  closeBoth(r, from, to);
+}
+
+TEST(Gdr, HostMemoryHasCompletionsWhereTheyAreAskedFor) {
+  if (!configured("reorder_us 500")) return;
+  set("TUTTI_IB_ORDER", "immediate");
+  Ranks r(false, false);
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_EQ(exchange(r, from, to, 500, kLarge), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+TEST(Gdr, WhatOneSideAsksForBothDo) {
+  if (!configured("reorder_us 500")) return;
+  for (bool first : {true, false}) { // auto: on GPUs alone
+    Ranks r(first, !first);
+    r.attach();
+    tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+    EXPECT_EQ(exchange(r, from, to, 200, kLarge), 0) << r.a.error << r.b.error;
+    closeBoth(r, from, to);
+  }
+}
+
+TEST(Gdr, APortThatFailsOutOfOrderIsMended) {
+  if (!configured("reorder_us 300\ninvisible_ms 1000\ndevice softhca0 ports=2\n"
+                  "port softhca0/1 down_frames=300 up_ms=500"))
+    return;
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_EQ(exchange(r, from, to, 3000, kSizes), 0) << r.a.error << r.b.error;
   closeBoth(r, from, to);
 }
 

@@ -15,6 +15,7 @@
  * nobody waits, the proxy's thread looks every LOOK_NS. */
 #include "transport/ib/endpoint.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@
 #include "base/settings.h"
 
 enum { POLL_BATCH = 16, CREDIT_MESSAGES = 4, CREDIT_BYTES = 65536, LOOK_NS = 1000000 };
+#define RECEIVE ((uint64_t)1) /* in the id of a request: it is a receive */
 
 /* ---- completions ---------------------------------------------------------------------------- */
 
@@ -70,23 +72,62 @@ static bool curable(enum ibv_wc_status status) {
          status != IBV_WC_LOC_ACCESS_ERR && status != IBV_WC_REM_ACCESS_ERR;
 }
 
+static void takeCredit(tuttiIbEndpoint *e, uint64_t taken);
+
+/* Posts receives up to the full number. */
+static void refill(tuttiIbQueuePair *q) {
+  while (q->receives < TUTTI_IB_RECEIVES) {
+    int err = tuttiIbQueuePairAwait(q->qp, (uintptr_t)q | RECEIVE);
+    if (err) {
+      tuttiIbBreak(q->end, q, tuttiErrnoText(err));
+      return;
+    }
+    q->receives++;
+  }
+}
+
+void tuttiIbAwaitImmediates(tuttiIbQueuePair *q) {
+  q->come = q->end->arrived;
+  refill(q);
+}
+
+/* A share of a message, or a credit, has come with all that was sent before it on its queue pair.
+ */
+static void takeImmediate(tuttiIbQueuePair *q, uint32_t immediate) {
+  tuttiIbEndpoint *e = q->end;
+  bool sends = tuttiIbSends(e), credit = immediate & TUTTI_IB_IMMEDIATE_CREDIT;
+  if (sends && credit) takeCredit(e, tuttiIbImmediateNumber(immediate, e->credit));
+  if (!sends && !credit) q->come = tuttiIbImmediateNumber(immediate, q->come) + 1;
+}
+
+static void takeCompletion(const struct ibv_wc *wc) {
+  tuttiIbQueuePair *q = (tuttiIbQueuePair *)(uintptr_t)(wc->wr_id & ~RECEIVE);
+  bool receive = wc->wr_id & RECEIVE;
+  if (!q->qp || q->qp->qp_num != wc->qp_num) return; /* of an old one */
+  q->receives -= receive;
+  if (wc->status != IBV_WC_SUCCESS) {
+    if (wc->status == IBV_WC_WR_FLUSH_ERR) return;
+    if (!curable(wc->status)) q->end->incurable = true;
+    tuttiIbBreak(q->end, q, tuttiVerbs.statusText(wc->status));
+  } else if (receive) {
+    takeImmediate(q, ntohl(wc->imm_data));
+    if (q->receives < TUTTI_IB_RECEIVES / 2) refill(q);
+  } else {
+    sendDone(q->end, q);
+  }
+}
+
 void tuttiIbPoll(tuttiIbNode *node) {
   struct ibv_wc wc[POLL_BATCH];
   for (int i = 0; i < node->nrails; i++) {
+    tuttiIbRail *rail = &node->rails[i];
     int n;
     do {
-      n = ibv_poll_cq(node->rails[i].cq, POLL_BATCH, wc);
-      for (int c = 0; c < n; c++) {
-        tuttiIbQueuePair *q = (tuttiIbQueuePair *)(uintptr_t)wc[c].wr_id;
-        if (!q->qp || q->qp->qp_num != wc[c].qp_num) continue; /* of an old one */
-        if (wc[c].status == IBV_WC_SUCCESS) {
-          sendDone(q->end, q);
-        } else if (wc[c].status != IBV_WC_WR_FLUSH_ERR) {
-          if (!curable(wc[c].status)) q->end->incurable = true;
-          tuttiIbBreak(q->end, q, tuttiVerbs.statusText(wc[c].status));
-        }
-      }
+      n = ibv_poll_cq(rail->cq, POLL_BATCH, wc);
+      for (int c = 0; c < n; c++)
+        takeCompletion(&wc[c]);
     } while (n == POLL_BATCH);
+    if (n < 0) tuttiIbRailLost(node, rail, "its completions cannot be read");
   }
 }
 
@@ -128,6 +169,12 @@ static struct ibv_send_wr *addField(tuttiIbEndpoint *e, batch *b, const void *fr
       addWrite(b, from, bytes, e->mr[b->q->rail]->lkey, e->in.control + offset, b->q->rkey);
   if (bytes <= b->q->maxInline) wr->send_flags |= IBV_SEND_INLINE;
   return wr;
+}
+
+/* Makes it one that the peer has a completion of. */
+static void addImmediate(struct ibv_send_wr *wr, bool credit, uint64_t number) {
+  wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  wr->imm_data = htonl(tuttiIbImmediate(credit, number));
 }
 
 /* Asks for the completion of the request, the last one of message m; of those that need none
@@ -193,11 +240,11 @@ static const struct ibv_mr *sourceOf(const tuttiIbEndpoint *e, uint64_t m, size_
   return bytes <= e->meet.fifo.smallBytes ? e->mr[rail] : tuttiIbDataMr(e, rail);
 }
 
-/* Adds the share of part p in message m, if it has one. */
-static bool addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_t m) {
+/* Adds the share of part p in message m; NULL: it has none. */
+static struct ibv_send_wr *addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_t m) {
   size_t i = m % TUTTI_FIFO_DEPTH, bytes = e->meet.payload[i], begin, share;
   tuttiSocketShare(bytes, e->nparts, p, &begin, &share);
-  if (share == 0) return false;
+  if (share == 0) return NULL;
   uint32_t rkey;
   uint64_t to = targetOf(e, b->q, m, bytes, &rkey);
   const struct ibv_mr *mr = sourceOf(e, m, bytes, b->q->rail);
@@ -206,17 +253,23 @@ static bool addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_t m) {
   bool cpu = !e->meet.fifo.gpuData || bytes <= e->meet.fifo.smallBytes;
   if (share <= b->q->maxInline && cpu) wr->send_flags |= IBV_SEND_INLINE;
   e->pending[i] |= 1u << p;
-  return true;
+  return wr;
 }
 
 /* Posts the parts of message m that do not go with its descriptor. */
 static void postShares(tuttiIbEndpoint *e, uint64_t m) {
   for (int p = 1; p < e->nparts && e->state == TUTTI_IB_RUNNING; p++) {
     batch b = {.q = e->parts[p]};
-    if (!addShare(e, &b, p, m)) continue;
-    tuttiAtomic64 *number = &e->control->shares[p][m % TUTTI_FIFO_DEPTH];
-    tuttiStoreRelaxed(number, m + 1);
-    addSignal(&b, addField(e, &b, number, sizeof *number, number), m, true);
+    struct ibv_send_wr *last = addShare(e, &b, p, m);
+    if (!last) continue;
+    if (e->immediate) {
+      addImmediate(last, false, m);
+    } else {
+      tuttiAtomic64 *number = &e->control->shares[p][m % TUTTI_FIFO_DEPTH];
+      tuttiStoreRelaxed(number, m + 1);
+      last = addField(e, &b, number, sizeof *number, number);
+    }
+    addSignal(&b, last, m, true);
     post(e, &b);
   }
 }
@@ -229,10 +282,32 @@ static void takeCredit(tuttiIbEndpoint *e, uint64_t taken) {
   confirm(e, taken < e->meet.passed ? taken : e->meet.passed);
 }
 
+/* Adds message m's own part: its share of the payload, and the descriptor behind it. */
+static void addMessage(tuttiIbEndpoint *e, batch *b, uint64_t m) {
+  tuttiIbDescriptor *d = &e->control->descriptors[m % TUTTI_FIFO_DEPTH];
+  /* Unless much goes before it: then it might be late. If it is lost, it is written again. */
+  if (e->reverse && m <= e->meet.passed && d->bytes < CREDIT_BYTES)
+    d->credit = e->reverse->credit = tuttiLoadAcquire(&e->reverse->meet.fifo.readers->credit);
+  /* New queue pairs are to show that they work. */
+  bool now = addShare(e, b, 0, m) || e->deadline;
+  struct ibv_send_wr *last = addField(e, b, d, sizeof *d, d);
+  if (e->immediate) addImmediate(last, false, m);
+  addSignal(b, last, m, now);
+}
+
+/* Adds a write of nothing: when it is done, so is all before it. What has been written already is
+ * not written once more, as that might be placed when its slot has another message. */
+static void addProbe(tuttiIbEndpoint *e, batch *b) {
+  struct ibv_send_wr *wr = addField(e, b, e->control, 0, e->control);
+  wr->num_sge = 0;
+  wr->send_flags = 0;
+  addSignal(b, wr, e->posted - 1, true);
+}
+
 static tuttiResult_t advanceSend(tuttiIbEndpoint *e, bool *moved) {
   tuttiSocketEndpoint *s = &e->meet;
   uint64_t m = s->known, before = e->posted;
-  takeCredit(e, tuttiLoadAcquire(&e->control->credit));
+  if (!e->immediate) takeCredit(e, tuttiLoadAcquire(&e->control->credit));
   tuttiSocketLook(s, (e->credit < s->passed ? e->credit : s->passed) + TUTTI_FIFO_DEPTH);
   for (; m < s->known; m++)
     TUTTI_TRY(prepare(e, m));
@@ -243,20 +318,12 @@ static tuttiResult_t advanceSend(tuttiIbEndpoint *e, bool *moved) {
   b.n = 0;
   for (; e->posted < s->known && room(b.q, 2); e->posted++) {
     postShares(e, e->posted);
-    tuttiIbDescriptor *d = &e->control->descriptors[e->posted % TUTTI_FIFO_DEPTH];
-    /* Unless much goes before it: then it might be late. If it is lost, it is written again. */
-    if (e->reverse && e->posted <= s->passed && d->bytes < CREDIT_BYTES)
-      d->credit = e->reverse->credit = tuttiLoadAcquire(&e->reverse->meet.fifo.readers->credit);
-    bool now =
-        addShare(e, &b, 0, e->posted) || e->deadline; /* new queue pairs are to show they work */
-    addSignal(&b, addField(e, &b, d, sizeof *d, d), e->posted, now);
+    addMessage(e, &b, e->posted);
   }
   /* Somebody waits until nothing is left unconfirmed, and the last messages had no completion. */
   if (tuttiLoadRelaxed32(&e->confirming) && tuttiLoadRelaxed(&e->confirmed) < e->posted &&
-      b.q->first == b.q->last && room(b.q, 1)) {
-    tuttiIbDescriptor *d = &e->control->descriptors[(e->posted - 1) % TUTTI_FIFO_DEPTH];
-    addSignal(&b, addField(e, &b, d, sizeof d->first, d), e->posted - 1, true);
-  }
+      b.q->first == b.q->last && room(b.q, 1))
+    addProbe(e, &b);
   post(e, &b);
   passHeads(e);
   *moved |= e->posted != before;
@@ -270,27 +337,34 @@ static bool complete(const tuttiIbEndpoint *e, uint64_t m) {
   size_t i = m % TUTTI_FIFO_DEPTH, begin, share;
   for (int p = 1; p < e->nparts; p++) {
     tuttiSocketShare(e->meet.payload[i], e->nparts, p, &begin, &share);
-    if (share && tuttiLoadAcquire(&e->control->shares[p][i]) != m + 1) return false;
+    bool there =
+        e->immediate ? e->parts[p]->come > m : tuttiLoadAcquire(&e->control->shares[p][i]) == m + 1;
+    if (share && !there) return false;
   }
   return true;
 }
 
+/* The descriptor of message m is there, and its slot is free. */
+static bool descriptorCame(const tuttiIbEndpoint *e, uint64_t m) {
+  const tuttiIbDescriptor *in = &e->control->descriptors[m % TUTTI_FIFO_DEPTH];
+  bool came = e->immediate
+                  ? e->nparts > 0 && e->parts[0]->come > m
+                  : tuttiLoadAcquire(&in->last) == m + 1 && tuttiLoadAcquire(&in->first) == m + 1;
+  return came && m < tuttiLoadAcquire(&e->meet.fifo.readers->credit) + TUTTI_FIFO_DEPTH;
+}
+
 /* Counts the messages that have come, with all of their payload. */
 static tuttiResult_t arrive(tuttiIbEndpoint *e) {
-  tuttiSocketEndpoint *s = &e->meet;
-  for (;; e->arrived++) {
-    uint64_t m = e->arrived;
-    const tuttiIbDescriptor *in = &e->control->descriptors[m % TUTTI_FIFO_DEPTH];
-    if (tuttiLoadAcquire(&in->last) != m + 1 || tuttiLoadAcquire(&in->first) != m + 1 ||
-        m >= tuttiLoadAcquire(&s->fifo.readers->credit) + TUTTI_FIFO_DEPTH)
-      return tuttiSuccess;
+  for (; descriptorCame(e, e->arrived); e->arrived++) {
+    const tuttiIbDescriptor *in = &e->control->descriptors[e->arrived % TUTTI_FIFO_DEPTH];
     tuttiSlotDescriptor d = {.bytes = in->bytes, .where = in->where, .sig = in->sig};
-    tuttiStoreRelaxed(&d.seq, m + 1);
+    tuttiStoreRelaxed(&d.seq, tuttiLoadAcquire(&in->first));
     memcpy(d.inlined, in->inlined, sizeof d.inlined);
-    TUTTI_TRY(tuttiSocketTakeDescriptor(s, m, &d));
+    TUTTI_TRY(tuttiSocketTakeDescriptor(&e->meet, e->arrived, &d));
     if (e->reverse) takeCredit(e->reverse, in->credit); /* which checks it */
-    if (!complete(e, m)) return tuttiSuccess;
+    if (!complete(e, e->arrived)) return tuttiSuccess;
   }
+  return tuttiSuccess;
 }
 
 /* Counts as flushed what needs no flush or has had one, and asks for the next. */
@@ -332,7 +406,9 @@ static void returnCredit(tuttiIbEndpoint *e) {
   batch b = {.q = e->parts[0]};
   tuttiAtomic64 *told = &e->control->credits[b.q->posted % TUTTI_IB_SENDS];
   tuttiStoreRelaxed(told, taken);
-  addSignal(&b, addField(e, &b, told, sizeof *told, &e->control->credit), 0, false);
+  struct ibv_send_wr *wr = addField(e, &b, told, sizeof *told, &e->control->credit);
+  if (e->immediate) addImmediate(wr, true, taken);
+  addSignal(&b, wr, 0, false);
   e->credit = taken;
   post(e, &b);
 }

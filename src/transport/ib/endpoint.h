@@ -59,6 +59,7 @@ typedef struct {
   struct ibv_mr *probe; /* of the node's; NULL: payloads can't go from GPU memory by this rail */
   struct ibv_mr *flushMr;
   struct ibv_qp *loop; /* connected to itself */
+  bool ordered;        /* the device promises to place writes of a queue pair in order */
   struct ibv_cq *loopCq;
 } tuttiIbRail;
 
@@ -95,7 +96,9 @@ typedef struct {
 } tuttiIbNode;
 
 enum {
-  TUTTI_IB_SENDS = 32,  /* requests that a queue pair takes */
+  TUTTI_IB_SENDS = 32, /* requests that a queue pair takes */
+  TUTTI_IB_RECEIVES =
+      64,               /* posted, where immediates tell what has come; beyond, the sender waits */
   TUTTI_IB_SIGNALED = 8 /* small ones of which one has a completion */
 };
 
@@ -128,6 +131,8 @@ typedef struct {
     uint32_t posted;
   } signals[TUTTI_IB_SENDS]; /* the signaled requests that are under way */
   uint32_t first, last;      /* of these, counted modulo TUTTI_IB_SENDS */
+  uint32_t receives;         /* posted, of which no completion has been seen */
+  uint64_t come;             /* recv, by immediates: messages whose share on it is there */
 } tuttiIbQueuePair;
 
 /* A message's descriptor as it is written to the receiver. The number stands first and last, so
@@ -176,6 +181,7 @@ typedef struct tuttiIbEndpoint {
   uint32_t epoch;   /* send: of the last offer */
   uint32_t avoid;   /* rails on which queue pairs have failed, by bit */
   uint32_t changes; /* node->changes when the queue pairs were made */
+  bool immediate;   /* what has come is told by completions, and no flag in memory is believed */
   int nqps, nparts;
   tuttiIbQueuePair qps[TUTTI_IB_QUEUE_PAIRS];
   tuttiIbQueuePair
@@ -223,6 +229,8 @@ int tuttiIbQueuePairCreate(const tuttiIbRail *rail, struct ibv_cq *cq, uint16_t 
                            const char **call);
 int tuttiIbQueuePairReceive(struct ibv_qp *qp, const tuttiIbRemote *remote); /* to RTR */
 int tuttiIbQueuePairSend(struct ibv_qp *qp, uint32_t psn);                   /* to RTS */
+/* Posts a receive for one immediate. */
+int tuttiIbQueuePairAwait(struct ibv_qp *qp, uint64_t id);
 /* How a rail with the address `from` reaches `to` of `theirs`; false: it has lost that address. */
 bool tuttiIbAddress(const tuttiIbRail *rail, const tuttiIbGid *from, const tuttiIbPort *theirs,
                     const tuttiIbGid *to, uint8_t trafficClass, struct ibv_ah_attr *out);
@@ -256,6 +264,11 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why);
 void tuttiIbNodeClose(tuttiIbNode *node);
 /* Reads what has happened to devices and ports; true if anything has. */
 bool tuttiIbNodeEvents(tuttiIbNode *node);
+/* The device has failed: its port counts as down for good. `why` is a clause. */
+void tuttiIbRailLost(tuttiIbNode *node, tuttiIbRail *rail, const char *why);
+/* The device promises that a queue pair's writes are placed one after the other; false also where
+ * it does not say. */
+bool tuttiIbOrdered(struct ibv_qp *qp);
 /* The row in which the port has this address now; -1: none. */
 int tuttiIbGidRow(const tuttiIbRail *rail, const tuttiIbGid *gid);
 /* Registers memory with a rail, for the peer to write to; the error names the remedy. */
@@ -292,6 +305,8 @@ void tuttiIbQueuePairsClose(tuttiIbEndpoint *e, bool forGood);
 
 /* ---- endpoint.c */
 
+/* Posts receives on a new queue pair, for which what has arrived so far is settled. */
+void tuttiIbAwaitImmediates(tuttiIbQueuePair *q);
 /* Takes what the completion queues hold. */
 void tuttiIbPoll(tuttiIbNode *node);
 /* Send: the messages below `to` need nothing of this side any more. */

@@ -49,6 +49,7 @@ static const char *openLoop(tuttiIbNode *node, tuttiIbRail *rail, int *err) {
     return "the look for its GID";
   *err = tuttiIbQueuePairReceive(rail->loop, &self);
   if (*err) return "ibv_modify_qp to RTR";
+  rail->ordered = tuttiIbOrdered(rail->loop);
   *err = tuttiIbQueuePairSend(rail->loop, 0);
   return *err ? "ibv_modify_qp to RTS" : NULL;
 }

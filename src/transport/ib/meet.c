@@ -16,6 +16,7 @@
 #include "base/settings.h"
 #include "transport/ib/endpoint.h"
 
+#define DRAIN_NS 100000000u /* for what takes microseconds */
 #define RETRY_NS 100000000u /* between offers while a path is broken or the peer has no port */
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */
@@ -60,7 +61,7 @@ static tuttiResult_t queuePairFailed(const tuttiIbEndpoint *e, const tuttiIbQueu
 /* Room on the completion queue for one more queue pair, all of whose requests may fail at once. */
 static tuttiResult_t widenCq(tuttiIbEndpoint *e, const tuttiIbQueuePair *q) {
   tuttiIbRail *rail = &e->node->rails[q->rail];
-  int needed = (rail->qps + 1) * TUTTI_IB_SENDS;
+  int needed = (rail->qps + 1) * (TUTTI_IB_SENDS + TUTTI_IB_RECEIVES);
   if (needed <= rail->cqe) return tuttiSuccess;
   int err = tuttiVerbs.resizeCq(rail->cq, 2 * needed);
   if (err) return queuePairFailed(e, q, "ibv_resize_cq", err);
@@ -109,6 +110,7 @@ static tuttiResult_t joinQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q,
   *way = tuttiIbAddress(&e->node->rails[q->rail], from, theirs, to, e->meet.view->trafficClass,
                         &remote.address);
   if (!*way) return tuttiSuccess;
+  if (e->immediate) tuttiIbAwaitImmediates(q);
   int err = tuttiIbQueuePairReceive(q->qp, &remote);
   /* The kernel asks for the peer's Ethernet address here. */
   *way = err != ETIMEDOUT && err != EHOSTUNREACH && err != ENETUNREACH && err != ENODEV;
@@ -135,9 +137,23 @@ void tuttiIbQueuePairsStop(void *end) {
     if (e->qps[i].qp) tuttiVerbs.modifyQp(e->qps[i].qp, &attr, IBV_QP_STATE);
 }
 
+/* Takes what has come on stopped queue pairs: behind it come the receives that are given up. A
+ * device that does not answer has lost messages that are acknowledged, which resume() finds. */
+static void drainReceives(tuttiIbEndpoint *e) {
+  uint64_t deadline = tuttiNow() + DRAIN_NS;
+  bool left = true;
+  while (left && tuttiNow() < deadline) {
+    tuttiIbPoll(e->node);
+    left = false;
+    for (int i = 0; i < e->nqps; i++)
+      left |= e->qps[i].qp && e->qps[i].receives > 0 && !e->node->rails[e->qps[i].rail].gone;
+  }
+}
+
 /* Stops first: some drivers wait in ibv_destroy_qp for as long as they resend. */
 void tuttiIbQueuePairsClose(tuttiIbEndpoint *e, bool forGood) {
   tuttiIbQueuePairsStop(e);
+  if (e->immediate && !forGood) drainReceives(e);
   for (int i = 0; i < e->nqps; i++)
     dropQueuePair(&e->qps[i]);
   for (int i = 0; i < TUTTI_IB_QUEUE_PAIRS && forGood; i++)
@@ -155,10 +171,21 @@ static void sendHandshake(tuttiIbEndpoint *e) {
     p->closed = true; /* by a peer that has finished; or if it died, the watch says so */
 }
 
+/* Whether this side asks for completions of all that comes to it. The peer may, too. */
+static bool wantsImmediates(const tuttiIbEndpoint *e) {
+  const char *order = tuttiSettingString(TUTTI_SETTING_IB_ORDER);
+  if (strcmp(order, "auto") != 0) return strcmp(order, "immediate") == 0;
+  bool ordered = true;
+  for (int i = 0; i < e->node->nrails; i++)
+    ordered &= !e->node->gdr.mr[i] || e->node->rails[i].ordered;
+  return e->meet.fifo.gpuData && !ordered;
+}
+
 static void startHandshake(tuttiIbEndpoint *e, tuttiIbHandshakeKind kind, uint32_t epoch) {
   e->out = (tuttiIbHandshake){.magic = TUTTI_IB_MAGIC,
                               .kind = kind,
                               .epoch = epoch,
+                              .immediate = wantsImmediates(e),
                               .control = (uintptr_t)e->control,
                               .data = (uintptr_t)e->meet.fifo.data,
                               .small = (uintptr_t)e->meet.fifo.small,
@@ -339,6 +366,8 @@ static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
   e->nparts = 0;
   e->changes = e->node->changes;
   startHandshake(e, TUTTI_IB_ANSWER, e->in.epoch);
+  e->out.immediate |= e->in.immediate;
+  e->immediate = e->out.immediate != 0;
   e->out.nqps = e->nqps = e->in.nqps;
   e->out.resume = e->arrived;
   e->out.credit = e->credit = tuttiLoadAcquire(&e->meet.fifo.readers->credit);
@@ -413,10 +442,31 @@ static tuttiResult_t takeHandshake(tuttiIbEndpoint *e) {
       (sends == (e->in.kind == TUTTI_IB_OFFER) || (answers && e->state != TUTTI_IB_OFFERED)))
     wrong = "it is out of turn";
   if (wrong) return badHandshake(e, wrong);
+  e->immediate = answers ? e->in.immediate != 0 : e->immediate;
   if (answers) return takeAnswer(e);
   if (!sends) return takeOffer(e);
   e->avoid = 0;
   if (e->state == TUTTI_IB_RUNNING) tuttiIbBreak(e, NULL, "the peer asked for new queue pairs");
+  return tuttiSuccess;
+}
+
+/* The peer has closed its socket: there is nobody to mend it with. Who has finished had all that it
+ * waited for, and only what acknowledged it was lost; if the peer died, the watch says so. */
+static void giveUp(tuttiIbEndpoint *e) {
+  e->deadline = 0;
+  if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
+  tuttiStoreRelease(&e->confirmed, UINT64_MAX);
+}
+
+/* Fails when it takes too long, and sees to it that there is another turn before. */
+static tuttiResult_t watchDeadline(tuttiIbEndpoint *e, tuttiProxyTurn *turn) {
+  /* A peer that never answered may not have come to its first call: no matter of the queue pairs.
+   */
+  if (e->state == TUTTI_IB_OFFERED && !e->trouble[0]) e->deadline = tuttiDeadline(mendMs(e));
+  if (e->state == TUTTI_IB_RUNNING || e->deadline == 0) return tuttiSuccess;
+  if (tuttiNow() >= e->deadline) return overdue(e);
+  uint64_t next = tuttiNow() + RETRY_NS;
+  tuttiProxyWakeBy(turn, next < e->deadline ? next : e->deadline);
   return tuttiSuccess;
 }
 
@@ -429,22 +479,11 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mo
   if (whole) TUTTI_TRY(takeHandshake(e));
   if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) considerPorts(e);
   if (e->meet.parts[0].closed && e->state != TUTTI_IB_RUNNING) {
-    /* There is nobody to mend it with. Who has finished had all that it waited for, and only what
-     * acknowledged it was lost; if the peer died, the watch says so. */
-    e->deadline = 0;
-    if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
-    tuttiStoreRelease(&e->confirmed, UINT64_MAX);
+    giveUp(e);
     return tuttiSuccess;
   }
   if (e->state == TUTTI_IB_BROKEN && tuttiIbSends(e) && tuttiNow() >= e->retryAt)
     TUTTI_TRY(offer(e));
   *moved |= whole || e->state != before;
-  /* A peer that never answered may not have come to its first call: no matter of the queue pairs.
-   */
-  if (e->state == TUTTI_IB_OFFERED && !e->trouble[0]) e->deadline = tuttiDeadline(mendMs(e));
-  if (e->state == TUTTI_IB_RUNNING || e->deadline == 0) return tuttiSuccess;
-  if (tuttiNow() >= e->deadline) return overdue(e);
-  uint64_t next = tuttiNow() + RETRY_NS;
-  tuttiProxyWakeBy(turn, next < e->deadline ? next : e->deadline);
-  return tuttiSuccess;
+  return watchDeadline(e, turn);
 }

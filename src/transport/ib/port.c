@@ -24,6 +24,8 @@ static char verbsMissing[TUTTI_SENTENCE];
 /* ibv_reg_dmabuf_mr of rdma-core 34; NULL in older ones. */
 static struct ibv_mr *(*regDmabuf)(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
                                    int fd, int access);
+/* ibv_query_qp_data_in_order of rdma-core 41; NULL in older ones. */
+static int (*inOrder)(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t flags);
 
 static void loadVerbs(void) {
 #define SYMBOL(member, function) #function,
@@ -41,6 +43,7 @@ static void loadVerbs(void) {
                "libibverbs.so.1 has no %s; install rdma-core 32 or newer", symbols[i]);
   }
   *(void **)&regDmabuf = dlsym(library, "ibv_reg_dmabuf_mr");
+  *(void **)&inOrder = dlsym(library, "ibv_query_qp_data_in_order");
 }
 
 /* ---- which ports ---------------------------------------------------------------------------- */
@@ -223,6 +226,10 @@ tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t by
   return *mr ? tuttiSuccess : railFailed(node, &node->rails[rail], call, errno);
 }
 
+bool tuttiIbOrdered(struct ibv_qp *qp) {
+  return inOrder && inOrder(qp, IBV_WR_RDMA_WRITE, 0) == 1;
+}
+
 /* No descriptor is bad in another way where it can be done. */
 bool tuttiIbDmabuf(const tuttiIbRail *rail) {
   return regDmabuf && !regDmabuf(rail->pd, 0, 0, 0, -1, 0) && errno != EOPNOTSUPP &&
@@ -381,6 +388,13 @@ static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type 
     TUTTI_WARN(NET, "NET/IB: %s port %u went down (%s); %d of %d ports are left, connections %s",
                p->device, p->port, tuttiVerbs.eventText(type), left, node->nrails,
                left ? "move to them" : "wait for it");
+}
+
+void tuttiIbRailLost(tuttiIbNode *node, tuttiIbRail *rail, const char *why) {
+  if (rail->gone) return;
+  TUTTI_WARN(NET, "NET/IB: device %s has failed: %s; see dmesg on this host", rail->port.device,
+             why);
+  railEvent(node, rail, IBV_EVENT_DEVICE_FATAL, true);
 }
 
 bool tuttiIbNodeEvents(tuttiIbNode *node) {

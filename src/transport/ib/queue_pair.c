@@ -12,7 +12,7 @@ int tuttiIbQueuePairCreate(const tuttiIbRail *rail, struct ibv_cq *cq, uint16_t 
                                   .recv_cq = cq,
                                   .qp_type = IBV_QPT_RC,
                                   .cap = {.max_send_wr = TUTTI_IB_SENDS,
-                                          .max_recv_wr = 1,
+                                          .max_recv_wr = TUTTI_IB_RECEIVES,
                                           .max_send_sge = 1,
                                           .max_recv_sge = 1,
                                           .max_inline_data = *maxInline}};
@@ -75,4 +75,10 @@ bool tuttiIbAddress(const tuttiIbRail *rail, const tuttiIbGid *from, const tutti
   out->grh.traffic_class = trafficClass;
   memcpy(out->grh.dgid.raw, to->gid, sizeof to->gid);
   return row >= 0;
+}
+
+/* Without scatter entries: what an immediate tells of is written elsewhere. */
+int tuttiIbQueuePairAwait(struct ibv_qp *qp, uint64_t id) {
+  struct ibv_recv_wr *bad, wr = {.wr_id = id};
+  return ibv_post_recv(qp, &wr, &bad);
 }

@@ -32,13 +32,15 @@ static int worth(const tuttiIbGid *g) {
   return (g->forced ? 8 : 0) + (isLinkLocal(g->gid) ? 0 : 4) + (g->type == TUTTI_GID_ROCE2 ? 2 : 0);
 }
 
+static bool isWanted(const tuttiIbGid *gid, const char *family, int version) {
+  if (strcmp(family, "AF_INET") == 0 && !isV4(gid->gid)) return false;
+  if (strcmp(family, "AF_INET6") == 0 && isV4(gid->gid)) return false;
+  return version == 0 || gid->type == (version == 1 ? TUTTI_GID_ROCE1 : TUTTI_GID_ROCE2);
+}
+
 void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *family, int version) {
   if (isEmpty(port, gid->gid)) return;
-  if (port->ethernet && !gid->forced) {
-    if (strcmp(family, "AF_INET") == 0 && !isV4(gid->gid)) return;
-    if (strcmp(family, "AF_INET6") == 0 && isV4(gid->gid)) return;
-    if (version && gid->type != (version == 1 ? TUTTI_GID_ROCE1 : TUTTI_GID_ROCE2)) return;
-  }
+  if (port->ethernet && !gid->forced && !isWanted(gid, family, version)) return;
   int at = port->ngids;
   while (at > 0 && worth(&port->gids[at - 1]) < worth(gid))
     at--;
@@ -195,24 +197,37 @@ const char *tuttiIbPortsCheck(const tuttiIbPort *ports, int n) {
   return NULL;
 }
 
+static const char *queuePairCheck(const tuttiIbQueuePairInfo *q,
+                                  const tuttiIbQueuePairInfo *offered) {
+  if (q->qpn > 0xffffff || q->psn > 0xffffff)
+    return "the number of a queue pair or packet is out of range";
+  return offered && q->qpn && !offered->qpn ? "it joins a queue pair that is not there" : NULL;
+}
+
+static const char *memoryCheck(const tuttiIbHandshake *h, size_t slotBytes) {
+  if (h->slotBytes != slotBytes) return "its slots have another size";
+  if (h->control == 0 || h->data == 0) return "it has no address";
+  if (h->smallBytes > slotBytes || (h->smallBytes && h->small == 0)) return "it has no small slots";
+  return NULL;
+}
+
+static const char *answerCheck(const tuttiIbHandshake *h, const tuttiIbHandshake *offer) {
+  if (h->nqps != offer->nqps || h->epoch != offer->epoch) return "it answers another offer";
+  return h->immediate < offer->immediate ? "it forgoes completions that were asked for" : NULL;
+}
+
 const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes,
                                   const tuttiIbHandshake *offer) {
   if (h->magic != TUTTI_IB_MAGIC) return "it is no handshake";
   if (h->kind >= TUTTI_IB_HANDSHAKE_COUNT || (h->kind == TUTTI_IB_ANSWER) != (offer != NULL))
     return "it is of another kind";
   if (h->kind == TUTTI_IB_AGAIN) return NULL;
-  if (h->slotBytes != slotBytes) return "its slots have another size";
   if (h->nqps < 1 || h->nqps > TUTTI_IB_QUEUE_PAIRS)
     return "its number of queue pairs is out of range";
-  if (h->control == 0 || h->data == 0) return "it has no address";
-  if (h->smallBytes > slotBytes || (h->smallBytes && h->small == 0)) return "it has no small slots";
-  if (offer && (h->nqps != offer->nqps || h->epoch != offer->epoch))
-    return "it answers another offer";
-  for (int i = 0; i < h->nqps; i++) {
-    const tuttiIbQueuePairInfo *q = &h->qps[i];
-    if (q->qpn > 0xffffff || q->psn > 0xffffff)
-      return "the number of a queue pair or packet is out of range";
-    if (offer && q->qpn && !offer->qps[i].qpn) return "it joins a queue pair that is not there";
-  }
-  return NULL;
+  if (h->immediate > 1) return "how it tells what has come is out of range";
+  const char *wrong = memoryCheck(h, slotBytes);
+  if (!wrong && offer) wrong = answerCheck(h, offer);
+  for (int i = 0; !wrong && i < h->nqps; i++)
+    wrong = queuePairCheck(&h->qps[i], offer ? &offer->qps[i] : NULL);
+  return wrong;
 }

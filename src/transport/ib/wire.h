@@ -77,6 +77,7 @@ typedef struct {
   uint32_t kind;  /* tuttiIbHandshakeKind */
   uint32_t epoch;
   int32_t nqps;
+  uint64_t immediate;      /* 1: all that comes is told by completions (see below); else 0 */
   uint64_t resume, credit; /* answer: messages that have arrived; that the reader has taken */
   uint64_t control, data;  /* addresses in the FIFO */
   uint64_t small;          /* address of slots for payloads of up to smallBytes, which use rkey */
@@ -84,6 +85,18 @@ typedef struct {
   tuttiIbQueuePairInfo qps[TUTTI_IB_QUEUE_PAIRS];
 } tuttiIbHandshake;
 #define TUTTI_IB_MAGIC 0x74696263u
+
+/* Where writes may be placed in any order, the last one of each share of a message and each credit
+ * carry 32 bits that the receiver's completion has: which of the two, and a number's low bits. The
+ * queue pair says whose share it is, and completions are in order. */
+#define TUTTI_IB_IMMEDIATE_CREDIT 0x80000000u
+static inline uint32_t tuttiIbImmediate(bool credit, uint64_t number) {
+  return (credit ? TUTTI_IB_IMMEDIATE_CREDIT : 0) | (uint32_t)(number & ~TUTTI_IB_IMMEDIATE_CREDIT);
+}
+/* The number that an immediate means, which is not below `least`. */
+static inline uint64_t tuttiIbImmediateNumber(uint32_t immediate, uint64_t least) {
+  return least + ((immediate - (uint32_t)least) & ~TUTTI_IB_IMMEDIATE_CREDIT);
+}
 
 /* NULL, or what is wrong with what a peer said. An answer is compared with the `offer` it answers;
  * NULL: it must be no answer. */

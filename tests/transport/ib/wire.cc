@@ -234,7 +234,8 @@ TEST(IbPort, WhatPeersSayIsChecked) {
   };
   EXPECT_EQ(nullptr, wrong([](tuttiIbHandle &) {}));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.nports = 0; }), HasSubstr("number of ports"));
-  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.nports = TUTTI_IB_PORTS + 1; }), HasSubstr("number of ports"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.nports = TUTTI_IB_PORTS + 1; }),
+              HasSubstr("number of ports"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].mtu = 6; }), HasSubstr("MTU"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].ngids = 5; }), HasSubstr("number of GIDs"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].gids[0].type = 3; }), HasSubstr("type"));
@@ -370,6 +371,30 @@ TEST(IbHandshake, EachFieldIsChecked) {
   EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.nqps = 3; }), HasSubstr("another offer"));
   EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.data = 0; }), HasSubstr("no address"));
   EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.qps[3].qpn = 5; }), HasSubstr("is not there"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.immediate = 2; }), HasSubstr("out of range"));
+}
+
+TEST(IbHandshake, WhoAsksForCompletionsGetsThem) {
+  tuttiIbHandshake offer = Offer();
+  tuttiIbHandshake answer = Answer(offer);
+  answer.immediate = 1;
+  EXPECT_EQ(nullptr, CheckAnswer(answer, offer)) << "the receiver asks for them";
+  offer.immediate = 1;
+  EXPECT_EQ(nullptr, CheckAnswer(answer, offer));
+  answer.immediate = 0;
+  EXPECT_THAT(CheckAnswer(answer, offer), HasSubstr("forgoes completions"));
+}
+
+TEST(IbImmediate, LowBitsAreEnough) {
+  const uint64_t half = uint64_t{1} << 31;
+  for (uint64_t least :
+       {uint64_t{0}, half - 3, half, 2 * half - 1, 37 * half - 2, uint64_t{1} << 50})
+    for (uint64_t ahead : {0, 1, 7, 8})
+      for (bool credit : {false, true}) {
+        uint32_t immediate = tuttiIbImmediate(credit, least + ahead);
+        EXPECT_EQ(credit, (immediate & TUTTI_IB_IMMEDIATE_CREDIT) != 0);
+        EXPECT_EQ(least + ahead, tuttiIbImmediateNumber(immediate, least));
+      }
 }
 
 /* Whatever bytes come: what passes leads to no place outside of the tables. */
