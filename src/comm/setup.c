@@ -164,24 +164,26 @@ static tuttiResult_t makeGraph(tuttiCommunicator *c, const char *file, const cha
 /* Worst path of each kind, over the pairs that rings use and rank 0 with everyone. */
 static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
   tuttiPath path;
+  char why[TUTTI_SENTENCE];
+  const tuttiPeer *from = &c->peers[a], *to = &c->peers[b];
   if (a == b) return tuttiSuccess;
-  const tuttiTransport *t = tuttiTransportSelect(&c->peers[a], &c->peers[b], &path);
-  if (!t)
+  tuttiTransportSelect(from, to, &path);
+  if (!path.transport)
     return TUTTI_FAIL(tuttiSystemError,
                       "no transport connects rank %d (host %s) and rank %d (host "
                       "%s): %s",
-                      a, c->peers[a].host, b, c->peers[b].host, path.why);
+                      a, from->host, b, to->host, tuttiPathText(&path, from, to, why));
   tuttiPlanInput *in = &c->plan;
   bool inside = c->peers[a].hostId == c->peers[b].hostId;
   float *latency = inside ? &in->intraLatencyUs : &in->interLatencyUs;
   float *bandwidth = inside ? &in->intraGBs : &in->interGBs;
   if (path.latencyUs > *latency) *latency = path.latencyUs;
   if (*bandwidth == 0 || path.bandwidthGBs < *bandwidth) *bandwidth = path.bandwidthGBs;
-  if (!t->shared || in->gpu) in->sharedFifos = 0;
-  if (t == &tuttiTransportNet && in->nhosts == 1) in->loopback = 1;
+  if (!path.sharedFifos) in->sharedFifos = 0;
+  if (path.network && in->nhosts == 1) in->loopback = 1;
   /* From the first operation on, whoever waits runs it. */
-  if (t == &tuttiTransportNet) c->context.proxy = c->view.proxy;
-  if (c->peers[a].process != c->peers[b].process || !in->sharedFifos) in->directReads = 0;
+  if (path.network) c->context.proxy = c->view.proxy;
+  if (!path.direct) in->directReads = 0;
   if (!path.fetches) in->fetches = 0;
   return tuttiSuccess;
 }
@@ -232,9 +234,9 @@ static void surveyGpus(tuttiCommunicator *c, tuttiPlanInput *in) {
       const tuttiPeer *p = &c->peers[a], *q = &c->peers[b];
       sharers += p->hostId == q->hostId && p->busId == q->busId;
       if (b >= a) continue;
-      const tuttiTransport *t = tuttiTransportSelect(p, q, &path);
-      if (t != &tuttiTransportP2p) in->allPairs = 0;
-      if (t != &tuttiTransportShm) in->staged = 0;
+      tuttiTransportSelect(p, q, &path);
+      if (!path.stores) in->allPairs = 0;
+      if (!path.staged) in->staged = 0;
       linked = linked && (p->busId == q->busId || (p->nvlink && q->nvlink));
     }
     if (sharers > in->sharers) in->sharers = sharers;
@@ -302,15 +304,17 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
 
 static void logPath(const tuttiCommunicator *c, int channel, int from, int to) {
   tuttiPath path;
-  char gpus[64] = ", ";
+  char gpus[64] = ", ", why[TUTTI_SENTENCE], via[TUTTI_VIA];
   const tuttiPeer *p = &c->peers[from], *q = &c->peers[to];
   bool near = p->busId && p->hostId == q->hostId, sending = from == c->rank;
-  if (from == to || !tuttiTransportSelect(p, q, &path)) return;
+  if (from == to) return;
+  tuttiTransportSelect(p, q, &path);
+  if (!path.transport) return;
   tuttiTopologyPath(c->view.topology, p->busId, q->busId, gpus + 2, sizeof gpus - 2);
-  TUTTI_INFO(INIT, "Channel %02d/%02d : %d[%d] -> %d[%d] [%s] via %s%s%s%s%s", channel,
+  TUTTI_INFO(INIT, "Channel %02d/%02d : %d[%d] -> %d[%d] [%s] via %s%s (%s)", channel,
              c->graph->nchannels, from, p->cudaDevice, to, q->cudaDevice,
-             sending ? "send" : "receive", path.via, near ? gpus : "", path.why[0] ? " (" : "",
-             path.why, path.why[0] ? ")" : "");
+             sending ? "send" : "receive", tuttiPathVia(&path, p, q, via), near ? gpus : "",
+             tuttiPathText(&path, p, q, why));
 }
 
 static void logSetup(const tuttiCommunicator *c) {
@@ -333,8 +337,12 @@ static tuttiResult_t openConn(void *comm, int peer, int channel, tuttiDirection 
   if (!(*row)[at]) {
     tuttiPath path;
     int other = peer >= 0 ? peer : (c->rank + 1) % c->nranks; /* shared: that of any pair */
-    const tuttiTransport *t = tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], &path);
-    if (!t) return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", peer, path.why);
+    char why[TUTTI_SENTENCE];
+    tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], &path);
+    const tuttiTransport *t = path.transport;
+    if (!t)
+      return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", other,
+                        tuttiPathText(&path, &c->peers[c->rank], &c->peers[other], why));
     TUTTI_FRESH(tuttiConn, conn, 1, "a connection", &c->memory);
     TUTTI_TRY(t->open(&c->view, peer, channel, direction, shared, conn));
     conn->transport = t;

@@ -49,32 +49,47 @@ const tuttiNet *tuttiNetFind(const char *name) {
   return NULL;
 }
 
-/* The network of two ranks: the first that both have, down to sockets, which all have. NULL: none,
- * and path->why says why. */
-static const tuttiNet *choosePair(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
-  const tuttiNet *first = tuttiNetFind(a->netName), *second = tuttiNetFind(b->netName);
-  *path = (tuttiPath){.possible = false};
-  if (!first || !second) {
-    TUTTI_WHY(path, "no common network: rank %d has \"%.15s\", rank %d has \"%.15s\"", a->rank,
-              a->netName, b->rank, b->netName);
-    return NULL;
-  }
-  if (first == second && first->canConnect(a, b, path)) return path->possible ? first : NULL;
-  char why[TUTTI_SENTENCE];
-  memcpy(why, path->why, sizeof why);
-  if (first != second) {
-    const tuttiPeer *without = first == &tuttiNetSocket ? a : b;
-    snprintf(why, sizeof why, "rank %d on host %s has only %s", without->rank, without->host,
-             without->netName);
-  }
-  tuttiNetSocket.canConnect(a, b, path);
-  tuttiAppend(path->why, sizeof path->why, "; not NET/%s: %s",
-              first == &tuttiNetSocket ? second->name : first->name, why);
-  return path->possible ? &tuttiNetSocket : NULL;
+/* The last three leave it to path->net to say more. */
+#define NET_REASONS(X)                                                                             \
+  X(NET_NONE, "no common network: rank %d has \"%.15s\", rank %d has \"%.15s\"", a->rank,          \
+    a->netName, b->rank, b->netName)                                                               \
+  X(NET_OWN, "%s", clause)                                                                         \
+  X(NET_LACKS, "%s; not NET/%s: rank %d on host %s has only %s", clause, other->name, who->rank,   \
+    who->host, who->netName)                                                                       \
+  X(NET_PASSED, "%s; not NET/%s: %s", clause, other->name, passed)
+enum { NET_REASONS(TUTTI_REASON_NAME) };
+
+static void netExplain(tuttiReason why, const tuttiPath *path, const tuttiPeer *a,
+                       const tuttiPeer *b, char *buf, size_t size) {
+  char clause[TUTTI_SENTENCE] = "", passed[TUTTI_SENTENCE] = "";
+  const tuttiPeer *who = tuttiReasonPeer(why, a, b);
+  const tuttiNet *other = tuttiNetFind(who == a ? b->netName : a->netName);
+  if (path->net) path->net->explain(path->netWhy, path, a, b, clause, sizeof clause);
+  if (why.code == NET_PASSED) other->explain(path->netWhyNot, path, a, b, passed, sizeof passed);
+  switch (why.code) { NET_REASONS(TUTTI_REASON_TEXT) }
 }
 
-static void netCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
-  choosePair(a, b, path);
+/* By the first network that both have, down to sockets, which all have. */
+static bool netCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path,
+                          tuttiReason *why) {
+  const tuttiNet *first = tuttiNetFind(a->netName), *second = tuttiNetFind(b->netName);
+  *why = (tuttiReason){.code = NET_NONE};
+  if (!first || !second) return false;
+  *why = (tuttiReason){.code = NET_LACKS, .side = first != &tuttiNetSocket};
+  tuttiNetAnswer answer = tuttiNetPasses;
+  if (first == second) {
+    *why = (tuttiReason){.code = NET_OWN};
+    path->net = first;
+    answer = first->canConnect(a, b, path, &path->netWhy);
+  }
+  if (answer == tuttiNetPasses) {
+    if (first == second) why->code = NET_PASSED;
+    path->netWhyNot = path->netWhy;
+    path->net = &tuttiNetSocket;
+    answer = tuttiNetSocket.canConnect(a, b, path, &path->netWhy);
+  }
+  path->network = answer == tuttiNetConnects;
+  return path->network;
 }
 
 /* The first network that can serve here, in s; the sentences of those that cannot are logged. */
@@ -137,9 +152,11 @@ static tuttiResult_t netAttach(tuttiCommView *v) {
   netState *s = v->net;
   tuttiPath path;
   int npeers = 0;
-  for (int p = 0; s && p < v->nranks; p++)
-    npeers += p != v->rank &&
-              tuttiTransportSelect(&v->peers[v->rank], &v->peers[p], &path) == &tuttiTransportNet;
+  for (int p = 0; s && p < v->nranks; p++) {
+    if (p == v->rank) continue;
+    tuttiTransportSelect(&v->peers[v->rank], &v->peers[p], &path);
+    npeers += path.transport == &tuttiTransportNet;
+  }
   return s ? s->net->attach(v, s->node, npeers) : tuttiSuccess;
 }
 
@@ -205,13 +222,16 @@ static tuttiResult_t findNet(const tuttiCommView *v, int peer, tuttiDirection di
                              const tuttiNet **out) {
   bool sends = direction == TUTTI_SEND;
   const tuttiPeer *mine = &v->peers[v->rank], *theirs = &v->peers[peer];
+  const tuttiPeer *from = sends ? mine : theirs, *to = sends ? theirs : mine;
+  char why[TUTTI_SENTENCE];
   tuttiPath path;
-  *out = choosePair(sends ? mine : theirs, sends ? theirs : mine, &path);
-  if (*out) return tuttiSuccess;
+  tuttiTransportSelect(from, to, &path);
+  *out = path.net;
+  if (path.transport == &tuttiTransportNet) return tuttiSuccess;
   return TUTTI_FAIL(tuttiRemoteError,
                     "the record of rank %d (host %s, pid %d) does not let rank %d connect: %s; "
                     "see the log of that rank",
-                    peer, theirs->host, theirs->pid, v->rank, path.why);
+                    peer, theirs->host, theirs->pid, v->rank, tuttiPathText(&path, from, to, why));
 }
 
 static tuttiResult_t startEndpoint(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
@@ -321,6 +341,7 @@ void tuttiNetMeasure(tuttiCommView *v) {
 const tuttiTransport tuttiTransportNet = {
     .name = "NET",
     .canConnect = netCanConnect,
+    .explain = netExplain,
     .prepare = netPrepare,
     .attach = netAttach,
     .open = netOpen,

@@ -31,6 +31,12 @@ typedef struct {
 
 struct tuttiSocketListener;
 
+typedef enum {
+  tuttiNetConnects,
+  tuttiNetRefuses, /* they do not meet, by any network */
+  tuttiNetPasses   /* it is for the next network to say */
+} tuttiNetAnswer;
+
 /* Every rank listens on a socket (socket/meet.c), by which the endpoints of all networks meet; its
  * addresses begin each handle. Endpoints and nodes are driven by operations of the communicator's
  * proxy: `serve` and `progress` are their turns (see tuttiProxyOp), and the two close calls what
@@ -41,9 +47,12 @@ typedef struct tuttiNet {
    * share, NULL if nothing. If it can't serve here, `why` (of TUTTI_SENTENCE bytes, empty at first)
    * says why, and *node stays NULL. */
   tuttiResult_t (*open)(tuttiCommView *v, tuttiPeer *mine, void **node, char *why);
-  /* What the handles in two peer records say about connecting these ranks. Same on every rank.
-   * False: it's for the next network to say; path->why tells why. */
-  bool (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
+  /* What the handles in two peer records say about connecting these ranks, and why; else as in
+   * tuttiTransport. */
+  tuttiNetAnswer (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path,
+                               tuttiReason *why);
+  void (*explain)(tuttiReason why, const tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
+                  char *buf, size_t size);
   /* Gets ready for connections with so many peers, before any kernel runs. */
   tuttiResult_t (*attach)(tuttiCommView *v, void *node, int npeers);
   /* Memory of this rank's GPU for the payloads of one connection, TUTTI_FIFO_DEPTH slots; NULL: it

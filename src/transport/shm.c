@@ -71,22 +71,43 @@ typedef struct {
   int nsilent;
 } exchangeState;
 
-static void shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
-  bool gpus = a->device == tuttiDeviceCuda;
-  *path = (tuttiPath){.latencyUs = gpus ? 3.0f : 0.3f, .bandwidthGBs = gpus ? 40.0f : 13.0f};
-  snprintf(path->via, sizeof path->via, "SHM/direct");
-  if (a->shmDisabled || b->shmDisabled)
-    TUTTI_WHY(path, "TUTTI_SHM_DISABLE=1");
-  else if (a->hostId != b->hostId)
-    TUTTI_WHY(path, "different hosts (%s/%08" PRIx32 ", %s/%08" PRIx32 ")", a->host,
-              (uint32_t)(a->hostId >> 32), b->host, (uint32_t)(b->hostId >> 32));
-  else if (!a->shmSocket || !b->shmSocket)
-    TUTTI_WHY(path, "rank %d takes no segments", a->shmSocket ? b->rank : a->rank);
-  else {
-    path->possible = true;
-    path->fetches = a->offer && b->offer;
-    TUTTI_WHY(path, "%s memory of one host", gpus ? "pinned" : "shared");
-  }
+#define SHM_REASONS(X)                                                                             \
+  X(SHM_SHARED, "shared memory of one host")                                                       \
+  X(SHM_PINNED, "pinned memory of one host")                                                       \
+  X(SHM_DISABLED, "TUTTI_SHM_DISABLE=1")                                                           \
+  X(SHM_HOSTS, "different hosts (%s/%08" PRIx32 ", %s/%08" PRIx32 ")", a->host,                    \
+    (uint32_t)(a->hostId >> 32), b->host, (uint32_t)(b->hostId >> 32))                             \
+  X(SHM_DEAF, "rank %d takes no segments", who->rank)
+enum { SHM_REASONS(TUTTI_REASON_NAME) };
+
+static void shmExplain(tuttiReason why, const tuttiPath *path, const tuttiPeer *a,
+                       const tuttiPeer *b, char *buf, size_t size) {
+  const tuttiPeer *who = tuttiReasonPeer(why, a, b);
+  (void)path;
+  switch (why.code) { SHM_REASONS(TUTTI_REASON_TEXT) }
+}
+
+static tuttiReason judge(const tuttiPeer *a, const tuttiPeer *b) {
+  if (a->shmDisabled || b->shmDisabled) return (tuttiReason){.code = SHM_DISABLED};
+  if (a->hostId != b->hostId) return (tuttiReason){.code = SHM_HOSTS};
+  if (!a->shmSocket || !b->shmSocket)
+    return (tuttiReason){.code = SHM_DEAF, .side = a->shmSocket != 0};
+  bool gpus = a->device == tuttiDeviceCuda || b->device == tuttiDeviceCuda;
+  return (tuttiReason){.code = gpus ? SHM_PINNED : SHM_SHARED};
+}
+
+static bool shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path,
+                          tuttiReason *why) {
+  *why = judge(a, b);
+  bool gpus = why->code == SHM_PINNED;
+  if (!gpus && why->code != SHM_SHARED) return false;
+  path->via = "SHM/direct";
+  path->latencyUs = gpus ? 3.0f : 0.3f;
+  path->bandwidthGBs = gpus ? 40.0f : 13.0f;
+  path->staged = gpus;
+  path->sharedFifos = !gpus;
+  path->fetches = a->offer && b->offer;
+  return true;
 }
 
 /* ---- sockets --------------------------------------------------------------------------------- */
@@ -367,7 +388,9 @@ static int findNeighbours(const tuttiCommView *v, int32_t *ranks, bool *any) {
   const tuttiPeer *mine = &v->peers[v->rank];
   for (int r = 0; r < v->nranks; r++) {
     tuttiPath path;
-    const tuttiTransport *t = r == v->rank ? NULL : tuttiTransportSelect(mine, &v->peers[r], &path);
+    if (r == v->rank) continue;
+    tuttiTransportSelect(mine, &v->peers[r], &path);
+    const tuttiTransport *t = path.transport;
     bool threads = t == &tuttiTransportP2p && mine->device != tuttiDeviceCuda;
     if (t != &tuttiTransportShm && !threads) continue;
     *any = true;
@@ -408,9 +431,9 @@ static tuttiResult_t shmOpen(tuttiCommView *v, int peer, int channel, tuttiDirec
 
 const tuttiTransport tuttiTransportShm = {.name = "SHM",
                                           .canConnect = shmCanConnect,
+                                          .explain = shmExplain,
                                           .prepare = shmPrepare,
                                           .attach = shmAttach,
                                           .open = shmOpen,
                                           .close = tuttiTransportNothingToClose,
-                                          .detach = tuttiLocalDetach,
-                                          .shared = true};
+                                          .detach = tuttiLocalDetach};

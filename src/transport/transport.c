@@ -9,6 +9,8 @@
 
 const tuttiTransport *const tuttiTransports[] = {&tuttiTransportP2p, &tuttiTransportShm,
                                                  &tuttiTransportNet, NULL};
+_Static_assert(sizeof tuttiTransports / sizeof *tuttiTransports - 1 <= TUTTI_PATH_TRANSPORTS,
+               "a path has a reason for each");
 
 /* Those of this process: see tuttiTransportsReplace. */
 static const tuttiTransport *const *transports = tuttiTransports;
@@ -17,21 +19,37 @@ void tuttiTransportsReplace(const tuttiTransport *const *table) {
   transports = table ? table : tuttiTransports;
 }
 
-const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b,
-                                           tuttiPath *path) {
-  char whyNot[TUTTI_SENTENCE] = "";
-  for (int i = 0; transports[i]; i++) {
-    const tuttiTransport *t = transports[i];
-    t->canConnect(a, b, path);
-    if (path->possible) {
-      if (whyNot[0]) tuttiAppend(path->why, sizeof path->why, "; %s", whyNot);
-      return t;
-    }
-    tuttiAppend(whyNot, sizeof whyNot, "%snot %s: %s", whyNot[0] ? "; " : "", t->name, path->why);
-  }
+void tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+  const tuttiPeer *low = a->rank < b->rank ? a : b, *high = low == a ? b : a;
   *path = (tuttiPath){0};
-  memcpy(path->why, whyNot, sizeof whyNot);
-  return NULL;
+  for (int i = 0; transports[i] && !path->transport; i++)
+    if (transports[i]->canConnect(low, high, path, &path->why[i])) path->transport = transports[i];
+}
+
+const char *tuttiPathText(const tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
+                          char buf[TUTTI_SENTENCE]) {
+  char clause[TUTTI_SENTENCE];
+  int own = 0;
+  buf[0] = '\0';
+  while (transports[own] && transports[own] != path->transport)
+    own++;
+  if (transports[own]) transports[own]->explain(path->why[own], path, a, b, buf, TUTTI_SENTENCE);
+  for (int i = 0; i < own; i++) {
+    transports[i]->explain(path->why[i], path, a, b, clause, sizeof clause);
+    tuttiAppend(buf, TUTTI_SENTENCE, "%snot %s: %s", buf[0] ? "; " : "", transports[i]->name,
+                clause);
+  }
+  return buf;
+}
+
+const char *tuttiPathVia(const tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
+                         char buf[TUTTI_VIA]) {
+  int turned = tuttiPathTurned(a, b);
+  const tuttiRail *rail = &path->rails[turned][0];
+  snprintf(buf, TUTTI_VIA, "%s", path->via);
+  if (path->network) tuttiAppend(buf, TUTTI_VIA, "/%d", rail->port[0]);
+  if (path->nrails[turned] && tuttiRailGdr(rail)) tuttiAppend(buf, TUTTI_VIA, "/GDRDMA");
+  return buf;
 }
 
 bool tuttiSlotsShrink(tuttiCommView *v) {

@@ -1,6 +1,7 @@
 /* Transports: how one rank's messages reach another. One row per transport in a table ordered by
- * priority; the first that can connect two ranks does. Each explains itself: the sentence that
- * can_connect writes is what the INFO line, the doctor and the error text print.
+ * priority; the first that can connect two ranks does. Each explains itself: canConnect answers
+ * with a reason, and explain writes its sentence when somebody reads it, in the INFO line or an
+ * error.
  *
  * Life: prepare (create what peers will need, describe it in the peer record) -> bootstrap
  * all-gather of the peer records -> attach (map or look up what peers described) -> open/close of
@@ -14,8 +15,10 @@
 #include <sys/cdefs.h>
 
 #include "base/mem.h"
+#include "topology/gdr.h"
 #include "topology/topology.h"
 #include "transport/fifo.h"
+#include "transport/path.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -59,17 +62,19 @@ static inline int tuttiPeerGpu(const tuttiPeer *peer) {
   return peer->device == tuttiDeviceCuda ? peer->cudaDevice : -1;
 }
 
-/* What a transport says about a pair of ranks. */
-typedef struct {
-  bool possible;
-  bool fetches; /* the reader of a message can copy it straight out of the writer's memory */
-  float latencyUs, bandwidthGBs; /* what the planner's cost model starts from */
-  char via[48];                  /* the word of the log line: "SHM/direct" */
-  char why[TUTTI_SENTENCE];      /* one sentence: why, or why not */
-} tuttiPath;
-
-/* Sets the sentence. */
-#define TUTTI_WHY(path, ...) snprintf((path)->why, sizeof(path)->why, __VA_ARGS__)
+/* The side that sends in messages from a to b: as an index of a path's rails. */
+static inline int tuttiPathTurned(const tuttiPeer *a, const tuttiPeer *b) {
+  return a->rank > b->rank;
+}
+/* The NICs at both ends of a rail read and write GPU memory. */
+static inline bool tuttiRailGdr(const tuttiRail *rail) {
+  return rail->gdr[0] == TUTTI_GDR_YES && rail->gdr[1] == TUTTI_GDR_YES;
+}
+/* The rank to which a reason is due, of the two that it is about, in either order. */
+static inline const tuttiPeer *tuttiReasonPeer(tuttiReason why, const tuttiPeer *a,
+                                               const tuttiPeer *b) {
+  return (a->rank > b->rank) == (why.side == 1) ? a : b;
+}
 
 struct tuttiProxy;
 
@@ -102,18 +107,22 @@ typedef struct tuttiCommView {
 /* No entry is NULL: transport/stub.h has what does nothing. */
 typedef struct tuttiTransport {
   const char *name; /* "P2P", "SHM", "NET" */
-  void (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
+  /* Whether it connects two ranks, and why; formats nothing. a has the lower number. Sets costs,
+   * capabilities and `via` of *path, which are zero at first, only if it does. */
+  bool (*canConnect)(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path, tuttiReason *why);
+  /* Writes what it meant by `why`, a clause or two, for messages from a to b. */
+  void (*explain)(tuttiReason why, const tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
+                  char *buf, size_t size);
   tuttiResult_t (*prepare)(tuttiCommView *v, tuttiPeer *mine);
   tuttiResult_t (*attach)(tuttiCommView *v);
   /* Makes this rank's endpoint of the connection. Never blocks: messages simply are not ready
    * before the other side is. channel < nchannels or TUTTI_P2P_CHANNEL; shared: the sender's FIFO
-   * that all ranks read (peer is -1 for its send endpoint; only where every pair's transport says
-   * `shared`). */
+   * that all ranks read (peer is -1 for its send endpoint; only where the path of every pair says
+   * `sharedFifos`). */
   tuttiResult_t (*open)(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                         bool shared, tuttiConn *conn);
   void (*close)(tuttiCommView *v, tuttiConn *conn);
   void (*detach)(tuttiCommView *v);
-  bool shared; /* has shared FIFOs */
 } tuttiTransport;
 
 extern const tuttiTransport tuttiTransportP2p; /* p2p.c: threads of one process */
@@ -122,13 +131,24 @@ extern const tuttiTransport tuttiTransportNet; /* net.c: everything else */
 
 /* In order of priority, NULL at the end. */
 extern const tuttiTransport *const tuttiTransports[];
-/* For tests: puts another table, which stays the caller's, in the place of tuttiTransports; NULL
- * takes it back. There must be no communicator meanwhile. */
+/* For tests: puts another table, which stays the caller's and has no more rows than
+ * TUTTI_PATH_TRANSPORTS, in the place of tuttiTransports; NULL takes it back. There must be no
+ * communicator meanwhile. */
 void tuttiTransportsReplace(const tuttiTransport *const *table);
 
-/* The first transport that connects a and b, and its path; NULL if none does. path->why also says
- * why those of higher priority did not. Same answer on every rank. */
-const tuttiTransport *tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
+/* Fills *path: the first transport that connects a and b, in whichever order, and why those of
+ * higher priority do not. The same on every rank. For src/wireup, whose rows everybody else reads.
+ */
+void tuttiTransportSelect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path);
+/* Writes the word for messages from a to b in the log: "P2P/IPC", "NET/IB/0/GDRDMA" with the port
+ * of a; returns buf. */
+#define TUTTI_VIA 48
+const char *tuttiPathVia(const tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
+                         char buf[TUTTI_VIA]);
+/* Writes why the path of a and b is what it is, and why no better one: "shared memory of one host;
+ * not P2P: different processes (1, 2)"; returns buf. Named in the order of messages from a to b. */
+const char *tuttiPathText(const tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
+                          char buf[TUTTI_SENTENCE]);
 
 /* Calls prepare / attach / detach of every transport. Detach undoes both, also after a failure; it
  * may be called at any time and more than once. */

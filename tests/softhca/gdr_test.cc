@@ -169,9 +169,11 @@ struct Ranks {
     EXPECT_EQ(tuttiTransportNet.attach(&b.view), tuttiSuccess) << tuttiErrorText();
   }
   std::string via() {
-    tuttiPath path{};
-    tuttiTransportNet.canConnect(&a.peers[0], &a.peers[1], &path);
-    return path.possible ? path.via : path.why;
+    tuttiPath path;
+    char via[TUTTI_VIA], why[TUTTI_SENTENCE];
+    tuttiTransportSelect(&a.peers[0], &a.peers[1], &path);
+    return path.transport ? tuttiPathVia(&path, &a.peers[0], &a.peers[1], via)
+                          : tuttiPathText(&path, &a.peers[0], &a.peers[1], why);
   }
 };
 

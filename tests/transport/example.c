@@ -6,14 +6,26 @@
 
 exampleCalls exampleCounts;
 
-static void exampleCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
-  *path = (tuttiPath){.latencyUs = 1.0f, .bandwidthGBs = 1.0f, .via = "Example"};
-  if (a->hostId != b->hostId) {
-    TUTTI_WHY(path, "different hosts (%s, %s)", a->host, b->host);
-    return;
-  }
-  path->possible = true;
-  TUTTI_WHY(path, "an example");
+#define EXAMPLE_REASONS(X)                                                                         \
+  X(EXAMPLE_CONNECTS, "an example")                                                                \
+  X(EXAMPLE_HOSTS, "different hosts (%s, %s)", a->host, b->host)
+enum { EXAMPLE_REASONS(TUTTI_REASON_NAME) };
+
+static void exampleExplain(tuttiReason why, const tuttiPath *path, const tuttiPeer *a,
+                           const tuttiPeer *b, char *buf, size_t size) {
+  (void)path;
+  switch (why.code) { EXAMPLE_REASONS(TUTTI_REASON_TEXT) }
+}
+
+static bool exampleCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path,
+                              tuttiReason *why) {
+  bool near = a->hostId == b->hostId;
+  *why = (tuttiReason){.code = near ? EXAMPLE_CONNECTS : EXAMPLE_HOSTS};
+  if (!near) return false;
+  path->via = "Example";
+  path->latencyUs = 1.0f;
+  path->bandwidthGBs = 1.0f;
+  return true;
 }
 
 static tuttiResult_t examplePrepare(tuttiCommView *w, tuttiPeer *mine) {
@@ -54,6 +66,7 @@ static void exampleDetach(tuttiCommView *w) {
 const tuttiTransport tuttiTransportExample = {
     .name = "EXAMPLE",
     .canConnect = exampleCanConnect,
+    .explain = exampleExplain,
     .prepare = examplePrepare,
     .attach = exampleAttach,
     .open = exampleOpen,

@@ -84,7 +84,8 @@ struct Rank {
   void detach() { tuttiTransportShm.detach(&w); }
   const tuttiTransport *to(int peer) {
     tuttiPath path;
-    return tuttiTransportSelect(&peers[(size_t)w.rank], &peers[(size_t)peer], &path);
+    tuttiTransportSelect(&peers[(size_t)w.rank], &peers[(size_t)peer], &path);
+    return path.transport;
   }
   tuttiConn open(int peer, int channel, tuttiDirection d, bool shared = false) {
     tuttiConn c{};

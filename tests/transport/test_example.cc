@@ -25,9 +25,11 @@ TEST_F(Example, LivesAsTransportsDo) {
   a.w.peers = a.peers.data();
   ASSERT_EQ(tuttiSuccess, tuttiTransportsAttach(&a.w)) << tuttiErrorText();
   tuttiPath path;
-  const tuttiTransport *t = tuttiTransportSelect(&a.peers[0], &a.peers[1], &path);
+  char why[TUTTI_SENTENCE];
+  tuttiTransportSelect(&a.peers[0], &a.peers[1], &path);
+  const tuttiTransport *t = path.transport;
   ASSERT_EQ(&tuttiTransportExample, t);
-  EXPECT_STREQ("an example", path.why);
+  EXPECT_STREQ("an example", tuttiPathText(&path, &a.peers[0], &a.peers[1], why));
   tuttiConn conn;
   ASSERT_EQ(tuttiSuccess, t->open(&a.w, 1, 0, TUTTI_SEND, false, &conn)) << tuttiErrorText();
   EXPECT_EQ(t, conn.transport);
@@ -45,21 +47,25 @@ TEST_F(Example, ExplainsItself) {
   Shape s;
   Rank a(s, 0, 1, 1), b(s, 1, 2, 2);
   tuttiPath path;
-  EXPECT_EQ(nullptr, tuttiTransportSelect(&a.mine, &b.mine, &path));
-  EXPECT_EQ(0, strncmp(path.why, "not EXAMPLE: different hosts (node1, node2); not P2P: ", 53))
-      << path.why;
+  char why[TUTTI_SENTENCE];
+  tuttiTransportSelect(&a.mine, &b.mine, &path);
+  EXPECT_EQ(nullptr, path.transport);
+  EXPECT_EQ(0, strncmp(tuttiPathText(&path, &a.mine, &b.mine, why),
+                       "not EXAMPLE: different hosts (node1, node2); not P2P: ", 53))
+      << why;
 }
 
 TEST(Transports, NoEntryIsNull) {
   for (int i = 0; tuttiTransports[i]; i++) {
     const tuttiTransport *t = tuttiTransports[i];
-    EXPECT_TRUE(t->canConnect && t->prepare && t->attach && t->open && t->close && t->detach)
+    EXPECT_TRUE(t->canConnect && t->explain && t->prepare && t->attach && t->open && t->close &&
+                t->detach)
         << t->name;
   }
   for (int i = 0; tuttiNets[i]; i++) {
     const tuttiNet *n = tuttiNets[i];
-    EXPECT_TRUE(n->open && n->canConnect && n->connect && n->serve && n->progress && n->drained &&
-                n->haltEndpoint && n->closeEndpoint && n->close)
+    EXPECT_TRUE(n->open && n->canConnect && n->explain && n->connect && n->serve && n->progress &&
+                n->drained && n->haltEndpoint && n->closeEndpoint && n->close)
         << n->name;
   }
 }

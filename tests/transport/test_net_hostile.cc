@@ -1,6 +1,7 @@
 /* NET against what may go wrong: strangers on the port, lies, deaths, nobody there. */
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -15,6 +16,8 @@
 using net::Pair;
 using net::Rank;
 using net::Setting;
+using testing::ContainsRegex;
+using testing::HasSubstr;
 
 namespace {
 
@@ -620,6 +623,16 @@ TEST(NetHostile, StandingStillIsNoSilenceOfThePeer) {
   p.b.Close(&in);
 }
 
+std::string Why(const tuttiPath &path, const Rank &r) {
+  char why[TUTTI_SENTENCE];
+  return tuttiPathText(&path, &r.peers[0], &r.peers[1], why);
+}
+
+std::string Via(const tuttiPath &path, const Rank &r) {
+  char via[TUTTI_VIA];
+  return tuttiPathVia(&path, &r.peers[0], &r.peers[1], via);
+}
+
 TEST(NetHostile, ARecordWithoutAddressIsRefused) {
   Pair p;
   ASSERT_TRUE(p.ok());
@@ -632,9 +645,9 @@ TEST(NetHostile, ARecordWithoutAddressIsRefused) {
     EXPECT_EQ(tuttiRemoteError, tuttiTransportNet.open(&p.a.w, 1, 0, TUTTI_SEND, false, &c));
     EXPECT_NE(nullptr, strstr(tuttiErrorText(), "the record of rank 1")) << tuttiErrorText();
     tuttiPath path;
-    tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &path);
-    EXPECT_FALSE(path.possible);
-    EXPECT_NE('\0', path.why[0]);
+    tuttiTransportSelect(&p.a.peers[0], &p.a.peers[1], &path);
+    EXPECT_EQ(nullptr, path.transport);
+    EXPECT_THAT(Why(path, p.a), HasSubstr("no valid network address"));
   }
 }
 
@@ -642,20 +655,24 @@ TEST(NetHostile, PathsExplainThemselves) {
   Pair p;
   ASSERT_TRUE(p.ok());
   tuttiPath path, back;
-  tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &path);
-  EXPECT_TRUE(path.possible);
-  EXPECT_STREQ("NET/Socket/0", path.via);
-  EXPECT_NE(nullptr, strstr(path.why, "inside host testhost0")) << path.why;
+  tuttiTransportSelect(&p.a.peers[0], &p.a.peers[1], &path);
+  EXPECT_EQ(&tuttiTransportNet, path.transport);
+  EXPECT_EQ(&tuttiNetSocket, path.net);
+  EXPECT_TRUE(path.network);
+  EXPECT_EQ("NET/Socket/0", Via(path, p.a));
+  EXPECT_THAT(Why(path, p.a), HasSubstr("inside host testhost0"));
   p.a.peers[1].hostId++;
-  tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &path);
-  tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &back);
-  EXPECT_STREQ(path.why, back.why);
-  EXPECT_NE(nullptr, strstr(path.why, "of host testhost1")) << path.why;
+  tuttiTransportSelect(&p.a.peers[0], &p.a.peers[1], &path);
+  tuttiTransportSelect(&p.a.peers[1], &p.a.peers[0], &back);
+  EXPECT_EQ(Why(path, p.a), Why(back, p.a));
+  EXPECT_THAT(Why(path, p.a), ContainsRegex("TCP from .* of host testhost0 to .* of host "
+                                            "testhost1, [0-9.]+ Gb/s; not P2P: different"));
   EXPECT_GT(path.bandwidthGBs, 0);
   memset(p.a.peers[1].netName, 0, sizeof p.a.peers[1].netName);
-  tuttiTransportNet.canConnect(&p.a.peers[0], &p.a.peers[1], &path);
-  EXPECT_FALSE(path.possible);
-  EXPECT_NE(nullptr, strstr(path.why, "no common network")) << path.why;
+  tuttiTransportSelect(&p.a.peers[0], &p.a.peers[1], &path);
+  EXPECT_EQ(nullptr, path.transport);
+  EXPECT_THAT(Why(path, p.a),
+              HasSubstr("not NET: no common network: rank 0 has \"Socket\", rank 1 has \"\""));
 }
 
 TEST(NetHostile, AnUnknownNetworkIsRefusedByName) {
@@ -688,11 +705,10 @@ TEST(NetHostile, SocketsServeWhereOnlyOneHasRdma) {
   tuttiPath path;
   snprintf(p.a.peers[1].netName, sizeof p.a.peers[1].netName, "%s", tuttiNets[0]->name);
   for (int first = 0; first < 2; first++) {
-    tuttiTransportNet.canConnect(&p.a.peers[first], &p.a.peers[1 - first], &path);
-    EXPECT_TRUE(path.possible) << path.why;
-    EXPECT_STREQ("NET/Socket/0", path.via);
-    EXPECT_NE(nullptr, strstr(path.why, "not NET/IB: rank 0 on host testhost0 has only Socket"))
-        << path.why;
+    tuttiTransportSelect(&p.a.peers[first], &p.a.peers[1 - first], &path);
+    EXPECT_EQ(&tuttiNetSocket, path.net);
+    EXPECT_EQ("NET/Socket/0", Via(path, p.a));
+    EXPECT_THAT(Why(path, p.a), HasSubstr("not NET/IB: rank 0 on host testhost0 has only Socket"));
   }
 }
 

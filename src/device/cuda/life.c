@@ -90,10 +90,11 @@ tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiCommView *v, tuttiPeer *mine) 
 static tuttiResult_t mapPeers(tuttiCommView *v) {
   tuttiPath path;
   if (v->stagedBytes) return tuttiSymmetricStage(v, sizeof(tuttiAllPairsHead));
-  for (int p = 0; p < v->nranks; p++)
-    if (p != v->rank &&
-        tuttiTransportSelect(&v->peers[v->rank], &v->peers[p], &path) == &tuttiTransportP2p)
-      TUTTI_TRY(tuttiSymmetricMap(v, p));
+  for (int p = 0; p < v->nranks; p++) {
+    if (p == v->rank) continue;
+    tuttiTransportSelect(&v->peers[v->rank], &v->peers[p], &path);
+    if (path.stores) TUTTI_TRY(tuttiSymmetricMap(v, p));
+  }
   return tuttiSuccess;
 }
 

@@ -508,54 +508,78 @@ static bool readHandle(const tuttiPeer *peer, tuttiIbHandle *h) {
          tuttiIbPortsCheck(h->ports, h->nports) == NULL;
 }
 
-/* The texts of both tables, for a pair that they cannot join. */
-static void noGids(const tuttiPeer *a, const tuttiIbHandle *from, const tuttiPeer *b,
-                   const tuttiIbHandle *to, tuttiPath *path) {
-  char mine[TUTTI_SENTENCE], theirs[TUTTI_SENTENCE];
-  tuttiIbPortsText(from->ports, from->nports, mine, sizeof mine);
-  tuttiIbPortsText(to->ports, to->nports, theirs, sizeof theirs);
-  TUTTI_INFO(NET, "NET/IB: no GIDs fit: rank %d has %s; rank %d has %s", a->rank, mine, b->rank,
-             theirs);
-  TUTTI_WHY(path, "no GIDs fit, rank %d: %.90s, rank %d: %.90s", a->rank, mine, b->rank, theirs);
+#define IB_REASONS(X)                                                                              \
+  X(IB_CONNECTS, "%s from %s to %s of host %.40s, %d and %d ports, %.3g Gb/s%s",                   \
+    first->ethernet ? "RoCE" : "InfiniBand", first->device, second->device, b->host, from.nports,  \
+    to.nports, (double)path->bandwidthGBs * 8, gdr)                                                \
+  X(IB_NO_ADDRESS, "rank %d or rank %d has no valid RDMA address", a->rank, b->rank)               \
+  X(IB_UNLIKE, "RoCE and InfiniBand do not meet")                                                  \
+  X(IB_NO_GIDS, "no GIDs fit, rank %d: %.90s, rank %d: %.90s", a->rank, mine, b->rank, theirs)
+enum { IB_REASONS(TUTTI_REASON_NAME) };
+
+/* Why the NICs at both ends do not reach GPU memory; "" if they do. */
+static void gdrText(const tuttiRail *rail, const tuttiPeer *from, const tuttiPeer *to, char *buf,
+                    size_t size) {
+  int worse = rail->gdr[1] > rail->gdr[0];
+  tuttiGdr answer = (tuttiGdr)rail->gdr[worse];
+  buf[0] = '\0';
+  if (tuttiRailGdr(rail)) return;
+  snprintf(buf, size, "; not GDRDMA: %s", tuttiGdrClauses[answer]);
+  if (answer > TUTTI_GDR_YES) tuttiAppend(buf, size, " (rank %d)", worse ? to->rank : from->rank);
 }
 
-static bool ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+static void ibExplain(tuttiReason why, const tuttiPath *path, const tuttiPeer *a,
+                      const tuttiPeer *b, char *buf, size_t size) {
   tuttiIbHandle from, to;
-  tuttiIbPair pair = {0};
+  char mine[2 * TUTTI_SENTENCE] = "", theirs[2 * TUTTI_SENTENCE] = "", gdr[128];
+  if (!readHandle(a, &from) || !readHandle(b, &to)) why.code = IB_NO_ADDRESS;
+  const tuttiRail *rail = &path->rails[tuttiPathTurned(a, b)][0];
+  const tuttiIbPort *first = &from.ports[rail->port[0]], *second = &to.ports[rail->port[1]];
+  gdrText(rail, a, b, gdr, sizeof gdr);
+  if (why.code == IB_NO_GIDS) { /* a clause has not room for all of it */
+    tuttiIbPortsText(from.ports, from.nports, mine, sizeof mine);
+    tuttiIbPortsText(to.ports, to.nports, theirs, sizeof theirs);
+    TUTTI_INFO(NET, "NET/IB: no GIDs fit: rank %d has %s; rank %d has %s", a->rank, mine, b->rank,
+               theirs);
+  }
+  switch (why.code) { IB_REASONS(TUTTI_REASON_TEXT) }
+}
+
+/* What the first queue pairs from `from` to `to` join. */
+static void fillRails(const tuttiIbHandle *from, const tuttiIbHandle *to, tuttiPath *path,
+                      int side) {
+  int most = from->nports > to->nports ? from->nports : to->nports;
+  tuttiIbPair pair;
+  _Static_assert(TUTTI_PATH_RAILS >= TUTTI_IB_PORTS, "a rail for each port");
+  for (int qp = 0; qp < most; qp++) {
+    if (!tuttiIbPairChoose(from, to, qp, &pair)) continue;
+    path->rails[side][path->nrails[side]++] = (tuttiRail){
+        .port = {pair.port[0], pair.port[1]},
+        .gid = {pair.gid[0], pair.gid[1]},
+        .gdr = {from->ports[pair.port[0]].gdr, to->ports[pair.port[1]].gdr},
+    };
+  }
+}
+
+static tuttiNetAnswer ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path,
+                                   tuttiReason *why) {
+  tuttiIbHandle mine, theirs;
   bool alike = false;
-  int qp = 0;
-  if (!readHandle(a, &from) || !readHandle(b, &to)) {
-    TUTTI_WHY(path, "rank %d or rank %d has no valid RDMA address", a->rank, b->rank);
-    return true;
-  }
-  for (int i = 0; i < from.nports * to.nports; i++)
-    alike |= from.ports[i / to.nports].ethernet == to.ports[i % to.nports].ethernet;
-  if (!alike) {
-    TUTTI_WHY(path, "RoCE and InfiniBand do not meet");
-    return from.forced || to.forced;
-  }
-  while (qp < from.nports && !tuttiIbPairChoose(&from, &to, qp, &pair))
-    qp++;
-  if (qp == from.nports) {
-    noGids(a, &from, b, &to, path);
-    return true;
-  }
-  const tuttiIbPort *first = &from.ports[pair.port[0]], *second = &to.ports[pair.port[1]];
-  const tuttiIbPort *worse = first->gdr >= second->gdr ? first : second;
-  uint32_t megabits = from.megabits < to.megabits ? from.megabits : to.megabits;
-  path->possible = true;
+  *why = (tuttiReason){.code = IB_NO_ADDRESS};
+  if (!readHandle(a, &mine) || !readHandle(b, &theirs)) return tuttiNetRefuses;
+  for (int i = 0; i < mine.nports * theirs.nports; i++)
+    alike |= mine.ports[i / theirs.nports].ethernet == theirs.ports[i % theirs.nports].ethernet;
+  *why = (tuttiReason){.code = alike ? IB_NO_GIDS : IB_UNLIKE};
+  if (!alike) return mine.forced || theirs.forced ? tuttiNetRefuses : tuttiNetPasses;
+  fillRails(&mine, &theirs, path, 0);
+  fillRails(&theirs, &mine, path, 1);
+  if (path->nrails[0] == 0) return tuttiNetRefuses;
+  *why = (tuttiReason){.code = IB_CONNECTS};
+  uint32_t megabits = mine.megabits < theirs.megabits ? mine.megabits : theirs.megabits;
+  path->via = "NET/IB";
   path->latencyUs = 3;
   path->bandwidthGBs = (float)megabits / 8000;
-  bool gdr = first->gdr == TUTTI_GDR_YES && second->gdr == TUTTI_GDR_YES;
-  snprintf(path->via, sizeof path->via, "NET/IB/%d%s", pair.port[0], gdr ? "/GDRDMA" : "");
-  TUTTI_WHY(path, "%s from %s to %s of host %.40s, %d and %d ports, %.3g Gb/s",
-            first->ethernet ? "RoCE" : "InfiniBand", first->device, second->device, b->host,
-            from.nports, to.nports, (double)megabits / 1000);
-  if (!gdr)
-    tuttiAppend(path->why, sizeof path->why, "; not GDRDMA: %s", tuttiGdrClauses[worse->gdr]);
-  if (worse->gdr > TUTTI_GDR_YES)
-    tuttiAppend(path->why, sizeof path->why, " (rank %d)", worse == first ? a->rank : b->rank);
-  return true;
+  return tuttiNetConnects;
 }
 
 static void ibClose(void *node) {
@@ -626,6 +650,7 @@ const tuttiNet tuttiNetIb = {
     .name = "IB",
     .open = ibOpen,
     .canConnect = ibCanConnect,
+    .explain = ibExplain,
     .attach = ibAttach,
     .takeData = ibTakeData,
     .giveData = ibGiveData,

@@ -397,30 +397,40 @@ static bool readHandle(const tuttiPeer *peer, tuttiSocketHandle *handle) {
          memchr(handle->interface, '\0', sizeof handle->interface) && handle->megabits > 0;
 }
 
-static bool socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path) {
+#define SOCKET_REASONS(X)                                                                          \
+  X(SOCKET_LOCAL, "TCP inside host %.63s, which can always connect", a->host)                      \
+  X(SOCKET_HOSTS, "TCP from %s of host %.63s to %s of host %.63s, %.3g Gb/s", from.interface,      \
+    a->host, to.interface, b->host, (double)path->bandwidthGBs * 8)                                \
+  X(SOCKET_NO_ADDRESS, "rank %d or rank %d has no valid network address", a->rank, b->rank)
+enum { SOCKET_REASONS(TUTTI_REASON_NAME) };
+
+static void socketExplain(tuttiReason why, const tuttiPath *path, const tuttiPeer *a,
+                          const tuttiPeer *b, char *buf, size_t size) {
+  tuttiSocketHandle from, to;
+  bool valid = readHandle(a, &from) && readHandle(b, &to);
+  if (!valid) why.code = SOCKET_NO_ADDRESS;
+  switch (why.code) { SOCKET_REASONS(TUTTI_REASON_TEXT) }
+}
+
+static tuttiNetAnswer socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path,
+                                       tuttiReason *why) {
   tuttiSocketHandle mine, theirs;
-  if (!readHandle(a, &mine) || !readHandle(b, &theirs)) {
-    TUTTI_WHY(path, "rank %d or rank %d has no valid network address", a->rank, b->rank);
-    return true;
-  }
+  *why = (tuttiReason){.code = SOCKET_NO_ADDRESS};
+  if (!readHandle(a, &mine) || !readHandle(b, &theirs)) return tuttiNetRefuses;
   uint32_t megabits = mine.megabits < theirs.megabits ? mine.megabits : theirs.megabits;
   bool local = a->hostId == b->hostId;
-  path->possible = true;
+  *why = (tuttiReason){.code = local ? SOCKET_LOCAL : SOCKET_HOSTS};
+  path->via = "NET/Socket";
   path->latencyUs = 15;
   path->bandwidthGBs = local ? 3 : (float)megabits / 8000;
-  snprintf(path->via, sizeof path->via, "NET/Socket/0");
-  if (local)
-    TUTTI_WHY(path, "TCP inside host %.63s, which can always connect", a->host);
-  else
-    TUTTI_WHY(path, "TCP from %s of host %.63s to %s of host %.63s, %.3g Gb/s", mine.interface,
-              a->host, theirs.interface, b->host, (double)megabits / 1000);
-  return true;
+  return tuttiNetConnects;
 }
 
 const tuttiNet tuttiNetSocket = {
     .name = "Socket",
     .open = tuttiNetNothingToOpen,
     .canConnect = socketCanConnect,
+    .explain = socketExplain,
     .attach = tuttiNetNoGpuToAttach,
     .takeData = tuttiNetNoDataToTake,
     .giveData = tuttiNetNoDataToGive,

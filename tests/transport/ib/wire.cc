@@ -261,12 +261,21 @@ std::string lineOf(tuttiGdr first, tuttiGdr second, bool turned = false,
     h.socket.addresses.a[0].v4.sin_port = 1;
     memcpy(peers[r].net, &h, sizeof h);
     peers[r].rank = r;
+    peers[r].hostId = 1 + static_cast<uint64_t>(r);
+    strcpy(peers[r].netName, "IB");
   }
   tuttiPath path{};
-  EXPECT_TRUE(tuttiNetIb.canConnect(&peers[turned], &peers[!turned], &path));
-  EXPECT_TRUE(path.possible) << path.why;
-  if (via) *via = path.via;
-  return path.why;
+  char why[TUTTI_SENTENCE];
+  tuttiTransportSelect(&peers[turned], &peers[!turned], &path);
+  EXPECT_EQ(&tuttiNetIb, path.net);
+  EXPECT_EQ(&tuttiTransportNet, path.transport);
+  EXPECT_EQ(first, path.rails[0][0].gdr[0]);
+  EXPECT_EQ(second, path.rails[0][0].gdr[1]);
+  EXPECT_EQ(first, path.rails[1][0].gdr[1]);
+  char word[TUTTI_VIA];
+  if (via) *via = tuttiPathVia(&path, &peers[turned], &peers[!turned], word);
+  std::string text = tuttiPathText(&path, &peers[turned], &peers[!turned], why);
+  return text.substr(0, text.find("; not P2P"));
 }
 
 TEST(IbPort, TheLineSaysWhyItIsNotGdrdma) {
