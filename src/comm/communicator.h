@@ -64,6 +64,7 @@ typedef struct tuttiCommunicator {
   tuttiBootstrap *bootstrap;
   tuttiWatch *watch;
   tuttiPeer *peers;
+  tuttiPath *paths; /* [nranks] */
   tuttiGraph *graph;
   tuttiCommView view;
   tuttiAtomic32 state; /* tuttiCommState */

@@ -26,6 +26,7 @@
 #include "transport/net.h"
 #include "transport/segment.h"
 #include "transport/symmetric.h"
+#include "wireup/paths.h"
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
 #define CHANNELS_NETWORK  4
@@ -164,15 +165,10 @@ static tuttiResult_t makeGraph(tuttiCommunicator *c, const char *file, const cha
 /* Worst path of each kind, over the pairs that rings use and rank 0 with everyone. */
 static tuttiResult_t surveyPair(tuttiCommunicator *c, int a, int b) {
   tuttiPath path;
-  char why[TUTTI_SENTENCE];
   const tuttiPeer *from = &c->peers[a], *to = &c->peers[b];
   if (a == b) return tuttiSuccess;
   tuttiTransportSelect(from, to, &path);
-  if (!path.transport)
-    return TUTTI_FAIL(tuttiSystemError,
-                      "no transport connects rank %d (host %s) and rank %d (host "
-                      "%s): %s",
-                      a, from->host, b, to->host, tuttiPathText(&path, from, to, why));
+  if (!path.transport) return tuttiPathMissing(&path, from, to);
   tuttiPlanInput *in = &c->plan;
   bool inside = c->peers[a].hostId == c->peers[b].hostId;
   float *latency = inside ? &in->intraLatencyUs : &in->interLatencyUs;
@@ -303,18 +299,16 @@ static tuttiResult_t makePlanInput(tuttiCommunicator *c) {
 }
 
 static void logPath(const tuttiCommunicator *c, int channel, int from, int to) {
-  tuttiPath path;
   char gpus[64] = ", ", why[TUTTI_SENTENCE], via[TUTTI_VIA];
   const tuttiPeer *p = &c->peers[from], *q = &c->peers[to];
   bool near = p->busId && p->hostId == q->hostId, sending = from == c->rank;
-  if (from == to) return;
-  tuttiTransportSelect(p, q, &path);
-  if (!path.transport) return;
+  const tuttiPath *path = &c->paths[sending ? to : from];
+  if (!path->transport) return;
   tuttiTopologyPath(c->view.topology, p->busId, q->busId, gpus + 2, sizeof gpus - 2);
   TUTTI_INFO(INIT, "Channel %02d/%02d : %d[%d] -> %d[%d] [%s] via %s%s (%s)", channel,
              c->graph->nchannels, from, p->cudaDevice, to, q->cudaDevice,
-             sending ? "send" : "receive", tuttiPathVia(&path, p, q, via), near ? gpus : "",
-             tuttiPathText(&path, p, q, why));
+             sending ? "send" : "receive", tuttiPathVia(path, p, q, via), near ? gpus : "",
+             tuttiPathText(path, p, q, why));
 }
 
 static void logSetup(const tuttiCommunicator *c) {
@@ -335,14 +329,9 @@ static tuttiResult_t openConn(void *comm, int peer, int channel, tuttiDirection 
   size_t at = peer >= 0 ? (size_t)peer : (size_t)c->nranks;
   if (!*row) TUTTI_NEW(*row, c->nranks + 1, "connections", &c->memory); // NOLINT
   if (!(*row)[at]) {
-    tuttiPath path;
     int other = peer >= 0 ? peer : (c->rank + 1) % c->nranks; /* shared: that of any pair */
-    char why[TUTTI_SENTENCE];
-    tuttiTransportSelect(&c->peers[c->rank], &c->peers[other], &path);
-    const tuttiTransport *t = path.transport;
-    if (!t)
-      return TUTTI_FAIL(tuttiInternalError, "no transport to rank %d: %s", other,
-                        tuttiPathText(&path, &c->peers[c->rank], &c->peers[other], why));
+    const tuttiTransport *t = c->paths[other].transport;
+    if (!t) return tuttiPathMissing(&c->paths[other], &c->peers[c->rank], &c->peers[other]);
     TUTTI_FRESH(tuttiConn, conn, 1, "a connection", &c->memory);
     TUTTI_TRY(t->open(&c->view, peer, channel, direction, shared, conn));
     conn->transport = t;
@@ -361,6 +350,7 @@ static tuttiResult_t setView(tuttiCommunicator *c) {
   v->commHash = c->bootstrap->hash;
   memcpy(v->secret, c->bootstrap->secret, sizeof v->secret);
   v->peers = c->peers;
+  v->paths = c->paths;
   /* GPUs pin their FIFOs, and have many channels. */
   bool gpu = c->device->kind == tuttiDeviceCuda;
   size_t slots = TUTTI_FIFO_DEPTH * (gpu ? 8 : 1);
@@ -397,6 +387,7 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   uint64_t t0 = tuttiNow();
   TUTTI_TRY(chooseDevice(c));
   TUTTI_NEW(c->peers, c->nranks, "peer records", &c->memory);
+  TUTTI_NEW(c->paths, c->nranks, "paths to peers", &c->memory);
   TUTTI_NEW(c->sent, c->nranks, "message counts", &c->memory);
   TUTTI_NEW(c->received, c->nranks, "message counts", &c->memory);
   TUTTI_NEW(c->followed, c->nranks, "offers of ranks", &c->memory);
@@ -407,6 +398,7 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   TUTTI_TRY(exchangePeers(c, text ? (uint32_t)tuttiHash(text, size) : 0, wait));
   TUTTI_TRY(startWatch(c));
   uint64_t t2 = tuttiNow();
+  tuttiPathsFill(c->peers, c->rank, c->nranks, c->paths);
   TUTTI_TRY(makeGraph(c, file, text, size));
   c->view.nchannels = c->graph->nchannels;
   TUTTI_TRY(makePlanInput(c));
@@ -477,6 +469,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiFree(c->followed);
   tuttiFree(c->received);
   tuttiFree(c->sent);
+  tuttiFree(c->paths);
   tuttiFree(c->peers);
   pthread_mutex_destroy(&c->failureLock);
   tuttiFree(c);

@@ -150,13 +150,9 @@ static tuttiResult_t netPrepare(tuttiCommView *v, tuttiPeer *mine) {
 /* Kernels run from the first operation on: what must be made before is made now. */
 static tuttiResult_t netAttach(tuttiCommView *v) {
   netState *s = v->net;
-  tuttiPath path;
   int npeers = 0;
-  for (int p = 0; s && p < v->nranks; p++) {
-    if (p == v->rank) continue;
-    tuttiTransportSelect(&v->peers[v->rank], &v->peers[p], &path);
-    npeers += path.transport == &tuttiTransportNet;
-  }
+  for (int p = 0; s && p < v->nranks; p++)
+    npeers += v->paths[p].transport == &tuttiTransportNet;
   return s ? s->net->attach(v, s->node, npeers) : tuttiSuccess;
 }
 
@@ -217,21 +213,17 @@ static void dropEndpoint(tuttiCommView *v, netEndpoint *end) {
   tuttiFree(end);
 }
 
-/* The network of a connection, from what both ranks' records say. */
-static tuttiResult_t findNet(const tuttiCommView *v, int peer, tuttiDirection direction,
-                             const tuttiNet **out) {
-  bool sends = direction == TUTTI_SEND;
+static tuttiResult_t findNet(const tuttiCommView *v, int peer, const tuttiNet **out) {
   const tuttiPeer *mine = &v->peers[v->rank], *theirs = &v->peers[peer];
-  const tuttiPeer *from = sends ? mine : theirs, *to = sends ? theirs : mine;
+  const tuttiPath *path = &v->paths[peer];
   char why[TUTTI_SENTENCE];
-  tuttiPath path;
-  tuttiTransportSelect(from, to, &path);
-  *out = path.net;
-  if (path.transport == &tuttiTransportNet) return tuttiSuccess;
+  *out = path->net;
+  if (path->transport == &tuttiTransportNet) return tuttiSuccess;
   return TUTTI_FAIL(tuttiRemoteError,
                     "the record of rank %d (host %s, pid %d) does not let rank %d connect: %s; "
                     "see the log of that rank",
-                    peer, theirs->host, theirs->pid, v->rank, tuttiPathText(&path, from, to, why));
+                    peer, theirs->host, theirs->pid, v->rank,
+                    tuttiPathText(path, mine, theirs, why));
 }
 
 static tuttiResult_t startEndpoint(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
@@ -278,7 +270,7 @@ static tuttiResult_t netOpen(tuttiCommView *v, int peer, int channel, tuttiDirec
   if (v->memLimit && v->memTaken + bytes > v->memLimit)
     return tuttiMemExceeded(v, v->memTaken + bytes);
   const tuttiNet *net;
-  TUTTI_TRY(findNet(v, peer, direction, &net));
+  TUTTI_TRY(findNet(v, peer, &net));
   netEndpoint *end;
   TUTTI_NEW(end, 1, "the endpoint of a network connection", v->memory);
   end->net = net;

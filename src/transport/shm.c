@@ -387,10 +387,7 @@ static int findNeighbours(const tuttiCommView *v, int32_t *ranks, bool *any) {
   int n = 0;
   const tuttiPeer *mine = &v->peers[v->rank];
   for (int r = 0; r < v->nranks; r++) {
-    tuttiPath path;
-    if (r == v->rank) continue;
-    tuttiTransportSelect(mine, &v->peers[r], &path);
-    const tuttiTransport *t = path.transport;
+    const tuttiTransport *t = v->paths[r].transport;
     bool threads = t == &tuttiTransportP2p && mine->device != tuttiDeviceCuda;
     if (t != &tuttiTransportShm && !threads) continue;
     *any = true;

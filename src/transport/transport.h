@@ -85,6 +85,7 @@ typedef struct tuttiCommView {
   uint64_t commHash;         /* same on all ranks; names the communicator on the wire */
   uint8_t secret[16];        /* of the unique id */
   const tuttiPeer *peers;    /* [nranks] */
+  const tuttiPath *paths;    /* [nranks] of this rank with each; before attach */
   int nchannels;             /* channels that collectives may use */
   size_t slotBytes;          /* of every FIFO; multiple of TUTTI_LINE */
   size_t memLimit, memTaken; /* 0: no limit; what this rank may take so far */

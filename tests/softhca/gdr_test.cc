@@ -92,6 +92,7 @@ void set(const char *name, const char *value) {
 struct Rank {
   tuttiCommView view{};
   tuttiPeer peers[2]{};
+  tuttiPath paths[2]{};
   tuttiAtomic32 failed{};
   tuttiMemAccount memory{};
   std::mutex lock;
@@ -109,6 +110,7 @@ struct Rank {
     view.nranks = 2;
     view.commHash = 0x1234abcd;
     view.peers = peers;
+    view.paths = paths;
     view.nchannels = 4;
     view.slotBytes = slotBytes;
     view.timeoutMs = 60000;
@@ -127,6 +129,12 @@ struct Rank {
     snprintf(p.host, sizeof p.host, "host%d", rank);
     EXPECT_EQ(tuttiProxyCreate(&view.proxy, fail, this), tuttiSuccess) << tuttiErrorText();
     return tuttiTransportNet.prepare(&view, &p);
+  }
+  // Takes the other's record, and makes the path as src/wireup does.
+  void meet(const tuttiPeer &other) {
+    int peer = 1 - view.rank;
+    peers[peer] = other;
+    tuttiTransportSelect(&mine(), &peers[peer], &paths[peer]);
   }
   tuttiGdr answer(int port = 0) {
     tuttiIbHandle h;
@@ -161,19 +169,18 @@ struct Ranks {
     set("TUTTI_NET_GDR_LEVEL", "SYS"); // the software HCA has no place on PCI
     EXPECT_EQ(a.prepare(0, first, slotBytes), tuttiSuccess) << tuttiErrorText();
     EXPECT_EQ(b.prepare(1, second, slotBytes), tuttiSuccess) << tuttiErrorText();
-    a.peers[1] = b.peers[1];
-    b.peers[0] = a.peers[0];
+    a.meet(b.mine());
+    b.meet(a.mine());
   }
   void attach() {
     EXPECT_EQ(tuttiTransportNet.attach(&a.view), tuttiSuccess) << tuttiErrorText();
     EXPECT_EQ(tuttiTransportNet.attach(&b.view), tuttiSuccess) << tuttiErrorText();
   }
   std::string via() {
-    tuttiPath path;
+    const tuttiPath *path = &a.paths[1];
     char via[TUTTI_VIA], why[TUTTI_SENTENCE];
-    tuttiTransportSelect(&a.peers[0], &a.peers[1], &path);
-    return path.transport ? tuttiPathVia(&path, &a.peers[0], &a.peers[1], via)
-                          : tuttiPathText(&path, &a.peers[0], &a.peers[1], why);
+    return path->transport ? tuttiPathVia(path, &a.peers[0], &a.peers[1], via)
+                           : tuttiPathText(path, &a.peers[0], &a.peers[1], why);
   }
 };
 
@@ -317,9 +324,10 @@ TEST(Gdr, WhatIsRequiredAndBrokenFailsInit) {
   Rank r;
   set("TUTTI_NET_GDR_LEVEL", "SYS");
   tuttiResult_t result = r.prepare(0, true);
-  r.peers[1] = r.peers[0];
-  r.peers[1].rank = 1;
-  r.peers[1].hostId++;
+  tuttiPeer other = r.mine();
+  other.rank = 1;
+  other.hostId++;
+  r.meet(other);
   if (result == tuttiSuccess) result = tuttiTransportNet.attach(&r.view);
   EXPECT_NE(result, tuttiSuccess);
   EXPECT_NE(std::string(tuttiErrorText()).find("TUTTI_NET_GDR=require"), std::string::npos)

@@ -44,6 +44,7 @@ struct Rank {
   tuttiMemAccount memory{};
   tuttiAtomic32 failed{};
   std::vector<tuttiPeer> peers;
+  std::vector<tuttiPath> paths;
 
   Rank(const Shape &s, int rank, uint64_t process = 1, uint64_t hostId = 0xabcdef0123456789) {
     w.rank = rank;
@@ -75,17 +76,24 @@ struct Rank {
   Rank(const Rank &) = delete;
   ~Rank() { detach(); }
 
+  // As src/wireup does.
+  void fillPaths() {
+    paths.assign(peers.size(), tuttiPath{});
+    for (size_t r = 0; r < peers.size(); r++)
+      if ((int)r != w.rank) tuttiTransportSelect(&peers[(size_t)w.rank], &peers[r], &paths[r]);
+    w.paths = paths.data();
+  }
   tuttiResult_t prepare() { return tuttiTransportShm.prepare(&w, &mine); }
   tuttiResult_t attach() {
+    fillPaths();
     tuttiResult_t r = tuttiTransportShm.attach(&w);
     if (r != tuttiSuccess) detach();
     return r;
   }
   void detach() { tuttiTransportShm.detach(&w); }
   const tuttiTransport *to(int peer) {
-    tuttiPath path;
-    tuttiTransportSelect(&peers[(size_t)w.rank], &peers[(size_t)peer], &path);
-    return path.transport;
+    if (paths.empty()) fillPaths();
+    return paths[(size_t)peer].transport;
   }
   tuttiConn open(int peer, int channel, tuttiDirection d, bool shared = false) {
     tuttiConn c{};

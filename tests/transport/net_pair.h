@@ -39,6 +39,7 @@ struct Entered {
 struct Rank {
   tuttiCommView w{};
   tuttiPeer peers[2]{};
+  tuttiPath paths[2]{};
   tuttiAtomic32 failed{};
   tuttiMemAccount memory{};
   std::mutex lock;
@@ -64,6 +65,7 @@ struct Rank {
     w.commHash = 0x1234abcd;
     memset(w.secret, 0x5a, sizeof w.secret);
     w.peers = peers;
+    w.paths = paths;
     w.nchannels = 4;
     w.slotBytes = slotBytes;
     w.timeoutMs = timeoutMs;
@@ -84,7 +86,12 @@ struct Rank {
     ASSERT_STREQ("Socket", mine->netName);
   }
   bool ok() const { return w.net != nullptr; }
-  void Meet(const tuttiPeer &other) { peers[other.rank] = other; }
+  /* The row of the peer, as src/wireup fills it. */
+  void FillPath() { tuttiTransportSelect(&peers[w.rank], &peers[1 - w.rank], &paths[1 - w.rank]); }
+  void Meet(const tuttiPeer &other) {
+    peers[other.rank] = other;
+    FillPath();
+  }
   tuttiConn Open(int channel, tuttiDirection direction) {
     tuttiConn c{};
     EXPECT_EQ(tuttiSuccess, tuttiTransportNet.open(&w, 1 - w.rank, channel, direction, false, &c))

@@ -641,13 +641,12 @@ TEST(NetHostile, ARecordWithoutAddressIsRefused) {
     if (kind == 1) handle.addresses.n = 1000;
     if (kind == 2) handle.addresses.n = -1;
     memcpy(p.a.peers[1].net, &handle, sizeof handle);
+    p.a.FillPath();
     tuttiConn c{};
     EXPECT_EQ(tuttiRemoteError, tuttiTransportNet.open(&p.a.w, 1, 0, TUTTI_SEND, false, &c));
     EXPECT_NE(nullptr, strstr(tuttiErrorText(), "the record of rank 1")) << tuttiErrorText();
-    tuttiPath path;
-    tuttiTransportSelect(&p.a.peers[0], &p.a.peers[1], &path);
-    EXPECT_EQ(nullptr, path.transport);
-    EXPECT_THAT(Why(path, p.a), HasSubstr("no valid network address"));
+    EXPECT_EQ(nullptr, p.a.paths[1].transport);
+    EXPECT_THAT(Why(p.a.paths[1], p.a), HasSubstr("no valid network address"));
   }
 }
 

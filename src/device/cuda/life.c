@@ -88,13 +88,9 @@ tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiCommView *v, tuttiPeer *mine) 
 
 /* The blocks of those whom this rank can store to; of all, for kernels between all pairs. */
 static tuttiResult_t mapPeers(tuttiCommView *v) {
-  tuttiPath path;
   if (v->stagedBytes) return tuttiSymmetricStage(v, sizeof(tuttiAllPairsHead));
-  for (int p = 0; p < v->nranks; p++) {
-    if (p == v->rank) continue;
-    tuttiTransportSelect(&v->peers[v->rank], &v->peers[p], &path);
-    if (path.stores) TUTTI_TRY(tuttiSymmetricMap(v, p));
-  }
+  for (int p = 0; p < v->nranks; p++)
+    if (v->paths[p].stores) TUTTI_TRY(tuttiSymmetricMap(v, p));
   return tuttiSuccess;
 }
 
