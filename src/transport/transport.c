@@ -104,20 +104,34 @@ static bool cleanText(const char *text, size_t size) {
   return false;
 }
 
+static bool outside(int64_t value, int64_t least, int64_t most) {
+  return value < least || value > most;
+}
+
 /* What can't be in a record of ranks that have met; NULL if nothing. */
 static const char *findDamage(const tuttiPeer *peer, int rank, const tuttiPeer *mine) {
-  if (peer->version != mine->version) return "its version";
-  if (peer->rank != rank || peer->nranks != mine->nranks) return "its rank";
-  if (!cleanText(peer->host, sizeof peer->host)) return "its host name";
-  if (!cleanText(peer->netName, sizeof peer->netName)) return "its network's name";
-  if (!cleanText(peer->config, sizeof peer->config)) return "its settings";
-  if (peer->cores < 1) return "its number of cores";
-  if (peer->p2pDisabled & ~1 || peer->shmDisabled & ~1) return "its choice of transports";
-  if (peer->device < tuttiDeviceAuto || peer->device > tuttiDeviceCuda) return "its device";
-  if (peer->cudaDevice < -1) return "its CUDA device number";
-  if (peer->pid <= 0) return "its process number";
-  if (peer->process == mine->process && (peer->pid != mine->pid || peer->hostId != mine->hostId))
-    return "its process identity";
+  bool samePid = peer->pid == mine->pid && peer->hostId == mine->hostId;
+  const struct {
+    bool wrong;
+    const char *what;
+  } checks[] = {
+      {peer->version != mine->version, "its version"},
+      {peer->rank != rank || peer->nranks != mine->nranks, "its rank"},
+      {!cleanText(peer->host, sizeof peer->host), "its host name"},
+      {!cleanText(peer->netName, sizeof peer->netName), "its network's name"},
+      {!cleanText(peer->config, sizeof peer->config), "its settings"},
+      {peer->cores < 1, "its number of cores"},
+      {outside(peer->p2pDisabled, 0, 1) || outside(peer->shmDisabled, 0, 1),
+       "its choice of transports"},
+      {outside(peer->device, tuttiDeviceAuto, tuttiDeviceCuda), "its device"},
+      {peer->cudaDevice < -1, "its CUDA device number"},
+      {outside(peer->reaches, 0, 1) || outside(peer->nvlink, 0, 1) || outside(peer->ipc, 0, 1),
+       "what its GPU can do"},
+      {peer->pid <= 0, "its process number"},
+      {peer->process == mine->process && !samePid, "its process identity"},
+  };
+  for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
+    if (checks[i].wrong) return checks[i].what;
   return NULL;
 }
 

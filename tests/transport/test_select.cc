@@ -149,6 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"DeviceBelow", [](tuttiPeer &p) { p.device = -1; }, tuttiRemoteError, "its device"},
         Damage{"CudaDevice", [](tuttiPeer &p) { p.cudaDevice = -2; }, tuttiRemoteError,
                "its CUDA device number"},
+        Damage{"Gpu", [](tuttiPeer &p) { p.nvlink = 2; }, tuttiRemoteError,
+               "damaged: what its GPU can do"},
         Damage{"Pid", [](tuttiPeer &p) { p.pid = 0; }, tuttiRemoteError, "its process number"},
         Damage{"Process", [](tuttiPeer &p) { p.process = 1; }, tuttiRemoteError,
                "its process identity"},
