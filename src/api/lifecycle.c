@@ -181,7 +181,7 @@ tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int *device) {
   TUTTI_TRY(tuttiCheckOutput("device", device));
   /* While a non-blocking init runs, the peers are its own. */
   bool known = tuttiLoadAcquire32(&c->state) != tuttiCommStarting;
-  *device = known ? c->peers[c->rank].cudaDevice : -1;
+  *device = known ? c->wireup.peers[c->rank].cudaDevice : -1;
   return tuttiSuccess;
 }
 

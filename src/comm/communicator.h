@@ -9,8 +9,6 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "bootstrap/bootstrap.h"
-#include "collectives/graph.h"
-#include "collectives/planner.h"
 #include "collectives/signature.h"
 #include "comm/options.h"
 #include "comm/record.h"
@@ -18,6 +16,7 @@
 #include "proxy/proxy.h"
 #include "transport/transport.h"
 #include "watch/watch.h"
+#include "wireup/wireup.h"
 
 typedef struct {
   bool used;
@@ -63,14 +62,11 @@ typedef struct tuttiCommunicator {
 
   tuttiBootstrap *bootstrap;
   tuttiWatch *watch;
-  tuttiPeer *peers;
-  tuttiPath *paths; /* [nranks] */
-  tuttiGraph *graph;
+  tuttiWireup wireup;
   tuttiCommView view;
   tuttiAtomic32 state; /* tuttiCommState */
   const tuttiDevice *device;
   tuttiTaskContext context;
-  tuttiPlanInput plan;
   tuttiPrepared prepared[TUTTI_PREPARED];
 
   /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send endpoint

@@ -68,7 +68,8 @@ tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicato
 
 /* "rank 2 (host node7, pid 4242)" */
 static const char *rankText(const tuttiCommunicator *c, int rank, char *buf, size_t size) {
-  snprintf(buf, size, "rank %d (host %s, pid %d)", rank, c->peers[rank].host, c->peers[rank].pid);
+  snprintf(buf, size, "rank %d (host %s, pid %d)", rank, c->wireup.peers[rank].host,
+           c->wireup.peers[rank].pid);
   return buf;
 }
 

@@ -49,7 +49,7 @@ static void logPlan(const tuttiOp *op, const tuttiPlan *plan) {
 static void choosePlan(const tuttiOp *op, const tuttiSignature *sig, tuttiPlan *plan) {
   tuttiSignature asked = *sig;
   asked.coll = (uint8_t)op->coll; /* not what is recorded */
-  tuttiPlanChoose(&op->comm->plan, &asked, plan);
+  tuttiPlanChoose(&op->comm->wireup.plan, &asked, plan);
   if (op->coll != tuttiCollSendRecv && tuttiLogEnabled(TUTTI_LOG_INFO, TUTTI_SUBSYS(TUNING)))
     logPlan(op, plan);
 }
@@ -59,9 +59,10 @@ static void setChannel(tuttiTask *t, const tuttiCommunicator *c, const tuttiPlan
   size_t row = (size_t)channel * (size_t)c->nranks;
   t->channel = s->coll == tuttiCollSendRecv ? TUTTI_P2P_CHANNEL : channel;
   tuttiPlanPart(s->count, t->type, channel, p->nchannels, &s->begin, &s->part);
-  s->ring = c->graph->ring + row;
-  s->position = c->graph->position[row + (size_t)c->rank];
-  if (p->algo == tuttiAlgoTree) tuttiGraphTree(c->graph, channel, t->signature.root, c->rank, s);
+  s->ring = c->wireup.graph->ring + row;
+  s->position = c->wireup.graph->position[row + (size_t)c->rank];
+  if (p->algo == tuttiAlgoTree)
+    tuttiGraphTree(c->wireup.graph, channel, t->signature.root, c->rank, s);
 }
 
 /* The task of channel 0, as far as the signature tells it. PreMulSum is a sum of scaled inputs. */
@@ -73,7 +74,7 @@ static void setTask(tuttiTask *t, const tuttiOp *op, const tuttiSignature *sig,
                    .algo = p->algo,
                    .rank = c->rank,
                    .nranks = c->nranks,
-                   .shared = (uint8_t)c->plan.sharedFifos,
+                   .shared = (uint8_t)c->wireup.plan.sharedFifos,
                    .twoShot = (uint8_t)p->twoShot,
                    .count = op->count,
                    .chunk = p->chunk,
@@ -271,7 +272,7 @@ tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
     TUTTI_TRY(tuttiCommFailure(ops[i].comm));
     if (isSelf(&ops[i])) TUTTI_TRY(copySelf(ops, nops, &ops[i]));
     n += ops[i].coll == tuttiCollSendRecv ? 1 : (size_t)ops[i].comm->view.nchannels;
-    exchanges += ops[i].coll != tuttiCollSendRecv && ops[i].comm->plan.allPairs;
+    exchanges += ops[i].coll != tuttiCollSendRecv && ops[i].comm->wireup.plan.allPairs;
   }
   TUTTI_FREED tuttiTask *heapTasks = NULL; /* then their heads */
   if (n > STACK_TASKS) {

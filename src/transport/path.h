@@ -13,7 +13,7 @@
 
 __BEGIN_DECLS
 
-#define TUTTI_PATH_TRANSPORTS 4 /* most in the table of transports */
+#define TUTTI_PATH_TRANSPORTS 4  /* most in the table of transports */
 #define TUTTI_PATH_RAILS      16 /* most that a row tells; as many as a rank has ports */
 
 /* Why a transport or a network connects two ranks, or does not. */

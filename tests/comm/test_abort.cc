@@ -22,7 +22,8 @@ extern "C" int epoll_create1(int flags) noexcept {
   tuttiCommunicator *c = halting;
   char thread[16] = "";
   pthread_getname_np(pthread_self(), thread, sizeof thread);
-  if (c && !halted && strcmp(thread, "tutti-worker") == 0 && c->peers && c->peers[0].process) {
+  if (c && !halted && strcmp(thread, "tutti-worker") == 0 && c->wireup.peers &&
+      c->wireup.peers[0].process) {
     halted = true;
     while (!goesOn)
       std::this_thread::yield();

@@ -683,8 +683,8 @@ TEST(Life, ChannelsOfAGraphFileAreLimitedToo) {
     ASSERT_TRUE(ranks.ok());
     tuttiCommunicator *c = nullptr;
     ASSERT_EQ(tuttiHandleEnter(ranks.comms[0], "test", &c), tuttiSuccess);
-    EXPECT_EQ(c->plan.maxChannels, most == 0 ? 3 : std::min(most, 3));
-    EXPECT_EQ(c->view.nchannels, c->plan.maxChannels);
+    EXPECT_EQ(c->wireup.plan.maxChannels, most == 0 ? 3 : std::min(most, 3));
+    EXPECT_EQ(c->view.nchannels, c->wireup.plan.maxChannels);
     tuttiHandleLeave(c);
   }
   unlink(path.c_str());

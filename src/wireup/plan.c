@@ -1,0 +1,126 @@
+#include "wireup/plan.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "kernels/allpairs.h"
+#include "kernels/ringtree.h"
+#include "transport/net.h"
+#include "transport/segment.h"
+#include "transport/symmetric.h"
+
+#define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
+#define CHANNELS_NETWORK  4
+/* Slots are so much larger where all GPUs are on hosts of their own: RDMA wants large messages, and
+ * no symmetric block, which has room for every channel, holds them. */
+#define NETWORK_SLOTS 4
+#define COMM_BYTES    65536 /* at most, without what grows with ranks and channels */
+
+static int mostChannels(bool gpu, int maxChannels) {
+  int most = gpu ? TUTTI_SYMMETRIC_CHANNELS : TUTTI_MAX_CHANNELS;
+  return maxChannels && maxChannels < most ? maxChannels : most;
+}
+
+int tuttiWireupChannels(tuttiDevice_t device, int nhosts, int minChannels, int maxChannels) {
+  bool gpu = device == tuttiDeviceCuda;
+  int n = nhosts > 1 ? CHANNELS_NETWORK : CHANNELS_ONE_HOST, most = mostChannels(gpu, maxChannels);
+  if (n < minChannels) n = minChannels;
+  return gpu || n > most ? most : n;
+}
+
+/* A list of words meant for NCCL may name what tutti has not: then nothing is excluded. */
+static tuttiResult_t allowed(tuttiSettingId id, const char *const *names, int n, uint32_t *mask) {
+  const char *origin = tuttiSettingOrigin(id), *value = tuttiSettingString(id);
+  tuttiResult_t result = tuttiPlanMask(origin, value, names, n, mask);
+  if (result == tuttiSuccess || strncmp(origin, "NCCL_", 5) != 0) return result;
+  TUTTI_WARN(ENV, "%s=%s is ignored: it names what this version of tutti has not", origin, value);
+  *mask = (1u << n) - 1;
+  return tuttiSuccess;
+}
+
+/* Kernels between all pairs: in memory of the GPUs, of which each rank has made a block, or else in
+ * host memory that they share. */
+static void planGpus(const tuttiSurvey *s, const tuttiCommView *v, int maxChannels,
+                     tuttiPlanInput *in) {
+  size_t block = v->symmetric ? v->symmetric->bytes : 0;
+  bool few = s->nranks <= TUTTI_ALLPAIRS_MAX && (in->algoMask & 1u << tuttiAlgoDirect);
+  in->gpu = s->gpu;
+  in->widest = s->gpu ? TUTTI_RINGTREE_FAN + 1 : 0;
+  in->allPairs = few && s->stores && block >= tuttiAllPairsLayOut(s->nranks, false).bytes;
+  in->staged = few && s->staged && s->nranks > 1;
+  in->sharers = s->sharers;
+  in->maxBlocks = maxChannels;
+  if (s->blocks && (!maxChannels || maxChannels > s->blocks)) in->maxBlocks = s->blocks;
+  if (in->allPairs && !s->linked) { /* PCIe keeps no line whole */
+    in->protoMask &= ~(1u << tuttiProtoLL | 1u << tuttiProtoLL128);
+    TUTTI_INFO(INIT,
+               "protocol LL128 is not used: NVLinks do not join all GPUs, as far as is known");
+  }
+  if (in->staged) in->allPairs = 1;
+}
+
+/* But for connections over a network with more ranks than rings and trees join. The memory of a GPU
+ * is taken already. */
+static tuttiResult_t fitMemory(tuttiCommView *v, tuttiPlanInput *in) {
+  int nlocal = in->loopback ? 1 : in->maxRanksPerHost, ends = 0, n = in->nranks;
+  if (in->gpu) v->memLimit = 0;
+  if (in->nhosts > 1 || in->loopback)
+    ends = 2 * (n <= TUTTI_MAX_FAN + 2 ? n - 1 : TUTTI_MAX_FAN + 2);
+  for (;;) {
+    v->nchannels = in->maxChannels;
+    v->memTaken = COMM_BYTES + (size_t)n * TUTTI_RANK_BYTES + tuttiLocalBytes(v, nlocal);
+    size_t most = v->memTaken + (size_t)(ends * (v->nchannels + 1)) * tuttiNetEndpointBytes(v);
+    if (!v->memLimit || most <= v->memLimit) return tuttiSuccess;
+    if (tuttiSlotsShrink(v)) continue;
+    if (in->maxChannels == in->minChannels) return tuttiMemExceeded(v, most);
+    in->maxChannels--;
+  }
+}
+
+static void planChannels(const tuttiGraph *graph, int minChannels, int maxChannels,
+                         tuttiPlanInput *in) {
+  in->minChannels = minChannels ? minChannels : 1;
+  in->maxChannels = mostChannels(in->gpu, maxChannels);
+  if (in->maxChannels > graph->nchannels) in->maxChannels = graph->nchannels;
+  if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
+}
+
+static tuttiResult_t planOrder(tuttiPlanInput *in) {
+  in->deterministic = (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC);
+  if (!in->deterministic || !in->widest || in->nranks <= in->widest) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "%s=1 needs the algorithm Direct, which connects up to %d ranks on GPUs, not "
+                    "%d; unset it",
+                    tuttiSettingOrigin(TUTTI_SETTING_DETERMINISTIC), in->widest, in->nranks);
+}
+
+tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, int minChannels,
+                                 int maxChannels, tuttiCommView *v, tuttiPlanInput *in) {
+  tuttiPlanInput made = {.nranks = s->nranks,
+                         .nhosts = s->nhosts,
+                         .maxRanksPerHost = s->maxRanksPerHost,
+                         .sharedFifos = s->sharedFifos,
+                         .directReads = s->direct,
+                         .fetches = s->fetches,
+                         .intraLatencyUs = s->intraLatencyUs,
+                         .intraGBs = s->intraGBs,
+                         .interLatencyUs = s->interLatencyUs,
+                         .interGBs = s->interGBs,
+                         .treeDepth = graph->depth[0],
+                         .oversubscribed = s->oversubscribed,
+                         .loopback = s->network && s->nhosts == 1};
+  TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, tuttiAlgoNames, tuttiAlgoCount, &made.algoMask));
+  TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, tuttiProtoNames, tuttiProtoCount, &made.protoMask));
+  planGpus(s, v, maxChannels, &made);
+  planChannels(graph, minChannels, maxChannels, &made);
+  TUTTI_TRY(planOrder(&made));
+  v->oversubscribed = s->oversubscribed;
+  v->stagedBytes = made.staged ? tuttiAllPairsLayOut(s->nranks, true).bytes : 0;
+  if (made.gpu && made.nhosts == made.nranks) v->slotBytes *= NETWORK_SLOTS;
+  TUTTI_TRY(fitMemory(v, &made));
+  made.slotBytes = v->slotBytes;
+  *in = made;
+  return tuttiSuccess;
+}

@@ -1,0 +1,89 @@
+#include "wireup/survey.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "kernels/allpairs.h"
+#include "wireup/paths.h"
+
+typedef struct {
+  const tuttiPeer *peers;
+  const tuttiPath *paths; /* of `rank` */
+  int rank;
+} table;
+
+/* The row of two ranks: this rank's own where it is one of them; else it is made, in *room. */
+static const tuttiPath *pathOf(const table *t, int a, int b, tuttiPath *room) {
+  if (a == t->rank || b == t->rank) return &t->paths[a == t->rank ? b : a];
+  tuttiTransportSelect(&t->peers[a], &t->peers[b], room);
+  return room;
+}
+
+static tuttiResult_t surveyPair(const table *t, int a, int b, tuttiSurvey *s) {
+  tuttiPath room;
+  if (a == b) return tuttiSuccess;
+  const tuttiPath *path = pathOf(t, a, b, &room);
+  if (!path->transport) return tuttiPathMissing(path, &t->peers[a], &t->peers[b]);
+  bool inside = t->peers[a].hostId == t->peers[b].hostId;
+  float *latency = inside ? &s->intraLatencyUs : &s->interLatencyUs;
+  float *bandwidth = inside ? &s->intraGBs : &s->interGBs;
+  if (path->latencyUs > *latency) *latency = path->latencyUs;
+  if (*bandwidth == 0 || path->bandwidthGBs < *bandwidth) *bandwidth = path->bandwidthGBs;
+  s->sharedFifos &= path->sharedFifos;
+  s->direct &= path->direct;
+  s->fetches &= path->fetches;
+  s->network |= path->network;
+  return tuttiSuccess;
+}
+
+/* Ranks per host, against the cores they have. */
+static tuttiResult_t surveyHosts(const tuttiPeer *peers, const tuttiGraph *graph, tuttiSurvey *s) {
+  TUTTI_FRESH(int, ranks, graph->nhosts, "ranks per host", NULL);
+  for (int r = 0; r < graph->nranks; r++)
+    if (++ranks[graph->host[r]] > s->maxRanksPerHost) s->maxRanksPerHost = ranks[graph->host[r]];
+  for (int r = 0; r < graph->nranks; r++)
+    s->oversubscribed |= ranks[graph->host[r]] > peers[r].cores;
+  return tuttiSuccess;
+}
+
+static void surveyGpuPair(const table *t, int a, int b, tuttiSurvey *s) {
+  tuttiPath room;
+  const tuttiPeer *p = &t->peers[a], *q = &t->peers[b];
+  const tuttiPath *path = pathOf(t, a, b, &room);
+  s->stores &= path->stores;
+  s->staged &= path->staged;
+  s->linked &= p->busId == q->busId || (p->nvlink && q->nvlink);
+}
+
+static void surveyGpus(const table *t, tuttiSurvey *s) {
+  s->stores = s->staged = s->linked = true;
+  for (int a = 0; a < s->nranks; a++) {
+    const tuttiPeer *p = &t->peers[a];
+    int sharers = 0;
+    for (int b = 0; b < s->nranks; b++)
+      sharers += p->hostId == t->peers[b].hostId && p->busId == t->peers[b].busId;
+    for (int b = 0; b < a; b++)
+      surveyGpuPair(t, a, b, s);
+    if (sharers > s->sharers) s->sharers = sharers;
+    if (p->blocks > 0 && (s->blocks == 0 || p->blocks < s->blocks)) s->blocks = p->blocks;
+  }
+}
+
+tuttiResult_t tuttiSurveyMake(const tuttiPeer *peers, const tuttiPath *paths, int rank,
+                              const tuttiGraph *graph, tuttiSurvey *out) {
+  table t = {.peers = peers, .paths = paths, .rank = rank};
+  int n = graph->nranks;
+  tuttiSurvey s = {.nranks = n,
+                   .nhosts = graph->nhosts,
+                   .sharedFifos = true,
+                   .direct = true,
+                   .fetches = true,
+                   .gpu = peers[rank].device == tuttiDeviceCuda};
+  for (int i = 0; i < n; i++) {
+    TUTTI_TRY(surveyPair(&t, graph->ring[i], graph->ring[(i + 1) % n], &s));
+    TUTTI_TRY(surveyPair(&t, 0, i, &s));
+  }
+  TUTTI_TRY(surveyHosts(peers, graph, &s));
+  if (s.gpu && n <= TUTTI_ALLPAIRS_MAX) surveyGpus(&t, &s);
+  *out = s;
+  return tuttiSuccess;
+}

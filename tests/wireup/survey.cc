@@ -1,0 +1,178 @@
+// The survey comes to the same on every rank, whatever the hosts are like, in time that grows with
+// the number of ranks.
+#include <algorithm>
+#include <tuple>
+
+#include "wireup/world.h"
+
+namespace {
+using namespace world;
+using ::testing::HasSubstr;
+
+struct Surveyed {
+  tuttiResult_t result;
+  tuttiSurvey s{};
+};
+
+Surveyed survey(const std::vector<tuttiPeer> &peers, int rank, int channels = 2) {
+  std::vector<uint64_t> hosts;
+  for (const tuttiPeer &p : peers)
+    hosts.push_back(p.hostId);
+  tuttiGraph *graph;
+  EXPECT_EQ(tuttiSuccess, tuttiGraphCreate(hosts.data(), (int)hosts.size(), channels, &graph));
+  std::vector<tuttiPath> paths = rows(peers, rank);
+  Surveyed out;
+  counts = {};
+  out.result = tuttiSurveyMake(peers.data(), paths.data(), rank, graph, &out.s);
+  tuttiGraphFree(graph);
+  return out;
+}
+
+auto values(const tuttiSurvey &s) {
+  return std::make_tuple(s.nranks, s.nhosts, s.maxRanksPerHost, s.oversubscribed, s.intraLatencyUs,
+                         s.intraGBs, s.interLatencyUs, s.interGBs, s.sharedFifos, s.direct,
+                         s.fetches, s.network, s.gpu, s.stores, s.staged, s.linked, s.sharers,
+                         s.blocks);
+}
+
+// The survey of all ranks, which must be one.
+tuttiSurvey agreed(const std::vector<tuttiPeer> &peers) {
+  Surveyed first = survey(peers, 0);
+  EXPECT_EQ(tuttiSuccess, first.result) << tuttiErrorText();
+  for (int r = 1; r < (int)peers.size(); r++) {
+    Surveyed other = survey(peers, r);
+    EXPECT_EQ(tuttiSuccess, other.result) << tuttiErrorText();
+    EXPECT_EQ(values(first.s), values(other.s)) << "rank " << r;
+  }
+  return first.s;
+}
+
+std::vector<tuttiPeer> threads(int n) {
+  std::vector<tuttiPeer> peers;
+  for (int r = 0; r < n; r++)
+    peers.push_back(peer(r, 1, 1));
+  return peers;
+}
+
+TEST(Survey, ThreadsShareEverything) {
+  tuttiSurvey s = agreed(threads(5));
+  EXPECT_TRUE(s.sharedFifos && s.direct);
+  EXPECT_FALSE(s.fetches || s.network || s.oversubscribed || s.gpu || s.stores || s.staged);
+  EXPECT_EQ(1, s.nhosts);
+  EXPECT_EQ(5, s.maxRanksPerHost);
+  EXPECT_FLOAT_EQ(0.2f, s.intraLatencyUs);
+  EXPECT_EQ(0, s.interGBs);
+}
+
+TEST(Survey, ARankAloneHasNoPath) {
+  tuttiSurvey s = agreed(threads(1));
+  EXPECT_TRUE(s.sharedFifos && s.direct);
+  EXPECT_FALSE(s.network);
+  EXPECT_EQ(0, s.intraGBs);
+}
+
+TEST(Survey, MixedHostsComeToTheSameEverywhere) {
+  std::vector<tuttiPeer> peers;
+  uint64_t process = 1;
+  for (int r = 0; r < 13; r++) { // hosts take turns; some ranks are threads of one process
+    uint64_t host = (uint64_t)(r % 3) + 1;
+    peers.push_back(peer(r, r % 2 == 0 ? 100 + host : process++, host));
+    peers.back().offer = (uint64_t)r + 1;
+  }
+  peers[4].cores = 2; /* of a host with four ranks */
+  tuttiSocketHandle slow = socketHandle("eth1", 1000);
+  memcpy(peers[7].net, &slow, sizeof slow);
+  tuttiSurvey s = agreed(peers);
+  EXPECT_EQ(3, s.nhosts);
+  EXPECT_EQ(5, s.maxRanksPerHost);
+  EXPECT_TRUE(s.oversubscribed && s.network);
+  EXPECT_FALSE(s.sharedFifos || s.direct || s.fetches);
+  EXPECT_FLOAT_EQ(15, s.interLatencyUs);
+  EXPECT_FLOAT_EQ(0.125f, s.interGBs) << "the slowest";
+  EXPECT_FLOAT_EQ(0.3f, s.intraLatencyUs);
+  EXPECT_FLOAT_EQ(12, s.intraGBs) << "of threads";
+}
+
+#ifdef TUTTI_HAVE_VERBS
+TEST(Survey, MixedNetworksComeToTheSameEverywhere) {
+  std::vector<tuttiPeer> peers;
+  for (int r = 0; r < 6; r++) {
+    peers.push_back(peer(r, (uint64_t)r + 1, (uint64_t)r + 1));
+    std::string address = "10.0.1." + std::to_string(r + 1);
+    if (r != 3) giveIb(peers.back(), {{"mlx5_0", address.c_str()}});
+  }
+  tuttiSurvey s = agreed(peers);
+  EXPECT_FLOAT_EQ(15, s.interLatencyUs) << "that of sockets, which rank 3 needs";
+  EXPECT_FLOAT_EQ(3.125f, s.interGBs);
+  giveIb(peers[3], {{"mlx5_0", "10.0.1.9"}});
+  s = agreed(peers);
+  EXPECT_FLOAT_EQ(3, s.interLatencyUs);
+}
+#endif
+
+TEST(Survey, OfGpus) {
+  std::vector<tuttiPeer> peers;
+  for (int r = 0; r < 4; r++) {
+    peers.push_back(gpu(r, (uint64_t)r + 1, 1, 0x10 * ((uint64_t)r + 1)));
+    peers.back().blocks = 100 + r;
+  }
+  tuttiSurvey s = agreed(peers);
+  EXPECT_TRUE(s.gpu && s.stores && s.linked);
+  EXPECT_FALSE(s.staged || s.sharedFifos);
+  EXPECT_EQ(100, s.blocks);
+  EXPECT_EQ(1, s.sharers);
+  peers[2].nvlink = 0;
+  peers[3].busId = peers[1].busId;
+  s = agreed(peers);
+  EXPECT_FALSE(s.linked);
+  EXPECT_EQ(2, s.sharers);
+  peers[2].ipc = 0; /* one pair is enough, and it need be no neighbours' */
+  s = agreed(peers);
+  EXPECT_FALSE(s.stores || s.staged);
+  for (tuttiPeer &p : peers)
+    p.p2pDisabled = 1;
+  s = agreed(peers);
+  EXPECT_TRUE(s.staged);
+  EXPECT_FALSE(s.stores);
+}
+
+TEST(Survey, OfMoreGpusThanKernelsBetweenAllPairsHave) {
+  std::vector<tuttiPeer> peers;
+  for (int r = 0; r < 9; r++)
+    peers.push_back(gpu(r, 1, 1, 0x10 * ((uint64_t)r + 1)));
+  tuttiSurvey s = agreed(peers);
+  EXPECT_TRUE(s.gpu);
+  EXPECT_FALSE(s.stores || s.staged);
+}
+
+TEST(Survey, FailsWhereNoTransportConnects) {
+  std::vector<tuttiPeer> peers = threads(4);
+  peers[3] = peer(3, 2, 2);
+  memset(peers[3].netName, 0, sizeof peers[3].netName);
+  for (int r = 0; r < 4; r++) {
+    EXPECT_EQ(tuttiSystemError, survey(peers, r).result);
+    EXPECT_THAT(tuttiErrorText(), HasSubstr("no transport connects rank"));
+    EXPECT_THAT(tuttiErrorText(), HasSubstr("rank 3 (host node2)"));
+  }
+}
+
+TEST(Survey, AsksForFewPairs) {
+  const tuttiTransport *table[] = {&counting, &tuttiTransportP2p, nullptr};
+  tuttiTransportsReplace(table);
+  for (int n : {3, 8, 64, 200}) {
+    std::vector<tuttiPeer> peers = threads(n);
+    int most = 0;
+    for (int r = 0; r < n; r += std::max(1, n / 8)) {
+      EXPECT_EQ(tuttiSuccess, survey(peers, r).result);
+      most = std::max(most, counts.asked);
+    }
+    EXPECT_LE(most, 2 * n) << "beyond its own rows";
+    counts = {};
+    rows(peers, n / 2);
+    EXPECT_EQ(n - 1, counts.asked);
+    EXPECT_EQ(0, counts.explained);
+  }
+  tuttiTransportsReplace(nullptr);
+}
+
+} // namespace
