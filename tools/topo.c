@@ -1,10 +1,11 @@
-/* tutti topo: the topology of a host, and the rings and trees over ranks. */
+/* tutti topo: the topology of a host, and the rings, trees and paths over ranks. */
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "collectives/graph.h"
 #include "tool.h"
+#include "topo.h"
 #include "topology/topology.h"
 
 #define COMMAND "tutti topo"
@@ -13,12 +14,14 @@ typedef struct {
   const char *sysfs, *xml, *dump;              /* topology */
   const char *hosts, *graph, *graphDump, *svg; /* graph */
   int ranks, channels;                         /* 0: not given */
+  int paths;                                   /* of this rank; -1: not given */
 } topoOptions;
 
 static const char usage[] =
     "Usage: tutti topo [OPTION]...\n"
     "Prints the topology of this host: NUMA nodes, PCI, NICs and GPUs. With --ranks or --hosts,\n"
-    "prints the rings and trees over these ranks instead.\n"
+    "prints the rings and trees over these ranks instead; with --paths also what would connect\n"
+    "them in host memory if every host were like this one and every rank a process.\n"
     "\n";
 
 /* Rings and trees are shown instead of the topology. */
@@ -29,9 +32,9 @@ static bool wantsGraph(const topoOptions *o) {
 /* NULL, or which options do not go together. */
 static const char *conflict(const topoOptions *o) {
   bool ofTopology = o->sysfs || o->xml || o->dump;
-  bool ofGraph = o->channels > 0 || o->graph || o->graphDump || o->svg;
+  bool ofGraph = o->channels > 0 || o->paths >= 0 || o->graph || o->graphDump || o->svg;
   if (!wantsGraph(o) && ofGraph)
-    return "--channels, --graph, --graph-dump and --svg need --ranks or --hosts";
+    return "--channels, --paths, --graph, --graph-dump and --svg need --ranks or --hosts";
   if (wantsGraph(o) && ofTopology)
     return "--sysfs, --xml and --dump go without --ranks and --hosts";
   if (o->sysfs && o->xml) return "--sysfs and --xml exclude each other";
@@ -51,6 +54,8 @@ static int parse(int argc, char **argv, topoOptions *o) {
       {"hosts", "A,B,...", "A ranks on the first host, B on the second, ...", .text = &o->hosts},
       {"channels", "C", "number of channels (default 2)", .number = &o->channels, .min = 1,
        .max = TUTTI_MAX_CHANNELS},
+      {"paths", "RANK", "print the paths from RANK to all others, and why these",
+       .number = &o->paths, .min = 0, .max = TUTTI_TOPO_PATHS - 1},
       {"graph", "FILE", "read the rings and trees from FILE and check them", .text = &o->graph},
       {"graph-dump", "FILE", "write the rings and trees to FILE as XML", .text = &o->graphDump},
       {"svg", "FILE", "write a picture of the rings and trees to FILE", .text = &o->svg},
@@ -92,12 +97,16 @@ static int showGraph(const topoOptions *o) {
   tuttiGraph *g = NULL;
   int nranks = 0, code = placeRanks(o, &nranks);
   if (code >= 0) return code;
+  if (o->paths >= 0 && (o->paths >= nranks || nranks > TUTTI_TOPO_PATHS))
+    return tuttiUsage(COMMAND, "--paths is %d; it must be one of the ranks, at most %d, not %d",
+                      o->paths, TUTTI_TOPO_PATHS, nranks);
   tuttiResult_t result =
       o->graph != NULL ? tuttiGraphParseXml(NULL, 0, o->graph, hostIds, nranks, &g)
                        : tuttiGraphCreate(hostIds, nranks, o->channels > 0 ? o->channels : 2, &g);
   if (result == tuttiSuccess) tuttiGraphPrint(g, stdout);
   if (result == tuttiSuccess && o->graphDump) result = tuttiGraphWriteXml(g, o->graphDump);
   if (result == tuttiSuccess && o->svg) result = tuttiGraphWriteSvg(g, o->svg);
+  if (result == tuttiSuccess && o->paths >= 0) result = tuttiTopoPaths(g, hostIds, o->paths);
   tuttiGraphFree(g);
   return result == tuttiSuccess ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
 }
@@ -113,7 +122,7 @@ static int showTopology(const topoOptions *o) {
 }
 
 int tuttiToolTopo(int argc, char **argv) {
-  topoOptions o = {0};
+  topoOptions o = {.paths = -1};
   int code = parse(argc, argv, &o);
   if (code >= 0) return code;
   code = wantsGraph(&o) ? showGraph(&o) : showTopology(&o);

@@ -187,6 +187,9 @@ TEST(Topo, BadArgumentsAreNamedWithARemedy) {
       {{"topo", "--hosts", "4,x"}, "must be a list of numbers"},
       {{"topo", "--hosts", "1048576,1"}, "must be a list of numbers"},
       {{"topo", "--hosts", "00000000000000004"}, "must be a list of numbers"},
+      {{"topo", "--paths", "0"}, "--paths, --graph, --graph-dump and --svg need --ranks"},
+      {{"topo", "--ranks", "4", "--paths", "4"}, "--paths is 4; it must be one of the ranks"},
+      {{"topo", "--ranks", "5000", "--paths", "4"}, "at most 4096, not 5000"},
       {{"topo", "--hosts", "4,2", "--ranks", "5"}, "--ranks 5 differs from the sum of --hosts 4,2"},
   };
   for (auto &b : bad) {
@@ -196,6 +199,20 @@ TEST(Topo, BadArgumentsAreNamedWithARemedy) {
   }
   EXPECT_THAT(tutti({"topo", "--hosts", "2,1", "--ranks", "3"}).out,
               HasSubstr("3 ranks on 2 hosts"));
+}
+
+/* What init would make of such ranks: the table of paths, in the words of the log. */
+TEST(Topo, ShowsPathsAndWhy) {
+  Result r = tutti({"topo", "--hosts", "2,1", "--paths", "1"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("Path 1 -> 0 : SHM/direct, 0.3 us, 13 GB/s (shared memory of one "
+                               "host; not P2P: different processes ("));
+  EXPECT_THAT(r.out, HasSubstr("Path 1 -> 2 : NET/"));
+  EXPECT_THAT(r.out, HasSubstr("; not SHM: different hosts ("));
+  EXPECT_THAT(r.out, HasSubstr("Worst path inside a host : 0.3 us, 13 GB/s\n"));
+  EXPECT_THAT(r.out, HasSubstr("Worst path between hosts : "));
+  EXPECT_THAT(r.out, Not(HasSubstr("Path 1 -> 1")));
+  EXPECT_THAT(r.out, Not(HasSubstr("Path 0")));
 }
 
 TEST(Topo, IsACommand) {
