@@ -1,6 +1,6 @@
 // Communicators ask transports while they are made, a number of times that grows with the ranks,
 // and never again; and no sentence is made that nobody reads.
-#include "../comm/harness.h"
+#include "comm/harness.h"
 #include "wireup/world.h"
 
 namespace {

@@ -17,6 +17,10 @@ struct Case {
   std::vector<const char *> says; // in messages from a to b
 };
 
+void PrintTo(const Case &c, std::ostream *to) {
+  *to << c.name;
+}
+
 class Reasons : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Reasons, AreInTheRowAndInItsSentence) {

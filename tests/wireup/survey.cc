@@ -126,7 +126,7 @@ TEST(Survey, OfGpus) {
   s = agreed(peers);
   EXPECT_FALSE(s.linked);
   EXPECT_EQ(2, s.sharers);
-  peers[2].ipc = 0; /* one pair is enough, and it need be no neighbours' */
+  peers[2].ipc = 0;
   s = agreed(peers);
   EXPECT_FALSE(s.stores || s.staged);
   for (tuttiPeer &p : peers)
@@ -134,6 +134,25 @@ TEST(Survey, OfGpus) {
   s = agreed(peers);
   EXPECT_TRUE(s.staged);
   EXPECT_FALSE(s.stores);
+}
+
+TEST(Survey, OfGpusSeesEveryPair) {
+  for (int x = 0; x < 4; x++) {
+    for (int y = 0; y < 4; y++) {
+      if (x == y) continue;
+      std::vector<tuttiPeer> peers; // y alone is in another process, and x alone has no IPC
+      for (int r = 0; r < 4; r++)
+        peers.push_back(gpu(r, r == y ? 2 : 1, 1, 0x10 * ((uint64_t)r + 1)));
+      EXPECT_TRUE(agreed(peers).stores);
+      peers[(size_t)x].ipc = 0;
+      EXPECT_FALSE(agreed(peers).stores) << x << " and " << y;
+      for (int r = 0; r < 4; r++) // x alone has no NVLink, and shares its GPU with all but y
+        peers[(size_t)r].busId = r == y ? 0x20 : 0x10;
+      EXPECT_TRUE(agreed(peers).linked);
+      peers[(size_t)x].nvlink = 0;
+      EXPECT_FALSE(agreed(peers).linked) << x << " and " << y;
+    }
+  }
 }
 
 TEST(Survey, OfMoreGpusThanKernelsBetweenAllPairsHave) {
