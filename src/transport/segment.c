@@ -446,20 +446,30 @@ static uint64_t resume(const tuttiConn *c) {
   return next;
 }
 
+static bool hasChannel(const tuttiCommView *v, int channel, bool shared) {
+  if (v->stagedBytes) return false; /* the segments hold symmetric blocks */
+  if (channel == TUTTI_P2P_CHANNEL) return !shared;
+  return channel >= 0 && channel < v->nchannels;
+}
+
+/* Whether there is, or can be, a segment of the FIFO's writer here that the two share. */
+static bool hasSegment(const tuttiCommView *v, int peer, tuttiDirection direction) {
+  const tuttiLocal *l = v->local;
+  if (peer < 0 || peer >= v->nranks || peer == v->rank || l->place[peer] < 0) return false;
+  return direction == TUTTI_SEND || l->theirs[peer] ||
+         tuttiSegmentInProcess(&v->peers[v->rank], &v->peers[peer]);
+}
+
 static tuttiResult_t checkOpen(const tuttiCommView *v, int peer, int channel,
                                tuttiDirection direction, bool shared) {
   const tuttiLocal *l = v->local;
-  bool all = shared && direction == TUTTI_SEND;
-  bool known = channel >= 0 && !v->stagedBytes &&
-               (channel < v->nchannels || (channel == TUTTI_P2P_CHANNEL && !shared));
-  bool reachable = l && l->mine &&
-                   (all ? peer == -1
-                        : peer >= 0 && peer < v->nranks && peer != v->rank && l->place[peer] >= 0 &&
-                              (direction == TUTTI_SEND || l->theirs[peer] ||
-                               tuttiSegmentInProcess(&v->peers[v->rank], &v->peers[peer])));
-  if (known && reachable) return tuttiSuccess;
+  bool toAll = shared && direction == TUTTI_SEND;
+  if (l && l->mine && hasChannel(v, channel, shared) &&
+      (toAll ? peer == -1 : hasSegment(v, peer, direction)))
+    return tuttiSuccess;
   return TUTTI_FAIL(tuttiInternalError,
-                    "rank %d has no shared memory for its %s end with rank %d on channel %d (%s)",
+                    "rank %d has no shared memory for its %s endpoint with rank %d on channel %d "
+                    "(%s)",
                     v->rank, direction == TUTTI_SEND ? "send" : "receive", peer, channel,
                     shared ? "shared" : "pair");
 }
