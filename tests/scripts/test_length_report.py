@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """What scripts/length-report measures, on functions of each kind that the source has."""
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import pathlib
 import subprocess
 import textwrap
 import unittest
+from unittest import mock
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "length-report"
 loader = importlib.machinery.SourceFileLoader("length_report", str(PATH))
@@ -166,6 +169,33 @@ class Outside(unittest.TestCase):
     def test_macros_hold_none(self):
         self.assertEqual(report.outside(lines_of("#define X(a)   \\\n  do {         \\\n    if (a) b(); \\\n"
                                                  "  } while (0)\n#if A\n#endif\n")), [])
+
+
+class Report(unittest.TestCase):
+    def outcome(self, text):
+        """Exit code and errors for a source that is this text alone."""
+        errors = io.StringIO()
+        with mock.patch.object(report, "sources", lambda: [("a.c", lines_of(text))]):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+                return report.main(), errors.getvalue()
+
+    def body(self, lines):
+        return "void f(void) {\n" + lines + "}\n"
+
+    def test_what_is_within_the_limits(self):
+        nested = "".join("  " * depth + "if (a)\n" for depth in range(1, 5)) + "          b();\n"
+        for lines in ("  a = b" + " && c" * 14 + ";\n", nested, "  a();\n" * 98):
+            self.assertEqual(self.outcome(self.body(lines)), (0, ""))
+
+    def test_what_is_above_them(self):
+        nested = "".join("  " * depth + "if (a)\n" for depth in range(1, 6)) + "            b();\n"
+        for lines, what in (("  a = b" + " && c" * 15 + ";\n", "a.c:1: complexity 16, limit 15\n"),
+                            (nested, "a.c:1: nesting 5, limit 4\n"),
+                            ("  a();\n" * 99, "a.c:1: function of lines: 101, limit 100\n")):
+            self.assertEqual(self.outcome(self.body(lines)), (1, what))
+        self.assertEqual(self.outcome("int a;\n" * 1001), (1, "a.c: lines 1001, limit 1000\n"))
+        self.assertEqual(self.outcome("void f(void)\n{\n  if (a) b();\n}\n"),
+                         (1, "a.c:3: a control statement in no function\n"))
 
 
 class Source(unittest.TestCase):
