@@ -109,7 +109,7 @@ typedef struct {
   uint32_t finished;  /* ring/tree kernel: launches that have ended, if asked for */
   uint32_t started;   /* ring/tree kernel in graphs: launches that have begun */
   tuttiSignature sig; /* of the operation that waits */
-} tuttiAllPairsMail;
+} tuttiKernelStatus;
 
 /* One neighbour. Sizes are in bytes. */
 typedef struct {
@@ -153,7 +153,7 @@ typedef struct {
   uint32_t operands, spreads;
   tuttiScalar scalar;
   const void *scalarAt; /* of the element's type on the device; NULL: `scalar` */
-  tuttiAllPairsMail *mail;
+  tuttiKernelStatus *status;
   tuttiSignature sig;
   tuttiAllPairsLink link[TUTTI_ALLPAIRS_PEERS];
   tuttiAllPairsFlow flow[TUTTI_ALLPAIRS_PEERS];
@@ -189,7 +189,7 @@ typedef struct {
 
 typedef struct {
   uint64_t regionsAt; /* in every block */
-  tuttiAllPairsMail *mail;
+  tuttiKernelStatus *status;
   const void *scalarAt;
   tuttiScalar scalar;
   tuttiSignature sig;

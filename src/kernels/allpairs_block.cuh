@@ -27,14 +27,14 @@ struct Wait {
   /* After a failed look: true if the wait is to be given up. `seen` is the flag that is there. */
   template <class Args>
   __device__ bool over(const Args &a, int peer, uint64_t wanted, uint64_t seen) {
-    return ++looks >= kLooks && slow(a.mail, a.sig, peer, wanted, seen);
+    return ++looks >= kLooks && slow(a.status, a.sig, peer, wanted, seen);
   }
 
 private:
-  __device__ __noinline__ bool slow(tuttiAllPairsMail *mail, const tuttiSignature &sig, int peer,
+  __device__ __noinline__ bool slow(tuttiKernelStatus *status, const tuttiSignature &sig, int peer,
                                     uint64_t wanted, uint64_t seen) {
     looks = 0;
-    if (loadRelaxedSys32(&mail->abort)) return true;
+    if (loadRelaxedSys32(&status->abort)) return true;
     uint64_t now = nanoseconds();
     if (since == 0) since = told = now;
     /* Twice, for a staged unit may be seen half written. */
@@ -43,12 +43,12 @@ private:
     suspected = suspect;
     if (!disagrees && now - told < kReportNs) return false;
     told = now;
-    mail->sig = sig;
-    mail->peer = peer;
-    mail->waitedMs = (uint32_t)((now - since) / 1000000);
-    mail->disagrees = disagrees;
+    status->sig = sig;
+    status->peer = peer;
+    status->waitedMs = (uint32_t)((now - since) / 1000000);
+    status->disagrees = disagrees;
     fenceSys();
-    storeRelaxedSys32(&mail->stalls, (uint32_t)now);
+    storeRelaxedSys32(&status->stalls, (uint32_t)now);
     return false;
   }
 };

@@ -39,8 +39,8 @@ enum Done : uint32_t { kAwaited, kMoved, kPublished };
 /* What does not depend on the element type, most of the code: the waiter and the publisher. */
 class RingTreeBlock {
 public:
-  __device__ RingTreeBlock(RingTreeState &state, tuttiAllPairsMail *mail)
-      : s(state), t(state.task), report{mail, state.task.sig} {}
+  __device__ RingTreeBlock(RingTreeState &state, tuttiKernelStatus *status)
+      : s(state), t(state.task), report{status, state.task.sig} {}
 
   /* All threads; the caller synchronizes. */
   __device__ void loadTask(const tuttiRingTreeArgs &args) {
@@ -87,7 +87,7 @@ protected:
   RingTreeState &s;
   const tuttiRingTreeTask &t;
   struct { /* what Wait tells the host */
-    tuttiAllPairsMail *mail;
+    tuttiKernelStatus *status;
     const tuttiSignature &sig;
   } report;
   /* A flag that Wait takes for that of another operation than 1. */
@@ -206,8 +206,8 @@ private:
 /* COPIES: nothing is reduced. */
 template <typename T, bool COPIES> class RingTreeMovers : RingTreeBlock {
 public:
-  __device__ RingTreeMovers(RingTreeState &state, tuttiAllPairsMail *mail)
-      : RingTreeBlock(state, mail) {}
+  __device__ RingTreeMovers(RingTreeState &state, tuttiKernelStatus *status)
+      : RingTreeBlock(state, status) {}
 
   /* Several pairs of words of each operand are on their way at once: host memory is far. */
   static constexpr uint32_t kAtOnce = COPIES ? 8 : sizeof(typename T::Element) == 1 ? 2 : 4;

@@ -52,7 +52,7 @@ typedef struct {
 } tuttiRingTreeTask;
 
 typedef struct {
-  tuttiAllPairsMail *mail;
+  tuttiKernelStatus *status;
   uint32_t *counts;   /* [3] in GPU memory: this launch's ended blocks, and as the two below */
   uint32_t *started;  /* in host memory: launches that have begun; NULL: the host counts this one */
   uint32_t *finished; /* in host memory: launches that have ended; NULL: nobody asks */

@@ -34,7 +34,7 @@ static void initSlots(tuttiCuda *s, const tuttiCommView *v, const tuttiAllPairsL
   a->place = v->rank;
   a->block = v->symmetric->mine;
   a->counts = v->symmetric->counts;
-  a->mail = s->mailOnDevice;
+  a->status = s->statusOnDevice;
   a->staged = v->stagedBytes > 0;
   a->simpleAt = l->simpleAt;
   a->columns = l->columns;
@@ -61,7 +61,7 @@ static void initRegions(tuttiCuda *s, const tuttiAllPairsLayout *l) {
   }
   tuttiRegionsBack *back = backOf(r);
   back->regionsAt = l->regionsAt;
-  back->mail = a->mail;
+  back->status = a->status;
 }
 
 void tuttiCudaArgsInit(tuttiCuda *s, const tuttiCommView *v) {

@@ -18,19 +18,19 @@
 
 #define MONITOR_MS    20
 #define BLOCKS_SPARED 4    /* multiprocessors: or two kernels might keep each other from the last */
-#define MAIL_BYTES    4096 /* of s->mail, in front of s->stage */
+#define STATUS_BYTES  4096 /* of s->status, in front of s->stage */
 
 /* ---- the monitor ----------------------------------------------------------------------------- */
 
 /* What the kernels have reported since the last look. */
 static void hear(tuttiCuda *s, uint32_t *heard) {
-  tuttiAllPairsMail *mail = s->mail;
-  uint32_t stalls = __atomic_load_n(&mail->stalls, __ATOMIC_ACQUIRE);
+  tuttiKernelStatus *status = s->status;
+  uint32_t stalls = __atomic_load_n(&status->stalls, __ATOMIC_ACQUIRE);
   if (stalls == *heard) return;
   *heard = stalls;
-  tuttiSignature sig = mail->sig;
-  s->context->stalled(s->context->comm, &sig, mail->peer,
-                      mail->disagrees ? TUTTI_DISAGREES : mail->waitedMs);
+  tuttiSignature sig = status->sig;
+  s->context->stalled(s->context->comm, &sig, status->peer,
+                      status->disagrees ? TUTTI_DISAGREES : status->waitedMs);
 }
 
 static void *monitorMain(void *arg) {
@@ -41,7 +41,7 @@ static void *monitorMain(void *arg) {
     hear(s, &heard);
     if (tuttiLoadAcquire32(s->context->failed) ||
         s->context->failure(s->context->comm) != tuttiSuccess)
-      __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
+      __atomic_store_n(&s->status->abort, 1, __ATOMIC_RELEASE);
   }
   return NULL;
 }
@@ -102,20 +102,21 @@ static tuttiResult_t startAllPairs(tuttiCuda *s, const tuttiCommView *v) {
 
 /* The memory is the process's rather than CUDA's: threads go on looking at it when a program that
  * ends without destroying the communicator, or resets the device, has undone all of CUDA. */
-static tuttiResult_t makeMail(tuttiCuda *s, tuttiCommView *v) {
-  _Static_assert(sizeof *s->mail <= MAIL_BYTES, "the stage lies behind it");
-  TUTTI_TRY(tuttiMap((void **)&s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, -1,
+static tuttiResult_t makeStatus(tuttiCuda *s, tuttiCommView *v) {
+  _Static_assert(sizeof *s->status <= STATUS_BYTES, "the stage lies behind it");
+  TUTTI_TRY(tuttiMap((void **)&s->status, STATUS_BYTES + TUTTI_CUDA_STAGE_BYTES, -1,
                      "the reports of kernels", v->memory));
-  TUTTI_TRY(tuttiPin(v->rank, s->device, s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, &s->pinned));
-  s->stage = (uint8_t *)s->mail + MAIL_BYTES;
-  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->mailOnDevice, s->mail, 0));
+  TUTTI_TRY(
+      tuttiPin(v->rank, s->device, s->status, STATUS_BYTES + TUTTI_CUDA_STAGE_BYTES, &s->pinned));
+  s->stage = (uint8_t *)s->status + STATUS_BYTES;
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->statusOnDevice, s->status, 0));
   return tuttiSuccess;
 }
 
 static tuttiResult_t setUp(tuttiCuda *s, tuttiCommView *v) {
   TUTTI_NEW(s->rounds, 2 * (size_t)v->nranks, "rounds of messages", v->memory);
   /* Now, for a later allocation could wait for kernels that wait for this rank. */
-  TUTTI_TRY(makeMail(s, v));
+  TUTTI_TRY(makeStatus(s, v));
   for (int i = 0; i < 2; i++)
     CUDA_TRY(cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming));
   CUDA_TRY(cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming));
@@ -123,7 +124,7 @@ static tuttiResult_t setUp(tuttiCuda *s, tuttiCommView *v) {
   TUTTI_TRY(mapPeers(v));
   TUTTI_TRY(s->context->plan->allPairs
                 ? startAllPairs(s, v)
-                : tuttiCudaRingTreeInit(&s->ringTree, v, s->context, s->mail, s->stageStream));
+                : tuttiCudaRingTreeInit(&s->ringTree, v, s->context, s->status, s->stageStream));
   s->stop = eventfd(0, EFD_CLOEXEC);
   if (s->stop < 0)
     return TUTTI_FAIL(tuttiSystemError, "no eventfd: %s; raise the limit on open files (ulimit -n)",
@@ -155,7 +156,7 @@ static cudaError_t awaitLaunches(const tuttiCuda *s) {
 void tuttiCudaDetach(tuttiCommView *v, tuttiTaskContext *context) {
   tuttiCuda *s = context->device;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
-  if (s && s->mail) __atomic_store_n(&s->mail->abort, 1, __ATOMIC_RELEASE);
+  if (s && s->status) __atomic_store_n(&s->status->abort, 1, __ATOMIC_RELEASE);
   if (s && s->monitoring) { /* also where CUDA has been shut down */
     eventfd_write(s->stop, 1);
     pthread_join(s->monitor, NULL);
@@ -170,7 +171,7 @@ void tuttiCudaDetach(tuttiCommView *v, tuttiTaskContext *context) {
     if (s->joined) cudaEventDestroy(s->joined);
     if (s->stageStream) cudaStreamDestroy(s->stageStream);
     tuttiUnpin(&s->pinned);
-    if (s->mail) tuttiUnmap(s->mail, MAIL_BYTES + TUTTI_CUDA_STAGE_BYTES, v->memory);
+    if (s->status) tuttiUnmap(s->status, STATUS_BYTES + TUTTI_CUDA_STAGE_BYTES, v->memory);
     tuttiFree(s->rounds);
     tuttiFree(s);
   }

@@ -15,8 +15,8 @@ tuttiProxyState tuttiCudaRingTreeServe(void *self, tuttiProxyTurn *turn) {
   const tuttiCudaRingTree *s = server->ringTree;
   /* First, for what has ended has begun before. The two words of one kernel may become visible in
    * the other order: then the next look sees both, and comes, as there are graphs. */
-  uint32_t finished = __atomic_load_n(&s->mail->finished, __ATOMIC_ACQUIRE);
-  uint32_t started = __atomic_load_n(&s->mail->started, __ATOMIC_ACQUIRE);
+  uint32_t finished = __atomic_load_n(&s->status->finished, __ATOMIC_ACQUIRE);
+  uint32_t started = __atomic_load_n(&s->status->started, __ATOMIC_ACQUIRE);
   /* Once more after an end: connections that had their turn before may not know the last slots. */
   bool busy =
       finished != started + tuttiLoadAcquire32(&s->launched) || finished != server->finished;
@@ -47,7 +47,7 @@ static tuttiProxy *proxyOf(const tuttiCommView *v, int i) {
 /* ---- life ------------------------------------------------------------------------------------ */
 
 tuttiResult_t tuttiCudaRingTreeInit(tuttiCudaRingTree *s, tuttiCommView *v,
-                                    tuttiTaskContext *context, tuttiAllPairsMail *mail,
+                                    tuttiTaskContext *context, tuttiKernelStatus *status,
                                     tuttiStream_t copies) {
   s->context = context;
   s->view = v;
@@ -65,8 +65,8 @@ tuttiResult_t tuttiCudaRingTreeInit(tuttiCudaRingTree *s, tuttiCommView *v,
   CUDA_TRY(cudaStreamSynchronize(copies));
   s->rings = (int32_t *)(s->endpoints + nendpoints);
   s->args.counts = (uint32_t *)(s->rings + nrings);
-  s->mail = mail;
-  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->args.mail, mail, 0));
+  s->status = status;
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&s->args.status, status, 0));
   return CUDA_CHECK((cudaError_t)tuttiRingTreeLoad());
 }
 
@@ -91,13 +91,13 @@ static tuttiResult_t startServing(tuttiCudaRingTree *s) {
     server->ringTree = s;
     if (proxyOf(s->view, s->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(s->view, s->served), &op));
   }
-  s->args.finished = &s->args.mail->finished;
+  s->args.finished = &s->args.status->finished;
   return tuttiSuccess;
 }
 
 /* Before the launch, for threads take their time to wake. */
 static void announce(tuttiCudaRingTree *s, bool capturing) {
-  s->args.started = capturing ? &s->args.mail->started : NULL;
+  s->args.started = capturing ? &s->args.status->started : NULL;
   if (capturing)
     tuttiStoreRelease32(&s->captured, 1);
   else

@@ -29,8 +29,8 @@ typedef struct tuttiCudaRingTree {
   uint8_t *opened;                  /* the same in host memory: that endpoint is known to the GPU */
   int32_t *rings;                   /* GPU: [nchannels][nranks] */
   uint8_t *ringKnown;               /* [nchannels] */
-  tuttiAllPairsMail *mail;          /* as the host sees it */
-  tuttiAtomic32 launched;           /* by the host; those of graphs are counted in the mail */
+  tuttiKernelStatus *status;        /* as the host sees it */
+  tuttiAtomic32 launched;           /* by the host; those of graphs are counted in the status */
   tuttiAtomic32 captured;           /* there may be graphs with launches */
   tuttiCudaServer servers[2];
   int served; /* so many of them are with their proxies */
@@ -38,10 +38,10 @@ typedef struct tuttiCudaRingTree {
   tuttiRingTreeArgs args; /* of the next launch */
 } tuttiCudaRingTree;
 
-/* On the current device. `mail` is pinned; `copies` is a stream that waits for no other. Undone by
- * Close, also after a failure; no kernel may be running then. */
+/* On the current device. `status` is pinned; `copies` is a stream that waits for no other. Undone
+ * by Close, also after a failure; no kernel may be running then. */
 tuttiResult_t tuttiCudaRingTreeInit(tuttiCudaRingTree *s, tuttiCommView *v,
-                                    tuttiTaskContext *context, tuttiAllPairsMail *mail,
+                                    tuttiTaskContext *context, tuttiKernelStatus *status,
                                     tuttiStream_t copies);
 void tuttiCudaRingTreeClose(tuttiCudaRingTree *s, tuttiCommView *v);
 

@@ -19,13 +19,14 @@ __BEGIN_DECLS
 
 #define TUTTI_CUDA_STAGE_BYTES 16384
 
-/* Used by the thread that has the communicator; the monitor reads context, mail and stop alone. */
+/* Used by the thread that has the communicator; the monitor reads context, status and stop alone.
+ */
 typedef struct {
   tuttiTaskContext *context;
   int device;
-  tuttiAllPairsMail *mail; /* as the host sees it */
-  tuttiAllPairsMail *mailOnDevice;
-  tuttiPinned pinned; /* mail and stage */
+  tuttiKernelStatus *status; /* as the host sees it */
+  tuttiKernelStatus *statusOnDevice;
+  tuttiPinned pinned; /* status and stage */
   bool launched;
   /* The last launch and its stream: of an eager call, and of one captured in `graph`. */
   cudaEvent_t done[2];

@@ -28,7 +28,7 @@ struct CudaArguments : testing::Test {
   tuttiCuda s{};
   tuttiCommView wires{};
   tuttiSymmetric symmetric{};
-  tuttiAllPairsMail mail{};
+  tuttiKernelStatus status{};
   tuttiPlanInput input{};
   tuttiTaskContext host{};
   tuttiAllPairs exchange{};
@@ -55,7 +55,7 @@ struct CudaArguments : testing::Test {
     input.slotBytes = 512 << 10;
     host.plan = &input;
     s.context = &host;
-    s.mailOnDevice = &mail;
+    s.statusOnDevice = &status;
     tuttiCudaArgsInit(&s, &wires);
   }
 

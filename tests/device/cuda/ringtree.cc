@@ -22,14 +22,14 @@ bool Eventually(const std::function<bool()> &done) {
 }
 
 struct CudaRingTree : testing::Test {
-  tuttiAllPairsMail mail{};
+  tuttiKernelStatus status{};
   tuttiCudaRingTree ringTree{};
   tuttiCudaServer server{};
   tuttiProxyTurn turn{};
   std::atomic<tuttiProxyState> state{TUTTI_PROXY_IDLE}; /* that the proxy's thread was told last */
 
   CudaRingTree() {
-    ringTree.mail = &mail;
+    ringTree.status = &status;
     server.ringTree = &ringTree;
   }
   tuttiProxyState Serve() {
@@ -47,9 +47,9 @@ TEST_F(CudaRingTree, LaunchesOfTheHostKeepTheProxyLooking) {
   for (int i = 0; i < 3; i++) {
     tuttiFetchAddAcqRel32(&ringTree.launched, 2);
     EXPECT_TRUE(AtOnce());
-    Kernel(&mail.finished);
+    Kernel(&status.finished);
     EXPECT_TRUE(AtOnce()) << "one of two has ended";
-    Kernel(&mail.finished);
+    Kernel(&status.finished);
     EXPECT_TRUE(AtOnce())
         << "the last slots may have been published since endpoints had their turns";
     EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
@@ -64,13 +64,13 @@ TEST_F(CudaRingTree, LaunchesOfGraphsAreFoundByLooking) {
     EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
     EXPECT_GE(turn.wake, before + kLook);
     EXPECT_LE(turn.wake, tuttiNow() + kLook);
-    Kernel(&mail.started);
+    Kernel(&status.started);
     EXPECT_TRUE(AtOnce());
     tuttiFetchAddAcqRel32(&ringTree.launched, 1); /* one of the host behind it */
-    Kernel(&mail.finished);
+    Kernel(&status.finished);
     before = tuttiNow();
     EXPECT_TRUE(AtOnce());
-    Kernel(&mail.finished);
+    Kernel(&status.finished);
     bool lingers = AtOnce();
     EXPECT_TRUE(lingers || tuttiNow() > before + kSecond / 1000) << "the next is soon to come";
     EXPECT_TRUE(Eventually([&] { return Serve() == TUTTI_PROXY_IDLE; }));
@@ -96,12 +96,12 @@ TEST_F(CudaRingTree, TheThreadLooksByItself) {
   ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &serve)) << tuttiErrorText();
   ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &count)) << tuttiErrorText();
   for (int i = 0; i < 3; i++) {
-    Kernel(&mail.started);
+    Kernel(&status.started);
     uint64_t begun = tuttiNow(), before = turns;
     EXPECT_TRUE(Eventually([&] { return turns > before + (tuttiNow() - begun) / kLook + 100; }))
         << "looks no more often than while nothing happens";
     uint64_t last = turns;
-    Kernel(&mail.finished);
+    Kernel(&status.finished);
     EXPECT_TRUE(Eventually([&] { return state == TUTTI_PROXY_IDLE; }));
     EXPECT_LE(turns - last, 20000u) << "a millisecond, at 50 ns and more for each";
     begun = tuttiNow(); /* first: what is counted lies within the time */
