@@ -82,7 +82,7 @@ extern const tuttiNet *const tuttiNets[];       /* in order of priority, NULL at
 const tuttiNet *tuttiNetFind(const char *name); /* in capitals or not; NULL: there is none */
 
 /* The proxy of an endpoint; the listener is with those that receive. Endpoints of the two share the
- * memory account, the log, how failures are told, and what nobody writes of the wires: no more. */
+ * memory account, the log, how failures are told, and what nobody writes of the view: no more. */
 static inline tuttiProxy *tuttiNetProxy(const tuttiCommView *v, tuttiDirection direction) {
   return direction == TUTTI_RECV && v->receiver ? v->receiver : v->proxy;
 }
