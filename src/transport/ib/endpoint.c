@@ -548,17 +548,16 @@ static void ibExplain(tuttiReason why, const tuttiPath *path, const tuttiPeer *a
 /* What the first queue pairs from `from` to `to` join. */
 static void fillRails(const tuttiIbHandle *from, const tuttiIbHandle *to, tuttiPath *path,
                       int side) {
-  int most = from->nports > to->nports ? from->nports : to->nports;
-  tuttiIbPair pair;
+  tuttiIbPair pairs[TUTTI_PATH_RAILS];
   _Static_assert(TUTTI_PATH_RAILS >= TUTTI_IB_PORTS, "a rail for each port");
-  for (int qp = 0; qp < most; qp++) {
-    if (!tuttiIbPairChoose(from, to, qp, &pair)) continue;
-    path->rails[side][path->nrails[side]++] = (tuttiRail){
-        .port = {pair.port[0], pair.port[1]},
-        .gid = {pair.gid[0], pair.gid[1]},
-        .gdr = {from->ports[pair.port[0]].gdr, to->ports[pair.port[1]].gdr},
+  int most = from->nports > to->nports ? from->nports : to->nports;
+  path->nrails[side] = (uint8_t)tuttiIbPairsChoose(from, to, most, pairs);
+  for (int i = 0; i < path->nrails[side]; i++)
+    path->rails[side][i] = (tuttiRail){
+        .port = {pairs[i].port[0], pairs[i].port[1]},
+        .gid = {pairs[i].gid[0], pairs[i].gid[1]},
+        .gdr = {from->ports[pairs[i].port[0]].gdr, to->ports[pairs[i].port[1]].gdr},
     };
-  }
 }
 
 static tuttiNetAnswer ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *path,

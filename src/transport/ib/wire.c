@@ -106,6 +106,7 @@ typedef struct {
   const tuttiIbHandle *send, *recv;
   uint8_t senders[TUTTI_IB_PORTS], receivers[TUTTI_IB_PORTS];
   int nsend, nrecv;
+  bool flat; /* the nearest ports leave others out, see isFlat */
 } fabric;
 
 /* How well the sender's port number `from` of the fabric reaches the receiver's number `to`. */
@@ -139,14 +140,33 @@ static bool isFlat(const fabric *f) {
   return false;
 }
 
-bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
-                       tuttiIbPair *pair) {
+static fabric fabricOf(const tuttiIbHandle *send, const tuttiIbHandle *recv) {
   fabric f = {.send = send, .recv = recv};
   f.nsend = usablePorts(send, f.senders);
   f.nrecv = usablePorts(recv, f.receivers);
-  int from = qp % f.nsend;
-  return (isFlat(&f) && joinPorts(&f, from, qp % f.nrecv, pair) > 0) ||
-         joinPorts(&f, from, nearest(&f, from, qp), pair) > 0;
+  f.flat = isFlat(&f);
+  return f;
+}
+
+static bool choosePair(const fabric *f, int qp, tuttiIbPair *pair) {
+  int from = qp % f->nsend;
+  return (f->flat && joinPorts(f, from, qp % f->nrecv, pair) > 0) ||
+         joinPorts(f, from, nearest(f, from, qp), pair) > 0;
+}
+
+bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
+                       tuttiIbPair *pair) {
+  fabric f = fabricOf(send, recv);
+  return choosePair(&f, qp, pair);
+}
+
+int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int nqps,
+                       tuttiIbPair *pairs) {
+  fabric f = fabricOf(send, recv);
+  int n = 0;
+  for (int qp = 0; qp < nqps; qp++)
+    n += choosePair(&f, qp, &pairs[n]);
+  return n;
 }
 
 const char *tuttiIbGidText(const tuttiIbGid *gid, char *buf, size_t size) {

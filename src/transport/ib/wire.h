@@ -114,6 +114,10 @@ int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int 
  * False: the sender's port for it reaches none of the receiver's. */
 bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
                        tuttiIbPair *pair);
+/* The same for the first nqps queue pairs, without those for which it is false; returns how many
+ * are left in pairs[nqps]. Costs little more than a single choice. */
+int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int nqps,
+                       tuttiIbPair *pairs);
 
 /* Puts the better of a port's gids first, of which at most TUTTI_IB_GIDS are kept; drops empty
  * ones, and those of the wrong `family` ("", AF_INET, AF_INET6) or RoCE `version` (0: any). */

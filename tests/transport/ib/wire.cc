@@ -226,6 +226,34 @@ TEST(IbPort, RailsThatReachTheGpuAreUsedAlone) {
   }
 }
 
+TEST(IbPort, PairsOfAllQueuePairsAreThoseOfEach) {
+  auto rails = [](const char *host, int n, bool flat) {
+    std::vector<tuttiIbPort> ports;
+    for (int i = 0; i < n; i++) {
+      std::string address = "10.0." + std::to_string(flat ? 1 : i) + "." + host;
+      if (flat) address += std::to_string(i);
+      ports.push_back(Port("mlx", {Gid(address.c_str(), kV2, i)}));
+    }
+    return Handle(ports);
+  };
+  for (bool flat : {false, true}) {
+    for (int n = 1; n <= TUTTI_IB_PORTS; n += 3) {
+      tuttiIbHandle a = rails("1", n, flat), b = rails("2", (n + 1) / 2, flat);
+      tuttiIbPair all[TUTTI_IB_PORTS], one;
+      ASSERT_EQ(n, tuttiIbPairsChoose(&a, &b, n, all));
+      for (int qp = 0; qp < n; qp++) {
+        ASSERT_TRUE(tuttiIbPairChoose(&a, &b, qp, &one));
+        EXPECT_EQ(0, memcmp(&one, &all[qp], sizeof one));
+      }
+    }
+  }
+  tuttiIbHandle here = Handle({Port("a", {Gid("10.0.1.1", kV2, 1)}), Port("b", {})});
+  tuttiIbHandle there = Handle({Port("c", {Gid("10.0.1.2", kV2, 1)})});
+  tuttiIbPair all[2];
+  EXPECT_EQ(1, tuttiIbPairsChoose(&here, &there, 1, all));
+  EXPECT_EQ(0, tuttiIbPairsChoose(&here, &there, 0, all));
+}
+
 TEST(IbPort, WhatPeersSayIsChecked) {
   auto wrong = [](auto change) {
     tuttiIbHandle h = Handle({Port("rxe0", {Gid("10.0.1.1", kV2, 1)})});
