@@ -137,14 +137,8 @@ static void setChunk(const tuttiPlanInput *in, const tuttiSignature *op, candida
   c->chunk = fmin(fmax(wantedChunk(in, op, c), least), c->longest);
 }
 
-/* Never 0: callers check the type, but a plan must not trap on a wrong one. */
-static uint64_t elementBytes(int type) {
-  uint64_t bytes = tuttiTypeSize(type);
-  return bytes > 0 ? bytes : 1;
-}
-
 static uint64_t chunkElements(const tuttiSignature *op, const candidate *c) {
-  uint64_t elements = (uint64_t)c->chunk / elementBytes(op->type);
+  uint64_t elements = (uint64_t)c->chunk / tuttiElementBytes(op->type);
   uint64_t aligned = elements >> TUTTI_SLICE_SHIFT << TUTTI_SLICE_SHIFT;
   if (aligned > 0) return aligned;
   return elements > 0 ? elements : 1;
@@ -324,7 +318,7 @@ static double netShare(const tuttiPlanInput *in, int nchannels) {
 static bool canTwoShot(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   if (c->algo != tuttiAlgoDirect) return false;
   if (op->coll != tuttiCollAllGather) return op->coll == tuttiCollAllReduce;
-  double all = (double)op->count * in->nranks, bytes = all * (double)elementBytes(op->type);
+  double all = (double)op->count * in->nranks, bytes = all * (double)tuttiElementBytes(op->type);
   return in->loopback && !in->gpu && in->oversubscribed && in->nranks > 3 && c->nchannels == 1 &&
          all <= (double)chunkElements(op, c) && bytes <= model.loopGatherBytes;
 }
@@ -426,7 +420,7 @@ static bool canFetch(const tuttiPlanInput *in, const tuttiSignature *op) {
  * blocks, measured slower or no faster this way. */
 static bool shouldStream(const tuttiPlanInput *in, const tuttiSignature *op) {
   return op->coll == tuttiCollAllGather && in->nhosts == 1 && !in->loopback &&
-         (double)op->count * (double)elementBytes(op->type) >= model.streamBytes;
+         (double)op->count * (double)tuttiElementBytes(op->type) >= model.streamBytes;
 }
 
 static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candidate c,
@@ -444,7 +438,7 @@ static void planSchedule(const tuttiPlanInput *in, const tuttiSignature *op, tut
   const uint32_t have = 1u << tuttiProtoLL | 1u << tuttiProtoSimple; /* LL128 is for GPUs */
   uint32_t protos = in->protoMask & have ? in->protoMask & have : have;
   /* A second line takes longer to arrive than a slot; GPUs use lines in any case. */
-  bool more = (double)op->count * (double)elementBytes(op->type) > TUTTI_INLINE_MAX;
+  bool more = (double)op->count * (double)tuttiElementBytes(op->type) > TUTTI_INLINE_MAX;
   if (in->gpu || (more && protos >> tuttiProtoSimple & 1)) protos = 1u << tuttiProtoSimple;
   candidate best = {.algo = -1};
   double time = 0;
@@ -477,7 +471,7 @@ static void planSchedule(const tuttiPlanInput *in, const tuttiSignature *op, tut
 static float messageTime(const tuttiPlanInput *in, const tuttiSignature *op) {
   float latency = in->nhosts > 1 ? in->interLatencyUs : in->intraLatencyUs;
   float GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
-  return latency + (float)(op->count * elementBytes(op->type)) / (GBs * 1e3f);
+  return latency + (float)(op->count * tuttiElementBytes(op->type)) / (GBs * 1e3f);
 }
 
 void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
@@ -488,7 +482,7 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
   }
   /* One message of a schedule, or one launch: nothing to weigh. */
   *plan = (tuttiPlan){
-      .chunk = in->slotBytes / elementBytes(op->type),
+      .chunk = in->slotBytes / tuttiElementBytes(op->type),
       .timeUs = message ? messageTime(in, op)
                         : tuttiPlanTime(in, op, tuttiAlgoDirect, tuttiProtoSimple, 1, 0),
       .nchannels = 1,
@@ -500,7 +494,7 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
 }
 
 void tuttiPlanPart(uint64_t count, int type, int c, int n, uint64_t *begin, uint64_t *part) {
-  unsigned shift = (unsigned)__builtin_ctzll(TUTTI_LINE / elementBytes(type));
+  unsigned shift = (unsigned)__builtin_ctzll(TUTTI_LINE / tuttiElementBytes(type));
   tuttiSplit(0, count, (uint64_t)n, (uint64_t)c, shift, begin, part);
 }
 

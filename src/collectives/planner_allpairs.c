@@ -117,5 +117,5 @@ void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tutti
 }
 
 void tuttiPlanExchange(const tuttiSchedule *s, int type, tuttiAllPairs *exchange) {
-  tuttiAllPairsMake(s, TUTTI_ALLPAIRS_LINE / tuttiTypeSize(type), exchange);
+  tuttiAllPairsMake(s, TUTTI_ALLPAIRS_LINE / tuttiElementBytes(type), exchange);
 }

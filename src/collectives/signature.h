@@ -59,6 +59,11 @@ extern const uint8_t tuttiTypeSizes[tuttiNumTypes];
 static inline size_t tuttiTypeSize(int datatype) {
   return datatype >= 0 && datatype < tuttiNumTypes ? tuttiTypeSizes[datatype] : 0;
 }
+/* The same, to divide by: 1 for what is no type, which the calls refuse. */
+static inline size_t tuttiElementBytes(int datatype) {
+  size_t bytes = tuttiTypeSize(datatype);
+  return bytes > 0 ? bytes : 1;
+}
 
 static inline bool tuttiTypeIsUnsigned(int datatype) {
   return datatype == tuttiUint8 || datatype == tuttiUint32 || datatype == tuttiUint64;
