@@ -140,15 +140,19 @@ static bool fetch(softFlight *flight, const Part *part, uint32_t done) {
   return true;
 }
 
-/* A word appears as a whole and after what was written before: programs poll such flags. */
+/* Each word appears as a whole and after what was written before: programs poll flags, also those
+ * that end a record of some words. Payloads are larger. */
+enum { RECORD_BYTES = 256 };
+
 static void storeHost(cuPointer at, const uint8_t *from, uint32_t length) {
   uint64_t word;
-  if (length == sizeof word && at % sizeof word == 0) {
-    memcpy(&word, from, sizeof word);
-    __atomic_store_n((uint64_t *)hostPointer(at), word, __ATOMIC_RELEASE);
-  } else {
-    memcpy(hostPointer(at), from, length);
-  }
+  uint32_t done = 0;
+  if (length <= RECORD_BYTES && at % sizeof word == 0)
+    for (; length - done >= sizeof word; done += sizeof word) {
+      memcpy(&word, from + done, sizeof word);
+      __atomic_store_n((uint64_t *)hostPointer(at + done), word, __ATOMIC_RELEASE);
+    }
+  memcpy(hostPointer(at + done), from + done, length - done);
 }
 
 static void store(softFlight *flight, const Part *part, const uint8_t *from) {

@@ -430,6 +430,8 @@ TEST(Gdr, DeliveryOutOfOrderIsToldByCompletions) {
   closeBoth(r, back, forth);
 }
 
+/* ThreadSanitizer sees that the bytes are read while they come, which is what is shown here. */
+#ifndef __SANITIZE_THREAD__
 TEST(Gdr, OnlyCompletionsTellWhatComesOutOfOrder) {
   if (!configured("reorder_us 5000")) return;
   set("TUTTI_IB_ORDER", "writes");
@@ -440,6 +442,7 @@ TEST(Gdr, OnlyCompletionsTellWhatComesOutOfOrder) {
   EXPECT_NE(exchange(r, from, to, 200, {kSlot}), 0) << "or the test before could not fail";
   closeBoth(r, from, to);
 }
+#endif
 
 TEST(Gdr, HostMemoryHasCompletionsWhereTheyAreAskedFor) {
   if (!configured("reorder_us 500")) return;
