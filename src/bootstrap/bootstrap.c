@@ -175,44 +175,70 @@ static ssize_t moved(ssize_t n) {
   return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 }
 
-/* One block on its way to the next rank while another comes from the previous one. */
+/* What goes over one connection of the ring: all records in order of rank, but for that of the rank
+ * they go to. A rank has, of those that it sends, what came before its own as soon as that is here,
+ * and all others when they are here; so the records run once round the ring from rank 0 to the
+ * last, gathering, and once more to those who lack them. Each connection carries a few large
+ * pieces: where ranks share cores, a message and a turn for each record would take n^2 of both. */
 typedef struct {
-  const char *out;
-  char *in;
-  size_t size, sent, got;
-  size_t total, before; /* bytes that the all-gather moves each way; those of earlier blocks */
-} passing;
+  char *all;
+  size_t size, skipped; /* of a record; the rank that has its own */
+  size_t moved, total;  /* bytes */
+} recordStream;
+
+/* Bytes from where the stream stands that lie together in `all`, up to the end of `known` bytes of
+ * it; *at: the first. */
+static size_t nextPiece(const recordStream *s, size_t known, char **at) {
+  size_t hole = s->skipped * s->size, from = s->moved < hole ? s->moved : s->moved + s->size;
+  size_t end = from < hole && hole < known ? hole : known;
+  *at = s->all + from;
+  return from < end ? end - from : 0;
+}
+
+/* How far `all` is filled, from its start. */
+static size_t knownBytes(const recordStream *in) {
+  size_t own = in->skipped * in->size;
+  return in->moved < own ? in->moved : in->moved + in->size;
+}
 
 /* Takes what has come. */
-static tuttiResult_t takeBlock(const tuttiBootstrap *b, passing *p) {
-  if (p->got == p->size) return tuttiSuccess;
-  ssize_t n = recv(b->prevFd, p->in + p->got, p->size - p->got, MSG_DONTWAIT);
+static tuttiResult_t takeRecords(const tuttiBootstrap *b, recordStream *in) {
+  char *at;
+  size_t room = nextPiece(in, (size_t)b->nranks * in->size, &at);
+  if (room == 0) return tuttiSuccess;
+  ssize_t n = recv(b->prevFd, at, room, MSG_DONTWAIT);
   n = n == 0 ? -ECONNRESET : moved(n);
   if (n < 0) return lostNeighbour(b->prevName, n);
-  p->got += (size_t)n;
+  in->moved += (size_t)n;
   return tuttiSuccess;
 }
 
-/* Sends what there is room for. */
-static tuttiResult_t giveBlock(const tuttiBootstrap *b, passing *p) {
-  if (p->sent == p->size) return tuttiSuccess;
-  ssize_t n = send(b->nextFd, p->out + p->sent, p->size - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-  n = moved(n);
+/* Sends of what is here what there is room for, but not to a rank that has given up: the kernel
+ * would take it, and nobody would know. */
+static tuttiResult_t giveRecords(const tuttiBootstrap *b, recordStream *out, size_t known) {
+  char *at;
+  size_t size = nextPiece(out, known, &at);
+  if (size == 0) return tuttiSuccess;
+  struct pollfd next = {.fd = b->nextFd, .events = POLLRDHUP};
+  if (poll(&next, 1, 0) > 0) return lostNeighbour(b->nextName, -ECONNRESET);
+  ssize_t n = moved(send(b->nextFd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT));
   if (n < 0) return lostNeighbour(b->nextName, n);
-  p->sent += (size_t)n;
+  out->moved += (size_t)n;
   return tuttiSuccess;
 }
 
 /* Waits until either can go on, for a slice of time; fails if that can no longer be. */
-static tuttiResult_t awaitNeighbours(const tuttiBootstrap *b, const passing *p, tuttiWait wait) {
+static tuttiResult_t awaitNeighbours(const tuttiBootstrap *b, const recordStream *in,
+                                     const recordStream *out, tuttiWait wait) {
   enum { PREV, NEXT, FDS };
-  bool taking = p->got < p->size, giving = p->sent < p->size;
+  char *at;
+  bool giving = nextPiece(out, knownBytes(in), &at) > 0;
   /* The next rank cannot be done before it has everything from here, and what else comes from it
    * is for the watch. */
-  bool owing = p->before + p->sent < p->total;
   struct pollfd fds[FDS] = {
-      [PREV] = {.fd = taking ? b->prevFd : -1, .events = POLLIN},
-      [NEXT] = {.fd = owing ? b->nextFd : -1, .events = giving ? POLLOUT | POLLRDHUP : POLLRDHUP},
+      [PREV] = {.fd = in->moved < in->total ? b->prevFd : -1, .events = POLLIN},
+      [NEXT] = {.fd = out->moved < out->total ? b->nextFd : -1,
+                .events = giving ? POLLOUT | POLLRDHUP : POLLRDHUP},
   };
   int ready;
   TUTTI_TRY(tuttiPollSlice(fds, FDS, "the bootstrap ring", wait, TUTTI_NO_DEADLINE, &ready));
@@ -223,15 +249,16 @@ static tuttiResult_t awaitNeighbours(const tuttiBootstrap *b, const passing *p, 
                     "all-gather of the bootstrap ring: %zu of %zu bytes came from %s and %zu "
                     "went to %s until the deadline; see what those ranks are doing, or raise "
                     "TUTTI_TIMEOUT",
-                    p->before + p->got, p->total, b->prevName, p->before + p->sent, b->nextName);
+                    in->moved, in->total, b->prevName, out->moved, b->nextName);
 }
 
-static tuttiResult_t passBlock(const tuttiBootstrap *b, passing *p, tuttiWait wait) {
-  while (p->sent < p->size || p->got < p->size) {
-    size_t movedBefore = p->sent + p->got;
-    TUTTI_TRY(takeBlock(b, p));
-    TUTTI_TRY(giveBlock(b, p));
-    if (p->sent + p->got == movedBefore) TUTTI_TRY(awaitNeighbours(b, p, wait));
+static tuttiResult_t passRecords(const tuttiBootstrap *b, recordStream *in, recordStream *out,
+                                 tuttiWait wait) {
+  while (in->moved < in->total || out->moved < out->total) {
+    size_t before = in->moved + out->moved;
+    TUTTI_TRY(takeRecords(b, in));
+    TUTTI_TRY(giveRecords(b, out, knownBytes(in)));
+    if (in->moved + out->moved == before) TUTTI_TRY(awaitNeighbours(b, in, out, wait));
   }
   return tuttiSuccess;
 }
@@ -240,16 +267,13 @@ tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size,
   if (b->nranks == 1 || size == 0) return tuttiSuccess;
   if (b->prevFd < 0 || b->nextFd < 0)
     return TUTTI_FAIL(tuttiInternalError, "all-gather on a ring that the watch has taken");
-  tuttiResult_t result = tuttiSuccess;
-  size_t total = (size_t)(b->nranks - 1) * size;
-  int rank = b->rank;
-  for (size_t done = 0; done < total && result == tuttiSuccess; done += size) {
-    passing p = {.size = size, .before = done, .total = total};
-    p.out = (char *)all + (size_t)rank * size;
-    rank = (rank + b->nranks - 1) % b->nranks;
-    p.in = (char *)all + (size_t)rank * size;
-    result = passBlock(b, &p, wait);
-  }
+  recordStream in = {.all = all,
+                     .size = size,
+                     .skipped = (size_t)b->rank,
+                     .total = (size_t)(b->nranks - 1) * size};
+  recordStream out = in;
+  out.skipped = (size_t)((b->rank + 1) % b->nranks);
+  tuttiResult_t result = passRecords(b, &in, &out, wait);
   if (result != tuttiSuccess) {
     /* The stream is cut in the middle: nobody can go on, and the neighbours should know at once. */
     shutdown(b->prevFd, SHUT_RDWR);
