@@ -48,7 +48,7 @@ int tuttiDeadlinePollMs(uint64_t deadline) {
 /* Longer than a peer needs that is running, so that only a waiter with nothing to come soon pays
  * for the wake-up from a nap. */
 #define YIELD_NS 300000u
-#define NAP_NS   50000
+#define NAP_US   50
 
 void tuttiBackoffPause(tuttiBackoff *b) {
   if (b->round < b->spins) {
@@ -58,7 +58,8 @@ void tuttiBackoffPause(tuttiBackoff *b) {
     if (b->round++ == b->spins) b->napFrom = tuttiNow() + YIELD_NS;
     sched_yield();
   } else {
-    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    long us = b->napUs > NAP_US ? (long)b->napUs : NAP_US;
+    nanosleep(&(struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000}, NULL);
   }
 }
 

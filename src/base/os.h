@@ -35,10 +35,11 @@ static inline void tuttiCpuRelax(void) {
 #endif
 }
 
-/* One waiter's back-off: spins, then yields the core (300 us), then naps (50 us). `spins` is how
- * often to spin before the first yield; 0 when there are more ranks than cores. */
+/* One waiter's back-off: spins, then yields the core (300 us), then naps (50 us, or `napUs` if that
+ * is more). `spins` is how often to spin before the first yield; 0 when there are more ranks than
+ * cores. */
 typedef struct {
-  uint32_t spins, round;
+  uint32_t spins, napUs, round;
   uint64_t napFrom;
 } tuttiBackoff;
 void tuttiBackoffPause(tuttiBackoff *b);

@@ -42,6 +42,7 @@ typedef struct tuttiTaskContext {
   void *device;             /* the device's own state of this communicator, or NULL */
   const tuttiPlanInput *plan;
   uint32_t spins; /* idle passes of a waiter before it yields its core */
+  uint32_t napUs; /* how long it naps at least, when it has yielded in vain */
 } tuttiTaskContext;
 
 typedef struct tuttiTask {

@@ -20,6 +20,9 @@
 
 #define SPINS        20000 /* idle passes before a waiter yields, about a millisecond */
 #define SPINS_SHARED 100   /* where the kernel needs the core, too: longer than RDMA takes */
+/* Naps of a waiter, for each rank that its core has: of hundreds that wait, each wakes so rarely
+ * that half of the core is left for those who have something to do. */
+#define NAP_US_RANK 10
 
 static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
   const char *why;
@@ -130,9 +133,10 @@ static void setContext(tuttiCommunicator *c) {
  * would keep it from its work. */
 static void setSpins(tuttiCommunicator *c) {
   const int32_t *host = c->wireup.graph->host;
-  int spare = c->wireup.peers[c->rank].cores;
+  int cores = c->wireup.peers[c->rank].cores, spare = cores;
   for (int r = 0; r < c->nranks; r++)
     spare -= host[r] == host[c->rank];
+  c->context.napUs = NAP_US_RANK * (uint32_t)((cores - spare) / cores);
   bool network = c->wireup.survey.network;
   c->context.spins = spare < 0 ? 0 : spare == 0 && network ? SPINS_SHARED : SPINS;
   /* From the first operation on, whoever waits runs it. */

@@ -64,7 +64,7 @@ TEST(Time, PollTimeoutNeverEndsEarly) {
 }
 
 TEST(Backoff, SpinsThenYieldsThenNaps) {
-  tuttiBackoff backoff = {.spins = 100, .round = 0, .napFrom = 0};
+  tuttiBackoff backoff = {.spins = 100, .napUs = 0, .round = 0, .napFrom = 0};
   for (int i = 0; i < 100; i++)
     tuttiBackoffPause(&backoff);
   EXPECT_EQ(backoff.napFrom, 0u) << "spins ask no clock";
@@ -79,6 +79,11 @@ TEST(Backoff, SpinsThenYieldsThenNaps) {
   for (int i = 0; i < 20; i++)
     tuttiBackoffPause(&backoff);
   EXPECT_GE(tuttiNow() - before, 20u * 50000) << "naps last 50 us at least";
+  backoff.napUs = 3000;
+  before = tuttiNow();
+  for (int i = 0; i < 5; i++)
+    tuttiBackoffPause(&backoff);
+  EXPECT_GE(tuttiNow() - before, 5u * 3000000) << "or as long as it is told";
   EXPECT_EQ(backoff.round, round);
   tuttiBackoffReset(&backoff);
   EXPECT_EQ(backoff.round, 0u);

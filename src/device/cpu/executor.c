@@ -53,7 +53,7 @@ typedef struct {
   void **out;
   struct tuttiProxy **proxies; /* without duplicates */
   int nproxies;
-  uint32_t spins;
+  uint32_t spins, napUs;
 } execution;
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -436,7 +436,7 @@ static tuttiResult_t pass(execution *e, bool *moved) {
 
 static tuttiResult_t drive(execution *e) {
   uint32_t passes = 0;
-  tuttiBackoff backoff = {.spins = e->spins};
+  tuttiBackoff backoff = {.spins = e->spins, .napUs = e->napUs};
   for (;;) {
     bool moved = false;
     TUTTI_TRY(pass(e, &moved));
@@ -470,6 +470,7 @@ static size_t runBytes(size_t ntasks, size_t width) {
 
 static void addContext(execution *e, const tuttiTaskContext *context) {
   if (context->spins < e->spins) e->spins = context->spins;
+  if (context->napUs > e->napUs) e->napUs = context->napUs;
   if (!context->proxy) return;
   int p = 0;
   while (p < e->nproxies && e->proxies[p] != context->proxy)
