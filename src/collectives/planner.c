@@ -1,5 +1,6 @@
 #include "collectives/planner.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -20,7 +21,7 @@ static const struct {
   double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], rdmaUs, treeShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
-  int pairwiseRanks;
+  int pairwiseRanks, readRanks[2];
   double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
   double blockMessageUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
 } model = {
@@ -42,6 +43,7 @@ static const struct {
     .streamBytes = 8 << 20,        /* all-gather: such blocks are stored past the caches */
     .gain = 0.95,                  /* a candidate must be that much better than those before it */
     .pairwiseRanks = 16,           /* most ranks that connect all pairs where another way exists */
+    .readRanks = {256, 64}, /* that all read all others' FIFOs; [1]: processes on few cores */
     /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores.
      * [1]: oversubscribed. */
     .loopHopUs = 1.5,            /* on the way, beside the work */
@@ -370,6 +372,15 @@ float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo
   return (float)candidateTime(in, op, &c);
 }
 
+/* Most ranks between which the direct algorithms are worth while. In an all-reduce all read what
+ * all have written: n^2 reads, and as many mappings between processes, which ranks that share cores
+ * make one after the other. */
+static int mostRanks(const tuttiPlanInput *in, const tuttiSignature *op) {
+  if (!in->sharedFifos) return model.pairwiseRanks;
+  if (op->coll != tuttiCollAllReduce) return INT_MAX;
+  return model.readRanks[in->oversubscribed && !in->directReads];
+}
+
 /* The allowed algorithms that have a schedule; without any, all that have. */
 static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature *op) {
   static tuttiAtomic32 said;
@@ -386,9 +397,8 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
                  tuttiCollName(op->coll));
     return exist;
   }
-  bool everyPair = !in->sharedFifos && in->nranks > model.pairwiseRanks;
   uint32_t others = usable & ~(1u << tuttiAlgoDirect);
-  return everyPair && others != 0 ? others : usable;
+  return in->nranks > mostRanks(in, op) && others != 0 ? others : usable;
 }
 
 /* Sets c's channels and chunk to the best; returns the time. On one host channels only help to

@@ -312,6 +312,22 @@ TEST(Planner, FetchesWhereItWins) {
 }
 
 /* Only what fills the caches of one host, over its memory. */
+/* All would read, and map, what all others have written. */
+TEST(Planner, ManyRanksThatShareCoresReduceInTrees) {
+  const struct { int directReads, most; } kinds[] = {{0, 64}, {1, 256}};
+  for (auto &kind : kinds)
+    for (int more : {0, 1}) {
+      tuttiPlanInput in = oneHost(kind.most + more);
+      in.oversubscribed = 1;
+      in.directReads = kind.directReads;
+      EXPECT_EQ(choose(in, op(tuttiCollAllReduce, 4)).algo, more ? tuttiAlgoTree : tuttiAlgoDirect)
+          << in.nranks;
+      EXPECT_EQ(choose(in, op(tuttiCollAllGather, 4)).algo, tuttiAlgoDirect) << "all are needed";
+      in.algoMask = 1u << tuttiAlgoDirect;
+      EXPECT_EQ(choose(in, op(tuttiCollAllReduce, 4)).algo, tuttiAlgoDirect) << "as it is told";
+    }
+}
+
 TEST(Planner, StreamsLargeAllGathers) {
   auto streams = [](const tuttiPlanInput &in, tuttiColl coll, uint64_t bytes) {
     return choose(in, op(coll, bytes / 4)).streams != 0;
