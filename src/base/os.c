@@ -134,22 +134,33 @@ static const char *memfdRemedy(int err) {
              : "check the memory limits (cgroup), or set TUTTI_SHM_DISABLE=1";
 }
 
-tuttiResult_t tuttiSharedFd(size_t size, const char *what, int *fd) {
+tuttiResult_t tuttiSharedFd(const char *what, int *fd) {
   char name[128]; /* shown in /proc/<pid>/maps */
   snprintf(name, sizeof(name), "tutti %s", what);
   int made = createMemfd(name);
   if (made < 0)
-    return TUTTI_FAIL(tuttiSystemError, "memfd_create for %s (%zu bytes): %s; %s", what, size,
-                      tuttiErrnoText(errno), memfdRemedy(errno));
-  if (size > INT64_MAX || ftruncate(made, (off_t)size) != 0 ||
-      fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    int err = size > INT64_MAX ? EFBIG : errno;
-    close(made);
-    return TUTTI_FAIL(tuttiSystemError, "cannot size the shared memory of %s to %zu bytes: %s; %s",
-                      what, size, tuttiErrnoText(err), memfdRemedy(err));
-  }
+    return TUTTI_FAIL(tuttiSystemError, "memfd_create for %s: %s; %s", what, tuttiErrnoText(errno),
+                      memfdRemedy(errno));
   *fd = made;
   return tuttiSuccess;
+}
+
+/* 0, or an errno. */
+static int sealAt(int fd, size_t size) {
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (size > INT64_MAX) return EFBIG;
+  if (ftruncate(fd, (off_t)size) != 0) return errno; /* EPERM: it is sealed at another size */
+  if (fcntl(fd, F_ADD_SEALS, seals) == 0) return 0;
+  int err = errno; /* EPERM: somebody else has just done it */
+  int have = err == EPERM ? fcntl(fd, F_GET_SEALS) : -1;
+  return have >= 0 && (have & seals) == seals ? 0 : err;
+}
+
+tuttiResult_t tuttiSharedFdSeal(int fd, size_t size, const char *what) {
+  int err = sealAt(fd, size);
+  if (!err) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiSystemError, "cannot size the shared memory of %s to %zu bytes: %s; %s",
+                    what, size, tuttiErrnoText(err), memfdRemedy(err));
 }
 
 /* ---- fork ----------------------------------------------------------------------------------- */

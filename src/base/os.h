@@ -64,9 +64,11 @@ tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(vo
 /* Set in such threads that enter GPUs: they have none of their own to go back to. */
 extern __thread bool tuttiThreadIsOwn;
 
-/* A file descriptor that closes on exec, of anonymous shared memory of `size` bytes (memfd). Its
- * size is sealed: no holder of the descriptor can cut the memory from under another. */
-tuttiResult_t tuttiSharedFd(size_t size, const char *what, int *fd);
+/* A file descriptor that closes on exec, of anonymous shared memory (memfd) without any bytes. */
+tuttiResult_t tuttiSharedFd(const char *what, int *fd);
+/* Gives it `size` bytes and seals that: no holder of the descriptor can cut the memory from under
+ * another. Of several processes that do so with one size, all succeed. */
+tuttiResult_t tuttiSharedFdSeal(int fd, size_t size, const char *what);
 
 /* True in a child forked after tuttiForkForbid, where no call may touch the library's state. */
 bool tuttiForked(void);
@@ -79,6 +81,12 @@ void tuttiForkCloseRemove(int fd);
 void tuttiFdClose(int *fd);
 /* `TUTTI_CLOSED int fd = open(...);` is closed where its block ends. */
 #define TUTTI_CLOSED __attribute__((cleanup(tuttiFdClose)))
+/* Takes an fd out of such a variable, for somebody who keeps it. */
+static inline int tuttiFdTake(int *fd) {
+  int taken = *fd;
+  *fd = -1;
+  return taken;
+}
 
 /* `TUTTI_LOCKED(&lock);` holds a mutex from there to the end of the block. */
 #define TUTTI_LOCKED(mutex)                                                                        \

@@ -47,12 +47,12 @@
 #define USED     0x00200000u /* somebody has entered since the thread last went to sleep */
 
 enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, LOOK_MS = 500, EVENTS_PER_PASS = 64 };
-/* Eager passes: with at most so many operations (a listener, two ways out and two in), where one
+/* Eager passes: with at most so many operations (two listeners, two ways out and two in), where one
  * failing recv(2) each is cheaper than epoll_wait(2) and a recv; and epoll every so many passes,
  * for what is not tried eagerly. Operations that look for themselves count for neither; when there
  * are no others, descriptors only tell of rare things, as of a port that went down. Who waits long
  * naps between its passes, so there must not be many of them before it hears of that. */
-enum { EAGER_OPS = 5, EAGER_PASSES = 32, POLLED_PASSES = 512 };
+enum { EAGER_OPS = 6, EAGER_PASSES = 32, POLLED_PASSES = 512 };
 
 typedef struct {
   tuttiProxyOp op;

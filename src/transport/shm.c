@@ -1,11 +1,16 @@
-/* SHM: ranks that are processes of one host. Each rank listens on an abstract Unix socket, named in
- * its peer record; attach hands this rank's segment (a memfd) to every neighbour and takes theirs.
- * Nothing of this has a name in a file system, so /dev/shm may be tiny or absent and a SIGKILL
- * leaves nothing behind.
+/* SHM: ranks that are processes of one host. A rank maps a neighbour's segment (a memfd) when it
+ * reads from it first: it opens the neighbour's descriptor through /proc, which takes no message
+ * and no time of the neighbour's. Where the kernel forbids that, or numbers of processes mean
+ * something else (a container), it asks at the neighbour's desk: an abstract Unix socket, named in
+ * the peer record, that the neighbour's proxy serves whatever its caller is doing. Nothing of this
+ * has a name in a file system, so /dev/shm may be tiny or absent and a SIGKILL leaves nothing
+ * behind.
  *
- * Handing in needs only the neighbour's listener, which is there since before the all-gather of the
- * peer records; handing in and taking in advance together without blocking, so no order of ranks,
- * threads and communicators can wait in a circle. */
+ * Messages outlive their writer: a rank that leaves hands its segment in at the desk of every
+ * neighbour that may have messages in it and has not mapped it. It does so before it closes its own
+ * desk, so whoever finds a neighbour gone finds the segment in its own queue, or there is none.
+ *
+ * Who waits for an answer serves its own desk meanwhile, so no two can wait for each other. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -18,18 +23,26 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "proxy/proxy.h"
 #include "transport/remote.h"
 #include "transport/segment.h"
 #include "transport/stub.h"
 
-/* Goes with the fd; checked before anything is believed. */
+/* What a message at a desk wants. */
+typedef enum {
+  HELLO_ASK = 1, /* the segment of the rank that it goes to */
+  HELLO_GIVE = 2 /* nothing: it brings the segment of the rank that it comes from */
+} helloKind;
+
+/* Checked before anything is believed. */
 typedef struct {
   uint32_t magic, version;
   uint64_t commHash;
   uint8_t secret[16];
   int32_t from, to;
+  uint64_t kind; /* helloKind */
 } shmHello;
-#define SHM_MAGIC 0x7475736du
+#define SHM_MAGIC 0x7475736eu
 
 /* The hello and room for one fd. */
 typedef struct {
@@ -52,24 +65,29 @@ static struct msghdr messageOf(parcel *p) {
 /* Connections accepted in a row before anything else gets a turn, the deadline above all. */
 #define MAX_ACCEPTED 64
 #define SILENT_NS    1000000000ull
-/* Milliseconds: between attempts at a full neighbour, and between looks at the failed flag. */
+/* Milliseconds: between attempts at a full neighbour; between looks at the failed flag, and at
+ * connections that are silent; until a desk that is out of descriptors looks again; that a leaving
+ * rank waits for full neighbours. */
 #define RETRY_MS 1
 #define LOOK_MS  20
+#define PAUSE_MS 100
+#define LEAVE_MS 1000
 
 typedef struct {
   int fd;
   uint64_t since;
 } silentPeer;
 
-/* The state of one attach. */
-typedef struct {
-  tuttiCommView *v;
-  uint64_t deadline;
-  int32_t *unsent, *missing; /* ranks that have not got mine; whose I have not got */
-  int nunsent, nmissing;
-  silentPeer silent[MAX_SILENT];
+/* Where this rank's neighbours ask for its segment, or hand in theirs. */
+typedef struct tuttiShmDesk {
+  tuttiCommView *view;
+  tuttiProxySource source;       /* of the listener; its flags are the proxy's */
+  bool served, watched;          /* by the proxy; watched is the proxy's too */
+  pthread_mutex_t lock;          /* held by whoever serves; guards what follows */
+  silentPeer silent[MAX_SILENT]; /* in order of arrival */
   int nsilent;
-} exchangeState;
+  uint64_t pausedUntil; /* out of descriptors */
+} shmDesk;
 
 #define SHM_REASONS(X)                                                                             \
   X(SHM_SHARED, "shared memory of one host")                                                       \
@@ -138,7 +156,7 @@ static bool trusted(int fd) {
          (cred.uid == geteuid() || cred.uid == 0);
 }
 
-static tuttiResult_t listenFor(tuttiCommView *v, uint64_t id) {
+static tuttiResult_t listenAt(const tuttiCommView *v, uint64_t id, int *out) {
   TUTTI_CLOSED int fd = -1;
   TUTTI_TRY(openSocket(v, &fd));
   struct sockaddr_un address;
@@ -148,98 +166,50 @@ static tuttiResult_t listenFor(tuttiCommView *v, uint64_t id) {
     return TUTTI_FAIL(tuttiSystemError, "rank %d can't listen on the Unix socket @%s: %s", v->rank,
                       address.sun_path + 1, tuttiErrnoText(errno));
   tuttiForkCloseAdd(fd);
-  v->local->listenFd = fd;
-  fd = -1;
+  *out = tuttiFdTake(&fd);
   return tuttiSuccess;
 }
 
-static tuttiResult_t shmPrepare(tuttiCommView *v, tuttiPeer *mine) {
-  mine->shmSocket = mine->offer = 0;
-  bool threads = mine->device != tuttiDeviceCuda && !mine->p2pDisabled;
-  if (v->nranks == 1 || (!threads && mine->shmDisabled)) return tuttiSuccess;
-  uint64_t id = 0;
-  while (id == 0)
-    TUTTI_TRY(tuttiRandom(&id, sizeof id));
-  TUTTI_TRY(tuttiLocalPrepare(v));
-  TUTTI_TRY(listenFor(v, id));
-  mine->shmSocket = id;
-  if (mine->device != tuttiDeviceCuda) mine->offer = tuttiRemoteOffer(mine->process);
-  return tuttiSuccess;
-}
-
-/* ---- handing in ------------------------------------------------------------------------------ */
-
-/* Sends the hello with the fd of this rank's segment; returns 0 or an errno. */
-static int sendSegment(const tuttiCommView *v, int fd, int to) {
+/* Sends a hello, and this rank's segment if it is to have that; returns 0 or an errno. */
+static int sendHello(const tuttiCommView *v, int fd, int to, helloKind kind) {
   parcel p = {.hello = {.magic = SHM_MAGIC,
                         .version = TUTTI_VERSION_CODE,
                         .commHash = v->commHash,
                         .from = v->rank,
-                        .to = to}};
+                        .to = to,
+                        .kind = kind}};
   memcpy(p.hello.secret, v->secret, sizeof p.hello.secret);
   struct msghdr message = messageOf(&p);
-  struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-  *c = (struct cmsghdr){
-      .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-  int segment = tuttiSegmentFd(v);
-  memcpy(CMSG_DATA(c), &segment, sizeof segment);
+  if (kind == HELLO_GIVE) {
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    *c = (struct cmsghdr){
+        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    int segment = tuttiSegmentFd(v);
+    memcpy(CMSG_DATA(c), &segment, sizeof segment);
+  } else {
+    message.msg_control = NULL;
+    message.msg_controllen = 0;
+  }
   ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   return n == (ssize_t)sizeof p.hello ? 0 : n < 0 ? errno : EIO;
+}
+
+/* Connects to the desk of `to` and says hello; returns 0, or an errno and *fd stays -1. */
+static int greet(const tuttiCommView *v, int to, helloKind kind, int *fd) {
+  TUTTI_CLOSED int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  struct sockaddr_un address;
+  socklen_t length = socketAddress(v->peers[to].shmSocket, &address);
+  if (made < 0 || connect(made, (struct sockaddr *)&address, length) != 0) return errno;
+  int err = trusted(made) ? sendHello(v, made, to, kind) : EPERM;
+  if (err) return err;
+  *fd = tuttiFdTake(&made);
+  return 0;
 }
 
 /* The neighbour can't take it now: its backlog is full, or too many fds of this user are on their
  * way (ETOOMANYREFS). Both pass when somebody accepts. */
 static bool passing(int err) {
   return err == EAGAIN || err == EINTR || err == ETOOMANYREFS || err == ENOBUFS || err == ENOMEM;
-}
-
-/* Tries once; *done tells whether `to` has it. */
-static tuttiResult_t handIn(const tuttiCommView *v, int to, bool *done) {
-  int fd;
-  TUTTI_TRY(openSocket(v, &fd));
-  struct sockaddr_un address;
-  socklen_t length = socketAddress(v->peers[to].shmSocket, &address);
-  int err = connect(fd, (struct sockaddr *)&address, length) == 0 ? 0 : errno;
-  if (!err) err = trusted(fd) ? sendSegment(v, fd, to) : EPERM;
-  close(fd);
-  *done = err == 0;
-  if (!err || passing(err)) return tuttiSuccess;
-  const tuttiPeer *p = &v->peers[to];
-  bool gone = err == ECONNREFUSED || err == EPIPE || err == ECONNRESET;
-  return TUTTI_FAIL(gone ? tuttiRemoteError : tuttiSystemError,
-                    "rank %d can't hand its shared memory to rank %d (host %s, pid %d) over the "
-                    "Unix socket @%s: %s; %s",
-                    v->rank, to, p->host, p->pid, address.sun_path + 1, tuttiErrnoText(err),
-                    err == EPERM ? "run all ranks as one user"
-                    : gone       ? "that rank has died or given up (see its log), or TUTTI_HOSTID "
-                                   "joins ranks of different network namespaces"
-                                 : "TUTTI_SHM_DISABLE=1 avoids shared memory");
-}
-
-static tuttiResult_t handInAll(exchangeState *x) {
-  int left = 0;
-  tuttiResult_t result = tuttiSuccess;
-  for (int i = 0; i < x->nunsent; i++) {
-    bool done = false;
-    if (result == tuttiSuccess) result = handIn(x->v, x->unsent[i], &done);
-    if (!done) x->unsent[left++] = x->unsent[i];
-  }
-  x->nunsent = left;
-  return result;
-}
-
-/* ---- taking in ------------------------------------------------------------------------------- */
-
-/* The number in x->missing of the neighbour that says this; -1 for anyone else. */
-static int findSender(const exchangeState *x, const shmHello *hello) {
-  const tuttiCommView *v = x->v;
-  if (hello->magic != SHM_MAGIC || hello->version != TUTTI_VERSION_CODE ||
-      hello->commHash != v->commHash || hello->to != v->rank ||
-      memcmp(hello->secret, v->secret, sizeof hello->secret) != 0)
-    return -1;
-  for (int i = 0; i < x->nmissing; i++)
-    if (x->missing[i] == hello->from) return i;
-  return -1;
 }
 
 /* Takes the first fd out of a message and closes any other; -1 if there is none. */
@@ -260,161 +230,357 @@ static int takeFd(struct msghdr *message) {
   return first;
 }
 
-/* Reads what a connection has to say and maps the segment it brings. *silent: nothing yet. Whoever
- * is not an awaited neighbour is dropped and harms nobody. */
-static tuttiResult_t takeIn(exchangeState *x, int fd, bool *silent) {
+/* What a message says; *segment: what it brings, or -1. Returns its bytes, or -1 and errno. */
+static ssize_t receiveHello(int fd, shmHello *hello, int *segment) {
   parcel p;
   struct msghdr message = messageOf(&p);
   ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  *segment = n >= 0 ? takeFd(&message) : -1;
+  if (n >= 0 && (n != (ssize_t)sizeof p.hello || message.msg_flags & MSG_TRUNC)) p.hello.magic = 0;
+  *hello = p.hello;
+  return n;
+}
+
+/* It is of a neighbour, for this rank. */
+static bool validHello(const tuttiCommView *v, const shmHello *hello) {
+  return hello->magic == SHM_MAGIC && hello->version == TUTTI_VERSION_CODE &&
+         hello->commHash == v->commHash && hello->to == v->rank &&
+         memcmp(hello->secret, v->secret, sizeof hello->secret) == 0 &&
+         tuttiSegmentNeighbour(v, hello->from);
+}
+
+/* Takes the segment that a valid hello brought. */
+static tuttiResult_t takeIn(tuttiCommView *v, int owner, int segment) {
+  if (segment >= 0) return tuttiSegmentTake(v, owner, segment);
+  return TUTTI_FAIL(tuttiSystemError,
+                    "rank %d got no file descriptor for the segment of rank %d: raise the limit of "
+                    "open files (ulimit -n)",
+                    v->rank, owner);
+}
+
+/* ---- the desk -------------------------------------------------------------------------------- */
+
+/* Does what a connection asks for. *silent: nothing yet. Whoever is no neighbour is dropped and
+ * harms nobody; who asks and gets no answer asks again. */
+static void attend(shmDesk *d, int fd, bool *silent) {
+  tuttiCommView *v = d->view;
+  shmHello hello;
+  TUTTI_CLOSED int segment = -1;
+  ssize_t n = receiveHello(fd, &hello, &segment);
   *silent = n < 0 && (errno == EAGAIN || errno == EINTR);
-  if (*silent) return tuttiSuccess;
-  int segment = n >= 0 ? takeFd(&message) : -1;
-  int i = n == (ssize_t)sizeof p.hello && !(message.msg_flags & MSG_TRUNC) ? findSender(x, &p.hello)
-                                                                           : -1;
-  tuttiResult_t result = tuttiSuccess;
-  if (i < 0)
+  if (*silent) return;
+  if (n <= 0 || !validHello(v, &hello))
     TUTTI_WARN(SHM,
                "rank %d dropped a connection to its Unix socket: not a rank of this communicator",
-               x->v->rank);
-  else if (segment < 0)
-    result = TUTTI_FAIL(tuttiSystemError,
-                        "rank %d got no file descriptor for the segment of rank %d: raise the "
-                        "limit of open files (ulimit -n)",
-                        x->v->rank, p.hello.from);
-  else
-    result = tuttiSegmentTake(x->v, p.hello.from, segment);
-  if (i >= 0 && result == tuttiSuccess) x->missing[i] = x->missing[--x->nmissing];
-  if (segment >= 0) close(segment);
-  return result;
+               v->rank);
+  else if (hello.kind == HELLO_ASK)
+    (void)sendHello(v, fd, hello.from, HELLO_GIVE);
+  else if (!tuttiSegmentHas(v, hello.from))
+    (void)takeIn(v, hello.from, segment); /* what is wrong is in the log */
 }
 
 /* Listens to the silent connections again, and drops the oldest if no more fit. */
-static tuttiResult_t takeInSilent(exchangeState *x) {
+static void attendSilent(shmDesk *d) {
   int left = 0;
-  tuttiResult_t result = tuttiSuccess;
-  for (int i = 0; i < x->nsilent; i++) {
-    bool silent = true;
-    if (result == tuttiSuccess) result = takeIn(x, x->silent[i].fd, &silent);
+  for (int i = 0; i < d->nsilent; i++) {
+    bool silent;
+    attend(d, d->silent[i].fd, &silent);
     if (silent)
-      x->silent[left++] = x->silent[i];
+      d->silent[left++] = d->silent[i];
     else
-      close(x->silent[i].fd);
+      close(d->silent[i].fd);
   }
-  x->nsilent = left;
-  /* In order of arrival: the first is the oldest. */
-  if (left == MAX_SILENT && tuttiNow() - x->silent[0].since > SILENT_NS) {
-    close(x->silent[0].fd);
-    memmove(x->silent, x->silent + 1, sizeof(silentPeer) * (size_t)--x->nsilent);
-    TUTTI_WARN(SHM, "rank %d dropped a silent connection to its Unix socket", x->v->rank);
+  d->nsilent = left;
+  if (left == MAX_SILENT && tuttiNow() - d->silent[0].since > SILENT_NS) {
+    close(d->silent[0].fd);
+    memmove(d->silent, d->silent + 1, sizeof(silentPeer) * (size_t)--d->nsilent);
+    TUTTI_WARN(SHM, "rank %d dropped a silent connection to its Unix socket", d->view->rank);
   }
-  return result;
 }
 
-static tuttiResult_t takeInAll(exchangeState *x) {
-  TUTTI_TRY(takeInSilent(x));
-  for (int n = 0; n < MAX_ACCEPTED && x->nsilent < MAX_SILENT; n++) {
-    int fd = accept4(x->v->local->listenFd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0 && errno == EAGAIN) return tuttiSuccess;
+static void welcome(shmDesk *d, int fd) {
+  bool silent = false;
+  if (trusted(fd))
+    attend(d, fd, &silent);
+  else
+    TUTTI_WARN(SHM, "rank %d dropped another user's connection to its Unix socket", d->view->rank);
+  if (silent)
+    d->silent[d->nsilent++] = (silentPeer){.fd = fd, .since = tuttiNow()};
+  else
+    close(fd);
+}
+
+/* One turn; never waits. False: connections may be left in the queue. */
+static bool serve(shmDesk *d) {
+  TUTTI_LOCKED(&d->lock);
+  attendSilent(d);
+  if (tuttiNow() < d->pausedUntil) return false;
+  for (int n = 0; n < MAX_ACCEPTED && d->nsilent < MAX_SILENT; n++) {
+    int fd = accept4(d->source.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0 && errno == EAGAIN) return true;
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
-    if (fd < 0)
-      return TUTTI_FAIL(tuttiSystemError,
-                        "rank %d can't accept the segments of its neighbours: %s; raise the limit "
-                        "of open files (ulimit -n)",
-                        x->v->rank, tuttiErrnoText(errno));
-    bool silent = false;
-    tuttiResult_t result = tuttiSuccess;
-    if (trusted(fd))
-      result = takeIn(x, fd, &silent);
-    else
-      TUTTI_WARN(SHM, "rank %d dropped another user's connection to its Unix socket", x->v->rank);
-    if (silent)
-      x->silent[x->nsilent++] = (silentPeer){.fd = fd, .since = tuttiNow()};
-    else
-      close(fd);
-    TUTTI_TRY(result);
+    if (fd < 0) {
+      TUTTI_WARN(SHM,
+                 "rank %d can't accept who asks for its shared memory: %s; raise the limit of open "
+                 "files (ulimit -n)",
+                 d->view->rank, tuttiErrnoText(errno));
+      d->pausedUntil = tuttiDeadline(PAUSE_MS);
+      return false;
+    }
+    welcome(d, fd);
+  }
+  return false;
+}
+
+static bool hasSilent(shmDesk *d) {
+  TUTTI_LOCKED(&d->lock);
+  return d->nsilent > 0;
+}
+
+/* ---- the proxy's part ------------------------------------------------------------------------ */
+
+static tuttiProxyState advanceDesk(void *self, tuttiProxyTurn *turn) {
+  shmDesk *d = self;
+  if (!d->watched) {
+    turn->result = tuttiProxyWatch(d->view->proxy, &d->source);
+    if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
+    d->watched = d->source.readable = true;
+  }
+  if (!d->source.readable && !hasSilent(d)) return TUTTI_PROXY_IDLE;
+  d->source.readable = !serve(d);
+  if (!d->source.readable && !hasSilent(d)) return TUTTI_PROXY_IDLE;
+  tuttiProxyWakeBy(turn, tuttiDeadline(LOOK_MS));
+  return TUTTI_PROXY_WAITING;
+}
+
+static void leaveProxy(void *self) {
+  shmDesk *d = self;
+  if (d->watched) tuttiProxyUnwatch(d->view->proxy, &d->source);
+}
+
+static tuttiResult_t openDesk(tuttiCommView *v, uint64_t id) {
+  TUTTI_FRESH(shmDesk, d, 1, "the exchange of shared memory", v->memory);
+  d->view = v;
+  TUTTI_TRY(listenAt(v, id, &v->local->listenFd));
+  d->source.fd = v->local->listenFd;
+  pthread_mutex_init(&d->lock, NULL);
+  v->local->desk = d;
+  d = NULL;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t serveDesk(tuttiCommView *v) {
+  shmDesk *d = v->local->desk;
+  const tuttiProxyOp op = {.advance = advanceDesk,
+                           .close = leaveProxy,
+                           .self = d,
+                           .lazy = true,
+                           .halt = tuttiProxyNothingToHalt};
+  TUTTI_TRY(tuttiProxyAdd(v->proxy, &op));
+  d->served = true;
+  return tuttiSuccess;
+}
+
+static void closeDesk(tuttiCommView *v) {
+  shmDesk *d = v->local ? v->local->desk : NULL;
+  if (v->local && !d) tuttiFdClose(&v->local->listenFd);
+  if (!d) return;
+  if (d->served) tuttiProxyRemove(v->proxy, d);
+  for (int i = 0; i < d->nsilent; i++)
+    close(d->silent[i].fd);
+  tuttiFdClose(&v->local->listenFd);
+  pthread_mutex_destroy(&d->lock);
+  tuttiFree(d);
+  v->local->desk = NULL;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+/* One rank's wait for the segment of `peer`. */
+typedef struct {
+  tuttiCommView *view;
+  int peer, fd; /* fd: where the answer comes; -1: not asked yet */
+  uint64_t deadline;
+  const char *why; /* it has to ask */
+} asking;
+
+static tuttiResult_t refused(const asking *a, int err) {
+  const tuttiCommView *v = a->view;
+  const tuttiPeer *p = &v->peers[a->peer];
+  bool gone = err == ECONNREFUSED || err == EPIPE || err == ECONNRESET;
+  struct sockaddr_un address;
+  socketAddress(p->shmSocket, &address);
+  return TUTTI_FAIL(gone ? tuttiRemoteError : tuttiSystemError,
+                    "rank %d can't reach the shared memory of rank %d (host %s, pid %d): %s; nor "
+                    "over the Unix socket @%s: %s; %s",
+                    v->rank, a->peer, p->host, p->pid, a->why, address.sun_path + 1,
+                    tuttiErrnoText(err),
+                    err == EPERM                     ? "run all ranks as one user"
+                    : err == EMFILE || err == ENFILE ? "raise the limit of open files (ulimit -n, "
+                                                       "fs.file-max)"
+                    : gone ? "that rank has died or given up (see its log), or TUTTI_HOSTID "
+                             "joins ranks of different network namespaces"
+                           : "TUTTI_SHM_DISABLE=1 avoids shared memory");
+}
+
+static tuttiResult_t checkTime(const asking *a) {
+  const tuttiCommView *v = a->view;
+  const tuttiPeer *p = &v->peers[a->peer];
+  if (tuttiLoadAcquire32(v->failed))
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "rank %d gave up asking rank %d (host %s, pid %d) for its shared memory: the "
+                      "communicator has failed",
+                      v->rank, a->peer, p->host, p->pid);
+  if (tuttiNow() < a->deadline) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiTimeout,
+                    "rank %d can't reach the shared memory of rank %d (host %s, pid %d): %s; and "
+                    "it did not answer within %llu ms: see whether it runs and what its log says, "
+                    "or raise TUTTI_TIMEOUT",
+                    v->rank, a->peer, p->host, p->pid, a->why, (unsigned long long)v->timeoutMs);
+}
+
+/* Sleeps until there is an answer or something at the own desk, or it is time to look around. */
+static void rest(const asking *a) {
+  struct pollfd fds[] = {{.fd = a->fd, .events = POLLIN},
+                         {.fd = a->view->local->listenFd, .events = POLLIN}};
+  int left = tuttiDeadlinePollMs(a->deadline), most = a->fd < 0 ? RETRY_MS : LOOK_MS;
+  (void)poll(fds, a->fd < 0 ? 0 : 2, left >= 0 && left < most ? left : most);
+}
+
+/* Looks for the answer. Without one the connection is over: the neighbour was short of something,
+ * or leaves. */
+static tuttiResult_t takeAnswer(asking *a) {
+  shmHello hello;
+  TUTTI_CLOSED int segment = -1;
+  ssize_t n = receiveHello(a->fd, &hello, &segment);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return tuttiSuccess;
+  tuttiFdClose(&a->fd);
+  bool answer =
+      n > 0 && validHello(a->view, &hello) && hello.from == a->peer && hello.kind == HELLO_GIVE;
+  return answer ? takeIn(a->view, a->peer, segment) : tuttiSuccess;
+}
+
+/* The neighbour has left, and so handed in its segment at this rank's desk if it owes any. */
+static tuttiResult_t lookAtDesk(const asking *a, int err) {
+  while (!serve(a->view->local->desk) && !tuttiSegmentHas(a->view, a->peer)) {
+    TUTTI_TRY(checkTime(a));
+    rest(a);
+  }
+  return tuttiSegmentHas(a->view, a->peer) ? tuttiSuccess : refused(a, err);
+}
+
+static tuttiResult_t ask(asking *a) {
+  while (!tuttiSegmentHas(a->view, a->peer)) {
+    int err = a->fd < 0 ? greet(a->view, a->peer, HELLO_ASK, &a->fd) : 0;
+    if (err == ECONNREFUSED || err == EPIPE || err == ECONNRESET) return lookAtDesk(a, err);
+    if (err && !passing(err)) return refused(a, err);
+    if (a->fd >= 0) TUTTI_TRY(takeAnswer(a));
+    (void)serve(a->view->local->desk);
+    if (tuttiSegmentHas(a->view, a->peer)) break;
+    TUTTI_TRY(checkTime(a));
+    rest(a);
   }
   return tuttiSuccess;
 }
 
-/* ---- attach ---------------------------------------------------------------------------------- */
-
-static tuttiResult_t checkTime(const exchangeState *x) {
-  const tuttiCommView *v = x->v;
-  bool failed = tuttiLoadAcquire32(v->failed);
-  if (!failed && tuttiNow() < x->deadline) return tuttiSuccess;
-  char names[640];
-  bool sent = x->nmissing > 0;
-  tuttiLocalNames(v, sent ? x->missing : x->unsent, sent ? x->nmissing : x->nunsent, names,
-                  sizeof names);
-  if (failed)
-    return TUTTI_FAIL(tuttiRemoteError,
-                      "rank %d gave up exchanging shared memory with %s: the communicator has "
-                      "failed",
-                      v->rank, names);
-  return TUTTI_FAIL(tuttiTimeout,
-                    "rank %d could not exchange shared memory within %llu ms: %s %s; see whether "
-                    "it runs and what its log says, or raise TUTTI_TIMEOUT",
-                    v->rank, (unsigned long long)v->timeoutMs,
-                    sent ? "nothing came from" : "nothing was taken by", names);
+/* Gets the segment of a neighbour in another process. */
+static tuttiResult_t attachTo(tuttiCommView *v, int peer) {
+  char why[160];
+  const tuttiPeer *p = &v->peers[peer];
+  if (tuttiSegmentHas(v, peer)) return tuttiSuccess;
+  TUTTI_CLOSED int fd = tuttiPeerFdOpen(p->pid, &p->segment, why, sizeof why);
+  if (fd >= 0) return tuttiSegmentTake(v, peer, fd);
+  asking a = {.view = v,
+              .peer = peer,
+              .fd = -1,
+              .deadline = tuttiDeadline((int64_t)v->timeoutMs),
+              .why = why};
+  if (fd == -EMFILE || fd == -ENFILE) return refused(&a, -fd); /* to ask takes some, too */
+  TUTTI_INFO(SHM, "rank %d asks rank %d for its shared memory: %s", v->rank, peer, why);
+  tuttiResult_t result = ask(&a);
+  tuttiFdClose(&a.fd);
+  return result;
 }
 
-/* Sleeps until there is something to take in, or it is time to look around. */
-static void rest(const exchangeState *x) {
-  struct pollfd fds[MAX_SILENT + 1];
-  nfds_t n = 0;
-  for (int i = 0; i < x->nsilent; i++)
-    fds[n++] = (struct pollfd){.fd = x->silent[i].fd, .events = POLLIN};
-  if (x->nsilent < MAX_SILENT)
-    fds[n++] = (struct pollfd){.fd = x->v->local->listenFd, .events = POLLIN};
-  int left = tuttiDeadlinePollMs(x->deadline);
-  int most = x->nunsent ? RETRY_MS : LOOK_MS;
-  (void)poll(fds, n, left >= 0 && left < most ? left : most);
+/* ---- leaving --------------------------------------------------------------------------------- */
+
+/* Hands this rank's segment to a neighbour that may have messages in it; false: it can't take it
+ * now. */
+static bool handIn(const tuttiCommView *v, int to) {
+  TUTTI_CLOSED int fd = -1;
+  return !passing(greet(v, to, HELLO_GIVE, &fd)); /* else it has it, or is gone and needs none */
 }
 
-static tuttiResult_t exchange(exchangeState *x) {
-  for (;;) {
-    TUTTI_TRY(handInAll(x));
-    TUTTI_TRY(takeInAll(x));
-    if (x->nunsent == 0 && x->nmissing == 0) return tuttiSuccess;
-    TUTTI_TRY(checkTime(x));
-    rest(x);
-  }
-}
-
-/* Ranks that SHM connects with this one, or P2P but for GPUs (symmetric.c): those of them that need
- * a hand-over, and whether there are any. */
-static int findNeighbours(const tuttiCommView *v, int32_t *ranks, bool *any) {
-  int n = 0;
+/* Nobody reads any more where the communicator has failed. */
+static void handInOwed(const tuttiCommView *v) {
+  uint64_t deadline = tuttiDeadline(LEAVE_MS);
   const tuttiPeer *mine = &v->peers[v->rank];
-  for (int r = 0; r < v->nranks; r++) {
-    const tuttiTransport *t = v->paths[r].transport;
-    bool threads = t == &tuttiTransportP2p && mine->device != tuttiDeviceCuda;
-    if (t != &tuttiTransportShm && !threads) continue;
-    *any = true;
-    if (v->stagedBytes || !tuttiSegmentInProcess(mine, &v->peers[r])) ranks[n++] = r;
+  for (int r = 0; r < v->nranks && !tuttiLoadAcquire32(v->failed); r++) {
+    if (!tuttiSegmentOwed(v, r) || tuttiSegmentInProcess(mine, &v->peers[r])) continue;
+    while (!handIn(v, r) && tuttiSegmentOwed(v, r)) {
+      if (tuttiNow() >= deadline) {
+        TUTTI_WARN(SHM, "rank %d leaves with messages that rank %d has not seen", v->rank, r);
+        break;
+      }
+      (void)poll(NULL, 0, RETRY_MS);
+    }
   }
-  return n;
+}
+
+/* ---- the transport --------------------------------------------------------------------------- */
+
+static tuttiResult_t shmPrepare(tuttiCommView *v, tuttiPeer *mine) {
+  mine->shmSocket = mine->offer = 0;
+  mine->segment.fd = -1;
+  bool threads = mine->device != tuttiDeviceCuda && !mine->p2pDisabled;
+  if (v->nranks == 1 || (!threads && mine->shmDisabled)) return tuttiSuccess;
+  uint64_t id = 0;
+  while (id == 0)
+    TUTTI_TRY(tuttiRandom(&id, sizeof id));
+  TUTTI_TRY(tuttiLocalPrepare(v));
+  TUTTI_TRY(tuttiSegmentDescribe(v, mine));
+  TUTTI_TRY(openDesk(v, id));
+  mine->shmSocket = id;
+  if (mine->device != tuttiDeviceCuda) mine->offer = tuttiRemoteOffer(mine->process);
+  return tuttiSuccess;
+}
+
+/* What a rank has of another: nothing, the process, or need of its segment. */
+typedef enum { NO_NEIGHBOUR, IN_PROCESS, FOREIGN } neighbour;
+
+/* Ranks that SHM connects with this one, or P2P but for GPUs (symmetric.c), are neighbours. */
+static neighbour neighbourOf(const tuttiCommView *v, int r) {
+  const tuttiPeer *mine = &v->peers[v->rank];
+  const tuttiTransport *t = v->paths[r].transport;
+  bool threads = t == &tuttiTransportP2p && mine->device != tuttiDeviceCuda;
+  if (t != &tuttiTransportShm && !threads) return NO_NEIGHBOUR;
+  return v->stagedBytes || !tuttiSegmentInProcess(mine, &v->peers[r]) ? FOREIGN : IN_PROCESS;
 }
 
 static tuttiResult_t shmAttach(tuttiCommView *v) {
-  TUTTI_FRESH(int32_t, ranks, 2 * (size_t)v->nranks, "ranks of this host", NULL);
-  exchangeState x = {.v = v,
-                     .deadline = tuttiDeadline((int64_t)v->timeoutMs),
-                     .unsent = ranks,
-                     .missing = ranks + v->nranks};
-  bool any = false;
-  x.nunsent = x.nmissing = findNeighbours(v, ranks, &any);
-  memcpy(x.missing, ranks, sizeof *ranks * (size_t)x.nmissing);
+  bool any = false, foreign = false;
+  for (int r = 0; r < v->nranks && !foreign; r++) {
+    neighbour kind = neighbourOf(v, r);
+    any |= kind != NO_NEIGHBOUR;
+    foreign = kind == FOREIGN;
+  }
   if (any) TUTTI_TRY(tuttiLocalAttach(v));
-  tuttiResult_t result = x.nunsent > 0 ? exchange(&x) : tuttiSuccess;
-  for (int i = 0; i < x.nsilent; i++)
-    close(x.silent[i].fd);
-  if (result == tuttiSuccess && v->local) tuttiFdClose(&v->local->listenFd);
-  return result;
+  if (!any) tuttiLocalAlone(v);
+  if (!foreign) closeDesk(v);
+  if (!foreign) return tuttiSuccess;
+  TUTTI_TRY(serveDesk(v));
+  /* What a GPU works on is pinned before anything is captured into a graph. */
+  bool now = v->stagedBytes || v->peers[v->rank].device == tuttiDeviceCuda;
+  for (int r = 0; r < v->nranks && now; r++)
+    if (neighbourOf(v, r) == FOREIGN) TUTTI_TRY(attachTo(v, r));
+  return tuttiSuccess;
 }
 
 static tuttiResult_t shmOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                              bool shared, tuttiConn *conn) {
+  bool reads = direction == TUTTI_RECV && tuttiSegmentNeighbour(v, peer);
+  if (reads && !tuttiSegmentInProcess(&v->peers[v->rank], &v->peers[peer]))
+    TUTTI_TRY(attachTo(v, peer));
   TUTTI_TRY(tuttiSegmentOpen(v, peer, channel, direction, shared, conn));
   conn->transport = &tuttiTransportShm;
   if (direction == TUTTI_RECV) {
@@ -426,6 +592,12 @@ static tuttiResult_t shmOpen(tuttiCommView *v, int peer, int channel, tuttiDirec
   return tuttiSuccess;
 }
 
+static void shmDetach(tuttiCommView *v) {
+  if (v->local && v->local->desk && v->local->desk->served) handInOwed(v);
+  closeDesk(v);
+  tuttiLocalDetach(v);
+}
+
 const tuttiTransport tuttiTransportShm = {.name = "SHM",
                                           .canConnect = shmCanConnect,
                                           .explain = shmExplain,
@@ -433,4 +605,4 @@ const tuttiTransport tuttiTransportShm = {.name = "SHM",
                                           .attach = shmAttach,
                                           .open = shmOpen,
                                           .close = tuttiTransportNothingToClose,
-                                          .detach = tuttiLocalDetach};
+                                          .detach = shmDetach};

@@ -4,8 +4,8 @@
  * error.
  *
  * Life: prepare (create what peers will need, describe it in the peer record) -> bootstrap
- * all-gather of the peer records -> attach (map or look up what peers described) -> open/close of
- * single connections, at any time, without blocking and without waiting for the peer -> detach. */
+ * all-gather of the peer records -> attach (what they say is known from here on) -> open/close of
+ * single connections, at any time, without waiting for the peer's caller -> detach. */
 #ifndef TUTTI_TRANSPORT_TRANSPORT_H_
 #define TUTTI_TRANSPORT_TRANSPORT_H_
 
@@ -19,6 +19,7 @@
 #include "topology/topology.h"
 #include "transport/fifo.h"
 #include "transport/path.h"
+#include "transport/peer_fd.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -46,8 +47,10 @@ typedef struct {
   int32_t blocks;  /* that a kernel may have on the GPU; 0: any number */
   char host[TUTTI_HOSTNAME];
   char config[288];   /* what ranks must agree on, as text */
-  uint64_t shmSocket; /* names the Unix socket that takes neighbours' segments; 0: none */
-  uint64_t offer;     /* SHM: see tuttiRemoteOffer */
+  uint64_t shmSocket; /* names the Unix socket that hands out its segment; 0: there is none */
+  tuttiPeerFd segment;
+  uint8_t segmentToken[16]; /* which the segment's header repeats: see segment.h */
+  uint64_t offer;           /* SHM: see tuttiRemoteOffer */
   /* NET: where this rank's proxy listens. */
   uint8_t net[TUTTI_NET_HANDLE];
   int32_t ipc;                      /* symmetric.c: ipcHandle is one */
@@ -116,10 +119,11 @@ typedef struct tuttiTransport {
                   char *buf, size_t size);
   tuttiResult_t (*prepare)(tuttiCommView *v, tuttiPeer *mine);
   tuttiResult_t (*attach)(tuttiCommView *v);
-  /* Makes this rank's endpoint of the connection. Never blocks: messages simply are not ready
-   * before the other side is. channel < nchannels or TUTTI_P2P_CHANNEL; shared: the sender's FIFO
-   * that all ranks read (peer is -1 for its send endpoint; only where the path of every pair says
-   * `sharedFifos`). */
+  /* Makes this rank's endpoint of the connection, and maps what it needs. Waits for no caller:
+   * messages simply are not ready before the other side is. SHM may wait for the peer's proxy,
+   * until timeoutMs or `failed`: see shm.c. channel < nchannels or TUTTI_P2P_CHANNEL; shared: the
+   * sender's FIFO that all ranks read (peer is -1 for its send endpoint; only where the path of
+   * every pair says `sharedFifos`). */
   tuttiResult_t (*open)(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                         bool shared, tuttiConn *conn);
   void (*close)(tuttiCommView *v, tuttiConn *conn);

@@ -121,7 +121,8 @@ TEST(Map, AnonymousIsZeroPrivateAndCounted) {
 
 TEST(Map, DescriptorIsShared) {
   int fd = -1;
-  ASSERT_EQ(tuttiSharedFd(10000, "segment", &fd), tuttiSuccess);
+  ASSERT_EQ(tuttiSharedFd("segment", &fd), tuttiSuccess);
+  ASSERT_EQ(tuttiSharedFdSeal(fd, 10000, "segment"), tuttiSuccess);
   void *one = nullptr, *other = nullptr;
   ASSERT_EQ(tuttiMap(&one, 10000, fd, "segment", nullptr), tuttiSuccess);
   ASSERT_EQ(tuttiMap(&other, 10000, fd, "segment", nullptr), tuttiSuccess);
@@ -136,7 +137,8 @@ TEST(Map, DescriptorIsShared) {
 TEST(Map, ShortFileIsRefused) {
   tuttiMemAccount account = {};
   int fd = -1, untouched;
-  ASSERT_EQ(tuttiSharedFd(4096, "segment", &fd), tuttiSuccess);
+  ASSERT_EQ(tuttiSharedFd("segment", &fd), tuttiSuccess);
+  ASSERT_EQ(tuttiSharedFdSeal(fd, 4096, "segment"), tuttiSuccess);
   void *p = &untouched;
   EXPECT_EQ(tuttiMap(&p, 4097, fd, "segment of rank 3", &account), tuttiSystemError);
   EXPECT_THAT(tuttiErrorText(),

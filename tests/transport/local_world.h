@@ -23,6 +23,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "holdings.h"
+#include "proxy/proxy.h"
 #include "transport/segment.h"
 
 namespace local {
@@ -84,16 +85,27 @@ struct Rank {
     w.paths = paths.data();
   }
   tuttiResult_t prepare() { return tuttiTransportShm.prepare(&w, &mine); }
+  static void proxyFailed(void *, tuttiResult_t, const char *text) { ADD_FAILURE() << text; }
   tuttiResult_t attach() {
     fillPaths();
-    tuttiResult_t r = tuttiTransportShm.attach(&w);
+    tuttiResult_t r = tuttiSuccess;
+    if (mine.shmSocket != 0) r = tuttiProxyCreate(&w.proxy, proxyFailed, this);
+    if (r == tuttiSuccess) r = tuttiTransportShm.attach(&w);
     if (r != tuttiSuccess) detach();
     return r;
   }
-  void detach() { tuttiTransportShm.detach(&w); }
+  void detach() {
+    tuttiTransportShm.detach(&w);
+    tuttiProxyDestroy(w.proxy);
+    w.proxy = nullptr;
+  }
   const tuttiTransport *to(int peer) {
     if (paths.empty()) fillPaths();
     return paths[(size_t)peer].transport;
+  }
+  tuttiResult_t tryOpen(int peer, tuttiDirection d = TUTTI_RECV) {
+    tuttiConn c{};
+    return tuttiTransportShm.open(&w, peer, 0, d, false, &c);
   }
   tuttiConn open(int peer, int channel, tuttiDirection d, bool shared = false) {
     tuttiConn c{};
@@ -101,6 +113,7 @@ struct Rank {
     EXPECT_EQ(tuttiSuccess, to(other)->open(&w, peer, channel, d, shared, &c)) << tuttiErrorText();
     return c;
   }
+  int desk() { return w.local->listenFd; }
   uint64_t bytes() { return tuttiLoadAcquire(&memory.bytes); }
 };
 

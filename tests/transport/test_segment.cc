@@ -272,19 +272,4 @@ TEST(Segment, AnEndThatOpensAgainGoesOn) {
   }
 }
 
-TEST(Segment, NamesSayHowManyDoNotFit) {
-  Shape s;
-  s.nranks = 40;
-  Rank r(s, 0);
-  std::vector<int32_t> all;
-  for (int i = 0; i < s.nranks; i++) {
-    r.peers[(size_t)i] = r.mine;
-    all.push_back(i);
-  }
-  char buf[128];
-  EXPECT_THAT(tuttiLocalNames(&r.w, all.data(), 40, buf, sizeof buf), HasSubstr(", and 3"));
-  EXPECT_LT(strlen(buf), sizeof buf);
-  EXPECT_STREQ("", tuttiLocalNames(&r.w, all.data(), 0, buf, sizeof buf));
-}
-
 } // namespace
