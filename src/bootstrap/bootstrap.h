@@ -52,7 +52,8 @@ typedef struct {
  * names both (host, pid). */
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
                                  tuttiWait wait, tuttiBootstrap **out);
-/* all[rank * size ...] holds this rank's part on entry; every rank's on return. Twice round the ring. */
+/* all[rank * size ...] holds this rank's part on entry; every rank's on return. Twice round the
+ * ring. */
 tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size, tuttiWait wait);
 /* Closes everything that the watch has not taken. NULL is allowed. */
 void tuttiBootstrapClose(tuttiBootstrap *b);
