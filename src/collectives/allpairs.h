@@ -39,12 +39,12 @@ typedef struct {
 
 typedef struct {
   tuttiAllPairsPeer peer[TUTTI_ALLPAIRS_MAX]; /* by rank; the own entry moves nothing */
-  bool combine;                               /* messages of shot 1 are operands */
-  bool own;       /* sendbuff[ownAt ...] is an operand; without combine: is copied */
-  bool keep;      /* the combined value goes to recvbuff[keepAt ...] */
-  bool mirror;    /* what goes out goes to the same place in recvbuff too */
-  uint64_t count; /* of the own operand and the combined value */
+  uint64_t count;                             /* of the own operand and the combined value */
   uint64_t ownAt, keepAt;
+  bool combine; /* messages of shot 1 are operands */
+  bool own;     /* sendbuff[ownAt ...] is an operand; without combine: is copied */
+  bool keep;    /* the combined value goes to recvbuff[keepAt ...] */
+  bool mirror;  /* what goes out goes to the same place in recvbuff too */
   /* The same on all ranks. */
   bool rooted;    /* not all send to all */
   bool placed;    /* messages of shot 1 go to their places as they are */
