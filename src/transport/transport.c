@@ -9,7 +9,7 @@
 
 const tuttiTransport *const tuttiTransports[] = {&tuttiTransportP2p, &tuttiTransportShm,
                                                  &tuttiTransportNet, NULL};
-_Static_assert(sizeof tuttiTransports / sizeof *tuttiTransports - 1 <= TUTTI_PATH_TRANSPORTS,
+_Static_assert(sizeof tuttiTransports <= (TUTTI_PATH_TRANSPORTS + 1) * sizeof(void *),
                "a path has a reason for each");
 
 /* Those of this process: see tuttiTransportsReplace. */
