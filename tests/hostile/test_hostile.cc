@@ -144,11 +144,10 @@ TEST_P(Descriptors, RunOutDuringInit) {
   }
 }
 
-/* The limit falls when all is up; connections are opened after that. Those over sockets need
- * descriptors; those in shared memory have all they need from init, so they never fail. */
+/* The limit falls when all is up; connections are opened after that. Those over sockets keep
+ * descriptors; shared memory needs some while it is mapped. */
 TEST_P(Descriptors, RunOutDuringLazyConnections) {
   constexpr int kRounds = 8;
-  const bool needed = GetParam() == std::string("NET");
   RankProcesses ranks;
   ranks.start(3, [&](int r) {
     Settings settings(only(GetParam()));
@@ -169,7 +168,6 @@ TEST_P(Descriptors, RunOutDuringLazyConnections) {
       setrlimit(RLIMIT_NOFILE, &before);
       ranks.report(r).number += result == tuttiSuccess;
       if (result != tuttiSuccess) {
-        EXPECT_TRUE(needed) << "with " << k << " descriptors: " << text;
         EXPECT_THAT(text, HasSubstr("rank 1")) << k;
         if (result == tuttiSystemError) {
           EXPECT_THAT(text, HasSubstr("ulimit -n"));
@@ -182,7 +180,7 @@ TEST_P(Descriptors, RunOutDuringLazyConnections) {
   ranks.expectCleanEnds();
   size_t good = ranks.report(1).number;
   EXPECT_GT(good, 0u) << "some limit was enough";
-  EXPECT_TRUE(needed ? good < (size_t)kRounds : good == (size_t)kRounds) << good << " went well";
+  EXPECT_LT(good, (size_t)kRounds) << "some limit was too low";
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Descriptors, testing::Values("SHM", "NET"),
