@@ -280,4 +280,16 @@ TEST(Simulate, BadUse) {
   EXPECT_EQ(sim.estimatedTime, -1);
 }
 
+TEST(Simulate, ABadArgumentEndsTheGroupAndFailsTheOneAround) {
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  EXPECT_EQ(tuttiGroupSimulateEnd(nullptr), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiGroupEnd(), tuttiInvalidUsage) << "it was left open";
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  EXPECT_EQ(tuttiGroupSimulateEnd(nullptr), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiGroupEnd(), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("simInfo"));
+  EXPECT_EQ(tuttiGroupEnd(), tuttiInvalidUsage);
+}
+
 } // namespace

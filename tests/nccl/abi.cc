@@ -239,7 +239,7 @@ TEST(Nccl, SimulateEnd) {
   sim.magic = 0;
   ASSERT_EQ(ncclGroupStart(), tuttiSuccess);
   EXPECT_EQ(ncclGroupSimulateEnd(&sim), tuttiInvalidArgument);
-  EXPECT_EQ(ncclGroupEnd(), tuttiSuccess);
+  EXPECT_EQ(ncclGroupEnd(), tuttiInvalidUsage) << "no group is left open";
 }
 
 TEST(Nccl, WhatIsNotServedSaysWhatToUse) {
