@@ -101,6 +101,26 @@ void tuttiLogWrite(tuttiLogLevel level, const char *fmt, ...) {
   errno = savedErrno;
 }
 
+/* ---- lines that strangers can cause ---------------------------------------------------------- */
+
+#define QUIET_S 60
+
+uint32_t tuttiLogRest(tuttiLogRate *rate) {
+  uint32_t events = rate->events;
+  rate->events = 0;
+  return events;
+}
+
+uint32_t tuttiLogCount(tuttiLogRate *rate) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  uint64_t ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+  rate->events++;
+  if (ns < rate->quietUntil) return 0;
+  rate->quietUntil = ns + QUIET_S * UINT64_C(1000000000);
+  return tuttiLogRest(rate);
+}
+
 /* ---- configuration, under the lock of the settings ------------------------------------------ */
 
 /* -1 if it is no level. "" is none; ABORT is NCCL's word for a level next to INFO. */

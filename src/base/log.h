@@ -4,6 +4,7 @@
 #define TUTTI_BASE_LOG_H_
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/cdefs.h>
 
 __BEGIN_DECLS
@@ -40,6 +41,17 @@ void tuttiLogConfigurator(void (*configure)(void));
 void tuttiLogConfigure(const char *level, const char *subsystems, const char *file);
 
 __END_DECLS
+
+/* Lines that strangers can cause, of one kind and place: one a minute, which says how many events
+ * it stands for. All zero at first. For one thread at a time, or under a lock. */
+typedef struct {
+  uint64_t quietUntil; /* of CLOCK_MONOTONIC, in ns */
+  uint32_t events;     /* that no line has told */
+} tuttiLogRate;
+/* One more event; returns how many the line that is due now stands for, or 0: none is. */
+uint32_t tuttiLogCount(tuttiLogRate *rate);
+/* The events that no line has told, for a last line; 0: none. */
+uint32_t tuttiLogRest(tuttiLogRate *rate);
 
 #define TUTTI_LOG(level, subsys, ...)                                                              \
   do {                                                                                             \

@@ -87,6 +87,7 @@ typedef struct tuttiShmDesk {
   silentPeer silent[MAX_SILENT]; /* in order of arrival */
   int nsilent;
   uint64_t pausedUntil; /* out of descriptors */
+  tuttiLogRate dropped;
 } shmDesk;
 
 #define SHM_REASONS(X)                                                                             \
@@ -260,6 +261,16 @@ static tuttiResult_t takeIn(tuttiCommView *v, int owner, int segment) {
 
 /* ---- the desk -------------------------------------------------------------------------------- */
 
+/* A connection was dropped: `why` for the last of those that the line stands for. */
+static void tellDropped(shmDesk *d, const char *why) {
+  uint32_t n = tuttiLogCount(&d->dropped);
+  if (n > 0)
+    TUTTI_WARN(SHM,
+               "rank %d dropped %u connection%s to its Unix socket: %s; for a minute there will be "
+               "no more lines about this",
+               d->view->rank, n, n > 1 ? "s" : "", why);
+}
+
 /* Does what a connection asks for. *silent: nothing yet. Whoever is no neighbour is dropped and
  * harms nobody; who asks and gets no answer asks again. */
 static void attend(shmDesk *d, int fd, bool *silent) {
@@ -270,9 +281,7 @@ static void attend(shmDesk *d, int fd, bool *silent) {
   *silent = n < 0 && (errno == EAGAIN || errno == EINTR);
   if (*silent) return;
   if (n <= 0 || !validHello(v, &hello))
-    TUTTI_WARN(SHM,
-               "rank %d dropped a connection to its Unix socket: not a rank of this communicator",
-               v->rank);
+    tellDropped(d, "not a rank of this communicator");
   else if (hello.kind == HELLO_ASK)
     (void)sendHello(v, fd, hello.from, HELLO_GIVE);
   else if (!tuttiSegmentHas(v, hello.from))
@@ -294,7 +303,7 @@ static void attendSilent(shmDesk *d) {
   if (left == MAX_SILENT && tuttiNow() - d->silent[0].since > SILENT_NS) {
     close(d->silent[0].fd);
     memmove(d->silent, d->silent + 1, sizeof(silentPeer) * (size_t)--d->nsilent);
-    TUTTI_WARN(SHM, "rank %d dropped a silent connection to its Unix socket", d->view->rank);
+    tellDropped(d, "it was silent");
   }
 }
 
@@ -303,7 +312,7 @@ static void welcome(shmDesk *d, int fd) {
   if (trusted(fd))
     attend(d, fd, &silent);
   else
-    TUTTI_WARN(SHM, "rank %d dropped another user's connection to its Unix socket", d->view->rank);
+    tellDropped(d, "of another user");
   if (silent)
     d->silent[d->nsilent++] = (silentPeer){.fd = fd, .since = tuttiNow()};
   else
@@ -388,6 +397,9 @@ static void closeDesk(tuttiCommView *v) {
   if (d->served) tuttiProxyRemove(v->proxy, d);
   for (int i = 0; i < d->nsilent; i++)
     close(d->silent[i].fd);
+  uint32_t untold = tuttiLogRest(&d->dropped);
+  if (untold > 0)
+    TUTTI_WARN(SHM, "rank %d dropped %u more connections to its Unix socket", v->rank, untold);
   tuttiFdClose(&v->local->listenFd);
   pthread_mutex_destroy(&d->lock);
   tuttiFree(d);

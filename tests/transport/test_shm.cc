@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <set>
@@ -759,6 +760,32 @@ TEST(ShmStrangers, AFloodDoesNotOutlastTheDeadline) {
   stop = true;
   for (auto &t : flood)
     t.join();
+}
+
+TEST(ShmStrangers, AFloodIsOneLineOfTheLog) {
+  Shape s;
+  s.timeoutMs = 2000;
+  Ranks ranks = makeProcesses(s);
+  prepareAll(ranks);
+  hideAll(ranks);
+  ASSERT_EQ(tuttiSuccess, ranks[0]->attach()) << tuttiErrorText();
+  setenv("TUTTI_DEBUG", "WARN", 1);
+  ASSERT_EQ(tuttiSuccess, tuttiSettingsLoad());
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 100; i++) {
+    int fd = connectTo(*ranks[0]);
+    pollfd dropped{fd, POLLIN, 0};
+    send(fd, "junk", 4, MSG_NOSIGNAL);
+    ASSERT_EQ(1, poll(&dropped, 1, 60000)) << "by the proxy's thread";
+    close(fd);
+  }
+  ranks.clear();
+  std::string log = testing::internal::GetCapturedStderr();
+  unsetenv("TUTTI_DEBUG");
+  ASSERT_EQ(tuttiSuccess, tuttiSettingsLoad());
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << log;
+  EXPECT_THAT(log, HasSubstr("rank 0 dropped 1 connection to its Unix socket: not a rank of"));
+  EXPECT_THAT(log, HasSubstr("rank 0 dropped 99 more connections to its Unix socket"));
 }
 
 TEST(ShmStrangers, SilentOnesCanNotKeepPeersOut) {
