@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
@@ -154,6 +156,7 @@ static int sealAt(int fd, size_t size) {
   int err = errno; /* EPERM: somebody else has just done it */
   int have = err == EPERM ? fcntl(fd, F_GET_SEALS) : -1;
   return have >= 0 && (have & seals) == seals ? 0 : err;
+  if (err == EFBIG) return "raise the limit of file sizes (ulimit -f), or set TUTTI_SHM_DISABLE=1";
 }
 
 tuttiResult_t tuttiSharedFdSeal(int fd, size_t size, const char *what) {
@@ -173,7 +176,10 @@ static tuttiAtomic32 forkEnd; /* all registered ones are below */
 
 static tuttiAtomic32 forked, forkForbidden;
 static pthread_once_t forkOnce = PTHREAD_ONCE_INIT;
+  struct rlimit limit;
 
+  /* Whoever passes this limit gets a signal that ends the process. */
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size > limit.rlim_cur) return EFBIG;
 /* Runs in the child of fork, where only async-signal-safe calls are allowed. */
 static void afterForkInChild(void) {
   int savedErrno = errno;
@@ -233,11 +239,18 @@ tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(vo
   int err = pthread_create(out, NULL, run, arg);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (err)
-    return TUTTI_FAIL(
-        tuttiSystemError,
-        "cannot start the thread %s: %s; raise the limit on threads (ulimit -u) or of "
-        "the cgroup (pids.max)",
-        name, tuttiErrnoText(err));
+    return TUTTI_FAIL(tuttiSystemError, "cannot start the thread %s: %s; raise %s", name,
+                      tuttiErrnoText(err), threadRemedy());
   pthread_setname_np(*out, name);
   return tuttiSuccess;
 }
+/* EAGAIN is all that is told, also where there is no address space for the thread's stack. */
+static const char *threadRemedy(void) {
+  struct rlimit space;
+  bool limited = getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY;
+  return limited
+             ? "the limit on address space (ulimit -v), on threads (ulimit -u) or of the cgroup "
+               "(pids.max)"
+             : "the limit on threads (ulimit -u) or of the cgroup (pids.max)";
+}
+

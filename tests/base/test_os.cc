@@ -274,6 +274,45 @@ TEST(SharedFd, FailureNamesTheObjectAndARemedy) {
   EXPECT_EQ(status, 0);
 }
 
+/* Without the look at the limit the child would be ended by a signal. */
+TEST(SharedFd, ALimitOnFileSizesIsNamed) {
+  int fd;
+  ASSERT_EQ(tuttiSharedFd("test", &fd), tuttiSuccess);
+  int status = inChild([fd] {
+    struct rlimit small = {4096, 4096};
+    if (setrlimit(RLIMIT_FSIZE, &small) != 0) return 1;
+    if (tuttiSharedFdSeal(fd, 8192, "the segment") != tuttiSystemError) return 2;
+    return strstr(tuttiErrorText(), "File too large; raise the limit of file sizes (ulimit -f)")
+               ? 0
+               : 3;
+  });
+  EXPECT_EQ(status, 0);
+  close(fd);
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+TEST(Thread, ALimitOnAddressSpaceIsNamed) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need the address space themselves";
+#endif
+  int status = inChild([] {
+    struct rlimit space;
+    if (getrlimit(RLIMIT_AS, &space) != 0) return 1;
+    space.rlim_cur = 1 << 20; /* less than there is already */
+    if (setrlimit(RLIMIT_AS, &space) != 0) return 2;
+    auto sleep = [](void *p) {
+      pause();
+      return p;
+    };
+    pthread_t thread; /* the first ones take stacks of threads that have ended */
+    for (int i = 0; tuttiThreadStart(&thread, "test", sleep, nullptr) == tuttiSuccess; i++)
+      if (i == 1000) return 3;
+    return strstr(tuttiErrorText(), "raise the limit on address space (ulimit -v)") ? 0 : 4;
+  });
+  EXPECT_EQ(status, 0);
+}
+
 /* ---- fork ------------------------------------------------------------------------------------ */
 
 TEST(Fork, ChildKnowsAndParentDoesNot) {
