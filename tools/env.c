@@ -19,7 +19,7 @@ static const char usage[] =
 static const char *const typeNames[] = {
     [TUTTI_SETTING_INT] = "number",  [TUTTI_SETTING_BOOL] = "0 or 1",
     [TUTTI_SETTING_SIZE] = "size",   [TUTTI_SETTING_SECONDS] = "seconds",
-    [TUTTI_SETTING_STRING] = "text",
+    [TUTTI_SETTING_STRING] = "text", [TUTTI_SETTING_FILE] = "file",
 };
 
 /* A number as the user would write it. */
@@ -50,7 +50,7 @@ static const char *const keys[FIELDS] = {"name", "value",     "origin", "default
 static void describe(tuttiSettingId id, bool loaded, const char *fields[FIELDS]) {
   static char value[32], dflt[32];
   const tuttiSettingRow *row = &tuttiSettingTable[id];
-  bool isText = row->type == TUTTI_SETTING_STRING;
+  bool isText = tuttiSettingIsText(row);
   formatNumber(row->type, row->dflt, dflt, sizeof dflt);
   if (loaded && !isText) formatNumber(row->type, tuttiSettingInt(id), value, sizeof value);
   fields[VARIABLE] = row->variable;
@@ -117,8 +117,7 @@ static void printMarkdown(void) {
     printf("| `%s` | %s", fields[VARIABLE], fields[TYPE]);
     formatNumber(row->type, row->min, min, sizeof min);
     formatNumber(row->type, row->max, max, sizeof max);
-    if (row->type != TUTTI_SETTING_STRING && row->type != TUTTI_SETTING_BOOL)
-      printf(", %s to %s", min, max);
+    if (!tuttiSettingIsText(row) && row->type != TUTTI_SETTING_BOOL) printf(", %s to %s", min, max);
     printCode(fields[DEFAULT]);
     printCode(fields[NCCL_NAME]);
     printf(" | %s |\n", fields[HELP]);

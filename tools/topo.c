@@ -104,8 +104,9 @@ static int showGraph(const topoOptions *o) {
       o->graph != NULL ? tuttiGraphParseXml(NULL, 0, o->graph, hostIds, nranks, &g)
                        : tuttiGraphCreate(hostIds, nranks, o->channels > 0 ? o->channels : 2, &g);
   if (result == tuttiSuccess) tuttiGraphPrint(g, stdout);
-  if (result == tuttiSuccess && o->graphDump) result = tuttiGraphWriteXml(g, o->graphDump);
-  if (result == tuttiSuccess && o->svg) result = tuttiGraphWriteSvg(g, o->svg);
+  if (result == tuttiSuccess && o->graphDump)
+    result = tuttiGraphWriteXml(g, o->graphDump, "--graph-dump");
+  if (result == tuttiSuccess && o->svg) result = tuttiGraphWriteSvg(g, o->svg, "--svg");
   if (result == tuttiSuccess && o->paths >= 0) result = tuttiTopoPaths(g, hostIds, o->paths);
   tuttiGraphFree(g);
   return result == tuttiSuccess ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
@@ -116,7 +117,7 @@ static int showTopology(const topoOptions *o) {
   tuttiResult_t result =
       o->xml ? tuttiTopologyParseXml(NULL, 0, o->xml, &t) : tuttiTopologyDetect(o->sysfs, &t);
   if (result == tuttiSuccess) tuttiTopologyPrint(t, stdout);
-  if (result == tuttiSuccess && o->dump) result = tuttiTopologyWriteXml(t, o->dump);
+  if (result == tuttiSuccess && o->dump) result = tuttiTopologyWriteXml(t, o->dump, "--dump");
   tuttiTopologyFree(t);
   return result == tuttiSuccess ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
 }

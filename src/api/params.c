@@ -27,7 +27,7 @@ static tuttiResult_t enter(const char *call, tuttiParamHandle_t h, const void *o
 
 static const char *textOf(tuttiSettingId id) {
   static _Thread_local char number[24];
-  if (tuttiSettingTable[id].type == TUTTI_SETTING_STRING) return tuttiSettingString(id);
+  if (tuttiSettingIsText(&tuttiSettingTable[id])) return tuttiSettingString(id);
   snprintf(number, sizeof number, "%" PRId64, tuttiSettingInt(id));
   return number;
 }
@@ -64,8 +64,7 @@ static tuttiResult_t getInteger(const char *call, tuttiParamHandle_t h, const vo
   tuttiSettingId id;
   TUTTI_TRY(enter(call, h, out, &id));
   int64_t number = tuttiSettingInt(id);
-  if (tuttiSettingTable[id].type == TUTTI_SETTING_STRING || number < type->min ||
-      number > type->max)
+  if (tuttiSettingIsText(&tuttiSettingTable[id]) || number < type->min || number > type->max)
     return TUTTI_FAIL(tuttiInvalidArgument, "%s is '%.64s', which is no %s", keys[id], textOf(id),
                       type->name);
   *value = number;
@@ -147,7 +146,7 @@ tuttiResult_t tuttiParamGet(tuttiParamHandle_t h, void *out, int maxLen, int *le
   tuttiSettingId id;
   TUTTI_TRY(enter(__func__, h, out, &id));
   TUTTI_TRY(tuttiCheckOutput("len", len));
-  bool isText = tuttiSettingTable[id].type == TUTTI_SETTING_STRING;
+  bool isText = tuttiSettingIsText(&tuttiSettingTable[id]);
   const char *text = textOf(id);
   int64_t number = tuttiSettingInt(id);
   size_t bytes = isText ? strlen(text) + 1 : sizeof number;

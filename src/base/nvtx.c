@@ -4,6 +4,8 @@
 #include <nvtx3/nvToolsExtPayload.h>
 #include <pthread.h>
 
+#include "base/os.h"
+
 typedef struct {
   uint64_t bytes;
   int64_t rank;
@@ -26,7 +28,8 @@ static void openDomain(void) {
       .entries = entries,
       .numEntries = 2,
       .payloadStaticSize = sizeof(Payload)};
-  domain = nvtxDomainCreateA("tutti");
+  /* NVTX loads the tool that a variable of the environment names. */
+  if (!tuttiPrivileged()) domain = nvtxDomainCreateA("tutti");
   if (domain) schema = nvtxPayloadSchemaRegister(domain, &attributes);
   tuttiStoreRelease32(&tuttiRangesUnheard, domain == NULL);
 }

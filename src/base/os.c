@@ -9,11 +9,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <time.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
@@ -117,6 +118,30 @@ bool tuttiReadFile(const char *path, char *buf, size_t size) {
   return fits;
 }
 
+int tuttiOpenRegular(const char *path, size_t most, size_t *size, char why[TUTTI_WHY]) {
+  struct stat st;
+  /* Looked at before it is opened as well: to open some devices is to use them. */
+  bool there = stat(path, &st) == 0;
+  TUTTI_CLOSED int fd =
+      there && S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+  if (!there || (fd < 0 && S_ISREG(st.st_mode)) || (fd >= 0 && fstat(fd, &st) != 0))
+    snprintf(why, TUTTI_WHY, ": %s", tuttiErrnoText(errno));
+  else if (!S_ISREG(st.st_mode))
+    snprintf(why, TUTTI_WHY, " is not a regular file");
+  else if (st.st_size < 0 || (uint64_t)st.st_size > most)
+    snprintf(why, TUTTI_WHY, " has %lld bytes; at most %zu are accepted", (long long)st.st_size,
+             most);
+  else {
+    *size = (size_t)st.st_size;
+    return tuttiFdTake(&fd);
+  }
+  return -1;
+}
+
+bool tuttiPrivileged(void) {
+  return getauxval(AT_SECURE) != 0;
+}
+
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008u /* Linux 6.3 */
 #endif
@@ -131,6 +156,7 @@ static int createMemfd(const char *name) {
 static const char *memfdRemedy(int err) {
   if (err == EMFILE) return "raise the limit of open files (ulimit -n)";
   if (err == ENFILE) return "raise fs.file-max";
+  if (err == EFBIG) return "raise the limit of file sizes (ulimit -f), or set TUTTI_SHM_DISABLE=1";
   return err == ENOSYS || err == EPERM
              ? "this kernel or sandbox has no memfd_create; set TUTTI_SHM_DISABLE=1"
              : "check the memory limits (cgroup), or set TUTTI_SHM_DISABLE=1";
@@ -150,13 +176,15 @@ tuttiResult_t tuttiSharedFd(const char *what, int *fd) {
 /* 0, or an errno. */
 static int sealAt(int fd, size_t size) {
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  struct rlimit limit;
   if (size > INT64_MAX) return EFBIG;
+  /* Whoever passes this limit gets a signal that ends the process. */
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size > limit.rlim_cur) return EFBIG;
   if (ftruncate(fd, (off_t)size) != 0) return errno; /* EPERM: it is sealed at another size */
   if (fcntl(fd, F_ADD_SEALS, seals) == 0) return 0;
   int err = errno; /* EPERM: somebody else has just done it */
   int have = err == EPERM ? fcntl(fd, F_GET_SEALS) : -1;
   return have >= 0 && (have & seals) == seals ? 0 : err;
-  if (err == EFBIG) return "raise the limit of file sizes (ulimit -f), or set TUTTI_SHM_DISABLE=1";
 }
 
 tuttiResult_t tuttiSharedFdSeal(int fd, size_t size, const char *what) {
@@ -176,10 +204,7 @@ static tuttiAtomic32 forkEnd; /* all registered ones are below */
 
 static tuttiAtomic32 forked, forkForbidden;
 static pthread_once_t forkOnce = PTHREAD_ONCE_INIT;
-  struct rlimit limit;
 
-  /* Whoever passes this limit gets a signal that ends the process. */
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size > limit.rlim_cur) return EFBIG;
 /* Runs in the child of fork, where only async-signal-safe calls are allowed. */
 static void afterForkInChild(void) {
   int savedErrno = errno;
@@ -232,6 +257,16 @@ void tuttiFdClose(int *fd) {
 
 __thread bool tuttiThreadIsOwn;
 
+/* EAGAIN is all that is told, also where there is no address space for the thread's stack. */
+static const char *threadRemedy(void) {
+  struct rlimit space;
+  bool limited = getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY;
+  return limited
+             ? "the limit on address space (ulimit -v), on threads (ulimit -u) or of the cgroup "
+               "(pids.max)"
+             : "the limit on threads (ulimit -u) or of the cgroup (pids.max)";
+}
+
 tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(void *), void *arg) {
   sigset_t all, before;
   sigfillset(&all);
@@ -244,13 +279,3 @@ tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(vo
   pthread_setname_np(*out, name);
   return tuttiSuccess;
 }
-/* EAGAIN is all that is told, also where there is no address space for the thread's stack. */
-static const char *threadRemedy(void) {
-  struct rlimit space;
-  bool limited = getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY;
-  return limited
-             ? "the limit on address space (ulimit -v), on threads (ulimit -u) or of the cgroup "
-               "(pids.max)"
-             : "the limit on threads (ulimit -u) or of the cgroup (pids.max)";
-}
-

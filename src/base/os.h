@@ -57,6 +57,14 @@ ssize_t tuttiReadAll(int fd, void *buf, size_t size);
 /* Reads a small text file, without trailing white space, into buf. False (and buf is "") if it
  * cannot be read or does not fit. */
 bool tuttiReadFile(const char *path, char *buf, size_t size);
+/* Opens a regular file of at most `most` bytes for reading, and waits for nothing: neither for a
+ * FIFO nor a device. Returns the fd, which is for tuttiFdClose, and sets *size; or -1, and `why`
+ * says what is wrong, to follow the path: " is not a regular file". */
+#define TUTTI_WHY 160
+int tuttiOpenRegular(const char *path, size_t most, size_t *size, char why[TUTTI_WHY]);
+/* True in a program that was started with more rights than its user has (AT_SECURE: set-user-ID,
+ * set-group-ID, file capabilities). What the environment says is that user's. */
+bool tuttiPrivileged(void);
 
 /* Starts a thread of the library's own, which the application's signals never interrupt; `name` has
  * at most 15 characters. */

@@ -26,6 +26,7 @@
 #define SIZE_DEFAULT(value)    INT_DEFAULT(value)
 #define SECONDS_DEFAULT(value) INT_DEFAULT(value)
 #define STRING_DEFAULT(value)  .dfltString = (value)
+#define FILE_DEFAULT(value)    STRING_DEFAULT(value)
 
 const tuttiSettingRow tuttiSettingTable[TUTTI_SETTING_COUNT] = {
 #define SETTING(ident, settingName, settingType, value, least, most, nccl, text)                   \
@@ -204,7 +205,7 @@ static bool inUnits(const writtenNumber *n, int64_t unit, int64_t *value) {
 }
 
 const char *tuttiSettingParse(const tuttiSettingRow *row, const char *text, int64_t *out) {
-  if (row->type == TUTTI_SETTING_STRING) {
+  if (tuttiSettingIsText(row)) {
     *out = 0;
     return NULL;
   }
@@ -270,8 +271,11 @@ static const char *intern(const char *text, bool *isNew) {
 
 /* The lines NCCL_NAME=value of nccl.conf, kept texts, as at the last load; under the lock. */
 #define CONF_LINES 128
+#define CONF_BYTES (64 << 10) /* of a file */
 static const char *confLines[CONF_LINES];
 static int confCount;
+/* What is wrong with the user's file and with the machine's, to be told when the log is set up. */
+static char confFaults[2][FAULT_TEXT];
 
 static bool isOfVariable(const char *entry, const char *name) {
   size_t length = strlen(name);
@@ -282,13 +286,25 @@ static bool isNccl(const char *name) {
   return strncmp(name, NCCL_PREFIX, strlen(NCCL_PREFIX)) == 0;
 }
 
-/* NULL: it is not set, or empty. The environment comes before nccl.conf. */
-static const char *setVariable(const char *name) {
-  const char *text = name[0] != '\0' ? getenv(name) : NULL;
+/* What names files is the business of whoever owns the rights. */
+static bool isRefused(const tuttiSettingRow *row) {
+  return row->type == TUTTI_SETTING_FILE && tuttiPrivileged();
+}
+
+/* One of the names of a row. NULL: it is not set, or empty. The environment comes before nccl.conf.
+ */
+static const char *setVariable(const tuttiSettingRow *row, const char *name) {
+  const char *text = name[0] != '\0' && !isRefused(row) ? getenv(name) : NULL;
   if (text != NULL) return text[0] != '\0' ? text : NULL;
   for (int i = 0; i < confCount && isNccl(name); i++)
     if (isOfVariable(confLines[i], name)) return strchr(confLines[i], '=') + 1;
   return NULL;
+}
+
+static bool hasControl(const char *text) {
+  while (*text != '\0' && !iscntrl((unsigned char)*text))
+    text++;
+  return *text != '\0';
 }
 
 /* Takes `text` of `variable` into *value, or says in `fault` what is wrong with it. */
@@ -296,8 +312,13 @@ static tuttiResult_t takeText(tuttiSettingId id, const char *variable, const cha
                               settingValue *value, char fault[FAULT_TEXT]) {
   int64_t number = 0;
   char range[128];
-  const char *accepted = range, *wrong = tuttiSettingParse(&tuttiSettingTable[id], text, &number);
-  if (wrong != NULL) describeAccepted(&tuttiSettingTable[id], range, sizeof(range));
+  const tuttiSettingRow *row = &tuttiSettingTable[id];
+  const char *accepted = range, *wrong = tuttiSettingParse(row, text, &number);
+  if (wrong != NULL) describeAccepted(row, range, sizeof(range));
+  if (row->type == TUTTI_SETTING_STRING && hasControl(text)) {
+    snprintf(fault, FAULT_TEXT, "%s has a control character; accepted: printable text", variable);
+    return tuttiInvalidArgument;
+  }
   if (stringChecks[id] != NULL && (accepted = stringChecks[id](text)) != NULL) wrong = "is unknown";
   if (wrong != NULL) {
     snprintf(fault, FAULT_TEXT, "%s=\"%.100s\" %s; %s", variable, text, wrong, accepted);
@@ -319,9 +340,9 @@ static tuttiResult_t readRow(tuttiSettingId id, settingValue *value, bool *own,
                              char fault[FAULT_TEXT]) {
   const tuttiSettingRow *row = &tuttiSettingTable[id];
   *value = (settingValue){.number = row->dflt, .string = row->dfltString, .origin = DEFAULT};
-  const char *text = setVariable(row->variable);
+  const char *text = setVariable(row, row->variable);
   *own = text != NULL;
-  if (!*own) text = setVariable(row->ncclName);
+  if (!*own) text = setVariable(row, row->ncclName);
   if (text == NULL) return tuttiSuccess;
   return takeText(id, *own ? row->variable : row->ncclName, text, value, fault);
 }
@@ -414,36 +435,83 @@ static void warnOfUnknown(void) {
 
 /* ---- nccl.conf ------------------------------------------------------------------------------ */
 
-/* Keeps all lines but comments; what is malformed is told later, when the log is set up. */
-static void readConf(const char *path) {
-  char line[1024];
+/* Keeps the lines NCCL_NAME=value of the `size` bytes, and says in `fault` where another is. The
+ * file may be any: nothing of it is told but where. */
+static void takeConf(const char *path, char *text, size_t size, char fault[FAULT_TEXT]) {
+  int line = 0, wrong = 0, first = 0;
   bool isNew;
-  FILE *file = fopen(path, "re");
-  while (file != NULL && confCount < CONF_LINES && fgets(line, sizeof(line), file) != NULL) {
-    char *start = (char *)skipSpace(line), *end = start + strlen(start);
-    while (end > start && isspace((unsigned char)end[-1]))
-      *--end = '\0';
-    if (start[0] == '\0' || start[0] == '#') continue;
-    if ((confLines[confCount] = intern(start, &isNew)) != NULL) confCount++;
+  for (char *start = text, *end; start < text + size && confCount < CONF_LINES; start = end + 1) {
+    line++;
+    end = memchr(start, '\n', (size_t)(text + size - start));
+    if (end == NULL) end = text + size; /* where a terminator is */
+    *end = '\0';
+    char *entry = (char *)skipSpace(start), *last = entry + strlen(entry);
+    while (last > entry && isspace((unsigned char)last[-1]))
+      *--last = '\0';
+    if (entry[0] == '\0' || entry[0] == '#') continue;
+    if (isNccl(entry) && strchr(entry, '=') != NULL) {
+      if ((confLines[confCount] = intern(entry, &isNew)) != NULL) confCount++;
+    } else if (wrong++ == 0) {
+      first = line;
+    }
   }
-  if (file != NULL) fclose(file);
+  if (wrong > 0)
+    snprintf(fault, FAULT_TEXT, "%.300s:%d is no NCCL_NAME=value%s; ignored", path, first,
+             wrong > 1 ? ", and there are more such lines" : "");
+}
+
+/* What is wrong is told later, when the log is set up; that there is no file only if it was
+ * `named`. */
+static void readConf(const char *path, bool named, char fault[FAULT_TEXT]) {
+  char why[TUTTI_WHY];
+  size_t size;
+  fault[0] = '\0';
+  TUTTI_CLOSED int fd = tuttiOpenRegular(path, CONF_BYTES, &size, why);
+  char *text = fd >= 0 ? malloc(size + 1) : NULL;
+  if (text != NULL) {
+    ssize_t got = tuttiReadAll(fd, text, size);
+    if (got > 0) {
+      text[got] = '\0';
+      takeConf(path, text, (size_t)got, fault);
+    }
+    free(text);
+  } else if (fd < 0 && (named || access(path, F_OK) == 0)) {
+    snprintf(fault, FAULT_TEXT, "%s%.300s%s; not read", named ? CONF_VARIABLE "=" : "", path, why);
+  }
 }
 
 static void warnOfConf(void) {
-  for (int i = 0; i < confCount; i++)
-    if (!isNccl(confLines[i]) || strchr(confLines[i], '=') == NULL)
-      warnOnce("nccl.conf: \"%.100s\" is no NCCL_NAME=value; ignored", confLines[i]);
+  for (int i = 0; i < 2; i++)
+    if (confFaults[i][0] != '\0') warnOnce("%s", confFaults[i]);
 }
 
 /* The first file that names a variable counts: that of NCCL_CONF_FILE, or else of the user, then
- * the machine's. */
+ * the machine's. A program with more rights than its user reads the last alone. */
 static void readConfs(void) {
   const char *named = getenv(CONF_VARIABLE), *home = getenv("HOME");
   char own[512];
   confCount = 0;
+  confFaults[0][0] = '\0';
   snprintf(own, sizeof(own), "%s/.nccl.conf", home != NULL ? home : "");
-  readConf(named != NULL ? named : own);
-  readConf("/etc/nccl.conf");
+  if (!tuttiPrivileged()) readConf(named != NULL ? named : own, named != NULL, confFaults[0]);
+  readConf("/etc/nccl.conf", false, confFaults[1]);
+}
+
+/* One line about all that the environment may not say. */
+static void warnOfRefused(void) {
+  char names[FAULT_TEXT] = "";
+  if (!tuttiPrivileged()) return;
+  if (getenv(CONF_VARIABLE) != NULL) tuttiAppend(names, sizeof(names), CONF_VARIABLE);
+  for (int id = 0; id < 2 * TUTTI_SETTING_COUNT; id++) {
+    const tuttiSettingRow *row = &tuttiSettingTable[id / 2];
+    const char *name = id % 2 == 0 ? row->variable : row->ncclName;
+    if (name[0] == '\0' || !isRefused(row) || getenv(name) == NULL) continue;
+    tuttiAppend(names, sizeof(names), "%s%s", names[0] != '\0' ? ", " : "", name);
+  }
+  if (names[0] != '\0')
+    warnOnce("this program has more rights than its user (set-user-ID?), who may not name files: "
+             "ignored are %s",
+             names);
 }
 
 static bool meansNothing(const char *entry) {
@@ -498,6 +566,7 @@ static tuttiResult_t load(bool tolerant, char fault[FAULT_TEXT]) {
   warnOfIgnored();
   warnOfUnknown();
   warnOfConf();
+  warnOfRefused();
   tellOfUseless();
   return result;
 }

@@ -38,7 +38,8 @@ void tuttiGraphFree(tuttiGraph *g);
  * Fills parent, nchildren, children of *s, and level, as built. */
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s);
 
-tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path);
+/* `asked`: see tuttiSaveFile. */
+tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path, const char *asked);
 /* Checks that it is for these ranks and hosts: rings are permutations, trees are trees within the
  * fan; tuttiInvalidArgument naming file and line otherwise. */
 tuttiResult_t tuttiGraphParseXml(const char *text, size_t size, const char *name,
@@ -54,7 +55,7 @@ tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel);
 void tuttiGraphLog(const tuttiGraph *g, int rank);
 /* Rings and trees as text, and as one SVG picture with hosts as boxes. */
 void tuttiGraphPrint(const tuttiGraph *g, FILE *out);
-tuttiResult_t tuttiGraphWriteSvg(const tuttiGraph *g, const char *path);
+tuttiResult_t tuttiGraphWriteSvg(const tuttiGraph *g, const char *path, const char *asked);
 
 __END_DECLS
 

@@ -205,11 +205,11 @@ static void writePicture(FILE *out, const void *object) {
   fputs("</svg>\n", out);
 }
 
-tuttiResult_t tuttiGraphWriteSvg(const tuttiGraph *g, const char *path) {
+tuttiResult_t tuttiGraphWriteSvg(const tuttiGraph *g, const char *path, const char *asked) {
   size_t nranks = (size_t)g->nranks, nhosts = (size_t)g->nhosts;
   TUTTI_FRESH(double, numbers, nranks + 2 * nhosts + 1, "picture", NULL);
   picture p = {
       .g = g, .x = numbers, .left = numbers + nranks, .next = numbers + nranks + nhosts + 1};
   place(&p);
-  return tuttiSaveFile(path, "the picture", writePicture, &p);
+  return tuttiSaveFile(path, asked, "the picture", writePicture, &p);
 }

@@ -36,8 +36,8 @@ static void writeGraph(FILE *out, const void *object) {
   fputs("</graph>\n", out);
 }
 
-tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path) {
-  return tuttiSaveFile(path, "the graph", writeGraph, g);
+tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path, const char *asked) {
+  return tuttiSaveFile(path, asked, "the graph", writeGraph, g);
 }
 
 typedef struct {

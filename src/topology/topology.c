@@ -106,11 +106,19 @@ typedef struct hostEntry {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static hostEntry *hosts;
 
+static tuttiResult_t readFile(const char *file, tuttiTopology **out) {
+  TUTTI_FREED char *text = NULL;
+  char name[512];
+  size_t size;
+  snprintf(name, sizeof name, "%s=%s", tuttiSettingOrigin(TUTTI_SETTING_TOPO_FILE), file);
+  TUTTI_TRY(tuttiXmlLoad(file, name, &text, &size));
+  return tuttiTopologyParseXml(text, size, name, out);
+}
+
 /* Under the lock. */
 static tuttiResult_t load(const char *file, hostEntry **out) {
   TUTTI_FRESH(hostEntry, h, 1, "topology", NULL);
-  TUTTI_TRY(file[0] ? tuttiTopologyParseXml(NULL, 0, file, &h->t)
-                    : tuttiTopologyDetect(NULL, &h->t));
+  TUTTI_TRY(file[0] ? readFile(file, &h->t) : tuttiTopologyDetect(NULL, &h->t));
   TUTTI_INFO(GRAPH, "topology of this host: %d nodes from %s", h->t->count,
              file[0] ? file : "sysfs and NVML");
   h->file = file;
@@ -130,7 +138,7 @@ tuttiResult_t tuttiTopologyHost(const tuttiTopology **out) {
     h = h->next;
   if (!h) TUTTI_TRY(load(file, &h));
   if (dump[0] && strcmp(dump, h->dumped) != 0) {
-    TUTTI_TRY(tuttiTopologyWriteXml(h->t, dump));
+    TUTTI_TRY(tuttiTopologyWriteXml(h->t, dump, tuttiSettingOrigin(TUTTI_SETTING_TOPO_DUMP_FILE)));
     h->dumped = dump;
   }
   *out = h->t;

@@ -61,7 +61,8 @@ void tuttiTopologyFree(tuttiTopology *t);
 /* XML in and out; the same topology comes back. Reading checks everything (sizes, depth, ranges,
  * unknown or hostile markup: no entities, at most 16 MiB, 65,536 nodes, depth 64) and fails with
  * tuttiInvalidArgument naming file and line. */
-tuttiResult_t tuttiTopologyWriteXml(const tuttiTopology *t, const char *path);
+/* `asked`: see tuttiSaveFile. */
+tuttiResult_t tuttiTopologyWriteXml(const tuttiTopology *t, const char *path, const char *asked);
 tuttiResult_t tuttiTopologyParseXml(const char *text, size_t size, const char *name,
                                     tuttiTopology **out); /* see tuttiXmlParse */
 

@@ -52,8 +52,8 @@ static void writeTopology(FILE *out, const void *object) {
   fputs("</topology>\n", out);
 }
 
-tuttiResult_t tuttiTopologyWriteXml(const tuttiTopology *t, const char *path) {
-  return tuttiSaveFile(path, "the topology", writeTopology, t);
+tuttiResult_t tuttiTopologyWriteXml(const tuttiTopology *t, const char *path, const char *asked) {
+  return tuttiSaveFile(path, asked, "the topology", writeTopology, t);
 }
 
 typedef struct {

@@ -79,10 +79,9 @@ tuttiResult_t tuttiXmlTake(const tuttiXml *xml, const tuttiXmlAttribute *known, 
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* Lets `write` write the open file and closes it, whatever comes of it; 0 or an errno. `made` tells
- * that the file is new and private: others may read it then. */
-static int writeAndClose(int fd, bool made, void (*write)(FILE *out, const void *object),
-                         const void *object) {
+/* Lets `write` write the open file, which is new and private, and closes it, whatever comes of it;
+ * 0 or an errno. Others may read it then. */
+static int writeAndClose(int fd, void (*write)(FILE *out, const void *object), const void *object) {
   int error = 0;
   FILE *out = fdopen(fd, "w");
   if (out == NULL) {
@@ -92,28 +91,32 @@ static int writeAndClose(int fd, bool made, void (*write)(FILE *out, const void 
   }
   errno = 0;
   write(out, object);
-  if (fflush(out) != 0 || ferror(out) || (made && fchmod(fd, 0644) != 0)) error = errno;
+  if (fflush(out) != 0 || ferror(out) || fchmod(fd, 0644) != 0) error = errno;
   /* The stream is gone whatever fclose says; a network file system reports a full disk here. */
   if (fclose(out) != 0 && error == 0) error = errno;
   return error;
 }
 
-tuttiResult_t tuttiSaveFile(const char *path, const char *what,
+tuttiResult_t tuttiSaveFile(const char *path, const char *asked, const char *what,
                             void (*write)(FILE *out, const void *object), const void *object) {
   char temporary[PATH_MAX];
   struct stat st;
-  bool direct = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
-  int length = snprintf(temporary, sizeof temporary, direct ? "%s" : "%s.XXXXXX", path);
+  int length = snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
   if (length >= (int)sizeof temporary)
-    return TUTTI_FAIL(tuttiInvalidArgument, "cannot write %s: the path of %d bytes is too long",
-                      what, length);
-  int fd = direct ? open(path, O_WRONLY | O_CLOEXEC) : mkostemp(temporary, O_CLOEXEC);
-  int error = fd < 0 ? errno : writeAndClose(fd, !direct, write, object);
-  if (error == 0 && !direct && rename(temporary, path) != 0) error = errno;
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "cannot write %s: the path of %d bytes is too long (%s)", what, length,
+                      asked);
+  if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+    return TUTTI_FAIL(tuttiInvalidArgument,
+                      "cannot write %s to %s: it is not a regular file; give another path (%s)",
+                      what, path, asked);
+  int fd = mkostemp(temporary, O_CLOEXEC);
+  int error = fd < 0 ? errno : writeAndClose(fd, write, object);
+  if (error == 0 && rename(temporary, path) != 0) error = errno;
   if (error == 0) return tuttiSuccess;
-  if (fd >= 0 && !direct) unlink(temporary);
-  return TUTTI_FAIL(tuttiSystemError, "cannot write %s to %s: %s", what, path,
-                    tuttiErrnoText(error));
+  if (fd >= 0) unlink(temporary);
+  return TUTTI_FAIL(tuttiSystemError, "cannot write %s to %s: %s (%s)", what, path,
+                    tuttiErrnoText(error), asked);
 }
 
 void tuttiXmlPut(FILE *out, const char *name, const char *value) {
@@ -139,20 +142,15 @@ tuttiResult_t tuttiXmlNothingToClose(void *context, const tuttiXml *xml) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size) {
-  struct stat st;
-  TUTTI_CLOSED int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a FIFO */
-  if (fd < 0)
-    return TUTTI_FAIL(tuttiInvalidArgument, "cannot open %s: %s", path, tuttiErrnoText(errno));
-  if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-    return TUTTI_FAIL(tuttiInvalidArgument, "%s is not a regular file", path);
-  if (st.st_size > TUTTI_XML_MAX_BYTES)
-    return TUTTI_FAIL(tuttiInvalidArgument, "%s has %lld bytes; at most %d are accepted", path,
-                      (long long)st.st_size, TUTTI_XML_MAX_BYTES);
-  TUTTI_TRY(tuttiAlloc((void **)text, (size_t)st.st_size + 1, 1, path, NULL));
-  ssize_t used = tuttiReadAll(fd, *text, (size_t)st.st_size);
+tuttiResult_t tuttiXmlLoad(const char *path, const char *name, char **text, size_t *size) {
+  char why[TUTTI_WHY];
+  size_t bytes;
+  TUTTI_CLOSED int fd = tuttiOpenRegular(path, TUTTI_XML_MAX_BYTES, &bytes, why);
+  if (fd < 0) return TUTTI_FAIL(tuttiInvalidArgument, "cannot read %s%s", name, why);
+  TUTTI_TRY(tuttiAlloc((void **)text, bytes + 1, 1, name, NULL));
+  ssize_t used = tuttiReadAll(fd, *text, bytes);
   if (used < 0)
-    return TUTTI_FAIL(tuttiSystemError, "cannot read %s: %s", path, tuttiErrnoText(errno));
+    return TUTTI_FAIL(tuttiSystemError, "cannot read %s: %s", name, tuttiErrnoText(errno));
   *size = (size_t)used;
   return tuttiSuccess;
 }
@@ -209,6 +207,8 @@ static tuttiResult_t enter(parse *p, const char *name) {
     }
     tuttiAppend(expected, sizeof expected, expected[0] ? " or <%s>" : "<%s>", e->element);
   }
+  if (p->depth == 0) /* another program's file, of which nothing is told */
+    return tuttiXmlFail(&p->xml, "the outermost element is not %s", expected);
   return tuttiXmlFail(&p->xml, "element <%.64s> where %s is expected", name,
                       expected[0] != '\0' ? expected : "none");
 }
@@ -248,7 +248,7 @@ tuttiResult_t tuttiXmlParse(const char *text, size_t size, const char *name,
   TUTTI_FREED char *file = NULL;
   parse p = {.xml = {.name = name, .line = 1}, .elements = elements, .n = n, .context = context};
   if (text == NULL) {
-    TUTTI_TRY(tuttiXmlLoad(name, &file, &size));
+    TUTTI_TRY(tuttiXmlLoad(name, name, &file, &size));
     text = file;
   }
   if (size > TUTTI_XML_MAX_BYTES)

@@ -49,12 +49,14 @@ typedef struct {
 /* For open: takes all attributes of the element. Fails if there is any other. */
 tuttiResult_t tuttiXmlTake(const tuttiXml *xml, const tuttiXmlAttribute *known, int n);
 
-/* The contents of an XML file of at most 16 MiB; *text is for tuttiFree. */
-tuttiResult_t tuttiXmlLoad(const char *path, char **text, size_t *size);
+/* The contents of a regular file of at most TUTTI_XML_MAX_BYTES; *text is for tuttiFree. `name`
+ * stands for it in errors: "TUTTI_TOPO_FILE=/a/b.xml". */
+tuttiResult_t tuttiXmlLoad(const char *path, const char *name, char **text, size_t *size);
 
 /* Lets `write` write the file `path`, which then holds all of it or, after a failure, what it held
- * before. Where `path` is a device or a pipe it is written directly. `what` stands in errors. */
-tuttiResult_t tuttiSaveFile(const char *path, const char *what,
+ * before. Fails if there is something else than a regular file. `what` and `asked`, the variable or
+ * option that gave the path, stand in errors. */
+tuttiResult_t tuttiSaveFile(const char *path, const char *asked, const char *what,
                             void (*write)(FILE *out, const void *object), const void *object);
 
 /* Writes ` name="value"` with all that is special in XML escaped. */

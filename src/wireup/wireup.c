@@ -53,6 +53,14 @@ static void describeSelf(const tuttiWireup *w, const tuttiCommView *v, tuttiPeer
   snprintf(p->host, sizeof p->host, "%s", tuttiHostname());
 }
 
+/* What TUTTI_GRAPH_FILE is called in errors; returns buf. */
+#define GRAPH_NAME 512
+static const char *graphName(char buf[GRAPH_NAME]) {
+  snprintf(buf, GRAPH_NAME, "%s=%s", tuttiSettingOrigin(TUTTI_SETTING_GRAPH_FILE),
+           tuttiSettingString(TUTTI_SETTING_GRAPH_FILE));
+  return buf;
+}
+
 tuttiResult_t tuttiWireupStart(tuttiWireup *w, const tuttiWireupWishes *wishes, tuttiCommView *v) {
   const char *file = tuttiSettingString(TUTTI_SETTING_GRAPH_FILE);
   w->wishes = *wishes;
@@ -60,7 +68,8 @@ tuttiResult_t tuttiWireupStart(tuttiWireup *w, const tuttiWireupWishes *wishes, 
   TUTTI_NEW(w->paths, v->nranks, "paths to peers", v->memory);
   v->peers = w->peers;
   v->paths = w->paths;
-  if (file[0]) TUTTI_TRY(tuttiXmlLoad(file, &w->graphText, &w->graphSize));
+  char name[GRAPH_NAME];
+  if (file[0]) TUTTI_TRY(tuttiXmlLoad(file, graphName(name), &w->graphText, &w->graphSize));
   describeSelf(w, v, &w->peers[v->rank]);
   return tuttiSuccess;
 }
@@ -90,14 +99,16 @@ static tuttiResult_t makeGraph(tuttiWireup *w, int rank, int nranks) {
     if (hosts[r] != hosts[0]) nhosts = 2; /* one or more */
   }
   int channels = tuttiWireupChannels(o->device, nhosts, o->minChannels, o->maxChannels);
-  const char *file = tuttiSettingString(TUTTI_SETTING_GRAPH_FILE);
+  char name[GRAPH_NAME];
   const char *dump = tuttiSettingString(TUTTI_SETTING_GRAPH_DUMP_FILE);
-  TUTTI_TRY(w->graphText
-                ? tuttiGraphParseXml(w->graphText, w->graphSize, file, hosts, nranks, &w->graph)
-                : tuttiGraphCreate(hosts, nranks, channels, &w->graph));
+  TUTTI_TRY(w->graphText ? tuttiGraphParseXml(w->graphText, w->graphSize, graphName(name), hosts,
+                                              nranks, &w->graph)
+                         : tuttiGraphCreate(hosts, nranks, channels, &w->graph));
   tuttiFree(w->graphText);
   w->graphText = NULL;
-  return dump[0] && rank == 0 ? tuttiGraphWriteXml(w->graph, dump) : tuttiSuccess;
+  return dump[0] && rank == 0
+             ? tuttiGraphWriteXml(w->graph, dump, tuttiSettingOrigin(TUTTI_SETTING_GRAPH_DUMP_FILE))
+             : tuttiSuccess;
 }
 
 tuttiResult_t tuttiWireupFinish(tuttiWireup *w, tuttiCommView *v) {

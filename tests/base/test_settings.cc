@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -18,6 +20,7 @@
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 namespace {
 
@@ -170,14 +173,54 @@ TEST_F(SettingsTest, NcclConfIsReadLikeTheEnvironmentWhichWins) {
   EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_MIN_NCHANNELS), 2);
   EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE), 0);
   EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_ALGO), "Ring");
-  EXPECT_THAT(log, HasSubstr("\"TUTTI_P2P_DISABLE=1\" is no NCCL_NAME=value; ignored"));
-  EXPECT_THAT(log, HasSubstr("\"NCCL_\" is no NCCL_NAME=value"));
+  EXPECT_THAT(log, HasSubstr(file.path + ":8 is no NCCL_NAME=value, and there are more"));
   setenv("TUTTI_BUFFSIZE", "1M", 1);
   ASSERT_EQ(tuttiSettingsLoad(), tuttiSuccess);
   EXPECT_EQ(tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), 1 << 20);
   setenv("NCCL_CONF_FILE", "/nowhere/nccl.conf", 1);
   ASSERT_EQ(tuttiSettingsLoad(), tuttiSuccess);
   EXPECT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_HOSTID), "default");
+}
+
+/* Whatever it is, nothing of it is told but where. */
+TEST_F(SettingsTest, AFileThatHoldsNoSettingsIsNotShown) {
+  ConfFile file("# users\nroot:$6$secret:1\nNCCL_secret\n\tsecret\n");
+  setenv("TUTTI_DEBUG", "INFO", 1);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log,
+              HasSubstr(file.path + ":2 is no NCCL_NAME=value, and there are more such lines"));
+  EXPECT_THAT(log, Not(HasSubstr("secret")));
+}
+
+TEST_F(SettingsTest, OnlyRegularFilesOfABoundedSizeAreRead) {
+  std::string fifo = testing::TempDir() + "tutti-fifo-" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  ConfFile large("NCCL_BUFFSIZE=64K\n" + std::string(64 << 10, '#'));
+  setenv("TUTTI_DEBUG", "WARN", 1);
+  const struct {
+    std::string path, why;
+  } files[] = {{"/dev/zero", " is not a regular file; not read"},
+               {fifo, " is not a regular file; not read"},
+               {"/nowhere/conf", ": No such file or directory; not read"},
+               {large.path, " has 65554 bytes; at most 65536 are accepted; not read"}};
+  for (const auto &f : files) {
+    setenv("NCCL_CONF_FILE", f.path.c_str(), 1);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr("NCCL_CONF_FILE=" + f.path + f.why));
+    EXPECT_STREQ(tuttiSettingOrigin(TUTTI_SETTING_BUFFSIZE), "default");
+  }
+  unlink(fifo.c_str());
+}
+
+TEST_F(SettingsTest, ControlCharactersAreNoText) {
+  EXPECT_EQ(load("TUTTI_ALGO", "Ring\nTree"),
+            "TUTTI_ALGO has a control character; accepted: printable text");
+  unsetenv("TUTTI_ALGO");
+  EXPECT_EQ(load("TUTTI_TOPO_DUMP_FILE", "/tmp/a\tb"), "") << "a path may have any";
 }
 
 TEST_F(SettingsTest, NcclVariablesWithoutAMeaningAreListedOnce) {

@@ -270,7 +270,7 @@ TEST(Picture, ShowsEveryRankAndEdge) {
   char path[] = "/tmp/tutti-picture-XXXXXX";
   close(mkstemp(path));
   Graph g = create(blocks({3, 2, 1}), 4);
-  ASSERT_EQ(tuttiGraphWriteSvg(g.get(), path), tuttiSuccess) << tuttiErrorText();
+  ASSERT_EQ(tuttiGraphWriteSvg(g.get(), path, "--svg"), tuttiSuccess) << tuttiErrorText();
   std::ifstream file(path);
   std::string svg((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   unlink(path);

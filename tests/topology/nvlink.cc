@@ -108,7 +108,7 @@ public:
   int find(const std::string &name) { return tuttiTopologyFind(t, name.c_str()); }
   std::string xml(const tuttiTopology *of) {
     std::string file = (dir.path() / "t.xml").string();
-    EXPECT_EQ(tuttiTopologyWriteXml(of, file.c_str()), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(tuttiTopologyWriteXml(of, file.c_str(), "--dump"), tuttiSuccess) << tuttiErrorText();
     return slurp(file);
   }
   std::string printed() {

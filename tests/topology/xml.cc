@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/settings.h"
 #include "collectives/graph.h"
 #include "sysfs_tree.h"
 #include "topology/topology.h"
@@ -92,7 +94,7 @@ std::string topologyText(const std::string &machine) {
   EXPECT_EQ(tuttiTopologyDetect(tree.root().c_str(), &t), tuttiSuccess);
   TempDir dir;
   std::string path = (dir.path() / "t.xml").string();
-  EXPECT_EQ(tuttiTopologyWriteXml(t, path.c_str()), tuttiSuccess);
+  EXPECT_EQ(tuttiTopologyWriteXml(t, path.c_str(), "--dump"), tuttiSuccess);
   tuttiTopologyFree(t);
   return slurp(path);
 }
@@ -102,7 +104,7 @@ std::string graphText(int channels) {
   EXPECT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), channels, &g), tuttiSuccess);
   TempDir dir;
   std::string path = (dir.path() / "g.xml").string();
-  EXPECT_EQ(tuttiGraphWriteXml(g, path.c_str()), tuttiSuccess);
+  EXPECT_EQ(tuttiGraphWriteXml(g, path.c_str(), "--graph-dump"), tuttiSuccess);
   tuttiGraphFree(g);
   return slurp(path);
 }
@@ -131,7 +133,7 @@ TEST(TopologyXml, ComesBackTheSame) {
     ASSERT_EQ(tuttiTopologyDetect(tree.root().c_str(), &t), tuttiSuccess);
     snprintf(t->host, sizeof t->host, "<\"&'>");
     snprintf(t->nodes[t->count - 1].name, sizeof t->nodes[0].name, "a\"<b>&amp;'");
-    ASSERT_EQ(tuttiTopologyWriteXml(t, path.c_str()), tuttiSuccess);
+    ASSERT_EQ(tuttiTopologyWriteXml(t, path.c_str(), "--dump"), tuttiSuccess);
     ASSERT_EQ(tuttiTopologyParseXml(nullptr, 0, path.c_str(), &back), tuttiSuccess)
         << tuttiErrorText();
     EXPECT_STREQ(back->host, t->host);
@@ -153,7 +155,7 @@ TEST(TopologyXml, RefusesWhatIsWrong) {
             tuttiSuccess);
   expectBadTopology("", "t.xml:1: not well-formed XML: no element found");
   expectBadTopology("<topology version='1'>\n\n<node", "t.xml:3: not well-formed");
-  expectBadTopology("<graph/>", "t.xml:1: element <graph> where <topology> is expected");
+  expectBadTopology("<graph/>", "t.xml:1: the outermost element is not <topology>");
   expectBadTopology("<topology/>", "without version");
   expectBadTopology("<topology version='2'/>", "version=\"2\" is not within 1 to 1");
   expectBadTopology(inTopology("<cpu/>"), "t.xml:2: element <cpu> where <node> is expected");
@@ -247,20 +249,55 @@ TEST(TopologyXml, NamesTheFileThatCannotBeRead) {
   EXPECT_EQ(t, nullptr);
 }
 
-/* Every way to write a file, on a full device and where it may not grow. */
-TEST(Save, AFullDiskLeavesWhatWasThere) {
+/* Every way to write a file. To open a FIFO would wait for a reader. */
+TEST(Save, OnlyWhereARegularFileIsOrNone) {
+  TempDir dir;
+  std::string fifo = (dir.path() / "fifo").string();
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   tuttiGraph *g = nullptr;
   tuttiTopology *t = nullptr;
   ASSERT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), 8, &g), tuttiSuccess);
   ASSERT_EQ(tuttiTopologyDetect("/sys", &t), tuttiSuccess);
-  EXPECT_EQ(tuttiTopologyWriteXml(t, "/dev/full"), tuttiSystemError);
-  EXPECT_THAT(tuttiErrorText(), HasSubstr("the topology to /dev/full: No space left"));
-  EXPECT_EQ(tuttiGraphWriteXml(g, "/dev/full"), tuttiSystemError);
-  EXPECT_EQ(tuttiGraphWriteSvg(g, "/dev/full"), tuttiSystemError);
-  EXPECT_THAT(tuttiErrorText(), HasSubstr("the picture to /dev/full: No space left"));
-  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
-  EXPECT_EQ(tuttiGraphWriteXml(g, "/none/g.xml"), tuttiSystemError);
-  EXPECT_THAT(tuttiErrorText(), HasSubstr("/none/g.xml: No such file"));
+  for (const std::string &path : {fifo, std::string("/dev/null"), dir.path().string()}) {
+    EXPECT_EQ(tuttiTopologyWriteXml(t, path.c_str(), "TUTTI_A"), tuttiInvalidArgument);
+    EXPECT_THAT(tuttiErrorText(), HasSubstr("the topology to " + path +
+                                            ": it is not a regular file; give another path "
+                                            "(TUTTI_A)"));
+    EXPECT_EQ(tuttiGraphWriteXml(g, path.c_str(), "TUTTI_B"), tuttiInvalidArgument);
+    EXPECT_EQ(tuttiGraphWriteSvg(g, path.c_str(), "--svg"), tuttiInvalidArgument);
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(fifo));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_EQ(entries(dir.path()), 1u) << "no temporary file is left";
+  tuttiGraphFree(g);
+  tuttiTopologyFree(t);
+}
+
+TEST(Host, ErrorsNameTheVariableOfTheFile) {
+  TempDir dir;
+  std::string path = (dir.path() / "secret.xml").string();
+  spill(path, "<passwords><root/></passwords>");
+  const tuttiTopology *t = nullptr;
+  setenv("TUTTI_TOPO_FILE", path.c_str(), 1);
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  EXPECT_EQ(tuttiTopologyHost(&t), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiErrorText(),
+            "TUTTI_TOPO_FILE=" + path + ":1: the outermost element is not <topology>");
+  unsetenv("TUTTI_TOPO_FILE");
+  setenv("TUTTI_TOPO_DUMP_FILE", "/dev/null", 1);
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  EXPECT_EQ(tuttiTopologyHost(&t), tuttiInvalidArgument);
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("(TUTTI_TOPO_DUMP_FILE)"));
+  unsetenv("TUTTI_TOPO_DUMP_FILE");
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+}
+
+TEST(Save, AFullDiskLeavesWhatWasThere) {
+  tuttiGraph *g = nullptr;
+  ASSERT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), 8, &g), tuttiSuccess);
+  EXPECT_EQ(tuttiGraphWriteXml(g, "/none/g.xml", "TUTTI_X"), tuttiSystemError);
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("the graph to /none/g.xml: No such file or directory "
+                                          "(TUTTI_X)"));
 
   TempDir dir;
   std::string path = (dir.path() / "g.xml").string();
@@ -270,18 +307,17 @@ TEST(Save, AFullDiskLeavesWhatWasThere) {
   small.rlim_max = before.rlim_max;
   auto handler = signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  tuttiResult_t result = tuttiGraphWriteXml(g, path.c_str());
+  tuttiResult_t result = tuttiGraphWriteXml(g, path.c_str(), "--graph-dump");
   setrlimit(RLIMIT_FSIZE, &before);
   signal(SIGXFSZ, handler);
   EXPECT_EQ(result, tuttiSystemError);
-  EXPECT_THAT(tuttiErrorText(), HasSubstr(path + ": File too large"));
+  EXPECT_THAT(tuttiErrorText(), HasSubstr(path + ": File too large (--graph-dump)"));
   EXPECT_EQ(slurp(path), "old");
   EXPECT_EQ(entries(dir.path()), 1u) << "no temporary file is left";
 
-  EXPECT_EQ(tuttiGraphWriteXml(g, path.c_str()), tuttiSuccess);
+  EXPECT_EQ(tuttiGraphWriteXml(g, path.c_str(), "--graph-dump"), tuttiSuccess);
   EXPECT_THAT(slurp(path), StartsWith("<?xml"));
   tuttiGraphFree(g);
-  tuttiTopologyFree(t);
 }
 
 TEST(GraphXml, ComesBackTheSame) {
@@ -290,7 +326,7 @@ TEST(GraphXml, ComesBackTheSame) {
   for (int channels : {1, 2, 32}) {
     tuttiGraph *g = nullptr, *back = nullptr;
     ASSERT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), channels, &g), tuttiSuccess);
-    ASSERT_EQ(tuttiGraphWriteXml(g, path.c_str()), tuttiSuccess);
+    ASSERT_EQ(tuttiGraphWriteXml(g, path.c_str(), "--graph-dump"), tuttiSuccess);
     ASSERT_EQ(tuttiGraphParseXml(nullptr, 0, path.c_str(), kHosts.data(), kHosts.size(), &back),
               tuttiSuccess)
         << tuttiErrorText();
@@ -451,7 +487,7 @@ TEST(GraphSvg, ShowsAllRanksAndEdges) {
       hosts[r] = r % 3;
     tuttiGraph *g = nullptr;
     ASSERT_EQ(tuttiGraphCreate(hosts.data(), nranks, 4, &g), tuttiSuccess);
-    ASSERT_EQ(tuttiGraphWriteSvg(g, path.c_str()), tuttiSuccess);
+    ASSERT_EQ(tuttiGraphWriteSvg(g, path.c_str(), "--svg"), tuttiSuccess);
     std::string svg = slurp(path);
     int trees = nranks == 1 ? 1 : 2, panels = 1 + trees;
     EXPECT_EQ(occurrences(svg, "<circle"), panels * nranks);
