@@ -101,8 +101,9 @@ static int showGraph(const topoOptions *o) {
     return tuttiUsage(COMMAND, "--paths is %d; it must be one of the ranks, at most %d, not %d",
                       o->paths, TUTTI_TOPO_PATHS, nranks);
   tuttiResult_t result =
-      o->graph != NULL ? tuttiGraphParseXml(NULL, 0, o->graph, hostIds, nranks, &g)
-                       : tuttiGraphCreate(hostIds, nranks, o->channels > 0 ? o->channels : 2, &g);
+      o->graph != NULL
+          ? tuttiGraphParseXml(NULL, 0, o->graph, hostIds, nranks, &g)
+          : tuttiGraphCreate(hostIds, nranks, NULL, o->channels > 0 ? o->channels : 2, &g);
   if (result == tuttiSuccess) tuttiGraphPrint(g, stdout);
   if (result == tuttiSuccess && o->graphDump)
     result = tuttiGraphWriteXml(g, o->graphDump, "--graph-dump");

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "collectives/graph_rails.h"
 
 #define RANKS_IN_LOG_LINE 64
 
@@ -21,20 +22,20 @@ static int compareEntries(const void *a, const void *b) {
   return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* Fills g->host and g->nhosts: sorts the ids, so that equal ones meet, then numbers the hosts in
- * the order of their first ranks. */
-static tuttiResult_t numberHosts(tuttiGraph *g, const uint64_t *hostIds) {
-  TUTTI_FRESH(hostEntry, entries, g->nranks, "host ids of a graph", NULL);
-  for (int32_t r = 0; r < g->nranks; r++)
+/* Sorts the ids, so that equal ones meet. */
+tuttiResult_t tuttiGraphHosts(const uint64_t *hostIds, int nranks, int32_t *host, int *nhosts) {
+  TUTTI_FRESH(hostEntry, entries, nranks, "host ids of a graph", NULL);
+  for (int32_t r = 0; r < nranks; r++)
     entries[r] = (hostEntry){hostIds[r], r};
-  qsort(entries, (size_t)g->nranks, sizeof *entries, compareEntries);
+  qsort(entries, (size_t)nranks, sizeof *entries, compareEntries);
   int32_t first = 0; /* lowest rank of the host at hand */
-  for (int i = 0; i < g->nranks; i++) {
+  for (int i = 0; i < nranks; i++) {
     if (i == 0 || entries[i].id != entries[i - 1].id) first = entries[i].rank;
-    g->host[entries[i].rank] = first;
+    host[entries[i].rank] = first;
   }
-  for (int32_t r = 0; r < g->nranks; r++)
-    g->host[r] = g->host[r] == r ? g->nhosts++ : g->host[g->host[r]];
+  *nhosts = 0;
+  for (int32_t r = 0; r < nranks; r++)
+    host[r] = host[r] == r ? (*nhosts)++ : host[host[r]];
   return tuttiSuccess;
 }
 
@@ -45,18 +46,26 @@ tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, 
   if (nchannels < 1 || nchannels > TUTTI_MAX_CHANNELS)
     return TUTTI_FAIL(tuttiInvalidArgument, "graph: %d channels; 1 to %d are possible", nchannels,
                       TUTTI_MAX_CHANNELS);
-  size_t all = (size_t)nchannels * (size_t)nranks;
-  size_t numbers = (size_t)nranks + 3 * all + (size_t)nchannels;
+  TUTTI_FRESH(int32_t, host, nranks, "hosts of a graph", NULL);
+  int nhosts;
+  TUTTI_TRY(tuttiGraphHosts(hostIds, nranks, host, &nhosts));
+  size_t all = (size_t)nchannels * (size_t)nranks, rails = (size_t)nchannels * ((size_t)nhosts + 1);
+  size_t numbers = (size_t)nranks + 3 * all + (size_t)nchannels + rails;
   TUTTI_FREED tuttiGraph *g = NULL;
   TUTTI_TRY(tuttiAlloc((void **)&g, 1, sizeof *g + numbers * sizeof *g->host, "graph", NULL));
   g->nranks = nranks;
   g->nchannels = nchannels;
+  g->nhosts = nhosts;
   g->host = (int32_t *)(g + 1); /* all arrays lie in the graph's block */
+  memcpy(g->host, host, (size_t)nranks * sizeof *host);
   g->ring = g->host + nranks;
   g->position = g->ring + all;
   g->parent = g->position + all;
   g->depth = g->parent + all;
-  TUTTI_TRY(numberHosts(g, hostIds));
+  g->treeRail = g->depth + nchannels;
+  g->entry = g->treeRail + nchannels;
+  for (size_t i = 0; i < rails; i++)
+    g->treeRail[i] = -1;
   *out = g;
   g = NULL;
   return tuttiSuccess;
@@ -75,10 +84,10 @@ static int inOrderParent(int j, int n) {
   return up <= n ? up : j ^ bit;
 }
 
-/* Parent of host h, -1 at the root. A host is an inner node where its place is even. The second
+/* A host is an inner node where its place is even. The second
  * tree gives every host a place of the other parity: mirrored if nhosts is even, shifted by one if
  * it is odd (the last host wraps round from a leaf to a leaf). */
-static int hostParent(int h, int nhosts, bool second) {
+int tuttiGraphHostParent(int h, int nhosts, bool second) {
   bool mirror = second && nhosts % 2 == 0;
   bool shift = second && nhosts % 2 == 1;
   int place = mirror ? nhosts - h : shift ? (h + 1) % nhosts + 1 : h + 1;
@@ -111,7 +120,8 @@ static void buildTree(tuttiGraph *g, int channel, int32_t *first) {
   for (int i = g->nranks - 1; i >= 0; i--)
     first[g->host[ring[i]]] = i;
   for (int i = 0; i < g->nranks; i++) {
-    int h = g->host[ring[i]], k = i - first[h], up = hostParent(h, g->nhosts, channel % 2 == 1);
+    int h = g->host[ring[i]], k = i - first[h],
+        up = tuttiGraphHostParent(h, g->nhosts, channel % 2 == 1);
     int at = k > 0 ? first[h] + (k - 1) / 2 : up >= 0 ? first[up] : -1;
     parent[ring[i]] = at >= 0 ? ring[at] : -1;
   }
@@ -140,18 +150,32 @@ tuttiResult_t tuttiGraphMeasureTree(tuttiGraph *g, int channel) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiGraphCreate(const uint64_t *hosts, int nranks, int nchannels, tuttiGraph **out) {
+tuttiResult_t tuttiGraphCreate(const uint64_t *hosts, int nranks, const tuttiGraphRails *rails,
+                               int nchannels, tuttiGraph **out) {
   TUTTI_FREED tuttiGraph *g = NULL;
   TUTTI_TRY(tuttiGraphNew(hosts, nranks, nchannels, &g));
   TUTTI_FRESH(int32_t, first, g->nhosts, "hosts of a graph", NULL); /* where their ranks begin */
+  if (rails && g->nhosts > 1) TUTTI_TRY(tuttiGraphOverRails(g, rails));
   for (int c = 0; c < nchannels; c++) {
-    buildRing(g, c, first);
-    buildTree(g, c, first);
+    if (g->nrails == 0) {
+      buildRing(g, c, first);
+      buildTree(g, c, first);
+    }
     TUTTI_TRY(tuttiGraphMeasureTree(g, c));
   }
   *out = g;
   g = NULL;
   return tuttiSuccess;
+}
+
+int tuttiGraphRail(const tuttiGraph *g, int channel, int from, int to) {
+  size_t row = (size_t)channel * (size_t)g->nranks;
+  if (g->host[from] == g->host[to]) return -1;
+  int next = (g->position[row + (size_t)from] + 1) % g->nranks;
+  if (g->ring[row + (size_t)next] == to)
+    return g->entry[(size_t)channel * (size_t)g->nhosts + (size_t)g->host[to]];
+  bool joined = g->parent[row + (size_t)from] == to || g->parent[row + (size_t)to] == from;
+  return joined ? g->treeRail[channel] : -1;
 }
 
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s) {
@@ -173,6 +197,13 @@ void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiS
     bool child = parent[r] == rank && !(turned && r == down);
     if (child || (turned && r == parent[rank])) s->children[s->nchildren++] = r;
   }
+}
+
+void tuttiGraphPlace(const tuttiGraph *g, int channel, int root, tuttiSchedule *s) {
+  size_t row = (size_t)channel * (size_t)g->nranks;
+  s->ring = g->ring + row;
+  s->position = g->position[row + (size_t)s->rank];
+  if (s->algo == tuttiAlgoTree) tuttiGraphTree(g, channel, root, s->rank, s);
 }
 
 /* "parent/self/child,child", -1 where there is none; returns buf. */
@@ -218,9 +249,13 @@ void tuttiGraphPrint(const tuttiGraph *g, FILE *out) {
     fprintf(out, "Ring %02d :", c);
     for (int i = 0; i < g->nranks; i++)
       fprintf(out, " %d", g->ring[(size_t)c * g->nranks + i]);
+    for (int h = 0; g->nrails > 0 && h < g->nhosts; h++)
+      fprintf(out, h > 0 ? " %d" : "; enters by rail %d", g->entry[(size_t)c * g->nhosts + h]);
     fputc('\n', out);
   }
-  for (int c = 0; c < g->nchannels; c++)
+  for (int c = 0; c < g->nchannels; c++) {
+    if (g->nrails > 0) fprintf(out, "Tree %02d : by rail %d\n", c, g->treeRail[c]);
     for (int r = 0; r < g->nranks; r++)
       fprintf(out, "Tree %02d : %s\n", c, treeText(g, c, r, text, sizeof text));
+  }
 }

@@ -14,14 +14,27 @@
 __BEGIN_DECLS
 
 #define TUTTI_GRAPH_MAX_RANKS (1 << 20)
+#define TUTTI_GRAPH_RAILS     16   /* most */
+#define TUTTI_RAIL_NONE       0xff /* as a distance: the rank cannot use the rail */
+
+/* What rings and trees that leave a host are built by: how far each rank is from the rails of its
+ * host. A rail's number means the same part of the network on all hosts; of a host that has fewer
+ * than others, some numbers mean the same NIC. */
+typedef struct {
+  int nrails;              /* 1 to TUTTI_GRAPH_RAILS */
+  const uint8_t *distance; /* [nranks * nrails], by rank: less is nearer */
+} tuttiGraphRails;
 
 typedef struct {
   int nranks, nchannels, nhosts;
+  int nrails;        /* 0: no matter of the graph */
   int32_t *host;     /* [nranks]: dense host number of each rank, in order of first rank */
   int32_t *ring;     /* [nchannels * nranks]: rank at each position */
   int32_t *position; /* [nchannels * nranks]: position of each rank */
   int32_t *parent;   /* [nchannels * nranks]: tree parent of each rank, -1 at the root */
   int32_t *depth;    /* [nchannels]: edges from the tree's root to its farthest rank */
+  int32_t *treeRail; /* [nchannels]: the rail of edges between hosts; -1: none in particular */
+  int32_t *entry; /* [nchannels * nhosts]: the rail by which the ring enters each host; as above */
 } tuttiGraph;
 
 /* hosts[r] tells hosts apart; any numbers of ranks per host. Rings visit each host once, its
@@ -30,13 +43,31 @@ typedef struct {
  * hosts (Sanders, Speck, Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and
  * scan", 2009), so that no host is an inner node in both; inside a host its ranks hang in a binary
  * tree below the one that talks to other hosts. No rank has more than TUTTI_MAX_FAN neighbours, and
- * none is an inner node of both trees. */
-tuttiResult_t tuttiGraphCreate(const uint64_t *hosts, int nranks, int nchannels, tuttiGraph **out);
+ * none is an inner node of both trees.
+ *
+ * `rails`, of several hosts, or NULL: then channels take turns over the rails. Rings enter and
+ * leave a host, and trees have the root of its ranks, at ranks that are nearest to the channel's
+ * rail, the same rail at both ends; every so many channels as there are rails load all of them
+ * alike (trees: twice as many, as each rail then carries both trees). */
+tuttiResult_t tuttiGraphCreate(const uint64_t *hosts, int nranks, const tuttiGraphRails *rails,
+                               int nchannels, tuttiGraph **out);
 void tuttiGraphFree(tuttiGraph *g);
+
+/* The rail by which `from` sends to `to` on channel, where ring or tree joins these ranks of two
+ * hosts; -1: none in particular. */
+int tuttiGraphRail(const tuttiGraph *g, int channel, int from, int to);
+
+/* Numbers hosts in the order of their first ranks: fills host[nranks], returns how many in *nhosts.
+ */
+tuttiResult_t tuttiGraphHosts(const uint64_t *hostIds, int nranks, int32_t *host, int *nhosts);
 
 /* Parent and children of `rank` in channel's tree turned so that `root` is its root (-1: as built).
  * Fills parent, nchildren, children of *s, and level, as built. */
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s);
+
+/* What the schedule of s->rank, with s->coll and s->algo, is told of the graph: its place in
+ * channel's ring, or tree, turned to `root` (-1: as built). */
+void tuttiGraphPlace(const tuttiGraph *g, int channel, int root, tuttiSchedule *s);
 
 /* `asked`: see tuttiSaveFile. */
 tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path, const char *asked);

@@ -56,13 +56,9 @@ static void choosePlan(const tuttiOp *op, const tuttiSignature *sig, tuttiPlan *
 
 static void setChannel(tuttiTask *t, const tuttiCommunicator *c, const tuttiPlan *p, int channel) {
   tuttiSchedule *s = &t->schedule;
-  size_t row = (size_t)channel * (size_t)c->nranks;
   t->channel = s->coll == tuttiCollSendRecv ? TUTTI_P2P_CHANNEL : channel;
   tuttiPlanPart(s->count, t->type, channel, p->nchannels, &s->begin, &s->part);
-  s->ring = c->wireup.graph->ring + row;
-  s->position = c->wireup.graph->position[row + (size_t)c->rank];
-  if (p->algo == tuttiAlgoTree)
-    tuttiGraphTree(c->wireup.graph, channel, t->signature.root, c->rank, s);
+  tuttiGraphPlace(c->wireup.graph, channel, t->signature.root, s);
 }
 
 /* The task of channel 0, as far as the signature tells it. PreMulSum is a sum of scaled inputs. */

@@ -103,7 +103,7 @@ static tuttiResult_t makeGraph(tuttiWireup *w, int rank, int nranks) {
   const char *dump = tuttiSettingString(TUTTI_SETTING_GRAPH_DUMP_FILE);
   TUTTI_TRY(w->graphText ? tuttiGraphParseXml(w->graphText, w->graphSize, graphName(name), hosts,
                                               nranks, &w->graph)
-                         : tuttiGraphCreate(hosts, nranks, channels, &w->graph));
+                         : tuttiGraphCreate(hosts, nranks, NULL, channels, &w->graph));
   tuttiFree(w->graphText);
   w->graphText = NULL;
   return dump[0] && rank == 0

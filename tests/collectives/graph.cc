@@ -26,7 +26,7 @@ using Graph = std::unique_ptr<tuttiGraph, Free>;
 
 Graph create(const std::vector<uint64_t> &hosts, int channels) {
   tuttiGraph *g = nullptr;
-  EXPECT_EQ(tuttiGraphCreate(hosts.data(), static_cast<int>(hosts.size()), channels, &g),
+  EXPECT_EQ(tuttiGraphCreate(hosts.data(), static_cast<int>(hosts.size()), nullptr, channels, &g),
             tuttiSuccess);
   return Graph(g);
 }
@@ -256,11 +256,11 @@ TEST(Graph, LogLines) {
 TEST(Graph, BadArguments) {
   uint64_t host = 1;
   tuttiGraph *g = nullptr;
-  EXPECT_EQ(tuttiGraphCreate(&host, 0, 1, &g), tuttiInvalidArgument);
-  EXPECT_EQ(tuttiGraphCreate(&host, -3, 1, &g), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiGraphCreate(&host, 0, nullptr, 1, &g), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiGraphCreate(&host, -3, nullptr, 1, &g), tuttiInvalidArgument);
   EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("-3 ranks"));
-  EXPECT_EQ(tuttiGraphCreate(&host, 1, 0, &g), tuttiInvalidArgument);
-  EXPECT_EQ(tuttiGraphCreate(&host, 1, 33, &g), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiGraphCreate(&host, 1, nullptr, 0, &g), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiGraphCreate(&host, 1, nullptr, 33, &g), tuttiInvalidArgument);
   EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("33 channels"));
   EXPECT_EQ(g, nullptr);
 }

@@ -40,7 +40,7 @@ inline const tuttiGraph *graphOf(int nranks, int perHost) {
     for (int r = 0; r < nranks; r++)
       hosts.push_back(1000 + r / perHost);
     tuttiGraph *made = nullptr;
-    EXPECT_EQ(tuttiGraphCreate(hosts.data(), nranks, 2, &made), tuttiSuccess);
+    EXPECT_EQ(tuttiGraphCreate(hosts.data(), nranks, nullptr, 2, &made), tuttiSuccess);
     graph.reset(made);
   }
   return graph.get();

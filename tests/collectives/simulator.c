@@ -314,6 +314,7 @@ static void send(simulation *sim, rankState *r, fifo *f) {
   m->chain = r->chain + 1;
   m->left = isShared ? sim->n - 1 : 1;
   f->sent++;
+  if (sim->in->sent) sim->in->sent(sim->in->context, r->schedule.rank, f->reader, step->count);
   r->sent += step->count;
   sim->out->messages++;
   sim->out->wireElements += step->count;
@@ -533,11 +534,8 @@ uint64_t tuttiScheduleWireElements(int coll, int algo, bool shared, bool twoShot
 }
 
 void tuttiScheduleSetup(tuttiSchedule *s, const tuttiGraph *graph, int channel, int rank) {
-  size_t row = (size_t)channel * (size_t)graph->nranks;
   s->rank = rank;
   s->nranks = graph->nranks;
-  s->ring = graph->ring + row;
-  s->position = graph->position[row + (size_t)rank];
+  tuttiGraphPlace(graph, channel, oracleRooted(s->coll) ? s->root : -1, s);
   s->depth = (int32_t)TUTTI_FIFO_DEPTH;
-  tuttiGraphTree(graph, channel, oracleRooted(s->coll) ? s->root : -1, rank, s);
 }

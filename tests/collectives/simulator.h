@@ -27,6 +27,9 @@ typedef struct {
   uint64_t seed; /* order in which ranks advance, and their data */
   /* NULL, or changes steps before they run: for tests that the simulator sees a broken schedule. */
   void (*edit)(const tuttiSchedule *s, uint64_t k, tuttiStep *step);
+  /* NULL, or told of each message; of a shared one `to` is `from`. */
+  void (*sent)(void *context, int from, int to, uint64_t elements);
+  void *context;
 } tuttiSimulation;
 
 typedef struct {
@@ -52,9 +55,8 @@ bool tuttiSimulate(const tuttiSimulation *sim, tuttiSimulationResult *result);
 uint64_t tuttiScheduleWireElements(int coll, int algo, bool shared, bool twoShot, int nranks,
                                    uint64_t count);
 
-/* Places `rank` in channel's ring and tree: fills rank, nranks, ring, position, depth
- * (TUTTI_FIFO_DEPTH), parent, level, nchildren and children. coll and root must be set; the rest is
- * the caller's. */
+/* Places `rank` in the graph: fills rank, nranks, depth (TUTTI_FIFO_DEPTH) and what tuttiGraphPlace
+ * does. coll, algo and root must be set; the rest is the caller's. */
 void tuttiScheduleSetup(tuttiSchedule *s, const tuttiGraph *graph, int channel, int rank);
 
 #ifdef __cplusplus

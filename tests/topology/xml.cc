@@ -101,7 +101,7 @@ std::string topologyText(const std::string &machine) {
 
 std::string graphText(int channels) {
   tuttiGraph *g = nullptr;
-  EXPECT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), channels, &g), tuttiSuccess);
+  EXPECT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), nullptr, channels, &g), tuttiSuccess);
   TempDir dir;
   std::string path = (dir.path() / "g.xml").string();
   EXPECT_EQ(tuttiGraphWriteXml(g, path.c_str(), "--graph-dump"), tuttiSuccess);
@@ -256,7 +256,7 @@ TEST(Save, OnlyWhereARegularFileIsOrNone) {
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   tuttiGraph *g = nullptr;
   tuttiTopology *t = nullptr;
-  ASSERT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), 8, &g), tuttiSuccess);
+  ASSERT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), nullptr, 8, &g), tuttiSuccess);
   ASSERT_EQ(tuttiTopologyDetect("/sys", &t), tuttiSuccess);
   for (const std::string &path : {fifo, std::string("/dev/null"), dir.path().string()}) {
     EXPECT_EQ(tuttiTopologyWriteXml(t, path.c_str(), "TUTTI_A"), tuttiInvalidArgument);
@@ -294,7 +294,7 @@ TEST(Host, ErrorsNameTheVariableOfTheFile) {
 
 TEST(Save, AFullDiskLeavesWhatWasThere) {
   tuttiGraph *g = nullptr;
-  ASSERT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), 8, &g), tuttiSuccess);
+  ASSERT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), nullptr, 8, &g), tuttiSuccess);
   EXPECT_EQ(tuttiGraphWriteXml(g, "/none/g.xml", "TUTTI_X"), tuttiSystemError);
   EXPECT_THAT(tuttiErrorText(), HasSubstr("the graph to /none/g.xml: No such file or directory "
                                           "(TUTTI_X)"));
@@ -325,7 +325,7 @@ TEST(GraphXml, ComesBackTheSame) {
   std::string path = (dir.path() / "g.xml").string();
   for (int channels : {1, 2, 32}) {
     tuttiGraph *g = nullptr, *back = nullptr;
-    ASSERT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), channels, &g), tuttiSuccess);
+    ASSERT_EQ(tuttiGraphCreate(kHosts.data(), kHosts.size(), nullptr, channels, &g), tuttiSuccess);
     ASSERT_EQ(tuttiGraphWriteXml(g, path.c_str(), "--graph-dump"), tuttiSuccess);
     ASSERT_EQ(tuttiGraphParseXml(nullptr, 0, path.c_str(), kHosts.data(), kHosts.size(), &back),
               tuttiSuccess)
@@ -445,7 +445,7 @@ TEST(Fuzz, Graph) {
 
 std::string captured(const std::vector<uint64_t> &hosts, int channels) {
   tuttiGraph *g = nullptr;
-  EXPECT_EQ(tuttiGraphCreate(hosts.data(), static_cast<int>(hosts.size()), channels, &g),
+  EXPECT_EQ(tuttiGraphCreate(hosts.data(), static_cast<int>(hosts.size()), nullptr, channels, &g),
             tuttiSuccess);
   char *text = nullptr;
   size_t size = 0;
@@ -486,7 +486,7 @@ TEST(GraphSvg, ShowsAllRanksAndEdges) {
     for (int r = 0; r < nranks; r++)
       hosts[r] = r % 3;
     tuttiGraph *g = nullptr;
-    ASSERT_EQ(tuttiGraphCreate(hosts.data(), nranks, 4, &g), tuttiSuccess);
+    ASSERT_EQ(tuttiGraphCreate(hosts.data(), nranks, nullptr, 4, &g), tuttiSuccess);
     ASSERT_EQ(tuttiGraphWriteSvg(g, path.c_str(), "--svg"), tuttiSuccess);
     std::string svg = slurp(path);
     int trees = nranks == 1 ? 1 : 2, panels = 1 + trees;

@@ -37,7 +37,7 @@ struct Plan : testing::Test {
       hosts.push_back((uint64_t)(r * s.nhosts / s.nranks));
     v.nranks = s.nranks;
     tuttiGraph *graph;
-    EXPECT_EQ(tuttiSuccess, tuttiGraphCreate(hosts.data(), s.nranks, channels, &graph));
+    EXPECT_EQ(tuttiSuccess, tuttiGraphCreate(hosts.data(), s.nranks, nullptr, channels, &graph));
     tuttiResult_t result = tuttiPlanInputMake(&s, graph, minChannels, maxChannels, &v, &in);
     tuttiGraphFree(graph);
     return result;

@@ -19,7 +19,8 @@ Surveyed survey(const std::vector<tuttiPeer> &peers, int rank, int channels = 2)
   for (const tuttiPeer &p : peers)
     hosts.push_back(p.hostId);
   tuttiGraph *graph;
-  EXPECT_EQ(tuttiSuccess, tuttiGraphCreate(hosts.data(), (int)hosts.size(), channels, &graph));
+  EXPECT_EQ(tuttiSuccess,
+            tuttiGraphCreate(hosts.data(), (int)hosts.size(), nullptr, channels, &graph));
   std::vector<tuttiPath> paths = rows(peers, rank);
   Surveyed out;
   counts = {};

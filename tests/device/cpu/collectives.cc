@@ -62,7 +62,7 @@ public:
     std::vector<uint64_t> hosts;
     for (int r = 0; r < n(); r++)
       hosts.push_back(7 + r / 3);
-    EXPECT_EQ(tuttiGraphCreate(hosts.data(), n(), 2, &graph_), tuttiSuccess);
+    EXPECT_EQ(tuttiGraphCreate(hosts.data(), n(), nullptr, 2, &graph_), tuttiSuccess);
     oracle::Call whole = call();
     for (int r = 0; r < n(); r++) {
       /* Memory that holds both buffers, apart or one inside the other. */
