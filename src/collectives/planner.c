@@ -310,7 +310,11 @@ static double fetchTime(const setting *w, const tuttiSignature *op, const candid
          messages * S / (GBs * 1e3);
 }
 
-static double netShare(const tuttiPlanInput *in, int nchannels) {
+/* Of the bandwidth between hosts. Where each channel has a rail, the busiest one counts. */
+static double netShare(const tuttiPlanInput *in, const candidate *c) {
+  int nchannels = c->nchannels;
+  if (in->rails > 1 && c->algo != tuttiAlgoDirect)
+    return (double)nchannels / (in->rails * ((nchannels + in->rails - 1) / in->rails));
   if (in->interLatencyUs < model.rdmaUs) return 1;
   return model.netShare[nchannels >= 4 ? 2 : nchannels >= 2 ? 1 : 0];
 }
@@ -355,7 +359,7 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   /* A host's way in or out takes every other message of the rank that holds it. */
   double crossing = c->algo == tuttiAlgoDirect ? w.remote / w.n : 0.5;
   us += k.messages * c->nchannels * crossing * model.netMessageUs;
-  us += k.wired / (netShare(in, c->nchannels) * fmax(in->interGBs, 0.001) * 1e3);
+  us += k.wired / (netShare(in, c) * fmax(in->interGBs, 0.001) * 1e3);
   return us;
 }
 
@@ -401,6 +405,15 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
   return in->nranks > mostRanks(in, op) && others != 0 ? others : usable;
 }
 
+/* The next number of channels to try: a power of two, or what loads all rails alike. */
+static int moreChannels(const tuttiPlanInput *in, int n) {
+  int next = 1;
+  while (next <= n)
+    next *= 2;
+  int even = in->rails > 1 ? (n / in->rails + 1) * in->rails : next;
+  return even < next ? even : next;
+}
+
 /* Sets c's channels and chunk to the best; returns the time. On one host channels only help to
  * balance two trees, as one thread does all the work of a rank. */
 static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate *c) {
@@ -409,7 +422,7 @@ static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate
   if (in->gpu) useful = in->maxChannels;
   double bestTime = INFINITY;
   candidate trial = *c;
-  for (int n = 1; n <= useful; n *= 2) {
+  for (int n = 1; n <= useful; n = moreChannels(in, n)) {
     if (n > 1 && (n <= least || n > in->maxChannels)) continue;
     trial.nchannels = n > least ? n : least;
     setChunk(in, op, &trial);

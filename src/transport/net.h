@@ -37,6 +37,14 @@ typedef enum {
   tuttiNetPasses   /* it is for the next network to say */
 } tuttiNetAnswer;
 
+/* A port of a rank, as rails are made of them. */
+typedef struct {
+  char name[24];     /* "mlx5_0:1", the same for all ranks of a host */
+  uint8_t distance;  /* a tuttiDistance from the rank's GPU; TUTTI_DISTANCE_COUNT: not known */
+  uint32_t megabits; /* 0: not known */
+  bool usable;       /* it is up, and one that connections of this rank would take */
+} tuttiNetPort;
+
 /* Every rank listens on a socket (socket/meet.c), by which the endpoints of all networks meet; its
  * addresses begin each handle. Endpoints and nodes are driven by operations of the communicator's
  * proxy: `serve` and `progress` are their turns (see tuttiProxyOp), and the two close calls what
@@ -53,6 +61,12 @@ typedef struct tuttiNet {
                                tuttiReason *why);
   void (*explain)(tuttiReason why, const tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
                   char *buf, size_t size);
+  /* The ports of which the peer's record tells, numbered as there, in ports[TUTTI_PATH_RAILS];
+   * returns how many. 0: no connection has a choice. */
+  int (*ports)(const tuttiPeer *peer, tuttiNetPort *ports);
+  /* How well a port of a reaches one of b, and the rail that they make; 0: not at all. Of peers
+   * whose ports are known from above. */
+  int (*join)(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portOfB, tuttiRail *rail);
   /* Gets ready for connections with so many peers, before any kernel runs. */
   tuttiResult_t (*attach)(tuttiCommView *v, void *node, int npeers);
   /* Memory of this rank's GPU for the payloads of one connection, TUTTI_FIFO_DEPTH slots; NULL: it

@@ -29,6 +29,13 @@ typedef struct {
   uint8_t gdr[2]; /* whether the port reaches the memory of its rank's GPU: a tuttiGdr */
 } tuttiRail;
 
+/* The rail of one channel's messages to or from one peer. */
+typedef struct {
+  int32_t peer;
+  uint8_t channel, direction; /* a tuttiDirection */
+  tuttiRail rail;
+} tuttiChannelRail;
+
 struct tuttiTransport;
 struct tuttiNet;
 

@@ -23,6 +23,17 @@ tuttiResult_t tuttiNetNothingToOpen(tuttiCommView *v, tuttiPeer *mine, void **no
   return tuttiSuccess;
 }
 
+int tuttiNetNoPorts(const tuttiPeer *peer, tuttiNetPort *ports) {
+  (void)peer, (void)ports;
+  return 0;
+}
+
+int tuttiNetNoPortsToJoin(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portOfB,
+                          tuttiRail *rail) {
+  (void)a, (void)portOfA, (void)b, (void)portOfB, (void)rail;
+  return 0;
+}
+
 tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers) {
   (void)node;
   return npeers > 0 && tuttiPeerGpu(&v->peers[v->rank]) >= 0 ? tuttiNetWithoutGdr(v) : tuttiSuccess;

@@ -17,6 +17,9 @@ void tuttiTransportNothingToDetach(tuttiCommView *v);
 
 /* For tuttiNet: nothing that all of its connections share, or that works by itself. */
 tuttiResult_t tuttiNetNothingToOpen(tuttiCommView *v, tuttiPeer *mine, void **node, char *why);
+int tuttiNetNoPorts(const tuttiPeer *peer, tuttiNetPort *ports);
+int tuttiNetNoPortsToJoin(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portOfB,
+                          tuttiRail *rail);
 tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers);
 uint8_t *tuttiNetNoDataToTake(void *node);
 void tuttiNetNoDataToGive(void *node, const uint8_t *data);

@@ -52,6 +52,22 @@ const char *tuttiPathVia(const tuttiPath *path, const tuttiPeer *a, const tuttiP
   return buf;
 }
 
+const tuttiRail *tuttiChannelRailFind(const tuttiCommView *v, int peer, int channel,
+                                      tuttiDirection direction) {
+  for (int i = 0; i < v->nchannelRails; i++) {
+    const tuttiChannelRail *r = &v->channelRails[i];
+    if (r->peer == peer && r->channel == channel && r->direction == direction) return &r->rail;
+  }
+  return NULL;
+}
+
+void tuttiPathOverRail(tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
+                       const tuttiRail *rail) {
+  int turned = tuttiPathTurned(a, b);
+  path->nrails[turned] = 1;
+  path->rails[turned][0] = *rail;
+}
+
 bool tuttiSlotsShrink(tuttiCommView *v) {
   const size_t least = 1024;
   if (v->slotBytes < 2 * least) return false;

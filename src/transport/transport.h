@@ -85,10 +85,12 @@ struct tuttiProxy;
  * up. Peers and flags are read-only after attach. */
 typedef struct tuttiCommView {
   int rank, nranks;
-  uint64_t commHash;         /* same on all ranks; names the communicator on the wire */
-  uint8_t secret[16];        /* of the unique id */
-  const tuttiPeer *peers;    /* [nranks] */
-  const tuttiPath *paths;    /* [nranks] of this rank with each; before attach */
+  uint64_t commHash;                    /* same on all ranks; names the communicator on the wire */
+  uint8_t secret[16];                   /* of the unique id */
+  const tuttiPeer *peers;               /* [nranks] */
+  const tuttiPath *paths;               /* [nranks] of this rank with each; before attach */
+  const tuttiChannelRail *channelRails; /* [nchannelRails], see tuttiChannelRailFind; as paths */
+  int nchannelRails;
   int nchannels;             /* channels that collectives may use */
   size_t slotBytes;          /* of every FIFO; multiple of TUTTI_LINE */
   size_t memLimit, memTaken; /* 0: no limit; what this rank may take so far */
@@ -154,6 +156,14 @@ const char *tuttiPathVia(const tuttiPath *path, const tuttiPeer *a, const tuttiP
  * not P2P: different processes (1, 2)"; returns buf. Named in the order of messages from a to b. */
 const char *tuttiPathText(const tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
                           char buf[TUTTI_SENTENCE]);
+
+/* The rail that messages of a channel take, to or from a peer; NULL: none in particular, as all of
+ * the path are alike to it. */
+const tuttiRail *tuttiChannelRailFind(const tuttiCommView *v, int peer, int channel,
+                                      tuttiDirection direction);
+/* Makes `rail` the only one of messages from a to b in a copy of their row, for the two above. */
+void tuttiPathOverRail(tuttiPath *path, const tuttiPeer *a, const tuttiPeer *b,
+                       const tuttiRail *rail);
 
 /* Calls prepare / attach / detach of every transport. Detach undoes both, also after a failure; it
  * may be called at any time and more than once. */

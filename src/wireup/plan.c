@@ -109,6 +109,7 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
                          .interLatencyUs = s->interLatencyUs,
                          .interGBs = s->interGBs,
                          .treeDepth = graph->depth[0],
+                         .rails = graph->nrails,
                          .oversubscribed = s->oversubscribed,
                          .loopback = s->network && s->nhosts == 1};
   TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, tuttiAlgoNames, tuttiAlgoCount, &made.algoMask));

@@ -78,9 +78,12 @@ tuttiResult_t tuttiSurveyMake(const tuttiPeer *peers, const tuttiPath *paths, in
                    .direct = true,
                    .fetches = true,
                    .gpu = peers[rank].device == tuttiDeviceCuda};
-  for (int i = 0; i < n; i++) {
-    TUTTI_TRY(surveyPair(&t, graph->ring[i], graph->ring[(i + 1) % n], &s));
+  for (int i = 0; i < n; i++)
     TUTTI_TRY(surveyPair(&t, 0, i, &s));
+  for (int c = 0; c < (graph->nrails ? graph->nchannels : 1); c++) {
+    const int32_t *ring = graph->ring + (size_t)c * (size_t)n;
+    for (int i = 0; i < n; i++)
+      TUTTI_TRY(surveyPair(&t, ring[i], ring[(i + 1) % n], &s));
   }
   TUTTI_TRY(surveyHosts(peers, graph, &s));
   if (s.gpu && n <= TUTTI_ALLPAIRS_MAX) surveyGpus(&t, &s);

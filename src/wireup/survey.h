@@ -1,8 +1,8 @@
 /* The survey: what the planner needs of all paths of a communicator, in a few numbers. Made from
  * the peer records and the graph alone, so it is the same on every rank without another message;
- * and in time n, by pairs that every rank can name: neighbours in the ring, rank 0 with everyone,
- * and all pairs of the few ranks for which there are kernels between all pairs. It decides nothing
- * (plan.h does). */
+ * and in time n, by pairs that every rank can name: neighbours in the ring, or in all rings where
+ * these differ by rails, rank 0 with everyone, and all pairs of the few ranks for which there are
+ * kernels between all pairs. It decides nothing (plan.h does). */
 #ifndef TUTTI_WIREUP_SURVEY_H_
 #define TUTTI_WIREUP_SURVEY_H_
 

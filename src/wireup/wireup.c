@@ -98,14 +98,18 @@ static tuttiResult_t makeGraph(tuttiWireup *w, int rank, int nranks) {
     hosts[r] = w->peers[r].hostId;
     if (hosts[r] != hosts[0]) nhosts = 2; /* one or more */
   }
+  TUTTI_TRY(tuttiRailsMake(w->peers, hosts, nranks, &w->rails));
+  const tuttiGraphRails over = {.nrails = w->rails.nrails, .distance = w->rails.distance};
   int channels = tuttiWireupChannels(o->device, nhosts, o->minChannels, o->maxChannels);
   char name[GRAPH_NAME];
   const char *dump = tuttiSettingString(TUTTI_SETTING_GRAPH_DUMP_FILE);
-  TUTTI_TRY(w->graphText ? tuttiGraphParseXml(w->graphText, w->graphSize, graphName(name), hosts,
-                                              nranks, &w->graph)
-                         : tuttiGraphCreate(hosts, nranks, NULL, channels, &w->graph));
+  TUTTI_TRY(w->graphText
+                ? tuttiGraphParseXml(w->graphText, w->graphSize, graphName(name), hosts, nranks,
+                                     &w->graph)
+                : tuttiGraphCreate(hosts, nranks, over.nrails ? &over : NULL, channels, &w->graph));
   tuttiFree(w->graphText);
   w->graphText = NULL;
+  TUTTI_TRY(tuttiRailsOfChannels(&w->rails, w->peers, w->graph, rank));
   return dump[0] && rank == 0
              ? tuttiGraphWriteXml(w->graph, dump, tuttiSettingOrigin(TUTTI_SETTING_GRAPH_DUMP_FILE))
              : tuttiSuccess;
@@ -113,6 +117,8 @@ static tuttiResult_t makeGraph(tuttiWireup *w, int rank, int nranks) {
 
 tuttiResult_t tuttiWireupFinish(tuttiWireup *w, tuttiCommView *v) {
   TUTTI_TRY(makeGraph(w, v->rank, v->nranks));
+  v->channelRails = w->rails.channels;
+  v->nchannelRails = w->rails.nchannels;
   tuttiPathsFill(w->peers, v->rank, v->nranks, w->paths);
   TUTTI_TRY(tuttiSurveyMake(w->peers, w->paths, v->rank, w->graph, &w->survey));
   TUTTI_TRY(tuttiPlanInputMake(&w->survey, w->graph, w->wishes.minChannels, w->wishes.maxChannels,
@@ -127,8 +133,11 @@ static void logPath(const tuttiWireup *w, const tuttiCommView *v, int channel, i
   char gpus[64] = ", ", why[TUTTI_SENTENCE], via[TUTTI_VIA];
   const tuttiPeer *p = &w->peers[from], *q = &w->peers[to];
   bool near = p->busId && p->hostId == q->hostId, sending = from == v->rank;
-  const tuttiPath *path = &w->paths[sending ? to : from];
+  int peer = sending ? to : from;
+  const tuttiRail *rail = tuttiChannelRailFind(v, peer, channel, sending ? TUTTI_SEND : TUTTI_RECV);
+  tuttiPath own = w->paths[peer], *path = &own;
   if (!path->transport) return;
+  if (rail) tuttiPathOverRail(path, p, q, rail);
   tuttiTopologyPath(v->topology, p->busId, q->busId, gpus + 2, sizeof gpus - 2);
   TUTTI_INFO(INIT, "Channel %02d/%02d : %d[%d] -> %d[%d] [%s] via %s%s (%s)", channel,
              w->graph->nchannels, from, p->cudaDevice, to, q->cudaDevice,
@@ -150,6 +159,7 @@ void tuttiWireupLog(const tuttiWireup *w, const tuttiCommView *v) {
 
 void tuttiWireupFree(tuttiWireup *w) {
   tuttiGraphFree(w->graph);
+  tuttiRailsFree(&w->rails);
   tuttiFree(w->graphText);
   tuttiFree(w->paths);
   tuttiFree(w->peers);

@@ -14,6 +14,7 @@
 #include "collectives/graph.h"
 #include "collectives/planner.h"
 #include "wireup/paths.h"
+#include "wireup/rails.h"
 #include "wireup/survey.h"
 
 __BEGIN_DECLS
@@ -29,6 +30,7 @@ typedef struct {
   tuttiWireupWishes wishes;
   tuttiPeer *peers; /* [nranks] */
   tuttiPath *paths; /* [nranks] of this rank with each */
+  tuttiRails rails; /* of all ranks */
   tuttiGraph *graph;
   tuttiSurvey survey;
   tuttiPlanInput plan;

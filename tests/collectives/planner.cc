@@ -494,4 +494,32 @@ TEST(Planner, NoStepIsWiderThanAllowed) {
   }
 }
 
+/* GPU hosts whose channels take turns over rails: large operations load all rails alike, with a
+ * multiple of their number; small ones need not. */
+TEST(Planner, LargeOperationsLoadAllRailsAlike) {
+  for (int rails : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    tuttiPlanInput in = manyHosts(4, 8);
+    in.gpu = 1;
+    in.maxChannels = 16;
+    in.interLatencyUs = 3;
+    in.interGBs = 12.5f * (float)rails;
+    in.intraLatencyUs = 2;
+    in.intraGBs = 300;
+    in.rails = rails;
+    tuttiSignature op = {};
+    op.type = tuttiFloat32;
+    for (int coll : {tuttiCollAllReduce, tuttiCollAllGather, tuttiCollReduceScatter}) {
+      tuttiPlan plan;
+      op.coll = (uint8_t)coll;
+      op.count = coll == tuttiCollAllReduce ? 256 << 20 : 8 << 20;
+      tuttiPlanChoose(&in, &op, &plan);
+      EXPECT_EQ(plan.nchannels % rails, 0)
+          << tuttiCollName(coll) << ", " << rails << " rails: " << plan.nchannels << " channels";
+      op.count = 2;
+      tuttiPlanChoose(&in, &op, &plan);
+      EXPECT_LE(plan.nchannels, 2) << tuttiCollName(coll);
+    }
+  }
+}
+
 } // namespace

@@ -409,6 +409,68 @@ TEST(Gdr, APortThatFailsIsMended) {
   closeBoth(r, from, to);
 }
 
+// ---- rails
+// ----------------------------------------------------------------------------------------
+
+// Gives channel 0 from a to b the rail from port number `from` to port number `to`.
+void giveRail(Ranks &r, int from, int to) {
+  static tuttiChannelRail rails[2];
+  tuttiRail rail{};
+  EXPECT_GT(r.a.paths[1].net->join(&r.a.peers[0], from, &r.a.peers[1], to, &rail), 0);
+  for (Rank *rank : {&r.a, &r.b}) {
+    bool sends = rank == &r.a;
+    rails[sends] = {1 - rank->view.rank, 0, (uint8_t)(sends ? TUTTI_SEND : TUTTI_RECV), rail};
+    rank->view.channelRails = &rails[sends];
+    rank->view.nchannelRails = 1;
+  }
+}
+
+// What is logged while so many messages go over that rail and arrive whole.
+std::string overRail(int from, int to, uint64_t messages) {
+  set("TUTTI_DEBUG", "INFO");
+  Ranks r;
+  giveRail(r, from, to);
+  r.attach();
+  testing::internal::CaptureStderr();
+  tuttiConn out = r.a.open(0, TUTTI_SEND), in = r.b.open(0, TUTTI_RECV);
+  int wrong = exchange(r, out, in, messages, kSizes);
+  std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(wrong, 0) << r.a.error << r.b.error << log;
+  closeBoth(r, out, in);
+  set("TUTTI_DEBUG", "WARN");
+  return log;
+}
+
+bool says(const std::string &log, const std::string &what) {
+  return log.find(what) != std::string::npos;
+}
+
+// All queue pairs of a channel join its rail, and those of another channel all ports.
+TEST(Rail, IsWhatTheConnectionOfItsChannelUses) {
+  if (!configured("device softhca0\ndevice softhca1\ndevice softhca2")) return;
+  set("TUTTI_IB_QPS_PER_CONNECTION", "2");
+  for (int from = 0; from < 3; from++)
+    for (int to = 0; to < 3; to++) {
+      std::string log = overRail(from, to, 50);
+      EXPECT_TRUE(says(log, " by softhca" + std::to_string(from) + " port 1, ")) << log;
+      EXPECT_TRUE(says(log, ", to its softhca" + std::to_string(to) + " port 1, ")) << log;
+      EXPECT_TRUE(says(log, ", 2 queue pairs")) << log;
+    }
+}
+
+// The port fails of both ranks, of the receiver, or of the sender: other ports take over, until it
+// is back.
+TEST(Rail, ThatFailsIsMendedByOthers) {
+  if (!configured("device softhca0\ndevice softhca1\ndevice softhca2\n"
+                  "port softhca1/1 down_frames=300 up_ms=300"))
+    return;
+  const std::pair<int, int> rails[] = {{1, 1}, {0, 1}, {1, 0}};
+  for (auto [from, to] : rails) {
+    std::string log = overRail(from, to, 2000);
+    EXPECT_TRUE(says(log, "it works again, by ")) << log;
+  }
+}
+
 // ---- order
 // ----------------------------------------------------------------------------------------
 

@@ -496,6 +496,11 @@ static tuttiResult_t ibConnect(tuttiCommView *v, void *node, tuttiSocketListener
   e->control = (tuttiIbControl *)(fifo->readers + 1);
   e->registered = tuttiNetHostBytes(v, fifo->gpuData != 0);
   memcpy(&e->theirs, v->peers[fifo->peer].net, sizeof e->theirs);
+  const tuttiRail *rail = tuttiChannelRailFind(v, fifo->peer, hello->channel, fifo->direction);
+  e->railed = rail != NULL;
+  if (rail)
+    e->rail =
+        (tuttiIbPair){.port = {rail->port[0], rail->port[1]}, .gid = {rail->gid[0], rail->gid[1]}};
   tuttiSocketEndpointInit(&e->meet, v, listener, hello, fifo, 1);
   fifo->registered = !fifo->gpuData;
   *end = e;
@@ -545,6 +550,32 @@ static void ibExplain(tuttiReason why, const tuttiPath *path, const tuttiPeer *a
   switch (why.code) { IB_REASONS(TUTTI_REASON_TEXT) }
 }
 
+static int ibPorts(const tuttiPeer *peer, tuttiNetPort *ports) {
+  tuttiIbHandle h;
+  if (!readHandle(peer, &h)) return 0;
+  for (int i = 0; i < h.nports; i++) {
+    const tuttiIbPort *p = &h.ports[i];
+    ports[i] = (tuttiNetPort){.distance = p->distance,
+                              .megabits = p->megabits,
+                              .usable = p->up && tuttiIbPortUsable(&h, i)};
+    snprintf(ports[i].name, sizeof ports[i].name, "%s:%u", p->device, p->port);
+  }
+  return h.nports;
+}
+
+static int ibJoin(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portOfB,
+                  tuttiRail *rail) {
+  tuttiIbPort p, q;
+  int gid[2];
+  memcpy(&p, a->net + offsetof(tuttiIbHandle, ports) + (size_t)portOfA * sizeof p, sizeof p);
+  memcpy(&q, b->net + offsetof(tuttiIbHandle, ports) + (size_t)portOfB * sizeof q, sizeof q);
+  int worth = tuttiIbGidChoose(&p, &q, &gid[0], &gid[1]);
+  *rail = (tuttiRail){.port = {(uint8_t)portOfA, (uint8_t)portOfB},
+                      .gid = {(uint8_t)gid[0], (uint8_t)gid[1]},
+                      .gdr = {p.gdr, q.gdr}};
+  return worth;
+}
+
 /* What the first queue pairs from `from` to `to` join. */
 static void fillRails(const tuttiIbHandle *from, const tuttiIbHandle *to, tuttiPath *path,
                       int side) {
@@ -586,6 +617,16 @@ static void ibClose(void *node) {
   tuttiFree(node);
 }
 
+/* How far the port is from the GPU; TUTTI_DISTANCE_COUNT where sysfs does not tell. */
+static uint8_t distanceTo(const tuttiTopology *t, uint64_t gpu, const tuttiIbPort *port) {
+  char bus[TUTTI_BUS_ID_TEXT];
+  if (!t || !gpu) return TUTTI_DISTANCE_COUNT;
+  int from = tuttiTopologyFind(t, tuttiBusIdText(gpu, bus, sizeof bus));
+  int to = tuttiTopologyFind(t, port->device);
+  if (from < 0 || to < 0 || t->nodes[to].busId == 0) return TUTTI_DISTANCE_COUNT;
+  return (uint8_t)tuttiTopologyDistance(t, from, to);
+}
+
 static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char *why) {
   tuttiIbNode *node;
   char ports[512];
@@ -608,6 +649,8 @@ static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char 
   mine->nports = node->nrails;
   mine->forced = v->netName && *v->netName;
   for (int i = 0; i < node->nrails; i++) {
+    node->rails[i].port.distance = distanceTo(v->topology, self->busId, &node->rails[i].port);
+    node->rails[i].port.megabits = node->rails[i].megabits;
     mine->ports[i] = node->rails[i].port;
     mine->megabits += node->rails[i].megabits;
   }
@@ -650,6 +693,8 @@ const tuttiNet tuttiNetIb = {
     .open = ibOpen,
     .canConnect = ibCanConnect,
     .explain = ibExplain,
+    .ports = ibPorts,
+    .join = ibJoin,
     .attach = ibAttach,
     .takeData = ibTakeData,
     .giveData = ibGiveData,

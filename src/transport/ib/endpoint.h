@@ -174,6 +174,10 @@ typedef struct tuttiIbEndpoint {
       *reverse; /* of the node's endpoints; the channel's other direction, or NULL */
   bool listed;
   tuttiIbHandle theirs;
+  /* All queue pairs join the channel's rail if it has one, as long as its ports work: it is `spare`
+   * ones otherwise. */
+  bool railed, spare;
+  tuttiIbPair rail;
   tuttiIbState state;
   struct ibv_mr *mr[TUTTI_IB_PORTS]; /* of the FIFO, as far as it is host memory */
   size_t registered;                 /* bytes of that */

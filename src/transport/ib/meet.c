@@ -204,15 +204,29 @@ static tuttiResult_t tellQueuePair(tuttiIbEndpoint *e, int i) {
   return tuttiSuccess;
 }
 
+/* Of a channel that has a rail, queue pairs with even numbers join that. */
+static bool isSpare(const tuttiIbEndpoint *e, int i) {
+  return e->railed && i % 2 == 1;
+}
+
+/* What queue pair number i joins, the same on both sides. */
+static bool pairOf(const tuttiIbEndpoint *e, int i, tuttiIbPair *pair) {
+  bool sends = tuttiIbSends(e);
+  const tuttiIbHandle *mine = &e->node->mine;
+  if (e->railed && !isSpare(e, i)) {
+    *pair = e->rail;
+    return true;
+  }
+  return tuttiIbPairChoose(sends ? mine : &e->theirs, sends ? &e->theirs : mine,
+                           (e->railed ? i / 2 : i) + e->meet.hello.channel, pair);
+}
+
 /* Chooses what queue pair number i joins. False: it can't be used now, as this side's port is down
  * or `unwanted` (by bit). */
 static bool chooseQueuePair(tuttiIbEndpoint *e, int i, uint32_t unwanted) {
   bool sends = tuttiIbSends(e);
   tuttiIbPair *pair = &e->qps[i].pair;
-  const tuttiIbHandle *mine = &e->node->mine;
-  if (!tuttiIbPairChoose(sends ? mine : &e->theirs, sends ? &e->theirs : mine,
-                         i + e->meet.hello.channel, pair))
-    return false;
+  if (!pairOf(e, i, pair)) return false;
   int rail = pair->port[!sends];
   return e->node->rails[rail].port.up && !(unwanted >> rail & 1) &&
          (!e->meet.fifo.gpuData || e->node->gdr.mr[rail] != NULL);
@@ -279,9 +293,22 @@ static void setBroken(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char 
 
 /* ---- the sender ----------------------------------------------------------------------------- */
 
+/* Makes those of the queue pairs that can be used now, all or by `spare`; returns how many in
+ * *made.
+ */
+static tuttiResult_t tellQueuePairs(tuttiIbEndpoint *e, bool spare, int most, int *made) {
+  for (int i = 0; i < e->nqps && *made < most; i++) {
+    if (isSpare(e, i) != spare || !chooseQueuePair(e, i, e->avoid)) continue;
+    TUTTI_TRY(tellQueuePair(e, i));
+    (*made)++;
+  }
+  return tuttiSuccess;
+}
+
 static tuttiResult_t offer(tuttiIbEndpoint *e) {
   int ports = e->theirs.nports > e->node->nrails ? e->theirs.nports : e->node->nrails, made = 0;
-  int count = ports * (int)tuttiSettingInt(TUTTI_SETTING_IB_QPS_PER_CONNECTION);
+  int each = (int)tuttiSettingInt(TUTTI_SETTING_IB_QPS_PER_CONNECTION);
+  int count = ports * each * (e->railed ? 2 : 1);
   tuttiIbQueuePairsClose(e, false);
   e->changes = e->node->changes;
   e->nparts = 0;
@@ -289,12 +316,11 @@ static tuttiResult_t offer(tuttiIbEndpoint *e) {
   e->out.nqps = e->nqps = count < TUTTI_IB_QUEUE_PAIRS ? count : TUTTI_IB_QUEUE_PAIRS;
   /* Without the rails that have failed, if others are left; else that is long ago for some. */
   for (int tries = 2; tries > 0 && made == 0; tries--) {
-    for (int i = 0; i < e->nqps; i++) {
-      if (!chooseQueuePair(e, i, e->avoid)) continue;
-      TUTTI_TRY(tellQueuePair(e, i));
-      made++;
-    }
-    if (made == 0) e->avoid = 0;
+    if (!e->spare) TUTTI_TRY(tellQueuePairs(e, false, e->railed ? each : e->nqps, &made));
+    if (made == 0) TUTTI_TRY(tellQueuePairs(e, true, e->nqps, &made));
+    if (made > 0) continue;
+    e->avoid = 0;
+    e->spare = false;
   }
   if (made == 0) { /* its port may come back */
     e->retryAt = tuttiNow() + RETRY_NS;
@@ -351,8 +377,9 @@ static tuttiResult_t takeAnswer(tuttiIbEndpoint *e) {
     }
   }
   if (e->nparts) return resume(e);
-  setBroken(e, NULL, "the peer's ports are down"); /* time may help */
-  e->retryAt = tuttiNow() + RETRY_NS;
+  setBroken(e, NULL, "the peer's ports are down"); /* other ports or time may help */
+  e->spare = e->railed && !e->spare;
+  if (!e->spare) e->retryAt = tuttiNow() + RETRY_NS;
   return tuttiSuccess;
 }
 
@@ -411,14 +438,15 @@ static tuttiResult_t overdue(const tuttiIbEndpoint *e) {
 /* Have ports come or gone, so that other queue pairs would be better? */
 static void considerPorts(tuttiIbEndpoint *e) {
   const tuttiIbQueuePair *down = NULL;
-  bool left = false, more = false;
+  bool left = false, more = false, onRail = false;
   e->changes = e->node->changes;
   e->avoid = 0;
   for (int i = 0; i < e->nqps; i++) {
     bool usable = chooseQueuePair(e, i, 0), used = e->qps[i].qp != NULL;
     if (used && !usable) down = &e->qps[i];
     left |= used && usable;
-    more |= !used && usable;
+    onRail |= e->railed && !isSpare(e, i) && used && usable;
+    more |= !used && usable && !onRail;
   }
   if (more || (down && left)) tuttiIbBreak(e, down, down ? "its port is down" : "a port is back");
 }
@@ -446,6 +474,7 @@ static tuttiResult_t takeHandshake(tuttiIbEndpoint *e) {
   if (answers) return takeAnswer(e);
   if (!sends) return takeOffer(e);
   e->avoid = 0;
+  e->spare = false;
   if (e->state == TUTTI_IB_RUNNING) tuttiIbBreak(e, NULL, "the peer asked for new queue pairs");
   return tuttiSuccess;
 }

@@ -90,15 +90,18 @@ int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int 
   return best;
 }
 
-/* The ports that connections use: those that reach the memory of the rank's GPU, if there are such.
- */
+bool tuttiIbPortUsable(const tuttiIbHandle *h, int port) {
+  bool any = false;
+  for (int i = 0; i < h->nports; i++)
+    any |= h->ports[i].gdr == TUTTI_GDR_YES;
+  return !any || h->ports[port].gdr == TUTTI_GDR_YES;
+}
+
 static int usablePorts(const tuttiIbHandle *h, uint8_t ports[TUTTI_IB_PORTS]) {
   int n = 0;
   for (int i = 0; i < h->nports; i++)
-    if (h->ports[i].gdr == TUTTI_GDR_YES) ports[n++] = (uint8_t)i;
-  for (int i = 0; n == 0 && i < h->nports; i++)
-    ports[i] = (uint8_t)i;
-  return n > 0 ? n : h->nports;
+    if (tuttiIbPortUsable(h, i)) ports[n++] = (uint8_t)i;
+  return n;
 }
 
 /* The ports of two ranks that connections join. */
@@ -202,6 +205,7 @@ static const char *portCheck(const tuttiIbPort *p) {
   if (p->mtu < 1 || p->mtu > 5) return "an MTU is out of range";
   if (p->ethernet > 1 || p->up > 1) return "a port's state is out of range";
   if (p->gdr >= TUTTI_GDR_COUNT) return "its answer about GPUDirect RDMA is out of range";
+  if (p->distance > TUTTI_DISTANCE_COUNT) return "its distance from a GPU is out of range";
   if (p->ngids > TUTTI_IB_GIDS) return "its number of GIDs is out of range";
   for (int i = 0; i < p->ngids; i++)
     if (p->gids[i].type >= TUTTI_GID_TYPES) return "a GID's type is out of range";

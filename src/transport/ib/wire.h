@@ -37,8 +37,10 @@ typedef struct {
   uint8_t mtu;      /* enum ibv_mtu: 1 (256 bytes) to 5 (4096 bytes) */
   uint8_t up;
   uint16_t lid;
+  uint32_t megabits;
   uint8_t ngids;
   uint8_t gdr;                    /* tuttiGdr, of the rank's GPU */
+  uint8_t distance;               /* tuttiDistance from it; TUTTI_DISTANCE_COUNT: not known */
   tuttiIbGid gids[TUTTI_IB_GIDS]; /* best first */
 } tuttiIbPort;
 
@@ -118,6 +120,10 @@ bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int
  * are left in pairs[nqps]. Costs little more than a single choice. */
 int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int nqps,
                        tuttiIbPair *pairs);
+
+/* Whether connections of the rank use this port of its: all do, or those that reach the memory of
+ * its GPU if there are such. */
+bool tuttiIbPortUsable(const tuttiIbHandle *h, int port);
 
 /* Puts the better of a port's gids first, of which at most TUTTI_IB_GIDS are kept; drops empty
  * ones, and those of the wrong `family` ("", AF_INET, AF_INET6) or RoCE `version` (0: any). */
