@@ -419,12 +419,18 @@ __attribute__((format(printf, 1, 2))) static void warnOnce(const char *fmt, ...)
   if (isNew) TUTTI_WARN(ENV, "%s", text);
 }
 
+/* Variables with our prefix that others read: the Python package. */
+static bool isOfOthers(const char *name) {
+  return strcmp(name, "LIBRARY") == 0;
+}
+
 static void warnOfUnknown(void) {
   for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
     if (strncmp(*entry, PREFIX, strlen(PREFIX)) != 0) continue;
     const char *start = *entry + strlen(PREFIX);
     char name[NAME_LENGTH + 1];
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(start, "="), start);
+    if (isOfOthers(name)) continue;
     const char *meant = nearestSetting(name);
     if (meant == NULL)
       warnOnce(PREFIX "%s is no setting; `tutti env` lists them", name);
