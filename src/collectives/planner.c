@@ -3,7 +3,6 @@
 #include <limits.h>
 #include <math.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/atomic.h"
 #include "base/error.h"
@@ -486,6 +485,7 @@ static void planSchedule(const tuttiPlanInput *in, const tuttiSignature *op, tut
       .kernel = tuttiKernelSchedule,
       .twoShot = (uint8_t)best.twoShot,
       .fetch = (uint8_t)best.fetch,
+      .oneTree = tuttiCollReduces(op->coll) && in->algoMask == 1u << tuttiAlgoTree,
       .streams = shouldStream(in, op),
   };
 }
@@ -497,7 +497,14 @@ static float messageTime(const tuttiPlanInput *in, const tuttiSignature *op) {
   return latency + (float)(op->count * tuttiElementBytes(op->type)) / (GBs * 1e3f);
 }
 
-void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
+static uint32_t narrowed(uint32_t mask, uint32_t selected) {
+  return mask & selected ? mask & selected : mask;
+}
+
+void tuttiPlanChoose(const tuttiPlanInput *all, const tuttiSignature *op, tuttiPlan *plan) {
+  tuttiPlanInput own = *all, *in = &own;
+  own.algoMask = narrowed(all->algoMask, all->algos.of[op->coll]);
+  own.protoMask = narrowed(all->protoMask, all->protos.of[op->coll]);
   bool message = op->coll == tuttiCollSendRecv;
   if (!message && !in->allPairs) {
     planSchedule(in, op, plan);
@@ -519,48 +526,4 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
 void tuttiPlanPart(uint64_t count, int type, int c, int n, uint64_t *begin, uint64_t *part) {
   unsigned shift = (unsigned)__builtin_ctzll(TUTTI_LINE / tuttiElementBytes(type));
   tuttiSplit(0, count, (uint64_t)n, (uint64_t)c, shift, begin, part);
-}
-
-/* ---- settings ------------------------------------------------------------------------------- */
-
-static tuttiResult_t unknownWord(const char *setting, const char *text, const char *word,
-                                 size_t length, const char *const *names, int n) {
-  char accepted[128] = "";
-  for (int i = 0; i < n; i++)
-    tuttiAppend(accepted, sizeof accepted, "%s%s", i > 0 ? ", " : "", names[i]);
-  return TUTTI_FAIL(tuttiInvalidArgument,
-                    "%s=\"%s\": \"%.*s\" is none of %s; give a list with commas, with ^ before "
-                    "it to exclude, that leaves at least one",
-                    setting, text, (int)length, word, accepted);
-}
-
-tuttiResult_t tuttiPlanMask(const char *setting, const char *text, const char *const *names, int n,
-                            uint32_t *mask) {
-  uint32_t all = (1u << n) - 1, listed = 0;
-  const char *word = text + strspn(text, " ");
-  if (*word == '\0') {
-    *mask = all;
-    return tuttiSuccess;
-  }
-  bool exclude = *word == '^';
-  if (exclude) word++;
-  for (bool more = true; more;) {
-    word += strspn(word, " ");
-    size_t span = strcspn(word, ","), length = span;
-    while (length > 0 && word[length - 1] == ' ')
-      length--;
-    int i = 0;
-    while (i < n && (strlen(names[i]) != length || strncasecmp(names[i], word, length) != 0))
-      i++;
-    if (i == n) return unknownWord(setting, text, word, length, names, n);
-    listed |= 1u << i;
-    more = word[span] == ',';
-    word += span + more;
-  }
-  uint32_t chosen = exclude ? all & ~listed : listed;
-  if (chosen == 0)
-    return TUTTI_FAIL(tuttiInvalidArgument, "%s=\"%s\" excludes everything; leave at least one",
-                      setting, text);
-  *mask = chosen;
-  return tuttiSuccess;
 }

@@ -11,6 +11,7 @@
 
 #include "collectives/allpairs.h"
 #include "collectives/schedule.h"
+#include "collectives/selection.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -19,7 +20,8 @@ __BEGIN_DECLS
 typedef struct {
   int nranks, nhosts, maxRanksPerHost;
   int minChannels, maxChannels;   /* after settings and config; max is what connections exist for */
-  uint32_t algoMask, protoMask;   /* allowed by TUTTI_ALGO / TUTTI_PROTO: bits 1 << tuttiAlgo.. */
+  uint32_t algoMask, protoMask;   /* allowed at all: bits 1 << tuttiAlgo.. */
+  tuttiSelection algos, protos;   /* of these for each collective; 0: all */
   int sharedFifos;                /* all pairs share memory: shared FIFOs exist */
   int directReads;                /* all pairs can dereference each other's memory (threads) */
   int fetches;                    /* all pairs can copy out of each other's memory (processes) */
@@ -58,13 +60,11 @@ typedef struct {
   uint8_t kernel; /* tuttiKernel */
   uint8_t twoShot;
   uint8_t fetch;   /* readers copy large messages straight out of the writers' memory */
+  uint8_t oneTree; /* all channels use the tree of channel 0, so that all elements are added in one
+                      order whatever the channels: where Tree alone may reduce */
   uint8_t streams; /* the result is too large for the caches: it is stored past them */
 } tuttiPlan;
 
-/* Parses TUTTI_ALGO / TUTTI_PROTO into a mask ("Ring,Tree", "^Direct", "" = all; case is ignored).
- * tuttiInvalidArgument names the setting, the word and the words accepted. */
-tuttiResult_t tuttiPlanMask(const char *setting, const char *text, const char *const *names, int n,
-                            uint32_t *mask);
 extern const char *const tuttiAlgoNames[tuttiAlgoCount];
 extern const char *const tuttiProtoNames[tuttiProtoCount];
 

@@ -58,7 +58,8 @@ static void setChannel(tuttiTask *t, const tuttiCommunicator *c, const tuttiPlan
   tuttiSchedule *s = &t->schedule;
   t->channel = s->coll == tuttiCollSendRecv ? TUTTI_P2P_CHANNEL : channel;
   tuttiPlanPart(s->count, t->type, channel, p->nchannels, &s->begin, &s->part);
-  tuttiGraphPlace(c->wireup.graph, channel, t->signature.root, s);
+  bool oneTree = p->algo == tuttiAlgoTree && p->oneTree;
+  tuttiGraphPlace(c->wireup.graph, oneTree ? 0 : channel, t->signature.root, s);
 }
 
 /* The task of channel 0, as far as the signature tells it. PreMulSum is a sum of scaled inputs. */

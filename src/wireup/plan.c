@@ -1,7 +1,5 @@
 #include "wireup/plan.h"
 
-#include <string.h>
-
 #include "base/error.h"
 #include "base/log.h"
 #include "base/settings.h"
@@ -30,14 +28,32 @@ int tuttiWireupChannels(tuttiDevice_t device, int nhosts, int minChannels, int m
   return gpu || n > most ? most : n;
 }
 
-/* A list of words meant for NCCL may name what tutti has not: then nothing is excluded. */
-static tuttiResult_t allowed(tuttiSettingId id, const char *const *names, int n, uint32_t *mask) {
+/* What the setting selects, and in *mask what any collective may use. Words of NCCL for what tutti
+ * has not select nothing: where only such are named all is allowed. */
+static tuttiResult_t allowed(tuttiSettingId id, const tuttiSelectionWords *words,
+                             tuttiSelection *selection, uint32_t *mask) {
   const char *origin = tuttiSettingOrigin(id), *value = tuttiSettingString(id);
-  tuttiResult_t result = tuttiPlanMask(origin, value, names, n, mask);
-  if (result == tuttiSuccess || strncmp(origin, "NCCL_", 5) != 0) return result;
-  TUTTI_WARN(ENV, "%s=%s is ignored: it names what this version of tutti has not", origin, value);
-  *mask = (1u << n) - 1;
+  bool missing = false;
+  TUTTI_TRY(tuttiSelectionParse(origin, value, words, selection));
+  *mask = 0;
+  for (int coll = 0; coll < tuttiCollCount; coll++) {
+    missing |= selection->of[coll] == 0;
+    if (selection->of[coll] == 0) selection->of[coll] = (1u << words->nhas) - 1;
+    *mask |= selection->of[coll];
+  }
+  if (missing)
+    TUTTI_WARN(ENV,
+               "%s=%s names for some collective only what this version of tutti has not; that part "
+               "is ignored",
+               origin, value);
   return tuttiSuccess;
+}
+
+/* A communicator of GPUs has kernels between all pairs for all collectives or for none. */
+static bool mayExchange(const tuttiPlanInput *in) {
+  for (int coll = 0; coll < tuttiCollSendRecv; coll++)
+    if (!(in->algos.of[coll] & 1u << tuttiAlgoDirect)) return false;
+  return true;
 }
 
 /* Kernels between all pairs: in memory of the GPUs, of which each rank has made a block, or else in
@@ -45,7 +61,7 @@ static tuttiResult_t allowed(tuttiSettingId id, const char *const *names, int n,
 static void planGpus(const tuttiSurvey *s, const tuttiCommView *v, int maxChannels,
                      tuttiPlanInput *in) {
   size_t block = v->symmetric ? v->symmetric->bytes : 0;
-  bool few = s->nranks <= TUTTI_ALLPAIRS_MAX && (in->algoMask & 1u << tuttiAlgoDirect);
+  bool few = s->nranks <= TUTTI_ALLPAIRS_MAX && mayExchange(in);
   in->gpu = s->gpu;
   in->widest = s->gpu ? TUTTI_RINGTREE_FAN + 1 : 0;
   in->allPairs = few && s->stores && block >= tuttiAllPairsLayOut(s->nranks, false).bytes;
@@ -88,12 +104,12 @@ static void planChannels(const tuttiGraph *graph, int minChannels, int maxChanne
 }
 
 static tuttiResult_t planOrder(tuttiPlanInput *in) {
-  in->deterministic = (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC);
+  in->deterministic = (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISM);
   if (!in->deterministic || !in->widest || in->nranks <= in->widest) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInvalidArgument,
                     "%s=1 needs the algorithm Direct, which connects up to %d ranks on GPUs, not "
                     "%d; unset it",
-                    tuttiSettingOrigin(TUTTI_SETTING_DETERMINISTIC), in->widest, in->nranks);
+                    tuttiSettingOrigin(TUTTI_SETTING_DETERMINISM), in->widest, in->nranks);
 }
 
 tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, int minChannels,
@@ -112,8 +128,8 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
                          .rails = graph->nrails,
                          .oversubscribed = s->oversubscribed,
                          .loopback = s->network && s->nhosts == 1};
-  TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, tuttiAlgoNames, tuttiAlgoCount, &made.algoMask));
-  TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, tuttiProtoNames, tuttiProtoCount, &made.protoMask));
+  TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, &tuttiAlgoWords, &made.algos, &made.algoMask));
+  TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, &tuttiProtoWords, &made.protos, &made.protoMask));
   planGpus(s, v, maxChannels, &made);
   planChannels(graph, minChannels, maxChannels, &made);
   TUTTI_TRY(planOrder(&made));

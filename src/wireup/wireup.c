@@ -25,6 +25,12 @@ static uint64_t processId(void) {
   return tuttiCompareExchange(&id, 0, v) ? v : tuttiLoadAcquire(&id);
 }
 
+/* Tells long lists apart that are cut where they are shown. */
+static uint32_t settingHash(tuttiSettingId id) {
+  const char *text = tuttiSettingString(id);
+  return (uint32_t)tuttiHash(text, strlen(text));
+}
+
 static void describeSelf(const tuttiWireup *w, const tuttiCommView *v, tuttiPeer *p) {
   const tuttiWireupWishes *o = &w->wishes;
   p->cores = tuttiCpuCount();
@@ -39,17 +45,19 @@ static void describeSelf(const tuttiWireup *w, const tuttiCommView *v, tuttiPeer
   p->p2pDisabled = (int32_t)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE);
   p->shmDisabled = (int32_t)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE);
   /* What ranks must agree on, so that they plan alike. */
-  snprintf(
-      p->config, sizeof p->config,
-      "channels %d-%d, device %d, net '%s', buffsize %" PRId64 ", algo '%.24s', proto '%.16s', "
-      "p2p_disable %d, shm_disable %d, deterministic %d, nsocks %d, mem_limit %" PRId64 ", "
-      "TUTTI_GRAPH_FILE with hash %08x (0: no file)",
-      o->minChannels, o->maxChannels, (int)o->asked, v->netName,
-      tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
-      tuttiSettingString(TUTTI_SETTING_PROTO), p->p2pDisabled, p->shmDisabled,
-      (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISTIC),
-      (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS), tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT),
-      w->graphText ? (uint32_t)tuttiHash(w->graphText, w->graphSize) : 0);
+  snprintf(p->config, sizeof p->config,
+           "channels %d-%d, device %d, net '%s', buffsize %" PRId64
+           ", algo '%.24s' (%08x), proto '%.16s' (%08x), "
+           "p2p_disable %d, shm_disable %d, deterministic %d, nsocks %d, mem_limit %" PRId64 ", "
+           "TUTTI_GRAPH_FILE with hash %08x (0: no file)",
+           o->minChannels, o->maxChannels, (int)o->asked, v->netName,
+           tuttiSettingInt(TUTTI_SETTING_BUFFSIZE), tuttiSettingString(TUTTI_SETTING_ALGO),
+           settingHash(TUTTI_SETTING_ALGO), tuttiSettingString(TUTTI_SETTING_PROTO),
+           settingHash(TUTTI_SETTING_PROTO), p->p2pDisabled, p->shmDisabled,
+           (int)tuttiSettingInt(TUTTI_SETTING_DETERMINISM),
+           (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS),
+           tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT),
+           w->graphText ? (uint32_t)tuttiHash(w->graphText, w->graphSize) : 0);
   snprintf(p->host, sizeof p->host, "%s", tuttiHostname());
 }
 

@@ -272,6 +272,31 @@ TEST(Planner, MasksAreHonoured) {
           }
 }
 
+TEST(Planner, MasksOfCollectives) {
+  for (tuttiPlanInput in : inputs()) {
+    for (uint32_t &mask : in.algos.of)
+      mask = 1u << tuttiAlgoRing;
+    in.algos.of[tuttiCollAllReduce] = 1u << tuttiAlgoTree;
+    in.protos.of[tuttiCollReduce] = 1u << tuttiProtoLL;
+    in.maxChannels = in.maxChannels > 2 ? in.maxChannels : 2;
+    tuttiPlan sum = choose(in, op(tuttiCollAllReduce, 1000000)),
+              root = choose(in, op(tuttiCollReduce, 1000)),
+              copy = choose(in, op(tuttiCollBroadcast, 1000));
+    EXPECT_EQ(sum.algo, tuttiAlgoTree);
+    EXPECT_TRUE(sum.oneTree) << "so that channels add in one order";
+    EXPECT_EQ(root.algo, tuttiAlgoRing);
+    EXPECT_FALSE(root.oneTree);
+    EXPECT_EQ(copy.algo, tuttiAlgoRing);
+    if (!in.gpu) {
+      EXPECT_EQ(choose(in, op(tuttiCollReduce, 4)).proto, tuttiProtoLL);
+    }
+    in.algos.of[tuttiCollBroadcast] = 1u << tuttiAlgoTree;
+    EXPECT_FALSE(choose(in, op(tuttiCollBroadcast, 1000)).oneTree) << "adds nothing";
+    in.algos.of[tuttiCollAllReduce] = 1u << tuttiAlgoTree | 1u << tuttiAlgoDirect;
+    EXPECT_FALSE(choose(in, op(tuttiCollAllReduce, 1000000)).oneTree);
+  }
+}
+
 TEST(Planner, ChannelLimits) {
   for (tuttiPlanInput in : inputs())
     for (int least : {0, 1, 2, 3, 8})
@@ -390,49 +415,6 @@ TEST(Parts, CoverEverythingOnceAndAligned) {
         EXPECT_EQ(at, count);
         EXPECT_LT(most - least, 2 * unit);
       }
-}
-
-class Mask : public testing::Test {
-protected:
-  uint32_t mask = 99;
-  tuttiResult_t parse(const char *text) {
-    return tuttiPlanMask("TUTTI_ALGO", text, tuttiAlgoNames, tuttiAlgoCount, &mask);
-  }
-};
-
-TEST_F(Mask, AcceptsLists) {
-  const std::pair<const char *, uint32_t> good[] = {
-      {"", 7},
-      {"  ", 7},
-      {"Ring", 1},
-      {"tree", 2},
-      {"DIRECT", 4},
-      {"Ring,Tree", 3},
-      {" Ring , Direct ", 5},
-      {"^Direct", 3},
-      {"^ring,TREE", 4},
-      {"ring,ring", 1},
-      {" ^ring", 6},
-  };
-  for (auto [text, expected] : good) {
-    EXPECT_EQ(parse(text), tuttiSuccess) << text;
-    EXPECT_EQ(mask, expected) << text;
-  }
-}
-
-TEST_F(Mask, RefusesOthersAndSaysWhatIsAccepted) {
-  for (const char *text : {"Rings", "Rin", "Ring,", ",Ring", "Ring,,Tree", "^", "Ring;Tree",
-                           "Ring Tree", "Ring,^Tree", "^^Ring"}) {
-    EXPECT_EQ(parse(text), tuttiInvalidArgument) << text;
-    EXPECT_EQ(mask, 99u);
-    EXPECT_THAT(tuttiErrorText(),
-                testing::AllOf(testing::HasSubstr("TUTTI_ALGO"), testing::HasSubstr(text),
-                               testing::HasSubstr("Ring, Tree, Direct")));
-  }
-  EXPECT_EQ(parse("Ring,Mesh"), tuttiInvalidArgument);
-  EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("\"Mesh\""));
-  EXPECT_EQ(parse("^Ring,Tree,Direct"), tuttiInvalidArgument);
-  EXPECT_EQ(mask, 99u);
 }
 
 TEST(Names, ComeFromTheLists) {

@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, GpuRingTree, testing::ValuesIn(ringTree),
 /* What an element becomes does not depend on how many others there are. */
 void sameBits(const std::map<std::string, std::string> &settings, int n) {
   std::map<std::string, std::string> all = settings;
-  all["TUTTI_DETERMINISTIC"] = "1";
+  all["TUTTI_DETERMINISM"] = "1";
   Settings set(all);
   GpuRanks ranks(n, (size_t)16 << 20);
   ASSERT_TRUE(ranks.ok());

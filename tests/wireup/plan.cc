@@ -149,6 +149,27 @@ TEST_F(Plan, GpusThatMeetInHostMemory) {
   EXPECT_EQ(0u, v.stagedBytes);
 }
 
+TEST_F(Plan, SelectsByCollective) {
+  {
+    Settings settings(std::map<std::string, std::string>{
+        {"TUTTI_ALGO", "direct;allreduce:tree;reduce:NVLS"}, {"TUTTI_PROTO", "broadcast:^LL"}});
+    toGpus();
+    ASSERT_EQ(tuttiSuccess, make()) << tuttiErrorText();
+    EXPECT_EQ(1u << tuttiAlgoTree, in.algos.of[tuttiCollAllReduce]);
+    EXPECT_EQ(1u << tuttiAlgoDirect, in.algos.of[tuttiCollAllGather]);
+    EXPECT_EQ(7u, in.algos.of[tuttiCollReduce]) << "what tutti has not selects nothing";
+    EXPECT_FALSE(in.protos.of[tuttiCollBroadcast] & 1u << tuttiProtoLL);
+    EXPECT_TRUE(in.protos.of[tuttiCollGather] & 1u << tuttiProtoLL);
+    EXPECT_FALSE(in.allPairs) << "one collective must not use them";
+  }
+  for (const char *name : {"TUTTI_ALGO", "NCCL_ALGO"}) {
+    Settings settings(std::map<std::string, std::string>{{name, "allreduce:tre"}});
+    EXPECT_EQ(tuttiInvalidArgument, make()) << name;
+    EXPECT_THAT(tuttiErrorText(),
+                HasSubstr(std::string(name) + "=\"allreduce:tre\": \"tre\" at character 11"));
+  }
+}
+
 TEST_F(Plan, SlotsAreLargerWhereEachGpuHasAHost) {
   toGpus();
   s.stores = false;
@@ -163,14 +184,14 @@ TEST_F(Plan, SlotsAreLargerWhereEachGpuHasAHost) {
 }
 
 TEST_F(Plan, OneOrderNeedsDirectWhichGpusHaveForFewRanks) {
-  Settings settings(std::map<std::string, std::string>{{"TUTTI_DETERMINISTIC", "1"}});
+  Settings settings(std::map<std::string, std::string>{{"TUTTI_DETERMINISM", "1"}});
   toGpus();
   ASSERT_EQ(tuttiSuccess, make());
   EXPECT_TRUE(in.deterministic);
   s.nranks = TUTTI_RINGTREE_FAN + 2;
   s.stores = false;
   EXPECT_EQ(tuttiInvalidArgument, make());
-  EXPECT_THAT(tuttiErrorText(), HasSubstr("TUTTI_DETERMINISTIC=1 needs the algorithm Direct"));
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("TUTTI_DETERMINISM=1 needs the algorithm Direct"));
 }
 
 } // namespace
