@@ -148,6 +148,8 @@ typedef struct {
   const char *commName; /**< name shown in logs and errors, to 63 bytes; copied */
   int device;           /**< a tuttiDevice_t */
   int timeoutMs;        /**< deadline of every wait, in ms; 0: none */
+  int numRmaCtx;        /**< contexts of one-sided operations, 0 to 64; default 1 */
+  int numRmaSig;        /**< signals of each context, 1 (default) to 1024 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_MAGIC 0x7a771c0fu /**< tells a tuttiConfig_t from other memory */
@@ -157,7 +159,8 @@ typedef struct {
     sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT,         \
         TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT,                    \
         TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_PTR, TUTTI_CONFIG_UNDEF_PTR,                    \
-        TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT                                             \
+        TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT,                    \
+        TUTTI_CONFIG_UNDEF_INT                                                                     \
   }
 
 /* ---- version, errors ------------------------------------------------------------------------ */
@@ -265,6 +268,33 @@ TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int *rank);
  * count from the first message that touches them; what ranks of a host share counts once, with the
  * rank that made it. */
 TUTTI_API tuttiResult_t tuttiCommMemUsed(const tuttiComm_t comm, size_t *bytes);
+
+/** What tuttiCommQueryProperties tells. Start from TUTTI_COMM_PROPERTIES_INITIALIZER. */
+typedef struct {
+  size_t size;          /**< sizeof(tuttiCommProperties_t) of the caller; set by the initializer */
+  unsigned int magic;   /**< set by the initializer */
+  unsigned int version; /**< TUTTI_VERSION_CODE of the caller; set by the initializer */
+  int rank;             /**< as tuttiCommUserRank */
+  int nRanks;           /**< as tuttiCommCount */
+  int cudaDev;          /**< as tuttiCommCuDevice */
+  int hostRmaSupport;   /**< 1: tuttiPutSignal and its like work between all ranks; 0: not all */
+  int numRmaCtx;        /**< contexts of one-sided operations */
+  int numRmaSig;        /**< signals of each context */
+  uint64_t commHash;    /**< the same on all ranks, and different from any other communicator's */
+} tuttiCommProperties_t;
+
+#define TUTTI_COMM_PROPERTIES_MAGIC 0x9209e271u /**< tells it from other memory */
+/** The start of every tuttiCommProperties_t. */
+#define TUTTI_COMM_PROPERTIES_INITIALIZER                                                          \
+  {                                                                                                \
+    sizeof(tuttiCommProperties_t), TUTTI_COMM_PROPERTIES_MAGIC, TUTTI_VERSION_CODE, 0, 0, 0, 0, 0, \
+        0, 0                                                                                       \
+  }
+
+/** Writes what is so of `comm` on this rank to *properties, as far as the caller's `size` reaches.
+ * While a non-blocking init runs it is refused. */
+TUTTI_API tuttiResult_t tuttiCommQueryProperties(tuttiComm_t comm,
+                                                 tuttiCommProperties_t *properties);
 
 #define TUTTI_SUSPEND_MEM 0x01 /**< gives back memory that a later use takes again */
 
@@ -388,6 +418,68 @@ TUTTI_API tuttiResult_t tuttiGather(const void *sendbuff, void *recvbuff, size_t
 TUTTI_API tuttiResult_t tuttiScatter(const void *sendbuff, void *recvbuff, size_t count,
                                      tuttiDataType_t datatype, int root, tuttiComm_t comm,
                                      tuttiStream_t stream);
+
+/** Options of one collective. Start from TUTTI_COLL_CONFIG_INITIALIZER. Ranks must agree on all of
+ * them but the tag and the event; a field left undefined takes that of the communicator. The struct
+ * and its text are read before the call returns. */
+typedef struct {
+  size_t size;              /**< sizeof(tuttiCollConfig_t) of the caller; set by the initializer */
+  unsigned int magic;       /**< set by the initializer */
+  unsigned int version;     /**< TUTTI_VERSION_CODE of the caller; set by the initializer */
+  int minCTAs;              /**< least number of channels, as far as the communicator has them */
+  int maxCTAs;              /**< greatest number of channels, and of thread blocks of a kernel */
+  const char *algSelection; /**< algorithms to choose from, as TUTTI_ALGO; NULL or "": any */
+  int forceAlgSelection;    /**< 1: a selection that cannot be had is an error; 0: it is ignored */
+  uint64_t userProfilerTag; /**< shown to profilers with the call, and in the log; 0: none */
+  void *launchCompletionEvent; /**< a cudaEvent_t, recorded in the stream right before the kernel;
+                                    NULL: none. Only for communicators of GPUs. */
+} tuttiCollConfig_t;
+
+#define TUTTI_COLL_CONFIG_MAGIC 0xc0c0ba5eu /**< tells a tuttiCollConfig_t from other memory */
+/** The start of every tuttiCollConfig_t: all options undefined. */
+#define TUTTI_COLL_CONFIG_INITIALIZER                                                              \
+  {                                                                                                \
+    sizeof(tuttiCollConfig_t), TUTTI_COLL_CONFIG_MAGIC, TUTTI_VERSION_CODE,                        \
+        TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_PTR, 1, 0,              \
+        TUTTI_CONFIG_UNDEF_PTR                                                                     \
+  }
+
+/** tuttiAllReduce with options; `config` may be NULL. */
+TUTTI_API tuttiResult_t tuttiAllReduceConfig(const void *sendbuff, void *recvbuff, size_t count,
+                                             tuttiDataType_t datatype, tuttiRedOp_t op,
+                                             tuttiComm_t comm, tuttiStream_t stream,
+                                             const tuttiCollConfig_t *config);
+/** tuttiBroadcast with options; `config` may be NULL. */
+TUTTI_API tuttiResult_t tuttiBroadcastConfig(const void *sendbuff, void *recvbuff, size_t count,
+                                             tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                                             tuttiStream_t stream, const tuttiCollConfig_t *config);
+/** tuttiReduce with options; `config` may be NULL. */
+TUTTI_API tuttiResult_t tuttiReduceConfig(const void *sendbuff, void *recvbuff, size_t count,
+                                          tuttiDataType_t datatype, tuttiRedOp_t op, int root,
+                                          tuttiComm_t comm, tuttiStream_t stream,
+                                          const tuttiCollConfig_t *config);
+/** tuttiAllGather with options; `config` may be NULL. */
+TUTTI_API tuttiResult_t tuttiAllGatherConfig(const void *sendbuff, void *recvbuff, size_t sendcount,
+                                             tuttiDataType_t datatype, tuttiComm_t comm,
+                                             tuttiStream_t stream, const tuttiCollConfig_t *config);
+/** tuttiReduceScatter with options; `config` may be NULL. */
+TUTTI_API tuttiResult_t tuttiReduceScatterConfig(const void *sendbuff, void *recvbuff,
+                                                 size_t recvcount, tuttiDataType_t datatype,
+                                                 tuttiRedOp_t op, tuttiComm_t comm,
+                                                 tuttiStream_t stream,
+                                                 const tuttiCollConfig_t *config);
+/** tuttiAlltoAll with options; `config` may be NULL. */
+TUTTI_API tuttiResult_t tuttiAlltoAllConfig(const void *sendbuff, void *recvbuff, size_t count,
+                                            tuttiDataType_t datatype, tuttiComm_t comm,
+                                            tuttiStream_t stream, const tuttiCollConfig_t *config);
+/** tuttiGather with options; `config` may be NULL. */
+TUTTI_API tuttiResult_t tuttiGatherConfig(const void *sendbuff, void *recvbuff, size_t count,
+                                          tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                                          tuttiStream_t stream, const tuttiCollConfig_t *config);
+/** tuttiScatter with options; `config` may be NULL. */
+TUTTI_API tuttiResult_t tuttiScatterConfig(const void *sendbuff, void *recvbuff, size_t count,
+                                           tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                                           tuttiStream_t stream, const tuttiCollConfig_t *config);
 
 /** Sends to `peer`. Each tuttiSend meets one tuttiRecv of the same count and type, in order for
  * each pair of ranks. Sends and receives that depend on each other go into one group. */

@@ -2,6 +2,7 @@
  * one operation. */
 #include <stdint.h>
 
+#include "api/configured.h"
 #include "base/nvtx.h"
 #include "comm/check.h"
 #include "comm/communicator.h"
@@ -128,12 +129,13 @@ static tuttiResult_t check(const tuttiCommunicator *c, tuttiOp *op) {
   return checkBuffers(c, op);
 }
 
-/* What all of them end in; `name` is the public call. A call that is refused lets its group fail.
- */
-static tuttiResult_t submit(const char *name, tuttiComm_t comm, tuttiOp *op) {
+tuttiResult_t tuttiCollectiveSubmit(const char *name, tuttiComm_t comm, tuttiOp *op,
+                                    const tuttiCollConfig_t *config) {
   TUTTI_HELD tuttiCommunicator *c = NULL;
   tuttiResult_t result = tuttiHandleEnter(comm, name, &c);
   if (result == tuttiSuccess) result = check(c, op);
+  if (result == tuttiSuccess && config)
+    result = tuttiCollConfigRead(c, op->coll, config, &op->wishes);
   if (result != tuttiSuccess) {
     tuttiGroupFail(result);
     return result;
@@ -142,10 +144,15 @@ static tuttiResult_t submit(const char *name, tuttiComm_t comm, tuttiOp *op) {
   op->handle = comm;
   op->recorded = op->coll;
   if (op->redop >= tuttiNumOps) op->premul = c->premul[op->redop - tuttiNumOps];
-  uint64_t range = tuttiRangeOpen(name, op->count * tuttiTypeSize(op->type), c->rank);
+  uint64_t range =
+      tuttiRangeOpen(name, op->count * tuttiTypeSize(op->type), c->rank, op->wishes.tag);
   result = tuttiOpSubmit(op);
   tuttiRangeClose(range);
   return result;
+}
+
+static tuttiResult_t submit(const char *name, tuttiComm_t comm, tuttiOp *op) {
+  return tuttiCollectiveSubmit(name, comm, op, NULL);
 }
 
 /* ---- the calls ------------------------------------------------------------------------------ */

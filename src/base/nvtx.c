@@ -9,6 +9,7 @@
 typedef struct {
   uint64_t bytes;
   int64_t rank;
+  uint64_t tag;
 } Payload;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -19,14 +20,15 @@ static uint64_t schema; /* tells the tool what a Payload holds */
 static void openDomain(void) {
   static const nvtxPayloadSchemaEntry_t entries[] = {
       {.type = NVTX_PAYLOAD_ENTRY_TYPE_UINT64, .name = "bytes"},
-      {.type = NVTX_PAYLOAD_ENTRY_TYPE_INT64, .name = "rank"}};
+      {.type = NVTX_PAYLOAD_ENTRY_TYPE_INT64, .name = "rank"},
+      {.type = NVTX_PAYLOAD_ENTRY_TYPE_UINT64, .name = "tag"}};
   static const nvtxPayloadSchemaAttr_t attributes = {
       .fieldMask = NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_TYPE | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES |
                    NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES |
                    NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_STATIC_SIZE,
       .type = NVTX_PAYLOAD_SCHEMA_TYPE_STATIC,
       .entries = entries,
-      .numEntries = 2,
+      .numEntries = 3,
       .payloadStaticSize = sizeof(Payload)};
   /* NVTX loads the tool that a variable of the environment names. */
   if (!tuttiPrivileged()) domain = nvtxDomainCreateA("tutti");
@@ -34,10 +36,10 @@ static void openDomain(void) {
   tuttiStoreRelease32(&tuttiRangesUnheard, domain == NULL);
 }
 
-uint64_t tuttiRangeStart(const char *name, size_t bytes, int rank) {
+uint64_t tuttiRangeStart(const char *name, size_t bytes, int rank, uint64_t tag) {
   pthread_once(&once, openDomain);
   if (!domain) return 0;
-  const Payload payload = {bytes, rank};
+  const Payload payload = {.bytes = bytes, .rank = rank, .tag = tag};
   const nvtxPayloadData_t data = {schema, sizeof payload, &payload};
   const nvtxEventAttributes_t event = {.version = NVTX_VERSION,
                                        .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
@@ -55,8 +57,8 @@ void tuttiRangeClose(uint64_t range) {
 
 #else
 tuttiAtomic32 tuttiRangesUnheard = {1};
-uint64_t tuttiRangeStart(const char *name, size_t bytes, int rank) {
-  return (void)name, (void)bytes, (void)rank, 0;
+uint64_t tuttiRangeStart(const char *name, size_t bytes, int rank, uint64_t tag) {
+  return (void)name, (void)bytes, (void)rank, (void)tag, 0;
 }
 void tuttiRangeClose(uint64_t range) {
   (void)range;

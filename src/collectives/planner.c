@@ -384,6 +384,20 @@ static int mostRanks(const tuttiPlanInput *in, const tuttiSignature *op) {
   return model.readRanks[in->oversubscribed && !in->directReads];
 }
 
+static uint32_t narrowed(uint32_t mask, uint32_t selected) {
+  return mask & selected ? mask & selected : mask;
+}
+
+uint32_t tuttiPlanAlgos(const tuttiPlanInput *in, int coll) {
+  uint32_t exist = 0, direct = 1u << tuttiAlgoDirect;
+  for (int algo = 0; algo < tuttiAlgoCount; algo++)
+    if (tuttiScheduleExists(coll, algo)) exist |= 1u << algo;
+  bool only = in->allPairs || (in->deterministic && tuttiCollReduces(coll));
+  if (only) return exist & direct;
+  if (in->widest && in->nranks > in->widest && exist != direct) exist &= ~direct;
+  return narrowed(exist & in->algoMask, in->algos.of[coll]);
+}
+
 /* The allowed algorithms that have a schedule; without any, all that have. */
 static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature *op) {
   static tuttiAtomic32 said;
@@ -495,10 +509,6 @@ static float messageTime(const tuttiPlanInput *in, const tuttiSignature *op) {
   float latency = in->nhosts > 1 ? in->interLatencyUs : in->intraLatencyUs;
   float GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
   return latency + (float)(op->count * tuttiElementBytes(op->type)) / (GBs * 1e3f);
-}
-
-static uint32_t narrowed(uint32_t mask, uint32_t selected) {
-  return mask & selected ? mask & selected : mask;
 }
 
 void tuttiPlanChoose(const tuttiPlanInput *all, const tuttiSignature *op, tuttiPlan *plan) {

@@ -72,6 +72,9 @@ extern const char *const tuttiProtoNames[tuttiProtoCount];
  * allowed algorithms have no schedule for the collective the best existing one is taken (and said
  * at INFO once): a setting never breaks a call. Sets all of *plan. */
 void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);
+/* The algorithms that can be had for `coll`, as a mask: where several ways are chosen from, these.
+ */
+uint32_t tuttiPlanAlgos(const tuttiPlanInput *in, int coll);
 /* Its part for in->allPairs: form, protocol, kernel, thread blocks and threads, in *plan, of which
  * the rest is set. */
 void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);

@@ -67,7 +67,7 @@ typedef struct tuttiCommunicator {
   tuttiAtomic32 state; /* tuttiCommState */
   const tuttiDevice *device;
   tuttiTaskContext context;
-  tuttiPrepared prepared[TUTTI_PREPARED];
+  tuttiPrepared prepared[TUTTI_PREPARED + 1]; /* the last: of operations with wishes of their own */
 
   /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send endpoint
    * at nranks), made on first use. */

@@ -238,7 +238,7 @@ tuttiResult_t tuttiGroupRun(void) {
   bool last;
   TUTTI_TRY(leave(&ended, &last));
   if (!last) return tuttiSuccess;
-  uint64_t range = tuttiRangeOpen("tuttiGroupEnd", 0, -1);
+  uint64_t range = tuttiRangeOpen("tuttiGroupEnd", 0, -1, 0);
   tuttiResult_t result = tuttiSuccess;
   if (ended.failure == tuttiSuccess) {
     if (ended.nops > 0) result = runGroup(ended.ops, ended.nops);

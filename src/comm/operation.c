@@ -1,6 +1,7 @@
 /* From operations to tasks: signature, plan, one task per channel, and their run on the device. */
 #include "comm/operation.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,15 +42,34 @@ static void logPlan(const tuttiOp *op, const tuttiPlan *plan) {
              (unsigned long long)plan->chunk);
   else
     snprintf(shape, sizeof shape, "%d blocks of %d threads", plan->nblocks, plan->nthreads);
-  TUTTI_INFO(TUNING, "%s of %llu %s: %s%s, %s, %s, %.1f us expected", tuttiCollName(op->coll),
+  char tag[32] = "";
+  if (op->wishes.tag) snprintf(tag, sizeof tag, ", tag %#" PRIx64, op->wishes.tag);
+  TUTTI_INFO(TUNING, "%s of %llu %s: %s%s, %s, %s, %.1f us expected%s", tuttiCollName(op->coll),
              (unsigned long long)op->count, tuttiTypeName(op->type), tuttiAlgoNames[plan->algo],
-             plan->twoShot ? " two-shot" : "", tuttiProtoNames[plan->proto], shape, plan->timeUs);
+             plan->twoShot ? " two-shot" : "", tuttiProtoNames[plan->proto], shape, plan->timeUs,
+             tag);
+}
+
+/* Channels are as many as there are connections for, at most. */
+static void applyWishes(const tuttiOpWishes *w, int coll, tuttiPlanInput *in) {
+  if (w->maxChannels && w->maxChannels < in->maxChannels) in->maxChannels = w->maxChannels;
+  if (w->maxChannels && (!in->maxBlocks || w->maxChannels < in->maxBlocks))
+    in->maxBlocks = w->maxChannels;
+  if (w->minChannels) in->minChannels = w->minChannels;
+  if (in->minChannels > in->maxChannels) in->minChannels = in->maxChannels;
+  if (w->algos) in->algos.of[coll] = w->algos;
 }
 
 static void choosePlan(const tuttiOp *op, const tuttiSignature *sig, tuttiPlan *plan) {
   tuttiSignature asked = *sig;
   asked.coll = (uint8_t)op->coll; /* not what is recorded */
-  tuttiPlanChoose(&op->comm->wireup.plan, &asked, plan);
+  if (op->wishes.given) {
+    tuttiPlanInput in = op->comm->wireup.plan;
+    applyWishes(&op->wishes, op->coll, &in);
+    tuttiPlanChoose(&in, &asked, plan);
+  } else {
+    tuttiPlanChoose(&op->comm->wireup.plan, &asked, plan);
+  }
   if (op->coll != tuttiCollSendRecv && tuttiLogEnabled(TUTTI_LOG_INFO, TUTTI_SUBSYS(TUNING)))
     logPlan(op, plan);
 }
@@ -98,8 +118,9 @@ static const tuttiPrepared *prepare(const tuttiOp *op) {
   tuttiSignature sig = describe(op), *kept;
   uint64_t hash = op->count * 0x9e3779b97f4a7c15u >> 32; /* Fibonacci's: sizes are powers of two */
   tuttiPrepared *p = &op->comm->prepared[(hash + sig.coll + sig.type) % TUTTI_PREPARED];
+  if (op->wishes.given) p = &op->comm->prepared[TUTTI_PREPARED];
   kept = &p->task.signature;
-  bool used = p->plan.nchannels > 0;
+  bool used = p->plan.nchannels > 0 && !op->wishes.given;
   if (used && tuttiSignatureEqual(kept, &sig)) return p;
   kept->root = sig.root; /* no plan depends on it */
   if (!used || !tuttiSignatureEqual(kept, &sig)) choosePlan(op, &sig, &p->plan);
@@ -207,6 +228,8 @@ static tuttiResult_t run(tuttiTaskSet *set, const tuttiOp *ops, int nops) {
     for (int i = 0; i < nops; i++) {
       if ((int)ops[i].comm->device->kind != kind || isSelf(&ops[i])) continue;
       device = ops[i].comm->device;
+      if (ops[i].wishes.event)
+        TUTTI_TRY(device->mark(&ops[i].comm->context, ops[i].stream, ops[i].wishes.event));
       TUTTI_TRY(addOp(set, &ops[i]));
     }
     if (device) TUTTI_TRY(device->run(set));

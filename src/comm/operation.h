@@ -4,6 +4,15 @@
 
 #include "comm/communicator.h"
 
+/* What the options of one collective ask for; all 0: nothing. */
+typedef struct {
+  bool given;
+  int minChannels, maxChannels; /* 0: as the communicator */
+  uint32_t algos;               /* to choose from, one or more that can be had; 0: any */
+  uint64_t tag;
+  void *event; /* recorded when the operation is launched */
+} tuttiOpWishes;
+
 /* One collective or message, as its call asks for it. */
 typedef struct tuttiOp {
   tuttiColl coll;
@@ -17,6 +26,7 @@ typedef struct tuttiOp {
   bool sending; /* SendRecv */
   bool inPlace;
   tuttiColl recorded; /* what the signature says: coll, or tuttiCollSplit */
+  tuttiOpWishes wishes;
   tuttiPreMul premul; /* of redop at the call: its handle may be gone when the operation runs */
   tuttiCommunicator *comm; /* held by the caller while the operation runs */
   tuttiComm_t handle;      /* what a group keeps until its end, when it may be dead */

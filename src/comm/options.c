@@ -1,10 +1,14 @@
 /* Options of a communicator: the user's config, else the settings, else defaults. */
 #include "comm/options.h"
 
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/settings.h"
 #include "transport/net.h"
+
+#define CONFIG_LEAST offsetof(tuttiConfig_t, numRmaCtx) /* bytes, of the first version */
 
 static tuttiResult_t takeInt(const char *field, int value, int min, int max, int *out) {
   if (value == TUTTI_CONFIG_UNDEF_INT) return tuttiSuccess;
@@ -19,16 +23,41 @@ static tuttiResult_t checkConfig(const tuttiConfig_t *config) {
   if (config->magic != TUTTI_CONFIG_MAGIC)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument config is not initialized; start it from TUTTI_CONFIG_INITIALIZER");
-  if (config->size >= sizeof(tuttiConfig_t)) return tuttiSuccess;
+  if (config->size >= CONFIG_LEAST) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInvalidArgument,
                     "config.size is %zu, less than the %zu bytes of version %d; start the config "
                     "from TUTTI_CONFIG_INITIALIZER",
-                    config->size, sizeof(tuttiConfig_t), TUTTI_VERSION_CODE);
+                    config->size, CONFIG_LEAST, TUTTI_VERSION_CODE);
+}
+
+/* The config of a caller who knew fewer fields: the others are undefined. */
+static tuttiConfig_t knownFields(const tuttiConfig_t *config) {
+  tuttiConfig_t known = TUTTI_CONFIG_INITIALIZER;
+  memcpy(&known, config, config->size < sizeof known ? config->size : sizeof known);
+  return known;
+}
+
+static tuttiResult_t takeConfig(const tuttiConfig_t *given, tuttiOptions *o) {
+  TUTTI_TRY(checkConfig(given));
+  tuttiConfig_t known = knownFields(given), *config = &known;
+  TUTTI_TRY(takeInt("blocking", config->blocking, 0, 1, &o->blocking));
+  TUTTI_TRY(takeInt("minCTAs", config->minCTAs, 1, TUTTI_MAX_CHANNELS, &o->minChannels));
+  TUTTI_TRY(takeInt("maxCTAs", config->maxCTAs, 1, TUTTI_MAX_BLOCKS, &o->maxChannels));
+  TUTTI_TRY(takeInt("device", config->device, tuttiDeviceAuto, tuttiDeviceCuda, &o->device));
+  TUTTI_TRY(takeInt("timeoutMs", config->timeoutMs, 0, INT_MAX, &o->timeoutMs));
+  /* Cut where they are too long: the name is for logs, and no network has so long a one. */
+  if (config->netName) snprintf(o->net, sizeof o->net, "%s", config->netName);
+  if (config->commName) snprintf(o->name, sizeof o->name, "%s", config->commName);
+  TUTTI_TRY(takeInt("splitShare", config->splitShare, 0, 1, &(int){0})); /* of no effect */
+  TUTTI_TRY(takeInt("trafficClass", config->trafficClass, 0, 255, &o->trafficClass));
+  TUTTI_TRY(takeInt("numRmaCtx", config->numRmaCtx, 0, TUTTI_RMA_CONTEXTS, &o->rmaContexts));
+  TUTTI_TRY(takeInt("numRmaSig", config->numRmaSig, 1, TUTTI_RMA_SIGNALS, &o->rmaSignals));
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOptions *base,
                                   tuttiOptions *out) {
-  tuttiOptions o = {.blocking = 1, .ordinal = -1};
+  tuttiOptions o = {.blocking = 1, .ordinal = -1, .rmaContexts = 1, .rmaSignals = 1};
   TUTTI_TRY(tuttiSettingsLoad());
   if (base) {
     o = *base;
@@ -42,19 +71,7 @@ tuttiResult_t tuttiOptionsResolve(const tuttiConfig_t *config, const tuttiOption
     if (*device != 'a') o.device = *device == 'h' ? tuttiDeviceHost : tuttiDeviceCuda;
     snprintf(o.net, sizeof o.net, "%s", tuttiSettingString(TUTTI_SETTING_NET));
   }
-  if (config) {
-    TUTTI_TRY(checkConfig(config));
-    TUTTI_TRY(takeInt("blocking", config->blocking, 0, 1, &o.blocking));
-    TUTTI_TRY(takeInt("minCTAs", config->minCTAs, 1, TUTTI_MAX_CHANNELS, &o.minChannels));
-    TUTTI_TRY(takeInt("maxCTAs", config->maxCTAs, 1, TUTTI_MAX_BLOCKS, &o.maxChannels));
-    TUTTI_TRY(takeInt("device", config->device, tuttiDeviceAuto, tuttiDeviceCuda, &o.device));
-    TUTTI_TRY(takeInt("timeoutMs", config->timeoutMs, 0, INT_MAX, &o.timeoutMs));
-    /* Cut where they are too long: the name is for logs, and no network has so long a one. */
-    if (config->netName) snprintf(o.net, sizeof o.net, "%s", config->netName);
-    if (config->commName) snprintf(o.name, sizeof o.name, "%s", config->commName);
-    TUTTI_TRY(takeInt("splitShare", config->splitShare, 0, 1, &(int){0})); /* of no effect */
-    TUTTI_TRY(takeInt("trafficClass", config->trafficClass, 0, 255, &o.trafficClass));
-  }
+  if (config) TUTTI_TRY(takeConfig(config, &o));
   const tuttiNet *net = tuttiNetFind(o.net);
   if (net) snprintf(o.net, sizeof o.net, "%s", net->name); /* ranks compare it */
   bool mixed = config && (config->minCTAs < 0) != (config->maxCTAs < 0);

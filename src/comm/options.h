@@ -5,7 +5,9 @@
 #include "base/error.h"
 #include "tutti.h"
 
-#define TUTTI_COMM_NAME 64
+#define TUTTI_COMM_NAME    64
+#define TUTTI_RMA_CONTEXTS 64   /* at most */
+#define TUTTI_RMA_SIGNALS  1024 /* of each, at most */
 
 /* Options in force: config, else setting, else default. */
 typedef struct {
@@ -13,8 +15,9 @@ typedef struct {
   int minChannels, maxChannels; /* 0: the planner decides */
   int timeoutMs;                /* 0: none */
   int trafficClass;
-  int device;  /* a tuttiDevice_t */
-  int ordinal; /* of the CUDA device; -1: the current one */
+  int device;                  /* a tuttiDevice_t */
+  int ordinal;                 /* of the CUDA device; -1: the current one */
+  int rmaContexts, rmaSignals; /* of one-sided operations */
   char net[16];
   char name[TUTTI_COMM_NAME];
 } tuttiOptions;

@@ -30,6 +30,9 @@ typedef struct tuttiDevice {
   /* Copies between buffers of the user, in order of the stream of each. */
   tuttiResult_t (*copy)(tuttiTaskContext *context, void *to, tuttiStream_t receiver,
                         const void *from, size_t bytes, tuttiStream_t stream);
+  /* Records an event of the user in the stream, before what is run next; tuttiInvalidUsage where
+   * there are no streams. */
+  tuttiResult_t (*mark)(tuttiTaskContext *context, tuttiStream_t stream, void *event);
   /* NULL, or what is wrong with a buffer of the user. Errors and faults later are worse. */
   const char *(*refuse)(const void *buffer);
   /* What the rest needs of the communicator. */

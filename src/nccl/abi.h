@@ -4,6 +4,8 @@
 #ifndef TUTTI_NCCL_ABI_H_
 #define TUTTI_NCCL_ABI_H_
 
+#include <stdbool.h>
+
 #include "tutti.h"
 
 /* What the library says it is: the version that PyTorch 2.11 is made for. */
@@ -37,7 +39,38 @@ typedef struct {
   int numRmaCtx;           /* 2.29 */
   int maxP2pPeers;         /* 2.30.3 */
   int graphStreamOrdering; /* 2.30.5 */
+  int launchOrderImplicit; /* 2.31 */
+  int numRmaSig;           /* 2.31 */
+  int rmaEagerInit;        /* 2.31 */
+  int hostCftMode;         /* 2.31 */
+  int nvlsHostMode;        /* 2.31 */
 } tuttiNcclConfig;
+
+/* Of one collective, of 2.32. */
+typedef struct {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  void *ext; /* a list of options of other vendors, all of which are passed over */
+  int minCTAs;
+  int maxCTAs;
+  int nvlsCTAs;
+  int cgaClusterSize;
+  const char *algSelection;
+  int forceAlgSelection;
+  int CTAPolicy;
+  uint64_t userProfilerTag;
+  void *launchCompletionEvent;
+} tuttiNcclCollConfig;
+
+/* Of 2.32. */
+typedef struct {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int mode; /* 0: none, 1: with a key that all ranks know */
+  const char *psk;
+} tuttiNcclEncryptionConfig;
 
 typedef struct {
   size_t size;
@@ -45,6 +78,44 @@ typedef struct {
   unsigned int version;
   float estimatedTime;
 } tuttiNcclSimInfo;
+
+/* Of 2.32; older callers know its beginning. */
+typedef struct {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int rank;
+  int nRanks;
+  int cudaDev;
+  int nvmlDev;
+  bool deviceApiSupport;
+  bool multimemSupport;
+  int ginType; /* 0: none */
+  int nLsaTeams;
+  bool hostRmaSupport;
+  int railedGinType;
+  uint64_t commHash;
+  int ginMinStride;
+  int ginConnectionType; /* 0: none */
+  bool ginSupport[64];
+  size_t devCommRuntimeVersionSize;
+  bool cftSupport;
+  bool cftMulticastSupport;
+  bool cftCountedSupport;
+} tuttiNcclCommProperties;
+#define TUTTI_NCCL_PROPERTIES_LEAST offsetof(tuttiNcclCommProperties, railedGinType) /* of 2.29 */
+
+/* What device code knows multicast memory by. */
+typedef struct {
+  void *base;
+} tuttiNcclMultimemHandle;
+
+typedef struct {
+  int opCnt, peer, sigIdx, ctx;
+} tuttiNcclWaitSignalDesc;
+
+#define TUTTI_NCCL_WIN_GIN_ONLY    0x04
+#define TUTTI_NCCL_WIN_CFT_COUNTED 0x08
 
 /* A set of ranks that device code speaks of. */
 typedef struct {

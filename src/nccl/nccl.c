@@ -1,4 +1,4 @@
-/* libnccl.so.2: the calls of NCCL's public API up to 2.30, in terms of tutti.h and nothing else.
+/* libnccl.so.2: the calls of NCCL's public API up to 2.32.3, in terms of tutti.h and nothing else.
  * Each call is there as pnccl<Name> and, weak, as nccl<Name>, so that a profiler can put itself in
  * between. What cannot be served, namely what device code and one-sided operations need, returns
  * tuttiInvalidUsage and says what to use instead. */
@@ -28,8 +28,8 @@ static _Thread_local const char *refusal;
 #define FORWARD(...) FORWARD_IF(true, __VA_ARGS__)
 
 /* A call that tutti has not; its arguments are not looked at. */
-#define REFUSE(name, text)                                                                         \
-  DEFINE(tuttiResult_t, name, (void)) {                                                            \
+#define REFUSE(name, parameters, text)                                                             \
+  DEFINE(tuttiResult_t, name, parameters) {                                                        \
     refusal = "nccl" #name ": " text;                                                              \
     return tuttiInvalidUsage;                                                                      \
   }
@@ -76,7 +76,9 @@ static tuttiConfig_t *readConfig(const tuttiNcclConfig *config, tuttiConfig_t *o
   if (!own->magic || !own->size) return own;
   tuttiNcclConfig c = {.minCTAs = TUTTI_CONFIG_UNDEF_INT,
                        .maxCTAs = TUTTI_CONFIG_UNDEF_INT,
-                       .trafficClass = TUTTI_CONFIG_UNDEF_INT};
+                       .trafficClass = TUTTI_CONFIG_UNDEF_INT,
+                       .numRmaCtx = TUTTI_CONFIG_UNDEF_INT,
+                       .numRmaSig = TUTTI_CONFIG_UNDEF_INT};
   memcpy(&c, config, config->size < sizeof c ? config->size : sizeof c);
   own->blocking = c.blocking;
   if (c.version >= 21700) {
@@ -86,6 +88,8 @@ static tuttiConfig_t *readConfig(const tuttiNcclConfig *config, tuttiConfig_t *o
   }
   if (c.version >= 22600) own->trafficClass = c.trafficClass;
   if (c.version >= 22700) own->commName = c.commName;
+  if (c.version >= 22900) own->numRmaCtx = c.numRmaCtx;
+  if (c.version >= 23100) own->numRmaSig = c.numRmaSig;
   return own;
 }
 
@@ -135,6 +139,28 @@ FORWARD(CommResume, (tuttiComm_t comm), (comm))
 FORWARD(CommMemStats, (tuttiComm_t comm, tuttiCommMemStat_t stat, uint64_t *value),
         (comm, stat, value))
 
+/* What the caller's version did not know is not written. */
+DEFINE(tuttiResult_t, CommQueryProperties, (tuttiComm_t comm, tuttiNcclCommProperties *props)) {
+  tuttiCommProperties_t own = TUTTI_COMM_PROPERTIES_INITIALIZER;
+  refusal = NULL;
+  if (props && props->magic != TUTTI_NCCL_CONFIG_MAGIC) own.magic = 0;
+  if (props && props->size < TUTTI_NCCL_PROPERTIES_LEAST) own.size = 0;
+  tuttiResult_t result = tuttiCommQueryProperties(comm, props ? &own : NULL);
+  if (result != tuttiSuccess) return result;
+  tuttiNcclCommProperties p = {.size = props->size,
+                               .magic = props->magic,
+                               .version = props->version,
+                               .rank = own.rank,
+                               .nRanks = own.nRanks,
+                               .cudaDev = own.cudaDev,
+                               .nvmlDev = -1,
+                               .nLsaTeams = own.nRanks,
+                               .hostRmaSupport = own.hostRmaSupport != 0,
+                               .commHash = own.commHash};
+  memcpy(props, &p, p.size < sizeof p ? p.size : sizeof p);
+  return tuttiSuccess;
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 FORWARD(MemAlloc, (void **ptr, size_t size), (ptr, size))
@@ -142,9 +168,17 @@ FORWARD(MemFree, (void *ptr), (ptr))
 FORWARD(CommRegister, (tuttiComm_t comm, void *buff, size_t size, void **handle),
         (comm, buff, size, handle))
 FORWARD(CommDeregister, (tuttiComm_t comm, void *handle), (comm, handle))
-FORWARD(CommWindowRegister,
-        (tuttiComm_t comm, void *buff, size_t size, tuttiWindow_t *win, int winFlags),
-        (comm, buff, size, win, winFlags))
+DEFINE(tuttiResult_t, CommWindowRegister,
+       (tuttiComm_t comm, void *buff, size_t size, tuttiWindow_t *win, int winFlags)) {
+  refusal = NULL;
+  if (winFlags & (TUTTI_NCCL_WIN_GIN_ONLY | TUTTI_NCCL_WIN_CFT_COUNTED)) {
+    refusal =
+        "ncclCommWindowRegister: winFlags has NCCL_WIN_GIN_ONLY or NCCL_WIN_CFT_COUNTED; tutti "
+        "has no communication from inside kernels, leave them out";
+    return tuttiInvalidUsage;
+  }
+  return tuttiCommWindowRegister(comm, buff, size, win, winFlags);
+}
 FORWARD(CommWindowDeregister, (tuttiComm_t comm, tuttiWindow_t win), (comm, win))
 FORWARD(WinGetUserPtr, (tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr),
         (comm, win, outUserPtr))
@@ -195,6 +229,53 @@ FORWARD(Scatter, (BUFFERS, int root, WHERE), (BUFFERS_, root, WHERE_))
 FORWARD(Send, (const BUFFER, int peer, WHERE), (BUFFER_, peer, WHERE_))
 FORWARD(Recv, (BUFFER, int peer, WHERE), (BUFFER_, peer, WHERE_))
 
+/* The same calls with options. */
+
+/* Reads the caller's options of a collective into *own; NULL stays NULL. What is none tutti will
+ * refuse. */
+static const tuttiCollConfig_t *readCollConfig(const tuttiNcclCollConfig *config,
+                                               tuttiCollConfig_t *own) {
+  refusal = NULL;
+  if (!config) return NULL;
+  *own = (tuttiCollConfig_t)TUTTI_COLL_CONFIG_INITIALIZER;
+  if (config->magic != TUTTI_NCCL_CONFIG_MAGIC) own->magic = 0;
+  if (config->size < sizeof *config) own->size = 0;
+  if (!own->magic || !own->size) return own;
+  own->minCTAs = fewer(config->minCTAs, MOST_MAX_CTAS);
+  own->maxCTAs = fewer(config->maxCTAs, MOST_MAX_CTAS);
+  own->algSelection = config->algSelection;
+  own->forceAlgSelection = config->forceAlgSelection;
+  own->userProfilerTag = config->userProfilerTag;
+  own->launchCompletionEvent = config->launchCompletionEvent;
+  return own;
+}
+
+#define WITH_CONFIG(name, parameters, arguments)                                                   \
+  DEFINE(tuttiResult_t, name, parameters) {                                                        \
+    tuttiCollConfig_t own;                                                                         \
+    const tuttiCollConfig_t *read = readCollConfig(config, &own);                                  \
+    return tutti##name arguments;                                                                  \
+  }
+#define OPTIONS const tuttiNcclCollConfig *config
+
+WITH_CONFIG(AllReduceConfig, (BUFFERS, tuttiRedOp_t op, WHERE, OPTIONS),
+            (BUFFERS_, op, WHERE_, read))
+WITH_CONFIG(BroadcastConfig, (BUFFERS, int root, WHERE, OPTIONS), (BUFFERS_, root, WHERE_, read))
+WITH_CONFIG(ReduceConfig, (BUFFERS, tuttiRedOp_t op, int root, WHERE, OPTIONS),
+            (BUFFERS_, op, root, WHERE_, read))
+WITH_CONFIG(AllGatherConfig, (BUFFERS, WHERE, OPTIONS), (BUFFERS_, WHERE_, read))
+WITH_CONFIG(ReduceScatterConfig, (BUFFERS, tuttiRedOp_t op, WHERE, OPTIONS),
+            (BUFFERS_, op, WHERE_, read))
+WITH_CONFIG(GatherConfig, (BUFFERS, int root, WHERE, OPTIONS), (BUFFERS_, root, WHERE_, read))
+WITH_CONFIG(ScatterConfig, (BUFFERS, int root, WHERE, OPTIONS), (BUFFERS_, root, WHERE_, read))
+/* In place it is messages, for which there is nothing to choose. */
+DEFINE(tuttiResult_t, AlltoAllConfig, (BUFFERS, WHERE, OPTIONS)) {
+  tuttiCollConfig_t own;
+  const tuttiCollConfig_t *read = readCollConfig(config, &own);
+  if (sendbuff == recvbuff && count > 0 && !read) return pncclAlltoAll(BUFFERS_, WHERE_);
+  return tuttiAlltoAllConfig(BUFFERS_, WHERE_, read);
+}
+
 FORWARD(GroupStart, (void), ())
 FORWARD(GroupEnd, (void), ())
 
@@ -236,21 +317,49 @@ DEFINE(void, ParamDumpAll, (void)) {
 #define NO_ONE_SIDED                                                                               \
   "tutti has no one-sided operations; use ncclSend and ncclRecv in a group (ncclGroupStart)"
 
-REFUSE(DevCommCreate, NO_DEVICE_CODE)
-REFUSE(DevCommDestroy, NO_DEVICE_CODE)
-REFUSE(CommQueryProperties, NO_DEVICE_CODE)
-REFUSE(GetLsaDevicePointer, NO_DEVICE_CODE)
-REFUSE(GetLsaMultimemDevicePointer, NO_DEVICE_CODE)
-REFUSE(GetMultimemDevicePointer, NO_DEVICE_CODE)
-REFUSE(GetPeerDevicePointer, NO_DEVICE_CODE)
-REFUSE(LsaBarrierCreateRequirement, NO_DEVICE_CODE)
-REFUSE(LLA2ACreateRequirement, NO_DEVICE_CODE)
-REFUSE(GinBarrierCreateRequirement, NO_DEVICE_CODE)
-REFUSE(GinInboxA2ACreateRequirement, NO_DEVICE_CODE)
-REFUSE(GinOutboxCreateRequirement, NO_DEVICE_CODE)
-REFUSE(PutSignal, NO_ONE_SIDED)
-REFUSE(Signal, NO_ONE_SIDED)
-REFUSE(WaitSignal, NO_ONE_SIDED)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+REFUSE(DevCommCreate, (tuttiComm_t comm, const void *requirements, void *out), NO_DEVICE_CODE)
+REFUSE(DevCommDestroy, (tuttiComm_t comm, const void *devComm), NO_DEVICE_CODE)
+REFUSE(GetLsaDevicePointer, (tuttiWindow_t win, size_t offset, int rank, void **out),
+       NO_DEVICE_CODE)
+REFUSE(GetLsaMultimemDevicePointer, (tuttiWindow_t win, size_t offset, void **out), NO_DEVICE_CODE)
+REFUSE(GetMultimemDevicePointer,
+       (tuttiWindow_t win, size_t offset, tuttiNcclMultimemHandle multimem, void **out),
+       NO_DEVICE_CODE)
+REFUSE(GetPeerDevicePointer, (tuttiWindow_t win, size_t offset, int peer, void **out),
+       NO_DEVICE_CODE)
+REFUSE(GetMultimemDeviceLeInfo, (tuttiWindow_t win, size_t offset, uint32_t *id, size_t *at),
+       NO_DEVICE_CODE)
+REFUSE(GetCftDeviceLeInfo,
+       (tuttiWindow_t win, size_t offset, int peer, tuttiNcclTeam team, uint32_t *id, size_t *at),
+       NO_DEVICE_CODE)
+REFUSE(GetPeerDeviceLeInfo, (tuttiWindow_t win, size_t offset, int peer, uint32_t *id, size_t *at),
+       NO_DEVICE_CODE)
+REFUSE(LsaBarrierCreateRequirement, (tuttiNcclTeam team, int barriers, void *handle, void *out),
+       NO_DEVICE_CODE)
+REFUSE(GinBarrierCreateRequirement,
+       (tuttiComm_t comm, tuttiNcclTeam team, int barriers, void *handle, void *out),
+       NO_DEVICE_CODE)
+REFUSE(CftBarrierCreateRequirement, (tuttiNcclTeam team, int barriers, void *handle, void *out),
+       NO_DEVICE_CODE)
+REFUSE(LLA2ACreateRequirement, (int blocks, int slots, void *handle, void *out), NO_DEVICE_CODE)
+REFUSE(GinInboxA2ACreateRequirement, (void), NO_DEVICE_CODE)
+REFUSE(GinOutboxCreateRequirement, (void), NO_DEVICE_CODE)
+REFUSE(
+    SetEncryption, (const tuttiNcclEncryptionConfig *config),
+    "this version of tutti does not encrypt what its sockets carry; use a network that does, such "
+    "as a VPN, and name its interface in NCCL_SOCKET_IFNAME")
+REFUSE(PutSignal,
+       (const void *localbuff, size_t count, tuttiDataType_t datatype, int peer,
+        tuttiWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags,
+        WHERE),
+       NO_ONE_SIDED)
+REFUSE(Signal, (int peer, int sigIdx, int ctx, unsigned int flags, WHERE), NO_ONE_SIDED)
+REFUSE(WaitSignal, (int nDesc, tuttiNcclWaitSignalDesc *signalDescs, WHERE), NO_ONE_SIDED)
+
+#pragma GCC diagnostic pop
 
 /* These return no result. Each rank is a local team of its own: device code reaches no other. */
 DEFINE(int, LLA2ACalcSlots, (int maxElements, int maxElementSize)) {
@@ -273,6 +382,15 @@ DEFINE(tuttiNcclTeam, TeamRail, (tuttiComm_t comm)) {
 DEFINE(tuttiNcclTeam, TeamLsa, (tuttiComm_t comm)) {
   (void)comm;
   return (tuttiNcclTeam){1, 0, 1};
+}
+
+DEFINE(tuttiNcclTeam, TeamCft, (tuttiComm_t comm, int mode)) {
+  (void)mode;
+  return pncclTeamLsa(comm);
+}
+
+DEFINE(tuttiNcclTeam, TeamCftMultimem, (tuttiComm_t comm)) {
+  return pncclTeamLsa(comm);
 }
 
 DEFINE(int, TeamRankToWorld, (tuttiComm_t comm, tuttiNcclTeam team, int rank)) {

@@ -116,7 +116,7 @@ static bool passIsEager(tuttiProxy *p, passKind kind) {
 static bool advanceItem(const tuttiProxy *p, proxyItem *item, tuttiProxyTurn *turn) {
   item->state = item->op.advance(item->op.self, turn);
   if (item->state == TUTTI_PROXY_MOVED || item->state == TUTTI_PROXY_WAITING) {
-    if (!item->range) item->range = tuttiRangeOpen("proxy", 0, -1);
+    if (!item->range) item->range = tuttiRangeOpen("proxy", 0, -1, 0);
     return true;
   }
   tuttiRangeClose(item->range);

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <string>
@@ -31,6 +33,7 @@ SAME(CommWindowRegister)
 SAME(CommWindowDeregister)
 SAME(CommMemStats)
 SAME(AllReduce)
+SAME(CommUserRank)
 SAME(AlltoAll)
 SAME(Send)
 SAME(GroupStart)
@@ -40,6 +43,13 @@ tuttiResult_t ncclCommInitRankConfig(tuttiComm_t *, int, tuttiUniqueId, int, voi
 tuttiResult_t ncclCommSplit(tuttiComm_t, int, int, tuttiComm_t *, void *);
 tuttiResult_t ncclCommShrink(tuttiComm_t, int *, int, tuttiComm_t *, void *, int);
 tuttiResult_t ncclGroupSimulateEnd(tuttiNcclSimInfo *);
+tuttiResult_t ncclAllReduceConfig(const void *, void *, size_t, tuttiDataType_t, tuttiRedOp_t,
+                                  tuttiComm_t, tuttiStream_t, const tuttiNcclCollConfig *);
+tuttiResult_t ncclAlltoAllConfig(const void *, void *, size_t, tuttiDataType_t, tuttiComm_t,
+                                 tuttiStream_t, const tuttiNcclCollConfig *);
+tuttiResult_t ncclCommQueryProperties(tuttiComm_t, tuttiNcclCommProperties *);
+tuttiResult_t ncclSetEncryption(const tuttiNcclEncryptionConfig *);
+tuttiNcclTeam ncclTeamCft(tuttiComm_t, int);
 tuttiResult_t ncclDevCommCreate(tuttiComm_t, const void *, void *);
 tuttiResult_t ncclPutSignal(const void *, size_t, int, int, void *, size_t, int, int, unsigned,
                             tuttiComm_t, tuttiStream_t);
@@ -57,17 +67,13 @@ std::string lastError(tuttiComm_t comm = nullptr) {
 struct Config {
   Config(unsigned version, size_t size) {
     memset(bytes, 0x5a, sizeof bytes);
-    tuttiNcclConfig undefined = {size,    TUTTI_NCCL_CONFIG_MAGIC,
-                                 version, INT_MIN,
-                                 INT_MIN, INT_MIN,
-                                 INT_MIN, nullptr,
-                                 INT_MIN, INT_MIN,
-                                 nullptr, INT_MIN,
-                                 INT_MIN, INT_MIN,
-                                 INT_MIN, INT_MIN,
-                                 INT_MIN, INT_MIN,
-                                 INT_MIN, INT_MIN,
-                                 INT_MIN};
+    tuttiNcclConfig undefined = {};
+    std::fill_n(&undefined.blocking, (sizeof undefined - offsetof(tuttiNcclConfig, blocking)) / 4,
+                INT_MIN); /* pointers are undefined as NULL */
+    undefined.netName = undefined.commName = nullptr;
+    undefined.size = size;
+    undefined.magic = TUTTI_NCCL_CONFIG_MAGIC;
+    undefined.version = version;
     memcpy(bytes, &undefined, size < sizeof undefined ? size : sizeof undefined);
   }
   tuttiNcclConfig *operator->() { return (tuttiNcclConfig *)bytes; }
@@ -90,9 +96,9 @@ tuttiResult_t tryConfig(void *config, std::string *name = nullptr) {
 }
 
 TEST(NcclConfig, OfEveryVersion) {
-  const std::map<unsigned, size_t> versions = {{21400, 24}, {21700, 40}, {21800, 48}, {22600, 48},
-                                               {22700, 72}, {22809, 80}, {22900, 88}, {23003, 96},
-                                               {23007, 96}, {29900, 200}};
+  const std::map<unsigned, size_t> versions = {
+      {21400, 24}, {21700, 40}, {21800, 48}, {22600, 48},  {22700, 72},  {22809, 80},
+      {22900, 88}, {23003, 96}, {23007, 96}, {23100, 120}, {23203, 120}, {29900, 200}};
   for (auto [version, size] : versions) {
     for (size_t claimed : {size, sizeof(Config::bytes)}) {
       Config config(version, size);
@@ -242,7 +248,90 @@ TEST(Nccl, SimulateEnd) {
   EXPECT_EQ(ncclGroupEnd(), tuttiInvalidUsage) << "no group is left open";
 }
 
+const tuttiNcclCollConfig undefined = {sizeof undefined,
+                                       TUTTI_NCCL_CONFIG_MAGIC,
+                                       23203,
+                                       nullptr,
+                                       INT_MIN,
+                                       INT_MIN,
+                                       INT_MIN,
+                                       INT_MIN,
+                                       nullptr,
+                                       1,
+                                       INT_MIN,
+                                       0,
+                                       nullptr};
+
+TEST(Nccl, OptionsOfACollective) {
+  tuttiComm_t comm[1];
+  float in = 3, out = 0;
+  ASSERT_EQ(ncclCommInitAll(comm, 1, nullptr), tuttiSuccess) << lastError();
+  auto sum = [&](const tuttiNcclCollConfig *config) {
+    return ncclAllReduceConfig(&in, &out, 1, tuttiFloat, tuttiSum, comm[0], nullptr, config);
+  };
+  EXPECT_EQ(sum(nullptr), tuttiSuccess) << lastError(comm[0]);
+  tuttiNcclCollConfig config = undefined;
+  uint64_t someExtension[3] = {0, 0x7fff00000001, 1}; /* of another vendor: passed over */
+  config.ext = someExtension;
+  config.minCTAs = 640;
+  config.userProfilerTag = 7;
+  config.algSelection = "tree,nvls";
+  EXPECT_EQ(sum(&config), tuttiSuccess) << lastError(comm[0]);
+  EXPECT_EQ(out, 3);
+  config.algSelection = "nvls";
+  EXPECT_EQ(sum(&config), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(comm[0]), HasSubstr("config.algSelection is \"nvls\": none of that"));
+  config.forceAlgSelection = 0;
+  EXPECT_EQ(sum(&config), tuttiSuccess) << lastError(comm[0]);
+  config.launchCompletionEvent = &config;
+  EXPECT_EQ(sum(&config), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(comm[0]), HasSubstr("config.launchCompletionEvent"));
+  config = undefined;
+  config.magic++;
+  EXPECT_EQ(sum(&config), tuttiInvalidArgument);
+  config = undefined;
+  config.size--;
+  EXPECT_EQ(sum(&config), tuttiInvalidArgument);
+  EXPECT_EQ(ncclAlltoAllConfig(&in, &in, 1, tuttiFloat, comm[0], nullptr, nullptr), tuttiSuccess);
+  EXPECT_EQ(ncclCommDestroy(comm[0]), tuttiSuccess);
+}
+
+TEST(Nccl, Properties) {
+  tuttiComm_t comms[2];
+  ASSERT_EQ(ncclCommInitAll(comms, 2, nullptr), tuttiSuccess) << lastError();
+  tuttiNcclCommProperties p = {};
+  p.size = sizeof p;
+  p.magic = TUTTI_NCCL_CONFIG_MAGIC;
+  p.version = 23203;
+  ASSERT_EQ(ncclCommQueryProperties(comms[1], &p), tuttiSuccess) << lastError(comms[1]);
+  EXPECT_EQ(p.rank, 1);
+  EXPECT_EQ(p.nRanks, 2);
+  EXPECT_EQ(p.cudaDev, -1);
+  EXPECT_FALSE(p.deviceApiSupport || p.multimemSupport || p.cftSupport || p.ginType);
+  EXPECT_NE(p.commHash, 0u);
+  tuttiNcclCommProperties older;
+  memset(&older, 0x5a, sizeof older);
+  older.size = offsetof(tuttiNcclCommProperties, railedGinType);
+  older.magic = TUTTI_NCCL_CONFIG_MAGIC;
+  ASSERT_EQ(ncclCommQueryProperties(comms[0], &older), tuttiSuccess) << lastError(comms[0]);
+  EXPECT_EQ(older.nRanks, 2);
+  EXPECT_EQ(older.railedGinType, 0x5a5a5a5a) << "behind what the caller has";
+  older.magic = 1;
+  EXPECT_EQ(ncclCommQueryProperties(comms[0], &older), tuttiInvalidArgument);
+  EXPECT_EQ(ncclCommQueryProperties(comms[0], nullptr), tuttiInvalidArgument);
+  for (auto comm : comms)
+    EXPECT_EQ(ncclCommDestroy(comm), tuttiSuccess);
+}
+
 TEST(Nccl, WhatIsNotServedSaysWhatToUse) {
+  tuttiWindow_t win = nullptr;
+  for (int flags : {TUTTI_NCCL_WIN_GIN_ONLY, TUTTI_NCCL_WIN_CFT_COUNTED | 1}) {
+    EXPECT_EQ(ncclCommWindowRegister(nullptr, nullptr, 0, &win, flags), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("NCCL_WIN_GIN_ONLY or NCCL_WIN_CFT_COUNTED"));
+  }
+  EXPECT_EQ(ncclSetEncryption(nullptr), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), HasSubstr("does not encrypt"));
+  EXPECT_EQ(ncclTeamCft(nullptr, 0).nRanks, 1);
   EXPECT_EQ(ncclDevCommCreate(nullptr, nullptr, nullptr), tuttiInvalidUsage);
   EXPECT_THAT(lastError(), testing::StartsWith("ncclDevCommCreate: tutti has no communication"));
   EXPECT_EQ(ncclPutSignal(nullptr, 0, 0, 0, nullptr, 0, 0, 0, 0, nullptr, nullptr),
@@ -260,7 +349,7 @@ TEST(Nccl, NumbersAreThoseOfNvidia) {
   std::map<std::string, long long> ours;
   for (const Number *n = ourNumbers; n->name; n++)
     ours[n->name] = n->value;
-  EXPECT_GE(ours.size(), 70u);
+  EXPECT_GE(ours.size(), 120u);
   for (const Number *n = nvidiaNumbers; n->name; n++) {
     ASSERT_EQ(ours.count(n->name), 1u) << n->name;
     EXPECT_EQ(ours[n->name], n->value) << n->name;

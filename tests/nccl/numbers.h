@@ -44,6 +44,17 @@ extern const Number ourNumbers[], nvidiaNumbers[]; /* end with a NULL name */
   X(nvlsCTAs) X(nChannelsPerNetPeer) X(nvlinkCentricSched)
 #define CONFIG_FIELDS_2_29(X) X(graphUsageMode) X(numRmaCtx)
 #define CONFIG_FIELDS_2_30(X) X(maxP2pPeers) X(graphStreamOrdering)
+#define CONFIG_FIELDS_2_31(X)                                                                      \
+  X(launchOrderImplicit) X(numRmaSig) X(rmaEagerInit) X(hostCftMode) X(nvlsHostMode)
+#define COLL_CONFIG_FIELDS(X)                                                                      \
+  X(size) X(magic) X(version) X(ext) X(minCTAs) X(maxCTAs) X(nvlsCTAs) X(cgaClusterSize)           \
+  X(algSelection) X(forceAlgSelection) X(CTAPolicy) X(userProfilerTag) X(launchCompletionEvent)
+#define PROPERTIES_FIELDS(X)                                                                       \
+  X(size) X(magic) X(version) X(rank) X(nRanks) X(cudaDev) X(nvmlDev) X(deviceApiSupport)          \
+  X(multimemSupport) X(ginType) X(nLsaTeams) X(hostRmaSupport) X(railedGinType) X(commHash)        \
+  X(ginMinStride) X(ginConnectionType) X(ginSupport) X(devCommRuntimeVersionSize) X(cftSupport)    \
+  X(cftMulticastSupport) X(cftCountedSupport)
+#define ENCRYPTION_FIELDS(X) X(size) X(magic) X(version) X(mode) X(psk)
 #define SIM_FIELDS(X) X(size) X(magic) X(version) X(estimatedTime)
 // clang-format on
 

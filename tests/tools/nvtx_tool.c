@@ -14,6 +14,7 @@ static _Atomic uint64_t ranges;
 typedef struct {
   uint64_t bytes;
   int64_t rank;
+  uint64_t tag;
 } Payload;
 
 static nvtxDomainHandle_t NVTX_API createDomain(const char *name) {
@@ -23,14 +24,15 @@ static nvtxDomainHandle_t NVTX_API createDomain(const char *name) {
 
 static nvtxRangeId_t NVTX_API start(nvtxDomainHandle_t domain, const nvtxEventAttributes_t *event) {
   (void)domain;
-  Payload p = {0, -2};
+  Payload p = {0, -2, 0};
   const nvtxPayloadData_t *data = (void *)(uintptr_t)event->payload.ullValue;
   if (event->payloadType == NVTX_PAYLOAD_TYPE_EXT && event->reserved0 == 1 &&
       data->size == sizeof p)
     p = *(const Payload *)data->payload;
   uint64_t id = ++ranges;
-  dprintf(out, "%s %" PRIu64 " %" PRId64 "\nopen %d %" PRIu64 "\n", event->message.ascii, p.bytes,
-          p.rank, (int)getpid(), id);
+  dprintf(out, "%s %" PRIu64 " %" PRId64, event->message.ascii, p.bytes, p.rank);
+  if (p.tag) dprintf(out, " tag %" PRIu64, p.tag);
+  dprintf(out, "\nopen %d %" PRIu64 "\n", (int)getpid(), id);
   return id;
 }
 

@@ -58,6 +58,14 @@ static tuttiResult_t cpuCopy(tuttiTaskContext *context, void *to, tuttiStream_t 
   return tuttiSuccess;
 }
 
+static tuttiResult_t cpuMark(tuttiTaskContext *context, tuttiStream_t stream, void *event) {
+  (void)context, (void)stream;
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "the launch completion event (%p) cannot be recorded: a communicator of host "
+                    "memory launches nothing on a stream",
+                    event);
+}
+
 const tuttiDevice tuttiDeviceCpuTable = {
     .name = "host",
     .kind = tuttiDeviceHost,
@@ -66,6 +74,7 @@ const tuttiDevice tuttiDeviceCpuTable = {
     .run = cpuRun,
     .readScalar = cpuReadScalar,
     .copy = cpuCopy,
+    .mark = cpuMark,
     .refuse = tuttiDeviceNothingToRefuse,
     .describe = tuttiDeviceNothingToDescribe,
     .attach = tuttiDeviceNothingToAttach,

@@ -100,6 +100,7 @@ static const tuttiDevice table = {
     .run = cudaRun,
     .readScalar = cudaReadLater,
     .copy = tuttiCudaCopy,
+    .mark = tuttiCudaMark,
     .refuse = cudaRefuse,
     .describe = tuttiCudaDescribe,
     .attach = tuttiCudaAttach,

@@ -45,6 +45,16 @@ static tuttiResult_t end(tuttiCuda *s, cudaStream_t stream, bool capturing) {
   return CUDA_CHECK(cudaEventRecord(s->done[capturing], stream));
 }
 
+tuttiResult_t tuttiCudaMark(tuttiTaskContext *context, tuttiStream_t stream, void *event) {
+  tuttiCuda *s = context->device;
+  bool capturing;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
+  TUTTI_TRY(begin(s, stream, &capturing));
+  CUDA_TRY(cudaEventRecord(event, stream));
+  return end(s, stream, capturing);
+}
+
 tuttiResult_t tuttiCudaCopy(tuttiTaskContext *context, void *to, tuttiStream_t receiver,
                             const void *from, size_t bytes, tuttiStream_t stream) {
   tuttiCuda *s = context->device;

@@ -17,7 +17,8 @@ tuttiResult_t tuttiCudaLaunch(tuttiCuda *s, const tuttiTask *t, const tuttiPlan 
 /* Enqueues a kernel that runs the n <= TUTTI_RINGTREE_TASKS schedules side by side, on the stream
  * of the first. */
 tuttiResult_t tuttiCudaRunSchedules(tuttiCuda *s, const tuttiTask *tasks, int n);
-/* An entry of tuttiDevice. */
+/* Entries of tuttiDevice. */
+tuttiResult_t tuttiCudaMark(tuttiTaskContext *context, tuttiStream_t stream, void *event);
 tuttiResult_t tuttiCudaCopy(tuttiTaskContext *context, void *to, tuttiStream_t receiver,
                             const void *from, size_t bytes, tuttiStream_t stream);
 

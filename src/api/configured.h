@@ -1,0 +1,17 @@
+/* Collectives with options of their own. For the files of src/api. */
+#ifndef TUTTI_API_CONFIGURED_H_
+#define TUTTI_API_CONFIGURED_H_
+
+#include "comm/communicator.h"
+#include "comm/operation.h"
+
+/* What all collectives and messages end in; `name` is the public call, `config` may be NULL. A call
+ * that is refused lets its group fail. */
+tuttiResult_t tuttiCollectiveSubmit(const char *name, tuttiComm_t comm, tuttiOp *op,
+                                    const tuttiCollConfig_t *config);
+
+/* Checks the options of a collective, and sets *wishes. */
+tuttiResult_t tuttiCollConfigRead(const tuttiCommunicator *c, tuttiColl coll,
+                                  const tuttiCollConfig_t *config, tuttiOpWishes *wishes);
+
+#endif

@@ -1,0 +1,33 @@
+#include <stddef.h>
+#include <string.h>
+
+#include "comm/check.h"
+#include "comm/communicator.h"
+#include "comm/handle.h"
+
+#define LEAST sizeof(tuttiCommProperties_t) /* bytes, of the first version */
+
+static tuttiResult_t checkStart(const tuttiCommProperties_t *p) {
+  TUTTI_TRY(tuttiCheckOutput("properties", p));
+  if (p->magic == TUTTI_COMM_PROPERTIES_MAGIC && p->size >= LEAST) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "argument properties is not initialized (size %zu); start it from "
+                    "TUTTI_COMM_PROPERTIES_INITIALIZER",
+                    p->size);
+}
+
+tuttiResult_t tuttiCommQueryProperties(tuttiComm_t comm, tuttiCommProperties_t *properties) {
+  TUTTI_ENTER_READY(c, comm, __func__);
+  TUTTI_TRY(checkStart(properties));
+  tuttiCommProperties_t p = {.size = properties->size,
+                             .magic = properties->magic,
+                             .version = properties->version,
+                             .rank = c->rank,
+                             .nRanks = c->nranks,
+                             .cudaDev = c->wireup.peers[c->rank].cudaDevice,
+                             .numRmaCtx = c->options.rmaContexts,
+                             .numRmaSig = c->options.rmaSignals,
+                             .commHash = c->bootstrap->hash};
+  memcpy(properties, &p, p.size < sizeof p ? p.size : sizeof p);
+  return tuttiSuccess;
+}
