@@ -140,14 +140,14 @@ TEST(Env, MarkdownDoesNotDependOnTheEnvironment) {
 
 TEST(Env, JsonIsValid) {
   if (!installed("python3")) GTEST_SKIP() << "needs python3";
-  Result r = tutti({"env", "--json"}, {"TUTTI_HOSTID=a\"b\\c\n\xff"});
+  Result r = tutti({"env", "--json"}, {"TUTTI_TOPO_DUMP_FILE=a\"b\\c\n\xff"});
   ASSERT_EQ(r.code, 0) << r.err;
   Command parse({"python3", "-c",
                  "import json, sys\n"
                  "rows = [json.loads(line) for line in sys.argv[1].splitlines()]\n"
-                 "host = [r for r in rows if r['name'] == 'TUTTI_HOSTID'][0]\n"
-                 "assert host['value'] == 'a\"b\\\\c\\n\\ufffd', host\n"
-                 "assert host['origin'] == 'TUTTI_HOSTID' and host['default'] == '', host\n"
+                 "file = [r for r in rows if r['name'] == 'TUTTI_TOPO_DUMP_FILE'][0]\n"
+                 "assert file['value'] == 'a\"b\\\\c\\n\\ufffd', file\n"
+                 "assert file['origin'] == file['name'] and file['default'] == '', file\n"
                  "assert len(rows) > 10 and all(r['help'] for r in rows)",
                  r.out});
   EXPECT_EQ(parse.wait(), 0) << parse.err();
