@@ -92,7 +92,7 @@ static void end(sha256 *s, uint8_t out[TUTTI_MAC_BYTES]) {
 
 /* ---- HMAC and HKDF --------------------------------------------------------------------------- */
 
-void tuttiMac(const void *key, size_t keyBytes, const tuttiPiece *pieces, int n,
+void tuttiMac(const void *key, size_t keyBytes, const tuttiMacPart *pieces, int n,
               uint8_t out[TUTTI_MAC_BYTES]) {
   uint8_t inner[BLOCK] = {0}, outer[BLOCK];
   sha256 s;
@@ -127,12 +127,13 @@ bool tuttiMacSame(const uint8_t a[TUTTI_MAC_BYTES], const uint8_t b[TUTTI_MAC_BY
   return differ == 0;
 }
 
-void tuttiDerive(tuttiPiece secret, tuttiPiece salt, tuttiPiece info, void *out, size_t bytes) {
+void tuttiDerive(tuttiMacPart secret, tuttiMacPart salt, tuttiMacPart info, void *out,
+                 size_t bytes) {
   uint8_t key[TUTTI_MAC_BYTES], block[TUTTI_MAC_BYTES];
   uint8_t *at = out;
   tuttiMac(salt.data, salt.bytes, &secret, 1, key);
   for (uint8_t number = 1; bytes > 0; number++) {
-    const tuttiPiece pieces[] = {
+    const tuttiMacPart pieces[] = {
         {block, number > 1 ? sizeof(block) : 0}, info, {&number, sizeof(number)}};
     tuttiMac(key, sizeof(key), pieces, 3, block);
     size_t part = bytes < sizeof(block) ? bytes : sizeof(block);

@@ -17,16 +17,17 @@ __BEGIN_DECLS
 typedef struct {
   const void *data;
   size_t bytes;
-} tuttiPiece;
+} tuttiMacPart;
 
 /* HMAC-SHA-256 (RFC 2104); a key of any size. */
-void tuttiMac(const void *key, size_t keyBytes, const tuttiPiece *pieces, int n,
+void tuttiMac(const void *key, size_t keyBytes, const tuttiMacPart *pieces, int n,
               uint8_t out[TUTTI_MAC_BYTES]);
 /* Takes as long for a wrong one as for the right one. */
 bool tuttiMacSame(const uint8_t a[TUTTI_MAC_BYTES], const uint8_t b[TUTTI_MAC_BYTES]);
 /* HKDF-SHA-256 (RFC 5869): `bytes`, at most 255 * TUTTI_MAC_BYTES, for one purpose, `info`, which
  * tell nothing about the secret nor about those for other purposes. */
-void tuttiDerive(tuttiPiece secret, tuttiPiece salt, tuttiPiece info, void *out, size_t bytes);
+void tuttiDerive(tuttiMacPart secret, tuttiMacPart salt, tuttiMacPart info, void *out,
+                 size_t bytes);
 
 __END_DECLS
 

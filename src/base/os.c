@@ -92,6 +92,15 @@ tuttiResult_t tuttiRandom(void *out, size_t bytes) {
   return tuttiSuccess;
 }
 
+uint64_t tuttiProcessId(void) {
+  static tuttiAtomic64 id;
+  uint64_t v = tuttiLoadAcquire(&id);
+  if (v) return v;
+  if (tuttiRandom(&v, sizeof(v)) != tuttiSuccess || v == 0)
+    v = tuttiNow() ^ (uint64_t)getpid() << 32 ^ 1;
+  return tuttiCompareExchange(&id, 0, v) ? v : tuttiLoadAcquire(&id);
+}
+
 /* ---- files ---------------------------------------------------------------------------------- */
 
 ssize_t tuttiReadAll(int fd, void *buf, size_t size) {

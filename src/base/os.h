@@ -49,6 +49,8 @@ static inline void tuttiBackoffReset(tuttiBackoff *b) {
 
 /* 64-bit FNV-1a, for ids and checks; not for secrets. */
 uint64_t tuttiHash(const void *data, size_t bytes);
+/* A random number, the same for all of this process: tells its threads from other processes. */
+uint64_t tuttiProcessId(void);
 /* Cryptographic random bytes (getrandom). */
 tuttiResult_t tuttiRandom(void *out, size_t bytes);
 

@@ -20,6 +20,7 @@ typedef struct {
   uint64_t idHash, ticket;
   tuttiAddressList self;
   int rootFd, bridgeFd; /* to the own root, and as a bridge to that of the slice before; or -1 */
+  tuttiSession rooted, bridged; /* of these connections */
   tuttiNeighbour next;
   /* ring */
   tuttiGreeter greeter;
@@ -28,12 +29,13 @@ typedef struct {
 /* ---- rendezvous ----------------------------------------------------------------------------- */
 
 /* Connects and checks in with one root. */
-static tuttiResult_t checkIn(joining *j, int root, bool bridge, int *fd) {
+static tuttiResult_t checkIn(const joining *j, int root, bool bridge, int *fd,
+                             tuttiSession *session) {
   const tuttiBootstrap *b = j->b;
   const tuttiId *id = &j->ids[root];
   tuttiCheckIn in;
   memset(&in, 0, sizeof(in));
-  tuttiHelloFill(&in.peer.hello, id->secret, j->idHash, tuttiHelloCheckIn, b->rank, b->nranks);
+  tuttiHelloFill(&in.peer.hello, j->idHash, tuttiHelloCheckIn, b->rank, -1, b->nranks);
   in.peer.listeners = j->self;
   in.peer.ticket = j->ticket;
   in.root = root;
@@ -44,11 +46,13 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge, int *fd) {
                    : deadline > now              ? (deadline - now) / 1000000u
                                                  : 0;
   tuttiDial dial __attribute__((cleanup(tuttiDialClose)));
-  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), "the root of the unique id");
+  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), id->secret, "the root of the unique id");
   dial.refusedMs = id->fixed ? 0 : REFUSED_MS;
-  dial.remedy = id->fixed ? "Is rank 0 running, and is TUTTI_COMM_ID an address of its host?"
-                          : "Is the id stale? The process that made it has ended, or the init it "
-                            "was made for is over";
+  dial.remedy = id->fixed
+                    ? "Is rank 0 running, is TUTTI_COMM_ID an address of its host, and has it "
+                      "the same key (TUTTI_PSK_FILE)?"
+                    : "Is the id stale? The process that made it has ended, or the init it "
+                      "was made for is over";
   for (;;) {
     struct pollfd wanted;
     int ready;
@@ -58,6 +62,7 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge, int *fd) {
     TUTTI_TRY(tuttiPollSlice(&wanted, 1, dial.who, j->wait, until, &ready));
   }
   *fd = dial.fd;
+  *session = dial.session;
   return tuttiSuccess;
 }
 
@@ -67,16 +72,19 @@ static tuttiResult_t rendezvous(joining *j) {
   int rank = j->b->rank, nranks = j->b->nranks, root = tuttiRootOfRank(rank, j->nroots, nranks);
   tuttiReply reply;
   if (j->ids[0].fixed && rank == 0) TUTTI_TRY(tuttiRootStartFixed(&j->ids[0], j->wait));
-  TUTTI_TRY(checkIn(j, root, false, &j->rootFd));
+  TUTTI_TRY(checkIn(j, root, false, &j->rootFd, &j->rooted));
   if (j->nroots > 1 && rank == tuttiFirstOfRoot(root, j->nroots, nranks))
-    TUTTI_TRY(checkIn(j, (root + j->nroots - 1) % j->nroots, true, &j->bridgeFd));
+    TUTTI_TRY(checkIn(j, (root + j->nroots - 1) % j->nroots, true, &j->bridgeFd, &j->bridged));
   TUTTI_TRY(tuttiRecvAll(j->rootFd, &reply, sizeof(reply), who, j->wait));
   bool valid = tuttiReplyValid(&reply);
   if (valid && reply.kind == tuttiReplyFailed)
-    return tuttiReplyAdopt(j->rootFd, &reply, who, j->wait);
+    return tuttiReplyAdopt(j->rootFd, &j->rooted, &reply, who, j->wait);
   if (!valid || reply.kind != tuttiReplyNext || reply.bytes != sizeof(j->next))
     return TUTTI_FAIL(tuttiRemoteError, "%s answered with garbage; see what listens there", who);
   TUTTI_TRY(tuttiRecvAll(j->rootFd, &j->next, sizeof(j->next), who, j->wait));
+  if (!tuttiReplyGenuine(&j->rooted, &reply, &j->next))
+    return TUTTI_FAIL(tuttiRemoteError, "what %s answered is not its own; see what changes it",
+                      who);
   if (j->next.hello.from != (rank + 1) % nranks || !tuttiAddressListValid(&j->next.listeners))
     return TUTTI_FAIL(tuttiInternalError, "%s sent rank %d's record instead of rank %d's", who,
                       j->next.hello.from, (rank + 1) % nranks);
@@ -85,14 +93,13 @@ static tuttiResult_t rendezvous(joining *j) {
 
 /* ---- ring ----------------------------------------------------------------------------------- */
 
-static tuttiVerdict checkPrev(void *ctx, const void *hello, int fd) {
-  (void)fd;
+static tuttiVerdict checkPrev(void *ctx, const void *hello) {
   const joining *j = ctx;
   const tuttiBootstrap *b = j->b;
   tuttiHello h;
   memcpy(&h, hello, sizeof(h));
   bool ok = h.kind == tuttiHelloRing && h.hash == j->ticket && h.nranks == b->nranks &&
-            h.from == (b->rank + b->nranks - 1) % b->nranks;
+            h.to == b->rank && h.from == (b->rank + b->nranks - 1) % b->nranks;
   return ok ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
 }
 
@@ -145,12 +152,13 @@ static tuttiResult_t formRing(joining *j) {
   snprintf(b->prevName, sizeof(b->prevName), "rank %d", (b->rank + b->nranks - 1) % b->nranks);
   const uint8_t *secret = j->ids[0].secret; /* all ranks know it, whatever their root */
   tuttiHello hello;
-  tuttiHelloFill(&hello, secret, j->next.ticket, tuttiHelloRing, b->rank, b->nranks);
+  tuttiHelloFill(&hello, j->next.ticket, tuttiHelloRing, b->rank, j->next.hello.from, b->nranks);
   tuttiDial dial;
-  tuttiDialInit(&dial, &j->next.listeners, &hello, sizeof(hello), b->nextName);
+  tuttiDialInit(&dial, &j->next.listeners, &hello, sizeof(hello), secret, b->nextName);
   dial.refusedMs = REFUSED_MS;
   dial.remedy = "Its process has ended or its init failed; its own log says why";
-  j->greeter = (tuttiGreeter){.listenFd = b->listenFd,
+  j->greeter = (tuttiGreeter){.listener = &b->listener,
+                              .what = "the ring of a communicator",
                               .helloBytes = sizeof(hello),
                               .nguests = TUTTI_GUESTS,
                               .secret = secret,
@@ -282,15 +290,6 @@ tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size,
   return result;
 }
 
-static uint64_t hashWith(uint64_t before, const uint8_t secret[16]) {
-  struct {
-    uint64_t before;
-    uint8_t secret[16];
-  } link = {.before = before};
-  memcpy(link.secret, secret, sizeof(link.secret));
-  return tuttiHash(&link, sizeof(link));
-}
-
 /* Exchanges listeners, and makes hash and secret this communicator's own: those of a fixed id are
  * the same for all that were made with it. */
 static tuttiResult_t exchange(joining *j) {
@@ -298,20 +297,26 @@ static tuttiResult_t exchange(joining *j) {
   typedef struct {
     tuttiAddressList listeners;
     uint8_t salt[16];
+    uint64_t process;
   } record;
   size_t n = (size_t)b->nranks;
   TUTTI_FRESH(record, all, n, "records of the ranks", NULL);
   all[b->rank].listeners = j->self;
+  all[b->rank].process = tuttiProcessId();
   TUTTI_TRY(tuttiRandom(all[b->rank].salt, sizeof(all[b->rank].salt)));
   TUTTI_TRY(tuttiBootstrapAllGather(b, all, sizeof(record), j->wait));
+  b->together = n > 1;
   for (size_t r = 0; r < n; r++) {
+    b->together &= all[r].process == all[0].process;
     if (n > 1 && !tuttiAddressListValid(&all[r].listeners))
       return TUTTI_FAIL(tuttiInternalError, "the record of rank %zu holds no address", r);
     b->listeners[r] = all[r].listeners;
   }
-  for (size_t i = 0; i < sizeof(b->secret); i++)
-    b->secret[i] = j->ids[0].secret[i] ^ all[0].salt[i];
-  b->hash = hashWith(j->idHash, all[0].salt);
+  const tuttiMacPart salt = {all[0].salt, sizeof(all[0].salt)};
+  tuttiDerive((tuttiMacPart){j->ids[0].secret, sizeof(j->ids[0].secret)}, salt,
+              (tuttiMacPart){"tutti communicator", 18}, b->secret, sizeof(b->secret));
+  b->hash = tuttiIdHash(j->idHash, all[0].salt);
+  if (b->together) tuttiListenerClose(&b->listener);
   return tuttiSuccess;
 }
 
@@ -341,8 +346,7 @@ static tuttiResult_t openListener(joining *j) {
   }
   TUTTI_TRY(result);
   if (b->nranks == 1) return tuttiSuccess;
-  TUTTI_TRY(tuttiListenAny(b->interfaces, b->ninterfaces, &j->self, &b->listenFd));
-  tuttiForkCloseAdd(b->listenFd);
+  TUTTI_TRY(tuttiListenAny(b->interfaces, b->ninterfaces, &j->self, &b->listener));
   return tuttiRandom(&j->ticket, sizeof(j->ticket));
 }
 
@@ -369,12 +373,12 @@ tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, i
   TUTTI_TRY(tuttiAlloc((void **)&j.b, 1, size, "the bootstrap", NULL));
   j.b->rank = rank;
   j.b->nranks = nranks;
-  j.b->listenFd = j.b->prevFd = j.b->nextFd = -1;
+  j.b->prevFd = j.b->nextFd = -1;
   j.b->listeners = (tuttiAddressList *)(j.b + 1);
   j.ids = parsed;
   j.nroots = parsed[0].fixed ? 1 : nids < nranks ? nids : nranks;
   for (int i = 0; i < j.nroots; i++) /* secrets alone: a name may resolve to other addresses */
-    j.idHash = hashWith(j.idHash, parsed[i].secret);
+    j.idHash = tuttiIdHash(j.idHash, parsed[i].secret);
   tuttiResult_t result = openListener(&j);
   if (result == tuttiSuccess) result = nranks > 1 ? joinRing(&j) : exchange(&j);
   /* Roots that nobody will come to: of a rank alone, of ids past the first nranks; and of a fixed
@@ -395,6 +399,6 @@ void tuttiBootstrapClose(tuttiBootstrap *b) {
   if (!b) return;
   tuttiFdClose(&b->prevFd);
   tuttiFdClose(&b->nextFd);
-  tuttiFdClose(&b->listenFd);
+  tuttiListenerClose(&b->listener);
   tuttiFree(b);
 }

@@ -35,10 +35,12 @@ typedef struct {
   int rank, nranks;
   uint64_t hash; /* of this one communicator: the same on all its ranks, different even from another
                     that was made with the same TUTTI_COMM_ID */
-  uint8_t secret[16];          /* as the hash */
-  int listenFd;                /* accepts ring and ask connections; -1 when taken by the watch */
-  tuttiAddressList *listeners; /* [nranks] of every rank */
-  int prevFd, nextFd;          /* ring sockets; -1 when nranks == 1 or taken by the watch */
+  uint8_t secret[16]; /* as the hash */
+  /* Accepts ring and ask connections; closed when taken by the watch, and where `together`. */
+  tuttiListener listener;
+  bool together; /* all ranks are threads of one process, in which nobody listens any more */
+  tuttiAddressList *listeners;     /* [nranks] of every rank */
+  int prevFd, nextFd;              /* ring sockets; -1 when nranks == 1 or taken by the watch */
   char prevName[96], nextName[96]; /* "rank 3 (host a, pid 17)", for errors */
   /* Those this rank chose, best first; interfaces[0] carries its listeners. */
   tuttiInterface interfaces[TUTTI_MAX_INTERFACES];

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,18 +20,78 @@
 
 /* ---- shared --------------------------------------------------------------------------------- */
 
+/* A message's MAC is told apart from those of others by its first piece. */
+static const tuttiMacPart ofHello = {"tutti hello", 11}, ofReply = {"tutti reply", 11},
+                          ofConfirm = {"tutti confirm", 13};
+
+static void helloMac(const void *hello, size_t bytes, const uint8_t secret[16],
+                     uint8_t mac[TUTTI_MAC_BYTES]) {
+  const uint8_t *from = hello, zero[TUTTI_MAC_BYTES] = {0};
+  size_t at = offsetof(tuttiHello, mac), after = at + sizeof(zero);
+  const tuttiMacPart pieces[] = {
+      ofHello, {from, at}, {zero, sizeof(zero)}, {from + after, bytes - after}};
+  tuttiMac(secret, 16, pieces, 4, mac);
+}
+
+tuttiResult_t tuttiHelloSeal(void *hello, size_t bytes, tuttiSession *session) {
+  tuttiHello *h = hello;
+  h->bytes = (uint32_t)bytes;
+  TUTTI_TRY(tuttiRandom(h->nonce, sizeof(h->nonce)));
+  helloMac(hello, bytes, session->secret, h->mac);
+  memcpy(session->hello, h->mac, sizeof(session->hello));
+  return tuttiSuccess;
+}
+
+bool tuttiHelloGenuine(const void *hello, size_t bytes, tuttiSession *session) {
+  uint8_t mac[TUTTI_MAC_BYTES];
+  const uint8_t *said = (const uint8_t *)hello + offsetof(tuttiHello, mac);
+  if (bytes < offsetof(tuttiHello, mac) + sizeof(mac)) return false;
+  helloMac(hello, bytes, session->secret, mac);
+  memcpy(session->hello, said, sizeof(session->hello));
+  return tuttiMacSame(mac, said);
+}
+
 bool tuttiReplyValid(const tuttiReply *reply) {
   return reply->magic == TUTTI_HELLO_MAGIC && reply->bytes <= TUTTI_ERROR_TEXT &&
          reply->kind >= tuttiReplyAccepted && reply->kind <= tuttiReplyNext;
 }
 
-void tuttiReplySend(int fd, tuttiReplyKind kind, int code, const void *data, size_t bytes) {
+static void replyMac(const tuttiSession *session, const tuttiReply *reply, const void *data,
+                     uint8_t mac[TUTTI_MAC_BYTES]) {
+  tuttiReply plain = *reply;
+  memset(plain.mac, 0, sizeof(plain.mac));
+  const tuttiMacPart pieces[] = {ofReply,
+                                 {session->hello, sizeof(session->hello)},
+                                 {&plain, sizeof(plain)},
+                                 {data, reply->bytes}};
+  tuttiMac(session->secret, 16, pieces, 4, mac);
+}
+
+bool tuttiReplyGenuine(const tuttiSession *session, const tuttiReply *reply, const void *data) {
+  uint8_t mac[TUTTI_MAC_BYTES];
+  replyMac(session, reply, data, mac);
+  return tuttiMacSame(mac, reply->mac);
+}
+
+void tuttiConfirmOf(const tuttiSession *session, const tuttiReply *reply,
+                    uint8_t confirm[TUTTI_MAC_BYTES]) {
+  const tuttiMacPart pieces[] = {
+      ofConfirm, {session->hello, sizeof(session->hello)}, {reply->mac, sizeof(reply->mac)}};
+  tuttiMac(session->secret, 16, pieces, 3, confirm);
+}
+
+void tuttiReplySend(int fd, const tuttiSession *session, tuttiReplyKind kind, int code,
+                    const void *data, size_t bytes, uint8_t confirm[TUTTI_MAC_BYTES]) {
   uint8_t message[sizeof(tuttiReply) + TUTTI_ERROR_TEXT];
   tuttiReply reply = {.magic = TUTTI_HELLO_MAGIC,
                       .version = TUTTI_VERSION_CODE,
                       .kind = kind,
                       .code = code,
                       .bytes = (uint32_t)bytes};
+  /* Without a nonce of its own the reply would be none: the caller sees a closed connection. */
+  if (tuttiRandom(reply.nonce, sizeof(reply.nonce)) != tuttiSuccess) return;
+  replyMac(session, &reply, data, reply.mac);
+  if (confirm) tuttiConfirmOf(session, &reply, confirm);
   memcpy(message, &reply, sizeof(reply));
   if (bytes) memcpy(message + sizeof(reply), data, bytes);
   while (send(fd, message, sizeof(reply) + bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
@@ -38,11 +99,17 @@ void tuttiReplySend(int fd, tuttiReplyKind kind, int code, const void *data, siz
     ;
 }
 
-tuttiResult_t tuttiReplyAdopt(int fd, const tuttiReply *reply, const char *who, tuttiWait wait) {
+tuttiResult_t tuttiReplyAdopt(int fd, const tuttiSession *session, const tuttiReply *reply,
+                              const char *who, tuttiWait wait) {
   char text[TUTTI_ERROR_TEXT + 1];
   uint64_t soon = tuttiDeadline(TEXT_MS);
   if (wait.deadline > soon) wait.deadline = soon;
   TUTTI_TRY(tuttiRecvAll(fd, text, reply->bytes, who, wait));
+  if (!tuttiReplyGenuine(session, reply, text))
+    return TUTTI_FAIL(tuttiRemoteError,
+                      "%s sent a failure that is not its own; see what listens "
+                      "there, or changes what it says",
+                      who);
   text[reply->bytes] = '\0';
   for (char *p = text; *p; p++)
     if ((unsigned char)*p < ' ') *p = ' '; /* it goes to logs */
@@ -50,15 +117,15 @@ tuttiResult_t tuttiReplyAdopt(int fd, const tuttiReply *reply, const char *who, 
   return tuttiErrorAdopt(known ? (tuttiResult_t)reply->code : tuttiRemoteError, text);
 }
 
-void tuttiHelloFill(tuttiHello *h, const uint8_t secret[16], uint64_t hash, tuttiHelloKind kind,
-                    int rank, int nranks) {
+void tuttiHelloFill(tuttiHello *h, uint64_t hash, tuttiHelloKind kind, int from, int to,
+                    int nranks) {
   memset(h, 0, sizeof(*h));
   h->magic = TUTTI_HELLO_MAGIC;
   h->version = TUTTI_VERSION_CODE;
-  memcpy(h->secret, secret, sizeof(h->secret));
   h->hash = hash;
   h->kind = kind;
-  h->from = rank;
+  h->from = from;
+  h->to = to;
   h->nranks = nranks;
   h->pid = (int32_t)getpid();
   snprintf(h->host, sizeof(h->host), "%s", tuttiHostname());
@@ -231,9 +298,14 @@ const char *tuttiConnectorText(const tuttiConnector *c, char *buf, size_t size) 
 
 /* ---- dialing -------------------------------------------------------------------------------- */
 
-void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const void *hello,
-                   size_t helloBytes, const char *who) {
-  *d = (tuttiDial){.fd = -1, .hello = hello, .helloBytes = helloBytes, .who = who, .remedy = ""};
+void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, void *hello, size_t helloBytes,
+                   const uint8_t secret[16], const char *who) {
+  *d = (tuttiDial){.fd = -1,
+                   .hello = hello,
+                   .helloBytes = helloBytes,
+                   .session.secret = secret,
+                   .who = who,
+                   .remedy = ""};
   d->patienceMs = PATIENCE_MS;
   tuttiConnectorInit(&d->connector, targets);
 }
@@ -250,6 +322,7 @@ static tuttiResult_t tryConnect(tuttiDial *d) {
   if (d->fd < 0) return tuttiSuccess;
   tuttiForkCloseAdd(d->fd);
   d->state = TUTTI_DIAL_ASKING;
+  TUTTI_TRY(tuttiHelloSeal(d->hello, d->helloBytes, &d->session));
   d->sent = d->got = 0;
   /* A lone address is waited for as long as it takes: its listener may be busy. */
   d->askUntil = d->connector.n > 1 ? tuttiDeadline(d->patienceMs) : TUTTI_NO_DEADLINE;
@@ -257,13 +330,18 @@ static tuttiResult_t tryConnect(tuttiDial *d) {
 }
 
 static tuttiResult_t judgeReply(tuttiDial *d, tuttiWait wait) {
+  uint8_t confirm[TUTTI_MAC_BYTES];
   if (!tuttiReplyValid(&d->reply)) return tuttiDialReject(d, EPROTO);
-  if (d->reply.kind == tuttiReplyFailed) return tuttiReplyAdopt(d->fd, &d->reply, d->who, wait);
-  uint32_t confirm = TUTTI_CONFIRM;
+  if (d->reply.kind == tuttiReplyFailed)
+    return tuttiReplyAdopt(d->fd, &d->session, &d->reply, d->who, wait);
   if (d->reply.kind != tuttiReplyAccepted || d->reply.version != TUTTI_VERSION_CODE ||
-      send(d->fd, &confirm, sizeof(confirm), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(confirm))
+      d->reply.bytes != 0 || !tuttiReplyGenuine(&d->session, &d->reply, NULL))
     return tuttiDialReject(d, EPROTO);
-  d->state = TUTTI_DIAL_DONE;
+  tuttiConfirmOf(&d->session, &d->reply, confirm);
+  if (send(d->fd, confirm, sizeof(confirm), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(confirm))
+    return tuttiDialReject(d, EPROTO);
+  d->state = d->answer ? TUTTI_DIAL_LISTENING : TUTTI_DIAL_DONE;
+  d->got = 0;
   return tuttiSuccess;
 }
 
@@ -281,10 +359,11 @@ static int sendHello(tuttiDial *d) {
   return lastingError(n);
 }
 
-/* As sendHello: 0, or the errno that ends the attempt. *whole: the answer is complete. */
-static int receiveAnswer(tuttiDial *d, bool *whole) {
-  char *in = d->answer ? d->answer : (char *)&d->reply;
-  size_t bytes = d->answer ? d->answerBytes : sizeof(d->reply);
+/* As sendHello: 0, or the errno that ends the attempt. *whole: what is awaited is complete. */
+static int receive(tuttiDial *d, bool *whole) {
+  bool answer = d->state == TUTTI_DIAL_LISTENING;
+  char *in = answer ? d->answer : (char *)&d->reply;
+  size_t bytes = answer ? d->answerBytes : sizeof(d->reply);
   ssize_t n = recv(d->fd, in + d->got, bytes - d->got, MSG_DONTWAIT);
   if (n == 0) return ECONNRESET;
   if (n > 0) d->got += (size_t)n;
@@ -295,9 +374,9 @@ static int receiveAnswer(tuttiDial *d, bool *whole) {
 static tuttiResult_t ask(tuttiDial *d, tuttiWait wait) {
   bool whole = false;
   int error = sendHello(d);
-  if (error == 0 && d->sent == d->helloBytes) error = receiveAnswer(d, &whole);
+  if (error == 0 && d->sent == d->helloBytes) error = receive(d, &whole);
   if (error != 0) return tuttiDialReject(d, error);
-  if (whole && !d->answer) return judgeReply(d, wait);
+  if (whole && d->state == TUTTI_DIAL_ASKING) return judgeReply(d, wait);
   if (whole) {
     d->state = TUTTI_DIAL_DONE;
     return tuttiSuccess;
@@ -311,13 +390,14 @@ tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait) {
   char text[600];
   if (d->state == TUTTI_DIAL_CONNECTING) TUTTI_TRY(tryConnect(d));
   if (d->state == TUTTI_DIAL_ASKING) TUTTI_TRY(ask(d, wait));
+  if (d->state == TUTTI_DIAL_LISTENING) TUTTI_TRY(ask(d, wait));
   if (d->state == TUTTI_DIAL_DONE) return tuttiSuccess;
   if (d->refusedMs && d->state == TUTTI_DIAL_CONNECTING &&
       tuttiConnectorRefused(&d->connector, d->refusedMs))
     return TUTTI_FAIL(tuttiRemoteError, "%s is not there: tried %s. %s", d->who,
                       tuttiConnectorText(&d->connector, text, sizeof(text)), d->remedy);
   if (tuttiNow() < wait.deadline) return tuttiSuccess;
-  if (d->state == TUTTI_DIAL_ASKING)
+  if (d->state != TUTTI_DIAL_CONNECTING)
     return TUTTI_FAIL(tuttiTimeout, "%s did not answer on %s until the deadline. %s", d->who,
                       tuttiAddressText(&d->connector.attempts[d->index].target, text, sizeof(text)),
                       d->remedy);
@@ -338,5 +418,5 @@ uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fd) {
 
 void tuttiDialClose(tuttiDial *d) {
   tuttiConnectorStop(&d->connector);
-  if (d->state == TUTTI_DIAL_ASKING) tuttiFdClose(&d->fd);
+  if (d->state == TUTTI_DIAL_ASKING || d->state == TUTTI_DIAL_LISTENING) tuttiFdClose(&d->fd);
 }

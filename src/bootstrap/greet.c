@@ -13,15 +13,23 @@
 #define GUEST_MS   5000  /* for a stranger's hello */
 #define CONFIRM_MS 60000 /* for the confirm of one that knows the secret */
 
-#define LISTENER       UINT32_MAX /* epoll data of the listening socket */
+/* epoll data of the listening sockets: LISTENER plus their index; guests have theirs alone */
+#define LISTENER       (1u << 31)
 #define ACCEPTS_A_STEP 64
 
 _Static_assert(TUTTI_HELLO_MAX >= sizeof(tuttiHello), "a guest's buffer holds a hello");
 
+/* Of the hello of a stranger as much as tells how long it is. */
+#define HEAD_BYTES (offsetof(tuttiHello, bytes) + sizeof(uint32_t))
+
 static tuttiResult_t watchListener(tuttiGreeter *g, int op, bool on) {
-  struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.u32 = LISTENER};
-  if (epoll_ctl(g->epollFd, op, g->listenFd, &event) == 0) return tuttiSuccess;
-  return TUTTI_FAIL(tuttiSystemError, "epoll_ctl on a listener failed: %s", tuttiErrnoText(errno));
+  for (int i = 0; i < g->listener->n; i++) {
+    struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.u32 = LISTENER + (uint32_t)i};
+    if (epoll_ctl(g->epollFd, op, g->listener->fds[i], &event) != 0)
+      return TUTTI_FAIL(tuttiSystemError, "epoll_ctl on a listener failed: %s",
+                        tuttiErrnoText(errno));
+  }
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiGreeterOpen(tuttiGreeter *g, tuttiMemAccount *memory) {
@@ -42,102 +50,177 @@ static void drop(tuttiGreeter *g, tuttiGuest *guest) {
   tuttiFdClose(&guest->fd);
 }
 
+/* Drops one who has not shown to know the secret. */
+static void dropStranger(tuttiGreeter *g, tuttiGuest *guest, const char *why) {
+  char from[80];
+  uint32_t n = tuttiLogCount(&g->strangers);
+  if (n > 0)
+    TUTTI_WARN(BOOTSTRAP,
+               "%s dropped %u connection%s of strangers, the last from %s: %s; for a minute there "
+               "will be no more lines about this",
+               g->what, n, n > 1 ? "s" : "", tuttiAddressText(&guest->from, from, sizeof(from)),
+               why);
+  drop(g, guest);
+}
+
 /* Nothing of the hello may be left unread, or a reset overtakes the reply. */
-static void refuse(const tuttiGreeter *g, const tuttiGuest *guest) {
+static void refuse(const tuttiGreeter *g, const tuttiGuest *guest, const tuttiSession *session) {
   uint8_t rest[TUTTI_HELLO_MAX];
-  tuttiReplySend(guest->fd, tuttiReplyFailed, g->refuseCode, g->refuseText,
-                 strnlen(g->refuseText, sizeof(g->refuseText) - 1));
+  tuttiReplySend(guest->fd, session, tuttiReplyFailed, g->refuseCode, g->refuseText,
+                 strnlen(g->refuseText, sizeof(g->refuseText) - 1), NULL);
   recv(guest->fd, rest, sizeof(rest), MSG_DONTWAIT);
 }
 
-/* Takes as long for a wrong secret as for the right one. */
-static bool sameSecret(const uint8_t *a, const uint8_t *b, size_t bytes) {
-  uint8_t differ = 0;
-  for (size_t i = 0; i < bytes; i++)
-    differ |= (uint8_t)(a[i] ^ b[i]);
-  return differ == 0;
+/* What has come of a hello, as far as it has. */
+static tuttiHello headOf(const tuttiGuest *guest) {
+  tuttiHello head = {0};
+  memcpy(&head, guest->message, guest->got < sizeof(head) ? guest->got : sizeof(head));
+  return head;
 }
 
-/* Judges what has come of a hello as early as possible. False: drop. */
-static bool judgeHead(tuttiGreeter *g, tuttiGuest *guest) {
-  tuttiHello head;
-  memcpy(&head, guest->message, sizeof(head));
+/* Judges what has come of a hello as early as possible. */
+static bool mayBeOurs(const tuttiGreeter *g, const tuttiGuest *guest) {
+  tuttiHello head = headOf(guest);
   if (guest->got >= sizeof(head.magic) && head.magic != TUTTI_HELLO_MAGIC) return false;
-  if (guest->got < offsetof(tuttiHello, hash)) return true;
-  bool knowsSecret = sameSecret(head.secret, g->secret, sizeof(head.secret));
-  if (head.version == TUTTI_VERSION_CODE) return knowsSecret;
-  if (!g->otherVersion || !knowsSecret) return false;
+  if (guest->got < HEAD_BYTES) return true;
+  if (head.version == TUTTI_VERSION_CODE) return head.bytes == g->helloBytes;
+  return g->otherVersion && head.bytes >= offsetof(tuttiHello, mac) + sizeof(head.mac) &&
+         head.bytes <= TUTTI_HELLO_MAX;
+}
+
+/* Bytes that are awaited of a guest in all, as far as is known: of the hello's head, the hello, or
+ * the confirm. */
+static size_t awaited(const tuttiGreeter *g, const tuttiGuest *guest) {
+  if (guest->accepted) return g->helloBytes + TUTTI_MAC_BYTES;
+  return guest->got < HEAD_BYTES ? HEAD_BYTES : headOf(guest).bytes;
+}
+
+static void tellVersion(tuttiGreeter *g, const tuttiGuest *guest, const tuttiSession *session) {
+  uint32_t version = headOf(guest).version;
   g->refuseCode = tuttiInvalidUsage;
   snprintf(g->refuseText, sizeof(g->refuseText),
            "versions differ: host %s pid %d runs tutti %d.%d.%d (%s), a process that connected to "
            "it runs %u.%u.%u; start all ranks with one version of the library",
            tuttiHostname(), (int)getpid(), TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH,
-           tuttiLibraryPath(), head.version / 10000, head.version / 100 % 100, head.version % 100);
-  refuse(g, guest);
+           tuttiLibraryPath(), version / 10000, version / 100 % 100, version % 100);
+  refuse(g, guest, session);
   g->otherVersion(g->ctx);
-  return false;
 }
 
-/* What `guest` had to say has come: its hello, or its confirm. */
-static void complete(tuttiGreeter *g, tuttiGuest *guest) {
-  uint32_t confirm = 0;
-  if (guest->accepted) memcpy(&confirm, guest->message + g->helloBytes, sizeof(confirm));
-  tuttiVerdict verdict = confirm == TUTTI_CONFIRM ? TUTTI_GUEST_TAKEN
-                         : guest->accepted        ? TUTTI_GUEST_DROP
-                                                  : g->check(g->ctx, guest->message, guest->fd);
-  if (verdict == TUTTI_GUEST_TAKEN) {
-    int fd = guest->fd;
-    epoll_ctl(g->epollFd, EPOLL_CTL_DEL, fd, NULL);
-    guest->fd = -1;
-    if (guest->accepted) g->welcome(g->ctx, guest->message, fd);
+/* The hello of `guest` has come. */
+static void greet(tuttiGreeter *g, tuttiGuest *guest) {
+  tuttiSession session = {.secret = g->secret};
+  if (!tuttiHelloGenuine(guest->message, guest->got, &session)) {
+    dropStranger(g, guest, "it does not know the secret");
     return;
   }
+  tuttiVerdict verdict = TUTTI_GUEST_DROP;
+  if (headOf(guest).version != TUTTI_VERSION_CODE)
+    tellVersion(g, guest, &session);
+  else
+    verdict = g->check(g->ctx, guest->message);
   if (verdict == TUTTI_GUEST_ACCEPT) {
-    tuttiReplySend(guest->fd, tuttiReplyAccepted, 0, NULL, 0);
+    tuttiReplySend(guest->fd, &session, tuttiReplyAccepted, 0, NULL, 0, guest->confirm);
     guest->accepted = true;
     guest->until = tuttiDeadline(CONFIRM_MS);
     return;
   }
-  if (verdict == TUTTI_GUEST_REFUSE) refuse(g, guest);
+  if (verdict == TUTTI_GUEST_REFUSE) refuse(g, guest, &session);
   drop(g, guest);
+}
+
+/* The confirm of `guest` has come. */
+static void letPass(tuttiGreeter *g, tuttiGuest *guest) {
+  int fd = guest->fd;
+  if (!tuttiMacSame(guest->message + g->helloBytes, guest->confirm)) {
+    dropStranger(g, guest, "it repeated what another had said");
+    return;
+  }
+  epoll_ctl(g->epollFd, EPOLL_CTL_DEL, fd, NULL);
+  guest->fd = -1;
+  g->welcome(g->ctx, guest->message, fd);
 }
 
 static void serve(tuttiGreeter *g, tuttiGuest *guest) {
   while (guest->fd >= 0) {
-    size_t end = g->helloBytes + (guest->accepted ? sizeof(uint32_t) : 0);
+    size_t end = awaited(g, guest);
     ssize_t n = recv(guest->fd, guest->message + guest->got, end - guest->got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n > 0) guest->got += (uint32_t)n;
-    if (n <= 0 || (!guest->accepted && !judgeHead(g, guest)))
+    if (n <= 0)
       drop(g, guest);
-    else if (guest->got == end)
-      complete(g, guest);
+    else if (!guest->accepted && !mayBeOurs(g, guest))
+      dropStranger(g, guest, "it does not speak this protocol");
+    else if (guest->got < awaited(g, guest))
+      continue;
+    else if (guest->accepted)
+      letPass(g, guest);
     else
-      return;
+      greet(g, guest);
   }
 }
 
-/* Lets one connection in, at the cost of the stranger that has waited longest if need be. *more:
- * there may be others. */
-static tuttiResult_t letIn(tuttiGreeter *g, bool *more) {
-  tuttiGuest *place = NULL, *stranger = NULL;
-  *more = false;
+/* One of few numbers, the same for all addresses of a host, or of one network of IPv6, of which
+ * anybody has 2^64 addresses. */
+#define ORIGINS 256
+static unsigned originOf(const tuttiAddress *a) {
+  uint8_t bytes[8] = {0};
+  const uint8_t *v6 = a->v6.sin6_addr.s6_addr;
+  if (a->sa.sa_family != AF_INET6)
+    memcpy(bytes, &a->v4.sin_addr, sizeof(a->v4.sin_addr));
+  else if (IN6_IS_ADDR_V4MAPPED(&a->v6.sin6_addr))
+    memcpy(bytes, v6 + 12, 4);
+  else
+    memcpy(bytes, v6, sizeof(bytes));
+  return (unsigned)(tuttiHash(bytes, sizeof(bytes)) % ORIGINS);
+}
+
+static bool isStranger(const tuttiGuest *guest) {
+  return guest->fd >= 0 && !guest->accepted;
+}
+
+/* Who makes room: of the origin that has most strangers, the one that has waited longest. NULL: all
+ * know the secret, or seem to. */
+static tuttiGuest *findStranger(const tuttiGreeter *g) {
+  tuttiGuest *found = NULL;
+  uint16_t count[ORIGINS] = {0};
+  int most = 0;
+  for (int i = 0; i < g->nguests; i++)
+    if (isStranger(&g->guests[i])) count[originOf(&g->guests[i].from)]++;
   for (int i = 0; i < g->nguests; i++) {
     tuttiGuest *guest = &g->guests[i];
-    if (guest->fd < 0)
-      place = guest;
-    else if (!guest->accepted && (!stranger || guest->until < stranger->until))
-      stranger = guest;
+    int same = isStranger(guest) ? count[originOf(&guest->from)] : 0;
+    if (same == 0 || same < most || (same == most && guest->until >= found->until)) continue;
+    found = guest;
+    most = same;
   }
+  return found;
+}
+
+static tuttiGuest *findPlace(const tuttiGreeter *g) {
+  for (int i = 0; i < g->nguests; i++)
+    if (g->guests[i].fd < 0) return &g->guests[i];
+  return NULL;
+}
+
+/* Lets one connection in, at the cost of a stranger if need be. *more: there may be others. */
+static tuttiResult_t letIn(tuttiGreeter *g, int listenFd, bool *more) {
+  tuttiGuest *place = findPlace(g), *stranger = place ? NULL : findStranger(g);
+  *more = false;
   if (!place && !stranger) {
     g->full = true;
     return watchListener(g, EPOLL_CTL_MOD, false);
   }
-  int fd = tuttiAcceptNow(g->listenFd);
+  tuttiAddress from;
+  int fd = tuttiAcceptNow(listenFd, &from);
   if (fd == -EAGAIN) return tuttiSuccess;
-  if (fd < 0 && !stranger) return TUTTI_FAIL_SOCKET(tuttiSystemError, -fd, "accept failed");
+  if (fd < 0 && !stranger) stranger = findStranger(g);
+  if (fd < 0 && !stranger)
+    return TUTTI_FAIL_SOCKET(tuttiSystemError, -fd,
+                             "%s (host %s, pid %d) cannot accept a connection", g->what,
+                             tuttiHostname(), (int)getpid());
   if (fd < 0 || !place) {
-    drop(g, stranger);
+    dropStranger(g, stranger, "it made room for another");
     place = stranger;
   }
   *more = true;
@@ -149,6 +232,7 @@ static tuttiResult_t letIn(tuttiGreeter *g, bool *more) {
   }
   tuttiForkCloseAdd(fd);
   place->fd = fd;
+  place->from = from;
   place->accepted = false;
   place->got = 0;
   place->until = tuttiDeadline(GUEST_MS);
@@ -161,7 +245,7 @@ static tuttiResult_t dropTheSlow(tuttiGreeter *g) {
   bool room = false;
   for (int i = 0; i < g->nguests; i++) {
     tuttiGuest *guest = &g->guests[i];
-    if (guest->fd >= 0 && now >= guest->until) drop(g, guest);
+    if (guest->fd >= 0 && now >= guest->until) dropStranger(g, guest, "it was silent");
     room |= guest->fd < 0;
   }
   if (!g->full || !room) return tuttiSuccess;
@@ -173,10 +257,10 @@ tuttiResult_t tuttiGreeterStep(tuttiGreeter *g) {
   struct epoll_event events[64];
   int n = epoll_wait(g->epollFd, events, 64, 0);
   for (int i = 0; i < n; i++) {
-    if (events[i].data.u32 == LISTENER) {
+    if (events[i].data.u32 >= LISTENER) {
       bool more = true;
       for (int k = 0; k < ACCEPTS_A_STEP && more; k++)
-        TUTTI_TRY(letIn(g, &more));
+        TUTTI_TRY(letIn(g, g->listener->fds[events[i].data.u32 - LISTENER], &more));
     } else {
       serve(g, &g->guests[events[i].data.u32]);
     }
@@ -195,6 +279,9 @@ void tuttiGreeterClose(tuttiGreeter *g) {
   if (g->epollFd < 0) return;
   for (int i = 0; g->guests && i < g->nguests; i++)
     if (g->guests[i].fd >= 0) drop(g, &g->guests[i]);
+  uint32_t untold = tuttiLogRest(&g->strangers);
+  if (untold > 0)
+    TUTTI_WARN(BOOTSTRAP, "%s dropped %u more connections of strangers", g->what, untold);
   tuttiFree(g->guests);
   g->guests = NULL;
   tuttiFdClose(&g->epollFd);

@@ -1,15 +1,17 @@
-/* How two ends of a connection find that they mean each other. Three messages in the bootstrap,
- * because a caller may try several addresses of one listener and must be able to drop a try without
- * harm:
+/* How two ends of a connection find that they mean each other, and prove that they know the secret
+ * of their unique id or communicator, without saying it. Three messages, since a caller may try
+ * several addresses of one listener and must be able to drop a try without harm:
  *
  *   caller -> listener   hello: begins with tuttiHello; its size depends on the kind
  *   listener -> caller   reply: Accepted, or Failed with a text
  *   caller -> listener   confirm: from now on a closed connection means a dead process
  *
- * The hellos of watches and networks are answered by what their owner sends instead of a reply, and
- * nothing is confirmed.
- *
- * Whoever does not know the magic and the secret gets no byte in return. */
+ * Each ends in, or has, a MAC under the secret. That of the hello is over all of it: who calls, for
+ * what, whom and in which communicator. A copy of it is no proof, as anybody may have heard it; but
+ * whoever has none gets no byte in return. That of the reply is over the hello's, which is never
+ * the same twice, and so proves the listener; the confirm is the MAC over the reply's, and so
+ * proves the caller. Nothing is done for a caller before. What follows on the connection is not
+ * protected. */
 #ifndef TUTTI_BOOTSTRAP_HANDSHAKE_H_
 #define TUTTI_BOOTSTRAP_HANDSHAKE_H_
 
@@ -17,23 +19,29 @@
 #include <sys/cdefs.h>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/mac.h"
 #include "bootstrap/bootstrap.h"
 
 __BEGIN_DECLS
 
-/* First bytes on every connection: of rendezvous, ring, watch and networks. The fields up to
- * `secret` stay where they are in every version. */
+/* First bytes on every connection: of rendezvous, ring, watch and networks. The fields up to `mac`
+ * stay where they are in every version. */
 typedef struct {
   uint32_t magic;   /* TUTTI_HELLO_MAGIC */
   uint32_t version; /* TUTTI_VERSION_CODE */
-  uint8_t secret[16];
-  uint64_t hash;        /* which communicator; in a ring hello: the ticket of the listener */
-  int32_t kind;         /* tuttiHelloKind */
-  int32_t from, nranks; /* sender's rank; its idea of nranks */
+  uint32_t bytes;   /* of the whole hello */
+  int32_t kind;     /* tuttiHelloKind */
+  uint8_t nonce[16];
+  uint8_t mac[TUTTI_MAC_BYTES]; /* over the whole hello, itself zero */
+  uint64_t hash;    /* which communicator; in a ring hello: the ticket of the listener */
+  int32_t from, to; /* ranks; to -1: a root */
+  int32_t nranks;   /* the sender's idea of it */
   int32_t pid;
   char host[64];
 } tuttiHello;
 #define TUTTI_HELLO_MAGIC 0x74757474u
+#define TUTTI_HELLO_MAX   512 /* bytes of any */
 
 typedef enum {
   tuttiHelloCheckIn = 1, /* rank -> root */
@@ -54,18 +62,35 @@ typedef struct {
   int32_t kind;   /* tuttiReplyKind */
   int32_t code;   /* Failed: the tuttiResult_t */
   uint32_t bytes; /* that follow, at most TUTTI_ERROR_TEXT */
+  uint8_t nonce[16];
+  uint8_t mac[TUTTI_MAC_BYTES]; /* over the hello's, the reply with this zero, and what follows */
 } tuttiReply;
 
-#define TUTTI_CONFIRM 0x636f6e66u
+/* What all messages of one connection are bound to. The secret is the owner's. */
+typedef struct {
+  const uint8_t *secret;          /* [16] */
+  uint8_t hello[TUTTI_MAC_BYTES]; /* the mac of its hello */
+} tuttiSession;
 
+/* Makes a hello of `bytes`, at most TUTTI_HELLO_MAX, a new one: its nonce and what follows. */
+tuttiResult_t tuttiHelloSeal(void *hello, size_t bytes, tuttiSession *session);
+/* Whether the whole hello, of whatever version, is of one who knows session->secret. */
+bool tuttiHelloGenuine(const void *hello, size_t bytes, tuttiSession *session);
 /* True if a reply is well-formed. */
 bool tuttiReplyValid(const tuttiReply *reply);
+/* Whether it and what follows it, `data`, are of one who knows the secret and got this hello. */
+bool tuttiReplyGenuine(const tuttiSession *session, const tuttiReply *reply, const void *data);
+/* What confirms an Accepted reply. */
+void tuttiConfirmOf(const tuttiSession *session, const tuttiReply *reply,
+                    uint8_t confirm[TUTTI_MAC_BYTES]);
 /* Sends without waiting; replies are small and first on their connection, so they fit the socket's
- * buffer. A peer that has gone is no failure of ours. */
-void tuttiReplySend(int fd, tuttiReplyKind kind, int code, const void *data, size_t bytes);
+ * buffer. A peer that has gone is no failure of ours. `confirm` is NULL or gets what the caller
+ * must answer. */
+void tuttiReplySend(int fd, const tuttiSession *session, tuttiReplyKind kind, int code,
+                    const void *data, size_t bytes, uint8_t confirm[TUTTI_MAC_BYTES]);
 /* Fills what is the same in all hellos of this process. */
-void tuttiHelloFill(tuttiHello *h, const uint8_t secret[16], uint64_t hash, tuttiHelloKind kind,
-                    int rank, int nranks);
+void tuttiHelloFill(tuttiHello *h, uint64_t hash, tuttiHelloKind kind, int from, int to,
+                    int nranks);
 /* "rank 3 (host a, pid 17)"; whatever the bytes are, the result is printable. */
 const char *tuttiHelloName(const tuttiHello *h, char *buf, size_t size);
 /* The path this library was loaded from. */
@@ -112,17 +137,23 @@ const char *tuttiConnectorText(const tuttiConnector *c, char *buf, size_t size);
 
 /* ---- the calling end ------------------------------------------------------------------------ */
 
-typedef enum { TUTTI_DIAL_CONNECTING, TUTTI_DIAL_ASKING, TUTTI_DIAL_DONE } tuttiDialState;
+typedef enum {
+  TUTTI_DIAL_CONNECTING,
+  TUTTI_DIAL_ASKING,    /* for the reply */
+  TUTTI_DIAL_LISTENING, /* to the answer */
+  TUTTI_DIAL_DONE
+} tuttiDialState;
 
 typedef struct {
   tuttiConnector connector;
   const char *who;
-  const void *hello;
+  void *hello;
+  tuttiSession session; /* of the attempt in flight */
   size_t helloBytes, sent, got;
   tuttiDialState state;
   int fd, index; /* fd: the connection, from ASKING on */
   tuttiReply reply;
-  void *answer; /* NULL, or what this kind of hello is answered with, all alone: then it is done */
+  void *answer; /* NULL, or what comes when it is confirmed: then it is done */
   size_t answerBytes;
   uint64_t askUntil;
   uint32_t patienceMs; /* for the next reply, while other addresses could be tried */
@@ -130,10 +161,11 @@ typedef struct {
   const char *remedy;  /* ends the error's text */
 } tuttiDial;
 
-/* `hello` and `who` must stay valid until the dial is done or closed. Never gives up on a refusal,
- * has no remedy and awaits the three messages, until those fields are set. */
-void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, const void *hello,
-                   size_t helloBytes, const char *who);
+/* `hello`, `who` and the secret must stay valid until the dial is done or closed; the hello is
+ * sealed for each attempt. Never gives up on a refusal, has no remedy and awaits no answer, until
+ * those fields are set. */
+void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, void *hello, size_t helloBytes,
+                   const uint8_t secret[16], const char *who);
 /* Goes on as far as it can without waiting; done when d->state is DONE, then d->fd is the
  * caller's. */
 tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait);
@@ -144,39 +176,45 @@ uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fd);
 tuttiResult_t tuttiDialReject(tuttiDial *d, int error);
 /* Closes what is not DONE. */
 void tuttiDialClose(tuttiDial *d);
-/* Reads the text that follows a Failed reply and adopts it. */
-tuttiResult_t tuttiReplyAdopt(int fd, const tuttiReply *reply, const char *who, tuttiWait wait);
+/* Reads the text that follows a Failed reply and adopts it if it is genuine; else that is the
+ * error. */
+tuttiResult_t tuttiReplyAdopt(int fd, const tuttiSession *session, const tuttiReply *reply,
+                              const char *who, tuttiWait wait);
 
 /* ---- the listening end ---------------------------------------------------------------------- */
 
 typedef enum {
   TUTTI_GUEST_DROP,   /* close without a word */
   TUTTI_GUEST_ACCEPT, /* reply Accepted, wait for the confirm */
-  TUTTI_GUEST_REFUSE, /* reply Failed with refuseCode and refuseText */
-  TUTTI_GUEST_TAKEN   /* the fd is the owner's from now on */
+  TUTTI_GUEST_REFUSE  /* reply Failed with refuseCode and refuseText */
 } tuttiVerdict;
 
-#define TUTTI_GUESTS    256 /* for `nguests`, while a communicator is made */
-#define TUTTI_HELLO_MAX 512
+#define TUTTI_GUESTS 256 /* for `nguests`, while a communicator is made */
 
 typedef struct {
-  int fd;                           /* -1: free */
-  bool accepted;                    /* its confirm is awaited */
-  uint32_t got;                     /* bytes of the message */
-  uint64_t until;                   /* dropped then */
-  uint8_t message[TUTTI_HELLO_MAX]; /* the hello and the confirm */
+  int fd;                                             /* -1: free */
+  bool accepted;                                      /* its confirm is awaited */
+  uint32_t got;                                       /* bytes of the message */
+  uint64_t until;                                     /* dropped then */
+  tuttiAddress from;                                  /* where it comes from */
+  uint8_t confirm[TUTTI_MAC_BYTES];                   /* what is awaited */
+  uint8_t message[TUTTI_HELLO_MAX + TUTTI_MAC_BYTES]; /* the hello and the confirm */
 } tuttiGuest;
 
 typedef struct {
-  /* Of the owner, who sets them before Open and keeps listenFd. */
-  int listenFd;
+  /* Of the owner, who sets them before Open and keeps the listener. */
+  const tuttiListener *listener;
+  const char *what; /* "the root of a unique id", for the log */
   size_t helloBytes;
-  int nguests; /* unfinished connections at a time; beyond, the oldest is dropped */
+  /* Unfinished connections at a time; beyond, the oldest one of the address that has most of them
+   * is dropped. */
+  int nguests;
   const uint8_t *secret;
   void *ctx;
-  /* Judges a complete hello of the right magic, version and secret. It may write to fd. */
-  tuttiVerdict (*check)(void *ctx, const void *hello, int fd);
-  /* A confirmed guest; takes the fd. */
+  /* Judges a genuine hello of this version, which anybody may have heard before: it does nothing
+   * for the caller. */
+  tuttiVerdict (*check)(void *ctx, const void *hello);
+  /* A guest that has confirmed; takes the fd. */
   void (*welcome)(void *ctx, const void *hello, int fd);
   /* A hello with the right secret but of another version; it was refused with refuseText. NULL:
    * those of other versions are dropped. */
@@ -187,6 +225,7 @@ typedef struct {
   int epollFd; /* -1: not open */
   bool full;   /* all guests know the secret: no more are let in for now */
   tuttiGuest *guests;
+  tuttiLogRate strangers; /* that were dropped */
 } tuttiGreeter;
 
 /* Memory goes on the account, which may be NULL. A greeter that is not open has epollFd -1. */

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "base/mac.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/rendezvous.h"
@@ -21,18 +22,24 @@ static void seal(tuttiId *id, tuttiUniqueId *out) {
   memcpy(out, id, sizeof(*id));
 }
 
+uint64_t tuttiIdHash(uint64_t before, const uint8_t secret[16]) {
+  uint8_t mac[TUTTI_MAC_BYTES];
+  uint64_t hash;
+  const tuttiMacPart pieces[] = {{"tutti name", 10}, {&before, sizeof(before)}};
+  tuttiMac(secret, 16, pieces, 2, mac);
+  memcpy(&hash, mac, sizeof(hash));
+  return hash;
+}
+
 /* An id without roots for a communicator's offspring. */
 static void derive(const uint8_t parent[16], uint64_t purpose, tuttiId *id) {
   struct {
-    uint8_t parent[16];
-    uint64_t purpose, half;
-  } salted = {.purpose = purpose};
+    char what[16];
+    uint64_t purpose;
+  } info = {"tutti offspring", purpose};
   memset(id, 0, sizeof(*id));
-  memcpy(salted.parent, parent, sizeof(salted.parent));
-  for (; salted.half < 2; salted.half++) {
-    uint64_t hash = tuttiHash(&salted, sizeof(salted));
-    memcpy(id->secret + 8 * salted.half, &hash, sizeof(hash));
-  }
+  tuttiDerive((tuttiMacPart){parent, 16}, (tuttiMacPart){NULL, 0},
+              (tuttiMacPart){&info, sizeof(info)}, id->secret, sizeof(id->secret));
 }
 
 static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
@@ -49,9 +56,9 @@ static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
 
 /* Starts the root of an id that has its secret. */
 static tuttiResult_t serve(tuttiId *id, const tuttiInterface *found, int n, tuttiUniqueId *out) {
-  int fd;
-  TUTTI_TRY(tuttiListenAny(found, n, &id->roots, &fd));
-  TUTTI_TRY(tuttiRootStart(fd, &id->roots.a[0], id->secret, false));
+  tuttiListener listener;
+  TUTTI_TRY(tuttiListenAny(found, n, &id->roots, &listener));
+  TUTTI_TRY(tuttiRootStart(listener, &id->roots.a[0], id->secret, false));
   seal(id, out);
   return tuttiSuccess;
 }

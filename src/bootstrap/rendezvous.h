@@ -37,11 +37,15 @@ static inline int tuttiFirstOfRoot(int root, int nroots, int nranks) {
   return (int)(((int64_t)root * nranks + nroots - 1) / nroots);
 }
 
+/* The name of a list of ids, or of a communicator, on the wire: made of one secret after the other,
+ * about which it tells nothing. */
+uint64_t tuttiIdHash(uint64_t before, const uint8_t secret[16]);
+
 /* Starts the thread of a root that serves one communicator and ends by itself: with the first of
- * the deadlines that ranks bring, and after TUTTI_TIMEOUT if none comes; takes listenFd. A root
+ * the deadlines that ranks bring, and after TUTTI_TIMEOUT if none comes; takes the listener. A root
  * that is not `fixed` stays for a while after a failure, to tell it to those who come late. */
-tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint8_t secret[16],
-                             bool fixed);
+tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
+                             const uint8_t secret[16], bool fixed);
 /* Ends the roots of this process that have this secret and still wait. */
 void tuttiRootCancel(const uint8_t secret[16]);
 /* Starts the root of a fixed id, on whose address an earlier root may still be ending; on every

@@ -17,7 +17,7 @@
 /* How long a fixed root waits for its port. */
 #define BIND_MS 30000
 
-_Static_assert(sizeof(tuttiCheckIn) + sizeof(uint32_t) <= TUTTI_HELLO_MAX, "a guest's buffer fits");
+_Static_assert(sizeof(tuttiCheckIn) <= TUTTI_HELLO_MAX, "a guest's buffer fits");
 _Static_assert(sizeof(tuttiNeighbour) <= TUTTI_ERROR_TEXT, "a reply carries a peer");
 
 typedef struct {
@@ -27,7 +27,8 @@ typedef struct {
 
 typedef struct root {
   struct root *next; /* list of this process's roots */
-  int listenFd, epollFd, cancelFd;
+  tuttiListener listener;
+  int epollFd, cancelFd;
   bool fixed;
   pid_t process; /* a forked child has a copy of the list, without the thread and its fds */
   uint8_t secret[16];
@@ -53,6 +54,12 @@ static bool ownProcess(const member *m) {
   return h->pid == getpid() && strncmp(h->host, tuttiHostname(), sizeof h->host) == 0;
 }
 
+static tuttiSession sessionOf(const root *r, const tuttiCheckIn *in) {
+  tuttiSession session = {.secret = r->secret};
+  memcpy(session.hello, in->peer.hello.mac, sizeof(session.hello));
+  return session;
+}
+
 /* Tells this thread's last error to all who are here, and keeps it for those who come. */
 static void failAll(root *r, tuttiResult_t code) {
   if (r->failure != tuttiSuccess) return;
@@ -64,7 +71,9 @@ static void failAll(root *r, tuttiResult_t code) {
     for (int i = 0; i < r->expected; i++) {
       member *m = &r->members[i];
       if (m->fd < 0 || ownProcess(m) != (own == 1)) continue;
-      tuttiReplySend(m->fd, tuttiReplyFailed, code, g->refuseText, strlen(g->refuseText));
+      tuttiSession session = sessionOf(r, &m->in);
+      tuttiReplySend(m->fd, &session, tuttiReplyFailed, code, g->refuseText, strlen(g->refuseText),
+                     NULL);
       tuttiFdClose(&m->fd);
       r->told++;
     }
@@ -112,7 +121,7 @@ static void otherVersion(void *ctx) {
 /* Numbers within their bounds, and addresses where the rank can be met. */
 static bool isWellFormed(const tuttiCheckIn *in) {
   const tuttiHello *h = &in->peer.hello;
-  if (h->kind != tuttiHelloCheckIn) return false;
+  if (h->kind != tuttiHelloCheckIn || h->to != -1) return false;
   if (h->nranks < 2 || h->nranks > TUTTI_MAX_RANKS) return false;
   if (h->from < 0 || h->from >= h->nranks) return false;
   if (in->nroots < 1 || in->nroots > h->nranks) return false;
@@ -132,8 +141,7 @@ static bool isAtItsRoot(const tuttiCheckIn *in) {
 }
 
 /* A well-formed check-in of a rank that believes to belong here. */
-static tuttiVerdict checkShape(void *ctx, const void *hello, int fd) {
-  (void)fd;
+static tuttiVerdict checkShape(void *ctx, const void *hello) {
   root *r = ctx;
   tuttiCheckIn in;
   memcpy(&in, hello, sizeof(in));
@@ -215,8 +223,9 @@ static void welcome(void *ctx, const void *hello, int fd) {
     if (result == tuttiSuccess) return;
     failAll(r, result);
   }
-  tuttiReplySend(fd, tuttiReplyFailed, result, r->greeter.refuseText,
-                 strlen(r->greeter.refuseText));
+  tuttiSession session = sessionOf(r, &in);
+  tuttiReplySend(fd, &session, tuttiReplyFailed, result, r->greeter.refuseText,
+                 strlen(r->greeter.refuseText), NULL);
   r->told++;
   tuttiFdClose(&fd);
 }
@@ -244,10 +253,11 @@ static void watchMembers(root *r) {
  * means the next communicator and must not be left in this one's queue. */
 static void tellNext(root *r) {
   tuttiGreeterClose(&r->greeter);
-  tuttiFdClose(&r->listenFd);
+  tuttiListenerClose(&r->listener);
   for (int i = 0; i < r->count; i++) {
     const tuttiNeighbour *next = &r->members[(i + 1) % r->expected].in.peer;
-    tuttiReplySend(r->members[i].fd, tuttiReplyNext, 0, next, sizeof(*next));
+    tuttiSession session = sessionOf(r, &r->members[i].in);
+    tuttiReplySend(r->members[i].fd, &session, tuttiReplyNext, 0, next, sizeof(*next), NULL);
   }
 }
 
@@ -275,7 +285,7 @@ static void rootFree(root *r) {
   for (int i = 0; i < r->expected; i++)
     tuttiFdClose(&r->members[i].fd);
   tuttiFree(r->members);
-  tuttiFdClose(&r->listenFd);
+  tuttiListenerClose(&r->listener);
   tuttiFdClose(&r->epollFd);
   tuttiFdClose(&r->cancelFd);
   tuttiFree(r);
@@ -317,19 +327,20 @@ static tuttiResult_t startThread(root *r) {
   return result;
 }
 
-tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint8_t secret[16],
-                             bool fixed) {
+tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
+                             const uint8_t secret[16], bool fixed) {
   root *r;
   tuttiResult_t result = tuttiAlloc((void **)&r, 1, sizeof *r, "a root", NULL);
   if (result != tuttiSuccess) {
-    close(listenFd);
+    tuttiListenerClose(&listener);
     return result;
   }
-  r->listenFd = listenFd;
+  r->listener = listener;
   r->fixed = fixed;
   r->process = getpid();
   memcpy(r->secret, secret, sizeof(r->secret));
-  r->greeter = (tuttiGreeter){.listenFd = listenFd,
+  r->greeter = (tuttiGreeter){.listener = &r->listener,
+                              .what = "the root of a unique id",
                               .helloBytes = sizeof(tuttiCheckIn),
                               .nguests = TUTTI_GUESTS,
                               .secret = r->secret,
@@ -343,7 +354,6 @@ tuttiResult_t tuttiRootStart(int listenFd, const tuttiAddress *shown, const uint
   r->epollFd = epoll_create1(EPOLL_CLOEXEC);
   r->cancelFd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   int err = errno;
-  tuttiForkCloseAdd(r->listenFd);
   if (r->epollFd >= 0) tuttiForkCloseAdd(r->epollFd);
   if (r->cancelFd >= 0) tuttiForkCloseAdd(r->cancelFd);
   result = r->epollFd < 0 || r->cancelFd < 0
@@ -375,7 +385,7 @@ tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
     TUTTI_TRY(tuttiPollSlice(NULL, 0, "the port of TUTTI_COMM_ID", wait, tuttiNow() + 20 * TUTTI_MS,
                              &ready));
   if (fd < 0) TUTTI_TRY(tuttiListen(&address, &fd));
-  return tuttiRootStart(fd, &id->roots.a[0], id->secret, true);
+  return tuttiRootStart(tuttiListenerOf(fd), &id->roots.a[0], id->secret, true);
 }
 
 void tuttiRootCancel(const uint8_t secret[16]) {

@@ -15,6 +15,8 @@
 
 /* How soon a wait sees its failed flag. */
 #define SLICE_NS 50000000ull
+/* Ports that are free at one address and taken at another are tried so often. */
+#define PORT_TRIES 32
 /* The kernel cuts it down to net.core.somaxconn. */
 #define BACKLOG 65535
 
@@ -172,17 +174,17 @@ static bool isAny6(const tuttiAddress *a) {
   return a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&a->v6.sin6_addr);
 }
 
-static int listenAt(tuttiAddress *address, int *out) {
+/* 0, or an errno. `again`: also while connections of the port's last user linger in TIME_WAIT. */
+static int bindAt(tuttiAddress *address, bool again, int *out) {
   int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
   int on = 1, off = 0;
-  /* A fixed port is taken again while connections of its last user linger in TIME_WAIT. */
-  if (tuttiAddressValid(address)) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (again) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (isAny6(address)) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   tuttiAddress bound;
   socklen_t length = sizeof(bound);
   memset(&bound, 0, sizeof(bound));
-  if (bind(fd, &address->sa, tuttiAddressLength(address)) != 0 || listen(fd, BACKLOG) != 0 ||
+  if (bind(fd, &address->sa, tuttiAddressLength(address)) != 0 ||
       getsockname(fd, &bound.sa, &length) != 0) {
     int err = errno;
     close(fd);
@@ -191,6 +193,15 @@ static int listenAt(tuttiAddress *address, int *out) {
   *address = bound;
   *out = fd;
   return 0;
+}
+
+static int listenAt(tuttiAddress *address, int *fd) {
+  int err = bindAt(address, tuttiAddressValid(address), fd); /* a fixed port */
+  if (err != 0 || listen(*fd, BACKLOG) == 0) return err;
+  err = errno;
+  close(*fd);
+  *fd = -1;
+  return err;
 }
 
 int tuttiListenNow(tuttiAddress *address, int *fd) {
@@ -213,25 +224,85 @@ tuttiResult_t tuttiListen(tuttiAddress *address, int *fd) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
-                             int *fd) {
-  if (n < 1) return TUTTI_FAIL(tuttiSystemError, "cannot listen: this host has no interface");
-  bool v6 = false;
-  for (int i = 0; i < n; i++)
-    v6 |= interfaces[i].address.sa.sa_family == AF_INET6;
-  tuttiAddress any = {.v6 = {.sin6_family = v6 ? AF_INET6 : AF_INET}};
-  TUTTI_TRY(tuttiListen(&any, fd));
+/* ---- listeners ------------------------------------------------------------------------------ */
+
+tuttiListener tuttiListenerOf(int fd) {
+  tuttiForkCloseAdd(fd);
+  return (tuttiListener){.n = 1, .fds = {fd}};
+}
+
+void tuttiListenerClose(tuttiListener *listener) {
+  while (listener->n > 0)
+    tuttiFdClose(&listener->fds[--listener->n]);
+}
+
+/* Takes `port` (0: any, written back) at one address; 0, or an errno. */
+static int takePort(const tuttiInterface *at, in_port_t *port, tuttiAddressList *list,
+                    tuttiListener *listener) {
+  tuttiAddress *address = &list->a[list->n];
+  int fd;
+  *address = at->address;
+  address->v4.sin_port = *port;
+  int err = bindAt(address, false, &fd);
+  if (err != 0) return err;
+  tuttiForkCloseAdd(fd);
+  *port = address->v4.sin_port;
+  listener->fds[listener->n++] = fd;
+  list->n++;
+  return 0;
+}
+
+/* Of the first interfaces, all that can be had with one port, which the first of them is given.
+ * Returns 0, or the errno of the last that could not. */
+static int takePorts(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
+                     tuttiListener *listener) {
+  in_port_t port = 0;
+  int last = 0;
   memset(list, 0, sizeof(*list));
-  for (int i = 0; i < n && i < TUTTI_MAX_ADDRESSES; i++) {
-    list->a[i] = interfaces[i].address;
-    list->a[i].v4.sin_port = any.v4.sin_port;
-    list->n++;
+  *listener = (tuttiListener){0};
+  for (int i = 0; i < n && list->n < TUTTI_MAX_ADDRESSES; i++) {
+    int err = takePort(&interfaces[i], &port, list, listener);
+    if (err == EADDRINUSE) return err; /* somebody has the port there */
+    if (err != 0) last = err;
   }
+  return last;
+}
+
+tuttiResult_t tuttiListenerBind(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
+                                tuttiListener *listener) {
+  int err = EADDRNOTAVAIL;
+  if (n < 1) return TUTTI_FAIL(tuttiSystemError, "cannot listen: this host has no interface");
+  for (int tries = 0; tries < PORT_TRIES; tries++) {
+    err = takePorts(interfaces, n, list, listener);
+    if (err != EADDRINUSE) break;
+    tuttiListenerClose(listener);
+  }
+  if (listener->n > 0) return tuttiSuccess;
+  char text[80];
+  return TUTTI_FAIL_SOCKET(tuttiSystemError, err, "cannot listen on %s (%s)",
+                           tuttiAddressText(&interfaces[0].address, text, sizeof(text)),
+                           interfaces[0].name);
+}
+
+tuttiResult_t tuttiListenerStart(const tuttiListener *listener) {
+  for (int i = 0; i < listener->n; i++)
+    if (listen(listener->fds[i], BACKLOG) != 0)
+      return TUTTI_FAIL_SOCKET(tuttiSystemError, errno, "cannot listen on a port");
   return tuttiSuccess;
 }
 
-int tuttiAcceptNow(int listenFd) {
-  int fd = accept4(listenFd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
+                             tuttiListener *listener) {
+  TUTTI_TRY(tuttiListenerBind(interfaces, n, list, listener));
+  tuttiResult_t result = tuttiListenerStart(listener);
+  if (result != tuttiSuccess) tuttiListenerClose(listener);
+  return result;
+}
+
+int tuttiAcceptNow(int listenFd, tuttiAddress *from) {
+  socklen_t length = sizeof(*from);
+  memset(from, 0, sizeof(*from));
+  int fd = accept4(listenFd, &from->sa, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
   /* Anything but scarcity is of a connection that broke in the queue: not our failure. */
   bool scarce = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
   if (fd < 0) return scarce ? -errno : -EAGAIN;

@@ -30,6 +30,7 @@ typedef struct {
 } tuttiAddressList;
 
 #define TUTTI_MAX_INTERFACES 16
+#define TUTTI_MAX_LISTENERS  TUTTI_MAX_ADDRESSES
 typedef struct {
   char name[IF_NAMESIZE];
   tuttiAddress address;
@@ -84,10 +85,25 @@ const char *tuttiSocketRemedy(int err, char *buf, size_t size);
 tuttiResult_t tuttiListen(tuttiAddress *address, int *fd);
 /* tuttiListen without a word in the log: returns 0, or an errno and *fd = -1. */
 int tuttiListenNow(tuttiAddress *address, int *fd);
-/* Listens on every address of this host and lists the best ones (those of the first interfaces),
- * each with the listener's port. */
+/* One port at several addresses of this host, each with a socket of its own. */
+typedef struct {
+  int n; /* 0: closed */
+  int fds[TUTTI_MAX_LISTENERS];
+} tuttiListener;
+/* Takes one port at the addresses of the first interfaces and lists them, each with that port; at
+ * no other address is anybody listening. Connections are refused until tuttiListenerStart. What
+ * happens to sockets at fork is settled, too. An address that cannot be had now (of an interface
+ * that is just going) is left out if there is another. */
+tuttiResult_t tuttiListenerBind(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
+                                tuttiListener *listener);
+tuttiResult_t tuttiListenerStart(const tuttiListener *listener);
+/* Both at once. */
 tuttiResult_t tuttiListenAny(const tuttiInterface *interfaces, int n, tuttiAddressList *list,
-                             int *fd);
+                             tuttiListener *listener);
+/* Takes over a socket that listens. */
+tuttiListener tuttiListenerOf(int fd);
+/* Does nothing to one that is closed. */
+void tuttiListenerClose(tuttiListener *listener);
 /* One slice of a wait: polls until an event, `until` (tuttiNow() clock), the wait's deadline, or 50
  * ms if there is a failed flag to look at. *ready counts the fds with events; 0 is no failure.
  * Fails with tuttiRemoteError once the flag is set; judging the deadline is left to the caller.
@@ -96,8 +112,8 @@ struct pollfd;
 tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,
                              uint64_t until, int *ready);
 /* Accepts without waiting: an fd that is non-blocking, close-on-exec and TCP_NODELAY; -EAGAIN when
- * there is none, or the -errno of what this process or host has run out of. */
-int tuttiAcceptNow(int listenFd);
+ * there is none, or the -errno of what this process or host has run out of. *from: the caller. */
+int tuttiAcceptNow(int listenFd, tuttiAddress *from);
 /* Receives exactly `bytes`. A peer that closes gives tuttiRemoteError naming `who`. */
 tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tuttiWait wait);
 

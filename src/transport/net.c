@@ -153,7 +153,10 @@ static tuttiResult_t netAttach(tuttiCommView *v) {
   int npeers = 0;
   for (int p = 0; s && p < v->nranks; p++)
     npeers += v->paths[p].transport == &tuttiTransportNet;
-  return s ? s->net->attach(v, s->node, npeers) : tuttiSuccess;
+  if (!s) return tuttiSuccess;
+  /* Until now the port was only held: where nobody will come, nobody listens. */
+  if (npeers > 0) TUTTI_TRY(tuttiSocketListenerStart(s->listener));
+  return s->net->attach(v, s->node, npeers);
 }
 
 size_t tuttiNetEndpointBytes(const tuttiCommView *v) {
@@ -229,9 +232,9 @@ static tuttiResult_t findNet(const tuttiCommView *v, int peer, const tuttiNet **
 static tuttiResult_t startEndpoint(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
   netState *s = v->net;
   bool sends = conn->direction == TUTTI_SEND;
-  tuttiNetHello hello = {.to = sends ? conn->peer : v->rank, .channel = conn->channel};
-  tuttiHelloFill(&hello.head, v->secret, v->commHash, tuttiHelloNet, sends ? v->rank : conn->peer,
-                 v->nranks);
+  tuttiNetHello hello = {.channel = conn->channel};
+  tuttiHelloFill(&hello.head, v->commHash, tuttiHelloNet, sends ? v->rank : conn->peer,
+                 sends ? conn->peer : v->rank, v->nranks);
   const tuttiNet *net = end->net;
   TUTTI_TRY(net->connect(v, s->node, s->listener, &hello, conn, &end->end));
   tuttiProxyOp op = {.advance = net->progress,

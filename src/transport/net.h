@@ -3,8 +3,8 @@
  * other. Backends are rows of a table, like transports.
  *
  * A connection is opened from the sending side alone: its proxy connects to the receiver's listener
- * (handle in the peer record) and says hello {communicator, secret, from, to, channel}; the
- * receiver's proxy accepts, checks the hello, and binds the endpoint to the FIFO that the receiver
+ * (handle in the peer record) and says hello {communicator, from, to, channel}, and both prove that
+ * they know the secret; the receiver's proxy binds the endpoint to the FIFO that the receiver
  * opened or will open. So open() never waits for a peer.
  *
  * On a send endpoint a message may stay in the caller's memory (TUTTI_WHERE_DIRECT): the network
@@ -24,7 +24,7 @@ __BEGIN_DECLS
 /* First bytes on every connection; checked before anything is believed. */
 typedef struct {
   tuttiHello head; /* its hash names the communicator */
-  int32_t to, channel;
+  int32_t channel;
   int32_t part, parts; /* which of the connection's sockets (or queue pairs) this is */
   uint64_t attempt;    /* grows; the receiver takes none that is older than what it has */
 } tuttiNetHello;

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -22,6 +23,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mac.h"
 #include "base/os.h"
 #include "proxy/proxy.h"
 #include "transport/remote.h"
@@ -38,9 +40,9 @@ typedef enum {
 typedef struct {
   uint32_t magic, version;
   uint64_t commHash;
-  uint8_t secret[16];
   int32_t from, to;
-  uint64_t kind; /* helloKind */
+  uint64_t kind;                /* helloKind */
+  uint8_t mac[TUTTI_MAC_BYTES]; /* under the communicator's secret, over all before it */
 } shmHello;
 #define SHM_MAGIC 0x7475736eu
 
@@ -171,6 +173,12 @@ static tuttiResult_t listenAt(const tuttiCommView *v, uint64_t id, int *out) {
   return tuttiSuccess;
 }
 
+/* Who takes such a message away from where it was meant to go has the rights of its user. */
+static void helloMac(const tuttiCommView *v, const shmHello *hello, uint8_t mac[TUTTI_MAC_BYTES]) {
+  const tuttiMacPart pieces[] = {{"tutti desk", 10}, {hello, offsetof(shmHello, mac)}};
+  tuttiMac(v->secret, sizeof v->secret, pieces, 2, mac);
+}
+
 /* Sends a hello, and this rank's segment if it is to have that; returns 0 or an errno. */
 static int sendHello(const tuttiCommView *v, int fd, int to, helloKind kind) {
   parcel p = {.hello = {.magic = SHM_MAGIC,
@@ -179,7 +187,7 @@ static int sendHello(const tuttiCommView *v, int fd, int to, helloKind kind) {
                         .from = v->rank,
                         .to = to,
                         .kind = kind}};
-  memcpy(p.hello.secret, v->secret, sizeof p.hello.secret);
+  helloMac(v, &p.hello, p.hello.mac);
   struct msghdr message = messageOf(&p);
   if (kind == HELLO_GIVE) {
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
@@ -237,16 +245,18 @@ static ssize_t receiveHello(int fd, shmHello *hello, int *segment) {
   struct msghdr message = messageOf(&p);
   ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   *segment = n >= 0 ? takeFd(&message) : -1;
-  if (n >= 0 && (n != (ssize_t)sizeof p.hello || message.msg_flags & MSG_TRUNC)) p.hello.magic = 0;
+  if (n >= 0 && (n != (ssize_t)sizeof p.hello || message.msg_flags & MSG_TRUNC))
+    p.hello = (shmHello){0};
   *hello = p.hello;
   return n;
 }
 
 /* It is of a neighbour, for this rank. */
 static bool validHello(const tuttiCommView *v, const shmHello *hello) {
+  uint8_t mac[TUTTI_MAC_BYTES];
+  helloMac(v, hello, mac);
   return hello->magic == SHM_MAGIC && hello->version == TUTTI_VERSION_CODE &&
-         hello->commHash == v->commHash && hello->to == v->rank &&
-         memcmp(hello->secret, v->secret, sizeof hello->secret) == 0 &&
+         hello->commHash == v->commHash && hello->to == v->rank && tuttiMacSame(hello->mac, mac) &&
          tuttiSegmentNeighbour(v, hello->from);
 }
 

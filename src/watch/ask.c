@@ -13,13 +13,13 @@
 /* A question on its way. */
 typedef struct {
   bool over;
+  tuttiHello hello;
   tuttiDial dial;
   tuttiAnswer answer;
 } talk;
 
 typedef struct {
   const tuttiBootstrap *b;
-  tuttiHello hello;
   tuttiWatchAnswer *answers;
   talk talks[TALKS];
   struct pollfd polls[TALKS];
@@ -52,7 +52,9 @@ static void askSome(asking *a, int first, int n, uint64_t deadline) {
   for (int i = 0; i < n; i++) {
     talk *t = &a->talks[i];
     t->over = first + i == a->b->rank;
-    tuttiDialInit(&t->dial, &a->b->listeners[first + i], &a->hello, sizeof(a->hello), "a rank");
+    tuttiHelloFill(&t->hello, a->b->hash, tuttiHelloAsk, a->b->rank, first + i, a->b->nranks);
+    tuttiDialInit(&t->dial, &a->b->listeners[first + i], &t->hello, sizeof(t->hello), a->b->secret,
+                  "a rank");
     t->dial.answer = &t->answer;
     t->dial.answerBytes = sizeof(t->answer);
   }
@@ -79,7 +81,6 @@ tuttiResult_t tuttiAskOthers(const tuttiBootstrap *b, int first, int end, int ms
   TUTTI_FRESH(asking, a, 1, "the questions to other ranks", memory);
   a->b = b;
   a->answers = answers;
-  tuttiHelloFill(&a->hello, b->secret, b->hash, tuttiHelloAsk, b->rank, b->nranks);
   for (; first < end; first += TALKS) {
     uint64_t now = tuttiNow(), turns = (uint64_t)(end - first + TALKS - 1) / TALKS;
     uint64_t turn = now < deadline ? (deadline - now) / turns : 0;

@@ -55,7 +55,8 @@ struct tuttiWatch {
   tuttiMemAccount *memory;         /* constant */
   tuttiWatchCalls calls;           /* constant */
   tuttiWho who;
-  ringLink links[2];    /* previous, next */
+  ringLink links[2]; /* previous, next */
+  tuttiListener listener;
   tuttiGreeter greeter; /* of those who come to ask */
   bool guestsPaused;    /* out of descriptors: not looked at until the next heartbeat */
   bool failed;          /* a failure was told or sent; there is no second one */
@@ -276,22 +277,28 @@ static void reportAll(const tuttiWatch *w, tuttiAnswer *out) {
   reportLink(&w->links[1], &out->next);
 }
 
-/* Answers the right question; the greeter's `check`. */
-static tuttiVerdict answerTo(void *watch, const void *hello, int fd) {
+/* Whether it is a question to this rank; the greeter's `check`. */
+static tuttiVerdict checkQuestion(void *watch, const void *hello) {
   const tuttiWatch *w = watch;
-  uint64_t hash = w->bootstrap->hash;
   tuttiHello h;
   memcpy(&h, hello, sizeof(h));
-  if (h.kind != tuttiHelloAsk || h.hash != hash || h.nranks != w->bootstrap->nranks || h.from < 0 ||
-      h.from >= h.nranks)
-    return TUTTI_GUEST_DROP;
+  bool ours = h.kind == tuttiHelloAsk && h.hash == w->bootstrap->hash && h.to == w->who.rank &&
+              h.nranks == w->bootstrap->nranks && h.from >= 0 && h.from < h.nranks;
+  return ours ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
+}
+
+/* Answers it; the greeter's `welcome`. */
+static void answerTo(void *watch, const void *hello, int fd) {
+  const tuttiWatch *w = watch;
+  tuttiHello h;
+  memcpy(&h, hello, sizeof(h));
   tuttiAnswer answer;
   reportAll(w, &answer);
   /* Fits the empty buffer of a fresh socket; if it does not, the asker has gone. */
   ssize_t sent = send(fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT);
   TUTTI_TRACE(BOOTSTRAP, "watch: rank %d answers rank %d: %zd of %zu bytes", w->who.rank, h.from,
               sent, sizeof(answer));
-  return TUTTI_GUEST_DROP;
+  tuttiFdClose(&fd);
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
@@ -417,8 +424,8 @@ static void initLink(ringLink *link, int fd, const tuttiWho *who) {
 }
 
 /* Makes the thread look at the watch; errno on failure, and then its sockets are the maker's. */
-static int enlist(tuttiWatch *w, int listenFd) {
-  const int fds[] = {w->links[0].fd, w->links[1].fd, w->greeter.epollFd, listenFd};
+static int enlist(tuttiWatch *w) {
+  const int fds[] = {w->links[0].fd, w->links[1].fd, w->greeter.epollFd};
   for (int i = 0; i < 3; i++) {
     if (fds[i] < 0 || lookAt(EPOLL_CTL_ADD, fds[i], true, w)) continue;
     int error = errno;
@@ -426,7 +433,7 @@ static int enlist(tuttiWatch *w, int listenFd) {
       lookAt(EPOLL_CTL_DEL, fds[i], false, NULL);
     return error;
   }
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 3; i++)
     if (fds[i] >= 0) tuttiForkCloseAdd(fds[i]);
   TUTTI_LINK(service.watches, w);
   heartbeat(w);
@@ -444,23 +451,27 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
   w->who = who[b->rank];
   initLink(&w->links[0], b->prevFd, &who[previous]);
   initLink(&w->links[1], b->nextFd, &who[next]);
-  w->greeter = (tuttiGreeter){.listenFd = b->listenFd,
+  w->listener = b->listener;
+  w->greeter = (tuttiGreeter){.listener = &w->listener,
+                              .what = "the watch of a communicator",
                               .helloBytes = sizeof(tuttiHello),
                               .nguests = GUESTS,
                               .secret = b->secret,
                               .ctx = w,
-                              .check = answerTo,
+                              .check = checkQuestion,
+                              .welcome = answerTo,
                               .epollFd = -1};
-  tuttiResult_t result = b->listenFd >= 0 ? tuttiGreeterOpen(&w->greeter, memory) : tuttiSuccess;
+  tuttiResult_t result = b->listener.n > 0 ? tuttiGreeterOpen(&w->greeter, memory) : tuttiSuccess;
   if (result == tuttiSuccess) result = hireThread();
   if (result != tuttiSuccess) goto freeAll;
   pthread_mutex_lock(&service.lock);
-  error = enlist(w, b->listenFd);
+  error = enlist(w);
   pthread_mutex_unlock(&service.lock);
   if (error == 0) {
     TUTTI_INFO(BOOTSTRAP, "watch: rank %d of %d watches ranks %d and %d", b->rank, b->nranks,
                previous, next);
-    b->prevFd = b->nextFd = b->listenFd = -1;
+    b->prevFd = b->nextFd = -1;
+    b->listener.n = 0;
     *out = w;
     return tuttiSuccess;
   }
@@ -495,7 +506,7 @@ void tuttiWatchStop(tuttiWatch *w) {
   }
   if (w->greeter.epollFd >= 0) lookAt(EPOLL_CTL_DEL, w->greeter.epollFd, false, NULL);
   tuttiGreeterClose(&w->greeter);
-  tuttiFdClose(&w->greeter.listenFd);
+  tuttiListenerClose(&w->listener);
   uint64_t until = tuttiNow() + FAREWELL_NS;
   struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
   int waited = 0;
@@ -517,13 +528,18 @@ void tuttiWatchStop(tuttiWatch *w) {
 
 tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers) {
   int n = w->bootstrap->nranks, answered = 0;
+  bool together = w->bootstrap->together;
   tuttiAnswer own;
   memset(answers, 0, (size_t)n * sizeof(*answers));
   pthread_mutex_lock(&service.lock);
-  reportAll(w, &own);
+  for (const tuttiWatch *o = service.watches; o != NULL; o = o->next) {
+    /* Where all ranks are together none listens: what the process knows is all there is. */
+    if (o != w && !(together && o->bootstrap->hash == w->bootstrap->hash)) continue;
+    reportAll(o, &own);
+    tuttiAnswerNote(&own, n, answers);
+  }
   pthread_mutex_unlock(&service.lock);
-  tuttiAnswerNote(&own, n, answers);
-  if (ms > 0 && n > 1)
+  if (ms > 0 && n > 1 && !together)
     TUTTI_TRY(tuttiAskOthers(w->bootstrap, rank < 0 ? 0 : rank, rank < 0 ? n : rank + 1, ms,
                              w->memory, answers));
   for (int i = 0; i < n; i++)

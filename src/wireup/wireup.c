@@ -15,16 +15,6 @@
 
 /* ---- who this rank is ------------------------------------------------------------------------ */
 
-/* Same for all communicators of this process: tells threads from processes. */
-static uint64_t processId(void) {
-  static tuttiAtomic64 id;
-  uint64_t v = tuttiLoadAcquire(&id);
-  if (v) return v;
-  if (tuttiRandom(&v, sizeof v) != tuttiSuccess || v == 0)
-    v = tuttiNow() ^ (uint64_t)getpid() << 32 ^ 1;
-  return tuttiCompareExchange(&id, 0, v) ? v : tuttiLoadAcquire(&id);
-}
-
 /* Tells long lists apart that are cut where they are shown. */
 static uint32_t settingHash(tuttiSettingId id) {
   const char *text = tuttiSettingString(id);
@@ -40,7 +30,7 @@ static void describeSelf(const tuttiWireup *w, const tuttiCommView *v, tuttiPeer
   p->device = o->device;
   p->cudaDevice = -1;
   p->pid = getpid();
-  p->process = processId();
+  p->process = tuttiProcessId();
   p->hostId = tuttiHostId();
   p->p2pDisabled = (int32_t)tuttiSettingInt(TUTTI_SETTING_P2P_DISABLE);
   p->shmDisabled = (int32_t)tuttiSettingInt(TUTTI_SETTING_SHM_DISABLE);

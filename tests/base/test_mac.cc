@@ -45,8 +45,8 @@ TEST(Mac, HasTheValuesOfTheStandard) {
   for (const auto &c : cases)
     for (size_t cut : {size_t{0}, size_t{1}, c.message.size()}) { /* in two pieces */
       uint8_t mac[TUTTI_MAC_BYTES];
-      const tuttiPiece pieces[] = {{c.message.data(), cut},
-                                   {c.message.data() + cut, c.message.size() - cut}};
+      const tuttiMacPart pieces[] = {{c.message.data(), cut},
+                                     {c.message.data() + cut, c.message.size() - cut}};
       tuttiMac(c.key.data(), c.key.size(), pieces, 2, mac);
       EXPECT_EQ(hexOf(mac, sizeof mac), c.mac);
     }
@@ -78,7 +78,7 @@ TEST(Mac, EndsEachBlockRightly) {
     for (size_t i = 0; i < c.n; i++)
       message[i] = (uint8_t)(7 * i + c.n);
     uint8_t mac[TUTTI_MAC_BYTES];
-    const tuttiPiece piece = {message.data(), c.n};
+    const tuttiMacPart piece = {message.data(), c.n};
     tuttiMac("key", 3, &piece, 1, mac);
     EXPECT_EQ(hexOf(mac, sizeof mac), c.mac) << c.n;
   }

@@ -2,6 +2,7 @@
 #ifndef TUTTI_TESTS_BOOTSTRAP_HARNESS_H_
 #define TUTTI_TESTS_BOOTSTRAP_HARNESS_H_
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -143,7 +145,8 @@ inline tuttiResult_t connectAny(const tuttiAddress *targets, int n, const char *
 /* The next connection to a listener, within 20 s; -1 if none comes. */
 inline int acceptOne(int listener) {
   int fd = -EAGAIN;
-  EXPECT_TRUE(eventually([&] { return (fd = tuttiAcceptNow(listener)) != -EAGAIN; }));
+  tuttiAddress from;
+  EXPECT_TRUE(eventually([&] { return (fd = tuttiAcceptNow(listener, &from)) != -EAGAIN; }));
   EXPECT_GE(fd, 0);
   return fd;
 }
@@ -183,22 +186,18 @@ inline bool arrived(int fd) {
   return eventually([&] { return ioctl(fd, TIOCOUTQ, &left) == 0 && left == 0; });
 }
 
-/* A well-formed check-in of rank r of n with root number `root` of these ids. */
+/* A well-formed check-in of rank r of n with root number `root` of these ids; not sealed. */
 inline tuttiCheckIn checkInOf(const std::vector<tuttiUniqueId> &ids, int root, int r, int n) {
   tuttiCheckIn in;
   memset(&in, 0, sizeof(in));
   tuttiId id;
-  struct {
-    uint64_t before;
-    uint8_t secret[16];
-  } link = {};
-  for (size_t i = 0; i < ids.size(); i++) { /* the hash that ranks with these ids say */
+  uint64_t hash = 0;
+  for (size_t i = 0; i < ids.size(); i++) { /* what ranks with these ids say */
     EXPECT_EQ(tuttiIdParse(&ids[i], &id), tuttiSuccess);
-    memcpy(link.secret, id.secret, sizeof(link.secret));
-    link.before = tuttiHash(&link, sizeof(link));
+    hash = tuttiIdHash(hash, id.secret);
   }
   EXPECT_EQ(tuttiIdParse(&ids[root], &id), tuttiSuccess);
-  tuttiHelloFill(&in.peer.hello, id.secret, link.before, tuttiHelloCheckIn, r, n);
+  tuttiHelloFill(&in.peer.hello, hash, tuttiHelloCheckIn, r, -1, n);
   in.peer.listeners = id.roots;
   in.peer.ticket = 77;
   in.root = root;
@@ -207,34 +206,68 @@ inline tuttiCheckIn checkInOf(const std::vector<tuttiUniqueId> &ids, int root, i
   return in;
 }
 
-inline std::string replyText(const std::string &bytes) {
-  return bytes.size() > sizeof(tuttiReply) ? bytes.substr(sizeof(tuttiReply)) : "";
+/* A caller that plays by the rules: says a hello, and what came as the reply; then confirms. */
+class Caller {
+public:
+  Caller(const tuttiAddress &to, const uint8_t secret[16]) : fd(rawConnect(to)) {
+    memcpy(secret_, secret, sizeof(secret_));
+    session.secret = secret_;
+  }
+  Caller(const Caller &) = delete;
+
+  /* Seals it first. */
+  template <class Hello> void say(Hello *hello) {
+    EXPECT_EQ(tuttiHelloSeal(hello, sizeof(*hello), &session), tuttiSuccess);
+    rawSend(fd, hello, sizeof(*hello));
+  }
+  /* The kind of the reply; 0: the connection was closed. */
+  int hear() {
+    std::string got = rawRead(fd, sizeof(reply));
+    if (got.size() < sizeof(reply)) return 0;
+    memcpy(&reply, got.data(), sizeof(reply));
+    data = rawRead(fd, reply.bytes);
+    EXPECT_TRUE(tuttiReplyGenuine(&session, &reply, data.data()));
+    return reply.kind;
+  }
+  void confirm() {
+    uint8_t mac[TUTTI_MAC_BYTES];
+    tuttiConfirmOf(&session, &reply, mac);
+    rawSend(fd, mac, sizeof(mac));
+  }
+
+  int fd;
+  tuttiSession session;
+  tuttiReply reply = {};
+  std::string data; /* that came with the reply */
+
+private:
+  uint8_t secret_[16];
+};
+
+/* Takes a hello from a connection, and replies; *session is for what is said later. */
+template <class Hello>
+inline Hello hearHello(int fd, const uint8_t secret[16], tuttiSession *session) {
+  Hello hello = {};
+  EXPECT_EQ(tuttiRecvAll(fd, &hello, sizeof(hello), "the caller", within(20000)), tuttiSuccess);
+  session->secret = secret;
+  EXPECT_TRUE(tuttiHelloGenuine(&hello, sizeof(hello), session));
+  return hello;
 }
 
-inline tuttiReply replyHead(const std::string &bytes) {
-  tuttiReply r = {};
-  if (bytes.size() >= sizeof(r)) memcpy(&r, bytes.data(), sizeof(r));
-  return r;
+/* Checks a rank in with the root at this address; what the root has to say comes to the caller. */
+inline std::unique_ptr<Caller> checkInAt(const tuttiAddress &root, const uint8_t secret[16],
+                                         tuttiCheckIn in) {
+  auto caller = std::make_unique<Caller>(root, secret);
+  caller->say(&in);
+  EXPECT_EQ(caller->hear(), tuttiReplyAccepted);
+  caller->confirm();
+  return caller;
 }
 
-inline int kindOf(const std::string &bytes) {
-  return replyHead(bytes).kind;
-}
-
-/* Checks a rank in with the root at this address; what the root has to say comes to the fd. */
-inline int checkInAt(const tuttiAddress &root, const tuttiCheckIn &in) {
-  int fd = rawConnect(root);
-  uint32_t confirm = TUTTI_CONFIRM;
-  rawSend(fd, &in, sizeof(in));
-  EXPECT_EQ(kindOf(rawRead(fd, sizeof(tuttiReply))), tuttiReplyAccepted);
-  rawSend(fd, &confirm, sizeof(confirm));
-  return fd;
-}
-
-inline int checkInAt(const tuttiUniqueId &root, const tuttiCheckIn &in) {
+inline std::unique_ptr<Caller> checkInAt(const tuttiUniqueId &root, const tuttiCheckIn &in) {
   tuttiId id;
   EXPECT_EQ(tuttiIdParse(&root, &id), tuttiSuccess);
-  return checkInAt(id.roots.a[0], in);
+  return checkInAt(id.roots.a[0], id.secret, in);
 }
 
 #endif

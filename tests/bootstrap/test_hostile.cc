@@ -26,6 +26,15 @@ protected:
     OnLoopback::TearDown();
   }
   tuttiCheckIn checkIn(int r, int n) { return checkInOf(ids_, 0, r, n); }
+  std::unique_ptr<Caller> checkInAt(const tuttiCheckIn &in) { return ::checkInAt(ids_[0], in); }
+  /* What the root answers to a hello that is sealed as it should be; 0: it hangs up. */
+  template <class Hello> int answerTo(Hello in) {
+    Caller caller(root_, id_.secret);
+    caller.say(&in);
+    int kind = caller.hear();
+    close(caller.fd);
+    return kind;
+  }
   void expectJoin(int n) {
     auto ranks = onThreads(n, [&](int r) { return joinAs(ids_, r, n); });
     for (auto &o : ranks)
@@ -46,12 +55,14 @@ TEST_F(Hostile, GarbageIsDroppedWithoutAWord) {
     c = (char)random();
   std::vector<std::string> messages = {garbage, "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
                                        std::string(sizeof(tuttiCheckIn), '\0')};
-  auto in = checkIn(0, 2);
-  in.peer.hello.magic++;
-  messages.emplace_back((char *)&in, sizeof(in));
-  in = checkIn(0, 2);
-  in.peer.hello.secret[15] ^= 1;
-  messages.emplace_back((char *)&in, sizeof(in));
+  for (size_t at : {size_t{0}, sizeof(uint32_t), offsetof(tuttiHello, bytes),
+                    offsetof(tuttiHello, mac), sizeof(tuttiHello), sizeof(tuttiCheckIn) - 1}) {
+    auto in = checkIn(0, 2);
+    tuttiSession session = {id_.secret, {}};
+    ASSERT_EQ(tuttiHelloSeal(&in, sizeof(in), &session), tuttiSuccess);
+    messages.emplace_back((char *)&in, sizeof(in));
+    messages.back()[at] ^= 1;
+  }
   for (auto &m : messages) {
     int fd = rawConnect(root_);
     ASSERT_GE(fd, 0);
@@ -68,6 +79,7 @@ TEST_F(Hostile, LiesOfTheRightSecretAreDropped) {
       [](tuttiCheckIn *in) { in->peer.hello.kind = 99; },
       [](tuttiCheckIn *in) { in->peer.hello.from = -1; },
       [](tuttiCheckIn *in) { in->peer.hello.from = 2; },
+      [](tuttiCheckIn *in) { in->peer.hello.to = 0; },
       [](tuttiCheckIn *in) { in->peer.hello.nranks = 0; },
       [](tuttiCheckIn *in) { in->peer.hello.nranks = -5; },
       [](tuttiCheckIn *in) { in->peer.hello.nranks = INT32_MAX; },
@@ -85,10 +97,7 @@ TEST_F(Hostile, LiesOfTheRightSecretAreDropped) {
   for (size_t i = 0; i < lies.size(); i++) {
     auto in = checkIn(0, 2);
     lies[i](&in);
-    int fd = rawConnect(root_);
-    rawSend(fd, &in, sizeof(in));
-    EXPECT_EQ(rawRead(fd, 1), "") << i;
-    close(fd);
+    EXPECT_EQ(answerTo(in), 0) << i;
   }
   expectJoin(2);
 }
@@ -96,26 +105,63 @@ TEST_F(Hostile, LiesOfTheRightSecretAreDropped) {
 TEST_F(Hostile, UnconfirmedCheckInsDoNotCount) {
   for (int i = 0; i < 20; i++) {
     auto in = checkIn(1, 3);
-    int fd = rawConnect(root_);
-    rawSend(fd, &in, sizeof(in));
-    EXPECT_EQ(kindOf(rawRead(fd, sizeof(tuttiReply))), tuttiReplyAccepted);
-    if (i % 2) rawSend(fd, "rubbish", 7);
-    close(fd);
+    Caller caller(root_, id_.secret);
+    caller.say(&in);
+    EXPECT_EQ(caller.hear(), tuttiReplyAccepted);
+    if (i % 2) rawSend(caller.fd, std::string(TUTTI_MAC_BYTES, 'x').data(), TUTTI_MAC_BYTES);
+    close(caller.fd);
   }
   expectJoin(3);
+}
+
+/* Whoever has heard all that a rank says can say it again, but for what the root asks anew. */
+TEST_F(Hostile, WhatWasHeardIsNoProof) {
+  auto in = checkIn(1, 3);
+  Caller rank(root_, id_.secret);
+  rank.say(&in);
+  ASSERT_EQ(rank.hear(), tuttiReplyAccepted);
+  uint8_t confirm[TUTTI_MAC_BYTES];
+  tuttiConfirmOf(&rank.session, &rank.reply, confirm);
+  tuttiReply heard = rank.reply;
+  close(rank.fd); /* it was heard and did not come, so its place is free */
+  int fd = rawConnect(root_);
+  rawSend(fd, &in, sizeof(in));
+  tuttiReply reply;
+  std::string got = rawRead(fd, sizeof(reply));
+  ASSERT_EQ(got.size(), sizeof(reply));
+  memcpy(&reply, got.data(), sizeof(reply));
+  EXPECT_NE(memcmp(reply.mac, heard.mac, sizeof(reply.mac)), 0);
+  rawSend(fd, confirm, sizeof(confirm));
+  EXPECT_EQ(rawRead(fd, 1), "");
+  close(fd);
+  expectJoin(3);
+}
+
+/* Nothing of what a rank, a root and those who listen say on the wire is the secret. */
+TEST_F(Hostile, TheSecretIsNotSaid) {
+  auto in = checkIn(1, 3);
+  Caller rank(root_, id_.secret);
+  rank.say(&in);
+  ASSERT_EQ(rank.hear(), tuttiReplyAccepted);
+  std::string said((char *)&in, sizeof(in)), secret((char *)id_.secret, sizeof(id_.secret));
+  said += std::string((char *)&rank.reply, sizeof(rank.reply));
+  for (size_t i = 0; i + 8 <= secret.size(); i++)
+    EXPECT_EQ(said.find(secret.substr(i, 8)), std::string::npos);
+  close(rank.fd);
+  expectJoin(2);
 }
 
 /* On a fixed address whoever connects after the reply means the next communicator. So many ranks
  * that the first has its reply well before the last. */
 TEST_F(Hostile, TheRootClosesItsPortBeforeItReplies) {
   const int n = 400;
-  std::vector<int> fds(n);
+  std::vector<std::unique_ptr<Caller>> ranks(n);
   for (int r = 0; r < n; r++)
-    fds[r] = checkInAt(root_, checkIn(r, n));
-  EXPECT_EQ(kindOf(rawRead(fds[0], sizeof(tuttiReply))), tuttiReplyNext);
+    ranks[r] = checkInAt(checkIn(r, n));
+  EXPECT_EQ(ranks[0]->hear(), tuttiReplyNext);
   EXPECT_LT(rawConnect(root_), 0);
-  for (int fd : fds)
-    close(fd);
+  for (auto &rank : ranks)
+    close(rank->fd);
 }
 
 /* They all meet the root while it serves: one rank comes before them, the other after. */
@@ -190,26 +236,30 @@ TEST_F(Hostile, SilentAndSlowGuestsAreSentAway) {
 
 /* Rank 2 is here before them: so the root stays until it has told rank 0, whenever that comes. */
 TEST_F(Hostile, OtherVersionIsToldAndEndsTheInit) {
-  int before = rawConnect(root_), here = checkInAt(root_, checkIn(2, 3));
-  ASSERT_TRUE(arrived(here));
+  int before = rawConnect(root_);
+  auto here = checkInAt(checkIn(2, 3));
+  ASSERT_TRUE(arrived(here->fd));
   rawSend(before, "rubbish", 7);
   EXPECT_EQ(rawRead(before, 1), ""); /* judged after what had come of rank 2 */
   close(before);
   auto in = checkIn(1, 3);
   in.peer.hello.version = 70305;
   std::thread other([&] {
-    int fd = rawConnect(root_);
-    rawSend(fd, &in, sizeof(in));
-    std::string got = rawRead(fd, 4096);
-    EXPECT_EQ(kindOf(got), tuttiReplyFailed);
-    EXPECT_THAT(replyText(got), AllOf(HasSubstr("tutti 0.1.0"), HasSubstr("7.3.5"),
-                                      HasSubstr(tuttiHostname()), HasSubstr("one version")));
-    close(fd);
+    struct { /* it may be longer or shorter there */
+      tuttiCheckIn in;
+      char more[20];
+    } hello = {in, {}};
+    Caller caller(root_, id_.secret);
+    caller.say(&hello);
+    EXPECT_EQ(caller.hear(), tuttiReplyFailed);
+    EXPECT_THAT(caller.data, AllOf(HasSubstr("tutti 0.1.0"), HasSubstr("7.3.5"),
+                                   HasSubstr(tuttiHostname()), HasSubstr("one version")));
+    close(caller.fd);
   });
   Outcome o = joinAs(ids_, 0, 3);
   other.join();
-  EXPECT_EQ(kindOf(rawRead(here, 4096)), tuttiReplyFailed);
-  close(here);
+  EXPECT_EQ(here->hear(), tuttiReplyFailed);
+  close(here->fd);
   EXPECT_EQ(o.result, tuttiInvalidUsage);
   EXPECT_THAT(o.text, AllOf(HasSubstr("tutti 0.1.0"), HasSubstr("7.3.5")));
 }
@@ -217,9 +267,9 @@ TEST_F(Hostile, OtherVersionIsToldAndEndsTheInit) {
 TEST_F(Hostile, OtherVersionOfAStrangerEndsNothing) {
   auto in = checkIn(1, 2);
   in.peer.hello.version = 70305;
-  in.peer.hello.secret[0] ^= 1;
+  in.peer.hello.bytes = sizeof(in);
   int fd = rawConnect(root_);
-  rawSend(fd, &in, sizeof(in));
+  rawSend(fd, &in, sizeof(in)); /* without a MAC */
   EXPECT_EQ(rawRead(fd, 4096), "") << "it learns nothing";
   close(fd);
   expectJoin(2);
@@ -229,7 +279,7 @@ TEST_F(Hostile, OtherVersionOfAStrangerEndsNothing) {
 TEST_F(Hostile, NamesArePrintable) {
   auto in = checkIn(1, 2);
   memset(in.peer.hello.host, '\n', sizeof(in.peer.hello.host)); /* and not terminated */
-  close(checkInAt(root_, in));                                  /* dies */
+  close(checkInAt(in)->fd);                                     /* dies */
   Outcome o = joinAs(ids_, 0, 2);
   EXPECT_EQ(o.result, tuttiRemoteError);
   EXPECT_THAT(o.text, AllOf(HasSubstr("rank 1 (host ????"), testing::Not(HasSubstr("\n"))));
@@ -242,14 +292,17 @@ TEST_F(Hostile, FuzzCheckIns) {
   while (tuttiNow() < end) {
     auto in = checkIn((int)(random() % 2), 2);
     auto *bytes = (char *)&in;
-    size_t keep = random() % 4 ? offsetof(tuttiHello, hash) : 0; /* mostly with the secret */
+    size_t keep = random() % 4 ? offsetof(tuttiHello, hash) : 0; /* mostly sealed */
     for (unsigned i = 0, n = 1 + random() % 16; i < n; i++)
       bytes[keep + random() % (sizeof(in) - keep)] = (char)random();
     if (in.peer.hello.version != TUTTI_VERSION_CODE) continue; /* ends the init, rightly */
-    int fd = rawConnect(root_);
-    ASSERT_GE(fd, 0);
-    rawSend(fd, &in, random() % 3 ? sizeof(in) : random() % sizeof(in));
-    close(fd); /* never confirmed */
+    Caller caller(root_, id_.secret);
+    ASSERT_GE(caller.fd, 0);
+    if (keep && random() % 3)
+      caller.say(&in);
+    else
+      rawSend(caller.fd, &in, random() % sizeof(in));
+    close(caller.fd); /* never confirmed */
   }
   expectJoin(3);
 }
@@ -270,48 +323,47 @@ protected:
     auto in = checkIn(1, 2);
     in.peer.listeners = mine_;
     in.peer.ticket = 77;
-    int fd = checkInAt(root_, in);
-    std::string next = replyText(rawRead(fd, sizeof(tuttiReply) + sizeof(tuttiNeighbour)));
-    ASSERT_EQ(next.size(), sizeof(peer_));
-    memcpy(&peer_, next.data(), sizeof(peer_));
-    close(fd);
+    auto rank = checkInAt(in);
+    ASSERT_EQ(rank->hear(), tuttiReplyNext);
+    ASSERT_EQ(rank->data.size(), sizeof(peer_));
+    memcpy(&peer_, rank->data.data(), sizeof(peer_));
+    close(rank->fd);
   }
   void TearDown() override {
     if (real_.joinable()) real_.join();
     tuttiBootstrapClose(outcome_.b);
-    if (listener_ >= 0) close(listener_);
+    tuttiListenerClose(&listener_);
     Hostile::TearDown();
   }
   tuttiHello ringHello() {
     tuttiHello h;
-    tuttiHelloFill(&h, id_.secret, peer_.ticket, tuttiHelloRing, 1, 2);
+    tuttiHelloFill(&h, peer_.ticket, tuttiHelloRing, 1, 0, 2);
     return h;
   }
   /* Rank 1's part: accepts rank 0, connects to it, gathers. */
   void finish() {
-    int prev = acceptOne(listener_);
-    tuttiHello h;
-    ASSERT_EQ(tuttiRecvAll(prev, &h, sizeof(h), "rank 0", within(20000)), tuttiSuccess);
+    int prev = acceptOne(listener_.fds[0]);
+    tuttiSession session;
+    tuttiHello h = hearHello<tuttiHello>(prev, id_.secret, &session);
     EXPECT_EQ(h.hash, 77u);
     EXPECT_EQ(h.from, 0);
+    EXPECT_EQ(h.to, 1);
     EXPECT_EQ(h.kind, tuttiHelloRing);
-    tuttiReplySend(prev, tuttiReplyAccepted, 0, nullptr, 0);
-    int next = rawConnect(peer_.listeners.a[0]);
+    tuttiReplySend(prev, &session, tuttiReplyAccepted, 0, nullptr, 0, nullptr);
+    Caller rank(peer_.listeners.a[0], id_.secret);
+    int next = rank.fd;
     h = ringHello();
-    rawSend(next, &h, sizeof(h));
-    ASSERT_EQ(kindOf(rawRead(next, sizeof(tuttiReply))), tuttiReplyAccepted);
-    struct {
-      uint32_t confirm;
-      char record[sizeof(tuttiAddressList) + 16];
-    } bytes = {};
-    bytes.confirm = TUTTI_CONFIRM;
-    memcpy(bytes.record, &record_, sizeof(record_));
-    rawSend(next, &bytes, sizeof(bytes));
+    rank.say(&h);
+    ASSERT_EQ(rank.hear(), tuttiReplyAccepted);
+    rank.confirm();
+    char record[sizeof(tuttiAddressList) + 16 + 8 + 4] = {}; /* with its padding */
+    memcpy(record, &record_, sizeof(record_));
+    rawSend(next, record, sizeof(record));
     real_.join();
     close(prev), close(next);
   }
   tuttiAddressList mine_, record_ = {};
-  int listener_ = -1;
+  tuttiListener listener_ = {};
   tuttiNeighbour peer_;
   std::thread real_;
   Outcome outcome_;
@@ -323,10 +375,8 @@ TEST_F(HostileRing, StrangersDoNotKeepThePreviousRankOut) {
   for (int i = 0; i < 600; i++) {
     int fd = rawConnect(peer_.listeners.a[0]);
     ASSERT_GE(fd, 0);
-    struct {
-      tuttiHello h;
-      uint32_t confirm;
-    } say = {ringHello(), TUTTI_CONFIRM};
+    tuttiHello h = ringHello();
+    tuttiSession session = {id_.secret, {}};
     switch (i % 5) {
     case 0:
       break; /* half open */
@@ -334,14 +384,18 @@ TEST_F(HostileRing, StrangersDoNotKeepThePreviousRankOut) {
       rawSend(fd, "garbage", 7);
       break;
     case 2:
-      say.h.hash++, rawSend(fd, &say, sizeof(say));
-      break; /* stale: another ticket */
+      h.hash++; /* stale: another ticket */
+      break;
     case 3:
-      say.h.from = 0, rawSend(fd, &say, sizeof(say));
+      h.from = 0;
       break;
     case 4:
-      say.h.secret[random() % 16] ^= 1, rawSend(fd, &say, sizeof(say));
       break;
+    }
+    if (i % 5 >= 2) {
+      ASSERT_EQ(tuttiHelloSeal(&h, sizeof(h), &session), tuttiSuccess);
+      if (i % 5 == 4) h.mac[random() % 16] ^= 1;
+      rawSend(fd, &h, sizeof(h));
     }
     fds.push_back(fd);
   }
@@ -361,8 +415,7 @@ TEST_F(HostileRing, TheRecordOfARankIsChecked) {
 }
 
 TEST_F(HostileRing, ARankThatEndedIsNamed) {
-  close(listener_);
-  listener_ = -1;
+  tuttiListenerClose(&listener_);
   real_.join();
   EXPECT_EQ(outcome_.result, tuttiRemoteError);
   EXPECT_THAT(outcome_.text, AllOf(HasSubstr("rank 1 (host " + std::string(tuttiHostname())),
@@ -371,15 +424,18 @@ TEST_F(HostileRing, ARankThatEndedIsNamed) {
 
 /* Something else listens at the address of the next rank. */
 TEST_F(HostileRing, AWrongListenerIsNotBelieved) {
-  for (int i = 0; i < 4; i++) {
-    int fd = acceptOne(listener_);
-    tuttiHello h; /* read first: closing over unread bytes would reset the connection */
-    ASSERT_EQ(tuttiRecvAll(fd, &h, sizeof(h), "rank 0", within(20000)), tuttiSuccess);
-    tuttiReply bad = {TUTTI_HELLO_MAGIC, TUTTI_VERSION_CODE, tuttiReplyAccepted, 0, UINT32_MAX};
-    if (i == 1) rawSend(fd, "SSH-2.0-OpenSSH_9.2p1 Debian-2", 30);
+  for (int i = 0; i < 5; i++) {
+    int fd = acceptOne(listener_.fds[0]);
+    tuttiSession session; /* read first: closing over unread bytes would reset the connection */
+    hearHello<tuttiHello>(fd, id_.secret, &session);
+    tuttiReply bad = {
+        TUTTI_HELLO_MAGIC, TUTTI_VERSION_CODE, tuttiReplyAccepted, 0, UINT32_MAX, {}, {}};
+    if (i == 1) rawSend(fd, std::string(sizeof(bad), 'S').data(), sizeof(bad));
     if (i == 2) rawSend(fd, &bad, sizeof(bad));
-    bad.bytes = 0, bad.magic++;
-    if (i == 3) rawSend(fd, &bad, sizeof(bad));
+    bad.bytes = 0;
+    if (i == 3) rawSend(fd, &bad, sizeof(bad)); /* right but for the proof */
+    session.hello[0] ^= 1;
+    if (i == 4) tuttiReplySend(fd, &session, tuttiReplyAccepted, 0, nullptr, 0, nullptr);
     close(fd);
   }
   record_ = mine_;
@@ -388,11 +444,25 @@ TEST_F(HostileRing, AWrongListenerIsNotBelieved) {
 }
 
 TEST_F(HostileRing, AFailureTextFromAPeerIsMadePrintable) {
-  int fd = acceptOne(listener_);
-  tuttiReplySend(fd, tuttiReplyFailed, 4242, "one\ntwo\033[2J", 11);
+  int fd = acceptOne(listener_.fds[0]);
+  tuttiSession session;
+  hearHello<tuttiHello>(fd, id_.secret, &session);
+  tuttiReplySend(fd, &session, tuttiReplyFailed, 4242, "one\ntwo\033[2J", 11, nullptr);
   real_.join();
   EXPECT_EQ(outcome_.result, tuttiRemoteError); /* 4242 is no code */
   EXPECT_EQ(outcome_.text, "one two [2J");
+  close(fd);
+}
+
+TEST_F(HostileRing, AFailureThatIsNotThePeersIsNotShown) {
+  int fd = acceptOne(listener_.fds[0]);
+  tuttiSession session;
+  hearHello<tuttiHello>(fd, id_.secret, &session);
+  session.hello[0] ^= 1;
+  tuttiReplySend(fd, &session, tuttiReplyFailed, tuttiInvalidUsage, "send money", 10, nullptr);
+  real_.join();
+  EXPECT_EQ(outcome_.result, tuttiRemoteError);
+  EXPECT_THAT(outcome_.text, AllOf(HasSubstr("not its own"), testing::Not(HasSubstr("money"))));
   close(fd);
 }
 

@@ -183,7 +183,8 @@ TEST_F(Join, KilledWhileOthersAreAwaited) {
   ASSERT_EQ(pipe2(pipe, O_CLOEXEC), 0);
   ASSERT_EQ(pipe2(here, O_CLOEXEC), 0);
   pid_t child = spawnRank(pipe, [&](std::vector<tuttiUniqueId> ids) {
-    if (!arrived(checkInAt(ids[0], checkInOf(ids, 0, 1, 3)))) return 91;
+    auto rank = checkInAt(ids[0], checkInOf(ids, 0, 1, 3));
+    if (!arrived(rank->fd)) return 91;
     if (write(here[1], "", 1) != 1) return 92;
     return pause();
   });
@@ -310,20 +311,20 @@ TEST_F(Join, FixedAddressWithoutRankZero) {
 /* The root speaks when the first deadline of a rank has come, whoever has left by then. */
 TEST_F(Join, MissingRanksAreNamed) {
   auto ids = makeIds();
-  std::vector<int> fds;
+  std::vector<std::unique_ptr<Caller>> ranks;
   for (int r : {0, 1, 3}) {
-    fds.push_back(checkInAt(ids[0], checkInOf(ids, 0, r, 8)));
-    ASSERT_TRUE(arrived(fds.back()));
+    ranks.push_back(checkInAt(ids[0], checkInOf(ids, 0, r, 8)));
+    ASSERT_TRUE(arrived(ranks.back()->fd));
   }
   tuttiCheckIn last = checkInOf(ids, 0, 4, 8);
   last.remainingMs = 0;
-  close(checkInAt(ids[0], last));
-  for (int fd : fds) {
-    std::string bytes = rawRead(fd, 4096);
-    EXPECT_EQ(replyHead(bytes).code, tuttiTimeout);
-    EXPECT_THAT(replyText(bytes),
+  close(checkInAt(ids[0], last)->fd);
+  for (auto &rank : ranks) {
+    EXPECT_EQ(rank->hear(), tuttiReplyFailed);
+    EXPECT_EQ(rank->reply.code, tuttiTimeout);
+    EXPECT_THAT(rank->data,
                 AllOf(HasSubstr("missing ranks: 2, 5-7 of 8"), HasSubstr("TUTTI_TIMEOUT")));
-    close(fd);
+    close(rank->fd);
   }
 }
 
@@ -337,13 +338,13 @@ TEST_F(Join, MissingRanksOfASlice) {
     tuttiCheckIn bridge = checkInOf(ids, 1, 0, 8), last = checkInOf(ids, 1, 5, 8);
     bridge.bridge = 1;
     last.remainingMs = 0;
-    int fds[3] = {checkInAt(ids[0], checkInOf(ids, 0, 0, 8)), checkInAt(ids[1], bridge)};
-    EXPECT_TRUE(arrived(fds[1]));
-    EXPECT_EQ(kindOf(rawRead(fds[0], sizeof(tuttiReply))), tuttiReplyNext);
-    fds[2] = checkInAt(ids[1], last);
-    o.text = replyText(rawRead(fds[2], 4096));
-    for (int fd : fds)
-      close(fd);
+    auto first = checkInAt(ids[0], checkInOf(ids, 0, 0, 8)), second = checkInAt(ids[1], bridge);
+    EXPECT_TRUE(arrived(second->fd));
+    EXPECT_EQ(first->hear(), tuttiReplyNext);
+    auto third = checkInAt(ids[1], last);
+    EXPECT_EQ(third->hear(), tuttiReplyFailed);
+    o.text = third->data;
+    close(first->fd), close(second->fd), close(third->fd);
     return o;
   });
   for (int r : {0, 4})

@@ -304,17 +304,65 @@ TEST_F(Socket, ListenAnyIsReachableByEachAddress) {
   interfaces[1].address = loopback(AF_INET6);
   bool v6 = access("/proc/net/if_inet6", F_OK) == 0;
   tuttiAddressList list;
-  int fd;
-  ASSERT_EQ(tuttiListenAny(interfaces, v6 ? 2 : 1, &list, &fd), tuttiSuccess) << tuttiErrorText();
+  tuttiListener listener;
+  ASSERT_EQ(tuttiListenAny(interfaces, v6 ? 2 : 1, &list, &listener), tuttiSuccess)
+      << tuttiErrorText();
+  ASSERT_EQ(listener.n, list.n);
   ASSERT_EQ(list.n, v6 ? 2 : 1);
   EXPECT_TRUE(tuttiAddressListValid(&list));
   for (int i = 0; i < list.n; i++) {
     int a, b;
     ASSERT_EQ(connectAny(&list.a[i], 1, "myself", within(10000), &a), tuttiSuccess);
-    b = acceptOne(fd);
+    EXPECT_EQ(list.a[i].v4.sin_port, list.a[0].v4.sin_port);
+    b = acceptOne(listener.fds[i]);
     close(a), close(b);
   }
+  tuttiListenerClose(&listener);
+  EXPECT_EQ(listener.n, 0);
+}
+
+/* 127.0.0.2 is an address of this host, too, and nobody has asked for it. */
+TEST_F(Socket, NobodyListensElsewhere) {
+  tuttiInterface lo;
+  memset(&lo, 0, sizeof(lo));
+  lo.address = loopback();
+  tuttiAddressList list;
+  tuttiListener listener;
+  ASSERT_EQ(tuttiListenerBind(&lo, 1, &list, &listener), tuttiSuccess) << tuttiErrorText();
+  EXPECT_LT(rawConnect(list.a[0]), 0) << "the port is only held";
+  ASSERT_EQ(tuttiListenerStart(&listener), tuttiSuccess);
+  int fd = rawConnect(list.a[0]);
+  EXPECT_GE(fd, 0);
   close(fd);
+  tuttiAddress other = list.a[0];
+  other.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  EXPECT_LT(rawConnect(other), 0);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  tuttiListenerClose(&listener);
+}
+
+/* A port that is taken at the second address only: another is found for both. */
+TEST_F(Socket, OnePortIsFreeAtAllAddresses) {
+  tuttiInterface two[2];
+  memset(two, 0, sizeof(two));
+  two[0].address = two[1].address = loopback();
+  two[1].address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  for (int i = 0; i < 20; i++) {
+    tuttiAddressList list;
+    tuttiListener listener;
+    ASSERT_EQ(tuttiListenAny(two, 2, &list, &listener), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(list.n, 2);
+    EXPECT_EQ(list.a[0].v4.sin_port, list.a[1].v4.sin_port);
+    tuttiListenerClose(&listener);
+  }
+  two[1].address.v4.sin_addr.s_addr = htonl(0xc6336401); /* of nobody: it is left out */
+  tuttiAddressList list;
+  tuttiListener listener;
+  ASSERT_EQ(tuttiListenAny(two, 2, &list, &listener), tuttiSuccess) << tuttiErrorText();
+  EXPECT_EQ(list.n, 1);
+  tuttiListenerClose(&listener);
+  EXPECT_EQ(tuttiListenAny(two + 1, 1, &list, &listener), tuttiSystemError);
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("cannot listen on 198.51.100.1"));
 }
 
 /* Leaves this process `n` free fds while it lives. */
@@ -346,7 +394,8 @@ TEST_F(Socket, OutOfFdsSaysSo) {
   EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr("Too many open files"), HasSubstr(remedy)));
   EXPECT_EQ(connectAny(&address_, 1, "rank 1", within(10000), &fd), tuttiSystemError);
   EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr("rank 1"), HasSubstr(remedy)));
-  EXPECT_EQ(tuttiAcceptNow(listener_), -EMFILE);
+  tuttiAddress from;
+  EXPECT_EQ(tuttiAcceptNow(listener_, &from), -EMFILE);
 }
 
 } // namespace

@@ -91,6 +91,7 @@ struct Rank {
   void Meet(const tuttiPeer &other) {
     peers[other.rank] = other;
     FillPath();
+    EXPECT_EQ(tuttiSuccess, tuttiTransportNet.attach(&w)) << tuttiErrorText();
   }
   tuttiConn Open(int channel, tuttiDirection direction) {
     tuttiConn c{};

@@ -41,8 +41,7 @@ int Dial(const Rank &r) {
 
 tuttiNetHello HelloTo(const Rank &r, int channel) {
   tuttiNetHello h{};
-  tuttiHelloFill(&h.head, r.w.secret, r.w.commHash, tuttiHelloNet, 1 - r.w.rank, r.w.nranks);
-  h.to = r.w.rank;
+  tuttiHelloFill(&h.head, r.w.commHash, tuttiHelloNet, 1 - r.w.rank, r.w.rank, r.w.nranks);
   h.channel = channel;
   h.parts = 1;
   return h;
@@ -62,6 +61,19 @@ bool ReadAll(int fd, void *to, size_t bytes) {
 
 bool Send(int fd, const void *data, size_t bytes) {
   return send(fd, data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+}
+
+/* Says hello as a peer of `r` would, and confirms the reply; false: there was none. */
+bool Greet(int fd, const Rank &r, tuttiNetHello *h, bool confirmed = true) {
+  tuttiSession session = {r.w.secret, {}};
+  tuttiReply reply;
+  uint8_t confirm[TUTTI_MAC_BYTES];
+  EXPECT_EQ(tuttiSuccess, tuttiHelloSeal(h, sizeof *h, &session));
+  if (!Send(fd, h, sizeof *h) || !ReadAll(fd, &reply, sizeof reply)) return false;
+  EXPECT_EQ(tuttiReplyAccepted, reply.kind);
+  EXPECT_TRUE(tuttiReplyGenuine(&session, &reply, nullptr));
+  tuttiConfirmOf(&session, &reply, confirm);
+  return !confirmed || Send(fd, confirm, sizeof confirm);
 }
 
 /* True if the other side has ended the connection without a byte. */
@@ -108,11 +120,9 @@ TEST(NetHostile, EachFieldOfTheHelloIsChecked) {
   std::vector<std::function<void(tuttiNetHello *)>> lies = {
       [](tuttiNetHello *h) { h->head.magic++; },
       [](tuttiNetHello *h) { h->head.version++; },
-      [](tuttiNetHello *h) { h->head.secret[0]++; },
-      [](tuttiNetHello *h) { h->head.secret[15]++; },
       [](tuttiNetHello *h) { h->head.kind = tuttiHelloAsk; },
       [](tuttiNetHello *h) { h->head.hash++; },
-      [](tuttiNetHello *h) { h->to = 0; },
+      [](tuttiNetHello *h) { h->head.to = 0; },
       [](tuttiNetHello *h) { h->head.from = 1; },
       [](tuttiNetHello *h) { h->head.from = 2; },
       [](tuttiNetHello *h) { h->head.from = -1; },
@@ -128,14 +138,20 @@ TEST(NetHostile, EachFieldOfTheHelloIsChecked) {
   for (size_t i = 0; i < lies.size(); i++) {
     tuttiNetHello h = good;
     lies[i](&h);
-    if (i >= 4) { /* the first are for the greeter */
+    if (i >= 2) { /* the first are for the greeter */
       EXPECT_NE(nullptr, tuttiSocketHelloCheck(&p.b.w, &h)) << "lie " << i;
     }
     int fd = Dial(p.b);
-    EXPECT_TRUE(Send(fd, &h, sizeof h));
-    EXPECT_TRUE(Dropped(fd)) << "lie " << i;
+    EXPECT_FALSE(Greet(fd, p.b, &h)) << "lie " << i;
     close(fd);
   }
+  int fd = Dial(p.b); /* nothing is wrong but the proof */
+  tuttiSession session = {p.b.w.secret, {}};
+  EXPECT_EQ(tuttiSuccess, tuttiHelloSeal(&good, sizeof good, &session));
+  good.head.mac[0]++;
+  EXPECT_TRUE(Send(fd, &good, sizeof good));
+  EXPECT_TRUE(Dropped(fd));
+  close(fd);
   StillWorks(p);
   p.b.Close(&in);
 }
@@ -154,6 +170,29 @@ TEST(NetHostile, AFloodOfHalfOpenConnectionsKeepsNobodyOut) {
   for (int fd : fds)
     close(fd);
   StillWorks(p);
+  p.b.Close(&in);
+}
+
+/* Who repeats what a peer has said gets no connection, neither a new one nor another's. */
+TEST(NetHostile, WhatWasHeardOpensNothing) {
+  Pair p;
+  ASSERT_TRUE(p.ok());
+  tuttiConn in = p.b.Open(0, TUTTI_RECV);
+  tuttiNetHello h = HelloTo(p.b, 0);
+  int heard = Dial(p.b);
+  ASSERT_TRUE(Greet(heard, p.b, &h, false)); /* it had not come yet */
+  for (int i = 0; i < 3; i++) {
+    int fd = Dial(p.b);
+    uint8_t confirm[TUTTI_MAC_BYTES] = {1};
+    tuttiReply reply;
+    EXPECT_TRUE(Send(fd, &h, sizeof h));
+    ASSERT_TRUE(ReadAll(fd, &reply, sizeof reply));
+    EXPECT_TRUE(Send(fd, confirm, sizeof confirm));
+    EXPECT_TRUE(Dropped(fd));
+    close(fd);
+  }
+  StillWorks(p);
+  close(heard);
   p.b.Close(&in);
 }
 
@@ -198,14 +237,9 @@ TEST(NetHostile, ANewerConnectionReplacesOneThatCarriedNothing) {
     tuttiConn serve = p.b.Open(1, TUTTI_RECV), in{};
     if (!early) in = p.b.Open(0, TUTTI_RECV);
     tuttiNetHello h = HelloTo(p.b, 0);
-    tuttiNetWelcome welcome;
     int old = Dial(p.b), fresh = Dial(p.b);
-    EXPECT_TRUE(Send(old, &h, sizeof h));
-    ASSERT_TRUE(ReadAll(old, &welcome, sizeof welcome));
-    EXPECT_TRUE(Send(fresh, &h, sizeof h));
-    ASSERT_TRUE(ReadAll(fresh, &welcome, sizeof welcome));
-    EXPECT_EQ(TUTTI_NET_WELCOME, welcome.magic);
-    EXPECT_EQ(1, welcome.rank);
+    ASSERT_TRUE(Greet(old, p.b, &h));
+    ASSERT_TRUE(Greet(fresh, p.b, &h));
     EXPECT_TRUE(Dropped(old));
     if (early) in = p.b.Open(0, TUTTI_RECV);
     Carries(fresh, p.b, &in);
@@ -224,14 +258,12 @@ TEST(NetHostile, AnOlderAttemptReplacesNothing) {
     tuttiConn serve = p.b.Open(1, TUTTI_RECV), in{};
     if (!early) in = p.b.Open(0, TUTTI_RECV);
     tuttiNetHello h = HelloTo(p.b, 0);
-    tuttiNetWelcome welcome;
     int old = Dial(p.b), fresh = Dial(p.b);
     h.attempt = 2;
-    EXPECT_TRUE(Send(fresh, &h, sizeof h));
-    ASSERT_TRUE(ReadAll(fresh, &welcome, sizeof welcome));
+    ASSERT_TRUE(Greet(fresh, p.b, &h));
+    Spin(p.b, 50); /* its confirm is read */
     h.attempt = 1;
-    EXPECT_TRUE(Send(old, &h, sizeof h));
-    EXPECT_TRUE(Dropped(old));
+    EXPECT_FALSE(Greet(old, p.b, &h));
     if (early) in = p.b.Open(0, TUTTI_RECV);
     Carries(fresh, p.b, &in);
     close(old);
@@ -241,8 +273,9 @@ TEST(NetHostile, AnOlderAttemptReplacesNothing) {
   }
 }
 
-/* A sender that lost patience resets what it gave up, because the welcome is still unread there: no
- * failure, the next connection is on its way. */
+/* A sender that lost patience resets what it gave up: no failure, the next connection is on its
+ * way.
+ */
 TEST(NetHostile, AConnectionGivenUpBeforeItCarriedAnythingIsNoFailure) {
   for (bool early : {false, true}) {
     Pair p;
@@ -250,17 +283,17 @@ TEST(NetHostile, AConnectionGivenUpBeforeItCarriedAnythingIsNoFailure) {
     tuttiConn serve = p.b.Open(1, TUTTI_RECV), in{};
     if (!early) in = p.b.Open(0, TUTTI_RECV);
     tuttiNetHello h = HelloTo(p.b, 0);
-    tuttiNetWelcome welcome;
     int old = Dial(p.b);
-    EXPECT_TRUE(Send(old, &h, sizeof h));
-    ASSERT_EQ((ssize_t)sizeof welcome, recv(old, &welcome, sizeof welcome, MSG_PEEK));
+    ASSERT_TRUE(Greet(old, p.b, &h));
+    linger reset = {1, 0};
+    setsockopt(old, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    Spin(p.b, 50);
     close(old);
     if (early) in = p.b.Open(0, TUTTI_RECV);
     Spin(p.b, 50);
     EXPECT_FALSE(p.b.Failed()) << p.b.Error();
     int fresh = Dial(p.b);
-    EXPECT_TRUE(Send(fresh, &h, sizeof h));
-    ASSERT_TRUE(ReadAll(fresh, &welcome, sizeof welcome));
+    ASSERT_TRUE(Greet(fresh, p.b, &h));
     Carries(fresh, p.b, &in);
     close(fresh);
     p.b.Close(&in);
@@ -274,10 +307,8 @@ std::string Lie(const void *bytes, size_t n, bool closeAfter) {
   if (!p.ok()) return "";
   tuttiConn in = p.b.Open(0, TUTTI_RECV);
   tuttiNetHello h = HelloTo(p.b, 0);
-  tuttiNetWelcome welcome;
   int fd = Dial(p.b);
-  EXPECT_TRUE(Send(fd, &h, sizeof h));
-  EXPECT_TRUE(ReadAll(fd, &welcome, sizeof welcome));
+  EXPECT_TRUE(Greet(fd, p.b, &h));
   EXPECT_TRUE(Send(fd, bytes, n));
   if (closeAfter) shutdown(fd, SHUT_WR);
   for (uint64_t end = net::Soon(); !p.b.Failed() && tuttiNow() < end;) {
@@ -526,15 +557,20 @@ TEST(NetHostile, RefusedUntilThePeerIsUp) {
   ASSERT_EQ(tuttiSuccess, tuttiListen(&held.address, &fd)) << tuttiErrorText();
   /* Whoever is up plays the receiver by hand. */
   int got = -1;
+  tuttiAddress from;
   for (uint64_t end = net::Soon(); got < 0 && tuttiNow() < end; usleep(1000))
-    got = tuttiAcceptNow(fd);
+    got = tuttiAcceptNow(fd, &from);
   ASSERT_GE(got, 0) << p.a.Error();
   tuttiNetHello hello;
   ASSERT_TRUE(ReadAll(got, &hello, sizeof hello));
   EXPECT_EQ(0, hello.head.from);
-  EXPECT_EQ(1, hello.to);
-  tuttiNetWelcome welcome{TUTTI_NET_WELCOME, 1, p.a.w.commHash};
-  EXPECT_TRUE(Send(got, &welcome, sizeof welcome));
+  EXPECT_EQ(1, hello.head.to);
+  tuttiSession session = {p.a.w.secret, {}};
+  EXPECT_TRUE(tuttiHelloGenuine(&hello, sizeof hello, &session));
+  uint8_t confirm[TUTTI_MAC_BYTES], confirmed[TUTTI_MAC_BYTES];
+  tuttiReplySend(got, &session, tuttiReplyAccepted, 0, nullptr, 0, confirm);
+  ASSERT_TRUE(ReadAll(got, confirmed, sizeof confirmed));
+  EXPECT_EQ(0, memcmp(confirm, confirmed, sizeof confirm));
   tuttiSlotDescriptor line;
   ASSERT_TRUE(ReadAll(got, &line, sizeof line));
   EXPECT_EQ(nullptr, tuttiSocketDescriptorCheck(&line, 0, 4096));

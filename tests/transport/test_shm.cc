@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "asleep.h"
+#include "base/mac.h"
 #include "local_world.h"
 
 namespace {
@@ -28,14 +29,20 @@ enum Kind : uint64_t { kAsk = 1, kGive = 2 };
 struct Hello {
   uint32_t magic = 0x7475736e, version = TUTTI_VERSION_CODE;
   uint64_t commHash;
-  uint8_t secret[16];
   int32_t from, to;
   uint64_t kind;
+  uint8_t mac[TUTTI_MAC_BYTES];
   Hello(const Rank &sender, int receiver, Kind what = kGive)
       : commHash(sender.w.commHash), from(sender.w.rank), to(receiver), kind(what) {
-    memcpy(secret, sender.w.secret, sizeof secret);
+    seal(sender);
+  }
+  /* As one who knows the secret. */
+  void seal(const Rank &sender) {
+    const tuttiMacPart parts[] = {{"tutti desk", 10}, {this, offsetof(Hello, mac)}};
+    tuttiMac(sender.w.secret, sizeof sender.w.secret, parts, 2, mac);
   }
 };
+static_assert(sizeof(Hello) == 64, "as it travels");
 
 socklen_t addressOf(uint64_t id, sockaddr_un *a) {
   memset(a, 0, sizeof *a);
@@ -682,24 +689,27 @@ std::vector<int> sayWhatIsWrong(Rank &desk) {
     strangers.push_back(connectTo(desk));
     sendTo(strangers.back(), data, size, fds);
   };
-  for (size_t n : {1, 47, 48, 49, 4096})
+  for (size_t n : {1, 63, 64, 65, 4096})
     say(junk, n);
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-  say(junk, 48, {null, null, null, null});
+  say(junk, 64, {null, null, null, null});
   Rank shape(Shape(), 1, 2);
   for (Kind kind : {kAsk, kGive}) {
     Hello wrong(shape, 0, kind);
-    wrong.secret[15] ^= 1;
+    wrong.mac[31] ^= 1;
     say(&wrong, sizeof wrong, {null});
     wrong = Hello(shape, 0, kind);
     wrong.commHash++;
+    wrong.seal(shape);
     say(&wrong, sizeof wrong);
     wrong = Hello(shape, 0, kind);
     wrong.version++;
+    wrong.seal(shape);
     say(&wrong, sizeof wrong);
     for (int from : {-1, 0, 2, INT32_MAX}) {
       wrong = Hello(shape, 0, kind);
       wrong.from = from;
+      wrong.seal(shape);
       say(&wrong, sizeof wrong);
     }
     wrong = Hello(shape, 1, kind);

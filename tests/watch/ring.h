@@ -120,8 +120,8 @@ public:
       memset(b.secret, 0x5a, sizeof(b.secret));
       b.prevFd = b.nextFd = -1;
       listeners_[r].n = 1;
-      b.listenFd = listenLoopback(&listeners_[r].a[0]);
-      fcntl(b.listenFd, F_SETFL, fcntl(b.listenFd, F_GETFL) | O_NONBLOCK);
+      b.listener = {1, {listenLoopback(&listeners_[r].a[0])}};
+      fcntl(b.listener.fds[0], F_SETFL, fcntl(b.listener.fds[0], F_GETFL) | O_NONBLOCK);
       b.listeners = listeners_.data();
       snprintf(who_[r].host, sizeof(who_[r].host), "host%d", r);
       who_[r].rank = r;
@@ -170,10 +170,11 @@ public:
   // Closes what the watch has not taken.
   void closeSockets(int r) {
     tuttiBootstrap &b = at(r).bootstrap;
-    for (int *fd : {&b.prevFd, &b.nextFd, &b.listenFd}) {
+    for (int *fd : {&b.prevFd, &b.nextFd}) {
       if (*fd >= 0) close(*fd);
       *fd = -1;
     }
+    tuttiListenerClose(&b.listener);
   }
   // Gives the test one end of a ring connection of a rank that has no watch.
   int take(int *fd) {
@@ -193,14 +194,8 @@ inline std::string text(const tuttiWatchAnswer &answer) {
 }
 
 inline tuttiHello askHello(const tuttiBootstrap &b, int from) {
-  tuttiHello hello = {};
-  hello.magic = TUTTI_HELLO_MAGIC;
-  hello.version = TUTTI_VERSION_CODE;
-  memcpy(hello.secret, b.secret, sizeof(hello.secret));
-  hello.hash = b.hash;
-  hello.kind = tuttiHelloAsk;
-  hello.from = from;
-  hello.nranks = b.nranks;
+  tuttiHello hello;
+  tuttiHelloFill(&hello, b.hash, tuttiHelloAsk, from, b.rank, b.nranks);
   return hello;
 }
 

@@ -133,7 +133,7 @@ class WatchAlone : public ::testing::Test {
 protected:
   WatchAlone() : ring(3) {
     for (int r : {0, 2})
-      close(ring.take(&ring.at(r).bootstrap.listenFd));
+      tuttiListenerClose(&ring.at(r).bootstrap.listener);
     previous = ring.take(&ring.at(0).bootstrap.nextFd);
     next = ring.take(&ring.at(2).bootstrap.prevFd);
     ring.start(1);
@@ -468,9 +468,13 @@ TEST(WatchAsk, LiarsAreNotBelieved) {
   int fd = listenLoopback(&address);
   ring.addresses(2).a[0] = address;
   ring.start(0);
-  std::thread liar([fd, hash = ring.at(0).bootstrap.hash] {
+  std::thread liar([fd, hash = ring.at(0).bootstrap.hash, secret = ring.at(0).bootstrap.secret] {
     int asker = accept4(fd, nullptr, nullptr, SOCK_CLOEXEC);
-    readSome(asker, sizeof(tuttiHello));
+    std::string hello = readSome(asker, sizeof(tuttiHello));
+    tuttiSession session = {secret, {}};
+    EXPECT_TRUE(tuttiHelloGenuine(hello.data(), hello.size(), &session));
+    tuttiReplySend(asker, &session, tuttiReplyAccepted, 0, nullptr, 0, nullptr);
+    readSome(asker, TUTTI_MAC_BYTES);
     tuttiAnswer answer = someAnswer();
     answer.hash = hash;
     answer.rank = 1000000;
@@ -487,20 +491,39 @@ TEST(WatchAsk, LiarsAreNotBelieved) {
 
 TEST(WatchListener, OnlyTheRightHelloIsAnswered) {
   Ring ring(2);
+  bool damaged = false, lying = false;
   ring.startAll();
   auto reply = [&](auto change) {
     tuttiHello hello = askHello(ring.at(1).bootstrap, 0);
+    tuttiSession session = {ring.at(1).bootstrap.secret, {}};
     change(hello);
+    EXPECT_EQ(tuttiHelloSeal(&hello, sizeof(hello), &session), tuttiSuccess);
+    if (damaged) hello.mac[31] ^= 1;
     int fd = connectTo(ring.listener(1));
     EXPECT_EQ(send(fd, &hello, sizeof(hello), MSG_NOSIGNAL), (ssize_t)sizeof(hello));
-    std::string got = readAll(fd);
+    tuttiReply reply;
+    uint8_t confirm[TUTTI_MAC_BYTES];
+    std::string got = readSome(fd, sizeof(reply));
+    if (got.size() == sizeof(reply)) {
+      memcpy(&reply, got.data(), sizeof(reply));
+      tuttiConfirmOf(&session, &reply, confirm);
+      if (lying) confirm[0] ^= 1;
+      EXPECT_EQ(send(fd, confirm, sizeof(confirm), MSG_NOSIGNAL), (ssize_t)sizeof(confirm));
+      got = readAll(fd);
+    }
     close(fd);
     return got.size();
   };
   EXPECT_EQ(reply([](tuttiHello &) {}), sizeof(tuttiAnswer));
   EXPECT_EQ(reply([](tuttiHello &h) { h.magic++; }), 0u);
   EXPECT_EQ(reply([](tuttiHello &h) { h.version++; }), 0u);
-  EXPECT_EQ(reply([](tuttiHello &h) { h.secret[15] ^= 1; }), 0u);
+  damaged = true;
+  EXPECT_EQ(reply([](tuttiHello &) {}), 0u);
+  damaged = false;
+  lying = true; /* as one who repeats a question that he has heard */
+  EXPECT_EQ(reply([](tuttiHello &) {}), 0u);
+  lying = false;
+  EXPECT_EQ(reply([](tuttiHello &h) { h.to = 0; }), 0u);
   EXPECT_EQ(reply([](tuttiHello &h) { h.hash++; }), 0u);
   EXPECT_EQ(reply([](tuttiHello &h) { h.kind = tuttiHelloRing; }), 0u);
   EXPECT_EQ(reply([](tuttiHello &h) { h.nranks = 3; }), 0u);
@@ -607,7 +630,7 @@ TEST(WatchLife, FailedStartLeavesTheSocketsToTheCaller) {
     EXPECT_EQ(ring.tryStart(0), tuttiSystemError);
     EXPECT_THAT(tuttiErrorText(), HasSubstr("rank 0 of 2 cannot watch its ring sockets"));
     EXPECT_EQ(ring.at(0).watch, nullptr);
-    for (int fd : {before.prevFd, before.nextFd, before.listenFd}) {
+    for (int fd : {before.prevFd, before.nextFd, before.listener.fds[0]}) {
       struct stat status;
       EXPECT_EQ(fstat(fd, &status), 0);
     }

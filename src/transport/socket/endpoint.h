@@ -6,7 +6,7 @@
  * On the wire a message is its slot descriptor, then its payload unless that is in there. A
  * connection has one or more sockets, its parts. Everything goes over part 0, but for payloads
  * above TUTTI_STRIPE_MIN, which are cut into one share per part. Nothing is ever sent the other way
- * after the welcome, so closing with a plain FIN loses nothing. */
+ * after the reply, so closing with a plain FIN loses nothing. */
 #ifndef TUTTI_TRANSPORT_SOCKET_ENDPOINT_H_
 #define TUTTI_TRANSPORT_SOCKET_ENDPOINT_H_
 
@@ -23,17 +23,8 @@ __BEGIN_DECLS
 #define TUTTI_SOCKET_AHEAD 4096
 /* Connections that have not said a complete hello yet; beyond, the oldest is dropped. */
 #define TUTTI_SOCKET_STRANGERS 64
-/* How long a sender first waits for the welcome before it tries another address; then doubled. */
+/* How long a sender first waits for the reply before it tries another address; then doubled. */
 #define TUTTI_SOCKET_PATIENCE_MS 1000
-
-/* The answer to a good hello: the sender has met the right rank, not someone else at that address.
- */
-typedef struct {
-  uint32_t magic; /* TUTTI_NET_WELCOME */
-  int32_t rank;
-  uint64_t commHash;
-} tuttiNetWelcome;
-#define TUTTI_NET_WELCOME 0x77656c63u
 
 /* In tuttiPeer.net. */
 typedef struct {
@@ -56,7 +47,6 @@ typedef struct {
 /* A send endpoint on its way to its receiver, one part after the other. */
 typedef struct {
   tuttiDial dial;
-  tuttiNetWelcome welcome;
   int part; /* the one that is being connected; == nparts: all are */
   bool dialling;
   uint64_t deadline; /* of reaching the peer */
@@ -97,6 +87,7 @@ typedef struct tuttiSocketEarly {
 
 typedef struct tuttiSocketListener {
   tuttiCommView *view;
+  tuttiListener listener;
   tuttiGreeter greeter;
   tuttiProxySource source; /* of the greeter, once it is open */
   uint64_t due;            /* when the greeter has a turn in any case */
@@ -116,7 +107,7 @@ void tuttiSocketLook(tuttiSocketEndpoint *e, uint64_t until);
  * its payload[]; seq is left to the caller. */
 tuttiResult_t tuttiSocketTakeDescriptor(tuttiSocketEndpoint *e, uint64_t number,
                                         const tuttiSlotDescriptor *d);
-/* NULL, or what is wrong with a hello to this rank of which magic, version and secret are right. */
+/* NULL, or what is wrong with a genuine hello of this version. */
 const char *tuttiSocketHelloCheck(const tuttiCommView *v, const tuttiNetHello *hello);
 /* The share of `part` in a payload: whole pages, but for the last one. */
 void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share);
@@ -128,10 +119,11 @@ void tuttiSocketEndpointInit(tuttiSocketEndpoint *e, tuttiCommView *v,
                              const tuttiConn *fifo, int nparts);
 void tuttiSocketEndpointFree(void *end); /* its memory too */
 
-/* Starts to listen; fills the handle, which is zero. *listener is NULL if this host has no
- * interface for it, which is logged. */
+/* Takes a port, and fills the handle, which is zero; there nobody is let in yet. *listener is NULL
+ * if this host has no interface for it, which is logged. */
 tuttiResult_t tuttiSocketListen(tuttiCommView *v, uint8_t handle[TUTTI_NET_HANDLE],
                                 tuttiSocketListener **listener);
+tuttiResult_t tuttiSocketListenerStart(tuttiSocketListener *l);
 /* A turn of the proxy (see tuttiProxyOp): accepts connections and reads hellos; drops whatever is
  * not a peer's. Never blocks. */
 tuttiProxyState tuttiSocketAccept(tuttiSocketListener *l, tuttiProxyTurn *turn);

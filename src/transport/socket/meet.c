@@ -1,7 +1,7 @@
 /* How the two endpoints of a connection over a network find each other: the sender dials an address
- * of the receiver and says hello, the receiver answers welcome, the first message follows.
+ * of the receiver, and after the handshake (bootstrap/handshake.h) the first message follows.
  *
- * The welcome is why a wrong address does no harm (two hosts with the same private address, a port
+ * The reply is why a wrong address does no harm (two hosts with the same private address, a port
  * that was taken over by somebody else): whoever is there won't know the secret, and the next
  * address is tried. The sender has one connection per part in this state at a time; if it tries
  * another, the receiver takes the newer one as long as the older has carried nothing. It may read
@@ -59,7 +59,7 @@ void tuttiSocketEndpointFree(void *end) {
 const char *tuttiSocketHelloCheck(const tuttiCommView *v, const tuttiNetHello *h) {
   if (h->head.kind != tuttiHelloNet) return "it does not speak this protocol";
   if (h->head.hash != v->commHash) return "it belongs to another communicator";
-  if (h->to != v->rank) return "it is looking for another rank";
+  if (h->head.to != v->rank) return "it is looking for another rank";
   if (h->head.from < 0 || h->head.from >= v->nranks || h->head.from == v->rank)
     return "its rank is out of range";
   if (h->channel < 0 || h->channel >= TUTTI_CHANNELS) return "its channel is out of range";
@@ -68,14 +68,17 @@ const char *tuttiSocketHelloCheck(const tuttiCommView *v, const tuttiNetHello *h
   return NULL;
 }
 
+static bool canBind(const tuttiSocketEndpoint *e, const tuttiNetHello *h) {
+  if (e->nparts && h->parts != e->nparts) return false;
+  const tuttiSocketPart *p = &e->parts[h->part];
+  return p->source.fd < 0 || (!p->carried && h->attempt >= p->attempt);
+}
+
 /* True if the fd was taken. */
 static bool bindPart(tuttiSocketEndpoint *e, const tuttiNetHello *h, int fd) {
-  if (e->nparts && h->parts != e->nparts) return false;
+  if (!canBind(e, h)) return false;
   tuttiSocketPart *p = &e->parts[h->part];
-  if (p->source.fd >= 0) {
-    if (p->carried || h->attempt < p->attempt) return false;
-    tuttiSocketCloseFd(tuttiNetProxy(e->view, TUTTI_RECV), &p->source);
-  }
+  if (p->source.fd >= 0) tuttiSocketCloseFd(tuttiNetProxy(e->view, TUTTI_RECV), &p->source);
   p->source.fd = fd;
   p->attempt = h->attempt;
   p->closed = false;
@@ -91,18 +94,25 @@ static bool sameEnd(const tuttiNetHello *a, const tuttiNetHello *b) {
   return a->head.from == b->head.from && a->channel == b->channel;
 }
 
-/* Keeps a socket whose end is not open yet; it is bounded by what the check of hellos lets pass:
+/* The socket with the same end and part that has come before; or NULL. */
+static tuttiSocketEarly *findEarly(const tuttiSocketListener *l, const tuttiNetHello *h) {
+  tuttiSocketEarly *m = l->early;
+  while (m && !(sameEnd(&m->hello, h) && m->hello.part == h->part))
+    m = m->next;
+  return m;
+}
+
+/* Keeps a socket whose end is not open yet; they are bounded by what the check of hellos lets pass:
  * one per peer, channel and part. True if the fd was taken. */
 static bool keepEarly(tuttiSocketListener *l, const tuttiNetHello *h, int fd) {
-  for (tuttiSocketEarly *m = l->early; m; m = m->next) {
-    if (!sameEnd(&m->hello, h) || m->hello.part != h->part) continue;
-    if (h->attempt < m->hello.attempt) return false;
+  tuttiSocketEarly *m = findEarly(l, h);
+  if (m && h->attempt < m->hello.attempt) return false;
+  if (m) {
     tuttiFdClose(&m->fd);
     m->fd = fd;
     m->hello = *h;
     return true;
   }
-  tuttiSocketEarly *m;
   if (tuttiAlloc((void **)&m, 1, sizeof *m, "an early network connection", l->view->memory) !=
       tuttiSuccess)
     return false;
@@ -111,28 +121,37 @@ static bool keepEarly(tuttiSocketListener *l, const tuttiNetHello *h, int fd) {
   return true;
 }
 
-/* Judges the hello of a guest. */
-static tuttiVerdict judge(void *listener, const void *hello, int fd) {
-  tuttiSocketListener *l = listener;
+static tuttiSocketEndpoint *findEndpoint(const tuttiSocketListener *l, const tuttiNetHello *h) {
+  tuttiSocketEndpoint *e = l->endpoints;
+  while (e && !sameEnd(&e->hello, h))
+    e = e->next;
+  return e;
+}
+
+/* Whether what a hello asks for can be: so that the sender tries again where it cannot. */
+static tuttiVerdict judge(void *listener, const void *hello) {
+  const tuttiSocketListener *l = listener;
   const tuttiNetHello *h = hello;
   const char *wrong = tuttiSocketHelloCheck(l->view, h);
   if (!wrong) {
-    tuttiSocketEndpoint *e = l->endpoints;
-    while (e && !sameEnd(&e->hello, h))
-      e = e->next;
-    bool taken = e ? bindPart(e, h, fd) : keepEarly(l, h, fd);
-    if (!taken) wrong = "that connection exists already";
+    const tuttiSocketEndpoint *e = findEndpoint(l, h);
+    const tuttiSocketEarly *m = findEarly(l, h);
+    bool possible = e ? canBind(e, h) : !m || h->attempt >= m->hello.attempt;
+    if (!possible) wrong = "that connection exists already";
   }
-  if (wrong) {
-    TUTTI_TRACE(NET, "dropped a connection to the data port: %s", wrong);
-    return TUTTI_GUEST_DROP;
-  }
-  tuttiNetWelcome welcome = {
-      .magic = TUTTI_NET_WELCOME, .rank = l->view->rank, .commHash = l->view->commHash};
-  /* 16 bytes always fit an unused socket; a sender that is gone will be noticed by the endpoint. */
-  (void)!send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL | MSG_DONTWAIT);
-  l->met = true;
-  return TUTTI_GUEST_TAKEN;
+  if (!wrong) return TUTTI_GUEST_ACCEPT;
+  TUTTI_TRACE(NET, "dropped a connection to the data port: %s", wrong);
+  return TUTTI_GUEST_DROP;
+}
+
+/* A peer has come. What was possible when it was judged may be no more, if it tried twice: then it
+ * waits for the other try. */
+static void welcome(void *listener, const void *hello, int fd) {
+  tuttiSocketListener *l = listener;
+  const tuttiNetHello *h = hello;
+  tuttiSocketEndpoint *e = findEndpoint(l, h);
+  l->met = e ? bindPart(e, h, fd) : keepEarly(l, h, fd);
+  if (!l->met) tuttiFdClose(&fd);
 }
 
 static tuttiResult_t openGreeter(tuttiSocketListener *l) {
@@ -193,22 +212,28 @@ tuttiResult_t tuttiSocketListen(tuttiCommView *v, uint8_t handle[TUTTI_NET_HANDL
   }
   TUTTI_FRESH(tuttiSocketListener, l, 1, "the network listener", v->memory);
   tuttiSocketHandle mine = {.megabits = speedOf(v->topology, interfaces[0].name)};
-  TUTTI_TRY(tuttiListenAny(interfaces, n, &mine.addresses, &l->greeter.listenFd));
+  TUTTI_TRY(tuttiListenerBind(interfaces, n, &mine.addresses, &l->listener));
   l->view = v;
   l->source.fd = l->greeter.epollFd = -1;
   l->due = TUTTI_NO_DEADLINE;
+  l->greeter.listener = &l->listener;
+  l->greeter.what = "the data port of a rank";
   l->greeter.helloBytes = sizeof(tuttiNetHello);
   l->greeter.nguests = TUTTI_SOCKET_STRANGERS;
   l->greeter.secret = v->secret;
   l->greeter.ctx = l;
   l->greeter.check = judge;
-  tuttiForkCloseAdd(l->greeter.listenFd);
+  l->greeter.welcome = welcome;
   memcpy(mine.interface, interfaces[0].name, sizeof mine.interface);
   _Static_assert(sizeof mine <= TUTTI_NET_HANDLE, "the handle travels in the peer record");
   memcpy(handle, &mine, sizeof mine);
   *listener = l;
   l = NULL;
   return tuttiSuccess;
+}
+
+tuttiResult_t tuttiSocketListenerStart(tuttiSocketListener *l) {
+  return tuttiListenerStart(&l->listener);
 }
 
 void tuttiSocketCloseListener(tuttiSocketListener *l) {
@@ -221,7 +246,7 @@ void tuttiSocketCloseListener(tuttiSocketListener *l) {
     tuttiFdClose(&m->fd);
     tuttiFree(m);
   }
-  tuttiFdClose(&l->greeter.listenFd);
+  tuttiListenerClose(&l->listener);
   tuttiFree(l);
 }
 
@@ -240,9 +265,7 @@ static void avoidPacing(const tuttiSocketEndpoint *e, int fd) {
 static void startDial(tuttiSocketEndpoint *e) {
   tuttiSocketJoin *j = &e->join;
   e->hello.part = j->part;
-  tuttiDialInit(&j->dial, &j->targets, &e->hello, sizeof e->hello, e->who);
-  j->dial.answer = &j->welcome;
-  j->dial.answerBytes = sizeof j->welcome;
+  tuttiDialInit(&j->dial, &j->targets, &e->hello, sizeof e->hello, e->view->secret, e->who);
   j->dial.patienceMs = TUTTI_SOCKET_PATIENCE_MS;
   j->napMs = 1;
   j->dialling = true;
@@ -274,14 +297,7 @@ tuttiResult_t tuttiSocketJoinStep(tuttiSocketEndpoint *e, tuttiProxyTurn *turn) 
   bool asked = j->dial.state == TUTTI_DIAL_ASKING;
   if (!asked) e->hello.attempt = tuttiNow(); /* grows from one end to its successor, too */
   TUTTI_TRY(tuttiDialStep(&j->dial, (tuttiWait){.deadline = TUTTI_NO_DEADLINE}));
-  if (j->dial.state == TUTTI_DIAL_DONE) {
-    const tuttiNetWelcome *v = &j->welcome;
-    if (v->magic == TUTTI_NET_WELCOME && v->rank == e->fifo.peer &&
-        v->commHash == e->view->commHash)
-      TUTTI_TRY(takePart(e));
-    else
-      tuttiDialReject(&j->dial, ECONNRESET);
-  }
+  if (j->dial.state == TUTTI_DIAL_DONE) TUTTI_TRY(takePart(e));
   if (j->part == e->nparts) return tuttiSuccess;
   /* Who has not answered yet can be reached: it may not have come to its first call. */
   if (asked || j->dial.state == TUTTI_DIAL_ASKING)
