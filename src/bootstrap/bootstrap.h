@@ -20,7 +20,8 @@ typedef struct {
   uint64_t check;         /* tuttiHash over the other fields */
   int32_t fixed;          /* 1: of TUTTI_COMM_ID, where rank 0 starts the root at init */
   tuttiAddressList roots; /* of the root, best first */
-  int32_t reserved;       /* 0; no byte of an id is padding, whose value a copy may lose */
+  int32_t keyed;          /* 1: fixed, and the secret comes from TUTTI_PSK_FILE. No byte of an id is
+                             padding, whose value a copy may lose */
 } tuttiId;
 
 /* Starts a root (a detached thread that ends by itself) and describes it. With TUTTI_COMM_ID set,

@@ -375,6 +375,7 @@ static tuttiResult_t ask(tuttiDial *d, tuttiWait wait) {
   bool whole = false;
   int error = sendHello(d);
   if (error == 0 && d->sent == d->helloBytes) error = receive(d, &whole);
+  d->hungUp = error == ECONNRESET || error == EPIPE;
   if (error != 0) return tuttiDialReject(d, error);
   if (whole && d->state == TUTTI_DIAL_ASKING) return judgeReply(d, wait);
   if (whole) {
@@ -401,10 +402,11 @@ tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait) {
     return TUTTI_FAIL(tuttiTimeout, "%s did not answer on %s until the deadline. %s", d->who,
                       tuttiAddressText(&d->connector.attempts[d->index].target, text, sizeof(text)),
                       d->remedy);
-  return TUTTI_FAIL(tuttiTimeout, "cannot reach %s until the deadline: tried %s%s%s", d->who,
+  bool remedy = d->hungUp || tuttiConnectorRefused(&d->connector, 0);
+  return TUTTI_FAIL(tuttiTimeout, "cannot reach %s until the deadline: tried %s%s%s%s", d->who,
                     tuttiConnectorText(&d->connector, text, sizeof(text)),
-                    tuttiConnectorRefused(&d->connector, 0) ? ". " : "",
-                    tuttiConnectorRefused(&d->connector, 0) ? d->remedy : "");
+                    d->hungUp ? ". It hung up on this rank" : "", remedy ? ". " : "",
+                    remedy ? d->remedy : "");
 }
 
 uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fd) {

@@ -158,6 +158,7 @@ typedef struct {
   uint64_t askUntil;
   uint32_t patienceMs; /* for the next reply, while other addresses could be tried */
   uint32_t refusedMs;  /* give up when everything refuses this long; 0: never */
+  bool hungUp;         /* the last attempt ended so, after the hello */
   const char *remedy;  /* ends the error's text */
 } tuttiDial;
 

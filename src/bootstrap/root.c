@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/rendezvous.h"
@@ -45,6 +46,7 @@ typedef struct root {
 
 static pthread_mutex_t listLock = PTHREAD_MUTEX_INITIALIZER;
 static root *list;
+static tuttiAtomic32 toldOpen; /* that a root lets anybody in */
 
 /* ---- failing -------------------------------------------------------------------------------- */
 
@@ -376,6 +378,12 @@ static bool isOwnName(const tuttiAddress *a) {
 
 tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
   tuttiAddress address = id->roots.a[0];
+  char at[80];
+  if (!id->keyed && tuttiCompareExchange32(&toldOpen, 0, 1))
+    TUTTI_WARN(
+        BOOTSTRAP,
+        "TUTTI_COMM_ID without TUTTI_PSK_FILE: whoever reaches %s may come in a rank's place",
+        tuttiAddressText(&address, at, sizeof(at)));
   if (isOwnName(&address))
     address = (tuttiAddress){.v6 = {.sin6_family = AF_INET6, .sin6_port = address.v4.sin_port}};
   uint64_t end = tuttiDeadline(BIND_MS);

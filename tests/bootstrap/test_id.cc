@@ -1,9 +1,12 @@
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <fstream>
 #include <random>
 
 #include "harness.h"
+#include "port.h"
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -129,6 +132,110 @@ TEST_F(Id, FixedIsTheSameEverywhere) {
   ASSERT_EQ(tuttiIdCreate(&b), tuttiSuccess);
   ASSERT_EQ(tuttiIdParse(&b, &parsedOther), tuttiSuccess);
   EXPECT_NE(memcmp(parsed.secret, parsedOther.secret, 16), 0);
+}
+
+/* A file with a key, for its owner alone. */
+struct KeyFile {
+  explicit KeyFile(const std::string &key, mode_t mode = 0600)
+      : path(testing::TempDir() + "tutti-key-" + std::to_string(getpid())) {
+    unlink(path.c_str());
+    std::ofstream(path, std::ios::binary) << key;
+    EXPECT_EQ(chmod(path.c_str(), mode), 0);
+  }
+  ~KeyFile() { unlink(path.c_str()); }
+  std::string path;
+};
+
+const std::string kKey = "0123456789abcdef0123456789abcdef";
+
+tuttiId fixedId(const std::string &key) {
+  KeyFile file(key);
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:4711"), psk("TUTTI_PSK_FILE", file.path);
+  tuttiUniqueId id;
+  tuttiId parsed = {};
+  EXPECT_EQ(tuttiIdCreate(&id), tuttiSuccess) << tuttiErrorText();
+  EXPECT_EQ(tuttiIdParse(&id, &parsed), tuttiSuccess) << tuttiErrorText();
+  EXPECT_EQ(std::string(id.internal, sizeof(id)).find(key.substr(0, 8)), std::string::npos);
+  return parsed;
+}
+
+TEST_F(Id, AKeyMakesTheSecretOfAFixedOne) {
+  tuttiId a = fixedId(kKey), same = fixedId(kKey + "\r\n"), b = fixedId(kKey + "0"), open;
+  EXPECT_EQ(memcmp(a.secret, same.secret, 16), 0) << "whatever the editor put at its end";
+  EXPECT_NE(memcmp(a.secret, b.secret, 16), 0);
+  EXPECT_EQ(a.keyed, 1);
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:4711");
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiIdCreate(&id), tuttiSuccess);
+  ASSERT_EQ(tuttiIdParse(&id, &open), tuttiSuccess);
+  EXPECT_EQ(open.keyed, 0);
+  EXPECT_NE(memcmp(a.secret, open.secret, 16), 0);
+}
+
+TEST_F(Id, WhatIsNoKeyIsRefused) {
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:4711");
+  auto refusal = [](const std::string &path) {
+    WithSetting psk("TUTTI_PSK_FILE", path);
+    tuttiUniqueId id;
+    EXPECT_EQ(tuttiIdCreate(&id), tuttiInvalidArgument);
+    return std::string(tuttiErrorText());
+  };
+  EXPECT_THAT(refusal("/nowhere"), HasSubstr("TUTTI_PSK_FILE=/nowhere: No such file"));
+  EXPECT_THAT(refusal("/dev/zero"), HasSubstr("not a regular file"));
+  KeyFile brief("secret\n\n\n\n\n\n\n\n\n\n\n");
+  EXPECT_THAT(refusal(brief.path), AllOf(HasSubstr("holds 6 bytes"), HasSubstr("/dev/urandom")));
+  KeyFile large(std::string(4097, 'k'));
+  EXPECT_THAT(refusal(large.path), HasSubstr("has 4097 bytes; at most 4096"));
+  KeyFile shown(kKey, 0644);
+  EXPECT_THAT(refusal(shown.path), AllOf(HasSubstr("mode 0644"), HasSubstr("chmod 600")));
+}
+
+/* Rank 1 has another key than the root: it is a stranger there, and told where to look. */
+TEST_F(Id, RanksWithOneKeyMeetAndOthersDoNot) {
+  HeldPort held;
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(held.number()));
+  KeyFile file(kKey);
+  std::vector<tuttiUniqueId> right, wrong;
+  {
+    WithSetting psk("TUTTI_PSK_FILE", file.path);
+    right = makeIds();
+    std::ofstream(file.path) << kKey << "x";
+    wrong = makeIds();
+  }
+  auto met = onThreads(2, [&](int r) { return joinAs(right, r, 2); });
+  for (auto &o : met)
+    EXPECT_EQ(o.result, tuttiSuccess) << o.text;
+  closeAll(met);
+  WithSetting debug("TUTTI_DEBUG", "WARN");
+  testing::internal::CaptureStderr();
+  auto apart =
+      onThreads(2, [&](int r) { return joinAs(r ? wrong : right, r, 2, within(r ? 1000 : 2500)); });
+  std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(apart[0].result, tuttiTimeout);
+  EXPECT_THAT(apart[0].text, HasSubstr("missing ranks: 1 of 2"));
+  EXPECT_EQ(apart[1].result, tuttiTimeout);
+  EXPECT_THAT(apart[1].text, HasSubstr("TUTTI_PSK_FILE"));
+  EXPECT_THAT(log, HasSubstr("the root of a unique id dropped 1 connection of strangers, the last "
+                             "from 127.0.0.1:"));
+  EXPECT_THAT(log, HasSubstr("it does not know the secret"));
+  EXPECT_THAT(log, testing::Not(HasSubstr("without TUTTI_PSK_FILE")));
+}
+
+TEST_F(Id, ARootForAnybodySaysSoOnce) {
+  HeldPort held;
+  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(held.number()));
+  WithSetting debug("TUTTI_DEBUG", "WARN");
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; i++) {
+    auto met = onThreads(2, [&](int r) { return joinAs(makeIds(), r, 2); });
+    for (auto &o : met)
+      EXPECT_EQ(o.result, tuttiSuccess) << o.text;
+    closeAll(met);
+  }
+  std::string log = testing::internal::GetCapturedStderr(),
+              line = "without TUTTI_PSK_FILE: whoever";
+  EXPECT_THAT(log, HasSubstr(line));
+  EXPECT_EQ(log.find(line), log.rfind(line)) << log;
 }
 
 TEST_F(Id, FixedAddressIsChecked) {
