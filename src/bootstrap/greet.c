@@ -10,14 +10,19 @@
 #include "base/os.h"
 #include "bootstrap/handshake.h"
 
-#define GUEST_MS   5000  /* for a stranger's hello */
-#define CONFIRM_MS 60000 /* for the confirm of one that knows the secret */
+/* For a stranger's hello; for the confirm of one whose hello was good, and if all places are taken.
+ */
+#define GUEST_MS   5000
+#define CONFIRM_MS 60000
+#define CROWDED_MS 5000
 
 /* epoll data of the listening sockets: LISTENER plus their index; guests have theirs alone */
 #define LISTENER       (1u << 31)
 #define ACCEPTS_A_STEP 64
 
 _Static_assert(TUTTI_HELLO_MAX >= sizeof(tuttiHello), "a guest's buffer holds a hello");
+
+#define HEARD "it repeated what another had said"
 
 /* Of the hello of a stranger as much as tells how long it is. */
 #define HEAD_BYTES (offsetof(tuttiHello, bytes) + sizeof(uint32_t))
@@ -107,11 +112,27 @@ static void tellVersion(tuttiGreeter *g, const tuttiGuest *guest, const tuttiSes
   g->otherVersion(g->ctx);
 }
 
+/* Another guest has said the same, which was new when it was said first. */
+static bool isRepeated(const tuttiGreeter *g, const tuttiGuest *guest) {
+  const size_t at = offsetof(tuttiHello, mac);
+  for (int i = 0; i < g->nguests; i++) {
+    const tuttiGuest *other = &g->guests[i];
+    if (other != guest && other->fd >= 0 && other->accepted &&
+        memcmp(other->message + at, guest->message + at, TUTTI_MAC_BYTES) == 0)
+      return true;
+  }
+  return false;
+}
+
 /* The hello of `guest` has come. */
 static void greet(tuttiGreeter *g, tuttiGuest *guest) {
   tuttiSession session = {.secret = g->secret};
   if (!tuttiHelloGenuine(guest->message, guest->got, &session)) {
     dropStranger(g, guest, "it does not know the secret");
+    return;
+  }
+  if (isRepeated(g, guest)) {
+    dropStranger(g, guest, HEARD);
     return;
   }
   tuttiVerdict verdict = TUTTI_GUEST_DROP;
@@ -133,7 +154,7 @@ static void greet(tuttiGreeter *g, tuttiGuest *guest) {
 static void letPass(tuttiGreeter *g, tuttiGuest *guest) {
   int fd = guest->fd;
   if (!tuttiMacSame(guest->message + g->helloBytes, guest->confirm)) {
-    dropStranger(g, guest, "it repeated what another had said");
+    dropStranger(g, guest, HEARD);
     return;
   }
   epoll_ctl(g->epollFd, EPOLL_CTL_DEL, fd, NULL);
@@ -240,12 +261,18 @@ static tuttiResult_t letIn(tuttiGreeter *g, int listenFd, bool *more) {
   return tuttiSuccess;
 }
 
+/* When a guest is too slow. A good hello is no proof, so it keeps nobody out for long. */
+static uint64_t patienceFor(const tuttiGreeter *g, const tuttiGuest *guest) {
+  bool crowded = g->full && guest->accepted;
+  return crowded ? guest->until - (CONFIRM_MS - CROWDED_MS) * TUTTI_MS : guest->until;
+}
+
 static tuttiResult_t dropTheSlow(tuttiGreeter *g) {
   uint64_t now = tuttiNow();
   bool room = false;
   for (int i = 0; i < g->nguests; i++) {
     tuttiGuest *guest = &g->guests[i];
-    if (guest->fd >= 0 && now >= guest->until) dropStranger(g, guest, "it was silent");
+    if (guest->fd >= 0 && now >= patienceFor(g, guest)) dropStranger(g, guest, "it was silent");
     room |= guest->fd < 0;
   }
   if (!g->full || !room) return tuttiSuccess;
@@ -270,8 +297,10 @@ tuttiResult_t tuttiGreeterStep(tuttiGreeter *g) {
 
 uint64_t tuttiGreeterNext(const tuttiGreeter *g) {
   uint64_t next = TUTTI_NO_DEADLINE;
-  for (int i = 0; i < g->nguests; i++)
-    if (g->guests[i].fd >= 0 && g->guests[i].until < next) next = g->guests[i].until;
+  for (int i = 0; i < g->nguests; i++) {
+    const tuttiGuest *guest = &g->guests[i];
+    if (guest->fd >= 0 && patienceFor(g, guest) < next) next = patienceFor(g, guest);
+  }
   return next;
 }
 

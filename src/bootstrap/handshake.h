@@ -224,7 +224,7 @@ typedef struct {
   char refuseText[TUTTI_ERROR_TEXT];
 
   int epollFd; /* -1: not open */
-  bool full;   /* all guests know the secret: no more are let in for now */
+  bool full;   /* all guests seem to know the secret: no more are let in for now */
   tuttiGuest *guests;
   tuttiLogRate strangers; /* that were dropped */
 } tuttiGreeter;
