@@ -155,7 +155,10 @@ static tuttiResult_t netAttach(tuttiCommView *v) {
     npeers += v->paths[p].transport == &tuttiTransportNet;
   if (!s) return tuttiSuccess;
   /* Until now the port was only held: where nobody will come, nobody listens. */
-  if (npeers > 0) TUTTI_TRY(tuttiSocketListenerStart(s->listener));
+  if (npeers > 0)
+    TUTTI_TRY(tuttiSocketListenerStart(s->listener));
+  else
+    tuttiListenerClose(&s->listener->listener);
   return s->net->attach(v, s->node, npeers);
 }
 
