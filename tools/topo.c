@@ -7,6 +7,7 @@
 #include "tool.h"
 #include "topo.h"
 #include "topology/topology.h"
+#include "wireup/plan.h"
 
 #define COMMAND "tutti topo"
 
@@ -15,13 +16,16 @@ typedef struct {
   const char *hosts, *graph, *graphDump, *svg; /* graph */
   int ranks, channels;                         /* 0: not given */
   int paths;                                   /* of this rank; -1: not given */
+  bool gpus;                                   /* the ranks are on them */
+  size_t traffic;                              /* bytes; 0: not given */
 } topoOptions;
 
 static const char usage[] =
     "Usage: tutti topo [OPTION]...\n"
     "Prints the topology of this host: NUMA nodes, PCI, NICs and GPUs. With --ranks or --hosts,\n"
     "prints the rings and trees over these ranks instead; with --paths also what would connect\n"
-    "them in host memory if every host were like this one and every rank a process.\n"
+    "them in host memory if every host were like this one and every rank a process. With --gpus\n"
+    "each rank is on a GPU of its host, and all hosts are like this one or that of --xml.\n"
     "\n";
 
 /* Rings and trees are shown instead of the topology. */
@@ -29,17 +33,21 @@ static bool wantsGraph(const topoOptions *o) {
   return o->ranks > 0 || o->hosts != NULL;
 }
 
-/* NULL, or which options do not go together. */
-static const char *conflict(const topoOptions *o) {
-  bool ofTopology = o->sysfs || o->xml || o->dump;
-  bool ofGraph = o->channels > 0 || o->paths >= 0 || o->graph || o->graphDump || o->svg;
-  if (!wantsGraph(o) && ofGraph)
-    return "--channels, --paths, --graph, --graph-dump and --svg need --ranks or --hosts";
-  if (wantsGraph(o) && ofTopology)
-    return "--sysfs, --xml and --dump go without --ranks and --hosts";
-  if (o->sysfs && o->xml) return "--sysfs and --xml exclude each other";
+/* NULL, or which options do not go together; with and without rings and trees. */
+static const char *conflictOfGraph(const topoOptions *o) {
+  if (o->dump || (!o->gpus && (o->sysfs || o->xml)))
+    return "--sysfs, --xml and --dump go without --ranks and --hosts, the first two but for --gpus";
+  if (o->gpus && (o->graph || o->paths >= 0)) return "--gpus goes without --graph and --paths";
   if (o->graph && o->channels > 0) return "--channels and --graph exclude each other";
   return NULL;
+}
+static const char *conflict(const topoOptions *o) {
+  bool file = o->graph || o->graphDump || o->svg;
+  if (!wantsGraph(o) && (o->channels > 0 || o->gpus || o->paths >= 0 || file))
+    return "--channels, --gpus, --traffic, --paths, --graph, --graph-dump and --svg need --ranks "
+           "or --hosts";
+  if (o->sysfs && o->xml) return "--sysfs and --xml exclude each other";
+  return wantsGraph(o) ? conflictOfGraph(o) : NULL;
 }
 
 static int parse(int argc, char **argv, topoOptions *o) {
@@ -54,6 +62,10 @@ static int parse(int argc, char **argv, topoOptions *o) {
       {"hosts", "A,B,...", "A ranks on the first host, B on the second, ...", .text = &o->hosts},
       {"channels", "C", "number of channels (default 2)", .number = &o->channels, .min = 1,
        .max = TUTTI_MAX_CHANNELS},
+      {"gpus", NULL, "the ranks are on GPUs, and channels use the NICs near them",
+       .flag = &o->gpus},
+      {"traffic", "SIZE", "print what each NIC carries in collectives of SIZE; implies --gpus",
+       .size = &o->traffic},
       {"paths", "RANK", "print the paths from RANK to all others, and why these",
        .number = &o->paths, .min = 0, .max = TUTTI_TOPO_PATHS - 1},
       {"graph", "FILE", "read the rings and trees from FILE and check them", .text = &o->graph},
@@ -63,6 +75,7 @@ static int parse(int argc, char **argv, topoOptions *o) {
   int code = tuttiParseOptions(COMMAND, usage, options, sizeof options / sizeof options[0], "",
                                argc, argv);
   if (code >= 0) return code;
+  o->gpus |= o->traffic > 0;
   const char *wrong = conflict(o);
   if (wrong != NULL) return tuttiUsage(COMMAND, "%s", wrong);
   if (optind < argc) return tuttiUsage(COMMAND, "unexpected argument '%s'", argv[optind]);
@@ -93,30 +106,56 @@ static int placeRanks(const topoOptions *o, int *nranks) {
   return -1;
 }
 
+static tuttiResult_t readTopology(const topoOptions *o, tuttiTopology **t) {
+  return o->xml ? tuttiTopologyParseXml(NULL, 0, o->xml, t) : tuttiTopologyDetect(o->sysfs, t);
+}
+
+static tuttiResult_t findRails(const topoOptions *o, int nranks, tuttiTopoRails *rails) {
+  tuttiTopology *t = NULL;
+  TUTTI_TRY(readTopology(o, &t));
+  tuttiResult_t result = tuttiTopoRailed(t, hostIds, nranks, rails);
+  tuttiTopologyFree(t);
+  return result;
+}
+
+static tuttiResult_t makeGraph(const topoOptions *o, int nranks, const tuttiTopoRails *rails,
+                               tuttiGraph **g) {
+  const tuttiGraphRails over = {.nrails = rails->rails.nrails, .distance = rails->rails.distance};
+  int channels = o->channels > 0 ? o->channels : 2;
+  if (o->graph) return tuttiGraphParseXml(NULL, 0, o->graph, hostIds, nranks, g);
+  if (o->gpus && o->channels == 0) channels = tuttiWireupChannels(tuttiDeviceCuda, 2, 0, 0);
+  return tuttiGraphCreate(hostIds, nranks, o->gpus ? &over : NULL, channels, g);
+}
+
+static tuttiResult_t writeGraph(const topoOptions *o, const tuttiTopoRails *rails,
+                                const tuttiGraph *g) {
+  if (o->gpus) tuttiTopoPrintRails(rails, g);
+  tuttiGraphPrint(g, stdout);
+  if (o->traffic) TUTTI_TRY(tuttiTopoTraffic(rails, g, o->traffic));
+  if (o->graphDump) TUTTI_TRY(tuttiGraphWriteXml(g, o->graphDump, "--graph-dump"));
+  if (o->svg) TUTTI_TRY(tuttiGraphWriteSvg(g, o->svg, "--svg"));
+  return o->paths >= 0 ? tuttiTopoPaths(g, hostIds, o->paths) : tuttiSuccess;
+}
+
 static int showGraph(const topoOptions *o) {
   tuttiGraph *g = NULL;
+  tuttiTopoRails rails = {0};
   int nranks = 0, code = placeRanks(o, &nranks);
   if (code >= 0) return code;
   if (o->paths >= 0 && (o->paths >= nranks || nranks > TUTTI_TOPO_PATHS))
     return tuttiUsage(COMMAND, "--paths is %d; it must be one of the ranks, at most %d, not %d",
                       o->paths, TUTTI_TOPO_PATHS, nranks);
-  tuttiResult_t result =
-      o->graph != NULL
-          ? tuttiGraphParseXml(NULL, 0, o->graph, hostIds, nranks, &g)
-          : tuttiGraphCreate(hostIds, nranks, NULL, o->channels > 0 ? o->channels : 2, &g);
-  if (result == tuttiSuccess) tuttiGraphPrint(g, stdout);
-  if (result == tuttiSuccess && o->graphDump)
-    result = tuttiGraphWriteXml(g, o->graphDump, "--graph-dump");
-  if (result == tuttiSuccess && o->svg) result = tuttiGraphWriteSvg(g, o->svg, "--svg");
-  if (result == tuttiSuccess && o->paths >= 0) result = tuttiTopoPaths(g, hostIds, o->paths);
+  tuttiResult_t result = o->gpus ? findRails(o, nranks, &rails) : tuttiSuccess;
+  if (result == tuttiSuccess) result = makeGraph(o, nranks, &rails, &g);
+  if (result == tuttiSuccess) result = writeGraph(o, &rails, g);
   tuttiGraphFree(g);
+  tuttiTopoRailsFree(&rails);
   return result == tuttiSuccess ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
 }
 
 static int showTopology(const topoOptions *o) {
   tuttiTopology *t = NULL;
-  tuttiResult_t result =
-      o->xml ? tuttiTopologyParseXml(NULL, 0, o->xml, &t) : tuttiTopologyDetect(o->sysfs, &t);
+  tuttiResult_t result = readTopology(o, &t);
   if (result == tuttiSuccess) tuttiTopologyPrint(t, stdout);
   if (result == tuttiSuccess && o->dump) result = tuttiTopologyWriteXml(t, o->dump, "--dump");
   tuttiTopologyFree(t);

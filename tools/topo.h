@@ -5,6 +5,7 @@
 #include <sys/cdefs.h>
 
 #include "collectives/graph.h"
+#include "wireup/rails.h"
 
 __BEGIN_DECLS
 
@@ -14,6 +15,28 @@ __BEGIN_DECLS
  * if every host were like this one and every rank a process; hosts[r] numbers the hosts. Nobody is
  * met. */
 tuttiResult_t tuttiTopoPaths(const tuttiGraph *g, const uint64_t *hosts, int rank);
+
+/* GPUs of the topology. */
+int tuttiTopoGpus(const tuttiTopology *t);
+/* The record of a rank on the host's GPU number `gpu`, as far as rails are made from it: its NICs
+ * are taken for RDMA devices without addresses. */
+void tuttiTopoPeer(const tuttiTopology *t, int host, int gpu, int rank, int nranks, tuttiPeer *p);
+
+/* Ranks on the GPUs of hosts that are all like one. */
+typedef struct {
+  tuttiPeer *peers; /* [nranks] */
+  tuttiRails rails;
+} tuttiTopoRails;
+
+/* The ranks of each host, which come one after the other, are on its GPUs in their order. Fails if
+ * these are too few, or there are no rails. To be freed also then. */
+tuttiResult_t tuttiTopoRailed(const tuttiTopology *t, const uint64_t *hosts, int nranks,
+                              tuttiTopoRails *out);
+void tuttiTopoRailsFree(tuttiTopoRails *r);
+/* "Rail 00 : host 0 mlx5_0" */
+void tuttiTopoPrintRails(const tuttiTopoRails *r, const tuttiGraph *g);
+/* Prints what each NIC sends and receives in collectives of so many bytes in all. */
+tuttiResult_t tuttiTopoTraffic(const tuttiTopoRails *r, const tuttiGraph *g, size_t bytes);
 
 __END_DECLS
 

@@ -3,6 +3,7 @@
 
 #include "command.h"
 #include "device/cpu/sanitized.h"
+#include "topology/sysfs_tree.h"
 
 namespace {
 
@@ -188,6 +189,10 @@ TEST(Topo, BadArgumentsAreNamedWithARemedy) {
       {{"topo", "--hosts", "1048576,1"}, "must be a list of numbers"},
       {{"topo", "--hosts", "00000000000000004"}, "must be a list of numbers"},
       {{"topo", "--paths", "0"}, "--paths, --graph, --graph-dump and --svg need --ranks"},
+      {{"topo", "--traffic", "1M"}, "--gpus, --traffic"},
+      {{"topo", "--gpus", "--hosts", "2,2", "--graph", "x"}, "--gpus goes without --graph"},
+      {{"topo", "--gpus", "--hosts", "2,2", "--paths", "1"}, "--gpus goes without --graph"},
+      {{"topo", "--gpus", "--hosts", "2,2", "--dump", "x"}, "go without --ranks and --hosts"},
       {{"topo", "--ranks", "4", "--paths", "4"}, "--paths is 4; it must be one of the ranks"},
       {{"topo", "--ranks", "5000", "--paths", "4"}, "at most 4096, not 5000"},
       {{"topo", "--hosts", "4,2", "--ranks", "5"}, "--ranks 5 differs from the sum of --hosts 4,2"},
@@ -214,6 +219,41 @@ TEST(Topo, ShowsPathsAndWhy) {
   EXPECT_THAT(r.out, Not(HasSubstr("Path 1 -> 1")));
   EXPECT_THAT(r.out, Not(HasSubstr("Path 0")));
 }
+
+#ifdef TUTTI_HAVE_VERBS
+/* What each NIC carries, of a recorded machine; by --sysfs and, written there, by --xml. */
+TEST(Topo, ShowsRailsAndTraffic) {
+  SysfsTree tree("dgx");
+  TempDir dir;
+  const std::string xml = (dir.path() / "dgx.xml").string();
+  ASSERT_EQ(tutti({"topo", "--sysfs", tree.root(), "--dump", xml}).code, 0);
+  Result r = tutti({"topo", "--sysfs", tree.root(), "--hosts", "8,8", "--traffic", "64M"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(tutti({"topo", "--xml", xml, "--hosts", "8,8", "--traffic", "64M"}).out, r.out);
+  EXPECT_THAT(r.out, HasSubstr("Rail 03 : host 0 mlx5_3\nRail 03 : host 1 mlx5_3\n"));
+  EXPECT_THAT(r.out,
+              HasSubstr("16 ranks on 2 hosts, 16 channels\nRing 00 : 0 7 6 5 4 3 2 1 8 15 14 "
+                        "13 12 11 10 9; enters by rail 0 0\n"));
+  EXPECT_THAT(r.out, HasSubstr("Tree 03 : by rail 3\n"));
+  /* Of 2 * 15 / 16 * 64 MiB in and out of a host each of 8 NICs has an eighth. */
+  std::string line = "Traffic of AllReduce, Ring, 64 MiB, 16 channels; MiB sent/received by each "
+                     "NIC:\n  host 0 :";
+  for (int i = 0; i < 8; i++)
+    line += " mlx5_" + std::to_string(i) + " 15.00/15.00";
+  EXPECT_THAT(r.out, HasSubstr(line + "\n  host 1 :"));
+  EXPECT_THAT(r.out,
+              HasSubstr("the busiest NIC has 1.000 of the mean; the busiest host 1.875 of the "
+                        "least possible\n"));
+  EXPECT_THAT(r.out, HasSubstr("Traffic of AllGather, Ring, 64 MiB"));
+  EXPECT_THAT(r.out, HasSubstr("Traffic of ReduceScatter, Ring, 64 MiB"));
+  r = tutti({"topo", "--sysfs", tree.root(), "--hosts", "9,8", "--gpus"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("host 0 has more ranks than the topology has GPUs, which are 8"));
+  r = tutti({"topo", "--sysfs", tree.root(), "--hosts", "1,1", "--gpus"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("there are no rails: it takes several hosts"));
+}
+#endif
 
 TEST(Topo, IsACommand) {
   Result r = tutti({"topo", "--ranks", "4"});

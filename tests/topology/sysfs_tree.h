@@ -21,6 +21,10 @@
 #include <sstream>
 #include <string>
 
+#ifndef TUTTI_TEST_MACHINES
+#define TUTTI_TEST_MACHINES TUTTI_TEST_DATA
+#endif
+
 /* In memory where there is such a file system: a disk takes seconds for hundreds of small files. */
 class TempDir {
 public:
@@ -51,7 +55,7 @@ public:
 
 private:
   void addAll(const std::string &machine) {
-    std::ifstream in(std::filesystem::path(TUTTI_TEST_DATA) / (machine + ".sysfs"));
+    std::ifstream in(std::filesystem::path(TUTTI_TEST_MACHINES) / (machine + ".sysfs"));
     EXPECT_TRUE(in) << "no machine " << machine;
     for (std::string line; std::getline(in, line);)
       if (!line.empty() && line[0] != '#') add(line);
