@@ -39,6 +39,32 @@ tuttiResult_t tuttiGraphHosts(const uint64_t *hostIds, int nranks, int32_t *host
   return tuttiSuccess;
 }
 
+/* Where the ranks of each host begin, if all are put in the order of hosts: first[nhosts]. */
+static void findFirst(const int32_t *host, int nranks, int nhosts, int32_t *first) {
+  memset(first, 0, (size_t)nhosts * sizeof *first);
+  for (int r = 0; r < nranks; r++)
+    if (host[r] + 1 < nhosts) first[host[r] + 1]++;
+  for (int h = 1; h < nhosts; h++)
+    first[h] += first[h - 1];
+}
+
+/* Ranks of each host; 0: they have different numbers. `first` as above. */
+static int evenHosts(const int32_t *first, int nranks, int nhosts) {
+  bool even = nranks % nhosts == 0;
+  for (int h = 0; h < nhosts; h++)
+    even &= first[h] == h * (nranks / nhosts);
+  return even ? nranks / nhosts : 0;
+}
+
+/* `first` becomes that of the next host. */
+static void buildGrid(tuttiGraph *g, int32_t *first) {
+  for (int32_t r = 0; r < g->nranks; r++) {
+    int32_t at = first[g->host[r]]++;
+    g->place[r] = at;
+    g->grid[at] = g->grid[2 * g->nranks - 1 - at] = r;
+  }
+}
+
 tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, tuttiGraph **out) {
   if (nranks < 1 || nranks > TUTTI_GRAPH_MAX_RANKS)
     return TUTTI_FAIL(tuttiInvalidArgument, "graph: %d ranks; 1 to %d are possible", nranks,
@@ -49,8 +75,12 @@ tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, 
   TUTTI_FRESH(int32_t, host, nranks, "hosts of a graph", NULL);
   int nhosts;
   TUTTI_TRY(tuttiGraphHosts(hostIds, nranks, host, &nhosts));
+  TUTTI_FRESH(int32_t, first, nhosts, "hosts of a graph", NULL);
+  findFirst(host, nranks, nhosts, first);
   size_t all = (size_t)nchannels * (size_t)nranks, rails = (size_t)nchannels * ((size_t)nhosts + 1);
-  size_t numbers = (size_t)nranks + 3 * all + (size_t)nchannels + rails;
+  int perHost = evenHosts(first, nranks, nhosts);
+  size_t places = (size_t)nchannels * (size_t)perHost;
+  size_t numbers = 4 * (size_t)nranks + 3 * all + (size_t)nchannels + rails + places;
   TUTTI_FREED tuttiGraph *g = NULL;
   TUTTI_TRY(tuttiAlloc((void **)&g, 1, sizeof *g + numbers * sizeof *g->host, "graph", NULL));
   g->nranks = nranks;
@@ -64,8 +94,13 @@ tuttiResult_t tuttiGraphNew(const uint64_t *hostIds, int nranks, int nchannels, 
   g->depth = g->parent + all;
   g->treeRail = g->depth + nchannels;
   g->entry = g->treeRail + nchannels;
-  for (size_t i = 0; i < rails; i++)
+  g->placeRail = g->treeRail + rails;
+  g->grid = g->placeRail + places;
+  g->place = g->grid + 2 * nranks;
+  g->perHost = perHost;
+  for (size_t i = 0; i < rails + places; i++)
     g->treeRail[i] = -1;
+  buildGrid(g, first);
   *out = g;
   g = NULL;
   return tuttiSuccess;
@@ -101,11 +136,7 @@ int tuttiGraphHostParent(int h, int nhosts, bool second) {
 static void buildRing(tuttiGraph *g, int channel, int32_t *first) {
   int32_t *ring = g->ring + (size_t)channel * g->nranks;
   int32_t *position = g->position + (size_t)channel * g->nranks;
-  memset(first, 0, (size_t)g->nhosts * sizeof *first);
-  for (int r = 0; r < g->nranks; r++)
-    if (g->host[r] + 1 < g->nhosts) first[g->host[r] + 1]++;
-  for (int h = 1; h < g->nhosts; h++)
-    first[h] += first[h - 1];
+  findFirst(g->host, g->nranks, g->nhosts, first);
   for (int32_t r = 0; r < g->nranks; r++) {
     int at = first[g->host[r]]++; /* becomes that of the next host as the ranks are placed */
     position[r] = channel % 2 ? g->nranks - 1 - at : at;
@@ -175,7 +206,10 @@ int tuttiGraphRail(const tuttiGraph *g, int channel, int from, int to) {
   if (g->ring[row + (size_t)next] == to)
     return g->entry[(size_t)channel * (size_t)g->nhosts + (size_t)g->host[to]];
   bool joined = g->parent[row + (size_t)from] == to || g->parent[row + (size_t)to] == from;
-  return joined ? g->treeRail[channel] : -1;
+  if (joined || !g->perHost) return joined ? g->treeRail[channel] : -1;
+  int place = g->place[from] % g->perHost;
+  bool same = g->place[to] % g->perHost == place;
+  return same ? g->placeRail[(size_t)channel * (size_t)g->perHost + (size_t)place] : -1;
 }
 
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s) {
@@ -204,6 +238,11 @@ void tuttiGraphPlace(const tuttiGraph *g, int channel, int root, tuttiSchedule *
   s->ring = g->ring + row;
   s->position = g->position[row + (size_t)s->rank];
   if (s->algo == tuttiAlgoTree) tuttiGraphTree(g, channel, root, s->rank, s);
+  if (s->algo != tuttiAlgoHierarchical) return;
+  bool odd = channel % 2 == 1; /* goes round the other way */
+  s->ring = g->grid + (odd ? g->nranks : 0);
+  s->position = odd ? g->nranks - 1 - g->place[s->rank] : g->place[s->rank];
+  s->perHost = g->perHost ? g->perHost : 1;
 }
 
 /* "parent/self/child,child", -1 where there is none; returns buf. */

@@ -3,6 +3,7 @@
 #ifndef TUTTI_COLLECTIVES_GRAPH_H_
 #define TUTTI_COLLECTIVES_GRAPH_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,13 +28,18 @@ typedef struct {
 
 typedef struct {
   int nranks, nchannels, nhosts;
-  int nrails;        /* 0: no matter of the graph */
-  int32_t *host;     /* [nranks]: dense host number of each rank, in order of first rank */
-  int32_t *ring;     /* [nchannels * nranks]: rank at each position */
-  int32_t *position; /* [nchannels * nranks]: position of each rank */
-  int32_t *parent;   /* [nchannels * nranks]: tree parent of each rank, -1 at the root */
-  int32_t *depth;    /* [nchannels]: edges from the tree's root to its farthest rank */
-  int32_t *treeRail; /* [nchannels]: the rail of edges between hosts; -1: none in particular */
+  int nrails;         /* 0: no matter of the graph */
+  int perHost;        /* ranks of each host; 0: they have different numbers */
+  int32_t *host;      /* [nranks]: dense host number of each rank, in order of first rank */
+  int32_t *ring;      /* [nchannels * nranks]: rank at each position */
+  int32_t *position;  /* [nchannels * nranks]: position of each rank */
+  int32_t *parent;    /* [nchannels * nranks]: tree parent of each rank, -1 at the root */
+  int32_t *depth;     /* [nchannels]: edges from the tree's root to its farthest rank */
+  int32_t *treeRail;  /* [nchannels]: the rail of edges between hosts; -1: none in particular */
+  int32_t *grid;      /* [2 * nranks]: for even and odd channels, host by host, ranks by place; with
+                         perHost 0 just the ranks */
+  int32_t *place;     /* [nranks]: where each rank is in the first of these */
+  int32_t *placeRail; /* [nchannels * perHost]: the rail between ranks of the same place; -1: any */
   int32_t *entry; /* [nchannels * nhosts]: the rail by which the ring enters each host; as above */
 } tuttiGraph;
 
@@ -53,8 +59,13 @@ tuttiResult_t tuttiGraphCreate(const uint64_t *hosts, int nranks, const tuttiGra
                                int nchannels, tuttiGraph **out);
 void tuttiGraphFree(tuttiGraph *g);
 
-/* The rail by which `from` sends to `to` on channel, where ring or tree joins these ranks of two
- * hosts; -1: none in particular. */
+/* Hosts and places make a grid, which is what the hierarchical algorithm is for. */
+static inline bool tuttiGraphIsGrid(const tuttiGraph *g) {
+  return g->nhosts > 1 && g->perHost > 1;
+}
+
+/* The rail by which `from` sends to `to` on channel, where ring, tree or grid joins these ranks of
+ * two hosts; -1: none in particular. */
 int tuttiGraphRail(const tuttiGraph *g, int channel, int from, int to);
 
 /* Numbers hosts in the order of their first ranks: fills host[nranks], returns how many in *nhosts.
@@ -66,7 +77,8 @@ tuttiResult_t tuttiGraphHosts(const uint64_t *hostIds, int nranks, int32_t *host
 void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiSchedule *s);
 
 /* What the schedule of s->rank, with s->coll and s->algo, is told of the graph: its place in
- * channel's ring, or tree, turned to `root` (-1: as built). */
+ * channel's ring, in the grid that is its hierarchy, or in its tree, turned to `root` (-1: as
+ * built). */
 void tuttiGraphPlace(const tuttiGraph *g, int channel, int root, tuttiSchedule *s);
 
 /* `asked`: see tuttiSaveFile. */

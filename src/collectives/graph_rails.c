@@ -152,6 +152,29 @@ static void treeOverRail(const builder *b, int channel, int rail, bool second) {
   }
 }
 
+/* The rail of messages between ranks of a place: the channel's own if none is nearer to that place,
+ * which roots of its tree may have as well; else the nearest, by turns where there are several. */
+static int placeRail(const builder *b, const hostDoors *h, int place, int channel) {
+  int n = b->rails->nrails, nearest = TUTTI_RAIL_NONE, count = 0;
+  for (int k = 0; k < n; k++)
+    if (distanceOf(b, h, place, k) < nearest) nearest = distanceOf(b, h, place, k);
+  if (distanceOf(b, h, place, channel % n) == nearest) return channel % n;
+  for (int k = 0; k < n; k++)
+    count += distanceOf(b, h, place, k) == nearest;
+  int turn = (place + channel) % count, k = 0;
+  while (distanceOf(b, h, place, k) != nearest || turn-- > 0)
+    k++;
+  return k;
+}
+
+/* Places are taken to be the same on all hosts. */
+static void gridOverRails(const builder *b, int channel) {
+  tuttiGraph *g = b->g;
+  for (int p = 0; p < g->perHost; p++)
+    g->placeRail[(size_t)channel * (size_t)g->perHost + (size_t)p] =
+        placeRail(b, &b->hosts[0], p, channel);
+}
+
 /* Makes each host's lists, in `numbers` of three for each rank. */
 static void listRanks(const tuttiGraph *g, int32_t *numbers, hostDoors *hosts) {
   for (int r = 0; r < g->nranks; r++)
@@ -185,6 +208,7 @@ tuttiResult_t tuttiGraphOverRails(tuttiGraph *g, const tuttiGraphRails *rails) {
     if (c == 0) b.stride = findStride(&b);
     ringOverRail(&b, c, c % n, isSecond(c / n, c % n));
     treeOverRail(&b, c, c % n, isSecond(c / n, c % n));
+    gridOverRails(&b, c);
   }
   return tuttiSuccess;
 }

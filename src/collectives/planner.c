@@ -172,6 +172,16 @@ static costs ringCosts(const setting *w, const tuttiSignature *op, const candida
   }
 }
 
+/* As a ring, but that less crosses borders. A message between hosts takes its time beside those
+ * inside that the rank has meanwhile. */
+static costs gridCosts(const setting *w, const tuttiSignature *op, const candidate *c) {
+  costs k = ringCosts(w, op, c);
+  double all = op->coll == tuttiCollAllReduce ? w->bytes : w->n * w->bytes;
+  double phases = op->coll == tuttiCollAllReduce ? 2 : 1;
+  k.wired = phases * (w->hosts - 1) / w->hosts * all;
+  return k;
+}
+
 /* An inner rank with two children; with two channels or more it is a leaf in every other one. */
 static costs treeCosts(const tuttiPlanInput *in, const setting *w, const tuttiSignature *op,
                        const candidate *c) {
@@ -312,6 +322,7 @@ static double fetchTime(const setting *w, const tuttiSignature *op, const candid
 /* Of the bandwidth between hosts. Where each channel has a rail, the busiest one counts. */
 static double netShare(const tuttiPlanInput *in, const candidate *c) {
   int nchannels = c->nchannels;
+  if (in->rails > 1 && c->algo == tuttiAlgoHierarchical) return 1; /* each place has its own */
   if (in->rails > 1 && c->algo != tuttiAlgoDirect)
     return (double)nchannels / (in->rails * ((nchannels + in->rails - 1) / in->rails));
   if (in->interLatencyUs < model.rdmaUs) return 1;
@@ -342,6 +353,20 @@ static double blocksTime(const costs *k, const setting *w, const candidate *c, d
   return us + (k->messages * model.blockMessageUs + c->nchannels * model.blockUs);
 }
 
+static costs algorithmCosts(const tuttiPlanInput *in, const setting *w, const tuttiSignature *op,
+                            const candidate *c) {
+  switch (c->algo) {
+  case tuttiAlgoRing:
+    return ringCosts(w, op, c);
+  case tuttiAlgoHierarchical:
+    return gridCosts(w, op, c);
+  case tuttiAlgoTree:
+    return treeCosts(in, w, op, c);
+  default:
+    return directCosts(w, op, c);
+  }
+}
+
 static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
                             const candidate *c) {
   if (c->twoShot && !canTwoShot(in, op, c)) return INFINITY;
@@ -350,13 +375,13 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   if (in->nranks == 1) return w.bytes / (copyGBs * 1e3);
   if (in->loopback && !in->gpu) return loopTime(in, op, c);
   if (c->fetch) return fetchTime(&w, op, c, copyGBs);
-  costs k = c->algo == tuttiAlgoRing   ? ringCosts(&w, op, c)
-            : c->algo == tuttiAlgoTree ? treeCosts(in, &w, op, c)
-                                       : directCosts(&w, op, c);
+  costs k = algorithmCosts(in, &w, op, c);
   double us = in->gpu ? blocksTime(&k, &w, c, copyGBs) : threadTime(&k, c, copyGBs);
   if (in->nhosts < 2) return us;
   /* A host's way in or out takes every other message of the rank that holds it. */
-  double crossing = c->algo == tuttiAlgoDirect ? w.remote / w.n : 0.5;
+  double crossing = c->algo == tuttiAlgoDirect         ? w.remote / w.n
+                    : c->algo == tuttiAlgoHierarchical ? (w.hosts - 1) / (w.n - 1)
+                                                       : 0.5;
   us += k.messages * c->nchannels * crossing * model.netMessageUs;
   us += k.wired / (netShare(in, c) * fmax(in->interGBs, 0.001) * 1e3);
   return us;
@@ -368,7 +393,7 @@ float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo
                     int nchannels, int twoShot) {
   bool slots = proto == tuttiProtoLL || proto == tuttiProtoSimple; /* what FIFOs have */
   if (!tuttiScheduleExists(op->coll, algo) || !slots || nchannels < 1 ||
-      nchannels > in->maxChannels)
+      nchannels > in->maxChannels || (algo == tuttiAlgoHierarchical && !in->grid))
     return INFINITY;
   candidate c = {.algo = algo, .proto = proto, .nchannels = nchannels, .twoShot = twoShot};
   setChunk(in, op, &c);
@@ -404,6 +429,7 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
   uint32_t exist = 0;
   for (int algo = 0; algo < tuttiAlgoCount; algo++)
     if (tuttiScheduleExists(op->coll, algo)) exist |= 1u << algo;
+  if (!in->grid) exist &= ~(1u << tuttiAlgoHierarchical);
   uint32_t direct = exist & 1u << tuttiAlgoDirect;
   if (in->deterministic && tuttiCollReduces(op->coll)) return direct;
   if (in->widest && in->nranks > in->widest && exist != direct) exist &= ~direct;

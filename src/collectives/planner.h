@@ -28,6 +28,7 @@ typedef struct {
   float intraLatencyUs, intraGBs; /* worst path inside a host */
   float interLatencyUs, interGBs; /* worst path between hosts; 0 with one host */
   int treeDepth;                  /* of channel 0's tree */
+  int grid;                       /* several hosts with as many ranks each, more than one */
   int rails;                      /* that rings and trees take by turns; 0: each has them all */
   size_t slotBytes;
   int oversubscribed; /* some host has more ranks than cores */

@@ -20,7 +20,7 @@
 #define TUTTI_HD
 #endif
 
-#define TUTTI_ALGORITHMS(X)   X(Ring) X(Tree) X(Direct)
+#define TUTTI_ALGORITHMS(X)   X(Ring) X(Hierarchical) X(Tree) X(Direct)
 #define TUTTI_ALGORITHM(name) tuttiAlgo##name,
 typedef enum { TUTTI_ALGORITHMS(TUTTI_ALGORITHM) tuttiAlgoCount } tuttiAlgo;
 
@@ -69,8 +69,10 @@ typedef struct {
   uint64_t begin;      /* this channel's part of [0, count): the part of each rank's block where */
   uint64_t part;       /*   `count` is per rank */
   uint64_t chunk;      /* most elements in one message, > 0 */
-  const int32_t *ring; /* ring: ring[i] is the rank at position i, nranks entries */
-  int32_t position;    /* ring: this rank's position */
+  const int32_t *ring; /* ring: ring[i] is the rank at position i, nranks entries; hierarchical: */
+                       /*   that of place i % perHost on host i / perHost */
+  int32_t position;    /* this rank's position in it */
+  int32_t perHost;     /* hierarchical: ranks of each host; 1 if they differ */
   int32_t parent;      /* tree: -1 at the tree's root */
   int32_t level;       /* tree: edges to the root of the tree as built */
   int32_t nchildren;

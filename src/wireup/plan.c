@@ -82,8 +82,8 @@ static void planGpus(const tuttiSurvey *s, const tuttiCommView *v, int maxChanne
 static tuttiResult_t fitMemory(tuttiCommView *v, tuttiPlanInput *in) {
   int nlocal = in->loopback ? 1 : in->maxRanksPerHost, ends = 0, n = in->nranks;
   if (in->gpu) v->memLimit = 0;
-  if (in->nhosts > 1 || in->loopback)
-    ends = 2 * (n <= TUTTI_MAX_FAN + 2 ? n - 1 : TUTTI_MAX_FAN + 2);
+  int neighbours = TUTTI_MAX_FAN + (in->grid ? 4 : 2);
+  if (in->nhosts > 1 || in->loopback) ends = 2 * (n <= neighbours ? n - 1 : neighbours);
   for (;;) {
     v->nchannels = in->maxChannels;
     v->memTaken = COMM_BYTES + (size_t)n * TUTTI_RANK_BYTES + tuttiLocalBytes(v, nlocal);
@@ -125,6 +125,7 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
                          .interLatencyUs = s->interLatencyUs,
                          .interGBs = s->interGBs,
                          .treeDepth = graph->depth[0],
+                         .grid = tuttiGraphIsGrid(graph),
                          .rails = graph->nrails,
                          .oversubscribed = s->oversubscribed,
                          .loopback = s->network && s->nhosts == 1};

@@ -182,7 +182,7 @@ static void addChannel(tuttiRails *rails, const tuttiPeer *peers, const tuttiGra
   for (int i = 0; i < rails->nchannels; i++) {
     const tuttiChannelRail *other = &rails->channels[i];
     if (other->peer == row.peer && other->channel == channel && other->direction == row.direction)
-      return; /* ring and tree */
+      return; /* of two of these */
   }
   rails->channels[rails->nchannels++] = row;
 }
@@ -191,16 +191,22 @@ tuttiResult_t tuttiRailsOfChannels(tuttiRails *rails, const tuttiPeer *peers,
                                    const tuttiGraph *graph, int rank) {
   int n = graph->nranks;
   if (rails->nrails == 0) return tuttiSuccess;
-  /* A ring has one neighbour on either side, a tree a parent and children, each both ways. */
-  size_t most = (size_t)graph->nchannels * (2 + 2 * (1 + TUTTI_MAX_FAN));
+  /* Ring and grid have one neighbour on either side, a tree a parent and children, each both ways.
+   */
+  size_t most = (size_t)graph->nchannels * (2 + 2 + 2 * (1 + TUTTI_MAX_FAN));
   TUTTI_NEW(rails->channels, most, "rails of channels", NULL);
   for (int c = 0; c < graph->nchannels; c++) {
-    const int32_t *ring = graph->ring + (size_t)c * (size_t)n;
-    int at = graph->position[(size_t)c * (size_t)n + (size_t)rank];
-    tuttiSchedule tree = {0};
-    tuttiGraphTree(graph, c, -1, rank, &tree);
-    addChannel(rails, peers, graph, c, rank, ring[(at + 1) % n], rank);
-    addChannel(rails, peers, graph, c, ring[(at + n - 1) % n], rank, rank);
+    tuttiSchedule ring = {.algo = tuttiAlgoRing, .rank = rank, .nranks = n}, tree = ring;
+    tuttiSchedule grid = ring;
+    grid.algo = tuttiAlgoHierarchical;
+    tree.algo = tuttiAlgoTree;
+    tuttiGraphPlace(graph, c, -1, &ring);
+    tuttiGraphPlace(graph, c, -1, &tree);
+    tuttiGraphPlace(graph, c, -1, &grid);
+    addChannel(rails, peers, graph, c, rank, tuttiRingRank(&ring, n - 1), rank);
+    addChannel(rails, peers, graph, c, tuttiRingRank(&ring, 1), rank, rank);
+    addChannel(rails, peers, graph, c, rank, grid.ring[tuttiGridBehind(&grid, -1, 0)], rank);
+    addChannel(rails, peers, graph, c, grid.ring[tuttiGridBehind(&grid, 1, 0)], rank, rank);
     addChannel(rails, peers, graph, c, rank, tree.parent, rank);
     addChannel(rails, peers, graph, c, tree.parent, rank, rank);
     for (int i = 0; i < tree.nchildren; i++) {

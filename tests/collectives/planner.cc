@@ -41,6 +41,7 @@ tuttiPlanInput manyHosts(int nhosts, int perHost) {
   in.sharedFifos = 0;
   in.interLatencyUs = 25;
   in.interGBs = 2;
+  in.grid = perHost > 1;
   return in;
 }
 
@@ -181,8 +182,11 @@ TEST(Planner, KnownRegimes) {
   EXPECT_EQ(far.algo, tuttiAlgoTree);
   EXPECT_EQ(far.nchannels, 1);
   tuttiPlan farLarge = allReduce(manyHosts(8, 8), 256 << 20);
-  EXPECT_EQ(farLarge.algo, tuttiAlgoRing);
+  EXPECT_EQ(farLarge.algo, tuttiAlgoHierarchical);
   EXPECT_GT(farLarge.nchannels, 1);
+  tuttiPlanInput uneven = manyHosts(8, 8);
+  uneven.grid = 0;
+  EXPECT_EQ(allReduce(uneven, 256 << 20).algo, tuttiAlgoRing);
   tuttiPlanInput rdma = manyHosts(2, 1);
   rdma.interLatencyUs = 3;
   EXPECT_EQ(allReduce(rdma, 256 << 20).nchannels, 1);
@@ -265,8 +269,11 @@ TEST(Planner, MasksAreHonoured) {
             if (proto != tuttiProtoLL128) { /* which schedules have not */
               EXPECT_EQ(plan.proto, proto);
             }
-            /* A setting never breaks a call: without a schedule another algorithm is taken. */
-            if (tuttiScheduleExists(coll, algo)) {
+            /* A setting never breaks a call: without a schedule, or a grid for it, another
+             * algorithm is taken. */
+            bool fits = algo != tuttiAlgoHierarchical || in.grid;
+            EXPECT_TRUE(fits || plan.algo != algo);
+            if (fits && tuttiScheduleExists(coll, algo)) {
               EXPECT_EQ(plan.algo, algo);
             }
           }
@@ -488,6 +495,7 @@ TEST(Planner, LargeOperationsLoadAllRailsAlike) {
     in.intraLatencyUs = 2;
     in.intraGBs = 300;
     in.rails = rails;
+    in.grid = 0;
     tuttiSignature op = {};
     op.type = tuttiFloat32;
     for (int coll : {tuttiCollAllReduce, tuttiCollAllGather, tuttiCollReduceScatter}) {

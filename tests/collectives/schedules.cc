@@ -41,7 +41,7 @@ TEST_P(Schedules, EveryNumberOfRanks) {
 TEST_P(Schedules, NoDeadlockAtAnyDepth) {
   const Way &way = GetParam();
   bool chain = way.coll == tuttiCollBroadcast || way.coll == tuttiCollReduce;
-  bool ring = way.algo == tuttiAlgoRing && !chain;
+  bool ring = (way.algo == tuttiAlgoRing && !chain) || way.algo == tuttiAlgoHierarchical;
   bool twoPhases = way.twoShot && !way.shared && way.coll == tuttiCollAllReduce;
   int least = ring || twoPhases ? 2 : 1;
   for (int n : {2, 3, 4, 7, 16})

@@ -53,7 +53,7 @@ struct Way {
 };
 
 inline std::string nameOf(const Way &way) {
-  static const char *const algos[] = {"Ring", "Tree", "Direct"};
+  static const char *const algos[] = {"Ring", "Hierarchical", "Tree", "Direct"};
   std::string name = std::string(tuttiCollName(way.coll)) + algos[way.algo];
   if (way.twoShot) name += "TwoShot";
   if (way.shared) name += "Shared";

@@ -83,6 +83,8 @@ Loads counted(const Cluster &cluster, int coll, int algo, uint64_t count) {
 // Elements that an algorithm brings into and out of each host, all channels together.
 double bound(int coll, int algo, double n, double hosts, double count) {
   if (algo == tuttiAlgoTree) return hosts == 2 ? count : -1; // of more hosts they differ
+  if (algo == tuttiAlgoHierarchical)                         // the least possible
+    return coll == tuttiCollAllReduce ? 2 * (hosts - 1) / hosts * count : (n - n / hosts) * count;
   return coll == tuttiCollAllReduce ? 2 * (n - 1) / n * count : (n - 1) * count;
 }
 
@@ -133,6 +135,7 @@ TEST_P(Traffic, LoadsAllNicsAlike) {
   for (int coll : {tuttiCollAllReduce, tuttiCollAllGather, tuttiCollReduceScatter})
     for (int algo = 0; algo < tuttiAlgoCount; algo++) {
       if (algo == tuttiAlgoDirect || !tuttiScheduleExists(coll, algo)) continue;
+      if (algo == tuttiAlgoHierarchical && !tuttiGraphIsGrid(cluster.graph)) continue;
       uint64_t count = countOf(coll, cluster.n());
       std::string what = std::string(tuttiCollName(coll)) + " " + tuttiAlgoNames[algo];
       Loads loads = simulated(cluster, coll, algo, count);

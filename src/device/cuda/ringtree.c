@@ -54,9 +54,9 @@ tuttiResult_t tuttiCudaRingTreeInit(tuttiCudaRingTree *s, tuttiCommView *v,
   s->nranks = v->nranks;
   s->nchannels = v->nchannels;
   s->copies = copies;
-  size_t nrings = (size_t)s->nchannels * (size_t)s->nranks;
-  size_t nendpoints = 2 * (nrings + (size_t)s->nranks);
-  TUTTI_NEW(s->opened, nendpoints + (size_t)s->nchannels, "connections of kernels", v->memory);
+  size_t nconns = (size_t)s->nchannels * (size_t)s->nranks, nrings = 2 * nconns;
+  size_t nendpoints = 2 * (nconns + (size_t)s->nranks);
+  TUTTI_NEW(s->opened, nendpoints + 2 * (size_t)s->nchannels, "connections of kernels", v->memory);
   s->ringKnown = s->opened + nendpoints;
   size_t bytes =
       nendpoints * sizeof *s->endpoints + nrings * sizeof *s->rings + 3 * sizeof *s->args.counts;
@@ -163,6 +163,19 @@ static tuttiResult_t openDirect(tuttiCudaRingTree *s, const tuttiTask *t) {
   return tuttiSuccess;
 }
 
+/* The rank's neighbours in the ring of its host and in that of its place. */
+static tuttiResult_t openGrid(tuttiCudaRingTree *s, const tuttiTask *t) {
+  const tuttiSchedule *y = &t->schedule;
+  for (int inside = 0; inside < 2; inside++) {
+    int from = y->ring[tuttiGridBehind(y, !inside, inside)];
+    int to = y->ring[tuttiGridBehind(y, inside ? 0 : -1, inside ? -1 : 0)];
+    if (from == y->rank) continue;
+    TUTTI_TRY(openEndpoint(s, t, from, TUTTI_RECV));
+    TUTTI_TRY(openEndpoint(s, t, to, TUTTI_SEND));
+  }
+  return tuttiSuccess;
+}
+
 static tuttiResult_t openEnds(tuttiCudaRingTree *s, const tuttiTask *t) {
   const tuttiSchedule *y = &t->schedule;
   if (y->coll == tuttiCollSendRecv)
@@ -172,6 +185,8 @@ static tuttiResult_t openEnds(tuttiCudaRingTree *s, const tuttiTask *t) {
   case tuttiAlgoRing:
     TUTTI_TRY(openEndpoint(s, t, tuttiRingRank(y, 1), TUTTI_RECV));
     return openEndpoint(s, t, tuttiRingRank(y, y->nranks - 1), TUTTI_SEND);
+  case tuttiAlgoHierarchical:
+    return openGrid(s, t);
   case tuttiAlgoTree:
     if (y->parent >= 0) TUTTI_TRY(openBoth(s, t, y->parent));
     for (int i = 0; i < y->nchildren; i++)
@@ -198,13 +213,15 @@ static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, tuttiRing
                              .premul = (uint32_t)t->premul,
                              .elementBytes = (uint32_t)tuttiTypeSize(t->type),
                              .isUnsigned = tuttiTypeIsUnsigned(t->type)};
-  if (t->schedule.algo != tuttiAlgoRing || t->schedule.coll == tuttiCollSendRecv)
+  bool grid = t->schedule.algo == tuttiAlgoHierarchical;
+  if ((t->schedule.algo != tuttiAlgoRing && !grid) || t->schedule.coll == tuttiCollSendRecv)
     return tuttiSuccess;
-  int32_t *ring = s->rings + (size_t)t->channel * (size_t)s->nranks;
+  size_t row = 2 * (size_t)t->channel + grid;
+  int32_t *ring = s->rings + row * (size_t)s->nranks;
   out->schedule.ring = ring;
-  if (s->ringKnown[t->channel]) return tuttiSuccess;
+  if (s->ringKnown[row]) return tuttiSuccess;
   TUTTI_TRY(tuttiCudaTell(ring, t->schedule.ring, (size_t)s->nranks * sizeof *ring, s->copies));
-  s->ringKnown[t->channel] = 1;
+  s->ringKnown[row] = 1;
   return tuttiSuccess;
 }
 

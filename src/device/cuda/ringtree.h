@@ -27,8 +27,8 @@ typedef struct tuttiCudaRingTree {
   int nranks, nchannels;
   tuttiRingTreeEndpoint *endpoints; /* GPU: [nchannels + 1 for messages][recv, send][nranks] */
   uint8_t *opened;                  /* the same in host memory: that endpoint is known to the GPU */
-  int32_t *rings;                   /* GPU: [nchannels][nranks] */
-  uint8_t *ringKnown;               /* [nchannels] */
+  int32_t *rings;                   /* GPU: [nchannels][2][nranks], of ring and grid */
+  uint8_t *ringKnown;               /* [nchannels][2] */
   tuttiKernelStatus *status;        /* as the host sees it */
   tuttiAtomic32 launched;           /* by the host; those of graphs are counted in the status */
   tuttiAtomic32 captured;           /* there may be graphs with launches */

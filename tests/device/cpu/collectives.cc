@@ -19,7 +19,7 @@ struct Way {
 };
 
 std::string nameOf(const Way &w) {
-  static const char *const algos[] = {"Ring", "Tree", "Direct"};
+  static const char *const algos[] = {"Ring", "Hierarchical", "Tree", "Direct"};
   return std::string(tuttiCollName(w.coll)) + algos[w.algo] + (w.twoShot ? "TwoShot" : "") +
          (w.shared ? "Shared" : "");
 }
@@ -100,12 +100,9 @@ public:
       t.schedule.begin = channel * half;
       t.schedule.part = channel == 0 ? half : set_.count - half;
       t.schedule.chunk = set_.chunk;
-      tuttiGraphTree(graph_, channel, oracle::rooted(way_.coll) ? root_ : -1, rank.rank,
-                     &t.schedule);
       t.schedule.rank = rank.rank;
       t.schedule.nranks = n();
-      t.schedule.ring = graph_->ring + channel * n();
-      t.schedule.position = graph_->position[channel * n() + rank.rank];
+      tuttiGraphPlace(graph_, channel, oracle::rooted(way_.coll) ? root_ : -1, &t.schedule);
       t.schedule.depth = TUTTI_FIFO_DEPTH;
       t.signature.seq = seq;
       t.signature.count = set_.count;
