@@ -81,7 +81,8 @@ void tuttiGraphTree(const tuttiGraph *g, int channel, int root, int rank, tuttiS
  * built). */
 void tuttiGraphPlace(const tuttiGraph *g, int channel, int root, tuttiSchedule *s);
 
-/* `asked`: see tuttiSaveFile. */
+/* Rings and trees; not rails, so connections of a graph that is read take those of no channel.
+ * `asked`: see tuttiSaveFile. */
 tuttiResult_t tuttiGraphWriteXml(const tuttiGraph *g, const char *path, const char *asked);
 /* Checks that it is for these ranks and hosts: rings are permutations, trees are trees within the
  * fan; tuttiInvalidArgument naming file and line otherwise. */

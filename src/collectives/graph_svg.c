@@ -13,14 +13,15 @@
 /* In pixels. */
 enum {
   MARGIN = 28,
-  TITLE = 52,  /* height of a panel's title */
-  RADIUS = 17, /* of a rank */
-  CELL = 60,   /* between ranks of a host */
-  PAD = 12,    /* inside a host's box, beside the ranks */
-  GAP = 20,    /* between hosts, and between panels */
-  LABEL = 30,  /* height of a host's label */
-  LEVEL = 78,  /* between the levels of a tree */
-  KEY = 104    /* width of one entry of the rings' key */
+  TITLE = 52,   /* height of a panel's title */
+  RADIUS = 17,  /* of a rank */
+  CELL = 60,    /* between ranks of a host */
+  PAD = 12,     /* inside a host's box, beside the ranks */
+  GAP = 20,     /* between hosts, and between panels */
+  LABEL = 30,   /* height of a host's label */
+  LEVEL = 78,   /* between the levels of a tree */
+  KEY = 104,    /* width of one entry of the rings' key */
+  KEY_RAIL = 44 /* that the rail adds to it */
 };
 
 static const char *const colours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea",
@@ -98,6 +99,17 @@ static void drawArc(const picture *p, int channel, int a, int b, double y, FILE 
           x1, y, x1, tip, x2, tip, x2, y + side * 3, colours[channel % COLOURS], channel % COLOURS);
 }
 
+/* ", rail 3" of a channel that has one, else ""; returns buf. */
+static const char *railText(const tuttiGraph *g, int channel, char *buf, size_t size) {
+  buf[0] = '\0';
+  if (g->nrails > 0) snprintf(buf, size, ", rail %d", g->treeRail[channel]);
+  return buf;
+}
+
+static int keyWidth(const tuttiGraph *g) {
+  return g->nrails > 0 ? KEY + KEY_RAIL : KEY;
+}
+
 static int keyCount(const tuttiGraph *g) {
   return g->nchannels < COLOURS ? g->nchannels : COLOURS;
 }
@@ -107,11 +119,13 @@ static double drawRings(const picture *p, double y, FILE *out) {
   const tuttiGraph *g = p->g;
   fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"title\">Rings</text>\n", MARGIN, y + 32);
   for (int c = 0; c < keyCount(g); c++) {
-    double x = MARGIN + 90 + KEY * c;
+    char rail[24];
+    double x = MARGIN + 90 + keyWidth(g) * c;
     fprintf(out,
             "<path d=\"M%.1f %.1fh20\" class=\"arc\" stroke=\"%s\"/>"
-            "<text x=\"%.1f\" y=\"%.1f\" class=\"label\">channel %d%s</text>\n",
-            x, y + 27, colours[c], x + 26, y + 31, c, g->nchannels > c + COLOURS ? " ..." : "");
+            "<text x=\"%.1f\" y=\"%.1f\" class=\"label\">channel %d%s%s</text>\n",
+            x, y + 27, colours[c], x + 26, y + 31, c, railText(g, c, rail, sizeof rail),
+            g->nchannels > c + COLOURS ? " ..." : "");
   }
   double height = LABEL + 2 * p->reach, middle = y + TITLE + LABEL + p->reach;
   drawHosts(p, y + TITLE, height, out);
@@ -126,7 +140,8 @@ static double drawRings(const picture *p, double y, FILE *out) {
 /* ---- trees ---------------------------------------------------------------------------------- */
 
 static bool sameTree(const tuttiGraph *g, int a, int b) {
-  return memcmp(parentsOf(g, a), parentsOf(g, b), (size_t)g->nranks * sizeof *g->parent) == 0;
+  return g->treeRail[a] == g->treeRail[b] &&
+         memcmp(parentsOf(g, a), parentsOf(g, b), (size_t)g->nranks * sizeof *g->parent) == 0;
 }
 
 static bool isNew(const tuttiGraph *g, int channel) {
@@ -147,7 +162,9 @@ static double drawTree(const picture *p, int channel, double y, FILE *out) {
           MARGIN, y + 32);
   for (int c = channel; c < g->nchannels; c++)
     if (sameTree(g, c, channel)) fprintf(out, c > channel ? ", %d" : " %d", c);
-  fprintf(out, "; depth %d</tspan></text>\n", g->depth[channel]);
+  char rail[24];
+  fprintf(out, "%s; depth %d</tspan></text>\n", railText(g, channel, rail, sizeof rail),
+          g->depth[channel]);
   y += TITLE;
   drawHosts(p, y, treeHeight(g, channel), out);
   for (int r = 0; r < g->nranks; r++) {
@@ -169,7 +186,8 @@ static double drawTree(const picture *p, int channel, double y, FILE *out) {
 
 static void putHead(const picture *p, FILE *out) {
   const tuttiGraph *g = p->g;
-  double width = fmax(p->left[g->nhosts] - GAP + MARGIN, 2 * MARGIN + 90 + KEY * keyCount(g));
+  double width =
+      fmax(p->left[g->nhosts] - GAP + MARGIN, 2 * MARGIN + 90 + keyWidth(g) * keyCount(g));
   double height = 1.5 * MARGIN + TITLE + LABEL + 2 * p->reach;
   for (int c = 0; c < g->nchannels; c++)
     if (isNew(g, c)) height += GAP + TITLE + treeHeight(g, c);

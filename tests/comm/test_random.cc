@@ -19,7 +19,7 @@ TEST_P(Random, Program) {
   int n = 1 + (int)(random() % 9);
   std::map<std::string, std::string> settings = {
       {"TUTTI_BUFFSIZE", pick(random, {"8192", "8192", "16384", "65536"})},
-      {"TUTTI_ALGO", pick(random, {"", "Ring", "Tree", "Direct"})},
+      {"TUTTI_ALGO", pick(random, {"", "Ring", "Hierarchical", "Tree", "Direct"})},
       {"TUTTI_PROTO", pick(random, {"", "Simple"})},
       {"TUTTI_MIN_NCHANNELS", pick(random, {"1", "1", "3"})},
       {"TUTTI_P2P_DISABLE", pick(random, {"0", "1"})},

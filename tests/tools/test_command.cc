@@ -246,6 +246,15 @@ TEST(Topo, ShowsRailsAndTraffic) {
                         "least possible\n"));
   EXPECT_THAT(r.out, HasSubstr("Traffic of AllGather, Ring, 64 MiB"));
   EXPECT_THAT(r.out, HasSubstr("Traffic of ReduceScatter, Ring, 64 MiB"));
+  EXPECT_THAT(r.out, HasSubstr("Traffic of AllReduce, Hierarchical, 64 MiB"));
+  EXPECT_THAT(r.out, HasSubstr("the busiest host 1.000 of the least possible\n"));
+  const std::string svg = (dir.path() / "dgx.svg").string();
+  r = tutti({"topo", "--sysfs", tree.root(), "--hosts", "8,8", "--gpus", "--svg", svg});
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::ifstream file(svg);
+  std::string picture((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(picture, HasSubstr(">channel 3, rail 3 ...</text>"));
+  EXPECT_THAT(picture, HasSubstr("of channel 9, rail 1; depth "));
   r = tutti({"topo", "--sysfs", tree.root(), "--hosts", "9,8", "--gpus"});
   EXPECT_EQ(r.code, 1);
   EXPECT_THAT(r.err, HasSubstr("host 0 has more ranks than the topology has GPUs, which are 8"));
