@@ -489,6 +489,43 @@ TUTTI_API tuttiResult_t tuttiSend(const void *sendbuff, size_t count, tuttiDataT
 TUTTI_API tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t datatype, int peer,
                                   tuttiComm_t comm, tuttiStream_t stream);
 
+/* ---- one-sided operations ---------------------------------------------------------------------
+ * Writes into windows of other ranks, without a call of theirs, and signals by which they learn of
+ * it. On communicators of host memory, after a first window has been registered. Each call is done
+ * when it returns, on a non-blocking communicator too; in a group at tuttiGroupEnd, behind the
+ * collectives and messages, and the waits behind the puts.
+ *
+ * A signal is known by who sends it, its index and its context (below numRmaSig and numRmaCtx of
+ * the config); it is counted, never lost, and belongs to no window. */
+
+/** Writes `count` elements to `peerWinOffset` bytes into the part of `peer` of the window
+ * `peerWin`, which is this rank's handle of it; then sends the signal, which arrives after the
+ * data. Puts and signals from one rank to another arrive in the order of the calls. Bounds are
+ * checked before anything is written. localbuff may be changed when the call is done; the data may
+ * be on its way still. `flags` must be 0. */
+TUTTI_API tuttiResult_t tuttiPutSignal(const void *localbuff, size_t count,
+                                       tuttiDataType_t datatype, int peer, tuttiWindow_t peerWin,
+                                       size_t peerWinOffset, int sigIdx, int ctx,
+                                       unsigned int flags, tuttiComm_t comm, tuttiStream_t stream);
+
+/** Sends a signal alone, behind all that this rank has put to `peer` before. `flags` must be 0. */
+TUTTI_API tuttiResult_t tuttiSignal(int peer, int sigIdx, int ctx, unsigned int flags,
+                                    tuttiComm_t comm, tuttiStream_t stream);
+
+/** Which signals to wait for. */
+typedef struct {
+  int opCnt;  /**< how many */
+  int peer;   /**< from this rank */
+  int sigIdx; /**< with this index */
+  int ctx;    /**< and this context */
+} tuttiWaitSignalDesc_t;
+
+/** Waits until so many signals of each descriptor have arrived that no earlier call has waited for,
+ * at most the timeout of the communicator. What was put before the last of them is in the window
+ * then. */
+TUTTI_API tuttiResult_t tuttiWaitSignal(int nDesc, tuttiWaitSignalDesc_t *signalDescs,
+                                        tuttiComm_t comm, tuttiStream_t stream);
+
 /* ---- groups --------------------------------------------------------------------------------- */
 
 /** Calls between tuttiGroupStart and tuttiGroupEnd of one thread are checked at once and carried

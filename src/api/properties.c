@@ -4,6 +4,7 @@
 #include "comm/check.h"
 #include "comm/communicator.h"
 #include "comm/handle.h"
+#include "comm/onesided.h"
 
 #define LEAST sizeof(tuttiCommProperties_t) /* bytes, of the first version */
 
@@ -25,6 +26,7 @@ tuttiResult_t tuttiCommQueryProperties(tuttiComm_t comm, tuttiCommProperties_t *
                              .rank = c->rank,
                              .nRanks = c->nranks,
                              .cudaDev = c->wireup.peers[c->rank].cudaDevice,
+                             .hostRmaSupport = tuttiOneSidedServes(c),
                              .numRmaCtx = c->options.rmaContexts,
                              .numRmaSig = c->options.rmaSignals,
                              .commHash = c->bootstrap->hash};

@@ -46,6 +46,9 @@ static inline void tuttiStoreRelaxed(tuttiAtomic64 *a, uint64_t v) {
 static inline uint32_t tuttiLoadSeqCst32(const tuttiAtomic32 *a) {
   return __atomic_load_n(&a->v, __ATOMIC_SEQ_CST);
 }
+static inline uint32_t tuttiFetchAddSeqCst32(tuttiAtomic32 *a, uint32_t v) {
+  return __atomic_fetch_add(&a->v, v, __ATOMIC_SEQ_CST);
+}
 static inline void tuttiStoreSeqCst32(tuttiAtomic32 *a, uint32_t v) {
   __atomic_store_n(&a->v, v, __ATOMIC_SEQ_CST);
 }

@@ -79,6 +79,10 @@ typedef struct tuttiCommunicator {
   uint64_t stallAskAt;       /* ms of waiting at which the next question goes out */
   struct tuttiRegistration *registrations;
   struct tuttiWindow *windows;
+  uint32_t windowsMade; /* counted alike on all ranks */
+  struct tuttiRma
+      *rma;          /* of one-sided operations, with the first window; NULL before, and on GPUs */
+  uint64_t *awaited; /* [nranks][contexts][signals] that waits have taken; NULL before the first */
   tuttiPreMul *premul; /* [npremul], index = op - tuttiNumOps */
   int npremul;
   uint32_t splits; /* names of split communicators */

@@ -16,7 +16,7 @@
 typedef struct {
   tuttiOp *ops;
   int nops, capacity;
-  tuttiJob *jobs, **jobsEnd;
+  tuttiJob *jobs, **jobsEnd, *lasts, **lastsEnd;
   tuttiResult_t failure;
   char text[TUTTI_ERROR_TEXT];
 } Group;
@@ -166,11 +166,16 @@ static tuttiResult_t runJobs(tuttiJob *jobs) {
   return result;
 }
 
+bool tuttiGroupIsOpen(void) {
+  return depth > 0;
+}
+
 tuttiResult_t tuttiJobSubmit(tuttiJob *job) {
   job->next = NULL;
   if (depth == 0) return runJobs(job);
-  *group.jobsEnd = job;
-  group.jobsEnd = &job->next;
+  tuttiJob ***end = job->last ? &group.lastsEnd : &group.jobsEnd;
+  **end = job;
+  *end = &job->next;
   return tuttiSuccess;
 }
 
@@ -193,7 +198,9 @@ void tuttiGroupFail(tuttiResult_t code) {
 }
 
 void tuttiGroupOpen(void) {
-  if (depth++ == 0) group.jobsEnd = &group.jobs;
+  if (depth++ > 0) return;
+  group.jobsEnd = &group.jobs;
+  group.lastsEnd = &group.lasts;
 }
 
 /* A group holds no communicator before its end, so that an abort elsewhere need not wait for it. */
@@ -218,6 +225,7 @@ static tuttiResult_t leave(Group *ended, bool *last) {
                                          "first");
   *last = --depth == 0;
   if (!*last) return tuttiSuccess;
+  *group.jobsEnd = group.lasts;
   *ended = group;
   group = (Group){0};
   return tuttiSuccess;

@@ -19,6 +19,8 @@ tuttiResult_t tuttiJobSubmit(tuttiJob *job);
 tuttiResult_t tuttiJobLaunch(tuttiResult_t checked, const tuttiJob *job, size_t bytes);
 /* Makes this thread's outermost tuttiGroupEnd fail with `code` and this thread's last error. */
 void tuttiGroupFail(tuttiResult_t code);
+/* This thread has one. */
+bool tuttiGroupIsOpen(void);
 /* Opens a level of this thread's group. */
 void tuttiGroupOpen(void);
 /* Ends one level; if it was the outermost, runs what was collected, and returns the first failure.

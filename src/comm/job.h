@@ -16,6 +16,7 @@ typedef struct tuttiJob {
   tuttiComm_t uses;                      /* NULL: none */
   struct tuttiJob *next;
   struct tuttiJob *then; /* the next one on the same thread */
+  bool last;             /* in a group it goes behind those that are not */
   bool leads;            /* is not the `then` of any */
   pthread_t thread;
   bool started;

@@ -17,6 +17,7 @@
 #include "comm/registration.h"
 #include "comm/window.h"
 #include "comm/worker.h"
+#include "transport/rma.h"
 
 #define SPINS        20000 /* idle passes before a waiter yields, about a millisecond */
 #define SPINS_SHARED 100   /* where the kernel needs the core, too: longer than RDMA takes */
@@ -221,6 +222,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   if (aborted) tuttiCommTellAbort(c);
   tuttiHandleFree(c); /* and the scope of errors: its name goes with it */
   tuttiCommWindowsFree(c);
+  tuttiRmaFree(c->rma);
   if (c->device) c->device->detach(&c->view, &c->context);
   if (c->view.proxy) {
     closeConns(c);
@@ -236,6 +238,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiFree(c->followed);
   tuttiFree(c->received);
   tuttiFree(c->sent);
+  tuttiFree(c->awaited);
   pthread_mutex_destroy(&c->failureLock);
   tuttiFree(c);
   tuttiErrorAdopt(tuttiSuccess, text);

@@ -10,17 +10,23 @@
 #include "comm/handle.h"
 #include "comm/job.h"
 #include "comm/operation.h"
+#include "transport/rma.h"
 
 typedef struct tuttiWindow {
   struct tuttiWindow *next;
   void *buff;
   void *handle; /* the device's */
+  uint32_t number;
+  size_t size;
+  uint64_t *base; /* [nranks] */
 } Window;
 
 /* What the ranks compare. */
 typedef struct {
-  uint64_t size;
+  uint64_t size, base;
   int32_t flags, refused; /* the rank cannot take part: its tuttiResult_t */
+  int32_t contexts, signals;
+  tuttiRmaCard card; /* with the first window */
 } WindowEntry;
 
 static tuttiResult_t checkEntries(const tuttiCommunicator *c, const WindowEntry *all) {
@@ -37,32 +43,117 @@ static tuttiResult_t checkEntries(const tuttiCommunicator *c, const WindowEntry 
                         " and winFlags %d, rank %d with size %" PRIu64
                         " and winFlags %d; call it on all ranks with the same",
                         c->rank, mine->size, mine->flags, r, all[r].size, all[r].flags);
+    if (all[r].contexts != mine->contexts || all[r].signals != mine->signals)
+      return TUTTI_FAIL(tuttiInvalidUsage,
+                        "ranks disagree on one-sided operations: rank %d has numRmaCtx %d and "
+                        "numRmaSig %d, rank %d has %d and %d; make the communicator with the same",
+                        c->rank, mine->contexts, mine->signals, r, all[r].contexts, all[r].signals);
+    if (all[r].base > UINT64_MAX - all[r].size)
+      return TUTTI_FAIL(tuttiInternalError, "the window of rank %d wraps around; report this", r);
   }
   return tuttiSuccess;
 }
 
-/* A rank that cannot take part says so, for the others would wait for it. */
-static tuttiResult_t compare(tuttiCommunicator *c, const tuttiWindowJob *w) {
+/* GPUs have no one-sided operations yet, nor has who wants no contexts. */
+static bool hasOneSided(const tuttiCommunicator *c) {
+  return c->device->kind == tuttiDeviceHost && c->options.rmaContexts > 0;
+}
+
+/* What one-sided operations need of this rank, once. */
+static tuttiResult_t prepareOneSided(tuttiCommunicator *c, tuttiRmaCard *card) {
+  if (c->rma || !hasOneSided(c)) return tuttiSuccess;
+  return tuttiRmaCreate(&c->view, c->options.rmaContexts, c->options.rmaSignals, &c->rma, card);
+}
+
+static tuttiResult_t checkOwn(tuttiCommunicator *c, const tuttiWindowJob *w, tuttiRmaCard *card) {
+  TUTTI_TRY(tuttiCheckMemory(c, "buff", w->buff));
+  TUTTI_TRY(prepareOneSided(c, card));
+  if (!c->rma) return tuttiSuccess;
+  /* Before the others can know of it: one that returns first may put at once. */
+  return tuttiRmaWindowOpen(c->rma, c->windowsMade + 1, w->buff, w->size);
+}
+
+/* After a failure: nobody has been told of the window, or nobody will use it. */
+static void takeBack(tuttiCommunicator *c, uint32_t number, bool first) {
+  if (!c->rma) return;
+  tuttiRmaWindowClose(c->rma, number);
+  if (!first) return;
+  tuttiRmaFree(c->rma); /* all begin anew with the next window */
+  c->rma = NULL;
+}
+
+/* A rank that cannot take part says so, for the others would wait for it. All ranks count the
+ * windows alike. */
+static tuttiResult_t compare(tuttiCommunicator *c, const tuttiWindowJob *w, WindowEntry *all) {
   char why[TUTTI_ERROR_TEXT];
-  tuttiResult_t refused = tuttiCheckMemory(c, "buff", w->buff);
+  bool first = c->rma == NULL;
+  uint32_t number = c->windowsMade + 1;
+  WindowEntry *mine = &all[c->rank];
+  tuttiResult_t refused = checkOwn(c, w, &mine->card);
   snprintf(why, sizeof why, "%s", tuttiErrorText());
-  TUTTI_FRESH(WindowEntry, all, c->nranks, "a window's ranks", &c->memory);
-  all[c->rank] = (WindowEntry){.size = w->size, .flags = w->flags, .refused = (int32_t)refused};
-  TUTTI_TRY(tuttiCommExchange(c, all, sizeof *all));
-  return refused ? tuttiErrorAdopt(refused, why) : checkEntries(c, all);
+  mine->size = w->size;
+  mine->base = (uint64_t)(uintptr_t)w->buff;
+  mine->flags = w->flags;
+  mine->refused = (int32_t)refused;
+  mine->contexts = c->options.rmaContexts;
+  mine->signals = c->options.rmaSignals;
+  tuttiResult_t result = tuttiCommExchange(c, all, sizeof *all);
+  if (result == tuttiSuccess) {
+    c->windowsMade++;
+    result = refused ? tuttiErrorAdopt(refused, why) : checkEntries(c, all);
+  }
+  if (result != tuttiSuccess) takeBack(c, number, first);
+  return result;
+}
+
+static tuttiResult_t meet(tuttiCommunicator *c, const WindowEntry *all) {
+  TUTTI_FRESH(tuttiRmaCard, cards, c->nranks, "cards of ranks", NULL);
+  for (int r = 0; r < c->nranks; r++)
+    cards[r] = all[r].card;
+  return tuttiRmaMeet(c->rma, cards);
+}
+
+/* What this rank knows of the others' parts. */
+static tuttiResult_t openParts(tuttiCommunicator *c, Window *window, const WindowEntry *all,
+                               bool first) {
+  window->number = c->windowsMade;
+  window->size = all[c->rank].size;
+  if (!c->rma) return tuttiSuccess;
+  TUTTI_NEW(window->base, c->nranks, "addresses of a window", &c->memory);
+  for (int r = 0; r < c->nranks; r++)
+    window->base[r] = all[r].base;
+  return first ? meet(c, all) : tuttiSuccess;
+}
+
+static void freeWindow(Window *window) {
+  tuttiFree(window->base);
+  tuttiFree(window);
 }
 
 tuttiResult_t tuttiWindowRun(tuttiJob *job) {
   const tuttiWindowJob *w = (tuttiWindowJob *)job;
   TUTTI_ENTER_READY(c, job->uses, "tuttiCommWindowRegister");
-  TUTTI_TRY(compare(c, w));
-  TUTTI_FRESH(Window, window, 1, "a window", &c->memory);
+  bool first = c->rma == NULL;
+  TUTTI_FRESH(WindowEntry, all, c->nranks, "a window's ranks", &c->memory);
+  TUTTI_TRY(compare(c, w, all));
+  Window *window;
+  TUTTI_NEW(window, 1, "a window", &c->memory);
   window->buff = w->buff;
-  TUTTI_TRY(c->device->windowRegister(&c->view, &c->context, w->buff, w->size, &window->handle));
+  tuttiResult_t result = openParts(c, window, all, first);
+  if (result == tuttiSuccess)
+    result = c->device->windowRegister(&c->view, &c->context, w->buff, w->size, &window->handle);
+  if (result != tuttiSuccess) {
+    if (c->rma) tuttiRmaWindowClose(c->rma, window->number);
+    freeWindow(window);
+    return result;
+  }
   window->next = c->windows;
   *w->out = c->windows = window;
-  window = NULL;
   return tuttiSuccess;
+}
+
+tuttiWindowParts tuttiWindowPartsOf(tuttiWindow_t win) {
+  return (tuttiWindowParts){.number = win->number, .size = win->size, .base = win->base};
 }
 
 bool tuttiWindowLives(const tuttiCommunicator *c, tuttiWindow_t win) {
@@ -77,8 +168,9 @@ void *tuttiWindowBuffer(tuttiWindow_t win) {
 
 void tuttiWindowRemove(tuttiCommunicator *c, Window *window) {
   TUTTI_UNLINK(c->windows, window);
+  if (c->rma) tuttiRmaWindowClose(c->rma, window->number);
   c->device->windowDeregister(window->handle);
-  tuttiFree(window);
+  freeWindow(window);
 }
 
 void tuttiCommWindowsFree(tuttiCommunicator *c) {

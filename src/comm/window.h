@@ -23,6 +23,14 @@ bool tuttiWindowLives(const tuttiCommunicator *c, tuttiWindow_t win);
 /* What a live window was registered with. */
 void *tuttiWindowBuffer(tuttiWindow_t win);
 
+/* What one-sided operations know of a live window. */
+typedef struct {
+  uint32_t number;      /* the same on all ranks */
+  size_t size;          /* of each rank's part */
+  const uint64_t *base; /* [nranks] addresses in the ranks' processes */
+} tuttiWindowParts;
+tuttiWindowParts tuttiWindowPartsOf(tuttiWindow_t win);
+
 /* Frees a live window; its memory is the user's. */
 void tuttiWindowRemove(tuttiCommunicator *c, tuttiWindow_t win);
 

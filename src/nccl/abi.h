@@ -110,10 +110,6 @@ typedef struct {
   void *base;
 } tuttiNcclMultimemHandle;
 
-typedef struct {
-  int opCnt, peer, sigIdx, ctx;
-} tuttiNcclWaitSignalDesc;
-
 #define TUTTI_NCCL_WIN_GIN_ONLY    0x04
 #define TUTTI_NCCL_WIN_CFT_COUNTED 0x08
 

@@ -1,6 +1,6 @@
 /* libnccl.so.2: the calls of NCCL's public API up to 2.32.3, in terms of tutti.h and nothing else.
  * Each call is there as pnccl<Name> and, weak, as nccl<Name>, so that a profiler can put itself in
- * between. What cannot be served, namely what device code and one-sided operations need, returns
+ * between. What cannot be served, namely what device code needs, returns
  * tuttiInvalidUsage and says what to use instead. */
 #include "nccl/abi.h"
 
@@ -276,6 +276,16 @@ DEFINE(tuttiResult_t, AlltoAllConfig, (BUFFERS, WHERE, OPTIONS)) {
   return tuttiAlltoAllConfig(BUFFERS_, WHERE_, read);
 }
 
+FORWARD(PutSignal,
+        (const void *localbuff, size_t count, tuttiDataType_t datatype, int peer,
+         tuttiWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags,
+         WHERE),
+        (localbuff, count, datatype, peer, peerWin, peerWinOffset, sigIdx, ctx, flags, WHERE_))
+FORWARD(Signal, (int peer, int sigIdx, int ctx, unsigned int flags, WHERE),
+        (peer, sigIdx, ctx, flags, WHERE_))
+FORWARD(WaitSignal, (int nDesc, tuttiWaitSignalDesc_t *signalDescs, WHERE),
+        (nDesc, signalDescs, WHERE_))
+
 FORWARD(GroupStart, (void), ())
 FORWARD(GroupEnd, (void), ())
 
@@ -314,8 +324,6 @@ DEFINE(void, ParamDumpAll, (void)) {
 #define NO_DEVICE_CODE                                                                             \
   "tutti has no communication from inside kernels; use the collectives and messages of the host "  \
   "API on a stream, with windows (ncclCommWindowRegister) for speed"
-#define NO_ONE_SIDED                                                                               \
-  "tutti has no one-sided operations; use ncclSend and ncclRecv in a group (ncclGroupStart)"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -351,13 +359,6 @@ REFUSE(
     SetEncryption, (const tuttiNcclEncryptionConfig *config),
     "this version of tutti does not encrypt what its sockets carry; use a network that does, such "
     "as a VPN, and name its interface in NCCL_SOCKET_IFNAME")
-REFUSE(PutSignal,
-       (const void *localbuff, size_t count, tuttiDataType_t datatype, int peer,
-        tuttiWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags,
-        WHERE),
-       NO_ONE_SIDED)
-REFUSE(Signal, (int peer, int sigIdx, int ctx, unsigned int flags, WHERE), NO_ONE_SIDED)
-REFUSE(WaitSignal, (int nDesc, tuttiNcclWaitSignalDesc *signalDescs, WHERE), NO_ONE_SIDED)
 
 #pragma GCC diagnostic pop
 

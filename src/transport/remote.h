@@ -24,6 +24,8 @@ typedef struct {
 uint64_t tuttiRemoteOffer(uint64_t id);
 /* True if the memory of this very process can be read. */
 bool tuttiRemoteReadable(const tuttiRemote *process);
+/* Copies `bytes` to address `to`; 0 or an errno, as the next. */
+int tuttiRemoteWrite(const tuttiRemote *process, const void *from, uint64_t to, size_t bytes);
 /* Copies `bytes` from address `from`; 0 or an errno, ESRCH if the process is gone. */
 int tuttiRemoteRead(const tuttiRemote *process, void *to, uint64_t from, size_t bytes);
 

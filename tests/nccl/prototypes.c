@@ -14,13 +14,13 @@ TYPE(RedOp_t)
 TYPE(DataType_t)
 TYPE(ScalarResidence_t)
 TYPE(ParamHandle_t)
+TYPE(WaitSignalDesc_t)
 typedef tuttiStream_t cudaStream_t;
 typedef tuttiNcclConfig ncclConfig_t;
 typedef tuttiNcclCollConfig ncclCollConfig_t;
 typedef tuttiNcclSimInfo ncclSimInfo_t;
 typedef tuttiNcclEncryptionConfig ncclEncryptionConfig_t;
 typedef tuttiNcclTeam ncclTeam_t;
-typedef tuttiNcclWaitSignalDesc ncclWaitSignalDesc_t;
 typedef tuttiNcclCommProperties ncclCommProperties_t;
 typedef int ncclCftTeamMode_t; /* an enum */
 typedef uint32_t ncclCftLeId;

@@ -1,0 +1,206 @@
+#include "transport/rma.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/os.h"
+#include "transport/remote.h"
+
+/* The area of one rank. */
+typedef struct {
+  uint8_t token[16]; /* as on the card */
+  struct {
+    tuttiAtomic32 live;    /* the number of the window that is open here; 0: none */
+    tuttiAtomic32 writers; /* threads of this process that are in it */
+  } windows[TUTTI_RMA_WINDOWS];
+  tuttiAtomic64 counters[] __attribute__((aligned(TUTTI_LINE))); /* a row for each rank */
+} Area;
+
+struct tuttiRma {
+  tuttiCommView *view;
+  int contexts, signals;
+  size_t row, bytes; /* counters of a rank, in whole lines; of an area */
+  int fd;
+  Area *mine;
+  Area **theirs; /* [nranks] mapped when first written to */
+  tuttiRmaCard *cards;
+};
+
+static Area *mapArea(tuttiRma *r, int fd) {
+  void *area;
+  bool mapped =
+      tuttiMap(&area, r->bytes, fd, "signals of one-sided operations", NULL) == tuttiSuccess;
+  return mapped ? area : NULL;
+}
+
+tuttiResult_t tuttiRmaCreate(tuttiCommView *v, int contexts, int signals, tuttiRma **out,
+                             tuttiRmaCard *card) {
+  tuttiRma *r;
+  size_t n = (size_t)v->nranks, words = TUTTI_LINE / sizeof(tuttiAtomic64);
+  TUTTI_NEW(r, 1, "one-sided operations", v->memory);
+  r->view = v;
+  r->fd = -1;
+  r->contexts = contexts;
+  r->signals = signals;
+  r->row = ((size_t)contexts * (size_t)signals + words - 1) / words * words;
+  r->bytes = sizeof(Area) + n * r->row * sizeof(tuttiAtomic64);
+  *out = r; /* what follows is undone by Free */
+  TUTTI_NEW(r->theirs, v->nranks, "signals of ranks", v->memory);
+  TUTTI_NEW(r->cards, v->nranks, "cards of ranks", v->memory);
+  TUTTI_TRY(tuttiSharedFd("signals of one-sided operations", &r->fd));
+  tuttiForkCloseAdd(r->fd);
+  TUTTI_TRY(tuttiSharedFdSeal(r->fd, r->bytes, "signals of one-sided operations"));
+  r->mine = mapArea(r, r->fd);
+  if (!r->mine) return tuttiSystemError;
+  TUTTI_TRY(tuttiRandom(card->token, sizeof card->token));
+  memcpy(r->mine->token, card->token, sizeof card->token);
+  int err = tuttiPeerFdDescribe(r->fd, &card->fd);
+  if (err == 0) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiSystemError, "cannot describe the memory of signals: %s",
+                    tuttiErrnoText(err));
+}
+
+tuttiResult_t tuttiRmaMeet(tuttiRma *r, const tuttiRmaCard *cards) {
+  memcpy(r->cards, cards, (size_t)r->view->nranks * sizeof *cards);
+  return tuttiSuccess;
+}
+
+void tuttiRmaFree(tuttiRma *r) {
+  if (!r) return;
+  for (int p = 0; r->theirs && p < r->view->nranks; p++)
+    if (r->theirs[p]) tuttiUnmap(r->theirs[p], r->bytes, NULL);
+  if (r->mine) tuttiUnmap(r->mine, r->bytes, NULL);
+  tuttiFdClose(&r->fd);
+  tuttiFree(r->cards);
+  tuttiFree(r->theirs);
+  tuttiFree(r);
+}
+
+/* ---- windows of this rank -------------------------------------------------------------------- */
+
+static size_t placeOf(uint32_t number) {
+  return number % TUTTI_RMA_WINDOWS;
+}
+
+tuttiResult_t tuttiRmaWindowOpen(tuttiRma *r, uint32_t number, void *base, size_t size) {
+  (void)base, (void)size;
+  tuttiAtomic32 *live = &r->mine->windows[placeOf(number)].live;
+  if (tuttiLoadAcquire32(live) == 0) tuttiStoreRelease32(live, number);
+  return tuttiSuccess;
+}
+
+/* Writers announce themselves, then look whether it is open; this rank closes it, then looks
+ * whether anyone is there: at least one sees the other. */
+void tuttiRmaWindowClose(tuttiRma *r, uint32_t number) {
+  size_t place = placeOf(number);
+  if (tuttiLoadAcquire32(&r->mine->windows[place].live) != number) return;
+  tuttiStoreSeqCst32(&r->mine->windows[place].live, 0);
+  while (tuttiLoadSeqCst32(&r->mine->windows[place].writers) != 0)
+    tuttiCpuRelax();
+}
+
+/* ---- writing to others ----------------------------------------------------------------------- */
+
+static tuttiRemote processOf(const tuttiPeer *p) {
+  return (tuttiRemote){p->pid, p->offer, p->process};
+}
+
+static tuttiResult_t takeArea(tuttiRma *r, int peer) {
+  const tuttiPeer *p = &r->view->peers[peer];
+  char why[TUTTI_SENTENCE];
+  TUTTI_CLOSED int fd = tuttiPeerFdOpen(p->pid, &r->cards[peer].fd, why, sizeof why);
+  if (fd < 0)
+    return TUTTI_FAIL(
+        tuttiInvalidUsage,
+        "rank %d cannot open the signals of rank %d (host %s, pid %d): %s; let "
+        "processes of one user look into each other, or set TUTTI_SHM_DISABLE=1, with "
+        "which they talk over the network",
+        r->view->rank, peer, p->host, p->pid, why);
+  Area *area = mapArea(r, fd);
+  if (!area) return tuttiSystemError;
+  if (memcmp(area->token, r->cards[peer].token, sizeof area->token) == 0) {
+    r->theirs[peer] = area;
+    return tuttiSuccess;
+  }
+  tuttiUnmap(area, r->bytes, NULL);
+  return TUTTI_FAIL(tuttiRemoteError,
+                    "what rank %d (host %s, pid %d) shows as its signals is something else; is a "
+                    "process of another job in its place?",
+                    peer, p->host, p->pid);
+}
+
+tuttiResult_t tuttiRmaReach(tuttiRma *r, int peer) {
+  const tuttiPath *path = &r->view->paths[peer];
+  const tuttiPeer *p = &r->view->peers[peer];
+  if (peer == r->view->rank) {
+    r->theirs[peer] = r->mine;
+    return tuttiSuccess;
+  }
+  if (r->theirs[peer]) return tuttiSuccess;
+  if (path->network || !path->transport)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d cannot write to rank %d (host %s, pid %d): one-sided operations do "
+                      "not go over a network; use tuttiSend and tuttiRecv",
+                      r->view->rank, peer, p->host, p->pid);
+  tuttiRemote process = processOf(p);
+  if (!path->direct && !tuttiRemoteReadable(&process))
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d cannot write into the memory of rank %d (host %s, pid %d): the "
+                      "system or TUTTI_CMA_DISABLE forbids process_vm_writev; allow it, or set "
+                      "TUTTI_SHM_DISABLE=1, with which they talk over the network",
+                      r->view->rank, peer, p->host, p->pid);
+  return takeArea(r, peer);
+}
+
+static tuttiResult_t closedWindow(const tuttiRma *r, const tuttiRmaPut *put) {
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "rank %d has no window #%u open any more to which rank %d puts; deregister a "
+                    "window when all have written to it",
+                    put->peer, put->window, r->view->rank);
+}
+
+/* Into the memory of another thread, which cannot take it away meanwhile. */
+static tuttiResult_t storeAt(const tuttiRma *r, const tuttiRmaPut *put) {
+  Area *area = r->theirs[put->peer];
+  size_t place = placeOf(put->window);
+  tuttiFetchAddSeqCst32(&area->windows[place].writers, 1);
+  bool open = tuttiLoadSeqCst32(&area->windows[place].live) == put->window;
+  if (open) memmove((void *)(uintptr_t)put->at, put->data, put->bytes); // NOLINT: its address
+  tuttiFetchAddSeqCst32(&area->windows[place].writers, UINT32_MAX);
+  return open ? tuttiSuccess : closedWindow(r, put);
+}
+
+/* Into the memory of another process, by the kernel. */
+static tuttiResult_t copyTo(const tuttiRma *r, const tuttiRmaPut *put) {
+  const tuttiPeer *p = &r->view->peers[put->peer];
+  Area *area = r->theirs[put->peer];
+  if (tuttiLoadAcquire32(&area->windows[placeOf(put->window)].live) != put->window)
+    return closedWindow(r, put);
+  tuttiRemote process = processOf(p);
+  int err = tuttiRemoteWrite(&process, put->data, put->at, put->bytes);
+  if (err == 0) return tuttiSuccess;
+  return TUTTI_FAIL(err == ESRCH ? tuttiRemoteError : tuttiSystemError,
+                    "rank %d cannot write %zu bytes at offset %llu of window #%u of rank %d (host "
+                    "%s, pid %d): %s",
+                    r->view->rank, put->bytes, (unsigned long long)put->offset, put->window,
+                    put->peer, p->host, p->pid,
+                    err == ESRCH ? "that process is gone" : tuttiErrnoText(err));
+}
+
+static size_t counterOf(const tuttiRma *r, int from, int context, int signal) {
+  return (size_t)from * r->row + (size_t)context * (size_t)r->signals + (size_t)signal;
+}
+
+tuttiResult_t tuttiRmaWrite(tuttiRma *r, const tuttiRmaPut *put) {
+  bool near = put->peer == r->view->rank || r->view->paths[put->peer].direct;
+  if (put->bytes > 0) TUTTI_TRY((near ? storeAt : copyTo)(r, put));
+  size_t counter = counterOf(r, r->view->rank, put->context, put->signal);
+  tuttiFetchAddAcqRel(&r->theirs[put->peer]->counters[counter], 1);
+  return tuttiSuccess;
+}
+
+uint64_t tuttiRmaArrived(const tuttiRma *r, int peer, int context, int signal) {
+  return tuttiLoadAcquire(&r->mine->counters[counterOf(r, peer, context, signal)]);
+}

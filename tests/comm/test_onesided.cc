@@ -1,0 +1,359 @@
+// Puts, signals and waits.
+#include <atomic>
+#include <chrono>
+#include <numeric>
+
+#include "harness.h"
+#include "processes.h"
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+namespace {
+
+std::string lastError(tuttiComm_t comm = nullptr) {
+  return tuttiGetLastError(comm);
+}
+
+tuttiResult_t wait(tuttiComm_t comm, int peer, int count = 1, int sig = 0, int ctx = 0) {
+  tuttiWaitSignalDesc_t desc = {count, peer, sig, ctx};
+  return tuttiWaitSignal(1, &desc, comm, nullptr);
+}
+
+using Env = std::map<std::string, std::string>;
+const Env threads = {}, processes = {{"TUTTI_P2P_DISABLE", "1"}},
+          sockets = {
+              {"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_NET", "Socket"}};
+
+tuttiConfig_t many(int contexts, int signals) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.numRmaCtx = contexts;
+  config.numRmaSig = signals;
+  return config;
+}
+
+/* How ranks of this one process reach each other. */
+class OneSided : public testing::TestWithParam<Env> {
+protected:
+  Settings settings{GetParam()};
+};
+
+/* Every rank writes a block into its place at every rank, itself included, round after round. */
+TEST_P(OneSided, DataIsThereWithItsSignal) {
+  constexpr int n = 4;
+  for (size_t count : {(size_t)1, (size_t)9, (size_t)1000, (size_t)300000}) {
+    const int rounds = count < 1000 ? 100 : 5;
+    Ranks ranks(n);
+    ASSERT_TRUE(ranks.ok());
+    ranks.run([&](int r, tuttiComm_t comm) {
+      std::vector<uint32_t> window(count * n * 2, 0), mine(count), expected(count);
+      tuttiWindow_t win = nullptr;
+      ASSERT_EQ(tuttiCommWindowRegister(comm, window.data(), window.size() * 4, &win, 0),
+                tuttiSuccess)
+          << lastError();
+      for (int round = 1; round <= rounds; round++) {
+        std::iota(mine.begin(), mine.end(), (uint32_t)(round * 1000003 + r * 7919));
+        size_t at = ((size_t)(round % 2) * n + (size_t)r) * count; /* two halves, by turns */
+        for (int i = 0; i < n; i++)
+          ASSERT_EQ(tuttiPutSignal(mine.data(), count, tuttiUint32, (r + i) % n, win, at * 4, 0, 0,
+                                   0, comm, nullptr),
+                    tuttiSuccess)
+              << lastError(comm);
+        std::fill(mine.begin(), mine.end(), 0); /* it is the caller's again */
+        for (int p = 0; p < n; p++) {
+          ASSERT_EQ(wait(comm, p), tuttiSuccess) << lastError(comm);
+          std::iota(expected.begin(), expected.end(), (uint32_t)(round * 1000003 + p * 7919));
+          const uint32_t *from = &window[((size_t)(round % 2) * n + (size_t)p) * count];
+          ASSERT_EQ(memcmp(from, expected.data(), count * 4), 0) << p << " " << count;
+        }
+      }
+      EXPECT_EQ(tuttiCommWindowDeregister(comm, win), tuttiSuccess);
+    });
+  }
+}
+
+TEST_P(OneSided, SignalsAreCountedByRankIndexAndContext) {
+  constexpr int n = 3, contexts = 2, signals = 3;
+  tuttiConfig_t config = many(contexts, signals);
+  Ranks ranks(n, &config);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm) {
+    char window[8];
+    tuttiWindow_t win = nullptr;
+    ASSERT_EQ(tuttiCommWindowRegister(comm, window, sizeof window, &win, 0), tuttiSuccess);
+    auto times = [](int from, int to, int ctx, int sig) { return from + 2 * to + 5 * ctx + sig; };
+    for (int p = 0; p < n; p++)
+      for (int ctx = 0; ctx < contexts; ctx++)
+        for (int sig = 0; sig < signals; sig++)
+          for (int i = 0; i < times(r, p, ctx, sig); i++)
+            ASSERT_EQ(tuttiSignal(p, sig, ctx, 0, comm, nullptr), tuttiSuccess) << lastError(comm);
+    std::vector<tuttiWaitSignalDesc_t> descs; /* more than fit without memory; each in two parts */
+    for (int p = 0; p < n; p++)
+      for (int ctx = 0; ctx < contexts; ctx++)
+        for (int sig = 0; sig < signals; sig++) {
+          int all = times(p, r, ctx, sig);
+          descs.push_back({all / 3, p, sig, ctx});
+          descs.push_back({all - all / 3, p, sig, ctx});
+        }
+    ASSERT_EQ(tuttiWaitSignal((int)descs.size(), descs.data(), comm, nullptr), tuttiSuccess)
+        << lastError(comm);
+    ASSERT_EQ(tuttiWaitSignal(0, nullptr, comm, nullptr), tuttiSuccess);
+    /* And not one more: a last one, known by its order. */
+    for (int p = 0; p < n; p++)
+      ASSERT_EQ(tuttiSignal(p, 1, 1, 0, comm, nullptr), tuttiSuccess);
+    for (int p = 0; p < n; p++)
+      ASSERT_EQ(wait(comm, p, 1, 1, 1), tuttiSuccess);
+    setTimeout(comm, 50);
+    EXPECT_EQ(wait(comm, (r + 1) % n, 1, 2, 0), tuttiTimeout);
+    EXPECT_THAT(lastError(comm), AllOf(HasSubstr("for 1 signals of index 2 and context 0 from"),
+                                       HasSubstr("of which 0 have come")));
+  });
+}
+
+/* Waits are called before the puts that they wait for; one group of two communicators' calls. */
+TEST_P(OneSided, InGroups) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  double window[2][2] = {};
+  tuttiWindow_t wins[2] = {};
+  ranks.run([&](int r, tuttiComm_t comm) {
+    ASSERT_EQ(tuttiCommWindowRegister(comm, window[r], sizeof window[r], &wins[r], 0),
+              tuttiSuccess);
+  });
+  for (int round = 1; round < 10; round++) {
+    double out[2] = {round + 0.5, round + 0.25};
+    float in[2] = {1, 2}, sum[2] = {};
+    ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+    for (int r = 0; r < 2; r++) {
+      EXPECT_EQ(wait(ranks.comms[r], 1 - r), tuttiSuccess);
+      EXPECT_EQ(tuttiPutSignal(&out[r], 1, tuttiDouble, 1 - r, wins[r], 8, 0, 0, 0, ranks.comms[r],
+                               nullptr),
+                tuttiSuccess);
+      EXPECT_EQ(tuttiAllReduce(&in[r], &sum[r], 1, tuttiFloat, tuttiSum, ranks.comms[r], nullptr),
+                tuttiSuccess);
+    }
+    ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
+    for (int r = 0; r < 2; r++) {
+      EXPECT_EQ(window[r][1], out[1 - r]);
+      EXPECT_EQ(window[r][0], 0);
+      EXPECT_EQ(sum[r], 3);
+    }
+  }
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  EXPECT_EQ(tuttiSignal(1, 0, 0, 0, ranks.comms[0], nullptr), tuttiSuccess);
+  EXPECT_EQ(tuttiSignal(7, 0, 0, 0, ranks.comms[0], nullptr), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiGroupEnd(), tuttiInvalidArgument) << "and none of it runs";
+  setTimeout(ranks.comms[1], 20);
+  EXPECT_EQ(wait(ranks.comms[1], 0), tuttiTimeout);
+}
+
+/* What is wrong is told at the caller, and nothing is written. */
+TEST_P(OneSided, BadArguments) {
+  tuttiConfig_t config = many(2, 3);
+  Ranks ranks(2, &config);
+  ASSERT_TRUE(ranks.ok());
+  std::vector<uint32_t> window[2] = {std::vector<uint32_t>(25, 7), std::vector<uint32_t>(25, 7)};
+  tuttiWindow_t wins[2] = {};
+  tuttiComm_t comm = ranks.comms[0];
+  EXPECT_EQ(tuttiSignal(1, 0, 0, 0, comm, nullptr), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(comm), HasSubstr("need a first window"));
+  ranks.run([&](int r, tuttiComm_t c) {
+    ASSERT_EQ(tuttiCommWindowRegister(c, window[r].data(), 100, &wins[r], 0), tuttiSuccess);
+  });
+  uint32_t data[30] = {};
+  auto put = [&](size_t count, size_t offset, int peer = 1, int sig = 0, int ctx = 0,
+                 unsigned flags = 0, tuttiDataType_t type = tuttiUint32, const void *from = nullptr,
+                 tuttiWindow_t win = nullptr) {
+    return tuttiPutSignal(from ? from : data, count, type, peer, win ? win : wins[0], offset, sig,
+                          ctx, flags, comm, nullptr);
+  };
+  auto expect = [&](tuttiResult_t result, const char *text) {
+    EXPECT_EQ(result, tuttiInvalidArgument) << text;
+    EXPECT_THAT(lastError(comm), HasSubstr(text));
+  };
+  expect(put(26, 0), "peerWinOffset (0) and count (26 x 4 bytes) reach past the end of window #1, "
+                     "which has 100 bytes on rank 1");
+  expect(put(1, 97), "reach past the end of window #1");
+  expect(put(1, 101), "peerWinOffset (101)");
+  expect(put(0, 101), "peerWinOffset (101)");
+  expect(put(1, SIZE_MAX - 1), "reach past the end");
+  expect(put(SIZE_MAX / 2, 0), "reach past the end");
+  expect(put(1, 0, 2), "argument peer is 2; it must be a rank, 0 to 1");
+  expect(put(1, 0, -1), "argument peer is -1");
+  expect(put(1, 0, 1, 3), "argument sigIdx is 3; it must be 0 to 2, as config.numRmaSig is 3");
+  expect(put(1, 0, 1, 0, 2), "argument ctx is 2; it must be 0 to 1, as config.numRmaCtx is 2");
+  expect(put(1, 0, 1, 0, 0, 4), "argument flags is 0x4");
+  expect(put(1, 0, 1, 0, 0, 0, (tuttiDataType_t)12), "argument datatype is 12");
+  expect(put(1, 0, 1, 0, 0, 0, tuttiUint32, nullptr, wins[1]), "is no live window");
+  expect(tuttiPutSignal(nullptr, 1, tuttiUint32, 1, wins[0], 0, 0, 0, 0, comm, nullptr),
+         "argument localbuff is NULL; count is 1");
+  expect(tuttiSignal(1, -1, 0, 0, comm, nullptr), "argument sigIdx is -1");
+  expect(tuttiSignal(1, 0, 0, 1, comm, nullptr), "argument flags is 0x1");
+  expect(wait(comm, 2), "argument peer is 2");
+  expect(wait(comm, 1, -1), "signalDescs[0].opCnt is -1");
+  expect(wait(comm, 1, 1, 0, 2), "argument ctx is 2");
+  expect(tuttiWaitSignal(-1, nullptr, comm, nullptr), "argument nDesc is -1");
+  expect(tuttiWaitSignal(1, nullptr, comm, nullptr), "argument signalDescs is NULL");
+  EXPECT_EQ(window[1], std::vector<uint32_t>(25, 7));
+  EXPECT_EQ(put(25, 0), tuttiSuccess) << lastError(comm);
+  EXPECT_EQ(put(0, 100), tuttiSuccess) << "nothing at the very end: " << lastError(comm);
+  EXPECT_EQ(put(1, 96), tuttiSuccess) << lastError(comm);
+  EXPECT_EQ(wait(ranks.comms[1], 0, 3), tuttiSuccess) << lastError(ranks.comms[1]);
+  EXPECT_EQ(window[1], std::vector<uint32_t>(25, 0));
+  EXPECT_EQ(window[0], std::vector<uint32_t>(25, 7));
+}
+
+TEST_P(OneSided, SayThatTheyServe) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  tuttiCommProperties_t p = TUTTI_COMM_PROPERTIES_INITIALIZER;
+  ASSERT_EQ(tuttiCommQueryProperties(ranks.comms[0], &p), tuttiSuccess);
+  EXPECT_EQ(p.hostRmaSupport, 1);
+}
+
+std::string nameOf(const testing::TestParamInfo<Env> &info) {
+  return info.param == threads ? "Threads" : info.param == processes ? "Shm" : "Socket";
+}
+INSTANTIATE_TEST_SUITE_P(Paths, OneSided, testing::Values(threads, processes), nameOf);
+
+TEST(OneSidedLife, WindowsOfManyTimes) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([](int r, tuttiComm_t comm) {
+    for (int i = 0; i < 300; i++) {
+      std::vector<int> window(2, -1);
+      tuttiWindow_t win = nullptr;
+      ASSERT_EQ(tuttiCommWindowRegister(comm, window.data(), 8, &win, 0), tuttiSuccess);
+      ASSERT_EQ(tuttiPutSignal(&i, 1, tuttiInt32, 1 - r, win, 4, 0, 0, 0, comm, nullptr),
+                tuttiSuccess)
+          << lastError(comm);
+      ASSERT_EQ(wait(comm, 1 - r), tuttiSuccess);
+      ASSERT_EQ(window[1], i);
+      ASSERT_EQ(tuttiCommWindowDeregister(comm, win), tuttiSuccess);
+    }
+  });
+}
+
+TEST(OneSidedLife, AClosedWindowIsNotWrittenTo) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  tuttiWindow_t wins[2] = {};
+  int window[2] = {5, 5}, data = 1;
+  ranks.run([&](int r, tuttiComm_t comm) {
+    ASSERT_EQ(tuttiCommWindowRegister(comm, &window[r], 4, &wins[r], 0), tuttiSuccess);
+  });
+  ASSERT_EQ(tuttiCommWindowDeregister(ranks.comms[1], wins[1]), tuttiSuccess);
+  EXPECT_EQ(tuttiPutSignal(&data, 1, tuttiInt32, 1, wins[0], 0, 0, 0, 0, ranks.comms[0], nullptr),
+            tuttiInvalidUsage);
+  EXPECT_THAT(lastError(ranks.comms[0]), HasSubstr("rank 1 has no window #1 open any more"));
+  EXPECT_EQ(window[1], 5);
+}
+
+TEST(OneSidedLife, RanksAgreeOnContextsAndSignals) {
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  onThreads(2, [&](int r) {
+    tuttiConfig_t config = many(1, 1 + r);
+    tuttiComm_t comm = nullptr;
+    ASSERT_EQ(tuttiCommInitRankConfig(&comm, 2, id, r, &config), tuttiSuccess) << lastError();
+    char buffer[8];
+    tuttiWindow_t win = nullptr;
+    EXPECT_EQ(tuttiCommWindowRegister(comm, buffer, 8, &win, 0), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(comm), HasSubstr("ranks disagree on one-sided operations"));
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+  });
+}
+
+TEST(OneSidedLife, NoneWithoutContexts) {
+  tuttiConfig_t config = many(0, 1);
+  Ranks ranks(2, &config);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([](int r, tuttiComm_t comm) {
+    char buffer[8];
+    tuttiWindow_t win = nullptr;
+    EXPECT_EQ(tuttiCommWindowRegister(comm, buffer, 8, &win, 0), tuttiSuccess);
+    EXPECT_EQ(tuttiSignal(1 - r, 0, 0, 0, comm, nullptr), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(comm), HasSubstr("config.numRmaCtx 0"));
+    tuttiCommProperties_t p = TUTTI_COMM_PROPERTIES_INITIALIZER;
+    EXPECT_EQ(tuttiCommQueryProperties(comm, &p), tuttiSuccess);
+    EXPECT_EQ(p.hostRmaSupport, 0);
+  });
+}
+
+TEST(OneSidedLife, OnANonBlockingCommunicator) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  Ranks ranks(2, &config);
+  ranks.run([](int r, tuttiComm_t comm) {
+    ASSERT_EQ(settle(comm), tuttiSuccess);
+    int window = 0, data = 40 + r;
+    float sum = 1;
+    tuttiWindow_t win = nullptr;
+    ASSERT_EQ(tuttiCommWindowRegister(comm, &window, 4, &win, 0), tuttiSuccess) << lastError(comm);
+    EXPECT_EQ(tuttiAllReduce(&sum, &sum, 1, tuttiFloat, tuttiSum, comm, nullptr), tuttiInProgress);
+    EXPECT_EQ(tuttiPutSignal(&data, 1, tuttiInt32, 1 - r, win, 0, 0, 0, 0, comm, nullptr),
+              tuttiSuccess)
+        << lastError(comm);
+    EXPECT_EQ(wait(comm, 1 - r), tuttiSuccess);
+    EXPECT_EQ(window, 41 - r);
+    EXPECT_EQ(sum, 2) << "what was called before has ended";
+    ASSERT_EQ(settle(comm), tuttiSuccess);
+  });
+}
+
+/* Ranks as processes of their own: memory that is no shared memory, and a death. */
+TEST(OneSidedProcesses, WriteIntoPlainMemory) {
+  RankProcesses ranks;
+  constexpr int n = 3;
+  ranks.start(n, [&](int r) {
+    tuttiComm_t comm = nullptr;
+    ASSERT_EQ(ranks.keep(tuttiCommInitRank(&comm, n, ranks.id(), r)), tuttiSuccess);
+    std::vector<uint64_t> window(100000 * n), data(100000);
+    tuttiWindow_t win = nullptr;
+    ASSERT_EQ(ranks.keep(tuttiCommWindowRegister(comm, window.data(), window.size() * 8, &win, 0)),
+              tuttiSuccess);
+    for (uint64_t round = 1; round < 5; round++) {
+      std::fill(data.begin(), data.end(), round * 100 + (uint64_t)r);
+      for (int p = 0; p < n; p++)
+        ASSERT_EQ(ranks.keep(tuttiPutSignal(data.data(), data.size(), tuttiUint64, p, win,
+                                            (size_t)r * 800000, 0, 0, 0, comm, nullptr),
+                             comm),
+                  tuttiSuccess);
+      for (int p = 0; p < n; p++) {
+        ASSERT_EQ(ranks.keep(wait(comm, p), comm), tuttiSuccess);
+        for (size_t i = 0; i < data.size(); i++)
+          ASSERT_EQ(window[(size_t)p * data.size() + i], round * 100 + (uint64_t)p);
+      }
+      /* Nobody overwrites before all have looked. */
+      for (int p = 0; p < n; p++)
+        ASSERT_EQ(tuttiSignal(p, 0, 0, 0, comm, nullptr), tuttiSuccess);
+      for (int p = 0; p < n; p++)
+        ASSERT_EQ(ranks.keep(wait(comm, p), comm), tuttiSuccess);
+    }
+    ASSERT_EQ(ranks.keep(tuttiCommDestroy(comm)), tuttiSuccess);
+  });
+  ranks.waitAll();
+  ranks.expectCleanEnds();
+}
+
+TEST(OneSidedProcesses, ADeadPeerEndsTheWait) {
+  RankProcesses ranks;
+  ranks.start(2, [&](int r) {
+    tuttiComm_t comm = nullptr;
+    char window[8];
+    tuttiWindow_t win = nullptr;
+    ASSERT_EQ(tuttiCommInitRank(&comm, 2, ranks.id(), r), tuttiSuccess);
+    ASSERT_EQ(tuttiCommWindowRegister(comm, window, 8, &win, 0), tuttiSuccess);
+    ranks.setStage(r, 1);
+    if (r == 1) pause();
+    EXPECT_EQ(ranks.keep(wait(comm, 1), comm), tuttiRemoteError);
+    EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
+  });
+  ASSERT_TRUE(ranks.waitForStage(0, 1) && ranks.waitForStage(1, 1));
+  ranks.killRank(1);
+  ranks.waitAll();
+  EXPECT_EQ(ranks.report(0).status, 0);
+  EXPECT_THAT(ranks.report(0).text, AllOf(HasSubstr("rank 1"), HasSubstr("died")));
+}
+
+} // namespace
