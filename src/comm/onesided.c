@@ -5,14 +5,48 @@
 #include "comm/group.h"
 #include "comm/handle.h"
 #include "comm/worker.h"
+#include "proxy/proxy.h"
+
+#define CLOCK_PASSES 1024
 
 bool tuttiOneSidedServes(const tuttiCommunicator *c) {
   if (c->device->kind != tuttiDeviceHost || c->options.rmaContexts == 0) return false;
   for (int r = 0; r < c->nranks; r++) {
     const tuttiPath *path = &c->wireup.paths[r];
-    if (r != c->rank && !path->direct && !path->fetches) return false;
+    if (r != c->rank && !path->direct && !path->fetches && !path->network) return false;
   }
   return true;
+}
+
+static tuttiResult_t openTo(tuttiCommunicator *c, int peer, tuttiDirection direction) {
+  tuttiConn *conn;
+  TUTTI_TRY(c->context.conn(c, peer, TUTTI_RMA_CHANNEL, direction, false, &conn));
+  return tuttiRmaConnect(c->rma, conn);
+}
+
+/* What others send may come at any time. */
+static tuttiResult_t listenToAll(tuttiCommunicator *c) {
+  for (int p = 0; p < c->nranks; p++)
+    if (c->wireup.paths[p].network) TUTTI_TRY(openTo(c, p, TUTTI_RECV));
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiOneSidedPrepare(tuttiCommunicator *c, tuttiRmaCard *card) {
+  if (c->rma || c->device->kind != tuttiDeviceHost || c->options.rmaContexts == 0)
+    return tuttiSuccess;
+  tuttiRmaWishes wishes = {.contexts = c->options.rmaContexts,
+                           .signals = c->options.rmaSignals,
+                           .failure = tuttiCommFailure,
+                           .owner = c};
+  TUTTI_TRY(tuttiRmaCreate(&c->view, &wishes, &c->rma, card));
+  return listenToAll(c);
+}
+
+/* A connection to send is made with the first put. */
+static tuttiResult_t put(tuttiCommunicator *c, const tuttiRmaPut *p) {
+  if (c->wireup.paths[p->peer].network && !tuttiRmaConnected(c->rma, p->peer))
+    TUTTI_TRY(openTo(c, p->peer, TUTTI_SEND));
+  return tuttiRmaWrite(c->rma, p);
 }
 
 tuttiResult_t tuttiPutRun(tuttiJob *job) {
@@ -20,7 +54,7 @@ tuttiResult_t tuttiPutRun(tuttiJob *job) {
   TUTTI_ENTER_READY(c, job->uses, p->put.window ? "tuttiPutSignal" : "tuttiSignal");
   TUTTI_TRY(tuttiWorkerAwait(c));
   TUTTI_TRY(tuttiCommOccupy(c));
-  tuttiResult_t result = tuttiRmaWrite(c->rma, &p->put);
+  tuttiResult_t result = put(c, &p->put);
   tuttiCommVacate(c);
   return result;
 }
@@ -47,13 +81,18 @@ static tuttiResult_t tooLate(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *
                     d->peer, p->host, p->pid, (unsigned long long)untaken(c, d));
 }
 
-/* Spins, then rests, as executors do. What takes long looks at the clock. */
+/* Runs the proxy, if there is one, spins, then rests, as executors do. What takes long looks at the
+ * clock. */
 static tuttiResult_t awaitOne(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d) {
   tuttiBackoff pause = {.spins = c->context.spins, .napUs = c->context.napUs};
   uint64_t deadline = tuttiDeadline(c->options.timeoutMs);
+  uint32_t passes = 0;
   while (untaken(c, d) < (uint64_t)d->opCnt) {
-    tuttiBackoffPause(&pause);
-    if (pause.round <= pause.spins && pause.round % 1024 != 0) continue;
+    if (c->context.proxy && tuttiProxyRun(c->context.proxy))
+      tuttiBackoffReset(&pause);
+    else
+      tuttiBackoffPause(&pause);
+    if (pause.round <= pause.spins && ++passes % CLOCK_PASSES != 0) continue;
     TUTTI_TRY(tuttiCommFailure(c));
     if (tuttiNow() > deadline) return tooLate(c, d);
   }
@@ -65,9 +104,12 @@ static tuttiResult_t awaitAll(tuttiCommunicator *c, const tuttiWaitJob *w) {
   size_t rows = (size_t)c->nranks * (size_t)c->options.rmaContexts;
   if (!c->awaited)
     TUTTI_NEW(c->awaited, rows * (size_t)c->options.rmaSignals, "signals waited for", &c->memory);
-  for (int i = 0; i < w->n; i++)
-    TUTTI_TRY(awaitOne(c, &w->descs[i]));
-  return tuttiSuccess;
+  if (c->context.proxy) tuttiProxyEnter(c->context.proxy);
+  tuttiResult_t result = tuttiSuccess;
+  for (int i = 0; i < w->n && result == tuttiSuccess; i++)
+    result = awaitOne(c, &w->descs[i]);
+  if (c->context.proxy) tuttiProxyLeave(c->context.proxy);
+  return result;
 }
 
 tuttiResult_t tuttiWaitRun(tuttiJob *job) {

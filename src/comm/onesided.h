@@ -24,6 +24,10 @@ typedef struct {
 tuttiResult_t tuttiPutRun(tuttiJob *job);
 tuttiResult_t tuttiWaitRun(tuttiJob *job);
 
+/* Makes what this rank needs for them, before others know of its first window: *card is for these.
+ * tuttiSuccess and no c->rma where they are not served. */
+tuttiResult_t tuttiOneSidedPrepare(tuttiCommunicator *c, tuttiRmaCard *card);
+
 /* Do they work between all ranks, as far as the paths tell? */
 bool tuttiOneSidedServes(const tuttiCommunicator *c);
 

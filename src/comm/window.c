@@ -9,8 +9,8 @@
 #include "comm/communicator.h"
 #include "comm/handle.h"
 #include "comm/job.h"
+#include "comm/onesided.h"
 #include "comm/operation.h"
-#include "transport/rma.h"
 
 typedef struct tuttiWindow {
   struct tuttiWindow *next;
@@ -54,20 +54,9 @@ static tuttiResult_t checkEntries(const tuttiCommunicator *c, const WindowEntry 
   return tuttiSuccess;
 }
 
-/* GPUs have no one-sided operations yet, nor has who wants no contexts. */
-static bool hasOneSided(const tuttiCommunicator *c) {
-  return c->device->kind == tuttiDeviceHost && c->options.rmaContexts > 0;
-}
-
-/* What one-sided operations need of this rank, once. */
-static tuttiResult_t prepareOneSided(tuttiCommunicator *c, tuttiRmaCard *card) {
-  if (c->rma || !hasOneSided(c)) return tuttiSuccess;
-  return tuttiRmaCreate(&c->view, c->options.rmaContexts, c->options.rmaSignals, &c->rma, card);
-}
-
 static tuttiResult_t checkOwn(tuttiCommunicator *c, const tuttiWindowJob *w, tuttiRmaCard *card) {
   TUTTI_TRY(tuttiCheckMemory(c, "buff", w->buff));
-  TUTTI_TRY(prepareOneSided(c, card));
+  TUTTI_TRY(tuttiOneSidedPrepare(c, card));
   if (!c->rma) return tuttiSuccess;
   /* Before the others can know of it: one that returns first may put at once. */
   return tuttiRmaWindowOpen(c->rma, c->windowsMade + 1, w->buff, w->size);

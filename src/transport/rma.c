@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/os.h"
 #include "transport/remote.h"
+#include "transport/rma_net.h"
 
 /* The area of one rank. */
 typedef struct {
@@ -26,6 +27,8 @@ struct tuttiRma {
   Area *mine;
   Area **theirs; /* [nranks] mapped when first written to */
   tuttiRmaCard *cards;
+  tuttiRmaNet *net;
+  tuttiConn **sending; /* [nranks] over a network; NULL: none yet */
 };
 
 static Area *mapArea(tuttiRma *r, int fd) {
@@ -35,20 +38,7 @@ static Area *mapArea(tuttiRma *r, int fd) {
   return mapped ? area : NULL;
 }
 
-tuttiResult_t tuttiRmaCreate(tuttiCommView *v, int contexts, int signals, tuttiRma **out,
-                             tuttiRmaCard *card) {
-  tuttiRma *r;
-  size_t n = (size_t)v->nranks, words = TUTTI_LINE / sizeof(tuttiAtomic64);
-  TUTTI_NEW(r, 1, "one-sided operations", v->memory);
-  r->view = v;
-  r->fd = -1;
-  r->contexts = contexts;
-  r->signals = signals;
-  r->row = ((size_t)contexts * (size_t)signals + words - 1) / words * words;
-  r->bytes = sizeof(Area) + n * r->row * sizeof(tuttiAtomic64);
-  *out = r; /* what follows is undone by Free */
-  TUTTI_NEW(r->theirs, v->nranks, "signals of ranks", v->memory);
-  TUTTI_NEW(r->cards, v->nranks, "cards of ranks", v->memory);
+static tuttiResult_t makeArea(tuttiRma *r, tuttiRmaCard *card) {
   TUTTI_TRY(tuttiSharedFd("signals of one-sided operations", &r->fd));
   tuttiForkCloseAdd(r->fd);
   TUTTI_TRY(tuttiSharedFdSeal(r->fd, r->bytes, "signals of one-sided operations"));
@@ -62,6 +52,50 @@ tuttiResult_t tuttiRmaCreate(tuttiCommView *v, int contexts, int signals, tuttiR
                     tuttiErrnoText(err));
 }
 
+static tuttiResult_t fill(tuttiRma *r, const tuttiRmaWishes *wishes, tuttiRmaCard *card) {
+  const tuttiCommView *v = r->view;
+  TUTTI_NEW(r->theirs, v->nranks, "signals of ranks", v->memory);
+  TUTTI_NEW(r->cards, v->nranks, "cards of ranks", v->memory);
+  TUTTI_NEW(r->sending, v->nranks, "connections of ranks", v->memory);
+  TUTTI_TRY(makeArea(r, card));
+  tuttiRmaHome home = {.view = r->view,
+                       .counters = r->mine->counters,
+                       .row = r->row,
+                       .used = (size_t)r->contexts * (size_t)r->signals,
+                       .failure = wishes->failure,
+                       .owner = wishes->owner};
+  return tuttiRmaNetCreate(&home, &r->net);
+}
+
+tuttiResult_t tuttiRmaCreate(tuttiCommView *v, const tuttiRmaWishes *wishes, tuttiRma **out,
+                             tuttiRmaCard *card) {
+  tuttiRma *r;
+  size_t n = (size_t)v->nranks, words = TUTTI_LINE / sizeof(tuttiAtomic64);
+  TUTTI_NEW(r, 1, "one-sided operations", v->memory);
+  r->view = v;
+  r->fd = -1;
+  r->contexts = wishes->contexts;
+  r->signals = wishes->signals;
+  r->row = ((size_t)r->contexts * (size_t)r->signals + words - 1) / words * words;
+  r->bytes = sizeof(Area) + n * r->row * sizeof(tuttiAtomic64);
+  tuttiResult_t result = fill(r, wishes, card);
+  if (result == tuttiSuccess)
+    *out = r;
+  else
+    tuttiRmaFree(r);
+  return result;
+}
+
+tuttiResult_t tuttiRmaConnect(tuttiRma *r, tuttiConn *conn) {
+  if (conn->direction == TUTTI_RECV) return tuttiRmaNetListen(r->net, conn);
+  r->sending[conn->peer] = conn;
+  return tuttiSuccess;
+}
+
+bool tuttiRmaConnected(const tuttiRma *r, int peer) {
+  return r->sending[peer] != NULL;
+}
+
 tuttiResult_t tuttiRmaMeet(tuttiRma *r, const tuttiRmaCard *cards) {
   memcpy(r->cards, cards, (size_t)r->view->nranks * sizeof *cards);
   return tuttiSuccess;
@@ -69,10 +103,12 @@ tuttiResult_t tuttiRmaMeet(tuttiRma *r, const tuttiRmaCard *cards) {
 
 void tuttiRmaFree(tuttiRma *r) {
   if (!r) return;
+  tuttiRmaNetFree(r->net);
   for (int p = 0; r->theirs && p < r->view->nranks; p++)
-    if (r->theirs[p]) tuttiUnmap(r->theirs[p], r->bytes, NULL);
+    if (r->theirs[p] && r->theirs[p] != r->mine) tuttiUnmap(r->theirs[p], r->bytes, NULL);
   if (r->mine) tuttiUnmap(r->mine, r->bytes, NULL);
   tuttiFdClose(&r->fd);
+  tuttiFree(r->sending);
   tuttiFree(r->cards);
   tuttiFree(r->theirs);
   tuttiFree(r);
@@ -85,7 +121,7 @@ static size_t placeOf(uint32_t number) {
 }
 
 tuttiResult_t tuttiRmaWindowOpen(tuttiRma *r, uint32_t number, void *base, size_t size) {
-  (void)base, (void)size;
+  TUTTI_TRY(tuttiRmaNetWindowOpen(r->net, number, base, size));
   tuttiAtomic32 *live = &r->mine->windows[placeOf(number)].live;
   if (tuttiLoadAcquire32(live) == 0) tuttiStoreRelease32(live, number);
   return tuttiSuccess;
@@ -95,6 +131,7 @@ tuttiResult_t tuttiRmaWindowOpen(tuttiRma *r, uint32_t number, void *base, size_
  * whether anyone is there: at least one sees the other. */
 void tuttiRmaWindowClose(tuttiRma *r, uint32_t number) {
   size_t place = placeOf(number);
+  tuttiRmaNetWindowClose(r->net, number);
   if (tuttiLoadAcquire32(&r->mine->windows[place].live) != number) return;
   tuttiStoreSeqCst32(&r->mine->windows[place].live, 0);
   while (tuttiLoadSeqCst32(&r->mine->windows[place].writers) != 0)
@@ -138,12 +175,7 @@ tuttiResult_t tuttiRmaReach(tuttiRma *r, int peer) {
     r->theirs[peer] = r->mine;
     return tuttiSuccess;
   }
-  if (r->theirs[peer]) return tuttiSuccess;
-  if (path->network || !path->transport)
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "rank %d cannot write to rank %d (host %s, pid %d): one-sided operations do "
-                      "not go over a network; use tuttiSend and tuttiRecv",
-                      r->view->rank, peer, p->host, p->pid);
+  if (r->theirs[peer] || path->network) return tuttiSuccess;
   tuttiRemote process = processOf(p);
   if (!path->direct && !tuttiRemoteReadable(&process))
     return TUTTI_FAIL(tuttiInvalidUsage,
@@ -194,6 +226,8 @@ static size_t counterOf(const tuttiRma *r, int from, int context, int signal) {
 }
 
 tuttiResult_t tuttiRmaWrite(tuttiRma *r, const tuttiRmaPut *put) {
+  tuttiConn *conn = r->sending[put->peer];
+  if (conn) return tuttiRmaNetSend(r->net, conn, put, counterOf(r, 0, put->context, put->signal));
   bool near = put->peer == r->view->rank || r->view->paths[put->peer].direct;
   if (put->bytes > 0) TUTTI_TRY((near ? storeAt : copyTo)(r, put));
   size_t counter = counterOf(r, r->view->rank, put->context, put->signal);

@@ -40,9 +40,22 @@ typedef struct {
   int context, signal;
 } tuttiRmaPut;
 
-/* Makes this rank's side; *card is for the others. All ranks have as many contexts and signals. */
-tuttiResult_t tuttiRmaCreate(tuttiCommView *v, int contexts, int signals, tuttiRma **out,
+/* What a communicator gives it. All ranks have as many contexts and signals. */
+typedef struct {
+  int contexts, signals;
+  tuttiResult_t (*failure)(
+      void *owner); /* of the communicator, whose text becomes the last error */
+  void *owner;
+} tuttiRmaWishes;
+
+/* Makes this rank's side; *card is for the others. */
+tuttiResult_t tuttiRmaCreate(tuttiCommView *v, const tuttiRmaWishes *wishes, tuttiRma **out,
                              tuttiRmaCard *card);
+/* Takes a connection of TUTTI_RMA_CHANNEL, of either direction, which stays open until Free; with
+ * each peer that only a network reaches there must be one to receive before others know of a first
+ * window, and one to send before the first write. */
+tuttiResult_t tuttiRmaConnect(tuttiRma *r, tuttiConn *conn);
+bool tuttiRmaConnected(const tuttiRma *r, int peer); /* to send */
 /* Takes the cards of all ranks. */
 tuttiResult_t tuttiRmaMeet(tuttiRma *r, const tuttiRmaCard *cards);
 /* Nobody is in this rank's memory any more when it returns. NULL is allowed. */

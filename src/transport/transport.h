@@ -29,7 +29,9 @@ __BEGIN_DECLS
 #define TUTTI_NET_HANDLE 2048
 /* Channel of grouped point-to-point messages, apart from those of collectives. */
 #define TUTTI_P2P_CHANNEL TUTTI_MAX_CHANNELS
-#define TUTTI_CHANNELS    (TUTTI_MAX_CHANNELS + 1)
+/* Channel of one-sided operations over a network: see rma.h. */
+#define TUTTI_RMA_CHANNEL (TUTTI_MAX_CHANNELS + 1)
+#define TUTTI_CHANNELS    (TUTTI_MAX_CHANNELS + 2)
 
 /* What every rank tells every other at init. Fixed size, all-gathered as bytes; checked before it
  * is believed (tuttiPeerCheck). */

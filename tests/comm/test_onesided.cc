@@ -1,6 +1,4 @@
 // Puts, signals and waits.
-#include <atomic>
-#include <chrono>
 #include <numeric>
 
 #include "harness.h"
@@ -203,6 +201,33 @@ TEST_P(OneSided, BadArguments) {
   EXPECT_EQ(window[0], std::vector<uint32_t>(25, 7));
 }
 
+/* Looks as a program may that does not wait: ThreadSanitizer is right that nothing orders it. */
+__attribute__((noinline, no_sanitize("thread"))) uint32_t peek(const uint32_t *at) {
+  return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
+/* The peer makes no call of the library: it looks at its own memory, as any program may. */
+TEST_P(OneSided, ThePeerNeedNotCall) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  constexpr size_t count = 3 << 20; /* more than slots hold */
+  std::vector<uint32_t> window(count), data(count, 5);
+  ranks.run([&](int r, tuttiComm_t comm) {
+    tuttiWindow_t win = nullptr;
+    ASSERT_EQ(tuttiCommWindowRegister(comm, window.data(), count * 4, &win, 0), tuttiSuccess);
+    if (r == 0) {
+      ASSERT_EQ(tuttiPutSignal(data.data(), count, tuttiUint32, 1, win, 0, 0, 0, 0, comm, nullptr),
+                tuttiSuccess)
+          << lastError(comm);
+      return;
+    }
+    while (peek(&window[count - 1]) != 5)
+      std::this_thread::yield();
+    EXPECT_EQ(wait(comm, 0), tuttiSuccess);
+    EXPECT_EQ(window, data);
+  });
+}
+
 TEST_P(OneSided, SayThatTheyServe) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());
@@ -214,7 +239,7 @@ TEST_P(OneSided, SayThatTheyServe) {
 std::string nameOf(const testing::TestParamInfo<Env> &info) {
   return info.param == threads ? "Threads" : info.param == processes ? "Shm" : "Socket";
 }
-INSTANTIATE_TEST_SUITE_P(Paths, OneSided, testing::Values(threads, processes), nameOf);
+INSTANTIATE_TEST_SUITE_P(Paths, OneSided, testing::Values(threads, processes, sockets), nameOf);
 
 TEST(OneSidedLife, WindowsOfManyTimes) {
   Ranks ranks(2);
@@ -301,6 +326,28 @@ TEST(OneSidedLife, OnANonBlockingCommunicator) {
   });
 }
 
+/* Rank 1 dies while rank 0 waits for its signal. */
+void expectDeathTold(const Env &env) {
+  Settings settings(env);
+  RankProcesses ranks;
+  ranks.start(2, [&](int r) {
+    tuttiComm_t comm = nullptr;
+    char window[8];
+    tuttiWindow_t win = nullptr;
+    ASSERT_EQ(tuttiCommInitRank(&comm, 2, ranks.id(), r), tuttiSuccess);
+    ASSERT_EQ(tuttiCommWindowRegister(comm, window, 8, &win, 0), tuttiSuccess);
+    ranks.setStage(r, 1);
+    if (r == 1) pause();
+    EXPECT_EQ(ranks.keep(wait(comm, 1), comm), tuttiRemoteError);
+    EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
+  });
+  ASSERT_TRUE(ranks.waitForStage(0, 1) && ranks.waitForStage(1, 1));
+  ranks.killRank(1);
+  ranks.waitAll();
+  EXPECT_EQ(ranks.report(0).status, 0);
+  EXPECT_THAT(ranks.report(0).text, AllOf(HasSubstr("rank 1"), HasSubstr("died")));
+}
+
 /* Ranks as processes of their own: memory that is no shared memory, and a death. */
 TEST(OneSidedProcesses, WriteIntoPlainMemory) {
   RankProcesses ranks;
@@ -337,23 +384,11 @@ TEST(OneSidedProcesses, WriteIntoPlainMemory) {
 }
 
 TEST(OneSidedProcesses, ADeadPeerEndsTheWait) {
-  RankProcesses ranks;
-  ranks.start(2, [&](int r) {
-    tuttiComm_t comm = nullptr;
-    char window[8];
-    tuttiWindow_t win = nullptr;
-    ASSERT_EQ(tuttiCommInitRank(&comm, 2, ranks.id(), r), tuttiSuccess);
-    ASSERT_EQ(tuttiCommWindowRegister(comm, window, 8, &win, 0), tuttiSuccess);
-    ranks.setStage(r, 1);
-    if (r == 1) pause();
-    EXPECT_EQ(ranks.keep(wait(comm, 1), comm), tuttiRemoteError);
-    EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
-  });
-  ASSERT_TRUE(ranks.waitForStage(0, 1) && ranks.waitForStage(1, 1));
-  ranks.killRank(1);
-  ranks.waitAll();
-  EXPECT_EQ(ranks.report(0).status, 0);
-  EXPECT_THAT(ranks.report(0).text, AllOf(HasSubstr("rank 1"), HasSubstr("died")));
+  expectDeathTold(threads);
+}
+
+TEST(OneSidedProcesses, ADeadPeerEndsTheWaitOverSockets) {
+  expectDeathTold(sockets);
 }
 
 } // namespace

@@ -1,0 +1,128 @@
+/* One-sided puts beside messages, between two processes of this host: the time one way of 8 bytes,
+ * by puts with their signals and by sends and receives, in turns, and the rate of large puts beside
+ * that of a plain copy. Settings choose the path, as TUTTI_SHM_DISABLE=1 the network.
+ *
+ * Usage: onesided [rounds] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tutti.h"
+
+enum { ITERATIONS = 2000, LARGE = 64 << 20, PUTS = 8 };
+
+#define CHECK(call)                                                                                \
+  do {                                                                                             \
+    if ((call) != tuttiSuccess) {                                                                  \
+      fprintf(stderr, "%s: %s\n", #call, tuttiGetLastError(NULL));                                 \
+      exit(1);                                                                                     \
+    }                                                                                              \
+  } while (0)
+
+typedef struct {
+  int rank;
+  tuttiComm_t comm;
+  tuttiWindow_t win;
+  char *window, *data;
+} Side;
+
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void put(const Side *s, size_t bytes) {
+  CHECK(tuttiPutSignal(s->data, bytes, tuttiUint8, 1 - s->rank, s->win, 0, 0, 0, 0, s->comm, NULL));
+}
+
+static void await(const Side *s) {
+  tuttiWaitSignalDesc_t desc = {1, 1 - s->rank, 0, 0};
+  CHECK(tuttiWaitSignal(1, &desc, s->comm, NULL));
+}
+
+static void putFirst(const Side *s) {
+  put(s, 8);
+  await(s);
+}
+
+static void putSecond(const Side *s) {
+  await(s);
+  put(s, 8);
+}
+
+static void sendFirst(const Side *s) {
+  CHECK(tuttiSend(s->data, 8, tuttiUint8, 1 - s->rank, s->comm, NULL));
+  CHECK(tuttiRecv(s->window, 8, tuttiUint8, 1 - s->rank, s->comm, NULL));
+}
+
+static void sendSecond(const Side *s) {
+  CHECK(tuttiRecv(s->window, 8, tuttiUint8, 1 - s->rank, s->comm, NULL));
+  CHECK(tuttiSend(s->data, 8, tuttiUint8, 1 - s->rank, s->comm, NULL));
+}
+
+/* us one way */
+static double oneWay(const Side *s, void (*first)(const Side *), void (*second)(const Side *)) {
+  double begin = seconds();
+  for (int i = 0; i < ITERATIONS; i++)
+    (s->rank == 0 ? first : second)(s);
+  return (seconds() - begin) / ITERATIONS / 2 * 1e6;
+}
+
+/* GB/s of puts from rank 0, up to the signal that rank 1 has them all. */
+static double rate(const Side *s) {
+  double begin = seconds();
+  for (int i = 0; i < PUTS; i++)
+    if (s->rank == 0)
+      put(s, LARGE);
+    else
+      await(s);
+  if (s->rank == 0)
+    await(s);
+  else
+    CHECK(tuttiSignal(0, 0, 0, 0, s->comm, NULL));
+  return (double)PUTS * LARGE / (seconds() - begin) / 1e9;
+}
+
+static double copyRate(const Side *s) {
+  double begin = seconds();
+  for (int i = 0; i < PUTS; i++)
+    memcpy(s->window, s->data, LARGE);
+  return (double)PUTS * LARGE / (seconds() - begin) / 1e9;
+}
+
+static void run(Side *s, const tuttiUniqueId *id, int rounds) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.device = tuttiDeviceHost;
+  CHECK(tuttiCommInitRankConfig(&s->comm, 2, *id, s->rank, &config));
+  s->window = malloc(LARGE);
+  s->data = malloc(LARGE);
+  if (!s->window || !s->data) exit(1);
+  memset(s->window, 0, LARGE);
+  memset(s->data, 1, LARGE);
+  CHECK(tuttiCommWindowRegister(s->comm, s->window, LARGE, &s->win, TUTTI_WIN_DEFAULT));
+  for (int i = 0; i < rounds; i++) {
+    double message = oneWay(s, sendFirst, sendSecond), signalled = oneWay(s, putFirst, putSecond);
+    double puts = rate(s), copies = s->rank == 0 ? copyRate(s) : 0;
+    if (s->rank == 0)
+      printf(
+          "8 bytes: send/recv %.2f us, put with signal %.2f us; 64 MiB: put %.2f GB/s, copy %.2f "
+          "GB/s\n",
+          message, signalled, puts, copies);
+  }
+  CHECK(tuttiCommDestroy(s->comm));
+}
+
+int main(int argc, char **argv) {
+  int rounds = argc > 1 ? atoi(argv[1]) : 5, status = 0;
+  tuttiUniqueId id;
+  CHECK(tuttiGetUniqueId(&id));
+  pid_t child = fork(); /* which an id alone allows */
+  Side s = {.rank = child == 0};
+  run(&s, &id, rounds);
+  if (child > 0) waitpid(child, &status, 0);
+  return status;
+}
