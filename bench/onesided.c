@@ -2,7 +2,10 @@
  * by puts with their signals and by sends and receives, in turns, and the rate of large puts beside
  * that of a plain copy. Settings choose the path, as TUTTI_SHM_DISABLE=1 the network.
  *
- * Usage: onesided [rounds] */
+ * Windows are of tuttiMemAlloc, or with the word plain of malloc.
+ *
+ * Usage: onesided [rounds [plain]] */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +15,7 @@
 
 #include "tutti.h"
 
-enum { ITERATIONS = 2000, LARGE = 64 << 20, PUTS = 8 };
+enum { BATCHES = 200, ITERATIONS = 20, LARGE = 64 << 20, PUTS = 4 };
 
 #define CHECK(call)                                                                                \
   do {                                                                                             \
@@ -64,12 +67,17 @@ static void sendSecond(const Side *s) {
   CHECK(tuttiSend(s->data, 8, tuttiUint8, 1 - s->rank, s->comm, NULL));
 }
 
-/* us one way */
+/* us one way, of the best batch: what else runs on the machine only ever adds. */
 static double oneWay(const Side *s, void (*first)(const Side *), void (*second)(const Side *)) {
-  double begin = seconds();
-  for (int i = 0; i < ITERATIONS; i++)
-    (s->rank == 0 ? first : second)(s);
-  return (seconds() - begin) / ITERATIONS / 2 * 1e6;
+  double best = 1e9;
+  for (int b = 0; b < BATCHES; b++) {
+    double begin = seconds();
+    for (int i = 0; i < ITERATIONS; i++)
+      (s->rank == 0 ? first : second)(s);
+    double us = (seconds() - begin) / ITERATIONS / 2 * 1e6;
+    if (us < best) best = us;
+  }
+  return best;
 }
 
 /* GB/s of puts from rank 0, up to the signal that rank 1 has them all. */
@@ -94,13 +102,16 @@ static double copyRate(const Side *s) {
   return (double)PUTS * LARGE / (seconds() - begin) / 1e9;
 }
 
-static void run(Side *s, const tuttiUniqueId *id, int rounds) {
+static void run(Side *s, const tuttiUniqueId *id, int rounds, bool plain) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.device = tuttiDeviceHost;
   CHECK(tuttiCommInitRankConfig(&s->comm, 2, *id, s->rank, &config));
-  s->window = malloc(LARGE);
   s->data = malloc(LARGE);
-  if (!s->window || !s->data) exit(1);
+  if (!s->data) exit(1);
+  if (plain)
+    s->window = malloc(LARGE);
+  else
+    CHECK(tuttiMemAlloc((void **)&s->window, LARGE));
   memset(s->window, 0, LARGE);
   memset(s->data, 1, LARGE);
   CHECK(tuttiCommWindowRegister(s->comm, s->window, LARGE, &s->win, TUTTI_WIN_DEFAULT));
@@ -122,7 +133,7 @@ int main(int argc, char **argv) {
   CHECK(tuttiGetUniqueId(&id));
   pid_t child = fork(); /* which an id alone allows */
   Side s = {.rank = child == 0};
-  run(&s, &id, rounds);
+  run(&s, &id, rounds, argc > 2 && strcmp(argv[2], "plain") == 0);
   if (child > 0) waitpid(child, &status, 0);
   return status;
 }

@@ -70,6 +70,8 @@ static tuttiResult_t checkPlace(const tuttiCommunicator *c, const void *localbuf
   put->bytes = count * size;
   put->window = parts.number;
   put->at = parts.base[put->peer] + put->offset;
+  uint8_t *mapped = tuttiWindowMapped(c, win, put->peer);
+  put->mapped = mapped ? mapped + put->offset : NULL;
   return tuttiSuccess;
 }
 

@@ -11,6 +11,7 @@
 #include "comm/job.h"
 #include "comm/onesided.h"
 #include "comm/operation.h"
+#include "transport/shareable.h"
 
 typedef struct tuttiWindow {
   struct tuttiWindow *next;
@@ -18,7 +19,9 @@ typedef struct tuttiWindow {
   void *handle; /* the device's */
   uint32_t number;
   size_t size;
-  uint64_t *base; /* [nranks] */
+  uint64_t *base;             /* [nranks] */
+  tuttiShareableCard *memory; /* [nranks] where that is shared */
+  void **mapped;              /* [nranks] that, when it was first written to; NULL: not yet */
 } Window;
 
 /* What the ranks compare. */
@@ -27,6 +30,7 @@ typedef struct {
   int32_t flags, refused; /* the rank cannot take part: its tuttiResult_t */
   int32_t contexts, signals;
   tuttiRmaCard card; /* with the first window */
+  tuttiShareableCard memory;
 } WindowEntry;
 
 static tuttiResult_t checkEntries(const tuttiCommunicator *c, const WindowEntry *all) {
@@ -54,10 +58,12 @@ static tuttiResult_t checkEntries(const tuttiCommunicator *c, const WindowEntry 
   return tuttiSuccess;
 }
 
-static tuttiResult_t checkOwn(tuttiCommunicator *c, const tuttiWindowJob *w, tuttiRmaCard *card) {
+static tuttiResult_t checkOwn(tuttiCommunicator *c, const tuttiWindowJob *w, tuttiRmaCard *card,
+                              tuttiShareableCard *memory) {
   TUTTI_TRY(tuttiCheckMemory(c, "buff", w->buff));
   TUTTI_TRY(tuttiOneSidedPrepare(c, card));
   if (!c->rma) return tuttiSuccess;
+  tuttiShareableShare(w->buff, w->size, memory);
   /* Before the others can know of it: one that returns first may put at once. */
   return tuttiRmaWindowOpen(c->rma, c->windowsMade + 1, w->buff, w->size);
 }
@@ -78,7 +84,7 @@ static tuttiResult_t compare(tuttiCommunicator *c, const tuttiWindowJob *w, Wind
   bool first = c->rma == NULL;
   uint32_t number = c->windowsMade + 1;
   WindowEntry *mine = &all[c->rank];
-  tuttiResult_t refused = checkOwn(c, w, &mine->card);
+  tuttiResult_t refused = checkOwn(c, w, &mine->card, &mine->memory);
   snprintf(why, sizeof why, "%s", tuttiErrorText());
   mine->size = w->size;
   mine->base = (uint64_t)(uintptr_t)w->buff;
@@ -109,12 +115,20 @@ static tuttiResult_t openParts(tuttiCommunicator *c, Window *window, const Windo
   window->size = all[c->rank].size;
   if (!c->rma) return tuttiSuccess;
   TUTTI_NEW(window->base, c->nranks, "addresses of a window", &c->memory);
-  for (int r = 0; r < c->nranks; r++)
+  TUTTI_NEW(window->memory, c->nranks, "the memory of a window", &c->memory);
+  TUTTI_NEW(window->mapped, c->nranks, "the memory of a window", &c->memory);
+  for (int r = 0; r < c->nranks; r++) {
     window->base[r] = all[r].base;
+    window->memory[r] = all[r].memory;
+  }
   return first ? meet(c, all) : tuttiSuccess;
 }
 
-static void freeWindow(Window *window) {
+static void freeWindow(const tuttiCommunicator *c, Window *window) {
+  for (int r = 0; window->mapped && r < c->nranks; r++)
+    tuttiShareableUnmap(window->mapped[r], &window->memory[r]);
+  tuttiFree(window->mapped);
+  tuttiFree(window->memory);
   tuttiFree(window->base);
   tuttiFree(window);
 }
@@ -133,7 +147,7 @@ tuttiResult_t tuttiWindowRun(tuttiJob *job) {
     result = c->device->windowRegister(&c->view, &c->context, w->buff, w->size, &window->handle);
   if (result != tuttiSuccess) {
     if (c->rma) tuttiRmaWindowClose(c->rma, window->number);
-    freeWindow(window);
+    freeWindow(c, window);
     return result;
   }
   window->next = c->windows;
@@ -143,6 +157,15 @@ tuttiResult_t tuttiWindowRun(tuttiJob *job) {
 
 tuttiWindowParts tuttiWindowPartsOf(tuttiWindow_t win) {
   return (tuttiWindowParts){.number = win->number, .size = win->size, .base = win->base};
+}
+
+void *tuttiWindowMapped(const tuttiCommunicator *c, tuttiWindow_t win, int peer) {
+  const tuttiShareableCard *m = &win->memory[peer];
+  if (m->fd.fd < 0 || !c->wireup.paths[peer].fetches) return NULL;
+  if (m->offset > m->bytes || win->size > m->bytes - m->offset) return NULL;
+  if (!win->mapped[peer]) win->mapped[peer] = tuttiShareableMap(c->wireup.peers[peer].pid, m);
+  if (!win->mapped[peer]) win->memory[peer].fd.fd = -1; /* once is enough */
+  return win->mapped[peer] ? (uint8_t *)win->mapped[peer] + m->offset : NULL;
 }
 
 bool tuttiWindowLives(const tuttiCommunicator *c, tuttiWindow_t win) {
@@ -159,7 +182,7 @@ void tuttiWindowRemove(tuttiCommunicator *c, Window *window) {
   TUTTI_UNLINK(c->windows, window);
   if (c->rma) tuttiRmaWindowClose(c->rma, window->number);
   c->device->windowDeregister(window->handle);
-  freeWindow(window);
+  freeWindow(c, window);
 }
 
 void tuttiCommWindowsFree(tuttiCommunicator *c) {

@@ -31,6 +31,9 @@ typedef struct {
 } tuttiWindowParts;
 tuttiWindowParts tuttiWindowPartsOf(tuttiWindow_t win);
 
+/* Where a peer's part is mapped in this process, by which it can be stored to; NULL: nowhere. */
+void *tuttiWindowMapped(const tuttiCommunicator *c, tuttiWindow_t win, int peer);
+
 /* Frees a live window; its memory is the user's. */
 void tuttiWindowRemove(tuttiCommunicator *c, tuttiWindow_t win);
 

@@ -204,12 +204,16 @@ static tuttiResult_t storeAt(const tuttiRma *r, const tuttiRmaPut *put) {
   return open ? tuttiSuccess : closedWindow(r, put);
 }
 
-/* Into the memory of another process, by the kernel. */
+/* Into the memory of another process: where it is shared, else by the kernel. */
 static tuttiResult_t copyTo(const tuttiRma *r, const tuttiRmaPut *put) {
   const tuttiPeer *p = &r->view->peers[put->peer];
   Area *area = r->theirs[put->peer];
   if (tuttiLoadAcquire32(&area->windows[placeOf(put->window)].live) != put->window)
     return closedWindow(r, put);
+  if (put->mapped) {
+    memcpy(put->mapped, put->data, put->bytes);
+    return tuttiSuccess;
+  }
   tuttiRemote process = processOf(p);
   int err = tuttiRemoteWrite(&process, put->data, put->at, put->bytes);
   if (err == 0) return tuttiSuccess;

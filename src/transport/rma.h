@@ -36,6 +36,7 @@ typedef struct {
   int peer;
   uint32_t window; /* its number; 0: none */
   uint64_t at;     /* address in the peer's process */
+  void *mapped;    /* where that is mapped in this process; NULL: it is not */
   uint64_t offset; /* the same in the window */
   int context, signal;
 } tuttiRmaPut;

@@ -349,16 +349,19 @@ void expectDeathTold(const Env &env) {
 }
 
 /* Ranks as processes of their own: memory that is no shared memory, and a death. */
-TEST(OneSidedProcesses, WriteIntoPlainMemory) {
+void expectWritten(bool plain) {
   RankProcesses ranks;
   constexpr int n = 3;
   ranks.start(n, [&](int r) {
     tuttiComm_t comm = nullptr;
     ASSERT_EQ(ranks.keep(tuttiCommInitRank(&comm, n, ranks.id(), r)), tuttiSuccess);
-    std::vector<uint64_t> window(100000 * n), data(100000);
+    std::vector<uint64_t> data(100000), memory(100000 * n + 2);
+    void *shared = nullptr;
+    ASSERT_EQ(tuttiMemAlloc(&shared, memory.size() * 8), tuttiSuccess);
+    uint64_t *window = plain ? memory.data() : (uint64_t *)shared + 1;
+    window[100000 * n] = 77; /* behind it */
     tuttiWindow_t win = nullptr;
-    ASSERT_EQ(ranks.keep(tuttiCommWindowRegister(comm, window.data(), window.size() * 8, &win, 0)),
-              tuttiSuccess);
+    ASSERT_EQ(ranks.keep(tuttiCommWindowRegister(comm, window, 800000 * n, &win, 0)), tuttiSuccess);
     for (uint64_t round = 1; round < 5; round++) {
       std::fill(data.begin(), data.end(), round * 100 + (uint64_t)r);
       for (int p = 0; p < n; p++)
@@ -377,10 +380,20 @@ TEST(OneSidedProcesses, WriteIntoPlainMemory) {
       for (int p = 0; p < n; p++)
         ASSERT_EQ(ranks.keep(wait(comm, p), comm), tuttiSuccess);
     }
+    EXPECT_EQ(window[100000 * n], 77u) << "what was in the memory stays";
     ASSERT_EQ(ranks.keep(tuttiCommDestroy(comm)), tuttiSuccess);
+    EXPECT_EQ(tuttiMemFree(shared), tuttiSuccess);
   });
   ranks.waitAll();
   ranks.expectCleanEnds();
+}
+
+TEST(OneSidedProcesses, WriteIntoPlainMemory) {
+  expectWritten(true);
+}
+
+TEST(OneSidedProcesses, WriteIntoSharedMemory) {
+  expectWritten(false);
 }
 
 TEST(OneSidedProcesses, ADeadPeerEndsTheWait) {

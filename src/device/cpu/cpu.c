@@ -1,5 +1,4 @@
 /* Host memory as a device: pointers of the process, calls that return when the work is done. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -7,29 +6,10 @@
 #include "device/cpu/reduce.h"
 #include "device/device.h"
 #include "device/stub.h"
-#include "transport/region.h"
-
-#define ALIGNMENT 4096
-
-static tuttiResult_t cpuAlloc(void **ptr, size_t size) {
-  void *p = NULL;
-  int err = posix_memalign(&p, ALIGNMENT, size > 0 ? size : 1);
-  if (err != 0)
-    return TUTTI_FAIL(tuttiSystemError, "cannot allocate %zu bytes of host memory: %s", size,
-                      tuttiErrnoText(err));
-  uint64_t id;
-  tuttiResult_t result = tuttiRegionAdd(p, size, &id);
-  if (result != tuttiSuccess) {
-    free(p);
-    return result;
-  }
-  *ptr = p;
-  return tuttiSuccess;
-}
+#include "transport/shareable.h"
 
 static tuttiResult_t cpuFree(void *ptr) {
-  tuttiRegionRemove(tuttiRegionAt(ptr));
-  free(ptr);
+  tuttiShareableFree(ptr);
   return tuttiSuccess;
 }
 
@@ -69,7 +49,7 @@ static tuttiResult_t cpuMark(tuttiTaskContext *context, tuttiStream_t stream, vo
 const tuttiDevice tuttiDeviceCpuTable = {
     .name = "host",
     .kind = tuttiDeviceHost,
-    .alloc = cpuAlloc,
+    .alloc = tuttiShareableAlloc,
     .free = cpuFree,
     .run = cpuRun,
     .readScalar = cpuReadScalar,
