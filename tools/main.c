@@ -17,6 +17,7 @@ static const struct {
     {"perf", tuttiToolPerf, "run, time and check collectives"},
     {"run", tuttiToolRun, "run a program made for NCCL on tutti"},
     {"topo", tuttiToolTopo, "show the topology of this host, rings and trees"},
+    {"doctor", tuttiToolDoctor, "say what is wrong with this machine, and the remedies"},
     {"env", tuttiToolEnv, "list every setting with its value and origin"},
     {"version", version, "print the version"},
     {"help", help, "print this text, or the help of a command"},

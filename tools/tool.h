@@ -18,6 +18,7 @@ int tuttiToolPerf(int argc, char **argv);
 int tuttiToolRun(int argc, char **argv);
 int tuttiToolTopo(int argc, char **argv);
 int tuttiToolEnv(int argc, char **argv);
+int tuttiToolDoctor(int argc, char **argv); /* also 3, on a warning */
 
 /* ---- words and numbers on the command line and in the output (text.c) ----------------------- */
 

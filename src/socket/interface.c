@@ -190,8 +190,7 @@ static bool isBridge(const char *name) {
   return access(path, F_OK) == 0;
 }
 
-/* *found is NULL at first and for tuttiFree in any case. */
-static tuttiResult_t findAll(tuttiFoundInterface **found, int *n) {
+tuttiResult_t tuttiInterfacesFind(tuttiFoundInterface **found, int *n) {
   struct ifaddrs *all;
   TUTTI_NEW(*found, MAX_FOUND, "list of interfaces", NULL);
   if (getifaddrs(&all) != 0)
@@ -213,7 +212,7 @@ static tuttiResult_t findAll(tuttiFoundInterface **found, int *n) {
 tuttiResult_t tuttiInterfaces(tuttiInterface *out, int max, int *n) {
   TUTTI_FREED tuttiFoundInterface *found = NULL;
   int nfound;
-  TUTTI_TRY(findAll(&found, &nfound));
+  TUTTI_TRY(tuttiInterfacesFind(&found, &nfound));
   return tuttiInterfacesChoose(found, nfound, tuttiSettingString(TUTTI_SETTING_SOCKET_IFNAME),
                                tuttiSettingString(TUTTI_SETTING_SOCKET_FAMILY), out, max, n);
 }
@@ -231,7 +230,7 @@ const char *tuttiInterfaceOf(const tuttiAddress *local, char *buf, size_t size) 
   snprintf(buf, size, "(%s, of no interface now)", host);
   TUTTI_FREED tuttiFoundInterface *found = NULL;
   int n;
-  if (findAll(&found, &n) != tuttiSuccess) return buf;
+  if (tuttiInterfacesFind(&found, &n) != tuttiSuccess) return buf;
   for (int i = 0; i < n; i++) {
     const tuttiInterface *at = &found[i].at;
     if (at->address.sa.sa_family != plain.sa.sa_family ||

@@ -65,6 +65,9 @@ typedef struct {
   bool bridge;
 } tuttiFoundInterface;
 
+/* All of this host. *found is NULL at first, and for tuttiFree in any case. */
+tuttiResult_t tuttiInterfacesFind(tuttiFoundInterface **found, int *n);
+
 /* tuttiInterfaces as a pure function: for these interfaces and these values of TUTTI_SOCKET_IFNAME
  * and _FAMILY. */
 tuttiResult_t tuttiInterfacesChoose(const tuttiFoundInterface *found, int nfound,

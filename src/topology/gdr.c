@@ -160,3 +160,8 @@ tuttiGdr tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGd
                 f.unread ? ", unless ACS redirects it, which only root can see" : "");
   return answer;
 }
+
+const char *tuttiGdrReason(const char *why) {
+  const char *colon = strstr(why, ": "); /* those of bus ids have no space behind them */
+  return colon ? colon + 2 : why;
+}

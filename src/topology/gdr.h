@@ -34,6 +34,8 @@ typedef struct {
 #define TUTTI_GDR_SENTENCE 512
 tuttiGdr tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGdrQuestion *q,
                         char why[TUTTI_GDR_SENTENCE]);
+/* Of such a sentence what stands behind devices and distance, which is the same for others. */
+const char *tuttiGdrReason(const char *why);
 
 __END_DECLS
 

@@ -41,7 +41,7 @@ typedef struct {
   TUTTI_VERBS(X)
 #undef X
 } tuttiVerbsTable;
-extern tuttiVerbsTable tuttiVerbs; /* valid once a node was opened */
+extern tuttiVerbsTable tuttiVerbs; /* valid once tuttiVerbsLoad has found all */
 
 /* One port that this communicator uses, with a context of its own: its events come here alone, and
  * nothing is left behind when the communicator ends. */
@@ -261,6 +261,9 @@ tuttiResult_t tuttiIbFlushAsk(tuttiIbNode *node, uint64_t *number);
 tuttiResult_t tuttiIbFlushPoll(tuttiIbNode *node);
 
 /* ---- port.c */
+
+/* Loads libibverbs on first use and fills tuttiVerbs; NULL, or what is missing and the remedy. */
+const char *tuttiVerbsLoad(void);
 
 /* Opens the ports that TUTTI_IB_HCA lets this rank use. None: node->nrails is 0, and why (of
  * TUTTI_SENTENCE bytes) says why. To be closed also when it fails. */

@@ -33,7 +33,7 @@ static void loadVerbs(void) {
   void **table = (void **)&tuttiVerbs;
   void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    snprintf(verbsMissing, sizeof verbsMissing, "%.200s; install rdma-core", dlerror());
+    snprintf(verbsMissing, sizeof verbsMissing, TUTTI_IB_NO_LIBRARY, dlerror());
     return;
   }
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
@@ -46,25 +46,13 @@ static void loadVerbs(void) {
   *(void **)&inOrder = dlsym(library, "ibv_query_qp_data_in_order");
 }
 
-/* ---- which ports ---------------------------------------------------------------------------- */
-
-/* Does the list of TUTTI_IB_HCA allow this port? Entries are prefixes, or exact names after '=',
- * with or without ":port"; after '^' they exclude. */
-static bool portAllowed(const char *list, const char *name, int port) {
-  bool exclude = *list == '^', exact, listed = false;
-  list += exclude;
-  exact = *list == '=';
-  list += exact;
-  if (*list == '\0') return true;
-  for (const char *at = list; *at && !listed;) {
-    size_t length = strcspn(at, ","), named = strcspn(at, ":,");
-    bool match = strncmp(at, name, named) == 0 && (!exact || name[named] == '\0');
-    if (match && named < length) match = atoi(at + named + 1) == port;
-    listed = match && named > 0;
-    at += length + (at[length] == ',');
-  }
-  return listed != exclude;
+const char *tuttiVerbsLoad(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, loadVerbs);
+  return verbsMissing[0] ? verbsMissing : NULL;
 }
+
+/* ---- which ports ---------------------------------------------------------------------------- */
 
 static uint32_t megabitsOf(const struct ibv_port_attr *attr) {
   static const uint32_t lane[8] = {2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000};
@@ -167,11 +155,10 @@ static void openDevice(tuttiIbNode *node, struct ibv_device *device) {
   const char *name = tuttiVerbs.deviceName(device);
   struct ibv_device_attr attr = {.phys_port_cnt = UINT8_MAX};
   for (int port = 1; port <= attr.phys_port_cnt; port++) {
-    if (!portAllowed(list, name, port)) continue;
+    if (!tuttiIbPortAllowed(list, name, port)) continue;
     struct ibv_context *context = tuttiVerbs.open(device);
     if (!context) {
-      TUTTI_WARN(NET, "NET/IB: cannot open device %s: %s; see the rights on /dev/infiniband", name,
-                 tuttiErrnoText(errno));
+      TUTTI_WARN(NET, "NET/IB: " TUTTI_IB_NOT_OPENED, name, tuttiErrnoText(errno));
       return;
     }
     if (tuttiVerbs.queryDevice(context, &attr) != 0) attr.phys_port_cnt = 0;
@@ -199,10 +186,7 @@ static const char *remedyText(int err, char *buf, size_t size) {
   else if (limit.rlim_cur == RLIM_INFINITY)
     snprintf(buf, size, "the host or its cgroup is out of memory (dmesg)");
   else
-    snprintf(buf, size,
-             "raise the limit on locked memory (ulimit -l, now %llu KiB; LimitMEMLOCK of the "
-             "service, --ulimit memlock=-1 of the container) to unlimited",
-             (unsigned long long)limit.rlim_cur / 1024);
+    snprintf(buf, size, TUTTI_IB_LOCKED_MEMORY, (unsigned long long)limit.rlim_cur / 1024);
   return buf;
 }
 
@@ -341,27 +325,25 @@ static tuttiResult_t openRail(tuttiIbNode *node, tuttiIbRail *rail) {
 }
 
 tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
   if (tuttiSettingInt(TUTTI_SETTING_IB_DISABLE)) {
     snprintf(why, TUTTI_SENTENCE, "TUTTI_IB_DISABLE is set");
     return tuttiSuccess;
   }
-  pthread_once(&once, loadVerbs);
-  if (verbsMissing[0]) {
-    memcpy(why, verbsMissing, sizeof verbsMissing);
+  const char *missing = tuttiVerbsLoad();
+  if (missing) {
+    snprintf(why, TUTTI_SENTENCE, "%s", missing);
     return tuttiSuccess;
   }
   int there = openPorts(node);
   if (node->nrails == 0)
     snprintf(why, TUTTI_SENTENCE,
-             there ? "none of the %d RDMA devices here can be used (rights, kind, or TUTTI_IB_HCA)"
-                   : "this host has %d RDMA devices (see ibv_devices)",
+             there ? TUTTI_IB_NONE_USABLE : "this host has %d RDMA devices (see ibv_devices)",
              there);
   if (portsUp(node) > 0) {
     for (int i = 0; i < node->nrails; i++)
       TUTTI_TRY(openRail(node, &node->rails[i]));
   } else if (node->nrails > 0) {
-    snprintf(why, TUTTI_SENTENCE, "no port of the %d RDMA devices is active (ibv_devinfo)", there);
+    snprintf(why, TUTTI_SENTENCE, TUTTI_IB_NONE_ACTIVE, there);
     tuttiIbNodeClose(node);
   }
   return tuttiSuccess;

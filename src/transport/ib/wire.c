@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/os.h"
@@ -38,6 +39,10 @@ static bool isWanted(const tuttiIbGid *gid, const char *family, int version) {
   return version == 0 || gid->type == (version == 1 ? TUTTI_GID_ROCE1 : TUTTI_GID_ROCE2);
 }
 
+bool tuttiIbGidReaches(const tuttiIbGid *gid) {
+  return gid->forced || !isLinkLocal(gid->gid);
+}
+
 void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *family, int version) {
   if (isEmpty(port, gid->gid)) return;
   if (port->ethernet && !gid->forced && !isWanted(gid, family, version)) return;
@@ -49,6 +54,22 @@ void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *fam
   for (int i = port->ngids - 1; i > at; i--)
     port->gids[i] = port->gids[i - 1];
   port->gids[at] = *gid;
+}
+
+bool tuttiIbPortAllowed(const char *list, const char *name, int port) {
+  bool exclude = *list == '^', exact, listed = false;
+  list += exclude;
+  exact = *list == '=';
+  list += exact;
+  if (*list == '\0') return true;
+  for (const char *at = list; *at && !listed;) {
+    size_t length = strcspn(at, ","), named = strcspn(at, ":,");
+    bool match = strncmp(at, name, named) == 0 && (!exact || name[named] == '\0');
+    if (match && named < length) match = atoi(at + named + 1) == port;
+    listed = match && named > 0;
+    at += length + (at[length] == ',');
+  }
+  return listed != exclude;
 }
 
 /* Bits of common prefix, those of an IPv4 address stretched to 128. */

@@ -53,6 +53,17 @@ typedef struct {
   tuttiIbPort ports[TUTTI_IB_PORTS];
 } tuttiIbHandle;
 
+/* What NET/IB says where it cannot serve, also for those who judge a host without using it: the
+ * library, how many devices there are, a device that cannot be opened, locked memory. */
+#define TUTTI_IB_NO_LIBRARY  "%.200s; install rdma-core"
+#define TUTTI_IB_NONE_ACTIVE "no port of the %d RDMA devices is active (ibv_devinfo)"
+#define TUTTI_IB_NONE_USABLE                                                                       \
+  "none of the %d RDMA devices here can be used (rights, kind, or TUTTI_IB_HCA)"
+#define TUTTI_IB_NOT_OPENED "cannot open device %s: %s; see the rights on /dev/infiniband"
+#define TUTTI_IB_LOCKED_MEMORY                                                                     \
+  "raise the limit on locked memory (ulimit -l, now %llu KiB; LimitMEMLOCK of the service, "       \
+  "--ulimit memlock=-1 of the container) to unlimited"
+
 /* What a queue pair joins; [0] of the sender, [1] of the receiver, as indexes into their handles.
  */
 typedef struct {
@@ -125,9 +136,17 @@ int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int
  * its GPU if there are such. */
 bool tuttiIbPortUsable(const tuttiIbHandle *h, int port);
 
+/* Whether the list of TUTTI_IB_HCA allows this port: prefixes, or exact names after '=', with or
+ * without ":port"; after '^' they exclude. */
+bool tuttiIbPortAllowed(const char *list, const char *name, int port);
+
 /* Puts the better of a port's gids first, of which at most TUTTI_IB_GIDS are kept; drops empty
  * ones, and those of the wrong `family` ("", AF_INET, AF_INET6) or RoCE `version` (0: any). */
 void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *family, int version);
+
+/* Whether a port may tell peers this address of its table on RoCE: others are of no use to them,
+ * unless TUTTI_IB_GID_INDEX says so. */
+bool tuttiIbGidReaches(const tuttiIbGid *gid);
 
 /* "10.0.0.1 (RoCE v2, index 1)" and "rxe0:1 up, 10.0.0.1 (RoCE v2, index 1), ..."; return buf. */
 const char *tuttiIbGidText(const tuttiIbGid *gid, char *buf, size_t size);
