@@ -63,7 +63,10 @@ static void checkGpu(const tuttiView *v, int gpu, tuttiFindings *f) {
   else if (tuttiFound(f, "nic.down") && pair->answer == TUTTI_GDR_FAR)
     return; /* its own NIC is down, which has been said */
   else
-    tuttiFind(f, TUTTI_FOUND_NOTE, "gdr.far", bus, "",
+    tuttiFind(f, TUTTI_FOUND_NOTE, "gdr.far", bus,
+              pair->apart == TUTTI_DISTANCE_SYS
+                  ? "export TUTTI_NET_GDR_LEVEL=SYS # and measure which is faster"
+                  : "export TUTTI_NET_GDR_LEVEL=PHB # and measure which is faster",
               "no GPUDirect RDMA, payloads are staged in host memory: its nearest NIC that is up, "
               "%s, is at distance %s; %s",
               v->nics[nic].name, tuttiDistanceTexts[pair->apart], reason);

@@ -9,7 +9,8 @@
 typedef struct {
   const tuttiView *v;
   tuttiFindings *f;
-  int active; /* ports that are up and may be used */
+  int active;  /* ports that are up and may be used */
+  int waiting; /* ports that only a subnet manager is missing for */
 } examination;
 
 /* Calls `check` for each port that may be used. */
@@ -23,6 +24,11 @@ static void forPorts(const examination *x,
 
 static bool isActive(const tuttiViewPort *port) {
   return port->allowed && port->state == TUTTI_PORT_ACTIVE;
+}
+
+static bool isWaiting(const tuttiViewPort *port) {
+  return port->allowed && !port->ethernet &&
+         (port->state == TUTTI_PORT_INIT || port->state == TUTTI_PORT_ARMED);
 }
 
 /* ---- state ---------------------------------------------------------------------------------- */
@@ -56,7 +62,7 @@ static void downCommand(const tuttiViewPort *port, char *command, size_t size) {
 static void checkState(const examination *x, const tuttiViewNic *nic, const tuttiViewPort *port) {
   char command[96];
   if (isActive(port)) return;
-  if (!port->ethernet && (port->state == TUTTI_PORT_INIT || port->state == TUTTI_PORT_ARMED)) {
+  if (isWaiting(port)) {
     tuttiFind(
         x->f, TUTTI_FOUND_FAILURE, "nic.subnet", port->text, "sudo systemctl start opensm",
         "its link is up and it waits for a subnet manager to give it a LID: none runs in this "
@@ -64,7 +70,7 @@ static void checkState(const examination *x, const tuttiViewNic *nic, const tutt
     return;
   }
   downCommand(port, command, sizeof command);
-  if (x->active == 0)
+  if (x->active + x->waiting == 0)
     tuttiFind(x->f, TUTTI_FOUND_FAILURE, "nic.down", port->text, command,
               TUTTI_IB_NONE_ACTIVE ": %s", x->v->nnics, downText(port));
   else if (!tuttiViewNicUp(nic) && isMissed(x->v, nic))
@@ -212,9 +218,12 @@ static void checkCounters(const examination *x, const tuttiViewNic *nic,
 void tuttiCheckPorts(const tuttiView *v, tuttiFindings *f) {
   examination x = {.v = v, .f = f};
   if (tuttiFound(f, "setting.rdma") || tuttiFound(f, "setting.hca")) return;
-  for (int i = 0; i < v->nnics; i++)
-    for (int p = 0; p < v->nics[i].nports; p++)
+  for (int i = 0; i < v->nnics; i++) {
+    for (int p = 0; p < v->nics[i].nports; p++) {
       x.active += isActive(&v->nics[i].ports[p]);
+      x.waiting += isWaiting(&v->nics[i].ports[p]);
+    }
+  }
   forPorts(&x, checkState);
   forPorts(&x, checkAddress);
   forPorts(&x, checkBeside);

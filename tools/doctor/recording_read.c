@@ -28,6 +28,7 @@ typedef struct {
   char open[NAME_MAX + 1];             /* the file that a line with a tab goes on with; "" */
   char text[TUTTI_RECORDING_TEXT + 1]; /* of that file */
   size_t length;
+  int openLine;
   recordedLink *links;
   int nlinks, linksCapacity;
 } reading;
@@ -104,7 +105,11 @@ static tuttiResult_t closeOpen(reading *r) {
   char name[NAME_MAX + 1];
   memcpy(name, r->open, sizeof name);
   r->open[0] = '\0';
-  return makeFile(r, name, r->text, r->length);
+  int line = r->line;
+  r->line = r->openLine; /* for the error */
+  TUTTI_TRY(makeFile(r, name, r->text, r->length));
+  r->line = line;
+  return tuttiSuccess;
 }
 
 static tuttiResult_t appendText(reading *r, const char *text) {
@@ -121,6 +126,7 @@ static tuttiResult_t appendText(reading *r, const char *text) {
 static tuttiResult_t onFile(reading *r, const char *name, const char *value) {
   snprintf(r->open, sizeof r->open, "%s", name);
   r->length = 0;
+  r->openLine = r->line;
   return appendText(r, value);
 }
 

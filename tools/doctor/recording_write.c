@@ -113,7 +113,7 @@ static tuttiResult_t recordLink(recorder *r, const char *dir, const char *name) 
 
 /* Of an address its kind is kept; the rest becomes a number, the same for the same address. */
 static tuttiResult_t recordGid(recorder *r, const char *dir, const char *name) {
-  char path[PATH_MAX], attributes[PATH_MAX], gid[40], shown[48];
+  char path[PATH_MAX], attributes[PATH_MAX], gid[48], shown[48];
   if (!tuttiMachineRead(r->m, join(dir, name, path), gid, sizeof gid) || strlen(gid) != 39 ||
       strspn(gid, "0:") == 39 || strcmp(gid + 20, "0000:0000:0000:0000") == 0)
     return tuttiSuccess; /* an empty row */
@@ -121,7 +121,7 @@ static tuttiResult_t recordGid(recorder *r, const char *dir, const char *name) {
   while (number < r->ngids && strcmp(r->gids[number], gid) != 0)
     number++;
   if (number == SEEN_GIDS) return tuttiSuccess;
-  if (number == r->ngids) memcpy(r->gids[r->ngids++], gid, sizeof gid);
+  if (number == r->ngids) memcpy(r->gids[r->ngids++], gid, sizeof *r->gids);
   number++;
   if (strncmp(gid, "0000:0000:0000:0000:0000:ffff:", 30) == 0)
     snprintf(shown, sizeof shown, "0000:0000:0000:0000:0000:ffff:%s:%04x",
