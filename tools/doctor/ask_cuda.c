@@ -27,6 +27,7 @@ static tuttiResult_t askDevice(tuttiMachine *m, const calls *cuda, int device) {
   if (cuda->busId(text, sizeof text, device) != 0 || !tuttiBusIdParse(text, &id))
     return tuttiSuccess;
   tuttiBusIdText(id, bus, sizeof bus);
+  TUTTI_TRY(tuttiMachineTell(m, bus, "cuda.device.%d", device));
   for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
     int value = 0;
     if (cuda->attribute(&value, asked[i].attribute, device) != 0) continue;

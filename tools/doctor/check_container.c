@@ -51,6 +51,7 @@ void tuttiCheckAll(const tuttiView *v, tuttiFindings *f) {
   tuttiCheckLinks(v, f);
   tuttiCheckRdma(v, f);
   tuttiCheckPorts(v, f);
+  tuttiCheckLive(v, f);
   tuttiCheckGdr(v, f);
   tuttiCheckHost(v, f);
   tuttiFindingsSort(f);

@@ -34,6 +34,10 @@ static int countVerbsFiles(const tuttiView *v) {
   if (tuttiMachineList(v->m, "dev/infiniband", &names, &n) != tuttiSuccess) return 0;
   for (int i = 0; i < n; i++)
     files += strncmp(names[i], "uverbs", 6) == 0;
+  for (int i = 0; i < v->nnics; i++) { /* whoever opens a device has what it takes */
+    const char *opened = tuttiMachineAnswer(v->m, "verbs.%s.open", v->nics[i].name);
+    files += opened && strcmp(opened, "ok") == 0;
+  }
   return files;
 }
 

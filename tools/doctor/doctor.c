@@ -15,7 +15,7 @@
 
 typedef struct {
   const char *from, *record;
-  bool json, fix;
+  bool json, fix, quick;
 } doctorOptions;
 
 static const char usage[] =
@@ -24,6 +24,7 @@ static const char usage[] =
     "driver,\n"
     "RDMA devices, which NIC reaches which GPU's memory and why not, limits, interfaces, "
     "container.\n"
+    "RDMA ports that are up are tried with a pattern that they send to themselves.\n"
     "It changes nothing and needs no root; what root alone can see is said.\n"
     "Exit status: 0 all is well, 3 a warning, 1 a failure, 2 bad arguments.\n"
     "\n";
@@ -32,6 +33,7 @@ static int parse(int argc, char **argv, doctorOptions *o) {
   const tuttiOption options[] = {
       {"json", NULL, "print one JSON object (docs/doctor.schema.json)", .flag = &o->json},
       {"fix", NULL, "print the remedies as a script; nothing is run", .flag = &o->fix},
+      {"quick", NULL, "only look: try no device", .flag = &o->quick},
       {"record", "FILE",
        "write what is read of this machine to FILE, without\n"
        "serial numbers, GUIDs and addresses, to be sent to others",
@@ -73,7 +75,7 @@ static tuttiResult_t run(const doctorOptions *o, tuttiSeverity *worst) {
   tuttiMachine m;
   tuttiResult_t result = tuttiSettingsLoad();
   if (result != tuttiSuccess) return result;
-  result = o->from ? tuttiMachineOpen(&m, o->from) : tuttiMachineAsk(&m);
+  result = o->from ? tuttiMachineOpen(&m, o->from) : tuttiMachineAsk(&m, !o->quick);
   if (result == tuttiSuccess && o->record)
     result = tuttiMachineRecord(&m, o->record);
   else if (result == tuttiSuccess)

@@ -141,13 +141,14 @@ tuttiResult_t tuttiMachineTell(tuttiMachine *m, const char *value, const char *k
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-tuttiResult_t tuttiMachineAsk(tuttiMachine *m) {
+tuttiResult_t tuttiMachineAsk(tuttiMachine *m, bool live) {
   *m = (tuttiMachine){0};
   TUTTI_TRY(tuttiAskHost(m));
   TUTTI_TRY(tuttiAskNetwork(m));
   TUTTI_TRY(tuttiAskNvml(m));
   TUTTI_TRY(tuttiAskCuda(m));
-  return tuttiAskVerbs(m);
+  TUTTI_TRY(tuttiAskVerbs(m));
+  return live ? tuttiTryPorts(m) : tuttiSuccess;
 }
 
 static int removeEntry(const char *path, const struct stat *st, int kind, struct FTW *at) {

@@ -55,9 +55,9 @@ bool tuttiMachineSaid(const tuttiMachine *m, const char *key, const char *value)
 tuttiResult_t tuttiMachineTell(tuttiMachine *m, const char *value, const char *key, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Asks this machine. Nothing is changed on it; what cannot be asked stays unanswered. To be closed
- * also on failure. */
-tuttiResult_t tuttiMachineAsk(tuttiMachine *m);
+/* Asks this machine, and tries its devices if `live`. Nothing is changed on it; what cannot be
+ * asked stays unanswered. To be closed also on failure. */
+tuttiResult_t tuttiMachineAsk(tuttiMachine *m, bool live);
 /* Reads a recording, which is checked as any input: fails with file, line and what is wrong. To be
  * closed also on failure. */
 tuttiResult_t tuttiMachineOpen(tuttiMachine *m, const char *recording);
@@ -77,6 +77,9 @@ tuttiResult_t tuttiAskNetwork(tuttiMachine *m);
 tuttiResult_t tuttiAskNvml(tuttiMachine *m);
 tuttiResult_t tuttiAskCuda(tuttiMachine *m);
 tuttiResult_t tuttiAskVerbs(tuttiMachine *m);
+/* Tries what the machine has, after the others: each RDMA port that is up writes into memory of the
+ * host and of the GPUs near it, and the data are looked at. Takes some memory for some seconds. */
+tuttiResult_t tuttiTryPorts(tuttiMachine *m);
 
 __END_DECLS
 

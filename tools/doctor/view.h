@@ -86,6 +86,8 @@ void tuttiCheckLinks(const tuttiView *v, tuttiFindings *f); /* PCIe and NVLink *
 void tuttiCheckRdma(const tuttiView *v, tuttiFindings *f);  /* modules, devices, libraries */
 void tuttiCheckPorts(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckGdr(const tuttiView *v, tuttiFindings *f); /* after the others */
+/* What came of trying the ports. */
+void tuttiCheckLive(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckHost(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckContainer(const tuttiView *v, tuttiFindings *f);
 /* All of them, sorted. */

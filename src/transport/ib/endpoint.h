@@ -245,6 +245,13 @@ bool tuttiIbAddress(const tuttiIbRail *rail, const tuttiIbGid *from, const tutti
  * tried, and the answers go into the ports. Trouble of a rail is told in the log; the error is one
  * of the GPU itself. */
 tuttiResult_t tuttiIbGdrOpen(tuttiIbNode *node, const tuttiPeer *mine);
+/* The check alone, for who asks whether a rail works without using it: of host memory, and of that
+ * of CUDA device `device`, for which rail->dmabuf says how it is registered. The sentence says why
+ * it does not. Nothing is left behind but GPU memory, for further rails, until tuttiIbGdrClose. */
+tuttiResult_t tuttiIbHostTry(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
+                             char why[TUTTI_GDR_SENTENCE]);
+tuttiResult_t tuttiIbGpuTry(tuttiIbNode *node, tuttiIbRail *rail, int device, bool *works,
+                            char why[TUTTI_GDR_SENTENCE]);
 /* Makes the slab, for connections over the network with so many peers. No kernel may wait for this
  * rank yet. */
 tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers);

@@ -115,20 +115,26 @@ static void fillPattern(uint64_t *pattern, uint64_t rail) {
     pattern[i] = (i + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ rail << 32;
 }
 
+/* Sends CHECK_BYTES through the NIC from `memory` to the bytes behind them, and reads a byte back.
+ * NULL, or what is wrong. */
+static const char *sendToItself(tuttiIbRail *rail, uint8_t *memory, uint8_t *byte) {
+  if (postLoop(rail, IBV_WR_RDMA_WRITE, memory, rail->probe, memory + CHECK_BYTES, CHECK_BYTES))
+    return "it cannot be asked to";
+  const char *why = awaitLoop(rail);
+  if (why) return why;
+  if (postLoop(rail, IBV_WR_RDMA_READ, byte, rail->flushMr, memory, 1))
+    return "it cannot be asked to read";
+  return awaitLoop(rail);
+}
+
 /* Sends a pattern through the NIC from GPU memory to GPU memory. *why: NULL, or what is wrong. */
 static tuttiResult_t checkRail(tuttiIbNode *node, tuttiIbRail *rail, const char **why) {
   TUTTI_FRESH(uint64_t, pattern, 2 * CHECK_BYTES / sizeof(uint64_t), "a pattern", NULL);
   uint64_t *back = pattern + CHECK_BYTES / sizeof *pattern;
-  uint8_t *gpu = node->gdr.probe.memory;
   fillPattern(pattern, (uint64_t)(rail - node->rails));
   TUTTI_TRY(tuttiGpuWrite(&node->gdr.probe, 0, pattern, CHECK_BYTES));
   TUTTI_TRY(tuttiGpuWrite(&node->gdr.probe, CHECK_BYTES, back, CHECK_BYTES)); /* zeros */
-  *why = "it cannot be asked to";
-  if (postLoop(rail, IBV_WR_RDMA_WRITE, gpu, rail->probe, gpu + CHECK_BYTES, CHECK_BYTES))
-    return tuttiSuccess;
-  *why = awaitLoop(rail);
-  if (!*why && postFlush(node, rail)) *why = "it cannot be asked to read";
-  if (!*why) *why = awaitLoop(rail);
+  *why = sendToItself(rail, node->gdr.probe.memory, node->gdr.flushByte);
   if (*why) return tuttiSuccess;
   TUTTI_TRY(tuttiGpuRead(&node->gdr.probe, CHECK_BYTES, back, CHECK_BYTES));
   if (memcmp(pattern, back, CHECK_BYTES) != 0) *why = "the data that come out are wrong";
@@ -223,6 +229,49 @@ tuttiResult_t tuttiIbGdrOpen(tuttiIbNode *node, const tuttiPeer *mine) {
       TUTTI_TRY(decide(node, mine, &node->rails[i], &answer));
     node->rails[i].port.gdr = (uint8_t)answer;
   }
+  return tuttiSuccess;
+}
+
+/* ---- trying without a communicator --------------------------------------------------------------
+ */
+
+tuttiResult_t tuttiIbGpuTry(tuttiIbNode *node, tuttiIbRail *rail, int device, bool *works,
+                            char why[TUTTI_GDR_SENTENCE]) {
+  tuttiResult_t result = tryRail(node, rail, device, works, why);
+  dropRail(rail);
+  return result;
+}
+
+tuttiResult_t tuttiIbHostTry(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
+                             char why[TUTTI_GDR_SENTENCE]) {
+  const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  TUTTI_FRESH(uint64_t, memory, 2 * CHECK_BYTES / sizeof(uint64_t) + 1, "a pattern", NULL);
+  uint8_t *bytes = (uint8_t *)memory;
+  const char *call = NULL, *wrong = NULL;
+  int err = 0;
+  *works = false;
+  fillPattern(memory, (uint64_t)(rail - node->rails));
+  rail->probe = tuttiVerbs.regMr(rail->pd, memory, 2 * CHECK_BYTES, (int)access);
+  rail->flushMr =
+      rail->probe ? tuttiVerbs.regMr(rail->pd, bytes + 2 * CHECK_BYTES, 1, IBV_ACCESS_LOCAL_WRITE)
+                  : NULL;
+  if (!rail->flushMr) {
+    err = errno;
+    call = "ibv_reg_mr";
+  } else {
+    call = openLoop(node, rail, &err);
+  }
+  if (!call) wrong = sendToItself(rail, bytes, bytes + 2 * CHECK_BYTES);
+  if (!call && !wrong && memcmp(bytes, bytes + CHECK_BYTES, CHECK_BYTES) != 0)
+    wrong = "the data that come out are wrong";
+  dropRail(rail);
+  if (call)
+    snprintf(why, TUTTI_GDR_SENTENCE, "%s failed: %s", call, tuttiErrnoText(err));
+  else if (wrong)
+    snprintf(why, TUTTI_GDR_SENTENCE,
+             "a pattern sent through it from host memory to host memory does not arrive: %s",
+             wrong);
+  *works = !call && !wrong;
   return tuttiSuccess;
 }
 
