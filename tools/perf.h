@@ -208,6 +208,7 @@ uint64_t perfVerify(const perfRow *row, const perfPattern *pattern, const perfBu
 typedef enum { perfPlain, perfRegistered, perfWindow } perfBufferKind;
 
 typedef struct {
+  const char *command;              /* for messages: "tutti perf" */
   const perfCollective *collective; /* NULL: all */
   int ranks;                        /* 0: not given */
   bool threads;

@@ -92,7 +92,8 @@ static int parseOptions(int argc, char **argv, perfOptions *o) {
 }
 
 int perfParse(int argc, char **argv, perfOptions *o) {
-  *o = (perfOptions){.device = tuttiDeviceAuto,
+  *o = (perfOptions){.command = PERF_COMMAND,
+                     .device = tuttiDeviceAuto,
                      .begin = 8,
                      .end = (size_t)64 << 20,
                      .factor = 2,

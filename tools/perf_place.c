@@ -113,10 +113,10 @@ static bool provideMeetingPoint(const launcher *l, const perfOptions *o, int nra
   if (id == NULL && nranks == 1) return true;
   if (id == NULL && !meetingPoint(l, o, nranks, point, sizeof point)) {
     fprintf(stderr,
-            PERF_COMMAND ": cannot tell where the %d ranks of %s meet, as they are on several "
-                         "hosts: set TUTTI_COMM_ID=host:port for all of them, host being rank 0's "
-                         "and port free there\n",
-            nranks, l->name);
+            "%s: cannot tell where the %d ranks of %s meet, as they are on several "
+            "hosts: set TUTTI_COMM_ID=host:port for all of them, host being rank 0's "
+            "and port free there\n",
+            o->command, nranks, l->name);
     return false;
   }
   if (id == NULL) id = point;
@@ -128,14 +128,14 @@ static int takePlace(const launcher *l, const char *rankText, const char *sizeTe
   int64_t rank, size;
   if (!tuttiParseInt(sizeText, 1, INT32_MAX, &size) ||
       !tuttiParseInt(rankText, 0, size - 1, &rank)) {
-    fprintf(stderr, PERF_COMMAND ": %s says rank '%s' of '%s' (%s), which is no rank\n", l->name,
+    fprintf(stderr, "%s: %s says rank '%s' of '%s' (%s), which is no rank\n", o->command, l->name,
             rankText, sizeText, l->rank);
     return TUTTI_EXIT_FAILED;
   }
   bool local = o->threads || (o->ranks != 0 && o->ranks != size);
   if (local && size == 1) return -1; /* a shell that a launcher gave us, not a job of ranks */
   if (local)
-    return tuttiUsage(PERF_COMMAND,
+    return tuttiUsage(o->command,
                       "%s started this process as one of %d ranks: leave --ranks and --threads "
                       "out, or run the command without %s",
                       l->name, (int)size, l->name);

@@ -54,5 +54,6 @@ void tuttiCheckAll(const tuttiView *v, tuttiFindings *f) {
   tuttiCheckLive(v, f);
   tuttiCheckGdr(v, f);
   tuttiCheckHost(v, f);
+  tuttiCheckPrograms(v, f);
   tuttiFindingsSort(f);
 }

@@ -6,19 +6,13 @@
 
 /* Why dma-buf does not serve the pair; "" where nobody says. */
 static const char *withoutDmabuf(const tuttiView *v, int gpu, int nic) {
-  char driver[1024];
-  int major = 0, minor = 0;
   const char *cuda = tuttiMachineAnswer(v->m, "cuda.%s.dmabuf", v->gpus[gpu].bus);
   const char *verbs = tuttiMachineAnswer(v->m, "verbs.%s.dmabuf", v->nics[nic].name);
-  const char *release = tuttiMachineAnswer(v->m, "host.release");
   bool exports = cuda && cuda[0] == '1';
-  bool known = tuttiMachineRead(v->m, "proc/driver/nvidia/version", driver, sizeof driver);
   if (strcmp(tuttiViewSetting(v, "DMABUF_ENABLE"), "0") == 0) return "TUTTI_DMABUF_ENABLE=0";
-  if (!exports && known && strstr(driver, "Open Kernel Module") == NULL)
+  if (!exports && tuttiViewModules(v) == TUTTI_MODULES_CLOSED)
     return "the closed kernel modules of the NVIDIA driver are loaded";
-  if (!exports && release && sscanf(release, "%d.%d", &major, &minor) == 2 &&
-      (major < 5 || (major == 5 && minor < 12)))
-    return "the kernel is older than Linux 5.12";
+  if (!exports && !tuttiViewKernelSince(v, 5, 12)) return "the kernel is older than Linux 5.12";
   if (verbs && verbs[0] == '0') return "libibverbs or the NIC's driver does not import dma-bufs";
   return cuda && !exports ? "the CUDA driver does not export dma-bufs" : "";
 }

@@ -1,21 +1,23 @@
 /* tutti doctor: what is wrong with a machine, before a job finds out. */
 #include "doctor/doctor.h"
 
+#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/settings.h"
+#include "doctor/hosts.h"
 #include "doctor/print.h"
+#include "doctor/ranks.h"
 #include "tool.h"
 
 #define COMMAND "tutti doctor"
 
 typedef struct {
-  const char *from, *record;
-  bool json, fix, quick;
+  const char *from, *record, *program, *hosts;
+  bool json, fix, quick, lines;
 } doctorOptions;
 
 static const char usage[] =
@@ -33,6 +35,11 @@ static int parse(int argc, char **argv, doctorOptions *o) {
   const tuttiOption options[] = {
       {"json", NULL, "print one JSON object (docs/doctor.schema.json)", .flag = &o->json},
       {"fix", NULL, "print the remedies as a script; nothing is run", .flag = &o->fix},
+      {"host", "H1,H2,...",
+       "look at these hosts by ssh and print in what they differ;\n"
+       "under mpirun, srun and torchrun the ranks' hosts are compared",
+       .text = &o->hosts},
+      {"program", "FILE", "say which libnccl.so.2 this program would load", .text = &o->program},
       {"quick", NULL, "only look: try no device", .flag = &o->quick},
       {"record", "FILE",
        "write what is read of this machine to FILE, without\n"
@@ -44,6 +51,9 @@ static int parse(int argc, char **argv, doctorOptions *o) {
                                argc, argv);
   if (code >= 0) return code;
   if (o->json && o->fix) return tuttiUsage(COMMAND, "--json and --fix exclude each other");
+  if (o->hosts && (o->from || o->record || o->json || o->fix || o->program))
+    return tuttiUsage(COMMAND, "--host goes with --quick only");
+  if (o->from && o->program) return tuttiUsage(COMMAND, "--from and --program exclude each other");
   if (optind < argc) return tuttiUsage(COMMAND, "unexpected argument '%s'", argv[optind]);
   return -1;
 }
@@ -53,46 +63,98 @@ int tuttiDoctorExit(tuttiSeverity worst) {
   return worst == TUTTI_FOUND_WARNING ? TUTTI_EXIT_WARNED : TUTTI_EXIT_OK;
 }
 
-static tuttiResult_t examine(const tuttiMachine *m, const doctorOptions *o, tuttiSeverity *worst) {
+/* What the findings are printed as, unless ranks compare them. */
+static void print(const tuttiView *v, const tuttiFindings *f, const doctorOptions *o) {
+  if (o->json)
+    tuttiDoctorJson(v, f, stdout);
+  else if (o->fix)
+    tuttiDoctorScript(f, stdout);
+  else if (o->lines)
+    tuttiHostLines(v, f, stdout);
+  else
+    tuttiDoctorText(v, f, stdout);
+}
+
+/* With the other ranks, if `place` is one of several; where these cannot be met, alone. */
+static void report(const tuttiView *v, const tuttiFindings *f, const doctorOptions *o,
+                   const perfPlace *place, tuttiSeverity *worst) {
+  *worst = tuttiWorst(f);
+  if (!place->placed || place->nranks == 1) {
+    print(v, f, o);
+  } else if (tuttiHostsByRanks(place, v, f, stdout, worst) != tuttiSuccess) {
+    fprintf(stderr, COMMAND ": rank %d: the ranks cannot be compared: %s\n", place->rank,
+            tuttiErrorText());
+    print(v, f, o);
+    *worst = TUTTI_FOUND_FAILURE;
+  }
+}
+
+static tuttiResult_t examine(const tuttiMachine *m, const doctorOptions *o, const perfPlace *place,
+                             tuttiSeverity *worst) {
   TUTTI_FRESH(tuttiView, view, 1, "a view of a machine", NULL);
   TUTTI_FRESH(tuttiFindings, findings, 1, "findings", NULL);
   tuttiResult_t result = tuttiViewMake(m, view);
   if (result == tuttiSuccess) {
     tuttiCheckAll(view, findings);
-    *worst = tuttiWorst(findings);
-    if (o->json)
-      tuttiDoctorJson(view, findings, stdout);
-    else if (o->fix)
-      tuttiDoctorScript(findings, stdout);
-    else
-      tuttiDoctorText(view, findings, stdout);
+    report(view, findings, o, place, worst);
   }
   tuttiViewFree(view);
   return result;
 }
 
-static tuttiResult_t run(const doctorOptions *o, tuttiSeverity *worst) {
+static tuttiResult_t look(const doctorOptions *o, const perfPlace *place, tuttiSeverity *worst) {
   tuttiMachine m;
-  tuttiResult_t result = tuttiSettingsLoad();
-  if (result != tuttiSuccess) return result;
-  result = o->from ? tuttiMachineOpen(&m, o->from) : tuttiMachineAsk(&m, !o->quick);
+  tuttiResult_t result = o->from ? tuttiMachineOpen(&m, o->from) : tuttiMachineAsk(&m, !o->quick);
+  if (result == tuttiSuccess && !o->from) result = tuttiAskPrograms(&m, o->program);
   if (result == tuttiSuccess && o->record)
     result = tuttiMachineRecord(&m, o->record);
   else if (result == tuttiSuccess)
-    result = examine(&m, o, worst);
+    result = examine(&m, o, place, worst);
   tuttiMachineClose(&m);
   return result;
 }
 
-int tuttiToolDoctor(int argc, char **argv) {
-  doctorOptions o = {0};
+/* Of the ranks of a host the first looks at it. */
+static int runRank(const doctorOptions *o, const perfPlace *place) {
   tuttiSeverity worst = TUTTI_FOUND_OK;
-  int code = parse(argc, argv, &o);
-  if (code >= 0) return code;
-  if (run(&o, &worst) != tuttiSuccess) {
+  tuttiResult_t result = tuttiSettingsLoad();
+  if (result == tuttiSuccess)
+    result = place->placed && place->localRank != 0
+                 ? tuttiHostsByRanks(place, NULL, NULL, stdout, &worst)
+                 : look(o, place, &worst);
+  if (result != tuttiSuccess) {
     fprintf(stderr, COMMAND ": %s\n", tuttiErrorText());
     return TUTTI_EXIT_FAILED;
   }
-  code = tuttiDoctorExit(worst);
-  return tuttiFlushed(stdout, COMMAND, "the output") ? code : TUTTI_EXIT_FAILED;
+  return tuttiFlushed(stdout, COMMAND, "the output") ? tuttiDoctorExit(worst) : TUTTI_EXIT_FAILED;
+}
+
+static int runHosts(const doctorOptions *o) {
+  tuttiSeverity worst;
+  const char *wrong;
+  if (!tuttiHostsBySsh(o->hosts, o->quick, stdout, &worst, &wrong))
+    return tuttiUsage(COMMAND, "--host is '%s'; %s", o->hosts, wrong);
+  return tuttiFlushed(stdout, COMMAND, "the output") ? tuttiDoctorExit(worst) : TUTTI_EXIT_FAILED;
+}
+
+int tuttiToolDoctor(int argc, char **argv) {
+  const perfOptions launch = {.command = COMMAND};
+  doctorOptions o = {0};
+  perfPlace place = {.nranks = 1};
+  if (argc == 3 && strcmp(argv[1], "--library") == 0) { /* of tuttiAskPrograms, not for people */
+    tuttiDescribeLibrary(argv[2]);
+    return tuttiFlushed(stdout, COMMAND, "the output") ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
+  }
+  if (argc > 1 && strcmp(argv[1], "--lines") == 0) { /* of tuttiHostsBySsh, neither */
+    o.lines = true;
+    argv[1] = argv[0];
+    argv++;
+    argc--;
+  }
+  int code = parse(argc, argv, &o);
+  if (code >= 0) return code;
+  if (o.hosts) return runHosts(&o);
+  bool alone = o.from || o.record || o.json || o.fix || o.lines;
+  if (!alone && (code = perfFindPlace(&launch, &place)) >= 0) return code;
+  return runRank(&o, &place);
 }

@@ -77,6 +77,11 @@ tuttiResult_t tuttiAskNetwork(tuttiMachine *m);
 tuttiResult_t tuttiAskNvml(tuttiMachine *m);
 tuttiResult_t tuttiAskCuda(tuttiMachine *m);
 tuttiResult_t tuttiAskVerbs(tuttiMachine *m);
+/* Runs ompi_info, mpiname and ucx_info where they are, and finds which libnccl.so.2 `program` (may
+ * be NULL) would load. */
+tuttiResult_t tuttiAskPrograms(tuttiMachine *m, const char *program);
+/* Loads a libnccl.so.2 and prints a line of what it is: in a process of its own. */
+void tuttiDescribeLibrary(const char *path);
 /* Tries what the machine has, after the others: each RDMA port that is up writes into memory of the
  * host and of the GPUs near it, and the data are looked at. Takes some memory for some seconds. */
 tuttiResult_t tuttiTryPorts(tuttiMachine *m);

@@ -196,7 +196,8 @@ void tuttiDoctorJson(const tuttiView *v, const tuttiFindings *f, FILE *out) {
 /* To be done by hand: a container is started anew, or a word in capitals is to be replaced. */
 static bool isByHand(const char *remedy) {
   return strncmp(remedy, "docker ", 7) == 0 || strstr(remedy, "ADDRESS") ||
-         strstr(remedy, "reboot") || strstr(remedy, "INTERFACE");
+         strstr(remedy, "reboot") || strstr(remedy, "INTERFACE") || strstr(remedy, "PROGRAM") ||
+         remedy[0] == '.';
 }
 
 void tuttiDoctorScript(const tuttiFindings *f, FILE *out) {

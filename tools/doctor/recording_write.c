@@ -309,7 +309,8 @@ static void print(const recorder *r, FILE *out) {
   const char *dir = "";
   fputs(TUTTI_RECORDING_HEAD "\n", out);
   for (int i = 0; i < r->m->nanswers; i++)
-    fprintf(out, "? %s = %s\n", r->m->answers[i].key, r->m->answers[i].value);
+    if (strncmp(r->m->answers[i].key, "program.", 8) != 0) /* paths of a user */
+      fprintf(out, "? %s = %s\n", r->m->answers[i].key, r->m->answers[i].value);
   for (int i = 0; i < r->count; i++) {
     const entry *e = &r->entries[i];
     if (i > 0 && byPlace(e, e - 1) == 0) continue; /* found by two ways */

@@ -169,21 +169,28 @@ int tuttiViewNearest(const tuttiView *v, int gpu, bool up) {
 
 /* ---- pairs ---------------------------------------------------------------------------------- */
 
+tuttiViewModuleKind tuttiViewModules(const tuttiView *v) {
+  char text[1024];
+  if (!tuttiMachineRead(v->m, "proc/driver/nvidia/version", text, sizeof text))
+    return TUTTI_MODULES_UNKNOWN;
+  return strstr(text, "Open Kernel Module") ? TUTTI_MODULES_OPEN : TUTTI_MODULES_CLOSED;
+}
+
+bool tuttiViewKernelSince(const tuttiView *v, int major, int minor) {
+  int x, y;
+  const char *release = tuttiMachineAnswer(v->m, "host.release");
+  if (!release || sscanf(release, "%d.%d", &x, &y) != 2) return true;
+  return x > major || (x == major && y >= minor);
+}
+
 /* Whether GPU and NIC can do it by dma-buf, as far as anybody says: CUDA and libibverbs if they
  * were asked; else the kernel modules that are open have it, since Linux 5.12. */
 static bool dmabufOf(const tuttiView *v, const tuttiViewGpu *gpu, const tuttiViewNic *nic) {
   const char *cuda = tuttiMachineAnswer(v->m, "cuda.%s.dmabuf", gpu->bus);
   const char *verbs = tuttiMachineAnswer(v->m, "verbs.%s.dmabuf", nic->name);
-  const char *release = tuttiMachineAnswer(v->m, "host.release");
-  char driver[1024];
-  bool driverHas = cuda && cuda[0] == '1';
-  if (!cuda && release &&
-      tuttiMachineRead(v->m, "proc/driver/nvidia/version", driver, sizeof driver)) {
-    int major = 0, minor = 0;
-    (void)sscanf(release, "%d.%d", &major, &minor);
-    driverHas = strstr(driver, "Open Kernel Module") && (major > 5 || (major == 5 && minor >= 12));
-  }
-  return driverHas && verbs && verbs[0] == '1' && numberSetting(v, "DMABUF_ENABLE", 1);
+  bool exports = cuda ? cuda[0] == '1'
+                      : tuttiViewModules(v) == TUTTI_MODULES_OPEN && tuttiViewKernelSince(v, 5, 12);
+  return exports && verbs && verbs[0] == '1' && numberSetting(v, "DMABUF_ENABLE", 1);
 }
 
 static void viewPair(const tuttiView *v, const tuttiViewGpu *gpu, const tuttiViewNic *nic,

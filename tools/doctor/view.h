@@ -80,6 +80,16 @@ int tuttiViewNearest(const tuttiView *v, int gpu, bool up);
 /* The value of a setting there, or "". */
 const char *tuttiViewSetting(const tuttiView *v, const char *name);
 
+/* Which kernel modules of the NVIDIA driver are loaded. */
+typedef enum {
+  TUTTI_MODULES_UNKNOWN,
+  TUTTI_MODULES_OPEN,
+  TUTTI_MODULES_CLOSED
+} tuttiViewModuleKind;
+tuttiViewModuleKind tuttiViewModules(const tuttiView *v);
+/* The kernel has this version or a later one, or none is known. */
+bool tuttiViewKernelSince(const tuttiView *v, int major, int minor);
+
 /* The checks, each for one part of the machine. */
 void tuttiCheckGpus(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckLinks(const tuttiView *v, tuttiFindings *f); /* PCIe and NVLink */
@@ -88,6 +98,7 @@ void tuttiCheckPorts(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckGdr(const tuttiView *v, tuttiFindings *f); /* after the others */
 /* What came of trying the ports. */
 void tuttiCheckLive(const tuttiView *v, tuttiFindings *f);
+void tuttiCheckPrograms(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckHost(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckContainer(const tuttiView *v, tuttiFindings *f);
 /* All of them, sorted. */
