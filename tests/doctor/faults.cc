@@ -129,6 +129,29 @@ const Fault kFaults[] = {
     {"NicAtGen3", "roce",
      [](Recorded &r) { r.file("*0000:44:00.0/current_link_speed", "8.0 GT/s PCIe"); },
      TUTTI_FOUND_WARNING, "pcie.speed", "mlx5_0", "8.0 GT/s of the 16.0", "lspci"},
+    {"WrongDataBetweenGpus", "roce",
+     [](Recorded &r) {
+       r.answer("copy.0000:43:00.0.0000:83:00.0", "wrong data");
+       r.answer("copy.0000:83:00.0.0000:43:00.0", "24.1 direct");
+     },
+     TUTTI_FOUND_FAILURE, "gpu.copy", "0000:43:00.0 to 0000:83:00.0", "brings wrong data",
+     "topo -p2p"},
+    {"SlowNvlink", "switches",
+     [](Recorded &r) {
+       r.answer("copy.0000:23:00.0.0000:24:00.0", "262.3 direct");
+       r.answer("copy.0000:24:00.0.0000:23:00.0", "261.0 direct");
+       r.answer("copy.0000:a3:00.0.0000:a4:00.0", "65.1 direct");
+       r.answer("copy.0000:a4:00.0.0000:a3:00.0", "262.2 direct");
+       r.answer("copy.0000:a4:00.0.0000:23:00.0", "17.0 staged");
+     },
+     TUTTI_FOUND_WARNING, "gpu.copy", "0000:a3:00.0 to 0000:a4:00.0",
+     "run at 65 GB/s, where others over NV12 (NVLink) run at 262", "nvlink -e"},
+    {"NvlinkWithoutPeerAccess", "switches",
+     [](Recorded &r) {
+       r.answer("copy.0000:23:00.0.0000:24:00.0", "17.3 staged");
+       r.answer("copy.0000:24:00.0.0000:23:00.0", "17.0 staged");
+     },
+     TUTTI_FOUND_WARNING, "gpu.p2p", "0000:23:00.0, 0000:24:00.0", "CUDA says", "topo -p2p"},
     /* GPUDirect RDMA */
     {"NoPeermemAndClosedModules", "switches",
      [](Recorded &r) {
@@ -281,6 +304,25 @@ const Fault kFaults[] = {
      TUTTI_FOUND_WARNING, "nic.address", "mlx5_0, mlx5_1", "not in this container's network",
      "--network=host"},
 };
+
+/* Root sees the device control of a NIC. */
+TEST(Notes, RelaxedOrdering) {
+  Recorded r("roce");
+  const char *place = "sys/devices/pci0000:40/0000:40:01.1/0000:41:00.0/0000:42:01.0/0000:44:00.0/";
+  r.add(std::string(place) + "config", "")
+      .bytes(std::string(place) + "config", "34:60 60:05 48 48:10 50:20 100:01 02");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_NOTE), HasSubstr("note pcie.ordering mlx5_0: relaxed"));
+  r.bytes(std::string(place) + "config", "34:60 60:05 48 48:10 50:30 100:01 02");
+  EXPECT_EQ(Examined(r).text(TUTTI_FOUND_NOTE), "");
+}
+
+TEST(Notes, DevicesThatAreNeitherInfiniBandNorRoce) {
+  Recorded r("roce");
+  r.file("*/mlx5_1/node_type", "4: RNIC");
+  std::string text = Examined(r).text(TUTTI_FOUND_NOTE);
+  EXPECT_THAT(text, HasSubstr("note rdma.kind mlx5_1: it is neither"));
+  EXPECT_THAT(text, HasSubstr("note gdr.far 0000:83:00.0")) << "the other NIC is left";
+}
 
 class Faults : public testing::TestWithParam<Fault> {};
 

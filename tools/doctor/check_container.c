@@ -49,6 +49,7 @@ void tuttiCheckAll(const tuttiView *v, tuttiFindings *f) {
   tuttiCheckContainer(v, f);
   tuttiCheckGpus(v, f);
   tuttiCheckLinks(v, f);
+  tuttiCheckCopies(v, f);
   tuttiCheckRdma(v, f);
   tuttiCheckPorts(v, f);
   tuttiCheckLive(v, f);

@@ -5,6 +5,12 @@
 
 #include "doctor/view.h"
 
+/* Of a PCI function's configuration. */
+#define PCI_BYTES   4096
+#define PCI_FIRST   0x34 /* place of the first capability */
+#define PCI_EXPRESS 0x10 /* that capability, and device control in it */
+#define PCI_CONTROL 8
+
 /* ---- PCIe ----------------------------------------------------------------------------------- */
 
 /* The lanes or the GT/s (a number of "32.0 GT/s PCIe") of a function; 0: it does not say. */
@@ -43,13 +49,33 @@ static void checkFunction(const tuttiView *v, int index, const char *subject, bo
               speed, mostSpeed);
 }
 
+/* Whether a function may write out of order: bit 4 of its device control, which root alone can
+ * read. -1: nobody says. */
+static int relaxedOrdering(const tuttiView *v, const tuttiNode *n) {
+  char path[PATH_MAX], config[PCI_BYTES + 1] = {0};
+  snprintf(path, sizeof path, "sys/bus/pci/devices/%.31s/config", n->name);
+  tuttiMachineRead(v->m, path, config, sizeof config);
+  unsigned at = (unsigned char)config[PCI_FIRST];
+  for (int steps = 0; at >= 0x40 && at <= 0xec && steps < 48; steps++) {
+    if (config[at] == PCI_EXPRESS) return config[at + PCI_CONTROL] >> 4 & 1;
+    at = (unsigned char)config[at + 1];
+  }
+  return -1;
+}
+
 /* An idle GPU lowers the speed of its link, but not the lanes. */
 static void checkPcie(const tuttiView *v, tuttiFindings *f) {
   for (int i = 0; i < v->ngpus; i++)
     checkFunction(v, v->gpus[i].node, v->gpus[i].bus, false, f);
   for (int i = 0; i < v->nnics; i++)
-    if (v->nics[i].physical)
-      checkFunction(v, v->t->nodes[v->nics[i].node].parent, v->nics[i].name, true, f);
+    if (v->nics[i].physical) {
+      int function = v->t->nodes[v->nics[i].node].parent;
+      checkFunction(v, function, v->nics[i].name, true, f);
+      if (relaxedOrdering(v, &v->t->nodes[function]) == 0)
+        tuttiFind(f, TUTTI_FOUND_NOTE, "pcie.ordering", v->nics[i].name, "",
+                  "relaxed ordering is off for it on PCIe, which costs bandwidth on some CPUs (AMD "
+                  "above all): see the BIOS");
+    }
 }
 
 /* ---- NVLink --------------------------------------------------------------------------------- */

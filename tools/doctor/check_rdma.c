@@ -126,6 +126,7 @@ void tuttiCheckRdma(const tuttiView *v, tuttiFindings *f) {
     if (v->nics[i].usable)
       checkDevice(v, &v->nics[i], f);
     else
-      tuttiFind(f, TUTTI_FOUND_NOTE, "rdma.iwarp", v->nics[i].name, "",
-                "it speaks iWARP, which NET/IB does not serve; NET/Socket uses its interface");
+      tuttiFind(f, TUTTI_FOUND_NOTE, "rdma.kind", v->nics[i].name, "",
+                "it is neither InfiniBand nor RoCE (iWARP, say), so NET/IB does not serve it; "
+                "NET/Socket uses its interface");
 }

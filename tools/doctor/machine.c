@@ -148,7 +148,8 @@ tuttiResult_t tuttiMachineAsk(tuttiMachine *m, bool live) {
   TUTTI_TRY(tuttiAskNvml(m));
   TUTTI_TRY(tuttiAskCuda(m));
   TUTTI_TRY(tuttiAskVerbs(m));
-  return live ? tuttiTryPorts(m) : tuttiSuccess;
+  if (live) TUTTI_TRY(tuttiTryPorts(m));
+  return live ? tuttiTryCopies(m) : tuttiSuccess;
 }
 
 static int removeEntry(const char *path, const struct stat *st, int kind, struct FTW *at) {

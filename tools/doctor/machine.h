@@ -85,6 +85,8 @@ void tuttiDescribeLibrary(const char *path);
 /* Tries what the machine has, after the others: each RDMA port that is up writes into memory of the
  * host and of the GPUs near it, and the data are looked at. Takes some memory for some seconds. */
 tuttiResult_t tuttiTryPorts(tuttiMachine *m);
+/* Each GPU copies to each other one, where there is CUDA and some. */
+tuttiResult_t tuttiTryCopies(tuttiMachine *m);
 
 __END_DECLS
 

@@ -75,6 +75,27 @@ static void printPairs(const tuttiView *v, FILE *out) {
   }
 }
 
+/* Where copies were tried. */
+static void printCopies(const tuttiView *v, FILE *out) {
+  bool tried = false;
+  for (int b = 1; b < v->ngpus; b++)
+    tried |= tuttiViewCopy(v, 0, b) > 0;
+  if (!tried) return;
+  fputs("\nCopies from each GPU (row) to each other one, GB/s:\n      ", out);
+  for (int b = 0; b < v->ngpus; b++)
+    fprintf(out, "   GPU%-2d", b);
+  putc('\n', out);
+  for (int a = 0; a < v->ngpus; a++) {
+    fprintf(out, "GPU%-3d", a);
+    for (int b = 0; b < v->ngpus; b++)
+      if (tuttiViewCopy(v, a, b) > 0)
+        fprintf(out, " %7.1f", tuttiViewCopy(v, a, b));
+      else
+        fprintf(out, " %7s", "-");
+    putc('\n', out);
+  }
+}
+
 void tuttiDoctorFindings(const tuttiFindings *f, FILE *out) {
   int counts[TUTTI_FOUND_COUNT] = {0};
   for (int i = 0; i < f->n; i++) {
@@ -96,6 +117,7 @@ void tuttiDoctorText(const tuttiView *v, const tuttiFindings *f, FILE *out) {
   printGpus(v, out);
   printNics(v, out);
   printPairs(v, out);
+  printCopies(v, out);
   putc('\n', out);
   tuttiDoctorFindings(f, out);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -14,6 +15,8 @@
 #include "base/os.h"
 #include "doctor/machine.h"
 #include "doctor/recording.h"
+
+#define ROOM_BYTES (32ull << 20) /* all that a recording can take, and some more */
 
 /* A link, which is made when all else is there: nothing is ever written through one. */
 typedef struct {
@@ -250,8 +253,11 @@ static tuttiResult_t makeLinks(reading *r) {
 }
 
 static tuttiResult_t makeRoot(tuttiMachine *m) {
-  /* In memory where that can be: it is hundreds of small files. */
-  const char *dir = access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
+  /* In memory where there is room for that: it is hundreds of small files. */
+  struct statvfs st;
+  bool room = access("/dev/shm", W_OK | X_OK) == 0 && statvfs("/dev/shm", &st) == 0 &&
+              (unsigned long long)st.f_bavail * st.f_bsize >= ROOM_BYTES;
+  const char *dir = room ? "/dev/shm" : "/tmp";
   char root[64];
   snprintf(root, sizeof root, "%s/tutti-doctor-XXXXXX", dir);
   if (mkdtemp(root) == NULL)

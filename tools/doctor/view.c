@@ -125,7 +125,7 @@ static tuttiResult_t viewNic(tuttiView *v, const char *name) {
   readText(v, nic, "board_id", nic->board, sizeof nic->board);
   readText(v, nic, "hca_type", nic->hca, sizeof nic->hca);
   readText(v, nic, "node_type", text, sizeof text);
-  nic->usable = strstr(text, "RNIC") == NULL;
+  nic->usable = text[0] == '\0' || text[0] == '1'; /* "1: CA": InfiniBand and RoCE */
   nic->physical = v->t->nodes[node].busId != 0;
   v->nphysical += nic->physical;
   TUTTI_FREED tuttiName *ports = NULL;

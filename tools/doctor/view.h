@@ -99,6 +99,9 @@ void tuttiCheckGdr(const tuttiView *v, tuttiFindings *f); /* after the others */
 /* What came of trying the ports. */
 void tuttiCheckLive(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckPrograms(const tuttiView *v, tuttiFindings *f);
+/* After the links; GB/s of a copy, 0 where it was not tried or failed. */
+void tuttiCheckCopies(const tuttiView *v, tuttiFindings *f);
+double tuttiViewCopy(const tuttiView *v, int from, int to);
 void tuttiCheckHost(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckContainer(const tuttiView *v, tuttiFindings *f);
 /* All of them, sorted. */

@@ -1,0 +1,63 @@
+/* What came of copies between GPUs: as NVML and the topology say, or not. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "doctor/view.h"
+
+/* GB/s from one GPU to another; 0: not tried, or it failed. */
+double tuttiViewCopy(const tuttiView *v, int from, int to) {
+  const char *said = tuttiMachineAnswer(v->m, "copy.%s.%s", v->gpus[from].bus, v->gpus[to].bus);
+  return said ? strtod(said, NULL) : 0;
+}
+
+static const char *pathOf(const tuttiView *v, int a, int b, char *buf, size_t size) {
+  return tuttiTopologyPath(v->t, v->t->nodes[v->gpus[a].node].busId,
+                           v->t->nodes[v->gpus[b].node].busId, buf, size);
+}
+
+/* The fastest copy between GPUs that are joined in the same way. */
+static double fastestAlike(const tuttiView *v, const char *path) {
+  char other[64];
+  double best = 0;
+  for (int a = 0; a < v->ngpus; a++) {
+    for (int b = 0; b < v->ngpus; b++) {
+      if (a == b || strcmp(pathOf(v, a, b, other, sizeof other), path) != 0) continue;
+      double gbs = tuttiViewCopy(v, a, b);
+      if (gbs > best) best = gbs;
+    }
+  }
+  return best;
+}
+
+static void checkPair(const tuttiView *v, int a, int b, tuttiFindings *f) {
+  const char *said = tuttiMachineAnswer(v->m, "copy.%s.%s", v->gpus[a].bus, v->gpus[b].bus);
+  char path[64], subject[80];
+  if (said == NULL) return;
+  snprintf(subject, sizeof subject, "%s to %s", v->gpus[a].bus, v->gpus[b].bus);
+  pathOf(v, a, b, path, sizeof path);
+  double gbs = strtod(said, NULL), best = fastestAlike(v, path);
+  if (strcmp(said, "wrong data") == 0)
+    tuttiFind(f, TUTTI_FOUND_FAILURE, "gpu.copy", subject, "nvidia-smi topo -p2p w",
+              "a copy between these GPUs brings wrong data: an IOMMU or ACS is in the way of PCIe, "
+              "most likely; boot with iommu=pt");
+  else if (strncmp(said, "failed", 6) == 0)
+    tuttiFind(f, TUTTI_FOUND_FAILURE, "gpu.copy", subject, "sudo dmesg | grep -i xid",
+              "a copy between these GPUs %s", said);
+  else if (strncmp(path, "NV", 2) == 0 && strstr(said, "staged") && !tuttiFound(f, "gpu.p2p"))
+    tuttiFind(f, TUTTI_FOUND_WARNING, "gpu.p2p", v->gpus[a].bus, "nvidia-smi topo -p2p w",
+              "NVLink joins it with other GPUs, and CUDA says that they do not reach each other");
+  else if (gbs < best / 2)
+    tuttiFind(f, TUTTI_FOUND_WARNING, "gpu.copy", subject, "nvidia-smi nvlink -e",
+              "copies run at %.0f GB/s, where others over %s run at %.0f", gbs, path, best);
+}
+
+void tuttiCheckCopies(const tuttiView *v, tuttiFindings *f) {
+  const char *error = tuttiMachineAnswer(v->m, "copy.error");
+  for (int a = 0; a < v->ngpus; a++)
+    for (int b = 0; b < v->ngpus; b++)
+      if (a != b) checkPair(v, a, b, f);
+  if (error)
+    tuttiFind(f, TUTTI_FOUND_NOTE, "unseen.copies", "copies between GPUs", "nvidia-smi",
+              "they were not tried: %s", error);
+}
