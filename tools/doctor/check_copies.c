@@ -30,7 +30,8 @@ static double fastestAlike(const tuttiView *v, const char *path) {
   return best;
 }
 
-static void checkPair(const tuttiView *v, int a, int b, tuttiFindings *f) {
+/* `known`: that GPUs do not reach each other has been said. */
+static void checkPair(const tuttiView *v, int a, int b, bool known, tuttiFindings *f) {
   const char *said = tuttiMachineAnswer(v->m, "copy.%s.%s", v->gpus[a].bus, v->gpus[b].bus);
   char path[64], subject[80];
   if (said == NULL) return;
@@ -44,7 +45,7 @@ static void checkPair(const tuttiView *v, int a, int b, tuttiFindings *f) {
   else if (strncmp(said, "failed", 6) == 0)
     tuttiFind(f, TUTTI_FOUND_FAILURE, "gpu.copy", subject, "sudo dmesg | grep -i xid",
               "a copy between these GPUs %s", said);
-  else if (strncmp(path, "NV", 2) == 0 && strstr(said, "staged") && !tuttiFound(f, "gpu.p2p"))
+  else if (strncmp(path, "NV", 2) == 0 && strstr(said, "staged") && !known)
     tuttiFind(f, TUTTI_FOUND_WARNING, "gpu.p2p", v->gpus[a].bus, "nvidia-smi topo -p2p w",
               "NVLink joins it with other GPUs, and CUDA says that they do not reach each other");
   else if (gbs < best / 2)
@@ -54,9 +55,10 @@ static void checkPair(const tuttiView *v, int a, int b, tuttiFindings *f) {
 
 void tuttiCheckCopies(const tuttiView *v, tuttiFindings *f) {
   const char *error = tuttiMachineAnswer(v->m, "copy.error");
+  bool known = tuttiFound(f, "gpu.p2p");
   for (int a = 0; a < v->ngpus; a++)
     for (int b = 0; b < v->ngpus; b++)
-      if (a != b) checkPair(v, a, b, f);
+      if (a != b) checkPair(v, a, b, known, f);
   if (error)
     tuttiFind(f, TUTTI_FOUND_NOTE, "unseen.copies", "copies between GPUs", "nvidia-smi",
               "they were not tried: %s", error);
