@@ -179,20 +179,36 @@ TEST(DoctorHosts, ByRanks) {
 
 /* ---- programs that are run ------------------------------------------------------------------ */
 
-TEST(DoctorPrograms, AreEndedAtTheirTime) {
-  char out[64];
-  char *forever[] = {const_cast<char *>("sh"), const_cast<char *>("-c"),
-                     const_cast<char *>("echo begun; sleep 1000 & sleep 1000"), nullptr};
-  uint64_t start = tuttiNow();
-  EXPECT_FALSE(tuttiCommandRun(forever, nullptr, out, sizeof out, 300));
-  EXPECT_LT(tuttiMs(start, tuttiNow()), 100000);
-  EXPECT_STREQ(out, "begun\n");
+/* Z and X: ended, and not waited for by whoever inherited it. */
+bool isAlive(int pid) {
+  std::string stat = [&] {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }();
+  size_t name = stat.rfind(") ");
+  return name != std::string::npos && stat[name + 2] != 'Z' && stat[name + 2] != 'X';
 }
 
-TEST(DoctorPrograms, MayPrintWithoutEnd) {
+TEST(DoctorPrograms, AreEndedAtTheirTimeWithWhatTheyStarted) {
+  char out[64] = "";
+  char *forever[] = {const_cast<char *>("sh"), const_cast<char *>("-c"),
+                     const_cast<char *>("sleep 1000 & echo $!; sleep 1000"), nullptr};
+  uint64_t start = tuttiNow();
+  for (int ms = 100; ms < 100000 && out[0] == '\0'; ms *= 4) /* until it had the time to begin */
+    EXPECT_FALSE(tuttiCommandRun(forever, nullptr, out, sizeof out, ms));
+  EXPECT_LT(tuttiMs(start, tuttiNow()), 500000);
+  int child = atoi(out);
+  ASSERT_GT(child, 0);
+  for (int i = 0; i < 1000 && isAlive(child); i++)
+    usleep(10000);
+  EXPECT_FALSE(isAlive(child));
+}
+
+TEST(DoctorPrograms, MayPrintMoreThanThereIsRoomFor) {
   char out[64];
-  char *forever[] = {const_cast<char *>("yes"), nullptr};
-  EXPECT_FALSE(tuttiCommandRun(forever, nullptr, out, sizeof out, 100));
+  char *yes[] = {const_cast<char *>("sh"), const_cast<char *>("-c"),
+                 const_cast<char *>("yes | head -c 300000"), nullptr};
+  EXPECT_TRUE(tuttiCommandRun(yes, nullptr, out, sizeof out, 100000));
   EXPECT_EQ(strlen(out), sizeof out - 1);
   char *missing[] = {const_cast<char *>("/nowhere/at/all"), nullptr};
   EXPECT_FALSE(tuttiCommandRun(missing, nullptr, out, sizeof out, 10000));
