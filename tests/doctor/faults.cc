@@ -161,6 +161,18 @@ const Fault kFaults[] = {
      TUTTI_FOUND_WARNING, "gdr.driver", "0000:23:00.0, 0000:24:00.0, 0000:a3:00.0, 0000:a4:00.0",
      "modprobe nvidia-peermem; no dma-buf because the closed kernel modules of the NVIDIA driver",
      "sudo modprobe nvidia-peermem"},
+    {"KernelTooOldForDmabuf", "roce",
+     [](Recorded &r) {
+       r.answers("cuda.0*.dmabuf", "0").answer("host.release", "5.4.0-216-generic");
+     },
+     TUTTI_FOUND_WARNING, "gdr.driver", "0000:43:00.0, 0000:83:00.0",
+     "no dma-buf because the kernel is older than Linux 5.12", "sudo modprobe nvidia-peermem"},
+    {"KernelTooOldForDmabufAndNoCuda", "roce",
+     [](Recorded &r) {
+       r.silent("cuda.*").answer("host.release", "5.11.22-7-pve");
+     },
+     TUTTI_FOUND_WARNING, "gdr.driver", "0000:43:00.0, 0000:83:00.0",
+     "no dma-buf because the kernel is older than Linux 5.12", "sudo modprobe nvidia-peermem"},
     {"RdmaCoreTooOldForDmabuf", "roce", [](Recorded &r) { r.answers("verbs.*.dmabuf", "0"); },
      TUTTI_FOUND_WARNING, "gdr.driver", "0000:43:00.0, 0000:83:00.0",
      "no dma-buf because libibverbs or the NIC's driver", "sudo modprobe nvidia-peermem"},
@@ -184,6 +196,15 @@ const Fault kFaults[] = {
      },
      TUTTI_FOUND_FAILURE, "module.uverbs", "/dev/infiniband", "the module ib_uverbs is not loaded",
      "modprobe ib_uverbs"},
+    {"NoVerbsModuleBesideGpus", "roce",
+     [](Recorded &r) {
+       r.drop("dev/infiniband/*").silent("verbs.mlx5_*").drop("sys/module/ib_uverbs/refcnt");
+     },
+     TUTTI_FOUND_FAILURE, "module.uverbs", "/dev/infiniband", "there are 2 RDMA devices",
+     "modprobe ib_uverbs"},
+    {"NoLibraryBesideGpus", "roce",
+     [](Recorded &r) { r.silent("verbs.*").answer("verbs.state", "it is not there; install rdma-core"); },
+     TUTTI_FOUND_FAILURE, "rdma.library", "libibverbs", "install rdma-core", "install rdma-core"},
     {"NoLibrary", "cpu",
      [](Recorded &r) {
        r.silent("verbs.*").answer("verbs.state",
@@ -305,6 +326,15 @@ const Fault kFaults[] = {
      "--network=host"},
 };
 
+/* Kernel and modules alone, as where no CUDA was asked, tell of dma-buf, too. */
+TEST(Notes, DmabufWithoutCuda) {
+  Recorded r("roce");
+  r.silent("cuda.*");
+  EXPECT_EQ(Examined(r).text(TUTTI_FOUND_NOTE), "");
+  r.answer("host.release", "5.12.0");
+  EXPECT_EQ(Examined(r).text(TUTTI_FOUND_NOTE), "");
+}
+
 /* Root sees the device control of a NIC. */
 TEST(Notes, RelaxedOrdering) {
   Recorded r("roce");
@@ -314,6 +344,19 @@ TEST(Notes, RelaxedOrdering) {
   EXPECT_THAT(Examined(r).text(TUTTI_FOUND_NOTE), HasSubstr("note pcie.ordering mlx5_0: relaxed"));
   r.bytes(std::string(place) + "config", "34:60 60:05 48 48:10 50:30 100:01 02");
   EXPECT_EQ(Examined(r).text(TUTTI_FOUND_NOTE), "");
+}
+
+TEST(Notes, CongestionControl) {
+  Recorded r("roce");
+  std::string place =
+      "sys/devices/pci0000:40/0000:40:01.1/0000:41:00.0/0000:42:01.0/0000:44:00.0/net/"
+      "ens1np0/ecn/";
+  for (const char *side : {"roce_np", "roce_rp"})
+    for (int priority = 0; priority < 8; priority++)
+      r.add(place + side + "/enable/" + std::to_string(priority), priority == 3 ? "1" : "0");
+  EXPECT_EQ(Examined(r).text(TUTTI_FOUND_NOTE), "");
+  r.file(place + "roce_rp/enable/3", "0");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_NOTE), HasSubstr("note nic.ecn mlx5_0: its congestion"));
 }
 
 TEST(Notes, DevicesThatAreNeitherInfiniBandNorRoce) {

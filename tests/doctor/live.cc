@@ -54,11 +54,11 @@ TEST(DoctorLive, ARecordingTells) {
   r.answer("live.mlx5_1.1.0000:83:00.0",
            "the device does not register memory of the GPU: Bad address");
   Examined e(r);
-  EXPECT_EQ(
-      e.text(TUTTI_FOUND_WARNING),
-      "warning gdr.broken 0000:83:00.0: no GPUDirect RDMA by mlx5_1, though it should work: the "
-      "device does not register memory of the GPU: Bad address; payloads are staged in host "
-      "memory\n");
+  EXPECT_EQ(e.text(TUTTI_FOUND_WARNING),
+            "warning gdr.broken 0000:83:00.0: no GPUDirect RDMA by mlx5_1 port 1, though it should "
+            "work: the "
+            "device does not register memory of the GPU: Bad address; payloads are staged in host "
+            "memory\n");
 }
 
 } // namespace

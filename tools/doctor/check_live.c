@@ -16,9 +16,7 @@ static void judge(const tuttiAnswer *a, tuttiFindings *f) {
               gpu);
   else if (n == 3)
     tuttiFind(f, TUTTI_FOUND_WARNING, "gdr.broken", gpu, "sudo dmesg | tail -50",
-              "no GPUDirect RDMA by %s, though it should work: %s; payloads are staged in host "
-              "memory",
-              nic, a->value);
+              TUTTI_IB_GDR_BROKEN, nic, port, a->value);
   else if (works)
     tuttiFind(f, TUTTI_FOUND_OK, "nic.tried", nic, "", "it reads and writes host memory");
   else

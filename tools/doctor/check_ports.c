@@ -107,6 +107,31 @@ static void checkAddress(const examination *x, const tuttiViewNic *nic, const tu
               "its addresses are of RoCE v1 only, which no router passes on");
 }
 
+/* Whether a side of RoCE's congestion control is on for some priority; true where nobody says. */
+static bool hasEcn(const tuttiView *v, const tuttiViewPort *port, const char *side) {
+  char dir[128];
+  bool told = false;
+  snprintf(dir, sizeof dir, "sys/class/net/%.15s/ecn/%s/enable", port->net, side);
+  for (char priority[2] = "0"; priority[0] < '8'; priority[0]++) {
+    long on = tuttiMachineNumber(v->m, dir, priority, -1);
+    if (on > 0) return true;
+    told |= on == 0;
+  }
+  return !told;
+}
+
+static void checkEcn(const examination *x, const tuttiViewNic *nic, const tuttiViewPort *port) {
+  char command[128];
+  (void)nic;
+  if (!isActive(port) || !port->ethernet || port->net[0] == '\0') return;
+  if (hasEcn(x->v, port, "roce_np") && hasEcn(x->v, port, "roce_rp")) return;
+  snprintf(command, sizeof command, "echo 1 | sudo tee /sys/class/net/%s/ecn/roce_{np,rp}/enable/3",
+           port->net);
+  tuttiFind(x->f, TUTTI_FOUND_NOTE, "nic.ecn", port->text, command,
+            "its congestion control (ECN, DCQCN) is off for all priorities, so that a full switch "
+            "pauses or drops what it sends");
+}
+
 /* ---- one beside the other ------------------------------------------------------------------- */
 
 /* Of one board and one kind of link: they should be alike. */
@@ -226,6 +251,7 @@ void tuttiCheckPorts(const tuttiView *v, tuttiFindings *f) {
   }
   forPorts(&x, checkState);
   forPorts(&x, checkAddress);
+  forPorts(&x, checkEcn);
   forPorts(&x, checkBeside);
   forPorts(&x, checkCounters);
   checkFirmware(v, f);

@@ -206,6 +206,7 @@ static const struct {
     {"sys/class/net/*/operstate", recordText},
     {"sys/class/net/*/mtu", recordText},
     {"sys/class/net/*/type", recordText},
+    {"sys/class/net/*/ecn/roce_*/enable/*", recordText},
     {"sys/devices/system/node/node*/cpulist", recordText},
     {"sys/devices/system/cpu/online", recordText},
     {"sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", recordText},

@@ -211,10 +211,7 @@ static tuttiResult_t decide(tuttiIbNode *node, const tuttiPeer *mine, tuttiIbRai
   TUTTI_TRY(tryRail(node, rail, mine->cudaDevice, &works, why));
   if (works) return tuttiSuccess;
   *answer = TUTTI_GDR_BROKEN;
-  TUTTI_WARN(NET,
-             "NET/IB: no GPUDirect RDMA by %s port %u, though it should work: %s; payloads are "
-             "staged in host memory",
-             rail->port.device, rail->port.port, why);
+  TUTTI_WARN(NET, "NET/IB: " TUTTI_IB_GDR_BROKEN, rail->port.device, rail->port.port, why);
   dropRail(rail);
   return tuttiSuccess;
 }

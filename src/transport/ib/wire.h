@@ -54,12 +54,15 @@ typedef struct {
 } tuttiIbHandle;
 
 /* What NET/IB says where it cannot serve, also for those who judge a host without using it: the
- * library, how many devices there are, a device that cannot be opened, locked memory. */
+ * library, how many devices there are, a device that cannot be opened, GPUDirect
+ * RDMA that failed its check, locked memory. */
 #define TUTTI_IB_NO_LIBRARY  "%.200s; install rdma-core"
 #define TUTTI_IB_NONE_ACTIVE "no port of the %d RDMA devices is active (ibv_devinfo)"
 #define TUTTI_IB_NONE_USABLE                                                                       \
   "none of the %d RDMA devices here can be used (rights, kind, or TUTTI_IB_HCA)"
 #define TUTTI_IB_NOT_OPENED "cannot open device %s: %s; see the rights on /dev/infiniband"
+#define TUTTI_IB_GDR_BROKEN                                                                        \
+  "no GPUDirect RDMA by %s port %d, though it should work: %s; payloads are staged in host memory"
 #define TUTTI_IB_LOCKED_MEMORY                                                                     \
   "raise the limit on locked memory (ulimit -l, now %llu KiB; LimitMEMLOCK of the service, "       \
   "--ulimit memlock=-1 of the container) to unlimited"
