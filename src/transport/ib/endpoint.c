@@ -582,7 +582,7 @@ static void fillRails(const tuttiIbHandle *from, const tuttiIbHandle *to, tuttiP
   tuttiIbPair pairs[TUTTI_PATH_RAILS];
   _Static_assert(TUTTI_PATH_RAILS >= TUTTI_IB_PORTS, "a rail for each port");
   int most = from->nports > to->nports ? from->nports : to->nports;
-  path->nrails[side] = (uint8_t)tuttiIbPairsChoose(from, to, most, pairs);
+  path->nrails[side] = (uint8_t)tuttiIbPairsChoose(from, to, 0, most, pairs);
   for (int i = 0; i < path->nrails[side]; i++)
     path->rails[side][i] = (tuttiRail){
         .port = {pairs[i].port[0], pairs[i].port[1]},

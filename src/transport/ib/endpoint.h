@@ -116,9 +116,6 @@ typedef struct tuttiIbRegion {
 typedef struct {
   struct tuttiIbEndpoint *end;
   struct ibv_qp *qp; /* NULL: not used now */
-  /* Stopped while its port was down, and kept until that is back or the endpoint is closed:
-   * ibv_destroy_qp may wait until the last packets have left the port (soft-RoCE). */
-  struct ibv_qp *dead;
   tuttiIbPair pair;
   int rail; /* of this side */
   uint32_t psn;
@@ -134,6 +131,15 @@ typedef struct {
   uint32_t receives;         /* posted, of which no completion has been seen */
   uint64_t come;             /* recv, by immediates: messages whose share on it is there */
 } tuttiIbQueuePair;
+
+/* A queue pair that was stopped while its port was down, and is kept until that is back or the
+ * endpoint is closed: ibv_destroy_qp may wait until the last packets have left the port
+ * (soft-RoCE). */
+typedef struct tuttiIbDeadQueuePair {
+  struct ibv_qp *qp;
+  int rail;
+  struct tuttiIbDeadQueuePair *next;
+} tuttiIbDeadQueuePair;
 
 /* A message's descriptor as it is written to the receiver. The number stands first and last, so
  * that the descriptor is whole when both are there, in whichever direction a device copies it. */
@@ -173,10 +179,9 @@ typedef struct tuttiIbEndpoint {
   struct tuttiIbEndpoint *next,
       *reverse; /* of the node's endpoints; the channel's other direction, or NULL */
   bool listed;
-  tuttiIbHandle theirs;
-  /* All queue pairs join the channel's rail if it has one, as long as its ports work: it is `spare`
-   * ones otherwise. */
-  bool railed, spare;
+  tuttiIbHandle theirs; /* the ports as the peer told last */
+  /* All queue pairs join the channel's rail if it has one, as long as both its ports work. */
+  bool railed;
   tuttiIbPair rail;
   tuttiIbState state;
   struct ibv_mr *mr[TUTTI_IB_PORTS]; /* of the FIFO, as far as it is host memory */
@@ -184,12 +189,14 @@ typedef struct tuttiIbEndpoint {
   tuttiIbControl *control;
   uint32_t epoch;   /* send: of the last offer */
   uint32_t avoid;   /* rails on which queue pairs have failed, by bit */
+  uint32_t unfit;   /* rails whose devices have refused what this connection needs, by bit */
   uint32_t changes; /* node->changes when the queue pairs were made */
   bool immediate;   /* what has come is told by completions, and no flag in memory is believed */
   int nqps, nparts;
   tuttiIbQueuePair qps[TUTTI_IB_QUEUE_PAIRS];
   tuttiIbQueuePair
       *parts[TUTTI_IB_QUEUE_PAIRS]; /* those in use, by the part of a payload that they carry */
+  tuttiIbDeadQueuePair *dead;
   tuttiIbHandshake in, out;
   size_t got;      /* of in */
   uint64_t credit; /* send: messages that the reader has taken; recv: those that it told of */
@@ -211,6 +218,11 @@ typedef struct tuttiIbEndpoint {
 
 static inline bool tuttiIbSends(const tuttiIbEndpoint *e) {
   return e->meet.fifo.direction == TUTTI_SEND;
+}
+
+/* Which of the two in a tuttiIbPair is this side's. */
+static inline int tuttiIbSide(const tuttiIbEndpoint *e) {
+  return tuttiIbSends(e) ? 0 : 1;
 }
 
 static inline struct ibv_mr *tuttiIbDataMr(const tuttiIbEndpoint *e, int rail) {

@@ -3,9 +3,10 @@
  * The sender always leads: it makes queue pairs, offers them in a handshake over the socket by
  * which the endpoints met, and gets the receiver's in the answer. To mend a connection both drop
  * their queue pairs and do the same again over the ports that are up; a receiver whose side is
- * broken asks for it (AGAIN). Nothing is lost, for a message stays with the sender until the
- * receiver's hardware has acknowledged it; and nothing comes twice, for the receiver first closes
- * the old queue pairs, counts what they have brought, and answers with that number. */
+ * broken asks for it (AGAIN), one whose ports have changed tells it (NEWS). Nothing is lost, for a
+ * message stays with the sender until the receiver's hardware has acknowledged it; and nothing
+ * comes twice, for the receiver first closes the old queue pairs, counts what they have brought,
+ * and answers with that number. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,23 +70,50 @@ static tuttiResult_t widenCq(tuttiIbEndpoint *e, const tuttiIbQueuePair *q) {
   return tuttiSuccess;
 }
 
-static void destroyQp(const tuttiIbQueuePair *q, struct ibv_qp **qp) {
-  if (!*qp) return;
-  tuttiVerbs.destroyQp(*qp);
-  *qp = NULL;
-  q->end->node->rails[q->rail].qps--;
+static void destroyQp(tuttiIbEndpoint *e, int rail, struct ibv_qp *qp) {
+  tuttiVerbs.destroyQp(qp);
+  e->node->rails[rail].qps--;
 }
 
-/* Makes the queue pair proper, where ports are chosen and this side's is up. */
-static tuttiResult_t makeQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q) {
-  destroyQp(q, &q->dead);
+/* Destroys those that were kept because their port was down; of all rails, if `rail` is -1. */
+static void destroyDead(tuttiIbEndpoint *e, int rail) {
+  for (tuttiIbDeadQueuePair **at = &e->dead, *d; (d = *at) != NULL;) {
+    if (rail >= 0 && d->rail != rail) {
+      at = &d->next;
+      continue;
+    }
+    *at = d->next;
+    destroyQp(e, d->rail, d->qp);
+    tuttiFree(d);
+  }
+}
+
+static void dropQueuePair(tuttiIbQueuePair *q) {
+  if (!q->qp) return;
+  tuttiIbEndpoint *e = q->end;
+  const tuttiIbRail *rail = &e->node->rails[q->rail];
+  tuttiIbDeadQueuePair *dead = NULL;
+  if (!rail->port.up && !rail->gone)
+    (void)tuttiAlloc((void **)&dead, 1, sizeof *dead, "a queue pair", e->meet.view->memory);
+  if (dead) {
+    *dead = (tuttiIbDeadQueuePair){.qp = q->qp, .rail = q->rail};
+    TUTTI_LINK(e->dead, dead);
+  } else {
+    destroyQp(e, q->rail, q->qp);
+  }
+  q->qp = NULL;
+}
+
+/* Makes the queue pair proper, on a port of this side that is up. */
+static tuttiResult_t makeQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q, const uint8_t port[2]) {
   *q = (tuttiIbQueuePair){.end = e,
-                          .pair = q->pair,
-                          .rail = q->pair.port[!tuttiIbSends(e)],
+                          .pair = {.port = {port[0], port[1]}},
+                          .rail = port[tuttiIbSide(e)],
                           .psn = (uint32_t)(tuttiNow() >> 6) & 0xffffff,
                           .maxInline = sizeof(tuttiIbDescriptor)};
   tuttiIbRail *r = &e->node->rails[q->rail];
   const char *call;
+  destroyDead(e, q->rail);
   if (!e->mr[q->rail])
     TUTTI_TRY(tuttiIbRegister(e->node, q->rail, e->meet.fifo.descriptors, e->registered,
                               &e->mr[q->rail]));
@@ -96,19 +124,25 @@ static tuttiResult_t makeQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q) {
   return err ? queuePairFailed(e, q, call, err) : tuttiSuccess;
 }
 
-/* Joins it with the peer's queue pair. *way: false if it cannot be reached for now. */
+/* Joins it with the peer's queue pair, by the addresses that both told in offer and answer. *way:
+ * false if it cannot be reached for now. */
 static tuttiResult_t joinQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q,
                                    const tuttiIbQueuePairInfo *peer, bool *way) {
-  const tuttiIbGid *from, *to;
-  const tuttiIbPort *mine = portOf(e, q, false, &from), *theirs = portOf(e, q, true, &to);
+  int side = tuttiIbSide(e), gid[2];
+  const tuttiIbPort *mine = &e->out.ports[q->pair.port[side]];
+  const tuttiIbPort *theirs = &e->in.ports[q->pair.port[!side]];
+  *way = tuttiIbGidChoose(mine, theirs, &gid[side], &gid[!side]) > 0;
+  if (!*way) return tuttiSuccess;
+  q->pair.gid[0] = (uint8_t)gid[0];
+  q->pair.gid[1] = (uint8_t)gid[1];
   tuttiIbRemote remote = {.mtu = (enum ibv_mtu)(mine->mtu < theirs->mtu ? mine->mtu : theirs->mtu),
                           .qpn = peer->qpn,
                           .psn = peer->psn};
   q->rkey = peer->rkey;
   q->dataRkey = peer->dataRkey;
   /* False: the port has lost the address that the peer knows. */
-  *way = tuttiIbAddress(&e->node->rails[q->rail], from, theirs, to, e->meet.view->trafficClass,
-                        &remote.address);
+  *way = tuttiIbAddress(&e->node->rails[q->rail], &mine->gids[gid[side]], theirs,
+                        &theirs->gids[gid[!side]], e->meet.view->trafficClass, &remote.address);
   if (!*way) return tuttiSuccess;
   if (e->immediate) tuttiIbAwaitImmediates(q);
   int err = tuttiIbQueuePairReceive(q->qp, &remote);
@@ -120,14 +154,6 @@ static tuttiResult_t joinQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q,
   if (err) return queuePairFailed(e, q, "ibv_modify_qp to RTS", err);
   e->parts[e->nparts++] = q;
   return tuttiSuccess;
-}
-
-static void dropQueuePair(tuttiIbQueuePair *q) {
-  if (q->qp && !q->end->node->rails[q->rail].port.up) {
-    q->dead = q->qp;
-    q->qp = NULL;
-  }
-  destroyQp(q, &q->qp);
 }
 
 void tuttiIbQueuePairsStop(void *end) {
@@ -156,8 +182,7 @@ void tuttiIbQueuePairsClose(tuttiIbEndpoint *e, bool forGood) {
   if (e->immediate && !forGood) drainReceives(e);
   for (int i = 0; i < e->nqps; i++)
     dropQueuePair(&e->qps[i]);
-  for (int i = 0; i < TUTTI_IB_QUEUE_PAIRS && forGood; i++)
-    destroyQp(&e->qps[i], &e->qps[i].dead);
+  if (forGood) destroyDead(e, -1);
   if (e->nqps || forGood) tuttiIbPoll(e->node); /* no completion names this endpoint any more */
   e->nqps = 0;
 }
@@ -181,6 +206,17 @@ static bool wantsImmediates(const tuttiIbEndpoint *e) {
   return e->meet.fifo.gpuData && !ordered;
 }
 
+/* This side's ports as this connection can use them now, without those that are `unwanted`, by bit.
+ */
+static void tellPorts(const tuttiIbEndpoint *e, uint32_t unwanted, tuttiIbPort *ports) {
+  const tuttiIbNode *node = e->node;
+  for (int i = 0; i < node->nrails; i++) {
+    bool reaches = !e->meet.fifo.gpuData || node->gdr.mr[i];
+    ports[i] = node->rails[i].port;
+    if (!reaches || ((e->unfit | unwanted) >> i & 1)) ports[i].up = 0;
+  }
+}
+
 static void startHandshake(tuttiIbEndpoint *e, tuttiIbHandshakeKind kind, uint32_t epoch) {
   e->out = (tuttiIbHandshake){.magic = TUTTI_IB_MAGIC,
                               .kind = kind,
@@ -190,46 +226,35 @@ static void startHandshake(tuttiIbEndpoint *e, tuttiIbHandshakeKind kind, uint32
                               .data = (uintptr_t)e->meet.fifo.data,
                               .small = (uintptr_t)e->meet.fifo.small,
                               .smallBytes = e->meet.fifo.smallBytes,
-                              .slotBytes = e->meet.fifo.slotBytes};
+                              .slotBytes = e->meet.fifo.slotBytes,
+                              .nports = e->node->nrails};
+  tellPorts(e, 0, e->out.ports);
 }
 
 /* Makes a queue pair and puts it into the handshake. */
-static tuttiResult_t tellQueuePair(tuttiIbEndpoint *e, int i) {
+static tuttiResult_t tellQueuePair(tuttiIbEndpoint *e, int i, const uint8_t port[2]) {
   tuttiIbQueuePair *q = &e->qps[i];
-  TUTTI_TRY(makeQueuePair(e, q));
+  TUTTI_TRY(makeQueuePair(e, q, port));
   e->out.qps[i] = (tuttiIbQueuePairInfo){.qpn = q->qp->qp_num,
                                          .psn = q->psn,
                                          .rkey = e->mr[q->rail]->rkey,
-                                         .dataRkey = tuttiIbDataMr(e, q->rail)->rkey};
+                                         .dataRkey = tuttiIbDataMr(e, q->rail)->rkey,
+                                         .port = {port[0], port[1]}};
   return tuttiSuccess;
 }
 
-/* Of a channel that has a rail, queue pairs with even numbers join that. */
-static bool isSpare(const tuttiIbEndpoint *e, int i) {
-  return e->railed && i % 2 == 1;
-}
-
-/* What queue pair number i joins, the same on both sides. */
-static bool pairOf(const tuttiIbEndpoint *e, int i, tuttiIbPair *pair) {
-  bool sends = tuttiIbSends(e);
-  const tuttiIbHandle *mine = &e->node->mine;
-  if (e->railed && !isSpare(e, i)) {
-    *pair = e->rail;
-    return true;
-  }
-  return tuttiIbPairChoose(sends ? mine : &e->theirs, sends ? &e->theirs : mine,
-                           (e->railed ? i / 2 : i) + e->meet.hello.channel, pair);
-}
-
-/* Chooses what queue pair number i joins. False: it can't be used now, as this side's port is down
- * or `unwanted` (by bit). */
-static bool chooseQueuePair(tuttiIbEndpoint *e, int i, uint32_t unwanted) {
-  bool sends = tuttiIbSends(e);
-  tuttiIbPair *pair = &e->qps[i].pair;
-  if (!pairOf(e, i, pair)) return false;
-  int rail = pair->port[!sends];
-  return e->node->rails[rail].port.up && !(unwanted >> rail & 1) &&
-         (!e->meet.fifo.gpuData || e->node->gdr.mr[rail] != NULL);
+/* The rail's device has refused something, which is logged. False: no other is left to do it. */
+static bool goesWithout(tuttiIbEndpoint *e, int rail) {
+  tuttiIbPort ports[TUTTI_IB_PORTS];
+  bool left = false;
+  e->unfit |= 1u << rail;
+  tellPorts(e, 0, ports);
+  for (int i = 0; i < e->node->nrails; i++)
+    left |= ports[i].up;
+  if (left)
+    TUTTI_WARN(NET, "NET/IB: the connection with %s goes on without %s port %u", e->meet.who,
+               ports[rail].device, ports[rail].port);
+  return left;
 }
 
 /* *whole: a handshake is in e->in. Its content is not checked yet. */
@@ -279,50 +304,75 @@ static int64_t mendMs(const tuttiIbEndpoint *e) {
 /* Without a queue pair: what works is given up for something better. */
 static void setBroken(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char *why) {
   char by[320];
-  if (q) {
+  if (q)
     snprintf(e->trouble, sizeof e->trouble, "by %.220s: %s", queuePairText(e, q, by, sizeof by),
              why);
-    e->retryAt = tuttiNow() + RETRY_NS;
-    if (e->node->nrails > 1) e->avoid |= 1u << q->rail;
-  } else {
-    snprintf(e->trouble, sizeof e->trouble, "%s", why);
-  }
+  else
+    snprintf(e->trouble, sizeof e->trouble, "as %s", why);
   e->state = TUTTI_IB_BROKEN;
   if (!e->deadline) e->deadline = tuttiDeadline(mendMs(e));
 }
 
+/* The rail is not used for now, if others are left. */
+static void avoidRail(tuttiIbEndpoint *e, int rail) {
+  if (e->node->nrails > 1) e->avoid |= 1u << rail;
+  e->retryAt = tuttiNow() + RETRY_NS;
+}
+
 /* ---- the sender ----------------------------------------------------------------------------- */
 
-/* Makes those of the queue pairs that can be used now, all or by `spare`; returns how many in
- * *made.
- */
-static tuttiResult_t tellQueuePairs(tuttiIbEndpoint *e, bool spare, int most, int *made) {
-  for (int i = 0; i < e->nqps && *made < most; i++) {
-    if (isSpare(e, i) != spare || !chooseQueuePair(e, i, e->avoid)) continue;
-    TUTTI_TRY(tellQueuePair(e, i));
-    (*made)++;
+/* What queue pairs are to join now, as far as this side's ports are up; returns how many. */
+static int choosePairs(const tuttiIbEndpoint *e, tuttiIbPair pairs[TUTTI_IB_QUEUE_PAIRS]) {
+  tuttiIbHandle mine = e->node->mine;
+  tellPorts(e, e->avoid, mine.ports);
+  int each = (int)tuttiSettingInt(TUTTI_SETTING_IB_QPS_PER_CONNECTION), n = 0;
+  if (e->railed && mine.ports[e->rail.port[0]].up && e->theirs.ports[e->rail.port[1]].up) {
+    while (n < each)
+      pairs[n++] = e->rail;
+    return n;
   }
+  int count = tuttiIbPairsFull(&mine, &e->theirs) * each;
+  if (count > TUTTI_IB_QUEUE_PAIRS) count = TUTTI_IB_QUEUE_PAIRS;
+  int found = tuttiIbPairsChoose(&mine, &e->theirs, e->meet.hello.channel, count, pairs);
+  for (int i = 0; i < found; i++)
+    if (mine.ports[pairs[i].port[0]].up) pairs[n++] = pairs[i];
+  return n;
+}
+
+/* The same; without the rails that have failed, if others are left, else that is long ago for some.
+ */
+static int choosePairsAnew(tuttiIbEndpoint *e, tuttiIbPair pairs[TUTTI_IB_QUEUE_PAIRS]) {
+  int n = choosePairs(e, pairs);
+  if (n > 0 || !e->avoid) return n;
+  e->avoid = 0;
+  return choosePairs(e, pairs);
+}
+
+/* Makes queue pairs and puts them into the handshake. None: all ports are down. */
+static tuttiResult_t fillOffer(tuttiIbEndpoint *e) {
+  tuttiIbPair pairs[TUTTI_IB_QUEUE_PAIRS];
+  tuttiResult_t result = tuttiSuccess;
+  for (int tries = 0; tries <= e->node->nrails; tries++) {
+    int n = choosePairsAnew(e, pairs);
+    startHandshake(e, TUTTI_IB_OFFER, e->epoch + 1);
+    for (e->nqps = 0; e->nqps < n && result == tuttiSuccess; e->nqps++)
+      result = tellQueuePair(e, e->nqps, pairs[e->nqps].port);
+    if (result == tuttiSuccess) break;
+    int rail = e->qps[e->nqps - 1].rail;
+    tuttiIbQueuePairsClose(e, false);
+    if (!goesWithout(e, rail)) return result;
+    result = tuttiSuccess;
+  }
+  e->out.nqps = e->nqps;
   return tuttiSuccess;
 }
 
 static tuttiResult_t offer(tuttiIbEndpoint *e) {
-  int ports = e->theirs.nports > e->node->nrails ? e->theirs.nports : e->node->nrails, made = 0;
-  int each = (int)tuttiSettingInt(TUTTI_SETTING_IB_QPS_PER_CONNECTION);
-  int count = ports * each * (e->railed ? 2 : 1);
   tuttiIbQueuePairsClose(e, false);
   e->changes = e->node->changes;
   e->nparts = 0;
-  startHandshake(e, TUTTI_IB_OFFER, e->epoch + 1);
-  e->out.nqps = e->nqps = count < TUTTI_IB_QUEUE_PAIRS ? count : TUTTI_IB_QUEUE_PAIRS;
-  /* Without the rails that have failed, if others are left; else that is long ago for some. */
-  for (int tries = 2; tries > 0 && made == 0; tries--) {
-    if (!e->spare) TUTTI_TRY(tellQueuePairs(e, false, e->railed ? each : e->nqps, &made));
-    if (made == 0) TUTTI_TRY(tellQueuePairs(e, true, e->nqps, &made));
-    if (made > 0) continue;
-    e->avoid = 0;
-    e->spare = false;
-  }
-  if (made == 0) { /* its port may come back */
+  TUTTI_TRY(fillOffer(e));
+  if (e->nqps == 0) { /* its port may come back */
     e->retryAt = tuttiNow() + RETRY_NS;
     return tuttiSuccess;
   }
@@ -330,6 +380,22 @@ static tuttiResult_t offer(tuttiIbEndpoint *e) {
   e->state = TUTTI_IB_OFFERED;
   sendHandshake(e);
   return tuttiSuccess;
+}
+
+/* Would other queue pairs be better, as ports have come or gone? */
+static void considerPorts(tuttiIbEndpoint *e) {
+  tuttiIbPair pairs[TUTTI_IB_QUEUE_PAIRS];
+  const tuttiIbQueuePair *down = NULL;
+  int n = choosePairs(e, pairs);
+  bool same = n == e->nqps;
+  if (n == 0 || !e->theirs.ports[pairs[0].port[1]].up) return; /* time may help */
+  for (int i = 0; i < e->nqps; i++) {
+    const tuttiIbQueuePair *q = &e->qps[i];
+    same &= i < n && memcmp(q->pair.port, pairs[i].port, sizeof pairs[i].port) == 0;
+    if (!e->node->rails[q->rail].port.up || !e->theirs.ports[q->pair.port[1]].up) down = q;
+  }
+  if (same || e->state != TUTTI_IB_RUNNING) return;
+  setBroken(e, down, down ? "its port is down" : "other ports are better now");
 }
 
 void tuttiIbWorks(tuttiIbEndpoint *e) {
@@ -363,27 +429,59 @@ static tuttiResult_t resume(tuttiIbEndpoint *e) {
   return tuttiSuccess;
 }
 
-static tuttiResult_t takeAnswer(tuttiIbEndpoint *e) {
+/* Joins what the receiver has answered. *failed: NULL, or a queue pair that finds no way. */
+static tuttiResult_t joinAnswered(tuttiIbEndpoint *e, const tuttiIbQueuePair **failed) {
+  *failed = NULL;
   for (int i = 0; i < e->in.nqps; i++) {
     bool way = true;
     tuttiIbQueuePair *q = &e->qps[i];
-    if (!e->in.qps[i].qpn)
+    if (e->in.qps[i].qpn) {
+      tuttiResult_t result = joinQueuePair(e, q, &e->in.qps[i], &way);
+      if (result != tuttiSuccess && !goesWithout(e, q->rail)) return result;
+      if (result != tuttiSuccess || !way) *failed = q;
+    } else {
       dropQueuePair(q);
-    else
-      TUTTI_TRY(joinQueuePair(e, q, &e->in.qps[i], &way));
-    if (!way) {
-      setBroken(e, q, "the peer's port does not answer");
-      return tuttiSuccess;
+      /* Though its port is up: the way between the two is no good. */
+      if (e->theirs.ports[q->pair.port[1]].up) avoidRail(e, q->rail);
     }
   }
-  if (e->nparts) return resume(e);
-  setBroken(e, NULL, "the peer's ports are down"); /* other ports or time may help */
-  e->spare = e->railed && !e->spare;
-  if (!e->spare) e->retryAt = tuttiNow() + RETRY_NS;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t takeAnswer(tuttiIbEndpoint *e) {
+  const tuttiIbQueuePair *failed;
+  TUTTI_TRY(joinAnswered(e, &failed));
+  if (failed) {
+    setBroken(e, failed, "the peer's port does not answer");
+    avoidRail(e, failed->rail);
+    return tuttiSuccess;
+  }
+  if (e->nparts == 0) {
+    tuttiIbPair pairs[TUTTI_IB_QUEUE_PAIRS];
+    int n = choosePairs(e, pairs);
+    bool other = n > 0 && e->theirs.ports[pairs[0].port[1]].up;
+    setBroken(e, NULL, "the peer's ports are down");
+    if (!other) e->retryAt = tuttiNow() + RETRY_NS; /* time may help */
+    return tuttiSuccess;
+  }
+  TUTTI_TRY(resume(e));
+  considerPorts(e); /* the receiver's may be others than was known */
   return tuttiSuccess;
 }
 
 /* ---- the receiver --------------------------------------------------------------------------- */
+
+/* Answers queue pair number i of the offer, if it can be joined. */
+static tuttiResult_t answerQueuePair(tuttiIbEndpoint *e, int i) {
+  const tuttiIbQueuePairInfo *offered = &e->in.qps[i];
+  bool way = true;
+  TUTTI_TRY(tellQueuePair(e, i, offered->port));
+  TUTTI_TRY(joinQueuePair(e, &e->qps[i], offered, &way));
+  if (way) return tuttiSuccess;
+  dropQueuePair(&e->qps[i]);
+  e->out.qps[i].qpn = 0;
+  return tuttiSuccess;
+}
 
 static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
   bool moved;
@@ -399,13 +497,14 @@ static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
   e->out.resume = e->arrived;
   e->out.credit = e->credit = tuttiLoadAcquire(&e->meet.fifo.readers->credit);
   for (int i = 0; i < e->in.nqps; i++) {
-    bool way;
-    if (!chooseQueuePair(e, i, 0) || !e->in.qps[i].qpn) continue;
-    TUTTI_TRY(tellQueuePair(e, i));
-    TUTTI_TRY(joinQueuePair(e, &e->qps[i], &e->in.qps[i], &way));
-    if (way) continue;
+    int rail = e->in.qps[i].port[1];
+    if (!e->in.qps[i].qpn || !e->out.ports[rail].up) continue;
+    tuttiResult_t result = answerQueuePair(e, i);
+    if (result == tuttiSuccess) continue;
     dropQueuePair(&e->qps[i]);
     e->out.qps[i].qpn = 0;
+    if (!goesWithout(e, rail)) return result;
+    tellPorts(e, 0, e->out.ports);
   }
   e->deadline = 0; /* without any queue pair, the sender asks again */
   e->state = e->nparts ? TUTTI_IB_RUNNING : TUTTI_IB_BROKEN;
@@ -413,42 +512,48 @@ static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
   return tuttiSuccess;
 }
 
+/* Tells the sender, who chooses, if it does not know. */
+static void tellNews(tuttiIbEndpoint *e) {
+  tuttiIbPort ports[TUTTI_IB_PORTS];
+  tellPorts(e, 0, ports);
+  if (memcmp(ports, e->out.ports, (size_t)e->node->nrails * sizeof *ports) == 0) return;
+  startHandshake(e, TUTTI_IB_NEWS, e->in.epoch);
+  sendHandshake(e);
+}
+
 /* ---- both ----------------------------------------------------------------------------------- */
 
 void tuttiIbBreak(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char *why) {
   if (e->state != TUTTI_IB_RUNNING) return;
   setBroken(e, q, why);
+  if (q) avoidRail(e, q->rail);
   if (tuttiIbSends(e)) return;
   startHandshake(e, TUTTI_IB_AGAIN, e->in.epoch);
+  if (q) e->out.failed = 1u << (q - e->qps);
   sendHandshake(e);
 }
 
 static tuttiResult_t overdue(const tuttiIbEndpoint *e) {
-  char ports[360];
+  char ports[360], theirs[360];
   return TUTTI_FAIL(
       tuttiRemoteError,
       "rank %d: the RDMA connection with %s could not be %s within %lld ms%s%s; ports "
-      "here: %s; check link and cable of these ports and of the peer's, the switch, "
-      "and the GIDs on both hosts (show_gids)",
+      "here: %s; there: %s; check link and cable of these ports, the switch, and the GIDs on both "
+      "hosts (show_gids)",
       e->meet.view->rank, e->meet.who, e->trouble[0] ? "mended" : "made", (long long)mendMs(e),
       e->trouble[0] ? "; it broke " : "", e->trouble,
-      tuttiIbPortsText(e->node->mine.ports, e->node->nrails, ports, sizeof ports));
+      tuttiIbPortsText(e->node->mine.ports, e->node->nrails, ports, sizeof ports),
+      tuttiIbPortsText(e->theirs.ports, e->theirs.nports, theirs, sizeof theirs));
 }
 
-/* Have ports come or gone, so that other queue pairs would be better? */
-static void considerPorts(tuttiIbEndpoint *e) {
-  const tuttiIbQueuePair *down = NULL;
-  bool left = false, more = false, onRail = false;
+/* Ports of this side have come or gone, or have other addresses. */
+static void takeChanges(tuttiIbEndpoint *e) {
   e->changes = e->node->changes;
-  e->avoid = 0;
-  for (int i = 0; i < e->nqps; i++) {
-    bool usable = chooseQueuePair(e, i, 0), used = e->qps[i].qp != NULL;
-    if (used && !usable) down = &e->qps[i];
-    left |= used && usable;
-    onRail |= e->railed && !isSpare(e, i) && used && usable;
-    more |= !used && usable && !onRail;
-  }
-  if (more || (down && left)) tuttiIbBreak(e, down, down ? "its port is down" : "a port is back");
+  e->avoid = e->unfit = 0;
+  if (tuttiIbSends(e))
+    considerPorts(e);
+  else
+    tellNews(e);
 }
 
 static tuttiResult_t meet(tuttiIbEndpoint *e, tuttiProxyTurn *turn) {
@@ -461,21 +566,34 @@ static tuttiResult_t meet(tuttiIbEndpoint *e, tuttiProxyTurn *turn) {
   return tuttiSuccess;
 }
 
+/* Queue pairs have failed at the receiver. */
+static void breakAgain(tuttiIbEndpoint *e) {
+  setBroken(e, NULL, "the peer asked for new queue pairs");
+  for (int i = 0; i < e->nqps; i++)
+    if (e->in.failed >> i & 1) avoidRail(e, e->qps[i].rail);
+}
+
 /* A handshake has come. */
 static tuttiResult_t takeHandshake(tuttiIbEndpoint *e) {
   bool sends = tuttiIbSends(e), answers = e->in.kind == TUTTI_IB_ANSWER;
+  const int nports[2] = {e->theirs.nports, e->node->nrails};
   const char *wrong =
-      tuttiIbHandshakeCheck(&e->in, e->meet.fifo.slotBytes, answers ? &e->out : NULL);
+      tuttiIbHandshakeCheck(&e->in, e->meet.fifo.slotBytes, nports, answers ? &e->out : NULL);
   if (!wrong &&
       (sends == (e->in.kind == TUTTI_IB_OFFER) || (answers && e->state != TUTTI_IB_OFFERED)))
     wrong = "it is out of turn";
   if (wrong) return badHandshake(e, wrong);
+  memcpy(e->theirs.ports, e->in.ports, sizeof e->theirs.ports);
   e->immediate = answers ? e->in.immediate != 0 : e->immediate;
   if (answers) return takeAnswer(e);
   if (!sends) return takeOffer(e);
-  e->avoid = 0;
-  e->spare = false;
-  if (e->state == TUTTI_IB_RUNNING) tuttiIbBreak(e, NULL, "the peer asked for new queue pairs");
+  if (e->state != TUTTI_IB_RUNNING) return tuttiSuccess;
+  if (e->in.kind == TUTTI_IB_AGAIN) {
+    if (e->in.epoch == e->epoch) breakAgain(e);
+  } else {
+    e->avoid = 0;
+    considerPorts(e);
+  }
   return tuttiSuccess;
 }
 
@@ -506,7 +624,7 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mo
   if (e->state == TUTTI_IB_MEETING) return tuttiSuccess;
   if (e->meet.parts[0].source.readable) TUTTI_TRY(pullHandshake(e, &whole));
   if (whole) TUTTI_TRY(takeHandshake(e));
-  if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) considerPorts(e);
+  if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) takeChanges(e);
   if (e->meet.parts[0].closed && e->state != TUTTI_IB_RUNNING) {
     giveUp(e);
     return tuttiSuccess;

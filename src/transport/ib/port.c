@@ -105,6 +105,16 @@ static int portsUp(const tuttiIbNode *node) {
   return up;
 }
 
+/* Takes what may change of a port while it is in use, as far as it says. */
+static void takeAttributes(tuttiIbRail *rail, const struct ibv_port_attr *attr) {
+  tuttiIbPort *p = &rail->port;
+  p->up = attr->state == IBV_PORT_ACTIVE;
+  p->lid = attr->lid;
+  if (attr->active_mtu >= IBV_MTU_256 && attr->active_mtu <= IBV_MTU_4096)
+    p->mtu = (uint8_t)attr->active_mtu;
+  readGids(rail);
+}
+
 /* Makes a rail of the port if it is one. */
 static bool readPort(tuttiIbRail *rail, struct ibv_context *context, const char *name, int port) {
   struct ibv_port_attr attr = {0};
@@ -113,12 +123,10 @@ static bool readPort(tuttiIbRail *rail, struct ibv_context *context, const char 
       (attr.link_layer != IBV_LINK_LAYER_ETHERNET && attr.link_layer != IBV_LINK_LAYER_INFINIBAND))
     return false;
   snprintf(rail->port.device, sizeof rail->port.device, "%.15s", name);
-  rail->port.up = attr.state == IBV_PORT_ACTIVE;
   rail->port.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
-  rail->port.lid = attr.lid;
-  rail->port.mtu = (uint8_t)attr.active_mtu;
+  rail->port.mtu = IBV_MTU_1024; /* one that is down may have none yet */
   rail->megabits = megabitsOf(&attr);
-  readGids(rail);
+  takeAttributes(rail, &attr);
   return true;
 }
 
@@ -352,20 +360,26 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
 /* ---- events --------------------------------------------------------------------------------- */
 
 /* Something has happened to the device; what is not about the port does no harm here, as a queue
- * pair's own trouble shows in its completions. `down`: the port was, whatever it is by now. */
+ * pair's own trouble shows in its completions. Addresses come and go with cables and subnet
+ * managers, so they are read anew. `down`: the port was, whatever it is by now. */
 static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type type, bool down) {
   struct ibv_port_attr attr = {0};
   const tuttiIbPort *p = &rail->port;
-  bool before = p->up;
+  const tuttiIbPort before = *p;
   if (type == IBV_EVENT_DEVICE_FATAL) rail->gone = true;
-  rail->port.up = !down && queryRail(rail, &attr) && attr.state == IBV_PORT_ACTIVE;
-  node->mine.ports[rail - node->rails].up = p->up;
-  if (p->up == before) return;
+  if (!down && queryRail(rail, &attr))
+    takeAttributes(rail, &attr);
+  else
+    rail->port.up = false;
+  if (memcmp(&before, p, sizeof before) == 0) return;
+  node->mine.ports[rail - node->rails] = *p;
   node->changes++;
   int left = portsUp(node);
-  if (p->up)
-    TUTTI_WARN(NET, "NET/IB: %s port %u is up again and used; %d of %d ports are up", p->device,
-               p->port, left, node->nrails);
+  if (p->up && before.up)
+    TUTTI_INFO(NET, "NET/IB: %s port %u has other addresses", p->device, p->port);
+  else if (p->up)
+    TUTTI_WARN(NET, "NET/IB: %s port %u is up and used; %d of %d ports are up", p->device, p->port,
+               left, node->nrails);
   else
     TUTTI_WARN(NET, "NET/IB: %s port %u went down (%s); %d of %d ports are left, connections %s",
                p->device, p->port, tuttiVerbs.eventText(type), left, node->nrails,

@@ -111,13 +111,19 @@ int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int 
   return best;
 }
 
-bool tuttiIbPortUsable(const tuttiIbHandle *h, int port) {
-  bool any = false;
-  for (int i = 0; i < h->nports; i++)
-    any |= h->ports[i].gdr == TUTTI_GDR_YES;
-  return !any || h->ports[port].gdr == TUTTI_GDR_YES;
+/* How gladly a port is used: one that is up, then one that reaches the memory of the rank's GPU. */
+static int merit(const tuttiIbPort *p) {
+  return (p->up ? 2 : 0) + (p->gdr == TUTTI_GDR_YES);
 }
 
+bool tuttiIbPortUsable(const tuttiIbHandle *h, int port) {
+  int best = 0;
+  for (int i = 0; i < h->nports; i++)
+    if (merit(&h->ports[i]) > best) best = merit(&h->ports[i]);
+  return merit(&h->ports[port]) == best;
+}
+
+/* Returns how many there are. */
 static int usablePorts(const tuttiIbHandle *h, uint8_t ports[TUTTI_IB_PORTS]) {
   int n = 0;
   for (int i = 0; i < h->nports; i++)
@@ -184,13 +190,19 @@ bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int
   return choosePair(&f, qp, pair);
 }
 
-int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int nqps,
+int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int first, int nqps,
                        tuttiIbPair *pairs) {
   fabric f = fabricOf(send, recv);
   int n = 0;
-  for (int qp = 0; qp < nqps; qp++)
+  for (int qp = first; qp < first + nqps; qp++)
     n += choosePair(&f, qp, &pairs[n]);
   return n;
+}
+
+int tuttiIbPairsFull(const tuttiIbHandle *send, const tuttiIbHandle *recv) {
+  uint8_t ports[TUTTI_IB_PORTS];
+  int nsend = usablePorts(send, ports), nrecv = usablePorts(recv, ports);
+  return nsend > nrecv ? nsend : nrecv;
 }
 
 const char *tuttiIbGidText(const tuttiIbGid *gid, char *buf, size_t size) {
@@ -242,11 +254,10 @@ const char *tuttiIbPortsCheck(const tuttiIbPort *ports, int n) {
   return NULL;
 }
 
-static const char *queuePairCheck(const tuttiIbQueuePairInfo *q,
-                                  const tuttiIbQueuePairInfo *offered) {
+static const char *queuePairCheck(const tuttiIbQueuePairInfo *q, int nsend, int nrecv) {
   if (q->qpn > 0xffffff || q->psn > 0xffffff)
     return "the number of a queue pair or packet is out of range";
-  return offered && q->qpn && !offered->qpn ? "it joins a queue pair that is not there" : NULL;
+  return q->port[0] < nsend && q->port[1] < nrecv ? NULL : "a queue pair joins no port";
 }
 
 static const char *memoryCheck(const tuttiIbHandshake *h, size_t slotBytes) {
@@ -258,21 +269,36 @@ static const char *memoryCheck(const tuttiIbHandshake *h, size_t slotBytes) {
 
 static const char *answerCheck(const tuttiIbHandshake *h, const tuttiIbHandshake *offer) {
   if (h->nqps != offer->nqps || h->epoch != offer->epoch) return "it answers another offer";
-  return h->immediate < offer->immediate ? "it forgoes completions that were asked for" : NULL;
+  if (h->immediate < offer->immediate) return "it forgoes completions that were asked for";
+  for (int i = 0; i < h->nqps; i++) {
+    if (!h->qps[i].qpn) continue;
+    if (!offer->qps[i].qpn) return "it joins a queue pair that is not there";
+    if (memcmp(h->qps[i].port, offer->qps[i].port, sizeof h->qps[i].port) != 0)
+      return "it joins other ports";
+  }
+  return NULL;
 }
 
-const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes,
-                                  const tuttiIbHandshake *offer) {
-  if (h->magic != TUTTI_IB_MAGIC) return "it is no handshake";
-  if (h->kind >= TUTTI_IB_HANDSHAKE_COUNT || (h->kind == TUTTI_IB_ANSWER) != (offer != NULL))
-    return "it is of another kind";
-  if (h->kind == TUTTI_IB_AGAIN) return NULL;
+static const char *queuePairsCheck(const tuttiIbHandshake *h, int nsend, int nrecv) {
   if (h->nqps < 1 || h->nqps > TUTTI_IB_QUEUE_PAIRS)
     return "its number of queue pairs is out of range";
   if (h->immediate > 1) return "how it tells what has come is out of range";
-  const char *wrong = memoryCheck(h, slotBytes);
-  if (!wrong && offer) wrong = answerCheck(h, offer);
+  const char *wrong = NULL;
   for (int i = 0; !wrong && i < h->nqps; i++)
-    wrong = queuePairCheck(&h->qps[i], offer ? &offer->qps[i] : NULL);
+    wrong = queuePairCheck(&h->qps[i], nsend, nrecv);
   return wrong;
+}
+
+const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes, const int nports[2],
+                                  const tuttiIbHandshake *offer) {
+  bool answers = h->kind == TUTTI_IB_ANSWER;
+  if (h->magic != TUTTI_IB_MAGIC) return "it is no handshake";
+  if (h->kind >= TUTTI_IB_HANDSHAKE_COUNT || answers != (offer != NULL))
+    return "it is of another kind";
+  if (h->nports != nports[0]) return "it has another number of ports";
+  const char *wrong = tuttiIbPortsCheck(h->ports, h->nports);
+  if (!wrong) wrong = memoryCheck(h, slotBytes);
+  if (wrong || h->kind == TUTTI_IB_AGAIN || h->kind == TUTTI_IB_NEWS) return wrong;
+  wrong = queuePairsCheck(h, nports[answers], nports[!answers]);
+  return !wrong && offer ? answerCheck(h, offer) : wrong;
 }

@@ -5,7 +5,8 @@
  * exchange handshakes of one size: the sender offers queue pairs, the receiver answers with its own
  * and with how many messages it has, and the sender goes on behind those. That is how a connection
  * begins, and also how it goes on over other ports or after a failure; each offer has a new epoch.
- * Which ports a queue pair joins follows from what both ranks said of their ports at init. */
+ * Each handshake tells of the ports as they are by then. The sender chooses which of them a queue
+ * pair joins, and says so; the addresses follow from what the offer and its answer tell. */
 #ifndef TUTTI_TRANSPORT_IB_WIRE_H_
 #define TUTTI_TRANSPORT_IB_WIRE_H_
 
@@ -76,7 +77,8 @@ typedef struct {
 typedef enum {
   TUTTI_IB_OFFER,  /* sender: my queue pairs */
   TUTTI_IB_ANSWER, /* receiver: mine; go on with message `resume` */
-  TUTTI_IB_AGAIN,  /* receiver: offer anew, something has changed or broken here */
+  TUTTI_IB_AGAIN,  /* receiver: offer anew, something has broken here */
+  TUTTI_IB_NEWS,   /* receiver: my ports have changed */
   TUTTI_IB_HANDSHAKE_COUNT
 } tuttiIbHandshakeKind;
 
@@ -86,6 +88,8 @@ typedef struct {
   uint32_t psn;
   uint32_t rkey;     /* of the control block, on its port */
   uint32_t dataRkey; /* of the payloads */
+  uint8_t port[2];   /* that it joins, as in tuttiIbPair */
+  uint8_t unused[2];
 } tuttiIbQueuePairInfo;
 
 typedef struct {
@@ -98,9 +102,12 @@ typedef struct {
   uint64_t control, data;  /* addresses in the FIFO */
   uint64_t small;          /* address of slots for payloads of up to smallBytes, which use rkey */
   uint64_t slotBytes, smallBytes;
+  uint32_t failed; /* again: queue pairs that have failed there, by bit */
+  int32_t nports;
+  tuttiIbPort ports[TUTTI_IB_PORTS]; /* of who says it; `up`: this connection can use it */
   tuttiIbQueuePairInfo qps[TUTTI_IB_QUEUE_PAIRS];
 } tuttiIbHandshake;
-#define TUTTI_IB_MAGIC 0x74696263u
+#define TUTTI_IB_MAGIC 0x74696264u
 
 /* Where writes may be placed in any order, the last one of each share of a message and each credit
  * carry 32 bits that the receiver's completion has: which of the two, and a number's low bits. The
@@ -114,10 +121,11 @@ static inline uint64_t tuttiIbImmediateNumber(uint32_t immediate, uint64_t least
   return least + ((immediate - (uint32_t)least) & ~TUTTI_IB_IMMEDIATE_CREDIT);
 }
 
-/* NULL, or what is wrong with what a peer said. An answer is compared with the `offer` it answers;
- * NULL: it must be no answer. */
+/* NULL, or what is wrong with what a peer said. Of the two sides, [0] is the peer, and ports are
+ * how many they told of at init. An answer is compared with the `offer` it answers; NULL: it must
+ * be no answer. */
 const char *tuttiIbPortsCheck(const tuttiIbPort *ports, int n);
-const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes,
+const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes, const int nports[2],
                                   const tuttiIbHandshake *offer);
 
 /* Chooses the addresses by which two ports reach each other, as indexes of their gids: same type
@@ -125,18 +133,21 @@ const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes,
  * prefix first. InfiniBand ports need the same link layer only, and are better in one subnet.
  * Returns how good the choice is; 0: none fits. */
 int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int *gidB);
-/* What queue pair number `qp` joins: each port the one that its address is nearest to, and where
- * that would leave ports out, as in one flat subnet, rail k with rail k as far as addresses fit.
- * False: the sender's port for it reaches none of the receiver's. */
+/* What queue pair number `qp` joins, of ports that are up, if there are such: each port the one
+ * that its address is nearest to, and where that would leave ports out, as in one flat subnet, rail
+ * k with rail k as far as addresses fit. False: the sender's port for it reaches none of the
+ * receiver's. */
 bool tuttiIbPairChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int qp,
                        tuttiIbPair *pair);
-/* The same for the first nqps queue pairs, without those for which it is false; returns how many
- * are left in pairs[nqps]. Costs little more than a single choice. */
-int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int nqps,
+/* The same for nqps queue pairs from number `first` on, without those for which it is false;
+ * returns how many are left in pairs[nqps]. Costs little more than a single choice. */
+int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int first, int nqps,
                        tuttiIbPair *pairs);
+/* How many queue pairs it takes for each port that is used to have one. */
+int tuttiIbPairsFull(const tuttiIbHandle *send, const tuttiIbHandle *recv);
 
-/* Whether connections of the rank use this port of its: all do, or those that reach the memory of
- * its GPU if there are such. */
+/* Whether connections of the rank use this port of its: those that are up, if there are such, and
+ * of these the ones that reach the memory of its GPU, if there are such. */
 bool tuttiIbPortUsable(const tuttiIbHandle *h, int port);
 
 /* Whether the list of TUTTI_IB_HCA allows this port: prefixes, or exact names after '=', with or

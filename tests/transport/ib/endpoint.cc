@@ -209,6 +209,36 @@ protected:
       if (offered.qps[i].qpn) rails |= 1u << e_.qps[i].rail;
     return rails;
   }
+  /* What the peer could tell: all is as it was. */
+  tuttiIbHandshake Told(tuttiIbHandshakeKind kind) const {
+    tuttiIbHandshake h{};
+    h.magic = TUTTI_IB_MAGIC;
+    h.kind = kind;
+    h.epoch = e_.epoch;
+    h.slotBytes = kSlot;
+    h.control = h.data = 4096;
+    h.nports = e_.theirs.nports;
+    std::copy(e_.theirs.ports, e_.theirs.ports + kRails, h.ports);
+    return h;
+  }
+  void Tell(const tuttiIbHandshake &h) {
+    ASSERT_EQ(static_cast<ssize_t>(sizeof h), send(peer_, &h, sizeof h, 0));
+    e_.meet.parts[0].source.readable = true;
+    EXPECT_EQ(tuttiSuccess, Step()) << tuttiErrorText();
+  }
+  /* The peer's ports in the offer that the endpoint makes, by bit; 0: none. Its own are rails_. */
+  unsigned Next() {
+    tuttiIbHandshake offered;
+    unsigned ports = rails_ = 0;
+    EXPECT_EQ(tuttiSuccess, Step()) << tuttiErrorText();
+    if (recv(peer_, &offered, sizeof offered, MSG_DONTWAIT) < 0) return 0;
+    for (int i = 0; i < offered.nqps; i++) {
+      rails_ |= 1u << offered.qps[i].port[0];
+      ports |= 1u << offered.qps[i].port[1];
+    }
+    return ports;
+  }
+  unsigned rails_ = 0;
   void Publish(uint64_t m, uint32_t where = TUTTI_WHERE_INLINE) {
     tuttiSlotDescriptor *slot = &e_.meet.fifo.descriptors[m % TUTTI_FIFO_DEPTH];
     slot->where = where;
@@ -360,13 +390,17 @@ TEST_F(IbEnd, AFirstAnswerIsAwaitedButNoMendingIsForLong) {
   EXPECT_NE(nullptr, strstr(tuttiErrorText(), "could not be mended")) << tuttiErrorText();
 }
 
-/* A device's events, and the port's state by the time they are read. */
+/* A device's events, and the port by the time they are read. */
 struct {
   std::deque<std::pair<ibv_event_type, int>> queue; /* with the number of the port */
   ibv_port_state state;
+  uint16_t lid;
+  ibv_mtu mtu;
+  uint8_t gid; /* the last byte of the only one */
 } news;
 
-TEST_F(IbEnd, APortThatWasDownIsNoticedLater) {
+/* Rail 0's port as in `news`, of which an event tells. */
+void TellNews(tuttiIbNode *node) {
   tuttiVerbs.getAsyncEvent = [](ibv_context *, ibv_async_event *event) {
     if (news.queue.empty()) return -1;
     event->event_type = news.queue.front().first;
@@ -376,9 +410,25 @@ TEST_F(IbEnd, APortThatWasDownIsNoticedLater) {
   };
   tuttiVerbs.ackAsyncEvent = [](ibv_async_event *) {};
   tuttiVerbs.queryPort = [](ibv_context *, uint8_t, _compat_ibv_port_attr *attr) {
-    reinterpret_cast<ibv_port_attr *>(attr)->state = news.state;
+    auto *a = reinterpret_cast<ibv_port_attr *>(attr);
+    a->state = news.state;
+    a->lid = news.lid;
+    a->active_mtu = news.mtu;
     return 0;
   };
+  tuttiVerbs.queryGidTable = [](ibv_context *, ibv_gid_entry *rows, size_t, uint32_t, size_t) {
+    rows[0] = {};
+    rows[0].port_num = 1;
+    rows[0].gid.raw[15] = news.gid;
+    return ssize_t{1};
+  };
+  tuttiVerbs.eventText = [](ibv_event_type) { return "made up"; };
+  node->rails[0].events.readable = true;
+  EXPECT_TRUE(tuttiIbNodeEvents(node));
+  EXPECT_FALSE(node->rails[0].events.readable);
+}
+
+TEST_F(IbEnd, APortThatWasDownIsNoticedLater) {
   const struct {
     std::deque<std::pair<ibv_event_type, int>> queue;
     ibv_port_state state;
@@ -395,14 +445,148 @@ TEST_F(IbEnd, APortThatWasDownIsNoticedLater) {
   };
   for (const auto &c : cases) {
     uint32_t before = node_.changes;
-    node_.rails[0].events.readable = true;
-    news = {c.queue, c.state};
-    EXPECT_TRUE(tuttiIbNodeEvents(&node_));
+    news = {c.queue, c.state, 0, IBV_MTU_256, 0};
+    TellNews(&node_);
     EXPECT_EQ(c.up, node_.rails[0].port.up) << &c - cases;
     EXPECT_EQ(c.up, node_.mine.ports[0].up) << &c - cases;
     EXPECT_EQ(c.changes, node_.changes - before) << &c - cases;
-    EXPECT_FALSE(node_.rails[0].events.readable);
   }
+}
+
+TEST_F(IbEnd, AddressesAreReadAnewAndTold) {
+  Connect();
+  news = {{{IBV_EVENT_LID_CHANGE, 1}}, IBV_PORT_ACTIVE, 77, IBV_MTU_2048, 9};
+  TellNews(&node_);
+  EXPECT_EQ(1u, node_.changes);
+  EXPECT_EQ(77, node_.mine.ports[0].lid);
+  EXPECT_EQ(IBV_MTU_2048, node_.mine.ports[0].mtu);
+  ASSERT_EQ(1, node_.mine.ports[0].ngids);
+  EXPECT_EQ(9, node_.mine.ports[0].gids[0].gid[15]);
+  EXPECT_EQ(3u, Offer());
+  EXPECT_EQ(77, e_.out.ports[0].lid);
+  EXPECT_EQ(9, e_.out.ports[0].gids[0].gid[15]);
+  news.mtu = static_cast<ibv_mtu>(0); /* as a port that is down may say */
+  news.queue = {{IBV_EVENT_LID_CHANGE, 1}};
+  TellNews(&node_);
+  EXPECT_EQ(IBV_MTU_2048, node_.mine.ports[0].mtu);
+}
+
+TEST_F(IbEnd, QueuePairsGoWhereThePeersPortsAreUp) {
+  Connect();
+  tuttiIbHandshake h = Told(TUTTI_IB_NEWS);
+  h.ports[0].up = 0;
+  Tell(h);
+  EXPECT_EQ(2u, Next()) << "rail 0 of this side joins the other port of the peer's";
+  EXPECT_EQ(3u, rails_);
+  Run(&e_);
+  Tell(h);
+  EXPECT_EQ(0u, Next()) << "that is known";
+  h.ports[0].up = 1;
+  Tell(h);
+  EXPECT_EQ(3u, Next());
+  Run(&e_);
+  h.ports[0].up = h.ports[1].up = 0;
+  Tell(h);
+  EXPECT_EQ(0u, Next()) << "nothing is better: time may help";
+}
+
+/* The channel's rail alone, the same at both ends, and others only while it does not work. */
+TEST_F(IbEnd, AChannelKeepsToItsRailWhileThatWorks) {
+  e_.railed = true;
+  e_.rail = tuttiIbPair{{1, 0}, {0, 0}};
+  EXPECT_EQ(2u, Offer());
+  EXPECT_EQ(1, e_.nqps);
+  EXPECT_EQ(0, e_.qps[0].pair.port[1]);
+  Run(&e_);
+  tuttiIbHandshake h = Told(TUTTI_IB_NEWS);
+  h.ports[0].up = 0;
+  Tell(h);
+  EXPECT_EQ(2u, Next());
+  EXPECT_EQ(3u, rails_);
+  Run(&e_);
+  h.ports[0].up = 1;
+  Tell(h);
+  EXPECT_EQ(1u, Next());
+  EXPECT_EQ(2u, rails_) << "back to it";
+  Run(&e_);
+  e_.avoid = 1u << 1;
+  EXPECT_EQ(1u, Offer()) << "it has failed";
+}
+
+TEST_F(IbEnd, ARailThatFailedAtTheReceiverIsAvoided) {
+  Connect();
+  tuttiIbHandshake h = Told(TUTTI_IB_AGAIN);
+  h.failed = 1u << 1;
+  Tell(h);
+  e_.retryAt = 0;
+  EXPECT_NE(0u, Next());
+  EXPECT_EQ(1u, rails_);
+}
+
+TEST_F(IbEnd, ADeviceThatRefusesIsDoneWithout) {
+  static ibv_pd *refuses;
+  refuses = node_.rails[1].pd = reinterpret_cast<ibv_pd *>(&node_); /* is only compared */
+  tuttiVerbs.createQp = [](ibv_pd *pd, ibv_qp_init_attr *) -> ibv_qp * {
+    errno = EIO;
+    if (pd == refuses) return nullptr;
+    auto *qp = new ibv_qp{};
+    qp->qp_num = 5;
+    return qp;
+  };
+  EXPECT_EQ(1u, Offer());
+  EXPECT_EQ(2u, e_.unfit);
+  EXPECT_EQ(0, e_.out.ports[1].up) << "so the peer does not ask for it";
+  refuses = node_.rails[0].pd;
+  e_.unfit = 0;
+  node_.rails[1].port.up = 0;
+  e_.state = TUTTI_IB_BROKEN;
+  EXPECT_EQ(tuttiSystemError, Step());
+  EXPECT_NE(nullptr, strstr(tuttiErrorText(), "made0 port 1")) << tuttiErrorText();
+}
+
+TEST_F(IbEnd, AQueuePairOfAPortThatIsDownWaitsForIt) {
+  static int destroyed;
+  destroyed = 0;
+  tuttiVerbs.destroyQp = [](ibv_qp *qp) {
+    destroyed++;
+    delete qp;
+    return 0;
+  };
+  Connect();
+  node_.rails[0].port.up = 0;
+  EXPECT_EQ(2u, Offer());
+  EXPECT_EQ(1, destroyed) << "of rail 1";
+  EXPECT_EQ(2u, Offer()); /* two queue pairs, one for each of the peer's ports */
+  EXPECT_EQ(3, destroyed) << "not the one that waits";
+  node_.rails[0].port.up = 1;
+  EXPECT_EQ(3u, Offer());
+  EXPECT_EQ(6, destroyed);
+}
+
+TEST_F(IbEnd, AReceiverTellsOfItsPorts) {
+  OpenTwin();
+  int sv[2];
+  tuttiIbHandshake told;
+  ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv));
+  reverse_->meet.parts[0].source.fd = sv[0];
+  reverse_->theirs = node_.mine;
+  for (int i = 0; i < kRails; i++)
+    reverse_->out.ports[i] = node_.rails[i].port;
+  for (bool up : {true, false, true}) {
+    node_.rails[1].port.up = up;
+    node_.changes++;
+    Turn(reverse_);
+    EXPECT_EQ(TUTTI_IB_RUNNING, reverse_->state) << "the sender decides";
+    ssize_t got = recv(sv[1], &told, sizeof told, MSG_DONTWAIT);
+    if (device.posted.empty() && got < 0) continue; /* nothing new at first */
+    ASSERT_EQ(static_cast<ssize_t>(sizeof told), got);
+    EXPECT_EQ(static_cast<uint32_t>(TUTTI_IB_NEWS), told.kind);
+    EXPECT_EQ(up, told.ports[1].up);
+    EXPECT_EQ(1, told.ports[0].up);
+  }
+  reverse_->meet.parts[0].source.fd = -1;
+  close(sv[0]);
+  close(sv[1]);
 }
 
 TEST_F(IbEnd, ARegistrationStaysWhileAMessageIsUnderWay) {

@@ -226,6 +226,40 @@ TEST(IbPort, RailsThatReachTheGpuAreUsedAlone) {
   }
 }
 
+/* Near ones before far ones, as long as they are up; and what is down is used if all are. */
+TEST(IbPort, PortsThatAreUpComeFirst) {
+  tuttiIbHandle a, b;
+  const struct {
+    int up[3], gdr[3]; /* of the sender's */
+    std::vector<int> used;
+  } cases[] = {
+      {{1, 1, 1}, {0, 0, 0}, {0, 1, 2}}, {{1, 0, 1}, {0, 0, 0}, {0, 2}},
+      {{0, 0, 0}, {0, 0, 0}, {0, 1, 2}}, {{1, 1, 1}, {1, 1, 0}, {0, 1}},
+      {{0, 1, 1}, {1, 1, 0}, {1}},       {{0, 0, 1}, {1, 1, 0}, {2}},
+      {{0, 0, 0}, {1, 1, 0}, {0, 1}},
+  };
+  for (const auto &c : cases) {
+    std::vector<tuttiIbPort> mine, theirs(2, Port("t", {}, false));
+    for (int i = 0; i < 3; i++) {
+      mine.push_back(Port("m", {}, false));
+      mine[i].up = static_cast<uint8_t>(c.up[i]);
+      mine[i].gdr = c.gdr[i] ? TUTTI_GDR_YES : TUTTI_GDR_FAR;
+    }
+    theirs[1].up = 0;
+    a = Handle(mine);
+    b = Handle(theirs);
+    tuttiIbPair pairs[3];
+    EXPECT_EQ(static_cast<int>(c.used.size()), tuttiIbPairsFull(&a, &b));
+    ASSERT_EQ(3, tuttiIbPairsChoose(&a, &b, 0, 3, pairs));
+    for (size_t qp = 0; qp < 3; qp++) {
+      EXPECT_EQ(c.used[qp % c.used.size()], pairs[qp].port[0]) << &c - cases;
+      EXPECT_EQ(0, pairs[qp].port[1]);
+    }
+    ASSERT_EQ(1, tuttiIbPairsChoose(&a, &b, 1, 1, &pairs[2]));
+    EXPECT_EQ(0, memcmp(&pairs[1], &pairs[2], sizeof *pairs)) << "numbers go on";
+  }
+}
+
 TEST(IbPort, PairsOfAllQueuePairsAreThoseOfEach) {
   auto rails = [](const char *host, int n, bool flat) {
     std::vector<tuttiIbPort> ports;
@@ -240,7 +274,7 @@ TEST(IbPort, PairsOfAllQueuePairsAreThoseOfEach) {
     for (int n = 1; n <= TUTTI_IB_PORTS; n += 3) {
       tuttiIbHandle a = rails("1", n, flat), b = rails("2", (n + 1) / 2, flat);
       tuttiIbPair all[TUTTI_IB_PORTS], one;
-      ASSERT_EQ(n, tuttiIbPairsChoose(&a, &b, n, all));
+      ASSERT_EQ(n, tuttiIbPairsChoose(&a, &b, 0, n, all));
       for (int qp = 0; qp < n; qp++) {
         ASSERT_TRUE(tuttiIbPairChoose(&a, &b, qp, &one));
         EXPECT_EQ(0, memcmp(&one, &all[qp], sizeof one));
@@ -250,8 +284,8 @@ TEST(IbPort, PairsOfAllQueuePairsAreThoseOfEach) {
   tuttiIbHandle here = Handle({Port("a", {Gid("10.0.1.1", kV2, 1)}), Port("b", {})});
   tuttiIbHandle there = Handle({Port("c", {Gid("10.0.1.2", kV2, 1)})});
   tuttiIbPair all[2];
-  EXPECT_EQ(1, tuttiIbPairsChoose(&here, &there, 1, all));
-  EXPECT_EQ(0, tuttiIbPairsChoose(&here, &there, 0, all));
+  EXPECT_EQ(1, tuttiIbPairsChoose(&here, &there, 0, 1, all));
+  EXPECT_EQ(0, tuttiIbPairsChoose(&here, &there, 0, 0, all));
 }
 
 TEST(IbPort, WhatPeersSayIsChecked) {
@@ -340,6 +374,7 @@ TEST(IbPort, Text) {
 /* ---- cards ---------------------------------------------------------------------------------- */
 
 constexpr size_t kSlot = 65536;
+constexpr int kPorts[] = {3, 2}, kTurned[] = {2, 3}; /* of sender and receiver */
 
 tuttiIbHandshake Offer() {
   tuttiIbHandshake c{};
@@ -352,22 +387,28 @@ tuttiIbHandshake Offer() {
   for (int i = 0; i < 3; i++) {
     c.qps[i].qpn = static_cast<uint32_t>(17 + i);
     c.qps[i].psn = 99;
+    c.qps[i].port[0] = static_cast<uint8_t>(i);
+    c.qps[i].port[1] = static_cast<uint8_t>(i % 2);
   }
+  c.nports = kPorts[0];
+  for (int i = 0; i < c.nports; i++)
+    c.ports[i] = Port("m", {Gid("10.0.1.1", kV2, 1)});
   return c;
 }
 
 tuttiIbHandshake Answer(const tuttiIbHandshake &offer) {
   tuttiIbHandshake c = offer;
   c.kind = TUTTI_IB_ANSWER;
+  c.nports = kPorts[1];
   c.qps[2] = {};
   return c;
 }
 
 const char *CheckOffer(const tuttiIbHandshake &c) {
-  return tuttiIbHandshakeCheck(&c, kSlot, nullptr);
+  return tuttiIbHandshakeCheck(&c, kSlot, kPorts, nullptr);
 }
 const char *CheckAnswer(const tuttiIbHandshake &c, const tuttiIbHandshake &offer) {
-  return tuttiIbHandshakeCheck(&c, kSlot, &offer);
+  return tuttiIbHandshakeCheck(&c, kSlot, kTurned, &offer);
 }
 
 TEST(IbHandshake, GoodOnesPass) {
@@ -409,6 +450,27 @@ TEST(IbHandshake, EachFieldIsChecked) {
   EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.data = 0; }), HasSubstr("no address"));
   EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.qps[3].qpn = 5; }), HasSubstr("is not there"));
   EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.immediate = 2; }), HasSubstr("out of range"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.nports = 2; }), HasSubstr("number of ports"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.ports[2].mtu = 6; }), HasSubstr("MTU"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.qps[1].port[0] = 3; }), HasSubstr("no port"));
+  EXPECT_THAT(offer([](tuttiIbHandshake &c) { c.qps[1].port[1] = 2; }), HasSubstr("no port"));
+  EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.nports = 3; }), HasSubstr("number of ports"));
+  EXPECT_THAT(answer([](tuttiIbHandshake &c) { c.qps[1].port[1] = 0; }), HasSubstr("other ports"));
+  EXPECT_EQ(nullptr, answer([](tuttiIbHandshake &c) { c.qps[1] = {}; })) << "not joined";
+}
+
+TEST(IbHandshake, NewsAreCheckedToo) {
+  for (auto kind : {TUTTI_IB_AGAIN, TUTTI_IB_NEWS}) {
+    tuttiIbHandshake c = Offer();
+    c.kind = kind;
+    c.nqps = 0;
+    EXPECT_EQ(nullptr, CheckOffer(c));
+    c.ports[0].up = 2;
+    EXPECT_THAT(CheckOffer(c), HasSubstr("state"));
+    c.ports[0].up = 1;
+    c.data = 0;
+    EXPECT_THAT(CheckOffer(c), HasSubstr("no address"));
+  }
 }
 
 TEST(IbHandshake, WhoAsksForCompletionsGetsThem) {
@@ -449,11 +511,15 @@ TEST(IbHandshake, FuzzedBytes) {
     }
     if (round % 2 ? CheckAnswer(c, offer) : CheckOffer(c)) continue;
     passed++;
-    if (c.kind == TUTTI_IB_AGAIN) continue;
+    for (int i = 0; i < c.nports; i++)
+      ASSERT_LE(c.ports[i].ngids, TUTTI_IB_GIDS);
+    if (c.kind == TUTTI_IB_AGAIN || c.kind == TUTTI_IB_NEWS) continue;
     ASSERT_TRUE(c.nqps >= 1 && c.nqps <= TUTTI_IB_QUEUE_PAIRS);
     for (int i = 0; i < c.nqps; i++) {
       ASSERT_LT(c.qps[i].qpn, 1u << 24);
       ASSERT_TRUE(round % 2 == 0 || !c.qps[i].qpn || offer.qps[i].qpn);
+      ASSERT_LT(c.qps[i].port[0], kPorts[0]);
+      ASSERT_LT(c.qps[i].port[1], kPorts[1]);
     }
   }
   EXPECT_GT(passed, 1000);
