@@ -554,6 +554,10 @@ static void takeChanges(tuttiIbEndpoint *e) {
     considerPorts(e);
   else
     tellNews(e);
+  /* Such a queue pair says no more than that its requests were given up. */
+  for (int i = 0; i < e->nqps && e->state == TUTTI_IB_RUNNING; i++)
+    if (e->qps[i].qp && e->node->rails[e->qps[i].rail].gone)
+      setBroken(e, &e->qps[i], "its device was removed or has failed");
 }
 
 static tuttiResult_t meet(tuttiIbEndpoint *e, tuttiProxyTurn *turn) {

@@ -523,6 +523,22 @@ TEST_F(IbEnd, ARailThatFailedAtTheReceiverIsAvoided) {
   EXPECT_EQ(1u, rails_);
 }
 
+/* Its requests end without any news. */
+TEST_F(IbEnd, WithoutAnyDeviceAConnectionIsBroken) {
+  Connect();
+  for (int i = 0; i < kRails; i++) {
+    node_.rails[i].gone = true;
+    node_.rails[i].port.up = 0;
+  }
+  node_.changes++;
+  EXPECT_EQ(0u, Next());
+  EXPECT_EQ(TUTTI_IB_BROKEN, e_.state);
+  e_.deadline = 1;
+  EXPECT_EQ(tuttiRemoteError, Step());
+  EXPECT_NE(nullptr, strstr(tuttiErrorText(), "made0 port 1")) << tuttiErrorText();
+  EXPECT_NE(nullptr, strstr(tuttiErrorText(), "was removed")) << tuttiErrorText();
+}
+
 TEST_F(IbEnd, ADeviceThatRefusesIsDoneWithout) {
   static ibv_pd *refuses;
   refuses = node_.rails[1].pd = reinterpret_cast<ibv_pd *>(&node_); /* is only compared */
