@@ -51,17 +51,30 @@ const tuttiNet *tuttiNetFind(const char *name) {
 
 /* The last three leave it to path->net to say more. */
 #define NET_REASONS(X)                                                                             \
-  X(NET_NONE, "no common network: rank %d has \"%.15s\", rank %d has \"%.15s\"", a->rank,          \
-    a->netName, b->rank, b->netName)                                                               \
+  X(NET_NONE, "no common network: rank %d has %s, rank %d has %s", a->rank,                        \
+    lackText(a, mine, sizeof mine), b->rank, lackText(b, theirs, sizeof theirs))                   \
   X(NET_OWN, "%s", clause)                                                                         \
   X(NET_LACKS, "%s; not NET/%s: rank %d on host %s has only %s", clause, other->name, who->rank,   \
     who->host, who->netName)                                                                       \
   X(NET_PASSED, "%s; not NET/%s: %s", clause, other->name, passed)
 enum { NET_REASONS(TUTTI_REASON_NAME) };
 
+/* A rank without a network tells why, where the others tell how to reach them. */
+static const char *lackText(const tuttiPeer *peer, char *buf, size_t size) {
+  if (peer->netName[0]) {
+    snprintf(buf, size, "\"%.15s\"", peer->netName);
+    return buf;
+  }
+  bool told = peer->net[0] == ' ';
+  snprintf(buf, size, "none%.*s", told ? (int)sizeof peer->net : 0, (const char *)peer->net);
+  for (char *c = buf; *c; c++)
+    if (*c < ' ' || *c > '~') *c = '?';
+  return buf;
+}
+
 static void netExplain(tuttiReason why, const tuttiPath *path, const tuttiPeer *a,
                        const tuttiPeer *b, char *buf, size_t size) {
-  char clause[TUTTI_SENTENCE] = "", passed[TUTTI_SENTENCE] = "";
+  char clause[TUTTI_SENTENCE] = "", passed[TUTTI_SENTENCE] = "", mine[192], theirs[192];
   const tuttiPeer *who = tuttiReasonPeer(why, a, b);
   const tuttiNet *other = tuttiNetFind(who == a ? b->netName : a->netName);
   if (path->net) path->net->explain(path->netWhy, path, a, b, clause, sizeof clause);
@@ -92,8 +105,10 @@ static bool netCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
   return path->network;
 }
 
-/* The first network that can serve here, in s; the sentences of those that cannot are logged. */
-static tuttiResult_t openNet(tuttiCommView *v, netState *s, const char *only, tuttiPeer *mine) {
+/* The first network that can serve here, in s; the sentences of those that cannot are logged, the
+ * last of which is in `lack`. */
+static tuttiResult_t openNet(tuttiCommView *v, netState *s, const char *only, tuttiPeer *mine,
+                             char lack[TUTTI_SENTENCE]) {
   for (int i = 0; tuttiNets[i] && !s->net; i++) {
     const tuttiNet *net = tuttiNets[i];
     char why[TUTTI_SENTENCE] = "";
@@ -103,6 +118,7 @@ static tuttiResult_t openNet(tuttiCommView *v, netState *s, const char *only, tu
       s->net = net;
     else
       TUTTI_INFO(NET, "NET/%s is not used: %s", net->name, why);
+    if (why[0]) snprintf(lack, TUTTI_SENTENCE, " (NET/%s: %.200s)", net->name, why);
   }
   return tuttiSuccess;
 }
@@ -133,9 +149,11 @@ static tuttiResult_t netPrepare(tuttiCommView *v, tuttiPeer *mine) {
   netState *s;
   TUTTI_NEW(s, 1, "the network state", v->memory);
   tuttiResult_t result = tuttiSocketListen(v, mine->net, &s->listener);
-  if (result == tuttiSuccess && s->listener) result = openNet(v, s, only, mine);
+  char lack[TUTTI_SENTENCE] = "";
+  if (result == tuttiSuccess && s->listener) result = openNet(v, s, only, mine, lack);
   if (result != tuttiSuccess || !s->net) {
     closeState(s);
+    snprintf((char *)mine->net, sizeof mine->net, "%s", lack);
     return result;
   }
   if (s->node) { /* endpoints of both directions share it */

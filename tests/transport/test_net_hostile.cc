@@ -710,7 +710,13 @@ TEST(NetHostile, PathsExplainThemselves) {
   tuttiTransportSelect(&p.a.peers[0], &p.a.peers[1], &path);
   EXPECT_EQ(nullptr, path.transport);
   EXPECT_THAT(Why(path, p.a),
-              HasSubstr("not NET: no common network: rank 0 has \"Socket\", rank 1 has \"\""));
+              HasSubstr("not NET: no common network: rank 0 has \"Socket\", rank 1 has none"));
+  auto *told = reinterpret_cast<char *>(p.a.peers[1].net);
+  snprintf(told, sizeof p.a.peers[1].net, " (NET/IB: no port\n\x1b of hca0)");
+  EXPECT_THAT(Why(path, p.a), HasSubstr("rank 1 has none (NET/IB: no port?? of hca0)"));
+  memset(told, 'x', sizeof p.a.peers[1].net); /* without an end */
+  told[0] = ' ';
+  EXPECT_THAT(Why(path, p.a), HasSubstr("rank 1 has none xxx"));
 }
 
 TEST(NetHostile, AnUnknownNetworkIsRefusedByName) {

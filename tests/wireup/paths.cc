@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
              nullptr,
              nullptr,
              {"not P2P: ", "; not SHM: ",
-              "; not NET: no common network: rank 2 has \"Socket\", rank 5 has \"\""}},
+              "; not NET: no common network: rank 2 has \"Socket\", rank 5 has none"}},
         Case{"NoAddress",
              [](tuttiPeer &a, tuttiPeer &b) {
                toHosts(a, b);
