@@ -189,7 +189,10 @@ static bool setPair(const Target *t, char *pair) {
   return o;
 }
 
+/* The device of that name, which a second line about it says more of. */
 static softDeviceConfig *addDevice(softConfig *config, const char *name) {
+  for (int i = 0; i < config->ndevices; i++)
+    if (strcmp(config->devices[i].name, name) == 0) return &config->devices[i];
   if (config->ndevices == SOFT_MAX_DEVICES) return NULL;
   softDeviceConfig *d = &config->devices[config->ndevices++];
   *d = (softDeviceConfig){.nports = 1, .maxInline = 256, .numa = UINT64_MAX};

@@ -203,6 +203,13 @@ bool softPortUp(uint16_t id) {
   return !f.down || now < f.down || (f.up && now >= f.up);
 }
 
+bool softRemoved(struct ibv_context *context) {
+  pthread_mutex_lock(&hca.lock);
+  bool removed = SOFT_CONTEXT(context)->removed;
+  pthread_mutex_unlock(&hca.lock);
+  return removed;
+}
+
 /* ---- attributes of ports and devices -------------------------------------------------------- */
 
 /* Codes of ibv_port_attr: of lanes, and of the speed of each, which suits the rate if none is set.
@@ -234,6 +241,7 @@ static int queryPort(struct ibv_context *context, uint8_t port, struct ibv_port_
   int device = softDeviceOf(context);
   const softDeviceConfig *d = &hca.config.devices[device];
   if (port < 1 || port > (int)d->nports) return EINVAL;
+  if (softRemoved(context)) return EIO;
   pthread_mutex_lock(&hca.lock);
   bool up = softPortUp(softPortId(device, port));
   pthread_mutex_unlock(&hca.lock);
@@ -267,6 +275,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) {
   int device = softDeviceOf(context);
+  if (softRemoved(context)) return EIO;
   *attr = (struct ibv_device_attr){
       .fw_ver = "1.0.0",
       .node_guid = htobe64(guidOf(device)),
@@ -337,6 +346,7 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
                              uint32_t flags, size_t size) {
   size_t n = 0;
   if (flags || size < sizeof *entries) return -EOPNOTSUPP;
+  if (softRemoved(context)) return -EIO;
   for (uint32_t port = 1; port <= SOFT_MAX_PORTS; port++)
     for (uint32_t i = 0; n < max && gidExists(context, port, i); i++) {
       /* The caller's rows may be longer than ours. */

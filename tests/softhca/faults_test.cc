@@ -181,6 +181,13 @@ TEST(Faults, ADeviceIsRemoved) {
   EXPECT_EQ(o.bad, IBV_WC_WR_FLUSH_ERR);
   EXPECT_EQ(p.a.nextEvent(), IBV_EVENT_DEVICE_FATAL);
   EXPECT_EQ(p.b.nextEvent(), IBV_EVENT_DEVICE_FATAL);
+  ibv_port_attr a = {};
+  EXPECT_EQ(ibv_query_port(p.a.context, 1, &a), EIO);
+  EXPECT_EQ(p.a.toInit(), EIO);
+  EXPECT_EQ(ibv_reg_mr(p.a.pd, p.a.memory.data(), 8, 0), nullptr);
+  EXPECT_EQ(errno, EIO);
+  EXPECT_EQ(ibv_create_cq(p.a.context, 8, nullptr, nullptr, 0), nullptr);
+  EXPECT_EQ(errno, EIO);
 }
 
 TEST(Faults, RulesMayComeFromTheEnvironment) {

@@ -416,6 +416,9 @@ void softGid(int device, int port, int index, union ibv_gid *gid);
 uint16_t softLid(int device, int port);
 int softGidRows(int device, int port);
 bool softPortUp(uint16_t portId);
+/* The device went away after the context was opened: commands fail with EIO, and only what gives
+ * something back works. Takes the lock. */
+bool softRemoved(struct ibv_context *context);
 /* A frame leaves through the port, which may be the last one that does. */
 void softPortCount(uint16_t portId);
 /* Queues an asynchronous event for the context that the element belongs to. */

@@ -80,7 +80,9 @@ static int publish(softMr *mr, void *addr, size_t length) {
 static struct ibv_mr *registerMemory(softMr how, void *addr, size_t length, bool gpuAllowed) {
   unsigned remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   const softDriver *cu = softDriverGet();
-  int error = (how.access & remote) && !(how.access & IBV_ACCESS_LOCAL_WRITE) ? EINVAL : 0;
+  int error = softRemoved(how.pd->context)                                      ? EIO
+              : (how.access & remote) && !(how.access & IBV_ACCESS_LOCAL_WRITE) ? EINVAL
+                                                                                : 0;
   softMr *mr = error ? NULL : malloc(sizeof *mr);
   if (!error && !mr) error = ENOMEM;
   if (!error) {
