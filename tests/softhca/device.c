@@ -1,4 +1,5 @@
 /* Devices, their attributes, contexts and asynchronous events. */
+#include "control.h"
 #include "hca.h"
 
 #include <endian.h>
@@ -200,7 +201,22 @@ bool softPortUp(uint16_t id) {
   uint64_t now = softNow();
   Fate f = fateOf(id);
   if (f.removed && now >= f.removed) return false;
+  if (hca.portForced[id]) return hca.portForced[id] == 1;
   return !f.down || now < f.down || (f.up && now >= f.up);
+}
+
+void softHcaPort(int device, int port, int up) {
+  pthread_mutex_lock(&hca.lock);
+  hca.portForced[softPortId(device, port)] = up ? 1 : 2;
+  softEngineWake();
+  pthread_mutex_unlock(&hca.lock);
+}
+
+uint64_t softHcaFrames(int device, int port) {
+  pthread_mutex_lock(&hca.lock);
+  uint64_t frames = hca.portFrames[softPortId(device, port)];
+  pthread_mutex_unlock(&hca.lock);
+  return frames;
 }
 
 bool softRemoved(struct ibv_context *context) {

@@ -111,11 +111,14 @@ private:
     return some;
   }
 
-  // Ports that fail for some time; of each rank others, or all of them.
+  // Ports that fail for some time; of each rank others, or all of them. A rank needs one at init,
+  // before which no frames are sent.
   void portsComeBack() {
     for (int r = 0; r < s.ranks; r++)
-      for (const std::string &port : ports)
-        if (below(2)) add(r, "port " + port + " " + when() + " up_ms=" + number(61, 300));
+      for (const std::string &port : ports) {
+        std::string fails = port == ports.front() ? "down_frames=" + number(1, 300) : when();
+        if (below(2)) add(r, "port " + port + " " + fails + " up_ms=" + number(61, 300));
+      }
   }
   // Of each rank one is left, and they need not be alike.
   void portsStayAway() {

@@ -377,6 +377,7 @@ typedef struct {
   softFlights dropped; /* with copies that are not done */
   bool gpus;           /* memory of a GPU was registered: staging is pinned */
   uint64_t portFrames[SOFT_MAX_DEVICES * SOFT_MAX_PORTS]; /* sent through it */
+  uint8_t portForced[SOFT_MAX_DEVICES * SOFT_MAX_PORTS];  /* control.h: 1 up, 2 down */
   uint64_t portFell[SOFT_MAX_DEVICES * SOFT_MAX_PORTS];   /* when, by their number; 0: it did not */
   uint64_t deviceFrames[SOFT_MAX_DEVICES], deviceGone[SOFT_MAX_DEVICES]; /* the same of devices */
   uint64_t opened;
