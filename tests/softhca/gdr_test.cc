@@ -14,6 +14,7 @@
 #include "base/os.h"
 #include "base/pinned.h"
 #include "base/settings.h"
+#include "control.h"
 #include "end.h"
 #include "fakecuda.h"
 #include "transport/ib/wire.h"
@@ -408,6 +409,55 @@ TEST(Gdr, APortThatFailsIsMended) {
   EXPECT_EQ(exchange(r, from, to, 2000, kSizes), 0) << r.a.error << r.b.error;
   closeBoth(r, from, to);
 }
+
+// A rail reads back what it has written once its port is there again; until then the driver does.
+TEST(Gdr, AFlushGoesByItsRailAgainAfterItsPortWasDown) {
+  if (!configured("device softhca0 ports=2")) return;
+  set("TUTTI_IB_TIMEOUT", "10");
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_EQ(exchange(r, from, to, 50, {kSlot}), 0) << r.a.error << r.b.error;
+  EXPECT_EQ(driverFlushes, 0);
+  softHcaPort(0, 1, 0);
+  for (uint64_t end = tuttiNow() + kLongNs; driverFlushes == 0 && tuttiNow() < end;)
+    ASSERT_EQ(exchange(r, from, to, 50, {kSlot}), 0) << r.a.error << r.b.error;
+  EXPECT_GT(driverFlushes, 0);
+  softHcaPort(0, 1, 1);
+  bool again = false;
+  for (uint64_t end = tuttiNow() + kLongNs; !again && tuttiNow() < end;) {
+    uint64_t frames = softHcaFrames(0, 1);
+    driverFlushes = 0;
+    ASSERT_EQ(exchange(r, from, to, 50, {kSlot}), 0) << r.a.error << r.b.error;
+    again = driverFlushes == 0 && softHcaFrames(0, 1) > frames + 50;
+  }
+  EXPECT_TRUE(again) << "it has no queue pair to read by";
+  closeBoth(r, from, to);
+}
+
+// The nth frame, and all behind it on its queue pair, are lost: of some n that is a flush.
+class CutAt : public testing::TestWithParam<int> {};
+
+TEST_P(CutAt, AFlushThatFailedIsNotTheLastByItsRail) {
+  if (!configured("fault cut nth=" + std::to_string(GetParam()))) return;
+  set("TUTTI_IB_TIMEOUT", "8");
+  set("TUTTI_IB_RETRY_CNT", "1");
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  bool again = false;
+  for (uint64_t end = tuttiNow() + kLongNs; !again && tuttiNow() < end;) {
+    driverFlushes = 0;
+    ASSERT_EQ(exchange(r, from, to, 50, {kSlot}), 0) << r.a.error << r.b.error;
+    again = driverFlushes == 0;
+  }
+  EXPECT_TRUE(again) << "it has no queue pair to read by";
+  EXPECT_EQ(exchange(r, from, to, 50, {kSlot}), 0) << r.a.error << r.b.error;
+  EXPECT_EQ(driverFlushes, 0);
+  closeBoth(r, from, to);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gdr, CutAt, testing::Range(20, 26));
 
 // ---- rails
 // ----------------------------------------------------------------------------------------

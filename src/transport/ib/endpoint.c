@@ -248,7 +248,9 @@ static struct ibv_send_wr *addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_
   uint32_t rkey;
   uint64_t to = targetOf(e, b->q, m, bytes, &rkey);
   const struct ibv_mr *mr = sourceOf(e, m, bytes, b->q->rail);
-  struct ibv_send_wr *wr = addWrite(b, e->from[i] + begin, share, mr->lkey, to + begin, rkey);
+  /* On a device that has gone nothing is registered any more, nor is it sent. */
+  uint32_t lkey = mr ? mr->lkey : 0;
+  struct ibv_send_wr *wr = addWrite(b, e->from[i] + begin, share, lkey, to + begin, rkey);
   /* Inline is what the CPU copies, which can't read the GPU's memory. */
   bool cpu = !e->meet.fifo.gpuData || bytes <= e->meet.fifo.smallBytes;
   if (share <= b->q->maxInline && cpu) wr->send_flags |= IBV_SEND_INLINE;

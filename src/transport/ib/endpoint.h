@@ -59,7 +59,10 @@ typedef struct {
   struct ibv_mr *probe; /* of the node's; NULL: payloads can't go from GPU memory by this rail */
   struct ibv_mr *flushMr;
   struct ibv_qp *loop; /* connected to itself */
-  bool ordered;        /* the device promises to place writes of a queue pair in order */
+  bool loopBroken;     /* it has failed, and a new one is due at loopRetry */
+  uint64_t loopRetry;
+  bool carries; /* it has written to GPU memory what no flush may leave out */
+  bool ordered; /* the device promises to place writes of a queue pair in order */
   struct ibv_cq *loopCq;
 } tuttiIbRail;
 

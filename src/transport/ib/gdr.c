@@ -21,7 +21,8 @@
 #include "transport/ib/endpoint.h"
 
 #define CHECK_BYTES 65536
-#define CHECK_MS    5000 /* a rail that is no faster than that is of no use */
+#define CHECK_MS    5000       /* a rail that is no faster than that is of no use */
+#define REVIVE_NS   100000000u /* between new queue pairs of a rail with itself */
 #define SLAB_BYTES  ((size_t)tuttiSettingInt(TUTTI_SETTING_NET_GDR_SLAB))
 
 static bool settingIs(tuttiSettingId id, const char *word) {
@@ -363,19 +364,37 @@ void tuttiIbGdrClose(tuttiIbNode *node) {
 
 /* ---- the flush ------------------------------------------------------------------------------- */
 
-/* A rail that can't read back what it wrote, as its port went down, say: the driver can. */
-static tuttiResult_t flushByDriver(tuttiIbNode *node, int rail) {
-  node->gdr.flushing &= ~(1u << rail);
-  return tuttiGpuFlush(node->gdr.probe.device);
+/* Whether the rail can read back what it has written. One whose queue pair has failed gets another
+ * when its port is up. */
+static bool readsBack(tuttiIbNode *node, tuttiIbRail *rail) {
+  int err;
+  if (!rail->port.up) return false;
+  if (!rail->loopBroken) return true;
+  if (tuttiNow() < rail->loopRetry) return false;
+  closeLoop(rail);
+  rail->loopRetry = tuttiNow() + REVIVE_NS;
+  rail->loopBroken = openLoop(node, rail, &err) != NULL;
+  return !rail->loopBroken;
+}
+
+/* What a rail can't read back, as its port went down, say, the driver makes visible. A rail that
+ * has no queue pairs left has nothing more to be flushed then. */
+static tuttiResult_t flushByDriver(tuttiIbNode *node, tuttiIbRail *rail) {
+  TUTTI_TRY(tuttiGpuFlush(node->gdr.probe.device));
+  rail->carries = rail->qps > 0;
+  return tuttiSuccess;
 }
 
 static tuttiResult_t startFlush(tuttiIbNode *node) {
   tuttiIbGdr *g = &node->gdr;
   g->posted++;
   for (int i = 0; i < node->nrails; i++) {
-    if (!node->rails[i].probe) continue;
-    g->flushing |= 1u << i;
-    if (postFlush(node, &node->rails[i])) TUTTI_TRY(flushByDriver(node, i));
+    tuttiIbRail *rail = &node->rails[i];
+    if (!rail->carries) continue;
+    if (readsBack(node, rail) && postFlush(node, rail) == 0)
+      g->flushing |= 1u << i;
+    else
+      TUTTI_TRY(flushByDriver(node, rail));
   }
   return tuttiSuccess;
 }
@@ -391,11 +410,13 @@ tuttiResult_t tuttiIbFlushPoll(tuttiIbNode *node) {
   tuttiIbGdr *g = &node->gdr;
   struct ibv_wc wc;
   for (int i = 0; i < node->nrails && g->done < g->posted; i++) {
+    tuttiIbRail *rail = &node->rails[i];
     if (!(g->flushing >> i & 1)) continue;
-    int n = ibv_poll_cq(node->rails[i].loopCq, 1, &wc);
-    if (n == 0) continue;
+    int n = ibv_poll_cq(rail->loopCq, 1, &wc);
+    if (n == 0 && rail->port.up) continue;
     g->flushing &= ~(1u << i);
-    if (n < 0 || wc.status != IBV_WC_SUCCESS) TUTTI_TRY(flushByDriver(node, i));
+    rail->loopBroken = n <= 0 || wc.status != IBV_WC_SUCCESS;
+    if (rail->loopBroken) TUTTI_TRY(flushByDriver(node, rail));
   }
   if (g->flushing || g->done == g->posted) return tuttiSuccess;
   g->done = g->posted;

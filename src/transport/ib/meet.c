@@ -114,6 +114,7 @@ static tuttiResult_t makeQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q, cons
   tuttiIbRail *r = &e->node->rails[q->rail];
   const char *call;
   destroyDead(e, q->rail);
+  r->carries |= !tuttiIbSends(e) && e->meet.fifo.gpuData;
   if (!e->mr[q->rail])
     TUTTI_TRY(tuttiIbRegister(e->node, q->rail, e->meet.fifo.descriptors, e->registered,
                               &e->mr[q->rail]));

@@ -258,11 +258,13 @@ static void dropRegions(tuttiIbNode *node, bool all) {
   }
 }
 
-/* Only to be read from, which read-only memory allows, too. */
+/* Only to be read from, which read-only memory allows, too. A device that has gone sends nothing.
+ */
 static void registerRegion(tuttiIbNode *node, tuttiIbRegion *r) {
   char remedy[192];
   size_t bytes = r->region.end - r->region.begin;
   for (int i = 0; i < node->nrails; i++) {
+    if (node->rails[i].gone) continue;
     r->mr[i] = tuttiVerbs.regMr(node->rails[i].pd, (void *)r->region.begin, bytes, 0);
     if (r->mr[i]) continue;
     if (!node->refused)
@@ -282,6 +284,16 @@ void tuttiIbForgetRegions(tuttiIbNode *node) {
   node->regionsSeen = removed;
 }
 
+/* Whether the rails that are there can read it. */
+static bool serves(const tuttiIbNode *node, const tuttiIbRegion *r) {
+  bool any = false;
+  for (int i = 0; i < node->nrails; i++) {
+    if (!r->mr[i] && !node->rails[i].gone) return false;
+    any |= r->mr[i] != NULL;
+  }
+  return any;
+}
+
 tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r) {
   uintptr_t begin = (uintptr_t)addr;
   tuttiRegion found;
@@ -295,7 +307,7 @@ tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, t
     node->regions = *r;
     registerRegion(node, *r);
   }
-  if (*r && !(*r)->mr[0]) *r = NULL;
+  if (*r && !serves(node, *r)) *r = NULL;
   if (*r) (*r)->uses++;
   return tuttiSuccess;
 }

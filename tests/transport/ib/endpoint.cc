@@ -630,6 +630,24 @@ TEST_F(IbEnd, ARegistrationStaysWhileAMessageIsUnderWay) {
   EXPECT_EQ(nullptr, none);
 }
 
+TEST_F(IbEnd, MemoryIsRegisteredWithTheDevicesThatAreLeft) {
+  uint8_t memory[100] = {};
+  uint64_t id;
+  tuttiIbRegion *r;
+  for (int gone = 0; gone < kRails; gone++) {
+    ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, sizeof memory, &id));
+    node_.rails[gone].gone = true;
+    ASSERT_EQ(tuttiSuccess, tuttiIbBorrow(&node_, memory, 50, &r)) << tuttiErrorText();
+    ASSERT_NE(nullptr, r);
+    EXPECT_EQ(nullptr, r->mr[gone]);
+    EXPECT_NE(nullptr, r->mr[1 - gone]);
+    tuttiIbReturn(r);
+    EXPECT_TRUE(tuttiRegionRemove(id));
+    tuttiIbForgetRegions(&node_);
+    node_.rails[gone].gone = false;
+  }
+}
+
 TEST_F(IbEnd, MemoryThatADeviceRefusesIsNoFailure) {
   uint8_t memory[100] = {};
   uint64_t id;
