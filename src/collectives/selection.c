@@ -9,8 +9,8 @@
 #include "collectives/planner.h"
 
 /* NCCL's, of any version. */
-static const char *const otherAlgos[] = {"Collnet", "CollnetDirect", "CollnetChain", "NVLS",
-                                         "NVLSTree", "PAT"};
+static const char *const otherAlgos[] = {"Collnet", "CollnetDirect", "CollnetChain",
+                                         "NVLS",    "NVLSTree",      "PAT"};
 
 const tuttiSelectionWords tuttiAlgoWords = {.has = tuttiAlgoNames,
                                             .nhas = tuttiAlgoCount,
