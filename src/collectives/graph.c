@@ -50,7 +50,7 @@ static void findFirst(const int32_t *host, int nranks, int nhosts, int32_t *firs
 
 /* Ranks of each host; 0: they have different numbers. `first` as above. */
 static int evenHosts(const int32_t *first, int nranks, int nhosts) {
-  bool even = nranks % nhosts == 0;
+  bool even = nhosts > 0 && nranks % nhosts == 0;
   for (int h = 0; h < nhosts; h++)
     even &= first[h] == h * (nranks / nhosts);
   return even ? nranks / nhosts : 0;

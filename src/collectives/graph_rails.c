@@ -106,13 +106,14 @@ static int entryRail(const builder *b, int k, int host) {
 /* The ranks of a host from the one at `in` to the one at `out`, round by their numbers: the way
  * round on which `out` comes last, or else the channel's. Returns the next position. */
 static int walkHost(const hostDoors *h, int in, int out, bool down, int32_t *ring, int at) {
-  if ((in + 1) % h->n == out) down = true;
-  if ((out + 1) % h->n == in && h->n > 2) down = false;
-  for (int i = 0; i < h->n; i++) {
-    int place = (down ? in - i + h->n : in + i) % h->n;
-    if (place != out || h->n == 1) ring[at++] = h->ranks[place];
+  int n = h->n;
+  if (n > 1 && (in + 1) % n == out) down = true;
+  if (n > 2 && (out + 1) % n == in) down = false;
+  for (int i = 0; i < n; i++) {
+    int place = (down ? in - i + n : in + i) % n;
+    if (place != out) ring[at++] = h->ranks[place];
   }
-  if (h->n > 1) ring[at++] = h->ranks[out];
+  ring[at++] = h->ranks[out];
   return at;
 }
 

@@ -62,22 +62,30 @@ TUTTI_HD static inline void tuttiGridSlice(const tuttiSchedule *s, uint64_t loop
   }
 }
 
+/* Where a partial reduction goes: on inside the host, or on along the rank's place if it is of
+ * `mine`; a whole one that is to be gathered both ways. */
+TUTTI_HD static inline void tuttiGridReduced(const tuttiSchedule *s, bool mine, bool whole,
+                                             tuttiStep *step) {
+  bool inside = whole || !mine, across = whole || mine;
+  if (inside && s->perHost > 1) tuttiGridSend(s, true, step);
+  if (across && s->nranks > s->perHost) tuttiGridSend(s, false, step);
+}
+
 /* Step j of the reduction works on what belongs to the place j % perHost + 1 behind, on the host
  * j / perHost + 1 behind: in each round of perHost steps the slices of one host come along the ring
  * inside, and the last of them is of this place and goes on to the next host. */
 TUTTI_HD static inline void tuttiGridReduce(const tuttiSchedule *s, uint64_t loop, int32_t j,
                                             tuttiStep *step) {
-  int32_t m = s->perHost, hosts = s->nranks / m, places = j % m + 1, behind = j / m + 1;
-  bool gathers = s->coll == tuttiCollAllReduce, mine = places == m, last = mine && behind == hosts;
+  int32_t m = s->perHost, places = j % m + 1, behind = j / m + 1;
+  bool gathers = s->coll == tuttiCollAllReduce, mine = places == m, whole = j == s->nranks - 1;
   uint64_t at, within, count;
   tuttiGridSlice(s, loop, tuttiGridBehind(s, behind, places), &at, &within, &count);
   tuttiStepInit(step, at, gathers ? at : within, count, TUTTI_STEP_SRC);
   if (places > 1) tuttiGridReceive(s, true, step);
   if (mine && behind > 1) tuttiGridReceive(s, false, step);
   if (step->nrecv == 0) step->flags |= TUTTI_STEP_STABLE;
-  if (last) step->flags |= TUTTI_STEP_FINAL | TUTTI_STEP_DST;
-  if (!mine || (last && gathers && m > 1)) tuttiGridSend(s, true, step);
-  if (mine && (!last || gathers) && hosts > 1) tuttiGridSend(s, false, step);
+  if (whole) step->flags |= TUTTI_STEP_FINAL | TUTTI_STEP_DST;
+  if (!whole || gathers) tuttiGridReduced(s, mine, whole, step);
 }
 
 /* Step i passes on what belongs to the place i % perHost behind, on the host i / perHost behind; 0

@@ -40,8 +40,8 @@ typedef enum {
 /* A port of a rank, as rails are made of them. */
 typedef struct {
   char name[24];     /* "mlx5_0:1", the same for all ranks of a host */
-  uint8_t distance;  /* a tuttiDistance from the rank's GPU; TUTTI_DISTANCE_COUNT: not known */
   uint32_t megabits; /* 0: not known */
+  uint8_t distance;  /* a tuttiDistance from the rank's GPU; TUTTI_DISTANCE_COUNT: not known */
   bool usable;       /* it is up, and one that connections of this rank would take */
 } tuttiNetPort;
 
