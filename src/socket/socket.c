@@ -240,7 +240,7 @@ void tuttiListenerClose(tuttiListener *listener) {
 static int takePort(const tuttiInterface *at, in_port_t *port, tuttiAddressList *list,
                     tuttiListener *listener) {
   tuttiAddress *address = &list->a[list->n];
-  int fd;
+  int fd = -1;
   *address = at->address;
   address->v4.sin_port = *port;
   int err = bindAt(address, false, &fd);
