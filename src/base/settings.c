@@ -81,6 +81,15 @@ static const char *checkNet(const char *text) {
   return known ? NULL : "accepted: IB or Socket";
 }
 
+/* What libnccl.so.2 can say: it has the calls of all of these. */
+static const char *checkNcclVersion(const char *text) {
+  int major, minor, patch, end = 0;
+  bool version = sscanf(text, "%1d.%2d.%2d%n", &major, &minor, &patch, &end) == 3 && !text[end];
+  bool digits = strspn(text, "0123456789.") == strlen(text);
+  int code = version && digits && major == 2 ? minor * 100 + patch : 0;
+  return code >= 1400 && code <= 3203 ? NULL : "accepted: 2.14.0 to 2.32.3";
+}
+
 /* Returns NULL, or what is accepted. */
 static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) = {
     [TUTTI_SETTING_DEBUG] = tuttiLogCheckLevel,
@@ -88,6 +97,7 @@ static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) 
     [TUTTI_SETTING_DEVICE] = checkDevice,
     [TUTTI_SETTING_IB_ADDR_FAMILY] = checkFamily,
     [TUTTI_SETTING_IB_ORDER] = checkOrder,
+    [TUTTI_SETTING_NCCL_VERSION] = checkNcclVersion,
     [TUTTI_SETTING_NET] = checkNet,
     [TUTTI_SETTING_NET_GDR] = checkGdr,
     [TUTTI_SETTING_NET_GDR_FLUSH] = checkFlush,

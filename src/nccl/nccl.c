@@ -36,11 +36,25 @@ static _Thread_local const char *refusal;
 
 /* ---- version, errors ------------------------------------------------------------------------- */
 
+/* TUTTI_NCCL_VERSION as a code, which tutti has checked: "2.28.9". */
+static int reportedVersion(void) {
+  const char *text;
+  int code = 0, part = 0;
+  if (tuttiParamGetParameter("TUTTI_NCCL_VERSION", &text, NULL) != tuttiSuccess || !*text)
+    return TUTTI_NCCL_REPORTED;
+  for (; *text; text++) {
+    bool dot = *text == '.';
+    if (dot) code = (code + part) * 100;
+    part = dot ? 0 : part * 10 + (*text - '0');
+  }
+  return code + part;
+}
+
 DEFINE(tuttiResult_t, GetVersion, (int *version)) {
   refusal = NULL;
   int own;
   tuttiResult_t result = tuttiGetVersion(version ? &own : NULL);
-  if (version && result == tuttiSuccess) *version = TUTTI_NCCL_VERSION;
+  if (version && result == tuttiSuccess) *version = reportedVersion();
   return result;
 }
 

@@ -162,6 +162,27 @@ TEST(NcclConfig, ThatIsNone) {
   EXPECT_THAT(lastError(), HasSubstr("config.size"));
 }
 
+TEST(Nccl, VersionIsWhatIsSet) {
+  const std::pair<const char *, int> versions[] = {
+      {"", 22809}, {"2.28.9", 22809}, {"2.32.3", 23203}, {"2.14.0", 21400}, {"2.27.03", 22703}};
+  for (auto [text, code] : versions) {
+    setenv("TUTTI_NCCL_VERSION", text, 1);
+    EXPECT_EQ(tryConfig(nullptr), tuttiSuccess) << text << lastError(); /* which reads settings */
+    int version = 0;
+    EXPECT_EQ(ncclGetVersion(&version), tuttiSuccess);
+    EXPECT_EQ(version, code) << text;
+  }
+  for (const char *text : {"2.32.4", "2.13.9", "3.1.1", "2.28", "2.28.9.1", "2.28.9a", "2.-1.9",
+                           "22809", "2.33.0", " 2.28.9", "2.28.+9"}) {
+    setenv("TUTTI_NCCL_VERSION", text, 1);
+    tuttiComm_t comm = nullptr;
+    EXPECT_EQ(ncclCommInitAll(&comm, 1, nullptr), tuttiInvalidArgument) << text;
+    EXPECT_THAT(lastError(), HasSubstr("accepted: 2.14.0 to 2.32.3"));
+  }
+  unsetenv("TUTTI_NCCL_VERSION");
+  EXPECT_EQ(tryConfig(nullptr), tuttiSuccess);
+}
+
 TEST(Nccl, Collectives) {
   constexpr int n = 3;
   tuttiComm_t comms[n], parts[n], rest[n] = {};
