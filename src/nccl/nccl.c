@@ -160,7 +160,7 @@ DEFINE(tuttiResult_t, CommQueryProperties, (tuttiComm_t comm, tuttiNcclCommPrope
   if (props && props->magic != TUTTI_NCCL_CONFIG_MAGIC) own.magic = 0;
   if (props && props->size < TUTTI_NCCL_PROPERTIES_LEAST) own.size = 0;
   tuttiResult_t result = tuttiCommQueryProperties(comm, props ? &own : NULL);
-  if (result != tuttiSuccess) return result;
+  if (!props || result != tuttiSuccess) return result;
   tuttiNcclCommProperties p = {.size = props->size,
                                .magic = props->magic,
                                .version = props->version,
@@ -341,6 +341,7 @@ DEFINE(void, ParamDumpAll, (void)) {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+/* NOLINTBEGIN(misc-unused-parameters) */
 
 REFUSE(DevCommCreate, (tuttiComm_t comm, const void *requirements, void *out), NO_DEVICE_CODE)
 REFUSE(DevCommDestroy, (tuttiComm_t comm, const void *devComm), NO_DEVICE_CODE)
@@ -374,6 +375,7 @@ REFUSE(
     "this version of tutti does not encrypt what its sockets carry; use a network that does, such "
     "as a VPN, and name its interface in NCCL_SOCKET_IFNAME")
 
+/* NOLINTEND(misc-unused-parameters) */
 #pragma GCC diagnostic pop
 
 /* These return no result. Each rank is a local team of its own: device code reaches no other. */

@@ -54,9 +54,9 @@ static tuttiResult_t makeArea(tuttiRma *r, tuttiRmaCard *card) {
 
 static tuttiResult_t fill(tuttiRma *r, const tuttiRmaWishes *wishes, tuttiRmaCard *card) {
   const tuttiCommView *v = r->view;
-  TUTTI_NEW(r->theirs, v->nranks, "signals of ranks", v->memory);
+  TUTTI_NEW(r->theirs, v->nranks, "signals of ranks", v->memory); // NOLINT: pointers
   TUTTI_NEW(r->cards, v->nranks, "cards of ranks", v->memory);
-  TUTTI_NEW(r->sending, v->nranks, "connections of ranks", v->memory);
+  TUTTI_NEW(r->sending, v->nranks, "connections of ranks", v->memory); // NOLINT: pointers
   TUTTI_TRY(makeArea(r, card));
   tuttiRmaHome home = {.view = r->view,
                        .counters = r->mine->counters,

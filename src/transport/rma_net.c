@@ -40,7 +40,8 @@ struct tuttiRmaNet {
 
 tuttiResult_t tuttiRmaNetCreate(const tuttiRmaHome *home, tuttiRmaNet **out) {
   TUTTI_FRESH(tuttiRmaNet, n, 1, "one-sided operations over a network", home->view->memory);
-  TUTTI_NEW(n->receiving, home->view->nranks, "connections of ranks", home->view->memory);
+  const tuttiCommView *v = home->view;
+  TUTTI_NEW(n->receiving, v->nranks, "connections of ranks", v->memory); // NOLINT: pointers
   n->home = *home;
   pthread_mutex_init(&n->lock, NULL);
   *out = n;
