@@ -1,6 +1,7 @@
 #include "transport/rma.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -31,11 +32,48 @@ struct tuttiRma {
   tuttiConn **sending; /* [nranks] over a network; NULL: none yet */
 };
 
-static Area *mapArea(tuttiRma *r, int fd) {
+/* The areas that this process has mapped. Its ranks share one mapping of each: threads then meet at
+ * one address, and the memory stays as long as any of them may write to it. */
+typedef struct mapping {
+  uint64_t device, inode;
   void *area;
-  bool mapped =
-      tuttiMap(&area, r->bytes, fd, "signals of one-sided operations", NULL) == tuttiSuccess;
-  return mapped ? area : NULL;
+  size_t bytes;
+  int holders;
+  struct mapping *next;
+} mapping;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards: */
+static mapping *mappings;
+
+static Area *mapArea(tuttiRma *r, int fd) {
+  tuttiPeerFd file;
+  if (tuttiPeerFdDescribe(fd, &file) != 0) return NULL;
+  TUTTI_LOCKED(&lock);
+  mapping *m = mappings;
+  while (m && (m->device != file.device || m->inode != file.inode || m->bytes != r->bytes))
+    m = m->next;
+  if (!m) {
+    if (tuttiAlloc((void **)&m, 1, sizeof *m, "a mapping", NULL) != tuttiSuccess) return NULL;
+    *m = (mapping){.device = file.device, .inode = file.inode, .bytes = r->bytes};
+    if (tuttiMap(&m->area, r->bytes, fd, "signals of one-sided operations", NULL) != tuttiSuccess) {
+      tuttiFree(m);
+      return NULL;
+    }
+    TUTTI_LINK(mappings, m);
+  }
+  m->holders++;
+  return m->area;
+}
+
+static void dropArea(const Area *area) {
+  TUTTI_LOCKED(&lock);
+  mapping *m = mappings;
+  while (m && m->area != area)
+    m = m->next;
+  if (!m || --m->holders > 0) return;
+  TUTTI_UNLINK(mappings, m);
+  tuttiUnmap(m->area, m->bytes, NULL);
+  tuttiFree(m);
 }
 
 static tuttiResult_t makeArea(tuttiRma *r, tuttiRmaCard *card) {
@@ -105,8 +143,8 @@ void tuttiRmaFree(tuttiRma *r) {
   if (!r) return;
   tuttiRmaNetFree(r->net);
   for (int p = 0; r->theirs && p < r->view->nranks; p++)
-    if (r->theirs[p] && r->theirs[p] != r->mine) tuttiUnmap(r->theirs[p], r->bytes, NULL);
-  if (r->mine) tuttiUnmap(r->mine, r->bytes, NULL);
+    if (r->theirs[p] && r->theirs[p] != r->mine) dropArea(r->theirs[p]);
+  if (r->mine) dropArea(r->mine);
   tuttiFdClose(&r->fd);
   tuttiFree(r->sending);
   tuttiFree(r->cards);
@@ -161,7 +199,7 @@ static tuttiResult_t takeArea(tuttiRma *r, int peer) {
     r->theirs[peer] = area;
     return tuttiSuccess;
   }
-  tuttiUnmap(area, r->bytes, NULL);
+  dropArea(area);
   return TUTTI_FAIL(tuttiRemoteError,
                     "what rank %d (host %s, pid %d) shows as its signals is something else; is a "
                     "process of another job in its place?",
