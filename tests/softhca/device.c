@@ -208,7 +208,7 @@ bool softPortUp(uint16_t id) {
 void softHcaPort(int device, int port, int up) {
   pthread_mutex_lock(&hca.lock);
   hca.portForced[softPortId(device, port)] = up ? 1 : 2;
-  softEngineWake();
+  if (hca.users > 0) softEngineWake();
   pthread_mutex_unlock(&hca.lock);
 }
 

@@ -435,6 +435,33 @@ TEST(Gdr, AFlushGoesByItsRailAgainAfterItsPortWasDown) {
   closeBoth(r, from, to);
 }
 
+// A port that was down at init is checked when it comes up, and then carries payloads, too.
+TEST(Gdr, APortThatComesUpLaterIsCheckedAndUsed) {
+  if (!configured("device softhca0 ports=2")) return;
+  softHcaPort(0, 2, 0);
+  {
+    Ranks r;
+    EXPECT_EQ(r.a.answer(0), TUTTI_GDR_YES);
+    EXPECT_EQ(r.a.answer(1), TUTTI_GDR_DOWN);
+    r.attach();
+    tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+    EXPECT_EQ(exchange(r, from, to, 50, {kSlot}), 0) << r.a.error << r.b.error;
+    EXPECT_EQ(softHcaFrames(0, 2), 0u);
+    softHcaPort(0, 2, 1);
+    bool used = false;
+    for (uint64_t end = tuttiNow() + kLongNs; !used && tuttiNow() < end;) {
+      uint64_t frames = softHcaFrames(0, 2);
+      ASSERT_EQ(exchange(r, from, to, 50, {kSlot}), 0) << r.a.error << r.b.error;
+      used = softHcaFrames(0, 2) > frames + 50;
+    }
+    EXPECT_TRUE(used);
+    softHcaPort(0, 1, 0);
+    EXPECT_EQ(exchange(r, from, to, 50, {kSlot}), 0) << r.a.error << r.b.error;
+    closeBoth(r, from, to);
+  }
+  EXPECT_EQ(allocations, 0);
+}
+
 // The nth frame, and all behind it on its queue pair, are lost: of some n that is a flush.
 class CutAt : public testing::TestWithParam<int> {};
 

@@ -685,6 +685,7 @@ static tuttiProxyState ibServe(void *self, tuttiProxyTurn *turn) {
   node->watched = true;
   tuttiIbForgetRegions(node);
   tuttiIbPoll(node); /* for the endpoints, whose turns follow */
+  tuttiIbGdrCheckLate(node, turn);
   turn->result = tuttiIbFlushPoll(node);
   if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
   return tuttiIbNodeEvents(node) ? TUTTI_PROXY_MOVED : TUTTI_PROXY_IDLE;

@@ -57,6 +57,7 @@ typedef struct {
   /* GPUDirect RDMA, where the rail has passed its check: see gdr.c. */
   bool dmabuf;          /* driver, kernel and device do it by dma-buf */
   struct ibv_mr *probe; /* of the node's; NULL: payloads can't go from GPU memory by this rail */
+  bool late;            /* nor yet: its port was down at init, so the check is to come */
   struct ibv_mr *flushMr;
   struct ibv_qp *loop; /* connected to itself */
   bool loopBroken;     /* it has failed, and a new one is due at loopRetry */
@@ -80,6 +81,13 @@ typedef struct {
   bool flushes;                 /* what has come must be flushed before kernels may look */
   uint64_t asked, posted, done; /* numbers of flushes */
   uint32_t flushing;            /* rails of which flush `posted` is under way, by bit */
+
+  struct {             /* the check of a rail whose port has come up */
+    tuttiIbRail *rail; /* NULL: none is under way */
+    struct ibv_mr *mr; /* of the pattern, and of as much that comes back */
+    uint64_t *pattern, by;
+    int awaited; /* completions */
+  } check;
 } tuttiIbGdr;
 
 /* What one rank keeps for all its NET/IB connections. */
@@ -281,6 +289,8 @@ void tuttiIbGdrGive(tuttiIbNode *node, const uint8_t *block);
  * the device. */
 tuttiResult_t tuttiIbFlushAsk(tuttiIbNode *node, uint64_t *number);
 tuttiResult_t tuttiIbFlushPoll(tuttiIbNode *node);
+/* Checks rails whose ports were down at init and have come up; at each turn of the node. */
+void tuttiIbGdrCheckLate(tuttiIbNode *node, tuttiProxyTurn *turn);
 
 /* ---- port.c */
 

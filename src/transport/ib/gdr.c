@@ -22,6 +22,7 @@
 
 #define CHECK_BYTES 65536
 #define CHECK_MS    5000       /* a rail that is no faster than that is of no use */
+#define LOOK_NS     1000000u   /* between looks at a check */
 #define REVIVE_NS   100000000u /* between new queue pairs of a rail with itself */
 #define SLAB_BYTES  ((size_t)tuttiSettingInt(TUTTI_SETTING_NET_GDR_SLAB))
 
@@ -156,33 +157,38 @@ static tuttiResult_t makeProbe(tuttiIbNode *node, int device) {
   return tuttiSuccess;
 }
 
-/* Whether the rail, which the topology allows, reaches the GPU. The sentence says why it does not.
- */
-static tuttiResult_t tryRail(tuttiIbNode *node, tuttiIbRail *rail, int device, bool *works,
+/* Registers what check and flush need; false: the sentence says what was refused. */
+static bool registerProbe(tuttiIbNode *node, tuttiIbRail *rail, char why[TUTTI_GDR_SENTENCE]) {
+  rail->probe = registerGpu(rail, &node->gdr.probe);
+  if (rail->probe)
+    rail->flushMr = tuttiVerbs.regMr(rail->pd, node->gdr.flushByte, 1, IBV_ACCESS_LOCAL_WRITE);
+  if (!rail->flushMr)
+    snprintf(why, TUTTI_GDR_SENTENCE, "the device does not register memory of the %s: %s",
+             rail->probe ? "host" : "GPU", tuttiErrnoText(errno));
+  return rail->flushMr != NULL;
+}
+
+static void brokenText(const char *wrong, char why[TUTTI_GDR_SENTENCE]) {
+  snprintf(why, TUTTI_GDR_SENTENCE,
+           "a pattern sent through it to GPU memory and back does not arrive: %s; reload "
+           "nvidia_peermem, boot with iommu=pt, switch off ACS on the bridges between them",
+           wrong);
+}
+
+/* Whether the rail reaches the GPU. The sentence says why it does not. */
+static tuttiResult_t tryRail(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
                              char why[TUTTI_GDR_SENTENCE]) {
   const char *wrong = NULL;
   int err = 0;
   *works = false;
-  TUTTI_TRY(makeProbe(node, device));
-  rail->probe = registerGpu(rail, &node->gdr.probe);
-  if (!rail->probe) {
-    snprintf(why, TUTTI_GDR_SENTENCE, "the device does not register memory of the GPU: %s",
-             tuttiErrnoText(errno));
-    return tuttiSuccess;
-  }
-  rail->flushMr = tuttiVerbs.regMr(rail->pd, node->gdr.flushByte, 1, IBV_ACCESS_LOCAL_WRITE);
-  const char *call = rail->flushMr ? openLoop(node, rail, &err) : "ibv_reg_mr";
+  if (!registerProbe(node, rail, why)) return tuttiSuccess;
+  const char *call = openLoop(node, rail, &err);
   if (call) {
-    snprintf(why, TUTTI_GDR_SENTENCE, "%s failed: %s", call,
-             tuttiErrnoText(rail->flushMr ? err : errno));
+    snprintf(why, TUTTI_GDR_SENTENCE, "%s failed: %s", call, tuttiErrnoText(err));
     return tuttiSuccess;
   }
   if (tuttiSettingInt(TUTTI_SETTING_NET_GDR_CHECK)) TUTTI_TRY(checkRail(node, rail, &wrong));
-  if (wrong)
-    snprintf(why, TUTTI_GDR_SENTENCE,
-             "a pattern sent through it from GPU memory to GPU memory does not arrive: %s; reload "
-             "nvidia_peermem, boot with iommu=pt, switch off ACS on the bridges between them",
-             wrong);
+  if (wrong) brokenText(wrong, why);
   *works = !wrong;
   return tuttiSuccess;
 }
@@ -192,6 +198,10 @@ static void dropRail(tuttiIbRail *rail) {
   if (rail->probe) tuttiVerbs.deregMr(rail->probe);
   if (rail->flushMr) tuttiVerbs.deregMr(rail->flushMr);
   rail->probe = rail->flushMr = NULL;
+}
+
+static void warnBroken(const tuttiIbRail *rail, const char *why) {
+  TUTTI_WARN(NET, "NET/IB: " TUTTI_IB_GDR_BROKEN, rail->port.device, rail->port.port, why);
 }
 
 static tuttiResult_t decide(tuttiIbNode *node, const tuttiPeer *mine, tuttiIbRail *rail,
@@ -209,11 +219,39 @@ static tuttiResult_t decide(tuttiIbNode *node, const tuttiPeer *mine, tuttiIbRai
   if (*answer == TUTTI_GDR_YES && !rail->port.up) *answer = TUTTI_GDR_DOWN;
   if (*answer != TUTTI_GDR_YES) return tuttiSuccess;
   bool works;
-  TUTTI_TRY(tryRail(node, rail, mine->cudaDevice, &works, why));
+  TUTTI_TRY(makeProbe(node, mine->cudaDevice));
+  TUTTI_TRY(tryRail(node, rail, &works, why));
   if (works) return tuttiSuccess;
   *answer = TUTTI_GDR_BROKEN;
-  TUTTI_WARN(NET, "NET/IB: " TUTTI_IB_GDR_BROKEN, rail->port.device, rail->port.port, why);
+  warnBroken(rail, why);
   dropRail(rail);
+  return tuttiSuccess;
+}
+
+static int railsThatReach(const tuttiIbNode *node) {
+  int n = 0;
+  for (int i = 0; i < node->nrails; i++)
+    n += node->rails[i].port.gdr == TUTTI_GDR_YES;
+  return n;
+}
+
+/* Rails that are too far from the GPU, for when no nearer one is left, and those that are to be
+ * checked when their ports come up. It is no trouble if one can't. */
+static tuttiResult_t keepReserve(tuttiIbNode *node) {
+  char why[TUTTI_GDR_SENTENCE];
+  for (int i = 0; i < node->nrails; i++) {
+    tuttiIbRail *rail = &node->rails[i];
+    bool works = false, far = rail->port.gdr == TUTTI_GDR_FAR && rail->port.up;
+    if (!far && rail->port.gdr != TUTTI_GDR_DOWN) continue;
+    if (far)
+      TUTTI_TRY(tryRail(node, rail, &works, why));
+    else
+      works = rail->late = registerProbe(node, rail, why);
+    if (works) continue;
+    TUTTI_INFO(NET, "NET/IB: no reserve for GPUDirect RDMA: %s port %u, %s", rail->port.device,
+               rail->port.port, why);
+    dropRail(rail);
+  }
   return tuttiSuccess;
 }
 
@@ -227,7 +265,7 @@ tuttiResult_t tuttiIbGdrOpen(tuttiIbNode *node, const tuttiPeer *mine) {
       TUTTI_TRY(decide(node, mine, &node->rails[i], &answer));
     node->rails[i].port.gdr = (uint8_t)answer;
   }
-  return tuttiSuccess;
+  return railsThatReach(node) ? keepReserve(node) : tuttiSuccess;
 }
 
 /* ---- trying without a communicator --------------------------------------------------------------
@@ -235,7 +273,8 @@ tuttiResult_t tuttiIbGdrOpen(tuttiIbNode *node, const tuttiPeer *mine) {
 
 tuttiResult_t tuttiIbGpuTry(tuttiIbNode *node, tuttiIbRail *rail, int device, bool *works,
                             char why[TUTTI_GDR_SENTENCE]) {
-  tuttiResult_t result = tryRail(node, rail, device, works, why);
+  TUTTI_TRY(makeProbe(node, device));
+  tuttiResult_t result = tryRail(node, rail, works, why);
   dropRail(rail);
   return result;
 }
@@ -275,21 +314,20 @@ tuttiResult_t tuttiIbHostTry(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
 
 /* ---- the slab -------------------------------------------------------------------------------- */
 
-static int railsThatReach(const tuttiIbNode *node) {
-  int n = 0;
-  for (int i = 0; i < node->nrails; i++)
-    n += node->rails[i].probe != NULL;
-  return n;
-}
-
-/* Registers the slab with the rails that reach the GPU; false: one refused it. */
+/* Registers the slab with the rails that reach the GPU, and those in reserve that take it; false:
+ * one of the former refused it. */
 static bool registerSlab(tuttiIbNode *node) {
   tuttiIbGdr *g = &node->gdr;
   for (int i = 0; i < node->nrails; i++) {
-    const tuttiIbRail *rail = &node->rails[i];
+    tuttiIbRail *rail = &node->rails[i];
     if (!rail->probe) continue;
     g->mr[i] = registerGpu(rail, &g->slab);
     if (g->mr[i]) continue;
+    if (rail->port.gdr != TUTTI_GDR_YES) {
+      rail->late = false;
+      dropRail(rail);
+      continue;
+    }
     TUTTI_WARN(NET,
                "NET/IB: %s port %u refused %zu bytes of GPU memory (%s), so payloads are staged in "
                "host memory; lower TUTTI_NET_GDR_SLAB, or enlarge the GPU's BAR1 (nvidia-smi -q)",
@@ -353,7 +391,108 @@ void tuttiIbGdrGive(tuttiIbNode *node, const uint8_t *block) {
   g->taken[(size_t)(block - (uint8_t *)g->slab.memory) / g->blockBytes] = false;
 }
 
+/* ---- ports that come up later ------------------------------------------------------------------
+ *
+ * By then kernels may wait for this rank, so nothing is asked of CUDA: the pattern goes from host
+ * memory to GPU memory and back. */
+
+/* Begins with the rail's check. NULL, or the call that failed with errno `*err`. */
+static const char *beginCheck(tuttiIbNode *node, tuttiIbRail *rail, int *err) {
+  tuttiIbGdr *g = &node->gdr;
+  uint8_t *gpu = (uint8_t *)g->probe.memory + CHECK_BYTES;
+  g->check.rail = rail;
+  const char *call = openLoop(node, rail, err);
+  if (call) return call;
+  *err = ENOMEM;
+  if (tuttiAlloc((void **)&g->check.pattern, 2 * CHECK_BYTES / sizeof(uint64_t), sizeof(uint64_t),
+                 "a pattern", NULL) != tuttiSuccess)
+    return "malloc";
+  uint64_t *back = g->check.pattern + CHECK_BYTES / sizeof *back;
+  fillPattern(g->check.pattern, (uint64_t)(rail - node->rails));
+  g->check.mr =
+      tuttiVerbs.regMr(rail->pd, g->check.pattern, (size_t)2 * CHECK_BYTES, IBV_ACCESS_LOCAL_WRITE);
+  *err = errno;
+  if (!g->check.mr) return "ibv_reg_mr";
+  *err = postLoop(rail, IBV_WR_RDMA_WRITE, g->check.pattern, g->check.mr, gpu, CHECK_BYTES);
+  if (!*err) *err = postLoop(rail, IBV_WR_RDMA_READ, back, g->check.mr, gpu, CHECK_BYTES);
+  g->check.awaited = 2;
+  g->check.by = tuttiDeadline(CHECK_MS);
+  return *err ? "ibv_post_send" : NULL;
+}
+
+static void forgetCheck(tuttiIbNode *node) {
+  tuttiIbGdr *g = &node->gdr;
+  if (g->check.mr) tuttiVerbs.deregMr(g->check.mr);
+  tuttiFree(g->check.pattern);
+  memset(&g->check, 0, sizeof g->check);
+}
+
+/* The check has ended; `why`: NULL, or why the rail does not reach the GPU. */
+static void endCheck(tuttiIbNode *node, const char *why) {
+  tuttiIbRail *rail = node->gdr.check.rail;
+  ptrdiff_t i = rail - node->rails;
+  struct ibv_mr **slab = &node->gdr.mr[i];
+  rail->late = false;
+  rail->port.gdr = why ? TUTTI_GDR_BROKEN : TUTTI_GDR_YES;
+  node->mine.ports[i] = rail->port;
+  node->changes++;
+  if (why) {
+    warnBroken(rail, why);
+    closeLoop(rail);
+    tuttiVerbs.deregMr(*slab);
+    *slab = NULL;
+    dropRail(rail);
+  } else {
+    TUTTI_WARN(NET, "NET/IB: %s port %u, which was down at init, does GPUDirect RDMA now",
+               rail->port.device, rail->port.port);
+  }
+  forgetCheck(node);
+}
+
+/* Looks at the check under way. */
+static void pollCheck(tuttiIbNode *node) {
+  tuttiIbGdr *g = &node->gdr;
+  tuttiIbRail *rail = g->check.rail;
+  const char *wrong = NULL;
+  char why[TUTTI_GDR_SENTENCE];
+  struct ibv_wc wc;
+  if (!rail->port.up) { /* it begins anew when that is back */
+    closeLoop(rail);
+    forgetCheck(node);
+    return;
+  }
+  int n = ibv_poll_cq(rail->loopCq, 1, &wc);
+  if (n == 0 && tuttiNow() < g->check.by) return;
+  if (n <= 0)
+    wrong = n ? "its completion queue failed" : "it does not complete";
+  else if (wc.status != IBV_WC_SUCCESS)
+    wrong = tuttiVerbs.statusText(wc.status);
+  else if (--g->check.awaited > 0)
+    return;
+  else if (memcmp(g->check.pattern, (uint8_t *)g->check.pattern + CHECK_BYTES, CHECK_BYTES) != 0)
+    wrong = "the data that come out are wrong";
+  if (wrong) brokenText(wrong, why);
+  endCheck(node, wrong ? why : NULL);
+}
+
+void tuttiIbGdrCheckLate(tuttiIbNode *node, tuttiProxyTurn *turn) {
+  char why[TUTTI_GDR_SENTENCE];
+  int err = 0;
+  for (int i = 0; i < node->nrails && !node->gdr.check.rail; i++) {
+    tuttiIbRail *rail = &node->rails[i];
+    if (!rail->late || !rail->port.up || !node->gdr.mr[i]) continue;
+    const char *call = beginCheck(node, rail, &err);
+    if (!call) continue;
+    snprintf(why, sizeof why, "%s failed: %s", call, tuttiErrnoText(err));
+    endCheck(node, why);
+  }
+  if (!node->gdr.check.rail) return;
+  pollCheck(node);
+  tuttiProxyWakeBy(turn, tuttiNow() + LOOK_NS);
+}
+
 void tuttiIbGdrClose(tuttiIbNode *node) {
+  forgetCheck(node);
   for (int i = 0; i < node->nrails; i++)
     dropRail(&node->rails[i]);
   dropSlab(node);

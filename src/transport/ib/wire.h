@@ -63,7 +63,8 @@ typedef struct {
   "none of the %d RDMA devices here can be used (rights, kind, or TUTTI_IB_HCA)"
 #define TUTTI_IB_NOT_OPENED "cannot open device %s: %s; see the rights on /dev/infiniband"
 #define TUTTI_IB_GDR_BROKEN                                                                        \
-  "no GPUDirect RDMA by %s port %d, though it should work: %s; payloads are staged in host memory"
+  "no GPUDirect RDMA by %s port %d, though it should work: %s; payloads are staged in host "       \
+  "memory or go by other ports"
 #define TUTTI_IB_LOCKED_MEMORY                                                                     \
   "raise the limit on locked memory (ulimit -l, now %llu KiB; LimitMEMLOCK of the service, "       \
   "--ulimit memlock=-1 of the container) to unlimited"

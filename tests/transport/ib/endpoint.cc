@@ -605,6 +605,63 @@ TEST_F(IbEnd, AReceiverTellsOfItsPorts) {
   close(sv[1]);
 }
 
+/* The devices that are made up move no bytes, so the pattern does not come back. */
+TEST_F(IbEnd, APortThatComesUpLaterAndFailsItsCheckIsNotUsed) {
+  static uint8_t gpu[2 * 65536];
+  tuttiVerbs.createCq = [](ibv_context *context, int, void *, ibv_comp_channel *, int) {
+    auto *cq = new ibv_cq{};
+    cq->context = context;
+    return cq;
+  };
+  tuttiVerbs.destroyCq = [](ibv_cq *cq) {
+    delete cq;
+    return 0;
+  };
+  tuttiIbRail *rail = &node_.rails[1];
+  rail->context = &context_;
+  rail->late = true;
+  rail->port.gdr = TUTTI_GDR_DOWN;
+  rail->port.up = 0;
+  rail->probe = tuttiVerbs.regMr(nullptr, nullptr, 0, 0);
+  node_.gdr.mr[1] = tuttiVerbs.regMr(nullptr, nullptr, 0, 0);
+  node_.gdr.probe.memory = gpu;
+  tuttiProxyTurn turn{};
+  turn.wake = TUTTI_NO_DEADLINE;
+  tuttiIbGdrCheckLate(&node_, &turn);
+  EXPECT_TRUE(device.posted.empty()) << "it is not up yet";
+  EXPECT_EQ(TUTTI_NO_DEADLINE, turn.wake);
+  rail->port.up = 1;
+  for (int turns = 0; turns < 2; turns++) {
+    EXPECT_TRUE(rail->late);
+    tuttiIbGdrCheckLate(&node_, &turn);
+  }
+  EXPECT_EQ(2u, device.posted.size());
+  EXPECT_NE(TUTTI_NO_DEADLINE, turn.wake);
+  EXPECT_FALSE(rail->late);
+  EXPECT_EQ(TUTTI_GDR_BROKEN, node_.mine.ports[1].gdr);
+  EXPECT_EQ(nullptr, node_.gdr.mr[1]);
+  EXPECT_EQ(nullptr, rail->probe);
+  EXPECT_EQ(1u, node_.changes);
+  node_.gdr.probe.memory = nullptr;
+}
+
+/* A connection with payloads in GPU memory keeps to the near rail while that works. */
+TEST_F(IbEnd, AFarRailIsTheReserveOfANearOne) {
+  e_.meet.fifo.gpuData = 1;
+  for (int i = 0; i < kRails; i++) {
+    node_.gdr.mr[i] = &mr_;
+    node_.rails[i].port.gdr = i ? TUTTI_GDR_FAR : TUTTI_GDR_YES;
+  }
+  EXPECT_EQ(1u, Offer());
+  node_.rails[0].port.up = 0;
+  EXPECT_EQ(2u, Offer());
+  node_.rails[1].late = true;
+  e_.state = TUTTI_IB_BROKEN;
+  e_.retryAt = 0;
+  EXPECT_EQ(0u, Next()) << "it is not checked yet";
+  e_.meet.fifo.gpuData = 0;
+}
+
 TEST_F(IbEnd, ARegistrationStaysWhileAMessageIsUnderWay) {
   uint8_t memory[100] = {};
   uint64_t first, second;
