@@ -17,6 +17,7 @@
 #include "control.h"
 #include "end.h"
 #include "fakecuda.h"
+#include "fault_scenario.h"
 #include "transport/ib/wire.h"
 #include "transport/net.h"
 
@@ -485,6 +486,32 @@ TEST_P(CutAt, AFlushThatFailedIsNotTheLastByItsRail) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gdr, CutAt, testing::Range(20, 26));
+
+// Faults by seed, after which there is always a way; with every driver, and with none.
+class GdrFaults : public testing::TestWithParam<unsigned> {};
+
+TEST_P(GdrFaults, PayloadsArriveWhole) {
+  Scenario s;
+  for (unsigned seed = GetParam() * 1000; s.devices.empty() || s.ending != Ending::Right; seed++)
+    s = ScenarioMaker(seed).make();
+  const char *drivers[] = {"", "dmabuf no\n", "peermem yes\n", "dmabuf no\npeermem yes\n"};
+  const char *visible[] = {"", "invisible_ms 1000\n"};
+  if (!configured(drivers[GetParam() % 4] + std::string(visible[GetParam() % 2]) + s.devices +
+                  s.faults[0]))
+    return;
+  for (auto &[name, value] : s.settings)
+    set(name.c_str(), value.c_str());
+  Ranks r;
+  r.attach();
+  ASSERT_NE(r.a.paths[1].transport, nullptr) << r.via();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  tuttiConn back = r.a.open(0, TUTTI_RECV), forth = r.b.open(0, TUTTI_SEND);
+  EXPECT_EQ(exchange(r, from, to, 200, kSizes), 0) << r.a.error << r.b.error << s.text;
+  closeBoth(r, from, to);
+  closeBoth(r, back, forth);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, GdrFaults, testing::Range(1u, 25u));
 
 // ---- rails
 // ----------------------------------------------------------------------------------------
