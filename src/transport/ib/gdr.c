@@ -43,7 +43,7 @@ static const char *openLoop(tuttiIbNode *node, tuttiIbRail *rail, int *err) {
   *err = tuttiIbQueuePairCreate(rail, rail->loopCq, node->pkey,
                                 IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, &rail->loop,
                                 &noInline, &call);
-  if (*err) return call;
+  if (*err || !rail->loop) return call;
   const tuttiIbPort *port = &rail->port;
   tuttiIbRemote self = {.mtu = (enum ibv_mtu)port->mtu, .qpn = rail->loop->qp_num};
   *err = ENODEV; /* it has lost its address */
@@ -74,7 +74,7 @@ static int postLoop(tuttiIbRail *rail, enum ibv_wr_opcode opcode, void *local, s
                            .send_flags = IBV_SEND_SIGNALED,
                            .wr.rdma = {(uintptr_t)at, rail->probe->rkey}},
                      *bad;
-  return ibv_post_send(rail->loop, &wr, &bad);
+  return rail->loop ? ibv_post_send(rail->loop, &wr, &bad) : ENODEV;
 }
 
 /* Reads a byte of the GPU's memory, behind all that the NIC has written. */

@@ -516,8 +516,11 @@ static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
 /* Tells the sender, who chooses, if it does not know. */
 static void tellNews(tuttiIbEndpoint *e) {
   tuttiIbPort ports[TUTTI_IB_PORTS];
+  bool same = true;
   tellPorts(e, 0, ports);
-  if (memcmp(ports, e->out.ports, (size_t)e->node->nrails * sizeof *ports) == 0) return;
+  for (int i = 0; i < e->node->nrails; i++)
+    same &= tuttiIbPortSame(&ports[i], &e->out.ports[i]);
+  if (same) return;
   startHandshake(e, TUTTI_IB_NEWS, e->in.epoch);
   sendHandshake(e);
 }

@@ -383,7 +383,7 @@ static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type 
     takeAttributes(rail, &attr);
   else
     rail->port.up = false;
-  if (memcmp(&before, p, sizeof before) == 0) return;
+  if (tuttiIbPortSame(&before, p)) return;
   node->mine.ports[rail - node->rails] = *p;
   node->changes++;
   int left = portsUp(node);

@@ -111,6 +111,11 @@ int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int 
   return best;
 }
 
+bool tuttiIbPortSame(const tuttiIbPort *a, const tuttiIbPort *b) {
+  return a->up == b->up && a->lid == b->lid && a->mtu == b->mtu && a->gdr == b->gdr &&
+         a->ngids == b->ngids && memcmp(a->gids, b->gids, a->ngids * sizeof *a->gids) == 0;
+}
+
 /* How gladly a port is used: one that is up, then one that reaches the memory of the rank's GPU. */
 static int merit(const tuttiIbPort *p) {
   return (p->up ? 2 : 0) + (p->gdr == TUTTI_GDR_YES);

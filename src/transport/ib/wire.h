@@ -155,6 +155,9 @@ bool tuttiIbPortUsable(const tuttiIbHandle *h, int port);
  * without ":port"; after '^' they exclude. */
 bool tuttiIbPortAllowed(const char *list, const char *name, int port);
 
+/* Whether nothing has changed that a connection depends on. */
+bool tuttiIbPortSame(const tuttiIbPort *a, const tuttiIbPort *b);
+
 /* Puts the better of a port's gids first, of which at most TUTTI_IB_GIDS are kept; drops empty
  * ones, and those of the wrong `family` ("", AF_INET, AF_INET6) or RoCE `version` (0: any). */
 void tuttiIbPortAddGid(tuttiIbPort *port, const tuttiIbGid *gid, const char *family, int version);
