@@ -236,7 +236,7 @@ const Fault kFaults[] = {
        r.file("*mlx5_0/ports/1/phys_state", "3: Disabled");
      },
      TUTTI_FOUND_FAILURE, "nic.down", "mlx5_0",
-     "no port of the 1 RDMA devices is active (ibv_devinfo): it is switched off", "ibstat"},
+     "no port of mlx5_0 is active (ibv_devinfo): it is switched off", "ibstat"},
     {"NoSubnetManager", "cpu",
      [](Recorded &r) { r.file("*mlx5_0/ports/1/state", "2: INIT").file("*ports/1/lid", "0xffff"); },
      TUTTI_FOUND_FAILURE, "nic.subnet", "mlx5_0 port 1", "waits for a subnet manager", "opensm"},

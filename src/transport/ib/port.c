@@ -363,7 +363,8 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
     for (int i = 0; i < node->nrails; i++)
       TUTTI_TRY(openRail(node, &node->rails[i]));
   } else if (node->nrails > 0) {
-    snprintf(why, TUTTI_SENTENCE, TUTTI_IB_NONE_ACTIVE, there);
+    snprintf(why, TUTTI_SENTENCE, TUTTI_IB_NONE_ACTIVE, node->rails[0].port.device,
+             TUTTI_IB_OTHERS(there));
     tuttiIbNodeClose(node);
   }
   return tuttiSuccess;

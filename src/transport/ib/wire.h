@@ -57,8 +57,10 @@ typedef struct {
 /* What NET/IB says where it cannot serve, also for those who judge a host without using it: the
  * library, how many devices there are, a device that cannot be opened, GPUDirect
  * RDMA that failed its check, locked memory. */
-#define TUTTI_IB_NO_LIBRARY  "%.200s; install rdma-core"
-#define TUTTI_IB_NONE_ACTIVE "no port of the %d RDMA devices is active (ibv_devinfo)"
+#define TUTTI_IB_NO_LIBRARY "%.200s; install rdma-core"
+#define TUTTI_IB_NONE_ACTIVE                                                                       \
+  "no port of %s%s is active (ibv_devinfo)" /* a device; TUTTI_IB_OTHERS */
+#define TUTTI_IB_OTHERS(n) ((n) > 1 ? " and other RDMA devices" : "")
 #define TUTTI_IB_NONE_USABLE                                                                       \
   "none of the %d RDMA devices here can be used (rights, kind, or TUTTI_IB_HCA)"
 #define TUTTI_IB_NOT_OPENED "cannot open device %s: %s; see the rights on /dev/infiniband"
