@@ -30,9 +30,11 @@ static nvtxRangeId_t NVTX_API start(nvtxDomainHandle_t domain, const nvtxEventAt
       data->size == sizeof p)
     p = *(const Payload *)data->payload;
   uint64_t id = ++ranges;
-  dprintf(out, "%s %" PRIu64 " %" PRId64, event->message.ascii, p.bytes, p.rank);
-  if (p.tag) dprintf(out, " tag %" PRIu64, p.tag);
-  dprintf(out, "\nopen %d %" PRIu64 "\n", (int)getpid(), id);
+  char tag[32] = "";
+  if (p.tag) snprintf(tag, sizeof tag, " tag %" PRIu64, p.tag);
+  /* One write, as other processes write here too. */
+  dprintf(out, "%s %" PRIu64 " %" PRId64 "%s\nopen %d %" PRIu64 "\n", event->message.ascii, p.bytes,
+          p.rank, tag, (int)getpid(), id);
   return id;
 }
 
