@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(TARGETS tutti EXPORT tutti-targets)
 install(TARGETS tutti_command)
-install(TARGETS tutti_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tutti NAMELINK_SKIP)
+install(TARGETS tutti_nccl tutti_work LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tutti NAMELINK_SKIP)
 install(FILES include/tutti.h TYPE INCLUDE)
 install(FILES LICENSE README.md docs/architecture.md docs/settings.md docs/nccl.md docs/abi.md docs/gpudirect.md
               docs/doctor.schema.json TYPE DOC)

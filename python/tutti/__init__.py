@@ -66,7 +66,8 @@ class _Tensor(ctypes.Structure):  # DLPack's DLTensor
 def _load():
     build = pathlib.Path(__file__).resolve().parents[2] / "build/src/libtutti.so"
     named, tried = os.environ.get("TUTTI_LIBRARY"), []
-    for path in [named] if named else ["libtutti.so.0", str(build)]:
+    wheel = pathlib.Path(__file__).resolve().parent / "lib/libtutti.so.0"
+    for path in [named] if named else [str(wheel), "libtutti.so.0", str(build)]:
         try:
             return ctypes.CDLL(path)
         except OSError as error:
@@ -164,6 +165,29 @@ def version():
     code = c_int()
     _check(_lib.tuttiGetVersion(byref(code)))
     return code.value // 10000, code.value // 100 % 100, code.value % 100
+
+
+class _Symbol(ctypes.Structure):  # a Dl_info
+    _fields_ = [("file", c_char_p), ("base", c_void_p), ("name", c_char_p), ("address", c_void_p)]
+
+
+def _file_of(call):
+    """The file of the library that this function is in."""
+    symbol = _Symbol()
+    find = ctypes.CDLL(None).dladdr
+    find.argtypes = [c_void_p, c_void_p]
+    if not find(ctypes.cast(call, c_void_p), byref(symbol)):
+        raise OSError("the C library does not know where a loaded function is")
+    return os.path.realpath(os.fsdecode(symbol.file))
+
+
+def library_path():
+    """The file of the libtutti.so in use.
+
+    >>> os.path.basename(tutti.library_path()).startswith("libtutti.so")
+    True
+    """
+    return _file_of(_lib.tuttiGetVersion)
 
 
 def unique_id():

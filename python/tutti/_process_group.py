@@ -1,0 +1,782 @@
+"""The process group of tutti.torch: what each call of PyTorch becomes, in terms of libtutti_work.so."""
+import atexit
+import collections
+import datetime
+import threading
+import time
+import weakref
+
+import torch
+from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup, ReduceOp
+
+import tutti
+from tutti import _work as w
+from tutti._torch_work import DONE, Both, Message, Work, failed
+
+_lib = w.lib
+_run_one = _lib.tuttiWorkRunOne
+_RedOp = ReduceOp.RedOpType
+SUM, PROD, MAX, MIN, AVG = range(5)
+# tuttiDataType_t of a torch.dtype, and how many of it make an element. What has no type of its own
+# travels as bytes and cannot be reduced.
+_TYPES = {torch.int8: (0, 1), torch.uint8: (1, 1), torch.int32: (2, 1), torch.int64: (4, 1),
+          torch.float16: (6, 1), torch.float32: (7, 1), torch.float64: (8, 1),
+          torch.bfloat16: (9, 1), torch.bool: (1, 1), torch.complex64: (7, 2),
+          torch.complex128: (8, 2), torch.complex32: (6, 2)}
+for _name, _code in (("uint32", 3), ("uint64", 5), ("float8_e4m3fn", 10), ("float8_e5m2", 11)):
+    if hasattr(torch, _name):
+        _TYPES[getattr(torch, _name)] = (_code, 1)
+_OPS = {_RedOp.SUM: SUM, _RedOp.PRODUCT: PROD, _RedOp.MAX: MAX, _RedOp.MIN: MIN, _RedOp.AVG: AVG}
+_BOOL_OPS = {_RedOp.SUM: MAX, _RedOp.PRODUCT: MIN, _RedOp.MAX: MAX, _RedOp.MIN: MIN,
+             _RedOp.BOR: MAX, _RedOp.BAND: MIN}
+_COMPLEX_OPS = {_RedOp.SUM: SUM, _RedOp.AVG: AVG}
+_BITWISE = {_RedOp.BAND: torch.bitwise_and, _RedOp.BOR: torch.bitwise_or,
+            _RedOp.BXOR: torch.bitwise_xor}
+_PLAIN = {kind: code for kind, (code, n) in _TYPES.items() if n == 1 and kind != torch.bool}
+_POLL = 0.001  # seconds between looks at the store, at first
+_groups = weakref.WeakSet()
+
+
+def _kind(tensor):
+    """Type and number of such elements for moving a tensor."""
+    kind = _TYPES.get(tensor.dtype)
+    if kind:
+        return kind[0], tensor.numel() * kind[1]
+    return w.UINT8, tensor.numel() * tensor.element_size()
+
+
+def _reducing(tensor, op):
+    """Type, number of elements and tuttiRedOp_t for reducing a tensor."""
+    kind, ops = _TYPES.get(tensor.dtype), _OPS
+    if tensor.dtype == torch.bool:
+        ops = _BOOL_OPS
+    elif tensor.is_complex():
+        ops = _COMPLEX_OPS
+    code = ops.get(op.op if isinstance(op, ReduceOp) else op)
+    if kind is None or code is None:
+        raise TypeError(f"tutti has no {op} of {tensor.dtype} tensors; convert them first")
+    return kind[0], tensor.numel() * kind[1], code
+
+
+def _check(tensor):
+    if tensor.layout != torch.strided:
+        raise ValueError(f"tutti moves dense tensors, not {tensor.layout}; pass tensor.to_dense()")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"tutti's group for the CPU got a tensor on {tensor.device}")
+
+
+def _dense(tensor):
+    """The tensor, or a contiguous copy of it."""
+    _check(tensor)
+    if tensor.is_complex() and tensor.is_conj():
+        tensor = tensor.resolve_conj()
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def _follow_each_other(tensors):
+    """Do the tensors lie one behind the other, so that they are one buffer?"""
+    at = tensors[0].data_ptr()
+    for tensor in tensors:
+        if not tensor.is_contiguous() or tensor.data_ptr() != at:
+            return False
+        at += tensor.numel() * tensor.element_size()
+    return True
+
+
+class _Plan:
+    """What one call has to do: steps, tensors that must live until they are done, and copies into
+    tensors that are not contiguous."""
+
+    def __init__(self):
+        self.steps, self.keep, self.back = [], [], []
+
+    def add(self, kind, send, recv, count, code, op=0, peer=0):
+        self.steps.append((kind, code, op, peer, send.data_ptr() if send is not None else None,
+                           recv.data_ptr() if recv is not None else None, count))
+
+    def source(self, tensor):
+        tensor = _dense(tensor)
+        self.keep.append(tensor)
+        return tensor
+
+    def target(self, tensor, whole=True):
+        """Where to write what shall be in `tensor`; not `whole`: what is there counts, too."""
+        _check(tensor)
+        self.keep.append(tensor)
+        if tensor.is_contiguous():
+            return tensor
+        dense = tensor.contiguous() if not whole else torch.empty_like(
+            tensor, memory_format=torch.contiguous_format)
+        self.back.append((tensor, dense))
+        return dense
+
+    def flat(self, like, n):
+        """Room for n tensors like this one."""
+        room = torch.empty(n * like.numel(), dtype=like.dtype)
+        self.keep.append(room)
+        return room
+
+    def copy(self, source, target):
+        """target = source; both are contiguous and as large."""
+        self.add(w.COPY, source, target, source.numel() * source.element_size(), 0)
+
+    def array(self):
+        return (w.Step * len(self.steps))(*self.steps)
+
+    def finish(self):
+        for tensor, dense in self.back:
+            tensor.copy_(dense)
+
+
+class Engine:
+    """One rank's part of a group: the collectives' communicator, and a lane of messages for each
+    sender and receiver, made when the first message needs it."""
+
+    def __init__(self, store, rank, size, timeout, name):
+        self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
+        self.name = str(name) or "torch"
+        self.milliseconds = max(1, int(timeout.total_seconds() * 1000))
+        self.ended = False
+        self._lock = threading.Lock()
+        self._lanes, self._wanted = set(), set()
+        self._pollers = 0
+        self._pending = collections.deque()
+        self._batch = None
+        self._barriers = 0
+        # The same store may serve a group of this name again, after this one has been destroyed.
+        self._round = store.add(f"tutti/round/{rank}", 1)
+        self.native = _lib.tuttiWorkGroupMake(size, rank, min(self.milliseconds, 2**31 - 1),
+                                              self.name.encode()[:63])
+        if not self.native:
+            raise MemoryError("no memory for a process group")
+        self._free = weakref.finalize(self, _lib.tuttiWorkGroupFree, self.native)
+        self._free.atexit = False  # _leave does what must be done then
+        self._open()
+        _groups.add(self)
+
+    def _key(self, name):
+        return f"tutti/{self._round}/{name}"
+
+    def _open(self):
+        key = self._key("id")
+        if self.rank == 0:
+            uid = tutti.unique_id()
+            self.store.set(key, uid)
+        else:
+            self.store.wait([key], self.timeout)
+            uid = bytes(self.store.get(key))
+        if _lib.tuttiWorkGroupOpen(self.native, uid):
+            raise failed(w.text(self.native))
+
+    # ---- running ----
+
+    def all_reduce_now(self, tensor, op):
+        if not tensor.is_contiguous() or not tensor.is_cpu or tensor.layout != torch.strided:
+            raise ValueError("tutti.torch.all_reduce takes a contiguous tensor in host memory")
+        code, count, op = _reducing(tensor, op)
+        at = tensor.data_ptr()
+        if _run_one(self.native, w.ALL_REDUCE, at, at, count, code, op, 0):
+            raise failed(w.text(self.native))
+
+    def run(self, plan, options, result):
+        """Carries out a plan: at once, or as the options say on the group's own thread."""
+        timeout = self._own_timeout(options)
+        if not getattr(options, "asyncOp", True) and not timeout:
+            if len(plan.steps) == 1:
+                kind, code, op, peer, send, recv, count = plan.steps[0]
+                bad = _run_one(self.native, kind, send, recv, count, code, op, peer)
+            else:
+                bad = plan.steps and _lib.tuttiWorkRun(self.native, plan.array(), len(plan.steps))
+            if bad:
+                raise failed(w.text(self.native))
+            plan.finish()
+            return DONE
+        return self.start(plan, result, timeout)
+
+    def start(self, plan, result, timeout=0):
+        handle = _lib.tuttiWorkSubmit(self.native, plan.array(), len(plan.steps), timeout)
+        if not handle:
+            raise MemoryError("no memory for an operation")
+        return self.remember(Work(handle, result, plan))
+
+    def remember(self, work):
+        """Keeps the tensors of a work that nobody else may keep until it is done."""
+        pending = self._pending
+        while pending and pending[0].ended():
+            pending.popleft()
+        pending.append(work)
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+    def _own_timeout(self, options):
+        """The milliseconds of a call that has a timeout other than the group's, or 0."""
+        timeout = getattr(options, "timeout", None)
+        if timeout is None or timeout == self.timeout or timeout.total_seconds() <= 0:
+            return 0
+        return min(max(1, int(timeout.total_seconds() * 1000)), 2**31 - 1)
+
+    # ---- messages ----
+
+    def _open_lane(self, sending, peer, uid):
+        if _lib.tuttiWorkLaneOpen(self.native, sending, peer, uid):
+            _lib.tuttiWorkLaneFail(self.native, sending, peer, _lib.tuttiWorkGroupText(self.native))
+
+    def _start_opening(self, sending, peer, uid):
+        threading.Thread(target=self._open_lane, args=(sending, peer, uid), daemon=True,
+                         name="tutti-lane").start()
+
+    def send_lane(self, peer):
+        with self._lock:
+            if (1, peer) in self._lanes:
+                return
+            self._lanes.add((1, peer))
+        uid = tutti.unique_id()
+        self.store.set(self._key(f"lane/{self.rank}/{peer}"), uid)
+        self._start_opening(1, peer, uid)
+
+    def receive_lanes(self, peers, work):
+        """Opens the lanes of these senders as soon as they say that they have something to send, while
+        this work waits for it."""
+        with self._lock:
+            missing = {peer for peer in peers if (0, peer) not in self._lanes}
+            if not missing:
+                return
+            self._wanted |= missing
+        threading.Thread(target=self._poll, args=(missing, work), daemon=True,
+                         name="tutti-lanes").start()
+
+    def _poll(self, peers, work):
+        pause = _POLL
+        while peers and not work.ended() and not self.ended:
+            for peer in sorted(peers):
+                try:
+                    if not self._found(peer):
+                        continue
+                except Exception as error:  # the store is gone, in any of its ways
+                    _lib.tuttiWorkLaneFail(self.native, 0, peer,
+                                           f"the store does not answer: {error}".encode())
+                peers.discard(peer)
+                pause = _POLL
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+    def _found(self, peer):
+        """Is the lane from this sender open or being opened?"""
+        with self._lock:
+            if (0, peer) in self._lanes:
+                return True
+        key = self._key(f"lane/{peer}/{self.rank}")
+        if not self.store.check([key]):
+            return False
+        uid = bytes(self.store.get(key))
+        with self._lock:
+            if (0, peer) in self._lanes:
+                return True
+            self._lanes.add((0, peer))
+        self._start_opening(0, peer, uid)
+        return True
+
+    def message(self, sending, tensor, peer, tag):
+        if peer != w.ANY and not 0 <= peer < self.size:
+            raise ValueError(f"rank {peer} is none of the group's {self.size}")
+        if peer == self.rank:
+            raise ValueError(f"rank {peer} cannot send to or receive from itself")
+        plan = _Plan()
+        buffer = plan.source(tensor) if sending else plan.target(tensor)
+        if sending:
+            self.send_lane(peer)
+        size = buffer.numel() * buffer.element_size()
+        handle = _lib.tuttiWorkPost(self.native, sending, buffer.data_ptr(), size, peer, tag)
+        if not handle:
+            raise MemoryError("no memory for a message")
+        work = self.remember(Message(handle, [tensor], plan))
+        if not sending:
+            peers = range(self.size) if peer == w.ANY else (peer,)
+            self.receive_lanes([p for p in peers if p != self.rank], work)
+        return work
+
+    # ---- the rest ----
+
+    def start_batch(self):
+        self._batch = []
+
+    def end_batch(self):
+        works, self._batch = self._batch or [], None
+        return Both(works)
+
+    def monitored_barrier(self, timeout, wait_all):
+        """Rank 0 hears from all others and lets them go on, or says who did not come."""
+        self._barriers += 1
+        base = self._key(f"barrier/{self._barriers}")
+        until = time.monotonic() + timeout.total_seconds()
+        if self.rank:
+            self.store.set(f"{base}/{self.rank}", b"here")
+            try:
+                self.store.wait([f"{base}/go"], timeout)
+            except Exception as error:
+                raise failed(f"monitored barrier: rank 0 did not answer rank {self.rank} within "
+                             f"{timeout}; it may have died, or not have come") from error
+            answer = bytes(self.store.get(f"{base}/go")).decode()
+        else:
+            answer = self._gather_at_barrier(base, until, timeout, wait_all)
+            self.store.set(f"{base}/go", (answer or "go").encode())
+        if answer and answer != "go":
+            raise failed(answer)
+
+    def _gather_at_barrier(self, base, until, timeout, wait_all):
+        missing = []
+        for peer in range(1, self.size):
+            left = max(0.001, until - time.monotonic())
+            try:
+                self.store.wait([f"{base}/{peer}"], datetime.timedelta(seconds=left))
+            except Exception:
+                missing.append(peer)
+                if not wait_all:
+                    break
+        if not missing:
+            return ""
+        who = ", ".join(map(str, missing))
+        return (f"monitored barrier: rank{'s' * (len(missing) > 1)} {who} did not come to the barrier "
+                f"within {timeout}; see what they are at")
+
+    def abort(self):
+        self.ended = True
+        _lib.tuttiWorkGroupAbort(self.native, b"the process group has been aborted on this rank")
+
+    def shutdown(self):
+        self.ended = True
+        _lib.tuttiWorkGroupClose(self.native)
+
+
+def _leave():
+    """A rank that ends says goodbye, so that others, who may still read what it sent, do not take it
+    for dead."""
+    for engine in list(_groups):
+        if not engine.ended:
+            engine.shutdown()
+
+
+atexit.register(_leave)
+
+
+class Calls:
+    """The collectives, as PyTorch calls them. Every method returns a Work."""
+
+    def getBackendName(self):
+        return "tutti"
+
+    def _elementwise(self, kind, tensors, options, root=0):
+        op, plan, engine = options.reduceOp, _Plan(), self.engine
+        for tensor in tensors:
+            _check(tensor)
+        if op.op in _BITWISE and any(t.dtype != torch.bool or op.op == _RedOp.BXOR for t in tensors):
+            return self._bitwise(tensors, op, options, kind == w.ALL_REDUCE or engine.rank == root)
+        for tensor in tensors:
+            code, count, native = _reducing(tensor, op)
+            buffer = plan.target(tensor, whole=False)
+            plan.add(kind, buffer, buffer, count, code, native, root)
+        if kind == w.REDUCE and engine.rank != root:
+            plan.back.clear()
+        return engine.run(plan, options, tensors)
+
+    def _bitwise(self, tensors, op, options, here):
+        """Gathers what all have and combines it here: the library has no reductions of bits."""
+        engine, plan = self.engine, _Plan()
+        rooms = []
+        for tensor in tensors:
+            if tensor.is_floating_point() or tensor.is_complex():
+                raise TypeError(f"there is no {op} of {tensor.dtype} tensors; pass integers")
+            source = plan.source(tensor)
+            code, count = _kind(source)
+            room = plan.flat(source, engine.size)
+            plan.add(w.ALL_GATHER, source, room, count, code)
+            rooms.append(room)
+        plan.finish = lambda: here and [
+            _combine(tensor, room, op.op, engine.size) for tensor, room in zip(tensors, rooms)]
+        return engine.run(plan, options, tensors)
+
+    def allreduce(self, tensors, opts=None):
+        opts = opts or torch._C._distributed_c10d.AllreduceOptions()
+        if len(tensors) == 1 and not opts.asyncOp:
+            tensor, op = tensors[0], _OPS.get(opts.reduceOp.op)
+            code = _PLAIN.get(tensor.dtype)
+            engine = self.engine
+            if (op is not None and code is not None and tensor.is_cpu and tensor.is_contiguous()
+                    and not engine._own_timeout(opts)):
+                at = tensor.data_ptr()
+                if _run_one(engine.native, w.ALL_REDUCE, at, at, tensor.numel(), code, op, 0):
+                    raise failed(w.text(engine.native))
+                return DONE
+        return self._elementwise(w.ALL_REDUCE, tensors, opts)
+
+    def allreduce_coalesced(self, tensors, opts=None):
+        return self._elementwise(w.ALL_REDUCE, tensors,
+                                 opts or torch._C._distributed_c10d.AllreduceCoalescedOptions())
+
+    def reduce(self, tensors, opts):
+        return self._elementwise(w.REDUCE, tensors, opts, opts.rootRank)
+
+    def broadcast(self, tensors, opts):
+        plan = _Plan()
+        for tensor in tensors:
+            buffer = plan.target(tensor, whole=False)
+            code, count = _kind(buffer)
+            plan.add(w.BROADCAST, buffer, buffer, count, code, 0, opts.rootRank)
+        return self.engine.run(plan, opts, tensors)
+
+    # ---- gathering ----
+
+    def _gather_lists(self, plan, outputs, tensor):
+        """All-gather of one tensor into a list of tensors, uneven ones by broadcasts."""
+        engine, source = self.engine, plan.source(tensor)
+        if len(outputs) != engine.size:
+            raise ValueError(f"all-gather of {engine.size} ranks into {len(outputs)} tensors")
+        _same_types(outputs, tensor)
+        if any(out.numel() != tensor.numel() for out in outputs):
+            self._gather_uneven(plan, outputs, source)
+            return
+        code, count = _kind(source)
+        targets = [plan.target(out) for out in outputs]
+        if _follow_each_other(targets):
+            plan.add(w.ALL_GATHER, source, targets[0], count, code)
+            return
+        room = plan.flat(source, engine.size)
+        plan.add(w.ALL_GATHER, source, room, count, code)
+        plan.keep.append(targets)
+        for part, target in zip(room.view(engine.size, -1).unbind() if count else (), targets):
+            plan.copy(part, target)
+
+    def _gather_uneven(self, plan, outputs, source):
+        engine = self.engine
+        if outputs[engine.rank].numel() != source.numel():
+            raise ValueError(f"rank {engine.rank} gathers {source.numel()} elements, but its own "
+                             f"output has {outputs[engine.rank].numel()}")
+        for peer, out in enumerate(outputs):
+            target = plan.target(out)
+            code, count = _kind(target)
+            plan.add(w.BROADCAST, source if peer == engine.rank else target, target, count, code, 0,
+                     peer)
+
+    def allgather(self, outputs, inputs, opts=None):
+        plan = _Plan()
+        for outs, tensor in zip(outputs, inputs):
+            self._gather_lists(plan, outs, tensor)
+        return self.engine.run(plan, opts, outputs[0] if len(outputs) == 1 else outputs)
+
+    def allgather_coalesced(self, output_lists, inputs, opts=None):
+        plan = _Plan()
+        # Either one list for each rank, or one for each input.
+        turned = len(output_lists) == self.engine.size and len(output_lists[0]) == len(inputs)
+        for i, tensor in enumerate(inputs):
+            outs = [outs[i] for outs in output_lists] if turned else output_lists[i]
+            self._gather_lists(plan, outs, tensor)
+        return self.engine.run(plan, opts, output_lists)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        plan = _Plan()
+        for out, tensor in zip(outputs, inputs):
+            source, target = plan.source(tensor), plan.target(out)
+            _same_types([out], tensor)
+            if target.numel() != source.numel() * self.engine.size:
+                raise ValueError(f"all-gather of {source.numel()} elements of each of "
+                                 f"{self.engine.size} ranks into {target.numel()}")
+            code, count = _kind(source)
+            plan.add(w.ALL_GATHER, source, target, count, code)
+        return self.engine.run(plan, opts, outputs)
+
+    def all_gather_single(self, output, tensor, opts=None):
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def gather(self, outputs, inputs, opts):
+        engine, plan = self.engine, _Plan()
+        source = plan.source(inputs[0])
+        code, count = _kind(source)
+        outs = outputs[0] if outputs else []
+        if engine.rank != opts.rootRank:
+            plan.add(w.GATHER, source, source, count, code, 0, opts.rootRank)
+            return engine.run(plan, opts, [])
+        if len(outs) != engine.size or any(out.numel() != source.numel() for out in outs):
+            raise ValueError(f"gather of {engine.size} times {source.numel()} elements into tensors of "
+                             f"{[out.numel() for out in outs]}")
+        _same_types(outs, source)
+        targets = [plan.target(out) for out in outs]
+        room = targets[0] if _follow_each_other(targets) else plan.flat(source, engine.size)
+        plan.add(w.GATHER, source, room, count, code, 0, opts.rootRank)
+        plan.keep.append(targets)
+        if room is not targets[0] and count:
+            for part, target in zip(room.view(engine.size, -1).unbind(), targets):
+                plan.copy(part, target)
+        return engine.run(plan, opts, outs)
+
+    def scatter(self, outputs, inputs, opts):
+        engine, plan = self.engine, _Plan()
+        target = plan.target(outputs[0])
+        code, count = _kind(target)
+        room = target
+        if engine.rank == opts.rootRank:
+            parts = inputs[0] if inputs else []
+            if len(parts) != engine.size or any(p.numel() != target.numel() for p in parts):
+                raise ValueError(f"scatter of tensors of {[p.numel() for p in parts]} elements to "
+                                 f"{engine.size} ranks that take {target.numel()} each")
+            _same_types(parts, target)
+            room = self._joined(plan, parts)
+        plan.add(w.SCATTER, room, target, count, code, 0, opts.rootRank)
+        return engine.run(plan, opts, outputs)
+
+    def _joined(self, plan, parts):
+        """The parts as one buffer."""
+        parts = [plan.source(part) for part in parts]
+        if _follow_each_other(parts):
+            return parts[0]
+        room = torch.cat([part.reshape(-1) for part in parts])
+        plan.keep.append(room)
+        return room
+
+    # ---- reduce-scatter ----
+
+    def _scatter_list(self, plan, output, inputs, op):
+        engine = self.engine
+        if len(inputs) != engine.size:
+            raise ValueError(f"reduce-scatter of {len(inputs)} tensors among {engine.size} ranks")
+        _same_types(inputs, output)
+        if output.numel() != inputs[engine.rank].numel():
+            raise ValueError(f"rank {engine.rank} takes {output.numel()} elements of a part that has "
+                             f"{inputs[engine.rank].numel()}")
+        target = plan.target(output)
+        code, count, native = _reducing(output, op)
+        if all(part.numel() == output.numel() for part in inputs):
+            plan.add(w.REDUCE_SCATTER, self._joined(plan, inputs), target, count, code, native)
+            return
+        for peer, part in enumerate(inputs):  # uneven parts: each is reduced to its owner
+            source = plan.source(part)
+            code, count, native = _reducing(source, op)
+            plan.add(w.REDUCE, source, target if peer == engine.rank else source, count, code,
+                     native, peer)
+
+    def reduce_scatter(self, outputs, inputs, opts):
+        plan = _Plan()
+        for output, parts in zip(outputs, inputs):
+            if opts.reduceOp.op in _BITWISE:
+                return self._scatter_bits(outputs, [torch.cat([p.reshape(-1) for p in parts])
+                                                    for parts in inputs], opts)
+            self._scatter_list(plan, output, parts, opts.reduceOp)
+        return self.engine.run(plan, opts, outputs)
+
+    def _scatter_bits(self, outputs, inputs, opts):
+        engine, plan, rooms = self.engine, _Plan(), []
+        for tensor in inputs:
+            source = plan.source(tensor)
+            code, count = _kind(source)
+            rooms.append(plan.flat(source, engine.size))
+            plan.add(w.ALL_GATHER, source, rooms[-1], count, code)
+
+        def finish():
+            for output, tensor, room in zip(outputs, inputs, rooms):
+                whole = torch.empty_like(tensor)
+                _combine(whole, room, opts.reduceOp.op, engine.size)
+                output.copy_(whole.view(engine.size, -1)[engine.rank].view(output.shape))
+
+        plan.finish = finish
+        return engine.run(plan, opts, outputs)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        plan = _Plan()
+        if opts.reduceOp.op in _BITWISE:
+            return self._scatter_bits(outputs, inputs, opts)
+        for output, tensor in zip(outputs, inputs):
+            source, target = plan.source(tensor), plan.target(output)
+            _same_types([output], tensor)
+            if source.numel() != target.numel() * self.engine.size:
+                raise ValueError(f"reduce-scatter of {source.numel()} elements among "
+                                 f"{self.engine.size} ranks that take {target.numel()} each")
+            code, count, native = _reducing(target, opts.reduceOp)
+            plan.add(w.REDUCE_SCATTER, source, target, count, code, native)
+        return self.engine.run(plan, opts, outputs)
+
+    def reduce_scatter_single(self, output, tensor, opts):
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    # ---- all-to-all ----
+
+    def _exchange(self, plan, sends, recvs, code, size):
+        """Messages between all ranks in one group: (address, count) for each peer."""
+        engine = self.engine
+        for peer in range(engine.size):
+            (source, n), (target, m) = sends[peer], recvs[peer]
+            if peer == engine.rank:
+                if n != m:
+                    raise ValueError(f"rank {peer} keeps {n} elements for itself, but takes {m}")
+                plan.steps.insert(0, (w.COPY, 0, 0, 0, source, target, n * size))
+                continue
+            if n:
+                plan.steps.append((w.SEND, code, 0, peer, source, None, n))
+            if m:
+                plan.steps.append((w.RECV, code, 0, peer, None, target, m))
+
+    def alltoall(self, outputs, inputs, opts=None):
+        engine, plan = self.engine, _Plan()
+        if len(outputs) != engine.size or len(inputs) != engine.size:
+            raise ValueError(f"all-to-all of {len(inputs)} into {len(outputs)} tensors between "
+                             f"{engine.size} ranks")
+        _same_types(inputs + outputs, inputs[0])
+        sources = [plan.source(tensor) for tensor in inputs]
+        targets = [plan.target(out) for out in outputs]
+        plan.keep.append(targets)
+        code, size = _unit(inputs[0])
+        per = inputs[0].element_size() // size
+        self._exchange(plan, [(t.data_ptr(), t.numel() * per) for t in sources],
+                       [(t.data_ptr(), t.numel() * per) for t in targets], code, size)
+        return engine.run(plan, opts, outputs)
+
+    def all_to_all_single(self, output, tensor, output_sizes, input_sizes, opts=None):
+        engine, plan = self.engine, _Plan()
+        _same_types([output], tensor)
+        source, target = plan.source(tensor), plan.target(output)
+        if not output_sizes and not input_sizes and source.numel() == target.numel():
+            if source.shape[:1] and source.shape[0] % engine.size:
+                raise ValueError(f"all-to-all of {source.shape[0]} rows between {engine.size} ranks: "
+                                 "pass split sizes")
+            code, count = _kind(source)
+            plan.add(w.ALL_TO_ALL, source, target, count // engine.size, code)
+            return engine.run(plan, opts, [output])
+        code, size = _unit(tensor)
+        self._exchange(plan, _slices(source, input_sizes, engine.size, size),
+                       _slices(target, output_sizes, engine.size, size), code, size)
+        return engine.run(plan, opts, [output])
+
+    # ---- messages, barriers, life ----
+
+    def send(self, tensors, dst, tag=0):
+        return self.engine.message(1, tensors[0], dst, tag)
+
+    def recv(self, tensors, src, tag=0):
+        return self.engine.message(0, tensors[0], src, tag)
+
+    def recv_anysource(self, tensors, tag=0):
+        return self.engine.message(0, tensors[0], w.ANY, tag)
+
+    def barrier(self, opts=None):
+        plan = _Plan()
+        plan.steps.append((w.BARRIER, 0, 0, 0, None, None, 0))
+        return self.engine.run(plan, opts, [])
+
+    def start_coalescing(self, device=None):
+        self.engine.start_batch()
+
+    def end_coalescing(self, device=None):
+        return self.engine.end_batch()
+
+    def abort(self):
+        self.engine.abort()
+
+    def shutdown(self):
+        self.engine.shutdown()
+
+    def _set_sequence_number_for_group(self):
+        pass  # the library counts operations itself
+
+    def _get_sequence_number_for_group(self):
+        return 0
+
+    # The names of other versions of PyTorch, and of C++.
+    _allgather_base = allgather_into_tensor = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_tensor = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+    recvAnysource = recv_anysource
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+
+
+def _combine(tensor, room, op, size):
+    """tensor = the bitwise reduction of what all ranks had, which lies in `room`."""
+    rows = room.view(size, -1)
+    total = rows[0].clone()
+    for row in rows[1:]:
+        _BITWISE[op](total, row, out=total)
+    tensor.copy_(total.view(tensor.shape))
+
+
+def _same_types(tensors, like):
+    for tensor in tensors:
+        if tensor.dtype != like.dtype:
+            raise TypeError(f"tensors of {tensor.dtype} and of {like.dtype} in one operation")
+
+
+def _unit(tensor):
+    """Type of what messages of such a tensor count, and its bytes."""
+    code, _ = _kind(tensor[:0] if tensor.dim() else tensor)
+    kind = _TYPES.get(tensor.dtype)
+    return code, tensor.element_size() // kind[1] if kind else 1
+
+
+def _slices(tensor, sizes, ranks, unit):
+    """(address, units) of what each rank has of a tensor, by rows."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not sizes:
+        if rows % ranks:
+            raise ValueError(f"all-to-all of {rows} rows between {ranks} ranks: pass split sizes")
+        sizes = [rows // ranks] * ranks
+    if len(sizes) != ranks or sum(sizes) != rows:
+        raise ValueError(f"all-to-all of {rows} rows between {ranks} ranks: the split sizes are "
+                         f"{list(sizes)}")
+    row = tensor.numel() // rows * tensor.element_size() if rows else 0
+    at, slices = tensor.data_ptr(), []
+    for size in sizes:
+        slices.append((at, size * row // unit))
+        at += size * row
+    return slices
+
+
+class Part(Calls, Backend):
+    """The CPU's backend in a group that has another for other devices."""
+
+    def __init__(self, engine):
+        Backend.__init__(self, engine.rank, engine.size)
+        self.engine = engine
+
+    @property
+    def supports_splitting(self):
+        return False
+
+    def monitored_barrier(self, opts, wait_all_ranks=False):
+        timeout = opts.timeout
+        self.engine.monitored_barrier(timeout if timeout.total_seconds() > 0 else self.engine.timeout,
+                                      wait_all_ranks)
+
+
+class Group(Calls, ProcessGroup):
+    """A group whose only backend is tutti."""
+
+    def __init__(self, store, rank, size, timeout, name=""):
+        ProcessGroup.__init__(self, store, rank, size)
+        self.engine = Engine(store, rank, size, timeout, name)
+        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM,
+                               _Splits(self.engine))
+        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        self.engine.monitored_barrier(timeout or self.engine.timeout, wait_all_ranks)
+
+    def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None,
+                    devices=None, **others):
+        engine = self.engine
+        if engine.rank not in ranks:
+            return None
+        store = PrefixStore(f"split/{group_name}/", engine.store)
+        part = Group(store, ranks.index(engine.rank), len(ranks), timeout or engine.timeout,
+                     group_name or "split")
+        part._set_group_name(group_name or "")
+        part._set_group_desc(group_desc or "undefined")
+        return part
+
+    splitGroup = split_group
+
+
+class _Splits(Part):
+    """What a Group shows as its backend: it can be split."""
+
+    @property
+    def supports_splitting(self):
+        return True

@@ -1,0 +1,199 @@
+"""The Work objects of tutti.torch."""
+import queue
+import threading
+
+import torch
+from torch._C._distributed_c10d import Work as _TorchWork
+from torch.distributed import DistBackendError
+
+from tutti import _work as w
+
+_lib = w.lib
+
+
+def failed(text):
+    """The exception for a failure that the library tells so."""
+    return DistBackendError(text or "tutti: the operation failed")
+
+
+class _Completer:
+    """A thread that fulfils the futures of works, in the order in which they were asked for."""
+
+    def __init__(self):
+        self._lock, self._works = threading.Lock(), None
+
+    def add(self, work):
+        with self._lock:
+            if self._works is None:
+                self._works = queue.SimpleQueue()
+                threading.Thread(target=self._run, daemon=True, name="tutti-futures").start()
+        self._works.put(work)
+
+    def _run(self):
+        while True:
+            work = self._works.get()
+            work.await_end()
+            work.fulfil()
+            del work  # or its tensors would live until the next
+
+
+_collectives = _Completer()
+
+
+class Work(_TorchWork):
+    """An operation that goes on beside its caller. `plan` keeps its tensors and knows what is left to
+    do when it has ended."""
+
+    def __init__(self, handle, tensors, plan):
+        super().__init__()
+        self._handle, self._tensors, self._plan = handle, tensors, plan
+        self._lock = threading.Lock()
+        self._error, self._over, self._future, self._peer = None, False, None, -1
+
+    def __del__(self):
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle:
+            _lib.tuttiWorkFree(handle)
+
+    def _finish(self):
+        """What is left when the library is done with it; whoever sees that first does it."""
+        with self._lock:
+            if self._over:
+                return
+            if _lib.tuttiWorkResult(self._handle):
+                self._error = failed(_lib.tuttiWorkText(self._handle).decode(errors="replace"))
+            else:
+                self._peer = _lib.tuttiWorkPeer(self._handle)
+                try:
+                    self._plan.finish()
+                except Exception as error:
+                    self._error = error
+            self._plan, self._over = None, True
+            _lib.tuttiWorkFree(self._handle)
+            self._handle = None
+
+    def ended(self):
+        if not self._over and self._look():
+            self._finish()
+        return self._over
+
+    def _look(self):
+        with self._lock:
+            return self._handle is None or _lib.tuttiWorkDone(self._handle)
+
+    def await_end(self, milliseconds=0):
+        handle = self._handle
+        if not self._over and handle:
+            _lib.tuttiWorkWait(handle, milliseconds)
+            self._finish()
+
+    def wait(self, timeout=None):
+        if not self._over:
+            seconds = timeout.total_seconds() if timeout is not None else 0
+            self.await_end(min(int(seconds * 1000), 2**31 - 1) if seconds > 0 else 0)
+        if self._error:
+            raise self._error
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        return self.ended()
+
+    def is_success(self):
+        return self.ended() and self._error is None
+
+    def exception(self):
+        return self._error if self.ended() else None
+
+    def result(self):
+        self.wait()
+        return self._tensors
+
+    def source_rank(self):
+        return self._peer
+
+    def _source_rank(self):
+        return self._peer
+
+    def get_future(self):
+        with self._lock:
+            asked, future = self._future is not None, self._future or torch.futures.Future()
+            self._future = future
+        if not asked:
+            if self.ended():
+                self.fulfil()
+            else:
+                self._await_for_future()
+        return future
+
+    def _await_for_future(self):
+        _collectives.add(self)
+
+    def fulfil(self):
+        if self._error:
+            self._future.set_exception(self._error)
+        else:
+            self._future.set_result(self._tensors)
+
+
+class Message(Work):
+    """A send or a receive, which may wait for long while others end: its future has a thread."""
+
+    def _await_for_future(self):
+        def run():
+            self.await_end()
+            self.fulfil()
+
+        threading.Thread(target=run, daemon=True, name="tutti-future").start()
+
+
+class Both(_TorchWork):
+    """Several works as one."""
+
+    def __init__(self, works):
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout=None):
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self):
+        return all(work.is_success() for work in self._works)
+
+    def exception(self):
+        return next((work.exception() for work in self._works if work.exception()), None)
+
+    def result(self):
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self):
+        future = torch.futures.collect_all([work.get_future() for work in self._works])
+        return future.then(lambda f: [t for part in f.value() for t in part.value()])
+
+
+class _Done(Both):
+    """What a call that has done its work returns."""
+
+    def __init__(self):
+        super().__init__([])
+
+    def wait(self, timeout=None):
+        return True
+
+    def get_future(self):
+        future = torch.futures.Future()
+        future.set_result([])
+        return future
+
+
+DONE = _Done()

@@ -1,0 +1,60 @@
+"""libtutti_work.so by ctypes: collectives and messages that go on beside Python's threads (work.h)."""
+import ctypes
+import os
+from ctypes import c_char_p, c_int, c_size_t, c_void_p
+
+import tutti
+
+(COPY, ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SEND,
+ RECV, BARRIER) = range(12)
+ANY = -1  # a receive from whoever sends first
+UINT8 = 1  # tuttiUint8
+
+
+class Step(ctypes.Structure):  # a tuttiWorkStep
+    _fields_ = [("kind", c_int), ("type", c_int), ("op", c_int), ("peer", c_int),
+                ("send", c_void_p), ("recv", c_void_p), ("count", c_size_t)]
+
+
+def _load():
+    folder = os.path.dirname(tutti.library_path())
+    tried = []
+    for path in (os.path.join(folder, "tutti", "libtutti_work.so"),
+                 os.path.join(folder, "libtutti_work.so")):
+        try:
+            return ctypes.CDLL(path)
+        except OSError as error:
+            tried.append(str(error))
+    raise ImportError("no libtutti_work.so: " + "; ".join(tried) +
+                      ". It comes with libtutti.so; install tutti as a whole")
+
+
+lib = _load()
+_SIGNATURES = {
+    "GroupMake": (c_void_p, [c_int, c_int, c_int, c_char_p]),
+    "GroupOpen": (c_int, [c_void_p, c_char_p]),
+    "LaneOpen": (c_int, [c_void_p, c_int, c_int, c_char_p]),
+    "LaneFail": (None, [c_void_p, c_int, c_int, c_char_p]),
+    "GroupText": (c_char_p, [c_void_p]),
+    "GroupAbort": (None, [c_void_p, c_char_p]),
+    "GroupClose": (None, [c_void_p]),
+    "GroupFree": (None, [c_void_p]),
+    "Run": (c_int, [c_void_p, c_void_p, c_int]),
+    "RunOne": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_size_t, c_int, c_int, c_int]),
+    "Submit": (c_void_p, [c_void_p, c_void_p, c_int, c_int]),
+    "Post": (c_void_p, [c_void_p, c_int, c_void_p, c_size_t, c_int, c_int]),
+    "Wait": (c_int, [c_void_p, c_int]),
+    "Done": (c_int, [c_void_p]),
+    "Result": (c_int, [c_void_p]),
+    "Text": (c_char_p, [c_void_p]),
+    "Peer": (c_int, [c_void_p]),
+    "Free": (None, [c_void_p]),
+}
+for _name, (_result, _arguments) in _SIGNATURES.items():
+    _call = getattr(lib, "tuttiWork" + _name)
+    _call.restype, _call.argtypes = _result, _arguments
+
+
+def text(group):
+    """Why this thread's last call of the group failed."""
+    return lib.tuttiWorkGroupText(group).decode(errors="replace")

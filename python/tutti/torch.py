@@ -1,0 +1,71 @@
+"""tutti as a backend of torch.distributed, for tensors in host memory.
+
+    import torch.distributed as dist
+
+    dist.init_process_group("tutti")  # found by entry point where the package is installed; a plain
+    dist.all_reduce(tensor)           # checkout needs `import tutti.torch` first
+
+A group made of this backend alone is a ProcessGroup of its own, whose calls are Python's from end to
+end; beside another backend ("cpu:tutti,cuda:nccl") it is that group's Backend for the CPU. Tensors on
+a GPU go to PyTorch's NCCL backend, which loads what libnccl.so.2 there is (tutti.enable()).
+
+`all_reduce(tensor)` of this module is the shortest way to reduce a small tensor: no Work, no checks of
+torch.distributed.
+"""
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from tutti import _process_group
+from tutti._process_group import Group, Part
+
+__all__ = ["Group", "all_reduce", "register"]
+
+
+def _is_one_of_many(options):
+    """Will the group have other backends as well? Then its default backend is another's, or it has
+    one already."""
+    group = options.process_group
+    try:
+        if list(group._device_types):
+            return True
+        name = group._get_backend_name() if hasattr(group, "_get_backend_name") else ""
+    except RuntimeError:
+        return False
+    return name.lower() in ("nccl", "gloo", "mpi", "ucc", "xccl")
+
+
+def _make(options, backend_options):
+    arguments = (options.store, options.group_rank, options.group_size, options.timeout,
+                 options.group_id)
+    if _is_one_of_many(options):
+        return Part(_process_group.Engine(*arguments))
+    return Group(*arguments)
+
+
+def register():
+    """Makes "tutti" known to torch.distributed; once is enough."""
+    if "TUTTI" not in dist.Backend._plugins:
+        dist.Backend.register_backend("tutti", _make, extended_api=True, devices=["cpu", "cuda"])
+
+
+def autoload():
+    """For the entry point that `import torch` itself loads: only versions of PyTorch that look for no
+    backend by its name need it."""
+    if not hasattr(dist.Backend, "_ensure_backend_registered"):
+        register()
+
+
+def all_reduce(tensor, op=dist.ReduceOp.SUM, group=None):
+    """tensor = the reduction over ranks of tensor, which is contiguous and in host memory, in this
+    thread: torch.distributed.all_reduce without its Work.
+
+    >>> tutti.torch.all_reduce(torch.ones(2))  # doctest: +SKIP
+    """
+    group = group or distributed_c10d._get_default_group()
+    engine = getattr(group, "engine", None) or group._get_backend(torch.device("cpu")).engine
+    engine.all_reduce_now(tensor, op)
+    return tensor
+
+
+register()

@@ -1,0 +1,370 @@
+/* Works, their queues, and who runs them: whoever waits for a work of an idle queue carries it out
+ * in its own thread, which spares two switches of threads; else the queue's thread does. */
+#include "work.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "group.h"
+
+static _Thread_local char lastText[WORK_TEXT]; /* of this thread's last failed call */
+
+uint64_t tuttiWorkNow(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- ends and references ---- */
+
+tuttiWork *tuttiWorkMake(tuttiWorkGroup *group, Queue *queue, int nsteps) {
+  tuttiWork *work = calloc(1, sizeof *work + (size_t)nsteps * sizeof *work->steps);
+  if (!work) return NULL;
+  work->group = group;
+  work->queue = queue;
+  work->nsteps = nsteps;
+  work->refs = 2;
+  group->refs++;
+  return work;
+}
+
+void tuttiWorkUnref(tuttiWork *work) {
+  if (--work->refs) return;
+  work->group->refs--; /* who holds the lock has a reference of its own */
+  free(work->text);
+  free(work);
+}
+
+static void untime(tuttiWork *work) {
+  for (tuttiWork **at = &work->group->timed; *at; at = &(*at)->nextTimed) {
+    if (*at != work) continue;
+    *at = work->nextTimed;
+    break;
+  }
+  work->timed = false;
+}
+
+void tuttiWorkFinish(tuttiWork *work, tuttiResult_t result, const char *text) {
+  char late[WORK_TEXT + 64];
+  if (work->late && result != tuttiSuccess) {
+    snprintf(late, sizeof late, "the operation's timeout has passed: %s", text);
+    text = late;
+    result = tuttiTimeout;
+  }
+  if (work->timed) untime(work);
+  if (result != tuttiSuccess) work->text = strdup(text);
+  work->result = result;
+  work->done = true;
+  pthread_cond_broadcast(&work->group->done);
+  tuttiWorkUnref(work);
+}
+
+void tuttiQueueKill(Queue *queue, tuttiResult_t code, const char *text) {
+  if (!queue->dead) {
+    queue->code = code;
+    queue->text = strdup(text);
+    queue->dead = true;
+  }
+  while (queue->first) {
+    tuttiWork *work = queue->first;
+    queue->first = work->next;
+    tuttiWorkFinish(work, code, text);
+  }
+  queue->last = &queue->first;
+  if (queue->mail) tuttiMailFail(queue->group, queue->peer, code, text);
+  pthread_cond_broadcast(&queue->more);
+  pthread_cond_broadcast(&queue->group->done);
+}
+
+/* ---- carrying out ---- */
+
+static tuttiResult_t runStep(const tuttiWorkStep *s, tuttiComm_t comm) {
+  static const char zero;
+  char one = 0;
+  tuttiDataType_t type = (tuttiDataType_t)s->type;
+  tuttiRedOp_t op = (tuttiRedOp_t)s->op;
+  switch ((tuttiWorkKind)s->kind) {
+  case tuttiWorkAllReduce:
+    return tuttiAllReduce(s->send, s->recv, s->count, type, op, comm, NULL);
+  case tuttiWorkBroadcast:
+    return tuttiBroadcast(s->send, s->recv, s->count, type, s->peer, comm, NULL);
+  case tuttiWorkReduce:
+    return tuttiReduce(s->send, s->recv, s->count, type, op, s->peer, comm, NULL);
+  case tuttiWorkAllGather:
+    return tuttiAllGather(s->send, s->recv, s->count, type, comm, NULL);
+  case tuttiWorkReduceScatter:
+    return tuttiReduceScatter(s->send, s->recv, s->count, type, op, comm, NULL);
+  case tuttiWorkAllToAll:
+    return tuttiAlltoAll(s->send, s->recv, s->count, type, comm, NULL);
+  case tuttiWorkGather:
+    return tuttiGather(s->send, s->recv, s->count, type, s->peer, comm, NULL);
+  case tuttiWorkScatter:
+    return tuttiScatter(s->send, s->recv, s->count, type, s->peer, comm, NULL);
+  case tuttiWorkSend:
+    return tuttiSend(s->send, s->count, type, s->peer, comm, NULL);
+  case tuttiWorkRecv:
+    return tuttiRecv(s->recv, s->count, type, s->peer, comm, NULL);
+  case tuttiWorkBarrier:
+    return tuttiAllReduce(&zero, &one, 1, tuttiInt8, tuttiMax, comm, NULL);
+  case tuttiWorkCopy:
+    memmove(s->recv, s->send, s->count);
+    return tuttiSuccess;
+  default:
+    return tuttiInvalidArgument;
+  }
+}
+
+/* The calls from `first` on that run together: up to the next copy. A barrier is alone, as its
+ * buffers are in runStep. */
+static int neighbours(const tuttiWorkStep *steps, int first, int nsteps) {
+  int end = first;
+  while (end < nsteps && steps[end].kind != tuttiWorkCopy && steps[end].kind != tuttiWorkBarrier)
+    end++;
+  return end > first ? end - first : 1;
+}
+
+static tuttiResult_t runGroup(const tuttiWorkStep *steps, int nsteps, tuttiComm_t comm) {
+  tuttiResult_t result = tuttiGroupStart();
+  if (result != tuttiSuccess) return result;
+  for (int i = 0; i < nsteps && result == tuttiSuccess; i++)
+    result = runStep(&steps[i], comm);
+  tuttiResult_t ended = tuttiGroupEnd(); /* of a call that was refused it tells the same */
+  return result != tuttiSuccess ? result : ended;
+}
+
+static tuttiResult_t runSteps(const tuttiWorkStep *steps, int nsteps, tuttiComm_t comm) {
+  tuttiResult_t result = tuttiSuccess;
+  for (int i = 0; i < nsteps && result == tuttiSuccess;) {
+    int n = neighbours(steps, i, nsteps);
+    result = n == 1 ? runStep(&steps[i], comm) : runGroup(&steps[i], n, comm);
+    i += n;
+  }
+  return result;
+}
+
+/* An argument that a call refuses is this call's failure alone; what has failed the communicator
+ * ends the queue. */
+static void concludeWork(tuttiWork *work, tuttiResult_t result) {
+  Queue *queue = work->queue;
+  char text[WORK_TEXT];
+  tuttiResult_t state = tuttiSuccess;
+  text[0] = 0;
+  if (result != tuttiSuccess) {
+    snprintf(text, sizeof text, "%s", tuttiGetLastError(queue->comm));
+    if (tuttiCommGetAsyncError(queue->comm, &state) != tuttiSuccess) state = result;
+  }
+  tuttiWorkFinish(work, result, text);
+  if (state != tuttiSuccess) tuttiQueueKill(queue, result, text);
+}
+
+static bool ready(const Queue *queue) {
+  if (!queue->open || queue->dead) return false;
+  return queue->mail ? tuttiMailWanted(queue) : queue->first != NULL;
+}
+
+/* Does the next of what the queue has. Holds the lock, which it lets go meanwhile. */
+static void runNext(Queue *queue) {
+  queue->running = true;
+  if (queue->mail) {
+    tuttiMailPull(queue);
+  } else {
+    tuttiWork *work = queue->first;
+    queue->first = work->next;
+    if (!queue->first) queue->last = &queue->first;
+    pthread_mutex_unlock(&queue->group->lock);
+    tuttiResult_t result =
+        work->nsteps ? runSteps(work->steps, work->nsteps, queue->comm) : tuttiMailSend(work);
+    pthread_mutex_lock(&queue->group->lock);
+    concludeWork(work, result);
+  }
+  queue->running = false;
+  pthread_cond_broadcast(&queue->group->done);
+}
+
+static void *runQueue(void *argument) {
+  Queue *queue = argument;
+  tuttiWorkGroup *group = queue->group;
+  pthread_mutex_lock(&group->lock);
+  while (!group->closing && !queue->dead) {
+    if (!queue->running && ready(queue))
+      runNext(queue);
+    else
+      pthread_cond_wait(&queue->more, &group->lock);
+  }
+  pthread_mutex_unlock(&group->lock);
+  return NULL;
+}
+
+void tuttiQueueWake(Queue *queue) {
+  if (!ready(queue) || queue->running || queue->group->closing) return;
+  if (queue->threaded)
+    pthread_cond_signal(&queue->more);
+  else if (pthread_create(&queue->thread, NULL, runQueue, queue))
+    tuttiQueueKill(queue, tuttiSystemError,
+                   "no thread can be made for operations in the background");
+  else
+    queue->threaded = true;
+}
+
+void tuttiWorkEnqueue(tuttiWork *work) {
+  Queue *queue = work->queue;
+  if (work->group->text) {
+    tuttiWorkFinish(work, tuttiRemoteError, work->group->text);
+  } else if (queue->dead) {
+    tuttiWorkFinish(work, queue->code, queue->text);
+  } else {
+    *queue->last = work;
+    queue->last = &work->next;
+  }
+}
+
+/* ---- waiting ---- */
+
+/* May the waiter's thread carry out what stands before this work, and the work? */
+static bool mayHelp(const tuttiWork *work) {
+  const Queue *queue = work->queue;
+  return queue && ready(queue) && !queue->running && !work->group->closing;
+}
+
+static tuttiResult_t waitFor(tuttiWork *work) {
+  while (!work->done) {
+    if (mayHelp(work))
+      runNext(work->queue);
+    else
+      pthread_cond_wait(&work->group->done, &work->group->lock);
+  }
+  /* The thread may have been passed over while this one was at it. */
+  if (work->queue) tuttiQueueWake(work->queue);
+  return work->result;
+}
+
+/* Keeps the text for tuttiWorkGroupText; lets go of lock and work. */
+static tuttiResult_t endWait(tuttiWork *work) {
+  tuttiWorkGroup *group = work->group;
+  tuttiResult_t result = work->result;
+  snprintf(lastText, sizeof lastText, "%s", work->text ? work->text : "");
+  tuttiWorkUnref(work);
+  pthread_mutex_unlock(&group->lock);
+  return result;
+}
+
+static tuttiResult_t noMemory(void) {
+  snprintf(lastText, sizeof lastText, "no memory for an operation");
+  return tuttiSystemError;
+}
+
+tuttiResult_t tuttiWorkRun(tuttiWorkGroup *group, const tuttiWorkStep *steps, int nsteps) {
+  pthread_mutex_lock(&group->lock);
+  tuttiWork *work = tuttiWorkMake(group, &group->all, nsteps);
+  if (!work) {
+    pthread_mutex_unlock(&group->lock);
+    return noMemory();
+  }
+  memcpy(work->steps, steps, (size_t)nsteps * sizeof *steps);
+  tuttiWorkEnqueue(work);
+  waitFor(work);
+  return endWait(work);
+}
+
+tuttiResult_t tuttiWorkRunOne(tuttiWorkGroup *group, int kind, const void *send, void *recv,
+                              size_t count, int type, int op, int peer) {
+  tuttiWorkStep step = {.kind = kind,
+                        .type = type,
+                        .op = op,
+                        .peer = peer,
+                        .send = send,
+                        .recv = recv,
+                        .count = count};
+  return tuttiWorkRun(group, &step, 1);
+}
+
+tuttiWork *tuttiWorkSubmit(tuttiWorkGroup *group, const tuttiWorkStep *steps, int nsteps,
+                           int timeoutMs) {
+  pthread_mutex_lock(&group->lock);
+  tuttiWork *work = tuttiWorkMake(group, &group->all, nsteps);
+  if (work) {
+    memcpy(work->steps, steps, (size_t)nsteps * sizeof *steps);
+    tuttiWorkEnqueue(work);
+    if (timeoutMs > 0 && !tuttiWorkWatch(work, timeoutMs))
+      tuttiQueueKill(&group->all, tuttiSystemError, "no thread can be made to look at timeouts");
+    tuttiQueueWake(&group->all);
+  }
+  pthread_mutex_unlock(&group->lock);
+  return work;
+}
+
+static Queue *laneOf(tuttiWorkGroup *group, int sending, int peer) {
+  return sending ? &group->sends[peer] : &group->mails[peer];
+}
+
+tuttiWork *tuttiWorkPost(tuttiWorkGroup *group, int sending, void *data, size_t bytes, int peer,
+                         int tag) {
+  Queue *queue = peer == TUTTI_WORK_ANY ? NULL : laneOf(group, sending, peer);
+  pthread_mutex_lock(&group->lock);
+  tuttiWork *work = tuttiWorkMake(group, queue, 0);
+  if (work) {
+    work->data = data;
+    work->bytes = bytes;
+    work->peer = peer;
+    work->tag = tag;
+    if (sending)
+      tuttiWorkEnqueue(work);
+    else
+      tuttiMailPost(work);
+    if (queue) tuttiQueueWake(queue);
+    (void)tuttiWorkWatch(work, group->timeoutMs); /* without it, the wait's own holds */
+  }
+  pthread_mutex_unlock(&group->lock);
+  return work;
+}
+
+tuttiResult_t tuttiWorkWait(tuttiWork *work, int timeoutMs) {
+  tuttiWorkGroup *group = work->group;
+  pthread_mutex_lock(&group->lock);
+  if (timeoutMs > 0 && !work->done && !tuttiWorkWatch(work, timeoutMs))
+    work->late = true; /* nobody can end it in time: it ends as soon as it can */
+  tuttiResult_t result = waitFor(work);
+  pthread_mutex_unlock(&group->lock);
+  return result;
+}
+
+int tuttiWorkDone(tuttiWork *work) {
+  pthread_mutex_lock(&work->group->lock);
+  int done = work->done;
+  pthread_mutex_unlock(&work->group->lock);
+  return done;
+}
+
+tuttiResult_t tuttiWorkResult(const tuttiWork *work) {
+  return work->result;
+}
+
+const char *tuttiWorkText(const tuttiWork *work) {
+  return work->text ? work->text : "";
+}
+
+int tuttiWorkPeer(const tuttiWork *work) {
+  return work->peer;
+}
+
+void tuttiWorkFree(tuttiWork *work) {
+  if (!work) return;
+  tuttiWorkGroup *group = work->group;
+  pthread_mutex_lock(&group->lock);
+  group->refs++; /* so that the last work does not free the lock that is held */
+  tuttiWorkUnref(work);
+  tuttiGroupUnref(group);
+}
+
+const char *tuttiWorkGroupText(const tuttiWorkGroup *group) {
+  (void)group;
+  return lastText;
+}
+
+/* For the calls of group.c, whose failures are told in the same way. */
+void tuttiWorkSetText(const char *text) {
+  snprintf(lastText, sizeof lastText, "%s", text);
+}
