@@ -52,7 +52,7 @@ def _reducing(tensor, op):
         ops = _BOOL_OPS
     elif tensor.is_complex():
         ops = _COMPLEX_OPS
-    code = ops.get(op.op if isinstance(op, ReduceOp) else op)
+    code = ops.get(getattr(op, "op", op))
     if kind is None or code is None:
         raise TypeError(f"tutti has no {op} of {tensor.dtype} tensors; convert them first")
     return kind[0], tensor.numel() * kind[1], code

@@ -1,0 +1,453 @@
+"""What each rank of the tests of tutti.torch does: all functions take (dist, rank, size)."""
+import datetime
+import os
+import signal
+import time
+
+import torch
+
+KINDS = [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+         torch.float64]
+MOVED = KINDS + [torch.bool, torch.int16, torch.complex64, torch.complex128, torch.float8_e4m3fn]
+
+
+def mine(rank, shape=(3, 4), kind=torch.float32):
+    """A tensor that differs between ranks and places, exact in every type."""
+    n = 1
+    for side in shape:
+        n *= side
+    return (torch.arange(n) % 3 + rank + 1).reshape(shape).to(kind)
+
+
+def same(got, want):
+    assert got.dtype == want.dtype and got.shape == want.shape, (got, want)
+    as_bytes = (torch.float8_e4m3fn,)
+    if got.dtype in as_bytes:
+        got, want = got.view(torch.uint8), want.view(torch.uint8)
+    assert torch.equal(got, want), f"got {got}, expected {want}"
+
+
+def total(size, shape=(3, 4), kind=torch.float32):
+    return sum(mine(r, shape, kind) for r in range(size))
+
+
+def fails(kind, part, call):
+    """The call raises such an exception, with that in its text; the exception."""
+    try:
+        call()
+    except kind as error:
+        assert part in str(error), str(error)
+        return error
+    raise AssertionError(f"no {kind.__name__} with '{part}'")
+
+
+def all_reduce_types_and_ops(dist, rank, size):
+    for kind in KINDS:
+        x = mine(rank, kind=kind)
+        dist.all_reduce(x)
+        same(x, total(size, kind=kind).to(kind))
+    every = torch.stack([mine(r) for r in range(size)])
+    for op, want in ((dist.ReduceOp.PRODUCT, every.prod(0)), (dist.ReduceOp.MAX, every.amax(0)),
+                     (dist.ReduceOp.MIN, every.amin(0)), (dist.ReduceOp.AVG, every.mean(0))):
+        x = mine(rank)
+        dist.all_reduce(x, op)
+        assert torch.allclose(x, want), op
+    for kind in (torch.complex64, torch.complex128):
+        x = mine(rank, kind=kind) * (1 + 2j)
+        dist.all_reduce(x)
+        same(x, (total(size, kind=kind) * (1 + 2j)).to(kind))
+    for op, want in ((dist.ReduceOp.SUM, [False, True, True]), (dist.ReduceOp.PRODUCT, [False, False, True]),
+                     (dist.ReduceOp.BXOR, [False, True, size % 2 == 1])):
+        x = torch.tensor([False, rank == 1, True])
+        dist.all_reduce(x, op)
+        same(x, torch.tensor(want))
+    for op, want in ((dist.ReduceOp.BAND, 0 if size > 2 else 0), (dist.ReduceOp.BOR, 2**size - 1)):
+        x = torch.tensor([1 << rank])
+        dist.all_reduce(x, op)
+        same(x, torch.tensor([want]))
+    fails(TypeError, "int16", lambda: dist.all_reduce(torch.ones(2, dtype=torch.int16)))
+    fails(ValueError, "sparse", lambda: dist.broadcast(torch.eye(2).to_sparse(), 0))
+
+
+def odd_tensors(dist, rank, size):
+    x = mine(rank, (6, 5)).t()  # not contiguous
+    dist.all_reduce(x)
+    same(x, total(size, (6, 5)).t())
+    x = torch.zeros(4, 6)
+    part = x[:, ::2]
+    part.copy_(mine(rank, (4, 3)))
+    work = dist.all_reduce(part, async_op=True)
+    work.wait()
+    same(part, total(size, (4, 3)))
+    assert x[:, 1::2].abs().sum() == 0
+    for call in (lambda t: dist.all_reduce(t), lambda t: dist.broadcast(t, 0), lambda t: dist.reduce(t, 1)):
+        call(torch.empty(0))
+    outs = [torch.empty(0) for _ in range(size)]
+    dist.all_gather(outs, torch.empty(0))
+    dist.all_to_all_single(torch.empty(0), torch.empty(0))
+    x = torch.tensor(float(rank))
+    dist.all_reduce(x)
+    same(x, torch.tensor(float(sum(range(size)))))
+    x = torch.ones(3, dtype=torch.complex64) * 1j
+    y = x.conj()
+    outs = [torch.empty(3, dtype=torch.complex64) for _ in range(size)]
+    dist.all_gather(outs, y)
+    same(outs[size - 1], torch.ones(3, dtype=torch.complex64) * -1j)
+
+
+def moves_of_every_type(dist, rank, size):
+    for kind in MOVED:
+        x = mine(rank, kind=kind)
+        dist.broadcast(x, 1)
+        same(x, mine(1, kind=kind))
+        outs = [torch.zeros(3, 4).to(kind) for _ in range(size)]
+        dist.all_gather(outs, mine(rank, kind=kind))
+        for r in range(size):
+            same(outs[r], mine(r, kind=kind))
+        flat = torch.zeros(size * 3, 4).to(kind)
+        dist.all_gather_into_tensor(flat, mine(rank, kind=kind))
+        same(flat, torch.cat([mine(r, kind=kind) for r in range(size)]))
+        outs = [torch.zeros(3, 4).to(kind) for _ in range(size)] if rank == 1 else None
+        dist.gather(mine(rank, kind=kind), outs, 1)
+        for r in range(size if rank == 1 else 0):
+            same(outs[r], mine(r, kind=kind))
+        x = torch.zeros(3, 4).to(kind)
+        dist.scatter(x, [mine(r, kind=kind) for r in range(size)] if rank == 0 else None, 0)
+        same(x, mine(rank, kind=kind))
+        if rank == 0:
+            dist.send(mine(5, kind=kind), 1)
+        elif rank == 1:
+            dist.recv(x, 0)
+            same(x, mine(5, kind=kind))
+
+
+def reductions_to_parts(dist, rank, size):
+    x = mine(rank)
+    dist.reduce(x, size - 1)
+    same(x, total(size) if rank == size - 1 else mine(rank)) if rank == size - 1 else None
+    out = torch.empty(2, 4)
+    dist.reduce_scatter(out, [mine(rank + 10 * r, (2, 4)) for r in range(size)])
+    same(out, sum(mine(r + 10 * rank, (2, 4)) for r in range(size)))
+    out = torch.empty(2, 4)
+    dist.reduce_scatter_tensor(out, mine(rank, (2 * size, 4)))
+    same(out, total(size, (2 * size, 4))[2 * rank:2 * rank + 2])
+    # Parts of different sizes.
+    out = torch.empty(rank + 1)
+    dist.reduce_scatter(out, [mine(rank, (r + 1,)) for r in range(size)])
+    same(out, total(size, (rank + 1,)))
+    out = torch.empty(2, dtype=torch.int64)
+    dist.reduce_scatter_tensor(out, torch.full((2 * size,), 1 << rank), dist.ReduceOp.BOR)
+    same(out, torch.full((2,), 2**size - 1))
+
+
+def uneven(dist, rank, size):
+    outs = [torch.zeros(r + 1, 2) for r in range(size)]
+    dist.all_gather(outs, mine(rank, (rank + 1, 2)))
+    for r in range(size):
+        same(outs[r], mine(r, (r + 1, 2)))
+    # Rank i sends i + j + 1 rows to rank j.
+    sends = [rank + j + 1 for j in range(size)]
+    out = torch.zeros(sum(sends), 3)
+    dist.all_to_all_single(out, torch.full((sum(sends), 3), float(rank)), sends, sends)
+    same(out, torch.cat([torch.full((rank + j + 1, 3), float(j)) for j in range(size)]))
+    outs = [torch.zeros(rank + j) for j in range(size)]
+    dist.all_to_all(outs, [torch.full((rank + j,), float(rank)) for j in range(size)])
+    for j in range(size):
+        same(outs[j], torch.full((rank + j,), float(j)))
+    x = torch.arange(size * 2) + 100 * rank
+    y = torch.empty_like(x)
+    dist.all_to_all_single(y, x)
+    same(y, torch.cat([torch.arange(2) + 2 * rank + 100 * j for j in range(size)]))
+    outs = [torch.zeros(4, 2).t() for _ in range(size)]  # not contiguous
+    dist.all_gather(outs, mine(rank, (2, 4)))
+    for r in range(size):
+        same(outs[r].contiguous(), mine(r, (2, 4)))
+    fails(ValueError, "split sizes", lambda: dist.all_to_all_single(out, out, [1] * size, [1] * size))
+
+
+def coalesced(dist, rank, size):
+    tensors = [mine(rank, (k + 1,), kind) for k, kind in enumerate((torch.float32, torch.int64))]
+    dist.all_reduce_coalesced(tensors)
+    for k, x in enumerate(tensors):
+        same(x, total(size, (k + 1,), x.dtype).to(x.dtype))
+    xs = [mine(rank, (k + 1,)) for k in range(3)]
+    with dist._coalescing_manager():
+        for x in xs:
+            dist.all_reduce(x)
+    for k, x in enumerate(xs):
+        same(x, total(size, (k + 1,)))
+    outs = [torch.zeros(size * 2) for _ in range(2)]
+    with dist._coalescing_manager(async_ops=True) as all_of_them:
+        for out in outs:
+            dist.all_gather_into_tensor(out, mine(rank, (2,)))
+    all_of_them.wait()
+    for out in outs:
+        same(out, torch.cat([mine(r, (2,)) for r in range(size)]))
+    to, come = (rank + 1) % size, (rank - 1) % size
+    x, y = mine(rank), torch.zeros(3, 4)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, to), dist.P2POp(dist.irecv, y, come)])
+    for work in works:
+        work.wait()
+    same(y, mine(come))
+
+
+def messages(dist, rank, size):
+    """Large messages cross, tags are received in another order than sent, from whom they come."""
+    others = [r for r in range(size) if r != rank]
+    sends = [dist.isend(torch.full((300000,), float(rank)), r) for r in others]
+    boxes = [torch.zeros(300000) for _ in others]
+    receives = [dist.irecv(box, r) for box, r in zip(boxes, others)]
+    for work in sends + receives:
+        work.wait()
+    for box, r in zip(boxes, others):
+        assert bool((box == r).all())
+    if rank == 0:
+        works = [dist.isend(torch.full((n,), float(n)), 1, tag=n) for n in (5, 100, 9)]
+        for work in works:
+            work.wait()
+    elif rank == 1:
+        for n in (9, 5, 100):
+            x = torch.zeros(n)
+            assert dist.recv(x, 0, tag=n) == 0
+            same(x, torch.full((n,), float(n)))
+    dist.barrier()
+    if rank == 0:
+        seen = set()
+        for _ in others:
+            x = torch.zeros(2)
+            source = dist.recv(x, tag=7)
+            same(x, torch.full((2,), float(source)))
+            seen.add(source)
+        assert seen == set(others), seen
+    else:
+        dist.send(torch.full((2,), float(rank)), 0, tag=7)
+    dist.barrier()
+    if rank == 1:
+        x = torch.zeros(2, 6)
+        work = dist.irecv(x[:, ::2], 0)  # not contiguous
+        assert not work.is_completed()
+        dist.send(torch.zeros(1), 0)
+        work.wait()
+        assert work.is_completed() and work.is_success()
+        same(x[:, ::2], mine(0, (2, 3)))
+    elif rank == 0:
+        dist.recv(torch.zeros(1), 1)
+        dist.send(mine(0, (2, 3)), 1)
+    dist.barrier()
+    if rank == 0:
+        dist.send(torch.zeros(3), 1, tag=4)
+        dist.send(torch.ones(2), 1, tag=4)
+    elif rank == 1:
+        fails(dist.DistBackendError, "rank 0 sent 12 bytes with tag 4", lambda: dist.recv(
+            torch.zeros(2), 0, tag=4))
+        x = torch.zeros(2)
+        dist.recv(x, 0, tag=4)  # the lane goes on
+        same(x, torch.ones(2))
+
+
+def asynchronous(dist, rank, size):
+    """Operations go on while nobody waits, in order, and tell it by Work and Future."""
+    x, y = torch.ones(1000), torch.ones(1000)
+    works = [dist.all_reduce(x, async_op=True) for _ in range(4)]
+    late = dist.broadcast(y.fill_(rank), 1, async_op=True)
+    while not late.is_completed():
+        time.sleep(0.001)
+    assert all(work.is_completed() and work.is_success() for work in works)
+    assert bool((x == size**4).all()) and bool((y == 1).all())
+    future = dist.all_reduce(x.fill_(1), async_op=True).get_future()
+    chained = future.then(lambda f: f.value()[0] * 2)
+    assert bool((chained.wait() == 2 * size).all())
+    assert future.done()
+    work = dist.all_reduce(x.fill_(1), async_op=True)
+    assert work.result()[0] is x or bool((work.result()[0] == size).all())
+    # A work that nobody keeps.
+    for _ in range(20):
+        dist.all_reduce(torch.ones(50000), async_op=True)
+    dist.barrier()
+
+
+def without_gil(dist, rank, size):
+    """A rank that waits in a collective lets its other threads run."""
+    import threading
+
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        dist.recv(torch.zeros(1), 1)
+        work.wait()
+        return
+    count = [0]
+
+    def tick():
+        while count[0] < 100:
+            count[0] += 1
+            time.sleep(0)
+        if rank == 1:
+            dist.send(torch.ones(1), 0)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    dist.all_reduce(torch.ones(1))
+    thread.join()
+    assert count[0] >= 100
+
+
+def objects(dist, rank, size):
+    outs = [None] * size
+    dist.all_gather_object(outs, {"rank": rank, "long": "x" * (1000 * rank)})
+    assert [o["rank"] for o in outs] == list(range(size))
+    some = [rank, "a"] if rank == 1 else [None, None]
+    dist.broadcast_object_list(some, 1)
+    assert some == [1, "a"]
+    got = [None]
+    dist.scatter_object_list(got, [f"for {r}" for r in range(size)] if rank == 0 else None, 0)
+    assert got == [f"for {rank}"]
+    outs = [None] * size if rank == 0 else None
+    dist.gather_object(rank, outs, 0)
+    assert rank or outs == list(range(size))
+
+
+def groups(dist, rank, size):
+    pair = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=30))
+    if rank < 2:
+        x = torch.ones(3)
+        dist.all_reduce(x, group=pair)
+        same(x, torch.full((3,), 2.0))
+        assert dist.get_backend(pair) == "tutti"
+        dist.destroy_process_group(pair)
+    last = dist.new_group([size - 2, size - 1])
+    if rank >= size - 2:
+        x = torch.zeros(1)
+        dist.broadcast(x.fill_(rank), size - 1, group=last)
+        same(x, torch.tensor([float(size - 1)]))
+    part = dist.split_group(split_ranks=[[0], list(range(1, size))])
+    x = torch.ones(1)
+    dist.all_reduce(x, group=part)
+    same(x, torch.tensor([1.0 if rank == 0 else size - 1.0]))
+
+
+def mixed(dist, rank, size):
+    """The CPU's part of a group that has another backend too."""
+    group = dist.new_group(backend="cpu:tutti,cuda:gloo")
+    x = mine(rank)
+    dist.all_reduce(x, group=group)
+    same(x, total(size))
+    work = dist.all_reduce(x.fill_(1), group=group, async_op=True)
+    work.wait()
+    assert bool((x == size).all())
+    dist.barrier(group=group)
+    outs = [torch.zeros(3, 4) for _ in range(size)]
+    dist.all_gather(outs, mine(rank), group=group)
+    same(outs[1], mine(1))
+
+
+def ddp(dist, rank, size):
+    """Gradients as buckets, plain and by the bf16 hook, and PowerSGD, against one process's."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    def model():
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 5))
+
+    for hook in (None, default_hooks.bf16_compress_hook, powerSGD_hook.powerSGD_hook):
+        ours = torch.nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.001)
+        if hook is powerSGD_hook.powerSGD_hook:
+            ours.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), hook)
+        elif hook:
+            ours.register_comm_hook(None, hook)
+        alone = model()
+        x = torch.arange(size * 4 * 20.0).reshape(size * 4, 20) / 100
+        for _ in range(3):
+            ours(x[4 * rank:4 * rank + 4]).sum().backward()
+        for _ in range(3):
+            (alone(x).sum() / size).backward()
+        if hook is not powerSGD_hook.powerSGD_hook:
+            for a, b in zip(ours.parameters(), alone.parameters()):
+                assert torch.allclose(a.grad, b.grad, rtol=2e-2 if hook else 1e-4, atol=1e-3), hook
+
+
+def functional(dist, rank, size):
+    import torch.distributed._functional_collectives as fc
+
+    x = fc.all_reduce(mine(rank), "sum", dist.group.WORLD)
+    same(x + 0, total(size))
+    x = fc.all_gather_tensor(mine(rank), 0, dist.group.WORLD)
+    same(x + 0, torch.cat([mine(r) for r in range(size)]))
+    x = fc.reduce_scatter_tensor(mine(rank, (size, 2)), "sum", 0, dist.group.WORLD)
+    same(x + 0, total(size, (size, 2))[rank:rank + 1])
+
+
+def direct(dist, rank, size):
+    import tutti.torch
+
+    x = mine(rank)
+    assert tutti.torch.all_reduce(x) is x
+    same(x, total(size))
+    fails(ValueError, "contiguous", lambda: tutti.torch.all_reduce(x.t()))
+
+
+def mismatch(dist, rank, size):
+    group = dist.new_group()
+    error = fails(dist.DistBackendError, "AllReduce", lambda: dist.all_reduce(
+        torch.ones(2 if rank else 3), group=group))
+    assert "count" in str(error) or "3" in str(error), error
+
+
+def monitored_barrier(dist, rank, size):
+    dist.monitored_barrier()
+    second = datetime.timedelta(seconds=1)
+    if rank == 0:
+        fails(dist.DistBackendError, f"ranks {', '.join(map(str, range(1, size)))} did not come" if size > 2
+              else "rank 1 did not come", lambda: dist.monitored_barrier(timeout=second, wait_all_ranks=True))
+    dist.barrier()
+
+
+def late_receive(dist, rank, size):
+    """A timeout of one wait ends the work, and says so."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    if rank == 0:
+        begin = time.monotonic()
+        fails(dist.DistBackendError, "timeout has passed", lambda: dist.recv(torch.ones(1), 1, group=group))
+        assert time.monotonic() - begin < 20
+    work = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    if rank == 0:
+        fails(dist.DistBackendError, "rank", lambda: dist.all_reduce(torch.ones(1), group=work))
+    dist.barrier()
+
+
+def aborted(dist, rank, size):
+    group = dist.new_group()
+    if rank == 1:
+        dist.send(torch.ones(1), 0)
+        time.sleep(0.05)
+        group.abort()
+        fails(dist.DistBackendError, "aborted on this rank", lambda: dist.all_reduce(torch.ones(1), group=group))
+    else:
+        if rank == 0:
+            dist.recv(torch.ones(1), 1)
+        fails(dist.DistBackendError, "rank 1", lambda: dist.all_reduce(torch.ones(1), group=group))
+    dist.barrier()
+
+
+def again(dist, rank, size):
+    """A group of the same name on the same store, after the first one has been destroyed."""
+    store = dist.distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    dist.init_process_group("tutti", store=store, rank=rank, world_size=size)
+    x = mine(rank)
+    dist.all_reduce(x)
+    same(x, total(size))
+
+
+def one_dies(dist, rank, size):
+    """All others get an error that names the dead one, in a collective and in a receive."""
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    if rank == 0:
+        fails(dist.DistBackendError, "rank 1", lambda: dist.all_reduce(torch.ones(1)))
+    else:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        fails(dist.DistBackendError, "died", work.wait)
+        fails(dist.DistBackendError, "died", lambda: dist.barrier())
+    assert time.monotonic() - begin < 5 * float(os.environ.get("TUTTI_TEST_SLOWNESS", "1"))
