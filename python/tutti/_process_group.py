@@ -7,11 +7,12 @@ import time
 import weakref
 
 import torch
+from torch.autograd import profiler as _profiler
 from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup, ReduceOp
 
 import tutti
 from tutti import _work as w
-from tutti._torch_work import DONE, Both, Message, Work, failed
+from tutti._torch_work import DONE, Both, Message, Range, Work, failed
 
 _lib = w.lib
 _run_one = _lib.tuttiWorkRunOne
@@ -89,6 +90,7 @@ class _Plan:
 
     def __init__(self):
         self.steps, self.keep, self.back = [], [], []
+        self.range = None  # what a profiler sees of it
 
     def add(self, kind, send, recv, count, code, op=0, peer=0):
         self.steps.append((kind, code, op, peer, send.data_ptr() if send is not None else None,
@@ -178,9 +180,12 @@ class Engine:
         if _run_one(self.native, w.ALL_REDUCE, at, at, count, code, op, 0):
             raise failed(w.text(self.native))
 
-    def run(self, plan, options, result):
-        """Carries out a plan: at once, or as the options say on the group's own thread."""
+    def run(self, name, plan, options, result):
+        """Carries out a plan: at once, or as the options say on the group's own thread. A profiler sees
+        it as tutti:`name`."""
         timeout = self._own_timeout(options)
+        if _profiler._is_profiler_enabled:
+            return self._profiled(name, plan, options, result, timeout)
         if not getattr(options, "asyncOp", True) and not timeout:
             if len(plan.steps) == 1:
                 kind, code, op, peer, send, recv, count = plan.steps[0]
@@ -192,6 +197,13 @@ class Engine:
             plan.finish()
             return DONE
         return self.start(plan, result, timeout)
+
+    def _profiled(self, name, plan, options, result, timeout):
+        plan.range = Range(name, result)
+        work = self.start(plan, result, timeout)
+        if not getattr(options, "asyncOp", True):
+            work.wait()
+        return work
 
     def start(self, plan, result, timeout=0):
         handle = _lib.tuttiWorkSubmit(self.native, plan.array(), len(plan.steps), timeout)
@@ -290,6 +302,8 @@ class Engine:
         handle = _lib.tuttiWorkPost(self.native, sending, buffer.data_ptr(), size, peer, tag)
         if not handle:
             raise MemoryError("no memory for a message")
+        if _profiler._is_profiler_enabled:
+            plan.range = Range("send" if sending else "recvAnySource" if peer == w.ANY else "recv", [tensor])
         work = self.remember(Message(handle, [tensor], plan))
         if not sending:
             peers = range(self.size) if peer == w.ANY else (peer,)
@@ -378,7 +392,7 @@ class Calls:
             plan.add(kind, buffer, buffer, count, code, native, root)
         if kind == w.REDUCE and engine.rank != root:
             plan.back.clear()
-        return engine.run(plan, options, tensors)
+        return engine.run("all_reduce" if kind == w.ALL_REDUCE else "reduce", plan, options, tensors)
 
     def _bitwise(self, tensors, op, options, here):
         """Gathers what all have and combines it here: the library has no reductions of bits."""
@@ -394,7 +408,7 @@ class Calls:
             rooms.append(room)
         plan.finish = lambda: here and [
             _combine(tensor, room, op.op, engine.size) for tensor, room in zip(tensors, rooms)]
-        return engine.run(plan, options, tensors)
+        return engine.run("all_reduce", plan, options, tensors)
 
     def allreduce(self, tensors, opts=None):
         opts = opts or torch._C._distributed_c10d.AllreduceOptions()
@@ -403,7 +417,7 @@ class Calls:
             code = _PLAIN.get(tensor.dtype)
             engine = self.engine
             if (op is not None and code is not None and tensor.is_cpu and tensor.is_contiguous()
-                    and not engine._own_timeout(opts)):
+                    and not engine._own_timeout(opts) and not _profiler._is_profiler_enabled):
                 at = tensor.data_ptr()
                 if _run_one(engine.native, w.ALL_REDUCE, at, at, tensor.numel(), code, op, 0):
                     raise failed(w.text(engine.native))
@@ -423,7 +437,7 @@ class Calls:
             buffer = plan.target(tensor, whole=False)
             code, count = _kind(buffer)
             plan.add(w.BROADCAST, buffer, buffer, count, code, 0, opts.rootRank)
-        return self.engine.run(plan, opts, tensors)
+        return self.engine.run("broadcast", plan, opts, tensors)
 
     # ---- gathering ----
 
@@ -462,7 +476,7 @@ class Calls:
         plan = _Plan()
         for outs, tensor in zip(outputs, inputs):
             self._gather_lists(plan, outs, tensor)
-        return self.engine.run(plan, opts, outputs[0] if len(outputs) == 1 else outputs)
+        return self.engine.run("all_gather", plan, opts, outputs[0] if len(outputs) == 1 else outputs)
 
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         plan = _Plan()
@@ -471,7 +485,7 @@ class Calls:
         for i, tensor in enumerate(inputs):
             outs = [outs[i] for outs in output_lists] if turned else output_lists[i]
             self._gather_lists(plan, outs, tensor)
-        return self.engine.run(plan, opts, output_lists)
+        return self.engine.run("all_gather", plan, opts, output_lists)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         plan = _Plan()
@@ -483,7 +497,7 @@ class Calls:
                                  f"{self.engine.size} ranks into {target.numel()}")
             code, count = _kind(source)
             plan.add(w.ALL_GATHER, source, target, count, code)
-        return self.engine.run(plan, opts, outputs)
+        return self.engine.run("all_gather_into_tensor", plan, opts, outputs)
 
     def all_gather_single(self, output, tensor, opts=None):
         return self.all_gather_single_coalesced([output], [tensor], opts)
@@ -495,7 +509,7 @@ class Calls:
         outs = outputs[0] if outputs else []
         if engine.rank != opts.rootRank:
             plan.add(w.GATHER, source, source, count, code, 0, opts.rootRank)
-            return engine.run(plan, opts, [])
+            return engine.run("gather", plan, opts, [])
         if len(outs) != engine.size or any(out.numel() != source.numel() for out in outs):
             raise ValueError(f"gather of {engine.size} times {source.numel()} elements into tensors of "
                              f"{[out.numel() for out in outs]}")
@@ -507,7 +521,7 @@ class Calls:
         if room is not targets[0] and count:
             for part, target in zip(room.view(engine.size, -1).unbind(), targets):
                 plan.copy(part, target)
-        return engine.run(plan, opts, outs)
+        return engine.run("gather", plan, opts, outs)
 
     def scatter(self, outputs, inputs, opts):
         engine, plan = self.engine, _Plan()
@@ -522,7 +536,7 @@ class Calls:
             _same_types(parts, target)
             room = self._joined(plan, parts)
         plan.add(w.SCATTER, room, target, count, code, 0, opts.rootRank)
-        return engine.run(plan, opts, outputs)
+        return engine.run("scatter", plan, opts, outputs)
 
     def _joined(self, plan, parts):
         """The parts as one buffer."""
@@ -561,7 +575,7 @@ class Calls:
                 return self._scatter_bits(outputs, [torch.cat([p.reshape(-1) for p in parts])
                                                     for parts in inputs], opts)
             self._scatter_list(plan, output, parts, opts.reduceOp)
-        return self.engine.run(plan, opts, outputs)
+        return self.engine.run("reduce_scatter", plan, opts, outputs)
 
     def _scatter_bits(self, outputs, inputs, opts):
         engine, plan, rooms = self.engine, _Plan(), []
@@ -578,7 +592,7 @@ class Calls:
                 output.copy_(whole.view(engine.size, -1)[engine.rank].view(output.shape))
 
         plan.finish = finish
-        return engine.run(plan, opts, outputs)
+        return engine.run("reduce_scatter", plan, opts, outputs)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
         plan = _Plan()
@@ -592,7 +606,7 @@ class Calls:
                                  f"{self.engine.size} ranks that take {target.numel()} each")
             code, count, native = _reducing(target, opts.reduceOp)
             plan.add(w.REDUCE_SCATTER, source, target, count, code, native)
-        return self.engine.run(plan, opts, outputs)
+        return self.engine.run("reduce_scatter_tensor", plan, opts, outputs)
 
     def reduce_scatter_single(self, output, tensor, opts):
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
@@ -627,7 +641,7 @@ class Calls:
         per = inputs[0].element_size() // size
         self._exchange(plan, [(t.data_ptr(), t.numel() * per) for t in sources],
                        [(t.data_ptr(), t.numel() * per) for t in targets], code, size)
-        return engine.run(plan, opts, outputs)
+        return engine.run("all_to_all", plan, opts, outputs)
 
     def all_to_all_single(self, output, tensor, output_sizes, input_sizes, opts=None):
         engine, plan = self.engine, _Plan()
@@ -639,11 +653,11 @@ class Calls:
                                  "pass split sizes")
             code, count = _kind(source)
             plan.add(w.ALL_TO_ALL, source, target, count // engine.size, code)
-            return engine.run(plan, opts, [output])
+            return engine.run("all_to_all", plan, opts, [output])
         code, size = _unit(tensor)
         self._exchange(plan, _slices(source, input_sizes, engine.size, size),
                        _slices(target, output_sizes, engine.size, size), code, size)
-        return engine.run(plan, opts, [output])
+        return engine.run("all_to_all", plan, opts, [output])
 
     # ---- messages, barriers, life ----
 
@@ -659,7 +673,7 @@ class Calls:
     def barrier(self, opts=None):
         plan = _Plan()
         plan.steps.append((w.BARRIER, 0, 0, 0, None, None, 0))
-        return self.engine.run(plan, opts, [])
+        return self.engine.run("barrier", plan, opts, [])
 
     def start_coalescing(self, device=None):
         self.engine.start_batch()

@@ -16,6 +16,18 @@ def failed(text):
     return DistBackendError(text or "tutti: the operation failed")
 
 
+class Range:
+    """What a profiler shows of an operation, from its start to its end, which another thread may see."""
+
+    def __init__(self, name, tensors):
+        self._over = torch.futures.Future()
+        with torch.autograd.profiler.record_function(f"tutti:{name}") as record:
+            record._call_end_callbacks_on_future(self._over)
+
+    def end(self):
+        self._over.set_result(None)
+
+
 class _Completer:
     """A thread that fulfils the futures of works, in the order in which they were asked for."""
 
@@ -68,6 +80,8 @@ class Work(_TorchWork):
                     self._plan.finish()
                 except Exception as error:
                     self._error = error
+            if self._plan.range:
+                self._plan.range.end()
             self._plan, self._over = None, True
             _lib.tuttiWorkFree(self._handle)
             self._handle = None

@@ -1,5 +1,6 @@
 """Ranks for the tests of tutti.torch: processes that carry out functions of a module together."""
 import datetime
+import faulthandler
 import importlib
 import multiprocessing
 import pathlib
@@ -31,16 +32,19 @@ def _serve(rank, size, port, pipe, backend, timeout):
     except Exception:
         pipe.send(traceback.format_exc())
         return
+    faulthandler.enable()
     while True:
         job = pipe.recv()
         if job is None:
             break
         module, name = job
+        faulthandler.dump_traceback_later(90)  # says where a rank hangs
         try:
             getattr(importlib.import_module(module), name)(dist, rank, size)
             pipe.send(None)
         except BaseException:
             pipe.send(traceback.format_exc())
+        faulthandler.cancel_dump_traceback_later()
     if dist.is_initialized():
         dist.destroy_process_group()
     pipe.send("left")
@@ -95,10 +99,16 @@ class Ranks:
         if failures:
             raise AssertionError("\n".join(failures))
 
-    def run(self, module, name, seconds=120, ranks=None):
+    def run(self, module, name, seconds=100, ranks=None):
         for pipe in self.pipes:
             pipe.send((module, name))
         self.expect(name, seconds, ranks)
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
+            process.join()
+        self.installed.cleanup()
 
     def end(self):
         """Lets all leave their group and end; those that do not are killed."""
