@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup, Reduc
 
 import tutti
 from tutti import _work as w
-from tutti._torch_work import DONE, Both, Message, Range, Work, failed
+from tutti._torch_work import DONE, Both, Range, Work, failed
 
 _lib = w.lib
 _run_one = _lib.tuttiWorkRunOne
@@ -304,7 +304,7 @@ class Engine:
             raise MemoryError("no memory for a message")
         if _profiler._is_profiler_enabled:
             plan.range = Range("send" if sending else "recvAnySource" if peer == w.ANY else "recv", [tensor])
-        work = self.remember(Message(handle, [tensor], plan))
+        work = self.remember(Work(handle, [tensor], plan))
         if not sending:
             peers = range(self.size) if peer == w.ANY else (peer,)
             self.receive_lanes([p for p in peers if p != self.rank], work)

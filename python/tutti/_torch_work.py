@@ -29,17 +29,19 @@ class Range:
 
 
 class _Completer:
-    """A thread that fulfils the futures of works, in the order in which they were asked for."""
+    """Threads that fulfil the futures of works. One that is asked for while all others wait gets a
+    thread of its own: what a callback of a future waits for may be the future of the next work."""
 
     def __init__(self):
-        self._lock, self._works = threading.Lock(), None
+        self._lock, self._works, self._idle = threading.Lock(), queue.SimpleQueue(), 0
 
     def add(self, work):
         with self._lock:
-            if self._works is None:
-                self._works = queue.SimpleQueue()
-                threading.Thread(target=self._run, daemon=True, name="tutti-futures").start()
+            start = self._idle == 0
+            self._idle -= not start
         self._works.put(work)
+        if start:
+            threading.Thread(target=self._run, daemon=True, name="tutti-future").start()
 
     def _run(self):
         while True:
@@ -47,9 +49,11 @@ class _Completer:
             work.await_end()
             work.fulfil()
             del work  # or its tensors would live until the next
+            with self._lock:
+                self._idle += 1
 
 
-_collectives = _Completer()
+_completer = _Completer()
 
 
 class Work(_TorchWork):
@@ -139,28 +143,14 @@ class Work(_TorchWork):
             if self.ended():
                 self.fulfil()
             else:
-                self._await_for_future()
+                _completer.add(self)
         return future
-
-    def _await_for_future(self):
-        _collectives.add(self)
 
     def fulfil(self):
         if self._error:
             self._future.set_exception(self._error)
         else:
             self._future.set_result(self._tensors)
-
-
-class Message(Work):
-    """A send or a receive, which may wait for long while others end: its future has a thread."""
-
-    def _await_for_future(self):
-        def run():
-            self.await_end()
-            self.fulfil()
-
-        threading.Thread(target=run, daemon=True, name="tutti-future").start()
 
 
 class Both(_TorchWork):

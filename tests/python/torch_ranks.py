@@ -5,18 +5,13 @@ import importlib
 import multiprocessing
 import pathlib
 import re
-import socket
 import sys
 import tempfile
 import traceback
 
+from torch.distributed import TCPStore
+
 _HERE = pathlib.Path(__file__).resolve().parent
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _serve(rank, size, port, pipe, backend, timeout):
@@ -24,7 +19,7 @@ def _serve(rank, size, port, pipe, backend, timeout):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, size, rank == 0, datetime.timedelta(seconds=120))
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=datetime.timedelta(seconds=120))
     try:
         dist.init_process_group(backend, store=store, rank=rank, world_size=size,
                                 timeout=datetime.timedelta(seconds=timeout))
@@ -71,7 +66,8 @@ class Ranks:
 
     def __init__(self, size, backend="tutti", timeout=60):
         context = multiprocessing.get_context("spawn")
-        port = free_port()
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port = self.store.port
         self.installed = _installed()
         sys.path.append(self.installed.name)  # what is spawned has this path, too
         self.pipes, self.processes = [], []
