@@ -3,6 +3,17 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
+if(TUTTI_WHEEL) # pyproject.toml: all below the Python package, with names that need no links
+  set_target_properties(tutti PROPERTIES VERSION ${PROJECT_VERSION_MAJOR})
+  set_target_properties(tutti_command PROPERTIES INSTALL_RPATH $ORIGIN/../lib)
+  install(TARGETS tutti LIBRARY DESTINATION lib NAMELINK_SKIP COMPONENT wheel)
+  install(TARGETS tutti_nccl tutti_work LIBRARY DESTINATION lib/tutti NAMELINK_SKIP COMPONENT wheel)
+  install(TARGETS tutti_command RUNTIME DESTINATION bin COMPONENT wheel)
+  install(FILES include/tutti.h DESTINATION include COMPONENT wheel)
+  install(FILES python/tutti-enable.pth DESTINATION ${SKBUILD_PLATLIB_DIR} COMPONENT wheel)
+  return()
+endif()
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(TARGETS tutti EXPORT tutti-targets)
 install(TARGETS tutti_command)

@@ -13,8 +13,11 @@ done; on GPUs it is enqueued on `stream`, the number of a CUDA stream (0: the de
 each call does and demands is said in tutti.h. Calls of different communicators may run in different
 threads; other threads go on meanwhile.
 
-The library is libtutti.so: TUTTI_LIBRARY, else where the loader finds it, else this checkout's
-build folder.
+`import tutti.torch` has what PyTorch needs; enable() puts tutti's libnccl.so.2 into this process, and
+which() says whose is in it.
+
+The library is libtutti.so: TUTTI_LIBRARY, else the one that the package brings, else where the loader
+finds it, else this checkout's build folder.
 """
 import contextlib
 import ctypes
@@ -23,8 +26,8 @@ import pathlib
 import threading
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_void_p
 
-__all__ = ["AVG", "Communicator", "Error", "MAX", "MIN", "PROD", "SUM", "group", "unique_id",
-           "version"]
+__all__ = ["AVG", "Communicator", "Error", "MAX", "MIN", "PROD", "SUM", "enable", "group",
+           "library_path", "unique_id", "version", "which"]
 
 SUM, PROD, MAX, MIN, AVG = range(5)
 _SUCCESS, _IN_PROGRESS, _UNDEFINED, _MAGIC = 0, 7, -(2**31), 0x7A771C0F
@@ -350,3 +353,6 @@ class Communicator:
     def recv(self, x, peer, stream=0):
         """Receives into x what `peer` sends."""
         return self._message(_lib.tuttiRecv, x, peer, stream)
+
+
+from tutti._nccl import enable, which  # noqa: E402  (they need library_path)

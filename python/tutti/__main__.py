@@ -1,0 +1,3 @@
+from tutti._command import run
+
+run()
