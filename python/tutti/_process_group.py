@@ -177,8 +177,9 @@ class Engine:
             raise ValueError("tutti.torch.all_reduce takes a contiguous tensor in host memory")
         code, count, op = _reducing(tensor, op)
         at = tensor.data_ptr()
-        if _run_one(self.native, w.ALL_REDUCE, at, at, count, code, op, 0):
-            raise failed(w.text(self.native))
+        bad = _run_one(self.native, w.ALL_REDUCE, at, at, count, code, op, 0)
+        if bad:
+            raise failed(w.text(self.native), bad)
 
     def run(self, name, plan, options, result):
         """Carries out a plan: at once, or as the options say on the group's own thread. A profiler sees
@@ -193,13 +194,13 @@ class Engine:
             else:
                 bad = plan.steps and _lib.tuttiWorkRun(self.native, plan.array(), len(plan.steps))
             if bad:
-                raise failed(w.text(self.native))
+                raise failed(w.text(self.native), bad)
             plan.finish()
             return DONE
         return self.start(plan, result, timeout)
 
     def _profiled(self, name, plan, options, result, timeout):
-        plan.range = Range(name, result)
+        plan.range = Range(name)
         work = self.start(plan, result, timeout)
         if not getattr(options, "asyncOp", True):
             work.wait()
@@ -303,7 +304,7 @@ class Engine:
         if not handle:
             raise MemoryError("no memory for a message")
         if _profiler._is_profiler_enabled:
-            plan.range = Range("send" if sending else "recvAnySource" if peer == w.ANY else "recv", [tensor])
+            plan.range = Range("send" if sending else "recvAnySource" if peer == w.ANY else "recv")
         work = self.remember(Work(handle, [tensor], plan))
         if not sending:
             peers = range(self.size) if peer == w.ANY else (peer,)
@@ -351,8 +352,8 @@ class Engine:
         if not missing:
             return ""
         who = ", ".join(map(str, missing))
-        return (f"monitored barrier: rank{'s' * (len(missing) > 1)} {who} did not come to the barrier "
-                f"within {timeout}; see what they are at")
+        return (f"monitored barrier: Rank{'s' * (len(missing) > 1)} {who} failed to pass monitoredBarrier "
+                f"in {timeout}: they did not come; see what they are at")
 
     def abort(self):
         self.ended = True
@@ -419,8 +420,9 @@ class Calls:
             if (op is not None and code is not None and tensor.is_cpu and tensor.is_contiguous()
                     and not engine._own_timeout(opts) and not _profiler._is_profiler_enabled):
                 at = tensor.data_ptr()
-                if _run_one(engine.native, w.ALL_REDUCE, at, at, tensor.numel(), code, op, 0):
-                    raise failed(w.text(engine.native))
+                bad = _run_one(engine.native, w.ALL_REDUCE, at, at, tensor.numel(), code, op, 0)
+                if bad:
+                    raise failed(w.text(engine.native), bad)
                 return DONE
         return self._elementwise(w.ALL_REDUCE, tensors, opts)
 
@@ -750,9 +752,10 @@ class Part(Calls, Backend):
         Backend.__init__(self, engine.rank, engine.size)
         self.engine = engine
 
-    @property
-    def supports_splitting(self):
-        return False
+    # PyTorch asks for each of these by an attribute of the object; what it finds in its own class asks again.
+    supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = property(
+        lambda self: False)
+    supports_window = _supports_time_estimate = property(lambda self: False)
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
         timeout = opts.timeout

@@ -9,23 +9,31 @@ from torch.distributed import DistBackendError
 from tutti import _work as w
 
 _lib = w.lib
+_TIMEOUT = 8  # tuttiTimeout
 
 
-def failed(text):
+def failed(text, code=0):
     """The exception for a failure that the library tells so."""
-    return DistBackendError(text or "tutti: the operation failed")
+    text = text or "tutti: the operation failed"
+    if code == _TIMEOUT and "timeout has passed" not in text:
+        text = f"a timeout has passed: {text}"
+    return DistBackendError(text)
 
 
 class Range:
-    """What a profiler shows of an operation, from its start to its end, which another thread may see."""
+    """What a profiler shows of an operation: from its start to its end, which another thread sees."""
 
-    def __init__(self, name, tensors):
-        self._over = torch.futures.Future()
+    def __init__(self, name):
+        self._over, self._shown = torch.futures.Future(), threading.Event()
         with torch.autograd.profiler.record_function(f"tutti:{name}") as record:
             record._call_end_callbacks_on_future(self._over)
 
     def end(self):
         self._over.set_result(None)
+        self._shown.set()
+
+    def wait(self):
+        self._shown.wait()
 
 
 class _Completer:
@@ -47,7 +55,7 @@ class _Completer:
         while True:
             work = self._works.get()
             work.await_end()
-            work.fulfil()
+            work.complete()
             del work  # or its tensors would live until the next
             with self._lock:
                 self._idle += 1
@@ -65,6 +73,9 @@ class Work(_TorchWork):
         self._handle, self._tensors, self._plan = handle, tensors, plan
         self._lock = threading.Lock()
         self._error, self._over, self._future, self._peer = None, False, None, -1
+        self._range = plan.range
+        if self._range:
+            _completer.add(self)
 
     def __del__(self):
         handle, self._handle = getattr(self, "_handle", None), None
@@ -76,16 +87,15 @@ class Work(_TorchWork):
         with self._lock:
             if self._over:
                 return
-            if _lib.tuttiWorkResult(self._handle):
-                self._error = failed(_lib.tuttiWorkText(self._handle).decode(errors="replace"))
+            code = _lib.tuttiWorkResult(self._handle)
+            if code:
+                self._error = failed(_lib.tuttiWorkText(self._handle).decode(errors="replace"), code)
             else:
                 self._peer = _lib.tuttiWorkPeer(self._handle)
                 try:
                     self._plan.finish()
                 except Exception as error:
                     self._error = error
-            if self._plan.range:
-                self._plan.range.end()
             self._plan, self._over = None, True
             _lib.tuttiWorkFree(self._handle)
             self._handle = None
@@ -109,6 +119,9 @@ class Work(_TorchWork):
         if not self._over:
             seconds = timeout.total_seconds() if timeout is not None else 0
             self.await_end(min(int(seconds * 1000), 2**31 - 1) if seconds > 0 else 0)
+        shown = self._range
+        if shown:
+            shown.wait()
         if self._error:
             raise self._error
         return True
@@ -145,6 +158,14 @@ class Work(_TorchWork):
             else:
                 _completer.add(self)
         return future
+
+    def complete(self):
+        """What a thread that waits for the end does then."""
+        shown, self._range = self._range, None
+        if shown:
+            shown.end()
+        if self._future is not None and not self._future.done():
+            self.fulfil()
 
     def fulfil(self):
         if self._error:

@@ -396,8 +396,8 @@ def monitored_barrier(dist, rank, size):
     dist.monitored_barrier()
     second = datetime.timedelta(seconds=1)
     if rank == 0:
-        fails(dist.DistBackendError, f"ranks {', '.join(map(str, range(1, size)))} did not come" if size > 2
-              else "rank 1 did not come", lambda: dist.monitored_barrier(timeout=second, wait_all_ranks=True))
+        fails(dist.DistBackendError, f"Ranks {', '.join(map(str, range(1, size)))} failed" if size > 2
+              else "Rank 1 failed", lambda: dist.monitored_barrier(timeout=second, wait_all_ranks=True))
     dist.barrier()
 
 
