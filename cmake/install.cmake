@@ -20,7 +20,7 @@ install(TARGETS tutti_command)
 install(TARGETS tutti_nccl tutti_work LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tutti NAMELINK_SKIP)
 install(FILES include/tutti.h TYPE INCLUDE)
 install(FILES LICENSE README.md docs/architecture.md docs/settings.md docs/nccl.md docs/abi.md docs/gpudirect.md
-              docs/doctor.schema.json TYPE DOC)
+              docs/python.md docs/security.md docs/doctor.schema.json TYPE DOC)
 install(FILES docs/man/tutti.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/html TYPE DOC OPTIONAL) # where `docs` was built
 install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/man/man3 DESTINATION ${CMAKE_INSTALL_MANDIR} OPTIONAL

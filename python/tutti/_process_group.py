@@ -353,7 +353,7 @@ class Engine:
             return ""
         who = ", ".join(map(str, missing))
         return (f"monitored barrier: Rank{'s' * (len(missing) > 1)} {who} failed to pass monitoredBarrier "
-                f"in {timeout}: they did not come; see what they are at")
+                f"in {timeout}: Rank 0 timed out in monitoredBarrier without them; see what they are at")
 
     def abort(self):
         self.ended = True
@@ -774,7 +774,8 @@ class Group(Calls, ProcessGroup):
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        self.engine.monitored_barrier(timeout or self.engine.timeout, wait_all_ranks)
+        self.engine.monitored_barrier(self.engine.timeout if timeout is None else timeout,
+                                      wait_all_ranks)
 
     def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None,
                     devices=None, **others):
