@@ -77,10 +77,8 @@ class Work(_TorchWork):
         if self._range:
             _completer.add(self)
 
-    def __del__(self):
-        handle, self._handle = getattr(self, "_handle", None), None
-        if handle:
-            _lib.tuttiWorkFree(handle)
+    def __del__(self):  # only then does no other thread wait for it
+        _lib.tuttiWorkFree(self._handle)
 
     def _finish(self):
         """What is left when the library is done with it; whoever sees that first does it."""
@@ -97,22 +95,15 @@ class Work(_TorchWork):
                 except Exception as error:
                     self._error = error
             self._plan, self._over = None, True
-            _lib.tuttiWorkFree(self._handle)
-            self._handle = None
 
     def ended(self):
-        if not self._over and self._look():
+        if not self._over and _lib.tuttiWorkDone(self._handle):
             self._finish()
         return self._over
 
-    def _look(self):
-        with self._lock:
-            return self._handle is None or _lib.tuttiWorkDone(self._handle)
-
     def await_end(self, milliseconds=0):
-        handle = self._handle
-        if not self._over and handle:
-            _lib.tuttiWorkWait(handle, milliseconds)
+        if not self._over:
+            _lib.tuttiWorkWait(self._handle, milliseconds)
             self._finish()
 
     def wait(self, timeout=None):
