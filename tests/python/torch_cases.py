@@ -60,7 +60,7 @@ def all_reduce_types_and_ops(dist, rank, size):
                      (dist.ReduceOp.BXOR, [False, True, size % 2 == 1])):
         x = torch.tensor([False, rank == 1, True])
         dist.all_reduce(x, op)
-        same(x, torch.tensor(want))
+        same(x.view(torch.uint8), torch.tensor(want).view(torch.uint8))  # bools that are 0 or 1
     for op, want in ((dist.ReduceOp.BAND, 0 if size > 2 else 0), (dist.ReduceOp.BOR, 2**size - 1)):
         x = torch.tensor([1 << rank])
         dist.all_reduce(x, op)
