@@ -302,6 +302,7 @@ static Queue *laneOf(tuttiWorkGroup *group, int sending, int peer) {
 
 tuttiWork *tuttiWorkPost(tuttiWorkGroup *group, int sending, void *data, size_t bytes, int peer,
                          int tag) {
+  if (peer >= group->nranks || peer < (sending ? 0 : TUTTI_WORK_ANY)) return NULL;
   Queue *queue = peer == TUTTI_WORK_ANY ? NULL : laneOf(group, sending, peer);
   pthread_mutex_lock(&group->lock);
   tuttiWork *work = tuttiWorkMake(group, queue, 0);

@@ -83,7 +83,8 @@ TUTTI_API tuttiResult_t tuttiWorkRunOne(tuttiWorkGroup *group, int kind, const v
  * group's. The work belongs to the caller until tuttiWorkFree. */
 TUTTI_API tuttiWork *tuttiWorkSubmit(tuttiWorkGroup *group, const tuttiWorkStep *steps, int nsteps,
                                      int timeoutMs);
-/* Sends `bytes` to `peer`, for which it receives as many with the same tag; NULL as above. */
+/* Sends `bytes` to `peer`, or receives them from it (or TUTTI_WORK_ANY), where the other does its
+ * part with the same tag. NULL as above, or there is no such rank. */
 TUTTI_API tuttiWork *tuttiWorkPost(tuttiWorkGroup *group, int sending, void *data, size_t bytes,
                                    int peer, int tag);
 /* Waits for the end of a work; if `timeoutMs` > 0 and passes first, the work is ended too, and

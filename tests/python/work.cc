@@ -112,6 +112,8 @@ TEST(Work, MessagesAreMatchedByTagAndSender) {
   ends(more, "");
   EXPECT_EQ(some[0], '1');
   EXPECT_EQ(other[0], '2');
+  EXPECT_EQ(tuttiWorkPost(ranks[1], 1, from1, 2, TUTTI_WORK_ANY, 0), nullptr);
+  EXPECT_EQ(tuttiWorkPost(ranks[1], 0, from1, 2, 3, 0), nullptr);
   /* Another size is this message's failure alone. */
   ends(tuttiWorkPost(ranks[1], 1, large.data(), 100, 0, 1), "");
   ends(tuttiWorkPost(ranks[1], 1, large.data(), 2, 0, 2), "");
