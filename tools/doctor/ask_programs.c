@@ -75,7 +75,9 @@ static const char python[] =
 /* The path of libnccl.so.2 in what the loader lists: "libnccl.so.2 => /usr/lib/... (0x...)", or
  * "/usr/lib/.../libnccl.so.2 (0x...)" where LD_PRELOAD names it. */
 static void pathOf(const char *listed, char *path, size_t size) {
-  const char *named = strstr(listed, "libnccl.so.2"), *at = named ? named : "";
+  const char *at = strstr(listed, "libnccl.so.2");
+  path[0] = '\0';
+  if (!at) return;
   while (at > listed && at[-1] != '\n')
     at--;
   at += strspn(at, " \t");
