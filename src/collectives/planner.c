@@ -323,8 +323,10 @@ static double fetchTime(const setting *w, const tuttiSignature *op, const candid
 static double netShare(const tuttiPlanInput *in, const candidate *c) {
   int nchannels = c->nchannels;
   if (in->rails > 1 && c->algo == tuttiAlgoHierarchical) return 1; /* each place has its own */
-  if (in->rails > 1 && c->algo != tuttiAlgoDirect)
-    return (double)nchannels / (in->rails * ((nchannels + in->rails - 1) / in->rails));
+  if (in->rails > 1 && c->algo != tuttiAlgoDirect) {
+    int busiest = (nchannels + in->rails - 1) / in->rails; /* its channels */
+    return (double)nchannels / (in->rails * busiest);
+  }
   if (in->interLatencyUs < model.rdmaUs) return 1;
   return model.netShare[nchannels >= 4 ? 2 : nchannels >= 2 ? 1 : 0];
 }
