@@ -7,7 +7,8 @@
 
 A group made of this backend alone is a ProcessGroup of its own, whose calls are Python's from end to
 end; beside another backend ("cpu:tutti,cuda:nccl") it is that group's Backend for the CPU. Tensors on
-a GPU go to PyTorch's NCCL backend, which loads what libnccl.so.2 there is (tutti.enable()).
+a GPU are not for it: give them to another backend, such as PyTorch's for NCCL, which loads the
+libnccl.so.2 that there is (tutti.enable()).
 
 `all_reduce(tensor)` of this module is the shortest way to reduce a small tensor: no Work, no checks of
 torch.distributed.
