@@ -72,7 +72,7 @@ static void checkState(const examination *x, const tuttiViewNic *nic, const tutt
   downCommand(port, command, sizeof command);
   if (x->active + x->waiting == 0)
     tuttiFind(x->f, TUTTI_FOUND_FAILURE, "nic.down", port->text, command,
-              TUTTI_IB_NONE_ACTIVE ": %s", nic->hca, TUTTI_IB_OTHERS(x->v->nnics), downText(port));
+              TUTTI_IB_NONE_ACTIVE ": %s", nic->name, TUTTI_IB_OTHERS(x->v->nnics), downText(port));
   else if (!tuttiViewNicUp(nic) && isMissed(x->v, nic))
     tuttiFind(x->f, TUTTI_FOUND_WARNING, "nic.down", port->text, command,
               "it is down, and a GPU has no other NIC near: %s", downText(port));
