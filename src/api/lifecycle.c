@@ -114,10 +114,28 @@ tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {
   return tuttiCommDrain(c);
 }
 
+/* Ends `c` in the midst of anything, for the reason given. Whoever is inside sees that before it
+ * sees who ends it; *first: nobody has before. */
+static void strike(tuttiCommunicator *c, const char *why, bool *first) {
+  tuttiCommFailText(c, tuttiInvalidUsage, why, false);
+  *first = tuttiCompareExchange32(&c->ending, 0, 1);
+}
+
+/* There is nothing of it yet that could be brought to an end in order. A non-blocking init is
+ * waited for instead, as one that is queued before. */
+static tuttiResult_t destroyEarly(tuttiCommunicator *c) {
+  bool first;
+  strike(c, "this communicator was destroyed by tuttiCommDestroy before its init had ended",
+         &first);
+  return first ? tuttiCommRetire(c, true) : tuttiCommEndsAlready(c);
+}
+
 tuttiResult_t tuttiCommDestroy(tuttiComm_t comm) {
   tuttiCommunicator *c;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  if (tuttiLoadAcquire32(&c->aborted)) return tuttiCommEndsAlready(c); /* in a group, say */
+  if (tuttiLoadAcquire32(&c->ending)) return tuttiCommEndsAlready(c); /* in a group, say */
+  if (c->options.blocking && tuttiLoadAcquire32(&c->state) == tuttiCommStarting)
+    return destroyEarly(c);
   if (tuttiLoadAcquire32(&c->failed))
     return tuttiCommRetire(c, false); /* its failure has been told */
   tuttiResult_t result = tuttiCommDrain(c);
@@ -131,9 +149,9 @@ tuttiResult_t tuttiCommDestroy(tuttiComm_t comm) {
 tuttiResult_t tuttiCommAbort(tuttiComm_t comm) {
   tuttiCommunicator *c;
   TUTTI_TRY(tuttiHandleEnter(comm, __func__, &c));
-  if (!tuttiCompareExchange32(&c->aborted, 0, 1)) return tuttiCommEndsAlready(c);
-  tuttiCommFailText(c, tuttiInvalidUsage, "this communicator was aborted by tuttiCommAbort", false);
-  return tuttiCommAbortSubmit(c);
+  bool first;
+  strike(c, "this communicator was aborted by tuttiCommAbort", &first);
+  return first ? tuttiCommAbortSubmit(c) : tuttiCommEndsAlready(c);
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */

@@ -90,7 +90,9 @@ typedef struct tuttiCommunicator {
   tuttiAtomic64 offer;   /* shrink.c: this rank leads a rendezvous there; 0: none */
   uint64_t *followed;    /* [nranks] the last offer of each that this rank took up */
   tuttiAtomic32 revoked; /* 1: tuttiCommRevoke has returned */
-  tuttiAtomic32 aborted; /* 1: tuttiCommAbort holds it until it is freed */
+  /* 1: somebody ends it, and holds it until it is freed: tuttiCommAbort, tuttiCommDestroy during
+   * its init, or the init, which has failed. */
+  tuttiAtomic32 ending;
 
   tuttiAtomic32 busy;         /* id of the thread that is in a collective, or 0 */
   struct tuttiWorker *worker; /* of a non-blocking communicator */

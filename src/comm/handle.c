@@ -67,8 +67,11 @@ tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommun
   uint64_t bits = (uint64_t)(uintptr_t)handle;
   Slot *slot = &slots[bits % SLOT_COUNT];
   if (!tuttiForked() && hold(slot, bits >> SLOT_BITS)) {
-    *out = slot->comm;
-    tuttiErrorScope(call, slot->comm->options.name, slot->comm->rank, slot->comm->nranks);
+    tuttiCommunicator *c = slot->comm;
+    *out = c;
+    /* Its init may be about to name it. */
+    bool named = tuttiLoadAcquire32(&c->state) != tuttiCommStarting;
+    tuttiErrorScope(call, named ? c->options.name : NULL, c->rank, c->nranks);
     return tuttiSuccess;
   }
   TUTTI_TRY(tuttiCallEnter(call));

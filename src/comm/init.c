@@ -6,6 +6,7 @@
 #include "comm/communicator.h"
 #include "comm/failure.h"
 #include "comm/group.h"
+#include "comm/handle.h"
 #include "comm/job.h"
 #include "comm/options.h"
 #include "comm/setup.h"
@@ -14,38 +15,62 @@
 typedef struct {
   tuttiJob job;
   const char *call;
-  tuttiCommunicator *comm;
+  tuttiComm_t handle;      /* held while the init runs: until its group ends, abort needs no one */
+  tuttiCommunicator *comm; /* of an init that its communicator's worker runs; else NULL */
+  bool ran;
   int nids;
   tuttiUniqueId ids[];
 } InitJob;
 
-/* Of the communicator that init->comm no longer is then. */
-static tuttiResult_t setUp(InitJob *init) {
-  tuttiCommunicator *c = init->comm;
-  init->comm = NULL;
+static tuttiResult_t setUp(const InitJob *init, tuttiCommunicator *c) {
   tuttiErrorScope(init->call, c->options.name, c->rank, c->nranks);
-  tuttiResult_t result = tuttiCommSetup(c, init->ids, init->nids);
-  return result == tuttiSuccess ? tuttiSuccess : tuttiCommFail(c, result);
+  tuttiResult_t result = tuttiCommFailure(c); /* who has aborted it may have done so before */
+  if (result == tuttiSuccess) result = tuttiCommSetup(c, init->ids, init->nids);
+  if (result != tuttiSuccess) return tuttiCommFail(c, result);
+  return tuttiLoadAcquire32(&c->ending) ? tuttiCommFailure(c) : tuttiSuccess;
+}
+
+/* Ends a communicator whose init has failed or never runs, if nobody else does. The caller's hold
+ * is gone. */
+static void giveUp(tuttiCommunicator *c) {
+  if (tuttiCompareExchange32(&c->ending, 0, 1) && tuttiHandleRetire(c))
+    tuttiCommFree(c, false);
+  else
+    tuttiHandleLeave(c);
 }
 
 static tuttiResult_t runInit(tuttiJob *job) {
   InitJob *init = (InitJob *)job;
-  tuttiCommunicator *c = init->comm;
-  tuttiResult_t result = setUp(init);
-  if (result != tuttiSuccess) tuttiCommFree(c, false);
+  tuttiCommunicator *c;
+  init->ran = true;
+  if (!tuttiHandleLives(init->handle) ||
+      tuttiHandleEnter(init->handle, init->call, &c) != tuttiSuccess) {
+    tuttiErrorScope(init->call, NULL, 0, 0);
+    return TUTTI_FAIL(tuttiInvalidUsage, "the init has not run: this communicator was aborted or "
+                                         "destroyed before the end of its group");
+  }
+  tuttiResult_t result = setUp(init, c);
+  if (result == tuttiSuccess)
+    tuttiHandleLeave(c);
+  else
+    giveUp(c);
   return result;
 }
 
 static void discardInit(tuttiJob *job) {
   InitJob *init = (InitJob *)job;
-  if (init->comm) tuttiCommFree(init->comm, false);
+  tuttiCommunicator *c;
+  if (!init->ran && tuttiHandleLives(init->handle) &&
+      tuttiHandleEnter(init->handle, init->call, &c) == tuttiSuccess)
+    giveUp(c);
   tuttiFree(init);
 }
 
 /* Goes on behind the caller's back, on the communicator's worker; destroy and abort wait for its
  * end. */
-static void initLater(void *init) {
-  setUp(init);
+static void initLater(void *job) {
+  InitJob *init = job;
+  (void)setUp(init, init->comm);
   tuttiFree(init);
 }
 
@@ -61,17 +86,21 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
   TUTTI_TRY(tuttiAlloc((void **)&init, 1, sizeof *init + (size_t)nids * sizeof *ids, "init", NULL));
   *init = (InitJob){.job = {.run = runInit, .discard = discardInit}, .call = call, .nids = nids};
   memcpy(init->ids, ids, (size_t)nids * sizeof *ids);
-  tuttiResult_t result = tuttiCommNew(rank, nranks, options, &init->comm);
-  tuttiCommunicator *c = init->comm;
+  tuttiCommunicator *c = NULL;
+  tuttiResult_t result = tuttiCommNew(rank, nranks, options, &c);
   tuttiJob background = {.run = isInProgress};
+  if (result == tuttiSuccess) init->handle = c->handle;
+  init->comm = c;
   if (result == tuttiSuccess && !options->blocking) result = tuttiWorkerStart(c, initLater, init);
   if (result != tuttiSuccess) {
-    discardInit(&init->job);
+    if (c) tuttiCommFree(c, false);
+    tuttiFree(init);
     return result;
   }
-  *comm = c->handle; /* now: at the end of a group `comm` may point to nothing */
+  /* Now, since at the end of a group `comm` may point to nothing; whoever sees it may abort. */
+  __atomic_store_n(comm, init->handle, __ATOMIC_RELEASE);
   if (!options->blocking) return tuttiJobLaunch(tuttiSuccess, &background, sizeof background);
   result = tuttiJobSubmit(&init->job);
-  if (result != tuttiSuccess) *comm = NULL;
+  if (result != tuttiSuccess) __atomic_store_n(comm, NULL, __ATOMIC_RELEASE);
   return result;
 }
