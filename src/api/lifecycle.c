@@ -56,7 +56,8 @@ static tuttiResult_t initRank(const char *call, int ordinal, tuttiComm_t *comm, 
   if (result == tuttiSuccess) result = checkInit(comm, nranks, rank, nids, ids);
   if (result == tuttiSuccess) result = tuttiOptionsResolve(config, NULL, &options);
   if (result == tuttiSuccess) options.ordinal = tuttiDeviceCudaOrdinal(ordinal);
-  if (result == tuttiSuccess) result = tuttiCommInit(call, comm, nranks, rank, nids, ids, &options);
+  if (result == tuttiSuccess)
+    result = tuttiCommInit(call, comm, nranks, rank, nids, ids, &options, NULL);
   if (result != tuttiSuccess && result != tuttiInProgress) tuttiGroupFail(result);
   return result;
 }

@@ -42,12 +42,14 @@ static tuttiResult_t check(tuttiComm_t comm, const int *list, int n, const tutti
                       (const void *)list, n);
   TUTTI_TRY(tuttiOptionsResolve(config, &c->options, &s->options));
   TUTTI_FRESH(uint8_t, excluded, c->nranks, "excluded ranks", NULL);
-  return exclude(c, list, n, excluded, s);
+  TUTTI_TRY(exclude(c, list, n, excluded, s));
+  excluded = NULL; /* the job's */
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int *excludeRanksList, int excludeRanksCount,
                               tuttiComm_t *newcomm, tuttiConfig_t *config, int shrinkFlags) {
-  tuttiShrinkJob s = {.job = {.run = tuttiShrinkRun, .uses = comm},
+  tuttiShrinkJob s = {.job = {.run = tuttiShrinkRun, .discard = tuttiShrinkDiscard, .uses = comm},
                       .aborts = (shrinkFlags & TUTTI_SHRINK_ABORT) != 0,
                       .out = newcomm};
   return tuttiJobLaunch(check(comm, excludeRanksList, excludeRanksCount, config, shrinkFlags, &s),

@@ -7,7 +7,10 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "bootstrap/rendezvous.h"
+#include "bootstrap/seat.h"
 
+/* A rank that declines tries so long to reach its root. */
+#define DECLINE_MS 1000
 /* Every address of an id's root or of a rank's listener refuses this long: it is gone. */
 #define REFUSED_MS 2000
 
@@ -19,8 +22,8 @@ typedef struct {
   int nroots;
   uint64_t idHash, ticket;
   tuttiAddressList self;
-  int rootFd, bridgeFd; /* to the own root, and as a bridge to that of the slice before; or -1 */
-  tuttiSession rooted, bridged; /* of these connections */
+  bool tried, seated; /* to check in with the own root; it has worked */
+  bool declines;      /* does not come to stay */
   tuttiNeighbour next;
   /* ring */
   tuttiGreeter greeter;
@@ -29,8 +32,7 @@ typedef struct {
 /* ---- rendezvous ----------------------------------------------------------------------------- */
 
 /* Connects and checks in with one root. */
-static tuttiResult_t checkIn(const joining *j, int root, bool bridge, int *fd,
-                             tuttiSession *session) {
+static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   const tuttiBootstrap *b = j->b;
   const tuttiId *id = &j->ids[root];
   tuttiCheckIn in;
@@ -47,7 +49,7 @@ static tuttiResult_t checkIn(const joining *j, int root, bool bridge, int *fd,
                                                  : 0;
   tuttiDial dial __attribute__((cleanup(tuttiDialClose)));
   tuttiDialInit(&dial, &id->roots, &in, sizeof(in), id->secret, "the root of the unique id");
-  dial.refusedMs = id->fixed ? 0 : REFUSED_MS;
+  dial.refusedMs = id->fixed ? 0 : j->declines ? 1 : REFUSED_MS;
   dial.remedy = id->fixed
                     ? "Is rank 0 running, is TUTTI_COMM_ID an address of its host, and has it "
                       "the same key (TUTTI_PSK_FILE)?"
@@ -61,30 +63,40 @@ static tuttiResult_t checkIn(const joining *j, int root, bool bridge, int *fd,
     uint64_t until = tuttiDialWaitOn(&dial, &wanted);
     TUTTI_TRY(tuttiPollSlice(&wanted, 1, dial.who, j->wait, until, &ready));
   }
-  *fd = dial.fd;
-  *session = dial.session;
+  tuttiSeatTake(&j->b->seats[bridge], &dial);
   return tuttiSuccess;
+}
+
+/* Waits for the root's word on who is next. */
+static tuttiResult_t awaitNext(joining *j) {
+  struct pollfd fds[TUTTI_SEATS];
+  tuttiSeat *seats = j->b->seats;
+  int ready;
+  for (bool met = false;;) {
+    TUTTI_TRY(tuttiSeatHear(&seats[0], &j->next, &met));
+    if (met) return tuttiSuccess;
+    TUTTI_TRY(tuttiSeatHear(&seats[1], NULL, NULL));
+    tuttiSeatsWaitOn(seats, fds);
+    TUTTI_TRY(tuttiPollSlice(fds, TUTTI_SEATS, "the root of the unique id", j->wait,
+                             TUTTI_NO_DEADLINE, &ready));
+    if (!ready && tuttiNow() >= j->wait.deadline)
+      return TUTTI_FAIL(tuttiTimeout, "receiving from the root of the unique id: nothing moved "
+                                      "until the deadline; see what that side is doing, or raise "
+                                      "TUTTI_TIMEOUT");
+  }
 }
 
 /* Checks in, and waits until everybody of the slice has: the root then says who is next. */
 static tuttiResult_t rendezvous(joining *j) {
   const char *who = "the root of the unique id";
   int rank = j->b->rank, nranks = j->b->nranks, root = tuttiRootOfRank(rank, j->nroots, nranks);
-  tuttiReply reply;
   if (j->ids[0].fixed && rank == 0) TUTTI_TRY(tuttiRootStartFixed(&j->ids[0], j->wait));
-  TUTTI_TRY(checkIn(j, root, false, &j->rootFd, &j->rooted));
+  j->tried = true;
+  TUTTI_TRY(checkIn(j, root, false));
+  j->seated = true;
   if (j->nroots > 1 && rank == tuttiFirstOfRoot(root, j->nroots, nranks))
-    TUTTI_TRY(checkIn(j, (root + j->nroots - 1) % j->nroots, true, &j->bridgeFd, &j->bridged));
-  TUTTI_TRY(tuttiRecvAll(j->rootFd, &reply, sizeof(reply), who, j->wait));
-  bool valid = tuttiReplyValid(&reply);
-  if (valid && reply.kind == tuttiReplyFailed)
-    return tuttiReplyAdopt(j->rootFd, &j->rooted, &reply, who, j->wait);
-  if (!valid || reply.kind != tuttiReplyNext || reply.bytes != sizeof(j->next))
-    return TUTTI_FAIL(tuttiRemoteError, "%s answered with garbage; see what listens there", who);
-  TUTTI_TRY(tuttiRecvAll(j->rootFd, &j->next, sizeof(j->next), who, j->wait));
-  if (!tuttiReplyGenuine(&j->rooted, &reply, &j->next))
-    return TUTTI_FAIL(tuttiRemoteError, "what %s answered is not its own; see what changes it",
-                      who);
+    TUTTI_TRY(checkIn(j, (root + j->nroots - 1) % j->nroots, true));
+  TUTTI_TRY(awaitNext(j));
   if (j->next.hello.from != (rank + 1) % nranks || !tuttiAddressListValid(&j->next.listeners))
     return TUTTI_FAIL(tuttiInternalError, "%s sent rank %d's record instead of rank %d's", who,
                       j->next.hello.from, (rank + 1) % nranks);
@@ -122,7 +134,7 @@ static tuttiResult_t lostNeighbour(const char *name, ssize_t error) {
 /* Connects to the next rank and lets the previous one in, both at once: were every rank to connect
  * before it accepts, full queues of strangers could stop the whole ring. */
 static tuttiResult_t ringLoop(joining *j, tuttiDial *dial) {
-  enum { DIAL, GREETER, PREV, NEXT, FDS };
+  enum { DIAL, GREETER, PREV, NEXT, ROOTS, FDS = ROOTS + TUTTI_SEATS };
   for (;;) {
     if (dial->state != TUTTI_DIAL_DONE) TUTTI_TRY(tuttiDialStep(dial, j->wait));
     TUTTI_TRY(tuttiGreeterStep(&j->greeter));
@@ -139,8 +151,10 @@ static tuttiResult_t ringLoop(joining *j, tuttiDial *dial) {
     fds[GREETER] = (struct pollfd){.fd = j->greeter.epollFd, .events = POLLIN};
     fds[PREV] = (struct pollfd){.fd = j->b->prevFd, .events = POLLRDHUP};
     fds[NEXT] = (struct pollfd){.fd = hasNext ? dial->fd : -1, .events = POLLRDHUP};
+    tuttiSeatsWaitOn(j->b->seats, &fds[ROOTS]);
     int ready;
     TUTTI_TRY(tuttiPollSlice(fds, FDS, "the ring", j->wait, until, &ready));
+    TUTTI_TRY(tuttiSeatsHear(j->b->seats, &fds[ROOTS]));
     if (fds[PREV].revents) return lostNeighbour(j->b->prevName, -ECONNRESET);
     if (fds[NEXT].revents) return lostNeighbour(dial->who, -ECONNRESET);
   }
@@ -173,6 +187,13 @@ static tuttiResult_t formRing(joining *j) {
   if (dial.state == TUTTI_DIAL_DONE) b->nextFd = dial.fd;
   tuttiDialClose(&dial);
   return result;
+}
+
+/* By the flag, which an abort sets: what other ranks see is tuttiRemoteError then, unless it is of
+ * another rank already. */
+static bool isStopped(tuttiWait wait) {
+  return wait.failed && tuttiLoadAcquire32(wait.failed) != 0 &&
+         tuttiLoadAcquire32(wait.failed) != tuttiRemoteError;
 }
 
 /* ---- all-gather ----------------------------------------------------------------------------- */
@@ -238,7 +259,7 @@ static tuttiResult_t giveRecords(const tuttiBootstrap *b, recordStream *out, siz
 /* Waits until either can go on, for a slice of time; fails if that can no longer be. */
 static tuttiResult_t awaitNeighbours(const tuttiBootstrap *b, const recordStream *in,
                                      const recordStream *out, tuttiWait wait) {
-  enum { PREV, NEXT, FDS };
+  enum { PREV, NEXT, ROOTS, FDS = ROOTS + TUTTI_SEATS };
   char *at;
   bool giving = nextPiece(out, knownBytes(in), &at) > 0;
   /* The next rank cannot be done before it has everything from here, and what else comes from it
@@ -249,7 +270,9 @@ static tuttiResult_t awaitNeighbours(const tuttiBootstrap *b, const recordStream
                 .events = giving ? POLLOUT | POLLRDHUP : POLLRDHUP},
   };
   int ready;
+  tuttiSeatsWaitOn(b->seats, &fds[ROOTS]);
   TUTTI_TRY(tuttiPollSlice(fds, FDS, "the bootstrap ring", wait, TUTTI_NO_DEADLINE, &ready));
+  TUTTI_TRY(tuttiSeatsHear(b->seats, &fds[ROOTS]));
   if (fds[NEXT].revents & (POLLRDHUP | POLLHUP | POLLERR))
     return lostNeighbour(b->nextName, -ECONNRESET);
   if (ready || tuttiNow() < wait.deadline) return tuttiSuccess;
@@ -282,11 +305,10 @@ tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size,
   recordStream out = in;
   out.skipped = (size_t)((b->rank + 1) % b->nranks);
   tuttiResult_t result = passRecords(b, &in, &out, wait);
-  if (result != tuttiSuccess) {
-    /* The stream is cut in the middle: nobody can go on, and the neighbours should know at once. */
-    shutdown(b->prevFd, SHUT_RDWR);
-    shutdown(b->nextFd, SHUT_RDWR);
-  }
+  if (result == tuttiSuccess) return tuttiSuccess;
+  result = tuttiSeatsJudge(b->seats, result, wait);
+  /* The stream is cut in the middle: nobody can go on. */
+  tuttiBootstrapGiveUp(b, isStopped(wait) ? tuttiInternalError : result);
   return result;
 }
 
@@ -364,30 +386,66 @@ static tuttiResult_t parseIds(const tuttiUniqueId *ids, int nids, int rank, int 
   return tuttiSuccess;
 }
 
+/* What all ranks of a communicator have in common, and no connections yet. */
+static tuttiResult_t makeBootstrap(joining *j, const tuttiId *ids, int nids, int rank, int nranks) {
+  size_t size = sizeof(*j->b) + (size_t)nranks * sizeof(*j->b->listeners) +
+                TUTTI_SEATS * sizeof(*j->b->seats);
+  TUTTI_TRY(tuttiAlloc((void **)&j->b, 1, size, "the bootstrap", NULL));
+  j->b->rank = rank;
+  j->b->nranks = nranks;
+  j->b->prevFd = j->b->nextFd = -1;
+  j->b->listeners = (tuttiAddressList *)(j->b + 1);
+  j->b->seats = (tuttiSeat *)(j->b->listeners + nranks);
+  for (int i = 0; i < TUTTI_SEATS; i++)
+    j->b->seats[i].fd = -1;
+  j->ids = ids;
+  j->nroots = ids[0].fixed ? 1 : nids < nranks ? nids : nranks;
+  for (int i = 0; i < j->nroots; i++) /* secrets alone: a name may resolve to other addresses */
+    j->idHash = tuttiIdHash(j->idHash, ids[i].secret);
+  return tuttiSuccess;
+}
+
+/* Checks in with the own root, and gives up there. */
+static void decline(joining *j, tuttiResult_t code) {
+  char text[TUTTI_ERROR_TEXT];
+  const tuttiBootstrap *b = j->b;
+  snprintf(text, sizeof(text), "%s", tuttiErrorText());
+  j->wait = (tuttiWait){.deadline = tuttiDeadline(DECLINE_MS)};
+  j->declines = true;
+  j->self = (tuttiAddressList){.n = 1, .a[0].v4 = {.sin_family = AF_INET, .sin_port = 1}};
+  tuttiResult_t result = checkIn(j, tuttiRootOfRank(b->rank, j->nroots, b->nranks), false);
+  tuttiErrorAdopt(code, text);
+  if (result != tuttiSuccess) return;
+  bool alone = code == tuttiInvalidUsage; /* as of an abort */
+  tuttiBootstrapGiveUp(j->b, alone ? tuttiInternalError : code);
+}
+
+/* Finds out who is to blame for `result`, which the caller returns, and tells the others. */
+static tuttiResult_t endJoin(joining *j, tuttiResult_t result) {
+  bool stopped = isStopped(j->wait);
+  if (j->seated) {
+    result = tuttiSeatsJudge(j->b->seats, result, j->wait);
+    tuttiBootstrapGiveUp(j->b, stopped ? tuttiInternalError : result);
+  } else if (!j->tried || stopped) {
+    decline(j, result);
+  }
+  return result;
+}
+
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
                                  tuttiWait wait, tuttiBootstrap **out) {
-  joining j = {.wait = wait, .rootFd = -1, .bridgeFd = -1};
+  joining j = {.wait = wait};
   TUTTI_FREED tuttiId *parsed = NULL;
   TUTTI_TRY(parseIds(ids, nids, rank, nranks, &parsed));
-  size_t size = sizeof(*j.b) + (size_t)nranks * sizeof(*j.b->listeners);
-  TUTTI_TRY(tuttiAlloc((void **)&j.b, 1, size, "the bootstrap", NULL));
-  j.b->rank = rank;
-  j.b->nranks = nranks;
-  j.b->prevFd = j.b->nextFd = -1;
-  j.b->listeners = (tuttiAddressList *)(j.b + 1);
-  j.ids = parsed;
-  j.nroots = parsed[0].fixed ? 1 : nids < nranks ? nids : nranks;
-  for (int i = 0; i < j.nroots; i++) /* secrets alone: a name may resolve to other addresses */
-    j.idHash = tuttiIdHash(j.idHash, parsed[i].secret);
+  TUTTI_TRY(makeBootstrap(&j, parsed, nids, rank, nranks));
   tuttiResult_t result = openListener(&j);
   if (result == tuttiSuccess) result = nranks > 1 ? joinRing(&j) : exchange(&j);
+  if (result != tuttiSuccess && nranks > 1) result = endJoin(&j, result);
   /* Roots that nobody will come to: of a rank alone, of ids past the first nranks; and of a fixed
    * address, which the next communicator needs. */
   for (int i = nranks > 1 ? j.nroots : 0; i < nids && !parsed[0].fixed; i++)
     tuttiRootCancel(parsed[i].secret);
   if (parsed[0].fixed && rank == 0 && result != tuttiSuccess) tuttiRootCancel(parsed[0].secret);
-  tuttiFdClose(&j.rootFd);
-  tuttiFdClose(&j.bridgeFd);
   if (result == tuttiSuccess)
     *out = j.b;
   else
@@ -395,8 +453,52 @@ tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, i
   return result;
 }
 
+void tuttiBootstrapDone(tuttiBootstrap *b) {
+  if (b->seats) tuttiSeatsDone(b->seats);
+}
+
+tuttiResult_t tuttiBootstrapAccount(const tuttiBootstrap *b, tuttiResult_t code, char *text,
+                                    size_t size) {
+  char who[160];
+  tuttiHello self;
+  if (code == tuttiRemoteError) {
+    snprintf(text, size, "%s", tuttiErrorText());
+    return code;
+  }
+  tuttiHelloFill(&self, 0, tuttiHelloCheckIn, b->rank, -1, b->nranks);
+  snprintf(text, size, "%s failed in its init: %.800s", tuttiHelloName(&self, who, sizeof(who)),
+           tuttiErrorText());
+  /* What ranks disagree on, and how long they wait, is the same for all. */
+  return code == tuttiInvalidUsage || code == tuttiTimeout ? code : tuttiRemoteError;
+}
+
+void tuttiBootstrapGiveUp(tuttiBootstrap *b, tuttiResult_t code) {
+  char text[TUTTI_ERROR_TEXT];
+  if (!b->seats) return;
+  bool relayed = b->seats[0].ended || b->seats[1].ended; /* what one root told, to the other */
+  if (relayed)
+    snprintf(text, sizeof(text), "%s", tuttiErrorText());
+  else
+    code = tuttiBootstrapAccount(b, code, text, sizeof(text));
+  tuttiSeatsGiveUp(b->seats, code, text);
+}
+
+void tuttiBootstrapDecline(const tuttiUniqueId *ids, int nids, int rank, int nranks,
+                           tuttiResult_t code) {
+  joining j = {0};
+  TUTTI_FREED tuttiId *parsed = NULL;
+  char text[TUTTI_ERROR_TEXT];
+  snprintf(text, sizeof(text), "%s", tuttiErrorText());
+  tuttiResult_t result = nranks > 1 ? parseIds(ids, nids, rank, nranks, &parsed) : tuttiSuccess;
+  if (parsed && result == tuttiSuccess) result = makeBootstrap(&j, parsed, nids, rank, nranks);
+  tuttiErrorAdopt(code, text);
+  if (j.b && result == tuttiSuccess) decline(&j, code);
+  tuttiBootstrapClose(j.b);
+}
+
 void tuttiBootstrapClose(tuttiBootstrap *b) {
   if (!b) return;
+  tuttiBootstrapDone(b); /* unless it has given up: then it has no seats any more */
   tuttiFdClose(&b->prevFd);
   tuttiFdClose(&b->nextFd);
   tuttiListenerClose(&b->listener);

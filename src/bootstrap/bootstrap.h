@@ -46,6 +46,8 @@ typedef struct {
   /* Those this rank chose, best first; interfaces[0] carries its listeners. */
   tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
   int ninterfaces;
+  bool lastGather;         /* set before the last one: the ring then belongs to the watches */
+  struct tuttiSeat *seats; /* at the roots, until Done or GiveUp (bootstrap/seat.h); NULL: none */
 } tuttiBootstrap;
 
 /* Joins: checks in with the root (one of nids: rank r with root r * nids / nranks; ids past the
@@ -56,9 +58,23 @@ typedef struct {
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
                                  tuttiWait wait, tuttiBootstrap **out);
 /* all[rank * size ...] holds this rank's part on entry; every rank's on return. Twice round the
- * ring. */
+ * ring. A failure ends the others' too: see GiveUp. */
 tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size, tuttiWait wait);
-/* Closes everything that the watch has not taken. NULL is allowed. */
+/* What other ranks are told of `code` and this thread's last error: returns their code; a text that
+ * names this rank unless it is of another, as with tuttiRemoteError. */
+tuttiResult_t tuttiBootstrapAccount(const tuttiBootstrap *b, tuttiResult_t code, char *text,
+                                    size_t size);
+/* This rank needs no all-gather any more, and deaths are noticed by the watch from now on. */
+void tuttiBootstrapDone(tuttiBootstrap *b);
+/* This rank's init fails with `code` and this thread's last error, which stays: all ranks that are
+ * not done hear of it. Takes a second at most. Does nothing when it was called or done before. */
+void tuttiBootstrapGiveUp(tuttiBootstrap *b, tuttiResult_t code);
+/* The same for a rank that does not join: it checks in to say so. Roots that can't be reached
+ * within a second are left to wait. */
+void tuttiBootstrapDecline(const tuttiUniqueId *ids, int nids, int rank, int nranks,
+                           tuttiResult_t code);
+/* Closes everything that the watch has not taken; done with the init, unless it has given up. NULL
+ * is allowed. */
 void tuttiBootstrapClose(tuttiBootstrap *b);
 
 /* A rendezvous of some ranks of a communicator, without the others: the leader of them offers it,

@@ -53,7 +53,10 @@ typedef enum {
 typedef enum {
   tuttiReplyAccepted = 1,
   tuttiReplyFailed = 2, /* `bytes` of text follow */
-  tuttiReplyNext = 3    /* root -> rank at the end; a tuttiNeighbour follows */
+  tuttiReplyNext = 3,   /* root -> rank at the end; a tuttiNeighbour follows */
+  /* Between a root and those who are seated, which also say Failed to each other: */
+  tuttiReplyRoot = 4, /* root -> rank: a tuttiRootName follows */
+  tuttiReplyDone = 5  /* rank -> root: its init is over, or far enough */
 } tuttiReplyKind;
 
 /* The same in every version, so that a mix of versions can be told. */

@@ -29,6 +29,13 @@ typedef struct {
   uint64_t remainingMs; /* until the sender's deadline; UINT64_MAX: none */
 } tuttiCheckIn;
 
+/* Where a root is. */
+typedef struct {
+  int32_t rank; /* whose process it is in; -1: none, as far as is known */
+  int32_t pid;
+  char host[64];
+} tuttiRootName;
+
 static inline int tuttiRootOfRank(int rank, int nroots, int nranks) {
   return (int)((int64_t)rank * nroots / nranks);
 }
@@ -41,9 +48,10 @@ static inline int tuttiFirstOfRoot(int root, int nroots, int nranks) {
  * about which it tells nothing. */
 uint64_t tuttiIdHash(uint64_t before, const uint8_t secret[16]);
 
-/* Starts the thread of a root that serves one communicator and ends by itself: with the first of
- * the deadlines that ranks bring, and after TUTTI_TIMEOUT if none comes; takes the listener. A root
- * that is not `fixed` stays for a while after a failure, to tell it to those who come late. */
+/* Starts the thread of a root that serves one communicator and ends by itself: when all ranks are
+ * done with their init or one has failed, with the first of the deadlines that ranks bring, and
+ * after TUTTI_TIMEOUT if none comes; takes the listener. A root that is not `fixed` stays for a
+ * while after a failure, to tell it to those who come late. */
 tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
                              const uint8_t secret[16], bool fixed);
 /* Ends the roots of this process that have this secret and still wait. */

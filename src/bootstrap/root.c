@@ -1,6 +1,7 @@
 /* The root: a thread that gathers the check-ins of its slice, tells each rank who follows it, and
  * ends. It waits on everything at once, so no connection, slow or hostile, holds it up. */
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,9 +13,12 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/rendezvous.h"
+#include "bootstrap/seat.h"
 
 /* How long a failed root tells latecomers why. */
 #define LINGER_MS 30000
+/* Longer than the last rank's deadline: none of them can be waiting any more. */
+#define SLACK_MS 1000
 /* How long a fixed root waits for its port. */
 #define BIND_MS 30000
 
@@ -22,7 +26,7 @@ _Static_assert(sizeof(tuttiCheckIn) <= TUTTI_HELLO_MAX, "a guest's buffer fits")
 _Static_assert(sizeof(tuttiNeighbour) <= TUTTI_ERROR_TEXT, "a reply carries a peer");
 
 typedef struct {
-  int fd; /* -1: not here yet */
+  int fd; /* -1: not here yet, or done */
   tuttiCheckIn in;
 } member;
 
@@ -34,13 +38,15 @@ typedef struct root {
   pid_t process; /* a forked child has a copy of the list, without the thread and its fds */
   uint8_t secret[16];
   char shown[80];
-  uint64_t deadline;
+  uint64_t deadline, latest; /* latest: of the deadlines that ranks bring */
+  tuttiRootName name;
+  bool met; /* all were here, and know who is next: now they are watched until they are done */
   tuttiCheckIn first; /* its nranks, nroots, root and hash are what all must have */
   int firstRank, count;
   int expected, joined; /* count, and 1 for the bridge when there are several roots */
   member *members;      /* [expected]; the bridge is last */
   tuttiResult_t failure;
-  int told; /* latecomers that were told of the failure */
+  int told; /* who was told of the failure, or needs not be */
   tuttiGreeter greeter;
 } root;
 
@@ -173,6 +179,8 @@ static tuttiResult_t openSlice(root *r, const tuttiCheckIn *in) {
 
 /* The root must speak before a rank's own deadline ends its waiting. */
 static void heedDeadline(root *r, uint64_t remainingMs) {
+  uint64_t end = remainingMs > INT32_MAX ? TUTTI_NO_DEADLINE : tuttiDeadline((int64_t)remainingMs);
+  if (end > r->latest) r->latest = end;
   if (remainingMs > INT32_MAX) return;
   uint64_t margin = remainingMs / 10 < 1000 ? remainingMs / 10 : 1000;
   uint64_t deadline = tuttiNow() + (remainingMs - margin) * TUTTI_MS;
@@ -201,16 +209,41 @@ static tuttiResult_t checkAgreement(const root *r, const tuttiCheckIn *in) {
                     nameOf(&m->in, a, sizeof(a)), nameOf(in, b, sizeof(b)));
 }
 
+static void introduce(const root *r, const member *m) {
+  tuttiSession session = sessionOf(r, &m->in);
+  tuttiReplySend(m->fd, &session, tuttiReplyRoot, 0, &r->name, sizeof r->name, NULL);
+}
+
+/* Whose process this is may be known by now: those who came before are told then. */
+static void introduceAll(root *r, const member *newcomer) {
+  bool known = r->name.rank >= 0 || !ownProcess(newcomer);
+  if (!known) r->name.rank = newcomer->in.peer.hello.from;
+  for (int i = 0; i < r->expected && !known; i++)
+    if (r->members[i].fd >= 0 && &r->members[i] != newcomer) introduce(r, &r->members[i]);
+  introduce(r, newcomer);
+}
+
+/* A host that has gone does not hold the root for ever. */
+static void keepAlive(int fd) {
+  int on = 1, idle = 10;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+}
+
 static tuttiResult_t seat(root *r, const tuttiCheckIn *in, int fd) {
   if (r->expected == 0) TUTTI_TRY(openSlice(r, in));
   TUTTI_TRY(checkAgreement(r, in));
   int index = in->bridge ? r->count : in->peer.hello.from - r->firstRank;
-  struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = (uint32_t)index};
+  /* By edges: half a message is looked at when there is more. */
+  struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET,
+                              .data.u32 = (uint32_t)index};
   if (epoll_ctl(r->epollFd, EPOLL_CTL_ADD, fd, &event) != 0)
     return TUTTI_FAIL(tuttiSystemError, "epoll_ctl for a check-in: %s", tuttiErrnoText(errno));
   r->members[index].in = *in;
   r->members[index].fd = fd;
   r->joined++;
+  keepAlive(fd);
+  introduceAll(r, &r->members[index]);
   heedDeadline(r, in->remainingMs);
   return tuttiSuccess;
 }
@@ -232,21 +265,49 @@ static void welcome(void *ctx, const void *hello, int fd) {
   tuttiFdClose(&fd);
 }
 
-/* A rank that is seated says nothing more: whatever comes is its end. Who leaves after the deadline
- * does so because of those who are missing. */
-static void watchMembers(root *r) {
-  struct epoll_event event;
-  char name[128], ranks[500];
-  if (r->failure != tuttiSuccess || tuttiNow() >= r->deadline) return;
-  if (epoll_wait(r->epollFd, &event, 1, 0) <= 0) return;
-  member *m = &r->members[event.data.u32];
+/* Its process is gone: whoever gives up says so first. */
+static void failDead(root *r, const member *m) {
+  char name[128], ranks[500], awaited[600] = "";
   listMissing(r, ranks, sizeof(ranks));
-  tuttiFdClose(&m->fd);
-  r->told++;
+  if (!r->met) snprintf(awaited, sizeof awaited, " while ranks %s were awaited", ranks);
   failAll(r, TUTTI_FAIL(tuttiRemoteError,
-                        "%s checked in and then ended or gave up, while ranks %s were awaited; its "
-                        "own log says why",
-                        nameOf(&m->in, name, sizeof(name)), ranks));
+                        "%s died: its connection to the rendezvous closed without a word%s "
+                        "(killed, crashed, or exited before its init had ended). Remedy: see the "
+                        "log of that process, and the kernel log of its host for its out-of-memory "
+                        "killer",
+                        nameOf(&m->in, name, sizeof(name)), awaited));
+}
+
+/* A rank says why it gives up, or that it is done, or its connection ends. */
+static void hearMember(root *r, member *m) {
+  tuttiReply head;
+  char text[TUTTI_ERROR_TEXT + 1], name[128];
+  tuttiSession session = sessionOf(r, &m->in);
+  int took = m->fd >= 0 ? tuttiMessageTake(m->fd, &session, &head, text) : 0;
+  if (took == 0) return;
+  if (took > 0 && head.kind == tuttiReplyDone && r->met) {
+    tuttiFdClose(&m->fd);
+    r->told++;
+  } else if (took > 0 && head.kind == tuttiReplyFailed && text[0]) {
+    for (char *p = text; *p; p++)
+      if ((unsigned char)*p < ' ') *p = ' ';
+    bool known = head.code > tuttiSuccess && head.code < tuttiNumResults;
+    failAll(r, tuttiErrorAdopt(known ? (tuttiResult_t)head.code : tuttiRemoteError, text));
+  } else if (took == -1) {
+    failDead(r, m);
+  } else {
+    failAll(r, TUTTI_FAIL(tuttiRemoteError,
+                          "what %s said to the rendezvous is not its own; see what changes it",
+                          nameOf(&m->in, name, sizeof(name))));
+  }
+}
+
+/* Who leaves after the deadline does so because of those who are missing. */
+static void hearMembers(root *r) {
+  struct epoll_event event;
+  while (r->failure == tuttiSuccess && tuttiNow() < r->deadline &&
+         epoll_wait(r->epollFd, &event, 1, 0) > 0)
+    hearMember(r, &r->members[event.data.u32]);
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
@@ -254,6 +315,10 @@ static void watchMembers(root *r) {
 /* Everybody is here. The listener closes first: whoever connects from now on, on a fixed address,
  * means the next communicator and must not be left in this one's queue. */
 static void tellNext(root *r) {
+  r->met = true;
+  r->deadline = r->latest < TUTTI_NO_DEADLINE - SLACK_MS * TUTTI_MS
+                    ? r->latest + SLACK_MS * TUTTI_MS
+                    : TUTTI_NO_DEADLINE;
   tuttiGreeterClose(&r->greeter);
   tuttiListenerClose(&r->listener);
   for (int i = 0; i < r->count; i++) {
@@ -265,21 +330,20 @@ static void tellNext(root *r) {
 
 /* True when there is nothing left to do. */
 static bool rootStep(root *r) {
-  tuttiResult_t result = tuttiGreeterStep(&r->greeter);
+  tuttiResult_t result = r->met ? tuttiSuccess : tuttiGreeterStep(&r->greeter);
   if (result != tuttiSuccess) {
     failAll(r, result);
     return true;
   }
-  watchMembers(r);
-  if (r->failure != tuttiSuccess)
-    return r->fixed || r->told >= r->expected || tuttiNow() >= r->deadline;
-  if (r->expected > 0 && r->joined == r->expected) {
+  hearMembers(r);
+  bool late = tuttiNow() >= r->deadline;
+  if (r->failure != tuttiSuccess) return r->fixed || r->told >= r->expected || late;
+  if (r->met) return r->told == r->expected || late;
+  if (r->expected > 0 && r->joined == r->expected)
     tellNext(r);
-    return true;
-  }
-  if (tuttiNow() < r->deadline) return false;
-  if (r->expected > 0) failMissing(r);
-  return true;
+  else if (late && r->expected > 0)
+    failMissing(r);
+  return late;
 }
 
 static void rootFree(root *r) {
@@ -305,7 +369,7 @@ static void *rootMain(void *arg) {
     struct pollfd fds[] = {{.fd = r->greeter.epollFd, .events = POLLIN},
                            {.fd = r->failure ? -1 : r->epollFd, .events = POLLIN},
                            {.fd = r->cancelFd, .events = POLLIN}};
-    uint64_t until = tuttiGreeterNext(&r->greeter);
+    uint64_t until = r->met ? TUTTI_NO_DEADLINE : tuttiGreeterNext(&r->greeter);
     if (r->deadline < until) until = r->deadline;
     int ready;
     if (tuttiPollSlice(fds, 3, "ranks", wait, until, &ready) != tuttiSuccess) break;
@@ -352,6 +416,8 @@ tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
                               .otherVersion = otherVersion,
                               .epollFd = -1};
   tuttiAddressText(shown, r->shown, sizeof(r->shown));
+  r->name = (tuttiRootName){.rank = -1, .pid = getpid()};
+  snprintf(r->name.host, sizeof r->name.host, "%s", tuttiHostname());
   r->deadline = tuttiDeadline(tuttiSettingInt(TUTTI_SETTING_TIMEOUT));
   r->epollFd = epoll_create1(EPOLL_CLOEXEC);
   r->cancelFd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -43,6 +43,14 @@ typedef struct {
 } tuttiPrepared;
 
 struct tuttiWorker;
+struct tuttiBirth;
+
+/* A rank that has died. */
+typedef struct tuttiDeath {
+  struct tuttiDeath *next;
+  int rank;
+  char text[TUTTI_ERROR_TEXT];
+} tuttiDeath;
 
 typedef struct tuttiCommunicator {
   tuttiComm_t handle;
@@ -59,6 +67,9 @@ typedef struct tuttiCommunicator {
   char suspicion[TUTTI_ERROR_TEXT]; /* under failureLock */
   tuttiResult_t suspicionCode;
   tuttiAtomic64 suspectedAt; /* tuttiNow(); 0: none */
+
+  tuttiDeath *deaths;        /* see comm/deaths.c, whose lock guards both */
+  struct tuttiBirth *births; /* communicators that are being made of this one */
 
   tuttiBootstrap *bootstrap;
   tuttiWatch *watch;

@@ -34,16 +34,22 @@ static tuttiResult_t findId(const tuttiCommunicator *c, const tuttiGrowEntry *al
 static tuttiResult_t agree(const tuttiGrowJob *g, tuttiUniqueId *id, int *rank) {
   TUTTI_ENTER_READY(c, g->job.uses, "tuttiCommGrow");
   TUTTI_FRESH(tuttiGrowEntry, all, c->nranks, "ids of a growth", NULL);
+  *rank = c->rank;
   all[c->rank] = g->mine;
   TUTTI_TRY(tuttiCommExchange(c, all, sizeof *all));
-  *rank = c->rank;
   return findId(c, all, id);
 }
 
 tuttiResult_t tuttiGrowRun(tuttiJob *job) {
   const tuttiGrowJob *g = (tuttiGrowJob *)job;
   tuttiUniqueId id;
-  int rank;
-  TUTTI_TRY(agree(g, &id, &rank));
-  return tuttiCommInit("tuttiCommGrow", g->out, g->mine.nRanks, rank, 1, &id, &g->options);
+  int rank = 0;
+  tuttiResult_t result = agree(g, &id, &rank);
+  if (result != tuttiSuccess) {
+    /* The new ranks wait at the root of this rank's id, whatever ended the others. */
+    if (g->mine.hasId) tuttiBootstrapDecline(&g->mine.id, 1, rank, g->mine.nRanks, result);
+    return result;
+  }
+  return tuttiCommInit("tuttiCommGrow", g->out, g->mine.nRanks, rank, 1, &id, &g->options,
+                       &(tuttiOrigin){.parent = job->uses});
 }

@@ -18,15 +18,36 @@ typedef struct {
   tuttiComm_t handle;      /* held while the init runs: until its group ends, abort needs no one */
   tuttiCommunicator *comm; /* of an init that its communicator's worker runs; else NULL */
   bool ran;
+  int rank, nranks;
+  tuttiOrigin origin;
   int nids;
-  tuttiUniqueId ids[];
+  tuttiUniqueId ids[]; /* and origin.excluded behind them */
 } InitJob;
 
+/* Those who wait for this rank hear that it does not come. */
+static tuttiResult_t decline(const InitJob *init, tuttiResult_t why) {
+  tuttiBootstrapDecline(init->ids, init->nids, init->rank, init->nranks, why);
+  return why;
+}
+
+/* The others hear from this rank why, whether they have a watch or not; before it has joined, that
+ * was done there. An abort is the failure of this rank alone. */
+static tuttiResult_t fail(tuttiCommunicator *c, tuttiResult_t result) {
+  result = tuttiCommFail(c, result);
+  if (!c->bootstrap) return result;
+  tuttiResult_t told = tuttiLoadAcquire32(&c->ending) ? tuttiInternalError : result;
+  if (!c->watch) tuttiWatchDecline(c->bootstrap, told);
+  tuttiBootstrapGiveUp(c->bootstrap, told);
+  return result;
+}
+
 static tuttiResult_t setUp(const InitJob *init, tuttiCommunicator *c) {
+  tuttiBirth birth;
+  tuttiBirthBegin(&birth, &init->origin, c);
   tuttiErrorScope(init->call, c->options.name, c->rank, c->nranks);
-  tuttiResult_t result = tuttiCommFailure(c); /* who has aborted it may have done so before */
-  if (result == tuttiSuccess) result = tuttiCommSetup(c, init->ids, init->nids);
-  if (result != tuttiSuccess) return tuttiCommFail(c, result);
+  tuttiResult_t result = tuttiCommSetup(c, init->ids, init->nids);
+  tuttiBirthEnd(&birth);
+  if (result != tuttiSuccess) return fail(c, result);
   return tuttiLoadAcquire32(&c->ending) ? tuttiCommFailure(c) : tuttiSuccess;
 }
 
@@ -46,8 +67,9 @@ static tuttiResult_t runInit(tuttiJob *job) {
   if (!tuttiHandleLives(init->handle) ||
       tuttiHandleEnter(init->handle, init->call, &c) != tuttiSuccess) {
     tuttiErrorScope(init->call, NULL, 0, 0);
-    return TUTTI_FAIL(tuttiInvalidUsage, "the init has not run: this communicator was aborted or "
-                                         "destroyed before the end of its group");
+    return decline(init, TUTTI_FAIL(tuttiInvalidUsage,
+                                    "the init has not run: this communicator was aborted or "
+                                    "destroyed before the end of its group"));
   }
   tuttiResult_t result = setUp(init, c);
   if (result == tuttiSuccess)
@@ -61,8 +83,13 @@ static void discardInit(tuttiJob *job) {
   InitJob *init = (InitJob *)job;
   tuttiCommunicator *c;
   if (!init->ran && tuttiHandleLives(init->handle) &&
-      tuttiHandleEnter(init->handle, init->call, &c) == tuttiSuccess)
+      tuttiHandleEnter(init->handle, init->call, &c) == tuttiSuccess) {
+    bool known = job->text[0] != 0; /* its thread could not start, say */
+    tuttiErrorAdopt(tuttiInternalError,
+                    known ? job->text : "its group has ended with an error, before the init ran");
+    (void)decline(init, tuttiInternalError);
     giveUp(c);
+  }
   tuttiFree(init);
 }
 
@@ -81,11 +108,21 @@ static tuttiResult_t isInProgress(tuttiJob *job) {
 }
 
 tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
-                            const tuttiUniqueId *ids, const tuttiOptions *options) {
+                            const tuttiUniqueId *ids, const tuttiOptions *options,
+                            const tuttiOrigin *origin) {
   InitJob *init;
-  TUTTI_TRY(tuttiAlloc((void **)&init, 1, sizeof *init + (size_t)nids * sizeof *ids, "init", NULL));
-  *init = (InitJob){.job = {.run = runInit, .discard = discardInit}, .call = call, .nids = nids};
-  memcpy(init->ids, ids, (size_t)nids * sizeof *ids);
+  size_t idBytes = (size_t)nids * sizeof *ids;
+  size_t excludedBytes = origin && origin->excluded ? (size_t)origin->nranks : 0;
+  TUTTI_TRY(tuttiAlloc((void **)&init, 1, sizeof *init + idBytes + excludedBytes, "init", NULL));
+  *init = (InitJob){.job = {.run = runInit, .discard = discardInit},
+                    .call = call,
+                    .rank = rank,
+                    .nranks = nranks,
+                    .nids = nids};
+  memcpy(init->ids, ids, idBytes);
+  if (origin) init->origin = *origin;
+  if (excludedBytes)
+    init->origin.excluded = memcpy((char *)init->ids + idBytes, origin->excluded, excludedBytes);
   tuttiCommunicator *c = NULL;
   tuttiResult_t result = tuttiCommNew(rank, nranks, options, &c);
   tuttiJob background = {.run = isInProgress};

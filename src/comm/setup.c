@@ -9,6 +9,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "comm/communicator.h"
+#include "comm/deaths.h"
 #include "comm/failure.h"
 #include "comm/handle.h"
 #include "comm/operation.h"
@@ -38,6 +39,10 @@ static void watchFailed(void *comm, tuttiResult_t code, const char *text) {
   tuttiCommFailText(comm, code, text, false);
 }
 
+static void watchDied(void *comm, int rank, const char *text) {
+  tuttiCommDied(comm, rank, text);
+}
+
 static size_t watchState(void *comm, void *out) {
   tuttiRankState state;
   (void)tuttiCommFailure(comm); /* a suspicion may have come true though this rank calls nothing */
@@ -64,7 +69,7 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
     who[r].pid = c->wireup.peers[r].pid;
     memcpy(who[r].host, c->wireup.peers[r].host, sizeof who[r].host);
   }
-  tuttiWatchCalls calls = {.ctx = c, .failed = watchFailed, .state = watchState};
+  tuttiWatchCalls calls = {.ctx = c, .failed = watchFailed, .died = watchDied, .state = watchState};
   tuttiWatch *watch;
   TUTTI_TRY(tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &watch));
   TUTTI_LOCKED(&c->failureLock); /* the proxy may be failing already */
@@ -154,13 +159,22 @@ static void logSetup(const tuttiCommunicator *c, const uint64_t t[5]) {
              tuttiMs(t[3], t[4]), (double)tuttiLoadRelaxed(&c->memory.bytes) / 1024);
 }
 
-tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
-  tuttiWait wait = {tuttiDeadline(c->options.timeoutMs), &c->failed};
-  uint64_t t[5] = {tuttiNow()};
+static tuttiResult_t prepare(tuttiCommunicator *c) {
   TUTTI_TRY(chooseDevice(c));
   TUTTI_NEW(c->sent, c->nranks, "message counts", &c->memory);
   TUTTI_NEW(c->received, c->nranks, "message counts", &c->memory);
   TUTTI_NEW(c->followed, c->nranks, "offers of ranks", &c->memory);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
+  tuttiWait wait = {tuttiDeadline(c->options.timeoutMs), &c->failed, c->failure};
+  uint64_t t[5] = {tuttiNow()};
+  tuttiResult_t result = prepare(c);
+  if (result != tuttiSuccess) { /* or the others would wait for this rank */
+    tuttiBootstrapDecline(ids, nids, c->rank, c->nranks, result);
+    return result;
+  }
   TUTTI_TRY(tuttiBootstrapJoin(ids, nids, c->rank, c->nranks, wait, &c->bootstrap));
   t[1] = tuttiNow();
   TUTTI_TRY(setView(c));
@@ -173,6 +187,7 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   TUTTI_TRY(c->device->describe(c->options.ordinal, &c->view, &c->wireup.peers[c->rank]));
   TUTTI_TRY(tuttiWireupMeet(&c->wireup, &c->view, c->bootstrap, wait));
   TUTTI_TRY(startWatch(c));
+  tuttiBootstrapDone(c->bootstrap);
   t[2] = tuttiNow();
   TUTTI_TRY(tuttiWireupFinish(&c->wireup, &c->view));
   setSpins(c);
@@ -231,6 +246,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
     tuttiProxyDestroy(c->view.proxy);
   }
   tuttiWatchStop(c->watch);
+  tuttiDeathsForget(c);
   tuttiBootstrapClose(c->bootstrap);
   tuttiCommDeregisterAll(c);
   tuttiWireupFree(&c->wireup);

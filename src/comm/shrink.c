@@ -81,10 +81,18 @@ tuttiResult_t tuttiShrinkRun(tuttiJob *job) {
     TUTTI_TRY(tuttiCommEndOperations(c, "ended this communicator by tuttiCommShrink"));
   }
   TUTTI_TRY(s->place == 0 ? offer(s, &id) : follow(s, &id));
-  return tuttiCommInit("tuttiCommShrink", s->out, s->members, s->place, 1, &id, &s->options);
+  return tuttiCommInit("tuttiCommShrink", s->out, s->members, s->place, 1, &id, &s->options,
+                       &(tuttiOrigin){job->uses, s->excluded, s->nranks});
 }
 
-void tuttiShrinkPlan(tuttiCommunicator *c, const uint8_t *excluded, tuttiShrinkJob *s) {
+void tuttiShrinkDiscard(tuttiJob *job) {
+  tuttiFree(((tuttiShrinkJob *)job)->excluded);
+  tuttiFree(job);
+}
+
+void tuttiShrinkPlan(tuttiCommunicator *c, uint8_t *excluded, tuttiShrinkJob *s) {
+  s->excluded = excluded;
+  s->nranks = c->nranks;
   s->leader = -1;
   for (int r = 0; r < c->nranks; r++) {
     if (excluded[r]) continue;

@@ -13,13 +13,16 @@ typedef struct {
   int leader;         /* first rank that stays */
   int place, members; /* rank and size of the new communicator */
   uint64_t purpose;   /* who stays, and the leader's count of shrinks: 40 + 8 bits */
+  uint8_t *excluded;  /* [nranks] of the job; tuttiShrinkDiscard frees it */
+  int nranks;
   tuttiComm_t *out;
   tuttiOptions options;
 } tuttiShrinkJob;
 
-/* Who leads and where this rank comes, if those r with excluded[r] != 0 do not stay. Counts one
- * shrink of `c`. */
-void tuttiShrinkPlan(tuttiCommunicator *c, const uint8_t *excluded, tuttiShrinkJob *s);
+/* Who leads and where this rank comes, if those r with excluded[r] != 0 do not stay; *s keeps the
+ * list. Counts one shrink of `c`. */
+void tuttiShrinkPlan(tuttiCommunicator *c, uint8_t *excluded, tuttiShrinkJob *s);
+void tuttiShrinkDiscard(tuttiJob *job);
 
 /* Needs nothing of the excluded ranks, and waits for all others. Sets *out. */
 tuttiResult_t tuttiShrinkRun(tuttiJob *job);

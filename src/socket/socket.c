@@ -112,7 +112,9 @@ tuttiResult_t tuttiAddressParse(const char *text, tuttiAddress *out) {
 
 tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,
                              uint64_t until, int *ready) {
-  if (wait.failed && tuttiLoadAcquire32(wait.failed) != 0)
+  uint32_t failed = wait.failed ? tuttiLoadAcquire32(wait.failed) : 0;
+  if (failed != 0 && wait.why) return tuttiErrorAdopt((tuttiResult_t)failed, wait.why);
+  if (failed != 0)
     return TUTTI_FAIL(tuttiRemoteError,
                       "stopped waiting for %s: the communicator failed or was aborted meanwhile",
                       who);

@@ -40,6 +40,7 @@ typedef struct {
 typedef struct {
   uint64_t deadline;           /* tuttiNow() clock */
   const tuttiAtomic32 *failed; /* NULL, or nonzero means stop now (tuttiRemoteError) */
+  const char *why; /* NULL, or set before *failed: the text for that, whose code *failed then is */
 } tuttiWait;
 
 /* "10.0.0.1:4711", "[fe80::1%eth0]:4711"; returns buf. */
@@ -109,7 +110,7 @@ tuttiListener tuttiListenerOf(int fd);
 void tuttiListenerClose(tuttiListener *listener);
 /* One slice of a wait: polls until an event, `until` (tuttiNow() clock), the wait's deadline, or 50
  * ms if there is a failed flag to look at. *ready counts the fds with events; 0 is no failure.
- * Fails with tuttiRemoteError once the flag is set; judging the deadline is left to the caller.
+ * Fails once the flag is set, as tuttiWait says; judging the deadline is left to the caller.
  * `fds` may hold -1 entries, which are skipped. */
 struct pollfd;
 tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,

@@ -38,9 +38,11 @@ size_t tuttiFrameWrite(void *out, size_t room, tuttiFrameType type, const void *
   return sizeof(head) + bytes;
 }
 
-size_t tuttiFailureFill(tuttiFailureFrame *out, tuttiResult_t code, int origin, const char *text) {
+size_t tuttiFailureFill(tuttiFailureFrame *out, tuttiResult_t code, int origin, int dead,
+                        const char *text) {
   out->code = code;
   out->origin = origin;
+  out->dead = dead;
   snprintf(out->text, sizeof(out->text), "%s", text);
   return offsetof(tuttiFailureFrame, text) + strlen(out->text) + 1;
 }
@@ -52,6 +54,7 @@ bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *ou
   out->text[sizeof(out->text) - 1] = '\0';
   if (out->code <= tuttiSuccess || out->code >= tuttiNumResults || out->code == tuttiInProgress)
     return false;
+  if (out->dead < -1 || out->dead >= nranks) return false;
   return out->origin >= 0 && out->origin < nranks && out->text[0] != '\0';
 }
 

@@ -34,6 +34,7 @@ typedef struct {
 typedef struct {
   int32_t code;   /* tuttiResult_t */
   int32_t origin; /* rank that failed or noticed */
+  int32_t dead;   /* rank that has died; -1: none */
   char text[TUTTI_ERROR_TEXT];
 } tuttiFailureFrame;
 
@@ -54,7 +55,8 @@ size_t tuttiFrameWrite(void *out, size_t room, tuttiFrameType type, const void *
                        size_t bytes);
 
 /* Fills *out and returns how many of its bytes travel. A text that is too long is cut. */
-size_t tuttiFailureFill(tuttiFailureFrame *out, tuttiResult_t code, int origin, const char *text);
+size_t tuttiFailureFill(tuttiFailureFrame *out, tuttiResult_t code, int origin, int dead,
+                        const char *text);
 /* False when the code is no failure's, the rank is none of nranks, or the text is empty. The text
  * of *out is terminated. */
 bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *out);

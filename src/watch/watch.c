@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -61,6 +62,7 @@ struct tuttiWatch {
   bool guestsPaused;    /* out of descriptors: not looked at until the next heartbeat */
   bool failed;          /* a failure was told or sent; there is no second one */
   bool leaving;         /* goodbyes are on their way */
+  bool *dead;           /* [nranks] told of or noticed here */
   tuttiWatch *next;     /* of the process */
 };
 
@@ -119,23 +121,26 @@ static void linkSend(ringLink *link, tuttiFrameType type, const void *payload, s
 }
 
 /* The first failure wins: it is passed on to the neighbours but for `from` (may be NULL), and with
- * `tell` the owner hears of it. */
+ * `tell` the owner hears of it. So is the first that tells of a death, whatever came before. */
 static void spread(tuttiWatch *w, const tuttiFailureFrame *failure, const ringLink *from,
                    bool tell) {
-  if (w->failed) return;
+  bool first = !w->failed, death = failure->dead >= 0 && !w->dead[failure->dead];
+  if (!first && !death) return;
   w->failed = true;
+  if (death) w->dead[failure->dead] = true;
   TUTTI_INFO(BOOTSTRAP, "watch: rank %d passes on a failure noticed by rank %d: %s", w->who.rank,
              failure->origin, failure->text);
   size_t bytes = offsetof(tuttiFailureFrame, text) + strlen(failure->text) + 1;
   for (int i = 0; i < 2; i++)
     if (&w->links[i] != from) linkSend(&w->links[i], tuttiFrameFailure, failure, bytes);
-  if (tell && !w->leaving)
-    w->calls.failed(w->calls.ctx, (tuttiResult_t)failure->code, failure->text);
+  if (w->leaving) return;
+  if (death) w->calls.died(w->calls.ctx, failure->dead, failure->text);
+  if (first && tell) w->calls.failed(w->calls.ctx, (tuttiResult_t)failure->code, failure->text);
 }
 
-static void spreadText(tuttiWatch *w, tuttiResult_t code, const char *text, bool tell) {
+static void spreadText(tuttiWatch *w, tuttiResult_t code, int dead, const char *text, bool tell) {
   tuttiFailureFrame failure;
-  tuttiFailureFill(&failure, code, w->who.rank, text);
+  tuttiFailureFill(&failure, code, w->who.rank, dead, text);
   spread(w, &failure, NULL, tell);
 }
 
@@ -146,38 +151,56 @@ static bool lostContact(int error) {
          error == EHOSTDOWN;
 }
 
-/* The connection has ended; error 0: the neighbour closed it. The text of a failure is born and
- * logged here; all other ranks adopt it. */
-static void linkLost(tuttiWatch *w, ringLink *link, int error) {
+/* This thread's last error tells of a death: born and logged here, and all other ranks adopt it.
+ * After another failure of the communicator it explains nothing, and the log is spared. */
+static void tellDeath(tuttiWatch *w, const ringLink *link) {
+  spreadText(w, tuttiRemoteError, link->who.rank, tuttiErrorText(), true);
+}
+
+static void linkSilent(tuttiWatch *w, const ringLink *link, const tuttiAddress *local, int error) {
   const tuttiWho *who = &link->who;
-  tuttiAddress local = {0};
-  socklen_t length = sizeof(local);
-  bool known = getsockname(link->fd, &local.sa, &length) == 0;
-  linkClose(link);
-  if (link->left || link->released || w->failed) {
-    TUTTI_INFO(BOOTSTRAP, "watch: rank %d: the connection to rank %d has ended", w->who.rank,
-               who->rank);
+  char interface[128] = "an unknown interface";
+  if (local->sa.sa_family != AF_UNSPEC) tuttiInterfaceOf(local, interface, sizeof(interface));
+  TUTTI_FAIL(tuttiRemoteError,
+             "lost contact with rank %d (host %s, pid %d): no answer to rank %d (host %s) for %d "
+             "s over %s: %s. Remedy: check that host %s is up, and the network between the two "
+             "hosts",
+             who->rank, who->host, who->pid, w->who.rank, w->who.host, CONTACT_MS / 1000, interface,
+             tuttiErrnoText(error), who->host);
+  tellDeath(w, link);
+}
+
+static void linkDied(tuttiWatch *w, const ringLink *link, int error) {
+  const tuttiWho *who = &link->who;
+  if (w->failed) {
+    char text[300];
+    snprintf(text, sizeof(text), "rank %d (host %s, pid %d) died, after another failure", who->rank,
+             who->host, who->pid);
+    spreadText(w, tuttiRemoteError, who->rank, text, false);
     return;
   }
-  if (lostContact(error)) {
-    char interface[128] = "an unknown interface";
-    if (known) tuttiInterfaceOf(&local, interface, sizeof(interface));
-    TUTTI_FAIL(tuttiRemoteError,
-               "lost contact with rank %d (host %s, pid %d): no answer to rank %d (host %s) for %d "
-               "s over %s: %s. Remedy: check that host %s is up, and the network between the two "
-               "hosts",
-               who->rank, who->host, who->pid, w->who.rank, w->who.host, CONTACT_MS / 1000,
-               interface, tuttiErrnoText(error), who->host);
-  } else {
-    TUTTI_FAIL(tuttiRemoteError,
-               "rank %d (host %s, pid %d) died: its connection to rank %d closed without goodbye"
-               "%s%s (killed, crashed, or exited without tuttiCommDestroy, or its init failed?). "
-               "Remedy: see the log of that process, and the kernel log of host %s for its "
-               "out-of-memory killer",
-               who->rank, who->host, who->pid, w->who.rank, error != 0 ? ": " : "",
-               error != 0 ? tuttiErrnoText(error) : "", who->host);
-  }
-  spreadText(w, tuttiRemoteError, tuttiErrorText(), true);
+  TUTTI_FAIL(tuttiRemoteError,
+             "rank %d (host %s, pid %d) died: its connection to rank %d closed without goodbye"
+             "%s%s (killed, crashed, or exited without tuttiCommDestroy). Remedy: see the log of "
+             "that process, and the kernel log of host %s for its out-of-memory killer",
+             who->rank, who->host, who->pid, w->who.rank, error != 0 ? ": " : "",
+             error != 0 ? tuttiErrnoText(error) : "", who->host);
+  tellDeath(w, link);
+}
+
+/* The connection has ended; error 0: the neighbour closed it. */
+static void linkLost(tuttiWatch *w, ringLink *link, int error) {
+  tuttiAddress local = {0};
+  socklen_t length = sizeof(local);
+  if (getsockname(link->fd, &local.sa, &length) != 0) local.sa.sa_family = AF_UNSPEC;
+  linkClose(link);
+  if (link->left || link->released)
+    TUTTI_INFO(BOOTSTRAP, "watch: rank %d: the connection to rank %d has ended", w->who.rank,
+               link->who.rank);
+  else if (lostContact(error) && !w->failed)
+    linkSilent(w, link, &local, error);
+  else
+    linkDied(w, link, error);
 }
 
 /* What came is no frame: nothing after it can be believed either. */
@@ -189,7 +212,7 @@ static void linkBroken(tuttiWatch *w, ringLink *link) {
         "frame of this protocol. Remedy: look for corrupted memory or a different build of "
         "tutti in that process",
         link->who.rank, link->who.host, link->who.pid, w->who.rank);
-    spreadText(w, tuttiRemoteError, tuttiErrorText(), true);
+    spreadText(w, tuttiRemoteError, -1, tuttiErrorText(), true);
   }
   linkClose(link);
 }
@@ -444,7 +467,9 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
                               tuttiMemAccount *memory, tuttiWatch **out) {
   tuttiWatch *w;
   int previous = (b->rank + b->nranks - 1) % b->nranks, next = (b->rank + 1) % b->nranks, error;
-  TUTTI_NEW(w, 1, "the watch of a communicator", memory);
+  size_t size = sizeof(*w) + (size_t)b->nranks * sizeof(*w->dead);
+  TUTTI_TRY(tuttiAlloc((void **)&w, 1, size, "the watch of a communicator", memory));
+  w->dead = (bool *)(w + 1);
   w->bootstrap = b;
   w->memory = memory;
   w->calls = *calls;
@@ -486,9 +511,28 @@ freeAll:
   return result;
 }
 
+/* A neighbour that has a watch has all records; what comes from the next rank is for the watch in
+ * any case. */
+void tuttiWatchDecline(const tuttiBootstrap *b, tuttiResult_t code) {
+  char text[TUTTI_ERROR_TEXT], drop[4096];
+  uint8_t bytes[TUTTI_FRAME_MAX];
+  tuttiFailureFrame failure;
+  const int fds[] = {b->prevFd, b->lastGather ? b->nextFd : -1};
+  code = tuttiBootstrapAccount(b, code, text, sizeof(text));
+  size_t size = tuttiFailureFill(&failure, code, b->rank, -1, text);
+  size = tuttiFrameWrite(bytes, sizeof(bytes), tuttiFrameFailure, &failure, size);
+  for (int i = 0; i < 2; i++) {
+    if (fds[i] < 0) continue;
+    send(fds[i], bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    /* Closing over unread bytes would reset the connection. */
+    for (int reads = 0; reads < LINK_READS; reads++)
+      if (recv(fds[i], drop, sizeof(drop), MSG_DONTWAIT) <= 0) break;
+  }
+}
+
 void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text) {
   TUTTI_LOCKED(&service.lock);
-  spreadText(w, code, text, false);
+  spreadText(w, code, -1, text, false);
 }
 
 /* No more is to be done before it can be closed. */

@@ -24,11 +24,14 @@ typedef struct {
 
 typedef struct {
   void *ctx;
-  /* Both are called from the watch thread, and must neither block nor call a watch.
+  /* All are called from the watch thread, and must neither block nor call a watch.
    *
    * A failure that another rank reported or that the watch noticed: code and full text. Called at
    * most once, and not after this rank's own tuttiWatchFail has gone out. */
   void (*failed)(void *ctx, tuttiResult_t code, const char *text);
+  /* A rank has died. Once for each, before a failure that comes of it, and also after another
+   * failure. */
+  void (*died)(void *ctx, int rank, const char *text);
   /* Writes up to TUTTI_WATCH_STATE bytes of this rank's state (what it is doing); sent with every
    * heartbeat and as answer to questions. Also called within tuttiWatchStart and tuttiWatchAsk, by
    * their thread. */
@@ -36,6 +39,10 @@ typedef struct {
 } tuttiWatchCalls;
 
 typedef struct tuttiWatch tuttiWatch;
+
+/* The init of this rank fails, with `code` and this thread's last error, before it has a watch:
+ * tells the neighbours on the ring that have one already. */
+void tuttiWatchDecline(const tuttiBootstrap *b, tuttiResult_t code);
 
 /* Takes over the ring sockets and the listener; reads the rest of `b` as long as it lives. `who`
  * has nranks entries and is copied. */

@@ -81,6 +81,7 @@ tuttiResult_t tuttiWireupMeet(tuttiWireup *w, tuttiCommView *v, tuttiBootstrap *
   tuttiPeer self = w->peers[v->rank];
   TUTTI_TRY(tuttiTransportsPrepare(v, &self));
   w->peers[v->rank] = self;
+  bootstrap->lastGather = true;
   TUTTI_TRY(tuttiBootstrapAllGather(bootstrap, w->peers, sizeof *w->peers, wait));
   for (int r = 0; r < v->nranks; r++)
     TUTTI_TRY(tuttiPeerCheck(&w->peers[r], r, &self));

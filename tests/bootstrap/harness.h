@@ -48,7 +48,7 @@ private:
 };
 
 inline tuttiWait within(int64_t ms, const tuttiAtomic32 *failed = nullptr) {
-  return {tuttiDeadline(ms), failed};
+  return {tuttiDeadline(ms), failed, nullptr};
 }
 
 /* True once `condition` holds, at the latest after 20 s. */
@@ -220,13 +220,15 @@ public:
     EXPECT_EQ(tuttiHelloSeal(hello, sizeof(*hello), &session), tuttiSuccess);
     rawSend(fd, hello, sizeof(*hello));
   }
-  /* The kind of the reply; 0: the connection was closed. */
+  /* The kind of the next reply, but for where a root is; 0: the connection was closed. */
   int hear() {
-    std::string got = rawRead(fd, sizeof(reply));
-    if (got.size() < sizeof(reply)) return 0;
-    memcpy(&reply, got.data(), sizeof(reply));
-    data = rawRead(fd, reply.bytes);
-    EXPECT_TRUE(tuttiReplyGenuine(&session, &reply, data.data()));
+    do {
+      std::string got = rawRead(fd, sizeof(reply));
+      if (got.size() < sizeof(reply)) return 0;
+      memcpy(&reply, got.data(), sizeof(reply));
+      data = rawRead(fd, reply.bytes);
+      EXPECT_TRUE(tuttiReplyGenuine(&session, &reply, data.data()));
+    } while (reply.kind == tuttiReplyRoot);
     return reply.kind;
   }
   void confirm() {

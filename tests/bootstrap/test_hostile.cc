@@ -6,6 +6,7 @@
 #include <atomic>
 #include <random>
 
+#include "bootstrap/seat.h"
 #include "harness.h"
 
 using testing::AllOf;
@@ -256,6 +257,55 @@ TEST_F(Hostile, SilentAndSlowGuestsAreSentAway) {
   expectJoin(2);
 }
 
+/* Somebody on the way of a rank that has checked in, who can say it has failed, or is done. */
+TEST_F(Hostile, WhatARankSaysAtItsSeatIsChecked) {
+  for (auto kind : {tuttiReplyFailed, tuttiReplyDone}) {
+    auto ids = makeIds();
+    auto here = ::checkInAt(ids[0], checkInOf(ids, 0, 0, 3));
+    ASSERT_TRUE(arrived(here->fd));
+    auto changed = ::checkInAt(ids[0], checkInOf(ids, 0, 1, 3));
+    tuttiSession other = changed->session;
+    other.hello[0] ^= 1;
+    tuttiReplySend(changed->fd, &other, kind, tuttiInternalError, "forged", 6, nullptr);
+    EXPECT_EQ(here->hear(), tuttiReplyFailed);
+    EXPECT_EQ(here->reply.code, tuttiRemoteError);
+    EXPECT_THAT(here->data, AllOf(HasSubstr("what rank 1 (host "), HasSubstr("is not its own")));
+    EXPECT_THAT(here->data, Not(HasSubstr("forged")));
+    EXPECT_EQ(joinAs(ids, 2, 3).result, tuttiRemoteError); /* lets the root end */
+    close(here->fd), close(changed->fd);
+  }
+}
+
+/* And what a rank hears at its seat. */
+TEST(Seat, OnlyTheRootOfTheCheckInIsBelieved) {
+  for (auto kind : {tuttiReplyFailed, tuttiReplyRoot, tuttiReplyNext})
+    for (bool forged : {false, true}) {
+      int pair[2];
+      ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+      tuttiSeat seat = {};
+      seat.fd = pair[0];
+      seat.session.secret = seat.secret;
+      tuttiSession root = seat.session;
+      if (forged) root.hello[31] ^= 1;
+      tuttiNeighbour next = {};
+      bool met = false;
+      const std::string text(kind == tuttiReplyRoot ? sizeof(tuttiRootName) : sizeof(next), 'w');
+      tuttiReplySend(pair[1], &root, kind, tuttiInvalidUsage, text.data(), text.size(), nullptr);
+      tuttiResult_t result = tuttiSeatHear(&seat, &next, &met);
+      if (forged) {
+        EXPECT_EQ(result, tuttiRemoteError) << kind;
+        EXPECT_THAT(tuttiErrorText(), HasSubstr("is not its own"));
+        EXPECT_EQ(seat.fd, -1);
+      } else {
+        EXPECT_EQ(result, kind == tuttiReplyFailed ? tuttiInvalidUsage : tuttiSuccess) << kind;
+      }
+      EXPECT_EQ(met, kind == tuttiReplyNext && !forged);
+      EXPECT_EQ(seat.root[0] != '\0', kind == tuttiReplyRoot && !forged);
+      tuttiFdClose(&seat.fd);
+      close(pair[1]);
+    }
+}
+
 /* Rank 2 is here before them: so the root stays until it has told rank 0, whenever that comes. */
 TEST_F(Hostile, OtherVersionIsToldAndEndsTheInit) {
   int before = rawConnect(root_);
@@ -349,11 +399,12 @@ protected:
     ASSERT_EQ(rank->hear(), tuttiReplyNext);
     ASSERT_EQ(rank->data.size(), sizeof(peer_));
     memcpy(&peer_, rank->data.data(), sizeof(peer_));
-    close(rank->fd);
+    seat_ = rank->fd;
   }
   void TearDown() override {
     if (real_.joinable()) real_.join();
     tuttiBootstrapClose(outcome_.b);
+    close(seat_);
     tuttiListenerClose(&listener_);
     Hostile::TearDown();
   }
@@ -386,6 +437,7 @@ protected:
   }
   tuttiAddressList mine_, record_ = {};
   tuttiListener listener_ = {};
+  int seat_ = -1;
   tuttiNeighbour peer_;
   std::thread real_;
   Outcome outcome_;

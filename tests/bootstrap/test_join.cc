@@ -201,7 +201,7 @@ TEST_F(Join, KilledWhileOthersAreAwaited) {
   EXPECT_EQ(o.result, tuttiRemoteError);
   EXPECT_THAT(o.text,
               AllOf(HasSubstr("rank 1 (host "), HasSubstr("pid " + std::to_string(child)),
-                    HasSubstr("checked in and then ended"),
+                    HasSubstr("died: its connection to the rendezvous"),
                     AnyOf(HasSubstr("while ranks 2 were"), HasSubstr("while ranks 0, 2 were"))));
   Outcome late = joinAs(ids, 2, 3);
   EXPECT_EQ(late.text, o.text);
@@ -332,26 +332,28 @@ TEST_F(Join, MissingRanksAreNamed) {
  */
 TEST_F(Join, MissingRanksOfASlice) {
   auto ids = makeIds(2); /* slices 0-3 and 4-7 */
+  std::unique_ptr<Caller> callers[3];
   auto ranks = onThreads(5, [&](int r) {
     if (r > 0) return joinAs(ids, r, 8);
     Outcome o;
     tuttiCheckIn bridge = checkInOf(ids, 1, 0, 8), last = checkInOf(ids, 1, 5, 8);
     bridge.bridge = 1;
     last.remainingMs = 0;
-    auto first = checkInAt(ids[0], checkInOf(ids, 0, 0, 8)), second = checkInAt(ids[1], bridge);
-    EXPECT_TRUE(arrived(second->fd));
-    EXPECT_EQ(first->hear(), tuttiReplyNext);
-    auto third = checkInAt(ids[1], last);
-    EXPECT_EQ(third->hear(), tuttiReplyFailed);
-    o.text = third->data;
-    close(first->fd), close(second->fd), close(third->fd);
+    callers[0] = checkInAt(ids[0], checkInOf(ids, 0, 0, 8));
+    callers[1] = checkInAt(ids[1], bridge);
+    EXPECT_TRUE(arrived(callers[1]->fd));
+    EXPECT_EQ(callers[0]->hear(), tuttiReplyNext);
+    callers[2] = checkInAt(ids[1], last);
+    EXPECT_EQ(callers[2]->hear(), tuttiReplyFailed);
+    o.text = callers[2]->data;
     return o;
   });
-  for (int r : {0, 4})
+  for (auto &caller : callers)
+    close(caller->fd);
+  for (int r = 0; r < 5; r++) /* rank 4 has told the other slice */
     EXPECT_THAT(ranks[r].text, HasSubstr("missing ranks: 6-7 of 8"));
-  EXPECT_EQ(ranks[4].result, tuttiTimeout);
-  for (int r : {1, 2, 3})
-    EXPECT_EQ(ranks[r].result, tuttiRemoteError) << ranks[r].text;
+  for (int r : {1, 2, 3, 4})
+    EXPECT_EQ(ranks[r].result, tuttiTimeout) << ranks[r].text;
 }
 
 TEST_F(Join, ARankSaysHowLongItWaits) {
@@ -518,8 +520,8 @@ TEST_F(Join, AllGatherEndsAtTheDeadlineOrTheFlag) {
     if (r > 0) o.result = tuttiBootstrapAllGather(ranks[r].b, mine, 1, within(60000));
     return o;
   });
-  EXPECT_EQ(late[1].result, tuttiRemoteError);
-  EXPECT_EQ(late[2].result, tuttiRemoteError);
+  EXPECT_EQ(late[1].result, tuttiTimeout);
+  EXPECT_THAT(late[2].result, AnyOf(tuttiTimeout, tuttiSuccess)); /* it has what it needs */
   closeAll(ranks);
 
   ids = makeIds();

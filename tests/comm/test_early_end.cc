@@ -1,6 +1,7 @@
 /* Communicators that are aborted or destroyed before their blocking init has ended. */
 #include <atomic>
 #include <chrono>
+#include <random>
 
 #include "harness.h"
 
@@ -18,11 +19,14 @@ double since(Clock::time_point start) {
 /* A handle that a thread waits for while another is inside the init that writes it. */
 struct Handle {
   tuttiComm_t comm = nullptr;
+  std::atomic<bool> over{false}; /* the init has ended: a failed one leaves nothing behind */
   tuttiComm_t await() {
-    tuttiComm_t seen;
-    while (!(seen = __atomic_load_n(&comm, __ATOMIC_ACQUIRE)))
+    for (;;) {
+      bool last = over;
+      tuttiComm_t seen = __atomic_load_n(&comm, __ATOMIC_ACQUIRE);
+      if (seen || last) return seen;
       std::this_thread::yield();
-    return seen;
+    }
   }
 };
 
@@ -116,6 +120,56 @@ TEST_P(EarlyEnd, OfADiscardedGroup) {
       for (tuttiComm_t comm : comms)
         EXPECT_EQ(tuttiCommDestroy(comm), tuttiInvalidArgument);
     }
+}
+
+/* Both ranks come, and at a random moment of the init, or after it, several threads end one of
+ * them, while others ask after it. The other rank may have come through by then, or not. */
+TEST_P(EarlyEnd, AtAnyMoment) {
+  std::mt19937 random(20);
+  int through = 0;
+  for (int i = 0; i < 150; i++) {
+    Handle handles[2];
+    tuttiUniqueId id = newId();
+    int spins = (int)(random() % 4000) * (i % 2);
+    std::atomic<int> ends{0};
+    Clock::time_point start = Clock::now();
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; r++)
+      threads.emplace_back([&, r] {
+        tuttiResult_t result = tuttiCommInitRank(&handles[r].comm, 2, id, r);
+        handles[r].over = true;
+        if (r == 0) through += result == tuttiSuccess;
+        if (r == 0) return;
+        EXPECT_THAT(result, AnyOf(tuttiSuccess, tuttiRemoteError)) << tuttiGetLastError(nullptr);
+        if (result == tuttiSuccess) {
+          EXPECT_EQ(tuttiCommAbort(handles[r].comm), tuttiSuccess);
+        }
+      });
+    for (int t = 0; t < 2; t++)
+      threads.emplace_back([&] {
+        tuttiComm_t comm = handles[0].await();
+        for (int k = 0; k < spins; k++)
+          std::this_thread::yield();
+        tuttiResult_t result = GetParam()(comm);
+        EXPECT_THAT(result,
+                    AnyOf(tuttiSuccess, tuttiInvalidUsage, tuttiInvalidArgument, tuttiRemoteError))
+            << tuttiGetLastError(nullptr);
+        ends += result == tuttiSuccess;
+      });
+    threads.emplace_back([&] {
+      tuttiResult_t state;
+      tuttiComm_t comm = handles[0].await();
+      while (tuttiCommGetAsyncError(comm, &state) == tuttiSuccess) {
+        tuttiGetLastError(comm);
+        std::this_thread::yield();
+      }
+    });
+    for (auto &t : threads)
+      t.join();
+    EXPECT_LE(ends, 1);
+    EXPECT_LT(since(start), 60);
+  }
+  RecordProperty("through", through);
 }
 
 INSTANTIATE_TEST_SUITE_P(By, EarlyEnd, testing::Values(tuttiCommAbort, tuttiCommDestroy),

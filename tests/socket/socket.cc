@@ -165,7 +165,8 @@ TEST_F(Socket, EndsAtTheDeadline) {
   EXPECT_EQ(tuttiRecvAll(server_, &byte, 1, "rank 7", within(120)), tuttiTimeout);
   EXPECT_GE(tuttiNow() - begin, 120000000u); /* never early */
   EXPECT_THAT(tuttiErrorText(), HasSubstr("rank 7"));
-  EXPECT_EQ(tuttiRecvAll(server_, &byte, 1, "rank 7", {1, nullptr}), tuttiTimeout); /* long past */
+  EXPECT_EQ(tuttiRecvAll(server_, &byte, 1, "rank 7", {1, nullptr, nullptr}),
+            tuttiTimeout); /* long past */
 }
 
 TEST_F(Socket, EndsAtTheFlag) {
@@ -177,7 +178,7 @@ TEST_F(Socket, EndsAtTheFlag) {
     tuttiStoreRelease32(&failed, 1);
   });
   char byte;
-  tuttiWait wait = {TUTTI_NO_DEADLINE, &failed};
+  tuttiWait wait = {TUTTI_NO_DEADLINE, &failed, nullptr};
   EXPECT_EQ(tuttiRecvAll(server_, &byte, 1, "rank 7", wait), tuttiRemoteError);
   setter.join();
 }
@@ -280,7 +281,7 @@ TEST_F(Socket, ConnectEndsAtTheFlag) {
   HeldPort held;
   int fd;
   tuttiAtomic32 failed = {1};
-  EXPECT_EQ(connectAny(&held.address, 1, "rank 1", {TUTTI_NO_DEADLINE, &failed}, &fd),
+  EXPECT_EQ(connectAny(&held.address, 1, "rank 1", {TUTTI_NO_DEADLINE, &failed, nullptr}, &fd),
             tuttiRemoteError);
 }
 

@@ -57,7 +57,7 @@ inline void tcpPair(int *a, int *b) {
 // What a rank's watch told its owner, and what the owner says when asked for its state.
 class Owner {
 public:
-  tuttiWatchCalls calls() { return {this, failed, state}; }
+  tuttiWatchCalls calls() { return {this, failed, died, state}; }
   void setState(const std::string &text) {
     std::lock_guard<std::mutex> guard(mutex_);
     state_ = text;
@@ -71,6 +71,12 @@ public:
   int failures() {
     std::lock_guard<std::mutex> guard(mutex_);
     return failures_;
+  }
+  // The ranks whose death it was told of, once there are so many.
+  std::vector<int> waitDead(size_t n) {
+    std::unique_lock<std::mutex> guard(mutex_);
+    changed_.wait_for(guard, kPatience, [&] { return dead_.size() >= n; });
+    return dead_;
   }
   tuttiResult_t code() {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -86,6 +92,12 @@ private:
     owner->text_ = text;
     owner->changed_.notify_all();
   }
+  static void died(void *ctx, int rank, const char *) {
+    Owner *owner = static_cast<Owner *>(ctx);
+    std::lock_guard<std::mutex> guard(owner->mutex_);
+    owner->dead_.push_back(rank);
+    owner->changed_.notify_all();
+  }
   static size_t state(void *ctx, void *out) {
     Owner *owner = static_cast<Owner *>(ctx);
     std::lock_guard<std::mutex> guard(owner->mutex_);
@@ -98,6 +110,7 @@ private:
   int failures_ = 0;
   tuttiResult_t code_ = tuttiSuccess;
   std::string text_, state_;
+  std::vector<int> dead_;
 };
 
 // One rank: its bootstrap as Join leaves it, its owner, and its watch once started.

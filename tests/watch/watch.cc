@@ -28,7 +28,7 @@ std::string frame(tuttiFrameType type, const std::string &payload = "") {
 
 std::string failureFrame(int code, int origin, const char *text) {
   tuttiFailureFrame failure;
-  size_t size = tuttiFailureFill(&failure, static_cast<tuttiResult_t>(code), origin, text);
+  size_t size = tuttiFailureFill(&failure, static_cast<tuttiResult_t>(code), origin, -1, text);
   return frame(tuttiFrameFailure, std::string(reinterpret_cast<char *>(&failure), size));
 }
 
@@ -648,7 +648,7 @@ TEST(WatchLife, StopWaitsForARunningCallback) {
     std::atomic<pid_t> stops{0}; /* the thread that does */
   } slow;
   Ring ring(2);
-  tuttiWatchCalls calls = {&slow, nullptr, nullptr};
+  tuttiWatchCalls calls = {&slow, nullptr, nullptr, nullptr};
   calls.failed = [](void *ctx, tuttiResult_t, const char *) {
     Slow *s = static_cast<Slow *>(ctx);
     s->entered = true;

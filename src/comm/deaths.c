@@ -1,0 +1,78 @@
+#include "comm/deaths.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "comm/failure.h"
+#include "comm/handle.h"
+
+/* Processes that have died lately; the oldest gives way. */
+#define KEPT 256
+
+/* Guards all births, `dead` of all communicators, and the list of processes. The watch's thread
+ * takes it within its own lock, so no watch is called under it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t deadProcesses[KEPT];
+static unsigned ndead;
+
+static void strike(const tuttiBirth *b, int rank, const char *text) {
+  char why[TUTTI_ERROR_TEXT];
+  if (b->excluded && b->excluded[rank]) return;
+  snprintf(why, sizeof why, "%.900s (as a rank of the communicator that this one is made of)",
+           text);
+  tuttiCommFailText(b->child, tuttiRemoteError, why, false); /* each rank hears of it like this */
+}
+
+void tuttiBirthBegin(tuttiBirth *b, const tuttiOrigin *origin, tuttiCommunicator *child) {
+  tuttiCommunicator *parent;
+  *b = (tuttiBirth){.child = child, .excluded = origin->excluded};
+  if (!tuttiHandleLives(origin->parent) ||
+      tuttiHandleEnter(origin->parent, "the init of a communicator", &parent) != tuttiSuccess)
+    return;
+  pthread_mutex_lock(&lock);
+  b->parent = parent;
+  TUTTI_LINK(parent->births, b);
+  for (const tuttiDeath *d = parent->deaths; d; d = d->next)
+    strike(b, d->rank, d->text);
+  pthread_mutex_unlock(&lock);
+  tuttiHandleLeave(parent);
+}
+
+void tuttiBirthEnd(tuttiBirth *b) {
+  TUTTI_LOCKED(&lock);
+  if (b->parent) TUTTI_UNLINK(b->parent->births, b);
+}
+
+void tuttiCommDied(tuttiCommunicator *c, int rank, const char *text) {
+  tuttiDeath *death;
+  TUTTI_LOCKED(&lock);
+  deadProcesses[ndead++ % KEPT] = c->wireup.peers[rank].process;
+  for (tuttiBirth *b = c->births; b; b = b->next)
+    strike(b, rank, text);
+  if (tuttiAlloc((void **)&death, 1, sizeof *death, "a death", NULL) != tuttiSuccess) return;
+  death->rank = rank;
+  snprintf(death->text, sizeof death->text, "%s", text);
+  TUTTI_LINK(c->deaths, death);
+}
+
+int tuttiCommDead(tuttiCommunicator *c) {
+  TUTTI_LOCKED(&lock);
+  for (int r = 0; r < c->nranks; r++)
+    for (unsigned i = 0; i < KEPT && i < ndead; i++)
+      if (c->wireup.peers[r].process == deadProcesses[i]) return r;
+  return -1;
+}
+
+void tuttiDeathsForget(tuttiCommunicator *c) {
+  TUTTI_LOCKED(&lock);
+  for (tuttiBirth *b = c->births; b; b = b->next)
+    b->parent = NULL;
+  for (tuttiDeath *d = c->deaths, *next; d; d = next) {
+    next = d->next;
+    tuttiFree(d);
+  }
+  c->births = NULL;
+  c->deaths = NULL;
+}

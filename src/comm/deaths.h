@@ -1,0 +1,36 @@
+/* What is known of ranks that have died, beyond the communicator in which it showed: one that is
+ * being made of others needs the dead too, and another that holds them should say who died. */
+#ifndef TUTTI_COMM_DEATHS_H_
+#define TUTTI_COMM_DEATHS_H_
+
+#include "comm/communicator.h"
+
+/* Of which communicator another is made, and without whom. */
+typedef struct {
+  tuttiComm_t parent;      /* NULL: of none */
+  const uint8_t *excluded; /* [nranks], nonzero: does not take part; NULL: all of them do */
+  int nranks;              /* of the parent */
+} tuttiOrigin;
+
+/* A communicator whose init needs the ranks of another one; a variable of that init. */
+typedef struct tuttiBirth {
+  struct tuttiBirth *next;   /* of the parent */
+  tuttiCommunicator *parent; /* NULL: none, or it has been freed */
+  tuttiCommunicator *child;
+  const uint8_t *excluded;
+} tuttiBirth;
+
+/* From here to End, within which the caller holds the child, a death among those of the parent who
+ * take part, and one that is known already, fails the child at once with the parent's text. A
+ * parent that this rank has ended does not count. */
+void tuttiBirthBegin(tuttiBirth *b, const tuttiOrigin *origin, tuttiCommunicator *child);
+void tuttiBirthEnd(tuttiBirth *b);
+
+/* Rank `rank` of `c` has died, as `text` says. From the watch's thread. */
+void tuttiCommDied(tuttiCommunicator *c, int rank, const char *text);
+/* A rank of `c` whose process some communicator of this process knows to be dead; -1: none. */
+int tuttiCommDead(tuttiCommunicator *c);
+/* `c` is about to be freed. */
+void tuttiDeathsForget(tuttiCommunicator *c);
+
+#endif
