@@ -35,8 +35,12 @@ static tuttiResult_t decline(const InitJob *init, tuttiResult_t why) {
 static tuttiResult_t fail(tuttiCommunicator *c, tuttiResult_t result) {
   result = tuttiCommFail(c, result);
   if (!c->bootstrap) return result;
-  tuttiResult_t told = tuttiLoadAcquire32(&c->ending) ? tuttiInternalError : result;
-  if (!c->watch) tuttiWatchDecline(c->bootstrap, told);
+  bool ended = tuttiLoadAcquire32(&c->ending) != 0;
+  tuttiResult_t told = ended ? tuttiInternalError : result;
+  if (!c->watch)
+    tuttiWatchDecline(c->bootstrap, told);
+  else if (!ended) /* a death that was noticed elsewhere: its ranks may be waiting already */
+    tuttiWatchFail(c->watch, result, tuttiErrorText());
   tuttiBootstrapGiveUp(c->bootstrap, told);
   return result;
 }

@@ -1,0 +1,289 @@
+#include "job.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+int *sends;    /* of this process in this step */
+int dieAt = 0; /* the victim's: number of the send before which it dies; 0: never */
+bool isVictim = false;
+
+} // namespace
+
+/* In place of libc's: the library's messages are what a death falls between. */
+extern "C" ssize_t send(int fd, const void *data, size_t bytes, int flags) {
+  if (sends) {
+    int n = __atomic_add_fetch(sends, 1, __ATOMIC_ACQ_REL);
+    int at = __atomic_load_n(&dieAt, __ATOMIC_ACQUIRE);
+    if (at > 0 && n >= at) syscall(SYS_kill, getpid(), SIGKILL);
+  }
+  return syscall(SYS_sendto, fd, data, bytes, flags, nullptr, 0);
+}
+
+namespace chaos {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+const char *nameOf(Kind kind) {
+  static const char *const names[] = {"init", "all-reduce", "split", "shrink", "grow", "loop"};
+  return names[kind];
+}
+
+/* ---- the plan ------------------------------------------------------------------------------- */
+
+Plan::Plan(uint64_t seed) : seed(seed) {
+  std::mt19937_64 random(seed * 0x9e3779b97f4a7c15u + 1);
+  auto below = [&](int n) { return (int)(random() % (unsigned)n); };
+  first = nprocesses = 3 + below(4);
+  network = below(3) == 0;
+  std::vector<int> members(first);
+  for (int i = 0; i < first; i++)
+    members[i] = i;
+  steps.push_back({kInit, -1, -1, 0});
+  victim = below(first);
+  int length = 2 + below(3);
+  for (int s = 0; s < length; s++) {
+    Step step{(Kind)(kAllReduce + below(4)), -1, -1, (uint32_t)random()};
+    if (step.kind == kShrink) {
+      step.excluded = members[below((int)members.size())];
+      if (step.excluded == victim || members.size() < 3) step.kind = kAllReduce;
+    }
+    if (step.kind == kShrink)
+      members.erase(std::find(members.begin(), members.end(), step.excluded));
+    if (step.kind == kGrow) members.push_back(step.joins = nprocesses++);
+    steps.push_back(step);
+  }
+  steps.push_back({kLoop, -1, -1, 0});
+  killStep = below((int)steps.size());
+  /* What has not been heard of yet can't be missed: in an init it is the third send that finds the
+   * rank seated at its root. */
+  killSends = below(2) ? (killStep == 0 ? 3 : 1) + below(killStep == 0 ? 4 : 12) : 0;
+  killMicros = below(4) == 0 ? below(20000) : below(2000);
+  aborts = (uint32_t)random();
+}
+
+std::string Plan::text() const {
+  std::string all = "seed " + std::to_string(seed) + ": " + std::to_string(first) + " ranks over " +
+                    (network ? "sockets" : "shared memory") + ":";
+  for (const Step &step : steps)
+    all += std::string(" ") + nameOf(step.kind);
+  all += "; process " + std::to_string(victim) + " dies in step " + std::to_string(killStep) +
+         " (" + nameOf(steps[killStep].kind) + ")";
+  return all + (killSends ? " before send " + std::to_string(killSends)
+                          : " after " + std::to_string(killMicros) + " us");
+}
+
+/* ---- a process ------------------------------------------------------------------------------ */
+
+namespace {
+
+/* A communicator and the processes that are its ranks. */
+struct World {
+  tuttiComm_t comm = nullptr;
+  std::vector<int> members;
+  int rankOf(int process) const {
+    auto at = std::find(members.begin(), members.end(), process);
+    return at == members.end() ? -1 : (int)(at - members.begin());
+  }
+};
+
+class Process {
+public:
+  Process(const Plan &plan, Shared *shared, int self)
+      : plan(plan), shared(shared), mine(shared->reports[self]), self(self) {}
+
+  void run() {
+    for (int i = 0; i < plan.first; i++)
+      world.members.push_back(i);
+    for (size_t s = 0; s < plan.steps.size() && !out; s++) {
+      number = (int)s;
+      begin();
+      tuttiResult_t result = step(plan.steps[s]);
+      if (result == tuttiSuccess) continue;
+      fail(result);
+      return;
+    }
+  }
+
+private:
+  bool inWorld() const { return world.rankOf(self) >= 0; }
+
+  void begin() {
+    __atomic_store_n(&mine.sends, 0, __ATOMIC_RELEASE);
+    if (self == plan.victim && number == plan.killStep)
+      __atomic_store_n(&dieAt, plan.killSends, __ATOMIC_RELEASE);
+    __atomic_store_n(&mine.stage, number + 1, __ATOMIC_RELEASE);
+  }
+  void willBe(int rank) { mine.ranks[mine.nranks++] = rank; }
+
+  void fail(tuttiResult_t result) {
+    mine.at = now();
+    mine.step = number;
+    snprintf(mine.text, sizeof mine.text, "%s", tuttiGetLastError(nullptr));
+    /* Who goes on at once must not hide the cause from the others. */
+    if (plan.aborts >> self & 1 && world.comm) tuttiCommAbort(world.comm);
+    __atomic_store_n(&mine.result, (int)result, __ATOMIC_RELEASE);
+  }
+
+  tuttiUniqueId id(bool makes) {
+    if (makes) {
+      tuttiResult_t result = tuttiGetUniqueId(&shared->ids[number]);
+      if (result != tuttiSuccess) fail(result);
+      __atomic_store_n(&shared->made[number], result == tuttiSuccess, __ATOMIC_RELEASE);
+    }
+    while (!__atomic_load_n(&shared->made[number], __ATOMIC_ACQUIRE) &&
+           !__atomic_load_n(&shared->over, __ATOMIC_ACQUIRE))
+      usleep(200);
+    return shared->ids[number];
+  }
+
+  tuttiResult_t step(const Step &s) {
+    switch (s.kind) {
+    case kInit:
+      return init();
+    case kAllReduce:
+      return inWorld() ? check(world, 1 + (int)(s.colors % 3000)) : tuttiSuccess;
+    case kSplit:
+      return inWorld() ? split(s) : tuttiSuccess;
+    case kShrink:
+      return shrink(s);
+    case kGrow:
+      return grow(s);
+    default:
+      return inWorld() ? loop() : tuttiSuccess;
+    }
+  }
+
+  tuttiResult_t init() {
+    if (!inWorld()) return tuttiSuccess;
+    tuttiUniqueId use = id(self == 0);
+    willBe(self);
+    return tuttiCommInitRank(&world.comm, plan.first, use, self);
+  }
+
+  /* An all-reduce of what tells ranks and elements apart. */
+  tuttiResult_t check(const World &w, int count) {
+    int n = (int)w.members.size(), r = w.rankOf(self);
+    std::vector<int32_t> in(count), out(count, -1);
+    for (int i = 0; i < count; i++)
+      in[i] = i + 7 * r + number;
+    tuttiResult_t result =
+        tuttiAllReduce(in.data(), out.data(), count, tuttiInt32, tuttiSum, w.comm, nullptr);
+    for (int i = 0; i < count && result == tuttiSuccess; i++)
+      if (out[i] != n * (i + number) + 7 * n * (n - 1) / 2) mine.wrong = 1;
+    return result;
+  }
+
+  tuttiResult_t split(const Step &s) {
+    World part;
+    uint32_t color = s.colors >> self & 1;
+    for (int m : world.members)
+      if ((s.colors >> m & 1) == color) part.members.push_back(m);
+    willBe(part.rankOf(self));
+    tuttiResult_t result = tuttiCommSplit(world.comm, (int)color, 0, &part.comm, nullptr);
+    if (result == tuttiSuccess) result = check(part, 100);
+    if (result == tuttiSuccess) result = tuttiCommDestroy(part.comm);
+    return result;
+  }
+
+  tuttiResult_t shrink(const Step &s) {
+    World less;
+    int excluded = world.rankOf(s.excluded);
+    for (int m : world.members)
+      if (m != s.excluded) less.members.push_back(m);
+    out = self == s.excluded;
+    if (out) return tuttiSuccess;
+    if (!inWorld()) {
+      world.members = less.members;
+      return tuttiSuccess;
+    }
+    willBe(less.rankOf(self));
+    tuttiResult_t result =
+        tuttiCommShrink(world.comm, &excluded, 1, &less.comm, nullptr, TUTTI_SHRINK_DEFAULT);
+    return result == tuttiSuccess ? moveTo(less) : result;
+  }
+
+  tuttiResult_t grow(const Step &s) {
+    World more = world;
+    more.members.push_back(s.joins);
+    more.comm = nullptr;
+    int n = (int)more.members.size();
+    tuttiResult_t result;
+    if (self == s.joins) {
+      tuttiUniqueId use = id(false);
+      if (__atomic_load_n(&shared->over, __ATOMIC_ACQUIRE)) out = true;
+      if (out) return tuttiSuccess;
+      willBe(n - 1);
+      result = tuttiCommGrow(nullptr, n, &use, n - 1, &more.comm, nullptr);
+    } else {
+      if (!inWorld()) {
+        world.members = more.members;
+        return tuttiSuccess;
+      }
+      tuttiUniqueId use;
+      bool leads = world.rankOf(self) == 0;
+      if (leads) use = id(true);
+      willBe(world.rankOf(self));
+      result = tuttiCommGrow(world.comm, n, leads ? &use : nullptr, -1, &more.comm, nullptr);
+    }
+    return result == tuttiSuccess ? moveTo(more) : result;
+  }
+
+  tuttiResult_t moveTo(const World &next) {
+    tuttiComm_t before = world.comm;
+    world = next;
+    tuttiResult_t result = check(world, 10);
+    if (result == tuttiSuccess && before) result = tuttiCommDestroy(before);
+    return result;
+  }
+
+  tuttiResult_t loop() {
+    tuttiResult_t result;
+    do
+      result = check(world, 64);
+    while (result == tuttiSuccess);
+    return result;
+  }
+
+  const Plan &plan;
+  Shared *shared;
+  Report &mine;
+  int self, number = 0;
+  bool out = false; /* it takes part in nothing any more */
+  World world;
+};
+
+} // namespace
+
+void runProcess(const Plan &plan, Shared *shared, int self) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Report &mine = shared->reports[self];
+  sends = &mine.sends;
+  isVictim = self == plan.victim;
+  setenv("TUTTI_TIMEOUT", "60", 1);
+  setenv("TUTTI_SOCKET_IFNAME", "=lo", 1);
+  if (plan.network) {
+    setenv("TUTTI_SHM_DISABLE", "1", 1);
+    setenv("TUTTI_P2P_DISABLE", "1", 1);
+  }
+  Process(plan, shared, self).run();
+  __atomic_store_n(&mine.ended, 1, __ATOMIC_RELEASE);
+  /* Who is late with the news would take this one's end for the fault. */
+  while (!__atomic_load_n(&shared->over, __ATOMIC_ACQUIRE))
+    usleep(500);
+  _exit(0);
+}
+
+} // namespace chaos

@@ -1,0 +1,74 @@
+/* A job of some ranks, as processes: what they do follows from a seed, and one of them is killed at
+ * a moment that follows from it too. */
+#ifndef TUTTI_TESTS_CHAOS_JOB_H_
+#define TUTTI_TESTS_CHAOS_JOB_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tutti.h"
+
+namespace chaos {
+
+constexpr int kMaxRanks = 10, kMaxSteps = 8;
+
+enum Kind { kInit, kAllReduce, kSplit, kShrink, kGrow, kLoop };
+const char *nameOf(Kind kind);
+
+/* One step, the same for all ranks, which are told apart by what their process is numbered. */
+struct Step {
+  Kind kind;
+  int excluded = -1; /* shrink: this process stays behind */
+  int joins = -1;    /* grow: this process comes */
+  uint32_t colors;   /* split: bit of a process is its color */
+};
+
+struct Plan {
+  explicit Plan(uint64_t seed);
+  std::string text() const;
+
+  uint64_t seed;
+  int first, nprocesses; /* those that are there from the init on; and those that a step adds */
+  std::vector<Step> steps;
+  bool network;
+  int victim;
+  int killStep;    /* the victim dies in this step, */
+  int killSends;   /* when it is about to send for the n-th time; or if that is 0, */
+  int killMicros;  /* so long after it has begun, by its parent's hand */
+  uint32_t aborts; /* bit of a process: it aborts the other communicators when one fails */
+};
+
+/* What a process tells, in memory that all share. */
+struct Report {
+  pid_t pid;
+  int stage;  /* steps begun; atomic */
+  int sends;  /* in this step; atomic */
+  int ended;  /* it has nothing left to do: it has failed, or stayed behind; atomic */
+  int result; /* of the call that failed; 0: none has */
+  int step;   /* in which that was */
+  double at;  /* when; seconds of the monotonic clock */
+  int wrong;  /* 1: data were not what they should be */
+  int nranks; /* how many numbers it has had: */
+  int ranks[3 * kMaxSteps];
+  char text[1400];
+};
+
+struct Shared {
+  Report reports[kMaxRanks];
+  int made[kMaxSteps + 1]; /* ids[i] is there; atomic */
+  tuttiUniqueId ids[kMaxSteps + 1];
+  int over; /* the parent has seen all it wants; atomic */
+};
+
+double now();
+
+/* Runs process number `self`; ends with its exit. */
+[[noreturn]] void runProcess(const Plan &plan, Shared *shared, int self);
+
+} // namespace chaos
+
+#endif
