@@ -139,6 +139,12 @@ void tuttiIdFollow(const tuttiBootstrap *b, int leader, uint64_t purpose, uint16
   seal(&id, out);
 }
 
+void tuttiIdCancel(const tuttiUniqueId *id) {
+  tuttiId parsed;
+  memcpy(&parsed, id, sizeof(parsed));
+  tuttiRootCancel(parsed.secret);
+}
+
 tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out) {
   static const tuttiUniqueId zero;
   const char *remedy = "pass the bytes that tuttiGetUniqueId wrote, unchanged, to every rank";

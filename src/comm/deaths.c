@@ -65,6 +65,13 @@ int tuttiCommDead(tuttiCommunicator *c) {
   return -1;
 }
 
+tuttiResult_t tuttiCommComplete(tuttiCommunicator *c, const uint8_t *excluded) {
+  TUTTI_LOCKED(&lock);
+  for (const tuttiDeath *d = c->deaths; d; d = d->next)
+    if (!excluded[d->rank]) return tuttiErrorAdopt(tuttiRemoteError, d->text);
+  return tuttiSuccess;
+}
+
 void tuttiDeathsForget(tuttiCommunicator *c) {
   TUTTI_LOCKED(&lock);
   for (tuttiBirth *b = c->births; b; b = b->next)

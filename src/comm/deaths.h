@@ -30,6 +30,8 @@ void tuttiBirthEnd(tuttiBirth *b);
 void tuttiCommDied(tuttiCommunicator *c, int rank, const char *text);
 /* A rank of `c` whose process some communicator of this process knows to be dead; -1: none. */
 int tuttiCommDead(tuttiCommunicator *c);
+/* tuttiSuccess, or the text of a rank's death that is not excluded. */
+tuttiResult_t tuttiCommComplete(tuttiCommunicator *c, const uint8_t *excluded);
 /* `c` is about to be freed. */
 void tuttiDeathsForget(tuttiCommunicator *c);
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "comm/communicator.h"
+#include "comm/deaths.h"
 #include "comm/record.h"
 
 /* First question after so much waiting, then at every doubling; the log speaks from WARN_MS on. */
@@ -42,6 +43,15 @@ void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text
   tuttiStoreRelease(&c->suspectedAt, tuttiNow());
 }
 
+tuttiResult_t tuttiCommFailLate(tuttiCommunicator *c, tuttiResult_t code) {
+  tuttiBackoff pause = {0};
+  if (code != tuttiRemoteError) return tuttiCommFail(c, code);
+  tuttiCommSuspect(c, code, tuttiErrorText());
+  while ((code = tuttiCommFailure(c)) == tuttiSuccess)
+    tuttiBackoffPause(&pause);
+  return code;
+}
+
 tuttiResult_t tuttiCommFailure(void *comm) {
   tuttiCommunicator *c = comm;
   uint64_t suspectedAt = tuttiLoadAcquire(&c->suspectedAt);
@@ -66,21 +76,25 @@ tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicato
   return fails ? tuttiCommFailure(c) : tuttiSuccess; /* what has ended may have ended by failing */
 }
 
-/* "rank 2 (host node7, pid 4242)" */
-static const char *rankText(const tuttiCommunicator *c, int rank, char *buf, size_t size) {
+const char *tuttiCommRankText(const tuttiCommunicator *c, int rank, char *buf, size_t size) {
   snprintf(buf, size, "rank %d (host %s, pid %d)", rank, c->wireup.peers[rank].host,
            c->wireup.peers[rank].pid);
   return buf;
 }
 
 void tuttiCommTellAbort(tuttiCommunicator *c) {
-  char who[160], text[256];
+  char who[160], whoDied[160], text[400];
   pthread_mutex_lock(&c->failureLock); /* an init under way may be making it */
   tuttiWatch *watch = c->watch;
   pthread_mutex_unlock(&c->failureLock);
   if (!watch) return;
-  snprintf(text, sizeof text, "%s aborted the communicator. Remedy: see its log for why",
-           rankText(c, c->rank, who, sizeof who));
+  tuttiCommRankText(c, c->rank, who, sizeof who);
+  int dead = tuttiCommDead(c);
+  if (dead >= 0) /* as another communicator has shown: that is why */
+    snprintf(text, sizeof text, "%s died, and %s aborted the communicator",
+             tuttiCommRankText(c, dead, whoDied, sizeof whoDied), who);
+  else
+    snprintf(text, sizeof text, "%s aborted the communicator. Remedy: see its log for why", who);
   tuttiWatchFail(watch, tuttiRemoteError, text);
 }
 
@@ -92,8 +106,9 @@ tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine
              "ranks disagree on an operation of communicator %s (%016" PRIx64 "): %s called %s, %s "
              "called %s. Every rank must call the same collectives in the same order with the same "
              "count, type, reduction and root",
-             c->options.name, c->view.commHash, rankText(c, c->rank, me, sizeof me),
-             tuttiSignatureText(mine, mySig, sizeof mySig), rankText(c, peer, them, sizeof them),
+             c->options.name, c->view.commHash, tuttiCommRankText(c, c->rank, me, sizeof me),
+             tuttiSignatureText(mine, mySig, sizeof mySig),
+             tuttiCommRankText(c, peer, them, sizeof them),
              theirs ? tuttiSignatureText(theirs, theirSig, sizeof theirSig) : "something else");
   return tuttiCommFail(c, tuttiInvalidUsage);
 }
@@ -130,7 +145,7 @@ static bool lateText(const tuttiCommunicator *c, const tuttiSignature *mine, int
                      const tuttiWatchAnswer *answer, char *buf, size_t size) {
   char who[160], sig[160];
   tuttiRankState state;
-  rankText(c, rank, who, sizeof who);
+  tuttiCommRankText(c, rank, who, sizeof who);
   bool known = answer->answered != TUTTI_ANSWER_NONE &&
                tuttiRankStateParse(answer->state, answer->bytes, &state);
   bool inside = known && state.started > state.ended;
@@ -172,7 +187,7 @@ static void listLate(const tuttiCommunicator *c, const tuttiSignature *mine, int
   char who[160];
   if (peer >= 0)
     snprintf(text, size, "it waits for %s, which is in the same operation: a slow or broken path",
-             rankText(c, peer, who, sizeof who));
+             tuttiCommRankText(c, peer, who, sizeof who));
   else
     snprintf(text, size, "every rank is in it: a slow or broken path");
 }

@@ -7,8 +7,13 @@
 /* Makes `code` and this thread's last error the failure of `c`, and tells every other rank. Returns
  * `code`. */
 tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
+/* The same of an operation, whose trouble with a peer may be the echo of a death elsewhere: waits
+ * for a better cause as long as a suspicion does, see below. */
+tuttiResult_t tuttiCommFailLate(tuttiCommunicator *c, tuttiResult_t code);
 /* The same for a text that came from elsewhere; `tell` says whether other ranks need to hear it. */
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
+/* "rank 2 (host node7, pid 4242)"; returns buf. */
+const char *tuttiCommRankText(const tuttiCommunicator *c, int rank, char *buf, size_t size);
 /* Tells every other rank that this one aborts, if there is a watch to tell it with. */
 void tuttiCommTellAbort(tuttiCommunicator *c);
 /* Notes trouble on a data connection, which becomes the failure of `c` if none with a better cause

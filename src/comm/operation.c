@@ -312,7 +312,7 @@ tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
     if (result == tuttiSuccess)
       tuttiRecordEnd(&ops[i].comm->record);
     else
-      tuttiCommFail(ops[i].comm, result);
+      tuttiCommFailLate(ops[i].comm, result);
   }
   return result;
 }

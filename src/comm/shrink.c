@@ -10,6 +10,7 @@
 
 #include "base/os.h"
 #include "comm/communicator.h"
+#include "comm/deaths.h"
 #include "comm/failure.h"
 #include "comm/handle.h"
 #include "comm/init.h"
@@ -19,15 +20,21 @@
 
 #define ASK_MS       1000
 #define ASK_AGAIN_NS 5000000
+#define GONE_NS      1000000000u /* a listener that refuses so long is no moment of overload */
 
 static bool isQuiet(tuttiCommunicator *c) {
   return !tuttiLoadAcquire32(&c->busy) && tuttiWorkerIdle(c);
 }
 
 tuttiResult_t tuttiCommEndOperations(tuttiCommunicator *c, const char *what) {
-  char text[160];
-  snprintf(text, sizeof text, "rank %d %s", c->rank, what);
-  tuttiCommFailText(c, tuttiInvalidUsage, text, true);
+  char who[160], text[400];
+  int dead = tuttiCommDead(c);
+  if (dead >= 0) /* another communicator has shown it before this one did */
+    snprintf(text, sizeof text, "%s died, and rank %d %s",
+             tuttiCommRankText(c, dead, who, sizeof who), c->rank, what);
+  else
+    snprintf(text, sizeof text, "rank %d %s", c->rank, what);
+  tuttiCommFailText(c, dead >= 0 ? tuttiRemoteError : tuttiInvalidUsage, text, true);
   TUTTI_TRY(tuttiCommAwait(c, isQuiet, false, "operations of this rank did not end", ""));
   return c->device->drain(&c->context);
 }
@@ -41,23 +48,48 @@ static tuttiResult_t offer(const tuttiShrinkJob *s, tuttiUniqueId *id) {
   return tuttiSuccess;
 }
 
-/* One look at what the leader shows; *found if it is this shrink. The parent is held for that only:
- * its abort need not wait. */
-static tuttiResult_t look(const tuttiShrinkJob *s, uint64_t deadline, tuttiUniqueId *id,
-                          bool *found) {
+/* What a rank that follows waits for. */
+typedef struct {
+  const tuttiShrinkJob *shrink;
+  uint64_t deadline;
+  uint64_t refusedSince; /* the leader's watch listens no more; 0: it does */
+  tuttiUniqueId *id;
+  bool found; /* *id is set */
+} Lookout;
+
+/* Its process has ended, or it has left the communicator: it will show nothing any more. */
+static tuttiResult_t leaderGone(const tuttiCommunicator *c, const Lookout *l) {
+  char who[160];
+  return TUTTI_FAIL(tuttiRemoteError,
+                    "%s, the first that stays, died or has destroyed its communicator: nobody "
+                    "listens there any more. Remedy: see its log, and shrink without it",
+                    tuttiCommRankText(c, l->shrink->leader, who, sizeof who));
+}
+
+/* One look at what the leader shows. The parent is held for that only: its abort need not wait. */
+static tuttiResult_t look(Lookout *l) {
+  const tuttiShrinkJob *s = l->shrink;
   tuttiRankState state;
   TUTTI_ENTER(c, s->job.uses, "tuttiCommShrink");
   if (!s->aborts) TUTTI_TRY(tuttiCommFailure(c));
+  TUTTI_TRY(tuttiCommComplete(c, s->excluded));
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
   TUTTI_TRY(tuttiWatchAsk(c->watch, s->leader, ASK_MS, answers));
   const tuttiWatchAnswer *a = &answers[s->leader];
-  *found = a->answered == TUTTI_ANSWER_OWN && tuttiRankStateParse(a->state, a->bytes, &state) &&
-           (state.offer >> 16 ^ s->purpose) < 256 && state.offer != c->followed[s->leader];
-  if (*found) {
+  l->found = a->answered == TUTTI_ANSWER_OWN && tuttiRankStateParse(a->state, a->bytes, &state) &&
+             (state.offer >> 16 ^ s->purpose) < 256 && state.offer != c->followed[s->leader];
+  if (l->found) {
     c->followed[s->leader] = state.offer;
-    tuttiIdFollow(c->bootstrap, s->leader, state.offer >> 16, (uint16_t)state.offer, id);
+    tuttiIdFollow(c->bootstrap, s->leader, state.offer >> 16, (uint16_t)state.offer, l->id);
+    return tuttiSuccess;
   }
-  if (*found || tuttiNow() <= deadline) return tuttiSuccess;
+  uint64_t now = tuttiNow();
+  if (a->answered != TUTTI_ANSWER_REFUSED)
+    l->refusedSince = 0;
+  else if (l->refusedSince == 0)
+    l->refusedSince = now;
+  if (l->refusedSince && now - l->refusedSince > GONE_NS) return leaderGone(c, l);
+  if (now <= l->deadline) return tuttiSuccess;
   return TUTTI_FAIL(tuttiTimeout,
                     "rank %d, the first that stays, did not call tuttiCommShrink with the same "
                     "ranks within %.1f s; every rank that stays must",
@@ -65,10 +97,10 @@ static tuttiResult_t look(const tuttiShrinkJob *s, uint64_t deadline, tuttiUniqu
 }
 
 static tuttiResult_t follow(const tuttiShrinkJob *s, tuttiUniqueId *id) {
-  uint64_t deadline = tuttiDeadline(s->options.timeoutMs);
-  for (bool found = false;;) {
-    TUTTI_TRY(look(s, deadline, id, &found));
-    if (found) return tuttiSuccess;
+  Lookout l = {.shrink = s, .deadline = tuttiDeadline(s->options.timeoutMs), .id = id};
+  for (;;) {
+    TUTTI_TRY(look(&l));
+    if (l.found) return tuttiSuccess;
     nanosleep(&(struct timespec){.tv_nsec = ASK_AGAIN_NS}, NULL);
   }
 }

@@ -55,7 +55,11 @@ static tuttiResult_t agree(const tuttiSplitJob *split, Agreement *agreed) {
     mine->noId = (int32_t)tuttiIdOffer(parent->bootstrap, purpose, &mine->id, &(uint16_t){0});
   char why[TUTTI_ERROR_TEXT];
   snprintf(why, sizeof why, "%s", tuttiErrorText());
-  TUTTI_TRY(tuttiCommExchange(parent, entries, sizeof *entries));
+  tuttiResult_t result = tuttiCommExchange(parent, entries, sizeof *entries);
+  if (result != tuttiSuccess) {
+    if (leader == parent->rank && takesPart && !mine->noId) tuttiIdCancel(&mine->id);
+    return result;
+  }
   if (!takesPart) {
     agreed->members = 0;
     return tuttiSuccess;

@@ -38,8 +38,11 @@ static uint64_t goOn(asking *a, talk *t, int rank, struct pollfd *wanted) {
   tuttiResult_t result = tuttiDialStep(d, (tuttiWait){.deadline = TUTTI_NO_DEADLINE});
   if (result != tuttiSuccess || d->state == TUTTI_DIAL_DONE ||
       (d->state == TUTTI_DIAL_CONNECTING && tuttiConnectorRefused(&d->connector, 0))) {
+    tuttiWatchAnswer *answer = &a->answers[rank];
     if (d->state == TUTTI_DIAL_DONE && tuttiAnswerValid(&t->answer, a->b->hash, rank))
       tuttiAnswerNote(&t->answer, a->b->nranks, a->answers);
+    else if (d->state == TUTTI_DIAL_CONNECTING && answer->answered == TUTTI_ANSWER_NONE)
+      answer->answered = TUTTI_ANSWER_REFUSED;
     endTalk(t);
     return TUTTI_NO_DEADLINE;
   }

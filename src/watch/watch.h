@@ -59,7 +59,8 @@ enum {
   TUTTI_ANSWER_NONE = 0,    /* it is not */
   TUTTI_ANSWER_OWN = 1,     /* from the rank itself */
   TUTTI_ANSWER_HEARSAY = 2, /* from a neighbour: what the rank's last heartbeat said */
-  TUTTI_ANSWER_LEFT = 3     /* likewise, and the rank has said goodbye since */
+  TUTTI_ANSWER_LEFT = 3,    /* likewise, and the rank has said goodbye since */
+  TUTTI_ANSWER_REFUSED = 4  /* nobody listens there any more; no rank says this of another */
 };
 
 /* What is known of the state of one rank. */
