@@ -332,7 +332,7 @@ static tuttiResult_t tryConnect(tuttiDial *d) {
 static tuttiResult_t judgeReply(tuttiDial *d, tuttiWait wait) {
   uint8_t confirm[TUTTI_MAC_BYTES];
   if (!tuttiReplyValid(&d->reply)) return tuttiDialReject(d, EPROTO);
-  if (d->reply.kind == tuttiReplyFailed)
+  if (d->reply.kind == tuttiReplyFailed && !d->neverFails)
     return tuttiReplyAdopt(d->fd, &d->session, &d->reply, d->who, wait);
   if (d->reply.kind != tuttiReplyAccepted || d->reply.version != TUTTI_VERSION_CODE ||
       d->reply.bytes != 0 || !tuttiReplyGenuine(&d->session, &d->reply, NULL))

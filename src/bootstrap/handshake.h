@@ -47,7 +47,8 @@ typedef enum {
   tuttiHelloCheckIn = 1, /* rank -> root */
   tuttiHelloRing = 2,    /* rank -> next rank of the ring */
   tuttiHelloAsk = 3,     /* watch -> watch: a question about state */
-  tuttiHelloNet = 4      /* NET: sender -> receiver (transport/net.h) */
+  tuttiHelloNet = 4,     /* NET: sender -> receiver (transport/net.h) */
+  tuttiHelloRejoin = 5   /* watch -> watch of the next rank: their connection was cut */
 } tuttiHelloKind;
 
 typedef enum {
@@ -162,6 +163,7 @@ typedef struct {
   uint32_t patienceMs; /* for the next reply, while other addresses could be tried */
   uint32_t refusedMs;  /* give up when everything refuses this long; 0: never */
   bool hungUp;         /* the last attempt ended so, after the hello */
+  bool neverFails;     /* the listener says no Failed: who does is none, and is not waited for */
   const char *remedy;  /* ends the error's text */
 } tuttiDial;
 

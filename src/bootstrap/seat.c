@@ -69,7 +69,8 @@ static void end(tuttiSeat *seat) {
 
 static tuttiResult_t rootGone(tuttiSeat *seat) {
   end(seat);
-  if (!seat->root[0])
+  seat->lost = !seat->root[0];
+  if (seat->lost)
     return TUTTI_FAIL(tuttiRemoteError,
                       "the root of the unique id closed the connection: its process has ended or "
                       "given up; its own log says why");
@@ -133,9 +134,10 @@ tuttiResult_t tuttiSeatsJudge(tuttiSeat *seats, tuttiResult_t result, tuttiWait 
   struct pollfd fds[TUTTI_SEATS];
   char text[TUTTI_ERROR_TEXT];
   uint64_t until = tuttiDeadline(VERDICT_MS);
-  if (result != tuttiRemoteError || seats[0].ended || seats[1].ended) return result;
+  bool lost = seats[0].lost || seats[1].lost;
+  if (result != tuttiRemoteError || (!lost && (seats[0].ended || seats[1].ended))) return result;
   snprintf(text, sizeof text, "%s", tuttiErrorText());
-  while (tuttiNow() < until && (seats[0].fd >= 0 || seats[1].fd >= 0)) {
+  while (tuttiNow() < until && (lost || seats[0].fd >= 0 || seats[1].fd >= 0)) {
     int ready;
     tuttiSeatsWaitOn(seats, fds);
     TUTTI_TRY(tuttiPollSlice(fds, TUTTI_SEATS, "the root of the unique id", wait, until, &ready));

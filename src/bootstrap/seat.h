@@ -21,6 +21,7 @@ typedef struct tuttiSeat {
   uint8_t secret[16];
   tuttiSession session; /* of the check-in */
   bool ended;           /* the root has told a failure, or is gone */
+  bool lost;            /* gone before it had said who it is */
   char root[128];       /* "rank 0 (host a, pid 17)", as far as the root has said it; else "" */
 } tuttiSeat;
 
@@ -42,7 +43,9 @@ void tuttiSeatsWaitOn(const tuttiSeat *seats, struct pollfd *fds);
 tuttiResult_t tuttiSeatsHear(tuttiSeat *seats, const struct pollfd *fds);
 
 /* What to make of `result`, of this thread's last error: trouble with a neighbour may be the echo
- * of what the root is about to tell, so that is waited for, a second at most, and adopted. */
+ * of what the root is about to tell, so that is waited for, a second at most, and adopted. So is
+ * the flag of `wait` if the root is gone before it has said who it is: whoever sets that may know.
+ */
 tuttiResult_t tuttiSeatsJudge(tuttiSeat *seats, tuttiResult_t result, tuttiWait wait);
 
 /* Leaves the seats, because of a failure with this code and text, of which all other ranks whose

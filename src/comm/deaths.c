@@ -47,6 +47,7 @@ void tuttiBirthEnd(tuttiBirth *b) {
 
 void tuttiCommDied(tuttiCommunicator *c, int rank, const char *text) {
   tuttiDeath *death;
+  tuttiCommFailText(c, tuttiRemoteError, text, false); /* also of one that is only suspected */
   TUTTI_LOCKED(&lock);
   deadProcesses[ndead++ % KEPT] = c->wireup.peers[rank].process;
   for (tuttiBirth *b = c->births; b; b = b->next)

@@ -18,16 +18,25 @@
 #define ASK_MS        1000
 #define ASK_ALL_RANKS 64 /* larger communicators ask everyone only at the deadline */
 
+/* True if that is the first failure; *watch is what the others can be told with, or NULL. */
+static bool setFailure(tuttiCommunicator *c, tuttiResult_t code, const char *text,
+                       tuttiWatch **watch) {
+  TUTTI_LOCKED(&c->failureLock);
+  *watch = c->watch;
+  if (tuttiLoadRelaxed32(&c->failed) != 0) return false;
+  snprintf(c->failure, sizeof c->failure, "%s", text);
+  tuttiStoreRelease32(&c->failed, (uint32_t)code);
+  return true;
+}
+
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell) {
-  pthread_mutex_lock(&c->failureLock);
-  bool first = tuttiLoadRelaxed32(&c->failed) == 0;
-  if (first) {
-    snprintf(c->failure, sizeof c->failure, "%s", text);
-    tuttiStoreRelease32(&c->failed, (uint32_t)code);
-  }
-  tuttiWatch *watch = c->watch;
-  pthread_mutex_unlock(&c->failureLock);
-  if (first && tell && watch) tuttiWatchFail(watch, code, text);
+  tuttiWatch *watch;
+  if (setFailure(c, code, text, &watch) && tell && watch) tuttiWatchFail(watch, code, text);
+}
+
+void tuttiCommEndText(tuttiCommunicator *c, tuttiResult_t code, const char *text) {
+  tuttiWatch *watch;
+  if (setFailure(c, code, text, &watch) && watch) tuttiWatchEnd(watch, code, text);
 }
 
 tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code) {
@@ -95,7 +104,10 @@ void tuttiCommTellAbort(tuttiCommunicator *c) {
              tuttiCommRankText(c, dead, whoDied, sizeof whoDied), who);
   else
     snprintf(text, sizeof text, "%s aborted the communicator. Remedy: see its log for why", who);
-  tuttiWatchFail(watch, tuttiRemoteError, text);
+  if (dead >= 0)
+    tuttiWatchFail(watch, tuttiRemoteError, text);
+  else
+    tuttiWatchEnd(watch, tuttiRemoteError, text);
 }
 
 tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,

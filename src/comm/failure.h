@@ -12,6 +12,9 @@ tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
 tuttiResult_t tuttiCommFailLate(tuttiCommunicator *c, tuttiResult_t code);
 /* The same for a text that came from elsewhere; `tell` says whether other ranks need to hear it. */
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
+/* The same of a rank that ends the communicator by a call: the others wait a moment whether a death
+ * was the cause. */
+void tuttiCommEndText(tuttiCommunicator *c, tuttiResult_t code, const char *text);
 /* "rank 2 (host node7, pid 4242)"; returns buf. */
 const char *tuttiCommRankText(const tuttiCommunicator *c, int rank, char *buf, size_t size);
 /* Tells every other rank that this one aborts, if there is a watch to tell it with. */

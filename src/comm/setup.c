@@ -39,6 +39,10 @@ static void watchFailed(void *comm, tuttiResult_t code, const char *text) {
   tuttiCommFailText(comm, code, text, false);
 }
 
+static void watchEnded(void *comm, tuttiResult_t code, const char *text) {
+  tuttiCommSuspect(comm, code, text);
+}
+
 static void watchDied(void *comm, int rank, const char *text) {
   tuttiCommDied(comm, rank, text);
 }
@@ -69,7 +73,8 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
     who[r].pid = c->wireup.peers[r].pid;
     memcpy(who[r].host, c->wireup.peers[r].host, sizeof who[r].host);
   }
-  tuttiWatchCalls calls = {.ctx = c, .failed = watchFailed, .died = watchDied, .state = watchState};
+  tuttiWatchCalls calls = {
+      .ctx = c, .failed = watchFailed, .ended = watchEnded, .died = watchDied, .state = watchState};
   tuttiWatch *watch;
   TUTTI_TRY(tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &watch));
   TUTTI_LOCKED(&c->failureLock); /* the proxy may be failing already */

@@ -29,12 +29,14 @@ static bool isQuiet(tuttiCommunicator *c) {
 tuttiResult_t tuttiCommEndOperations(tuttiCommunicator *c, const char *what) {
   char who[160], text[400];
   int dead = tuttiCommDead(c);
-  if (dead >= 0) /* another communicator has shown it before this one did */
+  if (dead >= 0) { /* another communicator has shown it before this one did */
     snprintf(text, sizeof text, "%s died, and rank %d %s",
              tuttiCommRankText(c, dead, who, sizeof who), c->rank, what);
-  else
+    tuttiCommFailText(c, tuttiRemoteError, text, true);
+  } else {
     snprintf(text, sizeof text, "rank %d %s", c->rank, what);
-  tuttiCommFailText(c, dead >= 0 ? tuttiRemoteError : tuttiInvalidUsage, text, true);
+    tuttiCommEndText(c, tuttiInvalidUsage, text);
+  }
   TUTTI_TRY(tuttiCommAwait(c, isQuiet, false, "operations of this rank did not end", ""));
   return c->device->drain(&c->context);
 }

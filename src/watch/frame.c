@@ -54,7 +54,7 @@ bool tuttiFailureRead(const tuttiFrame *frame, int nranks, tuttiFailureFrame *ou
   out->text[sizeof(out->text) - 1] = '\0';
   if (out->code <= tuttiSuccess || out->code >= tuttiNumResults || out->code == tuttiInProgress)
     return false;
-  if (out->dead < -1 || out->dead >= nranks) return false;
+  if (out->dead < TUTTI_DEAD_MAYBE || out->dead >= nranks) return false;
   return out->origin >= 0 && out->origin < nranks && out->text[0] != '\0';
 }
 
@@ -72,9 +72,8 @@ bool tuttiAnswerValid(const tuttiAnswer *a, uint64_t hash, int rank) {
 /* Keeps what is known better: from the rank itself, then that it has left, then the younger. */
 static void note(tuttiWatchAnswer *answer, const tuttiWatchAnswer *heard) {
   if (heard->answered == TUTTI_ANSWER_NONE || answer->answered == TUTTI_ANSWER_OWN) return;
-  if (heard->answered == TUTTI_ANSWER_HEARSAY && answer->answered >= TUTTI_ANSWER_HEARSAY &&
-      answer->ageMs <= heard->ageMs)
-    return;
+  bool known = answer->answered == TUTTI_ANSWER_HEARSAY || answer->answered == TUTTI_ANSWER_LEFT;
+  if (heard->answered == TUTTI_ANSWER_HEARSAY && known && answer->ageMs <= heard->ageMs) return;
   *answer = *heard;
 }
 

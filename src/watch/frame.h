@@ -34,9 +34,12 @@ typedef struct {
 typedef struct {
   int32_t code;   /* tuttiResult_t */
   int32_t origin; /* rank that failed or noticed */
-  int32_t dead;   /* rank that has died; -1: none */
+  int32_t dead;   /* rank that has died, or one of the two below */
   char text[TUTTI_ERROR_TEXT];
 } tuttiFailureFrame;
+
+#define TUTTI_DEAD_NONE  (-1)
+#define TUTTI_DEAD_MAYBE (-2) /* a rank ends the communicator; that may have come of a death */
 
 #define TUTTI_FRAME_MAX (sizeof(tuttiFrameHead) + sizeof(tuttiFailureFrame))
 

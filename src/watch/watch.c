@@ -3,8 +3,11 @@
  * joined with the last.
  *
  * A neighbour that only falls silent is not dead: it may be stopped or busy, and its kernel still
- * acknowledges. What is taken for a death is a connection that ends without a goodbye, or a kernel
- * that no longer acknowledges.
+ * acknowledges. Nor is one whose connection has ended without a goodbye, as something between the
+ * hosts may have cut it: its listener is tried then. If nobody listens, the process is gone, at
+ * once. If the watch there answers, the connection is made anew, by the rank before. If nothing
+ * comes for TUTTI_WATCH_SILENCE, or the kernel has had no acknowledgement for so long, the host is
+ * taken for lost.
  *
  * Once a rank has left, the ring is a chain, and failures travel it from both ends: any one rank
  * may have left and all others still hear of each other's failures. With two ranks gone, one part
@@ -23,16 +26,38 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/settings.h"
 #include "bootstrap/handshake.h"
 #include "watch/frame.h"
 
 #define HEARTBEAT_MS   500
-#define CONTACT_MS     3000         /* unacknowledged for so long: the kernel gives the peer up */
+#define TELL_MS        3000 /* unacknowledged for so long: the log tells */
+#define PROBE_MS       500  /* between two looks whether a neighbour that is cut off lives */
+#define SEEK_MS        5    /* between two steps of making a connection anew */
+#define GONE_BACKOFF   100  /* of a connector that has been turned away for some rounds, ms */
 #define FAREWELL_NS    100000000ull /* a leaving watch waits so long for its neighbours */
 #define GUESTS         32           /* connections that have not yet said what they want */
 #define SERVICE_EVENTS 64
 /* Frames of any sensible size are here within a few reads; level-triggered epoll comes back. */
 #define LINK_READS 16
+
+/* What a Rejoin is answered with. */
+typedef struct {
+  uint64_t hash; /* of the communicator */
+} rejoinAnswer;
+
+/* Making the connection to a neighbour anew: the next rank is asked to take it, the previous one
+ * only whether it lives, for it is the one that connects. */
+typedef struct {
+  bool on, told;
+  tuttiAddress local;     /* of the connection that has ended */
+  uint64_t since, nextAt; /* when the connection ended; when to step next */
+  int error;              /* of which it ended; 0: closed */
+  tuttiDial dial;
+  tuttiHello hello;
+  tuttiAnswer alive;
+  rejoinAnswer taken;
+} seeking;
 
 /* A ring neighbour. */
 typedef struct {
@@ -42,6 +67,11 @@ typedef struct {
   bool released;       /* it has seen our goodbye */
   int sendError;       /* errno of a failed send: the stream is read to its end, then it is lost */
   unsigned unanswered; /* heartbeats sent since one came, at most TUTTI_HEARTBEAT_LIMIT */
+  /* Where it listens: on the way that the ring's connection took, if that is known. None: there is
+   * no trying whether it lives. */
+  tuttiAddressList listeners;
+  seeking seek;
+  bool toldSilent;
   uint64_t heardAt;
   tuttiWatchAnswer heard; /* its last heartbeat, but for the age */
   size_t inBytes, outBytes;
@@ -58,12 +88,13 @@ struct tuttiWatch {
   tuttiWho who;
   ringLink links[2]; /* previous, next */
   tuttiListener listener;
-  tuttiGreeter greeter; /* of those who come to ask */
-  bool guestsPaused;    /* out of descriptors: not looked at until the next heartbeat */
-  bool failed;          /* a failure was told or sent; there is no second one */
-  bool leaving;         /* goodbyes are on their way */
-  bool *dead;           /* [nranks] told of or noticed here */
-  tuttiWatch *next;     /* of the process */
+  tuttiGreeter greeter;      /* of those who come to ask, or to make a connection anew */
+  bool guestsPaused;         /* out of descriptors: not looked at until the next heartbeat */
+  bool failed;               /* a failure was told or sent; there is no second one */
+  bool leaving;              /* goodbyes are on their way */
+  tuttiFailureFrame failure; /* the first, for a connection that is made anew */
+  bool *dead;                /* [nranks] told of or noticed here */
+  tuttiWatch *next;          /* of the process */
 };
 
 static struct {
@@ -75,6 +106,7 @@ static struct {
   pthread_mutex_t lock;
   pthread_cond_t served; /* the thread has done what there was to do */
   tuttiWatch *watches;   /* under lock */
+  int seekers;           /* links that seek; under lock */
   bool quit;             /* under lock */
 } service = {.life = PTHREAD_MUTEX_INITIALIZER,
              .epollFd = -1,
@@ -126,6 +158,7 @@ static void spread(tuttiWatch *w, const tuttiFailureFrame *failure, const ringLi
                    bool tell) {
   bool first = !w->failed, death = failure->dead >= 0 && !w->dead[failure->dead];
   if (!first && !death) return;
+  if (first) w->failure = *failure;
   w->failed = true;
   if (death) w->dead[failure->dead] = true;
   TUTTI_INFO(BOOTSTRAP, "watch: rank %d passes on a failure noticed by rank %d: %s", w->who.rank,
@@ -135,7 +168,10 @@ static void spread(tuttiWatch *w, const tuttiFailureFrame *failure, const ringLi
     if (&w->links[i] != from) linkSend(&w->links[i], tuttiFrameFailure, failure, bytes);
   if (w->leaving) return;
   if (death) w->calls.died(w->calls.ctx, failure->dead, failure->text);
-  if (first && tell) w->calls.failed(w->calls.ctx, (tuttiResult_t)failure->code, failure->text);
+  if (!first || !tell) return;
+  void (*told)(void *, tuttiResult_t, const char *) =
+      failure->dead == TUTTI_DEAD_MAYBE ? w->calls.ended : w->calls.failed;
+  told(w->calls.ctx, (tuttiResult_t)failure->code, failure->text);
 }
 
 static void spreadText(tuttiWatch *w, tuttiResult_t code, int dead, const char *text, bool tell) {
@@ -146,15 +182,14 @@ static void spreadText(tuttiWatch *w, tuttiResult_t code, int dead, const char *
 
 /* ---- receiving ------------------------------------------------------------------------------ */
 
-static bool lostContact(int error) {
-  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
-         error == EHOSTDOWN;
-}
-
 /* This thread's last error tells of a death: born and logged here, and all other ranks adopt it.
  * After another failure of the communicator it explains nothing, and the log is spared. */
 static void tellDeath(tuttiWatch *w, const ringLink *link) {
   spreadText(w, tuttiRemoteError, link->who.rank, tuttiErrorText(), true);
+}
+
+static int silenceMs(void) {
+  return (int)tuttiSettingInt(TUTTI_SETTING_WATCH_SILENCE);
 }
 
 static void linkSilent(tuttiWatch *w, const ringLink *link, const tuttiAddress *local, int error) {
@@ -164,15 +199,15 @@ static void linkSilent(tuttiWatch *w, const ringLink *link, const tuttiAddress *
   TUTTI_FAIL(tuttiRemoteError,
              "lost contact with rank %d (host %s, pid %d): no answer to rank %d (host %s) for %d "
              "s over %s: %s. Remedy: check that host %s is up, and the network between the two "
-             "hosts",
-             who->rank, who->host, who->pid, w->who.rank, w->who.host, CONTACT_MS / 1000, interface,
-             tuttiErrnoText(error), who->host);
+             "hosts, or raise TUTTI_WATCH_SILENCE",
+             who->rank, who->host, who->pid, w->who.rank, w->who.host, silenceMs() / 1000,
+             interface, tuttiErrnoText(error), who->host);
   tellDeath(w, link);
 }
 
 static void linkDied(tuttiWatch *w, const ringLink *link, int error) {
   const tuttiWho *who = &link->who;
-  if (w->failed) {
+  if (w->failed && w->failure.dead != TUTTI_DEAD_MAYBE) {
     char text[300];
     snprintf(text, sizeof(text), "rank %d (host %s, pid %d) died, after another failure", who->rank,
              who->host, who->pid);
@@ -188,19 +223,137 @@ static void linkDied(tuttiWatch *w, const ringLink *link, int error) {
   tellDeath(w, link);
 }
 
+/* Heartbeats give the kernel something to be acknowledged; keep-alive probes take over when a
+ * stopped neighbour has had all its heartbeats. */
+static void setOptions(int fd) {
+  const struct {
+    int level, name, value;
+  } options[] = {{IPPROTO_TCP, TCP_NODELAY, 1},
+                 {IPPROTO_TCP, TCP_USER_TIMEOUT, silenceMs()},
+                 {IPPROTO_TCP, TCP_KEEPIDLE, 1},
+                 {IPPROTO_TCP, TCP_KEEPINTVL, 1},
+                 {SOL_SOCKET, SO_KEEPALIVE, 1}};
+  for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+    if (setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int)) != 0)
+      TUTTI_INFO(BOOTSTRAP, "watch: option %d of a ring socket: %s", options[i].name,
+                 tuttiErrnoText(errno));
+}
+
+/* ---- making a connection anew --------------------------------------------------------------- */
+
+static void seekAgain(const tuttiWatch *w, ringLink *link) {
+  seeking *s = &link->seek;
+  const tuttiBootstrap *b = w->bootstrap;
+  bool next = link == &w->links[1];
+  tuttiHelloFill(&s->hello, b->hash, next ? tuttiHelloRejoin : tuttiHelloAsk, b->rank,
+                 link->who.rank, b->nranks);
+  tuttiDialInit(&s->dial, &link->listeners, &s->hello, sizeof(s->hello), b->secret, "a neighbour");
+  s->dial.neverFails = true;
+  s->dial.answer = next ? (void *)&s->taken : (void *)&s->alive;
+  s->dial.answerBytes = next ? sizeof(s->taken) : sizeof(s->alive);
+}
+
+static void seekEnd(ringLink *link) {
+  if (!link->seek.on) return;
+  link->seek.on = false;
+  service.seekers--;
+  tuttiDialClose(&link->seek.dial);
+}
+
+/* Nobody listens where the neighbour did: refused, or somebody else turns the hello away. */
+static bool isGone(const tuttiDial *d, int listeners) {
+  if (d->state == TUTTI_DIAL_DONE || d->fd >= 0 || d->connector.fd >= 0) return false;
+  for (int i = 0; i < listeners; i++) {
+    int error = d->connector.attempts[i].error;
+    bool turnedAway = error == ECONNRESET || error == EPIPE || error == EPROTO;
+    if (error != ECONNREFUSED && !(turnedAway && d->connector.backoffMs > GONE_BACKOFF))
+      return false;
+  }
+  return true;
+}
+
+/* The connection lives again; what the neighbour may have missed is told once more. */
+static void linkResume(tuttiWatch *w, ringLink *link, int fd) {
+  if (link->fd >= 0) linkClose(link);
+  TUTTI_WARN(BOOTSTRAP,
+             "watch: the connection of rank %d to rank %d (host %s, pid %d) was cut%s%s, and is "
+             "made anew: both live. Remedy: see what ends connections between the two hosts",
+             w->who.rank, link->who.rank, link->who.host, link->who.pid,
+             link->seek.error ? ": " : "",
+             link->seek.error ? tuttiErrnoText(link->seek.error) : "");
+  seekEnd(link);
+  link->fd = fd;
+  link->sendError = 0;
+  link->inBytes = link->outBytes = 0;
+  link->unanswered = 0;
+  setOptions(fd);
+  lookAt(EPOLL_CTL_ADD, fd, true, w);
+  if (!w->failed) return;
+  size_t bytes = offsetof(tuttiFailureFrame, text) + strlen(w->failure.text) + 1;
+  linkSend(link, tuttiFrameFailure, &w->failure, bytes);
+}
+
+/* The neighbour's watch has answered. */
+static void seekAnswered(tuttiWatch *w, ringLink *link) {
+  seeking *s = &link->seek;
+  const tuttiBootstrap *b = w->bootstrap;
+  int fd = s->dial.fd;
+  bool next = link == &w->links[1];
+  if (next && s->taken.hash == b->hash) {
+    linkResume(w, link, fd);
+    return;
+  }
+  bool lives = !next && tuttiAnswerValid(&s->alive, b->hash, link->who.rank);
+  tuttiFdClose(&fd);
+  s->nextAt = tuttiDeadline(PROBE_MS);
+  if (lives) s->since = tuttiNow(); /* that is contact */
+  seekAgain(w, link);
+}
+
+static void seekStep(tuttiWatch *w, ringLink *link) {
+  seeking *s = &link->seek;
+  uint64_t now = tuttiNow();
+  if (!s->on || now < s->nextAt) return;
+  s->nextAt = now + SEEK_MS * TUTTI_MS;
+  tuttiResult_t result = tuttiDialStep(&s->dial, (tuttiWait){.deadline = TUTTI_NO_DEADLINE});
+  if (result == tuttiSuccess && s->dial.state == TUTTI_DIAL_DONE) {
+    seekAnswered(w, link);
+  } else if (result == tuttiSuccess && isGone(&s->dial, link->listeners.n)) {
+    seekEnd(link);
+    linkDied(w, link, s->error);
+  } else if (now - s->since > (uint64_t)silenceMs() * TUTTI_MS) {
+    seekEnd(link);
+    linkSilent(w, link, &s->local, s->error ? s->error : ETIMEDOUT);
+  } else if (now - s->since > TELL_MS * TUTTI_MS && !s->told) {
+    s->told = true;
+    TUTTI_WARN(
+        BOOTSTRAP,
+        "watch: the connection of rank %d to rank %d (host %s, pid %d) was cut, and its host "
+        "has not answered for %.1f s; it is taken for lost after %d s (TUTTI_WATCH_SILENCE)",
+        w->who.rank, link->who.rank, link->who.host, link->who.pid, TELL_MS / 1e3,
+        silenceMs() / 1000);
+  }
+}
+
 /* The connection has ended; error 0: the neighbour closed it. */
 static void linkLost(tuttiWatch *w, ringLink *link, int error) {
   tuttiAddress local = {0};
   socklen_t length = sizeof(local);
   if (getsockname(link->fd, &local.sa, &length) != 0) local.sa.sa_family = AF_UNSPEC;
   linkClose(link);
-  if (link->left || link->released)
+  if (link->left || link->released || w->leaving) {
     TUTTI_INFO(BOOTSTRAP, "watch: rank %d: the connection to rank %d has ended", w->who.rank,
                link->who.rank);
-  else if (lostContact(error) && !w->failed)
+  } else if (error == ETIMEDOUT) { /* the silence has lasted already */
     linkSilent(w, link, &local, error);
-  else
+  } else if (link->listeners.n == 0) {
     linkDied(w, link, error);
+  } else {
+    link->seek = (seeking){.on = true, .local = local, .since = tuttiNow(), .error = error};
+    service.seekers++;
+    seekAgain(w, link);
+    seekStep(w, link);
+  }
 }
 
 /* What came is no frame: nothing after it can be believed either. */
@@ -212,7 +365,7 @@ static void linkBroken(tuttiWatch *w, ringLink *link) {
         "frame of this protocol. Remedy: look for corrupted memory or a different build of "
         "tutti in that process",
         link->who.rank, link->who.host, link->who.pid, w->who.rank);
-    spreadText(w, tuttiRemoteError, -1, tuttiErrorText(), true);
+    spreadText(w, tuttiRemoteError, TUTTI_DEAD_NONE, tuttiErrorText(), true);
   }
   linkClose(link);
 }
@@ -300,28 +453,52 @@ static void reportAll(const tuttiWatch *w, tuttiAnswer *out) {
   reportLink(&w->links[1], &out->next);
 }
 
-/* Whether it is a question to this rank; the greeter's `check`. */
-static tuttiVerdict checkQuestion(void *watch, const void *hello) {
-  const tuttiWatch *w = watch;
-  tuttiHello h;
-  memcpy(&h, hello, sizeof(h));
-  bool ours = h.kind == tuttiHelloAsk && h.hash == w->bootstrap->hash && h.to == w->who.rank &&
-              h.nranks == w->bootstrap->nranks && h.from >= 0 && h.from < h.nranks;
-  return ours ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
+/* Whether the connection of the previous rank is to be had: it may have noticed the end of the old
+ * one before this rank does. */
+static bool mayRejoin(const tuttiWatch *w, int from) {
+  const ringLink *link = &w->links[0];
+  bool known = link->fd >= 0 || link->seek.on;
+  return from == link->who.rank && known && !link->left && !w->leaving;
 }
 
-/* Answers it; the greeter's `welcome`. */
-static void answerTo(void *watch, const void *hello, int fd) {
+/* Whether it is a question to this rank, or its previous one; the greeter's `check`. */
+static tuttiVerdict checkGuest(void *watch, const void *hello) {
   const tuttiWatch *w = watch;
   tuttiHello h;
   memcpy(&h, hello, sizeof(h));
+  bool ours = h.hash == w->bootstrap->hash && h.to == w->who.rank &&
+              h.nranks == w->bootstrap->nranks && h.from >= 0 && h.from < h.nranks;
+  bool wanted = h.kind == tuttiHelloAsk || (h.kind == tuttiHelloRejoin && mayRejoin(w, h.from));
+  return ours && wanted ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
+}
+
+static void rejoin(tuttiWatch *w, const tuttiHello *h, int fd) {
+  rejoinAnswer taken = {.hash = w->bootstrap->hash};
+  if (mayRejoin(w, h->from) &&
+      send(fd, &taken, sizeof(taken), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(taken))
+    linkResume(w, &w->links[0], fd);
+  else
+    tuttiFdClose(&fd);
+}
+
+static void answerTo(const tuttiWatch *w, const tuttiHello *h, int fd) {
   tuttiAnswer answer;
   reportAll(w, &answer);
   /* Fits the empty buffer of a fresh socket; if it does not, the asker has gone. */
   ssize_t sent = send(fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT);
-  TUTTI_TRACE(BOOTSTRAP, "watch: rank %d answers rank %d: %zd of %zu bytes", w->who.rank, h.from,
+  TUTTI_TRACE(BOOTSTRAP, "watch: rank %d answers rank %d: %zd of %zu bytes", w->who.rank, h->from,
               sent, sizeof(answer));
   tuttiFdClose(&fd);
+}
+
+/* The greeter's `welcome`. */
+static void welcome(void *watch, const void *hello, int fd) {
+  tuttiHello h;
+  memcpy(&h, hello, sizeof(h));
+  if (h.kind == tuttiHelloRejoin)
+    rejoin(watch, &h, fd);
+  else
+    answerTo(watch, &h, fd);
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
@@ -339,6 +516,26 @@ static void serve(tuttiWatch *w) {
   if (w->greeter.epollFd >= 0 && !w->guestsPaused) greet(w);
 }
 
+/* A neighbour's host that acknowledges nothing: a process that is stopped does not keep its kernel
+ * from that. */
+static void tellSilence(const tuttiWatch *w, ringLink *link) {
+  struct tcp_info info;
+  socklen_t length = sizeof(info);
+  if (link->left || getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
+  bool silent = info.tcpi_last_ack_recv >= TELL_MS;
+  if (silent && !link->toldSilent)
+    TUTTI_WARN(
+        BOOTSTRAP,
+        "watch: the host of rank %d (host %s, pid %d) has acknowledged nothing to rank %d for "
+        "%.1f s; it is taken for lost after %d s (TUTTI_WATCH_SILENCE)",
+        link->who.rank, link->who.host, link->who.pid, w->who.rank, info.tcpi_last_ack_recv / 1e3,
+        silenceMs() / 1000);
+  if (!silent && link->toldSilent)
+    TUTTI_WARN(BOOTSTRAP, "watch: the host of rank %d (host %s, pid %d) answers rank %d again",
+               link->who.rank, link->who.host, link->who.pid, w->who.rank);
+  link->toldSilent = silent;
+}
+
 static void heartbeat(tuttiWatch *w) {
   tuttiWatchAnswer self;
   if (w->leaving) return;
@@ -347,6 +544,7 @@ static void heartbeat(tuttiWatch *w) {
     ringLink *link = &w->links[i];
     if (link->sendError != 0) linkReady(w, link);
     if (link->fd < 0) continue;
+    tellSilence(w, link);
     if (link->outBytes > 0) {
       linkFlush(link);
     } else if (!link->left && link->unanswered < TUTTI_HEARTBEAT_LIMIT) {
@@ -373,9 +571,13 @@ static void *watchMain(void *unused) {
       for (tuttiWatch *w = service.watches; w != NULL; w = w->next)
         heartbeat(w);
     }
+    for (tuttiWatch *w = service.seekers ? service.watches : NULL; w != NULL; w = w->next)
+      for (int i = 0; i < 2; i++)
+        seekStep(w, &w->links[i]);
+    uint64_t wake = service.seekers ? tuttiDeadline(SEEK_MS) : beatAt;
     pthread_cond_broadcast(&service.served);
     pthread_mutex_unlock(&service.lock);
-    poll(&any, 1, tuttiDeadlinePollMs(beatAt));
+    poll(&any, 1, tuttiDeadlinePollMs(wake < beatAt ? wake : beatAt));
     pthread_mutex_lock(&service.lock);
   }
   pthread_mutex_unlock(&service.lock);
@@ -427,23 +629,34 @@ static void dismissThread(void) {
 
 /* ---- watches -------------------------------------------------------------------------------- */
 
-static void initLink(ringLink *link, int fd, const tuttiWho *who) {
+/* But for port and scope, which hosts number each in its own way. */
+static bool isSameAddress(const tuttiAddress *a, const tuttiAddress *b) {
+  if (a->sa.sa_family != b->sa.sa_family) return false;
+  if (a->sa.sa_family == AF_INET) return a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
+  return memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof(a->v6.sin6_addr)) == 0;
+}
+
+/* Of the neighbour's listeners the one at the far end of `fd`; all if it listens elsewhere. */
+static void findListeners(ringLink *link, int fd, const tuttiAddressList *all) {
+  tuttiAddress far = {0};
+  socklen_t length = sizeof(far);
+  link->listeners = *all;
+  if (getpeername(fd, &far.sa, &length) != 0) return;
+  for (int i = 0; i < all->n; i++) {
+    if (!isSameAddress(&far, &all->a[i])) continue;
+    far.v4.sin_port = all->a[i].v4.sin_port;
+    link->listeners = (tuttiAddressList){.n = 1, .a[0] = far};
+    return;
+  }
+}
+
+static void initLink(ringLink *link, int fd, const tuttiWho *who, const tuttiBootstrap *b) {
   link->fd = fd;
   link->who = *who;
   if (fd < 0) return;
-  /* Heartbeats give the kernel something to be acknowledged; keep-alive probes take over when a
-   * stopped neighbour has had all its heartbeats. */
-  const struct {
-    int level, name, value;
-  } options[] = {{IPPROTO_TCP, TCP_NODELAY, 1},
-                 {IPPROTO_TCP, TCP_USER_TIMEOUT, CONTACT_MS},
-                 {IPPROTO_TCP, TCP_KEEPIDLE, 1},
-                 {IPPROTO_TCP, TCP_KEEPINTVL, 1},
-                 {SOL_SOCKET, SO_KEEPALIVE, 1}};
-  for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
-    if (setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int)) != 0)
-      TUTTI_INFO(BOOTSTRAP, "watch: option %d of a ring socket: %s", options[i].name,
-                 tuttiErrnoText(errno));
+  /* Nothing between the threads of one process cuts connections, and nobody listens there. */
+  if (!b->together) findListeners(link, fd, &b->listeners[who->rank]);
+  setOptions(fd);
 }
 
 /* Makes the thread look at the watch; errno on failure, and then its sockets are the maker's. */
@@ -458,6 +671,8 @@ static int enlist(tuttiWatch *w) {
   }
   for (int i = 0; i < 3; i++)
     if (fds[i] >= 0) tuttiForkCloseAdd(fds[i]);
+  for (int i = 0; i < w->listener.n; i++)
+    tuttiForkCloseAdd(w->listener.fds[i]); /* a queue that nobody serves would look like life */
   TUTTI_LINK(service.watches, w);
   heartbeat(w);
   return 0;
@@ -474,8 +689,8 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
   w->memory = memory;
   w->calls = *calls;
   w->who = who[b->rank];
-  initLink(&w->links[0], b->prevFd, &who[previous]);
-  initLink(&w->links[1], b->nextFd, &who[next]);
+  initLink(&w->links[0], b->prevFd, &who[previous], b);
+  initLink(&w->links[1], b->nextFd, &who[next], b);
   w->listener = b->listener;
   w->greeter = (tuttiGreeter){.listener = &w->listener,
                               .what = "the watch of a communicator",
@@ -483,8 +698,8 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
                               .nguests = GUESTS,
                               .secret = b->secret,
                               .ctx = w,
-                              .check = checkQuestion,
-                              .welcome = answerTo,
+                              .check = checkGuest,
+                              .welcome = welcome,
                               .epollFd = -1};
   tuttiResult_t result = b->listener.n > 0 ? tuttiGreeterOpen(&w->greeter, memory) : tuttiSuccess;
   if (result == tuttiSuccess) result = hireThread();
@@ -515,12 +730,13 @@ freeAll:
  * any case. */
 void tuttiWatchDecline(const tuttiBootstrap *b, tuttiResult_t code) {
   char text[TUTTI_ERROR_TEXT], drop[4096];
-  uint8_t bytes[TUTTI_FRAME_MAX];
+  uint8_t bytes[2 * TUTTI_FRAME_MAX];
   tuttiFailureFrame failure;
   const int fds[] = {b->prevFd, b->lastGather ? b->nextFd : -1};
   code = tuttiBootstrapAccount(b, code, text, sizeof(text));
-  size_t size = tuttiFailureFill(&failure, code, b->rank, -1, text);
+  size_t size = tuttiFailureFill(&failure, code, b->rank, TUTTI_DEAD_NONE, text);
   size = tuttiFrameWrite(bytes, sizeof(bytes), tuttiFrameFailure, &failure, size);
+  size += tuttiFrameWrite(bytes + size, sizeof(bytes) - size, tuttiFrameGoodbye, NULL, 0);
   for (int i = 0; i < 2; i++) {
     if (fds[i] < 0) continue;
     send(fds[i], bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -532,7 +748,12 @@ void tuttiWatchDecline(const tuttiBootstrap *b, tuttiResult_t code) {
 
 void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text) {
   TUTTI_LOCKED(&service.lock);
-  spreadText(w, code, -1, text, false);
+  spreadText(w, code, TUTTI_DEAD_NONE, text, false);
+}
+
+void tuttiWatchEnd(tuttiWatch *w, tuttiResult_t code, const char *text) {
+  TUTTI_LOCKED(&service.lock);
+  spreadText(w, code, TUTTI_DEAD_MAYBE, text, false);
 }
 
 /* No more is to be done before it can be closed. */
@@ -545,6 +766,7 @@ void tuttiWatchStop(tuttiWatch *w) {
   pthread_mutex_lock(&service.lock);
   w->leaving = true;
   for (int i = 0; i < 2; i++) {
+    seekEnd(&w->links[i]);
     w->links[i].released = w->links[i].left; /* one that is leaving itself waits for none of ours */
     if (!w->links[i].left) linkSend(&w->links[i], tuttiFrameGoodbye, NULL, 0);
   }

@@ -29,6 +29,9 @@ typedef struct {
    * A failure that another rank reported or that the watch noticed: code and full text. Called at
    * most once, and not after this rank's own tuttiWatchFail has gone out. */
   void (*failed)(void *ctx, tuttiResult_t code, const char *text);
+  /* The same of a rank that ends the communicator, which may have come of a death: if so, that is
+   * told as well, before or soon. */
+  void (*ended)(void *ctx, tuttiResult_t code, const char *text);
   /* A rank has died. Once for each, before a failure that comes of it, and also after another
    * failure. */
   void (*died)(void *ctx, int rank, const char *text);
@@ -53,6 +56,9 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
  * process which exits at once still tells its reason, but for a neighbour that has read nothing for
  * long. Only the first failure of a watch counts. */
 void tuttiWatchFail(tuttiWatch *w, tuttiResult_t code, const char *text);
+
+/* The same of a rank that ends the communicator: `ended` is called there. */
+void tuttiWatchEnd(tuttiWatch *w, tuttiResult_t code, const char *text);
 
 /* From whom the state of a rank is known. The numbers travel between ranks. */
 enum {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "base/settings.h"
 #include "watch/ring.h"
 
 namespace watchtest {
@@ -254,8 +255,15 @@ void setLoopback(bool up) {
   close(fd);
 }
 
+// For the child of a test: the settings in force from now on.
+void set(const char *name, const char *value) {
+  setenv(name, value, 1);
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+}
+
 TEST(WatchProcesses, ALostNetworkIsNamedWithItsInterface) {
   std::string said = inNetworkNamespace([](int fd) {
+    set("TUTTI_WATCH_SILENCE", "1");
     setLoopback(true);
     Ring ring(2);
     ring.startAll();
@@ -266,6 +274,36 @@ TEST(WatchProcesses, ALostNetworkIsNamedWithItsInterface) {
   if (said == kNoNamespaces) GTEST_SKIP() << said;
   EXPECT_THAT(said, HasSubstr("lost contact with rank 1 (host host1, pid 1001)"));
   EXPECT_THAT(said, HasSubstr("over lo (127.0.0.1, down)"));
+}
+
+// Longer than the log waits to tell: the job goes on, and what fails afterwards is told.
+TEST(WatchProcesses, AnOutageThatEndsInTimeIsNoFailure) {
+  std::string said = inNetworkNamespace([](int fd) {
+    int log[2];
+    if (pipe(log) != 0) return;
+    set("TUTTI_DEBUG_FILE", ("/proc/self/fd/" + std::to_string(log[1])).c_str());
+    set("TUTTI_DEBUG", "WARN");
+    setLoopback(true);
+    Ring ring(2);
+    ring.startAll();
+    ring.ask(0);
+    setLoopback(false);
+    std::string all;
+    char buffer[4096];
+    while (all.find("TUTTI_WATCH_SILENCE") == std::string::npos) {
+      pollfd p = {log[0], POLLIN, 0};
+      if (poll(&p, 1, 20000) != 1) break;
+      all.append(buffer, (size_t)read(log[0], buffer, sizeof(buffer)));
+    }
+    setLoopback(true);
+    int before = ring.owner(0).failures() + ring.owner(1).failures();
+    tuttiWatchFail(ring.at(0).watch, tuttiInvalidUsage, "told after the outage");
+    std::string heard = ring.owner(1).waitFailed();
+    say(fd, "failures before: " + std::to_string(before) + "; heard: " + heard + "; log: " + all);
+  });
+  if (said == kNoNamespaces) GTEST_SKIP() << said;
+  EXPECT_THAT(said, HasSubstr("failures before: 0; heard: told after the outage"));
+  EXPECT_THAT(said, HasSubstr("is taken for lost after 30 s"));
 }
 
 } // namespace

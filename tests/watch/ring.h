@@ -57,7 +57,7 @@ inline void tcpPair(int *a, int *b) {
 // What a rank's watch told its owner, and what the owner says when asked for its state.
 class Owner {
 public:
-  tuttiWatchCalls calls() { return {this, failed, died, state}; }
+  tuttiWatchCalls calls() { return {this, failed, failed, died, state}; }
   void setState(const std::string &text) {
     std::lock_guard<std::mutex> guard(mutex_);
     state_ = text;
@@ -240,6 +240,29 @@ inline std::string readSome(int fd, size_t bytes) {
     all.append(buffer, static_cast<size_t>(got));
   }
   return all;
+}
+
+// Says a hello to the listener of rank r, `damaged` or not, and confirms what is accepted, `lying`
+// or not. Returns what comes then, up to the end of the connection.
+inline std::string tellListener(Ring &ring, int r, tuttiHello hello, bool damaged = false,
+                                bool lying = false) {
+  tuttiSession session = {ring.at(r).bootstrap.secret, {}};
+  EXPECT_EQ(tuttiHelloSeal(&hello, sizeof(hello), &session), tuttiSuccess);
+  if (damaged) hello.mac[31] ^= 1;
+  int fd = connectTo(ring.listener(r));
+  EXPECT_EQ(send(fd, &hello, sizeof(hello), MSG_NOSIGNAL), (ssize_t)sizeof(hello));
+  tuttiReply reply;
+  uint8_t confirm[TUTTI_MAC_BYTES];
+  std::string got = readSome(fd, sizeof(reply));
+  if (got.size() == sizeof(reply)) {
+    memcpy(&reply, got.data(), sizeof(reply));
+    tuttiConfirmOf(&session, &reply, confirm);
+    if (lying) confirm[0] ^= 1;
+    EXPECT_EQ(send(fd, confirm, sizeof(confirm), MSG_NOSIGNAL), (ssize_t)sizeof(confirm));
+    got = readAll(fd);
+  }
+  close(fd);
+  return got;
 }
 
 } // namespace watchtest

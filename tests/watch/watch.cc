@@ -358,6 +358,7 @@ TEST(WatchMalformed, FuzzedNeighboursDoNoHarm) {
   for (int round = 0; round < 60; round++) {
     Ring ring(2);
     int previous = ring.take(&ring.at(0).bootstrap.nextFd);
+    tuttiListenerClose(&ring.at(0).bootstrap.listener); // as its process ends
     ring.start(1);
     for (int i = 0; i < 20; i++) {
       std::string bytes = round % 2 ? frame(tuttiFrameHeartbeat, "y") : failureFrame(6, 1, "z");
@@ -495,24 +496,8 @@ TEST(WatchListener, OnlyTheRightHelloIsAnswered) {
   ring.startAll();
   auto reply = [&](auto change) {
     tuttiHello hello = askHello(ring.at(1).bootstrap, 0);
-    tuttiSession session = {ring.at(1).bootstrap.secret, {}};
     change(hello);
-    EXPECT_EQ(tuttiHelloSeal(&hello, sizeof(hello), &session), tuttiSuccess);
-    if (damaged) hello.mac[31] ^= 1;
-    int fd = connectTo(ring.listener(1));
-    EXPECT_EQ(send(fd, &hello, sizeof(hello), MSG_NOSIGNAL), (ssize_t)sizeof(hello));
-    tuttiReply reply;
-    uint8_t confirm[TUTTI_MAC_BYTES];
-    std::string got = readSome(fd, sizeof(reply));
-    if (got.size() == sizeof(reply)) {
-      memcpy(&reply, got.data(), sizeof(reply));
-      tuttiConfirmOf(&session, &reply, confirm);
-      if (lying) confirm[0] ^= 1;
-      EXPECT_EQ(send(fd, confirm, sizeof(confirm), MSG_NOSIGNAL), (ssize_t)sizeof(confirm));
-      got = readAll(fd);
-    }
-    close(fd);
-    return got.size();
+    return tellListener(ring, 1, hello, damaged, lying).size();
   };
   EXPECT_EQ(reply([](tuttiHello &) {}), sizeof(tuttiAnswer));
   EXPECT_EQ(reply([](tuttiHello &h) { h.magic++; }), 0u);
@@ -589,7 +574,7 @@ TEST(WatchLife, TheKernelGivesAVanishedPeerUpInTime) {
     socklen_t length = sizeof(int);
     EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &length), 0);
     EXPECT_EQ(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &alive, &length), 0);
-    EXPECT_TRUE(ms > 0 && ms <= 3000) << ms;
+    EXPECT_TRUE(ms > 0 && ms <= 30000) << ms;
     EXPECT_EQ(alive, 1);
   }
 }
@@ -648,7 +633,7 @@ TEST(WatchLife, StopWaitsForARunningCallback) {
     std::atomic<pid_t> stops{0}; /* the thread that does */
   } slow;
   Ring ring(2);
-  tuttiWatchCalls calls = {&slow, nullptr, nullptr, nullptr};
+  tuttiWatchCalls calls = {&slow, nullptr, nullptr, nullptr, nullptr};
   calls.failed = [](void *ctx, tuttiResult_t, const char *) {
     Slow *s = static_cast<Slow *>(ctx);
     s->entered = true;
