@@ -12,7 +12,7 @@
 /* A rank that declines tries so long to reach its root. */
 #define DECLINE_MS 1000
 /* Every address of an id's root or of a rank's listener refuses this long: it is gone. */
-#define REFUSED_MS 2000
+#define REFUSED_MS 1500
 
 /* What Join's phases hand on to each other. */
 typedef struct {

@@ -110,14 +110,19 @@ tuttiResult_t tuttiAddressParse(const char *text, tuttiAddress *out) {
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
+/* The failure of a wait whose flag is set, or tuttiSuccess. */
+static tuttiResult_t stopped(tuttiWait wait, const char *who) {
+  uint32_t failed = wait.failed ? tuttiLoadAcquire32(wait.failed) : 0;
+  if (failed == 0) return tuttiSuccess;
+  if (wait.why) return tuttiErrorAdopt((tuttiResult_t)failed, wait.why);
+  return TUTTI_FAIL(tuttiRemoteError,
+                    "stopped waiting for %s: the communicator failed or was aborted meanwhile",
+                    who);
+}
+
 tuttiResult_t tuttiPollSlice(struct pollfd *fds, int n, const char *who, tuttiWait wait,
                              uint64_t until, int *ready) {
-  uint32_t failed = wait.failed ? tuttiLoadAcquire32(wait.failed) : 0;
-  if (failed != 0 && wait.why) return tuttiErrorAdopt((tuttiResult_t)failed, wait.why);
-  if (failed != 0)
-    return TUTTI_FAIL(tuttiRemoteError,
-                      "stopped waiting for %s: the communicator failed or was aborted meanwhile",
-                      who);
+  TUTTI_TRY(stopped(wait, who));
   uint64_t now = tuttiNow(), end = until < wait.deadline ? until : wait.deadline;
   if (wait.failed && end > now + SLICE_NS) end = now + SLICE_NS;
   struct timespec left = {0}, *timeout = &left;

@@ -486,6 +486,51 @@ TEST_F(Join, AbortedWhileOthersAreAwaited) {
   EXPECT_EQ(joinAs(ids, 2, 3).result, tuttiRemoteError); /* lets the root end */
 }
 
+/* As of a rank whose thread can't start, or that has no device: the others do not wait for it. */
+TEST_F(Join, ARankThatDeclinesIsNamedAtOnce) {
+  auto ids = makeIds();
+  auto ranks = onThreads(3, [&](int r) {
+    if (r < 2) return joinAs(ids, r, 3);
+    Outcome o;
+    TUTTI_FAIL(tuttiSystemError, "no thread to be had");
+    tuttiBootstrapDecline(ids.data(), 1, 2, 3, tuttiSystemError);
+    o.text = tuttiErrorText();
+    return o;
+  });
+  EXPECT_EQ(ranks[2].text, "no thread to be had") << "its own error stays";
+  for (int r : {0, 1}) {
+    EXPECT_EQ(ranks[r].result, tuttiRemoteError);
+    EXPECT_THAT(ranks[r].text, AllOf(HasSubstr("rank 2 (host "), HasSubstr("failed in its init"),
+                                     HasSubstr("no thread to be had")));
+  }
+}
+
+/* A rank whose connection breaks since it has given up passes the cause on, and is not blamed. */
+TEST_F(Join, WhoGivesUpTellsTheCause) {
+  const int n = 5;
+  auto ids = makeIds();
+  auto ranks = onThreads(n, [&](int r) { return joinAs(ids, r, n); });
+  auto gathered = onThreads(n, [&](int r) {
+    Outcome o;
+    std::vector<char> all(n * 100);
+    if (r == 2) {
+      tuttiErrorAdopt(tuttiRemoteError, "rank 7 (host far, pid 4242) died");
+      tuttiBootstrapGiveUp(ranks[r].b, tuttiRemoteError);
+      tuttiBootstrapClose(ranks[r].b);
+      ranks[r].b = nullptr;
+      return o;
+    }
+    o.result = tuttiBootstrapAllGather(ranks[r].b, all.data(), 100, within(60000));
+    o.text = tuttiErrorText();
+    return o;
+  });
+  for (int r : {0, 1, 3, 4}) {
+    EXPECT_EQ(gathered[r].result, tuttiRemoteError);
+    EXPECT_EQ(gathered[r].text, "rank 7 (host far, pid 4242) died");
+  }
+  closeAll(ranks);
+}
+
 /* What a rank that leaves in the middle does to the all-gather of the others. */
 TEST_F(Join, NeighbourLeavesBeforeAllGather) {
   const int n = 6;

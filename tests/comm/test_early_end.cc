@@ -172,6 +172,25 @@ TEST_P(EarlyEnd, AtAnyMoment) {
   RecordProperty("through", through);
 }
 
+/* The other rank does not wait for one whose group was discarded. */
+TEST(EarlyEnds, OfADiscardedInitAreToldToTheOthers) {
+  tuttiUniqueId id = newId();
+  std::thread other([&] {
+    tuttiComm_t comm = nullptr;
+    EXPECT_EQ(tuttiCommInitRank(&comm, 2, id, 0), tuttiRemoteError);
+    EXPECT_THAT(tuttiGetLastError(nullptr),
+                testing::AllOf(HasSubstr("rank 1 (host "), HasSubstr("its group has ended")));
+  });
+  tuttiComm_t comm = nullptr;
+  float x = 1;
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  ASSERT_EQ(tuttiCommInitRank(&comm, 2, id, 1), tuttiSuccess);
+  EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, nullptr, nullptr),
+            tuttiInvalidArgument);
+  EXPECT_EQ(tuttiGroupEnd(), tuttiInvalidArgument);
+  other.join();
+}
+
 INSTANTIATE_TEST_SUITE_P(By, EarlyEnd, testing::Values(tuttiCommAbort, tuttiCommDestroy),
                          [](const auto &info) { return info.index ? "Destroy" : "Abort"; });
 
