@@ -51,8 +51,9 @@ static tuttiResult_t setUp(const InitJob *init, tuttiCommunicator *c) {
   tuttiErrorScope(init->call, c->options.name, c->rank, c->nranks);
   tuttiResult_t result = tuttiCommSetup(c, init->ids, init->nids);
   tuttiBirthEnd(&birth);
-  if (result != tuttiSuccess) return fail(c, result);
-  return tuttiLoadAcquire32(&c->ending) ? tuttiCommFailure(c) : tuttiSuccess;
+  /* A death or an abort at the very end: nobody else would tell the others of it. */
+  if (result == tuttiSuccess) result = tuttiCommFailure(c);
+  return result == tuttiSuccess ? tuttiSuccess : fail(c, result);
 }
 
 /* Ends a communicator whose init has failed or never runs, if nobody else does. The caller's hold
