@@ -86,7 +86,7 @@ static tuttiResult_t look(Lookout *l) {
     return tuttiSuccess;
   }
   uint64_t now = tuttiNow();
-  if (a->answered != TUTTI_ANSWER_REFUSED)
+  if (a->answered != TUTTI_ANSWER_REFUSED && a->answered != TUTTI_ANSWER_LEFT)
     l->refusedSince = 0;
   else if (l->refusedSince == 0)
     l->refusedSince = now;

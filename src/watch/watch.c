@@ -94,6 +94,7 @@ struct tuttiWatch {
   bool leaving;              /* goodbyes are on their way */
   tuttiFailureFrame failure; /* the first, for a connection that is made anew */
   bool *dead;                /* [nranks] told of or noticed here */
+  bool *gone;                /* [nranks] `together`: its watch has stopped */
   tuttiWatch *next;          /* of the process */
 };
 
@@ -682,9 +683,10 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
                               tuttiMemAccount *memory, tuttiWatch **out) {
   tuttiWatch *w;
   int previous = (b->rank + b->nranks - 1) % b->nranks, next = (b->rank + 1) % b->nranks, error;
-  size_t size = sizeof(*w) + (size_t)b->nranks * sizeof(*w->dead);
+  size_t size = sizeof(*w) + 2 * (size_t)b->nranks * sizeof(bool);
   TUTTI_TRY(tuttiAlloc((void **)&w, 1, size, "the watch of a communicator", memory));
   w->dead = (bool *)(w + 1);
+  w->gone = w->dead + b->nranks;
   w->bootstrap = b;
   w->memory = memory;
   w->calls = *calls;
@@ -756,6 +758,11 @@ void tuttiWatchEnd(tuttiWatch *w, tuttiResult_t code, const char *text) {
   spreadText(w, code, TUTTI_DEAD_MAYBE, text, false);
 }
 
+/* Whether two watches are of one communicator that has all its ranks in this process. */
+static bool areTogether(const tuttiWatch *a, const tuttiWatch *b) {
+  return a->bootstrap->together && a->bootstrap->hash == b->bootstrap->hash;
+}
+
 /* No more is to be done before it can be closed. */
 static bool finished(const ringLink *link) {
   return link->fd < 0 || link->sendError != 0 || (link->released && link->outBytes == 0);
@@ -787,6 +794,8 @@ void tuttiWatchStop(tuttiWatch *w) {
     linkClose(link);
   }
   TUTTI_UNLINK(service.watches, w);
+  for (const tuttiWatch *o = service.watches; o != NULL; o = o->next)
+    if (areTogether(o, w)) o->gone[w->who.rank] = true;
   pthread_mutex_unlock(&service.lock);
   tuttiFree(w);
   dismissThread();
@@ -800,10 +809,12 @@ tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *a
   pthread_mutex_lock(&service.lock);
   for (const tuttiWatch *o = service.watches; o != NULL; o = o->next) {
     /* Where all ranks are together none listens: what the process knows is all there is. */
-    if (o != w && !(together && o->bootstrap->hash == w->bootstrap->hash)) continue;
+    if (o != w && !areTogether(o, w)) continue;
     reportAll(o, &own);
     tuttiAnswerNote(&own, n, answers);
   }
+  for (int i = 0; i < n; i++)
+    if (w->gone[i]) answers[i] = (tuttiWatchAnswer){.answered = TUTTI_ANSWER_LEFT};
   pthread_mutex_unlock(&service.lock);
   if (ms > 0 && n > 1 && !together)
     TUTTI_TRY(tuttiAskOthers(w->bootstrap, rank < 0 ? 0 : rank, rank < 0 ? n : rank + 1, ms,

@@ -134,6 +134,28 @@ TEST(Shrink, WithOtherRanksThanTheFirstOneSays) {
   });
 }
 
+/* Whoever of the others knows it, or nobody: there is no listener to refuse among threads. */
+TEST(Shrink, AfterTheFirstThatStaysHasLeft) {
+  for (int stays : {1, 2}) {
+    Ranks ranks(4);
+    ASSERT_TRUE(ranks.ok());
+    std::vector<int> gone;
+    for (int r : {3, 1, 2, 0}) {
+      if (r == stays) continue;
+      if (r > 0) gone.push_back(r);
+      EXPECT_EQ(tuttiCommAbort(ranks.comms[r]), tuttiSuccess);
+      ranks.comms[r] = nullptr;
+    }
+    tuttiComm_t rest = nullptr;
+    EXPECT_EQ(tuttiCommShrink(ranks.comms[stays], gone.data(), (int)gone.size(), &rest, nullptr,
+                              TUTTI_SHRINK_ABORT),
+              tuttiRemoteError);
+    EXPECT_THAT(lastError(), HasSubstr("rank 0 (host "));
+    EXPECT_THAT(lastError(), HasSubstr("has destroyed its communicator"));
+    EXPECT_EQ(rest, nullptr);
+  }
+}
+
 TEST(Shrink, BadArguments) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());
