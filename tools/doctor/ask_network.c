@@ -37,11 +37,10 @@ static tuttiResult_t tellInterface(tuttiMachine *m, const tuttiFoundInterface *f
  * what stops it is a rule of a firewall. */
 static int probe(const tuttiInterface *i) {
   tuttiAddress address = i->address;
-  int listening, err = 0;
-  socklen_t length = sizeof err;
+  TUTTI_CLOSED int listener = -1;
+  socklen_t length = sizeof(int);
   address.v4.sin_port = 0;
-  err = tuttiListenNow(&address, &listening);
-  TUTTI_CLOSED int listener = listening;
+  int err = tuttiListenNow(&address, &listener);
   if (err) return err;
   TUTTI_CLOSED int fd = socket(address.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return errno;
