@@ -198,13 +198,14 @@ typedef enum {
 #define TUTTI_GUESTS 256 /* for `nguests`, while a communicator is made */
 
 typedef struct {
-  int fd;                                             /* -1: free */
-  bool accepted;                                      /* its confirm is awaited */
-  uint32_t got;                                       /* bytes of the message */
-  uint64_t until;                                     /* dropped then */
-  tuttiAddress from;                                  /* where it comes from */
-  uint8_t confirm[TUTTI_MAC_BYTES];                   /* what is awaited */
-  uint8_t message[TUTTI_HELLO_MAX + TUTTI_MAC_BYTES]; /* the hello and the confirm */
+  int fd;                           /* -1: free */
+  bool accepted;                    /* its confirm is awaited */
+  uint32_t got;                     /* bytes of the message */
+  uint64_t until;                   /* dropped then */
+  tuttiAddress from;                /* where it comes from */
+  uint8_t confirm[TUTTI_MAC_BYTES]; /* what is awaited */
+  /* The hello and the confirm; aligned as any kind of hello is. */
+  uint8_t message[TUTTI_HELLO_MAX + TUTTI_MAC_BYTES] __attribute__((aligned(8)));
 } tuttiGuest;
 
 typedef struct {
