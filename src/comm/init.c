@@ -131,7 +131,8 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
   tuttiCommunicator *c = NULL;
   tuttiResult_t result = tuttiCommNew(rank, nranks, options, &c);
   tuttiJob background = {.run = isInProgress};
-  if (result == tuttiSuccess) init->handle = c->handle;
+  tuttiComm_t handle = result == tuttiSuccess ? c->handle : NULL;
+  init->handle = handle;
   init->comm = c;
   if (result == tuttiSuccess && !options->blocking) result = tuttiWorkerStart(c, initLater, init);
   if (result != tuttiSuccess) {
@@ -139,8 +140,9 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
     tuttiFree(init);
     return result;
   }
-  /* Now, since at the end of a group `comm` may point to nothing; whoever sees it may abort. */
-  __atomic_store_n(comm, init->handle, __ATOMIC_RELEASE);
+  /* Now, since at the end of a group `comm` may point to nothing; whoever sees it may abort. The
+   * worker may be done by now, and `init` with it. */
+  __atomic_store_n(comm, handle, __ATOMIC_RELEASE);
   if (!options->blocking) return tuttiJobLaunch(tuttiSuccess, &background, sizeof background);
   result = tuttiJobSubmit(&init->job);
   if (result != tuttiSuccess) __atomic_store_n(comm, NULL, __ATOMIC_RELEASE);
