@@ -12,7 +12,7 @@ static const uint8_t secret[16] = {1, 2, 3};
 
 /* Reads exactly `bytes`; false: the root has hung up. */
 static bool hear(int fd, void *to, size_t bytes) {
-  tuttiWait wait = {tuttiDeadline(10000), nullptr};
+  tuttiWait wait = {tuttiDeadline(10000), nullptr, nullptr};
   tuttiResult_t result = tuttiRecvAll(fd, to, bytes, "the root", wait);
   CHECK(result != tuttiTimeout);
   return result == tuttiSuccess;

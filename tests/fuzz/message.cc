@@ -34,11 +34,12 @@ static void takeHandshake(const uint8_t *data, size_t size) {
   answer.kind = TUTTI_IB_ANSWER;
   change(&answer, data, size);
   tuttiIbHandshake heard = answer;
-  if (tuttiIbHandshakeCheck(&answer, 4096, &offer) == nullptr) {
+  const int nports[2] = {2, 2};
+  if (tuttiIbHandshakeCheck(&answer, 4096, nports, &offer) == nullptr) {
     CHECK(answer.nqps == offer.nqps && answer.slotBytes == 4096);
   }
   heard.kind = TUTTI_IB_OFFER;
-  if (tuttiIbHandshakeCheck(&heard, 4096, nullptr) == nullptr) {
+  if (tuttiIbHandshakeCheck(&heard, 4096, nports, nullptr) == nullptr) {
     CHECK(heard.nqps >= 0 && heard.nqps <= TUTTI_IB_QUEUE_PAIRS);
   }
 }
