@@ -160,148 +160,84 @@ static tuttiResult_t submit(const char *name, tuttiComm_t comm, tuttiOp *op) {
 tuttiResult_t tuttiAllReduce(const void *sendbuff, void *recvbuff, size_t count,
                              tuttiDataType_t datatype, tuttiRedOp_t redop, tuttiComm_t comm,
                              tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollAllReduce,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = redop,
-                .root = -1,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollAllReduce, sendbuff, recvbuff, count, datatype, stream);
+  op.redop = redop;
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiBroadcast(const void *sendbuff, void *recvbuff, size_t count,
                              tuttiDataType_t datatype, int root, tuttiComm_t comm,
                              tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollBroadcast,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = root,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollBroadcast, sendbuff, recvbuff, count, datatype, stream);
+  op.root = root;
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiBcast(void *buff, size_t count, tuttiDataType_t datatype, int root,
                          tuttiComm_t comm, tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollBroadcast,
-                .sendbuff = buff,
-                .recvbuff = buff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = root,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollBroadcast, buff, buff, count, datatype, stream);
+  op.root = root;
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiReduce(const void *sendbuff, void *recvbuff, size_t count,
                           tuttiDataType_t datatype, tuttiRedOp_t redop, int root, tuttiComm_t comm,
                           tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollReduce,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = redop,
-                .root = root,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollReduce, sendbuff, recvbuff, count, datatype, stream);
+  op.redop = redop;
+  op.root = root;
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
                              tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollAllGather,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = sendcount,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = -1,
-                .stream = stream};
+  tuttiOp op =
+      tuttiCollectiveOp(tuttiCollAllGather, sendbuff, recvbuff, sendcount, datatype, stream);
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
                                  tuttiDataType_t datatype, tuttiRedOp_t redop, tuttiComm_t comm,
                                  tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollReduceScatter,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = recvcount,
-                .type = datatype,
-                .redop = redop,
-                .root = -1,
-                .stream = stream};
+  tuttiOp op =
+      tuttiCollectiveOp(tuttiCollReduceScatter, sendbuff, recvbuff, recvcount, datatype, stream);
+  op.redop = redop;
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
                             tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollAlltoAll,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = -1,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollAlltoAll, sendbuff, recvbuff, count, datatype, stream);
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiGather(const void *sendbuff, void *recvbuff, size_t count,
                           tuttiDataType_t datatype, int root, tuttiComm_t comm,
                           tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollGather,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = root,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollGather, sendbuff, recvbuff, count, datatype, stream);
+  op.root = root;
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiScatter(const void *sendbuff, void *recvbuff, size_t count,
                            tuttiDataType_t datatype, int root, tuttiComm_t comm,
                            tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollScatter,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = root,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollScatter, sendbuff, recvbuff, count, datatype, stream);
+  op.root = root;
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiSend(const void *sendbuff, size_t count, tuttiDataType_t datatype, int peer,
                         tuttiComm_t comm, tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollSendRecv,
-                .sendbuff = sendbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = peer,
-                .stream = stream,
-                .sending = true};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollSendRecv, sendbuff, NULL, count, datatype, stream);
+  op.root = peer;
+  op.sending = true;
   return submit(__func__, comm, &op);
 }
 
 tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t datatype, int peer,
                         tuttiComm_t comm, tuttiStream_t stream) {
-  tuttiOp op = {.coll = tuttiCollSendRecv,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = peer,
-                .stream = stream,
-                .sending = false};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollSendRecv, NULL, recvbuff, count, datatype, stream);
+  op.root = peer;
   return submit(__func__, comm, &op);
 }

@@ -75,28 +75,16 @@ tuttiResult_t tuttiCollConfigRead(const tuttiCommunicator *c, tuttiColl coll,
 tuttiResult_t tuttiAllReduceConfig(const void *sendbuff, void *recvbuff, size_t count,
                                    tuttiDataType_t datatype, tuttiRedOp_t redop, tuttiComm_t comm,
                                    tuttiStream_t stream, const tuttiCollConfig_t *config) {
-  tuttiOp op = {.coll = tuttiCollAllReduce,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = redop,
-                .root = -1,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollAllReduce, sendbuff, recvbuff, count, datatype, stream);
+  op.redop = redop;
   return tuttiCollectiveSubmit(__func__, comm, &op, config);
 }
 
 tuttiResult_t tuttiBroadcastConfig(const void *sendbuff, void *recvbuff, size_t count,
                                    tuttiDataType_t datatype, int root, tuttiComm_t comm,
                                    tuttiStream_t stream, const tuttiCollConfig_t *config) {
-  tuttiOp op = {.coll = tuttiCollBroadcast,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = root,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollBroadcast, sendbuff, recvbuff, count, datatype, stream);
+  op.root = root;
   return tuttiCollectiveSubmit(__func__, comm, &op, config);
 }
 
@@ -104,28 +92,16 @@ tuttiResult_t tuttiReduceConfig(const void *sendbuff, void *recvbuff, size_t cou
                                 tuttiDataType_t datatype, tuttiRedOp_t redop, int root,
                                 tuttiComm_t comm, tuttiStream_t stream,
                                 const tuttiCollConfig_t *config) {
-  tuttiOp op = {.coll = tuttiCollReduce,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = redop,
-                .root = root,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollReduce, sendbuff, recvbuff, count, datatype, stream);
+  op.redop = redop;
+  op.root = root;
   return tuttiCollectiveSubmit(__func__, comm, &op, config);
 }
 
 tuttiResult_t tuttiAllGatherConfig(const void *sendbuff, void *recvbuff, size_t count,
                                    tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream,
                                    const tuttiCollConfig_t *config) {
-  tuttiOp op = {.coll = tuttiCollAllGather,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = -1,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollAllGather, sendbuff, recvbuff, count, datatype, stream);
   return tuttiCollectiveSubmit(__func__, comm, &op, config);
 }
 
@@ -133,55 +109,31 @@ tuttiResult_t tuttiReduceScatterConfig(const void *sendbuff, void *recvbuff, siz
                                        tuttiDataType_t datatype, tuttiRedOp_t redop,
                                        tuttiComm_t comm, tuttiStream_t stream,
                                        const tuttiCollConfig_t *config) {
-  tuttiOp op = {.coll = tuttiCollReduceScatter,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = redop,
-                .root = -1,
-                .stream = stream};
+  tuttiOp op =
+      tuttiCollectiveOp(tuttiCollReduceScatter, sendbuff, recvbuff, count, datatype, stream);
+  op.redop = redop;
   return tuttiCollectiveSubmit(__func__, comm, &op, config);
 }
 
 tuttiResult_t tuttiAlltoAllConfig(const void *sendbuff, void *recvbuff, size_t count,
                                   tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream,
                                   const tuttiCollConfig_t *config) {
-  tuttiOp op = {.coll = tuttiCollAlltoAll,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = -1,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollAlltoAll, sendbuff, recvbuff, count, datatype, stream);
   return tuttiCollectiveSubmit(__func__, comm, &op, config);
 }
 
 tuttiResult_t tuttiGatherConfig(const void *sendbuff, void *recvbuff, size_t count,
                                 tuttiDataType_t datatype, int root, tuttiComm_t comm,
                                 tuttiStream_t stream, const tuttiCollConfig_t *config) {
-  tuttiOp op = {.coll = tuttiCollGather,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = root,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollGather, sendbuff, recvbuff, count, datatype, stream);
+  op.root = root;
   return tuttiCollectiveSubmit(__func__, comm, &op, config);
 }
 
 tuttiResult_t tuttiScatterConfig(const void *sendbuff, void *recvbuff, size_t count,
                                  tuttiDataType_t datatype, int root, tuttiComm_t comm,
                                  tuttiStream_t stream, const tuttiCollConfig_t *config) {
-  tuttiOp op = {.coll = tuttiCollScatter,
-                .sendbuff = sendbuff,
-                .recvbuff = recvbuff,
-                .count = count,
-                .type = datatype,
-                .redop = tuttiSum,
-                .root = root,
-                .stream = stream};
+  tuttiOp op = tuttiCollectiveOp(tuttiCollScatter, sendbuff, recvbuff, count, datatype, stream);
+  op.root = root;
   return tuttiCollectiveSubmit(__func__, comm, &op, config);
 }
