@@ -82,7 +82,9 @@ typedef struct tuttiNet {
   /* Moves what can be moved on one end. Never blocks. */
   tuttiProxyState (*progress)(void *end, tuttiProxyTurn *turn);
   /* Any thread: every published slot is with the peer's kernel or memory, so that close loses
-   * nothing; or the endpoint has failed. */
+   * nothing; or the communicator has failed. An endpoint that fails is not drained: its failure
+   * reaches the communicator a moment later, and who waits must not take that moment for success.
+   */
   bool (*drained)(void *end);
   /* The network stops reading and writing memory of the user by itself. */
   void (*haltEndpoint)(void *end);

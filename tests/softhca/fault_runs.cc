@@ -194,14 +194,6 @@ private:
       }
   }
 
-  // Devices that go when their rank is done take nothing from it; of its end others hear first,
-  // also where it comes too early for them.
-  bool hasLeft(const std::string &text) const {
-    const Report &report = meeting->reports[s.culprit];
-    return report.result == tuttiSuccess && !report.wrong &&
-           text.find("has destroyed its communicator") != std::string::npos;
-  }
-
   // An error must say where the fault is: at which rank, host, and port of which device.
   void judgeError(const std::string &text) {
     const std::string who = "rank " + std::to_string(s.culprit);
@@ -210,8 +202,7 @@ private:
     if (text.find(who) == std::string::npos) problem("an error does not name " + who + ": " + text);
     if (text.find(who + " (host ") == std::string::npos)
       problem("an error does not name the host: " + text);
-    if (text.find("hca") == std::string::npos && !hasLeft(text))
-      problem("an error names no device: " + text);
+    if (text.find("hca") == std::string::npos) problem("an error names no device: " + text);
   }
 
   void judge() {

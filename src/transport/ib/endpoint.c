@@ -451,10 +451,7 @@ static tuttiProxyState ibProgress(void *end, tuttiProxyTurn *turn) {
   bool moved = false, sends = tuttiIbSends(e);
   if (tuttiLoadRelaxed32(e->meet.view->failed)) return TUTTI_PROXY_IDLE;
   turn->result = advance(e, turn, &moved);
-  if (turn->result != tuttiSuccess) {
-    tuttiStoreRelease32(&e->meet.failed, 1);
-    return TUTTI_PROXY_FAILED;
-  }
+  if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
   if (e->state == TUTTI_IB_RUNNING) turn->polled++;
   if (moved) return TUTTI_PROXY_MOVED;
   if (e->state == TUTTI_IB_MEETING) return sends ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
@@ -470,7 +467,7 @@ static tuttiProxyState ibProgress(void *end, tuttiProxyTurn *turn) {
 
 static bool ibDrained(void *end) {
   tuttiIbEndpoint *e = end;
-  if (tuttiLoadAcquire32(&e->meet.failed) || tuttiLoadAcquire32(e->meet.view->failed)) return true;
+  if (tuttiLoadAcquire32(e->meet.view->failed)) return true;
   uint64_t taken = tuttiLoadAcquire(&e->meet.fifo.readers->credit);
   if (tuttiCompareExchange32(&e->confirming, 0, 1)) tuttiProxyKick(e->meet.view->proxy);
   return tuttiLoadAcquire(&e->meet.fifo.descriptors[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1 &&

@@ -364,10 +364,7 @@ static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
   if (tuttiLoadRelaxed32(e->view->failed)) return TUTTI_PROXY_IDLE;
   turn->result = e->fifo.direction == TUTTI_SEND ? advanceSend(e, turn, &moved)
                                                  : advanceRecv(e, turn->eager, &moved);
-  if (turn->result != tuttiSuccess) {
-    tuttiStoreRelease32(&e->failed, 1);
-    return TUTTI_PROXY_FAILED;
-  }
+  if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
   if (moved) return TUTTI_PROXY_MOVED;
   bool joining = e->fifo.direction == TUTTI_SEND && e->join.part < e->nparts;
   return joining || e->passed < e->known ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
@@ -375,7 +372,7 @@ static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
 
 static bool socketDrained(void *end) {
   const tuttiSocketEndpoint *e = end;
-  if (tuttiLoadAcquire32(&e->failed) || tuttiLoadAcquire32(e->view->failed)) return true;
+  if (tuttiLoadAcquire32(e->view->failed)) return true;
   uint64_t taken = tuttiLoadAcquire(&e->fifo.readers->credit);
   return tuttiLoadAcquire(&e->fifo.descriptors[taken % TUTTI_FIFO_DEPTH].seq) != taken + 1;
 }

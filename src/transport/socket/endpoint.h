@@ -62,8 +62,7 @@ typedef struct tuttiSocketEndpoint {
   tuttiNetHello hello; /* send: of the part that is being connected */
   tuttiConn fifo;
   char who[128 + TUTTI_HOSTNAME]; /* "rank 3 (host node7, pid 123), channel 2" */
-  tuttiAtomic32 failed;
-  int nparts; /* recv: 0 before the first hello */
+  int nparts;                     /* recv: 0 before the first hello */
   tuttiSocketPart parts[TUTTI_SOCKET_PARTS];
   uint64_t known;  /* messages whose descriptor is known: seen in the FIFO, or received */
   uint64_t passed; /* messages that have passed on all parts: == credit, or published */
