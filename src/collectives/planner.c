@@ -81,7 +81,7 @@ typedef struct {
   double toOne, toAll; /* copies made to send to one rank, to all others: 0 if they read in place */
 } setting;
 
-static setting settle(const tuttiPlanInput *in, const tuttiSignature *op, int proto) {
+static setting settingOf(const tuttiPlanInput *in, const tuttiSignature *op, int proto) {
   setting w = {.n = in->nranks, .hosts = in->nhosts, .perHost = in->maxRanksPerHost};
   w.remote = fmax(w.n - w.perHost, 0);
   w.bytes = (double)op->count * (double)tuttiTypeSize(op->type);
@@ -109,7 +109,7 @@ static double treeHopsUs(const tuttiPlanInput *in, const setting *w) {
  * least at chunk = sqrt(bytes * overhead * bandwidth / hops). The direct algorithms are split only
  * to overlap their phases. */
 static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
-  setting w = settle(in, op, c->proto);
+  setting w = settingOf(in, op, c->proto);
   double each = w.bytes / c->nchannels;
   if (c->fetch) return c->longest; /* nothing to overlap */
   bool chain = op->coll == tuttiCollBroadcast || op->coll == tuttiCollReduce;
@@ -372,7 +372,7 @@ static costs algorithmCosts(const tuttiPlanInput *in, const setting *w, const tu
 static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
                             const candidate *c) {
   if (c->twoShot && !canTwoShot(in, op, c)) return INFINITY;
-  setting w = settle(in, op, c->proto);
+  setting w = settingOf(in, op, c->proto);
   double copyGBs = in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
   if (in->nranks == 1) return w.bytes / (copyGBs * 1e3);
   if (in->loopback && !in->gpu) return loopTime(in, op, c);

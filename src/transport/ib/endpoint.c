@@ -434,7 +434,7 @@ static tuttiResult_t advance(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mov
   if (!e->listed) list(e);
   if (e->incurable)
     return TUTTI_FAIL(tuttiRemoteError,
-                      "rank %d: the RDMA connection with %s failed %s; see dmesg on both hosts, "
+                      "rank %d: the RDMA connection with %s %s; see dmesg on both hosts, "
                       "and report this if nothing there explains it",
                       e->meet.view->rank, e->meet.who, e->trouble);
   if (e->state != TUTTI_IB_RUNNING || e->meet.parts[0].source.readable ||

@@ -224,7 +224,7 @@ typedef struct tuttiIbEndpoint {
   uint32_t pending[TUTTI_FIFO_DEPTH];      /* send: parts that are not acknowledged, by bit */
   uint64_t deadline;                       /* of making or mending the queue pairs; 0: they work */
   uint64_t retryAt;                        /* send: no offer before */
-  char trouble[320];                       /* what broke them last */
+  char trouble[320];                       /* what ended the last ones: "broke, by ..." */
 } tuttiIbEndpoint;
 
 static inline bool tuttiIbSends(const tuttiIbEndpoint *e) {

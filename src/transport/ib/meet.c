@@ -302,16 +302,21 @@ static int64_t mendMs(const tuttiIbEndpoint *e) {
   return (int64_t)e->meet.view->timeoutMs / 4 * 3;
 }
 
-/* Without a queue pair: what works is given up for something better. */
+/* Other queue pairs are needed; `trouble` tells why. */
+static void leaveQueuePairs(tuttiIbEndpoint *e) {
+  e->state = TUTTI_IB_BROKEN;
+  if (!e->deadline) e->deadline = tuttiDeadline(mendMs(e));
+}
+
+/* `q`: the queue pair that broke, if it was one of them. */
 static void setBroken(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char *why) {
   char by[320];
   if (q)
-    snprintf(e->trouble, sizeof e->trouble, "by %.220s: %s", queuePairText(e, q, by, sizeof by),
-             why);
+    snprintf(e->trouble, sizeof e->trouble, "broke, by %.220s: %s",
+             queuePairText(e, q, by, sizeof by), why);
   else
-    snprintf(e->trouble, sizeof e->trouble, "as %s", why);
-  e->state = TUTTI_IB_BROKEN;
-  if (!e->deadline) e->deadline = tuttiDeadline(mendMs(e));
+    snprintf(e->trouble, sizeof e->trouble, "broke, as %s", why);
+  leaveQueuePairs(e);
 }
 
 /* The rail is not used for now, if others are left. */
@@ -396,16 +401,21 @@ static void considerPorts(tuttiIbEndpoint *e) {
     if (!e->node->rails[q->rail].port.up || !e->theirs.ports[q->pair.port[1]].up) down = q;
   }
   if (same || e->state != TUTTI_IB_RUNNING) return;
-  setBroken(e, down, down ? "its port is down" : "other ports are better now");
+  if (down) {
+    setBroken(e, down, "its port is down");
+    return;
+  }
+  snprintf(e->trouble, sizeof e->trouble, "was moved, as other ports are better now");
+  leaveQueuePairs(e);
 }
 
 void tuttiIbWorks(tuttiIbEndpoint *e) {
   char text[320];
   e->deadline = 0;
   if (e->trouble[0])
-    TUTTI_WARN(
-        NET, "NET/IB: the connection with %s broke, %s; it works again, by %s, %d queue pairs",
-        e->meet.who, e->trouble, queuePairText(e, e->parts[0], text, sizeof text), e->nparts);
+    TUTTI_WARN(NET, "NET/IB: the connection with %s %s; it works again, by %s, %d queue pairs",
+               e->meet.who, e->trouble, queuePairText(e, e->parts[0], text, sizeof text),
+               e->nparts);
   else
     TUTTI_INFO(NET, "NET/IB: %s by %s, %d queue pairs", e->meet.who,
                queuePairText(e, e->parts[0], text, sizeof text), e->nparts);
@@ -545,7 +555,7 @@ static tuttiResult_t overdue(const tuttiIbEndpoint *e) {
       "here: %s; there: %s; check link and cable of these ports, the switch, and the GIDs on both "
       "hosts (show_gids)",
       e->meet.view->rank, e->meet.who, e->trouble[0] ? "mended" : "made", (long long)mendMs(e),
-      e->trouble[0] ? "; it broke " : "", e->trouble,
+      e->trouble[0] ? "; it " : "", e->trouble,
       tuttiIbPortsText(e->node->mine.ports, e->node->nrails, ports, sizeof ports),
       tuttiIbPortsText(e->theirs.ports, e->theirs.nports, theirs, sizeof theirs));
 }
