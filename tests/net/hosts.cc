@@ -128,6 +128,25 @@ void checkSendRecv(size_t n) {
   out.expect("SendRecv", n, [&](size_t i) { return value(before, i); });
 }
 
+/* Everybody writes a block into its place at all others, and waits for theirs. */
+void checkPuts(size_t n) {
+  std::vector<uint32_t> in = input(rank, n);
+  Output window(n * (size_t)nranks);
+  tuttiWindow_t win = nullptr;
+  must(tuttiCommWindowRegister(comm, window.data(), window.size() * sizeof window[0], &win, 0),
+       "WindowRegister");
+  const size_t at = (size_t)rank * n * sizeof window[0];
+  for (int p = 0; p < nranks; p++)
+    must(tuttiPutSignal(in.data(), n, tuttiUint32, p, win, at, 0, 0, 0, comm, nullptr),
+         "PutSignal");
+  for (int p = 0; p < nranks; p++) {
+    tuttiWaitSignalDesc_t desc = {1, p, 0, 0};
+    must(tuttiWaitSignal(1, &desc, comm, nullptr), "WaitSignal");
+  }
+  window.expect("PutSignal", n, [&](size_t i) { return value((int)(i / n), i % n); });
+  must(tuttiCommWindowDeregister(comm, win), "WindowDeregister");
+}
+
 constexpr std::pair<int, const char *> kCollectives[] = {{tuttiCollAllReduce, "AllReduce"},
                                                          {tuttiCollAllGather, "AllGather"},
                                                          {tuttiCollReduceScatter, "ReduceScatter"},
@@ -145,6 +164,7 @@ void check() {
     for (auto &[coll, name] : kCollectives)
       checkCollective(coll, name, n, (int)(n % ranks));
     checkSendRecv(n);
+    if (n > 0) checkPuts(n);
   }
   must(tuttiCommDestroy(comm), "Destroy");
   comm = nullptr;
