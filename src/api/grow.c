@@ -2,6 +2,7 @@
 #include "comm/grow.h"
 #include "comm/check.h"
 #include "comm/communicator.h"
+#include "comm/failure.h"
 #include "comm/group.h"
 #include "comm/handle.h"
 #include "comm/options.h"
@@ -9,7 +10,9 @@
 static tuttiResult_t check(tuttiComm_t comm, const tuttiUniqueId *uniqueId, int rank,
                            const tuttiConfig_t *config, tuttiGrowJob *g) {
   tuttiId parsed;
-  TUTTI_ENTER_READY(c, comm, "tuttiCommGrow");
+  TUTTI_ENTER(c, comm, "tuttiCommGrow");
+  /* One that has failed is left to the job, which tells the new ranks. */
+  if (tuttiCommFailure(c) == tuttiSuccess) TUTTI_TRY(tuttiCommReady(c));
   TUTTI_TRY(tuttiCheckOutput("newcomm", g->out));
   if (rank != -1)
     return TUTTI_FAIL(tuttiInvalidArgument,
@@ -19,12 +22,13 @@ static tuttiResult_t check(tuttiComm_t comm, const tuttiUniqueId *uniqueId, int 
                       "argument nRanks is %d; it must be more than the %d ranks there are",
                       g->mine.nRanks, c->nranks);
   if (uniqueId) TUTTI_TRY(tuttiIdParse(uniqueId, &parsed));
+  g->rank = c->rank;
   return tuttiOptionsResolve(config, &c->options, &g->options);
 }
 
 tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId *uniqueId, int rank,
                             tuttiComm_t *newcomm, tuttiConfig_t *config) {
-  tuttiGrowJob g = {.job = {.run = tuttiGrowRun, .uses = comm},
+  tuttiGrowJob g = {.job = {.run = tuttiGrowRun, .discard = tuttiGrowDiscard, .uses = comm},
                     .mine = {.nRanks = nRanks, .hasId = uniqueId != NULL},
                     .out = newcomm};
   if (uniqueId) g.mine.id = *uniqueId;

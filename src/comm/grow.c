@@ -2,6 +2,7 @@
  * new ranks, which have it from elsewhere. */
 #include "comm/grow.h"
 
+#include "base/mem.h"
 #include "comm/communicator.h"
 #include "comm/handle.h"
 #include "comm/init.h"
@@ -31,25 +32,39 @@ static tuttiResult_t findId(const tuttiCommunicator *c, const tuttiGrowEntry *al
 }
 
 /* The parent is held for the exchange only: its abort need not wait for the new one's init. */
-static tuttiResult_t agree(const tuttiGrowJob *g, tuttiUniqueId *id, int *rank) {
+static tuttiResult_t agree(const tuttiGrowJob *g, tuttiUniqueId *id) {
   TUTTI_ENTER_READY(c, g->job.uses, "tuttiCommGrow");
   TUTTI_FRESH(tuttiGrowEntry, all, c->nranks, "ids of a growth", NULL);
-  *rank = c->rank;
   all[c->rank] = g->mine;
   TUTTI_TRY(tuttiCommExchange(c, all, sizeof *all));
   return findId(c, all, id);
 }
 
+/* The new ranks wait at the root of this rank's id, whatever ended the others. */
+static void decline(const tuttiGrowJob *g, tuttiResult_t why) {
+  if (g->mine.hasId) tuttiBootstrapDecline(&g->mine.id, 1, g->rank, g->mine.nRanks, why);
+}
+
 tuttiResult_t tuttiGrowRun(tuttiJob *job) {
-  const tuttiGrowJob *g = (tuttiGrowJob *)job;
+  tuttiGrowJob *g = (tuttiGrowJob *)job;
   tuttiUniqueId id;
-  int rank = 0;
-  tuttiResult_t result = agree(g, &id, &rank);
+  g->ran = true;
+  tuttiResult_t result = agree(g, &id);
   if (result != tuttiSuccess) {
-    /* The new ranks wait at the root of this rank's id, whatever ended the others. */
-    if (g->mine.hasId) tuttiBootstrapDecline(&g->mine.id, 1, rank, g->mine.nRanks, result);
+    decline(g, result);
     return result;
   }
-  return tuttiCommInit("tuttiCommGrow", g->out, g->mine.nRanks, rank, 1, &id, &g->options,
+  return tuttiCommInit("tuttiCommGrow", g->out, g->mine.nRanks, g->rank, 1, &id, &g->options,
                        &(tuttiOrigin){.parent = job->uses});
+}
+
+void tuttiGrowDiscard(tuttiJob *job) {
+  tuttiGrowJob *g = (tuttiGrowJob *)job;
+  if (!g->ran) {
+    bool known = job->text[0] != 0; /* its thread could not start, say */
+    tuttiErrorAdopt(tuttiInternalError,
+                    known ? job->text : "its group has ended with an error, before the growth ran");
+    decline(g, tuttiInternalError);
+  }
+  tuttiFree(g);
 }

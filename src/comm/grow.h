@@ -11,15 +11,21 @@ typedef struct {
   tuttiUniqueId id;
 } tuttiGrowEntry;
 
-/* A growth on a rank of the communicator, as a job; its run is tuttiGrowRun. */
+/* A growth on a rank of the communicator, as a job: its run is tuttiGrowRun, its discard
+ * tuttiGrowDiscard. */
 typedef struct {
   tuttiJob job;
   tuttiGrowEntry mine;
+  int rank;
+  bool ran;
   tuttiComm_t *out;
   tuttiOptions options;
 } tuttiGrowJob;
 
-/* Waits for all ranks of job->uses, then for the new ones. Sets *out. */
+/* Waits for all ranks of job->uses, then for the new ones. Sets *out. Where that ends before they
+ * are asked for, and where the job is discarded without having run, those who wait at this rank's
+ * id are told why. */
 tuttiResult_t tuttiGrowRun(tuttiJob *job);
+void tuttiGrowDiscard(tuttiJob *job);
 
 #endif

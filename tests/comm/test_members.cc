@@ -257,6 +257,47 @@ TEST(Grow, RanksDisagree) {
   EXPECT_EQ(tuttiCommGetUniqueId(ranks.comms[0], nullptr), tuttiInvalidArgument);
 }
 
+/* The new rank waits for one that does not come any more, and hears why. */
+void expectNewRankHears(tuttiComm_t comm, const char *why,
+                        tuttiResult_t (*grow)(tuttiComm_t, const tuttiUniqueId &)) {
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess) << lastError();
+  std::thread newcomer([&] {
+    tuttiComm_t all = nullptr;
+    EXPECT_NE(tuttiCommGrow(nullptr, 3, &id, 2, &all, nullptr), tuttiSuccess);
+    EXPECT_THAT(lastError(), AllOf(HasSubstr("rank 0 (host"), HasSubstr(why)));
+  });
+  EXPECT_NE(grow(comm, id), tuttiSuccess);
+  newcomer.join();
+}
+
+TEST(Grow, OfOneThatHasFailed) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  float in = 1, out; /* rank 1 never comes */
+  setTimeout(ranks.comms[0], 50);
+  EXPECT_EQ(tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, ranks.comms[0], nullptr),
+            tuttiTimeout);
+  expectNewRankHears(ranks.comms[0], "waited", [](tuttiComm_t comm, const tuttiUniqueId &id) {
+    tuttiComm_t all = nullptr;
+    return tuttiCommGrow(comm, 3, &id, -1, &all, nullptr);
+  });
+}
+
+TEST(Grow, InAGroupThatFails) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  expectNewRankHears(
+      ranks.comms[0], "its group has ended", [](tuttiComm_t comm, const tuttiUniqueId &id) {
+        tuttiComm_t all = nullptr;
+        EXPECT_EQ(tuttiGroupStart(), tuttiSuccess);
+        EXPECT_EQ(tuttiCommGrow(comm, 3, &id, -1, &all, nullptr), tuttiSuccess);
+        EXPECT_EQ(tuttiAllReduce(nullptr, nullptr, 1, tuttiFloat32, tuttiSum, comm, nullptr),
+                  tuttiInvalidArgument);
+        return tuttiGroupEnd();
+      });
+}
+
 TEST(Simulate, TellsATimeAndDoesNothing) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());
