@@ -126,6 +126,20 @@ tuttiResult_t tuttiWorkGroupOpen(tuttiWorkGroup *group, const tuttiUniqueId *id)
   return openQueue(&group->all, result, comm);
 }
 
+tuttiResult_t tuttiWorkGroupAdopt(tuttiWorkGroup *group, tuttiComm_t comm) {
+  pthread_mutex_lock(&group->lock);
+  bool fresh = !group->all.comm && !group->closing && !group->text;
+  if (fresh) {
+    group->all.comm = comm;
+    group->all.open = true;
+    tuttiQueueWake(&group->all);
+  }
+  pthread_mutex_unlock(&group->lock);
+  if (fresh) return tuttiSuccess;
+  tuttiWorkSetText("the group has a communicator already, or has ended");
+  return tuttiInvalidUsage;
+}
+
 /* A lane's communicator has the deadline of its rendezvous only: who receives from anybody listens
  * to lanes on which nothing may ever come. The watchdog holds the deadlines of works. */
 tuttiResult_t tuttiWorkLaneOpen(tuttiWorkGroup *group, int sending, int peer,

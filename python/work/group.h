@@ -24,6 +24,7 @@ struct tuttiWork {
   uint64_t deadline;     /* monotonic ms; 0: none */
   bool done, late, timed;
   int refs; /* the caller's and the group's */
+  int fd;   /* an eventfd that the end is told to; -1: none */
   tuttiResult_t result;
   char *text;
   /* A message. */

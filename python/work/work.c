@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 
 #include "group.h"
@@ -27,6 +28,7 @@ tuttiWork *tuttiWorkMake(tuttiWorkGroup *group, Queue *queue, int nsteps) {
   work->queue = queue;
   work->nsteps = nsteps;
   work->refs = 2;
+  work->fd = -1;
   group->refs++;
   return work;
 }
@@ -47,6 +49,12 @@ static void untime(tuttiWork *work) {
   work->timed = false;
 }
 
+/* Whoever has the descriptor reads it when it likes: only a counter at its end would refuse one
+ * more. */
+static void tell(const tuttiWork *work) {
+  if (work->fd >= 0) (void)eventfd_write(work->fd, 1);
+}
+
 void tuttiWorkFinish(tuttiWork *work, tuttiResult_t result, const char *text) {
   char late[WORK_TEXT + 64];
   if (work->late && result != tuttiSuccess) {
@@ -58,6 +66,7 @@ void tuttiWorkFinish(tuttiWork *work, tuttiResult_t result, const char *text) {
   if (result != tuttiSuccess) work->text = strdup(text);
   work->result = result;
   work->done = true;
+  tell(work);
   pthread_cond_broadcast(&work->group->done);
   tuttiWorkUnref(work);
 }
@@ -337,6 +346,13 @@ int tuttiWorkDone(tuttiWork *work) {
   int done = work->done;
   pthread_mutex_unlock(&work->group->lock);
   return done;
+}
+
+void tuttiWorkNotify(tuttiWork *work, int fd) {
+  pthread_mutex_lock(&work->group->lock);
+  work->fd = fd;
+  if (work->done) tell(work);
+  pthread_mutex_unlock(&work->group->lock);
 }
 
 tuttiResult_t tuttiWorkResult(const tuttiWork *work) {

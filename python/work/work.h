@@ -56,6 +56,10 @@ typedef struct tuttiWork tuttiWork;
 TUTTI_API tuttiWorkGroup *tuttiWorkGroupMake(int nranks, int rank, int timeoutMs, const char *name);
 /* Joins the communicator of the collectives; collective. */
 TUTTI_API tuttiResult_t tuttiWorkGroupOpen(tuttiWorkGroup *group, const tuttiUniqueId *id);
+/* Takes a communicator of the caller's as that of the collectives, instead of tuttiWorkGroupOpen.
+ * It belongs to the group from then on. The caller may go on to use it while no work is under way.
+ */
+TUTTI_API tuttiResult_t tuttiWorkGroupAdopt(tuttiWorkGroup *group, tuttiComm_t comm);
 /* Joins the lane to (sending != 0) or from `peer`; blocks until the peer does. What has been
  * submitted for the lane runs from then on, or fails as this does. Once for each lane. */
 TUTTI_API tuttiResult_t tuttiWorkLaneOpen(tuttiWorkGroup *group, int sending, int peer,
@@ -92,6 +96,9 @@ TUTTI_API tuttiWork *tuttiWorkPost(tuttiWorkGroup *group, int sending, void *dat
 TUTTI_API tuttiResult_t tuttiWorkWait(tuttiWork *work, int timeoutMs);
 /* 1: it has ended, well or not. */
 TUTTI_API int tuttiWorkDone(tuttiWork *work);
+/* Lets the end of the work, which may have come already, add 1 to the eventfd `fd`; -1: no more.
+ * Then nobody writes to the one before. */
+TUTTI_API void tuttiWorkNotify(tuttiWork *work, int fd);
 /* Of a work that has ended: its result, its text ("": it succeeded), and who sent what it received.
  */
 TUTTI_API tuttiResult_t tuttiWorkResult(const tuttiWork *work);

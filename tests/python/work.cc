@@ -2,6 +2,8 @@
 #include "work.h"
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <functional>
 #include <string>
@@ -153,6 +155,59 @@ TEST(Work, AnAbortEndsAllAndWaitsForNobody) {
   auto *first = tuttiWorkSubmit(ranks[1], &step, 1, 0);
   ends(first, tuttiWorkWait(first, 0) == tuttiSuccess ? "" : "rank 0");
   ends(tuttiWorkSubmit(ranks[1], &step, 1, 0), "rank 0");
+}
+
+/* What has come to an eventfd since the last look. */
+uint64_t told(int fd) {
+  eventfd_t value = 0;
+  return eventfd_read(fd, &value) == 0 ? value : 0;
+}
+
+TEST(Work, ItsEndIsToldToADescriptor) {
+  Ranks ranks(2);
+  int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), later = eventfd(0, EFD_CLOEXEC);
+  std::vector<float> mine(4), others(4);
+  tuttiWorkStep step = sum(mine), other = sum(others);
+  auto *work = tuttiWorkSubmit(ranks[0], &step, 1, 0);
+  tuttiWorkNotify(work, fd);
+  EXPECT_EQ(told(fd), 0u);
+  tuttiWorkNotify(work, later); /* then the first is told nothing */
+  ends(tuttiWorkSubmit(ranks[1], &other, 1, 0), "");
+  EXPECT_EQ(told(later), 1u); /* waits for it */
+  EXPECT_EQ(told(fd), 0u);
+  EXPECT_TRUE(tuttiWorkDone(work));
+  tuttiWorkNotify(work, fd); /* it has ended already */
+  EXPECT_EQ(told(fd), 1u);
+  tuttiWorkNotify(work, -1);
+  tuttiWorkFree(work);
+  close(fd);
+  close(later);
+}
+
+TEST(Work, AGroupTakesACommunicatorThatThereIs) {
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  auto rank = [&id](int r) {
+    tuttiComm_t comm;
+    ASSERT_EQ(tuttiCommInitRank(&comm, 2, id, r), tuttiSuccess) << tuttiGetLastError(nullptr);
+    auto *group = tuttiWorkGroupMake(2, r, 0, "");
+    EXPECT_EQ(tuttiWorkGroupAdopt(group, comm), tuttiSuccess);
+    EXPECT_EQ(tuttiWorkGroupAdopt(group, comm), tuttiInvalidUsage);
+    EXPECT_NE(std::string(tuttiWorkGroupText(group)).find("already"), std::string::npos);
+    std::vector<float> data(4, 1);
+    tuttiWorkStep step = sum(data);
+    ends(tuttiWorkSubmit(group, &step, 1, 0), "");
+    /* Nothing is under way: the caller's own calls may be in between. */
+    EXPECT_EQ(tuttiAllReduce(data.data(), data.data(), 4, tuttiFloat32, tuttiSum, comm, nullptr),
+              tuttiSuccess);
+    ends(tuttiWorkSubmit(group, &step, 1, 0), "");
+    EXPECT_EQ(data[3], 8);
+    tuttiWorkGroupFree(group);
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiInvalidArgument); /* it was the group's */
+  };
+  std::thread other(rank, 1);
+  rank(0);
+  other.join();
 }
 
 TEST(Work, AWorkOutlivesItsGroup) {
