@@ -431,7 +431,7 @@ __attribute__((format(printf, 1, 2))) static void warnOnce(const char *fmt, ...)
 
 /* Variables with our prefix that others read: the Python package. */
 static bool isOfOthers(const char *name) {
-  return strcmp(name, "LIBRARY") == 0;
+  return strcmp(name, "LIBRARY") == 0 || strcmp(name, "ENABLE") == 0;
 }
 
 static void warnOfUnknown(void) {

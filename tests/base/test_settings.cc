@@ -243,7 +243,8 @@ TEST_F(SettingsTest, UnknownNamesAreWarnedOfOnceWithTheNearest) {
   setenv("TUTTI_shm_disable", "1", 1);
   setenv("TUTTI_NSOCKS_PERTHREAD", "1", 1); /* NCCL's name behind our prefix */
   setenv("TUTTI_XYZZY", "1", 1);
-  setenv("TUTTI_LIBRARY", "/lib/libtutti.so", 1); /* the Python package reads it */
+  setenv("TUTTI_LIBRARY", "/lib/libtutti.so", 1); /* the Python package reads it, */
+  setenv("TUTTI_ENABLE", "1", 1);                 /* and this */
   setenv(("TUTTI_" + std::string(300, 'A')).c_str(), "1", 1);
   setenv("TUTTI_", "1", 1);
   EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
@@ -255,6 +256,7 @@ TEST_F(SettingsTest, UnknownNamesAreWarnedOfOnceWithTheNearest) {
                              "TUTTI_SOCKET_NSOCKS?"));
   EXPECT_THAT(log, HasSubstr("TUTTI_XYZZY is no setting; `tutti env` lists them"));
   EXPECT_THAT(log, Not(HasSubstr("TUTTI_LIBRARY")));
+  EXPECT_THAT(log, Not(HasSubstr("TUTTI_ENABLE")));
   EXPECT_EQ(log.find("TUTTI_TIMOUT"), log.rfind("TUTTI_TIMOUT")) << "warned twice: " << log;
   EXPECT_THAT(log, HasSubstr("TUTTI_AAAA"));
 }
