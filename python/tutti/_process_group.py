@@ -38,6 +38,20 @@ _POLL = 0.001  # seconds between looks at the store, at first
 _groups = weakref.WeakSet()
 
 
+def _has_backends_in_python():
+    class Empty(Backend):
+        pass
+
+    try:
+        Empty(0, 1)
+    except TypeError:
+        return False
+    return True
+
+
+PARTS = _has_backends_in_python()  # of a group, beside other backends: from PyTorch 2.14 on
+
+
 def _kind(tensor):
     """Type and number of such elements for moving a tensor."""
     kind = _TYPES.get(tensor.dtype)
@@ -746,7 +760,7 @@ def _slices(tensor, sizes, ranks, unit):
 
 
 class Part(Calls, Backend):
-    """The CPU's backend in a group that has another for other devices."""
+    """The CPU's backend in a group that has another for other devices; only where PARTS."""
 
     def __init__(self, engine):
         Backend.__init__(self, engine.rank, engine.size)
@@ -767,6 +781,11 @@ class Group(Calls, ProcessGroup):
     """A group whose only backend is tutti."""
 
     def __init__(self, store, rank, size, timeout, name=""):
+        if not PARTS:
+            ProcessGroup.__init__(self, rank, size)  # the only one that calls methods in Python
+            self._tutti_name, self._tutti_text = "", "undefined"
+            self.engine = Engine(store, rank, size, timeout, name)
+            return
         ProcessGroup.__init__(self, store, rank, size)
         self.engine = Engine(store, rank, size, timeout, name)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM,
@@ -783,13 +802,38 @@ class Group(Calls, ProcessGroup):
         if engine.rank not in ranks:
             return None
         store = PrefixStore(f"split/{group_name}/", engine.store)
-        part = Group(store, ranks.index(engine.rank), len(ranks), timeout or engine.timeout,
-                     group_name or "split")
+        part = type(self)(store, ranks.index(engine.rank), len(ranks), timeout or engine.timeout,
+                          group_name or "split")
         part._set_group_name(group_name or "")
         part._set_group_desc(group_desc or "undefined")
         return part
 
     splitGroup = split_group
+
+
+class WholeGroup(Group):
+    """A Group of a PyTorch that has no backends in Python: what PyTorch would ask a backend, it asks here."""
+
+    supports_splitting = True
+    supports_coalescing = supports_shrinking = False
+    _device_types = property(lambda self: [torch.device("cpu")])
+    group_name = property(lambda self: self._tutti_name)
+    group_desc = property(lambda self: self._tutti_text)
+
+    def _set_group_name(self, name):
+        self._tutti_name = name
+
+    def _set_group_desc(self, text):
+        self._tutti_text = text
+
+    def _get_backend(self, device):
+        return self
+
+    def _get_backend_name(self):
+        return "tutti"
+
+    def name(self):
+        return "tutti"
 
 
 class _Splits(Part):

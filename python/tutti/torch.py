@@ -26,7 +26,9 @@ __all__ = ["Group", "all_reduce", "register"]
 def _is_one_of_many(options):
     """Will the group have other backends as well? Then its default backend is another's, or it has
     one already."""
-    group = options.process_group
+    group = getattr(options, "process_group", None)
+    if group is None or not _process_group.PARTS:  # a backend in Python stands for the whole group
+        return False
     try:
         if list(group._device_types):
             return True
@@ -41,11 +43,14 @@ def _make(options, backend_options):
                  options.group_id)
     if _is_one_of_many(options):
         return Part(_process_group.Engine(*arguments))
-    return Group(*arguments)
+    return Group(*arguments) if _process_group.PARTS else _process_group.WholeGroup(*arguments)
 
 
 def register():
-    """Makes "tutti" known to torch.distributed; once is enough."""
+    """Makes "tutti" known to torch.distributed; once is enough, and `import tutti.torch` does it.
+
+    >>> tutti.torch.register()
+    """
     if "TUTTI" not in dist.Backend._plugins:
         dist.Backend.register_backend("tutti", _make, extended_api=True, devices=["cpu", "cuda"])
 
@@ -61,7 +66,8 @@ def all_reduce(tensor, op=dist.ReduceOp.SUM, group=None):
     """tensor = the reduction over ranks of tensor, which is contiguous and in host memory, in this
     thread: torch.distributed.all_reduce without its Work.
 
-    >>> tutti.torch.all_reduce(torch.ones(2))  # doctest: +SKIP
+    >>> tutti.torch.all_reduce(torch.ones(2))  # in a group of one rank
+    tensor([1., 1.])
     """
     group = group or distributed_c10d._get_default_group()
     engine = getattr(group, "engine", None) or group._get_backend(torch.device("cpu")).engine

@@ -6,6 +6,8 @@ import time
 
 import torch
 
+from tutti._process_group import PARTS
+
 KINDS = [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
          torch.float64]
 MOVED = KINDS + [torch.bool, torch.int16, torch.complex64, torch.complex128, torch.float8_e4m3fn]
@@ -319,6 +321,8 @@ def groups(dist, rank, size):
         x = torch.zeros(1)
         dist.broadcast(x.fill_(rank), size - 1, group=last)
         same(x, torch.tensor([float(size - 1)]))
+    if not PARTS:  # that PyTorch splits groups of GPUs alone
+        return
     part = dist.split_group(split_ranks=[[0], list(range(1, size))])
     x = torch.ones(1)
     dist.all_reduce(x, group=part)
@@ -393,11 +397,13 @@ def mismatch(dist, rank, size):
 
 
 def monitored_barrier(dist, rank, size):
-    dist.monitored_barrier()
+    # Before 2.14 PyTorch's own function refuses whatever is not gloo.
+    monitored_barrier = dist.monitored_barrier if PARTS else dist.group.WORLD.monitored_barrier
+    monitored_barrier()
     second = datetime.timedelta(seconds=1)
     if rank == 0:
         fails(dist.DistBackendError, f"Ranks {', '.join(map(str, range(1, size)))} failed" if size > 2
-              else "Rank 1 failed", lambda: dist.monitored_barrier(timeout=second, wait_all_ranks=True))
+              else "Rank 1 failed", lambda: monitored_barrier(timeout=second, wait_all_ranks=True))
     dist.barrier()
 
 
