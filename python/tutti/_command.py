@@ -2,16 +2,15 @@
 import os
 import sys
 
-import tutti
+from tutti._library import found_beside
 
 
 def _program():
     """The command that was built with the library in use."""
-    folder = os.path.dirname(tutti.library_path())
-    for path in (os.path.join(folder, "../bin/tutti"), os.path.join(folder, "../tools/tutti")):
-        if os.access(path, os.X_OK):
-            return os.path.normpath(path)
-    sys.exit(f"tutti: no command beside {tutti.library_path()}; install tutti as a whole")
+    try:
+        return found_beside("command", "../bin/tutti", "../tools/tutti")
+    except ImportError as error:
+        sys.exit(f"tutti: {error}")
 
 
 def main():
@@ -21,9 +20,11 @@ def main():
 
 
 def run():
-    """python -m tutti run PROGRAM.py [ARGUMENT...]: `tutti run` with this interpreter."""
+    """python -m tutti run PROGRAM.py [ARGUMENT...]: `tutti run` with this interpreter, in which, and in those
+    that it starts, an installed package also calls enable()."""
     if len(sys.argv) < 3 or sys.argv[1] != "run":
         sys.exit("usage: python -m tutti run PROGRAM.py [ARGUMENT...]\n"
                  "       (the command itself is `tutti`)")
     program = _program()
+    os.environ["TUTTI_ENABLE"] = "1"
     os.execv(program, [program, "run", "--", sys.executable, *sys.argv[2:]])

@@ -1,8 +1,10 @@
 """Which libnccl.so.2 a process uses, and how tutti's gets into it."""
 import ctypes
 import os
+import re
+import sys
 
-import tutti
+from tutti._library import found_beside
 
 
 def _loaded():
@@ -18,11 +20,7 @@ def _loaded():
 
 
 def _ours():
-    folder = os.path.dirname(tutti.library_path())
-    for path in (os.path.join(folder, "tutti", "libnccl.so.2"), os.path.join(folder, "libnccl.so.2")):
-        if os.path.exists(path):
-            return os.path.realpath(path)
-    raise ImportError(f"no libnccl.so.2 of tutti beside {tutti.library_path()}; install tutti as a whole")
+    return found_beside("libnccl.so.2 of tutti", "tutti/libnccl.so.2", "libnccl.so.2")
 
 
 def which():
@@ -39,10 +37,31 @@ def which():
     return found[0] if found else None
 
 
+_guarded = []
+
+
+def _refuse_others(event, arguments):
+    """An audit hook: no second NCCL comes into the process by its file. PyTorch tries so, for all libraries that
+    its wheels bring, and goes on with the one that is there."""
+    if event != "ctypes.dlopen" or not isinstance(arguments[0], (str, bytes)):
+        return
+    path = os.fsdecode(arguments[0])
+    name = os.path.basename(path)
+    if "/" in path and re.match(r"libnccl\.so(\.|$)", name) and os.path.realpath(path) != _guarded[0]:
+        raise RuntimeError(f"{path} is not loaded: tutti.enable() has put {_guarded[0]} into this process, half of "
+                           "which would use one and half the other; leave enable() out to use that one")
+
+
+def _guard(path):
+    if not _guarded:
+        _guarded.append(path)
+        sys.addaudithook(_refuse_others)
+
+
 def enable():
     """Loads tutti's libnccl.so.2, so that whatever wants NCCL later in this process (PyTorch, CuPy, JAX,
-    vLLM) finds it there; returns its file. RuntimeError if another one has been loaded already: call it
-    before `import torch`. `python -m tutti run train.py` does so for a program, and for the Python
+    vLLM) finds it there, and nothing in Python can load another; returns its file. RuntimeError if another one
+    has been loaded already: call it before `import torch`. `python -m tutti run train.py` does so for a program, and for the Python
     processes that it starts.
 
     >>> tutti.enable() == tutti.which()  # doctest: +SKIP
@@ -53,6 +72,7 @@ def enable():
         raise RuntimeError(f"this process uses {found} already: call tutti.enable() before whatever loads "
                            "NCCL is imported (torch, cupy, jax), or start it by `python -m tutti run`")
     ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    _guard(path)
     os.environ["VLLM_NCCL_SO_PATH"] = path  # vLLM loads NCCL by its file
     which()  # one, or it says so
     return path

@@ -1,9 +1,8 @@
 """libtutti_work.so by ctypes: collectives and messages that go on beside Python's threads (work.h)."""
 import ctypes
-import os
 from ctypes import c_char_p, c_int, c_size_t, c_void_p
 
-import tutti
+from tutti._library import beside, load
 
 (COPY, ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SEND,
  RECV, BARRIER) = range(12)
@@ -16,23 +15,12 @@ class Step(ctypes.Structure):  # a tuttiWorkStep
                 ("send", c_void_p), ("recv", c_void_p), ("count", c_size_t)]
 
 
-def _load():
-    folder = os.path.dirname(tutti.library_path())
-    tried = []
-    for path in (os.path.join(folder, "tutti", "libtutti_work.so"),
-                 os.path.join(folder, "libtutti_work.so")):
-        try:
-            return ctypes.CDLL(path)
-        except OSError as error:
-            tried.append(str(error))
-    raise ImportError("no libtutti_work.so: " + "; ".join(tried) +
-                      ". It comes with libtutti.so; install tutti as a whole")
-
-
-lib = _load()
+lib = load("libtutti_work.so", beside("tutti/libtutti_work.so", "libtutti_work.so"),
+           "It comes with libtutti.so; install tutti as a whole")
 _SIGNATURES = {
     "GroupMake": (c_void_p, [c_int, c_int, c_int, c_char_p]),
     "GroupOpen": (c_int, [c_void_p, c_char_p]),
+    "GroupAdopt": (c_int, [c_void_p, c_void_p]),
     "LaneOpen": (c_int, [c_void_p, c_int, c_int, c_char_p]),
     "LaneFail": (None, [c_void_p, c_int, c_int, c_char_p]),
     "GroupText": (c_char_p, [c_void_p]),
@@ -45,6 +33,7 @@ _SIGNATURES = {
     "Post": (c_void_p, [c_void_p, c_int, c_void_p, c_size_t, c_int, c_int]),
     "Wait": (c_int, [c_void_p, c_int]),
     "Done": (c_int, [c_void_p]),
+    "Notify": (None, [c_void_p, c_int]),
     "Result": (c_int, [c_void_p]),
     "Text": (c_char_p, [c_void_p]),
     "Peer": (c_int, [c_void_p]),

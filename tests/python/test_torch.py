@@ -1,8 +1,13 @@
 """tutti.torch: the backend of torch.distributed, ranks as processes on host memory."""
+import doctest
+import os
+import subprocess
 import sys
+import tempfile
 import unittest
 
 try:
+    import torch
     import torch.distributed as dist
 except ImportError as error:
     print(f"skipped: no PyTorch ({error})")
@@ -13,6 +18,7 @@ if not hasattr(dist, "Backend") or not dist.is_available():
 
 import torch_cases
 import torch_ranks
+import tutti.torch
 
 ALONE = {"one_dies", "again"}  # what leaves no group to go on with
 
@@ -57,6 +63,42 @@ class Ends(unittest.TestCase):
         ranks.run("torch_cases", "again")
         left, codes = ranks.end()
         self.assertEqual((left, codes), (["left"] * 2, [0] * 2))
+
+
+class Nccl(unittest.TestCase):
+    """Whose libnccl.so.2 a PyTorch that is linked with NCCL uses."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not os.path.isfile(tutti.which() or ""):
+            raise unittest.SkipTest("this PyTorch is not linked with NCCL")
+
+    def python(self, program):
+        run = subprocess.run([sys.executable, "-c", program], text=True, timeout=120, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT)
+        self.assertEqual(run.returncode, 0, run.stdout)
+        return run.stdout.strip().splitlines()[-1]
+
+    def test_enabled_before(self):
+        self.assertEqual(self.python("import tutti; ours = tutti.enable(); import torch; print(tutti.which() == ours)"),
+                         "True")
+
+    def test_too_late(self):
+        said = self.python("import torch, tutti\ntry: tutti.enable()\nexcept RuntimeError as error: print(error)")
+        self.assertRegex(said, "this process uses .*libnccl.so.2 already: call tutti.enable")
+
+
+class Docs(unittest.TestCase):
+    def test_the_example_is_right(self):
+        with tempfile.TemporaryDirectory() as folder:
+            dist.init_process_group("tutti", f"file://{folder}/meeting", rank=0, world_size=1)
+            try:
+                known = {"tutti": tutti, "torch": torch, "dist": dist}
+                tests = doctest.DocTestFinder(recurse=False).find(tutti.torch.all_reduce, globs=known)
+                self.assertTrue(tests[0].examples)
+                self.assertEqual(doctest.DocTestRunner().run(tests[0]).failed, 0)
+            finally:
+                dist.destroy_process_group()
 
 
 if __name__ == "__main__":

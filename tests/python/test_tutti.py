@@ -1,5 +1,7 @@
 """The Python package, ranks as threads on host memory; where PyTorch finds GPUs, also there."""
 import array
+import asyncio
+import pickle
 import subprocess
 import sys
 import threading
@@ -164,6 +166,186 @@ class Errors(unittest.TestCase):
         comm.destroy()  # once is enough
         with self.assertRaisesRegex(tutti.Error, "comm is NULL"):
             comm.all_reduce(np.ones(1))
+
+
+    def test_they_say_which_rank_and_what_helps(self):
+        def body(comm):
+            with self.assertRaisesRegex(tutti.Error, "argument root is 7") as caught:
+                comm.broadcast(np.ones(1), root=7, async_op=True).wait()
+            for error in (caught.exception, pickle.loads(pickle.dumps(caught.exception))):
+                self.assertEqual((error.rank, error.code, error.name), (comm.rank, 4, "tuttiInvalidArgument"))
+                self.assertRegex(error.remedy, "goes on")
+            self.assertEqual(comm.all_reduce(np.ones(1))[0], 2)
+            if comm.rank == 0:
+                comm.all_reduce(np.ones(1))
+                with self.assertRaisesRegex(tutti.Error, "rank 1") as caught:
+                    comm.all_reduce(np.ones(1))
+                self.assertEqual((caught.exception.rank, caught.exception.name), (0, "tuttiRemoteError"))
+            else:
+                comm.all_reduce(np.ones(1), async_op=True).wait()
+                comm.abort()
+
+        on_ranks(2, body)
+
+    def test_a_shrink_goes_on_without_those_who_left(self):
+        def body(comm):
+            if comm.rank == 1:
+                comm.abort()
+                return
+            with self.assertRaisesRegex(tutti.Error, "rank 1"):
+                while True:
+                    comm.all_reduce(np.ones(1))
+            with comm.shrink([1], abort=True) as rest:
+                self.assertEqual((rest.size, rest.rank), (2, comm.rank // 2))
+                self.assertEqual(rest.all_reduce(np.ones(1))[0], 2)
+            comm.abort()
+
+        on_ranks(3, body)
+
+
+class BesideTheCaller(unittest.TestCase):
+    def test_each_call_can_be_started(self):
+        def body(comm):
+            n, rank = comm.size, comm.rank
+            x, all_of_them = np.full(5, rank + 1.0), np.repeat(np.arange(1.0, n + 1), 5)
+            y, wide = np.empty_like(x), np.empty_like(all_of_them)
+            for operation, want in (
+                    (comm.all_reduce(x, y, async_op=True), n * (n + 1) / 2),
+                    (comm.broadcast(x.copy(), root=1, async_op=True), 2),
+                    (comm.all_gather(x, wide, async_op=True), all_of_them),
+                    (comm.reduce_scatter(all_of_them, np.empty(5), async_op=True), n * (rank + 1)),
+                    (comm.all_to_all(all_of_them, np.empty_like(wide), async_op=True), rank + 1),
+                    (comm.scatter(all_of_them if rank == 0 else None, np.empty(5), async_op=True), rank + 1)):
+                np.testing.assert_array_equal(operation.wait(60), want)
+                self.assertTrue(operation.done())
+            total = comm.reduce(x, y, root=1, async_op=True)
+            gathered = comm.gather(x, wide if rank == 0 else None, async_op=True)
+            # A plain call comes behind what has been started, though nobody waits for it.
+            if rank == 0:
+                comm.send(x, 1)
+            elif rank == 1:
+                np.testing.assert_array_equal(comm.recv(np.empty(5), 0), 1)
+                np.testing.assert_array_equal(total.wait(), n * (n + 1) / 2)
+            got = gathered.wait()
+            np.testing.assert_array_equal(got, all_of_them if rank == 0 else x)
+            if rank < 2:
+                send = comm.send(x, 1, async_op=True) if rank == 0 else None
+                recv = comm.recv(y, 0, async_op=True) if rank == 1 else None
+                np.testing.assert_array_equal((recv or send).wait(), 1 if recv else None)
+            comm.all_reduce(np.ones(100000), async_op=True)  # whose buffer nobody else keeps
+
+        on_ranks(3, body)
+
+    def test_a_loop_runs_other_tasks_meanwhile(self):
+        go, ticks = threading.Event(), []
+
+        async def first(comm):
+            operation = comm.all_reduce(np.ones(3), async_op=True)
+            tasks = [asyncio.ensure_future(operation) for _ in range(2)]
+            done, _ = await asyncio.wait(tasks, timeout=0)
+            self.assertFalse(done)
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(operation, 0.01)  # gives up the waiting, not the operation
+            ticks.append(1)
+            go.set()
+            return [await task for task in tasks] + [await operation]
+
+        def body(comm):
+            if comm.rank == 0:
+                for got in asyncio.run(first(comm)):
+                    np.testing.assert_array_equal(got, 2)
+            else:
+                self.assertTrue(go.wait(60))
+                comm.all_reduce(np.ones(3))
+
+        on_ranks(2, body)
+        self.assertEqual(ticks, [1])
+
+    def test_what_cannot_be_started_is_refused(self):
+        def body(comm):
+            with self.assertRaisesRegex(ValueError, "in a group"):
+                with tutti.group():
+                    comm.all_reduce(np.ones(1), async_op=True)
+            comm.all_reduce(np.ones(1), async_op=True)
+            comm.destroy()
+            with self.assertRaisesRegex(ValueError, "destroyed"):
+                comm.all_reduce(np.ones(1), async_op=True)
+
+        on_ranks(1, body)
+
+    def test_one_that_is_late_ends(self):
+        def body(comm):
+            if comm.rank == 0:
+                with self.assertRaisesRegex(tutti.Error, "timeout") as caught:
+                    comm.all_reduce(np.ones(1), async_op=True).wait(0.05)
+                self.assertEqual(caught.exception.name, "tuttiTimeout")
+                comm.abort()
+            else:
+                with self.assertRaisesRegex(tutti.Error, "revoke|rank 0"):
+                    while True:
+                        comm.all_reduce(np.ones(2))
+
+        # Rank 1 comes only when rank 0 has given up.
+        given_up = threading.Event()
+
+        def in_turn(comm):
+            if comm.rank == 0:
+                try:
+                    body(comm)
+                finally:
+                    given_up.set()
+            else:
+                self.assertTrue(given_up.wait(60))
+                body(comm)
+
+        on_ranks(2, in_turn)
+
+    def test_an_interpreter_that_ends_waits_for_nobody(self):
+        run = subprocess.run([sys.executable, "-c", ENDS_EARLY], timeout=60, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual((run.returncode, run.stdout), (0, "started\n"))
+
+
+ENDS_EARLY = """
+import numpy, threading, tutti
+uid, comms = tutti.unique_id(), {}
+def join(rank): comms[rank] = tutti.Communicator(2, rank, uid, device="host", timeout=600)
+threads = [threading.Thread(target=join, args=(r,)) for r in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+operation = comms[0].all_reduce(numpy.ones(1), async_op=True)
+print("started")
+"""
+
+
+class OneSided(unittest.TestCase):
+    def test_puts_and_signals(self):
+        def body(comm):
+            n, rank = comm.size, comm.rank
+            part = np.zeros(n, dtype=np.float64)
+            with comm.window(part) as window:
+                for peer in range(n):
+                    window.put(np.array([rank + 1.0]), peer, offset=8 * rank, signal=1)
+                comm.wait_signals(range(n), signal=1)
+                np.testing.assert_array_equal(part, np.arange(1.0, n + 1))
+                comm.signal((rank + 1) % n, context=1)
+                comm.signal((rank + 1) % n, context=1)
+                comm.wait_signals((rank - 1) % n, count=2, context=1)
+                with self.assertRaisesRegex(tutti.Error, "offset|bytes"):
+                    window.put(np.ones(1), 0, offset=8 * n)
+                with self.assertRaisesRegex(tutti.Error, "sig"):
+                    comm.signal(0, signal=2)
+            with self.assertRaisesRegex(ValueError, "closed"):
+                window.put(np.ones(1), 0)
+
+        on_ranks(3, body, signals=2, contexts=2)
+
+    def test_windows_of_different_sizes_are_refused(self):
+        def body(comm):
+            with self.assertRaisesRegex(tutti.Error, "size"):
+                comm.window(np.zeros(comm.rank + 1))
+
+        on_ranks(2, body)
 
 
 class OnGpu(unittest.TestCase):
