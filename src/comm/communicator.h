@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "bootstrap/bootstrap.h"
 #include "collectives/signature.h"
+#include "comm/crowd.h"
 #include "comm/options.h"
 #include "comm/record.h"
 #include "device/device.h"
@@ -78,6 +79,7 @@ typedef struct tuttiCommunicator {
   tuttiAtomic32 state; /* tuttiCommState */
   const tuttiDevice *device;
   tuttiTaskContext context;
+  tuttiCrowd crowd;                           /* guarded by crowd.c */
   tuttiPrepared prepared[TUTTI_PREPARED + 1]; /* the last: of operations with wishes of their own */
 
   /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send endpoint

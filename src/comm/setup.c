@@ -144,9 +144,10 @@ static void setContext(tuttiCommunicator *c) {
  * would keep it from its work. */
 static void setSpins(tuttiCommunicator *c) {
   const int32_t *host = c->wireup.graph->host;
-  int cores = c->wireup.peers[c->rank].cores, spare = cores;
+  int ranks = 0;
   for (int r = 0; r < c->nranks; r++)
-    spare -= host[r] == host[c->rank];
+    ranks += host[r] == host[c->rank];
+  int cores = c->wireup.peers[c->rank].cores, spare = cores - tuttiCrowdJoin(&c->crowd, ranks);
   c->context.napUs = NAP_US_RANK * (uint32_t)((cores - spare) / cores);
   bool network = c->wireup.survey.network;
   c->context.spins = spare < 0 ? 0 : spare == 0 && network ? SPINS_SHARED : SPINS;
@@ -250,6 +251,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
     tuttiProxyDestroy(c->view.receiver);
     tuttiProxyDestroy(c->view.proxy);
   }
+  tuttiCrowdLeave(&c->crowd);
   tuttiWatchStop(c->watch);
   tuttiDeathsForget(c);
   tuttiBootstrapClose(c->bootstrap);

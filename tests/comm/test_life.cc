@@ -661,6 +661,13 @@ TEST(Life, WaitersSpinAsLongAsNobodyNeedsTheirCore) {
   ASSERT_EQ(sched_setaffinity(0, sizeof two, &two), 0);
   EXPECT_EQ(spinsOf(2), 20000u);
   EXPECT_EQ(spinsOf(3), 0u);
+  { /* two of three that share the cores, as another communicator shows */
+    Ranks crowd(3);
+    ASSERT_TRUE(crowd.ok());
+    EXPECT_EQ(spinsOf(2), 0u);
+    EXPECT_EQ(spinsOf(1), 0u);
+  }
+  EXPECT_EQ(spinsOf(2), 20000u) << "they have gone";
   {
     Settings network({{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}});
     EXPECT_EQ(spinsOf(1), 20000u);
