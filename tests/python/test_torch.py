@@ -17,6 +17,7 @@ if not hasattr(dist, "Backend") or not dist.is_available():
     sys.exit(77)
 
 import torch_cases
+import torch_parallel
 import torch_ranks
 import tutti.torch
 
@@ -34,10 +35,10 @@ class Cases(unittest.TestCase):
         assert left == ["left"] * 3 and codes == [0] * 3, (left, codes)
 
 
-def case(name):
+def case(module, name):
     def run(self):
         try:
-            self.ranks.run("torch_cases", name)
+            self.ranks.run(module, name)
         except AssertionError:
             self.ranks.kill()  # who knows what they are at
             type(self).ranks = torch_ranks.Ranks(3)
@@ -46,10 +47,11 @@ def case(name):
     return run
 
 
-for _name, _function in vars(torch_cases).items():
-    if getattr(_function, "__code__", None) and _function.__code__.co_varnames[:3] == ("dist", "rank", "size") \
-            and _name not in ALONE:
-        setattr(Cases, f"test_{_name}", case(_name))
+for _module in (torch_cases, torch_parallel):
+    for _name, _function in vars(_module).items():
+        if getattr(_function, "__code__", None) and _name not in ALONE and \
+                _function.__code__.co_varnames[:3] == ("dist", "rank", "size"):
+            setattr(Cases, f"test_{_name}", case(_module.__name__, _name))
 
 
 class Ends(unittest.TestCase):
