@@ -257,8 +257,16 @@ void tuttiForkCloseRemove(int fd) {
   if (fd >= 0 && fd < FORK_FDS) tuttiStoreRelease32(&forkFds[fd], 0);
 }
 
+static tuttiAtomic64 onClose; /* a function, or 0 */
+
+void tuttiFdOnClose(void (*closing)(int fd)) {
+  tuttiStoreRelease(&onClose, (uintptr_t)closing);
+}
+
 void tuttiFdClose(int *fd) {
   if (*fd < 0) return;
+  void (*closing)(int) = (void (*)(int))(uintptr_t)tuttiLoadAcquire(&onClose);
+  if (closing) closing(*fd);
   tuttiForkCloseRemove(*fd);
   close(*fd);
   *fd = -1;

@@ -89,6 +89,8 @@ void tuttiForkCloseAdd(int fd);
 void tuttiForkCloseRemove(int fd);
 /* Closes an fd, registered or not, and sets it to -1; -1 is left alone. */
 void tuttiFdClose(int *fd);
+/* Has `closing` called by each tuttiFdClose from now on, before it closes; of one caller. */
+void tuttiFdOnClose(void (*closing)(int fd));
 /* `TUTTI_CLOSED int fd = open(...);` is closed where its block ends. */
 #define TUTTI_CLOSED __attribute__((cleanup(tuttiFdClose)))
 /* Takes an fd out of such a variable, for somebody who keeps it. */

@@ -1,18 +1,13 @@
-#include <ctype.h>
-#include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/mac.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "bootstrap/rendezvous.h"
+#include "socket/key.h"
 
 #define ID_MAGIC 0x74755549u
-/* Bytes of a key. */
-#define KEY_LEAST 16
-#define KEY_MOST  4096
 
 _Static_assert(sizeof(tuttiId) == TUTTI_UNIQUE_ID_BYTES, "an id is all of a unique id");
 
@@ -49,43 +44,12 @@ static void derive(const uint8_t parent[16], uint64_t purpose, tuttiId *id) {
               (tuttiMacPart){&info, sizeof(info)}, id->secret, sizeof(id->secret));
 }
 
-/* The key of TUTTI_PSK_FILE, without white space at its end; *bytes is 0 if that is not set. */
-static tuttiResult_t readKey(uint8_t key[KEY_MOST], size_t *bytes) {
-  const char *path = tuttiSettingString(TUTTI_SETTING_PSK_FILE);
-  char why[TUTTI_WHY];
-  struct stat st;
-  size_t size;
-  *bytes = 0;
-  if (path[0] == '\0') return tuttiSuccess;
-  TUTTI_CLOSED int fd = tuttiOpenRegular(path, KEY_MOST, &size, why);
-  if (fd < 0) return TUTTI_FAIL(tuttiInvalidArgument, "TUTTI_PSK_FILE=%s%s", path, why);
-  ssize_t got = tuttiReadAll(fd, key, size);
-  if (got < 0 || fstat(fd, &st) != 0)
-    return TUTTI_FAIL(tuttiSystemError, "cannot read TUTTI_PSK_FILE=%s: %s", path,
-                      tuttiErrnoText(errno));
-  while (got > 0 && isspace(key[got - 1]))
-    got--;
-  if (got < KEY_LEAST)
-    return TUTTI_FAIL(
-        tuttiInvalidArgument,
-        "TUTTI_PSK_FILE=%s holds %zd bytes; a key has %d to %d, as random as those of "
-        "`head -c 32 /dev/urandom | base64`",
-        path, got, KEY_LEAST, KEY_MOST);
-  if (st.st_mode & S_IRWXO)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "TUTTI_PSK_FILE=%s is open to every user of this host (mode %04o), and so no "
-                      "secret: chmod 600",
-                      path, (unsigned)st.st_mode & 07777u);
-  *bytes = (size_t)got;
-  return tuttiSuccess;
-}
-
 static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
   tuttiId id;
-  uint8_t key[KEY_MOST];
+  uint8_t key[TUTTI_KEY_MOST];
   size_t bytes;
   memset(&id, 0, sizeof(id));
-  TUTTI_TRY(readKey(key, &bytes));
+  TUTTI_TRY(tuttiKeyRead(key, &bytes));
   id.keyed = bytes > 0;
   /* The same in every process and version, whatever the host's name resolves to there. Without a
    * key it keeps strangers apart, not attackers out: the name is no secret. */

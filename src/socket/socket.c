@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/os.h"
+#include "socket/secure.h"
 
 /* How soon a wait sees its failed flag. */
 #define SLICE_NS 50000000ull
@@ -162,6 +163,9 @@ const char *tuttiSocketRemedy(int err, char *buf, size_t size) {
       {{EACCES, EPERM}, "a firewall, or a port below 1024, forbids it"},
       {{ECONNRESET, EPIPE}, "that process has ended or dropped the connection"},
       {{EAFNOSUPPORT}, "this host does not speak that address family"},
+      {{EKEYREJECTED},
+       "it encrypts with another key: give all ranks the same one (TUTTI_PSK_FILE)"},
+      {{EBADMSG}, "what came was not what was sent: see what changes packets on the way"},
   };
   struct rlimit limit;
   if (err == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
@@ -323,7 +327,7 @@ int tuttiAcceptNow(int listenFd, tuttiAddress *from) {
 tuttiResult_t tuttiRecvAll(int fd, void *data, size_t bytes, const char *who, tuttiWait wait) {
   char *p = data;
   while (bytes > 0) {
-    ssize_t n = recv(fd, p, bytes, MSG_DONTWAIT);
+    ssize_t n = tuttiSecureRecv(fd, p, bytes);
     int err = n < 0 ? errno : 0, ready;
     struct pollfd readable = {.fd = fd, .events = POLLIN};
     if (n > 0) {
