@@ -13,6 +13,8 @@
 #define DECLINE_MS 1000
 /* Every address of an id's root or of a rank's listener refuses this long: it is gone. */
 #define REFUSED_MS 1500
+/* What a root that does not speak TLS, or has another key, is asked so long. */
+#define EXPLAIN_MS 2000
 
 /* What Join's phases hand on to each other. */
 typedef struct {
@@ -21,6 +23,7 @@ typedef struct {
   const tuttiId *ids;
   int nroots;
   uint64_t idHash, ticket;
+  tuttiTlsKey tls; /* of the ring: by the first id */
   tuttiAddressList self;
   bool tried, seated; /* to check in with the own root; it has worked */
   bool declines;      /* does not come to stay */
@@ -31,10 +34,69 @@ typedef struct {
 
 /* ---- rendezvous ----------------------------------------------------------------------------- */
 
+/* One turn of waiting for a root, no longer than `until`. */
+static tuttiResult_t awaitDial(const joining *j, const tuttiDial *dial, uint64_t until) {
+  struct pollfd wanted;
+  int ready;
+  uint64_t next = tuttiDialWaitOn(dial, &wanted);
+  return tuttiPollSlice(&wanted, 1, dial->who, j->wait, next < until ? next : until, &ready);
+}
+
+/* Waits for the failure that a root tells in answer to a check-in. */
+static tuttiResult_t awaitFailure(const joining *j, tuttiDial *dial, uint64_t until) {
+  tuttiSeat seat = {.fd = -1};
+  tuttiReply head;
+  char text[TUTTI_ERROR_TEXT + 1];
+  int took = 0, ready;
+  tuttiResult_t result = tuttiSuccess;
+  tuttiSeatTake(&seat, dial);
+  while (result == tuttiSuccess && took >= 0 && tuttiNow() < until) {
+    struct pollfd readable = {.fd = seat.fd, .events = POLLIN};
+    took = tuttiMessageTake(seat.fd, &seat.session, &head, text);
+    if (took > 0 && head.kind == tuttiReplyFailed)
+      result = tuttiErrorAdopt(head.code > tuttiSuccess && head.code < tuttiNumResults
+                                   ? (tuttiResult_t)head.code
+                                   : tuttiRemoteError,
+                               text);
+    else if (took == 0)
+      result = tuttiPollSlice(&readable, 1, dial->who, j->wait, until, &ready);
+  }
+  tuttiFdClose(&seat.fd);
+  return result;
+}
+
+/* The root has ended a handshake of TLS. If it does not encrypt, or has another key, all ranks are
+ * to hear of that: so this rank, whose job encrypts, checks in once in the clear, without names, to
+ * say so, and fails with what the root makes of it. tuttiSuccess: the root knows of no trouble. */
+static tuttiResult_t explainTo(const joining *j, const tuttiId *id, tuttiCheckIn in,
+                               const tuttiDial *failed) {
+  uint64_t until = tuttiDeadline(EXPLAIN_MS);
+  const tuttiWait unbounded = {TUTTI_NO_DEADLINE, j->wait.failed, j->wait.why};
+  tuttiResult_t result = tuttiSuccess;
+  memset(in.peer.hello.host, 0, sizeof(in.peer.hello.host));
+  in.peer.listeners = (tuttiAddressList){.n = 1, .a[0].v4 = {.sin_family = AF_INET, .sin_port = 1}};
+  in.peer.ticket = 0;
+  in.encrypts = failed->unsecured == EKEYREJECTED ? tuttiEncryptsOtherwise : tuttiEncryptsYes;
+  tuttiDial dial __attribute__((cleanup(tuttiDialClose)));
+  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), id->secret, NULL, failed->who);
+  while (result == tuttiSuccess && dial.state != TUTTI_DIAL_DONE && !dial.hungUp &&
+         tuttiNow() < until) {
+    result = tuttiDialStep(&dial, unbounded);
+    if (result == tuttiSuccess && dial.state != TUTTI_DIAL_DONE)
+      result = awaitDial(j, &dial, until);
+  }
+  if (result != tuttiSuccess || dial.state != TUTTI_DIAL_DONE) return result;
+  return awaitFailure(j, &dial, until);
+}
+
 /* Connects and checks in with one root. */
 static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   const tuttiBootstrap *b = j->b;
   const tuttiId *id = &j->ids[root];
+  tuttiTlsKey key;
+  tuttiResult_t result = tuttiTlsKeyMake(id->secret, &key);
+  /* Who can't encrypt declines in the clear: he is one who does not, as all are told then. */
+  if (!j->declines) TUTTI_TRY(result);
   tuttiCheckIn in;
   memset(&in, 0, sizeof(in));
   tuttiHelloFill(&in.peer.hello, j->idHash, tuttiHelloCheckIn, b->rank, -1, b->nranks);
@@ -43,12 +105,13 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   in.root = root;
   in.nroots = j->nroots;
   in.bridge = bridge;
+  in.encrypts = key.on ? tuttiEncryptsYes : tuttiEncryptsNot;
   uint64_t now = tuttiNow(), deadline = j->wait.deadline;
   in.remainingMs = deadline == TUTTI_NO_DEADLINE ? UINT64_MAX
                    : deadline > now              ? (deadline - now) / 1000000u
                                                  : 0;
   tuttiDial dial __attribute__((cleanup(tuttiDialClose)));
-  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), id->secret, "the root of the unique id");
+  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), id->secret, &key, "the root of the unique id");
   dial.refusedMs = id->fixed ? 0 : j->declines ? 1 : REFUSED_MS;
   dial.remedy = id->fixed
                     ? "Is rank 0 running, is TUTTI_COMM_ID an address of its host, and has it "
@@ -56,12 +119,11 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
                     : "Is the id stale? The process that made it has ended, or the init it "
                       "was made for is over";
   for (;;) {
-    struct pollfd wanted;
-    int ready;
     TUTTI_TRY(tuttiDialStep(&dial, j->wait));
     if (dial.state == TUTTI_DIAL_DONE) break;
-    uint64_t until = tuttiDialWaitOn(&dial, &wanted);
-    TUTTI_TRY(tuttiPollSlice(&wanted, 1, dial.who, j->wait, until, &ready));
+    if (dial.unsecured && !j->declines) TUTTI_TRY(explainTo(j, id, in, &dial));
+    dial.unsecured = 0;
+    TUTTI_TRY(awaitDial(j, &dial, TUTTI_NO_DEADLINE));
   }
   tuttiSeatTake(&j->b->seats[bridge], &dial);
   return tuttiSuccess;
@@ -168,7 +230,7 @@ static tuttiResult_t formRing(joining *j) {
   tuttiHello hello;
   tuttiHelloFill(&hello, j->next.ticket, tuttiHelloRing, b->rank, j->next.hello.from, b->nranks);
   tuttiDial dial;
-  tuttiDialInit(&dial, &j->next.listeners, &hello, sizeof(hello), secret, b->nextName);
+  tuttiDialInit(&dial, &j->next.listeners, &hello, sizeof(hello), secret, &j->tls, b->nextName);
   dial.refusedMs = REFUSED_MS;
   dial.remedy = "Its process has ended or its init failed; its own log says why";
   j->greeter = (tuttiGreeter){.listener = &b->listener,
@@ -176,6 +238,7 @@ static tuttiResult_t formRing(joining *j) {
                               .helloBytes = sizeof(hello),
                               .nguests = TUTTI_GUESTS,
                               .secret = secret,
+                              .tls = &j->tls,
                               .ctx = j,
                               .check = checkPrev,
                               .welcome = welcomePrev};
@@ -235,7 +298,7 @@ static tuttiResult_t takeRecords(const tuttiBootstrap *b, recordStream *in) {
   char *at;
   size_t room = nextPiece(in, (size_t)b->nranks * in->size, &at);
   if (room == 0) return tuttiSuccess;
-  ssize_t n = recv(b->prevFd, at, room, MSG_DONTWAIT);
+  ssize_t n = tuttiSecureRecv(b->prevFd, at, room);
   n = n == 0 ? -ECONNRESET : moved(n);
   if (n < 0) return lostNeighbour(b->prevName, n);
   in->moved += (size_t)n;
@@ -250,7 +313,7 @@ static tuttiResult_t giveRecords(const tuttiBootstrap *b, recordStream *out, siz
   if (size == 0) return tuttiSuccess;
   struct pollfd next = {.fd = b->nextFd, .events = POLLRDHUP};
   if (poll(&next, 1, 0) > 0) return lostNeighbour(b->nextName, -ECONNRESET);
-  ssize_t n = moved(send(b->nextFd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT));
+  ssize_t n = moved(tuttiSecureSend(b->nextFd, at, size));
   if (n < 0) return lostNeighbour(b->nextName, n);
   out->moved += (size_t)n;
   return tuttiSuccess;
@@ -337,6 +400,7 @@ static tuttiResult_t exchange(joining *j) {
   const tuttiMacPart salt = {all[0].salt, sizeof(all[0].salt)};
   tuttiDerive((tuttiMacPart){j->ids[0].secret, sizeof(j->ids[0].secret)}, salt,
               (tuttiMacPart){"tutti communicator", 18}, b->secret, sizeof(b->secret));
+  tuttiTlsKeyNext(&j->tls, b->secret, &b->tls);
   b->hash = tuttiIdHash(j->idHash, all[0].salt);
   if (b->together) tuttiListenerClose(&b->listener);
   return tuttiSuccess;
@@ -353,9 +417,9 @@ static tuttiResult_t joinRing(joining *j) {
   TUTTI_TRY(exchange(j));
   TUTTI_INFO(BOOTSTRAP,
              "rank %d of %d joined: rendezvous %.1f ms, ring %.1f ms, all-gather %.1f ms; listens "
-             "on %s",
+             "on %s; its connections are %s",
              j->b->rank, j->b->nranks, tuttiMs(startedAt, metAt), tuttiMs(metAt, ringAt),
-             tuttiMs(ringAt, tuttiNow()), j->b->interfaces[0].name);
+             tuttiMs(ringAt, tuttiNow()), j->b->interfaces[0].name, tuttiSecureText(j->b->nextFd));
   return tuttiSuccess;
 }
 
@@ -438,7 +502,8 @@ tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, i
   TUTTI_FREED tuttiId *parsed = NULL;
   TUTTI_TRY(parseIds(ids, nids, rank, nranks, &parsed));
   TUTTI_TRY(makeBootstrap(&j, parsed, nids, rank, nranks));
-  tuttiResult_t result = openListener(&j);
+  tuttiResult_t result = tuttiTlsKeyMake(parsed[0].secret, &j.tls);
+  if (result == tuttiSuccess) result = openListener(&j);
   if (result == tuttiSuccess) result = nranks > 1 ? joinRing(&j) : exchange(&j);
   if (result != tuttiSuccess && nranks > 1) result = endJoin(&j, result);
   /* Roots that nobody will come to: of a rank alone, of ids past the first nranks; and of a fixed

@@ -8,6 +8,7 @@
 #include <sys/cdefs.h>
 
 #include "base/mem.h"
+#include "socket/key.h"
 #include "socket/socket.h"
 #include "tutti.h"
 
@@ -39,6 +40,7 @@ typedef struct {
   uint64_t hash; /* of this one communicator: the same on all its ranks, different even from another
                     that was made with the same TUTTI_COMM_ID */
   uint8_t secret[16]; /* as the hash */
+  tuttiTlsKey tls;    /* likewise, of all connections that are made from now on */
   /* Accepts ring and ask connections; closed when taken by the watch, and where `together`. */
   tuttiListener listener;
   bool together; /* all ranks are threads of one process, in which nobody listens any more */

@@ -94,8 +94,7 @@ void tuttiReplySend(int fd, const tuttiSession *session, tuttiReplyKind kind, in
   if (confirm) tuttiConfirmOf(session, &reply, confirm);
   memcpy(message, &reply, sizeof(reply));
   if (bytes) memcpy(message + sizeof(reply), data, bytes);
-  while (send(fd, message, sizeof(reply) + bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
-         errno == EINTR)
+  while (tuttiSecureSend(fd, message, sizeof(reply) + bytes) < 0 && errno == EINTR)
     ;
 }
 
@@ -299,11 +298,12 @@ const char *tuttiConnectorText(const tuttiConnector *c, char *buf, size_t size) 
 /* ---- dialing -------------------------------------------------------------------------------- */
 
 void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, void *hello, size_t helloBytes,
-                   const uint8_t secret[16], const char *who) {
+                   const uint8_t secret[16], const tuttiTlsKey *tls, const char *who) {
   *d = (tuttiDial){.fd = -1,
                    .hello = hello,
                    .helloBytes = helloBytes,
                    .session.secret = secret,
+                   .tls = tls,
                    .who = who,
                    .remedy = ""};
   d->patienceMs = PATIENCE_MS;
@@ -321,12 +321,31 @@ static tuttiResult_t tryConnect(tuttiDial *d) {
   TUTTI_TRY(tuttiConnectorStep(&d->connector, d->who, &d->fd, &d->index));
   if (d->fd < 0) return tuttiSuccess;
   tuttiForkCloseAdd(d->fd);
-  d->state = TUTTI_DIAL_ASKING;
+  bool encrypts = d->tls && d->tls->on;
+  d->state = encrypts ? TUTTI_DIAL_SECURING : TUTTI_DIAL_ASKING;
   TUTTI_TRY(tuttiHelloSeal(d->hello, d->helloBytes, &d->session));
   d->sent = d->got = 0;
   /* A lone address is waited for as long as it takes: its listener may be busy. */
   d->askUntil = d->connector.n > 1 ? tuttiDeadline(d->patienceMs) : TUTTI_NO_DEADLINE;
-  return tuttiSuccess;
+  d->secureEvents = POLLIN;
+  return encrypts ? tuttiSecureStart(d->fd, false, d->tls) : tuttiSuccess;
+}
+
+/* The listener has not answered in time; next time it has longer for it. */
+static tuttiResult_t losePatience(tuttiDial *d) {
+  d->patienceMs = d->patienceMs * 2 > MAX_PATIENCE_MS ? MAX_PATIENCE_MS : d->patienceMs * 2;
+  return tuttiDialReject(d, ETIMEDOUT);
+}
+
+/* Goes on with the handshake of TLS. Whoever hangs up in it is not there either. */
+static tuttiResult_t secure(tuttiDial *d) {
+  int done = tuttiSecureHandshake(d->fd, &d->secureEvents);
+  if (done == 1) d->state = TUTTI_DIAL_ASKING;
+  if (done == 0 && tuttiNow() >= d->askUntil) return losePatience(d);
+  if (done >= 0) return tuttiSuccess;
+  d->unsecured = -done;
+  d->hungUp = done == -ECONNRESET || done == -EPIPE;
+  return tuttiDialReject(d, -done);
 }
 
 static tuttiResult_t judgeReply(tuttiDial *d, tuttiWait wait) {
@@ -338,7 +357,7 @@ static tuttiResult_t judgeReply(tuttiDial *d, tuttiWait wait) {
       d->reply.bytes != 0 || !tuttiReplyGenuine(&d->session, &d->reply, NULL))
     return tuttiDialReject(d, EPROTO);
   tuttiConfirmOf(&d->session, &d->reply, confirm);
-  if (send(d->fd, confirm, sizeof(confirm), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(confirm))
+  if (tuttiSecureSend(d->fd, confirm, sizeof(confirm)) != sizeof(confirm))
     return tuttiDialReject(d, EPROTO);
   d->state = d->answer ? TUTTI_DIAL_LISTENING : TUTTI_DIAL_DONE;
   d->got = 0;
@@ -353,8 +372,7 @@ static int lastingError(ssize_t n) {
 /* What is left of it. */
 static int sendHello(tuttiDial *d) {
   if (d->sent == d->helloBytes) return 0;
-  ssize_t n = send(d->fd, (const char *)d->hello + d->sent, d->helloBytes - d->sent,
-                   MSG_NOSIGNAL | MSG_DONTWAIT);
+  ssize_t n = tuttiSecureSend(d->fd, (const char *)d->hello + d->sent, d->helloBytes - d->sent);
   if (n > 0) d->sent += (size_t)n;
   return lastingError(n);
 }
@@ -364,7 +382,7 @@ static int receive(tuttiDial *d, bool *whole) {
   bool answer = d->state == TUTTI_DIAL_LISTENING;
   char *in = answer ? d->answer : (char *)&d->reply;
   size_t bytes = answer ? d->answerBytes : sizeof(d->reply);
-  ssize_t n = recv(d->fd, in + d->got, bytes - d->got, MSG_DONTWAIT);
+  ssize_t n = tuttiSecureRecv(d->fd, in + d->got, bytes - d->got);
   if (n == 0) return ECONNRESET;
   if (n > 0) d->got += (size_t)n;
   *whole = d->got == bytes;
@@ -382,14 +400,13 @@ static tuttiResult_t ask(tuttiDial *d, tuttiWait wait) {
     d->state = TUTTI_DIAL_DONE;
     return tuttiSuccess;
   }
-  if (tuttiNow() < d->askUntil) return tuttiSuccess;
-  d->patienceMs = d->patienceMs * 2 > MAX_PATIENCE_MS ? MAX_PATIENCE_MS : d->patienceMs * 2;
-  return tuttiDialReject(d, ETIMEDOUT);
+  return tuttiNow() < d->askUntil ? tuttiSuccess : losePatience(d);
 }
 
 tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait) {
   char text[600];
   if (d->state == TUTTI_DIAL_CONNECTING) TUTTI_TRY(tryConnect(d));
+  if (d->state == TUTTI_DIAL_SECURING) TUTTI_TRY(secure(d));
   if (d->state == TUTTI_DIAL_ASKING) TUTTI_TRY(ask(d, wait));
   if (d->state == TUTTI_DIAL_LISTENING) TUTTI_TRY(ask(d, wait));
   if (d->state == TUTTI_DIAL_DONE) return tuttiSuccess;
@@ -414,11 +431,14 @@ uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fd) {
   *fd = (struct pollfd){.fd = -1};
   if (d->state == TUTTI_DIAL_DONE) return TUTTI_NO_DEADLINE;
   *fd = (struct pollfd){.fd = d->fd, .events = POLLIN};
-  if (d->sent < d->helloBytes) fd->events |= POLLOUT;
+  if (d->state == TUTTI_DIAL_SECURING)
+    fd->events = d->secureEvents;
+  else if (d->sent < d->helloBytes)
+    fd->events |= POLLOUT;
   return d->askUntil;
 }
 
 void tuttiDialClose(tuttiDial *d) {
   tuttiConnectorStop(&d->connector);
-  if (d->state == TUTTI_DIAL_ASKING || d->state == TUTTI_DIAL_LISTENING) tuttiFdClose(&d->fd);
+  if (d->state != TUTTI_DIAL_CONNECTING && d->state != TUTTI_DIAL_DONE) tuttiFdClose(&d->fd);
 }

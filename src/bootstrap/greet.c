@@ -73,7 +73,7 @@ static void refuse(const tuttiGreeter *g, const tuttiGuest *guest, const tuttiSe
   uint8_t rest[TUTTI_HELLO_MAX];
   tuttiReplySend(guest->fd, session, tuttiReplyFailed, g->refuseCode, g->refuseText,
                  strnlen(g->refuseText, sizeof(g->refuseText) - 1), NULL);
-  recv(guest->fd, rest, sizeof(rest), MSG_DONTWAIT);
+  tuttiSecureRecv(guest->fd, rest, sizeof(rest));
 }
 
 /* What has come of a hello, as far as it has. */
@@ -162,10 +162,45 @@ static void letPass(tuttiGreeter *g, tuttiGuest *guest) {
   g->welcome(g->ctx, guest->message, fd);
 }
 
+/* Whether the guest of an encrypting listener speaks TLS, as its first byte tells. */
+static tuttiGuestCover findCover(const tuttiGreeter *g, const tuttiGuest *guest) {
+  uint8_t first;
+  if (!g->clearToo) return TUTTI_GUEST_SECURING;
+  ssize_t n = recv(guest->fd, &first, sizeof(first), MSG_PEEK | MSG_DONTWAIT);
+  if (n < 0) return TUTTI_GUEST_UNKNOWN;
+  return n == 0 || first == TUTTI_TLS_FIRST ? TUTTI_GUEST_SECURING : TUTTI_GUEST_CLEAR;
+}
+
+/* Goes on with the handshake of TLS, of a stranger still. False: there is nothing to read yet, or
+ * the guest has gone. */
+static bool isCovered(tuttiGreeter *g, tuttiGuest *guest) {
+  short events;
+  if (guest->cover == TUTTI_GUEST_UNKNOWN) {
+    guest->cover = findCover(g, guest);
+    if (guest->cover == TUTTI_GUEST_SECURING &&
+        tuttiSecureStart(guest->fd, true, g->tls) != tuttiSuccess) {
+      drop(g, guest);
+      return false;
+    }
+  }
+  if (guest->cover != TUTTI_GUEST_SECURING) return guest->cover != TUTTI_GUEST_UNKNOWN;
+  /* All that this side says fits the empty buffer of a fresh socket: it waits for the guest alone.
+   */
+  int done = tuttiSecureHandshake(guest->fd, &events);
+  if (done == -ECONNRESET)
+    drop(g, guest);
+  else if (done < 0)
+    dropStranger(g, guest,
+                 done == -EKEYREJECTED ? "it does not have the key" : "it does not speak TLS");
+  if (done == 1) guest->cover = TUTTI_GUEST_SECURE;
+  return done == 1;
+}
+
 static void serve(tuttiGreeter *g, tuttiGuest *guest) {
+  if (!isCovered(g, guest)) return;
   while (guest->fd >= 0) {
     size_t end = awaited(g, guest);
-    ssize_t n = recv(guest->fd, guest->message + guest->got, end - guest->got, MSG_DONTWAIT);
+    ssize_t n = tuttiSecureRecv(guest->fd, guest->message + guest->got, end - guest->got);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n > 0) guest->got += (uint32_t)n;
     if (n <= 0)
@@ -254,6 +289,7 @@ static tuttiResult_t letIn(tuttiGreeter *g, int listenFd, bool *more) {
   tuttiForkCloseAdd(fd);
   place->fd = fd;
   place->from = from;
+  place->cover = g->tls && g->tls->on ? TUTTI_GUEST_UNKNOWN : TUTTI_GUEST_CLEAR;
   place->accepted = false;
   place->got = 0;
   place->until = tuttiDeadline(GUEST_MS);

@@ -11,7 +11,8 @@
  * whoever has none gets no byte in return. That of the reply is over the hello's, which is never
  * the same twice, and so proves the listener; the confirm is the MAC over the reply's, and so
  * proves the caller. Nothing is done for a caller before. What follows on the connection is not
- * protected. */
+ * protected, unless the job encrypts: then all of this, and what follows, goes through TLS
+ * (socket/secure.h), whose handshake comes first and is the caller's first proof. */
 #ifndef TUTTI_BOOTSTRAP_HANDSHAKE_H_
 #define TUTTI_BOOTSTRAP_HANDSHAKE_H_
 
@@ -22,6 +23,7 @@
 #include "base/log.h"
 #include "base/mac.h"
 #include "bootstrap/bootstrap.h"
+#include "socket/secure.h"
 
 __BEGIN_DECLS
 
@@ -143,6 +145,7 @@ const char *tuttiConnectorText(const tuttiConnector *c, char *buf, size_t size);
 
 typedef enum {
   TUTTI_DIAL_CONNECTING,
+  TUTTI_DIAL_SECURING,  /* by TLS */
   TUTTI_DIAL_ASKING,    /* for the reply */
   TUTTI_DIAL_LISTENING, /* to the answer */
   TUTTI_DIAL_DONE
@@ -155,23 +158,26 @@ typedef struct {
   tuttiSession session; /* of the attempt in flight */
   size_t helloBytes, sent, got;
   tuttiDialState state;
-  int fd, index; /* fd: the connection, from ASKING on */
+  int fd, index;          /* fd: the connection, from SECURING on */
+  const tuttiTlsKey *tls; /* the owner's; NULL, or not on: in the clear */
   tuttiReply reply;
   void *answer; /* NULL, or what comes when it is confirmed: then it is done */
   size_t answerBytes;
   uint64_t askUntil;
   uint32_t patienceMs; /* for the next reply, while other addresses could be tried */
   uint32_t refusedMs;  /* give up when everything refuses this long; 0: never */
-  bool hungUp;         /* the last attempt ended so, after the hello */
+  bool hungUp;         /* the last attempt ended so, after the hello or its handshake of TLS */
+  short secureEvents;  /* that the handshake of TLS waits for */
+  int unsecured;       /* errno of the last of these that failed; 0: none since this was cleared */
   bool neverFails;     /* the listener says no Failed: who does is none, and is not waited for */
   const char *remedy;  /* ends the error's text */
 } tuttiDial;
 
-/* `hello`, `who` and the secret must stay valid until the dial is done or closed; the hello is
- * sealed for each attempt. Never gives up on a refusal, has no remedy and awaits no answer, until
- * those fields are set. */
+/* `hello`, `who`, the secret and the key must stay valid until the dial is done or closed; the
+ * hello is sealed for each attempt. Goes through TLS if the key is on. Never gives up on a refusal,
+ * has no remedy and awaits no answer, until those fields are set. */
 void tuttiDialInit(tuttiDial *d, const tuttiAddressList *targets, void *hello, size_t helloBytes,
-                   const uint8_t secret[16], const char *who);
+                   const uint8_t secret[16], const tuttiTlsKey *tls, const char *who);
 /* Goes on as far as it can without waiting; done when d->state is DONE, then d->fd is the
  * caller's. */
 tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait);
@@ -197,8 +203,16 @@ typedef enum {
 
 #define TUTTI_GUESTS 256 /* for `nguests`, while a communicator is made */
 
+typedef enum {
+  TUTTI_GUEST_CLEAR,    /* in the clear */
+  TUTTI_GUEST_UNKNOWN,  /* its first bytes say whether it is, where both are let in */
+  TUTTI_GUEST_SECURING, /* in the handshake of TLS */
+  TUTTI_GUEST_SECURE
+} tuttiGuestCover;
+
 typedef struct {
-  int fd;                           /* -1: free */
+  int fd; /* -1: free */
+  tuttiGuestCover cover;
   bool accepted;                    /* its confirm is awaited */
   uint32_t got;                     /* bytes of the message */
   uint64_t until;                   /* dropped then */
@@ -217,6 +231,8 @@ typedef struct {
    * is dropped. */
   int nguests;
   const uint8_t *secret;
+  const tuttiTlsKey *tls; /* NULL, or not on: all guests come in the clear */
+  bool clearToo;          /* if it is on, others may come as well; tuttiSecureIsOn tells */
   void *ctx;
   /* Judges a genuine hello of this version, which anybody may have heard before: it does nothing
    * for the caller. */

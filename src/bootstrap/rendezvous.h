@@ -17,6 +17,14 @@ typedef struct {
   uint64_t ticket; /* what a ring hello to these listeners must carry as its hash */
 } tuttiNeighbour;
 
+/* A check-in that comes in the clear though its sender encrypts is there to say so: it goes no
+ * further, and holds neither host nor addresses. */
+typedef enum {
+  tuttiEncryptsNot = 0,
+  tuttiEncryptsYes = 1,
+  tuttiEncryptsOtherwise = 2 /* yes, and the root has refused its key */
+} tuttiEncrypts;
+
 /* Rank r of n checks in with root r * nroots / n, which thereby serves a slice of neighbours. The
  * first rank of each slice also checks in, as a bridge, with the root of the slice before, whose
  * last rank it follows; it waits for its own root only. So a root's work grows with its slice
@@ -24,8 +32,8 @@ typedef struct {
 typedef struct {
   tuttiNeighbour peer;
   int32_t root, nroots;
-  int32_t bridge; /* 1: this is the slice before the sender's own */
-  int32_t reserved;
+  int32_t bridge;       /* 1: this is the slice before the sender's own */
+  int32_t encrypts;     /* tuttiEncrypts: whether the sender's job does */
   uint64_t remainingMs; /* until the sender's deadline; UINT64_MAX: none */
 } tuttiCheckIn;
 

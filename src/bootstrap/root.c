@@ -37,6 +37,7 @@ typedef struct root {
   bool fixed;
   pid_t process; /* a forked child has a copy of the list, without the thread and its fds */
   uint8_t secret[16];
+  tuttiTlsKey tls;
   char shown[80];
   uint64_t deadline, latest; /* latest: of the deadlines that ranks bring */
   tuttiRootName name;
@@ -134,6 +135,7 @@ static bool isWellFormed(const tuttiCheckIn *in) {
   if (h->from < 0 || h->from >= h->nranks) return false;
   if (in->nroots < 1 || in->nroots > h->nranks) return false;
   if (in->root < 0 || in->root >= in->nroots) return false;
+  if (in->encrypts < tuttiEncryptsNot || in->encrypts > tuttiEncryptsOtherwise) return false;
   return tuttiAddressListValid(&in->peer.listeners);
 }
 
@@ -209,6 +211,42 @@ static tuttiResult_t checkAgreement(const root *r, const tuttiCheckIn *in) {
                     nameOf(&m->in, a, sizeof(a)), nameOf(in, b, sizeof(b)));
 }
 
+/* Whose process the root is in, or another whose way of encrypting is the same. */
+static const char *nameOwn(const root *r, char *buf, size_t size) {
+  const member *seated = NULL;
+  for (int i = 0; i < r->expected && !seated; i++)
+    if (r->members[i].fd >= 0) seated = &r->members[i];
+  if (seated) return nameOf(&seated->in, buf, size);
+  snprintf(buf, size, "the process that made the unique id (host %s, pid %d)", tuttiHostname(),
+           (int)getpid());
+  return buf;
+}
+
+/* Fails if the ranks do not encrypt alike; *strayed: this one has only missed its handshake. */
+static tuttiResult_t checkCover(const root *r, const tuttiCheckIn *in, int fd, bool *strayed) {
+  char theirs[128], ours[160], at[80];
+  tuttiCheckIn named = *in;
+  tuttiAddress from = {0};
+  socklen_t length = sizeof(from);
+  bool covered = tuttiSecureIsOn(fd), encrypts = in->encrypts != tuttiEncryptsNot;
+  *strayed = r->tls.on && !covered && in->encrypts == tuttiEncryptsYes;
+  if (*strayed || (covered == r->tls.on && encrypts == covered)) return tuttiSuccess;
+  if (named.peer.hello.host[0] == '\0' && getpeername(fd, &from.sa, &length) == 0)
+    snprintf(named.peer.hello.host, sizeof(named.peer.hello.host), "%.63s",
+             tuttiAddressText(&from, at, sizeof(at)));
+  nameOf(&named, theirs, sizeof(theirs));
+  nameOwn(r, ours, sizeof(ours));
+  if (encrypts && r->tls.on)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "%s encrypts with another key than %s: give all ranks of a job the same one "
+                      "(TUTTI_PSK_FILE, tuttiSetEncryption)",
+                      theirs, ours);
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "%s encrypts its connections, but %s does not: TUTTI_ENCRYPT=1 with "
+                    "TUTTI_PSK_FILE, or tuttiSetEncryption, is for all ranks of a job or for none",
+                    encrypts ? theirs : ours, encrypts ? ours : theirs);
+}
+
 static void introduce(const root *r, const member *m) {
   tuttiSession session = sessionOf(r, &m->in);
   tuttiReplySend(m->fd, &session, tuttiReplyRoot, 0, &r->name, sizeof r->name, NULL);
@@ -230,8 +268,16 @@ static void keepAlive(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
 }
 
+/* Takes the fd if it succeeds. */
 static tuttiResult_t seat(root *r, const tuttiCheckIn *in, int fd) {
+  bool strayed;
+  tuttiResult_t alike = checkCover(r, in, fd, &strayed);
+  if (strayed) {
+    tuttiFdClose(&fd);
+    return tuttiSuccess;
+  }
   if (r->expected == 0) TUTTI_TRY(openSlice(r, in));
+  if (alike != tuttiSuccess) return alike; /* now it is known how many are to hear of it */
   TUTTI_TRY(checkAgreement(r, in));
   int index = in->bridge ? r->count : in->peer.hello.from - r->firstRank;
   /* By edges: half a message is looked at when there is more. */
@@ -396,7 +442,9 @@ static tuttiResult_t startThread(root *r) {
 tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
                              const uint8_t secret[16], bool fixed) {
   root *r;
-  tuttiResult_t result = tuttiAlloc((void **)&r, 1, sizeof *r, "a root", NULL);
+  tuttiTlsKey tls;
+  tuttiResult_t result = tuttiTlsKeyMake(secret, &tls);
+  if (result == tuttiSuccess) result = tuttiAlloc((void **)&r, 1, sizeof *r, "a root", NULL);
   if (result != tuttiSuccess) {
     tuttiListenerClose(&listener);
     return result;
@@ -405,11 +453,14 @@ tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
   r->fixed = fixed;
   r->process = getpid();
   memcpy(r->secret, secret, sizeof(r->secret));
+  r->tls = tls;
   r->greeter = (tuttiGreeter){.listener = &r->listener,
                               .what = "the root of a unique id",
                               .helloBytes = sizeof(tuttiCheckIn),
                               .nguests = TUTTI_GUESTS,
                               .secret = r->secret,
+                              .tls = &r->tls,
+                              .clearToo = true, /* to tell all ranks: see checkCover */
                               .ctx = r,
                               .check = checkShape,
                               .welcome = welcome,

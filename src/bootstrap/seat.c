@@ -19,14 +19,14 @@ static bool hasEnded(int fd) {
 int tuttiMessageTake(int fd, const tuttiSession *session, tuttiReply *head, void *data) {
   uint8_t message[sizeof *head + TUTTI_ERROR_TEXT];
   bool ended = hasEnded(fd); /* before looking: then nothing comes behind what is seen */
-  ssize_t n = recv(fd, message, sizeof message, MSG_PEEK | MSG_DONTWAIT);
+  ssize_t n = tuttiSecurePeek(fd, message, sizeof message);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
   if (n <= 0) return -1;
   if ((size_t)n >= sizeof *head) {
     memcpy(head, message, sizeof *head);
     if (!tuttiReplyValid(head)) return -2;
     size_t whole = sizeof *head + head->bytes;
-    if ((size_t)n >= whole && recv(fd, message, whole, MSG_DONTWAIT) == (ssize_t)whole) {
+    if ((size_t)n >= whole && tuttiSecureRecv(fd, message, whole) == (ssize_t)whole) {
       memcpy(data, message + sizeof *head, head->bytes);
       ((char *)data)[head->bytes] = 0;
       return tuttiReplyGenuine(session, head, data) ? 1 : -2;

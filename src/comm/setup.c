@@ -110,6 +110,7 @@ static tuttiResult_t setView(tuttiCommunicator *c) {
   v->nranks = c->nranks;
   v->commHash = c->bootstrap->hash;
   memcpy(v->secret, c->bootstrap->secret, sizeof v->secret);
+  v->tls = c->bootstrap->tls;
   /* GPUs pin their FIFOs, and have many channels. */
   bool gpu = c->device->kind == tuttiDeviceCuda;
   size_t slots = TUTTI_FIFO_DEPTH * (gpu ? 8 : 1);

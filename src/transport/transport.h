@@ -15,6 +15,7 @@
 #include <sys/cdefs.h>
 
 #include "base/mem.h"
+#include "socket/key.h"
 #include "topology/gdr.h"
 #include "topology/topology.h"
 #include "transport/fifo.h"
@@ -89,6 +90,7 @@ typedef struct tuttiCommView {
   int rank, nranks;
   uint64_t commHash;                    /* same on all ranks; names the communicator on the wire */
   uint8_t secret[16];                   /* of the unique id */
+  tuttiTlsKey tls;                      /* of connections between hosts or processes */
   const tuttiPeer *peers;               /* [nranks] */
   const tuttiPath *paths;               /* [nranks] of this rank with each; before attach */
   const tuttiChannelRail *channelRails; /* [nchannelRails], see tuttiChannelRailFind; as paths */

@@ -57,7 +57,7 @@ static void askSome(asking *a, int first, int n, uint64_t deadline) {
     t->over = first + i == a->b->rank;
     tuttiHelloFill(&t->hello, a->b->hash, tuttiHelloAsk, a->b->rank, first + i, a->b->nranks);
     tuttiDialInit(&t->dial, &a->b->listeners[first + i], &t->hello, sizeof(t->hello), a->b->secret,
-                  "a rank");
+                  &a->b->tls, "a rank");
     t->dial.neverFails = true;
     t->dial.answer = &t->answer;
     t->dial.answerBytes = sizeof(t->answer);

@@ -133,7 +133,7 @@ static void linkClose(ringLink *link) {
  * linkReady finds out why it went. */
 static void linkFlush(ringLink *link) {
   while (link->outBytes > 0) {
-    ssize_t sent = send(link->fd, link->out, link->outBytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = tuttiSecureSend(link->fd, link->out, link->outBytes);
     if (sent > 0) {
       link->outBytes -= (size_t)sent;
       memmove(link->out, link->out + sent, link->outBytes);
@@ -248,7 +248,8 @@ static void seekAgain(const tuttiWatch *w, ringLink *link) {
   bool next = link == &w->links[1];
   tuttiHelloFill(&s->hello, b->hash, next ? tuttiHelloRejoin : tuttiHelloAsk, b->rank,
                  link->who.rank, b->nranks);
-  tuttiDialInit(&s->dial, &link->listeners, &s->hello, sizeof(s->hello), b->secret, "a neighbour");
+  tuttiDialInit(&s->dial, &link->listeners, &s->hello, sizeof(s->hello), b->secret, &b->tls,
+                "a neighbour");
   s->dial.neverFails = true;
   s->dial.answer = next ? (void *)&s->taken : (void *)&s->alive;
   s->dial.answerBytes = next ? sizeof(s->taken) : sizeof(s->alive);
@@ -266,7 +267,8 @@ static bool isGone(const tuttiDial *d, int listeners) {
   if (d->state == TUTTI_DIAL_DONE || d->fd >= 0 || d->connector.fd >= 0) return false;
   for (int i = 0; i < listeners; i++) {
     int error = d->connector.attempts[i].error;
-    bool turnedAway = error == ECONNRESET || error == EPIPE || error == EPROTO;
+    bool turnedAway =
+        error == ECONNRESET || error == EPIPE || error == EPROTO || error == EKEYREJECTED;
     if (error != ECONNREFUSED && !(turnedAway && d->connector.backoffMs > GONE_BACKOFF))
       return false;
   }
@@ -414,9 +416,10 @@ static bool takeFrames(tuttiWatch *w, ringLink *link) {
 }
 
 static void linkReady(tuttiWatch *w, ringLink *link) {
-  for (int reads = 0; reads < LINK_READS && link->fd >= 0; reads++) {
+  for (int reads = 0; link->fd >= 0 && (reads < LINK_READS || tuttiSecurePending(link->fd));
+       reads++) {
     ssize_t got =
-        recv(link->fd, link->in + link->inBytes, sizeof(link->in) - link->inBytes, MSG_DONTWAIT);
+        tuttiSecureRecv(link->fd, link->in + link->inBytes, sizeof(link->in) - link->inBytes);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN && link->sendError == 0) return;
     if (got <= 0) {
@@ -475,8 +478,7 @@ static tuttiVerdict checkGuest(void *watch, const void *hello) {
 
 static void rejoin(tuttiWatch *w, const tuttiHello *h, int fd) {
   rejoinAnswer taken = {.hash = w->bootstrap->hash};
-  if (mayRejoin(w, h->from) &&
-      send(fd, &taken, sizeof(taken), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(taken))
+  if (mayRejoin(w, h->from) && tuttiSecureSend(fd, &taken, sizeof(taken)) == sizeof(taken))
     linkResume(w, &w->links[0], fd);
   else
     tuttiFdClose(&fd);
@@ -486,7 +488,7 @@ static void answerTo(const tuttiWatch *w, const tuttiHello *h, int fd) {
   tuttiAnswer answer;
   reportAll(w, &answer);
   /* Fits the empty buffer of a fresh socket; if it does not, the asker has gone. */
-  ssize_t sent = send(fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT);
+  ssize_t sent = tuttiSecureSend(fd, &answer, sizeof(answer));
   TUTTI_TRACE(BOOTSTRAP, "watch: rank %d answers rank %d: %zd of %zu bytes", w->who.rank, h->from,
               sent, sizeof(answer));
   tuttiFdClose(&fd);
@@ -699,6 +701,7 @@ tuttiResult_t tuttiWatchStart(tuttiBootstrap *b, const tuttiWho *who, const tutt
                               .helloBytes = sizeof(tuttiHello),
                               .nguests = GUESTS,
                               .secret = b->secret,
+                              .tls = &b->tls,
                               .ctx = w,
                               .check = checkGuest,
                               .welcome = welcome,
@@ -741,10 +744,10 @@ void tuttiWatchDecline(const tuttiBootstrap *b, tuttiResult_t code) {
   size += tuttiFrameWrite(bytes + size, sizeof(bytes) - size, tuttiFrameGoodbye, NULL, 0);
   for (int i = 0; i < 2; i++) {
     if (fds[i] < 0) continue;
-    send(fds[i], bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    tuttiSecureSend(fds[i], bytes, size);
     /* Closing over unread bytes would reset the connection. */
     for (int reads = 0; reads < LINK_READS; reads++)
-      if (recv(fds[i], drop, sizeof(drop), MSG_DONTWAIT) <= 0) break;
+      if (tuttiSecureRecv(fds[i], drop, sizeof(drop)) <= 0) break;
   }
 }
 
@@ -790,7 +793,7 @@ void tuttiWatchStop(tuttiWatch *w) {
     /* Drops what has come, so that closing does not reset the connection under a frame that the
      * neighbour has not read yet. */
     for (int reads = 0; reads < LINK_READS && link->fd >= 0; reads++)
-      if (recv(link->fd, link->in, sizeof(link->in), MSG_DONTWAIT) <= 0) break;
+      if (tuttiSecureRecv(link->fd, link->in, sizeof(link->in)) <= 0) break;
     linkClose(link);
   }
   TUTTI_UNLINK(service.watches, w);

@@ -64,6 +64,7 @@ struct Rank {
     w.nranks = 2;
     w.commHash = 0x1234abcd;
     memset(w.secret, 0x5a, sizeof w.secret);
+    ASSERT_EQ(tuttiSuccess, tuttiTlsKeyMake(w.secret, &w.tls)) << tuttiErrorText();
     w.peers = peers;
     w.paths = paths;
     w.nchannels = 4;

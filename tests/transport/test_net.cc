@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "holdings.h"
+#include "socket/tls.h"
 #include "transport/net_pair.h"
 
 using net::Pair;
@@ -45,11 +46,27 @@ void Exchange(Pair &p, const std::vector<size_t> &sizes, bool direct, unsigned s
   p.b.Close(&in);
 }
 
-class Sockets : public testing::TestWithParam<int> {
+/* How many sockets, and whether under TLS. */
+class Sockets : public testing::TestWithParam<std::pair<int, bool>> {
 protected:
-  Setting setting_{"TUTTI_SOCKET_NSOCKS", std::to_string(GetParam())};
+  void SetUp() override {
+    if (GetParam().second) NEEDS_TLS();
+  }
+
+  KeyFile key_;
+  Setting setting_{"TUTTI_SOCKET_NSOCKS", std::to_string(GetParam().first)};
+  Setting psk_{"TUTTI_PSK_FILE", key_.path()};
+  Setting encrypt_{"TUTTI_ENCRYPT", GetParam().second ? "1" : "0"};
 };
-INSTANTIATE_TEST_SUITE_P(Net, Sockets, testing::Values(1, 2, 3, 4, 16));
+INSTANTIATE_TEST_SUITE_P(Net, Sockets,
+                         testing::Values(std::pair(1, false), std::pair(2, false),
+                                         std::pair(3, false), std::pair(4, false),
+                                         std::pair(16, false), std::pair(1, true),
+                                         std::pair(3, true)),
+                         [](const auto &info) {
+                           return std::to_string(info.param.first) +
+                                  (info.param.second ? "Secure" : "");
+                         });
 
 /* Around what the formats distinguish: nothing, inline, line, read-ahead, stripes, whole slots. */
 const std::vector<size_t> kBorders = {0,      1,      7,      8,      79,    80,    81,    127,
@@ -109,7 +126,7 @@ TEST_P(Sockets, LargeMessagesLandWhereTheyAreWanted) {
 }
 
 TEST_P(Sockets, RandomStress) {
-  std::mt19937 random(7u + static_cast<unsigned>(GetParam()));
+  std::mt19937 random(7u + static_cast<unsigned>(GetParam().first));
   std::vector<size_t> sizes;
   for (int i = 0; i < 3000; i++) {
     unsigned kind = random() % 10;

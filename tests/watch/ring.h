@@ -19,7 +19,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/os.h"
 #include "bootstrap/handshake.h"
+#include "socket/tls.h"
 #include "watch/watch.h"
 
 namespace watchtest {
@@ -123,7 +125,7 @@ struct Rank {
 
 class Ring {
 public:
-  explicit Ring(int n) : listeners_(n), who_(n) {
+  explicit Ring(int n, bool encrypts = false) : listeners_(n), who_(n) {
     for (int r = 0; r < n; r++) {
       auto rank = std::make_unique<Rank>();
       tuttiBootstrap &b = rank->bootstrap;
@@ -131,6 +133,8 @@ public:
       b.nranks = n;
       b.hash = 0x1234567890abcdefull;
       memset(b.secret, 0x5a, sizeof(b.secret));
+      memset(b.tls.psk, 0xa5, sizeof(b.tls.psk));
+      b.tls.on = encrypts;
       b.prevFd = b.nextFd = -1;
       listeners_[r].n = 1;
       b.listener = {1, {listenLoopback(&listeners_[r].a[0])}};
@@ -142,8 +146,19 @@ public:
       rank->owner.setState("state of " + std::to_string(r));
       ranks_.push_back(std::move(rank));
     }
-    for (int r = 0; n > 1 && r < n; r++)
-      tcpPair(&at(r).bootstrap.nextFd, &at((r + 1) % n).bootstrap.prevFd);
+    for (int r = 0; n > 1 && r < n; r++) {
+      int *next = &at(r).bootstrap.nextFd, *prev = &at((r + 1) % n).bootstrap.prevFd;
+      tcpPair(next, prev);
+      if (encrypts) encrypt(*next, *prev);
+    }
+  }
+  void encrypt(int next, int prev) {
+    for (int fd : {next, prev}) {
+      fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+      ASSERT_EQ(tuttiSecureStart(fd, fd == prev, &at(0).bootstrap.tls), tuttiSuccess)
+          << tuttiErrorText();
+    }
+    ASSERT_EQ(shakeHands(next, prev), std::make_pair(1, 1));
   }
   ~Ring() {
     for (int r = 0; r < size(); r++) {
@@ -183,10 +198,8 @@ public:
   // Closes what the watch has not taken.
   void closeSockets(int r) {
     tuttiBootstrap &b = at(r).bootstrap;
-    for (int *fd : {&b.prevFd, &b.nextFd}) {
-      if (*fd >= 0) close(*fd);
-      *fd = -1;
-    }
+    for (int *fd : {&b.prevFd, &b.nextFd})
+      tuttiFdClose(fd);
     tuttiListenerClose(&b.listener);
   }
   // Gives the test one end of a ring connection of a rank that has no watch.

@@ -193,7 +193,7 @@ void tuttiIbQueuePairsClose(tuttiIbEndpoint *e, bool forGood) {
 /* At most two handshakes are on their way to a peer, which always fit its socket. */
 static void sendHandshake(tuttiIbEndpoint *e) {
   tuttiSocketPart *p = &e->meet.parts[0];
-  if (send(p->source.fd, &e->out, sizeof e->out, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof e->out)
+  if (tuttiSecureSend(p->source.fd, &e->out, sizeof e->out) != sizeof e->out)
     p->closed = true; /* by a peer that has finished; or if it died, the watch says so */
 }
 
@@ -264,7 +264,7 @@ static tuttiResult_t pullHandshake(tuttiIbEndpoint *e, bool *whole) {
   *whole = false;
   if (p->source.fd < 0 || p->closed) return tuttiSuccess;
   while (e->got < sizeof e->in) {
-    ssize_t n = recv(p->source.fd, (char *)&e->in + e->got, sizeof e->in - e->got, MSG_DONTWAIT);
+    ssize_t n = tuttiSecureRecv(p->source.fd, (char *)&e->in + e->got, sizeof e->in - e->got);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
       p->source.readable = false;

@@ -135,11 +135,7 @@ static tuttiResult_t sendPart(tuttiSocketEndpoint *e, int part, bool eager, bool
   if (p->number == e->known) return tuttiSuccess;
   if (!eager && !p->source.writable) return tuttiSuccess;
   struct iovec iov[MAX_IOV];
-  struct msghdr message = {.msg_iov = iov};
-  message.msg_iovlen = (size_t)gatherPieces(e, part, iov);
-  ssize_t n = message.msg_iovlen == 1 /* cheaper, and it is what a small message needs */
-                  ? send(p->source.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
-                  : sendmsg(p->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  ssize_t n = tuttiSecureSendPieces(p->source.fd, iov, (size_t)gatherPieces(e, part, iov));
   if (n < 0) {
     if (errno != EAGAIN && errno != EINTR) return socketFailed(e, part, errno);
     if (errno == EAGAIN) p->source.writable = false;
@@ -249,12 +245,6 @@ static tuttiResult_t digest(tuttiSocketEndpoint *e) {
   }
 }
 
-static ssize_t receivePieces(int fd, struct iovec *iov, size_t pieces) {
-  if (pieces == 1) return recv(fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT); /* cheaper */
-  struct msghdr message = {.msg_iov = iov, .msg_iovlen = pieces};
-  return recvmsg(fd, &message, MSG_DONTWAIT);
-}
-
 /* `err` 0: by a close. */
 static tuttiResult_t partEnded(tuttiSocketEndpoint *e, int part, int err, bool inMessage) {
   tuttiSocketPart *p = &e->parts[part];
@@ -276,7 +266,7 @@ static tuttiResult_t readPart(tuttiSocketEndpoint *e, int part, struct iovec *io
   size_t room = 0;
   for (size_t i = 0; i < pieces; i++)
     room += iov[i].iov_len;
-  ssize_t got = receivePieces(p->source.fd, iov, pieces);
+  ssize_t got = tuttiSecureRecvPieces(p->source.fd, iov, pieces);
   int err = got < 0 ? errno : 0;
   *n = got > 0 ? (size_t)got : 0;
   if (err == EINTR) return tuttiSuccess;
@@ -288,7 +278,8 @@ static tuttiResult_t readPart(tuttiSocketEndpoint *e, int part, struct iovec *io
   p->carried = true;
   /* Fewer bytes than there is room for: the next ones raise a new event (epoll(7)), unless the end
    * of the stream, whose event may have come already, is behind these. */
-  if (*n < room && !p->source.hangup) p->source.readable = false;
+  if (*n < room && !p->source.hangup && !tuttiSecurePending(p->source.fd))
+    p->source.readable = false;
   return tuttiSuccess;
 }
 

@@ -221,6 +221,7 @@ tuttiResult_t tuttiSocketListen(tuttiCommView *v, uint8_t handle[TUTTI_NET_HANDL
   l->greeter.helloBytes = sizeof(tuttiNetHello);
   l->greeter.nguests = TUTTI_SOCKET_STRANGERS;
   l->greeter.secret = v->secret;
+  l->greeter.tls = &v->tls;
   l->greeter.ctx = l;
   l->greeter.check = judge;
   l->greeter.welcome = welcome;
@@ -265,7 +266,8 @@ static void avoidPacing(const tuttiSocketEndpoint *e, int fd) {
 static void startDial(tuttiSocketEndpoint *e) {
   tuttiSocketJoin *j = &e->join;
   e->hello.part = j->part;
-  tuttiDialInit(&j->dial, &j->targets, &e->hello, sizeof e->hello, e->view->secret, e->who);
+  tuttiDialInit(&j->dial, &j->targets, &e->hello, sizeof e->hello, e->view->secret, &e->view->tls,
+                e->who);
   j->dial.patienceMs = TUTTI_SOCKET_PATIENCE_MS;
   j->napMs = 1;
   j->dialling = true;
@@ -291,17 +293,21 @@ static tuttiResult_t unreachable(tuttiSocketEndpoint *e) {
                     tuttiConnectorText(&e->join.dial.connector, tried, sizeof tried));
 }
 
+/* Somebody listens at the address, and has not answered yet. */
+static bool hasReached(const tuttiDial *dial) {
+  return dial->state == TUTTI_DIAL_SECURING || dial->state == TUTTI_DIAL_ASKING;
+}
+
 tuttiResult_t tuttiSocketJoinStep(tuttiSocketEndpoint *e, tuttiProxyTurn *turn) {
   tuttiSocketJoin *j = &e->join;
   if (!j->dialling) startDial(e);
-  bool asked = j->dial.state == TUTTI_DIAL_ASKING;
+  bool asked = hasReached(&j->dial);         /* its hello is sealed by then */
   if (!asked) e->hello.attempt = tuttiNow(); /* grows from one end to its successor, too */
   TUTTI_TRY(tuttiDialStep(&j->dial, (tuttiWait){.deadline = TUTTI_NO_DEADLINE}));
   if (j->dial.state == TUTTI_DIAL_DONE) TUTTI_TRY(takePart(e));
   if (j->part == e->nparts) return tuttiSuccess;
   /* Who has not answered yet can be reached: it may not have come to its first call. */
-  if (asked || j->dial.state == TUTTI_DIAL_ASKING)
-    j->deadline = tuttiDeadline((int64_t)e->view->timeoutMs);
+  if (asked || hasReached(&j->dial)) j->deadline = tuttiDeadline((int64_t)e->view->timeoutMs);
   if (tuttiNow() >= j->deadline) return unreachable(e);
   /* Connecting is rare and mostly short: looked at now and then rather than watched. */
   tuttiProxyWakeBy(turn, tuttiNow() + j->napMs * TUTTI_MS);
