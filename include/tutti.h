@@ -183,6 +183,13 @@ TUTTI_API const char *tuttiGetLastError(tuttiComm_t comm);
  * until they all have joined. The root ends after that, or at the timeout. */
 TUTTI_API tuttiResult_t tuttiGetUniqueId(tuttiUniqueId *uniqueId);
 
+/** Encrypts all TCP connections of the ids and communicators that this process makes from now on
+ * (TLS 1.3), with a key of 16 to 4096 bytes that all processes of the job must give; it is copied,
+ * and comes before TUTTI_PSK_FILE. All ranks of a communicator must encrypt with one key, or none:
+ * else its init fails on all. NULL: takes the key back; not if TUTTI_ENCRYPT=1 asks for encryption.
+ * Needs OpenSSL 3 (libssl.so.3), which is loaded here. Any thread. */
+TUTTI_API tuttiResult_t tuttiSetEncryption(const char *psk);
+
 /** Joins a new communicator as `rank` of `nranks`. Blocks until all ranks have joined or the
  * timeout has passed, in which case the last error lists the ranks that never came. Within a group
  * the work is done at tuttiGroupEnd, but *comm is written here; a failed init leaves it dead. */

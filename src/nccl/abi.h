@@ -69,7 +69,9 @@ typedef struct {
   size_t size;
   unsigned int magic;
   unsigned int version;
-  int mode; /* 0: none, 1: with a key that all ranks know */
+  int mode; /* one of these: */
+#define TUTTI_NCCL_ENCRYPTION_NONE 0
+#define TUTTI_NCCL_ENCRYPTION_PSK  1 /* with a key that all ranks know */
   const char *psk;
 } tuttiNcclEncryptionConfig;
 

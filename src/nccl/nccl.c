@@ -66,6 +66,21 @@ DEFINE(const char *, GetLastError, (tuttiComm_t comm)) {
   return refusal ? refusal : tuttiGetLastError(comm);
 }
 
+/* ---- encryption ------------------------------------------------------------------------------ */
+
+DEFINE(tuttiResult_t, SetEncryption, (const tuttiNcclEncryptionConfig *config)) {
+  refusal = NULL;
+  if (!config || config->magic != TUTTI_NCCL_CONFIG_MAGIC || config->size < sizeof *config)
+    refusal = "ncclSetEncryption: config is NULL or not initialized; start it from "
+              "NCCL_ENCRYPTION_CONFIG_INITIALIZER";
+  else if (config->mode != TUTTI_NCCL_ENCRYPTION_NONE && config->mode != TUTTI_NCCL_ENCRYPTION_PSK)
+    refusal = "ncclSetEncryption: mode is none of ncclEncryptionMode_t";
+  else if (config->mode == TUTTI_NCCL_ENCRYPTION_PSK && !config->psk)
+    refusal = "ncclSetEncryption: mode is NCCL_ENCRYPTION_MODE_PSK, but psk is NULL";
+  if (refusal) return tuttiInvalidArgument;
+  return tuttiSetEncryption(config->mode == TUTTI_NCCL_ENCRYPTION_PSK ? config->psk : NULL);
+}
+
 /* tutti reads its settings again whenever a communicator is made. */
 DEFINE(void, ResetDebugInit, (void)) {}
 
@@ -370,11 +385,6 @@ REFUSE(CftBarrierCreateRequirement, (tuttiNcclTeam team, int barriers, void *han
 REFUSE(LLA2ACreateRequirement, (int blocks, int slots, void *handle, void *out), NO_DEVICE_CODE)
 REFUSE(GinInboxA2ACreateRequirement, (void), NO_DEVICE_CODE)
 REFUSE(GinOutboxCreateRequirement, (void), NO_DEVICE_CODE)
-REFUSE(
-    SetEncryption, (const tuttiNcclEncryptionConfig *config),
-    "this version of tutti does not encrypt what its sockets carry; use a network that does, such "
-    "as a VPN, and name its interface in NCCL_SOCKET_IFNAME")
-
 /* NOLINTEND(misc-unused-parameters) */
 #pragma GCC diagnostic pop
 

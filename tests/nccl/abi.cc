@@ -369,14 +369,57 @@ TEST(Nccl, WhatIsNotServedSaysWhatToUse) {
     EXPECT_EQ(ncclCommWindowRegister(nullptr, nullptr, 0, &win, flags), tuttiInvalidUsage);
     EXPECT_THAT(lastError(), HasSubstr("NCCL_WIN_GIN_ONLY or NCCL_WIN_CFT_COUNTED"));
   }
-  EXPECT_EQ(ncclSetEncryption(nullptr), tuttiInvalidUsage);
-  EXPECT_THAT(lastError(), HasSubstr("does not encrypt"));
   EXPECT_EQ(ncclTeamCft(nullptr, 0).nRanks, 1);
   EXPECT_EQ(ncclDevCommCreate(nullptr, nullptr, nullptr), tuttiInvalidUsage);
   EXPECT_THAT(lastError(), testing::StartsWith("ncclDevCommCreate: tutti has no communication"));
   int count;
   EXPECT_EQ(ncclCommCount(nullptr, &count), tuttiInvalidArgument);
   EXPECT_THAT(lastError(), HasSubstr("comm is NULL")) << "not the refusal of before";
+}
+
+/* As NCCL_ENCRYPTION_CONFIG_INITIALIZER makes it, but for mode and key. */
+tuttiNcclEncryptionConfig encryption(int mode, const char *psk) {
+  return {sizeof(tuttiNcclEncryptionConfig), TUTTI_NCCL_CONFIG_MAGIC, 23203, mode, psk};
+}
+
+TEST(Nccl, EncryptionIsRefusedUnlessItCanBeHad) {
+  EXPECT_EQ(ncclSetEncryption(nullptr), tuttiInvalidArgument);
+  EXPECT_THAT(lastError(), HasSubstr("NCCL_ENCRYPTION_CONFIG_INITIALIZER"));
+  for (auto [mode, psk, text] :
+       {std::tuple(2, "a key of sixteen bytes or more", "mode is none of ncclEncryptionMode_t"),
+        std::tuple(TUTTI_NCCL_ENCRYPTION_PSK, (const char *)nullptr, "psk is NULL"),
+        std::tuple(TUTTI_NCCL_ENCRYPTION_PSK, "short", "a key has 16 to 4096 bytes")}) {
+    auto config = encryption(mode, psk);
+    EXPECT_EQ(ncclSetEncryption(&config), tuttiInvalidArgument);
+    EXPECT_THAT(lastError(), HasSubstr(text));
+  }
+  auto older = encryption(TUTTI_NCCL_ENCRYPTION_NONE, nullptr);
+  older.magic = 1;
+  EXPECT_EQ(ncclSetEncryption(&older), tuttiInvalidArgument);
+  auto none = encryption(TUTTI_NCCL_ENCRYPTION_NONE, nullptr);
+  EXPECT_EQ(ncclSetEncryption(&none), tuttiSuccess) << lastError();
+}
+
+TEST(Nccl, RanksMeetUnderTheKeyThatWasSet) {
+  auto config = encryption(TUTTI_NCCL_ENCRYPTION_PSK, "a key of sixteen bytes or more"),
+       none = encryption(TUTTI_NCCL_ENCRYPTION_NONE, nullptr);
+  if (ncclSetEncryption(&config) == tuttiSystemError) {
+    EXPECT_THAT(lastError(), HasSubstr("install OpenSSL 3"));
+    GTEST_SKIP() << lastError();
+  }
+  tuttiUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), tuttiSuccess) << lastError();
+  /* Made with the key, so it is of no use without. */
+  ASSERT_EQ(ncclSetEncryption(&none), tuttiSuccess) << lastError();
+  tuttiComm_t comm = nullptr;
+  EXPECT_EQ(ncclCommInitRank(&comm, 2, id, 1), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), HasSubstr("encrypts its connections, but rank 1 (host "));
+  ASSERT_EQ(ncclSetEncryption(&config), tuttiSuccess) << lastError();
+  tuttiComm_t comms[2];
+  ASSERT_EQ(ncclCommInitAll(comms, 2, nullptr), tuttiSuccess) << lastError();
+  ASSERT_EQ(ncclSetEncryption(&none), tuttiSuccess) << lastError();
+  for (auto c : comms)
+    EXPECT_EQ(ncclCommDestroy(c), tuttiSuccess);
 }
 
 TEST(Nccl, NumbersAreThoseOfNvidia) {
