@@ -144,6 +144,8 @@ public:
       usleep(1000);
     return slot.id;
   }
+  /* The k-th unique id, which process 0 has made. */
+  const tuttiUniqueId &madeId(int k = 0) { return shared_->ids[k].id; }
   /* Keeps what a call returned as this process's report. */
   tuttiResult_t keep(tuttiResult_t result, tuttiComm_t comm = nullptr) {
     report(self_).result = result;
