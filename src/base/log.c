@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -83,11 +84,15 @@ static void flatten(char *text) {
   }
 }
 
+pid_t tuttiThreadId(void) {
+  return (pid_t)syscall(SYS_gettid);
+}
+
 void tuttiLogWrite(tuttiLogLevel level, const char *fmt, ...) {
   int savedErrno = errno;
   char line[LINE_SIZE];
   int used = snprintf(line, sizeof(line), "%s:%d:%d TUTTI %s ", tuttiHostname(), (int)getpid(),
-                      (int)gettid(), levelNames[level]);
+                      (int)tuttiThreadId(), levelNames[level]);
   va_list args;
   va_start(args, fmt);
   int n = vsnprintf(line + used, sizeof(line) - (size_t)used, fmt, args);

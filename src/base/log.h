@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/cdefs.h>
+#include <sys/types.h>
 
 __BEGIN_DECLS
 
@@ -29,6 +30,10 @@ typedef enum { TUTTI_LOG_SUBSYSTEMS(TUTTI_LOG_SUBSYSTEM) TUTTI_SUBSYS_COUNT } tu
 /* Cheap: one relaxed load; false means skip formatting. */
 bool tuttiLogEnabled(tuttiLogLevel level, unsigned subsys);
 void tuttiLogWrite(tuttiLogLevel level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* The kernel's number of this thread, as each line has it: gettid(3), which glibc has from 2.30 on.
+ */
+pid_t tuttiThreadId(void);
 
 /* What is wrong with a level word or a list of subsystems, or NULL. */
 const char *tuttiLogCheckLevel(const char *level);

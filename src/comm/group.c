@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/nvtx.h"
 #include "base/os.h"
 #include "comm/communicator.h"
@@ -26,7 +27,7 @@ static _Thread_local Group group; /* all zero while depth is 0 */
 
 static uint32_t threadId(void) {
   static _Thread_local uint32_t id;
-  if (id == 0) id = (uint32_t)gettid();
+  if (id == 0) id = (uint32_t)tuttiThreadId();
   return id;
 }
 

@@ -113,7 +113,7 @@ static struct {
              .epollFd = -1,
              .wakeFd = -1,
              .lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP,
-             .served = PTHREAD_COND_INITIALIZER};
+             .served = PTHREAD_COND_INITIALIZER}; /* initServed makes it anew */
 
 static bool lookAt(int op, int fd, bool on, tuttiWatch *w) {
   struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.ptr = w};
@@ -587,7 +587,18 @@ static void *watchMain(void *unused) {
   return unused;
 }
 
+/* Deadlines are those of the monotonic clock, which no initializer says. */
+static void initServed(void) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&service.served, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+}
+
 static tuttiResult_t startThread(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, initServed);
   service.quit = false;
   service.epollFd = epoll_create1(EPOLL_CLOEXEC);
   service.wakeFd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -787,7 +798,7 @@ void tuttiWatchStop(tuttiWatch *w) {
   struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
   int waited = 0;
   while (waited == 0 && !(finished(&w->links[0]) && finished(&w->links[1])))
-    waited = pthread_cond_clockwait(&service.served, &service.lock, CLOCK_MONOTONIC, &deadline);
+    waited = pthread_cond_timedwait(&service.served, &service.lock, &deadline);
   for (int i = 0; i < 2; i++) {
     ringLink *link = &w->links[i];
     /* Drops what has come, so that closing does not reset the connection under a frame that the
