@@ -67,6 +67,36 @@ class Ends(unittest.TestCase):
         self.assertEqual((left, codes), (["left"] * 2, [0] * 2))
 
 
+class Packages(unittest.TestCase):
+    """What is built upon torch.distributed, where it is installed."""
+
+    def run_ranks(self, package, size=2, **environment):
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        job = {**os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
+               "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1",
+               **environment}
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_packages.py")
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [subprocess.Popen([sys.executable, "-W", "ignore", program, package], text=True, cwd=folder,
+                                      env={**job, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(size)]
+            try:
+                said = [rank.communicate(timeout=300)[0] for rank in ranks]
+            finally:
+                for rank in ranks:
+                    rank.kill()
+        if all(rank.returncode == 77 for rank in ranks):
+            self.skipTest(said[0].strip())
+        self.assertEqual([rank.returncode for rank in ranks], [0] * size, "\n".join(said))
+        self.assertEqual([text.split()[-1] for text in said], ["done"] * size)
+
+    def test_accelerate(self):
+        self.run_ranks("accelerate", ACCELERATE_USE_CPU="true")
+
+    def test_deepspeed(self):
+        self.run_ranks("deepspeed", DS_ACCELERATOR="cpu")
+
+
 class Nccl(unittest.TestCase):
     """Whose libnccl.so.2 a PyTorch that is linked with NCCL uses."""
 
