@@ -21,7 +21,7 @@ import torch_parallel
 import torch_ranks
 import tutti.torch
 
-ALONE = {"one_dies", "again"}  # what leaves no group to go on with
+ALONE = {"one_dies", "again", "recovers"}  # what leaves no group to go on with
 
 
 class Cases(unittest.TestCase):
@@ -65,6 +65,50 @@ class Ends(unittest.TestCase):
         ranks.run("torch_cases", "again")
         left, codes = ranks.end()
         self.assertEqual((left, codes), (["left"] * 2, [0] * 2))
+
+
+    def test_recovers(self):
+        ranks = torch_ranks.Ranks(3)
+        ranks.run("torch_cases", "recovers")
+        left, codes = ranks.end()
+        self.assertEqual((left, codes), (["left"] * 3, [0] * 3))
+
+    def test_torchrun_starts_the_ranks_again(self):
+        """A rank dies in the first life; in the second all is well."""
+        with tempfile.TemporaryDirectory() as folder:
+            said = os.path.join(folder, "said")
+            program = os.path.join(folder, "train.py")
+            with open(program, "w") as file:
+                file.write(DIES_ONCE)
+            run = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+                                  "--max-restarts", "1", "--standalone", program], text=True, timeout=240,
+                                 env={**os.environ, "SAID": said, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT)
+            self.assertEqual(run.returncode, 0, run.stdout)
+            with open(said) as file:
+                lines = sorted(file.read().splitlines())
+        self.assertRegex(lines[0], "^life 0 of rank 0: .*rank 1 .*died")
+        self.assertEqual(lines[1:], ["life 1 of rank 0: 2.0", "life 1 of rank 1: 2.0"])
+
+
+DIES_ONCE = """
+import os, signal, torch, torch.distributed as dist, tutti.torch
+dist.init_process_group("tutti")
+life, x = os.environ["TORCHELASTIC_RESTART_COUNT"], torch.ones(1)
+dist.barrier()
+if life == "0" and dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    dist.all_reduce(x)
+    what = x.item()
+except dist.DistBackendError as error:
+    what = error
+with open(os.environ["SAID"], "a") as file:
+    file.write(f"life {life} of rank {dist.get_rank()}: {what}\\n")
+if life == "0":
+    signal.pause()  # the agent ends whoever is left
+dist.destroy_process_group()
+"""
 
 
 class Packages(unittest.TestCase):

@@ -444,6 +444,21 @@ def again(dist, rank, size):
     same(x, total(size))
 
 
+def recovers(dist, rank, size):
+    """After a failure the processes make the group anew, by the same store."""
+    store = dist.distributed_c10d._get_default_store()
+    dist.barrier()
+    if rank == 1:
+        dist.group.WORLD.abort()
+    fails(dist.DistBackendError, "aborted on this rank" if rank == 1 else "rank 1", lambda: [
+        dist.all_reduce(torch.ones(1)) for _ in range(2)])
+    dist.destroy_process_group()
+    dist.init_process_group("tutti", store=store, rank=rank, world_size=size)
+    x = mine(rank)
+    dist.all_reduce(x)
+    same(x, total(size))
+
+
 def one_dies(dist, rank, size):
     """All others get an error that names the dead one, in a collective and in a receive."""
     dist.barrier()
