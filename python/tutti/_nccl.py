@@ -41,15 +41,15 @@ _guarded = []
 
 
 def _refuse_others(event, arguments):
-    """An audit hook: no second NCCL comes into the process by its file. PyTorch tries so, for all libraries that
-    its wheels bring, and goes on with the one that is there."""
+    """An audit hook: no second NCCL comes into the process by its file. PyTorch tries so, for all libraries
+    that its wheels bring, and goes on with the one that is there."""
     if event != "ctypes.dlopen" or not isinstance(arguments[0], (str, bytes)):
         return
     path = os.fsdecode(arguments[0])
     name = os.path.basename(path)
     if "/" in path and re.match(r"libnccl\.so(\.|$)", name) and os.path.realpath(path) != _guarded[0]:
-        raise RuntimeError(f"{path} is not loaded: tutti.enable() has put {_guarded[0]} into this process, half of "
-                           "which would use one and half the other; leave enable() out to use that one")
+        raise RuntimeError(f"{path} is not loaded: tutti.enable() has put {_guarded[0]} into this process, half "
+                           "of which would use one and half the other; leave enable() out to use that one")
 
 
 def _guard(path):
@@ -60,9 +60,9 @@ def _guard(path):
 
 def enable():
     """Loads tutti's libnccl.so.2, so that whatever wants NCCL later in this process (PyTorch, CuPy, JAX,
-    vLLM) finds it there, and nothing in Python can load another; returns its file. RuntimeError if another one
-    has been loaded already: call it before `import torch`. `python -m tutti run train.py` does so for a program, and for the Python
-    processes that it starts.
+    vLLM) finds it there, and nothing in Python can load another; returns its file. RuntimeError if another
+    one has been loaded already: call it before `import torch`. `python -m tutti run train.py` does so for a
+    program, and for the Python processes that it starts.
 
     >>> tutti.enable() == tutti.which()  # doctest: +SKIP
     True

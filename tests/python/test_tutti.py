@@ -261,6 +261,23 @@ class BesideTheCaller(unittest.TestCase):
         on_ranks(2, body)
         self.assertEqual(ticks, [1])
 
+    def test_a_plain_call_waits_for_what_has_been_started(self):
+        """Rank 1 comes when rank 0 has long made its second call, in which two threads would meet."""
+        go = threading.Event()
+
+        def body(comm):
+            if comm.rank == 0:
+                first = comm.all_reduce(np.ones(1), async_op=True)
+                threading.Timer(0.2, go.set).start()
+                self.assertEqual(comm.all_reduce(np.full(1, 5.0))[0], 10)
+                self.assertEqual(first.wait()[0], 2)
+            else:
+                self.assertTrue(go.wait(60))
+                comm.all_reduce(np.ones(1))
+                comm.all_reduce(np.full(1, 5.0))
+
+        on_ranks(2, body)
+
     def test_what_cannot_be_started_is_refused(self):
         def body(comm):
             with self.assertRaisesRegex(ValueError, "in a group"):
