@@ -143,43 +143,6 @@ bool tuttiParseSize(const char *text, size_t *out) {
   return true;
 }
 
-/* Whether a character that starts with these bytes is shorter than written, a surrogate, or beyond
- * the last one. */
-static bool noCharacter(unsigned char lead, unsigned char second) {
-  if (lead == 0xe0) return second < 0xa0;
-  if (lead == 0xed) return second > 0x9f;
-  if (lead == 0xf0) return second < 0x90;
-  return lead == 0xf4 && second > 0x8f;
-}
-
-/* Bytes of the UTF-8 character at `text`; 0 if it is none. */
-static int utf8Length(const unsigned char *text) {
-  unsigned char lead = text[0];
-  int length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  if (lead > 0xf4) return 0;
-  for (int i = 1; i < length; i++)
-    if ((text[i] & 0xc0) != 0x80) return 0;
-  if (length > 1 && noCharacter(lead, text[1])) return 0;
-  return length;
-}
-
-void tuttiJsonString(FILE *out, const char *text) {
-  putc('"', out);
-  for (const unsigned char *c = (const unsigned char *)text; *c != '\0';) {
-    int length = utf8Length(c);
-    if (length == 0)
-      fputs("\\ufffd", out);
-    else if (*c == '"' || *c == '\\')
-      fprintf(out, "\\%c", *c);
-    else if (*c < 0x20 || *c == 0x7f)
-      fprintf(out, "\\u%04x", *c);
-    else
-      fwrite(c, 1, (size_t)length, out);
-    c += length > 0 ? length : 1;
-  }
-  putc('"', out);
-}
-
 bool tuttiFlushed(FILE *out, const char *command, const char *name) {
   errno = 0;
   if (fflush(out) == 0 && !ferror(out)) return true;

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <sys/cdefs.h>
 
+#include "base/text.h"
+
 __BEGIN_DECLS
 
 enum { TUTTI_EXIT_OK = 0, TUTTI_EXIT_FAILED = 1, TUTTI_EXIT_USAGE = 2 };
@@ -49,9 +51,6 @@ int tuttiParseOptions(const char *command, const char *usage, const tuttiOption 
 bool tuttiParseInt(const char *text, int64_t min, int64_t max, int64_t *out);
 /* A number of bytes: digits and K, M, G or T (powers of 1024), then perhaps B or iB. */
 bool tuttiParseSize(const char *text, size_t *out);
-
-/* A JSON string in quotes; what is not UTF-8 becomes U+FFFD. */
-void tuttiJsonString(FILE *out, const char *text);
 
 /* Flushes `out`; if that or an earlier write failed, says so on stderr and returns false. */
 bool tuttiFlushed(FILE *out, const char *command, const char *name);

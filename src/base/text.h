@@ -4,6 +4,7 @@
 #define TUTTI_BASE_TEXT_H_
 
 #include <stddef.h>
+#include <stdio.h>
 #include <sys/cdefs.h>
 
 __BEGIN_DECLS
@@ -16,6 +17,9 @@ const char *tuttiHostname(void);
 
 /* Appends to the text in `to` as much as fits in its `size` bytes. */
 __attribute__((format(printf, 3, 4))) void tuttiAppend(char *to, size_t size, const char *fmt, ...);
+
+/* A JSON string in quotes; what is not UTF-8 becomes U+FFFD. */
+void tuttiJsonString(FILE *out, const char *text);
 
 __END_DECLS
 
