@@ -50,7 +50,8 @@ typedef enum {
   tuttiHelloRing = 2,    /* rank -> next rank of the ring */
   tuttiHelloAsk = 3,     /* watch -> watch: a question about state */
   tuttiHelloNet = 4,     /* NET: sender -> receiver (transport/net.h) */
-  tuttiHelloRejoin = 5   /* watch -> watch of the next rank: their connection was cut */
+  tuttiHelloRejoin = 5,  /* watch -> watch of the next rank: their connection was cut */
+  tuttiHelloReport = 6   /* watch -> watch: a question about everything */
 } tuttiHelloKind;
 
 typedef enum {

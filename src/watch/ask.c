@@ -8,87 +8,171 @@
 #include "bootstrap/handshake.h"
 #include "watch/frame.h"
 
-#define TALKS 64
+#define TALKS   64
+#define TALK_MS 1000 /* at most, of a rank that makes others wait, or an inquiry for its end */
 
 /* A question on its way. */
 typedef struct {
-  bool over;
+  int rank; /* -1: none */
+  uint64_t until;
   tuttiHello hello;
   tuttiDial dial;
-  tuttiAnswer answer;
+  tuttiReportAnswer answer; /* the first part, or all of it */
 } talk;
 
+/* The ranks from `next` to before `end` have not been asked yet. */
 typedef struct {
   const tuttiBootstrap *b;
-  tuttiWatchAnswer *answers;
+  tuttiWatchAnswer *answers; /* one of the two */
+  tuttiWatchReport *reports;
+  int next, end, talkMs;
+  uint64_t deadline;
   talk talks[TALKS];
   struct pollfd polls[TALKS];
+  int npolls;
 } asking;
 
+struct tuttiInquiry {
+  asking a;
+  tuttiWatchReport *reports;
+};
+
 static void endTalk(talk *t) {
-  t->over = true;
+  if (t->rank < 0) return;
+  t->rank = -1;
   tuttiDialClose(&t->dial);
   tuttiFdClose(&t->dial.fd);
 }
 
-/* One turn of one talk; returns when to have the next even without an event. A rank that refuses
- * has ended or is leaving. */
-static uint64_t goOn(asking *a, talk *t, int rank, struct pollfd *wanted) {
-  tuttiDial *d = &t->dial;
-  tuttiResult_t result = tuttiDialStep(d, (tuttiWait){.deadline = TUTTI_NO_DEADLINE});
-  if (result != tuttiSuccess || d->state == TUTTI_DIAL_DONE ||
-      (d->state == TUTTI_DIAL_CONNECTING && tuttiConnectorRefused(&d->connector, 0))) {
-    tuttiWatchAnswer *answer = &a->answers[rank];
-    if (d->state == TUTTI_DIAL_DONE && tuttiAnswerValid(&t->answer, a->b->hash, rank))
-      tuttiAnswerNote(&t->answer, a->b->nranks, a->answers);
-    else if (d->state == TUTTI_DIAL_CONNECTING && answer->answered == TUTTI_ANSWER_NONE)
-      answer->answered = TUTTI_ANSWER_REFUSED;
-    endTalk(t);
-    return TUTTI_NO_DEADLINE;
-  }
-  return tuttiDialWaitOn(d, wanted);
+static void noteAnswer(asking *a, const talk *t) {
+  if (!a->reports && tuttiAnswerValid(&t->answer.answer, a->b->hash, t->rank))
+    tuttiAnswerNote(&t->answer.answer, a->b->nranks, a->answers);
+  if (a->reports && tuttiReportValid(&t->answer, a->b->hash, t->rank))
+    tuttiReportNote(&t->answer, a->b->nranks, a->reports);
 }
 
-/* Asks n ranks at once, until all have answered or the deadline. */
-static void askSome(asking *a, int first, int n, uint64_t deadline) {
-  int left = n;
-  for (int i = 0; i < n; i++) {
-    talk *t = &a->talks[i];
-    t->over = first + i == a->b->rank;
-    tuttiHelloFill(&t->hello, a->b->hash, tuttiHelloAsk, a->b->rank, first + i, a->b->nranks);
-    tuttiDialInit(&t->dial, &a->b->listeners[first + i], &t->hello, sizeof(t->hello), a->b->secret,
-                  &a->b->tls, "a rank");
-    t->dial.neverFails = true;
-    t->dial.answer = &t->answer;
-    t->dial.answerBytes = sizeof(t->answer);
-  }
-  while (left > 0 && tuttiNow() < deadline) {
-    uint64_t until = deadline;
-    left = 0;
-    for (int i = 0; i < n; i++) {
-      a->polls[left].fd = -1;
-      if (a->talks[i].over) continue;
-      uint64_t due = goOn(a, &a->talks[i], first + i, &a->polls[left]);
-      if (due < until) until = due;
-      left += !a->talks[i].over;
+/* One turn of one talk; returns when to have the next even without an event. A rank that refuses
+ * has ended or is leaving. */
+static uint64_t goOn(asking *a, talk *t, struct pollfd *wanted) {
+  tuttiDial *d = &t->dial;
+  tuttiResult_t result = tuttiDialStep(d, (tuttiWait){.deadline = TUTTI_NO_DEADLINE});
+  bool refused = d->state == TUTTI_DIAL_CONNECTING && tuttiConnectorRefused(&d->connector, 0);
+  if (result == tuttiSuccess && d->state != TUTTI_DIAL_DONE && !refused)
+    return tuttiDialWaitOn(d, wanted);
+  tuttiWatchAnswer *answer = a->reports ? &a->reports[t->rank].answer : &a->answers[t->rank];
+  if (d->state == TUTTI_DIAL_DONE)
+    noteAnswer(a, t);
+  else if (d->state == TUTTI_DIAL_CONNECTING && answer->answered == TUTTI_ANSWER_NONE)
+    answer->answered = TUTTI_ANSWER_REFUSED;
+  endTalk(t);
+  return TUTTI_NO_DEADLINE;
+}
+
+static void beginTalk(asking *a, talk *t) {
+  t->rank = a->next++;
+  t->until = tuttiDeadline(a->talkMs);
+  tuttiHelloFill(&t->hello, a->b->hash, a->reports ? tuttiHelloReport : tuttiHelloAsk, a->b->rank,
+                 t->rank, a->b->nranks);
+  tuttiDialInit(&t->dial, &a->b->listeners[t->rank], &t->hello, sizeof(t->hello), a->b->secret,
+                &a->b->tls, "a rank");
+  t->dial.neverFails = true;
+  t->dial.answer = &t->answer;
+  t->dial.answerBytes = a->reports ? sizeof(t->answer) : sizeof(t->answer.answer);
+}
+
+/* Ends a talk whose time is over, and begins one with the next rank where there is none. */
+static void renewTalk(asking *a, talk *t, uint64_t now) {
+  bool over = now >= a->deadline;
+  bool late = t->rank >= 0 && now >= t->until && (a->reports || a->next < a->end);
+  if (late || over) endTalk(t);
+  a->next += a->next == a->b->rank;
+  if (t->rank < 0 && a->next < a->end && !over) beginTalk(a, t);
+}
+
+/* A turn of all talks; a rank whose turn is over makes room for the next. *until: when to have the
+ * next turn even without an event; false: there is nothing left to ask. */
+static bool askStep(asking *a, uint64_t *until) {
+  uint64_t now = tuttiNow();
+  *until = a->deadline;
+  a->npolls = 0;
+  for (talk *t = a->talks; t < a->talks + TALKS; t++) {
+    renewTalk(a, t, now);
+    if (t->rank < 0) continue;
+    struct pollfd *wanted = &a->polls[a->npolls];
+    wanted->fd = -1;
+    uint64_t due = goOn(a, t, wanted);
+    if (t->rank < 0) {
+      *until = now; /* the next one begins at once */
+      continue;
     }
-    if (left > 0 && poll(a->polls, (nfds_t)left, tuttiDeadlinePollMs(until)) < 0 && errno != EINTR)
-      break;
+    a->npolls++;
+    if (t->until < due) due = t->until;
+    if (due < *until) *until = due;
   }
-  for (int i = 0; i < n; i++)
+  return a->npolls > 0 || (a->next < a->end && now < a->deadline);
+}
+
+/* Steps to the end. */
+static void askRun(asking *a) {
+  uint64_t until;
+  while (askStep(a, &until))
+    if (poll(a->polls, (nfds_t)a->npolls, tuttiDeadlinePollMs(until)) < 0 && errno != EINTR) break;
+}
+
+static void askEnd(asking *a) {
+  for (int i = 0; i < TALKS; i++)
     endTalk(&a->talks[i]);
+}
+
+static void askInit(asking *a, const tuttiBootstrap *b, int first, int end, int ms) {
+  a->b = b;
+  a->next = first;
+  a->end = end;
+  a->deadline = tuttiDeadline(ms);
+  int turns = (end - first + TALKS - 1) / TALKS;
+  a->talkMs = turns > 0 && ms / turns < TALK_MS ? ms / turns + 1 : TALK_MS;
+  for (int i = 0; i < TALKS; i++)
+    a->talks[i].rank = -1;
 }
 
 tuttiResult_t tuttiAskOthers(const tuttiBootstrap *b, int first, int end, int ms,
                              tuttiMemAccount *memory, tuttiWatchAnswer *answers) {
-  uint64_t deadline = tuttiDeadline(ms);
   TUTTI_FRESH(asking, a, 1, "the questions to other ranks", memory);
-  a->b = b;
+  askInit(a, b, first, end, ms);
   a->answers = answers;
-  for (; first < end; first += TALKS) {
-    uint64_t now = tuttiNow(), turns = (uint64_t)(end - first + TALKS - 1) / TALKS;
-    uint64_t turn = now < deadline ? (deadline - now) / turns : 0;
-    askSome(a, first, end - first < TALKS ? end - first : TALKS, now + turn);
-  }
+  askRun(a);
+  askEnd(a);
   return tuttiSuccess;
+}
+
+/* Where all ranks are together none listens: there is nobody to ask. */
+tuttiResult_t tuttiInquiryNew(const tuttiBootstrap *b, int ms, tuttiMemAccount *memory,
+                              tuttiInquiry **out) {
+  TUTTI_FRESH(tuttiInquiry, q, 1, "an inquiry", memory);
+  TUTTI_NEW(q->reports, b->nranks, "reports of ranks", memory);
+  askInit(&q->a, b, 0, b->together ? 0 : b->nranks, ms);
+  q->a.reports = q->reports;
+  *out = q;
+  q = NULL;
+  return tuttiSuccess;
+}
+
+bool tuttiInquiryStep(tuttiInquiry *q) {
+  uint64_t until;
+  return !askStep(&q->a, &until);
+}
+
+void tuttiInquiryRun(tuttiInquiry *q) {
+  askRun(&q->a);
+}
+
+tuttiWatchReport *tuttiInquiryReports(tuttiInquiry *q) {
+  return q->reports;
+}
+
+void tuttiInquiryClose(tuttiInquiry *q) {
+  if (q == NULL) return;
+  askEnd(&q->a);
+  tuttiFree(q->reports);
+  tuttiFree(q);
 }

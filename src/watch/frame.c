@@ -82,3 +82,17 @@ void tuttiAnswerNote(const tuttiAnswer *told, int nranks, tuttiWatchAnswer *answ
   note(&answers[(told->rank + nranks - 1) % nranks], &told->previous);
   note(&answers[(told->rank + 1) % nranks], &told->next);
 }
+
+bool tuttiReportValid(const tuttiReportAnswer *a, uint64_t hash, int rank) {
+  return tuttiAnswerValid(&a->answer, hash, rank) && a->bytes <= sizeof(a->report);
+}
+
+void tuttiReportNote(const tuttiReportAnswer *told, int nranks, tuttiWatchReport *reports) {
+  const tuttiAnswer *a = &told->answer;
+  tuttiWatchReport *own = &reports[a->rank];
+  own->bytes = told->bytes;
+  memcpy(own->report, told->report, told->bytes);
+  note(&own->answer, &a->self);
+  note(&reports[(a->rank + nranks - 1) % nranks].answer, &a->previous);
+  note(&reports[(a->rank + 1) % nranks].answer, &a->next);
+}

@@ -77,9 +77,25 @@ bool tuttiAnswerValid(const tuttiAnswer *a, uint64_t hash, int rank);
  * report an older one. */
 void tuttiAnswerNote(const tuttiAnswer *told, int nranks, tuttiWatchAnswer *answers);
 
+/* The answer to an inquiry, likewise. */
+typedef struct {
+  tuttiAnswer answer;
+  uint32_t bytes; /* of the report */
+  uint32_t unused;
+  uint8_t report[TUTTI_WATCH_REPORT];
+} tuttiReportAnswer;
+
+bool tuttiReportValid(const tuttiReportAnswer *a, uint64_t hash, int rank);
+/* The answer of tuttiAnswerNote for an array of reports, and the report itself. */
+void tuttiReportNote(const tuttiReportAnswer *told, int nranks, tuttiWatchReport *reports);
+
 /* Asks the ranks from `first` to before `end`, but for this one, for at most `ms`. */
 tuttiResult_t tuttiAskOthers(const tuttiBootstrap *b, int first, int end, int ms,
                              tuttiMemAccount *memory, tuttiWatchAnswer *answers);
+
+/* An inquiry of `b` for tuttiInquiryStart, to which what is known here is to be added. */
+tuttiResult_t tuttiInquiryNew(const tuttiBootstrap *b, int ms, tuttiMemAccount *memory,
+                              tuttiInquiry **out);
 
 __END_DECLS
 

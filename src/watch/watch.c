@@ -105,10 +105,12 @@ static struct {
   pthread_t thread;    /* under life */
   int epollFd, wakeFd; /* constant while there are users; an event's data is its watch */
   pthread_mutex_t lock;
-  pthread_cond_t served; /* the thread has done what there was to do */
-  tuttiWatch *watches;   /* under lock */
-  int seekers;           /* links that seek; under lock */
-  bool quit;             /* under lock */
+  pthread_cond_t served;   /* the thread has done what there was to do */
+  tuttiWatch *watches;     /* under lock */
+  int seekers;             /* links that seek; under lock */
+  tuttiWatchLodger lodger; /* under lock; without `serve`: there is none */
+  uint64_t lodgerDue;
+  bool quit; /* under lock */
 } service = {.life = PTHREAD_MUTEX_INITIALIZER,
              .epollFd = -1,
              .wakeFd = -1,
@@ -472,7 +474,8 @@ static tuttiVerdict checkGuest(void *watch, const void *hello) {
   memcpy(&h, hello, sizeof(h));
   bool ours = h.hash == w->bootstrap->hash && h.to == w->who.rank &&
               h.nranks == w->bootstrap->nranks && h.from >= 0 && h.from < h.nranks;
-  bool wanted = h.kind == tuttiHelloAsk || (h.kind == tuttiHelloRejoin && mayRejoin(w, h.from));
+  bool asks = h.kind == tuttiHelloAsk || h.kind == tuttiHelloReport;
+  bool wanted = asks || (h.kind == tuttiHelloRejoin && mayRejoin(w, h.from));
   return ours && wanted ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
 }
 
@@ -494,12 +497,29 @@ static void answerTo(const tuttiWatch *w, const tuttiHello *h, int fd) {
   tuttiFdClose(&fd);
 }
 
+static void reportEverything(const tuttiWatch *w, tuttiReportAnswer *out) {
+  memset(out, 0, sizeof(*out));
+  reportAll(w, &out->answer);
+  out->bytes = (uint32_t)w->calls.report(w->calls.ctx, out->report);
+}
+
+static void reportTo(const tuttiWatch *w, int fd) {
+  tuttiReportAnswer answer;
+  int room = 4 * (int)sizeof(answer); /* the kernel counts its own bytes, too */
+  reportEverything(w, &answer);
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+  send(fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT);
+  tuttiFdClose(&fd);
+}
+
 /* The greeter's `welcome`. */
 static void welcome(void *watch, const void *hello, int fd) {
   tuttiHello h;
   memcpy(&h, hello, sizeof(h));
   if (h.kind == tuttiHelloRejoin)
     rejoin(watch, &h, fd);
+  else if (h.kind == tuttiHelloReport)
+    reportTo(watch, fd);
   else
     answerTo(watch, &h, fd);
 }
@@ -559,6 +579,30 @@ static void heartbeat(tuttiWatch *w) {
   if (w->greeter.epollFd >= 0 && !w->guestsPaused) greet(w); /* the slow are sent away */
 }
 
+static void serveLodger(bool ready) {
+  if (service.lodger.serve && (ready || tuttiNow() >= service.lodgerDue))
+    service.lodgerDue = service.lodger.serve(service.lodger.ctx);
+}
+
+/* When there is something to do even without an event. */
+static uint64_t nextTurn(uint64_t beatAt) {
+  uint64_t wake = service.seekers ? tuttiDeadline(SEEK_MS) : beatAt;
+  if (beatAt < wake) wake = beatAt;
+  return service.lodger.serve && service.lodgerDue < wake ? service.lodgerDue : wake;
+}
+
+/* What the events are of; that of the lodger has the address of its entry. */
+static void serveEvents(const struct epoll_event *events, int n) {
+  bool lodger = false;
+  for (int i = 0; i < n; i++) {
+    if (events[i].data.ptr == &service.lodger)
+      lodger = true;
+    else
+      serve(events[i].data.ptr);
+  }
+  serveLodger(lodger);
+}
+
 static void *watchMain(void *unused) {
   struct epoll_event events[SERVICE_EVENTS];
   struct pollfd any = {.fd = service.epollFd, .events = POLLIN};
@@ -567,8 +611,7 @@ static void *watchMain(void *unused) {
   while (!service.quit) {
     /* Taken under the lock, so that no event is of a watch that has gone. */
     int n = epoll_wait(service.epollFd, events, SERVICE_EVENTS, 0);
-    for (int i = 0; i < n; i++)
-      serve(events[i].data.ptr);
+    serveEvents(events, n);
     if (tuttiNow() >= beatAt) {
       beatAt = tuttiDeadline(HEARTBEAT_MS);
       for (tuttiWatch *w = service.watches; w != NULL; w = w->next)
@@ -577,10 +620,10 @@ static void *watchMain(void *unused) {
     for (tuttiWatch *w = service.seekers ? service.watches : NULL; w != NULL; w = w->next)
       for (int i = 0; i < 2; i++)
         seekStep(w, &w->links[i]);
-    uint64_t wake = service.seekers ? tuttiDeadline(SEEK_MS) : beatAt;
+    uint64_t wake = nextTurn(beatAt);
     pthread_cond_broadcast(&service.served);
     pthread_mutex_unlock(&service.lock);
-    poll(&any, 1, tuttiDeadlinePollMs(wake < beatAt ? wake : beatAt));
+    poll(&any, 1, tuttiDeadlinePollMs(wake));
     pthread_mutex_lock(&service.lock);
   }
   pthread_mutex_unlock(&service.lock);
@@ -639,6 +682,33 @@ static void dismissThread(void) {
     pthread_join(service.thread, NULL);
     closeService();
   }
+}
+
+static bool lookForLodger(int op, int fd) {
+  struct epoll_event event = {.events = EPOLLIN, .data.ptr = &service.lodger};
+  return epoll_ctl(service.epollFd, op, fd, &event) == 0;
+}
+
+tuttiResult_t tuttiWatchLodge(const tuttiWatchLodger *lodger) {
+  TUTTI_TRY(hireThread());
+  pthread_mutex_lock(&service.lock);
+  bool looks = lookForLodger(EPOLL_CTL_ADD, lodger->fd);
+  int error = errno;
+  if (looks) service.lodger = *lodger;
+  service.lodgerDue = 0;
+  pthread_mutex_unlock(&service.lock);
+  if (looks) return tuttiSuccess;
+  dismissThread();
+  return TUTTI_FAIL(tuttiSystemError, "the watch cannot look at one more file: %s",
+                    tuttiErrnoText(error));
+}
+
+void tuttiWatchEvict(void) {
+  pthread_mutex_lock(&service.lock);
+  lookForLodger(EPOLL_CTL_DEL, service.lodger.fd);
+  service.lodger = (tuttiWatchLodger){0};
+  pthread_mutex_unlock(&service.lock);
+  dismissThread();
 }
 
 /* ---- watches -------------------------------------------------------------------------------- */
@@ -837,5 +907,22 @@ tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *a
     answered += answers[i].answered == TUTTI_ANSWER_OWN;
   TUTTI_INFO(BOOTSTRAP, "watch: rank %d has the state of %d of %d ranks from themselves",
              w->who.rank, answered, n);
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiInquiryStart(tuttiWatch *w, int ms, tuttiInquiry **out) {
+  int n = w->bootstrap->nranks;
+  TUTTI_FRESH(tuttiReportAnswer, own, 1, "a report", w->memory);
+  TUTTI_TRY(tuttiInquiryNew(w->bootstrap, ms, w->memory, out));
+  tuttiWatchReport *reports = tuttiInquiryReports(*out);
+  pthread_mutex_lock(&service.lock);
+  for (const tuttiWatch *o = service.watches; o != NULL; o = o->next) {
+    if (o != w && !areTogether(o, w)) continue;
+    reportEverything(o, own);
+    tuttiReportNote(own, n, reports);
+  }
+  for (int i = 0; i < n; i++)
+    if (w->gone[i]) reports[i].answer = (tuttiWatchAnswer){.answered = TUTTI_ANSWER_LEFT};
+  pthread_mutex_unlock(&service.lock);
   return tuttiSuccess;
 }

@@ -5,6 +5,7 @@
 #ifndef TUTTI_WATCH_WATCH_H_
 #define TUTTI_WATCH_WATCH_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/cdefs.h>
@@ -15,7 +16,8 @@
 
 __BEGIN_DECLS
 
-#define TUTTI_WATCH_STATE 128
+#define TUTTI_WATCH_STATE  128
+#define TUTTI_WATCH_REPORT 8192
 typedef struct {
   int32_t rank;
   char host[64];
@@ -39,6 +41,9 @@ typedef struct {
    * heartbeat and as answer to questions. Also called within tuttiWatchStart and tuttiWatchAsk, by
    * their thread. */
   size_t (*state)(void *ctx, void *out);
+  /* Writes up to TUTTI_WATCH_REPORT bytes of all that this rank can tell of itself, as answer to an
+   * inquiry. Also called within tuttiInquiryStart, by its thread. */
+  size_t (*report)(void *ctx, void *out);
 } tuttiWatchCalls;
 
 typedef struct tuttiWatch tuttiWatch;
@@ -79,6 +84,39 @@ typedef struct {
 /* Asks one rank, or with -1 every rank at once, for its state, for at most `ms`; answers[nranks]. A
  * stopped rank does not answer; its ring neighbours then tell what its last heartbeat said. */
 tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers);
+
+/* What an inquiry has of one rank. */
+typedef struct {
+  tuttiWatchAnswer answer;
+  uint32_t bytes; /* of the report; 0: none has come */
+  uint8_t report[TUTTI_WATCH_REPORT];
+} tuttiWatchReport;
+/* A question to all ranks at once for all that they can tell, that goes on in steps: by the watch's
+ * thread, which must not wait, or by one that does. */
+typedef struct tuttiInquiry tuttiInquiry;
+/* It is over after `ms` at the latest; a rank that has not answered a second after it was asked
+ * makes room for the next. It lives no longer than the watch. */
+tuttiResult_t tuttiInquiryStart(tuttiWatch *w, int ms, tuttiInquiry **out);
+/* Goes on as far as it can without waiting; true: it is over. */
+bool tuttiInquiryStep(tuttiInquiry *q);
+/* Waits until it is over. */
+void tuttiInquiryRun(tuttiInquiry *q);
+/* What has come so far, [nranks], until it is closed. */
+tuttiWatchReport *tuttiInquiryReports(tuttiInquiry *q);
+void tuttiInquiryClose(tuttiInquiry *q); /* NULL is allowed */
+
+/* Somebody else whom the thread of the watches serves, beside them: one of a process. */
+typedef struct {
+  int fd; /* when it has something to read, `serve` is called */
+  void *ctx;
+  /* From the thread, like a watch's calls: must not block. Returns when to be called again at the
+   * latest (tuttiNow() clock). May step inquiries. */
+  uint64_t (*serve)(void *ctx);
+} tuttiWatchLodger;
+/* From here to Evict the thread runs, with or without watches. */
+tuttiResult_t tuttiWatchLodge(const tuttiWatchLodger *lodger);
+/* After it returns `serve` is not running and will not be called. */
+void tuttiWatchEvict(void);
 
 /* Says goodbye to the neighbours (so that they don't take the closing sockets for a death) and
  * frees. Waits for no peer longer than 100 ms. After it returns no callback runs; no other call on

@@ -59,7 +59,11 @@ inline void tcpPair(int *a, int *b) {
 // What a rank's watch told its owner, and what the owner says when asked for its state.
 class Owner {
 public:
-  tuttiWatchCalls calls() { return {this, failed, failed, died, state}; }
+  tuttiWatchCalls calls() { return {this, failed, failed, died, state, report}; }
+  void setReport(const std::string &text) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    report_ = text;
+  }
   void setState(const std::string &text) {
     std::lock_guard<std::mutex> guard(mutex_);
     state_ = text;
@@ -107,11 +111,18 @@ private:
     return owner->state_.size();
   }
 
+  static size_t report(void *ctx, void *out) {
+    Owner *owner = static_cast<Owner *>(ctx);
+    std::lock_guard<std::mutex> guard(owner->mutex_);
+    memcpy(out, owner->report_.data(), owner->report_.size());
+    return owner->report_.size();
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   int failures_ = 0;
   tuttiResult_t code_ = tuttiSuccess;
-  std::string text_, state_;
+  std::string text_, state_, report_;
   std::vector<int> dead_;
 };
 

@@ -633,7 +633,7 @@ TEST(WatchLife, StopWaitsForARunningCallback) {
     std::atomic<pid_t> stops{0}; /* the thread that does */
   } slow;
   Ring ring(2);
-  tuttiWatchCalls calls = {&slow, nullptr, nullptr, nullptr, nullptr};
+  tuttiWatchCalls calls = {&slow, nullptr, nullptr, nullptr, nullptr, nullptr};
   calls.failed = [](void *ctx, tuttiResult_t, const char *) {
     Slow *s = static_cast<Slow *>(ctx);
     s->entered = true;
