@@ -46,7 +46,7 @@
 #define PARKED   0x00100000u /* SLEEPING, and will look up by itself */
 #define USED     0x00200000u /* somebody has entered since the thread last went to sleep */
 
-enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, LOOK_MS = 500, EVENTS_PER_PASS = 64 };
+enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, LOOK_MS = 500, EVENTS_PER_PASS = 64, TELL_MS = 20 };
 /* Eager passes: with at most so many operations (two listeners, two ways out and two in), where one
  * failing recv(2) each is cheaper than epoll_wait(2) and a recv; and epoll every so many passes,
  * for what is not tried eagerly. Operations that look for themselves count for neither; when there
@@ -262,6 +262,37 @@ void tuttiProxyNothingToClose(void *self) {
 
 void tuttiProxyNothingToHalt(void *self) {
   (void)self;
+}
+
+bool tuttiProxyNothingToTell(void *self, tuttiProxyFacts *out) {
+  (void)self;
+  (void)out;
+  return false;
+}
+
+/* A thread that is stopped, or computes, may hold the lock for ever. */
+static bool lockSoon(tuttiProxy *p) {
+  uint64_t until = tuttiDeadline(TELL_MS);
+  tuttiBackoff pause = {0};
+  while (pthread_mutex_trylock(&p->lock) != 0) {
+    if (tuttiNow() > until) return false;
+    tuttiBackoffPause(&pause);
+  }
+  return true;
+}
+
+int tuttiProxyTell(tuttiProxy *p, tuttiProxyFacts *out, int max) {
+  int n = 0;
+  if (!lockSoon(p)) return 0;
+  for (int pass = 0; pass < 2; pass++) {
+    for (int i = 0; i < p->count && n < max; i++) {
+      tuttiProxyFacts facts = {0};
+      bool tells = p->items[i].op.tell(p->items[i].op.self, &facts);
+      if (tells && facts.busy == (pass == 0)) out[n++] = facts;
+    }
+  }
+  pthread_mutex_unlock(&p->lock);
+  return n;
 }
 
 void tuttiProxyHalt(tuttiProxy *p) {

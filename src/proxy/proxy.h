@@ -41,6 +41,15 @@ static inline void tuttiProxyWakeBy(tuttiProxyTurn *turn, uint64_t when) {
   if (when < turn->wake) turn->wake = when;
 }
 
+/* What an operation tells of itself, if it is the endpoint of a connection. */
+typedef struct {
+  int32_t peer, channel;
+  bool sends;
+  bool busy;               /* messages are under way, or the connection is */
+  uint64_t written, taken; /* sent and acknowledged; or come and taken by the reader */
+  char text[160];          /* how its sockets or queue pairs are; "" */
+} tuttiProxyFacts;
+
 /* One thing the proxy keeps going. Its calls are made with the loop's lock held, so operations of
  * one proxy may touch each other, and must not call Add, Remove, Halt or Destroy. */
 typedef struct tuttiProxyOp {
@@ -49,12 +58,14 @@ typedef struct tuttiProxyOp {
   void *self;
   bool lazy; /* its work may wait until the next Enter, or some milliseconds, when callers leave */
   void (*halt)(void *self); /* by Halt: stops what touches the user's memory by itself */
+  bool (*tell)(void *self, tuttiProxyFacts *out); /* by Tell; false: it is no endpoint */
 } tuttiProxyOp;
 
 /* For operations that own nothing, and for those that touch no memory of the user by themselves: no
  * call of a tuttiProxyOp is NULL. */
 void tuttiProxyNothingToClose(void *self);
 void tuttiProxyNothingToHalt(void *self);
+bool tuttiProxyNothingToTell(void *self, tuttiProxyFacts *out);
 
 /* A descriptor of an operation, and what is known of it. The proxy learns of changes from an
  * edge-triggered epoll set, one system call per pass however many descriptors there are, and sets
@@ -82,6 +93,10 @@ void tuttiProxyRemove(tuttiProxy *proxy, void *self);
 /* After it returns no operation is running and none will be advanced: from then on nothing touches
  * memory of the user. For a communicator that has failed, before the call that failed returns. */
 void tuttiProxyHalt(tuttiProxy *proxy);
+
+/* What its endpoints tell, at most `max` of them, those first that are busy; returns how many. Any
+ * thread, which waits a few milliseconds at most for whoever runs the loop, and then gets 0. */
+int tuttiProxyTell(tuttiProxy *proxy, tuttiProxyFacts *out, int max);
 
 /* Starts and stops to hear of source->fd. Only from inside an operation's advance or close. */
 tuttiResult_t tuttiProxyWatch(tuttiProxy *proxy, tuttiProxySource *source);

@@ -261,6 +261,7 @@ static tuttiResult_t startEndpoint(tuttiCommView *v, netEndpoint *end, tuttiConn
   tuttiProxyOp op = {.advance = net->progress,
                      .close = net->closeEndpoint,
                      .halt = net->haltEndpoint,
+                     .tell = net->tell,
                      .self = end->end,
                      .lazy = !sends};
   tuttiResult_t result = tuttiProxyAdd(tuttiNetProxy(v, conn->direction), &op);
@@ -286,8 +287,11 @@ static tuttiResult_t netOpen(tuttiCommView *v, int peer, int channel, tuttiDirec
                       "report this",
                       v->rank, shared ? "shared " : "", peer);
   /* Peers that connect before anybody serves the listener wait in its queue in the kernel. */
-  tuttiProxyOp op = {
-      .advance = serve, .close = closeState, .halt = tuttiProxyNothingToHalt, .self = s};
+  tuttiProxyOp op = {.advance = serve,
+                     .close = closeState,
+                     .halt = tuttiProxyNothingToHalt,
+                     .tell = tuttiProxyNothingToTell,
+                     .self = s};
   if (!s->serving) TUTTI_TRY(tuttiProxyAdd(tuttiNetProxy(v, TUTTI_RECV), &op));
   s->serving = true;
   size_t bytes = tuttiNetEndpointBytes(v);

@@ -88,6 +88,7 @@ typedef struct tuttiNet {
   bool (*drained)(void *end);
   /* The network stops reading and writing memory of the user by itself. */
   void (*haltEndpoint)(void *end);
+  bool (*tell)(void *end, tuttiProxyFacts *out); /* as of tuttiProxyOp */
   void (*closeEndpoint)(void *end);
   void (*close)(void *node); /* of `open`, not NULL */
 } tuttiNet;

@@ -167,6 +167,7 @@ tuttiResult_t tuttiRmaNetListen(tuttiRmaNet *n, tuttiConn *conn) {
   tuttiProxyOp op = {.advance = advance,
                      .close = tuttiProxyNothingToClose,
                      .halt = tuttiProxyNothingToHalt,
+                     .tell = tuttiProxyNothingToTell,
                      .self = n,
                      .lazy = true};
   TUTTI_TRY(tuttiProxyAdd(tuttiNetProxy(n->home.view, TUTTI_RECV), &op));

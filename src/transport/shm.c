@@ -394,7 +394,8 @@ static tuttiResult_t serveDesk(tuttiCommView *v) {
                            .close = leaveProxy,
                            .self = d,
                            .lazy = true,
-                           .halt = tuttiProxyNothingToHalt};
+                           .halt = tuttiProxyNothingToHalt,
+                           .tell = tuttiProxyNothingToTell};
   TUTTI_TRY(tuttiProxyAdd(v->proxy, &op));
   d->served = true;
   return tuttiSuccess;

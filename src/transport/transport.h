@@ -112,6 +112,7 @@ typedef struct tuttiCommView {
   struct tuttiLocal *local;    /* segment.h: what ranks of this host share; NULL without */
   struct tuttiSymmetric *symmetric; /* symmetric.h: GPU memory of all ranks; NULL without */
   void *net;                        /* net.c: this rank's listener and endpoints */
+  tuttiAtomic64 mended;             /* network connections that were made anew after trouble */
 } tuttiCommView;
 
 /* No entry is NULL: transport/stub.h has what does nothing. */

@@ -70,8 +70,11 @@ struct Op {
               op->inside = false;
               return s;
             },
-            [](void *self) { static_cast<Op *>(self)->closed = true; }, this, false,
-            tuttiProxyNothingToHalt};
+            [](void *self) { static_cast<Op *>(self)->closed = true; },
+            this,
+            false,
+            tuttiProxyNothingToHalt,
+            tuttiProxyNothingToTell};
   }
   void Add(tuttiProxy *p) {
     tuttiProxyOp row = Row();

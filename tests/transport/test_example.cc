@@ -65,7 +65,7 @@ TEST(Transports, NoEntryIsNull) {
   for (int i = 0; tuttiNets[i]; i++) {
     const tuttiNet *n = tuttiNets[i];
     EXPECT_TRUE(n->open && n->canConnect && n->explain && n->connect && n->serve && n->progress &&
-                n->drained && n->haltEndpoint && n->closeEndpoint && n->close)
+                n->drained && n->haltEndpoint && n->tell && n->closeEndpoint && n->close)
         << n->name;
   }
 }

@@ -87,6 +87,7 @@ static tuttiResult_t startServing(tuttiCudaRingTree *s) {
     tuttiProxyOp op = {.advance = tuttiCudaRingTreeServe,
                        .close = tuttiProxyNothingToClose,
                        .halt = tuttiProxyNothingToHalt,
+                       .tell = tuttiProxyNothingToTell,
                        .self = server};
     server->ringTree = s;
     if (proxyOf(s->view, s->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(s->view, s->served), &op));

@@ -703,6 +703,7 @@ const tuttiNet tuttiNetIb = {
     .progress = ibProgress,
     .drained = ibDrained,
     .haltEndpoint = tuttiIbQueuePairsStop,
+    .tell = tuttiIbTell,
     .closeEndpoint = ibCloseEndpoint,
     .close = ibClose,
 };

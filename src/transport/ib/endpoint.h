@@ -336,6 +336,8 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mo
 /* A queue pair of a running endpoint is no good any more: `why` is a clause for the error, should
  * it not be mended in time. */
 void tuttiIbBreak(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char *why);
+/* As tuttiNet.tell. */
+bool tuttiIbTell(void *end, tuttiProxyFacts *out);
 /* The queue pairs have carried a message: what was broken is mended. */
 void tuttiIbWorks(tuttiIbEndpoint *e);
 /* No queue pair of the endpoint reads or writes this side's memory any more. */

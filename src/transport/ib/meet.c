@@ -409,9 +409,64 @@ static void considerPorts(tuttiIbEndpoint *e) {
   leaveQueuePairs(e);
 }
 
+/* The first port of either side that is down, of those that the queue pairs use; NULL: none is. */
+static const tuttiIbPort *downPort(const tuttiIbEndpoint *e, bool *theirs) {
+  for (int i = 0; i < e->nqps; i++) {
+    const tuttiIbQueuePair *q = &e->qps[i];
+    const tuttiIbGid *gid;
+    for (int side = 0; side < 2; side++) {
+      const tuttiIbPort *mine =
+          side == 0 ? &e->node->rails[q->rail].port : portOf(e, q, true, &gid);
+      *theirs = side == 1;
+      if (!mine->up) return mine;
+    }
+  }
+  return NULL;
+}
+
+static void stateText(const tuttiIbEndpoint *e, char *buf, size_t size) {
+  const tuttiIbQueuePair *q = e->nparts > 0 ? e->parts[0] : NULL;
+  bool theirs;
+  const tuttiIbPort *down = downPort(e, &theirs);
+  char by[320];
+  if (down)
+    snprintf(buf, size, "port %u of %s of %s is down", down->port, down->device,
+             theirs ? "the peer" : "this rank");
+  else if (e->state == TUTTI_IB_MEETING)
+    snprintf(buf, size, "its queue pairs are not made yet");
+  else if (e->state != TUTTI_IB_RUNNING)
+    snprintf(buf, size, "its queue pairs are being made anew: %.110s", e->trouble);
+  else if (q && q->qp)
+    snprintf(buf, size, "queue pair %u, %u requests under way, by %.100s", q->qp->qp_num,
+             q->posted - q->done, queuePairText(e, q, by, sizeof by));
+}
+
+bool tuttiIbTell(void *end, tuttiProxyFacts *out) {
+  const tuttiIbEndpoint *e = end;
+  const tuttiConn *fifo = &e->meet.fifo;
+  bool sends = tuttiIbSends(e);
+  uint64_t taken = tuttiLoadAcquire(&fifo->readers->credit),
+           written = sends ? taken : e->meet.passed;
+  if (sends && e->meet.known > written) written = e->meet.known;
+  while (sends && written < taken + TUTTI_FIFO_DEPTH &&
+         tuttiLoadAcquire(&fifo->descriptors[written % TUTTI_FIFO_DEPTH].seq) == written + 1)
+    written++;
+  uint64_t confirmed = sends ? tuttiLoadAcquire(&e->confirmed) : taken;
+  if (confirmed > written) confirmed = written; /* all, once the peer has closed its end */
+  *out = (tuttiProxyFacts){.peer = fifo->peer,
+                           .channel = fifo->channel,
+                           .sends = sends,
+                           .busy = confirmed < written || e->state != TUTTI_IB_RUNNING,
+                           .written = written,
+                           .taken = confirmed};
+  stateText(e, out->text, sizeof out->text);
+  return true;
+}
+
 void tuttiIbWorks(tuttiIbEndpoint *e) {
   char text[320];
   e->deadline = 0;
+  if (e->trouble[0]) tuttiFetchAddAcqRel(&e->meet.view->mended, 1);
   if (e->trouble[0])
     TUTTI_WARN(NET, "NET/IB: the connection with %s %s; it works again, by %s, %d queue pairs",
                e->meet.who, e->trouble, queuePairText(e, e->parts[0], text, sizeof text),

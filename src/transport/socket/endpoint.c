@@ -361,6 +361,48 @@ static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
   return joining || e->passed < e->known ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
 }
 
+/* What the kernel says of a socket. */
+static void socketText(int fd, char *buf, size_t size) {
+  struct tcp_info info;
+  socklen_t length = sizeof info, addressLength = sizeof(tuttiAddress);
+  tuttiAddress local = {0}, remote = {0};
+  char from[80], to[80];
+  if (getsockname(fd, &local.sa, &addressLength) != 0) return;
+  addressLength = sizeof remote;
+  if (getpeername(fd, &remote.sa, &addressLength) != 0) {
+    snprintf(buf, size, "the socket has lost its peer");
+    return;
+  }
+  snprintf(buf, size, "TCP %s to %s", tuttiAddressText(&local, from, sizeof from),
+           tuttiAddressText(&remote, to, sizeof to));
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_unacked == 0) return;
+  tuttiAppend(buf, size, ": nothing acknowledged for %.1f s, sent again %u times",
+              info.tcpi_last_ack_recv / 1e3, info.tcpi_backoff);
+}
+
+bool tuttiSocketTell(void *end, tuttiProxyFacts *out) {
+  const tuttiSocketEndpoint *e = end;
+  bool sends = e->fifo.direction == TUTTI_SEND;
+  uint64_t taken = tuttiLoadAcquire(&e->fifo.readers->credit);
+  uint64_t written = e->known;
+  while (sends && written < taken + TUTTI_FIFO_DEPTH &&
+         tuttiLoadAcquire(&e->fifo.descriptors[written % TUTTI_FIFO_DEPTH].seq) == written + 1)
+    written++;
+  bool joining = sends ? e->join.part < e->nparts : e->nparts == 0;
+  *out = (tuttiProxyFacts){.peer = e->fifo.peer,
+                           .channel = e->fifo.channel,
+                           .sends = sends,
+                           .busy = e->passed < written || (sends && joining),
+                           .written = written,
+                           .taken = taken};
+  if (joining)
+    snprintf(out->text, sizeof out->text,
+             sends ? "its sockets are not connected yet" : "its sender has not connected yet");
+  else if (e->parts[0].source.fd >= 0)
+    socketText(e->parts[0].source.fd, out->text, sizeof out->text);
+  return true;
+}
+
 static bool socketDrained(void *end) {
   const tuttiSocketEndpoint *e = end;
   if (tuttiLoadAcquire32(e->view->failed)) return true;
@@ -429,6 +471,7 @@ const tuttiNet tuttiNetSocket = {
     .progress = socketProgress,
     .drained = socketDrained,
     .haltEndpoint = tuttiProxyNothingToHalt,
+    .tell = tuttiSocketTell,
     .closeEndpoint = tuttiSocketEndpointFree,
     .close = tuttiNetNothingToClose,
 };

@@ -118,6 +118,9 @@ void tuttiSocketEndpointInit(tuttiSocketEndpoint *e, tuttiCommView *v,
                              const tuttiConn *fifo, int nparts);
 void tuttiSocketEndpointFree(void *end); /* its memory too */
 
+/* Its part of tuttiNet.tell. */
+bool tuttiSocketTell(void *end, tuttiProxyFacts *out);
+
 /* Takes a port, and fills the handle, which is zero; there nobody is let in yet. *listener is NULL
  * if this host has no interface for it, which is logged. */
 tuttiResult_t tuttiSocketListen(tuttiCommView *v, uint8_t handle[TUTTI_NET_HANDLE],

@@ -431,7 +431,8 @@ TEST(Host, ProxyCarriesMessages) {
     wire.from = out.fifo(0, 1, 32).recv[0];
     wire.to = in.fifo(0, 1, 32).send;
     out.fifo(0, 1, 32).send.network = in.fifo(0, 1, 32).recv[0].network = 1;
-    tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false, tuttiProxyNothingToHalt};
+    tuttiProxyOp op = {Wire::advance,          Wire::close, &wire, false, tuttiProxyNothingToHalt,
+                       tuttiProxyNothingToTell};
     ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
     a.context.proxy = b.context.proxy = proxy;
     std::vector<int64_t> src = numbers(20000), dst(src.size());
@@ -520,7 +521,8 @@ TEST(Host, FailureHaltsTheProxyOfLentMemory) {
   wire.from = out.fifo(0, 1, 32).recv[0];
   wire.to = in.fifo(0, 1, 32).send;
   out.fifo(0, 1, 32).send.network = 1;
-  tuttiProxyOp op = {Wire::advance, Wire::close, &wire, false, tuttiProxyNothingToHalt};
+  tuttiProxyOp op = {Wire::advance,          Wire::close, &wire, false, tuttiProxyNothingToHalt,
+                     tuttiProxyNothingToTell};
   ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
   a.context.proxy = proxy;
   a.enough = [&] { return wire.carried == TUTTI_FIFO_DEPTH; };
@@ -549,7 +551,11 @@ TEST(Host, FailureHaltsTheProxyThatMayWriteToItsBuffer) {
                        ++*static_cast<std::atomic<int> *>(self);
                        return TUTTI_PROXY_IDLE;
                      },
-                     [](void *) {}, &turns, true, tuttiProxyNothingToHalt};
+                     [](void *) {},
+                     &turns,
+                     true,
+                     tuttiProxyNothingToHalt,
+                     tuttiProxyNothingToTell};
   ASSERT_EQ(tuttiProxyAdd(b.context.proxy, &op), tuttiSuccess);
   tuttiConn *in = &fabric.fifo(0, 1, 32).recv[0];
   in->network = 1;

@@ -87,12 +87,20 @@ TEST_F(CudaRingTree, TheThreadLooksByItself) {
                           auto *test = static_cast<CudaRingTree *>(self);
                           return test->state = tuttiCudaRingTreeServe(&test->server, at);
                         },
-                        [](void *) {}, this, false, tuttiProxyNothingToHalt};
+                        [](void *) {},
+                        this,
+                        false,
+                        tuttiProxyNothingToHalt,
+                        tuttiProxyNothingToTell};
   tuttiProxyOp count = {[](void *self, tuttiProxyTurn *) {
                           static_cast<std::atomic<uint64_t> *>(self)->fetch_add(1);
                           return TUTTI_PROXY_IDLE;
                         },
-                        [](void *) {}, &turns, false, tuttiProxyNothingToHalt};
+                        [](void *) {},
+                        &turns,
+                        false,
+                        tuttiProxyNothingToHalt,
+                        tuttiProxyNothingToTell};
   ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &serve)) << tuttiErrorText();
   ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(proxy, &count)) << tuttiErrorText();
   for (int i = 0; i < 3; i++) {
