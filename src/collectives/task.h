@@ -15,6 +15,13 @@ __BEGIN_DECLS
 
 struct tuttiProxy;
 
+/* A connection that a task waits for, and since when (tuttiNow() clock). */
+typedef struct {
+  const tuttiConn *conn;
+  uint64_t since;
+} tuttiAwaited;
+#define TUTTI_AWAITED 8 /* that are told of */
+
 /* What an executor asks of the communicator while it waits. Calls up the layers go through here. */
 typedef struct tuttiTaskContext {
   void *comm;
@@ -33,6 +40,9 @@ typedef struct tuttiTaskContext {
    * TUTTI_DISAGREES: the peer's message is of another operation, which only the peer can name. */
 #define TUTTI_DISAGREES UINT64_MAX
   tuttiResult_t (*stalled)(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
+  /* Called before: the connections that the communicator's tasks wait for, some of them at least.
+   */
+  void (*waits)(void *comm, const tuttiAwaited *list, int n);
   /* The failure that `failed` announced. */
   tuttiResult_t (*failure)(void *comm);
   /* All-gathers `bytes` of each rank, in plain host memory: all[rank * bytes ...]. For device calls

@@ -15,6 +15,7 @@
 #include "comm/record.h"
 #include "device/device.h"
 #include "proxy/proxy.h"
+#include "ras/source.h"
 #include "transport/transport.h"
 #include "watch/watch.h"
 #include "wireup/wireup.h"
@@ -53,6 +54,25 @@ typedef struct tuttiDeath {
   char text[TUTTI_ERROR_TEXT];
 } tuttiDeath;
 
+/* What those who ask are told besides the record: comm/facts.c. */
+typedef struct {
+  tuttiRasSource source;
+  uint64_t key;      /* of its unique id */
+  tuttiAtomic32 met; /* 1: its ranks have met; TUTTI_PATHS_KNOWN: and the paths are known */
+#define TUTTI_PATHS_KNOWN 2
+  pthread_mutex_t lock;                       /* guards what follows but for the last two */
+  uint64_t started, startedSince, phaseSince; /* since when record and life stand where they do */
+  int phase;
+  /* What the executor waits for. */
+  uint64_t waitsAt; /* when that was told; 0: never */
+  uint64_t waitsOf; /* operations started then */
+  uint32_t nwaits;
+  uint64_t since[TUTTI_FACTS_WAITS];
+  tuttiWaitFacts waits[TUTTI_FACTS_WAITS];
+  tuttiAtomic64 stalls;
+  bool hangTold; /* of the executor's thread */
+} tuttiTold;
+
 typedef struct tuttiCommunicator {
   tuttiComm_t handle;
   int rank, nranks;
@@ -87,6 +107,7 @@ typedef struct tuttiCommunicator {
   tuttiConn **conns[2][2][TUTTI_CHANNELS];
 
   tuttiRecord record;
+  tuttiTold told;
   uint64_t collectives;      /* sequence number of the last one */
   uint64_t *sent, *received; /* [nranks]: messages of each ordered pair */
   uint64_t stallAskAt;       /* ms of waiting at which the next question goes out */

@@ -7,9 +7,11 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/settings.h"
 #include "comm/communicator.h"
 #include "comm/deaths.h"
-#include "comm/record.h"
+#include "comm/facts.h"
+#include "ras/verdict.h"
 
 /* First question after so much waiting, then at every doubling; the log speaks from WARN_MS on. */
 #define FIRST_ASK_MS  500
@@ -85,10 +87,16 @@ tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicato
   return fails ? tuttiCommFailure(c) : tuttiSuccess; /* what has ended may have ended by failing */
 }
 
+static const tuttiWho *whoIs(const tuttiCommunicator *c, int rank, tuttiWho *out) {
+  const tuttiPeer *peer = &c->wireup.peers[rank];
+  *out = (tuttiWho){.rank = rank, .pid = peer->pid};
+  snprintf(out->host, sizeof out->host, "%s", peer->host);
+  return out;
+}
+
 const char *tuttiCommRankText(const tuttiCommunicator *c, int rank, char *buf, size_t size) {
-  snprintf(buf, size, "rank %d (host %s, pid %d)", rank, c->wireup.peers[rank].host,
-           c->wireup.peers[rank].pid);
-  return buf;
+  tuttiWho who;
+  return tuttiWhoText(whoIs(c, rank, &who), buf, size);
 }
 
 void tuttiCommTellAbort(tuttiCommunicator *c) {
@@ -113,74 +121,12 @@ void tuttiCommTellAbort(tuttiCommunicator *c) {
 tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
                                 const tuttiSignature *theirs) {
   tuttiCommunicator *c = comm;
-  char me[160], them[160], mySig[160], theirSig[160];
-  TUTTI_FAIL(tuttiInvalidUsage,
-             "ranks disagree on an operation of communicator %s (%016" PRIx64 "): %s called %s, %s "
-             "called %s. Every rank must call the same collectives in the same order with the same "
-             "count, type, reduction and root",
-             c->options.name, c->view.commHash, tuttiCommRankText(c, c->rank, me, sizeof me),
-             tuttiSignatureText(mine, mySig, sizeof mySig),
-             tuttiCommRankText(c, peer, them, sizeof them),
-             theirs ? tuttiSignatureText(theirs, theirSig, sizeof theirSig) : "something else");
+  char text[TUTTI_ERROR_TEXT];
+  tuttiWho me, them;
+  tuttiMismatchText(c->options.name, c->view.commHash, whoIs(c, c->rank, &me), mine,
+                    whoIs(c, peer, &them), theirs, text, sizeof text);
+  TUTTI_FAIL(tuttiInvalidUsage, "%s", text);
   return tuttiCommFail(c, tuttiInvalidUsage);
-}
-
-/* True when `state` holds a collective of the same number that is not `mine`; for a message of a
- * pair the numbers are the pair's own and tell nothing here. */
-static bool disagrees(const tuttiSignature *mine, const tuttiRankState *state,
-                      tuttiSignature *theirs) {
-  if (mine->coll == tuttiCollSendRecv) return false;
-  for (uint64_t i = 0; i < TUTTI_STATE_SIGS && i < state->started; i++) {
-    const tuttiSignature *s = &state->last[i];
-    if (s->coll == tuttiCollSendRecv || s->seq != mine->seq) continue;
-    if (tuttiSignatureEqual(s, mine)) return false;
-    *theirs = *s;
-    return true;
-  }
-  return false;
-}
-
-/* Number of the last collective a rank has called, as far as its state tells. */
-static uint64_t lastCollective(const tuttiRankState *state) {
-  for (uint64_t i = 0; i < TUTTI_STATE_SIGS && i < state->started; i++)
-    if (state->last[i].coll != tuttiCollSendRecv) return state->last[i].seq;
-  return 0;
-}
-
-/* Whether a rank that answers holds up `mine`, in which this rank waits for `peer`. */
-static bool isLate(const tuttiSignature *mine, int peer, int rank, const tuttiRankState *state) {
-  return mine->coll == tuttiCollSendRecv ? rank == peer : lastCollective(state) < mine->seq;
-}
-
-/* One clause about a rank that holds the others up; false if it does not, as far as is known. */
-static bool lateText(const tuttiCommunicator *c, const tuttiSignature *mine, int peer, int rank,
-                     const tuttiWatchAnswer *answer, char *buf, size_t size) {
-  char who[160], sig[160];
-  tuttiRankState state;
-  tuttiCommRankText(c, rank, who, sizeof who);
-  bool known = answer->answered != TUTTI_ANSWER_NONE &&
-               tuttiRankStateParse(answer->state, answer->bytes, &state);
-  bool inside = known && state.started > state.ended;
-  const char *last =
-      known && state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : NULL;
-  switch (answer->answered) {
-  case TUTTI_ANSWER_LEFT:
-    snprintf(buf, size, "%s has destroyed its communicator", who);
-    return true;
-  case TUTTI_ANSWER_OWN:
-    if (!known || !isLate(mine, peer, rank, &state)) return false;
-    snprintf(buf, size, "%s answers but %s %s", who,
-             inside ? "is still in" : "has not called it yet; it last finished", last ?: "nothing");
-    return true;
-  default:
-    if (known)
-      snprintf(buf, size,
-               "%s does not answer (stopped?); its last heartbeat, %.1f s ago, said it %s %s", who,
-               answer->ageMs / 1e3, inside ? "was in" : "had done", last ?: "nothing yet");
-    else
-      snprintf(buf, size, "%s does not answer (stopped, or its host is overloaded)", who);
-    return true;
-  }
 }
 
 /* The list of late ranks, into text. */
@@ -190,7 +136,13 @@ static void listLate(const tuttiCommunicator *c, const tuttiSignature *mine, int
   text[0] = 0;
   for (int r = 0; r < c->nranks; r++) {
     char clause[400];
-    if (r == c->rank || !lateText(c, mine, peer, r, &answers[r], clause, sizeof clause)) continue;
+    tuttiWho who;
+    tuttiRankState state;
+    bool known = answers[r].answered != TUTTI_ANSWER_NONE &&
+                 tuttiRankStateParse(answers[r].state, answers[r].bytes, &state);
+    if (r == c->rank || !tuttiLateText(mine, peer, whoIs(c, r, &who), &answers[r],
+                                       known ? &state : NULL, clause, sizeof clause))
+      continue;
     if (late++ >= 4) continue;
     tuttiAppend(text, size, "%s%s", text[0] ? "; " : "", clause);
   }
@@ -211,7 +163,7 @@ static int findDisagreeing(const tuttiCommunicator *c, const tuttiSignature *min
     tuttiRankState state;
     if (r == c->rank || answers[r].answered == TUTTI_ANSWER_NONE) continue;
     if (!tuttiRankStateParse(answers[r].state, answers[r].bytes, &state)) continue;
-    if (disagrees(mine, &state, theirs)) return r;
+    if (tuttiStateDisagrees(mine, &state, theirs)) return r;
   }
   return -1;
 }
@@ -245,12 +197,21 @@ static tuttiResult_t tellLate(tuttiCommunicator *c, const tuttiSignature *mine, 
   return tuttiCommFail(c, tuttiTimeout);
 }
 
+/* The user wants to hear of it before the deadline. */
+static bool isHang(uint64_t waitedMs) {
+  int64_t after = tuttiSettingInt(TUTTI_SETTING_HANG_AFTER);
+  return after > 0 && waitedMs >= (uint64_t)after;
+}
+
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
                                uint64_t waitedMs) {
   tuttiCommunicator *c = comm;
   TUTTI_TRY(tuttiCommFailure(c));
   bool told = waitedMs == TUTTI_DISAGREES;
   bool expired = told || (c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs);
+  tuttiCommStalls(c, peer, waitedMs);
+  bool hangs = expired || isHang(waitedMs);
+  if (hangs && !told) tuttiCommTellHang(c, waitedMs);
   if (!shouldAsk(c, waitedMs, expired)) return tuttiSuccess;
 
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);

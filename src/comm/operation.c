@@ -184,7 +184,9 @@ static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
     if (t->premul) TUTTI_TRY(readScalar(t, op));
     chain(set, t);
   }
-  tuttiRecordStart(&c->record, &set->tasks[set->ntasks - 1].signature);
+  tuttiRecordPlan plan = {
+      .algo = p->plan.algo, .proto = p->plan.proto, .channels = p->plan.nchannels};
+  tuttiRecordStart(&c->record, &set->tasks[set->ntasks - 1].signature, plan, op->enqueued);
   return tuttiSuccess;
 }
 

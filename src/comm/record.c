@@ -2,24 +2,58 @@
 
 #include <string.h>
 
-#include "watch/watch.h"
+#include "base/os.h"
 
-_Static_assert(sizeof(tuttiSignature) == sizeof(((tuttiRecord *)0)->entry[0]),
-               "an entry holds one signature");
-_Static_assert(sizeof(tuttiRankState) <= TUTTI_WATCH_STATE, "a heartbeat carries the state");
+/* Words of an entry behind the signature's. */
+enum { SIG_WORDS = 3, ENQUEUED = SIG_WORDS, START, END, PLAN };
 
-void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig) {
+_Static_assert(sizeof(tuttiSignature) == SIG_WORDS * sizeof(uint64_t),
+               "the first words of an entry hold one signature");
+_Static_assert(sizeof(tuttiOpFacts) == TUTTI_RECORD_WORDS * sizeof(uint64_t),
+               "an entry is what is told of an operation");
+_Static_assert(sizeof(tuttiRecordPlan) == sizeof(uint64_t), "a word holds the plan");
+_Static_assert(TUTTI_FACTS_OPS >= TUTTI_RECORD_DEPTH, "all of the record is told");
+
+static void count(tuttiAtomic64 *counter, uint64_t more) { /* it has one writer */
+  tuttiStoreRelaxed(counter, tuttiLoadRelaxed(counter) + more);
+}
+
+void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig, tuttiRecordPlan plan,
+                      uint64_t enqueued) {
   uint64_t n = tuttiLoadRelaxed(&r->started), word;
   tuttiAtomic64 *e = r->entry[n % TUTTI_RECORD_DEPTH];
-  for (size_t i = 0; i < 3; i++) { /* as it was just written: a wider load would wait for that */
+  bool sampled = sig->seq % TUTTI_RECORD_SAMPLE == 0 && sig->coll != tuttiCollSendRecv;
+  uint64_t now = r->traces || sampled ? tuttiNow() : 0;
+  for (size_t i = 0; i < SIG_WORDS; i++) { /* as it was just written: a wider load would wait */
     memcpy(&word, (const char *)sig + i * sizeof word, sizeof word);
     tuttiStoreRelaxed(&e[i], word);
   }
+  tuttiStoreRelaxed(&e[ENQUEUED], enqueued != 0 && now != 0 ? enqueued : now);
+  tuttiStoreRelaxed(&e[START], now);
+  tuttiStoreRelaxed(&e[END], 0);
+  memcpy(&word, &plan, sizeof word);
+  tuttiStoreRelaxed(&e[PLAN], word);
+  count(&r->counts[sig->coll], 1);
+  count(&r->bytes[sig->coll], sig->count * tuttiTypeSize(sig->type));
   tuttiStoreRelease(&r->started, n + 1);
 }
 
+/* Of the operations since the last end those that have a start get their end. */
+static void stampEnds(tuttiRecord *r, uint64_t from, uint64_t to) {
+  uint64_t now = 0;
+  if (to - from > TUTTI_RECORD_DEPTH) from = to - TUTTI_RECORD_DEPTH;
+  for (; from < to; from++) {
+    tuttiAtomic64 *e = r->entry[from % TUTTI_RECORD_DEPTH];
+    if (tuttiLoadRelaxed(&e[START]) == 0) continue;
+    if (now == 0) now = tuttiNow();
+    tuttiStoreRelaxed(&e[END], now);
+  }
+}
+
 void tuttiRecordEnd(tuttiRecord *r) {
-  tuttiStoreRelease(&r->ended, tuttiLoadRelaxed(&r->started));
+  uint64_t started = tuttiLoadRelaxed(&r->started);
+  stampEnds(r, tuttiLoadRelaxed(&r->ended), started);
+  tuttiStoreRelease(&r->ended, started);
 }
 
 void tuttiRecordState(const tuttiRecord *r, tuttiRankState *out) {
@@ -30,8 +64,8 @@ void tuttiRecordState(const tuttiRecord *r, tuttiRankState *out) {
     out->started = tuttiLoadAcquire(&r->started);
     for (uint64_t i = 0; i < TUTTI_STATE_SIGS && i < out->started; i++) {
       const tuttiAtomic64 *e = r->entry[(out->started - 1 - i) % TUTTI_RECORD_DEPTH];
-      uint64_t words[3];
-      for (int w = 0; w < 3; w++)
+      uint64_t words[SIG_WORDS];
+      for (int w = 0; w < SIG_WORDS; w++)
         words[w] = tuttiLoadAcquire(&e[w]);
       memcpy(&out->last[i], words, sizeof words);
     }
@@ -41,13 +75,24 @@ void tuttiRecordState(const tuttiRecord *r, tuttiRankState *out) {
   } while (after - out->started >= TUTTI_RECORD_DEPTH - TUTTI_STATE_SIGS);
 }
 
-bool tuttiRankStateParse(const void *bytes, size_t size, tuttiRankState *out) {
-  tuttiRankState s;
-  if (size != sizeof s) return false;
-  memcpy(&s, bytes, sizeof s);
-  if (s.ended > s.started) return false;
-  for (uint64_t i = 0; i < TUTTI_STATE_SIGS && i < s.started; i++)
-    if (s.last[i].coll >= tuttiCollCount || s.last[i].type >= tuttiNumTypes) return false;
-  *out = s;
-  return true;
+void tuttiRecordFacts(const tuttiRecord *r, tuttiFacts *out) {
+  for (int i = 0; i < tuttiCollCount; i++) {
+    out->counts[i] = tuttiLoadRelaxed(&r->counts[i]);
+    out->bytes[i] = tuttiLoadRelaxed(&r->bytes[i]);
+  }
+  out->ended = tuttiLoadAcquire(&r->ended);
+  out->started = tuttiLoadAcquire(&r->started);
+  uint64_t n = out->started < TUTTI_RECORD_DEPTH ? out->started : TUTTI_RECORD_DEPTH;
+  for (uint64_t i = 0; i < n; i++) {
+    const tuttiAtomic64 *e = r->entry[(out->started - 1 - i) % TUTTI_RECORD_DEPTH];
+    uint64_t words[TUTTI_RECORD_WORDS];
+    for (int w = 0; w < TUTTI_RECORD_WORDS; w++)
+      words[w] = tuttiLoadAcquire(&e[w]);
+    memcpy(&out->ops[i], words, sizeof words);
+  }
+  /* What the writer has begun to overwrite meanwhile is the oldest; one more than it tells. */
+  uint64_t lapped = tuttiLoadRelaxed(&r->started) - out->started;
+  bool full = out->started + lapped >= TUTTI_RECORD_DEPTH;
+  uint64_t gone = full ? lapped + 1 : 0;
+  out->nops = gone < n ? (uint32_t)(n - gone) : 0;
 }

@@ -1,36 +1,44 @@
 /* The operation record: what this rank's last operations were and which have ended. Written by the
  * executing thread at the cost of a few stores, read by the watch at any time: the flight recorder,
- * the hang report and the check for mismatched calls. */
+ * the hang report and the check for mismatched calls.
+ *
+ * One collective in TUTTI_RECORD_SAMPLE is stamped with the time, the same on all ranks; with
+ * TUTTI_TRACE all operations are. */
 #ifndef TUTTI_COMM_RECORD_H_
 #define TUTTI_COMM_RECORD_H_
 
 #include <stdbool.h>
 
 #include "base/atomic.h"
-#include "collectives/signature.h"
+#include "ras/facts.h"
 
-#define TUTTI_RECORD_DEPTH 64u
+#define TUTTI_RECORD_DEPTH  64u
+#define TUTTI_RECORD_SAMPLE 16u
+#define TUTTI_RECORD_WORDS  7 /* of an entry: the signature, then as in tuttiOpFacts */
 
 typedef struct {
-  tuttiAtomic64 entry[TUTTI_RECORD_DEPTH][3]; /* a tuttiSignature each */
+  tuttiAtomic64 entry[TUTTI_RECORD_DEPTH][TUTTI_RECORD_WORDS];
   tuttiAtomic64 started; /* operations entered so far; number n is at entry[n % DEPTH] */
   tuttiAtomic64 ended;   /* operations done: all below it */
+  tuttiAtomic64 counts[tuttiCollCount], bytes[tuttiCollCount];
+  bool traces; /* all are stamped */
 } tuttiRecord;
 
-void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig);
-void tuttiRecordEnd(tuttiRecord *r); /* everything started has ended */
-
-/* What one rank tells of itself: TUTTI_WATCH_STATE bytes at most. */
-#define TUTTI_STATE_SIGS 4
+/* How an operation is carried out: its tuttiAlgo, tuttiProto and channels. */
 typedef struct {
-  uint64_t started, ended;               /* as in the record */
-  tuttiSignature last[TUTTI_STATE_SIGS]; /* last[0] is the newest; started of them, at most 4 */
-  uint64_t offer;                        /* of the rank's last shrink, see shrink.c; 0: none */
-} tuttiRankState;
+  uint8_t algo, proto;
+  uint16_t channels;
+  uint32_t unused;
+} tuttiRecordPlan;
+
+/* `enqueued`: when the call was made, of an operation that runs later; 0: now. */
+void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig, tuttiRecordPlan plan,
+                      uint64_t enqueued);
+void tuttiRecordEnd(tuttiRecord *r); /* everything started has ended */
 
 /* Copies the newest entries; safe against the writer. */
 void tuttiRecordState(const tuttiRecord *r, tuttiRankState *out);
-/* Checks bytes that came over a socket. */
-bool tuttiRankStateParse(const void *bytes, size_t size, tuttiRankState *out);
+/* Copies all of it that is intact, the newest first, into the record's part of *out. */
+void tuttiRecordFacts(const tuttiRecord *r, tuttiFacts *out);
 
 #endif

@@ -10,11 +10,11 @@
 #include "base/settings.h"
 #include "comm/communicator.h"
 #include "comm/deaths.h"
+#include "comm/facts.h"
 #include "comm/failure.h"
 #include "comm/handle.h"
 #include "comm/operation.h"
 #include "comm/options.h"
-#include "comm/record.h"
 #include "comm/registration.h"
 #include "comm/window.h"
 #include "comm/worker.h"
@@ -47,15 +47,6 @@ static void watchDied(void *comm, int rank, const char *text) {
   tuttiCommDied(comm, rank, text);
 }
 
-static size_t watchState(void *comm, void *out) {
-  tuttiRankState state;
-  (void)tuttiCommFailure(comm); /* a suspicion may have come true though this rank calls nothing */
-  tuttiRecordState(&((tuttiCommunicator *)comm)->record, &state);
-  state.offer = tuttiLoadAcquire(&((tuttiCommunicator *)comm)->offer);
-  memcpy(out, &state, sizeof state);
-  return sizeof state;
-}
-
 /* The proxy's thread is in no call that would say whose trouble it is. */
 static void proxyFailed(void *comm, tuttiResult_t code, const char *text) {
   const tuttiCommunicator *c = comm;
@@ -73,8 +64,12 @@ static tuttiResult_t startWatch(tuttiCommunicator *c) {
     who[r].pid = c->wireup.peers[r].pid;
     memcpy(who[r].host, c->wireup.peers[r].host, sizeof who[r].host);
   }
-  tuttiWatchCalls calls = {
-      .ctx = c, .failed = watchFailed, .ended = watchEnded, .died = watchDied, .state = watchState};
+  tuttiWatchCalls calls = {.ctx = c,
+                           .failed = watchFailed,
+                           .ended = watchEnded,
+                           .died = watchDied,
+                           .state = tuttiCommTellState,
+                           .report = tuttiCommTellReport};
   tuttiWatch *watch;
   TUTTI_TRY(tuttiWatchStart(c->bootstrap, who, &calls, &c->memory, &watch));
   TUTTI_LOCKED(&c->failureLock); /* the proxy may be failing already */
@@ -135,6 +130,7 @@ static void setContext(tuttiCommunicator *c) {
   c->context.conns = c->conns;
   c->context.conn = openConn;
   c->context.mismatch = tuttiCommMismatch;
+  c->context.waits = tuttiCommWaits;
   c->context.stalled = tuttiCommStalled;
   c->context.failure = tuttiCommFailure;
   c->context.exchange = tuttiCommExchange;
@@ -177,6 +173,7 @@ static tuttiResult_t prepare(tuttiCommunicator *c) {
 tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
   tuttiWait wait = {tuttiDeadline(c->options.timeoutMs), &c->failed, c->failure};
   uint64_t t[5] = {tuttiNow()};
+  tuttiCommAppear(c, ids);
   tuttiResult_t result = prepare(c);
   if (result != tuttiSuccess) { /* or the others would wait for this rank */
     tuttiBootstrapDecline(ids, nids, c->rank, c->nranks, result);
@@ -194,11 +191,13 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   TUTTI_TRY(c->device->describe(c->options.ordinal, &c->view, &c->wireup.peers[c->rank]));
   TUTTI_TRY(tuttiWireupMeet(&c->wireup, &c->view, c->bootstrap, wait));
   TUTTI_TRY(startWatch(c));
+  tuttiCommMet(c);
   tuttiBootstrapDone(c->bootstrap);
   t[2] = tuttiNow();
   TUTTI_TRY(tuttiWireupFinish(&c->wireup, &c->view));
   setSpins(c);
   t[3] = tuttiNow();
+  tuttiStoreRelease32(&c->told.met, TUTTI_PATHS_KNOWN);
   TUTTI_TRY(tuttiTransportsAttach(&c->view));
   TUTTI_TRY(c->device->attach(&c->view, &c->context));
   t[4] = tuttiNow();
@@ -214,6 +213,7 @@ tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
   c->nranks = nranks;
   c->options = *options;
   pthread_mutex_init(&c->failureLock, NULL);
+  pthread_mutex_init(&c->told.lock, NULL);
   tuttiFetchAddAcqRel(&c->memory.bytes, sizeof *c);
   TUTTI_TRY(tuttiHandleCreate(c));
   *out = c;
@@ -242,6 +242,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   if (aborted) tuttiCommTellAbort(c);
   tuttiWorkerStop(c);
   if (aborted) tuttiCommTellAbort(c);
+  tuttiCommDisappear(c);
   tuttiHandleFree(c); /* and the scope of errors: its name goes with it */
   tuttiCommWindowsFree(c);
   tuttiRmaFree(c->rma);
@@ -263,6 +264,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiFree(c->received);
   tuttiFree(c->sent);
   tuttiFree(c->awaited);
+  pthread_mutex_destroy(&c->told.lock);
   pthread_mutex_destroy(&c->failureLock);
   tuttiFree(c);
   tuttiErrorAdopt(tuttiSuccess, text);

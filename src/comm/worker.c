@@ -82,6 +82,8 @@ tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nop
                        "queued operations", NULL));
   batch->nops = nops;
   memcpy(batch->ops, ops, (size_t)nops * sizeof *ops);
+  for (int i = 0; c->record.traces && i < nops; i++)
+    batch->ops[i].enqueued = tuttiNow();
   tuttiFetchAddAcqRel(&w->pending, 1);
   TUTTI_LOCKED(&w->lock);
   *w->last = batch;

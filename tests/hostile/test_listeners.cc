@@ -1,8 +1,10 @@
 /* Where the ranks of a job listen for TCP connections: only at addresses of the chosen interfaces,
- * only for what they use, and where all ranks are of one process nowhere. */
+ * only for what they use, and where all ranks are of one process nowhere; but for the RAS port, on
+ * the loopback. */
 #include <dirent.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -12,8 +14,19 @@
 
 namespace {
 
-/* The local addresses of this process's listening sockets, as /proc/net/tcp and tcp6 write them. */
-std::vector<std::string> listening() {
+bool isLoopback(const std::string &local) {
+  std::string address = local.substr(0, local.find(':'));
+  return address == "0100007F" || address == "00000000000000000000000001000000";
+}
+
+/* 28028, the RAS port. */
+bool isRas(const std::string &local) {
+  return isLoopback(local) && local.substr(local.find(':')) == ":6D7C";
+}
+
+/* The local addresses of this process's listening sockets, as /proc/net/tcp and tcp6 write them;
+ * that of RAS apart. */
+std::vector<std::string> listening(int *ras = nullptr) {
   std::set<std::string> own;
   DIR *fds = opendir("/proc/self/fd");
   for (dirent *e; (e = readdir(fds));) {
@@ -36,12 +49,10 @@ std::vector<std::string> listening() {
       if (f.size() > 9 && f[3] == "0A" && own.count(f[9])) found.push_back(f[1]);
     }
   }
+  auto end = std::remove_if(found.begin(), found.end(), isRas);
+  if (ras) *ras = (int)(found.end() - end);
+  found.erase(end, found.end());
   return found;
-}
-
-bool isLoopback(const std::string &local) {
-  std::string address = local.substr(0, local.find(':'));
-  return address == "0100007F" || address == "00000000000000000000000001000000";
 }
 
 TEST(Listeners, ThreadsOfOneProcessHaveNone) {
@@ -60,6 +71,24 @@ TEST(Listeners, ThreadsOfOneProcessHaveNone) {
     EXPECT_EQ(tuttiCommDestroy(half), tuttiSuccess);
   });
   EXPECT_EQ(listening(), std::vector<std::string>{});
+}
+
+TEST(Listeners, TheRasPortLivesAsLongAsACommunicator) {
+  int ras = 0;
+  {
+    Ranks ranks(2);
+    ASSERT_TRUE(ranks.ok());
+    listening(&ras);
+    EXPECT_LE(ras, 1); /* another user may hold the port */
+  }
+  listening(&ras);
+  EXPECT_EQ(ras, 0);
+  const std::map<std::string, std::string> none = {{"TUTTI_RAS_ENABLE", "0"}};
+  Settings off(none);
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  listening(&ras);
+  EXPECT_EQ(ras, 0);
 }
 
 /* The watches of one process answer each other without a port: a rank that is late is named. */

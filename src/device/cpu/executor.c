@@ -400,6 +400,28 @@ static const tuttiConn *awaited(const runner *r) {
   return r->conns[i];
 }
 
+/* Whether a runner's step waits for this connection, of those that it has not found ready yet. */
+static bool awaits(const runner *r, int i) {
+  const tuttiConn *conn = r->conns[i];
+  if (i == r->ready) return true;
+  if (conn->direction == TUTTI_SEND) return conn->next >= conn->credit + TUTTI_FIFO_DEPTH;
+  return tuttiLoadAcquire(&tuttiConnDescriptor(conn)->seq) != conn->next + 1;
+}
+
+/* Tells the communicator what its runners wait for. */
+static void tellWaits(const execution *e, const tuttiTaskContext *context) {
+  tuttiAwaited list[TUTTI_AWAITED];
+  int n = 0;
+  for (const runner *r = e->runners; r < e->runners + e->live; r++) {
+    if (r->task->context->comm != context->comm || r->moves != r->movesSeen) continue;
+    int last = r->loaded ? r->nrecv + r->nsend : 0;
+    if (n < TUTTI_AWAITED && (r->ready >= last)) list[n++] = (tuttiAwaited){awaited(r), r->since};
+    for (int i = r->ready; i < last && n < TUTTI_AWAITED; i++)
+      if (awaits(r, i)) list[n++] = (tuttiAwaited){r->conns[i], r->since};
+  }
+  context->waits(context->comm, list, n);
+}
+
 /* Looks at the clock and tells communicators whose tasks have not moved for long. */
 static tuttiResult_t watchClock(execution *e) {
   uint64_t now = tuttiNow();
@@ -410,6 +432,7 @@ static tuttiResult_t watchClock(execution *e) {
     } else if (now - r->told >= STALL_NS && waitsLongest(e, r)) {
       r->told = now;
       const tuttiTaskContext *context = r->task->context;
+      tellWaits(e, context);
       TUTTI_TRY(context->stalled(context->comm, &r->task->signature, awaited(r)->peer,
                                  (now - r->since) / 1000000));
     }

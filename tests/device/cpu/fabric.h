@@ -116,6 +116,7 @@ struct Rank {
     context.conns = conns;
     context.conn = connect;
     context.mismatch = mismatch;
+    context.waits = waits;
     context.stalled = stalled;
     context.failure = failure;
   }
@@ -141,6 +142,9 @@ struct Rank {
     self->theirs = *theirs;
     return TUTTI_FAIL(tuttiInvalidUsage, "mismatch");
   }
+  static void waits(void *comm, const tuttiAwaited *list, int n) {
+    static_cast<Rank *>(comm)->awaited.assign(list, list + n);
+  }
   static tuttiResult_t stalled(void *comm, const tuttiSignature *mine, int peer,
                                uint64_t waitedMs) {
     Rank *self = static_cast<Rank *>(comm);
@@ -157,6 +161,7 @@ struct Rank {
 
   Fabric &fabric;
   int rank;
+  std::vector<tuttiAwaited> awaited; /* as told last */
   tuttiAtomic32 failed{};
   tuttiTaskContext context{};
   tuttiConn **conns[2][2][TUTTI_CHANNELS]{};

@@ -1,0 +1,30 @@
+/* What this rank of a communicator tells of itself, to whom it may concern: its watch's questions,
+ * the RAS port, `tutti status` and the hang report. */
+#ifndef TUTTI_COMM_FACTS_H_
+#define TUTTI_COMM_FACTS_H_
+
+#include "comm/communicator.h"
+
+/* From here to Quit, before it is freed, a communicator is seen by those who ask this process.
+ * `ids`: those that it is made with. */
+void tuttiCommAppear(tuttiCommunicator *c, const tuttiUniqueId *ids);
+void tuttiCommDisappear(tuttiCommunicator *c);
+/* Its ranks have met: they can be asked. */
+void tuttiCommMet(tuttiCommunicator *c);
+
+/* The watch's `state` and `report`; under its lock. */
+size_t tuttiCommTellState(void *comm, void *out);
+size_t tuttiCommTellReport(void *comm, void *out);
+
+/* A task context's `waits`; and a stall of which no connections are known (peer -1: nor that). */
+void tuttiCommWaits(void *comm, const tuttiAwaited *list, int n);
+void tuttiCommStalls(tuttiCommunicator *c, int peer, uint64_t waitedMs);
+
+/* Writes what is known of all ranks, once, to the log and to TUTTI_HANG_REPORT: this rank has
+ * waited for so long. Asks the others, for less than two seconds. */
+void tuttiCommTellHang(tuttiCommunicator *c, uint64_t waitedMs);
+
+/* Writes what this rank's record holds to `path`, whole or not at all: see tuttiCommDump. */
+tuttiResult_t tuttiCommWriteRecord(tuttiCommunicator *c, const char *path);
+
+#endif

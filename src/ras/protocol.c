@@ -1,0 +1,122 @@
+#include "ras/protocol.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+typedef struct {
+  const char *word; /* of a command: the line is this, or begins with it and a space */
+  bool takes;       /* something follows */
+  void (*take)(const char *rest, tuttiRasRequest *request, char *answer, size_t size);
+} command;
+
+static void takeProtocol(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  (void)rest;
+  (void)request;
+  snprintf(answer, size, "SERVER PROTOCOL %d\n", TUTTI_RAS_PROTOCOL);
+}
+
+static void takeTimeout(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  char *end;
+  long seconds = strtol(rest, &end, 10);
+  if (end == rest || *end || seconds < 0 || seconds > TUTTI_RAS_LONGEST) {
+    snprintf(answer, size, "ERROR: Invalid timeout value %s\n", rest);
+    return;
+  }
+  request->timeoutMs = (int)(seconds == 0 ? TUTTI_RAS_LONGEST : seconds) * 1000;
+  snprintf(answer, size, "OK\n");
+}
+
+static void takeFormat(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  static const char *const names[] = {[tuttiRasText] = "text", [tuttiRasJson] = "json"};
+  for (int i = 0; i < 2; i++) {
+    if (strcasecmp(rest, names[i]) != 0) continue;
+    request->format = (tuttiRasFormat)i;
+    snprintf(answer, size, "OK\n");
+    return;
+  }
+  snprintf(answer, size, "ERROR: Invalid format %s\n", rest);
+}
+
+static void takeMonitor(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  char groups[TUTTI_RAS_LINE], *rest_;
+  snprintf(groups, sizeof groups, "%s", rest);
+  for (char *g = strtok_r(groups, ", ", &rest_); g; g = strtok_r(NULL, ", ", &rest_)) {
+    if (strcasecmp(g, "lifecycle") == 0 || strcasecmp(g, "trace") == 0 || strcasecmp(g, "all") == 0)
+      continue;
+    snprintf(answer, size, "ERROR: Invalid event group '%s'\n", g);
+    return;
+  }
+  request->wish = tuttiRasEvents;
+  snprintf(answer, size, "OK\n");
+}
+
+static void takeStatus(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  (void)rest;
+  (void)answer;
+  (void)size;
+  request->wish = tuttiRasReport;
+}
+
+static void takeVerbose(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  request->verbose = true;
+  takeStatus(rest, request, answer, size);
+}
+
+static void takePrometheus(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  request->format = tuttiRasPrometheus;
+  takeStatus(rest, request, answer, size);
+}
+
+static void takeTrace(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  request->format = tuttiRasTrace;
+  takeStatus(rest, request, answer, size);
+}
+
+static void takeFacts(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  request->format = tuttiRasFacts;
+  takeStatus(rest, request, answer, size);
+}
+
+static void takeLocal(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
+  takeFacts(rest, request, answer, size);
+  request->wish = tuttiRasLocal;
+}
+
+static const command commands[] = {
+    {"client protocol", true, takeProtocol},
+    {"timeout", true, takeTimeout},
+    {"set format", true, takeFormat},
+    {"monitor", true, takeMonitor},
+    {"monitor", false, takeMonitor},
+    {"status", false, takeStatus},
+    {"verbose status", false, takeVerbose},
+    {"prometheus", false, takePrometheus},
+    {"trace", false, takeTrace},
+    {"facts", false, takeFacts},
+    {"local facts", false, takeLocal},
+};
+
+void tuttiRasLineTake(const char *line, tuttiRasRequest *request,
+                      char answer[TUTTI_RAS_LINE + 64]) {
+  const size_t size = TUTTI_RAS_LINE + 64;
+  answer[0] = 0;
+  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+    const command *c = &commands[i];
+    size_t n = strlen(c->word);
+    if (strncasecmp(line, c->word, n) != 0) continue;
+    if (c->takes ? line[n] != ' ' : line[n] != 0) continue;
+    c->take(c->takes ? line + n + 1 : "", request, answer, size);
+    return;
+  }
+  snprintf(answer, size, "ERROR: Unknown command %s\n", line);
+}
+
+int tuttiRasLineFind(char *bytes, size_t have) {
+  char *end = memchr(bytes, '\n', have < TUTTI_RAS_LINE ? have : TUTTI_RAS_LINE);
+  if (!end) return have >= TUTTI_RAS_LINE ? -1 : 0;
+  *end = 0;
+  if (end > bytes && end[-1] == '\r') end[-1] = 0;
+  return (int)(end - bytes) + 1;
+}

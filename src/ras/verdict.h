@@ -1,0 +1,65 @@
+/* What is wrong with a communicator: sentences over what its ranks have told. Pure functions; the
+ * same sentences are those of the log and of errors. */
+#ifndef TUTTI_RAS_VERDICT_H_
+#define TUTTI_RAS_VERDICT_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/cdefs.h>
+
+#include "ras/facts.h"
+
+__BEGIN_DECLS
+
+/* Kinds of findings, the worst first, and their words in JSON. */
+#define TUTTI_VERDICTS(X)                                                                          \
+  X(Failed, "failed")                                                                              \
+  X(Dead, "dead")                                                                                  \
+  X(Mismatch, "mismatch")                                                                          \
+  X(Missing, "not_entered") X(Stopped, "stopped") X(Silent, "no_answer") X(Left, "left")           \
+      X(Peer, "peer_late") X(Path, "path") X(Joining, "joining") X(Running, "running")             \
+          X(Idle, "idle")
+#define TUTTI_VERDICT(name, word) tuttiVerdict##name,
+typedef enum { TUTTI_VERDICTS(TUTTI_VERDICT) tuttiVerdictCount } tuttiVerdictKind;
+extern const char *const tuttiVerdictWords[tuttiVerdictCount];
+
+#define TUTTI_FINDINGS 8
+typedef struct {
+  tuttiVerdictKind kind;
+  char text[1200];
+} tuttiFinding;
+
+/* The findings, the verdict first: at least one, at most TUTTI_FINDINGS. */
+int tuttiFindings(const tuttiCommSnapshot *c, tuttiFinding out[TUTTI_FINDINGS]);
+/* Whether it says that something is wrong: not for what joins, runs or is idle. */
+static inline int tuttiFindingIsBad(const tuttiFinding *f) {
+  return f->kind < tuttiVerdictJoining;
+}
+
+/* "rank 2 (host node7, pid 4242)"; returns buf. */
+const char *tuttiWhoText(const tuttiWho *who, char *buf, size_t size);
+/* "ranks disagree on an operation of communicator ...: A called X, B called Y. ..."; theirs may be
+ * NULL: something else. */
+void tuttiMismatchText(const char *name, uint64_t hash, const tuttiWho *a,
+                       const tuttiSignature *mine, const tuttiWho *b, const tuttiSignature *theirs,
+                       char *buf, size_t size);
+/* Whether a rank's state holds a collective of the number of `mine` that is not `mine`: that is
+ * *theirs then. */
+bool tuttiStateDisagrees(const tuttiSignature *mine, const tuttiRankState *state,
+                         tuttiSignature *theirs);
+/* One clause about a rank that holds up others, who wait in `mine` (for `peer`, if it is a
+ * message); false if it does not, as far as is known. */
+bool tuttiLateText(const tuttiSignature *mine, int peer, const tuttiWho *who,
+                   const tuttiWatchAnswer *answer, const tuttiRankState *state, char *buf,
+                   size_t size);
+/* "waits for rank 6 on channel 1 via NET/IB since 9.0 s: 12 messages sent, 3 acknowledged; ..." */
+void tuttiWaitText(const tuttiWaitFacts *w, char *buf, size_t size);
+
+/* Who enters collectives last, over the operations that ranks have stamped: one sentence for each
+ * rank that is the last in most of them and later than the median by more than a tenth of a
+ * millisecond. Returns how many of out[max]. */
+int tuttiStragglers(const tuttiCommSnapshot *c, tuttiFinding *out, int max);
+
+__END_DECLS
+
+#endif
