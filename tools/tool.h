@@ -12,7 +12,7 @@
 
 __BEGIN_DECLS
 
-enum { TUTTI_EXIT_OK = 0, TUTTI_EXIT_FAILED = 1, TUTTI_EXIT_USAGE = 2 };
+enum { TUTTI_EXIT_OK = 0, TUTTI_EXIT_FAILED = 1, TUTTI_EXIT_USAGE = 2, TUTTI_EXIT_BAD = 3 };
 
 /* The commands. Each takes its own name as argv[0] and returns the exit code: 0, 1 on a failure, 2
  * on bad arguments. */
@@ -21,6 +21,7 @@ int tuttiToolRun(int argc, char **argv);
 int tuttiToolTopo(int argc, char **argv);
 int tuttiToolEnv(int argc, char **argv);
 int tuttiToolDoctor(int argc, char **argv); /* also 3, on a warning */
+int tuttiToolStatus(int argc, char **argv); /* also 3, if something is wrong */
 
 /* ---- words and numbers on the command line and in the output (text.c) ----------------------- */
 

@@ -1,0 +1,152 @@
+/* Each way in which a job hangs, by each transport: the verdict names it. */
+#include <dlfcn.h>
+
+#include <functional>
+#include <tuple>
+
+#include "ras/job.h"
+
+using rastest::Asked;
+using rastest::kRanks;
+
+namespace {
+
+constexpr int kGood = 2;      /* operations of all ranks before the one that hangs */
+constexpr int kCulprit = 1;   /* the rank that is to blame */
+constexpr size_t kCount = 64; /* elements */
+
+struct Hang {
+  const char *name;
+  /* What the culprit does instead of the all-reduce of the others. */
+  std::function<void(tuttiComm_t)> instead;
+  int signal; /* that the culprit gets, when the others wait; 0: none */
+  tuttiVerdictKind kind;
+  std::vector<const char *> says;
+};
+
+float in[8 * kCount], out[8 * kCount];
+
+void reduce(tuttiComm_t comm, size_t count) {
+  tuttiAllReduce(in, out, count, tuttiFloat32, tuttiSum, comm, nullptr);
+}
+
+void nothing(tuttiComm_t) {}
+
+const Hang kHangs[] = {
+    {"Missing",
+     nothing,
+     0,
+     tuttiVerdictMissing,
+     {"2 ranks wait, the longest", "in #3 AllReduce(count 64, float32, sum)", "rank 1 (host ",
+      "answers but has not called it yet; it last finished #2 AllReduce"}},
+    {"OtherCollective",
+     [](tuttiComm_t c) { tuttiBroadcast(in, out, kCount, tuttiFloat32, 0, c, nullptr); },
+     0,
+     tuttiVerdictFailed,
+     {"ranks disagree on an operation", "#3 AllReduce(count 64, float32, sum)",
+      "#3 Broadcast(count 64, float32, root 0)"}},
+    {"OtherSize",
+     [](tuttiComm_t c) { reduce(c, kCount + 1); },
+     0,
+     tuttiVerdictFailed,
+     {"ranks disagree on an operation", "#3 AllReduce(count 64, float32, sum)",
+      "#3 AllReduce(count 65, float32, sum)"}},
+    {"OtherType",
+     [](tuttiComm_t c) { tuttiAllReduce(in, out, kCount, tuttiInt32, tuttiSum, c, nullptr); },
+     0,
+     tuttiVerdictFailed,
+     {"ranks disagree on an operation", "#3 AllReduce(count 64, int32, sum)"}},
+    {"OtherOperator",
+     [](tuttiComm_t c) { tuttiAllReduce(in, out, kCount, tuttiFloat32, tuttiMax, c, nullptr); },
+     0,
+     tuttiVerdictFailed,
+     {"ranks disagree on an operation", "#3 AllReduce(count 64, float32, max)"}},
+    {"Dead", nothing, SIGKILL, tuttiVerdictDead, {"rank 1 (host ", "died"}},
+    {"Stopped",
+     nothing,
+     SIGSTOP,
+     tuttiVerdictStopped,
+     {"2 ranks wait, the longest", "rank 1 (host ", "does not answer (stopped?)", "s ago, said it ",
+      "its process is stopped (SIGSTOP, or a debugger)"}},
+};
+
+using Case = std::tuple<const char *, Hang>;
+
+class Hangs : public testing::TestWithParam<Case> {
+protected:
+  /* One rank: some good operations, then that one; then it stays. */
+  void rank(int r) {
+    tuttiComm_t comm;
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    std::string name = jobName();
+    config.commName = name.c_str();
+    tuttiUniqueId id = job.id();
+    if (job.keep(tuttiCommInitRankConfig(&comm, kRanks, id, r, &config)) != tuttiSuccess) return;
+    for (int i = 0; i < kGood; i++)
+      reduce(comm, kCount);
+    job.setStage(r, 1);
+    if (r == kCulprit)
+      std::get<1>(GetParam()).instead(comm);
+    else
+      reduce(comm, kCount);
+    job.setStage(r, 2);
+    for (;;)
+      pause();
+  }
+
+  /* The same in all processes of the test, and in no other test. */
+  std::string jobName() {
+    const char *given = getenv("TUTTITEST_JOB");
+    if (given) return given;
+    std::string name = "hang-" + std::to_string(getpid());
+    setenv("TUTTITEST_JOB", name.c_str(), 1);
+    return name;
+  }
+
+  /* Asks until the verdict is of this kind and says all that, found in less than two seconds. */
+  void expectVerdict(tuttiVerdictKind kind, const std::vector<std::string> &says) {
+    std::string text, missing;
+    for (int i = 0; i < 200; i++) {
+      Asked asked(jobName());
+      text = asked.text();
+      bool right = !asked.findings.empty() && asked.findings[0].kind == kind && asked.seconds() < 2;
+      missing = tuttiVerdictWords[kind];
+      for (const std::string &s : says)
+        if (text.find(s) == std::string::npos) missing = s;
+      if (right && missing == tuttiVerdictWords[kind]) return;
+      usleep(50000);
+    }
+    ADD_FAILURE() << "it does not say: " << missing << "\nbut: " << text;
+  }
+
+  RankProcesses job;
+};
+
+TEST_P(Hangs, AreNamed) {
+  const auto &[transport, hang] = GetParam();
+#ifndef SOFTHCA_LIBRARY
+  if (std::string(transport) == "IB") GTEST_SKIP() << "needs the software HCA";
+#endif
+  std::string name = jobName();
+  rastest::useTransport(transport);
+  job.start(kRanks, [this](int r) { rank(r); });
+  for (int r = 0; r < kRanks; r++)
+    ASSERT_TRUE(job.waitForStage(r, 1)) << job.report(r).text;
+  if (hang.signal == SIGKILL)
+    job.killRank(kCulprit);
+  else if (hang.signal)
+    kill(job.report(kCulprit).pid, hang.signal);
+  tuttiVerdictKind kind = hang.signal == SIGKILL ? tuttiVerdictFailed : hang.kind;
+  std::vector<std::string> says(hang.says.begin(), hang.says.end());
+  says.push_back("pid " + std::to_string(job.report(kCulprit).pid));
+  expectVerdict(kind, says);
+  unsetenv("TUTTITEST_JOB");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Hangs, testing::Combine(testing::Values("SHM", "Socket", "IB"), testing::ValuesIn(kHangs)),
+    [](const testing::TestParamInfo<Case> &info) {
+      return std::string(std::get<0>(info.param)) + std::get<1>(info.param).name;
+    });
+
+} // namespace

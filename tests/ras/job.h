@@ -1,0 +1,65 @@
+/* A job of rank processes that comes to hang, and what those who ask it are told. */
+#ifndef TUTTI_TESTS_RAS_JOB_H_
+#define TUTTI_TESTS_RAS_JOB_H_
+
+#include <string>
+#include <vector>
+
+#include "port.h"
+#include "processes.h"
+#include "ras/verdict.h"
+
+extern "C" {
+#include "status.h"
+}
+
+namespace rastest {
+
+constexpr int kRanks = 3;
+
+/* Chosen so that the job meets by this transport alone: "SHM", "Socket", "IB". */
+inline void useTransport(const std::string &transport) {
+  setenv("TUTTI_P2P_DISABLE", "1", 1);
+  setenv("TUTTI_SHM_DISABLE", transport == "SHM" ? "0" : "1", 1);
+  if (transport != "SHM") setenv("TUTTI_NET", transport.c_str(), 1);
+#ifdef SOFTHCA_LIBRARY
+  if (transport == "IB") setenv("LD_LIBRARY_PATH", SOFTHCA_LIBRARY, 1);
+#endif
+}
+
+/* What status knows of the communicator of this name; nranks 0: nothing. The copy is of this test's
+ * job, whatever else runs on the host. */
+class Asked {
+public:
+  explicit Asked(const std::string &name) {
+    int silent;
+    tuttiStatusHost(5000, &all_, &silent);
+    for (int i = 0; i < all_.ncomms; i++)
+      if (name == all_.comms[i].name) comm = &all_.comms[i];
+    if (!comm) return;
+    tuttiFinding found[TUTTI_FINDINGS];
+    int n = tuttiFindings(comm, found);
+    findings.assign(found, found + n);
+  }
+  ~Asked() { tuttiSnapshotFree(&all_); }
+  Asked(const Asked &) = delete;
+
+  double seconds() const { return all_.seconds; }
+  const tuttiSnapshot &snapshot() const { return all_; }
+  std::string text() const {
+    std::string all;
+    for (const tuttiFinding &f : findings)
+      all += std::string(f.text) + "\n";
+    return all;
+  }
+
+  tuttiCommSnapshot *comm = nullptr;
+  std::vector<tuttiFinding> findings;
+
+private:
+  tuttiSnapshot all_ = {};
+};
+
+} // namespace rastest
+
+#endif
