@@ -15,8 +15,8 @@
  * argument or object, the ranks, and what to do. Outputs are written only on success.
  *
  * Threads. Different communicators may be used from different threads at once. One communicator is
- * used by one thread at a time, except for tuttiCommAbort, tuttiCommRevoke, tuttiCommGetAsyncError
- * and tuttiGetLastError, which any thread may call at any time.
+ * used by one thread at a time, except for tuttiCommAbort, tuttiCommRevoke, tuttiCommDump,
+ * tuttiCommGetAsyncError and tuttiGetLastError, which any thread may call at any time.
  *
  * Buffers. Counts are in elements unless the name says bytes. Buffers belong to the caller, must be
  * aligned to the size of their element, and must stay untouched by the caller until the operation
@@ -264,6 +264,12 @@ TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
 /** Writes the state of `comm` to *asyncError: tuttiSuccess, tuttiInProgress while a non-blocking
  * call runs, or the failure that ended it. */
 TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError);
+
+/** Writes the last operations of this rank to the file `path`, whole or not at all: a trace for
+ * Perfetto or chrome://tracing. `tutti trace merge` joins those of several ranks on one clock. All
+ * operations have their times with TUTTI_TRACE=1, one collective in 16 without. Any thread may call
+ * it at any time, also while an operation hangs. */
+TUTTI_API tuttiResult_t tuttiCommDump(tuttiComm_t comm, const char *path);
 
 /** The number of ranks of `comm`. */
 TUTTI_API tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int *count);

@@ -19,6 +19,7 @@ static const struct {
     {"topo", tuttiToolTopo, "show the topology of this host, rings and trees"},
     {"doctor", tuttiToolDoctor, "say what is wrong with this machine, and the remedies"},
     {"status", tuttiToolStatus, "say what running jobs are doing, and what is wrong"},
+    {"trace", tuttiToolTrace, "join the records of ranks into one timeline"},
     {"env", tuttiToolEnv, "list every setting with its value and origin"},
     {"version", version, "print the version"},
     {"help", help, "print this text, or the help of a command"},

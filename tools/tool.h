@@ -21,6 +21,7 @@ int tuttiToolRun(int argc, char **argv);
 int tuttiToolTopo(int argc, char **argv);
 int tuttiToolEnv(int argc, char **argv);
 int tuttiToolDoctor(int argc, char **argv); /* also 3, on a warning */
+int tuttiToolTrace(int argc, char **argv);
 int tuttiToolStatus(int argc, char **argv); /* also 3, if something is wrong */
 
 /* ---- words and numbers on the command line and in the output (text.c) ----------------------- */

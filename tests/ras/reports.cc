@@ -1,0 +1,139 @@
+/* What a rank writes by itself: the hang report, and its record. */
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "ras/job.h"
+#include "tools/command.h"
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+namespace {
+
+std::string content(const std::string &path) {
+  std::ifstream in(path);
+  std::stringstream all;
+  all << in.rdbuf();
+  return all.str();
+}
+
+class Reports : public testing::Test {
+protected:
+  void SetUp() override {
+    const char *given = getenv("TUTTITEST_FOLDER"); /* of the test, in its ranks */
+    std::string made = "/tmp/tutti-reports-XXXXXX";
+    if (!given) setenv("TUTTITEST_FOLDER", mkdtemp(made.data()), 1);
+    mine_ = !given;
+    folder = getenv("TUTTITEST_FOLDER");
+  }
+  void TearDown() override {
+    unsetenv("TUTTITEST_FOLDER");
+    unsetenv("TUTTI_HANG_REPORT");
+    unsetenv("TUTTI_HANG_AFTER");
+    unsetenv("TUTTI_TRACE");
+    if (mine_) std::filesystem::remove_all(folder);
+  }
+  std::string report() const { return folder + "/hang"; }
+
+  /* All but the last rank sum; that one comes when the test says so, if it does. */
+  void start(int timeoutMs) {
+    setenv("TUTTI_HANG_REPORT", report().c_str(), 1);
+    job.start(rastest::kRanks, [this, timeoutMs](int r) {
+      tuttiComm_t comm;
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      config.timeoutMs = timeoutMs;
+      config.commName = "late";
+      float x = 1, y = 0;
+      tuttiUniqueId id = job.id();
+      ASSERT_EQ(job.keep(tuttiCommInitRankConfig(&comm, rastest::kRanks, id, r, &config)),
+                tuttiSuccess);
+      job.setStage(r, 1);
+      if (r == rastest::kRanks - 1)
+        while (!job.waitForStage(0, 2)) {
+        }
+      job.keep(tuttiAllReduce(&x, &y, 1, tuttiFloat32, tuttiSum, comm, nullptr), comm);
+      job.setStage(r, 3);
+      for (;;)
+        pause();
+    });
+    for (int r = 0; r < rastest::kRanks; r++)
+      ASSERT_TRUE(job.waitForStage(r, 1)) << job.report(r).text;
+  }
+
+  std::string folder;
+  RankProcesses job;
+
+private:
+  bool mine_ = false;
+};
+
+TEST_F(Reports, BeforeAWaitTimesOut) {
+  ASSERT_NO_FATAL_FAILURE(start(1500));
+  ASSERT_TRUE(job.waitForStage(0, 3));
+  EXPECT_EQ(job.report(0).result, tuttiTimeout) << job.report(0).text;
+  std::string text = content(report());
+  EXPECT_THAT(text, testing::StartsWith("communicator late: "));
+  EXPECT_THAT(text, HasSubstr("in #1 AllReduce(count 1, float32, sum): rank 2 (host "));
+  EXPECT_THAT(text, HasSubstr("answers but has not called it yet; it last finished nothing"));
+  EXPECT_THAT(text, ContainsRegex("waits for rank [0-9] on channel 0 via "));
+}
+
+TEST_F(Reports, EarlierIfAskedAndNothingEnds) {
+  setenv("TUTTI_HANG_AFTER", "0.6", 1);
+  ASSERT_NO_FATAL_FAILURE(start(60000));
+  for (int i = 0; i < 3000 && content(report()).empty(); i++)
+    usleep(10000);
+  EXPECT_THAT(content(report()), HasSubstr("rank 2 (host "));
+  job.setStage(0, 2); /* the late one comes */
+  for (int r = 0; r < rastest::kRanks; r++) {
+    ASSERT_TRUE(job.waitForStage(r, 3));
+    EXPECT_EQ(job.report(r).result, tuttiSuccess) << job.report(r).text;
+  }
+}
+
+TEST_F(Reports, RecordsOfRanksMergeIntoOneTrace) {
+  setenv("TUTTI_TRACE", "1", 1);
+  job.start(rastest::kRanks, [this](int r) {
+    tuttiComm_t comm;
+    float x = 1, y = 0;
+    tuttiUniqueId id = job.id();
+    ASSERT_EQ(job.keep(tuttiCommInitRank(&comm, rastest::kRanks, id, r)), tuttiSuccess);
+    for (int i = 0; i < 70; i++)
+      ASSERT_EQ(tuttiAllReduce(&x, &y, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess);
+    EXPECT_EQ(tuttiCommDump(comm, nullptr), tuttiInvalidArgument);
+    EXPECT_NE(tuttiCommDump(comm, (folder + "/none/such").c_str()), tuttiSuccess);
+    EXPECT_THAT(tuttiGetLastError(comm), HasSubstr("/none/such"));
+    std::string path = folder + "/rank" + std::to_string(r);
+    EXPECT_EQ(tuttiCommDump(comm, path.c_str()), tuttiSuccess) << tuttiGetLastError(comm);
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+  });
+  job.waitAll();
+  job.expectCleanEnds();
+  Result merged =
+      tutti({"trace", "merge", folder + "/rank0", folder + "/rank1", folder + "/rank2"});
+  EXPECT_EQ(merged.code, 0) << merged.err;
+  EXPECT_THAT(merged.out, testing::StartsWith("{\"displayTimeUnit\": \"ns\", \"traceEvents\": ["));
+  for (int r = 0; r < rastest::kRanks; r++) {
+    std::string of = "\"ph\": \"X\", \"pid\": " + std::to_string(r) + ", ";
+    size_t events = 0;
+    for (size_t at = 0; (at = merged.out.find(of, at)) != std::string::npos; at++)
+      events++;
+    EXPECT_GE(events, 60u) << "of rank " << r;
+    EXPECT_LE(events, 64u) << "of rank " << r;
+  }
+  EXPECT_THAT(merged.out,
+              HasSubstr("\"seq\": 70, \"count\": 1, \"type\": \"float32\", \"bytes\": 4"));
+  EXPECT_THAT(merged.out, HasSubstr("\"ended\": true"));
+  EXPECT_THAT(merged.out, ContainsRegex("\"algorithm\": \"[A-Z][a-z]+\", \"protocol\": \""));
+  if (installed("python3")) {
+    Command check(
+        {"python3", "-c", "import json,sys; json.load(open(sys.argv[1]))", folder + "/rank0"});
+    EXPECT_EQ(check.wait(), 0) << check.err();
+  }
+  EXPECT_EQ(tutti({"trace", "merge", "/etc/hostname"}).code, 1);
+  EXPECT_EQ(tutti({"trace", "split"}).code, 2);
+}
+
+} // namespace
