@@ -1,5 +1,7 @@
 /* Each way in which a job hangs, by each transport: the verdict names it. */
 #include <dlfcn.h>
+#include <linux/filter.h>
+#include <sys/socket.h>
 
 #include <functional>
 #include <tuple>
@@ -28,6 +30,10 @@ float in[8 * kCount], out[8 * kCount];
 
 void reduce(tuttiComm_t comm, size_t count) {
   tuttiAllReduce(in, out, count, tuttiFloat32, tuttiSum, comm, nullptr);
+}
+
+void reduceTo(tuttiComm_t comm, int root) {
+  tuttiReduce(in, out, kCount, tuttiFloat32, tuttiSum, root, comm, nullptr);
 }
 
 void nothing(tuttiComm_t) {}
@@ -61,6 +67,12 @@ const Hang kHangs[] = {
      0,
      tuttiVerdictFailed,
      {"ranks disagree on an operation", "#3 AllReduce(count 64, float32, max)"}},
+    {"OtherRoot",
+     [](tuttiComm_t c) { reduceTo(c, 1); },
+     0,
+     tuttiVerdictFailed,
+     {"ranks disagree on an operation", "#3 Reduce(count 64, float32, sum, root 0)",
+      "#3 Reduce(count 64, float32, sum, root 1)"}},
     {"Dead", nothing, SIGKILL, tuttiVerdictDead, {"rank 1 (host ", "died"}},
     {"Stopped",
      nothing,
@@ -69,6 +81,48 @@ const Hang kHangs[] = {
      {"2 ranks wait, the longest", "rank 1 (host ", "does not answer (stopped?)", "s ago, said it ",
       "its process is stopped (SIGSTOP, or a debugger)"}},
 };
+
+/* Nothing that comes over the rank's connections gets past the kernel's filter any more, and
+ * nothing is acknowledged: a firewall that drops. New connections, by which ranks are asked, are
+ * let in. */
+void dropAll(tuttiComm_t comm) {
+  sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
+  sock_fprog filter = {1, &none};
+  for (int fd = 3; fd < 256; fd++) {
+    int type = 0;
+    socklen_t length = sizeof type;
+    sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+    bool stream = getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM;
+    if (!stream || getpeername(fd, (sockaddr *)&peer, &size) != 0) continue;
+    if (peer.ss_family != AF_UNIX)
+      setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
+  }
+  reduce(comm, kCount);
+}
+
+const Hang kFirewall = {"Firewall",
+                        dropAll,
+                        0,
+                        tuttiVerdictPath,
+                        {"a slow or broken path", "rank 1 on channel ", "via NET/Socket",
+                         "nothing acknowledged for ", "sent again "}};
+
+/* The cable of the rank's only port is cut. */
+void cutCable(tuttiComm_t comm) {
+  void *hca = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+  auto port = hca ? (void (*)(int, int, int))dlsym(hca, "softHcaPort") : nullptr;
+  if (!port) abort();
+  port(0, 1, 0);
+  reduce(comm, kCount);
+}
+
+const Hang kNicDown = {
+    "NicDown",
+    cutCable,
+    0,
+    tuttiVerdictPath,
+    {"a slow or broken path", "via NET/IB", "port 1 of softhca0 of this rank is down"}};
 
 using Case = std::tuple<const char *, Hang>;
 
@@ -87,6 +141,8 @@ protected:
     job.setStage(r, 1);
     if (r == kCulprit)
       std::get<1>(GetParam()).instead(comm);
+    else if (std::string(std::get<1>(GetParam()).name) == "OtherRoot")
+      reduceTo(comm, 0);
     else
       reduce(comm, kCount);
     job.setStage(r, 2);
@@ -138,15 +194,25 @@ TEST_P(Hangs, AreNamed) {
     kill(job.report(kCulprit).pid, hang.signal);
   tuttiVerdictKind kind = hang.signal == SIGKILL ? tuttiVerdictFailed : hang.kind;
   std::vector<std::string> says(hang.says.begin(), hang.says.end());
-  says.push_back("pid " + std::to_string(job.report(kCulprit).pid));
+  if (hang.kind != tuttiVerdictPath)
+    says.push_back("pid " + std::to_string(job.report(kCulprit).pid));
   expectVerdict(kind, says);
   unsetenv("TUTTITEST_JOB");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Hangs, testing::Combine(testing::Values("SHM", "Socket", "IB"), testing::ValuesIn(kHangs)),
-    [](const testing::TestParamInfo<Case> &info) {
-      return std::string(std::get<0>(info.param)) + std::get<1>(info.param).name;
-    });
+std::string caseName(const testing::TestParamInfo<Case> &info) {
+  return std::string(std::get<0>(info.param)) + std::get<1>(info.param).name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Firewall, Hangs,
+                         testing::Combine(testing::Values("Socket"), testing::Values(kFirewall)),
+                         caseName);
+INSTANTIATE_TEST_SUITE_P(Port, Hangs,
+                         testing::Combine(testing::Values("IB"), testing::Values(kNicDown)),
+                         caseName);
+INSTANTIATE_TEST_SUITE_P(All, Hangs,
+                         testing::Combine(testing::Values("SHM", "Socket", "IB"),
+                                          testing::ValuesIn(kHangs)),
+                         caseName);
 
 } // namespace

@@ -361,23 +361,25 @@ static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
   return joining || e->passed < e->known ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
 }
 
-/* What the kernel says of a socket. */
-static void socketText(int fd, char *buf, size_t size) {
+/* What the kernel says of a socket; true: it sends in vain. */
+static bool socketText(int fd, char *buf, size_t size) {
   struct tcp_info info;
   socklen_t length = sizeof info, addressLength = sizeof(tuttiAddress);
   tuttiAddress local = {0}, remote = {0};
   char from[80], to[80];
-  if (getsockname(fd, &local.sa, &addressLength) != 0) return;
+  if (getsockname(fd, &local.sa, &addressLength) != 0) return false;
   addressLength = sizeof remote;
   if (getpeername(fd, &remote.sa, &addressLength) != 0) {
     snprintf(buf, size, "the socket has lost its peer");
-    return;
+    return true;
   }
   snprintf(buf, size, "TCP %s to %s", tuttiAddressText(&local, from, sizeof from),
            tuttiAddressText(&remote, to, sizeof to));
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_unacked == 0) return;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  if (info.tcpi_unacked == 0 || info.tcpi_backoff == 0) return false;
   tuttiAppend(buf, size, ": nothing acknowledged for %.1f s, sent again %u times",
               info.tcpi_last_ack_recv / 1e3, info.tcpi_backoff);
+  return true;
 }
 
 bool tuttiSocketTell(void *end, tuttiProxyFacts *out) {
@@ -399,7 +401,7 @@ bool tuttiSocketTell(void *end, tuttiProxyFacts *out) {
     snprintf(out->text, sizeof out->text,
              sends ? "its sockets are not connected yet" : "its sender has not connected yet");
   else if (e->parts[0].source.fd >= 0)
-    socketText(e->parts[0].source.fd, out->text, sizeof out->text);
+    out->busy |= socketText(e->parts[0].source.fd, out->text, sizeof out->text);
   return true;
 }
 
