@@ -30,6 +30,18 @@ static bool takeFile(const char *path, tuttiSnapshot *s) {
   return taken;
 }
 
+static bool writeTrace(const tuttiSnapshot *s, const char *into) {
+  FILE *out = into ? fopen(into, "we") : stdout;
+  if (!out) {
+    fprintf(stderr, COMMAND ": cannot write %s: %s\n", into, strerror(errno));
+    return false;
+  }
+  tuttiReportTrace(s, out);
+  bool written = tuttiFlushed(out, COMMAND, into ? into : "the output");
+  if (out != stdout && fclose(out) != 0) written = false;
+  return written;
+}
+
 int tuttiToolTrace(int argc, char **argv) {
   const char *into = NULL;
   const tuttiOption table[] = {
@@ -52,12 +64,7 @@ int tuttiToolTrace(int argc, char **argv) {
   bool all = true;
   for (int i = optind + 1; i < argc && all; i++)
     all = takeFile(argv[i], &s);
-  FILE *out = all && into ? fopen(into, "we") : stdout;
-  if (all && !out) fprintf(stderr, COMMAND ": cannot write %s: %s\n", into, strerror(errno));
-  bool written = all && out;
-  if (written) tuttiReportTrace(&s, out);
-  if (written) written = tuttiFlushed(out, COMMAND, into ? into : "the output");
-  if (out && out != stdout && fclose(out) != 0) written = false;
+  bool written = all && writeTrace(&s, into);
   tuttiSnapshotFree(&s);
   return written ? TUTTI_EXIT_OK : TUTTI_EXIT_FAILED;
 }

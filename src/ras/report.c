@@ -52,34 +52,43 @@ static void textWaits(const tuttiFacts *f, FILE *out) {
   }
 }
 
-static void textRank(const tuttiRankView *v, FILE *out) {
-  char who[160], sig[160];
-  tuttiRankState state;
-  fprintf(out, "  %s: ", tuttiWhoText(&v->who, who, sizeof who));
-  bool known = tuttiRankViewState(v, &state);
-  bool inside = known && state.started > state.ended;
-  const char *last =
-      known && state.started ? tuttiSignatureText(&state.last[0], sig, sizeof sig) : "nothing yet";
-  const tuttiFacts *f = &v->facts;
-  if (v->process == 'T' || v->process == 't') fputs("stopped; ", out);
-  if (v->process == 'X' || v->process == 'Z') fputs("its process is gone; ", out);
-  if (!v->told && v->answer.answered == TUTTI_ANSWER_LEFT)
+/* Of a rank that has told nothing itself. */
+static void textUntold(const tuttiRankView *v, const char *last, bool inside, FILE *out) {
+  if (v->answer.answered == TUTTI_ANSWER_LEFT)
     fputs("has left", out);
-  else if (!v->told && v->answer.answered == TUTTI_ANSWER_REFUSED)
+  else if (v->answer.answered == TUTTI_ANSWER_REFUSED)
     fputs("nobody listens there", out);
-  else if (!v->told && known)
+  else if (last)
     fprintf(out, "no answer; %.1f s ago it %s %s", v->answer.ageMs / 1e3,
             inside ? "was in" : "had done", last);
-  else if (!v->told)
+  else
     fputs("no answer", out);
-  else if (f->phase != tuttiPhaseUsable)
+}
+
+static void textTold(const tuttiFacts *f, const char *last, bool inside, FILE *out) {
+  if (f->phase != tuttiPhaseUsable)
     fprintf(out, "%s, for %.1f s", tuttiPhaseText(f->phase), f->phaseMs / 1e3);
   else if (inside)
     fprintf(out, "in %s since %.1f s", last, f->inMs / 1e3);
   else
     fprintf(out, "idle, last %s", last);
+}
+
+static void textRank(const tuttiRankView *v, FILE *out) {
+  char who[160], sig[160] = "nothing yet";
+  tuttiRankState state;
+  bool known = tuttiRankViewState(v, &state);
+  bool inside = known && state.started > state.ended;
+  if (known && state.started) tuttiSignatureText(&state.last[0], sig, sizeof sig);
+  fprintf(out, "  %s: ", tuttiWhoText(&v->who, who, sizeof who));
+  if (v->process == 'T' || v->process == 't') fputs("stopped; ", out);
+  if (v->process == 'X' || v->process == 'Z') fputs("its process is gone; ", out);
+  if (v->told)
+    textTold(&v->facts, sig, inside, out);
+  else
+    textUntold(v, known ? sig : NULL, inside, out);
   fputc('\n', out);
-  if (v->told) textWaits(f, out);
+  if (v->told) textWaits(&v->facts, out);
 }
 
 static void textVerdicts(const tuttiCommSnapshot *c, FILE *out) {
@@ -425,6 +434,25 @@ static void takeView(tuttiCommSnapshot *c, int rank, const uint8_t *bytes, tutti
   tuttiRankViewMerge(&c->ranks[rank], parsed);
 }
 
+/* The communicator at *at, and its ranks; false: these bytes end before it does. */
+static bool takeComm(const uint8_t **at, const uint8_t *end, tuttiRankView *room,
+                     tuttiSnapshot *s) {
+  commHead comm;
+  if ((size_t)(end - *at) < sizeof comm) return false;
+  memcpy(&comm, *at, sizeof comm);
+  *at += sizeof comm;
+  if (comm.nranks <= 0 || (size_t)(end - *at) / sizeof(tuttiRankView) < (size_t)comm.nranks)
+    return false;
+  tuttiCommSnapshot *c = findComm(s, &comm);
+  if (!c && tuttiSnapshotAdd(s, comm.hash, comm.key, comm.nranks, &c) != tuttiSuccess) return false;
+  snprintf(c->name, sizeof c->name, "%.63s", comm.name);
+  for (char *n = c->name; *n; n++)
+    if ((unsigned char)*n < ' ' || *n == 0x7f) *n = '?';
+  for (int r = 0; r < comm.nranks; r++, *at += sizeof(tuttiRankView))
+    takeView(c, r, *at, room);
+  return true;
+}
+
 bool tuttiReportFactsTake(const void *bytes, size_t size, tuttiSnapshot *s) {
   const uint8_t *at = bytes, *end = at + size;
   factsHead head;
@@ -436,22 +464,8 @@ bool tuttiReportFactsTake(const void *bytes, size_t size, tuttiSnapshot *s) {
               head.version == TUTTI_VERSION_CODE && head.viewBytes == sizeof(tuttiRankView);
   if (!ours || tuttiAlloc((void **)&room, 2, sizeof *room, "a rank's facts", NULL) != tuttiSuccess)
     return false;
-  for (int i = 0; i < head.ncomms; i++) {
-    commHead comm;
-    if ((size_t)(end - at) < sizeof comm) return false;
-    memcpy(&comm, at, sizeof comm);
-    at += sizeof comm;
-    if (comm.nranks <= 0 || (size_t)(end - at) / sizeof(tuttiRankView) < (size_t)comm.nranks)
-      return false;
-    tuttiCommSnapshot *c = findComm(s, &comm);
-    if (!c && tuttiSnapshotAdd(s, comm.hash, comm.key, comm.nranks, &c) != tuttiSuccess)
-      return false;
-    snprintf(c->name, sizeof c->name, "%.63s", comm.name);
-    for (char *n = c->name; *n; n++)
-      if ((unsigned char)*n < ' ' || *n == 0x7f) *n = '?';
-    for (int r = 0; r < comm.nranks; r++, at += sizeof(tuttiRankView))
-      takeView(c, r, at, room);
-  }
+  for (int i = 0; i < head.ncomms; i++)
+    if (!takeComm(&at, end, room, s)) return false;
   if (head.realtime > s->realtime) s->realtime = head.realtime;
   return at == end;
 }

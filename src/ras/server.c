@@ -302,20 +302,27 @@ static void serveEvents(void) {
   }
 }
 
-/* What each client waits for; returns when one of them is too slow. */
+/* Gives a client what it waits for, if that is there; returns when it must be looked at again. */
+static uint64_t serveClient(client *c, uint64_t now) {
+  if (c->request.wish == tuttiRasReport) return TUTTI_NO_DEADLINE; /* the inquiry's end */
+  if (c->request.wish == tuttiRasLocal) answerLocal(c);
+  if (c->fd >= 0 && c->request.wish == tuttiRasEvents) tellEvents(c);
+  bool monitors = c->request.wish == tuttiRasEvents && c->outBytes == 0;
+  if (c->fd >= 0 && monitors) return now + MONITOR_MS * TUTTI_MS;
+  if (c->fd >= 0 && now >= c->until) dropClient(c);
+  return c->fd >= 0 ? c->until : TUTTI_NO_DEADLINE;
+}
+
+/* Returns when one of them must be looked at. */
 static uint64_t serveClients(void) {
   uint64_t due = TUTTI_NO_DEADLINE, now = tuttiNow();
   int longest = 0;
   for (client *c = ras.clients; c < ras.clients + CLIENTS; c++) {
-    bool waits = c->request.wish == tuttiRasReport;
-    if (c->fd >= 0 && c->request.wish == tuttiRasLocal) answerLocal(c);
-    if (c->fd >= 0 && c->request.wish == tuttiRasEvents) tellEvents(c);
-    bool monitors = c->request.wish == tuttiRasEvents && c->outBytes == 0;
-    if (c->fd >= 0 && !waits && !monitors && now >= c->until) dropClient(c);
     if (c->fd < 0) continue;
+    uint64_t next = serveClient(c, now);
+    if (next < due) due = next;
+    bool waits = c->fd >= 0 && c->request.wish == tuttiRasReport;
     if (waits && c->request.timeoutMs > longest) longest = c->request.timeoutMs;
-    if (!waits && !monitors && c->until < due) due = c->until;
-    if (monitors && due > now + MONITOR_MS * TUTTI_MS) due = now + MONITOR_MS * TUTTI_MS;
   }
   if (longest > 0 && !ras.inquiring) startInquiry(longest);
   return due;

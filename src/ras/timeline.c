@@ -212,7 +212,7 @@ int tuttiStragglers(const tuttiCommSnapshot *c, tuttiFinding *out, int max) {
     if (!c->ranks[r].told) return 0;
   if (c->nranks < 2) return 0;
   size_t words = 3 * (size_t)c->nranks + (size_t)3 * TUTTI_FACTS_OPS;
-  int64_t *room = malloc(words * sizeof *room);
+  int64_t *room = calloc(words, sizeof *room);
   int found = room ? judge(c, room, out, max) : 0;
   free(room);
   return found;

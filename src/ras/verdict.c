@@ -218,35 +218,46 @@ static void findDead(judgement *j) {
              list.text);
 }
 
-/* The signature of the same number that most ranks have called, and who of the others is first. */
-static void findMismatch(judgement *j) {
-  const tuttiCommSnapshot *c = j->c;
-  int same = 0, other = -1, others = 0, one = -1;
-  tuttiSignature theirs = {0}, found;
-  if (j->first < 0) return;
-  for (int r = 0; r < c->nranks; r++) {
+/* Those who have called what the waiting ranks are in, and those who called something else by the
+ * same number: how many, the first of each, and what that was. */
+typedef struct {
+  int same, others, one, other;
+  tuttiSignature theirs;
+} sides;
+
+static sides takeSides(const judgement *j) {
+  sides s = {.one = -1, .other = -1};
+  for (int r = 0; r < j->c->nranks; r++) {
     tuttiRankState state;
-    if (!tuttiRankViewState(&c->ranks[r], &state)) continue;
+    tuttiSignature found;
+    if (!tuttiRankViewState(&j->c->ranks[r], &state)) continue;
     if (tuttiStateDisagrees(&j->sig, &state, &found)) {
-      if (other < 0) theirs = found;
-      if (other < 0) other = r;
-      others++;
-    } else if (lastCollective(&state) >= j->sig.seq) {
-      if (one < 0) one = r;
-      same++;
+      if (s.others++ > 0) continue;
+      s.other = r;
+      s.theirs = found;
+    } else if (lastCollective(&state) >= j->sig.seq && s.same++ == 0) {
+      s.one = r;
     }
   }
-  if (other < 0 || one < 0) return;
-  bool turned = others > same; /* the few are named second */
-  tuttiFinding *f = addFinding(j, tuttiVerdictMismatch);
+  return s;
+}
+
+static void findMismatch(judgement *j) {
+  if (j->first < 0) return;
+  sides s = takeSides(j);
+  tuttiFinding *f = s.other >= 0 && s.one >= 0 ? addFinding(j, tuttiVerdictMismatch) : NULL;
   if (!f) return;
-  const tuttiWho *a = &c->ranks[turned ? other : one].who;
-  const tuttiWho *b = &c->ranks[turned ? one : other].who;
-  tuttiMismatchText(c->name, c->hash, a, turned ? &theirs : &j->sig, b, turned ? &j->sig : &theirs,
-                    f->text, sizeof f->text);
-  int alike = turned ? others : same;
+  const tuttiCommSnapshot *c = j->c;
+  const tuttiWho *one = &c->ranks[s.one].who, *other = &c->ranks[s.other].who;
+  bool turned = s.others > s.same; /* the few are named second */
+  if (turned)
+    tuttiMismatchText(c->name, c->hash, other, &s.theirs, one, &j->sig, f->text, sizeof f->text);
+  else
+    tuttiMismatchText(c->name, c->hash, one, &j->sig, other, &s.theirs, f->text, sizeof f->text);
+  int alike = turned ? s.others : s.same;
   if (alike > 1)
-    tuttiAppend(f->text, sizeof f->text, " (%d ranks called what rank %d did)", alike, a->rank);
+    tuttiAppend(f->text, sizeof f->text, " (%d ranks called what rank %d did)", alike,
+                turned ? other->rank : one->rank);
 }
 
 /* A kind of rank that others wait for, or would: its clauses, and if somebody waits, who. */
