@@ -185,7 +185,9 @@ static void lookAtProcesses(tuttiSnapshot *s) {
       tuttiRankView *v = &s->comms[i].ranks[r];
       bool here = v->who.pid > 0 && strcmp(v->who.host, tuttiHostname()) == 0;
       char state = here && !v->told ? processState(v->who.pid) : 0;
-      bool matters = isStopped(state) || state == 'X' || state == 'Z';
+      /* A number that is no process here may be one in another PID namespace. */
+      bool gone = state == 'X' && v->answer.answered == TUTTI_ANSWER_REFUSED;
+      bool matters = isStopped(state) || gone || state == 'Z';
       v->process = matters && v->answer.answered != TUTTI_ANSWER_LEFT ? (uint32_t)state : 0;
     }
   }
