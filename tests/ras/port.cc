@@ -153,7 +153,11 @@ TEST_F(Port, SpeaksNcclsProtocol) {
 
 TEST_F(Port, AStoppedRankIsMissing) {
   ASSERT_NO_FATAL_FAILURE(start());
+  int status;
   kill(job.report(1).pid, SIGSTOP);
+  /* All of its threads: one that has yet to stop might say half an answer. */
+  ASSERT_EQ(waitpid(job.report(1).pid, &status, WUNTRACED), job.report(1).pid);
+  ASSERT_TRUE(WIFSTOPPED(status));
   std::string json; /* the port is held by both: the one that is stopped answers nothing */
   for (int i = 0; i < 100 && json.empty(); i++) {
     int fd = connectTo();
