@@ -30,10 +30,14 @@ tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId *u
                             tuttiComm_t *newcomm, tuttiConfig_t *config) {
   tuttiGrowJob g = {.job = {.run = tuttiGrowRun, .discard = tuttiGrowDiscard, .uses = comm},
                     .mine = {.nRanks = nRanks, .hasId = uniqueId != NULL},
+                    .rank = tuttiHandleRank(comm),
                     .out = newcomm};
   if (uniqueId) g.mine.id = *uniqueId;
   if (!comm && uniqueId) return tuttiCommInitRankConfig(newcomm, nRanks, *uniqueId, rank, config);
-  return tuttiJobLaunch(check(comm, uniqueId, rank, config, &g), &g.job, sizeof g);
+  tuttiResult_t checked = check(comm, uniqueId, rank, config, &g);
+  /* Aborted by another thread, say: there is no communicator whose job could tell. */
+  if (checked != tuttiSuccess && !tuttiHandleLives(comm)) tuttiGrowDecline(&g, checked);
+  return tuttiJobLaunch(checked, &g.job, sizeof g);
 }
 
 tuttiResult_t tuttiCommGetUniqueId(tuttiComm_t comm, tuttiUniqueId *uniqueId) {

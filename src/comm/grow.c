@@ -41,8 +41,9 @@ static tuttiResult_t agree(const tuttiGrowJob *g, tuttiUniqueId *id) {
 }
 
 /* The new ranks wait at the root of this rank's id, whatever ended the others. */
-static void decline(const tuttiGrowJob *g, tuttiResult_t why) {
-  if (g->mine.hasId) tuttiBootstrapDecline(&g->mine.id, 1, g->rank, g->mine.nRanks, why);
+void tuttiGrowDecline(const tuttiGrowJob *grow, tuttiResult_t why) {
+  if (!grow->mine.hasId || grow->rank < 0) return;
+  tuttiBootstrapDecline(&grow->mine.id, 1, grow->rank, grow->mine.nRanks, why);
 }
 
 tuttiResult_t tuttiGrowRun(tuttiJob *job) {
@@ -51,7 +52,7 @@ tuttiResult_t tuttiGrowRun(tuttiJob *job) {
   g->ran = true;
   tuttiResult_t result = agree(g, &id);
   if (result != tuttiSuccess) {
-    decline(g, result);
+    tuttiGrowDecline(g, result);
     return result;
   }
   return tuttiCommInit("tuttiCommGrow", g->out, g->mine.nRanks, g->rank, 1, &id, &g->options,
@@ -64,7 +65,7 @@ void tuttiGrowDiscard(tuttiJob *job) {
     bool known = job->text[0] != 0; /* its thread could not start, say */
     tuttiErrorAdopt(tuttiInternalError,
                     known ? job->text : "its group has ended with an error, before the growth ran");
-    decline(g, tuttiInternalError);
+    tuttiGrowDecline(g, tuttiInternalError);
   }
   tuttiFree(g);
 }

@@ -16,7 +16,7 @@ typedef struct {
 typedef struct {
   tuttiJob job;
   tuttiGrowEntry mine;
-  int rank;
+  int rank; /* -1: not known */
   bool ran;
   tuttiComm_t *out;
   tuttiOptions options;
@@ -27,5 +27,9 @@ typedef struct {
  * id are told why. */
 tuttiResult_t tuttiGrowRun(tuttiJob *job);
 void tuttiGrowDiscard(tuttiJob *job);
+/* Tells those who wait at this rank's id that nothing comes of this growth, because of `why` and
+ * this thread's last error, which stays. Takes two seconds at most, where the root is in another
+ * process that does not answer. */
+void tuttiGrowDecline(const tuttiGrowJob *grow, tuttiResult_t why);
 
 #endif

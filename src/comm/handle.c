@@ -16,6 +16,7 @@
 typedef struct {
   tuttiAtomic64 state;
   tuttiCommunicator *comm;
+  tuttiAtomic32 rank; /* stays when the communicator is gone */
 } Slot;
 
 static Slot slots[SLOT_COUNT];
@@ -36,6 +37,9 @@ tuttiResult_t tuttiHandleCreate(tuttiCommunicator *c) {
     if ((uint32_t)state != 0) continue; /* open, or calls are still leaving */
     uint32_t generation = generationOf(state) + 1;
     slots[i].comm = c;
+    /* The generation first: whoever sees the new rank sees that it is of another. */
+    tuttiStoreRelease(&slots[i].state, (uint64_t)generation << 32);
+    tuttiStoreRelease32(&slots[i].rank, (uint32_t)c->rank);
     c->handle = (tuttiComm_t)(uintptr_t)((uint64_t)generation << SLOT_BITS | i); // NOLINT
     tuttiStoreRelease(&slots[i].state, (uint64_t)generation << 32 | OPEN_BIT);
     return tuttiSuccess;
@@ -88,6 +92,13 @@ bool tuttiHandleLives(tuttiComm_t handle) {
   uint64_t bits = (uint64_t)(uintptr_t)handle;
   uint64_t state = tuttiLoadAcquire(&slots[bits % SLOT_COUNT].state);
   return generationOf(state) == bits >> SLOT_BITS && state & OPEN_BIT;
+}
+
+int tuttiHandleRank(tuttiComm_t handle) {
+  uint64_t bits = (uint64_t)(uintptr_t)handle, generation = bits >> SLOT_BITS;
+  const Slot *slot = &slots[bits % SLOT_COUNT];
+  int rank = (int)tuttiLoadAcquire32(&slot->rank);
+  return generation > 0 && generationOf(tuttiLoadAcquire(&slot->state)) == generation ? rank : -1;
 }
 
 static Slot *slotOf(const tuttiCommunicator *c) {

@@ -15,6 +15,9 @@ tuttiResult_t tuttiHandleEnter(tuttiComm_t handle, const char *call, tuttiCommun
 tuttiResult_t tuttiCallEnter(const char *call);
 /* Is it open? Only a hint, since another thread may destroy it meanwhile. */
 bool tuttiHandleLives(tuttiComm_t handle);
+/* The rank that its communicator has or, if it is dead, had; -1: it was never made, or so long ago
+ * that another has its place. */
+int tuttiHandleRank(tuttiComm_t handle);
 /* Ends the hold of one tuttiHandleEnter, and with it the scope of errors; `c` may be gone then. */
 void tuttiHandleLeave(tuttiCommunicator *c);
 /* `TUTTI_HELD tuttiCommunicator *c = NULL;` is left where its block ends, if it was entered. */

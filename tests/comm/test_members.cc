@@ -284,6 +284,43 @@ TEST(Grow, OfOneThatHasFailed) {
   });
 }
 
+/* Its handle tells nothing any more but whose it was. */
+TEST(Grow, OfOneThatWasAborted) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  tuttiComm_t dead = ranks.comms[0];
+  EXPECT_EQ(tuttiCommAbort(dead), tuttiSuccess);
+  ranks.comms[0] = nullptr;
+  expectNewRankHears(dead, "is no live communicator",
+                     [](tuttiComm_t comm, const tuttiUniqueId &id) {
+                       tuttiComm_t all = nullptr;
+                       return tuttiCommGrow(comm, 3, &id, -1, &all, nullptr);
+                     });
+}
+
+/* What the caller can mend ends nothing: the new rank waits on. */
+TEST(Grow, WithTheRightArgumentsAtLast) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiCommGetUniqueId(ranks.comms[0], &id), tuttiSuccess) << lastError();
+  std::atomic<pid_t> waits{0};
+  onThreads(3, [&](int r) {
+    tuttiComm_t all = nullptr, old = r < 2 ? ranks.comms[r] : nullptr;
+    if (r == 2) waits = threadId();
+    if (r == 0) {
+      waitUntilAsleep(waits);
+      EXPECT_EQ(tuttiCommGrow(old, 3, &id, 7, &all, nullptr), tuttiInvalidArgument);
+      EXPECT_EQ(tuttiCommGrow(old, 2, &id, -1, &all, nullptr), tuttiInvalidArgument);
+    }
+    ASSERT_EQ(tuttiCommGrow(old, 3, r == 1 ? nullptr : &id, r < 2 ? -1 : r, &all, nullptr),
+              tuttiSuccess)
+        << lastError();
+    expectSum(all, 3);
+    EXPECT_EQ(tuttiCommDestroy(all), tuttiSuccess);
+  });
+}
+
 TEST(Grow, InAGroupThatFails) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());
