@@ -118,7 +118,12 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
   InitJob *init;
   size_t idBytes = (size_t)nids * sizeof *ids;
   size_t excludedBytes = origin && origin->excluded ? (size_t)origin->nranks : 0;
-  TUTTI_TRY(tuttiAlloc((void **)&init, 1, sizeof *init + idBytes + excludedBytes, "init", NULL));
+  tuttiResult_t result =
+      tuttiAlloc((void **)&init, 1, sizeof *init + idBytes + excludedBytes, "init", NULL);
+  if (result != tuttiSuccess) {
+    tuttiBootstrapDecline(ids, nids, rank, nranks, result);
+    return result;
+  }
   *init = (InitJob){.job = {.run = runInit, .discard = discardInit},
                     .call = call,
                     .rank = rank,
@@ -129,7 +134,7 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
   if (excludedBytes)
     init->origin.excluded = memcpy((char *)init->ids + idBytes, origin->excluded, excludedBytes);
   tuttiCommunicator *c = NULL;
-  tuttiResult_t result = tuttiCommNew(rank, nranks, options, &c);
+  result = tuttiCommNew(rank, nranks, options, &c);
   tuttiJob background = {.run = isInProgress};
   tuttiComm_t handle = result == tuttiSuccess ? c->handle : NULL;
   init->handle = handle;
@@ -137,6 +142,7 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
   if (result == tuttiSuccess && !options->blocking) result = tuttiWorkerStart(c, initLater, init);
   if (result != tuttiSuccess) {
     if (c) tuttiCommFree(c, false);
+    (void)decline(init, result);
     tuttiFree(init);
     return result;
   }
