@@ -20,6 +20,7 @@
 
 #define ASK_MS       1000
 #define ASK_AGAIN_NS 5000000
+#define NO_OFFER     0           /* in place of a port: the leader could not start the rendezvous */
 #define GONE_NS      1000000000u /* a listener that refuses so long is no moment of overload */
 
 static bool isQuiet(tuttiCommunicator *c) {
@@ -45,9 +46,10 @@ tuttiResult_t tuttiCommEndOperations(tuttiCommunicator *c, const char *what) {
 static tuttiResult_t offer(const tuttiShrinkJob *s, tuttiUniqueId *id) {
   uint16_t port;
   TUTTI_ENTER(c, s->job.uses, "tuttiCommShrink");
-  TUTTI_TRY(tuttiIdOffer(c->bootstrap, s->purpose, id, &port));
+  tuttiResult_t result = tuttiIdOffer(c->bootstrap, s->purpose, id, &port);
+  if (result != tuttiSuccess) port = NO_OFFER;
   tuttiStoreRelease(&c->offer, s->purpose << 16 | port);
-  return tuttiSuccess;
+  return result;
 }
 
 /* What a rank that follows waits for. */
@@ -68,6 +70,14 @@ static tuttiResult_t leaderGone(const tuttiCommunicator *c, const Lookout *l) {
                     tuttiCommRankText(c, l->shrink->leader, who, sizeof who));
 }
 
+static tuttiResult_t leaderCannot(const tuttiCommunicator *c, int leader) {
+  char who[160];
+  return TUTTI_FAIL(tuttiRemoteError,
+                    "%s, the first that stays, could not start the rendezvous of the new "
+                    "communicator; see its log for the reason",
+                    tuttiCommRankText(c, leader, who, sizeof who));
+}
+
 /* One look at what the leader shows. The parent is held for that only: its abort need not wait. */
 static tuttiResult_t look(Lookout *l) {
   const tuttiShrinkJob *s = l->shrink;
@@ -82,6 +92,7 @@ static tuttiResult_t look(Lookout *l) {
              (state.offer >> 16 ^ s->purpose) < 256 && state.offer != c->followed[s->leader];
   if (l->found) {
     c->followed[s->leader] = state.offer;
+    if ((uint16_t)state.offer == NO_OFFER) return leaderCannot(c, s->leader);
     tuttiIdFollow(c->bootstrap, s->leader, state.offer >> 16, (uint16_t)state.offer, l->id);
     return tuttiSuccess;
   }
