@@ -142,9 +142,10 @@ static tuttiResult_t awaitNext(joining *j) {
     TUTTI_TRY(tuttiPollSlice(fds, TUTTI_SEATS, "the root of the unique id", j->wait,
                              TUTTI_NO_DEADLINE, &ready));
     if (!ready && tuttiNow() >= j->wait.deadline)
-      return TUTTI_FAIL(tuttiTimeout, "receiving from the root of the unique id: nothing moved "
-                                      "until the deadline; see what that side is doing, or raise "
-                                      "TUTTI_TIMEOUT");
+      return TUTTI_FAIL(tuttiTimeout,
+                        "receiving from the root of the unique id%s%s: nothing moved until the "
+                        "deadline; see what that side is doing, or raise TUTTI_TIMEOUT",
+                        seats[0].root[0] ? ", in " : "", seats[0].root);
   }
 }
 

@@ -315,7 +315,7 @@ static void welcome(void *ctx, const void *hello, int fd) {
 static void failDead(root *r, const member *m) {
   char name[128], ranks[500], awaited[600] = "";
   listMissing(r, ranks, sizeof(ranks));
-  if (!r->met) snprintf(awaited, sizeof awaited, " while ranks %s were awaited", ranks);
+  if (!r->met && ranks[0]) snprintf(awaited, sizeof awaited, " while ranks %s were awaited", ranks);
   failAll(r, TUTTI_FAIL(tuttiRemoteError,
                         "%s died: its connection to the rendezvous closed without a word%s "
                         "(killed, crashed, or exited before its init had ended). Remedy: see the "
