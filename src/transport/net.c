@@ -54,9 +54,9 @@ const tuttiNet *tuttiNetFind(const char *name) {
   X(NET_NONE, "no common network: rank %d has %s, rank %d has %s", a->rank,                        \
     lackText(a, mine, sizeof mine), b->rank, lackText(b, theirs, sizeof theirs))                   \
   X(NET_OWN, "%s", clause)                                                                         \
-  X(NET_LACKS, "%s; not NET/%s: rank %d on host %s has only %s", clause, other->name, who->rank,   \
+  X(NET_LACKS, "%s; not NET/%s: rank %d on host %s has only %s", clause, otherName, who->rank,     \
     who->host, who->netName)                                                                       \
-  X(NET_PASSED, "%s; not NET/%s: %s", clause, other->name, passed)
+  X(NET_PASSED, "%s; not NET/%s: %s", clause, otherName, passed)
 enum { NET_REASONS(TUTTI_REASON_NAME) };
 
 /* A rank without a network tells why, where the others tell how to reach them. */
@@ -77,8 +77,10 @@ static void netExplain(tuttiReason why, const tuttiPath *path, const tuttiPeer *
   char clause[TUTTI_SENTENCE] = "", passed[TUTTI_SENTENCE] = "", mine[192], theirs[192];
   const tuttiPeer *who = tuttiReasonPeer(why, a, b);
   const tuttiNet *other = tuttiNetFind(who == a ? b->netName : a->netName);
+  const char *otherName = other ? other->name : "?"; /* which it is not where the reason says it */
   if (path->net) path->net->explain(path->netWhy, path, a, b, clause, sizeof clause);
-  if (why.code == NET_PASSED) other->explain(path->netWhyNot, path, a, b, passed, sizeof passed);
+  if (why.code == NET_PASSED && other)
+    other->explain(path->netWhyNot, path, a, b, passed, sizeof passed);
   switch (why.code) { NET_REASONS(TUTTI_REASON_TEXT) }
 }
 

@@ -13,6 +13,12 @@
 #include "collectives/signature.h"
 #include "device/cpu/reduce_level.h"
 
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+/* gcc 12's -fanalyzer compares what a vector is shifted by to the number of its elements, where the
+ * bits of one are meant. */
+#pragma GCC diagnostic ignored "-Wanalyzer-shift-count-overflow"
+#endif
+
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define VECTOR_BYTES 64
