@@ -1,6 +1,8 @@
-/* Runs seeded jobs in which one rank is killed, and checks what the survivors say: that all of them
- * end, with the data right until then, and that their texts name the rank, host and pid that died.
- * chaos --seeds N [--first S] [--verbose]; a seed that fails is run again by --first S --seeds 1.
+/* Runs seeded jobs, in each of which a fault strikes one process, and checks that all others end,
+ * with the data right until then; that what is said names the rank, host and pid it should; and
+ * that nothing is left of a job that came through. chaos [--seeds N] [--first S] [--kind
+ * kill,stop,...] [--report FILE [--commit C]] [--verbose] A seed that fails is run again by --kind
+ * K --first S --seeds 1.
  */
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,7 +13,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <new>
+#include <thread>
 
 #include "job.h"
 
@@ -21,8 +25,11 @@ namespace {
 
 constexpr double kPatience = 25; /* far beyond what anything takes; below the jobs' timeout */
 
+/* Of the jobs of one kind of fault. */
 struct Count {
-  int jobs = 0, texts = 0, innocent = 0, unnamed = 0, rootless = 0, late = 0, hangs = 0, wrong = 0;
+  int jobs = 0, bad = 0, through = 0, texts = 0;
+  int innocent = 0, unnamed = 0, rootless = 0, neighbours = 0, late = 0;
+  int hangs = 0, wrong = 0, crashes = 0, needless = 0, left = 0;
   double slowest = 0;
 };
 
@@ -46,6 +53,21 @@ bool firstNamed(const char *text, int *rank, std::string *host, pid_t *pid) {
   return true;
 }
 
+/* "missing ranks: 0-2, 5 of 8 never came": is `rank` among them? */
+bool isMissing(const char *text, int rank) {
+  const char *at = strstr(text, "missing ranks: ");
+  int first, last, length;
+  for (at = at ? at + 15 : ""; sscanf(at, "%d%n", &first, &length) == 1;) {
+    at += length;
+    last = first;
+    if (sscanf(at, "-%d%n", &last, &length) == 1) at += length;
+    if (rank >= first && rank <= last) return true;
+    if (*at != ',') return false;
+    at++;
+  }
+  return false;
+}
+
 class Job {
 public:
   explicit Job(const Plan &plan) : plan(plan) {
@@ -63,19 +85,22 @@ public:
       if (pid < 0) abort();
       if (pid == 0) {
         shared->reports[i].pid = getpid();
+        while (!atomicSet(shared->go))
+          usleep(50);
         runProcess(plan, shared, i);
       }
-      pids.push_back(pid);
+      pids.push_back(shared->pids[i] = pid);
     }
-    double dead = killVictim(), end = dead + kPatience;
+    __atomic_store_n(&shared->go, 1, __ATOMIC_RELEASE);
+    double at = strikeVictim(), end = at + kPatience;
     while (now() < end && !allEnded())
       usleep(500);
     bool hangs = !allEnded();
     __atomic_store_n(&shared->over, 1, __ATOMIC_RELEASE);
     usleep(1000);
-    bool good = judge(dead, hangs, count, verbose);
+    bool good = judge(at, hangs, count, verbose);
     for (size_t i = 0; i < pids.size(); i++) {
-      if ((int)i == plan.victim) continue;
+      if (pids[i] <= 0) continue;
       kill(pids[i], SIGKILL);
       waitpid(pids[i], nullptr, 0);
     }
@@ -84,27 +109,54 @@ public:
 
 private:
   Report &report(int i) { return shared->reports[i]; }
+  FaultKind kind() const { return plan.fault.kind; }
+  bool isStop() const { return kind() == kStop || kind() == kFreeze; }
+  /* It is told what it should be, and has no say. */
+  bool isOut(int i) const { return i == plan.victim && (kind() == kKill || kind() == kFreeze); }
 
-  /* Returns when it is dead. */
-  double killVictim() {
+  /* The victim is where the plan wants it, or is not going to be. */
+  void awaitStage() {
     Report &victim = report(plan.victim);
-    double end = now() + kPatience, soon = now() + 1;
+    double end = now() + kPatience;
     int least = plan.killStep == 0 ? 3 : 0; /* seated, as far as an init goes */
-    int status;
-    while (now() < end && plan.killSends == 0 &&
+    while (now() < end && !atomicSet(victim.ended) &&
            (__atomic_load_n(&victim.stage, __ATOMIC_ACQUIRE) <= plan.killStep ||
             (__atomic_load_n(&victim.sends, __ATOMIC_ACQUIRE) < least &&
              __atomic_load_n(&victim.stage, __ATOMIC_ACQUIRE) == plan.killStep + 1)))
       usleep(50);
+  }
+
+  /* Returns when the victim is struck, and what lasts is over; the moment of the strike. */
+  double strikeVictim() {
+    double soon = now() + 1;
     if (plan.killSends == 0) {
+      awaitStage();
       usleep((useconds_t)plan.killMicros);
-    } else { /* it may come through the step with fewer, and then dies in a later one, or not */
-      while (now() < soon && waitpid(pids[plan.victim], &status, WNOHANG) == 0)
+    } else { /* it may come through the step with fewer, and is struck in a later one, or not */
+      while (now() < soon && !atomicSet(shared->strike.struck))
         usleep(100);
     }
-    kill(pids[plan.victim], SIGKILL);
-    waitpid(pids[plan.victim], &status, 0);
-    return now();
+    pid_t victim = pids[plan.victim];
+    if (kind() == kKill) {
+      kill(victim, SIGKILL);
+      waitpid(victim, nullptr, 0);
+      pids[plan.victim] = 0;
+      return now();
+    }
+    if (isStop()) {
+      if (mayStrike(&shared->strike)) kill(victim, SIGSTOP);
+      waitpid(victim, nullptr, WUNTRACED);
+    } else {
+      __atomic_store_n(&shared->strike.fire, 1, __ATOMIC_RELEASE);
+      while (now() < soon + 1 && !atomicSet(shared->strike.struck))
+        usleep(100);
+    }
+    double at = now();
+    if (kind() == kFreeze) return at;
+    usleep((useconds_t)(isHarmless(kind()) ? plan.fault.ms : 100) * 1000);
+    if (kind() == kStop) kill(victim, SIGCONT);
+    __atomic_store_n(&shared->calm, 1, __ATOMIC_RELEASE);
+    return at;
   }
 
   /* Who waits for an id that nobody makes any more has nothing to end. */
@@ -117,32 +169,58 @@ private:
            !atomicSet(shared->made[0]);
   }
   bool allEnded() {
+    int status;
     for (int i = 0; i < plan.nprocesses; i++)
-      if (i != plan.victim && !atomicSet(report(i).ended) && !isIdle(i)) return false;
+      if (pids[i] > 0 && waitpid(pids[i], &status, WNOHANG) > 0) {
+        crashed |= 1u << i;
+        pids[i] = 0;
+      }
+    for (int i = 0; i < plan.nprocesses; i++)
+      if (!isOut(i) && !(crashed >> i & 1) && !atomicSet(report(i).ended) && !isIdle(i))
+        return false;
     return true;
   }
 
-  bool judge(double dead, bool hangs, Count *count, bool verbose) {
-    bool good = true;
+  bool judge(double at, bool hangs, Count *count, bool verbose) {
+    bool good = true, through = true;
     count->jobs++;
     for (int i = 0; i < plan.nprocesses; i++) {
-      Report &r = report(i);
-      if (i == plan.victim) continue;
-      if (r.wrong) {
-        count->wrong++;
-        good = tell(i, "has wrong data");
-      }
-      if (hangs && !atomicSet(r.ended) && !isIdle(i)) {
-        count->hangs++;
-        good = tell(i, "hangs");
-      }
-      if (atomicSet(r.result)) good &= judgeText(i, dead, count);
+      if (isOut(i)) continue;
+      good &= judgeProcess(i, hangs, count);
+      if (!atomicSet(report(i).result)) continue;
+      through = false;
+      good &= judgeText(i, at, count);
     }
+    count->through += through && !hangs;
+    count->bad += !good;
     if (verbose || !good) printf("%s\n", plan.text().c_str());
     for (int i = 0; (verbose || !good) && i < plan.nprocesses; i++)
-      printf("  process %d (pid %d) step %d result %d after %.3f s: %s\n", i, pids[i],
-             report(i).step, report(i).result, report(i).at - dead, report(i).text);
+      printf("  process %d (pid %d) step %d result %d after %.3f s: %s\n", i, report(i).pid,
+             report(i).step, report(i).result, report(i).result ? report(i).at - at : 0,
+             report(i).text);
     fflush(stdout);
+    return good;
+  }
+
+  bool judgeProcess(int i, bool hangs, Count *count) {
+    const Report &r = report(i);
+    bool good = true;
+    /* What is changed on the way of data, nothing on that way can know (docs/security.md). */
+    if (r.wrong && !(kind() == kCorrupt && plan.network)) {
+      count->wrong++;
+      good = tell(i, "has wrong data");
+    }
+    if (crashed >> i & 1) {
+      count->crashes++;
+      good = tell(i, "has ended by itself");
+    } else if (hangs && !atomicSet(r.ended) && !isIdle(i)) {
+      count->hangs++;
+      good = tell(i, "hangs");
+    }
+    if (r.left > 0) {
+      count->left++;
+      good = tell(i, "keeps descriptors");
+    }
     return good;
   }
 
@@ -151,18 +229,66 @@ private:
     return false;
   }
 
-  bool judgeText(int i, double dead, Count *count) {
-    const Report &r = report(i), &victim = report(plan.victim);
+  /* Until when a rank must know. */
+  double limit() const { return kind() == kFreeze ? timeoutOf(kFreeze) + 4 : 2; }
+
+  bool judgeText(int i, double at, Count *count) {
+    const Report &r = report(i);
+    count->texts++;
+    if (kind() == kCorrupt) return true; /* it may be anybody's, or garbage */
+    count->slowest = std::max(count->slowest, r.at - at);
+    if (isHarmless(kind())) {
+      count->needless++;
+      return tell(i, "fails, though all goes on");
+    }
+    bool good = true;
+    if (r.at - at > limit()) {
+      count->late++;
+      good = tell(i, "was told too late");
+    }
+    if (kind() == kFreeze && strstr(r.text, " died")) {
+      count->innocent++;
+      return tell(i, "takes one that is stopped for dead");
+    }
+    return judgeCulprit(i, count) && good;
+  }
+
+  /* Is it the victim, or with a connection that was cut, either of its ends? */
+  bool isCulprit(pid_t pid, int rank, const char *text, Count *count) {
+    int process =
+        (int)(std::find(shared->pids, shared->pids + plan.nprocesses, pid) - shared->pids);
+    bool cut = kind() == kCut && pid > 0 && pid == shared->strike.peer;
+    if (process == plan.nprocesses || (process != plan.victim && !cut)) return false;
+    bool knows = rank < 0 && strstr(text, "the process that made the unique id");
+    count->rootless += knows;
+    for (int k = 0; k < report(process).nranks; k++)
+      knows |= report(process).ranks[k] == rank;
+    return knows;
+  }
+
+  /* One of those who were told gives the communicator up, which is that one's choice; and whoever
+   * waits for one that is stopped learns at its deadline who has not come. */
+  bool isAfterwards(const char *text) {
+    const Report &victim = report(plan.victim);
+    std::string stopped = ", pid " + std::to_string(victim.pid) + ") does not answer";
+    bool of = strstr(text, "aborted the communicator") || strstr(text, stopped.c_str());
+    for (int k = 0; k < victim.nranks; k++)
+      of |= isMissing(text, victim.ranks[k]);
+    return of;
+  }
+
+  bool judgeCulprit(int i, Count *count) {
+    const Report &r = report(i);
+    if (kind() != kKill && isAfterwards(r.text)) return true;
+    /* In an init a rank knows how far its neighbours came, and nobody asks who is stopped. */
+    if (kind() == kFreeze && strstr(r.text, "until the deadline")) {
+      count->neighbours++;
+      return true;
+    }
     char here[256] = "";
     int rank;
     std::string host;
     pid_t pid;
-    count->texts++;
-    count->slowest = std::max(count->slowest, r.at - dead);
-    if (r.at - dead > 2) {
-      count->late++;
-      tell(i, "was told after more than 2 s");
-    }
     if (!firstNamed(r.text, &rank, &host, &pid)) {
       /* Nobody has told this rank yet where its root is. */
       if (strstr(r.text, "the root of the unique id")) {
@@ -173,49 +299,123 @@ private:
       return tell(i, "names nobody");
     }
     gethostname(here, sizeof here - 1);
-    bool knows = rank < 0 && strstr(r.text, "the process that made the unique id");
-    count->rootless += knows;
-    for (int k = 0; k < victim.nranks; k++)
-      knows |= victim.ranks[k] == rank;
-    if (pid == pids[plan.victim] && host == here && knows) return true;
+    if (host == here && isCulprit(pid, rank, r.text, count)) return true;
     count->innocent++;
     return tell(i, "blames an innocent one");
   }
 
   const Plan &plan;
   Shared *shared;
-  std::vector<pid_t> pids;
+  std::vector<pid_t> pids; /* 0: it is no more */
+  unsigned crashed = 0;
 };
+
+struct Options {
+  uint64_t first = 1, seeds = 60;
+  bool verbose = false;
+  std::vector<FaultKind> kinds;
+  std::string report, commit = "unknown", command = "chaos";
+};
+
+/* Adds the kinds of a list "kill,stop"; false: one is none. */
+bool addKinds(const std::string &list, std::vector<FaultKind> *kinds) {
+  size_t at = 0;
+  while (at <= list.size()) {
+    std::string name = list.substr(at, list.find(',', at) - at);
+    int k = 0;
+    while (k < kFaultKinds && name != nameOf((FaultKind)k) && name != "all")
+      k++;
+    if (k == kFaultKinds) return false;
+    for (int i = k; i < (name == "all" ? (int)kFaultKinds : k + 1); i++)
+      kinds->push_back((FaultKind)i);
+    at += name.size() + 1;
+  }
+  return true;
+}
+
+bool parse(int argc, char **argv, Options *o) {
+  for (int i = 1; i < argc; i++) {
+    std::string option = argv[i];
+    o->command += " " + option;
+    if (option == "--verbose") {
+      o->verbose = true;
+      continue;
+    }
+    if (i + 1 == argc) return false;
+    std::string value = argv[++i];
+    o->command += " " + value;
+    if (option == "--seeds")
+      o->seeds = strtoull(value.c_str(), nullptr, 10);
+    else if (option == "--first")
+      o->first = strtoull(value.c_str(), nullptr, 10);
+    else if (option == "--report")
+      o->report = value;
+    else if (option == "--commit")
+      o->commit = value;
+    else if (option != "--kind" || !addKinds(value, &o->kinds))
+      return false;
+  }
+  if (o->kinds.empty()) o->kinds = {kKill};
+  return true;
+}
+
+void printTable(FILE *f, const Options &o, const std::vector<Count> &counts) {
+  fprintf(f, "| fault | jobs | bad | came through | texts | blame an innocent rank | name nobody | "
+             "know the root's process or address alone | know neighbours alone | late | last after "
+             "s | hang | wrong data | "
+             "crash | fail needlessly | descriptors left |\n| --- |");
+  for (int i = 0; i < 15; i++)
+    fprintf(f, " ---: |");
+  fprintf(f, "\n");
+  for (size_t k = 0; k < counts.size(); k++) {
+    const Count &c = counts[k];
+    fprintf(
+        f, "| %s | %d | %d | %d | %d | %d | %d | %d | %d | %d | %.2f | %d | %d | %d | %d | %d |\n",
+        nameOf(o.kinds[k]), c.jobs, c.bad, c.through, c.texts, c.innocent, c.unnamed, c.rootless,
+        c.neighbours, c.late, c.slowest, c.hangs, c.wrong, c.crashes, c.needless, c.left);
+  }
+}
+
+/* In the manner of the other pages of bench/results. */
+bool writeReport(const Options &o, const std::vector<Count> &counts, double seconds) {
+  FILE *f = fopen(o.report.c_str(), "w");
+  char date[32] = "";
+  time_t t = time(nullptr);
+  if (!f) return false;
+  strftime(date, sizeof date, "%Y-%m-%d", gmtime(&t));
+  fprintf(f, "# Jobs that a fault strikes\n\n- date: %s, commit: %s\n- command: %s\n", date,
+          o.commit.c_str(), o.command.c_str());
+  fprintf(f, "- seeds %llu to %llu of each kind, %.0f s on %u cores\n\n",
+          (unsigned long long)o.first, (unsigned long long)(o.first + o.seeds - 1), seconds,
+          std::thread::hardware_concurrency());
+  printTable(f, o, counts);
+  return fclose(f) == 0;
+}
 
 } // namespace
 
 int main(int argc, char **argv) {
-  uint64_t first = 1, seeds = 60;
-  bool verbose = false;
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc)
-      seeds = strtoull(argv[++i], nullptr, 10);
-    else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc)
-      first = strtoull(argv[++i], nullptr, 10);
-    else if (strcmp(argv[i], "--verbose") == 0)
-      verbose = true;
-    else {
-      fprintf(stderr, "usage: %s [--seeds N] [--first S] [--verbose]\n", argv[0]);
-      return 2;
-    }
+  Options o;
+  if (!parse(argc, argv, &o)) {
+    fprintf(stderr,
+            "usage: %s [--seeds N] [--first S] [--kind all|kill,stop,freeze,cut,delay,drop,reorder,"
+            "corrupt] [--report FILE [--commit C]] [--verbose]\n",
+            argv[0]);
+    return 2;
   }
-  Count count;
+  std::vector<Count> counts(o.kinds.size());
   int bad = 0;
   double start = now();
-  for (uint64_t seed = first; seed < first + seeds; seed++) {
-    Plan plan(seed);
-    bad += !Job(plan).run(&count, verbose);
+  for (size_t k = 0; k < o.kinds.size(); k++)
+    for (uint64_t seed = o.first; seed < o.first + o.seeds; seed++) {
+      Plan plan(seed, o.kinds[k]);
+      bad += !Job(plan).run(&counts[k], o.verbose);
+    }
+  printTable(stdout, o, counts);
+  printf("%d bad in %.1f s\n", bad, now() - start);
+  if (!o.report.empty() && !writeReport(o, counts, now() - start)) {
+    perror(o.report.c_str());
+    return 2;
   }
-  printf(
-      "%d jobs in %.1f s, %d bad: %d texts, %d blame an innocent rank, %d name nobody, %d know "
-      "the root's process or address alone; %d told after more than 2 s (the last after %.2f s); "
-      "%d hang, %d with wrong data\n",
-      count.jobs, now() - start, bad, count.texts, count.innocent, count.unnamed, count.rootless,
-      count.late, count.slowest, count.hangs, count.wrong);
   return bad ? 1 : 0;
 }

@@ -2,8 +2,6 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,24 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-
-namespace {
-
-int *sends;    /* of this process in this step */
-int dieAt = 0; /* the victim's: number of the send before which it dies; 0: never */
-bool isVictim = false;
-
-} // namespace
-
-/* In place of libc's: the library's messages are what a death falls between. */
-extern "C" ssize_t send(int fd, const void *data, size_t bytes, int flags) {
-  if (sends) {
-    int n = __atomic_add_fetch(sends, 1, __ATOMIC_ACQ_REL);
-    int at = __atomic_load_n(&dieAt, __ATOMIC_ACQUIRE);
-    if (at > 0 && n >= at) syscall(SYS_kill, getpid(), SIGKILL);
-  }
-  return syscall(SYS_sendto, fd, data, bytes, flags, nullptr, 0);
-}
+#include <filesystem>
 
 namespace chaos {
 
@@ -41,9 +22,13 @@ const char *nameOf(Kind kind) {
   return names[kind];
 }
 
+int timeoutOf(FaultKind kind) {
+  return kind == kFreeze || kind == kCorrupt ? 6 : 60;
+}
+
 /* ---- the plan ------------------------------------------------------------------------------- */
 
-Plan::Plan(uint64_t seed) : seed(seed) {
+Plan::Plan(uint64_t seed, FaultKind kind) : seed(seed) {
   std::mt19937_64 random(seed * 0x9e3779b97f4a7c15u + 1);
   auto below = [&](int n) { return (int)(random() % (unsigned)n); };
   first = nprocesses = 3 + below(4);
@@ -72,6 +57,10 @@ Plan::Plan(uint64_t seed) : seed(seed) {
   killSends = below(2) ? (killStep == 0 ? 3 : 1) + below(killStep == 0 ? 4 : 12) : 0;
   killMicros = below(4) == 0 ? below(20000) : below(2000);
   aborts = (uint32_t)random();
+  /* Last, so that a seed is the same job whatever strikes it. */
+  fault = {kind, 5 + below(below(3) == 0 ? 1200 : 300), (uint32_t)random()};
+  if (kind == kFreeze && killStep == 0)
+    killStep = 1; /* in an init there is nobody yet who could ask it */
 }
 
 std::string Plan::text() const {
@@ -79,10 +68,12 @@ std::string Plan::text() const {
                     (network ? "sockets" : "shared memory") + ":";
   for (const Step &step : steps)
     all += std::string(" ") + nameOf(step.kind);
-  all += "; process " + std::to_string(victim) + " dies in step " + std::to_string(killStep) +
-         " (" + nameOf(steps[killStep].kind) + ")";
-  return all + (killSends ? " before send " + std::to_string(killSends)
-                          : " after " + std::to_string(killMicros) + " us");
+  all += "; process " + std::to_string(victim) + " " + nameOf(fault.kind) + " in step " +
+         std::to_string(killStep) + " (" + nameOf(steps[killStep].kind) + ")";
+  all += killSends ? " at send " + std::to_string(killSends)
+                   : " after " + std::to_string(killMicros) + " us";
+  bool lasts = isHarmless(fault.kind);
+  return all + (lasts ? " for " + std::to_string(fault.ms) + " ms" : "");
 }
 
 /* ---- a process ------------------------------------------------------------------------------ */
@@ -116,14 +107,15 @@ public:
       return;
     }
   }
+  /* It has destroyed all that it had. */
+  bool hasLeft() const { return !out && !mine.result; }
 
 private:
   bool inWorld() const { return world.rankOf(self) >= 0; }
 
   void begin() {
     __atomic_store_n(&mine.sends, 0, __ATOMIC_RELEASE);
-    if (self == plan.victim && number == plan.killStep)
-      __atomic_store_n(&dieAt, plan.killSends, __ATOMIC_RELEASE);
+    if (self == plan.victim && number == plan.killStep) strikeAtSend(plan.killSends);
     __atomic_store_n(&mine.stage, number + 1, __ATOMIC_RELEASE);
   }
   void willBe(int rank) { mine.ranks[mine.nranks++] = rank; }
@@ -132,8 +124,10 @@ private:
     mine.at = now();
     mine.step = number;
     snprintf(mine.text, sizeof mine.text, "%s", tuttiGetLastError(nullptr));
-    /* Who goes on at once must not hide the cause from the others. */
-    if (plan.aborts >> self & 1 && world.comm) tuttiCommAbort(world.comm);
+    /* Who goes on at once must not hide the cause from the others. Where nobody has died, they
+     * would wait for this rank in the parent else. */
+    if ((plan.aborts >> self & 1 || plan.fault.kind != kKill) && world.comm)
+      tuttiCommAbort(world.comm);
     __atomic_store_n(&mine.result, (int)result, __ATOMIC_RELEASE);
   }
 
@@ -249,11 +243,23 @@ private:
     return result;
   }
 
+  /* Until something fails, or the fault is over and nothing has: of that all hear in one round. */
   tuttiResult_t loop() {
-    tuttiResult_t result;
-    do
+    int32_t calm = 0, all = 0;
+    tuttiResult_t result = tuttiSuccess;
+    while (result == tuttiSuccess && all == 0) {
       result = check(world, 64);
-    while (result == tuttiSuccess);
+      calm = __atomic_load_n(&shared->calm, __ATOMIC_ACQUIRE);
+      if (result == tuttiSuccess)
+        result = tuttiAllReduce(&calm, &all, 1, tuttiInt32, tuttiSum, world.comm, nullptr);
+    }
+    return result == tuttiSuccess ? leave() : result;
+  }
+
+  tuttiResult_t leave() {
+    landAll();
+    tuttiResult_t result = tuttiCommDestroy(world.comm);
+    world.comm = nullptr;
     return result;
   }
 
@@ -267,18 +273,37 @@ private:
 
 } // namespace
 
+/* Of this process, without the one that counts. */
+static int countDescriptors() {
+  int n = -1;
+  for (auto &entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    n += !entry.path().empty();
+  return n;
+}
+
+/* How many more than `before` stay; a root lets go of its own a moment after the last rank. */
+static int awaitDescriptors(int before) {
+  int more = 0;
+  for (int i = 0; i < 2000 && (more = countDescriptors() - before) > 0; i++)
+    usleep(1000);
+  return more;
+}
+
 void runProcess(const Plan &plan, Shared *shared, int self) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   Report &mine = shared->reports[self];
-  sends = &mine.sends;
-  isVictim = self == plan.victim;
-  setenv("TUTTI_TIMEOUT", "60", 1);
+  countSends(&mine.sends);
+  if (self == plan.victim) armFault(plan.fault, &shared->strike, shared->pids, plan.nprocesses);
+  setenv("TUTTI_TIMEOUT", std::to_string(timeoutOf(plan.fault.kind)).c_str(), 1);
   setenv("TUTTI_SOCKET_IFNAME", "=lo", 1);
   if (plan.network) {
     setenv("TUTTI_SHM_DISABLE", "1", 1);
     setenv("TUTTI_P2P_DISABLE", "1", 1);
   }
-  Process(plan, shared, self).run();
+  int before = countDescriptors();
+  Process process(plan, shared, self);
+  process.run();
+  if (process.hasLeft()) mine.left = awaitDescriptors(before);
   __atomic_store_n(&mine.ended, 1, __ATOMIC_RELEASE);
   /* Who is late with the news would take this one's end for the fault. */
   while (!__atomic_load_n(&shared->over, __ATOMIC_ACQUIRE))

@@ -1,5 +1,5 @@
-/* A job of some ranks, as processes: what they do follows from a seed, and one of them is killed at
- * a moment that follows from it too. */
+/* A job of some ranks, as processes: what they do follows from a seed, and a fault strikes one of
+ * them at a moment that follows from it too. */
 #ifndef TUTTI_TESTS_CHAOS_JOB_H_
 #define TUTTI_TESTS_CHAOS_JOB_H_
 
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "fault.h"
 #include "tutti.h"
 
 namespace chaos {
@@ -28,7 +29,7 @@ struct Step {
 };
 
 struct Plan {
-  explicit Plan(uint64_t seed);
+  Plan(uint64_t seed, FaultKind kind);
   std::string text() const;
 
   uint64_t seed;
@@ -36,7 +37,8 @@ struct Plan {
   std::vector<Step> steps;
   bool network;
   int victim;
-  int killStep;    /* the victim dies in this step, */
+  Fault fault;
+  int killStep;    /* it strikes the victim in this step, */
   int killSends;   /* when it is about to send for the n-th time; or if that is 0, */
   int killMicros;  /* so long after it has begun, by its parent's hand */
   uint32_t aborts; /* bit of a process: it aborts the other communicators when one fails */
@@ -51,6 +53,7 @@ struct Report {
   int result; /* of the call that failed; 0: none has */
   int step;   /* in which that was */
   double at;  /* when; seconds of the monotonic clock */
+  int left;   /* descriptors that stayed after all was destroyed */
   int wrong;  /* 1: data were not what they should be */
   int nranks; /* how many numbers it has had: */
   int ranks[3 * kMaxSteps];
@@ -62,9 +65,15 @@ struct Shared {
   int made[kMaxSteps + 1]; /* ids[i] is there; atomic */
   tuttiUniqueId ids[kMaxSteps + 1];
   int over; /* the parent has seen all it wants; atomic */
+  int go;   /* all have been started; atomic */
+  int calm; /* the fault is over; atomic */
+  Strike strike;
+  pid_t pids[kMaxRanks]; /* as in the reports, by the parent */
 };
 
 double now();
+/* TUTTI_TIMEOUT of its jobs, in seconds: beyond all that ends without it. */
+int timeoutOf(FaultKind kind);
 
 /* Runs process number `self`; ends with its exit. */
 [[noreturn]] void runProcess(const Plan &plan, Shared *shared, int self);
