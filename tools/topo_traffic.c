@@ -140,7 +140,8 @@ tuttiResult_t tuttiTopoTraffic(const tuttiTopoRails *r, const tuttiGraph *g, siz
                       .type = tuttiFloat32,
                       .count = perRank ? all / (uint64_t)g->nranks : all,
                       .chunk = CHUNK};
-    if (t.algo == tuttiAlgoDirect || !tuttiScheduleExists(t.coll, t.algo)) continue;
+    if (t.algo == tuttiAlgoDirect || !tuttiSchedulesOnGpus(t.algo)) continue;
+    if (!tuttiScheduleExists(t.coll, t.algo)) continue;
     if (t.algo == tuttiAlgoHierarchical && !tuttiGraphIsGrid(g)) continue;
     TUTTI_NEW(l.nics, g->nhosts, "loads of NICs", NULL);
     tuttiTrafficCount(g, &t, sent, &l);

@@ -40,8 +40,8 @@ static const struct {
     .fetchCachedBytes = 1 << 20,   /*   with the square root of the size beyond this */
     .fetchUs = 0.5,                /* of the system call */
     .streamBytes = 8 << 20,        /* all-gather: such blocks are stored past the caches */
-    .gain = 0.95,                  /* a candidate must be that much better than those before it */
-    .pairwiseRanks = 16,           /* most ranks that connect all pairs where another way exists */
+    .gain = 0.95,           /* the best must be that much better than one that asks for less */
+    .pairwiseRanks = 16,    /* most ranks that connect all pairs where another way exists */
     .readRanks = {256, 64}, /* that all read all others' FIFOs; [1]: processes on few cores */
     /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores.
      * [1]: oversubscribed. */
@@ -105,6 +105,12 @@ static double treeHopsUs(const tuttiPlanInput *in, const setting *w) {
   return inside * w->hopIn + fmax(in->treeDepth - inside, 1) * w->hopOut;
 }
 
+static double chainHops(const tuttiPlanInput *in, int algo) {
+  if (algo == tuttiAlgoTree) return in->treeDepth;
+  if (algo == tuttiAlgoDoubling) return tuttiRounds(in->nranks);
+  return algo == tuttiAlgoRing ? in->nranks - 1 : 1;
+}
+
 /* Pipelines. A chain of `hops` takes (hops + pieces) * (overhead + chunk / bandwidth), which is
  * least at chunk = sqrt(bytes * overhead * bandwidth / hops). The direct algorithms are split only
  * to overlap their phases. */
@@ -117,7 +123,7 @@ static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, co
   if (in->loopback) /* passed on while it is in the cache and the next one arrives */
     return passedOn ? model.cachedChunkBytes : c->longest;
   if (c->algo == tuttiAlgoTree || chain) {
-    double hops = c->algo == tuttiAlgoTree ? in->treeDepth : c->algo == tuttiAlgoRing ? w.n - 1 : 1;
+    double hops = chainHops(in, c->algo);
     double overhead = in->nhosts > 1 ? model.netMessageUs : w.hopIn;
     double GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
     return sqrt(each * overhead * GBs * 1e3 / fmax(hops, 1));
@@ -254,10 +260,102 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   }
 }
 
-/* Over loopback: `hops` that wait for each other, and `messages` of `unit` bytes, cut into chunks,
- * that the busiest rank sends or receives. */
+/* Of the doubling algorithm: rounds that wait for each other, messages that the busiest rank sends
+ * and receives, bytes of these, and bytes copied into and out of scratch memory. */
 typedef struct {
-  double hops, messages, unit;
+  double hops, messages, moved, copied;
+} rounds;
+
+static double chunksOf(double bytes, const candidate *c) {
+  return fmax(bytes / c->chunk, 1);
+}
+
+/* One rank's way through all of a row of n blocks of S bytes: round k moves 2^k of them, the last
+ * what is missing. Once for a gather, once for a reduction. Loops, which bound the scratch memory,
+ * have the rounds once each. */
+static void addRow(double n, double S, const candidate *c, rounds *r) {
+  double loops = chunksOf(n / 2 * S, c);
+  for (int k = 0; k < tuttiRounds((int)n); k++) {
+    double has = exp2(k), bytes = fmin(has, n - has) * S;
+    r->hops += loops;
+    r->messages += 2 * chunksOf(bytes, c);
+    r->moved += 2 * bytes;
+  }
+  r->copied += n * S;
+}
+
+/* The root of a binomial tree, whose children have 1, 2, 4, ... ranks. */
+static void addRoot(double n, double S, bool blocks, const candidate *c, rounds *r) {
+  for (int k = 0; k < tuttiRounds((int)n); k++) {
+    double has = exp2(k), bytes = blocks ? fmin(has, n - has) * S : S;
+    r->hops++;
+    r->messages += chunksOf(bytes, c);
+    r->moved += bytes;
+  }
+  if (blocks) r->copied += n * S;
+}
+
+static rounds roundsOf(double n, double S, const tuttiSignature *op, const candidate *c) {
+  rounds r = {.hops = 0};
+  double all = ceil(log2(n)), taking = exp2(floor(log2(n)));
+  switch (op->coll) {
+  case tuttiCollAllReduce:
+    if (c->twoShot) {
+      addRow(n, S / n, c, &r);
+      addRow(n, S / n, c, &r);
+      return r;
+    }
+    r.hops = (log2(taking) + (taking < n ? 2 : 0)) * chunksOf(S, c);
+    r.messages = 2 * (log2(taking) + (taking < n)) * chunksOf(S, c);
+    r.moved = r.messages / chunksOf(S, c) * S;
+    r.copied = (log2(taking) - 1) * S;
+    return r;
+  case tuttiCollAlltoAll:
+    r.hops = all * chunksOf(n / 2 * S, c);
+    r.messages = 2 * all * chunksOf(n / 2 * S, c);
+    r.moved = all * n * S;
+    r.copied = (all + 2) * n * S;
+    return r;
+  case tuttiCollBroadcast:
+  case tuttiCollReduce:
+    addRoot(n, S, false, c, &r);
+    return r;
+  case tuttiCollGather:
+  case tuttiCollScatter:
+    addRoot(n, S, true, c, &r);
+    return r;
+  default:
+    addRow(n, S, c, &r);
+    return r;
+  }
+}
+
+/* Ranks of a host are taken to have numbers in a row: so many rounds, those of the longest ways,
+ * cross its border. */
+static costs doublingCosts(const tuttiPlanInput *in, const setting *w, const tuttiSignature *op,
+                           const candidate *c) {
+  rounds r = roundsOf(w->n, w->bytes, op, c);
+  double far = in->nhosts > 1 ? ceil(log2(w->hosts)) : 0, S = w->bytes;
+  double twice = op->coll == tuttiCollAllReduce && c->twoShot ? 2 : 1;
+  double wired = w->perHost * (w->n - w->perHost) * S;
+  if (op->coll == tuttiCollAllReduce)
+    wired = c->twoShot ? 2 * wired / w->n : w->perHost * S * (far + (exp2(far) > w->hosts));
+  else if (op->coll == tuttiCollAlltoAll)
+    wired = w->perHost * w->n / 2 * S * far;
+  else if (op->coll == tuttiCollBroadcast || op->coll == tuttiCollReduce)
+    wired = far * S;
+  else if (tuttiCollHasRoot(op->coll))
+    wired = w->remote * S;
+  return (costs){.waits = fmax(r.hops - twice * far, 0) * w->hopIn + twice * far * w->hopOut,
+                 .messages = r.messages,
+                 .copied = r.moved + r.copied,
+                 .wired = wired};
+}
+
+/* Over loopback: `hops` that wait for each other, and `messages` of `unit` bytes, cut into chunks,
+ * that the busiest rank sends or receives; and bytes that it copies besides. */
+typedef struct {
+  double hops, messages, unit, copied;
 } loopCosts;
 
 static loopCosts ringLoopCosts(double n, const tuttiSignature *op, double each) {
@@ -279,6 +377,16 @@ static loopCosts treeLoopCosts(const tuttiPlanInput *in, const tuttiSignature *o
       .hops = 2 * levels, .messages = 2 * (in->oversubscribed ? mean : busiest), .unit = each};
 }
 
+static loopCosts doublingLoopCosts(const tuttiPlanInput *in, const setting *w,
+                                   const tuttiSignature *op, const candidate *c) {
+  costs k = doublingCosts(in, w, op, c);
+  rounds r = roundsOf(w->n, w->bytes, op, c);
+  return (loopCosts){.hops = r.hops,
+                     .messages = k.messages,
+                     .unit = r.moved / fmax(k.messages, 1),
+                     .copied = r.copied};
+}
+
 static loopCosts directLoopCosts(double n, const tuttiSignature *op, const candidate *c,
                                  double each) {
   bool allReduce = op->coll == tuttiCollAllReduce;
@@ -294,14 +402,22 @@ static loopCosts directLoopCosts(double n, const tuttiSignature *op, const candi
 
 static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   double n = in->nranks, each = (double)op->count * (double)tuttiTypeSize(op->type) / c->nchannels;
-  loopCosts k = c->algo == tuttiAlgoRing   ? ringLoopCosts(n, op, each)
-                : c->algo == tuttiAlgoTree ? treeLoopCosts(in, op, each)
-                                           : directLoopCosts(n, op, c, each);
+  setting w = settingOf(in, op, c->proto);
+  loopCosts k = c->algo == tuttiAlgoRing       ? ringLoopCosts(n, op, each)
+                : c->algo == tuttiAlgoTree     ? treeLoopCosts(in, op, each)
+                : c->algo == tuttiAlgoDoubling ? doublingLoopCosts(in, &w, op, c)
+                                               : directLoopCosts(n, op, c, each);
   int shared = in->oversubscribed != 0;
   double pairs = c->algo == tuttiAlgoDirect && n > 2 ? model.loopPairs : 1;
   double chunkUs = fmax(k.unit / c->chunk, 1) * model.loopMessageUs[shared];
   double byteUs = pairs * k.unit / (model.loopGBs[shared] * 1e3);
-  return k.hops * model.loopHopUs + c->nchannels * k.messages * (chunkUs + byteUs);
+  double copyUs = k.copied / ((in->intraGBs > 0 ? in->intraGBs : model.copyGBs) * 1e3);
+  /* Each hop is a message sent and one received, by whomever, if all have a core to do that on.
+   * With fewer ranks all ways have as many. */
+  bool waits = !shared && n >= 4;
+  double others = waits ? fmax(2 * k.hops - k.messages, 0) * model.loopMessageUs[0] : 0;
+  return k.hops * model.loopHopUs + c->nchannels * k.messages * (chunkUs + byteUs) + copyUs +
+         others;
 }
 
 /* On one host, without slots: what a rank copies within its memory, which costs half as no other
@@ -334,6 +450,7 @@ static double netShare(const tuttiPlanInput *in, const candidate *c) {
 /* An all-gather gains where ranks share cores, by fewer messages. Between hosts one-shot is
  * faster: rank 0 alone would have as many messages as there each rank has, and one more hop. */
 static bool canTwoShot(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
+  if (c->algo == tuttiAlgoDoubling) return op->coll == tuttiCollAllReduce;
   if (c->algo != tuttiAlgoDirect) return false;
   if (op->coll != tuttiCollAllGather) return op->coll == tuttiCollAllReduce;
   double all = (double)op->count * in->nranks, bytes = all * (double)tuttiElementBytes(op->type);
@@ -364,6 +481,8 @@ static costs algorithmCosts(const tuttiPlanInput *in, const setting *w, const tu
     return gridCosts(w, op, c);
   case tuttiAlgoTree:
     return treeCosts(in, w, op, c);
+  case tuttiAlgoDoubling:
+    return doublingCosts(in, w, op, c);
   default:
     return directCosts(w, op, c);
   }
@@ -391,11 +510,27 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
 
 /* ---- choice --------------------------------------------------------------------------------- */
 
+/* The communicator is such that the algorithm can run. */
+static bool hasPlace(const tuttiPlanInput *in, int algo) {
+  if (algo == tuttiAlgoHierarchical) return in->grid;
+  return !in->gpu || tuttiSchedulesOnGpus(algo);
+}
+
+/* All that can run for `coll`, as a mask, whatever is allowed. */
+static uint32_t existing(const tuttiPlanInput *in, int coll) {
+  uint32_t exist = 0, direct = 1u << tuttiAlgoDirect;
+  for (int algo = 0; algo < tuttiAlgoCount; algo++)
+    if (tuttiScheduleExists(coll, algo) && hasPlace(in, algo)) exist |= 1u << algo;
+  if (in->deterministic && tuttiCollReduces(coll)) return exist & direct;
+  if (in->widest && in->nranks > in->widest && exist != direct) exist &= ~direct;
+  return exist;
+}
+
 float tuttiPlanTime(const tuttiPlanInput *in, const tuttiSignature *op, int algo, int proto,
                     int nchannels, int twoShot) {
   bool slots = proto == tuttiProtoLL || proto == tuttiProtoSimple; /* what FIFOs have */
   if (!tuttiScheduleExists(op->coll, algo) || !slots || nchannels < 1 ||
-      nchannels > in->maxChannels || (algo == tuttiAlgoHierarchical && !in->grid))
+      nchannels > in->maxChannels || !hasPlace(in, algo))
     return INFINITY;
   candidate c = {.algo = algo, .proto = proto, .nchannels = nchannels, .twoShot = twoShot};
   setChunk(in, op, &c);
@@ -416,34 +551,41 @@ static uint32_t narrowed(uint32_t mask, uint32_t selected) {
 }
 
 uint32_t tuttiPlanAlgos(const tuttiPlanInput *in, int coll) {
-  uint32_t exist = 0, direct = 1u << tuttiAlgoDirect;
-  for (int algo = 0; algo < tuttiAlgoCount; algo++)
-    if (tuttiScheduleExists(coll, algo)) exist |= 1u << algo;
-  bool only = in->allPairs || (in->deterministic && tuttiCollReduces(coll));
-  if (only) return exist & direct;
-  if (in->widest && in->nranks > in->widest && exist != direct) exist &= ~direct;
+  if (in->allPairs) return 1u << tuttiAlgoDirect;
+  uint32_t exist = existing(in, coll);
+  if (in->deterministic && tuttiCollReduces(coll)) return exist;
   return narrowed(exist & in->algoMask, in->algos.of[coll]);
+}
+
+bool tuttiPlanDoubles(const tuttiPlanInput *in) {
+  bool network = in->nhosts > 1 || in->loopback;
+  return network && in->nranks >= 4 && !in->oversubscribed && hasPlace(in, tuttiAlgoDoubling);
+}
+
+/* Doubling is left out where it can't gain, unless nothing else is allowed. */
+static uint32_t withoutDoubling(const tuttiPlanInput *in, uint32_t usable) {
+  uint32_t others = usable & ~(1u << tuttiAlgoDoubling);
+  return !tuttiPlanDoubles(in) && others != 0 ? others : usable;
 }
 
 /* The allowed algorithms that have a schedule; without any, all that have. */
 static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature *op) {
   static tuttiAtomic32 said;
-  uint32_t exist = 0;
-  for (int algo = 0; algo < tuttiAlgoCount; algo++)
-    if (tuttiScheduleExists(op->coll, algo)) exist |= 1u << algo;
-  if (!in->grid) exist &= ~(1u << tuttiAlgoHierarchical);
-  uint32_t direct = exist & 1u << tuttiAlgoDirect;
-  if (in->deterministic && tuttiCollReduces(op->coll)) return direct;
-  if (in->widest && in->nranks > in->widest && exist != direct) exist &= ~direct;
-  uint32_t usable = exist & in->algoMask;
+  uint32_t exist = existing(in, op->coll), usable = exist & in->algoMask;
+  if (in->deterministic && tuttiCollReduces(op->coll)) return exist;
   if (usable == 0) {
     if (tuttiCompareExchange32(&said, 0, 1))
-      TUTTI_INFO(TUNING, "TUTTI_ALGO allows no algorithm that has a schedule for %s; using others",
-                 tuttiCollName(op->coll));
-    return exist;
+      TUTTI_INFO(TUNING,
+                 "TUTTI_ALGO allows no algorithm that has a schedule for %s%s; using others",
+                 tuttiCollName(op->coll), in->gpu ? " on GPUs" : "");
+    return withoutDoubling(in, exist);
   }
+  usable = withoutDoubling(in, usable);
+  /* Doubling is no way for large blocks that each rank has of, or for, every other. */
+  bool all =
+      op->coll == tuttiCollAlltoAll || op->coll == tuttiCollGather || op->coll == tuttiCollScatter;
   uint32_t others = usable & ~(1u << tuttiAlgoDirect);
-  return in->nranks > mostRanks(in, op) && others != 0 ? others : usable;
+  return in->nranks > mostRanks(in, op) && others != 0 && !all ? others : usable;
 }
 
 /* The next number of channels to try: a power of two, or what loads all rails alike. */
@@ -460,6 +602,7 @@ static int moreChannels(const tuttiPlanInput *in, int n) {
 static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate *c) {
   int least = in->minChannels > 1 ? in->minChannels : 1;
   int useful = in->nhosts > 1 ? 4 : c->algo == tuttiAlgoTree && !in->loopback ? 2 : 1;
+  if (c->algo == tuttiAlgoDoubling) useful = 1; /* parts of blocks are packed one by one */
   if (in->gpu) useful = in->maxChannels;
   double bestTime = INFINITY;
   candidate trial = *c;
@@ -496,8 +639,11 @@ static void consider(const tuttiPlanInput *in, const tuttiSignature *op, candida
 }
 
 /* Candidates come in the order of what they ask for: direct before tree before ring, which makes
- * fewer dependent hops; one-shot before two-shot; fewer channels before more. */
+ * fewer dependent hops; one-shot before two-shot; fewer channels before more. Doubling comes last,
+ * so that what is chosen among the others does not depend on it. */
 static void planSchedule(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan) {
+  static const int order[tuttiAlgoCount] = {tuttiAlgoDirect, tuttiAlgoTree, tuttiAlgoHierarchical,
+                                            tuttiAlgoRing, tuttiAlgoDoubling};
   uint32_t algos = usableAlgorithms(in, op);
   const uint32_t have = 1u << tuttiProtoLL | 1u << tuttiProtoSimple; /* LL128 is for GPUs */
   uint32_t protos = in->protoMask & have ? in->protoMask & have : have;
@@ -506,18 +652,18 @@ static void planSchedule(const tuttiPlanInput *in, const tuttiSignature *op, tut
   if (in->gpu || (more && protos >> tuttiProtoSimple & 1)) protos = 1u << tuttiProtoSimple;
   candidate best = {.algo = -1};
   double time = 0;
-  for (int algo = tuttiAlgoCount - 1; algo >= 0; algo--)
-    for (int proto = 0; proto < tuttiProtoCount; proto++) {
-      if (!(algos >> algo & 1) || !(protos >> proto & 1)) continue;
-      candidate c = {.algo = algo, .proto = proto};
-      consider(in, op, c, &best, &time);
-      bool direct = algo == tuttiAlgoDirect;
-      candidate twoShot = c, fetch = c;
-      twoShot.twoShot = fetch.fetch = 1;
-      if (direct) consider(in, op, twoShot, &best, &time);
-      if (direct && proto == tuttiProtoSimple && canFetch(in, op))
-        consider(in, op, fetch, &best, &time);
-    }
+  for (int i = 0; i < tuttiAlgoCount * tuttiProtoCount; i++) {
+    int algo = order[i / tuttiProtoCount], proto = i % tuttiProtoCount;
+    if (!(algos >> algo & 1) || !(protos >> proto & 1)) continue;
+    candidate c = {.algo = algo, .proto = proto};
+    consider(in, op, c, &best, &time);
+    bool direct = algo == tuttiAlgoDirect;
+    candidate twoShot = c, fetch = c;
+    twoShot.twoShot = fetch.fetch = 1;
+    if (direct || algo == tuttiAlgoDoubling) consider(in, op, twoShot, &best, &time);
+    if (direct && proto == tuttiProtoSimple && canFetch(in, op))
+      consider(in, op, fetch, &best, &time);
+  }
   *plan = (tuttiPlan){
       .chunk = chunkElements(op, &best),
       .timeUs = (float)time,

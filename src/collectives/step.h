@@ -6,7 +6,9 @@
  * Without several operands the reduction is a copy. A step with count 0 does nothing and moves no
  * message; both sides compute the same counts, so they skip the same messages. Steps of one channel
  * run in order. No element of recvbuff is written twice in an operation: once a step has written
- * it, its address is as good as a copy. */
+ * it, its address is as good as a copy. What has to be kept otherwise, as a partial reduction, goes
+ * to scratch memory, of which each task of a rank has some (tuttiScheduleScratch): steps may write
+ * there again and again, so a message of what is there is always a copy. */
 #ifndef TUTTI_COLLECTIVES_STEP_H_
 #define TUTTI_COLLECTIVES_STEP_H_
 
@@ -20,7 +22,7 @@
 #define TUTTI_HD
 #endif
 
-#define TUTTI_ALGORITHMS(X)   X(Ring) X(Hierarchical) X(Tree) X(Direct)
+#define TUTTI_ALGORITHMS(X)   X(Ring) X(Hierarchical) X(Tree) X(Doubling) X(Direct)
 #define TUTTI_ALGORITHM(name) tuttiAlgo##name,
 typedef enum { TUTTI_ALGORITHMS(TUTTI_ALGORITHM) tuttiAlgoCount } tuttiAlgo;
 
@@ -43,7 +45,9 @@ enum {
    * before the receivers of this step's messages have used them (the data dependency proves it). An
    * executor may then let the receivers read it where it is. */
   TUTTI_STEP_STABLE = 1u << 5,
-  TUTTI_STEP_SRC_WRITTEN = 1u << 6 /* the local operand is recvbuff[src ...], written before */
+  TUTTI_STEP_SRC_WRITTEN = 1u << 6, /* the local operand is recvbuff[src ...], written before */
+  TUTTI_STEP_SRC_SCRATCH = 1u << 7, /*   scratch[src ...], written before */
+  TUTTI_STEP_DST_SCRATCH = 1u << 8  /* the value goes to scratch[dst ...]; then not to recvbuff */
 };
 
 typedef struct {
@@ -63,8 +67,9 @@ typedef struct {
   int32_t root;        /* of rooted collectives; for SendRecv the peer */
   uint8_t sending;     /* SendRecv: this rank sends */
   uint8_t shared;      /* direct: shared FIFOs may be used */
-  uint8_t twoShot;     /* direct: two exchanges instead of one. All-reduce: reduce-scatter, then
-                          all-gather; all-gather: gather, then broadcast, of n * count <= chunk */
+  uint8_t twoShot;     /* direct: two exchanges instead of one. All-reduce, of doubling too: reduce-
+                          scatter, then all-gather; all-gather: gather, then broadcast, of
+                          n * count <= chunk */
   uint64_t count;      /* elements: AllReduce, Broadcast, Reduce, SendRecv: all; else per rank */
   uint64_t begin;      /* this channel's part of [0, count): the part of each rank's block where */
   uint64_t part;       /*   `count` is per rank */

@@ -77,12 +77,14 @@ static void planGpus(const tuttiSurvey *s, const tuttiCommView *v, int maxChanne
   if (in->staged) in->allPairs = 1;
 }
 
-/* But for connections over a network with more ranks than rings and trees join. The memory of a GPU
- * is taken already. */
+/* But for connections over a network with more ranks than rings, trees and rounds of doubling join.
+ * The memory of a GPU is taken already. */
 static tuttiResult_t fitMemory(tuttiCommView *v, tuttiPlanInput *in) {
   int nlocal = in->loopback ? 1 : in->maxRanksPerHost, ends = 0, n = in->nranks;
   if (in->gpu) v->memLimit = 0;
   int neighbours = TUTTI_MAX_FAN + (in->grid ? 4 : 2);
+  if (in->algoMask & 1u << tuttiAlgoDoubling && tuttiPlanDoubles(in))
+    neighbours += 2 * tuttiRounds(n);
   if (in->nhosts > 1 || in->loopback) ends = 2 * (n <= neighbours ? n - 1 : neighbours);
   for (;;) {
     v->nchannels = in->maxChannels;

@@ -45,6 +45,13 @@ tuttiPlanInput manyHosts(int nhosts, int perHost) {
   return in;
 }
 
+tuttiPlanInput rdma(int nhosts, int perHost) {
+  tuttiPlanInput in = manyHosts(nhosts, perHost);
+  in.interLatencyUs = 3;
+  in.interGBs = 12.5f;
+  return in;
+}
+
 tuttiPlanInput loopback(int nranks) {
   tuttiPlanInput in = oneHost(nranks);
   in.sharedFifos = 0;
@@ -65,6 +72,15 @@ std::vector<tuttiPlanInput> inputs() {
   all.back().oversubscribed = 1;
   for (int n : {2, 4, 8})
     all.push_back(loopback(n));
+  for (int n : {4, 8, 13, 16}) { /* a core for each */
+    all.push_back(loopback(n));
+    all.back().oversubscribed = 0;
+  }
+  for (int n : {5, 16, 257}) {
+    all.push_back(rdma(n, 1));
+    all.push_back(rdma(n, 4));
+  }
+  all.push_back(oneHost(257));
   all.push_back(oneHost(2));
   all.back().fetches = 1;
   for (int hosts : {2, 4, 64})
@@ -95,7 +111,9 @@ void expectRunnable(const tuttiPlanInput &in, const tuttiSignature &sig, const t
   EXPECT_LE(plan.chunk * size, plan.proto == tuttiProtoLL ? TUTTI_INLINE_MAX : in.slotBytes);
   bool gathers = sig.coll == tuttiCollAllGather;
   EXPECT_TRUE(plan.twoShot == 0 ||
-              ((sig.coll == tuttiCollAllReduce || gathers) && plan.algo == tuttiAlgoDirect));
+              ((sig.coll == tuttiCollAllReduce || gathers) && plan.algo == tuttiAlgoDirect) ||
+              (sig.coll == tuttiCollAllReduce && plan.algo == tuttiAlgoDoubling));
+  EXPECT_TRUE(!in.gpu || tuttiSchedulesOnGpus(plan.algo));
   if (gathers && plan.twoShot) { /* one message has all blocks */
     EXPECT_EQ(plan.nchannels, 1);
     EXPECT_LE(sig.count, plan.chunk / in.nranks);
@@ -172,7 +190,8 @@ TEST(Planner, KnownRegimes) {
   EXPECT_EQ(large.twoShot, 1);
   EXPECT_EQ(large.nchannels, 1);
   tuttiPlan far = allReduce(manyHosts(64, 8), 1024);
-  EXPECT_EQ(far.algo, tuttiAlgoTree);
+  EXPECT_EQ(far.algo, tuttiAlgoDoubling) << "half the hops of a tree";
+  EXPECT_EQ(far.twoShot, 0);
   EXPECT_EQ(far.nchannels, 1);
   tuttiPlan farLarge = allReduce(manyHosts(8, 8), 256 << 20);
   EXPECT_EQ(farLarge.algo, tuttiAlgoHierarchical);
@@ -248,6 +267,33 @@ TEST(Planner, TwoShotGathers) {
   EXPECT_FALSE(twoShot(in, 128));
 }
 
+/* Few bytes among many ranks, each of which has a core; large ones go elsewhere. */
+TEST(Planner, DoublingIsForManyRanksAndFewBytes) {
+  auto algo = [](const tuttiPlanInput &in, int coll, uint64_t bytes) {
+    return static_cast<int>(choose(in, op(coll, bytes / 4)).algo);
+  };
+  tuttiPlanInput in = loopback(16);
+  in.oversubscribed = 0;
+  for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++) {
+    bool tree = coll == tuttiCollBroadcast || coll == tuttiCollReduce; /* is as good */
+    EXPECT_TRUE(tree || algo(in, coll, 8) == tuttiAlgoDoubling) << tuttiCollName(coll);
+    if (coll != tuttiCollAlltoAll && !tuttiCollHasRoot(coll)) {
+      EXPECT_EQ(algo(in, coll, 1024), tuttiAlgoDoubling) << tuttiCollName(coll);
+    }
+    EXPECT_NE(algo(in, coll, 64 << 20), tuttiAlgoDoubling) << tuttiCollName(coll);
+    EXPECT_EQ(algo(rdma(64, 8), coll, 8), tuttiAlgoDoubling) << tuttiCollName(coll);
+    EXPECT_NE(algo(loopback(16), coll, 8), tuttiAlgoDoubling) << "ranks share cores";
+    EXPECT_NE(algo(oneHost(16), coll, 8), tuttiAlgoDoubling) << "a store reaches all";
+    EXPECT_NE(algo(rdma(3, 1), coll, 8), tuttiAlgoDoubling) << "no message has two blocks";
+    tuttiPlanInput gpu = rdma(64, 8);
+    gpu.gpu = 1;
+    EXPECT_NE(algo(gpu, coll, 8), tuttiAlgoDoubling) << "kernels have no scratch memory";
+    gpu.algoMask = 1u << tuttiAlgoDoubling;
+    EXPECT_NE(algo(gpu, coll, 8), tuttiAlgoDoubling) << "nor if they are told to";
+    EXPECT_FALSE(tuttiPlanAlgos(&gpu, coll) >> tuttiAlgoDoubling & 1);
+  }
+}
+
 TEST(Planner, MasksAreHonoured) {
   for (tuttiPlanInput in : inputs())
     for (int algo = 0; algo < tuttiAlgoCount; algo++)
@@ -264,7 +310,8 @@ TEST(Planner, MasksAreHonoured) {
             }
             /* A setting never breaks a call: without a schedule, or a grid for it, another
              * algorithm is taken. */
-            bool fits = algo != tuttiAlgoHierarchical || in.grid;
+            bool fits = (algo != tuttiAlgoHierarchical || in.grid) &&
+                        (algo != tuttiAlgoDoubling || !in.gpu);
             EXPECT_TRUE(fits || plan.algo != algo);
             if (fits && tuttiScheduleExists(coll, algo)) {
               EXPECT_EQ(plan.algo, algo);
@@ -383,15 +430,17 @@ TEST(Planner, TimeOfWhatCannotRun) {
 TEST(Planner, ChoosesTheBest) {
   for (const tuttiPlanInput &in : inputs())
     for (uint64_t count : {1, 1000, 100000, 100000000}) {
-      if (in.nranks == 1 || (!in.sharedFifos && in.nranks > 16)) continue;
+      if (in.nranks == 1 || in.nranks > 256 || (!in.sharedFifos && in.nranks > 16)) continue;
       tuttiSignature sig = op(tuttiCollAllReduce, count);
       tuttiPlan plan = choose(in, sig);
       EXPECT_EQ(plan.timeUs,
                 tuttiPlanTime(&in, &sig, plan.algo, plan.proto, plan.nchannels, plan.twoShot));
-      for (int algo = 0; algo < tuttiAlgoCount; algo++)
+      for (int algo = 0; algo < tuttiAlgoCount; algo++) {
+        if (algo == tuttiAlgoDoubling && !tuttiPlanDoubles(&in)) continue;
         for (int proto = 0; proto < tuttiProtoCount; proto++)
           for (int twoShot : {0, 1})
             EXPECT_LE(plan.timeUs * 0.94f, tuttiPlanTime(&in, &sig, algo, proto, 1, twoShot));
+      }
     }
 }
 

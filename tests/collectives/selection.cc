@@ -71,7 +71,7 @@ TEST_F(Selection, ByCollective) {
 
 TEST_F(Selection, SaysWhereWhatIsNotUnderstoodStands) {
   const std::pair<const char *, const char *> bad[] = {
-      {"Rings", "\"Rings\" at character 1 is none of Ring, Hierarchical, Tree, Direct"},
+      {"Rings", "\"Rings\" at character 1 is none of Ring, Hierarchical, Tree, Doubling, Direct"},
       {"Ring,", "\"\" at character 6 is none of"},
       {",Ring", "\"\" at character 1 is none of"},
       {"Ring,, Tree", "\"\" at character 6 is none of"},
@@ -81,15 +81,16 @@ TEST_F(Selection, SaysWhereWhatIsNotUnderstoodStands) {
       {"^^Ring", "\"^Ring\" at character 2 is none of"},
       {"ring;", "\"\" at character 6 is none of"},
       {"ring;allreduce:tre,ring",
-       "\"tre\" at character 16 is none of Ring, Hierarchical, Tree, Direct"},
+       "\"tre\" at character 16 is none of Ring, Hierarchical, Tree, Doubling, Direct"},
       {"ring; allreduces:tree", "\"allreduces\" at character 7, before a colon, is no collective"},
       {"sendrecv:ring", "\"sendrecv\" at character 1, before a colon, is no collective"},
       {":ring", "\"\" at character 1, before a colon, is no collective; accepted: AllReduce, "},
       {"allreduce:ring:tree", "the colon at character 15 follows no collective"},
       {"allreduce:", "\"\" at character 11 is none of"},
-      {"ring;reduce:^ring,hierarchical,tree,direct",
+      {"ring;reduce:^ring,hierarchical,tree,doubling,direct",
        "the part at character 13 excludes everything"},
-      {"^ring,hierarchical,tree,direct,nvls", "the part at character 1 excludes everything"},
+      {"^ring,hierarchical,tree,doubling,direct,nvls",
+       "the part at character 1 excludes everything"},
   };
   for (auto [text, expected] : bad) {
     EXPECT_EQ(parse(text), tuttiInvalidArgument) << text;

@@ -53,7 +53,9 @@ struct Way {
 };
 
 inline std::string nameOf(const Way &way) {
-  static const char *const algos[] = {"Ring", "Hierarchical", "Tree", "Direct"};
+#define ALGO_NAME(name) #name,
+  static const char *const algos[] = {TUTTI_ALGORITHMS(ALGO_NAME)};
+#undef ALGO_NAME
   std::string name = std::string(tuttiCollName(way.coll)) + algos[way.algo];
   if (way.twoShot) name += "TwoShot";
   if (way.shared) name += "Shared";
@@ -71,6 +73,8 @@ inline std::vector<Way> allWays() {
       if (!tuttiScheduleExists(coll, algo)) continue;
       bool direct = algo == tuttiAlgoDirect;
       ways.push_back({coll, algo});
+      if (algo == tuttiAlgoDoubling && coll == tuttiCollAllReduce)
+        ways.push_back({coll, algo, false, true});
       if (direct) ways.push_back({coll, algo, true});
       if (direct && (coll == tuttiCollAllReduce || coll == tuttiCollAllGather)) {
         ways.push_back({coll, algo, false, true});

@@ -32,8 +32,11 @@ typedef struct {
   int32_t waiting; /* next rank that waits for the same FIFO */
   uint64_t chain;  /* longest chain that ended here so far */
   uint64_t sent, received;
-  uint64_t *memory; /* sendbuff and recvbuff, overlapping when in place */
-  uint8_t *written; /* [recvLength] */
+  uint64_t *memory;  /* sendbuff and recvbuff, overlapping when in place */
+  uint8_t *written;  /* [recvLength] */
+  uint64_t *scratch; /* [scratchLength] */
+  uint8_t *kept;     /* [scratchLength]: what of it a step has written */
+  uint64_t scratchLength;
   uint64_t length, sendAt, sendLength, recvAt, recvLength;
 } rankState;
 
@@ -180,7 +183,7 @@ static fifo *findFifo(simulation *sim, int32_t from, int32_t to) {
     while (f < row + sim->width && f->reader >= 0 && f->reader != to)
       f++;
   if (f == row + sim->width) {
-    fault(sim, "more neighbours than TUTTI_MAX_FAN", from, sim->ranks[from].k);
+    fault(sim, "more neighbours than its algorithm has", from, sim->ranks[from].k);
     return NULL;
   }
   if (f->reader < 0 && !makeFifo(sim, f, to, from == to)) {
@@ -236,6 +239,19 @@ static bool within(uint64_t at, uint64_t count, uint64_t length) {
   return at <= length && count <= length - at;
 }
 
+/* What is wrong with the local operand, or NULL. */
+static const char *operandFault(const rankState *r) {
+  const tuttiStep *step = &r->step;
+  bool written = (step->flags & TUTTI_STEP_SRC_WRITTEN) != 0;
+  bool scratch = (step->flags & TUTTI_STEP_SRC_SCRATCH) != 0;
+  uint64_t length = scratch ? r->scratchLength : written ? r->recvLength : r->sendLength;
+  const uint8_t *made = scratch ? r->kept : written ? r->written : NULL;
+  if (!within(step->src, step->count, length)) return "reads outside a buffer";
+  for (uint64_t i = 0; made != NULL && i < step->count; i++)
+    if (!made[step->src + i]) return "reads what no step has written";
+  return NULL;
+}
+
 /* What is wrong with the rank's step in itself, or NULL. */
 static const char *stepFault(const simulation *sim, const rankState *r) {
   const tuttiStep *step = &r->step;
@@ -244,13 +260,12 @@ static const char *stepFault(const simulation *sim, const rankState *r) {
   if (!validPeers(sim, r, step->recv, step->nrecv)) return "receives from an invalid rank";
   if (!validPeers(sim, r, step->send, step->nsend)) return "sends to an invalid rank";
   if (!local && step->nrecv == 0) return "step without operand";
-  bool written = (step->flags & TUTTI_STEP_SRC_WRITTEN) != 0;
-  if (local && !within(step->src, step->count, written ? r->recvLength : r->sendLength))
-    return "reads outside a buffer";
-  for (uint64_t i = 0; local && written && i < step->count; i++)
-    if (!r->written[step->src + i]) return "reads what no step has written";
+  const char *what = local ? operandFault(r) : NULL;
+  if (what != NULL) return what;
   if ((step->flags & TUTTI_STEP_DST) && !within(step->dst, step->count, r->recvLength))
     return "writes outside recvbuff";
+  if ((step->flags & TUTTI_STEP_DST_SCRATCH) && !within(step->dst, step->count, r->scratchLength))
+    return "writes outside its scratch memory";
   if ((step->flags & TUTTI_STEP_SEND_SHARED) && (!sim->in->shared || step->nsend != TUTTI_ALL))
     return "shared message without shared FIFO or not for all";
   if ((step->flags & TUTTI_STEP_RECV_SHARED) && !sim->in->shared)
@@ -262,6 +277,7 @@ static const char *stepFault(const simulation *sim, const rankState *r) {
 
 static const uint64_t *localOperand(const rankState *r) {
   uint64_t from = r->step.flags & TUTTI_STEP_SRC_WRITTEN ? r->recvAt : r->sendAt;
+  if (r->step.flags & TUTTI_STEP_SRC_SCRATCH) return r->scratch + r->step.src;
   return r->step.flags & TUTTI_STEP_SRC ? r->memory + from + r->step.src : NULL;
 }
 
@@ -296,7 +312,8 @@ static void take(simulation *sim, rankState *r, fifo *f, bool isFirst) {
 static void send(simulation *sim, rankState *r, fifo *f) {
   const tuttiStep *step = &r->step;
   uint64_t slot = f->sent % (uint64_t)sim->in->depth;
-  bool mayStay = !sim->inPlace || (step->flags & TUTTI_STEP_STABLE);
+  bool scratch = (step->flags & TUTTI_STEP_SRC_SCRATCH) != 0;
+  bool mayStay = !scratch && (!sim->inPlace || (step->flags & TUTTI_STEP_STABLE));
   const uint64_t *operand = localOperand(r);
   message *m = &f->slots[slot];
   if (step->nrecv == 0 && mayStay) {
@@ -324,6 +341,11 @@ static void send(simulation *sim, rankState *r, fifo *f) {
 
 static void store(simulation *sim, rankState *r) {
   const tuttiStep *step = &r->step;
+  if (step->flags & TUTTI_STEP_DST_SCRATCH) {
+    memcpy(r->scratch + step->dst, sim->value, step->count * sizeof *r->scratch);
+    memset(r->kept + step->dst, 1, step->count);
+  }
+  if (!(step->flags & TUTTI_STEP_DST)) return;
   uint64_t *to = r->memory + r->recvAt + step->dst;
   for (uint64_t i = 0; i < step->count; i++) {
     if (r->written[step->dst + i])
@@ -343,7 +365,7 @@ static void execute(simulation *sim, rankState *r) {
   if (sim->reduces && (step->flags & TUTTI_STEP_FINAL))
     for (uint64_t i = 0; i < step->count; i++)
       sim->value[i] = finish(sim->value[i]);
-  if (step->flags & TUTTI_STEP_DST) store(sim, r);
+  store(sim, r);
   for (int32_t i = 0; i < results(sim, step); i++)
     send(sim, r, resultFifo(sim, r, i));
 }
@@ -411,12 +433,15 @@ static void setupRank(simulation *sim, int32_t rank) {
   tuttiScheduleSetup(s, in->graph, in->channel, rank);
   s->depth = in->depth;
   r->nsteps = tuttiScheduleSteps(s);
+  r->scratchLength = tuttiScheduleScratch(s);
   layout(sim, rank, r);
 }
 
 static bool allocate(simulation *sim) {
   size_t n = (size_t)sim->n;
+  bool doubles = sim->in->algo == tuttiAlgoDoubling;
   sim->width = sim->in->algo == tuttiAlgoDirect ? sim->n : TUTTI_MAX_FAN;
+  if (doubles) sim->width = 2 * tuttiRounds(sim->n) + 1; /* ahead and behind by powers of two */
   sim->capacity = sim->in->chunk < n * sim->part ? sim->in->chunk : n * sim->part;
   sim->ranks = calloc(n, sizeof *sim->ranks);
   sim->fifos = calloc(n * (size_t)sim->width, sizeof *sim->fifos);
@@ -431,7 +456,9 @@ static bool allocate(simulation *sim) {
     setupRank(sim, rank);
     r->memory = calloc(r->length + 1, sizeof *r->memory);
     r->written = calloc(r->recvLength + 1, sizeof *r->written);
-    if (r->memory == NULL || r->written == NULL) return false;
+    r->scratch = calloc(r->scratchLength + 1, sizeof *r->scratch);
+    r->kept = calloc(r->scratchLength + 1, sizeof *r->kept);
+    if (!r->memory || !r->written || !r->scratch || !r->kept) return false;
     for (uint64_t i = 0; i < r->length; i++)
       r->memory[i] = original(sim, rank, i);
     sim->ready[sim->nready++] = rank;
@@ -443,6 +470,8 @@ static void release(simulation *sim) {
   for (int32_t rank = 0; sim->ranks != NULL && rank < sim->n; rank++) {
     free(sim->ranks[rank].memory);
     free(sim->ranks[rank].written);
+    free(sim->ranks[rank].scratch);
+    free(sim->ranks[rank].kept);
   }
   for (size_t f = 0; sim->fifos != NULL && f < (size_t)sim->n * (size_t)sim->width; f++) {
     free(sim->fifos[f].slots);
@@ -511,14 +540,42 @@ bool tuttiSimulate(const tuttiSimulation *in, tuttiSimulationResult *result) {
 
 /* ---- over a graph --------------------------------------------------------------------------- */
 
+/* Recursive doubling: each of 2^k ranks sends everything k times; each other one sends it once and
+ * gets it once. */
+static uint64_t recursiveElements(uint64_t n, uint64_t count) {
+  uint64_t taking = 1, rounds = 0;
+  for (; 2 * taking <= n; taking *= 2)
+    rounds++;
+  return (taking * rounds + 2 * (n - taking)) * count;
+}
+
+/* The binary digits that are 1 in 1 .. n - 1: how often a block moves on its way there. */
+static uint64_t digitsSet(uint64_t n) {
+  uint64_t digits = 0;
+  for (uint64_t i = 1; i < n; i++)
+    digits += (uint64_t)__builtin_popcountll(i);
+  return digits;
+}
+
+/* Every rank but the root moves the blocks of all ranks below it. */
+static uint64_t subtreeElements(uint64_t n) {
+  uint64_t blocks = 0;
+  for (uint64_t v = 1; v < n; v++) {
+    uint64_t width = v & -v;
+    blocks += width < n - v ? width : n - v;
+  }
+  return blocks;
+}
+
 uint64_t tuttiScheduleWireElements(int coll, int algo, bool shared, bool twoShot, int nranks,
                                    uint64_t count) {
   uint64_t n = (uint64_t)nranks, others = n - 1;
-  bool direct = algo == tuttiAlgoDirect;
+  bool direct = algo == tuttiAlgoDirect, doubles = algo == tuttiAlgoDoubling && n > 1;
   /* Messages that carry an element to all others. */
   uint64_t toAll = direct && shared && n > 1 ? 1 : others;
   switch (coll) {
   case tuttiCollAllReduce:
+    if (doubles && !twoShot) return recursiveElements(n, count);
     if (!direct) return 2 * others * count;
     return twoShot ? (others + toAll) * count : n * toAll * count;
   case tuttiCollAllGather:
@@ -526,8 +583,12 @@ uint64_t tuttiScheduleWireElements(int coll, int algo, bool shared, bool twoShot
   case tuttiCollBroadcast:
     return toAll * count;
   case tuttiCollReduceScatter:
-  case tuttiCollAlltoAll:
     return n * others * count;
+  case tuttiCollAlltoAll:
+    return doubles ? n * digitsSet(n) * count : n * others * count;
+  case tuttiCollGather:
+  case tuttiCollScatter:
+    return doubles ? subtreeElements(n) * count : others * count;
   default:
     return others * count;
   }

@@ -25,6 +25,8 @@ const Way kTwoShot = {tuttiCollAllReduce, tuttiAlgoDirect, true, true};
 const Way kGather = {tuttiCollAllGather, tuttiAlgoDirect, true};
 const Way kGatherTwice = {tuttiCollAllGather, tuttiAlgoDirect, true, true};
 const Way kAlltoAll = {tuttiCollAlltoAll, tuttiAlgoDirect};
+const Way kDoubling = {tuttiCollAllReduce, tuttiAlgoDoubling};
+const Way kRounds = {tuttiCollReduceScatter, tuttiAlgoDoubling};
 
 bool victim(const tuttiSchedule *s) {
   return s->rank == 2;
@@ -105,6 +107,26 @@ const Breakage kBreakages[] = {
        step->flags &= ~TUTTI_STEP_SRC_WRITTEN;
      },
      "reads outside a buffer"},
+    {"ScratchNotWritten", kDoubling,
+     [](const tuttiSchedule *, uint64_t, tuttiStep *step) {
+       step->flags &= ~TUTTI_STEP_DST_SCRATCH;
+     },
+     "reads what no step has written"},
+    {"ScratchTooShort", kRounds,
+     [](const tuttiSchedule *s, uint64_t, tuttiStep *step) {
+       if (step->flags & TUTTI_STEP_DST_SCRATCH) step->dst += static_cast<uint64_t>(s->nranks) * 5;
+     },
+     "writes outside its scratch memory"},
+    {"ReadBehindScratch", kRounds,
+     [](const tuttiSchedule *s, uint64_t, tuttiStep *step) {
+       if (step->flags & TUTTI_STEP_SRC_SCRATCH) step->src += static_cast<uint64_t>(s->nranks) * 5;
+     },
+     "reads outside a buffer"},
+    {"WrongBlockKept", kRounds,
+     [](const tuttiSchedule *s, uint64_t, tuttiStep *step) {
+       if (victim(s) && step->nsend == 1) step->src = 0;
+     },
+     "wrong result"},
     {"SharedNotForAll", kGather,
      [](const tuttiSchedule *s, uint64_t, tuttiStep *step) {
        if (step->nsend != TUTTI_ALL) return;

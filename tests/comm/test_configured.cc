@@ -119,7 +119,7 @@ TEST(Configured, BadOptions) {
   expect(tuttiInvalidArgument, "config.algSelection=\"ring,tre\": \"tre\" at character 6");
   config.algSelection = "tree";
   expect(tuttiInvalidArgument, "none of that can be had for AllGather of this communicator, which "
-                               "has Ring, Hierarchical, Direct");
+                               "has Ring, Doubling, Direct");
   config.launchCompletionEvent = &in;
   expect(tuttiInvalidUsage, "config.launchCompletionEvent is set");
   config.algSelection = "tree";

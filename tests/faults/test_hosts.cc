@@ -60,9 +60,9 @@ TEST_P(Hosts, RandomProgram) {
     }
   name += " ";
   std::vector<Step> program = makeProgram(random, n, 30);
-  const char *algos[] = {"", "Ring", "Hierarchical", "Tree", "Direct"};
-  Settings scope(std::map<std::string, std::string>{{"TUTTI_ALGO", algos[random() % 5]},
-                                                    {"TUTTI_BUFFSIZE", "8192"}});
+  const char *algos[] = {"", "Ring", "Hierarchical", "Tree", "Doubling", "Direct"};
+  Settings scope(std::map<std::string, std::string>{
+      {"TUTTI_ALGO", algos[random() % std::size(algos)]}, {"TUTTI_BUFFSIZE", "8192"}});
   auto *meeting = (Meeting *)mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE,
                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(meeting, MAP_FAILED);

@@ -134,7 +134,8 @@ TEST_P(Traffic, LoadsAllNicsAlike) {
   Cluster cluster(param.hosts);
   for (int coll : {tuttiCollAllReduce, tuttiCollAllGather, tuttiCollReduceScatter})
     for (int algo = 0; algo < tuttiAlgoCount; algo++) {
-      if (algo == tuttiAlgoDirect || !tuttiScheduleExists(coll, algo)) continue;
+      if (algo == tuttiAlgoDirect || !tuttiSchedulesOnGpus(algo)) continue;
+      if (!tuttiScheduleExists(coll, algo)) continue;
       if (algo == tuttiAlgoHierarchical && !tuttiGraphIsGrid(cluster.graph)) continue;
       uint64_t count = countOf(coll, cluster.n());
       std::string what = std::string(tuttiCollName(coll)) + " " + tuttiAlgoNames[algo];

@@ -40,6 +40,7 @@ typedef struct {
   int ready;         /* so many of conns were ready, and stay so */
   tuttiConn **conns; /* [2 * width]: nrecv, then nsend */
   loan *loans;       /* [width]: at most one for each connection */
+  uint8_t *scratch;  /* what the schedules of the chain need most, or NULL */
   int nloans;
   uint64_t moves;       /* counts progress */
   uint64_t movesSeen;   /* `moves` when the clock was last looked at */
@@ -93,15 +94,21 @@ static bool storesOnly(const runner *r) {
   const tuttiTask *task = r->task;
   uint32_t flags = r->step.flags;
   bool divides = (flags & TUTTI_STEP_FINAL) && task->divide > 1;
-  return r->nrecv == 1 && !(flags & TUTTI_STEP_SRC) && (flags & TUTTI_STEP_DST) && !divides;
+  bool stores = (flags & (TUTTI_STEP_DST | TUTTI_STEP_DST_SCRATCH)) != 0;
+  return r->nrecv == 1 && !(flags & TUTTI_STEP_SRC) && stores && !divides;
+}
+
+/* Where the step's value is stored, if it is. */
+static uint8_t *destination(const runner *r) {
+  bool scratch = (r->step.flags & TUTTI_STEP_DST_SCRATCH) != 0;
+  return (scratch ? r->scratch : (uint8_t *)r->task->recvbuff) + r->step.dst * r->elementBytes;
 }
 
 /* A large message from a network that is only stored need not go through a slot. */
 static void announce(runner *r) {
   r->announced = storesOnly(r) && r->conns[0]->network && r->bytes >= LEND_BYTES;
   if (!r->announced) return;
-  uint8_t *to = (uint8_t *)r->task->recvbuff + r->step.dst * r->elementBytes;
-  tuttiConnPostReceive(r->conns[0], to, r->bytes);
+  tuttiConnPostReceive(r->conns[0], destination(r), r->bytes);
 }
 
 /* Makes `step` the next one that does anything; `loaded` stays false at the end. */
@@ -170,6 +177,9 @@ static const void *payload(const tuttiConn *conn, size_t bytes) {
   return (const void *)(uintptr_t)slot->addr;
 }
 
+/* The local operand is no input but what an earlier step has made. */
+#define KEPT (TUTTI_STEP_SRC_WRITTEN | TUTTI_STEP_SRC_SCRATCH)
+
 /* The operands, the local one at its rank's place among the messages: receivers of the same
  * operands reduce them in the same order, to the same bits. */
 static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *args) {
@@ -182,9 +192,11 @@ static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *ar
   for (int i = 0; i < r->nrecv; i++)
     in[i + (i >= at)] = payload(r->conns[i], r->bytes);
   if (local) {
-    const void *from = step->flags & TUTTI_STEP_SRC_WRITTEN ? task->recvbuff : task->sendbuff;
+    const void *from = step->flags & TUTTI_STEP_SRC_SCRATCH   ? r->scratch
+                       : step->flags & TUTTI_STEP_SRC_WRITTEN ? task->recvbuff
+                                                              : task->sendbuff;
     in[at] = (const uint8_t *)from + step->src * r->elementBytes;
-    if (task->premul) args->premul = at + 1;
+    if (task->premul && !(step->flags & KEPT)) args->premul = at + 1;
   }
   args->in = in;
   args->nin = r->nrecv + local;
@@ -205,7 +217,7 @@ static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
   if (r->bytes < LEND_BYTES) return NULL;
   bool copy = args->nin == 1 && args->premul == 0 && args->divide <= 1;
   if (copy && r->nrecv == 0) {
-    bool untouched = (flags & TUTTI_STEP_SRC) && !task->inPlace;
+    bool untouched = (flags & TUTTI_STEP_SRC) && !(flags & KEPT) && !task->inPlace;
     return untouched || (flags & TUTTI_STEP_STABLE) ? args->in[0] : NULL;
   }
   if (!(flags & TUTTI_STEP_DST) || !(copy || (flags & TUTTI_STEP_FINAL))) return NULL;
@@ -314,8 +326,7 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
           task->plan.streams && (step->flags & TUTTI_STEP_DST) && (r->nrecv == 0 || r->nsend == 0),
   };
   gatherOperands(r, e->in, &args);
-  if (step->flags & TUTTI_STEP_DST)
-    e->out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * r->elementBytes;
+  if (step->flags & (TUTTI_STEP_DST | TUTTI_STEP_DST_SCRATCH)) e->out[args.nout++] = destination(r);
   TUTTI_TRY(addressSends(r, lendable(r, &args), e->out, &args.nout));
   TUTTI_TRY(fetch(r, e->in, e->out, go));
   if (!*go) return tuttiSuccess;
@@ -484,8 +495,18 @@ static int chainWidth(const tuttiTask *task) {
   return width;
 }
 
+/* Of scratch memory that the tasks of a chain, one after the other, need. */
+static size_t chainScratch(const tuttiTask *task) {
+  size_t most = 0;
+  do {
+    size_t bytes = tuttiScheduleScratch(&task->schedule) * tuttiTypeSize(task->type);
+    if (bytes > most) most = bytes;
+  } while ((task = task->next) != NULL);
+  return (most + TUTTI_LINE - 1) / TUTTI_LINE * TUTTI_LINE;
+}
+
 /* Bytes of everything that a run of so many tasks needs, none wider than `width`: runners, their
- * connections and loans, operands and outputs of one step, proxies. */
+ * connections and loans, operands and outputs of one step, proxies; behind scratch memory. */
 static size_t runBytes(size_t ntasks, size_t width) {
   return ntasks * (sizeof(runner) + width * (2 * sizeof(tuttiConn *) + sizeof(loan))) +
          2 * (width + 1) * sizeof(void *) + ntasks * sizeof(struct tuttiProxy *);
@@ -501,10 +522,11 @@ static void addContext(execution *e, const tuttiTaskContext *context) {
   if (p == e->nproxies) e->proxies[e->nproxies++] = context->proxy;
 }
 
-static void layOut(execution *e, void *memory, tuttiTask **tasks, int ntasks, int width) {
+static void layOut(execution *e, uint8_t *memory, tuttiTask **tasks, int ntasks, int width,
+                   size_t scratch) {
   size_t n = (size_t)ntasks, v = (size_t)width;
   e->live = ntasks;
-  e->runners = memory;
+  e->runners = (runner *)(void *)(memory + scratch);
   loan *loans = (loan *)(e->runners + n);
   tuttiConn **conns = (tuttiConn **)(loans + n * v);
   e->in = (const void **)(conns + 2 * n * v);
@@ -514,6 +536,8 @@ static void layOut(execution *e, void *memory, tuttiTask **tasks, int ntasks, in
     r->width = width;
     r->conns = conns;
     r->loans = loans;
+    r->scratch = memory;
+    memory += chainScratch(*tasks);
     r->nloans = 0;
     r->loaded = r->announced = false;
     r->moves = r->movesSeen = 0; /* unequal below, so the first look at the clock sets the rest */
@@ -540,14 +564,16 @@ tuttiResult_t tuttiCpuRun(tuttiTask **tasks, int ntasks) {
   execution e = {.spins = UINT32_MAX};
   void *heap = NULL;
   int width = 1;
+  size_t scratch = 0;
   for (int i = 0; i < ntasks; i++) {
     int v = chainWidth(tasks[i]);
     if (v > width) width = v;
+    scratch += chainScratch(tasks[i]);
   }
-  size_t bytes = runBytes((size_t)ntasks, (size_t)width);
+  size_t bytes = scratch + runBytes((size_t)ntasks, (size_t)width);
   if (bytes > sizeof stack)
     TUTTI_TRY(tuttiAlloc(&heap, bytes, 1, "state of running operations", NULL));
-  layOut(&e, heap ? heap : stack, tasks, ntasks, width);
+  layOut(&e, heap ? heap : stack, tasks, ntasks, width, scratch);
 
   for (int i = 0; i < e.nproxies; i++)
     tuttiProxyEnter(e.proxies[i]);

@@ -19,7 +19,9 @@ struct Way {
 };
 
 std::string nameOf(const Way &w) {
-  static const char *const algos[] = {"Ring", "Hierarchical", "Tree", "Direct"};
+#define ALGO_NAME(name) #name,
+  static const char *const algos[] = {TUTTI_ALGORITHMS(ALGO_NAME)};
+#undef ALGO_NAME
   return std::string(tuttiCollName(w.coll)) + algos[w.algo] + (w.twoShot ? "TwoShot" : "") +
          (w.shared ? "Shared" : "");
 }
@@ -33,9 +35,10 @@ std::vector<Way> allWays() {
     for (int algo = 0; algo < tuttiAlgoCount; algo++)
       for (bool shared : {false, true})
         for (bool twoShot : {false, true}) {
-          bool direct = algo == tuttiAlgoDirect;
-          if (!tuttiScheduleExists(coll, algo) || (shared && !direct) ||
-              (twoShot && !(direct && (coll == tuttiCollAllReduce || coll == tuttiCollAllGather))))
+          bool direct = algo == tuttiAlgoDirect, doubles = algo == tuttiAlgoDoubling;
+          bool twice = (coll == tuttiCollAllReduce && (direct || doubles)) ||
+                       (coll == tuttiCollAllGather && direct);
+          if (!tuttiScheduleExists(coll, algo) || (shared && !direct) || (twoShot && !twice))
             continue;
           ways.push_back({coll, algo, shared, twoShot});
         }
