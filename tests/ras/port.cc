@@ -211,7 +211,11 @@ TEST_F(Port, ManyConnectionsAndLazyReadersHarmNobody) {
   for (int i = 0; i < 100 && text.find("communicator ") == std::string::npos; i++)
     text = ask("status\n");
   EXPECT_THAT(text, HasSubstr("communicator ")) << "nobody else is answered";
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) /* they keep what is freed */
   EXPECT_LT(resident() - before, 16 * 1024) << "KiB more";
+#else
+  (void)before;
+#endif
   for (int fd : idle)
     close(fd);
   for (int fd : slow)
