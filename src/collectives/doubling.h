@@ -28,9 +28,9 @@ TUTTI_HD static inline int32_t tuttiRounds(int32_t n) {
   return k;
 }
 
-/* Most often one message is enough, which saves the division. */
+/* Most often one message is enough, which saves the division. Nothing is cut by 0. */
 TUTTI_HD static inline uint64_t tuttiCeil(uint64_t a, uint64_t b) {
-  return a <= b ? a != 0 : b == 1 ? a : a / b + (a % b != 0);
+  return a <= b ? a != 0 : b <= 1 ? a : a / b + (a % b != 0);
 }
 
 /* ---- rows of blocks ------------------------------------------------------------------------- */
@@ -382,7 +382,9 @@ typedef struct {
 } tuttiFold;
 
 TUTTI_HD static inline void tuttiFoldFind(const tuttiSchedule *s, tuttiFold *f) {
-  f->rounds = tuttiRounds(s->nranks + 1) - 1;
+  f->rounds = 0;
+  while (INT32_C(2) << f->rounds <= s->nranks)
+    f->rounds++;
   f->folded = s->nranks - (INT32_C(1) << f->rounds);
   bool among = s->rank < 2 * f->folded;
   f->out = among && s->rank % 2 == 1;
