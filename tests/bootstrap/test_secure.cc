@@ -16,52 +16,81 @@ struct Side {
   std::string keyFile;
 };
 
-/* What each of these ranks gets from a join, the root of which encrypts as `root` does. */
+/* A rank that is to join, and what it says at its end. */
+struct Joiner {
+  pid_t pid;
+  int id[2], said[2]; /* pipes: read, write */
+};
+
+/* The life of a rank's process, up to its exit status. */
+int joinOnceToldOf(int idFd, int saidFd, const Side &side, int rank, int n) {
+  WithSetting encrypt("TUTTI_ENCRYPT", side.encrypts ? "1" : "0"),
+      psk("TUTTI_PSK_FILE", side.keyFile);
+  std::vector<tuttiUniqueId> ids(1);
+  if (read(idFd, ids.data(), sizeof ids[0]) != (ssize_t)sizeof ids[0]) return 96;
+  Outcome o = joinAs(ids, rank, n);
+  bool covered = o.b && n > 1 && tuttiSecureIsOn(o.b->nextFd) && tuttiSecureIsOn(o.b->prevFd);
+  std::vector<uint64_t> all(n);
+  for (int turn = 0; o.b && turn < 3; turn++) {
+    all[rank] = (uint64_t)(turn * 100 + rank);
+    if (tuttiBootstrapAllGather(o.b, all.data(), 8, within(60000)) != tuttiSuccess) return 99;
+    for (int i = 0; i < n; i++)
+      if (all[i] != (uint64_t)(turn * 100 + i)) return 98;
+  }
+  std::string line = (covered ? "covered " : "") + o.text;
+  if (write(saidFd, line.data(), line.size()) < 0) return 97;
+  tuttiBootstrapClose(o.b);
+  return o.result;
+}
+
+Joiner startJoiner(const Side &side, int rank, int n) {
+  Joiner j;
+  EXPECT_EQ(pipe2(j.id, O_CLOEXEC), 0);
+  EXPECT_EQ(pipe2(j.said, O_CLOEXEC), 0);
+  j.pid = fork();
+  if (j.pid == 0) {
+    close(j.id[1]); /* so that it ends if the test does, without an id */
+    _exit(joinOnceToldOf(j.id[0], j.said[1], side, rank, n));
+  }
+  close(j.id[0]);
+  close(j.said[1]);
+  return j;
+}
+
+Outcome endOf(const Joiner &j) {
+  Outcome o;
+  char text[2048];
+  ssize_t got;
+  while ((got = read(j.said[0], text, sizeof text)) > 0)
+    o.text.append(text, (size_t)got);
+  close(j.said[0]);
+  int status = -1;
+  EXPECT_EQ(waitpid(j.pid, &status, 0), j.pid);
+  EXPECT_TRUE(WIFEXITED(status));
+  o.result = (tuttiResult_t)WEXITSTATUS(status);
+  return o;
+}
+
+/* What each of these ranks gets from a join, the root of which encrypts as `root` does. Ranks are
+ * forked before the root's thread runs: a lock that it holds would stay locked in them. */
 std::vector<Outcome> join(const Side &root, const std::vector<Side> &ranks) {
-  const int n = (int)ranks.size();
+  EXPECT_TRUE(eventually([] { return rootThreads() == 0; }));
+  std::vector<Joiner> joiners;
+  for (const Side &side : ranks)
+    joiners.push_back(startJoiner(side, (int)joiners.size(), (int)ranks.size()));
   std::vector<tuttiUniqueId> ids;
   {
     WithSetting encrypt("TUTTI_ENCRYPT", root.encrypts ? "1" : "0"),
         psk("TUTTI_PSK_FILE", root.keyFile);
     ids = makeIds();
   }
-  std::vector<std::pair<pid_t, int>> children;
-  for (int r = 0; r < n; r++) {
-    int ends[2];
-    EXPECT_EQ(pipe(ends), 0);
-    pid_t child = fork();
-    if (child == 0) {
-      WithSetting encrypt("TUTTI_ENCRYPT", ranks[r].encrypts ? "1" : "0"),
-          psk("TUTTI_PSK_FILE", ranks[r].keyFile);
-      Outcome o = joinAs(ids, r, n);
-      bool covered = o.b && n > 1 && tuttiSecureIsOn(o.b->nextFd) && tuttiSecureIsOn(o.b->prevFd);
-      std::vector<uint64_t> all(n);
-      for (int turn = 0; o.b && turn < 3; turn++) {
-        all[r] = (uint64_t)(turn * 100 + r);
-        if (tuttiBootstrapAllGather(o.b, all.data(), 8, within(60000)) != tuttiSuccess) _exit(99);
-        for (int i = 0; i < n; i++)
-          if (all[i] != (uint64_t)(turn * 100 + i)) _exit(98);
-      }
-      std::string line = (covered ? "covered " : "") + o.text;
-      if (write(ends[1], line.data(), line.size()) < 0) _exit(97);
-      tuttiBootstrapClose(o.b);
-      _exit(o.result);
-    }
-    close(ends[1]);
-    children.emplace_back(child, ends[0]);
+  for (const Joiner &j : joiners) {
+    EXPECT_EQ(write(j.id[1], ids.data(), sizeof ids[0]), (ssize_t)sizeof ids[0]);
+    close(j.id[1]);
   }
-  std::vector<Outcome> outcomes(n);
-  for (int r = 0; r < n; r++) {
-    char text[2048];
-    ssize_t got;
-    while ((got = read(children[r].second, text, sizeof text)) > 0)
-      outcomes[r].text.append(text, (size_t)got);
-    close(children[r].second);
-    int status = -1;
-    EXPECT_EQ(waitpid(children[r].first, &status, 0), children[r].first);
-    EXPECT_TRUE(WIFEXITED(status));
-    outcomes[r].result = (tuttiResult_t)WEXITSTATUS(status);
-  }
+  std::vector<Outcome> outcomes;
+  for (const Joiner &j : joiners)
+    outcomes.push_back(endOf(j));
   endRoots(ids);
   return outcomes;
 }
