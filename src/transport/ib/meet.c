@@ -405,7 +405,9 @@ static void considerPorts(tuttiIbEndpoint *e) {
     setBroken(e, down, "its port is down");
     return;
   }
-  snprintf(e->trouble, sizeof e->trouble, "was moved, as other ports are better now");
+  /* What broke and is not mended yet is told of, not what was better on the way. */
+  if (!e->trouble[0])
+    snprintf(e->trouble, sizeof e->trouble, "was moved, as other ports are better now");
   leaveQueuePairs(e);
 }
 
