@@ -141,6 +141,14 @@ void exchangeAll(int n, const std::vector<Pattern> &patterns, size_t bytes = (si
 
 constexpr size_t kCounts[] = {0, 1, 29, 1001, 40003, 300001};
 
+/* The end of a non-blocking init, without which nothing else may be called. */
+void awaitInit(tuttiComm_t comm) {
+  tuttiResult_t state = tuttiInProgress;
+  for (double end = seconds() + 20; state == tuttiInProgress && seconds() < end; usleep(1000))
+    TUTTI(tuttiCommGetAsyncError(comm, &state));
+  ASSERT_EQ(state, tuttiSuccess) << tuttiGetLastError(comm);
+}
+
 /* What is still to be launched, too: with a late peer its kernel waits when destroy is called. */
 TEST_F(GpuNonBlocking, DestroyCompletesWhatIsQueued) {
   const int ranks = 2;
@@ -158,10 +166,7 @@ TEST_F(GpuNonBlocking, DestroyCompletesWhatIsQueued) {
     gpu.use();
     float *x = gpu.put(std::vector<float>(n, (float)(r + 1)));
     ASSERT_EQ(tuttiCommInitRankConfig(&comm, ranks, id, r, &config), tuttiInProgress);
-    tuttiResult_t state = tuttiInProgress;
-    for (double end = seconds() + 20; state == tuttiInProgress && seconds() < end; usleep(1000))
-      TUTTI(tuttiCommGetAsyncError(comm, &state));
-    ASSERT_EQ(state, tuttiSuccess) << tuttiGetLastError(comm);
+    awaitInit(comm);
     if (r == 1) usleep(300000);
     ASSERT_EQ(tuttiAllReduce(x, x, n, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
               tuttiInProgress);
@@ -644,6 +649,7 @@ TEST_F(GpuNonBlocking, NoContextOnAnotherGpu) {
     Gpu gpu(1, 1 << 20);
     float *x = gpu.put(std::vector<float>(1000, 1));
     EXPECT_EQ(tuttiCommInitRankConfig(&comm, 2, processes.id(), r, &config), tuttiInProgress);
+    awaitInit(comm);
     EXPECT_EQ(tuttiAllReduce(x, x, 1000, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
               tuttiInProgress);
     EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess) << tuttiGetLastError(nullptr);
