@@ -66,6 +66,7 @@ typedef struct {
   /* What the executor waits for. */
   uint64_t waitsAt; /* when that was told; 0: never */
   uint64_t waitsOf; /* operations started then */
+  tuttiSignature in;
   uint32_t nwaits;
   uint64_t since[TUTTI_FACTS_WAITS];
   tuttiWaitFacts waits[TUTTI_FACTS_WAITS];

@@ -71,6 +71,13 @@ static tuttiWaitFacts *addWait(const tuttiCommunicator *c, tuttiFacts *f, int pe
   return w;
 }
 
+/* What it is in. The host's executor is in the newest operation of the record; kernels run behind
+ * their launch, which is the record's end of an operation, and tell what they wait in. */
+static void fillInside(const tuttiCommunicator *c, tuttiFacts *f, bool kernelWaits) {
+  f->inside = kernelWaits || (f->started > f->ended && f->nops > 0);
+  if (f->inside) f->in = kernelWaits ? c->told.in : f->ops[0].sig;
+}
+
 /* What the proxy has of an endpoint: into the wait for it, or one of its own if it is busy. */
 static void addEndpoint(const tuttiCommunicator *c, tuttiFacts *f, const tuttiProxyFacts *p) {
   tuttiWaitFacts *w = NULL;
@@ -88,11 +95,12 @@ static void addEndpoint(const tuttiCommunicator *c, tuttiFacts *f, const tuttiPr
 
 static void fillWaits(tuttiCommunicator *c, tuttiFacts *f) {
   tuttiProxyFacts ends[TUTTI_CHANNELS];
-  bool inside = f->started > f->ended;
   uint64_t now = tuttiNow();
   TUTTI_LOCKED(&c->told.lock); /* the proxies are there as long as the paths are known */
   bool fresh = c->told.waitsAt && now - c->told.waitsAt < WAITS_MS * TUTTI_MS;
-  if (inside && fresh && c->told.waitsOf == f->started) {
+  bool kernelWaits = fresh && c->device->kind == tuttiDeviceCuda;
+  fillInside(c, f, kernelWaits);
+  if (kernelWaits || (f->inside && fresh && c->told.waitsOf == f->started)) {
     f->nwaits = c->told.nwaits;
     memcpy(f->waits, c->told.waits, f->nwaits * sizeof *f->waits);
     for (uint32_t i = 0; i < f->nwaits; i++)
@@ -116,10 +124,11 @@ static uint64_t realtime(void) {
 
 /* Since when it has been in what it is in; 0: in nothing. */
 static uint32_t inMs(const tuttiFacts *f, uint64_t since, uint64_t now) {
-  if (f->started == f->ended) return 0;
-  uint64_t ms = (now - since) / TUTTI_MS;
+  if (!f->inside) return 0;
+  bool running = f->started > f->ended; /* else a kernel waits, which tells since when itself */
+  uint64_t ms = running ? (now - since) / TUTTI_MS : 0;
   uint64_t start = f->nops > 0 ? f->ops[0].start : 0;
-  if (start != 0 && start < now) ms = (now - start) / TUTTI_MS;
+  if (running && start != 0 && start < now) ms = (now - start) / TUTTI_MS;
   for (uint32_t i = 0; i < f->nwaits; i++)
     if (f->waits[i].awaited && f->waits[i].sinceMs > ms) ms = f->waits[i].sinceMs;
   return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
@@ -225,13 +234,14 @@ void tuttiCommWaits(void *comm, const tuttiAwaited *list, int n) {
   }
 }
 
-void tuttiCommStalls(tuttiCommunicator *c, int peer, uint64_t waitedMs) {
+void tuttiCommStalls(tuttiCommunicator *c, const tuttiSignature *in, int peer, uint64_t waitedMs) {
   uint64_t now = tuttiNow();
   tuttiStoreRelaxed(&c->told.stalls, tuttiLoadRelaxed(&c->told.stalls) + 1);
   TUTTI_LOCKED(&c->told.lock);
   if (c->told.waitsAt && now - c->told.waitsAt < WAITS_MS * TUTTI_MS / 2) return;
   c->told.waitsAt = now;
   c->told.waitsOf = tuttiLoadAcquire(&c->record.started);
+  c->told.in = *in;
   c->told.nwaits = 1;
   c->told.waits[0] = (tuttiWaitFacts){.peer = peer, .channel = -1, .awaited = 1};
   snprintf(c->told.waits[0].via, sizeof c->told.waits[0].via, "%s", viaOf(c, peer));

@@ -16,9 +16,10 @@ void tuttiCommMet(tuttiCommunicator *c);
 size_t tuttiCommTellState(void *comm, void *out);
 size_t tuttiCommTellReport(void *comm, void *out);
 
-/* A task context's `waits`; and a stall of which no connections are known (peer -1: nor that). */
+/* A task context's `waits`; and a stall, in the operation `in`, of which no connections are known
+ * (peer -1: nor that). */
 void tuttiCommWaits(void *comm, const tuttiAwaited *list, int n);
-void tuttiCommStalls(tuttiCommunicator *c, int peer, uint64_t waitedMs);
+void tuttiCommStalls(tuttiCommunicator *c, const tuttiSignature *in, int peer, uint64_t waitedMs);
 
 /* Writes what is known of all ranks, once, to the log and to TUTTI_HANG_REPORT: this rank has
  * waited for so long. Asks the others, for less than two seconds. */

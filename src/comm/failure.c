@@ -209,7 +209,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   TUTTI_TRY(tuttiCommFailure(c));
   bool told = waitedMs == TUTTI_DISAGREES;
   bool expired = told || (c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs);
-  tuttiCommStalls(c, peer, waitedMs);
+  tuttiCommStalls(c, mine, peer, waitedMs);
   bool hangs = expired || isHang(waitedMs);
   if (hangs && !told) tuttiCommTellHang(c, waitedMs);
   if (!shouldAsk(c, waitedMs, expired)) return tuttiSuccess;

@@ -52,6 +52,7 @@ bool tuttiFactsParse(const void *bytes, size_t size, tuttiFacts *out) {
   if (!numbersHold(out)) return false;
   for (uint32_t i = 0; i < out->nops; i++)
     if (!isSignature(&out->ops[i].sig)) return false;
+  if (out->inside && !isSignature(&out->in)) return false;
   for (uint32_t i = 0; i < out->nwaits; i++) {
     tuttiWaitFacts *w = &out->waits[i];
     if (w->peer < -1 || w->peer >= out->nranks) return false;

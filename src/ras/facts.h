@@ -81,8 +81,11 @@ typedef struct {
   uint64_t counts[tuttiCollCount],
       bytes[tuttiCollCount]; /* operations, and bytes of their buffers */
   uint64_t counters[tuttiCounterCount];
-  uint64_t started, ended; /* as in the operation record */
-  uint32_t nops, nwaits;
+  uint64_t started, ended; /* as in the operation record: on GPUs an operation ends there when it
+                              has been launched */
+  tuttiSignature in;       /* what it is in, if `inside`: the newest operation, or that in which a
+                              kernel waits */
+  uint32_t nops, nwaits, inside, unused;
   char name[64], host[64], failure[640];
   tuttiWaitFacts waits[TUTTI_FACTS_WAITS];
   tuttiOpFacts ops[TUTTI_FACTS_OPS]; /* the newest first */

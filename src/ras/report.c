@@ -78,8 +78,9 @@ static void textRank(const tuttiRankView *v, FILE *out) {
   char who[160], sig[160] = "nothing yet";
   tuttiRankState state;
   bool known = tuttiRankViewState(v, &state);
-  bool inside = known && state.started > state.ended;
-  if (known && state.started) tuttiSignatureText(&state.last[0], sig, sizeof sig);
+  bool inside = v->told ? v->facts.inside : known && state.started > state.ended;
+  const tuttiSignature *at = v->told && inside ? &v->facts.in : &state.last[0];
+  if (known && state.started) tuttiSignatureText(at, sig, sizeof sig);
   fprintf(out, "  %s: ", tuttiWhoText(&v->who, who, sizeof who));
   if (v->process == 'T' || v->process == 't') fputs("stopped; ", out);
   if (v->process == 'X' || v->process == 'Z') fputs("its process is gone; ", out);
@@ -160,7 +161,12 @@ static void jsonMore(const tuttiFacts *f, FILE *out) {
 #define JSON_COUNTER(name, word, help)                                                             \
   fprintf(out, "\"%s\": %" PRIu64 ", ", word, f->counters[tuttiCounter##name]);
   TUTTI_COUNTERS(JSON_COUNTER)
-  fputs("\"failure\": ", out);
+  fputs("\"in\": ", out);
+  if (f->inside)
+    jsonOp(&(tuttiOpFacts){.sig = f->in, .algo = UINT8_MAX, .proto = UINT8_MAX}, out);
+  else
+    fputs("null", out);
+  fputs(", \"failure\": ", out);
   tuttiJsonString(out, f->failure);
   fputs(", \"last\": ", out);
   if (f->nops > 0)

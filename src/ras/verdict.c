@@ -137,7 +137,7 @@ static void endClauses(clauses *list) {
 }
 
 static bool isInside(const tuttiRankView *r) {
-  return r->told && r->facts.started > r->facts.ended && r->facts.nops > 0;
+  return r->told && r->facts.inside;
 }
 
 /* Stopped, or gone, as its host's /proc says. */
@@ -162,7 +162,7 @@ static void findWaiting(judgement *j) {
   for (int r = 0; r < j->c->nranks; r++) {
     const tuttiRankView *v = &j->c->ranks[r];
     if (!waits(v)) continue;
-    const tuttiSignature *sig = &v->facts.ops[0].sig;
+    const tuttiSignature *sig = &v->facts.in;
     bool message = sig->coll == tuttiCollSendRecv;
     bool newer = j->first < 0 || (j->sig.coll == tuttiCollSendRecv && !message) ||
                  (!message && sig->seq > j->sig.seq);
@@ -174,7 +174,7 @@ static void findWaiting(judgement *j) {
   for (int r = 0; j->first >= 0 && r < j->c->nranks; r++) {
     const tuttiRankView *v = &j->c->ranks[r];
     if (!waits(v)) continue;
-    if (!tuttiSignatureEqual(&v->facts.ops[0].sig, &j->sig)) continue;
+    if (!tuttiSignatureEqual(&v->facts.in, &j->sig)) continue;
     j->waiting++;
     if (v->facts.inMs > j->longestMs) j->longestMs = v->facts.inMs;
   }
@@ -310,9 +310,51 @@ static bool hasLeft(const judgement *j, const tuttiRankView *r) {
   return j->first >= 0 && r->answer.answered == TUTTI_ANSWER_LEFT;
 }
 
+static bool hasCalled(const tuttiFacts *f, const tuttiSignature *sig) {
+  for (uint32_t i = 0; i < f->nops; i++)
+    if (tuttiSignatureEqual(&f->ops[i].sig, sig)) return true;
+  return false;
+}
+
+/* The rank that a kernel of `v` waits for, if it has called what `v` is in and no kernel of its own
+ * waits for anything; NULL: there is none. */
+static const tuttiRankView *notBegunFor(const judgement *j, const tuttiRankView *v) {
+  for (uint32_t i = 0; i < v->facts.nwaits; i++) {
+    const tuttiWaitFacts *w = &v->facts.waits[i];
+    if (!w->awaited || w->peer < 0) continue;
+    const tuttiRankView *p = &j->c->ranks[w->peer];
+    bool onGpu = v->facts.device >= 0 && answers(p) && p->facts.device >= 0;
+    if (onGpu && !isInside(p) && hasCalled(&p->facts, &v->facts.in)) return p;
+  }
+  return NULL;
+}
+
+/* Kernels begin when their stream comes to them. */
+static void findNotBegun(judgement *j) {
+  clauses list = {0};
+  const tuttiRankView *named = NULL;
+  char who[160];
+  for (int r = 0; j->first >= 0 && r < j->c->nranks; r++) {
+    const tuttiRankView *v = &j->c->ranks[r], *p = waits(v) ? notBegunFor(j, v) : NULL;
+    if (!p || p == named) continue;
+    named = p;
+    addClause(&list, tuttiWhoText(&p->who, who, sizeof who));
+  }
+  endClauses(&list);
+  tuttiFinding *f = list.n > 0 ? addFinding(j, tuttiVerdictNotBegun) : NULL;
+  if (!f) return;
+  waitingText(j, f->text, sizeof f->text);
+  tuttiAppend(
+      f->text, sizeof f->text,
+      ": %s called it, but the kernel has not begun: its stream waits for what was enqueued "
+      "before (a copy, a kernel, an event or a host function), or other kernels fill the GPU",
+      list.text);
+}
+
 /* The peer of the first message that a rank waits in, if that peer itself waits for nothing. */
 static void findPeer(judgement *j) {
   if (j->first < 0 || j->sig.coll != tuttiCollSendRecv) return;
+  if (j->n > 0 && j->out[j->n - 1].kind == tuttiVerdictNotBegun) return; /* it has come */
   for (int r = 0; r < j->c->nranks; r++) {
     const tuttiRankView *v = &j->c->ranks[r];
     if (!isInside(v) || v->facts.inMs < HANG_MS || v->facts.nwaits == 0) continue;
@@ -321,7 +363,7 @@ static void findPeer(judgement *j) {
     const tuttiRankView *p = &j->c->ranks[peer];
     tuttiRankState state;
     char sig[160], clause[400];
-    const tuttiSignature *mine = &v->facts.ops[0].sig;
+    const tuttiSignature *mine = &v->facts.in;
     if (!tuttiRankViewState(p, &state) ||
         !tuttiLateText(mine, peer, &p->who, &p->answer, &state, clause, sizeof clause))
       continue;
@@ -385,10 +427,11 @@ static void findNothing(judgement *j) {
   uint64_t most = 0;
   bool inside = false;
   for (int r = 0; r < j->c->nranks; r++) {
+    const tuttiRankView *v = &j->c->ranks[r];
     tuttiRankState state;
-    if (!tuttiRankViewState(&j->c->ranks[r], &state)) continue;
+    if (!tuttiRankViewState(v, &state)) continue;
     if (state.started > most) most = state.started;
-    inside |= state.started > state.ended;
+    inside |= v->told ? isInside(v) : state.started > state.ended;
   }
   tuttiFinding *f = addFinding(j, inside ? tuttiVerdictRunning : tuttiVerdictIdle);
   if (!f) return;
@@ -414,6 +457,7 @@ int tuttiFindings(const tuttiCommSnapshot *c, tuttiFinding out[TUTTI_FINDINGS]) 
     findLate(&j, tuttiVerdictSilent, isSilent);
     findLate(&j, tuttiVerdictLeft, hasLeft);
   }
+  findNotBegun(&j);
   findPeer(&j);
   findPath(&j);
   findJoining(&j);

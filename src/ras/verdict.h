@@ -15,8 +15,8 @@ __BEGIN_DECLS
 /* clang-format off */
 #define TUTTI_VERDICTS(X)                                                                          \
   X(Failed, "failed") X(Dead, "dead") X(Mismatch, "mismatch") X(Missing, "not_entered")            \
-  X(Stopped, "stopped") X(Silent, "no_answer") X(Left, "left") X(Peer, "peer_late")                \
-  X(Path, "path") X(Joining, "joining") X(Running, "running") X(Idle, "idle")
+  X(Stopped, "stopped") X(Silent, "no_answer") X(Left, "left") X(NotBegun, "not_begun")            \
+  X(Peer, "peer_late") X(Path, "path") X(Joining, "joining") X(Running, "running") X(Idle, "idle")
 /* clang-format on */
 #define TUTTI_VERDICT(name, word) tuttiVerdict##name,
 typedef enum { TUTTI_VERDICTS(TUTTI_VERDICT) tuttiVerdictCount } tuttiVerdictKind;

@@ -8,7 +8,8 @@
 
 #include "ras/job.h"
 
-using rastest::Asked;
+using rastest::expectVerdict;
+using rastest::jobName;
 using rastest::kRanks;
 
 namespace {
@@ -148,31 +149,6 @@ protected:
     job.setStage(r, 2);
     for (;;)
       pause();
-  }
-
-  /* The same in all processes of the test, and in no other test. */
-  std::string jobName() {
-    const char *given = getenv("TUTTITEST_JOB");
-    if (given) return given;
-    std::string name = "hang-" + std::to_string(getpid());
-    setenv("TUTTITEST_JOB", name.c_str(), 1);
-    return name;
-  }
-
-  /* Asks until the verdict is of this kind and says all that, found in less than two seconds. */
-  void expectVerdict(tuttiVerdictKind kind, const std::vector<std::string> &says) {
-    std::string text, missing;
-    for (int i = 0; i < 200; i++) {
-      Asked asked(jobName());
-      text = asked.text();
-      bool right = !asked.findings.empty() && asked.findings[0].kind == kind && asked.seconds() < 2;
-      missing = tuttiVerdictWords[kind];
-      for (const std::string &s : says)
-        if (text.find(s) == std::string::npos) missing = s;
-      if (right && missing == tuttiVerdictWords[kind]) return;
-      usleep(50000);
-    }
-    ADD_FAILURE() << "it does not say: " << missing << "\nbut: " << text;
   }
 
   RankProcesses job;

@@ -32,6 +32,7 @@ protected:
       f.version = TUTTI_VERSION_CODE;
       f.rank = r;
       f.nranks = nranks;
+      f.device = -1;
       f.hash = hash;
       f.hostId = (uint64_t)(r / 2 + 1);
       f.phase = tuttiPhaseUsable;
@@ -58,6 +59,22 @@ protected:
     f.nops = n < 3 ? (uint32_t)n : 3;
     for (uint32_t i = 0; i < f.nops; i++)
       f.ops[i].sig = signature(n - i);
+    f.inside = inMs > 0;
+    f.in = f.ops[0].sig;
+  }
+  /* The newest operation that it has called, and is in, is another one. */
+  void calledInstead(int r, const tuttiSignature &sig) {
+    tuttiFacts &f = c->ranks[r].facts;
+    f.ops[0].sig = f.in = sig;
+  }
+  /* On GPUs: it has launched so many, and a kernel waits in the one of this number. */
+  void launched(int r, uint64_t n, uint64_t in, uint32_t inMs) {
+    called(r, n, 0);
+    tuttiFacts &f = c->ranks[r].facts;
+    f.device = r;
+    f.inside = inMs > 0;
+    f.inMs = inMs;
+    f.in = signature(in);
   }
   std::vector<tuttiFinding> judge() {
     tuttiFinding found[TUTTI_FINDINGS];
@@ -114,7 +131,9 @@ TEST_F(Verdict, TheFewDisagreeWithTheMany) {
   make(4);
   for (int r = 0; r < 4; r++)
     called(r, 5, 700);
-  c->ranks[0].facts.ops[0].sig.count = 9;
+  tuttiSignature other = signature(5);
+  other.count = 9;
+  calledInstead(0, other);
   auto f = judge();
   ASSERT_GE(f.size(), 1u);
   EXPECT_EQ(f[0].kind, tuttiVerdictMismatch);
@@ -146,7 +165,7 @@ TEST_F(Verdict, APathIsToldWithItsState) {
 TEST_F(Verdict, APeerThatHasNotCalledTheOtherSide) {
   make(3);
   called(0, 1, 3000);
-  c->ranks[0].facts.ops[0].sig = signature(1, tuttiCollSendRecv);
+  calledInstead(0, signature(1, tuttiCollSendRecv));
   waits(0, 2);
   auto f = judge();
   ASSERT_EQ(f.size(), 1u);
@@ -154,6 +173,55 @@ TEST_F(Verdict, APeerThatHasNotCalledTheOtherSide) {
   EXPECT_THAT(f[0].text,
               HasSubstr("rank 2 (host node1, pid 102) answers but has not called it yet; "
                         "it last finished nothing"));
+}
+
+TEST_F(Verdict, AKernelWaitsInAnOlderOperationThanTheNewest) {
+  make(3);
+  launched(0, 9, 7, 2000);
+  launched(1, 8, 7, 2100);
+  launched(2, 6, 0, 0);
+  waits(0, 2);
+  waits(1, 2);
+  auto f = judge();
+  ASSERT_EQ(f.size(), 1u);
+  EXPECT_EQ(f[0].kind, tuttiVerdictMissing);
+  EXPECT_STREQ(f[0].text,
+               "2 ranks wait, the longest 2.1 s, in #7 AllReduce(count 8, float32, sum): "
+               "rank 2 (host node1, pid 102) answers but has not called it yet; it last "
+               "finished #6 AllReduce(count 8, float32, sum)");
+}
+
+TEST_F(Verdict, AKernelThatItsStreamDoesNotComeTo) {
+  make(3);
+  launched(0, 7, 7, 2000);
+  launched(1, 7, 7, 2000);
+  launched(2, 7, 0, 0);
+  waits(0, 2);
+  waits(1, 2);
+  auto f = judge();
+  ASSERT_EQ(f.size(), 1u);
+  EXPECT_EQ(f[0].kind, tuttiVerdictNotBegun);
+  EXPECT_THAT(f[0].text, HasSubstr("2 ranks wait, the longest 2.0 s, in #7 AllReduce(count 8, "
+                                   "float32, sum): rank 2 (host node1, pid 102) called it, but the "
+                                   "kernel has not begun: its stream waits"));
+  EXPECT_THAT(f[0].text, Not(HasSubstr("; rank 2")));
+  c->ranks[2].process = 'T'; /* says more */
+  auto stopped = judge();
+  ASSERT_EQ(stopped.size(), 1u);
+  EXPECT_EQ(stopped[0].kind, tuttiVerdictStopped);
+}
+
+TEST_F(Verdict, AMessageWhoseOtherKernelHasNotBegun) {
+  make(2);
+  tuttiSignature message = signature(1, tuttiCollSendRecv);
+  launched(0, 1, 1, 3000);
+  launched(1, 1, 0, 0);
+  calledInstead(0, message);
+  c->ranks[1].facts.ops[0].sig = message;
+  waits(0, 1);
+  auto f = judge();
+  ASSERT_EQ(f.size(), 1u);
+  EXPECT_EQ(f[0].kind, tuttiVerdictNotBegun);
 }
 
 TEST_F(Verdict, WhatTheKernelSaysOfAProcess) {
@@ -248,6 +316,7 @@ TEST_F(Verdict, FactsThatDoNotHoldTogetherAreNotBelieved) {
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.nops = TUTTI_FACTS_OPS + 1; }));
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.nwaits = TUTTI_FACTS_WAITS + 1; }));
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.ops[0].sig.coll = 200; }));
+  EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.in.type = 200; }));
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.nwaits = 1, f.waits[0].peer = 2; }));
   memset(good.name, '\033', sizeof good.name);
   ASSERT_TRUE(tuttiFactsParse(&good, sizeof good, &out));
