@@ -14,7 +14,6 @@
 #include "comm/failure.h"
 #include "comm/record.h"
 #include "ras/report.h"
-#include "topology/xml.h"
 
 /* An executor tells what it waits for ten times a second: what is older is over. */
 #define WAITS_MS  1000
@@ -296,15 +295,11 @@ void tuttiCommTellHang(tuttiCommunicator *c, uint64_t waitedMs) {
 
 /* ---- the record ------------------------------------------------------------------------------ */
 
-static void writeDump(FILE *out, const void *snapshot) {
-  tuttiReportDump(snapshot, out);
-}
-
 tuttiResult_t tuttiCommWriteRecord(tuttiCommunicator *c, const char *path) {
   tuttiSnapshot s = {.realtime = realtime()};
   tuttiResult_t result = tuttiRasCollect(&c->told.source, NULL, &s);
   if (result == tuttiSuccess)
-    result = tuttiSaveFile(path, "the argument path of tuttiCommDump", "the record", writeDump, &s);
+    result = tuttiReportSave(&s, path, "the argument path of tuttiCommDump");
   tuttiSnapshotFree(&s);
   return result;
 }

@@ -20,6 +20,8 @@ void tuttiReportTrace(const tuttiSnapshot *s, FILE *out);
 void tuttiReportFacts(const tuttiSnapshot *s, FILE *out);
 /* A trace that tuttiReportDumpTake can read again: it holds the facts, too. */
 void tuttiReportDump(const tuttiSnapshot *s, FILE *out);
+/* That in the file `path`, as tuttiSaveFile does it; `asked`: what gave the path. */
+tuttiResult_t tuttiReportSave(const tuttiSnapshot *s, const char *path, const char *asked);
 
 /* One of these in memory, for free(); NULL: there was no memory. *bytes may be NULL. */
 char *tuttiReportMakeSized(const tuttiSnapshot *s, void (*write)(const tuttiSnapshot *, FILE *),

@@ -19,6 +19,7 @@
 #include "base/settings.h"
 #include "ras/protocol.h"
 #include "ras/report.h"
+#include "ras/signal.h"
 #include "ras/source.h"
 #include "socket/socket.h"
 
@@ -29,6 +30,7 @@
 #define TURN_EVENTS 32
 #define TURN_READS  4 /* of one client in one turn */
 #define LISTENERS   2
+#define SIGNAL      (CLIENTS + LISTENERS) /* the tag of its events */
 
 typedef struct {
   int fd; /* -1: free */
@@ -54,6 +56,7 @@ static struct {
   tuttiRasSource *sources;
   bool open;
   int epollFd, listeners[LISTENERS]; /* the port, the Unix socket; -1: none */
+  int signalFd;                      /* or -1 */
   client clients[CLIENTS];
   bool inquiring;
   uint64_t inquirySince;
@@ -62,7 +65,8 @@ static struct {
 } ras = {.life = PTHREAD_MUTEX_INITIALIZER,
          .lock = PTHREAD_MUTEX_INITIALIZER,
          .epollFd = -1,
-         .listeners = {-1, -1}};
+         .listeners = {-1, -1},
+         .signalFd = -1};
 
 /* ---- clients -------------------------------------------------------------------------------- */
 
@@ -232,6 +236,21 @@ static void answerLocal(client *c) {
   tuttiSnapshotFree(&s);
 }
 
+/* What the signal asked for. */
+static void dumpLocal(void) {
+  tuttiSnapshot s = {0};
+  char path[4096];
+  collect(&s);
+  snprintf(path, sizeof path, "%s.%d", tuttiSettingString(TUTTI_SETTING_DUMP_FILE), (int)getpid());
+  if (tuttiReportSave(&s, path, "TUTTI_DUMP_FILE") == tuttiSuccess) {
+    TUTTI_INFO(COLL, "SIGUSR2: the record is in %s", path);
+  } else {
+    TUTTI_WARN(COLL, "SIGUSR2: %s", tuttiErrorText());
+    tuttiErrorClear();
+  }
+  tuttiSnapshotFree(&s);
+}
+
 /* Asks the ranks of each communicator once, however many of them this process has. */
 static void startInquiry(int ms) {
   ras.inquiring = true;
@@ -292,6 +311,10 @@ static void serveEvents(void) {
   int n = epoll_wait(ras.epollFd, events, TURN_EVENTS, 0);
   for (int i = 0; i < n; i++) {
     uint32_t tag = events[i].data.u32;
+    if (tag == SIGNAL) {
+      if (tuttiRasSignalTake(ras.signalFd)) dumpLocal();
+      continue;
+    }
     if (tag >= CLIENTS) {
       letIn((int)(tag - CLIENTS));
       continue;
@@ -394,6 +417,7 @@ static void closeAll(void) {
     dropClient(c);
   for (int i = 0; i < LISTENERS; i++)
     tuttiFdClose(&ras.listeners[i]);
+  tuttiRasSignalClose(&ras.signalFd);
   tuttiFdClose(&ras.epollFd);
   ras.open = false;
 }
@@ -412,6 +436,8 @@ static bool openAll(void) {
     if (ras.listeners[i] >= 0 && lookAt(EPOLL_CTL_ADD, ras.listeners[i], EPOLLIN, CLIENTS + i))
       ras.open = true;
   }
+  ras.signalFd = tuttiRasSignalOpen();
+  if (ras.signalFd >= 0 && lookAt(EPOLL_CTL_ADD, ras.signalFd, EPOLLIN, SIGNAL)) ras.open = true;
   return ras.open;
 }
 

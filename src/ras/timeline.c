@@ -8,6 +8,7 @@
 #include "collectives/planner.h"
 #include "ras/report.h"
 #include "ras/verdict.h"
+#include "topology/xml.h"
 
 #define LATE_NS 100000 /* less is no lateness */
 #define LEAST   4      /* operations that show it */
@@ -128,6 +129,14 @@ void tuttiReportDump(const tuttiSnapshot *s, FILE *out) {
     fprintf(out, "%02x", (unsigned char)facts[i]);
   fputs("\"}\n", out);
   free(facts);
+}
+
+static void writeDump(FILE *out, const void *snapshot) {
+  tuttiReportDump(snapshot, out);
+}
+
+tuttiResult_t tuttiReportSave(const tuttiSnapshot *s, const char *path, const char *asked) {
+  return tuttiSaveFile(path, asked, "the record", writeDump, s);
 }
 
 static int hexDigit(char c) {

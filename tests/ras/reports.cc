@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "ras/job.h"
+#include "ras/report.h"
 #include "tools/command.h"
 
 using testing::ContainsRegex;
@@ -134,6 +135,67 @@ TEST_F(Reports, RecordsOfRanksMergeIntoOneTrace) {
   }
   EXPECT_EQ(tutti({"trace", "merge", "/etc/hostname"}).code, 1);
   EXPECT_EQ(tutti({"trace", "split"}).code, 2);
+}
+
+/* Ranks that wait in a call which does not end, asked from outside. */
+TEST_F(Reports, ASignalHasTheRecordWritten) {
+  std::string path = folder + "/record";
+  setenv("TUTTI_DUMP_FILE", path.c_str(), 1);
+  ASSERT_NO_FATAL_FAILURE(start(60000));
+  ASSERT_EQ(kill(job.report(0).pid, SIGUSR2), 0);
+  std::string dump, file = path + "." + std::to_string(job.report(0).pid);
+  for (int i = 0; i < 3000 && dump.empty(); i++) {
+    usleep(10000);
+    dump = content(file);
+  }
+  unsetenv("TUTTI_DUMP_FILE");
+  tuttiSnapshot s = {};
+  ASSERT_TRUE(tuttiReportDumpTake(dump.data(), dump.size(), &s)) << dump;
+  ASSERT_EQ(s.ncomms, 1);
+  EXPECT_STREQ(s.comms[0].name, "late");
+  EXPECT_EQ(s.comms[0].ranks[0].facts.pid, job.report(0).pid);
+  tuttiSnapshotFree(&s);
+}
+
+TEST_F(Reports, TheSignalIsGivenBack) {
+  setenv("TUTTI_DUMP_FILE", (folder + "/record").c_str(), 1);
+  job.start(1, [this](int r) {
+    struct sigaction now;
+    tuttiComm_t comm;
+    tuttiUniqueId id = job.id();
+    ASSERT_EQ(job.keep(tuttiCommInitRank(&comm, 1, id, r)), tuttiSuccess);
+    sigaction(SIGUSR2, nullptr, &now);
+    EXPECT_NE(now.sa_handler, SIG_DFL);
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+    sigaction(SIGUSR2, nullptr, &now);
+    EXPECT_EQ(now.sa_handler, SIG_DFL);
+  });
+  unsetenv("TUTTI_DUMP_FILE");
+  job.waitAll();
+  job.expectCleanEnds();
+}
+
+volatile sig_atomic_t heard;
+
+TEST_F(Reports, AProgramKeepsItsOwnHandler) {
+  std::string path = folder + "/record";
+  setenv("TUTTI_DUMP_FILE", path.c_str(), 1);
+  job.start(1, [this, &path](int r) {
+    signal(SIGUSR2, [](int) { heard = 1; });
+    tuttiComm_t comm;
+    tuttiUniqueId id = job.id();
+    ASSERT_EQ(job.keep(tuttiCommInitRank(&comm, 1, id, r)), tuttiSuccess);
+    raise(SIGUSR2);
+    EXPECT_EQ(heard, 1);
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+    heard = 0;
+    raise(SIGUSR2);
+    EXPECT_EQ(heard, 1);
+    EXPECT_FALSE(std::filesystem::exists(path + "." + std::to_string(getpid())));
+  });
+  unsetenv("TUTTI_DUMP_FILE");
+  job.waitAll();
+  job.expectCleanEnds();
 }
 
 } // namespace
