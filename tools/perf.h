@@ -208,9 +208,9 @@ uint64_t perfVerify(const perfRow *row, const perfPattern *pattern, const perfBu
 typedef enum { perfPlain, perfRegistered, perfWindow } perfBufferKind;
 
 typedef struct {
-  const char *command;              /* for messages: "tutti perf" */
-  const perfCollective *collective; /* NULL: all */
-  int ranks;                        /* 0: not given */
+  const char *command;  /* for messages: "tutti perf" */
+  uint32_t collectives; /* those of perfCollectives to run, a bit for each */
+  int ranks;            /* 0: not given */
   bool threads;
   int device; /* tuttiDevice_t */
   size_t begin, end;

@@ -8,8 +8,8 @@
 #include "tool.h"
 
 static const char usage[] =
-    "Usage: tutti perf COLLECTIVE [OPTION]...\n"
-    "Runs a collective over a range of sizes, prints times and bandwidths, and checks results.\n"
+    "Usage: tutti perf COLLECTIVE... [OPTION]...\n"
+    "Runs collectives over a range of sizes, prints times and bandwidths, and checks results.\n"
     "\n"
     "COLLECTIVE: all_reduce, broadcast, reduce, all_gather, reduce_scatter, alltoall, gather,\n"
     "scatter, sendrecv (a ring of send and receive), or all.\n"
@@ -28,10 +28,17 @@ static const char *const deviceNames[] = {
 static const char *const bufferKinds[] = {
     [perfPlain] = "plain", [perfRegistered] = "registered", [perfWindow] = "window"};
 
+/* Adds one to those to be run; returns -1 or the exit code. */
 static int takeCollective(const char *word, perfOptions *o) {
   const char *names[32] = {"all"};
-  o->collective = perfCollectiveFind(word);
-  if (o->collective != NULL || strcmp(word, "all") == 0) return -1;
+  const perfCollective *c = perfCollectiveFind(word);
+  bool all = strcmp(word, "all") == 0;
+  if (c != NULL && o->inPlace && !c->inPlace)
+    return tuttiUsage(PERF_COMMAND, "%s has no in-place form", c->name);
+  for (int i = 0; i < perfCollectiveCount; i++)
+    if (c == &perfCollectives[i] || (all && (perfCollectives[i].inPlace || !o->inPlace)))
+      o->collectives |= 1u << i;
+  if (c != NULL || all) return -1;
   for (int i = 0; i < perfCollectiveCount; i++)
     names[i + 1] = perfCollectives[i].name;
   const char *nearest = tuttiNearest(word, names, perfCollectiveCount + 1);
@@ -104,13 +111,10 @@ int perfParse(int argc, char **argv, perfOptions *o) {
   if (code >= 0) return code;
   if (optind == argc)
     return tuttiUsage(PERF_COMMAND, "which collective? For example: tutti perf all_reduce");
-  if (optind + 1 < argc)
-    return tuttiUsage(PERF_COMMAND, "unexpected argument '%s'", argv[optind + 1]);
-  if ((code = takeCollective(argv[optind], o)) >= 0) return code;
+  for (int i = optind; i < argc; i++)
+    if ((code = takeCollective(argv[i], o)) >= 0) return code;
   if (o->begin > o->end)
     return tuttiUsage(PERF_COMMAND, "--begin (%zu bytes) is above --end (%zu bytes)", o->begin,
                       o->end);
-  if (o->inPlace && o->collective != NULL && !o->collective->inPlace)
-    return tuttiUsage(PERF_COMMAND, "%s has no in-place form", o->collective->name);
   return -1;
 }

@@ -210,7 +210,7 @@ static void listSizes(session *s, perfRow row) {
 static bool selected(const perfOptions *o, const perfRow *row) {
   const perfCollective *c = row->collective;
   bool anyOp = o->op < 0 && c->reduces;
-  return (o->collective != NULL ? o->collective == c : c->inPlace || !o->inPlace) &&
+  return (o->collectives >> (c - perfCollectives) & 1) &&
          (o->type < 0 || o->type == (int)row->type) &&
          (anyOp || (int)row->op == (o->op < 0 ? 0 : o->op));
 }

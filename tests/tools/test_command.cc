@@ -56,7 +56,7 @@ TEST(Command, BadArgumentsAreNamedWithARemedy) {
       {{"run", "--fast", "true"}, "unknown option '--fast'"},
       {{"perf"}, "which collective?"},
       {{"perf", "allreduec"}, "did you mean 'all_reduce'?"},
-      {{"perf", "all_reduce", "twice"}, "unexpected argument 'twice'"},
+      {{"perf", "all_reduce", "twice"}, "unknown collective 'twice'"},
       {{"perf", "all_reduce", "--rnks", "4"}, "unknown option --rnks; did you mean --ranks?"},
       {{"perf", "all_reduce", "-q"}, "unknown option -q"},
       {{"perf", "all_reduce", "--ranks"}, "option --ranks needs a value"},
