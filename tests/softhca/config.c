@@ -107,6 +107,7 @@ static bool readValue(const Option *o, const char *text, void *base) {
 
 static const Option globals[] = {
     {"fabric", TEXT, offsetof(softConfig, fabric), 0, sizeof((softConfig *)0)->fabric},
+    {"counters", TEXT, offsetof(softConfig, counters), 0, sizeof((softConfig *)0)->counters},
     {"seed", COUNT, offsetof(softConfig, seed), 0, 1e18},
     {"dmabuf", FLAG, offsetof(softConfig, dmabuf), 0, 0},
     {"peermem", FLAG, offsetof(softConfig, peermem), 0, 0},

@@ -78,7 +78,8 @@ typedef struct {
 } softFaults;
 
 typedef struct {
-  char fabric[32]; /* HCAs of one fabric, host and network namespace reach each other */
+  char fabric[32];    /* HCAs of one fabric, host and network namespace reach each other */
+  char counters[128]; /* file for what each port sent; "": none */
   uint64_t seed;
   bool dmabuf, peermem; /* memory of GPUs can be registered: by dma-buf, by its address */
   bool direct;          /* between GPUs of this host without staging */
@@ -377,6 +378,8 @@ typedef struct {
   softFlights dropped; /* with copies that are not done */
   bool gpus;           /* memory of a GPU was registered: staging is pinned */
   uint64_t portFrames[SOFT_MAX_DEVICES * SOFT_MAX_PORTS]; /* sent through it */
+  uint64_t portTotals[SOFT_MAX_DEVICES * SOFT_MAX_PORTS]; /* frames since the process began */
+  uint64_t portBytes[SOFT_MAX_DEVICES * SOFT_MAX_PORTS];  /* of payload, likewise */
   uint8_t portForced[SOFT_MAX_DEVICES * SOFT_MAX_PORTS];  /* control.h: 1 up, 2 down */
   uint64_t portFell[SOFT_MAX_DEVICES * SOFT_MAX_PORTS];   /* when, by their number; 0: it did not */
   uint64_t deviceFrames[SOFT_MAX_DEVICES], deviceGone[SOFT_MAX_DEVICES]; /* the same of devices */
@@ -421,7 +424,7 @@ bool softPortUp(uint16_t portId);
  * something back works. Takes the lock. */
 bool softRemoved(struct ibv_context *context);
 /* A frame leaves through the port, which may be the last one that does. */
-void softPortCount(uint16_t portId);
+void softPortCount(uint16_t portId, size_t payload);
 /* Queues an asynchronous event for the context that the element belongs to. */
 void softRaise(struct ibv_context *context, enum ibv_event_type type, void *element);
 /* Forgets events about an element that goes away and that nobody fetched. */

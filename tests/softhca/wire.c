@@ -223,12 +223,12 @@ bool softPortBusy(uint16_t id, uint64_t now) {
   return portExists(id) && portOf(id)->gbps > 0 && softRateFree(id) > now + AHEAD_NS;
 }
 
-static uint64_t dueOf(uint16_t id, size_t bytes) {
+static uint64_t dueOf(uint16_t id, size_t payload) {
   softFault *late = &hca.config.faults.late;
   const softPortConfig *port = portExists(id) ? portOf(id) : &(softPortConfig){.gbps = 0};
   uint64_t now = softNow(), due = port->latency ? now : 0;
-  if (portExists(id)) softPortCount(id);
-  if (port->gbps > 0) due = softRateSend(id, port->gbps, bytes, now);
+  if (portExists(id)) softPortCount(id, payload);
+  if (port->gbps > 0) due = softRateSend(id, port->gbps, sizeof(softFrame) + payload, now);
   due += port->latency;
   return softStrikes(late) ? now + port->latency + late->by : due;
 }
@@ -236,7 +236,7 @@ static uint64_t dueOf(uint16_t id, size_t bytes) {
 bool softConnSend(softConn *conn, softFrame *frame, uint16_t portId) {
   softBuffer *out = &conn->out;
   if (!reserve(out, sizeof *frame)) return false;
-  frame->due = frame->kind == SOFT_ROOM ? 0 : dueOf(portId, sizeof *frame + frame->length);
+  frame->due = frame->kind == SOFT_ROOM ? 0 : dueOf(portId, frame->length);
   memcpy(out->bytes + out->tail, frame, sizeof *frame);
   out->tail += sizeof *frame;
   return true;
