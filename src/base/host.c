@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "base/quota.h"
 #include "base/settings.h"
 
 /* The inode is the identity of a namespace on this kernel; 0 if it cannot be read. */
@@ -32,10 +34,31 @@ uint64_t tuttiHostId(void) {
   return tuttiHash(id, (size_t)length);
 }
 
+/* ---- cores ---------------------------------------------------------------------------------- */
+
+/* The kernel refuses a set that is smaller than its own, which is of at most 8192 so far. */
+typedef cpu_set_t cpuMask[(1 << 16) / CPU_SETSIZE];
+
+static tuttiCpuQuota quota;
+static pthread_once_t quotaOnce = PTHREAD_ONCE_INIT;
+
+static void readQuota(void) {
+  quota = tuttiCpuQuotaRead("");
+}
+
 int tuttiCpuCount(void) {
-  /* The kernel refuses a set that is smaller than its own, which is of at most 8192 so far. */
-  cpu_set_t set[(1 << 16) / CPU_SETSIZE];
-  if (sched_getaffinity(0, sizeof(set), set) == 0) return CPU_COUNT_S(sizeof(set), set);
-  long online = sysconf(_SC_NPROCESSORS_ONLN);
-  return online > 0 ? (int)online : 1;
+  cpuMask mask;
+  long cores = sched_getaffinity(0, sizeof mask, mask) == 0 ? CPU_COUNT_S(sizeof mask, mask)
+                                                            : sysconf(_SC_NPROCESSORS_ONLN);
+  pthread_once(&quotaOnce, readQuota);
+  if (quota.cores > 0 && cores > quota.cores) cores = quota.cores;
+  return cores > 0 ? (int)cores : 1;
+}
+
+uint64_t tuttiCpuSet(void) {
+  cpuMask mask;
+  memset(mask, 0, sizeof mask);
+  pthread_once(&quotaOnce, readQuota);
+  if (sched_getaffinity(0, sizeof mask, mask) != 0) return quota.set;
+  return tuttiHash(mask, sizeof mask) ^ quota.set;
 }

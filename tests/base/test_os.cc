@@ -138,11 +138,14 @@ TEST_F(HostIdTest, NamespacesAreHostsOfTheirOwn) {
   }
 }
 
-TEST(Cpu, CountFollowsTheAffinity) {
+TEST(Cpu, CountAndSetFollowTheAffinity) {
   cpu_set_t all;
   ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
-  EXPECT_EQ(tuttiCpuCount(), CPU_COUNT(&all));
-  std::thread([&all] {
+  EXPECT_LE(tuttiCpuCount(), CPU_COUNT(&all)); /* there may be a quota */
+  EXPECT_GE(tuttiCpuCount(), 1);
+  uint64_t set = tuttiCpuSet();
+  std::thread([&all, set] {
+    EXPECT_EQ(tuttiCpuSet(), set);
     int first = 0;
     while (!CPU_ISSET(first, &all))
       first++;
@@ -151,6 +154,7 @@ TEST(Cpu, CountFollowsTheAffinity) {
     CPU_SET(first, &one);
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
     EXPECT_EQ(tuttiCpuCount(), 1);
+    EXPECT_EQ(tuttiCpuSet() == set, CPU_COUNT(&all) == 1);
   }).join();
 }
 
