@@ -1,5 +1,7 @@
 #include "wireup/survey.h"
 
+#include <stdlib.h>
+
 #include "base/error.h"
 #include "base/mem.h"
 #include "kernels/allpairs.h"
@@ -35,14 +37,34 @@ static tuttiResult_t surveyPair(const table *t, int a, int b, tuttiSurvey *s) {
   return tuttiSuccess;
 }
 
-/* Ranks per host, against the cores they have. */
+/* Ranks that share cores stand side by side. */
+static int byCores(const void *a, const void *b) {
+  const tuttiPeer *p = *(const tuttiPeer *const *)a, *q = *(const tuttiPeer *const *)b;
+  if (p->hostId != q->hostId) return p->hostId < q->hostId ? -1 : 1;
+  return (p->cpuSet > q->cpuSet) - (p->cpuSet < q->cpuSet);
+}
+
+/* Are there more ranks than cores among those that share these? */
+static tuttiResult_t surveyCores(const tuttiPeer *peers, int nranks, tuttiSurvey *s) {
+  TUTTI_FRESH(const tuttiPeer *, sorted, nranks, "ranks by their cores", NULL);
+  for (int r = 0; r < nranks; r++)
+    sorted[r] = &peers[r];
+  qsort(sorted, (size_t)nranks, sizeof *sorted, byCores);
+  int alike = 0;
+  for (int r = 0; r < nranks; r++) {
+    alike = r > 0 && byCores(&sorted[r - 1], &sorted[r]) == 0 ? alike + 1 : 1;
+    bool last = r + 1 == nranks || byCores(&sorted[r], &sorted[r + 1]) != 0;
+    for (int k = 0; last && k < alike; k++)
+      s->oversubscribed |= alike > sorted[r - k]->cores;
+  }
+  return tuttiSuccess;
+}
+
 static tuttiResult_t surveyHosts(const tuttiPeer *peers, const tuttiGraph *graph, tuttiSurvey *s) {
   TUTTI_FRESH(int, ranks, graph->nhosts, "ranks per host", NULL);
   for (int r = 0; r < graph->nranks; r++)
     if (++ranks[graph->host[r]] > s->maxRanksPerHost) s->maxRanksPerHost = ranks[graph->host[r]];
-  for (int r = 0; r < graph->nranks; r++)
-    s->oversubscribed |= ranks[graph->host[r]] > peers[r].cores;
-  return tuttiSuccess;
+  return surveyCores(peers, graph->nranks, s);
 }
 
 static void surveyGpuPair(const table *t, int a, int b, tuttiSurvey *s) {

@@ -15,7 +15,7 @@ __BEGIN_DECLS
 
 typedef struct {
   int nranks, nhosts, maxRanksPerHost;
-  bool oversubscribed;               /* some host has more ranks than cores */
+  bool oversubscribed;               /* some ranks share fewer cores than they are */
   float intraLatencyUs, intraGBs;    /* worst path inside a host; 0: there is none */
   float interLatencyUs, interGBs;    /* worst path between hosts */
   bool sharedFifos, direct, fetches; /* every path has it, see tuttiPath */

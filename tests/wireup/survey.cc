@@ -72,6 +72,21 @@ TEST(Survey, ARankAloneHasNoPath) {
   EXPECT_EQ(0, s.intraGBs);
 }
 
+TEST(Survey, RanksWithCoresOfTheirOwnShareNone) {
+  auto peers = threads(4);
+  for (auto &p : peers)
+    p.cores = 1;
+  EXPECT_TRUE(agreed(peers).oversubscribed);
+  for (auto &p : peers) /* bound to one each, as mpirun does it */
+    p.cpuSet = (uint64_t)p.rank + 7;
+  EXPECT_FALSE(agreed(peers).oversubscribed);
+  peers[3].cpuSet = peers[1].cpuSet;
+  EXPECT_TRUE(agreed(peers).oversubscribed);
+  peers[3].hostId++; /* the same cores of another host are others */
+  peers[3].process++;
+  EXPECT_FALSE(agreed(peers).oversubscribed);
+}
+
 TEST(Survey, MixedHostsComeToTheSameEverywhere) {
   std::vector<tuttiPeer> peers;
   uint64_t process = 1;
