@@ -52,7 +52,8 @@ typedef struct tuttiTaskContext {
   void *device;             /* the device's own state of this communicator, or NULL */
   const tuttiPlanInput *plan;
   uint32_t spins; /* idle passes of a waiter before it yields its core */
-  uint32_t napUs; /* how long it naps at least, when it has yielded in vain */
+  uint32_t napUs; /* how long it naps at least, when it has yielded in vain; the proxies of a GPU
+                     between two looks at what its kernels do, 0: not at all */
 } tuttiTaskContext;
 
 typedef struct tuttiTask {

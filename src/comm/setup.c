@@ -25,6 +25,9 @@
 /* Naps of a waiter, for each rank that its core has: of hundreds that wait, each wakes so rarely
  * that half of the core is left for those who have something to do. */
 #define NAP_US_RANK 10
+/* Threads of a rank on a GPU that keep looking: the proxies' two, and the caller's, which waits for
+ * the stream in CUDA. */
+#define GPU_THREADS 3
 
 static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
   const char *why;
@@ -137,17 +140,23 @@ static void setContext(tuttiCommunicator *c) {
   c->context.plan = &c->wireup.plan;
 }
 
-/* Where the ranks of this host leave no core for the kernel's part of a network, spinning for long
- * would keep it from its work. */
+static bool shareCores(const tuttiPeer *a, const tuttiPeer *b) {
+  return a->hostId == b->hostId && a->cpuSet == b->cpuSet;
+}
+
+/* Where the ranks that share this one's cores leave none for the kernel's part of a network,
+ * spinning for long would keep it from its work. Where the threads of GPUs' ranks have no core
+ * each, proxies nap: one that spins would keep the next from its message for whole time slices. */
 static void setSpins(tuttiCommunicator *c) {
-  const int32_t *host = c->wireup.graph->host;
-  int ranks = 0;
+  const tuttiPeer *mine = &c->wireup.peers[c->rank];
+  int ranks = 0, cores = mine->cores;
   for (int r = 0; r < c->nranks; r++)
-    ranks += host[r] == host[c->rank];
-  int cores = c->wireup.peers[c->rank].cores, spare = cores - tuttiCrowdJoin(&c->crowd, ranks);
-  c->context.napUs = NAP_US_RANK * (uint32_t)((cores - spare) / cores);
-  bool network = c->wireup.survey.network;
-  c->context.spins = spare < 0 ? 0 : spare == 0 && network ? SPINS_SHARED : SPINS;
+    ranks += shareCores(&c->wireup.peers[r], mine);
+  ranks = tuttiCrowdJoin(&c->crowd, ranks);
+  bool gpu = c->device->kind == tuttiDeviceCuda, network = c->wireup.survey.network;
+  bool napping = gpu && network && ranks * GPU_THREADS > cores;
+  c->context.napUs = NAP_US_RANK * (uint32_t)(napping && ranks < cores ? 1 : ranks / cores);
+  c->context.spins = cores < ranks ? 0 : cores == ranks && network ? SPINS_SHARED : SPINS;
   /* From the first operation on, whoever waits runs it. */
   if (network) c->context.proxy = c->view.proxy;
 }

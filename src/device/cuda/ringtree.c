@@ -28,7 +28,8 @@ tuttiProxyState tuttiCudaRingTreeServe(void *self, tuttiProxyTurn *turn) {
     tuttiProxyWakeBy(turn, now + LOOK_NS);
   }
   if (!busy) return TUTTI_PROXY_IDLE;
-  turn->wake = 0;
+  uint32_t napUs = s->context->napUs;
+  tuttiProxyWakeBy(turn, napUs ? tuttiNow() + (uint64_t)napUs * 1000 : 0);
   return TUTTI_PROXY_WAITING;
 }
 

@@ -23,6 +23,7 @@ bool Eventually(const std::function<bool()> &done) {
 
 struct CudaRingTree : testing::Test {
   tuttiKernelStatus status{};
+  tuttiTaskContext context{};
   tuttiCudaRingTree ringTree{};
   tuttiCudaServer server{};
   tuttiProxyTurn turn{};
@@ -30,6 +31,7 @@ struct CudaRingTree : testing::Test {
 
   CudaRingTree() {
     ringTree.status = &status;
+    ringTree.context = &context;
     server.ringTree = &ringTree;
   }
   tuttiProxyState Serve() {
@@ -55,6 +57,16 @@ TEST_F(CudaRingTree, LaunchesOfTheHostKeepTheProxyLooking) {
     EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
     EXPECT_EQ(TUTTI_NO_DEADLINE, turn.wake) << "no graph: nothing comes unannounced";
   }
+}
+
+TEST_F(CudaRingTree, WhereCoresAreFewTheProxyNapsBetweenLooks) {
+  context.napUs = 20;
+  EXPECT_EQ(TUTTI_PROXY_IDLE, Serve());
+  tuttiFetchAddAcqRel32(&ringTree.launched, 1);
+  uint64_t before = tuttiNow();
+  EXPECT_EQ(TUTTI_PROXY_WAITING, Serve());
+  EXPECT_GE(turn.wake, before + 20000);
+  EXPECT_LE(turn.wake, tuttiNow() + 20000);
 }
 
 TEST_F(CudaRingTree, LaunchesOfGraphsAreFoundByLooking) {
