@@ -13,7 +13,7 @@
 #define CHANNELS_NETWORK  4
 /* Slots are so much larger where all GPUs are on hosts of their own: RDMA wants large messages, and
  * no symmetric block, which has room for every channel, holds them. */
-#define NETWORK_SLOTS 4
+#define NETWORK_SLOTS 8
 #define COMM_BYTES    65536 /* at most, without what grows with ranks and channels */
 
 static int mostChannels(bool gpu, int maxChannels) {

@@ -177,7 +177,7 @@ TEST_F(Plan, SlotsAreLargerWhereEachGpuHasAHost) {
   s.network = true;
   s.nhosts = 4;
   ASSERT_EQ(tuttiSuccess, make());
-  EXPECT_EQ(4 * 65536u, v.slotBytes);
+  EXPECT_EQ(8 * 65536u, v.slotBytes);
   v.slotBytes = 65536;
   s.nhosts = 2;
   ASSERT_EQ(tuttiSuccess, make());
