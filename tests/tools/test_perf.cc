@@ -91,6 +91,15 @@ TEST(PerfTable, AllMeansAll) {
   EXPECT_EQ(rows(r.out)[0][8], "N/A");
 }
 
+TEST(PerfTable, SeveralAreThoseAndNoOthers) {
+  Result r = tutti({"perf", "sendrecv", "all_reduce", "--ranks", "2", "--begin", "1K", "--end",
+                    "1K", "--iters", "1"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  for (auto name : {"all_reduce", "sendrecv"})
+    EXPECT_THAT(r.out, HasSubstr(std::string("\n# ") + name + "\n"));
+  EXPECT_EQ(rows(r.out).size(), 2u);
+}
+
 TEST(PerfTable, ColumnsAreAlignedAndFiguresAgree) {
   Result r = tutti({"perf", "all-reduce", "--ranks", "4", "--begin", "8", "--end", "4M", "--factor",
                     "8", "--iters", "2", "--dtype", "bfloat16", "--op", "max"});
