@@ -292,4 +292,25 @@ TEST(Invisible, DeregistrationLeavesNothingBehind) {
   EXPECT_EQ(p.to.read(100000)[99999], 5);
 }
 
+TEST(Counters, TellWhatEachPortSent) {
+  std::string path = testing::TempDir() + "softhca.counters." + std::to_string(getpid());
+  if (configured("counters " + path + "\ndevice used\ndevice unused")) {
+    Pair p;
+    for (int i = 0; i < 3; i++) {
+      EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, 5000, p.b.at(), p.b.mr->rkey), 0);
+      EXPECT_EQ(p.a.next().status, IBV_WC_SUCCESS);
+    }
+    return;
+  }
+  std::ifstream file(path);
+  std::string pid, port, more;
+  uint64_t frames = 0, bytes = 0;
+  file >> pid >> port >> frames >> bytes;
+  EXPECT_EQ(port, "used/1");
+  EXPECT_GE(frames, 6U) << "with the acknowledgements";
+  EXPECT_EQ(bytes, 15000U);
+  EXPECT_FALSE(file >> more) << "nothing went by the other device";
+  unlink(path.c_str());
+}
+
 } // namespace
