@@ -28,8 +28,7 @@
   X(CommInitRank)                                                                                  \
   X(CommDestroy)                                                                                   \
   X(MemAlloc)                                                                                      \
-  X(MemFree)                                                                                       \
-  X(CommWindowRegister) X(CommWindowDeregister) X(GetLastError) X(PutSignal) X(Signal)             \
+  X(MemFree) X(CommWindowRegister) X(CommWindowDeregister) X(GetLastError) X(PutSignal) X(Signal)  \
       X(WaitSignal) X(Send) X(Recv)
 
 typedef enum {
