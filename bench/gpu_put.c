@@ -23,13 +23,12 @@
 #define ORDERED   500
 #define ODD       (64 * MIB - 12) /* bytes, at offset 4 */
 
+/* clang-format off */
 #define CALL_LIST(X)                                                                               \
-  X(GetUniqueId)                                                                                   \
-  X(CommInitRank)                                                                                  \
-  X(CommDestroy)                                                                                   \
-  X(MemAlloc)                                                                                      \
-  X(MemFree) X(CommWindowRegister) X(CommWindowDeregister) X(GetLastError) X(PutSignal) X(Signal)  \
-      X(WaitSignal) X(Send) X(Recv)
+  X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(MemAlloc) X(MemFree)                             \
+  X(CommWindowRegister) X(CommWindowDeregister) X(GetLastError)                                    \
+  X(PutSignal) X(Signal) X(WaitSignal) X(Send) X(Recv)
+/* clang-format on */
 
 typedef enum {
   PUT,
