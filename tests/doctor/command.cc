@@ -82,7 +82,8 @@ TEST(DoctorCommand, ThisMachineIsLookedAt) {
 const char kValidate[] = R"(
 import json, sys
 def check(schema, value, at):
-    types = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+    types = {"object": dict, "array": list, "string": str, "integer": int, "number": float,
+             "boolean": bool}
     kind = schema.get("type")
     assert kind is None or type(value) is types[kind], f"{at} is no {kind}"
     assert "enum" not in schema or value in schema["enum"], f"{at}: {value}"
@@ -114,6 +115,15 @@ TEST(DoctorCommand, JsonKeepsToItsSchema) {
     Command c({"python3", "-c", kValidate, TUTTI_SCHEMA, answer.path()});
     EXPECT_EQ(c.wait(), 0) << machine << ": " << c.err();
   }
+  Recorded copied("roce");
+  copied.answer("copy.0000:43:00.0.0000:83:00.0", "24.1 direct");
+  copied.answer("copy.0000:83:00.0.0000:43:00.0", "wrong data");
+  Result c = doctor(copied, {"--json"});
+  RecordingFile copies(c.out);
+  Command valid({"python3", "-c", kValidate, TUTTI_SCHEMA, copies.path()});
+  EXPECT_EQ(valid.wait(), 0) << valid.err();
+  EXPECT_THAT(c.out, HasSubstr(R"("to": "0000:83:00.0", "gigabytes": 24.1, "how": "direct")"));
+  EXPECT_THAT(c.out, HasSubstr(R"("to": "0000:43:00.0", "gigabytes": 0.0, "how": "wrong data")"));
   Result r = doctor(Recorded("dgx").answer("setting.IB_HCA", "a\"b\\\t"), {"--json"});
   EXPECT_EQ(r.code, 1);
   EXPECT_THAT(r.out, HasSubstr("\"worst\": \"failure\""));

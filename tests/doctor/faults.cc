@@ -7,6 +7,7 @@
 #include "recorded.h"
 
 using testing::HasSubstr;
+using testing::Not;
 
 namespace {
 
@@ -146,6 +147,14 @@ const Fault kFaults[] = {
      },
      TUTTI_FOUND_WARNING, "gpu.copy", "0000:a3:00.0 to 0000:a4:00.0",
      "run at 65 GB/s, where others over NV12 (NVLink) run at 262", "nvlink -e"},
+    {"AllNvlinksSlow", "switches",
+     [](Recorded &r) {
+       r.answer("copy.0000:23:00.0.0000:24:00.0", "66.0 direct");
+       r.answer("copy.0000:24:00.0.0000:23:00.0", "66.0 direct");
+     },
+     TUTTI_FOUND_WARNING, "gpu.copy",
+     "0000:23:00.0 to 0000:24:00.0, 0000:24:00.0 to 0000:23:00.0",
+     "run at 66 GB/s, where NV12 (NVLink) carries 300", "nvlink -s"},
     {"NvlinkWithoutPeerAccess", "switches",
      [](Recorded &r) {
        r.answer("copy.0000:23:00.0.0000:24:00.0", "17.3 staged");
@@ -344,6 +353,19 @@ TEST(Notes, RelaxedOrdering) {
   EXPECT_THAT(Examined(r).text(TUTTI_FOUND_NOTE), HasSubstr("note pcie.ordering mlx5_0: relaxed"));
   r.bytes(std::string(place) + "config", "34:60 60:05 48 48:10 50:30 100:01 02");
   EXPECT_EQ(Examined(r).text(TUTTI_FOUND_NOTE), "");
+}
+
+/* Copies that were all tried and found right are said to be so, and only then. */
+TEST(Notes, CopiesBetweenAllGpus) {
+  Recorded r("roce");
+  r.answer("copy.0000:43:00.0.0000:83:00.0", "24.1 direct");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_OK), Not(HasSubstr("gpu.copy")));
+  r.answer("copy.0000:83:00.0.0000:43:00.0", "23.8 direct");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_OK),
+              HasSubstr("ok gpu.copy copies between GPUs: right data from each to "
+                        "each other one, at 24 to 24 GB/s"));
+  r.answer("copy.0000:83:00.0.0000:43:00.0", "wrong data");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_OK), Not(HasSubstr("ok gpu.copy")));
 }
 
 TEST(Notes, CongestionControl) {

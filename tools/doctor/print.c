@@ -193,12 +193,33 @@ static void jsonPairs(const tuttiView *v, FILE *out) {
   fputs("],\n", out);
 }
 
+/* Those that were tried. */
+static void jsonCopies(const tuttiView *v, FILE *out) {
+  const char *before = "\n    {";
+  fputs("  \"copies\": [", out);
+  for (int a = 0; a < v->ngpus; a++) {
+    for (int b = 0; b < v->ngpus; b++) {
+      const char *copied = a == b ? NULL : tuttiViewCopySaid(v, a, b);
+      if (copied == NULL) continue;
+      member(out, before, "from", v->gpus[a].bus);
+      member(out, ", ", "to", v->gpus[b].bus);
+      fprintf(out, ", \"gigabytes\": %.1f", tuttiViewCopy(v, a, b));
+      const char *how = tuttiViewCopy(v, a, b) > 0 ? strchr(copied, ' ') : NULL;
+      member(out, ", ", "how", how ? how + 1 : copied);
+      putc('}', out);
+      before = ",\n    {";
+    }
+  }
+  fputs("],\n", out);
+}
+
 void tuttiDoctorJson(const tuttiView *v, const tuttiFindings *f, FILE *out) {
   fputs("{\n  \"schema\": \"tutti doctor 1\",\n", out);
   jsonMachine(v, out);
   jsonGpus(v, out);
   jsonNics(v, out);
   jsonPairs(v, out);
+  jsonCopies(v, out);
   fputs("  \"findings\": [", out);
   for (int i = 0; i < f->n; i++) {
     const tuttiFinding *found = &f->list[i];

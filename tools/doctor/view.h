@@ -99,8 +99,10 @@ void tuttiCheckGdr(const tuttiView *v, tuttiFindings *f); /* after the others */
 /* What came of trying the ports. */
 void tuttiCheckLive(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckPrograms(const tuttiView *v, tuttiFindings *f);
-/* After the links; GB/s of a copy, 0 where it was not tried or failed. */
-void tuttiCheckCopies(const tuttiView *v, tuttiFindings *f);
+void tuttiCheckCopies(const tuttiView *v, tuttiFindings *f); /* after the links */
+/* What came of a copy: "389.4 direct", "17.0 staged" (by way of the host), "wrong data", "failed:
+ * ..."; NULL: it was not tried. And GB/s, 0 where it was not tried or failed. */
+const char *tuttiViewCopySaid(const tuttiView *v, int from, int to);
 double tuttiViewCopy(const tuttiView *v, int from, int to);
 void tuttiCheckHost(const tuttiView *v, tuttiFindings *f);
 void tuttiCheckContainer(const tuttiView *v, tuttiFindings *f);
