@@ -222,18 +222,19 @@ uint64_t softHcaFrames(int device, int port) {
   return frames;
 }
 
-/* Lines of one process, written at once: others append to the same file. Nobody sends any more, or
- * nobody whose lines would be missed. */
+/* Lines of one process, written at once: others append to the same file. */
 __attribute__((destructor)) static void writeCounters(void) {
   char lines[SOFT_MAX_DEVICES * SOFT_MAX_PORTS * 96];
   size_t n = 0;
   if (!hca.config.counters[0]) return;
+  pthread_mutex_lock(&hca.lock); /* the engine may be running still */
   for (int id = 0; id < hca.config.ndevices * SOFT_MAX_PORTS; id++) {
     if (hca.portTotals[id] == 0) continue;
     n += (size_t)snprintf(lines + n, sizeof lines - n, "%d %s/%d %" PRIu64 " %" PRIu64 "\n",
                           (int)getpid(), hca.config.devices[id / SOFT_MAX_PORTS].name,
                           id % SOFT_MAX_PORTS + 1, hca.portTotals[id], hca.portBytes[id]);
   }
+  pthread_mutex_unlock(&hca.lock);
   int fd = open(hca.config.counters, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0 || write(fd, lines, n) != (ssize_t)n)
     fprintf(stderr, "softhca: cannot write counters to %s: %s\n", hca.config.counters,
