@@ -47,7 +47,7 @@ typedef struct {
   bool mirror;  /* what goes out goes to the same place in recvbuff too */
   /* The same on all ranks. */
   bool rooted;    /* not all send to all */
-  bool placed;    /* messages of shot 1 go to their places as they are */
+  bool direct;    /* messages of shot 1 go right to their places where these are in windows */
   uint8_t shared; /* bits 1 << 0, 1: shots in which whoever sends sends all others the same */
 } tuttiAllPairs;
 
@@ -113,7 +113,9 @@ static inline void tuttiAllPairsOneShot(tuttiAllPairs *x, const tuttiSchedule *s
   x->ownAt = tuttiAllPairsBlockOut(s, me);
   x->keepAt = tuttiAllPairsBlockIn(s, me);
   x->combine = x->keep = tuttiCollReduces(s->coll) && (s->coll != tuttiCollReduce || me == s->root);
-  x->placed = !tuttiCollReduces(s->coll);
+  /* Whoever asks where a message is wanted waits for the answer. Ranks that send and receive at the
+   * same time gain more than that; those that only receive have the time to copy out of slots. */
+  x->direct = !tuttiCollReduces(s->coll) && s->coll != tuttiCollBroadcast;
   bool same = s->coll == tuttiCollAllReduce || s->coll == tuttiCollAllGather ||
               s->coll == tuttiCollBroadcast;
   x->shared = same ? 1 << 0 : 0;

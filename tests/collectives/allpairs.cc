@@ -155,11 +155,14 @@ private:
     const tuttiAllPairs &first = ranks[0].x;
     for (int r = 0; r < k.n; r++) {
       const tuttiAllPairs &x = ranks[(size_t)r].x;
-      if (x.rooted != first.rooted || x.placed != first.placed || x.shared != first.shared)
+      if (x.rooted != first.rooted || x.direct != first.direct || x.shared != first.shared)
         return fail("believes something else of all", r);
       if (x.rooted != rooted(k.coll)) return fail("is wrong about the root", r);
-      if (x.placed && x.combine) return fail("combines what was to be placed", r);
-      if (!x.placed && !x.combine && takes(x)) return fail("places what was to be combined", r);
+      if (x.direct && x.combine) return fail("combines what was to be placed", r);
+      if (x.direct && k.coll == tuttiCollBroadcast)
+        return fail("asks where a message is wanted", r);
+      if (!x.direct && !x.combine && takes(x) && k.coll != tuttiCollBroadcast)
+        return fail("places what was to be combined", r);
       if ((x.shared & 1) && !sendsTheSame(r)) return fail("sends not the same to all", r);
       if ((x.shared & 2) && x.count && !spreadsToAll(r)) return fail("spreads not to all", r);
     }

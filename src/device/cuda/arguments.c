@@ -133,8 +133,8 @@ static void setWindows(tuttiCuda *s, const tuttiAllPairs *x) {
   for (int i = 0; i < a->nlinks; i++) {
     const tuttiAllPairsLink *l = &a->link[i];
     tuttiAllPairsFlow *f = &a->flow[i];
-    const uint64_t out[] = {x->placed ? l->outBytes : 0, a->spreads >> i & 1 ? a->bytes : 0};
-    const uint64_t in[] = {x->placed ? l->inBytes : 0, l->lateBytes};
+    const uint64_t out[] = {x->direct ? l->outBytes : 0, a->spreads >> i & 1 ? a->bytes : 0};
+    const uint64_t in[] = {x->direct ? l->inBytes : 0, l->lateBytes};
     uint8_t *const to[] = {l->place, l->late};
     for (int k = 0; k < TUTTI_ALLPAIRS_KINDS; k++) {
       f->asks[k] = out[k] >= TUTTI_ALLPAIRS_DIRECT;
