@@ -1,5 +1,6 @@
-// Ports that fail again and again under two ranks: the data stay right, and what comes back is used
-// again. By events, never by time: frames that pass a port, and operations that end.
+// Ports under the library: they share the load, and where they fail again and again the data stay
+// right and what comes back is used again. By events, never by time: frames that pass a port, and
+// operations that end.
 #include <sched.h>
 
 #include <atomic>
@@ -96,6 +97,41 @@ TEST(Outage, APortThatFailsTwentyTimesIsUsedAgainEachTime) {
     t.join();
   EXPECT_EQ(wrong, 0u);
   EXPECT_EQ(failed, 0u);
+}
+
+// One queue pair carries a small message, that of another port for another peer.
+TEST(Ports, SmallMessagesToSeveralPeersTakeTurns) {
+  if (!configured("device hca0 ports=2")) return;
+  for (auto [name, value] : {std::pair{"TUTTI_NET", "IB"},
+                             {"TUTTI_P2P_DISABLE", "1"},
+                             {"TUTTI_SHM_DISABLE", "1"},
+                             {"TUTTI_ALGO", "Direct"},
+                             {"TUTTI_DEBUG", "NONE"}})
+    setenv(name, value, 1);
+  constexpr int kRanks = 4;
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess) << tuttiGetLastError(nullptr);
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < kRanks; r++)
+    ranks.emplace_back([r, id] {
+      tuttiComm_t comm = nullptr;
+      std::vector<uint8_t> in(4096, (uint8_t)(r + 1)), out(kRanks * in.size());
+      bool good = tuttiCommInitRank(&comm, kRanks, id, r) == tuttiSuccess;
+      for (int i = 0; i < 50 && good; i++)
+        good = tuttiAllGather(in.data(), out.data(), in.size(), tuttiUint8, comm, nullptr) ==
+               tuttiSuccess;
+      for (size_t i = 0; i < out.size(); i++)
+        wrong += out[i] != i / in.size() + 1;
+      if (!good || tuttiCommDestroy(comm) != tuttiSuccess) failed++;
+    });
+  for (auto &t : ranks)
+    t.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_EQ(failed, 0u);
+  uint64_t first = softHcaFrames(0, 1), second = softHcaFrames(0, 2);
+  EXPECT_GE(first, 50u * kRanks);
+  EXPECT_GE(second, first / 3) << "a third of the peers, and two thirds";
+  EXPECT_GE(first, second / 3);
 }
 
 } // namespace

@@ -327,6 +327,14 @@ static void avoidRail(tuttiIbEndpoint *e, int rail) {
 
 /* ---- the sender ----------------------------------------------------------------------------- */
 
+/* Number of the first queue pair, which carries small messages alone: channels take the ports by
+ * turns, and so do peers, the next rank first. */
+static int firstPair(const tuttiIbEndpoint *e) {
+  const tuttiCommView *v = e->node->view;
+  int ahead = (e->meet.fifo.peer - v->rank + v->nranks) % v->nranks;
+  return e->meet.hello.channel + ahead - 1;
+}
+
 /* What queue pairs are to join now, as far as this side's ports are up; returns how many. */
 static int choosePairs(const tuttiIbEndpoint *e, tuttiIbPair pairs[TUTTI_IB_QUEUE_PAIRS]) {
   tuttiIbHandle mine = e->node->mine;
@@ -339,7 +347,7 @@ static int choosePairs(const tuttiIbEndpoint *e, tuttiIbPair pairs[TUTTI_IB_QUEU
   }
   int count = tuttiIbPairsFull(&mine, &e->theirs) * each;
   if (count > TUTTI_IB_QUEUE_PAIRS) count = TUTTI_IB_QUEUE_PAIRS;
-  int found = tuttiIbPairsChoose(&mine, &e->theirs, e->meet.hello.channel, count, pairs);
+  int found = tuttiIbPairsChoose(&mine, &e->theirs, firstPair(e), count, pairs);
   for (int i = 0; i < found; i++)
     if (mine.ports[pairs[i].port[0]].up) pairs[n++] = pairs[i];
   return n;

@@ -101,6 +101,7 @@ protected:
     w_.failed = &failed_;
     w_.memory = &memory_;
     w_.peers = peers_;
+    w_.nranks = 2;
     w_.timeoutMs = 60000;
     node_.view = &w_;
     node_.nrails = node_.mine.nports = kRails;
