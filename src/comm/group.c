@@ -133,6 +133,13 @@ static bool follow(tuttiJob *jobs, tuttiJob *job) {
   return last != NULL;
 }
 
+/* So do those behind it on its thread. */
+static bool onlyEnqueues(const tuttiJob *job) {
+  while (job && job->enqueues)
+    job = job->then;
+  return !job;
+}
+
 static void startJob(tuttiJob *job) {
   tuttiResult_t result = tuttiThreadStart(&job->thread, "tutti-init", jobMain, job);
   job->started = result == tuttiSuccess;
@@ -140,21 +147,39 @@ static void startJob(tuttiJob *job) {
     finishJob(job, result);
 }
 
-/* Runs all jobs of a list, each on a thread of its own, to their ends; frees them. */
-static tuttiResult_t runJobs(tuttiJob *jobs) {
-  tuttiResult_t result = tuttiSuccess;
+/* Runs those that wait for nobody; returns how many threads the others take. */
+static int runEnqueuing(tuttiJob *jobs) {
   int threads = 0;
   for (tuttiJob *job = jobs; job; job = job->next)
-    threads += job->leads = !follow(jobs, job);
+    job->leads = !follow(jobs, job);
   for (tuttiJob *job = jobs; job; job = job->next) {
-    if (threads == 1) { /* alone: this thread */
+    if (!job->leads) continue;
+    if (onlyEnqueues(job))
       runInOrder(job);
-      break;
-    }
-    if (job->leads) startJob(job);
+    else
+      threads++;
+  }
+  return threads;
+}
+
+/* Runs all jobs of a list, each that may wait on a thread of its own, to their ends. */
+static void runAllJobs(tuttiJob *jobs) {
+  int threads = runEnqueuing(jobs);
+  for (tuttiJob *job = jobs; job; job = job->next) {
+    if (!job->leads || onlyEnqueues(job)) continue;
+    if (threads > 1)
+      startJob(job);
+    else /* alone: this thread */
+      runInOrder(job);
   }
   for (tuttiJob *job = jobs; job; job = job->next)
     if (job->started) pthread_join(job->thread, NULL);
+}
+
+/* Runs all jobs of a list and frees them. */
+static tuttiResult_t runJobs(tuttiJob *jobs) {
+  tuttiResult_t result = tuttiSuccess;
+  runAllJobs(jobs);
   for (tuttiJob *job = jobs, *next; job; job = next) {
     next = job->next;
     bool failed = job->result != tuttiSuccess && job->result != tuttiInProgress;

@@ -17,6 +17,7 @@ typedef struct tuttiJob {
   struct tuttiJob *next;
   struct tuttiJob *then; /* the next one on the same thread */
   bool last;             /* in a group it goes behind those that are not */
+  bool enqueues;         /* on a GPU's stream, and waits for nobody: it needs no thread */
   bool leads;            /* is not the `then` of any */
   pthread_t thread;
   bool started;
