@@ -43,6 +43,10 @@ typedef struct tuttiTaskContext {
   /* Called before: the connections that the communicator's tasks wait for, some of them at least.
    */
   void (*waits)(void *comm, const tuttiAwaited *list, int n);
+  /* Called about every 100 ms while a kernel waits for these signals of one-sided operations, of
+   * which `come` are there. A failure, of the communicator, ends the wait (deadline passed). */
+  tuttiResult_t (*signalsLate)(void *comm, const tuttiWaitSignalDesc_t *awaited, uint32_t come,
+                               uint64_t waitedMs);
   /* The failure that `failed` announced. */
   tuttiResult_t (*failure)(void *comm);
   /* All-gathers `bytes` of each rank, in plain host memory: all[rank * bytes ...]. For device calls

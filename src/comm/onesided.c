@@ -9,13 +9,45 @@
 
 #define CLOCK_PASSES 1024
 
+/* GPUs store to each other, and so to counters in their symmetric blocks. */
+static bool stores(const tuttiCommunicator *c, int peer) {
+  if (!c->view.symmetric || c->wireup.plan.staged) return false;
+  return peer == c->rank || c->wireup.paths[peer].stores;
+}
+
+static bool serves(const tuttiCommunicator *c, int peer) {
+  const tuttiPath *path = &c->wireup.paths[peer];
+  if (c->device->kind == tuttiDeviceCuda) return stores(c, peer);
+  return peer == c->rank || path->direct || path->fetches || path->network;
+}
+
 bool tuttiOneSidedServes(const tuttiCommunicator *c) {
-  if (c->device->kind != tuttiDeviceHost || c->options.rmaContexts == 0) return false;
-  for (int r = 0; r < c->nranks; r++) {
-    const tuttiPath *path = &c->wireup.paths[r];
-    if (r != c->rank && !path->direct && !path->fetches && !path->network) return false;
-  }
-  return true;
+  bool all = c->options.rmaContexts > 0;
+  for (int r = 0; r < c->nranks; r++)
+    all &= serves(c, r);
+  return all;
+}
+
+static tuttiResult_t noStores(const tuttiCommunicator *c, int peer) {
+  const tuttiPath *path = &c->wireup.paths[peer];
+  const tuttiPeer *mine = &c->wireup.peers[c->rank], *theirs = &c->wireup.peers[peer];
+  char why[TUTTI_SENTENCE], via[TUTTI_VIA];
+  if (peer == c->rank)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "rank %d has no one-sided operations, not even to itself: they take P2P "
+                      "between GPUs, which TUTTI_P2P_DISABLE=1 excludes or some of these GPUs have "
+                      "not; use tuttiSend and tuttiRecv",
+                      c->rank);
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "one-sided operations between GPUs take P2P, and rank %d reaches rank %d (host "
+                    "%s, pid %d) via %s: %s; use tuttiSend and tuttiRecv",
+                    c->rank, peer, theirs->host, theirs->pid, tuttiPathVia(path, mine, theirs, via),
+                    tuttiPathText(path, mine, theirs, why));
+}
+
+tuttiResult_t tuttiOneSidedReach(tuttiCommunicator *c, int peer) {
+  if (c->rma) return tuttiRmaReach(c->rma, peer);
+  return stores(c, peer) ? tuttiSuccess : noStores(c, peer);
 }
 
 static tuttiResult_t openTo(tuttiCommunicator *c, int peer, tuttiDirection direction) {
@@ -42,8 +74,14 @@ tuttiResult_t tuttiOneSidedPrepare(tuttiCommunicator *c, tuttiRmaCard *card) {
   return listenToAll(c);
 }
 
+/* A signal that has failed to go would leave its receiver waiting. */
+static tuttiResult_t enqueued(tuttiCommunicator *c, tuttiResult_t result) {
+  return result == tuttiSuccess ? result : tuttiCommFailLate(c, result);
+}
+
 /* A connection to send is made with the first put. */
-static tuttiResult_t put(tuttiCommunicator *c, const tuttiRmaPut *p) {
+static tuttiResult_t put(tuttiCommunicator *c, const tuttiRmaPut *p, tuttiStream_t stream) {
+  if (!c->rma) return enqueued(c, c->device->put(&c->context, p, stream));
   if (c->wireup.paths[p->peer].network && !tuttiRmaConnected(c->rma, p->peer))
     TUTTI_TRY(openTo(c, p->peer, TUTTI_SEND));
   return tuttiRmaWrite(c->rma, p);
@@ -54,7 +92,7 @@ tuttiResult_t tuttiPutRun(tuttiJob *job) {
   TUTTI_ENTER_READY(c, job->uses, p->put.window ? "tuttiPutSignal" : "tuttiSignal");
   TUTTI_TRY(tuttiWorkerAwait(c));
   TUTTI_TRY(tuttiCommOccupy(c));
-  tuttiResult_t result = put(c, &p->put);
+  tuttiResult_t result = put(c, &p->put, p->stream);
   tuttiCommVacate(c);
   return result;
 }
@@ -71,14 +109,22 @@ static uint64_t untaken(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d) {
   return tuttiRmaArrived(c->rma, d->peer, d->ctx, d->sigIdx) - *taken(c, d);
 }
 
-static tuttiResult_t tooLate(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d) {
+static tuttiResult_t tooLate(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come) {
   const tuttiPeer *p = &c->wireup.peers[d->peer];
   return TUTTI_FAIL(tuttiTimeout,
                     "rank %d waited %.1f s for %d signals of index %d and context %d from rank %d "
                     "(host %s, pid %d), of which %llu have come. Mend or restart the late rank, or "
                     "raise TUTTI_TIMEOUT",
                     c->rank, (double)c->options.timeoutMs / 1e3, d->opCnt, d->sigIdx, d->ctx,
-                    d->peer, p->host, p->pid, (unsigned long long)untaken(c, d));
+                    d->peer, p->host, p->pid, (unsigned long long)come);
+}
+
+tuttiResult_t tuttiSignalsLate(void *comm, const tuttiWaitSignalDesc_t *awaited, uint32_t come,
+                               uint64_t waitedMs) {
+  tuttiCommunicator *c = comm;
+  TUTTI_TRY(tuttiCommFailure(c));
+  if (c->options.timeoutMs <= 0 || waitedMs < (uint64_t)c->options.timeoutMs) return tuttiSuccess;
+  return tuttiCommFail(c, tooLate(c, awaited, come));
 }
 
 /* Runs the proxy, if there is one, spins, then rests, as executors do. What takes long looks at the
@@ -94,7 +140,7 @@ static tuttiResult_t awaitOne(tuttiCommunicator *c, const tuttiWaitSignalDesc_t 
       tuttiBackoffPause(&pause);
     if (pause.round <= pause.spins && ++passes % CLOCK_PASSES != 0) continue;
     TUTTI_TRY(tuttiCommFailure(c));
-    if (tuttiNow() > deadline) return tooLate(c, d);
+    if (tuttiNow() > deadline) return tooLate(c, d, untaken(c, d));
   }
   *taken(c, d) += (uint64_t)d->opCnt;
   return tuttiSuccess;
@@ -116,7 +162,10 @@ tuttiResult_t tuttiWaitRun(tuttiJob *job) {
   TUTTI_ENTER_READY(c, job->uses, "tuttiWaitSignal");
   TUTTI_TRY(tuttiWorkerAwait(c));
   TUTTI_TRY(tuttiCommOccupy(c));
-  tuttiResult_t result = awaitAll(c, (const tuttiWaitJob *)job);
+  const tuttiWaitJob *w = (const tuttiWaitJob *)job;
+  tuttiResult_t result =
+      c->rma ? awaitAll(c, w)
+             : enqueued(c, c->device->awaitSignals(&c->context, w->descs, w->n, w->stream));
   tuttiCommVacate(c);
   return result;
 }

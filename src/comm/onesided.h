@@ -10,17 +10,19 @@
 typedef struct {
   tuttiJob job;
   tuttiRmaPut put;
+  tuttiStream_t stream;
 } tuttiPutJob;
 
 /* A wait, as a job; its run is tuttiWaitRun. */
 typedef struct {
   tuttiJob job;
+  tuttiStream_t stream;
   int n;
   tuttiWaitSignalDesc_t descs[];
 } tuttiWaitJob;
 
 /* For the thread that uses the communicator, which the job holds while it runs. Arguments have been
- * checked. */
+ * checked. On GPUs they are enqueued on the stream. */
 tuttiResult_t tuttiPutRun(tuttiJob *job);
 tuttiResult_t tuttiWaitRun(tuttiJob *job);
 
@@ -30,5 +32,13 @@ tuttiResult_t tuttiOneSidedPrepare(tuttiCommunicator *c, tuttiRmaCard *card);
 
 /* Do they work between all ranks, as far as the paths tell? */
 bool tuttiOneSidedServes(const tuttiCommunicator *c);
+
+/* tuttiSuccess if this rank can write to `peer`, and that to this one; else why not. After a first
+ * window. */
+tuttiResult_t tuttiOneSidedReach(tuttiCommunicator *c, int peer);
+
+/* See tuttiTaskContext. */
+tuttiResult_t tuttiSignalsLate(void *comm, const tuttiWaitSignalDesc_t *awaited, uint32_t come,
+                               uint64_t waitedMs);
 
 #endif

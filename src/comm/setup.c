@@ -13,6 +13,7 @@
 #include "comm/facts.h"
 #include "comm/failure.h"
 #include "comm/handle.h"
+#include "comm/onesided.h"
 #include "comm/operation.h"
 #include "comm/options.h"
 #include "comm/registration.h"
@@ -114,6 +115,8 @@ static tuttiResult_t setView(tuttiCommunicator *c) {
   size_t slots = TUTTI_FIFO_DEPTH * (gpu ? 8 : 1);
   v->slotBytes = (size_t)tuttiSettingInt(TUTTI_SETTING_BUFFSIZE) / slots / TUTTI_LINE * TUTTI_LINE;
   v->memLimit = (size_t)tuttiSettingInt(TUTTI_SETTING_MEM_LIMIT);
+  v->rmaContexts = c->options.rmaContexts;
+  v->rmaSignals = c->options.rmaSignals;
   v->timeoutMs = (uint64_t)c->options.timeoutMs;
   v->failed = &c->failed;
   v->memory = &c->memory;
@@ -135,6 +138,7 @@ static void setContext(tuttiCommunicator *c) {
   c->context.mismatch = tuttiCommMismatch;
   c->context.waits = tuttiCommWaits;
   c->context.stalled = tuttiCommStalled;
+  c->context.signalsLate = tuttiSignalsLate;
   c->context.failure = tuttiCommFailure;
   c->context.exchange = tuttiCommExchange;
   c->context.plan = &c->wireup.plan;

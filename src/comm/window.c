@@ -152,6 +152,7 @@ tuttiResult_t tuttiWindowRun(tuttiJob *job) {
   }
   window->next = c->windows;
   *w->out = c->windows = window;
+  c->windowMet = true;
   return tuttiSuccess;
 }
 
@@ -159,7 +160,9 @@ tuttiWindowParts tuttiWindowPartsOf(tuttiWindow_t win) {
   return (tuttiWindowParts){.number = win->number, .size = win->size, .base = win->base};
 }
 
-void *tuttiWindowMapped(const tuttiCommunicator *c, tuttiWindow_t win, int peer) {
+void *tuttiWindowMapped(const tuttiCommunicator *c, tuttiWindow_t win, int peer,
+                        char why[TUTTI_SENTENCE]) {
+  if (!c->rma) return c->device->windowPart(win->handle, peer, why);
   const tuttiShareableCard *m = &win->memory[peer];
   if (m->fd.fd < 0 || !c->wireup.paths[peer].fetches) return NULL;
   if (m->offset > m->bytes || win->size > m->bytes - m->offset) return NULL;

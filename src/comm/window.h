@@ -27,12 +27,14 @@ void *tuttiWindowBuffer(tuttiWindow_t win);
 typedef struct {
   uint32_t number;      /* the same on all ranks */
   size_t size;          /* of each rank's part */
-  const uint64_t *base; /* [nranks] addresses in the ranks' processes */
+  const uint64_t *base; /* [nranks] addresses in the ranks' processes; NULL on GPUs */
 } tuttiWindowParts;
 tuttiWindowParts tuttiWindowPartsOf(tuttiWindow_t win);
 
-/* Where a peer's part is mapped in this process, by which it can be stored to; NULL: nowhere. */
-void *tuttiWindowMapped(const tuttiCommunicator *c, tuttiWindow_t win, int peer);
+/* Where a peer's part is mapped in this process, by which it can be stored to; NULL: nowhere, and
+ * why, where that is an error: on GPUs. */
+void *tuttiWindowMapped(const tuttiCommunicator *c, tuttiWindow_t win, int peer,
+                        char why[TUTTI_SENTENCE]);
 
 /* Frees a live window; its memory is the user's. */
 void tuttiWindowRemove(tuttiCommunicator *c, tuttiWindow_t win);

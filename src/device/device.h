@@ -9,6 +9,7 @@
 #include <sys/cdefs.h>
 
 #include "collectives/task.h"
+#include "transport/rma.h"
 #include "transport/transport.h"
 #include "tutti.h"
 
@@ -54,6 +55,15 @@ typedef struct tuttiDevice {
   tuttiResult_t (*windowRegister)(tuttiCommView *v, tuttiTaskContext *context, void *buff,
                                   size_t size, void **window);
   void (*windowDeregister)(void *window);
+  /* Where this rank can store into the part of `rank`; or NULL, and why not. */
+  void *(*windowPart)(const void *window, int rank, char why[TUTTI_SENTENCE]);
+  /* One-sided operations, in order of the stream, once there has been a window. A put goes to
+   * put->mapped, and so does its signal to the peer; puts follow all that was run before on any
+   * stream. A wait follows its stream alone. On the host transport/rma.h carries them out, and
+   * these are not called. */
+  tuttiResult_t (*put)(tuttiTaskContext *context, const tuttiRmaPut *put, tuttiStream_t stream);
+  tuttiResult_t (*awaitSignals)(tuttiTaskContext *context, const tuttiWaitSignalDesc_t *descs,
+                                int n, tuttiStream_t stream);
 } tuttiDevice;
 
 extern const tuttiDevice tuttiDeviceCpuTable;

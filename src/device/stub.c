@@ -1,5 +1,9 @@
 #include "device/stub.h"
 
+#include <stdio.h>
+
+#include "base/error.h"
+
 const char *tuttiDeviceNothingToRefuse(const void *buffer) {
   (void)buffer;
   return NULL;
@@ -47,4 +51,23 @@ tuttiResult_t tuttiDeviceNothingToRegister(tuttiCommView *v, tuttiTaskContext *c
 
 void tuttiDeviceNothingToDeregister(void *window) {
   (void)window;
+}
+
+void *tuttiDeviceNothingMapped(const void *window, int rank, char why[TUTTI_SENTENCE]) {
+  (void)window, (void)rank;
+  snprintf(why, TUTTI_SENTENCE, "the device maps no windows");
+  return NULL;
+}
+
+tuttiResult_t tuttiDeviceNoPuts(tuttiTaskContext *context, const tuttiRmaPut *put,
+                                tuttiStream_t stream) {
+  (void)context, (void)stream;
+  return TUTTI_FAIL(tuttiInternalError, "a put to rank %d has lost its way; report this",
+                    put->peer);
+}
+
+tuttiResult_t tuttiDeviceNoSignals(tuttiTaskContext *context, const tuttiWaitSignalDesc_t *descs,
+                                   int n, tuttiStream_t stream) {
+  (void)context, (void)descs, (void)stream;
+  return TUTTI_FAIL(tuttiInternalError, "a wait for %d signals has lost its way; report this", n);
 }

@@ -25,6 +25,12 @@ tuttiResult_t tuttiDeviceNothingStaged(tuttiTaskContext *context);
 tuttiResult_t tuttiDeviceNothingToRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
                                            size_t size, void **window);
 void tuttiDeviceNothingToDeregister(void *window);
+void *tuttiDeviceNothingMapped(const void *window, int rank, char why[TUTTI_SENTENCE]);
+/* One-sided operations do not come this way: tuttiInternalError. */
+tuttiResult_t tuttiDeviceNoPuts(tuttiTaskContext *context, const tuttiRmaPut *put,
+                                tuttiStream_t stream);
+tuttiResult_t tuttiDeviceNoSignals(tuttiTaskContext *context, const tuttiWaitSignalDesc_t *descs,
+                                   int n, tuttiStream_t stream);
 
 __END_DECLS
 

@@ -99,16 +99,24 @@ static inline tuttiAllPairsLayout tuttiAllPairsLayOut(int nranks, bool staged) {
   return l;
 }
 
+/* What a kernel tells that waits for signals of one-sided operations (onesided.h), in one access,
+ * as several may tell at once; zero before the first. */
+typedef struct {
+  uint64_t wait;   /* which one, and how long so far: tuttiSignalWait() */
+  uint64_t amount; /* signals that have come, and below 32 bits those wanted */
+} __attribute__((aligned(16))) tuttiSignalsLate;
+
 /* Host memory that the host and the kernels of one communicator share. */
 typedef struct {
   uint32_t abort;  /* host: end every wait */
   uint32_t stalls; /* kernel: changes with each report below */
   int32_t peer;    /* whom a kernel waits for */
   uint32_t waitedMs;
-  uint32_t disagrees; /* 1: the peer's message is of another operation */
-  uint32_t finished;  /* ring/tree kernel: launches that have ended, if asked for */
-  uint32_t started;   /* ring/tree kernel in graphs: launches that have begun */
-  tuttiSignature sig; /* of the operation that waits */
+  uint32_t disagrees;    /* 1: the peer's message is of another operation */
+  uint32_t finished;     /* ring/tree kernel: launches that have ended, if asked for */
+  uint32_t started;      /* ring/tree kernel in graphs: launches that have begun */
+  tuttiSignature sig;    /* of the operation that waits */
+  tuttiSignalsLate late; /* the last report of a kernel that waits for signals */
 } tuttiKernelStatus;
 
 /* One neighbour. Sizes are in bytes. */

@@ -31,6 +31,8 @@ extern const tuttiKernels tuttiKernelsCopies;
 /* Of any type: messages are bytes. allpairs_messages.cuh */
 extern const void *const tuttiKernelMessages;
 extern const void *const tuttiKernelRingTree; /* ringtree.cu: for all types */
+/* onesided.cu */
+extern const void *const tuttiKernelPut, *const tuttiKernelPutWords, *const tuttiKernelAwait;
 
 __END_DECLS
 

@@ -5,6 +5,7 @@
 
 #include "kernels/allpairs.h"
 #include "kernels/kernels.h"
+#include "kernels/onesided.h"
 #include "kernels/ringtree.h"
 
 #define OF_TYPE(type, like) [tutti##type] = &tuttiKernels##like,
@@ -85,6 +86,57 @@ int tuttiRingTreeLaunch(const tuttiRingTreeArgs *args, int ntasks, tuttiStream_t
 
 int tuttiRingTreeLoad(void) {
   return load(tuttiKernelRingTree);
+}
+
+/* ---- one-sided operations -------------------------------------------------------------------- */
+
+/* The kernel that carries it out, with its shape; sets the part of a thread block. */
+static const void *putKernel(tuttiPutArgs *args, tuttiLaunchShape *shape) {
+  uint64_t odd = ((uintptr_t)args->to | (uintptr_t)args->from | args->bytes) & 3;
+  bool words = args->counter && args->bytes <= TUTTI_PUT_THREADS * 4 && !odd;
+  uint64_t blocks = 1, threads = (args->bytes / (words ? 4 : 16) + 31) / 32 * 32;
+  if (!args->counter) blocks = (args->bytes + TUTTI_PUT_PART - 1) / TUTTI_PUT_PART;
+  if (blocks > TUTTI_PUT_BLOCKS) blocks = TUTTI_PUT_BLOCKS;
+  if (threads > TUTTI_PUT_THREADS) threads = TUTTI_PUT_THREADS;
+  args->part = (args->bytes + blocks * TUTTI_LINE - 1) / (blocks * TUTTI_LINE) * TUTTI_LINE;
+  shape->nblocks = (int)blocks;
+  shape->nthreads = threads ? (int)threads : 32;
+  return words ? tuttiKernelPutWords : tuttiKernelPut;
+}
+
+int tuttiPutLaunch(const tuttiPutArgs *args, bool mayBeEarly, tuttiStream_t stream) {
+  tuttiPutArgs sized = *args;
+  tuttiLaunchShape shape = {.mayBeEarly = mayBeEarly, .stream = stream};
+  const void *kernel = putKernel(&sized, &shape);
+  return launch(kernel, &sized, &shape);
+}
+
+int tuttiPutAddNode(const tuttiPutArgs *args, struct CUgraph_st *graph,
+                    struct CUgraphNode_st *const *after, size_t n) {
+  tuttiPutArgs sized = *args;
+  tuttiLaunchShape shape = {0};
+  void *params[] = {&sized};
+  struct cudaKernelNodeParams node = {.func = (void *)putKernel(&sized, &shape),
+                                      .kernelParams = params};
+  node.gridDim.x = (unsigned)shape.nblocks;
+  node.blockDim.x = (unsigned)shape.nthreads;
+  node.gridDim.y = node.gridDim.z = node.blockDim.y = node.blockDim.z = 1;
+  cudaGraphNode_t made;
+  return cudaGraphAddKernelNode(&made, graph, after, n, &node);
+}
+
+int tuttiAwaitLaunch(const tuttiAwaitArgs *args, bool mayBeEarly, tuttiStream_t stream) {
+  const tuttiLaunchShape shape = {
+      .nblocks = 1, .nthreads = TUTTI_AWAIT_MOST, .mayBeEarly = mayBeEarly, .stream = stream};
+  return launch(tuttiKernelAwait, args, &shape);
+}
+
+int tuttiOneSidedLoad(void) {
+  const void *all[] = {tuttiKernelPut, tuttiKernelPutWords, tuttiKernelAwait};
+  cudaError_t err = cudaSuccess;
+  for (size_t i = 0; i < sizeof all / sizeof *all && err == cudaSuccess; i++)
+    err = load(all[i]);
+  return err;
 }
 
 #endif

@@ -56,6 +56,10 @@ __device__ inline uint32_t loadRelaxedSys32(const uint32_t *at) {
 __device__ inline void storeRelaxedSys(uint64_t *at, uint64_t v) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
 }
+/* Behind everything that this thread has seen or written. */
+__device__ inline void addReleaseSys(uint64_t *at, uint64_t v) {
+  asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+}
 __device__ inline void storeRelaxedSys32(uint32_t *at, uint32_t v) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }

@@ -29,6 +29,7 @@ typedef struct {
   sharedBlock *own;
   sharedBlock **held; /* [nranks] of neighbours in this process; the others are mapped */
   bool staged;        /* theirs are in segments */
+  size_t taken;       /* bytes of its own memory */
 } symmetricState;
 
 static tuttiResult_t cudaFailure(const tuttiCommView *v, cudaError_t err, const char *what,
@@ -132,8 +133,8 @@ tuttiResult_t tuttiSymmetricOpen(tuttiCommView *v, int peer, int channel, tuttiD
 
 /* ---- the block ------------------------------------------------------------------------------- */
 
-/* v->symmetric, with GPU memory of `bytes` for this rank alone so far. */
-static tuttiResult_t newState(tuttiCommView *v, size_t bytes) {
+/* v->symmetric, with GPU memory of `bytes` and `behind` for this rank alone so far. */
+static tuttiResult_t newState(tuttiCommView *v, size_t bytes, size_t behind) {
   symmetricState *s;
   size_t n = (size_t)v->nranks;
   TUTTI_TRY(tuttiAlloc((void **)&s, 1, sizeof *s + n * 2 * sizeof(void *), "symmetric blocks",
@@ -141,16 +142,18 @@ static tuttiResult_t newState(tuttiCommView *v, size_t bytes) {
   s->public.theirs = (void **)(s + 1);
   s->held = (sharedBlock **)(s->public.theirs + n);
   s->public.bytes = bytes;
+  s->public.signalsAt = behind ? bytes : 0;
+  s->taken = bytes + behind;
   v->symmetric = &s->public;
-  TUTTI_TRY(makeBlock(v, bytes, &s->own));
+  TUTTI_TRY(makeBlock(v, s->taken, &s->own));
   s->public.mine = s->public.counts = s->own->memory;
-  tuttiFetchAddAcqRel(&v->memory->bytes, bytes);
+  tuttiFetchAddAcqRel(&v->memory->bytes, s->taken);
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiSymmetricStage(tuttiCommView *v, size_t bytes) {
   tuttiSymmetricDetach(v);
-  TUTTI_TRY(newState(v, bytes));
+  TUTTI_TRY(newState(v, bytes, 0));
   symmetricState *s = (symmetricState *)v->symmetric;
   s->staged = true;
   for (int r = 0; r < v->nranks; r++) {
@@ -162,16 +165,17 @@ tuttiResult_t tuttiSymmetricStage(tuttiCommView *v, size_t bytes) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiSymmetricPrepare(tuttiCommView *v, tuttiPeer *mine, size_t bytes) {
+tuttiResult_t tuttiSymmetricPrepare(tuttiCommView *v, tuttiPeer *mine, size_t bytes,
+                                    size_t signals) {
   size_t n = (size_t)v->nranks;
   size_t columns = n < TUTTI_SYMMETRIC_LOCAL ? n - 1 : TUTTI_SYMMETRIC_LOCAL - 1;
-  size_t fifos, least = n * TUTTI_RANK_BYTES, limit = v->memLimit ?: SIZE_MAX;
+  size_t fifos, least = n * TUTTI_RANK_BYTES + signals, limit = v->memLimit ?: SIZE_MAX;
   do {
     fifos = columns * (TUTTI_SYMMETRIC_CHANNELS + 1) * fifoBytes(v);
   } while (fifos + least > limit && tuttiSlotsShrink(v));
   if (fifos + least > limit) return tuttiMemExceeded(v, fifos + least);
   if (bytes < fifos || bytes + least > limit) bytes = fifos; /* no exchange, if it does not fit */
-  TUTTI_TRY(newState(v, bytes));
+  TUTTI_TRY(newState(v, (bytes + TUTTI_LINE - 1) / TUTTI_LINE * TUTTI_LINE, signals));
   cudaIpcMemHandle_t handle;
   cudaError_t err = cudaIpcGetMemHandle(&handle, v->symmetric->mine);
   mine->ipc = err == cudaSuccess;
@@ -223,7 +227,7 @@ void tuttiSymmetricDetach(tuttiCommView *v) {
   }
   if (s->own) {
     letGo(s->own);
-    tuttiFetchAddAcqRel(&v->memory->bytes, -(uint64_t)s->public.bytes);
+    tuttiFetchAddAcqRel(&v->memory->bytes, -(uint64_t)s->taken);
   }
   tuttiFree(s);
   v->symmetric = NULL;

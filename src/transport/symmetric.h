@@ -11,10 +11,11 @@
 __BEGIN_DECLS
 
 typedef struct tuttiSymmetric {
-  void *mine;    /* zeroed at first */
-  void **theirs; /* [nranks] as this rank maps them; NULL where there is none */
-  size_t bytes;  /* of each */
-  void *counts;  /* GPU memory for what this rank alone keeps: mine, unless staged */
+  void *mine;       /* zeroed at first */
+  void **theirs;    /* [nranks] as this rank maps them; NULL where there is none */
+  size_t bytes;     /* of each, but for what is reserved behind them */
+  void *counts;     /* GPU memory for what this rank alone keeps: mine, unless staged */
+  size_t signalsAt; /* in this rank's block: what is reserved for one-sided operations; 0: none */
 } tuttiSymmetric;
 
 /* A block holds what kernels between all pairs need, or else FIFOs: the writer of one stores into
@@ -23,9 +24,12 @@ typedef struct tuttiSymmetric {
 #define TUTTI_SYMMETRIC_LOCAL    16
 #define TUTTI_SYMMETRIC_CHANNELS 16
 
-/* Allocates this rank's block on the current device, of `bytes` or more if FIFOs take more, and
- * describes it in the peer record. */
-tuttiResult_t tuttiSymmetricPrepare(tuttiCommView *v, tuttiPeer *mine, size_t bytes);
+/* Allocates this rank's block on the current device, of `bytes` or more if FIFOs take more and with
+ * `signals` reserved behind them, which may differ among ranks, and describes it in the peer
+ * record.
+ */
+tuttiResult_t tuttiSymmetricPrepare(tuttiCommView *v, tuttiPeer *mine, size_t bytes,
+                                    size_t signals);
 /* Makes this rank's endpoint of a FIFO between two mapped blocks; nothing that host code may touch.
  */
 tuttiResult_t tuttiSymmetricOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,

@@ -96,10 +96,11 @@ typedef struct tuttiCommView {
   const tuttiPath *paths;               /* [nranks] of this rank with each; before attach */
   const tuttiChannelRail *channelRails; /* [nchannelRails], see tuttiChannelRailFind; as paths */
   int nchannelRails;
-  int nchannels;             /* channels that collectives may use */
-  size_t slotBytes;          /* of every FIFO; multiple of TUTTI_LINE */
-  size_t memLimit, memTaken; /* 0: no limit; what this rank may take so far */
-  size_t stagedBytes;        /* of the symmetric block that segments hold instead of FIFOs; or 0 */
+  int nchannels;               /* channels that collectives may use */
+  size_t slotBytes;            /* of every FIFO; multiple of TUTTI_LINE */
+  size_t memLimit, memTaken;   /* 0: no limit; what this rank may take so far */
+  int rmaContexts, rmaSignals; /* of one-sided operations; other ranks may yet say otherwise */
+  size_t stagedBytes; /* of the symmetric block that segments hold instead of FIFOs; or 0 */
   uint64_t timeoutMs;
   const tuttiAtomic32 *failed; /* nonzero: give up every wait */
   tuttiMemAccount *memory;

@@ -64,4 +64,7 @@ const tuttiDevice tuttiDeviceCpuTable = {
     .waitStaged = tuttiDeviceNothingStaged,
     .windowRegister = tuttiDeviceNothingToRegister,
     .windowDeregister = tuttiDeviceNothingToDeregister,
+    .windowPart = tuttiDeviceNothingMapped,
+    .put = tuttiDeviceNoPuts,
+    .awaitSignals = tuttiDeviceNoSignals,
 };

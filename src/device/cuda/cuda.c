@@ -15,6 +15,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/life.h"
 #include "device/cuda/messages.h"
+#include "device/cuda/onesided.h"
 #include "device/cuda/state.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -110,6 +111,9 @@ static const tuttiDevice table = {
     .waitStaged = tuttiCudaWaitStaged,
     .windowRegister = tuttiCudaWindowRegister,
     .windowDeregister = tuttiCudaWindowDrop,
+    .windowPart = tuttiCudaWindowPart,
+    .put = tuttiCudaPut,
+    .awaitSignals = tuttiCudaAwaitSignals,
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -14,31 +14,34 @@ tuttiResult_t tuttiCudaOrder(tuttiCuda *s, cudaStream_t first, cudaStream_t then
   return CUDA_CHECK(cudaStreamWaitEvent(then, s->joined, 0));
 }
 
-/* *id tells captures apart. The runtime's call is not the same in all versions. */
-static tuttiResult_t captureId(cudaStream_t stream, uint64_t *id) {
+/* The runtime's call is not the same in all versions. */
+tuttiResult_t tuttiCudaCaptureOf(cudaStream_t stream, tuttiCudaCapture *out) {
   enum cudaStreamCaptureStatus status;
   CUresult (*get)(CUstream stream, CUstreamCaptureStatus * status, cuuint64_t * id, CUgraph * graph,
                   const CUgraphNode **nodes, size_t *n) = tuttiCudaDriver("cuStreamGetCaptureInfo");
-  if (get && get(stream, (CUstreamCaptureStatus *)&status, id, NULL, NULL, NULL) == CUDA_SUCCESS)
+  if (get && get(stream, (CUstreamCaptureStatus *)&status, &out->id, &out->graph,
+                 (const CUgraphNode **)&out->ends, &out->nends) == CUDA_SUCCESS)
     return tuttiSuccess;
-  return TUTTI_FAIL(tuttiUnhandledCudaError, "cuStreamGetCaptureInfo tells no id of a capture");
+  return TUTTI_FAIL(tuttiUnhandledCudaError, "cuStreamGetCaptureInfo tells nothing of a capture");
 }
 
-/* Around each launch on the stream. Kernels of one communicator follow each other, whatever streams
- * they are on: they share FIFOs. So they do within a graph; a graph is ordered by its launch. */
-static tuttiResult_t begin(tuttiCuda *s, cudaStream_t stream, bool *capturing) {
+tuttiResult_t tuttiCudaBegin(tuttiCuda *s, cudaStream_t stream, bool *capturing) {
   enum cudaStreamCaptureStatus status;
   uint64_t before = s->graph;
   CUDA_TRY(cudaStreamIsCapturing(stream, &status));
   *capturing = status != cudaStreamCaptureStatusNone;
-  if (*capturing) TUTTI_TRY(captureId(stream, &s->graph));
+  if (*capturing) {
+    tuttiCudaCapture capture = {0};
+    TUTTI_TRY(tuttiCudaCaptureOf(stream, &capture));
+    s->graph = capture.id; /* tells captures apart */
+  }
   bool another = s->last[*capturing] != stream || stream == cudaStreamPerThread;
   if (another && (!*capturing || before == s->graph))
     CUDA_TRY(cudaStreamWaitEvent(stream, s->done[*capturing], 0)); /* never recorded: does not */
   return tuttiSuccess;
 }
 
-static tuttiResult_t end(tuttiCuda *s, cudaStream_t stream, bool capturing) {
+tuttiResult_t tuttiCudaEnd(tuttiCuda *s, cudaStream_t stream, bool capturing) {
   s->last[capturing] = stream;
   s->launched = true;
   /* Now, for the user may have destroyed the stream when another one has to wait. */
@@ -50,9 +53,9 @@ tuttiResult_t tuttiCudaMark(tuttiTaskContext *context, tuttiStream_t stream, voi
   bool capturing;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
-  TUTTI_TRY(begin(s, stream, &capturing));
+  TUTTI_TRY(tuttiCudaBegin(s, stream, &capturing));
   CUDA_TRY(cudaEventRecord(event, stream));
-  return end(s, stream, capturing);
+  return tuttiCudaEnd(s, stream, capturing);
 }
 
 tuttiResult_t tuttiCudaCopy(tuttiTaskContext *context, void *to, tuttiStream_t receiver,
@@ -62,9 +65,9 @@ tuttiResult_t tuttiCudaCopy(tuttiTaskContext *context, void *to, tuttiStream_t r
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
   TUTTI_TRY(tuttiCudaOrder(s, receiver, stream));
-  TUTTI_TRY(begin(s, stream, &capturing));
+  TUTTI_TRY(tuttiCudaBegin(s, stream, &capturing));
   CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
-  TUTTI_TRY(end(s, stream, capturing));
+  TUTTI_TRY(tuttiCudaEnd(s, stream, capturing));
   return tuttiCudaOrder(s, stream, receiver);
 }
 
@@ -76,18 +79,18 @@ tuttiResult_t tuttiCudaLaunch(tuttiCuda *s, const tuttiTask *t, const tuttiPlan 
                                   .mayBeEarly = s->mayBeEarly,
                                   .stream = t->stream};
   if (!regions && s->args.loops == 0) return tuttiSuccess;
-  TUTTI_TRY(begin(s, t->stream, &capturing));
+  TUTTI_TRY(tuttiCudaBegin(s, t->stream, &capturing));
   CUDA_TRY((cudaError_t)(regions ? tuttiRegionsLaunch(&s->regions, type, &shape)
                                  : tuttiAllPairsLaunch(&s->args, type, plan->proto, &shape)));
-  return end(s, t->stream, capturing);
+  return tuttiCudaEnd(s, t->stream, capturing);
 }
 
 tuttiResult_t tuttiCudaRunSchedules(tuttiCuda *s, const tuttiTask *tasks, int n) {
   bool capturing;
   if (n == 0) return tuttiSuccess;
-  TUTTI_TRY(begin(s, tasks[0].stream, &capturing));
+  TUTTI_TRY(tuttiCudaBegin(s, tasks[0].stream, &capturing));
   TUTTI_TRY(tuttiCudaRingTreeLaunch(&s->ringTree, tasks, n, capturing));
-  return end(s, tasks[0].stream, capturing);
+  return tuttiCudaEnd(s, tasks[0].stream, capturing);
 }
 
 #endif

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/os.h"
 #include "device/cuda/arguments.h"
+#include "device/cuda/onesided.h"
 #include "device/cuda/state.h"
 #include "transport/symmetric.h"
 
@@ -39,6 +40,7 @@ static void *monitorMain(void *arg) {
   struct pollfd stop = {.fd = s->stop, .events = POLLIN};
   while (poll(&stop, 1, MONITOR_MS) <= 0) {
     hear(s, &heard);
+    tuttiCudaSignalsHear(s);
     if (tuttiLoadAcquire32(s->context->failed) ||
         s->context->failure(s->context->comm) != tuttiSuccess)
       __atomic_store_n(&s->status->abort, 1, __ATOMIC_RELEASE);
@@ -83,7 +85,8 @@ tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiCommView *v, tuttiPeer *mine) 
   mine->blocks -= BLOCKS_SPARED;
   bool few = v->nranks <= TUTTI_ALLPAIRS_MAX;
   size_t bytes = few ? tuttiAllPairsLayOut(v->nranks, false).bytes : 0;
-  return mine->p2pDisabled ? tuttiSuccess : tuttiSymmetricPrepare(v, mine, bytes);
+  if (mine->p2pDisabled) return tuttiSuccess;
+  return tuttiSymmetricPrepare(v, mine, bytes, tuttiCudaSignalBytes(v));
 }
 
 /* The blocks of those whom this rank can store to; of all, for kernels between all pairs. */
@@ -125,6 +128,7 @@ static tuttiResult_t setUp(tuttiCuda *s, tuttiCommView *v) {
   TUTTI_TRY(s->context->plan->allPairs
                 ? startAllPairs(s, v)
                 : tuttiCudaRingTreeInit(&s->ringTree, v, s->context, s->status, s->stageStream));
+  TUTTI_TRY(tuttiCudaOneSidedInit(s, v));
   s->stop = eventfd(0, EFD_CLOEXEC);
   if (s->stop < 0)
     return TUTTI_FAIL(tuttiSystemError, "no eventfd: %s; raise the limit on open files (ulimit -n)",
@@ -149,8 +153,9 @@ tuttiResult_t tuttiCudaAttach(tuttiCommView *v, tuttiTaskContext *context) {
 /* Of graphs nobody knows when they run: the whole device is waited for, unlike else, as that call
  * would end all captures under way. */
 static cudaError_t awaitLaunches(const tuttiCuda *s) {
-  if (s->graph) return cudaDeviceSynchronize();
-  return s->launched ? cudaEventSynchronize(s->done[0]) : cudaSuccess;
+  if (s->graph || s->waits.captured) return cudaDeviceSynchronize();
+  cudaError_t err = s->launched ? cudaEventSynchronize(s->done[0]) : cudaSuccess;
+  return err == cudaSuccess ? tuttiCudaOneSidedAwait(s) : err;
 }
 
 void tuttiCudaDetach(tuttiCommView *v, tuttiTaskContext *context) {
@@ -164,6 +169,7 @@ void tuttiCudaDetach(tuttiCommView *v, tuttiTaskContext *context) {
   if (s) tuttiFdClose(&s->stop);
   if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
     (void)awaitLaunches(s);
+    tuttiCudaOneSidedClose(s);
     tuttiCudaWindowsClose(&s->windows);
     tuttiCudaRingTreeClose(&s->ringTree, v);
     for (int i = 0; i < 2; i++)
@@ -209,7 +215,8 @@ tuttiResult_t tuttiCudaWindowRegister(tuttiCommView *v, tuttiTaskContext *contex
   tuttiCuda *s = context->device;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   *window = NULL;
-  if (!context->plan->allPairs || context->plan->staged) return tuttiSuccess; /* of no use */
+  bool exchanges = context->plan->allPairs, staged = context->plan->staged;
+  if (staged || (!exchanges && v->rmaContexts == 0)) return tuttiSuccess; /* of no use */
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
   return tuttiCudaWindowAdd(&s->windows, v, context, buff, size, s->stageStream,
                             (tuttiCudaWindow **)window);

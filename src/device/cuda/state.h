@@ -13,14 +13,26 @@
 #include "device/cuda/ringtree.h"
 #include "device/cuda/window.h"
 #include "kernels/allpairs.h"
+#include "kernels/onesided.h"
 #include "transport/transport.h"
 
 __BEGIN_DECLS
 
 #define TUTTI_CUDA_STAGE_BYTES 16384
 
-/* Used by the thread that has the communicator; the monitor reads context, status and stop alone.
- */
+/* Waits for signals under way. */
+typedef struct {
+  unsigned long long stream; /* its id, which no other stream ever has */
+  cudaEvent_t ended;         /* behind the last of them on that stream */
+} tuttiCudaWaiting;
+typedef struct {
+  tuttiCudaWaiting *of;
+  int n, capacity;
+  bool captured; /* there are some in graphs, too */
+} tuttiCudaWaits;
+
+/* Used by the thread that has the communicator; the monitor reads context, status, stop and layout,
+ * and has `heard` for itself. */
 typedef struct {
   tuttiTaskContext *context;
   int device;
@@ -44,7 +56,14 @@ typedef struct {
   tuttiRegionsArgs regions;   /* of the next through regions */
   bool mayBeEarly;            /* see tuttiAllPairsLoad */
   tuttiCudaRingTree ringTree; /* without kernels between all pairs */
-  int *rounds;                /* [2 * nranks]: messages of a group so far, by peer and direction */
+  const tuttiCommView *view;
+  /* Of one-sided operations. */
+  tuttiSignalLayout layout;
+  bool addsSignals; /* by atomic operations on the memory of the receiver */
+  tuttiCudaWaits waits;
+  cudaStream_t signalStream; /* of signals that their streams do not wait for */
+  uint64_t heard;            /* the last report of a wait that was looked at */
+  int *rounds;               /* [2 * nranks]: messages of a group so far, by peer and direction */
 } tuttiCuda;
 
 __END_DECLS

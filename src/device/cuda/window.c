@@ -18,6 +18,7 @@
 typedef struct {
   uint64_t dropped[MASK_WORDS]; /* indices that this rank does not use */
   uint64_t at, offset;          /* the address; its distance from what the handle opens */
+  uint64_t signalsAt;           /* in the rank's symmetric block; 0: none */
   uint8_t handle[sizeof(cudaIpcMemHandle_t)];
   int32_t exported; /* at is of GPU memory, and handle valid */
   int32_t mapped;   /* second round: this rank has mapped all others */
@@ -48,37 +49,54 @@ static void export(WindowPart *part, void *buff, size_t size, char *why, size_t 
 }
 
 static void end(tuttiCudaWindow *window) {
-  for (int r = 0; r < TUTTI_ALLPAIRS_MAX; r++)
-    if (window->theirs[r]) cudaIpcCloseMemHandle(window->theirs[r]);
+  for (int r = 0; r < window->nranks; r++)
+    if (window->part[r].opened) cudaIpcCloseMemHandle(window->part[r].opened);
   tuttiFree(window);
 }
 
-/* Maps what the others have exported; at[link] is what kernels store to. */
-static bool map(tuttiCudaWindow *window, const tuttiCommView *v, const WindowPart *all,
-                uint64_t *at, char *why, size_t room) {
-  for (int r = 0, link = 0; r < v->nranks; r++) {
-    const WindowPart *part = &all[r];
-    if (!part->exported) {
-      if (!why[0]) snprintf(why, room, "rank %d cannot export its buffer", r);
-      return false;
-    }
-    if (r == v->rank) continue;
-    at[link] = part->at;
-    if (v->peers[r].process != v->peers[v->rank].process) {
-      cudaIpcMemHandle_t handle;
-      memcpy(&handle, part->handle, sizeof handle);
-      cudaError_t err =
-          cudaIpcOpenMemHandle(&window->theirs[r], handle, cudaIpcMemLazyEnablePeerAccess);
-      if (err != cudaSuccess) {
-        cudaGetLastError();
-        snprintf(why, room, "cannot map the buffer of rank %d: %s", r, cudaGetErrorString(err));
-        return false;
-      }
-      at[link] = (uintptr_t)window->theirs[r] + part->offset;
-    }
-    link++;
-  }
-  return true;
+/* Maps what rank r has exported. */
+static bool mapPart(tuttiCudaWindow *window, const tuttiCommView *v, const WindowPart *part,
+                    int r) {
+  cudaIpcMemHandle_t handle;
+  window->part[r].unexported = !part->exported;
+  if (!part->exported || (r != v->rank && !v->paths[r].stores)) return false;
+  window->part[r].at = part->at;
+  if (v->peers[r].process == v->peers[v->rank].process) return true;
+  memcpy(&handle, part->handle, sizeof handle);
+  cudaError_t err =
+      cudaIpcOpenMemHandle(&window->part[r].opened, handle, cudaIpcMemLazyEnablePeerAccess);
+  window->part[r].at = err == cudaSuccess ? (uintptr_t)window->part[r].opened + part->offset : 0;
+  window->part[r].error = (int)err;
+  if (err == cudaSuccess) return true;
+  window->part[r].opened = NULL;
+  cudaGetLastError();
+  return false;
+}
+
+/* Maps the parts of all ranks that it can; true if that are all. */
+static bool map(tuttiCudaWindow *window, const tuttiCommView *v, const WindowPart *all) {
+  bool every = true;
+  for (int r = 0; r < v->nranks; r++)
+    every &= mapPart(window, v, &all[r], r);
+  return every;
+}
+
+/* Why a part is not mapped. */
+static void explain(const tuttiCudaWindow *window, int r, char why[TUTTI_SENTENCE]) {
+  if (window->index < 0)
+    snprintf(why, TUTTI_SENTENCE, "there are %u windows already", TUTTI_ALLPAIRS_WINDOWS);
+  else if (window->part[r].error)
+    snprintf(why, TUTTI_SENTENCE, "cannot map the buffer of rank %d: %s", r,
+             cudaGetErrorString((cudaError_t)window->part[r].error));
+  else if (r == window->rank && window->part[r].unexported)
+    snprintf(why, TUTTI_SENTENCE, "%s", window->why);
+  else if (window->part[r].unexported)
+    snprintf(why, TUTTI_SENTENCE,
+             "rank %d cannot export its buffer, as its log says at INFO; use memory of "
+             "tuttiMemAlloc or cudaMalloc",
+             r);
+  else
+    snprintf(why, TUTTI_SENTENCE, "this GPU does not store to that of rank %d", r);
 }
 
 /* Whether no rank uses window `index`. */
@@ -107,36 +125,74 @@ static void listDropped(const tuttiCudaWindows *set, WindowPart *part) {
     if (x->at && x->index >= 0) part->dropped[x->index / 64] &= ~((uint64_t)1 << x->index % 64);
 }
 
-static tuttiResult_t agree(tuttiCudaWindows *set, tuttiCommView *v, tuttiTaskContext *context,
-                           tuttiCudaWindow *window, tuttiStream_t stream) {
-  char why[TUTTI_SENTENCE] = "";
+/* Lets the kernels between all pairs know; what they store to is known by link. */
+static tuttiResult_t tellKernels(const tuttiCudaWindow *window, const tuttiCommView *v,
+                                 tuttiStream_t stream) {
   uint64_t at[TUTTI_ALLPAIRS_PEERS] = {0};
-  TUTTI_FRESH(WindowPart, all, v->nranks, "a window's ranks", v->memory);
+  tuttiAllPairsHead *head = v->symmetric->mine;
+  for (int r = 0, link = 0; r < v->nranks; r++)
+    if (r != v->rank) at[link++] = window->part[r].at;
+  return tuttiCudaTell(head->window[window->index], at, sizeof at, stream);
+}
+
+/* With the first window: where this rank finds the counters of the others. */
+static tuttiResult_t findSignals(tuttiCudaWindows *set, const tuttiCommView *v,
+                                 const WindowPart *all) {
+  const tuttiSymmetric *s = v->symmetric;
+  if (set->signals) return tuttiSuccess;
+  TUTTI_NEW(set->signals, v->nranks, "signals of ranks", v->memory); // NOLINT: pointers
+  for (int r = 0; s && r < v->nranks; r++) {
+    uint8_t *block = r == v->rank ? s->mine : s->theirs[r];
+    if (block && all[r].signalsAt) set->signals[r] = (uint64_t *)(block + all[r].signalsAt);
+  }
+  return tuttiSuccess;
+}
+
+/* Maps the parts, under the first index that nobody uses. */
+static tuttiResult_t take(tuttiCudaWindows *set, tuttiCommView *v, tuttiTaskContext *context,
+                          tuttiCudaWindow *window, WindowPart *all) {
   WindowPart *mine = &all[v->rank];
   listDropped(set, mine);
-  export(mine, (void *)window->at, window->size, why, sizeof why);
+  if (v->symmetric) mine->signalsAt = v->symmetric->signalsAt;
+  export(mine, (void *)window->at, window->size, window->why, sizeof window->why);
   TUTTI_TRY(context->exchange(context->comm, all, sizeof *all));
   sweep(set, all, v->nranks);
+  TUTTI_TRY(findSignals(set, v, all));
   int index = 0;
   while (index < (int)TUTTI_ALLPAIRS_WINDOWS && !isUnused(all, v->nranks, index))
     index++;
-  bool found = index < (int)TUTTI_ALLPAIRS_WINDOWS;
-  if (!found) snprintf(why, sizeof why, "there are %u already", TUTTI_ALLPAIRS_WINDOWS);
-  mine->mapped = found && map(window, v, all, at, why, sizeof why);
-  tuttiAllPairsHead *head = v->symmetric->mine;
-  if (mine->mapped) TUTTI_TRY(tuttiCudaTell(head->window[index], at, sizeof at, stream));
-  TUTTI_TRY(context->exchange(context->comm, all, sizeof *all));
-  bool everywhere = true;
-  for (int r = 0; r < v->nranks; r++)
-    everywhere &= all[r].mapped == 1;
-  window->index = everywhere ? index : -1;
-  set->any |= everywhere;
-  if (everywhere)
-    TUTTI_INFO(P2P, "window %d: %zu bytes at %#" PRIxPTR ", mapped by all ranks", index,
-               window->size, window->at);
-  else
-    TUTTI_INFO(P2P, "the window at %#" PRIxPTR " goes through slots as any memory: %s", window->at,
-               why[0] ? why : "a rank could not map it");
+  if (index == (int)TUTTI_ALLPAIRS_WINDOWS) return tuttiSuccess;
+  window->index = index;
+  mine->mapped = map(window, v, all);
+  return tuttiSuccess;
+}
+
+static void logWindow(const tuttiCudaWindow *window, bool exchanges) {
+  char why[TUTTI_SENTENCE] = "a rank could not map it";
+  if (!exchanges || window->everywhere) {
+    TUTTI_INFO(P2P, "window %d: %zu bytes at %#" PRIxPTR "%s", window->index, window->size,
+               window->at, exchanges ? ", mapped by all ranks" : ", for one-sided operations");
+    return;
+  }
+  for (int r = window->nranks - 1; r >= 0; r--)
+    if (!window->part[r].at) explain(window, r, why);
+  TUTTI_INFO(P2P, "the window at %#" PRIxPTR " goes through slots as any memory: %s", window->at,
+             why);
+}
+
+static tuttiResult_t agree(tuttiCudaWindows *set, tuttiCommView *v, tuttiTaskContext *context,
+                           tuttiCudaWindow *window, tuttiStream_t stream) {
+  TUTTI_FRESH(WindowPart, all, v->nranks, "a window's ranks", v->memory);
+  TUTTI_TRY(take(set, v, context, window, all));
+  if (context->plan->allPairs) { /* else no operation uses it, but those of one side */
+    if (all[v->rank].mapped) TUTTI_TRY(tellKernels(window, v, stream));
+    TUTTI_TRY(context->exchange(context->comm, all, sizeof *all));
+    window->everywhere = true;
+    for (int r = 0; r < v->nranks; r++)
+      window->everywhere &= all[r].mapped == 1;
+    set->any |= window->everywhere;
+  }
+  logWindow(window, context->plan->allPairs);
   return tuttiSuccess;
 }
 
@@ -144,9 +200,13 @@ tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiCommView *v, tuttiT
                                  void *buff, size_t size, tuttiStream_t stream,
                                  tuttiCudaWindow **out) {
   tuttiCudaWindow *window;
-  TUTTI_NEW(window, 1, "a window", v->memory);
+  TUTTI_TRY(tuttiAlloc((void **)&window, 1,
+                       sizeof *window + (size_t)v->nranks * sizeof window->part[0], "a window",
+                       v->memory));
   window->at = (uintptr_t)buff;
   window->size = size;
+  window->rank = v->rank;
+  window->nranks = v->nranks;
   window->index = -1;
   tuttiResult_t result = agree(set, v, context, window, stream);
   if (result != tuttiSuccess) {
@@ -168,13 +228,25 @@ void tuttiCudaWindowsClose(tuttiCudaWindows *set) {
     set->list = window->next;
     end(window);
   }
+  tuttiFree(set->signals);
+  set->signals = NULL;
+}
+
+void *tuttiCudaWindowPart(const void *window, int rank, char why[TUTTI_SENTENCE]) {
+  const tuttiCudaWindow *x = window;
+  if (x && x->part[rank].at) return (void *)x->part[rank].at; // NOLINT: an address of the GPU
+  if (x)
+    explain(x, rank, why);
+  else
+    snprintf(why, TUTTI_SENTENCE, "it is mapped nowhere");
+  return NULL;
 }
 
 uint64_t tuttiCudaWindowWhere(const tuttiCudaWindows *set, const void *buff, uint64_t bytes) {
   uintptr_t at = (uintptr_t)buff;
   if (at % 16) return 0;
   for (const tuttiCudaWindow *x = set->list; x; x = x->next)
-    if (x->at && x->index >= 0 && at >= x->at && at - x->at <= x->size &&
+    if (x->at && x->everywhere && at >= x->at && at - x->at <= x->size &&
         bytes <= x->size - (at - x->at))
       return TUTTI_ALLPAIRS_WHERE(x->index, at - x->at);
   return 0;

@@ -16,18 +16,29 @@ typedef struct tuttiCudaWindow {
   struct tuttiCudaWindow *next;
   uintptr_t at; /* 0: no longer a window of this rank */
   size_t size;
-  int index;                        /* -1: known to the user alone */
-  void *theirs[TUTTI_ALLPAIRS_MAX]; /* of other processes: what to close */
+  int rank, nranks;
+  int index;       /* the same on all ranks; -1: there are too many, and none has mapped it */
+  bool everywhere; /* all ranks have mapped all parts: operations may use it */
+  char why[TUTTI_SENTENCE]; /* this rank's part is not exported */
+  struct {
+    uintptr_t at;    /* where this rank stores into it; 0: nowhere */
+    void *opened;    /* of another process: what to close */
+    bool unexported; /* by its rank */
+    int error;       /* a cudaError_t of mapping it */
+  } part[];          /* [nranks] */
 } tuttiCudaWindow;
 
 /* Of one communicator. */
 typedef struct {
   tuttiCudaWindow *list;
-  bool any; /* there has been one: on all ranks alike, for the operations that follow */
+  bool any;           /* there has been one: on all ranks alike, for the operations that follow */
+  uint64_t **signals; /* [nranks] what each has reserved for one-sided operations, where this rank
+                         can store to it; NULL before the first window */
 } tuttiCudaWindows;
 
-/* A collective call, on the current device. Where a rank's memory cannot be mapped, the window is
- * without effect and the log says why. `stream` is for a copy to the GPU, waited for. */
+/* A collective call, on the current device. Where a rank's memory cannot be mapped by all,
+ * operations go on as without the window and the log says why. `stream` is for a copy to the GPU,
+ * waited for. */
 tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiCommView *v, tuttiTaskContext *context,
                                  void *buff, size_t size, tuttiStream_t stream,
                                  tuttiCudaWindow **window);
@@ -37,6 +48,11 @@ tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiCommView *v, tuttiT
 void tuttiCudaWindowDrop(void *window);
 /* Ends all; peers may be gone. */
 void tuttiCudaWindowsClose(tuttiCudaWindows *set);
+
+/* Where this rank stores into the part of `rank` of a tuttiCudaWindow, or NULL; or NULL, and why
+ * not.
+ */
+void *tuttiCudaWindowPart(const void *window, int rank, char why[TUTTI_SENTENCE]);
 
 /* Where peers are to store [buff, buff + bytes): TUTTI_ALLPAIRS_WHERE(), or 0 for slots, also for
  * memory that is not aligned to 16 bytes, in which kernels move it. */

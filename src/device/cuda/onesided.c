@@ -1,0 +1,217 @@
+#ifdef TUTTI_HAVE_CUDA
+
+#include "device/cuda/onesided.h"
+
+#include "base/cuda.h"
+#include "base/error.h"
+#include "device/cuda/launch.h"
+#include "kernels/onesided.h"
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static tuttiSignalLayout layoutOf(const tuttiCommView *v) {
+  return (tuttiSignalLayout){.contexts = (uint32_t)v->rmaContexts,
+                             .signals = (uint32_t)v->rmaSignals,
+                             .nranks = (uint32_t)v->nranks};
+}
+
+size_t tuttiCudaSignalBytes(const tuttiCommView *v) {
+  tuttiSignalLayout layout = layoutOf(v);
+  return tuttiSignalBytes(&layout);
+}
+
+/* Whether this GPU has atomic operations on the memory of all that it reaches, as over NVLinks. */
+static tuttiResult_t lookForAtomics(tuttiCuda *s) {
+  int n, reaches, atomics = 1;
+  CUDA_TRY(cudaGetDeviceCount(&n));
+  for (int other = 0; other < n && atomics; other++) {
+    if (other == s->device) continue;
+    CUDA_TRY(cudaDeviceCanAccessPeer(&reaches, s->device, other));
+    if (reaches)
+      CUDA_TRY(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, s->device,
+                                         other));
+  }
+  s->addsSignals = atomics;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCudaOneSidedInit(tuttiCuda *s, const tuttiCommView *v) {
+  int least, greatest;
+  s->view = v;
+  s->layout = layoutOf(v);
+  if (v->rmaContexts == 0) return tuttiSuccess;
+  TUTTI_TRY(lookForAtomics(s));
+  CUDA_TRY((cudaError_t)tuttiOneSidedLoad());
+  CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  return CUDA_CHECK(
+      cudaStreamCreateWithPriority(&s->signalStream, cudaStreamNonBlocking, greatest));
+}
+
+/* ---- puts ------------------------------------------------------------------------------------ */
+
+/* The row of this rank's own counters. */
+static uint64_t *rowOf(const tuttiCuda *s, tuttiSignalRow_t row) {
+  return s->windows.signals[s->view->rank] + (size_t)row * tuttiSignalRow(&s->layout);
+}
+
+static void setSignal(const tuttiCuda *s, const tuttiRmaPut *put, tuttiPutArgs *args) {
+  const tuttiSignalLayout *l = &s->layout;
+  args->counter =
+      s->windows.signals[put->peer] + tuttiSignalAt(l, s->view->rank, put->context, put->signal);
+  if (s->addsSignals) return;
+  args->sent = rowOf(s, tuttiSignalsSent) + tuttiSignalAt(l, put->peer, put->context, put->signal);
+  args->guard = (uint32_t *)rowOf(s, tuttiSignalRows);
+}
+
+/* Whether the sides are not aligned alike: kernels move such data byte by byte. */
+static bool isOdd(const tuttiPutArgs *args) {
+  return ((uintptr_t)args->to ^ (uintptr_t)args->from) & 3;
+}
+
+static tuttiResult_t launch(const tuttiPutArgs *args, bool mayBeEarly, tuttiStream_t stream) {
+  return tuttiCudaCheck((cudaError_t)tuttiPutLaunch(args, mayBeEarly, stream),
+                        "the launch of a put");
+}
+
+/* A signal behind a copy, where what comes next on the stream does not follow it: the copy engine
+ * goes on with the next put meanwhile. Signals of later puts may pass this one, but no data, and
+ * all that anybody learns of signals is how many have come. */
+static tuttiResult_t signalBeside(tuttiCuda *s, const tuttiPutArgs *args, tuttiStream_t stream,
+                                  bool capturing) {
+  tuttiCudaCapture capture = {0};
+  if (!capturing) {
+    TUTTI_TRY(tuttiCudaOrder(s, stream, s->signalStream));
+    return launch(args, false, s->signalStream);
+  }
+  TUTTI_TRY(tuttiCudaCaptureOf(stream, &capture));
+  return tuttiCudaCheck(
+      (cudaError_t)tuttiPutAddNode(args, capture.graph, capture.ends, capture.nends),
+      "the signal of a put in a graph");
+}
+
+/* Data that one thread block does not carry with its signal goes ahead of it: by many, or by the
+ * copy engine, which does not mind alignment. */
+static tuttiResult_t write(tuttiCuda *s, const tuttiRmaPut *put, tuttiStream_t stream,
+                           bool capturing) {
+  tuttiPutArgs args = {.to = put->mapped, .from = put->data, .bytes = put->bytes};
+  tuttiPutArgs signal = {0};
+  setSignal(s, put, &signal);
+  if (args.to == args.from) args.bytes = 0; /* to itself, where it is already */
+  bool odd = isOdd(&args);
+  if (args.bytes <= (odd ? TUTTI_PUT_ALONE_ODD : TUTTI_PUT_ALONE)) {
+    setSignal(s, put, &args);
+    return launch(&args, s->mayBeEarly, stream);
+  }
+  if (odd || args.bytes >= TUTTI_PUT_ENGINE) {
+    CUDA_TRY(cudaMemcpyAsync(args.to, args.from, args.bytes, cudaMemcpyDefault, stream));
+    return signalBeside(s, &signal, stream, capturing);
+  }
+  TUTTI_TRY(launch(&args, s->mayBeEarly, stream));
+  return launch(&signal, s->mayBeEarly, stream);
+}
+
+tuttiResult_t tuttiCudaPut(tuttiTaskContext *context, const tuttiRmaPut *put,
+                           tuttiStream_t stream) {
+  tuttiCuda *s = context->device;
+  bool capturing;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
+  TUTTI_TRY(tuttiCudaBegin(s, stream, &capturing));
+  TUTTI_TRY(write(s, put, stream, capturing));
+  return tuttiCudaEnd(s, stream, capturing);
+}
+
+/* ---- waits ----------------------------------------------------------------------------------- */
+
+/* Makes an entry for a stream that has none, by one whose waits have ended if there is any. */
+static tuttiResult_t newWaiting(tuttiCuda *s, unsigned long long id, tuttiCudaWaiting **out) {
+  tuttiCudaWaits *w = &s->waits;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
+  for (int i = 0; i < w->n; i++)
+    if (cudaEventQuery(w->of[i].ended) == cudaSuccess) {
+      w->of[i].stream = id;
+      *out = &w->of[i];
+      return tuttiSuccess;
+    }
+  cudaGetLastError(); /* that of an event whose waits are under way */
+  TUTTI_TRY(tuttiGrow((void **)&w->of, w->n, &w->capacity, sizeof *w->of, "waits for signals",
+                      s->view->memory));
+  tuttiCudaWaiting *made = &w->of[w->n];
+  CUDA_TRY(cudaEventCreateWithFlags(&made->ended, cudaEventDisableTiming));
+  made->stream = id;
+  w->n++;
+  *out = made;
+  return tuttiSuccess;
+}
+
+/* A wait has been enqueued. Nothing but its own stream follows it, so each stream has an event that
+ * tells when its waits have ended. */
+static tuttiResult_t noteWait(tuttiCuda *s, cudaStream_t stream) {
+  enum cudaStreamCaptureStatus status;
+  unsigned long long id;
+  tuttiCudaWaiting *waiting = NULL;
+  s->launched = true;
+  CUDA_TRY(cudaStreamIsCapturing(stream, &status));
+  if (status != cudaStreamCaptureStatusNone) {
+    s->waits.captured = true;
+    return tuttiSuccess;
+  }
+  CUDA_TRY(cudaStreamGetId(stream, &id));
+  for (int i = 0; i < s->waits.n && !waiting; i++)
+    if (s->waits.of[i].stream == id) waiting = &s->waits.of[i];
+  if (!waiting) TUTTI_TRY(newWaiting(s, id, &waiting));
+  return CUDA_CHECK(cudaEventRecord(waiting->ended, stream));
+}
+
+cudaError_t tuttiCudaOneSidedAwait(const tuttiCuda *s) {
+  cudaError_t first = s->signalStream ? cudaStreamSynchronize(s->signalStream) : cudaSuccess;
+  for (int i = 0; i < s->waits.n; i++) {
+    cudaError_t err = cudaEventSynchronize(s->waits.of[i].ended);
+    if (first == cudaSuccess) first = err;
+  }
+  return first;
+}
+
+void tuttiCudaOneSidedClose(tuttiCuda *s) {
+  for (int i = 0; i < s->waits.n; i++)
+    cudaEventDestroy(s->waits.of[i].ended);
+  tuttiFree(s->waits.of);
+  if (s->signalStream) cudaStreamDestroy(s->signalStream);
+}
+
+tuttiResult_t tuttiCudaAwaitSignals(tuttiTaskContext *context, const tuttiWaitSignalDesc_t *descs,
+                                    int n, tuttiStream_t stream) {
+  tuttiCuda *s = context->device;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
+  tuttiAwaitArgs args = {.arrived = rowOf(s, tuttiSignalsArrived),
+                         .taken = rowOf(s, tuttiSignalsTaken),
+                         .status = s->statusOnDevice};
+  for (int i = 0; i < n; i++) {
+    const tuttiWaitSignalDesc_t *d = &descs[i];
+    args.of[args.n].counter = tuttiSignalAt(&s->layout, d->peer, d->ctx, d->sigIdx);
+    args.of[args.n++].count = (uint32_t)d->opCnt;
+    if (args.n < TUTTI_AWAIT_MOST && i < n - 1) continue;
+    TUTTI_TRY(tuttiCudaCheck((cudaError_t)tuttiAwaitLaunch(&args, s->mayBeEarly, stream),
+                             "the launch of a wait for signals"));
+    args.n = 0;
+  }
+  return n > 0 ? noteWait(s, stream) : tuttiSuccess;
+}
+
+void tuttiCudaSignalsHear(tuttiCuda *s) {
+  const tuttiSignalLayout *l = &s->layout;
+  uint64_t wait = __atomic_load_n(&s->status->late.wait, __ATOMIC_ACQUIRE);
+  if (wait == s->heard) return;
+  s->heard = wait;
+  uint64_t amount = __atomic_load_n(&s->status->late.amount, __ATOMIC_RELAXED);
+  uint32_t counter = (uint32_t)wait, row = counter / l->signals;
+  tuttiWaitSignalDesc_t desc = {.opCnt = (int)(uint32_t)amount,
+                                .peer = (int)(row / l->contexts),
+                                .sigIdx = (int)(counter % l->signals),
+                                .ctx = (int)(row % l->contexts)};
+  s->context->signalsLate(s->context->comm, &desc, (uint32_t)(amount >> 32), wait >> 32);
+}
+
+#endif

@@ -1,0 +1,89 @@
+/* What is told of waits for signals, and where the counters are. No GPU is needed, but CUDA's
+ * headers. */
+#ifdef TUTTI_HAVE_CUDA
+#include "device/cuda/onesided.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "kernels/onesided.h"
+
+namespace {
+
+constexpr tuttiSignalLayout kLayouts[] = {{1, 1, 1}, {1, 1, 8}, {3, 5, 4}, {64, 1024, 8}};
+
+/* Each signal of each rank has a word of its own, within its row. */
+TEST(CudaSignals, HaveAWordEach) {
+  for (const tuttiSignalLayout &l : kLayouts) {
+    std::set<uint32_t> seen;
+    for (uint32_t r = 0; r < l.nranks; r++)
+      for (uint32_t c = 0; c < l.contexts; c++)
+        for (uint32_t s = 0; s < l.signals; s++)
+          EXPECT_TRUE(seen.insert(tuttiSignalAt(&l, (int)r, (int)c, (int)s)).second);
+    EXPECT_EQ(seen.size(), tuttiSignalRow(&l));
+    EXPECT_LT(*seen.rbegin(), tuttiSignalRow(&l));
+  }
+}
+
+TEST(CudaSignals, HaveTheirMemoryReserved) {
+  for (const tuttiSignalLayout &l : kLayouts) {
+    tuttiCommView v{};
+    v.nranks = (int)l.nranks;
+    v.rmaContexts = (int)l.contexts;
+    v.rmaSignals = (int)l.signals;
+    EXPECT_EQ(tuttiCudaSignalBytes(&v), (3 * tuttiSignalRow(&l) + 1) * 8) << "and the guard";
+    v.rmaContexts = 0;
+    EXPECT_EQ(tuttiCudaSignalBytes(&v), 0u);
+  }
+}
+
+struct Told {
+  int times = 0;
+  tuttiWaitSignalDesc_t desc{};
+  uint32_t come = 0;
+  uint64_t waitedMs = 0;
+};
+
+tuttiResult_t tell(void *comm, const tuttiWaitSignalDesc_t *desc, uint32_t come,
+                   uint64_t waitedMs) {
+  Told *told = static_cast<Told *>(comm);
+  *told = {told->times + 1, *desc, come, waitedMs};
+  return tuttiSuccess;
+}
+
+/* A kernel's report is told once, by the names that the user has for the signal. */
+TEST(CudaSignals, AreToldByRankIndexAndContext) {
+  for (const tuttiSignalLayout &l : kLayouts) {
+    Told told;
+    tuttiTaskContext context{};
+    tuttiKernelStatus status{};
+    tuttiCuda s{};
+    context.comm = &told;
+    context.signalsLate = tell;
+    s.context = &context;
+    s.status = &status;
+    s.layout = l;
+    tuttiCudaSignalsHear(&s);
+    EXPECT_EQ(told.times, 0) << "nobody waits";
+    int rank = (int)l.nranks - 1, ctx = (int)l.contexts - 1, sig = (int)l.signals / 2;
+    status.late = {tuttiSignalWait(tuttiSignalAt(&l, rank, ctx, sig), 70000),
+                   (uint64_t)3 << 32 | 5};
+    for (int look = 0; look < 3; look++)
+      tuttiCudaSignalsHear(&s);
+    EXPECT_EQ(told.times, 1);
+    EXPECT_EQ(told.desc.peer, rank);
+    EXPECT_EQ(told.desc.ctx, ctx);
+    EXPECT_EQ(told.desc.sigIdx, sig);
+    EXPECT_EQ(told.desc.opCnt, 5);
+    EXPECT_EQ(told.come, 3u);
+    EXPECT_EQ(told.waitedMs, 70000u);
+    status.late.wait = tuttiSignalWait(tuttiSignalAt(&l, rank, ctx, sig), 70100);
+    tuttiCudaSignalsHear(&s);
+    EXPECT_EQ(told.times, 2) << "still";
+  }
+}
+
+} // namespace
+
+#endif
