@@ -145,18 +145,20 @@ private:
 /* n ranks as threads, and as many communicators for them as asked for. */
 class GpuRanks {
 public:
-  explicit GpuRanks(int n, size_t bytes = (size_t)16 << 20, int ncomms = 1)
+  explicit GpuRanks(int n, size_t bytes = (size_t)16 << 20, int ncomms = 1,
+                    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER)
       : comms((size_t)n), gpus_((size_t)n) {
+    config.device = tuttiDeviceCuda;
     onThreads(n, [&](int r) { gpus_[(size_t)r] = std::make_unique<Gpu>(r, bytes); });
     for (int c = 0; c < ncomms; c++) {
       tuttiUniqueId id;
       EXPECT_EQ(tuttiGetUniqueId(&id), tuttiSuccess) << tuttiGetLastError(nullptr);
       onThreads(n, [&](int r) {
-        tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-        config.device = tuttiDeviceCuda;
+        tuttiConfig_t mine = config;
         tuttiComm_t comm = nullptr;
         gpus_[(size_t)r]->use();
-        EXPECT_EQ(tuttiCommInitRankConfig(&comm, n, id, r, &config), tuttiSuccess)
+        EXPECT_EQ(tuttiCommInitRankConfig(&comm, n, id, r, &mine),
+                  mine.blocking == 0 ? tuttiInProgress : tuttiSuccess)
             << tuttiGetLastError(nullptr);
         comms[(size_t)r].push_back(comm);
       });
