@@ -2,28 +2,21 @@
  * by puts with their signals and by sends and receives, in turns, and the rate of large puts beside
  * that of a plain copy. Settings choose the path, as TUTTI_SHM_DISABLE=1 the network.
  *
- * Windows are of tuttiMemAlloc, or with the word plain of malloc.
+ * Windows are of tuttiMemAlloc, or with the word plain of malloc. On GPUs, --device cuda, each
+ * process has one of its own where there are two, and calls are eager and in a graph.
  *
- * Usage: onesided [rounds [plain]] */
+ * Usage: onesided [rounds [plain]]
+ *        onesided --device cuda [rounds] */
+#include "onesided.h"
+
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "tutti.h"
-
 enum { BATCHES = 200, ITERATIONS = 20, LARGE = 64 << 20, PUTS = 4 };
-
-#define CHECK(call)                                                                                \
-  do {                                                                                             \
-    if ((call) != tuttiSuccess) {                                                                  \
-      fprintf(stderr, "%s: %s\n", #call, tuttiGetLastError(NULL));                                 \
-      exit(1);                                                                                     \
-    }                                                                                              \
-  } while (0)
 
 typedef struct {
   int rank;
@@ -36,6 +29,14 @@ static double seconds(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static onesidedShared *onesidedShare(void) {
+  void *p =
+      mmap(NULL, sizeof(onesidedShared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (p != MAP_FAILED) return p;
+  perror("mmap");
+  exit(1);
 }
 
 static void put(const Side *s, size_t bytes) {
@@ -128,12 +129,22 @@ static void run(Side *s, const tuttiUniqueId *id, int rounds, bool plain) {
 }
 
 int main(int argc, char **argv) {
-  int rounds = argc > 1 ? atoi(argv[1]) : 5, status = 0;
-  tuttiUniqueId id;
-  CHECK(tuttiGetUniqueId(&id));
+  bool gpu = argc > 2 && strcmp(argv[1], "--device") == 0 && strcmp(argv[2], "cuda") == 0;
+  int at = gpu ? 3 : 1, rounds = argc > at ? atoi(argv[at]) : 5, status = 0;
+  if (rounds < 1 || (gpu && !onesidedGpuBuilt)) {
+    fprintf(stderr, gpu && !onesidedGpuBuilt
+                        ? "onesided: built without CUDA\n"
+                        : "usage: onesided [--device cuda] [rounds [plain]]\n");
+    return 2;
+  }
+  onesidedShared *shared = onesidedShare();
+  CHECK(tuttiGetUniqueId(&shared->id));
   pid_t child = fork(); /* which an id alone allows */
   Side s = {.rank = child == 0};
-  run(&s, &id, rounds, argc > 2 && strcmp(argv[2], "plain") == 0);
+  if (gpu)
+    onesidedGpu(s.rank, shared, rounds);
+  else
+    run(&s, &shared->id, rounds, argc > 2 && strcmp(argv[2], "plain") == 0);
   if (child > 0) waitpid(child, &status, 0);
-  return status;
+  return status ? 1 : 0;
 }
