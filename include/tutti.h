@@ -504,18 +504,23 @@ TUTTI_API tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t 
 
 /* ---- one-sided operations ---------------------------------------------------------------------
  * Writes into windows of other ranks, without a call of theirs, and signals by which they learn of
- * it. On communicators of host memory, after a first window has been registered. Each call is done
- * when it returns, on a non-blocking communicator too; in a group at tuttiGroupEnd, behind the
- * collectives and messages, and the waits behind the puts.
+ * it, after a first window has been registered. On host memory each call is done when it returns,
+ * on a non-blocking communicator too. On GPUs it is done in order of its stream, and can be
+ * captured in a graph; they must store into each other's memory (P2P), else calls with that peer
+ * fail. In a group calls are done at tuttiGroupEnd, behind the collectives and messages, and the
+ * waits behind the puts.
  *
  * A signal is known by who sends it, its index and its context (below numRmaSig and numRmaCtx of
  * the config); it is counted, never lost, and belongs to no window. */
 
 /** Writes `count` elements to `peerWinOffset` bytes into the part of `peer` of the window
  * `peerWin`, which is this rank's handle of it; then sends the signal, which arrives after the
- * data. Puts and signals from one rank to another arrive in the order of the calls. Bounds are
- * checked before anything is written. localbuff may be changed when the call is done; the data may
- * be on its way still. `flags` must be 0. */
+ * data. Puts and signals from one rank to another arrive in the order of the calls, on whatever
+ * streams; those in a graph when that runs, which the user orders with what is on other streams.
+ * Bounds are checked before anything is written. localbuff may be changed when the call is done;
+ * the data may be on its way still. On GPUs it must not overlap with where it goes, and the
+ * window's memory must be of tuttiMemAlloc or cudaMalloc, and stay as long as a put is on its way.
+ * `flags` must be 0. */
 TUTTI_API tuttiResult_t tuttiPutSignal(const void *localbuff, size_t count,
                                        tuttiDataType_t datatype, int peer, tuttiWindow_t peerWin,
                                        size_t peerWinOffset, int sigIdx, int ctx,
@@ -535,7 +540,8 @@ typedef struct {
 
 /** Waits until so many signals of each descriptor have arrived that no earlier call has waited for,
  * at most the timeout of the communicator. What was put before the last of them is in the window
- * then. */
+ * then. On a GPU only the stream waits: puts that are called later on another one pass it. There a
+ * timeout ends the communicator, as that of a collective does. */
 TUTTI_API tuttiResult_t tuttiWaitSignal(int nDesc, tuttiWaitSignalDesc_t *signalDescs,
                                         tuttiComm_t comm, tuttiStream_t stream);
 

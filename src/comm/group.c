@@ -133,7 +133,7 @@ static bool follow(tuttiJob *jobs, tuttiJob *job) {
   return last != NULL;
 }
 
-/* So do those behind it on its thread. */
+/* It and those behind it on its thread. */
 static bool onlyEnqueues(const tuttiJob *job) {
   while (job && job->enqueues)
     job = job->then;
