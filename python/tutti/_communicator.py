@@ -98,9 +98,10 @@ class Window:
         if handle:
             self._comm._call(lib.tuttiCommWindowDeregister, self._comm._handle, handle)
 
-    def put(self, x, peer, offset=0, signal=0, context=0):
+    def put(self, x, peer, offset=0, signal=0, context=0, stream=0):
         """Writes x to `offset` bytes into the part of `peer`, without a call there, then sends the signal
-        of this number, which arrives behind the data. x may change when this returns.
+        of this number, which arrives behind the data. x may change when this returns; on GPUs, what is
+        behind it on the stream may change it.
 
         >>> with comm.window(numpy.zeros(4)) as window:
         ...     window.put(numpy.ones(4), 0)
@@ -111,8 +112,8 @@ class Window:
         a = Array(x)
         self._comm._require_host([a])
         self._comm._call(lib.tuttiPutSignal, c_void_p(a.address), c_size_t(a.count), a.type, peer,
-                         self._handle, c_size_t(offset), signal, context, 0, self._comm._handle, None,
-                         hold=[a])
+                         self._handle, c_size_t(offset), signal, context, 0, self._comm._handle,
+                         c_void_p(stream), hold=[a])
 
 
 class _Wait(ctypes.Structure):  # a tuttiWaitSignalDesc_t
@@ -414,18 +415,18 @@ class Communicator:
             raise ValueError("window cannot be in a group")
         return Window(self, a)
 
-    def signal(self, peer, signal=0, context=0):
+    def signal(self, peer, signal=0, context=0, stream=0):
         """Sends the signal of this number to `peer`, behind what was put there before.
 
         >>> with comm.window(bytearray(100)):
         ...     comm.signal(0)
         ...     comm.wait_signals(0)
         """
-        self._call(lib.tuttiSignal, peer, signal, context, 0, self._handle, None)
+        self._call(lib.tuttiSignal, peer, signal, context, 0, self._handle, c_void_p(stream))
 
-    def wait_signals(self, peers, count=1, signal=0, context=0):
+    def wait_signals(self, peers, count=1, signal=0, context=0, stream=0):
         """Waits for `count` signals of this number from each of the peers (one rank, or several); what they
-        put before is there then.
+        put before is there then. On GPUs the stream waits.
 
         >>> with comm.window(bytearray(100)):
         ...     comm.signal(0)
@@ -433,7 +434,7 @@ class Communicator:
         """
         peers = [peers] if isinstance(peers, int) else list(peers)
         waits = (_Wait * max(1, len(peers)))(*[_Wait(count, peer, signal, context) for peer in peers])
-        self._call(lib.tuttiWaitSignal, len(peers), waits, self._handle, None, hold=[waits])
+        self._call(lib.tuttiWaitSignal, len(peers), waits, self._handle, c_void_p(stream), hold=[waits])
 
 
 def _leave():
