@@ -8,7 +8,11 @@
 typedef struct {
   const char *word; /* of a command: the line is this, or begins with it and a space */
   bool takes;       /* something follows */
+  /* Takes what follows and answers; NULL of a command that only asks, for this: */
   void (*take)(const char *rest, tuttiRasRequest *request, char *answer, size_t size);
+  tuttiRasWish wish;
+  tuttiRasFormat format; /* of its own; tuttiRasText: the one that was set */
+  bool verbose;
 } command;
 
 static void takeProtocol(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
@@ -52,50 +56,24 @@ static void takeMonitor(const char *rest, tuttiRasRequest *request, char *answer
   snprintf(answer, size, "OK\n");
 }
 
-static void takeStatus(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
-  (void)rest;
-  (void)answer;
-  (void)size;
-  request->wish = tuttiRasReport;
-}
-
-static void takeVerbose(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
-  request->verbose = true;
-  takeStatus(rest, request, answer, size);
-}
-
-static void takePrometheus(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
-  request->format = tuttiRasPrometheus;
-  takeStatus(rest, request, answer, size);
-}
-
-static void takeTrace(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
-  request->format = tuttiRasTrace;
-  takeStatus(rest, request, answer, size);
-}
-
-static void takeFacts(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
-  request->format = tuttiRasFacts;
-  takeStatus(rest, request, answer, size);
-}
-
-static void takeLocal(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
-  takeFacts(rest, request, answer, size);
-  request->wish = tuttiRasLocal;
+static void ask(const command *c, tuttiRasRequest *request) {
+  request->wish = c->wish;
+  if (c->format != tuttiRasText) request->format = c->format;
+  if (c->verbose) request->verbose = true;
 }
 
 static const command commands[] = {
-    {"client protocol", true, takeProtocol},
-    {"timeout", true, takeTimeout},
-    {"set format", true, takeFormat},
-    {"monitor", true, takeMonitor},
-    {"monitor", false, takeMonitor},
-    {"status", false, takeStatus},
-    {"verbose status", false, takeVerbose},
-    {"prometheus", false, takePrometheus},
-    {"trace", false, takeTrace},
-    {"facts", false, takeFacts},
-    {"local facts", false, takeLocal},
+    {"client protocol", .takes = true, .take = takeProtocol},
+    {"timeout", .takes = true, .take = takeTimeout},
+    {"set format", .takes = true, .take = takeFormat},
+    {"monitor", .takes = true, .take = takeMonitor},
+    {"monitor", .take = takeMonitor},
+    {"status", .wish = tuttiRasReport},
+    {"verbose status", .wish = tuttiRasReport, .verbose = true},
+    {"prometheus", .wish = tuttiRasReport, .format = tuttiRasPrometheus},
+    {"trace", .wish = tuttiRasReport, .format = tuttiRasTrace},
+    {"facts", .wish = tuttiRasReport, .format = tuttiRasFacts},
+    {"local facts", .wish = tuttiRasLocal, .format = tuttiRasFacts},
 };
 
 void tuttiRasLineTake(const char *line, tuttiRasRequest *request,
@@ -107,7 +85,10 @@ void tuttiRasLineTake(const char *line, tuttiRasRequest *request,
     size_t n = strlen(c->word);
     if (strncasecmp(line, c->word, n) != 0) continue;
     if (c->takes ? line[n] != ' ' : line[n] != 0) continue;
-    c->take(c->takes ? line + n + 1 : "", request, answer, size);
+    if (c->take)
+      c->take(c->takes ? line + n + 1 : "", request, answer, size);
+    else
+      ask(c, request);
     return;
   }
   snprintf(answer, size, "ERROR: Unknown command %s\n", line);

@@ -46,7 +46,15 @@ TEST(RasProtocol, OurWordsChooseTheirFormat) {
   EXPECT_EQ(say("prometheus").request.format, tuttiRasPrometheus);
   EXPECT_EQ(say("trace").request.format, tuttiRasTrace);
   EXPECT_EQ(say("facts").request.wish, tuttiRasReport);
+  EXPECT_EQ(say("facts").request.format, tuttiRasFacts);
   EXPECT_EQ(say("local facts").request.wish, tuttiRasLocal);
+  EXPECT_EQ(say("local facts").request.format, tuttiRasFacts);
+  EXPECT_FALSE(say("facts").request.verbose);
+  tuttiRasRequest request = {};
+  char answer[TUTTI_RAS_LINE + 64];
+  for (const char *line : {"set format json", "verbose status"})
+    tuttiRasLineTake(line, &request, answer);
+  EXPECT_EQ(request.format, tuttiRasJson) << "status keeps the format that was set";
 }
 
 TEST(RasProtocol, FindsLinesAndEndsThatAreTooLong) {
