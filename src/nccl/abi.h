@@ -8,10 +8,6 @@
 
 #include "tutti.h"
 
-/* What the library says it is, unless TUTTI_NCCL_VERSION says otherwise: the last version whose
- * calls of the host all work on GPUs too. */
-#define TUTTI_NCCL_REPORTED 22809
-
 #define TUTTI_NCCL_CONFIG_MAGIC 0xcafebeefu
 #define TUTTI_NCCL_CONFIG_LEAST 24 /* bytes, of 2.14 */
 #define TUTTI_NCCL_SIM_MAGIC    0x74685283u

@@ -36,26 +36,26 @@ static _Thread_local const char *refusal;
 
 /* ---- version, errors ------------------------------------------------------------------------- */
 
-/* TUTTI_NCCL_VERSION as a code, which tutti has checked: "2.28.9". */
-static int reportedVersion(void) {
+/* TUTTI_NCCL_VERSION, which tutti has checked, as a code: 22809 of "2.28.9". */
+static tuttiResult_t reportedVersion(int *version) {
   const char *text;
   int code = 0, part = 0;
-  if (tuttiParamGetParameter("TUTTI_NCCL_VERSION", &text, NULL) != tuttiSuccess || !*text)
-    return TUTTI_NCCL_REPORTED;
+  tuttiResult_t result = tuttiParamGetParameter("TUTTI_NCCL_VERSION", &text, NULL);
+  if (result != tuttiSuccess) return result;
   for (; *text; text++) {
     bool dot = *text == '.';
     if (dot) code = (code + part) * 100;
     part = dot ? 0 : part * 10 + (*text - '0');
   }
-  return code + part;
+  *version = code + part;
+  return tuttiSuccess;
 }
 
 DEFINE(tuttiResult_t, GetVersion, (int *version)) {
   refusal = NULL;
   int own;
   tuttiResult_t result = tuttiGetVersion(version ? &own : NULL);
-  if (version && result == tuttiSuccess) *version = reportedVersion();
-  return result;
+  return result == tuttiSuccess ? reportedVersion(version) : result;
 }
 
 DEFINE(const char *, GetErrorString, (tuttiResult_t result)) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/settings.h"
 #include "base/text.h"
 #include "collectives/planner.h"
 #include "ras/timeline.h"
@@ -273,9 +274,11 @@ void tuttiReportJson(const tuttiSnapshot *s, FILE *out) {
   char when[64];
   int silent = 0;
   timestamp(s->realtime, when, sizeof when);
+  fputs("{\n  \"nccl_version\": ", out);
+  tuttiJsonString(out, tuttiSettingString(TUTTI_SETTING_NCCL_VERSION));
   fprintf(
       out,
-      "{\n  \"nccl_version\": \"2.28.9\",\n  \"tutti_version\": \"%d.%d.%d\",\n"
+      ",\n  \"tutti_version\": \"%d.%d.%d\",\n"
       "  \"cuda_runtime_version\": 0,\n  \"cuda_driver_version\": 0,\n  \"timestamp\": \"%s\",\n"
       "  \"communicators_count\": %d,\n  \"communicators\": [\n",
       TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH, when, s->ncomms);

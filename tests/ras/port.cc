@@ -105,6 +105,18 @@ protected:
   RankProcesses job;
 };
 
+TEST_F(Port, TellsTheVersionThatLibncclReports) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  EXPECT_THAT(ask("set format json\nstatus\n"), HasSubstr("\"nccl_version\": \"2.28.9\""));
+}
+
+TEST_F(Port, TellsTheVersionThatIsSet) {
+  setenv("TUTTI_NCCL_VERSION", "2.30.4", 1);
+  ASSERT_NO_FATAL_FAILURE(start());
+  EXPECT_THAT(ask("set format json\nstatus\n"), HasSubstr("\"nccl_version\": \"2.30.4\""));
+  unsetenv("TUTTI_NCCL_VERSION");
+}
+
 TEST_F(Port, SpeaksNcclsProtocol) {
   ASSERT_NO_FATAL_FAILURE(start());
   std::string json = ask("CLIENT PROTOCOL 2\r\nTIMEOUT 3\nset format json\nverbose status\n");
