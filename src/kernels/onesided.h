@@ -74,6 +74,9 @@ typedef struct {
   uint32_t *guard;      /* of `sent` */
 } tuttiPutArgs;
 
+struct CUgraph_st; /* what cudaGraph_t and cudaGraphNode_t point to */
+struct CUgraphNode_st;
+
 /* Enqueues the copy of args->bytes, and its signal. Returns a cudaError_t. */
 int tuttiPutLaunch(const tuttiPutArgs *args, bool mayBeEarly, tuttiStream_t stream);
 /* The same as a node of a graph (cudaGraph_t), behind n others. */
