@@ -221,7 +221,7 @@ const char *tuttiSettingParse(const tuttiSettingRow *row, const char *text, int6
   }
   const notation *n = &notations[row->type];
   const char *p = skipSpace(text);
-  writtenNumber number;
+  writtenNumber number = {0}; /* -O3 takes it for read before it is set */
   const char *wrong = readNumber(n, &p, &number);
   if (wrong != NULL) return wrong;
   int64_t value, unit = unitAt(n, p);
