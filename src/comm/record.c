@@ -28,13 +28,16 @@ void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig, tuttiRecordPlan
     memcpy(&word, (const char *)sig + i * sizeof word, sizeof word);
     tuttiStoreRelaxed(&e[i], word);
   }
-  tuttiStoreRelaxed(&e[ENQUEUED], enqueued != 0 && now != 0 ? enqueued : now);
   tuttiStoreRelaxed(&e[START], now);
-  tuttiStoreRelaxed(&e[END], 0);
+  if (now != 0) {
+    tuttiStoreRelaxed(&e[ENQUEUED], enqueued != 0 ? enqueued : now);
+    tuttiStoreRelaxed(&e[END], 0);
+    r->stamped = true;
+  }
   memcpy(&word, &plan, sizeof word);
   tuttiStoreRelaxed(&e[PLAN], word);
   count(&r->counts[sig->coll], 1);
-  count(&r->bytes[sig->coll], sig->count * tuttiTypeSize(sig->type));
+  count(&r->bytes[sig->coll], sig->count * tuttiTypeSizes[sig->type]);
   tuttiStoreRelease(&r->started, n + 1);
 }
 
@@ -52,7 +55,10 @@ static void stampEnds(tuttiRecord *r, uint64_t from, uint64_t to) {
 
 void tuttiRecordEnd(tuttiRecord *r) {
   uint64_t started = tuttiLoadRelaxed(&r->started);
-  stampEnds(r, tuttiLoadRelaxed(&r->ended), started);
+  if (r->stamped) {
+    stampEnds(r, tuttiLoadRelaxed(&r->ended), started);
+    r->stamped = false;
+  }
   tuttiStoreRelease(&r->ended, started);
 }
 
@@ -88,6 +94,7 @@ void tuttiRecordFacts(const tuttiRecord *r, tuttiFacts *out) {
     uint64_t words[TUTTI_RECORD_WORDS];
     for (int w = 0; w < TUTTI_RECORD_WORDS; w++)
       words[w] = tuttiLoadAcquire(&e[w]);
+    if (words[START] == 0) words[ENQUEUED] = words[END] = 0; /* of an older one that was stamped */
     memcpy(&out->ops[i], words, sizeof words);
   }
   /* What the writer has begun to overwrite meanwhile is the oldest; one more than it tells. */

@@ -14,14 +14,17 @@
 
 #define TUTTI_RECORD_DEPTH  64u
 #define TUTTI_RECORD_SAMPLE 16u
-#define TUTTI_RECORD_WORDS  7 /* of an entry: the signature, then as in tuttiOpFacts */
+/* Words of an entry: the signature, then as in tuttiOpFacts; without a start the other times are of
+ * an older entry. */
+#define TUTTI_RECORD_WORDS 7
 
 typedef struct {
   tuttiAtomic64 entry[TUTTI_RECORD_DEPTH][TUTTI_RECORD_WORDS];
   tuttiAtomic64 started; /* operations entered so far; number n is at entry[n % DEPTH] */
   tuttiAtomic64 ended;   /* operations done: all below it */
   tuttiAtomic64 counts[tuttiCollCount], bytes[tuttiCollCount];
-  bool traces; /* all are stamped */
+  bool traces;  /* all are stamped */
+  bool stamped; /* of the writer: some that have not ended are */
 } tuttiRecord;
 
 /* How an operation is carried out: its tuttiAlgo, tuttiProto and channels. */

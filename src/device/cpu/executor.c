@@ -537,7 +537,7 @@ static void layOut(execution *e, uint8_t *memory, tuttiTask **tasks, int ntasks,
     r->conns = conns;
     r->loans = loans;
     r->scratch = memory;
-    memory += chainScratch(*tasks);
+    if (scratch) memory += chainScratch(*tasks);
     r->nloans = 0;
     r->loaded = r->announced = false;
     r->moves = r->movesSeen = 0; /* unequal below, so the first look at the clock sets the rest */
