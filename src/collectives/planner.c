@@ -17,7 +17,8 @@ const char *const tuttiProtoNames[tuttiProtoCount] = {TUTTI_PROTOCOLS(TUTTI_NAME
  * thread blocks of schedules on GPUs; what was measured of those that reach each other is in
  * planner_allpairs.c. Times are in us, of one rank or of one thread block. */
 static const struct {
-  double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], rdmaUs, treeShare;
+  double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], rdmaUs, treeShare,
+      pairsShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
   int pairwiseRanks, readRanks[2];
@@ -32,6 +33,7 @@ static const struct {
     .netShare = {0.7, 0.9, 1.0}, /* of interGBs that 1, 2, 4 channels reach, */
     .rdmaUs = 10,                /*   unless latency is less: one connection has all ports then */
     .treeShare = 0.85,           /* of that for a tree: an inner rank's links wait for each other */
+    .pairsShare = 0.6,           /* of GPUs on several hosts that send to all others at once */
     .cachedChunkBytes = 128 << 10, /* longest chunk inside a host: what stays in a core's cache */
     .leastChunkBytes = 16 << 10,   /* below it pieces cost more than their overlap gains */
     .leastNetBytes = 64 << 10,     /* the same between hosts */
@@ -504,7 +506,9 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
                     : c->algo == tuttiAlgoHierarchical ? (w.hosts - 1) / (w.n - 1)
                                                        : 0.5;
   us += k.messages * c->nchannels * crossing * model.netMessageUs;
-  us += k.wired / (netShare(in, c) * fmax(in->interGBs, 0.001) * 1e3);
+  bool pairs = in->gpu && c->algo == tuttiAlgoDirect && w.hosts > 2;
+  double share = netShare(in, c) * (pairs ? model.pairsShare : 1);
+  us += k.wired / (share * fmax(in->interGBs, 0.001) * 1e3);
   return us;
 }
 

@@ -525,6 +525,26 @@ TEST(Planner, NoStepIsWiderThanAllowed) {
   }
 }
 
+/* A GPU that sends to all others at once has less of the network than one that has one neighbour on
+ * either side. */
+TEST(Planner, LargeOperationsOfGpusOnHostsOfTheirOwnGoAroundTheRing) {
+  tuttiPlanInput in = manyHosts(4, 1);
+  in.gpu = 1;
+  in.maxChannels = 16;
+  in.interLatencyUs = 3;
+  in.interGBs = 2.5f;
+  in.slotBytes = 512 << 10;
+  tuttiSignature op = {};
+  op.type = tuttiFloat32;
+  for (int coll : {tuttiCollAllReduce, tuttiCollAllGather, tuttiCollReduceScatter}) {
+    tuttiPlan plan;
+    op.coll = (uint8_t)coll;
+    op.count = coll == tuttiCollAllReduce ? 8 << 20 : 2 << 20;
+    tuttiPlanChoose(&in, &op, &plan);
+    EXPECT_EQ(plan.algo, tuttiAlgoRing) << tuttiCollName(coll);
+  }
+}
+
 /* GPU hosts whose channels take turns over rails: large operations load all rails alike, with a
  * multiple of their number; small ones need not. */
 TEST(Planner, LargeOperationsLoadAllRailsAlike) {
