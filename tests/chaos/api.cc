@@ -3,7 +3,9 @@
  * call crashes, hangs, or returns what it never may: a code that is none, or tuttiInternalError.
  * Each thread's calls follow from the seed; how threads meet does not: --threads 1 repeats exactly.
  *
- * What a program may not do is not done: buffers are memory for what their call moves, or NULL. */
+ * What a program may not do is not done: buffers are memory for what their call moves, or NULL, and
+ * what a communicator receives into is its own: a call that does not block goes on behind its
+ * return. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -40,7 +43,7 @@ std::atomic<bool> over{false};
 class Actor {
 public:
   Actor(uint64_t seed, std::atomic<const char *> *inside, std::atomic<double> *since)
-      : random(seed), inside(inside), since(since), send(kBytes), recv(kBytes) {}
+      : random(seed), inside(inside), since(since), send(kBytes) {}
 
   int below(int n) { return (int)(random() % (unsigned)n); }
   bool oneIn(int n) { return below(n) == 0; }
@@ -52,9 +55,11 @@ public:
   int number(int n) { return oneIn(6) ? hostile() : below(n); }
 
   tuttiComm_t comm() {
+    receiver = nullptr;
     if (oneIn(30)) return nullptr;
     if (oneIn(30)) return (tuttiComm_t)(uintptr_t)random(); // NOLINT
-    return handles[below(kHandles)].load();
+    receiver = handles[below(kHandles)].load();
+    return receiver;
   }
   /* Where a call puts a communicator; NULL now and then. */
   tuttiComm_t *newComm() {
@@ -80,7 +85,12 @@ public:
   tuttiRedOp_t op() { return (tuttiRedOp_t)number(tuttiNumOps + 2); }
   int peer() { return number(3); }
   void *in() { return oneIn(20) ? nullptr : send.data(); }
-  void *out() { return oneIn(20) ? nullptr : recv.data(); }
+  /* Of the communicator that was drawn last, and of this thread: no other call writes there. */
+  void *out() {
+    std::vector<char> &own = recv[receiver];
+    own.resize(kBytes);
+    return oneIn(20) ? nullptr : own.data();
+  }
   template <class T> T *maybe(T *p) { return oneIn(15) ? nullptr : p; }
 
   tuttiConfig_t *config() {
@@ -145,7 +155,9 @@ public:
   std::mt19937_64 random;
   std::atomic<const char *> *inside;
   std::atomic<double> *since;
-  std::vector<char> send, recv;
+  std::vector<char> send;
+  tuttiComm_t receiver = nullptr; /* NULL: the one that was drawn last is none */
+  std::map<tuttiComm_t, std::vector<char>> recv;
   std::vector<std::unique_ptr<tuttiComm_t>> made;
   std::vector<tuttiWindow_t> windows;
   std::vector<void *> registrations, memory;
@@ -162,6 +174,7 @@ struct Call {
 
 /* Of a collective: its buffers and count, which fit each other. */
 #define BUFFERS(a)                                                                                 \
+  tuttiComm_t comm = (a).comm();                                                                   \
   bool huge = (a).oneIn(12);                                                                       \
   void *in = huge ? nullptr : (a).in(), *out = huge ? nullptr : (a).out();                         \
   size_t count = huge ? (a).hugeCount() : (a).count()
@@ -175,14 +188,14 @@ struct Call {
       BUFFERS(a);                                                                                  \
       (void)in;                                                                                    \
       (void)out;                                                                                   \
-      return function(__VA_ARGS__, a.comm(), nullptr);                                             \
+      return function(__VA_ARGS__, comm, nullptr);                                             \
     }   \
   }
 #define MOVE_CONFIG(function, ...)                                                                 \
   Call {                                                                                           \
 #function, [](Actor & a) -> int {                                                              \
       BUFFERS(a);                                                                                  \
-      return function(__VA_ARGS__, a.comm(), nullptr, a.collConfig());                             \
+      return function(__VA_ARGS__, comm, nullptr, a.collConfig());                             \
     }   \
   }
 
