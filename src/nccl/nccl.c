@@ -55,7 +55,7 @@ DEFINE(tuttiResult_t, GetVersion, (int *version)) {
   refusal = NULL;
   int own;
   tuttiResult_t result = tuttiGetVersion(version ? &own : NULL);
-  return result == tuttiSuccess ? reportedVersion(version) : result;
+  return result == tuttiSuccess && version ? reportedVersion(version) : result;
 }
 
 DEFINE(const char *, GetErrorString, (tuttiResult_t result)) {
