@@ -7,12 +7,11 @@
 
 typedef struct {
   const char *word; /* of a command: the line is this, or begins with it and a space */
-  bool takes;       /* something follows */
-  /* Takes what follows and answers; NULL of a command that only asks, for this: */
+  /* Takes what follows and answers; NULL of a command that only asks, for the wish: */
   void (*take)(const char *rest, tuttiRasRequest *request, char *answer, size_t size);
   tuttiRasWish wish;
   tuttiRasFormat format; /* of its own; tuttiRasText: the one that was set */
-  bool verbose;
+  bool takes, verbose;   /* takes: something follows the word */
 } command;
 
 static void takeProtocol(const char *rest, tuttiRasRequest *request, char *answer, size_t size) {
