@@ -37,25 +37,29 @@ static tuttiResult_t surveyPair(const table *t, int a, int b, tuttiSurvey *s) {
   return tuttiSuccess;
 }
 
+typedef struct {
+  const tuttiPeer *peer;
+} place;
+
 /* Ranks that share cores stand side by side. */
 static int byCores(const void *a, const void *b) {
-  const tuttiPeer *p = *(const tuttiPeer *const *)a, *q = *(const tuttiPeer *const *)b;
+  const tuttiPeer *p = ((const place *)a)->peer, *q = ((const place *)b)->peer;
   if (p->hostId != q->hostId) return p->hostId < q->hostId ? -1 : 1;
   return (p->cpuSet > q->cpuSet) - (p->cpuSet < q->cpuSet);
 }
 
 /* Are there more ranks than cores among those that share these? */
 static tuttiResult_t surveyCores(const tuttiPeer *peers, int nranks, tuttiSurvey *s) {
-  TUTTI_FRESH(const tuttiPeer *, sorted, nranks, "ranks by their cores", NULL);
+  TUTTI_FRESH(place, sorted, nranks, "ranks by their cores", NULL);
   for (int r = 0; r < nranks; r++)
-    sorted[r] = &peers[r];
+    sorted[r].peer = &peers[r];
   qsort(sorted, (size_t)nranks, sizeof *sorted, byCores);
   int alike = 0;
   for (int r = 0; r < nranks; r++) {
     alike = r > 0 && byCores(&sorted[r - 1], &sorted[r]) == 0 ? alike + 1 : 1;
     bool last = r + 1 == nranks || byCores(&sorted[r], &sorted[r + 1]) != 0;
     for (int k = 0; last && k < alike; k++)
-      s->oversubscribed |= alike > sorted[r - k]->cores;
+      s->oversubscribed |= alike > sorted[r - k].peer->cores;
   }
   return tuttiSuccess;
 }
