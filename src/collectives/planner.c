@@ -113,9 +113,18 @@ static double chainHops(const tuttiPlanInput *in, int algo) {
   return algo == tuttiAlgoRing ? in->nranks - 1 : 1;
 }
 
+/* Split to overlap the phases. A message between the memories of GPUs of several hosts costs the
+ * NIC about the same whatever its length, so pieces there are as long as a slot, unless they are
+ * small.
+ */
+static double directChunk(const tuttiPlanInput *in, const setting *w, const candidate *c) {
+  double whole = (c->twoShot ? w->bytes / w->n : w->bytes) / c->nchannels;
+  double piece = whole / model.overlapPieces;
+  return in->gpu && in->nhosts > 1 && piece > model.leastNetBytes ? whole : piece;
+}
+
 /* Pipelines. A chain of `hops` takes (hops + pieces) * (overhead + chunk / bandwidth), which is
- * least at chunk = sqrt(bytes * overhead * bandwidth / hops). The direct algorithms are split only
- * to overlap their phases. */
+ * least at chunk = sqrt(bytes * overhead * bandwidth / hops). */
 static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
   setting w = settingOf(in, op, c->proto);
   double each = w.bytes / c->nchannels;
@@ -130,7 +139,7 @@ static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, co
     double GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
     return sqrt(each * overhead * GBs * 1e3 / fmax(hops, 1));
   }
-  if (c->algo == tuttiAlgoDirect) return (c->twoShot ? each / w.n : each) / model.overlapPieces;
+  if (c->algo == tuttiAlgoDirect) return directChunk(in, &w, c);
   return c->longest;
 }
 

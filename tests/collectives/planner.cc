@@ -545,6 +545,25 @@ TEST(Planner, LargeOperationsOfGpusOnHostsOfTheirOwnGoAroundTheRing) {
   }
 }
 
+/* What a NIC needs for a message between GPUs hardly depends on its length: no piece is between the
+ * small ones and a slot, unless a channel has no more to send. */
+TEST(Planner, LargeMessagesBetweenGpusOfHostsFillTheirSlots) {
+  tuttiPlanInput in = manyHosts(2, 1);
+  in.gpu = 1;
+  in.maxChannels = 16;
+  in.interLatencyUs = 3;
+  in.interGBs = 25;
+  in.slotBytes = 512 << 10;
+  in.algoMask = 1u << tuttiAlgoDirect;
+  for (uint64_t mib : {1, 2, 4, 8, 16, 32, 64, 256}) {
+    tuttiPlan plan = choose(in, op(tuttiCollAllReduce, mib << 18));
+    uint64_t whole = (mib << 20) / plan.nchannels / (plan.twoShot ? 2 : 1), piece = plan.chunk * 4;
+    EXPECT_TRUE(piece <= 64 << 10 || piece == std::min<uint64_t>(whole, in.slotBytes))
+        << mib << " MiB, " << plan.nchannels << " channels: pieces of " << piece;
+  }
+  EXPECT_EQ(choose(in, op(tuttiCollAllReduce, 4 << 20)).chunk * 4, 512 << 10);
+}
+
 /* GPU hosts whose channels take turns over rails: large operations load all rails alike, with a
  * multiple of their number; small ones need not. */
 TEST(Planner, LargeOperationsLoadAllRailsAlike) {
