@@ -126,6 +126,7 @@ static const Option deviceOptions[] = {
     {"numa", COUNT, offsetof(softDeviceConfig, numa), 0, 1023},
     {"removed_ms", MILLISECONDS, offsetof(softDeviceConfig, removedAt), 0, LONG},
     {"removed_frames", COUNT, offsetof(softDeviceConfig, removedFrames), 1, 1e18},
+    {"removed_calls", COUNT, offsetof(softDeviceConfig, removedCalls), 1, 1e18},
 };
 
 static const Option portOptions[] = {

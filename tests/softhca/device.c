@@ -99,6 +99,11 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
   c->next = hca.contexts;
   hca.contexts = c;
   pthread_mutex_unlock(&hca.lock);
+  if (softRefuses(v)) {
+    ibv_close_device(v);
+    errno = ENODEV;
+    return NULL;
+  }
   return v;
 }
 
@@ -182,7 +187,8 @@ static Fate fateOf(uint16_t id) {
   return (Fate){
       .down = p->downFrames ? fell : later(hca.opened, p->downAt),
       .up = later(p->downFrames ? fell : hca.opened, p->upAt),
-      .removed = d->removedFrames ? hca.deviceGone[device] : later(hca.opened, d->removedAt),
+      .removed = d->removedFrames || d->removedCalls ? hca.deviceGone[device]
+                                                     : later(hca.opened, d->removedAt),
   };
 }
 
@@ -242,11 +248,17 @@ __attribute__((destructor)) static void writeCounters(void) {
   if (fd >= 0) close(fd);
 }
 
-bool softRemoved(struct ibv_context *context) {
+bool softRefuses(struct ibv_context *context) {
+  int device = softDeviceOf(context);
   pthread_mutex_lock(&hca.lock);
-  bool removed = SOFT_CONTEXT(context)->removed;
+  if (++hca.deviceCalls[device] == hca.config.devices[device].removedCalls) {
+    hca.deviceGone[device] = softNow();
+    fprintf(stderr, "softhca: %s goes away\n", hca.config.devices[device].name);
+    softEngineWake();
+  }
+  uint64_t gone = fateOf(softPortId(device, 1)).removed;
   pthread_mutex_unlock(&hca.lock);
-  return removed;
+  return gone && softNow() >= gone;
 }
 
 /* ---- attributes of ports and devices -------------------------------------------------------- */
@@ -280,7 +292,7 @@ static int queryPort(struct ibv_context *context, uint8_t port, struct ibv_port_
   int device = softDeviceOf(context);
   const softDeviceConfig *d = &hca.config.devices[device];
   if (port < 1 || port > (int)d->nports) return EINVAL;
-  if (softRemoved(context)) return EIO;
+  if (softRefuses(context)) return EIO;
   pthread_mutex_lock(&hca.lock);
   bool up = softPortUp(softPortId(device, port));
   pthread_mutex_unlock(&hca.lock);
@@ -314,7 +326,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) {
   int device = softDeviceOf(context);
-  if (softRemoved(context)) return EIO;
+  if (softRefuses(context)) return EIO;
   *attr = (struct ibv_device_attr){
       .fw_ver = "1.0.0",
       .node_guid = htobe64(guidOf(device)),
@@ -385,7 +397,7 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
                              uint32_t flags, size_t size) {
   size_t n = 0;
   if (flags || size < sizeof *entries) return -EOPNOTSUPP;
-  if (softRemoved(context)) return -EIO;
+  if (softRefuses(context)) return -EIO;
   for (uint32_t port = 1; port <= SOFT_MAX_PORTS; port++)
     for (uint32_t i = 0; n < max && gidExists(context, port, i); i++) {
       /* The caller's rows may be longer than ours. */

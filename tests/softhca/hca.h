@@ -59,9 +59,9 @@ typedef struct {
   bool roce;
   uint64_t nports;
   uint64_t maxInline;
-  char pci[128];                     /* its place, for softhca_sysfs alone */
-  uint64_t numa;                     /* the same; UINT64_MAX: not known */
-  uint64_t removedAt, removedFrames; /* 0: never */
+  char pci[128];                                   /* its place, for softhca_sysfs alone */
+  uint64_t numa;                                   /* the same; UINT64_MAX: not known */
+  uint64_t removedAt, removedFrames, removedCalls; /* 0: never */
   softPortConfig ports[SOFT_MAX_PORTS];
 } softDeviceConfig;
 
@@ -383,6 +383,7 @@ typedef struct {
   uint8_t portForced[SOFT_MAX_DEVICES * SOFT_MAX_PORTS];  /* control.h: 1 up, 2 down */
   uint64_t portFell[SOFT_MAX_DEVICES * SOFT_MAX_PORTS];   /* when, by their number; 0: it did not */
   uint64_t deviceFrames[SOFT_MAX_DEVICES], deviceGone[SOFT_MAX_DEVICES]; /* the same of devices */
+  uint64_t deviceCalls[SOFT_MAX_DEVICES];
   uint64_t opened;
   uint64_t next; /* when softProgress has something to do again */
   uint64_t random;
@@ -420,9 +421,9 @@ void softGid(int device, int port, int index, union ibv_gid *gid);
 uint16_t softLid(int device, int port);
 int softGidRows(int device, int port);
 bool softPortUp(uint16_t portId);
-/* The device went away after the context was opened: commands fail with EIO, and only what gives
- * something back works. Takes the lock. */
-bool softRemoved(struct ibv_context *context);
+/* Counts a command of the context's device, which may be the last one that it has. True: it has
+ * gone away; commands fail with EIO, and only what gives something back works. Takes the lock. */
+bool softRefuses(struct ibv_context *context);
 /* A frame leaves through the port, which may be the last one that does. */
 void softPortCount(uint16_t portId, size_t payload);
 /* Queues an asynchronous event for the context that the element belongs to. */

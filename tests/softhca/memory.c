@@ -7,8 +7,10 @@
 #include <stdlib.h>
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
-  struct ibv_pd *pd = calloc(1, sizeof *pd);
+  bool removed = softRefuses(context);
+  struct ibv_pd *pd = removed ? NULL : calloc(1, sizeof *pd);
   if (pd) pd->context = context;
+  if (removed) errno = EIO;
   return pd;
 }
 
@@ -80,7 +82,7 @@ static int publish(softMr *mr, void *addr, size_t length) {
 static struct ibv_mr *registerMemory(softMr how, void *addr, size_t length, bool gpuAllowed) {
   unsigned remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   const softDriver *cu = softDriverGet();
-  int error = softRemoved(how.pd->context)                                      ? EIO
+  int error = softRefuses(how.pd->context)                                      ? EIO
               : (how.access & remote) && !(how.access & IBV_ACCESS_LOCAL_WRITE) ? EINVAL
                                                                                 : 0;
   softMr *mr = error ? NULL : malloc(sizeof *mr);

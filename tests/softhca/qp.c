@@ -79,7 +79,7 @@ static softQp *allocateQp(const struct ibv_qp_init_attr_ex *attr) {
 }
 
 struct ibv_qp *softCreateQpEx(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr) {
-  int error = softRemoved(context) ? EIO : checkNew(context, attr);
+  int error = softRefuses(context) ? EIO : checkNew(context, attr);
   softQp *qp = error ? NULL : allocateQp(attr);
   if (!qp) {
     errno = error ? error : ENOMEM;
@@ -344,7 +344,7 @@ void softQpError(softQp *qp) {
 
 int ibv_modify_qp(struct ibv_qp *v, struct ibv_qp_attr *attr, int mask) {
   softQp *qp = own(v);
-  if (softRemoved(v->context)) return EIO;
+  if (softRefuses(v->context)) return EIO;
   pthread_mutex_lock(&hca.lock);
   enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : v->state;
   bool current = !(mask & IBV_QP_CUR_STATE) || attr->cur_qp_state == v->state;

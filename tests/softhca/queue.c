@@ -99,7 +99,7 @@ READER(uint8_t, readPath, dlid_path_bits)
 
 struct ibv_cq_ex *softCreateCqEx(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr) {
   bool bad = attr->cqe < 1 || attr->cqe > SOFT_MAX_CQE || attr->comp_vector > 0;
-  bool removed = softRemoved(context);
+  bool removed = softRefuses(context);
   softCq *cq = bad || removed ? NULL : calloc(1, sizeof *cq);
   if (cq) cq->ring = calloc(attr->cqe, sizeof *cq->ring);
   if (cq) cq->refs = calloc(attr->cqe, sizeof *cq->refs);
@@ -150,7 +150,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cqConte
 int ibv_resize_cq(struct ibv_cq *ibvCq, int cqe) {
   softCq *cq = (softCq *)ibvCq;
   if (cqe < 1 || cqe > SOFT_MAX_CQE) return EINVAL;
-  if (softRemoved(ibvCq->context)) return EIO;
+  if (softRefuses(ibvCq->context)) return EIO;
   struct ibv_wc *ring = calloc((size_t)cqe, sizeof *ring);
   struct softQpRef *refs = calloc((size_t)cqe, sizeof *refs);
   pthread_mutex_lock(&hca.lock);

@@ -474,6 +474,7 @@ static int startEngine(void) {
   memset(hca.portFell, 0, sizeof hca.portFell);
   memset(hca.deviceFrames, 0, sizeof hca.deviceFrames);
   memset(hca.deviceGone, 0, sizeof hca.deviceGone);
+  memset(hca.deviceCalls, 0, sizeof hca.deviceCalls);
   hca.cores = sysconf(_SC_NPROCESSORS_ONLN);
   hca.opened = softNow();
   softRateStart();
