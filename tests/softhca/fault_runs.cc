@@ -2,9 +2,10 @@
 // devices, frames, completions, registrations (fault_scenario.h). A rank is a process on a host of
 // its own.
 //
-//   fault_runs [--runs N] [--from SEED] [--jobs N] | --seed SEED [--verbose]
+//   fault_runs [--runs N] [--from SEED] [--jobs N] | --seed SEED [--verbose] | --removals
 //
-// Runs as many seeds, 1 and those after it if not told else, or a single one, which then tells all.
+// Runs as many seeds, 1 and those after it if not told else, or a single one, which then tells all;
+// or lets a device go away at each command that a rank makes.
 // Each run ends right, or with an error that names the fault and its place where no way was left;
 // nothing hangs and nothing stays behind. Bits that are flipped past all checksums can't be found:
 // of these runs only that they end, and by themselves. Exit status 0: all did.
@@ -236,12 +237,20 @@ private:
 struct Options {
   unsigned runs = 100, from = 1, seed = 0;
   int jobs = 2;
-  bool verbose = false;
+  bool verbose = false, removals = false;
 };
 
 struct Counts {
   std::atomic<size_t> next, bad, right, errors, mended, ports;
 };
+
+void count(const Outcome &out, Counts *counts) {
+  counts->bad += !out.problems.empty();
+  counts->right += out.problems.empty() && !out.error;
+  counts->errors += out.problems.empty() && out.error;
+  counts->mended += out.mended;
+  counts->ports += out.ports;
+}
 
 void report(const Scenario &s, const Outcome &out, bool all) {
   std::string text = "seed " + std::to_string(s.seed) + ":\n";
@@ -253,19 +262,38 @@ void report(const Scenario &s, const Outcome &out, bool all) {
   fflush(stdout);
 }
 
+// Later and later, until the job has ended before the device goes. Returns how many commands that
+// were.
+int removeAtEach(int devices, const Options &o, Meeting *meeting, Counts *counts) {
+  bool goes = true;
+  int command = 0;
+  while (goes) {
+    Scenario s = removalScenario(devices, ++command);
+    Outcome out = Run(s, meeting, o.verbose).go();
+    goes = out.logs.find("softhca: hca0 goes away") != std::string::npos;
+    count(out, counts);
+    counts->next++;
+    if (!out.problems.empty() || o.verbose) report(s, out, true);
+  }
+  return command - 1;
+}
+
 [[noreturn]] void work(const Options &o, Counts *counts) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   void *memory =
       mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) abort();
+  for (int devices = 2; o.removals && devices > 0; devices--) {
+    int commands = removeAtEach(devices, o, static_cast<Meeting *>(memory), counts);
+    printf("%d devices, one of which goes at any of %d commands\n", devices, commands);
+    fflush(stdout);
+    if (commands < 20) _exit(1); // to open, ask, register, create and join takes more
+  }
+  if (o.removals) _exit(0);
   for (unsigned i; (i = static_cast<unsigned>(counts->next++)) < o.runs;) {
     Scenario s = ScenarioMaker(o.seed ? o.seed : o.from + i).make();
     Outcome out = Run(s, static_cast<Meeting *>(memory), o.verbose).go();
-    counts->bad += !out.problems.empty();
-    counts->right += out.problems.empty() && !out.error;
-    counts->errors += out.problems.empty() && out.error;
-    counts->mended += out.mended;
-    counts->ports += out.ports;
+    count(out, counts);
     if (!out.problems.empty() || o.seed) report(s, out, o.seed);
   }
   _exit(0);
@@ -281,15 +309,16 @@ size_t sharedMemory() {
 
 int usage() {
   fprintf(stderr,
-          "usage: fault_runs [--runs N] [--from SEED] [--jobs N] | --seed SEED [--verbose]\n");
+          "usage: fault_runs [--runs N] [--from SEED] [--jobs N] | --seed SEED [--verbose] | "
+          "--removals [--verbose]\n");
   return 2;
 }
 
 bool read(int argc, char **argv, Options *o) {
   for (int i = 1; i < argc; i++) {
     std::string name = argv[i];
-    if (name == "--verbose") {
-      o->verbose = true;
+    if (name == "--verbose" || name == "--removals") {
+      (name == "--verbose" ? o->verbose : o->removals) = true;
       continue;
     }
     char *end = nullptr;
@@ -306,7 +335,7 @@ bool read(int argc, char **argv, Options *o) {
     else
       return false;
   }
-  if (o->seed) o->runs = static_cast<unsigned>(o->jobs = 1);
+  if (o->seed || o->removals) o->runs = static_cast<unsigned>(o->jobs = 1);
   return true;
 }
 
@@ -327,8 +356,9 @@ int main(int argc, char **argv) {
     failed += status != 0;
   printf("%u runs: %zu right, %zu ended with the error they had to, %zu FAILED; %zu connections "
          "mended, %zu times a port went down or up; %.0f s\n",
-         o.runs, counts->right.load(), counts->errors.load(), counts->bad.load(),
-         counts->mended.load(), counts->ports.load(), now() - start);
+         o.removals ? static_cast<unsigned>(counts->next) : o.runs, counts->right.load(),
+         counts->errors.load(), counts->bad.load(), counts->mended.load(), counts->ports.load(),
+         now() - start);
   if (sharedMemory() > 0) printf("FAILED: shared memory is left in /dev/shm\n");
   return failed || counts->bad || sharedMemory() > 0;
 }

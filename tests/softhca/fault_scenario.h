@@ -21,7 +21,36 @@ struct Scenario {
   std::vector<std::string> faults; // those of each rank, the host of which has NICs of its own
   std::map<std::string, std::string> settings;
   std::string text; // all of it, for who reads the result
+
+  void tell() {
+    text = std::to_string(ranks) + " ranks, " + std::to_string(steps) + " steps\n";
+    for (auto &[name, value] : settings)
+      text += "  " + name + "=" + value + "\n";
+    text += devices;
+    for (size_t r = 0; r < faults.size(); r++)
+      text += "rank " + std::to_string(r) + ":\n" + faults[r];
+  }
 };
+
+// The first device of rank 1 goes away at its so many-th command; `devices`: how many it has.
+inline Scenario removalScenario(int devices, int command) {
+  Scenario s;
+  s.seed = 1; // the same program, so the same commands in much the same order
+  s.steps = 4;
+  s.culprit = 1;
+  s.ending = devices > 1 ? Ending::Right : Ending::Told;
+  s.settings = {{"TUTTI_NET", "IB"},
+                {"TUTTI_BUFFSIZE", "8192"},
+                {"TUTTI_IB_QPS_PER_CONNECTION", "2"},
+                {"TUTTI_IB_TIMEOUT", "9"},
+                {"TUTTI_IB_RETRY_CNT", "2"},
+                {"TUTTI_TIMEOUT", devices > 1 ? "60" : "4"}};
+  for (int d = 0; d < devices; d++)
+    s.devices += "device hca" + std::to_string(d) + " link=roce\n";
+  s.faults = {"", "device hca0 removed_calls=" + std::to_string(command) + "\n"};
+  s.tell();
+  return s;
+}
 
 class ScenarioMaker {
 public:
@@ -36,7 +65,7 @@ public:
     for (int r = 0; r < s.ranks; r++)
       makeFaults(r);
     makeKind();
-    tell();
+    s.tell();
     return s;
   }
 
@@ -196,15 +225,6 @@ private:
     default:
       return below(2) ? bitsFlip() : void();
     }
-  }
-
-  void tell() {
-    s.text = std::to_string(s.ranks) + " ranks, " + std::to_string(s.steps) + " steps\n";
-    for (auto &[name, value] : s.settings)
-      s.text += "  " + name + "=" + value + "\n";
-    s.text += s.devices;
-    for (size_t r = 0; r < s.faults.size(); r++)
-      s.text += "rank " + std::to_string(r) + ":\n" + s.faults[r];
   }
 
   std::mt19937 random;

@@ -633,12 +633,9 @@ static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char 
   node->view = v;
   node->pkey = (uint16_t)tuttiSettingInt(TUTTI_SETTING_IB_PKEY);
   tuttiResult_t result = tuttiIbNodeOpen(node, why);
+  if (result == tuttiSuccess) result = tuttiIbGdrOpen(node, self);
+  if (result == tuttiSuccess) tuttiIbNodeSettle(node, why);
   if (result != tuttiSuccess || node->nrails == 0) {
-    ibClose(node);
-    return result;
-  }
-  result = tuttiIbGdrOpen(node, self);
-  if (result != tuttiSuccess) {
     ibClose(node);
     return result;
   }

@@ -103,6 +103,7 @@ typedef struct {
   uint64_t regionsSeen;
   struct tuttiIbRegion *regions; /* memory of the user that is registered with rails */
   bool refused;                  /* some was not, which has been said */
+  char lost[TUTTI_SENTENCE];     /* the last device that went away before peers were told of it */
   tuttiIbGdr gdr;
 } tuttiIbNode;
 
@@ -278,6 +279,8 @@ tuttiResult_t tuttiIbGpuTry(tuttiIbNode *node, tuttiIbRail *rail, int device, bo
 /* Makes the slab, for connections over the network with so many peers. No kernel may wait for this
  * rank yet. */
 tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers);
+/* Undoes what these have made for the rail itself. */
+void tuttiIbGdrDrop(tuttiIbRail *rail);
 /* No queue pair is left that knows the memory. */
 void tuttiIbGdrClose(tuttiIbNode *node);
 /* A block for the payloads of one connection, until it is given back; NULL: there is none. For the
@@ -301,8 +304,15 @@ const char *tuttiVerbsLoad(void);
  * TUTTI_SENTENCE bytes) says why. To be closed also when it fails. */
 tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why);
 void tuttiIbNodeClose(tuttiIbNode *node);
+/* Leaves out devices that have gone since; the last step before peers are told of the ports. None
+ * is left because of that: node->nrails is 0, and why says why. */
+void tuttiIbNodeSettle(tuttiIbNode *node, char *why);
 /* Reads what has happened to devices and ports; true if anything has. */
 bool tuttiIbNodeEvents(tuttiIbNode *node);
+/* The device was removed or has failed, so far as commands tell; its event may come later. For when
+ * a command has failed. */
+bool tuttiIbRailGone(const tuttiIbRail *rail);
+#define TUTTI_IB_SILENT "it takes no commands any more"
 /* The device has failed: its port counts as down for good. `why` is a clause. */
 void tuttiIbRailLost(tuttiIbNode *node, tuttiIbRail *rail, const char *why);
 /* The device promises that a queue pair's writes are placed one after the other; false also where

@@ -193,7 +193,7 @@ static tuttiResult_t tryRail(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
   return tuttiSuccess;
 }
 
-static void dropRail(tuttiIbRail *rail) {
+void tuttiIbGdrDrop(tuttiIbRail *rail) {
   closeLoop(rail);
   if (rail->probe) tuttiVerbs.deregMr(rail->probe);
   if (rail->flushMr) tuttiVerbs.deregMr(rail->flushMr);
@@ -223,8 +223,8 @@ static tuttiResult_t decide(tuttiIbNode *node, const tuttiPeer *mine, tuttiIbRai
   TUTTI_TRY(tryRail(node, rail, &works, why));
   if (works) return tuttiSuccess;
   *answer = TUTTI_GDR_BROKEN;
-  warnBroken(rail, why);
-  dropRail(rail);
+  if (!tuttiIbRailGone(rail)) warnBroken(rail, why);
+  tuttiIbGdrDrop(rail);
   return tuttiSuccess;
 }
 
@@ -250,7 +250,7 @@ static tuttiResult_t keepReserve(tuttiIbNode *node) {
     if (works) continue;
     TUTTI_INFO(NET, "NET/IB: no reserve for GPUDirect RDMA: %s port %u, %s", rail->port.device,
                rail->port.port, why);
-    dropRail(rail);
+    tuttiIbGdrDrop(rail);
   }
   return tuttiSuccess;
 }
@@ -275,7 +275,7 @@ tuttiResult_t tuttiIbGpuTry(tuttiIbNode *node, tuttiIbRail *rail, int device, bo
                             char why[TUTTI_GDR_SENTENCE]) {
   TUTTI_TRY(makeProbe(node, device));
   tuttiResult_t result = tryRail(node, rail, works, why);
-  dropRail(rail);
+  tuttiIbGdrDrop(rail);
   return result;
 }
 
@@ -301,7 +301,7 @@ tuttiResult_t tuttiIbHostTry(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
   if (!call) wrong = sendToItself(rail, bytes, bytes + 2 * CHECK_BYTES);
   if (!call && !wrong && memcmp(bytes, bytes + CHECK_BYTES, CHECK_BYTES) != 0)
     wrong = "the data that come out are wrong";
-  dropRail(rail);
+  tuttiIbGdrDrop(rail);
   if (call)
     snprintf(why, TUTTI_GDR_SENTENCE, "%s failed: %s", call, tuttiErrnoText(err));
   else if (wrong)
@@ -315,26 +315,33 @@ tuttiResult_t tuttiIbHostTry(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
 /* ---- the slab -------------------------------------------------------------------------------- */
 
 /* Registers the slab with the rails that reach the GPU, and those in reserve that take it; false:
- * one of the former refused it. */
+ * one of the former refused it, or their devices have all gone. */
 static bool registerSlab(tuttiIbNode *node) {
   tuttiIbGdr *g = &node->gdr;
+  bool any = false;
   for (int i = 0; i < node->nrails; i++) {
     tuttiIbRail *rail = &node->rails[i];
     if (!rail->probe) continue;
     g->mr[i] = registerGpu(rail, &g->slab);
+    any |= g->mr[i] != NULL;
     if (g->mr[i]) continue;
+    int err = errno;
+    if (tuttiIbRailGone(rail)) {
+      tuttiIbRailLost(node, rail, TUTTI_IB_SILENT);
+      continue;
+    }
     if (rail->port.gdr != TUTTI_GDR_YES) {
       rail->late = false;
-      dropRail(rail);
+      tuttiIbGdrDrop(rail);
       continue;
     }
     TUTTI_WARN(NET,
                "NET/IB: %s port %u refused %zu bytes of GPU memory (%s), so payloads are staged in "
                "host memory; lower TUTTI_NET_GDR_SLAB, or enlarge the GPU's BAR1 (nvidia-smi -q)",
-               rail->port.device, rail->port.port, g->slab.bytes, tuttiErrnoText(errno));
+               rail->port.device, rail->port.port, g->slab.bytes, tuttiErrnoText(err));
     return false;
   }
-  return true;
+  return any;
 }
 
 static void dropSlab(tuttiIbNode *node) {
@@ -441,7 +448,7 @@ static void endCheck(tuttiIbNode *node, const char *why) {
     closeLoop(rail);
     tuttiVerbs.deregMr(*slab);
     *slab = NULL;
-    dropRail(rail);
+    tuttiIbGdrDrop(rail);
   } else {
     TUTTI_WARN(NET, "NET/IB: %s port %u, which was down at init, does GPUDirect RDMA now",
                rail->port.device, rail->port.port);
@@ -484,7 +491,10 @@ void tuttiIbGdrCheckLate(tuttiIbNode *node, tuttiProxyTurn *turn) {
     const char *call = beginCheck(node, rail, &err);
     if (!call) continue;
     snprintf(why, sizeof why, "%s failed: %s", call, tuttiErrnoText(err));
-    endCheck(node, why);
+    if (tuttiIbRailGone(rail))
+      tuttiIbRailLost(node, rail, TUTTI_IB_SILENT); /* which ends the check below */
+    else
+      endCheck(node, why);
   }
   if (!node->gdr.check.rail) return;
   pollCheck(node);
@@ -494,7 +504,7 @@ void tuttiIbGdrCheckLate(tuttiIbNode *node, tuttiProxyTurn *turn) {
 void tuttiIbGdrClose(tuttiIbNode *node) {
   forgetCheck(node);
   for (int i = 0; i < node->nrails; i++)
-    dropRail(&node->rails[i]);
+    tuttiIbGdrDrop(&node->rails[i]);
   dropSlab(node);
   tuttiGpuFree(&node->gdr.probe);
   tuttiFree(node->gdr.flushByte);

@@ -17,8 +17,9 @@
 #include "base/settings.h"
 #include "transport/ib/endpoint.h"
 
-#define DRAIN_NS 100000000u /* for what takes microseconds */
-#define RETRY_NS 100000000u /* between offers while a path is broken or the peer has no port */
+#define DRAIN_NS  100000000u /* for what takes microseconds */
+#define RETRY_NS  100000000u /* between offers while a path is broken or the peer has no port */
+#define RAIL_GONE "its device was removed or has failed"
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */
 
@@ -51,7 +52,14 @@ static const char *queuePairText(const tuttiIbEndpoint *e, const tuttiIbQueuePai
 
 static tuttiResult_t queuePairFailed(const tuttiIbEndpoint *e, const tuttiIbQueuePair *q,
                                      const char *call, int err) {
-  const tuttiIbPort *p = &e->node->rails[q->rail].port;
+  const tuttiIbRail *rail = &e->node->rails[q->rail];
+  const tuttiIbPort *p = &rail->port;
+  if (tuttiIbRailGone(rail))
+    return TUTTI_FAIL(tuttiSystemError,
+                      "rank %d: %s on %s port %u for the connection with %s failed: %s; the device "
+                      "was removed or has failed, see dmesg on this host",
+                      e->meet.view->rank, call, p->device, p->port, e->meet.who,
+                      tuttiErrnoText(err));
   return TUTTI_FAIL(tuttiSystemError,
                     "rank %d: %s on %s port %u for the connection with %s failed: %s; check "
                     "TUTTI_IB_PKEY, TUTTI_IB_SL and the GIDs (show_gids), limits of the device "
@@ -244,14 +252,19 @@ static tuttiResult_t tellQueuePair(tuttiIbEndpoint *e, int i, const uint8_t port
   return tuttiSuccess;
 }
 
-/* The rail's device has refused something, which is logged. False: no other is left to do it. */
+/* The rail's device has refused something, which is logged, or has gone. False: no other is left to
+ * do it. Where the device has gone, ports that are down are waited for, as when it goes later. */
 static bool goesWithout(tuttiIbEndpoint *e, int rail) {
+  tuttiIbRail *rails = e->node->rails;
   tuttiIbPort ports[TUTTI_IB_PORTS];
-  bool left = false;
-  e->unfit |= 1u << rail;
+  bool left = false, gone = tuttiIbRailGone(&rails[rail]);
+  if (gone)
+    tuttiIbRailLost(e->node, &rails[rail], TUTTI_IB_SILENT);
+  else
+    e->unfit |= 1u << rail;
   tellPorts(e, 0, ports);
   for (int i = 0; i < e->node->nrails; i++)
-    left |= ports[i].up;
+    left |= ports[i].up || (gone && !rails[i].gone);
   if (left)
     TUTTI_WARN(NET, "NET/IB: the connection with %s goes on without %s port %u", e->meet.who,
                ports[rail].device, ports[rail].port);
@@ -528,7 +541,8 @@ static tuttiResult_t takeAnswer(tuttiIbEndpoint *e) {
   const tuttiIbQueuePair *failed;
   TUTTI_TRY(joinAnswered(e, &failed));
   if (failed) {
-    setBroken(e, failed, "the peer's port does not answer");
+    bool gone = e->node->rails[failed->rail].gone;
+    setBroken(e, failed, gone ? RAIL_GONE : "the peer's port does not answer");
     avoidRail(e, failed->rail);
     return tuttiSuccess;
   }
@@ -635,8 +649,7 @@ static void takeChanges(tuttiIbEndpoint *e) {
     tellNews(e);
   /* Such a queue pair says no more than that its requests were given up. */
   for (int i = 0; i < e->nqps && e->state == TUTTI_IB_RUNNING; i++)
-    if (e->qps[i].qp && e->node->rails[e->qps[i].rail].gone)
-      setBroken(e, &e->qps[i], "its device was removed or has failed");
+    if (e->qps[i].qp && e->node->rails[e->qps[i].rail].gone) setBroken(e, &e->qps[i], RAIL_GONE);
 }
 
 static tuttiResult_t meet(tuttiIbEndpoint *e, tuttiProxyTurn *turn) {

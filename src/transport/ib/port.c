@@ -82,9 +82,29 @@ static void readGids(tuttiIbRail *rail) {
   }
 }
 
-static bool queryRail(tuttiIbRail *rail, struct ibv_port_attr *attr) {
-  return !rail->gone && tuttiVerbs.queryPort(rail->context, rail->port.port,
-                                             (struct _compat_ibv_port_attr *)attr) == 0;
+/* 0, or an errno. */
+static int queryRail(const tuttiIbRail *rail, struct ibv_port_attr *attr) {
+  if (rail->gone) return EIO;
+  return tuttiVerbs.queryPort(rail->context, rail->port.port, (struct _compat_ibv_port_attr *)attr);
+}
+
+/* What commands of a device fail with that is not there any more, or has failed for good. */
+static bool meansGone(int err) {
+  return err == EIO || err == ENODEV || err == ENXIO;
+}
+
+/* The port is asked rather than the device, whose attributes the kernel knows by heart. */
+bool tuttiIbRailGone(const tuttiIbRail *rail) {
+  struct ibv_port_attr attr = {0};
+  return meansGone(queryRail(rail, &attr));
+}
+
+/* A device that goes away before peers were told of it is as good as one that was never there. */
+static void leaveOut(tuttiIbNode *node, const char *device, const char *call, int err) {
+  snprintf(node->lost, sizeof node->lost,
+           "device %s was removed or has failed (%s: %s; see dmesg on this host)", device, call,
+           tuttiErrnoText(err));
+  TUTTI_WARN(NET, "NET/IB: %s, and is left out", node->lost);
 }
 
 int tuttiIbGidRow(const tuttiIbRail *rail, const tuttiIbGid *gid) {
@@ -116,10 +136,13 @@ static void takeAttributes(tuttiIbRail *rail, const struct ibv_port_attr *attr) 
 }
 
 /* Makes a rail of the port if it is one. */
-static bool readPort(tuttiIbRail *rail, struct ibv_context *context, const char *name, int port) {
+static bool readPort(tuttiIbNode *node, tuttiIbRail *rail, struct ibv_context *context,
+                     const char *name, int port) {
   struct ibv_port_attr attr = {0};
   *rail = (tuttiIbRail){.context = context, .port.port = (uint8_t)port};
-  if (!queryRail(rail, &attr) ||
+  int err = queryRail(rail, &attr);
+  if (meansGone(err)) leaveOut(node, name, "ibv_query_port", err);
+  if (err ||
       (attr.link_layer != IBV_LINK_LAYER_ETHERNET && attr.link_layer != IBV_LINK_LAYER_INFINIBAND))
     return false;
   snprintf(rail->port.device, sizeof rail->port.device, "%.15s", name);
@@ -130,16 +153,31 @@ static bool readPort(tuttiIbRail *rail, struct ibv_context *context, const char 
   return true;
 }
 
+/* Closes what there is of it. */
+static void closeRail(tuttiIbNode *node, tuttiIbRail *rail) {
+  tuttiIbGdrDrop(rail);
+  if (node->watched) tuttiProxyUnwatch(node->view->proxy, &rail->events);
+  if (rail->cq) tuttiVerbs.destroyCq(rail->cq);
+  if (rail->pd) tuttiVerbs.deallocPd(rail->pd);
+  tuttiForkCloseRemove(rail->context->async_fd);
+  tuttiForkCloseRemove(rail->context->cmd_fd);
+  tuttiVerbs.close(rail->context);
+}
+
+/* Nobody knows the rails by their numbers yet. */
+static void removeRail(tuttiIbNode *node, int i) {
+  closeRail(node, &node->rails[i]);
+  node->nrails--;
+  memmove(&node->rails[i], &node->rails[i + 1], (size_t)(node->nrails - i) * sizeof *node->rails);
+}
+
 /* Gives up the last port that is down for one more; false: all are up. */
 static bool dropDownPort(tuttiIbNode *node) {
   int last = node->nrails - 1;
   while (last >= 0 && node->rails[last].port.up)
     last--;
   if (last < 0) return false;
-  tuttiVerbs.close(node->rails[last].context);
-  node->nrails--;
-  memmove(&node->rails[last], &node->rails[last + 1],
-          (size_t)(node->nrails - last) * sizeof *node->rails);
+  removeRail(node, last);
   return true;
 }
 
@@ -147,7 +185,7 @@ static bool dropDownPort(tuttiIbNode *node) {
  * those that are up come first. False: its context is of no use. */
 static bool addPort(tuttiIbNode *node, struct ibv_context *context, const char *name, int port) {
   tuttiIbRail rail;
-  if (!readPort(&rail, context, name, port)) return false;
+  if (!readPort(node, &rail, context, name, port)) return false;
   if (node->nrails == TUTTI_IB_PORTS && !(rail.port.up && dropDownPort(node))) {
     TUTTI_WARN(NET, "NET/IB: %s port %d is not used, as %d ports are the most; see TUTTI_IB_HCA",
                name, port, TUTTI_IB_PORTS);
@@ -166,10 +204,15 @@ static void openDevice(tuttiIbNode *node, struct ibv_device *device) {
     if (!tuttiIbPortAllowed(list, name, port)) continue;
     struct ibv_context *context = tuttiVerbs.open(device);
     if (!context) {
-      TUTTI_WARN(NET, "NET/IB: " TUTTI_IB_NOT_OPENED, name, tuttiErrnoText(errno));
+      if (meansGone(errno))
+        leaveOut(node, name, "ibv_open_device", errno);
+      else
+        TUTTI_WARN(NET, "NET/IB: " TUTTI_IB_NOT_OPENED, name, tuttiErrnoText(errno));
       return;
     }
-    if (tuttiVerbs.queryDevice(context, &attr) != 0) attr.phys_port_cnt = 0;
+    int err = tuttiVerbs.queryDevice(context, &attr);
+    if (meansGone(err)) leaveOut(node, name, "ibv_query_device", err);
+    if (err) attr.phys_port_cnt = 0;
     if (port > attr.phys_port_cnt || !addPort(node, context, name, port)) tuttiVerbs.close(context);
   }
 }
@@ -267,10 +310,15 @@ static void registerRegion(tuttiIbNode *node, tuttiIbRegion *r) {
     if (node->rails[i].gone) continue;
     r->mr[i] = tuttiVerbs.regMr(node->rails[i].pd, (void *)r->region.begin, bytes, 0);
     if (r->mr[i]) continue;
+    int err = errno;
+    if (tuttiIbRailGone(&node->rails[i])) {
+      tuttiIbRailLost(node, &node->rails[i], TUTTI_IB_SILENT);
+      continue;
+    }
     if (!node->refused)
       TUTTI_WARN(NET, "NET/IB: %s refused %zu bytes of user memory (%s), which are copied now; %s",
-                 node->rails[i].port.device, bytes, tuttiErrnoText(errno),
-                 remedyText(errno, remedy, sizeof remedy));
+                 node->rails[i].port.device, bytes, tuttiErrnoText(err),
+                 remedyText(err, remedy, sizeof remedy));
     node->refused = true;
     tuttiIbDeregister(r->mr);
     memset(r->mr, 0, sizeof r->mr);
@@ -317,18 +365,12 @@ tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, t
 void tuttiIbNodeClose(tuttiIbNode *node) {
   dropRegions(node, true);
   tuttiIbGdrClose(node);
-  for (; node->nrails > 0; node->nrails--) {
-    tuttiIbRail *rail = &node->rails[node->nrails - 1];
-    if (node->watched) tuttiProxyUnwatch(node->view->proxy, &rail->events);
-    if (rail->cq) tuttiVerbs.destroyCq(rail->cq);
-    if (rail->pd) tuttiVerbs.deallocPd(rail->pd);
-    tuttiForkCloseRemove(rail->context->async_fd);
-    tuttiForkCloseRemove(rail->context->cmd_fd);
-    tuttiVerbs.close(rail->context);
-  }
+  for (; node->nrails > 0; node->nrails--)
+    closeRail(node, &node->rails[node->nrails - 1]);
 }
 
-static tuttiResult_t openRail(tuttiIbNode *node, tuttiIbRail *rail) {
+/* NULL, or the call that failed with errno `*err`. */
+static const char *openRail(tuttiIbRail *rail, int *err) {
   struct ibv_device_attr device = {.max_cqe = FIRST_CQE};
   int fd = rail->context->async_fd;
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -337,11 +379,42 @@ static tuttiResult_t openRail(tuttiIbNode *node, tuttiIbRail *rail) {
   tuttiForkCloseAdd(rail->context->cmd_fd);
   rail->events.fd = fd;
   rail->pd = tuttiVerbs.allocPd(rail->context);
-  if (!rail->pd) return railFailed(node, rail, "ibv_alloc_pd", errno);
+  *err = errno;
+  if (!rail->pd) return "ibv_alloc_pd";
   (void)tuttiVerbs.queryDevice(rail->context, &device);
   rail->cqe = device.max_cqe < FIRST_CQE ? device.max_cqe : FIRST_CQE;
   rail->cq = tuttiVerbs.createCq(rail->context, rail->cqe, NULL, NULL, 0);
-  return rail->cq ? tuttiSuccess : railFailed(node, rail, "ibv_create_cq", errno);
+  *err = errno;
+  return rail->cq ? NULL : "ibv_create_cq";
+}
+
+/* Opens the rails, but those of devices that go away meanwhile. */
+static tuttiResult_t openRails(tuttiIbNode *node) {
+  for (int i = 0, err; i < node->nrails;) {
+    tuttiIbRail *rail = &node->rails[i];
+    const char *call = openRail(rail, &err);
+    if (call && !tuttiIbRailGone(rail)) return railFailed(node, rail, call, err);
+    if (!call) {
+      i++;
+      continue;
+    }
+    leaveOut(node, rail->port.device, call, err);
+    removeRail(node, i);
+  }
+  return tuttiSuccess;
+}
+
+void tuttiIbNodeSettle(tuttiIbNode *node, char *why) {
+  bool any = false;
+  for (int i = node->nrails - 1; i >= 0; i--) {
+    if (!tuttiIbRailGone(&node->rails[i])) continue;
+    leaveOut(node, node->rails[i].port.device, "ibv_query_port", EIO);
+    removeRail(node, i);
+    any = true;
+  }
+  if (!any || portsUp(node) > 0) return;
+  snprintf(why, TUTTI_SENTENCE, "%s", node->lost);
+  tuttiIbNodeClose(node);
 }
 
 tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
@@ -355,18 +428,18 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
     return tuttiSuccess;
   }
   int there = openPorts(node);
-  if (node->nrails == 0)
+  if (portsUp(node) > 0) TUTTI_TRY(openRails(node));
+  if (portsUp(node) > 0) return tuttiSuccess;
+  if (node->lost[0])
+    snprintf(why, TUTTI_SENTENCE, "%s", node->lost);
+  else if (node->nrails == 0)
     snprintf(why, TUTTI_SENTENCE,
              there ? TUTTI_IB_NONE_USABLE : "this host has %d RDMA devices (see ibv_devices)",
              there);
-  if (portsUp(node) > 0) {
-    for (int i = 0; i < node->nrails; i++)
-      TUTTI_TRY(openRail(node, &node->rails[i]));
-  } else if (node->nrails > 0) {
+  else
     snprintf(why, TUTTI_SENTENCE, TUTTI_IB_NONE_ACTIVE, node->rails[0].port.device,
              TUTTI_IB_OTHERS(there));
-    tuttiIbNodeClose(node);
-  }
+  tuttiIbNodeClose(node);
   return tuttiSuccess;
 }
 
@@ -380,7 +453,7 @@ static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type 
   const tuttiIbPort *p = &rail->port;
   const tuttiIbPort before = *p;
   if (type == IBV_EVENT_DEVICE_FATAL) rail->gone = true;
-  if (!down && queryRail(rail, &attr))
+  if (!down && queryRail(rail, &attr) == 0)
     takeAttributes(rail, &attr);
   else
     rail->port.up = false;

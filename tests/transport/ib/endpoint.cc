@@ -91,6 +91,7 @@ protected:
       return qp;
     };
     tuttiVerbs.modifyQp = [](ibv_qp *, ibv_qp_attr *, int) { return 0; };
+    tuttiVerbs.queryPort = [](ibv_context *, uint8_t, _compat_ibv_port_attr *) { return 0; };
     tuttiVerbs.destroyQp = [](ibv_qp *qp) {
       delete qp;
       return 0;
@@ -538,6 +539,26 @@ TEST_F(IbEnd, WithoutAnyDeviceAConnectionIsBroken) {
   EXPECT_EQ(tuttiRemoteError, Step());
   EXPECT_NE(nullptr, strstr(tuttiErrorText(), "made0 port 1")) << tuttiErrorText();
   EXPECT_NE(nullptr, strstr(tuttiErrorText(), "was removed")) << tuttiErrorText();
+}
+
+/* Its port answers as nothing does that is there: it is lost to all connections, not unfit for one.
+ */
+TEST_F(IbEnd, ADeviceThatHasGoneIsLost) {
+  static ibv_pd *refuses;
+  refuses = node_.rails[1].pd = reinterpret_cast<ibv_pd *>(&node_);
+  tuttiVerbs.queryPort = [](ibv_context *, uint8_t, _compat_ibv_port_attr *) { return EIO; };
+  tuttiVerbs.createQp = [](ibv_pd *pd, ibv_qp_init_attr *) -> ibv_qp * {
+    errno = EIO;
+    if (pd == refuses) return nullptr;
+    auto *qp = new ibv_qp{};
+    qp->qp_num = 5;
+    return qp;
+  };
+  EXPECT_EQ(1u, Offer());
+  EXPECT_TRUE(node_.rails[1].gone);
+  EXPECT_FALSE(node_.rails[0].gone);
+  EXPECT_EQ(0u, e_.unfit);
+  EXPECT_EQ(0, e_.out.ports[1].up);
 }
 
 TEST_F(IbEnd, ADeviceThatRefusesIsDoneWithout) {
