@@ -14,16 +14,23 @@
 #include "comm/operation.h"
 #include "comm/worker.h"
 
+#define FEW_OPS 8 /* a group of no more allocates nothing */
+
 typedef struct {
   tuttiOp *ops;
   int nops, capacity;
   tuttiJob *jobs, **jobsEnd, *lasts, **lastsEnd;
   tuttiResult_t failure;
-  char text[TUTTI_ERROR_TEXT];
 } Group;
 
 static _Thread_local int depth;   /* of groups open in this thread */
 static _Thread_local Group group; /* all zero while depth is 0 */
+/* Of the last group that failed before its end. Such a group runs nothing, so that none comes
+ * between its failure and its end. */
+static _Thread_local char failureText[TUTTI_ERROR_TEXT];
+/* Where a group keeps its first operations; a group within the run of another finds it taken. */
+static _Thread_local tuttiOp few[FEW_OPS];
+static _Thread_local bool fewTaken;
 
 static uint32_t threadId(void) {
   static _Thread_local uint32_t id;
@@ -88,10 +95,38 @@ static tuttiResult_t runAll(tuttiOp *ops, int nops) {
   return here < nops ? tuttiInProgress : tuttiSuccess;
 }
 
+static void freeOps(tuttiOp *ops) {
+  if (ops == few)
+    fewTaken = false;
+  else
+    tuttiFree(ops);
+}
+
+/* Room for one operation more. */
+static tuttiResult_t makeRoom(void) {
+  if (group.nops < group.capacity) return tuttiSuccess;
+  if (!group.ops && !fewTaken) {
+    fewTaken = true;
+    group.ops = few;
+    group.capacity = FEW_OPS;
+    return tuttiSuccess;
+  }
+  bool fromFew = group.ops == few;
+  tuttiOp *ops = fromFew ? NULL : group.ops;
+  int used = fromFew ? 0 : group.nops, capacity = fromFew ? 0 : group.capacity;
+  TUTTI_TRY(tuttiGrow((void **)&ops, used, &capacity, sizeof *ops, "operations of a group", NULL));
+  if (fromFew) {
+    memcpy(ops, few, sizeof few);
+    fewTaken = false;
+  }
+  group.ops = ops;
+  group.capacity = capacity;
+  return tuttiSuccess;
+}
+
 tuttiResult_t tuttiOpSubmit(tuttiOp *op) {
   if (depth == 0) return op->comm->options.blocking ? runBlocking(op, 1) : runAll(op, 1);
-  tuttiResult_t result = tuttiGrow((void **)&group.ops, group.nops, &group.capacity, sizeof *op,
-                                   "operations of a group", NULL);
+  tuttiResult_t result = makeRoom();
   if (result == tuttiSuccess)
     group.ops[group.nops++] = *op;
   else
@@ -220,7 +255,7 @@ tuttiResult_t tuttiJobLaunch(tuttiResult_t checked, const tuttiJob *job, size_t 
 void tuttiGroupFail(tuttiResult_t code) {
   if (depth == 0 || group.failure != tuttiSuccess) return;
   group.failure = code;
-  strncpy(group.text, tuttiErrorText(), sizeof group.text - 1);
+  strncpy(failureText, tuttiErrorText(), sizeof failureText - 1);
 }
 
 void tuttiGroupOpen(void) {
@@ -259,12 +294,12 @@ static tuttiResult_t leave(Group *ended, bool *last) {
 
 /* Frees what was collected and returns `result`, or what a call of the group failed with. */
 static tuttiResult_t closeGroup(Group *ended, tuttiResult_t result) {
-  tuttiFree(ended->ops);
+  freeOps(ended->ops);
   for (tuttiJob *job = ended->jobs, *next; job; job = next) {
     next = job->next;
     discardJob(job);
   }
-  return ended->failure ? tuttiErrorAdopt(ended->failure, ended->text) : result;
+  return ended->failure ? tuttiErrorAdopt(ended->failure, failureText) : result;
 }
 
 tuttiResult_t tuttiGroupRun(void) {

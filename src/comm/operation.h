@@ -16,16 +16,16 @@ typedef struct {
 /* One collective or message, as its call asks for it. */
 typedef struct tuttiOp {
   tuttiColl coll;
+  tuttiColl recorded; /* what the signature says: coll, or tuttiCollSplit */
   const void *sendbuff;
   void *recvbuff;
   uint64_t count;
   tuttiDataType_t type;
   tuttiRedOp_t redop;
-  int root; /* SendRecv: the peer */
-  tuttiStream_t stream;
+  int root;     /* SendRecv: the peer */
   bool sending; /* SendRecv */
   bool inPlace;
-  tuttiColl recorded; /* what the signature says: coll, or tuttiCollSplit */
+  tuttiStream_t stream;
   tuttiOpWishes wishes;
   uint64_t enqueued;  /* when a worker's operation was queued, if that is traced; else 0 */
   tuttiPreMul premul; /* of redop at the call: its handle may be gone when the operation runs */
