@@ -3,6 +3,7 @@
 #ifndef TUTTI_COLLECTIVES_TASK_H_
 #define TUTTI_COLLECTIVES_TASK_H_
 
+#include <stdbool.h>
 #include <sys/cdefs.h>
 
 #include "base/atomic.h"
@@ -60,21 +61,21 @@ typedef struct tuttiTaskContext {
                      between two looks at what its kernels do, 0: not at all */
 } tuttiTaskContext;
 
+/* Copied for each operation: no more than the 256 bytes that compilers copy without a call. */
 typedef struct tuttiTask {
   tuttiSchedule schedule;
   tuttiSignature signature;
   const void *sendbuff;
   void *recvbuff;
-  tuttiDataType_t type;
-  tuttiRedOp_t op; /* tuttiSum for PreMulSum */
-  int premul;
-  int divide; /* tuttiAvg: nranks */
   tuttiScalar scalar;
   const void *scalarAt; /* on the device; NULL: `scalar` */
+  tuttiDataType_t type;
+  tuttiRedOp_t op; /* tuttiSum for PreMulSum */
+  int divide;      /* tuttiAvg: nranks */
   int channel;
   int round; /* of a group's messages on GPUs: how many this pair has had before in this direction
               */
-  int inPlace;
+  bool premul, inPlace;
   tuttiPlan plan; /* a copy: what the communicator keeps may be replaced within a group */
   const tuttiAllPairs *exchange; /* of a collective between all pairs: who sends what to whom; lives
                                     as long as the set of tasks */

@@ -12,6 +12,8 @@
 #include "comm/record.h"
 #include "comm/worker.h"
 
+_Static_assert(sizeof(tuttiTask) <= 256, "compilers copy a task without a call");
+
 /* Small sets live on the stack. */
 #define STACK_TASKS 4
 

@@ -106,7 +106,7 @@ static uint8_t *destination(const runner *r) {
 
 /* A large message from a network that is only stored need not go through a slot. */
 static void announce(runner *r) {
-  r->announced = storesOnly(r) && r->conns[0]->network && r->bytes >= LEND_BYTES;
+  r->announced = r->bytes >= LEND_BYTES && storesOnly(r) && r->conns[0]->network;
   if (!r->announced) return;
   tuttiConnPostReceive(r->conns[0], destination(r), r->bytes);
 }
@@ -499,7 +499,9 @@ static int chainWidth(const tuttiTask *task) {
 static size_t chainScratch(const tuttiTask *task) {
   size_t most = 0;
   do {
-    size_t bytes = tuttiScheduleScratch(&task->schedule) * tuttiTypeSize(task->type);
+    uint64_t elements = tuttiScheduleScratch(&task->schedule);
+    if (elements == 0) continue;
+    size_t bytes = elements * tuttiTypeSize(task->type);
     if (bytes > most) most = bytes;
   } while ((task = task->next) != NULL);
   return (most + TUTTI_LINE - 1) / TUTTI_LINE * TUTTI_LINE;
