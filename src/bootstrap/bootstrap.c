@@ -68,17 +68,18 @@ static tuttiResult_t awaitFailure(const joining *j, tuttiDial *dial, uint64_t un
 /* The root has ended a handshake of TLS. If it does not encrypt, or has another key, all ranks are
  * to hear of that: so this rank, whose job encrypts, checks in once in the clear, without names, to
  * say so, and fails with what the root makes of it. tuttiSuccess: the root knows of no trouble. */
-static tuttiResult_t explainTo(const joining *j, const tuttiId *id, tuttiCheckIn in,
-                               const tuttiDial *failed) {
+static tuttiResult_t explainTo(const joining *j, const tuttiId *id, const uint8_t secret[16],
+                               tuttiCheckIn in, const tuttiDial *failed) {
   uint64_t until = tuttiDeadline(EXPLAIN_MS);
   const tuttiWait unbounded = {TUTTI_NO_DEADLINE, j->wait.failed, j->wait.why};
   tuttiResult_t result = tuttiSuccess;
   memset(in.peer.hello.host, 0, sizeof(in.peer.hello.host));
   in.peer.listeners = (tuttiAddressList){.n = 1, .a[0].v4 = {.sin_family = AF_INET, .sin_port = 1}};
   in.peer.ticket = 0;
-  in.encrypts = failed->unsecured == EKEYREJECTED ? tuttiEncryptsOtherwise : tuttiEncryptsYes;
+  if (failed->unsecured)
+    in.encrypts = failed->unsecured == EKEYREJECTED ? tuttiEncryptsOtherwise : tuttiEncryptsYes;
   tuttiDial dial __attribute__((cleanup(tuttiDialClose)));
-  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), id->secret, NULL, failed->who);
+  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), secret, NULL, failed->who);
   while (result == tuttiSuccess && dial.state != TUTTI_DIAL_DONE && !dial.hungUp &&
          tuttiNow() < until) {
     result = tuttiDialStep(&dial, unbounded);
@@ -89,6 +90,28 @@ static tuttiResult_t explainTo(const joining *j, const tuttiId *id, tuttiCheckIn
   return awaitFailure(j, &dial, until);
 }
 
+/* The root of TUTTI_COMM_ID has hung up on this rank, which has a key: it may have another, or
+ * none. As explainTo, but under the secret that is made without a key. */
+static tuttiResult_t explainKey(const joining *j, const tuttiId *id, tuttiCheckIn in,
+                                const tuttiDial *failed) {
+  uint8_t secret[16];
+  if (!id->keyed || !tuttiIdOpenSecret(secret)) return tuttiSuccess;
+  in.peer.hello.hash = tuttiIdHash(0, id->secret);
+  return explainTo(j, id, secret, in, failed);
+}
+
+/* Of a dial that has been ended: says why that may be, once a second. */
+static tuttiResult_t explain(const joining *j, const tuttiId *id, const tuttiCheckIn *in,
+                             tuttiDial *dial, uint64_t *next) {
+  if (dial->unsecured) TUTTI_TRY(explainTo(j, id, id->secret, *in, dial));
+  if ((dial->unsecured || dial->hungUp) && tuttiNow() >= *next) {
+    TUTTI_TRY(explainKey(j, id, *in, dial));
+    *next = tuttiDeadline(1000);
+  }
+  dial->unsecured = 0;
+  return tuttiSuccess;
+}
+
 /* Connects and checks in with one root. */
 static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   const tuttiBootstrap *b = j->b;
@@ -97,6 +120,7 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   tuttiResult_t result = tuttiTlsKeyMake(id->secret, &key);
   /* Who can't encrypt declines in the clear: he is one who does not, as all are told then. */
   if (!j->declines) TUTTI_TRY(result);
+  uint64_t explainAt = 0;
   tuttiCheckIn in;
   memset(&in, 0, sizeof(in));
   tuttiHelloFill(&in.peer.hello, j->idHash, tuttiHelloCheckIn, b->rank, -1, b->nranks);
@@ -106,6 +130,7 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   in.nroots = j->nroots;
   in.bridge = bridge;
   in.encrypts = key.on ? tuttiEncryptsYes : tuttiEncryptsNot;
+  in.keyed = id->keyed;
   uint64_t now = tuttiNow(), deadline = j->wait.deadline;
   in.remainingMs = deadline == TUTTI_NO_DEADLINE ? UINT64_MAX
                    : deadline > now              ? (deadline - now) / 1000000u
@@ -121,8 +146,7 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   for (;;) {
     TUTTI_TRY(tuttiDialStep(&dial, j->wait));
     if (dial.state == TUTTI_DIAL_DONE) break;
-    if (dial.unsecured && !j->declines) TUTTI_TRY(explainTo(j, id, in, &dial));
-    dial.unsecured = 0;
+    if (!j->declines) TUTTI_TRY(explain(j, id, &in, &dial, &explainAt));
     TUTTI_TRY(awaitDial(j, &dial, TUTTI_NO_DEADLINE));
   }
   tuttiSeatTake(&j->b->seats[bridge], &dial);

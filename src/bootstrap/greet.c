@@ -69,10 +69,11 @@ static void dropStranger(tuttiGreeter *g, tuttiGuest *guest, const char *why) {
 }
 
 /* Nothing of the hello may be left unread, or a reset overtakes the reply. */
-static void refuse(const tuttiGreeter *g, const tuttiGuest *guest, const tuttiSession *session) {
+static void refuse(const tuttiGuest *guest, const tuttiSession *session, tuttiResult_t code,
+                   const char *text) {
   uint8_t rest[TUTTI_HELLO_MAX];
-  tuttiReplySend(guest->fd, session, tuttiReplyFailed, g->refuseCode, g->refuseText,
-                 strnlen(g->refuseText, sizeof(g->refuseText) - 1), NULL);
+  tuttiReplySend(guest->fd, session, tuttiReplyFailed, code, text,
+                 strnlen(text, TUTTI_ERROR_TEXT - 1), NULL);
   tuttiSecureRecv(guest->fd, rest, sizeof(rest));
 }
 
@@ -108,7 +109,7 @@ static void tellVersion(tuttiGreeter *g, const tuttiGuest *guest, const tuttiSes
            "it runs %u.%u.%u; start all ranks with one version of the library",
            tuttiHostname(), (int)getpid(), TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH,
            tuttiLibraryPath(), version / 10000, version / 100 % 100, version % 100);
-  refuse(g, guest, session);
+  refuse(guest, session, g->refuseCode, g->refuseText);
   g->otherVersion(g->ctx);
 }
 
@@ -124,11 +125,25 @@ static bool isRepeated(const tuttiGreeter *g, const tuttiGuest *guest) {
   return false;
 }
 
+/* The hello of `guest`, who does not know the secret, has come. */
+static void sendAway(tuttiGreeter *g, tuttiGuest *guest) {
+  char text[TUTTI_ERROR_TEXT];
+  tuttiSession session = {.secret = g->openSecret};
+  if (g->openSecret && headOf(guest).version == TUTTI_VERSION_CODE &&
+      tuttiHelloGenuine(guest->message, guest->got, &session)) {
+    if (g->stray(g->ctx, guest->message, &guest->from, text))
+      refuse(guest, &session, tuttiInvalidUsage, text);
+    drop(g, guest);
+    return;
+  }
+  dropStranger(g, guest, "it does not know the secret");
+}
+
 /* The hello of `guest` has come. */
 static void greet(tuttiGreeter *g, tuttiGuest *guest) {
   tuttiSession session = {.secret = g->secret};
   if (!tuttiHelloGenuine(guest->message, guest->got, &session)) {
-    dropStranger(g, guest, "it does not know the secret");
+    sendAway(g, guest);
     return;
   }
   if (isRepeated(g, guest)) {
@@ -146,7 +161,7 @@ static void greet(tuttiGreeter *g, tuttiGuest *guest) {
     guest->until = tuttiDeadline(CONFIRM_MS);
     return;
   }
-  if (verdict == TUTTI_GUEST_REFUSE) refuse(g, guest, &session);
+  if (verdict == TUTTI_GUEST_REFUSE) refuse(guest, &session, g->refuseCode, g->refuseText);
   drop(g, guest);
 }
 

@@ -245,6 +245,11 @@ typedef struct {
   void (*otherVersion)(void *ctx);
   tuttiResult_t refuseCode;
   char refuseText[TUTTI_ERROR_TEXT];
+  /* NULL, or another secret: who knows that one alone gets no further than to hear the text that
+   * `stray` writes, with which he fails (tuttiInvalidUsage). False: he hears nothing. */
+  const uint8_t *openSecret;
+  bool (*stray)(void *ctx, const void *hello, const tuttiAddress *from,
+                char text[TUTTI_ERROR_TEXT]);
 
   int epollFd; /* -1: not open */
   bool full;   /* all guests seem to know the secret: no more are let in for now */

@@ -44,6 +44,20 @@ static void derive(const uint8_t parent[16], uint64_t purpose, tuttiId *id) {
               (tuttiMacPart){&info, sizeof(info)}, id->secret, sizeof(id->secret));
 }
 
+/* The same in every process and version, whatever the host's name resolves to there. Without a key
+ * it keeps strangers apart, not attackers out: the name is no secret. */
+static void deriveFixed(const char *commId, const uint8_t *key, size_t bytes, uint8_t secret[16]) {
+  tuttiDerive((tuttiMacPart){key, bytes}, (tuttiMacPart){"TUTTI_COMM_ID", 13},
+              (tuttiMacPart){commId, strlen(commId)}, secret, 16);
+}
+
+bool tuttiIdOpenSecret(uint8_t secret[16]) {
+  const char *commId = tuttiSettingString(TUTTI_SETTING_COMM_ID);
+  if (commId[0] == '\0') return false;
+  deriveFixed(commId, NULL, 0, secret);
+  return true;
+}
+
 static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
   tuttiId id;
   uint8_t key[TUTTI_KEY_MOST];
@@ -51,10 +65,7 @@ static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
   memset(&id, 0, sizeof(id));
   TUTTI_TRY(tuttiKeyRead(key, &bytes));
   id.keyed = bytes > 0;
-  /* The same in every process and version, whatever the host's name resolves to there. Without a
-   * key it keeps strangers apart, not attackers out: the name is no secret. */
-  tuttiDerive((tuttiMacPart){key, bytes}, (tuttiMacPart){"TUTTI_COMM_ID", 13},
-              (tuttiMacPart){commId, strlen(commId)}, id.secret, sizeof(id.secret));
+  deriveFixed(commId, key, bytes, id.secret);
   explicit_bzero(key, sizeof(key));
   if (tuttiAddressParse(commId, &id.roots.a[0]) != tuttiSuccess)
     return TUTTI_FAIL(tuttiInvalidArgument, "TUTTI_COMM_ID: %.900s", tuttiErrorText());

@@ -18,7 +18,8 @@ typedef struct {
 } tuttiNeighbour;
 
 /* A check-in that comes in the clear though its sender encrypts is there to say so: it goes no
- * further, and holds neither host nor addresses. */
+ * further, and holds neither host nor addresses. So is one under the open secret, without a key,
+ * whose sender has one. */
 typedef enum {
   tuttiEncryptsNot = 0,
   tuttiEncryptsYes = 1,
@@ -32,8 +33,10 @@ typedef enum {
 typedef struct {
   tuttiNeighbour peer;
   int32_t root, nroots;
-  int32_t bridge;       /* 1: this is the slice before the sender's own */
-  int32_t encrypts;     /* tuttiEncrypts: whether the sender's job does */
+  int32_t bridge;   /* 1: this is the slice before the sender's own */
+  int32_t encrypts; /* tuttiEncrypts: whether the sender's job does */
+  int32_t keyed;    /* 1: TUTTI_COMM_ID, and the sender has a key */
+  int32_t unused;
   uint64_t remainingMs; /* until the sender's deadline; UINT64_MAX: none */
 } tuttiCheckIn;
 
@@ -55,6 +58,10 @@ static inline int tuttiFirstOfRoot(int root, int nroots, int nranks) {
 /* The name of a list of ids, or of a communicator, on the wire: made of one secret after the other,
  * about which it tells nothing. */
 uint64_t tuttiIdHash(uint64_t before, const uint8_t secret[16]);
+
+/* The secret of TUTTI_COMM_ID for ranks without a key, by which those whose keys differ can tell
+ * each other so; false: there is no TUTTI_COMM_ID here. */
+bool tuttiIdOpenSecret(uint8_t secret[16]);
 
 /* Starts the thread of a root that serves one communicator and ends by itself: when all ranks are
  * done with their init or one has failed, with the first of the deadlines that ranks bring, and

@@ -36,9 +36,12 @@ typedef struct root {
   int epollFd, cancelFd;
   bool fixed;
   pid_t process; /* a forked child has a copy of the list, without the thread and its fds */
-  uint8_t secret[16];
+  uint8_t secret[16], openSecret[16];
+  bool keyed; /* TUTTI_COMM_ID, and there is a key */
   tuttiTlsKey tls;
   char shown[80];
+  char stray[TUTTI_ERROR_TEXT]; /* of one with another key or none: may be of a missing rank */
+  tuttiLogRate strays;
   uint64_t deadline, latest; /* latest: of the deadlines that ranks bring */
   tuttiRootName name;
   bool met; /* all were here, and know who is next: now they are watched until they are done */
@@ -47,7 +50,8 @@ typedef struct root {
   int expected, joined; /* count, and 1 for the bridge when there are several roots */
   member *members;      /* [expected]; the bridge is last */
   tuttiResult_t failure;
-  int told; /* who was told of the failure, or needs not be */
+  int told;       /* who was told of the failure, or needs not be */
+  bool ownerTold; /* so was rank 0, whose init has started a fixed root */
   tuttiGreeter greeter;
 } root;
 
@@ -69,6 +73,11 @@ static tuttiSession sessionOf(const root *r, const tuttiCheckIn *in) {
   return session;
 }
 
+static void countTold(root *r, const tuttiCheckIn *in) {
+  r->told++;
+  r->ownerTold |= in->peer.hello.from == 0;
+}
+
 /* Tells this thread's last error to all who are here, and keeps it for those who come. */
 static void failAll(root *r, tuttiResult_t code) {
   if (r->failure != tuttiSuccess) return;
@@ -84,7 +93,7 @@ static void failAll(root *r, tuttiResult_t code) {
       tuttiReplySend(m->fd, &session, tuttiReplyFailed, code, g->refuseText, strlen(g->refuseText),
                      NULL);
       tuttiFdClose(&m->fd);
-      r->told++;
+      countTold(r, &m->in);
     }
   r->deadline = tuttiDeadline(LINGER_MS);
 }
@@ -111,8 +120,9 @@ static void failMissing(root *r) {
           TUTTI_FAIL(tuttiTimeout,
                      "missing ranks: %s of %d never came to the rendezvous at %s (host %s, pid %d) "
                      "before the deadline; see whether they were started, got this unique id "
-                     "and can reach that address, or raise TUTTI_TIMEOUT",
-                     ranks, r->first.peer.hello.nranks, r->shown, tuttiHostname(), (int)getpid()));
+                     "and can reach that address, or raise TUTTI_TIMEOUT%s%s",
+                     ranks, r->first.peer.hello.nranks, r->shown, tuttiHostname(), (int)getpid(),
+                     r->stray[0] ? ". Somebody else came: " : "", r->stray));
 }
 
 static const char *nameOf(const tuttiCheckIn *in, char *buf, size_t size) {
@@ -136,6 +146,7 @@ static bool isWellFormed(const tuttiCheckIn *in) {
   if (in->nroots < 1 || in->nroots > h->nranks) return false;
   if (in->root < 0 || in->root >= in->nroots) return false;
   if (in->encrypts < tuttiEncryptsNot || in->encrypts > tuttiEncryptsOtherwise) return false;
+  if (in->keyed != 0 && in->keyed != 1) return false;
   return tuttiAddressListValid(&in->peer.listeners);
 }
 
@@ -156,7 +167,7 @@ static tuttiVerdict checkShape(void *ctx, const void *hello) {
   tuttiCheckIn in;
   memcpy(&in, hello, sizeof(in));
   if (r->failure != tuttiSuccess) {
-    r->told++;
+    countTold(r, &in);
     return TUTTI_GUEST_REFUSE;
   }
   return isWellFormed(&in) && isAtItsRoot(&in) ? TUTTI_GUEST_ACCEPT : TUTTI_GUEST_DROP;
@@ -214,6 +225,10 @@ static tuttiResult_t checkAgreement(const root *r, const tuttiCheckIn *in) {
 /* Whose process the root is in, or another whose way of encrypting is the same. */
 static const char *nameOwn(const root *r, char *buf, size_t size) {
   const member *seated = NULL;
+  if (r->fixed) {
+    snprintf(buf, size, "rank 0 (host %s, pid %d)", tuttiHostname(), (int)getpid());
+    return buf;
+  }
   for (int i = 0; i < r->expected && !seated; i++)
     if (r->members[i].fd >= 0) seated = &r->members[i];
   if (seated) return nameOf(&seated->in, buf, size);
@@ -222,19 +237,33 @@ static const char *nameOwn(const root *r, char *buf, size_t size) {
   return buf;
 }
 
+/* As nameOf; one who explains himself does not say his host. */
+static const char *nameFrom(const tuttiCheckIn *in, const tuttiAddress *from, char *buf,
+                            size_t size) {
+  char at[80];
+  tuttiCheckIn named = *in;
+  if (named.peer.hello.host[0] == '\0' && tuttiAddressValid(from))
+    snprintf(named.peer.hello.host, sizeof(named.peer.hello.host), "%.63s",
+             tuttiAddressText(from, at, sizeof(at)));
+  return nameOf(&named, buf, size);
+}
+
+static tuttiAddress addressOf(int fd) {
+  tuttiAddress from;
+  socklen_t length = sizeof(from);
+  memset(&from, 0, sizeof(from));
+  if (getpeername(fd, &from.sa, &length) != 0) from.sa.sa_family = AF_UNSPEC;
+  return from;
+}
+
 /* Fails if the ranks do not encrypt alike; *strayed: this one has only missed its handshake. */
 static tuttiResult_t checkCover(const root *r, const tuttiCheckIn *in, int fd, bool *strayed) {
-  char theirs[128], ours[160], at[80];
-  tuttiCheckIn named = *in;
-  tuttiAddress from = {0};
-  socklen_t length = sizeof(from);
+  char theirs[128], ours[160];
   bool covered = tuttiSecureIsOn(fd), encrypts = in->encrypts != tuttiEncryptsNot;
   *strayed = r->tls.on && !covered && in->encrypts == tuttiEncryptsYes;
   if (*strayed || (covered == r->tls.on && encrypts == covered)) return tuttiSuccess;
-  if (named.peer.hello.host[0] == '\0' && getpeername(fd, &from.sa, &length) == 0)
-    snprintf(named.peer.hello.host, sizeof(named.peer.hello.host), "%.63s",
-             tuttiAddressText(&from, at, sizeof(at)));
-  nameOf(&named, theirs, sizeof(theirs));
+  tuttiAddress from = addressOf(fd);
+  nameFrom(in, &from, theirs, sizeof(theirs));
   nameOwn(r, ours, sizeof(ours));
   if (encrypts && r->tls.on)
     return TUTTI_FAIL(tuttiInvalidUsage,
@@ -245,6 +274,40 @@ static tuttiResult_t checkCover(const root *r, const tuttiCheckIn *in, int fd, b
                     "%s encrypts its connections, but %s does not: TUTTI_ENCRYPT=1 with "
                     "TUTTI_PSK_FILE, or tuttiSetEncryption, is for all ranks of a job or for none",
                     encrypts ? theirs : ours, encrypts ? ours : theirs);
+}
+
+#define KEYS_FOR_ALL "a key (TUTTI_PSK_FILE) is for all ranks of a job, the same one, or for none"
+
+/* One with another key, or none, has come to a root of TUTTI_COMM_ID that has one. It is told, and
+ * so is the log; others hear of it at most when they fail anyway: whoever knows the address could
+ * end the init of a job that has a key to keep him from that. One with this key has only been
+ * dropped before. */
+static bool judgeStray(void *ctx, const void *hello, const tuttiAddress *from,
+                       char text[TUTTI_ERROR_TEXT]) {
+  root *r = ctx;
+  char theirs[128], ours[160];
+  tuttiCheckIn in;
+  memcpy(&in, hello, sizeof(in));
+  if (!isWellFormed(&in)) return false;
+  if (in.keyed && in.peer.hello.hash == tuttiIdHash(0, r->secret)) return false;
+  snprintf(text, TUTTI_ERROR_TEXT,
+           in.keyed ? "%s has another key than %s: " KEYS_FOR_ALL
+                    : "%s has no key, but %s has one: " KEYS_FOR_ALL,
+           nameFrom(&in, from, theirs, sizeof(theirs)), nameOwn(r, ours, sizeof(ours)));
+  memcpy(r->stray, text, sizeof(r->stray));
+  if (tuttiLogCount(&r->strays) > 0)
+    TUTTI_WARN(BOOTSTRAP, "refused at %s: %s; for a minute there will be no more lines about this",
+               r->shown, text);
+  return true;
+}
+
+/* Fails if one with a key has come to a root without. */
+static tuttiResult_t checkKey(const root *r, const tuttiCheckIn *in, int fd) {
+  char theirs[128], ours[160];
+  tuttiAddress from = addressOf(fd);
+  if (r->keyed || !in->keyed) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidUsage, "%s has a key, but %s has none: " KEYS_FOR_ALL,
+                    nameFrom(in, &from, theirs, sizeof(theirs)), nameOwn(r, ours, sizeof(ours)));
 }
 
 static void introduce(const root *r, const member *m) {
@@ -276,6 +339,7 @@ static tuttiResult_t seat(root *r, const tuttiCheckIn *in, int fd) {
     tuttiFdClose(&fd);
     return tuttiSuccess;
   }
+  if (alike == tuttiSuccess) alike = checkKey(r, in, fd);
   if (r->expected == 0) TUTTI_TRY(openSlice(r, in));
   if (alike != tuttiSuccess) return alike; /* now it is known how many are to hear of it */
   TUTTI_TRY(checkAgreement(r, in));
@@ -307,7 +371,7 @@ static void welcome(void *ctx, const void *hello, int fd) {
   tuttiSession session = sessionOf(r, &in);
   tuttiReplySend(fd, &session, tuttiReplyFailed, result, r->greeter.refuseText,
                  strlen(r->greeter.refuseText), NULL);
-  r->told++;
+  countTold(r, &in);
   tuttiFdClose(&fd);
 }
 
@@ -383,7 +447,8 @@ static bool rootStep(root *r) {
   }
   hearMembers(r);
   bool late = tuttiNow() >= r->deadline;
-  if (r->failure != tuttiSuccess) return r->fixed || r->told >= r->expected || late;
+  /* A fixed address is soon wanted for another communicator. */
+  if (r->failure != tuttiSuccess) return late || (r->fixed ? r->ownerTold : r->told >= r->expected);
   if (r->met) return r->told == r->expected || late;
   if (r->expected > 0 && r->joined == r->expected)
     tellNext(r);
@@ -466,6 +531,11 @@ tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
                               .welcome = welcome,
                               .otherVersion = otherVersion,
                               .epollFd = -1};
+  if (fixed && tuttiIdOpenSecret(r->openSecret)) {
+    r->keyed = memcmp(r->openSecret, secret, sizeof(r->openSecret)) != 0;
+    r->greeter.openSecret = r->keyed ? r->openSecret : NULL;
+    r->greeter.stray = judgeStray;
+  }
   tuttiAddressText(shown, r->shown, sizeof(r->shown));
   r->name = (tuttiRootName){.rank = -1, .pid = getpid()};
   snprintf(r->name.host, sizeof r->name.host, "%s", tuttiHostname());

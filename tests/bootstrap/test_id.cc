@@ -190,35 +190,87 @@ TEST_F(Id, WhatIsNoKeyIsRefused) {
   EXPECT_THAT(refusal(shown.path), AllOf(HasSubstr("mode 0644"), HasSubstr("chmod 600")));
 }
 
-/* Rank 1 has another key than the root: it is a stranger there, and told where to look. */
-TEST_F(Id, RanksWithOneKeyMeetAndOthersDoNot) {
-  HeldPort held;
-  WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(held.number()));
-  KeyFile file(kKey);
-  std::vector<tuttiUniqueId> right, wrong;
-  {
+/* Ids of one TUTTI_COMM_ID: with a key, with another, and without. */
+class Keyed : public Id {
+protected:
+  void SetUp() override {
+    open_ = makeIds();
+    KeyFile file(kKey);
     WithSetting psk("TUTTI_PSK_FILE", file.path);
-    right = makeIds();
+    right_ = makeIds();
     std::ofstream(file.path) << kKey << "x";
-    wrong = makeIds();
+    wrong_ = makeIds();
   }
-  auto met = onThreads(2, [&](int r) { return joinAs(right, r, 2); });
+  /* Rank 0 has its key from one list, rank 1 from another. */
+  static std::vector<Outcome> meet(const std::vector<tuttiUniqueId> &ofRoot,
+                                   const std::vector<tuttiUniqueId> &ofOther, int rootMs = 60000) {
+    return onThreads(
+        2, [&](int r) { return joinAs(r ? ofOther : ofRoot, r, 2, within(r ? 60000 : rootMs)); });
+  }
+
+  HeldPort held_;
+  WithSetting fixed_{"TUTTI_COMM_ID", "127.0.0.1:" + std::to_string(held_.number())};
+  std::vector<tuttiUniqueId> right_, wrong_, open_;
+};
+
+TEST_F(Keyed, RanksWithOneKeyMeet) {
+  auto met = meet(right_, right_);
   for (auto &o : met)
     EXPECT_EQ(o.result, tuttiSuccess) << o.text;
   closeAll(met);
-  WithSetting debug("TUTTI_DEBUG", "WARN");
-  testing::internal::CaptureStderr();
-  auto apart =
-      onThreads(2, [&](int r) { return joinAs(r ? wrong : right, r, 2, within(r ? 1000 : 2500)); });
-  std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(apart[0].result, tuttiTimeout);
-  EXPECT_THAT(apart[0].text, HasSubstr("missing ranks: 1 of 2"));
-  EXPECT_EQ(apart[1].result, tuttiTimeout);
-  EXPECT_THAT(apart[1].text, HasSubstr("TUTTI_PSK_FILE"));
-  EXPECT_THAT(log, HasSubstr("the root of a unique id dropped 1 connection of strangers, the last "
-                             "from 127.0.0.1:"));
-  EXPECT_THAT(log, HasSubstr("it does not know the secret"));
-  EXPECT_THAT(log, testing::Not(HasSubstr("without TUTTI_PSK_FILE")));
+}
+
+/* Rank 1 is told at once. The root, whose key is there to keep strangers from ending an init, waits
+ * on, and names who came when it gives up. */
+TEST_F(Keyed, ARootWithAKeyRefusesWhoHasAnotherOrNone) {
+  for (auto [other, what] : {std::make_pair(&wrong_, ") has another key than rank 0 (host "),
+                             std::make_pair(&open_, ") has no key, but rank 0 (host ")}) {
+    WithSetting debug("TUTTI_DEBUG", "WARN");
+    testing::internal::CaptureStderr();
+    auto apart = meet(right_, *other, 2500);
+    std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(apart[1].result, tuttiInvalidUsage);
+    auto named = AllOf(HasSubstr("rank 1 (host "), HasSubstr(what), HasSubstr("TUTTI_PSK_FILE"));
+    EXPECT_THAT(apart[1].text, named);
+    EXPECT_EQ(apart[0].result, tuttiTimeout);
+    EXPECT_THAT(apart[0].text, AllOf(HasSubstr("missing ranks: 1 of 2"), named));
+    EXPECT_THAT(log, AllOf(HasSubstr("refused at 127.0.0.1:"), named,
+                           testing::Not(HasSubstr("without TUTTI_PSK_FILE"))));
+  }
+}
+
+/* Nothing keeps anybody from that root, so it takes the word of a rank that has a key. */
+TEST_F(Keyed, ARootWithoutAKeyFailsAllIfARankHasOne) {
+  for (auto &o : meet(open_, right_)) {
+    EXPECT_EQ(o.result, tuttiInvalidUsage);
+    EXPECT_THAT(o.text,
+                AllOf(HasSubstr("rank 1 (host "), HasSubstr(") has a key, but rank 0 (host "),
+                      HasSubstr(") has none"), HasSubstr("TUTTI_PSK_FILE")));
+  }
+}
+
+/* He learns nothing and changes nothing who knows neither the key nor TUTTI_COMM_ID. */
+TEST_F(Keyed, AStrangerHearsNothing) {
+  std::vector<tuttiUniqueId> elsewhere;
+  {
+    WithSetting other("TUTTI_COMM_ID", "127.0.0.1:1");
+    elsewhere = makeIds();
+  }
+  tuttiId id, parsed;
+  ASSERT_EQ(tuttiIdParse(&elsewhere[0], &id), tuttiSuccess);
+  ASSERT_EQ(tuttiIdParse(&right_[0], &parsed), tuttiSuccess);
+  std::thread root([&] { EXPECT_EQ(joinAs(right_, 0, 2, within(2000)).result, tuttiTimeout); });
+  tuttiCheckIn in = checkInOf(elsewhere, 0, 1, 2);
+  in.peer.listeners = parsed.roots;
+  std::unique_ptr<Caller> caller;
+  EXPECT_TRUE(eventually([&] {
+    caller = std::make_unique<Caller>(parsed.roots.a[0], id.secret);
+    return caller->fd >= 0;
+  }));
+  caller->say(&in);
+  EXPECT_EQ(rawRead(caller->fd, 1), "");
+  close(caller->fd);
+  root.join();
 }
 
 TEST_F(Id, ARootForAnybodySaysSoOnce) {
