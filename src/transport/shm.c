@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -26,6 +25,7 @@
 #include "base/mac.h"
 #include "base/os.h"
 #include "proxy/proxy.h"
+#include "transport/fd_box.h"
 #include "transport/remote.h"
 #include "transport/segment.h"
 #include "transport/stub.h"
@@ -133,14 +133,6 @@ static bool shmCanConnect(const tuttiPeer *a, const tuttiPeer *b, tuttiPath *pat
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
-/* The abstract address ("@tutti-..." in ss -x) of a rank's listener. */
-static socklen_t socketAddress(uint64_t id, struct sockaddr_un *out) {
-  memset(out, 0, sizeof *out);
-  out->sun_family = AF_UNIX;
-  int n = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "tutti-%016" PRIx64, id);
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
-
 static tuttiResult_t openSocket(const tuttiCommView *v, int *fd) {
   *fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (*fd >= 0) return tuttiSuccess;
@@ -163,7 +155,7 @@ static tuttiResult_t listenAt(const tuttiCommView *v, uint64_t id, int *out) {
   TUTTI_CLOSED int fd = -1;
   TUTTI_TRY(openSocket(v, &fd));
   struct sockaddr_un address;
-  socklen_t length = socketAddress(id, &address);
+  socklen_t length = tuttiUnixAddress(id, &address);
   int backlog = v->nranks < 64 ? 64 : v->nranks;
   if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, backlog) != 0)
     return TUTTI_FAIL(tuttiSystemError, "rank %d can't listen on the Unix socket @%s: %s", v->rank,
@@ -190,11 +182,7 @@ static int sendHello(const tuttiCommView *v, int fd, int to, helloKind kind) {
   helloMac(v, &p.hello, p.hello.mac);
   struct msghdr message = messageOf(&p);
   if (kind == HELLO_GIVE) {
-    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-    *c = (struct cmsghdr){
-        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-    int segment = tuttiSegmentFd(v);
-    memcpy(CMSG_DATA(c), &segment, sizeof segment);
+    tuttiFdAttach(&message, tuttiSegmentFd(v));
   } else {
     message.msg_control = NULL;
     message.msg_controllen = 0;
@@ -207,7 +195,7 @@ static int sendHello(const tuttiCommView *v, int fd, int to, helloKind kind) {
 static int greet(const tuttiCommView *v, int to, helloKind kind, int *fd) {
   TUTTI_CLOSED int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   struct sockaddr_un address;
-  socklen_t length = socketAddress(v->peers[to].shmSocket, &address);
+  socklen_t length = tuttiUnixAddress(v->peers[to].shmSocket, &address);
   if (made < 0 || connect(made, (struct sockaddr *)&address, length) != 0) return errno;
   int err = trusted(made) ? sendHello(v, made, to, kind) : EPERM;
   if (err) return err;
@@ -221,30 +209,12 @@ static bool passing(int err) {
   return err == EAGAIN || err == EINTR || err == ETOOMANYREFS || err == ENOBUFS || err == ENOMEM;
 }
 
-/* Takes the first fd out of a message and closes any other; -1 if there is none. */
-static int takeFd(struct msghdr *message) {
-  int first = -1;
-  for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < n; i++) {
-      int fd;
-      memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
-      if (first < 0)
-        first = fd;
-      else
-        close(fd);
-    }
-  }
-  return first;
-}
-
 /* What a message says; *segment: what it brings, or -1. Returns its bytes, or -1 and errno. */
 static ssize_t receiveHello(int fd, shmHello *hello, int *segment) {
   parcel p;
   struct msghdr message = messageOf(&p);
   ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  *segment = n >= 0 ? takeFd(&message) : -1;
+  *segment = n >= 0 ? tuttiFdDetach(&message) : -1;
   if (n >= 0 && (n != (ssize_t)sizeof p.hello || message.msg_flags & MSG_TRUNC))
     p.hello = (shmHello){0};
   *hello = p.hello;
@@ -432,7 +402,7 @@ static tuttiResult_t refused(const asking *a, int err) {
   const tuttiPeer *p = &v->peers[a->peer];
   bool gone = err == ECONNREFUSED || err == EPIPE || err == ECONNRESET;
   struct sockaddr_un address;
-  socketAddress(p->shmSocket, &address);
+  tuttiUnixAddress(p->shmSocket, &address);
   return TUTTI_FAIL(gone ? tuttiRemoteError : tuttiSystemError,
                     "rank %d can't reach the shared memory of rank %d (host %s, pid %d): %s; nor "
                     "over the Unix socket @%s: %s; %s",
