@@ -96,7 +96,8 @@ typedef struct tuttiCommView {
   const tuttiPath *paths;               /* [nranks] of this rank with each; before attach */
   const tuttiChannelRail *channelRails; /* [nchannelRails], see tuttiChannelRailFind; as paths */
   int nchannelRails;
-  int nchannels;               /* channels that collectives may use */
+  int lsaSize;   /* ranks of each local team: they follow each other, and all store to each other */
+  int nchannels; /* channels that collectives may use */
   size_t slotBytes;            /* of every FIFO; multiple of TUTTI_LINE */
   size_t memLimit, memTaken;   /* 0: no limit; what this rank may take so far */
   int rmaContexts, rmaSignals; /* of one-sided operations; other ranks may yet say otherwise */

@@ -12,6 +12,7 @@
 #include "base/settings.h"
 #include "topology/xml.h"
 #include "wireup/plan.h"
+#include "wireup/team.h"
 
 /* ---- who this rank is ------------------------------------------------------------------------ */
 
@@ -120,6 +121,7 @@ tuttiResult_t tuttiWireupFinish(tuttiWireup *w, tuttiCommView *v) {
   v->channelRails = w->rails.channels;
   v->nchannelRails = w->rails.nchannels;
   tuttiPathsFill(w->peers, v->rank, v->nranks, w->paths);
+  v->lsaSize = tuttiTeamSizeOf(w->peers, v->nranks);
   TUTTI_TRY(tuttiSurveyMake(w->peers, w->paths, v->rank, w->graph, &w->survey));
   TUTTI_TRY(tuttiPlanInputMake(&w->survey, w->graph, w->wishes.minChannels, w->wishes.maxChannels,
                                v, &w->plan));
