@@ -294,6 +294,8 @@ typedef struct {
   int numRmaCtx;        /**< contexts of one-sided operations */
   int numRmaSig;        /**< signals of each context */
   uint64_t commHash;    /**< the same on all ranks, and different from any other communicator's */
+  int deviceApiSupport; /**< 1: tuttiDevCommCreate works */
+  int nLsaTeams;        /**< local teams, of nRanks / nLsaTeams ranks each */
 } tuttiCommProperties_t;
 
 #define TUTTI_COMM_PROPERTIES_MAGIC 0x9209e271u /**< tells it from other memory */
@@ -301,7 +303,7 @@ typedef struct {
 #define TUTTI_COMM_PROPERTIES_INITIALIZER                                                          \
   {                                                                                                \
     sizeof(tuttiCommProperties_t), TUTTI_COMM_PROPERTIES_MAGIC, TUTTI_VERSION_CODE, 0, 0, 0, 0, 0, \
-        0, 0                                                                                       \
+        0, 0, 0, 0                                                                                 \
   }
 
 /** Writes what is so of `comm` on this rank to *properties, as far as the caller's `size` reaches.
@@ -334,9 +336,11 @@ TUTTI_API tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStat_t s
 /* ---- memory --------------------------------------------------------------------------------- */
 
 /** Allocates `size` bytes that every transport can reach without a copy where the machine allows
- * it; aligned to 4096. On a machine without CUDA it is host memory. */
+ * it; aligned to 4096. On a machine without CUDA it is host memory; else it is memory of the
+ * current GPU, in units of 2 MiB where the driver can map it for other processes, and of all GPUs
+ * of this process that reach it. */
 TUTTI_API tuttiResult_t tuttiMemAlloc(void **ptr, size_t size);
-/** Frees memory of tuttiMemAlloc. NULL is allowed. */
+/** Frees memory of tuttiMemAlloc, when its GPU is idle. NULL is allowed. */
 TUTTI_API tuttiResult_t tuttiMemFree(void *ptr);
 
 /** Registers [buff, buff + size) with `comm`, which may then move it without a copy. *handle is for
@@ -346,7 +350,9 @@ TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, si
 /** Undoes one tuttiCommRegister of the same communicator. */
 TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void *handle);
 
-/** A window: a range of memory on every rank of one communicator; opaque. */
+/** A window: a range of memory on every rank of one communicator. The host does not look into it.
+ * On a CUDA communicator it may be the address of a struct tuttiWindow in GPU memory, for kernels:
+ * see tuttiDevCommCreate. */
 typedef struct tuttiWindow *tuttiWindow_t;
 
 #define TUTTI_WIN_DEFAULT         0x00 /**< any memory */
@@ -366,6 +372,54 @@ TUTTI_API tuttiResult_t tuttiCommWindowRegister(tuttiComm_t comm, void *buff, si
 TUTTI_API tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win);
 /** Writes the address that this rank gave to tuttiCommWindowRegister to *outUserPtr. */
 TUTTI_API tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr);
+
+/* ---- kernels of the user --------------------------------------------------------------------
+ *
+ * Kernels load from and store to the memory of other GPUs by themselves, among the ranks of a local
+ * team: GPUs of one host that reach each other's memory (P2P). Teams are the largest ones that are
+ * equally large and have ranks that follow each other: tuttiCommQueryProperties tells this rank's.
+ * The layouts are those of NCCL's device code, which libnccl.so.2 serves by this. */
+
+/** How kernels see a window whose memory is of tuttiMemAlloc on all ranks of the local team, and
+ * begins at the same offset in it: rank p of the team has its part at
+ * lsaBase + ((uint64_t)p * stride4G << 32), for kernels of this rank. Windows of other memory are
+ * none for kernels; the log says so at INFO. */
+struct tuttiWindow {
+  void *host;         /**< NULL */
+  char *lsaBase;      /**< the part of the team's rank 0 */
+  int lsaRank;        /**< this rank's number in its team */
+  int worldRank;      /**< as tuttiCommUserRank */
+  uint32_t stride4G;  /**< from one part to the next, in 4 GiB */
+  uint32_t unused[2]; /**< 0 */
+  void *unusedToo[4]; /**< NULL */
+};
+
+/** Memory that kernels of a local team share. For kernels, which it may be handed to by value. */
+typedef struct {
+  const void *windows;     /**< this communicator's windows by address, as NCCL lists them */
+  tuttiWindow_t window;    /**< the memory, as a window that kernels alone know */
+  struct tuttiWindow seen; /**< what `window` points to */
+} tuttiDevComm_t;
+
+/** Makes `bytes` of zeroed GPU memory on each rank that kernels of all ranks of its local team
+ * reach by *devComm, for flags and small buffers of their own. A collective call: all ranks call it
+ * with the same `bytes`, and a `tag` of their own choice that must be the same, too, or all get
+ * tuttiInvalidUsage; so they do on host memory and where a rank has no team. Within a group the
+ * work is done and *devComm written at tuttiGroupEnd. What is left goes with the communicator; its
+ * end waits until the GPU is idle, so kernels that wait for other ranks must have been ended
+ * before. */
+TUTTI_API tuttiResult_t tuttiDevCommCreate(tuttiComm_t comm, size_t bytes, uint64_t tag,
+                                           tuttiDevComm_t *devComm);
+/** Gives back this rank's part of what tuttiDevCommCreate has made, which `window` of it names. No
+ * kernel of this rank may use it any more, nor may one of another rank wait for it. */
+TUTTI_API tuttiResult_t tuttiDevCommDestroy(tuttiComm_t comm, tuttiWindow_t window);
+/** Writes where kernels of this rank find byte `offset` of the part of rank `peer`, of the whole
+ * communicator, to *outPtr: NULL if that is in another local team. tuttiInvalidUsage for windows
+ * that are none for kernels; the last error says why. */
+TUTTI_API tuttiResult_t tuttiWinGetPeerPtr(tuttiWindow_t win, size_t offset, int peer,
+                                           void **outPtr);
+/** The communicator of a live window. */
+TUTTI_API tuttiResult_t tuttiWinGetComm(tuttiWindow_t win, tuttiComm_t *comm);
 
 /* ---- reductions ----------------------------------------------------------------------------- */
 

@@ -43,7 +43,8 @@ static tuttiResult_t checkSignal(const tuttiCommunicator *c, int peer, int sigId
 }
 
 /* Where the peer's part of a window is. A GPU has to have it mapped. */
-static tuttiResult_t findPlace(const tuttiCommunicator *c, tuttiWindow_t win, tuttiRmaPut *put) {
+static tuttiResult_t findPlace(const tuttiCommunicator *c, tuttiWindowState *win,
+                               tuttiRmaPut *put) {
   tuttiWindowParts parts = tuttiWindowPartsOf(win);
   char why[TUTTI_SENTENCE];
   uint8_t *mapped = tuttiWindowMapped(c, win, put->peer, why);
@@ -67,12 +68,13 @@ static tuttiResult_t findPlace(const tuttiCommunicator *c, tuttiWindow_t win, tu
 static tuttiResult_t checkPlace(tuttiCommunicator *c, const void *localbuff, size_t count,
                                 tuttiDataType_t type, tuttiWindow_t win, tuttiRmaPut *put) {
   TUTTI_TRY(tuttiCheckType(type));
-  if (!tuttiWindowLives(c, win))
+  tuttiWindowState *window = tuttiWindowFind(c, win);
+  if (!window)
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument peerWin (%p) is no live window of tuttiCommWindowRegister of this "
                       "communicator",
                       (void *)win);
-  tuttiWindowParts parts = tuttiWindowPartsOf(win);
+  tuttiWindowParts parts = tuttiWindowPartsOf(window);
   size_t size = tuttiTypeSize(type);
   if (put->offset > parts.size || count > (parts.size - put->offset) / size)
     return TUTTI_FAIL(
@@ -87,7 +89,7 @@ static tuttiResult_t checkPlace(tuttiCommunicator *c, const void *localbuff, siz
   put->window = parts.number;
   if (count > 0) TUTTI_TRY(tuttiCheckMemory(c, "localbuff", localbuff));
   TUTTI_TRY(tuttiOneSidedReach(c, put->peer));
-  return findPlace(c, win, put);
+  return findPlace(c, window, put);
 }
 
 static tuttiResult_t checkFlags(unsigned int flags) {

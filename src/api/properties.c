@@ -6,7 +6,7 @@
 #include "comm/handle.h"
 #include "comm/onesided.h"
 
-#define LEAST sizeof(tuttiCommProperties_t) /* bytes, of the first version */
+#define LEAST offsetof(tuttiCommProperties_t, deviceApiSupport) /* bytes, of the first version */
 
 static tuttiResult_t checkStart(const tuttiCommProperties_t *p) {
   TUTTI_TRY(tuttiCheckOutput("properties", p));
@@ -20,6 +20,7 @@ static tuttiResult_t checkStart(const tuttiCommProperties_t *p) {
 tuttiResult_t tuttiCommQueryProperties(tuttiComm_t comm, tuttiCommProperties_t *properties) {
   TUTTI_ENTER_READY(c, comm, __func__);
   TUTTI_TRY(checkStart(properties));
+  char why[TUTTI_SENTENCE];
   tuttiCommProperties_t p = {.size = properties->size,
                              .magic = properties->magic,
                              .version = properties->version,
@@ -29,7 +30,9 @@ tuttiResult_t tuttiCommQueryProperties(tuttiComm_t comm, tuttiCommProperties_t *
                              .hostRmaSupport = tuttiOneSidedServes(c),
                              .numRmaCtx = c->options.rmaContexts,
                              .numRmaSig = c->options.rmaSignals,
-                             .commHash = c->bootstrap->hash};
+                             .commHash = c->bootstrap->hash,
+                             .deviceApiSupport = c->device->servesKernels(&c->view, why),
+                             .nLsaTeams = c->nranks / c->view.lsaSize};
   memcpy(properties, &p, p.size < sizeof p ? p.size : sizeof p);
   return tuttiSuccess;
 }

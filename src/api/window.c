@@ -26,8 +26,9 @@ tuttiResult_t tuttiCommWindowRegister(tuttiComm_t comm, void *buff, size_t size,
   return tuttiJobLaunch(check(comm, &w), &w.job, sizeof w);
 }
 
-static tuttiResult_t checkLive(const tuttiCommunicator *c, tuttiWindow_t win) {
-  if (tuttiWindowLives(c, win)) return tuttiSuccess;
+static tuttiResult_t find(const tuttiCommunicator *c, tuttiWindow_t win, tuttiWindowState **out) {
+  *out = tuttiWindowFind(c, win);
+  if (*out) return tuttiSuccess;
   return TUTTI_FAIL(
       tuttiInvalidArgument,
       "argument win (%p) is no live window of tuttiCommWindowRegister of this communicator",
@@ -37,15 +38,17 @@ static tuttiResult_t checkLive(const tuttiCommunicator *c, tuttiWindow_t win) {
 tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win) {
   TUTTI_ENTER(c, comm, __func__);
   if (!win) return tuttiSuccess;
-  TUTTI_TRY(checkLive(c, win));
-  tuttiWindowRemove(c, win);
+  tuttiWindowState *window;
+  TUTTI_TRY(find(c, win, &window));
+  tuttiWindowRemove(c, window);
   return tuttiSuccess;
 }
 
 tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr) {
   TUTTI_ENTER(c, comm, __func__);
-  TUTTI_TRY(checkLive(c, win));
+  tuttiWindowState *window;
+  TUTTI_TRY(find(c, win, &window));
   TUTTI_TRY(tuttiCheckOutput("outUserPtr", outUserPtr));
-  *outUserPtr = tuttiWindowBuffer(win);
+  *outUserPtr = tuttiWindowBuffer(window);
   return tuttiSuccess;
 }

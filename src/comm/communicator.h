@@ -113,7 +113,8 @@ typedef struct tuttiCommunicator {
   uint64_t *sent, *received; /* [nranks]: messages of each ordered pair */
   uint64_t stallAskAt;       /* ms of waiting at which the next question goes out */
   struct tuttiRegistration *registrations;
-  struct tuttiWindow *windows;
+  struct tuttiWindowState *windows;
+  struct tuttiDevCommMade *devComms;
   uint32_t windowsMade; /* counted alike on all ranks */
   struct tuttiRma
       *rma;          /* of one-sided operations, with the first window; NULL before, and on GPUs */

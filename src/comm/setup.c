@@ -10,6 +10,7 @@
 #include "base/settings.h"
 #include "comm/communicator.h"
 #include "comm/deaths.h"
+#include "comm/devcomm.h"
 #include "comm/facts.h"
 #include "comm/failure.h"
 #include "comm/handle.h"
@@ -258,6 +259,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiCommDisappear(c);
   tuttiHandleFree(c); /* and the scope of errors: its name goes with it */
   tuttiCommWindowsFree(c);
+  tuttiDevCommsForget(c);
   tuttiRmaFree(c->rma);
   if (c->device) c->device->detach(&c->view, &c->context);
   if (c->view.proxy) {

@@ -3,8 +3,10 @@
 #include "comm/window.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 
+#include "base/os.h"
 #include "comm/check.h"
 #include "comm/communicator.h"
 #include "comm/handle.h"
@@ -13,8 +15,11 @@
 #include "comm/operation.h"
 #include "transport/shareable.h"
 
-typedef struct tuttiWindow {
-  struct tuttiWindow *next;
+struct tuttiWindowState {
+  struct tuttiWindowState *next;
+  struct tuttiWindowState *nextOfAll; /* of the process */
+  tuttiWindow_t name; /* for the user: what kernels know it by, or else its own address */
+  tuttiComm_t owner;
   void *buff;
   void *handle; /* the device's */
   uint32_t number;
@@ -22,7 +27,34 @@ typedef struct tuttiWindow {
   uint64_t *base;             /* [nranks] */
   tuttiShareableCard *memory; /* [nranks] where that is shared */
   void **mapped;              /* [nranks] that, when it was first written to; NULL: not yet */
-} Window;
+};
+typedef struct tuttiWindowState Window;
+
+/* Some calls of the user name a window alone. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Window *allWindows; /* of all communicators of this process; under lock */
+
+static void list(Window *window) {
+  TUTTI_LOCKED(&lock);
+  window->nextOfAll = allWindows;
+  allWindows = window;
+}
+
+static void unlist(const Window *window) {
+  TUTTI_LOCKED(&lock);
+  Window **at = &allWindows;
+  while (*at && *at != window)
+    at = &(*at)->nextOfAll;
+  if (*at) *at = window->nextOfAll;
+}
+
+tuttiComm_t tuttiWindowOwner(tuttiWindow_t win) {
+  TUTTI_LOCKED(&lock);
+  const Window *window = allWindows;
+  while (window && window->name != win)
+    window = window->nextOfAll;
+  return win && window ? window->owner : NULL;
+}
 
 /* What the ranks compare. */
 typedef struct {
@@ -144,45 +176,57 @@ tuttiResult_t tuttiWindowRun(tuttiJob *job) {
   window->buff = w->buff;
   tuttiResult_t result = openParts(c, window, all, first);
   if (result == tuttiSuccess)
-    result = c->device->windowRegister(&c->view, &c->context, w->buff, w->size, &window->handle);
+    result = c->device->windowRegister(&c->view, &c->context, w->buff, w->size, &window->handle,
+                                       &window->name);
   if (result != tuttiSuccess) {
     if (c->rma) tuttiRmaWindowClose(c->rma, window->number);
     freeWindow(c, window);
     return result;
   }
   window->next = c->windows;
-  *w->out = c->windows = window;
+  c->windows = window;
+  if (!window->name) window->name = (tuttiWindow_t)window;
+  window->owner = c->handle;
+  list(window);
+  *w->out = window->name;
   c->windowMet = true;
   return tuttiSuccess;
 }
 
-tuttiWindowParts tuttiWindowPartsOf(tuttiWindow_t win) {
-  return (tuttiWindowParts){.number = win->number, .size = win->size, .base = win->base};
+tuttiWindowParts tuttiWindowPartsOf(const Window *window) {
+  return (tuttiWindowParts){.number = window->number, .size = window->size, .base = window->base};
 }
 
-void *tuttiWindowMapped(const tuttiCommunicator *c, tuttiWindow_t win, int peer,
+void *tuttiWindowFlat(const tuttiCommunicator *c, const Window *window, int rank,
+                      char why[TUTTI_SENTENCE]) {
+  return c->device->windowFlat(window->handle, rank, why);
+}
+
+void *tuttiWindowMapped(const tuttiCommunicator *c, Window *window, int peer,
                         char why[TUTTI_SENTENCE]) {
-  if (!c->rma) return c->device->windowPart(win->handle, peer, why);
-  const tuttiShareableCard *m = &win->memory[peer];
+  if (!c->rma) return c->device->windowPart(window->handle, peer, why);
+  const tuttiShareableCard *m = &window->memory[peer];
   if (m->fd.fd < 0 || !c->wireup.paths[peer].fetches) return NULL;
-  if (m->offset > m->bytes || win->size > m->bytes - m->offset) return NULL;
-  if (!win->mapped[peer]) win->mapped[peer] = tuttiShareableMap(c->wireup.peers[peer].pid, m);
-  if (!win->mapped[peer]) win->memory[peer].fd.fd = -1; /* once is enough */
-  return win->mapped[peer] ? (uint8_t *)win->mapped[peer] + m->offset : NULL;
+  if (m->offset > m->bytes || window->size > m->bytes - m->offset) return NULL;
+  if (!window->mapped[peer]) window->mapped[peer] = tuttiShareableMap(c->wireup.peers[peer].pid, m);
+  if (!window->mapped[peer]) window->memory[peer].fd.fd = -1; /* once is enough */
+  return window->mapped[peer] ? (uint8_t *)window->mapped[peer] + m->offset : NULL;
 }
 
-bool tuttiWindowLives(const tuttiCommunicator *c, tuttiWindow_t win) {
-  for (const Window *live = c->windows; live; live = live->next)
-    if (live == win) return true;
-  return false;
+Window *tuttiWindowFind(const tuttiCommunicator *c, tuttiWindow_t win) {
+  Window *live = c->windows;
+  while (live && live->name != win)
+    live = live->next;
+  return live;
 }
 
-void *tuttiWindowBuffer(tuttiWindow_t win) {
-  return win->buff;
+void *tuttiWindowBuffer(const Window *window) {
+  return window->buff;
 }
 
 void tuttiWindowRemove(tuttiCommunicator *c, Window *window) {
   TUTTI_UNLINK(c->windows, window);
+  unlist(window);
   if (c->rma) tuttiRmaWindowClose(c->rma, window->number);
   c->device->windowDeregister(window->handle);
   freeWindow(c, window);

@@ -51,12 +51,22 @@ typedef struct tuttiDevice {
    * size, each from a thread of its own; context->exchange is for what they tell each other.
    * *window is the device's, or NULL, for windowDeregister, which is called by each rank alone,
    * also when the communicator has failed. Each rank tells where its buffer is, so that none need
-   * be symmetric. */
+   * be symmetric. *seen: the address by which kernels of the user know it, or NULL. */
   tuttiResult_t (*windowRegister)(tuttiCommView *v, tuttiTaskContext *context, void *buff,
-                                  size_t size, void **window);
+                                  size_t size, void **window, tuttiWindow_t *seen);
   void (*windowDeregister)(void *window);
   /* Where this rank can store into the part of `rank`; or NULL, and why not. */
   void *(*windowPart)(const void *window, int rank, char why[TUTTI_SENTENCE]);
+  /* The same for kernels of the user, which have seen the window, and ranks of the local team. */
+  void *(*windowFlat)(const void *window, int rank, char why[TUTTI_SENTENCE]);
+  /* Kernels of the user reach other ranks of the local team; else why not. */
+  bool (*servesKernels)(const tuttiCommView *v, char why[TUTTI_SENTENCE]);
+  /* Makes `bytes` of zeroed memory on each rank for kernels of its local team, where these are
+   * served. Called by all ranks at once, as windowRegister; *made is for devCommDestroy, which each
+   * rank calls alone. Fills what *out tells of it. */
+  tuttiResult_t (*devCommCreate)(tuttiCommView *v, tuttiTaskContext *context, size_t bytes,
+                                 tuttiDevComm_t *out, void **made);
+  void (*devCommDestroy)(void *made);
   /* One-sided operations, in order of the stream, once there has been a window. A put goes to
    * put->mapped, and so does its signal to the peer; puts follow all that was run before on any
    * stream. A wait follows its stream alone. On the host transport/rma.h carries them out, and

@@ -43,9 +43,9 @@ tuttiResult_t tuttiDeviceNothingStaged(tuttiTaskContext *context) {
 }
 
 tuttiResult_t tuttiDeviceNothingToRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
-                                           size_t size, void **window) {
+                                           size_t size, void **window, tuttiWindow_t *seen) {
   (void)v, (void)context, (void)buff, (void)size;
-  *window = NULL;
+  *window = *seen = NULL;
   return tuttiSuccess;
 }
 
@@ -57,6 +57,19 @@ void *tuttiDeviceNothingMapped(const void *window, int rank, char why[TUTTI_SENT
   (void)window, (void)rank;
   snprintf(why, TUTTI_SENTENCE, "the device maps no windows");
   return NULL;
+}
+
+bool tuttiDeviceNoKernels(const tuttiCommView *v, char why[TUTTI_SENTENCE]) {
+  (void)v;
+  snprintf(why, TUTTI_SENTENCE, "it is on host memory, where there are none");
+  return false;
+}
+
+tuttiResult_t tuttiDeviceNoDevComm(tuttiCommView *v, tuttiTaskContext *context, size_t bytes,
+                                   tuttiDevComm_t *out, void **made) {
+  (void)context, (void)bytes, (void)out, (void)made;
+  return TUTTI_FAIL(tuttiInternalError,
+                    "memory for kernels has lost its way on rank %d; report this", v->rank);
 }
 
 tuttiResult_t tuttiDeviceNoPuts(tuttiTaskContext *context, const tuttiRmaPut *put,

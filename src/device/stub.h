@@ -23,9 +23,13 @@ tuttiResult_t tuttiDeviceNothingToStage(tuttiTaskContext *context, void **memory
 tuttiResult_t tuttiDeviceNothingStaged(tuttiTaskContext *context);
 /* Windows are of no use: *window is NULL. */
 tuttiResult_t tuttiDeviceNothingToRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
-                                           size_t size, void **window);
+                                           size_t size, void **window, tuttiWindow_t *seen);
 void tuttiDeviceNothingToDeregister(void *window);
 void *tuttiDeviceNothingMapped(const void *window, int rank, char why[TUTTI_SENTENCE]);
+/* No kernels are served. */
+bool tuttiDeviceNoKernels(const tuttiCommView *v, char why[TUTTI_SENTENCE]);
+tuttiResult_t tuttiDeviceNoDevComm(tuttiCommView *v, tuttiTaskContext *context, size_t bytes,
+                                   tuttiDevComm_t *out, void **made);
 /* One-sided operations do not come this way: tuttiInternalError. */
 tuttiResult_t tuttiDeviceNoPuts(tuttiTaskContext *context, const tuttiRmaPut *put,
                                 tuttiStream_t stream);

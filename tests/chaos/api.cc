@@ -457,6 +457,22 @@ const std::vector<Call> &others() {
          void *p;
          return tuttiWinGetUserPtr(a.comm(), a.window(), a.maybe(&p));
        }},
+      {"tuttiWinGetComm",
+       [](Actor &a) -> int {
+         tuttiComm_t comm;
+         return tuttiWinGetComm(a.window(), a.maybe(&comm));
+       }},
+      {"tuttiWinGetPeerPtr",
+       [](Actor &a) -> int {
+         void *p;
+         return tuttiWinGetPeerPtr(a.window(), (size_t)a.number(9), a.number(3), a.maybe(&p));
+       }},
+      {"tuttiDevCommCreate", /* refused on host memory */
+       [](Actor &a) -> int {
+         tuttiDevComm_t made;
+         return tuttiDevCommCreate(a.comm(), (size_t)a.number(999), 1, a.maybe(&made));
+       }},
+      CALL(tuttiDevCommDestroy, a.comm(), a.window()),
       {"tuttiMemAlloc", allocate},
       {"tuttiMemFree", release},
       {"tuttiGroupStart",

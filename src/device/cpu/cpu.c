@@ -65,6 +65,10 @@ const tuttiDevice tuttiDeviceCpuTable = {
     .windowRegister = tuttiDeviceNothingToRegister,
     .windowDeregister = tuttiDeviceNothingToDeregister,
     .windowPart = tuttiDeviceNothingMapped,
+    .windowFlat = tuttiDeviceNothingMapped,
+    .servesKernels = tuttiDeviceNoKernels,
+    .devCommCreate = tuttiDeviceNoDevComm,
+    .devCommDestroy = tuttiDeviceNothingToDeregister,
     .put = tuttiDeviceNoPuts,
     .awaitSignals = tuttiDeviceNoSignals,
 };

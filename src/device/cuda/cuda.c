@@ -12,22 +12,27 @@
 #include "base/cuda.h"
 #include "base/error.h"
 #include "device/cuda/arguments.h"
+#include "device/cuda/devcomm.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/life.h"
 #include "device/cuda/messages.h"
 #include "device/cuda/onesided.h"
 #include "device/cuda/state.h"
+#include "device/cuda/vmm.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Memory that others can map where they want it, for windows that kernels work on; where the driver
+ * has none of that, plain memory. */
 static tuttiResult_t cudaAllocate(void **ptr, size_t size) {
   void *p;
-  CUDA_TRY(cudaMalloc(&p, size));
+  if (tuttiVmmAlloc(size, &p) != cudaSuccess) CUDA_TRY(cudaMalloc(&p, size));
   *ptr = p;
   return tuttiSuccess;
 }
 
 static tuttiResult_t cudaRelease(void *ptr) {
+  if (tuttiVmmFree(ptr) == cudaSuccess) return tuttiSuccess;
   return CUDA_CHECK(cudaFree(ptr));
 }
 
@@ -112,6 +117,10 @@ static const tuttiDevice table = {
     .windowRegister = tuttiCudaWindowRegister,
     .windowDeregister = tuttiCudaWindowDrop,
     .windowPart = tuttiCudaWindowPart,
+    .windowFlat = tuttiCudaWindowFlat,
+    .servesKernels = tuttiCudaServesKernels,
+    .devCommCreate = tuttiCudaDevCommCreate,
+    .devCommDestroy = tuttiCudaDevCommDestroy,
     .put = tuttiCudaPut,
     .awaitSignals = tuttiCudaAwaitSignals,
 };

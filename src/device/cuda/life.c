@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/os.h"
 #include "device/cuda/arguments.h"
+#include "device/cuda/devcomm.h"
 #include "device/cuda/onesided.h"
 #include "device/cuda/state.h"
 #include "transport/symmetric.h"
@@ -150,10 +151,10 @@ tuttiResult_t tuttiCudaAttach(tuttiCommView *v, tuttiTaskContext *context) {
   return setUp(s, v);
 }
 
-/* Of graphs nobody knows when they run: the whole device is waited for, unlike else, as that call
- * would end all captures under way. */
+/* Of graphs and of kernels of the user nobody knows when they run: the whole device is waited for,
+ * unlike else, as that call would end all captures under way. */
 static cudaError_t awaitLaunches(const tuttiCuda *s) {
-  if (s->graph || s->waits.captured) return cudaDeviceSynchronize();
+  if (s->graph || s->waits.captured || s->servesKernels) return cudaDeviceSynchronize();
   cudaError_t err = s->launched ? cudaEventSynchronize(s->done[0]) : cudaSuccess;
   return err == cudaSuccess ? tuttiCudaOneSidedAwait(s) : err;
 }
@@ -170,6 +171,7 @@ void tuttiCudaDetach(tuttiCommView *v, tuttiTaskContext *context) {
   if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
     (void)awaitLaunches(s);
     tuttiCudaOneSidedClose(s);
+    tuttiCudaDevCommsClose(s);
     tuttiCudaWindowsClose(&s->windows);
     tuttiCudaRingTreeClose(&s->ringTree, v);
     for (int i = 0; i < 2; i++)
@@ -211,15 +213,18 @@ tuttiResult_t tuttiCudaWaitStaged(tuttiTaskContext *context) {
 }
 
 tuttiResult_t tuttiCudaWindowRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
-                                      size_t size, void **window) {
+                                      size_t size, void **window, tuttiWindow_t *seen) {
   tuttiCuda *s = context->device;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
-  *window = NULL;
+  *window = *seen = NULL;
   bool exchanges = context->plan->allPairs, staged = context->plan->staged;
-  if (staged || (!exchanges && v->rmaContexts == 0)) return tuttiSuccess; /* of no use */
+  bool kernels = v->lsaSize > 1 || v->nranks == 1;
+  if (staged || (!exchanges && !kernels && v->rmaContexts == 0)) return tuttiSuccess; /* no use */
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
-  return tuttiCudaWindowAdd(&s->windows, v, context, buff, size, s->stageStream,
-                            (tuttiCudaWindow **)window);
+  TUTTI_TRY(tuttiCudaWindowAdd(&s->windows, v, context, buff, size, s->device, s->stageStream,
+                               (tuttiCudaWindow **)window));
+  *seen = ((tuttiCudaWindow *)*window)->seen;
+  return tuttiSuccess;
 }
 
 #endif

@@ -18,7 +18,7 @@ tuttiResult_t tuttiCudaStage(tuttiTaskContext *context, void **memory, size_t *b
                              tuttiStream_t *stream);
 tuttiResult_t tuttiCudaWaitStaged(tuttiTaskContext *context);
 tuttiResult_t tuttiCudaWindowRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
-                                      size_t size, void **window);
+                                      size_t size, void **window, tuttiWindow_t *seen);
 
 __END_DECLS
 

@@ -33,13 +33,15 @@ typedef struct {
 
 /* Used by the thread that has the communicator; the monitor reads context, status, stop and layout,
  * and has `heard` for itself. */
-typedef struct {
+typedef struct tuttiCuda {
   tuttiTaskContext *context;
   int device;
   tuttiKernelStatus *status; /* as the host sees it */
   tuttiKernelStatus *statusOnDevice;
   tuttiPinned pinned; /* status and stage */
   bool launched;
+  struct tuttiCudaDevComm *devComms;
+  bool servesKernels; /* of the user, of which nobody knows when they run */
   /* The last launch and its stream: of an eager call, and of one captured in `graph`. */
   cudaEvent_t done[2];
   cudaStream_t last[2];
