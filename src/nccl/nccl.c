@@ -1,8 +1,9 @@
 /* libnccl.so.2: the calls of NCCL's public API up to 2.32.3, in terms of tutti.h and nothing else.
  * Each call is there as pnccl<Name> and, weak, as nccl<Name>, so that a profiler can put itself in
- * between. What cannot be served, namely what device code needs, returns
+ * between. What cannot be served, namely multicast and networks from inside kernels, returns
  * tuttiInvalidUsage and says what to use instead. */
 #include "nccl/abi.h"
+#include "nccl/device.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -183,7 +184,8 @@ DEFINE(tuttiResult_t, CommQueryProperties, (tuttiComm_t comm, tuttiNcclCommPrope
                                .nRanks = own.nRanks,
                                .cudaDev = own.cudaDev,
                                .nvmlDev = -1,
-                               .nLsaTeams = own.nRanks,
+                               .deviceApiSupport = own.deviceApiSupport != 0,
+                               .nLsaTeams = own.nLsaTeams,
                                .hostRmaSupport = own.hostRmaSupport != 0,
                                .commHash = own.commHash};
   memcpy(props, &p, p.size < sizeof p ? p.size : sizeof p);
@@ -202,8 +204,8 @@ DEFINE(tuttiResult_t, CommWindowRegister,
   refusal = NULL;
   if (winFlags & (TUTTI_NCCL_WIN_GIN_ONLY | TUTTI_NCCL_WIN_CFT_COUNTED)) {
     refusal =
-        "ncclCommWindowRegister: winFlags has NCCL_WIN_GIN_ONLY or NCCL_WIN_CFT_COUNTED; tutti "
-        "has no communication from inside kernels, leave them out";
+        "ncclCommWindowRegister: winFlags has NCCL_WIN_GIN_ONLY or NCCL_WIN_CFT_COUNTED; kernels "
+        "reach windows by loads and stores alone, leave them out";
     return tuttiInvalidUsage;
   }
   return tuttiCommWindowRegister(comm, buff, size, win, winFlags);
@@ -348,51 +350,28 @@ DEFINE(void, ParamDumpAll, (void)) {
   tuttiParamDumpAll();
 }
 
-/* ---- what is not served ---------------------------------------------------------------------- */
+/* ---- kernels of the user --------------------------------------------------------------------- */
 
-#define NO_DEVICE_CODE                                                                             \
-  "tutti has no communication from inside kernels; use the collectives and messages of the host "  \
-  "API on a stream, with windows (ncclCommWindowRegister) for speed"
+static tuttiResult_t refuse(tuttiResult_t code, const char *text) {
+  refusal = text;
+  return code;
+}
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-/* NOLINTBEGIN(misc-unused-parameters) */
+/* This rank's numbers, and the size of its local team. */
+typedef struct {
+  int rank, nRanks, lsaSize, teams;
+} places;
 
-REFUSE(DevCommCreate, (tuttiComm_t comm, const void *requirements, void *out), NO_DEVICE_CODE)
-REFUSE(DevCommDestroy, (tuttiComm_t comm, const void *devComm), NO_DEVICE_CODE)
-REFUSE(GetLsaDevicePointer, (tuttiWindow_t win, size_t offset, int rank, void **out),
-       NO_DEVICE_CODE)
-REFUSE(GetLsaMultimemDevicePointer, (tuttiWindow_t win, size_t offset, void **out), NO_DEVICE_CODE)
-REFUSE(GetMultimemDevicePointer,
-       (tuttiWindow_t win, size_t offset, tuttiNcclMultimemHandle multimem, void **out),
-       NO_DEVICE_CODE)
-REFUSE(GetPeerDevicePointer, (tuttiWindow_t win, size_t offset, int peer, void **out),
-       NO_DEVICE_CODE)
-REFUSE(GetMultimemDeviceLeInfo, (tuttiWindow_t win, size_t offset, uint32_t *id, size_t *at),
-       NO_DEVICE_CODE)
-REFUSE(GetCftDeviceLeInfo,
-       (tuttiWindow_t win, size_t offset, int peer, tuttiNcclTeam team, uint32_t *id, size_t *at),
-       NO_DEVICE_CODE)
-REFUSE(GetPeerDeviceLeInfo, (tuttiWindow_t win, size_t offset, int peer, uint32_t *id, size_t *at),
-       NO_DEVICE_CODE)
-REFUSE(LsaBarrierCreateRequirement, (tuttiNcclTeam team, int barriers, void *handle, void *out),
-       NO_DEVICE_CODE)
-REFUSE(GinBarrierCreateRequirement,
-       (tuttiComm_t comm, tuttiNcclTeam team, int barriers, void *handle, void *out),
-       NO_DEVICE_CODE)
-REFUSE(CftBarrierCreateRequirement, (tuttiNcclTeam team, int barriers, void *handle, void *out),
-       NO_DEVICE_CODE)
-REFUSE(LLA2ACreateRequirement, (int blocks, int slots, void *handle, void *out), NO_DEVICE_CODE)
-REFUSE(GinInboxA2ACreateRequirement, (void), NO_DEVICE_CODE)
-REFUSE(GinOutboxCreateRequirement, (void), NO_DEVICE_CODE)
-/* NOLINTEND(misc-unused-parameters) */
-#pragma GCC diagnostic pop
-
-/* These return no result. Each rank is a local team of its own: device code reaches no other. */
-DEFINE(int, LLA2ACalcSlots, (int maxElements, int maxElementSize)) {
-  (void)maxElements, (void)maxElementSize;
-  refusal = "ncclLLA2ACalcSlots: " NO_DEVICE_CODE;
-  return 0;
+static tuttiResult_t findPlaces(tuttiComm_t comm, places *out) {
+  tuttiCommProperties_t p = TUTTI_COMM_PROPERTIES_INITIALIZER;
+  refusal = NULL;
+  tuttiResult_t result = tuttiCommQueryProperties(comm, &p);
+  if (result == tuttiSuccess)
+    *out = (places){.rank = p.rank,
+                    .nRanks = p.nRanks,
+                    .lsaSize = p.nRanks / p.nLsaTeams,
+                    .teams = p.nLsaTeams};
+  return result;
 }
 
 DEFINE(tuttiNcclTeam, TeamWorld, (tuttiComm_t comm)) {
@@ -402,22 +381,17 @@ DEFINE(tuttiNcclTeam, TeamWorld, (tuttiComm_t comm)) {
   return team;
 }
 
-DEFINE(tuttiNcclTeam, TeamRail, (tuttiComm_t comm)) {
-  return pncclTeamWorld(comm);
-}
-
 DEFINE(tuttiNcclTeam, TeamLsa, (tuttiComm_t comm)) {
-  (void)comm;
-  return (tuttiNcclTeam){1, 0, 1};
+  places at = {.lsaSize = 1};
+  (void)findPlaces(comm, &at);
+  return (tuttiNcclTeam){at.lsaSize, at.rank % at.lsaSize, 1};
 }
 
-DEFINE(tuttiNcclTeam, TeamCft, (tuttiComm_t comm, int mode)) {
-  (void)mode;
-  return pncclTeamLsa(comm);
-}
-
-DEFINE(tuttiNcclTeam, TeamCftMultimem, (tuttiComm_t comm)) {
-  return pncclTeamLsa(comm);
+/* The ranks of this one's number in their local teams. */
+DEFINE(tuttiNcclTeam, TeamRail, (tuttiComm_t comm)) {
+  places at = {.lsaSize = 1};
+  (void)findPlaces(comm, &at);
+  return (tuttiNcclTeam){at.nRanks / at.lsaSize, at.rank / at.lsaSize, at.lsaSize};
 }
 
 DEFINE(int, TeamRankToWorld, (tuttiComm_t comm, tuttiNcclTeam team, int rank)) {
@@ -425,6 +399,193 @@ DEFINE(int, TeamRankToWorld, (tuttiComm_t comm, tuttiNcclTeam team, int rank)) {
 }
 
 DEFINE(int, TeamRankToLsa, (tuttiComm_t comm, tuttiNcclTeam team, int rank)) {
-  (void)comm;
-  return (rank - team.rank) * team.stride;
+  return pncclTeamLsa(comm).rank + (rank - team.rank) * team.stride;
+}
+
+DEFINE(tuttiResult_t, LsaBarrierCreateRequirement,
+       (tuttiNcclTeam team, int barriers, tuttiNcclLsaBarrier *outHandle,
+        tuttiNcclResource *outRequirement)) {
+  refusal = NULL;
+  if (!outHandle || !outRequirement || barriers < 0 || team.nRanks < 1)
+    return refuse(tuttiInvalidArgument, "ncclLsaBarrierCreateRequirement: outHandle or outReq is "
+                                        "NULL, nBarriers negative, or the team without ranks");
+  outHandle->barriers = barriers;
+  *outRequirement = (tuttiNcclResource){.bytes = tuttiNcclLsaBarrierBytes(team.nRanks, barriers),
+                                        .align = sizeof(uint32_t),
+                                        .outBuffer = &outHandle->buffer};
+  return tuttiSuccess;
+}
+
+DEFINE(int, LLA2ACalcSlots, (int maxElements, int maxElementSize)) {
+  refusal = NULL;
+  return tuttiNcclLlA2aSlots(maxElements, maxElementSize);
+}
+
+DEFINE(tuttiResult_t, LLA2ACreateRequirement,
+       (int blocks, int slots, tuttiNcclLlA2a *outHandle, tuttiNcclResource *outRequirement)) {
+  refusal = NULL;
+  if (!outHandle || !outRequirement || blocks < 0 || slots < 0)
+    return refuse(tuttiInvalidArgument, "ncclLLA2ACreateRequirement: outHandle or outReq is NULL, "
+                                        "or a number negative");
+  outHandle->slots = (uint32_t)slots;
+  *outRequirement = (tuttiNcclResource){.bytes = tuttiNcclLlA2aBytes(blocks, slots),
+                                        .align = TUTTI_NCCL_A2A_SLOT,
+                                        .outBuffer = &outHandle->buffer};
+  return tuttiSuccess;
+}
+
+/* What no tutti has, whatever the communicator; NULL: nothing of it is asked for. */
+static const char *unserved(const tuttiNcclDevWishes *w) {
+  bool multimem = w->multimem, gin = w->gin || w->ginSignals > 0 || w->ginCounters > 0;
+  for (const tuttiNcclResource *r = w->resources; r; r = r->next)
+    gin |= r->ginSignals > 0 || r->ginCounters > 0;
+  for (const tuttiNcclTeamWish *t = w->teams; t; t = t->next)
+    multimem |= t->multimem;
+  if (multimem)
+    return "ncclDevCommCreate: the requirements have lsaMultimem or a team with multimem; tutti "
+           "has "
+           "no multicast, let kernels store to each rank";
+  if (gin)
+    return "ncclDevCommCreate: the requirements have ginForceEnable, GIN signals or counters; "
+           "kernels reach GPUs by loads and stores alone, use the host's calls over a network";
+  return NULL;
+}
+
+/* The magic number is odd, as no address of a requirement is. */
+static const char *unknownVersion(const tuttiNcclDevWishes *w) {
+  uint32_t second;
+  memcpy(&second, (const char *)w + offsetof(tuttiNcclConfig, magic), sizeof second);
+  if (second != TUTTI_NCCL_CONFIG_MAGIC) return NULL;
+  return "ncclDevCommCreate: the program was compiled with nccl_device.h of 2.29 or later, whose "
+         "device communicators have another layout; tutti serves that of 2.28, compile it with "
+         "that";
+}
+
+static int larger(int a, int b) {
+  return a > b ? a : b;
+}
+
+/* Shares the memory out, and says where everything is: what goes in front of the memory itself is
+ * known before that is there. False: it cannot be. */
+static bool shareOut(const tuttiNcclDevWishes *w, const places *at, tuttiNcclLayout *layout,
+                     tuttiNcclDevComm *out) {
+  int barriers = larger(w->barriers, w->lsaBarriers);
+  uint64_t place =
+      tuttiNcclPlace(layout, tuttiNcclLsaBarrierBytes(at->lsaSize, barriers), sizeof(uint32_t));
+  bool good = place != UINT64_MAX;
+  *out = (tuttiNcclDevComm){.rank = at->rank,
+                            .nRanks = at->nRanks,
+                            .nRanksReciprocal = tuttiNcclReciprocal((uint32_t)at->nRanks),
+                            .lsaRank = at->rank % at->lsaSize,
+                            .lsaSize = at->lsaSize,
+                            .lsaSizeReciprocal = tuttiNcclReciprocal((uint32_t)at->lsaSize),
+                            .lsaBarrier = {.buffer = (uint32_t)place, .barriers = barriers}};
+  for (const tuttiNcclResource *r = w->resources; r && good; r = r->next) {
+    place = tuttiNcclPlace(layout, r->bytes, r->align);
+    good = place != UINT64_MAX;
+    if (good && r->outBuffer) *r->outBuffer = (uint32_t)place;
+  }
+  return good;
+}
+
+/* NULL, or why these requirements cannot be met by this communicator. */
+static const char *impossible(const tuttiNcclDevWishes *w, const places *at) {
+  if (w->barriers < 0 || w->lsaBarriers < 0 || w->railBarriers < 0)
+    return "ncclDevCommCreate: a number of barriers is negative";
+  if ((w->railBarriers > 0 || w->barriers > 0) && at->teams > 1)
+    return "ncclDevCommCreate: railGinBarrierCount or barrierCount is above 0, and the ranks are "
+           "of "
+           "several local teams; kernels reach none over a network, ask for lsaBarrierCount alone";
+  return NULL;
+}
+
+/* Within a group the memory is made at its end, when the requirements may be gone. */
+DEFINE(tuttiResult_t, DevCommCreate,
+       (tuttiComm_t comm, const tuttiNcclDevWishes *requirements, tuttiNcclDevComm *out)) {
+  tuttiNcclLayout layout = {0};
+  places at;
+  refusal = NULL;
+  if (!requirements || !out)
+    return refuse(tuttiInvalidArgument, "ncclDevCommCreate: reqs or outDevComm is NULL");
+  const char *why = unknownVersion(requirements);
+  if (!why) why = unserved(requirements);
+  if (why) return refuse(tuttiInvalidUsage, why);
+  tuttiResult_t result = findPlaces(comm, &at);
+  if (result != tuttiSuccess) return result;
+  why = impossible(requirements, &at);
+  if (why) return refuse(tuttiInvalidUsage, why);
+  if (!shareOut(requirements, &at, &layout, out))
+    return refuse(tuttiInvalidArgument, "ncclDevCommCreate: a requirement's bufferSize is beyond "
+                                        "any GPU, or its bufferAlign no power of two up to 2 MiB");
+  return tuttiDevCommCreate(comm, layout.bytes, layout.tag, &out->made);
+}
+
+DEFINE(tuttiResult_t, DevCommDestroy, (tuttiComm_t comm, const tuttiNcclDevComm *devComm)) {
+  refusal = NULL;
+  if (!devComm) return refuse(tuttiInvalidArgument, "ncclDevCommDestroy: devComm is NULL");
+  return tuttiDevCommDestroy(comm, devComm->made.window);
+}
+
+DEFINE(tuttiResult_t, GetPeerDevicePointer,
+       (tuttiWindow_t win, size_t offset, int peer, void **out)) {
+  refusal = NULL;
+  return tuttiWinGetPeerPtr(win, offset, peer, out);
+}
+
+DEFINE(tuttiResult_t, GetLsaDevicePointer,
+       (tuttiWindow_t win, size_t offset, int rank, void **out)) {
+  tuttiComm_t comm;
+  places at;
+  refusal = NULL;
+  tuttiResult_t result = tuttiWinGetComm(win, &comm);
+  if (result == tuttiSuccess) result = findPlaces(comm, &at);
+  if (result != tuttiSuccess) return result;
+  if (rank < 0 || rank >= at.lsaSize)
+    return refuse(tuttiInvalidArgument,
+                  "ncclGetLsaDevicePointer: lsaRank is no rank of the local team (ncclTeamLsa)");
+  return tuttiWinGetPeerPtr(win, offset, at.rank - at.rank % at.lsaSize + rank, out);
+}
+
+/* ---- what is not served ---------------------------------------------------------------------- */
+
+#define NO_MULTIMEM                                                                                \
+  "tutti has no multicast; let kernels store to each rank by itself (ncclGetLsaPointer), or use "  \
+  "the collectives of the host API"
+#define NO_NETWORK                                                                                 \
+  "tutti's kernels reach no other rank over a network; use the collectives and messages of the "   \
+  "host API on a stream"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+/* NOLINTBEGIN(misc-unused-parameters) */
+
+REFUSE(GetLsaMultimemDevicePointer, (tuttiWindow_t win, size_t offset, void **out), NO_MULTIMEM)
+REFUSE(GetMultimemDevicePointer,
+       (tuttiWindow_t win, size_t offset, tuttiNcclMultimemHandle multimem, void **out),
+       NO_MULTIMEM)
+REFUSE(GetMultimemDeviceLeInfo, (tuttiWindow_t win, size_t offset, uint32_t *id, size_t *at),
+       NO_MULTIMEM)
+REFUSE(GetCftDeviceLeInfo,
+       (tuttiWindow_t win, size_t offset, int peer, tuttiNcclTeam team, uint32_t *id, size_t *at),
+       NO_NETWORK)
+REFUSE(GetPeerDeviceLeInfo, (tuttiWindow_t win, size_t offset, int peer, uint32_t *id, size_t *at),
+       NO_NETWORK)
+REFUSE(GinBarrierCreateRequirement,
+       (tuttiComm_t comm, tuttiNcclTeam team, int barriers, void *handle, tuttiNcclResource *out),
+       NO_NETWORK)
+REFUSE(CftBarrierCreateRequirement,
+       (tuttiNcclTeam team, int barriers, void *handle, tuttiNcclResource *out), NO_NETWORK)
+REFUSE(GinInboxA2ACreateRequirement, (void), NO_NETWORK)
+REFUSE(GinOutboxCreateRequirement, (void), NO_NETWORK)
+/* NOLINTEND(misc-unused-parameters) */
+#pragma GCC diagnostic pop
+
+/* These return no result: each rank is such a team of its own. */
+DEFINE(tuttiNcclTeam, TeamCft, (tuttiComm_t comm, int mode)) {
+  (void)comm, (void)mode;
+  return (tuttiNcclTeam){1, 0, 1};
+}
+
+DEFINE(tuttiNcclTeam, TeamCftMultimem, (tuttiComm_t comm)) {
+  return pncclTeamCft(comm, 0);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nccl/abi.h"
+#include "nccl/device.h"
 #include "numbers.h"
 
 using testing::HasSubstr;
@@ -52,7 +53,18 @@ tuttiResult_t ncclAlltoAllConfig(const void *, void *, size_t, tuttiDataType_t, 
 tuttiResult_t ncclCommQueryProperties(tuttiComm_t, tuttiNcclCommProperties *);
 tuttiResult_t ncclSetEncryption(const tuttiNcclEncryptionConfig *);
 tuttiNcclTeam ncclTeamCft(tuttiComm_t, int);
-tuttiResult_t ncclDevCommCreate(tuttiComm_t, const void *, void *);
+tuttiResult_t ncclDevCommCreate(tuttiComm_t, const tuttiNcclDevWishes *, tuttiNcclDevComm *);
+tuttiResult_t ncclDevCommDestroy(tuttiComm_t, const tuttiNcclDevComm *);
+tuttiResult_t ncclLsaBarrierCreateRequirement(tuttiNcclTeam, int, tuttiNcclLsaBarrier *,
+                                              tuttiNcclResource *);
+tuttiResult_t ncclLLA2ACreateRequirement(int, int, tuttiNcclLlA2a *, tuttiNcclResource *);
+int ncclLLA2ACalcSlots(int, int);
+tuttiResult_t ncclGetLsaMultimemDevicePointer(tuttiWindow_t, size_t, void **);
+tuttiResult_t ncclGetPeerDevicePointer(tuttiWindow_t, size_t, int, void **);
+tuttiResult_t ncclGetLsaDevicePointer(tuttiWindow_t, size_t, int, void **);
+tuttiNcclTeam ncclTeamLsa(tuttiComm_t);
+tuttiNcclTeam ncclTeamRail(tuttiComm_t);
+int ncclTeamRankToLsa(tuttiComm_t, tuttiNcclTeam, int);
 tuttiNcclTeam ncclTeamWorld(tuttiComm_t);
 int ncclTeamRankToWorld(tuttiComm_t, tuttiNcclTeam, int);
 }
@@ -348,6 +360,7 @@ TEST(Nccl, Properties) {
   EXPECT_EQ(p.nRanks, 2);
   EXPECT_EQ(p.cudaDev, -1);
   EXPECT_FALSE(p.deviceApiSupport || p.multimemSupport || p.cftSupport || p.ginType);
+  EXPECT_EQ(p.nLsaTeams, 2) << "on host memory each is one of its own";
   EXPECT_NE(p.commHash, 0u);
   tuttiNcclCommProperties older;
   memset(&older, 0x5a, sizeof older);
@@ -370,11 +383,139 @@ TEST(Nccl, WhatIsNotServedSaysWhatToUse) {
     EXPECT_THAT(lastError(), HasSubstr("NCCL_WIN_GIN_ONLY or NCCL_WIN_CFT_COUNTED"));
   }
   EXPECT_EQ(ncclTeamCft(nullptr, 0).nRanks, 1);
-  EXPECT_EQ(ncclDevCommCreate(nullptr, nullptr, nullptr), tuttiInvalidUsage);
-  EXPECT_THAT(lastError(), testing::StartsWith("ncclDevCommCreate: tutti has no communication"));
+  void *at;
+  EXPECT_EQ(ncclGetLsaMultimemDevicePointer(nullptr, 0, &at), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), HasSubstr("tutti has no multicast"));
   int count;
   EXPECT_EQ(ncclCommCount(nullptr, &count), tuttiInvalidArgument);
   EXPECT_THAT(lastError(), HasSubstr("comm is NULL")) << "not the refusal of before";
+}
+
+/* ---- device communicators, as far as there is no GPU ------------------------------------------
+ */
+
+TEST(NcclDevice, ReciprocalsDivide) {
+  for (uint64_t y = 1; y < 5000; y++)
+    for (uint64_t x : {(uint64_t)0, (uint64_t)1, y - 1, y, y + 1, 7 * y - 1, 7 * y, (uint64_t)99999,
+                       (uint64_t)INT32_MAX}) {
+      uint64_t rcp = tuttiNcclReciprocal((uint32_t)y); /* as device code goes about it */
+      uint64_t q = rcp == 0 ? x : x * rcp >> 32;
+      if (x - q * y >= y) q++;
+      ASSERT_EQ(q, x / y) << x << " / " << y;
+    }
+}
+
+TEST(NcclDevice, BuffersAreApartAndAligned) {
+  tuttiNcclLayout l = {};
+  size_t end = 0;
+  for (auto [bytes, align] : {std::pair<size_t, size_t>{1, 0},
+                              {128, 4},
+                              {129, 16},
+                              {7, 4096},
+                              {0, 1},
+                              {(size_t)3 << 20, (size_t)2 << 20},
+                              {64, 128}}) {
+    uint64_t at = tuttiNcclPlace(&l, bytes, align);
+    ASSERT_NE(at, UINT64_MAX);
+    EXPECT_GE(at * 128, end);
+    EXPECT_EQ(at * 128 % (align ? align : 1), 0u);
+    end = at * 128 + bytes;
+    EXPECT_EQ(l.bytes, end);
+  }
+  tuttiNcclLayout before = l;
+  for (auto [bytes, align] : {std::pair<size_t, size_t>{8, 384},
+                              {8, (size_t)4 << 20},
+                              {SIZE_MAX, 16},
+                              {(size_t)1 << 40, 1}}) {
+    EXPECT_EQ(tuttiNcclPlace(&l, bytes, align), UINT64_MAX) << bytes << " " << align;
+    EXPECT_EQ(l.bytes, before.bytes);
+  }
+}
+
+TEST(NcclDevice, TagsTellRequirementsApart) {
+  auto tag = [](std::vector<std::pair<size_t, size_t>> wishes) {
+    tuttiNcclLayout l = {};
+    for (auto [bytes, align] : wishes)
+      tuttiNcclPlace(&l, bytes, align);
+    return l.tag;
+  };
+  EXPECT_EQ(tag({{8, 4}, {16, 4}}), tag({{8, 4}, {16, 4}}));
+  EXPECT_NE(tag({{8, 4}, {16, 4}}), tag({{16, 4}, {8, 4}}));
+  EXPECT_NE(tag({{8, 4}}), tag({{8, 8}}));
+  EXPECT_NE(tag({{8, 4}}), tag({{9, 4}}));
+}
+
+TEST(NcclDevice, Requirements) {
+  tuttiNcclLsaBarrier barrier = {99, 99};
+  tuttiNcclLlA2a a2a = {};
+  tuttiNcclResource wish;
+  memset(&wish, 0x5a, sizeof wish);
+  ASSERT_EQ(ncclLsaBarrierCreateRequirement({8, 3, 1}, 5, &barrier, &wish), tuttiSuccess);
+  EXPECT_EQ(barrier.barriers, 5);
+  EXPECT_EQ(wish.bytes, 5u * (3 + 8) * 4);
+  EXPECT_EQ(wish.outBuffer, &barrier.buffer);
+  EXPECT_FALSE(wish.next || wish.ginSignals || wish.ginCounters || wish.outGinSignals);
+  EXPECT_EQ(ncclLLA2ACalcSlots(10, 8), 10);
+  EXPECT_EQ(ncclLLA2ACalcSlots(10, 9), 20);
+  ASSERT_EQ(ncclLLA2ACreateRequirement(3, 20, &a2a, &wish), tuttiSuccess);
+  EXPECT_EQ(a2a.slots, 20u);
+  EXPECT_EQ(wish.bytes, 3u * 41 * 16);
+  EXPECT_EQ(wish.align, 16u);
+  EXPECT_EQ(wish.outBuffer, &a2a.buffer);
+  EXPECT_EQ(ncclLsaBarrierCreateRequirement({8, 3, 1}, 5, nullptr, &wish), tuttiInvalidArgument);
+  EXPECT_EQ(ncclLLA2ACreateRequirement(-1, 2, &a2a, &wish), tuttiInvalidArgument);
+}
+
+/* Refused on all ranks alike, so that none waits for another. */
+TEST(NcclDevice, HostMemoryHasNoKernels) {
+  tuttiComm_t comms[2];
+  tuttiWindow_t wins[2];
+  int64_t memory[2] = {};
+  ASSERT_EQ(ncclCommInitAll(comms, 2, nullptr), tuttiSuccess) << lastError();
+  ASSERT_EQ(ncclGroupStart(), tuttiSuccess);
+  for (int r = 0; r < 2; r++)
+    ASSERT_EQ(ncclCommWindowRegister(comms[r], &memory[r], 8, &wins[r], 0), tuttiSuccess);
+  ASSERT_EQ(ncclGroupEnd(), tuttiSuccess) << lastError();
+  for (int r = 0; r < 2; r++) {
+    tuttiNcclDevWishes wishes = {};
+    tuttiNcclDevComm dev = {};
+    void *at;
+    EXPECT_EQ(ncclDevCommCreate(comms[r], &wishes, &dev), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("it is on host memory"));
+    EXPECT_EQ(ncclDevCommDestroy(comms[r], &dev), tuttiInvalidArgument);
+    EXPECT_EQ(ncclGetPeerDevicePointer(wins[r], 0, 0, &at), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("is none for kernels"));
+    EXPECT_EQ(ncclGetLsaDevicePointer(wins[r], 0, 1, &at), tuttiInvalidArgument);
+    EXPECT_EQ(ncclGetPeerDevicePointer((tuttiWindow_t)&dev, 0, 0, &at), tuttiInvalidArgument);
+    EXPECT_EQ(ncclTeamLsa(comms[r]).nRanks, 1);
+    tuttiNcclTeam rail = ncclTeamRail(comms[r]);
+    EXPECT_EQ(rail.nRanks, 2);
+    EXPECT_EQ(rail.rank, r);
+    EXPECT_EQ(ncclTeamRankToLsa(comms[r], rail, r), 0);
+    wishes.barriers = 1;
+    EXPECT_EQ(ncclDevCommCreate(comms[r], &wishes, &dev), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("several local teams"));
+    wishes = {};
+    wishes.multimem = true;
+    EXPECT_EQ(ncclDevCommCreate(comms[r], &wishes, &dev), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("no multicast"));
+    wishes = {};
+    wishes.ginSignals = 1;
+    EXPECT_EQ(ncclDevCommCreate(comms[r], &wishes, &dev), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("GIN signals"));
+    struct {
+      size_t size;
+      unsigned magic, version;
+      char rest[128];
+    } later = {144, TUTTI_NCCL_CONFIG_MAGIC, 22900, {}};
+    EXPECT_EQ(ncclDevCommCreate(comms[r], (tuttiNcclDevWishes *)&later, &dev), tuttiInvalidUsage);
+    EXPECT_THAT(lastError(), HasSubstr("of 2.29 or later"));
+    EXPECT_EQ(ncclDevCommCreate(comms[r], nullptr, &dev), tuttiInvalidArgument);
+    EXPECT_EQ(ncclCommWindowDeregister(comms[r], wins[r]), tuttiSuccess);
+    EXPECT_EQ(ncclGetPeerDevicePointer(wins[r], 0, 0, &at), tuttiInvalidArgument);
+  }
+  for (auto comm : comms)
+    EXPECT_EQ(ncclCommDestroy(comm), tuttiSuccess);
 }
 
 /* As NCCL_ENCRYPTION_CONFIG_INITIALIZER makes it, but for mode and key. */
@@ -433,6 +574,11 @@ TEST(Nccl, NumbersAreThoseOfNvidia) {
   for (const Number *n = nvidiaNumbers; n->name; n++) {
     ASSERT_EQ(ours.count(n->name), 1u) << n->name;
     EXPECT_EQ(ours[n->name], n->value) << n->name;
+  }
+  const Number *mine = ourDeviceNumbers; /* one by one: the names differ */
+  for (const Number *n = nvidiaDeviceNumbers; n->name; n++, mine++) {
+    ASSERT_TRUE(mine->name) << n->name;
+    EXPECT_EQ(mine->value, n->value) << mine->name << " is " << n->name;
   }
 #endif
 }

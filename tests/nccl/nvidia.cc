@@ -7,6 +7,8 @@
 
 #if NCCL_VERSION_CODE >= 23200
 #include <nccl_device/host.h>
+#elif NCCL_VERSION_CODE < 22900
+#include <nccl_device.h>
 #endif
 
 #include "calls.h"
@@ -96,3 +98,69 @@ const Number nvidiaNumbers[] = {
     {"simInfo magic", simInfo.magic},
     {"undefined pointer", (long long)NCCL_CONFIG_UNDEF_PTR},
     {nullptr, 0}};
+
+/* In the order of ours, whose names the fields have not. */
+#define IN(type, field)                                                                            \
+  {#type "." #field, offsetof(type, field)}, {                                                     \
+#type, sizeof(type)                                                                            \
+  }
+const Number nvidiaDeviceNumbers[] = {
+#if NCCL_VERSION_CODE < 22900
+    IN(ncclLsaBarrierHandle, bufHandle),
+    IN(ncclLsaBarrierHandle, nBarriers),
+    IN(ncclLLA2AHandle, bufHandle),
+    IN(ncclLLA2AHandle, nSlots),
+    IN(ncclGinBarrierHandle, signal0),
+    IN(ncclGinBarrierHandle, bufHandle),
+    IN(ncclDevResourceRequirements, next),
+    IN(ncclDevResourceRequirements, bufferSize),
+    IN(ncclDevResourceRequirements, bufferAlign),
+    IN(ncclDevResourceRequirements, outBufferHandle),
+    IN(ncclDevResourceRequirements, ginSignalCount),
+    IN(ncclDevResourceRequirements, ginCounterCount),
+    IN(ncclTeamRequirements, next),
+    IN(ncclTeamRequirements, team),
+    IN(ncclTeamRequirements, multimem),
+    IN(ncclTeamRequirements, outMultimemHandle),
+    IN(ncclDevCommRequirements, resourceRequirementsList),
+    IN(ncclDevCommRequirements, teamRequirementsList),
+    IN(ncclDevCommRequirements, lsaMultimem),
+    IN(ncclDevCommRequirements, barrierCount),
+    IN(ncclDevCommRequirements, lsaBarrierCount),
+    IN(ncclDevCommRequirements, railGinBarrierCount),
+    IN(ncclDevCommRequirements, lsaLLA2ABlockCount),
+    IN(ncclDevCommRequirements, lsaLLA2ASlotCount),
+    IN(ncclDevCommRequirements, ginForceEnable),
+    IN(ncclDevCommRequirements, ginContextCount),
+    IN(ncclDevCommRequirements, ginSignalCount),
+    IN(ncclDevCommRequirements, ginCounterCount),
+    IN(ncclDevComm, rank),
+    IN(ncclDevComm, nRanks),
+    IN(ncclDevComm, nRanks_rcp32),
+    IN(ncclDevComm, lsaRank),
+    IN(ncclDevComm, lsaSize),
+    IN(ncclDevComm, lsaSize_rcp32),
+    IN(ncclDevComm, windowTable),
+    IN(ncclDevComm, resourceWindow),
+    IN(ncclDevComm, resourceWindow_inlined),
+    IN(ncclDevComm, lsaMultimem),
+    IN(ncclDevComm, lsaBarrier),
+    IN(ncclDevComm, railGinBarrier),
+    IN(ncclDevComm, ginContextCount),
+    IN(ncclDevComm, ginHandles),
+    IN(ncclDevComm, ginSignalCount),
+    IN(ncclDevComm, ginSignalShadows),
+    IN(ncclWindow_vidmem, winHost),
+    IN(ncclWindow_vidmem, lsaFlatBase),
+    IN(ncclWindow_vidmem, lsaRank),
+    IN(ncclWindow_vidmem, worldRank),
+    IN(ncclWindow_vidmem, stride4G),
+    IN(ncclWindow_vidmem, mcOffset4K),
+    IN(ncclWindow_vidmem, ginWins),
+#endif
+    {nullptr, 0}};
+#if NCCL_VERSION_CODE < 22900
+static_assert(sizeof(ncclDevCommWindowTable) == 776 && sizeof(ncclDevCommWindowTable::Entry) == 24,
+              "src/device/cuda/window_table.c has it so");
+static_assert(sizeof(ncclTeam) == 12, "tuttiNcclTeam has it so");
+#endif

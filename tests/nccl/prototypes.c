@@ -3,6 +3,7 @@
 #include "calls.h"
 
 #include "nccl/abi.h"
+#include "nccl/device.h"
 
 #define TYPE(name) typedef tutti##name nccl##name;
 TYPE(Result_t)
@@ -24,10 +25,13 @@ typedef tuttiNcclTeam ncclTeam_t;
 typedef tuttiNcclCommProperties ncclCommProperties_t;
 typedef int ncclCftTeamMode_t; /* an enum */
 typedef uint32_t ncclCftLeId;
+typedef tuttiNcclDevComm ncclDevComm_t;
+typedef tuttiNcclDevWishes ncclDevCommRequirements_t;
+typedef tuttiNcclResource ncclDevResourceRequirements_t;
+typedef tuttiNcclLsaBarrier ncclLsaBarrierHandle_t;
+typedef tuttiNcclLlA2a ncclLLA2AHandle_t;
 /* What the library does not look into. */
-typedef void ncclDevComm_t, ncclDevCommRequirements_t, ncclDevResourceRequirements_t;
-typedef void ncclLsaBarrierHandle_t, ncclGinBarrierHandle_t, ncclCftBarrierHandle_t;
-typedef void ncclLLA2AHandle_t;
+typedef void ncclGinBarrierHandle_t, ncclCftBarrierHandle_t;
 typedef tuttiNcclMultimemHandle ncclMultimemHandle_t;
 
 #define DECLARE(name, result, parameters)                                                          \
