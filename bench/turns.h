@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/cdefs.h>
 #include <sys/types.h>
 
 #include "tutti.h"
@@ -15,7 +16,9 @@
 #define MAX_LIBS   4
 #define LIMIT_S    120 /* for a turn of one library */
 
-_Noreturn void turnsFail(const char *what, const char *why);
+__BEGIN_DECLS
+
+void turnsFail(const char *what, const char *why) __attribute__((noreturn));
 
 /* Each call must succeed. */
 void turnsCuda(cudaError_t err, const char *call);
@@ -46,3 +49,5 @@ bool turnsAwait(const pid_t *pids, int n);
 double turnsMedian(double *values, int n);
 /* The value of the option, if it stands at argv[*used], which then counts it; else `value`. */
 int turnsOption(int argc, char **argv, const char *name, int most, int value, int *used);
+
+__END_DECLS
