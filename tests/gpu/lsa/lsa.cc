@@ -493,7 +493,14 @@ TEST_F(LsaLife, InAGroup) {
   Wrong *wrong[n];
   for (int r = 0; r < n; r++)
     devices[r] = r % gpus();
-  NCCL(ncclCommInitAll(comms, n, devices));
+  ncclUniqueId id;
+  NCCL(ncclGetUniqueId(&id));
+  NCCL(ncclGroupStart()); /* ncclCommInitAll takes no GPU twice */
+  for (int r = 0; r < n; r++) {
+    CUDA(cudaSetDevice(devices[r]));
+    NCCL(ncclCommInitRank(&comms[r], n, id, r));
+  }
+  NCCL(ncclGroupEnd());
   for (int r = 0; r < n; r++) {
     CUDA(cudaSetDevice(devices[r]));
     CUDA(cudaStreamCreateWithFlags(&streams[r], cudaStreamNonBlocking));
