@@ -1,4 +1,5 @@
-/* What clients of the RAS port say, and what a rank or `tutti status` is told. */
+/* What clients of the RAS port say, what a rank or `tutti status` is told, and the dumps that are
+ * read again. */
 #include "fuzz/fuzz.h"
 
 #include <cstdlib>
@@ -33,8 +34,8 @@ static void takeLines(const uint8_t *data, size_t size) {
   }
 }
 
-/* A snapshot of two ranks in which some bytes are others. */
-static void takeFacts(const uint8_t *data, size_t size) {
+/* A snapshot of two ranks, as facts or as a dump, in which some bytes are others. */
+static void takeFacts(const uint8_t *data, size_t size, bool dumped) {
   tuttiSnapshot s = {}, back = {};
   tuttiCommSnapshot *c;
   CHECK(tuttiSnapshotAdd(&s, 42, 1, 2, &c) == tuttiSuccess);
@@ -52,7 +53,7 @@ static void takeFacts(const uint8_t *data, size_t size) {
     v->facts.inMs = 1000;
   }
   size_t bytes;
-  char *told = tuttiReportMakeSized(&s, tuttiReportFacts, &bytes);
+  char *told = tuttiReportMakeSized(&s, dumped ? tuttiReportDump : tuttiReportFacts, &bytes);
   CHECK(told);
   std::string changed(told, bytes);
   free(told);
@@ -61,7 +62,9 @@ static void takeFacts(const uint8_t *data, size_t size) {
     changed[at] = (char)data[i + 3];
   }
   if (size % 4 == 3) changed.resize(changed.size() * data[size - 1] / 256);
-  (void)tuttiReportFactsTake(changed.data(), changed.size(), &back);
+  bool taken = dumped ? tuttiReportDumpTake(changed.data(), changed.size(), &back)
+                      : tuttiReportFactsTake(changed.data(), changed.size(), &back);
+  CHECK(taken || size > 0);
   for (auto write : {tuttiReportText, tuttiReportJson, tuttiReportPrometheus, tuttiReportTrace})
     free(tuttiReportMake(&back, write));
   tuttiSnapshotFree(&back);
@@ -74,6 +77,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (data[0] % 2)
     takeLines((const uint8_t *)exact.data(), exact.size());
   else
-    takeFacts((const uint8_t *)exact.data(), exact.size());
+    takeFacts((const uint8_t *)exact.data(), exact.size(), data[0] % 4);
   return 0;
 }
