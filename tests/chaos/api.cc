@@ -5,7 +5,7 @@
  *
  * What a program may not do is not done: buffers are memory for what their call moves, or NULL, and
  * what a communicator receives into is its own: a call that does not block goes on behind its
- * return. */
+ * return. So is the memory of each window, where peers write at any time. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -160,6 +160,7 @@ public:
   std::map<tuttiComm_t, std::vector<char>> recv;
   std::vector<std::unique_ptr<tuttiComm_t>> made;
   std::vector<tuttiWindow_t> windows;
+  std::vector<std::unique_ptr<char[]>> exposed; /* of all windows that there were */
   std::vector<void *> registrations, memory;
   tuttiConfig_t c;
   tuttiCollConfig_t k;
@@ -371,8 +372,10 @@ int registerMemory(Actor &a) {
 int registerWindow(Actor &a) {
   static thread_local tuttiWindow_t window; /* a group writes it at its end */
   int flags = a.oneIn(5) ? a.hostile() : a.below(4);
-  size_t size = a.oneIn(6) ? SIZE_MAX : (size_t)a.below(kBytes);
-  int result = tuttiCommWindowRegister(a.comm(), a.in(), size, a.maybe(&window), flags);
+  size_t bytes = (size_t)a.below(kBytes), size = a.oneIn(6) ? SIZE_MAX : bytes;
+  a.exposed.push_back(std::make_unique<char[]>(bytes));
+  void *at = a.oneIn(20) ? nullptr : a.exposed.back().get();
+  int result = tuttiCommWindowRegister(a.comm(), at, size, a.maybe(&window), flags);
   if (result == tuttiSuccess && a.depth == 0 && window) a.windows.push_back(window);
   return result;
 }
