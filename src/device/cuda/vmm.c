@@ -3,6 +3,7 @@
 #include "device/cuda/vmm.h"
 
 #include <cuda.h>
+#include <pthread.h>
 
 #include "base/atomic.h"
 #include "base/cuda.h"
@@ -10,6 +11,10 @@
 
 /* Where a driver has not the call. */
 #define CALL(call, ...) ((call) ? (cudaError_t)(call)(__VA_ARGS__) : cudaErrorNotSupported)
+
+/* Drivers (580) lose count when two threads unmap the same memory at once, and damage the heap:
+ * ranks of one process that share a GPU do. So one thread at a time is in these calls. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool has(int device, CUdevice_attribute attribute) {
   CUresult (*get)(int *value, CUdevice_attribute attribute, CUdevice device) =
@@ -51,7 +56,10 @@ cudaError_t tuttiVmmCreate(int device, size_t *bytes, tuttiVmmHandle *out) {
   if (err != cudaSuccess) return err;
   if (*bytes > SIZE_MAX - unit) return cudaErrorMemoryAllocation;
   size_t whole = (*bytes + unit - 1) / unit * unit;
-  err = CALL(create, &handle, whole, &p, 0);
+  {
+    TUTTI_LOCKED(&lock);
+    err = CALL(create, &handle, whole, &p, 0);
+  }
   if (err != cudaSuccess) return err;
   *bytes = whole;
   *out = handle;
@@ -60,6 +68,7 @@ cudaError_t tuttiVmmCreate(int device, size_t *bytes, tuttiVmmHandle *out) {
 
 void tuttiVmmRelease(tuttiVmmHandle handle) {
   CUresult (*release)(CUmemGenericAllocationHandle handle) = tuttiCudaDriver("cuMemRelease");
+  TUTTI_LOCKED(&lock);
   (void)CALL(release, handle);
 }
 
@@ -70,6 +79,7 @@ cudaError_t tuttiVmmHold(uintptr_t at, tuttiVmmHandle *out, uintptr_t *base, siz
       tuttiCudaDriver("cuMemRetainAllocationHandle");
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr begin = 0;
+  TUTTI_LOCKED(&lock);
   cudaError_t err = CALL(range, &begin, bytes, at);
   if (err == cudaSuccess) err = CALL(hold, &handle, (void *)(uintptr_t)begin);
   if (err != cudaSuccess) return err;
@@ -81,6 +91,7 @@ cudaError_t tuttiVmmHold(uintptr_t at, tuttiVmmHandle *out, uintptr_t *base, siz
 cudaError_t tuttiVmmExport(tuttiVmmHandle handle, int *fd) {
   CUresult (*export)(void *fd, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                      unsigned long long flags) = tuttiCudaDriver("cuMemExportToShareableHandle");
+  TUTTI_LOCKED(&lock);
   return CALL(export, fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
@@ -89,6 +100,7 @@ cudaError_t tuttiVmmImport(int fd, tuttiVmmHandle *out) {
                      CUmemAllocationHandleType type) =
       tuttiCudaDriver("cuMemImportFromShareableHandle");
   CUmemGenericAllocationHandle handle = 0;
+  TUTTI_LOCKED(&lock);
   cudaError_t err = CALL(import, &handle, (void *)(uintptr_t)(unsigned)fd, // NOLINT: as it wants it
                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (err == cudaSuccess) *out = handle;
@@ -131,6 +143,7 @@ cudaError_t tuttiVmmReserve(size_t bytes, uintptr_t *out) {
   CUresult (*reserve)(CUdeviceptr * at, size_t bytes, size_t alignment, CUdeviceptr wish,
                       unsigned long long flags) = tuttiCudaDriver("cuMemAddressReserve");
   CUdeviceptr at = 0;
+  TUTTI_LOCKED(&lock);
   cudaError_t err = CALL(reserve, &at, bytes, 0, 0, 0);
   if (err == cudaSuccess) *out = at;
   return err;
@@ -138,6 +151,7 @@ cudaError_t tuttiVmmReserve(size_t bytes, uintptr_t *out) {
 
 void tuttiVmmUnreserve(uintptr_t at, size_t bytes) {
   CUresult (*let)(CUdeviceptr at, size_t bytes) = tuttiCudaDriver("cuMemAddressFree");
+  TUTTI_LOCKED(&lock);
   (void)CALL(let, at, bytes);
 }
 
@@ -146,13 +160,19 @@ static cudaError_t allow(uintptr_t at, size_t bytes, int device) {
       tuttiCudaDriver("cuMemSetAccess");
   CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
                           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  TUTTI_LOCKED(&lock);
   return CALL(set, at, bytes, &desc, 1);
 }
 
+static cudaError_t map(uintptr_t at, size_t bytes, tuttiVmmHandle handle) {
+  CUresult (*call)(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                   unsigned long long flags) = tuttiCudaDriver("cuMemMap");
+  TUTTI_LOCKED(&lock);
+  return CALL(call, at, bytes, 0, handle, 0);
+}
+
 cudaError_t tuttiVmmMap(uintptr_t at, size_t bytes, tuttiVmmHandle handle, int device) {
-  CUresult (*map)(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) = tuttiCudaDriver("cuMemMap");
-  cudaError_t err = CALL(map, at, bytes, 0, handle, 0);
+  cudaError_t err = map(at, bytes, handle);
   if (err != cudaSuccess) return err;
   err = allow(at, bytes, device);
   if (err != cudaSuccess) tuttiVmmUnmap(at, bytes);
@@ -161,6 +181,7 @@ cudaError_t tuttiVmmMap(uintptr_t at, size_t bytes, tuttiVmmHandle handle, int d
 
 void tuttiVmmUnmap(uintptr_t at, size_t bytes) {
   CUresult (*unmap)(CUdeviceptr at, size_t bytes) = tuttiCudaDriver("cuMemUnmap");
+  TUTTI_LOCKED(&lock);
   (void)CALL(unmap, at, bytes);
 }
 
