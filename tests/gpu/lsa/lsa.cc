@@ -246,15 +246,24 @@ TEST_P(Lsa, OtherMemoryIsNoneForKernels) {
   });
 }
 
-/* Operations of the host on the same memory. */
+/* Operations of the host on the same memory. All ranks have read a result before a peer's put
+ * overwrites it. */
 void useByHost(Side &side, Memory &in, Memory &out, size_t count) {
   std::vector<float> mine(count), got(count);
+  auto settle = [&] {
+    side.await();
+    side.meet();
+  };
+  auto copy = [&](void *to, const void *from) {
+    CUDA(cudaMemcpyAsync(to, from, count * 4, cudaMemcpyDefault, side.stream));
+    settle();
+  };
   for (size_t i = 0; i < count; i++)
     mine[i] = element(side.r, i);
-  CUDA(cudaMemcpyAsync(in.at, mine.data(), count * 4, cudaMemcpyDefault, side.stream));
+  copy(in.at, mine.data());
   NCCL(ncclAllReduce(in.at, out.at, count, ncclFloat, ncclSum, side.comm, side.stream));
-  CUDA(cudaMemcpyAsync(got.data(), out.at, count * 4, cudaMemcpyDefault, side.stream));
-  side.await();
+  settle();
+  copy(got.data(), out.at);
   for (size_t i = 0; i < count; i++) {
     float sum = 0;
     for (int r = 0; r < side.n; r++)
@@ -266,8 +275,8 @@ void useByHost(Side &side, Memory &in, Memory &out, size_t count) {
   TUTTI(tuttiPutSignal(in.at, count, tuttiFloat, peer, (tuttiWindow_t)out.win, 0, 0, 0, 0,
                        side.tutti(), side.stream));
   TUTTI(tuttiWaitSignal(1, &desc, side.tutti(), side.stream));
-  CUDA(cudaMemcpyAsync(got.data(), out.at, count * 4, cudaMemcpyDefault, side.stream));
-  side.await();
+  settle();
+  copy(got.data(), out.at);
   for (size_t i = 0; i < count; i++)
     ASSERT_EQ(got[i], element(from, i)) << "element " << i << " of a put of " << count;
 }
