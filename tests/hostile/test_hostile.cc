@@ -442,47 +442,52 @@ TEST(Strangers, DoNotDisturbAJob) {
 
 /* ---- what stays ----------------------------------------------------------------------------- */
 
-/* Files of this user that name tutti. */
-std::set<std::string> filesOf(const char *folder) {
+/* The names in a folder, but for those every folder has. */
+std::set<std::string> filesOf(const std::string &folder) {
   std::set<std::string> names;
-  DIR *d = opendir(folder);
+  DIR *d = opendir(folder.c_str());
   for (dirent *e; d && (e = readdir(d)) != nullptr;)
-    names.insert(e->d_name);
+    if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) names.insert(e->d_name);
   if (d) closedir(d);
   return names;
 }
 
+/* Each rank has a /dev/shm of its own, where other tests and programs of the machine leave nothing:
+ * what has a name there just before the kill would stay. */
 TEST(Files, NoneSurvivesAKill) {
   RankProcesses ranks;
-  auto before = filesOf("/dev/shm");
   ranks.start(2, [&](int r) {
     Settings settings(only("SHM"));
+    bool apart = hideDevShm("size=64m");
     tuttiComm_t comm;
     ASSERT_EQ(join(&comm, 2, ranks.id(), r, 60000), tuttiSuccess);
     for (int round = 0;; round++) {
       if (allReduce(comm, 2, 100000) != tuttiSuccess) return;
-      if (round == 3) ranks.setStage(r, 1);
+      if (round == 3) ranks.setStage(r, apart ? 1 : 2);
     }
   });
   for (int r = 0; r < 2; r++)
     ASSERT_TRUE(ranks.waitForStage(r, 1));
-  std::vector<std::string> during;
+  bool apart = true;
   for (int r = 0; r < 2; r++) {
-    std::string folder = "/proc/" + std::to_string(ranks.report(r).pid) + "/fd";
-    for (auto &fd : filesOf(folder.c_str())) {
+    std::string process = "/proc/" + std::to_string(ranks.report(r).pid);
+    for (auto &fd : filesOf(process + "/fd")) {
       char target[PATH_MAX] = "";
-      if (readlink((folder + "/" + fd).c_str(), target, sizeof target - 1) > 0)
-        during.push_back(target);
+      if (readlink((process + "/fd/" + fd).c_str(), target, sizeof target - 1) <= 0) continue;
+      EXPECT_THAT(target, testing::Not(testing::AnyOf(testing::StartsWith("/dev/shm/"),
+                                                      testing::StartsWith("/tmp/tutti"))))
+          << "an open file with a name would stay";
+    }
+    if (ranks.report(r).stage == 1) {
+      EXPECT_THAT(filesOf(process + "/root/dev/shm"), testing::IsEmpty());
+    } else {
+      apart = false;
     }
   }
   for (int r = 0; r < 2; r++)
     ranks.killRank(r);
-  for (auto &path : during)
-    EXPECT_THAT(path, testing::Not(testing::AnyOf(testing::StartsWith("/dev/shm/"),
-                                                  testing::StartsWith("/tmp/tutti"))))
-        << "an open file with a name would stay";
-  for (auto &name : filesOf("/dev/shm"))
-    EXPECT_TRUE(before.count(name) || name.find("tutti") == std::string::npos) << name;
+  if (!apart)
+    GTEST_SKIP() << "no privilege for a mount namespace: closed files were not looked for";
 }
 
 /* ---- beyond 2^32 ---------------------------------------------------------------------------- */
