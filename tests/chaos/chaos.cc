@@ -1,8 +1,11 @@
 /* Runs seeded jobs, in each of which a fault strikes one process, and checks that all others end,
  * with the data right until then; that what is said names the rank, host and pid it should; and
- * that nothing is left of a job that came through. chaos [--seeds N] [--first S] [--kind
- * kill,stop,...] [--report FILE [--commit C]] [--verbose] A seed that fails is run again by --kind
- * K --first S --seeds 1.
+ * that nothing is left of a job that came through.
+ *
+ *     chaos [--seeds N] [--first S] [--kind kill,stop,...] [--jobs N] [--report FILE [--commit C]]
+ * [--verbose]
+ *
+ * A seed that fails is run again by --kind K --first S --seeds 1.
  */
 #include <signal.h>
 #include <sys/mman.h>
@@ -310,8 +313,11 @@ private:
   unsigned crashed = 0;
 };
 
+constexpr int kMaxJobs = 256;
+
 struct Options {
   uint64_t first = 1, seeds = 60;
+  int jobs = 1; /* at a time */
   bool verbose = false;
   std::vector<FaultKind> kinds;
   std::string report, commit = "unknown", command = "chaos";
@@ -348,6 +354,8 @@ bool parse(int argc, char **argv, Options *o) {
       o->seeds = strtoull(value.c_str(), nullptr, 10);
     else if (option == "--first")
       o->first = strtoull(value.c_str(), nullptr, 10);
+    else if (option == "--jobs")
+      o->jobs = atoi(value.c_str());
     else if (option == "--report")
       o->report = value;
     else if (option == "--commit")
@@ -356,7 +364,7 @@ bool parse(int argc, char **argv, Options *o) {
       return false;
   }
   if (o->kinds.empty()) o->kinds = {kKill};
-  return true;
+  return o->jobs > 0 && o->jobs <= kMaxJobs && o->kinds.size() <= kFaultKinds;
 }
 
 void printTable(FILE *f, const Options &o, const std::vector<Count> &counts) {
@@ -392,6 +400,59 @@ bool writeReport(const Options &o, const std::vector<Count> &counts, double seco
   return fclose(f) == 0;
 }
 
+/* Of all who run jobs, in memory that they share. */
+struct Counts {
+  uint64_t next = 0; /* of the jobs, kind after kind; atomic */
+  Count of[kMaxJobs][kFaultKinds];
+};
+
+/* Runs jobs while there are any, each next one by whoever has ended his; all of one kind come
+ * before the next. */
+void runJobs(const Options &o, Counts *counts, int self) {
+  for (;;) {
+    uint64_t n = __atomic_fetch_add(&counts->next, 1, __ATOMIC_RELAXED), kind = n / o.seeds;
+    if (kind >= o.kinds.size()) return;
+    Plan plan(o.first + n % o.seeds, o.kinds[kind]);
+    Job(plan).run(&counts->of[self][kind], o.verbose);
+  }
+}
+
+/* As many at a time as --jobs says: each of them by a process, as a job's own are its children.
+ * False: one of these has not come to its end. */
+bool runAll(const Options &o, Counts *counts) {
+  if (o.jobs == 1) {
+    runJobs(o, counts, 0);
+    return true;
+  }
+  std::vector<pid_t> runners;
+  for (int i = 0; i < o.jobs; i++) {
+    pid_t pid = fork();
+    if (pid < 0) abort();
+    if (pid == 0) {
+      runJobs(o, counts, i);
+      fflush(stdout);
+      _exit(0);
+    }
+    runners.push_back(pid);
+  }
+  bool good = true;
+  for (pid_t pid : runners) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    good &= status == 0;
+  }
+  return good;
+}
+
+void add(Count *sum, const Count &c) {
+  sum->jobs += c.jobs, sum->bad += c.bad, sum->through += c.through, sum->texts += c.texts;
+  sum->innocent += c.innocent, sum->unnamed += c.unnamed, sum->rootless += c.rootless;
+  sum->neighbours += c.neighbours, sum->late += c.late, sum->hangs += c.hangs;
+  sum->wrong += c.wrong, sum->crashes += c.crashes, sum->needless += c.needless;
+  sum->left += c.left;
+  sum->slowest = std::max(sum->slowest, c.slowest);
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -399,18 +460,24 @@ int main(int argc, char **argv) {
   if (!parse(argc, argv, &o)) {
     fprintf(stderr,
             "usage: %s [--seeds N] [--first S] [--kind all|kill,stop,freeze,cut,delay,drop,reorder,"
-            "corrupt] [--report FILE [--commit C]] [--verbose]\n",
+            "corrupt] [--jobs N] [--report FILE [--commit C]] [--verbose]\n",
             argv[0]);
     return 2;
   }
-  std::vector<Count> counts(o.kinds.size());
-  int bad = 0;
+  setvbuf(stdout, nullptr, _IOFBF, 1 << 16); /* what is said of a job stays together */
+  void *p =
+      mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) abort();
+  Counts *all = new (p) Counts();
   double start = now();
-  for (size_t k = 0; k < o.kinds.size(); k++)
-    for (uint64_t seed = o.first; seed < o.first + o.seeds; seed++) {
-      Plan plan(seed, o.kinds[k]);
-      bad += !Job(plan).run(&counts[k], o.verbose);
-    }
+  bool ended = runAll(o, all);
+  std::vector<Count> counts(o.kinds.size());
+  int bad = !ended;
+  for (size_t k = 0; k < counts.size(); k++) {
+    for (int i = 0; i < o.jobs; i++)
+      add(&counts[k], all->of[i][k]);
+    bad += counts[k].bad;
+  }
   printTable(stdout, o, counts);
   printf("%d bad in %.1f s\n", bad, now() - start);
   if (!o.report.empty() && !writeReport(o, counts, now() - start)) {
