@@ -47,7 +47,7 @@ static tuttiResult_t checkInit(tuttiComm_t *comm, int nranks, int rank, int nids
 }
 
 /* The rank's CUDA device is `ordinal`, or with -1 the current one of the caller's thread: the init
- * itself may run in another. */
+ * itself may run in another. A rank on host memory asks for none, as that starts the driver. */
 static tuttiResult_t initRank(const char *call, int ordinal, tuttiComm_t *comm, int nranks,
                               int rank, int nids, const tuttiUniqueId *ids,
                               const tuttiConfig_t *config) {
@@ -55,7 +55,8 @@ static tuttiResult_t initRank(const char *call, int ordinal, tuttiComm_t *comm, 
   tuttiResult_t result = enterFree(call);
   if (result == tuttiSuccess) result = checkInit(comm, nranks, rank, nids, ids);
   if (result == tuttiSuccess) result = tuttiOptionsResolve(config, NULL, &options);
-  if (result == tuttiSuccess) options.ordinal = tuttiDeviceCudaOrdinal(ordinal);
+  if (result == tuttiSuccess && options.device != tuttiDeviceHost)
+    options.ordinal = tuttiDeviceCudaOrdinal(ordinal);
   if (result == tuttiSuccess)
     result = tuttiCommInit(call, comm, nranks, rank, nids, ids, &options, NULL);
   if (result != tuttiSuccess && result != tuttiInProgress) tuttiGroupFail(result);

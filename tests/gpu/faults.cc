@@ -1,4 +1,6 @@
 /* Ranks on GPUs that are wrong, late or dead: everybody is told in time, and no kernel stays. */
+#include <filesystem>
+
 #include "gpu/gpu.h"
 #include "processes.h"
 
@@ -269,6 +271,31 @@ TEST_F(GpuFaults, DeviceResetUnderACommunicator) {
     EXPECT_EQ(awaitStream(gpu->streams[0]), cudaSuccess);
     EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
     usleep(200000); /* ten looks of the thread that watches the kernels */
+    exit(testing::Test::HasFailure() ? 3 : 0);
+  });
+  processes.waitAll(60);
+  for (int r = 0; r < 2; r++)
+    EXPECT_EQ(processes.report(r).status, 0) << processes.report(r).text;
+}
+
+/* Starting the driver costs a process time, descriptors and a thread. */
+TEST(GpuUnused, RanksOnHostMemoryDoNotStartTheDriver) {
+  if (access("/dev/nvidiactl", F_OK) != 0) GTEST_SKIP() << "no GPU: no driver";
+  RankProcesses processes;
+  processes.start(2, [&](int r) {
+    setenv("TUTTI_DEVICE", "host", 1);
+    std::vector<float> x(64, 1);
+    tuttiComm_t comm;
+    if (processes.keep(tuttiCommInitRank(&comm, 2, processes.id(), r))) _exit(2);
+    EXPECT_EQ(tuttiAllReduce(x.data(), x.data(), 64, tuttiFloat32, tuttiSum, comm, nullptr),
+              tuttiSuccess);
+    EXPECT_EQ(x, std::vector<float>(64, 2));
+    for (const auto &fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      std::string file = std::filesystem::read_symlink(fd.path(), gone);
+      EXPECT_THAT(file, testing::Not(testing::StartsWith("/dev/nvidia")));
+    }
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
     exit(testing::Test::HasFailure() ? 3 : 0);
   });
   processes.waitAll(60);
