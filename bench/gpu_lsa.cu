@@ -32,10 +32,9 @@ const char *const titles[] = {"stores of 64 MiB by a kernel, GB/s",
 
 /* Shared by the processes of a turn. */
 struct Turn {
-  pthread_barrier_t barrier;
+  turnsPair pair;
   ncclUniqueId id;
   cudaIpcMemHandle_t handle; /* of memory of rank 1, for plain copies */
-  double figures[2][FIGURES];
 };
 
 struct Side {
@@ -92,7 +91,7 @@ void call(const Side &s, ncclResult_t result, const char *what) {
 
 void meet(const Side &s) {
   CUDA(cudaDeviceSynchronize());
-  pthread_barrier_wait(&s.shared->barrier);
+  pthread_barrier_wait(&s.shared->pair.barrier);
 }
 
 /* ms of the best batch; rank 0 alone runs what `single` is. */
@@ -187,7 +186,7 @@ void begin(Side &s) {
     CUDA(cudaMalloc(&s.copied, kBytes));
     CUDA(cudaIpcGetMemHandle(&shared->handle, s.copied));
   }
-  pthread_barrier_wait(&shared->barrier);
+  pthread_barrier_wait(&shared->pair.barrier);
   if (s.rank == 0)
     CUDA(cudaIpcOpenMemHandle(&s.copied, shared->handle, cudaIpcMemLazyEnablePeerAccess));
   CUDA(cudaMalloc(&s.data, kBytes));
@@ -216,70 +215,16 @@ void runRank(const char *path, void *shared, int rank, int) {
   s.rank = rank;
   load(s, path);
   begin(s);
-  double *figures = s.shared->figures[rank];
+  double *figures = s.shared->pair.figures[rank];
   figures[WRONG] = check(s);
   measure(s, figures);
   end(s);
 }
 
-bool takeTurn(const char *path, Turn *shared, double *out) {
-  pid_t pids[2];
-  memset(shared->figures, 0, sizeof shared->figures);
-  for (int r = 0; r < 2; r++)
-    pids[r] = turnsBegin(runRank, path, shared, r, 2);
-  if (!turnsAwait(pids, 2)) return false;
-  memcpy(out, shared->figures[0], sizeof shared->figures[0]);
-  out[WRONG] += shared->figures[1][WRONG];
-  return true;
-}
-
-double results[MAX_LIBS][MAX_ROUNDS][FIGURES];
-
-double median(int lib, int nrounds, int figure) {
-  double column[MAX_ROUNDS];
-  for (int i = 0; i < nrounds; i++)
-    column[i] = results[lib][i][figure];
-  return turnsMedian(column, nrounds);
-}
-
-void print(int nlibs, char **paths, const bool *failed, int nrounds) {
-  printf("| medians of %d rounds |", nrounds);
-  for (int l = 0; l < nlibs; l++)
-    printf(" %s |", paths[l]);
-  printf("\n| --- |");
-  for (int l = 0; l < nlibs; l++)
-    printf(" ---: |");
-  for (int f = 0; f < FIGURES; f++) {
-    printf("\n| %s |", titles[f]);
-    for (int l = 0; l < nlibs; l++) {
-      if (failed[l])
-        printf(" - |");
-      else
-        printf(" %.2f |", median(l, nrounds, f));
-    }
-  }
-  printf("\n");
-}
-
 } // namespace
 
 int main(int argc, char **argv) {
-  int used = 1, nrounds = turnsOption(argc, argv, "--rounds", MAX_ROUNDS, 5, &used),
-      nlibs = argc - used;
-  bool failed[MAX_LIBS] = {false}, bad = false;
-  if (nlibs < 1 || nlibs > MAX_LIBS) {
-    fprintf(stderr, "usage: %s [--rounds N] LIBRARY...\n", argv[0]);
-    return 2;
-  }
-  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  static_assert(FIGURES <= MAX_FIGURES && WRONG == FIGURES - 1, "as turnsMain has them");
   auto *shared = (Turn *)turnsShare(sizeof(Turn));
-  turnsBarrier(&shared->barrier, 2);
-  for (int i = 0; i < nrounds; i++)
-    for (int l = 0; l < nlibs; l++) {
-      failed[l] = failed[l] || !takeTurn(argv[used + l], shared, results[l][i]);
-      bad |= failed[l] || results[l][i][WRONG] > 0;
-      if (failed[l]) turnsBarrier(&shared->barrier, 2); /* somebody may have died at it */
-    }
-  print(nlibs, argv + used, failed, nrounds);
-  return bad;
+  return turnsMain(argc, argv, runRank, &shared->pair, titles, FIGURES);
 }

@@ -56,10 +56,9 @@ static const char *const titles[] = {"8 B put with signal, one way, us",
 
 /* Shared by the processes of a turn. */
 typedef struct {
-  pthread_barrier_t barrier;
+  turnsPair pair;
   tuttiUniqueId id;
   cudaIpcMemHandle_t handle; /* of memory of rank 1, for plain copies */
-  double figures[2][FIGURES];
 } turn;
 
 typedef struct {
@@ -82,7 +81,7 @@ static void call(const side *s, tuttiResult_t result, const char *what) {
 
 static void meet(const side *s) {
   CUDA(cudaDeviceSynchronize());
-  pthread_barrier_wait(&s->shared->barrier);
+  pthread_barrier_wait(&s->shared->pair.barrier);
 }
 
 /* ---- one way ----------------------------------------------------------------------------------
@@ -247,7 +246,7 @@ static void begin(side *s) {
     CUDA(cudaMalloc((void **)&s->copied, MOST));
     CUDA(cudaIpcGetMemHandle(&shared->handle, s->copied));
   }
-  pthread_barrier_wait(&shared->barrier);
+  pthread_barrier_wait(&shared->pair.barrier);
   if (s->rank == 0)
     CUDA(cudaIpcOpenMemHandle((void **)&s->copied, shared->handle, cudaIpcMemLazyEnablePeerAccess));
   NCCL(s->CommInitRank(&s->comm, 2, shared->id, s->rank));
@@ -274,7 +273,7 @@ static void end(side *s) {
 
 static void runRank(const char *path, void *shared, int rank, int nranks) {
   side s = {.shared = shared, .rank = rank, .peer = nranks - 1 - rank};
-  double *figures = s.shared->figures[rank];
+  double *figures = s.shared->pair.figures[rank];
   load(&s, path);
   begin(&s);
   figures[WRONG] = checkBytes(&s) + checkOrder(&s);
@@ -286,65 +285,8 @@ static void runRank(const char *path, void *shared, int rank, int nranks) {
   end(&s);
 }
 
-/* ---- turns ------------------------------------------------------------------------------------
- */
-
-static bool takeTurn(const char *path, turn *shared, double *out) {
-  pid_t pids[2];
-  memset(shared->figures, 0, sizeof shared->figures);
-  for (int r = 0; r < 2; r++)
-    pids[r] = turnsBegin(runRank, path, shared, r, 2);
-  if (!turnsAwait(pids, 2)) return false;
-  memcpy(out, shared->figures[0], sizeof shared->figures[0]);
-  out[WRONG] += shared->figures[1][WRONG];
-  return true;
-}
-
-static double median(double (*rounds)[FIGURES], int nrounds, int f) {
-  double column[MAX_ROUNDS];
-  for (int i = 0; i < nrounds; i++)
-    column[i] = rounds[i][f];
-  return turnsMedian(column, nrounds);
-}
-
-static void print(int nlibs, char **paths, const bool *failed, int nrounds,
-                  double (*results)[MAX_ROUNDS][FIGURES]) {
-  printf("| medians of %d rounds |", nrounds);
-  for (int l = 0; l < nlibs; l++)
-    printf(" %s |", paths[l]);
-  printf("\n| --- |");
-  for (int l = 0; l < nlibs; l++)
-    printf(" ---: |");
-  for (int f = 0; f < FIGURES; f++) {
-    printf("\n| %s |", titles[f]);
-    for (int l = 0; l < nlibs; l++) {
-      if (failed[l])
-        printf(" - |");
-      else
-        printf(" %.2f |", median(results[l], nrounds, f));
-    }
-  }
-  printf("\n");
-}
-
 int main(int argc, char **argv) {
-  static double results[MAX_LIBS][MAX_ROUNDS][FIGURES];
-  int used = 1, nrounds = turnsOption(argc, argv, "--rounds", MAX_ROUNDS, 5, &used),
-      nlibs = argc - used;
-  bool failed[MAX_LIBS] = {false}, bad = false;
-  if (nlibs < 1 || nlibs > MAX_LIBS) {
-    fprintf(stderr, "usage: %s [--rounds N] LIBRARY...\n", argv[0]);
-    return 2;
-  }
-  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  _Static_assert(FIGURES <= MAX_FIGURES && WRONG == FIGURES - 1, "as turnsMain has them");
   turn *shared = turnsShare(sizeof *shared);
-  turnsBarrier(&shared->barrier, 2);
-  for (int i = 0; i < nrounds; i++)
-    for (int l = 0; l < nlibs; l++) {
-      failed[l] = failed[l] || !takeTurn(argv[used + l], shared, results[l][i]);
-      bad |= failed[l] || results[l][i][WRONG] > 0;
-      if (failed[l]) turnsBarrier(&shared->barrier, 2); /* somebody may have died at it */
-    }
-  print(nlibs, argv + used, failed, nrounds, results);
-  return bad;
+  return turnsMain(argc, argv, runRank, &shared->pair, titles, FIGURES);
 }

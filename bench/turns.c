@@ -101,3 +101,68 @@ int turnsOption(int argc, char **argv, const char *name, int most, int value, in
   fprintf(stderr, "%s: 1 to %d\n", name, most);
   exit(2);
 }
+
+/* ---- programs whose turns are two processes ---------------------------------------------------
+ */
+
+static bool takeTurn(turnsRun *run, const char *path, turnsPair *shared, int n, double *out) {
+  pid_t pids[2];
+  memset(shared->figures, 0, sizeof shared->figures);
+  for (int r = 0; r < 2; r++)
+    pids[r] = turnsBegin(run, path, shared, r, 2);
+  if (!turnsAwait(pids, 2)) return false;
+  memcpy(out, shared->figures[0], sizeof shared->figures[0]);
+  out[n - 1] += shared->figures[1][n - 1];
+  return true;
+}
+
+static double medianOf(double (*rounds)[MAX_FIGURES], int nrounds, int figure) {
+  double column[MAX_ROUNDS];
+  for (int i = 0; i < nrounds; i++)
+    column[i] = rounds[i][figure];
+  return turnsMedian(column, nrounds);
+}
+
+/* A library of which a turn failed has no figures. */
+static double results[MAX_LIBS][MAX_ROUNDS][MAX_FIGURES];
+static bool failed[MAX_LIBS];
+
+static void printTable(int nlibs, char **paths, int nrounds, const char *const *titles, int n) {
+  printf("| medians of %d rounds |", nrounds);
+  for (int l = 0; l < nlibs; l++)
+    printf(" %s |", paths[l]);
+  printf("\n| --- |");
+  for (int l = 0; l < nlibs; l++)
+    printf(" ---: |");
+  for (int f = 0; f < n; f++) {
+    printf("\n| %s |", titles[f]);
+    for (int l = 0; l < nlibs; l++) {
+      if (failed[l])
+        printf(" - |");
+      else
+        printf(" %.2f |", medianOf(results[l], nrounds, f));
+    }
+  }
+  printf("\n");
+}
+
+int turnsMain(int argc, char **argv, turnsRun *run, turnsPair *shared, const char *const *titles,
+              int n) {
+  int used = 1, nrounds = turnsOption(argc, argv, "--rounds", MAX_ROUNDS, 5, &used),
+      nlibs = argc - used;
+  bool bad = false;
+  if (nlibs < 1 || nlibs > MAX_LIBS) {
+    fprintf(stderr, "usage: %s [--rounds N] LIBRARY...\n", argv[0]);
+    return 2;
+  }
+  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  turnsBarrier(&shared->barrier, 2);
+  for (int i = 0; i < nrounds; i++)
+    for (int l = 0; l < nlibs; l++) {
+      failed[l] = failed[l] || !takeTurn(run, argv[used + l], shared, n, results[l][i]);
+      bad |= failed[l] || results[l][i][n - 1] > 0;
+      if (failed[l]) turnsBarrier(&shared->barrier, 2); /* somebody may have died at it */
+    }
+  printTable(nlibs, argv + used, nrounds, titles, n);
+  return bad;
+}

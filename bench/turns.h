@@ -11,10 +11,11 @@
 
 #include "tutti.h"
 
-#define MAX_RANKS  8
-#define MAX_ROUNDS 100
-#define MAX_LIBS   4
-#define LIMIT_S    120 /* for a turn of one library */
+#define MAX_RANKS   8
+#define MAX_ROUNDS  100
+#define MAX_LIBS    4
+#define MAX_FIGURES 16
+#define LIMIT_S     120 /* for a turn of one library */
 
 __BEGIN_DECLS
 
@@ -49,5 +50,17 @@ bool turnsAwait(const pid_t *pids, int n);
 double turnsMedian(double *values, int n);
 /* The value of the option, if it stands at argv[*used], which then counts it; else `value`. */
 int turnsOption(int argc, char **argv, const char *name, int most, int value, int *used);
+
+/* What two processes share, at the beginning of whatever else that is. */
+typedef struct {
+  pthread_barrier_t barrier;      /* of both */
+  double figures[2][MAX_FIGURES]; /* by rank; zero when a turn begins */
+} turnsPair;
+
+/* A program whose turns are two processes, which leave figures: [--rounds N] LIBRARY... Prints the
+ * medians of rank 0's, in a table with a line for each title. The last of the n is how much was
+ * wrong, on either rank. Returns the exit code: not 0 if anything was, or a turn failed. */
+int turnsMain(int argc, char **argv, turnsRun *run, turnsPair *shared, const char *const *titles,
+              int n);
 
 __END_DECLS

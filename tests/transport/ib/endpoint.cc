@@ -541,19 +541,22 @@ TEST_F(IbEnd, WithoutAnyDeviceAConnectionIsBroken) {
   EXPECT_NE(nullptr, strstr(tuttiErrorText(), "was removed")) << tuttiErrorText();
 }
 
+ibv_pd *refuses; /* only compared: whose device makes no queue pair */
+
+ibv_qp *CreateUnlessRefused(ibv_pd *pd, ibv_qp_init_attr *) {
+  errno = EIO;
+  if (pd == refuses) return nullptr;
+  auto *qp = new ibv_qp{};
+  qp->qp_num = 5;
+  return qp;
+}
+
 /* Its port answers as nothing does that is there: it is lost to all connections, not unfit for one.
  */
 TEST_F(IbEnd, ADeviceThatHasGoneIsLost) {
-  static ibv_pd *refuses;
   refuses = node_.rails[1].pd = reinterpret_cast<ibv_pd *>(&node_);
   tuttiVerbs.queryPort = [](ibv_context *, uint8_t, _compat_ibv_port_attr *) { return EIO; };
-  tuttiVerbs.createQp = [](ibv_pd *pd, ibv_qp_init_attr *) -> ibv_qp * {
-    errno = EIO;
-    if (pd == refuses) return nullptr;
-    auto *qp = new ibv_qp{};
-    qp->qp_num = 5;
-    return qp;
-  };
+  tuttiVerbs.createQp = CreateUnlessRefused;
   EXPECT_EQ(1u, Offer());
   EXPECT_TRUE(node_.rails[1].gone);
   EXPECT_FALSE(node_.rails[0].gone);
@@ -562,15 +565,8 @@ TEST_F(IbEnd, ADeviceThatHasGoneIsLost) {
 }
 
 TEST_F(IbEnd, ADeviceThatRefusesIsDoneWithout) {
-  static ibv_pd *refuses;
-  refuses = node_.rails[1].pd = reinterpret_cast<ibv_pd *>(&node_); /* is only compared */
-  tuttiVerbs.createQp = [](ibv_pd *pd, ibv_qp_init_attr *) -> ibv_qp * {
-    errno = EIO;
-    if (pd == refuses) return nullptr;
-    auto *qp = new ibv_qp{};
-    qp->qp_num = 5;
-    return qp;
-  };
+  refuses = node_.rails[1].pd = reinterpret_cast<ibv_pd *>(&node_);
+  tuttiVerbs.createQp = CreateUnlessRefused;
   EXPECT_EQ(1u, Offer());
   EXPECT_EQ(2u, e_.unfit);
   EXPECT_EQ(0, e_.out.ports[1].up) << "so the peer does not ask for it";
