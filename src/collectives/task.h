@@ -61,6 +61,13 @@ typedef struct tuttiTaskContext {
                      between two looks at what its kernels do, 0: not at all */
 } tuttiTaskContext;
 
+/* What a schedule says first; kept for operations that come again. */
+#define TUTTI_KNOWN_STEPS 2
+typedef struct {
+  uint64_t steps; /* of the schedule */
+  tuttiStep first[TUTTI_KNOWN_STEPS];
+} tuttiKnownSteps;
+
 /* Copied for each operation: no more than the 256 bytes that compilers copy without a call. */
 typedef struct tuttiTask {
   tuttiSchedule schedule;
@@ -69,16 +76,17 @@ typedef struct tuttiTask {
   void *recvbuff;
   tuttiScalar scalar;
   const void *scalarAt; /* on the device; NULL: `scalar` */
-  tuttiDataType_t type;
-  tuttiRedOp_t op; /* tuttiSum for PreMulSum */
-  int divide;      /* tuttiAvg: nranks */
+  int divide;           /* tuttiAvg: nranks */
   int channel;
   int round; /* of a group's messages on GPUs: how many this pair has had before in this direction
               */
+  uint8_t type; /* tuttiDataType_t */
+  uint8_t op;   /* tuttiRedOp_t; tuttiSum for PreMulSum */
   bool premul, inPlace;
   tuttiPlan plan; /* a copy: what the communicator keeps may be replaced within a group */
   const tuttiAllPairs *exchange; /* of a collective between all pairs: who sends what to whom; lives
                                     as long as the set of tasks */
+  const tuttiKnownSteps *known;  /* or NULL: ask the schedule; lives as long as the set of tasks */
   tuttiStream_t stream;
   const tuttiTaskContext *context;
   struct tuttiTask

@@ -42,6 +42,7 @@ typedef struct {
   tuttiPlan plan; /* without channels: there is none yet */
   tuttiTask task; /* of channel 0; without number, buffers, stream and scalar, peer and direction */
   tuttiAllPairs exchange; /* where tuttiPlanExchanges says so */
+  tuttiKnownSteps known;  /* of channel 0; without steps: not kept */
 } tuttiPrepared;
 
 struct tuttiWorker;

@@ -99,8 +99,8 @@ static void setTask(tuttiTask *t, const tuttiOp *op, const tuttiSignature *sig,
                    .chunk = p->chunk,
                    .depth = TUTTI_FIFO_DEPTH},
       .signature = *sig,
-      .type = op->type,
-      .op = op->redop < tuttiNumOps ? op->redop : tuttiSum,
+      .type = (uint8_t)op->type,
+      .op = (uint8_t)(op->redop < tuttiNumOps ? op->redop : tuttiSum),
       .premul = op->redop >= tuttiNumOps,
       .divide = op->redop == tuttiAvg ? c->nranks : 0,
       .plan = *p,
@@ -115,19 +115,37 @@ static void setExchange(tuttiPrepared *p, const tuttiOp *op) {
   tuttiPlanExchange(&s, op->type, &p->exchange);
 }
 
-/* Programs repeat their calls, so what follows from the signature is kept. */
-static const tuttiPrepared *prepare(const tuttiOp *op) {
-  tuttiSignature sig = describe(op), *kept;
-  uint64_t hash = op->count * 0x9e3779b97f4a7c15u >> 32; /* Fibonacci's: sizes are powers of two */
-  tuttiPrepared *p = &op->comm->prepared[(hash + sig.coll + sig.type) % TUTTI_PREPARED];
-  if (op->wishes.given) p = &op->comm->prepared[TUTTI_PREPARED];
-  kept = &p->task.signature;
-  bool used = p->plan.nchannels > 0 && !op->wishes.given;
-  if (used && tuttiSignatureEqual(kept, &sig)) return p;
+/* A message has another peer each time. */
+static void setKnown(tuttiPrepared *p, const tuttiOp *op) {
+  tuttiKnownSteps *known = &p->known;
+  known->steps = 0;
+  if (op->coll == tuttiCollSendRecv || op->comm->device->kind != tuttiDeviceHost) return;
+  tuttiSchedule s = p->task.schedule;
+  s.root = op->root;
+  known->steps = tuttiScheduleSteps(&s);
+  for (uint64_t k = 0; k < known->steps && k < TUTTI_KNOWN_STEPS; k++)
+    tuttiScheduleStep(&s, k, &known->first[k]);
+}
+
+/* Not inline: what the compiler keeps in registers for a call that is known it would put in memory
+ * for the sake of one that is not. */
+static __attribute__((noinline, cold)) void renew(tuttiPrepared *p, const tuttiOp *op, bool used) {
+  tuttiSignature sig = describe(op), *kept = &p->task.signature;
   kept->root = sig.root; /* no plan depends on it */
   if (!used || !tuttiSignatureEqual(kept, &sig)) choosePlan(op, &sig, &p->plan);
   setTask(&p->task, op, &sig, &p->plan);
   if (tuttiPlanExchanges(&p->plan, op->coll)) setExchange(p, op);
+  setKnown(p, op);
+}
+
+/* Programs repeat their calls, so what follows from the signature is kept. */
+static inline const tuttiPrepared *prepare(const tuttiOp *op) {
+  tuttiSignature sig = describe(op);
+  uint64_t hash = op->count * 0x9e3779b97f4a7c15u >> 32; /* Fibonacci's: sizes are powers of two */
+  tuttiPrepared *p = &op->comm->prepared[(hash + sig.coll + sig.type) % TUTTI_PREPARED];
+  if (op->wishes.given) p = &op->comm->prepared[TUTTI_PREPARED];
+  bool used = p->plan.nchannels > 0 && !op->wishes.given;
+  if (!used || !tuttiSignatureEqual(&p->task.signature, &sig)) renew(p, op, used);
   return p;
 }
 
@@ -167,14 +185,18 @@ static void addExchange(tuttiTaskSet *set, tuttiTask *t, const tuttiAllPairs *ex
   t->exchange = copy;
 }
 
-static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op) {
+/* `alone`: no other operation of the set can replace what is kept of this one. */
+static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op, bool alone) {
   tuttiCommunicator *c = op->comm;
   const tuttiPrepared *p = prepare(op);
   uint64_t seq = number(op);
   for (int channel = 0; channel < p->plan.nchannels; channel++) {
     tuttiTask *t = &set->tasks[set->ntasks++];
     *t = p->task;
-    if (channel > 0) setChannel(t, c, &p->plan, channel);
+    if (channel > 0)
+      setChannel(t, c, &p->plan, channel);
+    else if (alone && p->known.steps > 0)
+      t->known = &p->known;
     t->signature.seq = seq;
     t->schedule.root = op->root;
     t->schedule.sending = op->sending;
@@ -234,7 +256,7 @@ static tuttiResult_t run(tuttiTaskSet *set, const tuttiOp *ops, int nops) {
       device = ops[i].comm->device;
       if (ops[i].wishes.event)
         TUTTI_TRY(device->mark(&ops[i].comm->context, ops[i].stream, ops[i].wishes.event));
-      TUTTI_TRY(addOp(set, &ops[i]));
+      TUTTI_TRY(addOp(set, &ops[i], nops == 1));
     }
     if (device) TUTTI_TRY(device->run(set));
   }

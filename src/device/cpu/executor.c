@@ -30,9 +30,10 @@ typedef struct {
 typedef struct {
   tuttiTask *task; /* NULL: the chain has ended */
   uint64_t steps, k;
-  size_t elementBytes; /* of the task */
-  size_t bytes;        /* of a message of this step */
-  tuttiStep step;      /* step k, if `loaded` */
+  size_t elementBytes;   /* of the task */
+  size_t bytes;          /* of a message of this step */
+  const tuttiStep *step; /* step k, if `loaded`: one that is known, or `asked` */
+  tuttiStep asked;
   bool loaded;
   bool announced;    /* the network may put its message where it belongs */
   int width;         /* most receives, and most sends, of one step */
@@ -68,9 +69,9 @@ findConns(const runner *r, tuttiDirection direction, tuttiConn **conns, int *fou
   int channel = r->task->channel;
   bool sends = direction == TUTTI_SEND;
   uint32_t flag = sends ? TUTTI_STEP_SEND_SHARED : TUTTI_STEP_RECV_SHARED;
-  bool shared = (r->step.flags & flag) != 0;
-  int count = sends ? r->step.nsend : r->step.nrecv;
-  const int32_t *ranks = sends ? r->step.send : r->step.recv;
+  bool shared = (r->step->flags & flag) != 0;
+  int count = sends ? r->step->nsend : r->step->nrecv;
+  const int32_t *ranks = sends ? r->step->send : r->step->recv;
   bool toAll = sends && shared; /* through one FIFO, whose peer is -1 */
   int fan = toAll ? 1 : count == TUTTI_ALL ? s->nranks - 1 : count;
   if (fan > r->width)
@@ -92,7 +93,7 @@ findConns(const runner *r, tuttiDirection direction, tuttiConn **conns, int *fou
 /* The step stores a message as it is. */
 static bool storesOnly(const runner *r) {
   const tuttiTask *task = r->task;
-  uint32_t flags = r->step.flags;
+  uint32_t flags = r->step->flags;
   bool divides = (flags & TUTTI_STEP_FINAL) && task->divide > 1;
   bool stores = (flags & (TUTTI_STEP_DST | TUTTI_STEP_DST_SCRATCH)) != 0;
   return r->nrecv == 1 && !(flags & TUTTI_STEP_SRC) && stores && !divides;
@@ -100,8 +101,8 @@ static bool storesOnly(const runner *r) {
 
 /* Where the step's value is stored, if it is. */
 static uint8_t *destination(const runner *r) {
-  bool scratch = (r->step.flags & TUTTI_STEP_DST_SCRATCH) != 0;
-  return (scratch ? r->scratch : (uint8_t *)r->task->recvbuff) + r->step.dst * r->elementBytes;
+  bool scratch = (r->step->flags & TUTTI_STEP_DST_SCRATCH) != 0;
+  return (scratch ? r->scratch : (uint8_t *)r->task->recvbuff) + r->step->dst * r->elementBytes;
 }
 
 /* A large message from a network that is only stored need not go through a slot. */
@@ -113,10 +114,15 @@ static void announce(runner *r) {
 
 /* Makes `step` the next one that does anything; `loaded` stays false at the end. */
 static tuttiResult_t load(runner *r) {
-  tuttiStep *step = &r->step;
+  const tuttiKnownSteps *known = r->task->known;
   for (; !r->loaded && r->k < r->steps; r->k++) {
-    tuttiScheduleStep(&r->task->schedule, r->k, step);
+    const tuttiStep *step = &r->asked;
+    if (known && r->k < TUTTI_KNOWN_STEPS)
+      step = &known->first[r->k];
+    else
+      tuttiScheduleStep(&r->task->schedule, r->k, &r->asked);
     if (step->count == 0) continue;
+    r->step = step;
     r->nrecv = r->nsend = 0;
     if (step->nrecv) TUTTI_TRY(findConns(r, TUTTI_RECV, r->conns, &r->nrecv));
     if (step->nsend) TUTTI_TRY(findConns(r, TUTTI_SEND, r->conns + r->nrecv, &r->nsend));
@@ -184,7 +190,7 @@ static const void *payload(const tuttiConn *conn, size_t bytes) {
  * operands reduce them in the same order, to the same bits. */
 static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *args) {
   const tuttiTask *task = r->task;
-  const tuttiStep *step = &r->step;
+  const tuttiStep *step = r->step;
   bool local = (step->flags & TUTTI_STEP_SRC) != 0;
   int at = local ? 0 : r->nrecv;
   while (at < r->nrecv && r->conns[at]->peer < task->schedule.rank)
@@ -213,7 +219,7 @@ static void gatherOperands(const runner *r, const void **in, tuttiReduceArgs *ar
  *   was no partial sum but data that its sender was done with. */
 static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
   const tuttiTask *task = r->task;
-  uint32_t flags = r->step.flags;
+  uint32_t flags = r->step->flags;
   if (r->bytes < LEND_BYTES) return NULL;
   bool copy = args->nin == 1 && args->premul == 0 && args->divide <= 1;
   if (copy && r->nrecv == 0) {
@@ -221,7 +227,7 @@ static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
     return untouched || (flags & TUTTI_STEP_STABLE) ? args->in[0] : NULL;
   }
   if (!(flags & TUTTI_STEP_DST) || !(copy || (flags & TUTTI_STEP_FINAL))) return NULL;
-  return (uint8_t *)task->recvbuff + r->step.dst * r->elementBytes;
+  return (uint8_t *)task->recvbuff + r->step->dst * r->elementBytes;
 }
 
 /* The readers can have the lent memory without a copy made here. (A network that made one itself
@@ -313,7 +319,7 @@ static bool beginBorrowing(const runner *r) {
  * a message has gone (*go). */
 static tuttiResult_t perform(execution *e, runner *r, bool *go) {
   const tuttiTask *task = r->task;
-  const tuttiStep *step = &r->step;
+  const tuttiStep *step = r->step;
   tuttiReduceArgs args = {
       .out = e->out,
       .count = step->count,
@@ -357,7 +363,7 @@ static void begin(runner *r, tuttiTask *task) {
   r->moves++;
   if (!task) return;
   r->k = 0;
-  r->steps = tuttiScheduleSteps(&task->schedule);
+  r->steps = task->known ? task->known->steps : tuttiScheduleSteps(&task->schedule);
   r->elementBytes = tuttiTypeSize(task->type);
 }
 
