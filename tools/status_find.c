@@ -147,33 +147,34 @@ static bool isStopped(char state) {
   return state == 'T' || state == 't';
 }
 
-/* Whether a process is a rank that has told its facts of a communicator of which some rank has not:
- * it may know more of them. */
-static bool isMember(const tuttiCommSnapshot *c, int pid) {
-  for (int r = 0; r < c->nranks; r++) {
-    const tuttiRankView *v = &c->ranks[r];
-    if (v->told && v->who.pid == pid && strcmp(v->who.host, tuttiHostname()) == 0) return true;
-  }
+/* Some rank of a communicator has not told, and nobody who is in it was asked about the others. */
+static bool lacksAny(const tuttiSnapshot *s, const bool *asked) {
+  for (int i = 0; i < s->ncomms; i++)
+    for (int r = 0; !asked[i] && r < s->comms[i].nranks; r++)
+      if (!s->comms[i].ranks[r].told) return true;
   return false;
 }
 
-static bool maySayMore(const tuttiSnapshot *s, int pid, const bool *asked) {
-  for (int i = 0; i < s->ncomms; i++) {
-    bool whole = true;
-    for (int r = 0; r < s->comms[i].nranks; r++)
-      whole &= s->comms[i].ranks[r].told != 0;
-    if (!whole && !asked[i] && isMember(&s->comms[i], pid)) return true;
-  }
-  return false;
+/* Those of the communicators of s that are in `answer`. By what they are, not by their ranks: a
+ * process may have another number and host name here than where it runs, in a container. */
+static void markAsked(const tuttiSnapshot *s, const tuttiSnapshot *answer, bool *asked) {
+  for (int i = 0; i < s->ncomms; i++)
+    for (int k = 0; k < answer->ncomms; k++)
+      asked[i] |=
+          s->comms[i].hash == answer->comms[k].hash && s->comms[i].key == answer->comms[k].key;
 }
 
-static bool askLocal(process *p, const char *what, int ms, tuttiSnapshot *s) {
+/* `asked`, if not NULL: the communicators of s that it is in, from then on. */
+static bool askLocal(process *p, const char *what, int ms, tuttiSnapshot *s, bool *asked) {
   const char *const lines[] = {what, NULL};
   TUTTI_CLOSED int fd = connectLocal(p);
+  tuttiSnapshot answer = {0};
   size_t bytes;
   if (fd < 0) return false;
   char *got = converse(fd, lines, tuttiDeadline(ms), &bytes);
   bool whole = got && tuttiReportFactsTake(got, bytes, s);
+  if (whole && asked && tuttiReportFactsTake(got, bytes, &answer)) markAsked(s, &answer, asked);
+  tuttiSnapshotFree(&answer);
   free(got);
   return whole;
 }
@@ -208,17 +209,14 @@ bool tuttiStatusHost(int ms, tuttiSnapshot *s, int *silent) {
     close(fd);
     ours++;
     bool stopped = isStopped(processState(p->pid));
-    p->answered = !stopped && askLocal(p, "local facts", HELLO_MS, s);
+    p->answered = !stopped && askLocal(p, "local facts", HELLO_MS, s, NULL);
     if (stopped)
       fprintf(stderr, "tutti status: process %d is stopped (SIGSTOP, or a debugger)\n", p->pid);
     if (!stopped && !p->answered) ++*silent;
   }
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n && s->ncomms <= PROCESSES && lacksAny(s, asked); i++) {
     int left = tuttiDeadlinePollMs(deadline);
-    if (!found[i].answered || left <= 0 || s->ncomms > PROCESSES) continue;
-    if (!maySayMore(s, found[i].pid, asked) || !askLocal(&found[i], "facts", left, s)) continue;
-    for (int k = 0; k < s->ncomms; k++)
-      asked[k] |= isMember(&s->comms[k], found[i].pid);
+    if (found[i].answered && left > 0) askLocal(&found[i], "facts", left, s, asked);
   }
   lookAtProcesses(s);
   s->seconds = tuttiMs(from, tuttiNow()) / 1e3;
