@@ -157,8 +157,8 @@ static bool lacksAny(const tuttiSnapshot *s, const bool *asked) {
 
 /* Those of the communicators of s that are in `answer`. By what they are, not by their ranks: a
  * process may have another number and host name here than where it runs, in a container. */
-static void markAsked(const tuttiSnapshot *s, const tuttiSnapshot *answer, bool *asked) {
-  for (int i = 0; i < s->ncomms; i++)
+static void markAsked(const tuttiSnapshot *s, const tuttiSnapshot *answer, bool asked[PROCESSES]) {
+  for (int i = 0; i < s->ncomms && i < PROCESSES; i++) /* the answer may have added some */
     for (int k = 0; k < answer->ncomms; k++)
       asked[i] |=
           s->comms[i].hash == answer->comms[k].hash && s->comms[i].key == answer->comms[k].key;

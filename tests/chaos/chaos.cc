@@ -364,7 +364,7 @@ bool parse(int argc, char **argv, Options *o) {
       return false;
   }
   if (o->kinds.empty()) o->kinds = {kKill};
-  return o->jobs > 0 && o->jobs <= kMaxJobs && o->kinds.size() <= kFaultKinds;
+  return o->seeds > 0 && o->jobs > 0 && o->jobs <= kMaxJobs && o->kinds.size() <= kFaultKinds;
 }
 
 void printTable(FILE *f, const Options &o, const std::vector<Count> &counts) {
