@@ -78,7 +78,7 @@ typedef struct {
   uint16_t redop; /* 0..4, 5 for PreMulSum; 0xffff where there is none */
 } tuttiSignature; /* 24 bytes, no padding; travels between hosts of one byte order */
 
-/* Without a branch for each: nearly always they are. */
+/* Without a branch for each: nearly always all are equal. */
 static inline bool tuttiSignatureEqual(const tuttiSignature *a, const tuttiSignature *b) {
   uint32_t differs = (uint32_t)(a->root ^ b->root) | (uint32_t)(a->coll ^ b->coll) |
                      (uint32_t)(a->type ^ b->type) | (uint32_t)(a->redop ^ b->redop);
