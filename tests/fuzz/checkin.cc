@@ -2,6 +2,7 @@
  * cut at fixed lengths. Whatever they say, the root answers or hangs up, and ends. */
 #include "fuzz/fuzz.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -59,6 +60,20 @@ static int checkIn(const tuttiAddress &root, const uint8_t *data, size_t size) {
   return fd;
 }
 
+/* Reads on until the root has let go. libFuzzer's clock interrupts any wait. */
+static void awaitEnd(int fd) {
+  uint64_t deadline = tuttiDeadline(10000);
+  char rest[4096];
+  ssize_t n;
+  do {
+    struct pollfd p = {fd, POLLIN, 0};
+    int ready;
+    while ((ready = poll(&p, 1, 1000)) <= 0)
+      CHECK(tuttiNow() < deadline && (ready == 0 || errno == EINTR));
+    n = recv(fd, rest, sizeof rest, MSG_DONTWAIT);
+  } while (n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN)));
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   enum { kPiece = 64, kRanks = 3 };
   tuttiAddress root = {};
@@ -71,11 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if ((fds[n] = checkIn(root, data + at, std::min(size - at, (size_t)kPiece))) >= 0) n++;
   tuttiRootCancel(secret);
   for (int i = 0; i < n; i++) { /* until it has let go of all of them */
-    char rest[4096];
-    struct pollfd p = {fds[i], POLLIN, 0};
-    do
-      CHECK(poll(&p, 1, 10000) == 1);
-    while (recv(fds[i], rest, sizeof rest, 0) > 0);
+    awaitEnd(fds[i]);
     close(fds[i]);
   }
   return 0;
