@@ -53,7 +53,8 @@ void toGpus(tuttiPeer &a, tuttiPeer &b, uint64_t processOfB = 1) {
   a = gpu(2, 1, 1, 0x10);
   b = gpu(5, processOfB, 1, 0x20);
 }
-void toIb(tuttiPeer &a, tuttiPeer &b, const std::vector<Port> &ofA, const std::vector<Port> &ofB) {
+[[maybe_unused]] void toIb(tuttiPeer &a, tuttiPeer &b, const std::vector<Port> &ofA,
+                           const std::vector<Port> &ofB) {
   toHosts(a, b);
   giveIb(a, ofA);
   giveIb(b, ofB);
