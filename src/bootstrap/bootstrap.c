@@ -509,13 +509,15 @@ static void decline(joining *j, tuttiResult_t code) {
   tuttiBootstrapGiveUp(j->b, alone ? tuttiInternalError : code);
 }
 
-/* Finds out who is to blame for `result`, which the caller returns, and tells the others. */
+/* Finds out who is to blame for `result`, which the caller returns, and tells the others; those who
+ * wait at the root for a rank that never checked in, too, unless the root could not be reached. */
 static tuttiResult_t endJoin(joining *j, tuttiResult_t result) {
   bool stopped = isStopped(j->wait);
+  bool kept = j->wait.failed && tuttiLoadAcquire32(j->wait.failed) != 0; /* from its check-in */
   if (j->seated) {
     result = tuttiSeatsJudge(j->b->seats, result, j->wait);
     tuttiBootstrapGiveUp(j->b, stopped ? tuttiInternalError : result);
-  } else if (!j->tried || stopped) {
+  } else if (!j->tried || kept) {
     decline(j, result);
   }
   return result;

@@ -122,6 +122,21 @@ TEST_F(Join, EmptyAllGatherIsNothing) {
   expectRing(ranks);
 }
 
+/* As of a death that another communicator has shown. Nobody else knows that it does not come. */
+TEST_F(Join, ARankThatHasFailedBeforeItChecksIn) {
+  const tuttiAtomic32 failed = {tuttiRemoteError};
+  auto ids = makeIds();
+  auto ranks = onThreads(2, [&](int r) {
+    return joinAs(ids, r, 2,
+                  r == 0 ? within(60000)
+                         : tuttiWait{tuttiDeadline(60000), &failed, "rank 7 (host far) died"});
+  });
+  for (auto &rank : ranks) {
+    EXPECT_EQ(rank.result, tuttiRemoteError);
+    EXPECT_THAT(rank.text, HasSubstr("rank 7 (host far) died"));
+  }
+}
+
 /* ---- processes ------------------------------------------------------------------------------ */
 
 /* Forks a child that runs body and exits with what it returns. */
