@@ -119,7 +119,7 @@ tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {
 /* Ends `c` in the midst of anything, for the reason given. Whoever is inside sees that before it
  * sees who ends it; *first: nobody has before. */
 static void strike(tuttiCommunicator *c, const char *why, bool *first) {
-  tuttiCommFailText(c, tuttiInvalidUsage, why, false);
+  tuttiCommFailAlone(c, tuttiInvalidUsage, why);
   *first = tuttiCompareExchange32(&c->ending, 0, 1);
 }
 

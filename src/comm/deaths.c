@@ -22,12 +22,19 @@ static void strike(const tuttiBirth *b, int rank, const char *text) {
   if (b->excluded && b->excluded[rank]) return;
   snprintf(why, sizeof why, "%.900s (as a rank of the communicator that this one is made of)",
            text);
-  tuttiCommFailText(b->child, tuttiRemoteError, why, false); /* each rank hears of it like this */
+  tuttiCommFailAlone(b->child, tuttiRemoteError, why); /* each rank hears of it like this */
+}
+
+static void failWith(const tuttiBirth *b, tuttiResult_t code, const char *text) {
+  char why[TUTTI_ERROR_TEXT];
+  if (!b->agreed) return;
+  snprintf(why, sizeof why, "%.900s (in the communicator that this one is made of)", text);
+  tuttiCommFailAlone(b->child, code, why);
 }
 
 void tuttiBirthBegin(tuttiBirth *b, const tuttiOrigin *origin, tuttiCommunicator *child) {
   tuttiCommunicator *parent;
-  *b = (tuttiBirth){.child = child, .excluded = origin->excluded};
+  *b = (tuttiBirth){.child = child, .excluded = origin->excluded, .agreed = origin->agreed};
   if (!tuttiHandleLives(origin->parent) ||
       tuttiHandleEnter(origin->parent, "the init of a communicator", &parent) != tuttiSuccess)
     return;
@@ -36,6 +43,8 @@ void tuttiBirthBegin(tuttiBirth *b, const tuttiOrigin *origin, tuttiCommunicator
   TUTTI_LINK(parent->births, b);
   for (const tuttiDeath *d = parent->deaths; d; d = d->next)
     strike(b, d->rank, d->text);
+  tuttiResult_t failed = (tuttiResult_t)tuttiLoadAcquire32(&parent->failed);
+  if (failed != tuttiSuccess && !parent->ended) failWith(b, failed, parent->failure);
   pthread_mutex_unlock(&lock);
   tuttiHandleLeave(parent);
 }
@@ -43,6 +52,12 @@ void tuttiBirthBegin(tuttiBirth *b, const tuttiOrigin *origin, tuttiCommunicator
 void tuttiBirthEnd(tuttiBirth *b) {
   TUTTI_LOCKED(&lock);
   if (b->parent) TUTTI_UNLINK(b->parent->births, b);
+}
+
+void tuttiBirthsFail(tuttiCommunicator *c, tuttiResult_t code, const char *text) {
+  TUTTI_LOCKED(&lock);
+  for (tuttiBirth *b = c->births; b; b = b->next)
+    failWith(b, code, text);
 }
 
 void tuttiCommDied(tuttiCommunicator *c, int rank, const char *text) {

@@ -10,6 +10,7 @@ typedef struct {
   tuttiComm_t parent;      /* NULL: of none */
   const uint8_t *excluded; /* [nranks], nonzero: does not take part; NULL: all of them do */
   int nranks;              /* of the parent */
+  bool agreed;             /* by an exchange over the parent, of all its ranks */
 } tuttiOrigin;
 
 /* A communicator whose init needs the ranks of another one; a variable of that init. */
@@ -18,13 +19,19 @@ typedef struct tuttiBirth {
   tuttiCommunicator *parent; /* NULL: none, or it has been freed */
   tuttiCommunicator *child;
   const uint8_t *excluded;
+  bool agreed;
 } tuttiBirth;
 
 /* From here to End, within which the caller holds the child, a death among those of the parent who
- * take part, and one that is known already, fails the child at once with the parent's text. A
- * parent that this rank has ended does not count. */
+ * take part, and one that is known already, fails the child at once with the parent's text. So does
+ * a failure of the parent in which the birth was agreed on: a rank whose exchange failed does not
+ * come, and only knows that of the parent. A parent that a rank has ended by a call does not count:
+ * that rank may have come all the same. */
 void tuttiBirthBegin(tuttiBirth *b, const tuttiOrigin *origin, tuttiCommunicator *child);
 void tuttiBirthEnd(tuttiBirth *b);
+
+/* `c` has failed: so do those of its births that were agreed on in it. Locks no watch. */
+void tuttiBirthsFail(tuttiCommunicator *c, tuttiResult_t code, const char *text);
 
 /* Rank `rank` of `c` has died, as `text` says. From the watch's thread. */
 void tuttiCommDied(tuttiCommunicator *c, int rank, const char *text);

@@ -21,24 +21,32 @@
 #define ASK_ALL_RANKS 64 /* larger communicators ask everyone only at the deadline */
 
 /* True if that is the first failure; *watch is what the others can be told with, or NULL. */
-static bool setFailure(tuttiCommunicator *c, tuttiResult_t code, const char *text,
+static bool setFailure(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool ended,
                        tuttiWatch **watch) {
   TUTTI_LOCKED(&c->failureLock);
   *watch = c->watch;
   if (tuttiLoadRelaxed32(&c->failed) != 0) return false;
   snprintf(c->failure, sizeof c->failure, "%s", text);
+  c->ended = ended;
   tuttiStoreRelease32(&c->failed, (uint32_t)code);
   return true;
 }
 
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell) {
   tuttiWatch *watch;
-  if (setFailure(c, code, text, &watch) && tell && watch) tuttiWatchFail(watch, code, text);
+  if (!setFailure(c, code, text, false, &watch)) return;
+  if (tell && watch) tuttiWatchFail(watch, code, text);
+  tuttiBirthsFail(c, code, text);
 }
 
 void tuttiCommEndText(tuttiCommunicator *c, tuttiResult_t code, const char *text) {
   tuttiWatch *watch;
-  if (setFailure(c, code, text, &watch) && watch) tuttiWatchEnd(watch, code, text);
+  if (setFailure(c, code, text, true, &watch) && watch) tuttiWatchEnd(watch, code, text);
+}
+
+void tuttiCommFailAlone(tuttiCommunicator *c, tuttiResult_t code, const char *text) {
+  tuttiWatch *watch;
+  setFailure(c, code, text, true, &watch);
 }
 
 tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code) {
@@ -46,9 +54,10 @@ tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code) {
   return tuttiCommFailure(c);
 }
 
-void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text) {
+void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool ended) {
   TUTTI_LOCKED(&c->failureLock);
   if (tuttiLoadRelaxed(&c->suspectedAt) != 0) return;
+  c->suspectsEnd = ended;
   snprintf(c->suspicion, sizeof c->suspicion, "%s", text);
   c->suspicionCode = code;
   tuttiStoreRelease(&c->suspectedAt, tuttiNow());
@@ -57,17 +66,25 @@ void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text
 tuttiResult_t tuttiCommFailLate(tuttiCommunicator *c, tuttiResult_t code) {
   tuttiBackoff pause = {0};
   if (code != tuttiRemoteError) return tuttiCommFail(c, code);
-  tuttiCommSuspect(c, code, tuttiErrorText());
+  tuttiCommSuspect(c, code, tuttiErrorText(), false);
   while ((code = tuttiCommFailure(c)) == tuttiSuccess)
     tuttiBackoffPause(&pause);
   return code;
 }
 
+/* Nothing with a better cause has come. */
+static void failAsSuspected(tuttiCommunicator *c) {
+  tuttiWatch *watch;
+  if (!c->suspectsEnd)
+    tuttiCommFailText(c, c->suspicionCode, c->suspicion, true);
+  else if (setFailure(c, c->suspicionCode, c->suspicion, true, &watch) && watch)
+    tuttiWatchFail(watch, c->suspicionCode, c->suspicion);
+}
+
 tuttiResult_t tuttiCommFailure(void *comm) {
   tuttiCommunicator *c = comm;
   uint64_t suspectedAt = tuttiLoadAcquire(&c->suspectedAt);
-  if (suspectedAt != 0 && tuttiNow() - suspectedAt > GRACE_NS)
-    tuttiCommFailText(c, c->suspicionCode, c->suspicion, true);
+  if (suspectedAt != 0 && tuttiNow() - suspectedAt > GRACE_NS) failAsSuspected(c);
   tuttiResult_t code = (tuttiResult_t)tuttiLoadAcquire32(&c->failed);
   if (code == tuttiSuccess) return tuttiSuccess;
   return tuttiErrorAdopt(code, c->failure); /* never written again once `failed` is set */

@@ -10,18 +10,22 @@ tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
 /* The same of an operation, whose trouble with a peer may be the echo of a death elsewhere: waits
  * for a better cause as long as a suspicion does, see below. */
 tuttiResult_t tuttiCommFailLate(tuttiCommunicator *c, tuttiResult_t code);
-/* The same for a text that came from elsewhere; `tell` says whether other ranks need to hear it. */
+/* The same for a text that came from elsewhere; `tell` says whether other ranks need to hear it.
+ * Communicators that are being made of `c`, as all its ranks have agreed, fail with it. */
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
 /* The same of a rank that ends the communicator by a call: the others wait a moment whether a death
- * was the cause. */
+ * was the cause. What is being made of it goes on. */
 void tuttiCommEndText(tuttiCommunicator *c, tuttiResult_t code, const char *text);
+/* The same without a word to anybody: others hear of it in another way, or need not. */
+void tuttiCommFailAlone(tuttiCommunicator *c, tuttiResult_t code, const char *text);
 /* "rank 2 (host node7, pid 4242)"; returns buf. */
 const char *tuttiCommRankText(const tuttiCommunicator *c, int rank, char *buf, size_t size);
 /* Tells every other rank that this one aborts, if there is a watch to tell it with. */
 void tuttiCommTellAbort(tuttiCommunicator *c);
-/* Notes trouble on a data connection, which becomes the failure of `c` if none with a better cause
- * comes within half a second. The first one counts; from any thread. */
-void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text);
+/* Notes trouble on a data connection, or that another rank has `ended` the communicator by a call,
+ * which becomes the failure of `c` if none with a better cause comes within half a second. The
+ * first one counts; from any thread. */
+void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool ended);
 /* tuttiSuccess, or the failure, whose text becomes this thread's last error. */
 tuttiResult_t tuttiCommFailure(void *comm);
 /* Callbacks of executors, as is tuttiCommFailure. */

@@ -56,7 +56,7 @@ tuttiResult_t tuttiGrowRun(tuttiJob *job) {
     return result;
   }
   return tuttiCommInit("tuttiCommGrow", g->out, g->mine.nRanks, g->rank, 1, &id, &g->options,
-                       &(tuttiOrigin){.parent = job->uses});
+                       &(tuttiOrigin){.parent = job->uses, .agreed = true});
 }
 
 void tuttiGrowDiscard(tuttiJob *job) {

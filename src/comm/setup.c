@@ -45,7 +45,7 @@ static void watchFailed(void *comm, tuttiResult_t code, const char *text) {
 }
 
 static void watchEnded(void *comm, tuttiResult_t code, const char *text) {
-  tuttiCommSuspect(comm, code, text);
+  tuttiCommSuspect(comm, code, text, true);
 }
 
 static void watchDied(void *comm, int rank, const char *text) {
@@ -59,7 +59,7 @@ static void proxyFailed(void *comm, tuttiResult_t code, const char *text) {
   char who[TUTTI_ERROR_TEXT + 160];
   snprintf(who, sizeof who, "rank %d (host %s, pid %d): %s", c->rank, mine->host, mine->pid, text);
   tuttiErrorAdopt(code, who); /* marks what no longer fits */
-  tuttiCommSuspect(comm, code, tuttiErrorText());
+  tuttiCommSuspect(comm, code, tuttiErrorText(), false);
 }
 
 static tuttiResult_t startWatch(tuttiCommunicator *c) {

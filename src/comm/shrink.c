@@ -126,8 +126,9 @@ tuttiResult_t tuttiShrinkRun(tuttiJob *job) {
     TUTTI_TRY(tuttiCommEndOperations(c, "ended this communicator by tuttiCommShrink"));
   }
   TUTTI_TRY(s->place == 0 ? offer(s, &id) : follow(s, &id));
-  return tuttiCommInit("tuttiCommShrink", s->out, s->members, s->place, 1, &id, &s->options,
-                       &(tuttiOrigin){job->uses, s->excluded, s->nranks});
+  return tuttiCommInit(
+      "tuttiCommShrink", s->out, s->members, s->place, 1, &id, &s->options,
+      &(tuttiOrigin){.parent = job->uses, .excluded = s->excluded, .nranks = s->nranks});
 }
 
 void tuttiShrinkDiscard(tuttiJob *job) {

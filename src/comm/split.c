@@ -89,5 +89,5 @@ tuttiResult_t tuttiSplitRun(tuttiJob *job) {
   }
   memcpy(options.name, agreed.name, sizeof options.name);
   return tuttiCommInit("tuttiCommSplit", split->out, agreed.members, agreed.place, 1, &agreed.id,
-                       &options, &(tuttiOrigin){.parent = job->uses});
+                       &options, &(tuttiOrigin){.parent = job->uses, .agreed = true});
 }

@@ -18,7 +18,7 @@ TEST(Failure, ASuspicionReachesOthersThoughItsRankCallsNothing) {
     if (rank == 0) {
       tuttiCommunicator *c = nullptr;
       ASSERT_EQ(tuttiHandleEnter(comm, "test", &c), tuttiSuccess);
-      tuttiCommSuspect(c, tuttiRemoteError, "port made0 could not be mended");
+      tuttiCommSuspect(c, tuttiRemoteError, "port made0 could not be mended", false);
       tuttiHandleLeave(c);
       while (left > 0)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -7,6 +7,11 @@
 #include "asleep.h"
 #include "harness.h"
 
+extern "C" {
+#include "comm/failure.h"
+}
+
+using testing::AllOf;
 using testing::HasSubstr;
 
 namespace {
@@ -333,6 +338,63 @@ TEST(Grow, InAGroupThatFails) {
                   tuttiInvalidArgument);
         return tuttiGroupEnd();
       });
+}
+
+/* A rank whose exchange has failed does not come: those who wait for it hear of that failure, and
+ * nothing else would tell them. */
+TEST(Grow, OfOneThatFailsMeanwhile) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiCommGetUniqueId(ranks.comms[0], &id), tuttiSuccess) << lastError();
+  tuttiComm_t all[3] = {};
+  std::thread failing([&] {
+    for (int r = 0; r < 2; r++)
+      while (!__atomic_load_n(&all[r], __ATOMIC_ACQUIRE)) /* until the ids are exchanged */
+        std::this_thread::yield();
+    tuttiCommunicator *c;
+    ASSERT_EQ(tuttiHandleEnter(ranks.comms[1], "a failure", &c), tuttiSuccess);
+    tuttiCommFailText(c, tuttiRemoteError, "rank 1 lost a connection", true);
+    tuttiHandleLeave(c);
+  });
+  onThreads(3, [&](int r) { /* rank 3 never comes */
+                            tuttiComm_t old = r < 2 ? ranks.comms[r] : nullptr;
+                            EXPECT_EQ(tuttiCommGrow(old, 4, r == 1 ? nullptr : &id, r < 2 ? -1 : r,
+                                                    &all[r], nullptr),
+                                      tuttiRemoteError);
+                            EXPECT_THAT(
+                                lastError(),
+                                AllOf(HasSubstr("rank 1 lost a connection"),
+                                      HasSubstr("in the communicator that this one is made of")));
+  });
+  failing.join();
+}
+
+/* A rank that has what it wanted may end the old one while others are still on their way. */
+TEST(Grow, OfOneThatIsAbortedMeanwhile) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiCommGetUniqueId(ranks.comms[0], &id), tuttiSuccess) << lastError();
+  tuttiComm_t all[3] = {};
+  onThreads(3, [&](int r) {
+    tuttiComm_t old = r < 2 ? ranks.comms[r] : nullptr;
+    if (r == 2) {
+      for (int k = 0; k < 2; k++)
+        while (!__atomic_load_n(&all[k], __ATOMIC_ACQUIRE))
+          std::this_thread::yield();
+      EXPECT_EQ(tuttiCommAbort(ranks.comms[1]), tuttiSuccess) << lastError();
+      ranks.comms[1] = nullptr;
+      tuttiResult_t state = tuttiSuccess;
+      while (state == tuttiSuccess)
+        ASSERT_EQ(tuttiCommGetAsyncError(ranks.comms[0], &state), tuttiSuccess);
+    }
+    ASSERT_EQ(tuttiCommGrow(old, 3, r == 1 ? nullptr : &id, r < 2 ? -1 : r, &all[r], nullptr),
+              tuttiSuccess)
+        << lastError();
+    expectSum(all[r], 3);
+    EXPECT_EQ(tuttiCommDestroy(all[r]), tuttiSuccess);
+  });
 }
 
 TEST(Simulate, TellsATimeAndDoesNothing) {
