@@ -222,7 +222,7 @@ private:
     }
     if (r.left > 0) {
       count->left++;
-      good = tell(i, "keeps descriptors");
+      good = tell(i, ("keeps descriptors of " + std::string(r.kept)).c_str());
     }
     return good;
   }

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <set>
 
 namespace chaos {
 
@@ -273,20 +275,34 @@ private:
 
 } // namespace
 
-/* Of this process, without the one that counts. */
-static int countDescriptors() {
-  int n = -1;
-  for (auto &entry : std::filesystem::directory_iterator("/proc/self/fd"))
-    n += !entry.path().empty();
-  return n;
+/* What the descriptors of this process are of, "socket:[17]" say, but for the one that looks. */
+static std::multiset<std::string> descriptors() {
+  std::multiset<std::string> all;
+  std::error_code gone;
+  for (auto &entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    auto of = std::filesystem::read_symlink(entry.path(), gone);
+    if (!gone && of.string().find("/fd") == std::string::npos) all.insert(of.string());
+  }
+  return all;
 }
 
-/* How many more than `before` stay; a root lets go of its own a moment after the last rank. */
-static int awaitDescriptors(int before) {
-  int more = 0;
-  for (int i = 0; i < 2000 && (more = countDescriptors() - before) > 0; i++)
+/* Notes those that stay and were not there before; a root lets go of its own a moment after the
+ * last rank. */
+static void awaitDescriptors(const std::multiset<std::string> &before, Report *report) {
+  std::vector<std::string> more;
+  for (int i = 0; i < 2000; i++) {
+    auto all = descriptors();
+    more.clear();
+    std::set_difference(all.begin(), all.end(), before.begin(), before.end(),
+                        std::back_inserter(more));
+    if (more.empty()) break;
     usleep(1000);
-  return more;
+  }
+  report->left = (int)more.size();
+  std::string kept;
+  for (auto &of : more)
+    kept += (kept.empty() ? "" : ", ") + of;
+  snprintf(report->kept, sizeof report->kept, "%s", kept.c_str());
 }
 
 void runProcess(const Plan &plan, Shared *shared, int self) {
@@ -300,10 +316,10 @@ void runProcess(const Plan &plan, Shared *shared, int self) {
     setenv("TUTTI_SHM_DISABLE", "1", 1);
     setenv("TUTTI_P2P_DISABLE", "1", 1);
   }
-  int before = countDescriptors();
+  auto before = descriptors();
   Process process(plan, shared, self);
   process.run();
-  if (process.hasLeft()) mine.left = awaitDescriptors(before);
+  if (process.hasLeft()) awaitDescriptors(before, &mine);
   __atomic_store_n(&mine.ended, 1, __ATOMIC_RELEASE);
   /* Who is late with the news would take this one's end for the fault. */
   while (!__atomic_load_n(&shared->over, __ATOMIC_ACQUIRE))

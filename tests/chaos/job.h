@@ -58,6 +58,7 @@ struct Report {
   int nranks; /* how many numbers it has had: */
   int ranks[3 * kMaxSteps];
   char text[1400];
+  char kept[200]; /* what the descriptors that stayed are of */
 };
 
 struct Shared {
