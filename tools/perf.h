@@ -100,10 +100,15 @@ double perfBusFactor(const perfCollective *collective, int nranks);
 /* ---- patterns --------------------------------------------------------------------------------
  * Inputs of the check and what a collective must make of them, computed without the library.
  *
- * An input element is a function of (seed, rank, index). What is only copied, and integers that
- * wrap, are random bits. What is averaged, and floats to be added or multiplied, are chosen so that
- * every partial result is exactly representable in the element type, whatever the order and the
- * rounding of the algorithm; so a result is right or wrong, with no tolerance. */
+ * An input element is a function of (seed, rank, index modulo PERF_PERIOD), so that what is large
+ * is made and compared at the speed of memory: only one period of it is drawn. What is only copied,
+ * and integers that wrap, are random bits. What is averaged, and floats to be added or multiplied,
+ * are chosen so that every partial result is exactly representable in the element type, whatever
+ * the order and the rounding of the algorithm; so a result is right or wrong, with no tolerance. */
+
+/* A prime: data that end up at another place by any chunk or slot are not those that belong there.
+ */
+#define PERF_PERIOD 65521u
 
 typedef enum { PERF_SIGNED, PERF_UNSIGNED, PERF_FLOAT } perfKind;
 
@@ -289,7 +294,8 @@ bool perfOutputOpen(perfOutput *out, const perfOptions *options, const perfPlace
                     size_t rows);
 void perfOutputHeader(perfOutput *out, int version, const perfIdentity *ranks);
 void perfOutputCollective(perfOutput *out, const perfCollective *collective);
-void perfOutputProgress(perfOutput *out, const perfRow *row);
+/* Shows, on a terminal, how far the rows are, and what is being done with this one. */
+void perfOutputProgress(const perfOutput *out, const perfRow *row, const char *phase);
 void perfOutputRow(perfOutput *out, const perfResult *result);
 /* Prints the summary if `complete`; returns the exit code. */
 int perfOutputClose(perfOutput *out, bool complete);

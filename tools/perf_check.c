@@ -6,11 +6,15 @@
 #include "perf.h"
 
 void perfPrepare(const perfRow *row, const perfPattern *pattern, const perfBuffers *buffers) {
-  size_t bytes = perfRowBytes(row) + 2 * (size_t)PERF_GUARD;
-  memset(buffers->recv, PERF_POISON, bytes);
-  if (!row->inPlace) memset(buffers->send, PERF_POISON, bytes);
-  size_t elements = perfSendBytes(row) / (size_t)pattern->type->size;
-  perfPatternFill(pattern, row->rank, 0, elements, (void *)perfSendPointer(row, buffers));
+  unsigned char *input = row->inPlace ? buffers->recv : buffers->send;
+  unsigned char *end = input + perfRowBytes(row) + 2 * (size_t)PERF_GUARD;
+  unsigned char *data = (unsigned char *)perfSendPointer(row, buffers);
+  size_t bytes = perfSendBytes(row);
+  if (bytes == 0) data = input;
+  if (!row->inPlace) memset(buffers->recv, PERF_POISON, (size_t)(end - input));
+  memset(input, PERF_POISON, (size_t)(data - input));
+  perfPatternFill(pattern, row->rank, 0, bytes / (size_t)pattern->type->size, data);
+  memset(data + bytes, PERF_POISON, (size_t)(end - data) - bytes);
 }
 
 /* ---- faults --------------------------------------------------------------------------------- */
@@ -50,6 +54,7 @@ static void noteElements(verification *v, const char *buffer, size_t offset,
 /* Bytes that must still be poison; `at` is the position of the first one, seen from the data. */
 static void notePoison(verification *v, const char *what, const unsigned char *bytes, size_t n,
                        ptrdiff_t at) {
+  if (n > 0 && bytes[0] == PERF_POISON && memcmp(bytes, bytes + 1, n - 1) == 0) return;
   for (size_t i = 0; i < n; i++) {
     if (bytes[i] == PERF_POISON) continue;
     if (v->wrong++ == 0)

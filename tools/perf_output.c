@@ -96,14 +96,14 @@ static void printJson(const perfOutput *out, const perfResult *r, double algbw, 
 
 #define CLEAR_LINE "\r\033[K"
 
-void perfOutputProgress(perfOutput *out, const perfRow *row) {
+void perfOutputProgress(const perfOutput *out, const perfRow *row, const char *phase) {
   static const char bar[] = "##############################";
   const int width = sizeof bar - 1;
   if (!out->progress) return;
   int full = out->rows > 0 ? (int)(out->done * (size_t)width / out->rows) : 0;
-  fprintf(stderr, CLEAR_LINE "[%.*s%*s] %zu/%zu %s %s %zu B", full, bar, width - full, "",
-          out->done, out->rows, row->collective->name, tuttiTypeNames[row->type],
-          perfRowBytes(row));
+  fprintf(stderr, CLEAR_LINE "[%.*s%*s] %zu/%zu %s %s %zu B, %s", full, bar, width - full, "",
+          out->done, out->rows, row->collective->name, tuttiTypeNames[row->type], perfRowBytes(row),
+          phase);
   fflush(stderr);
 }
 

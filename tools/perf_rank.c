@@ -175,16 +175,22 @@ static bool checkRow(const session *s, const perfCall *call, perfPattern *patter
   return true;
 }
 
+static void show(const session *s, const perfRow *row, const char *phase) {
+  if (s->outputOpen) perfOutputProgress(&s->output, row, phase);
+}
+
 static bool runRow(session *s, const perfRow *row) {
   perfPattern pattern;
   perfCall call = {row, perfSendPointer(row, &s->buffers), perfRecvPointer(row, &s->buffers),
                    s->comm, s->device.stream};
   perfResult result = {.row = row};
   report mine, together;
-  if (s->outputOpen) perfOutputProgress(&s->output, row);
   perfPatternInit(&pattern, row->type, row->op, row->collective->reduces, row->nranks, s->begun++);
+  if (s->options->check) show(s, row, "making inputs");
   if (s->options->check && !fill(s, row, &pattern)) return false;
+  show(s, row, "timing");
   if (!timeRow(s, &call, &mine, &result.iters)) return false;
+  if (s->options->check) show(s, row, "checking");
   if (s->options->check && !checkRow(s, &call, &pattern, &mine.wrong)) return false;
   if (!agree(s, mine, &together)) return false;
   result.seconds = together.seconds;

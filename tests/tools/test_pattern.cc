@@ -129,6 +129,19 @@ TEST(Inputs, DoNotDependOnBlocks) {
     EXPECT_EQ(memcmp(input(p, 3, first, 700).data(), all.data() + 2 * first, 1400), 0) << first;
 }
 
+/* A copy that was moved by any power of two, as slots and chunks are, does not pass for it. */
+TEST(Inputs, RepeatAfterAPrime) {
+  const size_t n = 2 * PERF_PERIOD + 5;
+  perfPattern p;
+  perfPatternInit(&p, tuttiInt32, tuttiSum, true, 3, 9);
+  auto all = input(p, 1, 0, n);
+  EXPECT_EQ(memcmp(&all[0], &all[4 * PERF_PERIOD], n * 4 - 4 * PERF_PERIOD), 0);
+  for (size_t by = 1; by < n / 2; by *= 2)
+    EXPECT_NE(memcmp(&all[0], &all[4 * by], 4096), 0) << by;
+  for (size_t first : {(size_t)7, (size_t)PERF_PERIOD - 3, (size_t)PERF_PERIOD, n - 700})
+    EXPECT_EQ(memcmp(input(p, 1, first, 700).data(), &all[4 * first], 2800), 0) << first;
+}
+
 /* A right result, by arithmetic of the test's own. */
 std::vector<char> reduced(const perfPattern &p, size_t n) {
   std::vector<std::vector<char>> in;
@@ -200,6 +213,27 @@ TEST(Compare, AcceptsRightAndCountsWrongElements) {
             *byte ^= 1 << bit % 8;
           }
       }
+}
+
+/* What is long is compared with itself a period before, where that was right. */
+TEST(Compare, FindsWhatIsWrongInAnyPeriod) {
+  const size_t n = 3 * PERF_PERIOD + 100, second = PERF_PERIOD + 60000, third = 2 * PERF_PERIOD + 9;
+  for (int rank : {PERF_REDUCED, 2}) {
+    perfPattern p;
+    perfPatternInit(&p, tuttiFloat32, tuttiSum, true, 3, 5);
+    auto out = rank == PERF_REDUCED ? reduced(p, n) : input(p, rank, 0, n);
+    ASSERT_EQ(perfPatternCompare(&p, rank, 0, n, out.data()).wrong, 0u);
+    for (auto wrong : std::vector<std::vector<size_t>>{
+             {0}, {second}, {n - 1}, {third, third + PERF_PERIOD}, {9, PERF_PERIOD + 9, third}}) {
+      for (size_t i : wrong)
+        out[4 * i + 1] ^= 1;
+      perfMismatch m = perfPatternCompare(&p, rank, 0, n, out.data());
+      EXPECT_EQ(m.wrong, wrong.size()) << wrong[0];
+      EXPECT_EQ(m.first, wrong[0]);
+      for (size_t i : wrong)
+        out[4 * i + 1] ^= 1;
+    }
+  }
 }
 
 TEST(Compare, CopiesBitByBit) {
