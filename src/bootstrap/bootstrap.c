@@ -76,6 +76,7 @@ static tuttiResult_t explainTo(const joining *j, const tuttiId *id, const uint8_
   memset(in.peer.hello.host, 0, sizeof(in.peer.hello.host));
   in.peer.listeners = (tuttiAddressList){.n = 1, .a[0].v4 = {.sin_family = AF_INET, .sin_port = 1}};
   in.peer.ticket = 0;
+  in.process = 0;
   if (failed->unsecured)
     in.encrypts = failed->unsecured == EKEYREJECTED ? tuttiEncryptsOtherwise : tuttiEncryptsYes;
   tuttiDial dial __attribute__((cleanup(tuttiDialClose)));
@@ -131,6 +132,7 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   in.bridge = bridge;
   in.encrypts = key.on ? tuttiEncryptsYes : tuttiEncryptsNot;
   in.keyed = id->keyed;
+  in.process = tuttiProcessId();
   uint64_t now = tuttiNow(), deadline = j->wait.deadline;
   in.remainingMs = deadline == TUTTI_NO_DEADLINE ? UINT64_MAX
                    : deadline > now              ? (deadline - now) / 1000000u

@@ -60,7 +60,8 @@ typedef enum {
   tuttiReplyNext = 3,   /* root -> rank at the end; a tuttiNeighbour follows */
   /* Between a root and those who are seated, which also say Failed to each other: */
   tuttiReplyRoot = 4, /* root -> rank: a tuttiRootName follows */
-  tuttiReplyDone = 5  /* rank -> root: its init is over, or far enough */
+  tuttiReplyDone = 5, /* rank -> root: its init is over, or far enough */
+  tuttiReplyDead = 6  /* root -> rank, before Failed: tuttiProcessId() of whose death it comes */
 } tuttiReplyKind;
 
 /* The same in every version, so that a mix of versions can be told. */

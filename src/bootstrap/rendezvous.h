@@ -38,6 +38,7 @@ typedef struct {
   int32_t keyed;    /* 1: TUTTI_COMM_ID, and the sender has a key */
   int32_t unused;
   uint64_t remainingMs; /* until the sender's deadline; UINT64_MAX: none */
+  uint64_t process;     /* tuttiProcessId(); 0: not told */
 } tuttiCheckIn;
 
 /* Where a root is. */

@@ -50,6 +50,7 @@ typedef struct root {
   int expected, joined; /* count, and 1 for the bridge when there are several roots */
   member *members;      /* [expected]; the bridge is last */
   tuttiResult_t failure;
+  uint64_t dead;  /* the process whose death that is; 0: it is none, or not told which */
   int told;       /* who was told of the failure, or needs not be */
   bool ownerTold; /* so was rank 0, whose init has started a fixed root */
   tuttiGreeter greeter;
@@ -78,6 +79,12 @@ static void countTold(root *r, const tuttiCheckIn *in) {
   r->ownerTold |= in->peer.hello.from == 0;
 }
 
+static void tellFailure(const root *r, int fd, const tuttiSession *session, tuttiResult_t code) {
+  const char *text = r->greeter.refuseText;
+  if (r->dead) tuttiReplySend(fd, session, tuttiReplyDead, 0, &r->dead, sizeof r->dead, NULL);
+  tuttiReplySend(fd, session, tuttiReplyFailed, code, text, strlen(text), NULL);
+}
+
 /* Tells this thread's last error to all who are here, and keeps it for those who come. */
 static void failAll(root *r, tuttiResult_t code) {
   if (r->failure != tuttiSuccess) return;
@@ -90,8 +97,7 @@ static void failAll(root *r, tuttiResult_t code) {
       member *m = &r->members[i];
       if (m->fd < 0 || ownProcess(m) != (own == 1)) continue;
       tuttiSession session = sessionOf(r, &m->in);
-      tuttiReplySend(m->fd, &session, tuttiReplyFailed, code, g->refuseText, strlen(g->refuseText),
-                     NULL);
+      tellFailure(r, m->fd, &session, code);
       tuttiFdClose(&m->fd);
       countTold(r, &m->in);
     }
@@ -369,8 +375,7 @@ static void welcome(void *ctx, const void *hello, int fd) {
     failAll(r, result);
   }
   tuttiSession session = sessionOf(r, &in);
-  tuttiReplySend(fd, &session, tuttiReplyFailed, result, r->greeter.refuseText,
-                 strlen(r->greeter.refuseText), NULL);
+  tellFailure(r, fd, &session, result);
   countTold(r, &in);
   tuttiFdClose(&fd);
 }
@@ -379,6 +384,7 @@ static void welcome(void *ctx, const void *hello, int fd) {
 static void failDead(root *r, const member *m) {
   char name[128], ranks[500], awaited[600] = "";
   listMissing(r, ranks, sizeof(ranks));
+  if (r->failure == tuttiSuccess) r->dead = m->in.process;
   if (!r->met && ranks[0]) snprintf(awaited, sizeof awaited, " while ranks %s were awaited", ranks);
   failAll(r, TUTTI_FAIL(tuttiRemoteError,
                         "%s died: its connection to the rendezvous closed without a word%s "

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dead.h"
 #include "base/os.h"
 
 /* How long the root's word is waited for: it has seen what this rank has, or is about to. */
@@ -62,6 +63,14 @@ static void keepRoot(tuttiSeat *seat, const tuttiReply *head, const void *data) 
              strchr(text, '('));
 }
 
+/* For other communicators of this process, in which that death may not have shown yet. */
+static void keepDead(const tuttiReply *head, const void *data) {
+  uint64_t process;
+  if (head->bytes != sizeof process) return;
+  memcpy(&process, data, sizeof process);
+  tuttiDeadNote(process);
+}
+
 static void end(tuttiSeat *seat) {
   seat->ended = true;
   tuttiFdClose(&seat->fd);
@@ -108,6 +117,8 @@ tuttiResult_t tuttiSeatHear(tuttiSeat *seat, tuttiNeighbour *next, bool *met) {
     if (head.kind == tuttiReplyFailed) return adopt(seat, &head, data);
     if (head.kind == tuttiReplyRoot) {
       keepRoot(seat, &head, data);
+    } else if (head.kind == tuttiReplyDead) {
+      keepDead(&head, data);
     } else if (head.kind == tuttiReplyNext && met && head.bytes == sizeof *next) {
       memcpy(next, data, sizeof *next);
       *met = true;
@@ -142,7 +153,6 @@ tuttiResult_t tuttiSeatsJudge(tuttiSeat *seats, tuttiResult_t result, tuttiWait 
     tuttiSeatsWaitOn(seats, fds);
     TUTTI_TRY(tuttiPollSlice(fds, TUTTI_SEATS, "the root of the unique id", wait, until, &ready));
     TUTTI_TRY(tuttiSeatsHear(seats, fds));
-    if (tuttiNow() >= wait.deadline) break;
   }
   return tuttiErrorAdopt(result, text);
 }

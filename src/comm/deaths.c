@@ -3,19 +3,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dead.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "comm/failure.h"
 #include "comm/handle.h"
 
-/* Processes that have died lately; the oldest gives way. */
-#define KEPT 256
-
-/* Guards all births, `dead` of all communicators, and the list of processes. The watch's thread
- * takes it within its own lock, so no watch is called under it. */
+/* Guards births and deaths of all communicators. The watch's thread takes it within its own lock,
+ * so no watch is called under it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t deadProcesses[KEPT];
-static unsigned ndead;
 
 static void strike(const tuttiBirth *b, int rank, const char *text) {
   char why[TUTTI_ERROR_TEXT];
@@ -63,8 +59,8 @@ void tuttiBirthsFail(tuttiCommunicator *c, tuttiResult_t code, const char *text)
 void tuttiCommDied(tuttiCommunicator *c, int rank, const char *text) {
   tuttiDeath *death;
   tuttiCommFailText(c, tuttiRemoteError, text, false); /* also of one that is only suspected */
+  tuttiDeadNote(c->wireup.peers[rank].process);
   TUTTI_LOCKED(&lock);
-  deadProcesses[ndead++ % KEPT] = c->wireup.peers[rank].process;
   for (tuttiBirth *b = c->births; b; b = b->next)
     strike(b, rank, text);
   if (tuttiAlloc((void **)&death, 1, sizeof *death, "a death", NULL) != tuttiSuccess) return;
@@ -73,11 +69,9 @@ void tuttiCommDied(tuttiCommunicator *c, int rank, const char *text) {
   TUTTI_LINK(c->deaths, death);
 }
 
-int tuttiCommDead(tuttiCommunicator *c) {
-  TUTTI_LOCKED(&lock);
+int tuttiCommDead(const tuttiCommunicator *c) {
   for (int r = 0; r < c->nranks; r++)
-    for (unsigned i = 0; i < KEPT && i < ndead; i++)
-      if (c->wireup.peers[r].process == deadProcesses[i]) return r;
+    if (tuttiDeadKnown(c->wireup.peers[r].process)) return r;
   return -1;
 }
 

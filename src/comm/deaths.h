@@ -35,8 +35,9 @@ void tuttiBirthsFail(tuttiCommunicator *c, tuttiResult_t code, const char *text)
 
 /* Rank `rank` of `c` has died, as `text` says. From the watch's thread. */
 void tuttiCommDied(tuttiCommunicator *c, int rank, const char *text);
-/* A rank of `c` whose process some communicator of this process knows to be dead; -1: none. */
-int tuttiCommDead(tuttiCommunicator *c);
+/* A rank of `c` whose process some communicator of this process, or an init in it, knows to be
+ * dead; -1: none. */
+int tuttiCommDead(const tuttiCommunicator *c);
 /* tuttiSuccess, or the text of a rank's death that is not excluded. */
 tuttiResult_t tuttiCommComplete(tuttiCommunicator *c, const uint8_t *excluded);
 /* `c` is about to be freed. */

@@ -97,6 +97,7 @@ static tuttiResult_t look(Lookout *l) {
     return tuttiSuccess;
   }
   uint64_t now = tuttiNow();
+  char who[160];
   if (a->answered != TUTTI_ANSWER_REFUSED && a->answered != TUTTI_ANSWER_LEFT)
     l->refusedSince = 0;
   else if (l->refusedSince == 0)
@@ -104,9 +105,10 @@ static tuttiResult_t look(Lookout *l) {
   if (l->refusedSince && now - l->refusedSince > GONE_NS) return leaderGone(c, l);
   if (now <= l->deadline) return tuttiSuccess;
   return TUTTI_FAIL(tuttiTimeout,
-                    "rank %d, the first that stays, did not call tuttiCommShrink with the same "
+                    "%s, the first that stays, did not call tuttiCommShrink with the same "
                     "ranks within %.1f s; every rank that stays must",
-                    s->leader, (double)s->options.timeoutMs / 1e3);
+                    tuttiCommRankText(c, s->leader, who, sizeof who),
+                    (double)s->options.timeoutMs / 1e3);
 }
 
 static tuttiResult_t follow(const tuttiShrinkJob *s, tuttiUniqueId *id) {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/dead.h"
 #include "base/error.h"
 #include "base/os.h"
 #include "base/settings.h"

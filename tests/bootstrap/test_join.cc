@@ -137,6 +137,28 @@ TEST_F(Join, ARankThatHasFailedBeforeItChecksIn) {
   }
 }
 
+/* A death shows in the communicator that is being made, and explains what happens in others. */
+TEST_F(Join, ADeathIsKnownToTheWholeProcess) {
+  const uint64_t process = 0x1234567890abcdef;
+  auto ids = makeIds();
+  tuttiCheckIn in = checkInOf(ids, 0, 1, 3);
+  in.process = process;
+  in.peer.hello.pid = 1; /* of another process than the root */
+  auto dying = checkInAt(ids[0], in);
+  std::thread death([&] {
+    for (int told = 0; told < 2; told++) /* where the root is; again when rank 0 is there */
+      rawRead(dying->fd, sizeof(tuttiReply) + sizeof(tuttiRootName));
+    EXPECT_FALSE(tuttiDeadKnown(process));
+    close(dying->fd);
+  });
+  Outcome o = joinAs(ids, 0, 3);
+  death.join();
+  EXPECT_EQ(o.result, tuttiRemoteError);
+  EXPECT_THAT(o.text, HasSubstr("died: its connection to the rendezvous closed without a word"));
+  EXPECT_TRUE(tuttiDeadKnown(process));
+  endRoots(ids);
+}
+
 /* ---- processes ------------------------------------------------------------------------------ */
 
 /* Forks a child that runs body and exits with what it returns. */

@@ -277,6 +277,12 @@ private:
     bool of = strstr(text, "aborted the communicator") || strstr(text, stopped.c_str());
     for (int k = 0; k < victim.nranks; k++)
       of |= isMissing(text, victim.ranks[k]);
+    /* It says first which rank could not, then to which. */
+    const char *to = strstr(text, "cannot connect to rank ");
+    std::string host;
+    int rank;
+    pid_t pid;
+    of |= to && firstNamed(to, &rank, &host, &pid) && pid == victim.pid;
     return of;
   }
 
