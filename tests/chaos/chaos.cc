@@ -271,12 +271,13 @@ private:
 
   /* One of those who were told gives the communicator up, which is that one's choice; and whoever
    * waits for one that is stopped learns at its deadline who has not come. */
-  bool isAfterwards(const char *text) {
+  bool isAfterwards(const Report &told) {
     const Report &victim = report(plan.victim);
+    const char *text = told.text;
     std::string stopped = ", pid " + std::to_string(victim.pid) + ") does not answer";
     bool of = strstr(text, "aborted the communicator") || strstr(text, stopped.c_str());
-    for (int k = 0; k < victim.nranks; k++)
-      of |= isMissing(text, victim.ranks[k]);
+    for (int k = 0; k < told.nranks; k++)
+      of |= isMissing(text, told.victims[k]);
     /* It says first which rank could not, then to which. */
     const char *to = strstr(text, "cannot connect to rank ");
     std::string host;
@@ -288,7 +289,7 @@ private:
 
   bool judgeCulprit(int i, Count *count) {
     const Report &r = report(i);
-    if (kind() != kKill && isAfterwards(r.text)) return true;
+    if (kind() != kKill && isAfterwards(r)) return true;
     /* In an init a rank knows how far its neighbours came, and nobody asks who is stopped. */
     if (kind() == kFreeze && strstr(r.text, "until the deadline")) {
       count->neighbours++;

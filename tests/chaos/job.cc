@@ -120,7 +120,11 @@ private:
     if (self == plan.victim && number == plan.killStep) strikeAtSend(plan.killSends);
     __atomic_store_n(&mine.stage, number + 1, __ATOMIC_RELEASE);
   }
-  void willBe(int rank) { mine.ranks[mine.nranks++] = rank; }
+  /* Before a call that makes this one: how it knows itself, and the victim, which may not come. */
+  void willBe(const World &next) {
+    mine.victims[mine.nranks] = next.rankOf(plan.victim);
+    mine.ranks[mine.nranks++] = next.rankOf(self);
+  }
 
   void fail(tuttiResult_t result) {
     mine.at = now();
@@ -165,7 +169,7 @@ private:
   tuttiResult_t init() {
     if (!inWorld()) return tuttiSuccess;
     tuttiUniqueId use = id(self == 0);
-    willBe(self);
+    willBe(world);
     return tuttiCommInitRank(&world.comm, plan.first, use, self);
   }
 
@@ -187,7 +191,7 @@ private:
     uint32_t color = s.colors >> self & 1;
     for (int m : world.members)
       if ((s.colors >> m & 1) == color) part.members.push_back(m);
-    willBe(part.rankOf(self));
+    willBe(part);
     tuttiResult_t result = tuttiCommSplit(world.comm, (int)color, 0, &part.comm, nullptr);
     if (result == tuttiSuccess) result = check(part, 100);
     if (result == tuttiSuccess) result = tuttiCommDestroy(part.comm);
@@ -205,7 +209,7 @@ private:
       world.members = less.members;
       return tuttiSuccess;
     }
-    willBe(less.rankOf(self));
+    willBe(less);
     tuttiResult_t result =
         tuttiCommShrink(world.comm, &excluded, 1, &less.comm, nullptr, TUTTI_SHRINK_DEFAULT);
     return result == tuttiSuccess ? moveTo(less) : result;
@@ -221,7 +225,7 @@ private:
       tuttiUniqueId use = id(false);
       if (__atomic_load_n(&shared->over, __ATOMIC_ACQUIRE)) out = true;
       if (out) return tuttiSuccess;
-      willBe(n - 1);
+      willBe(more);
       result = tuttiCommGrow(nullptr, n, &use, n - 1, &more.comm, nullptr);
     } else {
       if (!inWorld()) {
@@ -231,7 +235,7 @@ private:
       tuttiUniqueId use;
       bool leads = world.rankOf(self) == 0;
       if (leads) use = id(true);
-      willBe(world.rankOf(self));
+      willBe(more);
       result = tuttiCommGrow(world.comm, n, leads ? &use : nullptr, -1, &more.comm, nullptr);
     }
     return result == tuttiSuccess ? moveTo(more) : result;

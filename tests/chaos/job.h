@@ -56,7 +56,7 @@ struct Report {
   int left;   /* descriptors that stayed after all was destroyed */
   int wrong;  /* 1: data were not what they should be */
   int nranks; /* how many numbers it has had: */
-  int ranks[3 * kMaxSteps];
+  int ranks[3 * kMaxSteps], victims[3 * kMaxSteps]; /* and those of the victim; -1: none */
   char text[1400];
   char kept[200]; /* what the descriptors that stayed are of */
 };
