@@ -220,6 +220,17 @@ const std::map<std::string, std::string> kSockets = {{"TUTTI_SHM_DISABLE", "1"},
                                                      {"TUTTI_NET", "Socket"},
                                                      {"TUTTI_SOCKET_NSOCKS", "2"}};
 
+#ifdef SOFTHCA_LIBRARY
+/* What moves by RDMA no socket carries; how its ends meet goes over them. */
+const std::map<std::string, std::string> kRdma = {{"TUTTI_SHM_DISABLE", "1"},
+                                                  {"TUTTI_P2P_DISABLE", "1"},
+                                                  {"TUTTI_NET", "IB"},
+                                                  {"LD_LIBRARY_PATH", SOFTHCA_LIBRARY}};
+
+INSTANTIATE_TEST_SUITE_P(Ib, Captured, testing::Values(Kind{"Rdma", 3, 1, kRdma, false}),
+                         [](const auto &info) { return std::string(info.param.name); });
+#endif
+
 INSTANTIATE_TEST_SUITE_P(Jobs, Captured,
                          testing::Values(Kind{"Sockets", 3, 1, kSockets, true},
                                          Kind{"SharedMemory", 3, 1, {}, false},
