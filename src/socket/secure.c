@@ -27,7 +27,7 @@ typedef struct {
   SSL *ssl;
   uint8_t psk[32];
   bool listens, open; /* open: the handshake is over */
-  bool dead;          /* OpenSSL has failed on it, and is not to be called again */
+  bool dead;          /* receiving has failed, or OpenSSL, which is not to be called again */
   bool cut;           /* a send has failed; what came before can still be read */
   bool kernelSends, kernelReceives;
   bool heard, foreign;    /* something has come; and it was no record of TLS */
@@ -385,9 +385,36 @@ static ssize_t sendRecords(session *s, const struct iovec *pieces, size_t n) {
   return (ssize_t)sent;
 }
 
+/* What the kernel says of a connection that it has ended: EINVAL or EMSGSIZE is a header that it
+ * takes for nonsense. What was forged it tells only once. */
+static int kernelError(session *s, int error) {
+  if (error == EINVAL || error == EMSGSIZE) error = EBADMSG;
+  if (error != EBADMSG) return error;
+  s->dead = true;
+  return s->error = error;
+}
+
+/* On a connection that is over the kernel says that it has sent, unless an error is still to be
+ * told. Whoever waits for an answer to that would make no other call, and so never hear. */
+static ssize_t kernelSend(session *s, const struct iovec *pieces, size_t n) {
+  struct pollfd over = {.fd = s->fd}; /* POLLHUP and POLLERR need no asking */
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  if (poll(&over, 1, 0) > 0) {
+    if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0 || error == 0) error = EPIPE;
+  } else {
+    ssize_t sent = plainSend(s->fd, pieces, n);
+    if (sent >= 0) return sent;
+    error = errno;
+  }
+  errno = kernelError(s, error);
+  return -1;
+}
+
 ssize_t tuttiSecureSendSlow(int fd, const struct iovec *pieces, size_t n) {
   session *s = sessionOf(fd);
-  if (!s || s->kernelSends) return plainSend(fd, pieces, n);
+  if (!s) return plainSend(fd, pieces, n);
+  if (s->kernelSends) return kernelSend(s, pieces, n);
   if (s->open && !s->dead && !s->cut) return sendRecords(s, pieces, n);
   errno = s->open ? EPIPE : ENOTCONN;
   return -1;
@@ -439,12 +466,17 @@ static ssize_t peekRecord(session *s, const struct iovec *room) {
   return -1;
 }
 
+static ssize_t kernelRecv(session *s, const struct iovec *room, size_t n, bool peek) {
+  ssize_t got = s->ended ? 0 : plainRecv(s->fd, room, n, peek ? MSG_PEEK : 0);
+  if (got < 0 && errno == EIO) got = tuttiKtlsTakeControl(s->fd);
+  s->ended = got == 0;
+  if (got < 0) errno = kernelError(s, errno);
+  return got;
+}
+
 ssize_t tuttiSecureRecvSlow(int fd, const struct iovec *room, size_t n, bool peek) {
   session *s = sessionOf(fd);
-  if (!s || s->kernelReceives) {
-    ssize_t got = plainRecv(fd, room, n, peek ? MSG_PEEK : 0);
-    return s && got < 0 && errno == EIO ? tuttiKtlsTakeControl(fd) : got;
-  }
+  if (!s) return plainRecv(fd, room, n, peek ? MSG_PEEK : 0);
   if (!s->open) {
     errno = ENOTCONN;
     return -1;
@@ -453,6 +485,7 @@ ssize_t tuttiSecureRecvSlow(int fd, const struct iovec *room, size_t n, bool pee
     errno = s->error;
     return s->ended ? 0 : -1;
   }
+  if (s->kernelReceives) return kernelRecv(s, room, n, peek);
   return peek ? peekRecord(s, room) : readRecords(s, room, n);
 }
 
@@ -462,6 +495,6 @@ ssize_t tuttiSecureRecvPieces(int fd, struct iovec *room, size_t n) {
 
 bool tuttiSecurePendingSlow(int fd) {
   session *s = sessionOf(fd);
-  if (!s || !s->open || s->kernelReceives) return false;
-  return s->dead || s->ended || tuttiOpenssl.SSL_pending(s->ssl) > 0;
+  if (!s || !s->open) return false;
+  return s->dead || s->ended || (!s->kernelReceives && tuttiOpenssl.SSL_pending(s->ssl) > 0);
 }
