@@ -72,7 +72,7 @@ struct Rank {
     w.timeoutMs = timeoutMs;
     w.failed = &failed;
     w.memory = &memory;
-    w.netName = "";
+    w.netName = "Socket";
     tuttiPeer *mine = &peers[rank];
     mine->rank = rank;
     mine->nranks = 2;
