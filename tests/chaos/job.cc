@@ -30,11 +30,12 @@ int timeoutOf(FaultKind kind) {
 
 /* ---- the plan ------------------------------------------------------------------------------- */
 
-Plan::Plan(uint64_t seed, FaultKind kind) : seed(seed) {
+Plan::Plan(uint64_t seed, FaultKind kind, const std::string &net) : seed(seed) {
   std::mt19937_64 random(seed * 0x9e3779b97f4a7c15u + 1);
   auto below = [&](int n) { return (int)(random() % (unsigned)n); };
   first = nprocesses = 3 + below(4);
-  network = below(3) == 0;
+  if (below(3) == 0) network = "Socket";
+  if (!net.empty()) network = net; /* a seed is the same job over any */
   std::vector<int> members(first);
   for (int i = 0; i < first; i++)
     members[i] = i;
@@ -67,7 +68,7 @@ Plan::Plan(uint64_t seed, FaultKind kind) : seed(seed) {
 
 std::string Plan::text() const {
   std::string all = "seed " + std::to_string(seed) + ": " + std::to_string(first) + " ranks over " +
-                    (network ? "sockets" : "shared memory") + ":";
+                    (network.empty() ? "shared memory" : "NET/" + network) + ":";
   for (const Step &step : steps)
     all += std::string(" ") + nameOf(step.kind);
   all += "; process " + std::to_string(victim) + " " + nameOf(fault.kind) + " in step " +
@@ -316,7 +317,8 @@ void runProcess(const Plan &plan, Shared *shared, int self) {
   if (self == plan.victim) armFault(plan.fault, &shared->strike, shared->pids, plan.nprocesses);
   setenv("TUTTI_TIMEOUT", std::to_string(timeoutOf(plan.fault.kind)).c_str(), 1);
   setenv("TUTTI_SOCKET_IFNAME", "=lo", 1);
-  if (plan.network) {
+  if (!plan.network.empty()) {
+    setenv("TUTTI_NET", plan.network.c_str(), 1);
     setenv("TUTTI_SHM_DISABLE", "1", 1);
     setenv("TUTTI_P2P_DISABLE", "1", 1);
   }

@@ -29,13 +29,15 @@ struct Step {
 };
 
 struct Plan {
-  Plan(uint64_t seed, FaultKind kind);
+  /* `net`: all goes over this network, "Socket" or "IB"; "": a third of the seeds over sockets, the
+   * others over shared memory. */
+  Plan(uint64_t seed, FaultKind kind, const std::string &net);
   std::string text() const;
 
   uint64_t seed;
   int first, nprocesses; /* those that are there from the init on; and those that a step adds */
   std::vector<Step> steps;
-  bool network;
+  std::string network; /* "": shared memory */
   int victim;
   Fault fault;
   int killStep;    /* it strikes the victim in this step, */
