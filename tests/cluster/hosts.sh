@@ -18,7 +18,8 @@ start_host() { # number
       -device "virtio-net-pci,netdev=n$i,mac=52:54:00:00:0$i:0$n,host_mtu=4200,mrg_rxbuf=off")
     [ "$n" = 2 ] || rm -f "$folder/wire$i"
   done
-  qemu-system-x86_64 -accel tcg,thread=multi -smp "${CLUSTER_CORES:-1}" -m 1536 -nodefaults -no-reboot -display none \
+  qemu-system-x86_64 -accel tcg,thread=multi -cpu "${CLUSTER_CPU:-qemu64}" -smp "${CLUSTER_CORES:-1}" -m 1536 \
+    -nodefaults -no-reboot -display none \
     -kernel "$guest/kernel" -initrd "$guest/initramfs" \
     -append "console=ttyS0 quiet panic=-1 mitigations=off node=$n" \
     -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
@@ -37,13 +38,15 @@ start_host() { # number
   return 1
 }
 
-await_hosts() {
-  local n tries
+await_hosts() { # those that were started
+  local n tries ups
   for tries in $(seq $((600 * slow))); do
-    [ -e "$share/up.1" ] && [ -e "$share/up.2" ] && return 0
-    for n in 1 2; do
+    ups=0
+    for n in "${!machine[@]}"; do
+      [ ! -e "$share/up.$n" ] || ups=$((ups + 1))
       kill -0 "${machine[$n]}" 2>/dev/null || { cat "$folder/console$n" >&2; return 1; }
     done
+    [ $ups -lt ${#machine[@]} ] || return 0
     sleep 0.1
   done
   echo "the hosts do not boot" >&2
