@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/settings.h"
+#include "base/ticks.h"
 #include "comm/failure.h"
 #include "comm/record.h"
 #include "ras/report.h"
@@ -187,6 +188,7 @@ static void nameMember(void *comm, int rank, tuttiWho *out) {
 
 void tuttiCommAppear(tuttiCommunicator *c, const tuttiUniqueId *ids) {
   c->told.key = tuttiHash(ids, sizeof *ids);
+  tuttiTicksStart();
   c->record.traces = tuttiSettingInt(TUTTI_SETTING_TRACE) != 0;
   c->told.source = (tuttiRasSource){
       .ctx = c, .rank = c->rank, .nranks = c->nranks, .facts = fillFacts, .member = nameMember};

@@ -27,7 +27,7 @@ typedef struct tuttiOp {
   bool inPlace;
   tuttiStream_t stream;
   tuttiOpWishes wishes;
-  uint64_t enqueued;  /* when a worker's operation was queued, if that is traced; else 0 */
+  uint64_t enqueued;  /* ticks when a worker's operation was queued, if that is traced; else 0 */
   tuttiPreMul premul; /* of redop at the call: its handle may be gone when the operation runs */
   tuttiCommunicator *comm; /* held by the caller while the operation runs */
   tuttiComm_t handle;      /* what a group keeps until its end, when it may be dead */

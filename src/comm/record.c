@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "base/os.h"
+#include "base/ticks.h"
 
 /* Words of an entry behind the signature's. */
 enum { SIG_WORDS = 3, ENQUEUED = SIG_WORDS, START, END, PLAN };
@@ -23,7 +23,7 @@ void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig, tuttiRecordPlan
   uint64_t n = tuttiLoadRelaxed(&r->started), word;
   tuttiAtomic64 *e = r->entry[n % TUTTI_RECORD_DEPTH];
   bool sampled = sig->seq % TUTTI_RECORD_SAMPLE == 0 && sig->coll != tuttiCollSendRecv;
-  uint64_t now = r->traces || sampled ? tuttiNow() : 0;
+  uint64_t now = r->traces || sampled ? tuttiTicks() : 0;
   for (size_t i = 0; i < SIG_WORDS; i++) { /* as it was just written: a wider load would wait */
     memcpy(&word, (const char *)sig + i * sizeof word, sizeof word);
     tuttiStoreRelaxed(&e[i], word);
@@ -48,7 +48,7 @@ static void stampEnds(tuttiRecord *r, uint64_t from, uint64_t to) {
   for (; from < to; from++) {
     tuttiAtomic64 *e = r->entry[from % TUTTI_RECORD_DEPTH];
     if (tuttiLoadRelaxed(&e[START]) == 0) continue;
-    if (now == 0) now = tuttiNow();
+    if (now == 0) now = tuttiTicks();
     tuttiStoreRelaxed(&e[END], now);
   }
 }
@@ -81,6 +81,16 @@ void tuttiRecordState(const tuttiRecord *r, tuttiRankState *out) {
   } while (after - out->started >= TUTTI_RECORD_DEPTH - TUTTI_STATE_SIGS);
 }
 
+/* Here and not where they are taken, as few stamps are ever read. */
+static void convertStamps(tuttiOpFacts *ops, uint32_t nops) {
+  tuttiTickScale scale = tuttiTickScaleNow();
+  for (uint32_t i = 0; i < nops; i++) {
+    uint64_t *stamps[] = {&ops[i].enqueued, &ops[i].start, &ops[i].end};
+    for (int s = 0; s < 3; s++)
+      if (*stamps[s] != 0) *stamps[s] = tuttiTicksToNs(&scale, *stamps[s]);
+  }
+}
+
 void tuttiRecordFacts(const tuttiRecord *r, tuttiFacts *out) {
   for (int i = 0; i < tuttiCollCount; i++) {
     out->counts[i] = tuttiLoadRelaxed(&r->counts[i]);
@@ -102,4 +112,5 @@ void tuttiRecordFacts(const tuttiRecord *r, tuttiFacts *out) {
   bool full = out->started + lapped >= TUTTI_RECORD_DEPTH;
   uint64_t gone = full ? lapped + 1 : 0;
   out->nops = gone < n ? (uint32_t)(n - gone) : 0;
+  convertStamps(out->ops, out->nops);
 }

@@ -14,8 +14,8 @@
 
 #define TUTTI_RECORD_DEPTH  64u
 #define TUTTI_RECORD_SAMPLE 16u
-/* Words of an entry: the signature, then as in tuttiOpFacts; without a start the other times are of
- * an older entry. */
+/* Words of an entry: the signature, then as in tuttiOpFacts, but times are in ticks (base/ticks.h);
+ * without a start the other times are of an older entry. */
 #define TUTTI_RECORD_WORDS 7
 
 typedef struct {
@@ -34,7 +34,8 @@ typedef struct {
   uint32_t unused;
 } tuttiRecordPlan;
 
-/* `enqueued`: when the call was made, of an operation that runs later; 0: now. */
+/* Where operations are stamped, tuttiTicksStart has been called before. `enqueued`: when the call
+ * was made, in ticks, of an operation that runs later; 0: now. */
 void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig, tuttiRecordPlan plan,
                       uint64_t enqueued);
 void tuttiRecordEnd(tuttiRecord *r); /* everything started has ended */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/os.h"
+#include "base/ticks.h"
 #include "comm/communicator.h"
 #include "comm/failure.h"
 #include "comm/operation.h"
@@ -83,7 +84,7 @@ tuttiResult_t tuttiWorkerQueue(tuttiCommunicator *c, const tuttiOp *ops, int nop
   batch->nops = nops;
   memcpy(batch->ops, ops, (size_t)nops * sizeof *ops);
   for (int i = 0; c->record.traces && i < nops; i++)
-    batch->ops[i].enqueued = tuttiNow();
+    batch->ops[i].enqueued = tuttiTicks();
   tuttiFetchAddAcqRel(&w->pending, 1);
   TUTTI_LOCKED(&w->lock);
   *w->last = batch;
