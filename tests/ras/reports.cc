@@ -3,6 +3,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/os.h"
 #include "ras/job.h"
 #include "ras/report.h"
 #include "tools/command.h"
@@ -136,6 +137,75 @@ TEST_F(Reports, RecordsOfRanksMergeIntoOneTrace) {
   EXPECT_EQ(tutti({"trace", "merge", "/etc/hostname"}).code, 1);
   EXPECT_EQ(tutti({"trace", "split"}).code, 2);
 }
+
+/* The value behind `key` of the event of operation `seq` on a rank, or -1. */
+double ofEvent(const std::string &trace, int rank, int seq, const std::string &key) {
+  std::string of = "\"ph\": \"X\", \"pid\": " + std::to_string(rank) + ", ";
+  std::string what = "\"seq\": " + std::to_string(seq) + ", ";
+  std::istringstream lines(trace);
+  for (std::string line; std::getline(lines, line);) {
+    size_t at = line.find("\"" + key + "\": ");
+    if (line.find(of) == std::string::npos || line.find(what) == std::string::npos) continue;
+    return at == std::string::npos ? -1 : std::stod(line.substr(at + key.size() + 4));
+  }
+  return -1;
+}
+
+/* Each rank notes what the clock says around its operations, before which it sleeps; a worker's
+ * come from a queue. All times of the ranks are on the clock that they share. */
+class Times : public Reports, public testing::WithParamInterface<bool> {};
+
+TEST_P(Times, OfATraceAreThoseOfTheClock) {
+  constexpr int kOps = 5, kSleepUs = 20000;
+  setenv("TUTTI_TRACE", "1", 1);
+  job.start(rastest::kRanks, [this](int r) {
+    tuttiComm_t comm;
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.blocking = GetParam() ? 1 : 0;
+    tuttiUniqueId id = job.id();
+    float x = 1, y = 0;
+    auto settled = [&](tuttiResult_t result) {
+      while (result == tuttiInProgress && tuttiCommGetAsyncError(comm, &result) == tuttiSuccess)
+        usleep(100);
+      return result;
+    };
+    ASSERT_EQ(settled(tuttiCommInitRankConfig(&comm, rastest::kRanks, id, r, &config)),
+              tuttiSuccess);
+    std::ofstream looks(folder + "/looks" + std::to_string(r));
+    for (int i = 0; i < kOps; i++) {
+      usleep(kSleepUs);
+      uint64_t before = tuttiNow();
+      ASSERT_EQ(settled(tuttiAllReduce(&x, &y, 1, tuttiFloat32, tuttiSum, comm, nullptr)),
+                tuttiSuccess);
+      looks << before << " " << tuttiNow() << "\n";
+    }
+    std::string path = folder + "/rank" + std::to_string(r);
+    EXPECT_EQ(tuttiCommDump(comm, path.c_str()), tuttiSuccess) << tuttiGetLastError(comm);
+    EXPECT_EQ(settled(tuttiCommDestroy(comm)), tuttiSuccess);
+  });
+  job.waitAll();
+  job.expectCleanEnds();
+  std::string trace =
+      tutti({"trace", "merge", folder + "/rank0", folder + "/rank1", folder + "/rank2"}).out;
+  for (int r = 0; r < rastest::kRanks; r++) {
+    std::istringstream looks(content(folder + "/looks" + std::to_string(r)));
+    for (int seq = 1; seq <= kOps; seq++) {
+      uint64_t before = 0, after = 0;
+      constexpr double kExact = 1000; /* us: a twentieth of what lies between two */
+      looks >> before >> after;
+      double start = ofEvent(trace, r, seq, "ts"), duration = ofEvent(trace, r, seq, "dur");
+      double enqueued = ofEvent(trace, r, seq, "enqueued_us");
+      EXPECT_GE(enqueued, (double)before / 1e3 - kExact);
+      EXPECT_GE(start, enqueued);
+      EXPECT_GE(duration, 0);
+      EXPECT_LE(start + duration, (double)after / 1e3 + kExact);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Times, testing::Bool(), [](const auto &info) {
+  return std::string(info.param ? "Blocking" : "Queued");
+});
 
 /* Ranks that wait in a call which does not end, asked from outside. */
 TEST_F(Reports, ASignalHasTheRecordWritten) {
