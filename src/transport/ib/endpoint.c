@@ -57,7 +57,8 @@ static void sendDone(tuttiIbEndpoint *e, tuttiIbQueuePair *q) {
   uint64_t m = q->signals[i].message;
   q->done = q->signals[i].posted;
   if (!tuttiIbSends(e)) return;
-  for (int p = 0; p < e->nparts; p++)
+  bool held = m >= e->meet.passed; /* else its slot may have another message by now */
+  for (int p = 0; p < e->nparts && held; p++)
     if (e->parts[p] == q) e->pending[m % TUTTI_FIFO_DEPTH] &= ~(1u << p);
   passHeads(e);
   if (e->parts[0] != q) return;
