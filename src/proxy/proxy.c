@@ -284,11 +284,12 @@ static bool lockSoon(tuttiProxy *p) {
 int tuttiProxyTell(tuttiProxy *p, tuttiProxyFacts *out, int max) {
   int n = 0;
   if (!lockSoon(p)) return 0;
-  for (int pass = 0; pass < 2; pass++) {
+  for (int pass = 0; pass < 3; pass++) {
     for (int i = 0; i < p->count && n < max; i++) {
       tuttiProxyFacts facts = {0};
       bool tells = p->items[i].op.tell(p->items[i].op.self, &facts);
-      if (tells && facts.busy == (pass == 0)) out[n++] = facts;
+      int place = facts.busy ? 0 : facts.rate ? 1 : 2;
+      if (tells && place == pass) out[n++] = facts;
     }
   }
   pthread_mutex_unlock(&p->lock);

@@ -48,6 +48,11 @@ typedef struct {
   bool busy;               /* messages are under way, or the connection is */
   uint64_t written, taken; /* sent and acknowledged; or come and taken by the reader */
   char text[160];          /* how its sockets or queue pairs are; "" */
+  /* kB/s of its link, and of all that it shared the NIC with meanwhile: see transport/meter.h. 0:
+     not known. */
+  uint32_t rate, allRate;
+  bool atLeast;    /* these were reached, and nobody knows whether the link was what limited them */
+  char nic[2][24]; /* the sender's and the receiver's, if a rate is told: "mlx5_0:1", "eth0", "" */
 } tuttiProxyFacts;
 
 /* One thing the proxy keeps going. Its calls are made with the loop's lock held, so operations of
@@ -94,8 +99,9 @@ void tuttiProxyRemove(tuttiProxy *proxy, void *self);
  * memory of the user. For a communicator that has failed, before the call that failed returns. */
 void tuttiProxyHalt(tuttiProxy *proxy);
 
-/* What its endpoints tell, at most `max` of them, those first that are busy; returns how many. Any
- * thread, which waits a few milliseconds at most for whoever runs the loop, and then gets 0. */
+/* What its endpoints tell, at most `max` of them, those first that are busy, then those that know a
+ * rate; returns how many. Any thread, which waits a few milliseconds at most for whoever runs the
+ * loop, and then gets 0. */
 int tuttiProxyTell(tuttiProxy *proxy, tuttiProxyFacts *out, int max);
 
 /* Starts and stops to hear of source->fd. Only from inside an operation's advance or close. */

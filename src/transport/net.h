@@ -108,7 +108,7 @@ static inline tuttiProxy *tuttiNetProxy(const tuttiCommView *v, tuttiDirection d
  * thread that opens and closes connections. */
 bool tuttiNetDrained(const tuttiCommView *v);
 /* Bytes of an endpoint, as v has slots. The same on all ranks, whatever networks they have. */
-#define TUTTI_NET_ENDPOINT_BYTES 28736 /* at most, without the slots */
+#define TUTTI_NET_ENDPOINT_BYTES 28992 /* at most, without the slots */
 size_t tuttiNetEndpointBytes(const tuttiCommView *v);
 /* Bytes of host memory of a connection's FIFO: descriptors, credit and what a network keeps behind
  * them in their page; then the payloads, of which only small ones if there is room for them in the

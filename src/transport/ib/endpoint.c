@@ -51,6 +51,17 @@ static void passHeads(tuttiIbEndpoint *e) {
   tuttiIbPassTo(e, passed);
 }
 
+/* Part p of message m, which is still to be passed, has been acknowledged by way of q. */
+static void partDone(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, int p, uint64_t m) {
+  size_t i = m % TUTTI_FIFO_DEPTH, begin, share;
+  if (e->pending[i] & 1u << p && e->meet.payload[i] >= TUTTI_METER_PAYLOAD) {
+    tuttiSocketShare(e->meet.payload[i], e->nparts, p, &begin, &share);
+    e->meet.carried += share;
+    e->node->rails[q->rail].carried += share;
+  }
+  e->pending[i] &= ~(1u << p);
+}
+
 /* A signaled request has left its queue, and with it all before. */
 static void sendDone(tuttiIbEndpoint *e, tuttiIbQueuePair *q) {
   uint32_t i = q->first++ % TUTTI_IB_SENDS;
@@ -59,7 +70,7 @@ static void sendDone(tuttiIbEndpoint *e, tuttiIbQueuePair *q) {
   if (!tuttiIbSends(e)) return;
   bool held = m >= e->meet.passed; /* else its slot may have another message by now */
   for (int p = 0; p < e->nparts && held; p++)
-    if (e->parts[p] == q) e->pending[m % TUTTI_FIFO_DEPTH] &= ~(1u << p);
+    if (e->parts[p] == q) partDone(e, q, p, m);
   passHeads(e);
   if (e->parts[0] != q) return;
   confirm(e, m < e->meet.passed ? m + 1 : e->meet.passed);
@@ -307,6 +318,30 @@ static void addProbe(tuttiIbEndpoint *e, batch *b) {
   addSignal(b, wr, e->posted - 1, true);
 }
 
+/* Sets the meter's mark where all completions have been taken, and those of another large payload
+ * are still to come. Before anything new is posted: what had run dry by then is no stretch. */
+static void measure(tuttiIbEndpoint *e) {
+  const tuttiIbRail *rails = e->node->rails;
+  uint64_t all = 0;
+  uint32_t used = 0;
+  bool outstanding = false;
+  if (e->meet.carried == e->measured) return;
+  e->measured = e->meet.carried;
+  for (uint64_t m = e->meet.passed; m < e->posted; m++)
+    outstanding |= e->pending[m % TUTTI_FIFO_DEPTH] != 0 &&
+                   e->meet.payload[m % TUTTI_FIFO_DEPTH] >= TUTTI_METER_PAYLOAD;
+  if (!outstanding) {
+    tuttiMeterBreak(&e->meet.meter);
+    return;
+  }
+  for (int p = 0; p < e->nparts; p++) {
+    uint32_t bit = 1u << e->parts[p]->rail;
+    if (!(used & bit)) all += rails[e->parts[p]->rail].carried;
+    used |= bit;
+  }
+  tuttiMeterMark(&e->meet.meter, tuttiNow(), e->meet.carried, all);
+}
+
 static tuttiResult_t advanceSend(tuttiIbEndpoint *e, bool *moved) {
   tuttiSocketEndpoint *s = &e->meet;
   uint64_t m = s->known, before = e->posted;
@@ -314,7 +349,11 @@ static tuttiResult_t advanceSend(tuttiIbEndpoint *e, bool *moved) {
   tuttiSocketLook(s, (e->credit < s->passed ? e->credit : s->passed) + TUTTI_FIFO_DEPTH);
   for (; m < s->known; m++)
     TUTTI_TRY(prepare(e, m));
-  if (e->state != TUTTI_IB_RUNNING) return tuttiSuccess;
+  if (e->state != TUTTI_IB_RUNNING) {
+    tuttiMeterBreak(&e->meet.meter);
+    return tuttiSuccess;
+  }
+  measure(e);
 
   batch b;
   b.q = e->parts[0];

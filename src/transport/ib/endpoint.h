@@ -52,8 +52,9 @@ typedef struct {
   struct ibv_cq *cq;
   tuttiProxySource events; /* of the context */
   uint32_t megabits;
-  int cqe, qps; /* size of cq, and queue pairs on it */
-  bool gone;    /* the device was removed or has failed */
+  int cqe, qps;     /* size of cq, and queue pairs on it */
+  uint64_t carried; /* bytes of large payloads that have been acknowledged by way of it */
+  bool gone;        /* the device was removed or has failed */
   /* GPUDirect RDMA, where the rail has passed its check: see gdr.c. */
   bool dmabuf;          /* driver, kernel and device do it by dma-buf */
   struct ibv_mr *probe; /* of the node's; NULL: payloads can't go from GPU memory by this rail */
@@ -223,6 +224,7 @@ typedef struct tuttiIbEndpoint {
   tuttiIbRegion *source[TUTTI_FIFO_DEPTH]; /* send: what the payload is in; NULL: the FIFO */
   const uint8_t *from[TUTTI_FIFO_DEPTH];   /* send: payload */
   uint32_t pending[TUTTI_FIFO_DEPTH];      /* send: parts that are not acknowledged, by bit */
+  uint64_t measured;                       /* send: meet.carried when that was last looked at */
   uint64_t deadline;                       /* of making or mending the queue pairs; 0: they work */
   uint64_t retryAt;                        /* send: no offer before */
   char trouble[320];                       /* what ended the last ones: "broke, by ..." */

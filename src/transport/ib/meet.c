@@ -464,6 +464,22 @@ static void stateText(const tuttiIbEndpoint *e, char *buf, size_t size) {
              q->posted - q->done, queuePairText(e, q, by, sizeof by));
 }
 
+static void nicText(const tuttiIbPort *port, int more, char *buf, size_t size) {
+  snprintf(buf, size, "%.15s:%u", port->device, port->port);
+  if (more > 0) tuttiAppend(buf, size, "+%d", more);
+}
+
+static void tellRate(const tuttiIbEndpoint *e, tuttiProxyFacts *out) {
+  const tuttiIbGid *gid;
+  uint32_t used = 0;
+  if (!tuttiMeterRate(&e->meet.meter, &out->rate, &out->allRate)) return;
+  for (int p = 0; p < e->nparts; p++)
+    used |= 1u << e->parts[p]->rail;
+  int more = __builtin_popcount(used) - 1; /* of this side; the peer's are not counted */
+  nicText(portOf(e, e->parts[0], false, &gid), more, out->nic[0], sizeof out->nic[0]);
+  nicText(portOf(e, e->parts[0], true, &gid), 0, out->nic[1], sizeof out->nic[1]);
+}
+
 bool tuttiIbTell(void *end, tuttiProxyFacts *out) {
   const tuttiIbEndpoint *e = end;
   const tuttiConn *fifo = &e->meet.fifo;
@@ -483,6 +499,7 @@ bool tuttiIbTell(void *end, tuttiProxyFacts *out) {
                            .written = written,
                            .taken = confirmed};
   stateText(e, out->text, sizeof out->text);
+  if (sends && e->state == TUTTI_IB_RUNNING) tellRate(e, out);
   return true;
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/settings.h"
 #include "transport/socket/endpoint.h"
 #include "transport/stub.h"
@@ -219,6 +220,12 @@ tuttiResult_t tuttiSocketTakeDescriptor(tuttiSocketEndpoint *e, uint64_t number,
   return tuttiSuccess;
 }
 
+static void countCame(tuttiSocketEndpoint *e, tuttiSocketPart *p, size_t bytes) {
+  p->offset += bytes;
+  e->carried += bytes;
+  e->listener->carried += bytes;
+}
+
 /* Uses up what part 0 has read ahead: descriptors and the payload behind them. */
 static tuttiResult_t digest(tuttiSocketEndpoint *e) {
   tuttiSocketPart *p = &e->parts[0];
@@ -238,7 +245,7 @@ static tuttiResult_t digest(tuttiSocketEndpoint *e) {
     memcpy(e->target[p->number % TUTTI_FIFO_DEPTH] + begin + p->offset, e->ahead + e->aheadBegin,
            n);
     e->aheadBegin += n;
-    p->offset += n;
+    countCame(e, p, n);
     if (p->offset < share) return tuttiSuccess;
     p->offset = 0;
     p->number++;
@@ -307,7 +314,7 @@ static tuttiResult_t receiveFirst(tuttiSocketEndpoint *e, bool eager, bool *move
   iov[pieces++] = (struct iovec){e->ahead + kept, sizeof e->ahead - kept};
   TUTTI_TRY(readPart(e, 0, iov, pieces, inPayload || kept > 0, &n));
   *moved |= n > 0;
-  p->offset += n < rest ? n : rest;
+  countCame(e, p, n < rest ? n : rest);
   e->aheadEnd += n < rest ? 0 : n - rest;
   return digest(e);
 }
@@ -326,11 +333,25 @@ static tuttiResult_t receiveShare(tuttiSocketEndpoint *e, int part, bool eager, 
     struct iovec iov = {e->target[p->number % TUTTI_FIFO_DEPTH] + begin + p->offset,
                         share - p->offset};
     TUTTI_TRY(readPart(e, part, &iov, 1, true, &n));
-    p->offset += n;
+    countCame(e, p, n);
     *moved |= n > 0;
     tried = true;
   }
   return tuttiSuccess;
+}
+
+/* Sets the meter's mark where the sockets have been read empty in the midst of a large payload: the
+ * sender has it all, and there is a place for it. Between two payloads nobody here knows whether
+ * the sender had the second one yet. */
+static void measure(tuttiSocketEndpoint *e, bool moved) {
+  bool large =
+      e->placed > e->passed && e->payload[e->passed % TUTTI_FIFO_DEPTH] >= TUTTI_METER_PAYLOAD;
+  if (!large || e->metered != e->passed) tuttiMeterBreak(&e->meter);
+  e->metered = e->passed;
+  if (!large || (!moved && e->meter.at)) return;
+  for (int i = 0; i < e->nparts; i++)
+    if (e->parts[i].source.readable) return;
+  tuttiMeterMark(&e->meter, tuttiNow(), e->carried, e->listener->carried);
 }
 
 static tuttiResult_t advanceRecv(tuttiSocketEndpoint *e, bool eager, bool *moved) {
@@ -344,6 +365,7 @@ static tuttiResult_t advanceRecv(tuttiSocketEndpoint *e, bool eager, bool *moved
   }
   for (; e->passed < passed; e->passed++)
     tuttiStoreRelease(&e->fifo.descriptors[e->passed % TUTTI_FIFO_DEPTH].seq, e->passed + 1);
+  measure(e, *moved);
   return tuttiSuccess;
 }
 
@@ -382,8 +404,72 @@ static bool socketText(int fd, char *buf, size_t size) {
   return true;
 }
 
+/* True if the handle of a record is well-formed. */
+static bool readHandle(const tuttiPeer *peer, tuttiSocketHandle *handle) {
+  memcpy(handle, peer->net, sizeof *handle);
+  return tuttiAddressListValid(&handle->addresses) &&
+         memchr(handle->interface, '\0', sizeof handle->interface) && handle->megabits > 0;
+}
+
+/* The interface of this side, looked up once, for that takes calls; "": it has none now. */
+static const char *ownInterface(tuttiSocketEndpoint *e) {
+  tuttiAddress local = {0};
+  socklen_t length = sizeof local;
+  char text[96];
+  if (e->interface[0] || getsockname(e->parts[0].source.fd, &local.sa, &length) != 0)
+    return e->interface;
+  tuttiInterfaceOf(&local, text, sizeof text); /* "eth0 (...)", or "(...)" */
+  snprintf(e->interface, sizeof e->interface, "%.*s", (int)strcspn(text, " ("), text);
+  return e->interface;
+}
+
+/* That of the peer, if it is the one that its record names: of its first address. */
+static const char *peerInterface(const tuttiSocketEndpoint *e, tuttiSocketHandle *handle) {
+  tuttiAddress remote = {0}, *first = &handle->addresses.a[0];
+  socklen_t length = sizeof remote;
+  char text[80], other[80];
+  if (!readHandle(&e->view->peers[e->fifo.peer], handle) ||
+      getpeername(e->parts[0].source.fd, &remote.sa, &length) != 0)
+    return "";
+  remote.v4.sin_port = first->v4.sin_port = 0; /* for IPv6, too */
+  tuttiAddressText(&remote, text, sizeof text);
+  return strcmp(text, tuttiAddressText(first, other, sizeof other)) == 0 ? handle->interface : "";
+}
+
+/* struct tcp_info goes on, in kernels since 4.9. */
+typedef struct {
+  struct tcp_info head;
+  uint64_t pacingRate, maxPacingRate, bytesAcked, bytesReceived;
+  uint32_t segmentsOut, segmentsIn, notSent, minRtt, dataSegmentsIn, dataSegmentsOut;
+  uint64_t deliveryRate; /* bytes per second */
+} longTcpInfo;
+
+/* What a sender knows: the rate that the kernel has seen acknowledged, the highest one while there
+ * was little to send. Of a reader that takes its time it tells nothing, so it is no measure. */
+static uint32_t deliveryRate(int fd) {
+  longTcpInfo info;
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || length < sizeof info) return 0;
+  uint64_t rate = info.deliveryRate / 1000;
+  if (info.bytesAcked < (uint64_t)TUTTI_METER_LEAST * TUTTI_METER_SAMPLE) return 0;
+  return rate < UINT32_MAX ? (uint32_t)rate : UINT32_MAX;
+}
+
+static void tellRate(tuttiSocketEndpoint *e, tuttiProxyFacts *out) {
+  tuttiSocketHandle handle;
+  bool known = out->sends || tuttiMeterRate(&e->meter, &out->rate, &out->allRate);
+  if (out->sends) {
+    out->rate = out->allRate = deliveryRate(e->parts[0].source.fd);
+    out->atLeast = true;
+  }
+  if (!known || out->rate == 0) return;
+  int here = out->sends ? 0 : 1;
+  snprintf(out->nic[here], sizeof out->nic[0], "%s", ownInterface(e));
+  snprintf(out->nic[!here], sizeof out->nic[0], "%s", peerInterface(e, &handle));
+}
+
 bool tuttiSocketTell(void *end, tuttiProxyFacts *out) {
-  const tuttiSocketEndpoint *e = end;
+  tuttiSocketEndpoint *e = end;
   bool sends = e->fifo.direction == TUTTI_SEND;
   uint64_t taken = tuttiLoadAcquire(&e->fifo.readers->credit);
   uint64_t written = e->known;
@@ -402,6 +488,7 @@ bool tuttiSocketTell(void *end, tuttiProxyFacts *out) {
              sends ? "its sockets are not connected yet" : "its sender has not connected yet");
   else if (e->parts[0].source.fd >= 0)
     out->busy |= socketText(e->parts[0].source.fd, out->text, sizeof out->text);
+  if (!joining) tellRate(e, out);
   return true;
 }
 
@@ -420,13 +507,6 @@ static tuttiResult_t socketConnect(tuttiCommView *v, void *node, tuttiSocketList
   tuttiSocketEndpointInit(*end, v, listener, hello, fifo,
                           (int)tuttiSettingInt(TUTTI_SETTING_SOCKET_NSOCKS));
   return tuttiSuccess;
-}
-
-/* True if the handle of a record is well-formed. */
-static bool readHandle(const tuttiPeer *peer, tuttiSocketHandle *handle) {
-  memcpy(handle, peer->net, sizeof *handle);
-  return tuttiAddressListValid(&handle->addresses) &&
-         memchr(handle->interface, '\0', sizeof handle->interface) && handle->megabits > 0;
 }
 
 #define SOCKET_REASONS(X)                                                                          \

@@ -13,6 +13,7 @@
 #include <sys/cdefs.h>
 
 #include "socket/socket.h"
+#include "transport/meter.h"
 #include "transport/net.h"
 
 __BEGIN_DECLS
@@ -72,6 +73,11 @@ typedef struct tuttiSocketEndpoint {
   uint8_t descriptors[TUTTI_FIFO_DEPTH][TUTTI_LINE]; /* send: as they go on the wire */
   uint8_t ahead[TUTTI_SOCKET_AHEAD];                 /* recv: what part 0 has read ahead */
   size_t aheadBegin, aheadEnd;
+  uint64_t
+      carried; /* bytes of payloads that have come; NET/IB's sender: acknowledged, large ones */
+  tuttiMeter meter;
+  uint64_t metered;                 /* recv: the message in which it has set its last mark */
+  char interface[IF_NAMESIZE];      /* of this side, if it has been asked for; "" */
   tuttiSocketJoin join;             /* send */
   struct tuttiSocketEndpoint *next; /* recv: in the listener's list, once its first turn has come */
   bool listed;
@@ -92,6 +98,7 @@ typedef struct tuttiSocketListener {
   uint64_t due;            /* when the greeter has a turn in any case */
   bool paused;             /* no descriptors left: no turn before */
   bool met;                /* a hello was good */
+  uint64_t carried;        /* bytes of payloads that have come to all endpoints of NET/Socket */
   tuttiSocketEndpoint *endpoints;
   tuttiSocketEarly *early;
 } tuttiSocketListener;
