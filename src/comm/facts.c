@@ -93,6 +93,35 @@ static void addEndpoint(const tuttiCommunicator *c, tuttiFacts *f, const tuttiPr
   memcpy(w->text, p->text, sizeof w->text);
 }
 
+/* What is measured comes before what is not, then what is slow. */
+static bool linkBefore(const tuttiLinkFacts *a, const tuttiLinkFacts *b) {
+  if (a->atLeast != b->atLeast) return b->atLeast;
+  return a->allRate < b->allRate;
+}
+
+/* Keeps the first ones, in their order, one for each peer and direction. */
+static void addLink(const tuttiCommunicator *c, tuttiFacts *f, const tuttiProxyFacts *p) {
+  tuttiLinkFacts link = {.peer = p->peer,
+                         .channel = (int16_t)p->channel,
+                         .sends = p->sends,
+                         .atLeast = p->atLeast,
+                         .rate = p->rate,
+                         .allRate = p->allRate};
+  if (p->rate == 0) return;
+  snprintf(link.via, sizeof link.via, "%s", viaOf(c, p->peer));
+  memcpy(link.nic, p->nic, sizeof link.nic);
+  uint32_t at = 0, last; /* where it goes, and what gives way to it */
+  while (at < f->nlinks && linkBefore(&f->links[at], &link))
+    at++;
+  for (last = 0; last < f->nlinks; last++)
+    if (f->links[last].peer == link.peer && f->links[last].sends == link.sends) break;
+  if (last < at || at == TUTTI_FACTS_LINKS) return;
+  if (last == f->nlinks && last < TUTTI_FACTS_LINKS) f->nlinks++;
+  if (last == TUTTI_FACTS_LINKS) last--;
+  memmove(&f->links[at + 1], &f->links[at], (last - at) * sizeof link);
+  f->links[at] = link;
+}
+
 static void fillWaits(tuttiCommunicator *c, tuttiFacts *f) {
   tuttiProxyFacts ends[TUTTI_CHANNELS];
   uint64_t now = tuttiNow();
@@ -111,8 +140,10 @@ static void fillWaits(tuttiCommunicator *c, tuttiFacts *f) {
   tuttiProxy *proxies[] = {v->proxy, v->receiver};
   for (int p = 0; p < 2 && v->net; p++) {
     int n = proxies[p] ? tuttiProxyTell(proxies[p], ends, TUTTI_CHANNELS) : 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
       addEndpoint(c, f, &ends[i]);
+      addLink(c, f, &ends[i]);
+    }
   }
 }
 

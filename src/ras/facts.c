@@ -42,8 +42,21 @@ static bool numbersHold(const tuttiFacts *f) {
   bool codes =
       f->phase >= 0 && f->phase < tuttiPhaseCount && f->failed >= 0 && f->failed < tuttiNumResults;
   bool counts = f->nops <= TUTTI_FACTS_OPS && f->nwaits <= TUTTI_FACTS_WAITS &&
-                f->ended <= f->started && f->nops <= f->started;
+                f->nlinks <= TUTTI_FACTS_LINKS && f->ended <= f->started && f->nops <= f->started;
   return f->version == TUTTI_VERSION_CODE && ranks && codes && counts;
+}
+
+static bool tameLinks(tuttiFacts *f) {
+  for (uint32_t i = 0; i < f->nlinks; i++) {
+    tuttiLinkFacts *l = &f->links[i];
+    bool holds = l->peer >= 0 && l->peer < f->nranks && l->peer != f->rank && l->rate > 0 &&
+                 l->sends <= 1 && l->atLeast <= 1;
+    if (!holds) return false;
+    tame(l->via, sizeof l->via);
+    for (int side = 0; side < 2; side++)
+      tame(l->nic[side], sizeof l->nic[side]);
+  }
+  return true;
 }
 
 bool tuttiFactsParse(const void *bytes, size_t size, tuttiFacts *out) {
@@ -59,6 +72,7 @@ bool tuttiFactsParse(const void *bytes, size_t size, tuttiFacts *out) {
     tame(w->via, sizeof w->via);
     tame(w->text, sizeof w->text);
   }
+  if (!tameLinks(out)) return false;
   tame(out->name, sizeof out->name);
   tame(out->host, sizeof out->host);
   tame(out->failure, sizeof out->failure);

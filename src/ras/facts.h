@@ -48,6 +48,19 @@ typedef struct {
   char text[160];          /* the state of its sockets or queue pairs; "" */
 } tuttiWaitFacts;
 
+/* How fast the link of a connection is: as the end that can tell has measured it, or what the other
+ * end has at least seen. Of several channels that lead to one peer, the slowest. */
+typedef struct {
+  int32_t peer;
+  int16_t channel;
+  uint8_t sends;    /* the link leads to the peer; else from it */
+  uint8_t atLeast;  /* it may be faster */
+  uint32_t rate;    /* kB/s that it carries while nothing else holds it up; never 0 */
+  uint32_t allRate; /* of all connections of this rank and NIC meanwhile, in that direction */
+  char via[16];
+  char nic[2][24]; /* the sender's and the receiver's: a port or an interface; "": not known */
+} tuttiLinkFacts;
+
 /* How far a communicator's life has got. */
 #define TUTTI_PHASES(X)                                                                            \
   X(Joining, "joins: its ranks meet")                                                              \
@@ -67,6 +80,7 @@ typedef enum { TUTTI_COUNTERS(TUTTI_COUNTER) tuttiCounterCount } tuttiCounter;
 
 #define TUTTI_FACTS_OPS   64
 #define TUTTI_FACTS_WAITS 8
+#define TUTTI_FACTS_LINKS 8
 typedef struct {
   uint32_t version;                  /* TUTTI_VERSION_CODE */
   int32_t rank, nranks, pid, device; /* device: ordinal of the GPU, or -1 */
@@ -85,10 +99,12 @@ typedef struct {
                               has been launched */
   tuttiSignature in;       /* what it is in, if `inside`: the newest operation, or that in which a
                               kernel waits */
-  uint32_t nops, nwaits, inside, unused;
+  uint32_t nops, nwaits, inside, nlinks;
   char name[64], host[64], failure[640];
   tuttiWaitFacts waits[TUTTI_FACTS_WAITS];
-  tuttiOpFacts ops[TUTTI_FACTS_OPS]; /* the newest first */
+  tuttiLinkFacts links[TUTTI_FACTS_LINKS]; /* those that are measured first, the slowest of these
+                                              and of the others first; more are left out */
+  tuttiOpFacts ops[TUTTI_FACTS_OPS];       /* the newest first */
 } tuttiFacts;
 
 /* Copies what a rank has told, once it holds together: enums and numbers are in their bounds, texts

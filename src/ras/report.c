@@ -53,6 +53,16 @@ static void textWaits(const tuttiFacts *f, FILE *out) {
   }
 }
 
+/* On one line: links are many, and mostly well. */
+static void textLinks(const tuttiFacts *f, FILE *out) {
+  for (uint32_t i = 0; i < f->nlinks; i++) {
+    const tuttiLinkFacts *l = &f->links[i];
+    fprintf(out, "%s%s rank %d %s%.3g GB/s%s", i == 0 ? "    links: " : ", ",
+            l->sends ? "to" : "from", l->peer, l->atLeast ? "at least " : "", l->allRate / 1e6,
+            i + 1 == f->nlinks ? "\n" : "");
+  }
+}
+
 /* Of a rank that has told nothing itself. */
 static void textUntold(const tuttiRankView *v, const char *last, bool inside, FILE *out) {
   if (v->answer.answered == TUTTI_ANSWER_LEFT)
@@ -90,18 +100,20 @@ static void textRank(const tuttiRankView *v, FILE *out) {
   else
     textUntold(v, known ? sig : NULL, inside, out);
   fputc('\n', out);
-  if (v->told) textWaits(&v->facts, out);
+  if (!v->told) return;
+  textWaits(&v->facts, out);
+  textLinks(&v->facts, out);
 }
 
 static void textVerdicts(const tuttiCommSnapshot *c, FILE *out) {
-  tuttiFinding findings[TUTTI_FINDINGS];
+  tuttiFinding findings[TUTTI_FINDINGS], slow[TUTTI_SLOW];
   int n = tuttiFindings(c, findings);
   for (int i = 0; i < n; i++)
     fprintf(out, "communicator %s: %s\n", c->name[0] ? c->name : "without a name yet",
             findings[i].text);
-  n = tuttiStragglers(c, findings, TUTTI_FINDINGS);
+  n = tuttiSlowness(c, slow);
   for (int i = 0; i < n; i++)
-    fprintf(out, "communicator %s: slow, not dead: %s\n", c->name, findings[i].text);
+    fprintf(out, "communicator %s: slow, not dead: %s\n", c->name, slow[i].text);
 }
 
 void tuttiReportText(const tuttiSnapshot *s, FILE *out) {
@@ -153,6 +165,20 @@ static void jsonWait(const tuttiWaitFacts *w, FILE *out) {
   fputc('}', out);
 }
 
+static void jsonLink(const tuttiLinkFacts *l, FILE *out) {
+  fprintf(out,
+          "{\"peer\": %d, \"channel\": %d, \"direction\": \"%s\", \"gb_per_sec\": %.6f, "
+          "\"all_gb_per_sec\": %.6f, \"at_least\": %s, \"via\": ",
+          l->peer, l->channel, l->sends ? "send" : "receive", l->rate / 1e6, l->allRate / 1e6,
+          l->atLeast ? "true" : "false");
+  tuttiJsonString(out, l->via);
+  fputs(", \"sender_nic\": ", out);
+  tuttiJsonString(out, l->nic[0]);
+  fputs(", \"receiver_nic\": ", out);
+  tuttiJsonString(out, l->nic[1]);
+  fputc('}', out);
+}
+
 /* What NCCL has no keys for. */
 static void jsonMore(const tuttiFacts *f, FILE *out) {
   fprintf(out,
@@ -178,6 +204,11 @@ static void jsonMore(const tuttiFacts *f, FILE *out) {
   for (uint32_t i = 0; i < f->nwaits; i++) {
     if (i > 0) fputs(", ", out);
     jsonWait(&f->waits[i], out);
+  }
+  fputs("], \"links\": [", out);
+  for (uint32_t i = 0; i < f->nlinks; i++) {
+    if (i > 0) fputs(", ", out);
+    jsonLink(&f->links[i], out);
   }
   fputs("]}\n", out);
 }
@@ -234,13 +265,13 @@ static void jsonRanks(const tuttiCommSnapshot *c, bool told, FILE *out) {
 }
 
 static void jsonVerdicts(const tuttiCommSnapshot *c, FILE *out) {
-  tuttiFinding findings[2 * TUTTI_FINDINGS];
-  int n = tuttiFindings(c, findings), slow = n;
-  n += tuttiStragglers(c, findings + n, TUTTI_FINDINGS);
+  tuttiFinding findings[TUTTI_FINDINGS + TUTTI_SLOW];
+  int n = tuttiFindings(c, findings);
+  n += tuttiSlowness(c, findings + n);
   fputs("      \"verdicts\": [", out);
   for (int i = 0; i < n; i++) {
     fprintf(out, "%s\n        {\"kind\": \"%s\", \"text\": ", i > 0 ? "," : "",
-            i < slow ? tuttiVerdictWords[findings[i].kind] : "straggler");
+            tuttiVerdictWords[findings[i].kind]);
     tuttiJsonString(out, findings[i].text);
     fputc('}', out);
   }

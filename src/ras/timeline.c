@@ -207,7 +207,7 @@ static int judge(const tuttiCommSnapshot *c, int64_t *room, tuttiFinding *out, i
     int64_t by = median(some, times);
     if (by < LATE_NS) continue;
     tuttiFinding *finding = &out[found++];
-    *finding = (tuttiFinding){.kind = tuttiVerdictRunning};
+    *finding = (tuttiFinding){.kind = tuttiVerdictStraggler};
     snprintf(finding->text, sizeof finding->text,
              "%s enters collectives last, in %d of the %d that are stamped, by a median of %.1f ms "
              "after the others",

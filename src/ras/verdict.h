@@ -16,7 +16,8 @@ __BEGIN_DECLS
 #define TUTTI_VERDICTS(X)                                                                          \
   X(Failed, "failed") X(Dead, "dead") X(Mismatch, "mismatch") X(Missing, "not_entered")            \
   X(Stopped, "stopped") X(Silent, "no_answer") X(Left, "left") X(NotBegun, "not_begun")            \
-  X(Peer, "peer_late") X(Path, "path") X(Joining, "joining") X(Running, "running") X(Idle, "idle")
+  X(Peer, "peer_late") X(Path, "path") X(Joining, "joining") X(Straggler, "straggler")             \
+  X(SlowLink, "slow_link") X(Running, "running") X(Idle, "idle")
 /* clang-format on */
 #define TUTTI_VERDICT(name, word) tuttiVerdict##name,
 typedef enum { TUTTI_VERDICTS(TUTTI_VERDICT) tuttiVerdictCount } tuttiVerdictKind;
@@ -30,7 +31,7 @@ typedef struct {
 
 /* The findings, the verdict first: at least one, at most TUTTI_FINDINGS. */
 int tuttiFindings(const tuttiCommSnapshot *c, tuttiFinding out[TUTTI_FINDINGS]);
-/* Whether it says that something is wrong: not for what joins, runs or is idle. */
+/* Whether it says that something is wrong: not for what joins, is slow, runs or is idle. */
 static inline int tuttiFindingIsBad(const tuttiFinding *f) {
   return f->kind < tuttiVerdictJoining;
 }
@@ -58,6 +59,19 @@ void tuttiWaitText(const tuttiWaitFacts *w, char *buf, size_t size);
  * rank that is the last in most of them and later than the median by more than a tenth of a
  * millisecond. Returns how many of out[max]. */
 int tuttiStragglers(const tuttiCommSnapshot *c, tuttiFinding *out, int max);
+
+/* Links that carry less than half of what the median of their siblings does, the slowest first, one
+ * sentence for each pair of ranks. Siblings are links of other pairs, of the same transport, and
+ * within hosts or between them alike; there must be three. A rate that may be a share of a NIC, as
+ * other links use that too, is not held against the link. Returns how many of out[max]. */
+int tuttiSlowLinks(const tuttiCommSnapshot *c, tuttiFinding *out, int max);
+
+/* Both, as all that is slow: at most TUTTI_SLOW of them. */
+#define TUTTI_SLOW (2 * TUTTI_FINDINGS)
+static inline int tuttiSlowness(const tuttiCommSnapshot *c, tuttiFinding out[TUTTI_SLOW]) {
+  int n = tuttiStragglers(c, out, TUTTI_FINDINGS);
+  return n + tuttiSlowLinks(c, out + n, TUTTI_FINDINGS);
+}
 
 __END_DECLS
 

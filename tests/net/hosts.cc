@@ -2,15 +2,15 @@
  * something fails. tests/net/run starts it in network namespaces, tests/cluster/run in virtual
  * machines.
  *
- *   hosts check|loop|steady|idle|posts|cycles RANK NRANKS FOLDER
+ *   hosts check|loop|steady|large|idle|posts|cycles RANK NRANKS FOLDER
  *
  * With TUTTI_COMM_ID unset, rank 0 makes the unique id and passes it on as FOLDER/id. Text goes to
  * stderr; the exit status is 0 if all data was right (check), if the run ended with an error after
  * three good rounds (loop, which then has written its pid to FOLDER/ready.RANK, and which stays
- * until FOLDER/leave is there), if it went well until FOLDER/stop was made (steady, likewise), if
- * waiting took no CPU (idle), if small messages took a write(2) each, the one by which soft-RoCE's
- * driver posts, and no read(2) (posts), or if connections made and dropped 200 times left no RDMA
- * resource behind (cycles). */
+ * until FOLDER/leave is there), if it went well until FOLDER/stop was made (steady, likewise;
+ * large, with large messages alone), if waiting took no CPU (idle), if small messages took a
+ * write(2) each, the one by which soft-RoCE's driver posts, and no read(2) (posts), or if
+ * connections made and dropped 200 times left no RDMA resource behind (cycles). */
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -196,18 +196,17 @@ void loop(const std::string &folder) {
 
 /* ---- steady --------------------------------------------------------------------------------- */
 
-/* Small and large messages by turns; word 0 says whether rank 0 has seen the sign to stop. The
- * memory is tutti's own, which a network may read in place. */
-void steady(const std::string &folder) {
-  const size_t sizes[] = {2, 20, 5000, 1 << 18};
+/* Messages of these sizes, in words, by turns, the largest last; word 0 says whether rank 0 has
+ * seen the sign to stop. The memory is tutti's own, which a network may read in place. */
+void steady(const std::string &folder, const std::vector<size_t> &sizes) {
   void *memory;
-  must(tuttiMemAlloc(&memory, sizes[3] * sizeof(uint32_t)), "MemAlloc");
+  must(tuttiMemAlloc(&memory, sizes.back() * sizeof(uint32_t)), "MemAlloc");
   uint32_t *in = static_cast<uint32_t *>(memory);
   bool stop = false;
   double slowest = 0;
   int round = 0;
   for (; !stop; round++) {
-    const size_t n = sizes[round % 4];
+    const size_t n = sizes[(size_t)round % sizes.size()];
     const uint32_t turn = (uint32_t)round;
     for (size_t i = 1; i < n; i++)
       in[i] = value(rank, i) + turn;
@@ -322,7 +321,8 @@ void cycles() {
 
 int main(int argc, char **argv) {
   if (argc != 5) {
-    fprintf(stderr, "usage: %s check|loop|steady|idle|posts|cycles RANK NRANKS FOLDER\n", argv[0]);
+    fprintf(stderr, "usage: %s check|loop|steady|large|idle|posts|cycles RANK NRANKS FOLDER\n",
+            argv[0]);
     return 2;
   }
   rank = atoi(argv[2]);
@@ -332,7 +332,9 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "loop") == 0)
     loop(argv[4]);
   else if (strcmp(argv[1], "steady") == 0)
-    steady(argv[4]);
+    steady(argv[4], {2, 20, 5000, 1 << 18});
+  else if (strcmp(argv[1], "large") == 0)
+    steady(argv[4], {1 << 22});
   else if (strcmp(argv[1], "cycles") == 0)
     cycles();
   else if (strcmp(argv[1], "idle") == 0)
