@@ -35,6 +35,7 @@ typedef struct {
 struct tuttiInquiry {
   asking a;
   tuttiWatchReport *reports;
+  tuttiMemAccount *memory;
 };
 
 static void endTalk(talk *t) {
@@ -148,12 +149,20 @@ tuttiResult_t tuttiAskOthers(const tuttiBootstrap *b, int first, int end, int ms
 /* Where all ranks are together none listens: there is nobody to ask. */
 tuttiResult_t tuttiInquiryNew(const tuttiBootstrap *b, int ms, tuttiMemAccount *memory,
                               tuttiInquiry **out) {
-  TUTTI_FRESH(tuttiInquiry, q, 1, "an inquiry", memory);
-  TUTTI_NEW(q->reports, b->nranks, "reports of ranks", memory);
+  /* Large, and mapped so that it goes back: malloc would keep it, and whoever asks is a stranger.
+   */
+  tuttiInquiry *q;
+  TUTTI_TRY(tuttiMap((void **)&q, sizeof *q, -1, "an inquiry", memory));
+  tuttiResult_t result = tuttiAlloc((void **)&q->reports, (size_t)b->nranks, sizeof *q->reports,
+                                    "reports of ranks", memory);
+  if (result != tuttiSuccess) {
+    tuttiUnmap(q, sizeof *q, memory);
+    return result;
+  }
+  q->memory = memory;
   askInit(&q->a, b, 0, b->together ? 0 : b->nranks, ms);
   q->a.reports = q->reports;
   *out = q;
-  q = NULL;
   return tuttiSuccess;
 }
 
@@ -174,5 +183,5 @@ void tuttiInquiryClose(tuttiInquiry *q) {
   if (q == NULL) return;
   askEnd(&q->a);
   tuttiFree(q->reports);
-  tuttiFree(q);
+  tuttiUnmap(q, sizeof *q, q->memory);
 }
