@@ -40,6 +40,10 @@
 #define SERVICE_EVENTS 64
 /* Frames of any sensible size are here within a few reads; level-triggered epoll comes back. */
 #define LINK_READS 16
+/* Of the lodger, after each turn. */
+#define REST_TIMES  40
+#define REST_MIN_NS TUTTI_MS
+#define REST_MAX_NS (500 * TUTTI_MS) /* who is well-behaved waits for no longer */
 
 /* What a Rejoin is answered with. */
 typedef struct {
@@ -105,12 +109,13 @@ static struct {
   pthread_t thread;    /* under life */
   int epollFd, wakeFd; /* constant while there are users; an event's data is its watch */
   pthread_mutex_t lock;
-  pthread_cond_t served;   /* the thread has done what there was to do */
-  tuttiWatch *watches;     /* under lock */
-  int seekers;             /* links that seek; under lock */
-  tuttiWatchLodger lodger; /* under lock; without `serve`: there is none */
-  uint64_t lodgerDue;
-  bool quit; /* under lock */
+  pthread_cond_t served;           /* the thread has done what there was to do */
+  tuttiWatch *watches;             /* under lock */
+  int seekers;                     /* links that seek; under lock */
+  tuttiWatchLodger lodger;         /* under lock; without `serve`: there is none */
+  uint64_t lodgerDue, lodgerRests; /* his next turn at the latest, and not before that one */
+  bool lodgerHeard, lodgerLooks;   /* there is something to read; or he is on epoll, to tell so */
+  bool quit;                       /* under lock */
 } service = {.life = PTHREAD_MUTEX_INITIALIZER,
              .epollFd = -1,
              .wakeFd = -1,
@@ -579,16 +584,44 @@ static void heartbeat(tuttiWatch *w) {
   if (w->greeter.epollFd >= 0 && !w->guestsPaused) greet(w); /* the slow are sent away */
 }
 
+/* Each event of his takes him off epoll. */
+static bool lookForLodger(int op, int fd) {
+  struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.ptr = &service.lodger};
+  return epoll_ctl(service.epollFd, op, fd, &event) == 0;
+}
+
+/* Whoever reaches the lodger's port decides how much there is to do for him, and the cores are the
+ * ranks'. So after each turn he is not heard for REST_TIMES as long as it took. */
 static void serveLodger(bool ready) {
-  if (service.lodger.serve && (ready || tuttiNow() >= service.lodgerDue))
+  uint64_t begun = tuttiNow();
+  service.lodgerHeard |= ready;
+  if (!service.lodger.serve || begun < service.lodgerRests) return;
+  if (service.lodgerHeard || begun >= service.lodgerDue) {
     service.lodgerDue = service.lodger.serve(service.lodger.ctx);
+    uint64_t end = tuttiNow(), rest = (end - begun) * REST_TIMES;
+    if (rest < REST_MIN_NS) rest = REST_MIN_NS;
+    if (rest > REST_MAX_NS) rest = REST_MAX_NS;
+    service.lodgerRests = end + rest;
+    service.lodgerHeard = false;
+    service.lodgerLooks = false;
+  } else if (!service.lodgerLooks) {
+    service.lodgerLooks = lookForLodger(EPOLL_CTL_MOD, service.lodger.fd);
+  }
+}
+
+/* When he has his next turn, or is to be heard again. */
+static uint64_t lodgerTurn(void) {
+  if (!service.lodger.serve) return TUTTI_NO_DEADLINE;
+  uint64_t due = service.lodgerLooks ? service.lodgerDue : service.lodgerRests;
+  return due > service.lodgerRests ? due : service.lodgerRests;
 }
 
 /* When there is something to do even without an event. */
 static uint64_t nextTurn(uint64_t beatAt) {
   uint64_t wake = service.seekers ? tuttiDeadline(SEEK_MS) : beatAt;
   if (beatAt < wake) wake = beatAt;
-  return service.lodger.serve && service.lodgerDue < wake ? service.lodgerDue : wake;
+  uint64_t lodger = lodgerTurn();
+  return lodger < wake ? lodger : wake;
 }
 
 /* What the events are of; that of the lodger has the address of its entry. */
@@ -684,18 +717,15 @@ static void dismissThread(void) {
   }
 }
 
-static bool lookForLodger(int op, int fd) {
-  struct epoll_event event = {.events = EPOLLIN, .data.ptr = &service.lodger};
-  return epoll_ctl(service.epollFd, op, fd, &event) == 0;
-}
-
 tuttiResult_t tuttiWatchLodge(const tuttiWatchLodger *lodger) {
   TUTTI_TRY(hireThread());
   pthread_mutex_lock(&service.lock);
   bool looks = lookForLodger(EPOLL_CTL_ADD, lodger->fd);
   int error = errno;
   if (looks) service.lodger = *lodger;
-  service.lodgerDue = 0;
+  service.lodgerDue = service.lodgerRests = 0;
+  service.lodgerHeard = false;
+  service.lodgerLooks = true;
   pthread_mutex_unlock(&service.lock);
   if (looks) return tuttiSuccess;
   dismissThread();

@@ -110,7 +110,8 @@ typedef struct {
   int fd; /* when it has something to read, `serve` is called */
   void *ctx;
   /* From the thread, like a watch's calls: must not block. Returns when to be called again at the
-   * latest (tuttiNow() clock). May step inquiries. */
+   * latest (tuttiNow() clock), or as soon as it has had a rest: forty times as long as the call
+   * took, a millisecond at least and half a second at most. May step inquiries. */
   uint64_t (*serve)(void *ctx);
 } tuttiWatchLodger;
 /* From here to Evict the thread runs, with or without watches. */
