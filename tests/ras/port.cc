@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -98,6 +99,39 @@ protected:
       all += pages * 4;
     }
     return all;
+  }
+
+  /* Descriptors of a rank. */
+  int files(int r) {
+    std::error_code gone;
+    std::filesystem::directory_iterator at("/proc/" + std::to_string(job.report(r).pid) + "/fd",
+                                           gone);
+    return (int)std::distance(at, {});
+  }
+  /* Of the rank that has most of them beyond what it had. */
+  int filesMore(const int *before) {
+    int most = 0;
+    for (int r = 0; r < kPair; r++)
+      most = std::max(most, files(r) - before[r]);
+    return most;
+  }
+  /* So many that call at once, by turns to say nothing, to ask and not read, a line without end,
+   * and what is no line at all; their sockets. */
+  std::vector<int> crowd(int n) const {
+    const std::string said[] = {"", "verbose status\n", std::string(4096, 'a'), "\x01\n\xff\n\n"};
+    std::vector<int> fds;
+    for (int i = 0; i < n; i++) {
+      int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), small = 1;
+      sockaddr_in at = {};
+      at.sin_family = AF_INET;
+      at.sin_port = htons((uint16_t)port_);
+      at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+      (void)!connect(fd, (sockaddr *)&at, sizeof at);
+      (void)!send(fd, said[i % 4].data(), said[i % 4].size(), MSG_NOSIGNAL);
+      fds.push_back(fd);
+    }
+    return fds;
   }
 
   HeldPort held_;
@@ -232,6 +266,37 @@ TEST_F(Port, ManyConnectionsAndLazyReadersHarmNobody) {
     close(fd);
   for (int fd : slow)
     close(fd);
+  EXPECT_TRUE(goesOn());
+}
+
+/* Few are served at once, and nothing of them stays. */
+TEST_F(Port, ManyClientsLeaveNothingBehind) {
+  constexpr int kServed = 16, kOwn = 8; /* what a rank takes to ask the others, for a while */
+  ASSERT_NO_FATAL_FAILURE(start());
+  rlimit limit = {4096, 4096};
+  setrlimit(RLIMIT_NOFILE, &limit);
+  EXPECT_THAT(ask("status\n"), HasSubstr("communicator "));
+  int before[kPair];
+  for (int r = 0; r < kPair; r++)
+    before[r] = files(r);
+  long first = 0, last = 0;
+  for (int round = 0; round < 4; round++) {
+    std::vector<int> fds = crowd(1000);
+    for (int i = 0; i < 50; i++) {
+      EXPECT_LE(filesMore(before), kServed + kOwn);
+      usleep(10000);
+    }
+    for (int fd : fds)
+      close(fd);
+    for (int i = 0; i < 3000 && filesMore(before) > 0; i++)
+      usleep(10000);
+    EXPECT_EQ(filesMore(before), 0) << "descriptors stay";
+    last = resident();
+    if (round == 0) first = last; /* what is made once is there */
+  }
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) /* they keep what is freed */
+  EXPECT_LT(last - first, 1024) << "KiB more with each round";
+#endif
   EXPECT_TRUE(goesOn());
 }
 
