@@ -20,7 +20,8 @@ typedef struct {
   tuttiReportAnswer answer; /* the first part, or all of it */
 } talk;
 
-/* The ranks from `next` to before `end` have not been asked yet. */
+/* The ranks from `next` to before `end` have not been asked yet. Half a megabyte, and mapped so
+ * that it goes back: malloc would keep it, after a stall or for strangers who ask. */
 typedef struct {
   const tuttiBootstrap *b;
   tuttiWatchAnswer *answers; /* one of the two */
@@ -138,19 +139,19 @@ static void askInit(asking *a, const tuttiBootstrap *b, int first, int end, int 
 
 tuttiResult_t tuttiAskOthers(const tuttiBootstrap *b, int first, int end, int ms,
                              tuttiMemAccount *memory, tuttiWatchAnswer *answers) {
-  TUTTI_FRESH(asking, a, 1, "the questions to other ranks", memory);
+  asking *a;
+  TUTTI_TRY(tuttiMap((void **)&a, sizeof *a, -1, "the questions to other ranks", memory));
   askInit(a, b, first, end, ms);
   a->answers = answers;
   askRun(a);
   askEnd(a);
+  tuttiUnmap(a, sizeof *a, memory);
   return tuttiSuccess;
 }
 
 /* Where all ranks are together none listens: there is nobody to ask. */
 tuttiResult_t tuttiInquiryNew(const tuttiBootstrap *b, int ms, tuttiMemAccount *memory,
                               tuttiInquiry **out) {
-  /* Large, and mapped so that it goes back: malloc would keep it, and whoever asks is a stranger.
-   */
   tuttiInquiry *q;
   TUTTI_TRY(tuttiMap((void **)&q, sizeof *q, -1, "an inquiry", memory));
   tuttiResult_t result = tuttiAlloc((void **)&q->reports, (size_t)b->nranks, sizeof *q->reports,
