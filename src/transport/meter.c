@@ -1,11 +1,22 @@
 #include "transport/meter.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static uint32_t perSecond(uint64_t bytes, uint64_t ns) {
   uint64_t rate = bytes * 1000000u / (ns ? ns : 1);
   return rate < UINT32_MAX ? (uint32_t)rate : UINT32_MAX;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b) {
+  return a > b ? a : b;
+}
+
+static void keep(tuttiMeter *m, uint32_t rate, uint32_t allRate) {
+  if (m->samples++ % TUTTI_METER_SAMPLES == 0) { /* a new generation */
+    m->rate[1] = m->rate[0];
+    m->allRate[1] = m->allRate[0];
+    m->rate[0] = m->allRate[0] = 0;
+  }
+  m->rate[0] = larger(m->rate[0], rate);
+  m->allRate[0] = larger(m->allRate[0], allRate);
 }
 
 void tuttiMeterMark(tuttiMeter *m, uint64_t now, uint64_t bytes, uint64_t all) {
@@ -18,28 +29,13 @@ void tuttiMeterMark(tuttiMeter *m, uint64_t now, uint64_t bytes, uint64_t all) {
   m->bytes = bytes;
   m->all = all;
   if (m->sampleBytes < TUTTI_METER_SAMPLE) return;
-  uint32_t i = m->samples++ % TUTTI_METER_SAMPLES;
-  m->rate[i] = perSecond(m->sampleBytes, m->sampleNs);
-  m->allRate[i] = perSecond(m->sampleAll, m->sampleNs);
+  keep(m, perSecond(m->sampleBytes, m->sampleNs), perSecond(m->sampleAll, m->sampleNs));
   m->sampleNs = m->sampleBytes = m->sampleAll = 0;
 }
 
-static int compare(const void *a, const void *b) {
-  uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-  return (x > y) - (x < y);
-}
-
-static uint32_t median(const uint32_t *values, uint32_t n) {
-  uint32_t sorted[TUTTI_METER_SAMPLES];
-  memcpy(sorted, values, n * sizeof *values);
-  qsort(sorted, n, sizeof *sorted, compare);
-  return sorted[n / 2];
-}
-
 bool tuttiMeterRate(const tuttiMeter *m, uint32_t *rate, uint32_t *allRate) {
-  uint32_t n = m->samples < TUTTI_METER_SAMPLES ? m->samples : TUTTI_METER_SAMPLES;
-  if (n < TUTTI_METER_LEAST) return false;
-  *rate = median(m->rate, n);
-  *allRate = median(m->allRate, n);
+  if (m->samples < TUTTI_METER_LEAST) return false;
+  *rate = larger(m->rate[0], m->rate[1]);
+  *allRate = larger(m->allRate[0], m->allRate[1]);
   return *rate > 0;
 }

@@ -21,7 +21,7 @@ __BEGIN_DECLS
 
 #define TUTTI_METER_PAYLOAD 65536u     /* bytes; no mark is set in smaller payloads */
 #define TUTTI_METER_SAMPLE  (1u << 20) /* bytes of stretches that make a sample */
-#define TUTTI_METER_SAMPLES 8          /* the last ones are kept */
+#define TUTTI_METER_SAMPLES 16         /* the best of the last 16 to 32 is told */
 #define TUTTI_METER_LEAST   4          /* fewer say nothing */
 
 /* Zeroed at first. Belongs to whoever runs the endpoint. Rates are in kB/s, that is 1000 bytes. */
@@ -30,7 +30,8 @@ typedef struct {
   uint64_t bytes, all; /* counted by then */
   uint64_t sampleNs, sampleBytes, sampleAll; /* of the sample in the making */
   uint32_t samples;                          /* taken so far */
-  uint32_t rate[TUTTI_METER_SAMPLES], allRate[TUTTI_METER_SAMPLES];
+  uint32_t rate[2],
+      allRate[2]; /* the best of the samples of this generation and of the one before */
 } tuttiMeter;
 
 /* Sets a mark at the time `now`. `bytes` and `all` count what this connection and what all of its
@@ -41,8 +42,9 @@ void tuttiMeterMark(tuttiMeter *m, uint64_t now, uint64_t bytes, uint64_t all);
 static inline void tuttiMeterBreak(tuttiMeter *m) {
   m->at = 0;
 }
-/* Medians of the last samples: of this connection, and of all while it was measured. False: there
- * are too few. */
+/* The best of the last samples: of this connection, and of all while it was measured. A core that
+ * somebody else has meanwhile makes samples slow, and nothing makes them faster than the link.
+ * False: there are too few. */
 bool tuttiMeterRate(const tuttiMeter *m, uint32_t *rate, uint32_t *allRate);
 
 __END_DECLS
