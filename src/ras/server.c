@@ -161,15 +161,16 @@ static void readClient(client *c) {
 }
 
 /* The place for one more: a free one, or that of whoever has waited longest of those whom no answer
- * is being made for; NULL: there is none. */
-static client *findPlace(void) {
-  client *longest = NULL;
-  for (client *c = ras.clients; c < ras.clients + CLIENTS; c++) {
-    if (c->fd < 0) return c;
+ * is being made for; -1: there is none. */
+static int findPlace(void) {
+  int longest = -1;
+  for (int i = 0; i < CLIENTS; i++) {
+    const client *c = &ras.clients[i];
+    if (c->fd < 0) return i;
     if (c->request.wish == tuttiRasReport) continue;
-    if (!longest || c->until < longest->until) longest = c;
+    if (longest < 0 || c->until < ras.clients[longest].until) longest = i;
   }
-  if (longest) dropClient(longest);
+  if (longest >= 0) dropClient(&ras.clients[longest]);
   return longest;
 }
 
@@ -185,16 +186,16 @@ static void letIn(int listener) {
   for (int i = 0; i < CLIENTS; i++) {
     int fd = accept4(ras.listeners[listener], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return;
-    client *c = listener == 0 || isOurs(fd) ? findPlace() : NULL;
-    if (!c || !lookAt(EPOLL_CTL_ADD, fd, EPOLLIN, (uint32_t)(c - ras.clients))) {
+    int place = listener == 0 || isOurs(fd) ? findPlace() : -1;
+    if (place < 0 || !lookAt(EPOLL_CTL_ADD, fd, EPOLLIN, (uint32_t)place)) {
       close(fd);
       continue;
     }
     tuttiForkCloseAdd(fd);
-    *c = (client){.fd = fd,
-                  .until = tuttiDeadline(IDLE_MS),
-                  .request = {.timeoutMs = TUTTI_RAS_TIMEOUT * 1000}};
-    readClient(c);
+    ras.clients[place] = (client){.fd = fd,
+                                  .until = tuttiDeadline(IDLE_MS),
+                                  .request = {.timeoutMs = TUTTI_RAS_TIMEOUT * 1000}};
+    readClient(&ras.clients[place]);
   }
 }
 

@@ -18,6 +18,7 @@ socklen_t tuttiUnixAddress(uint64_t id, struct sockaddr_un *out) {
 
 void tuttiFdAttach(struct msghdr *message, int fd) {
   struct cmsghdr *c = CMSG_FIRSTHDR(message);
+  if (!c) return; /* no room, as no caller leaves it */
   *c = (struct cmsghdr){
       .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
   memcpy(CMSG_DATA(c), &fd, sizeof fd);
