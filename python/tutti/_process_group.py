@@ -4,6 +4,7 @@ import collections
 import datetime
 import threading
 import time
+import warnings
 import weakref
 
 import torch
@@ -151,6 +152,8 @@ class Engine:
     def __init__(self, store, rank, size, timeout, name):
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
         self.name = str(name) or "torch"
+        self.made_with = timeout
+        self.shorter = 0  # the milliseconds of each call after a set_timeout
         self.milliseconds = max(1, int(timeout.total_seconds() * 1000))
         self.ended = False
         self._lock = threading.Lock()
@@ -190,10 +193,26 @@ class Engine:
         if not tensor.is_contiguous() or not tensor.is_cpu or tensor.layout != torch.strided:
             raise ValueError("tutti.torch.all_reduce takes a contiguous tensor in host memory")
         code, count, op = _reducing(tensor, op)
+        if self.shorter:
+            plan = _Plan()
+            plan.add(w.ALL_REDUCE, tensor, tensor, count, code, op)
+            self.start(plan, [tensor], self.shorter).wait()
+            return
         at = tensor.data_ptr()
         bad = _run_one(self.native, w.ALL_REDUCE, at, at, count, code, op, 0)
         if bad:
             raise failed(w.text(self.native), bad)
+
+    def set_timeout(self, timeout):
+        """That of all later calls. Only the library's own waits hold that of the group's beginning, so a longer
+        one would be none."""
+        seconds = timeout.total_seconds()
+        if seconds <= 0 or seconds > self.made_with.total_seconds():
+            warnings.warn(f"tutti: a group's timeout can only be made shorter than the {self.made_with} that it was "
+                          f"made with: it stays {self.timeout}, not {timeout}", stacklevel=3)
+            return
+        self.timeout = timeout
+        self.shorter = 0 if timeout == self.made_with else max(1, int(seconds * 1000))
 
     def run(self, name, plan, options, result):
         """Carries out a plan: at once, or as the options say on the group's own thread. A profiler sees
@@ -237,9 +256,11 @@ class Engine:
         return work
 
     def _own_timeout(self, options):
-        """The milliseconds of a call that has a timeout other than the group's, or 0."""
+        """The milliseconds of a call that has a timeout other than the library's own, or 0."""
         timeout = getattr(options, "timeout", None)
-        if timeout is None or timeout == self.timeout or timeout.total_seconds() <= 0:
+        if timeout is None or timeout.total_seconds() <= 0:
+            return self.shorter
+        if timeout == self.made_with:
             return 0
         return min(max(1, int(timeout.total_seconds() * 1000)), 2**31 - 1)
 
@@ -319,7 +340,7 @@ class Engine:
             raise MemoryError("no memory for a message")
         if _profiler._is_profiler_enabled:
             plan.range = Range("send" if sending else "recvAnySource" if peer == w.ANY else "recv")
-        work = self.remember(Work(handle, [tensor], plan))
+        work = self.remember(Work(handle, [tensor], plan, self.shorter))
         if not sending:
             peers = range(self.size) if peer == w.ANY else (peer,)
             self.receive_lanes([p for p in peers if p != self.rank], work)
@@ -703,6 +724,13 @@ class Calls:
     def shutdown(self):
         self.engine.shutdown()
 
+    @property
+    def options(self):
+        return Backend.Options("tutti", self.engine.timeout)
+
+    def set_timeout(self, timeout):
+        self.engine.set_timeout(timeout)
+
     def _set_sequence_number_for_group(self):
         pass  # the library counts operations itself
 
@@ -716,6 +744,7 @@ class Calls:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
     recvAnysource = recv_anysource
+    _set_default_timeout = setTimeout = set_timeout
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
 

@@ -66,11 +66,11 @@ _completer = _Completer()
 
 class Work(_TorchWork):
     """An operation that goes on beside its caller. `plan` keeps its tensors and knows what is left to
-    do when it has ended."""
+    do when it has ended; a wait ends after `milliseconds` if it says nothing else (0: as the library says)."""
 
-    def __init__(self, handle, tensors, plan):
+    def __init__(self, handle, tensors, plan, milliseconds=0):
         super().__init__()
-        self._handle, self._tensors, self._plan = handle, tensors, plan
+        self._handle, self._tensors, self._plan, self._milliseconds = handle, tensors, plan, milliseconds
         self._lock = threading.Lock()
         self._error, self._over, self._future, self._peer = None, False, None, -1
         self._range = plan.range
@@ -109,7 +109,7 @@ class Work(_TorchWork):
     def wait(self, timeout=None):
         if not self._over:
             seconds = timeout.total_seconds() if timeout is not None else 0
-            self.await_end(min(int(seconds * 1000), 2**31 - 1) if seconds > 0 else 0)
+            self.await_end(min(max(1, int(seconds * 1000)), 2**31 - 1) if seconds > 0 else self._milliseconds)
         shown = self._range
         if shown:
             shown.wait()

@@ -3,6 +3,7 @@ import datetime
 import os
 import signal
 import time
+import warnings
 
 import torch
 
@@ -418,6 +419,26 @@ def late_receive(dist, rank, size):
     if rank == 0:
         fails(dist.DistBackendError, "rank", lambda: dist.all_reduce(torch.ones(1), group=work))
     dist.barrier()
+
+
+def set_timeout(dist, rank, size):
+    """A shorter timeout holds from then on, for a collective and a receive; a longer one is none, and says so."""
+    for case in ("all_reduce", "recv"):
+        group = dist.new_group(timeout=datetime.timedelta(seconds=40))
+        set_to = getattr(group, "set_timeout", None) or group._set_default_timeout
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            set_to(datetime.timedelta(seconds=50))
+        assert "stays 0:00:40" in str(said[0].message), said
+        assert group.options._timeout == datetime.timedelta(seconds=40)
+        set_to(datetime.timedelta(seconds=1))
+        assert group.options._timeout == datetime.timedelta(seconds=1)
+        if rank == 0:
+            begin, x = time.monotonic(), torch.ones(1)
+            call = {"all_reduce": lambda: dist.all_reduce(x, group=group), "recv": lambda: dist.recv(x, 1, group=group)}
+            fails(dist.DistBackendError, "timeout has passed", call[case])
+            assert time.monotonic() - begin < 20
+        dist.barrier()
 
 
 def aborted(dist, rank, size):
