@@ -9,9 +9,11 @@ import weakref
 
 import torch
 from torch.autograd import profiler as _profiler
+from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup, ReduceOp
 
 import tutti
+from tutti import _torch_checks as check
 from tutti import _work as w
 from tutti._torch_work import DONE, Both, Range, Work, failed
 
@@ -34,6 +36,8 @@ _BOOL_OPS = {_RedOp.SUM: MAX, _RedOp.PRODUCT: MIN, _RedOp.MAX: MAX, _RedOp.MIN: 
 _COMPLEX_OPS = {_RedOp.SUM: SUM, _RedOp.AVG: AVG}
 _BITWISE = {_RedOp.BAND: torch.bitwise_and, _RedOp.BOR: torch.bitwise_or,
             _RedOp.BXOR: torch.bitwise_xor}
+_COMBINE = {**_BITWISE, _RedOp.SUM: torch.add, _RedOp.AVG: torch.add, _RedOp.PRODUCT: torch.mul,
+            _RedOp.MAX: torch.maximum, _RedOp.MIN: torch.minimum}
 _PLAIN = {kind: code for kind, (code, n) in _TYPES.items() if n == 1 and kind != torch.bool}
 _POLL = 0.001  # seconds between looks at the store, at first
 _groups = weakref.WeakSet()
@@ -70,20 +74,13 @@ def _reducing(tensor, op):
         ops = _COMPLEX_OPS
     code = ops.get(getattr(op, "op", op))
     if kind is None or code is None:
-        raise TypeError(f"tutti has no {op} of {tensor.dtype} tensors; convert them first")
+        raise check.WrongType(f"tutti has no {op} of {tensor.dtype} tensors; convert them first")
     return kind[0], tensor.numel() * kind[1], code
-
-
-def _check(tensor):
-    if tensor.layout != torch.strided:
-        raise ValueError(f"tutti moves dense tensors, not {tensor.layout}; pass tensor.to_dense()")
-    if tensor.device.type != "cpu":
-        raise ValueError(f"tutti's group for the CPU got a tensor on {tensor.device}")
 
 
 def _dense(tensor):
     """The tensor, or a contiguous copy of it."""
-    _check(tensor)
+    check.dense(tensor)
     if tensor.is_complex() and tensor.is_conj():
         tensor = tensor.resolve_conj()
     return tensor if tensor.is_contiguous() else tensor.contiguous()
@@ -101,9 +98,10 @@ def _follow_each_other(tensors):
 
 class _Plan:
     """What one call has to do: steps, tensors that must live until they are done, and copies into
-    tensors that are not contiguous."""
+    tensors that are not contiguous. A profiler shows the shapes of its `inputs`."""
 
-    def __init__(self):
+    def __init__(self, inputs=()):
+        self.inputs = inputs
         self.steps, self.keep, self.back = [], [], []
         self.range = None  # what a profiler sees of it
 
@@ -118,7 +116,7 @@ class _Plan:
 
     def target(self, tensor, whole=True):
         """Where to write what shall be in `tensor`; not `whole`: what is there counts, too."""
-        _check(tensor)
+        check.dense(tensor)
         self.keep.append(tensor)
         if tensor.is_contiguous():
             return tensor
@@ -191,7 +189,7 @@ class Engine:
 
     def all_reduce_now(self, tensor, op):
         if not tensor.is_contiguous() or not tensor.is_cpu or tensor.layout != torch.strided:
-            raise ValueError("tutti.torch.all_reduce takes a contiguous tensor in host memory")
+            raise check.Refused("tutti.torch.all_reduce takes a contiguous tensor in host memory")
         code, count, op = _reducing(tensor, op)
         if self.shorter:
             plan = _Plan()
@@ -327,9 +325,9 @@ class Engine:
 
     def message(self, sending, tensor, peer, tag):
         if peer != w.ANY and not 0 <= peer < self.size:
-            raise ValueError(f"rank {peer} is none of the group's {self.size}")
+            raise check.Refused(f"rank {peer} is none of the group's {self.size}")
         if peer == self.rank:
-            raise ValueError(f"rank {peer} cannot send to or receive from itself")
+            raise check.Refused(f"rank {peer} cannot send to or receive from itself")
         plan = _Plan()
         buffer = plan.source(tensor) if sending else plan.target(tensor)
         if sending:
@@ -417,12 +415,16 @@ class Calls:
         return "tutti"
 
     def _elementwise(self, kind, tensors, options, root=0):
-        op, plan, engine = options.reduceOp, _Plan(), self.engine
+        op, plan, engine = options.reduceOp, _Plan(tensors), self.engine
         for tensor in tensors:
-            _check(tensor)
+            check.dense(tensor)
         if op.op in _BITWISE and any(t.dtype != torch.bool or op.op == _RedOp.BXOR for t in tensors):
             return self._bitwise(tensors, op, options, kind == w.ALL_REDUCE or engine.rank == root)
+        seen = set()
         for tensor in tensors:
+            if tensor.numel() and tensor.data_ptr() in seen:
+                continue  # a tensor may stand there twice, and is reduced once
+            seen.add(tensor.data_ptr())
             code, count, native = _reducing(tensor, op)
             buffer = plan.target(tensor, whole=False)
             plan.add(kind, buffer, buffer, count, code, native, root)
@@ -432,22 +434,37 @@ class Calls:
 
     def _bitwise(self, tensors, op, options, here):
         """Gathers what all have and combines it here: the library has no reductions of bits."""
-        engine, plan = self.engine, _Plan()
+        engine, plan = self.engine, _Plan(tensors)
         rooms = []
         for tensor in tensors:
             if tensor.is_floating_point() or tensor.is_complex():
-                raise TypeError(f"there is no {op} of {tensor.dtype} tensors; pass integers")
-            source = plan.source(tensor)
-            code, count = _kind(source)
-            room = plan.flat(source, engine.size)
-            plan.add(w.ALL_GATHER, source, room, count, code)
-            rooms.append(room)
+                raise check.WrongType(f"there is no {op} of {tensor.dtype} tensors; pass integers")
+            rooms.append(self._gathered(plan, tensor))
         plan.finish = lambda: here and [
-            _combine(tensor, room, op.op, engine.size) for tensor, room in zip(tensors, rooms)]
+            _combine([tensor], [room], op.op, engine.size) for tensor, room in zip(tensors, rooms)]
         return engine.run("all_reduce", plan, options, tensors)
 
-    def allreduce(self, tensors, opts=None):
-        opts = opts or torch._C._distributed_c10d.AllreduceOptions()
+    def _gathered(self, plan, tensor):
+        """Where the plan puts this tensor of all ranks."""
+        source = plan.source(tensor)
+        code, count = _kind(source)
+        room = plan.flat(source, self.engine.size)
+        plan.add(w.ALL_GATHER, source, room, count, code)
+        return room
+
+    def _reduce_several(self, tensors, options):
+        """Each of several tensors of each rank becomes the reduction of all of them."""
+        engine, plan, op = self.engine, _Plan(tensors), options.reduceOp.op
+        check.alike("allreduce", tensors)
+        for tensor in tensors:
+            if op not in _BITWISE:
+                _reducing(tensor, op)  # raises where there is no such reduction
+        rooms = [self._gathered(plan, tensor) for tensor in tensors]
+        plan.finish = lambda: _combine(tensors, rooms, op, engine.size)
+        return engine.run("all_reduce", plan, options, tensors)
+
+    def allreduce(self, tensors, opts=None, op=None):
+        tensors, opts = check.listed(tensors), check.options(c10d.AllreduceOptions, opts, op=op)
         if len(tensors) == 1 and not opts.asyncOp:
             tensor, op = tensors[0], _OPS.get(opts.reduceOp.op)
             code = _PLAIN.get(tensor.dtype)
@@ -459,21 +476,35 @@ class Calls:
                 if bad:
                     raise failed(w.text(engine.native), bad)
                 return DONE
+        if len(tensors) != 1:
+            return self._reduce_several(tensors, opts)
         return self._elementwise(w.ALL_REDUCE, tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts=None):
-        return self._elementwise(w.ALL_REDUCE, tensors,
-                                 opts or torch._C._distributed_c10d.AllreduceCoalescedOptions())
+        check.not_empty("allreduce_coalesced", tensors)
+        check.same_layout("allreduce_coalesced", tensors)
+        return self._elementwise(w.ALL_REDUCE, tensors, opts or c10d.AllreduceCoalescedOptions())
 
-    def reduce(self, tensors, opts):
+    def reduce(self, tensors, opts=None, root=None, op=None):
+        tensors, opts = check.listed(tensors), check.options(c10d.ReduceOptions, opts, root, op)
+        check.root("reduce", opts, self.engine.size)
+        check.root_tensor("reduce", opts, len(tensors))
+        check.single("reduce", tensors, "tensor list")
         return self._elementwise(w.REDUCE, tensors, opts, opts.rootRank)
 
-    def broadcast(self, tensors, opts):
-        plan = _Plan()
-        for tensor in tensors:
-            buffer = plan.target(tensor, whole=False)
-            code, count = _kind(buffer)
-            plan.add(w.BROADCAST, buffer, buffer, count, code, 0, opts.rootRank)
+    def broadcast(self, tensors, opts=None, root=None):
+        """The root's tensor of this place comes into all tensors of all ranks."""
+        tensors, opts = check.listed(tensors), check.options(c10d.BroadcastOptions, opts, root)
+        check.root("broadcast", opts, self.engine.size)
+        check.root_tensor("broadcast", opts, len(tensors))
+        check.alike("broadcast", tensors)
+        plan = _Plan(tensors)
+        buffer = plan.target(tensors[opts.rootTensor], whole=False)
+        code, count = _kind(buffer)
+        plan.add(w.BROADCAST, buffer, buffer, count, code, 0, opts.rootRank)
+        for i, tensor in enumerate(tensors):
+            if i != opts.rootTensor:
+                plan.copy(buffer, plan.target(tensor))
         return self.engine.run("broadcast", plan, opts, tensors)
 
     # ---- gathering ----
@@ -482,8 +513,9 @@ class Calls:
         """All-gather of one tensor into a list of tensors, uneven ones by broadcasts."""
         engine, source = self.engine, plan.source(tensor)
         if len(outputs) != engine.size:
-            raise ValueError(f"all-gather of {engine.size} ranks into {len(outputs)} tensors")
-        _same_types(outputs, tensor)
+            raise check.Refused(f"all-gather of {engine.size} ranks into {len(outputs)} tensors: output lists "
+                                "should be equal to world size")
+        check.same_types(outputs, tensor)
         if any(out.numel() != tensor.numel() for out in outputs):
             self._gather_uneven(plan, outputs, source)
             return
@@ -501,37 +533,58 @@ class Calls:
     def _gather_uneven(self, plan, outputs, source):
         engine = self.engine
         if outputs[engine.rank].numel() != source.numel():
-            raise ValueError(f"rank {engine.rank} gathers {source.numel()} elements, but its own "
-                             f"output has {outputs[engine.rank].numel()}")
+            raise check.Refused(f"rank {engine.rank} gathers {source.numel()} elements, but its own "
+                                f"output has {outputs[engine.rank].numel()}")
         for peer, out in enumerate(outputs):
             target = plan.target(out)
             code, count = _kind(target)
             plan.add(w.BROADCAST, source if peer == engine.rank else target, target, count, code, 0,
                      peer)
 
+    def _gather_several(self, lists, inputs, opts):
+        """All tensors of all ranks come into each of the lists, rank by rank."""
+        size, n, plan = self.engine.size, len(inputs), _Plan(inputs)
+        check.alike("allgather", inputs)
+        for outs in lists:
+            check.same_types(outs, inputs[0], "allgather")
+            check.same_sizes("allgather", outs, inputs[0])
+        rooms = [self._gathered(plan, tensor) for tensor in inputs]
+        for outs in lists if inputs[0].numel() else ():
+            for i, out in enumerate(outs):
+                plan.copy(rooms[i % n].view(size, -1)[i // n], plan.target(out))
+        return self.engine.run("all_gather", plan, opts, lists)
+
     def allgather(self, outputs, inputs, opts=None):
-        plan = _Plan()
-        for outs, tensor in zip(outputs, inputs):
-            self._gather_lists(plan, outs, tensor)
-        return self.engine.run("all_gather", plan, opts, outputs[0] if len(outputs) == 1 else outputs)
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        check.lists_for("allgather", outputs, inputs, self.engine.size)
+        if len(inputs) > 1:
+            return self._gather_several(outputs, inputs, opts)
+        plan = _Plan(inputs)
+        self._gather_lists(plan, outputs[0], inputs[0])
+        return self.engine.run("all_gather", plan, opts, outputs[0])
 
     def allgather_coalesced(self, output_lists, inputs, opts=None):
-        plan = _Plan()
+        plan, size = _Plan(inputs), self.engine.size
         # Either one list for each rank, or one for each input.
-        turned = len(output_lists) == self.engine.size and len(output_lists[0]) == len(inputs)
+        turned = len(output_lists) == size and len(output_lists[0]) == len(inputs)
+        if not turned and len(output_lists) != len(inputs):
+            raise check.Refused(f"tutti: allgather_coalesced: output lists should be equal to world size, which is "
+                                f"{size}, not {len(output_lists)}")
         for i, tensor in enumerate(inputs):
             outs = [outs[i] for outs in output_lists] if turned else output_lists[i]
+            check.outputs(outs, tensor)
             self._gather_lists(plan, outs, tensor)
         return self.engine.run("all_gather", plan, opts, output_lists)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        plan = _Plan()
+        plan = _Plan(inputs)
         for out, tensor in zip(outputs, inputs):
             source, target = plan.source(tensor), plan.target(out)
-            _same_types([out], tensor)
+            check.same_types([out], tensor)
             if target.numel() != source.numel() * self.engine.size:
-                raise ValueError(f"all-gather of {source.numel()} elements of each of "
-                                 f"{self.engine.size} ranks into {target.numel()}")
+                raise check.Refused(f"all-gather of {source.numel()} elements of each of "
+                                    f"{self.engine.size} ranks into {target.numel()}")
             code, count = _kind(source)
             plan.add(w.ALL_GATHER, source, target, count, code)
         return self.engine.run("all_gather_into_tensor", plan, opts, outputs)
@@ -539,18 +592,21 @@ class Calls:
     def all_gather_single(self, output, tensor, opts=None):
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
-    def gather(self, outputs, inputs, opts):
-        engine, plan = self.engine, _Plan()
+    def gather(self, outputs, inputs, opts=None, root=None):
+        engine = self.engine
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs] if outputs else [], [inputs]
+        opts, plan = check.options(c10d.GatherOptions, opts, root), _Plan(inputs)
+        check.root("gather", opts, engine.size)
+        check.single("gather", inputs, "input tensor list")
+        outs = check.of_root("gather", outputs, engine.size, engine.rank == opts.rootRank, "output")
         source = plan.source(inputs[0])
         code, count = _kind(source)
-        outs = outputs[0] if outputs else []
         if engine.rank != opts.rootRank:
             plan.add(w.GATHER, source, source, count, code, 0, opts.rootRank)
             return engine.run("gather", plan, opts, [])
-        if len(outs) != engine.size or any(out.numel() != source.numel() for out in outs):
-            raise ValueError(f"gather of {engine.size} times {source.numel()} elements into tensors of "
-                             f"{[out.numel() for out in outs]}")
-        _same_types(outs, source)
+        check.same_types(outs, source, "gather")
+        check.same_sizes("gather", outs, source)
         targets = [plan.target(out) for out in outs]
         room = targets[0] if _follow_each_other(targets) else plan.flat(source, engine.size)
         plan.add(w.GATHER, source, room, count, code, 0, opts.rootRank)
@@ -560,17 +616,21 @@ class Calls:
                 plan.copy(part, target)
         return engine.run("gather", plan, opts, outs)
 
-    def scatter(self, outputs, inputs, opts):
+    def scatter(self, outputs, inputs, opts=None, root=None):
         engine, plan = self.engine, _Plan()
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs] if inputs else []
+        opts = check.options(c10d.ScatterOptions, opts, root)
+        check.root("scatter", opts, engine.size)
+        check.single("scatter", outputs, "output tensor list")
+        parts = check.of_root("scatter", inputs, engine.size, engine.rank == opts.rootRank, "input")
+        plan.inputs = parts
         target = plan.target(outputs[0])
         code, count = _kind(target)
         room = target
         if engine.rank == opts.rootRank:
-            parts = inputs[0] if inputs else []
-            if len(parts) != engine.size or any(p.numel() != target.numel() for p in parts):
-                raise ValueError(f"scatter of tensors of {[p.numel() for p in parts]} elements to "
-                                 f"{engine.size} ranks that take {target.numel()} each")
-            _same_types(parts, target)
+            check.same_types(parts, target, "scatter")
+            check.same_sizes("scatter", parts, target)
             room = self._joined(plan, parts)
         plan.add(w.SCATTER, room, target, count, code, 0, opts.rootRank)
         return engine.run("scatter", plan, opts, outputs)
@@ -589,11 +649,11 @@ class Calls:
     def _scatter_list(self, plan, output, inputs, op):
         engine = self.engine
         if len(inputs) != engine.size:
-            raise ValueError(f"reduce-scatter of {len(inputs)} tensors among {engine.size} ranks")
-        _same_types(inputs, output)
+            raise check.Refused(f"reduce-scatter of {len(inputs)} tensors among {engine.size} ranks")
+        check.same_types(inputs, output)
         if output.numel() != inputs[engine.rank].numel():
-            raise ValueError(f"rank {engine.rank} takes {output.numel()} elements of a part that has "
-                             f"{inputs[engine.rank].numel()}")
+            raise check.Refused(f"rank {engine.rank} takes {output.numel()} elements of a part that has "
+                                f"{inputs[engine.rank].numel()}")
         target = plan.target(output)
         code, count, native = _reducing(output, op)
         if all(part.numel() == output.numel() for part in inputs):
@@ -605,8 +665,11 @@ class Calls:
             plan.add(w.REDUCE, source, target if peer == engine.rank else source, count, code,
                      native, peer)
 
-    def reduce_scatter(self, outputs, inputs, opts):
-        plan = _Plan()
+    def reduce_scatter(self, outputs, inputs, opts=None, op=None):
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        opts = check.options(c10d.ReduceScatterOptions, opts, op=op)
+        plan = _Plan([part for parts in inputs for part in parts])
         for output, parts in zip(outputs, inputs):
             if opts.reduceOp.op in _BITWISE:
                 return self._scatter_bits(outputs, [torch.cat([p.reshape(-1) for p in parts])
@@ -615,37 +678,34 @@ class Calls:
         return self.engine.run("reduce_scatter", plan, opts, outputs)
 
     def _scatter_bits(self, outputs, inputs, opts):
-        engine, plan, rooms = self.engine, _Plan(), []
+        engine, plan, rooms = self.engine, _Plan(inputs), []
         for tensor in inputs:
-            source = plan.source(tensor)
-            code, count = _kind(source)
-            rooms.append(plan.flat(source, engine.size))
-            plan.add(w.ALL_GATHER, source, rooms[-1], count, code)
+            rooms.append(self._gathered(plan, tensor))
 
         def finish():
             for output, tensor, room in zip(outputs, inputs, rooms):
                 whole = torch.empty_like(tensor)
-                _combine(whole, room, opts.reduceOp.op, engine.size)
+                _combine([whole], [room], opts.reduceOp.op, engine.size)
                 output.copy_(whole.view(engine.size, -1)[engine.rank].view(output.shape))
 
         plan.finish = finish
         return engine.run("reduce_scatter", plan, opts, outputs)
 
-    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
-        plan = _Plan()
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+        opts, plan = check.options(c10d.ReduceScatterOptions, opts), _Plan(inputs)
         if opts.reduceOp.op in _BITWISE:
             return self._scatter_bits(outputs, inputs, opts)
         for output, tensor in zip(outputs, inputs):
             source, target = plan.source(tensor), plan.target(output)
-            _same_types([output], tensor)
+            check.same_types([output], tensor)
             if source.numel() != target.numel() * self.engine.size:
-                raise ValueError(f"reduce-scatter of {source.numel()} elements among "
-                                 f"{self.engine.size} ranks that take {target.numel()} each")
+                raise check.Refused(f"reduce-scatter of {source.numel()} elements among "
+                                    f"{self.engine.size} ranks that take {target.numel()} each")
             code, count, native = _reducing(target, opts.reduceOp)
             plan.add(w.REDUCE_SCATTER, source, target, count, code, native)
         return self.engine.run("reduce_scatter_tensor", plan, opts, outputs)
 
-    def reduce_scatter_single(self, output, tensor, opts):
+    def reduce_scatter_single(self, output, tensor, opts=None):
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     # ---- all-to-all ----
@@ -657,7 +717,7 @@ class Calls:
             (source, n), (target, m) = sends[peer], recvs[peer]
             if peer == engine.rank:
                 if n != m:
-                    raise ValueError(f"rank {peer} keeps {n} elements for itself, but takes {m}")
+                    raise check.Refused(f"rank {peer} keeps {n} elements for itself, but takes {m}")
                 plan.steps.insert(0, (w.COPY, 0, 0, 0, source, target, n * size))
                 continue
             if n:
@@ -666,11 +726,11 @@ class Calls:
                 plan.steps.append((w.RECV, code, 0, peer, None, target, m))
 
     def alltoall(self, outputs, inputs, opts=None):
-        engine, plan = self.engine, _Plan()
+        engine, plan = self.engine, _Plan(inputs)
         if len(outputs) != engine.size or len(inputs) != engine.size:
-            raise ValueError(f"all-to-all of {len(inputs)} into {len(outputs)} tensors between "
-                             f"{engine.size} ranks")
-        _same_types(inputs + outputs, inputs[0])
+            raise check.Refused(f"all-to-all of {len(inputs)} into {len(outputs)} tensors between "
+                                f"{engine.size} ranks")
+        check.same_types(inputs + outputs, inputs[0])
         sources = [plan.source(tensor) for tensor in inputs]
         targets = [plan.target(out) for out in outputs]
         plan.keep.append(targets)
@@ -680,14 +740,14 @@ class Calls:
                        [(t.data_ptr(), t.numel() * per) for t in targets], code, size)
         return engine.run("all_to_all", plan, opts, outputs)
 
-    def all_to_all_single(self, output, tensor, output_sizes, input_sizes, opts=None):
-        engine, plan = self.engine, _Plan()
-        _same_types([output], tensor)
+    def all_to_all_single(self, output, tensor, output_sizes=(), input_sizes=(), opts=None):
+        engine, plan = self.engine, _Plan([tensor])
+        check.same_types([output], tensor)
         source, target = plan.source(tensor), plan.target(output)
         if not output_sizes and not input_sizes and source.numel() == target.numel():
             if source.shape[:1] and source.shape[0] % engine.size:
-                raise ValueError(f"all-to-all of {source.shape[0]} rows between {engine.size} ranks: "
-                                 "pass split sizes")
+                raise check.Refused(f"all-to-all of {source.shape[0]} rows between {engine.size} ranks: "
+                                    "pass split sizes")
             code, count = _kind(source)
             plan.add(w.ALL_TO_ALL, source, target, count // engine.size, code)
             return engine.run("all_to_all", plan, opts, [output])
@@ -748,19 +808,16 @@ class Calls:
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
 
-def _combine(tensor, room, op, size):
-    """tensor = the bitwise reduction of what all ranks had, which lies in `room`."""
-    rows = room.view(size, -1)
+def _combine(tensors, rooms, op, size):
+    """Each of the tensors = the reduction of what all ranks had, which lies in the rooms."""
+    rows = [row for room in rooms for row in room.view(size, -1)]
     total = rows[0].clone()
     for row in rows[1:]:
-        _BITWISE[op](total, row, out=total)
-    tensor.copy_(total.view(tensor.shape))
-
-
-def _same_types(tensors, like):
+        _COMBINE[op](total, row, out=total)
+    if op == _RedOp.AVG:
+        total /= len(rows)
     for tensor in tensors:
-        if tensor.dtype != like.dtype:
-            raise TypeError(f"tensors of {tensor.dtype} and of {like.dtype} in one operation")
+        tensor.copy_(total.view(tensor.shape))
 
 
 def _unit(tensor):
@@ -775,11 +832,11 @@ def _slices(tensor, sizes, ranks, unit):
     rows = tensor.shape[0] if tensor.dim() else 1
     if not sizes:
         if rows % ranks:
-            raise ValueError(f"all-to-all of {rows} rows between {ranks} ranks: pass split sizes")
+            raise check.Refused(f"all-to-all of {rows} rows between {ranks} ranks: pass split sizes")
         sizes = [rows // ranks] * ranks
     if len(sizes) != ranks or sum(sizes) != rows:
-        raise ValueError(f"all-to-all of {rows} rows between {ranks} ranks: the split sizes are "
-                         f"{list(sizes)}")
+        raise check.Refused(f"all-to-all of {rows} rows between {ranks} ranks: the split sizes are "
+                            f"{list(sizes)}")
     row = tensor.numel() // rows * tensor.element_size() if rows else 0
     at, slices = tensor.data_ptr(), []
     for size in sizes:

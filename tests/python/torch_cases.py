@@ -194,6 +194,98 @@ def coalesced(dist, rank, size):
     same(y, mine(come))
 
 
+def short_forms(dist, rank, size):
+    """The calls of a ProcessGroup that take a tensor, a root or a reduction instead of lists and options."""
+    group = dist.group.WORLD
+    x = mine(rank)
+    group.broadcast(x, root=1).wait()
+    same(x, mine(1))
+    x = mine(rank)
+    assert group.allreduce(x).get_future().wait()[0] is x
+    same(x, total(size))
+    x = mine(rank)
+    group.allreduce([x], dist.ReduceOp.MAX).wait()
+    same(x, mine(size - 1).maximum(mine(0)).maximum(mine(1)))
+    x = mine(rank)
+    group.reduce(x, root=1).wait()
+    if rank == 1:
+        same(x, total(size))
+    outs = [torch.zeros(3, 4) for _ in range(size)]
+    group.allgather(outs, mine(rank)).wait()
+    same(outs[1], mine(1))
+    outs = [torch.zeros(3, 4) for _ in range(size)]
+    group.gather(outs if rank == 1 else [], mine(rank), root=1).wait()
+    same(outs[1], mine(1) if rank == 1 else torch.zeros(3, 4))
+    x = torch.zeros(3, 4)
+    group.scatter(x, [mine(r) for r in range(size)] if rank == 1 else [], root=1).wait()
+    same(x, mine(rank))
+    group.reduce_scatter(x, [mine(rank)] * size).wait()
+    same(x, total(size))
+    group.reduce_scatter_tensor_coalesced([x], [mine(rank, (3 * size, 4))]).wait()
+    same(x, total(size, (3 * size, 4))[3 * rank:3 * rank + 3])
+
+
+def several_tensors(dist, rank, size):
+    """A rank's tensors in one call stand beside those of the other ranks, as with gloo."""
+    group = dist.group.WORLD
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT, dist.ReduceOp.AVG):
+        options = dist.AllreduceOptions()
+        options.reduceOp = op
+        pair = [mine(rank), mine(rank + 5)]
+        group.allreduce(pair, options).wait()
+        every = torch.stack([mine(r + k) for r in range(size) for k in (0, 5)])
+        want = {dist.ReduceOp.SUM: every.sum(0), dist.ReduceOp.MAX: every.amax(0),
+                dist.ReduceOp.PRODUCT: every.prod(0), dist.ReduceOp.AVG: every.mean(0)}[op]
+        assert torch.allclose(pair[0], want) and torch.equal(pair[0], pair[1]), (op, pair, want)
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = 1, 1
+    pair = [mine(rank), mine(rank + 5)]
+    group.broadcast(pair, options).wait()
+    same(pair[0], mine(6))
+    same(pair[1], mine(6))
+    lists = [[torch.zeros(3, 4) for _ in range(2 * size)] for _ in range(2)]
+    group.allgather(lists, [mine(rank), mine(rank + 5)]).wait()
+    for outs in lists:
+        for i, out in enumerate(outs):
+            same(out, mine(i // 2 + 5 * (i % 2)))
+    x = mine(rank)
+    dist.all_reduce_coalesced([x, x])  # reduced once
+    same(x, total(size))
+
+
+def refused(dist, rank, size):
+    """What cannot be right is a RuntimeError, as of PyTorch's own backends, and a ValueError; nothing is started."""
+    group, x, y = dist.group.WORLD, torch.zeros(1), torch.zeros(2)
+    options = dist.BroadcastOptions()
+    options.rootRank = size
+    for kind in (RuntimeError, ValueError):
+        fails(kind, f"invalid root rank: {size}", lambda: group.broadcast([x], options))
+    options.rootRank, options.rootTensor = 0, 1
+    fails(RuntimeError, "invalid root tensor", lambda: group.broadcast([x], options))
+    fails(RuntimeError, "requires non-empty tensor list", lambda: group.allreduce([]))
+    fails(RuntimeError, "requires non-empty tensor list", lambda: group.allreduce_coalesced([]))
+    for kind in (RuntimeError, TypeError):
+        fails(kind, "invalid tensor type at index 1", lambda: group.allreduce([x, x.double()]))
+    fails(RuntimeError, "invalid tensor size at index 1", lambda: group.allreduce([x, y]))
+    fails(RuntimeError, "invalid tensor layout at index 1", lambda: group.allreduce([x, x.to_sparse()]))
+    fails(RuntimeError, "requires a single-element tensor list", lambda: group.reduce([x, x], root=0))
+    fails(RuntimeError, "requires non-empty input tensor list", lambda: group.allgather([], []))
+    fails(RuntimeError, "lists to have the same length", lambda: group.allgather([], [x]))
+    fails(RuntimeError, "invalid output tensor list at index 0", lambda: group.allgather([[x]], [x]))
+    fails(RuntimeError, "output lists should be equal to world size",
+          lambda: group.allgather_coalesced([[x]] * (size + 1), [x]))
+    fails(RuntimeError, "invalid size of output tensor at index 0",
+          lambda: group.allgather_coalesced([[y]] + [[x]] * (size - 1), [x]))
+    options = dist.GatherOptions()
+    options.rootRank = rank
+    fails(RuntimeError, "requires a single-element output list", lambda: group.gather([], [x], options))
+    fails(RuntimeError, f"Incorrect output list size 1. Output list size should be {size}",
+          lambda: group.gather([[x]], [x], options))
+    options = dist.ScatterOptions()
+    options.rootRank = (rank + 1) % size
+    fails(RuntimeError, "requires empty input on non-root", lambda: group.scatter([x], [[x] * size], options))
+
+
 def messages(dist, rank, size):
     """Large messages cross, tags are received in another order than sent, from whom they come."""
     others = [r for r in range(size) if r != rank]
