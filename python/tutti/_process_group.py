@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup, Reduc
 
 import tutti
 from tutti import _torch_checks as check
+from tutti import _torch_sparse
 from tutti import _work as w
 from tutti._torch_work import DONE, Both, Range, Work, failed
 
@@ -476,6 +477,8 @@ class Calls:
                 if bad:
                     raise failed(w.text(engine.native), bad)
                 return DONE
+        if tensors and any(tensor.is_sparse for tensor in tensors):
+            return _torch_sparse.all_reduce(self.engine, tensors, opts, _Plan, self._gathered)
         if len(tensors) != 1:
             return self._reduce_several(tensors, opts)
         return self._elementwise(w.ALL_REDUCE, tensors, opts)

@@ -284,6 +284,34 @@ def refused(dist, rank, size):
     options = dist.ScatterOptions()
     options.rootRank = (rank + 1) % size
     fails(RuntimeError, "requires empty input on non-root", lambda: group.scatter([x], [[x] * size], options))
+    fails(RuntimeError, "unsupported reduction operation", lambda: dist.all_reduce(
+        x.to_sparse(), dist.ReduceOp.MAX))
+
+
+def sparse(dist, rank, size):
+    """The sum of sparse tensors, also of no values, of rows, and as gradients of DDP."""
+    def part(r, n):
+        rows = (torch.arange(n) * 3 + r) % 10
+        return torch.sparse_coo_tensor(rows.unsqueeze(0), mine(r, (n, 2)), (10, 2))
+
+    x = part(rank, rank)  # rank 0 has nothing
+    dist.all_reduce(x)
+    same(x.to_dense(), sum(part(r, r).to_dense() for r in range(size)))
+    pair = [part(rank, 2), part(rank, 2)]
+    group = dist.group.WORLD
+    assert group.allreduce(pair).get_future().wait()[1] is pair[1]
+    same(pair[1].to_dense(), 2 * sum(part(r, 2).to_dense() for r in range(size)))
+
+    def model():
+        torch.manual_seed(4)
+        return torch.nn.Sequential(torch.nn.EmbeddingBag(10, 3, sparse=True), torch.nn.Linear(3, 2))
+
+    ours, alone = torch.nn.parallel.DistributedDataParallel(model()), model()
+    x = torch.arange(4 * size).reshape(2 * size, 2) % 10
+    ours(x[2 * rank:2 * rank + 2]).sum().backward()
+    (alone(x).sum() / size).backward()
+    for a, b in zip(ours.parameters(), alone.parameters()):
+        assert torch.allclose(a.grad.to_dense(), b.grad.to_dense(), atol=1e-5), (a.grad, b.grad)
 
 
 def messages(dist, rank, size):
