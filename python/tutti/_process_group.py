@@ -16,7 +16,7 @@ import tutti
 from tutti import _torch_checks as check
 from tutti import _torch_sparse
 from tutti import _work as w
-from tutti._torch_work import DONE, Both, Range, Work, failed
+from tutti._torch_work import DONE, Both, Work, failed, profiled
 
 _lib = w.lib
 _run_one = _lib.tuttiWorkRunOne
@@ -232,7 +232,7 @@ class Engine:
         return self.start(plan, result, timeout)
 
     def _profiled(self, name, plan, options, result, timeout):
-        plan.range = Range(name)
+        plan.range = profiled(name, plan.inputs)
         work = self.start(plan, result, timeout)
         if not getattr(options, "asyncOp", True):
             work.wait()
@@ -338,7 +338,7 @@ class Engine:
         if not handle:
             raise MemoryError("no memory for a message")
         if _profiler._is_profiler_enabled:
-            plan.range = Range("send" if sending else "recvAnySource" if peer == w.ANY else "recv")
+            plan.range = profiled("send" if sending else "recvAnySource" if peer == w.ANY else "recv", [tensor])
         work = self.remember(Work(handle, [tensor], plan, self.shorter))
         if not sending:
             peers = range(self.size) if peer == w.ANY else (peer,)

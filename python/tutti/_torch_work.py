@@ -4,11 +4,13 @@ import threading
 
 import torch
 from torch._C._distributed_c10d import Work as _TorchWork
+from torch._C._profiler import _RecordFunctionFast as _RecordFunction
 from torch.distributed import DistBackendError
 
 from tutti import _work as w
 
 _lib = w.lib
+SHAPES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 _TIMEOUT = 8  # tuttiTimeout
 
 
@@ -34,6 +36,23 @@ class Range:
 
     def wait(self):
         self._shown.wait()
+
+
+class RangeWithShapes(Range):
+    """The same with the shapes of tensors."""
+
+    def __init__(self, name, tensors):
+        self._record, self._shown = _RecordFunction(f"tutti:{name}", list(tensors)), threading.Event()
+        self._record.__enter__()
+
+    def end(self):
+        self._record = None  # its last reference: __exit__ does nothing in a thread that is not profiled itself
+        self._shown.set()
+
+
+def profiled(name, tensors):
+    """The Range of an operation that has begun. In older versions of PyTorch one with shapes has no end there."""
+    return RangeWithShapes(name, tensors) if SHAPES else Range(name)
 
 
 class _Completer:

@@ -8,6 +8,7 @@ import warnings
 import torch
 
 from tutti._process_group import PARTS
+from tutti._torch_work import SHAPES
 
 KINDS = [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
          torch.float64]
@@ -559,6 +560,28 @@ def set_timeout(dist, rank, size):
             fails(dist.DistBackendError, "timeout has passed", call[case])
             assert time.monotonic() - begin < 20
         dist.barrier()
+
+
+def profiled(dist, rank, size):
+    """A profiler sees each operation with the shapes of what went into it, up to its end on another thread."""
+    def calls():
+        dist.all_reduce(mine(rank))
+        dist.all_gather([torch.zeros(2) for _ in range(size)], mine(rank, (2,)))
+        dist.scatter(torch.zeros(5), [mine(r, (5,)) for r in range(size)] if rank == 1 else None, 1)
+        works = [dist.isend(mine(rank, (1, 7)), (rank + 1) % size), dist.irecv(torch.zeros(7), (rank - 1) % size)]
+        for work in works:
+            work.wait()
+        dist.barrier()
+
+    with torch.autograd.profiler.profile(record_shapes=True) as profile:
+        calls()
+    seen = {event.name: event for event in profile.function_events if event.name.startswith("tutti:")}
+    want = {"tutti:all_reduce": [[3, 4]], "tutti:all_gather": [[2]],
+            "tutti:scatter": [[5]] * size if rank == 1 else [], "tutti:send": [[1, 7]], "tutti:recv": [[7]],
+            "tutti:barrier": []}
+    assert {name: event.input_shapes for name, event in seen.items()} == {
+        name: shapes if SHAPES else [] for name, shapes in want.items()}, seen
+    assert all(event.is_async for event in seen.values()), seen
 
 
 def aborted(dist, rank, size):
