@@ -13,6 +13,8 @@ libnccl.so.2 that there is (tutti.enable()).
 `all_reduce(tensor)` of this module is the shortest way to reduce a small tensor: no Work, no checks of
 torch.distributed.
 """
+import os
+
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -38,10 +40,19 @@ def _is_one_of_many(options):
     return name.lower() in ("nccl", "gloo", "mpi", "ucc", "xccl")
 
 
+def _is_recorded():
+    """Has somebody asked for PyTorch's flight recorder? It sees what PyTorch hands on to a backend, and so nothing
+    of a group whose calls are Python's from end to end."""
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        if os.environ.get(name):
+            return hasattr(torch._C._distributed_c10d, "FlightRecorderHook") and int(os.environ[name]) > 0
+    return False
+
+
 def _make(options, backend_options):
     arguments = (options.store, options.group_rank, options.group_size, options.timeout,
                  options.group_id)
-    if _is_one_of_many(options):
+    if _is_one_of_many(options) or _process_group.PARTS and _is_recorded():
         return Part(_process_group.Engine(*arguments))
     return Group(*arguments) if _process_group.PARTS else _process_group.WholeGroup(*arguments)
 

@@ -1,5 +1,6 @@
 """What each rank of the tests of tutti.torch does: all functions take (dist, rank, size)."""
 import datetime
+import json
 import os
 import signal
 import time
@@ -582,6 +583,25 @@ def profiled(dist, rank, size):
     assert {name: event.input_shapes for name, event in seen.items()} == {
         name: shapes if SHAPES else [] for name, shapes in want.items()}, seen
     assert all(event.is_async for event in seen.values()), seen
+
+
+def flight_recorder(dist, rank, size):
+    """PyTorch's flight recorder, which TORCH_FR_BUFFER_SIZE asks for, has the calls of a group made then."""
+    recorded = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    if not PARTS or not hasattr(torch._C._distributed_c10d, "FlightRecorderHook"):
+        return
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
+    try:
+        group = dist.new_group()
+    finally:
+        del os.environ["TORCH_FR_BUFFER_SIZE"]
+    x = mine(rank)
+    dist.all_reduce(x, group=group)
+    same(x, total(size))
+    entries = json.loads(recorded(backend="tutti"))["entries"]
+    ours = [entry for entry in entries if entry["process_group"][0] == group.group_name]
+    assert [(entry["profiling_name"], entry["input_sizes"]) for entry in ours] == [
+        ("tutti:all_reduce", [[3, 4]])], entries
 
 
 def aborted(dist, rank, size):
