@@ -357,6 +357,8 @@ class Engine:
     def monitored_barrier(self, timeout, wait_all):
         """Rank 0 hears from all others and lets them go on, or says who did not come."""
         self._barriers += 1
+        came = (f"monitored barrier: Rank {self.rank} successfully reached monitoredBarrier, but received errors while "
+                "waiting for send/recv from rank 0")
         base = self._key(f"barrier/{self._barriers}")
         until = time.monotonic() + timeout.total_seconds()
         if self.rank:
@@ -364,9 +366,10 @@ class Engine:
             try:
                 self.store.wait([f"{base}/go"], timeout)
             except Exception as error:
-                raise failed(f"monitored barrier: rank 0 did not answer rank {self.rank} within "
-                             f"{timeout}; it may have died, or not have come") from error
+                raise failed(f"{came}: it did not answer within {timeout}; it may have died, or not have "
+                             "come") from error
             answer = bytes(self.store.get(f"{base}/go")).decode()
+            answer = answer if answer == "go" else f"{came}: {answer}"
         else:
             answer = self._gather_at_barrier(base, until, timeout, wait_all)
             self.store.set(f"{base}/go", (answer or "go").encode())

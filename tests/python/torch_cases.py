@@ -528,6 +528,12 @@ def monitored_barrier(dist, rank, size):
         fails(dist.DistBackendError, f"Ranks {', '.join(map(str, range(1, size)))} failed" if size > 2
               else "Rank 1 failed", lambda: monitored_barrier(timeout=second, wait_all_ranks=True))
     dist.barrier()
+    group = dist.new_group()
+    if rank != 1:
+        fails(dist.DistBackendError, "Rank 1 failed to pass" if rank == 0 else
+              f"Rank {rank} successfully reached monitoredBarrier, but received errors",
+              lambda: group.monitored_barrier(second, False))
+    dist.barrier()
 
 
 def late_receive(dist, rank, size):
