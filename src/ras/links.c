@@ -10,7 +10,8 @@
  * on beside it at other ranks nobody has timed; so as many links may share each NIC as are known to
  * use it, the link's crowd. A rate is compared with a sibling's as it is if that has a crowd as
  * large, for then both may have had a share as small; else with so much less as the crowd may have
- * taken. */
+ * taken. Where siblings differ as much among themselves as a slow link would from them, none is
+ * told from them: so it is where ranks wait for cores. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,7 +194,9 @@ static comparison compare(linkTable *t, const link *l) {
   if (n < SIBLINGS) return found;
   found.siblings = n;
   found.median = medianRate(t->rates, n);
-  found.slow = 2 * (uint64_t)l->best < medianRate(t->alike, n);
+  uint32_t middle = medianRate(t->alike, n), low = t->alike[(n - 1) / 4]; /* sorted now */
+  bool alike = 2 * (uint64_t)low >= middle;
+  found.slow = alike && 2 * (uint64_t)l->best < low;
   return found;
 }
 

@@ -168,9 +168,21 @@ TEST_F(Links, AShareOfANicIsNotSlow) {
   for (int r = 2; r < 8; r++)
     link(0, r, 150000);
   EXPECT_THAT(slow(), IsEmpty());
-  for (int r = 2; r < 8; r++)
+  for (int r = 2; r < 4; r++)
     into(r, 1).allRate = 15000; /* less than a seventh of the half */
-  EXPECT_EQ(slow().size(), 6U);
+  EXPECT_EQ(slow().size(), 2U);
+}
+
+/* As of ranks that wait for cores: a rate at the end of many is none that tells. */
+TEST_F(Links, SiblingsThatDifferShowNothing) {
+  const uint32_t rates[] = {200000, 900000, 500000, 3000000, 600000, 2500000, 2000000, 3500000};
+  make(8);
+  for (int r = 0; r < 8; r++)
+    link(r, (r + 1) % 8, rates[r]);
+  EXPECT_THAT(slow(), IsEmpty());
+  for (int r = 1; r < 8; r++)
+    into((r + 1) % 8).allRate = 2000000 + 100000 * r;
+  EXPECT_THAT(slow(), ElementsAre(HasSubstr("from rank 0 ")));
 }
 
 /* What a rank gets of several at once is known to it. */
