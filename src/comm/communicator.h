@@ -83,14 +83,14 @@ typedef struct tuttiCommunicator {
 
   /* The first failure wins and stays; `failed` is its code. */
   tuttiAtomic32 failed;
+  /* It failed because a rank, this or another, has ended it by a call; or that is suspected. */
+  bool ended, suspectsEnd;
   pthread_mutex_t failureLock;
   char failure[TUTTI_ERROR_TEXT];
-  bool ended; /* it failed because a rank, this or another, has ended it by a call */
   /* Trouble on a data connection: often the echo of a death elsewhere, whose cause the watch tells
    * a moment later. It becomes the failure if nothing better has come within a grace period. */
   char suspicion[TUTTI_ERROR_TEXT]; /* under failureLock */
   tuttiResult_t suspicionCode;
-  bool suspectsEnd;          /* that a rank has ended it by a call */
   tuttiAtomic64 suspectedAt; /* tuttiNow(); 0: none */
 
   tuttiDeath *deaths;        /* see comm/deaths.c, whose lock guards both */

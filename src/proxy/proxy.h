@@ -45,13 +45,13 @@ static inline void tuttiProxyWakeBy(tuttiProxyTurn *turn, uint64_t when) {
 typedef struct {
   int32_t peer, channel;
   bool sends;
-  bool busy;               /* messages are under way, or the connection is */
+  bool busy;    /* messages are under way, or the connection is */
+  bool atLeast; /* its rates were reached, and nobody knows whether by the link's limit */
   uint64_t written, taken; /* sent and acknowledged; or come and taken by the reader */
   char text[160];          /* how its sockets or queue pairs are; "" */
   /* kB/s of its link, and of all that it shared the NIC with meanwhile: see transport/meter.h. 0:
      not known. */
   uint32_t rate, allRate;
-  bool atLeast;    /* these were reached, and nobody knows whether the link was what limited them */
   char nic[2][24]; /* the sender's and the receiver's, if a rate is told: "mlx5_0:1", "eth0", "" */
 } tuttiProxyFacts;
 

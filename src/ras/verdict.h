@@ -60,10 +60,10 @@ void tuttiWaitText(const tuttiWaitFacts *w, char *buf, size_t size);
  * millisecond. Returns how many of out[max]. */
 int tuttiStragglers(const tuttiCommSnapshot *c, tuttiFinding *out, int max);
 
-/* Links that carry less than half of what the median of their siblings does, the slowest first, one
- * sentence for each pair of ranks. Siblings are links of other pairs, of the same transport, and
- * within hosts or between them alike; there must be three. A rate that may be a share of a NIC, as
- * other links use that too, is not held against the link. Returns how many of out[max]. */
+/* Links that carry less than half of what three quarters of their siblings do, the slowest first,
+ * one sentence for each pair of ranks. Siblings are links of other pairs, of the same transport,
+ * and within hosts or between them alike; there must be three. A rate that may be a share of a NIC,
+ * as other links use that too, is not held against the link. Returns how many of out[max]. */
 int tuttiSlowLinks(const tuttiCommSnapshot *c, tuttiFinding *out, int max);
 
 /* Both, as all that is slow: at most TUTTI_SLOW of them. */
