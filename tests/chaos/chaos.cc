@@ -286,6 +286,11 @@ private:
     int rank;
     pid_t pid;
     of |= to && firstNamed(to, &rank, &host, &pid) && pid == victim.pid;
+    /* Who was to lead a shrink has failed before, of what befell the victim. */
+    bool leads =
+        strstr(text, "did not call tuttiCommShrink") && firstNamed(text, &rank, &host, &pid);
+    for (int i = 0; leads && i < plan.nprocesses; i++)
+      of |= report(i).pid == pid && atomicSet(report(i).result);
     return of;
   }
 
