@@ -50,9 +50,13 @@ tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c) {
                     owner, c->options.name);
 }
 
+bool tuttiCommOccupied(const tuttiCommunicator *c) {
+  return tuttiLoadRelaxed32(&c->busy) == threadId();
+}
+
 void tuttiCommVacate(tuttiCommunicator *c) {
   /* Once per communicator: later calls of a group's end find it vacated. */
-  if (tuttiLoadRelaxed32(&c->busy) == threadId()) tuttiStoreRelease32(&c->busy, 0);
+  if (tuttiCommOccupied(c)) tuttiStoreRelease32(&c->busy, 0);
 }
 
 static inline tuttiResult_t runBlocking(const tuttiOp *ops, int nops) {

@@ -10,6 +10,8 @@
  * that occupies; it may be called more often than needed. */
 tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c);
 void tuttiCommVacate(tuttiCommunicator *c);
+/* This thread occupies it already, for more than the call it is in now. */
+bool tuttiCommOccupied(const tuttiCommunicator *c);
 /* Runs `op` now, or a copy of it with its group. */
 tuttiResult_t tuttiOpSubmit(tuttiOp *op);
 /* Runs the job now, or queues it for the end of the group; frees it in the end. */

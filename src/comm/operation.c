@@ -302,9 +302,10 @@ static tuttiResult_t gatherAny(tuttiCommunicator *c, char *all, size_t bytes) {
 tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes) {
   tuttiCommunicator *c = comm;
   TUTTI_TRY(tuttiWorkerAwait(c));
+  bool occupied = tuttiCommOccupied(c);
   TUTTI_TRY(tuttiCommOccupy(c));
   tuttiResult_t result = gatherAny(c, all, bytes);
-  tuttiCommVacate(c);
+  if (!occupied) tuttiCommVacate(c);
   return result;
 }
 

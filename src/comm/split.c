@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/group.h"
 #include "comm/handle.h"
 #include "comm/init.h"
 #include "comm/job.h"
 #include "comm/operation.h"
 #include "comm/options.h"
+#include "comm/worker.h"
 
 typedef struct {
   int32_t color, key;
@@ -39,9 +41,8 @@ static int gatherColor(const SplitEntry *entries, int nranks, int rank, int *pla
   return leader;
 }
 
-/* The parent is held for the exchange only: its abort need not wait for the new one's init. */
-static tuttiResult_t agree(const tuttiSplitJob *split, Agreement *agreed) {
-  TUTTI_ENTER_READY(parent, split->job.uses, "tuttiCommSplit");
+static tuttiResult_t exchange(tuttiCommunicator *parent, const tuttiSplitJob *split,
+                              Agreement *agreed) {
   TUTTI_FRESH(SplitEntry, entries, parent->nranks, "colors of a split", NULL);
   SplitEntry *mine = &entries[parent->rank];
   parent->splits++;
@@ -75,6 +76,16 @@ static tuttiResult_t agree(const tuttiSplitJob *split, Agreement *agreed) {
     snprintf(agreed->name, sizeof agreed->name, "%.40s/%u.%d", parent->options.name, parent->splits,
              split->color);
   return tuttiSuccess;
+}
+
+/* The parent is held for the exchange only: its abort need not wait for the new one's init. */
+static tuttiResult_t agree(const tuttiSplitJob *split, Agreement *agreed) {
+  TUTTI_ENTER_READY(parent, split->job.uses, "tuttiCommSplit");
+  TUTTI_TRY(tuttiWorkerAwait(parent));
+  TUTTI_TRY(tuttiCommOccupy(parent)); /* another thread may split it, too */
+  tuttiResult_t result = exchange(parent, split, agreed);
+  tuttiCommVacate(parent);
+  return result;
 }
 
 tuttiResult_t tuttiSplitRun(tuttiJob *job) {

@@ -9,10 +9,12 @@
 #include "base/os.h"
 #include "comm/check.h"
 #include "comm/communicator.h"
+#include "comm/group.h"
 #include "comm/handle.h"
 #include "comm/job.h"
 #include "comm/onesided.h"
 #include "comm/operation.h"
+#include "comm/worker.h"
 #include "transport/shareable.h"
 
 struct tuttiWindowState {
@@ -165,9 +167,7 @@ static void freeWindow(const tuttiCommunicator *c, Window *window) {
   tuttiFree(window);
 }
 
-tuttiResult_t tuttiWindowRun(tuttiJob *job) {
-  const tuttiWindowJob *w = (tuttiWindowJob *)job;
-  TUTTI_ENTER_READY(c, job->uses, "tuttiCommWindowRegister");
+static tuttiResult_t makeWindow(tuttiCommunicator *c, const tuttiWindowJob *w) {
   bool first = c->rma == NULL;
   TUTTI_FRESH(WindowEntry, all, c->nranks, "a window's ranks", &c->memory);
   TUTTI_TRY(compare(c, w, all));
@@ -191,6 +191,15 @@ tuttiResult_t tuttiWindowRun(tuttiJob *job) {
   *w->out = window->name;
   c->windowMet = true;
   return tuttiSuccess;
+}
+
+tuttiResult_t tuttiWindowRun(tuttiJob *job) {
+  TUTTI_ENTER_READY(c, job->uses, "tuttiCommWindowRegister");
+  TUTTI_TRY(tuttiWorkerAwait(c));
+  TUTTI_TRY(tuttiCommOccupy(c)); /* what it has of windows is another thread's, too */
+  tuttiResult_t result = makeWindow(c, (tuttiWindowJob *)job);
+  tuttiCommVacate(c);
+  return result;
 }
 
 tuttiWindowParts tuttiWindowPartsOf(const Window *window) {

@@ -39,6 +39,25 @@ TEST(Window, IsAMatterOfAllRanks) {
   }); /* `other` goes with the communicator */
 }
 
+/* One thread at a time uses a communicator; another is told so, and nothing comes of it. */
+TEST(Window, OfTwoThreadsAtOnce) {
+  Ranks ranks(1);
+  ASSERT_TRUE(ranks.ok());
+  std::vector<char> buffers[2] = {std::vector<char>(64), std::vector<char>(64)};
+  onThreads(2, [&](int t) {
+    for (int i = 0; i < 100; i++) {
+      tuttiWindow_t win = nullptr;
+      tuttiComm_t part = nullptr;
+      tuttiResult_t made =
+          tuttiCommWindowRegister(ranks.comms[0], buffers[t].data(), 64, &win, TUTTI_WIN_DEFAULT);
+      EXPECT_EQ(made, win ? tuttiSuccess : tuttiInvalidUsage) << lastError();
+      made = tuttiCommSplit(ranks.comms[0], 0, 0, &part, nullptr);
+      EXPECT_EQ(made, part ? tuttiSuccess : tuttiInvalidUsage) << lastError();
+      EXPECT_EQ(tuttiCommDestroy(part), part ? tuttiSuccess : tuttiInvalidArgument);
+    }
+  });
+}
+
 TEST(Window, OfOneThreadInAGroup) {
   tuttiComm_t comms[2];
   tuttiWindow_t wins[2] = {};
