@@ -401,8 +401,21 @@ static void startJob(stage *s) {
     sched_setaffinity(0, sizeof ranks, &ranks);
     sumForEver(s->b, r);
   }
-  while (!atomic_load(&s->b->running))
+  while (!atomic_load(&s->b->running)) {
+    for (int r = 0; r < RANKS; r++)
+      if (waitpid(s->pids[r], NULL, WNOHANG) != 0) exit(1); /* it has said why */
     usleep(10000);
+  }
+}
+
+static bool areKinds(char **words) {
+  for (; *words; words++) {
+    int k = 0;
+    while (k < KINDS && strcmp(*words, kindNames[k]) != 0)
+      k++;
+    if (k == KINDS) return false;
+  }
+  return true;
 }
 
 static int option(char ***argv, const char *name, int value) {
@@ -418,8 +431,11 @@ int main(int argc, char **argv) {
   (void)argc;
   argv++;
   int rounds = option(&argv, "--rounds", 20), ms = option(&argv, "--ms", 300), status, failed = 0;
-  if (rounds < 1 || rounds > MAX_ROUNDS || ms < 1) {
-    fprintf(stderr, "usage: bench_hostile_port [--rounds 1..%d] [--ms N] [KIND...]\n", MAX_ROUNDS);
+  if (rounds < 1 || rounds > MAX_ROUNDS || ms < 1 || !areKinds(argv)) {
+    fprintf(
+        stderr,
+        "usage: bench_hostile_port [--rounds 1..%d] [--ms N] [garbage endless many slow asks]\n",
+        MAX_ROUNDS);
     return 2;
   }
   setrlimit(RLIMIT_NOFILE, &files);
