@@ -44,8 +44,9 @@ def _is_recorded():
     """Has somebody asked for PyTorch's flight recorder? It sees what PyTorch hands on to a backend, and so nothing
     of a group whose calls are Python's from end to end."""
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
-        if os.environ.get(name):
-            return hasattr(torch._C._distributed_c10d, "FlightRecorderHook") and int(os.environ[name]) > 0
+        size = os.environ.get(name)
+        if size:
+            return hasattr(torch._C._distributed_c10d, "FlightRecorderHook") and size.isdigit() and int(size) > 0
     return False
 
 

@@ -73,8 +73,8 @@ typedef struct tuttiSocketEndpoint {
   uint8_t descriptors[TUTTI_FIFO_DEPTH][TUTTI_LINE]; /* send: as they go on the wire */
   uint8_t ahead[TUTTI_SOCKET_AHEAD];                 /* recv: what part 0 has read ahead */
   size_t aheadBegin, aheadEnd;
-  uint64_t
-      carried; /* bytes of payloads that have come; NET/IB's sender: acknowledged, large ones */
+  /* Bytes of payloads that have come; NET/IB's sender: acknowledged, of large ones. */
+  uint64_t carried;
   tuttiMeter meter;
   uint64_t metered;                 /* recv: the message in which it has set its last mark */
   char interface[IF_NAMESIZE];      /* of this side, if it has been asked for; "" */
