@@ -17,13 +17,14 @@ namespace rastest {
 
 constexpr int kRanks = 3;
 
-/* Chosen so that the job meets by this transport alone: "SHM", "Socket", "IB". */
+/* Chosen so that the job meets by this transport alone: "SHM", "Socket", "IB"; that one on the
+ * software HCA, or where TUTTITEST_RDMA is set on the devices of this host. */
 inline void useTransport(const std::string &transport) {
   setenv("TUTTI_P2P_DISABLE", "1", 1);
   setenv("TUTTI_SHM_DISABLE", transport == "SHM" ? "0" : "1", 1);
   if (transport != "SHM") setenv("TUTTI_NET", transport.c_str(), 1);
 #ifdef SOFTHCA_LIBRARY
-  if (transport == "IB") setenv("LD_LIBRARY_PATH", SOFTHCA_LIBRARY, 1);
+  if (transport == "IB" && !getenv("TUTTITEST_RDMA")) setenv("LD_LIBRARY_PATH", SOFTHCA_LIBRARY, 1);
 #endif
 }
 
