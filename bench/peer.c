@@ -2,10 +2,12 @@
  * a warm-up. One JSON line for each size. Linked once with each library that is compared.
  *
  *   mpirun -n N bench_peer_LIBRARY COLLECTIVE SECONDS SIZE...
- * COLLECTIVE: all_reduce, broadcast or all_gather. SECONDS: time spent on each size. Sizes in
- * bytes, of the whole result; an all-gather has at least one element of each rank. */
+ * COLLECTIVE: one of `names`. SECONDS: time spent on each size. Sizes in bytes, of the larger
+ * buffer; where it is made of ranks' blocks, these have at least one element. A barrier has the
+ * size 0. */
 #include "peer.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +18,9 @@
 #define MIN_ITERATIONS 3
 #define MAX_ITERATIONS 100000
 
-static const char *const names[] = {"all_reduce", "broadcast", "all_gather"};
+static const char *const names[peerCollectives] = {"all_reduce",     "broadcast", "all_gather",
+                                                   "reduce_scatter", "alltoall",  "reduce",
+                                                   "gather",         "scatter",   "barrier"};
 
 typedef struct {
   peerCollective collective;
@@ -52,7 +56,9 @@ static float *touchedBuffer(size_t bytes) {
 
 static void timeSize(job *j, size_t bytes, double seconds, int rank, int nranks) {
   size_t all = bytes / sizeof(float);
-  j->count = j->collective == peerAllGather ? all / (size_t)nranks : all;
+  bool whole = j->collective == peerAllReduce || j->collective == peerBroadcast ||
+               j->collective == peerReduce;
+  j->count = whole ? all : all / (size_t)nranks;
   if (j->count == 0) j->count = 1;
   timeCalls(j, WARM_UP);
   double once = timeCalls(j, MIN_ITERATIONS), wanted = seconds / once;
@@ -66,21 +72,41 @@ static void timeSize(job *j, size_t bytes, double seconds, int rank, int nranks)
   fflush(stdout);
 }
 
+int peerPlace(const char *openMpi, const char *mpich) {
+  const char *text = getenv(openMpi);
+  if (!text) text = getenv(mpich);
+  if (text) return atoi(text);
+  fprintf(stderr, "%s is not set: start this program with mpirun\n", openMpi);
+  exit(2);
+}
+
+/* peerCollectives if there is none of this name. */
+static peerCollective collectiveOf(const char *name) {
+  for (int i = 0; i < peerCollectives; i++)
+    if (strcmp(name, names[i]) == 0) return (peerCollective)i;
+  return peerCollectives;
+}
+
+static void usage(const char *program) {
+  fprintf(stderr, "usage: %s COLLECTIVE SECONDS SIZE..., of which", program);
+  for (int i = 0; i < peerCollectives; i++)
+    fprintf(stderr, " %s", names[i]);
+  fprintf(stderr, "\n");
+}
+
 int main(int argc, char **argv) {
-  size_t largest = 0;
-  for (int i = 3; i < argc; i++) {
-    size_t bytes = strtoull(argv[i], NULL, 10);
-    if (bytes > largest) largest = bytes;
-  }
-  peerCollective collective = peerAllReduce;
-  while (argc > 3 && collective <= peerAllGather && strcmp(argv[1], names[collective]) != 0)
-    collective++;
-  if (largest == 0 || collective > peerAllGather) {
-    fprintf(stderr, "usage: %s all_reduce|broadcast|all_gather SECONDS SIZE...\n", argv[0]);
+  peerCollective collective = argc > 3 ? collectiveOf(argv[1]) : peerCollectives;
+  if (collective == peerCollectives) {
+    usage(argv[0]);
     return 2;
   }
   int rank, nranks;
   peerStart(&rank, &nranks);
+  size_t largest = sizeof(float) * (size_t)nranks;
+  for (int i = 3; i < argc; i++) {
+    size_t bytes = strtoull(argv[i], NULL, 10);
+    if (bytes > largest) largest = bytes;
+  }
   job j = {
       .collective = collective, .send = touchedBuffer(largest), .recv = touchedBuffer(largest)};
   for (int i = 3; i < argc; i++)

@@ -11,13 +11,39 @@ void peerStart(int *rank, int *nranks) {
 
 /* MPI's broadcast is in place: the root sends what lies in `recv`. */
 void peerCall(peerCollective collective, const float *send, float *recv, size_t count) {
+  MPI_Comm all = MPI_COMM_WORLD;
   int n = (int)count;
-  if (collective == peerAllReduce)
-    MPI_Allreduce(send, recv, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  else if (collective == peerBroadcast)
-    MPI_Bcast(recv, n, MPI_FLOAT, 0, MPI_COMM_WORLD);
-  else
-    MPI_Allgather(send, n, MPI_FLOAT, recv, n, MPI_FLOAT, MPI_COMM_WORLD);
+  switch (collective) {
+  case peerAllReduce:
+    MPI_Allreduce(send, recv, n, MPI_FLOAT, MPI_SUM, all);
+    break;
+  case peerBroadcast:
+    MPI_Bcast(recv, n, MPI_FLOAT, 0, all);
+    break;
+  case peerAllGather:
+    MPI_Allgather(send, n, MPI_FLOAT, recv, n, MPI_FLOAT, all);
+    break;
+  case peerReduceScatter:
+    MPI_Reduce_scatter_block(send, recv, n, MPI_FLOAT, MPI_SUM, all);
+    break;
+  case peerAllToAll:
+    MPI_Alltoall(send, n, MPI_FLOAT, recv, n, MPI_FLOAT, all);
+    break;
+  case peerReduce:
+    MPI_Reduce(send, recv, n, MPI_FLOAT, MPI_SUM, 0, all);
+    break;
+  case peerGather:
+    MPI_Gather(send, n, MPI_FLOAT, recv, n, MPI_FLOAT, 0, all);
+    break;
+  case peerScatter:
+    MPI_Scatter(send, n, MPI_FLOAT, recv, n, MPI_FLOAT, 0, all);
+    break;
+  case peerBarrier:
+    MPI_Barrier(all);
+    break;
+  case peerCollectives:
+    break;
+  }
 }
 
 double peerMax(double value) {

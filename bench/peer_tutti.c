@@ -13,29 +13,45 @@ static void check(tuttiResult_t result) {
   exit(1);
 }
 
-static int place(const char *variable) {
-  const char *text = getenv(variable);
-  if (text) return atoi(text);
-  fprintf(stderr, "%s is not set: start this program with mpirun\n", variable);
-  exit(2);
-}
-
 void peerStart(int *rank, int *nranks) {
   tuttiUniqueId id;
-  *rank = place("OMPI_COMM_WORLD_RANK");
-  *nranks = place("OMPI_COMM_WORLD_SIZE");
+  *rank = peerPlace("OMPI_COMM_WORLD_RANK", "PMI_RANK");
+  *nranks = peerPlace("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
   check(tuttiGetUniqueId(&id));
   check(tuttiCommInitRank(&comm, *nranks, id, *rank));
 }
 
-/* Broadcast in place, as MPI's is. */
+static tuttiResult_t call(peerCollective collective, const float *send, float *recv, size_t n) {
+  static float barrier[2];
+  tuttiDataType_t type = tuttiFloat32;
+  switch (collective) {
+  case peerAllReduce:
+    return tuttiAllReduce(send, recv, n, type, tuttiSum, comm, NULL);
+  case peerBroadcast:
+    return tuttiBcast(recv, n, type, 0, comm, NULL);
+  case peerAllGather:
+    return tuttiAllGather(send, recv, n, type, comm, NULL);
+  case peerReduceScatter:
+    return tuttiReduceScatter(send, recv, n, type, tuttiSum, comm, NULL);
+  case peerAllToAll:
+    return tuttiAlltoAll(send, recv, n, type, comm, NULL);
+  case peerReduce:
+    return tuttiReduce(send, recv, n, type, tuttiSum, 0, comm, NULL);
+  case peerGather:
+    return tuttiGather(send, recv, n, type, 0, comm, NULL);
+  case peerScatter:
+    return tuttiScatter(send, recv, n, type, 0, comm, NULL);
+  case peerBarrier:
+    return tuttiAllReduce(barrier, barrier + 1, 1, type, tuttiSum, comm, NULL);
+  case peerCollectives:
+    break;
+  }
+  return tuttiInternalError;
+}
+
+/* Broadcast in place, as MPI's is. There is no barrier: an all-reduce of one element is one. */
 void peerCall(peerCollective collective, const float *send, float *recv, size_t count) {
-  if (collective == peerAllReduce)
-    check(tuttiAllReduce(send, recv, count, tuttiFloat32, tuttiSum, comm, NULL));
-  else if (collective == peerBroadcast)
-    check(tuttiBcast(recv, count, tuttiFloat32, 0, comm, NULL));
-  else
-    check(tuttiAllGather(send, recv, count, tuttiFloat32, comm, NULL));
+  check(call(collective, send, recv, count));
 }
 
 double peerMax(double value) {
