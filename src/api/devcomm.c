@@ -42,14 +42,11 @@ tuttiResult_t tuttiWinGetComm(tuttiWindow_t win, tuttiComm_t *comm) {
   return ownerOf(win, comm);
 }
 
-tuttiResult_t tuttiWinGetPeerPtr(tuttiWindow_t win, size_t offset, int peer, void **outPtr) {
-  tuttiComm_t comm;
+static tuttiResult_t tellPart(const tuttiCommunicator *c, tuttiWindow_t win, size_t offset,
+                              int peer, void **out) {
   char why[TUTTI_SENTENCE];
-  TUTTI_TRY(tuttiCallEnter(__func__));
-  TUTTI_TRY(ownerOf(win, &comm));
-  TUTTI_ENTER_READY(c, comm, __func__);
   const tuttiWindowState *window = tuttiWindowFind(c, win);
-  TUTTI_TRY(tuttiCheckOutput("outPtr", outPtr));
+  TUTTI_TRY(tuttiCheckOutput("outPtr", out));
   if (!window)
     return TUTTI_FAIL(tuttiInvalidArgument, "argument win (%p) has just been deregistered",
                       (void *)win);
@@ -66,6 +63,17 @@ tuttiResult_t tuttiWinGetPeerPtr(tuttiWindow_t win, size_t offset, int peer, voi
   if (!at)
     return TUTTI_FAIL(tuttiInvalidUsage, "window #%u is none for kernels: %s",
                       tuttiWindowPartsOf(window).number, why);
-  *outPtr = near ? at + offset : NULL;
+  *out = near ? at + offset : NULL;
   return tuttiSuccess;
+}
+
+tuttiResult_t tuttiWinGetPeerPtr(tuttiWindow_t win, size_t offset, int peer, void **outPtr) {
+  tuttiComm_t comm;
+  TUTTI_TRY(tuttiCallEnter(__func__));
+  TUTTI_TRY(ownerOf(win, &comm));
+  TUTTI_ENTER_READY(c, comm, __func__);
+  TUTTI_TRY(tuttiCommOccupy(c)); /* as tuttiCommWindowDeregister */
+  tuttiResult_t result = tellPart(c, win, offset, peer, outPtr);
+  tuttiCommVacate(c);
+  return result;
 }

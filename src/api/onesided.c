@@ -16,7 +16,7 @@ static tuttiResult_t checkServed(const tuttiCommunicator *c) {
     return TUTTI_FAIL(tuttiInvalidUsage,
                       "this communicator was made with config.numRmaCtx 0, without one-sided "
                       "operations; give it one or more");
-  if (c->windowMet) return tuttiSuccess;
+  if (tuttiLoadAcquire32(&c->windowMet)) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInvalidUsage,
                     "one-sided operations need a first window; register one on all ranks "
                     "(tuttiCommWindowRegister)");
@@ -115,7 +115,10 @@ static tuttiResult_t checkPut(tuttiComm_t comm, const void *localbuff, size_t co
   TUTTI_TRY(checkSignal(c, p->put.peer, p->put.signal, p->put.context));
   TUTTI_TRY(checkFlags(flags));
   p->job.enqueues = enqueues(c);
-  return checkPlace(c, localbuff, count, type, win, &p->put);
+  TUTTI_TRY(tuttiCommOccupy(c)); /* as tuttiCommWindowDeregister */
+  tuttiResult_t result = checkPlace(c, localbuff, count, type, win, &p->put);
+  tuttiCommVacate(c);
+  return result;
 }
 
 tuttiResult_t tuttiPutSignal(const void *localbuff, size_t count, tuttiDataType_t datatype,

@@ -35,20 +35,35 @@ static tuttiResult_t find(const tuttiCommunicator *c, tuttiWindow_t win, tuttiWi
       (void *)win);
 }
 
-tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win) {
-  TUTTI_ENTER(c, comm, __func__);
-  if (!win) return tuttiSuccess;
+static tuttiResult_t removeWindow(tuttiCommunicator *c, tuttiWindow_t win) {
   tuttiWindowState *window;
   TUTTI_TRY(find(c, win, &window));
   tuttiWindowRemove(c, window);
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr) {
+/* Another thread may be making a window of it, or taking one away: also where one is looked up. */
+tuttiResult_t tuttiCommWindowDeregister(tuttiComm_t comm, tuttiWindow_t win) {
   TUTTI_ENTER(c, comm, __func__);
+  if (!win) return tuttiSuccess;
+  TUTTI_TRY(tuttiCommOccupy(c));
+  tuttiResult_t result = removeWindow(c, win);
+  tuttiCommVacate(c);
+  return result;
+}
+
+static tuttiResult_t tellBuffer(const tuttiCommunicator *c, tuttiWindow_t win, void **out) {
   tuttiWindowState *window;
   TUTTI_TRY(find(c, win, &window));
-  TUTTI_TRY(tuttiCheckOutput("outUserPtr", outUserPtr));
-  *outUserPtr = tuttiWindowBuffer(window);
+  TUTTI_TRY(tuttiCheckOutput("outUserPtr", out));
+  *out = tuttiWindowBuffer(window);
   return tuttiSuccess;
+}
+
+tuttiResult_t tuttiWinGetUserPtr(tuttiComm_t comm, tuttiWindow_t win, void **outUserPtr) {
+  TUTTI_ENTER(c, comm, __func__);
+  TUTTI_TRY(tuttiCommOccupy(c));
+  tuttiResult_t result = tellBuffer(c, win, outUserPtr);
+  tuttiCommVacate(c);
+  return result;
 }

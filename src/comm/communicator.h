@@ -126,7 +126,8 @@ typedef struct tuttiCommunicator {
   int npremul;
   uint32_t splits; /* names of split communicators */
   uint8_t shrinks;
-  bool windowMet; /* there has been a window: signals of one-sided operations have their place */
+  /* 1: there has been a window, so that signals of one-sided operations have their place. */
+  tuttiAtomic32 windowMet;
   tuttiAtomic64 offer;   /* shrink.c: this rank leads a rendezvous there; 0: none */
   uint64_t *followed;    /* [nranks] the last offer of each that this rank took up */
   tuttiAtomic32 revoked; /* 1: tuttiCommRevoke has returned */

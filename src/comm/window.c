@@ -189,7 +189,7 @@ static tuttiResult_t makeWindow(tuttiCommunicator *c, const tuttiWindowJob *w) {
   window->owner = c->handle;
   list(window);
   *w->out = window->name;
-  c->windowMet = true;
+  tuttiStoreRelease32(&c->windowMet, 1);
   return tuttiSuccess;
 }
 

@@ -58,6 +58,36 @@ TEST(Window, OfTwoThreadsAtOnce) {
   });
 }
 
+/* What one thread looks up, another may be making or taking away. */
+TEST(Window, IsFoundByOneThreadAtATime) {
+  Ranks ranks(1);
+  ASSERT_TRUE(ranks.ok());
+  tuttiComm_t comm = ranks.comms[0];
+  char first[64] = {}, buffers[2][64] = {}, word[2] = {};
+  tuttiWindow_t stays = nullptr;
+  ASSERT_EQ(tuttiCommWindowRegister(comm, first, 64, &stays, TUTTI_WIN_DEFAULT), tuttiSuccess);
+  onThreads(2, [&](int t) {
+    for (int i = 0; i < 100; i++) {
+      tuttiWindow_t win = nullptr;
+      tuttiResult_t result = tuttiInvalidUsage;
+      void *user = nullptr;
+      while (result == tuttiInvalidUsage)
+        result = tuttiCommWindowRegister(comm, buffers[t], 64, &win, TUTTI_WIN_DEFAULT);
+      ASSERT_EQ(result, tuttiSuccess) << lastError();
+      result = tuttiWinGetUserPtr(comm, win, &user);
+      EXPECT_EQ(result, user ? tuttiSuccess : tuttiInvalidUsage) << lastError();
+      EXPECT_EQ(user, user ? buffers[t] : nullptr);
+      EXPECT_EQ(tuttiWinGetPeerPtr(win, 0, 0, &user), tuttiInvalidUsage); /* none for kernels */
+      result = tuttiPutSignal(&word[t], 1, tuttiInt8, 0, stays, t, 0, 0, 0, comm, nullptr);
+      EXPECT_TRUE(result == tuttiSuccess || result == tuttiInvalidUsage) << lastError();
+      do
+        result = tuttiCommWindowDeregister(comm, win);
+      while (result == tuttiInvalidUsage);
+      EXPECT_EQ(result, tuttiSuccess) << lastError();
+    }
+  });
+}
+
 TEST(Window, OfOneThreadInAGroup) {
   tuttiComm_t comms[2];
   tuttiWindow_t wins[2] = {};
