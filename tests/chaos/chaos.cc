@@ -122,7 +122,7 @@ private:
   void awaitStage() {
     Report &victim = report(plan.victim);
     double end = now() + kPatience;
-    int least = plan.killStep == 0 ? 3 : 0; /* seated, as far as an init goes */
+    int least = plan.killStep == 0 ? seatedSend() : 0;
     while (now() < end && !atomicSet(victim.ended) &&
            (__atomic_load_n(&victim.stage, __ATOMIC_ACQUIRE) <= plan.killStep ||
             (__atomic_load_n(&victim.sends, __ATOMIC_ACQUIRE) < least &&

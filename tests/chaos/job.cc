@@ -24,6 +24,12 @@ const char *nameOf(Kind kind) {
   return names[kind];
 }
 
+int seatedSend() {
+  const char *encrypt = getenv("TUTTI_ENCRYPT");
+  bool encrypts = encrypt && *encrypt && strcmp(encrypt, "0") != 0;
+  return encrypts ? 5 : 3;
+}
+
 int timeoutOf(FaultKind kind) {
   return kind == kFreeze || kind == kCorrupt ? 6 : 60;
 }
@@ -55,9 +61,7 @@ Plan::Plan(uint64_t seed, FaultKind kind, const std::string &net) : seed(seed) {
   }
   steps.push_back({kLoop, -1, -1, 0});
   killStep = below((int)steps.size());
-  /* What has not been heard of yet can't be missed: in an init it is the third send that finds the
-   * rank seated at its root. */
-  killSends = below(2) ? (killStep == 0 ? 3 : 1) + below(killStep == 0 ? 4 : 12) : 0;
+  killSends = below(2) ? (killStep == 0 ? seatedSend() : 1) + below(killStep == 0 ? 4 : 12) : 0;
   killMicros = below(4) == 0 ? below(20000) : below(2000);
   aborts = (uint32_t)random();
   /* Last, so that a seed is the same job whatever strikes it. */

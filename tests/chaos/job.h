@@ -75,6 +75,9 @@ struct Shared {
 };
 
 double now();
+/* What has not been heard of yet can't be missed: the send of an init that finds a rank seated at
+ * its root. Before it come hello and confirm, and under TLS two that begin and end a handshake. */
+int seatedSend();
 /* TUTTI_TIMEOUT of its jobs, in seconds: beyond all that ends without it. */
 int timeoutOf(FaultKind kind);
 
