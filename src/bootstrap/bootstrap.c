@@ -81,8 +81,9 @@ static tuttiResult_t explainTo(const joining *j, const tuttiId *id, const uint8_
     in.encrypts = failed->unsecured == EKEYREJECTED ? tuttiEncryptsOtherwise : tuttiEncryptsYes;
   tuttiDial dial __attribute__((cleanup(tuttiDialClose)));
   tuttiDialInit(&dial, &id->roots, &in, sizeof(in), secret, NULL, failed->who);
+  /* Where nobody listens any more, the root has died, and there is nothing to explain. */
   while (result == tuttiSuccess && dial.state != TUTTI_DIAL_DONE && !dial.hungUp &&
-         tuttiNow() < until) {
+         !tuttiConnectorRefused(&dial.connector, 0) && tuttiNow() < until) {
     result = tuttiDialStep(&dial, unbounded);
     if (result == tuttiSuccess && dial.state != TUTTI_DIAL_DONE)
       result = awaitDial(j, &dial, until);
