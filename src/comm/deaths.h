@@ -10,7 +10,8 @@ typedef struct {
   tuttiComm_t parent;      /* NULL: of none */
   const uint8_t *excluded; /* [nranks], nonzero: does not take part; NULL: all of them do */
   int nranks;              /* of the parent */
-  bool agreed;             /* by an exchange over the parent, of all its ranks */
+  bool agreed; /* by all who take part, on a parent that has not failed: whoever finds that it has
+                * does not come */
 } tuttiOrigin;
 
 /* A communicator whose init needs the ranks of another one; a variable of that init. */
@@ -24,8 +25,8 @@ typedef struct tuttiBirth {
 
 /* From here to End, within which the caller holds the child, a death among those of the parent who
  * take part, and one that is known already, fails the child at once with the parent's text. So does
- * a failure of the parent in which the birth was agreed on: a rank whose exchange failed does not
- * come, and only knows that of the parent. A parent that a rank has ended by a call does not count:
+ * a failure of the parent in which the birth was agreed on: a rank that met it does not come, and
+ * only knows that of the parent. A parent that a rank has ended by a call does not count:
  * that rank may have come all the same. */
 void tuttiBirthBegin(tuttiBirth *b, const tuttiOrigin *origin, tuttiCommunicator *child);
 void tuttiBirthEnd(tuttiBirth *b);

@@ -11,7 +11,7 @@ tuttiResult_t tuttiCommFail(tuttiCommunicator *c, tuttiResult_t code);
  * for a better cause as long as a suspicion does, see below. */
 tuttiResult_t tuttiCommFailLate(tuttiCommunicator *c, tuttiResult_t code);
 /* The same for a text that came from elsewhere; `tell` says whether other ranks need to hear it.
- * Communicators that are being made of `c`, as all its ranks have agreed, fail with it. */
+ * Communicators that are being made of `c`, but for those of a shrink that aborts, fail with it. */
 void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool tell);
 /* The same of a rank that ends the communicator by a call: the others wait a moment whether a death
  * was the cause. What is being made of it goes on. */

@@ -130,7 +130,8 @@ tuttiResult_t tuttiShrinkRun(tuttiJob *job) {
   TUTTI_TRY(s->place == 0 ? offer(s, &id) : follow(s, &id));
   return tuttiCommInit(
       "tuttiCommShrink", s->out, s->members, s->place, 1, &id, &s->options,
-      &(tuttiOrigin){.parent = job->uses, .excluded = s->excluded, .nranks = s->nranks});
+      &(tuttiOrigin){
+          .parent = job->uses, .excluded = s->excluded, .nranks = s->nranks, .agreed = !s->aborts});
 }
 
 void tuttiShrinkDiscard(tuttiJob *job) {

@@ -162,6 +162,29 @@ TEST(Shrink, AfterTheFirstThatStaysHasLeft) {
   }
 }
 
+/* A rank that met the failure does not come, and maybe has no communicator to shrink. */
+TEST(Shrink, OfOneThatFailsMeanwhile) {
+  Ranks ranks(3);
+  ASSERT_TRUE(ranks.ok());
+  tuttiComm_t all[2] = {};
+  onThreads(3, [&](int r) {
+    setTimeout(ranks.comms[r], 20000);
+    if (r < 2) {
+      EXPECT_EQ(tuttiCommShrink(ranks.comms[r], nullptr, 0, &all[r], nullptr, 0), tuttiRemoteError);
+      EXPECT_THAT(lastError(), AllOf(HasSubstr("rank 2 lost a connection"),
+                                     HasSubstr("in the communicator that this one is made of")));
+      return;
+    }
+    for (auto &comm : all)
+      while (!__atomic_load_n(&comm, __ATOMIC_ACQUIRE)) /* until its init is on its way */
+        std::this_thread::yield();
+    tuttiCommunicator *c;
+    ASSERT_EQ(tuttiHandleEnter(ranks.comms[2], "a failure", &c), tuttiSuccess);
+    tuttiCommFailText(c, tuttiRemoteError, "rank 2 lost a connection", true);
+    tuttiHandleLeave(c);
+  });
+}
+
 TEST(Shrink, BadArguments) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());
