@@ -513,7 +513,7 @@ static void reportTo(const tuttiWatch *w, int fd) {
   int room = 4 * (int)sizeof(answer); /* the kernel counts its own bytes, too */
   reportEverything(w, &answer);
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
-  send(fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT);
+  tuttiSecureSend(fd, &answer, sizeof(answer));
   tuttiFdClose(&fd);
 }
 

@@ -42,6 +42,23 @@ TEST_F(SecureWatch, AnswersQuestions) {
   }
 }
 
+TEST_F(SecureWatch, AnswersInquiries) {
+  Ring ring(3, true);
+  for (int r = 0; r < 3; r++)
+    ring.owner(r).setReport("all about " + std::to_string(r));
+  ring.startAll();
+  tuttiInquiry *inquiry = nullptr;
+  ASSERT_EQ(tuttiInquiryStart(ring.at(1).watch, 30000, &inquiry), tuttiSuccess);
+  tuttiInquiryRun(inquiry);
+  const tuttiWatchReport *reports = tuttiInquiryReports(inquiry);
+  for (int r = 0; r < 3; r++) {
+    EXPECT_EQ(reports[r].answer.answered, TUTTI_ANSWER_OWN) << "rank " << r;
+    EXPECT_EQ(std::string((const char *)reports[r].report, reports[r].bytes),
+              "all about " + std::to_string(r));
+  }
+  tuttiInquiryClose(inquiry);
+}
+
 TEST_F(SecureWatch, LeavingIsNoDeath) {
   for (int round = 0; round < 20; round++) {
     Ring ring(3, true);
