@@ -53,17 +53,61 @@ int tuttiDeadlinePollMs(uint64_t deadline) {
 #define YIELD_NS 300000u
 #define NAP_US   50
 
-void tuttiBackoffPause(tuttiBackoff *b) {
-  if (b->round < b->spins) {
-    b->round++;
-    tuttiCpuRelax();
-  } else if (b->round == b->spins || tuttiNow() < b->napFrom) {
-    if (b->round++ == b->spins) b->napFrom = tuttiNow() + YIELD_NS;
-    sched_yield();
-  } else {
-    long us = b->napUs > NAP_US ? (long)b->napUs : NAP_US;
-    nanosleep(&(struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000}, NULL);
+/* A yield among waiters takes microseconds; one that somebody uses to compute takes his time slice,
+ * of milliseconds. Two of these with little between them are no chance: the next will be long, too.
+ * After a while it is tried again; after a longer one, if that was in vain. */
+#define LONG_YIELD_NS 200000u
+#define BETWEEN_NS    (1 * TUTTI_MS)
+#define KEPT_MIN_NS   (10 * TUTTI_MS)
+#define KEPT_MAX_NS   (1000 * TUTTI_MS)
+#define SPINS_KEPT    100 /* meanwhile: the peer may be behind somebody, too, and on this core */
+
+static __thread struct {
+  uint64_t longEnded; /* the last long yield */
+  uint64_t from;      /* no yields before this */
+  uint64_t kept;      /* how long there were none */
+} yields;
+
+static void yield(uint64_t now) {
+  sched_yield();
+  uint64_t back = tuttiNow();
+  if (back - now < LONG_YIELD_NS) return;
+  if (now - yields.longEnded < BETWEEN_NS) {
+    yields.kept = now - yields.from < yields.kept ? yields.kept * 2 : KEPT_MIN_NS;
+    if (yields.kept > KEPT_MAX_NS) yields.kept = KEPT_MAX_NS;
+    yields.from = back + yields.kept;
   }
+  yields.longEnded = back;
+}
+
+uint32_t tuttiBackoffStep(tuttiBackoff *b) {
+  if (b->round < b->spins) {
+    tuttiCpuRelax();
+    if (++b->round == SPINS_KEPT && tuttiNow() < yields.from) b->round = b->spins;
+    return 0;
+  }
+  uint64_t now = tuttiNow();
+  if (b->round == b->spins) {
+    b->round++;
+    b->napFrom = now + YIELD_NS;
+  }
+  if (now >= b->napFrom || now < yields.from) return b->napUs > NAP_US ? b->napUs : NAP_US;
+  yield(now);
+  return 0;
+}
+
+static struct timespec span(uint32_t us) {
+  return (struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
+}
+
+void tuttiNap(uint32_t us) {
+  struct timespec time = span(us);
+  nanosleep(&time, NULL);
+}
+
+void tuttiBackoffPause(tuttiBackoff *b) {
+  uint32_t us = tuttiBackoffStep(b);
+  if (us > 0) tuttiNap(us);
 }
 
 /* ---- numbers -------------------------------------------------------------------------------- */

@@ -37,11 +37,17 @@ static inline void tuttiCpuRelax(void) {
 
 /* One waiter's back-off: spins, then yields the core (300 us), then naps (50 us, or `napUs` if that
  * is more). `spins` is how often to spin before the first yield; 0 when there are more ranks than
- * cores. */
+ * cores. A thread of which two yields in a row took long does not yield for a while, and hardly
+ * spins: whoever got the core keeps it for all of his time slice, and a thread that has slept gets
+ * it back sooner than one that gave it away. */
 typedef struct {
   uint32_t spins, napUs, round;
   uint64_t napFrom;
 } tuttiBackoff;
+/* Spins or yields and returns 0, or says for how many microseconds it is time to sleep. */
+uint32_t tuttiBackoffStep(tuttiBackoff *b);
+void tuttiNap(uint32_t us);
+/* tuttiBackoffStep, and the nap. */
 void tuttiBackoffPause(tuttiBackoff *b);
 static inline void tuttiBackoffReset(tuttiBackoff *b) {
   b->round = 0;

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <climits>
 #include <cstring>
 #include <fstream>
@@ -88,6 +89,45 @@ TEST(Backoff, SpinsThenYieldsThenNaps) {
   tuttiBackoffReset(&backoff);
   EXPECT_EQ(backoff.round, 0u);
   EXPECT_EQ(backoff.spins, 100u);
+}
+
+/* How many steps there are before the first that says to sleep. */
+int stepsBeforeSleep(tuttiBackoff *b, uint32_t spins) {
+  int steps = 0;
+  tuttiBackoffReset(b);
+  b->spins = spins;
+  while (tuttiBackoffStep(b) == 0)
+    steps++;
+  return steps;
+}
+
+/* Beside a thread that computes, whoever yields waits for its time slice. So the thread sleeps
+ * instead, and hardly spins; it tries to yield again from time to time, and so does this. */
+TEST(Backoff, SleepsInsteadOfYieldingToWhoeverComputes) {
+  cpu_set_t all, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  CPU_ZERO(&one);
+  for (size_t i = 0; CPU_COUNT(&one) < 1; i++)
+    if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+  std::atomic<bool> stop{false};
+  auto compute = [&] {
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    while (!stop) {
+    }
+  };
+  auto wait = [&] { /* in a thread of its own: what it learns is of this thread alone */
+                    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+                    tuttiBackoff backoff = {.spins = 0, .napUs = 0, .round = 0, .napFrom = 0};
+                    bool seen = false;
+                    for (uint64_t until = tuttiDeadline(60000); !seen && tuttiNow() < until;)
+                      seen = stepsBeforeSleep(&backoff, 0) == 0 &&
+                             stepsBeforeSleep(&backoff, 1000) == 100;
+                    EXPECT_TRUE(seen);
+  };
+  std::thread computes(compute), waits(wait);
+  waits.join();
+  stop = true;
+  computes.join();
 }
 
 /* ---- identity -------------------------------------------------------------------------------- */
