@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -108,6 +110,24 @@ void tuttiNap(uint32_t us) {
 void tuttiBackoffPause(tuttiBackoff *b) {
   uint32_t us = tuttiBackoffStep(b);
   if (us > 0) tuttiNap(us);
+}
+
+void tuttiBellSet(tuttiAtomic32 *bell) {
+  tuttiStoreSeqCst32(bell, 1);
+}
+
+void tuttiBellUnset(tuttiAtomic32 *bell) {
+  tuttiStoreRelease32(bell, 0);
+}
+
+void tuttiBellSleep(tuttiAtomic32 *bell, uint32_t us) {
+  struct timespec time = span(us);
+  syscall(SYS_futex, &bell->v, FUTEX_WAIT, 1, &time, NULL, 0);
+}
+
+void tuttiBellRing(tuttiAtomic32 *bell) {
+  tuttiStoreRelease32(bell, 0);
+  syscall(SYS_futex, &bell->v, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 /* ---- numbers -------------------------------------------------------------------------------- */

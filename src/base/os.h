@@ -9,6 +9,7 @@
 #include <sys/cdefs.h>
 #include <sys/types.h>
 
+#include "base/atomic.h"
 #include "base/text.h"
 #include "tutti.h"
 
@@ -52,6 +53,17 @@ void tuttiBackoffPause(tuttiBackoff *b);
 static inline void tuttiBackoffReset(tuttiBackoff *b) {
   b->round = 0;
 }
+
+/* Where one thread sleeps until another thread, perhaps of another process that has this memory
+ * too, has something for it: sets the bell, looks once more whether there is something, and sleeps.
+ * Whoever has something stores it and then rings. That needs no fence between the two: he may
+ * overlook a bell that is set at the same moment, and a ring that got lost costs no more than `us`.
+ * A bell is 1 while it is set, else 0; a peer that writes something else disturbs the sleep. */
+void tuttiBellSet(tuttiAtomic32 *bell);
+void tuttiBellSleep(tuttiAtomic32 *bell, uint32_t us);
+/* Awake, or not asleep at all. */
+void tuttiBellUnset(tuttiAtomic32 *bell);
+void tuttiBellRing(tuttiAtomic32 *bell);
 
 /* 64-bit FNV-1a, for ids and checks; not for secrets. */
 uint64_t tuttiHash(const void *data, size_t bytes);

@@ -57,6 +57,9 @@ typedef struct {
   uint8_t *postedAt;
   uint32_t postedBytes;
   tuttiAtomic32 fetches; /* the reader cannot dereference the writer's memory, but copy out of it */
+  /* Where ranks sleep (tuttiBellSet); in a cache line that changes only when one does. */
+  tuttiAtomic32 readerBell __attribute__((aligned(TUTTI_LINE / 2))); /* it waits for a message */
+  tuttiAtomic32 writerBell;                                          /* for this reader's credit */
 } __attribute__((aligned(TUTTI_LINE))) tuttiReader;
 
 typedef enum { TUTTI_RECV = 0, TUTTI_SEND = 1 } tuttiDirection;
@@ -146,6 +149,26 @@ static inline void tuttiConnAdvance(tuttiConn *c) {
   if (!sends) return;
   __builtin_prefetch(tuttiConnDescriptor(c), 1);
   __builtin_prefetch((const uint8_t *)tuttiConnDescriptor(c) + TUTTI_LINE / 2, 1);
+}
+
+/* Where the caller may sleep until the peer that it waits for rings: of several readers the one
+ * that is farthest behind. NULL over a network, where nobody rings. */
+static inline tuttiAtomic32 *tuttiConnBell(const tuttiConn *c) {
+  if (c->network) return NULL;
+  if (c->direction == TUTTI_RECV) return &c->readers[0].readerBell;
+  uint64_t least = tuttiConnCredit(c);
+  int r = 0;
+  while (r < c->nreaders - 1 && tuttiLoadAcquire(&c->readers[r].credit) > least)
+    r++;
+  return &c->readers[r].writerBell;
+}
+/* Somebody sleeps until this endpoint advances, or did a moment ago. */
+static inline bool tuttiConnSlept(const tuttiConn *c) {
+  if (c->direction == TUTTI_RECV) return tuttiLoadRelaxed32(&c->readers[0].writerBell) != 0;
+  uint32_t set = 0;
+  for (int r = 0; r < c->nreaders; r++)
+    set |= tuttiLoadRelaxed32(&c->readers[r].readerBell);
+  return set != 0;
 }
 
 /* Recv over a network: the payload of the next message, if it has `bytes`, may go straight to `at`

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "asleep.h"
 #include "base/environment.h"
 
 using testing::AllOf;
@@ -128,6 +129,32 @@ TEST(Backoff, SleepsInsteadOfYieldingToWhoeverComputes) {
   waits.join();
   stop = true;
   computes.join();
+}
+
+TEST(Bell, RingEndsTheSleep) {
+  tuttiAtomic32 bell = {0};
+  const uint32_t minute = 60000000;
+  tuttiBellSleep(&bell, minute); /* is not set */
+  tuttiBellSet(&bell);
+  tuttiBellRing(&bell);
+  tuttiBellSleep(&bell, minute); /* has been rung */
+  tuttiBellSet(&bell);
+  tuttiBellSleep(&bell, 1);
+  EXPECT_EQ(bell.v, 1u) << "nobody rang";
+  std::atomic<pid_t> sleeper{0};
+  std::thread sleeps([&] {
+    sleeper = threadId();
+    tuttiBellSleep(&bell, minute);
+    EXPECT_EQ(tuttiLoadAcquire32(&bell), 0u) << "it slept all the time";
+  });
+  while (sleeper == 0)
+    std::this_thread::yield();
+  waitUntilAsleep(sleeper);
+  tuttiBellRing(&bell);
+  sleeps.join();
+  tuttiBellSet(&bell);
+  tuttiBellUnset(&bell);
+  EXPECT_EQ(bell.v, 0u);
 }
 
 /* ---- identity -------------------------------------------------------------------------------- */

@@ -99,6 +99,33 @@ TEST(Segment, CountIsWhatTheHostHasLost) {
   }
 }
 
+/* Whoever waits sleeps where the peer that it waits for will ring. */
+TEST(Segment, BellsOfAFifo) {
+  tuttiReader readers[3]{};
+  tuttiConn send{}, recv{};
+  send.direction = TUTTI_SEND;
+  send.readers = readers;
+  send.nreaders = 3;
+  recv.direction = TUTTI_RECV;
+  recv.readers = &readers[2];
+  recv.nreaders = 1;
+  for (uint64_t credit : {5, 4, 6})
+    tuttiStoreRelease(&readers[(credit + 1) % 3].credit, credit);
+  EXPECT_EQ(tuttiConnBell(&send), &readers[2].writerBell) << "the last of them";
+  EXPECT_EQ(tuttiConnBell(&recv), &readers[2].readerBell);
+  EXPECT_FALSE(tuttiConnSlept(&send) || tuttiConnSlept(&recv));
+  tuttiBellSet(tuttiConnBell(&recv));
+  EXPECT_TRUE(tuttiConnSlept(&send));
+  EXPECT_FALSE(tuttiConnSlept(&recv));
+  tuttiBellUnset(tuttiConnBell(&recv));
+  tuttiBellSet(tuttiConnBell(&send));
+  EXPECT_FALSE(tuttiConnSlept(&send));
+  EXPECT_TRUE(tuttiConnSlept(&recv));
+  send.network = recv.network = 1;
+  EXPECT_EQ(tuttiConnBell(&send), nullptr);
+  EXPECT_EQ(tuttiConnBell(&recv), nullptr);
+}
+
 /* A payload has one place on both sides, which no other message of its depth has. */
 TEST(Segment, PayloadsOfAllSizesAreApart) {
   for (size_t slotBytes : {TUTTI_LINE, 16384, 65536, 1 << 20}) {

@@ -14,6 +14,7 @@
 #define BURST        8   /* most steps of one task before the others have their turn */
 #define CLOCK_PASSES 256 /* passes between looks at the clock while something moves */
 #define STALL_NS     100000000u
+#define RING_US      1000  /* how much longer it sleeps where it will be woken */
 #define LEND_BYTES   4096  /* below, a copy costs less than another core's cache misses */
 #define FETCH_BYTES  8192  /* below, copying twice costs less than the system call */
 #define STACK_BYTES  16384 /* a run that needs no more than this allocates nothing */
@@ -315,6 +316,18 @@ static bool beginBorrowing(const runner *r) {
   return true;
 }
 
+/* Wakes whoever sleeps until these endpoints have advanced. */
+static void ring(const runner *r) {
+  for (int i = 0; i < r->nrecv + r->nsend; i++) {
+    const tuttiConn *conn = r->conns[i];
+    for (int k = 0; k < conn->nreaders; k++) {
+      tuttiReader *reader = &conn->readers[k];
+      tuttiAtomic32 *bell = i < r->nrecv ? &reader->writerBell : &reader->readerBell;
+      if (tuttiLoadRelaxed32(bell) != 0) tuttiBellRing(bell);
+    }
+  }
+}
+
 /* Carries out the step, all of whose connections are ready, unless it turns out that the writer of
  * a message has gone (*go). */
 static tuttiResult_t perform(execution *e, runner *r, bool *go) {
@@ -339,13 +352,15 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
   tuttiReduceCopy(&args);
   endBorrowing(r, r->nrecv);
 
-  bool sent = false, freed = false;
+  bool sent = false, freed = false, slept = false;
   for (int i = r->nsend - 1; i >= -r->nrecv; i--) { /* receivers wait: sends before releases */
     tuttiConn *conn = r->conns[r->nrecv + i];
     tuttiConnAdvance(conn);
     sent |= conn->network && i >= 0;
     freed |= conn->network && i < 0;
+    slept |= tuttiConnSlept(conn);
   }
+  if (slept) ring(r);
   if (sent)
     tuttiProxyKick(task->context->proxy);
   else if (freed)
@@ -474,6 +489,29 @@ static tuttiResult_t pass(execution *e, bool *moved) {
   return tuttiSuccess;
 }
 
+/* Where the thread may sleep: where it is told of what its first task waits for. NULL: nowhere, as
+ * that comes over a network, which only a pass of the proxy shows, or has to be looked for. */
+static tuttiAtomic32 *bellOf(const execution *e) {
+  const runner *r = &e->runners[0];
+  bool withdrawn = r->loaded && r->ready == r->nrecv + r->nsend;
+  return e->nproxies > 0 || withdrawn ? NULL : tuttiConnBell(awaited(r));
+}
+
+/* Sleeps until somebody rings, or so long. What other tasks wait for, and a failure, ring nowhere.
+ */
+static tuttiResult_t sleepFor(execution *e, uint32_t us, bool *moved) {
+  tuttiAtomic32 *bell = bellOf(e);
+  if (!bell) {
+    tuttiNap(us);
+    return tuttiSuccess;
+  }
+  tuttiBellSet(bell);
+  tuttiResult_t result = pass(e, moved);
+  if (result == tuttiSuccess && !*moved) tuttiBellSleep(bell, e->live > 1 ? us : us + RING_US);
+  tuttiBellUnset(bell);
+  return result;
+}
+
 static tuttiResult_t drive(execution *e) {
   uint32_t passes = 0;
   tuttiBackoff backoff = {.spins = e->spins, .napUs = e->napUs};
@@ -481,10 +519,10 @@ static tuttiResult_t drive(execution *e) {
     bool moved = false;
     TUTTI_TRY(pass(e, &moved));
     if (e->live == 0) return tuttiSuccess;
-    if (moved)
-      tuttiBackoffReset(&backoff);
-    else
-      tuttiBackoffPause(&backoff);
+    uint32_t us = moved ? 0 : tuttiBackoffStep(&backoff);
+    if (us > 0) TUTTI_TRY(sleepFor(e, us, &moved));
+    if (e->live == 0) return tuttiSuccess;
+    if (moved) tuttiBackoffReset(&backoff);
     /* Behind the spins each pause is a system call, next to which the clock costs nothing. */
     if (backoff.round > backoff.spins || ++passes % CLOCK_PASSES == 0) TUTTI_TRY(watchClock(e));
   }

@@ -335,6 +335,50 @@ TEST(Host, StalledEndsTheWait) {
   }
 }
 
+/* Who waits long sleeps at the bell of what it waits for, and whoever brings that rings. */
+TEST(Host, SleepsUntilItsPeerRings) {
+  Fabric fabric(2);
+  Rank a(fabric, 0), b(fabric, 1);
+  Fifo &fifo = fabric.fifo(0, 1, 32);
+  tuttiReader *reader = fifo.readers.get();
+  std::vector<int64_t> out = numbers(5 * (TUTTI_FIFO_DESCRIPTORS + 1)), in(out.size());
+  tuttiTask recv = message(b, 0, false, in.data(), 5, 5),
+            first = message(a, 1, true, out.data(), 5, 5);
+  tuttiTask rest = message(a, 1, true, out.data(), out.size(), 5);
+  tuttiTask all = message(b, 0, false, in.data(), in.size(), 5);
+  auto untilSet = [](tuttiAtomic32 *bell) {
+    while (tuttiLoadAcquire32(bell) == 0)
+      std::this_thread::yield();
+  };
+  std::thread receives([&] { EXPECT_EQ(run({&recv}), tuttiSuccess); });
+  untilSet(&reader->readerBell);
+  EXPECT_EQ(run({&first}), tuttiSuccess);
+  receives.join();
+  std::thread sends([&] { EXPECT_EQ(run({&rest}), tuttiSuccess); });
+  untilSet(&reader->writerBell);
+  EXPECT_EQ(run({&all}), tuttiSuccess);
+  sends.join();
+  EXPECT_EQ(in, out);
+  EXPECT_EQ(reader->readerBell.v, 0u) << "awake, nobody leaves a bell set";
+  EXPECT_EQ(reader->writerBell.v, 0u);
+}
+
+TEST(Host, RingsForWhoeverSleeps) {
+  for (bool sends : {false, true}) {
+    Fabric fabric(2);
+    Rank a(fabric, 0), b(fabric, 1);
+    tuttiReader *reader = fabric.fifo(0, 1, 32).readers.get();
+    int64_t x = 1, y = 2;
+    tuttiTask send = message(a, 1, true, &x, 1), recv = message(b, 0, false, &y, 1);
+    if (sends) tuttiBellSet(&reader->readerBell);
+    EXPECT_EQ(run({&send}), tuttiSuccess);
+    EXPECT_EQ(reader->readerBell.v, 0u);
+    if (!sends) tuttiBellSet(&reader->writerBell);
+    EXPECT_EQ(run({&recv}), tuttiSuccess);
+    EXPECT_EQ(reader->writerBell.v, 0u);
+  }
+}
+
 /* A send waits for its reader, and the reader is named. */
 TEST(Host, StalledSend) {
   for (uint64_t chunk : {5, 128}) {
