@@ -63,6 +63,7 @@ typedef struct {
 struct tuttiProxy {
   tuttiAtomic32 state;
   tuttiAtomic32 stop;   /* the thread ends */
+  tuttiAtomic32 told;   /* epoll has ended a nap: until a pass has asked it, it would end each */
   pthread_mutex_t lock; /* held by whoever runs the loop or changes the list; guards what follows */
   proxyItem *items;     /* lazy ones last: what leaves is what others wait for */
   int count, capacity;
@@ -105,8 +106,12 @@ static void collectEvents(tuttiProxy *p) {
 
 typedef enum { PASS_THREAD, PASS_SPINNING, PASS_LEAVING } passKind; /* leaving: lazy ones rest */
 
-/* Whether a pass tries descriptors instead of asking epoll of them: see EAGER_OPS. */
+/* Whether a pass tries descriptors instead of asking epoll of them: see EAGER_OPS, and Nap. */
 static bool passIsEager(tuttiProxy *p, passKind kind) {
+  if (tuttiLoadRelaxed32(&p->told)) {
+    tuttiStoreRelease32(&p->told, 0);
+    return false;
+  }
   int watching = p->count - p->polled;
   bool eager = kind == PASS_LEAVING || (kind == PASS_SPINNING && watching <= EAGER_OPS);
   return eager && ++p->eagerPasses < (watching ? EAGER_PASSES : POLLED_PASSES);
@@ -330,6 +335,12 @@ static bool run(tuttiProxy *p, passKind kind) {
 
 bool tuttiProxyRun(tuttiProxy *p) {
   return run(p, PASS_SPINNING);
+}
+
+void tuttiProxyNap(tuttiProxy *p, uint32_t us) {
+  struct pollfd fd = {.fd = p->epoll, .events = POLLIN};
+  struct timespec time = {(time_t)(us / 1000000), (long)(us % 1000000 * 1000)};
+  if (ppoll(&fd, 1, &time, NULL) > 0) tuttiStoreRelease32(&p->told, 1);
 }
 
 static void kick(tuttiProxy *p, uint32_t how) {

@@ -111,6 +111,9 @@ void tuttiProxyUnwatch(tuttiProxy *proxy, tuttiProxySource *source);
 /* One pass over all operations by the calling thread, which has entered, unless another is at it.
  * True: moved something. */
 bool tuttiProxyRun(tuttiProxy *proxy);
+/* Sleeps for so long, or until the kernel has something to say of a descriptor that is watched; the
+ * next pass asks for it. */
+void tuttiProxyNap(tuttiProxy *proxy, uint32_t us);
 /* Says that a FIFO changed; wakes the thread if it sleeps. Cheap when it does not. Freed: that the
  * change is only room for what may come, which does not keep the last one who leaves. */
 void tuttiProxyKick(tuttiProxy *proxy);

@@ -529,6 +529,35 @@ TEST_F(Proxy, WatchedSocketsWake) {
   close(sv[0]);
 }
 
+/* What ends a nap is known to the next pass, though it is one that would not ask. */
+TEST_F(Proxy, PassesBehindANapSeeWhatEndedIt) {
+  int sv[2];
+  ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sv));
+  tuttiProxySource source{sv[0], false, false, false};
+  Op op;
+  op.advance = [&](tuttiProxyTurn *) {
+    if (op.turns == 0) {
+      EXPECT_EQ(tuttiSuccess, tuttiProxyWatch(proxy, &source));
+    }
+    return TUTTI_PROXY_WAITING;
+  };
+  tuttiProxyEnter(proxy); /* before there is work: the thread never makes a pass */
+  op.Add(proxy);
+  tuttiProxyRun(proxy);
+  ASSERT_EQ(1, op.turns);
+  for (int round = 0; round < 5; round++) {
+    source.readable = false;
+    ASSERT_EQ(1, write(sv[1], "x", 1));
+    tuttiProxyNap(proxy, 60000000);
+    tuttiProxyRun(proxy);
+    EXPECT_TRUE(source.readable) << round;
+  }
+  tuttiProxyLeave(proxy);
+  tuttiProxyRemove(proxy, &op);
+  close(sv[0]);
+  close(sv[1]);
+}
+
 /* Who waits long naps 50 us and more between its passes: what a descriptor says must not wait for
  * thousands of them, though nothing but operations that look for themselves is there. */
 TEST_F(Proxy, PassesOfWhoPollsSeeDescriptorsToo) {

@@ -490,21 +490,22 @@ static tuttiResult_t pass(execution *e, bool *moved) {
 }
 
 /* Where the thread may sleep: where it is told of what its first task waits for. NULL: nowhere, as
- * that comes over a network, which only a pass of the proxy shows, or has to be looked for. */
+ * only a pass of the proxy shows what comes over a network, or it has to be looked for. */
 static tuttiAtomic32 *bellOf(const execution *e) {
   const runner *r = &e->runners[0];
   bool withdrawn = r->loaded && r->ready == r->nrecv + r->nsend;
   return e->nproxies > 0 || withdrawn ? NULL : tuttiConnBell(awaited(r));
 }
 
-/* Sleeps until somebody rings, or so long. What other tasks wait for, and a failure, ring nowhere.
- */
+/* Sleeps until somebody rings, or a socket has something, or so long. What other tasks wait for,
+ * and a failure, ring nowhere. */
 static tuttiResult_t sleepFor(execution *e, uint32_t us, bool *moved) {
   tuttiAtomic32 *bell = bellOf(e);
-  if (!bell) {
+  if (!bell && e->nproxies == 1)
+    tuttiProxyNap(e->proxies[0], us);
+  else if (!bell)
     tuttiNap(us);
-    return tuttiSuccess;
-  }
+  if (!bell) return tuttiSuccess;
   tuttiBellSet(bell);
   tuttiResult_t result = pass(e, moved);
   if (result == tuttiSuccess && !*moved) tuttiBellSleep(bell, e->live > 1 ? us : us + RING_US);
