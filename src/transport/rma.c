@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/os.h"
+#include "transport/net.h"
 #include "transport/remote.h"
 #include "transport/rma_net.h"
 
@@ -90,6 +91,12 @@ static tuttiResult_t makeArea(tuttiRma *r, tuttiRmaCard *card) {
                     tuttiErrnoText(err));
 }
 
+static tuttiResult_t storeHere(void *owner, void *to, const void *from, size_t bytes) {
+  (void)owner;
+  memcpy(to, from, bytes);
+  return tuttiSuccess;
+}
+
 static tuttiResult_t fill(tuttiRma *r, const tuttiRmaWishes *wishes, tuttiRmaCard *card) {
   const tuttiCommView *v = r->view;
   TUTTI_NEW(r->theirs, v->nranks, "signals of ranks", v->memory); // NOLINT: pointers
@@ -97,10 +104,12 @@ static tuttiResult_t fill(tuttiRma *r, const tuttiRmaWishes *wishes, tuttiRmaCar
   TUTTI_NEW(r->sending, v->nranks, "connections of ranks", v->memory); // NOLINT: pointers
   TUTTI_TRY(makeArea(r, card));
   tuttiRmaHome home = {.view = r->view,
+                       .taker = tuttiNetProxy(r->view, TUTTI_RECV),
                        .counters = r->mine->counters,
                        .row = r->row,
                        .used = (size_t)r->contexts * (size_t)r->signals,
                        .failure = wishes->failure,
+                       .store = storeHere,
                        .owner = wishes->owner};
   return tuttiRmaNetCreate(&home, &r->net);
 }

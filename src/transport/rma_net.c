@@ -6,21 +6,13 @@
 #include "base/error.h"
 #include "base/os.h"
 #include "transport/net.h"
+#include "transport/rma_message.h"
 
 #define MESSAGES_PER_TURN 16 /* of a connection, so that the proxy comes round to others */
 /* After a message the proxy looks so often for so long, though nobody waits: some networks tell
  * nobody that something has come. */
 #define LOOK_MS    1
 #define LOOKING_MS 100
-
-/* Before the data of each message; the same on all hosts of a communicator. */
-typedef struct {
-  uint64_t offset; /* in the window */
-  uint32_t window; /* its number; 0: no data */
-  uint32_t bytes;  /* that follow */
-  uint32_t counter;
-  uint32_t last; /* 1: the put is complete, count its signal; 0: more follows */
-} Header;
 
 typedef struct openWindow {
   uint32_t number;
@@ -34,6 +26,7 @@ struct tuttiRmaNet {
   pthread_mutex_t lock; /* guards what follows; held while a message is taken */
   openWindow *windows;
   tuttiConn **receiving; /* [nranks] NULL: none */
+  tuttiRmaHeader *begun; /* [nranks] whose data is the next message; bytes 0: none */
   bool serving;          /* it is with the proxy */
   uint64_t lookUntil;    /* tuttiNow() clock */
 };
@@ -42,6 +35,7 @@ tuttiResult_t tuttiRmaNetCreate(const tuttiRmaHome *home, tuttiRmaNet **out) {
   TUTTI_FRESH(tuttiRmaNet, n, 1, "one-sided operations over a network", home->view->memory);
   const tuttiCommView *v = home->view;
   TUTTI_NEW(n->receiving, v->nranks, "connections of ranks", v->memory); // NOLINT: pointers
+  TUTTI_NEW(n->begun, v->nranks, "messages of ranks", v->memory);
   n->home = *home;
   pthread_mutex_init(&n->lock, NULL);
   *out = n;
@@ -51,10 +45,11 @@ tuttiResult_t tuttiRmaNetCreate(const tuttiRmaHome *home, tuttiRmaNet **out) {
 
 void tuttiRmaNetFree(tuttiRmaNet *n) {
   if (!n) return;
-  if (n->serving) tuttiProxyRemove(tuttiNetProxy(n->home.view, TUTTI_RECV), n);
+  if (n->serving) tuttiProxyRemove(n->home.taker, n);
   while (n->windows)
     tuttiRmaNetWindowClose(n, n->windows->number);
   pthread_mutex_destroy(&n->lock);
+  tuttiFree(n->begun);
   tuttiFree(n->receiving);
   tuttiFree(n);
 }
@@ -80,7 +75,7 @@ void tuttiRmaNetWindowClose(tuttiRmaNet *n, uint32_t number) {
 
 /* ---- the receiver ---------------------------------------------------------------------------- */
 
-static const openWindow *findWindow(const tuttiRmaNet *n, const Header *h) {
+static const openWindow *findWindow(const tuttiRmaNet *n, const tuttiRmaHeader *h) {
   const openWindow *w = n->windows;
   while (w && w->number != h->window)
     w = w->next;
@@ -95,7 +90,7 @@ static tuttiResult_t broken(const tuttiRmaNet *n, const tuttiConn *conn, const c
 }
 
 /* Puts the data where the header says. */
-static tuttiResult_t deliver(const tuttiRmaNet *n, const tuttiConn *conn, const Header *h,
+static tuttiResult_t deliver(const tuttiRmaNet *n, const tuttiConn *conn, const tuttiRmaHeader *h,
                              const uint8_t *data) {
   char text[160];
   if (h->bytes == 0) return tuttiSuccess;
@@ -108,8 +103,7 @@ static tuttiResult_t deliver(const tuttiRmaNet *n, const tuttiConn *conn, const 
   }
   if (h->offset > w->size || h->bytes > w->size - h->offset)
     return broken(n, conn, "it reaches past the end of its window");
-  memcpy(w->base + h->offset, data, h->bytes);
-  return tuttiSuccess;
+  return n->home.store(n->home.owner, w->base + h->offset, data, h->bytes);
 }
 
 static const uint8_t *payloadOf(const tuttiConn *conn, const tuttiSlotDescriptor *slot) {
@@ -118,16 +112,38 @@ static const uint8_t *payloadOf(const tuttiConn *conn, const tuttiSlotDescriptor
   return inSlot ? tuttiConnData(conn, slot->bytes) : NULL;
 }
 
+/* Reads a header, which is never in GPU memory. */
+static tuttiResult_t readHeader(const tuttiRmaNet *n, const tuttiConn *conn, const uint8_t *payload,
+                                tuttiRmaHeader *h) {
+  const tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
+  bool hidden = conn->gpuData && slot->where == TUTTI_WHERE_SLOT && slot->bytes > conn->smallBytes;
+  if (hidden || slot->bytes < sizeof *h) return broken(n, conn, "it has no header");
+  memcpy(h, payload, sizeof *h);
+  size_t with = slot->bytes - sizeof *h;
+  if ((with && with != h->bytes) || h->counter >= n->home.used || h->last > 1)
+    return broken(n, conn, "its header is malformed");
+  return tuttiSuccess;
+}
+
 /* Takes the next message of a connection that has one. */
 static tuttiResult_t takeMessage(tuttiRmaNet *n, tuttiConn *conn) {
   const tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
+  tuttiRmaHeader *begun = &n->begun[conn->peer], h = *begun;
   const uint8_t *payload = payloadOf(conn, slot);
-  Header h;
-  if (!payload || slot->bytes < sizeof h) return broken(n, conn, "it has no header");
-  memcpy(&h, payload, sizeof h);
-  if (h.bytes != slot->bytes - sizeof h || h.counter >= n->home.used || h.last > 1)
-    return broken(n, conn, "its header is malformed");
-  TUTTI_TRY(deliver(n, conn, &h, payload + sizeof h));
+  if (!payload) return broken(n, conn, "it has no payload");
+  if (begun->bytes == 0) {
+    TUTTI_TRY(readHeader(n, conn, payload, &h));
+    payload += sizeof h;
+    if (h.bytes > 0 && slot->bytes == sizeof h) {
+      *begun = h;
+      tuttiConnAdvance(conn);
+      return tuttiSuccess;
+    }
+  } else if (slot->bytes != begun->bytes) {
+    return broken(n, conn, "its data is of another size than its header says");
+  }
+  begun->bytes = 0;
+  TUTTI_TRY(deliver(n, conn, &h, payload));
   size_t counter = (size_t)conn->peer * n->home.row + h.counter;
   if (h.last) tuttiFetchAddAcqRel(&n->home.counters[counter], 1);
   tuttiConnAdvance(conn);
@@ -150,11 +166,15 @@ static tuttiProxyState advance(void *self, tuttiProxyTurn *turn) {
   tuttiRmaNet *n = self;
   bool moved = false;
   turn->polled++;
+  if (tuttiLoadAcquire32(n->home.view->failed)) return TUTTI_PROXY_IDLE; /* windows may be gone */
   turn->result = takeAll(n, &moved);
   if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
   uint64_t now = tuttiNow();
   if (moved) n->lookUntil = now + LOOKING_MS * TUTTI_MS;
-  if (now < n->lookUntil) tuttiProxyWakeBy(turn, now + LOOK_MS * TUTTI_MS);
+  if (now < n->lookUntil)
+    tuttiProxyWakeBy(turn, now + LOOK_MS * TUTTI_MS);
+  else if (n->home.lookMs)
+    tuttiProxyWakeBy(turn, now + n->home.lookMs * TUTTI_MS);
   if (moved) tuttiProxyFreed(tuttiNetProxy(n->home.view, TUTTI_RECV));
   return moved ? TUTTI_PROXY_MOVED : TUTTI_PROXY_IDLE;
 }
@@ -170,7 +190,7 @@ tuttiResult_t tuttiRmaNetListen(tuttiRmaNet *n, tuttiConn *conn) {
                      .tell = tuttiProxyNothingToTell,
                      .self = n,
                      .lazy = true};
-  TUTTI_TRY(tuttiProxyAdd(tuttiNetProxy(n->home.view, TUTTI_RECV), &op));
+  TUTTI_TRY(tuttiProxyAdd(n->home.taker, &op));
   n->serving = true;
   return tuttiSuccess;
 }
@@ -200,7 +220,7 @@ static tuttiResult_t awaitRoom(const tuttiRmaNet *n, tuttiConn *conn, tuttiProxy
   return tuttiSuccess;
 }
 
-static void fillSlot(tuttiConn *conn, const Header *h, const uint8_t *data) {
+static void fillSlot(tuttiConn *conn, const tuttiRmaHeader *h, const uint8_t *data) {
   tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
   size_t bytes = sizeof *h + h->bytes;
   bool inlined = bytes <= TUTTI_INLINE_MAX;
@@ -216,14 +236,14 @@ static void fillSlot(tuttiConn *conn, const Header *h, const uint8_t *data) {
 static tuttiResult_t sendPieces(const tuttiRmaNet *n, tuttiConn *conn, tuttiProxy *proxy,
                                 const tuttiRmaPut *put, size_t counter) {
   const uint8_t *data = put->data;
-  size_t most = conn->slotBytes - sizeof(Header), at = 0, piece;
+  size_t most = conn->slotBytes - sizeof(tuttiRmaHeader), at = 0, piece;
   do {
     piece = put->bytes - at < most ? put->bytes - at : most;
-    Header h = {.offset = put->offset + at,
-                .window = put->window,
-                .bytes = (uint32_t)piece,
-                .counter = (uint32_t)counter,
-                .last = at + piece == put->bytes};
+    tuttiRmaHeader h = {.offset = put->offset + at,
+                        .window = put->window,
+                        .bytes = (uint32_t)piece,
+                        .counter = (uint32_t)counter,
+                        .last = at + piece == put->bytes};
     TUTTI_TRY(awaitRoom(n, conn, proxy, sizeof h + piece));
     fillSlot(conn, &h, data + at);
     tuttiConnAdvance(conn);

@@ -1,12 +1,14 @@
-/* One-sided operations over a network: see rma.h. Each message of a connection of TUTTI_RMA_CHANNEL
- * has a header that says where its data goes; the last of a put also counts a signal. An operation
- * of the receiver's proxy takes them out of their slots, and believes no header before it has
- * checked it. */
+/* One-sided operations by messages: over a network, see rma.h, and between GPUs that do not store
+ * to each other. Each message of a connection of TUTTI_RMA_CHANNEL has a header that says where its
+ * data goes (rma_message.h); the last of a put also counts a signal. An operation of one of the
+ * receiver's proxies takes them out of their slots, and believes no header before it has checked
+ * it. */
 #ifndef TUTTI_TRANSPORT_RMA_NET_H_
 #define TUTTI_TRANSPORT_RMA_NET_H_
 
 #include <sys/cdefs.h>
 
+#include "proxy/proxy.h"
 #include "transport/rma.h"
 
 __BEGIN_DECLS
@@ -16,10 +18,16 @@ typedef struct tuttiRmaNet tuttiRmaNet;
 /* What it is part of. */
 typedef struct {
   tuttiCommView *view;
+  tuttiProxy *taker;                     /* who takes messages */
   tuttiAtomic64 *counters;               /* of this rank's area */
   size_t row, used;                      /* counters between ranks; of these, that there are */
-  tuttiResult_t (*failure)(void *owner); /* of the communicator, with its text */
+  tuttiResult_t (*failure)(void *owner); /* of the communicator, with its text; for Send */
+  /* Copies from a slot, waits until it is done, and may fail. */
+  tuttiResult_t (*store)(void *owner, void *to, const void *from, size_t bytes);
   void *owner;
+  /* How often the taker looks for messages while none come, as nobody tells it; 0: its proxy is
+     told, or looks often enough. */
+  uint64_t lookMs;
 } tuttiRmaHome;
 
 tuttiResult_t tuttiRmaNetCreate(const tuttiRmaHome *home, tuttiRmaNet **out);

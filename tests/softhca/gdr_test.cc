@@ -3,6 +3,7 @@
 // so that it runs anywhere.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -20,6 +21,8 @@
 #include "fault_scenario.h"
 #include "transport/ib/wire.h"
 #include "transport/net.h"
+#include "transport/rma_message.h"
+#include "transport/rma_net.h"
 
 // ---- the GPU
 // --------------------------------------------------------------------------------------
@@ -661,6 +664,164 @@ TEST(Gdr, APortThatFailsOutOfOrderIsMended) {
   tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
   EXPECT_EQ(exchange(r, from, to, 3000, kSizes), 0) << r.a.error << r.b.error;
   closeBoth(r, from, to);
+}
+
+// ---- one-sided operations
+// ----------------------------------------------------------------------------------------
+
+constexpr uint32_t kWindow = 3;
+
+// Who takes puts into a window of the GPU, by copies of the driver as the library's.
+struct Taker {
+  Rank &rank;
+  tuttiConn &conn;
+  cuPointer window = 0;
+  size_t bytes;
+  tuttiAtomic64 counters[4]{}; // two for each rank
+  tuttiRmaNet *net = nullptr;
+
+  static tuttiResult_t store(void *self, void *to, const void *from, size_t n) {
+    const Taker *t = static_cast<const Taker *>(self);
+    std::vector<uint8_t> data(n);
+    const uint8_t *at = static_cast<const uint8_t *>(from);
+    bool onGpu = t->conn.gpuData && at >= t->conn.data &&
+                 at < t->conn.data + TUTTI_FIFO_DEPTH * t->conn.slotBytes;
+    if (onGpu)
+      cuMemcpyDtoH_v2(data.data(), pointerOf(from), n);
+    else
+      memcpy(data.data(), from, n);
+    return cuMemcpyHtoD_v2(pointerOf(to), data.data(), n) == CU_OK ? tuttiSuccess
+                                                                   : tuttiUnhandledCudaError;
+  }
+  Taker(Rank &r, tuttiConn &c, size_t size) : rank(r), conn(c), bytes(size) {
+    EXPECT_EQ(tuttiProxyCreate(&r.view.taker, Rank::fail, &r), tuttiSuccess);
+    EXPECT_EQ(cuMemAlloc_v2(&window, bytes), CU_OK);
+    tuttiRmaHome home{};
+    home.view = &r.view;
+    home.taker = r.view.taker;
+    home.counters = counters;
+    home.row = home.used = 2;
+    home.store = store;
+    home.owner = this;
+    home.lookMs = 1;
+    EXPECT_EQ(tuttiRmaNetCreate(&home, &net), tuttiSuccess);
+    void *base = reinterpret_cast<void *>(window); // NOLINT: the ABI's integer
+    EXPECT_EQ(tuttiRmaNetWindowOpen(net, kWindow, base, bytes), tuttiSuccess);
+    EXPECT_EQ(tuttiRmaNetListen(net, &conn), tuttiSuccess);
+  }
+  ~Taker() {
+    tuttiRmaNetFree(net);
+    tuttiProxyDestroy(rank.view.taker);
+    rank.view.taker = nullptr;
+    EXPECT_EQ(cuMemFree_v2(window), CU_OK);
+  }
+  // Runs the network's loop, as the thread of a proxy that a waiting kernel keeps looking.
+  bool await(uint64_t signals) {
+    tuttiProxyEnter(rank.view.proxy);
+    uint64_t end = tuttiNow() + kLongNs;
+    while (tuttiLoadAcquire(&counters[1]) < signals && !tuttiLoadAcquire32(&rank.failed) &&
+           tuttiNow() < end)
+      if (!tuttiProxyRun(rank.view.proxy)) sched_yield();
+    tuttiProxyLeave(rank.view.proxy);
+    return tuttiLoadAcquire(&counters[1]) == signals;
+  }
+  std::vector<uint8_t> look() const {
+    std::vector<uint8_t> data(bytes);
+    cuMemcpyDtoH_v2(data.data(), window, bytes);
+    return data;
+  }
+};
+
+// A put as kernels/relay.cuh writes it, with signal 1.
+bool put(Rank &r, tuttiConn &c, const std::vector<uint8_t> &data, size_t offset) {
+  size_t at = 0, piece;
+  do {
+    piece = std::min(data.size() - at, c.slotBytes);
+    tuttiRmaHeader h = {offset + at, kWindow, static_cast<uint32_t>(piece), 1,
+                        at + piece == data.size()};
+    bool with = piece <= TUTTI_INLINE_MAX - sizeof h;
+    for (int message = 0; message < (with ? 1 : 2); message++) {
+      if (!r.await(c)) return false;
+      tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
+      size_t bytes = message ? piece : sizeof h + (with ? piece : 0);
+      bool inlined = bytes <= TUTTI_INLINE_MAX;
+      slot->bytes = static_cast<uint32_t>(bytes);
+      slot->where = inlined ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+      slot->sig = tuttiSignature{};
+      uint8_t *to = inlined ? slot->inlined : tuttiConnData(&c, bytes);
+      if (message && c.gpuData && bytes > c.smallBytes)
+        cuMemcpyHtoD_v2(pointerOf(to), data.data() + at, bytes);
+      else if (message)
+        memcpy(to, data.data() + at, bytes);
+      if (!message) memcpy(to, &h, sizeof h);
+      if (!message && with) std::copy_n(data.begin() + static_cast<long>(at), piece, to + sizeof h);
+      tuttiConnAdvance(&c);
+      tuttiProxyKick(r.view.proxy);
+    }
+    at += piece;
+  } while (at < data.size());
+  return true;
+}
+
+// Puts of sizes by turns, each into the next place; none may be missing or mixed up when the last
+// signal has come.
+void putAll(Ranks &r, int puts) {
+  const std::vector<size_t> sizes = {0,    1,     56,        57,        80,    81,
+                                     5000, kSlot, kSlot + 1, 32 * 1024, 32769, 3 * kSlot + 77};
+  tuttiConn from = r.a.open(TUTTI_RMA_CHANNEL, TUTTI_SEND),
+            to = r.b.open(TUTTI_RMA_CHANNEL, TUTTI_RECV);
+  size_t room = 4 * kSlot;
+  {
+    Taker taker(r.b, to, room * sizes.size());
+    std::vector<uint8_t> want = taker.look();
+    std::vector<std::vector<uint8_t>> data;
+    for (int i = 0; i < puts; i++) {
+      size_t n = static_cast<size_t>(i) % sizes.size();
+      data.emplace_back(sizes[n]);
+      for (size_t k = 0; k < sizes[n]; k++)
+        data.back()[k] = byteOf(static_cast<uint64_t>(i), k);
+      std::copy(data.back().begin(), data.back().end(),
+                want.begin() + static_cast<long>(n * room + 3));
+    }
+    std::thread sender([&] {
+      for (size_t i = 0; i < data.size(); i++)
+        if (!put(r.a, from, data[i], i % sizes.size() * room + 3)) return;
+    });
+    EXPECT_TRUE(taker.await(static_cast<uint64_t>(puts))) << r.a.error << r.b.error;
+    EXPECT_TRUE(taker.look() == want);
+    EXPECT_EQ(tuttiLoadAcquire(&taker.counters[0]), 0u);
+    if (tuttiLoadAcquire(&taker.counters[1]) < static_cast<uint64_t>(puts))
+      tuttiStoreRelease32(&r.a.failed, 1);
+    sender.join();
+  }
+  closeBoth(r, from, to);
+}
+
+TEST(GdrPuts, GoIntoWindowsWhereverTheirSlotsAre) {
+  if (!configured("movers 1")) return;
+  for (bool first : {true, false})
+    for (bool second : {true, false}) {
+      Ranks r(first, second);
+      r.attach();
+      putAll(r, 60);
+    }
+  EXPECT_EQ(allocations, 0);
+}
+
+TEST(GdrPuts, AreFlushedBeforeTheyAreTaken) {
+  if (!configured("invisible_ms 1000")) return;
+  Ranks r;
+  r.attach();
+  putAll(r, 60);
+}
+
+TEST(GdrPuts, AreNotLostWithAPort) {
+  if (!configured("reorder_us 300\ninvisible_ms 1000\ndevice softhca0 ports=2\n"
+                  "port softhca0/1 down_frames=300 up_ms=500"))
+    return;
+  Ranks r;
+  r.attach();
+  putAll(r, 400);
 }
 
 } // namespace

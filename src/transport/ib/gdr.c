@@ -360,7 +360,7 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   if (npeers == 0 || gpu < 0) return tuttiSuccess;
   if (railsThatReach(node) == 0) return tuttiNetWithoutGdr(v);
   g->blockBytes = TUTTI_FIFO_DEPTH * v->slotBytes;
-  size_t wanted = 2 * (size_t)(v->nchannels + 1) * (size_t)npeers,
+  size_t wanted = 2 * (size_t)(v->nchannels + 1 + (v->rmaContexts > 0)) * (size_t)npeers,
          most = SLAB_BYTES / g->blockBytes;
   g->nblocks = (int)(wanted < most ? wanted : most);
   if (g->nblocks == 0) return tuttiNetWithoutGdr(v);
