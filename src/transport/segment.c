@@ -35,6 +35,7 @@ typedef struct {
   size_t sharedBytes, pairBytes; /* control of one FIFO */
   size_t dataBytes;              /* data of one FIFO */
   size_t controlAt, dataAt;      /* whole pages */
+  size_t putsAt, putBytes;       /* of one-sided operations: whole pages, of each reader's FIFO */
   size_t bytes;
 } segmentLayout;
 
@@ -84,6 +85,8 @@ struct tuttiHouse {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tuttiHouse *houses;
 
+#define PUT_CONTROL tuttiFifoControlBytes(TUTTI_FIFO_DESCRIPTORS, 1)
+
 /* False: all segments together need more address space than there is. */
 static bool layOut(const tuttiCommView *v, int nlocal, segmentLayout *out) {
   segmentLayout l = {
@@ -91,15 +94,19 @@ static bool layOut(const tuttiCommView *v, int nlocal, segmentLayout *out) {
   size_t pairs = (l.nchannels + 1) * l.nreaders;
   l.controlAt =
       tuttiPagesUp(sizeof(segmentHeader) + (size_t)nlocal * sizeof(tuttiAtomic32)); /* holders */
+  if (v->peers[v->rank].device == tuttiDeviceCuda)
+    l.putBytes = tuttiPagesUp(PUT_CONTROL) + tuttiPagesUp(TUTTI_FIFO_DEPTH * l.slotBytes);
   if (v->stagedBytes) { /* nothing that could be given back while the communicator lives */
-    l.dataAt = l.bytes = l.controlAt + v->stagedBytes;
+    l.putsAt = l.controlAt + tuttiPagesUp(v->stagedBytes);
+    l.dataAt = l.bytes = l.putsAt + l.nreaders * l.putBytes;
     *out = l;
     return true;
   }
   l.descriptors = TUTTI_FIFO_DESCRIPTORS * (v->oversubscribed ? 4 : 1);
   l.sharedBytes = tuttiFifoControlBytes((uint32_t)l.descriptors, (int)l.nreaders);
   l.pairBytes = tuttiFifoControlBytes((uint32_t)l.descriptors, 1);
-  l.dataAt = l.controlAt + tuttiPagesUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes);
+  l.putsAt = l.controlAt + tuttiPagesUp(l.nchannels * l.sharedBytes + pairs * l.pairBytes);
+  l.dataAt = l.putsAt + l.nreaders * l.putBytes;
   size_t data, all;
   l.smallBytes = v->oversubscribed ? l.slotBytes / 64 / TUTTI_LINE * TUTTI_LINE : 0;
   if (l.smallBytes > TUTTI_SMALL_MAX) l.smallBytes = TUTTI_SMALL_MAX;
@@ -574,6 +581,7 @@ static uint64_t resume(const tuttiConn *c) {
 }
 
 static bool hasChannel(const tuttiCommView *v, int channel, bool shared) {
+  if (channel == TUTTI_RMA_CHANNEL) return !shared && v->peers[v->rank].device == tuttiDeviceCuda;
   if (v->stagedBytes) return false; /* the segments hold symmetric blocks */
   if (channel == TUTTI_P2P_CHANNEL) return !shared;
   return channel >= 0 && channel < v->nchannels;
@@ -631,6 +639,19 @@ static tuttiResult_t findFifo(tuttiSegment *s, size_t channel, bool shared, size
   return tuttiSuccess;
 }
 
+/* Of messages of one-sided operations, which staged GPUs have as well. */
+static tuttiResult_t findPuts(tuttiSegment *s, size_t index, tuttiConn *conn) {
+  const segmentLayout *y = &s->layout;
+  uint8_t *at;
+  TUTTI_TRY(reach(s, y->putsAt + index * y->putBytes, &at));
+  conn->descriptors = (tuttiSlotDescriptor *)at;
+  conn->ndescriptors = TUTTI_FIFO_DESCRIPTORS;
+  conn->readers = (tuttiReader *)(conn->descriptors + conn->ndescriptors);
+  conn->data = at + tuttiPagesUp(PUT_CONTROL);
+  conn->smallBytes = 0;
+  return tuttiSuccess;
+}
+
 tuttiResult_t tuttiSegmentOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
                                bool shared, tuttiConn *conn) {
   tuttiSegment *s;
@@ -647,9 +668,10 @@ tuttiResult_t tuttiSegmentOpen(tuttiCommView *v, int peer, int channel, tuttiDir
                     .channel = channel,
                     .direction = (uint8_t)direction};
   size_t number = channel == TUTTI_P2P_CHANNEL ? y->nchannels : (size_t)channel;
-  TUTTI_TRY(findFifo(s, number, shared, index, &made));
+  TUTTI_TRY(channel == TUTTI_RMA_CHANNEL ? findPuts(s, index, &made)
+                                         : findFifo(s, number, shared, index, &made));
   if (shared && !all) made.readers += index;
-  TUTTI_TRY(touch(s, made.descriptors, y->descriptors * sizeof *made.descriptors));
+  TUTTI_TRY(touch(s, made.descriptors, made.ndescriptors * sizeof *made.descriptors));
   TUTTI_TRY(touch(s, made.readers, (size_t)made.nreaders * sizeof *made.readers));
   made.next = resume(&made);
   *conn = made;

@@ -12,6 +12,8 @@
  * first, the owner or a neighbour, gives it its size and seals that.
  *
  * For staged kernels between all pairs (kernels/allpairs.h) there is a symmetric block instead.
+ * GPUs have, in front of the data, one more FIFO for each neighbour, of TUTTI_RMA_CHANNEL, with
+ * descriptors and data together; how much of one-sided operations a rank wants, others do not know.
  * In the control part come first the shared FIFOs (one per channel, a credit per neighbour), then
  * the pair FIFOs (one per channel, TUTTI_P2P_CHANNEL last, and neighbour; one credit), channel by
  * channel. So small messages of many FIFOs touch few pages, and pages that no message touches cost
