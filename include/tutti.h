@@ -560,9 +560,8 @@ TUTTI_API tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t 
  * Writes into windows of other ranks, without a call of theirs, and signals by which they learn of
  * it, after a first window has been registered. On host memory each call is done when it returns,
  * on a non-blocking communicator too. On GPUs it is done in order of its stream, and can be
- * captured in a graph; they must store into each other's memory (P2P), else calls with that peer
- * fail. In a group calls are done at tuttiGroupEnd, behind the collectives and messages, and the
- * waits behind the puts.
+ * captured in a graph. In a group calls are done at tuttiGroupEnd, behind the collectives and
+ * messages, and the waits behind the puts.
  *
  * A signal is known by who sends it, its index and its context (below numRmaSig and numRmaCtx of
  * the config); it is counted, never lost, and belongs to no window. */
@@ -573,7 +572,8 @@ TUTTI_API tuttiResult_t tuttiRecv(void *recvbuff, size_t count, tuttiDataType_t 
  * streams; those in a graph when that runs, which the user orders with what is on other streams.
  * Bounds are checked before anything is written. localbuff may be changed when the call is done;
  * the data may be on its way still. On GPUs it must not overlap with where it goes, and the
- * window's memory must be of tuttiMemAlloc or cudaMalloc, and stay as long as a put is on its way.
+ * window's memory must stay as long as a put is on its way; between GPUs that store into each
+ * other's memory (P2P) it must be of tuttiMemAlloc or cudaMalloc.
  * `flags` must be 0. */
 TUTTI_API tuttiResult_t tuttiPutSignal(const void *localbuff, size_t count,
                                        tuttiDataType_t datatype, int peer, tuttiWindow_t peerWin,

@@ -42,7 +42,7 @@ static tuttiResult_t checkSignal(const tuttiCommunicator *c, int peer, int sigId
   return checkIndex("ctx", ctx, c->options.rmaContexts, "numRmaCtx");
 }
 
-/* Where the peer's part of a window is. A GPU has to have it mapped. */
+/* Where the peer's part of a window is. A GPU that stores to it has to have it mapped. */
 static tuttiResult_t findPlace(const tuttiCommunicator *c, tuttiWindowState *win,
                                tuttiRmaPut *put) {
   tuttiWindowParts parts = tuttiWindowPartsOf(win);
@@ -50,7 +50,7 @@ static tuttiResult_t findPlace(const tuttiCommunicator *c, tuttiWindowState *win
   uint8_t *mapped = tuttiWindowMapped(c, win, put->peer, why);
   put->at = parts.base ? parts.base[put->peer] + put->offset : 0;
   put->mapped = mapped ? mapped + put->offset : NULL;
-  if (parts.base || put->bytes == 0) return tuttiSuccess;
+  if (!tuttiOneSidedMaps(c, put->peer) || put->bytes == 0) return tuttiSuccess;
   if (!mapped)
     return TUTTI_FAIL(tuttiInvalidUsage,
                       "rank %d cannot store into the part of rank %d of window #%u: %s", c->rank,

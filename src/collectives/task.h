@@ -45,7 +45,8 @@ typedef struct tuttiTaskContext {
    */
   void (*waits)(void *comm, const tuttiAwaited *list, int n);
   /* Called about every 100 ms while a kernel waits for these signals of one-sided operations, of
-   * which `come` are there. A failure, of the communicator, ends the wait (deadline passed). */
+   * which `come` are there, or, of 0 signals, while a put waits for room. A failure, of the
+   * communicator, ends the wait (deadline passed). */
   tuttiResult_t (*signalsLate)(void *comm, const tuttiWaitSignalDesc_t *awaited, uint32_t come,
                                uint64_t waitedMs);
   /* The failure that `failed` announced. */

@@ -9,15 +9,20 @@
 
 #define CLOCK_PASSES 1024
 
-/* GPUs store to each other, and so to counters in their symmetric blocks. */
+/* GPUs store to each other, and so to counters in their symmetric blocks; and to their own. */
 static bool stores(const tuttiCommunicator *c, int peer) {
-  if (!c->view.symmetric || c->wireup.plan.staged) return false;
-  return peer == c->rank || c->wireup.paths[peer].stores;
+  if (peer == c->rank) return true;
+  return c->view.symmetric && !c->wireup.plan.staged && c->wireup.paths[peer].stores;
+}
+
+bool tuttiOneSidedMaps(const tuttiCommunicator *c, int peer) {
+  return c->device->kind == tuttiDeviceCuda && stores(c, peer);
 }
 
 static bool serves(const tuttiCommunicator *c, int peer) {
   const tuttiPath *path = &c->wireup.paths[peer];
-  if (c->device->kind == tuttiDeviceCuda) return stores(c, peer);
+  if (c->device->kind == tuttiDeviceCuda)
+    return stores(c, peer) || (path->transport && !path->stores);
   return peer == c->rank || path->direct || path->fetches || path->network;
 }
 
@@ -28,26 +33,20 @@ bool tuttiOneSidedServes(const tuttiCommunicator *c) {
   return all;
 }
 
-static tuttiResult_t noStores(const tuttiCommunicator *c, int peer) {
+static tuttiResult_t noWay(const tuttiCommunicator *c, int peer) {
   const tuttiPath *path = &c->wireup.paths[peer];
   const tuttiPeer *mine = &c->wireup.peers[c->rank], *theirs = &c->wireup.peers[peer];
   char why[TUTTI_SENTENCE], via[TUTTI_VIA];
-  if (peer == c->rank)
-    return TUTTI_FAIL(tuttiInvalidUsage,
-                      "rank %d has no one-sided operations, not even to itself: they take P2P "
-                      "between GPUs, which TUTTI_P2P_DISABLE=1 excludes or some of these GPUs have "
-                      "not; use tuttiSend and tuttiRecv",
-                      c->rank);
   return TUTTI_FAIL(tuttiInvalidUsage,
-                    "one-sided operations between GPUs take P2P, and rank %d reaches rank %d (host "
-                    "%s, pid %d) via %s: %s; use tuttiSend and tuttiRecv",
+                    "there are no one-sided operations between GPUs by the way that rank %d "
+                    "reaches rank %d (host %s, pid %d), via %s: %s; use tuttiSend and tuttiRecv",
                     c->rank, peer, theirs->host, theirs->pid, tuttiPathVia(path, mine, theirs, via),
                     tuttiPathText(path, mine, theirs, why));
 }
 
 tuttiResult_t tuttiOneSidedReach(tuttiCommunicator *c, int peer) {
   if (c->rma) return tuttiRmaReach(c->rma, peer);
-  return stores(c, peer) ? tuttiSuccess : noStores(c, peer);
+  return serves(c, peer) ? tuttiSuccess : noWay(c, peer);
 }
 
 static tuttiResult_t openTo(tuttiCommunicator *c, int peer, tuttiDirection direction) {
@@ -110,13 +109,20 @@ static uint64_t untaken(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d) {
 }
 
 static tuttiResult_t tooLate(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come) {
+  double seconds = (double)c->options.timeoutMs / 1e3;
   const tuttiPeer *p = &c->wireup.peers[d->peer];
+  if (d->opCnt == 0)
+    return TUTTI_FAIL(tuttiTimeout,
+                      "rank %d waited %.1f s for room to put to rank %d (host %s, pid %d), which "
+                      "does not take what was put before. Mend or restart it, or raise "
+                      "TUTTI_TIMEOUT",
+                      c->rank, seconds, d->peer, p->host, p->pid);
   return TUTTI_FAIL(tuttiTimeout,
                     "rank %d waited %.1f s for %d signals of index %d and context %d from rank %d "
                     "(host %s, pid %d), of which %llu have come. Mend or restart the late rank, or "
                     "raise TUTTI_TIMEOUT",
-                    c->rank, (double)c->options.timeoutMs / 1e3, d->opCnt, d->sigIdx, d->ctx,
-                    d->peer, p->host, p->pid, (unsigned long long)come);
+                    c->rank, seconds, d->opCnt, d->sigIdx, d->ctx, d->peer, p->host, p->pid,
+                    (unsigned long long)come);
 }
 
 tuttiResult_t tuttiSignalsLate(void *comm, const tuttiWaitSignalDesc_t *awaited, uint32_t come,

@@ -33,11 +33,14 @@ tuttiResult_t tuttiOneSidedPrepare(tuttiCommunicator *c, tuttiRmaCard *card);
 /* Do they work between all ranks, as far as the paths tell? */
 bool tuttiOneSidedServes(const tuttiCommunicator *c);
 
+/* This rank has to have the peer's part of a window mapped to write to it. */
+bool tuttiOneSidedMaps(const tuttiCommunicator *c, int peer);
+
 /* tuttiSuccess if this rank can write to `peer`, and that to this one; else why not. After a first
  * window. */
 tuttiResult_t tuttiOneSidedReach(tuttiCommunicator *c, int peer);
 
-/* See tuttiTaskContext. */
+/* See tuttiTaskContext; with opCnt 0 a put waits for room. */
 tuttiResult_t tuttiSignalsLate(void *comm, const tuttiWaitSignalDesc_t *awaited, uint32_t come,
                                uint64_t waitedMs);
 

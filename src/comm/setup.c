@@ -128,7 +128,9 @@ static tuttiResult_t setView(tuttiCommunicator *c) {
   TUTTI_TRY(tuttiTopologyHost(&v->topology));
   TUTTI_TRY(tuttiProxyCreate(&v->proxy, proxyFailed, c));
   /* Two threads copy faster; on host memory those who wait do it themselves. */
-  return gpu ? tuttiProxyCreate(&v->receiver, proxyFailed, c) : tuttiSuccess;
+  if (!gpu) return tuttiSuccess;
+  TUTTI_TRY(tuttiProxyCreate(&v->taker, proxyFailed, c));
+  return tuttiProxyCreate(&v->receiver, proxyFailed, c);
 }
 
 static void setContext(tuttiCommunicator *c) {
@@ -265,6 +267,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   if (c->view.proxy) {
     closeConns(c);
     tuttiTransportsDetach(&c->view);
+    tuttiProxyDestroy(c->view.taker);
     tuttiProxyDestroy(c->view.receiver);
     tuttiProxyDestroy(c->view.proxy);
   }

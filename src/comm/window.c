@@ -96,17 +96,23 @@ static tuttiResult_t checkOwn(tuttiCommunicator *c, const tuttiWindowJob *w, tut
                               tuttiShareableCard *memory) {
   TUTTI_TRY(tuttiCheckMemory(c, "buff", w->buff));
   TUTTI_TRY(tuttiOneSidedPrepare(c, card));
-  if (!c->rma) return tuttiSuccess;
-  tuttiShareableShare(w->buff, w->size, memory);
   /* Before the others can know of it: one that returns first may put at once. */
+  if (!c->rma) return c->device->windowOpen(&c->context, c->windowsMade + 1, w->buff, w->size);
+  tuttiShareableShare(w->buff, w->size, memory);
   return tuttiRmaWindowOpen(c->rma, c->windowsMade + 1, w->buff, w->size);
+}
+
+static void closeWindow(tuttiCommunicator *c, uint32_t number) {
+  if (c->rma)
+    tuttiRmaWindowClose(c->rma, number);
+  else
+    c->device->windowClose(&c->context, number);
 }
 
 /* After a failure: nobody has been told of the window, or nobody will use it. */
 static void takeBack(tuttiCommunicator *c, uint32_t number, bool first) {
-  if (!c->rma) return;
-  tuttiRmaWindowClose(c->rma, number);
-  if (!first) return;
+  closeWindow(c, number);
+  if (!first || !c->rma) return;
   tuttiRmaFree(c->rma); /* all begin anew with the next window */
   c->rma = NULL;
 }
@@ -179,7 +185,7 @@ static tuttiResult_t makeWindow(tuttiCommunicator *c, const tuttiWindowJob *w) {
     result = c->device->windowRegister(&c->view, &c->context, w->buff, w->size, &window->handle,
                                        &window->name);
   if (result != tuttiSuccess) {
-    if (c->rma) tuttiRmaWindowClose(c->rma, window->number);
+    closeWindow(c, window->number);
     freeWindow(c, window);
     return result;
   }
@@ -236,7 +242,7 @@ void *tuttiWindowBuffer(const Window *window) {
 void tuttiWindowRemove(tuttiCommunicator *c, Window *window) {
   TUTTI_UNLINK(c->windows, window);
   unlist(window);
-  if (c->rma) tuttiRmaWindowClose(c->rma, window->number);
+  closeWindow(c, window->number);
   c->device->windowDeregister(window->handle);
   freeWindow(c, window);
 }

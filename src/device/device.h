@@ -55,6 +55,11 @@ typedef struct tuttiDevice {
   tuttiResult_t (*windowRegister)(tuttiCommView *v, tuttiTaskContext *context, void *buff,
                                   size_t size, void **window, tuttiWindow_t *seen);
   void (*windowDeregister)(void *window);
+  /* Before others know of a window, which has a number that is the same on all ranks: they may put
+   * into it once they know. And from when on they can't; nobody is in it when that returns. On the
+   * host transport/rma.h sees to both. */
+  tuttiResult_t (*windowOpen)(tuttiTaskContext *context, uint32_t number, void *base, size_t size);
+  void (*windowClose)(tuttiTaskContext *context, uint32_t number);
   /* Where this rank can store into the part of `rank`; or NULL, and why not. */
   void *(*windowPart)(const void *window, int rank, char why[TUTTI_SENTENCE]);
   /* The same for kernels of the user, which have seen the window, and ranks of the local team. */
@@ -68,9 +73,9 @@ typedef struct tuttiDevice {
                                  tuttiDevComm_t *out, void **made);
   void (*devCommDestroy)(void *made);
   /* One-sided operations, in order of the stream, once there has been a window. A put goes to
-   * put->mapped, and so does its signal to the peer; puts follow all that was run before on any
-   * stream. A wait follows its stream alone. On the host transport/rma.h carries them out, and
-   * these are not called. */
+   * put->mapped, or by messages to a peer that this rank does not store to; puts follow all that
+   * was run before on any stream. A wait follows its stream alone. On the host transport/rma.h
+   * carries them out, and these are not called. */
   tuttiResult_t (*put)(tuttiTaskContext *context, const tuttiRmaPut *put, tuttiStream_t stream);
   tuttiResult_t (*awaitSignals)(tuttiTaskContext *context, const tuttiWaitSignalDesc_t *descs,
                                 int n, tuttiStream_t stream);

@@ -53,6 +53,16 @@ void tuttiDeviceNothingToDeregister(void *window) {
   (void)window;
 }
 
+tuttiResult_t tuttiDeviceNothingToOpen(tuttiTaskContext *context, uint32_t number, void *base,
+                                       size_t size) {
+  (void)context, (void)number, (void)base, (void)size;
+  return tuttiSuccess;
+}
+
+void tuttiDeviceNothingToShut(tuttiTaskContext *context, uint32_t number) {
+  (void)context, (void)number;
+}
+
 void *tuttiDeviceNothingMapped(const void *window, int rank, char why[TUTTI_SENTENCE]) {
   (void)window, (void)rank;
   snprintf(why, TUTTI_SENTENCE, "the device maps no windows");

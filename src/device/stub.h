@@ -25,6 +25,9 @@ tuttiResult_t tuttiDeviceNothingStaged(tuttiTaskContext *context);
 tuttiResult_t tuttiDeviceNothingToRegister(tuttiCommView *v, tuttiTaskContext *context, void *buff,
                                            size_t size, void **window, tuttiWindow_t *seen);
 void tuttiDeviceNothingToDeregister(void *window);
+tuttiResult_t tuttiDeviceNothingToOpen(tuttiTaskContext *context, uint32_t number, void *base,
+                                       size_t size);
+void tuttiDeviceNothingToShut(tuttiTaskContext *context, uint32_t number);
 void *tuttiDeviceNothingMapped(const void *window, int rank, char why[TUTTI_SENTENCE]);
 /* No kernels are served. */
 bool tuttiDeviceNoKernels(const tuttiCommView *v, char why[TUTTI_SENTENCE]);

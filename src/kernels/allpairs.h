@@ -117,6 +117,7 @@ typedef struct {
   uint32_t started;      /* ring/tree kernel in graphs: launches that have begun */
   tuttiSignature sig;    /* of the operation that waits */
   tuttiSignalsLate late; /* the last report of a kernel that waits for signals */
+  uint64_t busy;         /* kernel: changes while proxies have to look for its messages */
 } tuttiKernelStatus;
 
 /* One neighbour. Sizes are in bytes. */

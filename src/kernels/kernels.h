@@ -32,7 +32,8 @@ extern const tuttiKernels tuttiKernelsCopies;
 extern const void *const tuttiKernelMessages;
 extern const void *const tuttiKernelRingTree; /* ringtree.cu: for all types */
 /* onesided.cu */
-extern const void *const tuttiKernelPut, *const tuttiKernelPutWords, *const tuttiKernelAwait;
+extern const void *const tuttiKernelPut, *const tuttiKernelPutWords, *const tuttiKernelRelay,
+                                                                         *const tuttiKernelAwait;
 
 __END_DECLS
 

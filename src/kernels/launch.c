@@ -125,6 +125,12 @@ int tuttiPutAddNode(const tuttiPutArgs *args, struct CUgraph_st *graph,
   return cudaGraphAddKernelNode(&made, graph, after, n, &node);
 }
 
+int tuttiRelayLaunch(const tuttiRelayArgs *args, tuttiStream_t stream) {
+  int threads = args->bytes <= TUTTI_RELAY_INLINE ? 64 : (int)TUTTI_PUT_THREADS;
+  const tuttiLaunchShape shape = {.nblocks = 1, .nthreads = threads, .stream = stream};
+  return launch(tuttiKernelRelay, args, &shape);
+}
+
 int tuttiAwaitLaunch(const tuttiAwaitArgs *args, bool mayBeEarly, tuttiStream_t stream) {
   const tuttiLaunchShape shape = {
       .nblocks = 1, .nthreads = TUTTI_AWAIT_MOST, .mayBeEarly = mayBeEarly, .stream = stream};
@@ -132,7 +138,7 @@ int tuttiAwaitLaunch(const tuttiAwaitArgs *args, bool mayBeEarly, tuttiStream_t 
 }
 
 int tuttiOneSidedLoad(void) {
-  const void *all[] = {tuttiKernelPut, tuttiKernelPutWords, tuttiKernelAwait};
+  const void *all[] = {tuttiKernelPut, tuttiKernelPutWords, tuttiKernelRelay, tuttiKernelAwait};
   cudaError_t err = cudaSuccess;
   for (size_t i = 0; i < sizeof all / sizeof *all && err == cudaSuccess; i++)
     err = load(all[i]);

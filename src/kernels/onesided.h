@@ -1,6 +1,8 @@
 /* The kernels of one-sided operations on GPUs. A rank stores into the window of another, which it
  * maps, and behind that adds 1 to a counter of the other's; whoever waits looks at its own
- * counters. Needs no CUDA header.
+ * counters. To a rank that it does not store to, it writes messages into the slots of a connection,
+ * as rma_message.h has them; a proxy of the receiver puts them into the window, and counts their
+ * signals in host memory. Needs no CUDA header.
  *
  * Behind the rest of its symmetric block each rank has three rows of counters, of as many words as
  * there are signals from all ranks: how many have arrived, which their senders add to; how many of
@@ -16,7 +18,8 @@
 #include <stdint.h>
 #include <sys/cdefs.h>
 
-#include "kernels/allpairs.h"
+#include "kernels/ringtree.h"
+#include "transport/rma_message.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -83,17 +86,37 @@ int tuttiPutLaunch(const tuttiPutArgs *args, bool mayBeEarly, tuttiStream_t stre
 int tuttiPutAddNode(const tuttiPutArgs *args, struct CUgraph_st *graph,
                     struct CUgraphNode_st *const *after, size_t n);
 
+/* ---- puts by messages ------------------------------------------------------------------------ */
+
+/* Data that is in the descriptor, behind its header. */
+#define TUTTI_RELAY_INLINE (TUTTI_INLINE_MAX - (uint32_t)sizeof(tuttiRmaHeader))
+
+typedef struct {
+  tuttiRingTreeEndpoint *endpoint; /* of the connection */
+  uint32_t *guard;                 /* of it: graphs may run beside eager calls */
+  const uint8_t *from;
+  uint64_t bytes, offset;
+  tuttiKernelStatus *status;
+  uint32_t window, signal;
+  uint32_t counter; /* by which a wait for room is reported */
+} tuttiRelayArgs;
+
+/* Enqueues it: one thread block, which ends when all is in slots. Returns a cudaError_t. */
+int tuttiRelayLaunch(const tuttiRelayArgs *args, tuttiStream_t stream);
+
 /* ---- waits ----------------------------------------------------------------------------------- */
 
 #define TUTTI_AWAIT_MOST 32u /* signals of one launch: a lane for each */
 
 typedef struct {
   const uint64_t *arrived;
+  const uint64_t *relayed; /* the same of ranks whose signals are messages */
   uint64_t *taken;
   tuttiKernelStatus *status;
   uint32_t n;
   struct {
     uint32_t counter, count;
+    uint32_t isRelayed;
   } of[TUTTI_AWAIT_MOST];
 } tuttiAwaitArgs;
 

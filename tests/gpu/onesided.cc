@@ -44,9 +44,11 @@ struct Graph {
   cudaGraphExec_t exec = nullptr;
 };
 
-/* Ranks that store to each other: kernels between all pairs run beside, or those of schedules. */
+/* Ranks that store to each other: kernels between all pairs run beside, or those of schedules. Or
+ * such as have messages taken by a proxy of the receiver. */
 class GpuOneSided : public GpuTest, public testing::WithParamInterface<Env> {
 protected:
+  static bool relays() { return GetParam().count("TUTTI_P2P_DISABLE") > 0; }
   Settings settings{GetParam()};
 };
 
@@ -555,6 +557,14 @@ TEST_P(GpuOneSided, WindowsOfHostMemory) {
       cudaStream_t s = gpu.streams[0];
       tuttiWindow_t win;
       TUTTI(tuttiCommWindowRegister(comm, host[r], 4096, &win, 0));
+      if (relays()) { /* but what is copied there need not be mapped */
+        const auto source = noise(4096, (uint32_t)r);
+        TUTTI(tuttiPutSignal(gpu.put(source), 4096, tuttiUint8, 1 - r, win, 0, 0, 0, 0, comm, s));
+        TUTTI(await(comm, 1 - r, s));
+        EXPECT_ENDS(s, comm);
+        EXPECT_TRUE(std::equal(host[r], host[r] + 4096, noise(4096, 1 - (uint32_t)r).begin()));
+        return;
+      }
       EXPECT_EQ(tuttiPutSignal(gpu.memory(), 8, tuttiUint8, 1 - r, win, 0, 0, 0, 0, comm, s),
                 tuttiInvalidUsage);
       EXPECT_THAT(tuttiGetLastError(comm), HasSubstr("cannot store into the part of rank " +
@@ -618,43 +628,26 @@ TEST_P(GpuOneSided, OnANonBlockingCommunicator) {
 }
 
 std::string nameOf(const testing::TestParamInfo<Env> &info) {
-  return info.param.empty() ? "AllPairs" : "Schedules";
+  bool schedules = info.param.count("TUTTI_ALGO") > 0;
+  if (info.param.count("TUTTI_SHM_DISABLE")) return "Network";
+  if (info.param.count("TUTTI_P2P_DISABLE")) return schedules ? "Shm" : "Staged";
+  return schedules ? "Schedules" : "AllPairs";
 }
 INSTANTIATE_TEST_SUITE_P(Beside, GpuOneSided,
                          testing::Values(Env{}, Env{{"TUTTI_ALGO", "ring,tree"}}), nameOf);
+const Env kStaged{{"TUTTI_P2P_DISABLE", "1"}};
+const Env kShm{{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_ALGO", "ring,tree"}};
+/* The one that TUTTI_TEST_NET names; else sockets. */
+Env network() {
+  const char *net = getenv("TUTTI_TEST_NET");
+  return {{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}, {"TUTTI_NET", net ?: "Socket"}};
+}
+INSTANTIATE_TEST_SUITE_P(Relayed, GpuOneSided, testing::Values(kStaged, kShm, network()), nameOf);
 
 /* ---- other paths ------------------------------------------------------------------------------
  */
 
 class GpuOneSidedLife : public GpuTest {};
-
-TEST_F(GpuOneSidedLife, OtherPathsAreNamed) {
-  for (const char *network : {"0", "1"}) {
-    Settings settings(Env{{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", network}});
-    GpuRanks ranks(2);
-    ASSERT_TRUE(ranks.ok());
-    ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
-      cudaStream_t s = gpu.streams[0];
-      tuttiWindow_t win;
-      TUTTI(tuttiCommWindowRegister(comm, gpu.memory(), 4096, &win, 0));
-      const char *path = network[0] == '1' ? "via NET/Socket" : "via SHM";
-      auto expect = [&](tuttiResult_t result) {
-        EXPECT_EQ(result, tuttiInvalidUsage);
-        EXPECT_THAT(tuttiGetLastError(comm),
-                    AllOf(HasSubstr(path), HasSubstr("TUTTI_P2P_DISABLE=1"),
-                          HasSubstr("use tuttiSend and tuttiRecv")));
-      };
-      expect(tuttiPutSignal(gpu.memory(), 1, tuttiUint8, 1 - r, win, 8, 0, 0, 0, comm, s));
-      expect(tuttiSignal(1 - r, 0, 0, 0, comm, s));
-      expect(await(comm, 1 - r, s));
-      EXPECT_EQ(tuttiSignal(r, 0, 0, 0, comm, s), tuttiInvalidUsage);
-      EXPECT_THAT(tuttiGetLastError(comm), HasSubstr("not even to itself"));
-      tuttiCommProperties_t p = TUTTI_COMM_PROPERTIES_INITIALIZER;
-      TUTTI(tuttiCommQueryProperties(comm, &p));
-      EXPECT_EQ(p.hostRmaSupport, 0);
-    });
-  }
-}
 
 TEST_F(GpuOneSidedLife, NoneWithoutContexts) {
   GpuRanks ranks(2, 1 << 16, 1, many(0, 1));
@@ -693,7 +686,7 @@ TEST_F(GpuOneSidedLife, OneRankToItself) {
   });
 }
 
-TEST_F(GpuOneSidedLife, AbortEndsAWait) {
+void abortAWait() {
   GpuRanks ranks(2);
   Barrier called(2);
   ASSERT_TRUE(ranks.ok());
@@ -717,6 +710,41 @@ TEST_F(GpuOneSidedLife, AbortEndsAWait) {
       EXPECT_EQ(awaitStream(gpu.streams[i], 5), cudaSuccess) << "rank " << r;
   });
   EXPECT_EQ(tuttiCommAbort(std::exchange(ranks.comms[1][0], nullptr)), tuttiSuccess);
+}
+
+TEST_F(GpuOneSidedLife, AbortEndsAWait) {
+  abortAWait();
+}
+TEST_F(GpuOneSidedLife, AbortEndsAWaitForMessages) {
+  for (const Env &env : {kStaged, kShm, network()}) {
+    Settings settings(env);
+    abortAWait();
+  }
+}
+
+/* More than there is room for goes to one that waits for nothing, and is there in the end. */
+TEST_F(GpuOneSidedLife, PutsNeedNoWait) {
+  constexpr size_t bytes = (size_t)24 << 20;
+  for (const Env &env : {kStaged, kShm, network()}) {
+    Settings settings(env);
+    GpuRanks ranks(2, 2 * bytes + 4096);
+    Barrier put(2);
+    ASSERT_TRUE(ranks.ok());
+    ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+      cudaStream_t s = gpu.streams[0];
+      uint8_t *window = gpu.put(std::vector<uint8_t>(bytes)),
+              *data = gpu.put(noise(bytes, (uint32_t)r));
+      tuttiWindow_t win;
+      TUTTI(tuttiCommWindowRegister(comm, window, bytes, &win, 0));
+      for (int i = 0; i < 3; i++)
+        TUTTI(tuttiPutSignal(data, bytes, tuttiUint8, 1 - r, win, 0, 0, 0, 0, comm, s));
+      EXPECT_ENDS(s, comm);
+      put.arrive();
+      TUTTI(await(comm, 1 - r, s, 3));
+      EXPECT_ENDS(s, comm);
+      EXPECT_TRUE(gpu.get(window, bytes) == noise(bytes, 1 - (uint32_t)r));
+    });
+  }
 }
 
 /* ---- processes --------------------------------------------------------------------------------
@@ -761,15 +789,30 @@ void writeAll(RankProcesses &processes, int r, int n) {
   EXPECT_EQ(processes.keep(tuttiCommDestroy(comm)), tuttiSuccess);
 }
 
-TEST_F(GpuOneSidedLife, Processes) {
+void writeFromProcesses(const Env &env) {
   constexpr int n = 3;
+  Settings settings(env);
   RankProcesses processes;
   processes.start(n, [&](int r) { writeAll(processes, r, n); });
   processes.waitAll(100);
   processes.expectCleanEnds();
 }
 
-TEST_F(GpuOneSidedLife, ADeadPeerEndsAWait) {
+TEST_F(GpuOneSidedLife, Processes) {
+  writeFromProcesses({});
+}
+TEST_F(GpuOneSidedLife, ProcessesStaged) {
+  writeFromProcesses(kStaged);
+}
+TEST_F(GpuOneSidedLife, ProcessesOverShm) {
+  writeFromProcesses(kShm);
+}
+TEST_F(GpuOneSidedLife, ProcessesOverANetwork) {
+  writeFromProcesses(network());
+}
+
+void killAPeer(const Env &env) {
+  Settings settings(env);
   RankProcesses processes;
   processes.start(2, [&](int r) {
     Gpu gpu(r, 4096);
@@ -796,6 +839,16 @@ TEST_F(GpuOneSidedLife, ADeadPeerEndsAWait) {
   processes.waitAll();
   EXPECT_EQ(processes.report(0).status, 0);
   EXPECT_THAT(processes.report(0).text, AllOf(HasSubstr("rank 1"), HasSubstr("died")));
+}
+
+TEST_F(GpuOneSidedLife, ADeadPeerEndsAWait) {
+  killAPeer({});
+}
+TEST_F(GpuOneSidedLife, ADeadPeerEndsAWaitStaged) {
+  killAPeer(kStaged);
+}
+TEST_F(GpuOneSidedLife, ADeadPeerEndsAWaitOverANetwork) {
+  killAPeer(network());
 }
 
 } // namespace

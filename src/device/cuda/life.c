@@ -219,7 +219,8 @@ tuttiResult_t tuttiCudaWindowRegister(tuttiCommView *v, tuttiTaskContext *contex
   *window = *seen = NULL;
   bool exchanges = context->plan->allPairs, staged = context->plan->staged;
   bool kernels = v->lsaSize > 1 || v->nranks == 1;
-  if (staged || (!exchanges && !kernels && v->rmaContexts == 0)) return tuttiSuccess; /* no use */
+  if ((staged && v->rmaContexts == 0) || (!exchanges && !kernels && v->rmaContexts == 0))
+    return tuttiSuccess; /* no use */
   TUTTI_TRY(tuttiCudaEnter(s->device, &before));
   TUTTI_TRY(tuttiCudaWindowAdd(&s->windows, v, context, buff, size, s->device, s->stageStream,
                                (tuttiCudaWindow **)window));

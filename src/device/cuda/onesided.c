@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/cuda/launch.h"
 #include "kernels/onesided.h"
+#include "transport/symmetric.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -35,11 +36,26 @@ static tuttiResult_t lookForAtomics(tuttiCuda *s) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiCudaOneSidedInit(tuttiCuda *s, const tuttiCommView *v) {
+/* This rank's counters lie in its symmetric block, where others store to them, if it has one. */
+static tuttiResult_t makeRows(tuttiCuda *s, const tuttiCommView *v) {
+  size_t bytes = tuttiSignalBytes(&s->layout);
+  if (v->symmetric && v->symmetric->signalsAt) {
+    s->rows = (uint64_t *)((uint8_t *)v->symmetric->mine + v->symmetric->signalsAt);
+    return tuttiSuccess;
+  }
+  CUDA_TRY(cudaMalloc(&s->ownRows, bytes));
+  s->rows = s->ownRows;
+  CUDA_TRY(cudaMemsetAsync(s->rows, 0, bytes, s->stageStream));
+  return CUDA_CHECK(cudaStreamSynchronize(s->stageStream));
+}
+
+tuttiResult_t tuttiCudaOneSidedInit(tuttiCuda *s, tuttiCommView *v) {
   int least, greatest;
   s->view = v;
   s->layout = layoutOf(v);
   if (v->rmaContexts == 0) return tuttiSuccess;
+  TUTTI_TRY(makeRows(s, v));
+  TUTTI_TRY(tuttiCudaRelayInit(&s->relay, v, s->context, s->status));
   TUTTI_TRY(lookForAtomics(s));
   CUDA_TRY((cudaError_t)tuttiOneSidedLoad());
   CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -51,13 +67,13 @@ tuttiResult_t tuttiCudaOneSidedInit(tuttiCuda *s, const tuttiCommView *v) {
 
 /* The row of this rank's own counters. */
 static uint64_t *rowOf(const tuttiCuda *s, tuttiSignalRow_t row) {
-  return s->windows.signals[s->view->rank] + (size_t)row * tuttiSignalRow(&s->layout);
+  return s->rows + (size_t)row * tuttiSignalRow(&s->layout);
 }
 
 static void setSignal(const tuttiCuda *s, const tuttiRmaPut *put, tuttiPutArgs *args) {
   const tuttiSignalLayout *l = &s->layout;
-  args->counter =
-      s->windows.signals[put->peer] + tuttiSignalAt(l, s->view->rank, put->context, put->signal);
+  uint64_t *rows = put->peer == s->view->rank ? s->rows : s->windows.signals[put->peer];
+  args->counter = rows + tuttiSignalAt(l, s->view->rank, put->context, put->signal);
   if (s->addsSignals) return;
   args->sent = rowOf(s, tuttiSignalsSent) + tuttiSignalAt(l, put->peer, put->context, put->signal);
   args->guard = (uint32_t *)rowOf(s, tuttiSignalRows);
@@ -110,10 +126,23 @@ static tuttiResult_t write(tuttiCuda *s, const tuttiRmaPut *put, tuttiStream_t s
   return launch(&signal, s->mayBeEarly, stream);
 }
 
+/* To a GPU that this one does not store to. */
+static tuttiResult_t relay(tuttiCuda *s, const tuttiRmaPut *put, tuttiStream_t stream) {
+  bool capturing;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaEnter(s->device, &before)); /* a first put opens a connection */
+  TUTTI_TRY(tuttiCudaRelayPrepare(&s->relay, put->peer));
+  TUTTI_TRY(tuttiCudaBegin(s, stream, &capturing));
+  uint32_t counter = tuttiSignalAt(&s->layout, put->peer, put->context, put->signal);
+  TUTTI_TRY(tuttiCudaRelayPut(&s->relay, put, counter, stream));
+  return tuttiCudaEnd(s, stream, capturing);
+}
+
 tuttiResult_t tuttiCudaPut(tuttiTaskContext *context, const tuttiRmaPut *put,
                            tuttiStream_t stream) {
   tuttiCuda *s = context->device;
   bool capturing;
+  if (tuttiCudaRelays(&s->relay, put->peer)) return relay(s, put, stream);
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
   TUTTI_TRY(tuttiCudaBegin(s, stream, &capturing));
@@ -177,6 +206,8 @@ void tuttiCudaOneSidedClose(tuttiCuda *s) {
   for (int i = 0; i < s->waits.n; i++)
     cudaEventDestroy(s->waits.of[i].ended);
   tuttiFree(s->waits.of);
+  tuttiCudaRelayClose(&s->relay);
+  cudaFree(s->ownRows);
   if (s->signalStream) cudaStreamDestroy(s->signalStream);
 }
 
@@ -186,11 +217,14 @@ tuttiResult_t tuttiCudaAwaitSignals(tuttiTaskContext *context, const tuttiWaitSi
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
   tuttiAwaitArgs args = {.arrived = rowOf(s, tuttiSignalsArrived),
+                         .relayed = s->relay.arrivedOnDevice,
                          .taken = rowOf(s, tuttiSignalsTaken),
                          .status = s->statusOnDevice};
   for (int i = 0; i < n; i++) {
     const tuttiWaitSignalDesc_t *d = &descs[i];
     args.of[args.n].counter = tuttiSignalAt(&s->layout, d->peer, d->ctx, d->sigIdx);
+    args.of[args.n].isRelayed = tuttiCudaRelays(&s->relay, d->peer);
+    if (args.of[args.n].isRelayed) TUTTI_TRY(tuttiCudaRelayAnnounce(&s->relay));
     args.of[args.n++].count = (uint32_t)d->opCnt;
     if (args.n < TUTTI_AWAIT_MOST && i < n - 1) continue;
     TUTTI_TRY(tuttiCudaCheck((cudaError_t)tuttiAwaitLaunch(&args, s->mayBeEarly, stream),
@@ -198,6 +232,17 @@ tuttiResult_t tuttiCudaAwaitSignals(tuttiTaskContext *context, const tuttiWaitSi
     args.n = 0;
   }
   return n > 0 ? noteWait(s, stream) : tuttiSuccess;
+}
+
+tuttiResult_t tuttiCudaWindowOpen(tuttiTaskContext *context, uint32_t number, void *base,
+                                  size_t size) {
+  tuttiCuda *s = context->device;
+  return tuttiCudaRelayOpen(&s->relay, number, base, size);
+}
+
+void tuttiCudaWindowClose(tuttiTaskContext *context, uint32_t number) {
+  tuttiCuda *s = context->device;
+  tuttiCudaRelayShut(&s->relay, number);
 }
 
 void tuttiCudaSignalsHear(tuttiCuda *s) {

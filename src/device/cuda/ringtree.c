@@ -122,16 +122,11 @@ static tuttiResult_t seen(const tuttiConn *conn, void *at, void **out) {
   return CUDA_CHECK(cudaHostGetDevicePointer(out, at, 0));
 }
 
-static tuttiResult_t openEndpoint(tuttiCudaRingTree *s, const tuttiTask *t, int peer,
-                                  tuttiDirection direction) {
-  size_t at = rowOf(s, t) + (direction == TUTTI_SEND ? (size_t)s->nranks : 0) + (size_t)peer;
-  tuttiConn *conn;
-  if (s->opened[at]) return tuttiSuccess;
-  TUTTI_TRY(s->context->conn(s->context->comm, peer, t->channel, direction, false, &conn));
+tuttiResult_t tuttiCudaEndpoint(const tuttiConn *conn, tuttiRingTreeEndpoint *out) {
   tuttiRingTreeEndpoint endpoint = {.next = conn->next,
                                     .ndescriptors = conn->ndescriptors,
                                     .slotBytes = (uint32_t)conn->slotBytes,
-                                    .peer = peer};
+                                    .peer = conn->peer};
   TUTTI_TRY(seen(conn, conn->descriptors, (void **)&endpoint.descriptors));
   TUTTI_TRY(seen(conn, conn->readers, (void **)&endpoint.reader));
   /* SHM's small slots are one for each descriptor, for CPUs that share cores. */
@@ -142,6 +137,18 @@ static tuttiResult_t openEndpoint(tuttiCudaRingTree *s, const tuttiTask *t, int 
   } else {
     TUTTI_TRY(seen(conn, conn->data, (void **)&endpoint.data));
   }
+  *out = endpoint;
+  return tuttiSuccess;
+}
+
+static tuttiResult_t openEndpoint(tuttiCudaRingTree *s, const tuttiTask *t, int peer,
+                                  tuttiDirection direction) {
+  size_t at = rowOf(s, t) + (direction == TUTTI_SEND ? (size_t)s->nranks : 0) + (size_t)peer;
+  tuttiConn *conn;
+  if (s->opened[at]) return tuttiSuccess;
+  TUTTI_TRY(s->context->conn(s->context->comm, peer, t->channel, direction, false, &conn));
+  tuttiRingTreeEndpoint endpoint;
+  TUTTI_TRY(tuttiCudaEndpoint(conn, &endpoint));
   TUTTI_TRY(tuttiCudaTell(&s->endpoints[at], &endpoint, sizeof endpoint, s->copies));
   s->opened[at] = 1;
   return tuttiSuccess;

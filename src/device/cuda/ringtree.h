@@ -49,6 +49,8 @@ void tuttiCudaRingTreeClose(tuttiCudaRingTree *s, tuttiCommView *v);
  * or messages. */
 tuttiResult_t tuttiCudaRingTreeLaunch(tuttiCudaRingTree *s, const tuttiTask *tasks, int n,
                                       bool capturing);
+/* A connection as this GPU sees it: host memory, but for P2P's and what says that it is not. */
+tuttiResult_t tuttiCudaEndpoint(const tuttiConn *conn, tuttiRingTreeEndpoint *out);
 /* A server's turn: keeps its proxy looking at slots while kernels are under way. */
 tuttiProxyState tuttiCudaRingTreeServe(void *server, tuttiProxyTurn *turn);
 

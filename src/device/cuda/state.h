@@ -10,6 +10,7 @@
 
 #include "base/pinned.h"
 #include "collectives/task.h"
+#include "device/cuda/relay.h"
 #include "device/cuda/ringtree.h"
 #include "device/cuda/window.h"
 #include "kernels/allpairs.h"
@@ -61,6 +62,9 @@ typedef struct tuttiCuda {
   const tuttiCommView *view;
   /* Of one-sided operations. */
   tuttiSignalLayout layout;
+  uint64_t *rows; /* of this rank's counters; NULL: none */
+  void *ownRows;  /* the memory of these where there is no symmetric block */
+  tuttiCudaRelay relay;
   bool addsSignals; /* by atomic operations on the memory of the receiver */
   tuttiCudaWaits waits;
   cudaStream_t signalStream; /* of signals that their streams do not wait for */

@@ -1,0 +1,182 @@
+#include "device/cuda/relay.h"
+
+#include "base/os.h"
+#include "device/cuda/ringtree.h"
+
+/* ---- proxies ---------------------------------------------------------------------------------
+ * Kernels of one-sided operations run beside each other and in graphs, so that their launches
+ * cannot be counted; while they have messages on their way they say so now and then, and proxies
+ * look for that, less often once nothing has happened for a while. */
+
+enum { LINGER_NS = 1000000, LOOK_NS = 200000, RARELY_NS = 2000000, OFTEN_NS = 200000000 };
+
+tuttiProxyState tuttiCudaRelayServe(void *self, tuttiProxyTurn *turn) {
+  tuttiCudaRelayServer *server = self;
+  const tuttiCudaRelay *r = server->relay;
+  uint64_t now = tuttiNow(), told = __atomic_load_n(&r->status->busy, __ATOMIC_ACQUIRE);
+  uint64_t announced = tuttiLoadAcquire(&r->busyUntil);
+  if (told != server->seen) server->busyUntil = now + LINGER_NS;
+  if (announced > server->busyUntil) server->busyUntil = announced;
+  server->seen = told;
+  if (now >= server->busyUntil) {
+    bool rarely = now - server->busyUntil > OFTEN_NS;
+    tuttiProxyWakeBy(turn, now + (rarely ? RARELY_NS : LOOK_NS));
+    return TUTTI_PROXY_IDLE;
+  }
+  uint32_t napUs = r->context->napUs;
+  tuttiProxyWakeBy(turn, napUs ? now + (uint64_t)napUs * 1000 : 0);
+  return TUTTI_PROXY_WAITING;
+}
+
+#ifdef TUTTI_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
+
+#include "base/cuda.h"
+#include "base/error.h"
+
+static tuttiProxy *proxyOf(const tuttiCudaRelay *r, int i) {
+  const tuttiCommView *v = r->view;
+  return i == 0 ? v->proxy : i == 1 ? v->receiver : v->taker;
+}
+
+tuttiResult_t tuttiCudaRelayAnnounce(tuttiCudaRelay *r) {
+  for (; r->served < TUTTI_RELAY_PROXIES; r->served++) {
+    tuttiCudaRelayServer *server = &r->servers[r->served];
+    tuttiProxyOp op = {.advance = tuttiCudaRelayServe,
+                       .close = tuttiProxyNothingToClose,
+                       .halt = tuttiProxyNothingToHalt,
+                       .tell = tuttiProxyNothingToTell,
+                       .self = server};
+    server->relay = r;
+    if (proxyOf(r, r->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(r, r->served), &op));
+  }
+  tuttiStoreRelease(&r->busyUntil, tuttiNow() + LINGER_NS);
+  for (int i = 0; i < r->served; i++)
+    if (proxyOf(r, i)) tuttiProxyKick(proxyOf(r, i));
+  return tuttiSuccess;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+bool tuttiCudaRelays(const tuttiCudaRelay *r, int peer) {
+  const tuttiCommView *v = r->view;
+  if (peer == v->rank || v->rmaContexts == 0) return false;
+  return v->paths[peer].transport && !v->paths[peer].stores;
+}
+
+/* By the taker's thread, which has nothing else to do. The slot is pinned, or memory of this GPU.
+ */
+static tuttiResult_t store(void *owner, void *to, const void *from, size_t bytes) {
+  const tuttiCudaRelay *r = owner;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaEnter(r->device, &before));
+  CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, r->copies));
+  return CUDA_CHECK(cudaStreamSynchronize(r->copies));
+}
+
+static tuttiResult_t makeCounters(tuttiCudaRelay *r) {
+  tuttiCommView *v = r->view;
+  size_t used = (size_t)v->rmaContexts * (size_t)v->rmaSignals;
+  r->arrivedBytes = tuttiPagesUp((size_t)v->nranks * used * sizeof *r->arrived);
+  TUTTI_TRY(tuttiMap((void **)&r->arrived, r->arrivedBytes, -1, "signals of one-sided operations",
+                     v->memory));
+  TUTTI_TRY(tuttiPin(v->rank, r->device, r->arrived, r->arrivedBytes, &r->pinned));
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&r->arrivedOnDevice, r->arrived, 0));
+  tuttiRmaHome home = {.view = v,
+                       .taker = v->taker,
+                       .counters = r->arrived,
+                       .row = used,
+                       .used = used,
+                       .store = store,
+                       .owner = r,
+                       .lookMs = 10};
+  return tuttiRmaNetCreate(&home, &r->net);
+}
+
+tuttiResult_t tuttiCudaRelayInit(tuttiCudaRelay *r, tuttiCommView *v, tuttiTaskContext *context,
+                                 tuttiKernelStatus *status) {
+  bool any = false;
+  int least, greatest;
+  r->context = context;
+  r->view = v;
+  r->device = v->peers[v->rank].cudaDevice;
+  r->status = status;
+  for (int p = 0; p < v->nranks; p++)
+    any |= tuttiCudaRelays(r, p);
+  if (!any) return tuttiSuccess;
+  size_t n = (size_t)v->nranks, bytes = n * (sizeof *r->endpoints + sizeof *r->guards);
+  TUTTI_NEW(r->opened, v->nranks, "connections of puts", v->memory);
+  TUTTI_NEW(r->listening, v->nranks, "connections of puts", v->memory);
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&r->statusOnDevice, status, 0));
+  CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest)); /* not behind waits for them */
+  CUDA_TRY(cudaStreamCreateWithPriority(&r->copies, cudaStreamNonBlocking, greatest));
+  CUDA_TRY(cudaMalloc((void **)&r->endpoints, bytes));
+  CUDA_TRY(cudaMemsetAsync(r->endpoints, 0, bytes, r->copies));
+  CUDA_TRY(cudaStreamSynchronize(r->copies));
+  r->guards = (uint32_t *)(r->endpoints + n);
+  return makeCounters(r);
+}
+
+void tuttiCudaRelayClose(tuttiCudaRelay *r) {
+  for (int i = 0; i < r->served; i++)
+    if (proxyOf(r, i)) tuttiProxyRemove(proxyOf(r, i), &r->servers[i]);
+  tuttiRmaNetFree(r->net);
+  tuttiUnpin(&r->pinned);
+  if (r->arrived) tuttiUnmap(r->arrived, r->arrivedBytes, r->view->memory);
+  if (r->copies) cudaStreamDestroy(r->copies);
+  cudaFree(r->endpoints);
+  tuttiFree(r->listening);
+  tuttiFree(r->opened);
+}
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+tuttiResult_t tuttiCudaRelayOpen(tuttiCudaRelay *r, uint32_t number, void *base, size_t size) {
+  if (!r->net) return tuttiSuccess;
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  TUTTI_TRY(tuttiCudaEnter(r->device, &before)); /* connections pin their memory */
+  for (int p = 0; p < r->view->nranks; p++) {
+    tuttiConn *conn;
+    if (!tuttiCudaRelays(r, p) || r->listening[p]) continue;
+    TUTTI_TRY(r->context->conn(r->context->comm, p, TUTTI_RMA_CHANNEL, TUTTI_RECV, false, &conn));
+    TUTTI_TRY(tuttiRmaNetListen(r->net, conn));
+    r->listening[p] = true;
+  }
+  return tuttiRmaNetWindowOpen(r->net, number, base, size);
+}
+
+void tuttiCudaRelayShut(tuttiCudaRelay *r, uint32_t number) {
+  if (r->net) tuttiRmaNetWindowClose(r->net, number);
+}
+
+/* ---- puts ------------------------------------------------------------------------------------ */
+
+tuttiResult_t tuttiCudaRelayPrepare(tuttiCudaRelay *r, int peer) {
+  tuttiConn *conn;
+  tuttiRingTreeEndpoint endpoint;
+  if (r->opened[peer]) return tuttiSuccess;
+  TUTTI_TRY(r->context->conn(r->context->comm, peer, TUTTI_RMA_CHANNEL, TUTTI_SEND, false, &conn));
+  TUTTI_TRY(tuttiCudaEndpoint(conn, &endpoint));
+  TUTTI_TRY(tuttiCudaTell(&r->endpoints[peer], &endpoint, sizeof endpoint, r->copies));
+  r->opened[peer] = 1;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCudaRelayPut(tuttiCudaRelay *r, const tuttiRmaPut *put, uint32_t counter,
+                                tuttiStream_t stream) {
+  const tuttiCommView *v = r->view;
+  tuttiRelayArgs args = {.endpoint = &r->endpoints[put->peer],
+                         .guard = &r->guards[put->peer],
+                         .from = put->data,
+                         .bytes = put->bytes,
+                         .offset = put->offset,
+                         .status = r->statusOnDevice,
+                         .window = put->window,
+                         .signal = (uint32_t)(put->context * v->rmaSignals + put->signal),
+                         .counter = counter};
+  TUTTI_TRY(tuttiCudaRelayAnnounce(r));
+  return tuttiCudaCheck((cudaError_t)tuttiRelayLaunch(&args, stream), "the launch of a put");
+}
+
+#endif
