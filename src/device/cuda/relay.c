@@ -23,8 +23,7 @@ tuttiProxyState tuttiCudaRelayServe(void *self, tuttiProxyTurn *turn) {
     tuttiProxyWakeBy(turn, now + (rarely ? RARELY_NS : LOOK_NS));
     return TUTTI_PROXY_IDLE;
   }
-  uint32_t napUs = r->context->napUs;
-  tuttiProxyWakeBy(turn, napUs ? now + (uint64_t)napUs * 1000 : 0);
+  tuttiProxyWakeBy(turn, r->napUs ? now + (uint64_t)r->napUs * 1000 : 0);
   return TUTTI_PROXY_WAITING;
 }
 
@@ -35,8 +34,10 @@ tuttiProxyState tuttiCudaRelayServe(void *self, tuttiProxyTurn *turn) {
 #include "base/cuda.h"
 #include "base/error.h"
 
+/* NULL: there is none, or it has nothing to look for. */
 static tuttiProxy *proxyOf(const tuttiCudaRelay *r, int i) {
   const tuttiCommView *v = r->view;
+  if (i < 2 && !r->network) return NULL;
   return i == 0 ? v->proxy : i == 1 ? v->receiver : v->taker;
 }
 
@@ -56,6 +57,9 @@ tuttiResult_t tuttiCudaRelayAnnounce(tuttiCudaRelay *r) {
     if (proxyOf(r, i)) tuttiProxyKick(proxyOf(r, i));
   return tuttiSuccess;
 }
+
+#define THREADS 4  /* of a rank that keep looking: three proxies, and the caller's, in CUDA */
+#define NAP_US  10 /* and their naps where these have no core each */
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -94,6 +98,14 @@ static tuttiResult_t makeCounters(tuttiCudaRelay *r) {
   return tuttiRmaNetCreate(&home, &r->net);
 }
 
+/* One that spins on a core that another needs keeps it for whole time slices: see setSpins. */
+static uint32_t napOf(const tuttiCommView *v, uint32_t others) {
+  int threads = THREADS;
+  for (int p = 0; p < v->nranks; p++)
+    if (p != v->rank && v->peers[p].hostId == v->peers[v->rank].hostId) threads += THREADS;
+  return others == 0 && threads > v->peers[v->rank].cores ? NAP_US : others;
+}
+
 tuttiResult_t tuttiCudaRelayInit(tuttiCudaRelay *r, tuttiCommView *v, tuttiTaskContext *context,
                                  tuttiKernelStatus *status) {
   bool any = false;
@@ -103,8 +115,12 @@ tuttiResult_t tuttiCudaRelayInit(tuttiCudaRelay *r, tuttiCommView *v, tuttiTaskC
   r->device = v->peers[v->rank].cudaDevice;
   r->status = status;
   for (int p = 0; p < v->nranks; p++)
-    any |= tuttiCudaRelays(r, p);
+    if (tuttiCudaRelays(r, p)) {
+      any = true;
+      r->network |= v->paths[p].network;
+    }
   if (!any) return tuttiSuccess;
+  r->napUs = napOf(v, context->napUs);
   size_t n = (size_t)v->nranks, bytes = n * (sizeof *r->endpoints + sizeof *r->guards);
   TUTTI_NEW(r->opened, v->nranks, "connections of puts", v->memory);
   TUTTI_NEW(r->listening, v->nranks, "connections of puts", v->memory);

@@ -31,6 +31,8 @@ typedef struct tuttiCudaRelay {
   tuttiTaskContext *context;
   tuttiCommView *view;
   int device;
+  bool network;   /* some of these GPUs are reached by one */
+  uint32_t napUs; /* of proxies between two looks; 0: none */
   tuttiKernelStatus *status, *statusOnDevice;
   tuttiRmaNet *net; /* NULL: there is no such GPU */
   tuttiStream_t copies;
