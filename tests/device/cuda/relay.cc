@@ -316,6 +316,40 @@ TEST(CudaRelay, WhatFitsNoWindowIsToldByTheReceiver) {
   }
 }
 
+/* A message as it should never be written. */
+void send(tuttiConn &c, const void *payload, size_t bytes) {
+  tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
+  slot->bytes = (uint32_t)bytes;
+  slot->where = TUTTI_WHERE_INLINE;
+  memcpy(slot->inlined, payload, bytes);
+  tuttiConnAdvance(&c);
+}
+
+TEST(CudaRelay, MalformedMessagesAreRefused) {
+  const tuttiRmaHeader good = {0, kWindow, 60, 0, 1};
+  struct {
+    tuttiRmaHeader header;
+    size_t bytes, data; /* of the first message, and of a second; 0: none */
+    const char *text;
+  } cases[] = {{good, sizeof good - 1, 0, "it has no header"},
+               {good, sizeof good + 4, 0, "its header is malformed"},
+               {{0, kWindow, 60, kUsed, 1}, sizeof good, 60, "its header is malformed"},
+               {{0, kWindow, 60, 0, 2}, sizeof good, 60, "its header is malformed"},
+               {good, sizeof good, 59, "its data is of another size than its header says"}};
+  for (auto &c : cases) {
+    OverSockets w;
+    uint8_t bytes[TUTTI_INLINE_MAX] = {};
+    memcpy(bytes, &c.header, sizeof c.header);
+    send(w.out, bytes, c.bytes);
+    if (c.data) send(w.out, bytes, c.data);
+    tuttiProxyKick(w.a.w.proxy);
+    EXPECT_THAT(w.receiver->awaitError(), HasSubstr(c.text));
+    EXPECT_EQ(w.receiver->come(), 0u);
+    for (uint8_t b : w.receiver->window)
+      ASSERT_EQ(b, 0xa5);
+  }
+}
+
 /* ---- over shared memory ---------------------------------------------------------------------- */
 
 /* Ranks with a GPU have a FIFO for puts in their segment; staged ones have no other. */
