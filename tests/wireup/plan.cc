@@ -16,8 +16,10 @@ struct Plan : testing::Test {
   tuttiCommView v{};
   tuttiPlanInput in{};
   tuttiSymmetric block{};
+  tuttiPeer peer{}; /* this rank's: segments of GPUs have more in them */
 
   void SetUp() override {
+    v.peers = &peer;
     s.nranks = s.maxRanksPerHost = 4;
     s.nhosts = 1;
     s.sharedFifos = s.direct = true;
