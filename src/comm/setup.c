@@ -129,7 +129,7 @@ static tuttiResult_t setView(tuttiCommunicator *c) {
   TUTTI_TRY(tuttiProxyCreate(&v->proxy, proxyFailed, c));
   /* Two threads copy faster; on host memory those who wait do it themselves. */
   if (!gpu) return tuttiSuccess;
-  TUTTI_TRY(tuttiProxyCreate(&v->taker, proxyFailed, c));
+  if (v->rmaContexts > 0) TUTTI_TRY(tuttiProxyCreate(&v->taker, proxyFailed, c));
   return tuttiProxyCreate(&v->receiver, proxyFailed, c);
 }
 

@@ -109,7 +109,7 @@ typedef struct tuttiCommView {
   bool gdr, dmabuf;              /* what the GPU's driver says, see tuttiGdrQuestion */
   bool oversubscribed;           /* some host has more ranks than cores */
   struct tuttiProxy *proxy;
-  struct tuttiProxy *taker;    /* GPUs: of messages of one-sided operations; may wait for copies */
+  struct tuttiProxy *taker;    /* GPUs: of puts by messages; may wait for copies. Or NULL */
   struct tuttiProxy *receiver; /* of socket endpoints that receive; NULL: `proxy` has them too */
   const char *netName;         /* "" or the only backend allowed */
   uint8_t trafficClass;        /* of RDMA */
