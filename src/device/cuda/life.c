@@ -167,6 +167,7 @@ void tuttiCudaDetach(tuttiCommView *v, tuttiTaskContext *context) {
     eventfd_write(s->stop, 1);
     pthread_join(s->monitor, NULL);
   }
+  if (s) tuttiCudaRelayStop(&s->relay);
   if (s) tuttiFdClose(&s->stop);
   if (s && tuttiCudaEnter(s->device, &before) == tuttiSuccess) {
     (void)awaitLaunches(s);

@@ -134,10 +134,15 @@ tuttiResult_t tuttiCudaRelayInit(tuttiCudaRelay *r, tuttiCommView *v, tuttiTaskC
   return makeCounters(r);
 }
 
-void tuttiCudaRelayClose(tuttiCudaRelay *r) {
-  for (int i = 0; i < r->served; i++)
-    if (proxyOf(r, i)) tuttiProxyRemove(proxyOf(r, i), &r->servers[i]);
+void tuttiCudaRelayStop(tuttiCudaRelay *r) {
+  for (; r->served > 0; r->served--)
+    if (proxyOf(r, r->served - 1))
+      tuttiProxyRemove(proxyOf(r, r->served - 1), &r->servers[r->served - 1]);
   tuttiRmaNetFree(r->net);
+  r->net = NULL;
+}
+
+void tuttiCudaRelayClose(tuttiCudaRelay *r) {
   tuttiUnpin(&r->pinned);
   if (r->arrived) tuttiUnmap(r->arrived, r->arrivedBytes, r->view->memory);
   if (r->copies) cudaStreamDestroy(r->copies);

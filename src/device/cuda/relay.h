@@ -49,10 +49,12 @@ typedef struct tuttiCudaRelay {
   int served;
 } tuttiCudaRelay;
 
-/* On the current device, before any kernel runs. Undone by Close, also after a failure; no kernel
- * may be running then. */
+/* On the current device, before any kernel runs. Undone by Stop, after which no proxy has anything
+ * to do with it, and which needs no CUDA, as that may have been shut down; then Close, when no
+ * kernel runs any more. Both also after a failure. */
 tuttiResult_t tuttiCudaRelayInit(tuttiCudaRelay *r, tuttiCommView *v, tuttiTaskContext *context,
                                  tuttiKernelStatus *status);
+void tuttiCudaRelayStop(tuttiCudaRelay *r);
 void tuttiCudaRelayClose(tuttiCudaRelay *r);
 
 /* Whether operations with `peer` take this way. */
