@@ -8,7 +8,19 @@
  * cannot be counted; while they have messages on their way they say so now and then, and proxies
  * look for that, less often once nothing has happened for a while. */
 
-enum { LINGER_NS = 1000000, LOOK_NS = 200000, RARELY_NS = 2000000, OFTEN_NS = 200000000 };
+enum {
+  LINGER_NS = 1000000,
+  LOOK_NS = 200000,
+  OFTEN_NS = 200000000,
+  RARELY_NS = 2000000,
+  NEVER_YET_NS = 10000000
+};
+
+/* How long after its last look a proxy makes the next one, `quiet` after there was something. */
+static uint64_t pauseNs(uint64_t quiet, bool neverYet) {
+  if (neverYet) return NEVER_YET_NS;
+  return quiet > OFTEN_NS ? RARELY_NS : LOOK_NS;
+}
 
 tuttiProxyState tuttiCudaRelayServe(void *self, tuttiProxyTurn *turn) {
   tuttiCudaRelayServer *server = self;
@@ -19,8 +31,7 @@ tuttiProxyState tuttiCudaRelayServe(void *self, tuttiProxyTurn *turn) {
   if (announced > server->busyUntil) server->busyUntil = announced;
   server->seen = told;
   if (now >= server->busyUntil) {
-    bool rarely = now - server->busyUntil > OFTEN_NS;
-    tuttiProxyWakeBy(turn, now + (rarely ? RARELY_NS : LOOK_NS));
+    tuttiProxyWakeBy(turn, now + pauseNs(now - server->busyUntil, server->busyUntil == 0));
     return TUTTI_PROXY_IDLE;
   }
   tuttiProxyWakeBy(turn, r->napUs ? now + (uint64_t)r->napUs * 1000 : 0);
@@ -41,7 +52,9 @@ static tuttiProxy *proxyOf(const tuttiCudaRelay *r, int i) {
   return i == 0 ? v->proxy : i == 1 ? v->receiver : v->taker;
 }
 
-tuttiResult_t tuttiCudaRelayAnnounce(tuttiCudaRelay *r) {
+/* From the first window on, also where no kernel of this rank ever puts: what comes of a network is
+ * found by looks alone, and a GPU's memory may want several of them for each message. */
+static tuttiResult_t serve(tuttiCudaRelay *r) {
   for (; r->served < TUTTI_RELAY_PROXIES; r->served++) {
     tuttiCudaRelayServer *server = &r->servers[r->served];
     tuttiProxyOp op = {.advance = tuttiCudaRelayServe,
@@ -52,6 +65,11 @@ tuttiResult_t tuttiCudaRelayAnnounce(tuttiCudaRelay *r) {
     server->relay = r;
     if (proxyOf(r, r->served)) TUTTI_TRY(tuttiProxyAdd(proxyOf(r, r->served), &op));
   }
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiCudaRelayAnnounce(tuttiCudaRelay *r) {
+  TUTTI_TRY(serve(r));
   tuttiStoreRelease(&r->busyUntil, tuttiNow() + LINGER_NS);
   for (int i = 0; i < r->served; i++)
     if (proxyOf(r, i)) tuttiProxyKick(proxyOf(r, i));
@@ -70,9 +88,10 @@ bool tuttiCudaRelays(const tuttiCudaRelay *r, int peer) {
 }
 
 /* By the taker's thread, which has nothing else to do. The slot is pinned, or memory of this GPU.
- */
+ * Where one has come, more may be on their way. */
 static tuttiResult_t store(void *owner, void *to, const void *from, size_t bytes) {
-  const tuttiCudaRelay *r = owner;
+  tuttiCudaRelay *r = owner;
+  tuttiStoreRelease(&r->busyUntil, tuttiNow() + LINGER_NS);
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaEnter(r->device, &before));
   CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, r->copies));
@@ -164,6 +183,7 @@ tuttiResult_t tuttiCudaRelayOpen(tuttiCudaRelay *r, uint32_t number, void *base,
     TUTTI_TRY(tuttiRmaNetListen(r->net, conn));
     r->listening[p] = true;
   }
+  TUTTI_TRY(serve(r));
   return tuttiRmaNetWindowOpen(r->net, number, base, size);
 }
 

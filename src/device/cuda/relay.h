@@ -44,7 +44,7 @@ typedef struct tuttiCudaRelay {
   uint32_t *guards;                 /* GPU: [nranks] of these */
   uint8_t *opened;                  /* [nranks] that one is known to the GPU */
   bool *listening;                  /* [nranks] */
-  tuttiAtomic64 busyUntil;          /* tuttiNow() clock: a launch was announced */
+  tuttiAtomic64 busyUntil; /* tuttiNow() clock: after a launch, or a message; 0: none yet */
   tuttiCudaRelayServer servers[TUTTI_RELAY_PROXIES];
   int served;
 } tuttiCudaRelay;

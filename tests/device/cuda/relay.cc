@@ -532,6 +532,7 @@ TEST(CudaRelay, ProxiesLookWhileKernelsSayThatTheyHaveMessages) {
   EXPECT_EQ(wake, 0u) << "at once";
   usleep(2000);
   EXPECT_EQ(turn(&wake), TUTTI_PROXY_IDLE);
+  EXPECT_LT(wake, tuttiNow() + 1000000) << "and soon again, as there was something";
   tuttiStoreRelease(&s.relay.busyUntil, tuttiNow() + 1000000000);
   EXPECT_EQ(turn(&wake), TUTTI_PROXY_WAITING) << "a launch was announced";
 }
