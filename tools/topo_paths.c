@@ -60,7 +60,7 @@ tuttiResult_t tuttiTopoPaths(const tuttiGraph *g, const uint64_t *hosts, int ran
                      .nranks = g->nranks,
                      .memory = &memory,
                      .netName = tuttiSettingString(TUTTI_SETTING_NET)};
-  TUTTI_TRY(tuttiTopologyHost(&v.topology));
+  TUTTI_TRY(tuttiTopologyHost(true, &v.topology));
   tuttiResult_t result = makeAndPrint(&w, &v, g, hosts);
   tuttiTransportsDetach(&v);
   tuttiWireupFree(&w);

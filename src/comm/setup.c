@@ -125,7 +125,7 @@ static tuttiResult_t setView(tuttiCommunicator *c) {
   v->trafficClass = (uint8_t)c->options.trafficClass;
   if (!c->options.name[0]) /* after its hash, so alike on all ranks, also those that grow it */
     snprintf(c->options.name, sizeof c->options.name, "%016" PRIx64, v->commHash);
-  TUTTI_TRY(tuttiTopologyHost(&v->topology));
+  TUTTI_TRY(tuttiTopologyHost(gpu, &v->topology));
   TUTTI_TRY(tuttiProxyCreate(&v->proxy, proxyFailed, c));
   /* Two threads copy faster; on host memory those who wait do it themselves. */
   if (!gpu) return tuttiSuccess;

@@ -96,9 +96,11 @@ void tuttiTopologyPrint(const tuttiTopology *t, FILE *out) {
 
 /* ---- the host that this process runs on ------------------------------------------------------ */
 
-/* One for each value that TUTTI_TOPO_FILE has had, kept for ever, as settings' strings are. */
+/* One for each value that TUTTI_TOPO_FILE has had, with NVLinks and without, kept for ever, as
+ * settings' strings are. */
 typedef struct hostEntry {
   tuttiTopology *t;
+  bool nvlinks;
   const char *file, *dumped;
   struct hostEntry *next;
 } hostEntry;
@@ -116,12 +118,15 @@ static tuttiResult_t readFile(const char *file, tuttiTopology **out) {
 }
 
 /* Under the lock. */
-static tuttiResult_t load(const char *file, hostEntry **out) {
+static tuttiResult_t load(const char *file, bool nvlinks, hostEntry **out) {
   TUTTI_FRESH(hostEntry, h, 1, "topology", NULL);
-  TUTTI_TRY(file[0] ? readFile(file, &h->t) : tuttiTopologyDetect(NULL, &h->t));
+  TUTTI_TRY(file[0] ? readFile(file, &h->t) : tuttiTopologyDetect(nvlinks ? NULL : "/sys", &h->t));
   TUTTI_INFO(GRAPH, "topology of this host: %d nodes from %s", h->t->count,
-             file[0] ? file : "sysfs and NVML");
+             file[0]   ? file
+             : nvlinks ? "sysfs and NVML"
+                       : "sysfs");
   h->file = file;
+  h->nvlinks = nvlinks || file[0];
   h->dumped = "";
   h->next = hosts;
   *out = hosts = h;
@@ -129,14 +134,15 @@ static tuttiResult_t load(const char *file, hostEntry **out) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiTopologyHost(const tuttiTopology **out) {
+tuttiResult_t tuttiTopologyHost(bool nvlinks, const tuttiTopology **out) {
   const char *file = tuttiSettingString(TUTTI_SETTING_TOPO_FILE);
   const char *dump = tuttiSettingString(TUTTI_SETTING_TOPO_DUMP_FILE);
+  bool wanted = nvlinks || dump[0];
   TUTTI_LOCKED(&lock);
   hostEntry *h = hosts;
-  while (h && strcmp(h->file, file) != 0)
+  while (h && (strcmp(h->file, file) != 0 || (wanted && !h->nvlinks)))
     h = h->next;
-  if (!h) TUTTI_TRY(load(file, &h));
+  if (!h) TUTTI_TRY(load(file, wanted, &h));
   if (dump[0] && strcmp(dump, h->dumped) != 0) {
     TUTTI_TRY(tuttiTopologyWriteXml(h->t, dump, tuttiSettingOrigin(TUTTI_SETTING_TOPO_DUMP_FILE)));
     h->dumped = dump;

@@ -80,8 +80,10 @@ const char *tuttiBusIdText(uint64_t busId, char *buf, size_t size);
 int tuttiTopologyFind(const tuttiTopology *t, const char *name);
 
 /* The host of this process, valid for ever: detected, or read from TUTTI_TOPO_FILE, on first use,
- * and written to TUTTI_TOPO_DUMP_FILE if that is set. Thread-safe. */
-tuttiResult_t tuttiTopologyHost(const tuttiTopology **out);
+ * and written to TUTTI_TOPO_DUMP_FILE if that is set. Ranks on host memory go without `nvlinks`:
+ * NVML, which tells of them, takes its time, and leaves a thread and descriptors in the process. A
+ * file has them anyhow, and one that is to be written asks for them. Thread-safe. */
+tuttiResult_t tuttiTopologyHost(bool nvlinks, const tuttiTopology **out);
 
 /* The tree as text for people. */
 void tuttiTopologyPrint(const tuttiTopology *t, FILE *out);

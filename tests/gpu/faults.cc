@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "gpu/gpu.h"
+#include "holdings.h"
 #include "processes.h"
 
 using testing::AllOf;
@@ -278,7 +279,7 @@ TEST_F(GpuFaults, DeviceResetUnderACommunicator) {
     EXPECT_EQ(processes.report(r).status, 0) << processes.report(r).text;
 }
 
-/* Starting the driver costs a process time, descriptors and a thread. */
+/* Starting the driver, or NVML, costs a process time, descriptors and a thread. */
 TEST(GpuUnused, RanksOnHostMemoryDoNotStartTheDriver) {
   if (access("/dev/nvidiactl", F_OK) != 0) GTEST_SKIP() << "no GPU: no driver";
   RankProcesses processes;
@@ -286,6 +287,7 @@ TEST(GpuUnused, RanksOnHostMemoryDoNotStartTheDriver) {
     setenv("TUTTI_DEVICE", "host", 1);
     std::vector<float> x(64, 1);
     tuttiComm_t comm;
+    int fds = openFds(), threads = liveThreads();
     if (processes.keep(tuttiCommInitRank(&comm, 2, processes.id(), r))) _exit(2);
     EXPECT_EQ(tuttiAllReduce(x.data(), x.data(), 64, tuttiFloat32, tuttiSum, comm, nullptr),
               tuttiSuccess);
@@ -296,6 +298,8 @@ TEST(GpuUnused, RanksOnHostMemoryDoNotStartTheDriver) {
       EXPECT_THAT(file, testing::Not(testing::StartsWith("/dev/nvidia")));
     }
     EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+    EXPECT_EQ(openFds(), fds);
+    EXPECT_EQ(liveThreads(), threads);
     exit(testing::Test::HasFailure() ? 3 : 0);
   });
   processes.waitAll(60);

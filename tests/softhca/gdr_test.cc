@@ -123,7 +123,7 @@ struct Rank {
     view.memory = &memory;
     view.netName = "IB";
     view.gdr = view.dmabuf = true;
-    EXPECT_EQ(tuttiTopologyHost(&view.topology), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(tuttiTopologyHost(true, &view.topology), tuttiSuccess) << tuttiErrorText();
     tuttiPeer &p = mine();
     p.rank = rank;
     p.nranks = 2;

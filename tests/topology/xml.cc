@@ -280,13 +280,13 @@ TEST(Host, ErrorsNameTheVariableOfTheFile) {
   const tuttiTopology *t = nullptr;
   setenv("TUTTI_TOPO_FILE", path.c_str(), 1);
   EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
-  EXPECT_EQ(tuttiTopologyHost(&t), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiTopologyHost(true, &t), tuttiInvalidArgument);
   EXPECT_EQ(tuttiErrorText(),
             "TUTTI_TOPO_FILE=" + path + ":1: the outermost element is not <topology>");
   unsetenv("TUTTI_TOPO_FILE");
   setenv("TUTTI_TOPO_DUMP_FILE", "/dev/null", 1);
   EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
-  EXPECT_EQ(tuttiTopologyHost(&t), tuttiInvalidArgument);
+  EXPECT_EQ(tuttiTopologyHost(true, &t), tuttiInvalidArgument);
   EXPECT_THAT(tuttiErrorText(), HasSubstr("(TUTTI_TOPO_DUMP_FILE)"));
   unsetenv("TUTTI_TOPO_DUMP_FILE");
   EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);

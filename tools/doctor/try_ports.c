@@ -65,7 +65,7 @@ static tuttiResult_t tryGpu(tuttiMachine *m, trial *t, const tuttiTopology *topo
 static tuttiResult_t tryGpus(tuttiMachine *m, trial *t) {
 #ifdef TUTTI_HAVE_CUDA
   const tuttiTopology *topology;
-  TUTTI_TRY(tuttiTopologyHost(&topology));
+  TUTTI_TRY(tuttiTopologyHost(true, &topology));
   for (int device = 0; device < 64; device++) {
     const char *bus = tuttiMachineAnswer(m, "cuda.device.%d", device);
     if (bus == NULL) break;
