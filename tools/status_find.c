@@ -17,14 +17,22 @@
 #define MOST_BYTES ((size_t)256 << 20) /* of an answer */
 #define HELLO_MS   1000                /* for the first word of a process that listens */
 #define TRIES      8                   /* at the port */
+#define AT_ONCE    128                 /* processes that are being asked */
 #define NAME       "tutti.ras."
 
 /* One process that listens. */
 typedef struct {
   char name[64]; /* of its socket, without the leading 0 byte */
   int pid;       /* as it is seen from here */
-  bool answered;
+  int fd;        /* while it is being asked; else -1 */
+  bool answered, stopped, chosen;
 } process;
+
+/* What is known of communicator i of a snapshot. */
+typedef struct {
+  int teller[PROCESSES]; /* one that is in it and answers, or -1 */
+  bool asked[PROCESSES]; /* one who is in it was asked about all of its ranks */
+} census;
 
 static uint64_t deadlineWithin(uint64_t deadline, int ms) {
   uint64_t own = tuttiDeadline(ms);
@@ -107,7 +115,8 @@ static int findProcesses(process *found, int max) {
     if (!at || !listens) continue;
     snprintf(found[n].name, sizeof found[n].name, "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
     found[n].pid = atoi(at + 1 + strlen(NAME));
-    found[n].answered = false;
+    found[n].fd = -1;
+    found[n].answered = found[n].stopped = found[n].chosen = false;
     n++;
   }
   if (table) fclose(table);
@@ -147,36 +156,88 @@ static bool isStopped(char state) {
   return state == 'T' || state == 't';
 }
 
-/* Some rank of a communicator has not told, and nobody who is in it was asked about the others. */
-static bool lacksAny(const tuttiSnapshot *s, const bool *asked) {
-  for (int i = 0; i < s->ncomms; i++)
-    for (int r = 0; !asked[i] && r < s->comms[i].nranks; r++)
-      if (!s->comms[i].ranks[r].told) return true;
+/* Some rank of communicator i has not told, and nobody who is in it was asked about the others. */
+static bool lacks(const tuttiSnapshot *s, int i, const census *c) {
+  for (int r = 0; i < PROCESSES && !c->asked[i] && r < s->comms[i].nranks; r++)
+    if (!s->comms[i].ranks[r].told) return true;
   return false;
 }
 
-/* Those of the communicators of s that are in `answer`. By what they are, not by their ranks: a
- * process may have another number and host name here than where it runs, in a container. */
-static void markAsked(const tuttiSnapshot *s, const tuttiSnapshot *answer, bool asked[PROCESSES]) {
-  for (int i = 0; i < s->ncomms && i < PROCESSES; i++) /* the answer may have added some */
-    for (int k = 0; k < answer->ncomms; k++)
-      asked[i] |=
-          s->comms[i].hash == answer->comms[k].hash && s->comms[i].key == answer->comms[k].key;
+/* Notes which communicators of s are in the answer of a process. By what they are, not by their
+ * ranks: a process may have another number and host name here than where it runs, in a container.
+ */
+static void note(const tuttiSnapshot *s, const tuttiSnapshot *answer, int teller, bool all,
+                 census *c) {
+  for (int i = 0; i < s->ncomms && i < PROCESSES; i++) { /* the answer may have added some */
+    for (int k = 0; k < answer->ncomms; k++) {
+      if (s->comms[i].hash != answer->comms[k].hash || s->comms[i].key != answer->comms[k].key)
+        continue;
+      c->asked[i] |= all;
+      if (c->teller[i] < 0) c->teller[i] = teller;
+    }
+  }
 }
 
-/* `asked`, if not NULL: the communicators of s that it is in, from then on. */
-static bool askLocal(process *p, const char *what, int ms, tuttiSnapshot *s, bool *asked) {
-  const char *const lines[] = {what, NULL};
-  TUTTI_CLOSED int fd = connectLocal(p);
+/* Takes the answer of process i to its question, which ends before the deadline. */
+static void hear(process *found, int i, bool all, uint64_t deadline, tuttiSnapshot *s, census *c) {
+  process *p = &found[i];
   tuttiSnapshot answer = {0};
   size_t bytes;
-  if (fd < 0) return false;
-  char *got = converse(fd, lines, tuttiDeadline(ms), &bytes);
-  bool whole = got && tuttiReportFactsTake(got, bytes, s);
-  if (whole && asked && tuttiReportFactsTake(got, bytes, &answer)) markAsked(s, &answer, asked);
+  char *got = p->fd >= 0 ? readAnswer(p->fd, false, deadline, &bytes) : NULL;
+  p->answered = got && tuttiReportFactsTake(got, bytes, s);
+  if (p->answered && tuttiReportFactsTake(got, bytes, &answer)) note(s, &answer, i, all, c);
   tuttiSnapshotFree(&answer);
   free(got);
-  return whole;
+  if (p->fd >= 0) close(p->fd);
+  p->fd = -1;
+}
+
+/* Asks the chosen ones, many at once: whoever is slow to answer, or waits for others that are,
+ * delays nobody else's answer. `all`: about all ranks of their communicators, which takes as long
+ * as the slowest of these; else about themselves. */
+static void askChosen(process *found, int n, bool all, uint64_t most, tuttiSnapshot *s, census *c) {
+  for (int from = 0; from < n; from += AT_ONCE) {
+    int to = from + AT_ONCE < n ? from + AT_ONCE : n;
+    for (int i = from; i < to; i++) {
+      if (!found[i].chosen) continue;
+      found[i].fd = connectLocal(&found[i]);
+      if (found[i].fd >= 0)
+        sendAll(found[i].fd, all ? "facts\n" : "local facts\n", tuttiDeadline(HELLO_MS));
+    }
+    uint64_t deadline = all ? most : deadlineWithin(most, HELLO_MS);
+    for (int i = from; i < to; i++)
+      if (found[i].chosen) hear(found, i, all, deadline, s, c);
+  }
+}
+
+/* Chooses those of this user that are not stopped; the number of all of his. */
+static int chooseOurs(process *found, int n) {
+  int ours = 0;
+  for (int i = 0; i < n; i++) {
+    process *p = &found[i];
+    int fd = connectLocal(p);
+    if (fd < 0) continue;
+    close(fd);
+    ours++;
+    p->stopped = isStopped(processState(p->pid));
+    p->chosen = !p->stopped;
+    if (p->stopped)
+      fprintf(stderr, "tutti status: process %d is stopped (SIGSTOP, or a debugger)\n", p->pid);
+  }
+  return ours;
+}
+
+/* Chooses one of each communicator of which a rank has not told; false: none lacks any. */
+static bool chooseTellers(process *found, int n, const tuttiSnapshot *s, census *c) {
+  bool any = false;
+  for (int i = 0; i < n; i++)
+    found[i].chosen = false;
+  for (int i = 0; i < s->ncomms && i < PROCESSES; i++) {
+    if (!lacks(s, i, c) || c->teller[i] < 0) continue;
+    found[c->teller[i]].chosen = any = true;
+    c->teller[i] = -1; /* should it not answer, another one that is asked may */
+  }
+  return any;
 }
 
 /* What the kernel says of processes that have not told. */
@@ -194,30 +255,23 @@ static void lookAtProcesses(tuttiSnapshot *s) {
   }
 }
 
-/* First what each process knows of itself, which it says at once; then, through one of them, the
- * ranks of other hosts, and what is known of those that say nothing. */
+/* First what each process knows of itself, which it says at once; then, through one of each
+ * communicator, the ranks of other hosts, and what is known of those that say nothing. */
 bool tuttiStatusHost(int ms, tuttiSnapshot *s, int *silent) {
   static process found[PROCESSES];
-  bool asked[PROCESSES] = {false};
-  int n = findProcesses(found, PROCESSES), ours = 0;
+  static census c;
+  int n = findProcesses(found, PROCESSES);
   uint64_t from = tuttiNow(), deadline = tuttiDeadline(ms);
+  for (int i = 0; i < PROCESSES; i++) {
+    c.teller[i] = -1;
+    c.asked[i] = false;
+  }
+  int ours = chooseOurs(found, n);
+  askChosen(found, n, false, deadline, s, &c);
   *silent = 0;
-  for (int i = 0; i < n; i++) {
-    process *p = &found[i];
-    int fd = connectLocal(p);
-    if (fd < 0) continue;
-    close(fd);
-    ours++;
-    bool stopped = isStopped(processState(p->pid));
-    p->answered = !stopped && askLocal(p, "local facts", HELLO_MS, s, NULL);
-    if (stopped)
-      fprintf(stderr, "tutti status: process %d is stopped (SIGSTOP, or a debugger)\n", p->pid);
-    if (!stopped && !p->answered) ++*silent;
-  }
-  for (int i = 0; i < n && s->ncomms <= PROCESSES && lacksAny(s, asked); i++) {
-    int left = tuttiDeadlinePollMs(deadline);
-    if (found[i].answered && left > 0) askLocal(&found[i], "facts", left, s, asked);
-  }
+  for (int i = 0; i < n; i++)
+    *silent += found[i].chosen && !found[i].answered;
+  if (chooseTellers(found, n, s, &c)) askChosen(found, n, true, deadline, s, &c);
   lookAtProcesses(s);
   s->seconds = tuttiMs(from, tuttiNow()) / 1e3;
   return ours > 0;
