@@ -102,8 +102,9 @@ static tuttiResult_t makeCounters(tuttiCudaRelay *r) {
   tuttiCommView *v = r->view;
   size_t used = (size_t)v->rmaContexts * (size_t)v->rmaSignals;
   r->arrivedBytes = tuttiPagesUp((size_t)v->nranks * used * sizeof *r->arrived);
-  TUTTI_TRY(tuttiMap((void **)&r->arrived, r->arrivedBytes, -1, "signals of one-sided operations",
-                     v->memory));
+  if (!r->arrived)
+    TUTTI_TRY(tuttiMap((void **)&r->arrived, r->arrivedBytes, -1, "signals of one-sided operations",
+                       v->memory));
   TUTTI_TRY(tuttiPin(v->rank, r->device, r->arrived, r->arrivedBytes, &r->pinned));
   CUDA_TRY(cudaHostGetDevicePointer((void **)&r->arrivedOnDevice, r->arrived, 0));
   tuttiRmaHome home = {.view = v,
@@ -127,26 +128,33 @@ static uint32_t napOf(const tuttiCommView *v, uint32_t others) {
 
 tuttiResult_t tuttiCudaRelayInit(tuttiCudaRelay *r, tuttiCommView *v, tuttiTaskContext *context,
                                  tuttiKernelStatus *status) {
-  bool any = false;
-  int least, greatest;
   r->context = context;
   r->view = v;
   r->device = v->peers[v->rank].cudaDevice;
   r->status = status;
-  for (int p = 0; p < v->nranks; p++)
-    if (tuttiCudaRelays(r, p)) {
-      any = true;
-      r->network |= v->paths[p].network;
-    }
-  if (!any) return tuttiSuccess;
-  r->napUs = napOf(v, context->napUs);
+  for (int p = 0; p < v->nranks; p++) {
+    if (!tuttiCudaRelays(r, p)) continue;
+    r->any = true;
+    r->network |= v->paths[p].network;
+  }
+  r->napUs = r->any ? napOf(v, context->napUs) : 0;
+  return tuttiSuccess;
+}
+
+/* What operations need, with the first window: a communicator without one has no stream of these,
+ * as there are few queues to the GPU, and kernels of one stream wait behind those of others that
+ * have the same. After a failure it goes on where it ended. */
+static tuttiResult_t prepare(tuttiCudaRelay *r) {
+  const tuttiCommView *v = r->view;
+  int least, greatest;
   size_t n = (size_t)v->nranks, bytes = n * (sizeof *r->endpoints + sizeof *r->guards);
-  TUTTI_NEW(r->opened, v->nranks, "connections of puts", v->memory);
-  TUTTI_NEW(r->listening, v->nranks, "connections of puts", v->memory);
-  CUDA_TRY(cudaHostGetDevicePointer((void **)&r->statusOnDevice, status, 0));
+  if (!r->opened) TUTTI_NEW(r->opened, v->nranks, "connections of puts", v->memory);
+  if (!r->listening) TUTTI_NEW(r->listening, v->nranks, "connections of puts", v->memory);
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&r->statusOnDevice, r->status, 0));
   CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest)); /* not behind waits for them */
-  CUDA_TRY(cudaStreamCreateWithPriority(&r->copies, cudaStreamNonBlocking, greatest));
-  CUDA_TRY(cudaMalloc((void **)&r->endpoints, bytes));
+  if (!r->copies)
+    CUDA_TRY(cudaStreamCreateWithPriority(&r->copies, cudaStreamNonBlocking, greatest));
+  if (!r->endpoints) CUDA_TRY(cudaMalloc((void **)&r->endpoints, bytes));
   CUDA_TRY(cudaMemsetAsync(r->endpoints, 0, bytes, r->copies));
   CUDA_TRY(cudaStreamSynchronize(r->copies));
   r->guards = (uint32_t *)(r->endpoints + n);
@@ -173,9 +181,10 @@ void tuttiCudaRelayClose(tuttiCudaRelay *r) {
 /* ---- windows --------------------------------------------------------------------------------- */
 
 tuttiResult_t tuttiCudaRelayOpen(tuttiCudaRelay *r, uint32_t number, void *base, size_t size) {
-  if (!r->net) return tuttiSuccess;
+  if (!r->any) return tuttiSuccess;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaEnter(r->device, &before)); /* connections pin their memory */
+  if (!r->net) TUTTI_TRY(prepare(r));
   for (int p = 0; p < r->view->nranks; p++) {
     tuttiConn *conn;
     if (!tuttiCudaRelays(r, p) || r->listening[p]) continue;

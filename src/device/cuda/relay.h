@@ -31,10 +31,11 @@ typedef struct tuttiCudaRelay {
   tuttiTaskContext *context;
   tuttiCommView *view;
   int device;
-  bool network;   /* some of these GPUs are reached by one */
+  bool any;       /* there are such GPUs */
+  bool network;   /* some of them are reached by one */
   uint32_t napUs; /* of proxies between two looks; 0: none */
   tuttiKernelStatus *status, *statusOnDevice;
-  tuttiRmaNet *net; /* NULL: there is no such GPU */
+  tuttiRmaNet *net; /* NULL: before the first window, or there is no such GPU */
   tuttiStream_t copies;
   tuttiAtomic64 *arrived; /* [nranks][contexts][signals], pinned */
   size_t arrivedBytes;
