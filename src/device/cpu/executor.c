@@ -493,7 +493,7 @@ static tuttiResult_t pass(execution *e, bool *moved) {
  * only a pass of the proxy shows what comes over a network, or it has to be looked for. */
 static tuttiAtomic32 *bellOf(const execution *e) {
   const runner *r = &e->runners[0];
-  bool withdrawn = r->loaded && r->ready == r->nrecv + r->nsend;
+  bool withdrawn = r->loaded && r->ready == r->nrecv + r->nsend; // NOLINT: set as the run begins
   return e->nproxies > 0 || withdrawn ? NULL : tuttiConnBell(awaited(r));
 }
 
