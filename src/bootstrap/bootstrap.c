@@ -539,8 +539,9 @@ tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, i
   /* Roots that nobody will come to: of a rank alone, of ids past the first nranks; and of a fixed
    * address, which the next communicator needs. */
   for (int i = nranks > 1 ? j.nroots : 0; i < nids && !parsed[0].fixed; i++)
-    tuttiRootCancel(parsed[i].secret);
-  if (parsed[0].fixed && rank == 0 && result != tuttiSuccess) tuttiRootCancel(parsed[0].secret);
+    tuttiRootCancel(parsed[i].secret, tuttiSuccess);
+  if (parsed[0].fixed && rank == 0 && result != tuttiSuccess)
+    tuttiRootCancel(parsed[0].secret, tuttiSuccess);
   if (result == tuttiSuccess)
     *out = j.b;
   else

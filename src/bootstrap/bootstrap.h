@@ -28,8 +28,9 @@ typedef struct {
 /* Starts a root (a detached thread that ends by itself) and describes it. With TUTTI_COMM_ID set,
  * starts none: rank 0 does so at init. */
 tuttiResult_t tuttiIdCreate(tuttiUniqueId *out);
-/* Ends the root of an id that this process has made and nobody will use. */
-void tuttiIdCancel(const tuttiUniqueId *id);
+/* Ends the root of an id that this process has made and will not use: `why`, with this thread's
+ * last error, is told to those who have got the id all the same. */
+void tuttiIdCancel(const tuttiUniqueId *id, tuttiResult_t why);
 /* tuttiInvalidArgument says what is wrong: not made by tuttiGetUniqueId, of another version, ... */
 tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out);
 

@@ -114,10 +114,10 @@ void tuttiIdFollow(const tuttiBootstrap *b, int leader, uint64_t purpose, uint16
   seal(&id, out);
 }
 
-void tuttiIdCancel(const tuttiUniqueId *id) {
+void tuttiIdCancel(const tuttiUniqueId *id, tuttiResult_t why) {
   tuttiId parsed;
   memcpy(&parsed, id, sizeof(parsed));
-  tuttiRootCancel(parsed.secret);
+  tuttiRootCancel(parsed.secret, why);
 }
 
 tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out) {

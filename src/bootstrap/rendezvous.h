@@ -70,8 +70,10 @@ bool tuttiIdOpenSecret(uint8_t secret[16]);
  * while after a failure, to tell it to those who come late. */
 tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
                              const uint8_t secret[16], bool fixed);
-/* Ends the roots of this process that have this secret and still wait. */
-void tuttiRootCancel(const uint8_t secret[16]);
+/* Ends the roots of this process that have this secret and still wait. With tuttiSuccess at once
+ * and without a word, as nobody else has its id, or needs it any more; else `why` and this thread's
+ * last error are told to those who have come, and to those who come in the next two seconds. */
+void tuttiRootCancel(const uint8_t secret[16], tuttiResult_t why);
 /* Starts the root of a fixed id, on whose address an earlier root may still be ending; on every
  * address if TUTTI_COMM_ID is a name that means loopback on this host. */
 tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait);

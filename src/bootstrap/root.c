@@ -16,7 +16,8 @@
 #include "bootstrap/seat.h"
 
 /* How long a failed root tells latecomers why. */
-#define LINGER_MS 30000
+#define LINGER_MS   30000
+#define GIVEN_UP_MS 2000 /* those who have the id are on their way */
 /* Longer than the last rank's deadline: none of them can be waiting any more. */
 #define SLACK_MS 1000
 /* How long a fixed root waits for its port. */
@@ -34,6 +35,9 @@ typedef struct root {
   struct root *next; /* list of this process's roots */
   tuttiListener listener;
   int epollFd, cancelFd;
+  tuttiResult_t givenUp; /* by listLock: why whoever made its id will not come; text below */
+  char givenUpText[TUTTI_ERROR_TEXT];
+  bool lingers; /* nobody knows who else has the id: until the deadline */
   bool fixed;
   pid_t process; /* a forked child has a copy of the list, without the thread and its fds */
   uint8_t secret[16], openSecret[16];
@@ -454,7 +458,8 @@ static bool rootStep(root *r) {
   hearMembers(r);
   bool late = tuttiNow() >= r->deadline;
   /* A fixed address is soon wanted for another communicator. */
-  if (r->failure != tuttiSuccess) return late || (r->fixed ? r->ownerTold : r->told >= r->expected);
+  if (r->failure != tuttiSuccess)
+    return late || (!r->lingers && (r->fixed ? r->ownerTold : r->told >= r->expected));
   if (r->met) return r->told == r->expected || late;
   if (r->expected > 0 && r->joined == r->expected)
     tellNext(r);
@@ -479,6 +484,19 @@ static void leaveList(root *r) {
   TUTTI_UNLINK(list, r);
 }
 
+/* Whoever made the id has cancelled it. If he has failed after he gave it to others, these hear
+ * why, also those who come within a moment. True: the root ends. */
+static bool cancelled(root *r) {
+  eventfd_t times;
+  TUTTI_LOCKED(&listLock);
+  if (r->givenUp == tuttiSuccess) return true;
+  eventfd_read(r->cancelFd, &times);
+  failAll(r, tuttiErrorAdopt(r->givenUp, r->givenUpText));
+  r->deadline = tuttiDeadline(GIVEN_UP_MS);
+  r->lingers = true;
+  return false;
+}
+
 static void *rootMain(void *arg) {
   root *r = arg;
   tuttiWait wait = {.deadline = TUTTI_NO_DEADLINE};
@@ -490,7 +508,7 @@ static void *rootMain(void *arg) {
     if (r->deadline < until) until = r->deadline;
     int ready;
     if (tuttiPollSlice(fds, 3, "ranks", wait, until, &ready) != tuttiSuccess) break;
-    if (fds[2].revents) break;
+    if (fds[2].revents && cancelled(r)) break;
   }
   leaveList(r);
   rootFree(r);
@@ -589,9 +607,12 @@ tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
   return tuttiRootStart(tuttiListenerOf(fd), &id->roots.a[0], id->secret, true);
 }
 
-void tuttiRootCancel(const uint8_t secret[16]) {
+void tuttiRootCancel(const uint8_t secret[16], tuttiResult_t why) {
   TUTTI_LOCKED(&listLock);
   for (root *r = list; r; r = r->next)
-    if (r->process == getpid() && memcmp(r->secret, secret, sizeof(r->secret)) == 0)
+    if (r->process == getpid() && memcmp(r->secret, secret, sizeof(r->secret)) == 0) {
+      r->givenUp = why;
+      snprintf(r->givenUpText, sizeof(r->givenUpText), "%s", tuttiErrorText());
       eventfd_write(r->cancelFd, 1);
+    }
 }

@@ -58,7 +58,7 @@ static tuttiResult_t exchange(tuttiCommunicator *parent, const tuttiSplitJob *sp
   snprintf(why, sizeof why, "%s", tuttiErrorText());
   tuttiResult_t result = tuttiCommExchange(parent, entries, sizeof *entries);
   if (result != tuttiSuccess) {
-    if (leader == parent->rank && takesPart && !mine->noId) tuttiIdCancel(&mine->id);
+    if (leader == parent->rank && takesPart && !mine->noId) tuttiIdCancel(&mine->id, result);
     return result;
   }
   if (!takesPart) {

@@ -98,7 +98,7 @@ inline void endRoots(const std::vector<tuttiUniqueId> &ids) {
   for (auto &id : ids) {
     tuttiId parsed;
     ASSERT_EQ(tuttiIdParse(&id, &parsed), tuttiSuccess);
-    tuttiRootCancel(parsed.secret);
+    tuttiRootCancel(parsed.secret, tuttiSuccess);
   }
 }
 

@@ -23,7 +23,7 @@ protected:
     root_ = id_.roots.a[0];
   }
   void TearDown() override {
-    tuttiRootCancel(id_.secret);
+    tuttiRootCancel(id_.secret, tuttiSuccess);
     OnLoopback::TearDown();
   }
   tuttiCheckIn checkIn(int r, int n) { return checkInOf(ids_, 0, r, n); }

@@ -20,7 +20,7 @@ protected:
     ASSERT_EQ(tuttiIdParse(&id_, &parsed_), tuttiSuccess) << tuttiErrorText();
   }
   void TearDown() override {
-    tuttiRootCancel(parsed_.secret);
+    tuttiRootCancel(parsed_.secret, tuttiSuccess);
     OnLoopback::TearDown();
   }
   /* The error for an id whose bytes were changed. */
@@ -48,7 +48,7 @@ TEST_F(Id, SaysWhereItsRootIs) {
   ASSERT_EQ(tuttiIdCreate(&other), tuttiSuccess);
   ASSERT_EQ(tuttiIdParse(&other, &parsed), tuttiSuccess);
   EXPECT_NE(memcmp(parsed.secret, parsed_.secret, sizeof(parsed.secret)), 0);
-  tuttiRootCancel(parsed.secret);
+  tuttiRootCancel(parsed.secret, tuttiSuccess);
 }
 
 /* It has a copy of the list of roots, but the numbers in it may be files of its own by now. */
@@ -58,7 +58,7 @@ TEST_F(Id, CancelInAForkedChildWritesNowhere) {
     int wrong = 0, files[8];
     for (int &fd : files)
       fd = memfd_create("a file", 0);
-    tuttiRootCancel(parsed_.secret);
+    tuttiRootCancel(parsed_.secret, tuttiSuccess);
     for (int fd : files)
       wrong += fd < 0 || lseek(fd, 0, SEEK_END) != 0;
     _exit(wrong);

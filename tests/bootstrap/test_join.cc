@@ -137,6 +137,24 @@ TEST_F(Join, ARankThatHasFailedBeforeItChecksIn) {
   }
 }
 
+/* Whoever made an id may fail after others have it: these hear of the failure, and take it for no
+ * death of his. */
+TEST_F(Join, WhoCancelsAnIdTellsWhy) {
+  auto ids = makeIds();
+  Outcome early, late;
+  std::thread joins([&] { early = joinAs(ids, 1, 2); });
+  usleep(200000); /* most often it has checked in by then; it hears of it all the same */
+  EXPECT_EQ(tuttiErrorAdopt(tuttiRemoteError, "rank 7 died"), tuttiRemoteError);
+  tuttiIdCancel(&ids[0], tuttiRemoteError);
+  joins.join();
+  late = joinAs(ids, 1, 2);
+  for (const Outcome *o : {&early, &late}) {
+    EXPECT_EQ(o->result, tuttiRemoteError);
+    EXPECT_THAT(o->text, HasSubstr("rank 7 died"));
+  }
+  endRoots(ids);
+}
+
 /* A death shows in the communicator that is being made, and explains what happens in others. */
 TEST_F(Join, ADeathIsKnownToTheWholeProcess) {
   const uint64_t process = 0x1234567890abcdef;

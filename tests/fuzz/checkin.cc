@@ -84,7 +84,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CHECK(tuttiRootStart(tuttiListenerOf(listener), &root, secret, false) == tuttiSuccess);
   for (size_t at = 0; n < kRanks && (at < size || at == 0); at += kPiece)
     if ((fds[n] = checkIn(root, data + at, std::min(size - at, (size_t)kPiece))) >= 0) n++;
-  tuttiRootCancel(secret);
+  tuttiRootCancel(secret, tuttiSuccess);
   for (int i = 0; i < n; i++) { /* until it has let go of all of them */
     awaitEnd(fds[i]);
     close(fds[i]);
