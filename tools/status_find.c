@@ -25,14 +25,8 @@ typedef struct {
   char name[64]; /* of its socket, without the leading 0 byte */
   int pid;       /* as it is seen from here */
   int fd;        /* while it is being asked; else -1 */
-  bool answered, stopped, chosen;
+  bool answered, chosen;
 } process;
-
-/* What is known of communicator i of a snapshot. */
-typedef struct {
-  int teller[PROCESSES]; /* one that is in it and answers, or -1 */
-  bool asked[PROCESSES]; /* one who is in it was asked about all of its ranks */
-} census;
 
 static uint64_t deadlineWithin(uint64_t deadline, int ms) {
   uint64_t own = tuttiDeadline(ms);
@@ -116,7 +110,7 @@ static int findProcesses(process *found, int max) {
     snprintf(found[n].name, sizeof found[n].name, "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
     found[n].pid = atoi(at + 1 + strlen(NAME));
     found[n].fd = -1;
-    found[n].answered = found[n].stopped = found[n].chosen = false;
+    found[n].answered = found[n].chosen = false;
     n++;
   }
   if (table) fclose(table);
@@ -156,36 +150,31 @@ static bool isStopped(char state) {
   return state == 'T' || state == 't';
 }
 
-/* Some rank of communicator i has not told, and nobody who is in it was asked about the others. */
-static bool lacks(const tuttiSnapshot *s, int i, const census *c) {
-  for (int r = 0; i < PROCESSES && !c->asked[i] && r < s->comms[i].nranks; r++)
-    if (!s->comms[i].ranks[r].told) return true;
+static bool lacksAny(const tuttiCommSnapshot *c) {
+  for (int r = 0; r < c->nranks; r++)
+    if (!c->ranks[r].told) return true;
   return false;
 }
 
-/* Notes which communicators of s are in the answer of a process. By what they are, not by their
- * ranks: a process may have another number and host name here than where it runs, in a container.
- */
-static void note(const tuttiSnapshot *s, const tuttiSnapshot *answer, int teller, bool all,
-                 census *c) {
-  for (int i = 0; i < s->ncomms && i < PROCESSES; i++) { /* the answer may have added some */
-    for (int k = 0; k < answer->ncomms; k++) {
-      if (s->comms[i].hash != answer->comms[k].hash || s->comms[i].key != answer->comms[k].key)
-        continue;
-      c->asked[i] |= all;
-      if (c->teller[i] < 0) c->teller[i] = teller;
-    }
-  }
+/* Notes of which communicators of s process i has told: tellers[k] is one of them for comms[k], or
+ * -1. By what they are, not by their ranks: a process may have another number and host name here
+ * than where it runs, in a container. */
+static void note(const tuttiSnapshot *s, const tuttiSnapshot *answer, int i, int *tellers) {
+  for (int k = 0; k < s->ncomms && k < PROCESSES; k++) /* the answer may have added some */
+    for (int a = 0; tellers[k] < 0 && a < answer->ncomms; a++)
+      if (s->comms[k].hash == answer->comms[a].hash && s->comms[k].key == answer->comms[a].key)
+        tellers[k] = i;
 }
 
 /* Takes the answer of process i to its question, which ends before the deadline. */
-static void hear(process *found, int i, bool all, uint64_t deadline, tuttiSnapshot *s, census *c) {
+static void hear(process *found, int i, uint64_t deadline, tuttiSnapshot *s, int *tellers) {
   process *p = &found[i];
   tuttiSnapshot answer = {0};
   size_t bytes;
   char *got = p->fd >= 0 ? readAnswer(p->fd, false, deadline, &bytes) : NULL;
   p->answered = got && tuttiReportFactsTake(got, bytes, s);
-  if (p->answered && tuttiReportFactsTake(got, bytes, &answer)) note(s, &answer, i, all, c);
+  if (p->answered && tellers && tuttiReportFactsTake(got, bytes, &answer))
+    note(s, &answer, i, tellers);
   tuttiSnapshotFree(&answer);
   free(got);
   if (p->fd >= 0) close(p->fd);
@@ -193,20 +182,20 @@ static void hear(process *found, int i, bool all, uint64_t deadline, tuttiSnapsh
 }
 
 /* Asks the chosen ones, many at once: whoever is slow to answer, or waits for others that are,
- * delays nobody else's answer. `all`: about all ranks of their communicators, which takes as long
- * as the slowest of these; else about themselves. */
-static void askChosen(process *found, int n, bool all, uint64_t most, tuttiSnapshot *s, census *c) {
+ * delays nobody else's answer. About themselves, and notes the tellers; with NULL about all ranks
+ * of their communicators, which takes as long as the slowest of these. */
+static void askChosen(process *found, int n, uint64_t most, tuttiSnapshot *s, int *tellers) {
   for (int from = 0; from < n; from += AT_ONCE) {
     int to = from + AT_ONCE < n ? from + AT_ONCE : n;
     for (int i = from; i < to; i++) {
       if (!found[i].chosen) continue;
       found[i].fd = connectLocal(&found[i]);
       if (found[i].fd >= 0)
-        sendAll(found[i].fd, all ? "facts\n" : "local facts\n", tuttiDeadline(HELLO_MS));
+        sendAll(found[i].fd, tellers ? "local facts\n" : "facts\n", tuttiDeadline(HELLO_MS));
     }
-    uint64_t deadline = all ? most : deadlineWithin(most, HELLO_MS);
+    uint64_t deadline = tellers ? deadlineWithin(most, HELLO_MS) : most;
     for (int i = from; i < to; i++)
-      if (found[i].chosen) hear(found, i, all, deadline, s, c);
+      if (found[i].chosen) hear(found, i, deadline, s, tellers);
   }
 }
 
@@ -219,25 +208,19 @@ static int chooseOurs(process *found, int n) {
     if (fd < 0) continue;
     close(fd);
     ours++;
-    p->stopped = isStopped(processState(p->pid));
-    p->chosen = !p->stopped;
-    if (p->stopped)
+    p->chosen = !isStopped(processState(p->pid));
+    if (!p->chosen)
       fprintf(stderr, "tutti status: process %d is stopped (SIGSTOP, or a debugger)\n", p->pid);
   }
   return ours;
 }
 
-/* Chooses one of each communicator of which a rank has not told; false: none lacks any. */
-static bool chooseTellers(process *found, int n, const tuttiSnapshot *s, census *c) {
-  bool any = false;
+/* Chooses one of each communicator of which a rank has not told. */
+static void chooseTellers(process *found, int n, const tuttiSnapshot *s, const int *tellers) {
   for (int i = 0; i < n; i++)
     found[i].chosen = false;
-  for (int i = 0; i < s->ncomms && i < PROCESSES; i++) {
-    if (!lacks(s, i, c) || c->teller[i] < 0) continue;
-    found[c->teller[i]].chosen = any = true;
-    c->teller[i] = -1; /* should it not answer, another one that is asked may */
-  }
-  return any;
+  for (int k = 0; k < s->ncomms && k < PROCESSES; k++)
+    if (tellers[k] >= 0 && lacksAny(&s->comms[k])) found[tellers[k]].chosen = true;
 }
 
 /* What the kernel says of processes that have not told. */
@@ -259,19 +242,18 @@ static void lookAtProcesses(tuttiSnapshot *s) {
  * communicator, the ranks of other hosts, and what is known of those that say nothing. */
 bool tuttiStatusHost(int ms, tuttiSnapshot *s, int *silent) {
   static process found[PROCESSES];
-  static census c;
+  static int tellers[PROCESSES];
   int n = findProcesses(found, PROCESSES);
   uint64_t from = tuttiNow(), deadline = tuttiDeadline(ms);
-  for (int i = 0; i < PROCESSES; i++) {
-    c.teller[i] = -1;
-    c.asked[i] = false;
-  }
+  for (int k = 0; k < PROCESSES; k++)
+    tellers[k] = -1;
   int ours = chooseOurs(found, n);
-  askChosen(found, n, false, deadline, s, &c);
+  askChosen(found, n, deadline, s, tellers);
   *silent = 0;
   for (int i = 0; i < n; i++)
     *silent += found[i].chosen && !found[i].answered;
-  if (chooseTellers(found, n, s, &c)) askChosen(found, n, true, deadline, s, &c);
+  chooseTellers(found, n, s, tellers);
+  askChosen(found, n, deadline, s, NULL);
   lookAtProcesses(s);
   s->seconds = tuttiMs(from, tuttiNow()) / 1e3;
   return ours > 0;
