@@ -122,30 +122,45 @@ private:
     expect(memory, before);
   }
 
-  void runMessages(const Step &k) {
-    std::vector<std::vector<int32_t>> sent(k.messages.size()), received(k.messages.size());
-    std::vector<int32_t> in = fill(r, k.count), out(k.count, -1);
-    RUN_STEP(tuttiGroupStart());
+  struct Messages { /* what a step's messages send and receive */
+    std::vector<std::vector<int32_t>> sent, received;
+    std::vector<int32_t> in, out; /* of its all-reduce */
+  };
+
+  void callMessages(const Step &k, Messages &data) {
     for (size_t i = 0; i < k.messages.size(); i++) {
       const Message &m = k.messages[i];
       if (m.from == r) {
-        sent[i] = fill(r, m.count, i * 97);
-        RUN_STEP(tuttiSend(sent[i].data(), m.count, tuttiInt32, m.to, comm, nullptr));
+        data.sent[i] = fill(r, m.count, i * 97);
+        RUN_STEP(tuttiSend(data.sent[i].data(), m.count, tuttiInt32, m.to, comm, nullptr));
       }
       if (k.kind == 9 && i == k.messages.size() / 2) {
-        RUN_STEP(
-            tuttiAllReduce(in.data(), out.data(), k.count, tuttiInt32, tuttiSum, comm, nullptr));
+        RUN_STEP(tuttiAllReduce(data.in.data(), data.out.data(), k.count, tuttiInt32, tuttiSum,
+                                comm, nullptr));
       }
       if (m.to == r) {
-        received[i].assign(m.count, -1);
-        RUN_STEP(tuttiRecv(received[i].data(), m.count, tuttiInt32, m.from, comm, nullptr));
+        data.received[i].assign(m.count, -1);
+        RUN_STEP(tuttiRecv(data.received[i].data(), m.count, tuttiInt32, m.from, comm, nullptr));
       }
+    }
+  }
+
+  void runMessages(const Step &k) {
+    Messages data{std::vector<std::vector<int32_t>>(k.messages.size()),
+                  std::vector<std::vector<int32_t>>(k.messages.size()), fill(r, k.count),
+                  std::vector<int32_t>(k.count, -1)};
+    RUN_STEP(tuttiGroupStart());
+    callMessages(k, data);
+    if (result != tuttiSuccess) { /* a group left open would hold back what ends `comm` */
+      tuttiGroupEnd();
+      return;
     }
     RUN_STEP(tuttiGroupEnd());
     for (size_t i = 0; i < k.messages.size(); i++)
       if (k.messages[i].to == r)
-        expect(received[i], fill(k.messages[i].from, k.messages[i].count, i * 97));
-    if (k.kind == 9 && !k.messages.empty()) expect(out, want(k, tuttiCollAllReduce, out.size()));
+        expect(data.received[i], fill(k.messages[i].from, k.messages[i].count, i * 97));
+    if (k.kind == 9 && !k.messages.empty())
+      expect(data.out, want(k, tuttiCollAllReduce, data.out.size()));
   }
 
   int n, r, number = 0;
