@@ -421,8 +421,13 @@ static bool waitsLongest(const execution *e, const runner *r) {
   return true;
 }
 
-/* The connection that a runner waits for: the first that is not ready; if all are, the lender that
- * has withdrawn; behind the last step, a reader of what was lent. */
+/* One that has used up its turn may be between two steps, and then waits for nothing. */
+static bool waits(const runner *r) {
+  return r->loaded || r->nloans > 0;
+}
+
+/* The connection that a runner which waits does so for: the first that is not ready; if all are,
+ * the lender that has withdrawn; behind the last step, a reader of what was lent. */
 static const tuttiConn *awaited(const runner *r) {
   if (!r->loaded) return r->loans[r->nloans - 1].conn;
   if (r->ready < r->nrecv + r->nsend) return r->conns[r->ready];
@@ -445,7 +450,7 @@ static void tellWaits(const execution *e, const tuttiTaskContext *context) {
   tuttiAwaited list[TUTTI_AWAITED];
   int n = 0;
   for (const runner *r = e->runners; r < e->runners + e->live; r++) {
-    if (r->task->context->comm != context->comm || r->moves != r->movesSeen) continue;
+    if (r->task->context->comm != context->comm || r->moves != r->movesSeen || !waits(r)) continue;
     int last = r->loaded ? r->nrecv + r->nsend : 0;
     if (n < TUTTI_AWAITED && (r->ready >= last)) list[n++] = (tuttiAwaited){awaited(r), r->since};
     for (int i = r->ready; i < last && n < TUTTI_AWAITED; i++)

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <numeric>
@@ -430,6 +431,30 @@ TEST(Host, StalledBesideOneThatMoves) {
   EXPECT_EQ(a.stalls.at(0).first, 2);
   EXPECT_EQ(b.stalls.size() + c.stalls.size(), 0u);
   EXPECT_LT(fabric.fifo(1, 2, 32).send.next, sends.size() * in.size() / 128) << "told too late";
+}
+
+/* One of the same communicator that has used up its turn is between two steps, and waits for
+ * nothing when the stuck one is told of. */
+TEST(Host, StalledBesideOneBetweenTwoSteps) {
+  Fabric fabric(3);
+  Rank a(fabric, 0), b(fabric, 1);
+  a.patienceMs = 200;
+  int64_t v = 0;
+  std::vector<int64_t> in = numbers(1 << 18), out(in.size());
+  tuttiTask stuck = message(a, 2, false, &v, 1);
+  std::vector<tuttiTask> sends(2000, message(a, 1, true, in.data(), in.size(), 5));
+  std::vector<tuttiTask> recvs(2000, message(b, 0, false, out.data(), out.size(), 5));
+  for (size_t i = 0; i + 1 < sends.size(); i++) {
+    sends[i].next = &sends[i + 1];
+    recvs[i].next = &recvs[i + 1];
+  }
+  EXPECT_EQ(run({&sends[0], &recvs[0], &stuck}), tuttiTimeout);
+  EXPECT_EQ(a.stalls.at(0).first, 2);
+  const tuttiConn *stuckOn = a.conns[TUTTI_RECV][0][32][2];
+  for (const tuttiAwaited &w : a.awaited)
+    EXPECT_TRUE(w.conn == stuckOn || w.conn == a.conns[TUTTI_SEND][0][32][1]) << w.conn;
+  EXPECT_TRUE(std::any_of(a.awaited.begin(), a.awaited.end(),
+                          [&](const tuttiAwaited &w) { return w.conn == stuckOn; }));
 }
 
 /* ---- network: a proxy carries the slots -------------------------------------------------------
