@@ -43,5 +43,5 @@ tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId *u
 tuttiResult_t tuttiCommGetUniqueId(tuttiComm_t comm, tuttiUniqueId *uniqueId) {
   TUTTI_ENTER_READY(c, comm, __func__);
   TUTTI_TRY(tuttiCheckOutput("uniqueId", uniqueId));
-  return tuttiIdCreate(uniqueId);
+  return tuttiIdCreate(c->rank, uniqueId); /* ranks of the parent keep their numbers */
 }

@@ -21,7 +21,7 @@ static tuttiResult_t enterFree(const char *call) {
 tuttiResult_t tuttiGetUniqueId(tuttiUniqueId *uniqueId) {
   TUTTI_TRY(enterFree(__func__));
   TUTTI_TRY(tuttiCheckOutput("uniqueId", uniqueId));
-  return tuttiIdCreate(uniqueId);
+  return tuttiIdCreate(-1, uniqueId);
 }
 
 /* ---- init ------------------------------------------------------------------------------------ */
@@ -79,7 +79,7 @@ tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t *newcomm, int nranks, int my
 
 static tuttiResult_t initAllRanks(tuttiComm_t *comms, int ndev, const int *devlist) {
   tuttiUniqueId id;
-  TUTTI_TRY(tuttiIdCreate(&id));
+  TUTTI_TRY(tuttiIdCreate(-1, &id));
   TUTTI_TRY(tuttiGroupStart());
   for (int i = 0; i < ndev; i++)
     if (initRank("tuttiCommInitAll", devlist ? devlist[i] : i, &comms[i], ndev, i, 1, &id, NULL) !=

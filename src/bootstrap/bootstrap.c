@@ -138,8 +138,10 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   in.remainingMs = deadline == TUTTI_NO_DEADLINE ? UINT64_MAX
                    : deadline > now              ? (deadline - now) / 1000000u
                                                  : 0;
+  char who[160];
   tuttiDial dial __attribute__((cleanup(tuttiDialClose)));
-  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), id->secret, &key, "the root of the unique id");
+  tuttiDialInit(&dial, &id->roots, &in, sizeof(in), id->secret, &key,
+                tuttiIdRootText(id, who, sizeof(who)));
   dial.refusedMs = id->fixed ? 0 : j->declines ? 1 : REFUSED_MS;
   dial.remedy = id->fixed
                     ? "Is rank 0 running, is TUTTI_COMM_ID an address of its host, and has it "
@@ -170,9 +172,9 @@ static tuttiResult_t awaitNext(joining *j) {
                              TUTTI_NO_DEADLINE, &ready));
     if (!ready && tuttiNow() >= j->wait.deadline)
       return TUTTI_FAIL(tuttiTimeout,
-                        "receiving from the root of the unique id%s%s: nothing moved until the "
+                        "receiving from the root of the unique id, in %s: nothing moved until the "
                         "deadline; see what that side is doing, or raise TUTTI_TIMEOUT",
-                        seats[0].root[0] ? ", in " : "", seats[0].root);
+                        seats[0].root);
   }
 }
 

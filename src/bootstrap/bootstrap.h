@@ -19,20 +19,25 @@ typedef struct {
   uint32_t magic, version;
   uint8_t secret[16];
   uint64_t check;         /* tuttiHash over the other fields */
-  int32_t fixed;          /* 1: of TUTTI_COMM_ID, where rank 0 starts the root at init */
+  int16_t fixed;          /* 1: of TUTTI_COMM_ID, where rank 0 starts the root at init */
+  int16_t keyed;          /* 1: fixed, and the secret comes from TUTTI_PSK_FILE */
   tuttiAddressList roots; /* of the root, best first */
-  int32_t keyed;          /* 1: fixed, and the secret comes from TUTTI_PSK_FILE. No byte of an id is
-                             padding, whose value a copy may lose */
+  int32_t pid;            /* of the root's process; 0: not told. No byte of an id is padding, whose
+                             value a copy may lose */
 } tuttiId;
 
-/* Starts a root (a detached thread that ends by itself) and describes it. With TUTTI_COMM_ID set,
- * starts none: rank 0 does so at init. */
-tuttiResult_t tuttiIdCreate(tuttiUniqueId *out);
+/* Starts a root (a detached thread that ends by itself) and describes it; `rank`: this process's
+ * in the communicator to be, -1 if it is not known yet. With TUTTI_COMM_ID set, starts none: rank 0
+ * does so at init. */
+tuttiResult_t tuttiIdCreate(int rank, tuttiUniqueId *out);
 /* Ends the root of an id that this process has made and will not use: `why`, with this thread's
  * last error, is told to those who have got the id all the same. */
 void tuttiIdCancel(const tuttiUniqueId *id, tuttiResult_t why);
 /* tuttiInvalidArgument says what is wrong: not made by tuttiGetUniqueId, of another version, ... */
 tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out);
+/* Whom a rank checks in with, before that has said who it is: "the process that made the unique id
+ * (pid 17, at 10.0.0.1:4711)". Returns buf. */
+const char *tuttiIdRootText(const tuttiId *id, char *buf, size_t size);
 
 /* What Join makes, constant but for the fds, which are non-blocking, close on exec, and registered
  * with tuttiForkCloseAdd. */
@@ -83,8 +88,8 @@ void tuttiBootstrapDecline(const tuttiUniqueId *ids, int nids, int rank, int nra
 void tuttiBootstrapClose(tuttiBootstrap *b);
 
 /* A rendezvous of some ranks of a communicator, without the others: the leader of them offers it,
- * which starts its root in this process, and the others follow; both then have an id. *port is what
- * they must be told; `purpose` keeps apart what differs in anything else. */
+ * which starts its root in this process and will be rank 0, and the others follow; both then have
+ * an id. *port is what they must be told; `purpose` keeps apart what differs in anything else. */
 tuttiResult_t tuttiIdOffer(const tuttiBootstrap *b, uint64_t purpose, tuttiUniqueId *out,
                            uint16_t *port);
 void tuttiIdFollow(const tuttiBootstrap *b, int leader, uint64_t purpose, uint16_t port,

@@ -1,4 +1,6 @@
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/mac.h"
@@ -74,16 +76,18 @@ static tuttiResult_t createFixed(const char *commId, tuttiUniqueId *out) {
   return tuttiSuccess;
 }
 
-/* Starts the root of an id that has its secret. */
-static tuttiResult_t serve(tuttiId *id, const tuttiInterface *found, int n, tuttiUniqueId *out) {
+/* Starts the root of an id that has its secret, in the process of that rank. */
+static tuttiResult_t serve(tuttiId *id, const tuttiInterface *found, int n, int rank,
+                           tuttiUniqueId *out) {
   tuttiListener listener;
   TUTTI_TRY(tuttiListenAny(found, n, &id->roots, &listener));
-  TUTTI_TRY(tuttiRootStart(listener, &id->roots.a[0], id->secret, false));
+  TUTTI_TRY(tuttiRootStart(listener, &id->roots.a[0], id->secret, false, rank));
+  id->pid = getpid();
   seal(id, out);
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiIdCreate(tuttiUniqueId *out) {
+tuttiResult_t tuttiIdCreate(int rank, tuttiUniqueId *out) {
   const char *commId = tuttiSettingString(TUTTI_SETTING_COMM_ID);
   if (commId[0] != '\0') return createFixed(commId, out);
   tuttiId id;
@@ -92,14 +96,14 @@ tuttiResult_t tuttiIdCreate(tuttiUniqueId *out) {
   int n;
   TUTTI_TRY(tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n));
   TUTTI_TRY(tuttiRandom(id.secret, sizeof(id.secret)));
-  return serve(&id, interfaces, n, out);
+  return serve(&id, interfaces, n, rank, out);
 }
 
 tuttiResult_t tuttiIdOffer(const tuttiBootstrap *b, uint64_t purpose, tuttiUniqueId *out,
                            uint16_t *port) {
   tuttiId id;
   derive(b->secret, purpose, &id);
-  TUTTI_TRY(serve(&id, b->interfaces, b->ninterfaces, out));
+  TUTTI_TRY(serve(&id, b->interfaces, b->ninterfaces, 0, out));
   *port = id.roots.a[0].v4.sin_port;
   return tuttiSuccess;
 }
@@ -139,9 +143,18 @@ tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out) {
                       TUTTI_MINOR, TUTTI_PATCH, tuttiLibraryPath());
   if (id.check != idCheck(&id))
     return TUTTI_FAIL(tuttiInvalidArgument, "the unique id was damaged or cut short: %s", remedy);
-  if ((id.fixed != 0 && id.fixed != 1) || (id.keyed != 0 && id.keyed != id.fixed) ||
-      !tuttiAddressListValid(&id.roots))
+  if ((id.fixed != 0 && id.fixed != 1) || (id.keyed != 0 && id.keyed != id.fixed) || id.pid < 0 ||
+      (id.fixed && id.pid != 0) || !tuttiAddressListValid(&id.roots))
     return TUTTI_FAIL(tuttiInvalidArgument, "the unique id holds no usable address: %s", remedy);
   *out = id;
   return tuttiSuccess;
+}
+
+const char *tuttiIdRootText(const tuttiId *id, char *buf, size_t size) {
+  char at[80], pid[32] = "";
+  if (id->pid > 0) snprintf(pid, sizeof pid, "pid %d, ", id->pid);
+  snprintf(buf, size, "%s (%sat %s)",
+           id->fixed ? "the rendezvous of TUTTI_COMM_ID" : "the process that made the unique id",
+           pid, tuttiAddressText(&id->roots.a[0], at, sizeof at));
+  return buf;
 }

@@ -66,10 +66,11 @@ bool tuttiIdOpenSecret(uint8_t secret[16]);
 
 /* Starts the thread of a root that serves one communicator and ends by itself: when all ranks are
  * done with their init or one has failed, with the first of the deadlines that ranks bring, and
- * after TUTTI_TIMEOUT if none comes; takes the listener. A root that is not `fixed` stays for a
- * while after a failure, to tell it to those who come late. */
+ * after TUTTI_TIMEOUT if none comes; takes the listener. `rank`: this process's; -1: known when it
+ * checks in. A root that is not `fixed` stays for a while after a failure, to tell it to those who
+ * come late. */
 tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
-                             const uint8_t secret[16], bool fixed);
+                             const uint8_t secret[16], bool fixed, int rank);
 /* Ends the roots of this process that have this secret and still wait. With tuttiSuccess at once
  * and without a word, as nobody else has its id, or needs it any more; else `why` and this thread's
  * last error are told to those who have come, and to those who come in the next two seconds. */

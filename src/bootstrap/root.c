@@ -529,7 +529,7 @@ static tuttiResult_t startThread(root *r) {
 }
 
 tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
-                             const uint8_t secret[16], bool fixed) {
+                             const uint8_t secret[16], bool fixed, int rank) {
   root *r;
   tuttiTlsKey tls;
   tuttiResult_t result = tuttiTlsKeyMake(secret, &tls);
@@ -561,7 +561,7 @@ tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
     r->greeter.stray = judgeStray;
   }
   tuttiAddressText(shown, r->shown, sizeof(r->shown));
-  r->name = (tuttiRootName){.rank = -1, .pid = getpid()};
+  r->name = (tuttiRootName){.rank = rank, .pid = getpid()};
   snprintf(r->name.host, sizeof r->name.host, "%s", tuttiHostname());
   r->deadline = tuttiDeadline(tuttiSettingInt(TUTTI_SETTING_TIMEOUT));
   r->epollFd = epoll_create1(EPOLL_CLOEXEC);
@@ -604,7 +604,7 @@ tuttiResult_t tuttiRootStartFixed(const tuttiId *id, tuttiWait wait) {
     TUTTI_TRY(tuttiPollSlice(NULL, 0, "the port of TUTTI_COMM_ID", wait, tuttiNow() + 20 * TUTTI_MS,
                              &ready));
   if (fd < 0) TUTTI_TRY(tuttiListen(&address, &fd));
-  return tuttiRootStart(tuttiListenerOf(fd), &id->roots.a[0], id->secret, true);
+  return tuttiRootStart(tuttiListenerOf(fd), &id->roots.a[0], id->secret, true, 0);
 }
 
 void tuttiRootCancel(const uint8_t secret[16], tuttiResult_t why) {

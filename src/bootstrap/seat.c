@@ -41,6 +41,7 @@ void tuttiSeatTake(tuttiSeat *seat, const tuttiDial *dial) {
   memcpy(seat->secret, dial->session.secret, sizeof(seat->secret));
   seat->session = dial->session;
   seat->session.secret = seat->secret;
+  snprintf(seat->root, sizeof seat->root, "%s", dial->who);
 }
 
 /* ---- hearing -------------------------------------------------------------------------------- */
@@ -56,7 +57,9 @@ static void keepRoot(tuttiSeat *seat, const tuttiReply *head, const void *data) 
   h.pid = name.pid;
   memcpy(h.host, name.host, sizeof h.host);
   tuttiHelloName(&h, text, sizeof text);
-  if (name.rank >= 0)
+  seat->named = true;
+  seat->ranked = name.rank >= 0;
+  if (seat->ranked)
     snprintf(seat->root, sizeof seat->root, "%s", text);
   else
     snprintf(seat->root, sizeof seat->root, "the process that made the unique id %s",
@@ -78,11 +81,11 @@ static void end(tuttiSeat *seat) {
 
 static tuttiResult_t rootGone(tuttiSeat *seat) {
   end(seat);
-  seat->lost = !seat->root[0];
-  if (seat->lost)
+  seat->lost = !seat->ranked;
+  if (!seat->named)
     return TUTTI_FAIL(tuttiRemoteError,
-                      "the root of the unique id closed the connection: its process has ended or "
-                      "given up; its own log says why");
+                      "%s closed the connection: it has ended or given up; its own log says why",
+                      seat->root);
   return TUTTI_FAIL(tuttiRemoteError,
                     "%s died: the rendezvous of this communicator, in its process, closed the "
                     "connection without a word (killed, crashed, or exited before the init had "

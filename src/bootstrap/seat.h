@@ -21,8 +21,9 @@ typedef struct tuttiSeat {
   uint8_t secret[16];
   tuttiSession session; /* of the check-in */
   bool ended;           /* the root has told a failure, or is gone */
-  bool lost;            /* gone before it had said who it is */
-  char root[128];       /* "rank 0 (host a, pid 17)", as far as the root has said it; else "" */
+  bool lost;            /* gone before it had said which rank it is */
+  bool named, ranked;   /* `root` is what it has said: its host and process; and its rank */
+  char root[192];       /* "rank 0 (host a, pid 17)"; at first what is known by the id */
 } tuttiSeat;
 
 /* Takes one whole message that has come over a connection to or from a root, without waiting:
@@ -44,8 +45,8 @@ tuttiResult_t tuttiSeatsHear(tuttiSeat *seats, const struct pollfd *fds);
 
 /* What to make of `result`, of this thread's last error: trouble with a neighbour may be the echo
  * of what the root is about to tell, so that is waited for, a second at most, and adopted. So is
- * the flag of `wait` if the root is gone before it has said who it is: whoever sets that may know.
- */
+ * the flag of `wait` if the root is gone before it has said which rank it is: whoever sets that may
+ * know. */
 tuttiResult_t tuttiSeatsJudge(tuttiSeat *seats, tuttiResult_t result, tuttiWait wait);
 
 /* Leaves the seats, because of a failure with this code and text, of which all other ranks whose

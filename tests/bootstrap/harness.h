@@ -89,7 +89,7 @@ inline std::vector<Outcome> onThreads(int n, const std::function<Outcome(int)> &
 inline std::vector<tuttiUniqueId> makeIds(int n = 1) {
   std::vector<tuttiUniqueId> ids(n);
   for (auto &id : ids)
-    EXPECT_EQ(tuttiIdCreate(&id), tuttiSuccess) << tuttiErrorText();
+    EXPECT_EQ(tuttiIdCreate(-1, &id), tuttiSuccess) << tuttiErrorText();
   return ids;
 }
 

@@ -16,7 +16,7 @@ namespace {
 class Id : public OnLoopback {
 protected:
   void SetUp() override {
-    ASSERT_EQ(tuttiIdCreate(&id_), tuttiSuccess) << tuttiErrorText();
+    ASSERT_EQ(tuttiIdCreate(-1, &id_), tuttiSuccess) << tuttiErrorText();
     ASSERT_EQ(tuttiIdParse(&id_, &parsed_), tuttiSuccess) << tuttiErrorText();
   }
   void TearDown() override {
@@ -38,6 +38,7 @@ protected:
 
 TEST_F(Id, SaysWhereItsRootIs) {
   EXPECT_EQ(parsed_.fixed, 0);
+  EXPECT_EQ(parsed_.pid, getpid());
   ASSERT_TRUE(tuttiAddressListValid(&parsed_.roots));
   EXPECT_EQ(rootThreads(), 1);
   int fd = rawConnect(parsed_.roots.a[0]);
@@ -45,7 +46,7 @@ TEST_F(Id, SaysWhereItsRootIs) {
   close(fd);
   tuttiUniqueId other;
   tuttiId parsed;
-  ASSERT_EQ(tuttiIdCreate(&other), tuttiSuccess);
+  ASSERT_EQ(tuttiIdCreate(-1, &other), tuttiSuccess);
   ASSERT_EQ(tuttiIdParse(&other, &parsed), tuttiSuccess);
   EXPECT_NE(memcmp(parsed.secret, parsed_.secret, sizeof(parsed.secret)), 0);
   tuttiRootCancel(parsed.secret, tuttiSuccess);
@@ -111,6 +112,8 @@ TEST_F(Id, ForgedFields) {
     EXPECT_THAT(parseText(bad), HasSubstr("no usable address"));
   }
   EXPECT_THAT(parseText(forge([](tuttiId *id) { id->fixed = 2; })), HasSubstr("no usable"));
+  EXPECT_THAT(parseText(forge([](tuttiId *id) { id->fixed = 1; })), HasSubstr("no usable"));
+  EXPECT_THAT(parseText(forge([](tuttiId *id) { id->pid = -1; })), HasSubstr("no usable"));
   EXPECT_THAT(parseText(forge([](tuttiId *id) { id->roots.a[0].sa.sa_family = AF_UNIX; })),
               HasSubstr("no usable"));
   EXPECT_THAT(parseText(forge([](tuttiId *id) { id->roots.a[0].v4.sin_port = 0; })),
@@ -120,8 +123,8 @@ TEST_F(Id, ForgedFields) {
 TEST_F(Id, FixedIsTheSameEverywhere) {
   WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:4711");
   tuttiUniqueId a, b;
-  ASSERT_EQ(tuttiIdCreate(&a), tuttiSuccess) << tuttiErrorText();
-  ASSERT_EQ(tuttiIdCreate(&b), tuttiSuccess);
+  ASSERT_EQ(tuttiIdCreate(-1, &a), tuttiSuccess) << tuttiErrorText();
+  ASSERT_EQ(tuttiIdCreate(-1, &b), tuttiSuccess);
   EXPECT_EQ(memcmp(&a, &b, sizeof(a)), 0);
   EXPECT_EQ(rootThreads(), 1); /* only that of SetUp: rank 0 starts a fixed one */
   tuttiId parsed;
@@ -129,7 +132,7 @@ TEST_F(Id, FixedIsTheSameEverywhere) {
   EXPECT_EQ(parsed.fixed, 1);
   WithSetting other("TUTTI_COMM_ID", "127.0.0.1:4712");
   tuttiId parsedOther;
-  ASSERT_EQ(tuttiIdCreate(&b), tuttiSuccess);
+  ASSERT_EQ(tuttiIdCreate(-1, &b), tuttiSuccess);
   ASSERT_EQ(tuttiIdParse(&b, &parsedOther), tuttiSuccess);
   EXPECT_NE(memcmp(parsed.secret, parsedOther.secret, 16), 0);
 }
@@ -153,7 +156,7 @@ tuttiId fixedId(const std::string &key) {
   WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:4711"), psk("TUTTI_PSK_FILE", file.path);
   tuttiUniqueId id;
   tuttiId parsed = {};
-  EXPECT_EQ(tuttiIdCreate(&id), tuttiSuccess) << tuttiErrorText();
+  EXPECT_EQ(tuttiIdCreate(-1, &id), tuttiSuccess) << tuttiErrorText();
   EXPECT_EQ(tuttiIdParse(&id, &parsed), tuttiSuccess) << tuttiErrorText();
   EXPECT_EQ(std::string(id.internal, sizeof(id)).find(key.substr(0, 8)), std::string::npos);
   return parsed;
@@ -166,7 +169,7 @@ TEST_F(Id, AKeyMakesTheSecretOfAFixedOne) {
   EXPECT_EQ(a.keyed, 1);
   WithSetting fixed("TUTTI_COMM_ID", "127.0.0.1:4711");
   tuttiUniqueId id;
-  ASSERT_EQ(tuttiIdCreate(&id), tuttiSuccess);
+  ASSERT_EQ(tuttiIdCreate(-1, &id), tuttiSuccess);
   ASSERT_EQ(tuttiIdParse(&id, &open), tuttiSuccess);
   EXPECT_EQ(open.keyed, 0);
   EXPECT_NE(memcmp(a.secret, open.secret, 16), 0);
@@ -177,7 +180,7 @@ TEST_F(Id, WhatIsNoKeyIsRefused) {
   auto refusal = [](const std::string &path) {
     WithSetting psk("TUTTI_PSK_FILE", path);
     tuttiUniqueId id;
-    EXPECT_EQ(tuttiIdCreate(&id), tuttiInvalidArgument);
+    EXPECT_EQ(tuttiIdCreate(-1, &id), tuttiInvalidArgument);
     return std::string(tuttiErrorText());
   };
   EXPECT_THAT(refusal("/nowhere"), HasSubstr("TUTTI_PSK_FILE=/nowhere: No such file"));
@@ -294,7 +297,7 @@ TEST_F(Id, FixedAddressIsChecked) {
   for (const char *bad : {"nowhere", "127.0.0.1", "127.0.0.1:99999", "[::1:80", "127.0.0.1:0"}) {
     WithSetting fixed("TUTTI_COMM_ID", bad);
     tuttiUniqueId id;
-    EXPECT_EQ(tuttiIdCreate(&id), tuttiInvalidArgument);
+    EXPECT_EQ(tuttiIdCreate(-1, &id), tuttiInvalidArgument);
     EXPECT_THAT(tuttiErrorText(), AllOf(HasSubstr("TUTTI_COMM_ID"), HasSubstr(bad)));
   }
 }

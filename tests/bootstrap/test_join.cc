@@ -177,6 +177,26 @@ TEST_F(Join, ADeathIsKnownToTheWholeProcess) {
   endRoots(ids);
 }
 
+/* At once where it is known when the id is made, so that nobody is told of a process without one.
+ */
+TEST_F(Join, ARootSaysWhichRankItIs) {
+  for (int rank : {-1, 2}) {
+    std::vector<tuttiUniqueId> ids(1);
+    ASSERT_EQ(tuttiIdCreate(rank, &ids[0]), tuttiSuccess) << tuttiErrorText();
+    tuttiCheckIn in = checkInOf(ids, 0, 1, 3);
+    in.peer.hello.pid = 1; /* of another process than the root */
+    auto guest = checkInAt(ids[0], in);
+    std::string said = rawRead(guest->fd, sizeof(tuttiReply) + sizeof(tuttiRootName));
+    tuttiRootName name;
+    ASSERT_EQ(said.size(), sizeof(tuttiReply) + sizeof name);
+    memcpy(&name, said.data() + sizeof(tuttiReply), sizeof name);
+    EXPECT_EQ(name.rank, rank);
+    EXPECT_EQ(name.pid, getpid());
+    close(guest->fd);
+    endRoots(ids);
+  }
+}
+
 /* ---- processes ------------------------------------------------------------------------------ */
 
 /* Forks a child that runs body and exits with what it returns. */
@@ -494,7 +514,9 @@ TEST_F(Join, StaleId) {
   expectRing(ranks);
   Outcome o = joinAs(ids, 0, 2);
   EXPECT_EQ(o.result, tuttiRemoteError);
-  EXPECT_THAT(o.text, AllOf(HasSubstr("Connection refused"), HasSubstr("stale")));
+  EXPECT_THAT(o.text, AllOf(HasSubstr("the process that made the unique id (pid " +
+                                      std::to_string(getpid()) + ", at 127.0.0.1:"),
+                            HasSubstr("Connection refused"), HasSubstr("stale")));
 }
 
 TEST_F(Join, BadArguments) {

@@ -57,6 +57,8 @@ bool firstNamed(const char *text, int *rank, std::string *host, pid_t *pid) {
   return true;
 }
 
+constexpr char kMaker[] = "the process that made the unique id";
+
 /* "missing ranks: 0-2, 5 of 8 never came": is `rank` among them? */
 bool isMissing(const char *text, int rank) {
   const char *at = strstr(text, "missing ranks: ");
@@ -264,11 +266,23 @@ private:
         (int)(std::find(shared->pids, shared->pids + plan.nprocesses, pid) - shared->pids);
     bool cut = kind() == kCut && pid > 0 && pid == shared->strike.peer;
     if (process == plan.nprocesses || (process != plan.victim && !cut)) return false;
-    bool knows = rank < 0 && strstr(text, "the process that made the unique id");
+    bool knows = rank < 0 && strstr(text, kMaker);
     count->rootless += knows;
     for (int k = 0; k < report(process).nranks; k++)
       knows |= report(process).ranks[k] == rank;
     return knows;
+  }
+
+  /* Is the victim named as far as a unique id tells of it: by its process, or by its address, as a
+   * rank that follows a shrink has it? */
+  bool isMaker(const char *text, Count *count) {
+    const char *at = strstr(text, kMaker);
+    pid_t pid;
+    if (!at) return false;
+    if (sscanf(at + strlen(kMaker), " (pid %d, at ", &pid) == 1)
+      return isCulprit(pid, -1, text, count);
+    count->rootless++;
+    return true;
   }
 
   /* One of those who were told gives the communicator up, which is that one's choice; and whoever
@@ -307,11 +321,8 @@ private:
     std::string host;
     pid_t pid;
     if (!firstNamed(r.text, &rank, &host, &pid)) {
-      /* Nobody has told this rank yet where its root is. */
-      if (strstr(r.text, "the root of the unique id")) {
-        count->rootless++;
-        return true;
-      }
+      /* Its root has not said yet which host and rank that is. */
+      if (isMaker(r.text, count)) return true;
       count->unnamed++;
       return tell(i, "names nobody");
     }

@@ -81,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   root.v4.sin_family = AF_INET;
   root.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   CHECK(tuttiListen(&root, &listener) == tuttiSuccess);
-  CHECK(tuttiRootStart(tuttiListenerOf(listener), &root, secret, false) == tuttiSuccess);
+  CHECK(tuttiRootStart(tuttiListenerOf(listener), &root, secret, false, -1) == tuttiSuccess);
   for (size_t at = 0; n < kRanks && (at < size || at == 0); at += kPiece)
     if ((fds[n] = checkIn(root, data + at, std::min(size - at, (size_t)kPiece))) >= 0) n++;
   tuttiRootCancel(secret, tuttiSuccess);
