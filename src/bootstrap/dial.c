@@ -16,7 +16,8 @@
 #define MAX_BACKOFF     1000u
 #define PATIENCE_MS     5000u
 #define MAX_PATIENCE_MS 60000u
-#define TEXT_MS         5000 /* for the text that follows a Failed reply */
+#define SECURING_MS     20000u /* at least, for the answer of TLS: callers get it by turns */
+#define TEXT_MS         5000   /* for the text that follows a Failed reply */
 
 /* ---- shared --------------------------------------------------------------------------------- */
 
@@ -317,6 +318,13 @@ tuttiResult_t tuttiDialReject(tuttiDial *d, int error) {
   return tuttiSuccess;
 }
 
+/* Until when the next word of the listener is waited for. A lone address is waited for as long as
+ * it takes: its listener may be busy. */
+static uint64_t patience(const tuttiDial *d, uint32_t least) {
+  uint32_t ms = d->patienceMs < least ? least : d->patienceMs;
+  return d->connector.n > 1 ? tuttiDeadline(ms) : TUTTI_NO_DEADLINE;
+}
+
 static tuttiResult_t tryConnect(tuttiDial *d) {
   TUTTI_TRY(tuttiConnectorStep(&d->connector, d->who, &d->fd, &d->index));
   if (d->fd < 0) return tuttiSuccess;
@@ -325,9 +333,9 @@ static tuttiResult_t tryConnect(tuttiDial *d) {
   d->state = encrypts ? TUTTI_DIAL_SECURING : TUTTI_DIAL_ASKING;
   TUTTI_TRY(tuttiHelloSeal(d->hello, d->helloBytes, &d->session));
   d->sent = d->got = 0;
-  /* A lone address is waited for as long as it takes: its listener may be busy. */
-  d->askUntil = d->connector.n > 1 ? tuttiDeadline(d->patienceMs) : TUTTI_NO_DEADLINE;
+  d->askUntil = patience(d, encrypts ? SECURING_MS : 0);
   d->secureEvents = POLLIN;
+  d->securedAt = tuttiNow();
   return encrypts ? tuttiSecureStart(d->fd, false, d->tls) : tuttiSuccess;
 }
 
@@ -340,7 +348,11 @@ static tuttiResult_t losePatience(tuttiDial *d) {
 /* Goes on with the handshake of TLS. Whoever hangs up in it is not there either. */
 static tuttiResult_t secure(tuttiDial *d) {
   int done = tuttiSecureHandshake(d->fd, &d->secureEvents);
-  if (done == 1) d->state = TUTTI_DIAL_ASKING;
+  if (done == 1) {
+    d->securedMs = (uint32_t)tuttiMs(d->securedAt, tuttiNow());
+    d->state = TUTTI_DIAL_ASKING;
+    d->askUntil = patience(d, 0); /* it is no wrong address, however long that has taken */
+  }
   if (done == 0 && tuttiNow() >= d->askUntil) return losePatience(d);
   if (done >= 0) return tuttiSuccess;
   d->unsecured = -done;

@@ -11,7 +11,8 @@
 #include "bootstrap/handshake.h"
 
 /* For a stranger's hello; for the confirm of one whose hello was good, and if all places are taken.
- */
+ * In TLS the first is for what must show the key, and the second for what must prove it: ranks that
+ * share a core may need long for their part of it, and one that was dropped would begin anew. */
 #define GUEST_MS   5000
 #define CONFIRM_MS 60000
 #define CROWDED_MS 5000
@@ -19,6 +20,7 @@
 /* epoll data of the listening sockets: LISTENER plus their index; guests have theirs alone */
 #define LISTENER       (1u << 31)
 #define ACCEPTS_A_STEP 64
+#define EVENTS         64 /* of a step */
 
 _Static_assert(TUTTI_HELLO_MAX >= sizeof(tuttiHello), "a guest's buffer holds a hello");
 
@@ -186,6 +188,23 @@ static tuttiGuestCover findCover(const tuttiGreeter *g, const tuttiGuest *guest)
   return n == 0 || first == TUTTI_TLS_FIRST ? TUTTI_GUEST_SECURING : TUTTI_GUEST_CLEAR;
 }
 
+/* Its caller has given up meanwhile: an answer would be work for nothing. */
+static bool hasHungUp(const tuttiGuest *guest) {
+  struct pollfd p = {.fd = guest->fd, .events = POLLRDHUP};
+  return poll(&p, 1, 0) > 0;
+}
+
+/* Of a guest that waits for the answer of TLS. */
+static bool isUnanswered(const tuttiGuest *guest) {
+  return guest->cover == TUTTI_GUEST_UNKNOWN || guest->cover == TUTTI_GUEST_SECURING;
+}
+
+static void noteAnswer(tuttiGuest *guest) {
+  if (!isUnanswered(guest) || !tuttiSecureAnswered(guest->fd)) return;
+  guest->cover = TUTTI_GUEST_ANSWERED;
+  guest->until = tuttiDeadline(CONFIRM_MS);
+}
+
 /* Goes on with the handshake of TLS, of a stranger still. False: there is nothing to read yet, or
  * the guest has gone. */
 static bool isCovered(tuttiGreeter *g, tuttiGuest *guest) {
@@ -198,7 +217,12 @@ static bool isCovered(tuttiGreeter *g, tuttiGuest *guest) {
       return false;
     }
   }
-  if (guest->cover != TUTTI_GUEST_SECURING) return guest->cover != TUTTI_GUEST_UNKNOWN;
+  if (guest->cover == TUTTI_GUEST_CLEAR || guest->cover == TUTTI_GUEST_SECURE) return true;
+  if (guest->cover == TUTTI_GUEST_UNKNOWN) return false;
+  if (guest->cover == TUTTI_GUEST_SECURING && hasHungUp(guest)) {
+    drop(g, guest);
+    return false;
+  }
   /* All that this side says fits the empty buffer of a fresh socket: it waits for the guest alone.
    */
   int done = tuttiSecureHandshake(guest->fd, &events);
@@ -208,6 +232,7 @@ static bool isCovered(tuttiGreeter *g, tuttiGuest *guest) {
     dropStranger(g, guest,
                  done == -EKEYREJECTED ? "it does not have the key" : "it does not speak TLS");
   if (done == 1) guest->cover = TUTTI_GUEST_SECURE;
+  if (done == 0) noteAnswer(guest);
   return done == 1;
 }
 
@@ -274,8 +299,16 @@ static tuttiGuest *findPlace(const tuttiGreeter *g) {
   return NULL;
 }
 
-/* Lets one connection in, at the cost of a stranger if need be. *more: there may be others. */
-static tuttiResult_t letIn(tuttiGreeter *g, int listenFd, bool *more) {
+/* As serve; true if the guest was answered in the handshake of TLS, which is the costly part. */
+static bool answers(tuttiGreeter *g, tuttiGuest *guest) {
+  bool before = isUnanswered(guest);
+  serve(g, guest);
+  return before && guest->fd >= 0 && guest->cover == TUTTI_GUEST_ANSWERED;
+}
+
+/* Lets one connection in, at the cost of a stranger if need be. *more: there may be others; what it
+ * has said already may have been answered. */
+static tuttiResult_t letIn(tuttiGreeter *g, int listenFd, bool *more, bool *answered) {
   tuttiGuest *place = findPlace(g), *stranger = place ? NULL : findStranger(g);
   *more = false;
   if (!place && !stranger) {
@@ -308,7 +341,7 @@ static tuttiResult_t letIn(tuttiGreeter *g, int listenFd, bool *more) {
   place->accepted = false;
   place->got = 0;
   place->until = tuttiDeadline(GUEST_MS);
-  serve(g, place);
+  *answered = answers(g, place);
   return tuttiSuccess;
 }
 
@@ -318,12 +351,19 @@ static uint64_t patienceFor(const tuttiGreeter *g, const tuttiGuest *guest) {
   return crowded ? guest->until - (CONFIRM_MS - CROWDED_MS) * TUTTI_MS : guest->until;
 }
 
+/* It has said something that this end has not come to: that is no silence. */
+static bool isHeard(const tuttiGuest *guest) {
+  struct pollfd p = {.fd = guest->fd, .events = POLLIN};
+  return isUnanswered(guest) && poll(&p, 1, 0) > 0;
+}
+
 static tuttiResult_t dropTheSlow(tuttiGreeter *g) {
   uint64_t now = tuttiNow();
   bool room = false;
   for (int i = 0; i < g->nguests; i++) {
     tuttiGuest *guest = &g->guests[i];
-    if (guest->fd >= 0 && now >= patienceFor(g, guest)) dropStranger(g, guest, "it was silent");
+    if (guest->fd >= 0 && now >= patienceFor(g, guest) && !isHeard(guest))
+      dropStranger(g, guest, "it was silent");
     room |= guest->fd < 0;
   }
   if (!g->full || !room) return tuttiSuccess;
@@ -331,18 +371,40 @@ static tuttiResult_t dropTheSlow(tuttiGreeter *g) {
   return watchListener(g, EPOLL_CTL_MOD, true);
 }
 
+/* Puts one more of n guests where it belongs: who has waited longest comes first. */
+static void enqueue(tuttiGuest **queue, int n, tuttiGuest *guest) {
+  for (; n > 0 && queue[n - 1]->until > guest->until; n--)
+    queue[n] = queue[n - 1];
+  queue[n] = guest;
+}
+
+static tuttiResult_t letAllIn(tuttiGreeter *g, int listenFd, bool *answered) {
+  bool more = true;
+  for (int k = 0; k < ACCEPTS_A_STEP && more && !*answered; k++)
+    TUTTI_TRY(letIn(g, listenFd, &more, answered));
+  return tuttiSuccess;
+}
+
+/* Whose handshake is nearly over comes first, and while there is one to answer, those who have not
+ * been let in wait in the kernel's queue, where nobody drops them. */
 tuttiResult_t tuttiGreeterStep(tuttiGreeter *g) {
-  struct epoll_event events[64];
-  int n = epoll_wait(g->epollFd, events, 64, 0);
+  struct epoll_event events[EVENTS];
+  tuttiGuest *queue[EVENTS];
+  int waiting = 0, n = epoll_wait(g->epollFd, events, EVENTS, 0);
+  bool answered = false;
   for (int i = 0; i < n; i++) {
-    if (events[i].data.u32 >= LISTENER) {
-      bool more = true;
-      for (int k = 0; k < ACCEPTS_A_STEP && more; k++)
-        TUTTI_TRY(letIn(g, g->listener->fds[events[i].data.u32 - LISTENER], &more));
-    } else {
-      serve(g, &g->guests[events[i].data.u32]);
-    }
+    if (events[i].data.u32 >= LISTENER) continue;
+    tuttiGuest *guest = &g->guests[events[i].data.u32];
+    if (isUnanswered(guest))
+      enqueue(queue, waiting++, guest);
+    else
+      serve(g, guest);
   }
+  for (int i = 0; i < waiting && !answered; i++)
+    answered = answers(g, queue[i]);
+  for (int i = 0; i < n && !answered; i++)
+    if (events[i].data.u32 >= LISTENER)
+      TUTTI_TRY(letAllIn(g, g->listener->fds[events[i].data.u32 - LISTENER], &answered));
   return dropTheSlow(g);
 }
 

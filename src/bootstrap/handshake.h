@@ -169,6 +169,8 @@ typedef struct {
   uint32_t patienceMs; /* for the next reply, while other addresses could be tried */
   uint32_t refusedMs;  /* give up when everything refuses this long; 0: never */
   bool hungUp;         /* the last attempt ended so, after the hello or its handshake of TLS */
+  uint64_t securedAt;  /* when the handshake of TLS began */
+  uint32_t securedMs;  /* and how long it took in the end */
   short secureEvents;  /* that the handshake of TLS waits for */
   int unsecured;       /* errno of the last of these that failed; 0: none since this was cleared */
   bool neverFails;     /* the listener says no Failed: who does is none, and is not waited for */
@@ -209,6 +211,8 @@ typedef enum {
   TUTTI_GUEST_CLEAR,    /* in the clear */
   TUTTI_GUEST_UNKNOWN,  /* its first bytes say whether it is, where both are let in */
   TUTTI_GUEST_SECURING, /* in the handshake of TLS */
+  TUTTI_GUEST_ANSWERED, /* likewise, and it was answered: it has the key, or repeats what was heard
+                         */
   TUTTI_GUEST_SECURE
 } tuttiGuestCover;
 
@@ -260,7 +264,9 @@ typedef struct {
 
 /* Memory goes on the account, which may be NULL. A greeter that is not open has epollFd -1. */
 tuttiResult_t tuttiGreeterOpen(tuttiGreeter *g, tuttiMemAccount *memory);
-/* Handles what is ready on epollFd (poll it for POLLIN) and drops who is too slow. Never waits.
+/* Handles what is ready on epollFd (poll it for POLLIN) and drops who is too slow. Never waits, and
+ * answers at most one guest in a handshake of TLS, the one that has waited longest: that takes long
+ * where processors are slow, and the caller has other things to do. The rest stays ready.
  * Fails only when this process has no fd left and no guest to drop. */
 tuttiResult_t tuttiGreeterStep(tuttiGreeter *g);
 /* When to step next even without an event. */

@@ -30,11 +30,12 @@ typedef struct {
   bool dead;          /* receiving has failed, or OpenSSL, which is not to be called again */
   bool cut;           /* a send has failed; what came before can still be read */
   bool kernelSends, kernelReceives;
-  bool heard, foreign;    /* something has come; and it was no record of TLS */
-  bool ended;             /* the peer's FIN has come, or what says that nothing follows */
-  int error;              /* errno of the last system call, 0 */
-  size_t owed;            /* bytes of `record` that are encrypted but not all sent */
-  uint8_t traffic[2][32]; /* secrets of client and server, during the handshake */
+  bool answered;       /* a listener: keys are made, so the peer's first message showed the key */
+  bool heard, foreign; /* something has come; and it was no record of TLS */
+  bool ended;          /* the peer's FIN has come, or what says that nothing follows */
+  int error;           /* errno of the last system call, 0 */
+  size_t owed;         /* bytes of `record` that are encrypted but not all sent */
+  uint8_t traffic[2][32];              /* secrets of client and server, during the handshake */
   uint8_t record[TUTTI_SECURE_RECORD]; /* what is to be encrypted */
 } session;
 
@@ -133,8 +134,9 @@ static void takeSecret(const SSL *ssl, const char *line) {
   static const char *const labels[2] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
   for (int i = 0; i < 2; i++) {
     size_t label = strlen(labels[i]), at = label + 64 + 1;
-    if (strncmp(line, labels[i], label) == 0 && strlen(line) == at + 64)
-      if (!readHex(line + at, s->traffic[i])) explicit_bzero(s->traffic[i], 32);
+    if (strncmp(line, labels[i], label) != 0 || strlen(line) != at + 64) continue;
+    if (!readHex(line + at, s->traffic[i])) explicit_bzero(s->traffic[i], 32);
+    s->answered = s->listens;
   }
 }
 
@@ -314,6 +316,11 @@ int tuttiSecureHandshake(int fd, short *events) {
   s->dead = true;
   tuttiOpenssl.ERR_clear_error();
   return -error;
+}
+
+bool tuttiSecureAnswered(int fd) {
+  const session *s = sessionOf(fd);
+  return s && s->answered;
 }
 
 const char *tuttiSecureText(int fd) {

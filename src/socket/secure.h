@@ -42,6 +42,9 @@ tuttiResult_t tuttiSecureStart(int fd, bool listens, const tuttiTlsKey *key);
  * key, EPROTO of one that speaks something else, or what ended the connection: ECONNRESET if the
  * peer did. */
 int tuttiSecureHandshake(int fd, short *events);
+/* Of a listener whose handshake is not over: it has answered one that has the key, or repeats what
+ * such a one has said to begin with. That was its costly part; what is left is cheap. */
+bool tuttiSecureAnswered(int fd);
 /* How its packets are made, for the log: "in the clear", "under TLS", "under TLS by the kernel". */
 const char *tuttiSecureText(int fd);
 

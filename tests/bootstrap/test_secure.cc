@@ -1,6 +1,9 @@
 /* Ranks that meet under TLS, and those whose ways of encrypting do not fit: each rank a process
  * with an environment of its own, the root in the test's. */
+#include <sys/mman.h>
 #include <sys/wait.h>
+
+#include <atomic>
 
 #include "bootstrap/harness.h"
 #include "socket/secure.h"
@@ -20,6 +23,40 @@ struct Side {
 struct Joiner {
   pid_t pid;
   int id[2], said[2]; /* pipes: read, write */
+};
+
+/* Makes each call of a handshake but the last take long, in this process and those that it forks,
+ * and counts the handshakes that are begun there. */
+class SlowHandshakes {
+public:
+  explicit SlowHandshakes(int ms) {
+    void *p =
+        mmap(nullptr, sizeof *begun_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    begun_ = p == MAP_FAILED ? nullptr : new (p) std::atomic<int>(0);
+    ms_ = ms;
+    real_ = tuttiOpenssl;
+    tuttiOpenssl.SSL_new = [](SSL_CTX *context) {
+      ++*begun_;
+      return real_.SSL_new(context);
+    };
+    tuttiOpenssl.SSL_do_handshake = [](SSL *ssl) {
+      int done = real_.SSL_do_handshake(ssl);
+      if (done != 1) std::this_thread::sleep_for(std::chrono::milliseconds(ms_));
+      return done;
+    };
+  }
+  ~SlowHandshakes() {
+    tuttiOpenssl = real_;
+    munmap(begun_, sizeof *begun_);
+    begun_ = nullptr;
+  }
+  /* Both ends are counted. */
+  int begun() const { return *begun_; }
+
+private:
+  static inline tuttiOpensslTable real_;
+  static inline std::atomic<int> *begun_;
+  static inline int ms_;
 };
 
 /* The life of a rank's process, up to its exit status. */
@@ -110,6 +147,19 @@ TEST_F(SecureJoin, WorksWhereAllEncrypt) {
       EXPECT_EQ(o.result, tuttiSuccess) << o.text;
       EXPECT_EQ(o.text, "covered ");
     }
+}
+
+/* The root, which serves one after the other, takes longer for all than it waits for a stranger. A
+ * handshake that is merely slow is not begun anew: of these each rank has one with the root and one
+ * with either neighbour. */
+TEST_F(SecureJoin, SlowHandshakesAreWaitedFor) {
+  const int n = 8;
+  SlowHandshakes slow(800);
+  for (auto &o : join(with_, std::vector<Side>(n, with_))) {
+    EXPECT_EQ(o.result, tuttiSuccess) << o.text;
+    EXPECT_EQ(o.text, "covered ");
+  }
+  EXPECT_EQ(slow.begun(), 4 * n);
 }
 
 TEST_F(SecureJoin, OneRankThatDoesNotEncryptFailsAll) {
@@ -223,6 +273,168 @@ TEST_F(SecureJoin, ADroppedHandshakeIsNoDisagreement) {
   for (auto &o : met)
     EXPECT_EQ(o.result, tuttiSuccess) << o.text;
   closeAll(met);
+}
+
+/* ---- one end at a time ---------------------------------------------------------------------- */
+
+/* Whoever connects here is a guest; the steps are those of the test. */
+class SecureGreeter : public testing::Test {
+protected:
+  void SetUp() override {
+    NEEDS_TLS();
+    at_.v4.sin_family = AF_INET;
+    at_.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd;
+    ASSERT_EQ(tuttiListen(&at_, &fd), tuttiSuccess);
+    listener_ = tuttiListenerOf(fd);
+    greeter_.listener = &listener_;
+    greeter_.what = "a greeter of this test";
+    greeter_.helloBytes = sizeof(tuttiHello);
+    greeter_.nguests = 8;
+    greeter_.secret = secret_;
+    greeter_.tls = &key_;
+    greeter_.ctx = this;
+    greeter_.check = [](void *, const void *) { return TUTTI_GUEST_ACCEPT; };
+    greeter_.welcome = [](void *self, const void *, int guest) {
+      ((SecureGreeter *)self)->welcomed_++;
+      tuttiFdClose(&guest);
+    };
+    ASSERT_EQ(tuttiGreeterOpen(&greeter_, nullptr), tuttiSuccess);
+  }
+  void TearDown() override {
+    for (int &fd : callers_)
+      tuttiFdClose(&fd);
+    tuttiGreeterClose(&greeter_);
+    tuttiListenerClose(&listener_);
+  }
+
+  void step() { ASSERT_EQ(tuttiGreeterStep(&greeter_), tuttiSuccess) << tuttiErrorText(); }
+
+  /* Connects, and says the first word of a handshake if `speaks`. */
+  int call(bool speaks = true) {
+    int fd = rawConnect(at_);
+    EXPECT_EQ(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    EXPECT_EQ(tuttiSecureStart(fd, false, &key_), tuttiSuccess);
+    callers_.push_back(fd);
+    if (speaks) speak(fd);
+    return fd;
+  }
+  void speak(int fd) {
+    short events;
+    EXPECT_EQ(tuttiSecureHandshake(fd, &events), 0);
+    EXPECT_TRUE(arrived(fd));
+  }
+  static bool isAnswered(int fd) {
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+  }
+  int answered() { return (int)std::count_if(callers_.begin(), callers_.end(), isAnswered); }
+  int guests() {
+    return (int)std::count_if(greeter_.guests, greeter_.guests + greeter_.nguests,
+                              [](const tuttiGuest &guest) { return guest.fd >= 0; });
+  }
+
+  const uint8_t secret_[16] = {1, 2, 3};
+  const tuttiTlsKey key_ = {true, {4, 5, 6}};
+  tuttiAddress at_ = {};
+  tuttiListener listener_ = {};
+  tuttiGreeter greeter_ = {};
+  std::vector<int> callers_;
+  int welcomed_ = 0;
+};
+
+/* So its owner can do other things in between, and who came first is through first. */
+TEST_F(SecureGreeter, AnswersOneAtATimeAndTheFirstFirst) {
+  for (int i = 0; i < 3; i++)
+    call(false);
+  step();
+  EXPECT_EQ(guests(), 3);
+  for (int i = 2; i >= 0; i--) /* whatever the order in which they speak */
+    speak(callers_[(size_t)i]);
+  call();
+  for (int i = 0; i < 4; i++) {
+    step();
+    EXPECT_EQ(answered(), i + 1);
+    EXPECT_TRUE(isAnswered(callers_[(size_t)i])) << i;
+  }
+}
+
+TEST_F(SecureGreeter, WhoHasSpokenIsNotSilent) {
+  call(false), call(false);
+  step();
+  ASSERT_EQ(guests(), 2);
+  speak(callers_[0]), speak(callers_[1]);
+  greeter_.guests[0].until = greeter_.guests[1].until = tuttiNow() - 1;
+  step(); /* answers one of them */
+  EXPECT_EQ(guests(), 2);
+  step();
+  EXPECT_EQ(answered(), 2);
+  EXPECT_EQ(guests(), 2);
+}
+
+/* It may take the caller long to go on, but not for ever; and who says nothing has as little time
+ * as before. */
+TEST_F(SecureGreeter, WhoWasAnsweredHasTimeForTheRest) {
+  const uint64_t second = 1000 * TUTTI_MS;
+  call(), call(false);
+  uint64_t begun = tuttiNow();
+  while (answered() < 1 || guests() < 2)
+    step();
+  EXPECT_GT(greeter_.guests[0].until, begun + 30 * second);
+  EXPECT_LT(greeter_.guests[0].until, tuttiNow() + 61 * second);
+  EXPECT_LT(greeter_.guests[1].until, tuttiNow() + 6 * second);
+  greeter_.guests[0].until = greeter_.guests[1].until = tuttiNow() - 1;
+  step();
+  EXPECT_EQ(guests(), 0);
+}
+
+TEST_F(SecureGreeter, WhoHasAnotherKeyGetsNoMoreTime) {
+  int fd = rawConnect(at_);
+  const tuttiTlsKey other = {true, {7}};
+  ASSERT_EQ(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+  ASSERT_EQ(tuttiSecureStart(fd, false, &other), tuttiSuccess);
+  callers_.push_back(fd);
+  speak(fd);
+  step();
+  EXPECT_EQ(guests(), 0);
+}
+
+/* As of a caller that has given up, and tries again. */
+TEST_F(SecureGreeter, WhoHasHungUpIsNotAnswered) {
+  int fd = call();
+  ASSERT_EQ(shutdown(fd, SHUT_WR), 0);
+  while (guests() == 0 && !isAnswered(fd) && recv(fd, nullptr, 0, MSG_DONTWAIT) != 0)
+    step();
+  step();
+  EXPECT_EQ(guests(), 0);
+  EXPECT_EQ(answered(), 0);
+}
+
+/* A listener that has been found is not left for another address because TLS has taken long. */
+TEST_F(SecureGreeter, ADialHasPatienceAfterItsHandshake) {
+  tuttiAddress elsewhere = at_;
+  elsewhere.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  tuttiAddressList targets = {2, {at_, elsewhere}};
+  tuttiHello hello;
+  tuttiHelloFill(&hello, 1, tuttiHelloAsk, 0, 1, 2);
+  tuttiDial dial;
+  tuttiDialInit(&dial, &targets, &hello, sizeof hello, secret_, &key_, "the listener");
+  while (dial.state == TUTTI_DIAL_CONNECTING)
+    ASSERT_EQ(tuttiDialStep(&dial, within(60000)), tuttiSuccess);
+  ASSERT_EQ(dial.state, TUTTI_DIAL_SECURING);
+  int fd = dial.fd;
+  ASSERT_TRUE(eventually([&] { return step(), isAnswered(fd); }));
+  dial.askUntil = tuttiNow() - 1; /* the answer has come in time; it was not looked at */
+  ASSERT_EQ(tuttiDialStep(&dial, within(60000)), tuttiSuccess);
+  EXPECT_EQ(dial.state, TUTTI_DIAL_ASKING);
+  EXPECT_EQ(dial.fd, fd);
+  EXPECT_TRUE(eventually([&] {
+    step();
+    EXPECT_EQ(tuttiDialStep(&dial, within(60000)), tuttiSuccess);
+    return dial.state == TUTTI_DIAL_DONE;
+  }));
+  EXPECT_TRUE(eventually([&] { return step(), welcomed_ == 1; }));
+  tuttiFdClose(&dial.fd);
 }
 
 } // namespace
