@@ -278,6 +278,7 @@ static tuttiResult_t formRing(joining *j) {
     tuttiGreeterClose(&j->greeter);
   }
   if (dial.state == TUTTI_DIAL_DONE) b->nextFd = dial.fd;
+  b->secureMs = dial.securedMs;
   tuttiDialClose(&dial);
   return result;
 }
@@ -549,6 +550,10 @@ tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, i
   else
     tuttiBootstrapClose(j.b);
   return result;
+}
+
+int64_t tuttiBootstrapAskingMs(const tuttiBootstrap *b) {
+  return (int64_t)b->secureMs * (b->nranks - 1);
 }
 
 void tuttiBootstrapDone(tuttiBootstrap *b) {

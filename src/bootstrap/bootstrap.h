@@ -47,6 +47,7 @@ typedef struct {
                     that was made with the same TUTTI_COMM_ID */
   uint8_t secret[16]; /* as the hash */
   tuttiTlsKey tls;    /* likewise, of all connections that are made from now on */
+  uint32_t secureMs; /* the handshake of TLS took so long on the ring, where all made one at once */
   /* Accepts ring and ask connections; closed when taken by the watch, and where `together`. */
   tuttiListener listener;
   bool together; /* all ranks are threads of one process, in which nobody listens any more */
@@ -74,6 +75,9 @@ tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size,
  * names this rank unless it is of another, as with tuttiRemoteError. */
 tuttiResult_t tuttiBootstrapAccount(const tuttiBootstrap *b, tuttiResult_t code, char *text,
                                     size_t size);
+/* How long it takes, in ms, if all ranks ask all others something, each over a connection of its
+ * own; 0 in the clear, where that is next to nothing. */
+int64_t tuttiBootstrapAskingMs(const tuttiBootstrap *b);
 /* This rank needs no all-gather any more, and deaths are noticed by the watch from now on. */
 void tuttiBootstrapDone(tuttiBootstrap *b);
 /* This rank's init fails with `code` and this thread's last error, which stays: all ranks that are

@@ -17,7 +17,9 @@
 #define FIRST_ASK_MS  500
 #define WARN_MS       10000
 #define GRACE_NS      500000000u
-#define ASK_MS        1000
+#define ASK_MS        1000 /* at most, and where TLS makes it long, no more than MAX_ASK_MS */
+#define MAX_ASK_MS    10000
+#define ASK_TIMES     8  /* who asks has waited so many times as long as asking takes */
 #define ASK_ALL_RANKS 64 /* larger communicators ask everyone only at the deadline */
 
 /* True if that is the first failure; *watch is what the others can be told with, or NULL. */
@@ -185,11 +187,21 @@ static int findDisagreeing(const tuttiCommunicator *c, const tuttiSignature *min
   return -1;
 }
 
+int tuttiCommAskMs(const tuttiCommunicator *c) {
+  int64_t ms = 2 * tuttiBootstrapAskingMs(c->bootstrap);
+  return ms < ASK_MS ? ASK_MS : ms > MAX_ASK_MS ? MAX_ASK_MS : (int)ms;
+}
+
+uint64_t tuttiCommFirstAskMs(const tuttiCommunicator *c) {
+  uint64_t ms = ASK_TIMES * (uint64_t)tuttiBootstrapAskingMs(c->bootstrap);
+  return ms < FIRST_ASK_MS ? FIRST_ASK_MS : ms;
+}
+
 /* Whether a rank that has waited so long asks the others now; then it does not before twice that
  * time. */
 static bool shouldAsk(tuttiCommunicator *c, uint64_t waitedMs, bool expired) {
   if (waitedMs < c->stallAskAt / 2) c->stallAskAt = 0; /* a new wait */
-  if (c->stallAskAt == 0) c->stallAskAt = FIRST_ASK_MS;
+  if (c->stallAskAt == 0) c->stallAskAt = tuttiCommFirstAskMs(c);
   bool due = waitedMs >= c->stallAskAt && c->nranks <= ASK_ALL_RANKS;
   if (!due && !expired) return false;
   c->stallAskAt = waitedMs * 2;
@@ -232,7 +244,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   if (!shouldAsk(c, waitedMs, expired)) return tuttiSuccess;
 
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
-  TUTTI_TRY(tuttiWatchAsk(c->watch, -1, ASK_MS, answers));
+  TUTTI_TRY(tuttiWatchAsk(c->watch, -1, tuttiCommAskMs(c), answers));
   tuttiSignature theirs;
   int other = findDisagreeing(c, mine, answers, &theirs);
   if (other >= 0) return tuttiCommMismatch(c, other, mine, &theirs);

@@ -18,6 +18,12 @@ void tuttiCommFailText(tuttiCommunicator *c, tuttiResult_t code, const char *tex
 void tuttiCommEndText(tuttiCommunicator *c, tuttiResult_t code, const char *text);
 /* The same without a word to anybody: others hear of it in another way, or need not. */
 void tuttiCommFailAlone(tuttiCommunicator *c, tuttiResult_t code, const char *text);
+/* How long other ranks are waited for that were asked something, in ms. */
+int tuttiCommAskMs(const tuttiCommunicator *c);
+/* How long an operation waits before its rank asks the others, in ms. Where all ranks wait, all
+ * ask: under TLS, and with slow processors, that may be more work than what they wait for, and must
+ * not keep them from it. */
+uint64_t tuttiCommFirstAskMs(const tuttiCommunicator *c);
 /* "rank 2 (host node7, pid 4242)"; returns buf. */
 const char *tuttiCommRankText(const tuttiCommunicator *c, int rank, char *buf, size_t size);
 /* Tells every other rank that this one aborts, if there is a watch to tell it with. */

@@ -18,7 +18,6 @@
 #include "comm/record.h"
 #include "comm/worker.h"
 
-#define ASK_MS       1000
 #define ASK_AGAIN_NS 5000000
 #define NO_OFFER     0           /* in place of a port: the leader could not start the rendezvous */
 #define GONE_NS      1000000000u /* a listener that refuses so long is no moment of overload */
@@ -57,6 +56,7 @@ typedef struct {
   const tuttiShrinkJob *shrink;
   uint64_t deadline;
   uint64_t refusedSince; /* the leader's watch listens no more; 0: it does */
+  uint64_t pauseNs;      /* until the next look */
   tuttiUniqueId *id;
   bool found; /* *id is set */
 } Lookout;
@@ -86,7 +86,11 @@ static tuttiResult_t look(Lookout *l) {
   if (!s->aborts) TUTTI_TRY(tuttiCommFailure(c));
   TUTTI_TRY(tuttiCommComplete(c, s->excluded));
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
-  TUTTI_TRY(tuttiWatchAsk(c->watch, s->leader, ASK_MS, answers));
+  uint64_t from = tuttiNow();
+  TUTTI_TRY(tuttiWatchAsk(c->watch, s->leader, tuttiCommAskMs(c), answers));
+  /* Under TLS each look costs the leader something: it has as long without. */
+  uint64_t took = c->bootstrap->tls.on ? tuttiNow() - from : 0;
+  l->pauseNs = took > ASK_AGAIN_NS ? took : ASK_AGAIN_NS;
   const tuttiWatchAnswer *a = &answers[s->leader];
   l->found = a->answered == TUTTI_ANSWER_OWN && tuttiRankStateParse(a->state, a->bytes, &state) &&
              (state.offer >> 16 ^ s->purpose) < 256 && state.offer != c->followed[s->leader];
@@ -116,7 +120,9 @@ static tuttiResult_t follow(const tuttiShrinkJob *s, tuttiUniqueId *id) {
   for (;;) {
     TUTTI_TRY(look(&l));
     if (l.found) return tuttiSuccess;
-    nanosleep(&(struct timespec){.tv_nsec = ASK_AGAIN_NS}, NULL);
+    nanosleep(
+        &(struct timespec){(time_t)(l.pauseNs / 1000000000u), (long)(l.pauseNs % 1000000000u)},
+        NULL);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #define TALKS   64
 #define TALK_MS 1000 /* at most, of a rank that makes others wait, or an inquiry for its end */
+#define LOOK_MS 100  /* between two looks whether asking is over */
 
 /* A question on its way. */
 typedef struct {
@@ -114,11 +115,14 @@ static bool askStep(asking *a, uint64_t *until) {
   return a->npolls > 0 || (a->next < a->end && now < a->deadline);
 }
 
-/* Steps to the end. */
-static void askRun(asking *a) {
+/* Steps to the end; `failed` may be NULL. */
+static void askRun(asking *a, const tuttiAtomic32 *failed) {
   uint64_t until;
-  while (askStep(a, &until))
-    if (poll(a->polls, (nfds_t)a->npolls, tuttiDeadlinePollMs(until)) < 0 && errno != EINTR) break;
+  while (!(failed && tuttiLoadAcquire32(failed)) && askStep(a, &until)) {
+    int ms = tuttiDeadlinePollMs(until);
+    if (failed && (ms < 0 || ms > LOOK_MS)) ms = LOOK_MS;
+    if (poll(a->polls, (nfds_t)a->npolls, ms) < 0 && errno != EINTR) break;
+  }
 }
 
 static void askEnd(asking *a) {
@@ -138,12 +142,13 @@ static void askInit(asking *a, const tuttiBootstrap *b, int first, int end, int 
 }
 
 tuttiResult_t tuttiAskOthers(const tuttiBootstrap *b, int first, int end, int ms,
-                             tuttiMemAccount *memory, tuttiWatchAnswer *answers) {
+                             const tuttiAtomic32 *failed, tuttiMemAccount *memory,
+                             tuttiWatchAnswer *answers) {
   asking *a;
   TUTTI_TRY(tuttiMap((void **)&a, sizeof *a, -1, "the questions to other ranks", memory));
   askInit(a, b, first, end, ms);
   a->answers = answers;
-  askRun(a);
+  askRun(a, failed);
   askEnd(a);
   tuttiUnmap(a, sizeof *a, memory);
   return tuttiSuccess;
@@ -173,7 +178,7 @@ bool tuttiInquiryStep(tuttiInquiry *q) {
 }
 
 void tuttiInquiryRun(tuttiInquiry *q) {
-  askRun(&q->a);
+  askRun(&q->a, NULL);
 }
 
 tuttiWatchReport *tuttiInquiryReports(tuttiInquiry *q) {

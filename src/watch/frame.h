@@ -89,9 +89,11 @@ bool tuttiReportValid(const tuttiReportAnswer *a, uint64_t hash, int rank);
 /* The answer of tuttiAnswerNote for an array of reports, and the report itself. */
 void tuttiReportNote(const tuttiReportAnswer *told, int nranks, tuttiWatchReport *reports);
 
-/* Asks the ranks from `first` to before `end`, but for this one, for at most `ms`. */
+/* Asks the ranks from `first` to before `end`, but for this one, for at most `ms`, or until
+ * `failed` is not 0, which is looked at now and then; it may be NULL. */
 tuttiResult_t tuttiAskOthers(const tuttiBootstrap *b, int first, int end, int ms,
-                             tuttiMemAccount *memory, tuttiWatchAnswer *answers);
+                             const tuttiAtomic32 *failed, tuttiMemAccount *memory,
+                             tuttiWatchAnswer *answers);
 
 /* An inquiry of `b` for tuttiInquiryStart, to which what is known here is to be added. */
 tuttiResult_t tuttiInquiryNew(const tuttiBootstrap *b, int ms, tuttiMemAccount *memory,

@@ -95,6 +95,7 @@ struct tuttiWatch {
   tuttiGreeter greeter;      /* of those who come to ask, or to make a connection anew */
   bool guestsPaused;         /* out of descriptors: not looked at until the next heartbeat */
   bool failed;               /* a failure was told or sent; there is no second one */
+  tuttiAtomic32 failedToo;   /* the same, for who asks and must not wait for the lock */
   bool leaving;              /* goodbyes are on their way */
   tuttiFailureFrame failure; /* the first, for a connection that is made anew */
   bool *dead;                /* [nranks] told of or noticed here */
@@ -168,6 +169,7 @@ static void spread(tuttiWatch *w, const tuttiFailureFrame *failure, const ringLi
   if (!first && !death) return;
   if (first) w->failure = *failure;
   w->failed = true;
+  tuttiStoreRelease32(&w->failedToo, 1);
   if (death) w->dead[failure->dead] = true;
   TUTTI_INFO(BOOTSTRAP, "watch: rank %d passes on a failure noticed by rank %d: %s", w->who.rank,
              failure->origin, failure->text);
@@ -929,10 +931,11 @@ tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *a
   }
   for (int i = 0; i < n; i++)
     if (w->gone[i]) answers[i] = (tuttiWatchAnswer){.answered = TUTTI_ANSWER_LEFT};
+  bool failed = w->failed;
   pthread_mutex_unlock(&service.lock);
   if (ms > 0 && n > 1 && !together)
     TUTTI_TRY(tuttiAskOthers(w->bootstrap, rank < 0 ? 0 : rank, rank < 0 ? n : rank + 1, ms,
-                             w->memory, answers));
+                             failed ? NULL : &w->failedToo, w->memory, answers));
   for (int i = 0; i < n; i++)
     answered += answers[i].answered == TUTTI_ANSWER_OWN;
   TUTTI_INFO(BOOTSTRAP, "watch: rank %d has the state of %d of %d ranks from themselves",

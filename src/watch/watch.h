@@ -81,8 +81,9 @@ typedef struct {
   uint32_t bytes;
   uint8_t state[TUTTI_WATCH_STATE];
 } tuttiWatchAnswer;
-/* Asks one rank, or with -1 every rank at once, for its state, for at most `ms`; answers[nranks]. A
- * stopped rank does not answer; its ring neighbours then tell what its last heartbeat said. */
+/* Asks one rank, or with -1 every rank at once, for its state, for at most `ms`, and hardly
+ * beyond the first failure if that comes meanwhile; answers[nranks]. A stopped rank does not
+ * answer; its ring neighbours then tell what its last heartbeat said. */
 tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *answers);
 
 /* What an inquiry has of one rank. */

@@ -52,6 +52,7 @@ public:
   }
   /* Both ends are counted. */
   int begun() const { return *begun_; }
+  static int ms() { return begun_ ? ms_ : 0; }
 
 private:
   static inline tuttiOpensslTable real_;
@@ -67,6 +68,7 @@ int joinOnceToldOf(int idFd, int saidFd, const Side &side, int rank, int n) {
   if (read(idFd, ids.data(), sizeof ids[0]) != (ssize_t)sizeof ids[0]) return 96;
   Outcome o = joinAs(ids, rank, n);
   bool covered = o.b && n > 1 && tuttiSecureIsOn(o.b->nextFd) && tuttiSecureIsOn(o.b->prevFd);
+  if (covered && (int)o.b->secureMs < SlowHandshakes::ms()) return 95;
   std::vector<uint64_t> all(n);
   for (int turn = 0; o.b && turn < 3; turn++) {
     all[rank] = (uint64_t)(turn * 100 + rank);

@@ -1,6 +1,7 @@
 /* Suspicions: what a proxy found while its rank was in no call. */
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "harness.h"
@@ -30,6 +31,25 @@ TEST(Failure, ASuspicionReachesOthersThoughItsRankCallsNothing) {
     EXPECT_THAT(tuttiGetLastError(comm), HasSubstr("port made0 could not be mended"));
     left--;
   });
+}
+
+/* All ask all: what that takes must stay small beside what they have waited. */
+TEST(Failure, OthersAreAskedTheLaterTheLongerThatTakes) {
+  tuttiBootstrap b = {};
+  auto c = std::make_unique<tuttiCommunicator>();
+  c->bootstrap = &b;
+  b.nranks = 8;
+  struct {
+    uint32_t handshakeMs;
+    uint64_t firstMs;
+    int atMostMs;
+  } const cases[] = {{0, 500, 1000},     {2, 500, 1000},        {100, 5600, 1400},
+                     {300, 16800, 4200}, {3000, 168000, 10000}, {UINT32_MAX, 240518168520, 10000}};
+  for (auto &expected : cases) {
+    b.secureMs = expected.handshakeMs;
+    EXPECT_EQ(tuttiCommFirstAskMs(c.get()), expected.firstMs) << b.secureMs;
+    EXPECT_EQ(tuttiCommAskMs(c.get()), expected.atMostMs) << b.secureMs;
+  }
 }
 
 } // namespace

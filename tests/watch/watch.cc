@@ -413,6 +413,21 @@ TEST(WatchAsk, AllAtOnce) {
   EXPECT_EQ(answered, 12 * 12);
 }
 
+// Rank 1 is not there yet; whoever asks it learns of a failure all the same.
+TEST(WatchAsk, AFailureEndsIt) {
+  Ring ring(3);
+  ring.start(0);
+  ring.start(2);
+  auto begun = std::chrono::steady_clock::now();
+  std::thread asks([&] { ring.ask(0, 60000); });
+  pollfd asked = {ring.at(1).bootstrap.listener.fds[0], POLLIN, 0};
+  EXPECT_EQ(poll(&asked, 1, 60000), 1);
+  tuttiWatchFail(ring.at(2).watch, tuttiInvalidUsage, "told meanwhile");
+  asks.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
+  EXPECT_EQ(ring.owner(0).waitFailed(), "told meanwhile");
+}
+
 TEST(WatchAsk, ARankThatHasLeftDoesNotAnswer) {
   Ring ring(4);
   ring.startAll();
