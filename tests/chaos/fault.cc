@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -148,7 +149,9 @@ private:
 /* ---- the strike ------------------------------------------------------------------------------ */
 
 int *sends;
-int strikesAt; /* atomic */
+int leastSends;
+std::atomic<int> sendsOver[1 << 16]; /* by descriptor */
+int strikesAt;                       /* atomic */
 const Fault *fault;
 Strike *strike;
 const pid_t *candidates;
@@ -237,12 +240,20 @@ void strikeNow(int fd, std::string *changed) {
 void count(int fd, std::string *message) {
   if (!sends) return;
   int n = __atomic_add_fetch(sends, 1, __ATOMIC_ACQ_REL);
+  if ((size_t)fd < std::size(sendsOver) && isTcp(fd)) sendsOver[fd]++;
   if (!fault) return;
   int at = __atomic_load_n(&strikesAt, __ATOMIC_ACQUIRE);
   if (!(at > 0 && n >= at) && !__atomic_load_n(&strike->fire, __ATOMIC_ACQUIRE)) return;
   bool needsTcp = fault->kind != kKill && fault->kind != kStop && fault->kind != kFreeze;
   if (needsTcp && (!isTcp(fd) || message->empty())) return;
   if (mayStrike(strike)) strikeNow(fd, message);
+}
+
+/* The connection is about to be closed. */
+void discount(int fd) {
+  if (!sends || (size_t)fd >= std::size(sendsOver)) return;
+  int n = sendsOver[fd].exchange(0);
+  if (n > 0 && n < leastSends) __atomic_sub_fetch(sends, n, __ATOMIC_ACQ_REL);
 }
 
 } // namespace
@@ -253,7 +264,8 @@ bool mayStrike(Strike *s) {
                                      __ATOMIC_ACQUIRE);
 }
 
-void countSends(int *counter) {
+void countSends(int *counter, int least) {
+  leastSends = least;
   sends = counter;
 }
 
@@ -299,5 +311,6 @@ EXPORTED ssize_t sendmsg(int fd, const msghdr *m, int flags) {
 EXPORTED int close(int fd) {
   static const auto real = chaos::replaced<int (*)(int)>("close");
   if (chaos::fault) chaos::flight().land(fd);
+  chaos::discount(fd);
   return real(fd);
 }

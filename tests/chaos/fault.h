@@ -39,8 +39,9 @@ struct Strike {
 
 /* True for the first who asks: it strikes. */
 bool mayStrike(Strike *strike);
-/* From now on the sends of this process are counted in *sends. */
-void countSends(int *sends);
+/* From now on the sends of this process are counted in *sends; but not those over a TCP connection
+ * that ends with fewer than `least`, which has come to nothing: another is made in its place. */
+void countSends(int *sends, int least);
 /* This is the process that `fault` strikes. `pids`: n processes that may be at the other end. */
 void armFault(const Fault &fault, Strike *strike, const pid_t *pids, int n);
 /* Strikes with the send that *sends counts as number `at`; 0: when the parent says so. */

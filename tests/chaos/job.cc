@@ -317,7 +317,7 @@ static void awaitDescriptors(const std::multiset<std::string> &before, Report *r
 void runProcess(const Plan &plan, Shared *shared, int self) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   Report &mine = shared->reports[self];
-  countSends(&mine.sends);
+  countSends(&mine.sends, seatedSend() - 1);
   if (self == plan.victim) armFault(plan.fault, &shared->strike, shared->pids, plan.nprocesses);
   setenv("TUTTI_TIMEOUT", std::to_string(timeoutOf(plan.fault.kind)).c_str(), 1);
   setenv("TUTTI_SOCKET_IFNAME", "=lo", 1);
