@@ -19,8 +19,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from tutti import _process_group
-from tutti._process_group import Group, Part
+from tutti import _torch_groups
+from tutti._process_group import Engine
+from tutti._torch_groups import PARTS, Group, Part
 
 __all__ = ["Group", "all_reduce", "register"]
 
@@ -29,7 +30,7 @@ def _is_one_of_many(options):
     """Will the group have other backends as well? Then its default backend is another's, or it has
     one already."""
     group = getattr(options, "process_group", None)
-    if group is None or not _process_group.PARTS:  # a backend in Python stands for the whole group
+    if group is None or not PARTS:  # a backend in Python stands for the whole group
         return False
     try:
         if list(group._device_types):
@@ -53,9 +54,9 @@ def _is_recorded():
 def _make(options, backend_options):
     arguments = (options.store, options.group_rank, options.group_size, options.timeout,
                  options.group_id)
-    if _is_one_of_many(options) or _process_group.PARTS and _is_recorded():
-        return Part(_process_group.Engine(*arguments))
-    return Group(*arguments) if _process_group.PARTS else _process_group.WholeGroup(*arguments)
+    if _is_one_of_many(options) or PARTS and _is_recorded():
+        return Part(Engine(*arguments))
+    return Group(*arguments) if PARTS else _torch_groups.WholeGroup(*arguments)
 
 
 def register():

@@ -18,9 +18,9 @@ if os.environ["BACKEND"] == "tutti":
 
 def group(store, rank, size, options):
     """What a test gets that makes a ProcessGroupGloo itself."""
-    from tutti import _process_group
+    from tutti import _torch_groups
 
-    kind = _process_group.Group if _process_group.PARTS else _process_group.WholeGroup
+    kind = _torch_groups.Group if _torch_groups.PARTS else _torch_groups.WholeGroup
     return kind(store, rank, size, options._timeout, "direct")
 
 

@@ -8,7 +8,7 @@ import warnings
 
 import torch
 
-from tutti._process_group import PARTS
+from tutti._torch_groups import PARTS
 from tutti._torch_work import SHAPES
 
 KINDS = [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
