@@ -1,5 +1,4 @@
 """The Work objects of tutti.torch."""
-import queue
 import threading
 
 import torch
@@ -12,6 +11,7 @@ from tutti import _work as w
 _lib = w.lib
 SHAPES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 _TIMEOUT = 8  # tuttiTimeout
+_SPARE = 2  # threads that wait for the ends of works; those that are more end themselves
 
 
 def failed(text, code=0):
@@ -56,28 +56,48 @@ def profiled(name, tensors):
 
 
 class _Completer:
-    """Threads that fulfil the futures of works. One that is asked for while all others wait gets a
-    thread of its own: what a callback of a future waits for may be the future of the next work."""
+    """Threads that fulfil the futures of works as these end, whatever their number and order: one waits, and before
+    it goes to run what has been chained to a future, another one waits in its place. What is chained may wait for
+    the future of the next work."""
 
     def __init__(self):
-        self._lock, self._works, self._idle = threading.Lock(), queue.SimpleQueue(), 0
+        self._lock, self._works, self._waiting = threading.Lock(), {}, 0
+        self._ends = _lib.tuttiWorkEndsMake()
+        if not self._ends:
+            raise MemoryError("no memory for the futures of operations")
 
     def add(self, work):
         with self._lock:
-            start = self._idle == 0
-            self._idle -= not start
-        self._works.put(work)
-        if start:
+            self._works[work.handle] = work  # which lives until it has ended
+            start = self._is_unattended()
+        _lib.tuttiWorkEndsAdd(self._ends, work.handle)
+        self._start(start)
+
+    def _is_unattended(self):
+        """Must a thread be started that waits? The caller starts it."""
+        start = bool(self._works) and self._waiting == 0
+        self._waiting += start
+        return start
+
+    def _start(self, wanted):
+        if wanted:
             threading.Thread(target=self._run, daemon=True, name="tutti-future").start()
 
     def _run(self):
         while True:
-            work = self._works.get()
-            work.await_end()
+            handle = _lib.tuttiWorkEndsNext(self._ends)
+            with self._lock:
+                work = self._works.pop(handle)
+                self._waiting -= 1
+                start = self._is_unattended()
+            self._start(start)
+            work.ended()
             work.complete()
             del work  # or its tensors would live until the next
             with self._lock:
-                self._idle += 1
+                if self._waiting >= _SPARE:
+                    return
+                self._waiting += 1
 
 
 _completer = _Completer()
@@ -89,26 +109,27 @@ class Work(_TorchWork):
 
     def __init__(self, handle, tensors, plan, milliseconds=0):
         super().__init__()
-        self._handle, self._tensors, self._plan, self._milliseconds = handle, tensors, plan, milliseconds
+        self.handle, self._tensors, self._plan, self._milliseconds = handle, tensors, plan, milliseconds
         self._lock = threading.Lock()
         self._error, self._over, self._future, self._peer = None, False, None, -1
-        self._range = plan.range
-        if self._range:
+        self._range, self._given = plan.range, False
+        self._followed = self._range is not None  # does the completer look after it?
+        if self._followed:
             _completer.add(self)
 
     def __del__(self):  # only then does no other thread wait for it
-        _lib.tuttiWorkFree(self._handle)
+        _lib.tuttiWorkFree(self.handle)
 
     def _finish(self):
         """What is left when the library is done with it; whoever sees that first does it."""
         with self._lock:
             if self._over:
                 return
-            code = _lib.tuttiWorkResult(self._handle)
+            code = _lib.tuttiWorkResult(self.handle)
             if code:
-                self._error = failed(_lib.tuttiWorkText(self._handle).decode(errors="replace"), code)
+                self._error = failed(_lib.tuttiWorkText(self.handle).decode(errors="replace"), code)
             else:
-                self._peer = _lib.tuttiWorkPeer(self._handle)
+                self._peer = _lib.tuttiWorkPeer(self.handle)
                 try:
                     self._plan.finish()
                 except Exception as error:
@@ -116,13 +137,13 @@ class Work(_TorchWork):
             self._plan, self._over = None, True
 
     def ended(self):
-        if not self._over and _lib.tuttiWorkDone(self._handle):
+        if not self._over and _lib.tuttiWorkDone(self.handle):
             self._finish()
         return self._over
 
     def await_end(self, milliseconds=0):
         if not self._over:
-            _lib.tuttiWorkWait(self._handle, milliseconds)
+            _lib.tuttiWorkWait(self.handle, milliseconds)
             self._finish()
 
     def wait(self, timeout=None):
@@ -164,20 +185,25 @@ class Work(_TorchWork):
             self._future = future
         if not asked:
             if self.ended():
-                self.fulfil()
-            else:
+                self._fulfil()
+            elif not self._followed:
+                self._followed = True
                 _completer.add(self)
         return future
 
     def complete(self):
-        """What a thread that waits for the end does then."""
+        """What the completer does at the end."""
         shown, self._range = self._range, None
         if shown:
             shown.end()
-        if self._future is not None and not self._future.done():
-            self.fulfil()
+        if self._future is not None:
+            self._fulfil()
 
-    def fulfil(self):
+    def _fulfil(self):
+        with self._lock:
+            given, self._given = self._given, True
+        if given:
+            return
         if self._error:
             self._future.set_exception(self._error)
         else:
@@ -192,8 +218,8 @@ class Both(_TorchWork):
         self._works = works
 
     def wait(self, timeout=None):
-        for work in self._works:
-            work.wait(timeout)
+        for work in self._works:  # some may be PyTorch's own, which take no None
+            work.wait() if timeout is None else work.wait(timeout)
         return True
 
     def synchronize(self):

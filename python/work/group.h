@@ -21,10 +21,12 @@ struct tuttiWork {
   Queue *queue;          /* NULL: a receive from anybody, until somebody's message comes */
   tuttiWork *next;       /* in its queue, or among the posted receives */
   tuttiWork *nextTimed;  /* among the works with a deadline */
+  tuttiWork *nextEnded;  /* on `ends`; guarded by its lock */
   uint64_t deadline;     /* monotonic ms; 0: none */
   bool done, late, timed;
-  int refs; /* the caller's and the group's */
-  int fd;   /* an eventfd that the end is told to; -1: none */
+  int refs;            /* the caller's and the group's */
+  int fd;              /* an eventfd that the end is told to; -1: none */
+  tuttiWorkEnds *ends; /* a list that it comes onto at its end; NULL: none */
   tuttiResult_t result;
   char *text;
   /* A message. */
@@ -97,6 +99,9 @@ uint64_t tuttiWorkNow(void);                 /* monotonic, ms */
 
 /* Sets what tuttiWorkGroupText tells this thread. */
 void tuttiWorkSetText(const char *text);
+
+/* ends.c: puts a work that has ended onto the list. Holds the lock of the work's group. */
+void tuttiWorkEndsPut(tuttiWorkEnds *ends, tuttiWork *work);
 
 /* messages.c */
 

@@ -73,6 +73,7 @@ void tuttiWorkFinish(tuttiWork *work, tuttiResult_t result, const char *text) {
   work->result = result;
   work->done = true;
   tell(work);
+  if (work->ends) tuttiWorkEndsPut(work->ends, work);
   pthread_cond_broadcast(&work->group->done);
   tuttiWorkUnref(work);
 }

@@ -48,6 +48,7 @@ typedef struct {
 
 typedef struct tuttiWorkGroup tuttiWorkGroup;
 typedef struct tuttiWork tuttiWork;
+typedef struct tuttiWorkEnds tuttiWorkEnds;
 
 #define TUTTI_WORK_ANY (-1) /* a receive from whoever sends first */
 
@@ -99,6 +100,15 @@ TUTTI_API int tuttiWorkDone(tuttiWork *work);
 /* Lets the end of the work, which may have come already, add 1 to the eventfd `fd`; -1: no more.
  * Then nobody writes to the one before. */
 TUTTI_API void tuttiWorkNotify(tuttiWork *work, int fd);
+/* A list of works as they end, of any groups; NULL: no memory. */
+TUTTI_API tuttiWorkEnds *tuttiWorkEndsMake(void);
+/* Puts the work on the list when it ends, or at once if it has; on one list, and once. It must not
+ * be let go of before tuttiWorkEndsNext has given it. */
+TUTTI_API void tuttiWorkEndsAdd(tuttiWorkEnds *ends, tuttiWork *work);
+/* Takes the first work off the list; blocks until there is one. Any number of threads may ask. */
+TUTTI_API tuttiWork *tuttiWorkEndsNext(tuttiWorkEnds *ends);
+/* No thread is in a call with it, and no work still to come onto it. NULL: nothing. */
+TUTTI_API void tuttiWorkEndsFree(tuttiWorkEnds *ends);
 /* Of a work that has ended: its result, its text ("": it succeeded), and who sent what it received.
  */
 TUTTI_API tuttiResult_t tuttiWorkResult(const tuttiWork *work);

@@ -3,6 +3,7 @@ import datetime
 import json
 import os
 import signal
+import threading
 import time
 import warnings
 
@@ -391,10 +392,27 @@ def asynchronous(dist, rank, size):
     dist.barrier()
 
 
+def many_futures(dist, rank, size):
+    """Futures of many works need few threads; what is chained to one may wait for the next."""
+    def threads():
+        return sum(thread.name == "tutti-future" for thread in threading.enumerate())
+
+    if rank == size - 1:
+        dist.recv(torch.zeros(1), 0)
+    tensors = [torch.ones(1) for _ in range(300)]
+    futures = [dist.all_reduce(x, async_op=True).get_future() for x in tensors]
+    first = threads()
+    chained = [one.then(lambda f, then=then: then.wait()[0] + f.value()[0])
+               for one, then in zip(futures[:8], futures[1:9])]
+    if rank == 0:
+        dist.send(torch.ones(1), size - 1)
+    assert all(f.wait().item() == 2 * size for f in chained)
+    assert all(f.wait()[0] is x and x.item() == size for f, x in zip(futures, tensors))
+    assert first <= 4 and threads() <= 12, (first, threads())
+
+
 def without_gil(dist, rank, size):
     """A rank that waits in a collective lets its other threads run."""
-    import threading
-
     if rank == 0:
         work = dist.all_reduce(torch.ones(1), async_op=True)
         dist.recv(torch.zeros(1), 1)

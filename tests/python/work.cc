@@ -210,6 +210,45 @@ TEST(Work, AGroupTakesACommunicatorThatThereIs) {
   other.join();
 }
 
+/* One thread hears of the ends of many works, of those of two queues in the order of their ends. */
+TEST(Work, EndsAreListed) {
+  Ranks ranks(2);
+  auto *list = tuttiWorkEndsMake();
+  ASSERT_NE(list, nullptr);
+  float x = 0, y = 1;
+  auto *late = tuttiWorkPost(ranks[0], 0, &x, sizeof x, 1, 0);
+  tuttiWorkEndsAdd(list, late);
+  std::thread all([&] {
+    std::vector<tuttiWork *> works;
+    std::vector<float> data(10, 1);
+    tuttiWorkStep step = sum(data);
+    for (int i = 0; i < 50; i++) {
+      works.push_back(tuttiWorkSubmit(ranks[0], &step, 1, 0));
+      if (i % 2) tuttiWorkWait(works.back(), 0); /* it has ended already */
+      tuttiWorkEndsAdd(list, works.back());
+    }
+    for (auto *work : works)
+      EXPECT_EQ(tuttiWorkEndsNext(list), work);
+    for (auto *work : works)
+      ends(work, "");
+  });
+  std::vector<float> data(10, 1);
+  tuttiWorkStep step = sum(data);
+  for (int i = 0; i < 50; i++)
+    EXPECT_EQ(tuttiWorkRun(ranks[1], &step, 1), tuttiSuccess);
+  all.join();
+  ranks.open(1, 0);
+  ends(tuttiWorkPost(ranks[1], 1, &y, sizeof y, 0, 0), "");
+  EXPECT_EQ(tuttiWorkEndsNext(list), late);
+  ends(late, "");
+  auto *never = tuttiWorkPost(ranks[0], 0, &x, sizeof x, 1, 0);
+  tuttiWorkEndsAdd(list, never);
+  tuttiWorkGroupAbort(ranks[0], "enough");
+  EXPECT_EQ(tuttiWorkEndsNext(list), never);
+  ends(never, "enough");
+  tuttiWorkEndsFree(list);
+}
+
 TEST(Work, AWorkOutlivesItsGroup) {
   tuttiWork *receive;
   float x = 0;
