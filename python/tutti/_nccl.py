@@ -23,6 +23,11 @@ def _ours():
     return found_beside("libnccl.so.2 of tutti", "tutti/libnccl.so.2", "libnccl.so.2")
 
 
+def is_ours(path):
+    """Is the library of this file, which is loaded, tutti's, though perhaps of another installation?"""
+    return hasattr(ctypes.CDLL(path), "tuttiGetVersion")
+
+
 def which():
     """The file of the NCCL library that this process uses; None while it has loaded none. RuntimeError if
     there are two, of which half of the process may use one and half the other.

@@ -10,12 +10,13 @@ import weakref
 import torch
 from torch.autograd import profiler as _profiler
 from torch._C import _distributed_c10d as c10d
-from torch._C._distributed_c10d import Backend, ReduceOp
+from torch._C._distributed_c10d import Backend, PrefixStore, ReduceOp
 
 import tutti
 from tutti import _torch_checks as check
 from tutti import _torch_sparse
 from tutti import _work as w
+from tutti._torch_cuda import Cuda, by_device
 from tutti._torch_work import DONE, Both, Work, failed, profiled
 
 _lib = w.lib
@@ -131,10 +132,11 @@ class _Plan:
 
 
 class Engine:
-    """One rank's part of a group: the collectives' communicator, and a lane of messages for each
-    sender and receiver, made when the first message needs it."""
+    """One rank's part of a group: the collectives' communicator, a lane of messages for each sender and
+    receiver, made when the first message needs it, and what serves CUDA tensors. `ranks` are those of the
+    default group."""
 
-    def __init__(self, store, rank, size, timeout, name):
+    def __init__(self, store, rank, size, timeout, name, ranks=(), nccl_options=None):
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
         self.name = str(name) or "torch"
         self.made_with = timeout
@@ -156,6 +158,9 @@ class Engine:
         self._free = weakref.finalize(self, _lib.tuttiWorkGroupFree, self.native)
         self._free.atexit = False  # _leave does what must be done then
         self._open()
+        self.ranks = list(ranks) or list(range(size))
+        self.cuda = Cuda(PrefixStore(self._key("cuda"), store), rank, size, timeout, self.name, self.ranks,
+                         nccl_options)
         _groups.add(self)
 
     def _key(self, name):
@@ -236,8 +241,7 @@ class Engine:
         while pending and pending[0].ended():
             pending.popleft()
         pending.append(work)
-        if self._batch is not None:
-            self._batch.append(work)
+        self.add_to_batch(work)
         return work
 
     def _own_timeout(self, options):
@@ -336,6 +340,10 @@ class Engine:
     def start_batch(self):
         self._batch = []
 
+    def add_to_batch(self, work):
+        if self._batch is not None:
+            self._batch.append(work)
+
     def end_batch(self):
         works, self._batch = self._batch or [], None
         return Both(works)
@@ -404,6 +412,12 @@ class Calls:
     def getBackendName(self):
         return "tutti"
 
+    def cuda_call(self, name, arguments, named):
+        """A call on CUDA tensors."""
+        work = self.engine.cuda.call(name, arguments, named)
+        self.engine.add_to_batch(work)
+        return work
+
     def _elementwise(self, kind, tensors, options, root=0):
         op, plan, engine = options.reduceOp, _Plan(tensors), self.engine
         for tensor in tensors:
@@ -466,17 +480,21 @@ class Calls:
                 if bad:
                     raise failed(w.text(engine.native), bad)
                 return DONE
+        if tensors and tensors[0].is_cuda:
+            return self.cuda_call("allreduce_sparse" if tensors[0].is_sparse else "allreduce", (tensors, opts), {})
         if tensors and any(tensor.is_sparse for tensor in tensors):
             return _torch_sparse.all_reduce(self.engine, tensors, opts, _Plan, self._gathered)
         if len(tensors) != 1:
             return self._reduce_several(tensors, opts)
         return self._elementwise(w.ALL_REDUCE, tensors, opts)
 
+    @by_device
     def allreduce_coalesced(self, tensors, opts=None):
         check.not_empty("allreduce_coalesced", tensors)
         check.same_layout("allreduce_coalesced", tensors)
         return self._elementwise(w.ALL_REDUCE, tensors, opts or c10d.AllreduceCoalescedOptions())
 
+    @by_device
     def reduce(self, tensors, opts=None, root=None, op=None):
         tensors, opts = check.listed(tensors), check.options(c10d.ReduceOptions, opts, root, op)
         check.root("reduce", opts, self.engine.size)
@@ -484,6 +502,7 @@ class Calls:
         check.single("reduce", tensors, "tensor list")
         return self._elementwise(w.REDUCE, tensors, opts, opts.rootRank)
 
+    @by_device
     def broadcast(self, tensors, opts=None, root=None):
         """The root's tensor of this place comes into all tensors of all ranks."""
         tensors, opts = check.listed(tensors), check.options(c10d.BroadcastOptions, opts, root)
@@ -546,6 +565,7 @@ class Calls:
                 plan.copy(rooms[i % n].view(size, -1)[i // n], plan.target(out))
         return self.engine.run("all_gather", plan, opts, lists)
 
+    @by_device
     def allgather(self, outputs, inputs, opts=None):
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
@@ -556,6 +576,7 @@ class Calls:
         self._gather_lists(plan, outputs[0], inputs[0])
         return self.engine.run("all_gather", plan, opts, outputs[0])
 
+    @by_device
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         plan, size = _Plan(inputs), self.engine.size
         # Either one list for each rank, or one for each input.
@@ -569,6 +590,7 @@ class Calls:
             self._gather_lists(plan, outs, tensor)
         return self.engine.run("all_gather", plan, opts, output_lists)
 
+    @by_device
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         plan = _Plan(inputs)
         for out, tensor in zip(outputs, inputs):
@@ -581,9 +603,11 @@ class Calls:
             plan.add(w.ALL_GATHER, source, target, count, code)
         return self.engine.run("all_gather_into_tensor", plan, opts, outputs)
 
+    @by_device
     def all_gather_single(self, output, tensor, opts=None):
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
+    @by_device
     def gather(self, outputs, inputs, opts=None, root=None):
         engine = self.engine
         if isinstance(inputs, torch.Tensor):
@@ -608,6 +632,7 @@ class Calls:
                 plan.copy(part, target)
         return engine.run("gather", plan, opts, outs)
 
+    @by_device
     def scatter(self, outputs, inputs, opts=None, root=None):
         engine, plan = self.engine, _Plan()
         if isinstance(outputs, torch.Tensor):
@@ -657,6 +682,7 @@ class Calls:
             plan.add(w.REDUCE, source, target if peer == engine.rank else source, count, code,
                      native, peer)
 
+    @by_device
     def reduce_scatter(self, outputs, inputs, opts=None, op=None):
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
@@ -683,6 +709,7 @@ class Calls:
         plan.finish = finish
         return engine.run("reduce_scatter", plan, opts, outputs)
 
+    @by_device
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
         opts, plan = check.options(c10d.ReduceScatterOptions, opts), _Plan(inputs)
         if opts.reduceOp.op in _BITWISE:
@@ -697,6 +724,7 @@ class Calls:
             plan.add(w.REDUCE_SCATTER, source, target, count, code, native)
         return self.engine.run("reduce_scatter_tensor", plan, opts, outputs)
 
+    @by_device
     def reduce_scatter_single(self, output, tensor, opts=None):
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
@@ -717,6 +745,7 @@ class Calls:
             if m:
                 plan.steps.append((w.RECV, code, 0, peer, None, target, m))
 
+    @by_device
     def alltoall(self, outputs, inputs, opts=None):
         engine, plan = self.engine, _Plan(inputs)
         if len(outputs) != engine.size or len(inputs) != engine.size:
@@ -732,6 +761,7 @@ class Calls:
                        [(t.data_ptr(), t.numel() * per) for t in targets], code, size)
         return engine.run("all_to_all", plan, opts, outputs)
 
+    @by_device
     def all_to_all_single(self, output, tensor, output_sizes=(), input_sizes=(), opts=None):
         engine, plan = self.engine, _Plan([tensor])
         check.same_types([output], tensor)
@@ -750,31 +780,44 @@ class Calls:
 
     # ---- messages, barriers, life ----
 
+    @by_device
     def send(self, tensors, dst, tag=0):
         return self.engine.message(1, tensors[0], dst, tag)
 
+    @by_device
     def recv(self, tensors, src, tag=0):
         return self.engine.message(0, tensors[0], src, tag)
 
+    @by_device
     def recv_anysource(self, tensors, tag=0):
         return self.engine.message(0, tensors[0], w.ANY, tag)
 
     def barrier(self, opts=None):
+        device = getattr(opts, "device", None)
+        if device is not None and device.type == "cuda":
+            return self.cuda_call("barrier", (opts,), {})
         plan = _Plan()
         plan.steps.append((w.BARRIER, 0, 0, 0, None, None, 0))
         return self.engine.run("barrier", plan, opts, [])
 
     def start_coalescing(self, device=None):
-        self.engine.start_batch()
+        if device is not None and device.type == "cuda":
+            self.cuda_call("_start_coalescing", (), {})
+        else:
+            self.engine.start_batch()
 
     def end_coalescing(self, device=None):
+        if device is not None and device.type == "cuda":
+            return self.cuda_call("_end_coalescing", (), {})
         return self.engine.end_batch()
 
     def abort(self):
         self.engine.abort()
+        self.engine.cuda.end("abort")
 
     def shutdown(self):
         self.engine.shutdown()
+        self.engine.cuda.end("shutdown")
 
     @property
     def options(self):
@@ -782,6 +825,7 @@ class Calls:
 
     def set_timeout(self, timeout):
         self.engine.set_timeout(timeout)
+        self.engine.cuda.set_timeout(self.engine.timeout)
 
     def _set_sequence_number_for_group(self):
         pass  # the library counts operations itself

@@ -1,5 +1,6 @@
 """The process groups of tutti.torch, as PyTorch sees them."""
 import torch
+from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup
 
 from tutti._process_group import Calls, Engine
@@ -19,8 +20,14 @@ def _has_backends_in_python():
 PARTS = _has_backends_in_python()  # of a group, beside other backends: from PyTorch 2.14 on
 
 
+def nccl_options(options):
+    """Those of PyTorch's backend for NCCL, if that is what somebody gave."""
+    kind = getattr(c10d, "ProcessGroupNCCL", None)
+    return options if kind and isinstance(options, kind.Options) else None
+
+
 class Part(Calls, Backend):
-    """The CPU's backend in a group that has another for other devices; only where PARTS."""
+    """A group's backend for some devices, where another object is the group; only where PARTS."""
 
     def __init__(self, engine):
         Backend.__init__(self, engine.rank, engine.size)
@@ -38,19 +45,46 @@ class Part(Calls, Backend):
 
 
 class Group(Calls, ProcessGroup):
-    """A group whose only backend is tutti."""
+    """A group whose only backend is tutti, and that of PyTorch for NCCL on CUDA tensors."""
 
-    def __init__(self, store, rank, size, timeout, name=""):
+    def __init__(self, store, rank, size, timeout, name="", ranks=(), nccl_options=None):
+        arguments = (store, rank, size, timeout, name, ranks, nccl_options)
+        self._shown = False  # has it PyTorch's backend for NCCL as its own?
         if not PARTS:
             ProcessGroup.__init__(self, rank, size)  # the only one that calls methods in Python
             self._tutti_name, self._tutti_text = "", "undefined"
-            self.engine = Engine(store, rank, size, timeout, name)
+            self.engine = Engine(*arguments)
             return
         ProcessGroup.__init__(self, store, rank, size)
-        self.engine = Engine(store, rank, size, timeout, name)
+        self.engine = Engine(*arguments)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM,
                                _Splits(self.engine))
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+
+    def cuda_call(self, name, arguments, named):
+        self._show_cuda()
+        return super().cuda_call(name, arguments, named)
+
+    def _show_cuda(self):
+        """Makes the backend for CUDA tensors, and shows it to whoever asks the group for it."""
+        backend = self.engine.cuda.backend()
+        if self._shown:
+            return
+        self._shown = True
+        if PARTS:
+            self._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, backend)
+            backend._set_group_uid(self.group_name)
+
+    def _get_backend(self, device):
+        if device.type == "cuda" and self._wants_cuda(device):
+            self._show_cuda()
+        return super()._get_backend(device)
+
+    def _wants_cuda(self, device):
+        """Is it a certain GPU, or one is in use? PyTorch also asks for that of a GPU which nobody uses."""
+        return device.index is not None or torch.cuda.is_initialized() and not self.engine.ended
+
+    get_backend = _get_backend
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         self.engine.monitored_barrier(self.engine.timeout if timeout is None else timeout,
@@ -63,7 +97,7 @@ class Group(Calls, ProcessGroup):
             return None
         store = PrefixStore(f"split/{group_name}/", engine.store)
         part = type(self)(store, ranks.index(engine.rank), len(ranks), timeout or engine.timeout,
-                          group_name or "split")
+                          group_name or "split", [engine.ranks[rank] for rank in ranks], nccl_options(opts))
         part._set_group_name(group_name or "")
         part._set_group_desc(group_desc or "undefined")
         return part
@@ -87,6 +121,8 @@ class WholeGroup(Group):
         self._tutti_text = text
 
     def _get_backend(self, device):
+        if device.type == "cuda" and self._wants_cuda(device):
+            return self.engine.cuda.backend()
         return self
 
     def _get_backend_name(self):

@@ -1,4 +1,4 @@
-"""tutti as a backend of torch.distributed, for tensors in host memory.
+"""tutti as a backend of torch.distributed.
 
     import torch.distributed as dist
 
@@ -7,8 +7,8 @@
 
 A group made of this backend alone is a ProcessGroup of its own, whose calls are Python's from end to
 end; beside another backend ("cpu:tutti,cuda:nccl") it is that group's Backend for the CPU. Tensors on
-a GPU are not for it: give them to another backend, such as PyTorch's for NCCL, which loads the
-libnccl.so.2 that there is (tutti.enable()).
+a GPU go to PyTorch's backend for NCCL, which the group makes when the first comes; it must find tutti's
+libnccl.so.2 (tutti.enable()).
 
 `all_reduce(tensor)` of this module is the shortest way to reduce a small tensor: no Work, no checks of
 torch.distributed.
@@ -53,7 +53,8 @@ def _is_recorded():
 
 def _make(options, backend_options):
     arguments = (options.store, options.group_rank, options.group_size, options.timeout,
-                 options.group_id)
+                 options.group_id, getattr(options, "global_ranks_in_group", None) or (),
+                 _torch_groups.nccl_options(backend_options))
     if _is_one_of_many(options) or PARTS and _is_recorded():
         return Part(Engine(*arguments))
     return Group(*arguments) if PARTS else _torch_groups.WholeGroup(*arguments)

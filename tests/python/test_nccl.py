@@ -62,6 +62,12 @@ class Nccl(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(text.splitlines()[-1], "has loaded 2 NCCL libraries: .*" + self.other)
 
+    def test_whose_a_library_is(self):
+        """tutti's also by another file, as of another installation."""
+        text, code = self.python("import tutti\nfrom tutti._nccl import is_ours\n"
+                                 f"for path in ({_ours()!r}, {self.other!r}, 'libm.so.6'): print(is_ours(path))")
+        self.assertEqual((text.split(), code), (["True", "True", "False"], 0))
+
     def test_a_program_that_is_run(self):
         script = os.path.join(self.folder.name, "train.py")
         pathlib.Path(script).write_text(

@@ -1,0 +1,256 @@
+"""CUDA tensors of tutti.torch: all up to PyTorch's own backend for NCCL, in whose place one stands that writes down
+what it is asked for, and tensors that say that they are on a GPU. So it needs none."""
+import contextlib
+import datetime
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch._subclasses.fake_tensor import FakeTensorMode
+except ImportError as error:
+    print(f"skipped: no PyTorch ({error})")
+    sys.exit(77)
+if not dist.is_available():
+    print("skipped: this PyTorch has no torch.distributed")
+    sys.exit(77)
+
+import tutti.torch
+from tutti import _nccl, _torch_cuda
+from tutti._torch_groups import PARTS
+from tutti._torch_work import DONE
+
+c10d = torch._C._distributed_c10d
+MODE = FakeTensorMode()
+
+
+def gpu(*shape):
+    with MODE:
+        return torch.ones(*(shape or (4,)), device="cuda")
+
+
+class Nccl(c10d.Backend):
+    """What notes the calls that it gets."""
+
+    def __init__(self, store, rank, size, timeout, name, ranks, options):
+        super().__init__(rank, size)
+        self.calls, self.made_of = [], (rank, size, timeout, name, list(ranks), options)
+        store.set("is", "a store")
+
+    supports_coalescing = property(lambda self: True)
+
+
+def noted(name):
+    def call(self, *arguments, **named):
+        self.calls.append((name, arguments, named))
+        return DONE
+
+    return call
+
+
+for _name in ("allreduce allreduce_sparse allreduce_coalesced reduce broadcast allgather allgather_coalesced "
+              "all_gather_single all_gather_single_coalesced gather scatter reduce_scatter reduce_scatter_single "
+              "reduce_scatter_single_coalesced alltoall all_to_all_single send recv recv_anysource barrier abort "
+              "shutdown set_timeout _start_coalescing _end_coalescing").split():
+    setattr(Nccl, _name, noted(_name))
+
+
+@contextlib.contextmanager
+def group(backend="tutti", library=None, make=Nccl, **options):
+    """The default group of this process alone, on such a libnccl.so.2 (None: tutti's)."""
+    library = library or (lambda: _nccl._ours())
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(_nccl, "which", library), \
+            mock.patch.object(_torch_cuda.dist, "is_nccl_available", lambda: True), \
+            mock.patch.object(_torch_cuda, "_make", make), \
+            mock.patch.object(torch.cuda, "get_device_capability", lambda device: (8, 0)):
+        dist.init_process_group(backend, f"file://{folder}/meeting", rank=0, world_size=1, **options)
+        try:
+            yield dist.group.WORLD
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+
+# What each call is named on the way, and how it is made with tensors of one device.
+CALLS = {
+    "allreduce": lambda x: dist.all_reduce(x()),
+    "broadcast": lambda x: dist.broadcast(x(), 0),
+    "reduce": lambda x: dist.reduce(x(), 0),
+    "allgather": lambda x: dist.all_gather([x()], x()),
+    "all_gather_single": lambda x: dist.all_gather_into_tensor(x(), x()),
+    "gather": lambda x: dist.gather(x(), [x()], 0),
+    "scatter": lambda x: dist.scatter(x(), [x()], 0),
+    "reduce_scatter": lambda x: dist.reduce_scatter(x(), [x()]),
+    "reduce_scatter_single": lambda x: dist.reduce_scatter_tensor(x(), x()),
+    "alltoall": lambda x: dist.all_to_all([x()], [x()]),
+    "all_to_all_single": lambda x: dist.all_to_all_single(x(), x()),
+}
+
+
+@unittest.skipUnless(PARTS, "a stand-in is a backend in Python, which this PyTorch has not")
+class Calls(unittest.TestCase):
+    def check_calls(self, backend):
+        with group(backend) as world:
+            for name, call in CALLS.items():
+                call(lambda: torch.ones(2))
+            self.assertFalse(world.engine.cuda.is_made(), "CPU tensors ask for no NCCL")
+            for name, call in CALLS.items():
+                with self.subTest(name):
+                    call(lambda: gpu(2))
+                    nccl = world.engine.cuda.backend()
+                    self.assertEqual(nccl.calls[-1][0], name)
+                    self.assertTrue(_torch_cuda.first_tensor(nccl.calls[-1][1]).is_cuda)
+            self.assertEqual(len(nccl.calls), len(CALLS))
+            x = torch.ones(2)
+            dist.all_reduce(x)  # and now none of the CPU
+            self.assertEqual(len(nccl.calls), len(CALLS))
+
+    def test_the_name_alone(self):
+        self.check_calls("tutti")
+
+    def test_for_each_device(self):
+        self.check_calls("cpu:tutti,cuda:tutti")
+
+    def test_a_part_beside_another_backend(self):
+        with group("cpu:gloo,cuda:tutti") as world:
+            part = world._get_backend(torch.device("cuda"))
+            x = gpu()
+            part.allreduce([x], dist.AllreduceOptions()).wait()
+            part.start_coalescing()
+            part.broadcast([x], dist.BroadcastOptions())
+            part.end_coalescing().wait()
+            self.assertEqual([call[0] for call in part.engine.cuda.backend().calls], ["allreduce", "broadcast"])
+
+    def test_what_c_calls(self):
+        with group() as world:
+            x = gpu()
+            with MODE:
+                c10d.ProcessGroup.allreduce(world, [x], dist.AllreduceOptions()).wait()
+            (name, arguments, _), = world.engine.cuda.backend().calls
+            self.assertEqual((name, arguments[0][0].device.type), ("allreduce", "cuda"))
+
+    def test_other_calls(self):
+        with group() as world:
+            x, options = gpu(), dist.BarrierOptions()
+            options.device = torch.device("cuda", 0)
+            world.send([x], 0, 3)
+            world.recv([x], 0, 3)
+            world.recv_anysource([x], 3)
+            world.allreduce_coalesced([x, x])
+            world.all_gather_single_coalesced([x], [x], None)
+            world.reduce_scatter_single_coalesced([x], [x])
+            world.barrier(options)
+            world.broadcast(tensors=[x], root=0)
+            said = world.engine.cuda.backend().calls
+            self.assertEqual([call[0] for call in said], [
+                "send", "recv", "recv_anysource", "allreduce_coalesced", "all_gather_single_coalesced",
+                "reduce_scatter_single_coalesced", "barrier", "broadcast"])
+            self.assertEqual(said[0][1][1:], (0, 3))
+            self.assertEqual([len(call[1]) for call in said], [3, 3, 2, 1, 2, 2, 1, 0])
+            dist.barrier()
+            dist.monitored_barrier()
+            self.assertEqual(len(said), 8, "barriers without a GPU are the CPU's")
+
+    def test_coalescing(self):
+        with group() as world:
+            device = torch.device("cuda", 0)
+            with dist._coalescing_manager(device=device):
+                dist.all_reduce(gpu())
+            self.assertEqual([call[0] for call in world.engine.cuda.backend().calls],
+                             ["_start_coalescing", "allreduce_coalesced", "_end_coalescing"])
+
+    def test_objects_go_by_the_cpu(self):
+        with group() as world:
+            world._get_backend(torch.device("cuda", 0))
+            out = [None]
+            dist.all_gather_object(out, {"a": 1})
+            self.assertEqual((out, world.engine.cuda.backend().calls), ([{"a": 1}], []))
+
+
+@unittest.skipUnless(PARTS, "a stand-in is a backend in Python, which this PyTorch has not")
+class Life(unittest.TestCase):
+    def test_it_is_the_group_s_own(self):
+        minute = datetime.timedelta(seconds=60)
+        with group(timeout=minute) as world:
+            self.assertEqual(world._device_types, [torch.device("cpu")])
+            with self.assertRaises(RuntimeError):
+                world._get_backend(torch.device("cuda"))  # as PyTorch does where nobody uses a GPU
+            nccl = world._get_backend(torch.device("cuda", 0))
+            self.assertEqual(nccl.made_of, (0, 1, minute, world.engine.name, [0], None))
+            self.assertIs(world.get_backend(torch.device("cuda")), nccl)
+            self.assertEqual({device.type for device in world._device_types}, {"cpu", "cuda"})
+            dist.all_reduce(gpu())
+            self.assertEqual(len(nccl.calls), 1, "it is made once")
+            part = dist.new_group([0], timeout=minute / 2)
+            dist.all_reduce(gpu(), group=part)
+            self.assertEqual(part.engine.cuda.backend().made_of[2:5], (minute / 2, part.engine.name, [0]))
+            self.assertEqual(len(nccl.calls), 1)
+            dist.destroy_process_group(part)
+        self.assertEqual(nccl.calls[-1][0], "shutdown")
+
+    def test_timeouts_and_abort(self):
+        second = datetime.timedelta(seconds=1)
+        with group() as world:
+            nccl = world._get_backend(torch.device("cuda", 0))
+            world.set_timeout(second)
+            world.abort()
+            self.assertEqual([call[:2] for call in nccl.calls], [("set_timeout", (second,)), ("abort", ())])
+            with self.assertRaisesRegex(dist.DistBackendError, "shut down or aborted"):
+                dist.all_reduce(gpu())
+
+
+class Refused(unittest.TestCase):
+    def refused(self, library, words, **options):
+        with group(library=library) as world:
+            with self.assertRaisesRegex(RuntimeError, words):
+                dist.all_reduce(gpu())
+            x = torch.ones(1)
+            dist.all_reduce(x)  # the CPU's go on
+            self.assertFalse(world.engine.cuda.is_made())
+
+    def test_another_library(self):
+        with mock.patch.object(_nccl, "is_ours", lambda path: False):
+            self.refused(lambda: "/opt/nccl/libnccl.so.2", "uses /opt/nccl/libnccl.so.2: start it by `python -m "
+                         "tutti run` or with TUTTI_ENABLE=1.*cuda:nccl")
+
+    def test_none(self):
+        self.refused(lambda: None, "loaded none, as this PyTorch has an NCCL of its own inside")
+
+    def test_two(self):
+        def two():
+            raise RuntimeError("this process has loaded 2 NCCL libraries")
+
+        self.refused(two, "loaded 2 NCCL libraries")
+
+    def test_a_pytorch_without(self):
+        with group():
+            with mock.patch.object(_torch_cuda.dist, "is_nccl_available", lambda: False):
+                with self.assertRaisesRegex(RuntimeError, "built without: install a build for CUDA"):
+                    dist.all_reduce(gpu())
+
+    def test_at_the_beginning_where_a_gpu_is_named(self):
+        with mock.patch.object(_nccl, "is_ours", lambda path: False), \
+                mock.patch.object(torch.accelerator, "device_count", lambda: 1), \
+                self.assertRaisesRegex(RuntimeError, "python -m tutti run"):
+            with group(library=lambda: "/opt/nccl/libnccl.so.2", device_id=torch.device("cuda", 0)):
+                pass
+
+
+@unittest.skipUnless(dist.is_nccl_available() and not torch.cuda.is_available(),
+                     "for a PyTorch that is built for CUDA, on a machine without a GPU")
+class LastStep(unittest.TestCase):
+    def test_pytorch_is_asked(self):
+        """It says itself that there is no GPU, after it has taken all options."""
+        options = c10d.ProcessGroupNCCL.Options()
+        with group(make=_torch_cuda._make, pg_options=options):
+            with self.assertRaisesRegex(Exception, "no GPUs found"):
+                dist.all_reduce(gpu())
+            self.assertEqual((options.global_ranks_in_group, options.group_name), ([0], "0"))
+
+
+if __name__ == "__main__":
+    unittest.main()
