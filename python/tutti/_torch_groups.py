@@ -45,7 +45,12 @@ class Part(Calls, Backend):
 
 
 class Group(Calls, ProcessGroup):
-    """A group whose only backend is tutti, and that of PyTorch for NCCL on CUDA tensors."""
+    """A group whose only backend is tutti, and that of PyTorch for NCCL on CUDA tensors: what
+    torch.distributed makes for "tutti".
+
+    >>> isinstance(dist.group.WORLD, tutti.torch.Group)
+    True
+    """
 
     def __init__(self, store, rank, size, timeout, name="", ranks=(), nccl_options=None):
         arguments = (store, rank, size, timeout, name, ranks, nccl_options)

@@ -1,6 +1,9 @@
 """tutti.torch: the backend of torch.distributed, ranks as processes on host memory."""
+import ast
 import doctest
+import inspect
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -20,6 +23,7 @@ import torch_cases
 import torch_parallel
 import torch_ranks
 import tutti.torch
+from test_docs import stubs
 
 ALONE = {"one_dies", "again", "recovers"}  # what leaves no group to go on with
 
@@ -165,16 +169,29 @@ class Nccl(unittest.TestCase):
 
 
 class Docs(unittest.TestCase):
-    def test_the_example_is_right(self):
+    """What is said of tutti.torch: test_docs does the same for tutti."""
+
+    def test_every_public_name_has_an_example_that_is_right(self):
+        finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
         with tempfile.TemporaryDirectory() as folder:
             dist.init_process_group("tutti", f"file://{folder}/meeting", rank=0, world_size=1)
             try:
-                known = {"tutti": tutti, "torch": torch, "dist": dist}
-                tests = doctest.DocTestFinder(recurse=False).find(tutti.torch.all_reduce, globs=known)
-                self.assertTrue(tests[0].examples)
-                self.assertEqual(doctest.DocTestRunner().run(tests[0]).failed, 0)
+                for name in tutti.torch.__all__:
+                    known = {"tutti": tutti, "torch": torch, "dist": dist}
+                    with self.subTest(name):
+                        tests, said = finder.find(getattr(tutti.torch, name), name, globs=known), []
+                        self.assertTrue(tests and tests[0].examples, "no example")
+                        self.assertEqual(runner.run(tests[0], out=said.append).failed, 0, "".join(said))
             finally:
                 dist.destroy_process_group()
+
+    def test_the_stubs_have_the_names_and_arguments_that_there_are(self):
+        tree = ast.parse(pathlib.Path(tutti.torch.__file__).with_suffix(".pyi").read_text())
+        said = dict(stubs(tree.body))
+        for name, arguments in said.items():
+            self.assertEqual(arguments, set(inspect.signature(getattr(tutti.torch, name)).parameters), name)
+        classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+        self.assertEqual(classes | set(said), set(tutti.torch.__all__))
 
 
 if __name__ == "__main__":
