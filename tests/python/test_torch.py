@@ -4,6 +4,7 @@ import doctest
 import inspect
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,49 @@ if life == "0":
     signal.pause()  # the agent ends whoever is left
 dist.destroy_process_group()
 """
+
+
+FROM_ENV = """
+import array, os, tutti
+for life in range(2):  # one after the other, in the same environment
+    with tutti.Communicator.from_env(device="host", timeout=60) as comm:
+        x = comm.all_reduce(array.array("f", [comm.rank + 1.0]))
+        with open(os.environ["SAID"], "a") as file:
+            file.write(f"{comm.rank} {comm.size} {x[0]}\\n")
+"""
+
+
+class FromEnv(unittest.TestCase):
+    """tutti.Communicator.from_env() under torchrun itself."""
+
+    def run_agents(self, *agents):
+        with tempfile.TemporaryDirectory() as folder:
+            said, program = os.path.join(folder, "said"), os.path.join(folder, "rank.py")
+            with open(program, "w") as file:
+                file.write(FROM_ENV)
+            runs = [subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *agent, program], text=True,
+                                     env={**os.environ, "SAID": said, "OMP_NUM_THREADS": "1"},
+                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for agent in agents]
+            try:
+                texts = [run.communicate(timeout=240)[0] for run in runs]
+            finally:
+                for run in runs:
+                    run.terminate()
+            self.assertEqual([run.returncode for run in runs], [0] * len(runs), "\n".join(texts))
+            with open(said) as file:
+                self.assertEqual(sorted(file.read().splitlines()), sorted(["0 2 3.0", "1 2 3.0"] * 2))
+
+    def test_on_one_host(self):
+        self.run_agents(["--standalone", "--nproc-per-node", "2"])
+
+    def test_of_two_agents(self):
+        """As on two hosts: the ranks meet at the store of an agent."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        agent = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "tutti",
+                 "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1"]
+        self.run_agents(agent + ["--rdzv-conf", "is_host=1"], agent + ["--rdzv-conf", "is_host=0"])
 
 
 class Packages(unittest.TestCase):
