@@ -115,7 +115,6 @@ class WholeGroup(Group):
 
     supports_splitting = True
     supports_coalescing = supports_shrinking = False
-    _device_types = property(lambda self: [torch.device("cpu")])
     group_name = property(lambda self: self._tutti_name)
     group_desc = property(lambda self: self._tutti_text)
 
@@ -127,8 +126,14 @@ class WholeGroup(Group):
 
     def _get_backend(self, device):
         if device.type == "cuda" and self._wants_cuda(device):
-            return self.engine.cuda.backend()
-        return self
+            self._show_cuda()
+        return self.engine.cuda.backend() if device.type == "cuda" and self._shown else self
+
+    get_backend = _get_backend
+
+    @property
+    def _device_types(self):
+        return [torch.device(name) for name in ("cpu", "cuda") if name == "cpu" or self._shown]
 
     def _get_backend_name(self):
         return "tutti"
