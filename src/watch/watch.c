@@ -94,8 +94,8 @@ struct tuttiWatch {
   tuttiListener listener;
   tuttiGreeter greeter;      /* of those who come to ask, or to make a connection anew */
   bool guestsPaused;         /* out of descriptors: not looked at until the next heartbeat */
-  bool failed;               /* a failure was told or sent; there is no second one */
-  tuttiAtomic32 failedToo;   /* the same, for who asks and must not wait for the lock */
+  tuttiAtomic32 failed;      /* a failure was told or sent; there is no second one. Who asks looks
+                                without the lock */
   bool leaving;              /* goodbyes are on their way */
   tuttiFailureFrame failure; /* the first, for a connection that is made anew */
   bool *dead;                /* [nranks] told of or noticed here */
@@ -165,11 +165,11 @@ static void linkSend(ringLink *link, tuttiFrameType type, const void *payload, s
  * `tell` the owner hears of it. So is the first that tells of a death, whatever came before. */
 static void spread(tuttiWatch *w, const tuttiFailureFrame *failure, const ringLink *from,
                    bool tell) {
-  bool first = !w->failed, death = failure->dead >= 0 && !w->dead[failure->dead];
+  bool first = !tuttiLoadRelaxed32(&w->failed),
+       death = failure->dead >= 0 && !w->dead[failure->dead];
   if (!first && !death) return;
   if (first) w->failure = *failure;
-  w->failed = true;
-  tuttiStoreRelease32(&w->failedToo, 1);
+  tuttiStoreRelease32(&w->failed, 1);
   if (death) w->dead[failure->dead] = true;
   TUTTI_INFO(BOOTSTRAP, "watch: rank %d passes on a failure noticed by rank %d: %s", w->who.rank,
              failure->origin, failure->text);
@@ -217,7 +217,7 @@ static void linkSilent(tuttiWatch *w, const ringLink *link, const tuttiAddress *
 
 static void linkDied(tuttiWatch *w, const ringLink *link, int error) {
   const tuttiWho *who = &link->who;
-  if (w->failed && w->failure.dead != TUTTI_DEAD_MAYBE) {
+  if (tuttiLoadRelaxed32(&w->failed) && w->failure.dead != TUTTI_DEAD_MAYBE) {
     char text[300];
     snprintf(text, sizeof(text), "rank %d (host %s, pid %d) died, after another failure", who->rank,
              who->host, who->pid);
@@ -300,7 +300,7 @@ static void linkResume(tuttiWatch *w, ringLink *link, int fd) {
   link->unanswered = 0;
   setOptions(fd);
   lookAt(EPOLL_CTL_ADD, fd, true, w);
-  if (!w->failed) return;
+  if (!tuttiLoadRelaxed32(&w->failed)) return;
   size_t bytes = offsetof(tuttiFailureFrame, text) + strlen(w->failure.text) + 1;
   linkSend(link, tuttiFrameFailure, &w->failure, bytes);
 }
@@ -370,7 +370,7 @@ static void linkLost(tuttiWatch *w, ringLink *link, int error) {
 
 /* What came is no frame: nothing after it can be believed either. */
 static void linkBroken(tuttiWatch *w, ringLink *link) {
-  if (!w->failed) {
+  if (!tuttiLoadRelaxed32(&w->failed)) {
     TUTTI_FAIL(
         tuttiRemoteError,
         "rank %d (host %s, pid %d) sent rank %d bytes over their ring connection that are no "
@@ -931,11 +931,11 @@ tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *a
   }
   for (int i = 0; i < n; i++)
     if (w->gone[i]) answers[i] = (tuttiWatchAnswer){.answered = TUTTI_ANSWER_LEFT};
-  bool failed = w->failed;
+  bool failed = tuttiLoadRelaxed32(&w->failed);
   pthread_mutex_unlock(&service.lock);
   if (ms > 0 && n > 1 && !together)
     TUTTI_TRY(tuttiAskOthers(w->bootstrap, rank < 0 ? 0 : rank, rank < 0 ? n : rank + 1, ms,
-                             failed ? NULL : &w->failedToo, w->memory, answers));
+                             failed ? NULL : &w->failed, w->memory, answers));
   for (int i = 0; i < n; i++)
     answered += answers[i].answered == TUTTI_ANSWER_OWN;
   TUTTI_INFO(BOOTSTRAP, "watch: rank %d has the state of %d of %d ranks from themselves",
