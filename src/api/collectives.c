@@ -129,25 +129,34 @@ static tuttiResult_t check(const tuttiCommunicator *c, tuttiOp *op) {
   return checkBuffers(c, op);
 }
 
-tuttiResult_t tuttiCollectiveSubmit(const char *name, tuttiComm_t comm, tuttiOp *op,
-                                    const tuttiCollConfig_t *config) {
-  TUTTI_HELD tuttiCommunicator *c = NULL;
-  tuttiResult_t result = tuttiHandleEnter(comm, name, &c);
-  if (result == tuttiSuccess) result = check(c, op);
-  if (result == tuttiSuccess && config)
-    result = tuttiCollConfigRead(c, op->coll, config, &op->wishes);
-  if (result != tuttiSuccess) {
-    tuttiGroupFail(result);
-    return result;
-  }
+/* Of a communicator that is held. `regular`: occupied, too, and outside of any group. */
+static inline tuttiResult_t submitHeld(tuttiCommunicator *c, const char *name, tuttiOp *op,
+                                       const tuttiCollConfig_t *config, bool regular) {
+  TUTTI_TRY(check(c, op));
+  if (config) TUTTI_TRY(tuttiCollConfigRead(c, op->coll, config, &op->wishes));
   op->comm = c;
-  op->handle = comm;
+  op->handle = c->handle;
   op->recorded = op->coll;
   if (op->redop >= tuttiNumOps) op->premul = c->premul[op->redop - tuttiNumOps];
   uint64_t range =
       tuttiRangeOpen(name, op->count * tuttiTypeSize(op->type), c->rank, op->wishes.tag);
-  result = tuttiOpSubmit(op);
+  tuttiResult_t result = regular ? tuttiOpsRun(op, 1) : tuttiOpSubmit(op);
   tuttiRangeClose(range);
+  return result;
+}
+
+tuttiResult_t tuttiCollectiveSubmit(const char *name, tuttiComm_t comm, tuttiOp *op,
+                                    const tuttiCollConfig_t *config) {
+  tuttiCommunicator *regular = tuttiGroupIsOpen() ? NULL : tuttiHandleEnterRegular(comm, name);
+  if (regular) {
+    tuttiResult_t result = submitHeld(regular, name, op, config, true);
+    tuttiHandleLeaveRegular();
+    return result;
+  }
+  TUTTI_HELD tuttiCommunicator *c = NULL;
+  tuttiResult_t result = tuttiHandleEnter(comm, name, &c);
+  if (result == tuttiSuccess) result = submitHeld(c, name, op, config, false);
+  if (result != tuttiSuccess) tuttiGroupFail(result);
   return result;
 }
 

@@ -296,12 +296,12 @@ static void registerForkHandler(void) {
 }
 
 bool tuttiForked(void) {
-  pthread_once(&forkOnce, registerForkHandler);
   return tuttiLoadAcquire32(&forked) != 0;
 }
 
 void tuttiForkForbid(void) {
-  if (!tuttiForked()) tuttiStoreRelease32(&forkForbidden, 1); /* asking registers the handler */
+  pthread_once(&forkOnce, registerForkHandler);
+  if (!tuttiForked()) tuttiStoreRelease32(&forkForbidden, 1);
 }
 
 void tuttiForkCloseAdd(int fd) {

@@ -135,7 +135,8 @@ typedef struct tuttiCommunicator {
    * its init, or the init, which has failed. */
   tuttiAtomic32 ending;
 
-  tuttiAtomic32 busy;         /* id of the thread that is in a collective, or 0 */
+  tuttiAtomic32 busy;         /* id of the thread that occupies it, or 0: see handle.c */
+  uint32_t user, calls;       /* who occupied it last, how often in a row; guarded by busy */
   struct tuttiWorker *worker; /* of a non-blocking communicator */
 } tuttiCommunicator;
 

@@ -32,33 +32,6 @@ static _Thread_local char failureText[TUTTI_ERROR_TEXT];
 static _Thread_local tuttiOp few[FEW_OPS];
 static _Thread_local bool fewTaken;
 
-static uint32_t threadId(void) {
-  static _Thread_local uint32_t id;
-  if (id == 0) id = (uint32_t)tuttiThreadId();
-  return id;
-}
-
-/* A communicator is used by one thread at a time; a second one is told instead of corrupting it. */
-tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c) {
-  uint32_t self = threadId();
-  if (tuttiCompareExchange32(&c->busy, 0, self)) return tuttiSuccess;
-  uint32_t owner = tuttiLoadAcquire32(&c->busy);
-  if (owner == self) return tuttiSuccess;
-  return TUTTI_FAIL(tuttiInvalidUsage,
-                    "thread %u is inside a call of communicator %s, which one thread may use at a "
-                    "time; order the calls or make a communicator per thread",
-                    owner, c->options.name);
-}
-
-bool tuttiCommOccupied(const tuttiCommunicator *c) {
-  return tuttiLoadRelaxed32(&c->busy) == threadId();
-}
-
-void tuttiCommVacate(tuttiCommunicator *c) {
-  /* Once per communicator: later calls of a group's end find it vacated. */
-  if (tuttiCommOccupied(c)) tuttiStoreRelease32(&c->busy, 0);
-}
-
 static inline tuttiResult_t runBlocking(const tuttiOp *ops, int nops) {
   tuttiResult_t result = tuttiSuccess;
   int held = 0;

@@ -6,12 +6,6 @@
 #include "comm/job.h"
 #include "comm/operation.h"
 
-/* Marks `c` as in use by this thread; refuses if it is in use by another. Vacate is for the thread
- * that occupies; it may be called more often than needed. */
-tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c);
-void tuttiCommVacate(tuttiCommunicator *c);
-/* This thread occupies it already, for more than the call it is in now. */
-bool tuttiCommOccupied(const tuttiCommunicator *c);
 /* Runs `op` now, or a copy of it with its group. */
 tuttiResult_t tuttiOpSubmit(tuttiOp *op);
 /* Runs the job now, or queues it for the end of the group; frees it in the end. */

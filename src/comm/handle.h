@@ -32,6 +32,25 @@ static inline void tuttiHandleLeaveAt(tuttiCommunicator **c) {
 #define TUTTI_ENTER_READY(c, handle, call)                                                         \
   TUTTI_ENTER(c, handle, call);                                                                    \
   TUTTI_TRY(tuttiCommReady(c))
+
+/* Marks `c` as in use by this thread; refuses if it is in use by another. Vacate is for the thread
+ * that occupies; it may be called more often than needed. */
+tuttiResult_t tuttiCommOccupy(tuttiCommunicator *c);
+void tuttiCommVacate(tuttiCommunicator *c);
+/* This thread occupies it already, for more than the call it is in now. */
+bool tuttiCommOccupied(const tuttiCommunicator *c);
+/* Some thread does. What the caller has stored before is seen by whoever occupies it later. */
+bool tuttiCommInUse(tuttiCommunicator *c);
+
+/* A thread that has occupied a blocking communicator so often, and no other in between, becomes its
+ * regular, until another thread occupies it. */
+#define TUTTI_REGULAR_CALLS 100u
+/* tuttiHandleEnter and tuttiCommOccupy in one, without a locked instruction. NULL, with nothing
+ * done, unless this thread is the regular of a live communicator and not inside one as such. */
+tuttiCommunicator *tuttiHandleEnterRegular(tuttiComm_t handle, const char *call);
+/* Vacates and leaves it; the communicator may be gone then. */
+void tuttiHandleLeaveRegular(void);
+
 /* From now on no call gets in; returns when all that were in have left, but for the caller's own
  * hold. False if another thread is retiring it already. */
 bool tuttiHandleRetire(tuttiCommunicator *c);

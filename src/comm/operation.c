@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "comm/failure.h"
-#include "comm/group.h"
+#include "comm/handle.h"
 #include "comm/record.h"
 #include "comm/worker.h"
 

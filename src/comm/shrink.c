@@ -23,7 +23,7 @@
 #define GONE_NS      1000000000u /* a listener that refuses so long is no moment of overload */
 
 static bool isQuiet(tuttiCommunicator *c) {
-  return !tuttiLoadAcquire32(&c->busy) && tuttiWorkerIdle(c);
+  return !tuttiCommInUse(c) && tuttiWorkerIdle(c);
 }
 
 tuttiResult_t tuttiCommEndOperations(tuttiCommunicator *c, const char *what) {
