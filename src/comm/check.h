@@ -22,7 +22,7 @@ static inline tuttiResult_t tuttiCheckType(tuttiDataType_t type) {
 /* The device of `c` must be able to work on `buffer`. */
 static inline tuttiResult_t tuttiCheckMemory(const tuttiCommunicator *c, const char *name,
                                              const void *buffer) {
-  const char *why = c->device->refuse(buffer);
+  const char *why = c->device->kind == tuttiDeviceHost ? NULL : c->device->refuse(buffer);
   if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument %s (%p) %s", name, buffer, why);
   return tuttiSuccess;
 }

@@ -254,7 +254,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   return tellLate(c, mine, peer, answers, waitedMs, expired);
 }
 
-tuttiResult_t tuttiCommReady(const tuttiCommunicator *c) {
+tuttiResult_t tuttiCommNotReady(const tuttiCommunicator *c) {
   TUTTI_TRY(tuttiCommFailure((tuttiCommunicator *)c));
   tuttiCommState state = (tuttiCommState)tuttiLoadAcquire32(&c->state);
   if (state == tuttiCommUsable) return tuttiSuccess;

@@ -34,6 +34,10 @@ void tuttiCommTellAbort(tuttiCommunicator *c);
 void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool ended);
 /* tuttiSuccess, or the failure, whose text becomes this thread's last error. */
 tuttiResult_t tuttiCommFailure(void *comm);
+/* It would say tuttiSuccess. */
+static inline bool tuttiCommWell(const tuttiCommunicator *c) {
+  return tuttiLoadAcquire32(&c->failed) == 0 && tuttiLoadAcquire(&c->suspectedAt) == 0;
+}
 /* Callbacks of executors, as is tuttiCommFailure. */
 tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
                                 const tuttiSignature *theirs);
@@ -43,6 +47,10 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
 tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,
                              const char *late, const char *why);
 /* Success if operations may start: set up, not failed, not finalized. */
-tuttiResult_t tuttiCommReady(const tuttiCommunicator *c);
+tuttiResult_t tuttiCommNotReady(const tuttiCommunicator *c); /* if they may not */
+static inline tuttiResult_t tuttiCommReady(const tuttiCommunicator *c) {
+  bool usable = tuttiLoadAcquire32(&c->state) == tuttiCommUsable;
+  return usable && tuttiCommWell(c) ? tuttiSuccess : tuttiCommNotReady(c);
+}
 
 #endif

@@ -139,12 +139,13 @@ static __attribute__((noinline, cold)) void renew(tuttiPrepared *p, const tuttiO
 }
 
 /* Programs repeat their calls, so what follows from the signature is kept. */
-static inline const tuttiPrepared *prepare(const tuttiOp *op) {
+static inline tuttiPrepared *prepare(const tuttiOp *op) {
   tuttiSignature sig = describe(op);
   uint64_t hash = op->count * 0x9e3779b97f4a7c15u >> 32; /* Fibonacci's: sizes are powers of two */
   tuttiPrepared *p = &op->comm->prepared[(hash + sig.coll + sig.type) % TUTTI_PREPARED];
   if (op->wishes.given) p = &op->comm->prepared[TUTTI_PREPARED];
   bool used = p->plan.nchannels > 0 && !op->wishes.given;
+  p->task.signature.seq = 0; /* it may have been run */
   if (!used || !tuttiSignatureEqual(&p->task.signature, &sig)) renew(p, op, used);
   return p;
 }
@@ -157,6 +158,7 @@ static tuttiResult_t readScalar(tuttiTask *t, const tuttiOp *op) {
   const tuttiDevice *device = op->comm->device;
   const tuttiPreMul *m = &op->premul;
   t->scalar = m->scalar;
+  t->scalarAt = NULL;
   if (m->residence != tuttiScalarDevice) return tuttiSuccess;
   return device->readScalar(m->device, m->type, &t->scalar, &t->scalarAt);
 }
@@ -185,18 +187,19 @@ static void addExchange(tuttiTaskSet *set, tuttiTask *t, const tuttiAllPairs *ex
   t->exchange = copy;
 }
 
-/* `alone`: no other operation of the set can replace what is kept of this one. */
-static tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op, bool alone) {
+/* `alone`: no other operation of the set can replace what is kept of this one, and so if it is one
+ * task, that is run where it is kept. */
+static inline tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op, bool alone) {
   tuttiCommunicator *c = op->comm;
-  const tuttiPrepared *p = prepare(op);
+  tuttiPrepared *p = prepare(op);
   uint64_t seq = number(op);
+  bool inPlace = alone && p->plan.nchannels == 1 && c->device->kind == tuttiDeviceHost;
+  if (inPlace) set->tasks = &p->task;
   for (int channel = 0; channel < p->plan.nchannels; channel++) {
     tuttiTask *t = &set->tasks[set->ntasks++];
-    *t = p->task;
-    if (channel > 0)
-      setChannel(t, c, &p->plan, channel);
-    else if (alone && p->known.steps > 0)
-      t->known = &p->known;
+    if (!inPlace) *t = p->task;
+    if (channel > 0) setChannel(t, c, &p->plan, channel);
+    t->known = alone && channel == 0 && p->known.steps > 0 ? &p->known : NULL;
     t->signature.seq = seq;
     t->schedule.root = op->root;
     t->schedule.sending = op->sending;
@@ -247,7 +250,7 @@ static tuttiResult_t copySelf(const tuttiOp *ops, int nops, const tuttiOp *op) {
 }
 
 /* Those on GPUs first: they are only enqueued, while those on the host run to their end here. */
-static tuttiResult_t run(tuttiTaskSet *set, const tuttiOp *ops, int nops) {
+static inline tuttiResult_t run(tuttiTaskSet *set, const tuttiOp *ops, int nops) {
   for (int kind = tuttiDeviceCuda; kind >= tuttiDeviceHost; kind--) {
     const tuttiDevice *device = NULL;
     set->ntasks = set->nheads = set->nexchanges = 0;
@@ -309,14 +312,14 @@ tuttiResult_t tuttiCommExchange(void *comm, void *all, size_t bytes) {
   return result;
 }
 
-tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
+__attribute__((always_inline)) static inline tuttiResult_t runOps(const tuttiOp *ops, int nops) {
   tuttiTask stackTasks[STACK_TASKS];
   tuttiTask *stackHeads[STACK_TASKS];
   tuttiAllPairs stackExchanges[STACK_TASKS];
   tuttiTaskSet set = {.tasks = stackTasks, .heads = stackHeads, .exchanges = stackExchanges};
   size_t n = 0, exchanges = 0; /* tasks and exchanges at most */
   for (int i = 0; i < nops; i++) {
-    TUTTI_TRY(tuttiCommFailure(ops[i].comm));
+    if (!tuttiCommWell(ops[i].comm)) TUTTI_TRY(tuttiCommFailure(ops[i].comm));
     if (isSelf(&ops[i])) TUTTI_TRY(copySelf(ops, nops, &ops[i]));
     n += ops[i].coll == tuttiCollSendRecv ? 1 : (size_t)ops[i].comm->view.nchannels;
     exchanges += ops[i].coll != tuttiCollSendRecv && ops[i].comm->wireup.plan.allPairs;
@@ -342,4 +345,8 @@ tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
       tuttiCommFailLate(ops[i].comm, result);
   }
   return result;
+}
+
+tuttiResult_t tuttiOpsRun(const tuttiOp *ops, int nops) {
+  return nops == 1 ? runOps(ops, 1) : runOps(ops, nops); /* without loops where there is only one */
 }

@@ -247,6 +247,19 @@ static void lend(runner *r, tuttiConn *conn) {
   *l = (loan){conn, conn->next + 1};
 }
 
+/* Its number was written a moment ago, in a word: a wider load would wait until that store, and all
+ * before it, have left the core. */
+static inline void setSignature(tuttiSlotDescriptor *slot, const tuttiSignature *sig) {
+  uint64_t seq = sig->seq;
+  __asm__("" : "+r"(seq)); /* so the compiler loads it by itself */
+  slot->sig.seq = seq;
+  slot->sig.count = sig->count;
+  slot->sig.root = sig->root;
+  slot->sig.coll = sig->coll;
+  slot->sig.type = sig->type;
+  slot->sig.redop = sig->redop;
+}
+
 /* Fills the slot lines of a step's sends; where the payload is to be written goes to out. */
 static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *nout) {
   size_t bytes = r->bytes;
@@ -254,7 +267,7 @@ static tuttiResult_t addressSends(runner *r, const void *lent, void **out, int *
     tuttiConn *conn = r->conns[r->nrecv + i];
     tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
     slot->bytes = (uint32_t)bytes;
-    slot->sig = r->task->signature;
+    setSignature(slot, &r->task->signature);
     slot->addr = 0;
     if (lent && reaches(r, conn, lent)) {
       slot->where = TUTTI_WHERE_DIRECT;
@@ -534,7 +547,7 @@ static tuttiResult_t drive(execution *e) {
   }
 }
 
-static int chainWidth(const tuttiTask *task) {
+static inline int chainWidth(const tuttiTask *task) {
   int width = 1;
   do {
     const tuttiSchedule *s = &task->schedule;
@@ -546,7 +559,7 @@ static int chainWidth(const tuttiTask *task) {
 }
 
 /* Of scratch memory that the tasks of a chain, one after the other, need. */
-static size_t chainScratch(const tuttiTask *task) {
+static inline size_t chainScratch(const tuttiTask *task) {
   size_t most = 0;
   do {
     uint64_t elements = tuttiScheduleScratch(&task->schedule);
@@ -574,8 +587,8 @@ static void addContext(execution *e, const tuttiTaskContext *context) {
   if (p == e->nproxies) e->proxies[e->nproxies++] = context->proxy;
 }
 
-static void layOut(execution *e, uint8_t *memory, tuttiTask **tasks, int ntasks, int width,
-                   size_t scratch) {
+static inline void layOut(execution *e, uint8_t *memory, tuttiTask **tasks, int ntasks, int width,
+                          size_t scratch) {
   size_t n = (size_t)ntasks, v = (size_t)width;
   e->live = ntasks;
   e->runners = (runner *)(void *)(memory + scratch);
@@ -611,7 +624,7 @@ static void withdrawLoans(const execution *e) {
   }
 }
 
-tuttiResult_t tuttiCpuRun(tuttiTask **tasks, int ntasks) {
+__attribute__((always_inline)) static inline tuttiResult_t runTasks(tuttiTask **tasks, int ntasks) {
   uint8_t stack[STACK_BYTES] __attribute__((aligned(64)));
   execution e = {.spins = UINT32_MAX};
   void *heap = NULL;
@@ -635,4 +648,8 @@ tuttiResult_t tuttiCpuRun(tuttiTask **tasks, int ntasks) {
     tuttiProxyLeave(e.proxies[i]);
   tuttiFree(heap);
   return result;
+}
+
+tuttiResult_t tuttiCpuRun(tuttiTask **tasks, int ntasks) {
+  return ntasks == 1 ? runTasks(tasks, 1) : runTasks(tasks, ntasks);
 }
