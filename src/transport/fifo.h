@@ -141,14 +141,19 @@ static inline bool tuttiConnReady(tuttiConn *c) {
 
 /* Send: publishes the slot that the caller has filled, and asks for the descriptor of the next
  * message: whatever this core does before that message then hides the way from the other core's
- * cache. Recv: gives the slot back. */
+ * cache. Not if a reader may be about to read there. Recv: gives the slot back. */
 static inline void tuttiConnAdvance(tuttiConn *c) {
   bool sends = c->direction == TUTTI_SEND;
   tuttiStoreRelease(sends ? &tuttiConnDescriptor(c)->seq : &c->readers[0].credit, c->next + 1);
   c->next++;
-  if (!sends) return;
+  if (!sends || c->next >= c->credit + c->ndescriptors) return;
   __builtin_prefetch(tuttiConnDescriptor(c), 1);
   __builtin_prefetch((const uint8_t *)tuttiConnDescriptor(c) + TUTTI_LINE / 2, 1);
+}
+
+/* Recv: asks for the descriptor behind this one, where the writer is ahead of its reader. */
+static inline void tuttiConnLookAhead(const tuttiConn *c) {
+  __builtin_prefetch(&c->descriptors[(c->next + 1) & (c->ndescriptors - 1)]);
 }
 
 /* Where the caller may sleep until the peer that it waits for rings: of several readers the one

@@ -57,6 +57,7 @@ typedef struct {
   struct tuttiProxy **proxies; /* without duplicates */
   int nproxies;
   uint32_t spins, napUs;
+  bool waited; /* the first pass has not done it all */
 } execution;
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -162,14 +163,17 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
 }
 
 /* *go: all messages that the step needs have come and all slots that it fills are free. */
-static tuttiResult_t poll(runner *r, bool *go) {
+static tuttiResult_t poll(const execution *e, runner *r, bool *go) {
   int needed = r->nrecv + r->nsend;
   while (r->ready < needed) {
     tuttiConn *conn = r->conns[r->ready];
     bool ready = r->ready < r->nrecv ? tuttiConnReady(conn)
                                      : tuttiConnRoom(conn, tuttiConnDepth(conn, r->bytes));
     if (!ready) break;
-    if (r->ready < r->nrecv) TUTTI_TRY(checkMessage(r, conn));
+    if (r->ready < r->nrecv) {
+      TUTTI_TRY(checkMessage(r, conn));
+      if (!e->waited) tuttiConnLookAhead(conn); /* which was there before it was asked for */
+    }
     r->ready++;
     r->moves++;
   }
@@ -410,7 +414,7 @@ static tuttiResult_t advance(execution *e, runner *r) {
     if (!r->loaded) TUTTI_TRY(load(r));
     bool go = true;
     if (r->loaded) {
-      TUTTI_TRY(poll(r, &go));
+      TUTTI_TRY(poll(e, r, &go));
       go = go && beginBorrowing(r);
       if (go) TUTTI_TRY(perform(e, r, &go));
     }
@@ -538,6 +542,7 @@ static tuttiResult_t drive(execution *e) {
     bool moved = false;
     TUTTI_TRY(pass(e, &moved));
     if (e->live == 0) return tuttiSuccess;
+    e->waited = true;
     uint32_t us = moved ? 0 : tuttiBackoffStep(&backoff);
     if (us > 0) TUTTI_TRY(sleepFor(e, us, &moved));
     if (e->live == 0) return tuttiSuccess;
