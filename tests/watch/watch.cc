@@ -497,7 +497,8 @@ TEST(WatchAsk, LiarsAreNotBelieved) {
     send(asker, &answer, sizeof(answer), MSG_NOSIGNAL);
     close(asker);
   });
-  ring.closeSockets(1); // refuses, so that the question ends before its time
+  ring.closeSockets(1);       // refuses, so that the question ends before its time
+  ring.owner(0).waitFailed(); // and its death is known, which would end the question
   EXPECT_EQ(ring.ask(0)[2].answered, 0);
   liar.join();
   close(fd);
