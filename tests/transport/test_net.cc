@@ -358,6 +358,10 @@ TEST(NetTwoProxies, APeerThatLeavesFailsBothDirections) {
     ASSERT_TRUE(p.ok());
     tuttiConn out = p.a.Open(0, TUTTI_SEND), back = p.b.Open(0, TUTTI_SEND);
     tuttiConn in = p.a.Open(0, TUTTI_RECV), there = p.b.Open(0, TUTTI_RECV);
+    net::Publish(p.a, &out, 131072);
+    net::Publish(p.b, &back, 131072);
+    /* Both are connected: whoever still tries, and is refused, does so until the deadline. */
+    ASSERT_TRUE(Rank::Sleep([&] { return tuttiConnReady(&in) && tuttiConnReady(&there); }));
     for (uint64_t last = tuttiNow(); tuttiNow() < last + net::kSecond / 50;) {
       if (tuttiConnReady(&out)) net::Publish(p.a, &out, 131072), last = tuttiNow();
       if (tuttiConnReady(&back)) net::Publish(p.b, &back, 131072), last = tuttiNow();
