@@ -37,13 +37,26 @@ static void tame(char *text, size_t size) {
     if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
 }
 
+/* Nanoseconds that can be: 18 years since a boot, and until the year 2079. Of such numbers all sums
+ * and differences that clocks are compared by fit in an int64_t (ras/timeline.c). */
+#define MOST_MONOTONIC (1ull << 59)
+#define MOST_REALTIME  (6ull << 59)
+
+/* Takes out of it stamps that cannot be; without a start it counts as not stamped. */
+static void tameStamps(tuttiOpFacts *op) {
+  bool hold =
+      op->enqueued <= MOST_MONOTONIC && op->start <= MOST_MONOTONIC && op->end <= MOST_MONOTONIC;
+  if (!hold) op->enqueued = op->start = op->end = 0;
+}
+
 static bool numbersHold(const tuttiFacts *f) {
   bool ranks = f->nranks > 0 && f->rank >= 0 && f->rank < f->nranks;
   bool codes =
       f->phase >= 0 && f->phase < tuttiPhaseCount && f->failed >= 0 && f->failed < tuttiNumResults;
   bool counts = f->nops <= TUTTI_FACTS_OPS && f->nwaits <= TUTTI_FACTS_WAITS &&
                 f->nlinks <= TUTTI_FACTS_LINKS && f->ended <= f->started && f->nops <= f->started;
-  return f->version == TUTTI_VERSION_CODE && ranks && codes && counts;
+  bool clocks = f->now <= MOST_MONOTONIC && f->realtime <= MOST_REALTIME;
+  return f->version == TUTTI_VERSION_CODE && ranks && codes && counts && clocks;
 }
 
 static bool tameLinks(tuttiFacts *f) {
@@ -63,8 +76,10 @@ bool tuttiFactsParse(const void *bytes, size_t size, tuttiFacts *out) {
   if (size != sizeof *out) return false;
   memcpy(out, bytes, sizeof *out);
   if (!numbersHold(out)) return false;
-  for (uint32_t i = 0; i < out->nops; i++)
+  for (uint32_t i = 0; i < out->nops; i++) {
     if (!isSignature(&out->ops[i].sig)) return false;
+    tameStamps(&out->ops[i]);
+  }
   if (out->inside && !isSignature(&out->in)) return false;
   for (uint32_t i = 0; i < out->nwaits; i++) {
     tuttiWaitFacts *w = &out->waits[i];

@@ -318,6 +318,16 @@ TEST_F(Verdict, FactsThatDoNotHoldTogetherAreNotBelieved) {
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.ops[0].sig.coll = 200; }));
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.in.type = 200; }));
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.nwaits = 1, f.waits[0].peer = 2; }));
+  EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.now = UINT64_MAX; }));
+  EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.realtime = (uint64_t)INT64_MAX; }));
+  for (uint64_t tuttiOpFacts::*stamp :
+       {&tuttiOpFacts::enqueued, &tuttiOpFacts::start, &tuttiOpFacts::end}) {
+    tuttiFacts strange = good;
+    strange.ops[0].enqueued = strange.ops[0].start = strange.ops[0].end = 1;
+    strange.ops[0].*stamp = 1ull << 63;
+    ASSERT_TRUE(tuttiFactsParse(&strange, sizeof strange, &out));
+    EXPECT_EQ(out.ops[0].start, 0u) << "it counts as not stamped";
+  }
   memset(good.name, '\033', sizeof good.name);
   ASSERT_TRUE(tuttiFactsParse(&good, sizeof good, &out));
   EXPECT_EQ(std::string(out.name), std::string(sizeof good.name - 1, '?'));
