@@ -137,7 +137,7 @@ TUTTI_HD static inline void tuttiBlocksLoopStep(const tuttiSchedule *s, const tu
     f += gathers ? 1 : -1;
   }
   tuttiMove m;
-  if (f == 0) {
+  if (f <= 0) {
     tuttiBlocksOwn(s, row, b, &m);
   } else if (f <= b->nchildren) {
     int32_t ahead = INT32_C(1) << (f - 1);

@@ -94,7 +94,7 @@ typedef struct {
  * most n * chunk, no range is longer than chunk. */
 TUTTI_HD static inline void tuttiSplit(uint64_t begin, uint64_t total, uint64_t n, uint64_t i,
                                        unsigned shift, uint64_t *at, uint64_t *count) {
-  if (n == 1) { /* most small operations; saves the division */
+  if (n <= 1) { /* most small operations; saves the division */
     *at = begin;
     *count = total;
     return;
