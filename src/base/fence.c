@@ -21,6 +21,7 @@
 #endif
 
 #define LATE_US 20000
+#define TRIES   100 /* where it has no memory for a moment */
 
 enum { UNKNOWN, ASKED, WORKS, REFUSED };
 
@@ -62,17 +63,17 @@ bool tuttiFenceWorks(void) {
 
 /* The call is a full fence of its caller too. */
 void tuttiFenceHeavy(void) {
-  while (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
-    if (errno == ENOMEM) {
+  for (int tries = 0; tries < TRIES; tries++) {
+    if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
+    if (errno == ENOMEM)
       tuttiNap(1);
-    } else if (errno != EPERM || !enlist()) {
-      /* The kernel has promised it; but a filter of system calls may have come since. No core keeps
-       * a store to itself for so long. */
-      tuttiStoreRelease32(&state, REFUSED);
-      tuttiNap(LATE_US);
-      return;
-    }
+    else if (errno != EPERM || !enlist())
+      break;
   }
+  /* The kernel has promised it; but a filter of system calls may have come since. No core keeps a
+   * store to itself for so long. */
+  tuttiStoreRelease32(&state, REFUSED);
+  tuttiNap(LATE_US);
 }
 
 void tuttiFenceReplace(long (*stand)(int command)) {

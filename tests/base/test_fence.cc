@@ -56,6 +56,13 @@ TEST_F(Fence, IsTriedAgain) {
   EXPECT_TRUE(tuttiFenceWorks());
 }
 
+TEST_F(Fence, IsNotTriedForEver) {
+  answers.assign(10000, ENOMEM);
+  tuttiFenceHeavy();
+  EXPECT_LT(commands.size(), answers.size());
+  EXPECT_FALSE(tuttiFenceWorks());
+}
+
 /* A filter of system calls that came when the kernel had promised the fence. */
 TEST_F(Fence, IsNotReliedUponAnyMoreWhenItIsRefusedLate) {
   for (std::vector<int> late : {std::vector<int>{ENOSYS}, std::vector<int>{EPERM, EPERM}}) {
