@@ -6,7 +6,6 @@
 #include "comm/shrink.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "base/os.h"
 #include "comm/communicator.h"
@@ -18,7 +17,7 @@
 #include "comm/record.h"
 #include "comm/worker.h"
 
-#define ASK_AGAIN_NS 5000000
+#define ASK_AGAIN_US 5000
 #define NO_OFFER     0           /* in place of a port: the leader could not start the rendezvous */
 #define GONE_NS      1000000000u /* a listener that refuses so long is no moment of overload */
 
@@ -56,7 +55,7 @@ typedef struct {
   const tuttiShrinkJob *shrink;
   uint64_t deadline;
   uint64_t refusedSince; /* the leader's watch listens no more; 0: it does */
-  uint64_t pauseNs;      /* until the next look */
+  uint64_t pauseUs;      /* until the next look */
   tuttiUniqueId *id;
   bool found; /* *id is set */
 } Lookout;
@@ -89,8 +88,8 @@ static tuttiResult_t look(Lookout *l) {
   uint64_t from = tuttiNow();
   TUTTI_TRY(tuttiWatchAsk(c->watch, s->leader, tuttiCommAskMs(c), answers));
   /* Under TLS each look costs the leader something: it has as long without. */
-  uint64_t took = c->bootstrap->tls.on ? tuttiNow() - from : 0;
-  l->pauseNs = took > ASK_AGAIN_NS ? took : ASK_AGAIN_NS;
+  uint64_t took = c->bootstrap->tls.on ? (tuttiNow() - from) / 1000 : 0;
+  l->pauseUs = took > ASK_AGAIN_US ? took : ASK_AGAIN_US;
   const tuttiWatchAnswer *a = &answers[s->leader];
   l->found = a->answered == TUTTI_ANSWER_OWN && tuttiRankStateParse(a->state, a->bytes, &state) &&
              (state.offer >> 16 ^ s->purpose) < 256 && state.offer != c->followed[s->leader];
@@ -115,14 +114,20 @@ static tuttiResult_t look(Lookout *l) {
                     (double)s->options.timeoutMs / 1e3);
 }
 
+/* In steps: a parent that is aborted meanwhile is seen at once. */
+static void awaitNextLook(const Lookout *l) {
+  uint64_t until = tuttiNow() + l->pauseUs * 1000;
+  do
+    tuttiNap(ASK_AGAIN_US);
+  while (tuttiNow() < until && tuttiHandleLives(l->shrink->job.uses));
+}
+
 static tuttiResult_t follow(const tuttiShrinkJob *s, tuttiUniqueId *id) {
   Lookout l = {.shrink = s, .deadline = tuttiDeadline(s->options.timeoutMs), .id = id};
   for (;;) {
     TUTTI_TRY(look(&l));
     if (l.found) return tuttiSuccess;
-    nanosleep(
-        &(struct timespec){(time_t)(l.pauseNs / 1000000000u), (long)(l.pauseNs % 1000000000u)},
-        NULL);
+    awaitNextLook(&l);
   }
 }
 
