@@ -22,6 +22,7 @@ static inline tuttiResult_t tuttiCheckType(tuttiDataType_t type) {
 /* The device of `c` must be able to work on `buffer`. */
 static inline tuttiResult_t tuttiCheckMemory(const tuttiCommunicator *c, const char *name,
                                              const void *buffer) {
+  /* Host memory is not refused: no call through the table for the smallest operations. */
   const char *why = c->device->kind == tuttiDeviceHost ? NULL : c->device->refuse(buffer);
   if (why) return TUTTI_FAIL(tuttiInvalidArgument, "argument %s (%p) %s", name, buffer, why);
   return tuttiSuccess;
