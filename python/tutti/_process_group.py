@@ -481,7 +481,7 @@ class Calls:
                     raise failed(w.text(engine.native), bad)
                 return DONE
         if tensors and tensors[0].is_cuda:
-            return self.cuda_call("allreduce_sparse" if tensors[0].is_sparse else "allreduce", (tensors, opts), {})
+            return self.cuda_call("allreduce", (tensors, opts), {})  # sparse ones too
         if tensors and any(tensor.is_sparse for tensor in tensors):
             return _torch_sparse.all_reduce(self.engine, tensors, opts, _Plan, self._gathered)
         if len(tensors) != 1:
@@ -802,13 +802,13 @@ class Calls:
 
     def start_coalescing(self, device=None):
         if device is not None and device.type == "cuda":
-            self.cuda_call("_start_coalescing", (), {})
+            self.cuda_call("_start_coalescing", (device,), {})
         else:
             self.engine.start_batch()
 
     def end_coalescing(self, device=None):
         if device is not None and device.type == "cuda":
-            return self.cuda_call("_end_coalescing", (), {})
+            return self.cuda_call("_end_coalescing", (device,), {})
         return self.engine.end_batch()
 
     def abort(self):

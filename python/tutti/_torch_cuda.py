@@ -6,6 +6,7 @@ import threading
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import ProcessGroup
 
 from tutti import _nccl
 
@@ -13,7 +14,7 @@ from tutti import _nccl
 _OLD_NAMES = {"all_gather_single": "_allgather_base", "reduce_scatter_single": "_reduce_scatter_base",
               "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
               "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-              "all_to_all_single": "alltoall_base", "set_timeout": "_set_default_timeout"}
+              "all_to_all_single": "alltoall_base"}
 
 
 def _require_ours():
@@ -40,46 +41,61 @@ def _make(store, rank, size, timeout, name, ranks, options):
     return c10d.ProcessGroupNCCL(store, rank, size, options)
 
 
+def _group_of(backend, store, rank, size):
+    """A plain group with this backend alone. It has every call that a group may be asked for, in the same forms; in
+    Python the backend has not: that of PyTorch 2.11 lacks the coalesced all-gather and reduce-scatter."""
+    group = ProcessGroup(store, rank, size)
+    group._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, backend)
+    group._set_default_backend(ProcessGroup.BackendType.NCCL)
+    return group
+
+
 class Cuda:
     """One rank's backend for CUDA tensors, or the lack of one; `options` are None or a ProcessGroupNCCL.Options."""
 
     def __init__(self, store, rank, size, timeout, name, ranks, options):
         self._arguments = [store, rank, size, timeout, name, ranks, options]
-        self._lock, self._backend, self._ended = threading.Lock(), None, False
+        self._lock, self._made, self._ended = threading.Lock(), None, False  # made: the backend and its group
 
-    def backend(self):
-        """What PyTorch has for NCCL, made at the first call; RuntimeError if that would not be tutti's."""
-        if self._backend is None:
+    def _both(self):
+        made = self._made
+        if made is None:
             with self._lock:
                 if self._ended:
                     raise dist.DistBackendError("tutti: the process group has been shut down or aborted on this rank")
-                if self._backend is None:
+                if self._made is None:
                     _require_ours()
-                    self._backend = _make(*self._arguments)
-        return self._backend
+                    backend = _make(*self._arguments)
+                    self._made = backend, _group_of(backend, *self._arguments[:3])
+                made = self._made
+        return made
+
+    def backend(self):
+        """What PyTorch has for NCCL, made at the first call; RuntimeError if that would not be tutti's."""
+        return self._both()[0]
 
     def is_made(self):
-        return self._backend is not None
+        return self._made is not None
 
     def call(self, name, arguments, named):
-        """A call of this name on the backend; it has the same short forms as those here."""
-        backend = self.backend()
-        call = getattr(backend, name, None) or getattr(backend, _OLD_NAMES[name])
+        """A call of this name on the backend, by way of its group, which has the same short forms as those here."""
+        group = self._both()[1]
+        call = getattr(group, name, None) or getattr(group, _OLD_NAMES[name])
         while arguments and arguments[-1] is None:  # what is not given
             arguments = arguments[:-1]
         return call(*arguments, **{key: value for key, value in named.items() if value is not None})
 
     def set_timeout(self, timeout):
         self._arguments[3] = timeout
-        if self._backend is not None:
+        if self._made is not None:
             self.call("set_timeout", (timeout,), {})
 
     def end(self, how):
         """`how` is "abort" or "shutdown"; nothing is made any more."""
         with self._lock:
-            backend, self._backend, self._ended = self._backend, None, True
-        if backend is not None:
-            getattr(backend, how)()
+            made, self._made, self._ended = self._made, None, True
+        if made is not None:
+            getattr(made[0], how)()
 
 
 def first_tensor(things):

@@ -19,7 +19,7 @@ if not dist.is_available():
     sys.exit(77)
 
 import tutti.torch
-from tutti import _nccl, _torch_cuda
+from tutti import _nccl, _process_group, _torch_cuda
 from tutti._torch_groups import PARTS
 from tutti._torch_work import DONE
 
@@ -32,8 +32,32 @@ def gpu(*shape):
         return torch.ones(*(shape or (4,)), device="cuda")
 
 
+def noted(name):
+    def call(self, *arguments, **named):
+        if not name.startswith("_set_"):  # what it is only told
+            self.calls.append((name, arguments, named))
+        return DONE
+
+    return call
+
+
+def notes_calls(of):
+    """Gives a class the calls that this class of PyTorch's has, and no others: each is noted by its newest name."""
+    newest = {old: new for new, old in _torch_cuda._OLD_NAMES.items()}
+
+    def decorate(kind):
+        for name, what in vars(of).items():
+            if not name.startswith("__") and callable(what) and name not in vars(kind) and not isinstance(what, type):
+                setattr(kind, name, noted(newest.get(name, name)))
+        return kind
+
+    return decorate
+
+
+@notes_calls(getattr(c10d, "ProcessGroupNCCL", c10d.Backend))
+@notes_calls(c10d.Backend)
 class Nccl(c10d.Backend if PARTS else object):
-    """What notes the calls that it gets."""
+    """What notes the calls that it gets, in ProcessGroupNCCL's place."""
 
     def __init__(self, store, rank, size, timeout, name, ranks, options):
         if PARTS:
@@ -44,19 +68,21 @@ class Nccl(c10d.Backend if PARTS else object):
     supports_coalescing = property(lambda self: True)
 
 
-def noted(name):
-    def call(self, *arguments, **named):
-        self.calls.append((name, arguments, named))
-        return DONE
+@notes_calls(c10d.ProcessGroup)
+class Plain:
+    """The plain group around it, whose calls are noted as its own: tensors that are on no GPU would not arrive."""
 
-    return call
+    BackendType = c10d.ProcessGroup.BackendType
 
+    def __init__(self, store, rank, size):
+        self.calls = []
 
-for _name in ("allreduce allreduce_sparse allreduce_coalesced reduce broadcast allgather allgather_coalesced "
-              "all_gather_single all_gather_single_coalesced gather scatter reduce_scatter reduce_scatter_single "
-              "reduce_scatter_single_coalesced alltoall all_to_all_single send recv recv_anysource barrier abort "
-              "shutdown set_timeout _start_coalescing _end_coalescing").split():
-    setattr(Nccl, _name if PARTS else _torch_cuda._OLD_NAMES.get(_name, _name), noted(_name))  # as it is named there
+    def _register_backend(self, device, kind, backend):
+        assert (device, kind) == (torch.device("cuda"), self.BackendType.NCCL)
+        self.calls = backend.calls
+
+    def _set_default_backend(self, kind):
+        assert kind == self.BackendType.NCCL
 
 
 @contextlib.contextmanager
@@ -65,7 +91,7 @@ def group(backend="tutti", library=None, make=Nccl, **options):
     library = library or (lambda: _nccl._ours())
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(_nccl, "which", library), \
             mock.patch.object(_torch_cuda.dist, "is_nccl_available", lambda: True), \
-            mock.patch.object(_torch_cuda, "_make", make), \
+            mock.patch.object(_torch_cuda, "_make", make), mock.patch.object(_torch_cuda, "ProcessGroup", Plain), \
             mock.patch.object(torch.cuda, "get_device_capability", lambda device: (8, 0)):
         dist.init_process_group(backend, f"file://{folder}/meeting", rank=0, world_size=1, **options)
         try:
@@ -73,7 +99,6 @@ def group(backend="tutti", library=None, make=Nccl, **options):
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
-
 
 
 # What each call is named on the way, and how it is made with tensors of one device.
@@ -161,8 +186,30 @@ class Calls(unittest.TestCase):
             device = torch.device("cuda", 0)
             with dist._coalescing_manager(device=device):
                 dist.all_reduce(gpu())
-            self.assertEqual([call[0] for call in world.engine.cuda.backend().calls],
+            said = world.engine.cuda.backend().calls
+            self.assertEqual([call[0] for call in said],
                              ["_start_coalescing", "allreduce_coalesced", "_end_coalescing"])
+            with dist._coalescing_manager():
+                dist.all_gather_into_tensor(gpu(), gpu())
+            with dist._coalescing_manager():
+                dist.reduce_scatter_tensor(gpu(), gpu())
+            self.assertEqual([call[0] for call in said[3:]],
+                             ["all_gather_single_coalesced", "reduce_scatter_single_coalesced"])
+
+    def test_each_call_has_a_name_there(self):
+        with group() as world:
+            for name, method in vars(_process_group.Calls).items():
+                if hasattr(method, "__wrapped__"):  # by device
+                    with self.subTest(name):
+                        world.engine.cuda.call(method.__name__, ([gpu()],), {})
+                        self.assertEqual(world.engine.cuda.backend().calls[-1][0], method.__name__)
+
+    def test_sparse(self):
+        with group() as world:
+            with MODE:
+                x = torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long, device="cuda"), gpu(1), (4,))
+            dist.all_reduce(x)
+            self.assertEqual([call[0] for call in world.engine.cuda.backend().calls], ["allreduce"])
 
     def test_objects_go_by_the_cpu(self):
         with group() as world:
@@ -202,6 +249,61 @@ class Life(unittest.TestCase):
             self.assertEqual([call[:2] for call in nccl.calls], [("set_timeout", (second,)), ("abort", ())])
             with self.assertRaisesRegex(dist.DistBackendError, "shut down or aborted"):
                 dist.all_reduce(gpu())
+
+
+class Pretends(torch.Tensor):
+    """A tensor on the CPU that says that it is on a GPU."""
+
+    is_cuda = property(lambda self: True)
+
+
+@unittest.skipUnless(dist.is_gloo_available(), "this PyTorch has no other backend")
+class PlainGroup(unittest.TestCase):
+    def gloo(self, store, rank, size, *others):
+        return c10d.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=10))
+
+    def plain(self, gloo, store, rank, size):
+        """As _group_of makes it, but for tensors where these are."""
+        group = c10d.ProcessGroup(store, rank, size)
+        group._register_backend(torch.device("cpu"), group.BackendType.NCCL, gloo)
+        group._set_default_backend(group.BackendType.NCCL)
+        return group
+
+    def test_it_serves_gpus(self):
+        store, cuda = dist.HashStore(), torch.device("cuda")
+        gloo = self.gloo(store, 0, 1)
+        plain = _torch_cuda._group_of(gloo, store, 0, 1)
+        self.assertEqual((plain._device_types, plain.size()), ([cuda], 1))
+        self.assertIs(plain._get_backend(cuda), gloo)
+
+    def test_pytorch_s_own_takes_all_forms(self):
+        def x():
+            return torch.ones(4).as_subclass(Pretends)
+
+        with group(make=self.gloo) as world, mock.patch.object(_torch_cuda, "_group_of", self.plain):
+            for name, call in CALLS.items():
+                if name != "alltoall":  # which gloo has in new versions
+                    with self.subTest(name):
+                        call(x)
+            out = x().zero_()
+            with dist._coalescing_manager():
+                dist.all_gather_into_tensor(out, x())
+            self.assertEqual(out.tolist(), [1] * 4)
+            with dist._coalescing_manager():
+                dist.reduce_scatter_tensor(out, x() * 2)
+            self.assertEqual(out.tolist(), [2] * 4)
+            world.all_gather_single_coalesced([out], [x()], None)
+            world.allreduce_coalesced([x(), x()])
+            world.allgather_coalesced([[x()]], [x()])
+            world.allreduce(x())
+            world.allreduce([x()], dist.ReduceOp.SUM)
+            world.broadcast(tensors=[x()], opts=dist.BroadcastOptions())
+            world.broadcast(x(), 0)
+            world.reduce(x(), 0)
+            world.gather([x()], x(), 0)
+            world.scatter(x(), [x()], 0)
+            world.reduce_scatter(x(), [x()])
+            self.assertTrue(world.engine.cuda.is_made())
 
 
 class Refused(unittest.TestCase):
