@@ -54,7 +54,7 @@ class Cuda:
     """One rank's backend for CUDA tensors, or the lack of one; `options` are None or a ProcessGroupNCCL.Options."""
 
     def __init__(self, store, rank, size, timeout, name, ranks, options):
-        self._arguments = [store, rank, size, timeout, name, ranks, options]
+        self._arguments, self.options = [store, rank, size, timeout, name, ranks, options], options
         self._lock, self._made, self._ended = threading.Lock(), None, False  # made: the backend and its group
 
     def _both(self):

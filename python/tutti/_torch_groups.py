@@ -1,4 +1,7 @@
 """The process groups of tutti.torch, as PyTorch sees them."""
+import copy
+import sys
+
 import torch
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup
@@ -18,6 +21,11 @@ def _has_backends_in_python():
 
 
 PARTS = _has_backends_in_python()  # of a group, beside other backends: from PyTorch 2.14 on
+
+# The functions of PyTorch that see which GPU a group is bound to: before 2.14 split_group takes no other groups. The
+# rest must not: new_group would let the ranks outside the new group split NCCL's communicator, while those inside make
+# one of their own, and both wait for ever; a barrier would go by the GPU.
+_SEE_THE_GPU = ("split_group",)
 
 
 def nccl_options(options):
@@ -55,6 +63,7 @@ class Group(Calls, ProcessGroup):
     def __init__(self, store, rank, size, timeout, name="", ranks=(), nccl_options=None):
         arguments = (store, rank, size, timeout, name, ranks, nccl_options)
         self._shown = False  # has it PyTorch's backend for NCCL as its own?
+        self._gpu = None  # the one that somebody named when that was made
         if not PARTS:
             ProcessGroup.__init__(self, rank, size)  # the only one that calls methods in Python
             self._tutti_name, self._tutti_text = "", "undefined"
@@ -70,19 +79,22 @@ class Group(Calls, ProcessGroup):
         self._show_cuda()
         return super().cuda_call(name, arguments, named)
 
-    def _show_cuda(self):
+    def _show_cuda(self, device=None):
         """Makes the backend for CUDA tensors, and shows it to whoever asks the group for it."""
         backend = self.engine.cuda.backend()
         if self._shown:
             return
         self._shown = True
+        if device is not None and device.index is not None:
+            self._gpu = device
         if PARTS:
+            name = self.group_name  # which PyTorch asks any of the backends for
             self._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, backend)
-            backend._set_group_uid(self.group_name)
+            backend._set_group_uid(name)
 
     def _get_backend(self, device):
         if device.type == "cuda" and self._wants_cuda(device):
-            self._show_cuda()
+            self._show_cuda(device)
         return super()._get_backend(device)
 
     def _wants_cuda(self, device):
@@ -90,6 +102,17 @@ class Group(Calls, ProcessGroup):
         return device.index is not None or torch.cuda.is_initialized() and not self.engine.ended
 
     get_backend = _get_backend
+
+    @property
+    def bound_device_id(self):
+        """That of the backend for CUDA tensors, for those who may see it."""
+        if not self._shown or sys._getframe(1).f_code.co_name not in _SEE_THE_GPU:
+            return None
+        return self._gpu or torch.device("cuda", torch.cuda.current_device())
+
+    @bound_device_id.setter
+    def bound_device_id(self, device):  # of a part, by split_group
+        self._gpu = device
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         self.engine.monitored_barrier(self.engine.timeout if timeout is None else timeout,
@@ -101,8 +124,9 @@ class Group(Calls, ProcessGroup):
         if engine.rank not in ranks:
             return None
         store = PrefixStore(f"split/{group_name}/", engine.store)
+        options = nccl_options(opts) or copy.deepcopy(engine.cuda.options)
         part = type(self)(store, ranks.index(engine.rank), len(ranks), timeout or engine.timeout,
-                          group_name or "split", [engine.ranks[rank] for rank in ranks], nccl_options(opts))
+                          group_name or "split", [engine.ranks[rank] for rank in ranks], options)
         part._set_group_name(group_name or "")
         part._set_group_desc(group_desc or "undefined")
         return part
@@ -118,6 +142,9 @@ class WholeGroup(Group):
     group_name = property(lambda self: self._tutti_name)
     group_desc = property(lambda self: self._tutti_text)
 
+    def get_group_store(self):
+        return self.engine.store
+
     def _set_group_name(self, name):
         self._tutti_name = name
 
@@ -126,7 +153,7 @@ class WholeGroup(Group):
 
     def _get_backend(self, device):
         if device.type == "cuda" and self._wants_cuda(device):
-            self._show_cuda()
+            self._show_cuda(device)
         return self.engine.cuda.backend() if device.type == "cuda" and self._shown else self
 
     get_backend = _get_backend

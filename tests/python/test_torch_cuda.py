@@ -25,6 +25,7 @@ from tutti._torch_work import DONE
 
 c10d = torch._C._distributed_c10d
 MODE = FakeTensorMode()
+OPTIONS = c10d.ProcessGroupNCCL.Options if hasattr(c10d, "ProcessGroupNCCL") else None
 
 
 def gpu(*shape):
@@ -34,7 +35,7 @@ def gpu(*shape):
 
 def noted(name):
     def call(self, *arguments, **named):
-        if not name.startswith("_set_"):  # what it is only told
+        if name != "_set_sequence_number_for_group":
             self.calls.append((name, arguments, named))
         return DONE
 
@@ -47,7 +48,8 @@ def notes_calls(of):
 
     def decorate(kind):
         for name, what in vars(of).items():
-            if not name.startswith("__") and callable(what) and name not in vars(kind) and not isinstance(what, type):
+            if not name.startswith("__") and callable(what) and not isinstance(what, type) and \
+                    name not in vars(kind) and name != "_set_group_uid":
                 setattr(kind, name, noted(newest.get(name, name)))
         return kind
 
@@ -65,7 +67,11 @@ class Nccl(c10d.Backend if PARTS else object):
         self.calls, self.made_of = [], (rank, size, timeout, name, list(ranks), options)
         store.set("is", "a store")
 
-    supports_coalescing = property(lambda self: True)
+    supports_coalescing = supports_splitting = property(lambda self: True)
+    options = property(lambda self: self.made_of[5])
+
+    def comm_split_count(self):
+        return 0
 
 
 @notes_calls(c10d.ProcessGroup)
@@ -99,6 +105,17 @@ def group(backend="tutti", library=None, make=Nccl, **options):
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def group_of_a_gpu(**options):
+    """That of one that is named at the beginning and in use."""
+    one = torch.device("cuda", 0)
+    with mock.patch.object(torch.accelerator, "device_count", lambda: 1), \
+            mock.patch.object(torch.accelerator, "current_accelerator", lambda *which: torch.device("cuda")), \
+            mock.patch.object(torch.cuda, "is_initialized", lambda: True), \
+            mock.patch.object(torch.cuda, "current_device", lambda: 0), group(device_id=one, **options) as world:
+        yield world
 
 
 # What each call is named on the way, and how it is made with tensors of one device.
@@ -304,6 +321,43 @@ class PlainGroup(unittest.TestCase):
             world.scatter(x(), [x()], 0)
             world.reduce_scatter(x(), [x()])
             self.assertTrue(world.engine.cuda.is_made())
+
+
+class Parts(unittest.TestCase):
+    def test_split(self):
+        """A part has an NCCL of its own, with the options of the whole."""
+        options = OPTIONS and OPTIONS(is_high_priority_stream=True)
+        with group_of_a_gpu(pg_options=options) as world:
+            nccl = world._get_backend(torch.device("cuda"))
+            part = dist.split_group(split_ranks=[[0]], timeout=datetime.timedelta(seconds=20))
+            dist.all_reduce(gpu(), group=part)
+            own = part._get_backend(torch.device("cuda"))
+            self.assertEqual(own.made_of[:5], (0, 1, datetime.timedelta(seconds=20), part.group_name, [0]))
+            self.assertEqual([call[0] for call in own.calls], ["allreduce"])
+            self.assertIsNot(own.options, options)
+            self.assertTrue(own.options.is_high_priority_stream if OPTIONS else own.options is None)
+            x = torch.ones(1)
+            dist.all_reduce(x, group=part)
+            self.assertEqual((x.item(), part.get_group_store() is None), (1, False))
+            dist.destroy_process_group(part)
+            self.assertEqual([call[0] for call in nccl.calls], ["eager_connect_single_device"])
+
+    def test_only_split_group_sees_the_gpu(self):
+        with group_of_a_gpu() as world:
+            nccl = world._get_backend(torch.device("cuda"))
+            self.assertIsNone(world.bound_device_id)
+            dist.barrier()
+            part = dist.new_group([0])
+            self.assertFalse(part.engine.cuda.is_made())
+            self.assertEqual([call[0] for call in nccl.calls], ["eager_connect_single_device"])
+
+    def test_split_without_a_gpu(self):
+        with group():
+            if PARTS:
+                self.assertEqual(dist.split_group(split_ranks=[[0]]).size(), 1)
+            else:
+                with self.assertRaisesRegex(RuntimeError, "No device associated"):
+                    dist.split_group(split_ranks=[[0]])
 
 
 class Refused(unittest.TestCase):
