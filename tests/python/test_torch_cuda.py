@@ -67,11 +67,15 @@ class Nccl(c10d.Backend if PARTS else object):
         self.calls, self.made_of = [], (rank, size, timeout, name, list(ranks), options)
         store.set("is", "a store")
 
-    supports_coalescing = supports_splitting = property(lambda self: True)
+    supports_coalescing = supports_splitting = supports_shrinking = property(lambda self: True)
     options = property(lambda self: self.made_of[5])
 
     def comm_split_count(self):
         return 0
+
+    def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
+        self.calls.append(("shrink", (ranks_to_exclude, shrink_flags, opts_override), {}))
+        return c10d.ProcessGroupGloo(dist.HashStore(), 0, 1, datetime.timedelta(seconds=10))  # one of PyTorch's own
 
 
 @notes_calls(c10d.ProcessGroup)
@@ -108,9 +112,9 @@ def group(backend="tutti", library=None, make=Nccl, **options):
 
 
 @contextlib.contextmanager
-def group_of_a_gpu(**options):
-    """That of one that is named at the beginning and in use."""
-    one = torch.device("cuda", 0)
+def group_of_a_gpu(named=True, **options):
+    """That of one that is in use, and may be named at the beginning."""
+    one = torch.device("cuda", 0) if named else None
     with mock.patch.object(torch.accelerator, "device_count", lambda: 1), \
             mock.patch.object(torch.accelerator, "current_accelerator", lambda *which: torch.device("cuda")), \
             mock.patch.object(torch.cuda, "is_initialized", lambda: True), \
@@ -342,7 +346,26 @@ class Parts(unittest.TestCase):
             dist.destroy_process_group(part)
             self.assertEqual([call[0] for call in nccl.calls], ["eager_connect_single_device"])
 
-    def test_only_split_group_sees_the_gpu(self):
+    @unittest.skipUnless(hasattr(dist, "shrink_group") and dist.is_gloo_available(), "this PyTorch shrinks no group")
+    def test_shrink(self):
+        """What NCCL makes is PyTorch's new default group, for CUDA tensors."""
+        for named in (True, False):
+            with self.subTest(named=named), group_of_a_gpu(named) as world:
+                nccl = world._get_backend(torch.device("cuda"))
+                with mock.patch.object(type(world), "size", lambda self: 2):
+                    shrunk = dist.shrink_group([1])
+                self.assertEqual([call[:2] for call in nccl.calls[-2:]], [("shrink", ([1], 0, None)), ("shutdown", ())])
+                self.assertEqual((shrunk.size(), shrunk._device_types), (1, [torch.device("cuda")]))
+                self.assertEqual(shrunk.bound_device_id, torch.device("cuda", 0))
+                self.assertIs(dist.group.WORLD, shrunk)
+
+    @unittest.skipUnless(hasattr(dist, "shrink_group"), "this PyTorch shrinks no group")
+    def test_shrink_without_a_gpu(self):
+        with group() as world, mock.patch.object(type(world), "size", lambda self: 2):
+            with self.assertRaisesRegex(TypeError, "does not support shrinking"):
+                dist.shrink_group([1])
+
+    def test_only_those_see_the_gpu(self):
         with group_of_a_gpu() as world:
             nccl = world._get_backend(torch.device("cuda"))
             self.assertIsNone(world.bound_device_id)
