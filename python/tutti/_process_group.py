@@ -159,12 +159,15 @@ class Engine:
         self._free.atexit = False  # _leave does what must be done then
         self._open()
         self.ranks = list(ranks) or list(range(size))
-        self.cuda = Cuda(PrefixStore(self._key("cuda"), store), rank, size, timeout, self.name, self.ranks,
-                         nccl_options)
+        self.cuda = Cuda(self.own_store("cuda"), rank, size, timeout, self.name, self.ranks, nccl_options)
         _groups.add(self)
 
     def _key(self, name):
         return f"tutti/{self._round}/{name}"
+
+    def own_store(self, name):
+        """The group's store for something of its own, which no other group sees, nor this one made again."""
+        return PrefixStore(self._key(name), self.store)
 
     def _open(self):
         key = self._key("id")

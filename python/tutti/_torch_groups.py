@@ -4,7 +4,7 @@ import sys
 
 import torch
 from torch._C import _distributed_c10d as c10d
-from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup
+from torch._C._distributed_c10d import Backend, ProcessGroup
 
 from tutti._process_group import Calls, Engine
 
@@ -65,6 +65,7 @@ class Group(Calls, ProcessGroup):
         arguments = (store, rank, size, timeout, name, ranks, nccl_options)
         self._shown = False  # has it PyTorch's backend for NCCL as its own?
         self._gpu = None  # the one that somebody named when that was made
+        self._splits = 0
         if not PARTS:
             ProcessGroup.__init__(self, rank, size)  # the only one that calls methods in Python
             self._tutti_name, self._tutti_text = "", "undefined"
@@ -122,9 +123,10 @@ class Group(Calls, ProcessGroup):
     def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None,
                     devices=None, **others):
         engine = self.engine
+        self._splits += 1  # on all ranks; PyTorch's name for a part depends on how many groups a rank is in
         if engine.rank not in ranks:
             return None
-        store = PrefixStore(f"split/{group_name}/", engine.store)
+        store = engine.own_store(f"split/{self._splits}/{ranks[0]}")
         options = nccl_options(opts) or copy.deepcopy(engine.cuda.options)
         part = type(self)(store, ranks.index(engine.rank), len(ranks), timeout or engine.timeout,
                           group_name or "split", [engine.ranks[rank] for rank in ranks], options)

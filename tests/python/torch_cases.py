@@ -462,6 +462,11 @@ def groups(dist, rank, size):
         x = torch.zeros(1)
         dist.broadcast(x.fill_(rank), size - 1, group=last)
         same(x, torch.tensor([float(size - 1)]))
+    part = dist.group.WORLD.split_group(list(range(1, size)), group_name=f"a name that rank {rank} has given")
+    if rank:
+        x = torch.ones(1)
+        part.allreduce([x]).wait()
+        same(x, torch.tensor([size - 1.0]))
     if not PARTS:  # that PyTorch splits groups of GPUs alone
         return
     part = dist.split_group(split_ranks=[[0], list(range(1, size))])
