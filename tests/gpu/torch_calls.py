@@ -1,8 +1,9 @@
-"""Every call of torch.distributed on the nccl backend, on GPU tensors, with its data checked.
+"""Every call of torch.distributed on GPU tensors, with its data checked, on the nccl backend or on another one.
 
-    torchrun --nproc-per-node 4 tests/gpu/torch_calls.py [NAME]...
+    torchrun --nproc-per-node 4 tests/gpu/torch_calls.py [--backend tutti] [NAME]...
 
 Runs all calls, or those whose names are given; says on rank 0 what failed where."""
+import argparse
 import datetime
 import os
 import sys
@@ -344,11 +345,15 @@ def shrink_group():
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--backend", default="nccl")
+    args = parser.parse_args()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device, timeout=datetime.timedelta(seconds=120))
+    dist.init_process_group(args.backend, device_id=device, timeout=datetime.timedelta(seconds=120))
     me, ranks, store = rank(), size(), dist.distributed_c10d._get_default_store()
-    wanted = [c for c in CALLS if c.__name__ in sys.argv[1:] or len(sys.argv) == 1]
+    wanted = [c for c in CALLS if c.__name__ in args.names or not args.names]
     for c in wanted:
         try:
             c()
@@ -365,7 +370,7 @@ def main():
             bad = [f"rank {r}: {text}" for r, text in enumerate(results) if text != "ok"]
             failed += bool(bad)
             print(f"{'FAILED' if bad else 'ok':7}{c.__name__}", *bad, sep="\n        ")
-        print(f"nccl {torch.cuda.nccl.version()}, {ranks} ranks: "
+        print(f"{args.backend}, nccl {torch.cuda.nccl.version()}, {ranks} ranks: "
               f"{len(wanted) - failed} of {len(wanted)} calls passed", flush=True)
         store.set("failed", str(failed))
     failed = int(store.get("failed"))

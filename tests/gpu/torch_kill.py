@@ -1,7 +1,7 @@
 """Ranks of a PyTorch training go missing: the others must end, soon, with an error that names the
 cause, and the calls that clean up must return.
 
-    tutti run -- python3 tests/gpu/torch_kill.py [SCENARIO]...
+    tutti run -- python3 tests/gpu/torch_kill.py [--backend tutti] [SCENARIO]...
 
 It starts the ranks itself (4, or --ranks), on the GPUs by turns, for torchrun would end the others before
 they can say what they saw.
@@ -52,13 +52,13 @@ def train(model, optimizer, device, scenario):
     raise SystemExit(f"all {STEPS} steps passed and nobody missed the last rank")
 
 
-def run_rank(scenario):
+def run_rank(scenario, backend):
     import torch
     import torch.distributed as dist
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    dist.init_process_group(backend, device_id=device)
     layers = [torch.nn.Linear(1024, 1024) for _ in range(8)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -82,7 +82,7 @@ def run_rank(scenario):
     os._exit(0)  # no destructor may hide that the call above did not return
 
 
-def start(scenario, ranks):
+def start(scenario, ranks, backend):
     """One process per rank, each with a file for all it writes; and what holds the port where they meet.
 
     The kernel gives the port to nobody else while a socket is bound to it; rank 0, which asks for it by
@@ -100,8 +100,8 @@ def start(scenario, ranks):
         else:  # or the watchdog would end a process that wants to clean up
             env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
         log = tempfile.TemporaryFile()
-        process = subprocess.Popen([sys.executable, __file__, "--run-rank", scenario], env=env,
-                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen([sys.executable, __file__, "--backend", backend, "--run-rank", scenario],
+                                   env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         processes.append((process, log))
     return processes, held
 
@@ -134,8 +134,8 @@ def judge(scenario, missing, code, text):
     return None
 
 
-def run_scenario(scenario, ranks):
-    processes, held = start(scenario, ranks)
+def run_scenario(scenario, ranks, backend):
+    processes, held = start(scenario, ranks, backend)
     missing = ranks - 1
     others = range(missing)
     victim, log = processes[missing]
@@ -168,14 +168,15 @@ def main():
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO",
                         help="crash, destroy, abort; default: all")
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--backend", default="nccl")
     parser.add_argument("--run-rank", choices=SAYS, help=argparse.SUPPRESS)  # how it starts a rank
     args = parser.parse_args()
     if args.run_rank:
-        return run_rank(args.run_rank)
+        return run_rank(args.run_rank, args.backend)
     unknown = set(args.scenarios) - set(SAYS)
     if unknown or args.ranks < 2:
         parser.error(f"no scenario {', '.join(unknown)}" if unknown else "--ranks must be 2 or more")
-    good = [run_scenario(s, args.ranks) for s in args.scenarios or SAYS]
+    good = [run_scenario(s, args.ranks, args.backend) for s in args.scenarios or SAYS]
     sys.exit(0 if all(good) else 1)
 
 

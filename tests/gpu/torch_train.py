@@ -96,7 +96,7 @@ def main():
     args = parser.parse_args()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
+    dist.init_process_group(args.backend, device_id=None if args.backend == "gloo" else device)
     torch.manual_seed(1)  # the same weights on every rank
     model = parallel(Model().to(device), args.how, device)
     optimizer = adamw(model)
@@ -105,7 +105,7 @@ def main():
     losses, times = [], []
     for text in data:
         torch.cuda.synchronize()
-        dist.barrier(device_ids=[device.index] if args.backend == "nccl" else None)
+        dist.barrier(device_ids=None if args.backend == "gloo" else [device.index])
         start = time.perf_counter()
         with torch.autocast("cuda", torch.bfloat16):
             logits = model(text[:, :-1])
