@@ -22,7 +22,7 @@ def _has_backends_in_python():
 
 PARTS = _has_backends_in_python()  # of a group, beside other backends: from PyTorch 2.14 on
 
-# The functions of PyTorch that see which GPU a group is bound to: before 2.14 split_group takes no other groups, and
+# The functions of PyTorch that see which GPU a group is bound to: before 2.15 split_group takes no other groups, and
 # shrink_group (the second is its) would give what NCCL makes out as a group for the CPU. The rest must not: new_group
 # would let the ranks outside the new group split NCCL's communicator, while those inside make one of their own, and
 # both wait for ever; a barrier would go by the GPU.

@@ -19,6 +19,7 @@ if not dist.is_available():
     sys.exit(77)
 
 import tutti.torch
+from torch_cases import SPLITS_CPUS
 from tutti import _nccl, _process_group, _torch_cuda
 from tutti._torch_groups import PARTS
 from tutti._torch_work import DONE
@@ -116,6 +117,7 @@ def group_of_a_gpu(named=True, **options):
     """That of one that is in use, and may be named at the beginning."""
     one = torch.device("cuda", 0) if named else None
     with mock.patch.object(torch.accelerator, "device_count", lambda: 1), \
+            mock.patch.object(torch.accelerator, "is_available", lambda: True), \
             mock.patch.object(torch.accelerator, "current_accelerator", lambda *which: torch.device("cuda")), \
             mock.patch.object(torch.cuda, "is_initialized", lambda: True), \
             mock.patch.object(torch.cuda, "current_device", lambda: 0), group(device_id=one, **options) as world:
@@ -376,7 +378,7 @@ class Parts(unittest.TestCase):
 
     def test_split_without_a_gpu(self):
         with group():
-            if PARTS:
+            if SPLITS_CPUS:
                 self.assertEqual(dist.split_group(split_ranks=[[0]]).size(), 1)
             else:
                 with self.assertRaisesRegex(RuntimeError, "No device associated"):

@@ -13,8 +13,8 @@ import tutti.torch
 from tutti._torch_groups import PARTS
 from tutti._torch_work import SHAPES
 
-# Does PyTorch record the calls of backends other than its own?
-RECORDS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+# Does PyTorch split groups of the CPU, and record the calls of backends other than its own?
+SPLITS_CPUS = RECORDS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 KINDS = [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
          torch.float64]
 MOVED = KINDS + [torch.bool, torch.int16, torch.complex64, torch.complex128, torch.float8_e4m3fn]
@@ -470,7 +470,8 @@ def groups(dist, rank, size):
         x = torch.ones(1)
         part.allreduce([x]).wait()
         same(x, torch.tensor([size - 1.0]))
-    if not PARTS:  # that PyTorch splits groups of GPUs alone
+    if not SPLITS_CPUS:
+        fails(RuntimeError, "No device associated", lambda: dist.split_group(split_ranks=[[0]]))
         return
     part = dist.split_group(split_ranks=[[0], list(range(1, size))])
     x = torch.ones(1)
