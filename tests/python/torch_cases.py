@@ -539,6 +539,7 @@ def direct(dist, rank, size):
 
 def mismatch(dist, rank, size):
     group = dist.new_group()
+    dist.barrier()  # a rank that is still making the group would see the failure there
     error = fails(dist.DistBackendError, "AllReduce", lambda: dist.all_reduce(
         torch.ones(2 if rank else 3), group=group))
     assert "count" in str(error) or "3" in str(error), error
@@ -637,6 +638,7 @@ def flight_recorder(dist, rank, size):
 
 def aborted(dist, rank, size):
     group = dist.new_group()
+    dist.barrier()  # as in mismatch
     if rank == 1:
         dist.send(torch.ones(1), 0)
         time.sleep(0.05)
