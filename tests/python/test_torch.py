@@ -102,10 +102,10 @@ told = []
 signal.signal(signal.SIGTERM, lambda *which: told.append(which))  # the agent may see the death first
 dist.init_process_group("tutti")
 life, x = os.environ["TORCHELASTIC_RESTART_COUNT"], torch.ones(1)
-dist.barrier()
-if life == "0" and dist.get_rank() == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
 try:
+    dist.barrier()  # rank 1 may be through and dead before rank 0 is
+    if life == "0" and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(x)
     what = x.item()
 except dist.DistBackendError as error:
