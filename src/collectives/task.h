@@ -23,6 +23,13 @@ typedef struct {
 } tuttiAwaited;
 #define TUTTI_AWAITED 8 /* that are told of */
 
+/* Stamps of a run that takes hardly longer than to look at the clock does: they are taken while it
+ * waits, where that costs nothing. In ticks (base/ticks.h). */
+typedef struct {
+  tuttiAtomic64 *first; /* where the first goes; NULL: nobody asks */
+  uint64_t last;        /* 0: it has not waited */
+} tuttiIdle;
+
 /* What an executor asks of the communicator while it waits. Calls up the layers go through here. */
 typedef struct tuttiTaskContext {
   void *comm;
@@ -57,9 +64,10 @@ typedef struct tuttiTaskContext {
   struct tuttiProxy *proxy; /* NULL until a connection needs one */
   void *device;             /* the device's own state of this communicator, or NULL */
   const tuttiPlanInput *plan;
-  uint32_t spins; /* idle passes of a waiter before it yields its core */
-  uint32_t napUs; /* how long it naps at least, when it has yielded in vain; the proxies of a GPU
-                     between two looks at what its kernels do, 0: not at all */
+  tuttiIdle *idle; /* of a run that is one task; written by the executor of the host. Or NULL */
+  uint32_t spins;  /* idle passes of a waiter before it yields its core */
+  uint32_t napUs;  /* how long it naps at least, when it has yielded in vain; the proxies of a GPU
+                      between two looks at what its kernels do, 0: not at all */
 } tuttiTaskContext;
 
 /* What a schedule says first; kept for operations that come again. */

@@ -16,6 +16,8 @@ _Static_assert(sizeof(tuttiTask) <= 256, "compilers copy a task without a call")
 
 /* Small sets live on the stack. */
 #define STACK_TASKS 4
+#define BRIEF_BYTES                                                                                \
+  4096 /* up to these the time to take a stamp is told from that of an operation */
 
 /* Everything but the number, which is 0. */
 static tuttiSignature describe(const tuttiOp *op) {
@@ -213,7 +215,8 @@ static inline tuttiResult_t addOp(tuttiTaskSet *set, const tuttiOp *op, bool alo
   }
   tuttiRecordPlan plan = {
       .algo = p->plan.algo, .proto = p->plan.proto, .channels = p->plan.nchannels};
-  tuttiRecordStart(&c->record, &set->tasks[set->ntasks - 1].signature, plan, op->enqueued);
+  bool brief = inPlace && op->count * tuttiTypeSizes[op->type] <= BRIEF_BYTES;
+  tuttiRecordStart(&c->record, &set->tasks[set->ntasks - 1].signature, plan, op->enqueued, brief);
   return tuttiSuccess;
 }
 

@@ -6,6 +6,7 @@
 
 /* Words of an entry behind the signature's. */
 enum { SIG_WORDS = 3, ENQUEUED = SIG_WORDS, START, END, PLAN };
+#define LONG_TICKS 65536 /* tens of microseconds: next to them one stamp more costs nothing */
 
 _Static_assert(sizeof(tuttiSignature) == SIG_WORDS * sizeof(uint64_t),
                "the first words of an entry hold one signature");
@@ -19,17 +20,19 @@ static void count(tuttiAtomic64 *counter, uint64_t more) { /* it has one writer 
 }
 
 void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig, tuttiRecordPlan plan,
-                      uint64_t enqueued) {
+                      uint64_t enqueued, bool brief) {
   uint64_t n = tuttiLoadRelaxed(&r->started), word;
   tuttiAtomic64 *e = r->entry[n % TUTTI_RECORD_DEPTH];
   bool sampled = sig->seq % TUTTI_RECORD_SAMPLE == 0 && sig->coll != tuttiCollSendRecv;
-  uint64_t now = r->traces || sampled ? tuttiTicks() : 0;
+  bool stamped = r->traces || sampled;
+  uint64_t now = stamped && !brief ? tuttiTicks() : 0;
   for (size_t i = 0; i < SIG_WORDS; i++) { /* as it was just written: a wider load would wait */
     memcpy(&word, (const char *)sig + i * sizeof word, sizeof word);
     tuttiStoreRelaxed(&e[i], word);
   }
   tuttiStoreRelaxed(&e[START], now);
-  if (now != 0) {
+  r->idle = (tuttiIdle){.first = stamped && brief ? &e[START] : NULL};
+  if (stamped) {
     tuttiStoreRelaxed(&e[ENQUEUED], enqueued != 0 ? enqueued : now);
     tuttiStoreRelaxed(&e[END], 0);
     r->stamped = true;
@@ -53,10 +56,24 @@ static void stampEnds(tuttiRecord *r, uint64_t from, uint64_t to) {
   }
 }
 
+/* The newest alone is brief. It ended right after it last waited, unless the thread was kept from
+ * its core just then; whoever has waited for long looks at the clock once more. */
+static void stampBrief(tuttiRecord *r) {
+  tuttiAtomic64 *e = r->idle.first - START;
+  uint64_t first = tuttiLoadRelaxed(&e[START]), last = r->idle.last;
+  if (last - first >= LONG_TICKS || last == 0) last = tuttiTicks();
+  if (first == 0) tuttiStoreRelaxed(&e[START], last);
+  tuttiStoreRelaxed(&e[END], last);
+  r->idle.first = NULL;
+}
+
 void tuttiRecordEnd(tuttiRecord *r) {
   uint64_t started = tuttiLoadRelaxed(&r->started);
   if (r->stamped) {
-    stampEnds(r, tuttiLoadRelaxed(&r->ended), started);
+    if (r->idle.first)
+      stampBrief(r);
+    else
+      stampEnds(r, tuttiLoadRelaxed(&r->ended), started);
     r->stamped = false;
   }
   tuttiStoreRelease(&r->ended, started);
@@ -104,7 +121,8 @@ void tuttiRecordFacts(const tuttiRecord *r, tuttiFacts *out) {
     uint64_t words[TUTTI_RECORD_WORDS];
     for (int w = 0; w < TUTTI_RECORD_WORDS; w++)
       words[w] = tuttiLoadAcquire(&e[w]);
-    if (words[START] == 0) words[ENQUEUED] = words[END] = 0; /* of an older one that was stamped */
+    if (words[START] == 0) words[ENQUEUED] = words[END] = 0;  /* of an older one that was stamped */
+    if (words[ENQUEUED] == 0) words[ENQUEUED] = words[START]; /* of one that is brief */
     memcpy(&out->ops[i], words, sizeof words);
   }
   /* What the writer has begun to overwrite meanwhile is the oldest; one more than it tells. */

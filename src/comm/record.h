@@ -3,13 +3,16 @@
  * the hang report and the check for mismatched calls.
  *
  * One collective in TUTTI_RECORD_SAMPLE is stamped with the time, the same on all ranks; with
- * TUTTI_TRACE all operations are. */
+ * TUTTI_TRACE all operations are. To read the clock takes up to 16 ns, and a small operation 300:
+ * those are stamped by the executor while they wait, so they start when they first do, and end when
+ * they last did; those that do not wait have one stamp for both. */
 #ifndef TUTTI_COMM_RECORD_H_
 #define TUTTI_COMM_RECORD_H_
 
 #include <stdbool.h>
 
 #include "base/atomic.h"
+#include "collectives/task.h"
 #include "ras/facts.h"
 
 #define TUTTI_RECORD_DEPTH  64u
@@ -23,8 +26,9 @@ typedef struct {
   tuttiAtomic64 started; /* operations entered so far; number n is at entry[n % DEPTH] */
   tuttiAtomic64 ended;   /* operations done: all below it */
   tuttiAtomic64 counts[tuttiCollCount], bytes[tuttiCollCount];
-  bool traces;  /* all are stamped */
-  bool stamped; /* of the writer: some that have not ended are */
+  tuttiIdle idle; /* of the writer: the stamps of the newest, if that is brief */
+  bool traces;    /* all are stamped */
+  bool stamped;   /* of the writer: some that have not ended are */
 } tuttiRecord;
 
 /* How an operation is carried out: its tuttiAlgo, tuttiProto and channels. */
@@ -35,9 +39,10 @@ typedef struct {
 } tuttiRecordPlan;
 
 /* Where operations are stamped, tuttiTicksStart has been called before. `enqueued`: when the call
- * was made, in ticks, of an operation that runs later; 0: now. */
+ * was made, in ticks, of an operation that runs later; 0: now. `brief`: it is run alone, by an
+ * executor that fills r->idle, and is small. */
 void tuttiRecordStart(tuttiRecord *r, const tuttiSignature *sig, tuttiRecordPlan plan,
-                      uint64_t enqueued);
+                      uint64_t enqueued, bool brief);
 void tuttiRecordEnd(tuttiRecord *r); /* everything started has ended */
 
 /* Copies the newest entries; safe against the writer. */

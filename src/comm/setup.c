@@ -145,6 +145,7 @@ static void setContext(tuttiCommunicator *c) {
   c->context.failure = tuttiCommFailure;
   c->context.exchange = tuttiCommExchange;
   c->context.plan = &c->wireup.plan;
+  c->context.idle = &c->record.idle;
 }
 
 static bool shareCores(const tuttiPeer *a, const tuttiPeer *b) {

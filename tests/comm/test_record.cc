@@ -24,7 +24,7 @@ protected:
   Record() { tuttiTicksStart(); }
 
   /* Operation `seq`, whose count follows from that. */
-  void start(uint64_t seq, uint64_t enqueued = 0) {
+  void start(uint64_t seq, uint64_t enqueued = 0, bool brief = false) {
     tuttiSignature sig = {};
     sig.seq = seq;
     sig.count = seq * 3;
@@ -33,7 +33,7 @@ protected:
     sig.type = tuttiFloat32;
     tuttiRecordPlan plan = {};
     plan.channels = (uint16_t)(seq % 7);
-    tuttiRecordStart(record.get(), &sig, plan, enqueued);
+    tuttiRecordStart(record.get(), &sig, plan, enqueued, brief);
   }
   void end() { tuttiRecordEnd(record.get()); }
   const tuttiFacts &told() {
@@ -80,6 +80,73 @@ TEST_F(Record, WhatWasQueuedHasThatTime) {
   EXPECT_LE(facts->ops[0].enqueued, after + kExact);
   EXPECT_GE(facts->ops[0].start + kExact, after + kDuration);
   EXPECT_EQ(facts->ops[0].end, 0u) << "it has not ended";
+}
+
+/* As an executor does where it waits. */
+TEST_F(Record, ABriefOneIsStampedWhileItWaits) {
+  record->traces = true;
+  start(1, 0, true);
+  ASSERT_NE(record->idle.first, nullptr);
+  ASSERT_EQ(told().nops, 1u);
+  EXPECT_EQ(facts->ops[0].start, 0u) << "it has not waited yet";
+  uint64_t first = tuttiNow();
+  tuttiStoreRelaxed(record->idle.first, tuttiTicks());
+  record->idle.last = tuttiTicks();
+  ASSERT_EQ(told().nops, 1u);
+  EXPECT_GE(facts->ops[0].start + kExact, first);
+  EXPECT_EQ(facts->ops[0].enqueued, facts->ops[0].start);
+  EXPECT_EQ(facts->ops[0].end, 0u);
+  end();
+  EXPECT_EQ(record->idle.first, nullptr);
+  ASSERT_EQ(told().nops, 1u);
+  EXPECT_GE(facts->ops[0].end, facts->ops[0].start);
+  EXPECT_LE(facts->ops[0].end, tuttiNow() + kExact);
+}
+
+/* Who has waited so long that it may have slept: the last stamp is of before that. */
+TEST_F(Record, TheEndOfALongWaitIsStampedAnew) {
+  record->traces = true;
+  start(1, 0, true);
+  tuttiStoreRelaxed(record->idle.first, tuttiTicks());
+  usleep(kDuration / 1000);
+  record->idle.last = tuttiTicks();
+  usleep(kDuration / 1000);
+  uint64_t before = tuttiNow();
+  end();
+  ASSERT_EQ(told().nops, 1u);
+  EXPECT_GE(facts->ops[0].end + kExact, before);
+  EXPECT_LE(facts->ops[0].start + 2 * kDuration, facts->ops[0].end + kExact);
+}
+
+TEST_F(Record, ABriefOneThatDoesNotWaitHasOneStamp) {
+  record->traces = true;
+  uint64_t queued = tuttiTicks();
+  usleep(kDuration / 1000);
+  for (uint64_t enqueued : {uint64_t{0}, queued}) {
+    uint64_t before = tuttiNow();
+    start(1, enqueued, true);
+    end();
+    ASSERT_GE(told().nops, 1u);
+    const tuttiOpFacts &op = facts->ops[0];
+    EXPECT_GE(op.start + kExact, before);
+    EXPECT_LE(op.start, tuttiNow() + kExact);
+    EXPECT_EQ(op.end, op.start);
+    if (enqueued == 0)
+      EXPECT_EQ(op.enqueued, op.start);
+    else
+      EXPECT_LE(op.enqueued + kDuration, before + kExact);
+  }
+}
+
+TEST_F(Record, ABriefOneThatNobodyAsksForHasNone) {
+  for (uint64_t seq = 1; seq < 2 * TUTTI_RECORD_SAMPLE; seq++) {
+    start(seq, 0, true);
+    EXPECT_EQ(record->idle.first != nullptr, seq == TUTTI_RECORD_SAMPLE) << seq;
+    end();
+    ASSERT_GE(told().nops, 1u);
+    EXPECT_EQ(facts->ops[0].start != 0, seq == TUTTI_RECORD_SAMPLE) << seq;
+    EXPECT_EQ(facts->ops[0].end, facts->ops[0].start);
+  }
 }
 
 TEST_F(Record, WithoutATraceOneInSixteenIsStamped) {
