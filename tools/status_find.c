@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "base/os.h"
 #include "ras/report.h"
 #include "status.h"
@@ -137,15 +138,6 @@ static int connectLocal(process *p) {
   return -1;
 }
 
-/* The letter of /proc/PID/stat; 'X' if there is no such process. */
-static char processState(int pid) {
-  char path[64], stat[512];
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  if (!tuttiReadFile(path, stat, sizeof stat)) return 'X';
-  const char *end = strrchr(stat, ')');
-  return end && end[1] == ' ' ? end[2] : 0;
-}
-
 static bool isStopped(char state) {
   return state == 'T' || state == 't';
 }
@@ -208,7 +200,7 @@ static int chooseOurs(process *found, int n) {
     if (fd < 0) continue;
     close(fd);
     ours++;
-    p->chosen = !isStopped(processState(p->pid));
+    p->chosen = !isStopped(tuttiProcessState(p->pid));
     if (!p->chosen)
       fprintf(stderr, "tutti status: process %d is stopped (SIGSTOP, or a debugger)\n", p->pid);
   }
@@ -229,7 +221,7 @@ static void lookAtProcesses(tuttiSnapshot *s) {
     for (int r = 0; r < s->comms[i].nranks; r++) {
       tuttiRankView *v = &s->comms[i].ranks[r];
       bool here = v->who.pid > 0 && strcmp(v->who.host, tuttiHostname()) == 0;
-      char state = here && !v->told ? processState(v->who.pid) : 0;
+      char state = here && !v->told ? tuttiProcessState(v->who.pid) : 0;
       /* A number that is no process here may be one in another PID namespace. */
       bool gone = state == 'X' && v->answer.answered == TUTTI_ANSWER_REFUSED;
       bool matters = isStopped(state) || gone || state == 'Z';

@@ -1,9 +1,11 @@
 #include "base/host.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,6 +34,43 @@ uint64_t tuttiHostId(void) {
   int length = snprintf(id, sizeof(id), "%s %" PRIu64 " %" PRIu64 " %" PRIu64, boot,
                         namespaceInode("pid"), namespaceInode("ipc"), namespaceInode("net"));
   return tuttiHash(id, (size_t)length);
+}
+
+/* ---- other processes ------------------------------------------------------------------------- */
+
+uint16_t tuttiPidSpace(void) {
+  char boot[128], id[sizeof(boot) + 32];
+  uint64_t space = namespaceInode("pid");
+  if (space == 0 || !tuttiReadFile("/proc/sys/kernel/random/boot_id", boot, sizeof(boot))) return 0;
+  int length = snprintf(id, sizeof(id), "%s %" PRIu64, boot, space);
+  return (uint16_t)(tuttiHash(id, (size_t)length) % UINT16_MAX + 1);
+}
+
+/* What follows the name in /proc/PID/stat, which may hold anything: "S 1 ..."; NULL: nothing. */
+static const char *readStat(int pid, char *stat, size_t size) {
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+  if (!tuttiReadFile(path, stat, size)) return NULL;
+  const char *end = strrchr(stat, ')');
+  return end && end[1] == ' ' ? end + 2 : "";
+}
+
+char tuttiProcessState(int pid) {
+  char stat[512];
+  const char *state = readStat(pid, stat, sizeof(stat));
+  return state ? *state : 'X';
+}
+
+bool tuttiProcessGone(int pid) {
+  char stat[512];
+  int threads;
+  if (kill(pid, 0) != 0) return errno == ESRCH;
+  const char *state = readStat(pid, stat, sizeof(stat));
+  /* The first thread may have ended before the others. */
+  return state && *state == 'Z' &&
+         sscanf(state, "%*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d",
+                &threads) == 1 &&
+         threads <= 1;
 }
 
 /* ---- cores ---------------------------------------------------------------------------------- */

@@ -114,6 +114,12 @@ static tuttiResult_t explain(const joining *j, const tuttiId *id, const tuttiChe
   return tuttiSuccess;
 }
 
+/* A refusal may be a moment of overload, but not of a process that is no more. */
+static void heedDeath(const tuttiId *id, tuttiDial *dial) {
+  if (!id->fixed && tuttiConnectorRefused(&dial->connector, 0) && tuttiIdRootGone(id))
+    dial->refusedMs = 1;
+}
+
 /* Connects and checks in with one root. */
 static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   const tuttiBootstrap *b = j->b;
@@ -151,6 +157,7 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   for (;;) {
     TUTTI_TRY(tuttiDialStep(&dial, j->wait));
     if (dial.state == TUTTI_DIAL_DONE) break;
+    heedDeath(id, &dial);
     if (!j->declines) TUTTI_TRY(explain(j, id, &in, &dial, &explainAt));
     TUTTI_TRY(awaitDial(j, &dial, TUTTI_NO_DEADLINE));
   }

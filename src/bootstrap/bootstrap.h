@@ -19,8 +19,9 @@ typedef struct {
   uint32_t magic, version;
   uint8_t secret[16];
   uint64_t check;         /* tuttiHash over the other fields */
-  int16_t fixed;          /* 1: of TUTTI_COMM_ID, where rank 0 starts the root at init */
-  int16_t keyed;          /* 1: fixed, and the secret comes from TUTTI_PSK_FILE */
+  int8_t fixed;           /* 1: of TUTTI_COMM_ID, where rank 0 starts the root at init */
+  int8_t keyed;           /* 1: fixed, and the secret comes from TUTTI_PSK_FILE */
+  uint16_t pidSpace;      /* tuttiPidSpace() of the root's process; 0: not told */
   tuttiAddressList roots; /* of the root, best first */
   int32_t pid;            /* of the root's process; 0: not told. No byte of an id is padding, whose
                              value a copy may lose */
@@ -38,6 +39,9 @@ tuttiResult_t tuttiIdParse(const tuttiUniqueId *in, tuttiId *out);
 /* Whom a rank checks in with, before that has said who it is: "the process that made the unique id
  * (pid 17, at 10.0.0.1:4711)". Returns buf. */
 const char *tuttiIdRootText(const tuttiId *id, char *buf, size_t size);
+/* That process is known to have ended: it was one of this host and PID namespace. False of one
+ * elsewhere, of which this process cannot know. */
+bool tuttiIdRootGone(const tuttiId *id);
 
 /* What Join makes, constant but for the fds, which are non-blocking, close on exec, and registered
  * with tuttiForkCloseAdd. */

@@ -438,8 +438,20 @@ tuttiResult_t tuttiDialStep(tuttiDial *d, tuttiWait wait) {
                     remedy ? d->remedy : "");
 }
 
+/* When every address has refused for so long that the dial gives up, if none does anything else. */
+static uint64_t refusedUntil(const tuttiDial *d) {
+  uint64_t last = 0;
+  if (d->refusedMs == 0 || !tuttiConnectorRefused(&d->connector, 0)) return TUTTI_NO_DEADLINE;
+  for (int i = 0; i < d->connector.n; i++)
+    if (d->connector.attempts[i].refusedSince > last) last = d->connector.attempts[i].refusedSince;
+  return last + d->refusedMs * TUTTI_MS;
+}
+
 uint64_t tuttiDialWaitOn(const tuttiDial *d, struct pollfd *fd) {
-  if (d->state == TUTTI_DIAL_CONNECTING) return tuttiConnectorWaitOn(&d->connector, fd);
+  if (d->state == TUTTI_DIAL_CONNECTING) {
+    uint64_t due = tuttiConnectorWaitOn(&d->connector, fd), end = refusedUntil(d);
+    return due < end ? due : end;
+  }
   *fd = (struct pollfd){.fd = -1};
   if (d->state == TUTTI_DIAL_DONE) return TUTTI_NO_DEADLINE;
   *fd = (struct pollfd){.fd = d->fd, .events = POLLIN};

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "base/mac.h"
 #include "base/os.h"
 #include "base/settings.h"
@@ -83,6 +84,7 @@ static tuttiResult_t serve(tuttiId *id, const tuttiInterface *found, int n, int 
   TUTTI_TRY(tuttiListenAny(found, n, &id->roots, &listener));
   TUTTI_TRY(tuttiRootStart(listener, &id->roots.a[0], id->secret, false, rank));
   id->pid = getpid();
+  id->pidSpace = tuttiPidSpace();
   seal(id, out);
   return tuttiSuccess;
 }
@@ -157,4 +159,9 @@ const char *tuttiIdRootText(const tuttiId *id, char *buf, size_t size) {
            id->fixed ? "the rendezvous of TUTTI_COMM_ID" : "the process that made the unique id",
            pid, tuttiAddressText(&id->roots.a[0], at, sizeof at));
   return buf;
+}
+
+bool tuttiIdRootGone(const tuttiId *id) {
+  return id->pid > 0 && id->pidSpace != 0 && id->pidSpace == tuttiPidSpace() &&
+         tuttiProcessGone(id->pid);
 }

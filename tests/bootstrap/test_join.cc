@@ -7,6 +7,7 @@
 #include <set>
 
 #include "asleep.h"
+#include "base/host.h"
 #include "harness.h"
 #include "port.h"
 
@@ -519,6 +520,101 @@ TEST_F(Join, StaleId) {
   EXPECT_THAT(o.text, AllOf(HasSubstr("the process that made the unique id (pid " +
                                       std::to_string(getpid()) + ", at 127.0.0.1:"),
                             HasSubstr("Connection refused"), HasSubstr("stale")));
+}
+
+/* The id of a process that has ended since. */
+tuttiUniqueId idOfTheDead(pid_t *pid) {
+  tuttiUniqueId id = {};
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  *pid = fork();
+  if (*pid == 0) {
+    bool made = tuttiIdCreate(-1, &id) == tuttiSuccess;
+    _exit(made && write(ends[1], &id, sizeof id) == (ssize_t)sizeof id ? 0 : 1);
+  }
+  EXPECT_EQ(read(ends[0], &id, sizeof id), (ssize_t)sizeof id);
+  close(ends[0]);
+  close(ends[1]);
+  return id;
+}
+
+/* Nobody who refuses is tried again for seconds where it is plain that his process is no more: not
+ * even reaped, or that too. */
+TEST_F(Join, StaleIdOfADeadProcess) {
+  double least[2] = {60, 60};
+  for (int reaped = 0; reaped < 2; reaped++)
+    for (int i = 0; i < 5 && least[reaped] > 1; i++) {
+      pid_t pid;
+      tuttiUniqueId id = idOfTheDead(&pid);
+      ASSERT_TRUE(eventually([&] { return tuttiProcessGone(pid); }));
+      if (reaped) waitpid(pid, nullptr, 0);
+      uint64_t from = tuttiNow();
+      Outcome o = joinAs({id}, 1, 2);
+      least[reaped] = std::min(least[reaped], tuttiMs(from, tuttiNow()) / 1e3);
+      EXPECT_EQ(o.result, tuttiRemoteError);
+      EXPECT_THAT(o.text, AllOf(HasSubstr("the process that made the unique id (pid " +
+                                          std::to_string(pid) + ", at 127.0.0.1:"),
+                                HasSubstr("Connection refused"), HasSubstr("stale")));
+      if (!reaped) waitpid(pid, nullptr, 0);
+    }
+  EXPECT_LT(least[0], 1);
+  EXPECT_LT(least[1], 1);
+}
+
+/* A number says nothing of a process that another kernel or PID namespace counts, or of one that
+ * lives. */
+TEST_F(Join, WhoseProcessIsGone) {
+  pid_t pid;
+  tuttiUniqueId made = idOfTheDead(&pid);
+  tuttiId id;
+  ASSERT_EQ(tuttiIdParse(&made, &id), tuttiSuccess);
+  waitpid(pid, nullptr, 0);
+  EXPECT_EQ(id.pid, pid);
+  EXPECT_NE(id.pidSpace, 0);
+  EXPECT_TRUE(tuttiIdRootGone(&id));
+  tuttiId other = id;
+  other.pidSpace = (uint16_t)(id.pidSpace == 1 ? 2 : id.pidSpace - 1);
+  EXPECT_FALSE(tuttiIdRootGone(&other));
+  other.pidSpace = 0;
+  EXPECT_FALSE(tuttiIdRootGone(&other));
+  other = id;
+  other.pid = 0;
+  EXPECT_FALSE(tuttiIdRootGone(&other));
+  other.pid = getpid();
+  EXPECT_FALSE(tuttiIdRootGone(&other));
+  other.pid = 1; /* of another user, perhaps */
+  EXPECT_FALSE(tuttiIdRootGone(&other));
+}
+
+/* Pauses between attempts grow, but the last one ends when it is time to give up. */
+TEST_F(Join, ARefusalEndsInTime) {
+  tuttiAddressList closed = {};
+  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
+  tuttiListener listener;
+  int n;
+  ASSERT_EQ(tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n), tuttiSuccess);
+  ASSERT_EQ(tuttiListenAny(interfaces, n, &closed, &listener), tuttiSuccess);
+  tuttiListenerClose(&listener);
+  tuttiHello hello = {};
+  uint8_t secret[16] = {};
+  tuttiDial d;
+  tuttiDialInit(&d, &closed, &hello, sizeof hello, secret, nullptr, "nobody");
+  d.refusedMs = 300;
+  uint64_t since = 0;
+  while (tuttiDialStep(&d, within(60000)) == tuttiSuccess) {
+    pollfd wanted;
+    uint64_t until = tuttiDialWaitOn(&d, &wanted);
+    if (tuttiConnectorRefused(&d.connector, 0)) {
+      for (int i = 0; i < d.connector.n; i++)
+        since = std::max(since, d.connector.attempts[i].refusedSince);
+      EXPECT_LE(until, since + 300 * TUTTI_MS);
+    }
+    int ready;
+    ASSERT_EQ(tuttiPollSlice(&wanted, 1, "nobody", within(60000), until, &ready), tuttiSuccess);
+  }
+  EXPECT_GT(since, 0u);
+  EXPECT_THAT(tuttiErrorText(), HasSubstr("nobody is not there"));
+  tuttiDialClose(&d);
 }
 
 TEST_F(Join, BadArguments) {
