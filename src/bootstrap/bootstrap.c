@@ -13,6 +13,8 @@
 #define DECLINE_MS 1000
 /* Every address of an id's root or of a rank's listener refuses this long: it is gone. */
 #define REFUSED_MS 1500
+/* The root speaks so long before this rank stops to wait for it. */
+#define GRACE_SLACK_MS 1000
 /* What a root that does not speak TLS, or has another key, is asked so long. */
 #define EXPLAIN_MS 2000
 
@@ -20,6 +22,7 @@
 typedef struct {
   tuttiBootstrap *b;
   tuttiWait wait;
+  const tuttiKin *kin; /* NULL: none */
   const tuttiId *ids;
   int nroots;
   uint64_t idHash, ticket;
@@ -139,6 +142,7 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   in.bridge = bridge;
   in.encrypts = key.on ? tuttiEncryptsYes : tuttiEncryptsNot;
   in.keyed = id->keyed;
+  if (j->kin) in.askMs = j->kin->askMs < TUTTI_KIN_MS ? j->kin->askMs : TUTTI_KIN_MS;
   in.process = tuttiProcessId();
   uint64_t now = tuttiNow(), deadline = j->wait.deadline;
   in.remainingMs = deadline == TUTTI_NO_DEADLINE ? UINT64_MAX
@@ -165,6 +169,20 @@ static tuttiResult_t checkIn(joining *j, int root, bool bridge) {
   return tuttiSuccess;
 }
 
+/* The deadline of the root has passed, and it asks what keeps the missing ranks. It waits so long
+ * for an answer that this rank must not go before; if this has kin, it is one of those who ask. */
+static void answerMissing(joining *j, tuttiSeat *seat) {
+  char text[TUTTI_ERROR_TEXT] = "";
+  uint64_t until = tuttiDeadline((int64_t)seat->missing.graceMs + GRACE_SLACK_MS);
+  if (j->wait.deadline < until) j->wait.deadline = until;
+  seat->asked = false;
+  if (!j->kin || j->kin->askMs <= 0) return;
+  for (int i = 0; i < seat->missing.n; i++)
+    if (seat->missing.ranks[i] < 0 || seat->missing.ranks[i] >= j->b->nranks) return;
+  j->kin->explain(j->kin->ctx, seat->missing.ranks, seat->missing.n, text, sizeof text);
+  tuttiReplySend(seat->fd, &seat->session, tuttiReplyMissing, 0, text, strlen(text), NULL);
+}
+
 /* Waits for the root's word on who is next. */
 static tuttiResult_t awaitNext(joining *j) {
   struct pollfd fds[TUTTI_SEATS];
@@ -173,6 +191,7 @@ static tuttiResult_t awaitNext(joining *j) {
   for (bool met = false;;) {
     TUTTI_TRY(tuttiSeatHear(&seats[0], &j->next, &met));
     if (met) return tuttiSuccess;
+    if (seats[0].asked) answerMissing(j, &seats[0]);
     TUTTI_TRY(tuttiSeatHear(&seats[1], NULL, NULL));
     tuttiSeatsWaitOn(seats, fds);
     TUTTI_TRY(tuttiPollSlice(fds, TUTTI_SEATS, "the root of the unique id", j->wait,
@@ -537,8 +556,8 @@ static tuttiResult_t endJoin(joining *j, tuttiResult_t result) {
 }
 
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
-                                 tuttiWait wait, tuttiBootstrap **out) {
-  joining j = {.wait = wait};
+                                 tuttiWait wait, const tuttiKin *kin, tuttiBootstrap **out) {
+  joining j = {.wait = wait, .kin = kin};
   TUTTI_FREED tuttiId *parsed = NULL;
   TUTTI_TRY(parseIds(ids, nids, rank, nranks, &parsed));
   TUTTI_TRY(makeBootstrap(&j, parsed, nids, rank, nranks));

@@ -65,13 +65,26 @@ typedef struct {
   struct tuttiSeat *seats; /* at the roots, until Done or GiveUp (bootstrap/seat.h); NULL: none */
 } tuttiBootstrap;
 
+/* A communicator, other than the one that is being made, of which ranks of the latter are members:
+ * it has a watch, by which they can be asked what keeps them. */
+#define TUTTI_KIN_RANKS 4     /* that are asked about */
+#define TUTTI_KIN_MS    10000 /* the most that askMs may be */
+typedef struct {
+  void *ctx;
+  int askMs; /* for asking, at most; 0: nobody can be asked */
+  /* Writes what keeps those of the ranks, numbered as in the new communicator, that are members;
+   * "": nothing is known. Ends early when the wait of the join fails. */
+  void (*explain)(void *ctx, const int32_t *ranks, int n, char *text, size_t size);
+} tuttiKin;
+
 /* Joins: checks in with the root (one of nids: rank r with root r * nids / nranks; ids past the
  * first nranks are not used), learns the next rank's address, forms a ring of sockets. On expiry
- * the root knows who never came, and tells those who did: the error lists the missing ranks. Two
- * ranks with one number, and ranks that disagree on nranks, fail on all ranks with a text that
- * names both (host, pid). */
+ * the root knows who never came, and tells those who did: the error lists the missing ranks, and
+ * says what keeps them if a rank that has come knows it by its kin (NULL: it has none): for that
+ * all wait TUTTI_KIN_MS and two seconds longer at most. Two ranks with one number, and ranks that
+ * disagree on nranks, fail on all ranks with a text that names both (host, pid). */
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
-                                 tuttiWait wait, tuttiBootstrap **out);
+                                 tuttiWait wait, const tuttiKin *kin, tuttiBootstrap **out);
 /* all[rank * size ...] holds this rank's part on entry; every rank's on return. Twice round the
  * ring. A failure ends the others' too: see GiveUp. */
 tuttiResult_t tuttiBootstrapAllGather(tuttiBootstrap *b, void *all, size_t size, tuttiWait wait);

@@ -33,13 +33,22 @@ typedef enum {
 typedef struct {
   tuttiNeighbour peer;
   int32_t root, nroots;
-  int32_t bridge;   /* 1: this is the slice before the sender's own */
-  int32_t encrypts; /* tuttiEncrypts: whether the sender's job does */
-  int32_t keyed;    /* 1: TUTTI_COMM_ID, and the sender has a key */
-  int32_t unused;
+  int32_t bridge;       /* 1: this is the slice before the sender's own */
+  int32_t encrypts;     /* tuttiEncrypts: whether the sender's job does */
+  int32_t keyed;        /* 1: TUTTI_COMM_ID, and the sender has a key */
+  int32_t askMs;        /* tuttiKin's, at most TUTTI_KIN_MS; 0: the sender has no kin */
   uint64_t remainingMs; /* until the sender's deadline; UINT64_MAX: none */
   uint64_t process;     /* tuttiProcessId(); 0: not told */
 } tuttiCheckIn;
+
+/* Who has not come, at the deadline of a rendezvous; it is asked of ranks with kin, and tells all
+ * others that the root waits so much longer for an answer. */
+typedef struct {
+  int32_t n; /* of ranks[], at least one: the first of them */
+  int32_t ranks[TUTTI_KIN_RANKS];
+  uint32_t graceMs; /* at most TUTTI_GRACE_MS */
+} tuttiMissing;
+#define TUTTI_GRACE_MS (TUTTI_KIN_MS + 1000)
 
 /* Where a root is. */
 typedef struct {

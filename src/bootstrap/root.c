@@ -20,6 +20,8 @@
 #define GIVEN_UP_MS 2000 /* those who have the id are on their way */
 /* Longer than the last rank's deadline: none of them can be waiting any more. */
 #define SLACK_MS 1000
+/* An answer is on its way so long, at most. */
+#define ANSWER_MS 1000
 /* How long a fixed root waits for its port. */
 #define BIND_MS 30000
 
@@ -29,6 +31,7 @@ _Static_assert(sizeof(tuttiNeighbour) <= TUTTI_ERROR_TEXT, "a reply carries a pe
 typedef struct {
   int fd; /* -1: not here yet, or done */
   tuttiCheckIn in;
+  bool asked; /* what keeps the missing ones, and has not answered */
 } member;
 
 typedef struct root {
@@ -51,8 +54,11 @@ typedef struct root {
   bool met; /* all were here, and know who is next: now they are watched until they are done */
   tuttiCheckIn first; /* its nranks, nroots, root and hash are what all must have */
   int firstRank, count;
-  int expected, joined; /* count, and 1 for the bridge when there are several roots */
-  member *members;      /* [expected]; the bridge is last */
+  int expected, joined;            /* count, and 1 for the bridge when there are several roots */
+  member *members;                 /* [expected]; the bridge is last */
+  int asked;                       /* members; -1: nobody was asked what keeps the missing ones */
+  char missing[500];               /* these, when that was asked */
+  char kept[TUTTI_ERROR_TEXT + 1]; /* by what, as one has answered; "": not known */
   tuttiResult_t failure;
   uint64_t dead;  /* the process whose death that is; 0: it is none, or not told which */
   int told;       /* who was told of the failure, or needs not be */
@@ -124,15 +130,67 @@ static void listMissing(const root *r, char *buf, size_t size) {
 }
 
 static void failMissing(root *r) {
-  char ranks[500];
-  listMissing(r, ranks, sizeof(ranks));
+  if (!r->missing[0]) listMissing(r, r->missing, sizeof r->missing);
   failAll(r,
           TUTTI_FAIL(tuttiTimeout,
                      "missing ranks: %s of %d never came to the rendezvous at %s (host %s, pid %d) "
-                     "before the deadline; see whether they were started, got this unique id "
-                     "and can reach that address, or raise TUTTI_TIMEOUT%s%s",
-                     ranks, r->first.peer.hello.nranks, r->shown, tuttiHostname(), (int)getpid(),
+                     "before the deadline%s%s%s%s",
+                     r->missing, r->first.peer.hello.nranks, r->shown, tuttiHostname(),
+                     (int)getpid(), r->kept[0] ? ": " : "",
+                     r->kept[0] ? r->kept
+                                : "; see whether they were started, got this unique id and can "
+                                  "reach that address, or raise TUTTI_TIMEOUT",
                      r->stray[0] ? ". Somebody else came: " : "", r->stray));
+}
+
+/* Whoever is here and has kin is to be asked. Returns how long that takes, at most, in ms; 0: there
+ * is nobody. */
+static uint32_t chooseKin(root *r) {
+  int longest = 0;
+  r->asked = 0;
+  for (int i = 0; i < r->expected; i++) {
+    member *m = &r->members[i];
+    m->asked = m->fd >= 0 && m->in.askMs > 0;
+    r->asked += m->asked;
+    if (m->asked && m->in.askMs > longest) longest = m->in.askMs;
+  }
+  return (uint32_t)longest;
+}
+
+static void sayMissing(const root *r, const tuttiMissing *missing) {
+  for (int i = 0; i < r->expected; i++) {
+    const member *m = &r->members[i];
+    tuttiSession session = sessionOf(r, &m->in);
+    if (m->fd >= 0)
+      tuttiReplySend(m->fd, &session, tuttiReplyMissing, 0, missing, sizeof *missing, NULL);
+  }
+}
+
+/* Asks those who have kin about the missing ranks, and tells all others that it waits for the
+ * answer; none is left in doubt for longer than the slowest of those may take. False: there is
+ * nobody to ask, or it was done before. */
+static bool askKin(root *r) {
+  tuttiMissing missing = {0};
+  if (r->asked >= 0) return false;
+  listMissing(r, r->missing, sizeof r->missing);
+  missing.graceMs = chooseKin(r) + ANSWER_MS;
+  if (r->asked == 0) return false;
+  for (int i = 0; i < r->expected && missing.n < TUTTI_KIN_RANKS; i++)
+    if (r->members[i].fd < 0)
+      missing.ranks[missing.n++] = (r->firstRank + i) % r->first.peer.hello.nranks;
+  r->deadline = tuttiDeadline(missing.graceMs);
+  sayMissing(r, &missing);
+  return true;
+}
+
+/* Waits no longer where one knows, or none of those who were asked. False: it was not asked. */
+static bool hearKin(root *r, member *m, const char *text) {
+  if (!m->asked || r->met) return false;
+  m->asked = false;
+  r->asked--;
+  snprintf(r->kept, sizeof r->kept, "%s", text);
+  if (r->kept[0] || r->asked == 0) r->deadline = tuttiNow();
+  return true;
 }
 
 static const char *nameOf(const tuttiCheckIn *in, char *buf, size_t size) {
@@ -147,6 +205,13 @@ static void otherVersion(void *ctx) {
 
 /* ---- check-ins ------------------------------------------------------------------------------ */
 
+/* What the sender says of itself. */
+static bool isKnownKind(const tuttiCheckIn *in) {
+  if (in->encrypts < tuttiEncryptsNot || in->encrypts > tuttiEncryptsOtherwise) return false;
+  if (in->keyed != 0 && in->keyed != 1) return false;
+  return in->askMs >= 0 && in->askMs <= TUTTI_KIN_MS;
+}
+
 /* Numbers within their bounds, and addresses where the rank can be met. */
 static bool isWellFormed(const tuttiCheckIn *in) {
   const tuttiHello *h = &in->peer.hello;
@@ -155,9 +220,7 @@ static bool isWellFormed(const tuttiCheckIn *in) {
   if (h->from < 0 || h->from >= h->nranks) return false;
   if (in->nroots < 1 || in->nroots > h->nranks) return false;
   if (in->root < 0 || in->root >= in->nroots) return false;
-  if (in->encrypts < tuttiEncryptsNot || in->encrypts > tuttiEncryptsOtherwise) return false;
-  if (in->keyed != 0 && in->keyed != 1) return false;
-  return tuttiAddressListValid(&in->peer.listeners);
+  return isKnownKind(in) && tuttiAddressListValid(&in->peer.listeners);
 }
 
 /* Whether the root that the rank asks for is the one of its slice; of a bridge, which is the first
@@ -398,19 +461,29 @@ static void failDead(root *r, const member *m) {
                         nameOf(&m->in, name, sizeof(name)), awaited));
 }
 
-/* A rank says why it gives up, or that it is done, or its connection ends. */
-static void hearMember(root *r, member *m) {
+/* It goes to logs. */
+static void makePrintable(char *text) {
+  for (char *p = text; *p; p++)
+    if ((unsigned char)*p < ' ') *p = ' ';
+}
+
+/* A rank says why it gives up, or that it is done, or what it was asked, or its connection ends.
+ * True: there may be more to hear. */
+static bool hearMember(root *r, member *m) {
   tuttiReply head;
   char text[TUTTI_ERROR_TEXT + 1], name[128];
   tuttiSession session = sessionOf(r, &m->in);
   int took = m->fd >= 0 ? tuttiMessageTake(m->fd, &session, &head, text) : 0;
-  if (took == 0) return;
+  if (took == 0) return false;
+  if (took > 0 && head.kind == tuttiReplyMissing) {
+    makePrintable(text);
+    return hearKin(r, m, text);
+  }
   if (took > 0 && head.kind == tuttiReplyDone && r->met) {
     tuttiFdClose(&m->fd);
     r->told++;
   } else if (took > 0 && head.kind == tuttiReplyFailed && text[0]) {
-    for (char *p = text; *p; p++)
-      if ((unsigned char)*p < ' ') *p = ' ';
+    makePrintable(text);
     bool known = head.code > tuttiSuccess && head.code < tuttiNumResults;
     failAll(r, tuttiErrorAdopt(known ? (tuttiResult_t)head.code : tuttiRemoteError, text));
   } else if (took == -1) {
@@ -420,6 +493,7 @@ static void hearMember(root *r, member *m) {
                           "what %s said to the rendezvous is not its own; see what changes it",
                           nameOf(&m->in, name, sizeof(name))));
   }
+  return false;
 }
 
 /* Who leaves after the deadline does so because of those who are missing. */
@@ -427,7 +501,8 @@ static void hearMembers(root *r) {
   struct epoll_event event;
   while (r->failure == tuttiSuccess && tuttiNow() < r->deadline &&
          epoll_wait(r->epollFd, &event, 1, 0) > 0)
-    hearMember(r, &r->members[event.data.u32]);
+    while (hearMember(r, &r->members[event.data.u32]))
+      ;
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
@@ -448,6 +523,19 @@ static void tellNext(root *r) {
   }
 }
 
+/* While ranks are awaited. Who comes after the deadline, while it is asked about, comes too late:
+ * the others have no time left for what is to follow. True when there is nothing left to do. */
+static bool gather(root *r, bool late) {
+  if (r->expected == 0) return late;
+  if (r->joined == r->expected && r->asked < 0) {
+    tellNext(r);
+    return false;
+  }
+  if (!late || askKin(r)) return false;
+  failMissing(r);
+  return true;
+}
+
 /* True when there is nothing left to do. */
 static bool rootStep(root *r) {
   tuttiResult_t result = r->met ? tuttiSuccess : tuttiGreeterStep(&r->greeter);
@@ -461,11 +549,7 @@ static bool rootStep(root *r) {
   if (r->failure != tuttiSuccess)
     return late || (!r->lingers && (r->fixed ? r->ownerTold : r->told >= r->expected));
   if (r->met) return r->told == r->expected || late;
-  if (r->expected > 0 && r->joined == r->expected)
-    tellNext(r);
-  else if (late && r->expected > 0)
-    failMissing(r);
-  return late;
+  return gather(r, late);
 }
 
 static void rootFree(root *r) {
@@ -540,6 +624,7 @@ tuttiResult_t tuttiRootStart(tuttiListener listener, const tuttiAddress *shown,
   }
   r->listener = listener;
   r->fixed = fixed;
+  r->asked = -1;
   r->process = getpid();
   memcpy(r->secret, secret, sizeof(r->secret));
   r->tls = tls;

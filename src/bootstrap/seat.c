@@ -74,6 +74,16 @@ static void keepDead(const tuttiReply *head, const void *data) {
   tuttiDeadNote(process);
 }
 
+/* The first time it counts. */
+static void keepMissing(tuttiSeat *seat, const tuttiReply *head, const void *data) {
+  tuttiMissing missing;
+  if (head->bytes != sizeof missing || seat->missing.n != 0) return;
+  memcpy(&missing, data, sizeof missing);
+  if (missing.n < 1 || missing.n > TUTTI_KIN_RANKS || missing.graceMs > TUTTI_GRACE_MS) return;
+  seat->missing = missing;
+  seat->asked = true;
+}
+
 static void end(tuttiSeat *seat) {
   seat->ended = true;
   tuttiFdClose(&seat->fd);
@@ -122,6 +132,8 @@ tuttiResult_t tuttiSeatHear(tuttiSeat *seat, tuttiNeighbour *next, bool *met) {
       keepRoot(seat, &head, data);
     } else if (head.kind == tuttiReplyDead) {
       keepDead(&head, data);
+    } else if (head.kind == tuttiReplyMissing) {
+      keepMissing(seat, &head, data);
     } else if (head.kind == tuttiReplyNext && met && head.bytes == sizeof *next) {
       memcpy(next, data, sizeof *next);
       *met = true;

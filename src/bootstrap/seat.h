@@ -23,6 +23,8 @@ typedef struct tuttiSeat {
   bool ended;           /* the root has told a failure, or is gone */
   bool lost;            /* gone before it had said which rank it is */
   bool named, ranked;   /* `root` is what it has said: its host and process; and its rank */
+  bool asked;           /* about those who are missing, and has not answered yet */
+  tuttiMissing missing; /* n 0: it was not asked yet */
   char root[192];       /* "rank 0 (host a, pid 17)"; at first what is known by the id */
 } tuttiSeat;
 

@@ -28,6 +28,14 @@ static void failWith(const tuttiBirth *b, tuttiResult_t code, const char *text) 
   tuttiCommFailAlone(b->child, code, why);
 }
 
+int tuttiOriginRank(const tuttiOrigin *origin, int rank) {
+  if (origin->ranks) return origin->ranks[rank];
+  if (!origin->excluded) return rank;
+  for (int r = 0; r < origin->nranks; r++)
+    if (!origin->excluded[r] && rank-- == 0) return r;
+  return -1;
+}
+
 void tuttiBirthBegin(tuttiBirth *b, const tuttiOrigin *origin, tuttiCommunicator *child) {
   tuttiCommunicator *parent;
   *b = (tuttiBirth){.child = child, .excluded = origin->excluded, .agreed = origin->agreed};

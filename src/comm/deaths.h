@@ -9,10 +9,15 @@
 typedef struct {
   tuttiComm_t parent;      /* NULL: of none */
   const uint8_t *excluded; /* [nranks], nonzero: does not take part; NULL: all of them do */
-  int nranks;              /* of the parent */
+  int nranks;              /* of the parent, where excluded is there */
+  const int32_t *ranks;    /* [nranks of the child], of the parent; NULL: those that are not
+                            * excluded, in the order of their numbers, and then newcomers */
   bool agreed; /* by all who take part, on a parent that has not failed: whoever finds that it has
                 * does not come */
 } tuttiOrigin;
+
+/* The rank in the parent of a rank of the child; -1: it is none, or not known to be one. */
+int tuttiOriginRank(const tuttiOrigin *origin, int rank);
 
 /* A communicator whose init needs the ranks of another one; a variable of that init. */
 typedef struct tuttiBirth {

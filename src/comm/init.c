@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "comm/absence.h"
 #include "comm/communicator.h"
 #include "comm/failure.h"
 #include "comm/group.h"
@@ -21,7 +22,7 @@ typedef struct {
   int rank, nranks;
   tuttiOrigin origin;
   int nids;
-  tuttiUniqueId ids[]; /* and origin.excluded behind them */
+  tuttiUniqueId ids[]; /* and origin.ranks and origin.excluded behind them */
 } InitJob;
 
 /* Those who wait for this rank hear that it does not come. */
@@ -47,9 +48,11 @@ static tuttiResult_t fail(tuttiCommunicator *c, tuttiResult_t result) {
 
 static tuttiResult_t setUp(const InitJob *init, tuttiCommunicator *c) {
   tuttiBirth birth;
+  tuttiAbsence absence;
   tuttiBirthBegin(&birth, &init->origin, c);
+  const tuttiKin *kin = tuttiAbsenceInit(&absence, &init->origin, c, init->call);
   tuttiErrorScope(init->call, c->options.name, c->rank, c->nranks);
-  tuttiResult_t result = tuttiCommSetup(c, init->ids, init->nids);
+  tuttiResult_t result = tuttiCommSetup(c, init->ids, init->nids, kin);
   tuttiBirthEnd(&birth);
   /* A death or an abort at the very end: nobody else would tell the others of it. */
   if (result == tuttiSuccess) result = tuttiCommFailure(c);
@@ -112,14 +115,28 @@ static tuttiResult_t isInProgress(tuttiJob *job) {
   return tuttiInProgress;
 }
 
+/* What *origin points to, behind the ids: how many bytes that takes. */
+static size_t originBytes(const tuttiOrigin *origin, int nranks) {
+  size_t ranks = origin->ranks ? (size_t)nranks * sizeof *origin->ranks : 0;
+  return ranks + (origin->excluded ? (size_t)origin->nranks : 0);
+}
+
+static void keepOrigin(InitJob *init, const tuttiOrigin *origin) {
+  int32_t *ranks = (int32_t *)&init->ids[init->nids];
+  size_t n = origin->ranks ? (size_t)init->nranks : 0;
+  init->origin = *origin;
+  if (n > 0) init->origin.ranks = memcpy(ranks, origin->ranks, n * sizeof *ranks);
+  if (origin->excluded)
+    init->origin.excluded = memcpy(ranks + n, origin->excluded, (size_t)origin->nranks);
+}
+
 tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int rank, int nids,
                             const tuttiUniqueId *ids, const tuttiOptions *options,
                             const tuttiOrigin *origin) {
   InitJob *init;
   size_t idBytes = (size_t)nids * sizeof *ids;
-  size_t excludedBytes = origin && origin->excluded ? (size_t)origin->nranks : 0;
-  tuttiResult_t result =
-      tuttiAlloc((void **)&init, 1, sizeof *init + idBytes + excludedBytes, "init", NULL);
+  size_t more = origin ? originBytes(origin, nranks) : 0;
+  tuttiResult_t result = tuttiAlloc((void **)&init, 1, sizeof *init + idBytes + more, "init", NULL);
   if (result != tuttiSuccess) {
     tuttiBootstrapDecline(ids, nids, rank, nranks, result);
     return result;
@@ -130,9 +147,7 @@ tuttiResult_t tuttiCommInit(const char *call, tuttiComm_t *comm, int nranks, int
                     .nranks = nranks,
                     .nids = nids};
   memcpy(init->ids, ids, idBytes);
-  if (origin) init->origin = *origin;
-  if (excludedBytes)
-    init->origin.excluded = memcpy((char *)init->ids + idBytes, origin->excluded, excludedBytes);
+  if (origin) keepOrigin(init, origin);
   tuttiCommunicator *c = NULL;
   result = tuttiCommNew(rank, nranks, options, &c);
   tuttiJob background = {.run = isInProgress};

@@ -187,7 +187,8 @@ static tuttiResult_t prepare(tuttiCommunicator *c) {
   return tuttiSuccess;
 }
 
-tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids) {
+tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids,
+                             const tuttiKin *kin) {
   tuttiWait wait = {tuttiDeadline(c->options.timeoutMs), &c->failed, c->failure};
   uint64_t t[5] = {tuttiNow()};
   tuttiCommAppear(c, ids);
@@ -196,7 +197,7 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
     tuttiBootstrapDecline(ids, nids, c->rank, c->nranks, result);
     return result;
   }
-  TUTTI_TRY(tuttiBootstrapJoin(ids, nids, c->rank, c->nranks, wait, &c->bootstrap));
+  TUTTI_TRY(tuttiBootstrapJoin(ids, nids, c->rank, c->nranks, wait, kin, &c->bootstrap));
   t[1] = tuttiNow();
   TUTTI_TRY(setView(c));
   setContext(c);

@@ -4,8 +4,10 @@
 
 #include "comm/communicator.h"
 
-/* Joins and sets everything up; undoes all of it on failure but the allocation of *c itself. */
-tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids);
+/* Joins and sets everything up; undoes all of it on failure but the allocation of *c itself. `kin`
+ * may be NULL. */
+tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int nids,
+                             const tuttiKin *kin);
 /* A new communicator in state "not set up", with a handle. */
 tuttiResult_t tuttiCommNew(int rank, int nranks, const tuttiOptions *options,
                            tuttiCommunicator **out);

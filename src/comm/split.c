@@ -4,6 +4,7 @@
 #include "comm/split.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm/group.h"
@@ -23,6 +24,7 @@ typedef struct {
 /* What the exchanges tell about the new communicator. */
 typedef struct {
   int place, members; /* rank and size; members 0: none */
+  int32_t *ranks;     /* [members] of the parent; the caller frees it */
   tuttiUniqueId id;
   char name[TUTTI_COMM_NAME]; /* what the user gave, else one that follows from the parent's */
 } Agreement;
@@ -39,6 +41,23 @@ static int gatherColor(const SplitEntry *entries, int nranks, int rank, int *pla
     ++*members;
   }
   return leader;
+}
+
+/* The order of the members of a color: by key, then by rank. */
+static int compareMembers(const void *a, const void *b, void *entries) {
+  const SplitEntry *all = entries;
+  int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+  if (all[x].key != all[y].key) return all[x].key < all[y].key ? -1 : 1;
+  return x < y ? -1 : x > y;
+}
+
+static tuttiResult_t listMembers(SplitEntry *entries, int nranks, int color, Agreement *agreed) {
+  int n = 0;
+  TUTTI_NEW(agreed->ranks, agreed->members, "ranks of a color", NULL);
+  for (int r = 0; r < nranks; r++)
+    if (entries[r].color == color) agreed->ranks[n++] = r;
+  qsort_r(agreed->ranks, (size_t)n, sizeof *agreed->ranks, compareMembers, entries);
+  return tuttiSuccess;
 }
 
 static tuttiResult_t exchange(tuttiCommunicator *parent, const tuttiSplitJob *split,
@@ -72,6 +91,8 @@ static tuttiResult_t exchange(tuttiCommunicator *parent, const tuttiSplitJob *sp
                       "communicator; see its log for the reason",
                       leader, split->color);
   agreed->id = entries[leader].id;
+  /* Only for what may be said of them. */
+  if (listMembers(entries, parent->nranks, split->color, agreed) != tuttiSuccess) tuttiErrorClear();
   if (!agreed->name[0])
     snprintf(agreed->name, sizeof agreed->name, "%.40s/%u.%d", parent->options.name, parent->splits,
              split->color);
@@ -93,12 +114,15 @@ tuttiResult_t tuttiSplitRun(tuttiJob *job) {
   tuttiOptions options = split->options;
   Agreement agreed = {0};
   memcpy(agreed.name, options.name, sizeof agreed.name);
-  TUTTI_TRY(agree(split, &agreed));
+  tuttiResult_t result = agree(split, &agreed);
+  TUTTI_FREED int32_t *ranks = agreed.ranks;
+  TUTTI_TRY(result);
   if (agreed.members == 0) {
     *split->out = NULL;
     return tuttiSuccess;
   }
   memcpy(options.name, agreed.name, sizeof options.name);
   return tuttiCommInit("tuttiCommSplit", split->out, agreed.members, agreed.place, 1, &agreed.id,
-                       &options, &(tuttiOrigin){.parent = job->uses, .agreed = true});
+                       &options,
+                       &(tuttiOrigin){.parent = job->uses, .ranks = ranks, .agreed = true});
 }

@@ -69,9 +69,9 @@ struct Outcome {
 };
 
 inline Outcome joinAs(const std::vector<tuttiUniqueId> &ids, int rank, int nranks,
-                      tuttiWait wait = within(60000)) {
+                      tuttiWait wait = within(60000), const tuttiKin *kin = nullptr) {
   Outcome o;
-  o.result = tuttiBootstrapJoin(ids.data(), (int)ids.size(), rank, nranks, wait, &o.b);
+  o.result = tuttiBootstrapJoin(ids.data(), (int)ids.size(), rank, nranks, wait, kin, &o.b);
   if (o.result != tuttiSuccess) o.text = tuttiErrorText();
   return o;
 }

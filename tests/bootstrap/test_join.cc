@@ -14,6 +14,7 @@
 using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
+using testing::Not;
 
 namespace {
 
@@ -406,6 +407,98 @@ TEST_F(Join, MissingRanksAreNamed) {
   }
 }
 
+tuttiMissing missingOf(const Caller &rank) {
+  tuttiMissing missing = {};
+  EXPECT_EQ(rank.data.size(), sizeof missing);
+  memcpy(&missing, rank.data.data(), std::min(rank.data.size(), sizeof missing));
+  return missing;
+}
+
+/* Ranks 0 and 1 have kin, and rank 3 has none; all are told that the root asks. The first answer
+ * that says something counts, and goes to all. */
+TEST_F(Join, WhatKeepsMissingRanksIsAsked) {
+  auto ids = makeIds();
+  std::vector<std::unique_ptr<Caller>> ranks;
+  for (int r : {0, 1, 3}) {
+    tuttiCheckIn in = checkInOf(ids, 0, r, 8);
+    in.askMs = r < 2 ? 5000 + r : 0;
+    ranks.push_back(checkInAt(ids[0], in));
+    ASSERT_TRUE(arrived(ranks.back()->fd));
+  }
+  tuttiCheckIn last = checkInOf(ids, 0, 4, 8);
+  last.remainingMs = 0;
+  ranks.push_back(checkInAt(ids[0], last));
+  for (auto &rank : ranks) {
+    ASSERT_EQ(rank->hear(), tuttiReplyMissing);
+    tuttiMissing missing = missingOf(*rank);
+    EXPECT_EQ(missing.n, 4);
+    EXPECT_THAT(missing.ranks, testing::ElementsAre(2, 5, 6, 7));
+    EXPECT_EQ(missing.graceMs, 6001u);
+  }
+  const char text[] = "rank 2 waits\nfor rank 17";
+  tuttiReplySend(ranks[2]->fd, &ranks[2]->session, tuttiReplyMissing, 0, "unasked", 7, nullptr);
+  tuttiReplySend(ranks[0]->fd, &ranks[0]->session, tuttiReplyMissing, 0, nullptr, 0, nullptr);
+  tuttiReplySend(ranks[1]->fd, &ranks[1]->session, tuttiReplyMissing, 0, text, strlen(text),
+                 nullptr);
+  for (auto &rank : ranks) {
+    EXPECT_EQ(rank->hear(), tuttiReplyFailed);
+    EXPECT_EQ(rank->reply.code, tuttiTimeout);
+    EXPECT_THAT(rank->data, AllOf(HasSubstr("missing ranks: 2, 5-7 of 8 never came"),
+                                  HasSubstr("before the deadline: rank 2 waits for rank 17"),
+                                  Not(HasSubstr("unasked"))));
+    close(rank->fd);
+  }
+}
+
+/* One knows nothing and the other does not answer; and one that comes meanwhile is too late. */
+TEST_F(Join, WhatKeepsMissingRanksIsNotKnown) {
+  auto ids = makeIds();
+  std::vector<std::unique_ptr<Caller>> ranks;
+  for (int r : {0, 1, 2}) {
+    tuttiCheckIn in = checkInOf(ids, 0, r, 4);
+    in.askMs = 1;
+    in.remainingMs = r == 2 ? 0 : UINT64_MAX;
+    ranks.push_back(checkInAt(ids[0], in));
+    ASSERT_TRUE(arrived(ranks.back()->fd));
+  }
+  for (auto &rank : ranks)
+    ASSERT_EQ(rank->hear(), tuttiReplyMissing);
+  tuttiReplySend(ranks[0]->fd, &ranks[0]->session, tuttiReplyMissing, 0, nullptr, 0, nullptr);
+  ranks.push_back(checkInAt(ids[0], checkInOf(ids, 0, 3, 4)));
+  for (auto &rank : ranks) {
+    EXPECT_EQ(rank->hear(), tuttiReplyFailed);
+    EXPECT_THAT(rank->data, AllOf(HasSubstr("missing ranks: 3 of 4 never came"),
+                                  HasSubstr("before the deadline; see whether they were started")));
+    close(rank->fd);
+  }
+}
+
+/* Rank 0 knows what keeps rank 2; asking takes longer than the two have left. */
+TEST_F(Join, KinExplainsTheMissing) {
+  auto ids = makeIds();
+  struct Kin {
+    std::atomic<int> asked{0};
+    std::vector<int32_t> ranks;
+  } known;
+  tuttiKin kin = {&known, 2000,
+                  [](void *ctx, const int32_t *missing, int n, char *text, size_t size) {
+                    auto *k = (Kin *)ctx;
+                    k->asked++;
+                    k->ranks.assign(missing, missing + n);
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+                    snprintf(text, size, "it waits for rank 17");
+                  }};
+  auto ranks =
+      onThreads(2, [&](int r) { return joinAs(ids, r, 3, within(2000), r == 0 ? &kin : nullptr); });
+  for (auto &o : ranks) {
+    EXPECT_EQ(o.result, tuttiTimeout);
+    EXPECT_THAT(o.text, AllOf(HasSubstr("missing ranks: 2 of 3"),
+                              HasSubstr("before the deadline: it waits for rank 17")));
+  }
+  EXPECT_EQ(known.asked, 1);
+  EXPECT_THAT(known.ranks, testing::ElementsAre(2));
+}
+
 /* Ranks 0 and 5 are played. When rank 0 hears who is next, rank 4 has checked in with both roots.
  */
 TEST_F(Join, MissingRanksOfASlice) {
@@ -622,7 +715,7 @@ TEST_F(Join, BadArguments) {
   tuttiBootstrap *b = nullptr;
   for (auto [nids, rank, n] : std::vector<std::tuple<int, int, int>>{
            {0, 0, 1}, {-1, 0, 1}, {1, 0, 0}, {1, -1, 2}, {1, 2, 2}, {1, 0, TUTTI_MAX_RANKS + 1}})
-    EXPECT_EQ(tuttiBootstrapJoin(ids.data(), nids, rank, n, within(1000), &b),
+    EXPECT_EQ(tuttiBootstrapJoin(ids.data(), nids, rank, n, within(1000), nullptr, &b),
               tuttiInvalidArgument);
   EXPECT_EQ(b, nullptr);
   endRoots(ids);
