@@ -16,8 +16,8 @@ _Static_assert(sizeof(tuttiTask) <= 256, "compilers copy a task without a call")
 
 /* Small sets live on the stack. */
 #define STACK_TASKS 4
-#define BRIEF_BYTES                                                                                \
-  4096 /* up to these the time to take a stamp is told from that of an operation */
+/* Up to these, the time to take a stamp is told from that of an operation. */
+#define BRIEF_BYTES 4096
 
 /* Everything but the number, which is 0. */
 static tuttiSignature describe(const tuttiOp *op) {
