@@ -57,7 +57,8 @@ enum {
   X(setContext, cuCtxSetCurrent, (void *context))                                                  \
   X(pointerAttribute, cuPointerGetAttribute, (void *value, int attribute, cuPointer pointer))      \
   X(addressRange, cuMemGetAddressRange_v2, (cuPointer * base, size_t * size, cuPointer pointer))   \
-  X(createStream, cuStreamCreate, (void **stream, unsigned flags))                                 \
+  X(priorities, cuCtxGetStreamPriorityRange, (int *least, int *greatest))                          \
+  X(createStream, cuStreamCreateWithPriority, (void **stream, unsigned flags, int priority))       \
   X(destroyStream, cuStreamDestroy_v2, (void *stream))                                             \
   X(synchronize, cuStreamSynchronize, (void *stream))                                              \
   X(createEvent, cuEventCreate, (void **event, unsigned flags))                                    \

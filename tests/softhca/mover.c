@@ -174,10 +174,19 @@ static Lane *laneOf(Mover *m, const softJob *job) {
   return &m->lanes[job->gpu][job->move == SOFT_TO_GPU ? 0 : 1];
 }
 
+/* Streams share few queues to the GPU, those of one priority theirs: at the greatest none of these
+ * stands behind a kernel that waits for what its copies bring. */
+static cuResult makeStream(void **stream) {
+  int least, greatest;
+  cuResult r = cu->priorities(&least, &greatest);
+  if (r == CU_OK) r = cu->createStream(stream, CU_STREAM_NONBLOCKING, greatest);
+  return r;
+}
+
 static cuResult launch(Mover *m, const softJob *job) {
   Lane *lane = laneOf(m, job);
   cuResult r = enter(m, job->gpu);
-  if (r == CU_OK && !lane->stream) r = cu->createStream(&lane->stream, CU_STREAM_NONBLOCKING);
+  if (r == CU_OK && !lane->stream) r = makeStream(&lane->stream);
   if (r != CU_OK) return r;
   switch (job->move) {
   case SOFT_GPU_ATOMIC:
