@@ -8,13 +8,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "base/ticks.h"
 #include "comm/failure.h"
 #include "comm/record.h"
 #include "ras/report.h"
+#include "ras/verdict.h"
 
 /* An executor tells what it waits for ten times a second: what is older is over. */
 #define WAITS_MS  1000
@@ -278,6 +281,33 @@ void tuttiCommStalls(tuttiCommunicator *c, const tuttiSignature *in, int peer, u
   c->told.waits[0] = (tuttiWaitFacts){.peer = peer, .channel = -1, .awaited = 1};
   snprintf(c->told.waits[0].via, sizeof c->told.waits[0].via, "%s", viaOf(c, peer));
   c->told.since[0] = waitedMs == TUTTI_DISAGREES ? now : now - waitedMs * TUTTI_MS;
+}
+
+/* The connection to be told of: one that is waited for, if it has something to say. */
+static const tuttiWaitFacts *chooseWait(const tuttiFacts *f, int peer) {
+  const tuttiWaitFacts *chosen = NULL;
+  for (uint32_t i = 0; i < f->nwaits; i++) {
+    const tuttiWaitFacts *w = &f->waits[i];
+    bool tells = w->text[0] && (peer < 0 || w->peer == peer);
+    if (tells && (!chosen || (w->awaited && !chosen->awaited))) chosen = w;
+  }
+  return chosen;
+}
+
+const char *tuttiCommPathText(tuttiCommunicator *c, int peer, char *buf, size_t size) {
+  char who[160], wait[400];
+  TUTTI_FREED tuttiFacts *f = NULL;
+  buf[0] = 0;
+  if (tuttiAlloc((void **)&f, 1, sizeof *f, "facts of a rank", NULL) != tuttiSuccess) {
+    tuttiErrorClear(); /* it would only have said more */
+    return buf;
+  }
+  fillFacts(c, f);
+  const tuttiWaitFacts *w = chooseWait(f, peer);
+  if (!w) return buf;
+  tuttiWaitText(w, wait, sizeof wait);
+  snprintf(buf, size, "%s %s", tuttiCommRankText(c, c->rank, who, sizeof who), wait);
+  return buf;
 }
 
 /* ---- the hang report ------------------------------------------------------------------------ */

@@ -21,6 +21,11 @@ size_t tuttiCommTellReport(void *comm, void *out);
 void tuttiCommWaits(void *comm, const tuttiAwaited *list, int n);
 void tuttiCommStalls(tuttiCommunicator *c, const tuttiSignature *in, int peer, uint64_t waitedMs);
 
+/* What this rank's own connections with `peer` (-1: with any) say of how they are: "rank 1 (host a,
+ * pid 17) waits for rank 0 on channel 0 via NET/IB ...; port 1 of hca0 of this rank is down"; "":
+ * nothing. Returns buf. */
+const char *tuttiCommPathText(tuttiCommunicator *c, int peer, char *buf, size_t size);
+
 /* Writes what is known of all ranks, once, to the log and to TUTTI_HANG_REPORT: this rank has
  * waited for so long. Asks the others, for less than two seconds. */
 void tuttiCommTellHang(tuttiCommunicator *c, uint64_t waitedMs);

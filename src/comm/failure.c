@@ -148,8 +148,20 @@ tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine
   return tuttiCommFail(c, tuttiInvalidUsage);
 }
 
+/* No rank is late: what is known of the path. */
+static void tellPath(tuttiCommunicator *c, int peer, char *text, size_t size) {
+  char who[160], path[600];
+  if (peer >= 0)
+    snprintf(text, size, "it waits for %s, which is in the same operation: a slow or broken path",
+             tuttiCommRankText(c, peer, who, sizeof who));
+  else
+    snprintf(text, size, "every rank is in it: a slow or broken path");
+  tuttiCommPathText(c, peer, path, sizeof path);
+  if (path[0]) tuttiAppend(text, size, ": %s", path);
+}
+
 /* The list of late ranks, into text. */
-static void listLate(const tuttiCommunicator *c, const tuttiSignature *mine, int peer,
+static void listLate(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
                      const tuttiWatchAnswer *answers, char *text, size_t size) {
   int late = 0;
   text[0] = 0;
@@ -166,13 +178,7 @@ static void listLate(const tuttiCommunicator *c, const tuttiSignature *mine, int
     tuttiAppend(text, size, "%s%s", text[0] ? "; " : "", clause);
   }
   if (late > 4) tuttiAppend(text, size, "; and %d more", late - 4);
-  if (late > 0) return;
-  char who[160];
-  if (peer >= 0)
-    snprintf(text, size, "it waits for %s, which is in the same operation: a slow or broken path",
-             tuttiCommRankText(c, peer, who, sizeof who));
-  else
-    snprintf(text, size, "every rank is in it: a slow or broken path");
+  if (late == 0) tellPath(c, peer, text, size);
 }
 
 /* The first rank whose state shows another collective of the number of `mine`; -1: none does. */

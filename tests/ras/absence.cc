@@ -40,7 +40,7 @@ protected:
   /* What ranks 1 and 2 were told. */
   void run(bool waits) {
     rastest::useTransport(GetParam());
-    job.start(kMembers, [=, this](int r) { rank(r, waits); });
+    job.start(kMembers, [this, waits](int r) { rank(r, waits); });
     for (int r = 0; r < kMembers; r++)
       ASSERT_TRUE(job.waitForStage(r, 1)) << job.report(r).text;
     kill(job.report(kStopped).pid, SIGSTOP);

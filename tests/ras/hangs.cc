@@ -3,7 +3,9 @@
 #include <linux/filter.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <functional>
+#include <thread>
 #include <tuple>
 
 #include "ras/job.h"
@@ -11,6 +13,8 @@
 using rastest::expectVerdict;
 using rastest::jobName;
 using rastest::kRanks;
+using testing::AllOf;
+using testing::HasSubstr;
 
 namespace {
 
@@ -111,7 +115,7 @@ const Hang kFirewall = {"Firewall",
 
 /* The only port of all ranks goes down: by TUTTITEST_RDMA, a command, or as the software HCA has
  * it. */
-void cutCable(tuttiComm_t comm) {
+void cutCable() {
   const char *command = getenv("TUTTITEST_RDMA");
   if (command) {
     if (system(command) != 0) abort();
@@ -121,12 +125,16 @@ void cutCable(tuttiComm_t comm) {
     if (!port) abort();
     port(0, 1, 0);
   }
+}
+
+void cutAndReduce(tuttiComm_t comm) {
+  cutCable();
   reduce(comm, kCount);
 }
 
 const Hang kNicDown = {
     "NicDown",
-    cutCable,
+    cutAndReduce,
     0,
     tuttiVerdictPath,
     {"a slow or broken path", "via NET/IB", "port 1 of ", "0 of this rank is down"}};
@@ -181,6 +189,45 @@ TEST_P(Hangs, AreNamed) {
     says.push_back("pid " + std::to_string(job.report(kCulprit).pid));
   expectVerdict(kind, says);
   unsetenv("TUTTITEST_JOB");
+}
+
+/* Nobody is late: the text of a timeout says how the connection is that is waited for. The port
+ * goes down when half of the time is over, so that the sender has not given up yet. */
+TEST(Deadline, TellsHowThePathIs) {
+#ifndef SOFTHCA_LIBRARY
+  if (!getenv("TUTTITEST_RDMA")) GTEST_SKIP() << "needs the software HCA";
+#endif
+  constexpr auto half = std::chrono::seconds(2);
+  RankProcesses job;
+  rastest::useTransport("IB");
+  setenv("TUTTI_TIMEOUT", "4", 1);
+  job.start(2, [&](int r) {
+    tuttiComm_t comm;
+    tuttiUniqueId id = job.id();
+    if (job.keep(tuttiCommInitRank(&comm, 2, id, r)) != tuttiSuccess) return;
+    reduce(comm, kCount);
+    job.meet(2, 1);
+    std::thread cut([&] {
+      if (r == 0) return;
+      std::this_thread::sleep_for(half);
+      cutCable();
+      job.setStage(r, 2);
+    });
+    if (r == 0) job.waitForStage(1, 2);
+    reduce(comm, kCount); /* the sender's ends: what it waits for had come before */
+    job.keep(tuttiAllReduce(in, out, kCount, tuttiFloat32, tuttiSum, comm, nullptr));
+    cut.join();
+    job.setStage(r, 3);
+  });
+  for (int r = 0; r < 2; r++) {
+    ASSERT_TRUE(job.waitForStage(r, 3)) << "rank " << r;
+    EXPECT_EQ(job.report(r).result, tuttiTimeout);
+    EXPECT_THAT(
+        std::string(job.report(r).text),
+        AllOf(HasSubstr("which is in the same operation: a slow or broken path: rank 1 (host "),
+              HasSubstr(" waits for rank 0 on channel "), HasSubstr(" via NET/IB"),
+              HasSubstr("; port 1 of "), HasSubstr("0 of this rank is down")));
+  }
 }
 
 std::string caseName(const testing::TestParamInfo<Case> &info) {
