@@ -193,7 +193,10 @@ TEST(Order, IsWeakInTheModeReorder) {
   if (!configured("reorder_us 500")) return;
   Pair p;
   EXPECT_FALSE(claimsOrder(p.a));
-  EXPECT_GT(overtakings(p, 50), 0);
+  int seen = 0; // none, while others have this core whenever it happens
+  for (int i = 0; i < 100 && seen == 0; i++)
+    seen = overtakings(p, 50);
+  EXPECT_GT(seen, 0);
 }
 
 TEST(Order, ACompletionFollowsAllDataBeforeItEvenSo) {
