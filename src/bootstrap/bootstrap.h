@@ -19,8 +19,8 @@ typedef struct {
   uint32_t magic, version;
   uint8_t secret[16];
   uint64_t check;         /* tuttiHash over the other fields */
-  int8_t fixed;           /* 1: of TUTTI_COMM_ID, where rank 0 starts the root at init */
-  int8_t keyed;           /* 1: fixed, and the secret comes from TUTTI_PSK_FILE */
+  uint8_t fixed;          /* 1: of TUTTI_COMM_ID, where rank 0 starts the root at init */
+  uint8_t keyed;          /* 1: fixed, and the secret comes from TUTTI_PSK_FILE */
   uint16_t pidSpace;      /* tuttiPidSpace() of the root's process; 0: not told */
   tuttiAddressList roots; /* of the root, best first */
   int32_t pid;            /* of the root's process; 0: not told. No byte of an id is padding, whose
