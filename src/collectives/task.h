@@ -24,7 +24,7 @@ typedef struct {
 #define TUTTI_AWAITED 8 /* that are told of */
 
 /* Stamps of a run that takes hardly longer than to look at the clock does: they are taken while it
- * waits, where that costs nothing. In ticks (base/ticks.h). */
+ * waits, where that costs least. In ticks (base/ticks.h). */
 typedef struct {
   tuttiAtomic64 *first; /* where the first goes; NULL: nobody asks */
   uint64_t last;        /* 0: it has not waited */

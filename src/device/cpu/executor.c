@@ -538,7 +538,7 @@ static tuttiResult_t sleepFor(execution *e, uint32_t us, bool *moved) {
   return result;
 }
 
-/* The run waits: to look at the clock takes nothing from it. */
+/* The run waits, so that to look at the clock takes least from it. */
 static void stampIdle(tuttiIdle *idle) {
   uint64_t now = tuttiTicks();
   if (idle->last == 0) tuttiStoreRelaxed(idle->first, now);
