@@ -657,8 +657,10 @@ __attribute__((always_inline)) static inline tuttiResult_t runTasks(tuttiTask **
   if (bytes > sizeof stack)
     TUTTI_TRY(tuttiAlloc(&heap, bytes, 1, "state of running operations", NULL));
   layOut(&e, heap ? heap : stack, tasks, ntasks, width, scratch);
-  tuttiIdle *idle = tasks[0]->context->idle;
-  if (idle && idle->first && ntasks == 1) e.idle = idle;
+  if (ntasks == 1) {
+    tuttiIdle *idle = tasks[0]->context->idle;
+    if (idle && idle->first) e.idle = idle;
+  }
 
   for (int i = 0; i < e.nproxies; i++)
     tuttiProxyEnter(e.proxies[i]);
