@@ -71,6 +71,9 @@ typedef struct {
   uint32_t nwaits;
   uint64_t since[TUTTI_FACTS_WAITS];
   tuttiWaitFacts waits[TUTTI_FACTS_WAITS];
+  /* What a one-sided wait is for. */
+  uint64_t signalsAt; /* when that was told; 0: never, or it is over */
+  tuttiSignalFacts signals;
   tuttiAtomic64 stalls;
   bool hangTold; /* of the executor's thread */
 } tuttiTold;

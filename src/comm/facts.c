@@ -125,6 +125,14 @@ static void addLink(const tuttiCommunicator *c, tuttiFacts *f, const tuttiProxyF
   f->links[at] = link;
 }
 
+/* Under told.lock. */
+static void fillSignals(const tuttiCommunicator *c, tuttiFacts *f, uint64_t now) {
+  f->awaitsSignals = c->told.signalsAt && now - c->told.signalsAt < WAITS_MS * TUTTI_MS;
+  if (!f->awaitsSignals) return;
+  f->signals = c->told.signals;
+  f->signals.sinceMs += (uint32_t)((now - c->told.signalsAt) / TUTTI_MS);
+}
+
 static void fillWaits(tuttiCommunicator *c, tuttiFacts *f) {
   tuttiProxyFacts ends[TUTTI_CHANNELS];
   uint64_t now = tuttiNow();
@@ -132,6 +140,7 @@ static void fillWaits(tuttiCommunicator *c, tuttiFacts *f) {
   bool fresh = c->told.waitsAt && now - c->told.waitsAt < WAITS_MS * TUTTI_MS;
   bool kernelWaits = fresh && c->device->kind == tuttiDeviceCuda;
   fillInside(c, f, kernelWaits);
+  fillSignals(c, f, now);
   if (kernelWaits || (f->inside && fresh && c->told.waitsOf == f->started)) {
     f->nwaits = c->told.nwaits;
     memcpy(f->waits, c->told.waits, f->nwaits * sizeof *f->waits);
@@ -281,6 +290,23 @@ void tuttiCommStalls(tuttiCommunicator *c, const tuttiSignature *in, int peer, u
   c->told.waits[0] = (tuttiWaitFacts){.peer = peer, .channel = -1, .awaited = 1};
   snprintf(c->told.waits[0].via, sizeof c->told.waits[0].via, "%s", viaOf(c, peer));
   c->told.since[0] = waitedMs == TUTTI_DISAGREES ? now : now - waitedMs * TUTTI_MS;
+}
+
+void tuttiCommAwaitsSignals(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come,
+                            uint64_t waitedMs) {
+  TUTTI_LOCKED(&c->told.lock);
+  c->told.signalsAt = tuttiNow();
+  c->told.signals = (tuttiSignalFacts){.peer = d->peer,
+                                       .index = (uint32_t)d->sigIdx,
+                                       .context = (uint32_t)d->ctx,
+                                       .wanted = (uint32_t)d->opCnt,
+                                       .come = (uint32_t)come,
+                                       .sinceMs = (uint32_t)waitedMs};
+}
+
+void tuttiCommAwaitsNone(tuttiCommunicator *c) {
+  TUTTI_LOCKED(&c->told.lock);
+  c->told.signalsAt = 0;
 }
 
 /* The connection to be told of: one that is waited for, if it has something to say. */

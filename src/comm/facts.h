@@ -21,6 +21,14 @@ size_t tuttiCommTellReport(void *comm, void *out);
 void tuttiCommWaits(void *comm, const tuttiAwaited *list, int n);
 void tuttiCommStalls(tuttiCommunicator *c, const tuttiSignature *in, int peer, uint64_t waitedMs);
 
+/* A wait of one-sided operations has lasted so long: for d->opCnt signals, of which so many have
+ * come, or with none for room to put to d->peer. Told again ten times a second, as it may be over.
+ */
+void tuttiCommAwaitsSignals(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come,
+                            uint64_t waitedMs);
+/* It is over. */
+void tuttiCommAwaitsNone(tuttiCommunicator *c);
+
 /* What this rank's own connections with `peer` (-1: with any) say of how they are: "rank 1 (host a,
  * pid 17) waits for rank 0 on channel 0 via NET/IB ...; port 1 of hca0 of this rank is down"; "":
  * nothing. Returns buf. */

@@ -232,8 +232,7 @@ static tuttiResult_t tellLate(tuttiCommunicator *c, const tuttiSignature *mine, 
   return tuttiCommFail(c, tuttiTimeout);
 }
 
-/* The user wants to hear of it before the deadline. */
-static bool isHang(uint64_t waitedMs) {
+bool tuttiCommIsHang(uint64_t waitedMs) {
   int64_t after = tuttiSettingInt(TUTTI_SETTING_HANG_AFTER);
   return after > 0 && waitedMs >= (uint64_t)after;
 }
@@ -245,7 +244,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   bool told = waitedMs == TUTTI_DISAGREES;
   bool expired = told || (c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs);
   tuttiCommStalls(c, mine, peer, waitedMs);
-  bool hangs = expired || isHang(waitedMs);
+  bool hangs = expired || tuttiCommIsHang(waitedMs);
   if (hangs && !told) tuttiCommTellHang(c, waitedMs);
   if (!shouldAsk(c, waitedMs, expired)) return tuttiSuccess;
 

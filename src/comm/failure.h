@@ -41,6 +41,8 @@ static inline bool tuttiCommWell(const tuttiCommunicator *c) {
 /* Callbacks of executors, as is tuttiCommFailure. */
 tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
                                 const tuttiSignature *theirs);
+/* A wait has lasted for as long as the user wants to hear of before its deadline. */
+bool tuttiCommIsHang(uint64_t waitedMs);
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
 /* Waits for what(c), at most the timeout, then fails with "`late` within 5 s`why`". If `fails`, a
  * failure of `c` ends it, before or after. */

@@ -1,13 +1,16 @@
 #include "comm/onesided.h"
 
 #include "base/os.h"
+#include "comm/facts.h"
 #include "comm/failure.h"
 #include "comm/group.h"
 #include "comm/handle.h"
 #include "comm/worker.h"
 #include "proxy/proxy.h"
+#include "ras/verdict.h"
 
 #define CLOCK_PASSES 1024
+#define TELL_MS      100 /* between two words of a wait */
 
 /* GPUs store to each other, and so to counters in their symmetric blocks; and to their own. */
 static bool stores(const tuttiCommunicator *c, int peer) {
@@ -109,35 +112,46 @@ static uint64_t untaken(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d) {
 }
 
 static tuttiResult_t tooLate(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come) {
-  double seconds = (double)c->options.timeoutMs / 1e3;
-  const tuttiPeer *p = &c->wireup.peers[d->peer];
-  if (d->opCnt == 0)
-    return TUTTI_FAIL(tuttiTimeout,
-                      "rank %d waited %.1f s for room to put to rank %d (host %s, pid %d), which "
-                      "does not take what was put before. Mend or restart it, or raise "
-                      "TUTTI_TIMEOUT",
-                      c->rank, seconds, d->peer, p->host, p->pid);
+  char text[300];
+  tuttiWho who;
+  c->told.source.member(c, d->peer, &who);
+  const tuttiSignalFacts facts = {.index = (uint32_t)d->sigIdx,
+                                  .context = (uint32_t)d->ctx,
+                                  .wanted = (uint32_t)d->opCnt,
+                                  .come = (uint32_t)come};
   return TUTTI_FAIL(tuttiTimeout,
-                    "rank %d waited %.1f s for %d signals of index %d and context %d from rank %d "
-                    "(host %s, pid %d), of which %llu have come. Mend or restart the late rank, or "
-                    "raise TUTTI_TIMEOUT",
-                    c->rank, seconds, d->opCnt, d->sigIdx, d->ctx, d->peer, p->host, p->pid,
-                    (unsigned long long)come);
+                    "rank %d waited %.1f s for %s. Mend or restart the late rank, or raise "
+                    "TUTTI_TIMEOUT",
+                    c->rank, (double)c->options.timeoutMs / 1e3,
+                    tuttiSignalsText(&facts, &who, text, sizeof text));
+}
+
+static bool isLate(const tuttiCommunicator *c, uint64_t waitedMs) {
+  return c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs;
+}
+
+/* A wait has lasted so long: those who ask are told, and at the deadline it fails. */
+static tuttiResult_t stillWaits(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come,
+                                uint64_t waitedMs) {
+  bool expired = isLate(c, waitedMs);
+  tuttiCommAwaitsSignals(c, d, come, waitedMs);
+  if (expired || tuttiCommIsHang(waitedMs)) tuttiCommTellHang(c, waitedMs);
+  return expired ? tooLate(c, d, come) : tuttiSuccess;
 }
 
 tuttiResult_t tuttiSignalsLate(void *comm, const tuttiWaitSignalDesc_t *awaited, uint32_t come,
                                uint64_t waitedMs) {
   tuttiCommunicator *c = comm;
   TUTTI_TRY(tuttiCommFailure(c));
-  if (c->options.timeoutMs <= 0 || waitedMs < (uint64_t)c->options.timeoutMs) return tuttiSuccess;
-  return tuttiCommFail(c, tooLate(c, awaited, come));
+  tuttiResult_t result = stillWaits(c, awaited, come, waitedMs);
+  return result == tuttiSuccess ? tuttiSuccess : tuttiCommFail(c, result);
 }
 
 /* Runs the proxy, if there is one, spins, then rests, as executors do. What takes long looks at the
  * clock. */
 static tuttiResult_t awaitOne(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d) {
   tuttiBackoff pause = {.spins = c->context.spins, .napUs = c->context.napUs};
-  uint64_t deadline = tuttiDeadline(c->options.timeoutMs);
+  uint64_t start = tuttiNow(), toldMs = 0;
   uint32_t passes = 0;
   while (untaken(c, d) < (uint64_t)d->opCnt) {
     if (c->context.proxy && tuttiProxyRun(c->context.proxy))
@@ -146,8 +160,12 @@ static tuttiResult_t awaitOne(tuttiCommunicator *c, const tuttiWaitSignalDesc_t 
       tuttiBackoffPause(&pause);
     if (pause.round <= pause.spins && ++passes % CLOCK_PASSES != 0) continue;
     TUTTI_TRY(tuttiCommFailure(c));
-    if (tuttiNow() > deadline) return tooLate(c, d, untaken(c, d));
+    uint64_t waitedMs = (tuttiNow() - start) / TUTTI_MS;
+    if (waitedMs < toldMs + TELL_MS && !isLate(c, waitedMs)) continue;
+    toldMs = waitedMs;
+    TUTTI_TRY(stillWaits(c, d, untaken(c, d), waitedMs));
   }
+  if (toldMs > 0) tuttiCommAwaitsNone(c);
   *taken(c, d) += (uint64_t)d->opCnt;
   return tuttiSuccess;
 }

@@ -59,6 +59,11 @@ static bool numbersHold(const tuttiFacts *f) {
   return f->version == TUTTI_VERSION_CODE && ranks && codes && counts && clocks;
 }
 
+static bool signalsHold(const tuttiFacts *f) {
+  if (f->awaitsSignals == 0) return true;
+  return f->awaitsSignals == 1 && f->signals.peer >= 0 && f->signals.peer < f->nranks;
+}
+
 static bool tameLinks(tuttiFacts *f) {
   for (uint32_t i = 0; i < f->nlinks; i++) {
     tuttiLinkFacts *l = &f->links[i];
@@ -87,7 +92,7 @@ bool tuttiFactsParse(const void *bytes, size_t size, tuttiFacts *out) {
     tame(w->via, sizeof w->via);
     tame(w->text, sizeof w->text);
   }
-  if (!tameLinks(out)) return false;
+  if (!tameLinks(out) || !signalsHold(out)) return false;
   tame(out->name, sizeof out->name);
   tame(out->host, sizeof out->host);
   tame(out->failure, sizeof out->failure);

@@ -48,6 +48,14 @@ typedef struct {
   char text[160];          /* the state of its sockets or queue pairs; "" */
 } tuttiWaitFacts;
 
+/* Signals of one-sided operations that a rank waits for, or its kernel; or room to put. */
+typedef struct {
+  int32_t peer;            /* from which, or to which */
+  uint32_t index, context; /* of the signals */
+  uint32_t wanted, come;   /* wanted 0: it waits for room */
+  uint32_t sinceMs;
+} tuttiSignalFacts;
+
 /* How fast the link of a connection is: as the end that can tell has measured it, or what the other
  * end has at least seen. Of several channels that lead to one peer, the slowest. */
 typedef struct {
@@ -100,6 +108,8 @@ typedef struct {
   tuttiSignature in;       /* what it is in, if `inside`: the newest operation, or that in which a
                               kernel waits */
   uint32_t nops, nwaits, inside, nlinks;
+  uint32_t awaitsSignals, unused; /* 1: for a tenth of a second, of which `signals` tells */
+  tuttiSignalFacts signals;
   char name[64], host[64], failure[640];
   tuttiWaitFacts waits[TUTTI_FACTS_WAITS];
   tuttiLinkFacts links[TUTTI_FACTS_LINKS]; /* those that are measured first, the slowest of these

@@ -45,8 +45,12 @@ static int countTold(const tuttiCommSnapshot *c) {
   return told;
 }
 
-static void textWaits(const tuttiFacts *f, FILE *out) {
+static void textWaits(const tuttiCommSnapshot *c, const tuttiFacts *f, FILE *out) {
   char text[400];
+  if (f->awaitsSignals)
+    fprintf(out, "    waits for %s, since %.1f s\n",
+            tuttiSignalsText(&f->signals, &c->ranks[f->signals.peer].who, text, sizeof text),
+            f->signals.sinceMs / 1e3);
   for (uint32_t i = 0; i < f->nwaits; i++) {
     tuttiWaitText(&f->waits[i], text, sizeof text);
     fprintf(out, "    %s\n", text);
@@ -85,7 +89,7 @@ static void textTold(const tuttiFacts *f, const char *last, bool inside, FILE *o
     fprintf(out, "idle, last %s", last);
 }
 
-static void textRank(const tuttiRankView *v, FILE *out) {
+static void textRank(const tuttiCommSnapshot *c, const tuttiRankView *v, FILE *out) {
   char who[160], sig[160] = "nothing yet";
   tuttiRankState state;
   bool known = tuttiRankViewState(v, &state);
@@ -101,7 +105,7 @@ static void textRank(const tuttiRankView *v, FILE *out) {
     textUntold(v, known ? sig : NULL, inside, out);
   fputc('\n', out);
   if (!v->told) return;
-  textWaits(&v->facts, out);
+  textWaits(c, &v->facts, out);
   textLinks(&v->facts, out);
 }
 
@@ -127,7 +131,7 @@ void tuttiReportText(const tuttiSnapshot *s, FILE *out) {
     fprintf(out, "\ncommunicator %s (%016" PRIx64 "), %d ranks, %d of which have told at %s:\n",
             c->name, c->hash, c->nranks, countTold(c), when);
     for (int r = 0; r < c->nranks; r++)
-      textRank(&c->ranks[r], out);
+      textRank(c, &c->ranks[r], out);
   }
   fprintf(out, "\ntutti %d.%d.%d, collected in %.2f s\n", TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH,
           s->seconds);
@@ -179,6 +183,17 @@ static void jsonLink(const tuttiLinkFacts *l, FILE *out) {
   fputc('}', out);
 }
 
+static void jsonSignals(const tuttiFacts *f, FILE *out) {
+  const tuttiSignalFacts *s = &f->signals;
+  if (f->awaitsSignals)
+    fprintf(out,
+            "{\"peer\": %d, \"index\": %" PRIu32 ", \"context\": %" PRIu32 ", \"wanted\": %" PRIu32
+            ", \"come\": %" PRIu32 ", \"since_sec\": %.3f}",
+            s->peer, s->index, s->context, s->wanted, s->come, s->sinceMs / 1e3);
+  else
+    fputs("null", out);
+}
+
 /* What NCCL has no keys for. */
 static void jsonMore(const tuttiFacts *f, FILE *out) {
   fprintf(out,
@@ -200,6 +215,8 @@ static void jsonMore(const tuttiFacts *f, FILE *out) {
     jsonOp(&f->ops[0], out);
   else
     fputs("null", out);
+  fputs(", \"signals\": ", out);
+  jsonSignals(f, out);
   fputs(", \"waits\": [", out);
   for (uint32_t i = 0; i < f->nwaits; i++) {
     if (i > 0) fputs(", ", out);

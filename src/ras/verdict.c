@@ -101,6 +101,21 @@ void tuttiWaitText(const tuttiWaitFacts *w, char *buf, size_t size) {
            w->sends ? "acknowledged" : "taken", w->text[0] ? "; " : "", w->text);
 }
 
+const char *tuttiSignalsText(const tuttiSignalFacts *s, const tuttiWho *peer, char *buf,
+                             size_t size) {
+  char who[160];
+  tuttiWhoText(peer, who, sizeof who);
+  if (s->wanted == 0)
+    snprintf(buf, size, "room to put to %s, which does not take what was put before", who);
+  else
+    snprintf(buf, size,
+             "%" PRIu32 " signal%s of index %" PRIu32 " and context %" PRIu32
+             " from %s, of which %" PRIu32 " ha%s come",
+             s->wanted, s->wanted == 1 ? "" : "s", s->index, s->context, who, s->come,
+             s->come == 1 ? "s" : "ve");
+  return buf;
+}
+
 /* ---- what the ranks are at ------------------------------------------------------------------ */
 
 /* A communicator, and what its findings are made of. */
@@ -375,6 +390,40 @@ static void findPeer(judgement *j) {
   }
 }
 
+/* What a rank is at that others wait for, as a clause; "" where a finding of its own says it. */
+static void peerText(const tuttiRankView *p, char *buf, size_t size) {
+  char sig[160];
+  buf[0] = 0;
+  if (!answers(p)) return;
+  const tuttiFacts *f = &p->facts;
+  if (f->inside)
+    snprintf(buf, size, "; that one is in %s since %.1f s",
+             tuttiSignatureText(&f->in, sig, sizeof sig), f->inMs / 1e3);
+  else if (f->awaitsSignals)
+    snprintf(buf, size, "; that one waits itself, for rank %d", f->signals.peer);
+  else
+    snprintf(buf, size, "; that one answers, and is in no operation");
+}
+
+/* Ranks that wait for signals. */
+static void findSignals(judgement *j) {
+  clauses list = {0};
+  for (int r = 0; r < j->c->nranks; r++) {
+    const tuttiRankView *v = &j->c->ranks[r];
+    const tuttiSignalFacts *s = &v->facts.signals;
+    char clause[700], text[300], peer[240] = "";
+    if (!answers(v) || !v->facts.awaitsSignals || s->sinceMs < HANG_MS) continue;
+    const tuttiRankView *p = &j->c->ranks[s->peer];
+    if (p != v) peerText(p, peer, sizeof peer);
+    snprintf(clause, sizeof clause, "rank %d waits %.1f s for %s%s", r, s->sinceMs / 1e3,
+             tuttiSignalsText(s, &p->who, text, sizeof text), peer);
+    addClause(&list, clause);
+  }
+  endClauses(&list);
+  tuttiFinding *f = list.n > 0 ? addFinding(j, tuttiVerdictPeer) : NULL;
+  if (f) snprintf(f->text, sizeof f->text, "%s", list.text);
+}
+
 /* All are in it, or what they wait for is not said yet: what the ranks wait for themselves, first
  * those endpoints that have something to say. */
 static void findPath(judgement *j) {
@@ -459,6 +508,7 @@ int tuttiFindings(const tuttiCommSnapshot *c, tuttiFinding out[TUTTI_FINDINGS]) 
   }
   findNotBegun(&j);
   findPeer(&j);
+  findSignals(&j);
   findPath(&j);
   findJoining(&j);
   if (j.n == 0) findNothing(&j);

@@ -55,6 +55,11 @@ bool tuttiLateText(const tuttiSignature *mine, int peer, const tuttiWho *who,
 /* "waits for rank 6 on channel 1 via NET/IB since 9.0 s: 12 messages sent, 3 acknowledged; ..." */
 void tuttiWaitText(const tuttiWaitFacts *w, char *buf, size_t size);
 
+/* "2 signals of index 0 and context 1 from rank 3 (host a, pid 17), of which 1 has come", or "room
+ * to put to ..."; `peer` is that rank. Returns buf. */
+const char *tuttiSignalsText(const tuttiSignalFacts *s, const tuttiWho *peer, char *buf,
+                             size_t size);
+
 /* Who enters collectives last, over the operations that ranks have stamped: one sentence for each
  * rank that is the last in most of them and later than the median by more than a tenth of a
  * millisecond. Returns how many of out[max]. */

@@ -109,7 +109,7 @@ TEST_P(OneSided, SignalsAreCountedByRankIndexAndContext) {
       ASSERT_EQ(wait(comm, p, 1, 1, 1), tuttiSuccess);
     setTimeout(comm, 50);
     EXPECT_EQ(wait(comm, (r + 1) % n, 1, 2, 0), tuttiTimeout);
-    EXPECT_THAT(lastError(comm), AllOf(HasSubstr("for 1 signals of index 2 and context 0 from"),
+    EXPECT_THAT(lastError(comm), AllOf(HasSubstr("for 1 signal of index 2 and context 0 from"),
                                        HasSubstr("of which 0 have come")));
   });
 }

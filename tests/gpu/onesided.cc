@@ -231,7 +231,7 @@ TEST_P(GpuOneSided, SignalsAreCountedByRankIndexAndContext) {
     TUTTI(await(comm, 2, s, 1, 8, 1));
     EXPECT_EQ(awaitFailure(comm, 20), tuttiTimeout);
     EXPECT_THAT(tuttiGetLastError(comm), AllOf(HasSubstr("rank 0 waited"),
-                                               HasSubstr("for 1 signals of index 8 and context "
+                                               HasSubstr("for 1 signal of index 8 and context "
                                                          "1 from rank 2"),
                                                HasSubstr("of which 0 have come")));
     EXPECT_EQ(awaitStream(s, 5), cudaSuccess) << "the kernel has ended";

@@ -230,6 +230,49 @@ TEST(Deadline, TellsHowThePathIs) {
   }
 }
 
+/* Waits for signals of one-sided operations. */
+class SignalHangs : public testing::TestWithParam<const char *> {};
+
+TEST_P(SignalHangs, AreNamed) {
+#ifndef SOFTHCA_LIBRARY
+  if (std::string(GetParam()) == "IB" && !getenv("TUTTITEST_RDMA"))
+    GTEST_SKIP() << "needs the software HCA";
+#endif
+  RankProcesses job;
+  std::string name = jobName();
+  rastest::useTransport(GetParam());
+  job.start(kRanks, [&](int r) {
+    tuttiComm_t comm;
+    tuttiWindow_t window;
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    std::string own = jobName();
+    config.commName = own.c_str();
+    tuttiUniqueId id = job.id();
+    if (job.keep(tuttiCommInitRankConfig(&comm, kRanks, id, r, &config)) != tuttiSuccess) return;
+    job.keep(tuttiCommWindowRegister(comm, in, sizeof in, &window, 0));
+    job.setStage(r, 1);
+    tuttiWaitSignalDesc_t two = {2, kCulprit, 0, 0};
+    if (r == kCulprit)
+      tuttiSignal(0, 0, 0, 0, comm, nullptr);
+    else
+      tuttiWaitSignal(1, &two, comm, nullptr);
+    for (;;)
+      pause();
+  });
+  for (int r = 0; r < kRanks; r++)
+    ASSERT_TRUE(job.waitForStage(r, 1)) << job.report(r).text;
+  std::string from = " from rank 1 (host ",
+              pid = ", pid " + std::to_string(job.report(kCulprit).pid);
+  expectVerdict(tuttiVerdictPeer,
+                {"rank 0 waits ", " for 2 signals of index 0 and context 0" + from,
+                 pid + "), of which 1 has come; that one answers, and is in no operation",
+                 "rank 2 waits ", pid + "), of which 0 have come"});
+  unsetenv("TUTTITEST_JOB");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SignalHangs, testing::Values("SHM", "Socket", "IB"),
+                         [](const auto &info) { return std::string(info.param); });
+
 std::string caseName(const testing::TestParamInfo<Case> &info) {
   return std::string(std::get<0>(info.param)) + std::get<1>(info.param).name;
 }

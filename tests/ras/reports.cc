@@ -82,6 +82,32 @@ TEST_F(Reports, BeforeAWaitTimesOut) {
   EXPECT_THAT(text, ContainsRegex("waits for rank [0-9] on channel 0 via "));
 }
 
+TEST_F(Reports, BeforeAWaitForSignalsTimesOut) {
+  setenv("TUTTI_HANG_REPORT", report().c_str(), 1);
+  job.start(2, [this](int r) {
+    static float x[2];
+    tuttiComm_t comm;
+    tuttiWindow_t window;
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.timeoutMs = 1500;
+    config.commName = "late";
+    tuttiUniqueId id = job.id();
+    ASSERT_EQ(job.keep(tuttiCommInitRankConfig(&comm, 2, id, r, &config)), tuttiSuccess);
+    ASSERT_EQ(job.keep(tuttiCommWindowRegister(comm, x, sizeof x, &window, 0)), tuttiSuccess);
+    tuttiWaitSignalDesc_t one = {1, 1, 0, 0};
+    if (r == 0) job.keep(tuttiWaitSignal(1, &one, comm, nullptr), comm);
+    job.setStage(r, 1);
+    for (;;)
+      pause();
+  });
+  ASSERT_TRUE(job.waitForStage(0, 1));
+  EXPECT_EQ(job.report(0).result, tuttiTimeout) << job.report(0).text;
+  EXPECT_THAT(content(report()),
+              testing::AllOf(testing::StartsWith("communicator late: rank 0 waits 1."),
+                             HasSubstr(" for 1 signal of index 0 and context 0 from rank 1 (host "),
+                             HasSubstr("    waits for 1 signal of index 0 and context 0")));
+}
+
 TEST_F(Reports, EarlierIfAskedAndNothingEnds) {
   setenv("TUTTI_HANG_AFTER", "0.6", 1);
   ASSERT_NO_FATAL_FAILURE(start(60000));

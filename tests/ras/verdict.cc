@@ -175,6 +175,36 @@ TEST_F(Verdict, APeerThatHasNotCalledTheOtherSide) {
                         "it last finished nothing"));
 }
 
+TEST_F(Verdict, SignalsThatHaveNotCome) {
+  make(4);
+  called(2, 5, 1200);
+  auto wait = [&](int r, int peer, uint32_t ms) {
+    tuttiFacts &f = c->ranks[r].facts;
+    f.awaitsSignals = 1;
+    f.signals = {};
+    f.signals.peer = peer;
+    f.signals.index = 3;
+    f.signals.wanted = 2;
+    f.signals.come = 1;
+    f.signals.sinceMs = ms;
+  };
+  wait(0, 2, 2000);
+  wait(1, 0, 700);
+  wait(3, 1, 300); /* not for long */
+  auto f = judge();
+  ASSERT_GE(f.size(), 1u);
+  EXPECT_EQ(f.back().kind, tuttiVerdictPeer);
+  EXPECT_STREQ(f.back().text,
+               "rank 0 waits 2.0 s for 2 signals of index 3 and context 0 from rank 2 (host node1, "
+               "pid 102), of which 1 has come; that one is in #5 AllReduce(count 8, float32, sum) "
+               "since 1.2 s; rank 1 waits 0.7 s for 2 signals of index 3 and context 0 from rank 0 "
+               "(host node0, pid 100), of which 1 has come; that one waits itself, for rank 2");
+  c->ranks[0].facts.signals.wanted = 0;
+  EXPECT_THAT(judge().back().text,
+              HasSubstr("rank 0 waits 2.0 s for room to put to rank 2 (host node1, pid 102), which "
+                        "does not take what was put before"));
+}
+
 TEST_F(Verdict, AKernelWaitsInAnOlderOperationThanTheNewest) {
   make(3);
   launched(0, 9, 7, 2000);
@@ -318,6 +348,9 @@ TEST_F(Verdict, FactsThatDoNotHoldTogetherAreNotBelieved) {
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.ops[0].sig.coll = 200; }));
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.in.type = 200; }));
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.nwaits = 1, f.waits[0].peer = 2; }));
+  EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.awaitsSignals = 2; }));
+  EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.awaitsSignals = 1, f.signals.peer = 2; }));
+  EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.awaitsSignals = 1, f.signals.peer = -1; }));
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.now = UINT64_MAX; }));
   EXPECT_TRUE(spoiled([](tuttiFacts &f) { f.realtime = (uint64_t)INT64_MAX; }));
   for (uint64_t tuttiOpFacts::*stamp :
