@@ -13,6 +13,7 @@
 #include "transport/remote.h"
 
 #define BURST        8   /* most steps of one task before the others have their turn */
+#define IDLE_LOOK    8   /* idle passes for one look at the clock, where stamps are asked for */
 #define CLOCK_PASSES 256 /* passes between looks at the clock while something moves */
 #define STALL_NS     100000000u
 #define RING_US      1000  /* how much longer it sleeps where it will be woken */
@@ -553,8 +554,8 @@ static tuttiResult_t drive(execution *e) {
     TUTTI_TRY(pass(e, &moved));
     if (e->live == 0) return tuttiSuccess;
     e->waited = true;
-    /* Every other time, as who looks at the clock sees so much later what has come. */
-    if (e->idle && !moved && e->idles++ % 2 == 0) stampIdle(e->idle);
+    /* Not each time: who looks at the clock sees so much later what has come. */
+    if (e->idle && !moved && e->idles++ % IDLE_LOOK == 0) stampIdle(e->idle);
     uint32_t us = moved ? 0 : tuttiBackoffStep(&backoff);
     if (us > 0) TUTTI_TRY(sleepFor(e, us, &moved));
     if (e->live == 0) return tuttiSuccess;
