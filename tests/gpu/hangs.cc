@@ -19,12 +19,13 @@ void CUDART_CB block(void *) {
     pause();
 }
 
-enum Instead { kNothing, kOtherSize, kBehindAnother };
+enum Instead { kNothing, kOtherSize, kBehindAnother, kNoSignal };
 
 struct Hang {
   const char *name;
-  Instead instead; /* what the culprit does of the third operation */
-  int signal;      /* that it gets when the other waits; 0: none */
+  Instead
+      instead; /* what the culprit does of the third operation; or that is a wait for a signal */
+  int signal;  /* that it gets when the other waits; 0: none */
   tuttiVerdictKind kind;
   std::vector<const char *> says;
 };
@@ -48,6 +49,12 @@ const Hang kHangs[] = {
      tuttiVerdictFailed,
      {"ranks disagree on an operation", "#3 AllReduce(count 64, float32, sum)",
       "#3 AllReduce(count 65, float32, sum)"}},
+    {"NoSignal",
+     kNoSignal,
+     0,
+     tuttiVerdictPeer,
+     {"rank 0 waits ", " for 1 signal of index 0 and context 0 from rank 1 (host ",
+      "of which 0 have come; that one answers, and is in no operation"}},
     {"Stopped",
      kNothing,
      SIGSTOP,
@@ -68,7 +75,6 @@ class GpuHangs : public GpuTest, public testing::WithParamInterface<Case> {
 protected:
   /* One rank: two good operations, then that one, and what follows it; then it stays. */
   void rank(int r) {
-    const Hang &hang = std::get<1>(GetParam());
     tuttiComm_t comm;
     tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
     std::string name = jobName();
@@ -79,20 +85,38 @@ protected:
     float *x = gpu.put(std::vector<float>(kCount + 1, 1));
     tuttiUniqueId id = job.id();
     if (job.keep(tuttiCommInitRankConfig(&comm, kRanks, id, r, &config)) != tuttiSuccess) return;
-    auto reduce = [&](size_t count) {
-      return tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s);
-    };
     for (int i = 0; i < 2; i++)
-      if (job.keep(reduce(kCount)) != tuttiSuccess || awaitStream(s) != cudaSuccess) return;
+      if (job.keep(tuttiAllReduce(x, x, kCount, tuttiFloat32, tuttiSum, comm, s)) != tuttiSuccess ||
+          awaitStream(s) != cudaSuccess)
+        return;
     job.setStage(r, 1);
-    bool culprit = r == kCulprit;
-    if (culprit && hang.instead == kBehindAnother) cudaLaunchHostFunc(s, block, nullptr);
-    if (!culprit || hang.instead == kBehindAnother) reduce(kCount);
-    if (culprit && hang.instead == kOtherSize) reduce(kCount + 1);
-    if (!culprit) reduce(kCount); /* launched behind it, and not what it is in */
+    if (std::get<1>(GetParam()).instead == kNoSignal)
+      awaitSignal(comm, x, s, r == kCulprit);
+    else
+      goOn(comm, x, s, r == kCulprit);
     job.setStage(r, 2);
     for (;;)
       pause();
+  }
+
+  /* The third operation, or what the culprit does instead. */
+  static void goOn(tuttiComm_t comm, float *x, cudaStream_t s, bool culprit) {
+    Instead instead = std::get<1>(GetParam()).instead;
+    auto reduce = [&](size_t count) {
+      tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s);
+    };
+    if (culprit && instead == kBehindAnother) cudaLaunchHostFunc(s, block, nullptr);
+    if (!culprit || instead == kBehindAnother) reduce(kCount);
+    if (culprit && instead == kOtherSize) reduce(kCount + 1);
+    if (!culprit) reduce(kCount); /* launched behind it, and not what it is in */
+  }
+
+  /* A wait in place of the third operation; the culprit sends no signal. */
+  void awaitSignal(tuttiComm_t comm, float *x, cudaStream_t s, bool culprit) {
+    tuttiWaitSignalDesc_t one = {1, kCulprit, 0, 0};
+    tuttiWindow_t window;
+    job.keep(tuttiCommWindowRegister(comm, x, kCount * sizeof *x, &window, 0));
+    if (!culprit) job.keep(tuttiWaitSignal(1, &one, comm, s));
   }
 
   RankProcesses job;
