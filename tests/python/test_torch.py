@@ -4,7 +4,6 @@ import doctest
 import inspect
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -154,13 +153,11 @@ class FromEnv(unittest.TestCase):
         self.run_agents(["--standalone", "--nproc-per-node", "2"])
 
     def test_of_two_agents(self):
-        """As on two hosts: the ranks meet at the store of an agent."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        """As on two hosts: neither agent is the other's host, and the ranks meet at a store of somebody else."""
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         agent = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "tutti",
-                 "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1"]
-        self.run_agents(agent + ["--rdzv-conf", "is_host=1"], agent + ["--rdzv-conf", "is_host=0"])
+                 "--rdzv-endpoint", f"127.0.0.1:{store.port}", "--rdzv-conf", "is_host=0", "--local-addr", "127.0.0.1"]
+        self.run_agents(agent, agent)
 
 
 class Packages(unittest.TestCase):
