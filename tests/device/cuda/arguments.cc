@@ -90,7 +90,7 @@ struct CudaArguments : testing::Test {
     return s.regions.isFew ? s.regions.few.front : s.regions.many.front;
   }
   const tuttiRegionsLink &regionsLink(int i) const {
-    return s.regions.isFew ? s.regions.few.link[i] : s.regions.many.link[i];
+    return (s.regions.isFew ? s.regions.few.link : s.regions.many.link)[i];
   }
   const tuttiRegionsBack &back() const {
     return s.regions.isFew ? s.regions.few.back : s.regions.many.back;
