@@ -7,22 +7,27 @@
 #include <string.h>
 #include <time.h>
 
+/* Makes a condition whose waits may end by the monotonic clock. */
+static bool initTimed(pthread_cond_t *condition) {
+  pthread_condattr_t monotonic;
+  if (pthread_condattr_init(&monotonic)) return false;
+  bool made = !pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) &&
+              !pthread_cond_init(condition, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  return made;
+}
+
 static bool initQueue(Queue *queue, tuttiWorkGroup *group, int peer, bool mail) {
   queue->group = group;
   queue->peer = peer;
   queue->mail = mail;
   queue->last = &queue->first;
-  return !pthread_cond_init(&queue->more, NULL);
+  return initTimed(&queue->more);
 }
 
 static bool initLock(tuttiWorkGroup *group) {
-  pthread_condattr_t monotonic;
-  if (pthread_mutex_init(&group->lock, NULL) || pthread_condattr_init(&monotonic)) return false;
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  bool made =
-      !pthread_cond_init(&group->done, NULL) && !pthread_cond_init(&group->tick, &monotonic);
-  pthread_condattr_destroy(&monotonic);
-  return made;
+  return !pthread_mutex_init(&group->lock, NULL) && !pthread_cond_init(&group->done, NULL) &&
+         initTimed(&group->tick);
 }
 
 static void freeGroup(tuttiWorkGroup *group) {
@@ -192,6 +197,7 @@ static tuttiWork *findLate(const tuttiWorkGroup *group) {
 
 static void *watch(void *argument) {
   tuttiWorkGroup *group = argument;
+  int idle = 0; /* ticks without a deadline */
   pthread_mutex_lock(&group->lock);
   while (!group->closing) {
     tuttiWork *late = findLate(group);
@@ -202,10 +208,13 @@ static void *watch(void *argument) {
     uint64_t next = tuttiWorkNow() + TICK_MS;
     struct timespec until = {.tv_sec = (time_t)(next / 1000),
                              .tv_nsec = (long)(next % 1000) * 1000000};
-    if (group->timed)
-      pthread_cond_timedwait(&group->tick, &group->lock, &until);
-    else
+    idle = group->timed ? 0 : idle + 1;
+    group->resting = idle > IDLE_TICKS;
+    if (group->resting)
       pthread_cond_wait(&group->tick, &group->lock);
+    else
+      pthread_cond_timedwait(&group->tick, &group->lock, &until);
+    group->resting = false;
   }
   pthread_mutex_unlock(&group->lock);
   return NULL;
@@ -223,7 +232,7 @@ bool tuttiWorkWatch(tuttiWork *work, int timeoutMs) {
     work->timed = true;
     work->nextTimed = group->timed;
     group->timed = work;
-    if (!work->nextTimed) pthread_cond_signal(&group->tick);
+    if (group->resting) pthread_cond_signal(&group->tick);
   }
   return true;
 }

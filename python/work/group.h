@@ -12,6 +12,7 @@
 #define WORK_TEXT   2048 /* bytes of the text of a failure */
 #define INLINE_SIZE 40   /* bytes of a message that travel with its header */
 #define TICK_MS     50   /* how often the watchdog looks at deadlines */
+#define IDLE_TICKS  20   /* before it sleeps: waking it costs more than a message takes */
 #define HEADER_MARK 0x7a1ed0c5u
 
 typedef struct Queue Queue;
@@ -52,13 +53,15 @@ struct Queue {
   bool mail;    /* a lane that receives: its works are the group's posted receives */
   bool open;    /* comm may be used */
   bool running; /* somebody is at it, who alone calls comm */
+  bool asleep;  /* its thread waits to be woken, rather than looks now and then */
   bool dead;    /* all works fail with `text` */
   bool threaded;
   tuttiComm_t comm;
   tuttiResult_t code; /* of a dead queue */
   char *text;
   tuttiWork *first, **last;
-  pthread_cond_t more; /* wakes the thread */
+  uint64_t begun;      /* works, or messages of a lane that receives */
+  pthread_cond_t more; /* wakes the thread; waits by the monotonic clock */
   pthread_t thread;
 };
 
@@ -68,6 +71,7 @@ struct tuttiWorkGroup {
   pthread_cond_t tick; /* wakes the watchdog */
   int refs, nranks, rank, timeoutMs;
   bool closing, watched, aborted;
+  bool resting; /* the watchdog waits to be woken: it has seen no deadline for IDLE_TICKS */
   char name[64];
   char *text;   /* why nothing runs any more; NULL: it does */
   Queue all;    /* the collectives */

@@ -1,5 +1,9 @@
 /* Works, their queues, and who runs them: whoever waits for a work of an idle queue carries it out
- * in its own thread, which spares two switches of threads; else the queue's thread does. */
+ * in its own thread, which spares two switches of threads; else the queue's thread does. Most works
+ * are waited for a few microseconds after they were made. So the thread takes none that has not
+ * been there for GRACE_US; and while there are works now and then it looks for them by itself, as
+ * waking it would cost more than a small one takes, and a core where there are few. It looks less
+ * often while their waiters carry them out, and as often as it can once it was needed. */
 #include "work.h"
 
 #include <errno.h>
@@ -7,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "group.h"
@@ -16,6 +21,8 @@
  * texts there as leaked; tuttiWorkUnref and the end of a queue free them. */
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 #endif
+
+enum { GRACE_US = 50, MOST_US = 1600, LOOKS = 40, SLACK_NS = 1000 };
 
 static _Thread_local char lastText[WORK_TEXT]; /* of this thread's last failed call */
 
@@ -184,6 +191,7 @@ static bool ready(const Queue *queue) {
 /* Does the next of what the queue has. Holds the lock, which it lets go meanwhile. */
 static void runNext(Queue *queue) {
   queue->running = true;
+  queue->begun++;
   if (queue->mail) {
     tuttiMailPull(queue);
   } else {
@@ -200,15 +208,51 @@ static void runNext(Queue *queue) {
   pthread_cond_broadcast(&queue->group->done);
 }
 
+/* Until somebody wakes the thread, or for so long. */
+static void look(Queue *queue, long us) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_nsec += us * 1000;
+  if (until.tv_nsec >= 1000000000) {
+    until.tv_sec++;
+    until.tv_nsec -= 1000000000;
+  }
+  pthread_cond_timedwait(&queue->more, &queue->group->lock, &until);
+}
+
+/* Sleeps until somebody wakes it. */
+static void sleepDeep(Queue *queue) {
+  queue->asleep = true;
+  pthread_cond_wait(&queue->more, &queue->group->lock);
+  queue->asleep = false;
+}
+
 static void *runQueue(void *argument) {
   Queue *queue = argument;
   tuttiWorkGroup *group = queue->group;
+  uint64_t begun = 0; /* what the queue had begun at the last look */
+  long pause = GRACE_US;
+  int idle = 0;     /* looks in vain */
+  bool due = false; /* at the last look there was a work, and `begun` ones before it */
+  (void)prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0); /* else a look comes 50 us late */
   pthread_mutex_lock(&group->lock);
   while (!group->closing && !queue->dead) {
-    if (!queue->running && ready(queue))
+    bool has = !queue->running && ready(queue), helped = queue->begun != begun;
+    if (has && due && !helped) {
       runNext(queue);
+      begun = queue->begun; /* what follows has waited long enough */
+      pause = GRACE_US;
+      idle = 0;
+      continue;
+    }
+    if (helped && pause < MOST_US) pause *= 2;
+    due = has;
+    begun = queue->begun;
+    idle = has || helped ? 0 : idle + 1;
+    if (idle < LOOKS)
+      look(queue, has ? GRACE_US : pause);
     else
-      pthread_cond_wait(&queue->more, &group->lock);
+      sleepDeep(queue);
   }
   pthread_mutex_unlock(&group->lock);
   return NULL;
@@ -216,6 +260,7 @@ static void *runQueue(void *argument) {
 
 void tuttiQueueWake(Queue *queue) {
   if (!ready(queue) || queue->running || queue->group->closing) return;
+  if (queue->threaded && !queue->asleep) return; /* it looks by itself */
   if (queue->threaded)
     pthread_cond_signal(&queue->more);
   else if (pthread_create(&queue->thread, NULL, runQueue, queue))
