@@ -41,6 +41,8 @@ _BITWISE = {_RedOp.BAND: torch.bitwise_and, _RedOp.BOR: torch.bitwise_or,
 _COMBINE = {**_BITWISE, _RedOp.SUM: torch.add, _RedOp.AVG: torch.add, _RedOp.PRODUCT: torch.mul,
             _RedOp.MAX: torch.maximum, _RedOp.MIN: torch.minimum}
 _PLAIN = {kind: code for kind, (code, n) in _TYPES.items() if n == 1 and kind != torch.bool}
+_LARGE = 1 << 15  # bytes; see _is_large
+_FEW = 16  # ranks among which a root had better talk to each by itself
 _POLL = 0.001  # seconds between looks at the store, at first
 _groups = weakref.WeakSet()
 
@@ -72,6 +74,12 @@ def _dense(tensor):
     if tensor.is_complex() and tensor.is_conj():
         tensor = tensor.resolve_conj()
     return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def _is_large(tensor):
+    """Is a rank's part of a list so large that it had better go from and to the tensors of the list than by way of
+    one buffer? All ranks say the same, wherever their tensors lie."""
+    return tensor.numel() * tensor.element_size() >= _LARGE
 
 
 def _follow_each_other(tensors):
@@ -530,8 +538,8 @@ class Calls:
             raise check.Refused(f"all-gather of {engine.size} ranks into {len(outputs)} tensors: output lists "
                                 "should be equal to world size")
         check.same_types(outputs, tensor)
-        if any(out.numel() != tensor.numel() for out in outputs):
-            self._gather_uneven(plan, outputs, source)
+        if _is_large(source) or any(out.numel() != tensor.numel() for out in outputs):
+            self._gather_each(plan, outputs, source)
             return
         code, count = _kind(source)
         targets = [plan.target(out) for out in outputs]
@@ -544,7 +552,8 @@ class Calls:
         for part, target in zip(room.view(engine.size, -1).unbind() if count else (), targets):
             plan.copy(part, target)
 
-    def _gather_uneven(self, plan, outputs, source):
+    def _gather_each(self, plan, outputs, source):
+        """By a broadcast of each rank, of which none needs know the sizes of others."""
         engine = self.engine
         if outputs[engine.rank].numel() != source.numel():
             raise check.Refused(f"rank {engine.rank} gathers {source.numel()} elements, but its own "
@@ -620,20 +629,26 @@ class Calls:
         check.single("gather", inputs, "input tensor list")
         outs = check.of_root("gather", outputs, engine.size, engine.rank == opts.rootRank, "output")
         source = plan.source(inputs[0])
-        code, count = _kind(source)
-        if engine.rank != opts.rootRank:
-            plan.add(w.GATHER, source, source, count, code, 0, opts.rootRank)
-            return engine.run("gather", plan, opts, [])
-        check.same_types(outs, source, "gather")
-        check.same_sizes("gather", outs, source)
-        targets = [plan.target(out) for out in outs]
-        room = targets[0] if _follow_each_other(targets) else plan.flat(source, engine.size)
-        plan.add(w.GATHER, source, room, count, code, 0, opts.rootRank)
-        plan.keep.append(targets)
-        if room is not targets[0] and count:
-            for part, target in zip(room.view(engine.size, -1).unbind(), targets):
-                plan.copy(part, target)
+        isRoot, targets = engine.rank == opts.rootRank, []
+        if isRoot:
+            check.same_types(outs, source, "gather")
+            check.same_sizes("gather", outs, source)
+            targets = [plan.target(out) for out in outs]
+            plan.keep.append(targets)
+        if engine.size <= _FEW or _is_large(source):
+            self._swap(plan, {opts.rootRank: source}, dict(enumerate(targets)), source)
+        else:
+            self._gather_room(plan, targets, source, opts.rootRank)
         return engine.run("gather", plan, opts, outs)
+
+    def _gather_room(self, plan, targets, source, root):
+        """Gather by way of one buffer; the root alone has targets."""
+        code, count = _kind(source)
+        follow = not targets or _follow_each_other(targets)
+        room = (targets or [source])[0] if follow else plan.flat(source, self.engine.size)
+        plan.add(w.GATHER, source, room, count, code, 0, root)
+        for part, target in zip(room.view(self.engine.size, -1).unbind() if count and not follow else (), targets):
+            plan.copy(part, target)
 
     @by_device
     def scatter(self, outputs, inputs, opts=None, root=None):
@@ -646,13 +661,17 @@ class Calls:
         parts = check.of_root("scatter", inputs, engine.size, engine.rank == opts.rootRank, "input")
         plan.inputs = parts
         target = plan.target(outputs[0])
-        code, count = _kind(target)
-        room = target
-        if engine.rank == opts.rootRank:
+        isRoot = engine.rank == opts.rootRank
+        if isRoot:
             check.same_types(parts, target, "scatter")
             check.same_sizes("scatter", parts, target)
-            room = self._joined(plan, parts)
-        plan.add(w.SCATTER, room, target, count, code, 0, opts.rootRank)
+        if engine.size <= _FEW or _is_large(target):
+            sources = [plan.source(part) for part in parts] if isRoot else []
+            self._swap(plan, dict(enumerate(sources)), {opts.rootRank: target}, target)
+        else:
+            code, count = _kind(target)
+            room = self._joined(plan, parts) if isRoot else target
+            plan.add(w.SCATTER, room, target, count, code, 0, opts.rootRank)
         return engine.run("scatter", plan, opts, outputs)
 
     def _joined(self, plan, parts):
@@ -676,10 +695,10 @@ class Calls:
                                 f"{inputs[engine.rank].numel()}")
         target = plan.target(output)
         code, count, native = _reducing(output, op)
-        if all(part.numel() == output.numel() for part in inputs):
+        if not _is_large(output) and all(part.numel() == output.numel() for part in inputs):
             plan.add(w.REDUCE_SCATTER, self._joined(plan, inputs), target, count, code, native)
             return
-        for peer, part in enumerate(inputs):  # uneven parts: each is reduced to its owner
+        for peer, part in enumerate(inputs):  # large or uneven parts: each is reduced to its owner
             source = plan.source(part)
             code, count, native = _reducing(source, op)
             plan.add(w.REDUCE, source, target if peer == engine.rank else source, count, code,
@@ -734,19 +753,28 @@ class Calls:
     # ---- all-to-all ----
 
     def _exchange(self, plan, sends, recvs, code, size):
-        """Messages between all ranks in one group: (address, count) for each peer."""
-        engine = self.engine
+        """Messages between ranks in one group: {peer: (address, count)} to send and to receive."""
+        engine, nothing = self.engine, (None, 0)
         for peer in range(engine.size):
-            (source, n), (target, m) = sends[peer], recvs[peer]
+            (source, n), (target, m) = sends.get(peer, nothing), recvs.get(peer, nothing)
             if peer == engine.rank:
                 if n != m:
                     raise check.Refused(f"rank {peer} keeps {n} elements for itself, but takes {m}")
-                plan.steps.insert(0, (w.COPY, 0, 0, 0, source, target, n * size))
+                if n:
+                    plan.steps.insert(0, (w.COPY, 0, 0, 0, source, target, n * size))
                 continue
             if n:
                 plan.steps.append((w.SEND, code, 0, peer, source, None, n))
             if m:
                 plan.steps.append((w.RECV, code, 0, peer, None, target, m))
+
+    def _swap(self, plan, sources, targets, like):
+        """The same of whole tensors of the type of `like`: {peer: tensor}."""
+        code, size = _unit(like)
+        per = like.element_size() // size
+        sends, recvs = ({peer: (t.data_ptr(), t.numel() * per) for peer, t in tensors.items()}
+                        for tensors in (sources, targets))
+        self._exchange(plan, sends, recvs, code, size)
 
     @by_device
     def alltoall(self, outputs, inputs, opts=None):
@@ -758,10 +786,7 @@ class Calls:
         sources = [plan.source(tensor) for tensor in inputs]
         targets = [plan.target(out) for out in outputs]
         plan.keep.append(targets)
-        code, size = _unit(inputs[0])
-        per = inputs[0].element_size() // size
-        self._exchange(plan, [(t.data_ptr(), t.numel() * per) for t in sources],
-                       [(t.data_ptr(), t.numel() * per) for t in targets], code, size)
+        self._swap(plan, dict(enumerate(sources)), dict(enumerate(targets)), inputs[0])
         return engine.run("all_to_all", plan, opts, outputs)
 
     @by_device
@@ -777,8 +802,8 @@ class Calls:
             plan.add(w.ALL_TO_ALL, source, target, count // engine.size, code)
             return engine.run("all_to_all", plan, opts, [output])
         code, size = _unit(tensor)
-        self._exchange(plan, _slices(source, input_sizes, engine.size, size),
-                       _slices(target, output_sizes, engine.size, size), code, size)
+        self._exchange(plan, dict(enumerate(_slices(source, input_sizes, engine.size, size))),
+                       dict(enumerate(_slices(target, output_sizes, engine.size, size))), code, size)
         return engine.run("all_to_all", plan, opts, [output])
 
     # ---- messages, barriers, life ----
@@ -861,7 +886,7 @@ def _combine(tensors, rooms, op, size):
 
 def _unit(tensor):
     """Type of what messages of such a tensor count, and its bytes."""
-    code, _ = _kind(tensor[:0] if tensor.dim() else tensor)
+    code, _ = _kind(tensor)
     kind = _TYPES.get(tensor.dtype)
     return code, tensor.element_size() // kind[1] if kind else 1
 

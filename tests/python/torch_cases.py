@@ -10,6 +10,7 @@ import warnings
 import torch
 
 import tutti.torch
+from tutti import _process_group
 from tutti._torch_groups import PARTS
 from tutti._torch_work import SHAPES
 
@@ -147,6 +148,27 @@ def reductions_to_parts(dist, rank, size):
     out = torch.empty(2, dtype=torch.int64)
     dist.reduce_scatter_tensor(out, torch.full((2 * size,), 1 << rank), dist.ReduceOp.BOR)
     same(out, torch.full((2,), 2**size - 1))
+
+
+def lists_of_large_parts(dist, rank, size):
+    """By way of one buffer, and to and from each tensor by itself."""
+    few = _process_group._FEW
+    for n, _process_group._FEW in ((5, 0), (5, few), (9001, 0), (9001, few)):
+        wide = torch.zeros(n, 2 * size)  # whose columns are not contiguous
+        outs = [wide[:, 2 * r] for r in range(size)]
+        dist.all_gather(outs, mine(rank, (n,)))
+        for r in range(size):
+            same(outs[r], mine(r, (n,)))
+        outs = [wide[:, 2 * r + 1] for r in range(size)]
+        dist.gather(mine(rank, (n,)), outs if rank == 1 else None, 1)
+        for r in range(size):
+            same(outs[r], mine(r, (n,)) if rank == 1 else torch.zeros(n))
+        x = torch.zeros(n, 2)[:, 1]
+        dist.scatter(x, [mine(r + 3, (n, 2))[:, 0] for r in range(size)] if rank == 0 else None, 0)
+        same(x, mine(rank + 3, (n, 2))[:, 0])
+        dist.reduce_scatter(x, [mine(rank + 10 * r, (n,)) for r in range(size)])
+        same(x, sum(mine(r + 10 * rank, (n,)) for r in range(size)))
+    _process_group._FEW = few
 
 
 def uneven(dist, rank, size):
