@@ -1,5 +1,7 @@
 """The Work objects of tutti.torch."""
+import atexit
 import threading
+import time
 
 import torch
 from torch._C._distributed_c10d import Work as _TorchWork
@@ -11,7 +13,9 @@ from tutti import _work as w
 _lib = w.lib
 SHAPES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 _TIMEOUT = 8  # tuttiTimeout
+_PATIENCE = 1.0  # seconds that Python's end waits for these threads
 _SPARE = 2  # threads that wait for the ends of works; those that are more end themselves
+_SOON = 0.02  # seconds in which a thread is back that nothing keeps
 
 
 def failed(text, code=0):
@@ -56,12 +60,13 @@ def profiled(name, tensors):
 
 
 class _Completer:
-    """Threads that fulfil the futures of works as these end, whatever their number and order: one waits, and before
-    it goes to run what has been chained to a future, another one waits in its place. What is chained may wait for
-    the future of the next work."""
+    """Threads that fulfil the futures of works as these end, whatever their number and order. What is chained to a
+    future may wait for the future of the next work; so there is always one more thread than those that are at it.
+    Mostly two are enough, as each is soon back."""
 
     def __init__(self):
-        self._lock, self._works, self._waiting = threading.Lock(), {}, 0
+        self._lock, self._works, self._threads = threading.Condition(), {}, set()
+        self._waiting = self._busy = 0
         self._ends = _lib.tuttiWorkEndsMake()
         if not self._ends:
             raise MemoryError("no memory for the futures of operations")
@@ -69,38 +74,60 @@ class _Completer:
     def add(self, work):
         with self._lock:
             self._works[work.handle] = work  # which lives until it has ended
-            start = self._is_unattended()
+            if not self._threads:
+                self._start()
         _lib.tuttiWorkEndsAdd(self._ends, work.handle)
-        self._start(start)
 
-    def _is_unattended(self):
-        """Must a thread be started that waits? The caller starts it."""
-        start = bool(self._works) and self._waiting == 0
-        self._waiting += start
-        return start
+    def _start(self):
+        self._waiting += 1
+        thread = threading.Thread(target=self._run, daemon=True, name="tutti-future")
+        self._threads.add(thread)
+        thread.start()
 
-    def _start(self, wanted):
-        if wanted:
-            threading.Thread(target=self._run, daemon=True, name="tutti-future").start()
+    def stop(self):
+        """When Python ends: a thread that is in PyTorch's code when Python takes its lock away for good would end
+        the process. One that is kept by what is chained to a future is not waited for."""
+        _lib.tuttiWorkEndsClose(self._ends)
+        with self._lock:
+            threads = list(self._threads)
+        until = time.monotonic() + _PATIENCE
+        for thread in threads:
+            thread.join(max(0, until - time.monotonic()))
+
+    def _take(self, handle):
+        """The work; another thread waits for the next when this returns."""
+        with self._lock:
+            self._waiting -= 1
+            self._busy += 1
+            if self._waiting == 0 and self._busy > 1:  # one of them comes back, unless all are kept
+                self._lock.wait_for(lambda: self._waiting > 0, _SOON)
+            if self._waiting == 0:
+                self._start()
+            return self._works.pop(handle)
+
+    def _is_spare(self):
+        """This thread has done what it took; is it one too many?"""
+        with self._lock:
+            self._busy -= 1
+            if self._waiting >= _SPARE:
+                self._threads.discard(threading.current_thread())
+                return True
+            self._waiting += 1
+            self._lock.notify()
+            return False
 
     def _run(self):
-        while True:
-            handle = _lib.tuttiWorkEndsNext(self._ends)
-            with self._lock:
-                work = self._works.pop(handle)
-                self._waiting -= 1
-                start = self._is_unattended()
-            self._start(start)
+        while handle := _lib.tuttiWorkEndsNext(self._ends):
+            work = self._take(handle)
             work.ended()
             work.complete()
             del work  # or its tensors would live until the next
-            with self._lock:
-                if self._waiting >= _SPARE:
-                    return
-                self._waiting += 1
+            if self._is_spare():
+                return
 
 
 _completer = _Completer()
+atexit.register(_completer.stop)  # behind the groups' shutdown, which is registered later
 
 
 class Work(_TorchWork):

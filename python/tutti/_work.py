@@ -37,14 +37,19 @@ _SIGNATURES = {
     "EndsMake": (c_void_p, []),
     "EndsAdd": (None, [c_void_p, c_void_p]),
     "EndsNext": (c_void_p, [c_void_p]),
+    "EndsClose": (None, [c_void_p]),
     "Result": (c_int, [c_void_p]),
     "Text": (c_char_p, [c_void_p]),
     "Peer": (c_int, [c_void_p]),
     "Free": (None, [c_void_p]),
 }
+# Calls that wait for nothing keep Python's lock: to let it go, and to get it back from other threads, takes longer.
+_SHORT = {"GroupText", "Submit", "Post", "Done", "Notify", "EndsAdd", "Result", "Text", "Peer", "Free"}
+_keeping = ctypes.PyDLL(lib._name)
 for _name, (_result, _arguments) in _SIGNATURES.items():
-    _call = getattr(lib, "tuttiWork" + _name)
+    _call = getattr(_keeping if _name in _SHORT else lib, "tuttiWork" + _name)
     _call.restype, _call.argtypes = _result, _arguments
+    setattr(lib, "tuttiWork" + _name, _call)
 
 
 def text(group):

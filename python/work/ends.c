@@ -7,6 +7,7 @@ struct tuttiWorkEnds {
   pthread_mutex_t lock; /* taken with the lock of any group held */
   pthread_cond_t some;
   tuttiWork *first, **last;
+  bool closed;
 };
 
 tuttiWorkEnds *tuttiWorkEndsMake(void) {
@@ -36,13 +37,20 @@ void tuttiWorkEndsAdd(tuttiWorkEnds *ends, tuttiWork *work) {
 
 tuttiWork *tuttiWorkEndsNext(tuttiWorkEnds *ends) {
   pthread_mutex_lock(&ends->lock);
-  while (!ends->first)
+  while (!ends->first && !ends->closed)
     pthread_cond_wait(&ends->some, &ends->lock);
-  tuttiWork *work = ends->first;
-  ends->first = work->nextEnded;
+  tuttiWork *work = ends->closed ? NULL : ends->first;
+  if (work) ends->first = work->nextEnded;
   if (!ends->first) ends->last = &ends->first;
   pthread_mutex_unlock(&ends->lock);
   return work;
+}
+
+void tuttiWorkEndsClose(tuttiWorkEnds *ends) {
+  pthread_mutex_lock(&ends->lock);
+  ends->closed = true;
+  pthread_cond_broadcast(&ends->some);
+  pthread_mutex_unlock(&ends->lock);
 }
 
 void tuttiWorkEndsFree(tuttiWorkEnds *ends) {

@@ -105,8 +105,11 @@ TUTTI_API tuttiWorkEnds *tuttiWorkEndsMake(void);
 /* Puts the work on the list when it ends, or at once if it has; on one list, and once. It must not
  * be let go of before tuttiWorkEndsNext has given it. */
 TUTTI_API void tuttiWorkEndsAdd(tuttiWorkEnds *ends, tuttiWork *work);
-/* Takes the first work off the list; blocks until there is one. Any number of threads may ask. */
+/* Takes the first work off the list; blocks until there is one. NULL: the list has been closed. Any
+ * number of threads may ask. */
 TUTTI_API tuttiWork *tuttiWorkEndsNext(tuttiWorkEnds *ends);
+/* Nothing is taken off it any more: those who wait for more get NULL. */
+TUTTI_API void tuttiWorkEndsClose(tuttiWorkEnds *ends);
 /* No thread is in a call with it, and no work still to come onto it. NULL: nothing. */
 TUTTI_API void tuttiWorkEndsFree(tuttiWorkEnds *ends);
 /* Of a work that has ended: its result, its text ("": it succeeded), and who sent what it received.
