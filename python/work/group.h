@@ -34,7 +34,7 @@ struct tuttiWork {
   void *data;
   size_t bytes;
   int peer, tag;
-  int nsteps; /* 0: a message */
+  int nsteps; /* of the collectives; may be 0 */
   tuttiWorkStep steps[];
 };
 

@@ -200,7 +200,7 @@ static void runNext(Queue *queue) {
     if (!queue->first) queue->last = &queue->first;
     pthread_mutex_unlock(&queue->group->lock);
     tuttiResult_t result =
-        work->nsteps ? runSteps(work->steps, work->nsteps, queue->comm) : tuttiMailSend(work);
+        queue->peer < 0 ? runSteps(work->steps, work->nsteps, queue->comm) : tuttiMailSend(work);
     pthread_mutex_lock(&queue->group->lock);
     concludeWork(work, result);
   }

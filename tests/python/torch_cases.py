@@ -95,6 +95,10 @@ def odd_tensors(dist, rank, size):
     outs = [torch.empty(0) for _ in range(size)]
     dist.all_gather(outs, torch.empty(0))
     dist.all_to_all_single(torch.empty(0), torch.empty(0))
+    for beside in (False, True):
+        works = [dist.gather(torch.empty(0), outs if rank == 1 else None, 1, async_op=beside),
+                 dist.scatter(torch.empty(0), outs if rank == 1 else None, 1, async_op=beside)]
+        assert not beside or all(work.wait() for work in works)
     x = torch.tensor(float(rank))
     dist.all_reduce(x)
     same(x, torch.tensor(float(sum(range(size)))))

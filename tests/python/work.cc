@@ -87,6 +87,7 @@ TEST(Work, RunsInOrderBesideAndInTheCaller) {
               tuttiInvalidArgument);
     EXPECT_NE(std::string(tuttiWorkGroupText(group)).find("99"), std::string::npos);
     EXPECT_EQ(tuttiWorkRun(group, steps, 1), tuttiSuccess); /* a refused argument ends nothing */
+    ends(tuttiWorkSubmit(group, steps, 0, 0), "");          /* nothing to do is done */
   });
 }
 
