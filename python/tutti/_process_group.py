@@ -629,8 +629,8 @@ class Calls:
         check.single("gather", inputs, "input tensor list")
         outs = check.of_root("gather", outputs, engine.size, engine.rank == opts.rootRank, "output")
         source = plan.source(inputs[0])
-        isRoot, targets = engine.rank == opts.rootRank, []
-        if isRoot:
+        is_root, targets = engine.rank == opts.rootRank, []
+        if is_root:
             check.same_types(outs, source, "gather")
             check.same_sizes("gather", outs, source)
             targets = [plan.target(out) for out in outs]
@@ -661,16 +661,16 @@ class Calls:
         parts = check.of_root("scatter", inputs, engine.size, engine.rank == opts.rootRank, "input")
         plan.inputs = parts
         target = plan.target(outputs[0])
-        isRoot = engine.rank == opts.rootRank
-        if isRoot:
+        is_root = engine.rank == opts.rootRank
+        if is_root:
             check.same_types(parts, target, "scatter")
             check.same_sizes("scatter", parts, target)
         if engine.size <= _FEW or _is_large(target):
-            sources = [plan.source(part) for part in parts] if isRoot else []
+            sources = [plan.source(part) for part in parts] if is_root else []
             self._swap(plan, dict(enumerate(sources)), {opts.rootRank: target}, target)
         else:
             code, count = _kind(target)
-            room = self._joined(plan, parts) if isRoot else target
+            room = self._joined(plan, parts) if is_root else target
             plan.add(w.SCATTER, room, target, count, code, 0, opts.rootRank)
         return engine.run("scatter", plan, opts, outputs)
 

@@ -164,6 +164,17 @@ void tuttiWorkLaneFail(tuttiWorkGroup *group, int sending, int peer, const char 
 
 /* ---- the watchdog ---- */
 
+void tuttiGroupLook(tuttiWorkGroup *group, pthread_cond_t *condition, long us) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_nsec += us * 1000;
+  if (until.tv_nsec >= 1000000000) {
+    until.tv_sec++;
+    until.tv_nsec -= 1000000000;
+  }
+  pthread_cond_timedwait(condition, &group->lock, &until);
+}
+
 /* Ends a late work: it is taken out of where it waits, or the communicator that it runs on is
  * revoked, which ends the queue. Holds the lock, lets it go meanwhile. */
 static void endLate(tuttiWork *work) {
@@ -205,15 +216,12 @@ static void *watch(void *argument) {
       endLate(late);
       continue;
     }
-    uint64_t next = tuttiWorkNow() + TICK_MS;
-    struct timespec until = {.tv_sec = (time_t)(next / 1000),
-                             .tv_nsec = (long)(next % 1000) * 1000000};
     idle = group->timed ? 0 : idle + 1;
     group->resting = idle > IDLE_TICKS;
     if (group->resting)
       pthread_cond_wait(&group->tick, &group->lock);
     else
-      pthread_cond_timedwait(&group->tick, &group->lock, &until);
+      tuttiGroupLook(group, &group->tick, TICK_MS * 1000L);
     group->resting = false;
   }
   pthread_mutex_unlock(&group->lock);

@@ -101,6 +101,10 @@ void tuttiWorkUnref(tuttiWork *work);        /* holds the lock */
 void tuttiGroupUnref(tuttiWorkGroup *group); /* lets go of the lock */
 uint64_t tuttiWorkNow(void);                 /* monotonic, ms */
 
+/* Waits until the condition is told, or for so long, which is less than a second. Holds the lock,
+ * lets it go meanwhile. */
+void tuttiGroupLook(tuttiWorkGroup *group, pthread_cond_t *condition, long us);
+
 /* Sets what tuttiWorkGroupText tells this thread. */
 void tuttiWorkSetText(const char *text);
 

@@ -208,18 +208,6 @@ static void runNext(Queue *queue) {
   pthread_cond_broadcast(&queue->group->done);
 }
 
-/* Until somebody wakes the thread, or for so long. */
-static void look(Queue *queue, long us) {
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_nsec += us * 1000;
-  if (until.tv_nsec >= 1000000000) {
-    until.tv_sec++;
-    until.tv_nsec -= 1000000000;
-  }
-  pthread_cond_timedwait(&queue->more, &queue->group->lock, &until);
-}
-
 /* Sleeps until somebody wakes it. */
 static void sleepDeep(Queue *queue) {
   queue->asleep = true;
@@ -250,7 +238,7 @@ static void *runQueue(void *argument) {
     begun = queue->begun;
     idle = has || helped ? 0 : idle + 1;
     if (idle < LOOKS)
-      look(queue, has ? GRACE_US : pause);
+      tuttiGroupLook(group, &queue->more, has ? GRACE_US : pause);
     else
       sleepDeep(queue);
   }
