@@ -48,7 +48,8 @@ static tuttiResult_t findPlace(const tuttiCommunicator *c, tuttiWindowState *win
   tuttiWindowParts parts = tuttiWindowPartsOf(win);
   char why[TUTTI_SENTENCE];
   uint8_t *mapped = tuttiWindowMapped(c, win, put->peer, why);
-  put->at = parts.base ? parts.base[put->peer] + put->offset : 0;
+  put->at = parts.base[put->peer] + put->offset;
+  put->keys = parts.keys[put->peer];
   put->mapped = mapped ? mapped + put->offset : NULL;
   if (!tuttiOneSidedMaps(c, put->peer) || put->bytes == 0) return tuttiSuccess;
   if (!mapped)

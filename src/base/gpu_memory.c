@@ -47,6 +47,21 @@ void tuttiGpuFree(tuttiGpuMemory *m) {
   *m = (tuttiGpuMemory){0};
 }
 
+bool tuttiGpuAllocation(const tuttiGpuMemory *m, tuttiGpuMemory *whole) {
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  CUresult (*range)(CUdeviceptr * base, size_t * bytes, CUdeviceptr at) =
+      tuttiCudaDriver("cuMemGetAddressRange");
+  CUdeviceptr base = 0;
+  uintptr_t at = (uintptr_t)m->memory;
+  size_t bytes = 0;
+  if (!range || tuttiCudaEnter(m->device, &before) != tuttiSuccess) return false;
+  if (range(&base, &bytes, (CUdeviceptr)at) != CUDA_SUCCESS) return false;
+  *whole = (tuttiGpuMemory){.memory = (void *)(uintptr_t)base, // NOLINT: CUDA's integer
+                            .bytes = bytes,
+                            .device = m->device};
+  return at >= base && at - base <= bytes && m->bytes <= bytes - (at - base);
+}
+
 int tuttiGpuExport(const tuttiGpuMemory *m) {
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   CUresult (*get)(void *handle, CUdeviceptr at, size_t size, CUmemRangeHandleType type,
@@ -107,6 +122,10 @@ tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *
 }
 void tuttiGpuFree(tuttiGpuMemory *m) {
   (void)m;
+}
+bool tuttiGpuAllocation(const tuttiGpuMemory *m, tuttiGpuMemory *whole) {
+  (void)m, (void)whole;
+  return false;
 }
 int tuttiGpuExport(const tuttiGpuMemory *m) {
   (void)m;

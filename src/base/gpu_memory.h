@@ -24,7 +24,10 @@ tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *
 void tuttiGpuFree(
     tuttiGpuMemory *m); /* no NIC and no kernel uses it any more; may be called again */
 
-/* A dma-buf of all of it, the caller's to close; -1: driver or kernel have none. */
+/* The allocation of CUDA that holds all of it; false: none does, or none that can be asked for. */
+bool tuttiGpuAllocation(const tuttiGpuMemory *m, tuttiGpuMemory *whole);
+/* A dma-buf of all of it, which is whole pages, the caller's to close; -1: driver or kernel have
+ * none. */
 int tuttiGpuExport(const tuttiGpuMemory *m);
 
 /* Copy [at, at + bytes) from and to host memory, and return when that is done. */

@@ -27,6 +27,7 @@ struct tuttiWindowState {
   uint32_t number;
   size_t size;
   uint64_t *base;             /* [nranks] */
+  tuttiRmaKeys *keys;         /* [nranks] by which networks write there */
   tuttiShareableCard *memory; /* [nranks] where that is shared */
   void **mapped;              /* [nranks] that, when it was first written to; NULL: not yet */
 };
@@ -64,6 +65,7 @@ typedef struct {
   int32_t flags, refused; /* the rank cannot take part: its tuttiResult_t */
   int32_t contexts, signals;
   tuttiRmaCard card; /* with the first window */
+  tuttiRmaKeys keys;
   tuttiShareableCard memory;
 } WindowEntry;
 
@@ -92,14 +94,14 @@ static tuttiResult_t checkEntries(const tuttiCommunicator *c, const WindowEntry 
   return tuttiSuccess;
 }
 
-static tuttiResult_t checkOwn(tuttiCommunicator *c, const tuttiWindowJob *w, tuttiRmaCard *card,
-                              tuttiShareableCard *memory) {
+static tuttiResult_t checkOwn(tuttiCommunicator *c, const tuttiWindowJob *w, WindowEntry *mine) {
+  uint32_t number = c->windowsMade + 1;
   TUTTI_TRY(tuttiCheckMemory(c, "buff", w->buff));
-  TUTTI_TRY(tuttiOneSidedPrepare(c, card));
+  TUTTI_TRY(tuttiOneSidedPrepare(c, &mine->card));
   /* Before the others can know of it: one that returns first may put at once. */
-  if (!c->rma) return c->device->windowOpen(&c->context, c->windowsMade + 1, w->buff, w->size);
-  tuttiShareableShare(w->buff, w->size, memory);
-  return tuttiRmaWindowOpen(c->rma, c->windowsMade + 1, w->buff, w->size);
+  if (!c->rma) return c->device->windowOpen(&c->context, number, w->buff, w->size, &mine->keys);
+  tuttiShareableShare(w->buff, w->size, &mine->memory);
+  return tuttiRmaWindowOpen(c->rma, number, w->buff, w->size, &mine->keys);
 }
 
 static void closeWindow(tuttiCommunicator *c, uint32_t number) {
@@ -124,7 +126,7 @@ static tuttiResult_t compare(tuttiCommunicator *c, const tuttiWindowJob *w, Wind
   bool first = c->rma == NULL;
   uint32_t number = c->windowsMade + 1;
   WindowEntry *mine = &all[c->rank];
-  tuttiResult_t refused = checkOwn(c, w, &mine->card, &mine->memory);
+  tuttiResult_t refused = checkOwn(c, w, mine);
   snprintf(why, sizeof why, "%s", tuttiErrorText());
   mine->size = w->size;
   mine->base = (uint64_t)(uintptr_t)w->buff;
@@ -153,14 +155,17 @@ static tuttiResult_t openParts(tuttiCommunicator *c, Window *window, const Windo
                                bool first) {
   window->number = c->windowsMade;
   window->size = all[c->rank].size;
-  if (!c->rma) return tuttiSuccess;
   TUTTI_NEW(window->base, c->nranks, "addresses of a window", &c->memory);
-  TUTTI_NEW(window->memory, c->nranks, "the memory of a window", &c->memory);
-  TUTTI_NEW(window->mapped, c->nranks, "the memory of a window", &c->memory);
+  TUTTI_NEW(window->keys, c->nranks, "keys of a window", &c->memory);
   for (int r = 0; r < c->nranks; r++) {
     window->base[r] = all[r].base;
-    window->memory[r] = all[r].memory;
+    window->keys[r] = all[r].keys;
   }
+  if (!c->rma) return tuttiSuccess;
+  TUTTI_NEW(window->memory, c->nranks, "the memory of a window", &c->memory);
+  TUTTI_NEW(window->mapped, c->nranks, "the memory of a window", &c->memory);
+  for (int r = 0; r < c->nranks; r++)
+    window->memory[r] = all[r].memory;
   return first ? meet(c, all) : tuttiSuccess;
 }
 
@@ -169,6 +174,7 @@ static void freeWindow(const tuttiCommunicator *c, Window *window) {
     tuttiShareableUnmap(window->mapped[r], &window->memory[r]);
   tuttiFree(window->mapped);
   tuttiFree(window->memory);
+  tuttiFree(window->keys);
   tuttiFree(window->base);
   tuttiFree(window);
 }
@@ -209,7 +215,8 @@ tuttiResult_t tuttiWindowRun(tuttiJob *job) {
 }
 
 tuttiWindowParts tuttiWindowPartsOf(const Window *window) {
-  return (tuttiWindowParts){.number = window->number, .size = window->size, .base = window->base};
+  return (tuttiWindowParts){
+      .number = window->number, .size = window->size, .base = window->base, .keys = window->keys};
 }
 
 void *tuttiWindowFlat(const tuttiCommunicator *c, const Window *window, int rank,

@@ -30,9 +30,10 @@ void *tuttiWindowBuffer(const tuttiWindowState *window);
 
 /* What one-sided operations know of a window. */
 typedef struct {
-  uint32_t number;      /* the same on all ranks */
-  size_t size;          /* of each rank's part */
-  const uint64_t *base; /* [nranks] addresses in the ranks' processes; NULL on GPUs */
+  uint32_t number;          /* the same on all ranks */
+  size_t size;              /* of each rank's part */
+  const uint64_t *base;     /* [nranks] addresses in the ranks' processes */
+  const tuttiRmaKeys *keys; /* [nranks] by which networks write there */
 } tuttiWindowParts;
 tuttiWindowParts tuttiWindowPartsOf(const tuttiWindowState *window);
 

@@ -58,7 +58,8 @@ typedef struct tuttiDevice {
   /* Before others know of a window, which has a number that is the same on all ranks: they may put
    * into it once they know. And from when on they can't; nobody is in it when that returns. On the
    * host transport/rma.h sees to both. */
-  tuttiResult_t (*windowOpen)(tuttiTaskContext *context, uint32_t number, void *base, size_t size);
+  tuttiResult_t (*windowOpen)(tuttiTaskContext *context, uint32_t number, void *base, size_t size,
+                              tuttiRmaKeys *keys);
   void (*windowClose)(tuttiTaskContext *context, uint32_t number);
   /* Where this rank can store into the part of `rank`; or NULL, and why not. */
   void *(*windowPart)(const void *window, int rank, char why[TUTTI_SENTENCE]);

@@ -54,8 +54,8 @@ void tuttiDeviceNothingToDeregister(void *window) {
 }
 
 tuttiResult_t tuttiDeviceNothingToOpen(tuttiTaskContext *context, uint32_t number, void *base,
-                                       size_t size) {
-  (void)context, (void)number, (void)base, (void)size;
+                                       size_t size, tuttiRmaKeys *keys) {
+  (void)context, (void)number, (void)base, (void)size, (void)keys;
   return tuttiSuccess;
 }
 

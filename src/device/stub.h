@@ -26,7 +26,7 @@ tuttiResult_t tuttiDeviceNothingToRegister(tuttiCommView *v, tuttiTaskContext *c
                                            size_t size, void **window, tuttiWindow_t *seen);
 void tuttiDeviceNothingToDeregister(void *window);
 tuttiResult_t tuttiDeviceNothingToOpen(tuttiTaskContext *context, uint32_t number, void *base,
-                                       size_t size);
+                                       size_t size, tuttiRmaKeys *keys);
 void tuttiDeviceNothingToShut(tuttiTaskContext *context, uint32_t number);
 void *tuttiDeviceNothingMapped(const void *window, int rank, char why[TUTTI_SENTENCE]);
 /* No kernels are served. */

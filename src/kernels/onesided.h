@@ -88,16 +88,16 @@ int tuttiPutAddNode(const tuttiPutArgs *args, struct CUgraph_st *graph,
 
 /* ---- puts by messages ------------------------------------------------------------------------ */
 
-/* Data that is in the descriptor, behind its header. */
+/* Most bytes of data that are in the descriptor, behind its header. */
 #define TUTTI_RELAY_INLINE (TUTTI_INLINE_MAX - (uint32_t)sizeof(tuttiRmaHeader))
 
 typedef struct {
   tuttiRingTreeEndpoint *endpoint; /* of the connection */
   uint32_t *guard;                 /* of it: graphs may run beside eager calls */
   const uint8_t *from;
-  uint64_t bytes, offset;
+  uint64_t bytes;
+  tuttiRmaTarget target; /* of the first byte; header.bytes and header.last are each piece's */
   tuttiKernelStatus *status;
-  uint32_t window, signal;
   uint32_t counter; /* by which a wait for room is reported */
 } tuttiRelayArgs;
 

@@ -44,17 +44,14 @@ __device__ tuttiSlotDescriptor *descriptorOf(const tuttiRingTreeEndpoint &e, con
 }
 /* As tuttiConnData. */
 __device__ uint8_t *slotOf(const tuttiRingTreeEndpoint &e, const Relay &r, uint32_t bytes) {
-  if (bytes <= TUTTI_INLINE_MAX) return descriptorOf(e, r)->inlined;
   if (bytes <= e.smallBytes) return e.small + (r.number & (e.ndescriptors - 1)) * e.smallBytes;
   return e.data + r.number % TUTTI_FIFO_DEPTH * e.slotBytes;
 }
 
-/* All threads; true: there is room for a message of so many bytes. */
-__device__ bool awaitRoom(const tuttiRelayArgs &args, Relay &r, uint32_t bytes) {
+/* All threads; true: less than `depth` messages are under way. */
+__device__ bool awaitRoom(const tuttiRelayArgs &args, Relay &r, uint32_t depth) {
   const tuttiRingTreeEndpoint &e = *args.endpoint;
   if (threadIdx.x == 0) {
-    bool small = bytes <= TUTTI_INLINE_MAX || bytes <= e.smallBytes;
-    uint32_t depth = small ? e.ndescriptors : TUTTI_FIFO_DEPTH;
     LongWait wait;
     for (uint32_t looks = 1; r.number >= r.credit + depth && !r.gone; looks++) {
       r.credit = loadAcquireSys(&e.reader->credit.v);
@@ -66,8 +63,8 @@ __device__ bool awaitRoom(const tuttiRelayArgs &args, Relay &r, uint32_t bytes) 
   return !r.gone;
 }
 
-/* All threads, when they have written the payload. */
-__device__ void publish(const tuttiRelayArgs &args, Relay &r, uint32_t bytes) {
+/* All threads, when they have written the data. */
+__device__ void publish(const tuttiRelayArgs &args, Relay &r, uint32_t bytes, bool inlined) {
   __syncthreads();
   if (threadIdx.x != 0) return;
   tuttiSlotDescriptor *d = descriptorOf(*args.endpoint, r);
@@ -78,7 +75,7 @@ __device__ void publish(const tuttiRelayArgs &args, Relay &r, uint32_t bytes) {
   sig.type = tuttiUint8;
   d->addr = 0;
   d->bytes = bytes;
-  d->where = bytes <= TUTTI_INLINE_MAX ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+  d->where = inlined ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
   d->sig = sig;
   fenceSys();
   storeRelaxedSys(&d->seq.v, ++r.number);
@@ -102,21 +99,26 @@ __device__ void giveEndpoint(const tuttiRelayArgs &args, const Relay &r) {
   atomicExch(args.guard, 0);
 }
 
-/* A header and its data, [at, at + bytes) of the put. */
+/* [at, at + bytes) of the put. */
 __device__ bool relayPiece(const tuttiRelayArgs &args, Relay &r, uint64_t at, uint32_t bytes) {
   const tuttiRingTreeEndpoint &e = *args.endpoint;
   bool inlined = bytes <= TUTTI_RELAY_INLINE;
-  if (!awaitRoom(args, r, TUTTI_INLINE_MAX)) return false;
-  uint8_t *to = descriptorOf(e, r)->inlined;
-  if (threadIdx.x == 0)
-    *(tuttiRmaHeader *)to = {args.offset + at, args.window, bytes, args.signal,
-                             at + bytes == args.bytes};
-  if (inlined) copyUnits(to + sizeof(tuttiRmaHeader), args.from + at, bytes);
-  publish(args, r, sizeof(tuttiRmaHeader) + (inlined ? bytes : 0));
-  if (inlined) return true;
-  if (!awaitRoom(args, r, bytes)) return false;
-  copyBytes(slotOf(e, r, bytes), args.from + at, bytes);
-  publish(args, r, bytes);
+  bool small = inlined || bytes <= e.smallBytes;
+  if (!awaitRoom(args, r, small ? e.ndescriptors : TUTTI_FIFO_DEPTH)) return false;
+  uint8_t *head = descriptorOf(e, r)->inlined;
+  if (threadIdx.x == 0) {
+    tuttiRmaTarget target = args.target;
+    target.header.offset += at;
+    target.header.bytes = bytes;
+    target.header.last = at + bytes == args.bytes;
+    target.to += at;
+    if (inlined)
+      *(tuttiRmaHeader *)head = target.header;
+    else
+      *(tuttiRmaTarget *)head = target;
+  }
+  copyBytes(inlined ? head + sizeof(tuttiRmaHeader) : slotOf(e, r, bytes), args.from + at, bytes);
+  publish(args, r, bytes + (inlined ? sizeof(tuttiRmaHeader) : 0), inlined);
   return true;
 }
 

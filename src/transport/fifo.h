@@ -37,7 +37,8 @@ typedef enum {
   TUTTI_WHERE_SLOT = 0,   /* in the slot's data */
   TUTTI_WHERE_INLINE = 1, /* in the descriptor */
   /* at `addr` in the writer's memory; from a network: where a receive was posted */
-  TUTTI_WHERE_DIRECT = 2
+  TUTTI_WHERE_DIRECT = 2,
+  TUTTI_WHERE_WINDOW = 3 /* from a network: in a window of the reader's, see rma_message.h */
 } tuttiWhere;
 
 typedef struct {

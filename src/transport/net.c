@@ -197,6 +197,16 @@ size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData) {
   return control + TUTTI_FIFO_DEPTH * (gpuData ? smallBytes(v) : v->slotBytes);
 }
 
+void *tuttiNetExpose(const tuttiCommView *v, void *base, size_t bytes, tuttiRmaKeys *keys) {
+  const netState *s = v->net;
+  return s && s->node && bytes > 0 ? s->net->expose(s->node, base, bytes, keys) : NULL;
+}
+
+void tuttiNetWithdraw(const tuttiCommView *v, void *exposed) {
+  const netState *s = v->net;
+  if (exposed) s->net->withdraw(s->node, exposed);
+}
+
 tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v) {
   if (strcmp(tuttiSettingString(TUTTI_SETTING_NET_GDR), "require") != 0) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInvalidUsage,

@@ -17,6 +17,7 @@
 
 #include "bootstrap/handshake.h"
 #include "proxy/proxy.h"
+#include "transport/rma_message.h"
 #include "transport/transport.h"
 
 __BEGIN_DECLS
@@ -73,6 +74,10 @@ typedef struct tuttiNet {
    * has none, and they go through host memory. To be given back when the connection is closed. */
   uint8_t *(*takeData)(void *node);
   void (*giveData)(void *node, const uint8_t *data);
+  /* Lets peers write to [base, base + bytes) of this rank's device by themselves, until withdrawn:
+   * with the keys, which are zero at first. NULL, and no keys: they can't. Any thread. */
+  void *(*expose)(void *node, void *base, size_t bytes, tuttiRmaKeys *keys);
+  void (*withdraw)(void *node, void *exposed);
   /* Makes an endpoint, which goes on in progress(): a send endpoint dials, a receive endpoint waits
    * for its sender's hello. What the peer's record says is checked. It may set fifo->registered. */
   tuttiResult_t (*connect)(tuttiCommView *v, void *node, struct tuttiSocketListener *listener,
@@ -114,6 +119,9 @@ size_t tuttiNetEndpointBytes(const tuttiCommView *v);
  * them in their page; then the payloads, of which only small ones if there is room for them in the
  * GPU's memory. */
 size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData);
+/* As expose and withdraw of the network that this rank has, if it has one; NULL is allowed. */
+void *tuttiNetExpose(const tuttiCommView *v, void *base, size_t bytes, tuttiRmaKeys *keys);
+void tuttiNetWithdraw(const tuttiCommView *v, void *exposed);
 /* Fails if TUTTI_NET_GDR=require: this rank's GPU talks to no NIC. */
 tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v);
 /* Brings v->memory up to date with the pages that messages have touched; same thread. */

@@ -167,8 +167,9 @@ static size_t placeOf(uint32_t number) {
   return number % TUTTI_RMA_WINDOWS;
 }
 
-tuttiResult_t tuttiRmaWindowOpen(tuttiRma *r, uint32_t number, void *base, size_t size) {
-  TUTTI_TRY(tuttiRmaNetWindowOpen(r->net, number, base, size));
+tuttiResult_t tuttiRmaWindowOpen(tuttiRma *r, uint32_t number, void *base, size_t size,
+                                 tuttiRmaKeys *keys) {
+  TUTTI_TRY(tuttiRmaNetWindowOpen(r->net, number, base, size, keys));
   tuttiAtomic32 *live = &r->mine->windows[placeOf(number)].live;
   if (tuttiLoadAcquire32(live) == 0) tuttiStoreRelease32(live, number);
   return tuttiSuccess;

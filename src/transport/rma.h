@@ -8,13 +8,15 @@
  * (process_vm_writev); the counter is added to behind it. A counter is never reset: who waits keeps
  * how much of it has been waited for.
  *
- * Over a network data and signals are messages of a connection of their own, of TUTTI_RMA_CHANNEL,
- * which the receiver's proxy takes out of its slots: data into the window, then the counter. */
+ * Over a network data and signals are messages of a connection of their own, of TUTTI_RMA_CHANNEL.
+ * The network writes data into the window by itself where it can (rma_message.h); else the
+ * receiver's proxy copies it out of a slot. Then that proxy adds to the counter. */
 #ifndef TUTTI_TRANSPORT_RMA_H_
 #define TUTTI_TRANSPORT_RMA_H_
 
 #include <sys/cdefs.h>
 
+#include "transport/rma_message.h"
 #include "transport/transport.h"
 
 __BEGIN_DECLS
@@ -34,10 +36,11 @@ typedef struct {
   const void *data;
   size_t bytes;
   int peer;
-  uint32_t window; /* its number; 0: none */
-  uint64_t at;     /* address in the peer's process */
-  void *mapped;    /* where that is mapped in this process; NULL: it is not */
-  uint64_t offset; /* the same in the window */
+  uint32_t window;   /* its number; 0: none */
+  uint64_t at;       /* address in the peer's process */
+  void *mapped;      /* where that is mapped in this process; NULL: it is not */
+  uint64_t offset;   /* the same in the window */
+  tuttiRmaKeys keys; /* of the peer's part of it, for networks */
   int context, signal;
 } tuttiRmaPut;
 
@@ -64,9 +67,10 @@ void tuttiRmaFree(tuttiRma *r);
 
 /* From here on others may write to [base, base + size), under a number that all ranks know it by,
  * never 0 and never used again; until it is closed, after which no thread of this process is in it.
- * With more than TUTTI_RMA_WINDOWS open ones it may not be opened: others are told when they put.
- */
-tuttiResult_t tuttiRmaWindowOpen(tuttiRma *r, uint32_t number, void *base, size_t size);
+ * *keys, zero at first, are for the others. With more than TUTTI_RMA_WINDOWS open ones it may not
+ * be opened: others are told when they put. */
+tuttiResult_t tuttiRmaWindowOpen(tuttiRma *r, uint32_t number, void *base, size_t size,
+                                 tuttiRmaKeys *keys);
 void tuttiRmaWindowClose(tuttiRma *r, uint32_t number);
 
 /* tuttiSuccess if this rank can write to `peer`; else why not, as the last error. */

@@ -18,6 +18,7 @@ typedef struct openWindow {
   uint32_t number;
   uint8_t *base;
   size_t size;
+  void *exposed; /* of the network; NULL: peers cannot write there by themselves */
   struct openWindow *next;
 } openWindow;
 
@@ -26,7 +27,6 @@ struct tuttiRmaNet {
   pthread_mutex_t lock; /* guards what follows; held while a message is taken */
   openWindow *windows;
   tuttiConn **receiving; /* [nranks] NULL: none */
-  tuttiRmaHeader *begun; /* [nranks] whose data is the next message; bytes 0: none */
   bool serving;          /* it is with the proxy */
   uint64_t lookUntil;    /* tuttiNow() clock */
 };
@@ -35,7 +35,6 @@ tuttiResult_t tuttiRmaNetCreate(const tuttiRmaHome *home, tuttiRmaNet **out) {
   TUTTI_FRESH(tuttiRmaNet, n, 1, "one-sided operations over a network", home->view->memory);
   const tuttiCommView *v = home->view;
   TUTTI_NEW(n->receiving, v->nranks, "connections of ranks", v->memory); // NOLINT: pointers
-  TUTTI_NEW(n->begun, v->nranks, "messages of ranks", v->memory);
   n->home = *home;
   pthread_mutex_init(&n->lock, NULL);
   *out = n;
@@ -49,15 +48,16 @@ void tuttiRmaNetFree(tuttiRmaNet *n) {
   while (n->windows)
     tuttiRmaNetWindowClose(n, n->windows->number);
   pthread_mutex_destroy(&n->lock);
-  tuttiFree(n->begun);
   tuttiFree(n->receiving);
   tuttiFree(n);
 }
 
-tuttiResult_t tuttiRmaNetWindowOpen(tuttiRmaNet *n, uint32_t number, void *base, size_t size) {
+tuttiResult_t tuttiRmaNetWindowOpen(tuttiRmaNet *n, uint32_t number, void *base, size_t size,
+                                    tuttiRmaKeys *keys) {
   openWindow *w;
   TUTTI_NEW(w, 1, "a window", n->home.view->memory);
   *w = (openWindow){.number = number, .base = base, .size = size};
+  w->exposed = tuttiNetExpose(n->home.view, base, size, keys);
   TUTTI_LOCKED(&n->lock);
   TUTTI_LINK(n->windows, w);
   return tuttiSuccess;
@@ -70,6 +70,7 @@ void tuttiRmaNetWindowClose(tuttiRmaNet *n, uint32_t number) {
     w = w->next;
   if (!w) return;
   TUTTI_UNLINK(n->windows, w);
+  tuttiNetWithdraw(n->home.view, w->exposed);
   tuttiFree(w);
 }
 
@@ -89,7 +90,7 @@ static tuttiResult_t broken(const tuttiRmaNet *n, const tuttiConn *conn, const c
                     conn->peer, p->host, p->pid, what);
 }
 
-/* Puts the data where the header says. */
+/* Puts the data where the header says; NULL: it is there. */
 static tuttiResult_t deliver(const tuttiRmaNet *n, const tuttiConn *conn, const tuttiRmaHeader *h,
                              const uint8_t *data) {
   char text[160];
@@ -103,47 +104,37 @@ static tuttiResult_t deliver(const tuttiRmaNet *n, const tuttiConn *conn, const 
   }
   if (h->offset > w->size || h->bytes > w->size - h->offset)
     return broken(n, conn, "it reaches past the end of its window");
+  if (!data) return tuttiSuccess;
   return n->home.store(n->home.owner, w->base + h->offset, data, h->bytes);
 }
 
-static const uint8_t *payloadOf(const tuttiConn *conn, const tuttiSlotDescriptor *slot) {
-  if (slot->where == TUTTI_WHERE_INLINE && slot->bytes <= TUTTI_INLINE_MAX) return slot->inlined;
-  bool inSlot = slot->where == TUTTI_WHERE_SLOT && slot->bytes <= conn->slotBytes;
-  return inSlot ? tuttiConnData(conn, slot->bytes) : NULL;
+/* What is wrong with a message, or NULL. The header is h. */
+static const char *wrongWith(const tuttiRmaNet *n, const tuttiConn *conn,
+                             const tuttiSlotDescriptor *slot, const tuttiRmaHeader *h) {
+  bool inlined = slot->where == TUTTI_WHERE_INLINE;
+  size_t before = inlined ? sizeof *h : 0;
+  if (slot->bytes < before || slot->bytes > (inlined ? TUTTI_INLINE_MAX : conn->slotBytes))
+    return "it has no header";
+  if (h->counter >= n->home.used || h->last > 1) return "its header is malformed";
+  return slot->bytes - before == h->bytes ? NULL
+                                          : "its data is of another size than its header says";
 }
 
-/* Reads a header, which is never in GPU memory. */
-static tuttiResult_t readHeader(const tuttiRmaNet *n, const tuttiConn *conn, const uint8_t *payload,
-                                tuttiRmaHeader *h) {
-  const tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
-  bool hidden = conn->gpuData && slot->where == TUTTI_WHERE_SLOT && slot->bytes > conn->smallBytes;
-  if (hidden || slot->bytes < sizeof *h) return broken(n, conn, "it has no header");
-  memcpy(h, payload, sizeof *h);
-  size_t with = slot->bytes - sizeof *h;
-  if ((with && with != h->bytes) || h->counter >= n->home.used || h->last > 1)
-    return broken(n, conn, "its header is malformed");
-  return tuttiSuccess;
+/* Where the data is; NULL: in its window. */
+static const uint8_t *dataOf(const tuttiConn *conn, const tuttiSlotDescriptor *slot) {
+  if (slot->where == TUTTI_WHERE_WINDOW) return NULL;
+  return slot->where == TUTTI_WHERE_INLINE ? slot->inlined + sizeof(tuttiRmaHeader)
+                                           : tuttiConnData(conn, slot->bytes);
 }
 
 /* Takes the next message of a connection that has one. */
 static tuttiResult_t takeMessage(tuttiRmaNet *n, tuttiConn *conn) {
   const tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
-  tuttiRmaHeader *begun = &n->begun[conn->peer], h = *begun;
-  const uint8_t *payload = payloadOf(conn, slot);
-  if (!payload) return broken(n, conn, "it has no payload");
-  if (begun->bytes == 0) {
-    TUTTI_TRY(readHeader(n, conn, payload, &h));
-    payload += sizeof h;
-    if (h.bytes > 0 && slot->bytes == sizeof h) {
-      *begun = h;
-      tuttiConnAdvance(conn);
-      return tuttiSuccess;
-    }
-  } else if (slot->bytes != begun->bytes) {
-    return broken(n, conn, "its data is of another size than its header says");
-  }
-  begun->bytes = 0;
-  TUTTI_TRY(deliver(n, conn, &h, payload));
+  tuttiRmaHeader h;
+  memcpy(&h, slot->inlined, sizeof h);
+  const char *wrong = wrongWith(n, conn, slot, &h);
+  if (wrong) return broken(n, conn, wrong);
+  TUTTI_TRY(deliver(n, conn, &h, dataOf(conn, slot)));
   size_t counter = (size_t)conn->peer * n->home.row + h.counter;
   if (h.last) tuttiFetchAddAcqRel(&n->home.counters[counter], 1);
   tuttiConnAdvance(conn);
@@ -220,32 +211,39 @@ static tuttiResult_t awaitRoom(const tuttiRmaNet *n, tuttiConn *conn, tuttiProxy
   return tuttiSuccess;
 }
 
-static void fillSlot(tuttiConn *conn, const tuttiRmaHeader *h, const uint8_t *data) {
+/* Fills the next slot with a piece of a put. Its data stays where it is if that is `lent`. */
+static void fillSlot(tuttiConn *conn, const tuttiRmaTarget *target, const uint8_t *data,
+                     bool lent) {
   tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
-  size_t bytes = sizeof *h + h->bytes;
-  bool inlined = bytes <= TUTTI_INLINE_MAX;
-  uint8_t *to = inlined ? slot->inlined : tuttiConnData(conn, bytes);
-  memcpy(to, h, sizeof *h);
-  if (h->bytes > 0) memcpy(to + sizeof *h, data, h->bytes);
-  slot->sig = (tuttiSignature){.count = bytes, .root = -1, .coll = tuttiCollSendRecv};
+  const tuttiRmaHeader *h = &target->header;
+  bool inlined = sizeof *h + h->bytes <= TUTTI_INLINE_MAX;
+  slot->bytes = h->bytes + (inlined ? sizeof *h : 0);
+  slot->sig = (tuttiSignature){.count = slot->bytes, .root = -1, .coll = tuttiCollSendRecv};
   slot->sig.type = tuttiUint8;
-  slot->bytes = (uint32_t)bytes;
-  slot->where = inlined ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+  slot->addr = 0;
+  memcpy(slot->inlined, target, inlined ? sizeof *h : sizeof *target);
+  slot->where = inlined ? TUTTI_WHERE_INLINE : lent ? TUTTI_WHERE_DIRECT : TUTTI_WHERE_SLOT;
+  if (slot->where == TUTTI_WHERE_DIRECT)
+    slot->addr = (uintptr_t)data;
+  else if (h->bytes > 0)
+    memcpy(inlined ? slot->inlined + sizeof *h : tuttiConnData(conn, h->bytes), data, h->bytes);
 }
 
 static tuttiResult_t sendPieces(const tuttiRmaNet *n, tuttiConn *conn, tuttiProxy *proxy,
                                 const tuttiRmaPut *put, size_t counter) {
   const uint8_t *data = put->data;
-  size_t most = conn->slotBytes - sizeof(tuttiRmaHeader), at = 0, piece;
+  size_t at = 0, piece;
   do {
-    piece = put->bytes - at < most ? put->bytes - at : most;
-    tuttiRmaHeader h = {.offset = put->offset + at,
-                        .window = put->window,
-                        .bytes = (uint32_t)piece,
-                        .counter = (uint32_t)counter,
-                        .last = at + piece == put->bytes};
-    TUTTI_TRY(awaitRoom(n, conn, proxy, sizeof h + piece));
-    fillSlot(conn, &h, data + at);
+    piece = put->bytes - at < conn->slotBytes ? put->bytes - at : conn->slotBytes;
+    tuttiRmaTarget target = {.header = {.offset = put->offset + at,
+                                        .window = put->window,
+                                        .bytes = (uint32_t)piece,
+                                        .counter = (uint32_t)counter,
+                                        .last = at + piece == put->bytes},
+                             .to = put->at + at,
+                             .keys = put->keys};
+    TUTTI_TRY(awaitRoom(n, conn, proxy, piece));
+    fillSlot(conn, &target, data + at, false);
     tuttiConnAdvance(conn);
     tuttiProxyKick(proxy);
     at += piece;

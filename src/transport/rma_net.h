@@ -35,7 +35,8 @@ tuttiResult_t tuttiRmaNetCreate(const tuttiRmaHome *home, tuttiRmaNet **out);
 void tuttiRmaNetFree(tuttiRmaNet *n);
 
 /* As their likes in rma.h; nothing is being copied into a closed window. */
-tuttiResult_t tuttiRmaNetWindowOpen(tuttiRmaNet *n, uint32_t number, void *base, size_t size);
+tuttiResult_t tuttiRmaNetWindowOpen(tuttiRmaNet *n, uint32_t number, void *base, size_t size,
+                                    tuttiRmaKeys *keys);
 void tuttiRmaNetWindowClose(tuttiRmaNet *n, uint32_t number);
 
 /* From now on what comes from its peer is taken out of a connection that receives, which stays open

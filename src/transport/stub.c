@@ -48,6 +48,15 @@ void tuttiNetNoDataToGive(void *node, const uint8_t *data) {
   (void)node, (void)data;
 }
 
+void *tuttiNetNothingToExpose(void *node, void *base, size_t bytes, tuttiRmaKeys *keys) {
+  (void)node, (void)base, (void)bytes, (void)keys;
+  return NULL;
+}
+
+void tuttiNetNothingToWithdraw(void *node, void *exposed) {
+  (void)node, (void)exposed;
+}
+
 tuttiProxyState tuttiNetNothingToServe(void *node, tuttiProxyTurn *turn) {
   (void)node, (void)turn;
   return TUTTI_PROXY_IDLE;

@@ -23,6 +23,8 @@ int tuttiNetNoPortsToJoin(const tuttiPeer *a, int portOfA, const tuttiPeer *b, i
 tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers);
 uint8_t *tuttiNetNoDataToTake(void *node);
 void tuttiNetNoDataToGive(void *node, const uint8_t *data);
+void *tuttiNetNothingToExpose(void *node, void *base, size_t bytes, tuttiRmaKeys *keys);
+void tuttiNetNothingToWithdraw(void *node, void *exposed);
 tuttiProxyState tuttiNetNothingToServe(void *node, tuttiProxyTurn *turn);
 void tuttiNetNothingToClose(void *node);
 

@@ -1,5 +1,8 @@
 // Puts, signals and waits.
+#include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <sstream>
 
 #include "harness.h"
 #include "processes.h"
@@ -404,6 +407,31 @@ TEST(OneSidedProcesses, WriteIntoSharedMemory) {
 
 TEST(OneSidedProcesses, ADeadPeerEndsTheWait) {
   expectDeathTold(threads);
+}
+
+/* NET/IB writes into windows, as its log says; sockets cannot. */
+TEST(OneSidedProcesses, WriteIntoWindowsOverANetwork) {
+  char made[] = "/tmp/tuttitest.XXXXXX";
+  const char *given = getenv("TUTTITEST_FOLDER"); /* ranks begin here, too */
+  if (!given) setenv("TUTTITEST_FOLDER", given = mkdtemp(made), 1);
+  const std::string folder = given;
+  Env env = network;
+  env.insert({{"TUTTI_DEBUG", "INFO"}, {"TUTTI_DEBUG_FILE", folder + "/%p"}});
+  {
+    Settings settings(env);
+    expectWritten(true);
+  }
+  int said = 0, copied = 0;
+  for (const auto &file : std::filesystem::directory_iterator(folder)) {
+    std::ostringstream log;
+    log << std::ifstream(file.path()).rdbuf();
+    said += log.str().find("puts are written into the windows of rank") != log.str().npos;
+    copied += log.str().find("puts go through the slots") != log.str().npos;
+  }
+  unsetenv("TUTTITEST_FOLDER");
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(said, networkName() == "IB" ? 3 : 0) << "by so many ranks";
+  EXPECT_EQ(copied, 0);
 }
 
 TEST(OneSidedProcesses, ADeadPeerEndsTheWaitOverANetwork) {

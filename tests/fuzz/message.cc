@@ -15,9 +15,12 @@ static void takeDescriptor(const uint8_t *data, size_t size) {
   d.where = TUTTI_WHERE_INLINE;
   d.bytes = 8;
   change(&d, data, size);
-  if (tuttiSocketDescriptorCheck(&d, 4, 4096) != nullptr) return;
-  CHECK(d.bytes <= 4096);
-  CHECK(d.where != TUTTI_WHERE_INLINE || d.bytes <= sizeof d.inlined);
+  for (bool windows : {false, true}) {
+    if (tuttiSocketDescriptorCheck(&d, 4, 4096, windows) != nullptr) continue;
+    CHECK(d.bytes <= 4096);
+    CHECK(d.where != TUTTI_WHERE_INLINE || d.bytes <= sizeof d.inlined);
+    CHECK(d.where != TUTTI_WHERE_WINDOW || windows);
+  }
 }
 
 static void takeHandshake(const uint8_t *data, size_t size) {

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include <gmock/gmock.h>
+
 #include "base/error.h"
 #include "base/gpu_memory.h"
 #include "base/os.h"
@@ -58,6 +60,10 @@ int tuttiGpuExport(const tuttiGpuMemory *m) {
                  CU_OK
              ? fd
              : -1;
+}
+bool tuttiGpuAllocation(const tuttiGpuMemory *m, tuttiGpuMemory *whole) {
+  *whole = *m; // tests have no part of one
+  return true;
 }
 tuttiResult_t tuttiGpuRead(const tuttiGpuMemory *m, size_t at, void *to, size_t bytes) {
   cuMemcpyDtoH_v2(to, pointerOf(m->memory) + at, bytes);
@@ -677,12 +683,15 @@ struct Taker {
   tuttiConn &conn;
   cuPointer window = 0;
   size_t bytes;
+  tuttiRmaKeys keys{};
+  std::atomic<int> stores{0};
   tuttiAtomic64 counters[4]{}; // two for each rank
   tuttiRmaNet *net = nullptr;
 
   static tuttiResult_t store(void *self, void *to, const void *from, size_t n) {
-    const Taker *t = static_cast<const Taker *>(self);
+    Taker *t = static_cast<Taker *>(self);
     std::vector<uint8_t> data(n);
+    t->stores++;
     const uint8_t *at = static_cast<const uint8_t *>(from);
     bool onGpu = t->conn.gpuData && at >= t->conn.data &&
                  at < t->conn.data + TUTTI_FIFO_DEPTH * t->conn.slotBytes;
@@ -706,7 +715,7 @@ struct Taker {
     home.lookMs = 1;
     EXPECT_EQ(tuttiRmaNetCreate(&home, &net), tuttiSuccess);
     void *base = reinterpret_cast<void *>(window); // NOLINT: the ABI's integer
-    EXPECT_EQ(tuttiRmaNetWindowOpen(net, kWindow, base, bytes), tuttiSuccess);
+    EXPECT_EQ(tuttiRmaNetWindowOpen(net, kWindow, base, bytes, &keys), tuttiSuccess);
     EXPECT_EQ(tuttiRmaNetListen(net, &conn), tuttiSuccess);
   }
   ~Taker() {
@@ -732,47 +741,49 @@ struct Taker {
   }
 };
 
-// A put as kernels/relay.cuh writes it, with signal 1.
-bool put(Rank &r, tuttiConn &c, const std::vector<uint8_t> &data, size_t offset) {
+// A put as kernels/relay.cuh writes it, with signal 1, into a window that begins at `base`.
+bool put(Rank &r, tuttiConn &c, const std::vector<uint8_t> &data, size_t offset, uint64_t base,
+         const tuttiRmaKeys &keys) {
   size_t at = 0, piece;
   do {
     piece = std::min(data.size() - at, c.slotBytes);
-    tuttiRmaHeader h = {offset + at, kWindow, static_cast<uint32_t>(piece), 1,
-                        at + piece == data.size()};
-    bool with = piece <= TUTTI_INLINE_MAX - sizeof h;
-    for (int message = 0; message < (with ? 1 : 2); message++) {
-      if (!r.await(c)) return false;
-      tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
-      size_t bytes = message ? piece : sizeof h + (with ? piece : 0);
-      bool inlined = bytes <= TUTTI_INLINE_MAX;
-      slot->bytes = static_cast<uint32_t>(bytes);
-      slot->where = inlined ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
-      slot->sig = tuttiSignature{};
-      uint8_t *to = inlined ? slot->inlined : tuttiConnData(&c, bytes);
-      if (message && c.gpuData && bytes > c.smallBytes)
-        cuMemcpyHtoD_v2(pointerOf(to), data.data() + at, bytes);
-      else if (message)
-        memcpy(to, data.data() + at, bytes);
-      if (!message) memcpy(to, &h, sizeof h);
-      if (!message && with) std::copy_n(data.begin() + static_cast<long>(at), piece, to + sizeof h);
-      tuttiConnAdvance(&c);
-      tuttiProxyKick(r.view.proxy);
-    }
+    bool inlined = piece <= TUTTI_INLINE_MAX - sizeof(tuttiRmaHeader);
+    if (!r.await(c)) return false;
+    tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
+    tuttiRmaTarget target{};
+    target.header = {offset + at, kWindow, static_cast<uint32_t>(piece), 1,
+                     at + piece == data.size()};
+    target.to = base + offset + at;
+    target.keys = keys;
+    memcpy(slot->inlined, &target, sizeof target);
+    slot->bytes = static_cast<uint32_t>(piece + (inlined ? sizeof target.header : 0));
+    slot->where = inlined ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+    slot->sig = tuttiSignature{};
+    uint8_t *to = inlined ? slot->inlined + sizeof target.header : tuttiConnData(&c, piece);
+    if (!inlined && c.gpuData && piece > c.smallBytes)
+      cuMemcpyHtoD_v2(pointerOf(to), data.data() + at, piece);
+    else
+      std::copy_n(data.begin() + static_cast<long>(at), piece, to);
+    tuttiConnAdvance(&c);
+    tuttiProxyKick(r.view.proxy);
     at += piece;
   } while (at < data.size());
   return true;
 }
 
 // Puts of sizes by turns, each into the next place; none may be missing or mixed up when the last
-// signal has come.
-void putAll(Ranks &r, int puts) {
+// signal has come. `straight`: with the keys of the window. Returns how often the taker had to
+// copy.
+int putAll(Ranks &r, int puts, bool straight) {
   const std::vector<size_t> sizes = {0,    1,     56,        57,        80,    81,
                                      5000, kSlot, kSlot + 1, 32 * 1024, 32769, 3 * kSlot + 77};
   tuttiConn from = r.a.open(TUTTI_RMA_CHANNEL, TUTTI_SEND),
             to = r.b.open(TUTTI_RMA_CHANNEL, TUTTI_RECV);
   size_t room = 4 * kSlot;
+  int stores = 0;
   {
     Taker taker(r.b, to, room * sizes.size());
+    tuttiRmaKeys keys = straight ? taker.keys : tuttiRmaKeys{};
     std::vector<uint8_t> want = taker.look();
     std::vector<std::vector<uint8_t>> data;
     for (int i = 0; i < puts; i++) {
@@ -785,7 +796,7 @@ void putAll(Ranks &r, int puts) {
     }
     std::thread sender([&] {
       for (size_t i = 0; i < data.size(); i++)
-        if (!put(r.a, from, data[i], i % sizes.size() * room + 3)) return;
+        if (!put(r.a, from, data[i], i % sizes.size() * room + 3, taker.window, keys)) return;
     });
     EXPECT_TRUE(taker.await(static_cast<uint64_t>(puts))) << r.a.error << r.b.error;
     EXPECT_TRUE(taker.look() == want);
@@ -793,8 +804,16 @@ void putAll(Ranks &r, int puts) {
     if (tuttiLoadAcquire(&taker.counters[1]) < static_cast<uint64_t>(puts))
       tuttiStoreRelease32(&r.a.failed, 1);
     sender.join();
+    stores = taker.stores;
   }
   closeBoth(r, from, to);
+  return stores;
+}
+
+// Of so many puts, the pieces whose data is in their descriptor: of 1 and 56 bytes, and the last
+// one of kSlot + 1.
+int inlined(int puts) {
+  return puts / 12 * 3;
 }
 
 TEST(GdrPuts, GoIntoWindowsWhereverTheirSlotsAre) {
@@ -803,25 +822,91 @@ TEST(GdrPuts, GoIntoWindowsWhereverTheirSlotsAre) {
     for (bool second : {true, false}) {
       Ranks r(first, second);
       r.attach();
-      putAll(r, 60);
+      EXPECT_GT(putAll(r, 60, false), inlined(60));
     }
   EXPECT_EQ(allocations, 0);
 }
 
+TEST(GdrPuts, GoStraightIntoTheWindow) {
+  if (!configured("movers 1")) return;
+  for (bool first : {true, false}) {
+    Ranks r(first, true);
+    r.attach();
+    EXPECT_EQ(putAll(r, 60, true), inlined(60)) << "nothing else is copied";
+  }
+}
+
+// Some ports of the receiver have no key: what goes by them takes the slots.
+TEST(GdrPuts, GoThroughSlotsWhereAKeyIsMissing) {
+  if (!configured("movers 1\ndevice softhca0 ports=2")) return;
+  for (int missing : {0, 1}) {
+    Ranks r;
+    r.attach();
+    tuttiConn from = r.a.open(TUTTI_RMA_CHANNEL, TUTTI_SEND),
+              to = r.b.open(TUTTI_RMA_CHANNEL, TUTTI_RECV);
+    {
+      Taker taker(r.b, to, kSlot);
+      tuttiRmaKeys keys = taker.keys;
+      EXPECT_NE(keys.key[0], 0u);
+      EXPECT_NE(keys.key[1], 0u);
+      keys.key[missing] = 0;
+      std::vector<uint8_t> data(kSlot, 7);
+      std::thread sender([&] { EXPECT_TRUE(put(r.a, from, data, 0, taker.window, keys)); });
+      EXPECT_TRUE(taker.await(1)) << r.a.error << r.b.error;
+      sender.join();
+      EXPECT_EQ(taker.stores, 1);
+      EXPECT_TRUE(taker.look() == data);
+    }
+    closeBoth(r, from, to);
+  }
+}
+
+// What lies in a window that was closed, or beyond its end, is not for peers to write to.
+TEST(GdrPuts, AClosedWindowIsNotWrittenTo) {
+  if (!configured("movers 1")) return;
+  for (bool closed : {false, true}) {
+    Ranks r;
+    r.attach();
+    tuttiConn from = r.a.open(TUTTI_RMA_CHANNEL, TUTTI_SEND),
+              to = r.b.open(TUTTI_RMA_CHANNEL, TUTTI_RECV);
+    {
+      Taker taker(r.b, to, kSlot);
+      std::vector<uint8_t> before = taker.look(), data(kSlot, 7);
+      if (closed) tuttiRmaNetWindowClose(taker.net, kWindow);
+      std::thread sender([&] { put(r.a, from, data, closed ? 0 : 1, taker.window, taker.keys); });
+      sender.join();
+      tuttiProxyEnter(r.a.view.proxy);
+      uint64_t end = tuttiNow() + kLongNs;
+      while (!tuttiLoadAcquire32(&r.a.failed) && tuttiNow() < end)
+        if (!tuttiProxyRun(r.a.view.proxy)) sched_yield();
+      tuttiProxyLeave(r.a.view.proxy);
+      EXPECT_THAT(r.a.error, testing::HasSubstr("remote access error"));
+      EXPECT_TRUE(taker.look() == before);
+      EXPECT_EQ(tuttiLoadAcquire(&taker.counters[1]), 0u);
+    }
+    closeBoth(r, from, to);
+  }
+}
+
 TEST(GdrPuts, AreFlushedBeforeTheyAreTaken) {
   if (!configured("invisible_ms 1000")) return;
-  Ranks r;
-  r.attach();
-  putAll(r, 60);
+  for (bool straight : {false, true}) {
+    Ranks r;
+    r.attach();
+    int stores = putAll(r, 60, straight);
+    EXPECT_EQ(stores == inlined(60), straight);
+  }
 }
 
 TEST(GdrPuts, AreNotLostWithAPort) {
-  if (!configured("reorder_us 300\ninvisible_ms 1000\ndevice softhca0 ports=2\n"
-                  "port softhca0/1 down_frames=300 up_ms=500"))
-    return;
-  Ranks r;
-  r.attach();
-  putAll(r, 400);
+  for (bool straight : {false, true}) {
+    if (!configured("reorder_us 300\ninvisible_ms 1000\ndevice softhca0 ports=2\n"
+                    "port softhca0/1 down_frames=300 up_ms=500"))
+      return;
+    Ranks r;
+    r.attach();
+    putAll(r, 400, straight);
+  }
 }
 
 } // namespace

@@ -381,7 +381,7 @@ TEST(NetHostile, FuzzedHellosAndLinesForASecond) {
       ASSERT_TRUE(h.channel >= 0 && h.channel < TUTTI_CHANNELS);
       ASSERT_TRUE(h.part >= 0 && h.part < h.parts && h.parts <= TUTTI_SOCKET_PARTS);
     }
-    if (!tuttiSocketDescriptorCheck(&l, 5, 4096)) {
+    if (!tuttiSocketDescriptorCheck(&l, 5, 4096, false)) {
       ASSERT_TRUE(l.where == TUTTI_WHERE_SLOT || l.where == TUTTI_WHERE_INLINE);
       ASSERT_LE(l.bytes, l.where == TUTTI_WHERE_SLOT ? 4096u : TUTTI_INLINE_MAX);
     }
@@ -576,7 +576,7 @@ TEST(NetHostile, RefusedUntilThePeerIsUp) {
   EXPECT_EQ(0, memcmp(confirm, confirmed, sizeof confirm));
   tuttiSlotDescriptor line;
   ASSERT_TRUE(ReadAll(got, &line, sizeof line));
-  EXPECT_EQ(nullptr, tuttiSocketDescriptorCheck(&line, 0, 4096));
+  EXPECT_EQ(nullptr, tuttiSocketDescriptorCheck(&line, 0, 4096, false));
   EXPECT_EQ(0u, line.addr);
   EXPECT_TRUE(net::Right(line.inlined, 0, 5));
   close(got);

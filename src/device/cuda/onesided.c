@@ -235,9 +235,9 @@ tuttiResult_t tuttiCudaAwaitSignals(tuttiTaskContext *context, const tuttiWaitSi
 }
 
 tuttiResult_t tuttiCudaWindowOpen(tuttiTaskContext *context, uint32_t number, void *base,
-                                  size_t size) {
+                                  size_t size, tuttiRmaKeys *keys) {
   tuttiCuda *s = context->device;
-  return tuttiCudaRelayOpen(&s->relay, number, base, size);
+  return tuttiCudaRelayOpen(&s->relay, number, base, size, keys);
 }
 
 void tuttiCudaWindowClose(tuttiTaskContext *context, uint32_t number) {

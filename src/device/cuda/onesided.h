@@ -24,7 +24,7 @@ void tuttiCudaSignalsHear(tuttiCuda *s);
 
 /* Entries of tuttiDevice. */
 tuttiResult_t tuttiCudaWindowOpen(tuttiTaskContext *context, uint32_t number, void *base,
-                                  size_t size);
+                                  size_t size, tuttiRmaKeys *keys);
 void tuttiCudaWindowClose(tuttiTaskContext *context, uint32_t number);
 tuttiResult_t tuttiCudaPut(tuttiTaskContext *context, const tuttiRmaPut *put, tuttiStream_t stream);
 tuttiResult_t tuttiCudaAwaitSignals(tuttiTaskContext *context, const tuttiWaitSignalDesc_t *descs,

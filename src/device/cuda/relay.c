@@ -180,7 +180,8 @@ void tuttiCudaRelayClose(tuttiCudaRelay *r) {
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-tuttiResult_t tuttiCudaRelayOpen(tuttiCudaRelay *r, uint32_t number, void *base, size_t size) {
+tuttiResult_t tuttiCudaRelayOpen(tuttiCudaRelay *r, uint32_t number, void *base, size_t size,
+                                 tuttiRmaKeys *keys) {
   if (!r->any) return tuttiSuccess;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaEnter(r->device, &before)); /* connections pin their memory */
@@ -193,7 +194,7 @@ tuttiResult_t tuttiCudaRelayOpen(tuttiCudaRelay *r, uint32_t number, void *base,
     r->listening[p] = true;
   }
   TUTTI_TRY(serve(r));
-  return tuttiRmaNetWindowOpen(r->net, number, base, size);
+  return tuttiRmaNetWindowOpen(r->net, number, base, size, keys);
 }
 
 void tuttiCudaRelayShut(tuttiCudaRelay *r, uint32_t number) {
@@ -216,15 +217,18 @@ tuttiResult_t tuttiCudaRelayPrepare(tuttiCudaRelay *r, int peer) {
 tuttiResult_t tuttiCudaRelayPut(tuttiCudaRelay *r, const tuttiRmaPut *put, uint32_t counter,
                                 tuttiStream_t stream) {
   const tuttiCommView *v = r->view;
-  tuttiRelayArgs args = {.endpoint = &r->endpoints[put->peer],
-                         .guard = &r->guards[put->peer],
-                         .from = put->data,
-                         .bytes = put->bytes,
-                         .offset = put->offset,
-                         .status = r->statusOnDevice,
-                         .window = put->window,
-                         .signal = (uint32_t)(put->context * v->rmaSignals + put->signal),
-                         .counter = counter};
+  tuttiRelayArgs args = {
+      .endpoint = &r->endpoints[put->peer],
+      .guard = &r->guards[put->peer],
+      .from = put->data,
+      .bytes = put->bytes,
+      .target = {.header = {.offset = put->offset,
+                            .window = put->window,
+                            .counter = (uint32_t)(put->context * v->rmaSignals + put->signal)},
+                 .to = put->at,
+                 .keys = put->keys},
+      .status = r->statusOnDevice,
+      .counter = counter};
   TUTTI_TRY(tuttiCudaRelayAnnounce(r));
   return tuttiCudaCheck((cudaError_t)tuttiRelayLaunch(&args, stream), "the launch of a put");
 }

@@ -62,7 +62,8 @@ void tuttiCudaRelayClose(tuttiCudaRelay *r);
 bool tuttiCudaRelays(const tuttiCudaRelay *r, int peer);
 
 /* From now on peers may write to a window, as tuttiRmaWindowOpen; takes what comes of all. */
-tuttiResult_t tuttiCudaRelayOpen(tuttiCudaRelay *r, uint32_t number, void *base, size_t size);
+tuttiResult_t tuttiCudaRelayOpen(tuttiCudaRelay *r, uint32_t number, void *base, size_t size,
+                                 tuttiRmaKeys *keys);
 /* Nothing is being copied into it when it returns. */
 void tuttiCudaRelayShut(tuttiCudaRelay *r, uint32_t number);
 

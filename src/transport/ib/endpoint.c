@@ -1,12 +1,13 @@
 /* NET/IB: messages by RDMA writes over reliable connections.
  *
- * The payload of a message is written into the receiver's slot, from the sender's own slot or from
- * memory that the user has registered; then its descriptor, to where the receiver looks for it (see
- * tuttiIbControl). A queue pair carries out its writes in order, so the descriptor is the news. A
- * large payload is cut into one part per queue pair; those but the first are each followed by the
- * message's number, too. The receiver checks the descriptor before it copies it into the FIFO. The
- * other way goes the number of messages that the reader has taken, in a descriptor that goes there
- * anyway or by itself. Nobody but the sender's hardware says anything by completions.
+ * The payload of a message is written into the receiver's slot, or into its window
+ * (rma_message.h), from the sender's own slot or from memory that the user has registered; then its
+ * descriptor, to where the receiver looks for it (see tuttiIbControl). A queue pair carries out its
+ * writes in order, so the descriptor is the news. A large payload is cut into one part per queue
+ * pair; those but the first are each followed by the message's number, too. The receiver checks the
+ * descriptor before it copies it into the FIFO. The other way goes the number of messages that the
+ * reader has taken, in a descriptor that goes there anyway or by itself. Nobody but the sender's
+ * hardware says anything by completions.
  *
  * Of small messages one in TUTTI_IB_SIGNALED has a completion, and credit is given as soon as it is
  * posted: the control block keeps a copy. For others it is given when all parts are acknowledged.
@@ -221,7 +222,8 @@ static tuttiResult_t prepare(tuttiIbEndpoint *e, uint64_t m) {
   out->bytes = d.bytes;
   out->where = d.where;
   out->sig = d.sig;
-  if (d.where == TUTTI_WHERE_INLINE) memcpy(out->inlined, d.inlined, d.bytes);
+  size_t inlined = s->fifo.channel == TUTTI_RMA_CHANNEL ? sizeof(tuttiRmaHeader) : 0;
+  memcpy(out->inlined, d.inlined, d.where == TUTTI_WHERE_INLINE ? d.bytes : inlined);
   bool small = d.bytes <= s->fifo.smallBytes;
   uint8_t *slot =
       small ? s->fifo.small + i * s->fifo.smallBytes : s->fifo.data + i * s->fifo.slotBytes;
@@ -236,11 +238,57 @@ static tuttiResult_t prepare(tuttiIbEndpoint *e, uint64_t m) {
   return tuttiSuccess;
 }
 
+/* What a put says of the receiver's window, whose message is m. */
+static const tuttiRmaTarget *windowOf(const tuttiIbEndpoint *e, uint64_t m) {
+  return (const tuttiRmaTarget *)e->meet.fifo.descriptors[m % TUTTI_FIFO_DEPTH].inlined;
+}
+
+static uint32_t windowKey(const tuttiRmaTarget *target, const tuttiIbQueuePair *q) {
+  int port = q->pair.port[1];
+  return port < TUTTI_RMA_KEYS ? target->keys.key[port] : 0;
+}
+
+/* The payloads of puts now go elsewhere than before. */
+static void tellWhere(tuttiIbEndpoint *e, tuttiWhere where) {
+  e->puts = where;
+  if (where == TUTTI_WHERE_WINDOW)
+    TUTTI_INFO(NET, "NET/IB: puts are written into the windows of %s", e->meet.who);
+  else
+    TUTTI_INFO(
+        NET,
+        "NET/IB: puts go through the slots of %s, which copies them: a port in use has no key "
+        "of its window, or does not reach its GPU; see the log of that rank",
+        e->meet.who);
+}
+
+/* Whether the receiver takes payloads in its windows: on a GPU where it has slots there, too, and
+ * so none but ports that reach the GPU, and flushes what comes. */
+static bool takesPuts(const tuttiIbEndpoint *e) {
+  const tuttiPeer *peer = &e->meet.view->peers[e->meet.fifo.peer];
+  return tuttiPeerGpu(peer) < 0 || e->in.smallBytes > 0;
+}
+
+/* Settles where the payload of message m goes: into the receiver's window if all queue pairs can
+ * write there. Not for good, as others may take their place. */
+static void settle(tuttiIbEndpoint *e, uint64_t m) {
+  tuttiIbDescriptor *d = &e->control->descriptors[m % TUTTI_FIFO_DEPTH];
+  if (e->meet.fifo.channel != TUTTI_RMA_CHANNEL || d->where == TUTTI_WHERE_INLINE) return;
+  bool all = takesPuts(e);
+  for (int p = 0; p < e->nparts; p++)
+    all &= windowKey(windowOf(e, m), e->parts[p]) != 0;
+  d->where = all ? TUTTI_WHERE_WINDOW : TUTTI_WHERE_SLOT;
+  if (d->where != e->puts) tellWhere(e, d->where);
+}
+
 /* Where the payload of message m, of so many bytes, goes in the receiver's memory; and its key. */
 static uint64_t targetOf(const tuttiIbEndpoint *e, const tuttiIbQueuePair *q, uint64_t m,
                          size_t bytes, uint32_t *rkey) {
   uint64_t i = m % TUTTI_FIFO_DEPTH;
   bool small = bytes <= e->in.smallBytes;
+  if (e->control->descriptors[i].where == TUTTI_WHERE_WINDOW) {
+    *rkey = windowKey(windowOf(e, m), q);
+    return windowOf(e, m)->to;
+  }
   *rkey = small ? q->rkey : q->dataRkey;
   return small ? e->in.small + i * e->in.smallBytes : e->in.data + i * e->in.slotBytes;
 }
@@ -359,6 +407,7 @@ static tuttiResult_t advanceSend(tuttiIbEndpoint *e, bool *moved) {
   b.q = e->parts[0];
   b.n = 0;
   for (; e->posted < s->known && room(b.q, 2); e->posted++) {
+    settle(e, e->posted);
     postShares(e, e->posted);
     addMessage(e, &b, e->posted);
   }
@@ -409,6 +458,13 @@ static tuttiResult_t arrive(tuttiIbEndpoint *e) {
   return tuttiSuccess;
 }
 
+/* The payload of message m, which has arrived, is in the GPU's memory. */
+static bool isInGpu(const tuttiIbEndpoint *e, uint64_t m) {
+  const tuttiConn *fifo = &e->meet.fifo;
+  uint64_t i = m % TUTTI_FIFO_DEPTH;
+  return fifo->descriptors[i].where == TUTTI_WHERE_WINDOW || e->meet.payload[i] > fifo->smallBytes;
+}
+
 /* Counts as flushed what needs no flush or has had one, and asks for the next. */
 static tuttiResult_t flushArrived(tuttiIbEndpoint *e) {
   const tuttiIbGdr *g = &e->node->gdr;
@@ -417,9 +473,8 @@ static tuttiResult_t flushArrived(tuttiIbEndpoint *e) {
     return tuttiSuccess;
   }
   if (g->done >= e->flush && e->flushed < e->flushTo) e->flushed = e->flushTo;
-  while (e->flushed < e->arrived &&
-         e->meet.payload[e->flushed % TUTTI_FIFO_DEPTH] <= e->meet.fifo.smallBytes)
-    e->flushed++; /* in host memory */
+  while (e->flushed < e->arrived && !isInGpu(e, e->flushed))
+    e->flushed++;
   if (e->flushed == e->arrived || e->flushed < e->flushTo) return tuttiSuccess;
   e->flushTo = e->arrived;
   return tuttiIbFlushAsk(e->node, &e->flush);
@@ -473,10 +528,13 @@ static void list(tuttiIbEndpoint *e) {
 static tuttiResult_t advance(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *moved) {
   if (!e->listed) list(e);
   if (e->incurable)
-    return TUTTI_FAIL(tuttiRemoteError,
-                      "rank %d: the RDMA connection with %s %s; see dmesg on both hosts, "
-                      "and report this if nothing there explains it",
-                      e->meet.view->rank, e->meet.who, e->trouble);
+    return TUTTI_FAIL(
+        tuttiRemoteError, "rank %d: the RDMA connection with %s %s; %s", e->meet.view->rank,
+        e->meet.who, e->trouble,
+        e->meet.fifo.channel == TUTTI_RMA_CHANNEL
+            ? "where a put goes to a window that the peer has deregistered, do that "
+              "when all have written to it; else see dmesg on both hosts"
+            : "see dmesg on both hosts, and report this if nothing there explains it");
   if (e->state != TUTTI_IB_RUNNING || e->meet.parts[0].source.readable ||
       e->changes != e->node->changes)
     TUTTI_TRY(tuttiIbMeetStep(e, turn, moved));
@@ -541,6 +599,8 @@ static tuttiResult_t ibConnect(tuttiCommView *v, void *node, tuttiSocketListener
     e->rail =
         (tuttiIbPair){.port = {rail->port[0], rail->port[1]}, .gid = {rail->gid[0], rail->gid[1]}};
   tuttiSocketEndpointInit(&e->meet, v, listener, hello, fifo, 1);
+  e->meet.windows = fifo->channel == TUTTI_RMA_CHANNEL;
+  e->puts = TUTTI_WHERE_INLINE;
   fifo->registered = !fifo->gpuData;
   *end = e;
   return tuttiSuccess;
@@ -735,6 +795,8 @@ const tuttiNet tuttiNetIb = {
     .attach = ibAttach,
     .takeData = ibTakeData,
     .giveData = ibGiveData,
+    .expose = tuttiIbExpose,
+    .withdraw = tuttiIbWithdraw,
     .connect = ibConnect,
     .serve = ibServe,
     .progress = ibProgress,

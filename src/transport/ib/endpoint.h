@@ -205,6 +205,8 @@ typedef struct tuttiIbEndpoint {
   uint32_t unfit;   /* rails whose devices have refused what this connection needs, by bit */
   uint32_t changes; /* node->changes when the queue pairs were made */
   bool immediate;   /* what has come is told by completions, and no flag in memory is believed */
+  tuttiWhere
+      puts; /* send: where the payloads of puts go, which has been said; INLINE: nowhere yet */
   int nqps, nparts;
   tuttiIbQueuePair qps[TUTTI_IB_QUEUE_PAIRS];
   tuttiIbQueuePair
@@ -314,6 +316,8 @@ bool tuttiIbNodeEvents(tuttiIbNode *node);
 /* The device was removed or has failed, so far as commands tell; its event may come later. For when
  * a command has failed. */
 bool tuttiIbRailGone(const tuttiIbRail *rail);
+/* The same by what the device says alone; for any thread. */
+bool tuttiIbDeviceGone(const tuttiIbRail *rail);
 #define TUTTI_IB_SILENT "it takes no commands any more"
 /* The device has failed: its port counts as down for good. `why` is a clause. */
 void tuttiIbRailLost(tuttiIbNode *node, tuttiIbRail *rail, const char *why);
@@ -328,10 +332,10 @@ tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t by
 void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]); /* those that are there */
 /* Device and kernel import dma-bufs. */
 bool tuttiIbDmabuf(const tuttiIbRail *rail);
-/* Registers all of the dma-buf `fd`, which has so many bytes and stays the caller's, as memory at
+/* Registers `bytes` of the dma-buf `fd`, which stays the caller's, from `offset` on, as memory at
  * `address`; NULL and errno if it is refused. */
-struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t bytes, uint64_t address,
-                                     int fd, int access);
+struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t offset, size_t bytes,
+                                     uint64_t address, int fd, int access);
 /* A region that holds [addr, addr + bytes) and could be registered, or NULL, for one use; registers
  * it on first use. Forgets those that are gone. */
 tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r);
@@ -340,6 +344,12 @@ tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, t
 void tuttiIbForgetRegions(tuttiIbNode *node);
 /* A use has ended; the last one of a region that is gone deregisters it. NULL is allowed. */
 void tuttiIbReturn(tuttiIbRegion *region);
+
+/* ---- expose.c */
+
+/* As of tuttiNet. */
+void *tuttiIbExpose(void *node, void *base, size_t bytes, tuttiRmaKeys *keys);
+void tuttiIbWithdraw(void *node, void *exposed);
 
 /* ---- meet.c */
 

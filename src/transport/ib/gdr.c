@@ -92,7 +92,7 @@ static struct ibv_mr *registerGpu(const tuttiIbRail *rail, const tuttiGpuMemory 
   struct ibv_mr *mr = NULL;
   if (rail->dmabuf) {
     TUTTI_CLOSED int fd = tuttiGpuExport(m);
-    if (fd >= 0) mr = tuttiIbRegisterDmabuf(rail, m->bytes, (uintptr_t)m->memory, fd, access);
+    if (fd >= 0) mr = tuttiIbRegisterDmabuf(rail, 0, m->bytes, (uintptr_t)m->memory, fd, access);
   }
   return mr ? mr : tuttiVerbs.regMr(rail->pd, m->memory, m->bytes, access);
 }

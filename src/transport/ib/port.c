@@ -83,9 +83,12 @@ static void readGids(tuttiIbRail *rail) {
 }
 
 /* 0, or an errno. */
-static int queryRail(const tuttiIbRail *rail, struct ibv_port_attr *attr) {
-  if (rail->gone) return EIO;
+static int queryDevice(const tuttiIbRail *rail, struct ibv_port_attr *attr) {
   return tuttiVerbs.queryPort(rail->context, rail->port.port, (struct _compat_ibv_port_attr *)attr);
+}
+
+static int queryRail(const tuttiIbRail *rail, struct ibv_port_attr *attr) {
+  return rail->gone ? EIO : queryDevice(rail, attr);
 }
 
 /* What commands of a device fail with that is not there any more, or has failed for good. */
@@ -97,6 +100,11 @@ static bool meansGone(int err) {
 bool tuttiIbRailGone(const tuttiIbRail *rail) {
   struct ibv_port_attr attr = {0};
   return meansGone(queryRail(rail, &attr));
+}
+
+bool tuttiIbDeviceGone(const tuttiIbRail *rail) {
+  struct ibv_port_attr attr = {0};
+  return meansGone(queryDevice(rail, &attr));
 }
 
 /* A device that goes away before peers were told of it is as good as one that was never there. */
@@ -271,9 +279,9 @@ bool tuttiIbDmabuf(const tuttiIbRail *rail) {
          errno != EPROTONOSUPPORT;
 }
 
-struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t bytes, uint64_t address,
-                                     int fd, int access) {
-  return regDmabuf(rail->pd, 0, bytes, address, fd, access);
+struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t offset, size_t bytes,
+                                     uint64_t address, int fd, int access) {
+  return regDmabuf(rail->pd, offset, bytes, address, fd, access);
 }
 
 void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]) {

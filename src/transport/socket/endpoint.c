@@ -29,11 +29,12 @@ void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *
 }
 
 const char *tuttiSocketDescriptorCheck(const tuttiSlotDescriptor *d, uint64_t number,
-                                       size_t slotBytes) {
+                                       size_t slotBytes, bool windows) {
   if (tuttiLoadRelaxed(&d->seq) != number + 1) return "its number is out of order";
   if (d->where == TUTTI_WHERE_INLINE)
     return d->bytes <= TUTTI_INLINE_MAX ? NULL : "it is too long for its descriptor";
-  if (d->where != TUTTI_WHERE_SLOT) return "its payload is at an unknown place";
+  if (d->where != TUTTI_WHERE_SLOT && !(windows && d->where == TUTTI_WHERE_WINDOW))
+    return "its payload is at an unknown place";
   return d->bytes <= slotBytes ? NULL : "it is too long for its slot";
 }
 
@@ -69,7 +70,8 @@ static size_t descriptorBytes(int part) {
   return part == 0 ? TUTTI_LINE : 0;
 }
 
-/* The descriptor goes out as a copy: `where` and `addr` mean something in this process only. */
+/* The descriptor goes out as a copy: `where`, `addr` and a tuttiRmaTarget mean something in this
+ * process only. */
 void tuttiSocketLook(tuttiSocketEndpoint *e, uint64_t until) {
   while (e->known < until) {
     size_t i = e->known % TUTTI_FIFO_DEPTH;
@@ -80,6 +82,9 @@ void tuttiSocketLook(tuttiSocketEndpoint *e, uint64_t until) {
     memcpy(e->descriptors[i], slot, TUTTI_LINE);
     memcpy(e->descriptors[i] + offsetof(tuttiSlotDescriptor, where), &where, sizeof where);
     memset(e->descriptors[i] + offsetof(tuttiSlotDescriptor, addr), 0, sizeof slot->addr);
+    if (!inlined && e->fifo.channel == TUTTI_RMA_CHANNEL)
+      memset(e->descriptors[i] + offsetof(tuttiSlotDescriptor, inlined) + sizeof(tuttiRmaHeader), 0,
+             sizeof slot->inlined - sizeof(tuttiRmaHeader));
     e->payload[i] = inlined ? 0 : slot->bytes;
     e->known++;
   }
@@ -200,7 +205,7 @@ static void delayAcks(const tuttiSocketEndpoint *e) {
 
 tuttiResult_t tuttiSocketTakeDescriptor(tuttiSocketEndpoint *e, uint64_t number,
                                         const tuttiSlotDescriptor *d) {
-  const char *wrong = tuttiSocketDescriptorCheck(d, number, e->fifo.slotBytes);
+  const char *wrong = tuttiSocketDescriptorCheck(d, number, e->fifo.slotBytes, e->windows);
   if (wrong)
     return TUTTI_FAIL(
         tuttiRemoteError,
@@ -215,7 +220,10 @@ tuttiResult_t tuttiSocketTakeDescriptor(tuttiSocketEndpoint *e, uint64_t number,
   slot->bytes = d->bytes;
   slot->where = d->where;
   slot->sig = d->sig;
-  if (inlined) memcpy(slot->inlined, d->inlined, d->bytes);
+  if (inlined)
+    memcpy(slot->inlined, d->inlined, d->bytes);
+  else if (e->fifo.channel == TUTTI_RMA_CHANNEL)
+    memcpy(slot->inlined, d->inlined, sizeof(tuttiRmaHeader));
   e->payload[i] = inlined ? 0 : d->bytes;
   return tuttiSuccess;
 }
@@ -548,6 +556,8 @@ const tuttiNet tuttiNetSocket = {
     .attach = tuttiNetNoGpuToAttach,
     .takeData = tuttiNetNoDataToTake,
     .giveData = tuttiNetNoDataToGive,
+    .expose = tuttiNetNothingToExpose,
+    .withdraw = tuttiNetNothingToWithdraw,
     .connect = socketConnect,
     .serve = tuttiNetNothingToServe,
     .progress = socketProgress,

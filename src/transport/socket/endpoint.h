@@ -81,6 +81,7 @@ typedef struct tuttiSocketEndpoint {
   tuttiSocketJoin join;             /* send */
   struct tuttiSocketEndpoint *next; /* recv: in the listener's list, once its first turn has come */
   bool listed;
+  bool windows; /* recv: payloads may have been written to windows of this rank */
 } tuttiSocketEndpoint;
 
 /* Of a socket that has said a good hello before its receive endpoint was opened. */
@@ -103,9 +104,10 @@ typedef struct tuttiSocketListener {
   tuttiSocketEarly *early;
 } tuttiSocketListener;
 
-/* NULL, or what is wrong with the descriptor of message `number` that came from the network. */
+/* NULL, or what is wrong with the descriptor of message `number` that came from the network.
+ * `windows`: it may be one of TUTTI_WHERE_WINDOW. */
 const char *tuttiSocketDescriptorCheck(const tuttiSlotDescriptor *d, uint64_t number,
-                                       size_t slotBytes);
+                                       size_t slotBytes, bool windows);
 /* Send: takes up the messages that the FIFO's writer has published, up to number `until`:
  * descriptors[] gets them as they go out, and known counts them. */
 void tuttiSocketLook(tuttiSocketEndpoint *e, uint64_t until);

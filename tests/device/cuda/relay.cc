@@ -142,10 +142,9 @@ struct Sender {
     args.guard = &guard;
     args.from = from;
     args.bytes = bytes;
-    args.offset = offset;
+    args.target.header = {offset, bytes ? kWindow : 0, 0, (uint32_t)(context * kSignals + signal),
+                          0};
     args.status = &status;
-    args.window = bytes ? kWindow : 0;
-    args.signal = (uint32_t)(context * kSignals + signal);
     args.counter = 42;
     Relay shared;
     launch(5, [&] { relayPut(args, shared); });
@@ -181,7 +180,8 @@ struct Receiver {
     home.owner = this;
     home.lookMs = 1;
     EXPECT_EQ(tuttiRmaNetCreate(&home, &net), tuttiSuccess);
-    EXPECT_EQ(tuttiRmaNetWindowOpen(net, kWindow, window.data(), bytes), tuttiSuccess);
+    tuttiRmaKeys keys{};
+    EXPECT_EQ(tuttiRmaNetWindowOpen(net, kWindow, window.data(), bytes, &keys), tuttiSuccess);
     EXPECT_EQ(tuttiRmaNetListen(net, &conn), tuttiSuccess);
   }
   ~Receiver() {
@@ -317,31 +317,34 @@ TEST(CudaRelay, WhatFitsNoWindowIsToldByTheReceiver) {
 }
 
 /* A message as it should never be written. */
-void send(tuttiConn &c, const void *payload, size_t bytes) {
+void send(tuttiConn &c, const void *inlined, tuttiWhere where, size_t bytes) {
   tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
   slot->bytes = (uint32_t)bytes;
-  slot->where = TUTTI_WHERE_INLINE;
-  memcpy(slot->inlined, payload, bytes);
+  slot->where = where;
+  memcpy(slot->inlined, inlined, TUTTI_INLINE_MAX);
   tuttiConnAdvance(&c);
 }
 
 TEST(CudaRelay, MalformedMessagesAreRefused) {
-  const tuttiRmaHeader good = {0, kWindow, 60, 0, 1};
+  const tuttiRmaHeader good = {0, kWindow, 40, 0, 1};
+  const char *const size = "its data is of another size than its header says";
   struct {
     tuttiRmaHeader header;
-    size_t bytes, data; /* of the first message, and of a second; 0: none */
+    tuttiWhere where;
+    size_t bytes;
     const char *text;
-  } cases[] = {{good, sizeof good - 1, 0, "it has no header"},
-               {good, sizeof good + 4, 0, "its header is malformed"},
-               {{0, kWindow, 60, kUsed, 1}, sizeof good, 60, "its header is malformed"},
-               {{0, kWindow, 60, 0, 2}, sizeof good, 60, "its header is malformed"},
-               {good, sizeof good, 59, "its data is of another size than its header says"}};
+  } cases[] = {
+      {good, TUTTI_WHERE_INLINE, sizeof good - 1, "it has no header"},
+      {good, TUTTI_WHERE_INLINE, sizeof good, size},
+      {good, TUTTI_WHERE_INLINE, sizeof good + 41, size},
+      {good, TUTTI_WHERE_SLOT, 39, size},
+      {{0, kWindow, 40, kUsed, 1}, TUTTI_WHERE_SLOT, 40, "its header is malformed"},
+      {{0, kWindow, 40, 0, 2}, TUTTI_WHERE_INLINE, sizeof good + 40, "its header is malformed"}};
   for (auto &c : cases) {
     OverSockets w;
     uint8_t bytes[TUTTI_INLINE_MAX] = {};
     memcpy(bytes, &c.header, sizeof c.header);
-    send(w.out, bytes, c.bytes);
-    if (c.data) send(w.out, bytes, c.data);
+    send(w.out, bytes, c.where, c.bytes);
     tuttiProxyKick(w.a.w.proxy);
     EXPECT_THAT(w.receiver->awaitError(), HasSubstr(c.text));
     EXPECT_EQ(w.receiver->come(), 0u);
