@@ -46,6 +46,8 @@ typedef struct {
   /* NULL: has none */
   __typeof__(&tuttiCommWindowRegister) windowRegister;
   __typeof__(&tuttiCommWindowDeregister) windowDeregister;
+  __typeof__(&tuttiPutSignal) putSignal;
+  __typeof__(&tuttiWaitSignal) waitSignal;
 } perfLibrary;
 
 extern const perfLibrary perfTutti;
@@ -89,6 +91,7 @@ typedef struct {
   bool toRoot;      /* only the root has an output */
   bool reduces;
   bool inPlace; /* has an in-place form */
+  bool puts;    /* into windows, whatever the rank that has them is at */
 } perfCollective;
 
 extern const perfCollective perfCollectives[];
@@ -172,6 +175,9 @@ typedef struct perfCall {
   const perfRow *row;
   const void *send;
   void *recv;
+  tuttiWindow_t
+      window; /* of the memory from windowBase on, which has `recv`; NULL: there is none */
+  const unsigned char *windowBase;
   tuttiComm_t comm;
   tuttiStream_t stream;
 } perfCall;

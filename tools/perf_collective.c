@@ -30,19 +30,31 @@ static tuttiResult_t runSendRecv(const perfLibrary *library, const perfCall *c) 
   return result != tuttiSuccess ? result : ended;
 }
 
+/* Into the window of the next rank, and until the one before has put as much here. */
+static tuttiResult_t runPutSignal(const perfLibrary *library, const perfCall *c) {
+  const perfRow *r = c->row;
+  int next = (r->rank + 1) % r->nranks, before = (r->rank + r->nranks - 1) % r->nranks;
+  size_t offset = (size_t)((const unsigned char *)c->recv - c->windowBase);
+  tuttiWaitSignalDesc_t awaited = {.opCnt = 1, .peer = before};
+  tuttiResult_t result = library->putSignal(c->send, r->count, r->type, next, c->window, offset, 0,
+                                            0, 0, c->comm, c->stream);
+  return result == tuttiSuccess ? library->waitSignal(1, &awaited, c->comm, c->stream) : result;
+}
+
 /* clang-format off */
 const perfCollective perfCollectives[] = {
     /* name, factor, call:                    chunks      | root's alone |
-     *                                     in,    out,      in,    out,    reduces, in place */
-    {"all_reduce",       2, runAllReduce,     false, false, false, false, true,  true},
-    {"broadcast",        0, runBroadcast,     false, false, true,  false, false, true},
-    {"reduce",           0, runReduce,        false, false, false, true,  true,  true},
-    {"all_gather",       1, runAllGather,     false, true,  false, false, false, true},
-    {"reduce_scatter",   1, runReduceScatter, true,  false, false, false, true,  true},
-    {"alltoall",         1, runAlltoAll,      true,  true,  false, false, false, false},
-    {"gather",           1, runGather,        false, true,  false, true,  false, true},
-    {"scatter",          1, runScatter,       true,  false, true,  false, false, true},
-    {"sendrecv",         0, runSendRecv,      false, false, false, false, false, false},
+     *                                     in,    out,      in,    out,    reduces, in place, puts */
+    {"all_reduce",       2, runAllReduce,     false, false, false, false, true,  true,  false},
+    {"broadcast",        0, runBroadcast,     false, false, true,  false, false, true,  false},
+    {"reduce",           0, runReduce,        false, false, false, true,  true,  true,  false},
+    {"all_gather",       1, runAllGather,     false, true,  false, false, false, true,  false},
+    {"reduce_scatter",   1, runReduceScatter, true,  false, false, false, true,  true,  false},
+    {"alltoall",         1, runAlltoAll,      true,  true,  false, false, false, false, false},
+    {"gather",           1, runGather,        false, true,  false, true,  false, true,  false},
+    {"scatter",          1, runScatter,       true,  false, true,  false, false, true,  false},
+    {"sendrecv",         0, runSendRecv,      false, false, false, false, false, false, false},
+    {"put_signal",       0, runPutSignal,     false, false, false, false, false, false, true},
 };
 /* clang-format on */
 

@@ -9,6 +9,8 @@ const perfLibrary perfTutti = {
 #undef X
         .windowRegister = tuttiCommWindowRegister,
     .windowDeregister = tuttiCommWindowDeregister,
+    .putSignal = tuttiPutSignal,
+    .waitSignal = tuttiWaitSignal,
 };
 
 bool perfLibraryOpen(const char *path, perfLibrary *library) {
@@ -23,5 +25,7 @@ bool perfLibraryOpen(const char *path, perfLibrary *library) {
   *(void **)&library->windowRegister = dlsym(handle, "ncclCommWindowRegister");
   *(void **)&library->windowDeregister = dlsym(handle, "ncclCommWindowDeregister");
   if (library->windowDeregister == NULL) library->windowRegister = NULL;
+  *(void **)&library->putSignal = dlsym(handle, "ncclPutSignal");
+  *(void **)&library->waitSignal = dlsym(handle, "ncclWaitSignal");
   return true;
 }

@@ -12,7 +12,8 @@ static const char usage[] =
     "Runs collectives over a range of sizes, prints times and bandwidths, and checks results.\n"
     "\n"
     "COLLECTIVE: all_reduce, broadcast, reduce, all_gather, reduce_scatter, alltoall, gather,\n"
-    "scatter, sendrecv (a ring of send and receive), or all.\n"
+    "scatter, sendrecv (a ring of send and receive), put_signal (a ring of puts into windows and\n"
+    "waits for their signals, with --buffers window), or all of them that the buffers allow.\n"
     "\n";
 
 static const char more[] =
@@ -28,6 +29,11 @@ static const char *const deviceNames[] = {
 static const char *const bufferKinds[] = {
     [perfPlain] = "plain", [perfRegistered] = "registered", [perfWindow] = "window"};
 
+/* Whether the buffers allow it. */
+static bool canRun(const perfCollective *c, const perfOptions *o) {
+  return (c->inPlace || !o->inPlace) && (!c->puts || o->kind == perfWindow);
+}
+
 /* Adds one to those to be run; returns -1 or the exit code. */
 static int takeCollective(const char *word, perfOptions *o) {
   const char *names[32] = {"all"};
@@ -35,8 +41,10 @@ static int takeCollective(const char *word, perfOptions *o) {
   bool all = strcmp(word, "all") == 0;
   if (c != NULL && o->inPlace && !c->inPlace)
     return tuttiUsage(PERF_COMMAND, "%s has no in-place form", c->name);
+  if (c != NULL && !canRun(c, o))
+    return tuttiUsage(PERF_COMMAND, "%s needs --buffers window", c->name);
   for (int i = 0; i < perfCollectiveCount; i++)
-    if (c == &perfCollectives[i] || (all && (perfCollectives[i].inPlace || !o->inPlace)))
+    if (c == &perfCollectives[i] || (all && canRun(&perfCollectives[i], o)))
       o->collectives |= 1u << i;
   if (c != NULL || all) return -1;
   for (int i = 0; i < perfCollectiveCount; i++)

@@ -156,8 +156,11 @@ static bool transfer(const session *s, const perfRow *row, bool toDevice) {
 }
 
 static bool fill(const session *s, const perfRow *row, const perfPattern *pattern) {
+  report filled = {0}, together;
   perfPrepare(row, pattern, &s->host);
-  return transfer(s, row, true);
+  if (!transfer(s, row, true)) return false;
+  /* What others put must not come before this rank's buffers are filled. */
+  return !row->collective->puts || agree(s, filled, &together);
 }
 
 /* One more call, on fresh inputs and poisoned outputs. */
@@ -181,10 +184,17 @@ static void show(const session *s, const perfRow *row, const char *phase) {
 
 static bool runRow(session *s, const perfRow *row) {
   perfPattern pattern;
-  perfCall call = {row, perfSendPointer(row, &s->buffers), perfRecvPointer(row, &s->buffers),
-                   s->comm, s->device.stream};
+  perfCall call = {.row = row,
+                   .send = perfSendPointer(row, &s->buffers),
+                   .recv = perfRecvPointer(row, &s->buffers),
+                   .windowBase = s->buffers.recv,
+                   .comm = s->comm,
+                   .stream = s->device.stream};
+  if (row->collective->puts) call.window = s->handles[0];
   perfResult result = {.row = row};
   report mine, together;
+  if (row->collective->puts && (s->library->putSignal == NULL || s->library->waitSignal == NULL))
+    return PERF_FAIL("this library has no puts\n");
   perfPatternInit(&pattern, row->type, row->op, row->collective->reduces, row->nranks, s->begun++);
   if (s->options->check) show(s, row, "making inputs");
   if (s->options->check && !fill(s, row, &pattern)) return false;

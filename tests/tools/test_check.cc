@@ -73,7 +73,8 @@ struct World {
       char *out = ranks[r]->recv();
       if (name == "broadcast") memcpy(out, in[root].data(), chunk);
       if (name == "scatter") memcpy(out, in[root].data() + r * chunk, chunk);
-      if (name == "sendrecv") memcpy(out, in[(r + n - 1) % n].data(), chunk);
+      if (name == "sendrecv" || name == "put_signal")
+        memcpy(out, in[(r + n - 1) % n].data(), chunk);
       for (int s = 0; s < n; s++) {
         if (name == "all_gather" || name == "gather") memcpy(out + s * chunk, in[s].data(), chunk);
         if (name == "alltoall") memcpy(out + s * chunk, in[s].data() + r * chunk, chunk);

@@ -20,9 +20,13 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-const char *const collectives[] = {"all_reduce", "broadcast",      "reduce",
-                                   "all_gather", "reduce_scatter", "alltoall",
-                                   "gather",     "scatter",        "sendrecv"};
+const char *const collectives[] = {"all_reduce",     "broadcast", "reduce", "all_gather",
+                                   "reduce_scatter", "alltoall",  "gather", "scatter",
+                                   "sendrecv",       "put_signal"};
+
+bool puts(const char *name) {
+  return strcmp(name, "put_signal") == 0;
+}
 
 std::vector<std::string> lines(const std::string &text) {
   std::vector<std::string> all;
@@ -53,13 +57,14 @@ class Perf : public testing::TestWithParam<std::tuple<const char *, bool>> {};
 TEST_P(Perf, EveryTypeAndOperationIsRight) {
   auto [name, threads] = GetParam();
   for (bool inPlace : {false, true}) {
-    if (inPlace && (!strcmp(name, "alltoall") || !strcmp(name, "sendrecv"))) continue;
+    if (inPlace && (!strcmp(name, "alltoall") || !strcmp(name, "sendrecv") || puts(name))) continue;
     std::vector<std::string> args = {"perf",     name,      "--ranks", "3",     "--check",
                                      "--dtype",  "all",     "--op",    "all",   "--root",
                                      "1",        "--begin", "48",      "--end", "12K",
                                      "--factor", "256",     "--iters", "2"};
     if (threads) args.push_back("--threads");
     if (inPlace) args.push_back("--in-place");
+    if (puts(name)) args.insert(args.end(), {"--buffers", "window"});
     Result r = tutti(args);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(r.err, "");
@@ -86,9 +91,20 @@ TEST(PerfTable, AllMeansAll) {
   Result r = tutti({"perf", "all", "--ranks", "2", "--begin", "1K", "--end", "1K", "--iters", "1"});
   EXPECT_EQ(r.code, 0) << r.err;
   for (auto name : collectives)
-    EXPECT_THAT(r.out, HasSubstr(std::string("\n# ") + name + "\n"));
+    EXPECT_EQ(r.out.find(std::string("\n# ") + name + "\n") == std::string::npos, puts(name));
   EXPECT_EQ(rows(r.out).size(), 9u);
   EXPECT_EQ(rows(r.out)[0][8], "N/A");
+}
+
+TEST(PerfTable, AllWithWindowsHasPuts) {
+  Result r = tutti({"perf", "all", "--ranks", "2", "--begin", "1K", "--end", "1K", "--iters", "1",
+                    "--buffers", "window", "--check"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("\n# put_signal\n"));
+  EXPECT_EQ(rows(r.out).size(), 10u);
+  r = tutti({"perf", "put_signal", "--ranks", "2"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_THAT(r.err, HasSubstr("put_signal needs --buffers window"));
 }
 
 TEST(PerfTable, SeveralAreThoseAndNoOthers) {
