@@ -146,18 +146,19 @@ protected:
     RankProcesses ranks;
     std::unique_ptr<Namespace> ns;
     std::unique_ptr<Capture> wire;
-    KeyFile file;
+    std::unique_ptr<KeyFile> key; /* the test's own: its processes end without destructors */
     if (!getenv("TUTTITEST_PROCESS")) {
       ns = std::make_unique<Namespace>();
       if (!ns->made()) GTEST_SKIP() << "needs the right to make a network namespace (root)";
       wire = std::make_unique<Capture>();
       if (!wire->ok()) GTEST_SKIP() << "needs the right to capture packets (root)";
+      key = std::make_unique<KeyFile>();
     }
     const int n = GetParam().processes, each = GetParam().threads;
     auto all = GetParam().settings;
     all["TUTTI_SOCKET_IFNAME"] = "=lo";
     all["TUTTI_ENCRYPT"] = encrypts ? "1" : "0";
-    if (wire) all["TUTTI_PSK_FILE"] = file.path(); /* processes have it from here */
+    if (key) all["TUTTI_PSK_FILE"] = key->path(); /* processes have it from here */
     Settings now(all);
     ranks.start(n, [&](int process) {
       tuttiUniqueId id = ranks.id();
