@@ -27,17 +27,16 @@ protected:
     const char *given = getenv("TUTTITEST_FOLDER"); /* of the test, in its ranks */
     std::string made = "/tmp/tutti-reports-XXXXXX";
     if (!given) setenv("TUTTITEST_FOLDER", mkdtemp(made.data()), 1);
-    mine_ = !given;
-    folder = getenv("TUTTITEST_FOLDER");
+    folder.mine = !given;
+    folder.path = getenv("TUTTITEST_FOLDER");
   }
   void TearDown() override {
     unsetenv("TUTTITEST_FOLDER");
     unsetenv("TUTTI_HANG_REPORT");
     unsetenv("TUTTI_HANG_AFTER");
     unsetenv("TUTTI_TRACE");
-    if (mine_) std::filesystem::remove_all(folder);
   }
-  std::string report() const { return folder + "/hang"; }
+  std::string report() const { return folder.path + "/hang"; }
 
   /* All but the last rank sum; that one comes when the test says so, if it does. */
   void start(int timeoutMs) {
@@ -64,11 +63,15 @@ protected:
       ASSERT_TRUE(job.waitForStage(r, 1)) << job.report(r).text;
   }
 
-  std::string folder;
+  struct Folder {
+    ~Folder() {
+      if (mine) std::filesystem::remove_all(path);
+    }
+    std::string path;
+    bool mine = false;
+  };
+  Folder folder; /* before the job, so that no rank is left that writes there as it goes */
   RankProcesses job;
-
-private:
-  bool mine_ = false;
 };
 
 TEST_F(Reports, BeforeAWaitTimesOut) {
@@ -131,16 +134,16 @@ TEST_F(Reports, RecordsOfRanksMergeIntoOneTrace) {
     for (int i = 0; i < 70; i++)
       ASSERT_EQ(tuttiAllReduce(&x, &y, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess);
     EXPECT_EQ(tuttiCommDump(comm, nullptr), tuttiInvalidArgument);
-    EXPECT_NE(tuttiCommDump(comm, (folder + "/none/such").c_str()), tuttiSuccess);
+    EXPECT_NE(tuttiCommDump(comm, (folder.path + "/none/such").c_str()), tuttiSuccess);
     EXPECT_THAT(tuttiGetLastError(comm), HasSubstr("/none/such"));
-    std::string path = folder + "/rank" + std::to_string(r);
+    std::string path = folder.path + "/rank" + std::to_string(r);
     EXPECT_EQ(tuttiCommDump(comm, path.c_str()), tuttiSuccess) << tuttiGetLastError(comm);
     EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
   });
   job.waitAll();
   job.expectCleanEnds();
-  Result merged =
-      tutti({"trace", "merge", folder + "/rank0", folder + "/rank1", folder + "/rank2"});
+  Result merged = tutti(
+      {"trace", "merge", folder.path + "/rank0", folder.path + "/rank1", folder.path + "/rank2"});
   EXPECT_EQ(merged.code, 0) << merged.err;
   EXPECT_THAT(merged.out, testing::StartsWith("{\"displayTimeUnit\": \"ns\", \"traceEvents\": ["));
   for (int r = 0; r < rastest::kRanks; r++) {
@@ -157,7 +160,7 @@ TEST_F(Reports, RecordsOfRanksMergeIntoOneTrace) {
   EXPECT_THAT(merged.out, ContainsRegex("\"algorithm\": \"[A-Z][a-z]+\", \"protocol\": \""));
   if (installed("python3")) {
     Command check(
-        {"python3", "-c", "import json,sys; json.load(open(sys.argv[1]))", folder + "/rank0"});
+        {"python3", "-c", "import json,sys; json.load(open(sys.argv[1]))", folder.path + "/rank0"});
     EXPECT_EQ(check.wait(), 0) << check.err();
   }
   EXPECT_EQ(tutti({"trace", "merge", "/etc/hostname"}).code, 1);
@@ -197,7 +200,7 @@ TEST_P(Times, OfATraceAreThoseOfTheClock) {
     };
     ASSERT_EQ(settled(tuttiCommInitRankConfig(&comm, rastest::kRanks, id, r, &config)),
               tuttiSuccess);
-    std::ofstream looks(folder + "/looks" + std::to_string(r));
+    std::ofstream looks(folder.path + "/looks" + std::to_string(r));
     for (int i = 0; i < kOps; i++) {
       bool late = r == rastest::kRanks - 1 && i == kOps - 1;
       usleep(late ? 4 * kSleepUs : kSleepUs);
@@ -206,18 +209,19 @@ TEST_P(Times, OfATraceAreThoseOfTheClock) {
                 tuttiSuccess);
       looks << before << " " << tuttiNow() << "\n";
     }
-    std::string path = folder + "/rank" + std::to_string(r);
+    std::string path = folder.path + "/rank" + std::to_string(r);
     EXPECT_EQ(tuttiCommDump(comm, path.c_str()), tuttiSuccess) << tuttiGetLastError(comm);
     EXPECT_EQ(settled(tuttiCommDestroy(comm)), tuttiSuccess);
   });
   job.waitAll();
   job.expectCleanEnds();
-  std::string trace =
-      tutti({"trace", "merge", folder + "/rank0", folder + "/rank1", folder + "/rank2"}).out;
+  std::string trace = tutti({"trace", "merge", folder.path + "/rank0", folder.path + "/rank1",
+                             folder.path + "/rank2"})
+                          .out;
   double lastCame = 0; /* us: the last one to its last operation, which ends nowhere before */
   constexpr double kExact = 1000; /* us: a twentieth of what lies between two */
   for (int r = 0; r < rastest::kRanks; r++) {
-    std::istringstream looks(content(folder + "/looks" + std::to_string(r)));
+    std::istringstream looks(content(folder.path + "/looks" + std::to_string(r)));
     for (int seq = 1; seq <= kOps; seq++) {
       uint64_t before = 0, after = 0;
       looks >> before >> after;
@@ -243,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(, Times, testing::Bool(), [](const auto &info) {
 
 /* Ranks that wait in a call which does not end, asked from outside. */
 TEST_F(Reports, ASignalHasTheRecordWritten) {
-  std::string path = folder + "/record";
+  std::string path = folder.path + "/record";
   setenv("TUTTI_DUMP_FILE", path.c_str(), 1);
   ASSERT_NO_FATAL_FAILURE(start(60000));
   ASSERT_EQ(kill(job.report(0).pid, SIGUSR2), 0);
@@ -262,7 +266,7 @@ TEST_F(Reports, ASignalHasTheRecordWritten) {
 }
 
 TEST_F(Reports, TheSignalIsGivenBack) {
-  setenv("TUTTI_DUMP_FILE", (folder + "/record").c_str(), 1);
+  setenv("TUTTI_DUMP_FILE", (folder.path + "/record").c_str(), 1);
   job.start(1, [this](int r) {
     struct sigaction now;
     tuttiComm_t comm;
@@ -282,7 +286,7 @@ TEST_F(Reports, TheSignalIsGivenBack) {
 volatile sig_atomic_t heard;
 
 TEST_F(Reports, AProgramKeepsItsOwnHandler) {
-  std::string path = folder + "/record";
+  std::string path = folder.path + "/record";
   setenv("TUTTI_DUMP_FILE", path.c_str(), 1);
   job.start(1, [this, &path](int r) {
     signal(SIGUSR2, [](int) { heard = 1; });
