@@ -232,6 +232,11 @@ static tuttiResult_t tellLate(tuttiCommunicator *c, const tuttiSignature *mine, 
   return tuttiCommFail(c, tuttiTimeout);
 }
 
+bool tuttiCommExpired(const tuttiCommunicator *c, uint64_t waitedMs) {
+  int timeoutMs = c->options.timeoutMs;
+  return timeoutMs > 0 && waitedMs >= (uint64_t)timeoutMs && tuttiCommWell(c);
+}
+
 bool tuttiCommIsHang(uint64_t waitedMs) {
   int64_t after = tuttiSettingInt(TUTTI_SETTING_HANG_AFTER);
   return after > 0 && waitedMs >= (uint64_t)after;
@@ -242,7 +247,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   tuttiCommunicator *c = comm;
   TUTTI_TRY(tuttiCommFailure(c));
   bool told = waitedMs == TUTTI_DISAGREES;
-  bool expired = told || (c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs);
+  bool expired = told || tuttiCommExpired(c, waitedMs);
   tuttiCommStalls(c, mine, peer, waitedMs);
   bool hangs = expired || tuttiCommIsHang(waitedMs);
   if (hangs && !told) tuttiCommTellHang(c, waitedMs);

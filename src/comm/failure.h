@@ -41,6 +41,9 @@ static inline bool tuttiCommWell(const tuttiCommunicator *c) {
 /* Callbacks of executors, as is tuttiCommFailure. */
 tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine,
                                 const tuttiSignature *theirs);
+/* A wait has met its deadline, and no trouble is suspected, which would say more and has half a
+ * second to become the failure. */
+bool tuttiCommExpired(const tuttiCommunicator *c, uint64_t waitedMs);
 /* A wait has lasted for as long as the user wants to hear of before its deadline. */
 bool tuttiCommIsHang(uint64_t waitedMs);
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);

@@ -126,14 +126,10 @@ static tuttiResult_t tooLate(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *
                     tuttiSignalsText(&facts, &who, text, sizeof text));
 }
 
-static bool isLate(const tuttiCommunicator *c, uint64_t waitedMs) {
-  return c->options.timeoutMs > 0 && waitedMs >= (uint64_t)c->options.timeoutMs;
-}
-
 /* A wait has lasted so long: those who ask are told, and at the deadline it fails. */
 static tuttiResult_t stillWaits(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come,
                                 uint64_t waitedMs) {
-  bool expired = isLate(c, waitedMs);
+  bool expired = tuttiCommExpired(c, waitedMs);
   tuttiCommAwaitsSignals(c, d, come, waitedMs);
   if (expired || tuttiCommIsHang(waitedMs)) tuttiCommTellHang(c, waitedMs);
   return expired ? tooLate(c, d, come) : tuttiSuccess;
@@ -161,7 +157,7 @@ static tuttiResult_t awaitOne(tuttiCommunicator *c, const tuttiWaitSignalDesc_t 
     if (pause.round <= pause.spins && ++passes % CLOCK_PASSES != 0) continue;
     TUTTI_TRY(tuttiCommFailure(c));
     uint64_t waitedMs = (tuttiNow() - start) / TUTTI_MS;
-    if (waitedMs < toldMs + TELL_MS && !isLate(c, waitedMs)) continue;
+    if (waitedMs < toldMs + TELL_MS && !tuttiCommExpired(c, waitedMs)) continue;
     toldMs = waitedMs;
     TUTTI_TRY(stillWaits(c, d, untaken(c, d), waitedMs));
   }

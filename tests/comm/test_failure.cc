@@ -33,6 +33,29 @@ TEST(Failure, ASuspicionReachesOthersThoughItsRankCallsNothing) {
   });
 }
 
+/* Both come to the one that waits, the deadline first. */
+TEST(Failure, ASuspicionSaysMoreThanADeadline) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  std::atomic<bool> waits{true};
+  ranks.run([&](int rank, tuttiComm_t comm) {
+    if (rank == 0) {
+      while (waits)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    tuttiCommunicator *c = nullptr;
+    ASSERT_EQ(tuttiHandleEnter(comm, "test", &c), tuttiSuccess);
+    tuttiCommSuspect(c, tuttiRemoteError, "port made0 could not be mended", false);
+    tuttiHandleLeave(c);
+    float x;
+    setTimeout(comm, 200);
+    EXPECT_EQ(tuttiRecv(&x, 1, tuttiFloat32, 0, comm, nullptr), tuttiRemoteError);
+    EXPECT_THAT(tuttiGetLastError(comm), HasSubstr("port made0 could not be mended"));
+    waits = false;
+  });
+}
+
 /* All ask all: what that takes must stay small beside what they have waited. */
 TEST(Failure, OthersAreAskedTheLaterTheLongerThatTakes) {
   tuttiBootstrap b = {};
