@@ -205,6 +205,7 @@ typedef struct tuttiIbEndpoint {
   uint32_t unfit;   /* rails whose devices have refused what this connection needs, by bit */
   uint32_t changes; /* node->changes when the queue pairs were made */
   bool immediate;   /* what has come is told by completions, and no flag in memory is believed */
+  bool ran;         /* it has had queue pairs that worked */
   tuttiWhere
       puts; /* send: where the payloads of puts go, which has been said; INLINE: nowhere yet */
   int nqps, nparts;

@@ -718,6 +718,15 @@ static void giveUp(tuttiIbEndpoint *e) {
   tuttiStoreRelease(&e->confirmed, UINT64_MAX);
 }
 
+/* It had never worked, so that the peer cannot have finished with it. */
+static tuttiResult_t cutShort(const tuttiIbEndpoint *e) {
+  return TUTTI_FAIL(tuttiRemoteError,
+                    "rank %d: the connection with %s was closed before they had agreed on RDMA "
+                    "queue pairs; see the log of that rank, and what may close connections between "
+                    "the hosts (firewalls, address translation)",
+                    e->meet.view->rank, e->meet.who);
+}
+
 /* Fails when it takes too long, and sees to it that there is another turn before. */
 static tuttiResult_t watchDeadline(tuttiIbEndpoint *e, tuttiProxyTurn *turn) {
   /* A peer that never answered may not have come to its first call: no matter of the queue pairs.
@@ -738,7 +747,9 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mo
   if (e->meet.parts[0].source.readable) TUTTI_TRY(pullHandshake(e, &whole));
   if (whole) TUTTI_TRY(takeHandshake(e));
   if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) takeChanges(e);
+  e->ran |= e->state == TUTTI_IB_RUNNING;
   if (e->meet.parts[0].closed && e->state != TUTTI_IB_RUNNING) {
+    if (!e->ran) return cutShort(e);
     giveUp(e);
     return tuttiSuccess;
   }
