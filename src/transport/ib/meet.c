@@ -746,8 +746,8 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mo
   if (e->state == TUTTI_IB_MEETING) return tuttiSuccess;
   if (e->meet.parts[0].source.readable) TUTTI_TRY(pullHandshake(e, &whole));
   if (whole) TUTTI_TRY(takeHandshake(e));
-  if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) takeChanges(e);
   e->ran |= e->state == TUTTI_IB_RUNNING;
+  if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) takeChanges(e);
   if (e->meet.parts[0].closed && e->state != TUTTI_IB_RUNNING) {
     if (!e->ran) return cutShort(e);
     giveUp(e);
