@@ -392,6 +392,27 @@ TEST_F(IbEnd, AFirstAnswerIsAwaitedButNoMendingIsForLong) {
   EXPECT_NE(nullptr, strstr(tuttiErrorText(), "could not be mended")) << tuttiErrorText();
 }
 
+TEST_F(IbEnd, WhoClosesBeforeItWorkedHasNotFinished) {
+  EXPECT_EQ(3u, Offer());
+  shutdown(peer_, SHUT_RDWR);
+  e_.meet.parts[0].source.readable = true;
+  EXPECT_EQ(tuttiRemoteError, Step());
+  EXPECT_NE(nullptr, strstr(tuttiErrorText(), "closed before they had agreed on RDMA queue pairs"))
+      << tuttiErrorText();
+}
+
+/* In the step in which it begins to work, too, and if that step breaks it. */
+TEST_F(IbEnd, WhoClosesOnceItWorksHasFinished) {
+  Connect();
+  node_.rails[0].port.up = 0;
+  node_.changes++;
+  shutdown(peer_, SHUT_RDWR);
+  e_.meet.parts[0].source.readable = true;
+  EXPECT_EQ(tuttiSuccess, Step()) << tuttiErrorText();
+  EXPECT_EQ(TUTTI_IB_BROKEN, e_.state);
+  EXPECT_EQ(UINT64_MAX, tuttiLoadAcquire(&e_.confirmed)) << "all had arrived";
+}
+
 /* A device's events, and the port by the time they are read. */
 struct {
   std::deque<std::pair<ibv_event_type, int>> queue; /* with the number of the port */
