@@ -884,9 +884,19 @@ static bool finished(const ringLink *link) {
   return link->fd < 0 || link->sendError != 0 || (link->released && link->outBytes == 0);
 }
 
+/* A last heartbeat: by it the neighbours know whether this rank had done what others wait in. */
+static void lastWords(tuttiWatch *w) {
+  tuttiWatchAnswer self;
+  reportSelf(w, &self);
+  for (int i = 0; i < 2; i++)
+    if (!w->links[i].left && w->links[i].outBytes == 0)
+      linkSend(&w->links[i], tuttiFrameHeartbeat, self.state, self.bytes);
+}
+
 void tuttiWatchStop(tuttiWatch *w) {
   if (w == NULL) return;
   pthread_mutex_lock(&service.lock);
+  lastWords(w);
   w->leaving = true;
   for (int i = 0; i < 2; i++) {
     seekEnd(&w->links[i]);
@@ -930,7 +940,7 @@ tuttiResult_t tuttiWatchAsk(tuttiWatch *w, int rank, int ms, tuttiWatchAnswer *a
     tuttiAnswerNote(&own, n, answers);
   }
   for (int i = 0; i < n; i++)
-    if (w->gone[i]) answers[i] = (tuttiWatchAnswer){.answered = TUTTI_ANSWER_LEFT};
+    if (w->gone[i]) answers[i].answered = TUTTI_ANSWER_LEFT;
   bool failed = tuttiLoadRelaxed32(&w->failed);
   pthread_mutex_unlock(&service.lock);
   if (ms > 0 && n > 1 && !together)
@@ -955,7 +965,7 @@ tuttiResult_t tuttiInquiryStart(tuttiWatch *w, int ms, tuttiInquiry **out) {
     tuttiReportNote(own, n, reports);
   }
   for (int i = 0; i < n; i++)
-    if (w->gone[i]) reports[i].answer = (tuttiWatchAnswer){.answered = TUTTI_ANSWER_LEFT};
+    if (w->gone[i]) reports[i].answer.answered = TUTTI_ANSWER_LEFT;
   pthread_mutex_unlock(&service.lock);
   return tuttiSuccess;
 }

@@ -38,8 +38,8 @@ typedef struct {
    * failure. */
   void (*died)(void *ctx, int rank, const char *text);
   /* Writes up to TUTTI_WATCH_STATE bytes of this rank's state (what it is doing); sent with every
-   * heartbeat and as answer to questions. Also called within tuttiWatchStart and tuttiWatchAsk, by
-   * their thread. */
+   * heartbeat and as answer to questions. Also called within tuttiWatchStart, tuttiWatchAsk and
+   * tuttiWatchStop, by their thread. */
   size_t (*state)(void *ctx, void *out);
   /* Writes up to TUTTI_WATCH_REPORT bytes of all that this rank can tell of itself, as answer to an
    * inquiry. Also called within tuttiInquiryStart, by its thread. */
@@ -70,7 +70,7 @@ enum {
   TUTTI_ANSWER_NONE = 0,    /* it is not */
   TUTTI_ANSWER_OWN = 1,     /* from the rank itself */
   TUTTI_ANSWER_HEARSAY = 2, /* from a neighbour: what the rank's last heartbeat said */
-  TUTTI_ANSWER_LEFT = 3,    /* likewise, and the rank has said goodbye since */
+  TUTTI_ANSWER_LEFT = 3,    /* likewise, with its last words, and it has said goodbye since */
   TUTTI_ANSWER_REFUSED = 4  /* nobody listens there any more; no rank says this of another */
 };
 

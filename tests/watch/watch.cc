@@ -431,6 +431,7 @@ TEST(WatchAsk, AFailureEndsIt) {
 TEST(WatchAsk, ARankThatHasLeftDoesNotAnswer) {
   Ring ring(4);
   ring.startAll();
+  ring.owner(2).setState("last words of 2");
   ring.stop(2);
   std::vector<tuttiWatchAnswer> answers = ring.ask(0);
   EXPECT_NE(answers[2].answered, 1);
@@ -439,6 +440,7 @@ TEST(WatchAsk, ARankThatHasLeftDoesNotAnswer) {
   for (int i = 0; i < 1000 && answers[2].answered != 3; i++) // until its neighbours have heard it
     answers = ring.ask(0);
   EXPECT_EQ(answers[2].answered, 3);
+  EXPECT_EQ(text(answers[2]), "last words of 2");
 }
 
 // Ranks 0 and 1 of 4 run; the test sends the heartbeats of their other neighbours.
