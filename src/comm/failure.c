@@ -152,7 +152,7 @@ tuttiResult_t tuttiCommMismatch(void *comm, int peer, const tuttiSignature *mine
 static void tellPath(tuttiCommunicator *c, int peer, char *text, size_t size) {
   char who[160], path[600];
   if (peer >= 0)
-    snprintf(text, size, "it waits for %s, which is in the same operation: a slow or broken path",
+    snprintf(text, size, "it waits for %s, which has called it too: a slow or broken path",
              tuttiCommRankText(c, peer, who, sizeof who));
   else
     snprintf(text, size, "every rank is in it: a slow or broken path");

@@ -127,6 +127,33 @@ TEST_F(Verdict, NamesAllWhoHaveNotEntered) {
       "in #3 AllReduce(count 8, float32, sum)");
 }
 
+/* Who has destroyed its communicator is named where it had not done what others wait in. */
+TEST_F(Verdict, WhoHasLeftAfterItsPartKeepsNobodyWaiting) {
+  for (uint64_t last : {5, 4}) {
+    make(3);
+    for (int r = 0; r < 2; r++)
+      called(r, 5, 9000);
+    waits(0, 1);
+    tuttiRankState state = {};
+    state.started = state.ended = last;
+    state.last[0] = signature(last);
+    tuttiRankView &v = c->ranks[2];
+    v.told = 0;
+    v.answer = {};
+    v.answer.answered = TUTTI_ANSWER_LEFT;
+    v.answer.bytes = sizeof state;
+    memcpy(v.answer.state, &state, sizeof state);
+    auto f = judge();
+    ASSERT_EQ(f.size(), 1u) << last;
+    EXPECT_EQ(f[0].kind, last == 5 ? tuttiVerdictPath : tuttiVerdictLeft) << f[0].text;
+    EXPECT_THAT(f[0].text, HasSubstr(last == 5 ? "rank 0 waits for rank 1 on channel"
+                                               : "rank 2 (host node1, pid 102) has destroyed its "
+                                                 "communicator"));
+    tuttiSnapshotFree(&s);
+    s = {};
+  }
+}
+
 TEST_F(Verdict, TheFewDisagreeWithTheMany) {
   make(4);
   for (int r = 0; r < 4; r++)
