@@ -18,6 +18,11 @@
 /* What a root that does not speak TLS, or has another key, is asked so long. */
 #define EXPLAIN_MS 2000
 
+/* A rank that waits for others looks so often whether they may never come, and if so, asks so often
+ * who they are; not more than a thousand times a second all ranks together. */
+#define DOUBT_MS       200
+#define DOUBT_AGAIN_MS 1000
+
 /* What Join's phases hand on to each other. */
 typedef struct {
   tuttiBootstrap *b;
@@ -183,19 +188,50 @@ static void answerMissing(joining *j, tuttiSeat *seat) {
   tuttiReplySend(seat->fd, &seat->session, tuttiReplyMissing, 0, text, strlen(text), NULL);
 }
 
+/* Whoever is missing and has left the communicator of this rank's kin is not awaited. He may have
+ * come, and left that only then, since the root said who is missing: so it is asked once more. */
+static tuttiResult_t heedAbsent(const joining *j, tuttiSeat *seat, uint64_t *next) {
+  char text[TUTTI_ERROR_TEXT];
+  const tuttiMissing *absent = &seat->absent;
+  int32_t before = seat->left;
+  seat->told = false;
+  for (int i = 0; i < absent->n; i++)
+    if (absent->ranks[i] < 0 || absent->ranks[i] >= j->b->nranks) return tuttiSuccess;
+  seat->left = j->kin->leaves(j->kin->ctx, absent->ranks, absent->n, text, sizeof text);
+  if (seat->left < 0) return tuttiSuccess;
+  if (seat->left == before) return TUTTI_FAIL(tuttiRemoteError, "%s", text);
+  *next = tuttiNow();
+  return tuttiSuccess;
+}
+
+/* Asks now and then who is missing, once the communicator of this rank's kin was ended. *next: when
+ * to look again. */
+static tuttiResult_t doubtMissing(const joining *j, tuttiSeat *seat, uint64_t *next) {
+  const tuttiKin *kin = j->kin;
+  if (!kin || !kin->doubts) return tuttiSuccess;
+  if (seat->told) TUTTI_TRY(heedAbsent(j, seat, next));
+  if (tuttiNow() < *next) return tuttiSuccess;
+  bool doubts = seat->fd >= 0 && kin->doubts(kin->ctx);
+  if (doubts) tuttiReplySend(seat->fd, &seat->session, tuttiReplyWho, 0, NULL, 0, NULL);
+  *next = tuttiDeadline(doubts ? DOUBT_AGAIN_MS + j->b->nranks : DOUBT_MS);
+  return tuttiSuccess;
+}
+
 /* Waits for the root's word on who is next. */
 static tuttiResult_t awaitNext(joining *j) {
   struct pollfd fds[TUTTI_SEATS];
   tuttiSeat *seats = j->b->seats;
+  uint64_t doubtAt = j->kin ? tuttiDeadline(DOUBT_MS) : TUTTI_NO_DEADLINE;
   int ready;
   for (bool met = false;;) {
     TUTTI_TRY(tuttiSeatHear(&seats[0], &j->next, &met));
     if (met) return tuttiSuccess;
     if (seats[0].asked) answerMissing(j, &seats[0]);
+    TUTTI_TRY(doubtMissing(j, &seats[0], &doubtAt));
     TUTTI_TRY(tuttiSeatHear(&seats[1], NULL, NULL));
     tuttiSeatsWaitOn(seats, fds);
-    TUTTI_TRY(tuttiPollSlice(fds, TUTTI_SEATS, "the root of the unique id", j->wait,
-                             TUTTI_NO_DEADLINE, &ready));
+    TUTTI_TRY(
+        tuttiPollSlice(fds, TUTTI_SEATS, "the root of the unique id", j->wait, doubtAt, &ready));
     if (!ready && tuttiNow() >= j->wait.deadline)
       return TUTTI_FAIL(tuttiTimeout,
                         "receiving from the root of the unique id, in %s: nothing moved until the "

@@ -75,13 +75,19 @@ typedef struct {
   /* Writes what keeps those of the ranks, numbered as in the new communicator, that are members;
    * "": nothing is known. Ends early when the wait of the join fails. */
   void (*explain)(void *ctx, const int32_t *ranks, int n, char *text, size_t size);
+  /* Whether some may never come, as the other communicator was ended. While that is so, those who
+   * are missing are shown to `leaves` now and then, which returns the first of them that has left
+   * it, with a text on that; -1: none has. It takes two seconds at most. */
+  bool (*doubts)(void *ctx);
+  int (*leaves)(void *ctx, const int32_t *ranks, int n, char *text, size_t size);
 } tuttiKin;
 
 /* Joins: checks in with the root (one of nids: rank r with root r * nids / nranks; ids past the
  * first nranks are not used), learns the next rank's address, forms a ring of sockets. On expiry
  * the root knows who never came, and tells those who did: the error lists the missing ranks, and
  * says what keeps them if a rank that has come knows it by its kin (NULL: it has none): for that
- * all wait TUTTI_KIN_MS and two seconds longer at most. Two ranks with one number, and ranks that
+ * all wait TUTTI_KIN_MS and two seconds longer at most. A missing rank that has left the kin of one
+ * that waits is not awaited: all fail at once. Two ranks with one number, and ranks that
  * disagree on nranks, fail on all ranks with a text that names both (host, pid). */
 tuttiResult_t tuttiBootstrapJoin(const tuttiUniqueId *ids, int nids, int rank, int nranks,
                                  tuttiWait wait, const tuttiKin *kin, tuttiBootstrap **out);

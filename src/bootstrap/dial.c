@@ -54,7 +54,7 @@ bool tuttiHelloGenuine(const void *hello, size_t bytes, tuttiSession *session) {
 
 bool tuttiReplyValid(const tuttiReply *reply) {
   return reply->magic == TUTTI_HELLO_MAGIC && reply->bytes <= TUTTI_ERROR_TEXT &&
-         reply->kind >= tuttiReplyAccepted && reply->kind <= tuttiReplyMissing;
+         reply->kind >= tuttiReplyAccepted && reply->kind <= tuttiReplyWho;
 }
 
 static void replyMac(const tuttiSession *session, const tuttiReply *reply, const void *data,

@@ -59,11 +59,12 @@ typedef enum {
   tuttiReplyFailed = 2, /* `bytes` of text follow */
   tuttiReplyNext = 3,   /* root -> rank at the end; a tuttiNeighbour follows */
   /* Between a root and those who are seated, which also say Failed to each other: */
-  tuttiReplyRoot = 4,   /* root -> rank: a tuttiRootName follows */
-  tuttiReplyDone = 5,   /* rank -> root: its init is over, or far enough */
-  tuttiReplyDead = 6,   /* root -> rank, before Failed: tuttiProcessId() of whose death it comes */
-  tuttiReplyMissing = 7 /* root -> rank: a tuttiMissing follows; and what a rank that has kin
-                           answers to it: a text about them, or nothing */
+  tuttiReplyRoot = 4,    /* root -> rank: a tuttiRootName follows */
+  tuttiReplyDone = 5,    /* rank -> root: its init is over, or far enough */
+  tuttiReplyDead = 6,    /* root -> rank, before Failed: tuttiProcessId() of whose death it comes */
+  tuttiReplyMissing = 7, /* root -> rank: a tuttiMissing follows; and what a rank that has kin
+                            answers to it: a text about them, or nothing */
+  tuttiReplyWho = 8      /* rank -> root: who is missing? It is told by a Missing without a grace */
 } tuttiReplyKind;
 
 /* The same in every version, so that a mix of versions can be told. */

@@ -42,7 +42,8 @@ typedef struct {
 } tuttiCheckIn;
 
 /* Who has not come, at the deadline of a rendezvous; it is asked of ranks with kin, and tells all
- * others that the root waits so much longer for an answer. */
+ * others that the root waits so much longer for an answer. Before the deadline, in answer to a rank
+ * that doubts whether all will come, graceMs is 0. */
 typedef struct {
   int32_t n; /* of ranks[], at least one: the first of them */
   int32_t ranks[TUTTI_KIN_RANKS];

@@ -166,6 +166,13 @@ static void sayMissing(const root *r, const tuttiMissing *missing) {
   }
 }
 
+/* The first of those who are not here. */
+static void fillMissing(const root *r, tuttiMissing *missing) {
+  for (int i = 0; i < r->expected && missing->n < TUTTI_KIN_RANKS; i++)
+    if (r->members[i].fd < 0)
+      missing->ranks[missing->n++] = (r->firstRank + i) % r->first.peer.hello.nranks;
+}
+
 /* Asks those who have kin about the missing ranks, and tells all others that it waits for the
  * answer; none is left in doubt for longer than the slowest of those may take. False: there is
  * nobody to ask, or it was done before. */
@@ -175,12 +182,19 @@ static bool askKin(root *r) {
   listMissing(r, r->missing, sizeof r->missing);
   missing.graceMs = chooseKin(r) + ANSWER_MS;
   if (r->asked == 0) return false;
-  for (int i = 0; i < r->expected && missing.n < TUTTI_KIN_RANKS; i++)
-    if (r->members[i].fd < 0)
-      missing.ranks[missing.n++] = (r->firstRank + i) % r->first.peer.hello.nranks;
+  fillMissing(r, &missing);
   r->deadline = tuttiDeadline(missing.graceMs);
   sayMissing(r, &missing);
   return true;
+}
+
+/* Whoever doubts is told who is missing. */
+static void tellMissing(const root *r, const member *m) {
+  tuttiMissing missing = {0};
+  tuttiSession session = sessionOf(r, &m->in);
+  fillMissing(r, &missing);
+  if (missing.n > 0 && !r->met)
+    tuttiReplySend(m->fd, &session, tuttiReplyMissing, 0, &missing, sizeof missing, NULL);
 }
 
 /* Waits no longer where one knows, or none of those who were asked. False: it was not asked. */
@@ -467,6 +481,16 @@ static void makePrintable(char *text) {
     if ((unsigned char)*p < ' ') *p = ' ';
 }
 
+/* A rank asks who is missing, or answers what it was asked about them. */
+static bool hearOfMissing(root *r, member *m, int32_t kind, char *text) {
+  if (kind == tuttiReplyWho) {
+    tellMissing(r, m);
+    return true;
+  }
+  makePrintable(text);
+  return hearKin(r, m, text);
+}
+
 /* A rank says why it gives up, or that it is done, or what it was asked, or its connection ends.
  * True: there may be more to hear. */
 static bool hearMember(root *r, member *m) {
@@ -475,10 +499,8 @@ static bool hearMember(root *r, member *m) {
   tuttiSession session = sessionOf(r, &m->in);
   int took = m->fd >= 0 ? tuttiMessageTake(m->fd, &session, &head, text) : 0;
   if (took == 0) return false;
-  if (took > 0 && head.kind == tuttiReplyMissing) {
-    makePrintable(text);
-    return hearKin(r, m, text);
-  }
+  if (took > 0 && (head.kind == tuttiReplyWho || head.kind == tuttiReplyMissing))
+    return hearOfMissing(r, m, head.kind, text);
   if (took > 0 && head.kind == tuttiReplyDone && r->met) {
     tuttiFdClose(&m->fd);
     r->told++;

@@ -38,6 +38,7 @@ int tuttiMessageTake(int fd, const tuttiSession *session, tuttiReply *head, void
 
 void tuttiSeatTake(tuttiSeat *seat, const tuttiDial *dial) {
   seat->fd = dial->fd;
+  seat->left = -1;
   memcpy(seat->secret, dial->session.secret, sizeof(seat->secret));
   seat->session = dial->session;
   seat->session.secret = seat->secret;
@@ -74,14 +75,19 @@ static void keepDead(const tuttiReply *head, const void *data) {
   tuttiDeadNote(process);
 }
 
-/* The first time it counts. */
+/* In answer to this rank's doubt, or at the deadline: the first time that counts. */
 static void keepMissing(tuttiSeat *seat, const tuttiReply *head, const void *data) {
   tuttiMissing missing;
-  if (head->bytes != sizeof missing || seat->missing.n != 0) return;
+  if (head->bytes != sizeof missing) return;
   memcpy(&missing, data, sizeof missing);
   if (missing.n < 1 || missing.n > TUTTI_KIN_RANKS || missing.graceMs > TUTTI_GRACE_MS) return;
-  seat->missing = missing;
-  seat->asked = true;
+  if (missing.graceMs == 0) {
+    seat->absent = missing;
+    seat->told = true;
+  } else if (seat->missing.n == 0) {
+    seat->missing = missing;
+    seat->asked = true;
+  }
 }
 
 static void end(tuttiSeat *seat) {

@@ -25,7 +25,10 @@ typedef struct tuttiSeat {
   bool named, ranked;   /* `root` is what it has said: its host and process; and its rank */
   bool asked;           /* about those who are missing, and has not answered yet */
   tuttiMissing missing; /* n 0: it was not asked yet */
-  char root[192];       /* "rank 0 (host a, pid 17)"; at first what is known by the id */
+  bool told;            /* who is absent, to one who doubts, and has not heeded it yet */
+  tuttiMissing absent;
+  int32_t left;   /* of these one who had left the kin; -1: none */
+  char root[192]; /* "rank 0 (host a, pid 17)"; at first what is known by the id */
 } tuttiSeat;
 
 /* Takes one whole message that has come over a connection to or from a root, without waiting:

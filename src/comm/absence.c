@@ -10,6 +10,7 @@
 
 #define STEP_US 1000 /* between two looks at what has come */
 #define WAIT_MS 500  /* in one operation for so long: it waits */
+#define LEFT_MS 250  /* for asking one rank whether it has left */
 #define REMEDY  ". Mend or restart what holds it up, or raise TUTTI_TIMEOUT"
 
 /* What is asked about, and what all ranks of the parent have said. */
@@ -141,12 +142,73 @@ static void explain(void *ctx, const int32_t *ranks, int n, char *text, size_t s
   resume(a);
 }
 
+/* By failures too: whoever has met one may have left because of it, and not have come. */
+static bool doubts(void *ctx) {
+  const tuttiAbsence *a = ctx;
+  tuttiCommunicator *parent;
+  bool ended = enter(a->origin, &parent);
+  if (ended) {
+    ended = hasFailed(parent);
+    tuttiHandleLeave(parent);
+  }
+  tuttiErrorClear();
+  resume(a);
+  return ended;
+}
+
+/* Whoever listens no more, or is known to have said goodbye. */
+static bool hasLeft(tuttiCommunicator *parent, int rank, tuttiWatchAnswer *answers) {
+  if (tuttiWatchAsk(parent->watch, rank, LEFT_MS, answers) != tuttiSuccess) return false;
+  int32_t answered = answers[rank].answered;
+  return answered == TUTTI_ANSWER_LEFT || answered == TUTTI_ANSWER_REFUSED;
+}
+
+/* The first of these ranks of the child that has left; -1: none. */
+static int firstWhoLeft(const tuttiAbsence *a, tuttiCommunicator *parent, const int32_t *ranks,
+                        int n) {
+  tuttiWatchAnswer *answers;
+  int found = -1;
+  if (!parent->watch || tuttiAlloc((void **)&answers, (size_t)parent->nranks, sizeof *answers,
+                                   "answers of ranks", &parent->memory) != tuttiSuccess)
+    return -1;
+  for (int i = 0; i < n && found < 0 && !hasFailed(a->child); i++) {
+    int rank = tuttiOriginRank(a->origin, ranks[i]);
+    if (rank >= 0 && rank < parent->nranks && hasLeft(parent, rank, answers)) found = ranks[i];
+  }
+  tuttiFree(answers);
+  return found;
+}
+
+static int leaves(void *ctx, const int32_t *ranks, int n, char *text, size_t size) {
+  const tuttiAbsence *a = ctx;
+  tuttiCommunicator *parent;
+  char who[160];
+  int rank = -1;
+  if (enter(a->origin, &parent)) {
+    if (hasFailed(parent)) rank = firstWhoLeft(a, parent, ranks, n);
+    if (rank >= 0)
+      snprintf(text, size,
+               "rank %d will not come: it is %s of the communicator that this one is made of, and "
+               "has left that by an abort or destroy; there, %.600s",
+               rank, tuttiCommRankText(parent, tuttiOriginRank(a->origin, rank), who, sizeof who),
+               parent->failure);
+    tuttiHandleLeave(parent);
+  }
+  tuttiErrorClear();
+  resume(a);
+  return rank;
+}
+
 const tuttiKin *tuttiAbsenceInit(tuttiAbsence *a, const tuttiOrigin *origin,
                                  tuttiCommunicator *child, const char *call) {
   tuttiCommunicator *parent;
   *a = (tuttiAbsence){.origin = origin, .child = child, .call = call};
   if (!enter(origin, &parent)) return NULL;
-  a->kin = (tuttiKin){.ctx = a, .askMs = tuttiCommAskMs(parent), .explain = explain};
+  a->kin = (tuttiKin){.ctx = a,
+                      .askMs = tuttiCommAskMs(parent),
+                      .explain = explain,
+                      .doubts = doubts,
+                      .leaves = leaves};
   tuttiHandleLeave(parent);
   resume(a);
   return &a->kin;

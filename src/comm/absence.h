@@ -1,6 +1,8 @@
 /* What keeps ranks that do not come to the init of a communicator which is made of another one. At
  * the deadline these ranks, innocent most often, are all that the rendezvous knows; what they wait
- * for, in the other communicator, can be asked there. */
+ * for, in the other communicator, can be asked there. Before it, once the other communicator has
+ * failed or was ended, whoever has left that without coming is not awaited: nobody else would tell
+ * the others of it. */
 #ifndef TUTTI_COMM_ABSENCE_H_
 #define TUTTI_COMM_ABSENCE_H_
 

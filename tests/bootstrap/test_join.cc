@@ -487,7 +487,8 @@ TEST_F(Join, KinExplainsTheMissing) {
                     k->ranks.assign(missing, missing + n);
                     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
                     snprintf(text, size, "it waits for rank 17");
-                  }};
+                  },
+                  nullptr, nullptr};
   auto ranks =
       onThreads(2, [&](int r) { return joinAs(ids, r, 3, within(2000), r == 0 ? &kin : nullptr); });
   for (auto &o : ranks) {
@@ -497,6 +498,96 @@ TEST_F(Join, KinExplainsTheMissing) {
   }
   EXPECT_EQ(known.asked, 1);
   EXPECT_THAT(known.ranks, testing::ElementsAre(2));
+}
+
+/* Ranks 2 to 7 of 8 are missing: before any deadline whoever asks is told the first four of them,
+ * without a grace; nobody else is, and the root goes on. */
+TEST_F(Join, WhoDoubtsIsToldWhoIsMissing) {
+  auto ids = makeIds();
+  std::vector<std::unique_ptr<Caller>> ranks;
+  for (int r : {0, 1}) {
+    ranks.push_back(checkInAt(ids[0], checkInOf(ids, 0, r, 8)));
+    ASSERT_TRUE(arrived(ranks.back()->fd));
+  }
+  Caller &doubting = *ranks[1];
+  tuttiReplySend(doubting.fd, &doubting.session, tuttiReplyWho, 0, nullptr, 0, nullptr);
+  ASSERT_EQ(doubting.hear(), tuttiReplyMissing);
+  tuttiMissing missing = missingOf(doubting);
+  EXPECT_EQ(missing.n, 4);
+  EXPECT_THAT(missing.ranks, testing::ElementsAre(2, 3, 4, 5));
+  EXPECT_EQ(missing.graceMs, 0u);
+  const char text[] = "rank 1 has seen enough";
+  tuttiReplySend(doubting.fd, &doubting.session, tuttiReplyFailed, tuttiRemoteError, text,
+                 strlen(text), nullptr);
+  for (auto &rank : ranks) {
+    EXPECT_EQ(rank->hear(), tuttiReplyFailed);
+    EXPECT_EQ(rank->data, text);
+    close(rank->fd);
+  }
+  endRoots(ids);
+}
+
+/* What a rank's kin knows of others, and what it was asked. */
+struct Doubts {
+  std::atomic<bool> doubts{false}, holds{false}; /* holds: leaves() does not return yet */
+  std::atomic<int> asked{0}, left{-1};           /* asked: leaves() */
+  std::vector<int32_t> ranks;                    /* in the last call */
+  tuttiKin kin = {this, 2000, [](void *, const int32_t *, int, char *text, size_t) { text[0] = 0; },
+                  [](void *ctx) { return ((Doubts *)ctx)->doubts.load(); },
+                  [](void *ctx, const int32_t *missing, int n, char *text, size_t size) {
+                    auto *d = (Doubts *)ctx;
+                    d->ranks.assign(missing, missing + n);
+                    d->asked++;
+                    while (d->holds)
+                      std::this_thread::yield();
+                    snprintf(text, size, "rank %d will not come", d->left.load());
+                    return d->left.load();
+                  }};
+};
+
+/* Nobody is asked about while there is no doubt; the others hear of it from the one who has kin. */
+TEST_F(Join, WhoWillNotComeIsNotAwaited) {
+  auto ids = makeIds();
+  Doubts known;
+  auto ranks = onThreads(3, [&](int r) {
+    if (r < 2) return joinAs(ids, r, 4, within(60000), r == 0 ? &known.kin : nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    EXPECT_EQ(known.asked, 0);
+    known.left = 3;
+    known.doubts = true;
+    return Outcome{};
+  });
+  for (int r = 0; r < 2; r++) {
+    EXPECT_EQ(ranks[r].result, tuttiRemoteError);
+    EXPECT_THAT(ranks[r].text, HasSubstr("rank 3 will not come"));
+  }
+  EXPECT_EQ(known.asked, 2); /* once more after it was known to have left */
+  EXPECT_THAT(known.ranks, testing::ElementsAre(2, 3));
+  endRoots(ids);
+}
+
+/* Rank 1, which is played, has come by the time at which it is found to have left. */
+TEST_F(Join, WhoLeavesAfterHeCameIsOneOfThem) {
+  auto ids = makeIds();
+  Doubts known;
+  known.doubts = known.holds = true;
+  known.left = 1;
+  auto ranks = onThreads(2, [&](int r) {
+    if (r == 0) return joinAs(ids, 0, 2, within(60000), &known.kin);
+    while (known.asked == 0)
+      std::this_thread::yield();
+    auto caller = checkInAt(ids[0], checkInOf(ids, 0, 1, 2));
+    EXPECT_EQ(caller->hear(), tuttiReplyNext);
+    known.holds = false;
+    const char text[] = "rank 1 was played";
+    tuttiReplySend(caller->fd, &caller->session, tuttiReplyFailed, tuttiRemoteError, text,
+                   strlen(text), nullptr);
+    close(caller->fd);
+    return Outcome{};
+  });
+  EXPECT_EQ(ranks[0].result, tuttiRemoteError);
+  EXPECT_EQ(ranks[0].text, "rank 1 was played");
+  EXPECT_EQ(known.asked, 1);
 }
 
 /* Ranks 0 and 5 are played. When rank 0 hears who is next, rank 4 has checked in with both roots.

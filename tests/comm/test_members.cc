@@ -185,6 +185,28 @@ TEST(Shrink, OfOneThatFailsMeanwhile) {
   });
 }
 
+/* A rank that ended the communicator before it came to the shrink will not come. The others are
+ * awaiting it by then, and it is in nothing else that could tell them. */
+TEST(Shrink, OfOneThatIsAbortedMeanwhile) {
+  Ranks ranks(3);
+  ASSERT_TRUE(ranks.ok());
+  tuttiComm_t all[2] = {};
+  onThreads(3, [&](int r) {
+    if (r < 2) {
+      setTimeout(ranks.comms[r], 60000);
+      EXPECT_EQ(tuttiCommShrink(ranks.comms[r], nullptr, 0, &all[r], nullptr, 0), tuttiRemoteError);
+      EXPECT_THAT(lastError(), AllOf(HasSubstr("rank 2 will not come: it is rank 2 (host"),
+                                     HasSubstr("aborted the communicator")));
+      return;
+    }
+    for (auto &comm : all)
+      while (!__atomic_load_n(&comm, __ATOMIC_ACQUIRE)) /* until its init is on its way */
+        std::this_thread::yield();
+    EXPECT_EQ(tuttiCommAbort(ranks.comms[2]), tuttiSuccess) << lastError();
+    ranks.comms[2] = nullptr;
+  });
+}
+
 TEST(Shrink, BadArguments) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());
