@@ -1,5 +1,5 @@
 /* Kernels that communicate by loads and stores between two GPUs (NCCL's LSA), compiled with
- * NVIDIA's nccl_device.h of 2.28, by libraries of NCCL's ABI: stores of 64 MiB beside a plain copy
+ * NVIDIA's nccl_device.h, by libraries of NCCL's ABI: stores of 64 MiB beside a plain copy
  * from GPU to GPU, and barriers.
  *
  *   bench_gpu_lsa [--rounds N] LIBRARY...
@@ -196,7 +196,11 @@ void begin(Side &s) {
   CUDA(cudaMemset(s.window, 0, kBytes));
   call(s, s.CommWindowRegister(s.comm, s.window, kBytes, &s.win, NCCL_WIN_COLL_SYMMETRIC),
        "ncclCommWindowRegister");
+#if NCCL_VERSION_CODE >= 22900
+  ncclDevCommRequirements reqs = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#else
   ncclDevCommRequirements reqs = {};
+#endif
   reqs.lsaBarrierCount = 32;
   call(s, s.DevCommCreate(s.comm, &reqs, &s.dev), "ncclDevCommCreate");
 }

@@ -1,9 +1,11 @@
-/* Device communicators of NCCL's header nccl_device.h, as of 2.28: what a program hands over and is
- * handed, and how the memory of a device communicator is shared out. The layouts are the header's,
- * as its device code is compiled into the program; tests/nccl compares them with it. */
+/* Device communicators of NCCL's header nccl_device.h, as of 2.28 to 2.32: what a program hands
+ * over and is handed, and how the memory of a device communicator is shared out. The layouts are
+ * the header's, as its device code is compiled into the program; tests/nccl compares them with it.
+ * A name's number is the version that began with it. */
 #ifndef TUTTI_NCCL_DEVICE_H_
 #define TUTTI_NCCL_DEVICE_H_
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -45,7 +47,7 @@ typedef struct tuttiNcclTeamWish {
   tuttiNcclMultimemHandle *outMultimem;
 } tuttiNcclTeamWish;
 
-/* From 2.29 on it begins with a size and a magic number instead. */
+/* What 2.28 had, without a word on the version. */
 typedef struct {
   tuttiNcclResource *resources;
   tuttiNcclTeamWish *teams;
@@ -56,11 +58,40 @@ typedef struct {
   int ginContexts, ginSignals, ginCounters; /* a context alone is a hint */
 } tuttiNcclDevWishes;
 
+/* From 2.29 on; each version has added to its end. */
+typedef struct {
+  size_t size;
+  unsigned int magic, version;
+  tuttiNcclDevWishes first;
+  int ginConnections; /* 0: none */
+  bool ginExclusive;
+  int ginQueueDepth;
+  int ginTrafficClass; /* from here on of 2.30 */
+  int worldBarriers;   /* of GIN */
+  bool ginStrongSignals, ginVaSignals;
+  int ginStride; /* from here on of 2.31 */
+  int ginType;
+  bool runtimeVersion; /* the device code's version is the one that the library reports */
+  int cftCaps, cftBarriers;
+} tuttiNcclDevWishes29;
+#define TUTTI_NCCL_WISHES_LEAST (offsetof(tuttiNcclDevWishes29, ginConnections))
+
+static_assert(sizeof(tuttiNcclDevWishes) == 56 && sizeof(tuttiNcclDevWishes29) == 120 &&
+                  offsetof(tuttiNcclDevWishes29, ginTrafficClass) == 84 &&
+                  offsetof(tuttiNcclDevWishes29, ginStride) == 96,
+              "as in the headers of 2.28 and 2.32");
+
+/* A rank's place, with which all layouts begin but for a version. */
 typedef struct {
   int rank, nRanks;
   uint32_t nRanksReciprocal;
   int lsaRank, lsaSize;
   uint32_t lsaSizeReciprocal;
+} tuttiNcclPlaces;
+
+/* Up to 2.29.3. */
+typedef struct {
+  tuttiNcclPlaces places;
   tuttiDevComm_t made; /* written when it is there, in a group at its end */
   tuttiNcclMultimemHandle multimem;
   tuttiNcclLsaBarrier lsaBarrier;
@@ -74,6 +105,73 @@ typedef struct {
   int ginCounters;
   uint64_t *ginShadows;
 } tuttiNcclDevComm;
+
+/* Of 2.29.7. */
+typedef struct {
+  tuttiNcclDevComm first;
+  uint32_t ginContexts, ginContextBase;
+  bool ginIsRailed;
+  uint32_t *abortFlag; /* NULL: there is none */
+} tuttiNcclDevComm29;
+
+/* Of 2.30. What `made` has beyond the header's window is a barrier of GIN, of zeros. */
+typedef struct {
+  unsigned int magic, version;
+  tuttiNcclPlaces places;
+  tuttiDevComm_t made;
+  tuttiNcclMultimemHandle multimem;
+  tuttiNcclLsaBarrier lsaBarrier;
+  tuttiNcclGinBarrier railBarrier;
+  uint8_t ginConnections;
+  uint8_t ginTypes[4];
+  void *ginHandles[4];
+  int ginSignals, ginCounters;
+  uint64_t *ginShadows;
+  uint32_t ginContexts;
+  bool ginConnectionsRailed, ginStrongSignals, ginContextsRailed;
+  uint32_t *abortFlag;
+  tuttiNcclLsaBarrier hybridLsaBarrier; /* of barrierCount */
+  tuttiNcclGinBarrier hybridRailBarrier, worldBarrier;
+} tuttiNcclDevComm30;
+
+/* Of 2.31 and 2.32. */
+typedef struct {
+  unsigned int magic, version;
+  tuttiNcclPlaces places;
+  const void *windows; /* these four are what a tuttiDevComm_t has, in another order */
+  tuttiWindow_t window;
+  char *lsaBase;
+  uint32_t stride4G;
+  uint32_t multicast4K;
+  tuttiNcclGinBarrier hybridDenseBarrier;
+  tuttiNcclMultimemHandle multimem;
+  tuttiNcclLsaBarrier lsaBarrier;
+  tuttiNcclGinBarrier railBarrier;
+  uint8_t ginConnections, ginBackend;
+  uint8_t ginTypes[4];
+  void *ginHandles[4];
+  int ginSignals, ginCounters;
+  uint64_t *ginShadows;
+  uint32_t ginContexts;
+  int ginConnectionStride, ginContextStride; /* device code divides by it */
+  bool ginStrongSignals;
+  uint32_t *abortFlag;
+  tuttiNcclLsaBarrier hybridLsaBarrier;
+  tuttiNcclGinBarrier hybridRailBarrier, worldBarrier;
+  uint32_t ginConnectionStrideReciprocal;
+  int cftRank, cftSize, cftMultimemRank, cftMultimemSize;
+  uint32_t cftMultimemSizeReciprocal;
+  uint32_t cftId, cftMultimemId; /* UINT32_MAX: none */
+  tuttiNcclLsaBarrier cftBarrier, cftMultimemBarrier;
+} tuttiNcclDevComm31;
+
+static_assert(sizeof(tuttiNcclDevComm) == 200 && sizeof(tuttiNcclDevComm29) == 224 &&
+                  sizeof(tuttiNcclDevComm30) == 240 && sizeof(tuttiNcclDevComm31) == 248,
+              "as in the headers of 2.28, 2.29, 2.30 and 2.32");
+static_assert(offsetof(tuttiNcclDevComm, lsaBarrier) == 120 &&
+                  offsetof(tuttiNcclDevComm30, lsaBarrier) == 128 &&
+                  offsetof(tuttiNcclDevComm31, lsaBarrier) == 80,
+              "likewise");
 
 /* Device code divides by x with this: it multiplies, and takes the upper half. */
 static inline uint32_t tuttiNcclReciprocal(uint32_t x) {

@@ -18,9 +18,6 @@ extern const Number ourNumbers[], nvidiaNumbers[]; /* end with a NULL name */
 }
 #endif
 
-/* Of nccl_device.h, whose layouts are of 2.28 alone; as nvidia.cc has it. */
-extern const Number ourDeviceNumbers[], nvidiaDeviceNumbers[];
-
 // clang-format off
 /* Enumerators, with the prefix nccl or tutti. */
 #define ENUMERATORS(X)                                                                             \

@@ -1,7 +1,6 @@
 #include "numbers.h"
 
 #include "nccl/abi.h"
-#include "nccl/device.h"
 
 const Number ourNumbers[] = {
 #define X(name) {#name, tutti##name},
@@ -41,60 +40,3 @@ const Number ourNumbers[] = {
     {"simInfo magic", TUTTI_NCCL_SIM_MAGIC},
     {"undefined pointer", (long long)TUTTI_CONFIG_UNDEF_PTR},
     {NULL, 0}};
-
-#define IN(type, field)                                                                            \
-  {#type "." #field, offsetof(type, field)}, {                                                     \
-#type, sizeof(type)                                                                            \
-  }
-const Number ourDeviceNumbers[] = {IN(tuttiNcclLsaBarrier, buffer),
-                                   IN(tuttiNcclLsaBarrier, barriers),
-                                   IN(tuttiNcclLlA2a, buffer),
-                                   IN(tuttiNcclLlA2a, slots),
-                                   IN(tuttiNcclGinBarrier, signal),
-                                   IN(tuttiNcclGinBarrier, buffer),
-                                   IN(tuttiNcclResource, next),
-                                   IN(tuttiNcclResource, bytes),
-                                   IN(tuttiNcclResource, align),
-                                   IN(tuttiNcclResource, outBuffer),
-                                   IN(tuttiNcclResource, ginSignals),
-                                   IN(tuttiNcclResource, ginCounters),
-                                   IN(tuttiNcclTeamWish, next),
-                                   IN(tuttiNcclTeamWish, team),
-                                   IN(tuttiNcclTeamWish, multimem),
-                                   IN(tuttiNcclTeamWish, outMultimem),
-                                   IN(tuttiNcclDevWishes, resources),
-                                   IN(tuttiNcclDevWishes, teams),
-                                   IN(tuttiNcclDevWishes, multimem),
-                                   IN(tuttiNcclDevWishes, barriers),
-                                   IN(tuttiNcclDevWishes, lsaBarriers),
-                                   IN(tuttiNcclDevWishes, railBarriers),
-                                   IN(tuttiNcclDevWishes, lsaA2aBlocks),
-                                   IN(tuttiNcclDevWishes, lsaA2aSlots),
-                                   IN(tuttiNcclDevWishes, gin),
-                                   IN(tuttiNcclDevWishes, ginContexts),
-                                   IN(tuttiNcclDevWishes, ginSignals),
-                                   IN(tuttiNcclDevWishes, ginCounters),
-                                   IN(tuttiNcclDevComm, rank),
-                                   IN(tuttiNcclDevComm, nRanks),
-                                   IN(tuttiNcclDevComm, nRanksReciprocal),
-                                   IN(tuttiNcclDevComm, lsaRank),
-                                   IN(tuttiNcclDevComm, lsaSize),
-                                   IN(tuttiNcclDevComm, lsaSizeReciprocal),
-                                   IN(tuttiNcclDevComm, made.windows),
-                                   IN(tuttiNcclDevComm, made.window),
-                                   IN(tuttiNcclDevComm, made.seen),
-                                   IN(tuttiNcclDevComm, multimem),
-                                   IN(tuttiNcclDevComm, lsaBarrier),
-                                   IN(tuttiNcclDevComm, railBarrier),
-                                   IN(tuttiNcclDevComm, ginContexts),
-                                   IN(tuttiNcclDevComm, ginHandles),
-                                   IN(tuttiNcclDevComm, ginSignals),
-                                   IN(tuttiNcclDevComm, ginShadows),
-                                   IN(struct tuttiWindow, host),
-                                   IN(struct tuttiWindow, lsaBase),
-                                   IN(struct tuttiWindow, lsaRank),
-                                   IN(struct tuttiWindow, worldRank),
-                                   IN(struct tuttiWindow, stride4G),
-                                   IN(struct tuttiWindow, unused),
-                                   IN(struct tuttiWindow, unusedToo),
-                                   {NULL, 0}};

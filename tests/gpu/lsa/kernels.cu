@@ -121,6 +121,31 @@ __global__ void barrierKernel(ncclDevComm comm, uint32_t times) {
     barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
 }
 
+/* A barrier of barrierCount; before 2.29.7 the header's own session of these does not compile. */
+__device__ void worldBarrier(const ncclDevComm &comm) {
+#if NCCL_VERSION_CODE >= 22907
+  ncclBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), ncclTeamTagLsa(), comm, 0);
+  barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel, ncclGinFenceLevel());
+#else
+  ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), comm, ncclTeamTagLsa(), 0);
+  barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+#endif
+}
+
+/* Sessions one after the other, as both may use the same barrier. */
+__global__ void bothKernel(ncclDevComm comm, ncclWindow_t win, uint32_t rounds, Wrong *wrong) {
+  int n = comm.lsaSize, me = comm.lsaRank, peer = threadIdx.x;
+  for (uint32_t round = 0; round < rounds; round++) {
+    if (peer < n) *(uint32_t *)ncclGetLsaPointer(win, me * 4, peer) = round + 1;
+    worldBarrier(comm);
+    if (peer < n)
+      expect(wrong, loadWord((const uint32_t *)ncclGetLocalPointer(win, peer * 4)), round + 1,
+             round, peer);
+    ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), comm, ncclTeamTagLsa(), 0);
+    barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+  }
+}
+
 __global__ void spinKernel(ncclDevComm comm, const uint32_t *stop) {
   auto *mine = (uint32_t *)ncclGetResourceBufferLocalPointer(comm, comm.lsaBarrier.bufHandle);
   while (loadWord(stop) == 0 && loadWord(mine) != 0xffffffffu)
@@ -156,6 +181,12 @@ cudaError_t lowLatency(const ncclDevComm &comm, ncclLLA2AHandle handle, uint32_t
 cudaError_t lookUp(const ncclDevComm &comm, ncclWindow_t win, size_t offset, const void *buff,
                    void **out, ncclWindow_t *found, cudaStream_t stream) {
   lookUpKernel<<<1, 32, 0, stream>>>(comm, win, offset, buff, out, found);
+  return cudaGetLastError();
+}
+
+cudaError_t bothBarriers(const ncclDevComm &comm, ncclWindow_t win, uint32_t rounds, Wrong *wrong,
+                         cudaStream_t stream) {
+  bothKernel<<<1, kThreads, 0, stream>>>(comm, win, rounds, wrong);
   return cudaGetLastError();
 }
 

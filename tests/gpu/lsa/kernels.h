@@ -42,6 +42,11 @@ cudaError_t lowLatency(const ncclDevComm &comm, ncclLLA2AHandle handle, uint32_t
 cudaError_t lookUp(const ncclDevComm &comm, ncclWindow_t win, size_t offset, const void *buff,
                    void **out, ncclWindow_t *found, cudaStream_t stream);
 
+/* In each round each rank tells its number of the round to all others by the window, and waits at a
+ * barrier of barrierCount, then at one of lsaBarrierCount. */
+cudaError_t bothBarriers(const ncclDevComm &comm, ncclWindow_t win, uint32_t rounds, Wrong *wrong,
+                         cudaStream_t stream);
+
 /* `times` barriers of one block. */
 cudaError_t barriers(const ncclDevComm &comm, uint32_t times, cudaStream_t stream);
 

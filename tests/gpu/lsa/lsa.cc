@@ -103,7 +103,7 @@ TEST_P(Lsa, ResourcesAreZeroAlignedAndApart) {
                  0,
                  nullptr,
                  nullptr};
-    ncclDevCommRequirements reqs = {};
+    ncclDevCommRequirements reqs = requirements();
     reqs.lsaBarrierCount = 1;
     reqs.resourceRequirementsList = list;
     ncclDevComm dev;
@@ -128,7 +128,7 @@ TEST_P(Lsa, LowLatencyAllToAll) {
   for (int n : {1, 2, 4}) {
     if (HasFatalFailure()) return;
     threads(n, [](Side &side) {
-      ncclDevCommRequirements reqs = {};
+      ncclDevCommRequirements reqs = requirements();
       ncclDevResourceRequirements wish;
       ncclLLA2AHandle handle;
       int slots = ncclLLA2ACalcSlots(side.n, 16);
@@ -155,16 +155,33 @@ TEST_P(Lsa, BarrierOfARequirement) {
     NCCL(ncclLsaBarrierCreateRequirement(ncclTeamLsa(side.comm), 7, &handle, &wish));
     EXPECT_EQ(handle.nBarriers, 7);
     EXPECT_EQ(wish.bufferSize, 7 * 4 * (3 + (size_t)side.n));
-    ncclDevCommRequirements reqs = {};
+    ncclDevCommRequirements reqs = requirements();
     reqs.resourceRequirementsList = &wish;
     reqs.barrierCount = 2;
     ncclDevComm dev;
     NCCL(ncclDevCommCreate(side.comm, &reqs, &dev));
-    EXPECT_EQ(dev.lsaBarrier.nBarriers, 2);
+    EXPECT_EQ(worldBarrier(dev).nBarriers, 2);
     ncclDevComm other = dev; /* the session of the team then uses that barrier */
     other.lsaBarrier = handle;
     CUDA(barriers(other, 5000, side.stream));
     side.await();
+    side.meet();
+    NCCL(ncclDevCommDestroy(side.comm, &dev));
+  });
+}
+
+/* The barriers of barrierCount, which are others than those of lsaBarrierCount from 2.30 on. */
+TEST_P(Lsa, BarriersOfBothCounts) {
+  threads(2, [](Side &side) {
+    ncclDevCommRequirements reqs = requirements();
+    reqs.barrierCount = 1;
+    reqs.lsaBarrierCount = 1;
+    ncclDevComm dev;
+    NCCL(ncclDevCommCreate(side.comm, &reqs, &dev));
+    Memory memory(side, 4096);
+    if (HasFatalFailure()) return;
+    CUDA(bothBarriers(dev, memory.win, 3000, side.wrong, side.stream));
+    side.expectRight("a barrier of both kinds");
     side.meet();
     NCCL(ncclDevCommDestroy(side.comm, &dev));
   });
@@ -197,6 +214,9 @@ TEST_P(Lsa, TheHostSeesWhatKernelsSee) {
       EXPECT_EQ(user, m->at);
     }
     EXPECT_EQ(ncclGetLsaDevicePointer(first.win, 0, side.n, out), ncclInvalidArgument);
+    void *multicast = out;
+    NCCL(ncclGetLsaMultimemDevicePointer(first.win, 0, &multicast));
+    EXPECT_EQ(multicast, nullptr) << "there is none";
     EXPECT_EQ(ncclGetPeerDevicePointer(first.win, size + 1, 0, out), ncclInvalidArgument);
     EXPECT_EQ(ncclGetPeerDevicePointer(first.win, 0, side.n, out), ncclInvalidArgument);
     EXPECT_EQ(ncclGetPeerDevicePointer((ncclWindow_t)&dev, 0, 0, out), ncclInvalidArgument);
@@ -327,7 +347,9 @@ TEST_F(LsaLife, TeamsAndProperties) {
     EXPECT_EQ(dev.nRanks, 4);
     EXPECT_EQ(dev.lsaRank, side.r);
     EXPECT_EQ(dev.lsaSize, 4);
+#if NCCL_VERSION_CODE < 23100 /* there it is for kernels alone */
     EXPECT_EQ(ncclTeamRail(dev).nRanks, 1);
+#endif
     EXPECT_EQ(dev.ginContextCount, 0);
     side.meet();
     NCCL(ncclDevCommDestroy(side.comm, &dev));
@@ -344,24 +366,24 @@ TEST_F(LsaLife, WhatIsNotServedIsRefused) {
       EXPECT_EQ(ncclDevCommCreate(side.comm, &reqs, &dev), code);
       EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr(text));
     };
-    ncclDevCommRequirements reqs = {};
+    ncclDevCommRequirements reqs = requirements();
     reqs.lsaMultimem = true;
     expect(reqs, ncclInvalidUsage, "no multicast");
-    reqs = {};
+    reqs = requirements();
     team.multimem = true;
     reqs.teamRequirementsList = &team;
     expect(reqs, ncclInvalidUsage, "no multicast");
-    reqs = {};
+    reqs = requirements();
     reqs.ginForceEnable = true;
     expect(reqs, ncclInvalidUsage, "ginForceEnable");
-    reqs = {};
+    reqs = requirements();
     reqs.ginSignalCount = 1;
     expect(reqs, ncclInvalidUsage, "GIN signals");
-    reqs = {};
+    reqs = requirements();
     wish.ginCounterCount = 1;
     reqs.resourceRequirementsList = &wish;
     expect(reqs, ncclInvalidUsage, "counters");
-    reqs = {};
+    reqs = requirements();
     wish = {};
     wish.bufferSize = 8;
     wish.bufferAlign = 3;
@@ -372,10 +394,10 @@ TEST_F(LsaLife, WhatIsNotServedIsRefused) {
       size_t size;
       unsigned magic, version;
       char rest[128];
-    } later = {144, 0xcafebeef, 22900, {}};
+    } later = {144, 0xcafebeef, 23300, {}};
     EXPECT_EQ(ncclDevCommCreate(side.comm, (ncclDevCommRequirements *)&later, &dev),
               ncclInvalidUsage);
-    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("of 2.29 or later"));
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("of 2.33 or later"));
     EXPECT_EQ(ncclDevCommCreate(side.comm, nullptr, &dev), ncclInvalidArgument);
     side.meet();
   });
@@ -385,7 +407,7 @@ TEST_F(LsaLife, WithoutP2pThereIsNoTeam) {
   Settings settings(Env{{"TUTTI_P2P_DISABLE", "1"}});
   threads(2, [](Side &side) {
     ncclDevComm dev;
-    ncclDevCommRequirements reqs = {};
+    ncclDevCommRequirements reqs = requirements();
     EXPECT_EQ(ncclTeamLsa(side.comm).nRanks, 1);
     EXPECT_EQ(ncclTeamRail(side.comm).nRanks, 2);
     EXPECT_EQ(ncclDevCommCreate(side.comm, &reqs, &dev), ncclInvalidUsage);
@@ -402,7 +424,7 @@ TEST_F(LsaLife, WithoutP2pThereIsNoTeam) {
 TEST_F(LsaLife, OtherRequirementsFailOnAll) {
   threads(2, [](Side &side) {
     ncclDevComm dev;
-    ncclDevCommRequirements reqs = {};
+    ncclDevCommRequirements reqs = requirements();
     reqs.lsaBarrierCount = 1 + side.r;
     EXPECT_EQ(ncclDevCommCreate(side.comm, &reqs, &dev), ncclInvalidUsage);
     EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("ranks disagree on memory for kernels"));
@@ -517,7 +539,7 @@ TEST_F(LsaLife, InAGroup) {
     *wrong[r] = {};
     NCCL(ncclMemAlloc(&at[r], bytes));
   }
-  ncclDevCommRequirements reqs = {};
+  ncclDevCommRequirements reqs = requirements();
   reqs.lsaBarrierCount = kBlocks;
   NCCL(ncclGroupStart());
   for (int r = 0; r < n; r++) {

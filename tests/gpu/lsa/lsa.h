@@ -11,10 +11,29 @@
 extern "C" {
 ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t, size_t, int, void **);
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t, size_t, int, void **);
+ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t, size_t, void **);
 ncclResult_t ncclWinGetUserPtr(ncclComm_t, ncclWindow_t, void **);
 }
 
 #define NCCL(call) ASSERT_EQ((call), ncclSuccess) << ncclGetLastError(nullptr)
+
+/* Requirements of nothing. */
+inline ncclDevCommRequirements requirements() {
+#if NCCL_VERSION_CODE >= 22900
+  return NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#else
+  return {};
+#endif
+}
+
+/* Those of barrierCount. */
+inline ncclLsaBarrierHandle worldBarrier(const ncclDevComm &dev) {
+#if NCCL_VERSION_CODE >= 23000
+  return dev.hybridLsaBarrier;
+#else
+  return dev.lsaBarrier;
+#endif
+}
 
 /* One rank of a test. */
 struct Side {
@@ -43,7 +62,7 @@ struct Side {
   /* A device communicator with so many barriers and nothing else. */
   ncclDevComm create(int barriers) const {
     ncclDevComm dev = {};
-    ncclDevCommRequirements reqs = {};
+    ncclDevCommRequirements reqs = requirements();
     reqs.lsaBarrierCount = barriers;
     [&] { NCCL(ncclDevCommCreate(comm, &reqs, &dev)); }();
     return dev;
