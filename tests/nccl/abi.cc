@@ -177,7 +177,7 @@ TEST(NcclConfig, ThatIsNone) {
 
 TEST(Nccl, VersionIsWhatIsSet) {
   const std::pair<const char *, int> versions[] = {
-      {"", 22809}, {"2.28.9", 22809}, {"2.32.3", 23203}, {"2.14.0", 21400}, {"2.27.03", 22703}};
+      {"", 23203}, {"2.28.9", 22809}, {"2.32.3", 23203}, {"2.14.0", 21400}, {"2.27.03", 22703}};
   for (auto [text, code] : versions) {
     setenv("TUTTI_NCCL_VERSION", text, 1);
     EXPECT_EQ(tryConfig(nullptr), tuttiSuccess) << text << lastError(); /* which reads settings */
@@ -203,7 +203,7 @@ TEST(Nccl, Collectives) {
   float in[n] = {1, 2, 4}, out[n] = {};
   int version = 0, none[] = {0};
   ASSERT_EQ(ncclGetVersion(&version), tuttiSuccess);
-  EXPECT_EQ(version, 22809);
+  EXPECT_EQ(version, 23203);
   EXPECT_EQ(ncclGetVersion(nullptr), tuttiInvalidArgument);
   ASSERT_EQ(ncclCommInitAll(comms, n, nullptr), tuttiSuccess) << lastError();
   ASSERT_EQ(ncclGroupStart(), tuttiSuccess);

@@ -141,7 +141,7 @@ protected:
 
 TEST_F(Port, TellsTheVersionThatLibncclReports) {
   ASSERT_NO_FATAL_FAILURE(start());
-  EXPECT_THAT(ask("set format json\nstatus\n"), HasSubstr("\"nccl_version\": \"2.28.9\""));
+  EXPECT_THAT(ask("set format json\nstatus\n"), HasSubstr("\"nccl_version\": \"2.32.3\""));
 }
 
 TEST_F(Port, TellsTheVersionThatIsSet) {

@@ -389,7 +389,7 @@ TEST(PerfLibrary, EveryCollectiveOfAnother) {
     Result r = onHost({"all", "--check", "--factor", "8", "--lib", NCCL_LIBRARY, mode});
     EXPECT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(rows(r.out).size(), 9u * 3);
-    EXPECT_THAT(r.out, HasSubstr("2.28.9")) << "the version of that library";
+    EXPECT_THAT(r.out, HasSubstr("2.32.3")) << "the version of that library";
     EXPECT_THAT(r.out, HasSubstr("# Wrong elements   : 0 (OK)"));
   }
 }
