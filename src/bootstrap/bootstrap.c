@@ -18,10 +18,10 @@
 /* What a root that does not speak TLS, or has another key, is asked so long. */
 #define EXPLAIN_MS 2000
 
-/* A rank that waits for others looks so often whether they may never come, and if so, asks so often
- * who they are; not more than a thousand times a second all ranks together. */
-#define DOUBT_MS       200
-#define DOUBT_AGAIN_MS 1000
+/* A rank that waits for others looks so often whether they may never come, and if so, asks who they
+ * are; and a millisecond more for each rank, so that all together ask a thousand times a second at
+ * most. */
+#define DOUBT_MS 200
 
 /* What Join's phases hand on to each other. */
 typedef struct {
@@ -211,9 +211,9 @@ static tuttiResult_t doubtMissing(const joining *j, tuttiSeat *seat, uint64_t *n
   if (!kin || !kin->doubts) return tuttiSuccess;
   if (seat->told) TUTTI_TRY(heedAbsent(j, seat, next));
   if (tuttiNow() < *next) return tuttiSuccess;
-  bool doubts = seat->fd >= 0 && kin->doubts(kin->ctx);
-  if (doubts) tuttiReplySend(seat->fd, &seat->session, tuttiReplyWho, 0, NULL, 0, NULL);
-  *next = tuttiDeadline(doubts ? DOUBT_AGAIN_MS + j->b->nranks : DOUBT_MS);
+  if (seat->fd >= 0 && kin->doubts(kin->ctx))
+    tuttiReplySend(seat->fd, &seat->session, tuttiReplyWho, 0, NULL, 0, NULL);
+  *next = tuttiDeadline(DOUBT_MS + j->b->nranks);
   return tuttiSuccess;
 }
 
