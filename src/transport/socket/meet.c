@@ -288,7 +288,9 @@ static tuttiResult_t takePart(tuttiSocketEndpoint *e) {
 
 static tuttiResult_t unreachable(tuttiSocketEndpoint *e) {
   char tried[600];
-  return TUTTI_FAIL(tuttiTimeout, "rank %d cannot connect to %s, within %llu ms: tried %s",
+  return TUTTI_FAIL(tuttiTimeout,
+                    "rank %d cannot connect to %s until the deadline (%llu ms): tried %s. It may "
+                    "still be in its init: see its log",
                     e->view->rank, e->who, (unsigned long long)e->view->timeoutMs,
                     tuttiConnectorText(&e->join.dial.connector, tried, sizeof tried));
 }
