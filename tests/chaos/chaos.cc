@@ -3,10 +3,11 @@
  * that nothing is left of a job that came through.
  *
  *     chaos [--seeds N] [--first S] [--kind kill,stop,...] [--net Socket|IB] [--jobs N]
- *         [--report FILE [--commit C]] [--verbose]
+ *         [--patience SECONDS] [--report FILE [--commit C]] [--verbose]
  *
- * A third of the seeds is over sockets, all others over shared memory, unless --net says what all
- * go over. A seed that fails is run again by --kind K --first S --seeds 1, and the same --net.
+ * What has not ended by the patience (25 s, more on emulated hosts) hangs. A third of the seeds is
+ * over sockets, all others over shared memory, unless --net says what all go over. A seed that
+ * fails is run again by --kind K --first S --seeds 1, and the same --net.
  */
 #include <signal.h>
 #include <sys/mman.h>
@@ -27,7 +28,7 @@ using namespace chaos;
 
 namespace {
 
-constexpr double kPatience = 25; /* far beyond what anything takes; below the jobs' timeout */
+double patience = 25; /* s: far beyond what anything takes; below the jobs' timeout */
 
 /* Of the jobs of one kind of fault. */
 struct Count {
@@ -98,7 +99,7 @@ public:
       pids.push_back(shared->pids[i] = pid);
     }
     __atomic_store_n(&shared->go, 1, __ATOMIC_RELEASE);
-    double at = strikeVictim(), end = at + kPatience;
+    double at = strikeVictim(), end = at + patience;
     while (now() < end && !allEnded())
       usleep(500);
     bool hangs = !allEnded();
@@ -123,7 +124,7 @@ private:
   /* The victim is where the plan wants it, or is not going to be. */
   void awaitStage() {
     Report &victim = report(plan.victim);
-    double end = now() + kPatience;
+    double end = now() + patience;
     int least = plan.killStep == 0 ? seatedSend() : 0;
     while (now() < end && !atomicSet(victim.ended) &&
            (__atomic_load_n(&victim.stage, __ATOMIC_ACQUIRE) <= plan.killStep ||
@@ -382,6 +383,8 @@ bool parse(int argc, char **argv, Options *o) {
       o->first = strtoull(value.c_str(), nullptr, 10);
     else if (option == "--jobs")
       o->jobs = atoi(value.c_str());
+    else if (option == "--patience")
+      patience = atof(value.c_str());
     else if (option == "--report")
       o->report = value;
     else if (option == "--commit")
