@@ -401,19 +401,22 @@ static int kernelError(session *s, int error) {
   return s->error = error;
 }
 
-/* On a connection that is over the kernel says that it has sent, unless an error is still to be
- * told. Whoever waits for an answer to that would make no other call, and so never hear. */
-static ssize_t kernelSend(session *s, const struct iovec *pieces, size_t n) {
-  struct pollfd over = {.fd = s->fd}; /* POLLHUP and POLLERR need no asking */
+/* errno of a connection that is over; 0: it is not, as far as this side knows. */
+static int overError(int fd) {
+  struct pollfd over = {.fd = fd}; /* POLLHUP and POLLERR need no asking */
   int error = 0;
   socklen_t bytes = sizeof error;
-  if (poll(&over, 1, 0) > 0) {
-    if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0 || error == 0) error = EPIPE;
-  } else {
-    ssize_t sent = plainSend(s->fd, pieces, n);
-    if (sent >= 0) return sent;
-    error = errno;
-  }
+  if (poll(&over, 1, 0) <= 0) return 0;
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 && error != 0 ? error : EPIPE;
+}
+
+/* On a connection that is over the kernel says that it has sent, unless an error is still to be
+ * told. Whoever waits for an answer to that would make no other call, and so never hear. It is
+ * asked after the send: before it, a connection that ends meanwhile would go unseen. */
+static ssize_t kernelSend(session *s, const struct iovec *pieces, size_t n) {
+  ssize_t sent = plainSend(s->fd, pieces, n);
+  int error = sent < 0 ? errno : overError(s->fd);
+  if (error == 0) return sent;
   errno = kernelError(s, error);
   return -1;
 }
