@@ -121,12 +121,14 @@ private:
   /* It is told what it should be, and has no say. */
   bool isOut(int i) const { return i == plan.victim && (kind() == kKill || kind() == kFreeze); }
 
-  /* The victim is where the plan wants it, or is not going to be. */
+  /* The victim is where the plan wants it, or struck there, or is not going to be. It is never
+   * struck before it has come to its init: of a rank that never came, nobody can know that it died.
+   */
   void awaitStage() {
     Report &victim = report(plan.victim);
     double end = now() + patience;
     int least = plan.killStep == 0 ? seatedSend() : 0;
-    while (now() < end && !atomicSet(victim.ended) &&
+    while (now() < end && !atomicSet(victim.ended) && !atomicSet(shared->strike.struck) &&
            (__atomic_load_n(&victim.stage, __ATOMIC_ACQUIRE) <= plan.killStep ||
             (__atomic_load_n(&victim.sends, __ATOMIC_ACQUIRE) < least &&
              __atomic_load_n(&victim.stage, __ATOMIC_ACQUIRE) == plan.killStep + 1)))
@@ -135,9 +137,9 @@ private:
 
   /* Returns when the victim is struck, and what lasts is over; the moment of the strike. */
   double strikeVictim() {
+    awaitStage();
     double soon = now() + 1;
     if (plan.killSends == 0) {
-      awaitStage();
       usleep((useconds_t)plan.killMicros);
     } else { /* it may come through the step with fewer, and is struck in a later one, or not */
       while (now() < soon && !atomicSet(shared->strike.struck))
