@@ -2,6 +2,7 @@
  * event of the other end. */
 #include "socket/secure.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
@@ -27,6 +28,8 @@ namespace {
 using testing::HasSubstr;
 
 const uint8_t kSecret[16] = {1, 2, 3};
+
+int endsAtSend = -1; /* this descriptor's connection ends before what is sent next over it goes */
 
 /* Two connected, non-blocking sockets of one loopback connection. */
 struct Pair {
@@ -342,6 +345,16 @@ TEST_P(Secure, FailsToSendWhatCannotGo) {
   EXPECT_EQ(tuttiSecureRecv(p.caller, &none, 1), 0);
 }
 
+/* As above, but nobody could have known of it before. */
+TEST_P(Secure, FailsToSendWhatIsCutAtThatMoment) {
+  Pair p;
+  start(p);
+  endsAtSend = p.caller;
+  EXPECT_EQ(tuttiSecureSend(p.caller, "lost", 4), -1);
+  EXPECT_EQ(errno, EPIPE);
+  EXPECT_EQ(endsAtSend, -1);
+}
+
 TEST_P(Secure, HidesWhatItCarries) {
   Middle m;
   start(&m);
@@ -560,3 +573,13 @@ TEST(TrafficKey, IsThatOfRfc8448) {
 }
 
 } // namespace
+
+/* In place of libc's, for the library too. */
+extern "C" ssize_t send(int fd, const void *data, size_t bytes, int flags) {
+  static const auto real = (decltype(&send))dlsym(RTLD_NEXT, "send");
+  if (fd == endsAtSend) {
+    endsAtSend = -1;
+    shutdown(fd, SHUT_RDWR);
+  }
+  return real(fd, data, bytes, flags);
+}
