@@ -23,11 +23,11 @@ typedef struct {
 } tuttiAwaited;
 #define TUTTI_AWAITED 8 /* that are told of */
 
-/* Stamps of a run that takes hardly longer than to look at the clock does: they are taken while it
- * waits, where that costs least. In ticks (base/ticks.h). */
+/* Stamps of a run that takes hardly longer than to look at the clock does: they are taken when it
+ * first asks for messages and while it waits, where that costs least. In ticks (base/ticks.h). */
 typedef struct {
   tuttiAtomic64 *first; /* where the first goes; NULL: nobody asks */
-  uint64_t last;        /* 0: it has not waited */
+  uint64_t last;        /* 0: it has asked for none */
 } tuttiIdle;
 
 /* What an executor asks of the communicator while it waits. Calls up the layers go through here. */

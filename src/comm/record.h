@@ -4,8 +4,9 @@
  *
  * One collective in TUTTI_RECORD_SAMPLE is stamped with the time, the same on all ranks; with
  * TUTTI_TRACE all operations are. To read the clock takes up to 16 ns, and a small operation 300:
- * those are stamped by the executor while they wait, so they start when they first do, and end when
- * they last did; those that do not wait have one stamp for both. */
+ * those are stamped by the executor when they first ask for messages, while these are on their way,
+ * and while they wait, so they start when they first do, and end when they last did; those that do
+ * not wait have one stamp for both. */
 #ifndef TUTTI_COMM_RECORD_H_
 #define TUTTI_COMM_RECORD_H_
 
