@@ -256,13 +256,16 @@ TUTTI_API tuttiResult_t tuttiCommFinalize(tuttiComm_t comm);
 TUTTI_API tuttiResult_t tuttiCommDestroy(tuttiComm_t comm);
 
 /** Ends all work of `comm` at once, in every thread, without waiting for any peer, and frees it.
- * Peers see tuttiRemoteError. Calls of other threads that are inside `comm` return before it is
- * freed. On a GPU that waits for all kernels of the device: abort the communicators that share one
- * in a group, where their work ends now and they are freed at tuttiGroupEnd. */
+ * Peers that wait for this rank, or call `comm` next, see tuttiRemoteError. Calls of other threads
+ * that are inside `comm` return before it is freed. On a GPU that waits for all kernels of the
+ * device: abort the communicators that share one in a group, where their work ends now and they are
+ * freed at tuttiGroupEnd. */
 TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
 
 /** Writes the state of `comm` to *asyncError: tuttiSuccess, tuttiInProgress while a non-blocking
- * call runs, or the failure that ended it. */
+ * call runs, or the failure that ended it. On GPUs, where operations go on when their calls have
+ * returned, that another rank has ended `comm` by a call is none as long as nothing of this rank
+ * waits for it: what had come of that rank is there. */
 TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError);
 
 /** Writes the last operations of this rank to the file `path`, whole or not at all: a trace for

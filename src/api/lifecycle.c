@@ -163,7 +163,7 @@ tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *asyncError
   TUTTI_TRY(tuttiCheckOutput("asyncError", asyncError));
   /* In this order: what has just ended may have ended by failing. */
   bool busy = tuttiLoadAcquire32(&c->state) == tuttiCommStarting || !tuttiWorkerIdle(c);
-  tuttiResult_t state = tuttiLoadAcquire32(&c->revoked) ? tuttiSuccess : tuttiCommFailure(c);
+  tuttiResult_t state = tuttiLoadAcquire32(&c->revoked) ? tuttiSuccess : tuttiCommFailureSeen(c);
   *asyncError = state == tuttiSuccess && busy ? tuttiInProgress : state;
   return tuttiSuccess;
 }
@@ -177,7 +177,7 @@ const char *tuttiGetLastError(tuttiComm_t comm) {
     tuttiErrorAdopt(tuttiSuccess, before); /* a dead handle: what this thread saw last */
     return tuttiErrorText();
   }
-  tuttiCommFailure(c);
+  tuttiCommFailureSeen(c);
   tuttiHandleLeave(c);
   return tuttiErrorText();
 }

@@ -53,7 +53,7 @@ static void lookAtRecord(tuttiCommunicator *c) {
 size_t tuttiCommTellState(void *comm, void *out) {
   tuttiCommunicator *c = comm;
   tuttiRankState state;
-  (void)tuttiCommFailure(c); /* a suspicion may have come true though this rank calls nothing */
+  (void)tuttiCommFailureSeen(c); /* a suspicion may have come true though this rank calls nothing */
   lookAtRecord(c);
   tuttiRecordState(&c->record, &state);
   state.offer = tuttiLoadAcquire(&c->offer);

@@ -92,6 +92,14 @@ tuttiResult_t tuttiCommFailure(void *comm) {
   return tuttiErrorAdopt(code, c->failure); /* never written again once `failed` is set */
 }
 
+tuttiResult_t tuttiCommFailureSeen(void *comm) {
+  const tuttiCommunicator *c = comm;
+  bool goesOn = c->device && c->device->kind == tuttiDeviceCuda;
+  bool left = tuttiLoadAcquire(&c->suspectedAt) != 0 && c->suspectsEnd;
+  if (goesOn && left && tuttiLoadAcquire32(&c->failed) == 0) return tuttiSuccess;
+  return tuttiCommFailure(comm);
+}
+
 tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,
                              const char *late, const char *why) {
   uint64_t deadline = tuttiDeadline(c->options.timeoutMs);

@@ -34,6 +34,10 @@ void tuttiCommTellAbort(tuttiCommunicator *c);
 void tuttiCommSuspect(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool ended);
 /* tuttiSuccess, or the failure, whose text becomes this thread's last error. */
 tuttiResult_t tuttiCommFailure(void *comm);
+/* The same for who only looks. Operations on a GPU go on when their calls have returned, and may
+ * need nothing more of a rank that has ended the communicator by a call: to look does not make that
+ * a failure of theirs. It is one of what waits, which asks, and of the next call. */
+tuttiResult_t tuttiCommFailureSeen(void *comm);
 /* It would say tuttiSuccess. */
 static inline bool tuttiCommWell(const tuttiCommunicator *c) {
   return tuttiLoadAcquire32(&c->failed) == 0 && tuttiLoadAcquire(&c->suspectedAt) == 0;

@@ -70,6 +70,9 @@ typedef struct {
   uint32_t taken[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_COUNTS][TUTTI_ALLPAIRS_PEERS];
   /* Launches with regions so far, times 2, and whether the last had a root; all the same. */
   uint32_t runs[TUTTI_REGION_BLOCKS];
+  /* Not 0: one of these kernels was given up, unread messages of which the next would write over.
+   */
+  uint32_t over[TUTTI_REGION_BLOCKS];
   uint32_t begun[TUTTI_ALLPAIRS_PEERS]; /* the last with a root that the peer has begun */
   /* The peer waits for this rank's message and tells where it wants it. */
   tuttiAllPairsOpen open[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_KINDS][TUTTI_ALLPAIRS_PEERS];

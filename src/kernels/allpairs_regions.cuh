@@ -28,20 +28,22 @@ public:
   __device__ explicit AllPairsRegions(const RegionsArgs<N> &args) : a(args) {
     followEarly();
     uint32_t count = *(volatile uint32_t *)&a.front.counts->runs[blockIdx.x];
+    over = *(volatile uint32_t *)&a.front.counts->over[blockIdx.x];
     no = count / 2;
     unheard = count % 2; /* the operation before had a root */
   }
 
   __device__ void run() {
+    if (over) return;
     if (ROOTED) tell();
-    if (unheard && !hear()) return;
+    if (unheard && !hear()) return giveUp();
     for (uint32_t g = first(); g < a.front.lines; g += step())
       send(g);
     for (uint32_t g = first(); g < a.front.lines; g += step())
-      if (!take(g)) return;
+      if (!take(g)) return giveUp();
     if (a.front.spreads || (ROOTED && a.front.late))
       for (uint32_t g = first(); g < a.front.lines; g += step())
-        if (!takeLate(g)) return;
+        if (!takeLate(g)) return giveUp();
     __syncthreads(); /* all have read the counter: all counters move on together */
     for (uint32_t b = blockIdx.x + threadIdx.x * gridDim.x; b < TUTTI_REGION_BLOCKS;
          b += blockDim.x * gridDim.x)
@@ -54,8 +56,15 @@ private:
   static constexpr uint32_t kBytes = STAGED ? 2 * kLine : kLine;
 
   const RegionsArgs<N> &a;
-  uint32_t no;
+  uint32_t no, over;
   bool unheard;
+
+  /* Kernels behind this one would take its number for theirs, and peers that have yet to read this
+   * one's message another in its place. */
+  __device__ __noinline__ void giveUp() const {
+    for (int b = 0; b < TUTTI_REGION_BLOCKS; b++)
+      a.front.counts->over[b] = 1;
+  }
 
   __device__ void tell() const {
     if (blockIdx.x != 0 || threadIdx.x >= a.front.nlinks) return;

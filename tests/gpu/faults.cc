@@ -1,5 +1,7 @@
 /* Ranks on GPUs that are wrong, late or dead: everybody is told in time, and no kernel stays. */
+#include <atomic>
 #include <filesystem>
+#include <thread>
 
 #include "gpu/gpu.h"
 #include "holdings.h"
@@ -113,16 +115,27 @@ TEST_F(GpuFaults, CountsDifferLongAgo) {
       "called something else");
 }
 
+/* Who waits for nothing of a rank that has ended the communicator is told of it by a call. */
+void refused(tuttiComm_t comm, Gpu &gpu) {
+  float *x = (float *)gpu.take(64);
+  EXPECT_EQ(tuttiAllReduce(x, x, 16, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
+            tuttiRemoteError);
+  EXPECT_THAT(tuttiGetLastError(comm), AllOf(HasSubstr("rank 0"), HasSubstr("aborted")));
+}
+
 /* In a group all of a GPU's communicators end, whichever is freed first. */
 TEST_F(GpuFaults, AbortsInAGroup) {
   Settings settings(std::map<std::string, std::string>{{"TUTTI_TIMEOUT", "20"}});
   GpuRanks ranks(2, (size_t)1 << 20, 2);
+  Barrier aborted(2);
   ASSERT_TRUE(ranks.ok());
   ranks.run([&](int r, tuttiComm_t, Gpu &gpu) {
     auto &comms = ranks.comms[(size_t)r];
-    if (r == 1) { /* never calls, and is told */
-      EXPECT_EQ(awaitFailure(comms[0], 15), tuttiRemoteError);
-      EXPECT_EQ(awaitFailure(comms[1], 15), tuttiRemoteError);
+    if (r == 1) {
+      aborted.arrive();
+      usleep(1000000);
+      for (auto &comm : comms)
+        refused(comm, gpu);
       return;
     }
     float *x = gpu.put(std::vector<float>(64, 1));
@@ -134,6 +147,7 @@ TEST_F(GpuFaults, AbortsInAGroup) {
       TUTTI(tuttiCommAbort(std::exchange(comm, nullptr)));
     TUTTI(tuttiGroupEnd());
     EXPECT_LT(seconds() - begin, 5);
+    aborted.arrive();
     for (auto s : gpu.streams)
       EXPECT_EQ(awaitStream(s, 5), cudaSuccess);
   });
@@ -145,12 +159,14 @@ TEST_F(GpuFaults, AbortsInAGroup) {
 TEST_F(GpuFaults, AbortEndsAWaitingKernel) {
   for (size_t count : {16, 90000}) {
     GpuRanks ranks(3);
-    Barrier called(2);
+    Barrier called(2), aborted(2);
     ASSERT_TRUE(ranks.ok());
     ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
       float *x = gpu.put(std::vector<float>(count, 1));
-      if (r == 2) { /* never calls, and is told */
-        EXPECT_EQ(awaitFailure(comm, 10), tuttiRemoteError);
+      if (r == 2) { /* has called nothing, and is told when it does */
+        aborted.arrive();
+        usleep(1000000);
+        refused(comm, gpu);
         return;
       }
       TUTTI(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
@@ -163,12 +179,61 @@ TEST_F(GpuFaults, AbortEndsAWaitingKernel) {
         double begin = seconds();
         EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
         EXPECT_LT(seconds() - begin, 5);
+        aborted.arrive();
       }
       EXPECT_EQ(awaitStream(gpu.streams[0], 5), cudaSuccess) << "rank " << r;
     });
     ranks.comms[0][0] = nullptr;
     for (int r : {1, 2})
       EXPECT_EQ(tuttiCommAbort(std::exchange(ranks.comms[(size_t)r][0], nullptr)), tuttiSuccess);
+  }
+}
+
+std::atomic<bool> goOn;
+
+/* A rank that ends, as a program does that exits, while another has yet to run what it called: that
+ * one has all it needs, neither written over by what the first had enqueued behind it, nor failing
+ * for its end. It learns of that when it calls more. */
+TEST_F(GpuFaults, AbortLeavesOthersWhatTheyNeed) {
+  for (size_t count : {16, 110}) {
+    GpuRanks ranks(2);
+    Barrier called(2);
+    ASSERT_TRUE(ranks.ok());
+    goOn = false;
+    ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+      float *x = gpu.put(std::vector<float>(count, (float)r + 1)), *more = (float *)gpu.take(64);
+      cudaStream_t s = gpu.streams[0];
+      auto wait = [](void *) {
+        while (!goOn)
+          usleep(1000);
+      };
+      if (r == 1) {
+        ASSERT_EQ(cudaLaunchHostFunc(s, wait, nullptr), cudaSuccess);
+      }
+      TUTTI(tuttiBroadcast(x, x, count, tuttiFloat32, 0, comm, s));
+      TUTTI(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s));
+      called.arrive();
+      if (r == 0) {
+        TUTTI(tuttiAllReduce(more, more, 16, tuttiFloat32, tuttiSum, comm, s));
+        usleep(300000); /* what it can send has been sent */
+        std::thread later([] {
+          usleep(1000000); /* long after its kernels have ended */
+          goOn = true;
+        });
+        EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
+        later.join();
+        return;
+      }
+      EXPECT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      EXPECT_EQ(gpu.get(x, count), std::vector<float>(count, 2));
+      usleep(1000000);
+      tuttiResult_t state = tuttiInternalError;
+      TUTTI(tuttiCommGetAsyncError(comm, &state));
+      EXPECT_EQ(state, tuttiSuccess) << tuttiGetLastError(comm);
+      refused(comm, gpu);
+    });
+    ranks.comms[0][0] = nullptr;
+    EXPECT_EQ(tuttiCommAbort(std::exchange(ranks.comms[1][0], nullptr)), tuttiSuccess);
   }
 }
 

@@ -42,8 +42,8 @@ static void *monitorMain(void *arg) {
   while (poll(&stop, 1, MONITOR_MS) <= 0) {
     hear(s, &heard);
     tuttiCudaSignalsHear(s);
-    if (tuttiLoadAcquire32(s->context->failed) ||
-        s->context->failure(s->context->comm) != tuttiSuccess)
+    /* What is only suspected is the failure when a kernel tells that it waits. */
+    if (tuttiLoadAcquire32(s->context->failed))
       __atomic_store_n(&s->status->abort, 1, __ATOMIC_RELEASE);
   }
   return NULL;
