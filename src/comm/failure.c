@@ -94,9 +94,10 @@ tuttiResult_t tuttiCommFailure(void *comm) {
 
 tuttiResult_t tuttiCommFailureSeen(void *comm) {
   const tuttiCommunicator *c = comm;
-  bool goesOn = c->device && c->device->kind == tuttiDeviceCuda;
   bool left = tuttiLoadAcquire(&c->suspectedAt) != 0 && c->suspectsEnd;
-  if (goesOn && left && tuttiLoadAcquire32(&c->failed) == 0) return tuttiSuccess;
+  /* The watch has told, so there is a device; before, an init may be choosing it. */
+  bool goesOn = left && c->device->kind == tuttiDeviceCuda;
+  if (goesOn && tuttiLoadAcquire32(&c->failed) == 0) return tuttiSuccess;
   return tuttiCommFailure(comm);
 }
 
