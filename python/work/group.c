@@ -235,7 +235,10 @@ bool tuttiWorkWatch(tuttiWork *work, int timeoutMs) {
     return false;
   group->watched = true;
   uint64_t deadline = tuttiWorkNow() + (uint64_t)timeoutMs;
-  if (!work->deadline || deadline < work->deadline) work->deadline = deadline;
+  if (!work->deadline || deadline < work->deadline) {
+    work->deadline = deadline;
+    if (!work->late) work->timeoutMs = timeoutMs;
+  }
   if (!work->timed) {
     work->timed = true;
     work->nextTimed = group->timed;

@@ -24,6 +24,7 @@ struct tuttiWork {
   tuttiWork *nextTimed;  /* among the works with a deadline */
   tuttiWork *nextEnded;  /* on `ends`; guarded by its lock */
   uint64_t deadline;     /* monotonic ms; 0: none */
+  int timeoutMs;         /* by which that was set */
   bool done, late, timed;
   int refs;            /* the caller's and the group's */
   int fd;              /* an eventfd that the end is told to; -1: none */

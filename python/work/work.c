@@ -69,9 +69,10 @@ static void tell(const tuttiWork *work) {
 }
 
 void tuttiWorkFinish(tuttiWork *work, tuttiResult_t result, const char *text) {
-  char late[WORK_TEXT + 64];
-  if (work->late && result != tuttiSuccess) {
-    snprintf(late, sizeof late, "the operation's timeout has passed: %s", text);
+  char late[WORK_TEXT + 96];
+  if (work->late && result != tuttiSuccess) { /* gloo's words first, which programs look for */
+    snprintf(late, sizeof late, "Timed out waiting %dms: the operation's timeout has passed: %s",
+             work->timeoutMs, text);
     text = late;
     result = tuttiTimeout;
   }
@@ -374,8 +375,10 @@ tuttiWork *tuttiWorkPost(tuttiWorkGroup *group, int sending, void *data, size_t 
 tuttiResult_t tuttiWorkWait(tuttiWork *work, int timeoutMs) {
   tuttiWorkGroup *group = work->group;
   pthread_mutex_lock(&group->lock);
-  if (timeoutMs > 0 && !work->done && !tuttiWorkWatch(work, timeoutMs))
+  if (timeoutMs > 0 && !work->done && !tuttiWorkWatch(work, timeoutMs)) {
     work->late = true; /* nobody can end it in time: it ends as soon as it can */
+    work->timeoutMs = timeoutMs;
+  }
   tuttiResult_t result = waitFor(work);
   pthread_mutex_unlock(&group->lock);
   return result;
