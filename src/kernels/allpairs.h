@@ -38,6 +38,10 @@ __BEGIN_DECLS
 /* Staged: a line of 128 bytes takes twice as many, as each 8 bytes hold 4 of a flag. */
 #define TUTTI_STAGED_LINE_PAYLOAD 128u
 #define TUTTI_STAGED_REGION_BYTES ((size_t)256 << 10)
+/* In the place of a count of such kernels: one was given up, whose messages may be unread yet, so
+ * that none may follow. Odd: as if it had had a root, for what is looked at then is no part of the
+ * short way. */
+#define TUTTI_REGIONS_OVER 0xffffffffu
 
 /* Chunks of a message of protocol Simple, of which a thread block takes care of `part` bytes:
  * several for the steps to overlap, and not too small for a fence each. */
@@ -68,11 +72,9 @@ typedef struct {
   /* Of this rank alone: messages sent to and taken from each peer by all kernels before. */
   uint32_t sent[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_COUNTS][TUTTI_ALLPAIRS_PEERS];
   uint32_t taken[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_COUNTS][TUTTI_ALLPAIRS_PEERS];
-  /* Launches with regions so far, times 2, and whether the last had a root; all the same. */
+  /* Launches with regions so far, times 2, and whether the last had a root; all the same, but for
+   * TUTTI_REGIONS_OVER. */
   uint32_t runs[TUTTI_REGION_BLOCKS];
-  /* Not 0: one of these kernels was given up, unread messages of which the next would write over.
-   */
-  uint32_t over[TUTTI_REGION_BLOCKS];
   uint32_t begun[TUTTI_ALLPAIRS_PEERS]; /* the last with a root that the peer has begun */
   /* The peer waits for this rank's message and tells where it wants it. */
   tuttiAllPairsOpen open[TUTTI_ALLPAIRS_BLOCKS][TUTTI_ALLPAIRS_KINDS][TUTTI_ALLPAIRS_PEERS];

@@ -27,43 +27,51 @@ template <typename T, int N, bool COMBINE, bool ROOTED, bool STAGED = false> cla
 public:
   __device__ explicit AllPairsRegions(const RegionsArgs<N> &args) : a(args) {
     followEarly();
-    uint32_t count = *(volatile uint32_t *)&a.front.counts->runs[blockIdx.x];
-    over = *(volatile uint32_t *)&a.front.counts->over[blockIdx.x];
+    count = *(volatile uint32_t *)&a.front.counts->runs[blockIdx.x];
     no = count / 2;
-    unheard = count % 2; /* the operation before had a root */
   }
 
   __device__ void run() {
-    if (over) return;
     if (ROOTED) tell();
-    if (unheard && !hear()) return giveUp();
+    bool unheard = count % 2; /* the operation before had a root */
+    if (unheard && !__syncthreads_and(hear())) return countAs(TUTTI_REGIONS_OVER);
     for (uint32_t g = first(); g < a.front.lines; g += step())
       send(g);
+    __syncthreads(); /* all have read the counter: all counters move on, while lines are coming */
+    countAs(next());
     for (uint32_t g = first(); g < a.front.lines; g += step())
       if (!take(g)) return giveUp();
     if (a.front.spreads || (ROOTED && a.front.late))
       for (uint32_t g = first(); g < a.front.lines; g += step())
         if (!takeLate(g)) return giveUp();
-    __syncthreads(); /* all have read the counter: all counters move on together */
-    for (uint32_t b = blockIdx.x + threadIdx.x * gridDim.x; b < TUTTI_REGION_BLOCKS;
-         b += blockDim.x * gridDim.x)
-      a.front.counts->runs[b] = (no + 1) * 2 + ROOTED;
   }
 
 private:
   static constexpr size_t kRegion = STAGED ? TUTTI_STAGED_REGION_BYTES : TUTTI_REGION_BYTES;
   static constexpr uint32_t kPayload = STAGED ? TUTTI_STAGED_LINE_PAYLOAD : kLinePayload;
   static constexpr uint32_t kBytes = STAGED ? 2 * kLine : kLine;
+  static constexpr uint32_t kNumbers = 0x3fffffff; /* of 30 bits, so that none looks as OVER does */
 
   const RegionsArgs<N> &a;
-  uint32_t no, over;
-  bool unheard;
+  uint32_t count, no;
 
-  /* Kernels behind this one would take its number for theirs, and peers that have yet to read this
-   * one's message another in its place. */
+  __device__ uint32_t next() const { return (no + 1 & kNumbers) * 2 + ROOTED; }
+  /* The counters of the blocks that this one counts for. */
+  __device__ void countAs(uint32_t runs) const {
+    for (uint32_t b = blockIdx.x + threadIdx.x * gridDim.x; b < TUTTI_REGION_BLOCKS;
+         b += blockDim.x * gridDim.x)
+      a.front.counts->runs[b] = runs;
+  }
+  /* A kernel behind this one would put messages in the place of some that peers have yet to read.
+   * What other threads of the block count comes before, and other blocks may go on: they have heard
+   * of all peers. */
   __device__ __noinline__ void giveUp() const {
-    for (int b = 0; b < TUTTI_REGION_BLOCKS; b++)
-      a.front.counts->over[b] = 1;
+    for (uint32_t b = blockIdx.x; b < TUTTI_REGION_BLOCKS; b += gridDim.x) {
+      volatile uint32_t *runs = &a.front.counts->runs[b];
+      for (uint32_t seen = *runs; seen != next() && seen != TUTTI_REGIONS_OVER;)
+        seen = *runs;
+      *runs = TUTTI_REGIONS_OVER;
+    }
   }
 
   __device__ void tell() const {
@@ -72,12 +80,13 @@ private:
     uint8_t *block = l.regions - l.column * kRegion - a.back.regionsAt;
     storeRelaxedSys32(&((tuttiAllPairsHead *)block)->begun[l.column], no);
   }
-  /* Until all have begun the operation before; false: given up. Numbers have 31 bits; a
-   * rank may be three ahead, or behind by any number of operations that had no root. */
+  /* Until all have begun the operation before; false: given up. A rank may be three ahead, or
+   * behind by any number of operations that had no root. */
   __device__ __noinline__ bool hear() const {
     Wait wait;
+    if (count == TUTTI_REGIONS_OVER) return false;
     for (int p = 0; p < a.front.nlinks; p++)
-      while (((loadRelaxedSys32(&a.front.head->begun[p]) - (no - 1)) & 0x7fffffff) > 7)
+      while (((loadRelaxedSys32(&a.front.head->begun[p]) - (no - 1)) & kNumbers) > 7)
         if (wait.over(a.back, a.link[p].rank, 0, 0)) return false;
     return true;
   }

@@ -7,6 +7,11 @@
 #include "holdings.h"
 #include "processes.h"
 
+extern "C" {
+#include "comm/failure.h"
+#include "comm/handle.h"
+}
+
 using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
@@ -115,8 +120,18 @@ TEST_F(GpuFaults, CountsDifferLongAgo) {
       "called something else");
 }
 
+void awaitState(tuttiComm_t comm, bool (*is)(const tuttiCommunicator *)) {
+  tuttiCommunicator *c = nullptr;
+  TUTTI(tuttiHandleEnter(comm, "awaitState", &c));
+  for (double end = seconds() + 20; !is(c) && seconds() < end;)
+    usleep(1000);
+  EXPECT_TRUE(is(c));
+  tuttiHandleLeave(c);
+}
+
 /* Who waits for nothing of a rank that has ended the communicator is told of it by a call. */
 void refused(tuttiComm_t comm, Gpu &gpu) {
+  awaitState(comm, [](const tuttiCommunicator *c) { return tuttiCommReady(c) != tuttiSuccess; });
   float *x = (float *)gpu.take(64);
   EXPECT_EQ(tuttiAllReduce(x, x, 16, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
             tuttiRemoteError);
@@ -133,7 +148,6 @@ TEST_F(GpuFaults, AbortsInAGroup) {
     auto &comms = ranks.comms[(size_t)r];
     if (r == 1) {
       aborted.arrive();
-      usleep(1000000);
       for (auto &comm : comms)
         refused(comm, gpu);
       return;
@@ -165,7 +179,6 @@ TEST_F(GpuFaults, AbortEndsAWaitingKernel) {
       float *x = gpu.put(std::vector<float>(count, 1));
       if (r == 2) { /* has called nothing, and is told when it does */
         aborted.arrive();
-        usleep(1000000);
         refused(comm, gpu);
         return;
       }
@@ -226,7 +239,8 @@ TEST_F(GpuFaults, AbortLeavesOthersWhatTheyNeed) {
       }
       EXPECT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
       EXPECT_EQ(gpu.get(x, count), std::vector<float>(count, 2));
-      usleep(1000000);
+      awaitState(comm, [](const tuttiCommunicator *c) { return !tuttiCommWell(c); });
+      usleep(1000000); /* a suspicion would be a failure after half of that */
       tuttiResult_t state = tuttiInternalError;
       TUTTI(tuttiCommGetAsyncError(comm, &state));
       EXPECT_EQ(state, tuttiSuccess) << tuttiGetLastError(comm);

@@ -1,6 +1,8 @@
 /* Groups, messages, streams and graphs: what runs when. */
+#include "device/cuda/state.h"
 #include "gpu/gpu.h"
 #include "processes.h"
+#include "transport/symmetric.h"
 
 #include <cuda.h>
 
@@ -9,6 +11,7 @@
 
 extern "C" {
 #include "base/cuda.h"
+#include "comm/handle.h"
 }
 
 namespace {
@@ -16,6 +19,7 @@ namespace {
 class GpuGroups : public GpuTest {};
 class GpuMessages : public GpuTest {};
 class GpuNonBlocking : public GpuTest {};
+class GpuNumbers : public GpuTest {};
 class GpuStreams : public GpuTest {};
 class GpuGraphs : public GpuTest {};
 
@@ -350,6 +354,44 @@ void amongCollectives(size_t count, size_t bytes) {
 TEST_F(GpuMessages, AmongCollectivesInOneGroup) {
   amongCollectives(1001, (size_t)1 << 20);
   amongCollectives((size_t)12 << 20, (size_t)160 << 20); /* more than all slots hold */
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------
+ */
+
+/* As if so many small collectives had run, of which the last had no root. */
+void countRegions(tuttiComm_t comm, const Gpu &gpu, uint32_t runs) {
+  tuttiCommunicator *c = nullptr;
+  TUTTI(tuttiHandleEnter(comm, "countRegions", &c));
+  const tuttiCommView *view = static_cast<tuttiCuda *>(c->context.device)->view;
+  std::vector<uint32_t> counts(TUTTI_REGION_BLOCKS, runs * 2);
+  gpu.write(static_cast<tuttiAllPairsHead *>(view->symmetric->counts)->runs, counts.data(),
+            counts.size() * sizeof counts[0]);
+  tuttiHandleLeave(c);
+}
+
+/* The numbers of small collectives begin again after 2^30, which is an hour of them. */
+TEST_F(GpuNumbers, BeginAgain) {
+  constexpr int n = 3, rounds = 6;
+  for (const char *staged : {"0", "1"}) {
+    Settings settings(std::map<std::string, std::string>{{"TUTTI_P2P_DISABLE", staged}});
+    GpuRanks ranks(n);
+    Barrier counted(n);
+    ASSERT_TRUE(ranks.ok());
+    ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+      cudaStream_t s = gpu.streams[0];
+      countRegions(comm, gpu, (1u << 30) - rounds);
+      counted.arrive();
+      for (uint32_t i = 0; i < 4 * rounds; i++) {
+        const size_t count = i % 3 ? 7 : 2000; /* one block, and several */
+        uint32_t *x = gpu.put(values(count, i * 10 + (uint32_t)r));
+        TUTTI(tuttiAllReduce(x, x, count, tuttiUint32, tuttiSum, comm, s));
+        TUTTI(tuttiBroadcast(x, x, count, tuttiUint32, (int)i % n, comm, s));
+        ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+        EXPECT_SAME(gpu.get(x, count), sumOf(n, count, i * 10)) << "round " << i;
+      }
+    });
+  }
 }
 
 /* ---- streams ----------------------------------------------------------------------------------
