@@ -17,7 +17,7 @@ const char *const tuttiProtoNames[tuttiProtoCount] = {TUTTI_PROTOCOLS(TUTTI_NAME
  * thread blocks of schedules on GPUs; what was measured of those that reach each other is in
  * planner_allpairs.c. Times are in us, of one rank or of one thread block. */
 static const struct {
-  double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], rdmaUs, treeShare,
+  double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare,
       pairsShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
@@ -30,8 +30,7 @@ static const struct {
     .netMessageUs = 2.0,         /* work for a message over the network */
     .yieldUs = 5.0,              /* what a hop takes longer when ranks share cores */
     .copyGBs = 8.0,              /* of a rank whose host has no other, whose paths tell nothing */
-    .netShare = {0.7, 0.9, 1.0}, /* of interGBs that 1, 2, 4 channels reach, */
-    .rdmaUs = 10,                /*   unless latency is less: one connection has all ports then */
+    .netShare = {0.7, 0.9, 1.0}, /* of interGBs that 1, 2, 4 channels reach if one has not all */
     .treeShare = 0.85,           /* of that for a tree: an inner rank's links wait for each other */
     .pairsShare = 0.6,           /* of GPUs on several hosts that send to all others at once */
     .cachedChunkBytes = 128 << 10, /* longest chunk inside a host: what stays in a core's cache */
@@ -454,7 +453,7 @@ static double netShare(const tuttiPlanInput *in, const candidate *c) {
     int busiest = (nchannels + in->rails - 1) / in->rails; /* its channels */
     return (double)nchannels / (in->rails * busiest);
   }
-  if (in->interLatencyUs < model.rdmaUs) return 1;
+  if (in->oneFlow) return 1;
   return model.netShare[nchannels >= 4 ? 2 : nchannels >= 2 ? 1 : 0];
 }
 

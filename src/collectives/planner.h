@@ -27,6 +27,7 @@ typedef struct {
   int fetches;                    /* all pairs can copy out of each other's memory (processes) */
   float intraLatencyUs, intraGBs; /* worst path inside a host */
   float interLatencyUs, interGBs; /* worst path between hosts; 0 with one host */
+  int oneFlow;                    /* there one connection has all of interGBs, at any rate */
   int treeDepth;                  /* of channel 0's tree */
   int grid;                       /* several hosts with as many ranks each, more than one */
   int rails;                      /* that rings and trees take by turns; 0: each has them all */

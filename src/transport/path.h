@@ -53,6 +53,7 @@ typedef struct tuttiPath {
   bool stores;      /* GPUs that store into each other's symmetric blocks */
   bool staged;      /* GPUs that meet in host memory which both have pinned */
   bool network;     /* a proxy moves the messages */
+  bool oneFlow;     /* one connection has all of bandwidthGBs */
   /* RDMA: the rails of the first queue pairs, [0] where side 0 sends, [1] where side 1 does. */
   uint8_t nrails[2];
   tuttiRail rails[2][TUTTI_PATH_RAILS];

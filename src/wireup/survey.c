@@ -34,6 +34,7 @@ static tuttiResult_t surveyPair(const table *t, int a, int b, tuttiSurvey *s) {
   s->direct &= path->direct;
   s->fetches &= path->fetches;
   s->network |= path->network;
+  s->oneFlow &= inside || path->oneFlow;
   return tuttiSuccess;
 }
 
@@ -103,6 +104,7 @@ tuttiResult_t tuttiSurveyMake(const tuttiPeer *peers, const tuttiPath *paths, in
                    .sharedFifos = true,
                    .direct = true,
                    .fetches = true,
+                   .oneFlow = true,
                    .gpu = peers[rank].device == tuttiDeviceCuda};
   for (int i = 0; i < n; i++)
     TUTTI_TRY(surveyPair(&t, 0, i, &s));

@@ -18,6 +18,7 @@ typedef struct {
   bool oversubscribed;               /* some ranks share fewer cores than they are */
   float intraLatencyUs, intraGBs;    /* worst path inside a host; 0: there is none */
   float interLatencyUs, interGBs;    /* worst path between hosts */
+  bool oneFlow;                      /* every path between hosts has it, see tuttiPath */
   bool sharedFifos, direct, fetches; /* every path has it, see tuttiPath */
   bool network;                      /* some path is one */
   bool gpu;                          /* ranks work on GPUs */

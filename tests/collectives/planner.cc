@@ -48,6 +48,7 @@ tuttiPlanInput manyHosts(int nhosts, int perHost) {
 tuttiPlanInput rdma(int nhosts, int perHost) {
   tuttiPlanInput in = manyHosts(nhosts, perHost);
   in.interLatencyUs = 3;
+  in.oneFlow = 1;
   in.interGBs = 12.5f;
   return in;
 }
@@ -200,8 +201,8 @@ TEST(Planner, KnownRegimes) {
   uneven.grid = 0;
   EXPECT_EQ(allReduce(uneven, 256 << 20).algo, tuttiAlgoRing);
   tuttiPlanInput rdma = manyHosts(2, 1);
-  rdma.interLatencyUs = 3;
-  EXPECT_EQ(allReduce(rdma, 256 << 20).nchannels, 1);
+  rdma.oneFlow = 1;
+  EXPECT_EQ(allReduce(rdma, 256 << 20).nchannels, 1) << "more would only share the line";
   tuttiSignature huge = op(tuttiCollBroadcast, 64 << 20);
   EXPECT_EQ(choose(manyHosts(16, 1), huge).algo, tuttiAlgoRing);
   /* Without shared memory, connecting all pairs is only for few ranks. */
@@ -532,6 +533,7 @@ TEST(Planner, LargeOperationsOfGpusOnHostsOfTheirOwnGoAroundTheRing) {
   in.gpu = 1;
   in.maxChannels = 16;
   in.interLatencyUs = 3;
+  in.oneFlow = 1;
   in.interGBs = 2.5f;
   in.slotBytes = 512 << 10;
   tuttiSignature op = {};
@@ -552,6 +554,7 @@ TEST(Planner, LargeMessagesBetweenGpusOfHostsFillTheirSlots) {
   in.gpu = 1;
   in.maxChannels = 16;
   in.interLatencyUs = 3;
+  in.oneFlow = 1;
   in.interGBs = 25;
   in.slotBytes = 512 << 10;
   in.algoMask = 1u << tuttiAlgoDirect;
@@ -572,6 +575,7 @@ TEST(Planner, LargeOperationsLoadAllRailsAlike) {
     in.gpu = 1;
     in.maxChannels = 16;
     in.interLatencyUs = 3;
+    in.oneFlow = 1;
     in.interGBs = 12.5f * (float)rails;
     in.intraLatencyUs = 2;
     in.intraGBs = 300;

@@ -31,9 +31,9 @@ Surveyed survey(const std::vector<tuttiPeer> &peers, int rank, int channels = 2)
 
 auto values(const tuttiSurvey &s) {
   return std::make_tuple(s.nranks, s.nhosts, s.maxRanksPerHost, s.oversubscribed, s.intraLatencyUs,
-                         s.intraGBs, s.interLatencyUs, s.interGBs, s.sharedFifos, s.direct,
-                         s.fetches, s.network, s.gpu, s.stores, s.staged, s.linked, s.sharers,
-                         s.blocks);
+                         s.intraGBs, s.interLatencyUs, s.interGBs, s.oneFlow, s.sharedFifos,
+                         s.direct, s.fetches, s.network, s.gpu, s.stores, s.staged, s.linked,
+                         s.sharers, s.blocks);
 }
 
 // The survey of all ranks, which must be one.
@@ -109,6 +109,23 @@ TEST(Survey, MixedHostsComeToTheSameEverywhere) {
   EXPECT_FLOAT_EQ(12, s.intraGBs) << "of threads";
 }
 
+TEST(Survey, OneConnectionHasAllOfASlowLine) {
+  for (auto [megabits, GBs, one] : {std::tuple{1000u, 0.125f, true},
+                                    {10000u, 1.25f, true},
+                                    {25000u, 3.125f, false},
+                                    {0u, 1.25f, false}}) {
+    std::vector<tuttiPeer> peers;
+    for (int r = 0; r < 4; r++) {
+      peers.push_back(peer(r, (uint64_t)r + 1, (uint64_t)r / 2 + 1));
+      tuttiSocketHandle handle = socketHandle("eth0", megabits);
+      memcpy(peers[(size_t)r].net, &handle, sizeof handle);
+    }
+    tuttiSurvey s = agreed(peers);
+    EXPECT_EQ(one, s.oneFlow) << megabits;
+    EXPECT_FLOAT_EQ(GBs, s.interGBs) << megabits;
+  }
+}
+
 #ifdef TUTTI_HAVE_VERBS
 TEST(Survey, MixedNetworksComeToTheSameEverywhere) {
   std::vector<tuttiPeer> peers;
@@ -120,9 +137,11 @@ TEST(Survey, MixedNetworksComeToTheSameEverywhere) {
   tuttiSurvey s = agreed(peers);
   EXPECT_FLOAT_EQ(15, s.interLatencyUs) << "that of sockets, which rank 3 needs";
   EXPECT_FLOAT_EQ(3.125f, s.interGBs);
+  EXPECT_FALSE(s.oneFlow) << "of 25 Gb/s";
   giveIb(peers[3], {{"mlx5_0", "10.0.1.9"}});
   s = agreed(peers);
   EXPECT_FLOAT_EQ(3, s.interLatencyUs);
+  EXPECT_TRUE(s.oneFlow);
 }
 #endif
 

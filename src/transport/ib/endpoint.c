@@ -708,6 +708,7 @@ static tuttiNetAnswer ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tutti
   path->via = "NET/IB";
   path->latencyUs = 3;
   path->bandwidthGBs = (float)megabits / 8000;
+  path->oneFlow = true; /* it has queue pairs on all ports */
   return tuttiNetConnects;
 }
 

@@ -18,6 +18,12 @@
 #include "transport/socket/endpoint.h"
 #include "transport/stub.h"
 
+/* Of an interface whose driver does not tell its speed, in Mb/s. */
+#define UNTOLD_MEGABITS 10000
+/* What one connection carries in any case. More share such a line, and finish one after the other;
+ * one of a cloud, whose driver seldom tells, may limit each. */
+#define FLOW_MEGABITS 10000
+
 enum { MAX_IOV = 2 * TUTTI_FIFO_DEPTH, MAX_SEND = 1 << 20, SHARE_UNIT = 4096, ACK_MESSAGES = 64 };
 
 void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share) {
@@ -416,7 +422,7 @@ static bool socketText(int fd, char *buf, size_t size) {
 static bool readHandle(const tuttiPeer *peer, tuttiSocketHandle *handle) {
   memcpy(handle, peer->net, sizeof *handle);
   return tuttiAddressListValid(&handle->addresses) &&
-         memchr(handle->interface, '\0', sizeof handle->interface) && handle->megabits > 0;
+         memchr(handle->interface, '\0', sizeof handle->interface);
 }
 
 /* The interface of this side, looked up once, for that takes calls; "": it has none now. */
@@ -537,12 +543,14 @@ static tuttiNetAnswer socketCanConnect(const tuttiPeer *a, const tuttiPeer *b, t
   tuttiSocketHandle mine, theirs;
   *why = (tuttiReason){.code = SOCKET_NO_ADDRESS};
   if (!readHandle(a, &mine) || !readHandle(b, &theirs)) return tuttiNetRefuses;
-  uint32_t megabits = mine.megabits < theirs.megabits ? mine.megabits : theirs.megabits;
+  uint32_t slower = mine.megabits < theirs.megabits ? mine.megabits : theirs.megabits;
+  uint32_t megabits = slower ? slower : UNTOLD_MEGABITS;
   bool local = a->hostId == b->hostId;
   *why = (tuttiReason){.code = local ? SOCKET_LOCAL : SOCKET_HOSTS};
   path->via = "NET/Socket";
   path->latencyUs = 15;
   path->bandwidthGBs = local ? 3 : (float)megabits / 8000;
+  path->oneFlow = !local && slower > 0 && slower <= FLOW_MEGABITS;
   return tuttiNetConnects;
 }
 

@@ -31,7 +31,7 @@ __BEGIN_DECLS
 typedef struct {
   tuttiAddressList addresses;
   char interface[IF_NAMESIZE]; /* of the first address */
-  uint32_t megabits;           /* its speed; 10 Gb/s where no driver tells, 24 Gb/s for lo */
+  uint32_t megabits;           /* its speed; 0: no driver tells; 24 Gb/s for lo */
 } tuttiSocketHandle;
 
 /* One socket of an endpoint. Messages before `number` have passed entirely, and `offset` bytes of

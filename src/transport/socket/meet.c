@@ -195,11 +195,11 @@ void tuttiSocketAwait(tuttiSocketEndpoint *e) {
   }
 }
 
-/* Of an interface, in Mb/s. */
+/* Of an interface, in Mb/s; 0: not known. */
 static uint32_t speedOf(const tuttiTopology *host, const char *name) {
   int nic = host ? tuttiTopologyFind(host, name) : -1;
   float speed = nic >= 0 ? host->nodes[nic].linkGBs * 8000 : 0;
-  return strcmp(name, "lo") == 0 ? 24000 : speed > 0 ? (uint32_t)speed : 10000;
+  return strcmp(name, "lo") == 0 ? 24000 : (uint32_t)speed;
 }
 
 tuttiResult_t tuttiSocketListen(tuttiCommView *v, uint8_t handle[TUTTI_NET_HANDLE],
