@@ -21,6 +21,10 @@
 #define MAX_ASK_MS    10000
 #define ASK_TIMES     8  /* who asks has waited so many times as long as asking takes */
 #define ASK_ALL_RANKS 64 /* larger communicators ask everyone only at the deadline */
+/* So many times as long as before the first question passes between two about an awaited rank. */
+#define LEFT_TIMES 4
+/* What a rank has sent over a network before it left may be on its way for so long. */
+#define LEFT_NETWORK_MS 10000
 
 /* True if that is the first failure; *watch is what the others can be told with, or NULL. */
 static bool setFailure(tuttiCommunicator *c, tuttiResult_t code, const char *text, bool ended,
@@ -223,6 +227,66 @@ static bool shouldAsk(tuttiCommunicator *c, uint64_t waitedMs, bool expired) {
   return true;
 }
 
+/* Whether a rank has left the communicator: its neighbours on the ring know, one of which at least
+ * answers if it is there; who refuses itself, with both gone, has ended. */
+static bool hasLeft(tuttiCommunicator *c, int rank, tuttiWatchAnswer *answers) {
+  int n = c->nranks, ask[] = {(rank + 1) % n, (rank + n - 1) % n, rank};
+  for (int i = 0; i < 3; i++) {
+    if (tuttiWatchAsk(c->watch, ask[i], tuttiCommAskMs(c) / 4, answers) != tuttiSuccess)
+      return false;
+    int32_t answered = answers[rank].answered;
+    if (answered == TUTTI_ANSWER_LEFT) return true;
+    if (answered == TUTTI_ANSWER_HEARSAY || answered == TUTTI_ANSWER_OWN) return false;
+  }
+  return answers[rank].answered == TUTTI_ANSWER_REFUSED;
+}
+
+/* The same of any rank of this host that has not called what this one is in; -1: of none. */
+static int whoLeftHere(tuttiCommunicator *c, const tuttiSignature *mine,
+                       tuttiWatchAnswer *answers) {
+  char clause[400];
+  tuttiWho who;
+  tuttiRankState state;
+  const tuttiPeer *peers = c->wireup.peers;
+  if (c->nranks > ASK_ALL_RANKS ||
+      tuttiWatchAsk(c->watch, -1, tuttiCommAskMs(c) / 4, answers) != tuttiSuccess)
+    return -1;
+  for (int r = 0; r < c->nranks; r++) {
+    bool known = answers[r].answered == TUTTI_ANSWER_LEFT &&
+                 peers[r].hostId == peers[c->rank].hostId &&
+                 tuttiRankStateParse(answers[r].state, answers[r].bytes, &state);
+    if (known &&
+        tuttiLateText(mine, -1, whoIs(c, r, &who), &answers[r], &state, clause, sizeof clause))
+      return r;
+  }
+  return -1;
+}
+
+/* What is awaited of a rank that has left by a call never comes. Its exit may be that of a program
+ * that has met an error of its own, while the others have hours until their deadline. `peer` -1:
+ * any rank of this host is awaited, which takes a message for all of them. */
+static tuttiResult_t failIfLeft(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
+                                uint64_t waitedMs) {
+  char who[160], sig[160];
+  uint64_t every = LEFT_TIMES * tuttiCommFirstAskMs(c);
+  if (waitedMs + every < c->leftAskAt) c->leftAskAt = 0; /* a new wait */
+  bool network = peer >= 0 && c->wireup.paths[peer].network;
+  uint64_t least = network ? LEFT_NETWORK_MS : tuttiCommFirstAskMs(c);
+  if (waitedMs < least || waitedMs < c->leftAskAt) return tuttiSuccess;
+  c->leftAskAt = waitedMs + every;
+  TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
+  int left = peer < 0 ? whoLeftHere(c, mine, answers) : hasLeft(c, peer, answers) ? peer : -1;
+  TUTTI_TRY(tuttiCommFailure(c)); /* because of which it may have left */
+  if (left < 0) return tuttiSuccess;
+  TUTTI_FAIL(tuttiRemoteError,
+             "rank %d waits in %s for %s, which has destroyed its communicator and will not come. "
+             "Remedy: see why it ended before the others (its log, its exception); all ranks must "
+             "make the same calls",
+             c->rank, tuttiSignatureText(mine, sig, sizeof sig),
+             tuttiCommRankText(c, left, who, sizeof who));
+  return tuttiCommFail(c, tuttiRemoteError);
+}
+
 /* Says who is late: to the log, or if the deadline has passed as the failure of `c`. */
 static tuttiResult_t tellLate(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
                               const tuttiWatchAnswer *answers, uint64_t waitedMs, bool expired) {
@@ -260,6 +324,7 @@ tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer,
   tuttiCommStalls(c, mine, peer, waitedMs);
   bool hangs = expired || tuttiCommIsHang(waitedMs);
   if (hangs && !told) tuttiCommTellHang(c, waitedMs);
+  if (!told) TUTTI_TRY(failIfLeft(c, mine, peer, waitedMs));
   if (!shouldAsk(c, waitedMs, expired)) return tuttiSuccess;
 
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);

@@ -485,9 +485,9 @@ TEST(Mismatch, IsToldToEveryRank) {
     }
 }
 
-/* What the others of n ranks say when rank 2 has done this instead of a second all-reduce. Once
- * more where the watch of a rank stood still for so long that it "does not answer". */
-void expectTimeout(int n, const std::function<void(tuttiComm_t &)> &instead, const char *why) {
+/* Once more where the watch of a rank stood still for so long that it "does not answer". */
+TEST(Timeout, NamesTheRankThatNeverCalled) {
+  constexpr int n = 3;
   std::vector<std::string> texts(n);
   bool answered = false;
   for (int round = 0; round < 5 && !answered; round++) {
@@ -497,7 +497,6 @@ void expectTimeout(int n, const std::function<void(tuttiComm_t &)> &instead, con
     ranks.run([&](int r, tuttiComm_t comm) {
       float x = 1;
       EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiSuccess);
-      if (r == 2) instead(ranks.comms[2]);
       for (ready++; ready < n;)
         std::this_thread::yield();
       if (r == 2) return;
@@ -509,24 +508,101 @@ void expectTimeout(int n, const std::function<void(tuttiComm_t &)> &instead, con
     for (auto &text : texts)
       answered = answered && text.find("does not answer") == std::string::npos;
   }
-  for (int r = 0; r < n; r++)
-    if (r != 2) {
-      EXPECT_THAT(texts[r], AllOf(HasSubstr("#2 AllReduce"), HasSubstr("rank 2 (host "),
-                                  HasSubstr(why), HasSubstr("TUTTI_TIMEOUT")));
+  for (int r : {0, 1})
+    EXPECT_THAT(texts[r], AllOf(HasSubstr("#2 AllReduce"), HasSubstr("rank 2 (host "),
+                                HasSubstr("has not called it"), HasSubstr("TUTTI_TIMEOUT")));
+}
+
+/* Ranks that wait for one that has left by a call are told, and at once all others. */
+void expectLeft(int n, double most,
+                const std::function<tuttiResult_t(int, tuttiComm_t, std::vector<float> &)> &call) {
+  Ranks ranks(n);
+  std::atomic<int> ready{0};
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm) {
+    std::vector<float> x(1 << 18, 1);
+    EXPECT_EQ(tuttiAllReduce(x.data(), x.data(), 1, tuttiFloat32, tuttiSum, comm, nullptr),
+              tuttiSuccess);
+    for (ready++; ready < n;)
+      std::this_thread::yield();
+    if (r == 2) {
+      usleep(700000); /* some have asked already, and heard that it is there */
+      EXPECT_EQ(tuttiCommDestroy(std::exchange(ranks.comms[2], nullptr)), tuttiSuccess);
+      return;
+    }
+    uint64_t from = tuttiNow();
+    tuttiResult_t result = tuttiSuccess;
+    for (int i = 0; i < 1000 && result == tuttiSuccess; i++)
+      result = call(r, comm, x);
+    EXPECT_EQ(result, tuttiRemoteError) << "rank " << r;
+    EXPECT_LT(double(tuttiNow() - from) / 1e9, most) << "rank " << r;
+    EXPECT_THAT(lastError(), AllOf(HasSubstr("for rank 2 (host "),
+                                   HasSubstr("which has destroyed its communicator")));
+  });
+  for (auto &comm : ranks.comms)
+    if (comm) {
+      EXPECT_EQ(tuttiCommAbort(std::exchange(comm, nullptr)), tuttiSuccess);
     }
 }
 
-TEST(Timeout, NamesTheRankThatNeverCalled) {
-  expectTimeout(
-      3, [](tuttiComm_t &) {}, "has not called it");
+TEST(Left, EndsCollectives) {
+  for (int n : {3, 4, 7}) {
+    expectLeft(n, 10, [](int, tuttiComm_t comm, std::vector<float> &x) {
+      return tuttiAllReduce(x.data(), x.data(), 1, tuttiFloat32, tuttiSum, comm, nullptr);
+    });
+    expectLeft(n, 10, [&](int, tuttiComm_t comm, std::vector<float> &x) {
+      std::vector<float> y(x.size() / n);
+      return tuttiReduceScatter(x.data(), y.data(), y.size(), tuttiFloat32, tuttiMax, comm,
+                                nullptr);
+    });
+  }
 }
 
-TEST(Timeout, NamesTheRankThatHasLeft) {
-  auto leave = [](tuttiComm_t &comm) {
-    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess) << lastError();
-    comm = nullptr;
-  };
-  expectTimeout(4, leave, "has destroyed its communicator");
+/* The root stores once for all ranks of its host, until nobody takes it; the others hear of it. */
+TEST(Left, EndsBroadcasts) {
+  for (size_t count : {1, 1 << 18})
+    expectLeft(4, 10, [&](int, tuttiComm_t comm, std::vector<float> &x) {
+      return tuttiBroadcast(x.data(), x.data(), count, tuttiFloat32, 0, comm, nullptr);
+    });
+}
+
+TEST(Left, EndsMessages) {
+  expectLeft(4, 10, [](int r, tuttiComm_t comm, std::vector<float> &x) {
+    if (r == 0) return tuttiSend(x.data(), x.size(), tuttiFloat32, 2, comm, nullptr);
+    return tuttiRecv(x.data(), x.size(), tuttiFloat32, 2, comm, nullptr);
+  });
+}
+
+TEST(Left, EndsWaitsOverANetwork) {
+  Settings net({{"TUTTI_P2P_DISABLE", "1"}, {"TUTTI_SHM_DISABLE", "1"}});
+  expectLeft(4, 25, [](int, tuttiComm_t comm, std::vector<float> &x) {
+    return tuttiAllReduce(x.data(), x.data(), 1, tuttiFloat32, tuttiSum, comm, nullptr);
+  });
+}
+
+/* Who has done its part and left is no reason: others are late, and come. */
+TEST(Left, HavingDoneItsPart) {
+  Ranks ranks(4);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm) {
+    std::vector<float> x(1 << 16, 1);
+    if (r == 1) usleep(4000000);
+    EXPECT_EQ(tuttiBroadcast(x.data(), x.data(), x.size(), tuttiFloat32, 0, comm, nullptr),
+              tuttiSuccess)
+        << lastError();
+    if (r == 0) {
+      EXPECT_EQ(tuttiSend(x.data(), 1, tuttiFloat32, 3, comm, nullptr), tuttiSuccess);
+      EXPECT_EQ(tuttiCommDestroy(std::exchange(ranks.comms[0], nullptr)), tuttiSuccess);
+    } else if (r == 3) {
+      EXPECT_EQ(tuttiRecv(x.data(), 1, tuttiFloat32, 1, comm, nullptr), tuttiSuccess)
+          << lastError();
+      EXPECT_EQ(tuttiRecv(x.data(), 1, tuttiFloat32, 0, comm, nullptr), tuttiSuccess)
+          << lastError();
+    } else if (r == 1) {
+      EXPECT_EQ(tuttiSend(x.data(), 1, tuttiFloat32, 3, comm, nullptr), tuttiSuccess)
+          << lastError();
+    }
+  });
 }
 
 /* Bytes that TCP sockets of this process hold back, as their receivers have no room. */

@@ -25,7 +25,7 @@ import torch_ranks
 import tutti.torch
 from test_docs import stubs
 
-ALONE = {"one_dies", "again", "recovers"}  # what leaves no group to go on with
+ALONE = {"one_dies", "one_leaves", "again", "recovers"}  # what leaves no group to go on with
 
 
 class Cases(unittest.TestCase):
@@ -64,12 +64,16 @@ class Ends(unittest.TestCase):
         ranks.run("torch_cases", "one_dies", ranks=[0, 2])
         ranks.end()
 
+    def test_a_rank_that_leaves(self):
+        ranks = torch_ranks.Ranks(3)
+        ranks.run("torch_cases", "one_leaves")
+        ranks.end()
+
     def test_again(self):
         ranks = torch_ranks.Ranks(2)
         ranks.run("torch_cases", "again")
         left, codes = ranks.end()
         self.assertEqual((left, codes), (["left"] * 2, [0] * 2))
-
 
     def test_recovers(self):
         ranks = torch_ranks.Ranks(3)

@@ -715,3 +715,21 @@ def one_dies(dist, rank, size):
         fails(dist.DistBackendError, "died", work.wait)
         fails(dist.DistBackendError, "died", lambda: dist.barrier())
     assert time.monotonic() - begin < 5 * float(os.environ.get("TUTTI_TEST_SLOWNESS", "1"))
+
+
+def one_leaves(dist, rank, size):
+    """One ends early, as a program with an exception does; the others wait for it in a collective and in a receive,
+    and have half an hour until their timeout."""
+    dist.barrier()
+    if rank == 1:
+        dist.send(mine(rank), 2)
+        dist.destroy_process_group()
+        return
+    begin, text = time.monotonic(), "has destroyed its communicator"
+    if rank == 0:
+        fails(dist.DistBackendError, text, lambda: dist.all_reduce(torch.ones(1)))
+    else:
+        dist.recv(mine(0), 1)
+        fails(dist.DistBackendError, text, lambda: dist.recv(torch.ones(1), 1))
+        fails(dist.DistBackendError, text, lambda: dist.barrier())
+    assert time.monotonic() - begin < 15 * float(os.environ.get("TUTTI_TEST_SLOWNESS", "1"))
