@@ -202,6 +202,31 @@ TEST_F(GpuFaults, AbortEndsAWaitingKernel) {
   }
 }
 
+/* Nor does a kernel wait for a rank that has left by a destroy, whatever the deadline. */
+TEST_F(GpuFaults, ARankThatLeavesEndsAWait) {
+  for (size_t count : {16, 90000}) {
+    GpuRanks ranks(3);
+    ASSERT_TRUE(ranks.ok());
+    ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+      float *x = gpu.put(std::vector<float>(count, 1));
+      cudaStream_t s = gpu.streams[0];
+      TUTTI(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s));
+      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      if (r == 2) {
+        EXPECT_EQ(tuttiCommDestroy(std::exchange(ranks.comms[2][0], nullptr)), tuttiSuccess);
+        return;
+      }
+      TUTTI(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s));
+      EXPECT_EQ(awaitFailure(comm, 20), tuttiRemoteError) << "rank " << r;
+      EXPECT_THAT(tuttiGetLastError(comm), AllOf(HasSubstr("for rank 2 (host "),
+                                                 HasSubstr("has destroyed its communicator")));
+      EXPECT_EQ(awaitStream(s, 5), cudaSuccess) << "the kernel has ended";
+    });
+    for (int r : {0, 1})
+      EXPECT_EQ(tuttiCommAbort(std::exchange(ranks.comms[(size_t)r][0], nullptr)), tuttiSuccess);
+  }
+}
+
 std::atomic<bool> goOn;
 
 /* A rank that ends, as a program does that exits, while another has yet to run what it called: that
