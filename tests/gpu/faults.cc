@@ -202,31 +202,6 @@ TEST_F(GpuFaults, AbortEndsAWaitingKernel) {
   }
 }
 
-/* Nor does a kernel wait for a rank that has left by a destroy, whatever the deadline. */
-TEST_F(GpuFaults, ARankThatLeavesEndsAWait) {
-  for (size_t count : {16, 90000}) {
-    GpuRanks ranks(3);
-    ASSERT_TRUE(ranks.ok());
-    ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
-      float *x = gpu.put(std::vector<float>(count, 1));
-      cudaStream_t s = gpu.streams[0];
-      TUTTI(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s));
-      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
-      if (r == 2) {
-        EXPECT_EQ(tuttiCommDestroy(std::exchange(ranks.comms[2][0], nullptr)), tuttiSuccess);
-        return;
-      }
-      TUTTI(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s));
-      EXPECT_EQ(awaitFailure(comm, 20), tuttiRemoteError) << "rank " << r;
-      EXPECT_THAT(tuttiGetLastError(comm), AllOf(HasSubstr("for rank 2 (host "),
-                                                 HasSubstr("has destroyed its communicator")));
-      EXPECT_EQ(awaitStream(s, 5), cudaSuccess) << "the kernel has ended";
-    });
-    for (int r : {0, 1})
-      EXPECT_EQ(tuttiCommAbort(std::exchange(ranks.comms[(size_t)r][0], nullptr)), tuttiSuccess);
-  }
-}
-
 std::atomic<bool> goOn;
 
 /* A rank that ends, as a program does that exits, while another has yet to run what it called: that
@@ -357,6 +332,42 @@ TEST_F(GpuFaults, KilledProcess) {
     EXPECT_EQ(report.result, tuttiRemoteError) << report.text;
     EXPECT_THAT(report.text, AllOf(HasSubstr("rank 2"), HasSubstr("pid " + std::to_string(dead))));
     EXPECT_LT(report.seconds - killed, 5) << "rank " << r;
+  }
+}
+
+/* Nor does a kernel wait for a rank that has left by a destroy, whatever the deadline. Each has a
+ * process, as a destroy may wait for all that its process has on the GPU. */
+TEST_F(GpuFaults, ARankThatLeavesEndsAWait) {
+  constexpr int n = 3, leaver = 2;
+  for (size_t count : {(size_t)16, kFloats}) {
+    RankProcesses processes;
+    processes.start(n, [&](int r) {
+      Gpu gpu(r, (size_t)4 << 20);
+      float *x = gpu.put(std::vector<float>(count, 1));
+      cudaStream_t s = gpu.streams[0];
+      tuttiComm_t comm;
+      if (processes.keep(join(&comm, n, processes.id(), r))) _exit(2);
+      EXPECT_EQ(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s), tuttiSuccess);
+      EXPECT_EQ(awaitStream(s), cudaSuccess);
+      if (r == leaver) {
+        EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+        return;
+      }
+      EXPECT_EQ(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s), tuttiSuccess);
+      processes.keep(awaitFailure(comm, 20), comm);
+      EXPECT_EQ(awaitStream(s, 5), cudaSuccess) << "the kernel has ended";
+      EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
+      if (testing::Test::HasFailure()) _exit(3);
+    });
+    processes.waitAll(60);
+    for (int r = 0; r < n; r++) {
+      const RankReport &report = processes.report(r);
+      EXPECT_EQ(report.status, 0) << "rank " << r;
+      if (r == leaver) continue;
+      EXPECT_EQ(report.result, tuttiRemoteError) << "rank " << r;
+      EXPECT_THAT(report.text, AllOf(HasSubstr("for rank 2 (host "),
+                                     HasSubstr("has destroyed its communicator")));
+    }
   }
 }
 
