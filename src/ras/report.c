@@ -83,6 +83,8 @@ static void textUntold(const tuttiRankView *v, const char *last, bool inside, FI
 static void textTold(const tuttiFacts *f, const char *last, bool inside, FILE *out) {
   if (f->phase != tuttiPhaseUsable)
     fprintf(out, "%s, for %.1f s", tuttiPhaseText(f->phase), f->phaseMs / 1e3);
+  else if (inside && f->failed != tuttiSuccess)
+    fprintf(out, "has failed, in %s", last);
   else if (inside)
     fprintf(out, "in %s since %.1f s", last, f->inMs / 1e3);
   else
@@ -105,7 +107,7 @@ static void textRank(const tuttiCommSnapshot *c, const tuttiRankView *v, FILE *o
     textUntold(v, known ? sig : NULL, inside, out);
   fputc('\n', out);
   if (!v->told) return;
-  textWaits(c, &v->facts, out);
+  if (v->facts.failed == tuttiSuccess) textWaits(c, &v->facts, out);
   textLinks(&v->facts, out);
 }
 

@@ -170,8 +170,13 @@ static bool answers(const tuttiRankView *r) {
   return r->told && !isStopped(r) && !isGone(r);
 }
 
+static bool hasFailed(const tuttiRankView *r) {
+  return r->told && r->facts.failed != tuttiSuccess;
+}
+
+/* What has failed waits for nothing more: its calls have returned, or are about to. */
 static bool waits(const tuttiRankView *r) {
-  return isInside(r) && r->facts.inMs >= HANG_MS && answers(r);
+  return isInside(r) && r->facts.inMs >= HANG_MS && answers(r) && !hasFailed(r);
 }
 
 static void findWaiting(judgement *j) {
@@ -210,14 +215,15 @@ static void waitingText(const judgement *j, char *buf, size_t size) {
 
 /* ---- findings ------------------------------------------------------------------------------- */
 
-static void findFailure(judgement *j) {
+static bool findFailure(judgement *j) {
   for (int r = 0; r < j->c->nranks; r++) {
-    const tuttiFacts *f = &j->c->ranks[r].facts;
-    if (!j->c->ranks[r].told || f->failed == tuttiSuccess) continue;
-    tuttiFinding *finding = addFinding(j, tuttiVerdictFailed);
-    if (finding) snprintf(finding->text, sizeof finding->text, "it has failed: %s", f->failure);
-    return;
+    const tuttiRankView *v = &j->c->ranks[r];
+    tuttiFinding *f = hasFailed(v) ? addFinding(j, tuttiVerdictFailed) : NULL;
+    if (!f) continue;
+    snprintf(f->text, sizeof f->text, "it has failed: %s", v->facts.failure);
+    return true;
   }
+  return false;
 }
 
 static void findDead(judgement *j) {
@@ -499,13 +505,13 @@ static void findNothing(judgement *j) {
 int tuttiFindings(const tuttiCommSnapshot *c, tuttiFinding out[TUTTI_FINDINGS]) {
   judgement j = {.c = c, .out = out, .first = -1};
   findWaiting(&j);
-  findFailure(&j);
+  bool failed = findFailure(&j);
   findDead(&j);
   findMismatch(&j);
   if (c->hash != 0) {
     findLate(&j, tuttiVerdictMissing, isMissing);
     findLate(&j, tuttiVerdictStopped, isStoppedRank);
-    findLate(&j, tuttiVerdictSilent, isSilent);
+    if (!failed) findLate(&j, tuttiVerdictSilent, isSilent); /* else that says why */
     findLate(&j, tuttiVerdictLeft, hasLeft);
   }
   findNotBegun(&j);

@@ -301,6 +301,23 @@ TEST_F(Verdict, WhatTheKernelSaysOfAProcess) {
   EXPECT_THAT(f[1].text, HasSubstr("its process is stopped (SIGSTOP, or a debugger)"));
 }
 
+/* After a failure nobody waits any more, and it says why others do not answer. */
+TEST_F(Verdict, WhatHasFailedWaitsForNothing) {
+  make(3);
+  for (int r = 0; r < 2; r++) {
+    called(r, 4, 8800);
+    c->ranks[r].facts.failed = tuttiRemoteError;
+    snprintf(c->ranks[r].facts.failure, sizeof c->ranks[r].facts.failure, "rank 2 died");
+  }
+  called(2, 3, 0);
+  c->ranks[2].told = 0;
+  c->ranks[2].answer.answered = TUTTI_ANSWER_HEARSAY;
+  auto f = judge();
+  ASSERT_EQ(f.size(), 1u);
+  EXPECT_EQ(f[0].kind, tuttiVerdictFailed);
+  EXPECT_STREQ(f[0].text, "it has failed: rank 2 died");
+}
+
 TEST_F(Verdict, AnInitWaitsForThoseWhoHaveNotCome) {
   make(3, 0);
   for (int r = 0; r < 2; r++) {
