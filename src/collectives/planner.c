@@ -17,8 +17,7 @@ const char *const tuttiProtoNames[tuttiProtoCount] = {TUTTI_PROTOCOLS(TUTTI_NAME
  * thread blocks of schedules on GPUs; what was measured of those that reach each other is in
  * planner_allpairs.c. Times are in us, of one rank or of one thread block. */
 static const struct {
-  double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare,
-      pairsShare;
+  double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare, pairsShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
   int pairwiseRanks, readRanks[2];
