@@ -295,6 +295,9 @@ const Fault kFaults[] = {
      "matches TUTTI_SOCKET_IFNAME==ens7; this host has: lo", "unset TUTTI_SOCKET_IFNAME"},
     {"Firewall", "roce", [](Recorded &r) { r.answer("probe.ens2np0 v4", "Connection timed out"); },
      TUTTI_FOUND_FAILURE, "host.firewall", "ens2np0", "fails (Connection timed out)", "nft"},
+    {"AddressOfAnotherHost", "roce",
+     [](Recorded &r) { r.answer("probe.ens2np0 v6-link", "Cannot assign requested address"); },
+     TUTTI_FOUND_WARNING, "host.interfaces", "ens2np0", "another host has it", "ip addr"},
     /* containers */
     {"ContainerWithoutVerbs", "container",
      [](Recorded &r) { r.drop("dev/infiniband/*").silent("verbs.mlx5_*"); }, TUTTI_FOUND_WARNING,

@@ -14,6 +14,8 @@
 #include "socket/socket.h"
 
 #define PROBE_MS 1000
+#define READY_MS 3000 /* in which the kernel has found out whether another host has an address */
+#define AGAIN_US 50000
 #define MOST     64 /* interfaces that are told of */
 
 /* What kind of address it is, which is all that a recording has of it. */
@@ -52,6 +54,14 @@ static int probe(const tuttiInterface *i) {
   return err;
 }
 
+/* The same, of an address that may have come up a moment ago. */
+static int probeReady(const tuttiInterface *i, uint64_t deadline) {
+  int err;
+  while ((err = probe(i)) == EADDRNOTAVAIL && tuttiNow() < deadline)
+    tuttiNap(AGAIN_US);
+  return err;
+}
+
 tuttiResult_t tuttiAskNetwork(tuttiMachine *m) {
   tuttiInterface chosen[TUTTI_MAX_INTERFACES];
   TUTTI_FREED tuttiFoundInterface *found = NULL;
@@ -63,8 +73,9 @@ tuttiResult_t tuttiAskNetwork(tuttiMachine *m) {
                             tuttiSettingString(TUTTI_SETTING_SOCKET_FAMILY), chosen,
                             TUTTI_MAX_INTERFACES, &n) != tuttiSuccess)
     return tuttiSuccess; /* which is found again when it is judged */
+  uint64_t deadline = tuttiDeadline(READY_MS);
   for (int i = 0; i < n; i++) {
-    int err = probe(&chosen[i]);
+    int err = probeReady(&chosen[i], deadline);
     TUTTI_TRY(tuttiMachineTell(m, err ? tuttiErrnoText(err) : "ok", "probe.%s %s", chosen[i].name,
                                kindOf(&chosen[i].address)));
   }

@@ -1,4 +1,5 @@
 /* The host: limits, cores, interfaces, and what the kernel's settings mean for ranks. */
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,9 +121,15 @@ static void parseInterface(const char *text, int index, tuttiFoundInterface *i) 
 
 static void checkProbe(const tuttiView *v, const tuttiInterface *i, tuttiFindings *f) {
   static const char *const kinds[] = {"v4", "v4-link", "v6", "v6-link"};
+  const char *unusable = tuttiErrnoText(EADDRNOTAVAIL);
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     const char *said = tuttiMachineAnswer(v->m, "probe.%s %s", i->name, kinds[k]);
-    if (said && strcmp(said, "ok") != 0)
+    if (said && strcmp(said, unusable) == 0)
+      tuttiFind(f, TUTTI_FOUND_WARNING, "host.interfaces", i->name, "ip addr show",
+                "an address of it cannot be used (%s): another host has it, too, or it is not "
+                "ready yet",
+                said);
+    else if (said && strcmp(said, "ok") != 0)
       tuttiFind(
           f, TUTTI_FOUND_FAILURE, "host.firewall", i->name,
           "sudo nft list ruleset || sudo iptables -L -n",
