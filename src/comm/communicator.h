@@ -119,6 +119,7 @@ typedef struct tuttiCommunicator {
   uint64_t *sent, *received; /* [nranks]: messages of each ordered pair */
   uint64_t stallAskAt;       /* ms of waiting at which the next question goes out */
   uint64_t leftAskAt;        /* the same of whether the awaited rank has left */
+  int leftSeen;              /* 1 + a rank that has, and may have said why; 0: none */
   struct tuttiRegistration *registrations;
   struct tuttiWindowState *windows;
   struct tuttiDevCommMade *devComms;

@@ -277,7 +277,14 @@ static tuttiResult_t failIfLeft(tuttiCommunicator *c, const tuttiSignature *mine
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
   int left = peer < 0 ? whoLeftHere(c, mine, answers) : hasLeft(c, peer, answers) ? peer : -1;
   TUTTI_TRY(tuttiCommFailure(c)); /* because of which it may have left */
-  if (left < 0) return tuttiSuccess;
+  /* Or it has ended the communicator by an abort, which is being told: that says more. */
+  int seen = c->leftSeen;
+  c->leftSeen = tuttiCommWell(c) ? left + 1 : 0;
+  if (c->leftSeen == 0) return tuttiSuccess;
+  if (seen != c->leftSeen) {
+    c->leftAskAt = waitedMs + tuttiCommFirstAskMs(c);
+    return tuttiSuccess;
+  }
   TUTTI_FAIL(tuttiRemoteError,
              "rank %d waits in %s for %s, which has destroyed its communicator and will not come. "
              "Remedy: see why it ended before the others (its log, its exception); all ranks must "
