@@ -156,13 +156,6 @@ static bool doubts(void *ctx) {
   return ended;
 }
 
-/* Whoever listens no more, or is known to have said goodbye. */
-static bool hasLeft(tuttiCommunicator *parent, int rank, tuttiWatchAnswer *answers) {
-  if (tuttiWatchAsk(parent->watch, rank, LEFT_MS, answers) != tuttiSuccess) return false;
-  int32_t answered = answers[rank].answered;
-  return answered == TUTTI_ANSWER_LEFT || answered == TUTTI_ANSWER_REFUSED;
-}
-
 /* The first of these ranks of the child that has left; -1: none. */
 static int firstWhoLeft(const tuttiAbsence *a, tuttiCommunicator *parent, const int32_t *ranks,
                         int n) {
@@ -173,7 +166,8 @@ static int firstWhoLeft(const tuttiAbsence *a, tuttiCommunicator *parent, const 
     return -1;
   for (int i = 0; i < n && found < 0 && !hasFailed(a->child); i++) {
     int rank = tuttiOriginRank(a->origin, ranks[i]);
-    if (rank >= 0 && rank < parent->nranks && hasLeft(parent, rank, answers)) found = ranks[i];
+    if (rank >= 0 && rank < parent->nranks && tuttiCommHasLeft(parent, rank, LEFT_MS, answers))
+      found = ranks[i];
   }
   tuttiFree(answers);
   return found;

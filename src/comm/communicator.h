@@ -78,6 +78,12 @@ typedef struct {
   bool hangTold; /* of the executor's thread */
 } tuttiTold;
 
+/* Waits of one kind look now and then whether a rank that they wait for has left. */
+typedef struct {
+  uint64_t askAt; /* ms of waiting at which the next look is due */
+  int seen;       /* 1 + a rank that has, and may have said why; 0: none */
+} tuttiLeftLook;
+
 typedef struct tuttiCommunicator {
   tuttiComm_t handle;
   int rank, nranks;
@@ -118,8 +124,7 @@ typedef struct tuttiCommunicator {
   uint64_t collectives;      /* sequence number of the last one */
   uint64_t *sent, *received; /* [nranks]: messages of each ordered pair */
   uint64_t stallAskAt;       /* ms of waiting at which the next question goes out */
-  uint64_t leftAskAt;        /* the same of whether the awaited rank has left */
-  int leftSeen;              /* 1 + a rank that has, and may have said why; 0: none */
+  tuttiLeftLook leftOfOperations, leftOfSignals;
   struct tuttiRegistration *registrations;
   struct tuttiWindowState *windows;
   struct tuttiDevCommMade *devComms;

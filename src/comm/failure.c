@@ -227,71 +227,87 @@ static bool shouldAsk(tuttiCommunicator *c, uint64_t waitedMs, bool expired) {
   return true;
 }
 
-/* Whether a rank has left the communicator: its neighbours on the ring know, one of which at least
- * answers if it is there; who refuses itself, with both gone, has ended. */
-static bool hasLeft(tuttiCommunicator *c, int rank, tuttiWatchAnswer *answers) {
+bool tuttiCommHasLeft(tuttiCommunicator *c, int rank, int ms, tuttiWatchAnswer *answers) {
   int n = c->nranks, ask[] = {(rank + 1) % n, (rank + n - 1) % n, rank};
   for (int i = 0; i < 3; i++) {
-    if (tuttiWatchAsk(c->watch, ask[i], tuttiCommAskMs(c) / 4, answers) != tuttiSuccess)
-      return false;
+    if (tuttiWatchAsk(c->watch, ask[i], ms, answers) != tuttiSuccess) return false;
     int32_t answered = answers[rank].answered;
     if (answered == TUTTI_ANSWER_LEFT) return true;
-    if (answered == TUTTI_ANSWER_HEARSAY || answered == TUTTI_ANSWER_OWN) return false;
+    if (answered == TUTTI_ANSWER_OWN) return false;
+    /* A neighbour of a communicator that has not failed would know. */
+    if (answered == TUTTI_ANSWER_HEARSAY && tuttiCommWell(c)) return false;
   }
-  return answers[rank].answered == TUTTI_ANSWER_REFUSED;
+  return tuttiAnswerIsGone(&answers[rank]);
 }
 
-/* The same of any rank of this host that has not called what this one is in; -1: of none. */
+/* The first rank of this host that has left and not called what this one is in; -1: none. */
 static int whoLeftHere(tuttiCommunicator *c, const tuttiSignature *mine,
                        tuttiWatchAnswer *answers) {
-  char clause[400];
-  tuttiWho who;
   tuttiRankState state;
   const tuttiPeer *peers = c->wireup.peers;
   if (c->nranks > ASK_ALL_RANKS ||
       tuttiWatchAsk(c->watch, -1, tuttiCommAskMs(c) / 4, answers) != tuttiSuccess)
     return -1;
-  for (int r = 0; r < c->nranks; r++) {
-    bool known = answers[r].answered == TUTTI_ANSWER_LEFT &&
-                 peers[r].hostId == peers[c->rank].hostId &&
-                 tuttiRankStateParse(answers[r].state, answers[r].bytes, &state);
-    if (known &&
-        tuttiLateText(mine, -1, whoIs(c, r, &who), &answers[r], &state, clause, sizeof clause))
+  for (int r = 0; r < c->nranks; r++)
+    if (answers[r].answered == TUTTI_ANSWER_LEFT && peers[r].hostId == peers[c->rank].hostId &&
+        tuttiRankStateParse(answers[r].state, answers[r].bytes, &state) &&
+        tuttiStateIsLate(mine, -1, r, &state))
       return r;
-  }
   return -1;
 }
 
-/* What is awaited of a rank that has left by a call never comes. Its exit may be that of a program
- * that has met an error of its own, while the others have hours until their deadline. `peer` -1:
- * any rank of this host is awaited, which takes a message for all of them. */
-static tuttiResult_t failIfLeft(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
-                                uint64_t waitedMs) {
-  char who[160], sig[160];
+/* Whether it is time to ask who of those that are awaited has left. */
+static bool shouldLook(tuttiCommunicator *c, tuttiLeftLook *look, int peer, uint64_t waitedMs) {
   uint64_t every = LEFT_TIMES * tuttiCommFirstAskMs(c);
-  if (waitedMs + every < c->leftAskAt) c->leftAskAt = 0; /* a new wait */
+  if (waitedMs + every < look->askAt) *look = (tuttiLeftLook){0}; /* a new wait */
   bool network = peer >= 0 && c->wireup.paths[peer].network;
   uint64_t least = network ? LEFT_NETWORK_MS : tuttiCommFirstAskMs(c);
-  if (waitedMs < least || waitedMs < c->leftAskAt) return tuttiSuccess;
-  c->leftAskAt = waitedMs + every;
-  TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
-  int left = peer < 0 ? whoLeftHere(c, mine, answers) : hasLeft(c, peer, answers) ? peer : -1;
+  if (waitedMs < least || waitedMs < look->askAt) return false;
+  look->askAt = waitedMs + every;
+  return true;
+}
+
+/* Rank `left` (-1: none) was found to have left: the communicator fails at the second time. */
+static tuttiResult_t failAtSecond(tuttiCommunicator *c, tuttiLeftLook *look, int left,
+                                  const char *what, uint64_t waitedMs) {
+  char who[160];
   TUTTI_TRY(tuttiCommFailure(c)); /* because of which it may have left */
   /* Or it has ended the communicator by an abort, which is being told: that says more. */
-  int seen = c->leftSeen;
-  c->leftSeen = tuttiCommWell(c) ? left + 1 : 0;
-  if (c->leftSeen == 0) return tuttiSuccess;
-  if (seen != c->leftSeen) {
-    c->leftAskAt = waitedMs + tuttiCommFirstAskMs(c);
+  int seen = look->seen;
+  look->seen = tuttiCommWell(c) ? left + 1 : 0;
+  if (look->seen == 0) return tuttiSuccess;
+  if (seen != look->seen) {
+    look->askAt = waitedMs + tuttiCommFirstAskMs(c);
     return tuttiSuccess;
   }
-  TUTTI_FAIL(tuttiRemoteError,
-             "rank %d waits in %s for %s, which has destroyed its communicator and will not come. "
-             "Remedy: see why it ended before the others (its log, its exception); all ranks must "
-             "make the same calls",
-             c->rank, tuttiSignatureText(mine, sig, sizeof sig),
-             tuttiCommRankText(c, left, who, sizeof who));
+  TUTTI_FAIL(
+      tuttiRemoteError,
+      "rank %d waits %s: %s has destroyed its communicator and will not come. Remedy: see why "
+      "it ended before the others (its log, its exception); all ranks must make the same "
+      "calls",
+      c->rank, what, tuttiCommRankText(c, left, who, sizeof who));
   return tuttiCommFail(c, tuttiRemoteError);
+}
+
+tuttiResult_t tuttiCommFailIfLeft(tuttiCommunicator *c, tuttiLeftLook *look, int peer,
+                                  const char *what, uint64_t waitedMs) {
+  if (peer == c->rank || !shouldLook(c, look, peer, waitedMs)) return tuttiSuccess;
+  TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
+  bool left = tuttiCommHasLeft(c, peer, tuttiCommAskMs(c) / 4, answers);
+  return failAtSecond(c, look, left ? peer : -1, what, waitedMs);
+}
+
+/* The same for an operation; `peer` -1: any rank of this host is awaited, which takes a message for
+ * all of them. */
+static tuttiResult_t failIfLeft(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
+                                uint64_t waitedMs) {
+  char sig[160], what[200];
+  tuttiLeftLook *look = &c->leftOfOperations;
+  snprintf(what, sizeof what, "in %s", tuttiSignatureText(mine, sig, sizeof sig));
+  if (peer >= 0) return tuttiCommFailIfLeft(c, look, peer, what, waitedMs);
+  if (!shouldLook(c, look, peer, waitedMs)) return tuttiSuccess;
+  TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
+  return failAtSecond(c, look, whoLeftHere(c, mine, answers), what, waitedMs);
 }
 
 /* Says who is late: to the log, or if the deadline has passed as the failure of `c`. */

@@ -51,6 +51,16 @@ bool tuttiCommExpired(const tuttiCommunicator *c, uint64_t waitedMs);
 /* A wait has lasted for as long as the user wants to hear of before its deadline. */
 bool tuttiCommIsHang(uint64_t waitedMs);
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
+/* Whether a rank has left the communicator: its neighbours on the ring know, one of which at least
+ * answers if it is there; who refuses itself, with both gone, has ended. Each is asked for at most
+ * `ms`; answers[nranks] is room. */
+bool tuttiCommHasLeft(tuttiCommunicator *c, int rank, int ms, tuttiWatchAnswer *answers);
+/* What is awaited of a rank that has left by a call never comes. Its exit may be that of a program
+ * that has met an error of its own, while the others have hours until their deadline: fails the
+ * communicator with "rank 0 waits `what`: rank 2 ... has destroyed its communicator ..." if the
+ * awaited rank was found to have left in two looks, as it may have said why. Asks now and then. */
+tuttiResult_t tuttiCommFailIfLeft(tuttiCommunicator *c, tuttiLeftLook *look, int peer,
+                                  const char *what, uint64_t waitedMs);
 /* Waits for what(c), at most the timeout, then fails with "`late` within 5 s`why`". If `fails`, a
  * failure of `c` ends it, before or after. */
 tuttiResult_t tuttiCommAwait(tuttiCommunicator *c, bool (*what)(tuttiCommunicator *c), bool fails,

@@ -1,5 +1,7 @@
 #include "comm/onesided.h"
 
+#include <stdio.h>
+
 #include "base/os.h"
 #include "comm/facts.h"
 #include "comm/failure.h"
@@ -111,28 +113,36 @@ static uint64_t untaken(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d) {
   return tuttiRmaArrived(c->rma, d->peer, d->ctx, d->sigIdx) - *taken(c, d);
 }
 
-static tuttiResult_t tooLate(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come) {
-  char text[300];
+/* What the wait is for; returns text. */
+static const char *awaitedText(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come,
+                               char *text, size_t size) {
   tuttiWho who;
   c->told.source.member(c, d->peer, &who);
   const tuttiSignalFacts facts = {.index = (uint32_t)d->sigIdx,
                                   .context = (uint32_t)d->ctx,
                                   .wanted = (uint32_t)d->opCnt,
                                   .come = (uint32_t)come};
-  return TUTTI_FAIL(tuttiTimeout,
-                    "rank %d waited %.1f s for %s. Mend or restart the late rank, or raise "
-                    "TUTTI_TIMEOUT",
-                    c->rank, (double)c->options.timeoutMs / 1e3,
-                    tuttiSignalsText(&facts, &who, text, sizeof text));
+  return tuttiSignalsText(&facts, &who, text, size);
 }
 
-/* A wait has lasted so long: those who ask are told, and at the deadline it fails. */
+static tuttiResult_t tooLate(tuttiCommunicator *c, const char *what) {
+  return TUTTI_FAIL(tuttiTimeout,
+                    "rank %d waited %.1f s %s. Mend or restart the late rank, or raise "
+                    "TUTTI_TIMEOUT",
+                    c->rank, (double)c->options.timeoutMs / 1e3, what);
+}
+
+/* A wait has lasted so long: those who ask are told, and at the deadline it fails, or if what is
+ * awaited never comes. */
 static tuttiResult_t stillWaits(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d, uint64_t come,
                                 uint64_t waitedMs) {
   bool expired = tuttiCommExpired(c, waitedMs);
   tuttiCommAwaitsSignals(c, d, come, waitedMs);
   if (expired || tuttiCommIsHang(waitedMs)) tuttiCommTellHang(c, waitedMs);
-  return expired ? tooLate(c, d, come) : tuttiSuccess;
+  char signals[300], what[320];
+  snprintf(what, sizeof what, "for %s", awaitedText(c, d, come, signals, sizeof signals));
+  TUTTI_TRY(tuttiCommFailIfLeft(c, &c->leftOfSignals, d->peer, what, waitedMs));
+  return expired ? tooLate(c, what) : tuttiSuccess;
 }
 
 tuttiResult_t tuttiSignalsLate(void *comm, const tuttiWaitSignalDesc_t *awaited, uint32_t come,

@@ -101,7 +101,7 @@ static tuttiResult_t look(Lookout *l) {
   }
   uint64_t now = tuttiNow();
   char who[160];
-  if (a->answered != TUTTI_ANSWER_REFUSED && a->answered != TUTTI_ANSWER_LEFT)
+  if (!tuttiAnswerIsGone(a))
     l->refusedSince = 0;
   else if (l->refusedSince == 0)
     l->refusedSince = now;

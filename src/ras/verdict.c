@@ -57,9 +57,7 @@ static uint64_t lastCollective(const tuttiRankState *state) {
   return 0;
 }
 
-/* Whether a rank that is in such a state holds up `mine`, in which others wait, for `peer` if it is
- * a message. */
-static bool isLate(const tuttiSignature *mine, int peer, int rank, const tuttiRankState *state) {
+bool tuttiStateIsLate(const tuttiSignature *mine, int peer, int rank, const tuttiRankState *state) {
   return mine->coll == tuttiCollSendRecv ? rank == peer : lastCollective(state) < mine->seq;
 }
 
@@ -73,12 +71,12 @@ bool tuttiLateText(const tuttiSignature *mine, int peer, const tuttiWho *who,
       state && state->started ? tuttiSignatureText(&state->last[0], sig, sizeof sig) : NULL;
   switch (answer->answered) {
   case TUTTI_ANSWER_LEFT:
-    if (state && mine->coll != tuttiCollSendRecv && !isLate(mine, peer, who->rank, state))
+    if (state && mine->coll != tuttiCollSendRecv && !tuttiStateIsLate(mine, peer, who->rank, state))
       return false; /* it had done its part */
     snprintf(buf, size, "%s has destroyed its communicator", name);
     return true;
   case TUTTI_ANSWER_OWN:
-    if (!state || !isLate(mine, peer, who->rank, state)) return false;
+    if (!state || !tuttiStateIsLate(mine, peer, who->rank, state)) return false;
     snprintf(buf, size, "%s answers but %s %s", name,
              inside ? "is still in" : "has not called it yet; it last finished", last ?: "nothing");
     return true;

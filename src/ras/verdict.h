@@ -47,6 +47,9 @@ void tuttiMismatchText(const char *name, uint64_t hash, const tuttiWho *a,
  * *theirs then. */
 bool tuttiStateDisagrees(const tuttiSignature *mine, const tuttiRankState *state,
                          tuttiSignature *theirs);
+/* Whether a rank that is in such a state holds up `mine`, in which others wait, for `peer` if it is
+ * a message. */
+bool tuttiStateIsLate(const tuttiSignature *mine, int peer, int rank, const tuttiRankState *state);
 /* One clause about a rank that holds up others, who wait in `mine` (for `peer`, if it is a
  * message); false if it does not, as far as is known. */
 bool tuttiLateText(const tuttiSignature *mine, int peer, const tuttiWho *who,

@@ -81,6 +81,12 @@ typedef struct {
   uint32_t bytes;
   uint8_t state[TUTTI_WATCH_STATE];
 } tuttiWatchAnswer;
+
+/* It listens no more, or is known to have said goodbye. */
+static inline bool tuttiAnswerIsGone(const tuttiWatchAnswer *a) {
+  return a->answered == TUTTI_ANSWER_LEFT || a->answered == TUTTI_ANSWER_REFUSED;
+}
+
 /* Asks one rank, or with -1 every rank at once, for its state, for at most `ms`, and hardly
  * beyond the first failure if that comes meanwhile; answers[nranks]. A stopped rank does not
  * answer; its ring neighbours then tell what its last heartbeat said. */

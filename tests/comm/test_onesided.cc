@@ -237,6 +237,36 @@ TEST_P(OneSided, ThePeerNeedNotCall) {
   });
 }
 
+/* Signals of a rank that has left by a call do not come any more; those that have come count. */
+TEST_P(OneSided, ARankThatLeavesEndsAWaitForItsSignals) {
+  Ranks ranks(3);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm) {
+    uint32_t window = 0, data = 7;
+    tuttiWindow_t win = nullptr;
+    ASSERT_EQ(tuttiCommWindowRegister(comm, &window, 4, &win, 0), tuttiSuccess);
+    if (r == 2) {
+      EXPECT_EQ(tuttiPutSignal(&data, 1, tuttiUint32, 0, win, 0, 0, 0, 0, comm, nullptr),
+                tuttiSuccess)
+          << lastError(comm);
+      EXPECT_EQ(tuttiCommDestroy(std::exchange(ranks.comms[2], nullptr)), tuttiSuccess);
+      return;
+    }
+    if (r == 0) {
+      EXPECT_EQ(wait(comm, 2), tuttiSuccess) << lastError(comm);
+      EXPECT_EQ(peek(&window), 7u);
+    }
+    EXPECT_EQ(wait(comm, 2, 3, 0), tuttiRemoteError);
+    EXPECT_THAT(lastError(comm),
+                AllOf(HasSubstr("waits for 3 signals of index 0 and context 0 from rank 2 (host "),
+                      HasSubstr("has destroyed its communicator and will not come")));
+  });
+  for (auto &comm : ranks.comms)
+    if (comm) {
+      EXPECT_EQ(tuttiCommAbort(std::exchange(comm, nullptr)), tuttiSuccess);
+    }
+}
+
 TEST_P(OneSided, SayThatTheyServe) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());

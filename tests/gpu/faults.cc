@@ -335,40 +335,56 @@ TEST_F(GpuFaults, KilledProcess) {
   }
 }
 
-/* Nor does a kernel wait for a rank that has left by a destroy, whatever the deadline. Each has a
- * process, as a destroy may wait for all that its process has on the GPU. */
-TEST_F(GpuFaults, ARankThatLeavesEndsAWait) {
+/* Two ranks call what a third, which destroys its communicator instead, had to take part in: both
+ * are told. Each has a process, as a destroy may wait for all that its process has on the GPU. */
+void expectLeft(size_t count,
+                const std::function<tuttiResult_t(float *, tuttiComm_t, cudaStream_t)> &wait) {
   constexpr int n = 3, leaver = 2;
-  for (size_t count : {(size_t)16, kFloats}) {
-    RankProcesses processes;
-    processes.start(n, [&](int r) {
-      Gpu gpu(r, (size_t)4 << 20);
-      float *x = gpu.put(std::vector<float>(count, 1));
-      cudaStream_t s = gpu.streams[0];
-      tuttiComm_t comm;
-      if (processes.keep(join(&comm, n, processes.id(), r))) _exit(2);
-      EXPECT_EQ(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s), tuttiSuccess);
-      EXPECT_EQ(awaitStream(s), cudaSuccess);
-      if (r == leaver) {
-        EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
-        return;
-      }
-      EXPECT_EQ(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s), tuttiSuccess);
-      processes.keep(awaitFailure(comm, 20), comm);
-      EXPECT_EQ(awaitStream(s, 5), cudaSuccess) << "the kernel has ended";
-      EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
-      if (testing::Test::HasFailure()) _exit(3);
-    });
-    processes.waitAll(60);
-    for (int r = 0; r < n; r++) {
-      const RankReport &report = processes.report(r);
-      EXPECT_EQ(report.status, 0) << "rank " << r;
-      if (r == leaver) continue;
-      EXPECT_EQ(report.result, tuttiRemoteError) << "rank " << r;
-      EXPECT_THAT(report.text, AllOf(HasSubstr("for rank 2 (host "),
-                                     HasSubstr("has destroyed its communicator")));
+  RankProcesses processes;
+  processes.start(n, [&](int r) {
+    Gpu gpu(r, (size_t)4 << 20);
+    float *x = gpu.put(std::vector<float>(count, 1));
+    cudaStream_t s = gpu.streams[0];
+    tuttiComm_t comm;
+    tuttiWindow_t win = nullptr;
+    if (processes.keep(join(&comm, n, processes.id(), r))) _exit(2);
+    EXPECT_EQ(tuttiCommWindowRegister(comm, x, count * sizeof *x, &win, 0), tuttiSuccess);
+    EXPECT_EQ(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s), tuttiSuccess);
+    EXPECT_EQ(awaitStream(s), cudaSuccess);
+    if (r == leaver) {
+      EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+      return;
     }
+    EXPECT_EQ(wait(x, comm, s), tuttiSuccess);
+    processes.keep(awaitFailure(comm, 20), comm);
+    EXPECT_EQ(awaitStream(s, 5), cudaSuccess) << "the kernel has ended";
+    EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess);
+    if (testing::Test::HasFailure()) _exit(3);
+  });
+  processes.waitAll(60);
+  for (int r = 0; r < n; r++) {
+    const RankReport &report = processes.report(r);
+    EXPECT_EQ(report.status, 0) << "rank " << r;
+    if (r == leaver) continue;
+    EXPECT_EQ(report.result, tuttiRemoteError) << "rank " << r;
+    EXPECT_THAT(report.text, AllOf(HasSubstr("rank 2 (host "),
+                                   HasSubstr("has destroyed its communicator and will not come")));
   }
+}
+
+/* Nor does a kernel wait for a rank that has left by a destroy, whatever the deadline. */
+TEST_F(GpuFaults, ARankThatLeavesEndsAWait) {
+  for (size_t count : {(size_t)16, kFloats})
+    expectLeft(count, [&](float *x, tuttiComm_t comm, cudaStream_t s) {
+      return tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, s);
+    });
+}
+
+TEST_F(GpuFaults, ARankThatLeavesEndsAWaitForItsSignals) {
+  expectLeft(16, [](float *, tuttiComm_t comm, cudaStream_t s) {
+    tuttiWaitSignalDesc_t desc = {1, 2, 0, 0};
+    return tuttiWaitSignal(1, &desc, comm, s);
+  });
 }
 
 /* ---- resources --------------------------------------------------------------------------------
