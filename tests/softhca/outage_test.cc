@@ -2,9 +2,11 @@
 // right and what comes back is used again. By events, never by time: frames that pass a port, and
 // operations that end.
 #include <sched.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <thread>
 
 #include "control.h"
@@ -66,37 +68,75 @@ bool bothCarry() {
   });
 }
 
+// Two ranks that sum until the end, and what they found.
+class Summing {
+public:
+  explicit Summing(const char *debug = "NONE") {
+    for (auto [name, value] : {std::pair{"TUTTI_NET", "IB"},
+                               {"TUTTI_P2P_DISABLE", "1"},
+                               {"TUTTI_SHM_DISABLE", "1"},
+                               {"TUTTI_IB_TIMEOUT", "10"},
+                               {"TUTTI_DEBUG", debug}})
+      setenv(name, value, 1);
+    tuttiUniqueId id;
+    EXPECT_EQ(tuttiGetUniqueId(&id), tuttiSuccess) << tuttiGetLastError(nullptr);
+    for (int r = 0; r < 2; r++)
+      ranks_.emplace_back(runRank, r, id);
+  }
+  ~Summing() {
+    stop = true;
+    for (auto &t : ranks_)
+      t.join();
+    EXPECT_EQ(wrong, 0u);
+    EXPECT_EQ(failed, 0u);
+  }
+  Summing(const Summing &) = delete;
+  Summing &operator=(const Summing &) = delete;
+
+private:
+  std::vector<std::thread> ranks_;
+};
+
+// So many operations end.
+bool goOn(uint64_t more) {
+  uint64_t now = operations;
+  return await([&] { return operations >= now + more; });
+}
+
 TEST(Outage, APortThatFailsTwentyTimesIsUsedAgainEachTime) {
   if (!configured("device hca0 ports=2")) return;
-  for (auto [name, value] : {std::pair{"TUTTI_NET", "IB"},
-                             {"TUTTI_P2P_DISABLE", "1"},
-                             {"TUTTI_SHM_DISABLE", "1"},
-                             {"TUTTI_IB_TIMEOUT", "10"},
-                             {"TUTTI_DEBUG", "NONE"}})
-    setenv(name, value, 1);
-  tuttiUniqueId id;
-  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess) << tuttiGetLastError(nullptr);
-  std::vector<std::thread> ranks;
-  for (int r = 0; r < 2; r++)
-    ranks.emplace_back(runRank, r, id);
+  Summing ranks;
   for (int round = 0; round < kRounds && !failed; round++) {
     int victim = 1 + round % kPorts;
     EXPECT_TRUE(bothCarry()) << round;
     softHcaPort(0, victim, 0);
-    uint64_t now = operations;
-    EXPECT_TRUE(await([&] { return operations >= now + 3; })) << "no way was found, " << round;
+    EXPECT_TRUE(goOn(3)) << "no way was found, " << round;
     uint64_t frames = softHcaFrames(0, victim);
-    now = operations;
-    EXPECT_TRUE(await([&] { return operations >= now + 3; })) << round;
+    EXPECT_TRUE(goOn(3)) << round;
     EXPECT_EQ(frames, softHcaFrames(0, victim)) << "it is down";
     softHcaPort(0, victim, 1);
   }
   EXPECT_TRUE(bothCarry());
-  stop = true;
-  for (auto &t : ranks)
-    t.join();
-  EXPECT_EQ(wrong, 0u);
-  EXPECT_EQ(failed, 0u);
+}
+
+// The ports stay up, so no event tells when the way between them is good again: the log tells that
+// it was tried.
+TEST(Outage, AWayThatFailsBehindItsPortsIsUsedAgain) {
+  if (!configured("device hca0 ports=2\nfault cut nth=50")) return;
+  std::string log = testing::TempDir() + "outage." + std::to_string(getpid());
+  setenv("TUTTI_DEBUG_FILE", log.c_str(), 1);
+  {
+    Summing ranks("WARN");
+    const auto says = [&log](const char *text) {
+      std::ifstream file(log);
+      std::string all(std::istreambuf_iterator<char>(file), {});
+      return all.find(text) != std::string::npos;
+    };
+    EXPECT_TRUE(await([&] { return says("transport retry counter exceeded; it works again"); }));
+    EXPECT_TRUE(await([&] { return says("was moved, as other ports are better now"); }));
+    EXPECT_TRUE(bothCarry());
+  }
+  unlink(log.c_str());
 }
 
 // One queue pair carries a small message, that of another port for another peer.

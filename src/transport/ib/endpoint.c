@@ -536,7 +536,7 @@ static tuttiResult_t advance(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mov
               "when all have written to it; else see dmesg on both hosts"
             : "see dmesg on both hosts, and report this if nothing there explains it");
   if (e->state != TUTTI_IB_RUNNING || e->meet.parts[0].source.readable ||
-      e->changes != e->node->changes)
+      e->changes != e->node->changes || e->avoid)
     TUTTI_TRY(tuttiIbMeetStep(e, turn, moved));
   if (tuttiIbSends(e)) return advanceSend(e, moved);
   if (e->state != TUTTI_IB_MEETING) TUTTI_TRY(tuttiIbTakeMessages(e, moved));

@@ -200,8 +200,9 @@ typedef struct tuttiIbEndpoint {
   struct ibv_mr *mr[TUTTI_IB_PORTS]; /* of the FIFO, as far as it is host memory */
   size_t registered;                 /* bytes of that */
   tuttiIbControl *control;
-  uint32_t epoch;   /* send: of the last offer */
-  uint32_t avoid;   /* rails on which queue pairs have failed, by bit */
+  uint32_t epoch;               /* send: of the last offer */
+  uint32_t avoid;               /* rails on which queue pairs have failed, by bit */
+  uint64_t avoidUntil, avoidNs; /* when they are tried again; how long that was then */
   uint32_t unfit;   /* rails whose devices have refused what this connection needs, by bit */
   uint32_t changes; /* node->changes when the queue pairs were made */
   bool immediate;   /* what has come is told by completions, and no flag in memory is believed */

@@ -17,9 +17,13 @@
 #include "base/settings.h"
 #include "transport/ib/endpoint.h"
 
-#define DRAIN_NS  100000000u /* for what takes microseconds */
-#define RETRY_NS  100000000u /* between offers while a path is broken or the peer has no port */
-#define RAIL_GONE "its device was removed or has failed"
+#define DRAIN_NS 100000000u /* for what takes microseconds */
+#define RETRY_NS 100000000u /* between offers while a path is broken or the peer has no port */
+/* A rail that has failed without a word of its port is tried again after so long, each time twice
+ * as long as before if it fails again at once: what it costs is one more mending. */
+#define AVOID_NS      10000000000u
+#define MOST_AVOID_NS 640000000000u
+#define RAIL_GONE     "its device was removed or has failed"
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */
 
@@ -334,8 +338,16 @@ static void setBroken(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char 
 
 /* The rail is not used for now, if others are left. */
 static void avoidRail(tuttiIbEndpoint *e, int rail) {
-  if (e->node->nrails > 1) e->avoid |= 1u << rail;
-  e->retryAt = tuttiNow() + RETRY_NS;
+  uint64_t now = tuttiNow();
+  e->retryAt = now + RETRY_NS;
+  if (e->node->nrails == 1) return;
+  if (!e->avoid) { /* the first of those that fail together */
+    bool again = e->avoidNs > 0 && now < e->avoidUntil + e->avoidNs;
+    uint64_t twice = e->avoidNs < MOST_AVOID_NS ? 2 * e->avoidNs : MOST_AVOID_NS;
+    e->avoidNs = again ? twice : AVOID_NS;
+    e->avoidUntil = now + e->avoidNs;
+  }
+  e->avoid |= 1u << rail;
 }
 
 /* ---- the sender ----------------------------------------------------------------------------- */
@@ -430,6 +442,13 @@ static void considerPorts(tuttiIbEndpoint *e) {
   if (!e->trouble[0])
     snprintf(e->trouble, sizeof e->trouble, "was moved, as other ports are better now");
   leaveQueuePairs(e);
+}
+
+/* The sender uses again what it has avoided for long enough. */
+static void forgiveRails(tuttiIbEndpoint *e) {
+  if (!e->avoid || !tuttiIbSends(e) || tuttiNow() < e->avoidUntil) return;
+  e->avoid = 0;
+  considerPorts(e);
 }
 
 /* The first port of either side that is down, of those that the queue pairs use; NULL: none is. */
@@ -748,6 +767,7 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mo
   if (whole) TUTTI_TRY(takeHandshake(e));
   e->ran |= e->state == TUTTI_IB_RUNNING;
   if (e->state == TUTTI_IB_RUNNING && e->changes != e->node->changes) takeChanges(e);
+  if (e->state == TUTTI_IB_RUNNING) forgiveRails(e);
   if (e->meet.parts[0].closed && e->state != TUTTI_IB_RUNNING) {
     if (!e->ran) return cutShort(e);
     giveUp(e);

@@ -546,6 +546,44 @@ TEST_F(IbEnd, ARailThatFailedAtTheReceiverIsAvoided) {
   EXPECT_EQ(1u, rails_);
 }
 
+/* A way that has failed while both its ports stay up tells nobody when it is good again. */
+TEST_F(IbEnd, ARailThatHasFailedIsTriedAgainAfterAWhile) {
+  Connect();
+  const auto fail = [&] {
+    Run(&e_);
+    tuttiIbHandshake h = Told(TUTTI_IB_AGAIN);
+    h.failed = 1u << 1;
+    Tell(h);
+    e_.retryAt = 0;
+    EXPECT_NE(0u, Next());
+    EXPECT_EQ(1u, rails_);
+    Run(&e_);
+    EXPECT_EQ(0u, Next()) << "not at once";
+  };
+  const auto wait = [&](uint64_t more) {
+    e_.avoidUntil = tuttiNow() - 1 - more;
+    EXPECT_NE(0u, Next());
+    EXPECT_EQ(3u, rails_);
+  };
+  fail();
+  uint64_t first = e_.avoidNs;
+  EXPECT_GE(first, net::kSecond);
+  wait(0);
+  fail();
+  EXPECT_EQ(2 * first, e_.avoidNs) << "it fails at once again";
+  wait(0);
+  fail();
+  EXPECT_EQ(4 * first, e_.avoidNs);
+  wait(4 * first);
+  fail();
+  EXPECT_EQ(first, e_.avoidNs) << "it had worked for long";
+  for (int i = 0; i < 20; i++) {
+    wait(0);
+    fail();
+  }
+  EXPECT_EQ(64 * first, e_.avoidNs) << "now and then, for ever";
+}
+
 /* Its requests end without any news. */
 TEST_F(IbEnd, WithoutAnyDeviceAConnectionIsBroken) {
   Connect();
