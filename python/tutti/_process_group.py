@@ -332,7 +332,7 @@ class Engine:
             raise check.Refused(f"rank {peer} cannot send to or receive from itself")
         plan = _Plan()
         buffer = plan.source(tensor) if sending else plan.target(tensor)
-        if sending:
+        if sending and (1, peer) not in self._lanes:
             self.send_lane(peer)
         size = buffer.numel() * buffer.element_size()
         handle = _lib.tuttiWorkPost(self.native, sending, buffer.data_ptr(), size, peer, tag)
@@ -341,7 +341,7 @@ class Engine:
         if _profiler._is_profiler_enabled:
             plan.range = profiled("send" if sending else "recvAnySource" if peer == w.ANY else "recv", [tensor])
         work = self.remember(Work(handle, [tensor], plan, self.shorter))
-        if not sending:
+        if not sending and (0, peer) not in self._lanes:  # as it is when peer is ANY
             peers = range(self.size) if peer == w.ANY else (peer,)
             self.receive_lanes([p for p in peers if p != self.rank], work)
         return work

@@ -54,9 +54,9 @@ def single(call, tensors, what):
 
 
 def dense(tensor):
-    if tensor.layout != torch.strided:
+    if tensor.layout is not torch.strided:
         raise Refused(f"tutti moves dense tensors; unsupported layout {tensor.layout}: pass tensor.to_dense()")
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise Refused(f"tutti's group for the CPU got a tensor on {tensor.device}: unsupported device type")
 
 

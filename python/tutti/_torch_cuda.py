@@ -114,7 +114,7 @@ def by_device(method):
 
     @functools.wraps(method)
     def call(self, *arguments, **named):
-        tensor = first_tensor(arguments) if arguments else first_tensor(named.values())
+        tensor = first_tensor(arguments or named.values())
         if tensor is not None and tensor.is_cuda:
             return self.cuda_call(name, arguments, named)
         return method(self, *arguments, **named)

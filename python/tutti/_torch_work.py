@@ -10,7 +10,7 @@ from torch.distributed import DistBackendError
 
 from tutti import _work as w
 
-_lib = w.lib
+_lib, _Lock = w.lib, threading.Lock
 SHAPES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 _TIMEOUT = 8  # tuttiTimeout
 _PATIENCE = 1.0  # seconds that Python's end waits for these threads
@@ -134,29 +134,30 @@ class Work(_TorchWork):
     """An operation that goes on beside its caller. `plan` keeps its tensors and knows what is left to
     do when it has ended; a wait ends after `milliseconds` if it says nothing else (0: as the library says)."""
 
+    _error = _future = None
+    _over = _given = False
+    _followed = False  # does the completer look after it?
+
     def __init__(self, handle, tensors, plan, milliseconds=0):
-        super().__init__()
+        _TorchWork.__init__(self)
         self.handle, self._tensors, self._plan, self._milliseconds = handle, tensors, plan, milliseconds
-        self._lock = threading.Lock()
-        self._error, self._over, self._future, self._peer = None, False, None, -1
-        self._range, self._given = plan.range, False
-        self._followed = self._range is not None  # does the completer look after it?
-        if self._followed:
+        self._lock = _Lock()
+        self._range = plan.range
+        if self._range is not None:
+            self._followed = True
             _completer.add(self)
 
     def __del__(self):  # only then does no other thread wait for it
         _lib.tuttiWorkFree(self.handle)
 
-    def _finish(self):
-        """What is left when the library is done with it; whoever sees that first does it."""
+    def _finish(self, code):
+        """What is left when the library is done with it, with this result; whoever sees that first does it."""
         with self._lock:
             if self._over:
                 return
-            code = _lib.tuttiWorkResult(self.handle)
             if code:
                 self._error = failed(_lib.tuttiWorkText(self.handle).decode(errors="replace"), code)
             else:
-                self._peer = _lib.tuttiWorkPeer(self.handle)
                 try:
                     self._plan.finish()
                 except Exception as error:
@@ -165,13 +166,12 @@ class Work(_TorchWork):
 
     def ended(self):
         if not self._over and _lib.tuttiWorkDone(self.handle):
-            self._finish()
+            self._finish(_lib.tuttiWorkResult(self.handle))
         return self._over
 
     def await_end(self, milliseconds=0):
         if not self._over:
-            _lib.tuttiWorkWait(self.handle, milliseconds)
-            self._finish()
+            self._finish(_lib.tuttiWorkWait(self.handle, milliseconds))
 
     def wait(self, timeout=None):
         if not self._over:
@@ -201,10 +201,10 @@ class Work(_TorchWork):
         return self._tensors
 
     def source_rank(self):
-        return self._peer
+        return _lib.tuttiWorkPeer(self.handle) if self.is_success() else -1
 
     def _source_rank(self):
-        return self._peer
+        return self.source_rank()
 
     def get_future(self):
         with self._lock:
