@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cuda.h"
+#include "base/cuda_ipc.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -203,10 +204,7 @@ tuttiResult_t tuttiSymmetricMap(tuttiCommView *v, int peer) {
   symmetricState *s = (symmetricState *)v->symmetric;
   const tuttiPeer *p = &v->peers[peer];
   if (p->process == v->peers[v->rank].process) return mapShared(v, s, peer);
-  cudaIpcMemHandle_t handle;
-  memcpy(&handle, p->ipcHandle, sizeof handle);
-  cudaError_t err =
-      cudaIpcOpenMemHandle(&s->public.theirs[peer], handle, cudaIpcMemLazyEnablePeerAccess);
+  cudaError_t err = tuttiCudaIpcOpen(p->ipcHandle, &s->public.theirs[peer]);
   if (err == cudaSuccess) return tuttiSuccess;
   char what[160];
   snprintf(what, sizeof what, "map the GPU memory of rank %d (host %s, pid %d) by CUDA IPC", peer,
@@ -223,7 +221,7 @@ void tuttiSymmetricDetach(tuttiCommView *v) {
     if (s->held[r])
       letGo(s->held[r]);
     else if (s->public.theirs[r] && !s->staged)
-      cudaIpcCloseMemHandle(s->public.theirs[r]);
+      tuttiCudaIpcClose(s->public.theirs[r]);
   }
   if (s->own) {
     letGo(s->own);

@@ -390,6 +390,37 @@ TEST_F(GpuFaults, ARankThatLeavesEndsAWaitForItsSignals) {
 /* ---- resources --------------------------------------------------------------------------------
  */
 
+/* Two ranks of a process, on the same GPU, map what a third has at the same moment: its block as
+ * the communicator is made, then its window. */
+TEST_F(GpuFaults, ThreadsOfAProcessMapTheSameMemory) {
+  constexpr int n = 4, rounds = 40, count = 1 << 16;
+  RankProcesses processes;
+  processes.start(2, [&](int p) {
+    for (int round = 0; round < rounds && !testing::Test::HasFailure(); round++) {
+      const tuttiUniqueId id = processes.id(round);
+      onThreads(2, [&](int t) {
+        int r = 2 * p + t;
+        Gpu gpu(0, (size_t)2 << 20);
+        float *x = gpu.put(std::vector<float>(count, (float)(r + 1)));
+        tuttiComm_t comm;
+        tuttiWindow_t win = nullptr;
+        ASSERT_EQ(join(&comm, n, id, r), tuttiSuccess) << tuttiGetLastError(nullptr);
+        EXPECT_EQ(tuttiCommWindowRegister(comm, x, count * sizeof *x, &win, 0), tuttiSuccess)
+            << tuttiGetLastError(comm);
+        EXPECT_EQ(tuttiAllReduce(x, x, count, tuttiFloat32, tuttiSum, comm, gpu.streams[0]),
+                  tuttiSuccess);
+        EXPECT_EQ(awaitStream(gpu.streams[0]), cudaSuccess);
+        EXPECT_EQ(gpu.get(x, count), std::vector<float>(count, 10));
+        EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+      });
+    }
+    if (testing::Test::HasFailure()) _exit(3);
+  });
+  processes.waitAll(120);
+  for (int p = 0; p < 2; p++)
+    EXPECT_EQ(processes.report(p).status, 0) << "process " << p;
+}
+
 /* A program ends without a word to its communicators, and CUDA before it. */
 TEST_F(GpuFaults, DeviceResetUnderACommunicator) {
   RankProcesses processes;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cuda.h"
+#include "base/cuda_ipc.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "transport/symmetric.h"
@@ -72,7 +73,7 @@ static void export(tuttiCudaWindows *set, const tuttiCommView *v, tuttiCudaWindo
 
 static void end(tuttiCudaWindow *window) {
   for (int r = 0; r < window->nranks; r++)
-    if (window->part[r].opened) cudaIpcCloseMemHandle(window->part[r].opened);
+    if (window->part[r].opened) tuttiCudaIpcClose(window->part[r].opened);
   tuttiFlatUnmap(&window->flat);
   tuttiFree(window);
 }
@@ -80,7 +81,6 @@ static void end(tuttiCudaWindow *window) {
 /* Maps what rank r has exported. */
 static bool mapPart(tuttiCudaWindow *window, const tuttiCommView *v, const WindowPart *part,
                     int r) {
-  cudaIpcMemHandle_t handle;
   window->part[r].unexported = !part->exported;
   if (!part->exported || (r != v->rank && !v->paths[r].stores)) return false;
   window->part[r].at = part->at;
@@ -90,9 +90,7 @@ static bool mapPart(tuttiCudaWindow *window, const tuttiCommView *v, const Windo
     return window->part[r].at != 0;
   }
   if (v->peers[r].process == v->peers[v->rank].process) return true;
-  memcpy(&handle, part->handle, sizeof handle);
-  cudaError_t err =
-      cudaIpcOpenMemHandle(&window->part[r].opened, handle, cudaIpcMemLazyEnablePeerAccess);
+  cudaError_t err = tuttiCudaIpcOpen(part->handle, &window->part[r].opened);
   window->part[r].at = err == cudaSuccess ? (uintptr_t)window->part[r].opened + part->offset : 0;
   window->part[r].error = (int)err;
   if (err == cudaSuccess) return true;
