@@ -120,11 +120,11 @@ def ours():
 
 
 def only_ours():
-    """No other NCCL may be loaded, but by PyTorch, which may load the one that it came with and not call it: then
-    names are looked up in ours."""
+    """No other NCCL may be loaded, but by PyTorch and JAX, which load the one that they came with by its path and do
+    not call it: names are looked up in ours."""
     path = ours()
     others = [p for p in loaded() if p != path]
-    assert not others or "torch" in sys.modules, f"{others} are loaded too"
+    assert not others or {"torch", "jax"} & sys.modules.keys(), f"{others} are loaded too"
     address = ctypes.cast(ctypes.CDLL(None).ncclCommInitRank, ctypes.c_void_p).value
     for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(a, 16) for a in line.split()[0].split("-"))
