@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_STREAMS = 1024, ERROR_INVALID_VALUE = 1, ERROR_INVALID_DEVICE = 101 };
+enum { MAX_STREAMS = 1024, NON_BLOCKING = 1, ERROR_INVALID_VALUE = 1, ERROR_INVALID_DEVICE = 101 };
 
 typedef void *stream;
 
@@ -129,7 +129,11 @@ static int made(int err, const stream *s) {
   return 0;
 }
 
+int cudaStreamCreateWithFlags(stream *s, unsigned flags);
+
+/* Not blocked by what the default stream does for another device. */
 int cudaStreamCreate(stream *s) {
+  if (deviceCount() > 1) return cudaStreamCreateWithFlags(s, NON_BLOCKING);
   return made(NEXT(cudaStreamCreate)(s), s);
 }
 
@@ -171,6 +175,33 @@ int cudaDeviceSynchronize(void) {
   for (int i = 0; i < n && err == 0; i++)
     err = NEXT(cudaStreamSynchronize)(mine[i]);
   return err;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, stream s); /* CUDA's own */
+int cudaMemsetAsync(void *at, int value, size_t bytes, stream s);
+
+/* A stream of this thread's, for what the default one would do. */
+static stream own(void) {
+  static _Thread_local stream s;
+  if (!s && NEXT(cudaStreamCreateWithFlags)(&s, NON_BLOCKING) != 0) s = NULL;
+  return s;
+}
+
+/* Behind the work of this device alone, and done when it returns. */
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind) {
+  if (deviceCount() == 1) return NEXT(cudaMemcpy)(to, from, bytes, kind);
+  int err = cudaDeviceSynchronize();
+  if (err == 0) err = NEXT(cudaMemcpyAsync)(to, from, bytes, kind, own());
+  return err ? err : NEXT(cudaStreamSynchronize)(own());
+}
+
+int cudaMemset(void *at, int value, size_t bytes) {
+  if (deviceCount() == 1) return NEXT(cudaMemset)(at, value, bytes);
+  int err = cudaDeviceSynchronize();
+  if (err == 0) err = NEXT(cudaMemsetAsync)(at, value, bytes, own());
+  return err ? err : NEXT(cudaStreamSynchronize)(own());
 }
 
 /* ---- NCCL ------------------------------------------------------------------------------------ */
