@@ -78,10 +78,12 @@ typedef struct {
   bool hangTold; /* of the executor's thread */
 } tuttiTold;
 
-/* Waits of one kind look now and then whether a rank that they wait for has left. */
+/* Waits of one kind look now and then whether a rank that they wait for has left. By the clock:
+ * there may be several, on several streams. */
 typedef struct {
-  uint64_t askAt; /* ms of waiting at which the next look is due */
-  int seen;       /* 1 + a rank that has, and may have said why; 0: none */
+  uint64_t next;   /* no look before */
+  int seen;        /* 1 + a rank that has, and may have said why; 0: none */
+  uint64_t seenAt; /* when that was found */
 } tuttiLeftLook;
 
 typedef struct tuttiCommunicator {

@@ -229,15 +229,13 @@ static bool shouldAsk(tuttiCommunicator *c, uint64_t waitedMs, bool expired) {
 
 bool tuttiCommHasLeft(tuttiCommunicator *c, int rank, int ms, tuttiWatchAnswer *answers) {
   int n = c->nranks, ask[] = {(rank + 1) % n, (rank + n - 1) % n, rank};
-  for (int i = 0; i < 3; i++) {
+  for (int i = tuttiCommWell(c) ? 0 : 2; i < 3; i++) {
     if (tuttiWatchAsk(c->watch, ask[i], ms, answers) != tuttiSuccess) return false;
     int32_t answered = answers[rank].answered;
     if (answered == TUTTI_ANSWER_LEFT) return true;
-    if (answered == TUTTI_ANSWER_OWN) return false;
-    /* A neighbour of a communicator that has not failed would know. */
-    if (answered == TUTTI_ANSWER_HEARSAY && tuttiCommWell(c)) return false;
+    if (answered == TUTTI_ANSWER_OWN || answered == TUTTI_ANSWER_HEARSAY) return false;
   }
-  return tuttiAnswerIsGone(&answers[rank]);
+  return answers[rank].answered == TUTTI_ANSWER_REFUSED;
 }
 
 /* The first rank of this host that has left and not called what this one is in; -1: none. */
@@ -256,36 +254,38 @@ static int whoLeftHere(tuttiCommunicator *c, const tuttiSignature *mine,
   return -1;
 }
 
-/* Whether it is time to ask who of those that are awaited has left. */
-static bool shouldLook(tuttiCommunicator *c, tuttiLeftLook *look, int peer, uint64_t waitedMs) {
-  uint64_t every = LEFT_TIMES * tuttiCommFirstAskMs(c);
-  if (waitedMs + every < look->askAt) *look = (tuttiLeftLook){0}; /* a new wait */
+/* Whether it is time to ask if the awaited rank, -1: any of this host, has left. One that was seen
+ * to have is asked about again soon, whatever other waits there are. */
+static bool shouldLook(const tuttiCommunicator *c, tuttiLeftLook *look, int peer,
+                       uint64_t waitedMs) {
+  uint64_t now = tuttiNow(), first = tuttiCommFirstAskMs(c) * TUTTI_MS;
   bool network = peer >= 0 && c->wireup.paths[peer].network;
-  uint64_t least = network ? LEFT_NETWORK_MS : tuttiCommFirstAskMs(c);
-  if (waitedMs < least || waitedMs < look->askAt) return false;
-  look->askAt = waitedMs + every;
+  if (waitedMs < (network ? LEFT_NETWORK_MS : tuttiCommFirstAskMs(c))) return false;
+  bool suspects = look->seen != 0 && (peer < 0 || look->seen == peer + 1);
+  if (now < (suspects ? look->seenAt + first : look->next)) return false;
+  look->next = now + LEFT_TIMES * first;
   return true;
 }
 
 /* Rank `left` (-1: none) was found to have left: the communicator fails at the second time. */
 static tuttiResult_t failAtSecond(tuttiCommunicator *c, tuttiLeftLook *look, int left,
-                                  const char *what, uint64_t waitedMs) {
+                                  const char *what) {
   char who[160];
   TUTTI_TRY(tuttiCommFailure(c)); /* because of which it may have left */
   /* Or it has ended the communicator by an abort, which is being told: that says more. */
-  int seen = look->seen;
-  look->seen = tuttiCommWell(c) ? left + 1 : 0;
-  if (look->seen == 0) return tuttiSuccess;
-  if (seen != look->seen) {
-    look->askAt = waitedMs + tuttiCommFirstAskMs(c);
+  if (left < 0 || !tuttiCommWell(c)) return tuttiSuccess;
+  uint64_t now = tuttiNow(), most = 2 * LEFT_TIMES * tuttiCommFirstAskMs(c) * TUTTI_MS;
+  bool again = look->seen == left + 1 && now - look->seenAt < most;
+  if (!again) {
+    look->seen = left + 1;
+    look->seenAt = now;
     return tuttiSuccess;
   }
-  TUTTI_FAIL(
-      tuttiRemoteError,
-      "rank %d waits %s: %s has destroyed its communicator and will not come. Remedy: see why "
-      "it ended before the others (its log, its exception); all ranks must make the same "
-      "calls",
-      c->rank, what, tuttiCommRankText(c, left, who, sizeof who));
+  TUTTI_FAIL(tuttiRemoteError,
+             "rank %d waits %s: %s has destroyed its communicator and will not come. Remedy: see "
+             "why it ended before the others (its log, its exception); all ranks must make the "
+             "same calls",
+             c->rank, what, tuttiCommRankText(c, left, who, sizeof who));
   return tuttiCommFail(c, tuttiRemoteError);
 }
 
@@ -294,7 +294,7 @@ tuttiResult_t tuttiCommFailIfLeft(tuttiCommunicator *c, tuttiLeftLook *look, int
   if (peer == c->rank || !shouldLook(c, look, peer, waitedMs)) return tuttiSuccess;
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
   bool left = tuttiCommHasLeft(c, peer, tuttiCommAskMs(c) / 4, answers);
-  return failAtSecond(c, look, left ? peer : -1, what, waitedMs);
+  return failAtSecond(c, look, left ? peer : -1, what);
 }
 
 /* The same for an operation; `peer` -1: any rank of this host is awaited, which takes a message for
@@ -307,7 +307,7 @@ static tuttiResult_t failIfLeft(tuttiCommunicator *c, const tuttiSignature *mine
   if (peer >= 0) return tuttiCommFailIfLeft(c, look, peer, what, waitedMs);
   if (!shouldLook(c, look, peer, waitedMs)) return tuttiSuccess;
   TUTTI_FRESH(tuttiWatchAnswer, answers, c->nranks, "answers of ranks", &c->memory);
-  return failAtSecond(c, look, whoLeftHere(c, mine, answers), what, waitedMs);
+  return failAtSecond(c, look, whoLeftHere(c, mine, answers), what);
 }
 
 /* Says who is late: to the log, or if the deadline has passed as the failure of `c`. */

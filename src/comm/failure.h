@@ -52,8 +52,9 @@ bool tuttiCommExpired(const tuttiCommunicator *c, uint64_t waitedMs);
 bool tuttiCommIsHang(uint64_t waitedMs);
 tuttiResult_t tuttiCommStalled(void *comm, const tuttiSignature *mine, int peer, uint64_t waitedMs);
 /* Whether a rank has left the communicator: its neighbours on the ring know, one of which at least
- * answers if it is there; who refuses itself, with both gone, has ended. Each is asked for at most
- * `ms`; answers[nranks] is room. */
+ * answers if it is there; who refuses itself, with both gone, has ended. Of a communicator that has
+ * failed neighbours may have gone, and what they know is old: only the rank itself is asked. Each
+ * for at most `ms`; answers[nranks] is room. */
 bool tuttiCommHasLeft(tuttiCommunicator *c, int rank, int ms, tuttiWatchAnswer *answers);
 /* What is awaited of a rank that has left by a call never comes. Its exit may be that of a program
  * that has met an error of its own, while the others have hours until their deadline: fails the
