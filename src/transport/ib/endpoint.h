@@ -202,7 +202,7 @@ typedef struct tuttiIbEndpoint {
   tuttiIbControl *control;
   uint32_t epoch;               /* send: of the last offer */
   uint32_t avoid;               /* rails on which queue pairs have failed, by bit */
-  uint64_t avoidUntil, avoidNs; /* when they are tried again; how long that was then */
+  uint64_t avoidUntil, avoidNs; /* when these are tried again, or were; how long that was then */
   uint32_t unfit;   /* rails whose devices have refused what this connection needs, by bit */
   uint32_t changes; /* node->changes when the queue pairs were made */
   bool immediate;   /* what has come is told by completions, and no flag in memory is believed */

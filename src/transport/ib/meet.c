@@ -19,10 +19,12 @@
 
 #define DRAIN_NS 100000000u /* for what takes microseconds */
 #define RETRY_NS 100000000u /* between offers while a path is broken or the peer has no port */
-/* A rail that has failed without a word of its port is tried again after so long, each time twice
- * as long as before if it fails again at once: what it costs is one more mending. */
-#define AVOID_NS      10000000000u
-#define MOST_AVOID_NS 640000000000u
+/* A rail that has failed without a word of its port is tried again. If it is still no good, all
+ * stands still until the device gives up: a twentieth of the time since it failed, and less each
+ * time. */
+#define AVOID_RESENDS 20
+#define LEAST_AVOID   5000000000u
+#define MOST_AVOIDS   64 /* times the first one */
 #define RAIL_GONE     "its device was removed or has failed"
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */
@@ -336,15 +338,30 @@ static void setBroken(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char 
   leaveQueuePairs(e);
 }
 
-/* The rail is not used for now, if others are left. */
+/* How long a device sends again what is not acknowledged, before it gives up; it may take four
+ * times as long. */
+static uint64_t resendNs(void) {
+  return (uint64_t)(tuttiSettingInt(TUTTI_SETTING_IB_RETRY_CNT) + 1) * 4096
+         << tuttiSettingInt(TUTTI_SETTING_IB_TIMEOUT);
+}
+
+/* Of a rail that fails now: twice as long as before, if it had been tried because the time was over
+ * and has not worked for long since. */
+static uint64_t avoidNs(const tuttiIbEndpoint *e, uint64_t now) {
+  uint64_t first = AVOID_RESENDS * resendNs();
+  if (first < LEAST_AVOID) first = LEAST_AVOID;
+  bool tried = e->avoidNs > 0 && now >= e->avoidUntil;
+  if (!tried || now > e->avoidUntil + e->avoidNs + 4 * resendNs()) return first;
+  return e->avoidNs < MOST_AVOIDS * first ? 2 * e->avoidNs : e->avoidNs;
+}
+
+/* The rail is not used for now, if others are left. The sender chooses. */
 static void avoidRail(tuttiIbEndpoint *e, int rail) {
   uint64_t now = tuttiNow();
   e->retryAt = now + RETRY_NS;
-  if (e->node->nrails == 1) return;
+  if (e->node->nrails == 1 || !tuttiIbSends(e)) return;
   if (!e->avoid) { /* the first of those that fail together */
-    bool again = e->avoidNs > 0 && now < e->avoidUntil + e->avoidNs;
-    uint64_t twice = e->avoidNs < MOST_AVOID_NS ? 2 * e->avoidNs : MOST_AVOID_NS;
-    e->avoidNs = again ? twice : AVOID_NS;
+    e->avoidNs = avoidNs(e, now);
     e->avoidUntil = now + e->avoidNs;
   }
   e->avoid |= 1u << rail;
@@ -446,7 +463,9 @@ static void considerPorts(tuttiIbEndpoint *e) {
 
 /* The sender uses again what it has avoided for long enough. */
 static void forgiveRails(tuttiIbEndpoint *e) {
-  if (!e->avoid || !tuttiIbSends(e) || tuttiNow() < e->avoidUntil) return;
+  uint64_t now = tuttiNow();
+  if (!e->avoid || now < e->avoidUntil) return;
+  e->avoidUntil = now; /* where there was nothing to send, that is later */
   e->avoid = 0;
   considerPorts(e);
 }

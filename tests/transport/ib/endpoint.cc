@@ -560,21 +560,24 @@ TEST_F(IbEnd, ARailThatHasFailedIsTriedAgainAfterAWhile) {
     Run(&e_);
     EXPECT_EQ(0u, Next()) << "not at once";
   };
-  const auto wait = [&](uint64_t more) {
-    e_.avoidUntil = tuttiNow() - 1 - more;
-    EXPECT_NE(0u, Next());
-    EXPECT_EQ(3u, rails_);
+  const auto wait = [&](uint64_t more) { /* it works for so long before it fails again */
+                                         e_.avoidUntil = tuttiNow() - 1;
+                                         EXPECT_NE(0u, Next());
+                                         EXPECT_EQ(3u, rails_);
+                                         EXPECT_LE(tuttiNow() - e_.avoidUntil, net::kSecond)
+                                             << "from the try on";
+                                         e_.avoidUntil -= more;
   };
   fail();
-  uint64_t first = e_.avoidNs;
-  EXPECT_GE(first, net::kSecond);
+  const uint64_t first = e_.avoidNs, longest = (uint64_t)4 * 7 * 4096 << 18; /* by default */
+  EXPECT_GE(first, 20 * (longest / 4));
   wait(0);
   fail();
   EXPECT_EQ(2 * first, e_.avoidNs) << "it fails at once again";
-  wait(0);
+  wait(longest + first);
   fail();
-  EXPECT_EQ(4 * first, e_.avoidNs);
-  wait(4 * first);
+  EXPECT_EQ(4 * first, e_.avoidNs) << "that took the device so long";
+  wait(longest + 5 * first);
   fail();
   EXPECT_EQ(first, e_.avoidNs) << "it had worked for long";
   for (int i = 0; i < 20; i++) {
@@ -582,6 +585,25 @@ TEST_F(IbEnd, ARailThatHasFailedIsTriedAgainAfterAWhile) {
     fail();
   }
   EXPECT_EQ(64 * first, e_.avoidNs) << "now and then, for ever";
+}
+
+/* What makes them used again is no try of theirs. */
+TEST_F(IbEnd, RailsThatFailInTurnsAreNotAvoidedForLonger) {
+  Connect();
+  for (int i = 0; i < 6; i++) {
+    Run(&e_);
+    tuttiIbHandshake h = Told(TUTTI_IB_AGAIN);
+    h.failed = 3u;
+    Tell(h);
+    e_.retryAt = 0;
+    EXPECT_NE(0u, Next());
+    EXPECT_EQ(3u, rails_) << "no other is left";
+  }
+  Run(&e_);
+  tuttiIbHandshake h = Told(TUTTI_IB_AGAIN);
+  h.failed = 1u << 1;
+  Tell(h);
+  EXPECT_EQ((uint64_t)20 * 7 * 4096 << 18, e_.avoidNs);
 }
 
 /* Its requests end without any news. */
