@@ -19,7 +19,11 @@ import tempfile
 import time
 import traceback
 
+from programs import end_session
+
 SIZE = 2
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",  # the variables of mpirun, 4 and 5
+       "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 LIMIT = 30  # seconds for a check
 COUNT = 1003  # elements: odd, and no multiple of anything
 INTEGERS = ["int8", "uint8", "int32", "uint32", "int64", "uint64"]
@@ -61,7 +65,7 @@ def check(name, limit=LIMIT):
     except Exception as error:  # the others go on
         traceback.print_exc()
         note(name, f"{type(error).__name__}: {error}")
-    faulthandler.cancel_dump_traceback_later()
+    faulthandler.dump_traceback_later(3 * LIMIT, exit=True)  # for what comes before the next check, or the end
 
 
 def refused(name, error, call, *args, **kwargs):
@@ -148,7 +152,6 @@ def child(prepare):
     except Missing as missing:
         (FOLDER / "missing").write_text(str(missing))
         os._exit(77)
-    faulthandler.cancel_dump_traceback_later()
     sections = {s.__name__: s for s in SECTIONS}
     for name in os.environ["CHECKS_SECTIONS"].split():
         state["section"] = name
@@ -175,9 +178,7 @@ def commands(mpi):
 def run_pair(folder, names, mpi):
     """Both processes; returns their exit codes, of mpirun its one."""
     env = {**os.environ, "CHECKS_FOLDER": folder, "CHECKS_SECTIONS": " ".join(names),
-           "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],
-           "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-           "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+           "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0], **MPI}
     processes = []
     try:
         for rank, command in enumerate(commands(mpi)):
@@ -190,8 +191,7 @@ def run_pair(folder, names, mpi):
                 break
     finally:
         for p in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(p.pid, signal.SIGKILL)  # what it has started too
+            end_session(p.pid)
     return [p.wait() for p in processes]
 
 
