@@ -254,6 +254,12 @@ static int whoLeftHere(tuttiCommunicator *c, const tuttiSignature *mine,
   return -1;
 }
 
+/* Whether a rank was seen to have left, not long ago. */
+static bool suspects(const tuttiCommunicator *c, const tuttiLeftLook *look, uint64_t now) {
+  uint64_t most = 2 * LEFT_TIMES * tuttiCommFirstAskMs(c) * TUTTI_MS;
+  return look->seen != 0 && now - look->seenAt < most;
+}
+
 /* Whether it is time to ask if the awaited rank, -1: any of this host, has left. One that was seen
  * to have is asked about again soon, whatever other waits there are. */
 static bool shouldLook(const tuttiCommunicator *c, tuttiLeftLook *look, int peer,
@@ -261,8 +267,8 @@ static bool shouldLook(const tuttiCommunicator *c, tuttiLeftLook *look, int peer
   uint64_t now = tuttiNow(), first = tuttiCommFirstAskMs(c) * TUTTI_MS;
   bool network = peer >= 0 && c->wireup.paths[peer].network;
   if (waitedMs < (network ? LEFT_NETWORK_MS : tuttiCommFirstAskMs(c))) return false;
-  bool suspects = look->seen != 0 && (peer < 0 || look->seen == peer + 1);
-  if (now < (suspects ? look->seenAt + first : look->next)) return false;
+  bool again = suspects(c, look, now) && (peer < 0 || look->seen == peer + 1);
+  if (now < (again ? look->seenAt + first : look->next)) return false;
   look->next = now + LEFT_TIMES * first;
   return true;
 }
@@ -274,9 +280,8 @@ static tuttiResult_t failAtSecond(tuttiCommunicator *c, tuttiLeftLook *look, int
   TUTTI_TRY(tuttiCommFailure(c)); /* because of which it may have left */
   /* Or it has ended the communicator by an abort, which is being told: that says more. */
   if (left < 0 || !tuttiCommWell(c)) return tuttiSuccess;
-  uint64_t now = tuttiNow(), most = 2 * LEFT_TIMES * tuttiCommFirstAskMs(c) * TUTTI_MS;
-  bool again = look->seen == left + 1 && now - look->seenAt < most;
-  if (!again) {
+  uint64_t now = tuttiNow();
+  if (!suspects(c, look, now) || look->seen != left + 1) {
     look->seen = left + 1;
     look->seenAt = now;
     return tuttiSuccess;

@@ -228,6 +228,14 @@ protected:
     e_.meet.parts[0].source.readable = true;
     EXPECT_EQ(tuttiSuccess, Step()) << tuttiErrorText();
   }
+  /* Queue pairs of these rails, by bit, fail at the peer; the offer that follows is made at once.
+   */
+  void FailAtPeer(unsigned rails) {
+    tuttiIbHandshake h = Told(TUTTI_IB_AGAIN);
+    h.failed = rails;
+    Tell(h);
+    e_.retryAt = 0;
+  }
   /* The peer's ports in the offer that the endpoint makes, by bit; 0: none. Its own are rails_. */
   unsigned Next() {
     tuttiIbHandshake offered;
@@ -538,10 +546,7 @@ TEST_F(IbEnd, AChannelKeepsToItsRailWhileThatWorks) {
 
 TEST_F(IbEnd, ARailThatFailedAtTheReceiverIsAvoided) {
   Connect();
-  tuttiIbHandshake h = Told(TUTTI_IB_AGAIN);
-  h.failed = 1u << 1;
-  Tell(h);
-  e_.retryAt = 0;
+  FailAtPeer(1u << 1);
   EXPECT_NE(0u, Next());
   EXPECT_EQ(1u, rails_);
 }
@@ -551,22 +556,19 @@ TEST_F(IbEnd, ARailThatHasFailedIsTriedAgainAfterAWhile) {
   Connect();
   const auto fail = [&] {
     Run(&e_);
-    tuttiIbHandshake h = Told(TUTTI_IB_AGAIN);
-    h.failed = 1u << 1;
-    Tell(h);
-    e_.retryAt = 0;
+    FailAtPeer(1u << 1);
     EXPECT_NE(0u, Next());
     EXPECT_EQ(1u, rails_);
     Run(&e_);
     EXPECT_EQ(0u, Next()) << "not at once";
   };
-  const auto wait = [&](uint64_t more) { /* it works for so long before it fails again */
-                                         e_.avoidUntil = tuttiNow() - 1;
-                                         EXPECT_NE(0u, Next());
-                                         EXPECT_EQ(3u, rails_);
-                                         EXPECT_LE(tuttiNow() - e_.avoidUntil, net::kSecond)
-                                             << "from the try on";
-                                         e_.avoidUntil -= more;
+  /* It is tried, and works for so long before it fails again. */
+  const auto wait = [&](uint64_t more) {
+    e_.avoidUntil = tuttiNow() - 1;
+    EXPECT_NE(0u, Next());
+    EXPECT_EQ(3u, rails_);
+    EXPECT_LE(tuttiNow() - e_.avoidUntil, net::kSecond) << "from the try on";
+    e_.avoidUntil -= more;
   };
   fail();
   const uint64_t first = e_.avoidNs, longest = (uint64_t)4 * 7 * 4096 << 18; /* by default */
@@ -592,17 +594,12 @@ TEST_F(IbEnd, RailsThatFailInTurnsAreNotAvoidedForLonger) {
   Connect();
   for (int i = 0; i < 6; i++) {
     Run(&e_);
-    tuttiIbHandshake h = Told(TUTTI_IB_AGAIN);
-    h.failed = 3u;
-    Tell(h);
-    e_.retryAt = 0;
+    FailAtPeer(3u);
     EXPECT_NE(0u, Next());
     EXPECT_EQ(3u, rails_) << "no other is left";
   }
   Run(&e_);
-  tuttiIbHandshake h = Told(TUTTI_IB_AGAIN);
-  h.failed = 1u << 1;
-  Tell(h);
+  FailAtPeer(1u << 1);
   EXPECT_EQ((uint64_t)20 * 7 * 4096 << 18, e_.avoidNs);
 }
 
