@@ -46,9 +46,16 @@ typedef enum {
   tuttiSignalsSent,
   tuttiSignalRows
 } tuttiSignalRow_t;
-/* Of the rows and, behind them, a word that guards what has been sent. */
+/* Words behind the rows. */
+typedef enum {
+  tuttiSignalGuard,  /* of the row of signals sent */
+  tuttiSignalsEnded, /* counts the waits that have ended, but for those in graphs */
+  tuttiSignalWords
+} tuttiSignalWord_t;
+/* Of the rows and the words behind them. */
 static inline size_t tuttiSignalBytes(const tuttiSignalLayout *l) {
-  return l->contexts ? (tuttiSignalRows * tuttiSignalRow(l) + 1) * sizeof(uint64_t) : 0;
+  size_t words = tuttiSignalRows * tuttiSignalRow(l) + tuttiSignalWords;
+  return l->contexts ? words * sizeof(uint64_t) : 0;
 }
 
 /* What a wait for a counter tells of itself after so long, never 0. */
@@ -112,6 +119,7 @@ typedef struct {
   const uint64_t *arrived;
   const uint64_t *relayed; /* the same of ranks whose signals are messages */
   uint64_t *taken;
+  uint64_t *ended; /* is counted up when the kernel ends; NULL: not, as graphs are replayed */
   tuttiKernelStatus *status;
   uint32_t n;
   struct {

@@ -146,19 +146,9 @@ __device__ void relayPut(const tuttiRelayArgs &args, Relay &r) {
 
 /* ---- waits ----------------------------------------------------------------------------------- */
 
-/* Signals are taken before they have come: those behind what earlier waits have taken, of other
- * streams too. That has been done when it is known that kernels before have ended. */
-__device__ void awaitSignals(const tuttiAwaitArgs &args) {
-  bool waits = threadIdx.x < args.n && args.of[threadIdx.x].count > 0;
-  uint32_t counter = 0, wanted = 0;
-  uint64_t before = 0;
-  if (waits) {
-    counter = args.of[threadIdx.x].counter;
-    wanted = args.of[threadIdx.x].count;
-    before = atomicAdd((unsigned long long *)args.taken + counter, wanted);
-  }
-  followEarly();
-  if (!waits) return;
+/* One lane: until those that it has taken have come, `before` of others ahead of them. */
+__device__ void awaitTaken(const tuttiAwaitArgs &args, uint64_t before) {
+  uint32_t counter = args.of[threadIdx.x].counter, wanted = args.of[threadIdx.x].count;
   bool isRelayed = args.of[threadIdx.x].isRelayed;
   const uint64_t *arrived = isRelayed ? args.relayed : args.arrived;
   LongWait wait;
@@ -170,6 +160,21 @@ __device__ void awaitSignals(const tuttiAwaitArgs &args) {
     if (wait.over(args.status, counter, wanted, (uint32_t)(come > before ? come - before : 0)))
       return;
   }
+}
+
+/* Signals are taken before they have come: those behind what earlier waits have taken, of other
+ * streams too. That has been done when it is known that kernels before have ended. */
+__device__ void awaitSignals(const tuttiAwaitArgs &args) {
+  bool waits = threadIdx.x < args.n && args.of[threadIdx.x].count > 0;
+  uint64_t before = 0;
+  if (waits)
+    before = atomicAdd((unsigned long long *)args.taken + args.of[threadIdx.x].counter,
+                       args.of[threadIdx.x].count);
+  followEarly();
+  if (waits) awaitTaken(args, before);
+  if (!args.ended) return;
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd((unsigned long long *)args.ended, 1);
 }
 
 } // namespace

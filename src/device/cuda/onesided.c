@@ -4,6 +4,7 @@
 
 #include "base/cuda.h"
 #include "base/error.h"
+#include "base/os.h"
 #include "device/cuda/launch.h"
 #include "kernels/onesided.h"
 #include "transport/symmetric.h"
@@ -69,6 +70,9 @@ tuttiResult_t tuttiCudaOneSidedInit(tuttiCuda *s, tuttiCommView *v) {
 static uint64_t *rowOf(const tuttiCuda *s, tuttiSignalRow_t row) {
   return s->rows + (size_t)row * tuttiSignalRow(&s->layout);
 }
+static uint64_t *wordOf(const tuttiCuda *s, tuttiSignalWord_t word) {
+  return s->rows + tuttiSignalRows * tuttiSignalRow(&s->layout) + (size_t)word;
+}
 
 static void setSignal(const tuttiCuda *s, const tuttiRmaPut *put, tuttiPutArgs *args) {
   const tuttiSignalLayout *l = &s->layout;
@@ -76,7 +80,7 @@ static void setSignal(const tuttiCuda *s, const tuttiRmaPut *put, tuttiPutArgs *
   args->counter = rows + tuttiSignalAt(l, s->view->rank, put->context, put->signal);
   if (s->addsSignals) return;
   args->sent = rowOf(s, tuttiSignalsSent) + tuttiSignalAt(l, put->peer, put->context, put->signal);
-  args->guard = (uint32_t *)rowOf(s, tuttiSignalRows);
+  args->guard = (uint32_t *)wordOf(s, tuttiSignalGuard);
 }
 
 /* Whether the sides are not aligned alike: kernels move such data byte by byte. */
@@ -152,73 +156,55 @@ tuttiResult_t tuttiCudaPut(tuttiTaskContext *context, const tuttiRmaPut *put,
 
 /* ---- waits ----------------------------------------------------------------------------------- */
 
-/* Makes an entry for a stream that has none, by one whose waits have ended if there is any. */
-static tuttiResult_t newWaiting(tuttiCuda *s, unsigned long long id, tuttiCudaWaiting **out) {
-  tuttiCudaWaits *w = &s->waits;
-  TUTTI_RESTORED tuttiCudaBefore before = {0};
-  TUTTI_TRY(tuttiCudaEnter(s->device, &before));
-  for (int i = 0; i < w->n; i++)
-    if (cudaEventQuery(w->of[i].ended) == cudaSuccess) {
-      w->of[i].stream = id;
-      *out = &w->of[i];
-      return tuttiSuccess;
-    }
-  cudaGetLastError(); /* that of an event whose waits are under way */
-  TUTTI_TRY(tuttiGrow((void **)&w->of, w->n, &w->capacity, sizeof *w->of, "waits for signals",
-                      s->view->memory));
-  tuttiCudaWaiting *made = &w->of[w->n];
-  CUDA_TRY(cudaEventCreateWithFlags(&made->ended, cudaEventDisableTiming));
-  made->stream = id;
-  w->n++;
-  *out = made;
-  return tuttiSuccess;
-}
-
-/* A wait has been enqueued. Nothing but its own stream follows it, so each stream has an event that
- * tells when its waits have ended. */
-static tuttiResult_t noteWait(tuttiCuda *s, cudaStream_t stream) {
-  enum cudaStreamCaptureStatus status;
-  unsigned long long id;
-  tuttiCudaWaiting *waiting = NULL;
-  s->launched = true;
-  CUDA_TRY(cudaStreamIsCapturing(stream, &status));
-  if (status != cudaStreamCaptureStatusNone) {
-    s->waits.captured = true;
-    return tuttiSuccess;
+/* Nothing but its own stream follows a wait, so there is no event to wait for at the end: one for
+ * each of them took longer than a wait for what is there. Waits count themselves. */
+static cudaError_t awaitWaits(const tuttiCuda *s) {
+  uint64_t ended = 0;
+  tuttiBackoff pause = {0};
+  cudaError_t err = cudaSuccess;
+  while (err == cudaSuccess && ended < s->waits.launched) {
+    tuttiBackoffPause(&pause);
+    err = cudaMemcpyAsync(&ended, wordOf(s, tuttiSignalsEnded), sizeof ended,
+                          cudaMemcpyDeviceToHost, s->signalStream);
+    if (err == cudaSuccess) err = cudaStreamSynchronize(s->signalStream);
   }
-  CUDA_TRY(cudaStreamGetId(stream, &id));
-  for (int i = 0; i < s->waits.n && !waiting; i++)
-    if (s->waits.of[i].stream == id) waiting = &s->waits.of[i];
-  if (!waiting) TUTTI_TRY(newWaiting(s, id, &waiting));
-  return CUDA_CHECK(cudaEventRecord(waiting->ended, stream));
+  return err;
 }
 
 cudaError_t tuttiCudaOneSidedAwait(const tuttiCuda *s) {
-  cudaError_t first = s->signalStream ? cudaStreamSynchronize(s->signalStream) : cudaSuccess;
-  for (int i = 0; i < s->waits.n; i++) {
-    cudaError_t err = cudaEventSynchronize(s->waits.of[i].ended);
-    if (first == cudaSuccess) first = err;
-  }
-  return first;
+  cudaError_t err = s->signalStream ? cudaStreamSynchronize(s->signalStream) : cudaSuccess;
+  return err == cudaSuccess ? awaitWaits(s) : err;
 }
 
 void tuttiCudaOneSidedClose(tuttiCuda *s) {
-  for (int i = 0; i < s->waits.n; i++)
-    cudaEventDestroy(s->waits.of[i].ended);
-  tuttiFree(s->waits.of);
   tuttiCudaRelayClose(&s->relay);
   cudaFree(s->ownRows);
   if (s->signalStream) cudaStreamDestroy(s->signalStream);
 }
 
+static tuttiResult_t launchWait(tuttiCuda *s, const tuttiAwaitArgs *args, tuttiStream_t stream) {
+  TUTTI_TRY(tuttiCudaCheck((cudaError_t)tuttiAwaitLaunch(args, s->mayBeEarly, stream),
+                           "the launch of a wait for signals"));
+  if (args->ended)
+    s->waits.launched++;
+  else
+    s->waits.captured = true;
+  s->launched = true;
+  return tuttiSuccess;
+}
+
 tuttiResult_t tuttiCudaAwaitSignals(tuttiTaskContext *context, const tuttiWaitSignalDesc_t *descs,
                                     int n, tuttiStream_t stream) {
   tuttiCuda *s = context->device;
+  enum cudaStreamCaptureStatus status;
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
+  CUDA_TRY(cudaStreamIsCapturing(stream, &status));
+  bool capturing = status != cudaStreamCaptureStatusNone;
   tuttiAwaitArgs args = {.arrived = rowOf(s, tuttiSignalsArrived),
                          .relayed = s->relay.arrivedOnDevice,
                          .taken = rowOf(s, tuttiSignalsTaken),
+                         .ended = capturing ? NULL : wordOf(s, tuttiSignalsEnded),
                          .status = s->statusOnDevice};
   for (int i = 0; i < n; i++) {
     const tuttiWaitSignalDesc_t *d = &descs[i];
@@ -227,11 +213,10 @@ tuttiResult_t tuttiCudaAwaitSignals(tuttiTaskContext *context, const tuttiWaitSi
     if (args.of[args.n].isRelayed) TUTTI_TRY(tuttiCudaRelayAnnounce(&s->relay));
     args.of[args.n++].count = (uint32_t)d->opCnt;
     if (args.n < TUTTI_AWAIT_MOST && i < n - 1) continue;
-    TUTTI_TRY(tuttiCudaCheck((cudaError_t)tuttiAwaitLaunch(&args, s->mayBeEarly, stream),
-                             "the launch of a wait for signals"));
+    TUTTI_TRY(launchWait(s, &args, stream));
     args.n = 0;
   }
-  return n > 0 ? noteWait(s, stream) : tuttiSuccess;
+  return tuttiSuccess;
 }
 
 tuttiResult_t tuttiCudaWindowOpen(tuttiTaskContext *context, uint32_t number, void *base,

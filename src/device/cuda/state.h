@@ -21,15 +21,10 @@ __BEGIN_DECLS
 
 #define TUTTI_CUDA_STAGE_BYTES 16384
 
-/* Waits for signals under way. */
+/* Waits for signals. */
 typedef struct {
-  unsigned long long stream; /* its id, which no other stream ever has */
-  cudaEvent_t ended;         /* behind the last of them on that stream */
-} tuttiCudaWaiting;
-typedef struct {
-  tuttiCudaWaiting *of;
-  int n, capacity;
-  bool captured; /* there are some in graphs, too */
+  uint64_t launched; /* which add themselves up on the device as they end: tuttiSignalsEnded */
+  bool captured;     /* there are some in graphs, too */
 } tuttiCudaWaits;
 
 /* Used by the thread that has the communicator; the monitor reads context, status, stop and layout,

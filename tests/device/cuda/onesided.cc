@@ -32,7 +32,8 @@ TEST(CudaSignals, HaveTheirMemoryReserved) {
     v.nranks = (int)l.nranks;
     v.rmaContexts = (int)l.contexts;
     v.rmaSignals = (int)l.signals;
-    EXPECT_EQ(tuttiCudaSignalBytes(&v), (3 * tuttiSignalRow(&l) + 1) * 8) << "and the guard";
+    EXPECT_EQ(tuttiCudaSignalBytes(&v), (3 * tuttiSignalRow(&l) + 2) * 8)
+        << "the guard, and the count of waits";
     v.rmaContexts = 0;
     EXPECT_EQ(tuttiCudaSignalBytes(&v), 0u);
   }

@@ -452,12 +452,13 @@ TEST(CudaRelay, AnAbortEndsAPutThatHasNoRoom) {
 /* Signals of both kinds at once. Only those that proxies bring keep proxies looking. */
 TEST(CudaRelay, AWaitLooksWhereTheSignalsOfEachPeerCome) {
   constexpr uint32_t n = 4;
-  uint64_t arrived[n] = {}, relayed[n] = {}, taken[n] = {};
+  uint64_t arrived[n] = {}, relayed[n] = {}, taken[n] = {}, count = 0;
   tuttiKernelStatus status{};
   tuttiAwaitArgs args{};
   args.arrived = arrived;
   args.relayed = relayed;
   args.taken = taken;
+  args.ended = &count;
   args.status = &status;
   args.n = 3;
   args.of[0] = {1, 2, 0};
@@ -479,6 +480,7 @@ TEST(CudaRelay, AWaitLooksWhereTheSignalsOfEachPeerCome) {
     add(arrived[1]);
     usleep(2000);
     EXPECT_FALSE(ended) << "one is missing";
+    EXPECT_EQ(loadAcquireSys(&count), (uint64_t)round - 1);
     auto isQuiet = [&] {
       uint64_t before = busy();
       usleep(2000);
@@ -490,6 +492,7 @@ TEST(CudaRelay, AWaitLooksWhereTheSignalsOfEachPeerCome) {
     EXPECT_EQ(taken[1], 2u * (unsigned)round);
     EXPECT_EQ(taken[2], 3u * (unsigned)round);
     EXPECT_EQ(taken[3], 0u);
+    EXPECT_EQ(count, (uint64_t)round) << "it counts itself once";
     status.busy = 0;
   }
 }
