@@ -126,7 +126,8 @@ typedef struct tuttiCommunicator {
   uint64_t collectives;      /* sequence number of the last one */
   uint64_t *sent, *received; /* [nranks]: messages of each ordered pair */
   uint64_t stallAskAt;       /* ms of waiting at which the next question goes out */
-  tuttiLeftLook leftOfOperations, leftOfSignals;
+  tuttiLeftLook leftOfOperations;
+  tuttiLeftLook *leftOfSignals; /* [nranks]: several may be waited for at once */
   struct tuttiRegistration *registrations;
   struct tuttiWindowState *windows;
   struct tuttiDevCommMade *devComms;

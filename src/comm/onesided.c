@@ -141,7 +141,7 @@ static tuttiResult_t stillWaits(tuttiCommunicator *c, const tuttiWaitSignalDesc_
   if (expired || tuttiCommIsHang(waitedMs)) tuttiCommTellHang(c, waitedMs);
   char signals[300], what[320];
   snprintf(what, sizeof what, "for %s", awaitedText(c, d, come, signals, sizeof signals));
-  TUTTI_TRY(tuttiCommFailIfLeft(c, &c->leftOfSignals, d->peer, what, waitedMs));
+  TUTTI_TRY(tuttiCommFailIfLeft(c, &c->leftOfSignals[d->peer], d->peer, what, waitedMs));
   return expired ? tooLate(c, what) : tuttiSuccess;
 }
 

@@ -184,6 +184,7 @@ static tuttiResult_t prepare(tuttiCommunicator *c) {
   TUTTI_NEW(c->sent, c->nranks, "message counts", &c->memory);
   TUTTI_NEW(c->received, c->nranks, "message counts", &c->memory);
   TUTTI_NEW(c->followed, c->nranks, "offers of ranks", &c->memory);
+  TUTTI_NEW(c->leftOfSignals, c->nranks, "ranks that signals are awaited from", &c->memory);
   return tuttiSuccess;
 }
 
@@ -280,6 +281,7 @@ void tuttiCommFree(tuttiCommunicator *c, bool aborted) {
   tuttiCommDeregisterAll(c);
   tuttiWireupFree(&c->wireup);
   tuttiFree(c->premul);
+  tuttiFree(c->leftOfSignals);
   tuttiFree(c->followed);
   tuttiFree(c->received);
   tuttiFree(c->sent);

@@ -110,6 +110,10 @@ typedef struct {
   uint64_t wait;   /* which one, and how long so far: tuttiSignalWait() */
   uint64_t amount; /* signals that have come, and below 32 bits those wanted */
 } __attribute__((aligned(16))) tuttiSignalsLate;
+/* Waits under way at the same time tell in places of their own, most of them: of two in one place
+ * the host may hear the same one for good. */
+#define TUTTI_SIGNALS_LATE_BITS 5
+#define TUTTI_SIGNALS_LATE      (1u << TUTTI_SIGNALS_LATE_BITS)
 
 /* Host memory that the host and the kernels of one communicator share. */
 typedef struct {
@@ -117,12 +121,13 @@ typedef struct {
   uint32_t stalls; /* kernel: changes with each report below */
   int32_t peer;    /* whom a kernel waits for */
   uint32_t waitedMs;
-  uint32_t disagrees;    /* 1: the peer's message is of another operation */
-  uint32_t finished;     /* ring/tree kernel: launches that have ended, if asked for */
-  uint32_t started;      /* ring/tree kernel in graphs: launches that have begun */
-  tuttiSignature sig;    /* of the operation that waits */
-  tuttiSignalsLate late; /* the last report of a kernel that waits for signals */
-  uint64_t busy;         /* kernel: changes while proxies have to look for its messages */
+  uint32_t disagrees; /* 1: the peer's message is of another operation */
+  uint32_t finished;  /* ring/tree kernel: launches that have ended, if asked for */
+  uint32_t started;   /* ring/tree kernel in graphs: launches that have begun */
+  tuttiSignature sig; /* of the operation that waits */
+  /* The last reports of kernels that wait for signals, at tuttiSignalLateAt(). */
+  tuttiSignalsLate late[TUTTI_SIGNALS_LATE];
+  uint64_t busy; /* kernel: changes while proxies have to look for its messages */
 } tuttiKernelStatus;
 
 /* One neighbour. Sizes are in bytes. */

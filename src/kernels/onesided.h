@@ -63,6 +63,11 @@ TUTTI_HD static inline uint64_t tuttiSignalWait(uint32_t counter, uint32_t waite
   return (uint64_t)waitedMs << 32 | counter;
 }
 
+/* Where in tuttiKernelStatus it tells that. */
+TUTTI_HD static inline uint32_t tuttiSignalLateAt(uint32_t counter) {
+  return counter * 2654435761u >> (32 - TUTTI_SIGNALS_LATE_BITS); /* Fibonacci hashing */
+}
+
 /* ---- puts ------------------------------------------------------------------------------------ */
 
 #define TUTTI_PUT_THREADS 512u

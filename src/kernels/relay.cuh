@@ -24,8 +24,9 @@ public:
     if (now - told < kReportNs) return false;
     told = now;
     uint64_t waitedMs = (now - since) / 1000000;
-    storePairVolatile(&status->late, {tuttiSignalWait(counter, (uint32_t)waitedMs),
-                                      (uint64_t)come << 32 | wanted});
+    storePairVolatile(
+        &status->late[tuttiSignalLateAt(counter)],
+        {tuttiSignalWait(counter, (uint32_t)waitedMs), (uint64_t)come << 32 | wanted});
     return false;
   }
 

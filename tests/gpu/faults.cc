@@ -389,6 +389,34 @@ TEST_F(GpuFaults, ARankThatLeavesEndsAWaitForItsSignals) {
   });
 }
 
+/* Whatever else is waited for: rank 2 is heard of beside one that only is late. */
+TEST_F(GpuFaults, ARankThatLeavesEndsAWaitForSignalsOfSeveral) {
+  for (int leaverAt : {0, 1})
+    expectLeft(16, true, [leaverAt](float *, tuttiComm_t comm, cudaStream_t s) {
+      int rank = -1;
+      EXPECT_EQ(tuttiCommUserRank(comm, &rank), tuttiSuccess);
+      tuttiWaitSignalDesc_t descs[2];
+      descs[leaverAt] = {1, 2, 0, 0};
+      descs[1 - leaverAt] = {1, 1 - rank, 0, 0};
+      return tuttiWaitSignal(2, descs, comm, s);
+    });
+}
+
+/* The same of waits on several streams, of which each has a kernel. */
+TEST_F(GpuFaults, ARankThatLeavesEndsWaitsOnSeveralStreams) {
+  expectLeft(16, true, [](float *, tuttiComm_t comm, cudaStream_t s) {
+    int rank = -1;
+    cudaStream_t other;
+    EXPECT_EQ(tuttiCommUserRank(comm, &rank), tuttiSuccess);
+    EXPECT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    tuttiWaitSignalDesc_t left = {1, 2, 0, 0}, late = {1, 1 - rank, 0, 0};
+    EXPECT_EQ(tuttiWaitSignal(1, &left, comm, s), tuttiSuccess);
+    tuttiResult_t result = tuttiWaitSignal(1, &late, comm, other);
+    EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess); /* once its wait has ended */
+    return result;
+  });
+}
+
 /* ---- resources --------------------------------------------------------------------------------
  */
 

@@ -230,18 +230,26 @@ void tuttiCudaWindowClose(tuttiTaskContext *context, uint32_t number) {
   tuttiCudaRelayShut(&s->relay, number);
 }
 
-void tuttiCudaSignalsHear(tuttiCuda *s) {
+static void tellLate(const tuttiCuda *s, const tuttiSignalsLate *late, uint64_t wait) {
   const tuttiSignalLayout *l = &s->layout;
-  uint64_t wait = __atomic_load_n(&s->status->late.wait, __ATOMIC_ACQUIRE);
-  if (wait == s->heard) return;
-  s->heard = wait;
-  uint64_t amount = __atomic_load_n(&s->status->late.amount, __ATOMIC_RELAXED);
+  uint64_t amount = __atomic_load_n(&late->amount, __ATOMIC_RELAXED);
   uint32_t counter = (uint32_t)wait, row = counter / l->signals;
   tuttiWaitSignalDesc_t desc = {.opCnt = (int)(uint32_t)amount,
                                 .peer = (int)(row / l->contexts),
                                 .sigIdx = (int)(counter % l->signals),
                                 .ctx = (int)(row % l->contexts)};
   s->context->signalsLate(s->context->comm, &desc, (uint32_t)(amount >> 32), wait >> 32);
+}
+
+/* One report at a time, as it may take a while to ask after the rank that is awaited. */
+void tuttiCudaSignalsHear(tuttiCuda *s) {
+  for (uint32_t i = 0; i < TUTTI_SIGNALS_LATE; i++) {
+    uint32_t at = s->hearNext++ % TUTTI_SIGNALS_LATE;
+    uint64_t wait = __atomic_load_n(&s->status->late[at].wait, __ATOMIC_ACQUIRE);
+    if (wait == s->heard[at]) continue;
+    s->heard[at] = wait;
+    return tellLate(s, &s->status->late[at], wait);
+  }
 }
 
 #endif

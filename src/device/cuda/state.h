@@ -28,7 +28,7 @@ typedef struct {
 } tuttiCudaWaits;
 
 /* Used by the thread that has the communicator; the monitor reads context, status, stop and layout,
- * and has `heard` for itself. */
+ * and has `heard` and `hearNext` for itself. */
 typedef struct tuttiCuda {
   tuttiTaskContext *context;
   int device;
@@ -63,8 +63,10 @@ typedef struct tuttiCuda {
   bool addsSignals; /* by atomic operations on the memory of the receiver */
   tuttiCudaWaits waits;
   cudaStream_t signalStream; /* of signals that their streams do not wait for */
-  uint64_t heard;            /* the last report of a wait that was looked at */
-  int *rounds;               /* [2 * nranks]: messages of a group so far, by peer and direction */
+  /* The last reports of waits that were looked at, and which is the next. */
+  uint64_t heard[TUTTI_SIGNALS_LATE];
+  uint32_t hearNext;
+  int *rounds; /* [2 * nranks]: messages of a group so far, by peer and direction */
 } tuttiCuda;
 
 __END_DECLS

@@ -3,11 +3,14 @@
 #ifdef TUTTI_HAVE_CUDA
 #include "device/cuda/onesided.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "kernels/onesided.h"
+
+using testing::Each;
 
 namespace {
 
@@ -68,8 +71,9 @@ TEST(CudaSignals, AreToldByRankIndexAndContext) {
     tuttiCudaSignalsHear(&s);
     EXPECT_EQ(told.times, 0) << "nobody waits";
     int rank = (int)l.nranks - 1, ctx = (int)l.contexts - 1, sig = (int)l.signals / 2;
-    status.late = {tuttiSignalWait(tuttiSignalAt(&l, rank, ctx, sig), 70000),
-                   (uint64_t)3 << 32 | 5};
+    uint32_t counter = tuttiSignalAt(&l, rank, ctx, sig);
+    tuttiSignalsLate &late = status.late[tuttiSignalLateAt(counter)];
+    late = {tuttiSignalWait(counter, 70000), (uint64_t)3 << 32 | 5};
     for (int look = 0; look < 3; look++)
       tuttiCudaSignalsHear(&s);
     EXPECT_EQ(told.times, 1);
@@ -79,10 +83,32 @@ TEST(CudaSignals, AreToldByRankIndexAndContext) {
     EXPECT_EQ(told.desc.opCnt, 5);
     EXPECT_EQ(told.come, 3u);
     EXPECT_EQ(told.waitedMs, 70000u);
-    status.late.wait = tuttiSignalWait(tuttiSignalAt(&l, rank, ctx, sig), 70100);
+    late.wait = tuttiSignalWait(counter, 70100);
     tuttiCudaSignalsHear(&s);
     EXPECT_EQ(told.times, 2) << "still";
   }
+}
+
+/* However fast one wait tells: each look goes on behind the last. */
+TEST(CudaSignals, OfSeveralWaitsAreAllToldByTurns) {
+  Told told;
+  tuttiTaskContext context{};
+  tuttiKernelStatus status{};
+  tuttiCuda s{};
+  context.comm = &told;
+  context.signalsLate = tell;
+  s.context = &context;
+  s.status = &status;
+  s.layout = {1, 1, 4};
+  int heard[4] = {};
+  for (uint32_t look = 1; look <= 40; look++) {
+    for (uint32_t counter = 0; counter < 4; counter++)
+      status.late[tuttiSignalLateAt(counter)] = {tuttiSignalWait(counter, look), 1};
+    tuttiCudaSignalsHear(&s);
+    EXPECT_EQ(told.times, (int)look) << "one at a time";
+    heard[told.desc.peer]++;
+  }
+  EXPECT_THAT(heard, Each(10));
 }
 
 } // namespace

@@ -434,10 +434,12 @@ TEST(CudaRelay, AnAbortEndsAPutThatHasNoRoom) {
     s.put(source.data(), 20 * kSlot, 0);
     ended = true;
   });
-  auto told = [&] { return __atomic_load_n(&s.status.late.wait, __ATOMIC_ACQUIRE); };
+  auto told = [&] {
+    return __atomic_load_n(&s.status.late[tuttiSignalLateAt(42)].wait, __ATOMIC_ACQUIRE);
+  };
   EXPECT_TRUE(net::Rank::Sleep([&] { return told() != 0; }));
   EXPECT_EQ((uint32_t)told(), 42u);
-  EXPECT_EQ(s.status.late.amount, 0u) << "no signals are waited for";
+  EXPECT_EQ(s.status.late[tuttiSignalLateAt(42)].amount, 0u) << "no signals are waited for";
   EXPECT_FALSE(ended);
   uint64_t busy = loadAcquireSys(&s.status.busy);
   EXPECT_TRUE(net::Rank::Sleep([&] { return loadAcquireSys(&s.status.busy) != busy; }));
@@ -508,9 +510,9 @@ TEST(CudaRelay, AWaitTellsWhatIsMissingUntilItsAbort) {
   args.n = 1;
   args.of[0] = {0, 5, 1};
   std::thread wait([&] { launch(TUTTI_AWAIT_MOST, [&] { awaitSignals(args); }); });
-  auto told = [&] { return __atomic_load_n(&status.late.wait, __ATOMIC_ACQUIRE); };
+  auto told = [&] { return __atomic_load_n(&status.late[0].wait, __ATOMIC_ACQUIRE); };
   EXPECT_TRUE(net::Rank::Sleep([&] { return told() >> 32 > 2; }));
-  EXPECT_EQ(status.late.amount, (uint64_t)2 << 32 | 5);
+  EXPECT_EQ(status.late[0].amount, (uint64_t)2 << 32 | 5);
   __atomic_store_n(&status.abort, 1, __ATOMIC_RELEASE);
   wait.join();
 }
