@@ -56,26 +56,35 @@ tuttiResult_t tell(void *comm, const tuttiWaitSignalDesc_t *desc, uint32_t come,
   return tuttiSuccess;
 }
 
-/* A kernel's report is told once, by the names that the user has for the signal. */
-TEST(CudaSignals, AreToldByRankIndexAndContext) {
-  for (const tuttiSignalLayout &l : kLayouts) {
-    Told told;
-    tuttiTaskContext context{};
-    tuttiKernelStatus status{};
-    tuttiCuda s{};
+/* Kernels that report, and who hears them. */
+struct Waits {
+  Told told;
+  tuttiTaskContext context{};
+  tuttiKernelStatus status{};
+  tuttiCuda s{};
+  explicit Waits(const tuttiSignalLayout &layout) {
     context.comm = &told;
     context.signalsLate = tell;
     s.context = &context;
     s.status = &status;
-    s.layout = l;
-    tuttiCudaSignalsHear(&s);
+    s.layout = layout;
+  }
+  tuttiSignalsLate &late(uint32_t counter) { return status.late[tuttiSignalLateAt(counter)]; }
+  void hear() { tuttiCudaSignalsHear(&s); }
+};
+
+/* A kernel's report is told once, by the names that the user has for the signal. */
+TEST(CudaSignals, AreToldByRankIndexAndContext) {
+  for (const tuttiSignalLayout &l : kLayouts) {
+    Waits w(l);
+    const Told &told = w.told;
+    w.hear();
     EXPECT_EQ(told.times, 0) << "nobody waits";
     int rank = (int)l.nranks - 1, ctx = (int)l.contexts - 1, sig = (int)l.signals / 2;
     uint32_t counter = tuttiSignalAt(&l, rank, ctx, sig);
-    tuttiSignalsLate &late = status.late[tuttiSignalLateAt(counter)];
-    late = {tuttiSignalWait(counter, 70000), (uint64_t)3 << 32 | 5};
+    w.late(counter) = {tuttiSignalWait(counter, 70000), (uint64_t)3 << 32 | 5};
     for (int look = 0; look < 3; look++)
-      tuttiCudaSignalsHear(&s);
+      w.hear();
     EXPECT_EQ(told.times, 1);
     EXPECT_EQ(told.desc.peer, rank);
     EXPECT_EQ(told.desc.ctx, ctx);
@@ -83,30 +92,22 @@ TEST(CudaSignals, AreToldByRankIndexAndContext) {
     EXPECT_EQ(told.desc.opCnt, 5);
     EXPECT_EQ(told.come, 3u);
     EXPECT_EQ(told.waitedMs, 70000u);
-    late.wait = tuttiSignalWait(counter, 70100);
-    tuttiCudaSignalsHear(&s);
+    w.late(counter).wait = tuttiSignalWait(counter, 70100);
+    w.hear();
     EXPECT_EQ(told.times, 2) << "still";
   }
 }
 
 /* However fast one wait tells: each look goes on behind the last. */
 TEST(CudaSignals, OfSeveralWaitsAreAllToldByTurns) {
-  Told told;
-  tuttiTaskContext context{};
-  tuttiKernelStatus status{};
-  tuttiCuda s{};
-  context.comm = &told;
-  context.signalsLate = tell;
-  s.context = &context;
-  s.status = &status;
-  s.layout = {1, 1, 4};
+  Waits w({1, 1, 4});
   int heard[4] = {};
   for (uint32_t look = 1; look <= 40; look++) {
     for (uint32_t counter = 0; counter < 4; counter++)
-      status.late[tuttiSignalLateAt(counter)] = {tuttiSignalWait(counter, look), 1};
-    tuttiCudaSignalsHear(&s);
-    EXPECT_EQ(told.times, (int)look) << "one at a time";
-    heard[told.desc.peer]++;
+      w.late(counter) = {tuttiSignalWait(counter, look), 1};
+    w.hear();
+    EXPECT_EQ(w.told.times, (int)look) << "one at a time";
+    heard[w.told.desc.peer]++;
   }
   EXPECT_THAT(heard, Each(10));
 }
