@@ -3,12 +3,15 @@
  * that of a plain copy. Settings choose the path, as TUTTI_SHM_DISABLE=1 the network.
  *
  * Windows are of tuttiMemAlloc, or with the word plain of malloc. On GPUs, --device cuda, each
- * process has one of its own where there are two, and calls are eager and in a graph.
+ * process has one of its own where there are two, and calls are eager and in a graph. With the word
+ * threads the ranks are threads of one process, on one GPU, where processes would take turns of
+ * milliseconds.
  *
  * Usage: onesided [rounds [plain]]
- *        onesided --device cuda [rounds] */
+ *        onesided --device cuda [rounds [threads]] */
 #include "onesided.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -128,17 +131,42 @@ static void run(Side *s, const tuttiUniqueId *id, int rounds, bool plain) {
   CHECK(tuttiCommDestroy(s->comm));
 }
 
+typedef struct {
+  onesidedShared *shared;
+  int rounds;
+} Second;
+
+static void *secondThread(void *arg) {
+  const Second *second = arg;
+  onesidedGpu(1, second->shared, second->rounds);
+  return NULL;
+}
+
+/* Both ranks in this process. */
+static void runThreads(onesidedShared *shared, int rounds) {
+  Second second = {shared, rounds};
+  pthread_t thread;
+  shared->threads = true;
+  if (pthread_create(&thread, NULL, secondThread, &second)) exit(1);
+  onesidedGpu(0, shared, rounds);
+  pthread_join(thread, NULL);
+}
+
 int main(int argc, char **argv) {
   bool gpu = argc > 2 && strcmp(argv[1], "--device") == 0 && strcmp(argv[2], "cuda") == 0;
   int at = gpu ? 3 : 1, rounds = argc > at ? atoi(argv[at]) : 5, status = 0;
   if (rounds < 1 || (gpu && !onesidedGpuBuilt)) {
     fprintf(stderr, gpu && !onesidedGpuBuilt
                         ? "onesided: built without CUDA\n"
-                        : "usage: onesided [--device cuda] [rounds [plain]]\n");
+                        : "usage: onesided [--device cuda] [rounds [plain|threads]]\n");
     return 2;
   }
   onesidedShared *shared = onesidedShare();
   CHECK(tuttiGetUniqueId(&shared->id));
+  if (gpu && argc > at + 1 && strcmp(argv[at + 1], "threads") == 0) {
+    runThreads(shared, rounds);
+    return 0;
+  }
   pid_t child = fork(); /* which an id alone allows */
   Side s = {.rank = child == 0};
   if (gpu)

@@ -18,11 +18,13 @@
     }                                                                                              \
   } while (0)
 
-/* Memory of both processes. */
+/* Memory of both ranks. */
 typedef struct {
   tuttiUniqueId id;
-  uint8_t handle[64]; /* cudaIpcMemHandle_t of rank 1's window, for the plain copy */
-  int told;           /* it is there; atomic */
+  bool threads;       /* of one process */
+  char *window;       /* of rank 1, for the plain copy */
+  uint8_t handle[64]; /* the same for another process: a cudaIpcMemHandle_t */
+  int told;           /* they are there; atomic */
 } onesidedShared;
 
 extern const bool onesidedGpuBuilt;

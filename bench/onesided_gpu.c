@@ -153,6 +153,7 @@ static void showWindow(Side *s, onesidedShared *shared) {
   if (s->rank == 1) {
     CUDA(cudaIpcGetMemHandle(&handle, s->window));
     memcpy(shared->handle, &handle, sizeof handle);
+    shared->window = s->window;
     __atomic_store_n(&shared->told, 1, __ATOMIC_RELEASE);
     return;
   }
@@ -160,6 +161,8 @@ static void showWindow(Side *s, onesidedShared *shared) {
     if (i == 60000) exit(1);
     usleep(1000);
   }
+  s->theirs = shared->window;
+  if (shared->threads) return;
   memcpy(&handle, shared->handle, sizeof handle);
   CUDA(cudaIpcOpenMemHandle((void **)&s->theirs, handle, cudaIpcMemLazyEnablePeerAccess));
 }
@@ -178,8 +181,9 @@ static void setUp(Side *s, onesidedShared *shared) {
   int gpus;
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   CUDA(cudaGetDeviceCount(&gpus));
+  if (shared->threads) gpus = 1;
   CUDA(cudaSetDevice(s->rank % gpus));
-  s->batches = gpus > 1 ? 100 : 4; /* processes take turns of milliseconds on one GPU */
+  s->batches = gpus > 1 || shared->threads ? 100 : 4; /* processes take turns of milliseconds */
   CUDA(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
   CUDA(cudaMalloc((void **)&s->data, LARGE));
   CUDA(cudaMalloc((void **)&s->window, LARGE));
@@ -190,7 +194,9 @@ static void setUp(Side *s, onesidedShared *shared) {
   CHECK(tuttiCommInitRankConfig(&s->comm, 2, shared->id, s->rank, &config));
   CHECK(tuttiCommWindowRegister(s->comm, s->window, LARGE, &s->win, TUTTI_WIN_DEFAULT));
   showWindow(s, shared);
-  if (s->rank == 0) printf("two processes, %s\n", gpus > 1 ? "a GPU each" : "on one GPU");
+  if (s->rank == 0)
+    printf("two %s, %s\n", shared->threads ? "threads" : "processes",
+           gpus > 1 ? "a GPU each" : "on one GPU");
 }
 
 void onesidedGpu(int rank, onesidedShared *shared, int rounds) {
@@ -214,7 +220,7 @@ void onesidedGpu(int rank, onesidedShared *shared, int rounds) {
   }
   CUDA(cudaStreamSynchronize(s.stream));
   CHECK(tuttiCommDestroy(s.comm));
-  if (s.theirs) CUDA(cudaIpcCloseMemHandle(s.theirs));
+  if (s.theirs && !shared->threads) CUDA(cudaIpcCloseMemHandle(s.theirs));
 }
 
 #else
