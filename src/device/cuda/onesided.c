@@ -93,14 +93,14 @@ static tuttiResult_t launch(const tuttiPutArgs *args, bool mayBeEarly, tuttiStre
                         "the launch of a put");
 }
 
-/* A signal behind a copy, where what comes next on the stream does not follow it: the copy engine
- * goes on with the next put meanwhile. Signals of later puts may pass this one, but no data, and
- * all that anybody learns of signals is how many have come. */
+/* A signal behind a copy that is the last of the stream so far, where what comes next there does
+ * not follow it: the copy engine goes on with the next put meanwhile. Signals of later puts may
+ * pass this one, but no data, and all that anybody learns of signals is how many have come. */
 static tuttiResult_t signalBeside(tuttiCuda *s, const tuttiPutArgs *args, tuttiStream_t stream,
                                   bool capturing) {
   tuttiCudaCapture capture = {0};
   if (!capturing) {
-    TUTTI_TRY(tuttiCudaOrder(s, stream, s->signalStream));
+    CUDA_TRY(cudaStreamWaitEvent(s->signalStream, s->done[0], 0));
     return launch(args, false, s->signalStream);
   }
   TUTTI_TRY(tuttiCudaCaptureOf(stream, &capture));
@@ -109,8 +109,8 @@ static tuttiResult_t signalBeside(tuttiCuda *s, const tuttiPutArgs *args, tuttiS
       "the signal of a put in a graph");
 }
 
-/* Data that one thread block does not carry with its signal goes ahead of it: by many, or by the
- * copy engine, which does not mind alignment. */
+/* Between tuttiCudaBegin and the end of the call. Data that one thread block does not carry with
+ * its signal goes ahead of it: by many, or by the copy engine, which does not mind alignment. */
 static tuttiResult_t write(tuttiCuda *s, const tuttiRmaPut *put, tuttiStream_t stream,
                            bool capturing) {
   tuttiPutArgs args = {.to = put->mapped, .from = put->data, .bytes = put->bytes};
@@ -118,16 +118,17 @@ static tuttiResult_t write(tuttiCuda *s, const tuttiRmaPut *put, tuttiStream_t s
   setSignal(s, put, &signal);
   if (args.to == args.from) args.bytes = 0; /* to itself, where it is already */
   bool odd = isOdd(&args);
-  if (args.bytes <= (odd ? TUTTI_PUT_ALONE_ODD : TUTTI_PUT_ALONE)) {
-    setSignal(s, put, &args);
-    return launch(&args, s->mayBeEarly, stream);
-  }
-  if (odd || args.bytes >= TUTTI_PUT_ENGINE) {
+  bool alone = args.bytes <= (odd ? TUTTI_PUT_ALONE_ODD : TUTTI_PUT_ALONE);
+  bool byEngine = !alone && (odd || args.bytes >= TUTTI_PUT_ENGINE);
+  if (byEngine) {
     CUDA_TRY(cudaMemcpyAsync(args.to, args.from, args.bytes, cudaMemcpyDefault, stream));
-    return signalBeside(s, &signal, stream, capturing);
+  } else {
+    if (alone) setSignal(s, put, &args);
+    TUTTI_TRY(launch(&args, s->mayBeEarly, stream));
+    if (!alone) TUTTI_TRY(launch(&signal, s->mayBeEarly, stream));
   }
-  TUTTI_TRY(launch(&args, s->mayBeEarly, stream));
-  return launch(&signal, s->mayBeEarly, stream);
+  TUTTI_TRY(tuttiCudaEnd(s, stream, capturing));
+  return byEngine ? signalBeside(s, &signal, stream, capturing) : tuttiSuccess;
 }
 
 /* To a GPU that this one does not store to. */
@@ -150,8 +151,7 @@ tuttiResult_t tuttiCudaPut(tuttiTaskContext *context, const tuttiRmaPut *put,
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaSwitch(s->device, &before)); /* whose stream NULL may be meant */
   TUTTI_TRY(tuttiCudaBegin(s, stream, &capturing));
-  TUTTI_TRY(write(s, put, stream, capturing));
-  return tuttiCudaEnd(s, stream, capturing);
+  return write(s, put, stream, capturing);
 }
 
 /* ---- waits ----------------------------------------------------------------------------------- */
