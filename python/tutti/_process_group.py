@@ -830,13 +830,13 @@ class Calls:
 
     def start_coalescing(self, device=None):
         if device is not None and device.type == "cuda":
-            self.cuda_call("_start_coalescing", (device,), {})
+            self.engine.cuda.start_coalescing(device)
         else:
             self.engine.start_batch()
 
     def end_coalescing(self, device=None):
         if device is not None and device.type == "cuda":
-            return self.cuda_call("_end_coalescing", (device,), {})
+            return self.engine.cuda.end_coalescing(device)
         return self.engine.end_batch()
 
     def abort(self):

@@ -56,6 +56,7 @@ class Cuda:
     def __init__(self, store, rank, size, timeout, name, ranks, options):
         self._arguments, self.options = [store, rank, size, timeout, name, ranks, options], options
         self._lock, self._made, self._ended = threading.Lock(), None, False  # made: the backend and its group
+        self._coalesces = None  # the group that has been told to
 
     def _both(self):
         made = self._made
@@ -84,6 +85,16 @@ class Cuda:
         while arguments and arguments[-1] is None:  # what is not given
             arguments = arguments[:-1]
         return call(*arguments, **{key: value for key, value in named.items() if value is not None})
+
+    def start_coalescing(self, device):
+        self._coalesces = self._both()[1]
+        self._coalesces._start_coalescing(device)
+
+    def end_coalescing(self, device):
+        """Of the group that began, which may have been aborted meanwhile: PyTorch 2.15 aborts groups between the two,
+        and who began a group of calls in NCCL has to end it. A Work or None."""
+        group, self._coalesces = self._coalesces or self._both()[1], None
+        return group._end_coalescing(device)
 
     def set_timeout(self, timeout):
         self._arguments[3] = timeout

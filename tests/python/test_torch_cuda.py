@@ -273,6 +273,22 @@ class Life(unittest.TestCase):
             with self.assertRaisesRegex(dist.DistBackendError, "shut down or aborted"):
                 dist.all_reduce(gpu())
 
+    def test_what_an_abort_stands_in_is_ended(self):
+        device = torch.device("cuda", 0)
+        with group() as world:
+            nccl = world._get_backend(device)
+            world._start_coalescing(device)
+            world.abort()
+            world._end_coalescing(device)
+            self.assertEqual([call[0] for call in nccl.calls], ["_start_coalescing", "abort", "_end_coalescing"])
+
+    def test_abort_of_all_groups(self):
+        with group_of_a_gpu() as world:
+            nccl = world._get_backend(torch.device("cuda", 0))
+            dist.distributed_c10d._abort_process_group()
+            self.assertEqual([call[0] for call in nccl.calls].count("abort"), 1)
+            self.assertFalse(dist.is_initialized())
+
 
 class Pretends(torch.Tensor):
     """A tensor on the CPU that says that it is on a GPU."""
