@@ -87,14 +87,17 @@ class Cuda:
         return call(*arguments, **{key: value for key, value in named.items() if value is not None})
 
     def start_coalescing(self, device):
-        self._coalesces = self._both()[1]
-        self._coalesces._start_coalescing(device)
+        """Nothing where the backend has ended: PyTorch 2.15 aborts groups between this and the end, again if asked to."""
+        over = self._ended and self._made is None
+        self._coalesces = None if over else self._both()[1]
+        if self._coalesces is not None:
+            self._coalesces._start_coalescing(device)
 
     def end_coalescing(self, device):
-        """Of the group that began, which may have been aborted meanwhile: PyTorch 2.15 aborts groups between the two,
-        and who began a group of calls in NCCL has to end it. A Work or None."""
-        group, self._coalesces = self._coalesces or self._both()[1], None
-        return group._end_coalescing(device)
+        """Of the group that began, which may have been aborted meanwhile: who began a group of calls in NCCL has to
+        end it. A Work or None."""
+        group, self._coalesces = self._coalesces, None
+        return None if group is None else group._end_coalescing(device)
 
     def set_timeout(self, timeout):
         self._arguments[3] = timeout
@@ -102,11 +105,13 @@ class Cuda:
             self.call("set_timeout", (timeout,), {})
 
     def end(self, how):
-        """`how` is "abort" or "shutdown"; nothing is made any more."""
+        """`how` is "abort" or "shutdown"; nothing is made any more. What a shutdown cannot end, as of a group whose
+        rank has died, is there for an abort."""
         with self._lock:
-            made, self._made, self._ended = self._made, None, True
+            made, self._ended = self._made, True
         if made is not None:
             getattr(made[0], how)()
+            self._made = None
 
 
 def first_tensor(things):

@@ -282,6 +282,24 @@ class Life(unittest.TestCase):
             world._end_coalescing(device)
             self.assertEqual([call[0] for call in nccl.calls], ["_start_coalescing", "abort", "_end_coalescing"])
 
+    def test_what_a_shutdown_cannot_end_is_aborted(self):
+        with group_of_a_gpu() as world:
+            nccl = world._get_backend(torch.device("cuda", 0))
+            nccl.shutdown = mock.Mock(side_effect=dist.DistBackendError("rank 1 died"))
+            with self.assertRaisesRegex(dist.DistBackendError, "rank 1 died"):
+                dist.destroy_process_group()
+            dist.distributed_c10d._abort_process_group()
+            self.assertEqual([call[0] for call in nccl.calls].count("abort"), 1)
+            self.assertFalse(dist.is_initialized())
+
+    def test_abort_after_an_abort(self):
+        with group_of_a_gpu() as world:
+            nccl = world._get_backend(torch.device("cuda", 0))
+            world.abort()
+            dist.distributed_c10d._abort_process_group()
+            self.assertEqual([call[0] for call in nccl.calls].count("abort"), 1)
+            self.assertFalse(dist.is_initialized())
+
     def test_abort_of_all_groups(self):
         with group_of_a_gpu() as world:
             nccl = world._get_backend(torch.device("cuda", 0))
