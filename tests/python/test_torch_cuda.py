@@ -292,20 +292,15 @@ class Life(unittest.TestCase):
             self.assertEqual([call[0] for call in nccl.calls].count("abort"), 1)
             self.assertFalse(dist.is_initialized())
 
-    def test_abort_after_an_abort(self):
-        with group_of_a_gpu() as world:
-            nccl = world._get_backend(torch.device("cuda", 0))
-            world.abort()
-            dist.distributed_c10d._abort_process_group()
-            self.assertEqual([call[0] for call in nccl.calls].count("abort"), 1)
-            self.assertFalse(dist.is_initialized())
-
     def test_abort_of_all_groups(self):
-        with group_of_a_gpu() as world:
-            nccl = world._get_backend(torch.device("cuda", 0))
-            dist.distributed_c10d._abort_process_group()
-            self.assertEqual([call[0] for call in nccl.calls].count("abort"), 1)
-            self.assertFalse(dist.is_initialized())
+        for aborted in (False, True):
+            with self.subTest(aborted=aborted), group_of_a_gpu() as world:
+                nccl = world._get_backend(torch.device("cuda", 0))
+                if aborted:
+                    world.abort()
+                dist.distributed_c10d._abort_process_group()
+                self.assertEqual([call[0] for call in nccl.calls].count("abort"), 1)
+                self.assertFalse(dist.is_initialized())
 
 
 class Pretends(torch.Tensor):
