@@ -69,6 +69,10 @@ DEFINE(tuttiResult_t, SetEncryption, (const tuttiNcclEncryptionConfig *config)) 
 /* tutti reads its settings again whenever a communicator is made. */
 DEFINE(void, ResetDebugInit, (void)) {}
 
+/* In no header of NCCL's, but in its library; it has no twin. */
+EXPORT void ncclResetDebugInitInternal(void);
+EXPORT void ncclResetDebugInitInternal(void) {}
+
 /* ---- communicators --------------------------------------------------------------------------- */
 
 /* The most that tutti takes: of channels that must be, of thread blocks that may be. */
