@@ -35,6 +35,13 @@ TUTTI_HD static inline void tuttiLocalStep(const tuttiSchedule *s, uint64_t k, t
                 TUTTI_STEP_SRC | TUTTI_STEP_DST | TUTTI_STEP_FINAL | TUTTI_STEP_STABLE);
 }
 
+/* No rank sends to more others on a channel, nor receives from more. */
+static inline int tuttiSchedulePeers(int algo, int nranks) {
+  if (algo == tuttiAlgoRing) return 1;
+  if (algo == tuttiAlgoDoubling) return 2 * tuttiRounds(nranks); /* to both sides */
+  return algo == tuttiAlgoDirect ? nranks : TUTTI_MAX_FAN;
+}
+
 /* Elements of scratch memory that the steps of this rank need. */
 static inline uint64_t tuttiScheduleScratch(const tuttiSchedule *s) {
   if (s->algo != tuttiAlgoDoubling || s->nranks == 1) return 0;

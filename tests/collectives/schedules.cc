@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <map>
 #include <random>
+#include <set>
 
 #include "simulate.h"
 
@@ -54,6 +56,37 @@ TEST_P(Schedules, DoublingOfEveryNumberOfRanks) {
     sim.seed = random();
     expectGood(sim);
     if (HasFailure()) return;
+  }
+}
+
+/* An executor has room for so many connections. */
+TEST_P(Schedules, NoRankHasMorePeersThanTold) {
+  using Peers = std::map<int, std::set<int>>;
+  struct Pairs {
+    Peers to, from;
+  };
+  bool pairs = isDirect() || GetParam().coll == tuttiCollAlltoAll;
+  bool perRank = GetParam().coll >= tuttiCollAllGather;
+  for (int n : {2, 3, 5, 8, 17, 24, 33, 65, 129}) {
+    if (pairs && n > 33) break;
+    for (int perHost : {1, 3, 8}) {
+      Pairs found;
+      tuttiSimulation sim = simulationOf(GetParam(), n, perHost, perRank ? 2 : 2 * n, n);
+      sim.root = n / 2;
+      sim.context = &found;
+      sim.sent = [](void *context, int from, int to, uint64_t) {
+        if (from == to) return; /* shared */
+        static_cast<Pairs *>(context)->to[from].insert(to);
+        static_cast<Pairs *>(context)->from[to].insert(from);
+      };
+      expectGood(sim);
+      size_t most = static_cast<size_t>(tuttiSchedulePeers(GetParam().algo, n));
+      for (const Peers *peers : {&found.to, &found.from})
+        for (const auto &[rank, others] : *peers)
+          EXPECT_LE(others.size(), most)
+              << n << " ranks, " << perHost << " per host, rank " << rank;
+      if (HasFailure()) return;
+    }
   }
 }
 

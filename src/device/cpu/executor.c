@@ -581,8 +581,8 @@ static inline int chainWidth(const tuttiTask *task) {
   int width = 1;
   do {
     const tuttiSchedule *s = &task->schedule;
-    if (s->coll == tuttiCollSendRecv || s->algo == tuttiAlgoRing) continue;
-    int v = s->algo == tuttiAlgoDirect ? s->nranks : TUTTI_MAX_FAN;
+    if (s->coll == tuttiCollSendRecv) continue;
+    int v = tuttiSchedulePeers(s->algo, s->nranks);
     if (v > width) width = v;
   } while ((task = task->next) != NULL);
   return width;

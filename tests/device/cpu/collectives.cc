@@ -227,6 +227,12 @@ TEST_P(Collectives, OneThread) {
       }
 }
 
+/* A rank lends its memory to more others than one step can name. */
+TEST_P(Collectives, ManyPeers) {
+  if (GetParam().algo != tuttiAlgoDoubling || kSanitized) return;
+  ASSERT_NO_FATAL_FAILURE(runAll({40, 2100, 4096, false, false, false}));
+}
+
 TEST_P(Collectives, Threads) {
   for (int nranks : {2, 5})
     for (uint64_t chunk : {20, 2048})
