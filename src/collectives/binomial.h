@@ -26,9 +26,14 @@ TUTTI_HD static inline void tuttiBinomialFind(const tuttiSchedule *s, tuttiBinom
   b->nchildren = tuttiRounds(b->blocks);
 }
 
+/* Ranks that child j is ahead. The mask changes no j there is: a rank has at most 31 children. */
+TUTTI_HD static inline int32_t tuttiChildAhead(int32_t j) {
+  return (int32_t)(UINT32_C(1) << (j & 31));
+}
+
 /* Blocks of child j. */
 TUTTI_HD static inline int32_t tuttiChildBlocks(const tuttiBinomial *b, int32_t j) {
-  int32_t width = INT32_C(1) << j, left = b->blocks - width;
+  int32_t width = tuttiChildAhead(j), left = b->blocks - width;
   return width < left ? width : left;
 }
 
@@ -53,7 +58,7 @@ TUTTI_HD static inline void tuttiBinomialDown(const tuttiSchedule *s, const tutt
     if (i > 0) step->flags |= TUTTI_STEP_SRC_WRITTEN;
   }
   for (int32_t j = left - 1; j >= 0 && step->nsend < TUTTI_MAX_FAN; j--)
-    step->send[step->nsend++] = tuttiRankAfter(s, INT32_C(1) << j);
+    step->send[step->nsend++] = tuttiRankAfter(s, tuttiChildAhead(j));
 }
 
 /* Stable: only the root's recvbuff is written, with what contains its operand. */
@@ -64,7 +69,7 @@ TUTTI_HD static inline void tuttiBinomialUp(const tuttiSchedule *s, const tuttiB
   tuttiStepInit(step, i > 0 ? 0 : at, last ? at : 0, count, TUTTI_STEP_SRC);
   step->flags |= i > 0 ? TUTTI_STEP_SRC_SCRATCH : TUTTI_STEP_STABLE;
   for (int32_t j = i * TUTTI_MAX_FAN; j < b->nchildren && step->nrecv < TUTTI_MAX_FAN; j++)
-    step->recv[step->nrecv++] = tuttiRankAfter(s, INT32_C(1) << j);
+    step->recv[step->nrecv++] = tuttiRankAfter(s, tuttiChildAhead(j));
   if (!last) {
     step->flags |= TUTTI_STEP_DST_SCRATCH;
   } else if (b->parent < 0) {
@@ -120,8 +125,8 @@ TUTTI_HD static inline void tuttiBlocksOwn(const tuttiSchedule *s, const tuttiRo
 
 TUTTI_HD static inline uint64_t tuttiBlocksLoopSteps(const tuttiSchedule *s, const tuttiRow *row,
                                                      const tuttiBinomial *b) {
-  uint64_t steps = 0;
-  for (int32_t f = tuttiBlocksPhases(b) - 1; f >= 0; f--)
+  uint64_t steps = tuttiBlocksSteps(s, row, b, 0);
+  for (int32_t f = tuttiBlocksPhases(b) - 1; f > 0; f--)
     steps += tuttiBlocksSteps(s, row, b, f);
   return steps;
 }
@@ -140,7 +145,7 @@ TUTTI_HD static inline void tuttiBlocksLoopStep(const tuttiSchedule *s, const tu
   if (f <= 0) {
     tuttiBlocksOwn(s, row, b, &m);
   } else if (f <= b->nchildren) {
-    int32_t ahead = INT32_C(1) << (f - 1);
+    int32_t ahead = tuttiChildAhead(f - 1);
     tuttiBlocksMove(row, ahead, tuttiChildBlocks(b, f - 1), tuttiRankAfter(s, ahead), gathers, &m);
   } else if (b->parent >= 0) {
     tuttiBlocksMove(row, 0, b->blocks, b->parent, !gathers, &m);
