@@ -2,6 +2,8 @@
 import atexit
 import collections
 import datetime
+import hashlib
+import os
 import threading
 import time
 import warnings
@@ -45,6 +47,14 @@ _LARGE = 1 << 15  # bytes; see _is_large
 _FEW = 16  # ranks among which a root had better talk to each by itself
 _POLL = 0.001  # seconds between looks at the store, at first
 _groups = weakref.WeakSet()
+_most_here = 1  # of any group's ranks that have had the cores of this process
+
+
+def _cores():
+    """How many cores this process may use, and their name, which no others have on any host."""
+    cores = sorted(os.sched_getaffinity(0))
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return len(cores), hashlib.sha256(f"{file.read()}{cores}".encode()).hexdigest()[:32]
 
 
 def _kind(tensor):
@@ -178,7 +188,10 @@ class Engine:
         return PrefixStore(self._key(name), self.store)
 
     def _open(self):
+        global _most_here
         key = self._key("id")
+        cores, name = _cores()
+        self.store.add(self._key(f"cores/{name}"), 1)
         if self.rank == 0:
             uid = tutti.unique_id()
             self.store.set(key, uid)
@@ -187,6 +200,9 @@ class Engine:
             uid = bytes(self.store.get(key))
         if _lib.tuttiWorkGroupOpen(self.native, uid):
             raise failed(w.text(self.native))
+        # All ranks have come by now. A group of a few shares the cores with those of the groups before it.
+        _most_here = max(_most_here, self.store.add(self._key(f"cores/{name}"), 0))
+        _lib.tuttiWorkGroupCrowd(self.native, _most_here > cores)
 
     # ---- running ----
 

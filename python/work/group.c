@@ -57,6 +57,7 @@ tuttiWorkGroup *tuttiWorkGroupMake(int nranks, int rank, int timeoutMs, const ch
   group->nranks = nranks;
   group->rank = rank;
   group->timeoutMs = timeoutMs;
+  group->graceUs = GRACE_US;
   group->refs = 1;
   snprintf(group->name, sizeof group->name, "%s", name);
   group->sends = lanes;
@@ -71,6 +72,12 @@ tuttiWorkGroup *tuttiWorkGroupMake(int nranks, int rank, int timeoutMs, const ch
   if (made) return group;
   freeGroup(group);
   return NULL;
+}
+
+void tuttiWorkGroupCrowd(tuttiWorkGroup *group, int crowded) {
+  pthread_mutex_lock(&group->lock);
+  group->graceUs = crowded ? GRACE_US_CROWDED : GRACE_US;
+  pthread_mutex_unlock(&group->lock);
 }
 
 void tuttiGroupUnref(tuttiWorkGroup *group) {

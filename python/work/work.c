@@ -1,9 +1,10 @@
 /* Works, their queues, and who runs them: whoever waits for a work of an idle queue carries it out
  * in its own thread, which spares two switches of threads; else the queue's thread does. Most works
- * are waited for a few microseconds after they were made. So the thread takes none that has not
- * been there for GRACE_US; and while there are works now and then it looks for them by itself, as
- * waking it would cost more than a small one takes, and a core where there are few. It looks less
- * often while their waiters carry them out, and as often as it can once it was needed. */
+ * are waited for a few microseconds after they were made, or where there are more ranks than cores
+ * as soon as the waiter has one. So the thread takes none that has not been there for the group's
+ * grace; and while there are works now and then it looks for them by itself, as waking it would
+ * cost more than a small one takes, and a core where there are few. It looks less often while their
+ * waiters carry them out, and as often as it can once it was needed. */
 #include "work.h"
 
 #include <errno.h>
@@ -22,7 +23,7 @@
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 #endif
 
-enum { GRACE_US = 50, MOST_US = 1600, LOOKS = 40, SLACK_NS = 1000 };
+enum { MOST_US = 1600, LOOKS = 40, SLACK_NS = 1000 };
 
 static _Thread_local char lastText[WORK_TEXT]; /* of this thread's last failed call */
 
@@ -220,17 +221,18 @@ static void *runQueue(void *argument) {
   Queue *queue = argument;
   tuttiWorkGroup *group = queue->group;
   uint64_t begun = 0; /* what the queue had begun at the last look */
-  long pause = GRACE_US;
+  long pause;
   int idle = 0;     /* looks in vain */
   bool due = false; /* at the last look there was a work, and `begun` ones before it */
   (void)prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0); /* else a look comes 50 us late */
   pthread_mutex_lock(&group->lock);
+  pause = group->graceUs;
   while (!group->closing && !queue->dead) {
     bool has = !queue->running && ready(queue), helped = queue->begun != begun;
     if (has && due && !helped) {
       runNext(queue);
       begun = queue->begun; /* what follows has waited long enough */
-      pause = GRACE_US;
+      pause = group->graceUs;
       idle = 0;
       continue;
     }
@@ -239,7 +241,7 @@ static void *runQueue(void *argument) {
     begun = queue->begun;
     idle = has || helped ? 0 : idle + 1;
     if (idle < LOOKS)
-      tuttiGroupLook(group, &queue->more, has ? GRACE_US : pause);
+      tuttiGroupLook(group, &queue->more, has ? group->graceUs : pause);
     else
       sleepDeep(queue);
   }
