@@ -1,9 +1,11 @@
 """What each call of PyTorch on a group becomes, in terms of libtutti_work.so."""
 import atexit
 import collections
+import contextlib
 import datetime
 import hashlib
 import os
+import socket
 import threading
 import time
 import warnings
@@ -52,9 +54,10 @@ _most_here = 1  # of any group's ranks that have had the cores of this process
 
 def _cores():
     """How many cores this process may use, and their name, which no others have on any host."""
-    cores = sorted(os.sched_getaffinity(0))
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return len(cores), hashlib.sha256(f"{file.read()}{cores}".encode()).hexdigest()[:32]
+    cores, host = sorted(os.sched_getaffinity(0)), socket.gethostname()
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:  # containers have one kernel
+        host = file.read()
+    return len(cores), hashlib.sha256(f"{host}{cores}".encode()).hexdigest()[:32]
 
 
 def _kind(tensor):
