@@ -96,13 +96,16 @@ static void sent(void *context, int channel, int from, int to, uint64_t bytes) {
 /* The least that the busiest host must send or receive, whatever the algorithm. */
 static double leastBytes(const tuttiGraph *g, int coll, double bytes) {
   int fewest = g->nranks;
+  double pairs = 0; /* of a rank of a host and one elsewhere */
   for (int h = 0; h < g->nhosts; h++) {
     int ranks = 0;
     for (int r = 0; r < g->nranks; r++)
       ranks += g->host[r] == h;
     if (ranks < fewest) fewest = ranks;
+    pairs = fmax(pairs, (double)ranks * (g->nranks - ranks));
   }
   if (coll == tuttiCollAllReduce) return 2.0 * (g->nhosts - 1) / g->nhosts * bytes;
+  if (coll == tuttiCollAlltoAll) return pairs / g->nranks * bytes;
   return (double)(g->nranks - fewest) / g->nranks * bytes;
 }
 
@@ -129,9 +132,10 @@ static void printLoads(const loads *l, const tuttiTraffic *t, double bytes) {
 }
 
 tuttiResult_t tuttiTopoTraffic(const tuttiTopoRails *r, const tuttiGraph *g, size_t bytes) {
-  static const int colls[] = {tuttiCollAllReduce, tuttiCollAllGather, tuttiCollReduceScatter};
+  static const int colls[] = {tuttiCollAllReduce, tuttiCollAllGather, tuttiCollReduceScatter,
+                              tuttiCollAlltoAll};
   loads l = {.rails = r, .g = g};
-  for (int i = 0; i < 3 * tuttiAlgoCount; i++) {
+  for (int i = 0; i < 4 * tuttiAlgoCount; i++) {
     bool perRank = colls[i / tuttiAlgoCount] != tuttiCollAllReduce;
     uint64_t all = bytes / 4 / (uint64_t)g->nranks * (uint64_t)g->nranks;
     tuttiTraffic t = {.coll = colls[i / tuttiAlgoCount],

@@ -18,6 +18,7 @@ const char *const tuttiProtoNames[tuttiProtoCount] = {TUTTI_PROTOCOLS(TUTTI_NAME
  * planner_allpairs.c. Times are in us, of one rank or of one thread block. */
 static const struct {
   double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare, pairsShare;
+  double crossShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
   int pairwiseRanks, readRanks[2];
@@ -32,6 +33,7 @@ static const struct {
     .netShare = {0.7, 0.9, 1.0}, /* of interGBs that 1, 2, 4 channels reach if one has not all */
     .treeShare = 0.85,           /* of that for a tree: an inner rank's links wait for each other */
     .pairsShare = 0.6,           /* of GPUs on several hosts that send to all others at once */
+    .crossShare = 0.8,           /* of messages from one rail to another, through the spine */
     .cachedChunkBytes = 128 << 10, /* longest chunk inside a host: what stays in a core's cache */
     .leastChunkBytes = 16 << 10,   /* below it pieces cost more than their overlap gains */
     .leastNetBytes = 64 << 10,     /* the same between hosts */
@@ -187,9 +189,22 @@ static costs ringCosts(const setting *w, const tuttiSignature *op, const candida
   }
 }
 
+/* By way of the receiver's place; a host has `inside` other ranks, and there are `across` other
+ * hosts. */
+static costs relayCosts(const setting *w, const candidate *c) {
+  double inside = w->perHost - 1, across = w->hosts - 1, S = w->bytes;
+  double pieces = fmax(S / c->nchannels / c->longest, 1);
+  double sent = w->hosts * inside + w->perHost * across;
+  return (costs){.waits = w->hopIn + w->hopOut,
+                 .messages = pieces * 2 * sent,
+                 .copied = (sent + w->n) * S,
+                 .wired = w->perHost * w->remote * S};
+}
+
 /* As a ring, but that less crosses borders. A message between hosts takes its time beside those
  * inside that the rank has meanwhile. */
 static costs gridCosts(const setting *w, const tuttiSignature *op, const candidate *c) {
+  if (op->coll == tuttiCollAlltoAll) return relayCosts(w, c);
   costs k = ringCosts(w, op, c);
   double all = op->coll == tuttiCollAllReduce ? w->bytes : w->n * w->bytes;
   double phases = op->coll == tuttiCollAllReduce ? 2 : 1;
@@ -448,6 +463,7 @@ static double fetchTime(const setting *w, const tuttiSignature *op, const candid
 static double netShare(const tuttiPlanInput *in, const candidate *c) {
   int nchannels = c->nchannels;
   if (in->rails > 1 && c->algo == tuttiAlgoHierarchical) return 1; /* each place has its own */
+  if (in->rails > 1 && c->algo == tuttiAlgoDirect) return model.crossShare;
   if (in->rails > 1 && c->algo != tuttiAlgoDirect) {
     int busiest = (nchannels + in->rails - 1) / in->rails; /* its channels */
     return (double)nchannels / (in->rails * busiest);
@@ -497,6 +513,16 @@ static costs algorithmCosts(const tuttiPlanInput *in, const setting *w, const tu
   }
 }
 
+/* Of the messages of the rank that has most to do: those that leave or enter its host. A host's way
+ * in or out takes every other one of the rank that holds it. */
+static double crossing(const setting *w, const tuttiSignature *op, const candidate *c) {
+  if (c->algo == tuttiAlgoDirect) return w->remote / w->n;
+  if (c->algo != tuttiAlgoHierarchical) return 0.5;
+  double across = w->hosts - 1;
+  if (op->coll != tuttiCollAlltoAll) return across / (w->n - 1);
+  return w->perHost * across / (w->perHost * across + w->hosts * (w->perHost - 1));
+}
+
 static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
                             const candidate *c) {
   if (c->twoShot && !canTwoShot(in, op, c)) return INFINITY;
@@ -508,11 +534,7 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   costs k = algorithmCosts(in, &w, op, c);
   double us = in->gpu ? blocksTime(&k, &w, c, copyGBs) : threadTime(&k, c, copyGBs);
   if (in->nhosts < 2) return us;
-  /* A host's way in or out takes every other message of the rank that holds it. */
-  double crossing = c->algo == tuttiAlgoDirect         ? w.remote / w.n
-                    : c->algo == tuttiAlgoHierarchical ? (w.hosts - 1) / (w.n - 1)
-                                                       : 0.5;
-  us += k.messages * c->nchannels * crossing * model.netMessageUs;
+  us += k.messages * c->nchannels * crossing(&w, op, c) * model.netMessageUs;
   bool pairs = in->gpu && c->algo == tuttiAlgoDirect && w.hosts > 2;
   double share = netShare(in, c) * (pairs ? model.pairsShare : 1);
   us += k.wired / (share * fmax(in->interGBs, 0.001) * 1e3);
@@ -533,7 +555,8 @@ static uint32_t existing(const tuttiPlanInput *in, int coll) {
   for (int algo = 0; algo < tuttiAlgoCount; algo++)
     if (tuttiScheduleExists(coll, algo) && hasPlace(in, algo)) exist |= 1u << algo;
   if (in->deterministic && tuttiCollReduces(coll)) return exist & direct;
-  if (in->widest && in->nranks > in->widest && exist != direct) exist &= ~direct;
+  bool wide = coll != tuttiCollAlltoAll && exist != direct; /* a step of it has one peer */
+  if (in->widest && in->nranks > in->widest && wide) exist &= ~direct;
   return exist;
 }
 
@@ -579,6 +602,13 @@ static uint32_t withoutDoubling(const tuttiPlanInput *in, uint32_t usable) {
   return !tuttiPlanDoubles(in) && others != 0 ? others : usable;
 }
 
+/* An all-to-all by way of the receiver's place spares nothing where there are no rails to keep to:
+ * left out, unless nothing else is allowed. */
+static uint32_t withoutRelay(const tuttiPlanInput *in, const tuttiSignature *op, uint32_t usable) {
+  uint32_t others = usable & ~(1u << tuttiAlgoHierarchical);
+  return op->coll == tuttiCollAlltoAll && in->rails < 2 && others != 0 ? others : usable;
+}
+
 /* The allowed algorithms that have a schedule; without any, all that have. */
 static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature *op) {
   static tuttiAtomic32 said;
@@ -589,9 +619,9 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
       TUTTI_INFO(TUNING,
                  "TUTTI_ALGO allows no algorithm that has a schedule for %s%s; using others",
                  tuttiCollName(op->coll), in->gpu ? " on GPUs" : "");
-    return withoutDoubling(in, exist);
+    return withoutRelay(in, op, withoutDoubling(in, exist));
   }
-  usable = withoutDoubling(in, usable);
+  usable = withoutRelay(in, op, withoutDoubling(in, usable));
   /* Doubling is no way for large blocks that each rank has of, or for, every other. */
   bool all =
       op->coll == tuttiCollAlltoAll || op->coll == tuttiCollGather || op->coll == tuttiCollScatter;

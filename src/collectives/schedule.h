@@ -36,8 +36,9 @@ TUTTI_HD static inline void tuttiLocalStep(const tuttiSchedule *s, uint64_t k, t
 }
 
 /* No rank sends to more others on a channel, nor receives from more. */
-static inline int tuttiSchedulePeers(int algo, int nranks) {
+static inline int tuttiSchedulePeers(int coll, int algo, int nranks) {
   if (algo == tuttiAlgoRing) return 1;
+  if (algo == tuttiAlgoHierarchical && coll == tuttiCollAlltoAll) return nranks;
   if (algo == tuttiAlgoDoubling) return 2 * tuttiRounds(nranks); /* to both sides */
   return algo == tuttiAlgoDirect ? nranks : TUTTI_MAX_FAN;
 }

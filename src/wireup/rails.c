@@ -179,10 +179,10 @@ static void addChannel(tuttiRails *rails, const tuttiPeer *peers, const tuttiGra
                           .direction = from == rank ? TUTTI_SEND : TUTTI_RECV};
   if (a == TUTTI_RAIL_NONE || b == TUTTI_RAIL_NONE) return;
   if (join(&peers[from], a, &peers[to], b, &row.rail) == 0) return;
-  for (int i = 0; i < rails->nchannels; i++) {
+  for (int i = rails->nchannels - 1; i >= 0; i--) {
     const tuttiChannelRail *other = &rails->channels[i];
-    if (other->peer == row.peer && other->channel == channel && other->direction == row.direction)
-      return; /* of two of these */
+    if (other->channel != channel) break; /* channels come one after the other */
+    if (other->peer == row.peer && other->direction == row.direction) return; /* of two of these */
   }
   rails->channels[rails->nchannels++] = row;
 }
@@ -191,9 +191,10 @@ tuttiResult_t tuttiRailsOfChannels(tuttiRails *rails, const tuttiPeer *peers,
                                    const tuttiGraph *graph, int rank) {
   int n = graph->nranks;
   if (rails->nrails == 0) return tuttiSuccess;
-  /* Ring and grid have one neighbour on either side, a tree a parent and children, each both ways.
-   */
-  size_t most = (size_t)graph->nchannels * (2 + 2 + 2 * (1 + TUTTI_MAX_FAN));
+  /* A ring has one neighbour on either side, a grid all ranks of the place, a tree a parent and
+   * children, each both ways. */
+  size_t most =
+      (size_t)graph->nchannels * (2 + 2 * (size_t)graph->nhosts + 2 * (1 + TUTTI_MAX_FAN));
   TUTTI_NEW(rails->channels, most, "rails of channels", NULL);
   for (int c = 0; c < graph->nchannels; c++) {
     tuttiSchedule ring = {.algo = tuttiAlgoRing, .rank = rank, .nranks = n}, tree = ring;
@@ -205,8 +206,10 @@ tuttiResult_t tuttiRailsOfChannels(tuttiRails *rails, const tuttiPeer *peers,
     tuttiGraphPlace(graph, c, -1, &grid);
     addChannel(rails, peers, graph, c, rank, tuttiRingRank(&ring, n - 1), rank);
     addChannel(rails, peers, graph, c, tuttiRingRank(&ring, 1), rank, rank);
-    addChannel(rails, peers, graph, c, rank, grid.ring[tuttiGridBehind(&grid, -1, 0)], rank);
-    addChannel(rails, peers, graph, c, grid.ring[tuttiGridBehind(&grid, 1, 0)], rank, rank);
+    for (int hosts = 1; graph->perHost > 1 && hosts < graph->nhosts; hosts++) {
+      addChannel(rails, peers, graph, c, rank, grid.ring[tuttiGridBehind(&grid, -hosts, 0)], rank);
+      addChannel(rails, peers, graph, c, grid.ring[tuttiGridBehind(&grid, hosts, 0)], rank, rank);
+    }
     addChannel(rails, peers, graph, c, rank, tree.parent, rank);
     addChannel(rails, peers, graph, c, tree.parent, rank, rank);
     for (int i = 0; i < tree.nchildren; i++) {

@@ -597,4 +597,41 @@ TEST(Planner, LargeOperationsLoadAllRailsAlike) {
   }
 }
 
+/* What does not cross the rails goes the longer way, which large blocks alone pay for. */
+TEST(Planner, LargeBlocksStayOnTheirRails) {
+  tuttiPlanInput in = rdma(2, 8);
+  in.gpu = 1;
+  in.maxChannels = 16;
+  in.intraGBs = 300;
+  in.interGBs = 100;
+  in.rails = 8;
+  EXPECT_EQ(choose(in, op(tuttiCollAlltoAll, 2)).algo, tuttiAlgoDirect);
+  for (uint64_t bytes : {1, 4, 64})
+    EXPECT_EQ(choose(in, op(tuttiCollAlltoAll, bytes << 18)).algo, tuttiAlgoHierarchical)
+        << bytes << " MiB for each";
+}
+
+TEST(Planner, BlocksGoDirectlyWhereThereAreNoRails) {
+  for (int hosts : {2, 4, 9})
+    for (int rails : {0, 1})
+      for (uint64_t count : {2, 1 << 14, 1 << 18, 64 << 18}) {
+        tuttiPlanInput in = rdma(hosts, 8);
+        in.gpu = 1;
+        in.maxChannels = 16;
+        in.widest = 65;
+        in.rails = rails;
+        EXPECT_EQ(choose(in, op(tuttiCollAlltoAll, count)).algo, tuttiAlgoDirect) << hosts << rails;
+      }
+}
+
+/* A step of an all-to-all has one peer, however many ranks there are. */
+TEST(Planner, SmallBlocksGoDirectlyBetweenManyHosts) {
+  tuttiPlanInput in = rdma(9, 8);
+  in.gpu = 1;
+  in.maxChannels = 16;
+  in.widest = 65;
+  in.rails = 8;
+  EXPECT_EQ(choose(in, op(tuttiCollAlltoAll, 2)).algo, tuttiAlgoDirect);
+}
+
 } // namespace

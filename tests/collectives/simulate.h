@@ -120,8 +120,9 @@ inline tuttiSimulationResult expectGood(const tuttiSimulation &sim) {
                                 << ": " << where;
   if (!result.wrong && !result.deadlock) {
     uint64_t moved = sim.part != 0 ? sim.part : sim.count;
-    EXPECT_EQ(result.wireElements, tuttiScheduleWireElements(sim.coll, sim.algo, sim.shared,
-                                                             sim.twoShot, sim.graph->nranks, moved))
+    EXPECT_EQ(result.wireElements,
+              tuttiScheduleWireElements(sim.coll, sim.algo, sim.shared, sim.twoShot,
+                                        sim.graph->nranks, std::max(sim.graph->perHost, 1), moved))
         << where;
   }
   return result;

@@ -440,7 +440,8 @@ static void setupRank(simulation *sim, int32_t rank) {
 static bool allocate(simulation *sim) {
   size_t n = (size_t)sim->n;
   bool doubles = sim->in->algo == tuttiAlgoDoubling;
-  sim->width = sim->in->algo == tuttiAlgoDirect ? sim->n : TUTTI_MAX_FAN;
+  bool relays = sim->in->algo == tuttiAlgoHierarchical && sim->in->coll == tuttiCollAlltoAll;
+  sim->width = sim->in->algo == tuttiAlgoDirect || relays ? sim->n : TUTTI_MAX_FAN;
   if (doubles) sim->width = 2 * tuttiRounds(sim->n) + 1; /* ahead and behind by powers of two */
   sim->capacity = sim->in->chunk < n * sim->part ? sim->in->chunk : n * sim->part;
   sim->ranks = calloc(n, sizeof *sim->ranks);
@@ -567,8 +568,14 @@ static uint64_t subtreeElements(uint64_t n) {
   return blocks;
 }
 
+/* By way of the receiver's place in a grid: blocks for other hosts and places move twice. */
+static uint64_t relayedElements(uint64_t n, uint64_t perHost, uint64_t count) {
+  uint64_t inside = perHost - 1, across = n / perHost - 1;
+  return n * (inside + across * (1 + 2 * inside)) * count;
+}
+
 uint64_t tuttiScheduleWireElements(int coll, int algo, bool shared, bool twoShot, int nranks,
-                                   uint64_t count) {
+                                   int perHost, uint64_t count) {
   uint64_t n = (uint64_t)nranks, others = n - 1;
   bool direct = algo == tuttiAlgoDirect, doubles = algo == tuttiAlgoDoubling && n > 1;
   /* Messages that carry an element to all others. */
@@ -585,6 +592,7 @@ uint64_t tuttiScheduleWireElements(int coll, int algo, bool shared, bool twoShot
   case tuttiCollReduceScatter:
     return n * others * count;
   case tuttiCollAlltoAll:
+    if (algo == tuttiAlgoHierarchical) return relayedElements(n, (uint64_t)perHost, count);
     return doubles ? n * digitsSet(n) * count : n * others * count;
   case tuttiCollGather:
   case tuttiCollScatter:

@@ -51,9 +51,10 @@ typedef struct {
 bool tuttiSimulate(const tuttiSimulation *sim, tuttiSimulationResult *result);
 
 /* What an algorithm moves over all connections, in elements, for `count` as in the signature; a
- * shared message counts once. The simulator's wireElements must equal it. */
+ * shared message counts once. The simulator's wireElements must equal it. perHost: of a grid, else
+ * 1. */
 uint64_t tuttiScheduleWireElements(int coll, int algo, bool shared, bool twoShot, int nranks,
-                                   uint64_t count);
+                                   int perHost, uint64_t count);
 
 /* Places `rank` in the graph: fills rank, nranks, depth (TUTTI_FIFO_DEPTH) and what tuttiGraphPlace
  * does. coll, algo and root must be set; the rest is the caller's. */

@@ -286,9 +286,8 @@ TEST_F(GpuProcesses, Windows) {
   processes.expectCleanEnds();
 }
 
-/* Four ranks on `hosts` hosts, all of which are this one. */
-void typesAndSizes(int hosts, const std::map<std::string, std::string> &settings) {
-  const int n = 4;
+/* n ranks on `hosts` hosts, all of which are this one. */
+void typesAndSizes(int hosts, const std::map<std::string, std::string> &settings, int n = 4) {
   RankProcesses processes;
   processes.start(n, [&](int r) {
     for (auto &[name, value] : settings)
@@ -319,6 +318,9 @@ TEST_F(GpuProcesses, TypesAndSizesOverSharedMemory) {
 }
 TEST_F(GpuProcesses, TypesAndSizesOnTwoHosts) {
   typesAndSizes(2, none);
+}
+TEST_F(GpuProcesses, TypesAndSizesOverAGrid) {
+  typesAndSizes(3, {{"TUTTI_ALGO", "Hierarchical"}}, 6);
 }
 
 } // namespace

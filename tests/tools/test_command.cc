@@ -248,6 +248,13 @@ TEST(Topo, ShowsRailsAndTraffic) {
   EXPECT_THAT(r.out, HasSubstr("Traffic of ReduceScatter, Ring, 64 MiB"));
   EXPECT_THAT(r.out, HasSubstr("Traffic of AllReduce, Hierarchical, 64 MiB"));
   EXPECT_THAT(r.out, HasSubstr("the busiest host 1.000 of the least possible\n"));
+  /* 64 MiB of each rank for all 16: those of 8 for the other host, each by the NIC of its place. */
+  size_t first = r.out.find("Traffic of AlltoAll, Hierarchical, 64 MiB, 16 channels; MiB sent");
+  ASSERT_NE(first, std::string::npos) << r.out;
+  first = r.out.find("host 0 :", first);
+  line = r.out.substr(first, r.out.find("\n", first) - first);
+  for (int i = 0; i < 8; i++)
+    EXPECT_THAT(line, HasSubstr(" mlx5_" + std::to_string(i) + " 32.00/32.00"));
   const std::string svg = (dir.path() / "dgx.svg").string();
   r = tutti({"topo", "--sysfs", tree.root(), "--hosts", "8,8", "--gpus", "--svg", svg});
   ASSERT_EQ(r.code, 0) << r.err;

@@ -181,11 +181,9 @@ TEST(Rails, OfChannelsAreAlikeOnBothSides) {
       std::set<std::pair<int, int>> pairs;
       for (int i = 0; i < c.n(); i++) {
         const int32_t *ring = c.graph->ring + ch * c.n();
-        int up = c.graph->parent[ch * c.n() + i], next = c.graph->grid[(i + 4) % c.n()];
-        if (ch % 2)
-          pairs.insert({next, c.graph->grid[i]});
-        else
-          pairs.insert({c.graph->grid[i], next});
+        int up = c.graph->parent[ch * c.n() + i];
+        for (int host = 1; host < nhosts; host++) /* its place, for all-to-alls */
+          pairs.insert({c.graph->grid[i], c.graph->grid[(i + 4 * host) % c.n()]});
         pairs.insert({ring[i], ring[(i + 1) % c.n()]});
         if (up >= 0) pairs.insert({{i, up}, {up, i}});
       }

@@ -83,7 +83,8 @@ Loads counted(const Cluster &cluster, int coll, int algo, uint64_t count) {
 // Elements that an algorithm brings into and out of each host, all channels together.
 double bound(int coll, int algo, double n, double hosts, double count) {
   if (algo == tuttiAlgoTree) return hosts == 2 ? count : -1; // of more hosts they differ
-  if (algo == tuttiAlgoHierarchical)                         // the least possible
+  if (coll == tuttiCollAlltoAll) return n / hosts * (n - n / hosts) * count;
+  if (algo == tuttiAlgoHierarchical) // the least possible
     return coll == tuttiCollAllReduce ? 2 * (hosts - 1) / hosts * count : (n - n / hosts) * count;
   return coll == tuttiCollAllReduce ? 2 * (n - 1) / n * count : (n - 1) * count;
 }
@@ -132,7 +133,8 @@ class Traffic : public ::testing::TestWithParam<Case> {};
 TEST_P(Traffic, LoadsAllNicsAlike) {
   const Case &param = GetParam();
   Cluster cluster(param.hosts);
-  for (int coll : {tuttiCollAllReduce, tuttiCollAllGather, tuttiCollReduceScatter})
+  for (int coll :
+       {tuttiCollAllReduce, tuttiCollAllGather, tuttiCollReduceScatter, tuttiCollAlltoAll})
     for (int algo = 0; algo < tuttiAlgoCount; algo++) {
       if (algo == tuttiAlgoDirect || !tuttiSchedulesOnGpus(algo)) continue;
       if (!tuttiScheduleExists(coll, algo)) continue;

@@ -582,7 +582,7 @@ static inline int chainWidth(const tuttiTask *task) {
   do {
     const tuttiSchedule *s = &task->schedule;
     if (s->coll == tuttiCollSendRecv) continue;
-    int v = tuttiSchedulePeers(s->algo, s->nranks);
+    int v = tuttiSchedulePeers(s->coll, s->algo, s->nranks);
     if (v > width) width = v;
   } while ((task = task->next) != NULL);
   return width;

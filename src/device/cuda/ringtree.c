@@ -172,15 +172,19 @@ static tuttiResult_t openDirect(tuttiCudaRingTree *s, const tuttiTask *t) {
   return tuttiSuccess;
 }
 
-/* The rank's neighbours in the ring of its host and in that of its place. */
+/* The rank's neighbours in the ring of its host and in that of its place; in an all-to-all, all of
+ * these. */
 static tuttiResult_t openGrid(tuttiCudaRingTree *s, const tuttiTask *t) {
   const tuttiSchedule *y = &t->schedule;
   for (int inside = 0; inside < 2; inside++) {
-    int from = y->ring[tuttiGridBehind(y, !inside, inside)];
-    int to = y->ring[tuttiGridBehind(y, inside ? 0 : -1, inside ? -1 : 0)];
-    if (from == y->rank) continue;
-    TUTTI_TRY(openEndpoint(s, t, from, TUTTI_RECV));
-    TUTTI_TRY(openEndpoint(s, t, to, TUTTI_SEND));
+    int others = (inside ? y->perHost : y->nranks / y->perHost) - 1;
+    if (y->coll != tuttiCollAlltoAll && others > 1) others = 1;
+    for (int i = 1; i <= others; i++) {
+      int from = y->ring[tuttiGridBehind(y, inside ? 0 : i, inside ? i : 0)];
+      int to = y->ring[tuttiGridBehind(y, inside ? 0 : -i, inside ? -i : 0)];
+      TUTTI_TRY(openEndpoint(s, t, from, TUTTI_RECV));
+      TUTTI_TRY(openEndpoint(s, t, to, TUTTI_SEND));
+    }
   }
   return tuttiSuccess;
 }
