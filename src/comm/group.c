@@ -188,17 +188,24 @@ static void runAllJobs(tuttiJob *jobs) {
     if (job->started) pthread_join(job->thread, NULL);
 }
 
-/* Runs all jobs of a list and frees them. */
+/* How much a result says: that a peer failed says less than what that peer failed with, if it is of
+ * this list too. */
+static int weight(tuttiResult_t result) {
+  if (result == tuttiSuccess) return 0;
+  if (result == tuttiInProgress) return 1;
+  return result == tuttiRemoteError ? 2 : 3;
+}
+
+/* Runs all jobs of a list and frees them; returns the first of the results that say most. */
 static tuttiResult_t runJobs(tuttiJob *jobs) {
   tuttiResult_t result = tuttiSuccess;
   runAllJobs(jobs);
   for (tuttiJob *job = jobs, *next; job; job = next) {
     next = job->next;
-    bool failed = job->result != tuttiSuccess && job->result != tuttiInProgress;
-    if (failed && (result == tuttiSuccess || result == tuttiInProgress))
-      result = tuttiErrorAdopt(job->result, job->text);
-    else if (!failed && result == tuttiSuccess)
+    if (weight(job->result) > weight(result)) {
       result = job->result;
+      if (result != tuttiInProgress) tuttiErrorAdopt(result, job->text);
+    }
     discardJob(job);
   }
   return result;

@@ -245,6 +245,22 @@ TEST(Init, Config) {
           HasSubstr("timeoutMs is -7"));
 }
 
+/* Rank 0 only hears that rank 1 has failed, and is the first of the group. */
+TEST(Init, AGroupTellsWhatARankFailedWith) {
+  tuttiUniqueId id;
+  tuttiComm_t comms[2];
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.device = tuttiDeviceCuda;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess);
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  EXPECT_EQ(tuttiCommInitRank(&comms[0], 2, id, 0), tuttiSuccess) << lastError();
+  EXPECT_EQ(tuttiCommInitRankConfig(&comms[1], 2, id, 1, &config), tuttiSuccess) << lastError();
+  tuttiResult_t result = tuttiGroupEnd();
+  EXPECT_NE(result, tuttiSuccess);
+  EXPECT_NE(result, tuttiRemoteError);
+  EXPECT_THAT(lastError(), HasSubstr("CUDA"));
+}
+
 TEST(Init, NetworksInCapitalsOrNot) {
   tuttiUniqueId id;
   tuttiComm_t comms[2];
