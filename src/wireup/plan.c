@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "collectives/schedule.h"
 #include "kernels/allpairs.h"
 #include "kernels/ringtree.h"
 #include "transport/net.h"
@@ -84,7 +85,7 @@ static tuttiResult_t fitMemory(tuttiCommView *v, tuttiPlanInput *in) {
   if (in->gpu) v->memLimit = 0;
   int neighbours = TUTTI_MAX_FAN + (in->grid ? 4 : 2);
   if (in->algoMask & 1u << tuttiAlgoDoubling && tuttiPlanDoubles(in))
-    neighbours += 2 * tuttiRounds(n);
+    neighbours += tuttiSchedulePeers(tuttiCollAllReduce, tuttiAlgoDoubling, n);
   if (in->nhosts > 1 || in->loopback) ends = 2 * (n <= neighbours ? n - 1 : neighbours);
   for (;;) {
     v->nchannels = in->maxChannels;

@@ -39,7 +39,7 @@ typedef struct {
   tuttiStep asked;
   bool loaded;
   bool announced;    /* the network may put its message where it belongs */
-  int width;         /* most receives, and most sends, of one step */
+  int width;         /* most peers that a schedule of the chain has */
   int nrecv, nsend;  /* of this step */
   int ready;         /* so many of conns were ready, and stay so */
   tuttiConn **conns; /* [2 * width]: nrecv, then nsend */
