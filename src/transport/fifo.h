@@ -97,6 +97,19 @@ static inline size_t tuttiFifoControlBytes(uint32_t descriptors, int nreaders) {
   return descriptors * sizeof(tuttiSlotDescriptor) + (size_t)nreaders * sizeof(tuttiReader);
 }
 
+/* A signature whose number was written a moment ago, in a word: a wider load would wait until that
+ * store, and all before it, have left the core. */
+static inline void tuttiSlotSign(tuttiSlotDescriptor *slot, const tuttiSignature *sig) {
+  uint64_t seq = sig->seq;
+  __asm__("" : "+r"(seq)); /* so the compiler loads it by itself */
+  slot->sig.seq = seq;
+  slot->sig.count = sig->count;
+  slot->sig.root = sig->root;
+  slot->sig.coll = sig->coll;
+  slot->sig.type = sig->type;
+  slot->sig.redop = sig->redop;
+}
+
 static inline tuttiSlotDescriptor *tuttiConnDescriptor(const tuttiConn *c) {
   return &c->descriptors[c->next & (c->ndescriptors - 1)];
 }

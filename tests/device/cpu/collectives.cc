@@ -56,6 +56,8 @@ struct Setting {
   bool direct, inPlace, threads;
   int op = tuttiSum; /* tuttiNumOps: PreMulSum */
   bool fetch = false;
+  bool known = false; /* one channel, whose first steps are known */
+  uint32_t spins = 0;
 };
 
 /* One collective on int32, whose reductions are exact in any order. */
@@ -90,7 +92,7 @@ public:
   /* Both channels of rank r, or the only one. */
   std::vector<tuttiTask> tasks(Rank &rank, uint64_t seq) const {
     std::vector<tuttiTask> list;
-    int channels = gathersTwice(way_) ? 1 : 2;
+    int channels = gathersTwice(way_) || set_.known ? 1 : 2;
     for (int channel = 0; channel < channels; channel++) {
       tuttiTask t{};
       t.schedule.coll = way_.coll;
@@ -173,6 +175,16 @@ tuttiResult_t runTasks(std::vector<tuttiTask> tasks) {
   return tuttiCpuRun(heads.data(), (int)heads.size());
 }
 
+/* The only task of a call, whose steps a communicator keeps. */
+tuttiResult_t runKnown(tuttiTask task) {
+  tuttiKnownSteps known{};
+  known.steps = tuttiScheduleSteps(&task.schedule);
+  for (uint64_t k = 0; k < known.steps && k < TUTTI_KNOWN_STEPS; k++)
+    tuttiScheduleStep(&task.schedule, k, &known.first[k]);
+  task.known = &known;
+  return runTasks({task});
+}
+
 /* Three times on the same connections, so that what one operation leaves behind meets the next. */
 void runJob(const Way &way, Setting set) {
   if (gathersTwice(way)) set.chunk = std::max(set.chunk, set.count * set.nranks);
@@ -180,13 +192,18 @@ void runJob(const Way &way, Setting set) {
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int r = 0; r < set.nranks; r++)
     ranks.push_back(std::make_unique<Rank>(fabric, r));
+  for (auto &rank : ranks)
+    rank->context.spins = set.spins;
   for (uint64_t seq = 1; seq <= 3; seq++) {
     Job job(way, set);
     if (set.threads) {
       std::vector<std::thread> threads;
       std::vector<tuttiResult_t> results(set.nranks);
       for (int r = 0; r < set.nranks; r++)
-        threads.emplace_back([&, r] { results[r] = runTasks(job.tasks(*ranks[r], seq)); });
+        threads.emplace_back([&, r] {
+          std::vector<tuttiTask> tasks = job.tasks(*ranks[r], seq);
+          results[r] = set.known ? runKnown(tasks[0]) : runTasks(tasks);
+        });
       for (std::thread &t : threads)
         t.join();
       for (tuttiResult_t result : results)
@@ -253,6 +270,22 @@ TEST_P(Collectives, Fetch) {
         set.fetch = true;
         ASSERT_NO_FATAL_FAILURE(runJob(GetParam(), set)) << nranks << " ranks";
       }
+}
+
+/* Of few bytes: in descriptors, behind them, and of more than one step; ranks that come late, too.
+ */
+TEST_P(Collectives, Small) {
+  for (int nranks : {2, 3, 9})
+    for (uint64_t count : {1, 20, 21, 500})
+      for (int op : {tuttiSum, tuttiAvg, tuttiNumOps})
+        for (uint32_t spins : {0, 20000}) {
+          if (op != tuttiSum && (count != 20 || !oracle::reduces(GetParam().coll))) continue;
+          if (nranks == 9 && count != 20) continue; /* its steps have more messages */
+          Setting set{nranks, count, 512, false, false, true, op};
+          set.known = true;
+          set.spins = spins;
+          ASSERT_NO_FATAL_FAILURE(runAll(set)) << spins << " spins";
+        }
 }
 
 class Reductions : public Collectives {};

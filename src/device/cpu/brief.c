@@ -1,0 +1,164 @@
+/* An operation of a few bytes is over in a few hundred nanoseconds, half of which the executor
+ * would take to lay out the state of a run and to give each of its parts a turn. So the steps of
+ * such an operation are tried without, right from what is known of the schedule. */
+#include "device/cpu/brief.h"
+
+#include "base/os.h"
+#include "device/cpu/reduce.h"
+#include "transport/bell.h"
+
+#define WIDTH 8    /* most messages of a step in one direction */
+#define BYTES 2048 /* of a message at most; no executor lends one of so few */
+#define LOOKS 256u /* at what a step waits for */
+
+/* A step's connections, first those that it receives from. */
+typedef struct {
+  tuttiConn *conns[2 * WIDTH];
+  int nrecv, nsend;
+} stepConns;
+
+/* The schedule is known, there is nothing behind it, and nobody asks for stamps, which the executor
+ * takes while it waits. */
+static bool isAlone(const tuttiTask *task) {
+  const tuttiIdle *idle = task->context->idle;
+  return task->known && task->known->steps <= TUTTI_KNOWN_STEPS && !task->next &&
+         !(idle && idle->first);
+}
+
+/* Adds the connections of one direction; false: there are more than WIDTH, or one that has yet to
+ * be opened or goes over a network. */
+__attribute__((always_inline)) static inline bool addConns(const tuttiTask *task,
+                                                           const tuttiStep *step,
+                                                           tuttiDirection direction,
+                                                           tuttiConn **conns, int *found) {
+  const tuttiSchedule *s = &task->schedule;
+  bool sends = direction == TUTTI_SEND;
+  bool shared = (step->flags & (sends ? TUTTI_STEP_SEND_SHARED : TUTTI_STEP_RECV_SHARED)) != 0;
+  int count = sends ? step->nsend : step->nrecv;
+  const int32_t *ranks = sends ? step->send : step->recv;
+  bool toAll = sends && shared; /* through one FIFO, the last of its row */
+  int fan = toAll && count != 0 ? 1 : count == TUTTI_ALL ? s->nranks - 1 : count;
+  if (fan > WIDTH) return false;
+  tuttiConn **row = task->context->conns[direction][shared][task->channel];
+  for (int i = 0; i < fan; i++) {
+    int peer = toAll ? s->nranks : count == TUTTI_ALL ? i + (i >= s->rank) : ranks[i];
+    conns[i] = row ? row[peer] : NULL;
+    if (!conns[i] || conns[i]->network) return false;
+  }
+  *found = fan;
+  return true;
+}
+
+static bool findAll(const tuttiTask *task, const tuttiStep *step, stepConns *c) {
+  c->nrecv = c->nsend = 0;
+  return addConns(task, step, TUTTI_RECV, c->conns, &c->nrecv) &&
+         addConns(task, step, TUTTI_SEND, c->conns + c->nrecv, &c->nsend);
+}
+
+static bool canHold(const tuttiConn *conn, size_t bytes) {
+  return bytes <= TUTTI_INLINE_MAX || bytes <= conn->slotBytes;
+}
+
+/* Is this the message of the step, and where it should be? The slot is memory that a peer writes.
+ */
+static bool isRight(const tuttiTask *task, const tuttiConn *conn, size_t bytes) {
+  const tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
+  tuttiSignature theirs = slot->sig;
+  uint32_t where = bytes <= TUTTI_INLINE_MAX ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+  return slot->bytes == bytes && slot->where == where && canHold(conn, bytes) &&
+         tuttiSignatureEqual(&task->signature, &theirs);
+}
+
+static void *payload(const tuttiConn *conn, size_t bytes) {
+  return bytes <= TUTTI_INLINE_MAX ? tuttiConnDescriptor(conn)->inlined
+                                   : tuttiConnData(conn, bytes);
+}
+
+/* All messages have come, and there is room for those of the step, soon enough. */
+static bool comesSoon(const tuttiTask *task, const stepConns *c, size_t bytes) {
+  uint32_t most = task->context->spins < LOOKS ? task->context->spins : LOOKS, looks = 0;
+  for (int i = 0; i < c->nrecv + c->nsend; i++) {
+    tuttiConn *conn = c->conns[i];
+    bool receives = i < c->nrecv;
+    uint32_t depth = tuttiConnDepth(conn, bytes);
+    for (; !(receives ? tuttiConnReady(conn) : tuttiConnRoom(conn, depth)); looks++) {
+      if (looks == most) return false;
+      tuttiCpuRelax();
+    }
+    bool right = receives ? isRight(task, conn, bytes) : canHold(conn, bytes);
+    if (!right) return false;
+    if (receives && looks == 0) tuttiConnLookAhead(conn); /* its writer is ahead */
+  }
+  return tuttiLoadAcquire32(task->context->failed) == 0;
+}
+
+/* The operands, the local one at its rank's place among the messages, as the executor has them. */
+static int operands(const tuttiTask *task, const tuttiStep *step, const stepConns *c, size_t size,
+                    const void **in, int *premul) {
+  bool local = (step->flags & TUTTI_STEP_SRC) != 0;
+  bool written = (step->flags & TUTTI_STEP_SRC_WRITTEN) != 0;
+  int n = 0;
+  for (int i = 0; i <= c->nrecv; i++) {
+    if (local && (i == c->nrecv || c->conns[i]->peer > task->schedule.rank)) {
+      const void *from = written ? task->recvbuff : task->sendbuff;
+      in[n++] = (const uint8_t *)from + step->src * size;
+      if (task->premul && !written) *premul = n;
+      local = false;
+    }
+    if (i < c->nrecv) in[n++] = payload(c->conns[i], step->count * size);
+  }
+  return n;
+}
+
+static void perform(const tuttiTask *task, const tuttiStep *step, const stepConns *c, size_t size) {
+  size_t bytes = step->count * size;
+  const void *in[WIDTH + 1];
+  void *out[WIDTH + 1];
+  tuttiReduceArgs args = {.in = in,
+                          .out = out,
+                          .count = step->count,
+                          .type = task->type,
+                          .op = task->op,
+                          .scalar = task->scalar,
+                          .divide = step->flags & TUTTI_STEP_FINAL ? task->divide : 0};
+  args.nin = operands(task, step, c, size, in, &args.premul);
+  if (step->flags & TUTTI_STEP_DST) out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * size;
+  for (int i = c->nrecv; i < c->nrecv + c->nsend; i++) {
+    tuttiSlotDescriptor *slot = tuttiConnDescriptor(c->conns[i]);
+    slot->addr = 0;
+    slot->bytes = (uint32_t)bytes;
+    slot->where = bytes <= TUTTI_INLINE_MAX ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+    tuttiSlotSign(slot, &task->signature);
+    out[args.nout++] = payload(c->conns[i], bytes);
+  }
+  tuttiReduceCopy(&args);
+}
+
+/* Receivers wait: sends before releases, and all before somebody is woken. */
+static void publish(const stepConns *c) {
+  bool slept = false;
+  for (int i = c->nsend - 1; i >= -c->nrecv; i--) {
+    tuttiConn *conn = c->conns[c->nrecv + i];
+    tuttiConnAdvance(conn);
+    slept |= tuttiConnSlept(conn);
+  }
+  for (int i = 0; slept && i < c->nrecv + c->nsend; i++)
+    tuttiConnRing(c->conns[i]);
+}
+
+uint64_t tuttiCpuRunBriefly(const tuttiTask *task) {
+  if (!isAlone(task)) return 0;
+  const uint32_t scratch = TUTTI_STEP_SRC_SCRATCH | TUTTI_STEP_DST_SCRATCH;
+  size_t size = tuttiTypeSize(task->type);
+  uint64_t k = 0;
+  for (; k < task->known->steps; k++) {
+    const tuttiStep *step = &task->known->first[k];
+    stepConns c;
+    if (step->count == 0) continue;
+    if (step->count * size > BYTES || (step->flags & scratch)) break;
+    if (!findAll(task, step, &c) || !comesSoon(task, &c, step->count * size)) break;
+    perform(task, step, &c, size);
+    publish(&c);
+  }
+  return k;
+}

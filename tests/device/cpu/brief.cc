@@ -1,0 +1,150 @@
+/* Small operations without the state of a run: what they carry out, and what they leave. */
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "device/cpu/brief.h"
+#include "fabric.h"
+
+namespace {
+
+/* A rank's part of an all-reduce of `count` elements in messages of at most 512: all send, then all
+ * receive. */
+struct Side {
+  Side(Fabric &fabric, int rank, uint64_t count = 1)
+      : rank(fabric, rank), in(count, rank + 1), out(count) {
+    task.schedule.coll = tuttiCollAllReduce;
+    task.schedule.algo = tuttiAlgoDirect;
+    task.schedule.rank = rank;
+    task.schedule.nranks = fabric.nranks();
+    task.schedule.count = task.schedule.part = count;
+    task.schedule.chunk = 512;
+    task.schedule.depth = TUTTI_FIFO_DEPTH;
+    task.signature.seq = 1;
+    task.signature.count = count;
+    task.type = tuttiInt32;
+    task.op = tuttiSum;
+    task.sendbuff = in.data();
+    task.recvbuff = out.data();
+    task.context = &this->rank.context;
+    this->rank.context.spins = 10;
+    known.steps = tuttiScheduleSteps(&task.schedule);
+    for (uint64_t k = 0; k < known.steps && k < TUTTI_KNOWN_STEPS; k++)
+      tuttiScheduleStep(&task.schedule, k, &known.first[k]);
+    task.known = &known;
+    for (int peer = fabric.nranks() - 1; peer >= 0; peer--)
+      for (tuttiDirection direction : {TUTTI_RECV, TUTTI_SEND})
+        if (peer != rank) Rank::connect(&this->rank, peer, 0, direction, false, &conns[direction]);
+  }
+  uint64_t run() { return tuttiCpuRunBriefly(&task); }
+  uint64_t taken() { return tuttiLoadAcquire(&conns[TUTTI_RECV]->readers[0].credit); }
+
+  Rank rank;
+  std::vector<int32_t> in, out;
+  tuttiTask task{};
+  tuttiKnownSteps known{};
+  tuttiConn *conns[2]; /* with the lowest other rank */
+};
+
+class Brief : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(Brief, CarriesOutAllSteps) {
+  Fabric fabric(2, 2048);
+  Side a(fabric, 0, GetParam()), b(fabric, 1, GetParam());
+  ASSERT_EQ(a.known.steps, 2u);
+  EXPECT_EQ(a.run(), 1u) << "without the other it can only send";
+  EXPECT_EQ(b.run(), 2u);
+  EXPECT_EQ(b.out, std::vector<int32_t>(GetParam(), 3));
+  EXPECT_EQ(b.taken(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Brief, testing::Values(1, 20, 21, 512));
+
+/* To the same bits everywhere, as the executor does. */
+TEST(Brief, ReducesInTheOrderOfRanks) {
+  Fabric fabric(3, 2048);
+  const float in[3] = {1e8f, -1e8f, 1.0f};
+  std::deque<Side> sides;
+  for (int r = 0; r < 3; r++) {
+    Side &side = sides.emplace_back(fabric, r);
+    side.task.type = tuttiFloat32;
+    side.task.sendbuff = &in[r];
+    EXPECT_EQ(side.run(), r < 2 ? 1u : 2u);
+  }
+  float out;
+  memcpy(&out, sides[2].out.data(), sizeof out);
+  EXPECT_EQ(out, 1.0f);
+}
+
+TEST(Brief, LeavesLargeMessages) {
+  Fabric fabric(2, 4096);
+  Side a(fabric, 0, 513);
+  a.task.schedule.chunk = 1024;
+  tuttiScheduleStep(&a.task.schedule, 0, &a.known.first[0]);
+  EXPECT_EQ(a.run(), 0u);
+  EXPECT_EQ(a.conns[TUTTI_SEND]->next, 0u);
+}
+
+TEST(Brief, LeavesSlotsThatAreTooSmall) {
+  Fabric fabric(2, 1024);
+  Side a(fabric, 0, 512);
+  EXPECT_EQ(a.run(), 0u);
+}
+
+TEST(Brief, LeavesNetworks) {
+  Fabric fabric(2, 2048);
+  Side a(fabric, 0);
+  a.conns[TUTTI_SEND]->network = 1;
+  EXPECT_EQ(a.run(), 0u);
+}
+
+TEST(Brief, LeavesConnectionsThatAreNotOpen) {
+  Fabric fabric(2, 2048);
+  Side a(fabric, 0);
+  a.rank.conns[TUTTI_SEND][0][0][1] = nullptr;
+  EXPECT_EQ(a.run(), 0u);
+  a.rank.conns[TUTTI_SEND][0][0] = nullptr;
+  EXPECT_EQ(a.run(), 0u);
+  EXPECT_EQ(a.rank.connects, 2);
+}
+
+TEST(Brief, LeavesWhatIsWrong) {
+  Fabric fabric(2, 2048);
+  Side a(fabric, 0), b(fabric, 1);
+  a.task.signature.root = 7;
+  ASSERT_EQ(a.run(), 1u);
+  EXPECT_EQ(b.run(), 1u);
+  EXPECT_EQ(b.taken(), 0u);
+  EXPECT_EQ(b.out[0], 0);
+}
+
+TEST(Brief, LeavesAForgedPlace) {
+  Fabric fabric(2, 2048);
+  Side a(fabric, 0), b(fabric, 1);
+  ASSERT_EQ(a.run(), 1u);
+  for (uint32_t where : {TUTTI_WHERE_SLOT, TUTTI_WHERE_DIRECT}) {
+    b.conns[TUTTI_RECV]->descriptors[0].where = where;
+    EXPECT_LT(b.run(), 2u);
+    EXPECT_EQ(b.taken(), 0u);
+  }
+}
+
+TEST(Brief, StopsWhereTheCommunicatorHasFailed) {
+  Fabric fabric(2, 2048);
+  Side a(fabric, 0);
+  tuttiStoreRelease32(&a.rank.failed, 1);
+  EXPECT_EQ(a.run(), 0u);
+}
+
+TEST(Brief, LeavesRunsOfWhichStampsAreAskedFor) {
+  Fabric fabric(2, 2048);
+  Side a(fabric, 0);
+  tuttiAtomic64 first{};
+  tuttiIdle idle{&first, 0};
+  a.rank.context.idle = &idle;
+  EXPECT_EQ(a.run(), 0u);
+  idle.first = nullptr;
+  EXPECT_EQ(a.run(), 1u);
+}
+
+} // namespace
