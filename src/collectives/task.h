@@ -71,7 +71,7 @@ typedef struct tuttiTaskContext {
 } tuttiTaskContext;
 
 /* What a schedule says first; kept for operations that come again. */
-#define TUTTI_KNOWN_STEPS 2
+#define TUTTI_KNOWN_STEPS 4
 typedef struct {
   uint64_t steps; /* of the schedule */
   tuttiStep first[TUTTI_KNOWN_STEPS];
