@@ -20,7 +20,7 @@ static const struct {
   double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare, pairsShare;
   double crossShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
-  double fetchGBs, fetchCachedBytes, fetchUs, streamBytes, gain;
+  double streamBytes, gain;
   int pairwiseRanks, readRanks[2];
   double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
   double blockMessageUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
@@ -38,9 +38,6 @@ static const struct {
     .leastChunkBytes = 16 << 10,   /* below it pieces cost more than their overlap gains */
     .leastNetBytes = 64 << 10,     /* the same between hosts */
     .overlapPieces = 4,            /* into which the direct algorithms split to overlap phases */
-    .fetchGBs = 22,                /* of a copy out of another process, from its cache; falls */
-    .fetchCachedBytes = 1 << 20,   /*   with the square root of the size beyond this */
-    .fetchUs = 0.5,                /* of the system call */
     .streamBytes = 8 << 20,        /* all-gather: such blocks are stored past the caches */
     .gain = 0.95,           /* the best must be that much better than one that asks for less */
     .pairwiseRanks = 16,    /* most ranks that connect all pairs where another way exists */
@@ -444,19 +441,16 @@ static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const
          others;
 }
 
-/* On one host, without slots: what a rank copies within its memory, which costs half as no other
- * core has it, and what it fetches. The readers of one broadcast get in each other's way, as the
- * kernel counts who uses a page. */
-static double fetchTime(const setting *w, const tuttiSignature *op, const candidate *c,
-                        double copyGBs) {
+/* On one host, without slots: what a rank copies within its memory, and what it fetches, which has
+ * one way between cores where a slot has two. The readers of one broadcast get in each other's way,
+ * as the kernel counts who uses a page. */
+static double fetchTime(const tuttiPlanInput *in, const setting *w, const tuttiSignature *op,
+                        const candidate *c, double copyGBs) {
   double S = w->bytes, pieces = fmax(S / c->longest, 1);
-  bool fromAll = op->coll == tuttiCollAllGather || op->coll == tuttiCollAlltoAll ||
-                 op->coll == tuttiCollGather;
-  bool broadcast = op->coll == tuttiCollBroadcast;
-  double messages = fromAll || broadcast ? w->n - 1 : 1, own = broadcast ? 0 : S / 2;
-  double GBs = model.fetchGBs / sqrt(1 + (fromAll ? messages : 1) * S / model.fetchCachedBytes);
-  return 2 * w->hopIn + messages * pieces * model.fetchUs + own / (copyGBs * 1e3) +
-         messages * S / (GBs * 1e3);
+  bool rooted = op->coll == tuttiCollBroadcast || op->coll == tuttiCollScatter;
+  double messages = op->coll == tuttiCollScatter ? 1 : w->n - 1, own = rooted ? 0 : S;
+  double byteUs = in->fetchKibUs / 1024 + 0.5 / (copyGBs * 1e3);
+  return 2 * w->hopIn + messages * (pieces * in->fetchUs + S * byteUs) + own / (copyGBs * 1e3);
 }
 
 /* Of the bandwidth between hosts. Where each channel has a rail, the busiest one counts. */
@@ -530,7 +524,7 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   double copyGBs = in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
   if (in->nranks == 1) return w.bytes / (copyGBs * 1e3);
   if (in->loopback && !in->gpu) return loopTime(in, op, c);
-  if (c->fetch) return fetchTime(&w, op, c, copyGBs);
+  if (c->fetch) return fetchTime(in, &w, op, c, copyGBs);
   costs k = algorithmCosts(in, &w, op, c);
   double us = in->gpu ? blocksTime(&k, &w, c, copyGBs) : threadTime(&k, c, copyGBs);
   if (in->nhosts < 2) return us;

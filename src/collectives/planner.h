@@ -24,7 +24,8 @@ typedef struct {
   tuttiSelection algos, protos;   /* of these for each collective; 0: all */
   int sharedFifos;                /* all pairs share memory: shared FIFOs exist */
   int directReads;                /* all pairs can dereference each other's memory (threads) */
-  int fetches;                    /* all pairs can copy out of each other's memory (processes) */
+  int fetches;                    /* all pairs can copy out of each other's memory (processes), */
+  float fetchUs, fetchKibUs;      /*   each time, and for each KiB beside its way between cores */
   float intraLatencyUs, intraGBs; /* worst path inside a host */
   float interLatencyUs, interGBs; /* worst path between hosts; 0 with one host */
   int oneFlow;                    /* there one connection has all of interGBs, at any rate */

@@ -29,6 +29,18 @@ int tuttiRemoteWrite(const tuttiRemote *process, const void *from, uint64_t to, 
 /* Copies `bytes` from address `from`; 0 or an errno, ESRCH if the process is gone. */
 int tuttiRemoteRead(const tuttiRemote *process, void *to, uint64_t from, size_t bytes);
 
+/* Times of a copy out of another process, in us, apart from the way of the bytes between cores. */
+typedef struct {
+  float call; /* of the call itself */
+  float kib;  /* of 1 KiB that lies in this core's cache */
+} tuttiRemoteCost;
+
+/* What this kernel takes for it, measured by the first call of the process, in some 0.2 ms; zeros
+ * if this process can't be read. `offer` as tuttiRemoteOffer(id) has returned it. Any thread. */
+tuttiRemoteCost tuttiRemoteMeasure(uint64_t offer, uint64_t id);
+/* It is one of a machine that exists. */
+bool tuttiRemoteCostValid(const tuttiRemoteCost *cost);
+
 __END_DECLS
 
 #endif

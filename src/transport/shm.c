@@ -534,7 +534,9 @@ static tuttiResult_t shmPrepare(tuttiCommView *v, tuttiPeer *mine) {
   TUTTI_TRY(tuttiSegmentDescribe(v, mine));
   TUTTI_TRY(openDesk(v, id));
   mine->shmSocket = id;
-  if (mine->device != tuttiDeviceCuda) mine->offer = tuttiRemoteOffer(mine->process);
+  if (mine->device == tuttiDeviceCuda) return tuttiSuccess;
+  mine->offer = tuttiRemoteOffer(mine->process);
+  mine->fetch = tuttiRemoteMeasure(mine->offer, mine->process);
   return tuttiSuccess;
 }
 

@@ -144,6 +144,7 @@ static const char *findDamage(const tuttiPeer *peer, int rank, const tuttiPeer *
       {outside(peer->reaches, 0, 1) || outside(peer->nvlink, 0, 1) || outside(peer->ipc, 0, 1),
        "what its GPU can do"},
       {peer->pid <= 0, "its process number"},
+      {!tuttiRemoteCostValid(&peer->fetch), "the time its copies take"},
       {peer->process == mine->process && !samePid, "its process identity"},
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)

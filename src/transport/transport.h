@@ -21,6 +21,7 @@
 #include "transport/fifo.h"
 #include "transport/path.h"
 #include "transport/peer_fd.h"
+#include "transport/remote.h"
 #include "tutti.h"
 
 __BEGIN_DECLS
@@ -54,6 +55,7 @@ typedef struct {
   tuttiPeerFd segment;
   uint8_t segmentToken[16]; /* which the segment's header repeats: see segment.h */
   uint64_t offer;           /* SHM: see tuttiRemoteOffer */
+  tuttiRemoteCost fetch;    /* with an offer: what copies out of others take this rank */
   /* NET: where this rank's proxy listens. */
   uint8_t net[TUTTI_NET_HANDLE];
   int32_t ipc;                      /* symmetric.c: ipcHandle is one */

@@ -123,6 +123,8 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
                          .sharedFifos = s->sharedFifos,
                          .directReads = s->direct,
                          .fetches = s->fetches,
+                         .fetchUs = s->fetch.call,
+                         .fetchKibUs = s->fetch.kib,
                          .intraLatencyUs = s->intraLatencyUs,
                          .intraGBs = s->intraGBs,
                          .interLatencyUs = s->interLatencyUs,
@@ -135,6 +137,10 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
                          .loopback = s->network && s->nhosts == 1};
   TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, &tuttiAlgoWords, &made.algos, &made.algoMask));
   TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, &tuttiProtoWords, &made.protos, &made.protoMask));
+  if (s->fetches && s->nranks > 1)
+    TUTTI_INFO(INIT,
+               "copies out of another process take %.2f us and %.3f us for each KiB, measured",
+               (double)s->fetch.call, (double)s->fetch.kib);
   planGpus(s, v, maxChannels, &made);
   planChannels(graph, minChannels, maxChannels, &made);
   TUTTI_TRY(planOrder(&made));

@@ -42,6 +42,16 @@ typedef struct {
   const tuttiPeer *peer;
 } place;
 
+/* What is measured beside other work is too much rather than too little. */
+static void surveyFetches(const tuttiPeer *peers, int nranks, tuttiSurvey *s) {
+  s->fetch = peers[0].fetch;
+  for (int r = 1; r < nranks; r++) {
+    const tuttiRemoteCost *cost = &peers[r].fetch;
+    if (cost->call < s->fetch.call) s->fetch.call = cost->call;
+    if (cost->kib < s->fetch.kib) s->fetch.kib = cost->kib;
+  }
+}
+
 /* Ranks that share cores stand side by side. */
 static int byCores(const void *a, const void *b) {
   const tuttiPeer *p = ((const place *)a)->peer, *q = ((const place *)b)->peer;
@@ -114,6 +124,7 @@ tuttiResult_t tuttiSurveyMake(const tuttiPeer *peers, const tuttiPath *paths, in
       TUTTI_TRY(surveyPair(&t, ring[i], ring[(i + 1) % n], &s));
   }
   TUTTI_TRY(surveyHosts(peers, graph, &s));
+  if (s.fetches) surveyFetches(peers, n, &s);
   if (s.gpu && n <= TUTTI_ALLPAIRS_MAX) surveyGpus(&t, &s);
   *out = s;
   return tuttiSuccess;

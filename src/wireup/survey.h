@@ -20,6 +20,7 @@ typedef struct {
   float interLatencyUs, interGBs;    /* worst path between hosts */
   bool oneFlow;                      /* every path between hosts has it, see tuttiPath */
   bool sharedFifos, direct, fetches; /* every path has it, see tuttiPath */
+  tuttiRemoteCost fetch;             /* of copies that any path fetches; the least of all ranks' */
   bool network;                      /* some path is one */
   bool gpu;                          /* ranks work on GPUs */
   /* Of GPUs, if these are no more than TUTTI_ALLPAIRS_MAX ranks; else none of it. */

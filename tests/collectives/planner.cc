@@ -365,23 +365,34 @@ TEST(Planner, SlotsBoundChunks) {
     EXPECT_EQ(choose(in, op(tuttiCollAllReduce, 1 << 24, type)).chunk, 1024 / tuttiTypeSize(type));
 }
 
-/* Only between processes of one host, only what is stored as it comes, not what slots do better. */
+/* Only between processes of one host, only what is stored as it comes, not what slots do better; by
+ * what such a copy takes there. */
 TEST(Planner, FetchesWhereItWins) {
-  auto fetches = [](tuttiPlanInput in, tuttiColl coll, uint64_t bytes) {
+  struct Cost {
+    float us, kibUs;
+  };
+  constexpr Cost fast{0.3f, 0.03f}, slow{1.5f, 0.11f}, locked{30, 0.03f};
+  auto fetches = [](tuttiPlanInput in, tuttiColl coll, uint64_t bytes, Cost cost) {
     in.intraGBs = 13;
     bool without = choose(in, op(coll, bytes / 4)).fetch;
     EXPECT_FALSE(without);
     in.fetches = 1;
+    in.fetchUs = cost.us;
+    in.fetchKibUs = cost.kibUs;
     return choose(in, op(coll, bytes / 4)).fetch != 0;
   };
-  EXPECT_TRUE(fetches(oneHost(2), tuttiCollBroadcast, 512 << 10));
-  EXPECT_TRUE(fetches(oneHost(4), tuttiCollAllGather, 64 << 10));
-  EXPECT_FALSE(fetches(oneHost(2), tuttiCollBroadcast, 64));
-  EXPECT_FALSE(fetches(oneHost(2), tuttiCollBroadcast, 16 << 20));
-  EXPECT_FALSE(fetches(oneHost(4), tuttiCollBroadcast, 512 << 10)) << "readers of the same pages";
-  EXPECT_FALSE(fetches(manyHosts(2, 1), tuttiCollBroadcast, 512 << 10));
+  EXPECT_TRUE(fetches(oneHost(2), tuttiCollBroadcast, 512 << 10, fast));
+  EXPECT_FALSE(fetches(oneHost(2), tuttiCollBroadcast, 512 << 10, slow));
+  EXPECT_TRUE(fetches(oneHost(4), tuttiCollAlltoAll, 64 << 10, fast));
+  EXPECT_FALSE(fetches(oneHost(4), tuttiCollAlltoAll, 64 << 10, locked)) << "three calls";
+  EXPECT_FALSE(fetches(oneHost(2), tuttiCollAlltoAll, 64 << 10, slow));
+  EXPECT_TRUE(fetches(oneHost(4), tuttiCollScatter, 256 << 10, slow)) << "all at once";
+  EXPECT_FALSE(fetches(oneHost(4), tuttiCollGather, 256 << 10, slow)) << "by the root alone";
+  EXPECT_FALSE(fetches(oneHost(2), tuttiCollBroadcast, 64, fast));
+  EXPECT_FALSE(fetches(oneHost(4), tuttiCollBroadcast, 512 << 10, fast)) << "readers of one page";
+  EXPECT_FALSE(fetches(manyHosts(2, 1), tuttiCollBroadcast, 512 << 10, fast));
   for (tuttiColl coll : {tuttiCollAllReduce, tuttiCollReduce, tuttiCollReduceScatter})
-    EXPECT_FALSE(fetches(oneHost(2), coll, 512 << 10));
+    EXPECT_FALSE(fetches(oneHost(2), coll, 512 << 10, fast));
 }
 
 /* Only what fills the caches of one host, over its memory. */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <vector>
 
 #include "base/settings.h"
@@ -118,6 +119,33 @@ TEST_F(Remote, AnUndumpableProcessOffersNothing) {
   ASSERT_EQ(0, prctl(PR_SET_DUMPABLE, 0));
   EXPECT_EQ(0u, tuttiRemoteOffer(kId));
   prctl(PR_SET_DUMPABLE, 1);
+}
+
+/* The order of magnitude, which is all that can be said of any machine. */
+TEST_F(Remote, MeasuresWhatACopyTakesOnce) {
+  EXPECT_EQ(0, tuttiRemoteMeasure(0, kId).call) << "a process that can't be read";
+  uint64_t offer = tuttiRemoteOffer(kId);
+  tuttiRemoteCost cost = tuttiRemoteMeasure(offer, kId);
+  EXPECT_GT(cost.call, 0.01f);
+  EXPECT_LT(cost.call, 1000);
+  EXPECT_GT(cost.kib, 0.001f);
+  EXPECT_LT(cost.kib, 100);
+  tuttiRemoteCost again = tuttiRemoteMeasure(offer, kId);
+  EXPECT_EQ(cost.call, again.call);
+  EXPECT_EQ(cost.kib, again.kib);
+}
+
+TEST(RemoteCost, IsANumberAndNoAge) {
+  auto valid = [](float call, float kib) {
+    tuttiRemoteCost cost = {call, kib};
+    return tuttiRemoteCostValid(&cost);
+  };
+  EXPECT_TRUE(valid(0, 0));
+  EXPECT_TRUE(valid(1.5f, 0.1f));
+  EXPECT_FALSE(valid(-1, 0));
+  EXPECT_FALSE(valid(0, -1));
+  EXPECT_FALSE(valid(NAN, 0));
+  EXPECT_FALSE(valid(0, INFINITY));
 }
 
 } // namespace

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <functional>
 
 #include "local_world.h"
@@ -163,6 +164,10 @@ INSTANTIATE_TEST_SUITE_P(
                "rank 2 on host node2 has \"a\""},
         Damage{"Settings", [](tuttiPeer &p) { memset(p.config, 'x', sizeof p.config); },
                tuttiRemoteError, "damaged: its settings"},
+        Damage{"CopiesBelowNothing", [](tuttiPeer &p) { p.fetch.call = -1; }, tuttiRemoteError,
+               "the time its copies take"},
+        Damage{"CopiesOfNoTime", [](tuttiPeer &p) { p.fetch.kib = NAN; }, tuttiRemoteError,
+               "the time its copies take"},
         Damage{"Cores", [](tuttiPeer &p) { p.cores = 0; }, tuttiRemoteError, "its number of cores"},
         Damage{"P2pDisabled", [](tuttiPeer &p) { p.p2pDisabled = 2; }, tuttiRemoteError,
                "its choice of transports"},

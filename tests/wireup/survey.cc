@@ -32,8 +32,8 @@ Surveyed survey(const std::vector<tuttiPeer> &peers, int rank, int channels = 2)
 auto values(const tuttiSurvey &s) {
   return std::make_tuple(s.nranks, s.nhosts, s.maxRanksPerHost, s.oversubscribed, s.intraLatencyUs,
                          s.intraGBs, s.interLatencyUs, s.interGBs, s.oneFlow, s.sharedFifos,
-                         s.direct, s.fetches, s.network, s.gpu, s.stores, s.staged, s.linked,
-                         s.sharers, s.blocks);
+                         s.direct, s.fetches, s.fetch.call, s.fetch.kib, s.network, s.gpu, s.stores,
+                         s.staged, s.linked, s.sharers, s.blocks);
 }
 
 // The survey of all ranks, which must be one.
@@ -63,6 +63,24 @@ TEST(Survey, ThreadsShareEverything) {
   EXPECT_EQ(5, s.maxRanksPerHost);
   EXPECT_FLOAT_EQ(0.2f, s.intraLatencyUs);
   EXPECT_EQ(0, s.interGBs);
+}
+
+/* A rank that was held up while it measured says nothing of the machine. */
+TEST(Survey, CopiesTakeWhatTheyTookTheFastestRank) {
+  std::vector<tuttiPeer> peers;
+  for (int r = 0; r < 3; r++) {
+    peers.push_back(peer(r, 10 + (uint64_t)r, 1));
+    peers[(size_t)r].offer = 1;
+    peers[(size_t)r].fetch = {2, 0.5f};
+  }
+  peers[1].fetch.call = 1.5f;
+  peers[2].fetch.kib = 0.25f;
+  tuttiSurvey s = agreed(peers);
+  EXPECT_TRUE(s.fetches);
+  EXPECT_EQ(1.5f, s.fetch.call);
+  EXPECT_EQ(0.25f, s.fetch.kib);
+  peers[1].offer = 0;
+  EXPECT_FALSE(agreed(peers).fetches);
 }
 
 TEST(Survey, ARankAloneHasNoPath) {
