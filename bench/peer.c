@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <time.h>
 
 #define ALIGNMENT      4096
@@ -102,6 +103,7 @@ int main(int argc, char **argv) {
   }
   int rank, nranks;
   peerStart(&rank, &nranks);
+  usleep(100000);
   size_t largest = sizeof(float) * (size_t)nranks;
   for (int i = 3; i < argc; i++) {
     size_t bytes = strtoull(argv[i], NULL, 10);
