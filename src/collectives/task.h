@@ -70,11 +70,21 @@ typedef struct tuttiTaskContext {
                       between two looks at what its kernels do, 0: not at all */
 } tuttiTaskContext;
 
-/* What a schedule says first; kept for operations that come again. */
+/* A step's connections, first those that it receives from. */
+#define TUTTI_KNOWN_CONNS 16
+typedef struct {
+  tuttiConn *conns[TUTTI_KNOWN_CONNS];
+  int nrecv, nsend;
+} tuttiStepConns;
+
+/* What a schedule says first; kept for operations that come again. The executor keeps there what
+ * connections these steps have, which stay where they are as long as the communicator lives. */
 #define TUTTI_KNOWN_STEPS 4
 typedef struct {
   uint64_t steps; /* of the schedule */
   tuttiStep first[TUTTI_KNOWN_STEPS];
+  uint64_t found; /* so many of the next are known */
+  tuttiStepConns conns[TUTTI_KNOWN_STEPS];
 } tuttiKnownSteps;
 
 /* Copied for each operation: no more than the 256 bytes that compilers copy without a call. */
@@ -95,7 +105,7 @@ typedef struct tuttiTask {
   tuttiPlan plan; /* a copy: what the communicator keeps may be replaced within a group */
   const tuttiAllPairs *exchange; /* of a collective between all pairs: who sends what to whom; lives
                                     as long as the set of tasks */
-  const tuttiKnownSteps *known;  /* or NULL: ask the schedule; lives as long as the set of tasks */
+  tuttiKnownSteps *known;        /* or NULL: ask the schedule; lives as long as the set of tasks */
   tuttiStream_t stream;
   const tuttiTaskContext *context;
   struct tuttiTask

@@ -120,7 +120,7 @@ static void setExchange(tuttiPrepared *p, const tuttiOp *op) {
 /* A message has another peer each time. */
 static void setKnown(tuttiPrepared *p, const tuttiOp *op) {
   tuttiKnownSteps *known = &p->known;
-  known->steps = 0;
+  known->steps = known->found = 0;
   if (op->coll == tuttiCollSendRecv || op->comm->device->kind != tuttiDeviceHost) return;
   tuttiSchedule s = p->task.schedule;
   s.root = op->root;

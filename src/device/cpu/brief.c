@@ -3,19 +3,15 @@
  * such an operation are tried without, right from what is known of the schedule. */
 #include "device/cpu/brief.h"
 
+#include <string.h>
+
 #include "base/os.h"
 #include "device/cpu/reduce.h"
 #include "transport/bell.h"
 
-#define WIDTH 8    /* most messages of a step in one direction */
-#define BYTES 2048 /* of a message at most; no executor lends one of so few */
-#define LOOKS 256u /* at what a step waits for */
-
-/* A step's connections, first those that it receives from. */
-typedef struct {
-  tuttiConn *conns[2 * WIDTH];
-  int nrecv, nsend;
-} stepConns;
+#define WIDTH (TUTTI_KNOWN_CONNS / 2) /* most messages of a step in one direction */
+#define BYTES 2048                    /* of a message at most; no executor lends one of so few */
+#define LOOKS 256u                    /* at what a step waits for */
 
 /* The schedule is known, there is nothing behind it, and nobody asks for stamps, which the executor
  * takes while it waits. */
@@ -49,10 +45,19 @@ __attribute__((always_inline)) static inline bool addConns(const tuttiTask *task
   return true;
 }
 
-static bool findAll(const tuttiTask *task, const tuttiStep *step, stepConns *c) {
+static bool findAll(const tuttiTask *task, const tuttiStep *step, tuttiStepConns *c) {
   c->nrecv = c->nsend = 0;
+  if (step->count == 0) return true;
   return addConns(task, step, TUTTI_RECV, c->conns, &c->nrecv) &&
          addConns(task, step, TUTTI_SEND, c->conns + c->nrecv, &c->nsend);
+}
+
+/* Of step k; NULL: it, or one before, has some for which this is no way. */
+static inline const tuttiStepConns *connsOf(const tuttiTask *task, uint64_t k) {
+  tuttiKnownSteps *known = task->known;
+  for (; known->found <= k; known->found++)
+    if (!findAll(task, &known->first[known->found], &known->conns[known->found])) return NULL;
+  return &known->conns[k];
 }
 
 static bool canHold(const tuttiConn *conn, size_t bytes) {
@@ -75,7 +80,7 @@ static void *payload(const tuttiConn *conn, size_t bytes) {
 }
 
 /* All messages have come, and there is room for those of the step, soon enough. */
-static bool comesSoon(const tuttiTask *task, const stepConns *c, size_t bytes) {
+static bool comesSoon(const tuttiTask *task, const tuttiStepConns *c, size_t bytes) {
   uint32_t most = task->context->spins < LOOKS ? task->context->spins : LOOKS, looks = 0;
   for (int i = 0; i < c->nrecv + c->nsend; i++) {
     tuttiConn *conn = c->conns[i];
@@ -92,17 +97,42 @@ static bool comesSoon(const tuttiTask *task, const stepConns *c, size_t bytes) {
   return tuttiLoadAcquire32(task->context->failed) == 0;
 }
 
-/* The operands, the local one at its rank's place among the messages, as the executor has them. */
-static int operands(const tuttiTask *task, const tuttiStep *step, const stepConns *c, size_t size,
-                    const void **in, int *premul) {
-  bool local = (step->flags & TUTTI_STEP_SRC) != 0;
+static const void *localOperand(const tuttiTask *task, const tuttiStep *step, size_t size) {
   bool written = (step->flags & TUTTI_STEP_SRC_WRITTEN) != 0;
+  return (const uint8_t *)(written ? task->recvbuff : task->sendbuff) + step->src * size;
+}
+
+/* Fills the descriptor of a message; returns where its payload goes. */
+static inline void *address(const tuttiTask *task, tuttiConn *conn, size_t bytes) {
+  tuttiSlotDescriptor *slot = tuttiConnDescriptor(conn);
+  slot->addr = 0;
+  slot->bytes = (uint32_t)bytes;
+  slot->where = bytes <= TUTTI_INLINE_MAX ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+  tuttiSlotSign(slot, &task->signature);
+  return payload(conn, bytes);
+}
+
+/* The only operand goes on as it is. */
+static void copy(const tuttiTask *task, const tuttiStep *step, const tuttiStepConns *c,
+                 size_t size) {
+  size_t bytes = step->count * size;
+  bool local = (step->flags & TUTTI_STEP_SRC) != 0;
+  const void *from = local ? localOperand(task, step, size) : payload(c->conns[0], bytes);
+  for (int i = c->nrecv; i < c->nrecv + c->nsend; i++)
+    memcpy(address(task, c->conns[i], bytes), from, bytes);
+  uint8_t *to = (uint8_t *)task->recvbuff + step->dst * size;
+  if (step->flags & TUTTI_STEP_DST && to != from) memcpy(to, from, bytes);
+}
+
+/* The operands, the local one at its rank's place among the messages, as the executor has them. */
+static int operands(const tuttiTask *task, const tuttiStep *step, const tuttiStepConns *c,
+                    size_t size, const void **in, int *premul) {
+  bool local = (step->flags & TUTTI_STEP_SRC) != 0;
   int n = 0;
   for (int i = 0; i <= c->nrecv; i++) {
     if (local && (i == c->nrecv || c->conns[i]->peer > task->schedule.rank)) {
-      const void *from = written ? task->recvbuff : task->sendbuff;
-      in[n++] = (const uint8_t *)from + step->src * size;
-      if (task->premul && !written) *premul = n;
+      in[n++] = localOperand(task, step, size);
+      if (task->premul && !(step->flags & TUTTI_STEP_SRC_WRITTEN)) *premul = n;
       local = false;
     }
     if (i < c->nrecv) in[n++] = payload(c->conns[i], step->count * size);
@@ -110,7 +140,8 @@ static int operands(const tuttiTask *task, const tuttiStep *step, const stepConn
   return n;
 }
 
-static void perform(const tuttiTask *task, const tuttiStep *step, const stepConns *c, size_t size) {
+static void reduce(const tuttiTask *task, const tuttiStep *step, const tuttiStepConns *c,
+                   size_t size) {
   size_t bytes = step->count * size;
   const void *in[WIDTH + 1];
   void *out[WIDTH + 1];
@@ -123,19 +154,22 @@ static void perform(const tuttiTask *task, const tuttiStep *step, const stepConn
                           .divide = step->flags & TUTTI_STEP_FINAL ? task->divide : 0};
   args.nin = operands(task, step, c, size, in, &args.premul);
   if (step->flags & TUTTI_STEP_DST) out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * size;
-  for (int i = c->nrecv; i < c->nrecv + c->nsend; i++) {
-    tuttiSlotDescriptor *slot = tuttiConnDescriptor(c->conns[i]);
-    slot->addr = 0;
-    slot->bytes = (uint32_t)bytes;
-    slot->where = bytes <= TUTTI_INLINE_MAX ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
-    tuttiSlotSign(slot, &task->signature);
-    out[args.nout++] = payload(c->conns[i], bytes);
-  }
+  for (int i = c->nrecv; i < c->nrecv + c->nsend; i++)
+    out[args.nout++] = address(task, c->conns[i], bytes);
   tuttiReduceCopy(&args);
 }
 
+static void perform(const tuttiTask *task, const tuttiStep *step, const tuttiStepConns *c,
+                    size_t size) {
+  int noperands = c->nrecv + ((step->flags & TUTTI_STEP_SRC) != 0);
+  if (noperands == 1 && !task->premul && !task->divide)
+    copy(task, step, c, size);
+  else
+    reduce(task, step, c, size);
+}
+
 /* Receivers wait: sends before releases, and all before somebody is woken. */
-static void publish(const stepConns *c) {
+static void publish(const tuttiStepConns *c) {
   bool slept = false;
   for (int i = c->nsend - 1; i >= -c->nrecv; i--) {
     tuttiConn *conn = c->conns[c->nrecv + i];
@@ -153,12 +187,12 @@ uint64_t tuttiCpuRunBriefly(const tuttiTask *task) {
   uint64_t k = 0;
   for (; k < task->known->steps; k++) {
     const tuttiStep *step = &task->known->first[k];
-    stepConns c;
-    if (step->count == 0) continue;
     if (step->count * size > BYTES || (step->flags & scratch)) break;
-    if (!findAll(task, step, &c) || !comesSoon(task, &c, step->count * size)) break;
-    perform(task, step, &c, size);
-    publish(&c);
+    const tuttiStepConns *c = connsOf(task, k);
+    if (!c || !comesSoon(task, c, step->count * size)) break;
+    if (step->count == 0) continue;
+    perform(task, step, c, size);
+    publish(c);
   }
   return k;
 }

@@ -108,6 +108,26 @@ TEST(Brief, LeavesConnectionsThatAreNotOpen) {
   EXPECT_EQ(a.rank.connects, 2);
 }
 
+TEST(Brief, TakesConnectionsThatAreOpenedLater) {
+  Fabric fabric(2, 2048);
+  Side a(fabric, 0);
+  tuttiConn *&conn = a.rank.conns[TUTTI_SEND][0][0][1], *opened = conn;
+  conn = nullptr;
+  EXPECT_EQ(a.run(), 0u);
+  conn = opened;
+  EXPECT_EQ(a.run(), 1u);
+}
+
+TEST(Brief, LooksForItsConnectionsOnce) {
+  Fabric fabric(2, 2048);
+  Side a(fabric, 0), b(fabric, 1);
+  EXPECT_EQ(b.run(), 1u);
+  EXPECT_EQ(a.run(), 2u);
+  EXPECT_EQ(a.known.found, 2u);
+  a.rank.conns[TUTTI_SEND][0][0] = a.rank.conns[TUTTI_RECV][0][0] = nullptr;
+  EXPECT_EQ(a.run(), 1u);
+}
+
 TEST(Brief, LeavesWhatIsWrong) {
   Fabric fabric(2, 2048);
   Side a(fabric, 0), b(fabric, 1);
