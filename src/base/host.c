@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -92,6 +93,19 @@ int tuttiCpuCount(void) {
   pthread_once(&quotaOnce, readQuota);
   if (quota.cores > 0 && cores > quota.cores) cores = quota.cores;
   return cores > 0 ? (int)cores : 1;
+}
+
+/* As the kernel tells it: what the processor says (sysconf) may be of all its parts together. */
+uint64_t tuttiCacheBytes(void) {
+  const char *const paths[] = {"/sys/devices/system/cpu/cpu0/cache/index3/size",
+                               "/sys/devices/system/cpu/cpu0/cache/index2/size"};
+  for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+    char text[32], *end;
+    if (!tuttiReadFile(paths[i], text, sizeof text)) continue;
+    unsigned long long size = strtoull(text, &end, 10);
+    if (end != text && size <= UINT32_MAX) return *end == 'K' ? size << 10 : size;
+  }
+  return 0;
 }
 
 uint64_t tuttiCpuSet(void) {

@@ -23,6 +23,8 @@ bool tuttiProcessGone(int pid);
 /* Cores that the calling thread may run on, by its affinity, and whose time its process may use, by
  * the quota of its control group. */
 int tuttiCpuCount(void);
+/* Bytes of the last cache before memory, of the first core; 0: not known. */
+uint64_t tuttiCacheBytes(void);
 /* Which these are: threads of one host that have equal ones share their cores. */
 uint64_t tuttiCpuSet(void);
 

@@ -20,7 +20,7 @@ static const struct {
   double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare, pairsShare;
   double crossShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
-  double streamBytes, gain;
+  double streamBytes, gain, buffersShare;
   int pairwiseRanks, readRanks[2];
   double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
   double blockMessageUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
@@ -39,6 +39,7 @@ static const struct {
     .leastNetBytes = 64 << 10,     /* the same between hosts */
     .overlapPieces = 4,            /* into which the direct algorithms split to overlap phases */
     .streamBytes = 8 << 20,        /* all-gather: such blocks are stored past the caches */
+    .buffersShare = 4,             /* slots that need more than this part of the cache leave it */
     .gain = 0.95,           /* the best must be that much better than one that asks for less */
     .pairwiseRanks = 16,    /* most ranks that connect all pairs where another way exists */
     .readRanks = {256, 64}, /* that all read all others' FIFOs; [1]: processes on few cores */
@@ -78,6 +79,7 @@ typedef struct {
   double hopIn, hopOut, hopRing; /* us for one message to arrive; hopRing: mean around the ring */
   double writes;                 /* messages that reach all others: 1 if shared */
   double toOne, toAll; /* copies made to send to one rank, to all others: 0 if they read in place */
+  double cache;        /* bytes that all slots of a host share with its ranks' buffers; 0: any */
 } setting;
 
 static setting settingOf(const tuttiPlanInput *in, const tuttiSignature *op, int proto) {
@@ -91,6 +93,7 @@ static setting settingOf(const tuttiPlanInput *in, const tuttiSignature *op, int
   w.writes = in->sharedFifos ? 1 : w.n - 1;
   w.toOne = in->directReads ? 0 : 1;
   w.toAll = in->directReads ? 0 : w.writes;
+  w.cache = in->gpu || in->nhosts > 1 ? 0 : (double)in->cacheBytes / model.buffersShare;
   return w;
 }
 
@@ -228,6 +231,13 @@ static costs treeCosts(const tuttiPlanInput *in, const setting *w, const tuttiSi
                  .wired = (w->hosts > 2 ? wired : S) / model.treeShare};
 }
 
+/* What slots between all pairs cost more, where they do not stay in the cache. */
+static double coldShare(const setting *w, const candidate *c) {
+  if (w->cache <= 0) return 0;
+  double slots = w->n * (w->n - 1) * fmin(w->bytes, TUTTI_FIFO_DEPTH * c->longest);
+  return slots / (slots + w->cache);
+}
+
 /* Splitting beyond need must pay for itself: only the messages that must be are counted. */
 static costs directCosts(const setting *w, const tuttiSignature *op, const candidate *c) {
   double n = w->n, S = w->bytes, each = S / c->nchannels, loops;
@@ -259,12 +269,12 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   case tuttiCollAlltoAll:
     return (costs){.waits = hop,
                    .messages = pieces * 2 * (n - 1),
-                   .copied = (toPeers + 1) * S,
+                   .copied = (toPeers * (1 + w->toOne * coldShare(w, c)) + 1) * S,
                    .wired = toAllHosts};
   case tuttiCollBroadcast:
     return (costs){.waits = hop,
                    .messages = pieces * w->writes + 1,
-                   .copied = fmax(w->toAll, 1) * S + first,
+                   .copied = (2 + w->toAll) / 2 * S + first,
                    .wired = w->remote * S};
   case tuttiCollReduce:
     return (costs){.waits = hop,
@@ -441,16 +451,24 @@ static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const
          others;
 }
 
-/* On one host, without slots: what a rank copies within its memory, and what it fetches, which has
- * one way between cores where a slot has two. The readers of one broadcast get in each other's way,
- * as the kernel counts who uses a page. */
+/* On one host, without slots: what the busiest rank copies within its memory, and what it fetches.
+ * Readers of one process get in each other's way, as the kernel counts who uses its pages; `crowd`:
+ * by which part of all ranks they do more than slots do. Those of one broadcast want the same pages
+ * at once, and have them one after the other. */
 static double fetchTime(const tuttiPlanInput *in, const setting *w, const tuttiSignature *op,
                         const candidate *c, double copyGBs) {
+  static const struct {
+    double own, crowd;
+  } shapes[tuttiCollCount] = {[tuttiCollBroadcast] = {.crowd = 0.25},
+                              [tuttiCollGather] = {.own = 1},
+                              [tuttiCollScatter] = {.crowd = 0.5},
+                              [tuttiCollAllGather] = {.own = 0.5, .crowd = 0.25},
+                              [tuttiCollAlltoAll] = {.own = 0.5, .crowd = 0.25}};
   double S = w->bytes, pieces = fmax(S / c->longest, 1);
-  bool rooted = op->coll == tuttiCollBroadcast || op->coll == tuttiCollScatter;
-  double messages = op->coll == tuttiCollScatter ? 1 : w->n - 1, own = rooted ? 0 : S;
-  double byteUs = in->fetchKibUs / 1024 + 0.5 / (copyGBs * 1e3);
-  return 2 * w->hopIn + messages * (pieces * in->fetchUs + S * byteUs) + own / (copyGBs * 1e3);
+  double messages = op->coll == tuttiCollScatter ? 1 : w->n - 1;
+  double crowd = in->oversubscribed ? 1 : fmax(shapes[op->coll].crowd * w->n, 1);
+  double fetched = pieces * in->fetchUs + S * crowd * in->fetchKibUs / 1024;
+  return 2 * w->hopIn + messages * fetched + shapes[op->coll].own * S / (copyGBs * 1e3);
 }
 
 /* Of the bandwidth between hosts. Where each channel has a rail, the busiest one counts. */

@@ -25,7 +25,7 @@ typedef struct {
   int sharedFifos;                /* all pairs share memory: shared FIFOs exist */
   int directReads;                /* all pairs can dereference each other's memory (threads) */
   int fetches;                    /* all pairs can copy out of each other's memory (processes), */
-  float fetchUs, fetchKibUs;      /*   each time, and for each KiB beside its way between cores */
+  float fetchUs, fetchKibUs;      /*   which takes so long, and so long for each KiB */
   float intraLatencyUs, intraGBs; /* worst path inside a host */
   float interLatencyUs, interGBs; /* worst path between hosts; 0 with one host */
   int oneFlow;                    /* there one connection has all of interGBs, at any rate */
@@ -33,15 +33,16 @@ typedef struct {
   int grid;                       /* several hosts with as many ranks each, more than one */
   int rails;                      /* that rings and trees take by turns; 0: each has them all */
   size_t slotBytes;
-  int oversubscribed; /* some host has more ranks than cores */
-  int loopback;       /* ranks of one host that only reach each other over the network */
-  int gpu;            /* thread blocks do the work, one for each channel */
-  int allPairs;       /* GPUs that all store into each other's memory: see planner_allpairs.c; */
-  int staged;         /*   or, all of one host, into host memory */
-  int maxBlocks;      /* most thread blocks wanted of a kernel between all pairs; 0: any number */
-  int sharers;        /* most ranks that share one of them; 0 as 1 */
-  int widest;         /* most ranks that Direct may connect at all; 0: any number */
-  int deterministic;  /* reduce with Direct, which has one order: that of the ranks */
+  uint64_t cacheBytes; /* of the last cache of the ranks' cores; 0: not known */
+  int oversubscribed;  /* some host has more ranks than cores */
+  int loopback;        /* ranks of one host that only reach each other over the network */
+  int gpu;             /* thread blocks do the work, one for each channel */
+  int allPairs;        /* GPUs that all store into each other's memory: see planner_allpairs.c; */
+  int staged;          /*   or, all of one host, into host memory */
+  int maxBlocks;       /* most thread blocks wanted of a kernel between all pairs; 0: any number */
+  int sharers;         /* most ranks that share one of them; 0 as 1 */
+  int widest;          /* most ranks that Direct may connect at all; 0: any number */
+  int deterministic;   /* reduce with Direct, which has one order: that of the ranks */
 } tuttiPlanInput;
 
 /* What carries a plan out. */

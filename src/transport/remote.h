@@ -29,7 +29,7 @@ int tuttiRemoteWrite(const tuttiRemote *process, const void *from, uint64_t to, 
 /* Copies `bytes` from address `from`; 0 or an errno, ESRCH if the process is gone. */
 int tuttiRemoteRead(const tuttiRemote *process, void *to, uint64_t from, size_t bytes);
 
-/* Times of a copy out of another process, in us, apart from the way of the bytes between cores. */
+/* Times of a copy out of another process, in us. */
 typedef struct {
   float call; /* of the call itself */
   float kib;  /* of 1 KiB that lies in this core's cache */

@@ -62,6 +62,7 @@ typedef struct {
   uint8_t ipcHandle[64];            /* cudaIpcMemHandle_t of the symmetric block */
   char netName[16];                 /* backend, "Socket" */
   int32_t cores;                    /* that this rank may run on */
+  uint64_t cache;                   /* bytes of its cores' last cache; 0: not known */
   uint64_t cpuSet;                  /* which: ranks of a host with equal ones share them */
   int32_t p2pDisabled, shmDisabled; /* its settings at init; what either rank excludes is out */
 } tuttiPeer;

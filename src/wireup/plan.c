@@ -134,6 +134,7 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
                          .grid = tuttiGraphIsGrid(graph),
                          .rails = graph->nrails,
                          .oversubscribed = s->oversubscribed,
+                         .cacheBytes = s->cache,
                          .loopback = s->network && s->nhosts == 1};
   TUTTI_TRY(allowed(TUTTI_SETTING_ALGO, &tuttiAlgoWords, &made.algos, &made.algoMask));
   TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, &tuttiProtoWords, &made.protos, &made.protoMask));

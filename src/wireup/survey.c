@@ -77,8 +77,11 @@ static tuttiResult_t surveyCores(const tuttiPeer *peers, int nranks, tuttiSurvey
 
 static tuttiResult_t surveyHosts(const tuttiPeer *peers, const tuttiGraph *graph, tuttiSurvey *s) {
   TUTTI_FRESH(int, ranks, graph->nhosts, "ranks per host", NULL);
-  for (int r = 0; r < graph->nranks; r++)
+  for (int r = 0; r < graph->nranks; r++) {
     if (++ranks[graph->host[r]] > s->maxRanksPerHost) s->maxRanksPerHost = ranks[graph->host[r]];
+    uint64_t cache = peers[r].cache;
+    if (cache != 0 && (s->cache == 0 || cache < s->cache)) s->cache = cache;
+  }
   return surveyCores(peers, graph->nranks, s);
 }
 

@@ -16,6 +16,7 @@ __BEGIN_DECLS
 typedef struct {
   int nranks, nhosts, maxRanksPerHost;
   bool oversubscribed;               /* some ranks share fewer cores than they are */
+  uint64_t cache;                    /* bytes: the least of the ranks'; 0: none knows */
   float intraLatencyUs, intraGBs;    /* worst path inside a host; 0: there is none */
   float interLatencyUs, interGBs;    /* worst path between hosts */
   bool oneFlow;                      /* every path between hosts has it, see tuttiPath */

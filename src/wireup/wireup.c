@@ -25,6 +25,7 @@ static uint32_t settingHash(tuttiSettingId id) {
 static void describeSelf(const tuttiWireup *w, const tuttiCommView *v, tuttiPeer *p) {
   const tuttiWireupWishes *o = &w->wishes;
   p->cores = tuttiCpuCount();
+  p->cache = tuttiCacheBytes();
   p->cpuSet = tuttiCpuSet();
   p->version = TUTTI_VERSION_CODE;
   p->rank = v->rank;

@@ -205,6 +205,13 @@ TEST_F(HostIdTest, NamespacesAreHostsOfTheirOwn) {
   }
 }
 
+TEST(Cpu, LastCacheHasASize) {
+  uint64_t bytes = tuttiCacheBytes();
+  if (access("/sys/devices/system/cpu/cpu0/cache/index2/size", R_OK) != 0) GTEST_SKIP();
+  EXPECT_GE(bytes, 64u << 10);
+  EXPECT_LE(bytes, (uint64_t)64 << 30);
+}
+
 TEST(Cpu, CountAndSetFollowTheAffinity) {
   cpu_set_t all;
   ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);

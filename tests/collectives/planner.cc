@@ -382,17 +382,33 @@ TEST(Planner, FetchesWhereItWins) {
     return choose(in, op(coll, bytes / 4)).fetch != 0;
   };
   EXPECT_TRUE(fetches(oneHost(2), tuttiCollBroadcast, 512 << 10, fast));
-  EXPECT_FALSE(fetches(oneHost(2), tuttiCollBroadcast, 512 << 10, slow));
+  EXPECT_FALSE(fetches(oneHost(2), tuttiCollBroadcast, 32 << 10, slow));
   EXPECT_TRUE(fetches(oneHost(4), tuttiCollAlltoAll, 64 << 10, fast));
   EXPECT_FALSE(fetches(oneHost(4), tuttiCollAlltoAll, 64 << 10, locked)) << "three calls";
-  EXPECT_FALSE(fetches(oneHost(2), tuttiCollAlltoAll, 64 << 10, slow));
+  EXPECT_FALSE(fetches(oneHost(2), tuttiCollAlltoAll, 16 << 10, slow));
   EXPECT_TRUE(fetches(oneHost(4), tuttiCollScatter, 256 << 10, slow)) << "all at once";
   EXPECT_FALSE(fetches(oneHost(4), tuttiCollGather, 256 << 10, slow)) << "by the root alone";
   EXPECT_FALSE(fetches(oneHost(2), tuttiCollBroadcast, 64, fast));
-  EXPECT_FALSE(fetches(oneHost(4), tuttiCollBroadcast, 512 << 10, fast)) << "readers of one page";
+  EXPECT_FALSE(fetches(oneHost(8), tuttiCollBroadcast, 512 << 10, fast)) << "readers of one page";
   EXPECT_FALSE(fetches(manyHosts(2, 1), tuttiCollBroadcast, 512 << 10, fast));
   for (tuttiColl coll : {tuttiCollAllReduce, tuttiCollReduce, tuttiCollReduceScatter})
     EXPECT_FALSE(fetches(oneHost(2), coll, 512 << 10, fast));
+}
+
+/* Where slots between all pairs do not stay in the cache, a copy less is worth more. */
+TEST(Planner, FetchesSoonerWhereTheCacheIsSmall) {
+  auto fetches = [](uint64_t cacheBytes) {
+    tuttiPlanInput in = oneHost(4);
+    in.intraGBs = 13;
+    in.fetches = in.oversubscribed = 1;
+    in.fetchUs = 1.5f;
+    in.fetchKibUs = 0.2f;
+    in.cacheBytes = cacheBytes;
+    return choose(in, op(tuttiCollAlltoAll, 256 << 10)).fetch != 0;
+  };
+  EXPECT_TRUE(fetches(16 << 20));
+  EXPECT_FALSE(fetches(1 << 30));
+  EXPECT_FALSE(fetches(0)) << "not known";
 }
 
 /* Only what fills the caches of one host, over its memory. */

@@ -55,6 +55,7 @@ TEST_F(Plan, TakesOverWhatTheSurveySays) {
   s.maxRanksPerHost = 2;
   s.network = s.oversubscribed = s.fetches = true;
   s.fetch = {1.25f, 0.125f};
+  s.cache = 1 << 20;
   ASSERT_EQ(tuttiSuccess, make()) << tuttiErrorText();
   EXPECT_EQ(1, in.intraLatencyUs);
   EXPECT_EQ(2, in.intraGBs);
@@ -64,6 +65,7 @@ TEST_F(Plan, TakesOverWhatTheSurveySays) {
   EXPECT_TRUE(in.sharedFifos && in.directReads && in.fetches && in.oversubscribed);
   EXPECT_EQ(1.25f, in.fetchUs);
   EXPECT_EQ(0.125f, in.fetchKibUs);
+  EXPECT_EQ(1u << 20, in.cacheBytes);
   EXPECT_TRUE(v.oversubscribed);
   EXPECT_FALSE(in.gpu || in.allPairs || in.staged);
   EXPECT_EQ(65536u, in.slotBytes);

@@ -33,7 +33,7 @@ auto values(const tuttiSurvey &s) {
   return std::make_tuple(s.nranks, s.nhosts, s.maxRanksPerHost, s.oversubscribed, s.intraLatencyUs,
                          s.intraGBs, s.interLatencyUs, s.interGBs, s.oneFlow, s.sharedFifos,
                          s.direct, s.fetches, s.fetch.call, s.fetch.kib, s.network, s.gpu, s.stores,
-                         s.staged, s.linked, s.sharers, s.blocks);
+                         s.staged, s.linked, s.sharers, s.blocks, s.cache);
 }
 
 // The survey of all ranks, which must be one.
@@ -81,6 +81,14 @@ TEST(Survey, CopiesTakeWhatTheyTookTheFastestRank) {
   EXPECT_EQ(0.25f, s.fetch.kib);
   peers[1].offer = 0;
   EXPECT_FALSE(agreed(peers).fetches);
+}
+
+TEST(Survey, TheSmallestCacheThatIsKnownCounts) {
+  auto peers = threads(3);
+  EXPECT_EQ(0u, agreed(peers).cache);
+  peers[0].cache = 64 << 20;
+  peers[2].cache = 32 << 20;
+  EXPECT_EQ(32u << 20, agreed(peers).cache);
 }
 
 TEST(Survey, ARankAloneHasNoPath) {
