@@ -299,6 +299,9 @@ typedef struct {
   uint64_t commHash;    /**< the same on all ranks, and different from any other communicator's */
   int deviceApiSupport; /**< 1: tuttiDevCommCreate works */
   int nLsaTeams;        /**< local teams, of nRanks / nLsaTeams ranks each */
+  int cores;        /**< that this rank may use, by its affinity and its control group's quota */
+  int ranksOnCores; /**< that share these: of this communicator, or of the one with the most of
+                         them that this process had when this one was made */
 } tuttiCommProperties_t;
 
 #define TUTTI_COMM_PROPERTIES_MAGIC 0x9209e271u /**< tells it from other memory */
@@ -306,7 +309,7 @@ typedef struct {
 #define TUTTI_COMM_PROPERTIES_INITIALIZER                                                          \
   {                                                                                                \
     sizeof(tuttiCommProperties_t), TUTTI_COMM_PROPERTIES_MAGIC, TUTTI_VERSION_CODE, 0, 0, 0, 0, 0, \
-        0, 0, 0, 0                                                                                 \
+        0, 0, 0, 0, 0, 0                                                                           \
   }
 
 /** Writes what is so of `comm` on this rank to *properties, as far as the caller's `size` reaches.

@@ -1,11 +1,7 @@
 """What each call of PyTorch on a group becomes, in terms of libtutti_work.so."""
 import atexit
 import collections
-import contextlib
 import datetime
-import hashlib
-import os
-import socket
 import threading
 import time
 import warnings
@@ -49,15 +45,6 @@ _LARGE = 1 << 15  # bytes; see _is_large
 _FEW = 16  # ranks among which a root had better talk to each by itself
 _POLL = 0.001  # seconds between looks at the store, at first
 _groups = weakref.WeakSet()
-_most_here = 1  # of any group's ranks that have had the cores of this process
-
-
-def _cores():
-    """How many cores this process may use, and their name, which no others have on any host."""
-    cores, host = sorted(os.sched_getaffinity(0)), socket.gethostname()
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:  # containers have one kernel
-        host = file.read()
-    return len(cores), hashlib.sha256(f"{host}{cores}".encode()).hexdigest()[:32]
 
 
 def _kind(tensor):
@@ -191,10 +178,7 @@ class Engine:
         return PrefixStore(self._key(name), self.store)
 
     def _open(self):
-        global _most_here
         key = self._key("id")
-        cores, name = _cores()
-        self.store.add(self._key(f"cores/{name}"), 1)
         if self.rank == 0:
             uid = tutti.unique_id()
             self.store.set(key, uid)
@@ -203,9 +187,6 @@ class Engine:
             uid = bytes(self.store.get(key))
         if _lib.tuttiWorkGroupOpen(self.native, uid):
             raise failed(w.text(self.native))
-        # All ranks have come by now. A group of a few shares the cores with those of the groups before it.
-        _most_here = max(_most_here, self.store.add(self._key(f"cores/{name}"), 0))
-        _lib.tuttiWorkGroupCrowd(self.native, _most_here > cores)
 
     # ---- running ----
 

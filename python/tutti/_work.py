@@ -19,7 +19,6 @@ lib = load("libtutti_work.so", beside("tutti/libtutti_work.so", "libtutti_work.s
            "It comes with libtutti.so; install tutti as a whole")
 _SIGNATURES = {
     "GroupMake": (c_void_p, [c_int, c_int, c_int, c_char_p]),
-    "GroupCrowd": (None, [c_void_p, c_int]),
     "GroupOpen": (c_int, [c_void_p, c_char_p]),
     "GroupAdopt": (c_int, [c_void_p, c_void_p]),
     "LaneOpen": (c_int, [c_void_p, c_int, c_int, c_char_p]),

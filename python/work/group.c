@@ -7,6 +7,10 @@
 #include <string.h>
 #include <time.h>
 
+/* What graceUs is, and what it is where ranks share cores. */
+#define GRACE_US         50
+#define GRACE_US_CROWDED 1000
+
 /* Makes a condition whose waits may end by the monotonic clock. */
 static bool initTimed(pthread_cond_t *condition) {
   pthread_condattr_t monotonic;
@@ -74,12 +78,6 @@ tuttiWorkGroup *tuttiWorkGroupMake(int nranks, int rank, int timeoutMs, const ch
   return NULL;
 }
 
-void tuttiWorkGroupCrowd(tuttiWorkGroup *group, int crowded) {
-  pthread_mutex_lock(&group->lock);
-  group->graceUs = crowded ? GRACE_US_CROWDED : GRACE_US;
-  pthread_mutex_unlock(&group->lock);
-}
-
 void tuttiGroupUnref(tuttiWorkGroup *group) {
   bool last = --group->refs == 0;
   pthread_mutex_unlock(&group->lock);
@@ -125,6 +123,15 @@ static tuttiResult_t openQueue(Queue *queue, tuttiResult_t result, tuttiComm_t c
   return result;
 }
 
+/* Where ranks share cores, whoever comes to wait for a work has to get one first. */
+static void setGrace(tuttiWorkGroup *group, tuttiComm_t comm) {
+  tuttiCommProperties_t p = TUTTI_COMM_PROPERTIES_INITIALIZER;
+  bool crowded = tuttiCommQueryProperties(comm, &p) == tuttiSuccess && p.ranksOnCores > p.cores;
+  pthread_mutex_lock(&group->lock);
+  group->graceUs = crowded ? GRACE_US_CROWDED : GRACE_US;
+  pthread_mutex_unlock(&group->lock);
+}
+
 static void hold(tuttiWorkGroup *group) {
   pthread_mutex_lock(&group->lock);
   group->refs++;
@@ -135,6 +142,7 @@ tuttiResult_t tuttiWorkGroupOpen(tuttiWorkGroup *group, const tuttiUniqueId *id)
   tuttiComm_t comm = NULL;
   hold(group);
   tuttiResult_t result = join(group, group->nranks, group->rank, group->timeoutMs, id, &comm);
+  if (result == tuttiSuccess) setGrace(group, comm);
   return openQueue(&group->all, result, comm);
 }
 
@@ -147,6 +155,7 @@ tuttiResult_t tuttiWorkGroupAdopt(tuttiWorkGroup *group, tuttiComm_t comm) {
     tuttiQueueWake(&group->all);
   }
   pthread_mutex_unlock(&group->lock);
+  if (fresh) setGrace(group, comm);
   if (fresh) return tuttiSuccess;
   tuttiWorkSetText("the group has a communicator already, or has ended");
   return tuttiInvalidUsage;

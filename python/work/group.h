@@ -14,10 +14,6 @@
 #define TICK_MS     50   /* how often the watchdog looks at deadlines */
 #define IDLE_TICKS  20   /* before it sleeps: waking it costs more than a message takes */
 #define HEADER_MARK 0x7a1ed0c5u
-/* How long a work is left to whoever may wait for it before the queue's thread takes it, and where
- * that needs a core first. */
-#define GRACE_US         50
-#define GRACE_US_CROWDED 1000
 
 typedef struct Queue Queue;
 
@@ -75,7 +71,8 @@ struct tuttiWorkGroup {
   pthread_cond_t done; /* some work has ended, or a queue is idle */
   pthread_cond_t tick; /* wakes the watchdog */
   int refs, nranks, rank, timeoutMs;
-  int graceUs; /* GRACE_US, or that of a crowd */
+  int graceUs; /* how long a work is left to whoever may wait for it before the queue's thread takes
+                  it */
   bool closing, watched, aborted;
   bool resting; /* the watchdog waits to be woken: it has seen no deadline for IDLE_TICKS */
   char name[64];

@@ -55,9 +55,6 @@ typedef struct tuttiWorkEnds tuttiWorkEnds;
 /* A group without communicators; NULL: no memory. `timeoutMs` is that of each work and each
  * rendezvous (0: none), `name` is shown in errors. */
 TUTTI_API tuttiWorkGroup *tuttiWorkGroupMake(int nranks, int rank, int timeoutMs, const char *name);
-/* Says whether this host has more ranks than cores. Then a work is left for a millisecond, rather
- * than 50 us, to whoever may come to wait for it, who has to get a core first. */
-TUTTI_API void tuttiWorkGroupCrowd(tuttiWorkGroup *group, int crowded);
 /* Joins the communicator of the collectives; collective. */
 TUTTI_API tuttiResult_t tuttiWorkGroupOpen(tuttiWorkGroup *group, const tuttiUniqueId *id);
 /* Takes a communicator of the caller's as that of the collectives, instead of tuttiWorkGroupOpen.

@@ -32,7 +32,9 @@ tuttiResult_t tuttiCommQueryProperties(tuttiComm_t comm, tuttiCommProperties_t *
                              .numRmaSig = c->options.rmaSignals,
                              .commHash = c->bootstrap->hash,
                              .deviceApiSupport = c->device->servesKernels(&c->view, why),
-                             .nLsaTeams = c->nranks / c->view.lsaSize};
+                             .nLsaTeams = c->nranks / c->view.lsaSize,
+                             .cores = c->wireup.peers[c->rank].cores,
+                             .ranksOnCores = c->ranksOnCores};
   memcpy(properties, &p, p.size < sizeof p ? p.size : sizeof p);
   return tuttiSuccess;
 }

@@ -115,6 +115,7 @@ typedef struct tuttiCommunicator {
   const tuttiDevice *device;
   tuttiTaskContext context;
   tuttiCrowd crowd;                           /* guarded by crowd.c */
+  int ranksOnCores;                           /* that share this one's, as crowd.h counts them */
   tuttiPrepared prepared[TUTTI_PREPARED + 1]; /* the last: of operations with wishes of their own */
 
   /* Connections by [direction][shared][channel], each an array of nranks + 1 (shared send endpoint

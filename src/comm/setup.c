@@ -160,7 +160,7 @@ static void setSpins(tuttiCommunicator *c) {
   int ranks = 0, cores = mine->cores;
   for (int r = 0; r < c->nranks; r++)
     ranks += shareCores(&c->wireup.peers[r], mine);
-  ranks = tuttiCrowdJoin(&c->crowd, ranks);
+  c->ranksOnCores = ranks = tuttiCrowdJoin(&c->crowd, ranks);
   bool gpu = c->device->kind == tuttiDeviceCuda, network = c->wireup.survey.network;
   bool napping = gpu && network && ranks * GPU_THREADS > cores;
   c->context.napUs = NAP_US_RANK * (uint32_t)(napping && ranks < cores ? 1 : ranks / cores);

@@ -1,4 +1,5 @@
 // Collectives with options of their own.
+#include "base/host.h"
 #include "harness.h"
 
 using testing::HasSubstr;
@@ -161,6 +162,8 @@ TEST(Configured, Properties) {
     EXPECT_EQ(p.nRanks, 2);
     EXPECT_EQ(p.numRmaCtx, 3);
     EXPECT_EQ(p.numRmaSig, 5);
+    EXPECT_EQ(p.cores, tuttiCpuCount());
+    EXPECT_EQ(p.ranksOnCores, 2);
     hashes[r] = p.commHash;
     p.magic = 0;
     EXPECT_EQ(tuttiCommQueryProperties(ranks.comms[r], &p), tuttiInvalidArgument);
@@ -168,6 +171,10 @@ TEST(Configured, Properties) {
   }
   EXPECT_EQ(hashes[0], hashes[1]);
   EXPECT_EQ(tuttiCommQueryProperties(ranks.comms[0], nullptr), tuttiInvalidArgument);
+  Ranks more(3), few(2); /* which share the cores with those */
+  tuttiCommProperties_t p = TUTTI_COMM_PROPERTIES_INITIALIZER;
+  ASSERT_EQ(tuttiCommQueryProperties(few.comms[1], &p), tuttiSuccess);
+  EXPECT_EQ(p.ranksOnCores, 3);
 }
 
 } // namespace
