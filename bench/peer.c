@@ -18,6 +18,7 @@
 #define WARM_UP        5
 #define MIN_ITERATIONS 3
 #define MAX_ITERATIONS 100000
+#define SETTLE_US      100000 /* for what a library goes on with after its init, as threads do */
 
 static const char *const names[peerCollectives] = {"all_reduce",     "broadcast", "all_gather",
                                                    "reduce_scatter", "alltoall",  "reduce",
@@ -103,7 +104,7 @@ int main(int argc, char **argv) {
   }
   int rank, nranks;
   peerStart(&rank, &nranks);
-  usleep(100000);
+  usleep(SETTLE_US);
   size_t largest = sizeof(float) * (size_t)nranks;
   for (int i = 3; i < argc; i++) {
     size_t bytes = strtoull(argv[i], NULL, 10);
