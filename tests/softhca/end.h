@@ -48,7 +48,9 @@ struct End {
   End &operator=(const End &) = delete;
 
   ~End() {
-    EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    if (qp) {
+      EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    }
     EXPECT_EQ(ibv_dereg_mr(mr), 0);
     EXPECT_EQ(ibv_destroy_cq(cq), 0);
     EXPECT_EQ(ibv_dealloc_pd(pd), 0);

@@ -71,6 +71,12 @@ bool softFlightsReap(void) {
   return any;
 }
 
+bool softFlightsLinger(uint32_t qpn) {
+  for (const softFlight *f = hca.dropped.first; f; f = f->next)
+    if ((f->frame.fromQpn == qpn || f->frame.toQpn == qpn) && !softFlightDone(f)) return true;
+  return false;
+}
+
 /* ---- between lists and bytes ---------------------------------------------------------------- */
 
 /* A part of a list that lies in one registration. */

@@ -232,6 +232,32 @@ TEST(Gpu, DeregistrationWaitsForCopies) {
   EXPECT_EQ(to->read(1 << 20), std::vector<char>(1 << 20, 3));
 }
 
+// Whoever owned the memory may write to it then.
+TEST(Gpu, AQueuePairThatWasStoppedTouchesNoMemory) {
+  for (const char *how : {"error", "reset", "destroyed"}) {
+    fakeCudaDelay(20000);
+    GpuPair p(1 << 20);
+    unsigned before =
+        fakeCudaCopies(); // then come 8 of the sender, and those of the receiver begin
+    EXPECT_EQ(p.a.postFrom(p.from.part(1 << 20), IBV_WR_RDMA_WRITE, p.to.at, p.to.mr->rkey), 0);
+    while (fakeCudaCopies() < before + 10) {
+      ibv_wc wc;
+      EXPECT_GE(ibv_poll_cq(p.b.cq, 1, &wc), 0);
+    }
+    for (End *end : {&p.a, &p.b}) {
+      ibv_qp_attr stop = {};
+      stop.qp_state = how[0] == 'e' ? IBV_QPS_ERR : IBV_QPS_RESET;
+      if (how[0] != 'd') {
+        EXPECT_EQ(ibv_modify_qp(end->qp, &stop, IBV_QP_STATE), 0);
+        continue;
+      }
+      EXPECT_EQ(ibv_destroy_qp(end->qp), 0);
+      end->qp = nullptr;
+    }
+    EXPECT_EQ(fakeCudaPending(), 0u) << how;
+  }
+}
+
 TEST(Gpu, ASourceThatIsReadByAddressStaysUntilThen) {
   if (!configured("direct yes")) return;
   fakeCudaDelay(50000);

@@ -232,6 +232,8 @@ void softFlightsDrop(softFlights *list);
 bool softFlightSend(softFlight *flight, uint16_t portId);
 /* Frees those that were dropped and whose copies are done; true: there was one. */
 bool softFlightsReap(void);
+/* Copies of some that a queue pair has dropped are under way. */
+bool softFlightsLinger(uint32_t qpn);
 /* Gives a chunk back that no flight has. */
 void softRelease(softConn *conn, uint8_t *chunk);
 

@@ -3,6 +3,7 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,17 @@ static void dropFlights(softQp *qp) {
   softFlightsDrop(&qp->in.departing);
 }
 
+/* As a real HCA does, a call that stops a queue pair returns when that touches no memory any more.
+ */
+static void awaitCopies(uint32_t qpn) {
+  for (bool lingers = true; lingers;) {
+    pthread_mutex_lock(&hca.lock);
+    lingers = softFlightsLinger(qpn);
+    pthread_mutex_unlock(&hca.lock);
+    if (lingers) sched_yield();
+  }
+}
+
 int ibv_destroy_qp(struct ibv_qp *v) {
   softQp *qp = own(v);
   pthread_mutex_lock(&hca.lock);
@@ -152,6 +164,7 @@ int ibv_destroy_qp(struct ibv_qp *v) {
   softForget(v->context, v);
   dropFlights(qp);
   pthread_mutex_unlock(&hca.lock);
+  awaitCopies(v->qp_num);
   freeQp(qp);
   return 0;
 }
@@ -362,6 +375,7 @@ int ibv_modify_qp(struct ibv_qp *v, struct ibv_qp_attr *attr, int mask) {
       softConnTo(qp->attr.dest_qp_num >> SOFT_INDEX_BITS);
   }
   pthread_mutex_unlock(&hca.lock);
+  if (good && (to == IBV_QPS_RESET || to == IBV_QPS_ERR)) awaitCopies(v->qp_num);
   return good ? 0 : EINVAL;
 }
 
