@@ -170,16 +170,18 @@ inline HalfUlp halfUlpOf(int type) {
   }
 }
 
-/* Rounded so often to the type, after float32 (float64) has rounded at each operand; operands that
- * were multiplied may travel in the type. Integers are exact. */
+/* Rounded so often to the type, after float32 (float64) has rounded at each operand: last of all as
+ * the result, before that as what some operands make, which is no larger than all without their
+ * signs. Operands that were multiplied may travel in the type. Integers are exact. */
 inline bool nearEnough(int type, bool multiplied, Element got, const Reduced &want,
                        int roundings = 1) {
   if (!isFloat(type)) return sameElement(type, got, want.value);
   const HalfUlp half = halfUlpOf(type);
   const double size = std::fabs(want.value.f), most = std::max(want.magnitude, size);
   const double way = (type == tuttiFloat64 ? 0x1p-50 : 0x1p-21) + (multiplied ? half.part : 0);
+  const double rounded = size + (roundings - 1) * most;
   return std::fabs(got.f - want.value.f) <=
-         roundings * (size * half.part * 1.0001 + half.least) + way * most;
+         rounded * half.part * 1.0001 + roundings * half.least + way * most;
 }
 
 #endif

@@ -129,6 +129,9 @@ TEST(Oracle, BoundsHowFarFloatsMayBe) {
   EXPECT_TRUE(near(tuttiBfloat16, 1 + 0x1p-8));
   EXPECT_FALSE(near(tuttiBfloat16, 1 + 0x1p-7));
   EXPECT_TRUE(near(tuttiBfloat16, 1 + 0x1p-7, 2));
+  const Reduced cancelled = reducedOf(tuttiBfloat16, tuttiSum, {{4, 0}, {-3, 0}});
+  EXPECT_TRUE(nearEnough(tuttiBfloat16, false, {1 + 0x1p-6, 0}, cancelled, 2)) << "a part was 4";
+  EXPECT_FALSE(nearEnough(tuttiBfloat16, false, {1 + 0x1p-4, 0}, cancelled, 2));
   EXPECT_TRUE(near(tuttiFloat16, 1 + 0x1p-10, 1, true)) << "the product was rounded as well";
   EXPECT_FALSE(near(tuttiFloat16, 1 + 0x1p-10));
   EXPECT_FALSE(nearEnough(tuttiFloat32, false, {NAN, 0}, one));

@@ -15,8 +15,10 @@ struct Case {
 
 class Check {
 public:
-  Check(const Case &k, int rank, int n, tuttiComm_t comm, Gpu &gpu, cudaStream_t stream)
-      : k(k), r(rank), n(n), comm(comm), gpu(gpu), stream(stream),
+  /* roundings: that a reduction may have of one result, by its algorithm. */
+  Check(const Case &k, int rank, int n, tuttiComm_t comm, Gpu &gpu, cudaStream_t stream,
+        int roundings = 1)
+      : k(k), r(rank), n(n), roundings(roundings), comm(comm), gpu(gpu), stream(stream),
         size(tuttiTypeSize(k.type)), whole{k.coll, n, k.root, k.count},
         in(oracle::sends(whole, rank)), out(oracle::receives(whole, rank)) {
     gpu.reset();
@@ -104,7 +106,7 @@ private:
       Reduced want = reducedElement(k.type, k.op, n, from.index, [this](int q, size_t at) {
         return operandOf(k.type, k.op, q, at);
       });
-      ASSERT_TRUE(nearEnough(k.type, k.op >= tuttiNumOps, is, want))
+      ASSERT_TRUE(nearEnough(k.type, k.op >= tuttiNumOps, is, want, roundings))
           << text() << "element " << i << " is " << is.f << " / " << is.i << " and should be "
           << want.value.f << " / " << want.value.i;
       return;
@@ -132,7 +134,7 @@ private:
   }
 
   Case k;
-  int r, n;
+  int r, n, roundings;
   tuttiComm_t comm;
   Gpu &gpu;
   cudaStream_t stream;
@@ -144,8 +146,8 @@ private:
   uint8_t *send, *recv;
 };
 
-inline void check(const Case &k, int rank, int n, tuttiComm_t comm, Gpu &gpu) {
-  Check(k, rank, n, comm, gpu, gpu.streams[0]).run();
+inline void check(const Case &k, int rank, int n, tuttiComm_t comm, Gpu &gpu, int roundings = 1) {
+  Check(k, rank, n, comm, gpu, gpu.streams[0], roundings).run();
 }
 
 #endif
