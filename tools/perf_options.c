@@ -61,7 +61,7 @@ static int parseOptions(int argc, char **argv, perfOptions *o) {
       {"ranks", "N", "start N local ranks (default 4); not needed under mpirun, srun or torchrun",
        .number = &o->ranks, .min = 1, .max = PERF_MAX_RANKS},
       {"threads", NULL, "ranks are threads of one process, not processes", .flag = &o->threads},
-      {"device", "D", "memory to use: auto (default), host or cuda", .number = &o->device,
+      {"device", "D", "memory to use: auto, host or cuda (TUTTI_DEVICE)", .number = &o->device,
        .words = deviceNames, .nwords = 3},
       {"port", "P",
        "port of rank 0 that the ranks of mpirun, srun or torchrun meet at (default:\n"
@@ -106,9 +106,18 @@ static int parseOptions(int argc, char **argv, perfOptions *o) {
                            argc, argv);
 }
 
+/* What communicators take where nobody says otherwise, as the buffers have to be of that memory. */
+static int deviceSetting(void) {
+  if (tuttiSettingsLoad() != tuttiSuccess) return tuttiDeviceAuto; /* an init says what is wrong */
+  const char *word = tuttiSettingString(TUTTI_SETTING_DEVICE);
+  for (int device = tuttiDeviceCuda; device != tuttiDeviceAuto; device--)
+    if (strcmp(deviceNames[device], word) == 0) return device;
+  return tuttiDeviceAuto;
+}
+
 int perfParse(int argc, char **argv, perfOptions *o) {
   *o = (perfOptions){.command = PERF_COMMAND,
-                     .device = tuttiDeviceAuto,
+                     .device = deviceSetting(),
                      .begin = 8,
                      .end = (size_t)64 << 20,
                      .factor = 2,

@@ -465,6 +465,26 @@ tuttiResult_t wrongAllReduce(const void *send, void *recv, size_t count, tuttiDa
   return result;
 }
 
+/* Buffers of another memory would be touched where there is none. */
+TEST(PerfOptions, MemoryIsWhatCommunicatorsTake) {
+  auto device = [](const char *setting, const char *more) {
+    char name[] = "perf", collective[] = "broadcast", word[32];
+    snprintf(word, sizeof word, "%s", more);
+    char *argv[] = {name, collective, word};
+    perfOptions options;
+    optind = 0;
+    setenv("TUTTI_DEVICE", setting, 1);
+    EXPECT_EQ(perfParse(*more ? 3 : 2, argv, &options), -1);
+    unsetenv("TUTTI_DEVICE");
+    return static_cast<int>(options.device);
+  };
+  EXPECT_EQ(device("auto", ""), tuttiDeviceAuto);
+  EXPECT_EQ(device("host", ""), tuttiDeviceHost);
+  EXPECT_EQ(device("cuda", ""), tuttiDeviceCuda);
+  EXPECT_EQ(device("cuda", "--device=host"), tuttiDeviceHost);
+  EXPECT_EQ(device("tape", ""), tuttiDeviceAuto) << "an init says that it is malformed";
+}
+
 TEST(PerfFailure, WrongDataIsCountedAndFails) {
   perfLibrary library = perfTutti;
   library.AllReduce = wrongAllReduce;
