@@ -22,7 +22,9 @@ static const struct {
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double streamBytes, gain, buffersShare;
   int pairwiseRanks, readRanks[2];
+  double rootedWaits, rootedMessageUs[tuttiProtoCount], scratchUs;
   double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
+  double loopSendUs[2], loopFirstUs[2], loopNextUs[2];
   double blockMessageUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
 } model = {
     .messageUs = 0.06,           /* work for one message, sent or received */
@@ -43,6 +45,10 @@ static const struct {
     .gain = 0.95,           /* the best must be that much better than one that asks for less */
     .pairwiseRanks = 16,    /* most ranks that connect all pairs where another way exists */
     .readRanks = {256, 64}, /* that all read all others' FIFOs; [1]: processes on few cores */
+    /* Collectives with a root, inside a host: whoever has no more to do goes on to the next one. */
+    .rootedWaits = 0.15, /* of the waits that are felt all the same */
+    .rootedMessageUs = {[tuttiProtoLL] = 0.12, [tuttiProtoSimple] = 0.2}, /* many a writer's */
+    .scratchUs = 0.24, /* blocks go through scratch memory */
     /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores.
      * [1]: oversubscribed. */
     .loopHopUs = 1.5,            /* on the way, beside the work */
@@ -50,6 +56,11 @@ static const struct {
     .loopGBs = {4.0, 1.5},       /* sent or received */
     .loopPairs = 1.25, /* bytes of exchanges with several peers at once take so much longer */
     .loopGatherBytes = 64 << 10, /* beyond, rank 0 is too slow to gather and broadcast alone */
+    /* With a root, where messages are there before they are asked for: one that is sent, the first
+     * that is received, and one more. */
+    .loopSendUs = {4.2, 12.0},
+    .loopFirstUs = {2.4, 5.0},
+    .loopNextUs = {0.3, 0.5},
     /* Thread blocks of a GPU. */
     .blockMessageUs = 1.5,   /* for a message, sent or received */
     .blockGBs = 20,          /* what one moves */
@@ -57,6 +68,11 @@ static const struct {
     .blockPairsBytes = 8000, /* with larger messages to and from all others, */
     .blockPairsUs = 80,      /*   they take so much longer */
 };
+
+/* Bytes that a rank copies, in GB/s. */
+static double copyRate(const tuttiPlanInput *in) {
+  return in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
+}
 
 /* One way to run the operation, and what it is made of. */
 typedef struct {
@@ -70,6 +86,7 @@ typedef struct {
   double messages; /* that this rank sends and receives */
   double copied;   /* bytes: half of those that the rank reads and writes */
   double wired;    /* bytes in the busier direction of a host's network */
+  bool scratch;    /* blocks go through scratch memory */
 } costs;
 
 /* The communicator as the formulas want it. */
@@ -380,7 +397,8 @@ static costs doublingCosts(const tuttiPlanInput *in, const setting *w, const tut
   return (costs){.waits = fmax(r.hops - twice * far, 0) * w->hopIn + twice * far * w->hopOut,
                  .messages = r.messages,
                  .copied = r.moved + r.copied,
-                 .wired = wired};
+                 .wired = wired,
+                 .scratch = r.copied > 0};
 }
 
 /* Over loopback: `hops` that wait for each other, and `messages` of `unit` bytes, cut into chunks,
@@ -392,20 +410,21 @@ typedef struct {
 static loopCosts ringLoopCosts(double n, const tuttiSignature *op, double each) {
   if (op->coll == tuttiCollAllReduce)
     return (loopCosts){.hops = 2 * (n - 1), .messages = 4 * (n - 1), .unit = each / n};
-  if (tuttiCollHasRoot(op->coll)) /* the busiest rank of a chain passes on what it gets */
-    return (loopCosts){.hops = n - 1, .messages = n > 2 ? 2 : 1, .unit = each};
   return (loopCosts){.hops = n - 1, .messages = 2 * (n - 1), .unit = each};
 }
 
-/* Twice the edges of a tree are spread over n ranks; the busiest has three, of four ranks two.
- * Where ranks share cores in an all-reduce, that others have fewer counts too. */
-static loopCosts treeLoopCosts(const tuttiPlanInput *in, const tuttiSignature *op, double each) {
-  double n = in->nranks, levels = fmax(in->treeDepth, 1);
-  double busiest = n == 4 ? 2 : fmin(n - 1, 3), mean = 2 * (n - 1) / n;
-  if (op->coll != tuttiCollAllReduce)
-    return (loopCosts){.hops = levels, .messages = busiest, .unit = each};
-  return (loopCosts){
-      .hops = 2 * levels, .messages = 2 * (in->oversubscribed ? mean : busiest), .unit = each};
+/* Edges of the rank of a tree that has most: of four ranks two. */
+static double treeEdges(double n) {
+  return n == 4 ? 2 : fmin(n - 1, 3);
+}
+
+/* An all-reduce. Twice the edges of a tree are spread over n ranks: where these share cores, that
+ * others have fewer than the busiest counts too. */
+static loopCosts treeLoopCosts(const tuttiPlanInput *in, double each) {
+  double n = in->nranks, mean = 2 * (n - 1) / n;
+  return (loopCosts){.hops = 2 * fmax(in->treeDepth, 1),
+                     .messages = 2 * (in->oversubscribed ? mean : treeEdges(n)),
+                     .unit = each};
 }
 
 static loopCosts doublingLoopCosts(const tuttiPlanInput *in, const setting *w,
@@ -425,24 +444,72 @@ static loopCosts directLoopCosts(double n, const tuttiSignature *op, const candi
     return (loopCosts){.hops = 2, .messages = 4 * (n - 1), .unit = each / n};
   if (c->twoShot) /* an all-gather; counted as in trees */
     return (loopCosts){.hops = 2, .messages = 2 * (n - 1) * (2 / n), .unit = each * (n / 2)};
-  if (tuttiCollHasRoot(op->coll)) /* the root alone has all peers */
-    return (loopCosts){.hops = 1, .messages = n - 1, .unit = each};
   if (op->coll == tuttiCollSendRecv) return (loopCosts){.hops = 1, .messages = 1, .unit = each};
   return (loopCosts){.hops = 1, .messages = 2 * (n - 1), .unit = each};
 }
 
+/* With a root: of the rank that has most to do. The others go on to the next operation meanwhile.
+ */
+typedef struct {
+  double hops, sends, recvs, bytes, copied;
+} rootedCosts;
+
+static rootedCosts rootedLoopCosts(const tuttiPlanInput *in, const setting *w,
+                                   const tuttiSignature *op, const candidate *c, double each) {
+  double n = w->n, edges = treeEdges(n);
+  bool down = op->coll == tuttiCollBroadcast || op->coll == tuttiCollScatter;
+  rounds r;
+  switch (c->algo) {
+  case tuttiAlgoRing: /* one that passes on what it gets */
+    return (rootedCosts){
+        .hops = n - 1, .sends = 1, .recvs = n > 2, .bytes = (n > 2 ? 2 : 1) * each};
+  case tuttiAlgoTree:
+    return (rootedCosts){.hops = fmax(in->treeDepth, 1),
+                         .sends = down ? fmin(edges, 2) : 1,
+                         .recvs = down ? fmax(edges - 2, 0) : edges - 1,
+                         .bytes = edges * each};
+  case tuttiAlgoDoubling: /* the root; on the way up, one that sends what half the ranks have */
+    r = roundsOf(n, w->bytes, op, c);
+    return (rootedCosts){.hops = r.hops,
+                         .sends = down ? r.messages : 1,
+                         .recvs = down ? 0 : r.messages - 1,
+                         .bytes = r.moved,
+                         .copied = r.copied};
+  default: /* the root alone has all peers */
+    return (rootedCosts){
+        .hops = 1, .sends = down ? n - 1 : 0, .recvs = down ? 0 : n - 1, .bytes = (n - 1) * each};
+  }
+}
+
+static double rootedLoopTime(const tuttiPlanInput *in, const tuttiSignature *op,
+                             const candidate *c) {
+  int shared = in->oversubscribed != 0;
+  setting w = settingOf(in, op, c->proto);
+  double each = w.bytes / c->nchannels, perByte = 1 / (model.loopGBs[shared] * 1e3);
+  rootedCosts k = rootedLoopCosts(in, &w, op, c, each);
+  double send = model.loopSendUs[shared], first = model.loopFirstUs[shared];
+  double received = k.recvs > 0 ? first + (k.recvs - 1) * model.loopNextUs[shared] : 0;
+  double busiest =
+      fmax(k.sends * send + received, send); /* some rank sends, whatever this one does */
+  double more = c->algo == tuttiAlgoDoubling ? 0 : fmax(each / c->chunk, 1) - 1; /* pieces */
+  double pieces = more * (k.sends + k.recvs) * (send + first) / 2;
+  return c->nchannels * (busiest + pieces + k.bytes * perByte) + k.copied / (copyRate(in) * 1e3) +
+         model.rootedWaits * k.hops * (model.loopHopUs + send + first);
+}
+
 static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
+  if (tuttiCollHasRoot(op->coll)) return rootedLoopTime(in, op, c);
   double n = in->nranks, each = (double)op->count * (double)tuttiTypeSize(op->type) / c->nchannels;
   setting w = settingOf(in, op, c->proto);
   loopCosts k = c->algo == tuttiAlgoRing       ? ringLoopCosts(n, op, each)
-                : c->algo == tuttiAlgoTree     ? treeLoopCosts(in, op, each)
+                : c->algo == tuttiAlgoTree     ? treeLoopCosts(in, each)
                 : c->algo == tuttiAlgoDoubling ? doublingLoopCosts(in, &w, op, c)
                                                : directLoopCosts(n, op, c, each);
   int shared = in->oversubscribed != 0;
   double pairs = c->algo == tuttiAlgoDirect && n > 2 ? model.loopPairs : 1;
   double chunkUs = fmax(k.unit / c->chunk, 1) * model.loopMessageUs[shared];
   double byteUs = pairs * k.unit / (model.loopGBs[shared] * 1e3);
-  double copyUs = k.copied / ((in->intraGBs > 0 ? in->intraGBs : model.copyGBs) * 1e3);
+  double copyUs = k.copied / (copyRate(in) * 1e3);
   /* Each hop is a message sent and one received, by whomever, if all have a core to do that on.
    * With fewer ranks all ways have as many. */
   bool waits = !shared && n >= 4;
@@ -496,8 +563,13 @@ static bool canTwoShot(const tuttiPlanInput *in, const tuttiSignature *op, const
 }
 
 /* One thread of the rank does all its work. */
-static double threadTime(const costs *k, const candidate *c, double copyGBs) {
-  return k->waits + k->copied / (copyGBs * 1e3) + k->messages * c->nchannels * model.messageUs;
+static double threadTime(const tuttiPlanInput *in, const tuttiSignature *op, const costs *k,
+                         const candidate *c, double copyGBs) {
+  bool rooted = in->nhosts == 1 && tuttiCollHasRoot(op->coll);
+  double message = rooted ? model.rootedMessageUs[c->proto] : model.messageUs;
+  double us = k->copied / (copyGBs * 1e3) + k->messages * c->nchannels * message;
+  if (rooted && k->scratch) us += model.scratchUs;
+  return us + k->waits * (rooted ? model.rootedWaits : 1);
 }
 
 /* Each channel has a thread block of the GPU. */
@@ -539,12 +611,12 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
                             const candidate *c) {
   if (c->twoShot && !canTwoShot(in, op, c)) return INFINITY;
   setting w = settingOf(in, op, c->proto);
-  double copyGBs = in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
+  double copyGBs = copyRate(in);
   if (in->nranks == 1) return w.bytes / (copyGBs * 1e3);
   if (in->loopback && !in->gpu) return loopTime(in, op, c);
   if (c->fetch) return fetchTime(in, &w, op, c, copyGBs);
   costs k = algorithmCosts(in, &w, op, c);
-  double us = in->gpu ? blocksTime(&k, &w, c, copyGBs) : threadTime(&k, c, copyGBs);
+  double us = in->gpu ? blocksTime(&k, &w, c, copyGBs) : threadTime(in, op, &k, c, copyGBs);
   if (in->nhosts < 2) return us;
   us += k.messages * c->nchannels * crossing(&w, op, c) * model.netMessageUs;
   bool pairs = in->gpu && c->algo == tuttiAlgoDirect && w.hosts > 2;
@@ -603,15 +675,18 @@ uint32_t tuttiPlanAlgos(const tuttiPlanInput *in, int coll) {
   return narrowed(exist & in->algoMask, in->algos.of[coll]);
 }
 
-bool tuttiPlanDoubles(const tuttiPlanInput *in) {
-  bool network = in->nhosts > 1 || in->loopback;
-  return network && in->nranks >= 4 && !in->oversubscribed && hasPlace(in, tuttiAlgoDoubling);
+bool tuttiPlanDoubles(const tuttiPlanInput *in, int coll) {
+  bool network = in->nhosts > 1 || in->loopback, rooted = tuttiCollHasRoot(coll);
+  if (in->nranks < 4 || !hasPlace(in, tuttiAlgoDoubling)) return false;
+  if (in->oversubscribed) return in->loopback && rooted;
+  return network || (rooted && coll != tuttiCollBroadcast);
 }
 
 /* Doubling is left out where it can't gain, unless nothing else is allowed. */
-static uint32_t withoutDoubling(const tuttiPlanInput *in, uint32_t usable) {
+static uint32_t withoutDoubling(const tuttiPlanInput *in, const tuttiSignature *op,
+                                uint32_t usable) {
   uint32_t others = usable & ~(1u << tuttiAlgoDoubling);
-  return !tuttiPlanDoubles(in) && others != 0 ? others : usable;
+  return !tuttiPlanDoubles(in, op->coll) && others != 0 ? others : usable;
 }
 
 /* An all-to-all by way of the receiver's place spares nothing where there are no rails to keep to:
@@ -631,9 +706,9 @@ static uint32_t usableAlgorithms(const tuttiPlanInput *in, const tuttiSignature 
       TUTTI_INFO(TUNING,
                  "TUTTI_ALGO allows no algorithm that has a schedule for %s%s; using others",
                  tuttiCollName(op->coll), in->gpu ? " on GPUs" : "");
-    return withoutRelay(in, op, withoutDoubling(in, exist));
+    return withoutRelay(in, op, withoutDoubling(in, op, exist));
   }
-  usable = withoutRelay(in, op, withoutDoubling(in, usable));
+  usable = withoutRelay(in, op, withoutDoubling(in, op, usable));
   /* Doubling is no way for large blocks that each rank has of, or for, every other. */
   bool all =
       op->coll == tuttiCollAlltoAll || op->coll == tuttiCollGather || op->coll == tuttiCollScatter;

@@ -79,11 +79,14 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
 /* The algorithms that can be had for `coll`, as a mask: where several ways are chosen from, these.
  */
 uint32_t tuttiPlanAlgos(const tuttiPlanInput *in, int coll);
-/* Doubling is a candidate where others are allowed, too. It is not with three ranks or fewer, where
- * no message has more than one block; nor where ranks share cores, as all their messages count, of
- * which it has n log n, and each round waits until all ranks have had their turn; nor in shared
- * memory, where one store reaches all, so that a message more costs little beside a round more. */
-bool tuttiPlanDoubles(const tuttiPlanInput *in);
+/* Doubling is a candidate for `coll` where others are allowed, too. It is not with three ranks or
+ * fewer, where no message has more than one block; nor where ranks share cores, as all their
+ * messages count, of which it has n log n, and each round waits until all ranks have had their
+ * turn; nor in shared memory, where one store reaches all, so that a message more costs little
+ * beside a round more. With a root it has no more messages than any, of which the root alone has
+ * fewer: it is one also over the loopback network of ranks that share cores, and in shared memory,
+ * but for a broadcast, which is one store there. */
+bool tuttiPlanDoubles(const tuttiPlanInput *in, int coll);
 /* Its part for in->allPairs: form, protocol, kernel, thread blocks and threads, in *plan, of which
  * the rest is set. */
 void tuttiPlanAllPairs(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPlan *plan);

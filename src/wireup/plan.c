@@ -84,8 +84,9 @@ static tuttiResult_t fitMemory(tuttiCommView *v, tuttiPlanInput *in) {
   int nlocal = in->loopback ? 1 : in->maxRanksPerHost, ends = 0, n = in->nranks;
   if (in->gpu) v->memLimit = 0;
   int neighbours = TUTTI_MAX_FAN + (in->grid ? 4 : 2);
-  if (in->algoMask & 1u << tuttiAlgoDoubling && tuttiPlanDoubles(in))
-    neighbours += tuttiSchedulePeers(tuttiCollAllReduce, tuttiAlgoDoubling, n);
+  /* Of all collectives those with a root may double wherever any may. */
+  if (in->algoMask & 1u << tuttiAlgoDoubling && tuttiPlanDoubles(in, tuttiCollScatter))
+    neighbours += tuttiSchedulePeers(tuttiCollScatter, tuttiAlgoDoubling, n);
   if (in->nhosts > 1 || in->loopback) ends = 2 * (n <= neighbours ? n - 1 : neighbours);
   for (;;) {
     v->nchannels = in->maxChannels;

@@ -268,7 +268,8 @@ TEST(Planner, TwoShotGathers) {
   EXPECT_FALSE(twoShot(in, 128));
 }
 
-/* Few bytes among many ranks, each of which has a core; large ones go elsewhere. */
+/* Few bytes among many ranks, each of which has a core; large ones go elsewhere. A root need not
+ * have as many messages as there are ranks, wherever it sends or receives them one by one. */
 TEST(Planner, DoublingIsForManyRanksAndFewBytes) {
   auto algo = [](const tuttiPlanInput &in, int coll, uint64_t bytes) {
     return static_cast<int>(choose(in, op(coll, bytes / 4)).algo);
@@ -276,15 +277,20 @@ TEST(Planner, DoublingIsForManyRanksAndFewBytes) {
   tuttiPlanInput in = loopback(16);
   in.oversubscribed = 0;
   for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++) {
-    bool tree = coll == tuttiCollBroadcast || coll == tuttiCollReduce; /* is as good */
-    EXPECT_TRUE(tree || algo(in, coll, 8) == tuttiAlgoDoubling) << tuttiCollName(coll);
+    bool rooted = tuttiCollHasRoot(coll), store = coll == tuttiCollBroadcast;
+    if (!rooted || coll == tuttiCollScatter) {
+      EXPECT_EQ(algo(in, coll, 8), tuttiAlgoDoubling) << tuttiCollName(coll);
+    }
     if (coll != tuttiCollAlltoAll && !tuttiCollHasRoot(coll)) {
       EXPECT_EQ(algo(in, coll, 1024), tuttiAlgoDoubling) << tuttiCollName(coll);
     }
     EXPECT_NE(algo(in, coll, 64 << 20), tuttiAlgoDoubling) << tuttiCollName(coll);
     EXPECT_EQ(algo(rdma(64, 8), coll, 8), tuttiAlgoDoubling) << tuttiCollName(coll);
-    EXPECT_NE(algo(loopback(16), coll, 8), tuttiAlgoDoubling) << "ranks share cores";
-    EXPECT_NE(algo(oneHost(16), coll, 8), tuttiAlgoDoubling) << "a store reaches all";
+    EXPECT_EQ(algo(loopback(16), coll, 8) == tuttiAlgoDoubling, coll == tuttiCollScatter)
+        << tuttiCollName(coll) << ": ranks share cores";
+    EXPECT_EQ(algo(oneHost(16), coll, 8) == tuttiAlgoDoubling, rooted && !store)
+        << tuttiCollName(coll) << ": one store reaches all";
+    EXPECT_NE(algo(oneHost(3), coll, 8), tuttiAlgoDoubling) << "direct has as few messages";
     EXPECT_NE(algo(rdma(3, 1), coll, 8), tuttiAlgoDoubling) << "no message has two blocks";
     tuttiPlanInput gpu = rdma(64, 8);
     gpu.gpu = 1;
@@ -464,7 +470,7 @@ TEST(Planner, ChoosesTheBest) {
       EXPECT_EQ(plan.timeUs,
                 tuttiPlanTime(&in, &sig, plan.algo, plan.proto, plan.nchannels, plan.twoShot));
       for (int algo = 0; algo < tuttiAlgoCount; algo++) {
-        if (algo == tuttiAlgoDoubling && !tuttiPlanDoubles(&in)) continue;
+        if (algo == tuttiAlgoDoubling && !tuttiPlanDoubles(&in, tuttiCollAllReduce)) continue;
         for (int proto = 0; proto < tuttiProtoCount; proto++)
           for (int twoShot : {0, 1})
             EXPECT_LE(plan.timeUs * 0.94f, tuttiPlanTime(&in, &sig, algo, proto, 1, twoShot));
