@@ -22,7 +22,7 @@ static const struct {
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double streamBytes, gain, buffersShare;
   int pairwiseRanks, readRanks[2];
-  double rootedWaits, rootedMessageUs[tuttiProtoCount], scratchUs;
+  double rootedWaits[2], rootedMessageUs[tuttiProtoCount], scratchUs;
   double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
   double loopSendUs[2], loopFirstUs[2], loopNextUs[2];
   double blockMessageUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
@@ -46,7 +46,7 @@ static const struct {
     .pairwiseRanks = 16,    /* most ranks that connect all pairs where another way exists */
     .readRanks = {256, 64}, /* that all read all others' FIFOs; [1]: processes on few cores */
     /* Collectives with a root, inside a host: whoever has no more to do goes on to the next one. */
-    .rootedWaits = 0.15, /* of the waits that are felt all the same */
+    .rootedWaits = {0.15, 0.3}, /* of the waits that are felt all the same; [1]: oversubscribed */
     .rootedMessageUs = {[tuttiProtoLL] = 0.12, [tuttiProtoSimple] = 0.2}, /* many a writer's */
     .scratchUs = 0.24, /* blocks go through scratch memory */
     /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores.
@@ -494,7 +494,7 @@ static double rootedLoopTime(const tuttiPlanInput *in, const tuttiSignature *op,
   double more = c->algo == tuttiAlgoDoubling ? 0 : fmax(each / c->chunk, 1) - 1; /* pieces */
   double pieces = more * (k.sends + k.recvs) * (send + first) / 2;
   return c->nchannels * (busiest + pieces + k.bytes * perByte) + k.copied / (copyRate(in) * 1e3) +
-         model.rootedWaits * k.hops * (model.loopHopUs + send + first);
+         model.rootedWaits[shared] * k.hops * (model.loopHopUs + send + first);
 }
 
 static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
@@ -569,7 +569,7 @@ static double threadTime(const tuttiPlanInput *in, const tuttiSignature *op, con
   double message = rooted ? model.rootedMessageUs[c->proto] : model.messageUs;
   double us = k->copied / (copyGBs * 1e3) + k->messages * c->nchannels * message;
   if (rooted && k->scratch) us += model.scratchUs;
-  return us + k->waits * (rooted ? model.rootedWaits : 1);
+  return us + k->waits * (rooted ? model.rootedWaits[in->oversubscribed != 0] : 1);
 }
 
 /* Each channel has a thread block of the GPU. */
