@@ -278,9 +278,11 @@ TEST(Planner, DoublingIsForManyRanksAndFewBytes) {
   in.oversubscribed = 0;
   for (int coll = tuttiCollAllReduce; coll < tuttiCollSendRecv; coll++) {
     bool rooted = tuttiCollHasRoot(coll), store = coll == tuttiCollBroadcast;
-    if (!rooted || coll == tuttiCollScatter) {
-      EXPECT_EQ(algo(in, coll, 8), tuttiAlgoDoubling) << tuttiCollName(coll);
-    }
+    bool arrives = coll == tuttiCollReduce || coll == tuttiCollGather; /* the root only receives */
+    EXPECT_EQ(algo(in, coll, 8), store     ? tuttiAlgoTree
+                                 : arrives ? tuttiAlgoDirect
+                                           : tuttiAlgoDoubling)
+        << tuttiCollName(coll);
     if (coll != tuttiCollAlltoAll && !tuttiCollHasRoot(coll)) {
       EXPECT_EQ(algo(in, coll, 1024), tuttiAlgoDoubling) << tuttiCollName(coll);
     }
