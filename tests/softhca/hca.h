@@ -482,6 +482,8 @@ typedef struct softJob {
 int softMoverStart(void);
 /* Waits until all is done that movers were given; without the lock. False: a copy does not end. */
 bool softMoverDrain(void);
+/* Waits until done(argument), which copies that end make true; the same. */
+bool softMoverAwait(bool (*done)(uint32_t), uint32_t argument);
 /* Ends them, after what they still have; without the lock. */
 void softMoverStop(void);
 /* Hands a job over. Those of one queue pair, which `qpn` is of, are done in order where they move

@@ -384,14 +384,15 @@ int softMoverStart(void) {
   return nmovers > 0 ? 0 : error;
 }
 
-static bool allDone(void) {
+static bool allDone(uint32_t unused) {
+  (void)unused;
   for (int i = 0; i < nmovers; i++)
     if (atomic_load(&movers[i].busy)) return false;
   return true;
 }
 
-bool softMoverDrain(void) {
-  for (uint64_t until = softNow() + STOP_NS; !allDone();) {
+bool softMoverAwait(bool (*done)(uint32_t), uint32_t argument) {
+  for (uint64_t until = softNow() + STOP_NS; !done(argument);) {
     if (softNow() > until) {
       fprintf(stderr, "softhca: a copy from or to a GPU does not end\n");
       return false;
@@ -399,6 +400,10 @@ bool softMoverDrain(void) {
     nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
   }
   return true;
+}
+
+bool softMoverDrain(void) {
+  return softMoverAwait(allDone, 0);
 }
 
 void softMoverStop(void) {

@@ -3,7 +3,6 @@
 
 #include <endian.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,15 +135,13 @@ static void dropFlights(softQp *qp) {
   softFlightsDrop(&qp->in.departing);
 }
 
-/* As a real HCA does, a call that stops a queue pair returns when that touches no memory any more.
- */
-static void awaitCopies(uint32_t qpn) {
-  for (bool lingers = true; lingers;) {
-    pthread_mutex_lock(&hca.lock);
-    lingers = softFlightsLinger(qpn);
-    pthread_mutex_unlock(&hca.lock);
-    if (lingers) sched_yield();
-  }
+/* What the queue pair has dropped touches no memory any more. As with a real HCA, calls that stop a
+ * queue pair return only then. */
+static bool copied(uint32_t qpn) {
+  pthread_mutex_lock(&hca.lock);
+  bool lingers = softFlightsLinger(qpn);
+  pthread_mutex_unlock(&hca.lock);
+  return !lingers;
 }
 
 int ibv_destroy_qp(struct ibv_qp *v) {
@@ -164,7 +161,7 @@ int ibv_destroy_qp(struct ibv_qp *v) {
   softForget(v->context, v);
   dropFlights(qp);
   pthread_mutex_unlock(&hca.lock);
-  awaitCopies(v->qp_num);
+  softMoverAwait(copied, v->qp_num);
   freeQp(qp);
   return 0;
 }
@@ -375,7 +372,7 @@ int ibv_modify_qp(struct ibv_qp *v, struct ibv_qp_attr *attr, int mask) {
       softConnTo(qp->attr.dest_qp_num >> SOFT_INDEX_BITS);
   }
   pthread_mutex_unlock(&hca.lock);
-  if (good && (to == IBV_QPS_RESET || to == IBV_QPS_ERR)) awaitCopies(v->qp_num);
+  if (good && (to == IBV_QPS_RESET || to == IBV_QPS_ERR)) softMoverAwait(copied, v->qp_num);
   return good ? 0 : EINVAL;
 }
 
