@@ -1,5 +1,6 @@
 /* Times collectives of one library: the mean time of one call over many, maximum over ranks, after
- * a warm-up. One JSON line for each size. Linked once with each library that is compared.
+ * a warm-up. One JSON line for each size. Linked once with each library that is compared; started
+ * with others at the same time they take turns, size by size (baton.h).
  *
  *   mpirun -n N bench_peer_LIBRARY COLLECTIVE SECONDS SIZE...
  * COLLECTIVE: one of `names`. SECONDS: time spent on each size. Sizes in bytes, of the larger
@@ -13,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "baton.h"
 
 #define ALIGNMENT      4096
 #define WARM_UP        5
@@ -112,8 +115,13 @@ int main(int argc, char **argv) {
   }
   job j = {
       .collective = collective, .send = touchedBuffer(largest), .recv = touchedBuffer(largest)};
-  for (int i = 3; i < argc; i++)
+  batonJoin(nranks);
+  for (int i = 3; i < argc; i++) {
+    batonTake();
     timeSize(&j, strtoull(argv[i], NULL, 10), atof(argv[2]), rank, nranks);
+    batonPass();
+  }
+  batonLeave();
   free(j.send);
   free(j.recv);
   peerStop();
