@@ -79,9 +79,10 @@ typedef struct {
 
 /* What a schedule says first; kept for operations that come again. The executor keeps there what
  * connections these steps have, which stay where they are as long as the communicator lives. */
-#define TUTTI_KNOWN_STEPS 4
+#define TUTTI_KNOWN_STEPS 8
 typedef struct {
   uint64_t steps; /* of the schedule */
+  size_t scratch; /* bytes that they need of scratch memory */
   tuttiStep first[TUTTI_KNOWN_STEPS];
   uint64_t found; /* so many of the next are known */
   tuttiStepConns conns[TUTTI_KNOWN_STEPS];

@@ -121,10 +121,12 @@ static void setExchange(tuttiPrepared *p, const tuttiOp *op) {
 static void setKnown(tuttiPrepared *p, const tuttiOp *op) {
   tuttiKnownSteps *known = &p->known;
   known->steps = known->found = 0;
+  known->scratch = 0;
   if (op->coll == tuttiCollSendRecv || op->comm->device->kind != tuttiDeviceHost) return;
   tuttiSchedule s = p->task.schedule;
   s.root = op->root;
   known->steps = tuttiScheduleSteps(&s);
+  known->scratch = tuttiScheduleScratch(&s) * tuttiTypeSize(op->type);
   for (uint64_t k = 0; k < known->steps && k < TUTTI_KNOWN_STEPS; k++)
     tuttiScheduleStep(&s, k, &known->first[k]);
 }

@@ -13,6 +13,13 @@
 #define BYTES 2048                    /* of a message at most; no executor lends one of so few */
 #define LOOKS 256u                    /* at what a step waits for */
 
+/* Whose steps are tried, and their scratch memory. */
+typedef struct {
+  const tuttiTask *task;
+  size_t size; /* of an element */
+  uint8_t *scratch;
+} work;
+
 /* The schedule is known, there is nothing behind it, and nobody asks for stamps, which the executor
  * takes while it waits. */
 static bool isAlone(const tuttiTask *task) {
@@ -97,9 +104,20 @@ static bool comesSoon(const tuttiTask *task, const tuttiStepConns *c, size_t byt
   return tuttiLoadAcquire32(task->context->failed) == 0;
 }
 
-static const void *localOperand(const tuttiTask *task, const tuttiStep *step, size_t size) {
-  bool written = (step->flags & TUTTI_STEP_SRC_WRITTEN) != 0;
-  return (const uint8_t *)(written ? task->recvbuff : task->sendbuff) + step->src * size;
+/* The local operand is no input but what an earlier step has made. */
+#define KEPT (TUTTI_STEP_SRC_WRITTEN | TUTTI_STEP_SRC_SCRATCH)
+
+static const void *localOperand(const work *w, const tuttiStep *step) {
+  const void *from = step->flags & TUTTI_STEP_SRC_SCRATCH   ? w->scratch
+                     : step->flags & TUTTI_STEP_SRC_WRITTEN ? w->task->recvbuff
+                                                            : w->task->sendbuff;
+  return (const uint8_t *)from + step->src * w->size;
+}
+
+/* Where the step's value is stored; NULL: nowhere. */
+static void *destination(const work *w, const tuttiStep *step) {
+  if (step->flags & TUTTI_STEP_DST_SCRATCH) return w->scratch + step->dst * w->size;
+  return step->flags & TUTTI_STEP_DST ? (uint8_t *)w->task->recvbuff + step->dst * w->size : NULL;
 }
 
 /* Fills the descriptor of a message; returns where its payload goes. */
@@ -113,38 +131,37 @@ static inline void *address(const tuttiTask *task, tuttiConn *conn, size_t bytes
 }
 
 /* The only operand goes on as it is. */
-static void copy(const tuttiTask *task, const tuttiStep *step, const tuttiStepConns *c,
-                 size_t size) {
-  size_t bytes = step->count * size;
+static void copy(const work *w, const tuttiStep *step, const tuttiStepConns *c) {
+  size_t bytes = step->count * w->size;
   bool local = (step->flags & TUTTI_STEP_SRC) != 0;
-  const void *from = local ? localOperand(task, step, size) : payload(c->conns[0], bytes);
+  const void *from = local ? localOperand(w, step) : payload(c->conns[0], bytes);
   for (int i = c->nrecv; i < c->nrecv + c->nsend; i++)
-    memcpy(address(task, c->conns[i], bytes), from, bytes);
-  uint8_t *to = (uint8_t *)task->recvbuff + step->dst * size;
-  if (step->flags & TUTTI_STEP_DST && to != from) memcpy(to, from, bytes);
+    memcpy(address(w->task, c->conns[i], bytes), from, bytes);
+  void *to = destination(w, step);
+  if (to && to != from) memcpy(to, from, bytes);
 }
 
 /* The operands, the local one at its rank's place among the messages, as the executor has them. */
-static int operands(const tuttiTask *task, const tuttiStep *step, const tuttiStepConns *c,
-                    size_t size, const void **in, int *premul) {
+static int operands(const work *w, const tuttiStep *step, const tuttiStepConns *c, const void **in,
+                    int *premul) {
   bool local = (step->flags & TUTTI_STEP_SRC) != 0;
   int n = 0;
   for (int i = 0; i <= c->nrecv; i++) {
-    if (local && (i == c->nrecv || c->conns[i]->peer > task->schedule.rank)) {
-      in[n++] = localOperand(task, step, size);
-      if (task->premul && !(step->flags & TUTTI_STEP_SRC_WRITTEN)) *premul = n;
+    if (local && (i == c->nrecv || c->conns[i]->peer > w->task->schedule.rank)) {
+      in[n++] = localOperand(w, step);
+      if (w->task->premul && !(step->flags & KEPT)) *premul = n;
       local = false;
     }
-    if (i < c->nrecv) in[n++] = payload(c->conns[i], step->count * size);
+    if (i < c->nrecv) in[n++] = payload(c->conns[i], step->count * w->size);
   }
   return n;
 }
 
-static void reduce(const tuttiTask *task, const tuttiStep *step, const tuttiStepConns *c,
-                   size_t size) {
-  size_t bytes = step->count * size;
+static void reduce(const work *w, const tuttiStep *step, const tuttiStepConns *c) {
+  const tuttiTask *task = w->task;
+  size_t bytes = step->count * w->size;
   const void *in[WIDTH + 1];
-  void *out[WIDTH + 1];
+  void *out[WIDTH + 1], *to = destination(w, step);
   tuttiReduceArgs args = {.in = in,
                           .out = out,
                           .count = step->count,
@@ -152,20 +169,19 @@ static void reduce(const tuttiTask *task, const tuttiStep *step, const tuttiStep
                           .op = task->op,
                           .scalar = task->scalar,
                           .divide = step->flags & TUTTI_STEP_FINAL ? task->divide : 0};
-  args.nin = operands(task, step, c, size, in, &args.premul);
-  if (step->flags & TUTTI_STEP_DST) out[args.nout++] = (uint8_t *)task->recvbuff + step->dst * size;
+  args.nin = operands(w, step, c, in, &args.premul);
+  if (to) out[args.nout++] = to;
   for (int i = c->nrecv; i < c->nrecv + c->nsend; i++)
     out[args.nout++] = address(task, c->conns[i], bytes);
   tuttiReduceCopy(&args);
 }
 
-static void perform(const tuttiTask *task, const tuttiStep *step, const tuttiStepConns *c,
-                    size_t size) {
+static void perform(const work *w, const tuttiStep *step, const tuttiStepConns *c) {
   int noperands = c->nrecv + ((step->flags & TUTTI_STEP_SRC) != 0);
-  if (noperands == 1 && !task->premul && !task->divide)
-    copy(task, step, c, size);
+  if (noperands == 1 && !w->task->premul && !w->task->divide)
+    copy(w, step, c);
   else
-    reduce(task, step, c, size);
+    reduce(w, step, c);
 }
 
 /* Receivers wait: sends before releases, and all before somebody is woken. */
@@ -180,18 +196,17 @@ static void publish(const tuttiStepConns *c) {
     tuttiConnRing(c->conns[i]);
 }
 
-uint64_t tuttiCpuRunBriefly(const tuttiTask *task) {
-  if (!isAlone(task)) return 0;
-  const uint32_t scratch = TUTTI_STEP_SRC_SCRATCH | TUTTI_STEP_DST_SCRATCH;
-  size_t size = tuttiTypeSize(task->type);
+uint64_t tuttiCpuRunBriefly(const tuttiTask *task, uint8_t *scratch, size_t bytes) {
+  if (!isAlone(task) || task->known->scratch > bytes) return 0;
+  const work w = {.task = task, .size = tuttiTypeSize(task->type), .scratch = scratch};
   uint64_t k = 0;
   for (; k < task->known->steps; k++) {
     const tuttiStep *step = &task->known->first[k];
-    if (step->count * size > BYTES || (step->flags & scratch)) break;
+    if (step->count * w.size > BYTES) break;
     const tuttiStepConns *c = connsOf(task, k);
-    if (!c || !comesSoon(task, c, step->count * size)) break;
+    if (!c || !comesSoon(task, c, step->count * w.size)) break;
     if (step->count == 0) continue;
-    perform(task, step, c, size);
+    perform(&w, step, c);
     publish(c);
   }
   return k;

@@ -619,6 +619,14 @@ static inline void layOut(execution *e, uint8_t *memory, tuttiTask **tasks, int 
   }
 }
 
+/* Memory for a run that the caller's stack has no room for. What brief steps have kept there,
+ * `kept` bytes, goes along. */
+static tuttiResult_t moveOut(const uint8_t *stack, size_t kept, size_t bytes, void **heap) {
+  TUTTI_TRY(tuttiAlloc(heap, bytes, 1, "state of running operations", NULL));
+  memcpy(*heap, stack, kept);
+  return tuttiSuccess;
+}
+
 /* After a failure: takes back what other threads, or a proxy, may still read or write. */
 static void withdrawLoans(const execution *e) {
   for (const runner *r = e->runners; r < e->runners + e->live; r++) {
@@ -638,7 +646,7 @@ __attribute__((always_inline)) static inline tuttiResult_t runTasks(tuttiTask **
   void *heap = NULL;
   int width = 1;
   size_t scratch = 0;
-  uint64_t done = ntasks == 1 ? tuttiCpuRunBriefly(tasks[0]) : 0;
+  uint64_t done = ntasks == 1 ? tuttiCpuRunBriefly(tasks[0], stack, sizeof stack) : 0;
   if (done > 0 && done == tasks[0]->known->steps) return tuttiSuccess;
   for (int i = 0; i < ntasks; i++) {
     int v = chainWidth(tasks[i]);
@@ -646,8 +654,7 @@ __attribute__((always_inline)) static inline tuttiResult_t runTasks(tuttiTask **
     scratch += chainScratch(tasks[i]);
   }
   size_t bytes = scratch + runBytes((size_t)ntasks, (size_t)width);
-  if (bytes > sizeof stack)
-    TUTTI_TRY(tuttiAlloc(&heap, bytes, 1, "state of running operations", NULL));
+  if (bytes > sizeof stack) TUTTI_TRY(moveOut(stack, done > 0 ? scratch : 0, bytes, &heap));
   layOut(&e, heap ? heap : stack, tasks, ntasks, width, scratch);
   e.runners->k = done;
   if (ntasks == 1) {

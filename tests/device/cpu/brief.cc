@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 
 #include "device/cpu/brief.h"
 #include "fabric.h"
@@ -28,21 +29,26 @@ struct Side {
     task.recvbuff = out.data();
     task.context = &this->rank.context;
     this->rank.context.spins = 10;
-    known.steps = tuttiScheduleSteps(&task.schedule);
-    for (uint64_t k = 0; k < known.steps && k < TUTTI_KNOWN_STEPS; k++)
-      tuttiScheduleStep(&task.schedule, k, &known.first[k]);
-    task.known = &known;
+    learn();
     for (int peer = fabric.nranks() - 1; peer >= 0; peer--)
       for (tuttiDirection direction : {TUTTI_RECV, TUTTI_SEND})
         if (peer != rank) Rank::connect(&this->rank, peer, 0, direction, false, &conns[direction]);
   }
-  uint64_t run() { return tuttiCpuRunBriefly(&task); }
+  void learn() {
+    known.steps = tuttiScheduleSteps(&task.schedule);
+    known.scratch = tuttiScheduleScratch(&task.schedule) * sizeof in[0];
+    for (uint64_t k = 0; k < known.steps && k < TUTTI_KNOWN_STEPS; k++)
+      tuttiScheduleStep(&task.schedule, k, &known.first[k]);
+    task.known = &known;
+  }
+  uint64_t run() { return tuttiCpuRunBriefly(&task, scratch, sizeof scratch); }
   uint64_t taken() { return tuttiLoadAcquire(&conns[TUTTI_RECV]->readers[0].credit); }
 
   Rank rank;
   std::vector<int32_t> in, out;
   tuttiTask task{};
   tuttiKnownSteps known{};
+  uint8_t scratch[256];
   tuttiConn *conns[2]; /* with the lowest other rank */
 };
 
@@ -74,6 +80,62 @@ TEST(Brief, ReducesInTheOrderOfRanks) {
   float out;
   memcpy(&out, sides[2].out.data(), sizeof out);
   EXPECT_EQ(out, 1.0f);
+}
+
+/* Ranks that gather along a binomial tree: what inner ones pass on is in scratch memory meanwhile.
+ */
+struct Gather {
+  explicit Gather(int n, uint64_t count) : count(count), fabric(n, 16384) {
+    for (int r = 0; r < n; r++) {
+      Side &side = sides.emplace_back(fabric, r, count);
+      side.task.schedule.coll = tuttiCollGather;
+      side.task.schedule.algo = tuttiAlgoDoubling;
+      side.task.schedule.chunk = 4096;
+      side.out.resize(static_cast<size_t>(n) * count);
+      side.task.recvbuff = side.out.data();
+      side.learn();
+    }
+  }
+  void execute(int r) {
+    tuttiTask *task = &sides[r].task;
+    EXPECT_EQ(tuttiCpuRun(&task, 1), tuttiSuccess);
+  }
+  void expectAll() {
+    for (uint64_t i = 0; i < sides[0].out.size(); i++)
+      ASSERT_EQ(sides[0].out[i], static_cast<int32_t>(i / count + 1)) << i;
+  }
+
+  uint64_t count;
+  Fabric fabric;
+  std::deque<Side> sides;
+};
+
+TEST(Brief, KeepsBlocksInScratchMemory) {
+  Gather g(4, 3);
+  for (int r : {3, 1, 2, 0})
+    EXPECT_EQ(g.sides[r].run(), g.sides[r].known.steps) << r;
+  g.expectAll();
+}
+
+TEST(Brief, NeedsRoomForThem) {
+  Gather g(4, 3);
+  g.sides[0].known.scratch = sizeof g.sides[0].scratch + 1;
+  EXPECT_EQ(g.sides[0].run(), 0u);
+}
+
+/* The root has its own block and the first one when it begins to wait. The executor finds them
+ * where they are, and where all that it needs is more than its stack has room for. */
+TEST(Brief, HandsThemOver) {
+  for (auto [n, count] : {std::pair(4, 3), std::pair(16, 250)}) {
+    Gather g(n, static_cast<uint64_t>(count));
+    g.execute(1);
+    std::thread root([&] { g.execute(0); });
+    usleep(20000);
+    for (int r = n - 1; r > 1; r--)
+      g.execute(r);
+    root.join();
+    g.expectAll();
+  }
 }
 
 TEST(Brief, LeavesLargeMessages) {
