@@ -3,7 +3,8 @@
  *   rdma_write DEVICE GID-INDEX QPS [PEER]
  *
  * Without PEER it waits for the other side. Both sides write at once, each message cut over QPS
- * queue pairs and DEPTH messages under way, for 2 s per size; then 8 bytes go to and fro.
+ * queue pairs and DEPTH messages under way, for 2 s per size; then one message at a time, the next
+ * when the other side's has come, as calls of send and receive do; then 8 bytes go to and fro.
  * Every line says bytes per message and GB/s of one direction, or the time of one way. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -16,7 +17,8 @@
 
 enum { MAX_QPS = 16, DEPTH = 8, PORT = 18515, PINGS = 3000, INLINE = 64 };
 #define MAX_BYTES (1u << 20)
-#define OUT       4096 /* in `memory`: what the small writes send */
+#define OUT       4096       /* in `memory`: what the small writes send */
+#define SWAPPED   (8u << 20) /* bytes that go each way one message at a time */
 
 typedef struct {
   union ibv_gid gid;
@@ -155,6 +157,27 @@ static void bandwidth(size_t bytes) {
          (double)writes * (double)share / seconds / 1e9);
 }
 
+/* The last word of each message is its number; with it all of the message is there. */
+static void swap(size_t bytes) {
+  size_t count = SWAPPED / bytes, last = bytes - sizeof(uint64_t);
+  uint64_t *in = (uint64_t *)(memory + last), *out = (uint64_t *)(memory + MAX_BYTES + last);
+  uint64_t done = 0;
+  char go = 0, gone;
+  __atomic_store_n(in, 0, __ATOMIC_RELEASE);
+  exchange(&go, &gone, 1);
+  double begin = now();
+  for (uint64_t k = 1; k <= count; k++) {
+    *out = k;
+    post(0, MAX_BYTES, 0, bytes);
+    while (__atomic_load_n(in, __ATOMIC_ACQUIRE) < k || done < k)
+      done += reap();
+  }
+  double seconds = now() - begin;
+  exchange(&go, &gone, 1);
+  printf("swap    %8zu bytes  1 queue pairs  %7.4f GB/s\n", bytes,
+         (double)(count * bytes) / seconds / 1e9);
+}
+
 static int byTime(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
@@ -207,9 +230,9 @@ int main(int argc, char **argv) {
   must(!ibv_query_port(context, 1, &port), "ibv_query_port");
   struct ibv_pd *pd = ibv_alloc_pd(context);
   cq = ibv_create_cq(context, 2 * DEPTH * MAX_QPS, NULL, NULL, 0);
-  must(posix_memalign((void **)&memory, 4096, MAX_BYTES) == 0, "memory");
-  memset(memory, 0, MAX_BYTES);
-  mr = ibv_reg_mr(pd, memory, MAX_BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  must(posix_memalign((void **)&memory, 4096, 2 * MAX_BYTES) == 0, "memory");
+  memset(memory, 0, 2 * MAX_BYTES);
+  mr = ibv_reg_mr(pd, memory, 2 * MAX_BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   must(cq && mr, "ibv_reg_mr");
   for (int i = 0; i < qps; i++)
     makeQp(pd, i);
@@ -225,6 +248,8 @@ int main(int argc, char **argv) {
   exchange(&go, &gone, 1);
   for (size_t bytes = 65536; bytes <= MAX_BYTES; bytes *= 4)
     bandwidth(bytes);
+  for (size_t bytes = 65536; bytes <= MAX_BYTES; bytes *= 4)
+    swap(bytes);
   memset(memory, 0, MAX_BYTES);
   exchange(&go, &gone, 1);
   pingPong(argv[4] != NULL, 0);
