@@ -1,5 +1,6 @@
 #include "baton.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
@@ -7,7 +8,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
+
+#define LIMIT_S 300 /* for a turn of another side: it has died, or whoever started both has */
 
 /* What the file holds. A stage ends when so many processes as it has have come to its end. */
 typedef struct {
@@ -27,9 +31,14 @@ static unsigned number(const char *name, unsigned most) {
 }
 
 static void await(unsigned stage) {
+  const struct timespec limit = {.tv_sec = LIMIT_S};
   unsigned now;
-  while ((now = atomic_load(&shared->stage)) < stage)
-    syscall(SYS_futex, &shared->stage, FUTEX_WAIT, now, NULL, NULL, 0);
+  while ((now = atomic_load(&shared->stage)) < stage) {
+    if (syscall(SYS_futex, &shared->stage, FUTEX_WAIT, now, &limit, NULL, 0) == 0) continue;
+    if (errno != ETIMEDOUT) continue;
+    fprintf(stderr, "no turn has ended for %d s\n", LIMIT_S);
+    exit(1);
+  }
 }
 
 static void finish(unsigned processes) {
