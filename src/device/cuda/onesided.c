@@ -93,6 +93,14 @@ static tuttiResult_t launch(const tuttiPutArgs *args, bool mayBeEarly, tuttiStre
                         "the launch of a put");
 }
 
+/* Whether a copy's signal goes beside its stream, so that the next copy does not wait for it.
+ * Within one GPU it is faster behind the copy, where it may be launched before that ends, but not
+ * in a graph. */
+static bool goesBeside(const tuttiCuda *s, int peer, bool capturing) {
+  const tuttiPeer *peers = s->view->peers;
+  return capturing || peers[peer].busId != peers[s->view->rank].busId;
+}
+
 /* A signal behind a copy that is the last of the stream so far, where what comes next there does
  * not follow it: the copy engine goes on with the next put meanwhile. Signals of later puts may
  * pass this one, but no data, and all that anybody learns of signals is how many have come. */
@@ -120,15 +128,16 @@ static tuttiResult_t write(tuttiCuda *s, const tuttiRmaPut *put, tuttiStream_t s
   bool odd = isOdd(&args);
   bool alone = args.bytes <= (odd ? TUTTI_PUT_ALONE_ODD : TUTTI_PUT_ALONE);
   bool byEngine = !alone && (odd || args.bytes >= TUTTI_PUT_ENGINE);
+  bool beside = byEngine && goesBeside(s, put->peer, capturing);
   if (byEngine) {
     CUDA_TRY(cudaMemcpyAsync(args.to, args.from, args.bytes, cudaMemcpyDefault, stream));
   } else {
     if (alone) setSignal(s, put, &args);
     TUTTI_TRY(launch(&args, s->mayBeEarly, stream));
-    if (!alone) TUTTI_TRY(launch(&signal, s->mayBeEarly, stream));
   }
+  if (!alone && !beside) TUTTI_TRY(launch(&signal, s->mayBeEarly, stream));
   TUTTI_TRY(tuttiCudaEnd(s, stream, capturing));
-  return byEngine ? signalBeside(s, &signal, stream, capturing) : tuttiSuccess;
+  return beside ? signalBeside(s, &signal, stream, capturing) : tuttiSuccess;
 }
 
 /* To a GPU that this one does not store to. */
