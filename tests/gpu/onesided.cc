@@ -346,7 +346,7 @@ TEST_P(GpuOneSided, FinalizeWaitsForWaits) {
   });
 }
 
-/* So it does for signals that are beside their stream. */
+/* So it does for signals of large puts, which between GPUs are beside their stream. */
 TEST_P(GpuOneSided, FinalizeWaitsForLargePuts) {
   constexpr size_t bytes = (size_t)8 << 20;
   constexpr int puts = 5;
