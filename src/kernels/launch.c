@@ -112,17 +112,16 @@ int tuttiPutLaunch(const tuttiPutArgs *args, bool mayBeEarly, tuttiStream_t stre
 }
 
 int tuttiPutAddNode(const tuttiPutArgs *args, struct CUgraph_st *graph,
-                    struct CUgraphNode_st *const *after, size_t n) {
+                    struct CUgraphNode_st *const *after, size_t n, struct CUgraphNode_st **node) {
   tuttiPutArgs sized = *args;
   tuttiLaunchShape shape = {0};
   void *params[] = {&sized};
-  struct cudaKernelNodeParams node = {.func = (void *)putKernel(&sized, &shape),
-                                      .kernelParams = params};
-  node.gridDim.x = (unsigned)shape.nblocks;
-  node.blockDim.x = (unsigned)shape.nthreads;
-  node.gridDim.y = node.gridDim.z = node.blockDim.y = node.blockDim.z = 1;
-  cudaGraphNode_t made;
-  return cudaGraphAddKernelNode(&made, graph, after, n, &node);
+  struct cudaKernelNodeParams kernel = {.func = (void *)putKernel(&sized, &shape),
+                                        .kernelParams = params};
+  kernel.gridDim.x = (unsigned)shape.nblocks;
+  kernel.blockDim.x = (unsigned)shape.nthreads;
+  kernel.gridDim.y = kernel.gridDim.z = kernel.blockDim.y = kernel.blockDim.z = 1;
+  return cudaGraphAddKernelNode(node, graph, after, n, &kernel);
 }
 
 int tuttiRelayLaunch(const tuttiRelayArgs *args, tuttiStream_t stream) {

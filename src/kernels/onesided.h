@@ -96,7 +96,7 @@ struct CUgraphNode_st;
 int tuttiPutLaunch(const tuttiPutArgs *args, bool mayBeEarly, tuttiStream_t stream);
 /* The same as a node of a graph (cudaGraph_t), behind n others. */
 int tuttiPutAddNode(const tuttiPutArgs *args, struct CUgraph_st *graph,
-                    struct CUgraphNode_st *const *after, size_t n);
+                    struct CUgraphNode_st *const *after, size_t n, struct CUgraphNode_st **node);
 
 /* ---- puts by messages ------------------------------------------------------------------------ */
 

@@ -483,6 +483,50 @@ TEST_P(GpuOneSided, GraphsMixedWithCalls) {
     if (!HasFatalFailure()) circulate(count, 300, true);
 }
 
+/* It can be made and launched while the other rank waits for it on the same GPU, however many
+ * signals it has beside its stream. */
+TEST_P(GpuOneSided, AGraphOfManyLargePutsIsMadeBesideAWait) {
+  constexpr size_t bytes = (size_t)4 << 20;
+  constexpr int puts = 64, launches = 3;
+  GpuRanks ranks(2, 2 * bytes + 8192);
+  Barrier waiting(2), done(2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
+    cudaStream_t s = gpu.streams[0];
+    const auto source = noise(bytes, 7);
+    uint8_t *data = gpu.put(source), *window = gpu.put(std::vector<uint8_t>(bytes));
+    tuttiWindow_t win;
+    TUTTI(tuttiCommWindowRegister(comm, window, bytes, &win, 0));
+    if (r == 0) { /* a first put may open a connection */
+      TUTTI(tuttiPutSignal(data, 0, tuttiUint8, 1, win, 0, 0, 0, 0, comm, s));
+    } else {
+      TUTTI(await(comm, 0, s));
+    }
+    EXPECT_ENDS(s, comm);
+    Barrier::Arrival end(done); /* before the graph goes */
+    if (r == 1) {
+      TUTTI(await(comm, 0, s, puts * launches));
+      usleep(100000); /* so that it runs */
+      waiting.arrive();
+      EXPECT_ENDS(s, comm);
+      EXPECT_TRUE(gpu.get(window, bytes) == source);
+      return;
+    }
+    cudaGraph_t graph;
+    Graph exec;
+    waiting.arrive();
+    CUDA(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < puts; i++)
+      TUTTI(tuttiPutSignal(data, bytes, tuttiUint8, 1, win, 0, 0, 0, 0, comm, s));
+    CUDA(cudaStreamEndCapture(s, &graph));
+    CUDA(cudaGraphInstantiate(&exec.exec, graph, 0));
+    CUDA(cudaGraphDestroy(graph));
+    for (int i = 0; i < launches; i++)
+      CUDA(cudaGraphLaunch(exec.exec, s));
+    EXPECT_ENDS(s, comm);
+  });
+}
+
 /* ---- what is wrong ----------------------------------------------------------------------------
  */
 

@@ -101,20 +101,29 @@ static bool goesBeside(const tuttiCuda *s, int peer, bool capturing) {
   return capturing || peers[peer].busId != peers[s->view->rank].busId;
 }
 
+/* A node of the graph behind the copy that is the end of the captured stream, and behind the signal
+ * before: with a branch for each of some thirty puts, cudaGraphInstantiate waits for what runs on
+ * the GPU, where another rank's wait may be. */
+static tuttiResult_t signalInGraph(tuttiCuda *s, const tuttiPutArgs *args, tuttiStream_t stream) {
+  tuttiCudaCapture capture = {0};
+  TUTTI_TRY(tuttiCudaCaptureOf(stream, &capture));
+  cudaGraphNode_t after[] = {capture.ends[0], s->signalNode};
+  size_t n = capture.id == s->signalGraph ? 2 : 1;
+  TUTTI_TRY(
+      tuttiCudaCheck((cudaError_t)tuttiPutAddNode(args, capture.graph, after, n, &s->signalNode),
+                     "the signal of a put in a graph"));
+  s->signalGraph = capture.id;
+  return tuttiSuccess;
+}
+
 /* A signal behind a copy that is the last of the stream so far, where what comes next there does
  * not follow it: the copy engine goes on with the next put meanwhile. Signals of later puts may
  * pass this one, but no data, and all that anybody learns of signals is how many have come. */
 static tuttiResult_t signalBeside(tuttiCuda *s, const tuttiPutArgs *args, tuttiStream_t stream,
                                   bool capturing) {
-  tuttiCudaCapture capture = {0};
-  if (!capturing) {
-    CUDA_TRY(cudaStreamWaitEvent(s->signalStream, s->done[0], 0));
-    return launch(args, false, s->signalStream);
-  }
-  TUTTI_TRY(tuttiCudaCaptureOf(stream, &capture));
-  return tuttiCudaCheck(
-      (cudaError_t)tuttiPutAddNode(args, capture.graph, capture.ends, capture.nends),
-      "the signal of a put in a graph");
+  if (capturing) return signalInGraph(s, args, stream);
+  CUDA_TRY(cudaStreamWaitEvent(s->signalStream, s->done[0], 0));
+  return launch(args, false, s->signalStream);
 }
 
 /* Between tuttiCudaBegin and the end of the call. Data that one thread block does not carry with

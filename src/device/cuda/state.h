@@ -63,6 +63,9 @@ typedef struct tuttiCuda {
   bool addsSignals; /* by atomic operations on the memory of the receiver */
   tuttiCudaWaits waits;
   cudaStream_t signalStream; /* of signals that their streams do not wait for */
+  /* The last such signal in a graph, and the id of the capture; 0: none yet. */
+  cudaGraphNode_t signalNode;
+  uint64_t signalGraph;
   /* The last reports of waits that were looked at, and which is the next. */
   uint64_t heard[TUTTI_SIGNALS_LATE];
   uint32_t hearNext;
