@@ -11,6 +11,7 @@
 
 #include "base/cuda.h"
 #include "base/error.h"
+#include "base/vmm.h"
 #include "device/cuda/arguments.h"
 #include "device/cuda/devcomm.h"
 #include "device/cuda/launch.h"
@@ -18,7 +19,6 @@
 #include "device/cuda/messages.h"
 #include "device/cuda/onesided.h"
 #include "device/cuda/state.h"
-#include "device/cuda/vmm.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* Memory of several ranks in one flat range of addresses, each rank's part as far behind the one
  * before as all others are: a kernel finds a part by the rank's number alone. It takes memory that
- * can be mapped where one wants it (vmm.h), which is handed over by number within a process and by
+ * can be mapped where one wants it (base/vmm.h), which is handed over by number within a process and by
  * descriptor between processes.
  *
  * In order, by all ranks at once: tuttiFlatOffer, an exchange of cards, tuttiFlatMap, an exchange
@@ -11,7 +11,7 @@
 #include <cuda_runtime_api.h>
 #include <sys/cdefs.h>
 
-#include "device/cuda/vmm.h"
+#include "base/vmm.h"
 #include "transport/fd_box.h"
 #include "transport/transport.h"
 

@@ -1,8 +1,8 @@
 /* GPU memory by the driver's virtual memory management: physical memory that can be mapped at any
  * address, by any GPU and any process that has been given it. Thin wrappers, for threads that have
  * entered a GPU; each returns a cudaError_t, whose numbers the driver's errors share. */
-#ifndef TUTTI_DEVICE_CUDA_VMM_H_
-#define TUTTI_DEVICE_CUDA_VMM_H_
+#ifndef TUTTI_BASE_VMM_H_
+#define TUTTI_BASE_VMM_H_
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 #ifdef TUTTI_HAVE_CUDA
 
-#include "device/cuda/vmm.h"
+#include "base/vmm.h"
 
 #include <cuda.h>
 #include <pthread.h>
