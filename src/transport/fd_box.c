@@ -47,11 +47,11 @@ typedef struct {
   tuttiFdLabel label;
   struct iovec io;
   _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-} parcel;
-#define PARCEL_BYTES offsetof(parcel, io)
+} packet;
+#define PACKET_BYTES offsetof(packet, io)
 
-static struct msghdr messageOf(parcel *p) {
-  p->io = (struct iovec){.iov_base = p, .iov_len = PARCEL_BYTES};
+static struct msghdr messageOf(packet *p) {
+  p->io = (struct iovec){.iov_base = p, .iov_len = PACKET_BYTES};
   return (struct msghdr){.msg_iov = &p->io,
                          .msg_iovlen = 1,
                          .msg_control = p->control,
@@ -81,14 +81,14 @@ void tuttiFdBoxClose(tuttiFdBox *box) {
 
 int tuttiFdBoxSend(const tuttiFdBox *own, const tuttiFdAddress *to, tuttiFdLabel label, int fd) {
   struct sockaddr_un address;
-  parcel p = {.label = label};
+  packet p = {.label = label};
   struct msghdr message = messageOf(&p);
   memcpy(p.key, to->key, sizeof p.key);
   message.msg_namelen = tuttiUnixAddress(to->id, &address);
   message.msg_name = &address;
   tuttiFdAttach(&message, fd);
   ssize_t n = sendmsg(own->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (n == (ssize_t)PARCEL_BYTES) return 0;
+  if (n == (ssize_t)PACKET_BYTES) return 0;
   /* Too many of this user's are on their way, say: both pass. */
   bool passes = errno == ETOOMANYREFS || errno == ENOBUFS || errno == EINTR || errno == ENOMEM;
   return n >= 0 ? EIO : passes ? EAGAIN : errno;
@@ -96,16 +96,61 @@ int tuttiFdBoxSend(const tuttiFdBox *own, const tuttiFdAddress *to, tuttiFdLabel
 
 int tuttiFdBoxTake(const tuttiFdBox *box, tuttiFdLabel *label, int *fd) {
   for (;;) {
-    parcel p;
+    packet p;
     struct msghdr message = messageOf(&p);
     ssize_t n = recvmsg(box->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno;
     TUTTI_CLOSED int came = tuttiFdDetach(&message);
-    bool whole = n == (ssize_t)PARCEL_BYTES && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+    bool whole = n == (ssize_t)PACKET_BYTES && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
     if (!whole || came < 0 || !tuttiMacSame(p.key, box->address.key)) continue;
     *label = p.label;
     *fd = tuttiFdTake(&came);
     return 0;
+  }
+}
+
+/* Whom it cannot be sent to goes without. */
+static bool sendParcel(const tuttiFdBox *box, tuttiFdParcel *p) {
+  int err = tuttiFdBoxSend(box, p->to, p->label, p->fd);
+  if (err == EAGAIN) return false;
+  p->error = err;
+  p->open = false;
+  return true;
+}
+
+static bool takeParcel(const tuttiFdBox *box, tuttiFdParcel *parcels, int n) {
+  tuttiFdLabel label;
+  TUTTI_CLOSED int fd = -1;
+  if (tuttiFdBoxTake(box, &label, &fd) != 0) return false;
+  for (int i = 0; i < n; i++) {
+    tuttiFdParcel *p = &parcels[i];
+    if (p->to || !p->open || p->label.rank != label.rank || p->label.round != label.round) continue;
+    p->fd = tuttiFdTake(&fd);
+    p->open = false;
+    break;
+  }
+  return true;
+}
+
+static bool anyOpen(const tuttiFdParcel *parcels, int n) {
+  bool open = false;
+  for (int i = 0; i < n; i++)
+    open |= parcels[i].open;
+  return open;
+}
+
+void tuttiFdBoxTrade(const tuttiFdBox *box, tuttiFdParcel *parcels, int n, int64_t ms,
+                     const tuttiAtomic32 *failed) {
+  uint64_t deadline = tuttiDeadline(ms);
+  tuttiBackoff pause = {0};
+  while (anyOpen(parcels, n) && tuttiNow() < deadline && !tuttiLoadAcquire32(failed)) {
+    bool moved = takeParcel(box, parcels, n);
+    for (int i = 0; i < n; i++)
+      if (parcels[i].open && parcels[i].to) moved |= sendParcel(box, &parcels[i]);
+    if (moved)
+      tuttiBackoffReset(&pause);
+    else
+      tuttiBackoffPause(&pause);
   }
 }

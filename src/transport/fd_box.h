@@ -5,11 +5,13 @@
 #ifndef TUTTI_TRANSPORT_FD_BOX_H_
 #define TUTTI_TRANSPORT_FD_BOX_H_
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/cdefs.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "base/atomic.h"
 #include "base/mac.h"
 
 __BEGIN_DECLS
@@ -50,6 +52,19 @@ int tuttiFdBoxSend(const tuttiFdBox *own, const tuttiFdAddress *to, tuttiFdLabel
 /* Takes one out, close-on-exec and the caller's; 0 or an errno, EAGAIN if there is none. What has
  * not the key is dropped. */
 int tuttiFdBoxTake(const tuttiFdBox *box, tuttiFdLabel *label, int *fd);
+
+/* A descriptor that is to go to another box, or to come from one. */
+typedef struct {
+  const tuttiFdAddress *to; /* NULL: it is to come */
+  tuttiFdLabel label;       /* with which it goes or must come */
+  int fd;                   /* going: stays the caller's. Come: the caller's; -1: not yet */
+  bool open;                /* it has neither gone nor come; false at first: leave it out */
+  int error;                /* why it could not go, an errno; 0: nothing has failed */
+} tuttiFdParcel;
+/* Sends and takes by turns, so that no two boxes wait for each other, until no parcel is open, `ms`
+ * have passed or *failed is not 0. What has another label is dropped. */
+void tuttiFdBoxTrade(const tuttiFdBox *box, tuttiFdParcel *parcels, int n, int64_t ms,
+                     const tuttiAtomic32 *failed);
 
 __END_DECLS
 

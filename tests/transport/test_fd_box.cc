@@ -8,6 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 namespace {
 
 struct Box {
@@ -101,6 +105,64 @@ TEST(TransportFdBox, AFullBoxAndOneThatIsGone) {
     tuttiFdBoxClose(&b.box);
     EXPECT_EQ(tuttiFdBoxSend(&a.box, &gone, {0, 0}, fd), ECONNREFUSED);
   }
+  EXPECT_EQ(openFds(), before);
+  close(fd);
+}
+
+/* Each has more for the others than a box holds, so that who only sent would wait for ever. */
+TEST(TransportFdBox, ManyTradeAtOnce) {
+  constexpr int kBoxes = 4, kEach = 64;
+  Box boxes[kBoxes];
+  int fd = memfd_create("one", 0), before = openFds();
+  std::atomic<int> came{0};
+  tuttiAtomic32 failed{};
+  std::vector<std::thread> threads;
+  for (int me = 0; me < kBoxes; me++)
+    threads.emplace_back([&, me] {
+      std::vector<tuttiFdParcel> parcels;
+      for (int other = 0; other < kBoxes; other++)
+        for (uint32_t i = 0; i < kEach && other != me; i++) {
+          parcels.push_back({&boxes[other].box.address, {me, i}, fd, true, 0});
+          parcels.push_back({nullptr, {other, i}, -1, true, 0});
+        }
+      tuttiFdBoxTrade(&boxes[me].box, parcels.data(), (int)parcels.size(), 60000, &failed);
+      for (tuttiFdParcel &p : parcels) {
+        EXPECT_FALSE(p.open);
+        EXPECT_EQ(p.error, 0);
+        if (p.to || p.fd < 0) continue;
+        came += inodeOf(p.fd) == inodeOf(fd);
+        close(p.fd);
+      }
+    });
+  for (std::thread &t : threads)
+    t.join();
+  EXPECT_EQ(came, kBoxes * (kBoxes - 1) * kEach);
+  EXPECT_EQ(openFds(), before);
+  close(fd);
+}
+
+TEST(TransportFdBox, ATradeEndsWithoutThoseThatAreGoneOrLate) {
+  Box a;
+  tuttiFdAddress gone;
+  {
+    Box b;
+    gone = b.box.address;
+  }
+  int fd = memfd_create("one", 0), before = openFds();
+  tuttiAtomic32 failed{};
+  tuttiFdParcel parcels[] = {{&gone, {0, 0}, fd, true, 0},
+                             {nullptr, {1, 0}, -1, true, 0},
+                             {nullptr, {2, 0}, -1, false, 0}};
+  ASSERT_EQ(tuttiFdBoxSend(&a.box, &a.box.address, {2, 0}, fd), 0); // which nobody awaits
+  ASSERT_EQ(tuttiFdBoxSend(&a.box, &a.box.address, {1, 1}, fd), 0); // of another round
+  tuttiFdBoxTrade(&a.box, parcels, 3, 50, &failed);
+  EXPECT_FALSE(parcels[0].open);
+  EXPECT_EQ(parcels[0].error, ECONNREFUSED);
+  EXPECT_TRUE(parcels[1].open) << "it has not come";
+  EXPECT_EQ(parcels[1].fd, -1);
+  EXPECT_EQ(parcels[2].fd, -1);
+  tuttiStoreRelease32(&failed, 1);
+  tuttiFdBoxTrade(&a.box, parcels, 3, 3600000, &failed); // and returns
   EXPECT_EQ(openFds(), before);
   close(fd);
 }

@@ -84,69 +84,34 @@ void tuttiFlatPostClose(tuttiFlatPost *post) {
 
 /* ---- the hand-over --------------------------------------------------------------------------- */
 
-/* What is still to come and to go. */
-typedef struct {
-  int fd;         /* what has come; -1: nothing */
-  bool due, owed; /* from that rank; to that rank */
-} parcel;
-
 typedef struct {
   const tuttiFlatPost *post;
   const tuttiCommView *view;
   const tuttiFlatCard *cards;
   const tuttiFlatOwn *own;
-  parcel *parcels; /* [nranks] */
-  int open;        /* that are due or owed */
+  tuttiFdParcel *due, *owed; /* [nranks], of each rank and for it; one behind the other */
 } handOver;
 
 static void begin(handOver *h) {
   const tuttiCommView *v = h->view;
   for (int r = 0; r < v->nranks; r++) {
-    parcel *p = &h->parcels[r];
-    p->fd = -1;
-    if (!reaches(v, r) || !elsewhere(v, r) || !h->post->open) continue;
-    p->due = h->cards[r].exported && h->cards[v->rank].box.id;
-    p->owed = h->own->fd >= 0 && h->cards[r].box.id;
-    h->open += p->due + p->owed;
+    bool trades = reaches(v, r) && elsewhere(v, r) && h->post->open;
+    h->due[r] = (tuttiFdParcel){.label = {.rank = r, .round = h->post->round},
+                                .fd = -1,
+                                .open = trades && h->cards[r].exported && h->cards[v->rank].box.id};
+    h->owed[r] = (tuttiFdParcel){.to = &h->cards[r].box,
+                                 .label = {.rank = v->rank, .round = h->post->round},
+                                 .fd = h->own->fd,
+                                 .open = trades && h->own->fd >= 0 && h->cards[r].box.id};
   }
-}
-
-/* Whom it cannot be sent to goes without, and says so. */
-static bool sendTo(handOver *h, int rank) {
-  tuttiFdLabel label = {.rank = h->view->rank, .round = h->post->round};
-  int err = tuttiFdBoxSend(&h->post->box, &h->cards[rank].box, label, h->own->fd);
-  if (err == EAGAIN) return false;
-  if (err) TUTTI_INFO(P2P, "cannot hand GPU memory to rank %d: %s", rank, tuttiErrnoText(err));
-  h->parcels[rank].owed = false;
-  h->open--;
-  return true;
-}
-
-/* Drops what is of an earlier round. */
-static bool takeOne(handOver *h) {
-  tuttiFdLabel label;
-  TUTTI_CLOSED int fd = -1;
-  if (tuttiFdBoxTake(&h->post->box, &label, &fd) != 0) return false;
-  if (label.rank < 0 || label.rank >= h->view->nranks || label.round != h->post->round) return true;
-  parcel *p = &h->parcels[label.rank];
-  if (!p->due || p->fd >= 0) return true;
-  p->fd = tuttiFdTake(&fd);
-  h->open--;
-  return true;
 }
 
 static void carryOut(handOver *h) {
-  uint64_t deadline = tuttiDeadline(HAND_OVER_MS);
-  tuttiBackoff pause = {0};
-  while (h->open > 0 && tuttiNow() < deadline && !tuttiLoadAcquire32(h->view->failed)) {
-    bool moved = takeOne(h);
-    for (int r = 0; r < h->view->nranks; r++)
-      if (h->parcels[r].owed) moved |= sendTo(h, r);
-    if (moved)
-      tuttiBackoffReset(&pause);
-    else
-      tuttiBackoffPause(&pause);
-  }
+  const tuttiCommView *v = h->view;
+  tuttiFdBoxTrade(&h->post->box, h->due, 2 * v->nranks, HAND_OVER_MS, v->failed);
+  for (int r = 0; r < v->nranks; r++)
+    if (h->owed[r].error)
+      TUTTI_INFO(P2P, "cannot hand GPU memory to rank %d: %s", r, tuttiErrnoText(h->owed[r].error));
 }
 
 /* ---- the map --------------------------------------------------------------------------------- */
@@ -159,13 +124,13 @@ static void failed(tuttiFlatPart *part, const char *step, int error, bool system
 
 /* Holds the memory of a rank; false: it cannot be had. */
 static bool hold(const handOver *h, int rank, tuttiFlatPart *part, tuttiVmmHandle *out) {
-  const parcel *p = &h->parcels[rank];
+  const tuttiFdParcel *p = &h->due[rank];
   *out = rank == h->view->rank ? h->own->handle : h->cards[rank].handle;
   if (!elsewhere(h->view, rank)) return true;
   if (p->fd < 0) {
     if (h->cards[rank].exported)
       failed(part, "the hand-over of its descriptor by a Unix socket",
-             p->due ? ETIMEDOUT : ENOTCONN, true);
+             p->open ? ETIMEDOUT : ENOTCONN, true);
     else
       failed(part, "its export as a file descriptor", EOPNOTSUPP, true);
     return false;
@@ -258,14 +223,15 @@ static tuttiResult_t mapAll(handOver *h, int device, tuttiFlat *flat) {
 tuttiResult_t tuttiFlatMap(tuttiFlatPost *post, const tuttiCommView *v, int device,
                            const tuttiFlatCard *cards, const tuttiFlatOwn *own, tuttiFlat *flat) {
   handOver h = {.post = post, .view = v, .cards = cards, .own = own};
-  TUTTI_FRESH(parcel, parcels, v->nranks, "memory of other ranks", NULL);
-  h.parcels = parcels;
+  TUTTI_FRESH(tuttiFdParcel, parcels, 2 * (size_t)v->nranks, "memory of other ranks", NULL);
+  h.due = parcels;
+  h.owed = parcels + v->nranks;
   begin(&h);
   carryOut(&h);
   tuttiResult_t result = mapAll(&h, device, flat);
   for (int r = 0; r < v->nranks; r++) {
-    post->cut |= parcels[r].due && parcels[r].fd < 0;
-    tuttiFdClose(&parcels[r].fd);
+    post->cut |= h.due[r].open;
+    tuttiFdClose(&h.due[r].fd);
   }
   return result;
 }

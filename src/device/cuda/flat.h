@@ -1,7 +1,7 @@
 /* Memory of several ranks in one flat range of addresses, each rank's part as far behind the one
  * before as all others are: a kernel finds a part by the rank's number alone. It takes memory that
- * can be mapped where one wants it (base/vmm.h), which is handed over by number within a process and by
- * descriptor between processes.
+ * can be mapped where one wants it (base/vmm.h), which is handed over by number within a process
+ * and by descriptor between processes.
  *
  * In order, by all ranks at once: tuttiFlatOffer, an exchange of cards, tuttiFlatMap, an exchange
  * of anything, tuttiFlatOffered. */
