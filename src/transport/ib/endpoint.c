@@ -590,6 +590,7 @@ static tuttiResult_t ibConnect(tuttiCommView *v, void *node, tuttiSocketListener
   TUTTI_TRY(
       tuttiAlloc((void **)&e, 1, sizeof *e, "the endpoint of a network connection", v->memory));
   e->node = node;
+  e->slab = fifo->gpuData ? &e->node->gdr.slab : NULL;
   e->control = (tuttiIbControl *)(fifo->readers + 1);
   e->registered = tuttiNetHostBytes(v, fifo->gpuData != 0);
   memcpy(&e->theirs, v->peers[fifo->peer].net, sizeof e->theirs);
@@ -767,8 +768,9 @@ static uint8_t *ibTakeData(void *node) {
   return tuttiIbGdrTake(node);
 }
 
-static void ibGiveData(void *node, const uint8_t *data) {
-  tuttiIbGdrGive(node, data);
+static void ibGiveData(void *self, const uint8_t *data) {
+  tuttiIbNode *node = self;
+  tuttiIbSlabGive(&node->gdr.slab, data);
 }
 
 static tuttiProxyState ibServe(void *self, tuttiProxyTurn *turn) {

@@ -68,14 +68,20 @@ typedef struct {
   struct ibv_cq *loopCq;
 } tuttiIbRail;
 
-/* The memory of the rank's GPU that its rails reach. Zero: none, payloads are staged. */
+/* Memory of a GPU that rails reach, in blocks: one for the payloads of each connection. Zero: none.
+ */
 typedef struct {
-  tuttiGpuMemory slab; /* of blocks, one for the payloads of each connection */
-  struct ibv_mr *mr[TUTTI_IB_PORTS];
+  tuttiGpuMemory memory;
+  struct ibv_mr *mr[TUTTI_IB_PORTS]; /* NULL: that rail does not reach it */
   size_t blockBytes;
   int nblocks;
   bool *taken; /* [nblocks] */
-  bool full;   /* there was none left, which has been said */
+} tuttiIbSlab;
+
+/* The memory of the rank's GPU that its rails reach. Zero: none, payloads are staged. */
+typedef struct {
+  tuttiIbSlab slab;
+  bool full; /* there was no block left, which has been said */
 
   tuttiGpuMemory probe; /* for the check at init and the flush */
   uint8_t *flushByte;
@@ -197,6 +203,7 @@ typedef struct tuttiIbEndpoint {
   bool railed;
   tuttiIbPair rail;
   tuttiIbState state;
+  const tuttiIbSlab *slab;           /* that the FIFO's payloads are in; NULL: host memory */
   struct ibv_mr *mr[TUTTI_IB_PORTS]; /* of the FIFO, as far as it is host memory */
   size_t registered;                 /* bytes of that */
   tuttiIbControl *control;
@@ -244,7 +251,7 @@ static inline int tuttiIbSide(const tuttiIbEndpoint *e) {
 }
 
 static inline struct ibv_mr *tuttiIbDataMr(const tuttiIbEndpoint *e, int rail) {
-  return e->meet.fifo.gpuData ? e->node->gdr.mr[rail] : e->mr[rail];
+  return e->slab ? e->slab->mr[rail] : e->mr[rail];
 }
 
 /* ---- queue_pair.c */
@@ -269,6 +276,18 @@ int tuttiIbQueuePairAwait(struct ibv_qp *qp, uint64_t id);
 bool tuttiIbAddress(const tuttiIbRail *rail, const tuttiIbGid *from, const tuttiIbPort *theirs,
                     const tuttiIbGid *to, uint8_t trafficClass, struct ibv_ah_attr *out);
 
+/* ---- slab.c: all for the thread that opens and closes connections */
+
+/* Divides memory that is there into so many blocks. */
+tuttiResult_t tuttiIbSlabDivide(const tuttiIbNode *node, tuttiIbSlab *slab, int nblocks,
+                                size_t blockBytes);
+/* A block, until it is given back; NULL: all are taken. */
+uint8_t *tuttiIbSlabTake(tuttiIbSlab *slab);
+void tuttiIbSlabGive(tuttiIbSlab *slab, const uint8_t *block);
+bool tuttiIbSlabHas(const tuttiIbSlab *slab, const uint8_t *block);
+/* Frees what there is of it; no queue pair knows it any more. May be called again. */
+void tuttiIbSlabDrop(tuttiIbSlab *slab);
+
 /* ---- gdr.c */
 
 /* Finds out which rails read and write the memory of this rank's GPU: what the topology allows is
@@ -289,10 +308,9 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers);
 void tuttiIbGdrDrop(tuttiIbRail *rail);
 /* No queue pair is left that knows the memory. */
 void tuttiIbGdrClose(tuttiIbNode *node);
-/* A block for the payloads of one connection, until it is given back; NULL: there is none. For the
- * thread that opens and closes connections. */
+/* A block for the payloads of one connection; NULL: there is none. For the thread that opens and
+ * closes connections. */
 uint8_t *tuttiIbGdrTake(tuttiIbNode *node);
-void tuttiIbGdrGive(tuttiIbNode *node, const uint8_t *block);
 /* Sees to it that there is a flush that begins after this call; it is done when gdr.done is its
  * *number or more. Then all that had arrived before the call is visible to kernels. Failures are of
  * the device. */

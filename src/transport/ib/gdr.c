@@ -322,9 +322,9 @@ static bool registerSlab(tuttiIbNode *node) {
   for (int i = 0; i < node->nrails; i++) {
     tuttiIbRail *rail = &node->rails[i];
     if (!rail->probe) continue;
-    g->mr[i] = registerGpu(rail, &g->slab);
-    any |= g->mr[i] != NULL;
-    if (g->mr[i]) continue;
+    g->slab.mr[i] = registerGpu(rail, &g->slab.memory);
+    any |= g->slab.mr[i] != NULL;
+    if (g->slab.mr[i]) continue;
     int err = errno;
     if (tuttiIbRailGone(rail)) {
       tuttiIbRailLost(node, rail, TUTTI_IB_SILENT);
@@ -338,19 +338,10 @@ static bool registerSlab(tuttiIbNode *node) {
     TUTTI_WARN(NET,
                "NET/IB: %s port %u refused %zu bytes of GPU memory (%s), so payloads are staged in "
                "host memory; lower TUTTI_NET_GDR_SLAB, or enlarge the GPU's BAR1 (nvidia-smi -q)",
-               rail->port.device, rail->port.port, g->slab.bytes, tuttiErrnoText(err));
+               rail->port.device, rail->port.port, g->slab.memory.bytes, tuttiErrnoText(err));
     return false;
   }
   return any;
-}
-
-static void dropSlab(tuttiIbNode *node) {
-  tuttiIbDeregister(node->gdr.mr);
-  memset(node->gdr.mr, 0, sizeof node->gdr.mr);
-  tuttiGpuFree(&node->gdr.slab);
-  tuttiFree(node->gdr.taken);
-  node->gdr.taken = NULL;
-  node->gdr.nblocks = 0;
 }
 
 tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
@@ -359,43 +350,34 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   int gpu = tuttiPeerGpu(&v->peers[v->rank]);
   if (npeers == 0 || gpu < 0) return tuttiSuccess;
   if (railsThatReach(node) == 0) return tuttiNetWithoutGdr(v);
-  g->blockBytes = TUTTI_FIFO_DEPTH * v->slotBytes;
-  size_t wanted = 2 * (size_t)(v->nchannels + 1 + (v->rmaContexts > 0)) * (size_t)npeers,
-         most = SLAB_BYTES / g->blockBytes;
-  g->nblocks = (int)(wanted < most ? wanted : most);
-  if (g->nblocks == 0) return tuttiNetWithoutGdr(v);
-  TUTTI_NEW(g->taken, (size_t)g->nblocks, "blocks of GPU memory", v->memory);
-  TUTTI_TRY(tuttiGpuAlloc(v->rank, gpu, (size_t)g->nblocks * g->blockBytes, &g->slab));
+  size_t each = TUTTI_FIFO_DEPTH * v->slotBytes, most = SLAB_BYTES / each,
+         wanted = 2 * (size_t)(v->nchannels + 1 + (v->rmaContexts > 0)) * (size_t)npeers,
+         n = wanted < most ? wanted : most;
+  if (n == 0) return tuttiNetWithoutGdr(v);
+  TUTTI_TRY(tuttiGpuAlloc(v->rank, gpu, n * each, &g->slab.memory));
+  TUTTI_TRY(tuttiIbSlabDivide(node, &g->slab, (int)n, each));
   if (!registerSlab(node)) {
-    dropSlab(node);
+    tuttiIbSlabDrop(&g->slab);
     return tuttiNetWithoutGdr(v);
   }
   TUTTI_INFO(NET,
              "NET/IB: GPUDirect RDMA by %d of %d ports, %d connections in %zu MiB of the GPU, %s",
-             railsThatReach(node), node->nrails, g->nblocks, g->slab.bytes >> 20,
+             railsThatReach(node), node->nrails, g->slab.nblocks, g->slab.memory.bytes >> 20,
              g->flushes ? "flushed by a read" : "without a flush, which this GPU does not need");
   return tuttiSuccess;
 }
 
 uint8_t *tuttiIbGdrTake(tuttiIbNode *node) {
   tuttiIbGdr *g = &node->gdr;
-  for (int i = 0; i < g->nblocks; i++) {
-    if (g->taken[i]) continue;
-    g->taken[i] = true;
-    return (uint8_t *)g->slab.memory + (size_t)i * g->blockBytes;
-  }
-  if (g->nblocks > 0 && !g->full)
+  uint8_t *block = tuttiIbSlabTake(&g->slab);
+  if (block) return block;
+  if (g->slab.nblocks > 0 && !g->full)
     TUTTI_WARN(NET,
                "NET/IB: all %d blocks of GPU memory are taken: more connections are staged in host "
                "memory; raise TUTTI_NET_GDR_SLAB",
-               g->nblocks);
-  g->full = g->nblocks > 0;
+               g->slab.nblocks);
+  g->full = g->slab.nblocks > 0;
   return NULL;
-}
-
-void tuttiIbGdrGive(tuttiIbNode *node, const uint8_t *block) {
-  tuttiIbGdr *g = &node->gdr;
-  g->taken[(size_t)(block - (uint8_t *)g->slab.memory) / g->blockBytes] = false;
 }
 
 /* ---- ports that come up later ------------------------------------------------------------------
@@ -438,7 +420,7 @@ static void forgetCheck(tuttiIbNode *node) {
 static void endCheck(tuttiIbNode *node, const char *why) {
   tuttiIbRail *rail = node->gdr.check.rail;
   ptrdiff_t i = rail - node->rails;
-  struct ibv_mr **slab = &node->gdr.mr[i];
+  struct ibv_mr **slab = &node->gdr.slab.mr[i];
   rail->late = false;
   rail->port.gdr = why ? TUTTI_GDR_BROKEN : TUTTI_GDR_YES;
   node->mine.ports[i] = rail->port;
@@ -487,7 +469,7 @@ void tuttiIbGdrCheckLate(tuttiIbNode *node, tuttiProxyTurn *turn) {
   int err = 0;
   for (int i = 0; i < node->nrails && !node->gdr.check.rail; i++) {
     tuttiIbRail *rail = &node->rails[i];
-    if (!rail->late || !rail->port.up || !node->gdr.mr[i]) continue;
+    if (!rail->late || !rail->port.up || !node->gdr.slab.mr[i]) continue;
     const char *call = beginCheck(node, rail, &err);
     if (!call) continue;
     snprintf(why, sizeof why, "%s failed: %s", call, tuttiErrnoText(err));
@@ -505,7 +487,7 @@ void tuttiIbGdrClose(tuttiIbNode *node) {
   forgetCheck(node);
   for (int i = 0; i < node->nrails; i++)
     tuttiIbGdrDrop(&node->rails[i]);
-  dropSlab(node);
+  tuttiIbSlabDrop(&node->gdr.slab);
   tuttiGpuFree(&node->gdr.probe);
   tuttiFree(node->gdr.flushByte);
   node->gdr.flushByte = NULL;

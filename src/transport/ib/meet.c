@@ -217,7 +217,7 @@ static bool wantsImmediates(const tuttiIbEndpoint *e) {
   if (strcmp(order, "auto") != 0) return strcmp(order, "immediate") == 0;
   bool ordered = true;
   for (int i = 0; i < e->node->nrails; i++)
-    ordered &= !e->node->gdr.mr[i] || e->node->rails[i].late || e->node->rails[i].ordered;
+    ordered &= !e->node->gdr.slab.mr[i] || e->node->rails[i].late || e->node->rails[i].ordered;
   return e->meet.fifo.gpuData && !ordered;
 }
 
@@ -226,7 +226,7 @@ static bool wantsImmediates(const tuttiIbEndpoint *e) {
 static void tellPorts(const tuttiIbEndpoint *e, uint32_t unwanted, tuttiIbPort *ports) {
   const tuttiIbNode *node = e->node;
   for (int i = 0; i < node->nrails; i++) {
-    bool reaches = !e->meet.fifo.gpuData || (node->gdr.mr[i] && !node->rails[i].late);
+    bool reaches = !e->slab || (e->slab->mr[i] && !node->rails[i].late);
     ports[i] = node->rails[i].port;
     if (!reaches || ((e->unfit | unwanted) >> i & 1)) ports[i].up = 0;
   }

@@ -719,7 +719,7 @@ TEST_F(IbEnd, APortThatComesUpLaterAndFailsItsCheckIsNotUsed) {
   rail->port.gdr = TUTTI_GDR_DOWN;
   rail->port.up = 0;
   rail->probe = tuttiVerbs.regMr(nullptr, nullptr, 0, 0);
-  node_.gdr.mr[1] = tuttiVerbs.regMr(nullptr, nullptr, 0, 0);
+  node_.gdr.slab.mr[1] = tuttiVerbs.regMr(nullptr, nullptr, 0, 0);
   node_.gdr.probe.memory = gpu;
   tuttiProxyTurn turn{};
   turn.wake = TUTTI_NO_DEADLINE;
@@ -735,7 +735,7 @@ TEST_F(IbEnd, APortThatComesUpLaterAndFailsItsCheckIsNotUsed) {
   EXPECT_NE(TUTTI_NO_DEADLINE, turn.wake);
   EXPECT_FALSE(rail->late);
   EXPECT_EQ(TUTTI_GDR_BROKEN, node_.mine.ports[1].gdr);
-  EXPECT_EQ(nullptr, node_.gdr.mr[1]);
+  EXPECT_EQ(nullptr, node_.gdr.slab.mr[1]);
   EXPECT_EQ(nullptr, rail->probe);
   EXPECT_EQ(1u, node_.changes);
   node_.gdr.probe.memory = nullptr;
@@ -744,8 +744,9 @@ TEST_F(IbEnd, APortThatComesUpLaterAndFailsItsCheckIsNotUsed) {
 /* A connection with payloads in GPU memory keeps to the near rail while that works. */
 TEST_F(IbEnd, AFarRailIsTheReserveOfANearOne) {
   e_.meet.fifo.gpuData = 1;
+  e_.slab = &node_.gdr.slab;
   for (int i = 0; i < kRails; i++) {
-    node_.gdr.mr[i] = &mr_;
+    node_.gdr.slab.mr[i] = &mr_;
     node_.rails[i].port.gdr = i ? TUTTI_GDR_FAR : TUTTI_GDR_YES;
   }
   EXPECT_EQ(1u, Offer());
@@ -755,6 +756,7 @@ TEST_F(IbEnd, AFarRailIsTheReserveOfANearOne) {
   e_.state = TUTTI_IB_BROKEN;
   e_.retryAt = 0;
   EXPECT_EQ(0u, Next()) << "it is not checked yet";
+  e_.slab = nullptr;
   e_.meet.fifo.gpuData = 0;
 }
 
