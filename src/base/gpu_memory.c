@@ -9,9 +9,8 @@
 #include <stdint.h>
 
 #include "base/cuda.h"
-
-/* What the driver maps for a NIC at least; also a multiple of every page size. */
-#define UNIT ((size_t)2 << 20)
+#include "base/os.h"
+#include "base/vmm.h"
 
 /* Copies by the driver between host and this memory are then done when their call returns, whatever
  * the NIC does meanwhile. */
@@ -25,7 +24,7 @@ static void keepCopiesOrdered(void *memory) {
 tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *out) {
   TUTTI_RESTORED tuttiCudaBefore before = {0};
   TUTTI_TRY(tuttiCudaEnter(device, &before));
-  size_t whole = (bytes + UNIT - 1) / UNIT * UNIT;
+  size_t whole = (bytes + TUTTI_GPU_UNIT - 1) / TUTTI_GPU_UNIT * TUTTI_GPU_UNIT;
   void *memory;
   cudaError_t err = cudaMalloc(&memory, whole);
   if (err != cudaSuccess) {
@@ -43,7 +42,11 @@ tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *
 
 void tuttiGpuFree(tuttiGpuMemory *m) {
   TUTTI_RESTORED tuttiCudaBefore before = {0};
-  if (m->memory && tuttiCudaEnter(m->device, &before) == tuttiSuccess) cudaFree(m->memory);
+  bool there = m->memory && tuttiCudaEnter(m->device, &before) == tuttiSuccess;
+  if (there && m->borrowed)
+    tuttiVmmFreeIdle(m->device, m->memory, m->bytes);
+  else if (there)
+    cudaFree(m->memory);
   *m = (tuttiGpuMemory){0};
 }
 
@@ -72,6 +75,65 @@ int tuttiGpuExport(const tuttiGpuMemory *m) {
       get(&fd, (CUdeviceptr)(uintptr_t)m->memory, m->bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
   return err == CUDA_SUCCESS ? fd : -1;
 }
+
+/* ---- memory of another process --------------------------------------------------------------- */
+
+/* Maps what is held somewhere, as a memory of `device`. */
+static cudaError_t mapHeld(int device, tuttiVmmHandle handle, size_t bytes, tuttiGpuMemory *out) {
+  uintptr_t at = 0;
+  cudaError_t err = tuttiVmmReserve(bytes, &at);
+  if (err != cudaSuccess) return err;
+  err = tuttiVmmMap(at, bytes, handle, device);
+  if (err != cudaSuccess) {
+    tuttiVmmUnreserve(at, bytes);
+    return err;
+  }
+  *out = (tuttiGpuMemory){.memory = (void *)at, // NOLINT: an address of the GPU
+                          .bytes = bytes,
+                          .device = device,
+                          .borrowed = true};
+  return cudaSuccess;
+}
+
+/* The driver makes a dma-buf of what is mapped alone. */
+static int exportHeld(int device, tuttiVmmHandle handle, size_t bytes) {
+  tuttiGpuMemory mapped = {0};
+  if (mapHeld(device, handle, bytes, &mapped) != cudaSuccess) return -1;
+  int fd = tuttiGpuExport(&mapped);
+  tuttiGpuFree(&mapped);
+  return fd;
+}
+
+const char *tuttiGpuLend(int device, size_t bytes, tuttiGpuLoan *out) {
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  tuttiVmmHandle handle;
+  size_t whole = bytes;
+  *out = (tuttiGpuLoan){.memory = -1, .dmabuf = -1};
+  if (tuttiCudaEnter(device, &before) != tuttiSuccess) return "the GPU cannot be entered";
+  cudaError_t err = tuttiVmmBind(device);
+  if (err == cudaSuccess) err = tuttiVmmCreate(device, &whole, &handle);
+  if (err != cudaSuccess) return cudaGetErrorString(err);
+  err = whole == bytes ? tuttiVmmExport(handle, &out->memory) : cudaErrorNotSupported;
+  if (err == cudaSuccess) out->dmabuf = exportHeld(device, handle, bytes);
+  tuttiVmmRelease(handle);
+  if (out->dmabuf >= 0) return NULL;
+  tuttiFdClose(&out->memory);
+  return err != cudaSuccess ? cudaGetErrorString(err) : "no dma-buf of it";
+}
+
+const char *tuttiGpuBorrow(int device, int fd, size_t bytes, tuttiGpuMemory *out) {
+  TUTTI_RESTORED tuttiCudaBefore before = {0};
+  tuttiVmmHandle handle;
+  if (tuttiCudaEnter(device, &before) != tuttiSuccess) return "the GPU cannot be entered";
+  cudaError_t err = tuttiVmmBind(device);
+  if (err == cudaSuccess) err = tuttiVmmImport(fd, &handle);
+  if (err != cudaSuccess) return cudaGetErrorString(err);
+  err = mapHeld(device, handle, bytes, out);
+  tuttiVmmRelease(handle); /* it stays as long as it is mapped */
+  return err == cudaSuccess ? NULL : cudaGetErrorString(err);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 /* On a stream that waits for no other: kernels may be waiting for what this brings. */
 static tuttiResult_t copy(const tuttiGpuMemory *m, void *to, const void *from, size_t bytes,
@@ -126,6 +188,15 @@ void tuttiGpuFree(tuttiGpuMemory *m) {
 bool tuttiGpuAllocation(const tuttiGpuMemory *m, tuttiGpuMemory *whole) {
   (void)m, (void)whole;
   return false;
+}
+const char *tuttiGpuLend(int device, size_t bytes, tuttiGpuLoan *out) {
+  (void)device, (void)bytes;
+  *out = (tuttiGpuLoan){.memory = -1, .dmabuf = -1};
+  return "there is no GPU in a build without CUDA";
+}
+const char *tuttiGpuBorrow(int device, int fd, size_t bytes, tuttiGpuMemory *out) {
+  (void)device, (void)fd, (void)bytes, (void)out;
+  return "there is no GPU in a build without CUDA";
 }
 int tuttiGpuExport(const tuttiGpuMemory *m) {
   (void)m;

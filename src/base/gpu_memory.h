@@ -14,15 +14,29 @@ __BEGIN_DECLS
 typedef struct {
   void *memory; /* as kernels and registrations know it; no CPU may touch it. NULL: none */
   size_t bytes;
-  int device;
+  int device;    /* that this rank reaches it by */
+  bool borrowed; /* from another process, see tuttiGpuBorrow */
 } tuttiGpuMemory;
 
+#define TUTTI_GPU_UNIT ((size_t)2 << 20) /* what a driver maps for a NIC at least */
 /* Allocates at least `bytes` on CUDA device `device`, in units that a NIC can map. Not while
  * kernels may wait for this rank, for which the allocation could wait in turn. `rank` is for the
  * error. */
 tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *out);
 void tuttiGpuFree(
     tuttiGpuMemory *m); /* no NIC and no kernel uses it any more; may be called again */
+
+/* Memory of `device` for another process, `bytes` of whole units of a NIC's, which this one does
+ * not map: descriptors for tuttiGpuBorrow and of a dma-buf, the caller's to close. It lives as long
+ * as somebody has one of them, or has it mapped. NULL, or what the driver does not do and why; then
+ * there are none. */
+typedef struct {
+  int memory, dmabuf;
+} tuttiGpuLoan;
+const char *tuttiGpuLend(int device, size_t bytes, tuttiGpuLoan *out);
+/* Maps such memory, of another GPU, say, for kernels of `device`; `fd` stays the caller's. NULL, or
+ * as above. To be freed like other memory, with no kernel at it. */
+const char *tuttiGpuBorrow(int device, int fd, size_t bytes, tuttiGpuMemory *out);
 
 /* The allocation of CUDA that holds all of it; false: none does, or none that can be asked for. */
 bool tuttiGpuAllocation(const tuttiGpuMemory *m, tuttiGpuMemory *whole);

@@ -24,6 +24,8 @@ cuResult cuMemGetHandleForAddressRange(void *fd, cuPointer pointer, size_t bytes
 CU_CALLS(X)
 #undef X
 
+/* Memory that has a descriptor, which stays the caller's, from here or from another process. */
+cuResult fakeCudaImport(int fd, size_t bytes, cuPointer *pointer);
 /* Each copy on a stream takes between 0 and so many microseconds longer. */
 void fakeCudaDelay(unsigned microseconds);
 /* While it is set, a kernel fills the GPU: copies that the driver makes by kernels wait. */

@@ -1,6 +1,4 @@
 // NET/IB between two ranks whose payloads lie in GPU memory that no CPU may touch: the stand-in's.
-// The library's own calls of CUDA (base/gpu_memory.h, base/pinned.h) are replaced in this program,
-// so that it runs anywhere.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -12,167 +10,15 @@
 
 #include <gmock/gmock.h>
 
-#include "base/error.h"
-#include "base/gpu_memory.h"
-#include "base/os.h"
-#include "base/pinned.h"
-#include "base/settings.h"
 #include "control.h"
 #include "end.h"
-#include "fakecuda.h"
 #include "fault_scenario.h"
+#include "gpu_rank.h"
 #include "transport/ib/wire.h"
-#include "transport/net.h"
 #include "transport/rma_message.h"
 #include "transport/rma_net.h"
 
-// ---- the GPU
-// --------------------------------------------------------------------------------------
-
 namespace {
-std::atomic<bool> needsFlush{true}, full{false};
-std::atomic<int> allocations{0}, driverFlushes{0};
-
-cuPointer pointerOf(const void *p) {
-  return reinterpret_cast<cuPointer>(p);
-}
-} // namespace
-
-extern "C" {
-tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *out) {
-  cuPointer p = 0;
-  cuInit(0);
-  if (full || cuMemAlloc_v2(&p, bytes) != CU_OK)
-    return TUTTI_FAIL(tuttiUnhandledCudaError, "rank %d: the GPU is full", rank);
-  allocations++;
-  *out = tuttiGpuMemory{reinterpret_cast<void *>(p), bytes, device}; // NOLINT: the ABI's integer
-  return tuttiSuccess;
-}
-void tuttiGpuFree(tuttiGpuMemory *m) {
-  if (!m->memory) return;
-  EXPECT_EQ(cuMemFree_v2(pointerOf(m->memory)), CU_OK);
-  allocations--;
-  *m = tuttiGpuMemory{};
-}
-int tuttiGpuExport(const tuttiGpuMemory *m) {
-  int fd = -1;
-  return cuMemGetHandleForAddressRange(&fd, pointerOf(m->memory), m->bytes, CU_RANGE_DMABUF, 0) ==
-                 CU_OK
-             ? fd
-             : -1;
-}
-bool tuttiGpuAllocation(const tuttiGpuMemory *m, tuttiGpuMemory *whole) {
-  *whole = *m; // tests have no part of one
-  return true;
-}
-tuttiResult_t tuttiGpuRead(const tuttiGpuMemory *m, size_t at, void *to, size_t bytes) {
-  cuMemcpyDtoH_v2(to, pointerOf(m->memory) + at, bytes);
-  return tuttiSuccess;
-}
-tuttiResult_t tuttiGpuWrite(const tuttiGpuMemory *m, size_t at, const void *from, size_t bytes) {
-  cuMemcpyHtoD_v2(pointerOf(m->memory) + at, from, bytes);
-  return tuttiSuccess;
-}
-bool tuttiGpuNeedsFlush(int) {
-  return needsFlush;
-}
-tuttiResult_t tuttiGpuFlush(int) {
-  driverFlushes++;
-  return tuttiSuccess;
-}
-tuttiResult_t tuttiPin(int, int, void *, size_t, tuttiPinned *) {
-  return tuttiSuccess;
-}
-void tuttiUnpin(tuttiPinned *) {}
-}
-
-namespace {
-
-// ---- two ranks
-// ------------------------------------------------------------------------------------
-
-constexpr size_t kSlot = 65536;
-constexpr uint64_t kLongNs = 60000000000; // of every wait; never expected to pass
-
-// A setting for the rest of this process.
-void set(const char *name, const char *value) {
-  setenv(name, value, 1);
-  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess) << tuttiErrorText();
-}
-
-struct Rank {
-  tuttiCommView view{};
-  tuttiPeer peers[2]{};
-  tuttiPath paths[2]{};
-  tuttiAtomic32 failed{};
-  tuttiMemAccount memory{};
-  std::mutex lock;
-  std::string error;
-
-  static void fail(void *self, tuttiResult_t, const char *text) {
-    Rank *r = static_cast<Rank *>(self);
-    std::lock_guard<std::mutex> guard(r->lock);
-    r->error = text;
-    tuttiStoreRelease32(&r->failed, 1);
-  }
-  tuttiPeer &mine() { return peers[view.rank]; }
-  tuttiResult_t prepare(int rank, bool onGpu, size_t slotBytes = kSlot) {
-    view.rank = rank;
-    view.nranks = 2;
-    view.commHash = 0x1234abcd;
-    view.peers = peers;
-    view.paths = paths;
-    view.nchannels = 4;
-    view.slotBytes = slotBytes;
-    view.timeoutMs = 60000;
-    view.failed = &failed;
-    view.memory = &memory;
-    view.netName = "IB";
-    view.gdr = view.dmabuf = true;
-    EXPECT_EQ(tuttiTopologyHost(true, &view.topology), tuttiSuccess) << tuttiErrorText();
-    tuttiPeer &p = mine();
-    p.rank = rank;
-    p.nranks = 2;
-    p.pid = getpid();
-    p.hostId = 100 + static_cast<uint64_t>(rank);
-    p.device = onGpu ? tuttiDeviceCuda : tuttiDeviceHost;
-    p.cudaDevice = onGpu ? 0 : -1;
-    snprintf(p.host, sizeof p.host, "host%d", rank);
-    EXPECT_EQ(tuttiProxyCreate(&view.proxy, fail, this), tuttiSuccess) << tuttiErrorText();
-    return tuttiTransportNet.prepare(&view, &p);
-  }
-  // Takes the other's record, and makes the path as src/wireup does.
-  void meet(const tuttiPeer &other) {
-    int peer = 1 - view.rank;
-    peers[peer] = other;
-    tuttiTransportSelect(&mine(), &peers[peer], &paths[peer]);
-  }
-  tuttiGdr answer(int port = 0) {
-    tuttiIbHandle h;
-    memcpy(&h, mine().net, sizeof h);
-    return static_cast<tuttiGdr>(h.ports[port].gdr);
-  }
-  tuttiConn open(int channel, tuttiDirection direction) {
-    tuttiConn c{};
-    EXPECT_EQ(tuttiTransportNet.open(&view, 1 - view.rank, channel, direction, false, &c),
-              tuttiSuccess)
-        << tuttiErrorText();
-    return c;
-  }
-  // Runs the loop until the connection is ready.
-  bool await(tuttiConn &c) {
-    tuttiProxyEnter(view.proxy);
-    uint64_t end = tuttiNow() + kLongNs;
-    while (!tuttiConnReady(&c) && !tuttiLoadAcquire32(&failed) && tuttiNow() < end)
-      if (!tuttiProxyRun(view.proxy)) sched_yield();
-    tuttiProxyLeave(view.proxy);
-    return tuttiConnReady(&c);
-  }
-  ~Rank() {
-    tuttiTransportNet.detach(&view);
-    tuttiProxyDestroy(view.proxy);
-  }
-};
 
 struct Ranks {
   Rank a, b;
@@ -197,46 +43,6 @@ struct Ranks {
 
 // ---- messages
 // -------------------------------------------------------------------------------------
-
-uint8_t byteOf(uint64_t message, size_t i) {
-  return static_cast<uint8_t>(message * 131 + i * 7 + (i >> 8) * 31 + 5);
-}
-
-// As a kernel would: the payload by the GPU, then the descriptor.
-void publish(Rank &r, tuttiConn &c, size_t bytes) {
-  std::vector<uint8_t> payload(bytes);
-  for (size_t i = 0; i < bytes; i++)
-    payload[i] = byteOf(c.next, i);
-  tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
-  slot->bytes = static_cast<uint32_t>(bytes);
-  slot->where = bytes <= TUTTI_INLINE_MAX ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
-  slot->sig = tuttiSignature{};
-  if (slot->where == TUTTI_WHERE_INLINE)
-    memcpy(slot->inlined, payload.data(), bytes);
-  else
-    cuMemcpyHtoD_v2(pointerOf(tuttiConnData(&c, bytes)), payload.data(), bytes);
-  tuttiConnAdvance(&c);
-  tuttiProxyKick(r.view.proxy);
-}
-
-// Whether the message that is there has the right bytes; leaves others in its slot.
-bool take(Rank &r, tuttiConn &c, size_t bytes) {
-  std::vector<uint8_t> payload(bytes), other(bytes, 0xee);
-  const tuttiSlotDescriptor *slot = tuttiConnDescriptor(&c);
-  bool right = slot->bytes == bytes;
-  if (slot->where == TUTTI_WHERE_INLINE) {
-    memcpy(payload.data(), slot->inlined, bytes);
-  } else {
-    cuPointer at = pointerOf(tuttiConnData(&c, bytes));
-    cuMemcpyDtoH_v2(payload.data(), at, bytes);
-    cuMemcpyHtoD_v2(at, other.data(), bytes);
-  }
-  for (size_t i = 0; i < bytes; i++)
-    right &= payload[i] == byteOf(c.next, i);
-  tuttiConnAdvance(&c);
-  tuttiProxyKick(r.view.proxy);
-  return right;
-}
 
 // Sends so many messages of sizes by turns, and returns how many came with wrong bytes; -1: not all
 // came.
