@@ -218,7 +218,7 @@ tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v) {
 /* Undone by dropEndpoint, also after a failure. */
 static tuttiResult_t makeFifo(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
   netState *s = v->net;
-  end->gpuData = end->net->takeData(s->node);
+  end->gpuData = end->net->takeData(s->node, conn);
   end->fifoBytes = tuttiNetHostBytes(v, end->gpuData != NULL);
   TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
   int gpu = tuttiPeerGpu(&v->peers[v->rank]);

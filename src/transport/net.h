@@ -43,7 +43,8 @@ typedef struct {
   char name[24];     /* "mlx5_0:1", the same for all ranks of a host */
   uint32_t megabits; /* 0: not known */
   uint8_t distance;  /* a tuttiDistance from the rank's GPU; TUTTI_DISTANCE_COUNT: not known */
-  bool usable;       /* it is up, and one that connections of this rank would take */
+  bool up;
+  bool usable; /* and one that connections of this rank would take */
 } tuttiNetPort;
 
 /* Every rank listens on a socket (socket/meet.c), by which the endpoints of all networks meet; its
@@ -70,9 +71,10 @@ typedef struct tuttiNet {
   int (*join)(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portOfB, tuttiRail *rail);
   /* Gets ready for connections with so many peers, before any kernel runs. */
   tuttiResult_t (*attach)(tuttiCommView *v, void *node, int npeers);
-  /* Memory of this rank's GPU for the payloads of one connection, TUTTI_FIFO_DEPTH slots; NULL: it
-   * has none, and they go through host memory. To be given back when the connection is closed. */
-  uint8_t *(*takeData)(void *node);
+  /* GPU memory for the payloads of one connection, TUTTI_FIFO_DEPTH slots, of this rank's GPU or of
+   * the one by which its messages go; NULL: there is none, and they go through host memory. To be
+   * given back when the connection is closed. */
+  uint8_t *(*takeData)(void *node, const tuttiConn *conn);
   void (*giveData)(void *node, const uint8_t *data);
   /* Lets peers write to [base, base + bytes) of this rank's device by themselves, until withdrawn:
    * with the keys, which are zero at first. NULL, and no keys: they can't. Any thread. */

@@ -36,6 +36,13 @@ typedef struct {
   tuttiRail rail;
 } tuttiChannelRail;
 
+/* How messages to a peer leave the host: by way of the memory of the GPU that is beside the peer's
+ * rail, where the sender's is not (what NCCL calls PXN). */
+typedef struct {
+  int32_t lender; /* the rank whose GPU it is; -1: they go from the sender's own */
+  tuttiRail rail; /* of the sender's and the receiver's ports; GDR of the lender's GPU */
+} tuttiPxnWay;
+
 struct tuttiTransport;
 struct tuttiNet;
 

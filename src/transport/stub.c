@@ -39,8 +39,8 @@ tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers) {
   return npeers > 0 && tuttiPeerGpu(&v->peers[v->rank]) >= 0 ? tuttiNetWithoutGdr(v) : tuttiSuccess;
 }
 
-uint8_t *tuttiNetNoDataToTake(void *node) {
-  (void)node;
+uint8_t *tuttiNetNoDataToTake(void *node, const tuttiConn *conn) {
+  (void)node, (void)conn;
   return NULL;
 }
 

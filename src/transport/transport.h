@@ -18,6 +18,7 @@
 #include "socket/key.h"
 #include "topology/gdr.h"
 #include "topology/topology.h"
+#include "transport/fd_box.h"
 #include "transport/fifo.h"
 #include "transport/path.h"
 #include "transport/peer_fd.h"
@@ -65,6 +66,8 @@ typedef struct {
   uint64_t cache;                   /* bytes of its cores' last cache; 0: not known */
   uint64_t cpuSet;                  /* which: ranks of a host with equal ones share them */
   int32_t p2pDisabled, shmDisabled; /* its settings at init; what either rank excludes is out */
+  int32_t pxn;          /* it sends by way of GPUs beside other rails, and lends to those who do */
+  tuttiFdAddress loans; /* where GPU memory of other processes comes in for that; id 0: nowhere */
 } tuttiPeer;
 
 /* The CUDA device whose kernels work on the buffers of a rank; -1: none do. */
@@ -99,6 +102,8 @@ typedef struct tuttiCommView {
   const tuttiPath *paths;               /* [nranks] of this rank with each; before attach */
   const tuttiChannelRail *channelRails; /* [nchannelRails], see tuttiChannelRailFind; as paths */
   int nchannelRails;
+  const tuttiPxnWay *pxn; /* [nranks] of messages to each; NULL: all go from this rank's own GPU */
+  const int32_t *lends;   /* [nranks], with pxn: to how many peers each sends by way of this GPU */
   int lsaSize;   /* ranks of each local team: they follow each other, and all store to each other */
   int nchannels; /* channels that collectives may use */
   size_t slotBytes;            /* of every FIFO; multiple of TUTTI_LINE */

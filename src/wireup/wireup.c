@@ -122,6 +122,9 @@ tuttiResult_t tuttiWireupFinish(tuttiWireup *w, tuttiCommView *v) {
   v->channelRails = w->rails.channels;
   v->nchannelRails = w->rails.nchannels;
   tuttiPathsFill(w->peers, v->rank, v->nranks, w->paths);
+  TUTTI_TRY(tuttiPxnMake(w->peers, &w->rails, v->rank, v->nranks, &w->pxn));
+  v->pxn = w->pxn.to;
+  v->lends = w->pxn.lends;
   v->lsaSize = tuttiTeamSizeOf(w->peers, v->nranks);
   TUTTI_TRY(tuttiSurveyMake(w->peers, w->paths, v->rank, w->graph, &w->survey));
   TUTTI_TRY(tuttiPlanInputMake(&w->survey, w->graph, w->wishes.minChannels, w->wishes.maxChannels,
@@ -163,6 +166,7 @@ void tuttiWireupLog(const tuttiWireup *w, const tuttiCommView *v) {
 void tuttiWireupFree(tuttiWireup *w) {
   tuttiGraphFree(w->graph);
   tuttiRailsFree(&w->rails);
+  tuttiPxnFree(&w->pxn);
   tuttiFree(w->graphText);
   tuttiFree(w->paths);
   tuttiFree(w->peers);

@@ -14,6 +14,7 @@
 #include "collectives/graph.h"
 #include "collectives/planner.h"
 #include "wireup/paths.h"
+#include "wireup/pxn.h"
 #include "wireup/rails.h"
 #include "wireup/survey.h"
 
@@ -31,6 +32,7 @@ typedef struct {
   tuttiPeer *peers; /* [nranks] */
   tuttiPath *paths; /* [nranks] of this rank with each */
   tuttiRails rails; /* of all ranks */
+  tuttiPxn pxn;
   tuttiGraph *graph;
   tuttiSurvey survey;
   tuttiPlanInput plan;

@@ -594,12 +594,21 @@ static tuttiResult_t ibConnect(tuttiCommView *v, void *node, tuttiSocketListener
   e->control = (tuttiIbControl *)(fifo->readers + 1);
   e->registered = tuttiNetHostBytes(v, fifo->gpuData != 0);
   memcpy(&e->theirs, v->peers[fifo->peer].net, sizeof e->theirs);
-  const tuttiRail *rail = tuttiChannelRailFind(v, fifo->peer, hello->channel, fifo->direction);
+  const tuttiIbLoan *loan = fifo->gpuData ? tuttiIbPxnLoanOf(node, fifo->data) : NULL;
+  const tuttiRail *rail =
+      loan ? &v->pxn[fifo->peer].rail
+           : tuttiChannelRailFind(v, fifo->peer, hello->channel, fifo->direction);
   e->railed = rail != NULL;
+  if (loan) e->slab = &loan->slab;
   if (rail)
     e->rail =
         (tuttiIbPair){.port = {rail->port[0], rail->port[1]}, .gid = {rail->gid[0], rail->gid[1]}};
   tuttiSocketEndpointInit(&e->meet, v, listener, hello, fifo, 1);
+  if (loan)
+    TUTTI_INFO(NET,
+               "rank %d -> rank %d [send] via NET/IB/%u/GDRDMA by rank %d, whose GPU is beside %s",
+               v->rank, fifo->peer, rail->port[0], loan->lender,
+               e->node->mine.ports[rail->port[0]].device);
   e->meet.windows = fifo->channel == TUTTI_RMA_CHANNEL;
   e->puts = TUTTI_WHERE_INLINE;
   fifo->registered = !fifo->gpuData;
@@ -657,6 +666,7 @@ static int ibPorts(const tuttiPeer *peer, tuttiNetPort *ports) {
     const tuttiIbPort *p = &h.ports[i];
     ports[i] = (tuttiNetPort){.distance = p->distance,
                               .megabits = p->megabits,
+                              .up = p->up,
                               .usable = p->up && tuttiIbPortUsable(&h, i)};
     snprintf(ports[i].name, sizeof ports[i].name, "%s:%u", p->device, p->port);
   }
@@ -753,6 +763,7 @@ static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char 
     mine->megabits += node->rails[i].megabits;
   }
   memcpy(self->net, mine, sizeof *mine);
+  tuttiIbPxnOpen(node, self);
   TUTTI_INFO(NET, "NET/IB: using %s",
              tuttiIbPortsText(mine->ports, mine->nports, ports, sizeof ports));
   *out = node;
@@ -761,16 +772,19 @@ static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char 
 
 static tuttiResult_t ibAttach(tuttiCommView *v, void *node, int npeers) {
   (void)v;
-  return tuttiIbGdrAttach(node, npeers);
+  TUTTI_TRY(tuttiIbGdrAttach(node, npeers));
+  return tuttiIbPxnAttach(node);
 }
 
-static uint8_t *ibTakeData(void *node) {
-  return tuttiIbGdrTake(node);
+static uint8_t *ibTakeData(void *node, const tuttiConn *conn) {
+  uint8_t *block = tuttiIbPxnTake(node, conn);
+  return block ? block : tuttiIbGdrTake(node);
 }
 
 static void ibGiveData(void *self, const uint8_t *data) {
   tuttiIbNode *node = self;
-  tuttiIbSlabGive(&node->gdr.slab, data);
+  tuttiIbLoan *loan = tuttiIbPxnLoanOf(node, data);
+  tuttiIbSlabGive(loan ? &loan->slab : &node->gdr.slab, data);
 }
 
 static tuttiProxyState ibServe(void *self, tuttiProxyTurn *turn) {

@@ -6,6 +6,7 @@
 #include <infiniband/verbs.h>
 
 #include "base/gpu_memory.h"
+#include "transport/fd_box.h"
 #include "transport/ib/wire.h"
 #include "transport/region.h"
 
@@ -97,6 +98,12 @@ typedef struct {
   } check;
 } tuttiIbGdr;
 
+/* Memory of another GPU of the host, by which this rank's messages leave: see pxn.c. */
+typedef struct {
+  int lender; /* rank whose GPU it is */
+  tuttiIbSlab slab;
+} tuttiIbLoan;
+
 /* What one rank keeps for all its NET/IB connections. */
 typedef struct {
   tuttiCommView *view;
@@ -112,6 +119,9 @@ typedef struct {
   bool refused;                  /* some was not, which has been said */
   char lost[TUTTI_SENTENCE];     /* the last device that went away before peers were told of it */
   tuttiIbGdr gdr;
+  tuttiFdBox box; /* where loans come in; zero or closed: nowhere */
+  tuttiIbLoan *loans;
+  int nloans;
 } tuttiIbNode;
 
 enum {
@@ -311,6 +321,13 @@ void tuttiIbGdrClose(tuttiIbNode *node);
 /* A block for the payloads of one connection; NULL: there is none. For the thread that opens and
  * closes connections. */
 uint8_t *tuttiIbGdrTake(tuttiIbNode *node);
+/* Registers all of `m` with the rail, by dma-buf or by the plain address, which a peer memory
+ * module knows; NULL and errno: neither. */
+struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access);
+/* Sends a pattern from the beginning of `from`, which is `mr` to the rail, by the rail's NIC to the
+ * memory of this rank's GPU. *why: NULL, or what is wrong. No kernel may wait for this rank yet. */
+tuttiResult_t tuttiIbGdrCheckFrom(tuttiIbNode *node, tuttiIbRail *rail, const tuttiGpuMemory *from,
+                                  const struct ibv_mr *mr, const char **why);
 /* Sees to it that there is a flush that begins after this call; it is done when gdr.done is its
  * *number or more. Then all that had arrived before the call is visible to kernels. Failures are of
  * the device. */
@@ -318,6 +335,19 @@ tuttiResult_t tuttiIbFlushAsk(tuttiIbNode *node, uint64_t *number);
 tuttiResult_t tuttiIbFlushPoll(tuttiIbNode *node);
 /* Checks rails whose ports were down at init and have come up; at each turn of the node. */
 void tuttiIbGdrCheckLate(tuttiIbNode *node, tuttiProxyTurn *turn);
+
+/* ---- pxn.c */
+
+/* Gets ready to lend and to borrow: says so in the peer record. It is no trouble if it can't. */
+void tuttiIbPxnOpen(tuttiIbNode *node, tuttiPeer *self);
+/* Lends and borrows what the view says, all ranks of a host at once. No kernel may wait for this
+ * rank yet. Without a loan messages go from the own GPU, which is logged. */
+tuttiResult_t tuttiIbPxnAttach(tuttiIbNode *node);
+void tuttiIbPxnClose(tuttiIbNode *node);
+/* Of the memory that this rank borrows: a block for the payloads of `conn`, NULL if they do not go
+ * by it; the loan of a block, or NULL. */
+uint8_t *tuttiIbPxnTake(tuttiIbNode *node, const tuttiConn *conn);
+tuttiIbLoan *tuttiIbPxnLoanOf(const tuttiIbNode *node, const uint8_t *block);
 
 /* ---- port.c */
 

@@ -65,8 +65,8 @@ static void closeLoop(tuttiIbRail *rail) {
 
 /* One request to itself, with a completion: `bytes` between `local`, which is in `mr`, and `at` of
  * the memory of GPUs. Returns an errno. */
-static int postLoop(tuttiIbRail *rail, enum ibv_wr_opcode opcode, void *local, struct ibv_mr *mr,
-                    void *at, uint32_t bytes) {
+static int postLoop(tuttiIbRail *rail, enum ibv_wr_opcode opcode, void *local,
+                    const struct ibv_mr *mr, void *at, uint32_t bytes) {
   struct ibv_sge sge = {(uintptr_t)local, bytes, mr->lkey};
   struct ibv_send_wr wr = {.sg_list = &sge,
                            .num_sge = 1,
@@ -85,16 +85,19 @@ static int postFlush(tuttiIbNode *node, tuttiIbRail *rail) {
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-/* By dma-buf, or by the plain address, which a peer memory module knows; NULL and errno: neither.
- */
-static struct ibv_mr *registerGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m) {
-  const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access) {
   struct ibv_mr *mr = NULL;
   if (rail->dmabuf) {
     TUTTI_CLOSED int fd = tuttiGpuExport(m);
     if (fd >= 0) mr = tuttiIbRegisterDmabuf(rail, 0, m->bytes, (uintptr_t)m->memory, fd, access);
   }
   return mr ? mr : tuttiVerbs.regMr(rail->pd, m->memory, m->bytes, access);
+}
+
+/* For all that a rail does with the rank's own GPU. */
+static struct ibv_mr *registerOwn(const tuttiIbRail *rail, const tuttiGpuMemory *m) {
+  return tuttiIbRegisterGpu(
+      rail, m, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
 }
 
 /* ---- the check ------------------------------------------------------------------------------- */
@@ -117,28 +120,30 @@ static void fillPattern(uint64_t *pattern, uint64_t rail) {
     pattern[i] = (i + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ rail << 32;
 }
 
-/* Sends CHECK_BYTES through the NIC from `memory` to the bytes behind them, and reads a byte back.
+/* Sends CHECK_BYTES through the NIC from `from`, which is in `mr`, to `to`, and reads a byte back.
  * NULL, or what is wrong. */
-static const char *sendToItself(tuttiIbRail *rail, uint8_t *memory, uint8_t *byte) {
-  if (postLoop(rail, IBV_WR_RDMA_WRITE, memory, rail->probe, memory + CHECK_BYTES, CHECK_BYTES))
-    return "it cannot be asked to";
+static const char *sendToItself(tuttiIbRail *rail, void *from, const struct ibv_mr *mr, uint8_t *to,
+                                uint8_t *byte) {
+  if (postLoop(rail, IBV_WR_RDMA_WRITE, from, mr, to, CHECK_BYTES)) return "it cannot be asked to";
   const char *why = awaitLoop(rail);
   if (why) return why;
-  if (postLoop(rail, IBV_WR_RDMA_READ, byte, rail->flushMr, memory, 1))
+  if (postLoop(rail, IBV_WR_RDMA_READ, byte, rail->flushMr, to, 1))
     return "it cannot be asked to read";
   return awaitLoop(rail);
 }
 
-/* Sends a pattern through the NIC from GPU memory to GPU memory. *why: NULL, or what is wrong. */
-static tuttiResult_t checkRail(tuttiIbNode *node, tuttiIbRail *rail, const char **why) {
+tuttiResult_t tuttiIbGdrCheckFrom(tuttiIbNode *node, tuttiIbRail *rail, const tuttiGpuMemory *from,
+                                  const struct ibv_mr *mr, const char **why) {
+  const tuttiGpuMemory *probe = &node->gdr.probe;
   TUTTI_FRESH(uint64_t, pattern, 2 * CHECK_BYTES / sizeof(uint64_t), "a pattern", NULL);
   uint64_t *back = pattern + CHECK_BYTES / sizeof *pattern;
   fillPattern(pattern, (uint64_t)(rail - node->rails));
-  TUTTI_TRY(tuttiGpuWrite(&node->gdr.probe, 0, pattern, CHECK_BYTES));
-  TUTTI_TRY(tuttiGpuWrite(&node->gdr.probe, CHECK_BYTES, back, CHECK_BYTES)); /* zeros */
-  *why = sendToItself(rail, node->gdr.probe.memory, node->gdr.flushByte);
+  TUTTI_TRY(tuttiGpuWrite(from, 0, pattern, CHECK_BYTES));
+  TUTTI_TRY(tuttiGpuWrite(probe, CHECK_BYTES, back, CHECK_BYTES)); /* zeros */
+  *why = sendToItself(rail, from->memory, mr, (uint8_t *)probe->memory + CHECK_BYTES,
+                      node->gdr.flushByte);
   if (*why) return tuttiSuccess;
-  TUTTI_TRY(tuttiGpuRead(&node->gdr.probe, CHECK_BYTES, back, CHECK_BYTES));
+  TUTTI_TRY(tuttiGpuRead(probe, CHECK_BYTES, back, CHECK_BYTES));
   if (memcmp(pattern, back, CHECK_BYTES) != 0) *why = "the data that come out are wrong";
   return tuttiSuccess;
 }
@@ -159,7 +164,7 @@ static tuttiResult_t makeProbe(tuttiIbNode *node, int device) {
 
 /* Registers what check and flush need; false: the sentence says what was refused. */
 static bool registerProbe(tuttiIbNode *node, tuttiIbRail *rail, char why[TUTTI_GDR_SENTENCE]) {
-  rail->probe = registerGpu(rail, &node->gdr.probe);
+  rail->probe = registerOwn(rail, &node->gdr.probe);
   if (rail->probe)
     rail->flushMr = tuttiVerbs.regMr(rail->pd, node->gdr.flushByte, 1, IBV_ACCESS_LOCAL_WRITE);
   if (!rail->flushMr)
@@ -187,7 +192,8 @@ static tuttiResult_t tryRail(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
     snprintf(why, TUTTI_GDR_SENTENCE, "%s failed: %s", call, tuttiErrnoText(err));
     return tuttiSuccess;
   }
-  if (tuttiSettingInt(TUTTI_SETTING_NET_GDR_CHECK)) TUTTI_TRY(checkRail(node, rail, &wrong));
+  if (tuttiSettingInt(TUTTI_SETTING_NET_GDR_CHECK))
+    TUTTI_TRY(tuttiIbGdrCheckFrom(node, rail, &node->gdr.probe, rail->probe, &wrong));
   if (wrong) brokenText(wrong, why);
   *works = !wrong;
   return tuttiSuccess;
@@ -298,7 +304,8 @@ tuttiResult_t tuttiIbHostTry(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
   } else {
     call = openLoop(node, rail, &err);
   }
-  if (!call) wrong = sendToItself(rail, bytes, bytes + 2 * CHECK_BYTES);
+  if (!call)
+    wrong = sendToItself(rail, bytes, rail->probe, bytes + CHECK_BYTES, bytes + 2 * CHECK_BYTES);
   if (!call && !wrong && memcmp(bytes, bytes + CHECK_BYTES, CHECK_BYTES) != 0)
     wrong = "the data that come out are wrong";
   tuttiIbGdrDrop(rail);
@@ -322,7 +329,7 @@ static bool registerSlab(tuttiIbNode *node) {
   for (int i = 0; i < node->nrails; i++) {
     tuttiIbRail *rail = &node->rails[i];
     if (!rail->probe) continue;
-    g->slab.mr[i] = registerGpu(rail, &g->slab.memory);
+    g->slab.mr[i] = registerOwn(rail, &g->slab.memory);
     any |= g->slab.mr[i] != NULL;
     if (g->slab.mr[i]) continue;
     int err = errno;

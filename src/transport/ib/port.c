@@ -372,6 +372,7 @@ tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, t
 
 void tuttiIbNodeClose(tuttiIbNode *node) {
   dropRegions(node, true);
+  tuttiIbPxnClose(node);
   tuttiIbGdrClose(node);
   for (; node->nrails > 0; node->nrails--)
     closeRail(node, &node->rails[node->nrails - 1]);
