@@ -154,7 +154,8 @@ static bool shareCores(const tuttiPeer *a, const tuttiPeer *b) {
 
 /* Where the ranks that share this one's cores leave none for the kernel's part of a network,
  * spinning for long would keep it from its work. Where the threads of GPUs' ranks have no core
- * each, proxies nap: one that spins would keep the next from its message for whole time slices. */
+ * each, proxies nap: one that spins would keep the next from its message for whole time slices. And
+ * one has both directions, as a second one only takes another turn of a core for each message. */
 static void setSpins(tuttiCommunicator *c) {
   const tuttiPeer *mine = &c->wireup.peers[c->rank];
   int ranks = 0, cores = mine->cores;
@@ -164,6 +165,10 @@ static void setSpins(tuttiCommunicator *c) {
   bool gpu = c->device->kind == tuttiDeviceCuda, network = c->wireup.survey.network;
   bool napping = gpu && network && ranks * GPU_THREADS > cores;
   c->context.napUs = NAP_US_RANK * (uint32_t)(napping && ranks < cores ? 1 : ranks / cores);
+  if (napping) { /* which has nothing to do yet */
+    tuttiProxyDestroy(c->view.receiver);
+    c->view.receiver = NULL;
+  }
   c->context.spins = cores < ranks ? 0 : cores == ranks && network ? SPINS_SHARED : SPINS;
   /* From the first operation on, whoever waits runs it. */
   if (network) c->context.proxy = c->view.proxy;
