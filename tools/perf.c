@@ -18,6 +18,7 @@ enum { NOTICE_SECONDS = 8 };
 
 typedef struct {
   const perfOptions *options;
+  perfLibrary library;
   perfPlace place;
   pthread_t thread;
   tuttiAtomic32 *failed;
@@ -31,10 +32,23 @@ static void giveUp(int signal) {
 
 static void *runMember(void *argument) {
   member *m = argument;
-  if (perfRunRank(m->options->library, m->options, &m->place) != TUTTI_EXIT_OK &&
+  if (perfRunRank(&m->library, m->options, &m->place) != TUTTI_EXIT_OK &&
       tuttiCompareExchange32(m->failed, 0, 1))
     alarm(NOTICE_SECONDS);
   return NULL;
+}
+
+/* False: a library of its own cannot be had for one of them; that is said on stderr. */
+static bool makeMembers(member *members, const perfOptions *options, const perfPlace *first,
+                        tuttiAtomic32 *failed) {
+  for (int r = 0; r < first->nranks; r++) {
+    member *m = &members[r];
+    *m = (member){.options = options, .library = *options->library, .place = *first};
+    m->place.rank = m->place.localRank = r;
+    m->failed = failed;
+    if (options->apart && !perfLibraryOpenApart(options->lib, r, &m->library)) return false;
+  }
+  return true;
 }
 
 static int runThreads(const perfOptions *options, const perfPlace *first) {
@@ -42,10 +56,12 @@ static int runThreads(const perfOptions *options, const perfPlace *first) {
   tuttiAtomic32 failed = {0};
   int started = 0, error = members == NULL ? ENOMEM : 0;
   signal(SIGALRM, giveUp);
+  if (error == 0 && !makeMembers(members, options, first, &failed)) {
+    free(members);
+    return TUTTI_EXIT_FAILED;
+  }
   while (started < first->nranks && error == 0) {
     member *m = &members[started];
-    *m = (member){.options = options, .place = *first, .failed = &failed};
-    m->place.rank = m->place.localRank = started;
     error = pthread_create(&m->thread, NULL, runMember, m);
     started += error == 0;
   }

@@ -53,6 +53,9 @@ typedef struct {
 extern const perfLibrary perfTutti;
 /* Loads a library with the ABI of NCCL. False: it cannot be used; that is said on stderr. */
 bool perfLibraryOpen(const char *path, perfLibrary *library);
+/* Loads a copy of it that no other rank has, and lets it take this rank for a host of its own: what
+ * it asks once in a process, it asks for each copy. Not thread-safe. */
+bool perfLibraryOpenApart(const char *path, int rank, perfLibrary *library);
 
 /* ---- memory under test ---------------------------------------------------------------------- */
 
@@ -231,7 +234,8 @@ typedef struct {
   int root;
   int iters;  /* 0: by time */
   int warmup; /* -1: by size */
-  bool check, inPlace, graph;
+  bool check, inPlace, graph, apart;
+  int checks;                 /* calls that are verified of each row, if `check` */
   int kind;                   /* perfBufferKind of the buffers */
   const char *lib;            /* NULL: tutti */
   const perfLibrary *library; /* of `lib`; set by whoever opens it */

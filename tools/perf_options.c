@@ -90,6 +90,10 @@ static int parseOptions(int argc, char **argv, perfOptions *o) {
        .number = &o->kind, .words = bufferKinds, .nwords = 3},
       {"lib", "FILE", "measure this library with the ABI of NCCL instead of tutti",
        .text = &o->lib},
+      {"apart", NULL,
+       "with --lib and --threads: a copy of the library for each rank, and to each its rank\n"
+       "is a host of its own",
+       .flag = &o->apart},
       {.help = "How:"},
       {"iters", "N", "timed calls per row (default: for about 50 ms, 4 to 1000, of GPUs 250)",
        .number = &o->iters, .min = 1, .max = 1000000000},
@@ -99,6 +103,9 @@ static int parseOptions(int argc, char **argv, perfOptions *o) {
        "verify every element, the inputs and the bytes around the buffers; a wrong\n"
        "one makes the exit code 1",
        .flag = &o->check},
+      {"checks", "N",
+       "calls of each row that --check verifies, no two of the same inputs (default 1)",
+       .number = &o->checks, .min = 1, .max = 1000000000},
       {"json", "FILE", "write one JSON object per row to FILE; '-': to stdout, without the table",
        .text = &o->json},
   };
@@ -123,6 +130,7 @@ int perfParse(int argc, char **argv, perfOptions *o) {
                      .factor = 2,
                      .type = tuttiFloat32,
                      .op = tuttiSum,
+                     .checks = 1,
                      .warmup = -1};
   int code = parseOptions(argc, argv, o);
   if (code >= 0) return code;
@@ -133,5 +141,7 @@ int perfParse(int argc, char **argv, perfOptions *o) {
   if (o->begin > o->end)
     return tuttiUsage(PERF_COMMAND, "--begin (%zu bytes) is above --end (%zu bytes)", o->begin,
                       o->end);
+  if (o->apart && (o->lib == NULL || !o->threads))
+    return tuttiUsage(PERF_COMMAND, "--apart needs --lib and --threads");
   return -1;
 }

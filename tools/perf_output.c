@@ -82,14 +82,15 @@ static void printRow(const perfResult *r, double algbw, double busbw, const char
 /* All strings are the tool's own and plain. */
 static void printJson(const perfOutput *out, const perfResult *r, double algbw, double busbw,
                       const char *wrong) {
-  fprintf(out->json,
-          "{\"collective\":\"%s\",\"size\":%zu,\"count\":%zu,\"type\":\"%s\",\"redop\":\"%s\","
-          "\"root\":%d,\"time\":%.3f,\"algbw\":%.6g,\"busbw\":%.6g,\"wrong\":%s,\"nranks\":%d,"
-          "\"in_place\":%s,\"iters\":%d,\"launcher\":\"%s\",\"version\":\"%d.%d.%d\"}\n",
-          r->row->collective->name, perfRowBytes(r->row), r->row->count,
-          tuttiTypeNames[r->row->type], opOf(r->row), rootOf(r->row), r->seconds * 1e6, algbw,
-          busbw, wrong, r->row->nranks, r->row->inPlace ? "true" : "false", r->iters,
-          out->place->launcher, TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH);
+  fprintf(
+      out->json,
+      "{\"collective\":\"%s\",\"size\":%zu,\"count\":%zu,\"type\":\"%s\",\"redop\":\"%s\","
+      "\"root\":%d,\"time\":%.3f,\"algbw\":%.6g,\"busbw\":%.6g,\"wrong\":%s,\"nranks\":%d,"
+      "\"in_place\":%s,\"iters\":%d,\"checks\":%d,\"launcher\":\"%s\",\"version\":\"%d.%d.%d\"}\n",
+      r->row->collective->name, perfRowBytes(r->row), r->row->count, tuttiTypeNames[r->row->type],
+      opOf(r->row), rootOf(r->row), r->seconds * 1e6, algbw, busbw, wrong, r->row->nranks,
+      r->row->inPlace ? "true" : "false", r->iters, out->options->check ? out->options->checks : 0,
+      out->place->launcher, TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH);
 }
 
 /* ---- progress ------------------------------------------------------------------------------- */

@@ -163,18 +163,30 @@ static bool fill(const session *s, const perfRow *row, const perfPattern *patter
   return !row->collective->puts || agree(s, filled, &together);
 }
 
-/* One more call, on fresh inputs and poisoned outputs. */
-static bool checkRow(const session *s, const perfCall *call, perfPattern *pattern,
-                     uint64_t *wrong) {
+/* One more call, on fresh inputs and poisoned outputs; adds to *wrong. */
+static bool checkCall(const session *s, const perfCall *call, const perfPattern *pattern,
+                      uint64_t *wrong) {
   const perfRow *row = call->row;
   char fault[PERF_FAULT_TEXT];
-  pattern->seed = ~pattern->seed;
   if (!fill(s, row, pattern) || !repeat(s, call, 1) || !transfer(s, row, false)) return false;
-  *wrong = perfVerify(row, pattern, &s->host, fault);
-  if (*wrong > 0)
+  uint64_t found = perfVerify(row, pattern, &s->host, fault);
+  if (found > 0)
     fprintf(stderr, PERF_COMMAND ": rank %d: %s of %zu %s elements, %s: %s\n", row->rank,
             row->collective->name, row->count, tuttiTypeNames[row->type],
             row->collective->reduces ? tuttiRedOpNames[row->op] : "copied", fault);
+  *wrong += found;
+  return true;
+}
+
+/* No two calls have the same inputs: what an earlier one left behind is wrong. */
+static bool checkRow(const session *s, const perfCall *call, perfPattern *pattern,
+                     uint64_t *wrong) {
+  uint64_t seed = ~pattern->seed;
+  *wrong = 0;
+  for (int i = 0; i < s->options->checks; i++) {
+    pattern->seed = seed - ((uint64_t)i << 32);
+    if (!checkCall(s, call, pattern, wrong)) return false;
+  }
   return true;
 }
 

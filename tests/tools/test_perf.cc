@@ -170,7 +170,8 @@ const char *const parseRows =
     "import json, sys\n"
     "rows = [json.loads(line) for line in open(sys.argv[1])]\n"
     "assert [r['size'] for r in rows] == [64, 128, 256], rows\n"
-    "keys = 'collective size count type redop root time algbw busbw wrong nranks in_place iters '\n"
+    "keys = 'collective size count type redop root time algbw busbw wrong nranks in_place iters "
+    "checks '\n"
     "assert set(rows[0]) == set((keys + 'launcher version').split()), rows[0]\n"
     "assert all(r['wrong'] == 0 and r['collective'] == 'reduce' and r['root'] == 1\n"
     "           and r['nranks'] == 2 and r['in_place'] is True and r['time'] > 0 for r in rows)\n";
@@ -405,6 +406,32 @@ TEST(PerfLibrary, EveryKindOfBuffer) {
     }
 }
 
+/* The dynamic linker tells of each library that it starts, this one's log of the communicator of
+ * one rank that makes each copy ask where it is. */
+TEST(PerfLibrary, CopiesApartAreOnesOfTheirOwn) {
+  for (bool apart : {false, true}) {
+    std::vector<std::string> args = {"perf",    "all_reduce", "--check",  "--threads",
+                                     "--ranks", "3",          "--device", "host",
+                                     "--end",   "1K",         "--lib",    NCCL_LIBRARY};
+    if (apart) args.push_back("--apart");
+    Result r = tutti(args, {"NCCL_DEBUG=INFO", "LD_DEBUG=libs", "TUTTI_DEVICE=host"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_THAT(r.out, HasSubstr("# Wrong elements   : 0 (OK)"));
+    int copies = 0, alone = 0;
+    for (auto &line : lines(r.err)) {
+      copies += line.find("calling init: /proc/self/fd/") != std::string::npos;
+      alone += line.find(" rank 0 nranks 1 ") != std::string::npos;
+    }
+    EXPECT_EQ(copies, apart ? 3 : 0);
+    EXPECT_EQ(alone, apart ? 3 : 0);
+  }
+  Result r = tutti({"perf", "all_reduce", "--apart", "--threads", "--ranks", "2"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_THAT(r.err, HasSubstr("--apart needs --lib and --threads"));
+  r = tutti({"perf", "all_reduce", "--apart", "--ranks", "2", "--lib", NCCL_LIBRARY});
+  EXPECT_EQ(r.code, 2);
+}
+
 TEST(PerfLibrary, OnesThatCannotBeUsedAreNamed) {
   Result r = onHost({"all_reduce", "--lib", "/nowhere/libnccl.so"});
   EXPECT_EQ(r.code, 1);
@@ -485,17 +512,24 @@ TEST(PerfOptions, MemoryIsWhatCommunicatorsTake) {
   EXPECT_EQ(device("tape", ""), tuttiDeviceAuto) << "an init says that it is malformed";
 }
 
-TEST(PerfFailure, WrongDataIsCountedAndFails) {
+/* Of both ranks of a library that sums wrong. */
+struct Wrong {
+  int code;
+  std::string out, err;
+};
+
+Wrong sumWrong(std::vector<const char *> words) {
   perfLibrary library = perfTutti;
   library.AllReduce = wrongAllReduce;
-  char name[] = "perf", collective[] = "all_reduce", check[] = "--check", json[] = "--json",
-       standard[] = "-", end[] = "--end=16",
-       *argv[] = {name, collective, check, json, standard, end};
+  std::vector<std::string> copies(words.begin(), words.end());
+  std::vector<char *> argv;
+  for (auto &word : copies)
+    argv.push_back(word.data());
   perfOptions options;
   optind = 0;
-  ASSERT_EQ(perfParse(6, argv, &options), -1);
+  EXPECT_EQ(perfParse((int)argv.size(), argv.data(), &options), -1);
   perfPlace place = {0, 2, 0, "threads", false, {}};
-  ASSERT_EQ(tuttiGetUniqueId(&place.id), tuttiSuccess);
+  EXPECT_EQ(tuttiGetUniqueId(&place.id), tuttiSuccess);
   perfPlace other = place;
   other.rank = 1;
   int codes[2];
@@ -505,12 +539,22 @@ TEST(PerfFailure, WrongDataIsCountedAndFails) {
   codes[0] = perfRunRank(&library, &options, &place);
   second.join();
   std::string out = testing::internal::GetCapturedStdout();
-  std::string err = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(codes[0], 1);
-  EXPECT_THAT(out, AllOf(HasSubstr("\"size\":8,"), HasSubstr("\"wrong\":1,")));
-  EXPECT_THAT(err, HasSubstr("rank 1: all_reduce of 2 float32 elements, sum: element 0 of the "
-                             "output is"));
-  EXPECT_THAT(err, HasSubstr("2 wrong elements"));
+  return {codes[0], out, testing::internal::GetCapturedStderr()};
+}
+
+TEST(PerfFailure, WrongDataIsCountedAndFails) {
+  Wrong w = sumWrong({"perf", "all_reduce", "--check", "--json", "-", "--end=16"});
+  EXPECT_EQ(w.code, 1);
+  EXPECT_THAT(w.out, AllOf(HasSubstr("\"size\":8,"), HasSubstr("\"wrong\":1,")));
+  EXPECT_THAT(w.err, HasSubstr("rank 1: all_reduce of 2 float32 elements, sum: element 0 of the "
+                               "output is"));
+  EXPECT_THAT(w.err, HasSubstr("2 wrong elements"));
+}
+
+TEST(PerfFailure, WrongDataOfEachCheckedCallIsCounted) {
+  Wrong w = sumWrong({"perf", "all_reduce", "--check", "--checks=7", "--json", "-", "--end=8"});
+  EXPECT_EQ(w.code, 1);
+  EXPECT_THAT(w.out, AllOf(HasSubstr("\"wrong\":7,"), HasSubstr("\"checks\":7,")));
 }
 
 /* The processes of a run that goes on until it is ended: the ranks' ids from the table's head. */
