@@ -120,4 +120,4 @@ def launch(build, arguments, ranks, timeout, threads=False, before=None):
         if process.returncode and not failure and not only_wrong:
             failure = f"exit code {process.returncode}: {error[-400:].strip()}"
     others = [line for out in outs for line in out.splitlines() if not line.startswith('{"collective"')]
-    return Told(rows, "\n".join(errs + others), [process.pid for process in processes], failure)
+    return Told(rows, "".join(errs) + "\n".join(others), [process.pid for process in processes], failure)
