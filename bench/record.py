@@ -60,15 +60,16 @@ class Record:
         return [run for run in self.runs if run["cell"] == cell]
 
     def measure(self, cell, run):
-        """Keeps what run(seconds) returns, a dictionary, or why it raised RuntimeError or OSError. Where
-        the time is up it is not called; returns None then, and on a failure."""
+        """Keeps what run(seconds) returns, a dictionary, and the seconds that it took, or why it raised
+        RuntimeError or OSError. Where the time is up it is not called; returns None then, and on a failure."""
         what = ", ".join(map(str, cell))
         limit, began, result = min(self.args.timeout, self.left()), time.monotonic(), None
         if limit < 2:
             self.late.append(what)
             return None
         try:
-            result = dict(run(limit), cell=cell)
+            told = run(limit)
+            result = dict(told, cell=cell, seconds=round(time.monotonic() - began, 2))
             self.runs.append(result)
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             if limit < self.args.timeout and self.left() <= 0:

@@ -115,7 +115,7 @@ class Records(unittest.TestCase):
             self.measure(first, ["a", 1], lambda limit: {"us": limit})
             self.measure(first, ["b", 1], self.fail)
             told = json.loads((out / "page.json").read_text())
-            self.assertEqual(told["runs"], [{"us": 10, "cell": ["a", 1]}])
+            self.assertEqual(told["runs"], [{"us": 10, "cell": ["a", 1], "seconds": 0.0}])
             second = self.record(out, earlier=[out / "page.json"])
             self.assertEqual(len(second.of(["a", 1])), 1)
             self.measure(second, ["a", 2], lambda _: {"us": 1})
@@ -223,7 +223,7 @@ class OrderAndVisibility(unittest.TestCase):
                                       device="cuda")
             made = record.Record(args, "page", "a machine")
             made.runs = [{"cell": [mode, part], "what": "", "elements": elements, "wrong": wrong, "channels": 1, "gdr": 1,
-                          "failure": "", "first": ""} for mode, part, elements, wrong in runs]
+                          "failure": "", "first": "", "seconds": 1} for mode, part, elements, wrong in runs]
             return self.bench.report(args, made)
 
     def test_what_must_be_right_and_what_wrong(self):
