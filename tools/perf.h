@@ -61,6 +61,7 @@ bool perfLibraryOpenApart(const char *path, int rank, perfLibrary *library);
 
 typedef struct {
   bool cuda;
+  int gpu;
   tuttiStream_t stream;
   struct CUgraphExec_st *graph;
 } perfDevice;
@@ -68,6 +69,8 @@ typedef struct {
 /* The GPU of this rank (local rank modulo their number), else host memory. The functions that
  * return false (or NULL) have said why on stderr. */
 bool perfDeviceOpen(perfDevice *d, tuttiDevice_t kind, int localRank);
+/* For another thread than the one that opened it, or one that has opened others since. */
+bool perfDeviceEnter(const perfDevice *d);
 void perfDeviceClose(perfDevice *d);
 void *perfDeviceAlloc(const perfDevice *d, size_t bytes);
 void perfDeviceFree(const perfDevice *d, void *memory);

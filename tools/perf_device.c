@@ -31,10 +31,13 @@ bool perfDeviceOpen(perfDevice *d, tuttiDevice_t kind, int localRank) {
   int gpus = kind == tuttiDeviceHost ? 0 : countGpus();
   *d = (perfDevice){.cuda = gpus > 0};
   if (gpus == 0) return true; /* the library says why if a GPU was asked for */
-  int gpu = localRank % gpus;
-  (void)gpu; /* without CUDA */
-  return GPU(cudaSetDevice(gpu), "cudaSetDevice") &&
+  d->gpu = localRank % gpus;
+  return perfDeviceEnter(d) &&
          GPU(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+}
+
+bool perfDeviceEnter(const perfDevice *d) {
+  return !d->cuda || GPU(cudaSetDevice(d->gpu), "cudaSetDevice");
 }
 
 void perfDeviceClose(perfDevice *d) {
