@@ -148,6 +148,7 @@ static const Option faultOptions[] = {
     {"nth", COUNT, offsetof(softFault, nth), 1, 1e18},
     {"us", MICROSECONDS, offsetof(softFault, by), 0, LONG},
     {"icrc", FLAG, offsetof(softFault, icrc), 0, 0},
+    {"bytes", COUNT, offsetof(softFault, least), 1, 1e18},
 };
 
 /* The names of faults; the other members tell nothing. */

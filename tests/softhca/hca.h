@@ -69,8 +69,9 @@ typedef struct {
 typedef struct {
   double p;
   uint64_t nth, count;
-  uint64_t by; /* how late */
-  bool icrc;   /* a flipped bit is found */
+  uint64_t by;    /* how late */
+  uint64_t least; /* bytes of a frame that is flipped */
+  bool icrc;      /* a flipped bit is found */
 } softFault;
 
 typedef struct {

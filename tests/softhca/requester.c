@@ -257,7 +257,8 @@ static bool survives(softQp *qp, softFlight *flight) {
   const softFrame *f = &flight->frame;
   qp->cut = qp->cut || softStrikes(&faults->cut);
   if (qp->cut || softStrikes(&faults->lost)) return false;
-  if (!flight->chunk || (f->flags & SOFT_BY_ADDRESS) || !softStrikes(&faults->flip)) return true;
+  if (!flight->chunk || (f->flags & SOFT_BY_ADDRESS) || f->length < faults->flip.least) return true;
+  if (!softStrikes(&faults->flip)) return true;
   flight->chunk[softRandom(f->length)] ^= (uint8_t)(1 << softRandom(8));
   return !faults->flip.icrc; /* the receiver's check finds it, and drops the frame */
 }
