@@ -18,6 +18,7 @@ static const struct {
     {"run", tuttiToolRun, "run a program made for NCCL on tutti"},
     {"topo", tuttiToolTopo, "show the topology of this host, rings and trees"},
     {"doctor", tuttiToolDoctor, "say what is wrong with this machine, and the remedies"},
+    {"netcheck", tuttiToolNetcheck, "check the network between the hosts of a job, rail by rail"},
     {"status", tuttiToolStatus, "say what running jobs are doing, and what is wrong"},
     {"trace", tuttiToolTrace, "join the records of ranks into one timeline"},
     {"env", tuttiToolEnv, "list every setting with its value and origin"},

@@ -20,7 +20,8 @@ int tuttiToolPerf(int argc, char **argv);
 int tuttiToolRun(int argc, char **argv);
 int tuttiToolTopo(int argc, char **argv);
 int tuttiToolEnv(int argc, char **argv);
-int tuttiToolDoctor(int argc, char **argv); /* also 3, on a warning */
+int tuttiToolDoctor(int argc, char **argv);   /* also 3, on a warning */
+int tuttiToolNetcheck(int argc, char **argv); /* also 3 for findings, 4 for wrong bytes */
 int tuttiToolTrace(int argc, char **argv);
 int tuttiToolStatus(int argc, char **argv); /* also 3, if something is wrong */
 
