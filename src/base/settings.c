@@ -66,6 +66,11 @@ static const char *checkGdr(const char *text) {
   return known ? NULL : "accepted: auto, off or require";
 }
 
+static const char *checkRead(const char *text) {
+  bool known = !strcmp(text, "auto") || !strcmp(text, "0") || !strcmp(text, "1");
+  return known ? NULL : "accepted: 0, 1 or auto";
+}
+
 static const char *checkFlush(const char *text) {
   bool known = !strcmp(text, "auto") || !strcmp(text, "on") || !strcmp(text, "off");
   return known ? NULL : "accepted: auto, on or off";
@@ -102,6 +107,7 @@ static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) 
     [TUTTI_SETTING_NET_GDR] = checkGdr,
     [TUTTI_SETTING_NET_GDR_FLUSH] = checkFlush,
     [TUTTI_SETTING_NET_GDR_LEVEL] = checkLevel,
+    [TUTTI_SETTING_NET_GDR_READ] = checkRead,
     [TUTTI_SETTING_SOCKET_FAMILY] = checkFamily,
 };
 

@@ -101,7 +101,17 @@ typedef struct {
   tuttiDistance apart;
   char detour[256]; /* see findDetour */
   bool unread;
+  bool crowded; /* the GPU shares PCI with others: there are some, and no NVLinks to them */
 } gdrFacts;
+
+static bool isCrowded(const tuttiTopology *t, int gpu) {
+  int gpus = 0;
+  for (int i = 0; i < t->count; i++) {
+    if (t->nodes[i].kind == tuttiNodeNvlink && t->nodes[i].parent == gpu) return false;
+    gpus += t->nodes[i].kind == tuttiNodeGpu;
+  }
+  return gpus > 1;
+}
 
 static void collectFacts(const tuttiTopology *t, const char *sysfs, const char *gpuBus,
                          const tuttiGdrQuestion *q, gdrFacts *f) {
@@ -111,6 +121,7 @@ static void collectFacts(const tuttiTopology *t, const char *sysfs, const char *
   if (!f->known) return;
   f->flat = t->nodes[t->nodes[gpu].parent].kind == tuttiNodeHostBridge;
   f->apart = tuttiTopologyDistance(t, gpu, nic);
+  f->crowded = isCrowded(t, gpu);
   findDetour(t, sysfs, gpu, nic, f->detour, sizeof f->detour, &f->unread);
 }
 
@@ -121,6 +132,21 @@ static tuttiGdr judge(const gdrFacts *f) {
   if (f->apart > f->most) return TUTTI_GDR_FAR;
   if (f->detour[0] != '\0' && f->most < TUTTI_DISTANCE_PHB) return TUTTI_GDR_DETOUR;
   return TUTTI_GDR_YES;
+}
+
+/* Why what is sent is staged although the NIC could read it; NULL: it is not. A write is gone when
+ * it has left, but a read waits for its answer, so a long way costs it more. Across sockets that is
+ * so on any host; older GPUs that do all of their traffic over PCI are slow to answer, says NCCL,
+ * whose rule that is (ncclTopoCheckGdr). */
+static const char *stagesSends(const gdrFacts *f) {
+  const tuttiGdrQuestion *q = f->question;
+  if (strcmp(q->read, "0") == 0) return "TUTTI_NET_GDR_READ=0";
+  if (strcmp(q->read, "1") == 0 || !f->known) return NULL;
+  if (f->apart == TUTTI_DISTANCE_SYS)
+    return "NICs are slow to read across sockets (TUTTI_NET_GDR_READ=1 lets them)";
+  if (q->preAmpere && f->crowded)
+    return "NICs are slow to read this GPU, which has no NVLinks (TUTTI_NET_GDR_READ=1 lets them)";
+  return NULL;
 }
 
 /* What stands in the way, and what to do about it, where the answer is no. */
@@ -141,13 +167,14 @@ static const char *obstacle(const gdrFacts *f, tuttiGdr answer) {
   }
 }
 
-tuttiGdr tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGdrQuestion *q,
-                        char why[TUTTI_GDR_SENTENCE]) {
+tuttiGdrAnswer tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGdrQuestion *q,
+                              char why[TUTTI_GDR_SENTENCE]) {
   char bus[TUTTI_BUS_ID_TEXT];
   gdrFacts f;
   tuttiBusIdText(q->gpu, bus, sizeof bus);
   collectFacts(t, sysfs, bus, q, &f);
   tuttiGdr answer = judge(&f);
+  const char *staged = answer == TUTTI_GDR_YES ? stagesSends(&f) : NULL;
   snprintf(why, TUTTI_GDR_SENTENCE,
            "%sGPUDirect RDMA from %.15s to GPU %s, distance %s, TUTTI_NET_GDR_LEVEL=%.8s: ",
            answer == TUTTI_GDR_YES ? "" : "no ", q->nic, bus,
@@ -158,7 +185,8 @@ tuttiGdr tuttiGdrDecide(const tuttiTopology *t, const char *sysfs, const tuttiGd
     tuttiAppend(why, TUTTI_GDR_SENTENCE, "by %s%s%s%s", f.server,
                 f.detour[0] ? ", but slowly: " : "", f.detour,
                 f.unread ? ", unless ACS redirects it, which only root can see" : "");
-  return answer;
+  if (staged) tuttiAppend(why, TUTTI_GDR_SENTENCE, "; what is sent is staged: %s", staged);
+  return (tuttiGdrAnswer){.write = answer, .read = staged ? TUTTI_GDR_NO_READ : answer};
 }
 
 const char *tuttiGdrReason(const char *why) {

@@ -26,7 +26,8 @@ typedef struct {
  * addresses in their peer records. */
 typedef struct {
   uint8_t port[2], gid[2];
-  uint8_t gdr[2]; /* whether the port reaches the memory of its rank's GPU: a tuttiGdr */
+  uint8_t
+      gdr[2]; /* whether the port reads, [1]: writes, the memory of its rank's GPU: a tuttiGdr */
 } tuttiRail;
 
 /* The rail of one channel's messages to or from one peer. */

@@ -79,7 +79,7 @@ static inline int tuttiPeerGpu(const tuttiPeer *peer) {
 static inline int tuttiPathTurned(const tuttiPeer *a, const tuttiPeer *b) {
   return a->rank > b->rank;
 }
-/* The NICs at both ends of a rail read and write GPU memory. */
+/* The NICs at both ends of a rail reach GPU memory, to read at one and to write at the other. */
 static inline bool tuttiRailGdr(const tuttiRail *rail) {
   return rail->gdr[0] == TUTTI_GDR_YES && rail->gdr[1] == TUTTI_GDR_YES;
 }
@@ -114,7 +114,7 @@ typedef struct tuttiCommView {
   const tuttiAtomic32 *failed; /* nonzero: give up every wait */
   tuttiMemAccount *memory;
   const tuttiTopology *topology; /* of this host */
-  bool gdr, dmabuf;              /* what the GPU's driver says, see tuttiGdrQuestion */
+  bool gdr, dmabuf, preAmpere;   /* what the GPU's driver says, see tuttiGdrQuestion */
   bool oversubscribed;           /* some host has more ranks than cores */
   struct tuttiProxy *proxy;
   struct tuttiProxy *taker;    /* GPUs: of puts by messages; may wait for copies. Or NULL */

@@ -392,6 +392,16 @@ TEST(Notes, DevicesThatAreNeitherInfiniBandNorRoce) {
   EXPECT_THAT(text, HasSubstr("note gdr.far 0000:83:00.0")) << "the other NIC is left";
 }
 
+TEST(Notes, WhatIsSentIsStaged) {
+  Recorded r("roce");
+  EXPECT_EQ(Examined(r).text(TUTTI_FOUND_NOTE), "");
+  r.answer("setting.NET_GDR_READ", "0");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_NOTE),
+              HasSubstr("GPUDirect RDMA of what comes alone: by dma-buf"));
+  r.answer("setting.NET_GDR_READ", "auto").answer("cuda.0000:43:00.0.preampere", "1");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_NOTE), HasSubstr("slow to read this GPU"));
+}
+
 class Faults : public testing::TestWithParam<Fault> {};
 
 TEST_P(Faults, IsNamedAndNoOther) {

@@ -102,6 +102,37 @@ TEST(Gdr, EachSideDecidesForItself) {
   }
 }
 
+// NICs write the GPU's memory and do not read it. The slab is for what comes alone: with room for
+// two, both connections that receive have theirs, though those that send were there first.
+TEST(Gdr, WhatIsSentIsStagedWhereReadsAreOff) {
+  if (!configured("movers 1")) return;
+  set("TUTTI_NET_GDR_READ", "0");
+  set("TUTTI_NET_GDR_SLAB", "1M");
+  Ranks r;
+  r.attach();
+  for (Rank *rank : {&r.a, &r.b}) {
+    EXPECT_EQ(rank->answer(), TUTTI_GDR_YES);
+    EXPECT_EQ(rank->answer(0, true), TUTTI_GDR_NO_READ);
+  }
+  EXPECT_EQ(r.via(), "NET/IB/0");
+  tuttiConn from[2], to[2], forth[2], back[2];
+  for (int i = 0; i < 2; i++) {
+    from[i] = r.a.open(i, TUTTI_SEND);
+    forth[i] = r.b.open(i, TUTTI_SEND);
+    EXPECT_FALSE(from[i].gpuData || forth[i].gpuData);
+  }
+  for (int i = 0; i < 2; i++) {
+    to[i] = r.b.open(i, TUTTI_RECV);
+    back[i] = r.a.open(i, TUTTI_RECV);
+    EXPECT_TRUE(to[i].gpuData && back[i].gpuData) << i;
+    EXPECT_EQ(exchange(r, from[i], to[i], 30, kSizes), 0) << r.a.error << r.b.error;
+  }
+  for (int i = 0; i < 2; i++) {
+    closeBoth(r, from[i], to[i]);
+    closeBoth(r, back[i], forth[i]);
+  }
+}
+
 TEST(Gdr, AFlushComesBeforeTheReader) {
   if (!configured("invisible_ms 1000")) return;
   Ranks r;

@@ -76,10 +76,10 @@ struct Rank {
     peers[peer] = other;
     tuttiTransportSelect(&mine(), &peers[peer], &paths[peer]);
   }
-  tuttiGdr answer(int port = 0) {
+  tuttiGdr answer(int port = 0, bool read = false) {
     tuttiIbHandle h;
     memcpy(&h, mine().net, sizeof h);
-    return static_cast<tuttiGdr>(h.ports[port].gdr);
+    return static_cast<tuttiGdr>(read ? h.ports[port].gdrRead : h.ports[port].gdr);
   }
   tuttiConn open(int channel, tuttiDirection direction) {
     return open(1 - view.rank, channel, direction);

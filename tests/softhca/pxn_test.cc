@@ -38,7 +38,8 @@ void place(tuttiPeer &p) {
   for (int i = 0; i < h.nports; i++) {
     bool near = h.ports[i].device == "softhca" + std::to_string(nicOf(p.rank));
     h.ports[i].distance = near ? TUTTI_DISTANCE_PIX : TUTTI_DISTANCE_SYS;
-    if (!near && h.ports[i].gdr == TUTTI_GDR_YES) h.ports[i].gdr = TUTTI_GDR_FAR;
+    if (!near && h.ports[i].gdr == TUTTI_GDR_YES)
+      h.ports[i].gdr = h.ports[i].gdrRead = TUTTI_GDR_FAR;
   }
   memcpy(p.net, &h, sizeof h);
 }

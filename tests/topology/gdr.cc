@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/settings.h"
 #include "sysfs_tree.h"
@@ -22,10 +23,12 @@ struct Question {
   uint64_t gpu = kDgxGpu;
   std::string nic = "mlx5_0", level = "PXB";
   bool able = true, dmabuf = false;
+  std::string read = "auto";
+  bool preAmpere = false;
 };
 
 struct Answer {
-  tuttiGdr answer;
+  tuttiGdr answer, read;
   std::string why;
 };
 
@@ -49,13 +52,17 @@ Answer ask(const Question &question) {
   q.level = question.level.c_str();
   q.able = question.able;
   q.dmabuf = question.dmabuf;
+  q.read = question.read.c_str();
+  q.preAmpere = question.preAmpere;
   char why[TUTTI_GDR_SENTENCE];
-  tuttiGdr answer = tuttiGdrDecide(machine->t, machine->tree.root().c_str(), &q, why);
-  return {answer, why};
+  tuttiGdrAnswer answer = tuttiGdrDecide(machine->t, machine->tree.root().c_str(), &q, why);
+  return {answer.write, answer.read, why};
 }
 
 void expect(const Question &question, tuttiGdr answer, const std::string &why) {
   Answer a = ask(question);
+  bool staged = a.why.find("what is sent is staged") != std::string::npos;
+  EXPECT_EQ(a.read, staged ? TUTTI_GDR_NO_READ : answer) << question.machine << ": " << a.why;
   EXPECT_EQ(a.answer, answer) << question.machine << ": " << a.why;
   EXPECT_EQ(a.why, why) << question.machine;
 }
@@ -111,9 +118,11 @@ TEST(Gdr, NicBehindTheOtherSocket) {
   expect({.machine = "two_sockets_rdma", .nic = "mlx5_1"}, TUTTI_GDR_FAR,
          "no GPUDirect RDMA from mlx5_1 to GPU 0000:18:00.0, distance SYS (two CPU sockets), "
          "TUTTI_NET_GDR_LEVEL=PXB: use a nearer NIC (TUTTI_IB_HCA), or raise the level");
-  expect({.machine = "two_sockets_rdma", .nic = "mlx5_1", .level = "SYS"}, TUTTI_GDR_YES,
-         "GPUDirect RDMA from mlx5_1 to GPU 0000:18:00.0, distance SYS (two CPU sockets), "
-         "TUTTI_NET_GDR_LEVEL=SYS: by nvidia_peermem");
+  expect(
+      {.machine = "two_sockets_rdma", .nic = "mlx5_1", .level = "SYS"}, TUTTI_GDR_YES,
+      "GPUDirect RDMA from mlx5_1 to GPU 0000:18:00.0, distance SYS (two CPU sockets), "
+      "TUTTI_NET_GDR_LEVEL=SYS: by nvidia_peermem; what is sent is staged: NICs are slow to read "
+      "across sockets (TUTTI_NET_GDR_READ=1 lets them)");
   Answer a = ask({.machine = "two_sockets_rdma", .gpu = 0x400000});
   EXPECT_EQ(a.answer, TUTTI_GDR_YES);
   EXPECT_THAT(a.why, HasSubstr("PXB (several PCIe switches)"));
@@ -132,6 +141,68 @@ TEST(Gdr, SoftwareAndUnknownDevices) {
   EXPECT_EQ(ask({.machine = "two_sockets_rdma", .nic = "rxe0", .level = "SYS"}).answer,
             TUTTI_GDR_YES)
       << "any distance will do";
+}
+
+TEST(Gdr, ReadsAreForTheSettingToSay) {
+  expect({.machine = "dgx_acs_off", .read = "0"}, TUTTI_GDR_YES,
+         yes("nvidia_peermem; what is sent is staged: TUTTI_NET_GDR_READ=0"));
+  expect({.machine = "dgx_acs_off", .read = "1"}, TUTTI_GDR_YES, yes("nvidia_peermem"));
+  Question across{.machine = "two_sockets_rdma", .nic = "mlx5_1", .level = "SYS", .read = "1"};
+  EXPECT_EQ(ask(across).read, TUTTI_GDR_YES);
+  across.read = "0";
+  EXPECT_EQ(ask(across).read, TUTTI_GDR_NO_READ);
+  Question software{.machine = "two_sockets_rdma", .nic = "rxe0", .level = "SYS", .read = "0"};
+  EXPECT_EQ(ask(software).answer, TUTTI_GDR_YES);
+  EXPECT_EQ(ask(software).read, TUTTI_GDR_NO_READ);
+  software.level = "PXB";
+  EXPECT_EQ(ask(software).read, TUTTI_GDR_NO_PATH) << "where nothing works, that is the answer";
+}
+
+/* As NCCL has it: of several GPUs without NVLinks, which machines from sysfs are. */
+TEST(Gdr, GpusBeforeAmpereAreNotRead) {
+  Answer a = ask({.machine = "dgx_acs_off", .preAmpere = true});
+  EXPECT_EQ(a.read, TUTTI_GDR_NO_READ);
+  EXPECT_THAT(a.why, HasSubstr("slow to read this GPU, which has no NVLinks"));
+  EXPECT_EQ(ask({.machine = "dgx_acs_off", .read = "1", .preAmpere = true}).read, TUTTI_GDR_YES);
+  EXPECT_EQ(
+      ask({.machine = "flat_vm_rdma", .gpu = 0x000400, .level = "PHB", .preAmpere = true}).read,
+      TUTTI_GDR_YES)
+      << "it is the only one";
+  Machine machine("dgx_acs_off");
+  tuttiTopology *t = machine.t;
+  int gpu = tuttiTopologyFind(t, "0000:18:00.0"), other = tuttiTopologyFind(t, "0000:1a:00.0");
+  tuttiNode link{};
+  link.kind = tuttiNodeNvlink;
+  link.parent = gpu;
+  std::vector<tuttiNode> nodes(t->nodes, t->nodes + t->count);
+  nodes.push_back(link); // out of order, which only those mind who walk the tree
+  tuttiTopology linked = *t;
+  linked.nodes = nodes.data();
+  linked.count++;
+  tuttiGdrQuestion q{};
+  q.nic = "mlx5_0";
+  q.level = "PXB";
+  q.read = "auto";
+  q.able = q.dmabuf = q.preAmpere = true;
+  char why[TUTTI_GDR_SENTENCE];
+  q.gpu = t->nodes[gpu].busId;
+  EXPECT_EQ(tuttiGdrDecide(&linked, machine.tree.root().c_str(), &q, why).read, TUTTI_GDR_YES);
+  q.gpu = t->nodes[other].busId;
+  EXPECT_EQ(tuttiGdrDecide(&linked, machine.tree.root().c_str(), &q, why).read, TUTTI_GDR_NO_READ);
+}
+
+TEST(Gdr, OtherWordsForReadsAreRefused) {
+  for (const char *wrong : {"2", "yes", "-1", "Auto"}) {
+    setenv("TUTTI_NET_GDR_READ", wrong, 1);
+    EXPECT_EQ(tuttiSettingsLoad(), tuttiInvalidArgument) << wrong;
+    EXPECT_THAT(tuttiGetLastError(nullptr), HasSubstr("accepted: 0, 1 or auto"));
+  }
+  unsetenv("TUTTI_NET_GDR_READ");
+  setenv("NCCL_NET_GDR_READ", "0", 1);
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+  EXPECT_STREQ(tuttiSettingString(TUTTI_SETTING_NET_GDR_READ), "0");
+  unsetenv("NCCL_NET_GDR_READ");
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
 }
 
 TEST(Gdr, FlatVirtualMachine) {

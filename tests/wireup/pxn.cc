@@ -33,7 +33,7 @@ std::vector<tuttiPeer> records(const std::vector<Host> &hosts, const Edit &edit 
     int nearest = TUTTI_DISTANCE_COUNT;
     editPorts(p, [&](tuttiIbPort &port, int) { nearest = std::min(nearest, (int)port.distance); });
     editPorts(p, [&](tuttiIbPort &port, int) {
-      port.gdr = port.distance == nearest ? TUTTI_GDR_YES : TUTTI_GDR_FAR;
+      port.gdr = port.gdrRead = port.distance == nearest ? TUTTI_GDR_YES : TUTTI_GDR_FAR;
     });
     p.reaches = p.ipc = p.pxn = 1;
     p.process = (uint64_t)p.rank + 1;
@@ -242,7 +242,7 @@ TEST(Pxn, TheSenderPostsAtThatNicItself) {
 
 TEST(Pxn, TheLendersNicReachesItsGpu) {
   EXPECT_EQ(-1, lenderWith([](tuttiPeer &p) {
-    editPorts(p, [](tuttiIbPort &port, int) { port.gdr = TUTTI_GDR_NO_DRIVER; });
+    editPorts(p, [](tuttiIbPort &port, int) { port.gdrRead = TUTTI_GDR_NO_READ; });
   }));
 }
 

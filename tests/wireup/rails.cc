@@ -126,7 +126,7 @@ TEST(Rails, AreNeitherFarNorSlowNorUnusable) {
   Cluster c(peers);
   EXPECT_EQ((Names{"mlx5_0:1", "mlx5_1:1"}), nics(c, 0));
   for (tuttiPeer &p : peers)
-    change(p, [](tuttiIbHandle &h) { h.ports[1].gdr = TUTTI_GDR_YES; });
+    change(p, [](tuttiIbHandle &h) { h.ports[1].gdr = h.ports[1].gdrRead = TUTTI_GDR_YES; });
   Cluster gdr(peers);
   EXPECT_EQ((Names{"mlx5_1:1"}), nics(gdr, 0)) << "ports that reach the GPU are used alone";
 }
@@ -224,7 +224,7 @@ TEST(Rails, AreInTheLinesOfTheirChannels) {
   for (tuttiPeer &p : peers)
     change(p, [](tuttiIbHandle &h) {
       for (int i = 0; i < h.nports; i++)
-        h.ports[i].gdr = TUTTI_GDR_YES;
+        h.ports[i].gdr = h.ports[i].gdrRead = TUTTI_GDR_YES;
     });
   Cluster c(peers);
   setenv("TUTTI_DEBUG", "INFO", 1);

@@ -75,7 +75,7 @@ inline void giveIb(tuttiPeer &p, const std::vector<Port> &ports, bool forced = f
     to.port = to.up = 1;
     to.mtu = 5;
     to.ethernet = port.ethernet;
-    to.gdr = (uint8_t)port.gdr;
+    to.gdr = to.gdrRead = (uint8_t)port.gdr;
     gid.type = TUTTI_GID_ROCE2;
     gid.gid[10] = gid.gid[11] = 0xff;
     EXPECT_EQ(1, inet_pton(AF_INET, port.address, gid.gid + 12));

@@ -8,6 +8,7 @@
 /* Enumerators of cuda.h. */
 #define GPUDIRECT_RDMA 116
 #define DMA_BUF        124
+#define MAJOR          75 /* of the compute capability */
 
 typedef struct {
   int (*init)(unsigned flags);
@@ -33,6 +34,9 @@ static tuttiResult_t askDevice(tuttiMachine *m, const calls *cuda, int device) {
     if (cuda->attribute(&value, asked[i].attribute, device) != 0) continue;
     TUTTI_TRY(tuttiMachineTell(m, value ? "1" : "0", "cuda.%s.%s", bus, asked[i].key));
   }
+  int major = 0;
+  if (cuda->attribute(&major, MAJOR, device) == 0)
+    TUTTI_TRY(tuttiMachineTell(m, major < 8 ? "1" : "0", "cuda.%s.preampere", bus));
   return tuttiSuccess;
 }
 

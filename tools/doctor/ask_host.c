@@ -139,7 +139,7 @@ static tuttiResult_t askSettings(tuttiMachine *m) {
   static const tuttiSettingId strings[] = {TUTTI_SETTING_IB_HCA,       TUTTI_SETTING_IB_ADDR_FAMILY,
                                            TUTTI_SETTING_NET,          TUTTI_SETTING_NET_GDR_LEVEL,
                                            TUTTI_SETTING_NET_GDR,      TUTTI_SETTING_SOCKET_IFNAME,
-                                           TUTTI_SETTING_SOCKET_FAMILY};
+                                           TUTTI_SETTING_NET_GDR_READ, TUTTI_SETTING_SOCKET_FAMILY};
   static const tuttiSettingId numbers[] = {TUTTI_SETTING_IB_DISABLE, TUTTI_SETTING_IB_GID_INDEX,
                                            TUTTI_SETTING_IB_ROCE_VERSION,
                                            TUTTI_SETTING_DMABUF_ENABLE};

@@ -52,6 +52,10 @@ static void checkGpu(const tuttiView *v, int gpu, tuttiFindings *f) {
     tuttiFind(f, TUTTI_FOUND_NOTE, "gdr.model", bus, "", "no GPUDirect RDMA: %s", reason);
   else if (pair->answer == TUTTI_GDR_NO_DRIVER)
     findNoDriver(v, gpu, nic, f);
+  else if (pair->read == TUTTI_GDR_NO_READ)
+    tuttiFind(f, TUTTI_FOUND_NOTE, "gdr.read", bus,
+              "export TUTTI_NET_GDR_READ=1 # and measure which is faster",
+              "GPUDirect RDMA of what comes alone: %s", reason);
   else if (pair->answer == TUTTI_GDR_YES)
     tuttiFind(f, TUTTI_FOUND_OK, "gdr", bus, "", "GPUDirect RDMA: %s", reason);
   else if (tuttiFound(f, "nic.down") && pair->answer == TUTTI_GDR_FAR)

@@ -58,7 +58,8 @@ static void printNics(const tuttiView *v, FILE *out) {
 
 static void printPairs(const tuttiView *v, FILE *out) {
   if (v->ngpus == 0 || v->nphysical == 0) return;
-  fputs("\nDistance and GPUDirect RDMA (+) of each GPU and NIC:\n      ", out);
+  fputs("\nDistance and GPUDirect RDMA (+; -: of what comes alone) of each GPU and NIC:\n      ",
+        out);
   for (int n = 0; n < v->nnics; n++)
     if (v->nics[n].physical) fprintf(out, " %8s", v->nics[n].name);
   putc('\n', out);
@@ -68,7 +69,9 @@ static void printPairs(const tuttiView *v, FILE *out) {
       const tuttiViewPair *pair = tuttiViewPairOf(v, g, n);
       char cell[16];
       snprintf(cell, sizeof cell, "%.*s%s", shortLength(pair), tuttiDistanceTexts[pair->apart],
-               pair->answer == TUTTI_GDR_YES ? "+" : "");
+               pair->read == TUTTI_GDR_YES     ? "+"
+               : pair->answer == TUTTI_GDR_YES ? "-"
+                                               : "");
       if (v->nics[n].physical) fprintf(out, " %8s", cell);
     }
     putc('\n', out);
@@ -186,6 +189,7 @@ static void jsonPairs(const tuttiView *v, FILE *out) {
       member(out, ", ", "nic", v->nics[n].name);
       member(out, ", ", "distance", v->nics[n].physical ? distance : "unknown");
       fprintf(out, ", \"gdrdma\": %s", pair->answer == TUTTI_GDR_YES ? "true" : "false");
+      fprintf(out, ", \"gdrdma_reads\": %s", pair->read == TUTTI_GDR_YES ? "true" : "false");
       member(out, ", ", "why", pair->why);
       putc('}', out);
     }

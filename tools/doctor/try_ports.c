@@ -39,6 +39,7 @@ static tuttiResult_t tryGpu(tuttiMachine *m, trial *t, const tuttiTopology *topo
   const char *able = tuttiMachineAnswer(m, "cuda.%s.gdr", bus);
   const char *dmabuf = tuttiMachineAnswer(m, "cuda.%s.dmabuf", bus);
   tuttiGdrQuestion q = {.level = tuttiSettingString(TUTTI_SETTING_NET_GDR_LEVEL),
+                        .read = tuttiSettingString(TUTTI_SETTING_NET_GDR_READ),
                         .able = able && able[0] == '1'};
   bool works;
   if (!tuttiBusIdParse(bus, &q.gpu)) return tuttiSuccess;
@@ -48,7 +49,8 @@ static tuttiResult_t tryGpu(tuttiMachine *m, trial *t, const tuttiTopology *topo
                    tuttiIbDmabuf(rail);
     q.nic = rail->port.device;
     q.dmabuf = rail->dmabuf;
-    if (!rail->port.up || tuttiGdrDecide(topology, "/sys", &q, why) != TUTTI_GDR_YES) continue;
+    if (!rail->port.up || tuttiGdrDecide(topology, "/sys", &q, why).write != TUTTI_GDR_YES)
+      continue;
     if (tuttiIbGpuTry(&t->node, rail, device, &works, why) != tuttiSuccess) {
       works = false; /* the GPU has no memory left, or is broken */
       snprintf(why, sizeof why, "%s", tuttiErrorText());

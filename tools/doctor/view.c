@@ -197,14 +197,20 @@ static void viewPair(const tuttiView *v, const tuttiViewGpu *gpu, const tuttiVie
                      tuttiViewPair *pair) {
   char sysfs[PATH_MAX];
   const char *able = tuttiMachineAnswer(v->m, "cuda.%s.gdr", gpu->bus);
+  const char *older = tuttiMachineAnswer(v->m, "cuda.%s.preampere", gpu->bus);
   const char *level = tuttiViewSetting(v, "NET_GDR_LEVEL");
+  const char *read = tuttiViewSetting(v, "NET_GDR_READ");
   tuttiGdrQuestion q = {.gpu = v->t->nodes[gpu->node].busId,
                         .nic = nic->name,
                         .level = level[0] ? level : "PXB",
+                        .read = read[0] ? read : "auto",
                         .able = !able || able[0] == '1',
-                        .dmabuf = dmabufOf(v, gpu, nic)};
+                        .dmabuf = dmabufOf(v, gpu, nic),
+                        .preAmpere = older && older[0] == '1'};
   pair->apart = tuttiTopologyDistance(v->t, gpu->node, nic->node);
-  pair->answer = tuttiGdrDecide(v->t, tuttiMachinePath(v->m, "sys", sysfs), &q, pair->why);
+  tuttiGdrAnswer answer = tuttiGdrDecide(v->t, tuttiMachinePath(v->m, "sys", sysfs), &q, pair->why);
+  pair->answer = answer.write;
+  pair->read = answer.read;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */

@@ -51,7 +51,7 @@ typedef struct {
 } tuttiViewNic;
 
 typedef struct {
-  tuttiGdr answer;
+  tuttiGdr answer, read; /* as of tuttiGdrAnswer */
   tuttiDistance apart;
   char why[TUTTI_GDR_SENTENCE];
 } tuttiViewPair;

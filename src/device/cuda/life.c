@@ -71,13 +71,15 @@ static tuttiResult_t lookAround(int device, int32_t *reaches) {
 /* Without an ordinal: the current device. */
 tuttiResult_t tuttiCudaDescribe(int ordinal, tuttiCommView *v, tuttiPeer *mine) {
   TUTTI_RESTORED tuttiCudaBefore before = {0};
-  int device = ordinal;
+  int device = ordinal, major;
   char bus[32];
   if (ordinal < 0) CUDA_TRY(cudaGetDevice(&device));
   TUTTI_TRY(tuttiCudaEnter(device, &before));
   mine->cudaDevice = device;
   v->gdr = hasAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
   v->dmabuf = hasAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+  CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  v->preAmpere = major < 8;
   CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
   (void)tuttiBusIdParse(bus, &mine->busId);
   mine->nvlink = tuttiTopologyLinked(v->topology, mine->busId);

@@ -667,7 +667,7 @@ static int ibPorts(const tuttiPeer *peer, tuttiNetPort *ports) {
     ports[i] = (tuttiNetPort){.distance = p->distance,
                               .megabits = p->megabits,
                               .up = p->up,
-                              .usable = p->up && tuttiIbPortUsable(&h, i)};
+                              .usable = p->up && tuttiIbPortUsable(&h, i, false)};
     snprintf(ports[i].name, sizeof ports[i].name, "%s:%u", p->device, p->port);
   }
   return h.nports;
@@ -682,7 +682,7 @@ static int ibJoin(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portO
   int worth = tuttiIbGidChoose(&p, &q, &gid[0], &gid[1]);
   *rail = (tuttiRail){.port = {(uint8_t)portOfA, (uint8_t)portOfB},
                       .gid = {(uint8_t)gid[0], (uint8_t)gid[1]},
-                      .gdr = {p.gdr, q.gdr}};
+                      .gdr = {p.gdrRead, q.gdr}};
   return worth;
 }
 
@@ -697,7 +697,7 @@ static void fillRails(const tuttiIbHandle *from, const tuttiIbHandle *to, tuttiP
     path->rails[side][i] = (tuttiRail){
         .port = {pairs[i].port[0], pairs[i].port[1]},
         .gid = {pairs[i].gid[0], pairs[i].gid[1]},
-        .gdr = {from->ports[pairs[i].port[0]].gdr, to->ports[pairs[i].port[1]].gdr},
+        .gdr = {from->ports[pairs[i].port[0]].gdrRead, to->ports[pairs[i].port[1]].gdr},
     };
 }
 
@@ -778,7 +778,7 @@ static tuttiResult_t ibAttach(tuttiCommView *v, void *node, int npeers) {
 
 static uint8_t *ibTakeData(void *node, const tuttiConn *conn) {
   uint8_t *block = tuttiIbPxnTake(node, conn);
-  return block ? block : tuttiIbGdrTake(node);
+  return block ? block : tuttiIbGdrTake(node, conn->direction == TUTTI_SEND);
 }
 
 static void ibGiveData(void *self, const uint8_t *data) {

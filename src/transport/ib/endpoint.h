@@ -58,6 +58,7 @@ typedef struct {
   bool gone;        /* the device was removed or has failed */
   /* GPUDirect RDMA, where the rail has passed its check: see gdr.c. */
   bool dmabuf;          /* driver, kernel and device do it by dma-buf */
+  uint8_t reads;        /* port.gdrRead, if port.gdr is YES: a tuttiGdr */
   struct ibv_mr *probe; /* of the node's; NULL: payloads can't go from GPU memory by this rail */
   bool late;            /* nor yet: its port was down at init, so the check is to come */
   struct ibv_mr *flushMr;
@@ -82,7 +83,8 @@ typedef struct {
 /* The memory of the rank's GPU that its rails reach. Zero: none, payloads are staged. */
 typedef struct {
   tuttiIbSlab slab;
-  bool full; /* there was no block left, which has been said */
+  bool sends; /* it is for what is sent, too: there is a rail that reads */
+  bool full;  /* there was no block left, which has been said */
 
   tuttiGpuMemory probe; /* for the check at init and the flush */
   uint8_t *flushByte;
@@ -318,9 +320,9 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers);
 void tuttiIbGdrDrop(tuttiIbRail *rail);
 /* No queue pair is left that knows the memory. */
 void tuttiIbGdrClose(tuttiIbNode *node);
-/* A block for the payloads of one connection; NULL: there is none. For the thread that opens and
- * closes connections. */
-uint8_t *tuttiIbGdrTake(tuttiIbNode *node);
+/* A block for the payloads of one connection; NULL: there is none, or what it sends is to be
+ * staged. For the thread that opens and closes connections. */
+uint8_t *tuttiIbGdrTake(tuttiIbNode *node, bool sends);
 /* Registers all of `m` with the rail, by dma-buf or by the plain address, which a peer memory
  * module knows; NULL and errno: neither. */
 struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access);

@@ -218,9 +218,13 @@ static tuttiResult_t decide(tuttiIbNode *node, const tuttiPeer *mine, tuttiIbRai
   tuttiGdrQuestion q = {.gpu = mine->busId,
                         .nic = rail->port.device,
                         .level = tuttiSettingString(TUTTI_SETTING_NET_GDR_LEVEL),
+                        .read = tuttiSettingString(TUTTI_SETTING_NET_GDR_READ),
                         .able = v->gdr,
-                        .dmabuf = rail->dmabuf};
-  *answer = tuttiGdrDecide(v->topology, "/sys", &q, why);
+                        .dmabuf = rail->dmabuf,
+                        .preAmpere = v->preAmpere};
+  tuttiGdrAnswer decided = tuttiGdrDecide(v->topology, "/sys", &q, why);
+  *answer = decided.write;
+  rail->reads = (uint8_t)decided.read;
   TUTTI_INFO(NET, "NET/IB: %s", why);
   if (*answer == TUTTI_GDR_YES && !rail->port.up) *answer = TUTTI_GDR_DOWN;
   if (*answer != TUTTI_GDR_YES) return tuttiSuccess;
@@ -232,6 +236,12 @@ static tuttiResult_t decide(tuttiIbNode *node, const tuttiPeer *mine, tuttiIbRai
   if (!tuttiIbRailGone(rail)) warnBroken(rail, why);
   tuttiIbGdrDrop(rail);
   return tuttiSuccess;
+}
+
+/* Puts the answer into the port, and with it the one about reads. */
+static void setAnswer(tuttiIbRail *rail, tuttiGdr answer) {
+  rail->port.gdr = (uint8_t)answer;
+  rail->port.gdrRead = answer == TUTTI_GDR_YES ? rail->reads : (uint8_t)answer;
 }
 
 static int railsThatReach(const tuttiIbNode *node) {
@@ -269,7 +279,7 @@ tuttiResult_t tuttiIbGdrOpen(tuttiIbNode *node, const tuttiPeer *mine) {
       answer = TUTTI_GDR_NOT_ASKED;
     else if (!off)
       TUTTI_TRY(decide(node, mine, &node->rails[i], &answer));
-    node->rails[i].port.gdr = (uint8_t)answer;
+    setAnswer(&node->rails[i], answer);
   }
   return railsThatReach(node) ? keepReserve(node) : tuttiSuccess;
 }
@@ -357,8 +367,11 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   int gpu = tuttiPeerGpu(&v->peers[v->rank]);
   if (npeers == 0 || gpu < 0) return tuttiSuccess;
   if (railsThatReach(node) == 0) return tuttiNetWithoutGdr(v);
+  for (int i = 0; i < node->nrails; i++)
+    g->sends |= node->rails[i].port.gdrRead == TUTTI_GDR_YES;
   size_t each = TUTTI_FIFO_DEPTH * v->slotBytes, most = SLAB_BYTES / each,
-         wanted = 2 * (size_t)(v->nchannels + 1 + (v->rmaContexts > 0)) * (size_t)npeers,
+         wanted = (g->sends ? 2 : 1) * (size_t)(v->nchannels + 1 + (v->rmaContexts > 0)) *
+                  (size_t)npeers,
          n = wanted < most ? wanted : most;
   if (n == 0) return tuttiNetWithoutGdr(v);
   TUTTI_TRY(tuttiGpuAlloc(v->rank, gpu, n * each, &g->slab.memory));
@@ -368,14 +381,16 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
     return tuttiNetWithoutGdr(v);
   }
   TUTTI_INFO(NET,
-             "NET/IB: GPUDirect RDMA by %d of %d ports, %d connections in %zu MiB of the GPU, %s",
-             railsThatReach(node), node->nrails, g->slab.nblocks, g->slab.memory.bytes >> 20,
+             "NET/IB: GPUDirect RDMA by %d of %d ports, %d connections%s in %zu MiB of the GPU, %s",
+             railsThatReach(node), node->nrails, g->slab.nblocks,
+             g->sends ? "" : " for what comes alone", g->slab.memory.bytes >> 20,
              g->flushes ? "flushed by a read" : "without a flush, which this GPU does not need");
   return tuttiSuccess;
 }
 
-uint8_t *tuttiIbGdrTake(tuttiIbNode *node) {
+uint8_t *tuttiIbGdrTake(tuttiIbNode *node, bool sends) {
   tuttiIbGdr *g = &node->gdr;
+  if (sends && !g->sends) return NULL;
   uint8_t *block = tuttiIbSlabTake(&g->slab);
   if (block) return block;
   if (g->slab.nblocks > 0 && !g->full)
@@ -429,7 +444,7 @@ static void endCheck(tuttiIbNode *node, const char *why) {
   ptrdiff_t i = rail - node->rails;
   struct ibv_mr **slab = &node->gdr.slab.mr[i];
   rail->late = false;
-  rail->port.gdr = why ? TUTTI_GDR_BROKEN : TUTTI_GDR_YES;
+  setAnswer(rail, why ? TUTTI_GDR_BROKEN : TUTTI_GDR_YES);
   node->mine.ports[i] = rail->port;
   node->changes++;
   if (why) {

@@ -32,7 +32,7 @@ void tuttiIbPxnOpen(tuttiIbNode *node, tuttiPeer *self) {
   const tuttiCommView *v = node->view;
   bool any = false;
   for (int i = 0; i < node->nrails; i++)
-    any |= node->rails[i].port.gdr == TUTTI_GDR_YES;
+    any |= node->rails[i].port.gdrRead == TUTTI_GDR_YES;
   node->box.fd = -1;
   self->pxn = any && node->nrails > 1 && !tuttiSettingInt(TUTTI_SETTING_PXN_DISABLE);
   if (!self->pxn || !v->dmabuf || !tuttiSettingInt(TUTTI_SETTING_DMABUF_ENABLE)) return;

@@ -113,26 +113,27 @@ int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int 
 
 bool tuttiIbPortSame(const tuttiIbPort *a, const tuttiIbPort *b) {
   return a->up == b->up && a->lid == b->lid && a->mtu == b->mtu && a->gdr == b->gdr &&
-         a->ngids == b->ngids && memcmp(a->gids, b->gids, a->ngids * sizeof *a->gids) == 0;
+         a->gdrRead == b->gdrRead && a->ngids == b->ngids &&
+         memcmp(a->gids, b->gids, a->ngids * sizeof *a->gids) == 0;
 }
 
 /* How gladly a port is used: one that is up, then one that reaches the memory of the rank's GPU. */
-static int merit(const tuttiIbPort *p) {
-  return (p->up ? 2 : 0) + (p->gdr == TUTTI_GDR_YES);
+static int merit(const tuttiIbPort *p, bool sends) {
+  return (p->up ? 2 : 0) + ((sends ? p->gdrRead : p->gdr) == TUTTI_GDR_YES);
 }
 
-bool tuttiIbPortUsable(const tuttiIbHandle *h, int port) {
+bool tuttiIbPortUsable(const tuttiIbHandle *h, int port, bool sends) {
   int best = 0;
   for (int i = 0; i < h->nports; i++)
-    if (merit(&h->ports[i]) > best) best = merit(&h->ports[i]);
-  return merit(&h->ports[port]) == best;
+    if (merit(&h->ports[i], sends) > best) best = merit(&h->ports[i], sends);
+  return merit(&h->ports[port], sends) == best;
 }
 
 /* Returns how many there are. */
-static int usablePorts(const tuttiIbHandle *h, uint8_t ports[TUTTI_IB_PORTS]) {
+static int usablePorts(const tuttiIbHandle *h, bool sends, uint8_t ports[TUTTI_IB_PORTS]) {
   int n = 0;
   for (int i = 0; i < h->nports; i++)
-    if (tuttiIbPortUsable(h, i)) ports[n++] = (uint8_t)i;
+    if (tuttiIbPortUsable(h, i, sends)) ports[n++] = (uint8_t)i;
   return n;
 }
 
@@ -177,8 +178,8 @@ static bool isFlat(const fabric *f) {
 
 static fabric fabricOf(const tuttiIbHandle *send, const tuttiIbHandle *recv) {
   fabric f = {.send = send, .recv = recv};
-  f.nsend = usablePorts(send, f.senders);
-  f.nrecv = usablePorts(recv, f.receivers);
+  f.nsend = usablePorts(send, true, f.senders);
+  f.nrecv = usablePorts(recv, false, f.receivers);
   f.flat = isFlat(&f);
   return f;
 }
@@ -206,7 +207,7 @@ int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int
 
 int tuttiIbPairsFull(const tuttiIbHandle *send, const tuttiIbHandle *recv) {
   uint8_t ports[TUTTI_IB_PORTS];
-  int nsend = usablePorts(send, ports), nrecv = usablePorts(recv, ports);
+  int nsend = usablePorts(send, true, ports), nrecv = usablePorts(recv, false, ports);
   return nsend > nrecv ? nsend : nrecv;
 }
 
@@ -242,7 +243,8 @@ static const char *portCheck(const tuttiIbPort *p) {
     if (*c <= ' ' || *c > '~') return "a device's name cannot be printed";
   if (p->mtu < 1 || p->mtu > 5) return "an MTU is out of range";
   if (p->ethernet > 1 || p->up > 1) return "a port's state is out of range";
-  if (p->gdr >= TUTTI_GDR_COUNT) return "its answer about GPUDirect RDMA is out of range";
+  if (p->gdr >= TUTTI_GDR_COUNT || p->gdrRead >= TUTTI_GDR_COUNT)
+    return "its answer about GPUDirect RDMA is out of range";
   if (p->distance > TUTTI_DISTANCE_COUNT) return "its distance from a GPU is out of range";
   if (p->ngids > TUTTI_IB_GIDS) return "its number of GIDs is out of range";
   for (int i = 0; i < p->ngids; i++)

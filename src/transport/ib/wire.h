@@ -40,7 +40,7 @@ typedef struct {
   uint16_t lid;
   uint32_t megabits;
   uint8_t ngids;
-  uint8_t gdr;                    /* tuttiGdr, of the rank's GPU */
+  uint8_t gdr, gdrRead;           /* tuttiGdr, of the rank's GPU: it writes there; it reads */
   uint8_t distance;               /* tuttiDistance from it; TUTTI_DISTANCE_COUNT: not known */
   tuttiIbGid gids[TUTTI_IB_GIDS]; /* best first */
 } tuttiIbPort;
@@ -149,9 +149,10 @@ int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int
 /* How many queue pairs it takes for each port that is used to have one. */
 int tuttiIbPairsFull(const tuttiIbHandle *send, const tuttiIbHandle *recv);
 
-/* Whether connections of the rank use this port of its: those that are up, if there are such, and
- * of these the ones that reach the memory of its GPU, if there are such. */
-bool tuttiIbPortUsable(const tuttiIbHandle *h, int port);
+/* Whether connections by which the rank sends, or receives, use this port of its: those that are
+ * up, if there are such, and of these the ones that read, or write, the memory of its GPU, if there
+ * are such. */
+bool tuttiIbPortUsable(const tuttiIbHandle *h, int port, bool sends);
 
 /* Whether the list of TUTTI_IB_HCA allows this port: prefixes, or exact names after '=', with or
  * without ":port"; after '^' they exclude. */

@@ -716,7 +716,7 @@ TEST_F(IbEnd, APortThatComesUpLaterAndFailsItsCheckIsNotUsed) {
   tuttiIbRail *rail = &node_.rails[1];
   rail->context = &context_;
   rail->late = true;
-  rail->port.gdr = TUTTI_GDR_DOWN;
+  rail->port.gdr = rail->port.gdrRead = TUTTI_GDR_DOWN;
   rail->port.up = 0;
   rail->probe = tuttiVerbs.regMr(nullptr, nullptr, 0, 0);
   node_.gdr.slab.mr[1] = tuttiVerbs.regMr(nullptr, nullptr, 0, 0);
@@ -735,6 +735,7 @@ TEST_F(IbEnd, APortThatComesUpLaterAndFailsItsCheckIsNotUsed) {
   EXPECT_NE(TUTTI_NO_DEADLINE, turn.wake);
   EXPECT_FALSE(rail->late);
   EXPECT_EQ(TUTTI_GDR_BROKEN, node_.mine.ports[1].gdr);
+  EXPECT_EQ(TUTTI_GDR_BROKEN, node_.mine.ports[1].gdrRead);
   EXPECT_EQ(nullptr, node_.gdr.slab.mr[1]);
   EXPECT_EQ(nullptr, rail->probe);
   EXPECT_EQ(1u, node_.changes);
@@ -747,7 +748,7 @@ TEST_F(IbEnd, AFarRailIsTheReserveOfANearOne) {
   e_.slab = &node_.gdr.slab;
   for (int i = 0; i < kRails; i++) {
     node_.gdr.slab.mr[i] = &mr_;
-    node_.rails[i].port.gdr = i ? TUTTI_GDR_FAR : TUTTI_GDR_YES;
+    node_.rails[i].port.gdr = node_.rails[i].port.gdrRead = i ? TUTTI_GDR_FAR : TUTTI_GDR_YES;
   }
   EXPECT_EQ(1u, Offer());
   node_.rails[0].port.up = 0;

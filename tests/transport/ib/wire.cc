@@ -211,9 +211,9 @@ TEST(IbPort, RailsThatReachTheGpuAreUsedAlone) {
     mine.push_back(Port("m", {}, false));
     theirs.push_back(Port("t", {}, false));
   }
-  mine[1].gdr = mine[2].gdr = TUTTI_GDR_YES;
-  mine[3].gdr = TUTTI_GDR_FAR;
-  theirs[3].gdr = TUTTI_GDR_YES;
+  mine[1].gdr = mine[2].gdr = mine[1].gdrRead = mine[2].gdrRead = TUTTI_GDR_YES;
+  mine[3].gdr = mine[3].gdrRead = TUTTI_GDR_FAR;
+  theirs[3].gdr = theirs[3].gdrRead = TUTTI_GDR_YES;
   tuttiIbPair pair;
   for (int qp = 0; qp < 8; qp++) {
     const tuttiIbHandle send = Handle(mine), recv = Handle(theirs);
@@ -224,6 +224,30 @@ TEST(IbPort, RailsThatReachTheGpuAreUsedAlone) {
     EXPECT_EQ(3, pair.port[0]);
     EXPECT_EQ(qp % 2 ? 2 : 1, pair.port[1]) << "among equals by turns";
   }
+}
+
+/* A port that writes the GPU's memory need not read it well. */
+TEST(IbPort, SendersLookForReadsAndReceiversForWrites) {
+  std::vector<tuttiIbPort> ports(3, Port("m", {}, false));
+  for (tuttiIbPort &p : ports)
+    p.gdr = TUTTI_GDR_YES;
+  ports[0].gdrRead = ports[2].gdrRead = TUTTI_GDR_NO_READ;
+  ports[1].gdrRead = TUTTI_GDR_YES;
+  tuttiIbHandle a = Handle(ports), b = Handle(ports);
+  tuttiIbPair pairs[3];
+  EXPECT_EQ(3, tuttiIbPairsFull(&a, &b));
+  ASSERT_EQ(3, tuttiIbPairsChoose(&a, &b, 0, 3, pairs));
+  for (int qp = 0; qp < 3; qp++) {
+    EXPECT_EQ(1, pairs[qp].port[0]);
+    EXPECT_EQ(qp, pairs[qp].port[1]);
+  }
+  for (int i = 0; i < 3; i++) {
+    EXPECT_EQ(i == 1, tuttiIbPortUsable(&a, i, true));
+    EXPECT_TRUE(tuttiIbPortUsable(&a, i, false));
+  }
+  ports[1].up = 0;
+  a = Handle(ports);
+  EXPECT_TRUE(tuttiIbPortUsable(&a, 0, true)) << "slow reads are better than none";
 }
 
 /* Near ones before far ones, as long as they are up; and what is down is used if all are. */
@@ -243,7 +267,7 @@ TEST(IbPort, PortsThatAreUpComeFirst) {
     for (int i = 0; i < 3; i++) {
       mine.push_back(Port("m", {}, false));
       mine[i].up = static_cast<uint8_t>(c.up[i]);
-      mine[i].gdr = c.gdr[i] ? TUTTI_GDR_YES : TUTTI_GDR_FAR;
+      mine[i].gdr = mine[i].gdrRead = c.gdr[i] ? TUTTI_GDR_YES : TUTTI_GDR_FAR;
     }
     theirs[1].up = 0;
     a = Handle(mine);
@@ -304,6 +328,8 @@ TEST(IbPort, WhatPeersSayIsChecked) {
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].up = 2; }), HasSubstr("state"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].gdr = TUTTI_GDR_COUNT; }),
               HasSubstr("GPUDirect RDMA"));
+  EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].gdrRead = TUTTI_GDR_COUNT; }),
+              HasSubstr("GPUDirect RDMA"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { memset(h.ports[0].device, 'x', 16); }),
               HasSubstr("no end"));
   EXPECT_THAT(wrong([](tuttiIbHandle &h) { h.ports[0].device[0] = '\n'; }), HasSubstr("printed"));
@@ -311,12 +337,13 @@ TEST(IbPort, WhatPeersSayIsChecked) {
 
 #ifdef TUTTI_HAVE_VERBS
 /* Two ranks on two hosts whose ports have these answers. */
-std::string lineOf(tuttiGdr first, tuttiGdr second, bool turned = false,
-                   std::string *via = nullptr) {
+std::string lineOf(tuttiGdr first, tuttiGdr second, bool turned = false, std::string *via = nullptr,
+                   tuttiGdr read = TUTTI_GDR_YES) {
   tuttiPeer peers[2]{};
   for (int r = 0; r < 2; r++) {
     tuttiIbHandle h = Handle({Port("mlx5_0", {Gid(r ? "10.0.1.2" : "10.0.1.1", kV2, 1)})});
     h.ports[0].gdr = static_cast<uint8_t>(r ? second : first);
+    h.ports[0].gdrRead = h.ports[0].gdr == TUTTI_GDR_YES ? (uint8_t)read : h.ports[0].gdr;
     h.megabits = 100000;
     h.socket.addresses.n = 1;
     h.socket.addresses.a[0].v4.sin_family = AF_INET;
@@ -331,7 +358,7 @@ std::string lineOf(tuttiGdr first, tuttiGdr second, bool turned = false,
   tuttiTransportSelect(&peers[turned], &peers[!turned], &path);
   EXPECT_EQ(&tuttiNetIb, path.net);
   EXPECT_EQ(&tuttiTransportNet, path.transport);
-  EXPECT_EQ(first, path.rails[0][0].gdr[0]);
+  EXPECT_EQ(first == TUTTI_GDR_YES ? read : first, path.rails[0][0].gdr[0]);
   EXPECT_EQ(second, path.rails[0][0].gdr[1]);
   EXPECT_EQ(first, path.rails[1][0].gdr[1]);
   char word[TUTTI_VIA];
@@ -349,6 +376,10 @@ TEST(IbPort, TheLineSaysWhyItIsNotGdrdma) {
   lineOf(TUTTI_GDR_YES, TUTTI_GDR_FAR, false, &via);
   EXPECT_EQ(via, "NET/IB/0");
   for (bool turned : {false, true}) {
+    EXPECT_THAT(lineOf(TUTTI_GDR_YES, TUTTI_GDR_YES, turned, &via, TUTTI_GDR_NO_READ),
+                EndsWith("; not GDRDMA: what is sent is staged, see TUTTI_NET_GDR_READ (rank " +
+                         std::to_string(turned) + ")"));
+    EXPECT_EQ(via, "NET/IB/0");
     EXPECT_THAT(lineOf(TUTTI_GDR_YES, TUTTI_GDR_FAR, turned),
                 EndsWith("; not GDRDMA: GPU and NIC are too far apart (rank 1)"));
     EXPECT_THAT(lineOf(TUTTI_GDR_DETOUR, TUTTI_GDR_NO_DRIVER, turned),
