@@ -207,18 +207,16 @@ void tuttiNetWithdraw(const tuttiCommView *v, void *exposed) {
   if (exposed) s->net->withdraw(s->node, exposed);
 }
 
-tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v) {
+tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v, const char *what) {
   if (strcmp(tuttiSettingString(TUTTI_SETTING_NET_GDR), "require") != 0) return tuttiSuccess;
-  return TUTTI_FAIL(tuttiInvalidUsage,
-                    "rank %d: %s=require, and no NIC reads and writes the memory of its GPU: "
-                    "TUTTI_DEBUG=INFO says why for each",
-                    v->rank, tuttiSettingOrigin(TUTTI_SETTING_NET_GDR));
+  return TUTTI_FAIL(tuttiInvalidUsage, "rank %d: %s=require, and %s", v->rank,
+                    tuttiSettingOrigin(TUTTI_SETTING_NET_GDR), what);
 }
 
 /* Undone by dropEndpoint, also after a failure. */
 static tuttiResult_t makeFifo(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
   netState *s = v->net;
-  end->gpuData = end->net->takeData(s->node, conn);
+  TUTTI_TRY(end->net->takeData(s->node, conn, &end->gpuData));
   end->fifoBytes = tuttiNetHostBytes(v, end->gpuData != NULL);
   TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
   int gpu = tuttiPeerGpu(&v->peers[v->rank]);

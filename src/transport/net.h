@@ -71,10 +71,10 @@ typedef struct tuttiNet {
   int (*join)(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portOfB, tuttiRail *rail);
   /* Gets ready for connections with so many peers, before any kernel runs. */
   tuttiResult_t (*attach)(tuttiCommView *v, void *node, int npeers);
-  /* GPU memory for the payloads of one connection, TUTTI_FIFO_DEPTH slots, of this rank's GPU or of
-   * the one by which its messages go; NULL: there is none, and they go through host memory. To be
-   * given back when the connection is closed. */
-  uint8_t *(*takeData)(void *node, const tuttiConn *conn);
+  /* GPU memory for the payloads of the connection that `conn` names, which has TUTTI_FIFO_DEPTH
+   * slots, of this rank's GPU or of the one by which its messages go; NULL: there is none, and they
+   * go through host memory. To be given back when the connection is closed. */
+  tuttiResult_t (*takeData)(void *node, const tuttiConn *conn, uint8_t **data);
   void (*giveData)(void *node, const uint8_t *data);
   /* Lets peers write to [base, base + bytes) of this rank's device by themselves, until withdrawn:
    * with the keys, which are zero at first. NULL, and no keys: they can't. Any thread. */
@@ -124,8 +124,11 @@ size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData);
 /* As expose and withdraw of the network that this rank has, if it has one; NULL is allowed. */
 void *tuttiNetExpose(const tuttiCommView *v, void *base, size_t bytes, tuttiRmaKeys *keys);
 void tuttiNetWithdraw(const tuttiCommView *v, void *exposed);
-/* Fails if TUTTI_NET_GDR=require: this rank's GPU talks to no NIC. */
-tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v);
+/* Fails if TUTTI_NET_GDR=require. `what` is a clause that names what this rank's GPU goes without.
+ */
+#define TUTTI_NET_NO_NIC                                                                           \
+  "no NIC reads and writes the memory of its GPU: TUTTI_DEBUG=INFO says why for each"
+tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v, const char *what);
 /* Brings v->memory up to date with the pages that messages have touched; same thread. */
 void tuttiNetMeasure(tuttiCommView *v);
 

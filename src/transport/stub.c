@@ -36,12 +36,15 @@ int tuttiNetNoPortsToJoin(const tuttiPeer *a, int portOfA, const tuttiPeer *b, i
 
 tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers) {
   (void)node;
-  return npeers > 0 && tuttiPeerGpu(&v->peers[v->rank]) >= 0 ? tuttiNetWithoutGdr(v) : tuttiSuccess;
+  return npeers > 0 && tuttiPeerGpu(&v->peers[v->rank]) >= 0
+             ? tuttiNetWithoutGdr(v, TUTTI_NET_NO_NIC)
+             : tuttiSuccess;
 }
 
-uint8_t *tuttiNetNoDataToTake(void *node, const tuttiConn *conn) {
+tuttiResult_t tuttiNetNoDataToTake(void *node, const tuttiConn *conn, uint8_t **data) {
   (void)node, (void)conn;
-  return NULL;
+  *data = NULL;
+  return tuttiSuccess;
 }
 
 void tuttiNetNoDataToGive(void *node, const uint8_t *data) {

@@ -21,7 +21,7 @@ int tuttiNetNoPorts(const tuttiPeer *peer, tuttiNetPort *ports);
 int tuttiNetNoPortsToJoin(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portOfB,
                           tuttiRail *rail);
 tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers);
-uint8_t *tuttiNetNoDataToTake(void *node, const tuttiConn *conn);
+tuttiResult_t tuttiNetNoDataToTake(void *node, const tuttiConn *conn, uint8_t **data);
 void tuttiNetNoDataToGive(void *node, const uint8_t *data);
 void *tuttiNetNothingToExpose(void *node, void *base, size_t bytes, tuttiRmaKeys *keys);
 void tuttiNetNothingToWithdraw(void *node, void *exposed);

@@ -182,6 +182,98 @@ TEST(Gdr, WhatIsRequiredAndBrokenFailsInit) {
       << tuttiErrorText();
 }
 
+// The error of attaching where GPUDirect RDMA is required and the first port fails.
+std::string requiredOf(const std::string &config) {
+  if (!configured(config)) return "";
+  set("TUTTI_NET_GDR", "require");
+  Ranks r;
+  EXPECT_EQ(r.b.answer(0), TUTTI_GDR_YES);
+  EXPECT_EQ(r.b.answer(1), TUTTI_GDR_YES);
+  EXPECT_NE(tuttiTransportNet.attach(&r.a.view), tuttiSuccess);
+  std::string text = tuttiErrorText();
+  EXPECT_EQ(tuttiTransportNet.attach(&r.b.view), tuttiSuccess) << tuttiErrorText();
+  return text;
+}
+
+// Though the other one would carry it all.
+TEST(Gdr, ABrokenPortOfSeveralIsNotWhatWasRequired) {
+  std::string text = requiredOf("fault flip nth=1\ndevice softhca0 ports=2");
+  if (text.empty()) return;
+  EXPECT_THAT(text, testing::HasSubstr("rank 0: TUTTI_NET_GDR=require, and softhca0 port 1 does no "
+                                       "GPUDirect RDMA: it was tried at init"));
+}
+
+// The ninth registration is the first of a slab: the check needs two of each port and rank.
+TEST(Gdr, APortThatRefusesTheSlabIsNotWhatWasRequired) {
+  std::string text = requiredOf("fault refuse nth=9\ndevice softhca0 ports=2");
+  if (text.empty()) return;
+  EXPECT_THAT(text, testing::HasSubstr("softhca0 port 1 does no GPUDirect RDMA: it did not take"));
+}
+
+TEST(Gdr, ABrokenPortIsNoMatterWhereNobodyIsFar) {
+  if (!configured("fault flip nth=1")) return;
+  set("TUTTI_NET_GDR", "require");
+  set("TUTTI_NET_GDR_LEVEL", "SYS");
+  Rank r;
+  ASSERT_EQ(r.prepare(0, true), tuttiSuccess) << tuttiErrorText();
+  EXPECT_EQ(r.answer(), TUTTI_GDR_BROKEN);
+  EXPECT_EQ(tuttiTransportNet.attach(&r.view), tuttiSuccess) << tuttiErrorText();
+}
+
+TEST(Gdr, AConnectionWithoutABlockIsNotWhatWasRequired) {
+  if (!configured("movers 1")) return;
+  set("TUTTI_NET_GDR", "require");
+  set("TUTTI_NET_GDR_SLAB", "1M"); // two connections
+  Ranks r;
+  r.attach();
+  tuttiConn from[2], third{};
+  for (int i = 0; i < 2; i++)
+    from[i] = r.a.open(i, TUTTI_SEND);
+  EXPECT_EQ(tuttiTransportNet.open(&r.a.view, 1, 2, TUTTI_RECV, false, &third), tuttiInvalidUsage);
+  EXPECT_THAT(tuttiErrorText(),
+              testing::HasSubstr("rank 0: TUTTI_NET_GDR=require, and its connection from rank 1, "
+                                 "channel 2, finds none of the 2 blocks of GPU memory free"));
+  tuttiTransportNet.close(&r.a.view, &from[0]);
+  third = r.a.open(2, TUTTI_RECV);
+  EXPECT_TRUE(third.gpuData);
+  tuttiTransportNet.close(&r.a.view, &from[1]);
+  tuttiTransportNet.close(&r.a.view, &third);
+}
+
+TEST(Gdr, ASlabWithoutRoomIsNotWhatWasRequired) {
+  if (!configured("movers 1")) return;
+  set("TUTTI_NET_GDR", "require");
+  set("TUTTI_NET_GDR_SLAB", "1M");
+  Ranks r(true, true, 1 << 20);
+  EXPECT_EQ(tuttiTransportNet.attach(&r.a.view), tuttiInvalidUsage);
+  EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("TUTTI_NET_GDR_SLAB has no room"));
+}
+
+// Reads across sockets are slow, and asked for all the same where nothing may be staged; but for
+// what was to be.
+TEST(Gdr, WhatIsSentAcrossSocketsIsStaged) {
+  if (!configured("movers 1")) return;
+  topology = acrossSockets();
+  const struct {
+    const char *gdr, *read;
+    bool staged;
+  } cases[] = {{"auto", "auto", true},     {"auto", "1", false},   {"auto", "0", true},
+               {"require", "auto", false}, {"require", "0", true}, {"require", "1", false}};
+  for (const auto &c : cases) {
+    set("TUTTI_NET_GDR", c.gdr);
+    set("TUTTI_NET_GDR_READ", c.read);
+    Ranks r;
+    r.attach();
+    EXPECT_EQ(r.a.answer(), TUTTI_GDR_YES);
+    EXPECT_EQ(r.a.answer(0, true), c.staged ? TUTTI_GDR_NO_READ : TUTTI_GDR_YES);
+    tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+    EXPECT_EQ(from.gpuData != 0, !c.staged) << c.gdr << c.read;
+    EXPECT_TRUE(to.gpuData);
+    EXPECT_EQ(exchange(r, from, to, 20, kSizes), 0) << r.a.error << r.b.error;
+    closeBoth(r, from, to);
+  }
+}
+
 TEST(Gdr, WithoutDmabufAndPeermemPayloadsAreStaged) {
   if (!configured("dmabuf no")) return;
   Ranks r;

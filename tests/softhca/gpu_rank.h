@@ -26,6 +26,34 @@ inline void set(const char *name, const char *value) {
   EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess) << tuttiErrorText();
 }
 
+constexpr uint64_t kGpu = UINT64_C(0xfffe) << 24 | 0x180000, kNic = kGpu + 0x800000;
+
+// A host whose GPU and software HCA are on two sockets.
+inline const tuttiTopology *acrossSockets() {
+  static tuttiNode nodes[7];
+  static tuttiTopology t;
+  const struct {
+    tuttiNodeKind kind;
+    int parent;
+    const char *name;
+    uint64_t busId;
+  } made[] = {{tuttiNodeSystem, -1, "host", 0},       {tuttiNodeNuma, 0, "numa0", 0},
+              {tuttiNodeHostBridge, 1, "fffe:17", 0}, {tuttiNodeGpu, 2, "fffe:18:00.0", kGpu},
+              {tuttiNodeNuma, 0, "numa1", 0},         {tuttiNodeHostBridge, 4, "fffe:97", 0},
+              {tuttiNodeNic, 5, "softhca0", kNic}};
+  for (int i = 0; i < 7; i++) {
+    nodes[i].kind = made[i].kind;
+    nodes[i].parent = made[i].parent;
+    nodes[i].busId = made[i].busId;
+    nodes[i].numa = -1;
+    snprintf(nodes[i].name, sizeof nodes[i].name, "%s", made[i].name);
+  }
+  t.nodes = nodes;
+  t.count = t.capacity = 7;
+  return &t;
+}
+inline const tuttiTopology *topology = nullptr; // of ranks from now on, if not this host's
+
 struct Rank {
   tuttiCommView view{};
   std::vector<tuttiPeer> peers;
@@ -59,7 +87,9 @@ struct Rank {
     view.netName = "IB";
     view.gdr = view.dmabuf = true;
     EXPECT_EQ(tuttiTopologyHost(true, &view.topology), tuttiSuccess) << tuttiErrorText();
+    if (topology) view.topology = topology;
     tuttiPeer &p = mine();
+    p.busId = kGpu;
     p.rank = rank;
     p.nranks = nranks;
     p.pid = getpid();

@@ -776,9 +776,9 @@ static tuttiResult_t ibAttach(tuttiCommView *v, void *node, int npeers) {
   return tuttiIbPxnAttach(node);
 }
 
-static uint8_t *ibTakeData(void *node, const tuttiConn *conn) {
-  uint8_t *block = tuttiIbPxnTake(node, conn);
-  return block ? block : tuttiIbGdrTake(node, conn->direction == TUTTI_SEND);
+static tuttiResult_t ibTakeData(void *node, const tuttiConn *conn, uint8_t **data) {
+  *data = tuttiIbPxnTake(node, conn);
+  return *data ? tuttiSuccess : tuttiIbGdrTake(node, conn, data);
 }
 
 static void ibGiveData(void *self, const uint8_t *data) {

@@ -314,15 +314,15 @@ tuttiResult_t tuttiIbHostTry(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
 tuttiResult_t tuttiIbGpuTry(tuttiIbNode *node, tuttiIbRail *rail, int device, bool *works,
                             char why[TUTTI_GDR_SENTENCE]);
 /* Makes the slab, for connections over the network with so many peers. No kernel may wait for this
- * rank yet. */
+ * rank yet. Fails where TUTTI_NET_GDR requires of a rail what it does not do, though it should. */
 tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers);
 /* Undoes what these have made for the rail itself. */
 void tuttiIbGdrDrop(tuttiIbRail *rail);
 /* No queue pair is left that knows the memory. */
 void tuttiIbGdrClose(tuttiIbNode *node);
-/* A block for the payloads of one connection; NULL: there is none, or what it sends is to be
- * staged. For the thread that opens and closes connections. */
-uint8_t *tuttiIbGdrTake(tuttiIbNode *node, bool sends);
+/* A block for the payloads of the connection that `conn` names; NULL: there is none, which may be
+ * an error, or what it sends is to be staged. For the thread that opens and closes connections. */
+tuttiResult_t tuttiIbGdrTake(tuttiIbNode *node, const tuttiConn *conn, uint8_t **block);
 /* Registers all of `m` with the rail, by dma-buf or by the plain address, which a peer memory
  * module knows; NULL and errno: neither. */
 struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access);

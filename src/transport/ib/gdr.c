@@ -30,6 +30,12 @@ static bool settingIs(tuttiSettingId id, const char *word) {
   return strcmp(tuttiSettingString(id), word) == 0;
 }
 
+/* Then nothing is staged but by TUTTI_NET_GDR_READ=0: auto is no reason, and what goes without
+ * fails in tuttiNetWithoutGdr. */
+static bool isRequired(void) {
+  return settingIs(TUTTI_SETTING_NET_GDR, "require");
+}
+
 /* ---- the queue pair of a rail with itself -----------------------------------------------------
  */
 
@@ -218,7 +224,9 @@ static tuttiResult_t decide(tuttiIbNode *node, const tuttiPeer *mine, tuttiIbRai
   tuttiGdrQuestion q = {.gpu = mine->busId,
                         .nic = rail->port.device,
                         .level = tuttiSettingString(TUTTI_SETTING_NET_GDR_LEVEL),
-                        .read = tuttiSettingString(TUTTI_SETTING_NET_GDR_READ),
+                        .read = isRequired() && settingIs(TUTTI_SETTING_NET_GDR_READ, "auto")
+                                    ? "1"
+                                    : tuttiSettingString(TUTTI_SETTING_NET_GDR_READ),
                         .able = v->gdr,
                         .dmabuf = rail->dmabuf,
                         .preAmpere = v->preAmpere};
@@ -331,9 +339,29 @@ tuttiResult_t tuttiIbHostTry(tuttiIbNode *node, tuttiIbRail *rail, bool *works,
 
 /* ---- the slab -------------------------------------------------------------------------------- */
 
+/* The rail does not what it should. */
+static tuttiResult_t railWithoutGdr(const tuttiIbNode *node, const tuttiIbRail *rail,
+                                    const char *why) {
+  char what[256];
+  snprintf(what, sizeof what, "%s port %u does no GPUDirect RDMA: %s", rail->port.device,
+           rail->port.port, why);
+  return tuttiNetWithoutGdr(node->view, what);
+}
+
+/* Those that are near enough, and the connections of which others carry: it is at their expense. */
+static tuttiResult_t findBrokenRail(const tuttiIbNode *node) {
+  for (int i = 0; i < node->nrails; i++) {
+    const tuttiIbRail *rail = &node->rails[i];
+    bool should = rail->port.gdr == TUTTI_GDR_BROKEN || rail->port.gdr == TUTTI_GDR_DETOUR;
+    if (should && !rail->gone)
+      TUTTI_TRY(railWithoutGdr(node, rail, tuttiGdrClauses[rail->port.gdr]));
+  }
+  return tuttiSuccess;
+}
+
 /* Registers the slab with the rails that reach the GPU, and those in reserve that take it; false:
- * one of the former refused it, or their devices have all gone. */
-static bool registerSlab(tuttiIbNode *node) {
+ * one of the former, *refused, did not take it, or their devices have all gone. */
+static bool registerSlab(tuttiIbNode *node, const tuttiIbRail **refused) {
   tuttiIbGdr *g = &node->gdr;
   bool any = false;
   for (int i = 0; i < node->nrails; i++) {
@@ -356,6 +384,7 @@ static bool registerSlab(tuttiIbNode *node) {
                "NET/IB: %s port %u refused %zu bytes of GPU memory (%s), so payloads are staged in "
                "host memory; lower TUTTI_NET_GDR_SLAB, or enlarge the GPU's BAR1 (nvidia-smi -q)",
                rail->port.device, rail->port.port, g->slab.memory.bytes, tuttiErrnoText(err));
+    *refused = rail;
     return false;
   }
   return any;
@@ -366,19 +395,23 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   tuttiIbGdr *g = &node->gdr;
   int gpu = tuttiPeerGpu(&v->peers[v->rank]);
   if (npeers == 0 || gpu < 0) return tuttiSuccess;
-  if (railsThatReach(node) == 0) return tuttiNetWithoutGdr(v);
+  const tuttiIbRail *refused = NULL;
+  TUTTI_TRY(findBrokenRail(node));
+  if (railsThatReach(node) == 0) return tuttiNetWithoutGdr(v, TUTTI_NET_NO_NIC);
   for (int i = 0; i < node->nrails; i++)
     g->sends |= node->rails[i].port.gdrRead == TUTTI_GDR_YES;
   size_t each = TUTTI_FIFO_DEPTH * v->slotBytes, most = SLAB_BYTES / each,
          wanted = (g->sends ? 2 : 1) * (size_t)(v->nchannels + 1 + (v->rmaContexts > 0)) *
                   (size_t)npeers,
          n = wanted < most ? wanted : most;
-  if (n == 0) return tuttiNetWithoutGdr(v);
+  if (n == 0)
+    return tuttiNetWithoutGdr(v, "TUTTI_NET_GDR_SLAB has no room for one connection: raise it");
   TUTTI_TRY(tuttiGpuAlloc(v->rank, gpu, n * each, &g->slab.memory));
   TUTTI_TRY(tuttiIbSlabDivide(node, &g->slab, (int)n, each));
-  if (!registerSlab(node)) {
+  if (!registerSlab(node, &refused)) {
     tuttiIbSlabDrop(&g->slab);
-    return tuttiNetWithoutGdr(v);
+    return refused ? railWithoutGdr(node, refused, "it did not take the slab, see the warning")
+                   : tuttiNetWithoutGdr(v, TUTTI_NET_NO_NIC);
   }
   TUTTI_INFO(NET,
              "NET/IB: GPUDirect RDMA by %d of %d ports, %d connections%s in %zu MiB of the GPU, %s",
@@ -388,18 +421,33 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   return tuttiSuccess;
 }
 
-uint8_t *tuttiIbGdrTake(tuttiIbNode *node, bool sends) {
+/* For a connection there is no block. */
+static tuttiResult_t connectionWithoutGdr(const tuttiIbNode *node, const tuttiConn *conn) {
+  char what[256];
+  snprintf(what, sizeof what,
+           "its connection %s rank %d, channel %d, finds none of the %d blocks of GPU memory free: "
+           "raise TUTTI_NET_GDR_SLAB",
+           conn->direction == TUTTI_SEND ? "to" : "from", conn->peer, conn->channel,
+           node->gdr.slab.nblocks);
+  return tuttiNetWithoutGdr(node->view, what);
+}
+
+tuttiResult_t tuttiIbGdrTake(tuttiIbNode *node, const tuttiConn *conn, uint8_t **block) {
   tuttiIbGdr *g = &node->gdr;
-  if (sends && !g->sends) return NULL;
-  uint8_t *block = tuttiIbSlabTake(&g->slab);
-  if (block) return block;
+  const tuttiCommView *v = node->view;
+  *block = NULL;
+  if (tuttiPeerGpu(&v->peers[v->rank]) < 0) return tuttiSuccess;
+  if (conn->direction == TUTTI_SEND && g->slab.nblocks > 0 && !g->sends) return tuttiSuccess;
+  *block = tuttiIbSlabTake(&g->slab);
+  if (*block) return tuttiSuccess;
+  TUTTI_TRY(connectionWithoutGdr(node, conn));
   if (g->slab.nblocks > 0 && !g->full)
     TUTTI_WARN(NET,
                "NET/IB: all %d blocks of GPU memory are taken: more connections are staged in host "
                "memory; raise TUTTI_NET_GDR_SLAB",
                g->slab.nblocks);
   g->full = g->slab.nblocks > 0;
-  return NULL;
+  return tuttiSuccess;
 }
 
 /* ---- ports that come up later ------------------------------------------------------------------
