@@ -115,6 +115,8 @@ static const Option globals[] = {
     {"movers", COUNT, offsetof(softConfig, movers), 1, SOFT_MAX_MOVERS},
     {"staging_mib", MEBIBYTES, offsetof(softConfig, staging), 1, 1024},
     {"reorder_us", MICROSECONDS, offsetof(softConfig, reorder), 0, LONG},
+    {"relaxing", FLAG, offsetof(softConfig, relaxing), 0, 0},
+    {"relaxed_us", MICROSECONDS, offsetof(softConfig, relaxed), 0, LONG},
     {"invisible_ms", MILLISECONDS, offsetof(softConfig, invisible), 0, LONG},
 };
 
@@ -277,8 +279,12 @@ static void readFile(softConfig *config, const char *path) {
 
 void softConfigRead(softConfig *config) {
   const char *path = getenv("SOFTHCA_CONFIG"), *more = getenv("SOFTHCA_MORE");
-  *config =
-      (softConfig){.fabric = "default", .seed = 1, .dmabuf = true, .movers = 1, .staging = 4 << 20};
+  *config = (softConfig){.fabric = "default",
+                         .seed = 1,
+                         .dmabuf = true,
+                         .relaxing = true,
+                         .movers = 1,
+                         .staging = 4 << 20};
   if (path) readFile(config, path);
   char *copy = more ? strdup(more) : NULL, *rest = NULL;
   for (char *line = copy ? strtok_r(copy, ";", &rest) : NULL; line;

@@ -87,6 +87,8 @@ typedef struct {
   uint64_t movers;      /* threads that copy from and to GPUs */
   uint64_t staging;     /* bytes of shared memory, in each direction of a stream */
   uint64_t reorder;     /* parts of messages are placed in any order, each this late at most */
+  bool relaxing;        /* memory can be registered with relaxed ordering */
+  uint64_t relaxed;     /* what is written there is placed in any order, this late at most */
   uint64_t invisible;   /* bytes in memory of GPUs show after a read, or up to this late */
   int ndevices;
   softDeviceConfig devices[SOFT_MAX_DEVICES];

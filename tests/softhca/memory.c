@@ -1,4 +1,5 @@
 /* Protection domains and registered memory. */
+#include "control.h"
 #include "hca.h"
 
 #include <errno.h>
@@ -25,6 +26,12 @@ int ibv_dealloc_pd(struct ibv_pd *pd) {
   if (used) return EBUSY;
   free(pd);
   return 0;
+}
+
+static _Atomic uint64_t relaxedMrs;
+
+uint64_t softHcaRelaxed(void) {
+  return atomic_load(&relaxedMrs);
 }
 
 static uint32_t freeMr(void) { /* 0: none */
@@ -82,8 +89,10 @@ static int publish(softMr *mr, void *addr, size_t length) {
 static struct ibv_mr *registerMemory(softMr how, void *addr, size_t length, bool gpuAllowed) {
   unsigned remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   const softDriver *cu = softDriverGet();
+  bool relaxed = how.access & IBV_ACCESS_RELAXED_ORDERING;
   int error = softRefuses(how.pd->context)                                      ? EIO
               : (how.access & remote) && !(how.access & IBV_ACCESS_LOCAL_WRITE) ? EINVAL
+              : relaxed && !hca.config.relaxing                                 ? EOPNOTSUPP
                                                                                 : 0;
   softMr *mr = error ? NULL : malloc(sizeof *mr);
   if (!error && !mr) error = ENOMEM;
@@ -93,6 +102,7 @@ static struct ibv_mr *registerMemory(softMr how, void *addr, size_t length, bool
     if (mr->gpu >= 0) error = describeGpu(cu, mr, (uintptr_t)addr, gpuAllowed);
   }
   if (!error) error = publish(mr, addr, length);
+  if (!error && relaxed) atomic_fetch_add(&relaxedMrs, 1);
   if (!error) return &mr->ibv;
   free(mr);
   errno = error;

@@ -161,24 +161,38 @@ __attribute__((no_sanitize("thread"))) char peek(const char *byte) {
   return *static_cast<const volatile char *>(byte);
 }
 
+// Memory of an end that is registered with relaxed ordering.
+struct Relaxed {
+  std::vector<char> memory;
+  ibv_mr *mr;
+  Relaxed(ibv_pd *pd, size_t bytes) : memory(bytes) {
+    mr = ibv_reg_mr(pd, memory.data(), memory.size(), ALL | IBV_ACCESS_RELAXED_ORDERING);
+    EXPECT_NE(mr, nullptr);
+  }
+  ~Relaxed() { EXPECT_EQ(ibv_dereg_mr(mr), 0); }
+};
+
 // How often a flag, written after its data on the same queue pair, was there before all of them.
-int overtakings(Pair &p, int rounds) {
+// The data go to memory of its own, or to the flag's.
+int overtakings(Pair &p, int rounds, const Relaxed *own = nullptr) {
   size_t last = 100000;
+  const char *data = own ? own->memory.data() : p.b.memory.data();
+  uint32_t rkey = own ? own->mr->rkey : p.b.mr->rkey;
   auto *flag = reinterpret_cast<std::atomic<uint64_t> *>(p.b.memory.data() + (1 << 17) - 8);
   int n = 0;
   for (int i = 1; i <= rounds; i++) {
     memset(p.a.memory.data(), i, p.a.memory.size());
     uint64_t value;
     memcpy(&value, p.a.memory.data(), 8);
-    EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, (uint32_t)last, p.b.at(), p.b.mr->rkey), 0);
+    EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, (uint32_t)last, (uintptr_t)data, rkey), 0);
     EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, 8, p.b.at((1 << 17) - 8), p.b.mr->rkey), 0);
     ibv_wc wc;
     while (flag->load() != value)
       EXPECT_EQ(ibv_poll_cq(p.b.cq, 1, &wc), 0);
-    n += peek(&p.b.memory[last - 1]) != (char)i;
+    n += peek(&data[last - 1]) != (char)i;
     EXPECT_EQ(p.a.next().wr_id, 7u);
     EXPECT_EQ(p.a.next().wr_id, 7u);
-    EXPECT_EQ(p.b.memory[last - 1], (char)i);
+    EXPECT_EQ(data[last - 1], (char)i);
   }
   return n;
 }
@@ -228,6 +242,48 @@ TEST(Order, CompletionsStayInOrderEvenSo) {
       EXPECT_EQ(p.a.next().status, IBV_WC_SUCCESS);
     }
   }
+}
+
+TEST(Order, AFlagBehindRelaxedDataMayBeEarly) {
+  if (!configured("relaxed_us 500")) return;
+  Pair p;
+  EXPECT_TRUE(claimsOrder(p.a));
+  EXPECT_EQ(overtakings(p, 50), 0) << "other memory is as ever";
+  Relaxed data(p.b.pd, 1 << 20);
+  int seen = 0;
+  for (int i = 0; i < 100 && seen == 0; i++)
+    seen = overtakings(p, 50, &data);
+  EXPECT_GT(seen, 0);
+}
+
+TEST(Order, ACompletionFollowsRelaxedDataToo) {
+  if (!configured("relaxed_us 500")) return;
+  Pair p;
+  Relaxed data(p.b.pd, 1 << 20);
+  for (char i = 1; i < 60; i++) {
+    memset(p.a.memory.data(), i, p.a.memory.size());
+    EXPECT_EQ(p.b.postRecv(0), 0);
+    EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, 100000, (uintptr_t)data.memory.data(), data.mr->rkey), 0);
+    EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE_WITH_IMM, 0, p.b.at(), p.b.mr->rkey), 0);
+    EXPECT_EQ(p.b.next().opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+    EXPECT_EQ(std::vector<char>(data.memory.begin(), data.memory.begin() + 100000),
+              std::vector<char>(100000, i));
+    EXPECT_EQ(p.a.next().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(p.a.next().status, IBV_WC_SUCCESS);
+  }
+}
+
+TEST(Order, WithoutTheModeRelaxedMemoryIsAsOther) {
+  Pair p;
+  Relaxed data(p.b.pd, 1 << 20);
+  EXPECT_EQ(overtakings(p, 50, &data), 0);
+}
+
+TEST(Order, ADeviceMayRefuseToRelax) {
+  if (!configured("relaxing no")) return;
+  End end;
+  EXPECT_EQ(ibv_reg_mr(end.pd, end.memory.data(), 64, ALL | IBV_ACCESS_RELAXED_ORDERING), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
 // ---- what a GPU sees

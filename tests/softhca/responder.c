@@ -361,6 +361,25 @@ static void startDue(softQp *qp) {
     if (flight->task == SOFT_PLACE && !flight->started && isDue(flight)) place(qp, flight);
 }
 
+/* It is written to memory that was registered with relaxed ordering. */
+static bool isRelaxed(const softQp *qp, const softFlight *flight) {
+  const softFrame *f = &flight->frame;
+  bool write = f->opcode == IBV_WR_RDMA_WRITE || f->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  softMr *mr = write ? softMrFind(qp->ibv.qp_base.pd, f->rkey, f->address, 0, 0) : NULL;
+  return mr && (mr->access & IBV_ACCESS_RELAXED_ORDERING);
+}
+
+/* What is relaxed at its time, whatever came before; the rest in order, without a wait for that. */
+static void startRelaxed(softQp *qp) {
+  bool waits = false; /* for what is not relaxed */
+  for (softFlight *flight = qp->in.flights.first; flight; flight = flight->next) {
+    bool relaxed = isRelaxed(qp, flight);
+    if (flight->task != SOFT_PLACE) return;
+    if (!flight->started && (relaxed ? isDue(flight) : !waits)) place(qp, flight);
+    waits |= !relaxed && !(flight->started && softFlightDone(flight));
+  }
+}
+
 /* Starts what need not wait for its turn: bytes for a GPU, as long as all before them are on their
  * way there too. Movers keep them in order. */
 static void startSome(softQp *qp) {
@@ -398,6 +417,8 @@ bool softResponderRun(softQp *qp) {
   }
   if (hca.config.reorder)
     startDue(qp);
+  else if (hca.config.relaxed)
+    startRelaxed(qp);
   else
     startSome(qp);
   return depart(qp) || moved;
@@ -469,7 +490,10 @@ static bool take(softConn *conn, const softFrame *f, uint8_t *chunk) {
     return false;
   }
   takeMessage(qp, flight);
-  if (hca.config.reorder) flight->notBefore = softNow() + softRandom(hca.config.reorder);
+  uint64_t late = hca.config.reorder                            ? hca.config.reorder
+                  : hca.config.relaxed && isRelaxed(qp, flight) ? hca.config.relaxed
+                                                                : 0;
+  if (late) flight->notBefore = softNow() + softRandom(late);
   softFlightAppend(&qp->in.flights, flight);
   if (flight->task == SOFT_REFUSE) {
     qp->in.refused = true;
