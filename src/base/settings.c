@@ -81,6 +81,12 @@ static const char *checkOrder(const char *text) {
   return known ? NULL : "accepted: auto, writes or immediate";
 }
 
+/* NCCL's 2 is auto. */
+static const char *checkRelaxed(const char *text) {
+  bool known = !strcmp(text, "auto") || (strchr("012", text[0]) && text[0] && !text[1]);
+  return known ? NULL : "accepted: 0, 1 or auto";
+}
+
 static const char *checkNet(const char *text) {
   bool known = !strcasecmp(text, "IB") || !strcasecmp(text, "Socket");
   return known ? NULL : "accepted: IB or Socket";
@@ -108,6 +114,7 @@ static const char *(*const stringChecks[TUTTI_SETTING_COUNT])(const char *text) 
     [TUTTI_SETTING_NET_GDR_FLUSH] = checkFlush,
     [TUTTI_SETTING_NET_GDR_LEVEL] = checkLevel,
     [TUTTI_SETTING_NET_GDR_READ] = checkRead,
+    [TUTTI_SETTING_IB_PCI_RELAXED_ORDERING] = checkRelaxed,
     [TUTTI_SETTING_SOCKET_FAMILY] = checkFamily,
 };
 

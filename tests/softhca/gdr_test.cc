@@ -601,6 +601,99 @@ TEST(Gdr, APortThatFailsOutOfOrderIsMended) {
   closeBoth(r, from, to);
 }
 
+// ---- relaxed ordering
+// ----------------------------------------------------------------------------------------
+
+// Sends between two ranks on GPUs or hosts, both ways, and puts; all must come right.
+void relaxedTraffic(bool onGpu) {
+  Ranks r(onGpu, onGpu);
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  tuttiConn back = r.a.open(0, TUTTI_RECV), forth = r.b.open(0, TUTTI_SEND);
+  EXPECT_EQ(to.gpuData != 0, onGpu);
+  EXPECT_EQ(exchange(r, from, to, 100, kLarge), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+  closeBoth(r, back, forth);
+}
+
+// Placed late is what goes to memory that is registered so, even behind what comes later on its
+// queue pair: a flag would be believed too early. The flush is off, as it waits for the writes.
+TEST(Relaxed, MemoryHasCompletionsForItsPayloads) {
+  for (bool onGpu : {true, false}) {
+    if (!configured("relaxed_us 5000")) return;
+    set("TUTTI_IB_PCI_RELAXED_ORDERING", "1");
+    set("TUTTI_NET_GDR_FLUSH", "off");
+    uint64_t before = softHcaRelaxed();
+    relaxedTraffic(onGpu);
+    EXPECT_GT(softHcaRelaxed(), before);
+  }
+}
+
+// The device promises order, which holds for other memory alone.
+TEST(Relaxed, MemoryIsNotWhereFlagsAreBelieved) {
+  if (!configured("relaxed_us 5000")) return;
+  set("TUTTI_NET_GDR_FLUSH", "off");
+  const char *const settings[][2] = {{"auto", "auto"}, {"0", "auto"},      {"auto", "writes"},
+                                     {"1", "writes"},  {"0", "immediate"}, {"2", "auto"}};
+  for (auto [relaxed, order] : settings)
+    for (bool onGpu : {true, false}) {
+      set("TUTTI_IB_PCI_RELAXED_ORDERING", relaxed);
+      set("TUTTI_IB_ORDER", order);
+      relaxedTraffic(onGpu);
+      EXPECT_EQ(softHcaRelaxed(), 0u) << relaxed << order;
+    }
+}
+
+// What has completions anyway.
+TEST(Relaxed, MemoryIsWhatHasCompletionsAnyway) {
+  if (!configured("relaxed_us 5000")) return;
+  set("TUTTI_NET_GDR_FLUSH", "off");
+  set("TUTTI_IB_ORDER", "immediate");
+  for (bool onGpu : {true, false}) {
+    uint64_t before = softHcaRelaxed();
+    relaxedTraffic(onGpu);
+    EXPECT_GT(softHcaRelaxed(), before);
+  }
+}
+
+TEST(Relaxed, GpuMemoryIsWhereTheDeviceDoesNotPromiseOrder) {
+  if (!configured("reorder_us 500")) return;
+  relaxedTraffic(false);
+  EXPECT_EQ(softHcaRelaxed(), 0u);
+  relaxedTraffic(true);
+  EXPECT_GE(softHcaRelaxed(), 2 + 2u) << "the slabs, and the FIFOs of who receives";
+}
+
+TEST(Relaxed, DevicesThatRefuseGoWithout) {
+  if (!configured("relaxing no")) return;
+  set("TUTTI_IB_PCI_RELAXED_ORDERING", "1");
+  relaxedTraffic(true);
+  relaxedTraffic(false);
+  EXPECT_EQ(softHcaRelaxed(), 0u);
+}
+
+TEST(Relaxed, APortThatFailsIsMended) {
+  if (!configured("relaxed_us 300\ninvisible_ms 1000\ndevice softhca0 ports=2\n"
+                  "port softhca0/1 down_frames=300 up_ms=500"))
+    return;
+  set("TUTTI_IB_PCI_RELAXED_ORDERING", "1");
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_EQ(exchange(r, from, to, 3000, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+TEST(Relaxed, OtherWordsAreRefused) {
+  for (const char *wrong : {"3", "yes", "12", "-1"}) {
+    setenv("TUTTI_IB_PCI_RELAXED_ORDERING", wrong, 1);
+    EXPECT_EQ(tuttiSettingsLoad(), tuttiInvalidArgument) << wrong;
+    EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("accepted: 0, 1 or auto"));
+  }
+  unsetenv("TUTTI_IB_PCI_RELAXED_ORDERING");
+  EXPECT_EQ(tuttiSettingsLoad(), tuttiSuccess);
+}
+
 // ---- one-sided operations
 // ----------------------------------------------------------------------------------------
 
@@ -825,6 +918,18 @@ TEST(GdrPuts, AreFlushedBeforeTheyAreTaken) {
     int stores = putAll(r, 60, straight);
     EXPECT_EQ(stores == inlined(60), straight);
   }
+}
+
+// The window, too; and on the host as on the GPU.
+TEST(GdrPuts, GoIntoRelaxedWindows) {
+  if (!configured("relaxed_us 2000")) return;
+  set("TUTTI_IB_PCI_RELAXED_ORDERING", "1");
+  set("TUTTI_NET_GDR_FLUSH", "off");
+  Ranks r;
+  r.attach();
+  uint64_t before = softHcaRelaxed();
+  EXPECT_EQ(putAll(r, 120, true), inlined(120));
+  EXPECT_GE(softHcaRelaxed(), before + 2) << "window and FIFO";
 }
 
 TEST(GdrPuts, AreNotLostWithAPort) {

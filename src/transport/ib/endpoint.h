@@ -41,6 +41,7 @@ typedef struct {
 #define X(member, function) __typeof__(function) *member;
   TUTTI_VERBS(X)
 #undef X
+  __typeof__(ibv_reg_mr_iova2) *regMrIova2; /* of rdma-core 28; NULL in older ones */
 } tuttiVerbsTable;
 extern tuttiVerbsTable tuttiVerbs; /* valid once tuttiVerbsLoad has found all */
 
@@ -83,8 +84,9 @@ typedef struct {
 /* The memory of the rank's GPU that its rails reach. Zero: none, payloads are staged. */
 typedef struct {
   tuttiIbSlab slab;
-  bool sends; /* it is for what is sent, too: there is a rail that reads */
-  bool full;  /* there was no block left, which has been said */
+  bool relaxed; /* it is registered with relaxed ordering: see port.c */
+  bool sends;   /* it is for what is sent, too: there is a rail that reads */
+  bool full;    /* there was no block left, which has been said */
 
   tuttiGpuMemory probe; /* for the check at init and the flush */
   uint8_t *flushByte;
@@ -224,6 +226,7 @@ typedef struct tuttiIbEndpoint {
   uint64_t avoidUntil, avoidNs; /* when these are tried again, or were; how long that was then */
   uint32_t unfit;   /* rails whose devices have refused what this connection needs, by bit */
   uint32_t changes; /* node->changes when the queue pairs were made */
+  bool relaxed;     /* recv: the FIFO is registered with relaxed ordering: see port.c */
   bool immediate;   /* what has come is told by completions, and no flag in memory is believed */
   bool ran;         /* it has had queue pairs that worked */
   tuttiWhere
@@ -325,7 +328,8 @@ void tuttiIbGdrClose(tuttiIbNode *node);
 tuttiResult_t tuttiIbGdrTake(tuttiIbNode *node, const tuttiConn *conn, uint8_t **block);
 /* Registers all of `m` with the rail, by dma-buf or by the plain address, which a peer memory
  * module knows; NULL and errno: neither. */
-struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access);
+struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access,
+                                  bool relaxed);
 /* Sends a pattern from the beginning of `from`, which is `mr` to the rail, by the rail's NIC to the
  * memory of this rank's GPU. *why: NULL, or what is wrong. No kernel may wait for this rank yet. */
 tuttiResult_t tuttiIbGdrCheckFrom(tuttiIbNode *node, tuttiIbRail *rail, const tuttiGpuMemory *from,
@@ -335,6 +339,8 @@ tuttiResult_t tuttiIbGdrCheckFrom(tuttiIbNode *node, tuttiIbRail *rail, const tu
  * the device. */
 tuttiResult_t tuttiIbFlushAsk(tuttiIbNode *node, uint64_t *number);
 tuttiResult_t tuttiIbFlushPoll(tuttiIbNode *node);
+/* All rails that reach the GPU promise to place writes in order. */
+bool tuttiIbGdrOrdered(const tuttiIbNode *node);
 /* Checks rails whose ports were down at init and have come up; at each turn of the node. */
 void tuttiIbGdrCheckLate(tuttiIbNode *node, tuttiProxyTurn *turn);
 
@@ -378,16 +384,25 @@ void tuttiIbRailLost(tuttiIbNode *node, tuttiIbRail *rail, const char *why);
 bool tuttiIbOrdered(struct ibv_qp *qp);
 /* The row in which the port has this address now; -1: none. */
 int tuttiIbGidRow(const tuttiIbRail *rail, const tuttiIbGid *gid);
-/* Registers memory with a rail, for the peer to write to; the error names the remedy. */
-tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes,
+/* Whether memory is registered with relaxed ordering if all that is written there is told by
+ * completions: `told`. Where none is written, it is. */
+bool tuttiIbRelaxes(bool told);
+/* What is written into host memory of this rank is told by completions on all its connections. */
+bool tuttiIbHostTold(void);
+/* Registers memory, `relaxed` as far as library and device take that; NULL and errno: not at all.
+ */
+struct ibv_mr *tuttiIbRegisterMr(const tuttiIbRail *rail, void *addr, size_t bytes, int access,
+                                 bool relaxed);
+/* The same for the peer to write to; the error names the remedy. */
+tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes, bool relaxed,
                               struct ibv_mr **mr);
 void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]); /* those that are there */
 /* Device and kernel import dma-bufs. */
 bool tuttiIbDmabuf(const tuttiIbRail *rail);
 /* Registers `bytes` of the dma-buf `fd`, which stays the caller's, from `offset` on, as memory at
- * `address`; NULL and errno if it is refused. */
+ * `address`, as tuttiIbRegisterMr; NULL and errno if it is refused. */
 struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t offset, size_t bytes,
-                                     uint64_t address, int fd, int access);
+                                     uint64_t address, int fd, int access, bool relaxed);
 /* A region that holds [addr, addr + bytes) and could be registered, or NULL, for one use; registers
  * it on first use. Forgets those that are gone. */
 tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r);

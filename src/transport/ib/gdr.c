@@ -91,19 +91,21 @@ static int postFlush(tuttiIbNode *node, tuttiIbRail *rail) {
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access) {
+struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access,
+                                  bool relaxed) {
   struct ibv_mr *mr = NULL;
   if (rail->dmabuf) {
     TUTTI_CLOSED int fd = tuttiGpuExport(m);
-    if (fd >= 0) mr = tuttiIbRegisterDmabuf(rail, 0, m->bytes, (uintptr_t)m->memory, fd, access);
+    if (fd >= 0)
+      mr = tuttiIbRegisterDmabuf(rail, 0, m->bytes, (uintptr_t)m->memory, fd, access, relaxed);
   }
-  return mr ? mr : tuttiVerbs.regMr(rail->pd, m->memory, m->bytes, access);
+  return mr ? mr : tuttiIbRegisterMr(rail, m->memory, m->bytes, access, relaxed);
 }
 
 /* For all that a rail does with the rank's own GPU. */
-static struct ibv_mr *registerOwn(const tuttiIbRail *rail, const tuttiGpuMemory *m) {
-  return tuttiIbRegisterGpu(
-      rail, m, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+static struct ibv_mr *registerOwn(const tuttiIbRail *rail, const tuttiGpuMemory *m, bool relaxed) {
+  const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  return tuttiIbRegisterGpu(rail, m, access, relaxed);
 }
 
 /* ---- the check ------------------------------------------------------------------------------- */
@@ -170,7 +172,7 @@ static tuttiResult_t makeProbe(tuttiIbNode *node, int device) {
 
 /* Registers what check and flush need; false: the sentence says what was refused. */
 static bool registerProbe(tuttiIbNode *node, tuttiIbRail *rail, char why[TUTTI_GDR_SENTENCE]) {
-  rail->probe = registerOwn(rail, &node->gdr.probe);
+  rail->probe = registerOwn(rail, &node->gdr.probe, false);
   if (rail->probe)
     rail->flushMr = tuttiVerbs.regMr(rail->pd, node->gdr.flushByte, 1, IBV_ACCESS_LOCAL_WRITE);
   if (!rail->flushMr)
@@ -367,7 +369,7 @@ static bool registerSlab(tuttiIbNode *node, const tuttiIbRail **refused) {
   for (int i = 0; i < node->nrails; i++) {
     tuttiIbRail *rail = &node->rails[i];
     if (!rail->probe) continue;
-    g->slab.mr[i] = registerOwn(rail, &g->slab.memory);
+    g->slab.mr[i] = registerOwn(rail, &g->slab.memory, g->relaxed);
     any |= g->slab.mr[i] != NULL;
     if (g->slab.mr[i]) continue;
     int err = errno;
@@ -390,6 +392,19 @@ static bool registerSlab(tuttiIbNode *node, const tuttiIbRail **refused) {
   return any;
 }
 
+bool tuttiIbGdrOrdered(const tuttiIbNode *node) {
+  bool ordered = true;
+  for (int i = 0; i < node->nrails; i++)
+    ordered &= !node->rails[i].probe || node->rails[i].late || node->rails[i].ordered;
+  return ordered;
+}
+
+/* Whether all that receive in the slab ask for immediates: see wantsImmediates in meet.c. */
+static bool slabIsTold(const tuttiIbNode *node) {
+  bool automatic = settingIs(TUTTI_SETTING_IB_ORDER, "auto");
+  return tuttiIbHostTold() || (automatic && !tuttiIbGdrOrdered(node));
+}
+
 tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   const tuttiCommView *v = node->view;
   tuttiIbGdr *g = &node->gdr;
@@ -408,6 +423,7 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
     return tuttiNetWithoutGdr(v, "TUTTI_NET_GDR_SLAB has no room for one connection: raise it");
   TUTTI_TRY(tuttiGpuAlloc(v->rank, gpu, n * each, &g->slab.memory));
   TUTTI_TRY(tuttiIbSlabDivide(node, &g->slab, (int)n, each));
+  g->relaxed = tuttiIbRelaxes(slabIsTold(node));
   if (!registerSlab(node, &refused)) {
     tuttiIbSlabDrop(&g->slab);
     return refused ? railWithoutGdr(node, refused, "it did not take the slab, see the warning")

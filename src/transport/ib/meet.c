@@ -118,6 +118,23 @@ static void dropQueuePair(tuttiIbQueuePair *q) {
   q->qp = NULL;
 }
 
+/* Whether this side asks for completions of all that comes to it. The peer may, too. */
+static bool wantsImmediates(const tuttiIbEndpoint *e) {
+  const char *order = tuttiSettingString(TUTTI_SETTING_IB_ORDER);
+  bool sends = tuttiIbSends(e), onGpu = e->meet.fifo.gpuData;
+  if (strcmp(order, "auto") != 0) return strcmp(order, "immediate") == 0;
+  if (!sends && (e->relaxed || tuttiIbHostTold() || (onGpu && e->node->gdr.relaxed))) return true;
+  return onGpu && !tuttiIbGdrOrdered(e->node);
+}
+
+/* The FIFO of a receiver that asks for them, and of no sender: see port.c. */
+static tuttiResult_t registerFifo(tuttiIbEndpoint *e, int rail) {
+  bool relaxed = tuttiIbRelaxes(!tuttiIbSends(e) && wantsImmediates(e));
+  e->relaxed |= relaxed;
+  return tuttiIbRegister(e->node, rail, e->meet.fifo.descriptors, e->registered, relaxed,
+                         &e->mr[rail]);
+}
+
 /* Makes the queue pair proper, on a port of this side that is up. */
 static tuttiResult_t makeQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q, const uint8_t port[2]) {
   *q = (tuttiIbQueuePair){.end = e,
@@ -129,9 +146,7 @@ static tuttiResult_t makeQueuePair(tuttiIbEndpoint *e, tuttiIbQueuePair *q, cons
   const char *call;
   destroyDead(e, q->rail);
   r->carries |= !tuttiIbSends(e) && e->meet.fifo.gpuData;
-  if (!e->mr[q->rail])
-    TUTTI_TRY(tuttiIbRegister(e->node, q->rail, e->meet.fifo.descriptors, e->registered,
-                              &e->mr[q->rail]));
+  if (!e->mr[q->rail]) TUTTI_TRY(registerFifo(e, q->rail));
   TUTTI_TRY(widenCq(e, q));
   int err = tuttiIbQueuePairCreate(r, r->cq, e->node->pkey, IBV_ACCESS_REMOTE_WRITE, &q->qp,
                                    &q->maxInline, &call);
@@ -209,16 +224,6 @@ static void sendHandshake(tuttiIbEndpoint *e) {
   tuttiSocketPart *p = &e->meet.parts[0];
   if (tuttiSecureSend(p->source.fd, &e->out, sizeof e->out) != sizeof e->out)
     p->closed = true; /* by a peer that has finished; or if it died, the watch says so */
-}
-
-/* Whether this side asks for completions of all that comes to it. The peer may, too. */
-static bool wantsImmediates(const tuttiIbEndpoint *e) {
-  const char *order = tuttiSettingString(TUTTI_SETTING_IB_ORDER);
-  if (strcmp(order, "auto") != 0) return strcmp(order, "immediate") == 0;
-  bool ordered = true;
-  for (int i = 0; i < e->node->nrails; i++)
-    ordered &= !e->node->gdr.slab.mr[i] || e->node->rails[i].late || e->node->rails[i].ordered;
-  return e->meet.fifo.gpuData && !ordered;
 }
 
 /* This side's ports as this connection can use them now, without those that are `unwanted`, by bit.

@@ -43,6 +43,7 @@ static void loadVerbs(void) {
                "libibverbs.so.1 has no %s; install rdma-core 32 or newer", symbols[i]);
   }
   *(void **)&regDmabuf = dlsym(library, "ibv_reg_dmabuf_mr");
+  *(void **)&tuttiVerbs.regMrIova2 = dlsym(library, "ibv_reg_mr_iova2");
   *(void **)&inOrder = dlsym(library, "ibv_query_qp_data_in_order");
 }
 
@@ -258,14 +259,56 @@ static tuttiResult_t railFailed(const tuttiIbNode *node, const tuttiIbRail *rail
                     remedyText(err, remedy, sizeof remedy));
 }
 
-/* ---- memory --------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------
+ *
+ * With relaxed ordering a write may pass others on PCIe, which it need not wait for: faster on many
+ * hosts, and virtual ones above all. Then a flag behind a payload may be there first, even one in
+ * other memory, as far as this library wants to know. A completion is not: it is written in order,
+ * behind all before. So that is for memory whose every write is told by completions:
+ *
+ *   the slab of the GPU, if all that receive there ask for immediates, which tuttiIbGdr.relaxed
+ *   then makes them do for good; its blocks are for senders, too, which are only read;
+ *   a receiver's FIFO, if it asks for them, as tuttiIbEndpoint.relaxed then does;
+ *   windows, which are written by connections that receive in the same kind of memory;
+ *   memory of the user that is only read.
+ *
+ * A sender's FIFO is not: credits come there, and an old one may not overwrite a new one. Nor is
+ * what the check and the flush use: they are to find the GPU as strict traffic does. */
 
-tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes,
+/* Immediates are no trouble where they are used anyway; to relax the rest, too, they are asked for.
+ */
+static bool isRelaxing(const char *mode) {
+  const char *set = tuttiSettingString(TUTTI_SETTING_IB_PCI_RELAXED_ORDERING);
+  return strcmp(strcmp(set, "2") == 0 ? "auto" : set, mode) == 0;
+}
+
+static bool isOrder(const char *order) {
+  return strcmp(tuttiSettingString(TUTTI_SETTING_IB_ORDER), order) == 0;
+}
+
+bool tuttiIbRelaxes(bool told) {
+  return told && !isRelaxing("0");
+}
+
+bool tuttiIbHostTold(void) {
+  return isOrder("immediate") || (isOrder("auto") && isRelaxing("1"));
+}
+
+struct ibv_mr *tuttiIbRegisterMr(const tuttiIbRail *rail, void *addr, size_t bytes, int access,
+                                 bool relaxed) {
+  unsigned all = (unsigned)access | IBV_ACCESS_RELAXED_ORDERING;
+  struct ibv_mr *mr = NULL;
+  if (relaxed && tuttiVerbs.regMrIova2)
+    mr = tuttiVerbs.regMrIova2(rail->pd, addr, bytes, (uintptr_t)addr, all);
+  return mr ? mr : tuttiVerbs.regMr(rail->pd, addr, bytes, access);
+}
+
+tuttiResult_t tuttiIbRegister(tuttiIbNode *node, int rail, void *addr, size_t bytes, bool relaxed,
                               struct ibv_mr **mr) {
   char call[96];
   snprintf(call, sizeof call, "ibv_reg_mr of %zu bytes", bytes);
-  *mr = tuttiVerbs.regMr(node->rails[rail].pd, addr, bytes,
-                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  *mr = tuttiIbRegisterMr(&node->rails[rail], addr, bytes,
+                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, relaxed);
   return *mr ? tuttiSuccess : railFailed(node, &node->rails[rail], call, errno);
 }
 
@@ -280,8 +323,10 @@ bool tuttiIbDmabuf(const tuttiIbRail *rail) {
 }
 
 struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t offset, size_t bytes,
-                                     uint64_t address, int fd, int access) {
-  return regDmabuf(rail->pd, offset, bytes, address, fd, access);
+                                     uint64_t address, int fd, int access, bool relaxed) {
+  int all = access | IBV_ACCESS_RELAXED_ORDERING;
+  struct ibv_mr *mr = relaxed ? regDmabuf(rail->pd, offset, bytes, address, fd, all) : NULL;
+  return mr ? mr : regDmabuf(rail->pd, offset, bytes, address, fd, access);
 }
 
 void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]) {
@@ -316,7 +361,8 @@ static void registerRegion(tuttiIbNode *node, tuttiIbRegion *r) {
   size_t bytes = r->region.end - r->region.begin;
   for (int i = 0; i < node->nrails; i++) {
     if (node->rails[i].gone) continue;
-    r->mr[i] = tuttiVerbs.regMr(node->rails[i].pd, (void *)r->region.begin, bytes, 0);
+    r->mr[i] =
+        tuttiIbRegisterMr(&node->rails[i], (void *)r->region.begin, bytes, 0, tuttiIbRelaxes(true));
     if (r->mr[i]) continue;
     int err = errno;
     if (tuttiIbRailGone(&node->rails[i])) {

@@ -129,11 +129,12 @@ static tuttiResult_t registerWith(tuttiIbNode *node, int i, tuttiIbLoan *loan, i
   const tuttiGpuMemory *m = &loan->slab.memory;
   struct ibv_mr **mr = &loan->slab.mr[i];
   const char *wrong = NULL;
+  bool relaxed = tuttiIbRelaxes(true); /* nobody writes there but the GPU */
   if (!rail->probe || rail->late) return tuttiSuccess;
   if (dmabuf < 0)
-    *mr = tuttiIbRegisterGpu(rail, m, 0);
+    *mr = tuttiIbRegisterGpu(rail, m, 0, relaxed);
   else if (rail->dmabuf)
-    *mr = tuttiIbRegisterDmabuf(rail, 0, m->bytes, (uintptr_t)m->memory, dmabuf, 0);
+    *mr = tuttiIbRegisterDmabuf(rail, 0, m->bytes, (uintptr_t)m->memory, dmabuf, 0, relaxed);
   int err = errno;
   if (!*mr && tuttiIbRailGone(rail)) {
     tuttiIbRailLost(node, rail, TUTTI_IB_SILENT);

@@ -78,6 +78,7 @@ protected:
       device.registered++;
       return new ibv_mr{};
     };
+    tuttiVerbs.regMrIova2 = nullptr;
     tuttiVerbs.deregMr = [](ibv_mr *mr) {
       device.registered--;
       delete mr;
