@@ -6,11 +6,13 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "proxy/proxy.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static tuttiRegion *regions;
 static uint64_t lastId;
 static tuttiAtomic64 removed;
+static tuttiRegionWatcher *watchers;
 
 tuttiResult_t tuttiRegionAdd(const void *begin, size_t bytes, uint64_t *id) {
   tuttiRegion *r;
@@ -32,6 +34,8 @@ bool tuttiRegionRemove(uint64_t id) {
   if (r) *at = r->next;
   tuttiFree(r);
   tuttiFetchAddAcqRel(&removed, r ? 1 : 0);
+  for (const tuttiRegionWatcher *w = r ? watchers : NULL; w; w = w->next)
+    tuttiProxyKick(w->proxy); /* which takes no lock that is held while a region is looked for */
   return r != NULL;
 }
 
@@ -55,4 +59,16 @@ bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found) {
 
 uint64_t tuttiRegionsRemoved(void) {
   return tuttiLoadAcquire(&removed);
+}
+
+void tuttiRegionWatch(tuttiRegionWatcher *w, tuttiProxy *proxy) {
+  TUTTI_LOCKED(&lock);
+  w->proxy = proxy;
+  TUTTI_LINK(watchers, w);
+}
+
+void tuttiRegionUnwatch(tuttiRegionWatcher *w) {
+  TUTTI_LOCKED(&lock);
+  if (w->proxy) TUTTI_UNLINK(watchers, w);
+  w->proxy = NULL;
 }

@@ -28,6 +28,15 @@ uint64_t tuttiRegionAt(const void *begin);
 bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found);
 /* Counts removals: who keeps something for a region looks again when it has changed. */
 uint64_t tuttiRegionsRemoved(void);
+/* Has the proxy kicked at each removal, so that its operations look at once, until Unwatch, after
+ * which it is not touched any more. Unwatch of what is zero does nothing. */
+struct tuttiProxy;
+typedef struct tuttiRegionWatcher {
+  struct tuttiProxy *proxy;
+  struct tuttiRegionWatcher *next;
+} tuttiRegionWatcher;
+void tuttiRegionWatch(tuttiRegionWatcher *w, struct tuttiProxy *proxy);
+void tuttiRegionUnwatch(tuttiRegionWatcher *w);
 
 __END_DECLS
 

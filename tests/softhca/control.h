@@ -13,6 +13,8 @@ extern "C" {
 void softHcaPort(int device, int port, int up);
 /* Frames that this process has sent through the port. */
 uint64_t softHcaFrames(int device, int port);
+/* Registrations of memory that this process has now. */
+int softHcaRegistrations(void);
 /* Times that this process has registered memory with relaxed ordering. */
 uint64_t softHcaRelaxed(void);
 

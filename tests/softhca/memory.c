@@ -34,6 +34,15 @@ uint64_t softHcaRelaxed(void) {
   return atomic_load(&relaxedMrs);
 }
 
+int softHcaRegistrations(void) {
+  int n = 0;
+  pthread_mutex_lock(&hca.lock);
+  for (uint32_t i = 1; i < SOFT_MAX_MRS; i++)
+    n += hca.mrs[i] != NULL;
+  pthread_mutex_unlock(&hca.lock);
+  return n;
+}
+
 static uint32_t freeMr(void) { /* 0: none */
   for (uint32_t n = 0; n < SOFT_MAX_MRS; n++) {
     hca.nextMr = (hca.nextMr + 1) % SOFT_MAX_MRS;

@@ -175,4 +175,69 @@ TEST(Ports, SmallMessagesToSeveralPeersTakeTurns) {
   EXPECT_GE(first, second / 3);
 }
 
+// ---- registrations ------------------------------------------------------------------------------
+
+constexpr size_t kBytes = 1 << 20;
+constexpr int kMessages = 6;
+
+bool sendAndAwait(const void *buffer, tuttiComm_t comm) {
+  char taken = 0;
+  return tuttiSend(buffer, kBytes, tuttiUint8, 1, comm, nullptr) == tuttiSuccess &&
+         tuttiRecv(&taken, 1, tuttiUint8, 1, comm, nullptr) == tuttiSuccess;
+}
+
+void receiveAll(tuttiUniqueId id) {
+  tuttiComm_t comm = nullptr;
+  std::vector<uint8_t> buffer(kBytes);
+  bool good = tuttiCommInitRank(&comm, 2, id, 1) == tuttiSuccess;
+  for (int i = 0; i < 1 + kMessages && good; i++)
+    good = tuttiRecv(buffer.data(), kBytes, tuttiUint8, 0, comm, nullptr) == tuttiSuccess &&
+           tuttiSend(buffer.data(), 1, tuttiUint8, 0, comm, nullptr) == tuttiSuccess;
+  while (!stop && good) // its registrations are counted, too
+    usleep(1000);
+  if (!good || tuttiCommDestroy(comm) != tuttiSuccess) failed++;
+}
+
+// Memory that the user has given up is deregistered at once, though the proxy is idle and would
+// look after half a second by itself. The fastest of some times, as others may have the cores.
+TEST(Registrations, EndWithTheMemoryTheyAreOf) {
+  if (!configured("device hca0 ports=2")) return;
+  for (auto [name, value] : {std::pair{"TUTTI_NET", "IB"},
+                             {"TUTTI_P2P_DISABLE", "1"},
+                             {"TUTTI_SHM_DISABLE", "1"},
+                             {"TUTTI_DEBUG", "NONE"}})
+    setenv(name, value, 1);
+  tuttiUniqueId id;
+  ASSERT_EQ(tuttiGetUniqueId(&id), tuttiSuccess) << tuttiGetLastError(nullptr);
+  std::thread other(receiveAll, id);
+  tuttiComm_t comm = nullptr;
+  ASSERT_EQ(tuttiCommInitRank(&comm, 2, id, 0), tuttiSuccess) << tuttiGetLastError(nullptr);
+  std::vector<uint8_t> own(kBytes);
+  EXPECT_TRUE(sendAndAwait(own.data(), comm)); // the connections are made
+  const int before = softHcaRegistrations();
+  std::chrono::duration<double> fastest[2] = {std::chrono::hours(1), std::chrono::hours(1)};
+  for (int i = 0; i < kMessages && !failed; i++) {
+    void *handle = nullptr, *given = nullptr;
+    bool allocated = i % 2;
+    if (allocated)
+      EXPECT_EQ(tuttiMemAlloc(&given, kBytes), tuttiSuccess);
+    else
+      EXPECT_EQ(tuttiCommRegister(comm, own.data(), kBytes, &handle), tuttiSuccess);
+    EXPECT_TRUE(sendAndAwait(allocated ? given : own.data(), comm));
+    EXPECT_EQ(softHcaRegistrations(), before + kPorts) << "it was sent from there";
+    usleep(100000); // all has come to rest
+    auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(allocated ? tuttiMemFree(given) : tuttiCommDeregister(comm, handle), tuttiSuccess);
+    EXPECT_TRUE(await([&] { return softHcaRegistrations() == before; })) << i;
+    fastest[allocated] = std::min<std::chrono::duration<double>>(
+        fastest[allocated], std::chrono::steady_clock::now() - start);
+  }
+  for (auto took : fastest)
+    EXPECT_LT(took.count(), 0.25);
+  stop = true;
+  other.join();
+  EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+  EXPECT_EQ(failed, 0u);
+}
+
 } // namespace

@@ -723,7 +723,9 @@ static tuttiNetAnswer ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tutti
   return tuttiNetConnects;
 }
 
-static void ibClose(void *node) {
+static void ibClose(void *self) {
+  tuttiIbNode *node = self;
+  tuttiRegionUnwatch(&node->watcher);
   tuttiIbNodeClose(node);
   tuttiFree(node);
 }
@@ -766,6 +768,7 @@ static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char 
   tuttiIbPxnOpen(node, self);
   TUTTI_INFO(NET, "NET/IB: using %s",
              tuttiIbPortsText(mine->ports, mine->nports, ports, sizeof ports));
+  tuttiRegionWatch(&node->watcher, v->proxy);
   *out = node;
   return tuttiSuccess;
 }

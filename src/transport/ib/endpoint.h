@@ -119,6 +119,7 @@ typedef struct {
   bool watched;
   struct tuttiIbEndpoint *endpoints; /* those that have had a turn of the proxy */
   uint64_t regionsSeen;
+  tuttiRegionWatcher watcher;    /* of the proxy: what is freed is deregistered at once */
   struct tuttiIbRegion *regions; /* memory of the user that is registered with rails */
   bool refused;                  /* some was not, which has been said */
   char lost[TUTTI_SENTENCE];     /* the last device that went away before peers were told of it */
@@ -407,7 +408,7 @@ struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t offset, siz
  * it on first use. Forgets those that are gone. */
 tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r);
 /* Deregisters those that are gone and not in use: their memory may be freed only for the kernel to
- * keep it until then. At each turn of the node. */
+ * keep it until then. At each turn of the node, which a removal brings about. */
 void tuttiIbForgetRegions(tuttiIbNode *node);
 /* A use has ended; the last one of a region that is gone deregisters it. NULL is allowed. */
 void tuttiIbReturn(tuttiIbRegion *region);
