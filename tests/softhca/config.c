@@ -162,6 +162,7 @@ static const Option faults[] = {
     {"refuse", TEXT, offsetof(softFaults, refuse), 0, 0},
     {"cut", TEXT, offsetof(softFaults, cut), 0, 0},
     {"completion", TEXT, offsetof(softFaults, completion), 0, 0},
+    {"poll", TEXT, offsetof(softFaults, poll), 0, 0},
 };
 
 static const Option *find(const Option *options, size_t n, const char *name) {

@@ -166,6 +166,32 @@ TEST(Gdr, ANicThatGarblesBytesFailsItsCheck) {
   closeBoth(r, from, to);
 }
 
+TEST(Gdr, ACheckWhoseCompletionsCannotBeReadHasFailed) {
+  if (!configured("fault poll nth=1")) return;
+  set("TUTTI_DEBUG", "WARN");
+  testing::internal::CaptureStderr();
+  Ranks r;
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("does not arrive: its completion queue failed"));
+  EXPECT_EQ(r.a.answer(), TUTTI_GDR_BROKEN);
+  EXPECT_EQ(r.b.answer(), TUTTI_GDR_YES) << "the fault has passed";
+}
+
+// Of some n it is a flush's, which the driver then makes; of others that of a rail, which goes.
+class PollFailsAt : public testing::TestWithParam<int> {};
+
+TEST_P(PollFailsAt, AndPayloadsArriveWhole) {
+  if (!configured("device softhca0\ndevice softhca1\nfault poll nth=" + std::to_string(GetParam())))
+    return;
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_EQ(exchange(r, from, to, 50, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gdr, PollFailsAt, testing::Values(9, 10, 11, 12, 13, 15, 17, 20, 30, 50));
+
 TEST(Gdr, WhatIsRequiredAndBrokenFailsInit) {
   if (!configured("fault flip nth=1")) return;
   set("TUTTI_NET_GDR", "require");

@@ -75,7 +75,7 @@ typedef struct {
 } softFault;
 
 typedef struct {
-  softFault lost, late, flip, rnr, refuse, cut, completion;
+  softFault lost, late, flip, rnr, refuse, cut, completion, poll;
 } softFaults;
 
 typedef struct {

@@ -175,6 +175,24 @@ TEST(Ports, SmallMessagesToSeveralPeersTakeTurns) {
   EXPECT_GE(first, second / 3);
 }
 
+// A device whose completions cannot be read is left, and the other goes on.
+TEST(Outage, ADeviceWhoseCompletionsCannotBeReadIsLeft) {
+  if (!configured("device hca0\ndevice hca1\nfault poll nth=200")) return;
+  std::string log = testing::TempDir() + "outage." + std::to_string(getpid());
+  setenv("TUTTI_DEBUG_FILE", log.c_str(), 1);
+  {
+    Summing ranks("WARN");
+    EXPECT_TRUE(await([&] {
+      usleep(20000); // the ranks have more to do
+      std::ifstream file(log);
+      std::string all(std::istreambuf_iterator<char>(file), {});
+      return all.find("has failed: its completions cannot be read") != std::string::npos;
+    }));
+    EXPECT_TRUE(goOn(10));
+  }
+  unlink(log.c_str());
+}
+
 // ---- registrations ------------------------------------------------------------------------------
 
 constexpr size_t kBytes = 1 << 20;

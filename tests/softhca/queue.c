@@ -289,17 +289,23 @@ static int take(softCq *cq, int n, struct ibv_wc *wc) {
 
 /* Whoever polls an empty queue moves frames himself: where cores are few, the engine thread would
  * have to wait for one. */
+/* Under the lock; -1: the fault. */
+static int takeUnlessItFails(softCq *cq, int n, struct ibv_wc *wc) {
+  if (atomic_load(&cq->count) == 0) return 0;
+  return softStrikes(&hca.config.faults.poll) ? -1 : take(cq, n, wc);
+}
+
 int softPollCq(struct ibv_cq *ibvCq, int n, struct ibv_wc *wc) {
   softCq *cq = (softCq *)ibvCq;
   int taken = 0;
   bool moved = true;
   if (atomic_load_explicit(&cq->count, memory_order_acquire) > 0) {
     pthread_mutex_lock(&hca.lock);
-    taken = take(cq, n, wc);
+    taken = takeUnlessItFails(cq, n, wc);
     pthread_mutex_unlock(&hca.lock);
   } else if (pthread_mutex_trylock(&hca.lock) == 0) {
     moved = softProgress();
-    taken = take(cq, n, wc);
+    taken = takeUnlessItFails(cq, n, wc);
     pthread_mutex_unlock(&hca.lock);
     atomic_store_explicit(&hca.polledAt, softNow(), memory_order_relaxed);
   }
@@ -323,7 +329,8 @@ int softReqNotify(struct ibv_cq *ibvCq, int solicited) {
 
 static int nextPoll(struct ibv_cq_ex *v) {
   softCq *cq = (softCq *)v;
-  if (softPollCq((struct ibv_cq *)v, 1, &cq->polled) == 0) return ENOENT;
+  int n = softPollCq((struct ibv_cq *)v, 1, &cq->polled);
+  if (n <= 0) return n ? EIO : ENOENT;
   v->wr_id = cq->polled.wr_id;
   v->status = cq->polled.status;
   return 0;

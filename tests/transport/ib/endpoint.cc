@@ -23,6 +23,7 @@ struct {
   int registered, access, refusing; /* refusing: the number of registrations that still pass */
   std::vector<int> posted;          /* flags of requests */
   std::deque<ibv_wc> done;
+  bool pollFails;
 } device;
 
 int postSend(ibv_qp *qp, ibv_send_wr *wr, ibv_send_wr **) {
@@ -39,6 +40,7 @@ int postSend(ibv_qp *qp, ibv_send_wr *wr, ibv_send_wr **) {
 
 int pollCq(ibv_cq *, int n, ibv_wc *wc) {
   int got = 0;
+  if (device.pollFails) return -1;
   for (; got < n && !device.done.empty(); device.done.pop_front())
     wc[got++] = device.done.front();
   return got;
@@ -702,8 +704,14 @@ TEST_F(IbEnd, AReceiverTellsOfItsPorts) {
   close(sv[1]);
 }
 
-/* The devices that are made up move no bytes, so the pattern does not come back. */
-TEST_F(IbEnd, APortThatComesUpLaterAndFailsItsCheckIsNotUsed) {
+/* A rail whose port was down at init, and comes up after a turn of the node; `turns` more end its
+ * check. It is not used then. */
+class IbLateCheck : public IbEnd {
+protected:
+  void Fail(int turns);
+};
+
+void IbLateCheck::Fail(int turns) {
   static uint8_t gpu[2 * 65536];
   tuttiVerbs.createCq = [](ibv_context *context, int, void *, ibv_comp_channel *, int) {
     auto *cq = new ibv_cq{};
@@ -728,7 +736,7 @@ TEST_F(IbEnd, APortThatComesUpLaterAndFailsItsCheckIsNotUsed) {
   EXPECT_TRUE(device.posted.empty()) << "it is not up yet";
   EXPECT_EQ(TUTTI_NO_DEADLINE, turn.wake);
   rail->port.up = 1;
-  for (int turns = 0; turns < 2; turns++) {
+  for (int i = 0; i < turns; i++) {
     EXPECT_TRUE(rail->late);
     tuttiIbGdrCheckLate(&node_, &turn);
   }
@@ -741,6 +749,28 @@ TEST_F(IbEnd, APortThatComesUpLaterAndFailsItsCheckIsNotUsed) {
   EXPECT_EQ(nullptr, rail->probe);
   EXPECT_EQ(1u, node_.changes);
   node_.gdr.probe.memory = nullptr;
+}
+
+/* The devices that are made up move no bytes, so the pattern does not come back. */
+TEST_F(IbLateCheck, APatternThatDoesNotComeBackFailsIt) {
+  Fail(2);
+}
+
+TEST_F(IbLateCheck, CompletionsThatCannotBeReadFailIt) {
+  device.pollFails = true;
+  Fail(1);
+}
+
+TEST_F(IbEnd, ADeviceWhoseCompletionsCannotBeReadIsLeft) {
+  device.pollFails = true;
+  tuttiIbPoll(&node_);
+  for (int i = 0; i < kRails; i++) {
+    EXPECT_TRUE(node_.rails[i].gone);
+    EXPECT_FALSE(node_.rails[i].port.up);
+  }
+  EXPECT_EQ((unsigned)kRails, node_.changes);
+  tuttiIbPoll(&node_);
+  EXPECT_EQ((unsigned)kRails, node_.changes) << "once";
 }
 
 /* A connection with payloads in GPU memory keeps to the near rail while that works. */
