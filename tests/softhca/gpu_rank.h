@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "base/os.h"
 #include "base/settings.h"
 #include "proxy/proxy.h"
