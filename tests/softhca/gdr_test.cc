@@ -94,6 +94,22 @@ TEST(Gdr, WithoutAFlushOldBytesAreRead) {
   closeBoth(r, from, to);
 }
 
+// Where the GPU says that it needs none, the setting decides.
+TEST(Gdr, AFlushIsForTheSettingToSay) {
+  if (!configured("invisible_ms 1000")) return;
+  needsFlush = false;
+  for (const char *flush : {"on", "auto", "off"}) {
+    set("TUTTI_NET_GDR_FLUSH", flush);
+    Ranks r;
+    r.attach();
+    tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+    int wrong = exchange(r, from, to, 50, {kSlot});
+    EXPECT_GE(wrong, 0) << r.a.error << r.b.error;
+    EXPECT_EQ(wrong == 0, std::string(flush) == "on") << flush;
+    closeBoth(r, from, to);
+  }
+}
+
 TEST(Gdr, ANicThatGarblesBytesFailsItsCheck) {
   if (!configured("fault flip nth=1")) return;
   Ranks r;
@@ -251,6 +267,93 @@ TEST(Gdr, WithoutDmabufAndPeermemPayloadsAreStaged) {
   EXPECT_FALSE(from.gpuData);
   EXPECT_EQ(exchange(r, from, to, 20, kSizes), 0) << r.a.error << r.b.error;
   closeBoth(r, from, to);
+}
+
+// Then bytes that the NIC garbles are the user's.
+TEST(Gdr, WithoutTheCheckABrokenNicIsUsed) {
+  if (!configured("fault flip nth=1")) return;
+  set("TUTTI_NET_GDR_CHECK", "0");
+  Ranks r;
+  r.attach();
+  EXPECT_EQ(r.a.answer(), TUTTI_GDR_YES);
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_TRUE(from.gpuData && to.gpuData);
+  EXPECT_EQ(exchange(r, from, to, 20, {kSlot}), 1) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+TEST(Gdr, WithoutDmabufByTheSettingPayloadsAreStaged) {
+  if (!configured("dmabuf yes")) return;
+  set("TUTTI_DMABUF_ENABLE", "0");
+  Ranks r;
+  EXPECT_EQ(r.a.answer(), TUTTI_GDR_NO_DRIVER);
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_FALSE(from.gpuData || to.gpuData);
+  EXPECT_EQ(exchange(r, from, to, 20, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+// This process sees nvidia_peermem among the modules from now on; false: it may not change that.
+bool loadPeermem() {
+  if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("tmpfs", "/sys/module", "tmpfs", 0, nullptr) != 0)
+    return false;
+  EXPECT_EQ(mkdir("/sys/module/nvidia_peermem", 0755), 0);
+  std::ofstream("/sys/module/nvidia_peermem/version") << "580.95.05\n";
+  return true;
+}
+
+// Whether that can be done, tried in another process.
+bool mayLoadPeermem() {
+  int status = -1;
+  pid_t child = fork();
+  if (child == 0) _exit(loadPeermem() ? 0 : 1);
+  waitpid(child, &status, 0);
+  return status == 0;
+}
+
+// By the plain address: no dma-buf is exported. Flags of relaxed ordering are refused, too.
+void byPeermem(bool dmabuf) {
+  ASSERT_TRUE(loadPeermem());
+  set("TUTTI_DMABUF_ENABLE", dmabuf ? "1" : "0");
+  set("TUTTI_IB_PCI_RELAXED_ORDERING", "1");
+  set("TUTTI_DEBUG", "INFO");
+  testing::internal::CaptureStderr();
+  Ranks r;
+  r.attach();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr(": by nvidia_peermem"));
+  EXPECT_EQ(r.a.answer(), TUTTI_GDR_YES);
+  EXPECT_EQ(r.via(), "NET/IB/0/GDRDMA");
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_TRUE(from.gpuData && to.gpuData);
+  EXPECT_EQ(exchange(r, from, to, 50, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
+TEST(Gdr, PeermemAloneWillDo) {
+  if (!mayLoadPeermem()) GTEST_SKIP() << "no mount namespace here";
+  if (configured("dmabuf no\npeermem yes\nrelaxing no")) byPeermem(true);
+}
+
+TEST(Gdr, PeermemIsUsedWhereTheSettingForbidsDmabuf) {
+  if (!mayLoadPeermem()) GTEST_SKIP() << "no mount namespace here";
+  if (configured("peermem yes")) byPeermem(false);
+}
+
+// The module is there, and the NIC's driver does not know it.
+TEST(Gdr, PeermemThatRefusesIsTold) {
+  if (!mayLoadPeermem()) GTEST_SKIP() << "no mount namespace here";
+  if (!configured("dmabuf no\npeermem no")) return;
+  ASSERT_TRUE(loadPeermem());
+  set("TUTTI_DEBUG", "WARN");
+  testing::internal::CaptureStderr();
+  Ranks r;
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("the device does not register memory of the GPU"));
+  EXPECT_EQ(r.a.answer(), TUTTI_GDR_BROKEN);
+  EXPECT_EQ(r.via(), "NET/IB/0");
 }
 
 TEST(Gdr, WhatFindsNoRoomIsStagedAndGetsItLater) {
