@@ -38,6 +38,9 @@ typedef enum {
   tuttiNetPasses   /* it is for the next network to say */
 } tuttiNetAnswer;
 
+/* A port counts for where it is if it has at least this part of the fastest one's speed. */
+#define TUTTI_NET_SLOWEST 4
+
 /* A port of a rank, as rails are made of them. */
 typedef struct {
   char name[24];     /* "mlx5_0:1", the same for all ranks of a host */

@@ -8,8 +8,6 @@
 
 _Static_assert(TUTTI_GRAPH_RAILS >= TUTTI_PATH_RAILS, "each port may be a rail");
 
-#define SLOWEST 4 /* a rail has at least this part of the fastest port's speed */
-
 /* One rail of a host, by a rank that has it and the port in that rank's record. */
 typedef struct {
   char name[sizeof((tuttiNetPort *)0)->name];
@@ -48,7 +46,7 @@ static void addPorts(const tuttiPeer *peer, hostRails *h) {
   for (int i = 0; i < n; i++)
     if (ports[i].usable && ports[i].megabits > fastest) fastest = ports[i].megabits;
   for (int i = 0; i < n; i++)
-    ports[i].usable &= ports[i].megabits >= fastest / SLOWEST;
+    ports[i].usable &= ports[i].megabits >= fastest / TUTTI_NET_SLOWEST;
   for (int i = 0; i < n; i++)
     if (ports[i].usable && ports[i].distance < nearest) nearest = ports[i].distance;
   for (int i = 0; i < n; i++) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <map>
 #include <set>
 
 #include "base/mem.h"
@@ -129,6 +130,59 @@ TEST(Rails, AreNeitherFarNorSlowNorUnusable) {
     change(p, [](tuttiIbHandle &h) { h.ports[1].gdr = h.ports[1].gdrRead = TUTTI_GDR_YES; });
   Cluster gdr(peers);
   EXPECT_EQ((Names{"mlx5_1:1"}), nics(gdr, 0)) << "ports that reach the GPU are used alone";
+}
+
+// Of all connections between ranks of two hosts that have no rail: queue pairs of one, those that
+// reach a NIC across sockets, and the most that a NIC of the senders' has, all over the fewest.
+struct Spread {
+  int perConnection, across;
+  double most;
+};
+Spread spreadOf(const std::vector<tuttiPeer> &peers) {
+  Spread s{0, 0, 0};
+  std::map<int, int> load;
+  int connections = 0, all = 0;
+  for (const tuttiPeer &from : peers)
+    for (const tuttiPeer &to : peers) {
+      tuttiIbHandle a, b;
+      if (from.hostId >= to.hostId) continue;
+      memcpy(&a, from.net, sizeof a);
+      memcpy(&b, to.net, sizeof b);
+      tuttiIbPair pairs[TUTTI_IB_QUEUE_PAIRS];
+      int first = to.rank - from.rank - 1, n = tuttiIbPairsFull(&a, &b);
+      EXPECT_EQ(n, tuttiIbPairsChoose(&a, &b, first, n, pairs));
+      connections++;
+      for (int i = 0; i < n; i++, all++) {
+        load[pairs[i].port[0]]++;
+        s.across += a.ports[pairs[i].port[0]].distance == TUTTI_DISTANCE_SYS ||
+                    b.ports[pairs[i].port[1]].distance == TUTTI_DISTANCE_SYS;
+      }
+    }
+  s.perConnection = all / connections;
+  for (auto [port, n] : load)
+    s.most = std::max(s.most, (double)n * 8 / all);
+  return s;
+}
+
+// Whose payloads are staged uses the NIC beside its GPU, where all reach each other alike; where
+// rails have subnets, only the two ends of one do for sure, and all are used.
+TEST(Rails, ConnectionsWithoutOneKeepToTheNicsBesideTheirGpus) {
+  Spread s = spreadOf(hostsOf(2, 8, flat));
+  EXPECT_EQ(1, s.perConnection);
+  EXPECT_EQ(0, s.across);
+  EXPECT_DOUBLE_EQ(1, s.most);
+  std::vector<tuttiPeer> subnets = hostsOf(2, 8, railed);
+  s = spreadOf(subnets);
+  EXPECT_DOUBLE_EQ(1, s.most);
+  tuttiIbHandle a, b;
+  memcpy(&a, subnets[1].net, sizeof a);
+  memcpy(&b, subnets[9].net, sizeof b);
+  EXPECT_EQ(1, tuttiIbPairsFull(&a, &b)) << "one rail";
+  memcpy(&b, subnets[10].net, sizeof b);
+  EXPECT_EQ(8, tuttiIbPairsFull(&a, &b)) << "two";
+  a.ports[1].up = 0;
+  memcpy(&b, subnets[9].net, sizeof b);
+  EXPECT_EQ(8, tuttiIbPairsFull(&a, &b)) << "its NIC is down";
 }
 
 TEST(Rails, AreNoMatterWhereConnectionsHaveNoChoice) {

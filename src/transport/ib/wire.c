@@ -142,8 +142,24 @@ typedef struct {
   const tuttiIbHandle *send, *recv;
   uint8_t senders[TUTTI_IB_PORTS], receivers[TUTTI_IB_PORTS];
   int nsend, nrecv;
-  bool flat; /* the nearest ports leave others out, see isFlat */
+  bool flat; /* the best addresses leave others out, see isFlat */
 } fabric;
+
+/* Of so many ports those that are nearest to the rank's GPU, or nearer but slow; returns how many.
+ */
+static int nearPorts(const tuttiIbHandle *h, const uint8_t *ports, int n, uint8_t *near) {
+  uint32_t fastest = 0;
+  int least = TUTTI_DISTANCE_COUNT, found = 0;
+  for (int i = 0; i < n; i++)
+    if (h->ports[ports[i]].megabits > fastest) fastest = h->ports[ports[i]].megabits;
+  for (int i = 0; i < n; i++) {
+    const tuttiIbPort *p = &h->ports[ports[i]];
+    if (p->megabits >= fastest / TUTTI_NET_SLOWEST && p->distance < least) least = p->distance;
+  }
+  for (int i = 0; i < n; i++)
+    if (h->ports[ports[i]].distance <= least) near[found++] = ports[i];
+  return found;
+}
 
 /* How well the sender's port number `from` of the fabric reaches the receiver's number `to`. */
 static int joinPorts(const fabric *f, int from, int to, tuttiIbPair *pair) {
@@ -176,12 +192,39 @@ static bool isFlat(const fabric *f) {
   return false;
 }
 
+/* How well the sender's port reaches any of the receivers. */
+static int reachOf(const fabric *f, int port) {
+  int best = 0, gid[2];
+  for (int to = 0; to < f->nrecv; to++) {
+    int worthOf = tuttiIbGidChoose(&f->send->ports[port], &f->recv->ports[f->receivers[to]],
+                                   &gid[0], &gid[1]);
+    if (worthOf > best) best = worthOf;
+  }
+  return best;
+}
+
+/* The ports near both GPUs reach each other as well as any, as far as addresses tell. */
+static bool nearWillDo(const fabric *all, const fabric *near) {
+  bool alike = true;
+  for (int i = 0; i < near->nsend && !all->flat; i++)
+    alike &= reachOf(near, near->senders[i]) == reachOf(all, near->senders[i]);
+  return alike;
+}
+
+/* A GPU's own link carries about what one NIC does, so the ports next to it are enough: what others
+ * would carry crosses the CPUs, and takes from the GPUs that these are next to. But where near
+ * ports of the two are on different rails, each in a subnet of its own, nobody knows whether there
+ * is a way between those, and all ports are used: among them are the ends of the same rail. */
 static fabric fabricOf(const tuttiIbHandle *send, const tuttiIbHandle *recv) {
-  fabric f = {.send = send, .recv = recv};
-  f.nsend = usablePorts(send, true, f.senders);
-  f.nrecv = usablePorts(recv, false, f.receivers);
-  f.flat = isFlat(&f);
-  return f;
+  fabric all = {.send = send, .recv = recv}, near = all;
+  all.nsend = usablePorts(send, true, all.senders);
+  all.nrecv = usablePorts(recv, false, all.receivers);
+  all.flat = isFlat(&all);
+  near.nsend = nearPorts(send, all.senders, all.nsend, near.senders);
+  near.nrecv = nearPorts(recv, all.receivers, all.nrecv, near.receivers);
+  if (!nearWillDo(&all, &near)) return all;
+  near.flat = isFlat(&near);
+  return near;
 }
 
 static bool choosePair(const fabric *f, int qp, tuttiIbPair *pair) {
@@ -206,9 +249,8 @@ int tuttiIbPairsChoose(const tuttiIbHandle *send, const tuttiIbHandle *recv, int
 }
 
 int tuttiIbPairsFull(const tuttiIbHandle *send, const tuttiIbHandle *recv) {
-  uint8_t ports[TUTTI_IB_PORTS];
-  int nsend = usablePorts(send, true, ports), nrecv = usablePorts(recv, false, ports);
-  return nsend > nrecv ? nsend : nrecv;
+  fabric f = fabricOf(send, recv);
+  return f.nsend > f.nrecv ? f.nsend : f.nrecv;
 }
 
 const char *tuttiIbGidText(const tuttiIbGid *gid, char *buf, size_t size) {

@@ -136,7 +136,8 @@ const char *tuttiIbHandshakeCheck(const tuttiIbHandshake *h, size_t slotBytes, c
  * prefix first. InfiniBand ports need the same link layer only, and are better in one subnet.
  * Returns how good the choice is; 0: none fits. */
 int tuttiIbGidChoose(const tuttiIbPort *a, const tuttiIbPort *b, int *gidA, int *gidB);
-/* What queue pair number `qp` joins, of ports that are up, if there are such: each port the one
+/* What queue pair number `qp` joins, of ports that are usable (see below), and of these the ones
+ * nearest to the GPUs, unless addresses show farther ones to reach better: each port the one
  * that its address is nearest to, and where that would leave ports out, as in one flat subnet, rail
  * k with rail k as far as addresses fit. False: the sender's port for it reaches none of the
  * receiver's. */

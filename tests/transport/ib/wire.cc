@@ -284,6 +284,40 @@ TEST(IbPort, PortsThatAreUpComeFirst) {
   }
 }
 
+/* The nearest to the GPU, if that is known and they are no slower than they may be. */
+TEST(IbPort, NearPortsComeBeforeFarOnes) {
+  const struct {
+    int distance[3];
+    uint32_t megabits[3];
+    std::vector<int> used;
+  } cases[] = {
+      {{TUTTI_DISTANCE_COUNT, TUTTI_DISTANCE_COUNT, TUTTI_DISTANCE_COUNT}, {1, 1, 1}, {0, 1, 2}},
+      {{TUTTI_DISTANCE_SYS, TUTTI_DISTANCE_PIX, TUTTI_DISTANCE_SYS}, {1, 1, 1}, {1}},
+      {{TUTTI_DISTANCE_PXB, TUTTI_DISTANCE_COUNT, TUTTI_DISTANCE_PXB}, {1, 1, 1}, {0, 2}},
+      {{TUTTI_DISTANCE_SYS, TUTTI_DISTANCE_PIX, TUTTI_DISTANCE_NODE}, {400, 100, 400}, {1}},
+      {{TUTTI_DISTANCE_SYS, TUTTI_DISTANCE_PIX, TUTTI_DISTANCE_NODE}, {400, 99, 400}, {1, 2}},
+  };
+  for (const auto &c : cases) {
+    std::vector<tuttiIbPort> mine;
+    for (int i = 0; i < 3; i++) {
+      mine.push_back(Port("m", {}, false));
+      mine[i].distance = static_cast<uint8_t>(c.distance[i]);
+      mine[i].megabits = c.megabits[i];
+    }
+    tuttiIbHandle a = Handle(mine), b = Handle({Port("t", {}, false)});
+    tuttiIbPair pairs[3];
+    EXPECT_EQ(static_cast<int>(c.used.size()), tuttiIbPairsFull(&a, &b)) << &c - cases;
+    ASSERT_EQ(3, tuttiIbPairsChoose(&a, &b, 0, 3, pairs));
+    for (size_t qp = 0; qp < 3; qp++)
+      EXPECT_EQ(c.used[qp % c.used.size()], pairs[qp].port[0]) << &c - cases;
+    ASSERT_EQ(3, tuttiIbPairsChoose(&b, &a, 0, 3, pairs));
+    for (size_t qp = 0; qp < 3; qp++)
+      EXPECT_EQ(c.used[qp % c.used.size()], pairs[qp].port[1]) << &c - cases;
+    for (int i = 0; i < 3; i++)
+      EXPECT_TRUE(tuttiIbPortUsable(&a, i, true)) << "rails may be far from some ranks";
+  }
+}
+
 TEST(IbPort, PairsOfAllQueuePairsAreThoseOfEach) {
   auto rails = [](const char *host, int n, bool flat) {
     std::vector<tuttiIbPort> ports;
