@@ -163,6 +163,8 @@ static const Option faults[] = {
     {"cut", TEXT, offsetof(softFaults, cut), 0, 0},
     {"completion", TEXT, offsetof(softFaults, completion), 0, 0},
     {"poll", TEXT, offsetof(softFaults, poll), 0, 0},
+    {"completion_lost", TEXT, offsetof(softFaults, completionLost), 0, 0},
+    {"completion_again", TEXT, offsetof(softFaults, completionAgain), 0, 0},
 };
 
 static const Option *find(const Option *options, size_t n, const char *name) {

@@ -88,6 +88,36 @@ TEST(Faults, CompletionsAreLate) {
   EXPECT_EQ(p.a.next().byte_len, 9u) << "completions stay in order";
 }
 
+TEST(Faults, ACompletionIsLost) {
+  if (!configured("fault completion_lost nth=2")) return;
+  Pair p;
+  for (uint32_t bytes = 1; bytes <= 4; bytes++)
+    EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, bytes, p.b.at(), p.b.mr->rkey), 0);
+  for (uint32_t bytes : {1u, 3u, 4u})
+    EXPECT_EQ(p.a.next().byte_len, bytes);
+  EXPECT_EQ(writes(p, 4).good, 4) << "the later ones free its place, too";
+}
+
+TEST(Faults, ACompletionIsRepeated) {
+  if (!configured("fault completion_again nth=2")) return;
+  Pair p;
+  for (uint32_t bytes = 1; bytes <= 4; bytes++)
+    EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, bytes, p.b.at(), p.b.mr->rkey), 0);
+  for (uint32_t bytes : {1u, 2u, 2u, 3u, 4u})
+    EXPECT_EQ(p.a.next().byte_len, bytes);
+  EXPECT_EQ(writes(p, 4).good, 4);
+}
+
+TEST(Faults, RepeatedCompletionsDoNotOverrunTheirQueue) {
+  if (!configured("fault completion_again p=1")) return;
+  Pair p;
+  EXPECT_EQ(ibv_resize_cq(p.a.cq, 4), 0);
+  for (uint32_t bytes = 1; bytes <= 4; bytes++)
+    EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, bytes, p.b.at(), p.b.mr->rkey), 0);
+  for (uint32_t bytes : {1u, 1u, 2u, 2u, 3u, 3u, 4u, 4u})
+    EXPECT_EQ(p.a.next().byte_len, bytes);
+}
+
 TEST(Faults, FramesAreLate) {
   if (!configured("fault late p=1 us=20000")) return;
   Pair p;

@@ -75,7 +75,7 @@ typedef struct {
 } softFault;
 
 typedef struct {
-  softFault lost, late, flip, rnr, refuse, cut, completion, poll;
+  softFault lost, late, flip, rnr, refuse, cut, completion, completionLost, completionAgain, poll;
 } softFaults;
 
 typedef struct {

@@ -97,19 +97,25 @@ READER(uint32_t, readSlid, slid)
 READER(uint8_t, readSl, sl)
 READER(uint8_t, readPath, dlid_path_bits)
 
+/* What a queue of so many entries has room for: repeated ones must not make it overrun. */
+static uint32_t roomFor(uint32_t cqe) {
+  const softFault *again = &hca.config.faults.completionAgain;
+  return again->p > 0 || again->nth ? 2 * cqe : cqe;
+}
+
 struct ibv_cq_ex *softCreateCqEx(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr) {
   bool bad = attr->cqe < 1 || attr->cqe > SOFT_MAX_CQE || attr->comp_vector > 0;
   bool removed = softRefuses(context);
   softCq *cq = bad || removed ? NULL : calloc(1, sizeof *cq);
-  if (cq) cq->ring = calloc(attr->cqe, sizeof *cq->ring);
-  if (cq) cq->refs = calloc(attr->cqe, sizeof *cq->refs);
+  if (cq) cq->ring = calloc(roomFor(attr->cqe), sizeof *cq->ring);
+  if (cq) cq->refs = calloc(roomFor(attr->cqe), sizeof *cq->refs);
   if (!cq || !cq->ring || !cq->refs) {
     if (cq) free(cq->ring), free(cq->refs);
     free(cq);
     errno = removed ? EIO : bad ? EINVAL : ENOMEM;
     return NULL;
   }
-  cq->cap = attr->cqe;
+  cq->cap = roomFor(attr->cqe);
   cq->ignoreOverrun = (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) &&
                       (attr->flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN);
   struct ibv_cq_ex *v = &cq->ibv;
@@ -151,11 +157,12 @@ int ibv_resize_cq(struct ibv_cq *ibvCq, int cqe) {
   softCq *cq = (softCq *)ibvCq;
   if (cqe < 1 || cqe > SOFT_MAX_CQE) return EINVAL;
   if (softRefuses(ibvCq->context)) return EIO;
-  struct ibv_wc *ring = calloc((size_t)cqe, sizeof *ring);
-  struct softQpRef *refs = calloc((size_t)cqe, sizeof *refs);
+  uint32_t cap = roomFor((uint32_t)cqe);
+  struct ibv_wc *ring = calloc(cap, sizeof *ring);
+  struct softQpRef *refs = calloc(cap, sizeof *refs);
   pthread_mutex_lock(&hca.lock);
   uint32_t n = cq->count + cq->late;
-  bool fits = ring && refs && n <= (uint32_t)cqe;
+  bool fits = ring && refs && n <= cap;
   if (fits) {
     for (uint32_t i = 0; i < n; i++) {
       ring[i] = cq->ring[(cq->head + i) % cq->cap];
@@ -164,7 +171,7 @@ int ibv_resize_cq(struct ibv_cq *ibvCq, int cqe) {
     struct ibv_wc *oldRing = cq->ring;
     struct softQpRef *oldRefs = cq->refs;
     cq->ring = ring, cq->refs = refs;
-    cq->cap = (uint32_t)cqe, cq->head = 0;
+    cq->cap = cap, cq->head = 0;
     ibvCq->cqe = cqe;
     ring = oldRing, refs = oldRefs;
   }
@@ -222,14 +229,9 @@ static void delay(softCq *cq, struct softQpRef *ref, uint64_t by) {
   softEngineWake();
 }
 
-void softComplete(struct ibv_cq *ibvCq, const softCompletion *completion) {
-  softCq *cq = (softCq *)ibvCq;
+/* Adds an entry, for which there is room. */
+static void enter(softCq *cq, const softCompletion *completion) {
   softFault *fault = &hca.config.faults.completion;
-  if (cq->count + cq->late == cq->cap) {
-    if (!cq->overrun && !cq->ignoreOverrun) softRaise(ibvCq->context, IBV_EVENT_CQ_ERR, cq);
-    cq->overrun = true;
-    return;
-  }
   uint32_t at = (cq->head + cq->count + cq->late) % cq->cap;
   cq->ring[at] = completion->wc;
   cq->refs[at] = (struct softQpRef){.qpn = completion->wc.qp_num,
@@ -241,6 +243,19 @@ void softComplete(struct ibv_cq *ibvCq, const softCompletion *completion) {
     delay(cq, &cq->refs[at], late ? fault->by : 0);
   else
     show(cq, &cq->refs[at]);
+}
+
+void softComplete(struct ibv_cq *ibvCq, const softCompletion *completion) {
+  softCq *cq = (softCq *)ibvCq;
+  if (cq->count + cq->late == cq->cap) {
+    if (!cq->overrun && !cq->ignoreOverrun) softRaise(ibvCq->context, IBV_EVENT_CQ_ERR, cq);
+    cq->overrun = true;
+    return;
+  }
+  if (softStrikes(&hca.config.faults.completionLost)) return;
+  enter(cq, completion);
+  if (softStrikes(&hca.config.faults.completionAgain) && cq->count + cq->late < cq->cap)
+    enter(cq, completion);
 }
 
 void softCqReveal(uint64_t now) {
