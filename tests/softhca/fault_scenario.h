@@ -56,6 +56,10 @@ class ScenarioMaker {
 public:
   explicit ScenarioMaker(unsigned seed) : random(seed) { s.seed = seed; }
 
+  // Seeds from here on have lost and repeated completions, too; those below mean what they did
+  // before.
+  static constexpr unsigned kCompletionSeeds = 1000001;
+
   Scenario make() {
     s.ranks = below(4) ? 2 : 3 + below(2);
     s.steps = 6 + below(10);
@@ -65,6 +69,7 @@ public:
     for (int r = 0; r < s.ranks; r++)
       makeFaults(r);
     makeKind();
+    if (s.seed >= kCompletionSeeds) makeCompletions();
     s.tell();
     return s;
   }
@@ -199,6 +204,19 @@ private:
   void bitsFlip() {
     blame(Ending::AnythingBut);
     add(s.culprit, "fault flip p=0.05");
+  }
+
+  // What a queue pair's completion lacks is made good by its next one; but where completions tell
+  // what has come, nothing may be left to say so.
+  void makeCompletions() {
+    std::string often[] = {"nth=" + number(1, 200), "p=0.00" + number(1, 9),
+                           "p=0.0" + number(1, 5)};
+    bool lost = below(2), told = s.settings.count("TUTTI_IB_ORDER");
+    std::string rule = lost ? "fault completion_lost " : "fault completion_again ";
+    if (lost && told && s.ending == Ending::Right) blame(Ending::Told);
+    int rank = lost && told ? s.culprit : below(s.ranks);
+    add(rank, rule + often[below(3)]);
+    if (!lost || !told) add((rank + 1) % s.ranks, rule + often[below(3)]);
   }
 
   void makeKind() {

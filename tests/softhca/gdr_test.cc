@@ -420,6 +420,29 @@ TEST(Gdr, APortThatFailsIsMended) {
   closeBoth(r, from, to);
 }
 
+// What a device says once more of one flush is not taken for the next.
+TEST(Gdr, ACompletionThatIsRepeatedIsNoFlush) {
+  if (!configured("invisible_ms 1000\nfault completion_again p=1")) return;
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_TRUE(to.gpuData);
+  EXPECT_EQ(exchange(r, from, to, 500, kSizes), 0) << r.a.error << r.b.error;
+  EXPECT_EQ(driverFlushes, 0);
+  closeBoth(r, from, to);
+}
+
+TEST(Gdr, AFlushWhoseCompletionIsLostIsMadeByTheDriver) {
+  if (!configured("invisible_ms 1000\nfault completion_lost p=0.02")) return;
+  Ranks r;
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_TRUE(to.gpuData);
+  EXPECT_EQ(exchange(r, from, to, 200, kSizes), 0) << r.a.error << r.b.error;
+  EXPECT_GT(driverFlushes, 0);
+  closeBoth(r, from, to);
+}
+
 // A rail reads back what it has written once its port is there again; until then the driver does.
 TEST(Gdr, AFlushGoesByItsRailAgainAfterItsPortWasDown) {
   if (!configured("device softhca0 ports=2")) return;

@@ -140,6 +140,14 @@ TEST(Outage, AWayThatFailsBehindItsPortsIsUsedAgain) {
   unlink(log.c_str());
 }
 
+// So many that whole FIFOs wait for one, and now and then all that ask again are lost, too.
+TEST(Outage, CompletionsThatAreLostAreMadeGood) {
+  if (!configured("fault completion_lost p=0.7")) return;
+  setenv("TUTTI_TIMEOUT", "12", 1);
+  Summing ranks;
+  EXPECT_TRUE(goOn(50));
+}
+
 // One queue pair carries a small message, that of another port for another peer.
 TEST(Ports, SmallMessagesToSeveralPeersTakeTurns) {
   if (!configured("device hca0 ports=2")) return;

@@ -13,7 +13,12 @@
  * posted: the control block keeps a copy. For others it is given when all parts are acknowledged.
  *
  * What has come is found by looking, by whoever waits for it; while something is under way and
- * nobody waits, the proxy's thread looks every LOOK_NS. */
+ * nobody waits, the proxy's thread looks every LOOK_NS.
+ *
+ * A completion that a device loses is made good by the next one, and one that it repeats says
+ * nothing new. Where none comes for STALL_LOOKS looks, a request that does nothing is posted, for
+ * another completion; and if that does not help, or all others were given up, the queue pairs are
+ * made anew (meet.c). */
 #include "transport/ib/endpoint.h"
 
 #include <arpa/inet.h>
@@ -27,7 +32,35 @@
 #include "base/settings.h"
 
 enum { POLL_BATCH = 16, CREDIT_MESSAGES = 4, CREDIT_BYTES = 65536, LOOK_NS = 1000000 };
-#define RECEIVE ((uint64_t)1) /* in the id of a request: it is a receive */
+/* LONG_STALL_MS: where operations may wait for ever. PROBES: requests that are kept for them. */
+enum { STALL_LOOK_MS = 250, STALL_LOOKS = 2, LONG_STALL_MS = 150000, PROBES = 4 };
+
+/* ---- ids of requests ------------------------------------------------------------------------ */
+
+/* The queue pair, whether it is a receive, and a number: of a receive its own, of what is sent that
+ * of the first signaled request from it on. A completion with a number that is behind has been
+ * seen; one that is ahead speaks for those before it, too, as completions come in the order of the
+ * requests. Twice as many numbers as requests of any kind can be under way, and more, so that none
+ * is new and old at the same time. */
+enum { NUMBERS = 128, RECEIVE = NUMBERS };
+_Static_assert(NUMBERS >= 2 * TUTTI_IB_RECEIVES && NUMBERS >= 2 * TUTTI_IB_SENDS, "see above");
+
+/* Addresses of memory have at most 57 bits, of which the last three of a queue pair's are zero. */
+static uint64_t requestId(const tuttiIbQueuePair *q, bool receive, uint32_t number) {
+  return (uint64_t)(uintptr_t)q << 5 | (receive ? RECEIVE : 0) | number % NUMBERS;
+}
+
+static tuttiIbQueuePair *queuePairOf(uint64_t id) {
+  return (tuttiIbQueuePair *)(uintptr_t)(id >> 8 << 3);
+}
+_Static_assert(_Alignof(tuttiIbQueuePair) >= 8, "see requestId");
+
+/* How many of those under way, of which number `first` is the oldest, have left their queue when
+ * that with the id has; 0: it was among those before them. */
+static uint32_t leaves(uint64_t id, uint32_t first, uint32_t underWay) {
+  uint32_t ahead = ((uint32_t)id - first) % NUMBERS;
+  return ahead < underWay ? ahead + 1 : 0;
+}
 
 /* ---- completions ---------------------------------------------------------------------------- */
 
@@ -63,7 +96,7 @@ static void partDone(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, int p, uint6
   e->pending[i] &= ~(1u << p);
 }
 
-/* A signaled request has left its queue, and with it all before. */
+/* The oldest signaled request has left its queue, and with it all before. */
 static void sendDone(tuttiIbEndpoint *e, tuttiIbQueuePair *q) {
   uint32_t i = q->first++ % TUTTI_IB_SENDS;
   uint64_t m = q->signals[i].message;
@@ -89,8 +122,8 @@ static void takeCredit(tuttiIbEndpoint *e, uint64_t taken);
 
 /* Posts receives up to the full number. */
 static void refill(tuttiIbQueuePair *q) {
-  while (q->receives < TUTTI_IB_RECEIVES) {
-    int err = tuttiIbQueuePairAwait(q->qp, (uintptr_t)q | RECEIVE);
+  while (q->receives - q->received < TUTTI_IB_RECEIVES) {
+    int err = tuttiIbQueuePairAwait(q->qp, requestId(q, true, q->receives));
     if (err) {
       tuttiIbBreak(q->end, q, tuttiErrnoText(err));
       return;
@@ -114,19 +147,23 @@ static void takeImmediate(tuttiIbQueuePair *q, uint32_t immediate) {
 }
 
 static void takeCompletion(const struct ibv_wc *wc) {
-  tuttiIbQueuePair *q = (tuttiIbQueuePair *)(uintptr_t)(wc->wr_id & ~RECEIVE);
+  tuttiIbQueuePair *q = queuePairOf(wc->wr_id);
   bool receive = wc->wr_id & RECEIVE;
   if (!q->qp || q->qp->qp_num != wc->qp_num) return; /* of an old one */
-  q->receives -= receive;
-  if (wc->status != IBV_WC_SUCCESS) {
-    if (wc->status == IBV_WC_WR_FLUSH_ERR) return;
+  uint32_t n = receive ? leaves(wc->wr_id, q->received, q->receives - q->received)
+                       : leaves(wc->wr_id, q->first, q->last - q->first);
+  if (receive) q->received += n;
+  if (wc->status == IBV_WC_WR_FLUSH_ERR) { /* the one before it says why */
+    q->end->gaveUp |= q->end->state == TUTTI_IB_RUNNING;
+  } else if (wc->status != IBV_WC_SUCCESS) {
     if (!curable(wc->status)) q->end->incurable = true;
     tuttiIbBreak(q->end, q, tuttiVerbs.statusText(wc->status));
-  } else if (receive) {
+  } else if (receive && n > 0) {
     takeImmediate(q, ntohl(wc->imm_data));
-    if (q->receives < TUTTI_IB_RECEIVES / 2) refill(q);
+    if (q->receives - q->received < TUTTI_IB_RECEIVES / 2) refill(q);
   } else {
-    sendDone(q->end, q);
+    for (; !receive && n > 0; n--)
+      sendDone(q->end, q);
   }
 }
 
@@ -154,8 +191,12 @@ typedef struct {
   struct ibv_sge sge[2 * TUTTI_FIFO_DEPTH + 1];
 } batch;
 
+static bool roomForProbe(const tuttiIbQueuePair *q) {
+  return q->posted - q->done < TUTTI_IB_SENDS;
+}
+
 static bool room(const tuttiIbQueuePair *q, uint32_t n) {
-  return q->posted - q->done + n <= TUTTI_IB_SENDS;
+  return q->posted - q->done + n + PROBES <= TUTTI_IB_SENDS;
 }
 
 /* Adds a write of [from, from + bytes), which has the key `lkey`, to `to` of key `rkey`. */
@@ -164,7 +205,7 @@ static struct ibv_send_wr *addWrite(batch *b, const void *from, size_t bytes, ui
   int i = b->n++;
   tuttiIbQueuePair *q = b->q;
   b->sge[i] = (struct ibv_sge){(uintptr_t)from, (uint32_t)bytes, lkey};
-  b->wr[i] = (struct ibv_send_wr){.wr_id = (uintptr_t)q,
+  b->wr[i] = (struct ibv_send_wr){.wr_id = requestId(q, false, q->last),
                                   .sg_list = &b->sge[i],
                                   .num_sge = 1,
                                   .opcode = IBV_WR_RDMA_WRITE,
@@ -413,12 +454,92 @@ static tuttiResult_t advanceSend(tuttiIbEndpoint *e, bool *moved) {
   }
   /* Somebody waits until nothing is left unconfirmed, and the last messages had no completion. */
   if (tuttiLoadRelaxed32(&e->confirming) && tuttiLoadRelaxed(&e->confirmed) < e->posted &&
-      b.q->first == b.q->last && room(b.q, 1))
+      b.q->first == b.q->last && roomForProbe(b.q))
     addProbe(e, &b);
   post(e, &b);
   passHeads(e);
   *moved |= e->posted != before;
   return tuttiSuccess;
+}
+
+/* ---- completions that do not come ----------------------------------------------------------- */
+
+/* Grows with each completion, and with what the peer has said. */
+static uint64_t told(const tuttiIbEndpoint *e) {
+  uint64_t n = e->arrived + e->credit;
+  for (int p = 0; p < e->nparts; p++)
+    n += e->parts[p]->first + e->parts[p]->received;
+  return n;
+}
+
+/* Memory has what no immediate has told of: a credit, or the descriptor of the next message. */
+static bool isUntold(const tuttiIbEndpoint *e) {
+  if (!e->immediate) return false;
+  if (tuttiIbSends(e)) {
+    uint64_t credit = tuttiLoadAcquire(&e->control->credit);
+    return credit > e->credit && credit <= e->posted;
+  }
+  const tuttiIbDescriptor *in = &e->control->descriptors[e->arrived % TUTTI_FIFO_DEPTH];
+  return tuttiLoadAcquire(&in->last) == e->arrived + 1 &&
+         tuttiLoadAcquire(&in->first) == e->arrived + 1;
+}
+
+/* A queue pair that a completion of is awaited; NULL: there is none. */
+static tuttiIbQueuePair *awaited(const tuttiIbEndpoint *e) {
+  for (int p = 0; p < e->nparts; p++)
+    if (e->parts[p]->first != e->parts[p]->last) return e->parts[p];
+  return e->nparts > 0 && isUntold(e) ? e->parts[0] : NULL;
+}
+
+/* Less than an operation may wait: what is left of that must do for new queue pairs. */
+static uint64_t longStall(const tuttiIbEndpoint *e) {
+  uint64_t ms = e->meet.view->timeoutMs ? e->meet.view->timeoutMs / 4 : LONG_STALL_MS;
+  uint64_t looks = ms / STALL_LOOK_MS;
+  return looks > 2 * STALL_LOOKS ? looks : 2 * STALL_LOOKS;
+}
+
+/* None is expected any more. */
+static void endStall(tuttiIbEndpoint *e, const tuttiIbQueuePair *q) {
+  char why[160];
+  snprintf(why, sizeof why, "no completion has come for %.1f s%s",
+           (double)e->looks * STALL_LOOK_MS / 1e3,
+           e->gaveUp
+               ? " but of requests that were given up: its device has lost that which says why"
+               : ", which its device may have lost");
+  tuttiIbBreak(e, q, why);
+  e->stalled = !tuttiIbSends(e) && isUntold(e);
+}
+
+static void askAgain(tuttiIbEndpoint *e) {
+  for (int p = 0; p < e->nparts && e->state == TUTTI_IB_RUNNING; p++) {
+    batch b = {.q = e->parts[p]};
+    if (b.q->first == b.q->last || !roomForProbe(b.q)) continue;
+    addProbe(e, &b);
+    post(e, &b);
+  }
+}
+
+/* Looks are counted, as this process may sleep or be stopped between them. */
+static void lookForStall(tuttiIbEndpoint *e) {
+  bool runs = e->state == TUTTI_IB_RUNNING;
+  const tuttiIbQueuePair *q = runs ? awaited(e) : NULL;
+  /* Who has closed its end mends nothing. */
+  bool left = !runs && !tuttiIbSends(e) && e->meet.parts[0].closed && isUntold(e);
+  uint64_t all = told(e);
+  e->looks = (q || left) && all == e->told ? e->looks + 1 : 0;
+  e->told = all;
+  if (e->looks > (e->gaveUp || left ? STALL_LOOKS : longStall(e)))
+    endStall(e, q);
+  else if (e->looks >= STALL_LOOKS)
+    askAgain(e);
+}
+
+void tuttiIbLookForStalls(tuttiIbNode *node) {
+  uint64_t now = tuttiNow();
+  if (now < node->stallLook || tuttiLoadRelaxed32(node->view->failed)) return;
+  node->stallLook = now + STALL_LOOK_MS * UINT64_C(1000000);
+  for (tuttiIbEndpoint *e = node->endpoints; e; e = e->next)
+    lookForStall(e);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------ */
@@ -799,6 +920,7 @@ static tuttiProxyState ibServe(void *self, tuttiProxyTurn *turn) {
   node->watched = true;
   tuttiIbForgetRegions(node);
   tuttiIbPoll(node); /* for the endpoints, whose turns follow */
+  tuttiIbLookForStalls(node);
   tuttiIbGdrCheckLate(node, turn);
   turn->result = tuttiIbFlushPoll(node);
   if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;

@@ -64,6 +64,7 @@ typedef struct {
   bool late;            /* nor yet: its port was down at init, so the check is to come */
   struct ibv_mr *flushMr;
   struct ibv_qp *loop; /* connected to itself */
+  uint64_t loopPosted; /* requests on it, and on those before it */
   bool loopBroken;     /* it has failed, and a new one is due at loopRetry */
   uint64_t loopRetry;
   bool carries; /* it has written to GPU memory what no flush may leave out */
@@ -92,13 +93,13 @@ typedef struct {
   uint8_t *flushByte;
   bool flushes;                 /* what has come must be flushed before kernels may look */
   uint64_t asked, posted, done; /* numbers of flushes */
+  uint64_t flushBy;             /* ... and is given up */
   uint32_t flushing;            /* rails of which flush `posted` is under way, by bit */
 
   struct {             /* the check of a rail whose port has come up */
     tuttiIbRail *rail; /* NULL: none is under way */
     struct ibv_mr *mr; /* of the pattern, and of as much that comes back */
     uint64_t *pattern, by;
-    int awaited; /* completions */
   } check;
 } tuttiIbGdr;
 
@@ -116,6 +117,7 @@ typedef struct {
   tuttiIbHandle mine; /* as peers have it, but for `up`, which follows the rails */
   uint16_t pkey;      /* TUTTI_IB_PKEY at init: queue pairs made later must join those of peers */
   uint32_t changes;   /* counts ports that went up or down */
+  uint64_t stallLook; /* when endpoints are looked at for completions that do not come */
   bool watched;
   struct tuttiIbEndpoint *endpoints; /* those that have had a turn of the proxy */
   uint64_t regionsSeen;
@@ -160,10 +162,10 @@ typedef struct {
   struct {
     uint64_t message; /* that it is the last request of */
     uint32_t posted;
-  } signals[TUTTI_IB_SENDS]; /* the signaled requests that are under way */
-  uint32_t first, last;      /* of these, counted modulo TUTTI_IB_SENDS */
-  uint32_t receives;         /* posted, of which no completion has been seen */
-  uint64_t come;             /* recv, by immediates: messages whose share on it is there */
+  } signals[TUTTI_IB_SENDS];   /* the signaled requests that are under way */
+  uint32_t first, last;        /* of these, counted modulo TUTTI_IB_SENDS */
+  uint32_t receives, received; /* posted; and those of them that are known to be complete */
+  uint64_t come;               /* recv, by immediates: messages whose share on it is there */
 } tuttiIbQueuePair;
 
 /* A queue pair that was stopped while its port was down, and is kept until that is back or the
@@ -252,9 +254,13 @@ typedef struct tuttiIbEndpoint {
   const uint8_t *from[TUTTI_FIFO_DEPTH];   /* send: payload */
   uint32_t pending[TUTTI_FIFO_DEPTH];      /* send: parts that are not acknowledged, by bit */
   uint64_t measured;                       /* send: meet.carried when that was last looked at */
-  uint64_t deadline;                       /* of making or mending the queue pairs; 0: they work */
-  uint64_t retryAt;                        /* send: no offer before */
-  char trouble[320];                       /* what ended the last ones: "broke, by ..." */
+  uint64_t told;                           /* by completions and the peer, at the last look */
+  uint32_t looks;    /* in a row at which there was nothing new, though it was awaited */
+  bool gaveUp;       /* requests of the queue pairs have been given up, so one has failed */
+  bool stalled;      /* recv: what memory has, no completion will tell of any more */
+  uint64_t deadline; /* of making or mending the queue pairs; 0: they work */
+  uint64_t retryAt;  /* send: no offer before */
+  char trouble[320]; /* what ended the last ones: "broke, by ..." */
 } tuttiIbEndpoint;
 
 static inline bool tuttiIbSends(const tuttiIbEndpoint *e) {
@@ -438,6 +444,8 @@ void tuttiIbQueuePairsClose(tuttiIbEndpoint *e, bool forGood);
 
 /* Posts receives on a new queue pair, for which what has arrived so far is settled. */
 void tuttiIbAwaitImmediates(tuttiIbQueuePair *q);
+/* Sees to completions that do not come; at each turn of the node. */
+void tuttiIbLookForStalls(tuttiIbNode *node);
 /* Takes what the completion queues hold. */
 void tuttiIbPoll(tuttiIbNode *node);
 /* Send: the messages below `to` need nothing of this side any more. */

@@ -24,6 +24,7 @@
 #define CHECK_MS    5000       /* a rail that is no faster than that is of no use */
 #define LOOK_NS     1000000u   /* between looks at a check */
 #define REVIVE_NS   100000000u /* between new queue pairs of a rail with itself */
+#define FLUSH_MS    1000       /* one that takes longer has lost its completion */
 #define SLAB_BYTES  ((size_t)tuttiSettingInt(TUTTI_SETTING_NET_GDR_SLAB))
 
 static bool settingIs(tuttiSettingId id, const char *word) {
@@ -73,14 +74,27 @@ static void closeLoop(tuttiIbRail *rail) {
  * the memory of GPUs. Returns an errno. */
 static int postLoop(tuttiIbRail *rail, enum ibv_wr_opcode opcode, void *local,
                     const struct ibv_mr *mr, void *at, uint32_t bytes) {
+  rail->loopPosted++;
   struct ibv_sge sge = {(uintptr_t)local, bytes, mr->lkey};
-  struct ibv_send_wr wr = {.sg_list = &sge,
+  struct ibv_send_wr wr = {.wr_id = rail->loopPosted,
+                           .sg_list = &sge,
                            .num_sge = 1,
                            .opcode = opcode,
                            .send_flags = IBV_SEND_SIGNALED,
                            .wr.rdma = {(uintptr_t)at, rail->probe->rkey}},
                      *bad;
   return rail->loop ? ibv_post_send(rail->loop, &wr, &bad) : ENODEV;
+}
+
+/* As ibv_poll_cq of one completion: that of the request that was posted last, and so of all before
+ * it, or one that has failed. Others say nothing: a device may repeat what it has said of an
+ * earlier one. */
+static int pollLoop(tuttiIbRail *rail, struct ibv_wc *wc) {
+  int n;
+  do {
+    n = ibv_poll_cq(rail->loopCq, 1, wc);
+  } while (n > 0 && wc->status == IBV_WC_SUCCESS && wc->wr_id != rail->loopPosted);
+  return n;
 }
 
 /* Reads a byte of the GPU's memory, behind all that the NIC has written. */
@@ -115,7 +129,7 @@ static const char *awaitLoop(tuttiIbRail *rail) {
   struct ibv_wc wc;
   uint64_t deadline = tuttiDeadline(CHECK_MS);
   while (tuttiNow() < deadline) {
-    int n = ibv_poll_cq(rail->loopCq, 1, &wc);
+    int n = pollLoop(rail, &wc);
     if (n < 0) return "its completion queue failed";
     if (n > 0) return wc.status == IBV_WC_SUCCESS ? NULL : tuttiVerbs.statusText(wc.status);
   }
@@ -490,7 +504,6 @@ static const char *beginCheck(tuttiIbNode *node, tuttiIbRail *rail, int *err) {
   if (!g->check.mr) return "ibv_reg_mr";
   *err = postLoop(rail, IBV_WR_RDMA_WRITE, g->check.pattern, g->check.mr, gpu, CHECK_BYTES);
   if (!*err) *err = postLoop(rail, IBV_WR_RDMA_READ, back, g->check.mr, gpu, CHECK_BYTES);
-  g->check.awaited = 2;
   g->check.by = tuttiDeadline(CHECK_MS);
   return *err ? "ibv_post_send" : NULL;
 }
@@ -536,14 +549,12 @@ static void pollCheck(tuttiIbNode *node) {
     forgetCheck(node);
     return;
   }
-  int n = ibv_poll_cq(rail->loopCq, 1, &wc);
+  int n = pollLoop(rail, &wc);
   if (n == 0 && tuttiNow() < g->check.by) return;
   if (n <= 0)
     wrong = n ? "its completion queue failed" : "it does not complete";
   else if (wc.status != IBV_WC_SUCCESS)
     wrong = tuttiVerbs.statusText(wc.status);
-  else if (--g->check.awaited > 0)
-    return;
   else if (memcmp(g->check.pattern, (uint8_t *)g->check.pattern + CHECK_BYTES, CHECK_BYTES) != 0)
     wrong = "the data that come out are wrong";
   if (wrong) brokenText(wrong, why);
@@ -605,6 +616,7 @@ static tuttiResult_t flushByDriver(tuttiIbNode *node, tuttiIbRail *rail) {
 static tuttiResult_t startFlush(tuttiIbNode *node) {
   tuttiIbGdr *g = &node->gdr;
   g->posted++;
+  g->flushBy = tuttiDeadline(FLUSH_MS);
   for (int i = 0; i < node->nrails; i++) {
     tuttiIbRail *rail = &node->rails[i];
     if (!rail->carries) continue;
@@ -629,8 +641,8 @@ tuttiResult_t tuttiIbFlushPoll(tuttiIbNode *node) {
   for (int i = 0; i < node->nrails && g->done < g->posted; i++) {
     tuttiIbRail *rail = &node->rails[i];
     if (!(g->flushing >> i & 1)) continue;
-    int n = ibv_poll_cq(rail->loopCq, 1, &wc);
-    if (n == 0 && rail->port.up) continue;
+    int n = pollLoop(rail, &wc);
+    if (n == 0 && rail->port.up && tuttiNow() < g->flushBy) continue;
     g->flushing &= ~(1u << i);
     rail->loopBroken = n <= 0 || wc.status != IBV_WC_SUCCESS;
     if (rail->loopBroken) TUTTI_TRY(flushByDriver(node, rail));

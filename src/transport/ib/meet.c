@@ -202,7 +202,8 @@ static void drainReceives(tuttiIbEndpoint *e) {
     tuttiIbPoll(e->node);
     left = false;
     for (int i = 0; i < e->nqps; i++)
-      left |= e->qps[i].qp && e->qps[i].receives > 0 && !e->node->rails[e->qps[i].rail].gone;
+      left |= e->qps[i].qp && e->qps[i].receives != e->qps[i].received &&
+              !e->node->rails[e->qps[i].rail].gone;
   }
 }
 
@@ -329,6 +330,8 @@ static int64_t mendMs(const tuttiIbEndpoint *e) {
 /* Other queue pairs are needed; `trouble` tells why. */
 static void leaveQueuePairs(tuttiIbEndpoint *e) {
   e->state = TUTTI_IB_BROKEN;
+  e->looks = 0;
+  e->gaveUp = false;
   if (!e->deadline) e->deadline = tuttiDeadline(mendMs(e));
 }
 
@@ -560,14 +563,24 @@ void tuttiIbWorks(tuttiIbEndpoint *e) {
   e->trouble[0] = '\0';
 }
 
+/* Message m was acknowledged by the peer's device, which has not said so to the peer. */
+static tuttiResult_t missing(const tuttiIbEndpoint *e, uint64_t m) {
+  char by[320];
+  return TUTTI_FAIL(tuttiRemoteError,
+                    "rank %d: the device of %s has acknowledged message %llu and then lost it, or "
+                    "its completion; "
+                    "queue pairs by %s; see dmesg on that host, and the firmware of the device",
+                    e->meet.view->rank, e->meet.who, (unsigned long long)m,
+                    queuePairText(e, &e->qps[0], by, sizeof by));
+}
+
 /* Goes on where the receiver says. What it has not got must still be here. */
 static tuttiResult_t resume(tuttiIbEndpoint *e) {
   uint64_t at = e->in.resume, passed = e->meet.passed;
   if (at < e->credit || at > e->meet.known || e->in.credit > at)
     return badHandshake(e, "it has another number of messages");
   for (uint64_t m = at; m < passed; m++)
-    if (e->meet.payload[m % TUTTI_FIFO_DEPTH])
-      return badHandshake(e, "a message is missing that it had acknowledged");
+    if (e->meet.payload[m % TUTTI_FIFO_DEPTH]) return missing(e, m);
   memset(e->pending, 0, sizeof e->pending);
   tuttiIbPassTo(e, at);
   if (e->in.credit > e->credit) e->credit = e->in.credit;
@@ -638,6 +651,7 @@ static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
   tuttiIbQueuePairsClose(e, false); /* what they have brought is all that will come */
   TUTTI_TRY(tuttiIbTakeMessages(e, &moved));
   memset(e->control, 0, sizeof *e->control);
+  e->stalled = false;
   e->nparts = 0;
   e->changes = e->node->changes;
   startHandshake(e, TUTTI_IB_ANSWER, e->in.epoch);
@@ -755,10 +769,20 @@ static tuttiResult_t takeHandshake(tuttiIbEndpoint *e) {
 
 /* The peer has closed its socket: there is nobody to mend it with. Who has finished had all that it
  * waited for, and only what acknowledged it was lost; if the peer died, the watch says so. */
-static void giveUp(tuttiIbEndpoint *e) {
+static tuttiResult_t giveUp(tuttiIbEndpoint *e) {
+  const tuttiCommView *v = e->meet.view;
+  const tuttiIbPort *p = &e->node->rails[e->qps[0].rail].port;
   e->deadline = 0;
   if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
   tuttiStoreRelease(&e->confirmed, UINT64_MAX);
+  if (tuttiIbSends(e) || !e->stalled) return tuttiSuccess;
+  return TUTTI_FAIL(
+      tuttiSystemError,
+      "rank %d (host %s): message %llu of %s is there, but %s port %u has not said so "
+      "by a completion, and the peer has finished; see dmesg on this host, and the "
+      "firmware of the device",
+      v->rank, v->peers[v->rank].host, (unsigned long long)e->arrived, e->meet.who, p->device,
+      p->port);
 }
 
 /* It had never worked, so that the peer cannot have finished with it. */
@@ -794,8 +818,7 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mo
   if (e->state == TUTTI_IB_RUNNING) forgiveRails(e);
   if (e->meet.parts[0].closed && e->state != TUTTI_IB_RUNNING) {
     if (!e->ran) return cutShort(e);
-    giveUp(e);
-    return tuttiSuccess;
+    return giveUp(e);
   }
   if (e->state == TUTTI_IB_BROKEN && tuttiIbSends(e) && tuttiNow() >= e->retryAt)
     TUTTI_TRY(offer(e));

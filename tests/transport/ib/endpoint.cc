@@ -1,5 +1,6 @@
 /* Ends and registrations of NET/IB on devices that are made up, one call at a time. */
 #ifdef TUTTI_HAVE_VERBS
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 
@@ -22,6 +23,7 @@ constexpr size_t kSlot = 4096;
 struct {
   int registered, access, refusing; /* refusing: the number of registrations that still pass */
   std::vector<int> posted;          /* flags of requests */
+  std::vector<uint64_t> receives;   /* their ids */
   std::deque<ibv_wc> done;
   bool pollFails;
 } device;
@@ -35,6 +37,11 @@ int postSend(ibv_qp *qp, ibv_send_wr *wr, ibv_send_wr **) {
     wc.qp_num = qp->qp_num;
     device.done.push_back(wc);
   }
+  return 0;
+}
+
+int postRecv(ibv_qp *, ibv_recv_wr *wr, ibv_recv_wr **) {
+  device.receives.push_back(wr->wr_id);
   return 0;
 }
 
@@ -100,6 +107,7 @@ protected:
       return 0;
     };
     context_.ops.post_send = postSend;
+    context_.ops.post_recv = postRecv;
     context_.ops.poll_cq = pollCq;
     cq_.context = &context_;
     w_.failed = &failed_;
@@ -263,6 +271,36 @@ protected:
     EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(&e_));
     tuttiIbPoll(&node_);
   }
+  /* Sends messages with payloads, the first ones; returns their completions, which are kept. */
+  std::deque<ibv_wc> SendLarge(uint64_t n) {
+    std::deque<ibv_wc> done;
+    for (uint64_t m = 0; m < n; m++)
+      Publish(m, TUTTI_WHERE_SLOT);
+    EXPECT_EQ(TUTTI_PROXY_MOVED, Turn(&e_));
+    EXPECT_EQ(n, device.done.size());
+    done.swap(device.done);
+    return done;
+  }
+  /* Endpoints are looked at for completions that do not come: a quarter of a second each. */
+  void Look(int times) {
+    for (; times > 0; times--) {
+      node_.stallLook = 0;
+      tuttiIbLookForStalls(&node_);
+    }
+  }
+  void AwaitImmediates() {
+    reverse_->immediate = true;
+    tuttiIbAwaitImmediates(&reverse_->qps[0]);
+    EXPECT_EQ(unsigned{TUTTI_IB_RECEIVES}, device.receives.size());
+  }
+  /* The completion of receive number n, which tells of message m. */
+  ibv_wc Immediate(size_t n, uint64_t m) const {
+    ibv_wc wc{};
+    wc.wr_id = device.receives.at(n);
+    wc.qp_num = reverse_->qps[0].qp->qp_num;
+    wc.imm_data = htonl(tuttiIbImmediate(false, m));
+    return wc;
+  }
 };
 
 TEST_F(IbEnd, ARailThatHasFailedIsUsedAgainWhenNoOtherIsLeft) {
@@ -363,6 +401,130 @@ TEST_F(IbEnd, ANumberFromElsewhereDoesNotShowThatNewLinksWork) {
   Receive(0, 4);
   EXPECT_EQ(4u, tuttiLoadRelaxed(&e_.confirmed));
   EXPECT_NE(0u, e_.deadline);
+}
+
+TEST_F(IbEnd, ACompletionThatIsRepeatedConfirmsNothingElse) {
+  Connect();
+  std::deque<ibv_wc> done = SendLarge(3);
+  device.done = {done[0], done[0], done[0]};
+  tuttiIbPoll(&node_);
+  EXPECT_EQ(1u, e_.meet.passed) << "the others may not have been sent";
+  device.done = {done[1], done[2], done[2]};
+  tuttiIbPoll(&node_);
+  EXPECT_EQ(3u, e_.meet.passed);
+  EXPECT_EQ(e_.qps[0].posted, e_.qps[0].done);
+}
+
+TEST_F(IbEnd, ACompletionThatIsLostIsMadeGoodByTheNext) {
+  Connect();
+  std::deque<ibv_wc> done = SendLarge(3);
+  device.done = {done[2]};
+  tuttiIbPoll(&node_);
+  EXPECT_EQ(3u, e_.meet.passed);
+  EXPECT_EQ(e_.qps[0].posted, e_.qps[0].done);
+  SendSmall(3);
+}
+
+TEST_F(IbEnd, WhereNoCompletionComesAnotherOneIsAskedFor) {
+  Connect();
+  SendLarge(1);
+  size_t before = device.posted.size();
+  Look(1);
+  EXPECT_EQ(before, device.posted.size());
+  Look(1);
+  EXPECT_EQ(before + 1, device.posted.size());
+  tuttiIbPoll(&node_);
+  EXPECT_EQ(1u, e_.meet.passed);
+  Look(10);
+  EXPECT_EQ(before + 1, device.posted.size()) << "nothing is awaited any more";
+}
+
+TEST_F(IbEnd, WhereNoCompletionComesForLongTheQueuePairsAreGivenUp) {
+  Connect();
+  SendLarge(1);
+  Look(60); /* a quarter of the timeout */
+  EXPECT_EQ(TUTTI_IB_RUNNING, e_.state);
+  Look(2);
+  EXPECT_EQ(TUTTI_IB_BROKEN, e_.state);
+  EXPECT_NE(nullptr, strstr(e_.trouble, "no completion has come for 15.")) << e_.trouble;
+}
+
+/* The completion that says why was lost. */
+TEST_F(IbEnd, AQueuePairWhoseRequestsAreGivenUpHasFailed) {
+  Connect();
+  std::deque<ibv_wc> done = SendLarge(1);
+  done[0].status = IBV_WC_WR_FLUSH_ERR;
+  device.done = done;
+  tuttiIbPoll(&node_);
+  EXPECT_EQ(TUTTI_IB_RUNNING, e_.state) << "it may be on its way";
+  Look(2);
+  device.done.clear();
+  Look(1);
+  EXPECT_EQ(TUTTI_IB_BROKEN, e_.state);
+  EXPECT_EQ(0u, e_.meet.passed);
+  EXPECT_NE(nullptr, strstr(e_.trouble, "requests that were given up")) << e_.trouble;
+}
+
+TEST_F(IbEnd, AnImmediateThatIsRepeatedTellsNothingNew) {
+  Connect();
+  OpenTwin();
+  AwaitImmediates();
+  device.done = {Immediate(0, 0), Immediate(0, 0), Immediate(1, 1), Immediate(1, 1)};
+  tuttiIbPoll(&node_);
+  const tuttiIbQueuePair &q = reverse_->qps[0];
+  EXPECT_EQ(2u, q.come);
+  EXPECT_EQ(2u, q.received);
+  EXPECT_EQ(unsigned{TUTTI_IB_RECEIVES}, device.receives.size())
+      << "no more than there is room for";
+}
+
+TEST_F(IbEnd, AnImmediateThatIsLostIsMadeGoodByTheNext) {
+  Connect();
+  OpenTwin();
+  AwaitImmediates();
+  for (uint32_t n = 2; n < 100; n += 2) {
+    device.done = {Immediate(n, n)};
+    tuttiIbPoll(&node_);
+    ASSERT_EQ(n + 1, reverse_->qps[0].come);
+    ASSERT_EQ(n + 1, reverse_->qps[0].received);
+  }
+}
+
+TEST_F(IbEnd, WhatMemoryHasAndNoImmediateTellsIsAskedForAgain) {
+  Connect();
+  OpenTwin();
+  AwaitImmediates();
+  Look(100);
+  EXPECT_EQ(TUTTI_IB_RUNNING, reverse_->state) << "nothing has come";
+  tuttiIbDescriptor *d = &reverse_->control->descriptors[0];
+  tuttiStoreRelease(&d->first, 1);
+  tuttiStoreRelease(&d->last, 1);
+  Look(60);
+  EXPECT_EQ(TUTTI_IB_RUNNING, reverse_->state);
+  Look(2);
+  EXPECT_EQ(TUTTI_IB_BROKEN, reverse_->state);
+}
+
+TEST_F(IbEnd, WhatMemoryHasAndNobodyTellsAnyMoreIsAnError) {
+  Connect();
+  OpenTwin();
+  AwaitImmediates();
+  reverse_->ran = true;
+  reverse_->meet.parts[0].closed = true;
+  reverse_->state = TUTTI_IB_BROKEN;
+  Look(20);
+  tuttiProxyTurn turn{};
+  bool moved;
+  EXPECT_EQ(tuttiSuccess, tuttiIbMeetStep(reverse_, &turn, &moved)) << "nothing has come";
+  tuttiIbDescriptor *d = &reverse_->control->descriptors[0];
+  tuttiStoreRelease(&d->first, 1);
+  tuttiStoreRelease(&d->last, 1);
+  Look(2);
+  EXPECT_EQ(tuttiSuccess, tuttiIbMeetStep(reverse_, &turn, &moved)) << "it may be on its way";
+  Look(2);
+  EXPECT_EQ(tuttiSystemError, tuttiIbMeetStep(reverse_, &turn, &moved));
+  EXPECT_NE(nullptr, strstr(tuttiErrorText(), "message 0")) << tuttiErrorText();
+  EXPECT_NE(nullptr, strstr(tuttiErrorText(), "made0 port 1 has not said so")) << tuttiErrorText();
 }
 
 TEST_F(IbEnd, AnEndThatIsClosedLeavesItsTwinAlone) {
@@ -704,14 +866,14 @@ TEST_F(IbEnd, AReceiverTellsOfItsPorts) {
   close(sv[1]);
 }
 
-/* A rail whose port was down at init, and comes up after a turn of the node; `turns` more end its
- * check. It is not used then. */
+/* A rail whose port was down at init, and comes up after a turn of the node; one more ends its check.
+ * It is not used then. */
 class IbLateCheck : public IbEnd {
 protected:
-  void Fail(int turns);
+  void Fail();
 };
 
-void IbLateCheck::Fail(int turns) {
+void IbLateCheck::Fail() {
   static uint8_t gpu[2 * 65536];
   tuttiVerbs.createCq = [](ibv_context *context, int, void *, ibv_comp_channel *, int) {
     auto *cq = new ibv_cq{};
@@ -736,10 +898,8 @@ void IbLateCheck::Fail(int turns) {
   EXPECT_TRUE(device.posted.empty()) << "it is not up yet";
   EXPECT_EQ(TUTTI_NO_DEADLINE, turn.wake);
   rail->port.up = 1;
-  for (int i = 0; i < turns; i++) {
-    EXPECT_TRUE(rail->late);
-    tuttiIbGdrCheckLate(&node_, &turn);
-  }
+  EXPECT_TRUE(rail->late);
+  tuttiIbGdrCheckLate(&node_, &turn);
   EXPECT_EQ(2u, device.posted.size());
   EXPECT_NE(TUTTI_NO_DEADLINE, turn.wake);
   EXPECT_FALSE(rail->late);
@@ -753,12 +913,12 @@ void IbLateCheck::Fail(int turns) {
 
 /* The devices that are made up move no bytes, so the pattern does not come back. */
 TEST_F(IbLateCheck, APatternThatDoesNotComeBackFailsIt) {
-  Fail(2);
+  Fail();
 }
 
 TEST_F(IbLateCheck, CompletionsThatCannotBeReadFailIt) {
   device.pollFails = true;
-  Fail(1);
+  Fail();
 }
 
 TEST_F(IbEnd, ADeviceWhoseCompletionsCannotBeReadIsLeft) {
