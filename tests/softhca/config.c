@@ -19,6 +19,7 @@ typedef enum {
   MEBIBYTES,
   LINK,
   SPEED,
+  PKEYS,
   TEXT
 } Kind;
 
@@ -64,6 +65,21 @@ static bool readSpeed(const char *text, uint64_t *out) {
   return false;
 }
 
+/* Keys in hexadecimal, with commas between them. */
+static bool readPkeys(const char *text, softPkeys *out) {
+  out->n = 0;
+  for (const char *at = text;; at++) {
+    char *end;
+    unsigned long key = strtoul(at, &end, 16);
+    if (end == at || *at == '-' || !(key & 0x7fff) || key > 0xffff || out->n == SOFT_MAX_PKEYS)
+      return false;
+    out->key[out->n++] = (uint16_t)key;
+    if (!*end) return true;
+    if (*end != ',') return false;
+    at = end;
+  }
+}
+
 static bool readTime(const char *text, const Option *o, double unit, uint64_t *out) {
   double value;
   if (!readReal(text, o, &value)) return false;
@@ -95,6 +111,8 @@ static bool readValue(const Option *o, const char *text, void *base) {
     return true;
   case SPEED:
     return readSpeed(text, to);
+  case PKEYS:
+    return readPkeys(text, to);
   case TEXT:
     return snprintf(to, (size_t)o->most, "%s", text) < (int)o->most;
   }
@@ -135,6 +153,7 @@ static const Option portOptions[] = {
     {"subnet", HEX, offsetof(softPortConfig, subnet), 0, 2e19},
     {"lid", COUNT, offsetof(softPortConfig, lid), 1, 0xbfff},
     {"gids", COUNT, offsetof(softPortConfig, gids), 1, SOFT_MAX_GIDS},
+    {"pkeys", PKEYS, offsetof(softPortConfig, pkeys), 0, 0},
     {"mtu", COUNT, offsetof(softPortConfig, mtu), 256, 4096},
     {"speed", SPEED, offsetof(softPortConfig, speed), 0, 0},
     {"width", COUNT, offsetof(softPortConfig, width), 1, 12},
@@ -206,7 +225,8 @@ static softDeviceConfig *addDevice(softConfig *config, const char *name) {
   *d = (softDeviceConfig){.nports = 1, .maxInline = 256, .numa = UINT64_MAX};
   snprintf(d->name, sizeof d->name, "%s", name);
   for (int i = 0; i < SOFT_MAX_PORTS; i++)
-    d->ports[i] = (softPortConfig){.subnet = 0xfe80000000000000, .mtu = 4096, .width = 4};
+    d->ports[i] = (softPortConfig){
+        .subnet = 0xfe80000000000000, .pkeys = {1, {0xffff}}, .mtu = 4096, .width = 4};
   return d;
 }
 

@@ -304,7 +304,7 @@ static int queryPort(struct ibv_context *context, uint8_t port, struct ibv_port_
       .gid_tbl_len = softGidRows(device, port),
       .port_cap_flags = d->roce ? IBV_PORT_IP_BASED_GIDS : 0,
       .max_msg_sz = 1u << 30,
-      .pkey_tbl_len = 1,
+      .pkey_tbl_len = (uint16_t)p->pkeys.n,
       .lid = d->roce ? 0 : softLid(device, port),
       .sm_lid = d->roce ? 0 : 1,
       .max_vl_num = 1,
@@ -349,7 +349,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) 
       .max_srq = 65536,
       .max_srq_wr = SOFT_MAX_WR,
       .max_srq_sge = SOFT_MAX_SGE,
-      .max_pkeys = 1,
+      .max_pkeys = SOFT_MAX_PKEYS,
       .local_ca_ack_delay = 15,
       .phys_port_cnt = (uint8_t)hca.config.devices[device].nports,
   };
@@ -419,16 +419,21 @@ int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned index
 }
 
 int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey) {
-  if (!gidExists(context, port, 0) || index != 0) {
+  int device = softDeviceOf(context);
+  if (!gidExists(context, port, 0) || index < 0 ||
+      (uint64_t)index >= configOf(device, port)->pkeys.n) {
     errno = EINVAL;
     return -1;
   }
-  *pkey = htobe16(0xffff);
+  *pkey = htobe16(configOf(device, port)->pkeys.key[index]);
   return 0;
 }
 
 int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, __be16 pkey) {
-  return gidExists(context, port, 0) && pkey == htobe16(0xffff) ? 0 : -1;
+  __be16 key;
+  for (int i = 0; ibv_query_pkey(context, port, i, &key) == 0; i++)
+    if (key == pkey) return i;
+  return -1;
 }
 
 /* ---- asynchronous events -------------------------------------------------------------------- */

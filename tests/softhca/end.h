@@ -57,9 +57,10 @@ struct End {
     EXPECT_EQ(ibv_close_device(context), 0);
   }
 
-  int toInit() const {
+  int toInit(uint16_t pkey = 0) const {
     ibv_qp_attr a = {};
     a.qp_state = IBV_QPS_INIT;
+    a.pkey_index = pkey;
     a.port_num = 1;
     a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
     return ibv_modify_qp(qp, &a,

@@ -235,7 +235,8 @@ TEST(Config, WhatIsNotUnderstoodEndsTheProcess) {
   for (const char *line :
        {"fault nonsense p=1", "fault lost p=2", "fault lost p=", "device a ports=3", "movers 9",
         "port softhca0/1 mtu=4096", "device a speed=fast", "dmabuf maybe", "seed -1", "seed",
-        "device a pci", "reorder_us nan", "unknown 1", "device a link=ib extra"})
+        "device a pci", "device a pkeys=0", "device a pkeys=1,2,3,4,5", "device a pkeys=ffff,",
+        "reorder_us nan", "unknown 1", "device a link=ib extra"})
     EXPECT_EXIT(
         {
           setenv("SOFTHCA_MORE", line, 1);

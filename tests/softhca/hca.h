@@ -25,6 +25,7 @@
 #define SOFT_MAX_DEVICES 16
 #define SOFT_MAX_PORTS   2
 #define SOFT_MAX_GIDS    4
+#define SOFT_MAX_PKEYS   4
 #define SOFT_MAX_SGE     16
 #define SOFT_MAX_INLINE  1024
 #define SOFT_MAX_WR      16384
@@ -41,10 +42,17 @@
 
 /* ---- configuration (config.c) --------------------------------------------------------------- */
 
+/* The table of a port's partition keys. */
 typedef struct {
-  uint64_t subnet;       /* prefix of the port's GIDs */
-  uint64_t lid;          /* 0: one of its own */
-  uint64_t gids;         /* rows of the table; 0: as many as usual */
+  uint64_t n;
+  uint16_t key[SOFT_MAX_PKEYS];
+} softPkeys;
+
+typedef struct {
+  uint64_t subnet; /* prefix of the port's GIDs */
+  uint64_t lid;    /* 0: one of its own */
+  uint64_t gids;   /* rows of the table; 0: as many as usual */
+  softPkeys pkeys;
   uint64_t mtu;          /* bytes */
   uint64_t speed;        /* of a lane, as in ibv_port_attr; 0: what fits gbps */
   uint64_t width;        /* lanes */
@@ -117,6 +125,7 @@ typedef struct {
   uint8_t status;       /* enum ibv_wc_status of a NAK */
   uint8_t rnrTimer;     /* code of min_rnr_timer */
   uint16_t destination; /* softPortId of the port that the path leads to */
+  uint16_t pkey;
   uint32_t toQpn, fromQpn;
   uint32_t seq;    /* 24 bits; counts messages */
   uint32_t length; /* of the payload */
@@ -530,6 +539,11 @@ void softFlushRecv(softQp *qp, const softRecv *recv);
 /* The queue pair fails: the rest of its requests are flushed. */
 void softQpError(softQp *qp);
 softQp *softQpFind(uint32_t qpn);
+/* The partition key that the queue pair's packets have. */
+static inline uint16_t softQpPkey(const softQp *qp) {
+  const softDeviceConfig *d = &hca.config.devices[softDeviceOf(qp->ibv.qp_base.context)];
+  return d->ports[qp->attr.port_num - 1].pkeys.key[qp->attr.pkey_index];
+}
 static inline bool softQpSends(const softQp *qp) {
   return qp->ibv.qp_base.state == IBV_QPS_RTS;
 }

@@ -1,6 +1,7 @@
 // Ports and devices as the configuration has them, and delivery that is weaker than programs like.
 #include "buffer.h"
 
+#include <endian.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -100,6 +101,42 @@ TEST(Ports, SubnetsDoNotReachEachOther) {
   EXPECT_EQ(b.toRtr(a.qp->qp_num) | a.toRts() | b.toRts(), 0);
   EXPECT_EQ(a.post(IBV_WR_RDMA_WRITE, 8, b.at(), b.mr->rkey), 0);
   EXPECT_EQ(a.next().status, IBV_WC_RETRY_EXC_ERR);
+}
+
+TEST(Ports, HavePartitionKeys) {
+  if (!configured("device a ports=2 pkeys=ffff,8001,7fff\nport a/2 pkeys=8001")) return;
+  End end;
+  ibv_port_attr a = {};
+  __be16 key = 0;
+  EXPECT_EQ(ibv_query_port(end.context, 1, &a), 0);
+  EXPECT_EQ(a.pkey_tbl_len, 3);
+  EXPECT_EQ(ibv_query_pkey(end.context, 1, 1, &key), 0);
+  EXPECT_EQ(key, htobe16(0x8001));
+  EXPECT_EQ(ibv_query_pkey(end.context, 2, 0, &key), 0);
+  EXPECT_EQ(key, htobe16(0x8001));
+  EXPECT_NE(ibv_query_pkey(end.context, 2, 1, &key), 0);
+  EXPECT_EQ(ibv_get_pkey_index(end.context, 1, htobe16(0x7fff)), 2);
+  EXPECT_EQ(ibv_get_pkey_index(end.context, 2, htobe16(0xffff)), -1);
+  EXPECT_EQ(end.toInit(3), EINVAL);
+  EXPECT_EQ(end.toInit(2), 0);
+}
+
+// Of two members, one must be a full one.
+TEST(Ports, QueuePairsOfOtherPartitionsDoNotMeet) {
+  if (!configured("device a pkeys=ffff,8001,7fff,1")) return;
+  const struct {
+    uint16_t a, b;
+    bool meet;
+  } cases[] = {{0, 0, true},  {1, 1, true},  {0, 2, true},  {1, 3, true},
+               {0, 1, false}, {2, 2, false}, {3, 3, false}, {2, 3, false}};
+  for (auto &c : cases) {
+    End a, b;
+    EXPECT_EQ(a.toInit(c.a) | b.toInit(c.b), 0);
+    EXPECT_EQ(a.toRtr(b.qp->qp_num) | b.toRtr(a.qp->qp_num), 0);
+    EXPECT_EQ(a.toRts() | b.toRts(), 0);
+    EXPECT_EQ(a.post(IBV_WR_RDMA_WRITE, 8, b.at(), b.mr->rkey), 0);
+    EXPECT_EQ(a.next().status, c.meet ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR) << c.a << c.b;
+  }
 }
 
 // Never faster than the rate; how much slower depends on the machine.

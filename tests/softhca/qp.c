@@ -250,7 +250,8 @@ static bool validValues(const softQp *qp, const struct ibv_qp_attr *a, int mask)
   const softDeviceConfig *d = &hca.config.devices[softDeviceOf(qp->ibv.qp_base.context)];
   if (!withinLimits(a, mask)) return false;
   if ((mask & IBV_QP_PORT) && (a->port_num < 1 || a->port_num > (int)d->nports)) return false;
-  if ((mask & IBV_QP_PKEY_INDEX) && a->pkey_index != 0) return false;
+  int port = mask & IBV_QP_PORT ? a->port_num : qp->attr.port_num;
+  if ((mask & IBV_QP_PKEY_INDEX) && a->pkey_index >= d->ports[port - 1].pkeys.n) return false;
   if ((mask & IBV_QP_PATH_MTU) && !validMtu(a->path_mtu, &d->ports[qp->attr.port_num - 1]))
     return false;
   return !(mask & AV) || validAddress(qp, d, &a->ah_attr);

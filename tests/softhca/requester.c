@@ -176,6 +176,7 @@ static softFrame frameOf(const softQp *qp, const softSend *s, const softMr *dire
                  .opcode = (uint8_t)s->opcode,
                  .attempt = qp->attempt,
                  .destination = qp->destination,
+                 .pkey = softQpPkey(qp),
                  .toQpn = qp->attr.dest_qp_num,
                  .fromQpn = qp->ibv.qp_base.qp_num,
                  .seq = seqOf(qp, qp->next_),

@@ -474,12 +474,17 @@ static bool inTurn(softQp *qp, softConn *conn, const softFrame *f) {
   return false;
 }
 
+/* Members of the same partition meet, if one of them is a full one, which the highest bit says. */
+static bool meet(uint16_t a, uint16_t b) {
+  return ((a ^ b) & 0x7fff) == 0 && ((a | b) & 0x8000);
+}
+
 /* false: the chunk is nobody's. */
 static bool take(softConn *conn, const softFrame *f, uint8_t *chunk) {
   softQp *qp = softQpFind(f->toQpn);
   bool able = qp && (qp->ibv.qp_base.state == IBV_QPS_RTR || qp->ibv.qp_base.state == IBV_QPS_RTS);
   if (!able || qp->attr.dest_qp_num != f->fromQpn || portOf(qp) != f->destination ||
-      !softPortUp(f->destination)) {
+      !softPortUp(f->destination) || !meet(f->pkey, softQpPkey(qp))) {
     drop(conn, f);
     return false;
   }
