@@ -1,60 +1,14 @@
 // Ports under the library: they share the load, and where they fail again and again the data stay
 // right and what comes back is used again. By events, never by time: frames that pass a port,
 // operations that end, and what the log says.
-#include <sched.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
 #include <fstream>
-#include <thread>
 
-#include "control.h"
-#include "end.h"
-#include "tutti.h"
+#include "summing.h"
 
 namespace {
 
 constexpr int kRounds = 20, kPorts = 2;
-constexpr size_t kCount = 1 << 17;
 constexpr uint64_t kPayload = 20; // frames of two operations' payloads at least, by either port
-
-std::atomic<uint64_t> operations{0}, wrong{0}, failed{0};
-std::atomic<bool> stop{false};
-
-// Sums until the first rank says that it is enough, in the last element.
-void runRank(int rank, tuttiUniqueId id) {
-  tuttiComm_t comm = nullptr;
-  if (tuttiCommInitRank(&comm, 2, id, rank) != tuttiSuccess) {
-    failed++;
-    return;
-  }
-  std::vector<float> in(kCount), out(kCount);
-  for (uint64_t n = 0; out[kCount - 1] == 0; n++) {
-    for (size_t i = 0; i + 1 < kCount; i++)
-      in[i] = static_cast<float>((n * 7 + i * 3 + static_cast<size_t>(rank)) % 1024);
-    in[kCount - 1] = rank == 0 && stop ? 1 : 0;
-    if (tuttiAllReduce(in.data(), out.data(), kCount, tuttiFloat32, tuttiSum, comm, nullptr) !=
-        tuttiSuccess) {
-      fprintf(stderr, "rank %d: %s\n", rank, tuttiGetLastError(comm));
-      failed++;
-      tuttiCommAbort(comm);
-      return;
-    }
-    for (size_t i = 0; i + 1 < kCount; i++)
-      wrong += out[i] != static_cast<float>((n * 7 + i * 3) % 1024 + (n * 7 + i * 3 + 1) % 1024);
-    if (rank == 0) operations++;
-  }
-  if (tuttiCommDestroy(comm) != tuttiSuccess) failed++;
-}
-
-// Until `what`, for a minute at most, which should never pass.
-template <typename What> bool await(What what) {
-  auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!what() && !failed && std::chrono::steady_clock::now() < end)
-    std::this_thread::yield();
-  return what();
-}
 
 // Payload passes both ports.
 bool bothCarry() {
@@ -66,41 +20,6 @@ bool bothCarry() {
       if (softHcaFrames(0, p + 1) < before[p] + kPayload) return false;
     return true;
   });
-}
-
-// Two ranks that sum until the end, and what they found.
-class Summing {
-public:
-  explicit Summing(const char *debug = "NONE") {
-    for (auto [name, value] : {std::pair{"TUTTI_NET", "IB"},
-                               {"TUTTI_P2P_DISABLE", "1"},
-                               {"TUTTI_SHM_DISABLE", "1"},
-                               {"TUTTI_IB_TIMEOUT", "10"},
-                               {"TUTTI_DEBUG", debug}})
-      setenv(name, value, 1);
-    tuttiUniqueId id;
-    EXPECT_EQ(tuttiGetUniqueId(&id), tuttiSuccess) << tuttiGetLastError(nullptr);
-    for (int r = 0; r < 2; r++)
-      ranks_.emplace_back(runRank, r, id);
-  }
-  ~Summing() {
-    stop = true;
-    for (auto &t : ranks_)
-      t.join();
-    EXPECT_EQ(wrong, 0u);
-    EXPECT_EQ(failed, 0u);
-  }
-  Summing(const Summing &) = delete;
-  Summing &operator=(const Summing &) = delete;
-
-private:
-  std::vector<std::thread> ranks_;
-};
-
-// So many operations end.
-bool goOn(uint64_t more) {
-  uint64_t now = operations;
-  return await([&] { return operations >= now + more; });
 }
 
 TEST(Outage, APortThatFailsTwentyTimesIsUsedAgainEachTime) {

@@ -705,8 +705,8 @@ static tuttiResult_t overdue(const tuttiIbEndpoint *e) {
   return TUTTI_FAIL(
       tuttiRemoteError,
       "rank %d: the RDMA connection with %s could not be %s within %lld ms%s%s; ports "
-      "here: %s; there: %s; check link and cable of these ports, the switch, and the GIDs on both "
-      "hosts (show_gids)",
+      "here: %s; there: %s; check link and cable of these ports, the switch, the GIDs on both "
+      "hosts (show_gids), and that TUTTI_IB_PKEY names the same partition on both",
       e->meet.view->rank, e->meet.who, e->trouble[0] ? "mended" : "made", (long long)mendMs(e),
       e->trouble[0] ? "; it " : "", e->trouble,
       tuttiIbPortsText(e->node->mine.ports, e->node->nrails, ports, sizeof ports),

@@ -1,0 +1,75 @@
+// Partition keys and addresses under the library: what they must be, and that they may change.
+#include "summing.h"
+
+namespace {
+
+void overRdma() {
+  for (auto [name, value] : {std::pair{"TUTTI_NET", "IB"},
+                             {"TUTTI_P2P_DISABLE", "1"},
+                             {"TUTTI_SHM_DISABLE", "1"},
+                             {"TUTTI_IB_TIMEOUT", "8"},
+                             {"TUTTI_TIMEOUT", "4"},
+                             {"TUTTI_DEBUG", "NONE"}})
+    setenv(name, value, 1);
+}
+
+// What a sum with the other rank ends with; "": right.
+std::string sumOnce(int rank, tuttiUniqueId id) {
+  tuttiComm_t comm = nullptr;
+  if (tuttiCommInitRank(&comm, 2, id, rank) != tuttiSuccess) return tuttiGetLastError(nullptr);
+  float in = 3, out = 0;
+  if (tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr) != tuttiSuccess) {
+    std::string error = tuttiGetLastError(comm);
+    tuttiCommAbort(comm);
+    return error;
+  }
+  tuttiResult_t result = tuttiCommDestroy(comm);
+  return result == tuttiSuccess && out == 6 ? "" : "wrong";
+}
+
+// Of a process for each rank, with partition key number index[rank] of its port.
+std::string sumWithKeys(const int (&index)[2]) {
+  int down[2], up[2];
+  EXPECT_EQ(pipe(down) | pipe(up), 0);
+  tuttiUniqueId id;
+  char text[2][2000] = {};
+  overRdma();
+  pid_t child = fork();
+  setenv("TUTTI_IB_PKEY", std::to_string(index[child == 0]).c_str(), 1);
+  if (child == 0) {
+    bool told = read(down[0], &id, sizeof id) == (ssize_t)sizeof id;
+    snprintf(text[1], sizeof text[1], "%s", told ? sumOnce(1, id).c_str() : "nothing was told");
+    _exit(write(up[1], text[1], sizeof text[1]) != (ssize_t)sizeof text[1]);
+  }
+  EXPECT_EQ(tuttiGetUniqueId(&id), tuttiSuccess) << tuttiGetLastError(nullptr);
+  EXPECT_EQ(write(down[1], &id, sizeof id), (ssize_t)sizeof id);
+  std::string mine = sumOnce(0, id);
+  EXPECT_EQ(read(up[0], text[1], sizeof text[1]), (ssize_t)sizeof text[1]);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  for (int fd : {down[0], down[1], up[0], up[1]})
+    close(fd);
+  return mine + text[1];
+}
+
+// Two limited members do not meet, so the first row would not do.
+TEST(Partitions, TheKeyIsThatOfTheSetting) {
+  if (!configured("device hca0 pkeys=1,8001")) return;
+  EXPECT_EQ(sumWithKeys({1, 1}), "");
+}
+
+TEST(Partitions, RanksOfTwoDoNotMeetAndTheErrorNamesTheSetting) {
+  if (!configured("device hca0 pkeys=ffff,8001")) return;
+  std::string error = sumWithKeys({0, 1});
+  EXPECT_NE(error.find("TUTTI_IB_PKEY names the same partition"), std::string::npos) << error;
+  EXPECT_NE(error.find("hca0"), std::string::npos) << error;
+}
+
+TEST(Partitions, ARowThatIsNotThereIsRefusedAndTheErrorNamesTheSetting) {
+  if (!configured("device hca0 pkeys=ffff,8001")) return;
+  std::string error = sumWithKeys({2, 2});
+  EXPECT_NE(error.find("check TUTTI_IB_PKEY"), std::string::npos) << error;
+}
+
+} // namespace
