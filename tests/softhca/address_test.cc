@@ -1,4 +1,6 @@
 // Partition keys and addresses under the library: what they must be, and that they may change.
+#include <fstream>
+
 #include "summing.h"
 
 namespace {
@@ -70,6 +72,67 @@ TEST(Partitions, ARowThatIsNotThereIsRefusedAndTheErrorNamesTheSetting) {
   if (!configured("device hca0 pkeys=ffff,8001")) return;
   std::string error = sumWithKeys({2, 2});
   EXPECT_NE(error.find("check TUTTI_IB_PKEY"), std::string::npos) << error;
+}
+
+// What the log says of it, once it does.
+bool awaitLog(const std::string &path, const std::string &what) {
+  return await([&] {
+    usleep(20000); // the ranks have more to do
+    std::ifstream file(path);
+    std::string all(std::istreambuf_iterator<char>(file), {});
+    return all.find(what) != std::string::npos;
+  });
+}
+
+// The ranks sum over the new address, as nothing reaches the old one.
+void changeUnder(void (*change)(unsigned), const char *text) {
+  std::string log = testing::TempDir() + "address." + std::to_string(getpid());
+  setenv("TUTTI_DEBUG_FILE", log.c_str(), 1);
+  {
+    Summing ranks("INFO");
+    EXPECT_TRUE(goOn(3));
+    for (unsigned round = 1; round <= 5 && !failed; round++) {
+      change(round);
+      EXPECT_TRUE(goOn(3)) << round;
+    }
+    EXPECT_TRUE(awaitLog(log, "NET/IB: hca0 port 1 has other addresses"));
+    EXPECT_TRUE(awaitLog(log, text));
+  }
+  unlink(log.c_str());
+}
+
+TEST(Addresses, AnotherLidIsUsed) {
+  if (!configured("device hca0")) return;
+  changeUnder([](unsigned round) { softHcaLid(0, 1, 70 + round); },
+              "to its hca0 port 1, LID 75, 1 queue pairs");
+}
+
+TEST(Addresses, AnotherGidIsUsed) {
+  if (!configured("device hca0 link=roce")) return;
+  changeUnder([](unsigned round) { softHcaGid(0, 1, 70 + round); }, "10.100.1.75");
+}
+
+// Nothing of these is in what a connection is made of, and no connection is made anew for it.
+TEST(Addresses, OtherEventsDoNoHarm) {
+  if (!configured("device hca0 pkeys=ffff,8001")) return;
+  Summing ranks;
+  EXPECT_TRUE(goOn(3));
+  for (unsigned round = 0; round < 5 && !failed; round++) {
+    softHcaManager(0, 1);
+    softHcaPkey(0, 1, 1, 0x8002 + round);
+    EXPECT_TRUE(goOn(3)) << round;
+  }
+}
+
+// The table's row has another key, the same for both.
+TEST(Addresses, AnotherPartitionKeyIsUsed) {
+  if (!configured("device hca0 pkeys=8001")) return;
+  Summing ranks;
+  for (unsigned round = 0; round < 5 && !failed; round++) {
+    EXPECT_TRUE(goOn(3)) << round;
+    softHcaPkey(0, 1, 0, 0x8002 + round);
+  }
+  EXPECT_TRUE(goOn(3));
 }
 
 } // namespace

@@ -11,6 +11,15 @@ extern "C" {
 /* Cuts the port's cable, or puts it back: from now on it is down or up, whatever the configuration
  * says. */
 void softHcaPort(int device, int port, int up);
+/* The subnet manager gives the port another LID; somebody changes the row of its table of partition
+ * keys; the GIDs of the port end in another byte, of RoCE that of the IPv4 address; there is
+ * another subnet manager. What is sent to a LID or a GID that a port had before is lost. Each
+ * raises its event in the contexts of this process, and other processes of the fabric know nothing
+ * of it. */
+void softHcaLid(int device, int port, unsigned lid);
+void softHcaPkey(int device, int port, unsigned row, unsigned key);
+void softHcaGid(int device, int port, unsigned byte);
+void softHcaManager(int device, int port);
 /* Frames that this process has sent through the port. */
 uint64_t softHcaFrames(int device, int port);
 /* Registrations of memory that this process has now. */

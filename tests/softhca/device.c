@@ -158,11 +158,14 @@ void softGid(int device, int port, int index, union ibv_gid *gid) {
   int rows = softGidRows(device, port);
   memset(gid, 0, sizeof *gid);
   if (hca.config.devices[device].roce && isIpv4(rows, index)) {
-    uint8_t v4[] = {0xff, 0xff, 10, (uint8_t)(100 + device), (uint8_t)port, 1};
+    uint64_t byte = configOf(device, port)->gidByte;
+    uint8_t v4[] = {
+        0xff, 0xff, 10, (uint8_t)(100 + device), (uint8_t)port, byte ? (uint8_t)byte : 1};
     memcpy(gid->raw + 10, v4, sizeof v4);
     return;
   }
   uint64_t alias = hca.config.devices[device].roce ? 0 : (uint64_t)index << 16;
+  alias |= configOf(device, port)->gidByte << 24;
   gid->global.subnet_prefix = htobe64(configOf(device, port)->subnet);
   gid->global.interface_id = htobe64(guidOf(device) | alias | (uint64_t)port);
 }
@@ -471,8 +474,8 @@ void softRaise(struct ibv_context *context, enum ibv_event_type type, void *elem
   eventfd_write(context->async_fd, 1);
 }
 
-static void raisePort(softContext *c, int port, bool up) {
-  softRaise(&c->verbs.context, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR, NULL);
+static void raisePort(softContext *c, int port, enum ibv_event_type type) {
+  softRaise(&c->verbs.context, type, NULL);
   softEvent *last = c->events;
   while (last && last->next)
     last = last->next;
@@ -521,6 +524,40 @@ void ibv_ack_async_event(struct ibv_async_event *event) {
   pthread_mutex_unlock(&hca.lock);
 }
 
+/* With a value of the port's configuration that is another from now on; NULL: none. */
+static void changePort(int device, int port, uint64_t *value, uint64_t to,
+                       enum ibv_event_type type) {
+  pthread_mutex_lock(&hca.lock);
+  if (value) *value = to;
+  softQpResolve();
+  for (softContext *c = hca.contexts; c; c = c->next)
+    if (c->device->index == device) raisePort(c, port, type);
+  pthread_mutex_unlock(&hca.lock);
+}
+
+static softPortConfig *portOf(int device, int port) {
+  return &hca.config.devices[device].ports[port - 1];
+}
+
+void softHcaLid(int device, int port, unsigned lid) {
+  changePort(device, port, &portOf(device, port)->lid, lid, IBV_EVENT_LID_CHANGE);
+}
+
+void softHcaGid(int device, int port, unsigned byte) {
+  changePort(device, port, &portOf(device, port)->gidByte, byte, IBV_EVENT_GID_CHANGE);
+}
+
+void softHcaManager(int device, int port) {
+  changePort(device, port, NULL, 0, IBV_EVENT_SM_CHANGE);
+}
+
+void softHcaPkey(int device, int port, unsigned row, unsigned key) {
+  pthread_mutex_lock(&hca.lock);
+  portOf(device, port)->pkeys.key[row] = (uint16_t)key;
+  pthread_mutex_unlock(&hca.lock);
+  changePort(device, port, NULL, 0, IBV_EVENT_PKEY_CHANGE);
+}
+
 static void remove_(softContext *c) {
   c->removed = true;
   softRaise(&c->verbs.context, IBV_EVENT_DEVICE_FATAL, NULL);
@@ -539,7 +576,8 @@ void softTimeline(uint64_t now) {
       Fate f = fateOf(id);
       bool down = !softPortUp(id);
       if (f.removed && now >= f.removed && !c->removed) remove_(c);
-      if (down != c->portDown[port - 1] && !c->removed) raisePort(c, (int)port, !down);
+      if (down != c->portDown[port - 1] && !c->removed)
+        raisePort(c, (int)port, down ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE);
       c->portDown[port - 1] = down;
       upcoming(f.removed, now);
       upcoming(f.down, now);

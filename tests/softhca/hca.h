@@ -49,9 +49,10 @@ typedef struct {
 } softPkeys;
 
 typedef struct {
-  uint64_t subnet; /* prefix of the port's GIDs */
-  uint64_t lid;    /* 0: one of its own */
-  uint64_t gids;   /* rows of the table; 0: as many as usual */
+  uint64_t subnet;  /* prefix of the port's GIDs */
+  uint64_t lid;     /* 0: one of its own */
+  uint64_t gidByte; /* 0: the usual one */
+  uint64_t gids;    /* rows of the table; 0: as many as usual */
   softPkeys pkeys;
   uint64_t mtu;          /* bytes */
   uint64_t speed;        /* of a lane, as in ibv_port_attr; 0: what fits gbps */
@@ -535,6 +536,8 @@ int softPutRecv(softRecvQueue *queue, const struct ibv_recv_wr *wr);
 /* ---- qp.c ----------------------------------------------------------------------------------- */
 
 struct ibv_qp *softCreateQpEx(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+/* Where the addresses of queue pairs lead to now that ports have others. */
+void softQpResolve(void);
 void softFlushRecv(softQp *qp, const softRecv *recv);
 /* The queue pair fails: the rest of its requests are flushed. */
 void softQpError(softQp *qp);

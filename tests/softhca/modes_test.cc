@@ -1,5 +1,6 @@
 // Ports and devices as the configuration has them, and delivery that is weaker than programs like.
 #include "buffer.h"
+#include "control.h"
 
 #include <endian.h>
 #include <sys/stat.h>
@@ -137,6 +138,38 @@ TEST(Ports, QueuePairsOfOtherPartitionsDoNotMeet) {
     EXPECT_EQ(a.post(IBV_WR_RDMA_WRITE, 8, b.at(), b.mr->rkey), 0);
     EXPECT_EQ(a.next().status, c.meet ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR) << c.a << c.b;
   }
+}
+
+TEST(Ports, GetOtherAddresses) {
+  if (!configured("device a pkeys=ffff,8001\ndevice b link=roce")) return;
+  End a, b(1);
+  ibv_port_attr attr = {};
+  ibv_gid before = {}, after = {};
+  __be16 key = 0;
+  softHcaLid(0, 1, 77);
+  EXPECT_EQ(a.nextEvent(), IBV_EVENT_LID_CHANGE);
+  EXPECT_EQ(ibv_query_port(a.context, 1, &attr), 0);
+  EXPECT_EQ(attr.lid, 77);
+  softHcaPkey(0, 1, 1, 0x8002);
+  EXPECT_EQ(a.nextEvent(), IBV_EVENT_PKEY_CHANGE);
+  EXPECT_EQ(ibv_query_pkey(a.context, 1, 1, &key), 0);
+  EXPECT_EQ(key, htobe16(0x8002));
+  softHcaManager(0, 1);
+  EXPECT_EQ(a.nextEvent(), IBV_EVENT_SM_CHANGE);
+  EXPECT_EQ(ibv_query_gid(b.context, 1, 1, &before), 0);
+  softHcaGid(1, 1, 9);
+  EXPECT_EQ(b.nextEvent(), IBV_EVENT_GID_CHANGE);
+  EXPECT_EQ(ibv_query_gid(b.context, 1, 1, &after), 0);
+  EXPECT_EQ(memcmp(before.raw, after.raw, 15), 0);
+  EXPECT_EQ(after.raw[15], 9);
+}
+
+TEST(Ports, AreNotFoundByTheLidThatTheyHad) {
+  if (!configured("device a")) return;
+  Pair p;
+  softHcaLid(0, 1, 77);
+  EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, 8, p.b.at(), p.b.mr->rkey), 0);
+  EXPECT_EQ(p.a.next().status, IBV_WC_RETRY_EXC_ERR);
 }
 
 // Never faster than the rate; how much slower depends on the machine.

@@ -276,6 +276,14 @@ static uint16_t resolve(const softQp *qp, const struct ibv_ah_attr *ah) {
   return SOFT_NOWHERE;
 }
 
+void softQpResolve(void) {
+  for (softQp *qp = hca.qps; qp; qp = qp->next) {
+    enum ibv_qp_state state = qp->ibv.qp_base.state;
+    if (state == IBV_QPS_RTR || state == IBV_QPS_RTS)
+      qp->destination = resolve(qp, &qp->attr.ah_attr);
+  }
+}
+
 static void store(softQp *qp, const struct ibv_qp_attr *from, int mask) {
   struct ibv_qp_attr *to = &qp->attr;
 #define STORE(bit, member)                                                                         \
