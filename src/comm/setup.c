@@ -27,9 +27,9 @@
 /* Naps of a waiter, for each rank that its core has: of hundreds that wait, each wakes so rarely
  * that half of the core is left for those who have something to do. */
 #define NAP_US_RANK 10
-/* Threads of a rank on a GPU that keep looking: the proxies' two, and the caller's, which waits for
- * the stream in CUDA. */
-#define GPU_THREADS 3
+/* Threads of a rank on a GPU that keep looking: a proxy's, and the caller's, which waits for the
+ * stream in CUDA. Two proxies are one more. */
+#define GPU_THREADS 2
 
 static tuttiResult_t chooseDevice(tuttiCommunicator *c) {
   const char *why;
@@ -153,9 +153,10 @@ static bool shareCores(const tuttiPeer *a, const tuttiPeer *b) {
 }
 
 /* Where the ranks that share this one's cores leave none for the kernel's part of a network,
- * spinning for long would keep it from its work. Where the threads of GPUs' ranks have no core
- * each, proxies nap: one that spins would keep the next from its message for whole time slices. And
- * one has both directions, as a second one only takes another turn of a core for each message. */
+ * spinning for long would keep it from its work. Where GPUs' ranks have no core for a second proxy,
+ * one has both directions: another would only take another turn of a core for each message. Where
+ * they have none for the first, it naps: one that spins would keep the next from its message for
+ * whole time slices. */
 static void setSpins(tuttiCommunicator *c) {
   const tuttiPeer *mine = &c->wireup.peers[c->rank];
   int ranks = 0, cores = mine->cores;
@@ -163,9 +164,10 @@ static void setSpins(tuttiCommunicator *c) {
     ranks += shareCores(&c->wireup.peers[r], mine);
   c->ranksOnCores = ranks = tuttiCrowdJoin(&c->crowd, ranks);
   bool gpu = c->device->kind == tuttiDeviceCuda, network = c->wireup.survey.network;
-  bool napping = gpu && network && ranks * GPU_THREADS > cores;
+  int looking = gpu && network ? ranks * GPU_THREADS : 0;
+  bool napping = looking > cores, crowded = looking && looking + ranks > cores;
   c->context.napUs = NAP_US_RANK * (uint32_t)(napping && ranks < cores ? 1 : ranks / cores);
-  if (napping) { /* which has nothing to do yet */
+  if (crowded) { /* it has nothing to do yet */
     tuttiProxyDestroy(c->view.receiver);
     c->view.receiver = NULL;
   }
