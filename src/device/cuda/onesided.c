@@ -102,8 +102,8 @@ static bool goesBeside(const tuttiCuda *s, int peer, bool capturing) {
 }
 
 /* A node of the graph behind the copy that is the end of the captured stream, and behind the signal
- * before: with a branch for each of some thirty puts, cudaGraphInstantiate waits for what runs on
- * the GPU, where another rank's wait may be. */
+ * before: with a branch for each of 32 puts cudaGraphInstantiate has been seen not to return while
+ * another rank's wait for them ran on the same GPU. */
 static tuttiResult_t signalInGraph(tuttiCuda *s, const tuttiPutArgs *args, tuttiStream_t stream) {
   tuttiCudaCapture capture = {0};
   TUTTI_TRY(tuttiCudaCaptureOf(stream, &capture));
