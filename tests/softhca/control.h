@@ -20,6 +20,8 @@ void softHcaLid(int device, int port, unsigned lid);
 void softHcaPkey(int device, int port, unsigned row, unsigned key);
 void softHcaGid(int device, int port, unsigned byte);
 void softHcaManager(int device, int port);
+/* What has arrived at GPUs can be seen there, as after the driver's call for that. */
+void softHcaReveal(void);
 /* Frames that this process has sent through the port. */
 uint64_t softHcaFrames(int device, int port);
 /* Registrations of memory that this process has now. */

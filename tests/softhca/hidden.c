@@ -1,7 +1,9 @@
 /* Bytes that have arrived at a GPU and cannot be seen there yet, as writes over PCI Express may be
  * until something reads what they wrote. */
+#include "control.h"
 #include "hca.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,4 +71,13 @@ void softRevealDue(uint64_t now) {
 
 bool softRevealed(int gpu) {
   return atomic_load(&underWay[gpu]) == 0;
+}
+
+void softHcaReveal(void) {
+  pthread_mutex_lock(&hca.lock);
+  softReveal(-1);
+  pthread_mutex_unlock(&hca.lock);
+  for (int gpu = 0; gpu < SOFT_MAX_GPUS; gpu++)
+    while (!softRevealed(gpu))
+      sched_yield();
 }

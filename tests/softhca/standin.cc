@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/gpu_memory.h"
 #include "base/pinned.h"
+#include "control.h"
 
 std::atomic<bool> needsFlush{true}, lendsNothing{false};
 std::atomic<int> allocations{0}, driverFlushes{0}, limit{INT_MAX};
@@ -54,6 +55,7 @@ bool tuttiGpuNeedsFlush(int) {
 }
 tuttiResult_t tuttiGpuFlush(int) {
   driverFlushes++;
+  softHcaReveal();
   return tuttiSuccess;
 }
 const char *tuttiGpuLend(int, size_t bytes, tuttiGpuLoan *out) {
