@@ -120,7 +120,7 @@ static bool sendParcel(const tuttiFdBox *box, tuttiFdParcel *p) {
 }
 
 static bool takeParcel(const tuttiFdBox *box, tuttiFdParcel *parcels, int n) {
-  tuttiFdLabel label;
+  tuttiFdLabel label = {0};
   TUTTI_CLOSED int fd = -1;
   if (tuttiFdBoxTake(box, &label, &fd) != 0) return false;
   for (int i = 0; i < n; i++) {

@@ -84,6 +84,8 @@ TEST(Gdr, AFlushComesBeforeTheReader) {
   closeBoth(r, from, to);
 }
 
+/* ThreadSanitizer sees that the bytes are read while they come, which is what is shown here. */
+#ifndef __SANITIZE_THREAD__
 TEST(Gdr, WithoutAFlushOldBytesAreRead) {
   if (!configured("invisible_ms 1000")) return;
   set("TUTTI_NET_GDR_FLUSH", "off");
@@ -93,6 +95,7 @@ TEST(Gdr, WithoutAFlushOldBytesAreRead) {
   EXPECT_GT(exchange(r, from, to, 50, {kSlot}), 0) << "or the test before could not fail";
   closeBoth(r, from, to);
 }
+#endif
 
 // Where the GPU says that it needs none, the setting decides.
 TEST(Gdr, AFlushIsForTheSettingToSay) {

@@ -49,10 +49,10 @@ struct Member : Rank {
   tuttiRails rails{};
   tuttiPxn pxn{};
 
-  void begin(int rank) {
+  void begin(int rank, size_t slotBytes = kSlot) {
     set("TUTTI_NET_GDR_LEVEL", "SYS"); // the software HCA has no place on PCI
     view.lsaSize = 2;
-    ASSERT_EQ(prepare(rank, true, kSlot, kRanks), tuttiSuccess) << tuttiErrorText();
+    ASSERT_EQ(prepare(rank, true, slotBytes, kRanks), tuttiSuccess) << tuttiErrorText();
     mine().process = tuttiProcessId();
     place(mine());
   }
@@ -79,11 +79,12 @@ struct Member : Rank {
 // All of them as threads of one process.
 struct Cluster {
   std::vector<std::unique_ptr<Member>> members;
-  explicit Cluster(const std::function<void(int, tuttiPeer &)> &edit = nullptr) {
+  explicit Cluster(const std::function<void(int, tuttiPeer &)> &edit = nullptr,
+                   size_t slotBytes = kSlot) {
     std::vector<tuttiPeer> records;
     for (int r = 0; r < kRanks; r++) {
       members.push_back(std::make_unique<Member>());
-      members.back()->begin(r);
+      members.back()->begin(r, slotBytes);
       if (edit) edit(r, members.back()->mine());
       records.push_back(members.back()->mine());
     }
@@ -201,21 +202,19 @@ TEST(Pxn, CanBeSwitchedOff) {
   EXPECT_GT(softHcaFrames(0, 1), first);
 }
 
-// The memory that is lent is for so many connections; the next one goes from the own GPU, and takes
-// the place of one that has closed.
+// A loan that has no room for one connection is none.
 TEST(Pxn, WhatFindsNoRoomGoesFromTheOwnGpu) {
   if (!configured(kTwo)) return;
-  set("TUTTI_PXN_SLAB", "1M"); // two blocks, and each lends one by one peer
-  Cluster c;
-  auto own = std::make_unique<Messages>(c, 0, 3);
-  tuttiConn second = c[0].open(3, TUTTI_P2P_CHANNEL, TUTTI_SEND);
+  set("TUTTI_PXN_SLAB", "1M"); // of eight slots that are twice as large
   std::string log = logOf([&] {
-    tuttiTransportNet.close(&c[0].view, &second);
-    own.reset();
-    Messages again(c, 0, 3);
-    EXPECT_EQ(again.exchange(20), 0);
+    Cluster c(nullptr, 4 * kSlot);
+    EXPECT_EQ(c[0].lenderFor(3), 1);
+    Messages m(c, 0, 3);
+    EXPECT_TRUE(m.out.gpuData);
+    EXPECT_EQ(m.exchange(20), 0) << m.errors();
   });
-  EXPECT_TRUE(says(log, "GDRDMA by rank 1")) << log;
+  EXPECT_FALSE(says(log, "by way of rank")) << log;
+  EXPECT_FALSE(says(log, "GDRDMA by rank")) << log;
 }
 
 TEST(Pxn, NeedsAGpuWithRoom) {

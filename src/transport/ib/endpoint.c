@@ -728,8 +728,8 @@ static tuttiResult_t ibConnect(tuttiCommView *v, void *node, tuttiSocketListener
   if (loan)
     TUTTI_INFO(NET,
                "rank %d -> rank %d [send] via NET/IB/%u/GDRDMA by rank %d, whose GPU is beside %s",
-               v->rank, fifo->peer, rail->port[0], loan->lender,
-               e->node->mine.ports[rail->port[0]].device);
+               v->rank, fifo->peer, e->rail.port[0], loan->lender,
+               e->node->mine.ports[e->rail.port[0]].device);
   e->meet.windows = fifo->channel == TUTTI_RMA_CHANNEL;
   e->puts = TUTTI_WHERE_INLINE;
   fifo->registered = !fifo->gpuData;

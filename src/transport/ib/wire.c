@@ -186,7 +186,9 @@ static int nearest(const fabric *f, int from, int turn) {
 /* Whether the nearest ports leave others out: then all are in one subnet, where addresses that look
  * alike mean nothing. */
 static bool isFlat(const fabric *f) {
-  int load[TUTTI_IB_PORTS] = {0}, fair = (f->nsend + f->nrecv - 1) / f->nrecv;
+  int load[TUTTI_IB_PORTS] = {0};
+  if (f->nrecv == 0) return false; /* as no record has it that was checked */
+  int fair = (f->nsend + f->nrecv - 1) / f->nrecv;
   for (int from = 0; from < f->nsend; from++)
     if (++load[nearest(f, from, from)] > fair) return true;
   return false;
