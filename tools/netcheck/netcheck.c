@@ -103,16 +103,14 @@ static tuttiResult_t listHosts(tuttiComm_t comm, netJob *job, netHost *hosts) {
 /* Lines from the first host to all others, one after the other. */
 static tuttiResult_t openLines(tuttiComm_t comm, const netJob *job, int host, netLine *lines) {
   tuttiUniqueId id;
-  int rank = job->hosts[host].rank;
   if (host > 0) {
     TUTTI_TRY(tuttiRecv(&id, sizeof id, tuttiUint8, 0, comm, NULL));
     (void)netLineOpen(&lines[0], &id, 1, tuttiDeadline(LINE_MS));
     return lines[0].comm ? tuttiSuccess : TUTTI_FAIL(tuttiRemoteError, "%s", lines[0].why);
   }
   for (int h = 1; h < job->nhosts; h++) {
-    rank = job->hosts[h].rank;
     TUTTI_TRY(tuttiGetUniqueId(&id));
-    TUTTI_TRY(tuttiSend(&id, sizeof id, tuttiUint8, rank, comm, NULL));
+    TUTTI_TRY(tuttiSend(&id, sizeof id, tuttiUint8, job->hosts[h].rank, comm, NULL));
     (void)netLineOpen(&lines[h], &id, 0, tuttiDeadline(LINE_MS));
   }
   return tuttiSuccess;

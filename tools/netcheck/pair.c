@@ -201,7 +201,7 @@ static void *runTogether(void *rail) {
 
 /* So many messages on each rail that all should take as long. */
 static bool countMessages(pair *p) {
-  double mine[NETCHECK_RAILS] = {0}, theirs[NETCHECK_RAILS];
+  double mine[NETCHECK_RAILS] = {0}, theirs[NETCHECK_RAILS] = {0};
   for (int i = 0; i < p->nrails; i++)
     mine[i] = p->rails[i].comm ? p->rails[i].report->alone : 0;
   if (!swap(p, mine, theirs, sizeof mine)) return false;
