@@ -57,33 +57,9 @@ static inline tuttiResult_t checkBuffer(const tuttiCommunicator *c, const char *
   return tuttiCheckMemory(c, argument, buffer);
 }
 
-/* One buffer of a call: whether it holds a block per rank, and whether it is the root's alone. */
-typedef struct {
-  bool perRank, rootOnly;
-} bufferShape;
-
-/* A message has one of them, of one block: see checkBuffers. */
-static const struct {
-  bufferShape send, recv;
-} shapes[tuttiCollCount] = {
-    [tuttiCollBroadcast] = {.send = {.rootOnly = true}},
-    [tuttiCollReduce] = {.recv = {.rootOnly = true}},
-    [tuttiCollAllGather] = {.recv = {.perRank = true}},
-    [tuttiCollReduceScatter] = {.send = {.perRank = true}},
-    [tuttiCollAlltoAll] = {.send = {.perRank = true}, .recv = {.perRank = true}},
-    [tuttiCollGather] = {.recv = {.perRank = true, .rootOnly = true}},
-    [tuttiCollScatter] = {.send = {.perRank = true, .rootOnly = true}},
-};
-
-/* Blocks of `count` elements that this rank has in such a buffer; 0: the buffer is not used. */
-static size_t blocksOf(const tuttiCommunicator *c, const tuttiOp *op, bufferShape shape) {
-  if (shape.rootOnly && op->root != c->rank) return 0;
-  return shape.perRank ? (size_t)c->nranks : 1;
-}
-
 /* Where this rank's own block lies in a buffer of that shape. */
 static uintptr_t ownBlock(const tuttiCommunicator *c, const tuttiOp *op, const void *buffer,
-                          bufferShape shape) {
+                          tuttiBufferShape shape) {
   size_t before = op->count * tuttiTypeSizes[op->type] * (size_t)c->rank;
   return (uintptr_t)buffer + (shape.perRank ? before : 0);
 }
@@ -91,7 +67,7 @@ static uintptr_t ownBlock(const tuttiCommunicator *c, const tuttiOp *op, const v
 /* Both buffers are used and checked: sets inPlace, or fails where they overlap in any other way. */
 static tuttiResult_t checkOverlap(const tuttiCommunicator *c, tuttiOp *op, size_t sendBytes,
                                   size_t recvBytes) {
-  bufferShape send = shapes[op->coll].send, recv = shapes[op->coll].recv;
+  tuttiBufferShape send = tuttiCollShapes[op->coll].send, recv = tuttiCollShapes[op->coll].recv;
   bool canAlias = !(send.perRank && recv.perRank);
   if (canAlias && ownBlock(c, op, op->sendbuff, send) == ownBlock(c, op, op->recvbuff, recv)) {
     op->inPlace = true;
@@ -107,8 +83,9 @@ static tuttiResult_t checkOverlap(const tuttiCommunicator *c, tuttiOp *op, size_
 }
 
 static tuttiResult_t checkBuffers(const tuttiCommunicator *c, tuttiOp *op) {
-  size_t sendBlocks = blocksOf(c, op, shapes[op->coll].send);
-  size_t recvBlocks = blocksOf(c, op, shapes[op->coll].recv);
+  bool isRoot = op->root == c->rank;
+  size_t sendBlocks = tuttiShapeBlocks(tuttiCollShapes[op->coll].send, isRoot, c->nranks);
+  size_t recvBlocks = tuttiShapeBlocks(tuttiCollShapes[op->coll].recv, isRoot, c->nranks);
   if (op->coll == tuttiCollSendRecv) {
     sendBlocks = op->sending ? 1 : 0;
     recvBlocks = op->sending ? 0 : 1;

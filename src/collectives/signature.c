@@ -22,6 +22,16 @@ const char *const tuttiRedOpNames[] = {
     [tuttiMin] = "min", [tuttiAvg] = "avg",
 };
 
+const tuttiCollShape tuttiCollShapes[tuttiCollCount] = {
+    [tuttiCollBroadcast] = {.send = {.rootOnly = true}},
+    [tuttiCollReduce] = {.recv = {.rootOnly = true}},
+    [tuttiCollAllGather] = {.recv = {.perRank = true}},
+    [tuttiCollReduceScatter] = {.send = {.perRank = true}},
+    [tuttiCollAlltoAll] = {.send = {.perRank = true}, .recv = {.perRank = true}},
+    [tuttiCollGather] = {.recv = {.perRank = true, .rootOnly = true}},
+    [tuttiCollScatter] = {.send = {.perRank = true, .rootOnly = true}},
+};
+
 const char *tuttiCollName(int coll) {
   return coll >= 0 && coll < tuttiCollCount ? collNames[coll] : UNKNOWN;
 }

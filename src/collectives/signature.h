@@ -48,6 +48,23 @@ static inline bool tuttiCollHasRoot(int coll) {
          coll == tuttiCollScatter;
 }
 
+/* One buffer of a collective: whether it holds a block per rank, and whether it is the root's
+ * alone.
+ */
+typedef struct {
+  bool perRank, rootOnly;
+} tuttiBufferShape;
+typedef struct {
+  tuttiBufferShape send, recv;
+} tuttiCollShape;
+/* A message has one of the two, of one block. */
+extern const tuttiCollShape tuttiCollShapes[tuttiCollCount];
+/* Blocks that a rank has in such a buffer; 0: the buffer is not used. */
+static inline size_t tuttiShapeBlocks(tuttiBufferShape shape, bool isRoot, int nranks) {
+  if (shape.rootOnly && !isRoot) return 0;
+  return shape.perRank ? (size_t)nranks : 1;
+}
+
 /* Enum names, from the lists in their headers; "?" when out of range. */
 const char *tuttiCollName(int coll);     /* "AllReduce" */
 const char *tuttiTypeName(int datatype); /* "float32" */
