@@ -350,7 +350,9 @@ TUTTI_API tuttiResult_t tuttiMemAlloc(void **ptr, size_t size);
 TUTTI_API tuttiResult_t tuttiMemFree(void *ptr);
 
 /** Registers [buff, buff + size) with `comm`, which may then move it without a copy. *handle is for
- * tuttiCommDeregister; what is not deregistered goes with the communicator. */
+ * tuttiCommDeregister; what is not deregistered goes with the communicator. Networks read and write
+ * it by themselves: deregister it, and free it, when all operations that use it are done, and no
+ * graph that has them is launched any more. */
 TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void *buff, size_t size,
                                           void **handle);
 /** Undoes one tuttiCommRegister of the same communicator. */

@@ -54,14 +54,19 @@ typedef struct {
   tuttiAtomic64 credit;    /* messages this reader has taken */
   tuttiAtomic32 reading;   /* the reader is in the writer's memory */
   tuttiAtomic32 withdrawn; /* the writer has failed: its memory is no longer lent */
-  tuttiAtomic64 posted;    /* number + 1 of the message that a network is to put at postedAt */
-  uint8_t *postedAt;
-  uint32_t postedBytes;
   tuttiAtomic32 fetches; /* the reader cannot dereference the writer's memory, but copy out of it */
   /* Where ranks sleep (tuttiBellSet); in a cache line that changes only when one does. */
   tuttiAtomic32 readerBell __attribute__((aligned(TUTTI_LINE / 2))); /* it waits for a message */
   tuttiAtomic32 writerBell;                                          /* for this reader's credit */
 } __attribute__((aligned(TUTTI_LINE))) tuttiReader;
+
+/* Where a reader wants the payload of a message that a network brings, if it has so many bytes.
+ * Written by a CPU or by a kernel. */
+typedef struct {
+  tuttiAtomic64 seq; /* number + 1, stored last */
+  uint64_t addr;
+  uint32_t bytes, unused;
+} tuttiPost;
 
 typedef enum { TUTTI_RECV = 0, TUTTI_SEND = 1 } tuttiDirection;
 
@@ -71,6 +76,7 @@ struct tuttiTransport;
 typedef struct tuttiConn {
   tuttiSlotDescriptor *descriptors; /* [ndescriptors] */
   tuttiReader *readers;             /* send: [nreaders]; recv: this reader's own, one */
+  tuttiPost *posts;                 /* recv over a network: [TUTTI_FIFO_DEPTH] */
   uint8_t *data;                    /* TUTTI_FIFO_DEPTH * slotBytes */
   uint8_t *small;                   /* ndescriptors * smallBytes: payloads of no more than that */
   size_t slotBytes, smallBytes;     /* multiples of TUTTI_LINE */
@@ -85,6 +91,7 @@ typedef struct tuttiConn {
   uint8_t registered; /* send: but only what tuttiRegionFind finds */
   uint8_t fetched;    /* send: tuttiConnFetched was true */
   uint8_t gpuData;    /* `data`, but not `small`, is memory of this rank's GPU: not for CPUs */
+  uint8_t lends;      /* send, gpuData: kernels may send what tuttiNetReaches from where it is */
   uint8_t network;    /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
   tuttiRemote writer; /* recv: whose memory this reader can copy out of; pid 0: nobody's */
   const struct tuttiTransport *transport;
@@ -194,13 +201,16 @@ static inline bool tuttiConnSlept(const tuttiConn *c) {
  * and is then DIRECT there; what has begun to arrive stays in the slot. A receive that a
  * failed operation posted is forgotten with tuttiProxyHalt. */
 static inline void tuttiConnPostReceive(tuttiConn *c, void *at, size_t bytes) {
-  c->readers[0].postedAt = (uint8_t *)at;
-  c->readers[0].postedBytes = (uint32_t)bytes;
-  tuttiStoreRelease(&c->readers[0].posted, c->next + 1);
+  tuttiPost *post = &c->posts[c->next % TUTTI_FIFO_DEPTH];
+  post->addr = (uintptr_t)at;
+  post->bytes = (uint32_t)bytes;
+  tuttiStoreRelease(&post->seq, c->next + 1);
 }
 /* Proxy: where a receive is posted for message m of so many bytes; NULL: in its slot. */
-static inline uint8_t *tuttiReaderPosted(const tuttiReader *h, uint64_t m, size_t bytes) {
-  return tuttiLoadAcquire(&h->posted) == m + 1 && h->postedBytes == bytes ? h->postedAt : NULL;
+static inline uint8_t *tuttiPosted(const tuttiConn *c, uint64_t m, size_t bytes) {
+  const tuttiPost *post = &c->posts[m % TUTTI_FIFO_DEPTH];
+  bool posted = tuttiLoadAcquire(&post->seq) == m + 1 && post->bytes == bytes;
+  return posted ? (uint8_t *)(uintptr_t)post->addr : NULL;
 }
 
 /* A direct payload is lent until its reader gives credit for it. When the writer fails it cannot

@@ -13,8 +13,6 @@
 #include "transport/socket/endpoint.h"
 #include "transport/stub.h"
 
-#define SMALL_BYTES ((size_t)32768)
-
 const tuttiNet *const tuttiNets[] = {
 #ifdef TUTTI_HAVE_VERBS
     &tuttiNetIb,
@@ -189,12 +187,11 @@ size_t tuttiNetEndpointBytes(const tuttiCommView *v) {
 /* Of slots beside the GPU's: the NIC reads and writes host memory with less delay than the GPU's,
  * and a small message is nothing but delay. */
 static size_t smallBytes(const tuttiCommView *v) {
-  return v->slotBytes < SMALL_BYTES ? v->slotBytes : SMALL_BYTES;
+  return v->slotBytes < TUTTI_NET_SMALL_MAX ? v->slotBytes : TUTTI_NET_SMALL_MAX;
 }
 
 size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData) {
-  size_t control = tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
-  return control + TUTTI_FIFO_DEPTH * (gpuData ? smallBytes(v) : v->slotBytes);
+  return TUTTI_NET_CONTROL_BYTES + TUTTI_FIFO_DEPTH * (gpuData ? smallBytes(v) : v->slotBytes);
 }
 
 void *tuttiNetExpose(const tuttiCommView *v, void *base, size_t bytes, tuttiRmaKeys *keys) {
@@ -205,6 +202,11 @@ void *tuttiNetExpose(const tuttiCommView *v, void *base, size_t bytes, tuttiRmaK
 void tuttiNetWithdraw(const tuttiCommView *v, void *exposed) {
   const netState *s = v->net;
   if (exposed) s->net->withdraw(s->node, exposed);
+}
+
+bool tuttiNetReaches(const tuttiCommView *v, const void *addr, size_t bytes) {
+  const netState *s = v->net;
+  return s && s->node && s->net->reaches(s->node, addr, bytes);
 }
 
 tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v, const char *what) {
@@ -223,8 +225,8 @@ static tuttiResult_t makeFifo(tuttiCommView *v, netEndpoint *end, tuttiConn *con
   TUTTI_TRY(tuttiPin(v->rank, gpu, end->fifo, end->fifoBytes, &end->pinned));
   conn->descriptors = end->fifo;
   conn->readers = (tuttiReader *)(conn->descriptors + TUTTI_FIFO_DEPTH);
-  uint8_t *payloads =
-      (uint8_t *)end->fifo + tuttiPagesUp(tuttiFifoControlBytes(TUTTI_FIFO_DEPTH, 1));
+  conn->posts = (tuttiPost *)(conn->readers + 1);
+  uint8_t *payloads = (uint8_t *)end->fifo + TUTTI_NET_CONTROL_BYTES;
   conn->data = end->gpuData ? end->gpuData : payloads;
   if (end->gpuData) {
     conn->small = payloads;

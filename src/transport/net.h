@@ -83,8 +83,13 @@ typedef struct tuttiNet {
    * with the keys, which are zero at first. NULL, and no keys: they can't. Any thread. */
   void *(*expose)(void *node, void *base, size_t bytes, tuttiRmaKeys *keys);
   void (*withdraw)(void *node, void *exposed);
+  /* Whether the network can read and write all of [addr, addr + bytes) of the user's GPU memory by
+   * itself, for which that must be registered (region.h); false where payloads go through host
+   * memory. For the thread that launches kernels. */
+  bool (*reaches)(void *node, const void *addr, size_t bytes);
   /* Makes an endpoint, which goes on in progress(): a send endpoint dials, a receive endpoint waits
-   * for its sender's hello. What the peer's record says is checked. It may set fifo->registered. */
+   * for its sender's hello. What the peer's record says is checked. It may set fifo->registered
+   * and fifo->lends. */
   tuttiResult_t (*connect)(tuttiCommView *v, void *node, struct tuttiSocketListener *listener,
                            const tuttiNetHello *hello, tuttiConn *fifo, void **end);
   /* Moves what is common to all endpoints. Never blocks; not called where there is no node. */
@@ -117,16 +122,23 @@ static inline tuttiProxy *tuttiNetProxy(const tuttiCommView *v, tuttiDirection d
  * last messages to arrive waits for it, running the proxy meanwhile, before it closes. For the
  * thread that opens and closes connections. */
 bool tuttiNetDrained(const tuttiCommView *v);
+/* Payloads of connections with slots in GPU memory that lie in host memory all the same, at most.
+ */
+#define TUTTI_NET_SMALL_MAX ((size_t)32768)
+/* Of the host memory of a connection's FIFO: descriptors, credit, posts and what a network keeps
+ * behind them. */
+#define TUTTI_NET_CONTROL_BYTES 8192
 /* Bytes of an endpoint, as v has slots. The same on all ranks, whatever networks they have. */
-#define TUTTI_NET_ENDPOINT_BYTES 28992 /* at most, without the slots */
+#define TUTTI_NET_ENDPOINT_BYTES 33408 /* at most, without the slots */
 size_t tuttiNetEndpointBytes(const tuttiCommView *v);
-/* Bytes of host memory of a connection's FIFO: descriptors, credit and what a network keeps behind
- * them in their page; then the payloads, of which only small ones if there is room for them in the
- * GPU's memory. */
+/* Bytes of host memory of a connection's FIFO: TUTTI_NET_CONTROL_BYTES, then the payloads, of which
+ * only small ones if there is room for them in the GPU's memory. */
 size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData);
 /* As expose and withdraw of the network that this rank has, if it has one; NULL is allowed. */
 void *tuttiNetExpose(const tuttiCommView *v, void *base, size_t bytes, tuttiRmaKeys *keys);
 void tuttiNetWithdraw(const tuttiCommView *v, void *exposed);
+/* As reaches of the network that this rank has. */
+bool tuttiNetReaches(const tuttiCommView *v, const void *addr, size_t bytes);
 /* Fails if TUTTI_NET_GDR=require. `what` is a clause that names what this rank's GPU goes without.
  */
 #define TUTTI_NET_NO_NIC                                                                           \

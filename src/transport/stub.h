@@ -23,6 +23,7 @@ int tuttiNetNoPortsToJoin(const tuttiPeer *a, int portOfA, const tuttiPeer *b, i
 tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers);
 tuttiResult_t tuttiNetNoDataToTake(void *node, const tuttiConn *conn, uint8_t **data);
 void tuttiNetNoDataToGive(void *node, const uint8_t *data);
+bool tuttiNetReachesNothing(void *node, const void *addr, size_t bytes);
 void *tuttiNetNothingToExpose(void *node, void *base, size_t bytes, tuttiRmaKeys *keys);
 void tuttiNetNothingToWithdraw(void *node, void *exposed);
 tuttiProxyState tuttiNetNothingToServe(void *node, tuttiProxyTurn *turn);

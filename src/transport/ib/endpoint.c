@@ -1,7 +1,8 @@
 /* NET/IB: messages by RDMA writes over reliable connections.
  *
- * The payload of a message is written into the receiver's slot, or into its window
- * (rma_message.h), from the sender's own slot or from memory that the user has registered; then its
+ * The payload of a message is written into the receiver's slot, its window (rma_message.h) or where
+ * the reader wants it (want.c), from the sender's own slot or from memory that the user has
+ * registered; then its
  * descriptor, to where the receiver looks for it (see tuttiIbControl). A queue pair carries out its
  * writes in order, so the descriptor is the news. A large payload is cut into one part per queue
  * pair; those but the first are each followed by the message's number, too. The receiver checks the
@@ -22,6 +23,7 @@
 #include "transport/ib/endpoint.h"
 
 #include <arpa/inet.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,37 +32,11 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/settings.h"
+#include "transport/ib/request.h"
 
 enum { POLL_BATCH = 16, CREDIT_MESSAGES = 4, CREDIT_BYTES = 65536, LOOK_NS = 1000000 };
-/* LONG_STALL_MS: where operations may wait for ever. PROBES: requests that are kept for them. */
-enum { STALL_LOOK_MS = 250, STALL_LOOKS = 2, LONG_STALL_MS = 150000, PROBES = 4 };
-
-/* ---- ids of requests ------------------------------------------------------------------------ */
-
-/* The queue pair, whether it is a receive, and a number: of a receive its own, of what is sent that
- * of the first signaled request from it on. A completion with a number that is behind has been
- * seen; one that is ahead speaks for those before it, too, as completions come in the order of the
- * requests. Twice as many numbers as requests of any kind can be under way, and more, so that none
- * is new and old at the same time. */
-enum { NUMBERS = 128, RECEIVE = NUMBERS };
-_Static_assert(NUMBERS >= 2 * TUTTI_IB_RECEIVES && NUMBERS >= 2 * TUTTI_IB_SENDS, "see above");
-
-/* Addresses of memory have at most 57 bits, of which the last three of a queue pair's are zero. */
-static uint64_t requestId(const tuttiIbQueuePair *q, bool receive, uint32_t number) {
-  return (uint64_t)(uintptr_t)q << 5 | (receive ? RECEIVE : 0) | number % NUMBERS;
-}
-
-static tuttiIbQueuePair *queuePairOf(uint64_t id) {
-  return (tuttiIbQueuePair *)(uintptr_t)(id >> 8 << 3);
-}
-_Static_assert(_Alignof(tuttiIbQueuePair) >= 8, "see requestId");
-
-/* How many of those under way, of which number `first` is the oldest, have left their queue when
- * that with the id has; 0: it was among those before them. */
-static uint32_t leaves(uint64_t id, uint32_t first, uint32_t underWay) {
-  uint32_t ahead = ((uint32_t)id - first) % NUMBERS;
-  return ahead < underWay ? ahead + 1 : 0;
-}
+/* LONG_STALL_MS: where operations may wait for ever. */
+enum { STALL_LOOK_MS = 250, STALL_LOOKS = 2, LONG_STALL_MS = 150000 };
 
 /* ---- completions ---------------------------------------------------------------------------- */
 
@@ -69,12 +45,16 @@ static void confirm(tuttiIbEndpoint *e, uint64_t n) {
   if (n > tuttiLoadRelaxed(&e->confirmed)) tuttiStoreRelease(&e->confirmed, n);
 }
 
+/* Message m uses no memory of the user any more. */
+static void takeBack(tuttiIbEndpoint *e, uint64_t m) {
+  tuttiIbReturn(e->source[m % TUTTI_FIFO_DEPTH]);
+  e->source[m % TUTTI_FIFO_DEPTH] = NULL;
+}
+
 void tuttiIbPassTo(tuttiIbEndpoint *e, uint64_t to) {
   if (to <= e->meet.passed) return;
-  for (; e->meet.passed < to; e->meet.passed++) {
-    tuttiIbReturn(e->source[e->meet.passed % TUTTI_FIFO_DEPTH]);
-    e->source[e->meet.passed % TUTTI_FIFO_DEPTH] = NULL;
-  }
+  for (; e->meet.passed < to; e->meet.passed++)
+    takeBack(e, e->meet.passed);
   tuttiStoreRelease(&e->meet.fifo.readers->credit, to);
 }
 
@@ -123,7 +103,7 @@ static void takeCredit(tuttiIbEndpoint *e, uint64_t taken);
 /* Posts receives up to the full number. */
 static void refill(tuttiIbQueuePair *q) {
   while (q->receives - q->received < TUTTI_IB_RECEIVES) {
-    int err = tuttiIbQueuePairAwait(q->qp, requestId(q, true, q->receives));
+    int err = tuttiIbQueuePairAwait(q->qp, tuttiIbRequestId(q, true, q->receives));
     if (err) {
       tuttiIbBreak(q->end, q, tuttiErrnoText(err));
       return;
@@ -141,17 +121,23 @@ void tuttiIbAwaitImmediates(tuttiIbQueuePair *q) {
  */
 static void takeImmediate(tuttiIbQueuePair *q, uint32_t immediate) {
   tuttiIbEndpoint *e = q->end;
-  bool sends = tuttiIbSends(e), credit = immediate & TUTTI_IB_IMMEDIATE_CREDIT;
-  if (sends && credit) takeCredit(e, tuttiIbImmediateNumber(immediate, e->credit));
-  if (!sends && !credit) q->come = tuttiIbImmediateNumber(immediate, q->come) + 1;
+  tuttiIbImmediateKind kind = tuttiIbImmediateKindOf(immediate);
+  if (tuttiIbSends(e) && kind == TUTTI_IB_CREDIT)
+    takeCredit(e, tuttiIbImmediateNumber(immediate, e->credit));
+  if (tuttiIbSends(e) && kind == TUTTI_IB_WANT) {
+    uint64_t m = tuttiIbImmediateNumber(immediate, e->credit);
+    e->heard[m % TUTTI_FIFO_DEPTH] = m + 1;
+  }
+  if (!tuttiIbSends(e) && kind == TUTTI_IB_SHARE)
+    q->come = tuttiIbImmediateNumber(immediate, q->come) + 1;
 }
 
 static void takeCompletion(const struct ibv_wc *wc) {
-  tuttiIbQueuePair *q = queuePairOf(wc->wr_id);
-  bool receive = wc->wr_id & RECEIVE;
+  tuttiIbQueuePair *q = tuttiIbRequestOf(wc->wr_id);
+  bool receive = wc->wr_id & TUTTI_IB_RECEIVE;
   if (!q->qp || q->qp->qp_num != wc->qp_num) return; /* of an old one */
-  uint32_t n = receive ? leaves(wc->wr_id, q->received, q->receives - q->received)
-                       : leaves(wc->wr_id, q->first, q->last - q->first);
+  uint32_t n = receive ? tuttiIbRequestsLeft(wc->wr_id, q->received, q->receives - q->received)
+                       : tuttiIbRequestsLeft(wc->wr_id, q->first, q->last - q->first);
   if (receive) q->received += n;
   if (wc->status == IBV_WC_WR_FLUSH_ERR) { /* the one before it says why */
     q->end->gaveUp |= q->end->state == TUTTI_IB_RUNNING;
@@ -181,80 +167,27 @@ void tuttiIbPoll(tuttiIbNode *node) {
   }
 }
 
-/* ---- posting -------------------------------------------------------------------------------- */
-
-/* Requests for one queue pair that are handed over together. */
-typedef struct {
-  tuttiIbQueuePair *q;
-  int n;
-  struct ibv_send_wr wr[2 * TUTTI_FIFO_DEPTH + 1];
-  struct ibv_sge sge[2 * TUTTI_FIFO_DEPTH + 1];
-} batch;
-
-static bool roomForProbe(const tuttiIbQueuePair *q) {
-  return q->posted - q->done < TUTTI_IB_SENDS;
-}
-
-static bool room(const tuttiIbQueuePair *q, uint32_t n) {
-  return q->posted - q->done + n + PROBES <= TUTTI_IB_SENDS;
-}
-
-/* Adds a write of [from, from + bytes), which has the key `lkey`, to `to` of key `rkey`. */
-static struct ibv_send_wr *addWrite(batch *b, const void *from, size_t bytes, uint32_t lkey,
-                                    uint64_t to, uint32_t rkey) {
-  int i = b->n++;
-  tuttiIbQueuePair *q = b->q;
-  b->sge[i] = (struct ibv_sge){(uintptr_t)from, (uint32_t)bytes, lkey};
-  b->wr[i] = (struct ibv_send_wr){.wr_id = requestId(q, false, q->last),
-                                  .sg_list = &b->sge[i],
-                                  .num_sge = 1,
-                                  .opcode = IBV_WR_RDMA_WRITE,
-                                  .wr.rdma = {to, rkey}};
-  if (i > 0) b->wr[i - 1].next = &b->wr[i];
-  q->posted++;
-  return &b->wr[i];
-}
-
-/* Adds a write of a field of the control to the same field of the peer's, or to `field` there. */
-static struct ibv_send_wr *addField(tuttiIbEndpoint *e, batch *b, const void *from, size_t bytes,
-                                    const void *field) {
-  uint64_t offset = (uint64_t)((const uint8_t *)field - (const uint8_t *)e->control);
-  struct ibv_send_wr *wr =
-      addWrite(b, from, bytes, e->mr[b->q->rail]->lkey, e->in.control + offset, b->q->rkey);
-  if (bytes <= b->q->maxInline) wr->send_flags |= IBV_SEND_INLINE;
-  return wr;
-}
-
-/* Makes it one that the peer has a completion of. */
-static void addImmediate(struct ibv_send_wr *wr, bool credit, uint64_t number) {
-  wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-  wr->imm_data = htonl(tuttiIbImmediate(credit, number));
-}
-
-/* Asks for the completion of the request, the last one of message m; of those that need none
- * (`now` false), now and then. */
-static void addSignal(batch *b, struct ibv_send_wr *wr, uint64_t m, bool now) {
-  tuttiIbQueuePair *q = b->q;
-  if (!now && ++q->unsignaled < TUTTI_IB_SIGNALED) return;
-  wr->send_flags |= IBV_SEND_SIGNALED;
-  q->signals[q->last % TUTTI_IB_SENDS].message = m;
-  q->signals[q->last++ % TUTTI_IB_SENDS].posted = q->posted;
-  q->unsignaled = 0;
-}
-
-static void post(tuttiIbEndpoint *e, batch *b) {
-  struct ibv_send_wr *bad;
-  int err = b->n ? ibv_post_send(b->q->qp, b->wr, &bad) : 0;
-  b->n = 0;
-  if (err) tuttiIbBreak(e, b->q, tuttiErrnoText(err));
-}
-
 /* ---- sending -------------------------------------------------------------------------------- */
+
+/* A kernel has left a message where nobody else can read it. */
+static tuttiResult_t lentIsGone(const tuttiIbEndpoint *e, const void *addr, size_t bytes) {
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "rank %d: a message to %s lies in memory of the user (%zu bytes at %p) that is "
+                    "not registered any more: deregister and free it when all operations, and "
+                    "graphs, that use it are done",
+                    e->meet.view->rank, e->meet.who, bytes, addr);
+}
+
+/* Payload i is one that slots in GPU memory are for. */
+static bool isLarge(const tuttiIbEndpoint *e, size_t i) {
+  return e->meet.fifo.gpuData && e->meet.payload[i] > e->meet.fifo.smallBytes;
+}
 
 /* Prepares a message that the FIFO's writer has published. */
 static tuttiResult_t prepare(tuttiIbEndpoint *e, uint64_t m) {
   tuttiSocketEndpoint *s = &e->meet;
   size_t i = m % TUTTI_FIFO_DEPTH;
+  e->node->large.sent += isLarge(e, i);
   tuttiSlotDescriptor d; /* what goes on the wire is aligned for bytes */
   tuttiIbDescriptor *out = &e->control->descriptors[i];
   memcpy(&d, s->descriptors[i], sizeof d);
@@ -274,8 +207,11 @@ static tuttiResult_t prepare(tuttiIbEndpoint *e, uint64_t m) {
   TUTTI_TRY(tuttiIbBorrow(e->node, addr, d.bytes, &e->source[i]));
   if (e->source[i])
     e->from[i] = addr;
+  else if (s->fifo.gpuData)
+    return lentIsGone(e, addr, d.bytes);
   else
     memcpy(slot, addr, d.bytes);
+  e->node->large.lent += isLarge(e, i);
   return tuttiSuccess;
 }
 
@@ -309,11 +245,15 @@ static bool takesPuts(const tuttiIbEndpoint *e) {
   return tuttiPeerGpu(peer) < 0 || e->in.smallBytes > 0;
 }
 
-/* Settles where the payload of message m goes: into the receiver's window if all queue pairs can
- * write there. Not for good, as others may take their place. */
+/* Settles where the payload of message m goes: into the receiver's window, or where its reader
+ * wants it, if all queue pairs can write there. Not for good, as others may take their place. */
 static void settle(tuttiIbEndpoint *e, uint64_t m) {
   tuttiIbDescriptor *d = &e->control->descriptors[m % TUTTI_FIFO_DEPTH];
-  if (e->meet.fifo.channel != TUTTI_RMA_CHANNEL || d->where == TUTTI_WHERE_INLINE) return;
+  if (d->where == TUTTI_WHERE_INLINE) return;
+  if (e->meet.fifo.channel != TUTTI_RMA_CHANNEL) {
+    d->where = tuttiIbWantOf(e, m) ? TUTTI_WHERE_DIRECT : TUTTI_WHERE_SLOT;
+    return;
+  }
   bool all = takesPuts(e);
   for (int p = 0; p < e->nparts; p++)
     all &= windowKey(windowOf(e, m), e->parts[p]) != 0;
@@ -330,6 +270,11 @@ static uint64_t targetOf(const tuttiIbEndpoint *e, const tuttiIbQueuePair *q, ui
     *rkey = windowKey(windowOf(e, m), q);
     return windowOf(e, m)->to;
   }
+  if (e->control->descriptors[i].where == TUTTI_WHERE_DIRECT) {
+    const tuttiIbWant *want = &e->control->wants[i];
+    *rkey = want->key[q->pair.port[1]];
+    return want->addr;
+  }
   *rkey = small ? q->rkey : q->dataRkey;
   return small ? e->in.small + i * e->in.smallBytes : e->in.data + i * e->in.slotBytes;
 }
@@ -342,7 +287,7 @@ static const struct ibv_mr *sourceOf(const tuttiIbEndpoint *e, uint64_t m, size_
 }
 
 /* Adds the share of part p in message m; NULL: it has none. */
-static struct ibv_send_wr *addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_t m) {
+static struct ibv_send_wr *addShare(tuttiIbEndpoint *e, tuttiIbBatch *b, int p, uint64_t m) {
   size_t i = m % TUTTI_FIFO_DEPTH, bytes = e->meet.payload[i], begin, share;
   tuttiSocketShare(bytes, e->nparts, p, &begin, &share);
   if (share == 0) return NULL;
@@ -351,7 +296,7 @@ static struct ibv_send_wr *addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_
   const struct ibv_mr *mr = sourceOf(e, m, bytes, b->q->rail);
   /* On a device that has gone nothing is registered any more, nor is it sent. */
   uint32_t lkey = mr ? mr->lkey : 0;
-  struct ibv_send_wr *wr = addWrite(b, e->from[i] + begin, share, lkey, to + begin, rkey);
+  struct ibv_send_wr *wr = tuttiIbAddWrite(b, e->from[i] + begin, share, lkey, to + begin, rkey);
   /* Inline is what the CPU copies, which can't read the GPU's memory. */
   bool cpu = !e->meet.fifo.gpuData || bytes <= e->meet.fifo.smallBytes;
   if (share <= b->q->maxInline && cpu) wr->send_flags |= IBV_SEND_INLINE;
@@ -362,18 +307,18 @@ static struct ibv_send_wr *addShare(tuttiIbEndpoint *e, batch *b, int p, uint64_
 /* Posts the parts of message m that do not go with its descriptor. */
 static void postShares(tuttiIbEndpoint *e, uint64_t m) {
   for (int p = 1; p < e->nparts && e->state == TUTTI_IB_RUNNING; p++) {
-    batch b = {.q = e->parts[p]};
+    tuttiIbBatch b = {.q = e->parts[p]};
     struct ibv_send_wr *last = addShare(e, &b, p, m);
     if (!last) continue;
     if (e->immediate) {
-      addImmediate(last, false, m);
+      tuttiIbAddImmediate(last, TUTTI_IB_SHARE, m);
     } else {
       tuttiAtomic64 *number = &e->control->shares[p][m % TUTTI_FIFO_DEPTH];
       tuttiStoreRelaxed(number, m + 1);
-      last = addField(e, &b, number, sizeof *number, number);
+      last = tuttiIbAddField(e, &b, number, sizeof *number, number);
     }
-    addSignal(&b, last, m, true);
-    post(e, &b);
+    tuttiIbAddSignal(&b, last, m, true);
+    tuttiIbPost(e, &b);
   }
 }
 
@@ -386,25 +331,25 @@ static void takeCredit(tuttiIbEndpoint *e, uint64_t taken) {
 }
 
 /* Adds message m's own part: its share of the payload, and the descriptor behind it. */
-static void addMessage(tuttiIbEndpoint *e, batch *b, uint64_t m) {
+static void addMessage(tuttiIbEndpoint *e, tuttiIbBatch *b, uint64_t m) {
   tuttiIbDescriptor *d = &e->control->descriptors[m % TUTTI_FIFO_DEPTH];
   /* Unless much goes before it: then it might be late. If it is lost, it is written again. */
   if (e->reverse && m <= e->meet.passed && d->bytes < CREDIT_BYTES)
     d->credit = e->reverse->credit = tuttiLoadAcquire(&e->reverse->meet.fifo.readers->credit);
   /* New queue pairs are to show that they work. */
   bool now = addShare(e, b, 0, m) || e->deadline;
-  struct ibv_send_wr *last = addField(e, b, d, sizeof *d, d);
-  if (e->immediate) addImmediate(last, false, m);
-  addSignal(b, last, m, now);
+  struct ibv_send_wr *last = tuttiIbAddField(e, b, d, sizeof *d, d);
+  if (e->immediate) tuttiIbAddImmediate(last, TUTTI_IB_SHARE, m);
+  tuttiIbAddSignal(b, last, m, now);
 }
 
 /* Adds a write of nothing: when it is done, so is all before it. What has been written already is
  * not written once more, as that might be placed when its slot has another message. */
-static void addProbe(tuttiIbEndpoint *e, batch *b) {
-  struct ibv_send_wr *wr = addField(e, b, e->control, 0, e->control);
+static void addProbe(tuttiIbEndpoint *e, tuttiIbBatch *b) {
+  struct ibv_send_wr *wr = tuttiIbAddField(e, b, e->control, 0, e->control);
   wr->num_sge = 0;
   wr->send_flags = 0;
-  addSignal(b, wr, e->posted - 1, true);
+  tuttiIbAddSignal(b, wr, e->posted - 1, true);
 }
 
 /* Sets the meter's mark where all completions have been taken, and those of another large payload
@@ -444,19 +389,19 @@ static tuttiResult_t advanceSend(tuttiIbEndpoint *e, bool *moved) {
   }
   measure(e);
 
-  batch b;
+  tuttiIbBatch b;
   b.q = e->parts[0];
   b.n = 0;
-  for (; e->posted < s->known && room(b.q, 2); e->posted++) {
+  for (; e->posted < s->known && tuttiIbRoom(b.q, 2); e->posted++) {
     settle(e, e->posted);
     postShares(e, e->posted);
     addMessage(e, &b, e->posted);
   }
   /* Somebody waits until nothing is left unconfirmed, and the last messages had no completion. */
   if (tuttiLoadRelaxed32(&e->confirming) && tuttiLoadRelaxed(&e->confirmed) < e->posted &&
-      b.q->first == b.q->last && roomForProbe(b.q))
+      b.q->first == b.q->last && tuttiIbRoomForProbe(b.q))
     addProbe(e, &b);
-  post(e, &b);
+  tuttiIbPost(e, &b);
   passHeads(e);
   *moved |= e->posted != before;
   return tuttiSuccess;
@@ -512,10 +457,10 @@ static void endStall(tuttiIbEndpoint *e, const tuttiIbQueuePair *q) {
 
 static void askAgain(tuttiIbEndpoint *e) {
   for (int p = 0; p < e->nparts && e->state == TUTTI_IB_RUNNING; p++) {
-    batch b = {.q = e->parts[p]};
-    if (b.q->first == b.q->last || !roomForProbe(b.q)) continue;
+    tuttiIbBatch b = {.q = e->parts[p]};
+    if (b.q->first == b.q->last || !tuttiIbRoomForProbe(b.q)) continue;
     addProbe(e, &b);
-    post(e, &b);
+    tuttiIbPost(e, &b);
   }
 }
 
@@ -565,6 +510,19 @@ static bool descriptorCame(const tuttiIbEndpoint *e, uint64_t m) {
   return came && m < tuttiLoadAcquire(&e->meet.fifo.readers->credit) + TUTTI_FIFO_DEPTH;
 }
 
+/* Puts the descriptor of message m into its slot. One that says that the payload is where the
+ * reader wants it is believed if the sender was told of that place. */
+static tuttiResult_t takeDescriptor(tuttiIbEndpoint *e, uint64_t m, tuttiSlotDescriptor *d) {
+  size_t i = m % TUTTI_FIFO_DEPTH;
+  bool direct = d->where == TUTTI_WHERE_DIRECT && tuttiIbWasTold(e, m, d->bytes);
+  if (direct) d->where = TUTTI_WHERE_SLOT; /* as long as its slot at most, like those there */
+  TUTTI_TRY(tuttiSocketTakeDescriptor(&e->meet, m, d));
+  if (!direct) return tuttiSuccess;
+  e->meet.fifo.descriptors[i].where = TUTTI_WHERE_DIRECT;
+  e->meet.fifo.descriptors[i].addr = e->control->wants[i].addr;
+  return tuttiSuccess;
+}
+
 /* Counts the messages that have come, with all of their payload. */
 static tuttiResult_t arrive(tuttiIbEndpoint *e) {
   for (; descriptorCame(e, e->arrived); e->arrived++) {
@@ -572,9 +530,13 @@ static tuttiResult_t arrive(tuttiIbEndpoint *e) {
     tuttiSlotDescriptor d = {.bytes = in->bytes, .where = in->where, .sig = in->sig};
     tuttiStoreRelaxed(&d.seq, tuttiLoadAcquire(&in->first));
     memcpy(d.inlined, in->inlined, sizeof d.inlined);
-    TUTTI_TRY(tuttiSocketTakeDescriptor(&e->meet, e->arrived, &d));
+    TUTTI_TRY(takeDescriptor(e, e->arrived, &d));
     if (e->reverse) takeCredit(e->reverse, in->credit); /* which checks it */
     if (!complete(e, e->arrived)) return tuttiSuccess;
+    takeBack(e, e->arrived);
+    size_t i = e->arrived % TUTTI_FIFO_DEPTH;
+    e->node->large.came += isLarge(e, i);
+    e->node->large.placed += e->meet.fifo.descriptors[i].where == TUTTI_WHERE_DIRECT;
   }
   return tuttiSuccess;
 }
@@ -583,7 +545,7 @@ static tuttiResult_t arrive(tuttiIbEndpoint *e) {
 static bool isInGpu(const tuttiIbEndpoint *e, uint64_t m) {
   const tuttiConn *fifo = &e->meet.fifo;
   uint64_t i = m % TUTTI_FIFO_DEPTH;
-  return fifo->descriptors[i].where == TUTTI_WHERE_WINDOW || e->meet.payload[i] > fifo->smallBytes;
+  return fifo->descriptors[i].where >= TUTTI_WHERE_DIRECT || e->meet.payload[i] > fifo->smallBytes;
 }
 
 /* Counts as flushed what needs no flush or has had one, and asks for the next. */
@@ -617,18 +579,18 @@ tuttiResult_t tuttiIbTakeMessages(tuttiIbEndpoint *e, bool *moved) {
  */
 static void returnCredit(tuttiIbEndpoint *e) {
   uint64_t taken = tuttiLoadAcquire(&e->meet.fifo.readers->credit), owed = taken - e->credit;
-  if (owed == 0 || !room(e->parts[0], 1)) return;
+  if (owed == 0 || !tuttiIbRoom(e->parts[0], 1)) return;
   if (owed < CREDIT_MESSAGES &&
       e->meet.fifo.descriptors[e->credit % TUTTI_FIFO_DEPTH].bytes < CREDIT_BYTES)
     return;
-  batch b = {.q = e->parts[0]};
+  tuttiIbBatch b = {.q = e->parts[0]};
   tuttiAtomic64 *told = &e->control->credits[b.q->posted % TUTTI_IB_SENDS];
   tuttiStoreRelaxed(told, taken);
-  struct ibv_send_wr *wr = addField(e, &b, told, sizeof *told, &e->control->credit);
-  if (e->immediate) addImmediate(wr, true, taken);
-  addSignal(&b, wr, 0, false);
+  struct ibv_send_wr *wr = tuttiIbAddField(e, &b, told, sizeof *told, &e->control->credit);
+  if (e->immediate) tuttiIbAddImmediate(wr, TUTTI_IB_CREDIT, taken);
+  tuttiIbAddSignal(&b, wr, 0, false);
   e->credit = taken;
-  post(e, &b);
+  tuttiIbPost(e, &b);
 }
 
 /* ---- the backend ---------------------------------------------------------------------------- */
@@ -661,6 +623,7 @@ static tuttiResult_t advance(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mov
     TUTTI_TRY(tuttiIbMeetStep(e, turn, moved));
   if (tuttiIbSends(e)) return advanceSend(e, moved);
   if (e->state != TUTTI_IB_MEETING) TUTTI_TRY(tuttiIbTakeMessages(e, moved));
+  if (e->state == TUTTI_IB_RUNNING) tuttiIbTellWants(e);
   if (e->state == TUTTI_IB_RUNNING) returnCredit(e);
   return tuttiSuccess;
 }
@@ -699,20 +662,27 @@ static void ibCloseEndpoint(void *end) {
   if (e->reverse) e->reverse->reverse = NULL;
   tuttiIbQueuePairsClose(e, true);
   if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
+  for (uint64_t m = 0; m < TUTTI_FIFO_DEPTH; m++)
+    takeBack(e, m);
   tuttiIbDeregister(e->mr);
   tuttiSocketEndpointFree(e); /* `meet` begins it */
 }
 
 static tuttiResult_t ibConnect(tuttiCommView *v, void *node, tuttiSocketListener *listener,
                                const tuttiNetHello *hello, tuttiConn *fifo, void **end) {
-  _Static_assert(sizeof(tuttiIbEndpoint) + 4096 + 512 <= TUTTI_NET_ENDPOINT_BYTES,
+  _Static_assert(sizeof(tuttiIbEndpoint) + TUTTI_NET_CONTROL_BYTES + 512 <=
+                     TUTTI_NET_ENDPOINT_BYTES,
                  "with its control block");
+  _Static_assert(TUTTI_FIFO_DEPTH * (sizeof(tuttiSlotDescriptor) + sizeof(tuttiPost)) +
+                         sizeof(tuttiReader) + sizeof(tuttiIbControl) <=
+                     TUTTI_NET_CONTROL_BYTES,
+                 "the control block has room there");
   tuttiIbEndpoint *e;
   TUTTI_TRY(
       tuttiAlloc((void **)&e, 1, sizeof *e, "the endpoint of a network connection", v->memory));
   e->node = node;
   e->slab = fifo->gpuData ? &e->node->gdr.slab : NULL;
-  e->control = (tuttiIbControl *)(fifo->readers + 1);
+  e->control = (tuttiIbControl *)(fifo->posts + TUTTI_FIFO_DEPTH);
   e->registered = tuttiNetHostBytes(v, fifo->gpuData != 0);
   memcpy(&e->theirs, v->peers[fifo->peer].net, sizeof e->theirs);
   const tuttiIbLoan *loan = fifo->gpuData ? tuttiIbPxnLoanOf(node, fifo->data) : NULL;
@@ -733,6 +703,7 @@ static tuttiResult_t ibConnect(tuttiCommView *v, void *node, tuttiSocketListener
   e->meet.windows = fifo->channel == TUTTI_RMA_CHANNEL;
   e->puts = TUTTI_WHERE_INLINE;
   fifo->registered = !fifo->gpuData;
+  fifo->lends = fifo->gpuData && !loan; /* the NIC beside the other GPU is far from this one's */
   *end = e;
   return tuttiSuccess;
 }
@@ -846,6 +817,12 @@ static tuttiNetAnswer ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tutti
 
 static void ibClose(void *self) {
   tuttiIbNode *node = self;
+  if (node->large.sent + node->large.came > 0)
+    TUTTI_INFO(NET,
+               "NET/IB: of %" PRIu64 " large messages %" PRIu64
+               " were sent from registered memory, of %" PRIu64 " that came %" PRIu64
+               " were written to it",
+               node->large.sent, node->large.lent, node->large.came, node->large.placed);
   tuttiRegionUnwatch(&node->watcher);
   tuttiIbNodeClose(node);
   tuttiFree(node);
@@ -866,6 +843,7 @@ static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char 
   char ports[512];
   TUTTI_TRY(tuttiAlloc((void **)&node, 1, sizeof *node, "the RDMA devices", v->memory));
   node->view = v;
+  pthread_mutex_init(&node->regionLock, NULL);
   node->pkey = (uint16_t)tuttiSettingInt(TUTTI_SETTING_IB_PKEY);
   tuttiResult_t result = tuttiIbNodeOpen(node, why);
   if (result == tuttiSuccess) result = tuttiIbGdrOpen(node, self);
@@ -937,6 +915,7 @@ const tuttiNet tuttiNetIb = {
     .attach = ibAttach,
     .takeData = ibTakeData,
     .giveData = ibGiveData,
+    .reaches = tuttiIbReaches,
     .expose = tuttiIbExpose,
     .withdraw = tuttiIbWithdraw,
     .connect = ibConnect,

@@ -4,6 +4,7 @@
 #define TUTTI_TRANSPORT_IB_ENDPOINT_H_
 
 #include <infiniband/verbs.h>
+#include <pthread.h>
 
 #include "base/gpu_memory.h"
 #include "transport/fd_box.h"
@@ -85,9 +86,10 @@ typedef struct {
 /* The memory of the rank's GPU that its rails reach. Zero: none, payloads are staged. */
 typedef struct {
   tuttiIbSlab slab;
-  bool relaxed; /* it is registered with relaxed ordering: see port.c */
-  bool sends;   /* it is for what is sent, too: there is a rail that reads */
-  bool full;    /* there was no block left, which has been said */
+  uint32_t reaching; /* rails that took it, by bit; is not changed any more. 0: there is none */
+  bool relaxed;      /* it is registered with relaxed ordering: see port.c */
+  bool sends;        /* it is for what is sent, too: there is a rail that reads */
+  bool full;         /* there was no block left, which has been said */
 
   tuttiGpuMemory probe; /* for the check at init and the flush */
   uint8_t *flushByte;
@@ -121,10 +123,15 @@ typedef struct {
   bool watched;
   struct tuttiIbEndpoint *endpoints; /* those that have had a turn of the proxy */
   uint64_t regionsSeen;
-  tuttiRegionWatcher watcher;    /* of the proxy: what is freed is deregistered at once */
-  struct tuttiIbRegion *regions; /* memory of the user that is registered with rails */
+  tuttiRegionWatcher watcher; /* of the proxy: what is freed is deregistered at once */
+  pthread_mutex_t regionLock;
+  struct tuttiIbRegion *regions; /* memory of the user that is registered; under regionLock */
   bool refused;                  /* some was not, which has been said */
-  char lost[TUTTI_SENTENCE];     /* the last device that went away before peers were told of it */
+  /* Payloads that slots of the GPU are for, and those of them that took none. */
+  struct {
+    uint64_t sent, lent, came, placed;
+  } large;
+  char lost[TUTTI_SENTENCE]; /* the last device that went away before peers were told of it */
   tuttiIbGdr gdr;
   tuttiFdBox box; /* where loans come in; zero or closed: nowhere */
   tuttiIbLoan *loans;
@@ -140,11 +147,12 @@ enum {
 
 struct tuttiIbEndpoint;
 
-/* Memory of the user and its registration with each rail, or with none if one refused. */
+/* Memory of the user and its registration with each rail, or with none if one refused: see
+ * region.c. */
 typedef struct tuttiIbRegion {
   tuttiRegion region;
   struct ibv_mr *mr[TUTTI_IB_PORTS];
-  uint32_t uses; /* messages under way out of it, and 1 while `region` is there */
+  uint32_t uses; /* messages under way out of it or into it, and 1 while `region` is there */
   struct tuttiIbRegion *next;
 } tuttiIbRegion;
 
@@ -188,8 +196,18 @@ typedef struct {
   tuttiAtomic64 last;
 } tuttiIbDescriptor;
 
+/* Where the reader wants the payload of a message, in memory of its own: see want.c. The number
+ * stands first and last, as in a descriptor. */
+typedef struct {
+  tuttiAtomic64 first; /* number + 1 */
+  uint64_t addr;
+  uint32_t bytes, unused;
+  uint32_t key[TUTTI_IB_PORTS]; /* by port of the receiver; 0: not by this one */
+  tuttiAtomic64 last;
+} tuttiIbWant;
+
 /* What the endpoints write to each other besides payloads: the control block. It lies behind the
- * FIFO's credit, in its page; the sender's and the receiver's are alike, so each field is the
+ * FIFO's posts; the sender's and the receiver's are alike, so each field is the
  * source of one and the target of the other. */
 typedef struct {
   tuttiIbDescriptor descriptors[TUTTI_FIFO_DEPTH];
@@ -197,6 +215,7 @@ typedef struct {
   tuttiAtomic64 shares[TUTTI_IB_QUEUE_PAIRS][TUTTI_FIFO_DEPTH];
   tuttiAtomic64 credit; /* to the sender: messages that the reader has taken; from credits[] */
   tuttiAtomic64 credits[TUTTI_IB_SENDS];
+  tuttiIbWant wants[TUTTI_FIFO_DEPTH]; /* to the sender */
 } tuttiIbControl;
 
 typedef enum {
@@ -246,15 +265,19 @@ typedef struct tuttiIbEndpoint {
   /* recv: credit <= passed <= flushed <= arrived. What has arrived in GPU memory may be seen when
    * flush number `flush` is done; that covers the messages below flushTo. */
   uint64_t arrived, flushed, flushTo, flush;
+  uint64_t joined;          /* recv: arrived, when the queue pairs were made */
   tuttiAtomic64 confirmed;  /* send: messages that are known to have arrived; all when the peer has
                                closed its end */
   tuttiAtomic32 confirming; /* send: somebody waits until all are confirmed */
   bool incurable;           /* `trouble` is no matter of ports and paths */
-  tuttiIbRegion *source[TUTTI_FIFO_DEPTH]; /* send: what the payload is in; NULL: the FIFO */
-  const uint8_t *from[TUTTI_FIFO_DEPTH];   /* send: payload */
-  uint32_t pending[TUTTI_FIFO_DEPTH];      /* send: parts that are not acknowledged, by bit */
-  uint64_t measured;                       /* send: meet.carried when that was last looked at */
-  uint64_t told;                           /* by completions and the peer, at the last look */
+  /* What the payload is in, or recv: what the sender was told to write it to; NULL: the FIFO. */
+  tuttiIbRegion *source[TUTTI_FIFO_DEPTH];
+  uint64_t heard[TUTTI_FIFO_DEPTH];      /* send: number + 1 of wants that immediates told of */
+  uint32_t wantPosted[TUTTI_FIFO_DEPTH]; /* recv: requests of parts[0] up to that of the want */
+  const uint8_t *from[TUTTI_FIFO_DEPTH]; /* send: payload */
+  uint32_t pending[TUTTI_FIFO_DEPTH];    /* send: parts that are not acknowledged, by bit */
+  uint64_t measured;                     /* send: meet.carried when that was last looked at */
+  uint64_t told;                         /* by completions and the peer, at the last look */
   uint32_t looks;    /* in a row at which there was nothing new, though it was awaited */
   bool gaveUp;       /* requests of the queue pairs have been given up, so one has failed */
   bool stalled;      /* recv: what memory has, no completion will tell of any more */
@@ -333,10 +356,6 @@ void tuttiIbGdrClose(tuttiIbNode *node);
 /* A block for the payloads of the connection that `conn` names; NULL: there is none, which may be
  * an error, or what it sends is to be staged. For the thread that opens and closes connections. */
 tuttiResult_t tuttiIbGdrTake(tuttiIbNode *node, const tuttiConn *conn, uint8_t **block);
-/* Registers all of `m` with the rail, by dma-buf or by the plain address, which a peer memory
- * module knows; NULL and errno: neither. */
-struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access,
-                                  bool relaxed);
 /* Sends a pattern from the beginning of `from`, which is `mr` to the rail, by the rail's NIC to the
  * memory of this rank's GPU. *why: NULL, or what is wrong. No kernel may wait for this rank yet. */
 tuttiResult_t tuttiIbGdrCheckFrom(tuttiIbNode *node, tuttiIbRail *rail, const tuttiGpuMemory *from,
@@ -363,6 +382,34 @@ void tuttiIbPxnClose(tuttiIbNode *node);
  * by it; the loan of a block, or NULL. */
 uint8_t *tuttiIbPxnTake(tuttiIbNode *node, const tuttiConn *conn);
 tuttiIbLoan *tuttiIbPxnLoanOf(const tuttiIbNode *node, const uint8_t *block);
+
+/* ---- region.c */
+
+/* Registers all of `m`, which may be a part of an allocation, with the rail: by dma-buf or by the
+ * plain address, which a peer memory module knows; NULL and errno: neither. Any thread. */
+struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access,
+                                  bool relaxed);
+/* As tuttiNet.reaches. */
+bool tuttiIbReaches(void *node, const void *addr, size_t bytes);
+/* A region that holds [addr, addr + bytes) and could be registered, or NULL, for one use; on host
+ * memory registers it on first use. Forgets those that are gone. */
+tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r);
+/* Deregisters those that are gone and not in use: their memory may be freed only for the kernel to
+ * keep it until then. At each turn of the node, which a removal brings about. */
+void tuttiIbForgetRegions(tuttiIbNode *node);
+/* A use has ended; the last one of a region that is gone deregisters it. NULL is allowed. */
+void tuttiIbReturn(tuttiIbRegion *region);
+/* Forgets all; none is in use. */
+void tuttiIbRegionsClose(tuttiIbNode *node);
+
+/* ---- want.c */
+
+/* Recv: tells the sender where the reader wants what has not come yet. */
+void tuttiIbTellWants(tuttiIbEndpoint *e);
+/* Recv: whether the sender was told a place for message m, of so many bytes. */
+bool tuttiIbWasTold(const tuttiIbEndpoint *e, uint64_t m, size_t bytes);
+/* Send: where the reader wants message m, if all queue pairs can write there; NULL: in its slot. */
+const tuttiIbWant *tuttiIbWantOf(const tuttiIbEndpoint *e, uint64_t m);
 
 /* ---- port.c */
 
@@ -410,14 +457,8 @@ bool tuttiIbDmabuf(const tuttiIbRail *rail);
  * `address`, as tuttiIbRegisterMr; NULL and errno if it is refused. */
 struct ibv_mr *tuttiIbRegisterDmabuf(const tuttiIbRail *rail, size_t offset, size_t bytes,
                                      uint64_t address, int fd, int access, bool relaxed);
-/* A region that holds [addr, addr + bytes) and could be registered, or NULL, for one use; registers
- * it on first use. Forgets those that are gone. */
-tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r);
-/* Deregisters those that are gone and not in use: their memory may be freed only for the kernel to
- * keep it until then. At each turn of the node, which a removal brings about. */
-void tuttiIbForgetRegions(tuttiIbNode *node);
-/* A use has ended; the last one of a region that is gone deregisters it. NULL is allowed. */
-void tuttiIbReturn(tuttiIbRegion *region);
+/* What helps against errno `err` of a registration; returns buf. */
+const char *tuttiIbRemedyText(int err, char *buf, size_t size);
 
 /* ---- expose.c */
 

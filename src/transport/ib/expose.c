@@ -17,27 +17,11 @@ typedef struct {
   struct ibv_mr *mr[TUTTI_IB_PORTS];
 } exposed;
 
-/* By dma-buf, as the part of the allocation that it is, or by the plain address, which a peer
- * memory module knows. NULL and errno: neither. */
-static struct ibv_mr *registerGpu(const tuttiIbRail *rail, const tuttiGpuMemory *window, int access,
-                                  bool relaxed) {
-  tuttiGpuMemory whole;
-  struct ibv_mr *mr = NULL;
-  if (rail->dmabuf && tuttiGpuAllocation(window, &whole)) {
-    TUTTI_CLOSED int fd = tuttiGpuExport(&whole);
-    size_t offset = (size_t)((uint8_t *)window->memory - (uint8_t *)whole.memory);
-    if (fd >= 0)
-      mr = tuttiIbRegisterDmabuf(rail, offset, window->bytes, (uintptr_t)window->memory, fd, access,
-                                 relaxed);
-  }
-  return mr ? mr : tuttiIbRegisterMr(rail, window->memory, window->bytes, access, relaxed);
-}
-
 /* False: it was refused by a device that is there, which is logged. */
 static bool exposeBy(tuttiIbNode *node, int i, const tuttiGpuMemory *window, struct ibv_mr **mr) {
   const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
   const tuttiIbRail *rail = &node->rails[i];
-  *mr = window->device >= 0 ? registerGpu(rail, window, access, node->gdr.relaxed)
+  *mr = window->device >= 0 ? tuttiIbRegisterGpu(rail, window, access, node->gdr.relaxed)
                             : tuttiIbRegisterMr(rail, window->memory, window->bytes, access,
                                                 tuttiIbRelaxes(tuttiIbHostTold()));
   if (*mr) return true;

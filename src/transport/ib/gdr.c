@@ -105,17 +105,6 @@ static int postFlush(tuttiIbNode *node, tuttiIbRail *rail) {
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-struct ibv_mr *tuttiIbRegisterGpu(const tuttiIbRail *rail, const tuttiGpuMemory *m, int access,
-                                  bool relaxed) {
-  struct ibv_mr *mr = NULL;
-  if (rail->dmabuf) {
-    TUTTI_CLOSED int fd = tuttiGpuExport(m);
-    if (fd >= 0)
-      mr = tuttiIbRegisterDmabuf(rail, 0, m->bytes, (uintptr_t)m->memory, fd, access, relaxed);
-  }
-  return mr ? mr : tuttiIbRegisterMr(rail, m->memory, m->bytes, access, relaxed);
-}
-
 /* For all that a rail does with the rank's own GPU. */
 static struct ibv_mr *registerOwn(const tuttiIbRail *rail, const tuttiGpuMemory *m, bool relaxed) {
   const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -385,6 +374,7 @@ static bool registerSlab(tuttiIbNode *node, const tuttiIbRail **refused) {
     if (!rail->probe) continue;
     g->slab.mr[i] = registerOwn(rail, &g->slab.memory, g->relaxed);
     any |= g->slab.mr[i] != NULL;
+    g->reaching |= g->slab.mr[i] ? 1u << i : 0;
     if (g->slab.mr[i]) continue;
     int err = errno;
     if (tuttiIbRailGone(rail)) {
@@ -439,6 +429,7 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   TUTTI_TRY(tuttiIbSlabDivide(node, &g->slab, (int)n, each));
   g->relaxed = tuttiIbRelaxes(slabIsTold(node));
   if (!registerSlab(node, &refused)) {
+    g->reaching = 0;
     tuttiIbSlabDrop(&g->slab);
     return refused ? railWithoutGdr(node, refused, "it did not take the slab, see the warning")
                    : tuttiNetWithoutGdr(v, TUTTI_NET_NO_NIC);

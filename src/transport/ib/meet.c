@@ -582,6 +582,8 @@ static tuttiResult_t resume(tuttiIbEndpoint *e) {
   for (uint64_t m = at; m < passed; m++)
     if (e->meet.payload[m % TUTTI_FIFO_DEPTH]) return missing(e, m);
   memset(e->pending, 0, sizeof e->pending);
+  memset(e->control->wants, 0, sizeof e->control->wants); /* it tells anew what it still wants */
+  memset(e->heard, 0, sizeof e->heard);
   tuttiIbPassTo(e, at);
   if (e->in.credit > e->credit) e->credit = e->in.credit;
   e->posted = at;
@@ -658,7 +660,7 @@ static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
   e->out.immediate |= e->in.immediate;
   e->immediate = e->out.immediate != 0;
   e->out.nqps = e->nqps = e->in.nqps;
-  e->out.resume = e->arrived;
+  e->out.resume = e->joined = e->arrived;
   e->out.credit = e->credit = tuttiLoadAcquire(&e->meet.fifo.readers->credit);
   for (int i = 0; i < e->in.nqps; i++) {
     int rail = e->in.qps[i].port[1];

@@ -237,8 +237,7 @@ static int openPorts(tuttiIbNode *node) {
   return n;
 }
 
-/* What helps against errno `err`. */
-static const char *remedyText(int err, char *buf, size_t size) {
+const char *tuttiIbRemedyText(int err, char *buf, size_t size) {
   struct rlimit limit = {0};
   getrlimit(RLIMIT_MEMLOCK, &limit);
   if (err != ENOMEM && err != EAGAIN && err != EPERM)
@@ -256,7 +255,7 @@ static tuttiResult_t railFailed(const tuttiIbNode *node, const tuttiIbRail *rail
   char remedy[192];
   return TUTTI_FAIL(tuttiSystemError, "rank %d: %s on %s port %u failed: %s; %s", node->view->rank,
                     call, rail->port.device, rail->port.port, tuttiErrnoText(err),
-                    remedyText(err, remedy, sizeof remedy));
+                    tuttiIbRemedyText(err, remedy, sizeof remedy));
 }
 
 /* ---- memory ---------------------------------------------------------------------------------
@@ -334,90 +333,10 @@ void tuttiIbDeregister(struct ibv_mr *mr[TUTTI_IB_PORTS]) {
     if (mr[i]) tuttiVerbs.deregMr(mr[i]);
 }
 
-void tuttiIbReturn(tuttiIbRegion *r) {
-  if (!r || --r->uses > 0) return;
-  tuttiIbDeregister(r->mr);
-  tuttiFree(r);
-}
-
-/* All of them, or those that are not there any more. */
-static void dropRegions(tuttiIbNode *node, bool all) {
-  for (tuttiIbRegion **at = &node->regions, *r; (r = *at) != NULL;) {
-    size_t bytes = r->region.end - r->region.begin;
-    tuttiRegion now;
-    if (!all && tuttiRegionFind((void *)r->region.begin, bytes, &now) && now.id == r->region.id) {
-      at = &r->next;
-    } else {
-      *at = r->next;
-      tuttiIbReturn(r);
-    }
-  }
-}
-
-/* Only to be read from, which read-only memory allows, too. A device that has gone sends nothing.
- */
-static void registerRegion(tuttiIbNode *node, tuttiIbRegion *r) {
-  char remedy[192];
-  size_t bytes = r->region.end - r->region.begin;
-  for (int i = 0; i < node->nrails; i++) {
-    if (node->rails[i].gone) continue;
-    r->mr[i] =
-        tuttiIbRegisterMr(&node->rails[i], (void *)r->region.begin, bytes, 0, tuttiIbRelaxes(true));
-    if (r->mr[i]) continue;
-    int err = errno;
-    if (tuttiIbRailGone(&node->rails[i])) {
-      tuttiIbRailLost(node, &node->rails[i], TUTTI_IB_SILENT);
-      continue;
-    }
-    if (!node->refused)
-      TUTTI_WARN(NET, "NET/IB: %s refused %zu bytes of user memory (%s), which are copied now; %s",
-                 node->rails[i].port.device, bytes, tuttiErrnoText(err),
-                 remedyText(err, remedy, sizeof remedy));
-    node->refused = true;
-    tuttiIbDeregister(r->mr);
-    memset(r->mr, 0, sizeof r->mr);
-    return;
-  }
-}
-
-void tuttiIbForgetRegions(tuttiIbNode *node) {
-  uint64_t removed = tuttiRegionsRemoved();
-  if (removed != node->regionsSeen) dropRegions(node, false);
-  node->regionsSeen = removed;
-}
-
-/* Whether the rails that are there can read it. */
-static bool serves(const tuttiIbNode *node, const tuttiIbRegion *r) {
-  bool any = false;
-  for (int i = 0; i < node->nrails; i++) {
-    if (!r->mr[i] && !node->rails[i].gone) return false;
-    any |= r->mr[i] != NULL;
-  }
-  return any;
-}
-
-tuttiResult_t tuttiIbBorrow(tuttiIbNode *node, const void *addr, size_t bytes, tuttiIbRegion **r) {
-  uintptr_t begin = (uintptr_t)addr;
-  tuttiRegion found;
-  tuttiIbForgetRegions(node);
-  *r = node->regions;
-  while (*r && (begin < (*r)->region.begin || begin + bytes > (*r)->region.end))
-    *r = (*r)->next;
-  if (!*r && tuttiRegionFind(addr, bytes, &found)) {
-    TUTTI_NEW(*r, 1, "a registration", node->view->memory);
-    **r = (tuttiIbRegion){.region = found, .uses = 1, .next = node->regions};
-    node->regions = *r;
-    registerRegion(node, *r);
-  }
-  if (*r && !serves(node, *r)) *r = NULL;
-  if (*r) (*r)->uses++;
-  return tuttiSuccess;
-}
-
 /* ---- opening and closing --------------------------------------------------------------------- */
 
 void tuttiIbNodeClose(tuttiIbNode *node) {
-  dropRegions(node, true);
+  tuttiIbRegionsClose(node);
   tuttiIbPxnClose(node);
   tuttiIbGdrClose(node);
   for (; node->nrails > 0; node->nrails--)

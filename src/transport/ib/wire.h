@@ -112,16 +112,21 @@ typedef struct {
 } tuttiIbHandshake;
 #define TUTTI_IB_MAGIC 0x74696264u
 
-/* Where writes may be placed in any order, the last one of each share of a message and each credit
- * carry 32 bits that the receiver's completion has: which of the two, and a number's low bits. The
- * queue pair says whose share it is, and completions are in order. */
-#define TUTTI_IB_IMMEDIATE_CREDIT 0x80000000u
-static inline uint32_t tuttiIbImmediate(bool credit, uint64_t number) {
-  return (credit ? TUTTI_IB_IMMEDIATE_CREDIT : 0) | (uint32_t)(number & ~TUTTI_IB_IMMEDIATE_CREDIT);
+/* Where writes may be placed in any order, the last one of each share of a message, each credit and
+ * each want carry 32 bits that the receiver's completion has: which of these it is, and a number's
+ * low bits. The queue pair says whose share it is, and completions are in order. */
+typedef enum { TUTTI_IB_SHARE, TUTTI_IB_CREDIT, TUTTI_IB_WANT } tuttiIbImmediateKind;
+#define TUTTI_IB_IMMEDIATE_BITS 30
+#define TUTTI_IB_IMMEDIATE_MASK ((UINT32_C(1) << TUTTI_IB_IMMEDIATE_BITS) - 1)
+static inline uint32_t tuttiIbImmediate(tuttiIbImmediateKind kind, uint64_t number) {
+  return (uint32_t)kind << TUTTI_IB_IMMEDIATE_BITS | ((uint32_t)number & TUTTI_IB_IMMEDIATE_MASK);
+}
+static inline tuttiIbImmediateKind tuttiIbImmediateKindOf(uint32_t immediate) {
+  return (tuttiIbImmediateKind)(immediate >> TUTTI_IB_IMMEDIATE_BITS);
 }
 /* The number that an immediate means, which is not below `least`. */
 static inline uint64_t tuttiIbImmediateNumber(uint32_t immediate, uint64_t least) {
-  return least + ((immediate - (uint32_t)least) & ~TUTTI_IB_IMMEDIATE_CREDIT);
+  return least + ((immediate - (uint32_t)least) & TUTTI_IB_IMMEDIATE_MASK);
 }
 
 /* NULL, or what is wrong with what a peer said. Of the two sides, [0] is the peer, and ports are

@@ -189,7 +189,7 @@ static bool place(tuttiSocketEndpoint *e) {
   if (e->placed == e->known) return true;
   uint64_t m = e->placed, i = m % TUTTI_FIFO_DEPTH, before = (m - 1) % TUTTI_FIFO_DEPTH;
   tuttiSlotDescriptor *slot = &e->fifo.descriptors[i];
-  uint8_t *posted = e->payload[i] ? tuttiReaderPosted(e->fifo.readers, m, e->payload[i]) : NULL;
+  uint8_t *posted = e->payload[i] ? tuttiPosted(&e->fifo, m, e->payload[i]) : NULL;
   bool expected = m > 0 && e->fifo.descriptors[before].where == TUTTI_WHERE_DIRECT && e->payload[i];
   if (!posted && expected && tuttiLoadAcquire(&e->fifo.readers->credit) < m) return false;
   e->target[i] = posted ? posted : e->fifo.data + i * e->fifo.slotBytes;
@@ -564,6 +564,7 @@ const tuttiNet tuttiNetSocket = {
     .attach = tuttiNetNoGpuToAttach,
     .takeData = tuttiNetNoDataToTake,
     .giveData = tuttiNetNoDataToGive,
+    .reaches = tuttiNetReachesNothing,
     .expose = tuttiNetNothingToExpose,
     .withdraw = tuttiNetNothingToWithdraw,
     .connect = socketConnect,

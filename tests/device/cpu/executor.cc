@@ -499,7 +499,9 @@ TEST(Host, ProxyCarriesMessages) {
     Wire wire;
     wire.from = out.fifo(0, 1, 32).recv[0];
     wire.to = in.fifo(0, 1, 32).send;
+    tuttiPost posts[TUTTI_FIFO_DEPTH]{};
     out.fifo(0, 1, 32).send.network = in.fifo(0, 1, 32).recv[0].network = 1;
+    in.fifo(0, 1, 32).recv[0].posts = posts;
     tuttiProxyOp op = {Wire::advance,          Wire::close, &wire, false, tuttiProxyNothingToHalt,
                        tuttiProxyNothingToTell};
     ASSERT_EQ(tuttiProxyAdd(proxy, &op), tuttiSuccess);
@@ -627,11 +629,13 @@ TEST(Host, FailureHaltsTheProxyThatMayWriteToItsBuffer) {
                      tuttiProxyNothingToTell};
   ASSERT_EQ(tuttiProxyAdd(b.context.proxy, &op), tuttiSuccess);
   tuttiConn *in = &fabric.fifo(0, 1, 32).recv[0];
+  tuttiPost posts[TUTTI_FIFO_DEPTH]{};
   in->network = 1;
+  in->posts = posts;
   std::vector<int64_t> out(1024);
   tuttiTask recv = message(b, 0, false, out.data(), out.size(), out.size());
   EXPECT_EQ(run({&recv}), tuttiTimeout);
-  EXPECT_EQ(tuttiReaderPosted(in->readers, 0, out.size() * 8), (uint8_t *)out.data());
+  EXPECT_EQ(tuttiPosted(in, 0, out.size() * 8), (uint8_t *)out.data());
   int before = turns;
   tuttiProxyRun(b.context.proxy);
   EXPECT_EQ(before, turns) << "may still write to memory that is the caller's again";

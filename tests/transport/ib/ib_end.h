@@ -80,8 +80,8 @@ protected:
   int peer_ = -1;
   const tuttiVerbsTable real_ = tuttiVerbs;
   /* Not a member: what allocates a test need not heed more than the usual alignment. */
-  alignas(4096) static inline uint8_t fifo_[4096 + TUTTI_FIFO_DEPTH * kSlot];
-  alignas(4096) static inline uint8_t twinFifo_[4096 + TUTTI_FIFO_DEPTH * kSlot];
+  alignas(4096) static inline uint8_t fifo_[TUTTI_NET_CONTROL_BYTES + TUTTI_FIFO_DEPTH * kSlot];
+  alignas(4096) static inline uint8_t twinFifo_[TUTTI_NET_CONTROL_BYTES + TUTTI_FIFO_DEPTH * kSlot];
 
   void SetUp() override {
     device = {};
@@ -139,7 +139,7 @@ protected:
     e_.theirs = node_.mine;
     e_.node = &node_;
     e_.meet.fifo = Fifo(fifo_, TUTTI_SEND);
-    e_.control = reinterpret_cast<tuttiIbControl *>(e_.meet.fifo.readers + 1);
+    e_.control = reinterpret_cast<tuttiIbControl *>(e_.meet.fifo.posts + TUTTI_FIFO_DEPTH);
     e_.meet.view = &w_;
     e_.meet.nparts = 1;
     int sv[2];
@@ -159,7 +159,8 @@ protected:
     tuttiConn c{};
     c.descriptors = reinterpret_cast<tuttiSlotDescriptor *>(memory);
     c.readers = reinterpret_cast<tuttiReader *>(c.descriptors + TUTTI_FIFO_DEPTH);
-    c.data = memory + 4096;
+    c.posts = reinterpret_cast<tuttiPost *>(c.readers + 1);
+    c.data = memory + TUTTI_NET_CONTROL_BYTES;
     c.slotBytes = kSlot;
     c.peer = 1;
     c.channel = 3;
@@ -307,7 +308,7 @@ protected:
     ibv_wc wc{};
     wc.wr_id = device.receives.at(n);
     wc.qp_num = reverse_->qps[0].qp->qp_num;
-    wc.imm_data = htonl(tuttiIbImmediate(false, m));
+    wc.imm_data = htonl(tuttiIbImmediate(TUTTI_IB_SHARE, m));
     return wc;
   }
 };

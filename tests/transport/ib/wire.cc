@@ -550,13 +550,13 @@ TEST(IbHandshake, WhoAsksForCompletionsGetsThem) {
 }
 
 TEST(IbImmediate, LowBitsAreEnough) {
-  const uint64_t half = uint64_t{1} << 31;
+  const uint64_t half = uint64_t{1} << (TUTTI_IB_IMMEDIATE_BITS - 1);
   for (uint64_t least :
        {uint64_t{0}, half - 3, half, 2 * half - 1, 37 * half - 2, uint64_t{1} << 50})
     for (uint64_t ahead : {0, 1, 7, 8})
-      for (bool credit : {false, true}) {
-        uint32_t immediate = tuttiIbImmediate(credit, least + ahead);
-        EXPECT_EQ(credit, (immediate & TUTTI_IB_IMMEDIATE_CREDIT) != 0);
+      for (auto kind : {TUTTI_IB_SHARE, TUTTI_IB_CREDIT, TUTTI_IB_WANT}) {
+        uint32_t immediate = tuttiIbImmediate(kind, least + ahead);
+        EXPECT_EQ(kind, tuttiIbImmediateKindOf(immediate));
         EXPECT_EQ(least + ahead, tuttiIbImmediateNumber(immediate, least));
       }
 }
