@@ -4,10 +4,11 @@
 #include "transport/region.h"
 
 /* Kernels and ranks of one process reach memory as it is, and other processes cannot reach memory
- * that was not made for sharing, but for windows: what is prepared is for the network alone. */
+ * that was not made for sharing, but for windows: what is prepared is for the network alone, on
+ * first use. */
 typedef struct tuttiRegistration {
   struct tuttiRegistration *next;
-  uint64_t region; /* of host memory; 0: none */
+  uint64_t region;
 } Registration;
 
 tuttiResult_t tuttiRegistrationRemove(tuttiCommunicator *c, void *handle) {
@@ -15,7 +16,7 @@ tuttiResult_t tuttiRegistrationRemove(tuttiCommunicator *c, void *handle) {
     Registration *r = *at;
     if (r != handle) continue;
     *at = r->next;
-    if (r->region) tuttiRegionRemove(r->region);
+    tuttiRegionRemove(r->region);
     tuttiFree(r);
     return tuttiSuccess;
   }
@@ -32,7 +33,7 @@ void tuttiCommDeregisterAll(tuttiCommunicator *c) {
 
 tuttiResult_t tuttiRegistrationAdd(tuttiCommunicator *c, void *buff, size_t size, void **handle) {
   TUTTI_FRESH(Registration, r, 1, "a registration", &c->memory);
-  if (c->device->kind == tuttiDeviceHost) TUTTI_TRY(tuttiRegionAdd(buff, size, &r->region));
+  TUTTI_TRY(tuttiRegionAdd(buff, size, &r->region));
   r->next = c->registrations;
   *handle = c->registrations = r;
   r = NULL;

@@ -2,7 +2,13 @@
  * for the way to host memory of another: the waiter, a warp with a lane for each connection of a
  * step, waits for its messages and for room; the movers, in lockstep, read the operands once and
  * write the value to recvbuff and to every receiver's slot; the publisher, a warp again, tells the
- * receivers what was written and gives back what was read. */
+ * receivers what was written and gives back what was read.
+ *
+ * Where a network reaches the user's buffers, large payloads take no slots. What is to be sent as
+ * it is stays where it is: a value in recvbuff is not written twice, and of sendbuff the schedule
+ * says whether it may be lent (TUTTI_STEP_STABLE). The block ends when the network has read it. For
+ * what will only be stored the waiter posts the place, up to a FIFO's depth of messages ahead; it
+ * may come in its slot all the same. */
 #ifndef TUTTI_KERNELS_RINGTREE_CUH_
 #define TUTTI_KERNELS_RINGTREE_CUH_
 
@@ -24,6 +30,7 @@ struct Stage {
   int own;        /* the local operand that PreMulSum scales; -1: none */
   tuttiRingTreeEndpoint *endpoint[2 * kFan]; /* received from, then sent to */
   uint64_t number[2 * kFan];                 /* of their messages */
+  const uint8_t *lent; /* what a network may read instead of a slot, or NULL */
   const uint8_t *in[kFan + 1];
   uint8_t *out[kFan + 1];
 };
@@ -50,16 +57,16 @@ public:
   }
 
   __device__ void wait() {
-    uint64_t k = 0;
+    uint64_t k = 0, ahead = 0;
+    bool dead = false;
     for (uint32_t i = 0;; i++) {
       Stage &g = s.stage[i % kStages];
       if (i >= kStages) barrierOf(barrier(kPublished, i), 2 * kWarp);
+      if (lane() == 0 && t.reaches & TUTTI_REACHES_RECV) post(ahead);
       if (lane() == 0) load(g, k);
       __syncwarp();
-      bool dead = false;
-      for (int e = (int)lane(); !g.last && e < endpoints(g) && !dead; e += kWarp)
-        dead = e < g.step.nrecv ? !awaitMessage(g, e) : !awaitRoom(g, e);
-      bool last = __any_sync(~0u, dead || g.last);
+      dead = !awaitStep(g);
+      bool last = dead || g.last;
       __syncwarp(); /* what each lane has seen comes before what lane 0 says */
       if (lane() == 0) {
         g.last = last;
@@ -67,8 +74,9 @@ public:
       }
       __syncwarp();
       arriveAt(barrier(kAwaited, i), kMovers + kWarp);
-      if (last) return;
+      if (last) break;
     }
+    if (!dead && t.reaches) awaitLent();
   }
   __device__ void publish() const {
     for (uint32_t i = 0;; i++) {
@@ -99,6 +107,10 @@ protected:
   }
   __device__ static int endpoints(const Stage &g) { return g.step.nrecv + g.step.nsend; }
   __device__ static bool inlined(const Stage &g) { return g.bytes <= TUTTI_INLINE_MAX; }
+  /* Message i, which is sent, stays where it is. */
+  __device__ static bool lends(const Stage &g, int i) {
+    return g.lent && g.endpoint[i]->lends && g.bytes > g.endpoint[i]->smallBytes;
+  }
   __device__ static tuttiSlotDescriptor *descriptorOf(const Stage &g, int i) {
     return g.endpoint[i]->descriptors + (g.number[i] & (g.endpoint[i]->ndescriptors - 1));
   }
@@ -121,6 +133,7 @@ private:
       tuttiScheduleStep(&t.schedule, k++, &g.step);
     } while (g.step.count == 0);
     g.bytes = (uint32_t)(g.step.count * t.elementBytes);
+    g.lent = lendable(g.step);
     findEndpoints(g, g.step.recv, g.step.nrecv, 0, t.endpoints);
     findEndpoints(g, g.step.send, g.step.nsend, g.step.nrecv, t.endpoints + t.schedule.nranks);
   }
@@ -132,6 +145,72 @@ private:
       tuttiRingTreeEndpoint *endpoint = endpoints + (all ? i + (i >= t.schedule.rank) : ranks[i]);
       g.endpoint[first + i] = endpoint;
       g.number[first + i] = endpoint->next++;
+      if (!(t.reaches & TUTTI_REACHES_RECV)) endpoint->ahead = endpoint->next;
+    }
+  }
+
+  /* All lanes: its messages and room for what it sends. False: given up. */
+  __device__ bool awaitStep(const Stage &g) const {
+    bool dead = false;
+    for (int e = (int)lane(); !g.last && e < endpoints(g) && !dead; e += kWarp)
+      dead = e < g.step.nrecv ? !awaitMessage(g, e) : !awaitRoom(g, e);
+    return !__any_sync(~0u, dead);
+  }
+
+  /* The value of the step is this piece of a buffer that the network reaches, for good. */
+  __device__ const uint8_t *lendable(const tuttiStep &step) const {
+    if (step.flags & TUTTI_STEP_DST)
+      return t.reaches & TUTTI_REACHES_RECV ? t.recv + step.dst * t.elementBytes : nullptr;
+    bool copies = step.nrecv == 0 && !t.premul && !(step.flags & TUTTI_STEP_FINAL);
+    if (!copies || !(step.flags & TUTTI_STEP_STABLE)) return nullptr;
+    bool written = step.flags & TUTTI_STEP_SRC_WRITTEN;
+    uint32_t reaches = written ? TUTTI_REACHES_RECV : TUTTI_REACHES_SEND;
+    return t.reaches & reaches ? (written ? t.recv : t.send) + step.src * t.elementBytes : nullptr;
+  }
+
+  /* Lane 0: posts places for messages of steps from `k` on, as far as FIFOs have room for them. */
+  __device__ void post(uint64_t &k) const {
+    uint64_t steps = tuttiScheduleSteps(&t.schedule);
+    tuttiStep step;
+    for (; k < steps; k++) {
+      tuttiScheduleStep(&t.schedule, k, &step);
+      if (step.count == 0) continue;
+      bool all = step.nrecv == TUTTI_ALL;
+      int n = all ? t.schedule.nranks - 1 : step.nrecv;
+      for (int i = 0; i < n; i++)
+        if (endpointOf(step.recv, all, i)->ahead >=
+            endpointOf(step.recv, all, i)->next + TUTTI_FIFO_DEPTH)
+          return;
+      for (int i = 0; i < n; i++)
+        postAt(*endpointOf(step.recv, all, i), step, n);
+    }
+  }
+  __device__ tuttiRingTreeEndpoint *endpointOf(const int32_t *ranks, bool all, int i) const {
+    return t.endpoints + (all ? i + (i >= t.schedule.rank) : ranks[i]);
+  }
+  __device__ void postAt(tuttiRingTreeEndpoint &e, const tuttiStep &step, int nrecv) const {
+    uint64_t number = e.ahead++, bytes = step.count * t.elementBytes;
+    bool stored = nrecv == 1 && step.flags & TUTTI_STEP_DST && !(step.flags & TUTTI_STEP_SRC) &&
+                  !(step.flags & TUTTI_STEP_FINAL && t.divide > 1);
+    if (!e.posts || !stored || bytes <= e.smallBytes) return;
+    tuttiPost *post = &e.posts[number % TUTTI_FIFO_DEPTH];
+    post->addr = (uint64_t)(t.recv + step.dst * t.elementBytes);
+    post->bytes = (uint32_t)bytes;
+    fenceSys();
+    storeRelaxedSys(&post->seq.v, number + 1);
+  }
+
+  /* One lane per connection: the network has read what was lent to it. */
+  __device__ void awaitLent() const {
+    bool one = t.schedule.coll == tuttiCollSendRecv; /* others of the row are of other blocks */
+    int from = one ? t.schedule.root : 0, to = one ? from + 1 : t.schedule.nranks;
+    for (int p = from + (int)lane(); p < to; p += kWarp) {
+      Wait wait;
+      tuttiRingTreeEndpoint &e = t.endpoints[t.schedule.nranks + p];
+      while (e.credit < e.lent) {
+        e.credit = loadAcquireSys(&e.reader->credit.v);
+        if (e.credit < e.lent && wait.over(report, e.peer, 0, 0)) return;
+      }
     }
   }
 
@@ -156,8 +235,14 @@ private:
     tuttiSignature b = d->sig;
     bool same = a.count == b.count && a.root == b.root && a.coll == b.coll && a.type == b.type &&
                 a.redop == b.redop;
-    return same && d->bytes == g.bytes &&
-           d->where == (inlined(g) ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT);
+    if (!same || d->bytes != g.bytes) return false;
+    if (inlined(g)) return d->where == TUTTI_WHERE_INLINE;
+    return d->where == TUTTI_WHERE_SLOT || isPlaced(g, d);
+  }
+  /* It was brought to where the step stores it. */
+  __device__ bool isPlaced(const Stage &g, const tuttiSlotDescriptor *d) const {
+    return d->where == TUTTI_WHERE_DIRECT &&
+           d->addr == (uint64_t)(t.recv + g.step.dst * t.elementBytes);
   }
   __device__ bool awaitRoom(const Stage &g, int i) const {
     Wait wait;
@@ -167,14 +252,27 @@ private:
       e.credit = loadAcquireSys(&e.reader->credit.v);
       if (g.number[i] >= e.credit + depth && wait.over(report, e.peer, 0, 0)) return false;
     }
+    if (lends(g, i)) e.lent = g.number[i] + 1;
     return true;
   }
 
-  /* Lane 0: operands in order of rank, so that all ranks that reduce the same get the same. */
+  /* Lane 0: what the movers read and write. */
   __device__ void address(Stage &g) const {
     const tuttiStep &step = g.step;
+    uint8_t *dst = step.flags & TUTTI_STEP_DST ? t.recv + step.dst * t.elementBytes : nullptr;
+    bool placed = dst && step.nrecv == 1 && isPlaced(g, descriptorOf(g, 0));
+    addressOperands(g, placed ? dst : nullptr);
+    g.nout = 0;
+    if (dst && !placed) g.out[g.nout++] = dst;
+    for (int i = step.nrecv; i < endpoints(g); i++)
+      if (!lends(g, i)) g.out[g.nout++] = payloadOf(g, i);
+  }
+  /* In order of rank, so that all ranks that reduce the same get the same. The only message is at
+   * `placed`, if that is not NULL. */
+  __device__ void addressOperands(Stage &g, const uint8_t *placed) const {
+    const tuttiStep &step = g.step;
     bool local = step.flags & TUTTI_STEP_SRC;
-    g.nin = g.nout = 0;
+    g.nin = 0;
     g.own = -1;
     for (int i = 0; i <= step.nrecv; i++) {
       if (local && (i == step.nrecv || g.endpoint[i]->peer > t.schedule.rank)) {
@@ -183,20 +281,18 @@ private:
         g.in[g.nin++] = from + step.src * t.elementBytes;
         local = false;
       }
-      if (i < step.nrecv) g.in[g.nin++] = payloadOf(g, i);
+      if (i < step.nrecv) g.in[g.nin++] = placed ? placed : payloadOf(g, i);
     }
-    if (step.flags & TUTTI_STEP_DST) g.out[g.nout++] = t.recv + step.dst * t.elementBytes;
-    for (int i = step.nrecv; i < endpoints(g); i++)
-      g.out[g.nout++] = payloadOf(g, i);
   }
 
   /* ---- the publisher ---- */
 
   __device__ void publishMessage(const Stage &g, int i) const {
     tuttiSlotDescriptor *d = descriptorOf(g, i);
-    d->addr = 0;
+    bool lent = lends(g, i);
+    d->addr = lent ? (uint64_t)g.lent : 0;
     d->bytes = g.bytes;
-    d->where = inlined(g) ? TUTTI_WHERE_INLINE : TUTTI_WHERE_SLOT;
+    d->where = inlined(g) ? TUTTI_WHERE_INLINE : lent ? TUTTI_WHERE_DIRECT : TUTTI_WHERE_SLOT;
     d->sig = t.sig;
     fenceSys();
     storeRelaxedSys(&d->seq.v, g.number[i] + 1);
@@ -228,6 +324,7 @@ public:
 
 private:
   __device__ void moveStep(const Stage &g) const {
+    if (g.nout == 0) return; /* the network moves it all */
     int divide = g.step.flags & TUTTI_STEP_FINAL ? t.divide : 0;
     for (uint32_t from = threadIdx.x * 16; from < g.bytes; from += kAtOnce * kStride) {
       tuttiPair value[kAtOnce] = {};

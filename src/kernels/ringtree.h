@@ -30,9 +30,20 @@ typedef struct {
   uint8_t *small;  /* slots for payloads of up to smallBytes, if that is not 0 */
   uint64_t next;   /* number of the next message; kept by the kernels */
   uint64_t credit; /* send: what the reader said at the last look */
+  /* Of payloads above smallBytes in memory of the user that the network reaches. Recv: where places
+   * for them are posted, NULL: nowhere; number of the next message that may get one. Send: they may
+   * stay where they are; number + 1 of the last one that did. */
+  tuttiPost *posts;
+  uint64_t ahead;
+  uint64_t lent;
+  uint32_t lends;
   uint32_t ndescriptors, slotBytes, smallBytes;
   int32_t peer;
 } tuttiRingTreeEndpoint;
+
+/* Buffers of the user that the network reads and writes by itself. */
+#define TUTTI_REACHES_SEND 1u
+#define TUTTI_REACHES_RECV 2u
 
 /* What one thread block does. */
 typedef struct {
@@ -49,6 +60,7 @@ typedef struct {
   uint32_t premul;
   uint32_t elementBytes;
   uint32_t isUnsigned; /* the elements, of a kernel for signed integers */
+  uint32_t reaches;    /* TUTTI_REACHES_* */
 } tuttiRingTreeTask;
 
 typedef struct {

@@ -37,16 +37,31 @@ public:
     if (oracle::reduces(k.coll) && k.op >= tuttiNumOps) makeOp(&op);
     tuttiResult_t result = call(op);
     ASSERT_EQ(result, tuttiSuccess) << text() << tuttiGetLastError(comm);
-    cudaError_t err = awaitStream(stream);
-    ASSERT_EQ(err, cudaSuccess) << text() << cudaGetErrorString(err) << " "
-                                << tuttiGetLastError(comm);
-    tuttiResult_t state = tuttiSuccess;
-    tuttiCommGetAsyncError(comm, &state);
-    ASSERT_EQ(state, tuttiSuccess) << text() << tuttiGetLastError(comm);
+    await();
+    if (testing::Test::HasFatalFailure()) return;
     if (op >= tuttiNumOps) {
       TUTTI(tuttiRedOpDestroy(op, comm));
     }
     verify();
+  }
+
+  /* As a graph that is launched so many times. */
+  void replay(int times) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    tuttiResult_t result = call((tuttiRedOp_t)k.op);
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    ASSERT_EQ(result, tuttiSuccess) << text() << tuttiGetLastError(comm);
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < times && !testing::Test::HasFatalFailure(); i++) {
+      if (i > 0) restore();
+      CUDA(cudaGraphLaunch(exec, stream));
+      await();
+      if (!testing::Test::HasFatalFailure()) verify();
+    }
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
   }
 
 private:
@@ -77,9 +92,20 @@ private:
     for (size_t i = 0; i < count; i++)
       storeElement(k.type, inputElement(k.type, k.op, r, i),
                    &sent.before[(size_t)(send - sent.at) + i * size]);
-    gpu.write(sent.at, sent.before.data(), sent.before.size());
     if (aliases) received.before = sent.before;
+    restore();
+  }
+  void restore() {
+    gpu.write(sent.at, sent.before.data(), sent.before.size());
     if (!aliases) gpu.write(received.at, received.before.data(), received.before.size());
+  }
+  void await() const {
+    cudaError_t err = awaitStream(stream);
+    ASSERT_EQ(err, cudaSuccess) << text() << cudaGetErrorString(err) << " "
+                                << tuttiGetLastError(comm);
+    tuttiResult_t state = tuttiSuccess;
+    tuttiCommGetAsyncError(comm, &state);
+    ASSERT_EQ(state, tuttiSuccess) << text() << tuttiGetLastError(comm);
   }
   void makeOp(tuttiRedOp_t *op) {
     uint64_t scalar = 0;

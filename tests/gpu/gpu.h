@@ -59,9 +59,15 @@ class Gpu {
 public:
   static constexpr int kStreams = 3;
 
-  Gpu(int rank, size_t bytes) : device_(rank % gpus()), bytes_(bytes) {
+  /* ours: the memory is tuttiMemAlloc's. */
+  Gpu(int rank, size_t bytes, bool ours = false)
+      : device_(rank % gpus()), bytes_(bytes), ours_(ours) {
     use();
-    EXPECT_EQ(cudaMalloc(&memory_, bytes), cudaSuccess);
+    if (ours) {
+      EXPECT_EQ(tuttiMemAlloc(&memory_, bytes), tuttiSuccess) << tuttiGetLastError(nullptr);
+    } else {
+      EXPECT_EQ(cudaMalloc(&memory_, bytes), cudaSuccess);
+    }
     for (auto &s : streams)
       EXPECT_EQ(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
   }
@@ -69,7 +75,11 @@ public:
     use();
     for (auto s : streams)
       cudaStreamDestroy(s);
-    cudaFree(memory_);
+    if (ours_) {
+      EXPECT_EQ(tuttiMemFree(memory_), tuttiSuccess) << tuttiGetLastError(nullptr);
+    } else {
+      cudaFree(memory_);
+    }
   }
   Gpu(const Gpu &) = delete;
 
@@ -113,6 +123,7 @@ private:
 
   int device_;
   size_t bytes_, used_ = 0;
+  bool ours_;
   void *memory_ = nullptr;
 };
 
@@ -146,10 +157,10 @@ private:
 class GpuRanks {
 public:
   explicit GpuRanks(int n, size_t bytes = (size_t)16 << 20, int ncomms = 1,
-                    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER)
+                    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER, bool ours = false)
       : comms((size_t)n), gpus_((size_t)n) {
     config.device = tuttiDeviceCuda;
-    onThreads(n, [&](int r) { gpus_[(size_t)r] = std::make_unique<Gpu>(r, bytes); });
+    onThreads(n, [&](int r) { gpus_[(size_t)r] = std::make_unique<Gpu>(r, bytes, ours); });
     for (int c = 0; c < ncomms; c++) {
       tuttiUniqueId id;
       EXPECT_EQ(tuttiGetUniqueId(&id), tuttiSuccess) << tuttiGetLastError(nullptr);

@@ -1,7 +1,7 @@
 /* Messages that leave by the NIC beside another GPU of the host, over the software HCA: ranks 0 and
  * 2 are beside the first NIC of their host, 1 and 3 beside the second, as a file of the topology
  * tells each, whatever GPUs there are. */
-#include "gpu.h"
+#include "gpu/exchange.h"
 #include "processes.h"
 
 #include <fstream>
@@ -45,61 +45,6 @@ std::string topologyOf(int rank) {
   return path;
 }
 
-std::vector<uint8_t> pattern(size_t bytes, int from, int to, int round) {
-  std::vector<uint8_t> v(bytes);
-  for (size_t i = 0; i < bytes; i++)
-    v[i] = (uint8_t)(i * 7 + (i >> 8) * 31 + (size_t)(from * 59 + to * 17 + round * 3));
-  return v;
-}
-
-struct Buffers {
-  uint8_t *out[kRanks], *in[kRanks];
-};
-
-/* To every other rank and from it. */
-void exchange(tuttiComm_t comm, int r, const Buffers &b, size_t bytes, cudaStream_t stream) {
-  TUTTI(tuttiGroupStart());
-  for (int p = 0; p < kRanks; p++) {
-    if (p == r) continue;
-    TUTTI(tuttiSend(b.out[p], bytes, tuttiUint8, p, comm, stream));
-    TUTTI(tuttiRecv(b.in[p], bytes, tuttiUint8, p, comm, stream));
-  }
-  TUTTI(tuttiGroupEnd());
-}
-
-void fill(const Gpu &gpu, int r, const Buffers &b, size_t bytes, int round) {
-  for (int p = 0; p < kRanks; p++) {
-    std::vector<uint8_t> v = pattern(bytes, r, p, round), none(bytes, 0xee);
-    gpu.write(b.out[p], v.data(), bytes);
-    gpu.write(b.in[p], none.data(), bytes);
-  }
-}
-
-void expectRight(const Gpu &gpu, int r, const Buffers &b, size_t bytes, int round) {
-  ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess);
-  for (int p = 0; p < kRanks; p++) {
-    if (p == r) continue;
-    EXPECT_TRUE(gpu.get(b.in[p], bytes) == pattern(bytes, p, r, round))
-        << bytes << " bytes from " << p << " to " << r << ", round " << round;
-  }
-}
-
-void inGraph(tuttiComm_t comm, const Gpu &gpu, int r, const Buffers &b, size_t bytes) {
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  CUDA(cudaStreamBeginCapture(gpu.streams[0], cudaStreamCaptureModeThreadLocal));
-  exchange(comm, r, b, bytes, gpu.streams[0]);
-  CUDA(cudaStreamEndCapture(gpu.streams[0], &graph));
-  CUDA(cudaGraphInstantiate(&exec, graph, 0));
-  for (int round = 10; round < 13; round++) {
-    fill(gpu, r, b, bytes, round);
-    CUDA(cudaGraphLaunch(exec, gpu.streams[0]));
-    expectRight(gpu, r, b, bytes, round);
-  }
-  CUDA(cudaGraphExecDestroy(exec));
-  CUDA(cudaGraphDestroy(graph));
-}
-
 void work(RankProcesses &processes, int r) {
   std::string topology = topologyOf(r), log = topology + ".log";
   setenv("TUTTI_TOPO_FILE", topology.c_str(), 1);
@@ -110,22 +55,14 @@ void work(RankProcesses &processes, int r) {
   setenv("TUTTI_DEBUG", "INFO", 1);
   setenv("TUTTI_DEBUG_FILE", log.c_str(), 1);
   Gpu gpu(r, (size_t)96 << 20);
-  Buffers b;
-  for (int p = 0; p < kRanks; p++) {
-    b.out[p] = (uint8_t *)gpu.take(9 << 20);
-    b.in[p] = (uint8_t *)gpu.take(9 << 20);
-  }
+  Exchange exchange(gpu, r, kRanks, 9 << 20);
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.device = tuttiDeviceCuda;
   tuttiComm_t comm;
   if (processes.keep(tuttiCommInitRankConfig(&comm, kRanks, processes.id(), r, &config))) _exit(2);
   for (size_t bytes : kSizes)
-    for (int round = 0; round < 3; round++) {
-      fill(gpu, r, b, bytes, round);
-      exchange(comm, r, b, bytes, gpu.streams[0]);
-      expectRight(gpu, r, b, bytes, round);
-    }
-  inGraph(comm, gpu, r, b, 100001);
+    exchange.rounds(comm, bytes, 3);
+  exchange.replay(comm, 100001, 3);
   processes.keep(tuttiCommDestroy(comm));
   std::ifstream file(log);
   std::string text((std::istreambuf_iterator<char>(file)), {});

@@ -19,21 +19,34 @@
 #include "device/cuda/messages.h"
 #include "device/cuda/onesided.h"
 #include "device/cuda/state.h"
+#include "transport/region.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
+
+static tuttiResult_t release(void *ptr) {
+  if (tuttiVmmFree(ptr) == cudaSuccess) return tuttiSuccess;
+  return CUDA_CHECK(cudaFree(ptr));
+}
 
 /* Memory that others can map where they want it, for windows that kernels work on; where the driver
  * has none of that, plain memory. */
 static tuttiResult_t cudaAllocate(void **ptr, size_t size) {
   void *p;
+  uint64_t region;
   if (tuttiVmmAlloc(size, &p) != cudaSuccess) CUDA_TRY(cudaMalloc(&p, size));
+  tuttiResult_t result = tuttiRegionAdd(p, size, &region);
+  if (result != tuttiSuccess) {
+    (void)release(p);
+    return result;
+  }
   *ptr = p;
   return tuttiSuccess;
 }
 
+/* Its region is the oldest one that begins there. */
 static tuttiResult_t cudaRelease(void *ptr) {
-  if (tuttiVmmFree(ptr) == cudaSuccess) return tuttiSuccess;
-  return CUDA_CHECK(cudaFree(ptr));
+  tuttiRegionRemove(tuttiRegionAt(ptr));
+  return release(ptr);
 }
 
 static const char *cudaRefuse(const void *buffer) {

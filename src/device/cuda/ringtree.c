@@ -39,6 +39,7 @@ tuttiProxyState tuttiCudaRingTreeServe(void *self, tuttiProxyTurn *turn) {
 
 #include "base/cuda.h"
 #include "base/error.h"
+#include "transport/net.h"
 
 /* The two, of which the second may be missing. */
 static tuttiProxy *proxyOf(const tuttiCommView *v, int i) {
@@ -131,6 +132,9 @@ tuttiResult_t tuttiCudaEndpoint(const tuttiConn *conn, tuttiRingTreeEndpoint *ou
   TUTTI_TRY(seen(conn, conn->readers, (void **)&endpoint.reader));
   /* SHM's small slots are one for each descriptor, for CPUs that share cores. */
   if (conn->gpuData) {
+    endpoint.lends = conn->lends;
+    endpoint.ahead = conn->next;
+    if (conn->direction == TUTTI_RECV) TUTTI_TRY(seen(conn, conn->posts, (void **)&endpoint.posts));
     endpoint.data = conn->data;
     endpoint.smallBytes = (uint32_t)conn->smallBytes;
     TUTTI_TRY(seen(conn, conn->small, (void **)&endpoint.small));
@@ -212,6 +216,25 @@ static tuttiResult_t openEnds(tuttiCudaRingTree *s, const tuttiTask *t) {
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
+/* Which of the task's buffers the network reads and writes by itself; messages that are small take
+ * slots all the same. */
+static uint32_t reachOf(const tuttiCudaRingTree *s, const tuttiTask *t) {
+  const tuttiSchedule *y = &t->schedule;
+  const tuttiCollShape *shape = &tuttiCollShapes[y->coll];
+  bool isRoot = y->rank == y->root, isMessage = y->coll == tuttiCollSendRecv;
+  uint64_t most = y->part < y->chunk ? y->part : y->chunk;
+  size_t element = tuttiTypeSize(t->type), block = y->count * element;
+  uint32_t reach = 0;
+  if (y->nranks == 1 || most * element <= TUTTI_NET_SMALL_MAX) return 0;
+  size_t send = block * tuttiShapeBlocks(shape->send, isRoot, y->nranks);
+  size_t recv = block * tuttiShapeBlocks(shape->recv, isRoot, y->nranks);
+  if (send && !(isMessage && !y->sending) && tuttiNetReaches(s->view, t->sendbuff, send))
+    reach |= TUTTI_REACHES_SEND;
+  if (recv && !(isMessage && y->sending) && tuttiNetReaches(s->view, t->recvbuff, recv))
+    reach |= TUTTI_REACHES_RECV;
+  return reach;
+}
+
 static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, tuttiRingTreeTask *out) {
   TUTTI_TRY(openEnds(s, t));
   *out = (tuttiRingTreeTask){.schedule = t->schedule,
@@ -225,7 +248,8 @@ static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, tuttiRing
                              .divide = t->divide,
                              .premul = (uint32_t)t->premul,
                              .elementBytes = (uint32_t)tuttiTypeSize(t->type),
-                             .isUnsigned = tuttiTypeIsUnsigned(t->type)};
+                             .isUnsigned = tuttiTypeIsUnsigned(t->type),
+                             .reaches = reachOf(s, t)};
   bool grid = t->schedule.algo == tuttiAlgoHierarchical;
   if ((t->schedule.algo != tuttiAlgoRing && !grid) || t->schedule.coll == tuttiCollSendRecv)
     return tuttiSuccess;

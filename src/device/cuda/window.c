@@ -11,6 +11,7 @@
 #include "base/cuda_ipc.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "transport/region.h"
 #include "transport/symmetric.h"
 
 #define MASK_WORDS (TUTTI_ALLPAIRS_WINDOWS / 64)
@@ -71,7 +72,14 @@ static void export(tuttiCudaWindows *set, const tuttiCommView *v, tuttiCudaWindo
   if (!part->exported) exportIpc(part, base, window->why, sizeof window->why);
 }
 
+/* Networks do not read and write it any more. */
+static void forget(tuttiCudaWindow *window) {
+  if (window->region) tuttiRegionRemove(window->region);
+  window->region = 0;
+}
+
 static void end(tuttiCudaWindow *window) {
+  forget(window);
   for (int r = 0; r < window->nranks; r++)
     if (window->part[r].opened) tuttiCudaIpcClose(window->part[r].opened);
   tuttiFlatUnmap(&window->flat);
@@ -342,6 +350,11 @@ tuttiResult_t tuttiCudaWindowAdd(tuttiCudaWindows *set, tuttiCommView *v, tuttiT
   TUTTI_TRY(tuttiAlloc((void **)&window, 1,
                        sizeof *window + (size_t)v->nranks * sizeof window->part[0], "a window",
                        v->memory));
+  tuttiResult_t added = tuttiRegionAdd(buff, size, &window->region);
+  if (added != tuttiSuccess) {
+    end(window);
+    return added;
+  }
   window->at = (uintptr_t)buff;
   window->size = size;
   window->rank = v->rank;
@@ -370,6 +383,7 @@ void tuttiCudaWindowDrop(void *window) {
   tuttiCudaWindow *x = window;
   if (!x) return;
   if (x->seen) tuttiWindowTableRemove(x->table, x->index);
+  forget(x);
   x->at = 0;
 }
 

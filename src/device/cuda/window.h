@@ -18,6 +18,7 @@ typedef struct tuttiCudaWindow {
   struct tuttiCudaWindow *next;
   uintptr_t at; /* 0: no longer a window of this rank */
   size_t size;
+  uint64_t region; /* 0: none any more */
   int rank, nranks;
   int index;       /* the same on all ranks; -1: there are too many, and none has mapped it */
   bool everywhere; /* all ranks have mapped all parts: operations may use it */
