@@ -66,7 +66,8 @@ typedef struct {
   uint64_t cache;                   /* bytes of its cores' last cache; 0: not known */
   uint64_t cpuSet;                  /* which: ranks of a host with equal ones share them */
   int32_t p2pDisabled, shmDisabled; /* its settings at init; what either rank excludes is out */
-  int32_t pxn;          /* it sends by way of GPUs beside other rails, and lends to those who do */
+  uint64_t pxnBytes;    /* most that it borrows of each GPU beside other rails, by way of which it
+                           then sends, and lends to each that does; 0: none */
   tuttiFdAddress loans; /* where GPU memory of other processes comes in for that; id 0: nowhere */
 } tuttiPeer;
 

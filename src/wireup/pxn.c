@@ -58,7 +58,7 @@ static bool serves(const host *h, int from, int l, int to, int rail, tuttiPxnWay
   const tuttiNet *net = tuttiNetFind(sender->netName);
   bool shared = sender->process == lender->process;
   int port;
-  if (l == from || !lender->pxn || !h->stores[from * h->nlocal + l]) return false;
+  if (l == from || !lender->pxnBytes || !h->stores[from * h->nlocal + l]) return false;
   if (!shared && !(sender->loans.id && lender->loans.id)) return false;
   if (!isBeside(rails, lender->rank, rail) || !isBeside(rails, to, rail)) return false;
   if (!findPort(h, sender->rank, lender->rank, rail, &port)) return false;
@@ -104,7 +104,7 @@ static tuttiPxnWay wayTo(const host *h, int from, int to) {
   const tuttiPeer *sender = &h->peers[h->local[from]];
   const tuttiPxnWay none = {.lender = -1};
   int n;
-  if (!sender->pxn || sender->hostId == h->peers[to].hostId) return none;
+  if (!sender->pxnBytes || sender->hostId == h->peers[to].hostId) return none;
   if (nearest(h->rails, sender->rank) == TUTTI_RAIL_NONE) return none;
   if (shareRail(h->rails, sender->rank, to)) return none;
   (void)wayNumber(h, from, to, -1, &n);
@@ -130,7 +130,7 @@ tuttiResult_t tuttiPxnMake(const tuttiPeer *peers, const tuttiRails *rails, int 
                            tuttiPxn *pxn) {
   bool any = false;
   host h = {.peers = peers, .rails = rails, .nranks = nranks};
-  if (rails->nrails < 2 || !peers[rank].pxn) return tuttiSuccess;
+  if (rails->nrails < 2 || !peers[rank].pxnBytes) return tuttiSuccess;
   TUTTI_FRESH(int32_t, local, nranks, "ranks of a host", NULL);
   h.local = local;
   fillHost(&h, rank);

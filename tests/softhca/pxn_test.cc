@@ -213,6 +213,9 @@ TEST(Pxn, WhatFindsNoRoomGoesFromTheOwnGpu) {
     EXPECT_TRUE(m.out.gpuData);
     EXPECT_EQ(m.exchange(20), 0) << m.errors();
   });
+  EXPECT_TRUE(says(log, "no messages by way of the GPU of rank 1: TUTTI_PXN_SLAB here or there has "
+                        "no room for one connection, 2048 KiB"))
+      << log;
   EXPECT_FALSE(says(log, "by way of rank")) << log;
   EXPECT_FALSE(says(log, "GDRDMA by rank")) << log;
 }
@@ -375,18 +378,19 @@ constexpr int kRounds = 10, kEach = 30;
 
 // Rank 0 sends to rank 3 in rounds; after each it waits until the test says go on. What rank 1 does
 // meanwhile is up to `lender`.
-void work(RankProcesses &processes, int r, const std::function<void(Member &)> &change = nullptr) {
+void work(RankProcesses &processes, int r, const std::function<void(Member &)> &change = nullptr,
+          size_t slotBytes = kSlot) {
   RankReport &report = processes.report(r);
   Board board;
   Member me;
-  me.begin(r);
+  me.begin(r, slotBytes);
   if (change) change(me);
   board.put(r, me.mine());
   std::vector<tuttiPeer> records;
   for (int other = 0; other < kRanks; other++)
     records.push_back(board.get(other));
   me.meetAll(records);
-  me.attach();
+  snprintf(report.text, sizeof report.text, "%s", logOf([&] { me.attach(); }).c_str());
   report.number = static_cast<size_t>(me.lenderFor(3) + 1);
   __atomic_store_n(&report.stage, 1, __ATOMIC_RELEASE);
   if (r == 0) {
@@ -467,5 +471,42 @@ TEST(PxnProcesses, WithoutABoxThereIsNoLender) {
   EXPECT_EQ(processes.report(0).number, 0u);
   Board::clear();
 }
+
+// Lender and borrower have other limits, and some no room for a connection: a loan is as large as
+// both allow, and nobody waits for one that does not come.
+struct Limits {
+  const char *lender, *borrower;
+  bool lends;
+};
+void PrintTo(const Limits &l, std::ostream *to) {
+  *to << l.lender << " to " << l.borrower;
+}
+class PxnLimits : public testing::TestWithParam<Limits> {};
+
+TEST_P(PxnLimits, MayDiffer) {
+  if (!configured(kTwo)) return;
+  RankProcesses processes;
+  processes.start(kRanks, [&](int r) {
+    set("TUTTI_PXN_SLAB", r == 1 ? GetParam().lender : GetParam().borrower);
+    work(processes, r, nullptr, 4 * kSlot);
+  });
+  processes.waitAll(100);
+  processes.expectCleanEnds();
+  std::string lender = processes.report(1).text, borrower = processes.report(0).text;
+  EXPECT_EQ(says(borrower, "1 connections by way of rank 1's GPU, in 2 MiB"), GetParam().lends);
+  EXPECT_NE(says(borrower, "no messages by way of the GPU of rank 1"), GetParam().lends);
+  EXPECT_FALSE(says(lender + borrower, "hand")) << "who waits in vain says that nothing was handed "
+                                                   "over\n"
+                                                << lender << borrower;
+  if (GetParam().lends)
+    EXPECT_GE(processes.report(0).seconds, kRounds * kEach) << "frames by the NIC beside it";
+  else
+    EXPECT_LT(processes.report(0).seconds, kRounds * kEach);
+  Board::clear();
+}
+
+INSTANTIATE_TEST_SUITE_P(Pxn, PxnLimits,
+                         testing::Values(Limits{"32M", "4M", true}, Limits{"4M", "32M", true},
+                                         Limits{"32M", "1M", false}, Limits{"1M", "32M", false}));
 
 } // namespace

@@ -35,7 +35,8 @@ std::vector<tuttiPeer> records(const std::vector<Host> &hosts, const Edit &edit 
     editPorts(p, [&](tuttiIbPort &port, int) {
       port.gdr = port.gdrRead = port.distance == nearest ? TUTTI_GDR_YES : TUTTI_GDR_FAR;
     });
-    p.reaches = p.ipc = p.pxn = 1;
+    p.reaches = p.ipc = 1;
+    p.pxnBytes = 1 << 20;
     p.process = (uint64_t)p.rank + 1;
     p.loans.id = (uint64_t)p.rank + 1;
     if (edit) edit(p);
@@ -206,7 +207,7 @@ Edit of(const std::vector<int> &ranks, const Edit &edit) {
 
 TEST(Pxn, TakesWhatTheRecordsOfBothAllow) {
   const std::vector<Edit> hindrances = {
-      [](tuttiPeer &p) { p.pxn = 0; }, [](tuttiPeer &p) { p.loans.id = 0; },
+      [](tuttiPeer &p) { p.pxnBytes = 0; }, [](tuttiPeer &p) { p.loans.id = 0; },
       [](tuttiPeer &p) { p.ipc = 0; }, [](tuttiPeer &p) { p.reaches = 0; },
       [](tuttiPeer &p) { p.p2pDisabled = 1; }};
   EXPECT_EQ(2, lenderWith(nullptr));
@@ -215,7 +216,7 @@ TEST(Pxn, TakesWhatTheRecordsOfBothAllow) {
     EXPECT_EQ(3, lenderWith(of({2}, edit))) << "the other one";
     EXPECT_EQ(-1, lenderWith(of({2, 3}, edit)));
   }
-  EXPECT_EQ(2, lenderWith(of({11}, [](tuttiPeer &p) { p.pxn = p.loans.id = 0; })))
+  EXPECT_EQ(2, lenderWith(of({11}, [](tuttiPeer &p) { p.pxnBytes = p.loans.id = 0; })))
       << "the receiver has no part in it";
 }
 

@@ -34,8 +34,9 @@ void tuttiIbPxnOpen(tuttiIbNode *node, tuttiPeer *self) {
   for (int i = 0; i < node->nrails; i++)
     any |= node->rails[i].port.gdrRead == TUTTI_GDR_YES;
   node->box.fd = -1;
-  self->pxn = any && node->nrails > 1 && !tuttiSettingInt(TUTTI_SETTING_PXN_DISABLE);
-  if (!self->pxn || !v->dmabuf || !tuttiSettingInt(TUTTI_SETTING_DMABUF_ENABLE)) return;
+  if (any && node->nrails > 1 && !tuttiSettingInt(TUTTI_SETTING_PXN_DISABLE))
+    self->pxnBytes = (uint64_t)tuttiSettingInt(TUTTI_SETTING_PXN_SLAB);
+  if (!self->pxnBytes || !v->dmabuf || !tuttiSettingInt(TUTTI_SETTING_DMABUF_ENABLE)) return;
   int err = tuttiFdBoxOpen(&node->box);
   if (err)
     TUTTI_INFO(NET, "NET/IB: no Unix socket for GPU memory of other processes: %s",
@@ -46,10 +47,12 @@ void tuttiIbPxnOpen(tuttiIbNode *node, tuttiPeer *self) {
 
 /* ---- the trade ------------------------------------------------------------------------------- */
 
-/* Bytes of the memory by which a rank sends to so many peers; none: it does not fit the setting. */
-static size_t loanBytes(const tuttiCommView *v, int npeers, int *nblocks) {
-  size_t each = TUTTI_FIFO_DEPTH * v->slotBytes,
-         most = (size_t)tuttiSettingInt(TUTTI_SETTING_PXN_SLAB) / each;
+/* Bytes of the memory by which this rank and `other` send to so many peers, one by way of the
+ * other; 0: there is no room for a block. Both come to the same, by the smaller of their settings.
+ */
+static size_t loanBytes(const tuttiCommView *v, int other, int npeers, int *nblocks) {
+  uint64_t own = v->peers[v->rank].pxnBytes, theirs = v->peers[other].pxnBytes;
+  size_t each = TUTTI_FIFO_DEPTH * v->slotBytes, most = (own < theirs ? own : theirs) / each;
   *nblocks = (size_t)npeers < most ? npeers : (int)most;
   return ((size_t)*nblocks * each + TUTTI_GPU_UNIT - 1) / TUTTI_GPU_UNIT * TUTTI_GPU_UNIT;
 }
@@ -71,8 +74,9 @@ typedef struct {
 static void lendTo(const tuttiIbNode *node, int borrower, trade *t) {
   const tuttiCommView *v = node->view;
   int device = tuttiPeerGpu(&v->peers[v->rank]), nblocks;
-  size_t bytes = loanBytes(v, v->lends[borrower], &nblocks);
+  size_t bytes = loanBytes(v, borrower, v->lends[borrower], &nblocks);
   tuttiGpuLoan loan;
+  if (bytes == 0) return;
   const char *why = tuttiGpuLend(device, bytes, &loan);
   if (why) TUTTI_INFO(NET, "NET/IB: no GPU memory to lend to rank %d: %s", borrower, why);
   const int fds[DESCRIPTORS] = {why ? node->box.fd : loan.memory, why ? node->box.fd : loan.dmabuf};
@@ -178,7 +182,7 @@ static bool servesWays(const tuttiIbNode *node, const tuttiIbLoan *loan) {
 static tuttiResult_t borrow(tuttiIbNode *node, const trade *t, tuttiIbLoan *loan) {
   const tuttiCommView *v = node->view;
   int fds[DESCRIPTORS], nblocks;
-  size_t bytes = loanBytes(v, peersBy(v, loan->lender), &nblocks);
+  size_t bytes = loanBytes(v, loan->lender, peersBy(v, loan->lender), &nblocks);
   const char *why = getMemory(node, t, loan, bytes, fds);
   if (!why) {
     TUTTI_TRY(tuttiIbSlabDivide(node, &loan->slab, nblocks, TUTTI_FIFO_DEPTH * v->slotBytes));
@@ -203,8 +207,17 @@ static tuttiResult_t borrow(tuttiIbNode *node, const trade *t, tuttiIbLoan *loan
 static tuttiResult_t listLoans(tuttiIbNode *node) {
   const tuttiCommView *v = node->view;
   TUTTI_NEW(node->loans, v->nranks, "memory of other GPUs", v->memory);
-  for (int r = 0; r < v->nranks; r++)
-    if (peersBy(v, r) > 0) node->loans[node->nloans++].lender = r;
+  for (int r = 0; r < v->nranks; r++) {
+    int npeers = peersBy(v, r), nblocks;
+    if (npeers == 0) continue;
+    if (loanBytes(v, r, npeers, &nblocks) > 0)
+      node->loans[node->nloans++].lender = r;
+    else
+      TUTTI_INFO(NET,
+                 "NET/IB: no messages by way of the GPU of rank %d: TUTTI_PXN_SLAB here or "
+                 "there has no room for one connection, %zu KiB",
+                 r, TUTTI_FIFO_DEPTH * v->slotBytes >> 10);
+  }
   return tuttiSuccess;
 }
 
@@ -223,9 +236,7 @@ static tuttiResult_t makeLoans(tuttiIbNode *node) {
 
 tuttiResult_t tuttiIbPxnAttach(tuttiIbNode *node) {
   const tuttiCommView *v = node->view;
-  int nblocks;
-  tuttiResult_t result = tuttiSuccess;
-  if (v->pxn && loanBytes(v, 1, &nblocks) > 0) result = makeLoans(node);
+  tuttiResult_t result = v->pxn ? makeLoans(node) : tuttiSuccess;
   if (node->box.address.id) tuttiFdBoxClose(&node->box); /* nothing else will come */
   return result;
 }
