@@ -96,6 +96,8 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
     return NULL;
   }
   pthread_mutex_lock(&hca.lock);
+  for (int port = 1; port <= (int)hca.config.devices[c->device->index].nports; port++)
+    c->portDown[port - 1] = !softPortUp(softPortId(c->device->index, port)); /* no news */
   c->next = hca.contexts;
   hca.contexts = c;
   pthread_mutex_unlock(&hca.lock);
@@ -220,7 +222,10 @@ bool softPortUp(uint16_t id) {
 void softHcaPort(int device, int port, int up) {
   pthread_mutex_lock(&hca.lock);
   hca.portForced[softPortId(device, port)] = up ? 1 : 2;
-  if (hca.users > 0) softEngineWake();
+  if (hca.users > 0) {
+    softTimeline(softNow()); /* the next change may come before the engine's turn */
+    softEngineWake();
+  }
   pthread_mutex_unlock(&hca.lock);
 }
 
