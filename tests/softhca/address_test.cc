@@ -15,20 +15,6 @@ void overRdma() {
     setenv(name, value, 1);
 }
 
-// What a sum with the other rank ends with; "": right.
-std::string sumOnce(int rank, tuttiUniqueId id) {
-  tuttiComm_t comm = nullptr;
-  if (tuttiCommInitRank(&comm, 2, id, rank) != tuttiSuccess) return tuttiGetLastError(nullptr);
-  float in = 3, out = 0;
-  if (tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr) != tuttiSuccess) {
-    std::string error = tuttiGetLastError(comm);
-    tuttiCommAbort(comm);
-    return error;
-  }
-  tuttiResult_t result = tuttiCommDestroy(comm);
-  return result == tuttiSuccess && out == 6 ? "" : "wrong";
-}
-
 // Of a process for each rank, with partition key number index[rank] of its port.
 std::string sumWithKeys(const int (&index)[2]) {
   int down[2], up[2];

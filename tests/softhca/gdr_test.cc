@@ -500,6 +500,23 @@ TEST(Gdr, APortThatComesUpLaterIsCheckedAndUsed) {
   EXPECT_EQ(allocations, 0);
 }
 
+// Where no port could be checked at init, none that comes up is: what waits for it is staged.
+TEST(Gdr, WhereAllPortsAreDownAtInitPayloadsAreStaged) {
+  if (!configured("device softhca0")) return;
+  softHcaPort(0, 1, 0);
+  {
+    Ranks r;
+    EXPECT_EQ(r.a.answer(), TUTTI_GDR_DOWN);
+    r.attach();
+    tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+    EXPECT_FALSE(from.gpuData || to.gpuData);
+    softHcaPort(0, 1, 1);
+    EXPECT_EQ(exchange(r, from, to, 50, kSizes), 0) << r.a.error << r.b.error;
+    closeBoth(r, from, to);
+  }
+  EXPECT_EQ(allocations, 0);
+}
+
 // The nth frame, and all behind it on its queue pair, are lost: of some n that is a flush.
 class CutAt : public testing::TestWithParam<int> {};
 

@@ -43,6 +43,20 @@ inline void runRank(int rank, tuttiUniqueId id) {
   if (tuttiCommDestroy(comm) != tuttiSuccess) failed++;
 }
 
+// What a sum with the other rank ends with; "": right.
+inline std::string sumOnce(int rank, tuttiUniqueId id) {
+  tuttiComm_t comm = nullptr;
+  if (tuttiCommInitRank(&comm, 2, id, rank) != tuttiSuccess) return tuttiGetLastError(nullptr);
+  float in = 3, out = 0;
+  if (tuttiAllReduce(&in, &out, 1, tuttiFloat32, tuttiSum, comm, nullptr) != tuttiSuccess) {
+    std::string error = tuttiGetLastError(comm);
+    tuttiCommAbort(comm);
+    return error;
+  }
+  tuttiResult_t result = tuttiCommDestroy(comm);
+  return result == tuttiSuccess && out == 6 ? "" : "wrong";
+}
+
 // Until `what`, for a minute at most, which should never pass.
 template <typename What> bool await(What what) {
   auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);

@@ -416,8 +416,9 @@ const tuttiIbWant *tuttiIbWantOf(const tuttiIbEndpoint *e, uint64_t m);
 /* Loads libibverbs on first use and fills tuttiVerbs; NULL, or what is missing and the remedy. */
 const char *tuttiVerbsLoad(void);
 
-/* Opens the ports that TUTTI_IB_HCA lets this rank use. None: node->nrails is 0, and why (of
- * TUTTI_SENTENCE bytes) says why. To be closed also when it fails. */
+/* Opens the ports that TUTTI_IB_HCA lets this rank use. None, or none that is up where another
+ * network may be used: node->nrails is 0, and why (of TUTTI_SENTENCE bytes) says why. To be closed
+ * also when it fails. */
 tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why);
 void tuttiIbNodeClose(tuttiIbNode *node);
 /* Leaves out devices that have gone since; the last step before peers are told of the ports. None

@@ -378,6 +378,12 @@ static tuttiResult_t openRails(tuttiIbNode *node) {
   return tuttiSuccess;
 }
 
+/* Where no other network may be used, ports that are down are waited for as long as connections
+ * wait for anything; else one must be up. */
+static bool mayServe(const tuttiIbNode *node) {
+  return node->view->netName && *node->view->netName ? node->nrails > 0 : portsUp(node) > 0;
+}
+
 void tuttiIbNodeSettle(tuttiIbNode *node, char *why) {
   bool any = false;
   for (int i = node->nrails - 1; i >= 0; i--) {
@@ -386,9 +392,22 @@ void tuttiIbNodeSettle(tuttiIbNode *node, char *why) {
     removeRail(node, i);
     any = true;
   }
-  if (!any || portsUp(node) > 0) return;
+  if (!any || mayServe(node)) return;
   snprintf(why, TUTTI_SENTENCE, "%s", node->lost);
   tuttiIbNodeClose(node);
+}
+
+/* Why none of the devices, of which there are so many, serves. */
+static void explainNone(const tuttiIbNode *node, int there, char *why) {
+  if (node->lost[0])
+    snprintf(why, TUTTI_SENTENCE, "%s", node->lost);
+  else if (node->nrails == 0)
+    snprintf(why, TUTTI_SENTENCE,
+             there ? TUTTI_IB_NONE_USABLE : "this host has %d RDMA devices (see ibv_devices)",
+             there);
+  else
+    snprintf(why, TUTTI_SENTENCE, TUTTI_IB_NONE_ACTIVE, node->rails[0].port.device,
+             TUTTI_IB_OTHERS(there));
 }
 
 tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
@@ -402,18 +421,16 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
     return tuttiSuccess;
   }
   int there = openPorts(node);
-  if (portsUp(node) > 0) TUTTI_TRY(openRails(node));
-  if (portsUp(node) > 0) return tuttiSuccess;
-  if (node->lost[0])
-    snprintf(why, TUTTI_SENTENCE, "%s", node->lost);
-  else if (node->nrails == 0)
-    snprintf(why, TUTTI_SENTENCE,
-             there ? TUTTI_IB_NONE_USABLE : "this host has %d RDMA devices (see ibv_devices)",
-             there);
-  else
-    snprintf(why, TUTTI_SENTENCE, TUTTI_IB_NONE_ACTIVE, node->rails[0].port.device,
-             TUTTI_IB_OTHERS(there));
-  tuttiIbNodeClose(node);
+  if (mayServe(node)) TUTTI_TRY(openRails(node));
+  if (!mayServe(node)) {
+    explainNone(node, there, why);
+    tuttiIbNodeClose(node);
+  } else if (portsUp(node) == 0) {
+    TUTTI_WARN(NET,
+               "NET/IB: " TUTTI_IB_NONE_ACTIVE "; connections wait for one, as no other network is "
+               "allowed (TUTTI_NET)",
+               node->rails[0].port.device, TUTTI_IB_OTHERS(there));
+  }
   return tuttiSuccess;
 }
 
