@@ -48,6 +48,7 @@ typedef struct {
   uint8_t distance;  /* a tuttiDistance from the rank's GPU; TUTTI_DISTANCE_COUNT: not known */
   bool up;
   bool usable; /* and one that connections of this rank would take */
+  bool later;  /* it is down, and would be usable if it were up, as far as can be told */
 } tuttiNetPort;
 
 /* Every rank listens on a socket (socket/meet.c), by which the endpoints of all networks meet; its

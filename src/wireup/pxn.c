@@ -38,6 +38,12 @@ static bool shareRail(const tuttiRails *rails, int a, int b) {
   return any;
 }
 
+static bool isUp(const host *h, int rank, int port) {
+  tuttiNetPort ports[TUTTI_PATH_RAILS];
+  const tuttiNet *net = tuttiNetFind(h->peers[rank].netName);
+  return net && port < net->ports(&h->peers[rank], ports) && ports[port].up;
+}
+
 /* The port by which `from` would send at the lender's rail, as both know it by name; false: it has
  * none there that is up. */
 static bool findPort(const host *h, int from, int lender, int rail, int *port) {
@@ -65,6 +71,7 @@ static bool serves(const host *h, int from, int l, int to, int rail, tuttiPxnWay
   tuttiRail lenders;
   int near = rails->port[lender->rank * rails->nrails + rail];
   int there = rails->port[to * rails->nrails + rail];
+  if (!isUp(h, to, there)) return false; /* other ports of its would be far from the lender's */
   if (net->join(lender, near, &h->peers[to], there, &lenders) == 0 ||
       lenders.gdr[0] != TUTTI_GDR_YES ||
       net->join(sender, port, &h->peers[to], there, &out->rail) == 0)

@@ -38,19 +38,41 @@ static int findRail(const hostRails *h, const char *name) {
   return -1;
 }
 
-/* Adds the ports that are nearest to the rank. */
-static void addPorts(const tuttiPeer *peer, hostRails *h) {
-  tuttiNetPort ports[TUTTI_PATH_RAILS];
-  int n = portsOf(peer, ports), nearest = TUTTI_RAIL_NONE;
+/* Forgets what is slow. */
+static void keepFast(tuttiNetPort *ports, int n) {
   uint32_t fastest = 0;
   for (int i = 0; i < n; i++)
     if (ports[i].usable && ports[i].megabits > fastest) fastest = ports[i].megabits;
-  for (int i = 0; i < n; i++)
-    ports[i].usable &= ports[i].megabits >= fastest / TUTTI_NET_SLOWEST;
-  for (int i = 0; i < n; i++)
-    if (ports[i].usable && ports[i].distance < nearest) nearest = ports[i].distance;
   for (int i = 0; i < n; i++) {
-    if (!ports[i].usable || ports[i].distance != nearest || h->n == TUTTI_GRAPH_RAILS) continue;
+    bool fast = ports[i].megabits >= fastest / TUTTI_NET_SLOWEST;
+    ports[i].usable &= fast;
+    ports[i].later &= fast;
+  }
+}
+
+/* How far the nearest of the ports is that are usable, now or later. */
+static int nearestOf(const tuttiNetPort *ports, int n, bool later) {
+  int nearest = TUTTI_RAIL_NONE;
+  for (int i = 0; i < n; i++)
+    if ((later ? ports[i].later : ports[i].usable) && ports[i].distance < nearest)
+      nearest = ports[i].distance;
+  return nearest;
+}
+
+/* Adds the ports that are nearest to the rank. One that is down is among them where the rank would
+ * be left with farther ones: the graph is for good, a cable or a switch may be back in a minute.
+ * Until then its connections use other ports. Where another is as near, they use that for good, as
+ * many ports never have a cable. */
+static void addPorts(const tuttiPeer *peer, hostRails *h) {
+  tuttiNetPort ports[TUTTI_PATH_RAILS];
+  int n = portsOf(peer, ports);
+  keepFast(ports, n);
+  int nearest = nearestOf(ports, n, false);
+  bool later = nearestOf(ports, n, true) < nearest;
+  if (later) nearest = nearestOf(ports, n, true);
+  for (int i = 0; i < n; i++) {
+    bool wanted = (later ? ports[i].later : ports[i].usable) && ports[i].distance == nearest;
+    if (!wanted || h->n == TUTTI_GRAPH_RAILS) continue;
     if (findRail(h, ports[i].name) >= 0) continue;
     hostRail *rail = &h->rails[h->n++];
     memcpy(rail->name, ports[i].name, sizeof rail->name);
@@ -128,7 +150,7 @@ static void fillRows(const tuttiPeer *peers, const int32_t *host, int nranks,
       int p = 0;
       while (p < n && strcmp(ports[p].name, name) != 0)
         p++;
-      bool has = p < n && ports[p].usable;
+      bool has = p < n && (ports[p].usable || ports[p].later);
       out->port[at] = has ? (uint8_t)p : TUTTI_RAIL_NONE;
       out->distance[at] = has ? ports[p].distance : TUTTI_RAIL_NONE;
     }

@@ -1,7 +1,8 @@
 /* Rails: what the NICs of GPU hosts are to the graph, found from the peer records alone, so alike
  * on every rank. A host's rails are the ports that are nearest to some rank of it; ports that are
- * farther from all, as those of storage, or much slower than others are none. Rail k of one host is
- * the one that reaches rail k of the others best: in its subnet, or of the same name, or by turns.
+ * farther from all, as those of storage, or much slower than others are none. One that is down is a
+ * rail where it has an address and its rank no other that is as near. Rail k of one host is the one
+ * that reaches rail k of the others best: in its subnet, or of the same name, or by turns.
  */
 #ifndef TUTTI_WIREUP_RAILS_H_
 #define TUTTI_WIREUP_RAILS_H_

@@ -143,6 +143,7 @@ static const Option deviceOptions[] = {
     {"ports", COUNT, offsetof(softDeviceConfig, nports), 1, SOFT_MAX_PORTS},
     {"max_inline", COUNT, offsetof(softDeviceConfig, maxInline), 0, SOFT_MAX_INLINE},
     {"pci", TEXT, offsetof(softDeviceConfig, pci), 0, sizeof((softDeviceConfig *)0)->pci},
+    {"model", COUNT, offsetof(softDeviceConfig, model), 0, UINT32_MAX},
     {"numa", COUNT, offsetof(softDeviceConfig, numa), 0, 1023},
     {"removed_ms", MILLISECONDS, offsetof(softDeviceConfig, removedAt), 0, LONG},
     {"removed_frames", COUNT, offsetof(softDeviceConfig, removedFrames), 1, 1e18},

@@ -317,7 +317,7 @@ static int queryPort(struct ibv_context *context, uint8_t port, struct ibv_port_
       .sm_lid = d->roce ? 0 : 1,
       .max_vl_num = 1,
       .active_width = widthOf(p),
-      .active_speed = speedOf(p),
+      .active_speed = up ? speedOf(p) : 1, /* what links begin with */
       .phys_state = up ? 5 : 2,
       .link_layer = d->roce ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND,
   };
@@ -339,6 +339,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) 
       .fw_ver = "1.0.0",
       .node_guid = htobe64(guidOf(device)),
       .sys_image_guid = htobe64(guidOf(device)),
+      .vendor_part_id = (uint32_t)hca.config.devices[device].model,
       .max_mr_size = UINT64_MAX,
       .page_size_cap = 0xfffff000,
       .max_qp = SOFT_INDICES - 1,

@@ -500,6 +500,25 @@ TEST(Gdr, APortThatComesUpLaterIsCheckedAndUsed) {
   EXPECT_EQ(allocations, 0);
 }
 
+// The speed of a port that is down is that of others of its model, which it would have; then its
+// own.
+TEST(Gdr, APortThatIsDownIsAsFastAsItsLike) {
+  if (!configured("device softhca0 gbps=50\ndevice softhca1 gbps=25\n"
+                  "device softhca2 model=1 gbps=50\ndevice softhca3 model=2 gbps=12.5"))
+    return;
+  for (int device : {1, 2})
+    softHcaPort(device, 1, 0);
+  Rank r;
+  ASSERT_EQ(r.prepare(0, false), tuttiSuccess) << tuttiErrorText();
+  tuttiIbHandle h;
+  memcpy(&h, r.mine().net, sizeof h);
+  EXPECT_EQ(h.ports[0].megabits, 400000u);
+  EXPECT_EQ(h.ports[1].megabits, h.ports[0].megabits);
+  EXPECT_EQ(h.ports[2].megabits, 10000u) << "nothing is known of it";
+  EXPECT_EQ(h.ports[3].megabits, 100000u);
+  EXPECT_EQ(h.megabits, 500000u) << "of those that are up";
+}
+
 // Where no port could be checked at init, none that comes up is: what waits for it is staged.
 TEST(Gdr, WhereAllPortsAreDownAtInitPayloadsAreStaged) {
   if (!configured("device softhca0")) return;
@@ -648,6 +667,31 @@ TEST(Rail, ThatFailsIsMendedByOthers) {
     std::string log = overRail(from, to, 300, 1);
     EXPECT_TRUE(says(log, "it works again, by ")) << log;
   }
+}
+
+// One whose port is down at init is used as soon as that is up, and alone; others carry until then.
+TEST(Rail, ThatIsDownAtInitIsUsedWhenItComesUp) {
+  if (!configured("device softhca0\ndevice softhca1\ndevice softhca2")) return;
+  set("TUTTI_NET_GDR_FLUSH", "off"); // which is a frame of every port that has carried
+  softHcaPort(1, 1, 0);
+  Ranks r;
+  EXPECT_EQ(r.a.answer(1), TUTTI_GDR_DOWN);
+  giveRail(r, 1, 1);
+  r.attach();
+  tuttiConn out = r.a.open(0, TUTTI_SEND), in = r.b.open(0, TUTTI_RECV);
+  EXPECT_EQ(exchange(r, out, in, 50, kSizes), 0) << r.a.error << r.b.error;
+  EXPECT_EQ(softHcaFrames(1, 1), 0u);
+  EXPECT_GE(softHcaFrames(0, 1) + softHcaFrames(2, 1), 50u);
+  softHcaPort(1, 1, 1);
+  bool alone = false;
+  for (uint64_t end = tuttiNow() + kLongNs; !alone && tuttiNow() < end;) {
+    uint64_t frames = softHcaFrames(1, 1), others = softHcaFrames(0, 1) + softHcaFrames(2, 1);
+    ASSERT_EQ(exchange(r, out, in, 50, {kSlot}), 0) << r.a.error << r.b.error;
+    alone =
+        softHcaFrames(1, 1) >= frames + 50 && softHcaFrames(0, 1) + softHcaFrames(2, 1) == others;
+  }
+  EXPECT_TRUE(alone);
+  closeBoth(r, out, in);
 }
 
 } // namespace

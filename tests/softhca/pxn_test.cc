@@ -273,6 +273,29 @@ TEST(Pxn, APortThatFailsIsMendedByOthers) {
   EXPECT_TRUE(back);
 }
 
+// A NIC that is down at init is a rail all the same. Nobody sends by way of the GPU beside it, nor
+// to that of the other host; that one does by way of another. All arrives, before it is up and
+// after.
+TEST(Pxn, ARailMayBeDownAtInit) {
+  if (!configured(kTwo)) return;
+  softHcaPort(1, 1, 0);
+  Cluster c;
+  for (int r = 0; r < kRanks; r++) {
+    EXPECT_EQ(c[r].rails.nrails, kNics);
+    EXPECT_EQ(c[r].rails.distance[r * kNics + nicOf(r)], TUTTI_DISTANCE_PIX);
+    for (int to = 0; to < kRanks; to++) {
+      bool crosses = hostOf(r) != hostOf(to) && nicOf(r) == 1 && nicOf(to) == 0;
+      EXPECT_EQ(c[r].lenderFor(to), crosses ? r ^ 1 : -1) << r << " to " << to;
+    }
+  }
+  Messages to(c, 0, 3), from(c, 1, 2), same(c, 1, 3);
+  for (int up = 0; up < 2; up++) {
+    softHcaPort(1, 1, up);
+    for (Messages *m : {&to, &from, &same})
+      EXPECT_EQ(m->exchange(50), 0) << m->errors();
+  }
+}
+
 TEST(Pxn, OutOfOrderAndLateMemory) {
   if (!configured(kTwo + std::string("reorder_us 300\ninvisible_ms 1000"))) return;
   Cluster c;

@@ -241,6 +241,24 @@ TEST(Pxn, TheSenderPostsAtThatNicItself) {
   EXPECT_EQ(2, lenderWith(change([](tuttiIbPort &port) { port.gdr = TUTTI_GDR_BROKEN; })));
 }
 
+// Until it is up, what would leave for it by way of the lender would go the long way there.
+TEST(Pxn, TheReceiversNicIsUp) {
+  const Edit down = [](tuttiPeer &p) {
+    editPorts(p, [&](tuttiIbPort &port, int) {
+      port.gids[port.ngids++].gid[15] = 1;
+      if (port.gdr != TUTTI_GDR_YES || p.rank != 11) return;
+      port.up = 0;
+      port.gdr = port.gdrRead = TUTTI_GDR_DOWN;
+    });
+  };
+  Ways w(records(kTwo, down));
+  w.expectSame();
+  EXPECT_EQ(8, w.cluster.rails.nrails);
+  for (int from = 0; from < 8; from++)
+    EXPECT_EQ(-1, w.lender(from, 11)) << from;
+  EXPECT_EQ(4, w.lender(0, 13)) << "others have theirs";
+}
+
 TEST(Pxn, TheLendersNicReachesItsGpu) {
   EXPECT_EQ(-1, lenderWith([](tuttiPeer &p) {
     editPorts(p, [](tuttiIbPort &port, int) { port.gdrRead = TUTTI_GDR_NO_READ; });

@@ -60,12 +60,12 @@ std::string flat(int host, int nic) {
   return "10.0.0." + std::to_string(16 * host + nic + 1);
 }
 
-// The NICs of a host by rail, as its first rank has them.
+// The NICs of a host by rail, as the first of its ranks has them that has any.
 std::vector<std::string> nics(const Cluster &c, int host) {
-  std::vector<std::string> names;
-  for (int r = 0; r < c.n() && names.empty(); r++)
+  std::vector<std::string> names((size_t)c.rails.nrails);
+  for (int r = c.n() - 1; r >= 0; r--)
     for (int k = 0; c.graph->host[r] == host && k < c.rails.nrails; k++)
-      names.push_back(c.nic(r, k));
+      if (c.nic(r, k) != "") names[(size_t)k] = c.nic(r, k);
   return names;
 }
 
@@ -91,14 +91,95 @@ TEST(Rails, MeetInTheirSubnetsWhateverTheNames) {
   EXPECT_EQ((Names{"mlx5_3:1", "mlx5_2:1", "mlx5_1:1", "mlx5_0:1"}), nics(c, 1));
 }
 
-// In one flat subnet names tell the others apart; the missing one is another's turn.
-TEST(Rails, ThatAreDownLeaveTheOthersTheirNumbers) {
-  std::vector<tuttiPeer> peers = hostsOf(2, 4, flat);
+// NIC 1 of the second host is down, and has changed as the edit says.
+std::vector<tuttiPeer> withOneDown(const Address &address,
+                                   const std::function<void(tuttiIbPort &)> &edit = nullptr) {
+  std::vector<tuttiPeer> peers = hostsOf(2, 4, address);
   for (int r = 4; r < 8; r++)
-    change(peers[(size_t)r], [](tuttiIbHandle &h) { h.ports[1].up = 0; });
-  Cluster c(peers);
+    change(peers[(size_t)r], [&](tuttiIbHandle &h) {
+      h.ports[1].up = 0;
+      if (edit) edit(h.ports[1]);
+    });
+  return peers;
+}
+
+// In one flat subnet names tell the others apart; the missing one is another's turn.
+TEST(Rails, ThatAreDownWithoutAnAddressLeaveTheOthersTheirNumbers) {
+  Cluster c(withOneDown(flat, [](tuttiIbPort &p) { p.ngids = 0; }));
   ASSERT_EQ(4, c.rails.nrails);
   EXPECT_EQ((Names{"mlx5_0:1", "mlx5_0:1", "mlx5_2:1", "mlx5_3:1"}), nics(c, 1));
+}
+
+// A cable that is out while ranks begin costs no rail for good: rails, graph and the rails of its
+// connections are those that all ports have when they are up.
+TEST(Rails, ThatAreDownAreRails) {
+  const Names all = {"mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"};
+  for (const Address &address : {Address(railed), Address(flat)}) {
+    Cluster up(hostsOf(2, 4, address)), down(withOneDown(address));
+    EXPECT_EQ(all, nics(down, 1));
+    ASSERT_EQ(up.graph->nchannels, down.graph->nchannels);
+    for (int i = 0; i < up.graph->nchannels * up.n(); i++)
+      EXPECT_EQ(up.graph->ring[i], down.graph->ring[i]) << i;
+    for (int rank = 0; rank < up.n(); rank++) {
+      tuttiRails a = up.rails, b = down.rails;
+      a.channels = b.channels = nullptr;
+      ASSERT_EQ(tuttiSuccess, tuttiRailsOfChannels(&a, up.peers.data(), up.graph, rank));
+      ASSERT_EQ(tuttiSuccess, tuttiRailsOfChannels(&b, down.peers.data(), down.graph, rank));
+      EXPECT_EQ(a.nchannels, b.nchannels);
+      for (int i = 0; i < a.nchannels && i < b.nchannels; i++)
+        for (int side = 0; side < 2; side++)
+          EXPECT_EQ(a.channels[i].rail.port[side], b.channels[i].rail.port[side]);
+      tuttiFree(a.channels);
+      tuttiFree(b.channels);
+    }
+  }
+}
+
+// The ranks of a host need not have seen the port in one state.
+TEST(Rails, ThatSomeRanksSawDownAreRails) {
+  std::vector<tuttiPeer> peers = withOneDown(flat);
+  for (int r : {4, 5})
+    change(peers[(size_t)r], [](tuttiIbHandle &h) { h.ports[1].up = 1; });
+  EXPECT_EQ((Names{"mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"}), nics(Cluster(peers), 1));
+}
+
+// Of a NIC with two ports one may never have had a cable; nor is a slow port a rail when it comes
+// up.
+TEST(Rails, ThatAreDownAreNoneWhereAnotherWillDo) {
+  std::vector<tuttiPeer> peers = withOneDown(flat);
+  for (int r = 4; r < 8; r++)
+    change(peers[(size_t)r], [&](tuttiIbHandle &h) {
+      if (r == 5) h.ports[2].distance = TUTTI_DISTANCE_PIX;
+    });
+  EXPECT_EQ((Names{"mlx5_0:1", "mlx5_0:1", "mlx5_2:1", "mlx5_3:1"}), nics(Cluster(peers), 1));
+  Cluster slow(withOneDown(flat, [](tuttiIbPort &p) { p.megabits = 10000; }));
+  EXPECT_EQ((Names{"mlx5_0:1", "mlx5_0:1", "mlx5_2:1", "mlx5_3:1"}), nics(slow, 1));
+}
+
+// Where ports reach the GPU, what comes up must, too: those that are to be checked may.
+TEST(Rails, ThatAreDownAreThoseThatMayReachTheGpu) {
+  for (tuttiGdr answer : {TUTTI_GDR_DOWN, TUTTI_GDR_FAR}) {
+    std::vector<tuttiPeer> peers = withOneDown(flat);
+    for (tuttiPeer &p : peers)
+      change(p, [&](tuttiIbHandle &h) {
+        for (int i = 0; i < 4; i++)
+          h.ports[i].gdr = h.ports[i].gdrRead = (uint8_t)(h.ports[i].up ? TUTTI_GDR_YES : answer);
+      });
+    const char *second = answer == TUTTI_GDR_DOWN ? "mlx5_1:1" : "mlx5_0:1";
+    EXPECT_EQ((Names{"mlx5_0:1", second, "mlx5_2:1", "mlx5_3:1"}), nics(Cluster(peers), 1))
+        << answer;
+  }
+}
+
+// All of a host, where no other network is allowed.
+TEST(Rails, MayAllBeDown) {
+  std::vector<tuttiPeer> peers = hostsOf(2, 4, railed);
+  for (int r = 4; r < 8; r++)
+    change(peers[(size_t)r], [](tuttiIbHandle &h) {
+      for (int i = 0; i < 4; i++)
+        h.ports[i].up = 0;
+    });
+  EXPECT_EQ((Names{"mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"}), nics(Cluster(peers), 1));
 }
 
 TEST(Rails, MayBeOnePortOfEachRank) { // as where a launcher sets TUTTI_IB_HCA for each

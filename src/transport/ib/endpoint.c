@@ -759,7 +759,8 @@ static int ibPorts(const tuttiPeer *peer, tuttiNetPort *ports) {
     ports[i] = (tuttiNetPort){.distance = p->distance,
                               .megabits = p->megabits,
                               .up = p->up,
-                              .usable = p->up && tuttiIbPortUsable(&h, i, false)};
+                              .usable = p->up && tuttiIbPortUsable(&h, i, false),
+                              .later = tuttiIbPortLater(&h, i)};
     snprintf(ports[i].name, sizeof ports[i].name, "%s:%u", p->device, p->port);
   }
   return h.nports;
@@ -857,12 +858,14 @@ static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char 
   memcpy(&mine->socket, self->net, sizeof mine->socket);
   mine->nports = node->nrails;
   mine->forced = v->netName && *v->netName;
+  uint32_t megabits = 0; /* of those that are down */
   for (int i = 0; i < node->nrails; i++) {
-    node->rails[i].port.distance = distanceTo(v->topology, self->busId, &node->rails[i].port);
-    node->rails[i].port.megabits = node->rails[i].megabits;
-    mine->ports[i] = node->rails[i].port;
-    mine->megabits += node->rails[i].megabits;
+    tuttiIbPort *port = &node->rails[i].port;
+    port->distance = distanceTo(v->topology, self->busId, port);
+    mine->ports[i] = *port;
+    *(port->up ? &mine->megabits : &megabits) += port->megabits;
   }
+  if (mine->megabits == 0) mine->megabits = megabits;
   memcpy(self->net, mine, sizeof *mine);
   tuttiIbPxnOpen(node, self);
   TUTTI_INFO(NET, "NET/IB: using %s",

@@ -54,10 +54,10 @@ typedef struct {
   struct ibv_pd *pd;
   struct ibv_cq *cq;
   tuttiProxySource events; /* of the context */
-  uint32_t megabits;
-  int cqe, qps;     /* size of cq, and queue pairs on it */
-  uint64_t carried; /* bytes of large payloads that have been acknowledged by way of it */
-  bool gone;        /* the device was removed or has failed */
+  uint64_t model;          /* of the device, as a number */
+  int cqe, qps;            /* size of cq, and queue pairs on it */
+  uint64_t carried;        /* bytes of large payloads that have been acknowledged by way of it */
+  bool gone;               /* the device was removed or has failed */
   /* GPUDirect RDMA, where the rail has passed its check: see gdr.c. */
   bool dmabuf;          /* driver, kernel and device do it by dma-buf */
   uint8_t reads;        /* port.gdrRead, if port.gdr is YES: a tuttiGdr */
@@ -421,8 +421,9 @@ const char *tuttiVerbsLoad(void);
  * also when it fails. */
 tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why);
 void tuttiIbNodeClose(tuttiIbNode *node);
-/* Leaves out devices that have gone since; the last step before peers are told of the ports. None
- * is left because of that: node->nrails is 0, and why says why. */
+/* Leaves out devices that have gone since, and says what may be expected of ports that are down;
+ * the last step before peers are told of the ports. None is left because of that: node->nrails is
+ * 0, and why says why. */
 void tuttiIbNodeSettle(tuttiIbNode *node, char *why);
 /* Reads what has happened to devices and ports; true if anything has. */
 bool tuttiIbNodeEvents(tuttiIbNode *node);

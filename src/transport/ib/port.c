@@ -138,6 +138,7 @@ static int portsUp(const tuttiIbNode *node) {
 static void takeAttributes(tuttiIbRail *rail, const struct ibv_port_attr *attr) {
   tuttiIbPort *p = &rail->port;
   p->up = attr->state == IBV_PORT_ACTIVE;
+  if (p->up) p->megabits = megabitsOf(attr);
   p->lid = attr->lid;
   if (attr->active_mtu >= IBV_MTU_256 && attr->active_mtu <= IBV_MTU_4096)
     p->mtu = (uint8_t)attr->active_mtu;
@@ -145,10 +146,8 @@ static void takeAttributes(tuttiIbRail *rail, const struct ibv_port_attr *attr) 
 }
 
 /* Makes a rail of the port if it is one. */
-static bool readPort(tuttiIbNode *node, tuttiIbRail *rail, struct ibv_context *context,
-                     const char *name, int port) {
+static bool readPort(tuttiIbNode *node, tuttiIbRail *rail, const char *name) {
   struct ibv_port_attr attr = {0};
-  *rail = (tuttiIbRail){.context = context, .port.port = (uint8_t)port};
   int err = queryRail(rail, &attr);
   if (meansGone(err)) leaveOut(node, name, "ibv_query_port", err);
   if (err ||
@@ -157,7 +156,7 @@ static bool readPort(tuttiIbNode *node, tuttiIbRail *rail, struct ibv_context *c
   snprintf(rail->port.device, sizeof rail->port.device, "%.15s", name);
   rail->port.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
   rail->port.mtu = IBV_MTU_1024; /* one that is down may have none yet */
-  rail->megabits = megabitsOf(&attr);
+  rail->port.megabits = megabitsOf(&attr);
   takeAttributes(rail, &attr);
   return true;
 }
@@ -192,9 +191,9 @@ static bool dropDownPort(tuttiIbNode *node) {
 
 /* Puts the port among the rails, whose order is that of devices. Of more than there is room for,
  * those that are up come first. False: its context is of no use. */
-static bool addPort(tuttiIbNode *node, struct ibv_context *context, const char *name, int port) {
-  tuttiIbRail rail;
-  if (!readPort(node, &rail, context, name, port)) return false;
+static bool addPort(tuttiIbNode *node, tuttiIbRail rail, const char *name) {
+  int port = rail.port.port;
+  if (!readPort(node, &rail, name)) return false;
   if (node->nrails == TUTTI_IB_PORTS && !(rail.port.up && dropDownPort(node))) {
     TUTTI_WARN(NET, "NET/IB: %s port %d is not used, as %d ports are the most; see TUTTI_IB_HCA",
                name, port, TUTTI_IB_PORTS);
@@ -222,7 +221,10 @@ static void openDevice(tuttiIbNode *node, struct ibv_device *device) {
     int err = tuttiVerbs.queryDevice(context, &attr);
     if (meansGone(err)) leaveOut(node, name, "ibv_query_device", err);
     if (err) attr.phys_port_cnt = 0;
-    if (port > attr.phys_port_cnt || !addPort(node, context, name, port)) tuttiVerbs.close(context);
+    tuttiIbRail rail = {.context = context,
+                        .port.port = (uint8_t)port,
+                        .model = (uint64_t)attr.vendor_id << 32 | attr.vendor_part_id};
+    if (port > attr.phys_port_cnt || !addPort(node, rail, name)) tuttiVerbs.close(context);
   }
 }
 
@@ -384,6 +386,20 @@ static bool mayServe(const tuttiIbNode *node) {
   return node->view->netName && *node->view->netName ? node->nrails > 0 : portsUp(node) > 0;
 }
 
+/* What a port says of its speed while it is down is what its kind begins with. It is expected to
+ * be as fast as others of its model. */
+static void expectSpeeds(tuttiIbNode *node) {
+  for (int i = 0; i < node->nrails; i++) {
+    tuttiIbRail *rail = &node->rails[i];
+    for (int j = 0; j < node->nrails && !rail->port.up; j++) {
+      const tuttiIbRail *other = &node->rails[j];
+      if (other->port.up && other->model == rail->model &&
+          other->port.megabits > rail->port.megabits)
+        rail->port.megabits = other->port.megabits;
+    }
+  }
+}
+
 void tuttiIbNodeSettle(tuttiIbNode *node, char *why) {
   bool any = false;
   for (int i = node->nrails - 1; i >= 0; i--) {
@@ -392,6 +408,7 @@ void tuttiIbNodeSettle(tuttiIbNode *node, char *why) {
     removeRail(node, i);
     any = true;
   }
+  expectSpeeds(node);
   if (!any || mayServe(node)) return;
   snprintf(why, TUTTI_SENTENCE, "%s", node->lost);
   tuttiIbNodeClose(node);

@@ -129,6 +129,31 @@ bool tuttiIbPortUsable(const tuttiIbHandle *h, int port, bool sends) {
   return merit(&h->ports[port], sends) == best;
 }
 
+/* Whether an InfiniBand port that is down is on the part of the network that its address says. One
+ * that no subnet manager has seen yet has the prefix with which all begin: then it is so where a
+ * port that is up has that, too, or where none is. */
+static bool isSettled(const tuttiIbHandle *h, const tuttiIbPort *down) {
+  static const uint8_t start[SUBNET_BYTES] = {0xfe, 0x80};
+  bool any = false, same = false;
+  if (memcmp(down->gids[0].gid, start, SUBNET_BYTES) != 0) return true;
+  for (int i = 0; i < h->nports; i++) {
+    const tuttiIbPort *p = &h->ports[i];
+    if (!p->up || p->ethernet || p->ngids == 0) continue;
+    any = true;
+    same |= memcmp(p->gids[0].gid, down->gids[0].gid, SUBNET_BYTES) == 0;
+  }
+  return same || !any;
+}
+
+bool tuttiIbPortLater(const tuttiIbHandle *h, int port) {
+  const tuttiIbPort *p = &h->ports[port];
+  bool reached = false;
+  for (int i = 0; i < h->nports; i++)
+    reached |= h->ports[i].up && h->ports[i].gdr == TUTTI_GDR_YES;
+  if (p->up || p->ngids == 0 || (reached && p->gdr != TUTTI_GDR_DOWN)) return false;
+  return p->ethernet ? tuttiIbGidReaches(&p->gids[0]) : isSettled(h, p);
+}
+
 /* Returns how many there are. */
 static int usablePorts(const tuttiIbHandle *h, bool sends, uint8_t ports[TUTTI_IB_PORTS]) {
   int n = 0;

@@ -38,7 +38,7 @@ typedef struct {
   uint8_t mtu;      /* enum ibv_mtu: 1 (256 bytes) to 5 (4096 bytes) */
   uint8_t up;
   uint16_t lid;
-  uint32_t megabits;
+  uint32_t megabits; /* of a port that was down at init: what may be expected of it */
   uint8_t ngids;
   uint8_t gdr, gdrRead;           /* tuttiGdr, of the rank's GPU: it writes there; it reads */
   uint8_t distance;               /* tuttiDistance from it; TUTTI_DISTANCE_COUNT: not known */
@@ -48,7 +48,7 @@ typedef struct {
 /* In tuttiPeer.net. */
 typedef struct {
   tuttiSocketHandle socket;
-  uint32_t megabits; /* of all ports */
+  uint32_t megabits; /* of all ports that are up, or if none is, of all */
   int16_t nports;
   int16_t forced; /* TUTTI_NET names this network: no other will do */
   tuttiIbPort ports[TUTTI_IB_PORTS];
@@ -159,6 +159,10 @@ int tuttiIbPairsFull(const tuttiIbHandle *send, const tuttiIbHandle *recv);
  * up, if there are such, and of these the ones that read, or write, the memory of its GPU, if there
  * are such. */
 bool tuttiIbPortUsable(const tuttiIbHandle *h, int port, bool sends);
+/* Whether connections by which the rank receives would use this port of its, which is down, if it
+ * were up, as far as can be told: it has an address that says which part of the network it is on,
+ * and is to be checked for the memory of the GPU where the ports that are up reach that. */
+bool tuttiIbPortLater(const tuttiIbHandle *h, int port);
 
 /* Whether the list of TUTTI_IB_HCA allows this port: prefixes, or exact names after '=', with or
  * without ":port"; after '^' they exclude. */

@@ -284,6 +284,47 @@ TEST(IbPort, PortsThatAreUpComeFirst) {
   }
 }
 
+/* A port that is down would be used if it were up: it says where it is, and may reach the GPU if
+ * others do. */
+TEST(IbPort, OneThatIsDownMayBeUsedLater) {
+  tuttiIbHandle h{};
+  h.nports = 3;
+  for (int i = 0; i < 3; i++)
+    h.ports[i] = Port(i == 0 ? "a" : i == 1 ? "b" : "c", {Gid("10.0.0.1", kV2, 3)});
+  h.ports[1].up = 0;
+  for (int i = 0; i < 3; i++)
+    EXPECT_EQ(i == 1, tuttiIbPortLater(&h, i)) << i;
+  h.ports[0].gdr = TUTTI_GDR_YES;
+  EXPECT_FALSE(tuttiIbPortLater(&h, 1)) << "it does not reach the GPU";
+  h.ports[1].gdr = TUTTI_GDR_DOWN;
+  EXPECT_TRUE(tuttiIbPortLater(&h, 1)) << "that is to be seen";
+  h.ports[1] = Port("b", {Gid("fe80::1", kV2, 1)});
+  h.ports[1].up = 0;
+  h.ports[0].gdr = TUTTI_GDR_NOT_ASKED;
+  EXPECT_FALSE(tuttiIbPortLater(&h, 1)) << "peers have no use for that address";
+  h.ports[1].ngids = 0;
+  EXPECT_FALSE(tuttiIbPortLater(&h, 1));
+}
+
+/* Until a subnet manager has seen it, an InfiniBand port has the prefix that all begin with. */
+TEST(IbPort, InfinibandPortsThatAreDownAreLaterWhereTheySayTheyAre) {
+  const char *start = "fe80::1", *own = "fe80:0:0:1::1", *other = "fe80:0:0:2::1";
+  struct {
+    const char *up, *down;
+    bool later;
+  } cases[] = {
+      {start, start, true}, {other, start, false}, {other, own, true}, {nullptr, start, true}};
+  for (auto &c : cases) {
+    tuttiIbHandle h{};
+    h.nports = 2;
+    h.ports[0] = Port("a", {Gid(c.up ? c.up : start, TUTTI_GID_IB, 0)}, false);
+    h.ports[1] = Port("b", {Gid(c.down, TUTTI_GID_IB, 0)}, false);
+    h.ports[0].up = c.up != nullptr;
+    h.ports[1].up = 0;
+    EXPECT_EQ(c.later, tuttiIbPortLater(&h, 1)) << (c.up ? c.up : "none") << " " << c.down;
+  }
+}
+
 /* The nearest to the GPU, if that is known and they are no slower than they may be. */
 TEST(IbPort, NearPortsComeBeforeFarOnes) {
   const struct {
