@@ -30,7 +30,6 @@ typedef struct {
   sharedBlock *own;
   sharedBlock **held; /* [nranks] of neighbours in this process; the others are mapped */
   bool staged;        /* theirs are in segments */
-  size_t taken;       /* bytes of its own memory */
 } symmetricState;
 
 static tuttiResult_t cudaFailure(const tuttiCommView *v, cudaError_t err, const char *what,
@@ -144,11 +143,11 @@ static tuttiResult_t newState(tuttiCommView *v, size_t bytes, size_t behind) {
   s->held = (sharedBlock **)(s->public.theirs + n);
   s->public.bytes = bytes;
   s->public.signalsAt = behind ? bytes : 0;
-  s->taken = bytes + behind;
+  s->public.taken = bytes + behind;
   v->symmetric = &s->public;
-  TUTTI_TRY(makeBlock(v, s->taken, &s->own));
+  TUTTI_TRY(makeBlock(v, s->public.taken, &s->own));
   s->public.mine = s->public.counts = s->own->memory;
-  tuttiFetchAddAcqRel(&v->memory->bytes, s->taken);
+  tuttiFetchAddAcqRel(&v->memory->bytes, s->public.taken);
   return tuttiSuccess;
 }
 
@@ -225,7 +224,7 @@ void tuttiSymmetricDetach(tuttiCommView *v) {
   }
   if (s->own) {
     letGo(s->own);
-    tuttiFetchAddAcqRel(&v->memory->bytes, -(uint64_t)s->taken);
+    tuttiFetchAddAcqRel(&v->memory->bytes, -(uint64_t)s->public.taken);
   }
   tuttiFree(s);
   v->symmetric = NULL;

@@ -14,6 +14,7 @@ typedef struct tuttiSymmetric {
   void *mine;       /* zeroed at first */
   void **theirs;    /* [nranks] as this rank maps them; NULL where there is none */
   size_t bytes;     /* of each, but for what is reserved behind them */
+  size_t taken;     /* of this rank's memory, all of it */
   void *counts;     /* GPU memory for what this rank alone keeps: mine, unless staged */
   size_t signalsAt; /* in this rank's block: what is reserved for one-sided operations; 0: none */
 } tuttiSymmetric;

@@ -7,6 +7,7 @@
 
 #include "fault_scenario.h"
 #include "gdr_ranks.h"
+#include "transport/symmetric.h"
 
 namespace {
 
@@ -234,6 +235,47 @@ TEST(Gdr, ASlabWithoutRoomIsNotWhatWasRequired) {
   Ranks r(true, true, 1 << 20);
   EXPECT_EQ(tuttiTransportNet.attach(&r.a.view), tuttiInvalidUsage);
   EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("TUTTI_NET_GDR_SLAB has no room"));
+}
+
+// What the slab takes of the GPU is told, and is within what the limit leaves beside the symmetric
+// block.
+TEST(Gdr, TheSlabIsCountedAndLimited) {
+  if (!configured("movers 1")) return;
+  set("TUTTI_NET_GDR_LEVEL", "SYS");
+  constexpr size_t kMiB = 1 << 20;
+  struct {
+    size_t limit, block, slab;
+  } cases[] = {{0, 5 * kMiB, 6 * kMiB}, // for ten connections
+               {20 * kMiB, 5 * kMiB, 6 * kMiB},
+               {10 * kMiB, 5 * kMiB, 4 * kMiB},
+               {6 * kMiB, 5 * kMiB, 0},
+               {5 * kMiB, 6 * kMiB, 0}};
+  for (auto &c : cases) {
+    Rank r, other;
+    tuttiSymmetric block{};
+    block.taken = c.block;
+    r.view.memLimit = c.limit;
+    r.view.symmetric = &block;
+    ASSERT_EQ(r.prepare(0, true), tuttiSuccess) << tuttiErrorText();
+    ASSERT_EQ(other.prepare(1, true), tuttiSuccess) << tuttiErrorText();
+    r.meet(other.mine());
+    r.view.memLimit = 0; // as wireup leaves it: what is taken of host memory is not limited
+    uint64_t before = tuttiLoadRelaxed(&r.memory.bytes);
+    ASSERT_EQ(tuttiTransportNet.attach(&r.view), tuttiSuccess) << tuttiErrorText();
+    uint64_t taken = tuttiLoadRelaxed(&r.memory.bytes) - before; // with a flag for each block
+    EXPECT_EQ(taken / kMiB, c.slab / kMiB) << c.limit;
+    tuttiTransportNet.detach(&r.view);
+    EXPECT_LE(tuttiLoadRelaxed(&r.memory.bytes), before);
+  }
+  EXPECT_EQ(allocations, 0);
+  set("TUTTI_NET_GDR", "require");
+  Rank r, other;
+  r.view.memLimit = kMiB;
+  ASSERT_EQ(r.prepare(0, true), tuttiSuccess) << tuttiErrorText();
+  ASSERT_EQ(other.prepare(1, true), tuttiSuccess) << tuttiErrorText();
+  r.meet(other.mine());
+  EXPECT_EQ(tuttiTransportNet.attach(&r.view), tuttiInvalidUsage);
+  EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("TUTTI_MEM_LIMIT leaves no room"));
 }
 
 // Reads across sockets are slow, and asked for all the same where nothing may be staged; but for

@@ -44,6 +44,8 @@ void place(tuttiPeer &p) {
   memcpy(p.net, &h, sizeof h);
 }
 
+size_t memLimit = 0; // of ranks from now on
+
 // One rank from its record to its memory.
 struct Member : Rank {
   tuttiRails rails{};
@@ -52,7 +54,9 @@ struct Member : Rank {
   void begin(int rank, size_t slotBytes = kSlot) {
     set("TUTTI_NET_GDR_LEVEL", "SYS"); // the software HCA has no place on PCI
     view.lsaSize = 2;
+    view.memLimit = memLimit;
     ASSERT_EQ(prepare(rank, true, slotBytes, kRanks), tuttiSuccess) << tuttiErrorText();
+    view.memLimit = 0; // as src/wireup leaves it for GPUs
     mine().process = tuttiProcessId();
     place(mine());
   }
@@ -213,11 +217,30 @@ TEST(Pxn, WhatFindsNoRoomGoesFromTheOwnGpu) {
     EXPECT_TRUE(m.out.gpuData);
     EXPECT_EQ(m.exchange(20), 0) << m.errors();
   });
-  EXPECT_TRUE(says(log, "no messages by way of the GPU of rank 1: TUTTI_PXN_SLAB here or there has "
-                        "no room for one connection, 2048 KiB"))
+  EXPECT_TRUE(says(log,
+                   "no messages by way of the GPU of rank 1: TUTTI_PXN_SLAB or TUTTI_MEM_LIMIT "
+                   "here or there leaves no room for one connection, 2048 KiB"))
       << log;
   EXPECT_FALSE(says(log, "by way of rank")) << log;
   EXPECT_FALSE(says(log, "GDRDMA by rank")) << log;
+}
+
+// Loans are counted where they are used, and limited where they are taken from, with what that rank
+// has there itself.
+TEST(Pxn, LoansAreCountedAndLimited) {
+  if (!configured(kTwo)) return;
+  constexpr uint64_t kMiB = 1 << 20;
+  memLimit = 13 * kMiB;
+  Cluster c(nullptr, 2 * kSlot); // so that a connection takes 1 MiB, and a loan the GPU's unit
+  for (int r = 0; r < kRanks; r++) {
+    EXPECT_EQ(c[r].mine().pxnBytes, 2 * kMiB) << "of a half, for three others";
+    EXPECT_EQ(tuttiLoadRelaxed(&c[r].memory.bytes) / kMiB, 12u)
+        << "10 of its own, as 2 are lent, and 2 borrowed";
+  }
+  for (auto &m : c.members)
+    tuttiTransportNet.detach(&m->view);
+  for (int r = 0; r < kRanks; r++)
+    EXPECT_LT(tuttiLoadRelaxed(&c[r].memory.bytes), kMiB);
 }
 
 TEST(Pxn, NeedsAGpuWithRoom) {

@@ -18,6 +18,7 @@ extern "C" {
 tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *out) {
   cuPointer p = 0;
   cuInit(0);
+  bytes = (bytes + TUTTI_GPU_UNIT - 1) / TUTTI_GPU_UNIT * TUTTI_GPU_UNIT;
   if (allocations >= limit || cuMemAlloc_v2(&p, bytes) != CU_OK)
     return TUTTI_FAIL(tuttiUnhandledCudaError, "rank %d: the GPU is full", rank);
   allocations++;

@@ -33,6 +33,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "transport/ib/request.h"
+#include "transport/symmetric.h"
 
 enum { POLL_BATCH = 16, CREDIT_MESSAGES = 4, CREDIT_BYTES = 65536, LOOK_NS = 1000000 };
 /* LONG_STALL_MS: where operations may wait for ever. */
@@ -839,12 +840,19 @@ static uint8_t distanceTo(const tuttiTopology *t, uint64_t gpu, const tuttiIbPor
   return (uint8_t)tuttiTopologyDistance(t, from, to);
 }
 
+static size_t gpuLeft(const tuttiCommView *v) {
+  size_t taken = v->symmetric ? v->symmetric->taken : 0;
+  if (v->memLimit == 0) return SIZE_MAX;
+  return v->memLimit > taken ? v->memLimit - taken : 0;
+}
+
 static tuttiResult_t ibOpen(tuttiCommView *v, tuttiPeer *self, void **out, char *why) {
   tuttiIbNode *node;
   char ports[512];
   TUTTI_TRY(tuttiAlloc((void **)&node, 1, sizeof *node, "the RDMA devices", v->memory));
   node->view = v;
   pthread_mutex_init(&node->regionLock, NULL);
+  node->gpuLeft = gpuLeft(v);
   node->pkey = (uint16_t)tuttiSettingInt(TUTTI_SETTING_IB_PKEY);
   tuttiResult_t result = tuttiIbNodeOpen(node, why);
   if (result == tuttiSuccess) result = tuttiIbGdrOpen(node, self);

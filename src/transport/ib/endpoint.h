@@ -80,7 +80,8 @@ typedef struct {
   struct ibv_mr *mr[TUTTI_IB_PORTS]; /* NULL: that rail does not reach it */
   size_t blockBytes;
   int nblocks;
-  bool *taken; /* [nblocks] */
+  bool *taken;              /* [nblocks] */
+  tuttiMemAccount *account; /* that has it: NULL: none yet */
 } tuttiIbSlab;
 
 /* The memory of the rank's GPU that its rails reach. Zero: none, payloads are staged. */
@@ -132,6 +133,7 @@ typedef struct {
     uint64_t sent, lent, came, placed;
   } large;
   char lost[TUTTI_SENTENCE]; /* the last device that went away before peers were told of it */
+  size_t gpuLeft; /* bytes that TUTTI_MEM_LIMIT leaves on the GPU for payloads; SIZE_MAX: any */
   tuttiIbGdr gdr;
   tuttiFdBox box; /* where loans come in; zero or closed: nowhere */
   tuttiIbLoan *loans;
@@ -323,7 +325,7 @@ bool tuttiIbAddress(const tuttiIbRail *rail, const tuttiIbGid *from, const tutti
 
 /* ---- slab.c: all for the thread that opens and closes connections */
 
-/* Divides memory that is there into so many blocks. */
+/* Divides memory that is there into so many blocks, and counts it. */
 tuttiResult_t tuttiIbSlabDivide(const tuttiIbNode *node, tuttiIbSlab *slab, int nblocks,
                                 size_t blockBytes);
 /* A block, until it is given back; NULL: all are taken. */
@@ -378,6 +380,8 @@ void tuttiIbPxnOpen(tuttiIbNode *node, tuttiPeer *self);
  * rank yet. Without a loan messages go from the own GPU, which is logged. */
 tuttiResult_t tuttiIbPxnAttach(tuttiIbNode *node);
 void tuttiIbPxnClose(tuttiIbNode *node);
+/* Bytes of this rank's GPU that others borrow by what the view says. */
+size_t tuttiIbPxnLent(const tuttiIbNode *node);
 /* Of the memory that this rank borrows: a block for the payloads of `conn`, NULL if they do not go
  * by it; the loan of a block, or NULL. */
 uint8_t *tuttiIbPxnTake(tuttiIbNode *node, const tuttiConn *conn);

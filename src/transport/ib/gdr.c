@@ -25,7 +25,6 @@
 #define LOOK_NS     1000000u   /* between looks at a check */
 #define REVIVE_NS   100000000u /* between new queue pairs of a rail with itself */
 #define FLUSH_MS    1000       /* one that takes longer has lost its completion */
-#define SLAB_BYTES  ((size_t)tuttiSettingInt(TUTTI_SETTING_NET_GDR_SLAB))
 
 static bool settingIs(tuttiSettingId id, const char *word) {
   return strcmp(tuttiSettingString(id), word) == 0;
@@ -409,6 +408,23 @@ static bool slabIsTold(const tuttiIbNode *node) {
   return tuttiIbHostTold() || (automatic && !tuttiIbGdrOrdered(node));
 }
 
+/* Most that the slab may have. */
+static size_t slabBytes(const tuttiIbNode *node) {
+  size_t most = (size_t)tuttiSettingInt(TUTTI_SETTING_NET_GDR_SLAB), lent = tuttiIbPxnLent(node),
+         left = node->gpuLeft > lent ? (node->gpuLeft - lent) / TUTTI_GPU_UNIT * TUTTI_GPU_UNIT : 0;
+  return left < most ? left : most;
+}
+
+static tuttiResult_t slabWithoutRoom(const tuttiIbNode *node) {
+  const char *why =
+      node->gpuLeft == SIZE_MAX
+          ? "TUTTI_NET_GDR_SLAB has no room for one connection: raise it"
+          : "TUTTI_NET_GDR_SLAB or TUTTI_MEM_LIMIT leaves no room for one connection: raise it";
+  TUTTI_TRY(tuttiNetWithoutGdr(node->view, why));
+  TUTTI_WARN(NET, "NET/IB: payloads are staged in host memory: %s", why);
+  return tuttiSuccess;
+}
+
 tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   const tuttiCommView *v = node->view;
   tuttiIbGdr *g = &node->gdr;
@@ -419,12 +435,11 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   if (railsThatReach(node) == 0) return tuttiNetWithoutGdr(v, TUTTI_NET_NO_NIC);
   for (int i = 0; i < node->nrails; i++)
     g->sends |= node->rails[i].port.gdrRead == TUTTI_GDR_YES;
-  size_t each = TUTTI_FIFO_DEPTH * v->slotBytes, most = SLAB_BYTES / each,
+  size_t each = TUTTI_FIFO_DEPTH * v->slotBytes, most = slabBytes(node) / each,
          wanted = (g->sends ? 2 : 1) * (size_t)(v->nchannels + 1 + (v->rmaContexts > 0)) *
                   (size_t)npeers,
          n = wanted < most ? wanted : most;
-  if (n == 0)
-    return tuttiNetWithoutGdr(v, "TUTTI_NET_GDR_SLAB has no room for one connection: raise it");
+  if (n == 0) return slabWithoutRoom(node);
   TUTTI_TRY(tuttiGpuAlloc(v->rank, gpu, n * each, &g->slab.memory));
   TUTTI_TRY(tuttiIbSlabDivide(node, &g->slab, (int)n, each));
   g->relaxed = tuttiIbRelaxes(slabIsTold(node));

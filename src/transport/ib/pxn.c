@@ -18,6 +18,7 @@
 #include "base/os.h"
 #include "base/settings.h"
 #include "transport/ib/endpoint.h"
+#include "transport/symmetric.h"
 
 #define TRADE_MS 10000
 
@@ -28,6 +29,15 @@ static bool elsewhere(const tuttiCommView *v, int rank) {
   return v->peers[rank].process != v->peers[v->rank].process;
 }
 
+/* Most that this rank lends to another, or borrows. Of what the limit leaves on its GPU half is for
+ * loans, to as many ranks as may reach that. */
+static size_t mostLent(const tuttiIbNode *node) {
+  size_t most = (size_t)tuttiSettingInt(TUTTI_SETTING_PXN_SLAB), others = TUTTI_SYMMETRIC_LOCAL - 1;
+  if ((size_t)node->view->nranks <= others) others = (size_t)node->view->nranks - 1;
+  size_t share = node->gpuLeft / 2 / others / TUTTI_GPU_UNIT * TUTTI_GPU_UNIT;
+  return share < most ? share : most;
+}
+
 void tuttiIbPxnOpen(tuttiIbNode *node, tuttiPeer *self) {
   const tuttiCommView *v = node->view;
   bool any = false;
@@ -35,7 +45,7 @@ void tuttiIbPxnOpen(tuttiIbNode *node, tuttiPeer *self) {
     any |= node->rails[i].port.gdrRead == TUTTI_GDR_YES;
   node->box.fd = -1;
   if (any && node->nrails > 1 && !tuttiSettingInt(TUTTI_SETTING_PXN_DISABLE))
-    self->pxnBytes = (uint64_t)tuttiSettingInt(TUTTI_SETTING_PXN_SLAB);
+    self->pxnBytes = mostLent(node);
   if (!self->pxnBytes || !v->dmabuf || !tuttiSettingInt(TUTTI_SETTING_DMABUF_ENABLE)) return;
   int err = tuttiFdBoxOpen(&node->box);
   if (err)
@@ -55,6 +65,15 @@ static size_t loanBytes(const tuttiCommView *v, int other, int npeers, int *nblo
   size_t each = TUTTI_FIFO_DEPTH * v->slotBytes, most = (own < theirs ? own : theirs) / each;
   *nblocks = (size_t)npeers < most ? npeers : (int)most;
   return ((size_t)*nblocks * each + TUTTI_GPU_UNIT - 1) / TUTTI_GPU_UNIT * TUTTI_GPU_UNIT;
+}
+
+size_t tuttiIbPxnLent(const tuttiIbNode *node) {
+  const tuttiCommView *v = node->view;
+  size_t bytes = 0;
+  int nblocks;
+  for (int r = 0; v->lends && r < v->nranks; r++)
+    bytes += loanBytes(v, r, v->lends[r], &nblocks);
+  return bytes;
 }
 
 static int peersBy(const tuttiCommView *v, int lender) {
@@ -214,8 +233,8 @@ static tuttiResult_t listLoans(tuttiIbNode *node) {
       node->loans[node->nloans++].lender = r;
     else
       TUTTI_INFO(NET,
-                 "NET/IB: no messages by way of the GPU of rank %d: TUTTI_PXN_SLAB here or "
-                 "there has no room for one connection, %zu KiB",
+                 "NET/IB: no messages by way of the GPU of rank %d: TUTTI_PXN_SLAB or "
+                 "TUTTI_MEM_LIMIT here or there leaves no room for one connection, %zu KiB",
                  r, TUTTI_FIFO_DEPTH * v->slotBytes >> 10);
   }
   return tuttiSuccess;

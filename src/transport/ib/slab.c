@@ -9,6 +9,8 @@ tuttiResult_t tuttiIbSlabDivide(const tuttiIbNode *node, tuttiIbSlab *slab, int 
   TUTTI_NEW(slab->taken, (size_t)nblocks, "blocks of GPU memory", node->view->memory);
   slab->blockBytes = blockBytes;
   slab->nblocks = nblocks;
+  slab->account = node->view->memory;
+  tuttiFetchAddAcqRel(&slab->account->bytes, slab->memory.bytes);
   return tuttiSuccess;
 }
 
@@ -32,6 +34,7 @@ void tuttiIbSlabGive(tuttiIbSlab *slab, const uint8_t *block) {
 
 void tuttiIbSlabDrop(tuttiIbSlab *slab) {
   tuttiIbDeregister(slab->mr);
+  if (slab->account) tuttiFetchAddAcqRel(&slab->account->bytes, -(uint64_t)slab->memory.bytes);
   tuttiGpuFree(&slab->memory);
   tuttiFree(slab->taken);
   *slab = (tuttiIbSlab){0};
