@@ -59,6 +59,60 @@ TEST_P(Schedules, DoublingOfEveryNumberOfRanks) {
   }
 }
 
+struct FreeGraph {
+  void operator()(tuttiGraph *g) const { tuttiGraphFree(g); }
+};
+
+/* The graph of hosts with so many ranks, each beside one of as many rails, as far as there are so
+ * many. */
+std::unique_ptr<tuttiGraph, FreeGraph> gridOf(int nranks, int perHost, int channels) {
+  int nrails = std::min(perHost, TUTTI_GRAPH_RAILS);
+  std::vector<uint64_t> hosts;
+  std::vector<uint8_t> distance;
+  for (int r = 0; r < nranks; r++) {
+    hosts.push_back(1000 + r / perHost);
+    for (int k = 0; k < nrails; k++)
+      distance.push_back(r % perHost % nrails == k ? 1 : 4);
+  }
+  const tuttiGraphRails rails = {nrails, distance.data()};
+  tuttiGraph *made = nullptr;
+  EXPECT_EQ(tuttiGraphCreate(hosts.data(), nranks, &rails, channels, &made), tuttiSuccess);
+  return std::unique_ptr<tuttiGraph, FreeGraph>(made);
+}
+
+/* Each number of ranks from 65 to 257 that makes several hosts of several ranks, in all ways in
+ * which it does; of all-to-alls, whose messages are many, in one way. */
+TEST_P(Schedules, HierarchicalOfEveryGrid) {
+  const Way &way = GetParam();
+  if (way.algo != tuttiAlgoHierarchical) return;
+  std::mt19937 random(3);
+  int numbers = 0;
+  for (int n = 65; n <= 257; n += kSanitized ? 31 : 1) {
+    std::vector<int> ways;
+    for (int perHost = 2; perHost <= n / 2; perHost++)
+      if (n % perHost == 0) ways.push_back(perHost);
+    numbers += !ways.empty();
+    if (way.coll == tuttiCollAlltoAll && !ways.empty()) ways = {ways[random() % ways.size()]};
+    for (int perHost : ways) {
+      auto graph = gridOf(n, perHost, 4);
+      ASSERT_TRUE(graph && tuttiGraphIsGrid(graph.get()));
+      tuttiSimulation sim = {};
+      sim.coll = way.coll;
+      sim.algo = way.algo;
+      sim.count = 1 + random() % (way.coll < tuttiCollAllGather ? 2 * n : 3);
+      sim.chunk = 1 + random() % 3;
+      sim.depth = 2 + static_cast<int>(random() % 3);
+      sim.channel = static_cast<int>(random() % 4);
+      sim.inPlace = random() % 2;
+      sim.seed = random();
+      sim.graph = graph.get();
+      expectGood(sim);
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_EQ(numbers, kSanitized ? 5 : 156);
+}
+
 /* An executor has room for so many connections. */
 TEST_P(Schedules, NoRankHasMorePeersThanTold) {
   using Peers = std::map<int, std::set<int>>;
