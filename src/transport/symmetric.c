@@ -86,12 +86,6 @@ static tuttiResult_t makeBlock(tuttiCommView *v, size_t bytes, sharedBlock **out
 
 /* ---- FIFOs ----------------------------------------------------------------------------------- */
 
-/* Lines, head, data. */
-#define FIFO_CONTROL 4096
-static size_t fifoBytes(const tuttiCommView *v) {
-  return FIFO_CONTROL + TUTTI_FIFO_DEPTH * v->slotBytes;
-}
-
 /* The FIFO, or the head, of `rank` in the block of `owner`. */
 static uint8_t *fifoAt(const tuttiCommView *v, int owner, int rank, int channel) {
   const tuttiSymmetric *s = v->symmetric;
@@ -100,9 +94,9 @@ static uint8_t *fifoAt(const tuttiCommView *v, int owner, int rank, int channel)
   for (int r = 0; r < rank; r++)
     column += r != owner && v->peers[r].hostId == v->peers[owner].hostId;
   size_t row = channel == TUTTI_P2P_CHANNEL ? TUTTI_SYMMETRIC_CHANNELS : (size_t)channel;
-  size_t at = (column * (TUTTI_SYMMETRIC_CHANNELS + 1) + row) * fifoBytes(v);
-  return block && row <= TUTTI_SYMMETRIC_CHANNELS && at + fifoBytes(v) <= s->bytes ? block + at
-                                                                                   : NULL;
+  size_t each = tuttiSymmetricFifo(v->slotBytes),
+         at = (column * (TUTTI_SYMMETRIC_CHANNELS + 1) + row) * each;
+  return block && row <= TUTTI_SYMMETRIC_CHANNELS && at + each <= s->bytes ? block + at : NULL;
 }
 
 tuttiResult_t tuttiSymmetricOpen(tuttiCommView *v, int peer, int channel, tuttiDirection direction,
@@ -120,7 +114,7 @@ tuttiResult_t tuttiSymmetricOpen(tuttiCommView *v, int peer, int channel, tuttiD
   *conn =
       (tuttiConn){.descriptors = (tuttiSlotDescriptor *)fifo,
                   .readers = (tuttiReader *)(back + TUTTI_FIFO_DEPTH * sizeof(tuttiSlotDescriptor)),
-                  .data = fifo + FIFO_CONTROL,
+                  .data = fifo + TUTTI_SYMMETRIC_CONTROL,
                   .slotBytes = v->slotBytes,
                   .ndescriptors = TUTTI_FIFO_DEPTH,
                   .nreaders = 1,
@@ -167,13 +161,15 @@ tuttiResult_t tuttiSymmetricStage(tuttiCommView *v, size_t bytes) {
 
 tuttiResult_t tuttiSymmetricPrepare(tuttiCommView *v, tuttiPeer *mine, size_t bytes,
                                     size_t signals) {
-  size_t n = (size_t)v->nranks;
-  size_t columns = n < TUTTI_SYMMETRIC_LOCAL ? n - 1 : TUTTI_SYMMETRIC_LOCAL - 1;
-  size_t fifos, least = n * TUTTI_RANK_BYTES + signals, limit = v->memLimit ?: SIZE_MAX;
+  size_t fifos, least = (size_t)v->nranks * TUTTI_RANK_BYTES + signals,
+                limit = v->memLimit ?: SIZE_MAX;
   do {
-    fifos = columns * (TUTTI_SYMMETRIC_CHANNELS + 1) * fifoBytes(v);
+    fifos = tuttiSymmetricFifos(v->nranks, v->slotBytes);
   } while (fifos + least > limit && tuttiSlotsShrink(v));
   if (fifos + least > limit) return tuttiMemExceeded(v, fifos + least);
+  /* Without kernels between all pairs there may be several hosts, which is not known yet. */
+  size_t grown = tuttiSymmetricFifos(v->nranks, TUTTI_SYMMETRIC_GROWTH * v->slotBytes);
+  if (bytes == 0 && grown + least <= limit) bytes = grown;
   if (bytes < fifos || bytes + least > limit) bytes = fifos; /* no exchange, if it does not fit */
   TUTTI_TRY(newState(v, (bytes + TUTTI_LINE - 1) / TUTTI_LINE * TUTTI_LINE, signals));
   cudaIpcMemHandle_t handle;

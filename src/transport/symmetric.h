@@ -24,6 +24,17 @@ typedef struct tuttiSymmetric {
  * channels. */
 #define TUTTI_SYMMETRIC_LOCAL    16
 #define TUTTI_SYMMETRIC_CHANNELS 16
+#define TUTTI_SYMMETRIC_CONTROL  4096 /* of a FIFO: descriptors and head, before its data */
+static inline size_t tuttiSymmetricFifo(size_t slotBytes) {
+  return TUTTI_SYMMETRIC_CONTROL + TUTTI_FIFO_DEPTH * slotBytes;
+}
+/* Bytes of its FIFOs with such slots, in a communicator of so many ranks. */
+static inline size_t tuttiSymmetricFifos(int nranks, size_t slotBytes) {
+  size_t most = nranks < TUTTI_SYMMETRIC_LOCAL ? (size_t)nranks : TUTTI_SYMMETRIC_LOCAL;
+  return (most - 1) * (TUTTI_SYMMETRIC_CHANNELS + 1) * tuttiSymmetricFifo(slotBytes);
+}
+/* Slots may become so much larger when it is known that there are several hosts. */
+#define TUTTI_SYMMETRIC_GROWTH 4
 
 /* Allocates this rank's block on the current device, of `bytes` or more if FIFOs take more and with
  * `signals` reserved behind them, which may differ among ranks, and describes it in the peer

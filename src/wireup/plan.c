@@ -12,10 +12,15 @@
 
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
 #define CHANNELS_NETWORK  4
-/* Slots are so much larger where all GPUs are on hosts of their own: RDMA wants large messages, and
- * no symmetric block, which has room for every channel, holds them. */
+/* Slots of GPUs are so much larger where these reach each other by networks alone: RDMA wants large
+ * messages, and no symmetric block, which has room for every channel, holds them. */
 #define NETWORK_SLOTS 8
-#define COMM_BYTES    65536 /* at most, without what grows with ranks and channels */
+/* The same between hosts of several GPUs, as far as the block has room; and a slab of GPUDirect
+ * RDMA as large as it is by default, for messages with every rank of another host and for the
+ * neighbours in rings and trees. */
+#define MIXED_SLOTS 4
+#define MIXED_SLAB  ((size_t)512 << 20)
+#define COMM_BYTES  65536 /* at most, without what grows with ranks and channels */
 
 static int mostChannels(bool gpu, int maxChannels) {
   int most = gpu ? TUTTI_SYMMETRIC_CHANNELS : TUTTI_MAX_CHANNELS;
@@ -99,6 +104,20 @@ static tuttiResult_t fitMemory(tuttiCommView *v, tuttiPlanInput *in) {
   }
 }
 
+/* How much larger than for GPUs of one host slots are. */
+static size_t slotsTimes(const tuttiSurvey *s, const tuttiCommView *v, const tuttiPlanInput *in) {
+  if (!in->gpu) return 1;
+  if (s->apart) return NETWORK_SLOTS;
+  if (s->nhosts == 1 || !v->symmetric) return 1;
+  size_t connections =
+      2 * (size_t)(s->nranks - s->maxRanksPerHost) + (TUTTI_MAX_FAN + 1) * (size_t)in->maxChannels;
+  size_t times = MIXED_SLOTS;
+  while (times > 1 && (tuttiSymmetricFifos(s->nranks, times * v->slotBytes) > v->symmetric->bytes ||
+                       connections * TUTTI_FIFO_DEPTH * times * v->slotBytes > MIXED_SLAB))
+    times /= 2;
+  return times;
+}
+
 static void planChannels(const tuttiGraph *graph, int minChannels, int maxChannels,
                          tuttiPlanInput *in) {
   in->minChannels = minChannels ? minChannels : 1;
@@ -148,7 +167,7 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
   TUTTI_TRY(planOrder(&made));
   v->oversubscribed = s->oversubscribed;
   v->stagedBytes = made.staged ? tuttiAllPairsLayOut(s->nranks, true).bytes : 0;
-  if (made.gpu && made.nhosts == made.nranks) v->slotBytes *= NETWORK_SLOTS;
+  v->slotBytes *= slotsTimes(s, v, &made);
   TUTTI_TRY(fitMemory(v, &made));
   made.slotBytes = v->slotBytes;
   *in = made;

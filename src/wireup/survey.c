@@ -118,6 +118,7 @@ tuttiResult_t tuttiSurveyMake(const tuttiPeer *peers, const tuttiPath *paths, in
                    .direct = true,
                    .fetches = true,
                    .oneFlow = true,
+                   .apart = graph->nhosts == n || (peers[0].p2pDisabled && peers[0].shmDisabled),
                    .gpu = peers[rank].device == tuttiDeviceCuda};
   for (int i = 0; i < n; i++)
     TUTTI_TRY(surveyPair(&t, 0, i, &s));

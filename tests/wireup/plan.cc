@@ -178,17 +178,41 @@ TEST_F(Plan, SelectsByCollective) {
   }
 }
 
-TEST_F(Plan, SlotsAreLargerWhereEachGpuHasAHost) {
+TEST_F(Plan, SlotsOfGpusAreLargerOverNetworks) {
+  toGpus();
+  ASSERT_EQ(tuttiSuccess, make());
+  EXPECT_EQ(65536u, v.slotBytes) << "one host";
+  s.stores = false;
+  s.network = s.apart = true;
+  s.nhosts = 4;
+  s.maxRanksPerHost = 1;
+  ASSERT_EQ(tuttiSuccess, make());
+  EXPECT_EQ(8 * 65536u, v.slotBytes) << "networks alone";
+  v.slotBytes = 65536;
+  s.apart = false;
+  s.nhosts = s.maxRanksPerHost = 2;
+  ASSERT_EQ(tuttiSuccess, make());
+  EXPECT_EQ(4 * 65536u, v.slotBytes) << "several GPUs on each of several hosts";
+}
+
+TEST_F(Plan, SlotsBetweenHostsOfSeveralGpusAreAsLargeAsThereIsRoom) {
   toGpus();
   s.stores = false;
   s.network = true;
-  s.nhosts = 4;
+  s.nhosts = s.maxRanksPerHost = 2;
+  block.bytes = tuttiSymmetricFifos(4, 2 * 65536);
   ASSERT_EQ(tuttiSuccess, make());
-  EXPECT_EQ(8 * 65536u, v.slotBytes);
+  EXPECT_EQ(2 * 65536u, v.slotBytes) << "in the block";
   v.slotBytes = 65536;
-  s.nhosts = 2;
+  block.bytes--;
   ASSERT_EQ(tuttiSuccess, make());
   EXPECT_EQ(65536u, v.slotBytes);
+  block.bytes = SIZE_MAX;
+  s.nranks = 256;
+  s.nhosts = 32;
+  s.maxRanksPerHost = 8;
+  ASSERT_EQ(tuttiSuccess, make());
+  EXPECT_EQ(65536u, v.slotBytes) << "in the slab: 496 connections with other ranks, and more";
 }
 
 TEST_F(Plan, OneOrderNeedsDirectWhichGpusHaveForFewRanks) {

@@ -32,8 +32,8 @@ Surveyed survey(const std::vector<tuttiPeer> &peers, int rank, int channels = 2)
 auto values(const tuttiSurvey &s) {
   return std::make_tuple(s.nranks, s.nhosts, s.maxRanksPerHost, s.oversubscribed, s.intraLatencyUs,
                          s.intraGBs, s.interLatencyUs, s.interGBs, s.oneFlow, s.sharedFifos,
-                         s.direct, s.fetches, s.fetch.call, s.fetch.kib, s.network, s.gpu, s.stores,
-                         s.staged, s.linked, s.sharers, s.blocks, s.cache);
+                         s.direct, s.fetches, s.fetch.call, s.fetch.kib, s.network, s.apart, s.gpu,
+                         s.stores, s.staged, s.linked, s.sharers, s.blocks, s.cache);
 }
 
 // The survey of all ranks, which must be one.
@@ -96,6 +96,22 @@ TEST(Survey, ARankAloneHasNoPath) {
   EXPECT_TRUE(s.sharedFifos && s.direct);
   EXPECT_FALSE(s.network);
   EXPECT_EQ(0, s.intraGBs);
+}
+
+TEST(Survey, RanksAreApartWhereNetworksAloneJoinThem) {
+  auto peers = threads(4);
+  EXPECT_FALSE(agreed(peers).apart);
+  for (auto &p : peers)
+    p.p2pDisabled = p.shmDisabled = 1;
+  EXPECT_TRUE(agreed(peers).apart) << "on one host";
+  for (auto &p : peers) {
+    p.p2pDisabled = p.shmDisabled = 0;
+    p.hostId = p.process = 7 + (uint64_t)p.rank / 2;
+  }
+  EXPECT_FALSE(agreed(peers).apart) << "two on each host";
+  for (auto &p : peers)
+    p.hostId = p.process = 7 + (uint64_t)p.rank;
+  EXPECT_TRUE(agreed(peers).apart);
 }
 
 TEST(Survey, RanksWithCoresOfTheirOwnShareNone) {
