@@ -8,7 +8,8 @@
  * it is stays where it is: a value in recvbuff is not written twice, and of sendbuff the schedule
  * says whether it may be lent (TUTTI_STEP_STABLE). The block ends when the network has read it. For
  * what will only be stored the waiter posts the place, up to a FIFO's depth of messages ahead; it
- * may come in its slot all the same. */
+ * may come in its slot all the same. The last steps send from slots: those are on their way while
+ * the next kernel begins, so that the network does not run dry between the two. */
 #ifndef TUTTI_KERNELS_RINGTREE_CUH_
 #define TUTTI_KERNELS_RINGTREE_CUH_
 
@@ -20,6 +21,7 @@ constexpr uint32_t kRingTreeThreads = TUTTI_RINGTREE_THREADS;
 static_assert(kRingTreeThreads == kMovers + 2 * kWarp, "and a waiter and a publisher");
 constexpr uint32_t kStages = 4; /* steps that are in some hand */
 constexpr int kFan = TUTTI_RINGTREE_FAN;
+constexpr uint64_t kSlotted = 2; /* last steps, of which what is sent takes slots */
 
 /* A step on its way. */
 struct Stage {
@@ -109,7 +111,7 @@ protected:
   __device__ static bool inlined(const Stage &g) { return g.bytes <= TUTTI_INLINE_MAX; }
   /* Message i, which is sent, stays where it is. */
   __device__ static bool lends(const Stage &g, int i) {
-    return g.lent && g.endpoint[i]->lends && g.bytes > g.endpoint[i]->smallBytes;
+    return g.lent && g.bytes > g.endpoint[i]->directBytes;
   }
   __device__ static tuttiSlotDescriptor *descriptorOf(const Stage &g, int i) {
     return g.endpoint[i]->descriptors + (g.number[i] & (g.endpoint[i]->ndescriptors - 1));
@@ -133,7 +135,7 @@ private:
       tuttiScheduleStep(&t.schedule, k++, &g.step);
     } while (g.step.count == 0);
     g.bytes = (uint32_t)(g.step.count * t.elementBytes);
-    g.lent = lendable(g.step);
+    g.lent = k + kSlotted <= steps ? lendable(g.step) : nullptr;
     findEndpoints(g, g.step.recv, g.step.nrecv, 0, t.endpoints);
     findEndpoints(g, g.step.send, g.step.nsend, g.step.nrecv, t.endpoints + t.schedule.nranks);
   }
@@ -192,7 +194,7 @@ private:
     uint64_t number = e.ahead++, bytes = step.count * t.elementBytes;
     bool stored = nrecv == 1 && step.flags & TUTTI_STEP_DST && !(step.flags & TUTTI_STEP_SRC) &&
                   !(step.flags & TUTTI_STEP_FINAL && t.divide > 1);
-    if (!e.posts || !stored || bytes <= e.smallBytes) return;
+    if (!stored || bytes <= e.directBytes) return;
     tuttiPost *post = &e.posts[number % TUTTI_FIFO_DEPTH];
     post->addr = (uint64_t)(t.recv + step.dst * t.elementBytes);
     post->bytes = (uint32_t)bytes;

@@ -30,13 +30,13 @@ typedef struct {
   uint8_t *small;  /* slots for payloads of up to smallBytes, if that is not 0 */
   uint64_t next;   /* number of the next message; kept by the kernels */
   uint64_t credit; /* send: what the reader said at the last look */
-  /* Of payloads above smallBytes in memory of the user that the network reaches. Recv: where places
-   * for them are posted, NULL: nowhere; number of the next message that may get one. Send: they may
-   * stay where they are; number + 1 of the last one that did. */
+  /* Of payloads above directBytes in memory of the user that the network reaches. Recv: where
+   * places for them are posted; number of the next message that may get one. Send: number + 1 of
+   * the last one that stayed where it was. */
   tuttiPost *posts;
   uint64_t ahead;
   uint64_t lent;
-  uint32_t lends;
+  uint32_t directBytes; /* UINT32_MAX: none take that way */
   uint32_t ndescriptors, slotBytes, smallBytes;
   int32_t peer;
 } tuttiRingTreeEndpoint;

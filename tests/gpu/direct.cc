@@ -83,6 +83,8 @@ protected:
                          {"TUTTI_NET_GDR", "require"},
                          {"TUTTI_NET_GDR_LEVEL", "SYS"},
                          {"TUTTI_ALGO", way.algo},
+                         {"TUTTI_BUFFSIZE", "1M"}, /* slots of 128 KiB */
+                         {"TUTTI_MAX_NCHANNELS", "2"},
                          {"TUTTI_DEBUG", "INFO"},
                          {"TUTTI_DEBUG_FILE", log}});
       GpuRanks ranks(way.n, kBytes, 1, TUTTI_CONFIG_INITIALIZER, way.known == kAllocated);
@@ -122,19 +124,14 @@ void everyCollective(int n, const std::function<void(const Case &)> &body) {
               (size_t)inPlace});
 }
 
-/* Whatever the network is told in time: that what can be lent is, and that some comes without
- * slots.
- */
+/* What is lent is for the kernel to say: not the last steps, nor what is small, nor partial sums;
+ * what is placed depends on when the network is told. */
 void expectDirect(const Way &way, const Counts &counts) {
   EXPECT_GT(counts.sent, 0u);
   EXPECT_EQ(counts.sent, counts.came);
   if (way.known == kNot) {
     EXPECT_EQ(counts.lent + counts.placed, 0u);
     return;
-  }
-  /* Of two ranks each has all that it sends in its buffers; others pass partial sums on. */
-  if (way.n == 2) {
-    EXPECT_EQ(counts.lent, counts.sent);
   }
   EXPECT_GT(counts.lent, counts.sent / 4);
   EXPECT_GT(counts.placed, 0u);
@@ -203,7 +200,8 @@ TEST_P(GpuDirect, RegistrationsComeAndGo) {
       }
     }
   });
-  EXPECT_EQ(counts.lent, counts.sent / 2);
+  EXPECT_GT(counts.lent, 0u);
+  EXPECT_LE(counts.lent, counts.sent / 2);
   EXPECT_GT(counts.placed, 0u);
   EXPECT_LE(counts.placed, counts.came / 2);
 }

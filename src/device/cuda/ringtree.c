@@ -109,6 +109,8 @@ static void announce(tuttiCudaRingTree *s, bool capturing) {
     if (proxyOf(s->view, i)) tuttiProxyKick(proxyOf(s->view, i));
 }
 
+#define DIRECT_FULL ((size_t)256 << 10)
+
 /* ---- connections ----------------------------------------------------------------------------- */
 
 static size_t rowOf(const tuttiCudaRingTree *s, const tuttiTask *t) {
@@ -123,18 +125,26 @@ static tuttiResult_t seen(const tuttiConn *conn, void *at, void **out) {
   return CUDA_CHECK(cudaHostGetDevicePointer(out, at, 0));
 }
 
+/* A copy into a slot and out of it costs a GPU little, and spares the kernel the wait until the
+ * network has read the user's memory: so only what fills large slots goes without. */
+static uint32_t directBytes(const tuttiConn *conn) {
+  size_t full = conn->slotBytes < DIRECT_FULL ? conn->slotBytes : DIRECT_FULL;
+  return (uint32_t)(full / 2 > conn->smallBytes ? full / 2 : conn->smallBytes);
+}
+
 tuttiResult_t tuttiCudaEndpoint(const tuttiConn *conn, tuttiRingTreeEndpoint *out) {
   tuttiRingTreeEndpoint endpoint = {.next = conn->next,
                                     .ndescriptors = conn->ndescriptors,
                                     .slotBytes = (uint32_t)conn->slotBytes,
+                                    .directBytes = UINT32_MAX,
                                     .peer = conn->peer};
   TUTTI_TRY(seen(conn, conn->descriptors, (void **)&endpoint.descriptors));
   TUTTI_TRY(seen(conn, conn->readers, (void **)&endpoint.reader));
   /* SHM's small slots are one for each descriptor, for CPUs that share cores. */
   if (conn->gpuData) {
-    endpoint.lends = conn->lends;
     endpoint.ahead = conn->next;
     if (conn->direction == TUTTI_RECV) TUTTI_TRY(seen(conn, conn->posts, (void **)&endpoint.posts));
+    if (conn->direction == TUTTI_RECV || conn->lends) endpoint.directBytes = directBytes(conn);
     endpoint.data = conn->data;
     endpoint.smallBytes = (uint32_t)conn->smallBytes;
     TUTTI_TRY(seen(conn, conn->small, (void **)&endpoint.small));
