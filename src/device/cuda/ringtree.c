@@ -245,7 +245,14 @@ static uint32_t reachOf(const tuttiCudaRingTree *s, const tuttiTask *t) {
   return reach;
 }
 
-static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, tuttiRingTreeTask *out) {
+/* Channels of one collective have the same buffers. */
+static bool isAlike(const tuttiTask *a, const tuttiTask *b) {
+  return a->signature.coll != tuttiCollSendRecv && a->sendbuff == b->sendbuff &&
+         a->recvbuff == b->recvbuff;
+}
+
+static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, uint32_t reaches,
+                             tuttiRingTreeTask *out) {
   TUTTI_TRY(openEnds(s, t));
   *out = (tuttiRingTreeTask){.schedule = t->schedule,
                              .sig = t->signature,
@@ -259,7 +266,7 @@ static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, tuttiRing
                              .premul = (uint32_t)t->premul,
                              .elementBytes = (uint32_t)tuttiTypeSize(t->type),
                              .isUnsigned = tuttiTypeIsUnsigned(t->type),
-                             .reaches = reachOf(s, t)};
+                             .reaches = reaches};
   bool grid = t->schedule.algo == tuttiAlgoHierarchical;
   if ((t->schedule.algo != tuttiAlgoRing && !grid) || t->schedule.coll == tuttiCollSendRecv)
     return tuttiSuccess;
@@ -277,8 +284,11 @@ tuttiResult_t tuttiCudaRingTreeLaunch(tuttiCudaRingTree *s, const tuttiTask *tas
   cudaStream_t stream = tasks[0].stream;
   s->args.type = tasks[0].type;
   s->args.copies = !tuttiCollReduces(tasks[0].schedule.coll);
-  for (int i = 0; i < n; i++)
-    TUTTI_TRY(setTask(s, &tasks[i], &s->args.task[i]));
+  for (int i = 0; i < n; i++) {
+    bool alike = i > 0 && isAlike(&tasks[i], &tasks[i - 1]);
+    uint32_t reaches = alike ? s->args.task[i - 1].reaches : reachOf(s, &tasks[i]);
+    TUTTI_TRY(setTask(s, &tasks[i], reaches, &s->args.task[i]));
+  }
   TUTTI_TRY(startServing(s));
   if (s->served) announce(s, capturing);
   int err = tuttiRingTreeLaunch(&s->args, n, stream);
