@@ -13,7 +13,9 @@
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
 #define CHANNELS_NETWORK  4
 /* Slots of GPUs are so much larger where these reach each other by networks alone: RDMA wants large
- * messages, and no symmetric block, which has room for every channel, holds them. */
+ * messages, and no symmetric block, which has room for every channel, holds them. Not in host
+ * memory between GPUs of one host, which may be one: to pin so much, as a connection is opened, can
+ * take until the kernels of another rank have ended, which may wait for this one. */
 #define NETWORK_SLOTS 8
 /* The same between hosts of several GPUs, as far as the block has room; and a slab of GPUDirect
  * RDMA as large as it is by default, for messages with every rank of another host and for the

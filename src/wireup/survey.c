@@ -20,6 +20,14 @@ static const tuttiPath *pathOf(const table *t, int a, int b, tuttiPath *room) {
   return room;
 }
 
+/* Payloads go from GPU to GPU, both ways. */
+static bool byGdr(const tuttiPath *path) {
+  bool all = path->network;
+  for (int side = 0; side < 2; side++)
+    all &= path->nrails[side] > 0 && tuttiRailGdr(&path->rails[side][0]);
+  return all;
+}
+
 static tuttiResult_t surveyPair(const table *t, int a, int b, tuttiSurvey *s) {
   tuttiPath room;
   if (a == b) return tuttiSuccess;
@@ -34,6 +42,7 @@ static tuttiResult_t surveyPair(const table *t, int a, int b, tuttiSurvey *s) {
   s->direct &= path->direct;
   s->fetches &= path->fetches;
   s->network |= path->network;
+  s->apart &= !inside || byGdr(path);
   s->oneFlow &= inside || path->oneFlow;
   return tuttiSuccess;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "transport/ib/wire.h"
+#include "wireup/machines.h"
 #include "wireup/world.h"
 
 namespace {
@@ -103,7 +105,7 @@ TEST(Survey, RanksAreApartWhereNetworksAloneJoinThem) {
   EXPECT_FALSE(agreed(peers).apart);
   for (auto &p : peers)
     p.p2pDisabled = p.shmDisabled = 1;
-  EXPECT_TRUE(agreed(peers).apart) << "on one host";
+  EXPECT_FALSE(agreed(peers).apart) << "on one host, through host memory";
   for (auto &p : peers) {
     p.p2pDisabled = p.shmDisabled = 0;
     p.hostId = p.process = 7 + (uint64_t)p.rank / 2;
@@ -112,6 +114,27 @@ TEST(Survey, RanksAreApartWhereNetworksAloneJoinThem) {
   for (auto &p : peers)
     p.hostId = p.process = 7 + (uint64_t)p.rank;
   EXPECT_TRUE(agreed(peers).apart);
+}
+
+/* All ports of the rank do GPUDirect RDMA, or none. */
+void setGdr(tuttiPeer &p, tuttiGdr gdr) {
+  tuttiIbHandle h;
+  memcpy(&h, p.net, sizeof h);
+  for (int i = 0; i < h.nports; i++)
+    h.ports[i].gdr = h.ports[i].gdrRead = static_cast<uint8_t>(gdr);
+  memcpy(p.net, &h, sizeof h);
+}
+
+TEST(Survey, GpusOfOneHostAreApartWhereTheyHaveGpuDirectRdmaAlone) {
+  machines::Cluster cluster({{"dgx", 8}});
+  auto peers = cluster.peers;
+  for (auto &p : peers) {
+    p.p2pDisabled = p.shmDisabled = 1;
+    setGdr(p, TUTTI_GDR_YES);
+  }
+  EXPECT_TRUE(agreed(peers).apart);
+  setGdr(peers[5], TUTTI_GDR_OFF);
+  EXPECT_FALSE(agreed(peers).apart) << "one is staged";
 }
 
 TEST(Survey, RanksWithCoresOfTheirOwnShareNone) {
