@@ -56,9 +56,25 @@ void softRequesterFail(softQp *qp, enum ibv_wc_status status) {
   softQpError(qp);
 }
 
+/* A frame of request n is still being copied out of memory: it was about to be sent again when the
+ * answer to the first time came. */
+static bool isRead(const softQp *qp, const softFlight *flight, uint32_t n) {
+  for (; flight; flight = flight->next)
+    if (flight->frame.kind == SOFT_REQUEST && flight->frame.fromQpn == qp->ibv.qp_base.qp_num &&
+        flight->frame.seq == seqOf(qp, n) && !softFlightDone(flight))
+      return true;
+  return false;
+}
+
+/* Whoever gets a completion may write to that memory. */
+static bool isComplete(softQp *qp, uint32_t n) {
+  return at(qp, n)->acked && !isRead(qp, qp->departing.first, n) &&
+         !isRead(qp, hca.dropped.first, n);
+}
+
 static void advance(softQp *qp) {
   uint32_t before = qp->done;
-  while (qp->done != qp->tail && at(qp, qp->done)->acked)
+  while (qp->done != qp->tail && isComplete(qp, qp->done))
     completeOldest(qp, IBV_WC_SUCCESS);
   if ((int32_t)(qp->next_ - qp->done) < 0) qp->next_ = qp->done;
   if (qp->done == before) return;
@@ -306,6 +322,7 @@ static bool sendMore(softQp *qp, uint64_t now) {
 bool softRequesterRun(softQp *qp, uint64_t now) {
   bool moved = arrive(qp);
   if (!softQpSends(qp)) return moved;
+  if (qp->done != qp->tail && at(qp, qp->done)->acked) advance(qp); /* what was still being read */
   if (qp->resendAt && (now < qp->resendAt || !resend(qp))) return moved;
   moved = depart(qp) || moved;
   return sendMore(qp, now) || moved;
