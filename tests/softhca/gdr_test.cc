@@ -96,7 +96,6 @@ TEST(Gdr, WithoutAFlushOldBytesAreRead) {
   EXPECT_GT(exchange(r, from, to, 50, {kSlot}), 0) << "or the test before could not fail";
   closeBoth(r, from, to);
 }
-#endif
 
 // Where the GPU says that it needs none, the setting decides.
 TEST(Gdr, AFlushIsForTheSettingToSay) {
@@ -113,6 +112,7 @@ TEST(Gdr, AFlushIsForTheSettingToSay) {
     closeBoth(r, from, to);
   }
 }
+#endif
 
 TEST(Gdr, ANicThatGarblesBytesFailsItsCheck) {
   if (!configured("fault flip nth=1")) return;

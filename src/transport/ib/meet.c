@@ -582,7 +582,8 @@ static tuttiResult_t resume(tuttiIbEndpoint *e) {
   for (uint64_t m = at; m < passed; m++)
     if (e->meet.payload[m % TUTTI_FIFO_DEPTH]) return missing(e, m);
   memset(e->pending, 0, sizeof e->pending);
-  memset(e->control->wants, 0, sizeof e->control->wants); /* it tells anew what it still wants */
+  for (int i = 0; i < (int)TUTTI_FIFO_DEPTH; i++) /* it tells anew what it still wants */
+    tuttiStoreRelaxed(&e->control->wants[i].first, 0);
   memset(e->heard, 0, sizeof e->heard);
   tuttiIbPassTo(e, at);
   if (e->in.credit > e->credit) e->credit = e->in.credit;
