@@ -48,8 +48,7 @@ static inline bool tuttiCollHasRoot(int coll) {
          coll == tuttiCollScatter;
 }
 
-/* One buffer of a collective: whether it holds a block per rank, and whether it is the root's
- * alone.
+/* One buffer of a collective: whether it has a block per rank, and whether it is the root's alone.
  */
 typedef struct {
   bool perRank, rootOnly;

@@ -14,15 +14,14 @@
 #define CHANNELS_NETWORK  4
 /* Slots of GPUs are so much larger where these reach each other by networks alone: RDMA wants large
  * messages, and no symmetric block, which has room for every channel, holds them. Not in host
- * memory between GPUs of one host, which may be one: to pin so much, as a connection is opened, can
- * take until the kernels of another rank have ended, which may wait for this one. */
+ * memory between GPUs of one host, which may be one: ranks hung when so much was pinned as a
+ * connection was opened, perhaps until kernels of others end, which wait for this rank. */
 #define NETWORK_SLOTS 8
-/* The same between hosts of several GPUs, as far as the block has room; and a slab of GPUDirect
- * RDMA as large as it is by default, for messages with every rank of another host and for the
- * neighbours in rings and trees. */
-#define MIXED_SLOTS 4
-#define MIXED_SLAB  ((size_t)512 << 20)
-#define COMM_BYTES  65536 /* at most, without what grows with ranks and channels */
+/* Between hosts of several GPUs they are up to TUTTI_SYMMETRIC_GROWTH times as large, as far as the
+ * block has room, and a slab of GPUDirect RDMA as large as it is by default: for messages with
+ * every rank of another host and for the neighbours in rings and trees. */
+#define MIXED_SLAB ((size_t)512 << 20)
+#define COMM_BYTES 65536 /* at most, without what grows with ranks and channels */
 
 static int mostChannels(bool gpu, int maxChannels) {
   int most = gpu ? TUTTI_SYMMETRIC_CHANNELS : TUTTI_MAX_CHANNELS;
@@ -113,7 +112,7 @@ static size_t slotsTimes(const tuttiSurvey *s, const tuttiCommView *v, const tut
   if (s->nhosts == 1 || !v->symmetric) return 1;
   size_t connections =
       2 * (size_t)(s->nranks - s->maxRanksPerHost) + (TUTTI_MAX_FAN + 1) * (size_t)in->maxChannels;
-  size_t times = MIXED_SLOTS;
+  size_t times = TUTTI_SYMMETRIC_GROWTH;
   while (times > 1 && (tuttiSymmetricFifos(s->nranks, times * v->slotBytes) > v->symmetric->bytes ||
                        connections * TUTTI_FIFO_DEPTH * times * v->slotBytes > MIXED_SLAB))
     times /= 2;

@@ -263,7 +263,7 @@ TEST(Direct, MemoryThatIsDeregisteredStaysAsLongAsItIsInUse) {
   post(l.to, m, l.in.at(m), kSlot);
   std::atomic<bool> told{false};
   std::thread receiver([&] {
-    while (!told && l.r.b.error.empty())
+    while (!told && !tuttiLoadAcquire32(&l.r.b.failed))
       tuttiProxyKick(l.r.b.view.proxy);
   });
   EXPECT_TRUE(awaitWant(l.r.a, l.from, m)) << l.errors();
@@ -278,7 +278,6 @@ TEST(Direct, MemoryThatIsDeregisteredStaysAsLongAsItIsInUse) {
   EXPECT_EQ(direct, 1);
   for (uint64_t end = tuttiNow() + kLongNs;
        softHcaRegistrations() != before - 1 && tuttiNow() < end;) {
-    l.r.b.await(l.from); // which runs the loop
     tuttiProxyKick(l.r.b.view.proxy);
     sched_yield();
   }

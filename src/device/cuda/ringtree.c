@@ -109,8 +109,6 @@ static void announce(tuttiCudaRingTree *s, bool capturing) {
     if (proxyOf(s->view, i)) tuttiProxyKick(proxyOf(s->view, i));
 }
 
-#define DIRECT_FULL ((size_t)256 << 10)
-
 /* ---- connections ----------------------------------------------------------------------------- */
 
 static size_t rowOf(const tuttiCudaRingTree *s, const tuttiTask *t) {
@@ -124,6 +122,8 @@ static tuttiResult_t seen(const tuttiConn *conn, void *at, void **out) {
   if (conn->transport == &tuttiTransportP2p) return tuttiSuccess;
   return CUDA_CHECK(cudaHostGetDevicePointer(out, at, 0));
 }
+
+#define DIRECT_FULL ((size_t)256 << 10) /* a slot that is large enough to be spared */
 
 /* A copy into a slot and out of it costs a GPU little, and spares the kernel the wait until the
  * network has read the user's memory: so only what fills large slots goes without. */

@@ -2,13 +2,12 @@
  *
  * The payload of a message is written into the receiver's slot, its window (rma_message.h) or where
  * the reader wants it (want.c), from the sender's own slot or from memory that the user has
- * registered; then its
- * descriptor, to where the receiver looks for it (see tuttiIbControl). A queue pair carries out its
- * writes in order, so the descriptor is the news. A large payload is cut into one part per queue
- * pair; those but the first are each followed by the message's number, too. The receiver checks the
- * descriptor before it copies it into the FIFO. The other way goes the number of messages that the
- * reader has taken, in a descriptor that goes there anyway or by itself. Nobody but the sender's
- * hardware says anything by completions.
+ * registered; then its descriptor, to where the receiver looks for it (see tuttiIbControl). A queue
+ * pair carries out its writes in order, so the descriptor is the news. A large payload is cut into
+ * one part per queue pair; those but the first are each followed by the message's number, too. The
+ * receiver checks the descriptor before it copies it into the FIFO. The other way goes the number
+ * of messages that the reader has taken, in a descriptor that goes there anyway or by itself.
+ * Nobody but the sender's hardware says anything by completions.
  *
  * Of small messages one in TUTTI_IB_SIGNALED has a completion, and credit is given as soon as it is
  * posted: the control block keeps a copy. For others it is given when all parts are acknowledged.
