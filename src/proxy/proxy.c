@@ -27,6 +27,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -64,6 +65,7 @@ struct tuttiProxy {
   tuttiAtomic32 state;
   tuttiAtomic32 stop;   /* the thread ends */
   tuttiAtomic32 told;   /* epoll has ended a nap: until a pass has asked it, it would end each */
+  tuttiAtomic32 wanted; /* by so many: the lock, which the thread lets go for a moment only */
   pthread_mutex_t lock; /* held by whoever runs the loop or changes the list; guards what follows */
   proxyItem *items;     /* lazy ones last: what leaves is what others wait for */
   int count, capacity;
@@ -82,6 +84,16 @@ static uint32_t changeState(tuttiProxy *p, uint32_t set, uint32_t clear) {
     uint32_t old = tuttiLoadRelaxed32(&p->state);
     if (tuttiCompareExchange32(&p->state, old, (old | set) & ~clear)) return old;
   }
+}
+
+/* `HELD(p);` holds the lock to the end of the block. For all but the thread, which makes way. */
+#define HELD(p)                                                                                    \
+  pthread_mutex_t *const held __attribute__((cleanup(tuttiUnlockAt), unused)) = takeLock(p)
+static pthread_mutex_t *takeLock(tuttiProxy *p) {
+  tuttiFetchAddAcqRel32(&p->wanted, 1);
+  pthread_mutex_lock(&p->lock);
+  tuttiFetchAddAcqRel32(&p->wanted, UINT32_MAX); /* minus one */
+  return &p->lock;
 }
 
 /* Wakes the thread if it sleeps; of several wakers one pays for the system call. KICKED is for a
@@ -104,7 +116,8 @@ static void collectEvents(tuttiProxy *p) {
   }
 }
 
-typedef enum { PASS_THREAD, PASS_SPINNING, PASS_LEAVING } passKind; /* leaving: lazy ones rest */
+/* Spinning: there will be another at once. Leaving: lazy ones rest. */
+typedef enum { PASS_THREAD, PASS_SPINNING, PASS_LEAVING } passKind;
 
 /* Whether a pass tries descriptors instead of asking epoll of them: see EAGER_OPS, and Nap. */
 static bool passIsEager(tuttiProxy *p, passKind kind) {
@@ -177,18 +190,26 @@ static void sleepThread(tuttiProxy *p, bool passed, uint64_t wake, int *parkMs) 
   changeState(p, 0, SLEEPING | PARKED);
 }
 
+/* Operations that look for what kernels do want their next turn at once: while they do, the thread
+ * makes no system call between its passes. Only behind one that has asked epoll it sleeps, since
+ * what an eager pass leaves waiting counts on another. */
 static void *proxyThread(void *arg) {
   tuttiProxy *p = arg;
   int parkMs = PARK_MIN_MS;
+  bool spins = false;
   while (!tuttiLoadAcquire32(&p->stop)) {
     uint64_t wake = TUTTI_NO_DEADLINE;
-    bool passed = false, moved = false;
+    bool passed = false, moved = false, spun = spins;
+    spins = false;
     if (!(tuttiLoadAcquire32(&p->state) & ENTERED)) {
       TUTTI_LOCKED(&p->lock);
-      moved = passOver(p, PASS_THREAD, &wake);
+      moved = passOver(p, spun ? PASS_SPINNING : PASS_THREAD, &wake);
       passed = true;
+      spins = wake == 0;
     }
-    if (!moved) sleepThread(p, passed, wake, &parkMs);
+    while (spins && tuttiLoadAcquire32(&p->wanted))
+      sched_yield();
+    if (!moved && !spins && !spun) sleepThread(p, passed, wake, &parkMs);
   }
   return NULL;
 }
@@ -235,7 +256,7 @@ void tuttiProxyDestroy(tuttiProxy *p) {
 }
 
 tuttiResult_t tuttiProxyAdd(tuttiProxy *p, const tuttiProxyOp *op) {
-  TUTTI_LOCKED(&p->lock);
+  HELD(p);
   TUTTI_TRY(tuttiGrow((void **)&p->items, p->count, &p->capacity, sizeof *p->items,
                       "operations of the proxy", NULL));
   if (!p->threaded) TUTTI_TRY(tuttiThreadStart(&p->thread, "tutti-proxy", proxyThread, p));
@@ -249,7 +270,7 @@ tuttiResult_t tuttiProxyAdd(tuttiProxy *p, const tuttiProxyOp *op) {
 }
 
 void tuttiProxyRemove(tuttiProxy *p, void *self) {
-  TUTTI_LOCKED(&p->lock);
+  HELD(p);
   for (int i = 0; i < p->count; i++) {
     if (p->items[i].op.self != self) continue;
     proxyItem item = p->items[i];
@@ -279,11 +300,12 @@ bool tuttiProxyNothingToTell(void *self, tuttiProxyFacts *out) {
 static bool lockSoon(tuttiProxy *p) {
   uint64_t until = tuttiDeadline(TELL_MS);
   tuttiBackoff pause = {0};
-  while (pthread_mutex_trylock(&p->lock) != 0) {
-    if (tuttiNow() > until) return false;
+  bool locked;
+  tuttiFetchAddAcqRel32(&p->wanted, 1);
+  while ((locked = pthread_mutex_trylock(&p->lock) == 0) == false && tuttiNow() < until)
     tuttiBackoffPause(&pause);
-  }
-  return true;
+  tuttiFetchAddAcqRel32(&p->wanted, UINT32_MAX); /* minus one */
+  return locked;
 }
 
 int tuttiProxyTell(tuttiProxy *p, tuttiProxyFacts *out, int max) {
@@ -302,7 +324,7 @@ int tuttiProxyTell(tuttiProxy *p, tuttiProxyFacts *out, int max) {
 }
 
 void tuttiProxyHalt(tuttiProxy *p) {
-  TUTTI_LOCKED(&p->lock);
+  HELD(p);
   for (int i = 0; i < p->count && !p->halted; i++)
     p->items[i].op.halt(p->items[i].op.self);
   p->halted = true;

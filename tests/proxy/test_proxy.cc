@@ -590,6 +590,90 @@ TEST_F(Proxy, PassesOfWhoPollsSeeDescriptorsToo) {
   close(sv[1]);
 }
 
+/* While kernels are looked after there are no naps; and what a descriptor says is heard. */
+TEST_F(Proxy, TheThreadSpinsForWhoWantsItsTurnAtOnce) {
+  int sv[2];
+  ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sv));
+  tuttiProxySource source{sv[0], false, false, false};
+  std::atomic<bool> busy{true}, heard{false};
+  Op op;
+  op.advance = [&](tuttiProxyTurn *turn) {
+    if (op.turns == 0) {
+      EXPECT_EQ(tuttiSuccess, tuttiProxyWatch(proxy, &source));
+    }
+    heard = heard || source.readable;
+    turn->polled++;
+    if (!busy) return TUTTI_PROXY_IDLE;
+    tuttiProxyWakeBy(turn, 0);
+    return TUTTI_PROXY_WAITING;
+  };
+  op.Add(proxy);
+  EXPECT_TRUE(Eventually([&] { return op.turns > 10; }));
+  int before = naps;
+  EXPECT_TRUE(Eventually([&] { return op.turns > 20000; }));
+  EXPECT_EQ(before, naps);
+  ASSERT_EQ(1, write(sv[1], "x", 1));
+  EXPECT_TRUE(Eventually([&] { return heard.load(); }));
+  busy = false;
+  EXPECT_TRUE(Eventually([&] { return naps > before; }));
+  tuttiProxyRemove(proxy, &op);
+  close(sv[0]);
+  close(sv[1]);
+}
+
+/* The thread holds the lock nearly all the time then. */
+TEST_F(Proxy, ASpinningThreadMakesWay) {
+  std::atomic<bool> busy{true};
+  Op spins, others;
+  spins.advance = [&](tuttiProxyTurn *turn) {
+    for (uint64_t end = tuttiNow() + 20000; tuttiNow() < end;) {
+    } /* long enough that nobody gets the lock by luck */
+    if (busy) tuttiProxyWakeBy(turn, 0);
+    return busy ? TUTTI_PROXY_WAITING : TUTTI_PROXY_IDLE;
+  };
+  others.advance = [](tuttiProxyTurn *) { return TUTTI_PROXY_IDLE; };
+  spins.Add(proxy);
+  int late = 0, rounds = 300;
+  for (int i = 0; i < rounds; i++) {
+    int before = spins.turns;
+    while (spins.turns == before)
+      std::this_thread::yield();
+    before = spins.turns;
+    others.Add(proxy);
+    late += spins.turns > before + 3; /* it may be interrupted before it says that it waits */
+    tuttiProxyRemove(proxy, &others);
+  }
+  EXPECT_LT(late, rounds / 2);
+  busy = false;
+  tuttiProxyRemove(proxy, &spins);
+}
+
+/* In a pass that another is sure to follow nobody says when he wants the next one. */
+TEST_F(Proxy, WhoWaitedWhileTheThreadSpanIsNotForgotten) {
+  Op spins, waits;
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> due{0};
+  spins.advance = [&](tuttiProxyTurn *turn) {
+    turn->polled++;
+    if (spins.turns % 100 == 99) return TUTTI_PROXY_IDLE;
+    tuttiProxyWakeBy(turn, 0);
+    return TUTTI_PROXY_WAITING;
+  };
+  waits.advance = [&](tuttiProxyTurn *turn) {
+    turn->polled++;
+    if (!due) due = tuttiNow() + kSecond / 50;
+    done = tuttiNow() > due;
+    if (done) return TUTTI_PROXY_IDLE;
+    if (!turn->eager) tuttiProxyWakeBy(turn, due);
+    return TUTTI_PROXY_WAITING;
+  };
+  waits.Add(proxy);
+  spins.Add(proxy);
+  EXPECT_TRUE(Eventually([&] { return done.load(); }));
+  tuttiProxyRemove(proxy, &waits);
+  tuttiProxyRemove(proxy, &spins);
+}
+
 double CpuSeconds() {
   timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);

@@ -30,6 +30,7 @@ tuttiProxyState tuttiCudaRelayServe(void *self, tuttiProxyTurn *turn) {
   if (told != server->seen) server->busyUntil = now + LINGER_NS;
   if (announced > server->busyUntil) server->busyUntil = announced;
   server->seen = told;
+  turn->polled++;
   if (now >= server->busyUntil) {
     tuttiProxyWakeBy(turn, now + pauseNs(now - server->busyUntil, server->busyUntil == 0));
     return TUTTI_PROXY_IDLE;
