@@ -411,9 +411,24 @@ typedef struct {
   bool backlog; /* a stream took not all since the engine looked */
   pthread_t thread;
   _Atomic uint64_t polledAt; /* when a polling thread last looked at the streams */
+  _Atomic int posting;       /* threads that want the lock to post, or to take completions */
 } softHca;
 
 extern softHca hca;
+
+/* Takes the lock before those who look at empty queues and move frames meanwhile, again and again:
+ * a doorbell waits for nobody who polls. */
+static inline void softLockFirst(void) {
+  enum { TRIES = 1000 };
+  int tries = 0;
+  atomic_fetch_add(&hca.posting, 1);
+  while (pthread_mutex_trylock(&hca.lock) != 0) {
+    if (++tries < TRIES) continue;
+    pthread_mutex_lock(&hca.lock);
+    break;
+  }
+  atomic_fetch_sub(&hca.posting, 1);
+}
 
 #define SOFT_CONTEXT(c)                                                                            \
   ((softContext *)((char *)(c)-offsetof(softContext, verbs) -                                      \

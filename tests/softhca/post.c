@@ -77,7 +77,7 @@ static bool postable(const softQp *qp) {
 int softPostSend(struct ibv_qp *v, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
   softQp *qp = own(v);
   int error = 0;
-  pthread_mutex_lock(&hca.lock);
+  softLockFirst();
   for (; wr && !error; wr = error ? wr : wr->next) {
     softSend request;
     error = postable(qp) ? convert(qp, wr, &request) : EINVAL;
@@ -92,7 +92,7 @@ int softPostSend(struct ibv_qp *v, struct ibv_send_wr *wr, struct ibv_send_wr **
 int softPostRecv(struct ibv_qp *v, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
   softQp *qp = own(v);
   int error = 0;
-  pthread_mutex_lock(&hca.lock);
+  softLockFirst();
   for (; wr; wr = wr->next) {
     bool can = v->state != IBV_QPS_RESET && !v->srq && qp->cap.max_recv_wr > 0;
     error = can ? softPutRecv(&qp->rq, wr) : EINVAL;
@@ -216,7 +216,7 @@ static void setInline(struct ibv_qp_ex *ex, void *address, size_t length) {
 static int complete(struct ibv_qp_ex *ex) {
   softQp *qp = own(&ex->qp_base);
   int error = qp->buildError;
-  pthread_mutex_lock(&hca.lock);
+  softLockFirst();
   if (!error && !postable(qp)) error = EINVAL;
   if (!error && qp->tail - qp->freed + (uint32_t)qp->nbuilt > qp->cap.max_send_wr) error = ENOMEM;
   for (int i = 0; i < qp->nbuilt && !error; i++)

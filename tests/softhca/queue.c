@@ -302,23 +302,23 @@ static int take(softCq *cq, int n, struct ibv_wc *wc) {
   return taken;
 }
 
-/* Whoever polls an empty queue moves frames himself: where cores are few, the engine thread would
- * have to wait for one. */
 /* Under the lock; -1: the fault. */
 static int takeUnlessItFails(softCq *cq, int n, struct ibv_wc *wc) {
   if (atomic_load(&cq->count) == 0) return 0;
   return softStrikes(&hca.config.faults.poll) ? -1 : take(cq, n, wc);
 }
 
+/* Whoever polls an empty queue moves frames himself: where cores are few, the engine thread would
+ * have to wait for one. */
 int softPollCq(struct ibv_cq *ibvCq, int n, struct ibv_wc *wc) {
   softCq *cq = (softCq *)ibvCq;
   int taken = 0;
   bool moved = true;
   if (atomic_load_explicit(&cq->count, memory_order_acquire) > 0) {
-    pthread_mutex_lock(&hca.lock);
+    softLockFirst();
     taken = takeUnlessItFails(cq, n, wc);
     pthread_mutex_unlock(&hca.lock);
-  } else if (pthread_mutex_trylock(&hca.lock) == 0) {
+  } else if (atomic_load(&hca.posting) == 0 && pthread_mutex_trylock(&hca.lock) == 0) {
     moved = softProgress();
     taken = takeUnlessItFails(cq, n, wc);
     pthread_mutex_unlock(&hca.lock);
