@@ -101,6 +101,11 @@ __device__ inline tuttiPair loadPair(const uint8_t *at, int32_t left) {
   if (left >= 16 && ((uintptr_t)at & 15) == 0) return loadPairStreaming(at);
   return {loadWord(at, left), loadWord(at + 8, left - 8)};
 }
+/* From memory that need not be global. */
+__device__ inline tuttiPair loadPairAnywhere(const uint8_t *at, int32_t left) {
+  if (left >= 16 && ((uintptr_t)at & 15) == 0) return loadPairGeneric(at);
+  return {loadWord(at, left), loadWord(at + 8, left - 8)};
+}
 __device__ inline void storeUserPair(uint8_t *at, tuttiPair v, int32_t left) {
   if (left >= 16 && ((uintptr_t)at & 15) == 0) {
     storePair(at, v);

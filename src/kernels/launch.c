@@ -79,8 +79,8 @@ int tuttiAllPairsLoad(bool *early) {
 /* ---- schedules ------------------------------------------------------------------------------- */
 
 int tuttiRingTreeLaunch(const tuttiRingTreeArgs *args, int ntasks, tuttiStream_t stream) {
-  const tuttiLaunchShape shape = {
-      .nblocks = ntasks, .nthreads = TUTTI_RINGTREE_THREADS, .stream = stream};
+  int nthreads = args->small ? (int)TUTTI_RINGTREE_LEAST : TUTTI_RINGTREE_THREADS;
+  const tuttiLaunchShape shape = {.nblocks = ntasks, .nthreads = nthreads, .stream = stream};
   return launch(tuttiKernelRingTree, args, &shape);
 }
 

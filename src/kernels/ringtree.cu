@@ -43,17 +43,20 @@ __global__ void __launch_bounds__(kRingTreeThreads)
   RingTreeBlock block(state, args.status);
   block.loadTask(args);
   __syncthreads();
-  if (threadIdx.x < kMovers)
+  const uint32_t movers = blockDim.x - 2 * kWarp;
+  if (threadIdx.x < movers)
     move(args);
-  else if (threadIdx.x < kMovers + kWarp)
-    block.wait();
+  else if (threadIdx.x < movers + kWarp)
+    block.wait(args.nsteps);
   else
     block.publish();
   __syncthreads();
   if (!args.finished || threadIdx.x != 0) return;
   fenceSys(); /* whoever sees the launch as ended sees what its blocks have published */
-  if (atomicInc(&args.counts[0], gridDim.x - 1) != gridDim.x - 1) return;
-  fenceSys();
+  if (gridDim.x > 1) {
+    if (atomicInc(&args.counts[0], gridDim.x - 1) != gridDim.x - 1) return;
+    fenceSys();
+  }
   storeRelaxedSys32(args.finished, ++args.counts[2]);
 }
 

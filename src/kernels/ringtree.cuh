@@ -22,6 +22,9 @@ static_assert(kRingTreeThreads == kMovers + 2 * kWarp, "and a waiter and a publi
 constexpr uint32_t kStages = 4; /* steps that are in some hand */
 constexpr int kFan = TUTTI_RINGTREE_FAN;
 constexpr uint64_t kSlotted = 2; /* last steps, of which what is sent takes slots */
+/* Messages of a step whose descriptors are kept in shared memory: a warp reads so many at once. */
+constexpr uint32_t kPairs = sizeof(tuttiSlotDescriptor) / sizeof(tuttiPair), kKept = kWarp / kPairs;
+constexpr int kNearRanks = 32; /* of so many the endpoints of all are asked for in advance */
 
 /* A step on its way. */
 struct Stage {
@@ -35,10 +38,12 @@ struct Stage {
   const uint8_t *lent; /* what a network may read instead of a slot, or NULL */
   const uint8_t *in[kFan + 1];
   uint8_t *out[kFan + 1];
+  tuttiSlotDescriptor kept[kKept]; /* of its first messages, which have come */
 };
 
 struct RingTreeState {
   tuttiRingTreeTask task;
+  tuttiStep known[TUTTI_RINGTREE_STEPS];
   Stage stage[kStages];
 };
 
@@ -53,19 +58,20 @@ public:
 
   /* All threads; the caller synchronizes. */
   __device__ void loadTask(const tuttiRingTreeArgs &args) {
-    const char *from = (const char *)&args.task[blockIdx.x];
-    for (uint32_t at = threadIdx.x * 8; at < sizeof s.task; at += blockDim.x * 8)
-      *(uint64_t *)((char *)&s.task + at) = *(const uint64_t *)(from + at);
+    prefetchEndpoints(args.task[blockIdx.x]);
+    copyWords(&s.task, &args.task[blockIdx.x], sizeof s.task);
+    copyWords(s.known, args.step, args.nsteps * sizeof *s.known);
   }
 
-  __device__ void wait() {
-    uint64_t k = 0, ahead = 0;
+  /* `known`: so many steps are all of its schedule. 0: it is to be asked. */
+  __device__ void wait(uint32_t known) {
+    uint64_t k = 0, ahead = 0, steps = known ? known : tuttiScheduleSteps(&t.schedule);
     bool dead = false;
     for (uint32_t i = 0;; i++) {
       Stage &g = s.stage[i % kStages];
       if (i >= kStages) barrierOf(barrier(kPublished, i), 2 * kWarp);
       if (lane() == 0 && t.reaches & TUTTI_REACHES_RECV) post(ahead);
-      if (lane() == 0) load(g, k);
+      if (lane() == 0) load(g, k, steps, known != 0);
       __syncwarp();
       dead = !awaitStep(g);
       bool last = dead || g.last;
@@ -75,7 +81,7 @@ public:
         if (!last) address(g);
       }
       __syncwarp();
-      arriveAt(barrier(kAwaited, i), kMovers + kWarp);
+      arriveAt(barrier(kAwaited, i), movers() + kWarp);
       if (last) break;
     }
     if (!dead && t.reaches) awaitLent();
@@ -107,6 +113,8 @@ protected:
   __device__ static uint32_t barrier(Done done, uint32_t step) {
     return 2 + done * kStages + step % kStages; /* 1: of the movers alone */
   }
+  /* Threads that move what messages have: of messages that are small there need not be many. */
+  __device__ static uint32_t movers() { return blockDim.x - 2 * kWarp; }
   __device__ static int endpoints(const Stage &g) { return g.step.nrecv + g.step.nsend; }
   __device__ static bool inlined(const Stage &g) { return g.bytes <= TUTTI_INLINE_MAX; }
   /* Message i, which is sent, stays where it is. */
@@ -124,15 +132,31 @@ protected:
   }
 
 private:
+  __device__ static void copyWords(void *to, const void *from, uint32_t bytes) {
+    for (uint32_t at = threadIdx.x * 8; at < bytes; at += blockDim.x * 8)
+      *(uint64_t *)((char *)to + at) = *(const uint64_t *)((const char *)from + at);
+  }
+  /* Nobody waits for them here, and the first step finds them in the cache. */
+  __device__ static void prefetchEndpoints(const tuttiRingTreeTask &task) {
+    if (task.schedule.nranks > kNearRanks) return;
+    for (int e = (int)threadIdx.x; e < 2 * task.schedule.nranks; e += (int)blockDim.x) {
+      prefetchCached(&task.endpoints[e]);
+      prefetchCached((const char *)&task.endpoints[e + 1] - 8);
+    }
+  }
+
   /* ---- the waiter ---- */
 
   /* Lane 0: the next step that does anything, and its connections. */
-  __device__ void load(Stage &g, uint64_t &k) const {
-    uint64_t steps = tuttiScheduleSteps(&t.schedule);
+  __device__ void load(Stage &g, uint64_t &k, uint64_t steps, bool known) const {
     do {
       g.last = k == steps;
       if (g.last) return;
-      tuttiScheduleStep(&t.schedule, k++, &g.step);
+      if (known)
+        g.step = s.known[k];
+      else
+        tuttiScheduleStep(&t.schedule, k, &g.step);
+      k++;
     } while (g.step.count == 0);
     g.bytes = (uint32_t)(g.step.count * t.elementBytes);
     g.lent = k + kSlotted <= steps ? lendable(g.step) : nullptr;
@@ -152,10 +176,17 @@ private:
   }
 
   /* All lanes: its messages and room for what it sends. False: given up. */
-  __device__ bool awaitStep(const Stage &g) const {
+  __device__ bool awaitStep(Stage &g) const {
     bool dead = false;
-    for (int e = (int)lane(); !g.last && e < endpoints(g) && !dead; e += kWarp)
+    if (g.last) return true;
+    for (int e = (int)lane(); e < endpoints(g) && !dead; e += kWarp)
       dead = e < g.step.nrecv ? !awaitMessage(g, e) : !awaitRoom(g, e);
+    if (__any_sync(~0u, dead)) return false;
+    __syncwarp(); /* what each lane has seen comes before what others read */
+    keep(g);
+    __syncwarp();
+    for (int e = (int)lane(); e < g.step.nrecv && !dead; e += kWarp)
+      dead = !fits(g, e < (int)kKept ? &g.kept[e] : descriptorOf(g, e)) && !disagree(g, e);
     return !__any_sync(~0u, dead);
   }
 
@@ -222,7 +253,13 @@ private:
     const tuttiSlotDescriptor *d = descriptorOf(g, i);
     while (loadAcquireSys(&d->seq.v) != g.number[i] + 1)
       if (wait.over(report, g.endpoint[i]->peer, 0, 0)) return false;
-    return fits(g, d) || disagree(g, i);
+    return true;
+  }
+  /* All lanes, when the first messages are there. Host memory is far: it is asked once, for all. */
+  __device__ void keep(Stage &g) const {
+    uint32_t i = lane() / kPairs, p = lane() % kPairs;
+    if ((int)i >= g.step.nrecv) return;
+    ((tuttiPair *)&g.kept[i])[p] = loadPairVolatile((const tuttiPair *)descriptorOf(g, (int)i) + p);
   }
   /* Until the host has found out. */
   __device__ bool disagree(const Stage &g, int i) const {
@@ -258,11 +295,14 @@ private:
     return true;
   }
 
+  __device__ static const uint8_t *messageOf(const Stage &g, int i) {
+    return inlined(g) && i < (int)kKept ? g.kept[i].inlined : payloadOf(g, i);
+  }
   /* Lane 0: what the movers read and write. */
   __device__ void address(Stage &g) const {
     const tuttiStep &step = g.step;
     uint8_t *dst = step.flags & TUTTI_STEP_DST ? t.recv + step.dst * t.elementBytes : nullptr;
-    bool placed = dst && step.nrecv == 1 && isPlaced(g, descriptorOf(g, 0));
+    bool placed = dst && step.nrecv == 1 && isPlaced(g, &g.kept[0]);
     addressOperands(g, placed ? dst : nullptr);
     g.nout = 0;
     if (dst && !placed) g.out[g.nout++] = dst;
@@ -283,7 +323,7 @@ private:
         g.in[g.nin++] = from + step.src * t.elementBytes;
         local = false;
       }
-      if (i < step.nrecv) g.in[g.nin++] = placed ? placed : payloadOf(g, i);
+      if (i < step.nrecv) g.in[g.nin++] = placed ? placed : messageOf(g, i);
     }
   }
 
@@ -310,15 +350,16 @@ public:
   /* Several pairs of words of each operand are on their way at once: host memory is far. */
   static constexpr uint32_t kAtOnce = COPIES ? 8 : sizeof(typename T::Element) == 1 ? 2 : 4;
   static constexpr uint32_t kStride = kMovers * 16;
+  static_assert(TUTTI_INLINE_MAX <= kWarp * 16, "one pair of each thread, however few there are");
 
   __device__ void move() const {
     for (uint32_t i = 0;; i++) {
       const Stage &g = s.stage[i % kStages];
-      barrierOf(barrier(kAwaited, i), kMovers + kWarp);
+      barrierOf(barrier(kAwaited, i), movers() + kWarp);
       bool last = g.last; /* once it is passed on, the waiter may put another step there */
       if (!last) moveStep(g);
       /* A step may read what the one before has written, or write what it has read. */
-      barrierOf(1, kMovers);
+      barrierOf(1, movers());
       if (threadIdx.x < kWarp) arriveAt(barrier(kMoved, i), 2 * kWarp);
       if (last) return;
     }
@@ -327,42 +368,53 @@ public:
 private:
   __device__ void moveStep(const Stage &g) const {
     if (g.nout == 0) return; /* the network moves it all */
+    if (inlined(g))
+      moveBy<1>(g);
+    else
+      moveBy<kAtOnce>(g);
+  }
+  /* N pairs at once; 1: what is inlined, which may be in shared memory. */
+  template <uint32_t N> __device__ void moveBy(const Stage &g) const {
     int divide = g.step.flags & TUTTI_STEP_FINAL ? t.divide : 0;
-    for (uint32_t from = threadIdx.x * 16; from < g.bytes; from += kAtOnce * kStride) {
-      tuttiPair value[kAtOnce] = {};
+    for (uint32_t from = threadIdx.x * 16; from < g.bytes; from += N * kStride) {
+      tuttiPair value[N] = {};
       if (COPIES)
-        read(g, 0, from, value);
+        read<N>(g, 0, from, value);
       else
-        reduce(g, from, divide, value);
+        reduce<N>(g, from, divide, value);
       for (int o = 0; o < g.nout; o++) {
 #pragma unroll
-        for (uint32_t u = 0; u < kAtOnce; u++) {
+        for (uint32_t u = 0; u < N; u++) {
           uint32_t at = from + u * kStride;
           if (at < g.bytes) storeUserPair(g.out[o] + at, value[u], (int32_t)(g.bytes - at));
         }
       }
     }
   }
+  template <uint32_t N>
   __device__ void read(const Stage &g, int i, uint32_t from, tuttiPair *value) const {
 #pragma unroll
-    for (uint32_t u = 0; u < kAtOnce; u++) {
+    for (uint32_t u = 0; u < N; u++) {
       uint32_t at = from + u * kStride;
-      if (at < g.bytes) value[u] = loadPair(g.in[i] + at, (int32_t)(g.bytes - at));
+      if (at >= g.bytes) continue;
+      int32_t left = (int32_t)(g.bytes - at);
+      value[u] = N == 1 ? loadPairAnywhere(g.in[i] + at, left) : loadPair(g.in[i] + at, left);
     }
   }
+  template <uint32_t N>
   __device__ void reduce(const Stage &g, uint32_t from, int divide, tuttiPair *value) const {
-    Operands<T> sum[kAtOnce];
+    Operands<T> sum[N];
     const uint64_t turned = turnedBits<T>(t);
     for (int i = 0; i < g.nin; i++) {
-      read(g, i, from, value);
+      read<N>(g, i, from, value);
 #pragma unroll
-      for (uint32_t u = 0; u < kAtOnce; u++)
+      for (uint32_t u = 0; u < N; u++)
         sum[u].add(t.op, i == g.own ? scaled<T>(t, value[u]) : value[u], turned);
     }
     /* What only passes through keeps its bits. */
     if (g.nin == 1 && g.own < 0 && divide <= 1) return;
 #pragma unroll
-    for (uint32_t u = 0; u < kAtOnce; u++)
+    for (uint32_t u = 0; u < N; u++)
       value[u] = sum[u].result(divide, t.isUnsigned, turned);
   }
 };

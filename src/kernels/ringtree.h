@@ -18,9 +18,13 @@ __BEGIN_DECLS
 
 #define TUTTI_RINGTREE_TASKS 32u /* most of one launch: channels, or messages of a group */
 #define TUTTI_RINGTREE_FAN   64u /* most receives, and most sends, of one step */
-#define TUTTI_RINGTREE_THREADS                                                                     \
-  (TUTTI_ALLPAIRS_THREADS + 64) /* of a block: movers, and two warps                               \
-                                 */
+/* Of a block: movers, and two warps. LEAST: where all messages are small. */
+#define TUTTI_RINGTREE_THREADS (TUTTI_ALLPAIRS_THREADS + 64)
+#define TUTTI_RINGTREE_LEAST   96u
+
+/* Steps of a schedule that the host works out: where few do anything, a GPU takes longer to know
+ * them than to carry them out. */
+#define TUTTI_RINGTREE_STEPS 8u
 
 /* One endpoint of a connection, in GPU memory: its pointers as this GPU sees them. */
 typedef struct {
@@ -70,6 +74,9 @@ typedef struct {
   uint32_t *finished; /* in host memory: launches that have ended; NULL: nobody asks */
   int32_t type;       /* tuttiDataType_t of all tasks */
   uint32_t copies;    /* they reduce nothing: it does not matter */
+  uint32_t small;     /* no message of theirs is larger than TUTTI_INLINE_MAX */
+  uint32_t nsteps;    /* of the only task, all of them in step[]; 0: its schedule tells */
+  tuttiStep step[TUTTI_RINGTREE_STEPS];
   tuttiRingTreeTask task[TUTTI_RINGTREE_TASKS];
 } tuttiRingTreeArgs;
 

@@ -21,6 +21,7 @@ tuttiProxyState tuttiCudaRingTreeServe(void *self, tuttiProxyTurn *turn) {
   bool busy =
       finished != started + tuttiLoadAcquire32(&s->launched) || finished != server->finished;
   server->finished = finished;
+  turn->polled++;
   if (tuttiLoadAcquire32(&s->captured)) {
     uint64_t now = tuttiNow();
     if (busy) server->busyUntil = now + LINGER_NS;
@@ -279,9 +280,21 @@ static tuttiResult_t setTask(tuttiCudaRingTree *s, const tuttiTask *t, uint32_t 
   return tuttiSuccess;
 }
 
+/* Works out the steps of a launch's only task, if they are few. */
+static void setSteps(tuttiRingTreeArgs *args, const tuttiTask *t, int n) {
+  uint64_t steps = n == 1 ? tuttiScheduleSteps(&t->schedule) : 0, most = 0;
+  args->nsteps = steps <= TUTTI_RINGTREE_STEPS ? (uint32_t)steps : 0;
+  for (uint32_t k = 0; k < args->nsteps; k++) {
+    tuttiScheduleStep(&t->schedule, k, &args->step[k]);
+    if (args->step[k].count > most) most = args->step[k].count;
+  }
+  args->small = args->nsteps > 0 && most * tuttiTypeSize(t->type) <= TUTTI_INLINE_MAX;
+}
+
 tuttiResult_t tuttiCudaRingTreeLaunch(tuttiCudaRingTree *s, const tuttiTask *tasks, int n,
                                       bool capturing) {
   cudaStream_t stream = tasks[0].stream;
+  setSteps(&s->args, &tasks[0], n);
   s->args.type = tasks[0].type;
   s->args.copies = !tuttiCollReduces(tasks[0].schedule.coll);
   for (int i = 0; i < n; i++) {
