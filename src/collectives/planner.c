@@ -25,7 +25,7 @@ static const struct {
   double rootedWaits[2], rootedMessageUs[tuttiProtoCount], scratchUs;
   double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
   double loopSendUs[2], loopFirstUs[2], loopNextUs[2];
-  double blockMessageUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
+  double blockMessageUs, blockNetUs, blockWayUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
 } model = {
     .messageUs = 0.06,           /* work for one message, sent or received */
     .slotUs = 0.15,              /* what fetching the payload from a slot adds to a hop */
@@ -63,14 +63,17 @@ static const struct {
     .loopNextUs = {0.3, 0.5},
     /* Thread blocks of a GPU. */
     .blockMessageUs = 1.5,   /* for a message, sent or received */
+    .blockNetUs = 4.0,       /* of the one proxy of all, for a message over the network */
+    .blockWayUs = 8.0,       /* on that message's way */
     .blockGBs = 20,          /* what one moves */
     .blockUs = 0.2,          /* what one more is to gain at least */
-    .blockPairsBytes = 8000, /* with larger messages to and from all others, */
+    .blockPairsBytes = 8000, /* with larger messages to and from all others of a host, */
     .blockPairsUs = 80,      /*   they take so much longer */
 };
 
-/* Bytes that a rank copies, in GB/s. */
+/* Bytes that a rank copies, in GB/s. A GPU's memory is faster than its thread blocks are. */
 static double copyRate(const tuttiPlanInput *in) {
+  if (in->gpu && in->maxRanksPerHost == 1) return INFINITY;
   return in->intraGBs > 0 ? in->intraGBs : model.copyGBs;
 }
 
@@ -97,6 +100,7 @@ typedef struct {
   double writes;                 /* messages that reach all others: 1 if shared */
   double toOne, toAll; /* copies made to send to one rank, to all others: 0 if they read in place */
   double cache;        /* bytes that all slots of a host share with its ranks' buffers; 0: any */
+  bool apart;          /* GPUs, each on a host of its own */
 } setting;
 
 static setting settingOf(const tuttiPlanInput *in, const tuttiSignature *op, int proto) {
@@ -110,6 +114,7 @@ static setting settingOf(const tuttiPlanInput *in, const tuttiSignature *op, int
   w.writes = in->sharedFifos ? 1 : w.n - 1;
   w.toOne = in->directReads ? 0 : 1;
   w.toAll = in->directReads ? 0 : w.writes;
+  w.apart = in->gpu && in->maxRanksPerHost == 1;
   w.cache = in->gpu || in->nhosts > 1 ? 0 : (double)in->cacheBytes / model.buffersShare;
   return w;
 }
@@ -131,13 +136,10 @@ static double chainHops(const tuttiPlanInput *in, int algo) {
 }
 
 /* Split to overlap the phases. A message between the memories of GPUs of several hosts costs the
- * NIC about the same whatever its length, so pieces there are as long as a slot, unless they are
- * small.
- */
+ * NIC and two proxies about the same whatever its length: channels overlap each other there. */
 static double directChunk(const tuttiPlanInput *in, const setting *w, const candidate *c) {
   double whole = (c->twoShot ? w->bytes / w->n : w->bytes) / c->nchannels;
-  double piece = whole / model.overlapPieces;
-  return in->gpu && in->nhosts > 1 && piece > model.leastNetBytes ? whole : piece;
+  return in->gpu && in->nhosts > 1 ? whole : whole / model.overlapPieces;
 }
 
 /* Pipelines. A chain of `hops` takes (hops + pieces) * (overhead + chunk / bandwidth), which is
@@ -152,7 +154,8 @@ static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, co
     return passedOn ? model.cachedChunkBytes : c->longest;
   if (c->algo == tuttiAlgoTree || chain) {
     double hops = chainHops(in, c->algo);
-    double overhead = in->nhosts > 1 ? model.netMessageUs : w.hopIn;
+    double overNet = in->gpu ? model.blockWayUs : model.netMessageUs;
+    double overhead = in->nhosts > 1 ? overNet : w.hopIn;
     double GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
     return sqrt(each * overhead * GBs * 1e3 / fmax(hops, 1));
   }
@@ -577,7 +580,8 @@ static double blocksTime(const costs *k, const setting *w, const candidate *c, d
   double GBs = fmin(copyGBs, c->nchannels * model.blockGBs);
   double message = (c->twoShot ? w->bytes / w->n : w->bytes) / c->nchannels;
   double us = k->waits + k->copied / (GBs * 1e3);
-  if (c->algo == tuttiAlgoDirect && message > model.blockPairsBytes) us += model.blockPairsUs;
+  bool pairs = c->algo == tuttiAlgoDirect && w->perHost > 1;
+  if (pairs && message > model.blockPairsBytes) us += model.blockPairsUs;
   return us + (k->messages * model.blockMessageUs + c->nchannels * model.blockUs);
 }
 
@@ -600,6 +604,7 @@ static costs algorithmCosts(const tuttiPlanInput *in, const setting *w, const tu
 /* Of the messages of the rank that has most to do: those that leave or enter its host. A host's way
  * in or out takes every other one of the rank that holds it. */
 static double crossing(const setting *w, const tuttiSignature *op, const candidate *c) {
+  if (w->apart) return 1;
   if (c->algo == tuttiAlgoDirect) return w->remote / w->n;
   if (c->algo != tuttiAlgoHierarchical) return 0.5;
   double across = w->hosts - 1;
@@ -618,7 +623,8 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   costs k = algorithmCosts(in, &w, op, c);
   double us = in->gpu ? blocksTime(&k, &w, c, copyGBs) : threadTime(in, op, &k, c, copyGBs);
   if (in->nhosts < 2) return us;
-  us += k.messages * c->nchannels * crossing(&w, op, c) * model.netMessageUs;
+  double message = in->gpu ? model.blockNetUs : model.netMessageUs;
+  us += k.messages * c->nchannels * crossing(&w, op, c) * message;
   bool pairs = in->gpu && c->algo == tuttiAlgoDirect && w.hosts > 2;
   double share = netShare(in, c) * (pairs ? model.pairsShare : 1);
   us += k.wired / (share * fmax(in->interGBs, 0.001) * 1e3);

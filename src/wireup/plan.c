@@ -119,6 +119,16 @@ static size_t slotsTimes(const tuttiSurvey *s, const tuttiCommView *v, const tut
   return times;
 }
 
+/* Where a network alone joins the GPUs of a host, they are to each other as those of others. */
+static void planApart(const tuttiSurvey *s, tuttiPlanInput *in) {
+  if (!in->gpu || !in->loopback) return;
+  in->nhosts = s->nranks;
+  in->maxRanksPerHost = 1;
+  in->interLatencyUs = s->intraLatencyUs;
+  in->interGBs = s->intraGBs;
+  in->loopback = 0;
+}
+
 static void planChannels(const tuttiGraph *graph, int minChannels, int maxChannels,
                          tuttiPlanInput *in) {
   in->minChannels = minChannels ? minChannels : 1;
@@ -164,6 +174,7 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
                "copies out of another process take %.2f us and %.3f us for each KiB, measured",
                (double)s->fetch.call, (double)s->fetch.kib);
   planGpus(s, v, maxChannels, &made);
+  planApart(s, &made);
   planChannels(graph, minChannels, maxChannels, &made);
   TUTTI_TRY(planOrder(&made));
   v->oversubscribed = s->oversubscribed;

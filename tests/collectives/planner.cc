@@ -582,8 +582,8 @@ TEST(Planner, LargeOperationsOfGpusOnHostsOfTheirOwnGoAroundTheRing) {
   }
 }
 
-/* What a NIC needs for a message between GPUs hardly depends on its length: no piece is between the
- * small ones and a slot, unless a channel has no more to send. */
+/* What a NIC needs for a message between GPUs hardly depends on its length: a piece is a slot,
+ * unless a channel has no more to send. */
 TEST(Planner, LargeMessagesBetweenGpusOfHostsFillTheirSlots) {
   tuttiPlanInput in = manyHosts(2, 1);
   in.gpu = 1;
@@ -596,10 +596,31 @@ TEST(Planner, LargeMessagesBetweenGpusOfHostsFillTheirSlots) {
   for (uint64_t mib : {1, 2, 4, 8, 16, 32, 64, 256}) {
     tuttiPlan plan = choose(in, op(tuttiCollAllReduce, mib << 18));
     uint64_t whole = (mib << 20) / plan.nchannels / (plan.twoShot ? 2 : 1), piece = plan.chunk * 4;
-    EXPECT_TRUE(piece <= 64 << 10 || piece == std::min<uint64_t>(whole, in.slotBytes))
+    EXPECT_EQ(piece, std::min<uint64_t>(whole, in.slotBytes))
         << mib << " MiB, " << plan.nchannels << " channels: pieces of " << piece;
   }
   EXPECT_EQ(choose(in, op(tuttiCollAllReduce, 4 << 20)).chunk * 4, 512 << 10);
+}
+
+/* One proxy sends and receives the messages of all channels, and a GPU's memory is no bound to what
+ * its thread blocks move. */
+TEST(Planner, GpusOnHostsOfTheirOwnShareMessagesOutWhenTheyAreLarge) {
+  for (double GBs : {5.0, 25.0, 50.0}) {
+    tuttiPlanInput in = manyHosts(2, 1);
+    in.gpu = 1;
+    in.maxChannels = 16;
+    in.intraGBs = 0;
+    in.interLatencyUs = 3;
+    in.oneFlow = 1;
+    in.interGBs = (float)GBs;
+    in.slotBytes = 512 << 10;
+    for (int coll : {tuttiCollAllReduce, tuttiCollBroadcast, tuttiCollReduce, tuttiCollAllGather,
+                     tuttiCollReduceScatter, tuttiCollAlltoAll, tuttiCollGather, tuttiCollScatter})
+      for (uint64_t count : {2, 1 << 10, 1 << 12, 1 << 14}) {
+        EXPECT_EQ(choose(in, op(coll, count)).nchannels, 1) << tuttiCollName(coll) << count;
+        EXPECT_GE(choose(in, op(coll, 64 << 18)).nchannels, 4) << tuttiCollName(coll);
+      }
+  }
 }
 
 /* GPU hosts whose channels take turns over rails: large operations load all rails alike, with a

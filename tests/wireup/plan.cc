@@ -83,6 +83,22 @@ TEST_F(Plan, LoopbackIsANetworkInsideOneHost) {
   EXPECT_FALSE(in.loopback);
 }
 
+/* GPUs that only a network joins are planned for as those of several hosts. */
+TEST_F(Plan, ANetworkInsideOneHostPartsItsGpus) {
+  s.intraLatencyUs = 3;
+  s.intraGBs = 25;
+  s.gpu = true;
+  ASSERT_EQ(tuttiSuccess, make());
+  EXPECT_EQ(1, in.nhosts);
+  s.network = true;
+  ASSERT_EQ(tuttiSuccess, make());
+  EXPECT_FALSE(in.loopback);
+  EXPECT_EQ(s.nranks, in.nhosts);
+  EXPECT_EQ(1, in.maxRanksPerHost);
+  EXPECT_EQ(3, in.interLatencyUs);
+  EXPECT_EQ(25, in.interGBs);
+}
+
 TEST_F(Plan, ChannelsAreWithinWishesAndTheGraph) {
   EXPECT_EQ(2, tuttiWireupChannels(tuttiDeviceHost, 1, 0, 0));
   EXPECT_EQ(4, tuttiWireupChannels(tuttiDeviceHost, 2, 0, 0));
