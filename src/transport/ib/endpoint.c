@@ -896,7 +896,7 @@ static tuttiResult_t ibTakeData(void *node, const tuttiConn *conn, uint8_t **dat
 static void ibGiveData(void *self, const uint8_t *data) {
   tuttiIbNode *node = self;
   tuttiIbLoan *loan = tuttiIbPxnLoanOf(node, data);
-  tuttiIbSlabGive(loan ? &loan->slab : &node->gdr.slab, data);
+  tuttiBlocksGive(loan ? &loan->slab.blocks : &node->gdr.slab.blocks, data);
 }
 
 static tuttiProxyState ibServe(void *self, tuttiProxyTurn *turn) {

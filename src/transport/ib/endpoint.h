@@ -6,6 +6,7 @@
 #include <infiniband/verbs.h>
 #include <pthread.h>
 
+#include "base/blocks.h"
 #include "base/gpu_memory.h"
 #include "transport/fd_box.h"
 #include "transport/ib/wire.h"
@@ -78,9 +79,7 @@ typedef struct {
 typedef struct {
   tuttiGpuMemory memory;
   struct ibv_mr *mr[TUTTI_IB_PORTS]; /* NULL: that rail does not reach it */
-  size_t blockBytes;
-  int nblocks;
-  bool *taken;              /* [nblocks] */
+  tuttiBlocks blocks;
   tuttiMemAccount *account; /* that has it: NULL: none yet */
 } tuttiIbSlab;
 
@@ -328,10 +327,6 @@ bool tuttiIbAddress(const tuttiIbRail *rail, const tuttiIbGid *from, const tutti
 /* Divides memory that is there into so many blocks, and counts it. */
 tuttiResult_t tuttiIbSlabDivide(const tuttiIbNode *node, tuttiIbSlab *slab, int nblocks,
                                 size_t blockBytes);
-/* A block, until it is given back; NULL: all are taken. */
-uint8_t *tuttiIbSlabTake(tuttiIbSlab *slab);
-void tuttiIbSlabGive(tuttiIbSlab *slab, const uint8_t *block);
-bool tuttiIbSlabHas(const tuttiIbSlab *slab, const uint8_t *block);
 /* Frees what there is of it; no queue pair knows it any more. May be called again. */
 void tuttiIbSlabDrop(tuttiIbSlab *slab);
 

@@ -48,7 +48,7 @@ void *tuttiIbExpose(void *self, void *base, size_t bytes, tuttiRmaKeys *keys) {
   int gpu = tuttiPeerGpu(&v->peers[v->rank]);
   tuttiGpuMemory window = {.memory = base, .bytes = bytes, .device = gpu};
   exposed *x;
-  if (gpu >= 0 && node->gdr.slab.nblocks == 0) return NULL;
+  if (gpu >= 0 && node->gdr.slab.blocks.n == 0) return NULL;
   if (tuttiAlloc((void **)&x, 1, sizeof *x, "keys of a window", v->memory) != tuttiSuccess)
     return NULL;
   for (int i = 0; i < node->nrails && i < TUTTI_RMA_KEYS; i++)

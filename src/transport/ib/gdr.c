@@ -451,7 +451,7 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   }
   TUTTI_INFO(NET,
              "NET/IB: GPUDirect RDMA by %d of %d ports, %d connections%s in %zu MiB of the GPU, %s",
-             railsThatReach(node), node->nrails, g->slab.nblocks,
+             railsThatReach(node), node->nrails, g->slab.blocks.n,
              g->sends ? "" : " for what comes alone", g->slab.memory.bytes >> 20,
              g->flushes ? "flushed by a read" : "without a flush, which this GPU does not need");
   return tuttiSuccess;
@@ -464,7 +464,7 @@ static tuttiResult_t connectionWithoutGdr(const tuttiIbNode *node, const tuttiCo
            "its connection %s rank %d, channel %d, finds none of the %d blocks of GPU memory free: "
            "raise TUTTI_NET_GDR_SLAB",
            conn->direction == TUTTI_SEND ? "to" : "from", conn->peer, conn->channel,
-           node->gdr.slab.nblocks);
+           node->gdr.slab.blocks.n);
   return tuttiNetWithoutGdr(node->view, what);
 }
 
@@ -473,16 +473,16 @@ tuttiResult_t tuttiIbGdrTake(tuttiIbNode *node, const tuttiConn *conn, uint8_t *
   const tuttiCommView *v = node->view;
   *block = NULL;
   if (tuttiPeerGpu(&v->peers[v->rank]) < 0) return tuttiSuccess;
-  if (conn->direction == TUTTI_SEND && g->slab.nblocks > 0 && !g->sends) return tuttiSuccess;
-  *block = tuttiIbSlabTake(&g->slab);
+  if (conn->direction == TUTTI_SEND && g->slab.blocks.n > 0 && !g->sends) return tuttiSuccess;
+  *block = tuttiBlocksTake(&g->slab.blocks, 1);
   if (*block) return tuttiSuccess;
   TUTTI_TRY(connectionWithoutGdr(node, conn));
-  if (g->slab.nblocks > 0 && !g->full)
+  if (g->slab.blocks.n > 0 && !g->full)
     TUTTI_WARN(NET,
                "NET/IB: all %d blocks of GPU memory are taken: more connections are staged in host "
                "memory; raise TUTTI_NET_GDR_SLAB",
-               g->slab.nblocks);
-  g->full = g->slab.nblocks > 0;
+               g->slab.blocks.n);
+  g->full = g->slab.blocks.n > 0;
   return tuttiSuccess;
 }
 

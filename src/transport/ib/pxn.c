@@ -274,12 +274,12 @@ uint8_t *tuttiIbPxnTake(tuttiIbNode *node, const tuttiConn *conn) {
   if (!v->pxn || conn->direction != TUTTI_SEND || conn->channel != TUTTI_P2P_CHANNEL) return NULL;
   for (int i = 0; i < node->nloans; i++)
     if (node->loans[i].lender == v->pxn[conn->peer].lender)
-      return tuttiIbSlabTake(&node->loans[i].slab);
+      return tuttiBlocksTake(&node->loans[i].slab.blocks, 1);
   return NULL;
 }
 
 tuttiIbLoan *tuttiIbPxnLoanOf(const tuttiIbNode *node, const uint8_t *block) {
   for (int i = 0; i < node->nloans; i++)
-    if (tuttiIbSlabHas(&node->loans[i].slab, block)) return &node->loans[i];
+    if (tuttiBlocksHave(&node->loans[i].slab.blocks, block)) return &node->loans[i];
   return NULL;
 }
