@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "base/pinned.h"
 #include "base/settings.h"
+#include "transport/pool.h"
 #include "transport/socket/endpoint.h"
 #include "transport/stub.h"
 
@@ -26,6 +26,7 @@ typedef struct netEndpoint {
   void *fifo;
   uint8_t *gpuData; /* its payloads, of the net; NULL: they are in the FIFO */
   size_t fifoBytes;
+  bool pooled; /* the FIFO is of the pool; else it is its own, as the next two say */
   tuttiPinned pinned;
   size_t counted; /* bytes of it on the account */
   bool sends;
@@ -38,6 +39,8 @@ typedef struct {
   const tuttiNet *net; /* the best that can serve here */
   void *node;          /* of net */
   bool serving;        /* listener and node are with the proxy, since the first open */
+  tuttiPool pool;      /* for the FIFOs of a rank with a GPU */
+  bool full;           /* it had no room left, which has been said */
   netEndpoint *endpoints;
 } netState;
 
@@ -135,6 +138,7 @@ static tuttiResult_t unknownNet(const char *name) {
 static void closeState(void *state) {
   netState *s = state;
   if (s->node) s->net->close(s->node);
+  tuttiPoolDrop(&s->pool);
   tuttiSocketCloseListener(s->listener);
   tuttiFree(s);
 }
@@ -165,19 +169,63 @@ static tuttiResult_t netPrepare(tuttiCommView *v, tuttiPeer *mine) {
   return tuttiSuccess;
 }
 
+/* Peers by a network, or by any if it is NULL. */
+static int peersBy(const tuttiCommView *v, const tuttiNet *net) {
+  int n = 0;
+  for (int p = 0; p < v->nranks; p++)
+    n += v->paths[p].transport == &tuttiTransportNet && (!net || v->paths[p].net == net);
+  return n;
+}
+
+/* Connections of either direction that a rank with so many peers is expected to open: for
+ * collectives on each channel, for messages and for puts. */
+static int connections(const tuttiCommView *v, int npeers) {
+  int joined = npeers < v->neighbours ? npeers : v->neighbours;
+  return joined * v->nchannels + npeers * (1 + (v->rmaContexts > 0));
+}
+
+/* Most that the pool may have. */
+static size_t poolLimit(const tuttiCommView *v) {
+  size_t most = (size_t)tuttiSettingInt(TUTTI_SETTING_NET_PINNED), left = SIZE_MAX;
+  if (v->memLimit) left = v->memLimit > v->memTaken ? v->memLimit - v->memTaken : 0;
+  return left < most ? left : most;
+}
+
+/* It is no trouble if there is none: see takeFifo. */
+static void makePool(tuttiCommView *v, netState *s) {
+  if (tuttiPeerGpu(&v->peers[v->rank]) < 0) return;
+  int half = connections(v, peersBy(v, NULL)), own = connections(v, peersBy(v, s->net)),
+      inGpu = s->net->room(s->node, own, own);
+  size_t small = tuttiPagesUp(tuttiNetHostBytes(v, true)),
+         whole = tuttiPagesUp(tuttiNetHostBytes(v, false)), most = poolLimit(v),
+         wanted = (size_t)inGpu * small + (size_t)(2 * half - inGpu) * whole,
+         bytes = wanted < most ? wanted : most;
+  if (bytes < small) return;
+  if (tuttiPoolMake(v, bytes, &s->pool) == tuttiSuccess) {
+    TUTTI_INFO(NET,
+               "NET: pinned %zu MiB of host memory, for %d connections with payloads in GPU memory "
+               "(%zu KiB) and %d without (%zu KiB)%s",
+               s->pool.bytes >> 20, inGpu, small >> 10, 2 * half - inGpu, whole >> 10,
+               bytes < wanted ? "; it is less than these would take" : "");
+  } else {
+    TUTTI_INFO(NET, "NET: no host memory is pinned for connections: %s", tuttiErrorText());
+    tuttiErrorClear();
+  }
+}
+
 /* Kernels run from the first operation on: what must be made before is made now. */
 static tuttiResult_t netAttach(tuttiCommView *v) {
   netState *s = v->net;
-  int npeers = 0;
-  for (int p = 0; s && p < v->nranks; p++)
-    npeers += v->paths[p].transport == &tuttiTransportNet;
   if (!s) return tuttiSuccess;
+  int npeers = peersBy(v, NULL);
   /* Until now the port was only held: where nobody will come, nobody listens. */
   if (npeers > 0)
     TUTTI_TRY(tuttiSocketListenerStart(s->listener));
   else
     tuttiListenerClose(&s->listener->listener);
-  return s->net->attach(v, s->node, npeers);
+  TUTTI_TRY(s->net->attach(v, s->node, npeers));
+  makePool(v, s);
+  return tuttiSuccess;
 }
 
 size_t tuttiNetEndpointBytes(const tuttiCommView *v) {
@@ -215,14 +263,35 @@ tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v, const char *what) {
                     tuttiSettingOrigin(TUTTI_SETTING_NET_GDR), what);
 }
 
+/* What finds no room in the pool is pinned now, and may wait for kernels. */
+static tuttiResult_t takeFifo(tuttiCommView *v, netEndpoint *end) {
+  netState *s = v->net;
+  int gpu = tuttiPeerGpu(&v->peers[v->rank]);
+  end->fifo = tuttiPoolTake(&s->pool, end->fifoBytes);
+  end->pooled = end->fifo != NULL;
+  if (end->pooled) {
+    memset(end->fifo, 0, TUTTI_NET_CONTROL_BYTES); /* it may have been another's */
+    return tuttiSuccess;
+  }
+  if (gpu >= 0 && !s->full) {
+    TUTTI_INFO(
+        NET,
+        "NET: no room for %zu KiB of a connection is left in the %zu MiB of pinned host "
+        "memory: it is pinned now, and so will others be, which can wait for kernels of this "
+        "process that in turn wait for this rank, for ever; raise TUTTI_NET_PINNED",
+        end->fifoBytes >> 10, s->pool.bytes >> 20);
+    s->full = true;
+  }
+  TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
+  return tuttiPin(v->rank, gpu, end->fifo, end->fifoBytes, &end->pinned);
+}
+
 /* Undone by dropEndpoint, also after a failure. */
 static tuttiResult_t makeFifo(tuttiCommView *v, netEndpoint *end, tuttiConn *conn) {
   netState *s = v->net;
   TUTTI_TRY(end->net->takeData(s->node, conn, &end->gpuData));
   end->fifoBytes = tuttiNetHostBytes(v, end->gpuData != NULL);
-  TUTTI_TRY(tuttiMap(&end->fifo, end->fifoBytes, -1, "the FIFO of a network connection", NULL));
-  int gpu = tuttiPeerGpu(&v->peers[v->rank]);
-  TUTTI_TRY(tuttiPin(v->rank, gpu, end->fifo, end->fifoBytes, &end->pinned));
+  TUTTI_TRY(takeFifo(v, end));
   conn->descriptors = end->fifo;
   conn->readers = (tuttiReader *)(conn->descriptors + TUTTI_FIFO_DEPTH);
   conn->posts = (tuttiPost *)(conn->readers + 1);
@@ -245,7 +314,10 @@ static void dropEndpoint(tuttiCommView *v, netEndpoint *end) {
   if (end->gpuData) end->net->giveData(s->node, end->gpuData);
   tuttiFetchAddAcqRel(&v->memory->bytes, -(uint64_t)end->counted);
   tuttiUnpin(&end->pinned);
-  tuttiUnmap(end->fifo, end->fifoBytes, NULL);
+  if (end->pooled)
+    tuttiPoolGive(&s->pool, end->fifo);
+  else
+    tuttiUnmap(end->fifo, end->fifoBytes, NULL);
   tuttiFree(end);
 }
 
@@ -363,7 +435,10 @@ bool tuttiNetDrained(const tuttiCommView *v) {
 
 void tuttiNetMeasure(tuttiCommView *v) {
   netState *s = v->net;
-  for (netEndpoint *end = s ? s->endpoints : NULL; end; end = end->next) {
+  if (!s) return;
+  tuttiPoolMeasure(&s->pool);
+  for (netEndpoint *end = s->endpoints; end; end = end->next) {
+    if (end->pooled) continue;
     size_t now = tuttiResident(end->fifo, end->fifoBytes);
     tuttiFetchAddAcqRel(&v->memory->bytes, now - end->counted); /* wraps when it is less */
     end->counted = now;

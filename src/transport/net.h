@@ -75,6 +75,9 @@ typedef struct tuttiNet {
   int (*join)(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portOfB, tuttiRail *rail);
   /* Gets ready for connections with so many peers, before any kernel runs. */
   tuttiResult_t (*attach)(tuttiCommView *v, void *node, int npeers);
+  /* Of so many connections to open, for how many there is such memory as takeData gives. After
+   * attach. */
+  int (*room)(void *node, int sends, int receives);
   /* GPU memory for the payloads of the connection that `conn` names, which has TUTTI_FIFO_DEPTH
    * slots, of this rank's GPU or of the one by which its messages go; NULL: there is none, and they
    * go through host memory. To be given back when the connection is closed. */

@@ -41,6 +41,11 @@ tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers) {
              : tuttiSuccess;
 }
 
+int tuttiNetNoRoom(void *node, int sends, int receives) {
+  (void)node, (void)sends, (void)receives;
+  return 0;
+}
+
 tuttiResult_t tuttiNetNoDataToTake(void *node, const tuttiConn *conn, uint8_t **data) {
   (void)node, (void)conn;
   *data = NULL;

@@ -21,6 +21,7 @@ int tuttiNetNoPorts(const tuttiPeer *peer, tuttiNetPort *ports);
 int tuttiNetNoPortsToJoin(const tuttiPeer *a, int portOfA, const tuttiPeer *b, int portOfB,
                           tuttiRail *rail);
 tuttiResult_t tuttiNetNoGpuToAttach(tuttiCommView *v, void *node, int npeers);
+int tuttiNetNoRoom(void *node, int sends, int receives);
 tuttiResult_t tuttiNetNoDataToTake(void *node, const tuttiConn *conn, uint8_t **data);
 void tuttiNetNoDataToGive(void *node, const uint8_t *data);
 bool tuttiNetReachesNothing(void *node, const void *addr, size_t bytes);

@@ -107,7 +107,8 @@ typedef struct tuttiCommView {
   const int32_t *lends;   /* [nranks], with pxn: to how many peers each sends by way of this GPU */
   int lsaSize;   /* ranks of each local team: they follow each other, and all store to each other */
   int nchannels; /* channels that collectives may use */
-  size_t slotBytes;            /* of every FIFO; multiple of TUTTI_LINE */
+  int neighbours;   /* that rings, trees and rounds of doubling join a rank with on each, at most */
+  size_t slotBytes; /* of every FIFO; multiple of TUTTI_LINE */
   size_t memLimit, memTaken;   /* 0: no limit; what this rank may take so far */
   int rmaContexts, rmaSignals; /* of one-sided operations; other ranks may yet say otherwise */
   size_t stagedBytes; /* of the symmetric block that segments hold instead of FIFOs; or 0 */

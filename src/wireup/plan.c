@@ -93,6 +93,7 @@ static tuttiResult_t fitMemory(tuttiCommView *v, tuttiPlanInput *in) {
   /* Of all collectives those with a root may double wherever any may. */
   if (in->algoMask & 1u << tuttiAlgoDoubling && tuttiPlanDoubles(in, tuttiCollScatter))
     neighbours += tuttiSchedulePeers(tuttiCollScatter, tuttiAlgoDoubling, n);
+  v->neighbours = neighbours;
   if (in->nhosts > 1 || in->loopback) ends = 2 * (n <= neighbours ? n - 1 : neighbours);
   for (;;) {
     v->nchannels = in->maxChannels;

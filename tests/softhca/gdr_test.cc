@@ -278,6 +278,38 @@ TEST(Gdr, TheSlabIsCountedAndLimited) {
   EXPECT_THAT(tuttiErrorText(), testing::HasSubstr("TUTTI_MEM_LIMIT leaves no room"));
 }
 
+// With payloads in GPU memory or without, as takeData will say: no connection pins its own.
+TEST(Gdr, FifosOfBothKindsArePinnedAtAttach) {
+  if (!configured("movers 1")) return;
+  const struct {
+    const char *slab, *read;
+    int neighbours;
+    size_t all, inGpu; // connections that are expected
+  } cases[] = {{"512M", "1", 1, 10, 10}, {"512M", "0", 1, 10, 5}, {"1M", "1", 1, 10, 2},
+               {"1M", "0", 1, 10, 2},    {"512M", "1", 0, 2, 2},  {"512M", "0", 0, 2, 1}};
+  for (const auto &c : cases) {
+    set("TUTTI_NET_GDR_SLAB", c.slab);
+    set("TUTTI_NET_GDR_READ", c.read);
+    Ranks r(true, false);
+    r.a.view.neighbours = c.neighbours;
+    int before = pins;
+    r.attach();
+    EXPECT_EQ(pins, before + 1);
+    EXPECT_EQ(pinned, c.inGpu * tuttiPagesUp(tuttiNetHostBytes(&r.a.view, true)) +
+                          (c.all - c.inGpu) * tuttiPagesUp(tuttiNetHostBytes(&r.a.view, false)));
+    std::vector<tuttiConn> conns;
+    for (int channel : {0, 1, 2, 3, TUTTI_P2P_CHANNEL})
+      for (tuttiDirection direction : {TUTTI_SEND, TUTTI_RECV})
+        if (conns.size() < c.all) conns.push_back(r.a.open(channel, direction));
+    EXPECT_EQ(pins, before + 1) << c.slab << " " << c.read;
+    tuttiConn to = r.b.open(0, TUTTI_RECV);
+    EXPECT_EQ(exchange(r, conns[0], to, 20, kSizes), 0) << r.a.error << r.b.error;
+    tuttiTransportNet.close(&r.b.view, &to);
+    for (auto &conn : conns)
+      tuttiTransportNet.close(&r.a.view, &conn);
+  }
+}
+
 // Reads across sockets are slow, and asked for all the same where nothing may be staged; but for
 // what was to be.
 TEST(Gdr, WhatIsSentAcrossSocketsIsStaged) {

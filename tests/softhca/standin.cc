@@ -12,7 +12,8 @@
 #include "control.h"
 
 std::atomic<bool> needsFlush{true}, lendsNothing{false};
-std::atomic<int> allocations{0}, driverFlushes{0}, limit{INT_MAX};
+std::atomic<int> allocations{0}, driverFlushes{0}, limit{INT_MAX}, pins{0};
+std::atomic<size_t> pinned{0};
 
 extern "C" {
 tuttiResult_t tuttiGpuAlloc(int rank, int device, size_t bytes, tuttiGpuMemory *out) {
@@ -75,7 +76,10 @@ const char *tuttiGpuBorrow(int device, int fd, size_t bytes, tuttiGpuMemory *out
   *out = tuttiGpuMemory{reinterpret_cast<void *>(p), bytes, device, true}; // NOLINT: as above
   return nullptr;
 }
-tuttiResult_t tuttiPin(int, int, void *, size_t, tuttiPinned *) {
+tuttiResult_t tuttiPin(int, int device, void *, size_t bytes, tuttiPinned *) {
+  if (device < 0) return tuttiSuccess;
+  pins++;
+  pinned = bytes;
   return tuttiSuccess;
 }
 void tuttiUnpin(tuttiPinned *) {}

@@ -10,6 +10,8 @@
 // What the GPU needs, has not or allows of allocations; and what has been asked of it.
 extern std::atomic<bool> needsFlush, lendsNothing;
 extern std::atomic<int> allocations, driverFlushes, limit;
+extern std::atomic<int> pins;      // of host memory, ever
+extern std::atomic<size_t> pinned; // bytes of the last one
 
 inline cuPointer pointerOf(const void *p) {
   return reinterpret_cast<cuPointer>(p);

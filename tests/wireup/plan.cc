@@ -135,6 +135,22 @@ TEST_F(Plan, SlotsThenChannelsShrinkUntilAllFits) {
   EXPECT_THAT(tuttiErrorText(), HasSubstr("TUTTI_MEM_LIMIT is 100000"));
 }
 
+// More ranks than these are reached by messages alone.
+TEST_F(Plan, TransportsLearnHowManyRanksAChannelJoins) {
+  s.nranks = 64;
+  s.nhosts = 8;
+  s.maxRanksPerHost = 8;
+  s.network = true;
+  ASSERT_EQ(tuttiSuccess, make());
+  EXPECT_GE(v.neighbours, TUTTI_MAX_FAN + 4) << "of trees, and of the rings of a grid";
+  EXPECT_LT(v.neighbours, 32);
+  toGpus();
+  s.stores = false;
+  ASSERT_EQ(tuttiSuccess, make());
+  EXPECT_GE(v.neighbours, TUTTI_MAX_FAN + 4);
+  EXPECT_LT(v.neighbours, 32);
+}
+
 TEST_F(Plan, GpusThatStoreIntoEachOther) {
   toGpus();
   s.sharers = 2;

@@ -888,6 +888,14 @@ static tuttiResult_t ibAttach(tuttiCommView *v, void *node, int npeers) {
   return tuttiIbPxnAttach(node);
 }
 
+static int ibRoom(void *self, int sends, int receives) {
+  const tuttiIbNode *node = self;
+  int all = sends + receives, n = tuttiIbGdrRoom(node, sends, receives);
+  for (int i = 0; i < node->nloans; i++)
+    n += node->loans[i].slab.blocks.n;
+  return n < all ? n : all;
+}
+
 static tuttiResult_t ibTakeData(void *node, const tuttiConn *conn, uint8_t **data) {
   *data = tuttiIbPxnTake(node, conn);
   return *data ? tuttiSuccess : tuttiIbGdrTake(node, conn, data);
@@ -923,6 +931,7 @@ const tuttiNet tuttiNetIb = {
     .ports = ibPorts,
     .join = ibJoin,
     .attach = ibAttach,
+    .room = ibRoom,
     .takeData = ibTakeData,
     .giveData = ibGiveData,
     .reaches = tuttiIbReaches,

@@ -350,6 +350,8 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers);
 void tuttiIbGdrDrop(tuttiIbRail *rail);
 /* No queue pair is left that knows the memory. */
 void tuttiIbGdrClose(tuttiIbNode *node);
+/* For how many of so many connections it has blocks. */
+int tuttiIbGdrRoom(const tuttiIbNode *node, int sends, int receives);
 /* A block for the payloads of the connection that `conn` names; NULL: there is none, which may be
  * an error, or what it sends is to be staged. For the thread that opens and closes connections. */
 tuttiResult_t tuttiIbGdrTake(tuttiIbNode *node, const tuttiConn *conn, uint8_t **block);

@@ -457,6 +457,12 @@ tuttiResult_t tuttiIbGdrAttach(tuttiIbNode *node, int npeers) {
   return tuttiSuccess;
 }
 
+int tuttiIbGdrRoom(const tuttiIbNode *node, int sends, int receives) {
+  const tuttiIbGdr *g = &node->gdr;
+  int wanted = receives + (g->sends ? sends : 0), n = g->slab.blocks.n;
+  return wanted < n ? wanted : n;
+}
+
 /* For a connection there is no block. */
 static tuttiResult_t connectionWithoutGdr(const tuttiIbNode *node, const tuttiConn *conn) {
   char what[256];

@@ -562,6 +562,7 @@ const tuttiNet tuttiNetSocket = {
     .ports = tuttiNetNoPorts,
     .join = tuttiNetNoPortsToJoin,
     .attach = tuttiNetNoGpuToAttach,
+    .room = tuttiNetNoRoom,
     .takeData = tuttiNetNoDataToTake,
     .giveData = tuttiNetNoDataToGive,
     .reaches = tuttiNetReachesNothing,
