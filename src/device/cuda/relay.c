@@ -99,20 +99,18 @@ static tuttiResult_t store(void *owner, void *to, const void *from, size_t bytes
   return CUDA_CHECK(cudaStreamSynchronize(r->copies));
 }
 
-static tuttiResult_t makeCounters(tuttiCudaRelay *r) {
+/* Counters of a rank. */
+static size_t rowOf(const tuttiCommView *v) {
+  return (size_t)v->rmaContexts * (size_t)v->rmaSignals;
+}
+
+static tuttiResult_t makeNet(tuttiCudaRelay *r) {
   tuttiCommView *v = r->view;
-  size_t used = (size_t)v->rmaContexts * (size_t)v->rmaSignals;
-  r->arrivedBytes = tuttiPagesUp((size_t)v->nranks * used * sizeof *r->arrived);
-  if (!r->arrived)
-    TUTTI_TRY(tuttiMap((void **)&r->arrived, r->arrivedBytes, -1, "signals of one-sided operations",
-                       v->memory));
-  TUTTI_TRY(tuttiPin(v->rank, r->device, r->arrived, r->arrivedBytes, &r->pinned));
-  CUDA_TRY(cudaHostGetDevicePointer((void **)&r->arrivedOnDevice, r->arrived, 0));
   tuttiRmaHome home = {.view = v,
                        .taker = v->taker,
                        .counters = r->arrived,
-                       .row = used,
-                       .used = used,
+                       .row = rowOf(v),
+                       .used = rowOf(v),
                        .store = store,
                        .owner = r,
                        .lookMs = 10};
@@ -127,6 +125,23 @@ static uint32_t napOf(const tuttiCommView *v, uint32_t others) {
   return others == 0 && threads > v->peers[v->rank].cores ? NAP_US : others;
 }
 
+/* Memory, which could not be had later but behind kernels that may wait for this rank. */
+static tuttiResult_t reserve(tuttiCudaRelay *r) {
+  const tuttiCommView *v = r->view;
+  size_t n = (size_t)v->nranks;
+  TUTTI_NEW(r->opened, v->nranks, "connections of puts", v->memory);
+  TUTTI_NEW(r->listening, v->nranks, "connections of puts", v->memory);
+  r->arrivedBytes = tuttiPagesUp(n * rowOf(v) * sizeof *r->arrived);
+  TUTTI_TRY(tuttiMap((void **)&r->arrived, r->arrivedBytes, -1, "signals of one-sided operations",
+                     v->memory));
+  TUTTI_TRY(tuttiPin(v->rank, r->device, r->arrived, r->arrivedBytes, &r->pinned));
+  CUDA_TRY(cudaHostGetDevicePointer((void **)&r->arrivedOnDevice, r->arrived, 0));
+  r->endpointsBytes = n * (sizeof *r->endpoints + sizeof *r->guards);
+  CUDA_TRY(cudaMalloc((void **)&r->endpoints, r->endpointsBytes));
+  r->guards = (uint32_t *)(r->endpoints + n);
+  return tuttiSuccess;
+}
+
 tuttiResult_t tuttiCudaRelayInit(tuttiCudaRelay *r, tuttiCommView *v, tuttiTaskContext *context,
                                  tuttiKernelStatus *status) {
   r->context = context;
@@ -139,27 +154,21 @@ tuttiResult_t tuttiCudaRelayInit(tuttiCudaRelay *r, tuttiCommView *v, tuttiTaskC
     r->network |= v->paths[p].network;
   }
   r->napUs = r->any ? napOf(v, context->napUs) : 0;
-  return tuttiSuccess;
+  return r->any ? reserve(r) : tuttiSuccess;
 }
 
-/* What operations need, with the first window: a communicator without one has no stream of these,
- * as there are few queues to the GPU, and kernels of one stream wait behind those of others that
- * have the same. After a failure it goes on where it ended. */
+/* What else operations need, with the first window: a communicator without one has no stream of
+ * these, as there are few queues to the GPU, and kernels of one stream wait behind those of others
+ * that have the same. After a failure it goes on where it ended. */
 static tuttiResult_t prepare(tuttiCudaRelay *r) {
-  const tuttiCommView *v = r->view;
   int least, greatest;
-  size_t n = (size_t)v->nranks, bytes = n * (sizeof *r->endpoints + sizeof *r->guards);
-  if (!r->opened) TUTTI_NEW(r->opened, v->nranks, "connections of puts", v->memory);
-  if (!r->listening) TUTTI_NEW(r->listening, v->nranks, "connections of puts", v->memory);
   CUDA_TRY(cudaHostGetDevicePointer((void **)&r->statusOnDevice, r->status, 0));
   CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest)); /* not behind waits for them */
   if (!r->copies)
     CUDA_TRY(cudaStreamCreateWithPriority(&r->copies, cudaStreamNonBlocking, greatest));
-  if (!r->endpoints) CUDA_TRY(cudaMalloc((void **)&r->endpoints, bytes));
-  CUDA_TRY(cudaMemsetAsync(r->endpoints, 0, bytes, r->copies));
+  CUDA_TRY(cudaMemsetAsync(r->endpoints, 0, r->endpointsBytes, r->copies));
   CUDA_TRY(cudaStreamSynchronize(r->copies));
-  r->guards = (uint32_t *)(r->endpoints + n);
-  return makeCounters(r);
+  return makeNet(r);
 }
 
 void tuttiCudaRelayStop(tuttiCudaRelay *r) {

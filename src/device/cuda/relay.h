@@ -42,6 +42,7 @@ typedef struct tuttiCudaRelay {
   uint64_t *arrivedOnDevice;
   tuttiPinned pinned;
   tuttiRingTreeEndpoint *endpoints; /* GPU: [nranks] to send to */
+  size_t endpointsBytes;            /* of these and guards */
   uint32_t *guards;                 /* GPU: [nranks] of these */
   uint8_t *opened;                  /* [nranks] that one is known to the GPU */
   bool *listening;                  /* [nranks] */
