@@ -14,6 +14,7 @@
 #include "comm/facts.h"
 #include "comm/failure.h"
 #include "comm/handle.h"
+#include "comm/muster.h"
 #include "comm/onesided.h"
 #include "comm/operation.h"
 #include "comm/options.h"
@@ -226,6 +227,8 @@ tuttiResult_t tuttiCommSetup(tuttiCommunicator *c, const tuttiUniqueId *ids, int
   tuttiStoreRelease32(&c->told.met, TUTTI_PATHS_KNOWN);
   TUTTI_TRY(tuttiTransportsAttach(&c->view));
   TUTTI_TRY(c->device->attach(&c->view, &c->context));
+  /* Kernels of one that has come so far may wait for one whose allocations then wait for them. */
+  if (c->device->kind == tuttiDeviceCuda) TUTTI_TRY(tuttiMusterWait(&c->view, wait));
   t[4] = tuttiNow();
   logSetup(c, t);
   tuttiStoreRelease32(&c->state, tuttiCommUsable);
