@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -346,6 +347,10 @@ static const char *threadRemedy(void) {
              ? "the limit on address space (ulimit -v), on threads (ulimit -u) or of the cgroup "
                "(pids.max)"
              : "the limit on threads (ulimit -u) or of the cgroup (pids.max)";
+}
+
+void tuttiThreadWakesInTime(void) {
+  prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 }
 
 tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(void *), void *arg) {

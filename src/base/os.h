@@ -89,6 +89,10 @@ bool tuttiPrivileged(void);
 /* Starts a thread of the library's own, which the application's signals never interrupt; `name` has
  * at most 15 characters. */
 tuttiResult_t tuttiThreadStart(pthread_t *out, const char *name, void *(*run)(void *), void *arg);
+/* The calling thread sleeps no longer than it asks for, as far as the kernel can. By default all
+ * may sleep 50 us more, so that the kernel can wake several at once: for a nap of 10 us that is
+ * much. */
+void tuttiThreadWakesInTime(void);
 /* Set in such threads that enter GPUs: they have none of their own to go back to. */
 extern __thread bool tuttiThreadIsOwn;
 

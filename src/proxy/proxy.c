@@ -197,6 +197,7 @@ static void *proxyThread(void *arg) {
   tuttiProxy *p = arg;
   int parkMs = PARK_MIN_MS;
   bool spins = false;
+  tuttiThreadWakesInTime(); /* naps between two looks are short */
   while (!tuttiLoadAcquire32(&p->stop)) {
     uint64_t wake = TUTTI_NO_DEADLINE;
     bool passed = false, moved = false, spun = spins;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -494,6 +495,17 @@ TEST(Fork, TableIsWholeBetweenThreads) {
     tuttiForkCloseRemove(first + i);
     close(first + i);
   }
+}
+
+TEST(Thread, WakesInTimeIfItAsksForThat) {
+  int before = 0, after = 0;
+  std::thread([&] {
+    before = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    tuttiThreadWakesInTime();
+    after = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+  }).join();
+  EXPECT_EQ(1, after) << "ns";
+  EXPECT_EQ(before, prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0)) << "that is the user's thread";
 }
 
 } // namespace
