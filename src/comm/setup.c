@@ -156,22 +156,29 @@ static bool shareCores(const tuttiPeer *a, const tuttiPeer *b) {
 /* Where the ranks that share this one's cores leave none for the kernel's part of a network,
  * spinning for long would keep it from its work. Where GPUs' ranks have no core for a second proxy,
  * one has both directions: another would only take another turn of a core for each message. Where
- * they have none for the first, it naps: one that spins would keep the next from its message for
- * whole time slices. */
+ * they have none for the first, those of one process have one thread. It takes the time of no more
+ * than one core from those who wait in CUDA; several, that spin, would keep each other from their
+ * messages for whole time slices, and so they nap. */
 static void setSpins(tuttiCommunicator *c) {
   const tuttiPeer *mine = &c->wireup.peers[c->rank];
-  int ranks = 0, cores = mine->cores;
-  for (int r = 0; r < c->nranks; r++)
-    ranks += shareCores(&c->wireup.peers[r], mine);
+  int ranks = 0, own = 0, cores = mine->cores;
+  for (int r = 0; r < c->nranks; r++) {
+    const tuttiPeer *peer = &c->wireup.peers[r];
+    ranks += shareCores(peer, mine);
+    own += shareCores(peer, mine) && peer->process == mine->process;
+  }
+  int others = ranks - own;
   c->ranksOnCores = ranks = tuttiCrowdJoin(&c->crowd, ranks);
   bool gpu = c->device->kind == tuttiDeviceCuda, network = c->wireup.survey.network;
   int looking = gpu && network ? ranks * GPU_THREADS : 0;
-  bool napping = looking > cores, crowded = looking && looking + ranks > cores;
-  c->context.napUs = NAP_US_RANK * (uint32_t)(napping && ranks < cores ? 1 : ranks / cores);
-  if (crowded) { /* it has nothing to do yet */
+  bool crowded = looking && looking + ranks > cores, together = looking > cores;
+  bool napping = together ? ranks + 1 + others > cores + 1 : ranks > cores;
+  c->context.napUs = napping ? NAP_US_RANK * (uint32_t)(ranks < cores ? 1 : ranks / cores) : 0;
+  if (crowded) { /* they have nothing to do yet */
     tuttiProxyDestroy(c->view.receiver);
     c->view.receiver = NULL;
   }
+  if (together) tuttiProxyShare(c->view.proxy);
   c->context.spins = cores < ranks ? 0 : cores == ranks && network ? SPINS_SHARED : SPINS;
   /* From the first operation on, whoever waits runs it. */
   if (network) c->context.proxy = c->view.proxy;

@@ -57,11 +57,13 @@ enum { EAGER_OPS = 6, EAGER_PASSES = 32, POLLED_PASSES = 512 };
 
 typedef struct {
   tuttiProxyOp op;
+  tuttiProxy *owner;
   tuttiProxyState state;
   uint64_t range; /* of NVTX, while it has work; 0: none */
 } proxyItem;
 
-struct tuttiProxy {
+/* The loop of one proxy, or of all that share a thread. */
+typedef struct {
   tuttiAtomic32 state;
   tuttiAtomic32 stop;   /* the thread ends */
   tuttiAtomic32 told;   /* epoll has ended a nap: until a pass has asked it, it would end each */
@@ -70,16 +72,26 @@ struct tuttiProxy {
   proxyItem *items;     /* lazy ones last: what leaves is what others wait for */
   int count, capacity;
   int polled; /* in the last pass: see tuttiProxyTurn */
-  bool busy, halted, threaded;
+  bool busy, threaded;
   unsigned eagerPasses; /* since the last look at epoll */
   pthread_t thread;
   int epoll, bell;
+  int users; /* of the common one, guarded by `commonLock` */
+} proxyLoop;
+
+struct tuttiProxy {
+  proxyLoop *loop;
   void (*fail)(void *ctx, tuttiResult_t code, const char *text);
   void *ctx;
+  bool shared; /* the loop is the common one */
+  bool halted; /* guarded by the loop's lock */
 };
 
+static pthread_mutex_t commonLock = PTHREAD_MUTEX_INITIALIZER;
+static proxyLoop *common; /* of those that share a thread; NULL: there is none yet */
+
 /* Sets and clears bits of `state`; returns the value before. */
-static uint32_t changeState(tuttiProxy *p, uint32_t set, uint32_t clear) {
+static uint32_t changeState(proxyLoop *p, uint32_t set, uint32_t clear) {
   for (;;) {
     uint32_t old = tuttiLoadRelaxed32(&p->state);
     if (tuttiCompareExchange32(&p->state, old, (old | set) & ~clear)) return old;
@@ -89,7 +101,7 @@ static uint32_t changeState(tuttiProxy *p, uint32_t set, uint32_t clear) {
 /* `HELD(p);` holds the lock to the end of the block. For all but the thread, which makes way. */
 #define HELD(p)                                                                                    \
   pthread_mutex_t *const held __attribute__((cleanup(tuttiUnlockAt), unused)) = takeLock(p)
-static pthread_mutex_t *takeLock(tuttiProxy *p) {
+static pthread_mutex_t *takeLock(proxyLoop *p) {
   tuttiFetchAddAcqRel32(&p->wanted, 1);
   pthread_mutex_lock(&p->lock);
   tuttiFetchAddAcqRel32(&p->wanted, UINT32_MAX); /* minus one */
@@ -98,12 +110,17 @@ static pthread_mutex_t *takeLock(tuttiProxy *p) {
 
 /* Wakes the thread if it sleeps; of several wakers one pays for the system call. KICKED is for a
  * thread that is about to sleep until a time it took from an older pass. */
-static void wakeThread(tuttiProxy *p) {
+static void wakeThread(proxyLoop *p) {
   if (changeState(p, KICKED, SLEEPING) & SLEEPING) eventfd_write(p->bell, 1);
 }
 
+static void kick(proxyLoop *p, uint32_t how) {
+  uint32_t before = changeState(p, how, 0);
+  if (before & SLEEPING && !(before & ENTERED)) wakeThread(p);
+}
+
 /* Notes what the kernel has to say of the descriptors. */
-static void collectEvents(tuttiProxy *p) {
+static void collectEvents(proxyLoop *p) {
   struct epoll_event events[EVENTS_PER_PASS];
   p->eagerPasses = 0;
   int n = epoll_wait(p->epoll, events, EVENTS_PER_PASS, 0);
@@ -120,7 +137,7 @@ static void collectEvents(tuttiProxy *p) {
 typedef enum { PASS_THREAD, PASS_SPINNING, PASS_LEAVING } passKind;
 
 /* Whether a pass tries descriptors instead of asking epoll of them: see EAGER_OPS, and Nap. */
-static bool passIsEager(tuttiProxy *p, passKind kind) {
+static bool passIsEager(proxyLoop *p, passKind kind) {
   if (tuttiLoadRelaxed32(&p->told)) {
     tuttiStoreRelease32(&p->told, 0);
     return false;
@@ -131,7 +148,7 @@ static bool passIsEager(tuttiProxy *p, passKind kind) {
 }
 
 /* Gives an operation its turn. True: it has work left. */
-static bool advanceItem(const tuttiProxy *p, proxyItem *item, tuttiProxyTurn *turn) {
+static bool advanceItem(proxyItem *item, tuttiProxyTurn *turn) {
   item->state = item->op.advance(item->op.self, turn);
   if (item->state == TUTTI_PROXY_MOVED || item->state == TUTTI_PROXY_WAITING) {
     if (!item->range) item->range = tuttiRangeOpen("proxy", 0, -1, 0);
@@ -139,23 +156,24 @@ static bool advanceItem(const tuttiProxy *p, proxyItem *item, tuttiProxyTurn *tu
   }
   tuttiRangeClose(item->range);
   item->range = 0;
-  if (item->state == TUTTI_PROXY_FAILED) p->fail(p->ctx, turn->result, tuttiErrorText());
+  if (item->state == TUTTI_PROXY_FAILED)
+    item->owner->fail(item->owner->ctx, turn->result, tuttiErrorText());
   return false;
 }
 
 /* One pass; the lock is held. *wake: when the thread must make the next one at the latest. */
-static bool passOver(tuttiProxy *p, passKind kind, uint64_t *wake) {
+static bool passOver(proxyLoop *p, passKind kind, uint64_t *wake) {
   tuttiProxyTurn turn = {.wake = TUTTI_NO_DEADLINE, .result = tuttiSuccess};
   bool moved = false, busy = false, leaving = kind == PASS_LEAVING;
   uint32_t seen = leaving ? KICKED : KICKED | FREED;
   if (tuttiLoadRelaxed32(&p->state) & seen) changeState(p, 0, seen);
   turn.eager = passIsEager(p, kind);
-  if (!turn.eager && !p->halted) collectEvents(p);
-  for (int i = 0; i < p->count && !p->halted; i++) {
+  if (!turn.eager) collectEvents(p);
+  for (int i = 0; i < p->count; i++) {
     proxyItem *item = &p->items[i];
-    bool lazy = item->op.lazy;
-    if (item->state == TUTTI_PROXY_FAILED || (lazy && leaving)) continue;
-    busy |= advanceItem(p, item, &turn) && !lazy;
+    bool lazy = item->op.lazy, ended = item->state == TUTTI_PROXY_FAILED || item->owner->halted;
+    if (ended || (lazy && leaving)) continue;
+    busy |= advanceItem(item, &turn) && !lazy;
     moved |= item->state == TUTTI_PROXY_MOVED;
   }
   if (busy != p->busy) changeState(p, busy ? BUSY : 0, busy ? 0 : BUSY);
@@ -168,7 +186,7 @@ static bool passOver(tuttiProxy *p, passKind kind, uint64_t *wake) {
 /* Sleeps until there is something to do: see the top. `passed`: a pass that moved nothing has just
  * been made, and said `wake`. Not for ever: a queue pair that gives up on what was sent before its
  * rank left says so where only a look finds it. */
-static void sleepThread(tuttiProxy *p, bool passed, uint64_t wake, int *parkMs) {
+static void sleepThread(proxyLoop *p, bool passed, uint64_t wake, int *parkMs) {
   uint32_t state;
   bool parked;
   do {
@@ -194,7 +212,7 @@ static void sleepThread(tuttiProxy *p, bool passed, uint64_t wake, int *parkMs) 
  * makes no system call between its passes. Only behind one that has asked epoll it sleeps, since
  * what an eager pass leaves waiting counts on another. */
 static void *proxyThread(void *arg) {
-  tuttiProxy *p = arg;
+  proxyLoop *p = arg;
   int parkMs = PARK_MIN_MS;
   bool spins = false;
   tuttiThreadWakesInTime(); /* naps between two looks are short */
@@ -215,20 +233,16 @@ static void *proxyThread(void *arg) {
   return NULL;
 }
 
-tuttiResult_t tuttiProxyCreate(tuttiProxy **proxy,
-                               void (*fail)(void *ctx, tuttiResult_t code, const char *text),
-                               void *ctx) {
-  tuttiProxy *p;
+static tuttiResult_t makeLoop(proxyLoop **out) {
+  proxyLoop *p;
   TUTTI_NEW(p, 1, "the network proxy", NULL);
-  p->fail = fail;
-  p->ctx = ctx;
   p->epoll = epoll_create1(EPOLL_CLOEXEC);
   p->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (p->epoll >= 0 && p->bell >= 0) {
     pthread_mutex_init(&p->lock, NULL);
     tuttiForkCloseAdd(p->epoll);
     tuttiForkCloseAdd(p->bell);
-    *proxy = p;
+    *out = p;
     return tuttiSuccess;
   }
 
@@ -242,11 +256,14 @@ tuttiResult_t tuttiProxyCreate(tuttiProxy **proxy,
                     tuttiErrnoText(err));
 }
 
-void tuttiProxyDestroy(tuttiProxy *p) {
-  if (!p) return;
+static void stopThread(proxyLoop *p) {
+  tuttiStoreRelease32(&p->stop, 1);
+  eventfd_write(p->bell, 1);
+}
+
+static void destroyLoop(proxyLoop *p) {
   if (p->threaded) {
-    tuttiStoreRelease32(&p->stop, 1);
-    eventfd_write(p->bell, 1);
+    stopThread(p);
     pthread_join(p->thread, NULL);
   }
   pthread_mutex_destroy(&p->lock);
@@ -256,7 +273,61 @@ void tuttiProxyDestroy(tuttiProxy *p) {
   tuttiFree(p);
 }
 
-tuttiResult_t tuttiProxyAdd(tuttiProxy *p, const tuttiProxyOp *op) {
+tuttiResult_t tuttiProxyCreate(tuttiProxy **proxy,
+                               void (*fail)(void *ctx, tuttiResult_t code, const char *text),
+                               void *ctx) {
+  tuttiProxy *made;
+  TUTTI_NEW(made, 1, "the network proxy", NULL);
+  made->fail = fail;
+  made->ctx = ctx;
+  tuttiResult_t result = makeLoop(&made->loop);
+  if (result == tuttiSuccess)
+    *proxy = made;
+  else
+    tuttiFree(made);
+  return result;
+}
+
+void tuttiProxyShare(tuttiProxy *proxy) {
+  TUTTI_LOCKED(&commonLock);
+  if (proxy->shared || proxy->loop->threaded) return;
+  if (common == NULL) {
+    common = proxy->loop;
+  } else {
+    destroyLoop(proxy->loop);
+    proxy->loop = common;
+  }
+  common->users++;
+  proxy->shared = true;
+}
+
+/* Takes the proxy's operations off the list that it has in common with others. */
+static void dropItems(const tuttiProxy *proxy) {
+  proxyLoop *p = proxy->loop;
+  HELD(p);
+  int kept = 0;
+  for (int i = 0; i < p->count; i++)
+    if (p->items[i].owner != proxy) p->items[kept++] = p->items[i];
+  p->count = kept;
+}
+
+/* Whether it was the last one to use it. */
+static bool leaveCommon(const tuttiProxy *proxy) {
+  TUTTI_LOCKED(&commonLock);
+  dropItems(proxy);
+  if (--common->users > 0) return false;
+  common = NULL;
+  return true;
+}
+
+void tuttiProxyDestroy(tuttiProxy *proxy) {
+  if (!proxy) return;
+  if (!proxy->shared || leaveCommon(proxy)) destroyLoop(proxy->loop);
+  tuttiFree(proxy);
+}
+
+tuttiResult_t tuttiProxyAdd(tuttiProxy *proxy, const tuttiProxyOp *op) {
+  proxyLoop *p = proxy->loop;
   HELD(p);
   TUTTI_TRY(tuttiGrow((void **)&p->items, p->count, &p->capacity, sizeof *p->items,
                       "operations of the proxy", NULL));
@@ -265,12 +336,13 @@ tuttiResult_t tuttiProxyAdd(tuttiProxy *p, const tuttiProxyOp *op) {
   int i = p->count++;
   for (; i > 0 && !op->lazy && p->items[i - 1].op.lazy; i--)
     p->items[i] = p->items[i - 1];
-  p->items[i] = (proxyItem){.op = *op, .state = TUTTI_PROXY_IDLE};
-  tuttiProxyKick(p);
+  p->items[i] = (proxyItem){.op = *op, .owner = proxy, .state = TUTTI_PROXY_IDLE};
+  kick(p, KICKED);
   return tuttiSuccess;
 }
 
-void tuttiProxyRemove(tuttiProxy *p, void *self) {
+void tuttiProxyRemove(tuttiProxy *proxy, void *self) {
+  proxyLoop *p = proxy->loop;
   HELD(p);
   for (int i = 0; i < p->count; i++) {
     if (p->items[i].op.self != self) continue;
@@ -298,7 +370,7 @@ bool tuttiProxyNothingToTell(void *self, tuttiProxyFacts *out) {
 }
 
 /* A thread that is stopped, or computes, may hold the lock for ever. */
-static bool lockSoon(tuttiProxy *p) {
+static bool lockSoon(proxyLoop *p) {
   uint64_t until = tuttiDeadline(TELL_MS);
   tuttiBackoff pause = {0};
   bool locked;
@@ -309,13 +381,15 @@ static bool lockSoon(tuttiProxy *p) {
   return locked;
 }
 
-int tuttiProxyTell(tuttiProxy *p, tuttiProxyFacts *out, int max) {
+int tuttiProxyTell(tuttiProxy *proxy, tuttiProxyFacts *out, int max) {
+  proxyLoop *p = proxy->loop;
   int n = 0;
   if (!lockSoon(p)) return 0;
   for (int pass = 0; pass < 3; pass++) {
     for (int i = 0; i < p->count && n < max; i++) {
       tuttiProxyFacts facts = {0};
-      bool tells = p->items[i].op.tell(p->items[i].op.self, &facts);
+      const proxyItem *item = &p->items[i];
+      bool tells = item->owner == proxy && item->op.tell(item->op.self, &facts);
       int place = facts.busy ? 0 : facts.rate ? 1 : 2;
       if (tells && place == pass) out[n++] = facts;
     }
@@ -324,31 +398,30 @@ int tuttiProxyTell(tuttiProxy *p, tuttiProxyFacts *out, int max) {
   return n;
 }
 
-void tuttiProxyHalt(tuttiProxy *p) {
+void tuttiProxyHalt(tuttiProxy *proxy) {
+  proxyLoop *p = proxy->loop;
   HELD(p);
-  for (int i = 0; i < p->count && !p->halted; i++)
-    p->items[i].op.halt(p->items[i].op.self);
-  p->halted = true;
-  tuttiStoreRelease32(&p->stop, 1); /* nothing is left for the thread; Destroy joins it */
-  eventfd_write(p->bell, 1);
+  for (int i = 0; i < p->count && !proxy->halted; i++)
+    if (p->items[i].owner == proxy) p->items[i].op.halt(p->items[i].op.self);
+  proxy->halted = true;
 }
 
-tuttiResult_t tuttiProxyWatch(tuttiProxy *p, tuttiProxySource *source) {
+tuttiResult_t tuttiProxyWatch(tuttiProxy *proxy, tuttiProxySource *source) {
   struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                               .data.ptr = source};
   source->readable = source->writable = source->hangup = false;
-  if (epoll_ctl(p->epoll, EPOLL_CTL_ADD, source->fd, &event) == 0) return tuttiSuccess;
+  if (epoll_ctl(proxy->loop->epoll, EPOLL_CTL_ADD, source->fd, &event) == 0) return tuttiSuccess;
   return TUTTI_FAIL(tuttiSystemError,
                     "cannot watch socket %d: %s; see /proc/sys/fs/epoll/max_user_watches",
                     source->fd, tuttiErrnoText(errno));
 }
 
-void tuttiProxyUnwatch(tuttiProxy *p, tuttiProxySource *source) {
+void tuttiProxyUnwatch(tuttiProxy *proxy, tuttiProxySource *source) {
   /* Explicit, as close() does not do it when a forked child has the descriptor too. */
-  epoll_ctl(p->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+  epoll_ctl(proxy->loop->epoll, EPOLL_CTL_DEL, source->fd, NULL);
 }
 
-static bool run(tuttiProxy *p, passKind kind) {
+static bool run(proxyLoop *p, passKind kind) {
   if (pthread_mutex_trylock(&p->lock) != 0) return false;
   uint64_t wake;
   bool moved = passOver(p, kind, &wake);
@@ -356,37 +429,35 @@ static bool run(tuttiProxy *p, passKind kind) {
   return moved;
 }
 
-bool tuttiProxyRun(tuttiProxy *p) {
-  return run(p, PASS_SPINNING);
+bool tuttiProxyRun(tuttiProxy *proxy) {
+  return run(proxy->loop, PASS_SPINNING);
 }
 
-void tuttiProxyNap(tuttiProxy *p, uint32_t us) {
+void tuttiProxyNap(tuttiProxy *proxy, uint32_t us) {
+  proxyLoop *p = proxy->loop;
   struct pollfd fd = {.fd = p->epoll, .events = POLLIN};
   struct timespec time = {(time_t)(us / 1000000), (long)(us % 1000000 * 1000)};
   if (ppoll(&fd, 1, &time, NULL) > 0) tuttiStoreRelease32(&p->told, 1);
 }
 
-static void kick(tuttiProxy *p, uint32_t how) {
-  uint32_t before = changeState(p, how, 0);
-  if (before & SLEEPING && !(before & ENTERED)) wakeThread(p);
+void tuttiProxyKick(tuttiProxy *proxy) {
+  kick(proxy->loop, KICKED);
 }
 
-void tuttiProxyKick(tuttiProxy *p) {
-  kick(p, KICKED);
+void tuttiProxyFreed(tuttiProxy *proxy) {
+  kick(proxy->loop, FREED);
 }
 
-void tuttiProxyFreed(tuttiProxy *p) {
-  kick(p, FREED);
-}
-
-void tuttiProxyEnter(tuttiProxy *p) {
+void tuttiProxyEnter(tuttiProxy *proxy) {
+  proxyLoop *p = proxy->loop;
   uint32_t old;
   do {
     old = tuttiLoadRelaxed32(&p->state);
   } while (!tuttiCompareExchange32(&p->state, old, (old + 1) | USED));
 }
 
-void tuttiProxyLeave(tuttiProxy *p) {
+void tuttiProxyLeave(tuttiProxy *proxy) {
+  proxyLoop *p = proxy->loop;
   uint32_t now = tuttiFetchAddAcqRel32(&p->state, UINT32_MAX); /* minus one */
   if ((now & ENTERED) != 1) return;
   if (now & (KICKED | BUSY)) {

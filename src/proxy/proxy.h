@@ -56,7 +56,7 @@ typedef struct {
 } tuttiProxyFacts;
 
 /* One thing the proxy keeps going. Its calls are made with the loop's lock held, so operations of
- * one proxy may touch each other, and must not call Add, Remove, Halt or Destroy. */
+ * one proxy may touch each other, and must not call Add, Remove, Halt, Share or Destroy. */
 typedef struct tuttiProxyOp {
   tuttiProxyState (*advance)(void *self, tuttiProxyTurn *turn); /* never blocks */
   void (*close)(void *self); /* by Remove, after the last advance: unwatches and frees */
@@ -89,7 +89,13 @@ typedef struct tuttiProxySource {
 tuttiResult_t tuttiProxyCreate(tuttiProxy **proxy,
                                void (*fail)(void *ctx, tuttiResult_t code, const char *text),
                                void *ctx);
-/* Ends the thread; operations are dropped, not closed. NULL is allowed. */
+/* One thread for all proxies of the process for which this was called, also those of other
+ * communicators: where there is no core for each. They hold each other up as operations of one
+ * proxy do, and whoever enters one serves all. Does nothing once something has been added; nobody
+ * else may use the proxy meanwhile. */
+void tuttiProxyShare(tuttiProxy *proxy);
+/* Ends the thread, if no other proxy has it; operations are dropped, not closed. NULL is allowed.
+ */
 void tuttiProxyDestroy(tuttiProxy *proxy);
 
 /* Thread-safe. After Remove returns, the operation is not running and will not be called. */

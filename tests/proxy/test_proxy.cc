@@ -674,6 +674,129 @@ TEST_F(Proxy, WhoWaitedWhileTheThreadSpanIsNotForgotten) {
   tuttiProxyRemove(proxy, &spins);
 }
 
+/* Proxies of one thread: what one of them adds, ends or loses is nothing to the others. */
+class Shared : public Fixture {
+protected:
+  tuttiProxy *other = nullptr;
+  std::atomic<int> otherFailures{0};
+  Op mine, theirs;
+  std::atomic<std::thread::id> myThread, theirThread;
+
+  void SetUp() override {
+    Fixture::SetUp();
+    auto fail = [](void *count, tuttiResult_t, const char *) {
+      ++*static_cast<std::atomic<int> *>(count);
+    };
+    ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&other, fail, &otherFailures));
+    tuttiProxyShare(proxy);
+    tuttiProxyShare(other);
+    mine.advance = [this](tuttiProxyTurn *) {
+      myThread = std::this_thread::get_id();
+      return TUTTI_PROXY_IDLE;
+    };
+    theirs.advance = [this](tuttiProxyTurn *) {
+      theirThread = std::this_thread::get_id();
+      return TUTTI_PROXY_IDLE;
+    };
+    mine.Add(proxy);
+    theirs.Add(other);
+    EXPECT_TRUE(Eventually([&] { return mine.turns > 0 && theirs.turns > 0; }));
+  }
+  void TearDown() override {
+    tuttiProxyDestroy(other);
+    Fixture::TearDown();
+  }
+  bool Runs(tuttiProxy *p, const Op &op) {
+    int before = op.turns;
+    tuttiProxyKick(p);
+    return Eventually([&] { return op.turns > before; });
+  }
+};
+
+TEST_F(Shared, OneThreadServesAll) {
+  EXPECT_EQ(myThread.load(), theirThread.load());
+  EXPECT_TRUE(Runs(other, mine));
+  EXPECT_TRUE(Runs(proxy, theirs));
+}
+
+TEST_F(Shared, AFailureIsToldToItsOwner) {
+  Op failed;
+  failed.advance = [](tuttiProxyTurn *turn) {
+    turn->result = TUTTI_FAIL(tuttiRemoteError, "rank 7 is gone");
+    return TUTTI_PROXY_FAILED;
+  };
+  failed.Add(other);
+  EXPECT_TRUE(Eventually([&] { return otherFailures == 1; }));
+  EXPECT_EQ(0, failures);
+  EXPECT_TRUE(Runs(proxy, mine));
+  tuttiProxyRemove(other, &failed);
+}
+
+TEST_F(Shared, HaltEndsItsOwnAlone) {
+  tuttiProxyHalt(other);
+  int before = theirs.turns;
+  for (int i = 0; i < 20; i++)
+    EXPECT_TRUE(Runs(proxy, mine));
+  EXPECT_EQ(before, theirs.turns);
+}
+
+TEST_F(Shared, DestroyTakesItsOwnAlong) {
+  tuttiProxyDestroy(other);
+  other = nullptr;
+  int before = theirs.turns;
+  for (int i = 0; i < 20; i++)
+    EXPECT_TRUE(Runs(proxy, mine));
+  EXPECT_EQ(before, theirs.turns);
+  EXPECT_FALSE(theirs.closed);
+}
+
+TEST_F(Shared, EachTellsOfItsOwn) {
+  Op told;
+  told.advance = [](tuttiProxyTurn *) { return TUTTI_PROXY_IDLE; };
+  tuttiProxyOp row = told.Row();
+  row.tell = [](void *, tuttiProxyFacts *facts) {
+    facts->peer = 5;
+    return true;
+  };
+  ASSERT_EQ(tuttiSuccess, tuttiProxyAdd(other, &row));
+  tuttiProxyFacts facts[4];
+  EXPECT_EQ(1, tuttiProxyTell(other, facts, 4));
+  EXPECT_EQ(5, facts[0].peer);
+  EXPECT_EQ(0, tuttiProxyTell(proxy, facts, 4));
+  tuttiProxyRemove(other, &told);
+}
+
+TEST_F(Shared, WhatHasWorkKeepsItsThread) {
+  tuttiProxy *late = nullptr;
+  Op op;
+  std::atomic<std::thread::id> thread;
+  op.advance = [&](tuttiProxyTurn *) {
+    thread = std::this_thread::get_id();
+    return TUTTI_PROXY_IDLE;
+  };
+  ASSERT_EQ(tuttiSuccess, tuttiProxyCreate(&late, Fail, this));
+  op.Add(late);
+  tuttiProxyShare(late);
+  EXPECT_TRUE(Runs(late, op));
+  EXPECT_NE(myThread.load(), thread.load());
+  tuttiProxyRemove(late, &op);
+  EXPECT_TRUE(op.closed);
+  tuttiProxyDestroy(late);
+}
+
+TEST_F(Shared, TheLastOneEndsTheThreadAndAnotherBegins) {
+  tuttiProxyDestroy(other);
+  tuttiProxyDestroy(proxy);
+  proxy = other = nullptr;
+  Fixture::SetUp();
+  tuttiProxyShare(proxy);
+  Op op;
+  op.advance = [](tuttiProxyTurn *) { return TUTTI_PROXY_IDLE; };
+  op.Add(proxy);
+  EXPECT_TRUE(Runs(proxy, op));
+  tuttiProxyRemove(proxy, &op);
+}
+
 double CpuSeconds() {
   timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
