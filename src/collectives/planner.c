@@ -24,7 +24,7 @@ static const struct {
   int pairwiseRanks, readRanks[2];
   double rootedWaits[2], rootedMessageUs[tuttiProtoCount], scratchUs;
   double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
-  double loopSendUs[2], loopFirstUs[2], loopNextUs[2];
+  double loopSendUs[2], loopFirstUs[2], loopNextUs[2], loopWaits[2];
   double blockMessageUs, blockNetUs, blockWayUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
 } model = {
     .messageUs = 0.06,           /* work for one message, sent or received */
@@ -61,6 +61,7 @@ static const struct {
     .loopSendUs = {4.2, 12.0},
     .loopFirstUs = {2.4, 5.0},
     .loopNextUs = {0.3, 0.5},
+    .loopWaits = {0.15, 0.12}, /* of the waits that are felt all the same */
     /* Thread blocks of a GPU. */
     .blockMessageUs = 1.5,   /* for a message, sent or received */
     .blockNetUs = 4.0,       /* of the one proxy of all, for a message over the network */
@@ -497,7 +498,7 @@ static double rootedLoopTime(const tuttiPlanInput *in, const tuttiSignature *op,
   double more = c->algo == tuttiAlgoDoubling ? 0 : fmax(each / c->chunk, 1) - 1; /* pieces */
   double pieces = more * (k.sends + k.recvs) * (send + first) / 2;
   return c->nchannels * (busiest + pieces + k.bytes * perByte) + k.copied / (copyRate(in) * 1e3) +
-         model.rootedWaits[shared] * k.hops * (model.loopHopUs + send + first);
+         model.loopWaits[shared] * k.hops * (model.loopHopUs + send + first);
 }
 
 static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const candidate *c) {
@@ -683,8 +684,9 @@ uint32_t tuttiPlanAlgos(const tuttiPlanInput *in, int coll) {
 
 bool tuttiPlanDoubles(const tuttiPlanInput *in, int coll) {
   bool network = in->nhosts > 1 || in->loopback, rooted = tuttiCollHasRoot(coll);
+  bool each = coll == tuttiCollAlltoAll || coll == tuttiCollReduceScatter;
   if (in->nranks < 4 || !hasPlace(in, tuttiAlgoDoubling)) return false;
-  if (in->oversubscribed) return in->loopback && rooted;
+  if (in->oversubscribed) return in->loopback && (rooted || each);
   return network || (rooted && coll != tuttiCollBroadcast);
 }
 
