@@ -23,7 +23,7 @@ static const struct {
   double streamBytes, gain, buffersShare;
   int pairwiseRanks, readRanks[2];
   double rootedWaits[2], rootedMessageUs[tuttiProtoCount], scratchUs;
-  double loopHopUs, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
+  double loopHopUs, loopTurns, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
   double loopSendUs[2], loopFirstUs[2], loopNextUs[2], loopWaits[2];
   double blockMessageUs, blockNetUs, blockWayUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
 } model = {
@@ -52,9 +52,11 @@ static const struct {
     /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores.
      * [1]: oversubscribed. */
     .loopHopUs = 1.5,            /* on the way, beside the work */
+    .loopTurns = 3,              /* that takes so much longer, where all wait for each other */
     .loopMessageUs = {2.5, 5.0}, /* work for one message, sent or received */
     .loopGBs = {4.0, 1.5},       /* sent or received */
-    .loopPairs = 1.25, /* bytes of exchanges with several peers at once take so much longer */
+    .loopPairs =
+        0.125, /* bytes of exchanges with several peers take so much longer for each more */
     .loopGatherBytes = 64 << 10, /* beyond, rank 0 is too slow to gather and broadcast alone */
     /* With a root, where messages are there before they are asked for: one that is sent, the first
      * that is received, and one more. */
@@ -411,10 +413,16 @@ typedef struct {
   double hops, messages, unit, copied;
 } loopCosts;
 
-static loopCosts ringLoopCosts(double n, const tuttiSignature *op, double each) {
+/* Where ranks share cores each step waits until all have had their turn. What is reduced on the way
+ * is read and written at each rank. */
+static loopCosts ringLoopCosts(const tuttiPlanInput *in, const tuttiSignature *op, double each) {
+  double n = in->nranks, turns = in->oversubscribed ? model.loopTurns : 1;
   if (op->coll == tuttiCollAllReduce)
-    return (loopCosts){.hops = 2 * (n - 1), .messages = 4 * (n - 1), .unit = each / n};
-  return (loopCosts){.hops = n - 1, .messages = 2 * (n - 1), .unit = each};
+    return (loopCosts){.hops = turns * 2 * (n - 1), .messages = 4 * (n - 1), .unit = each / n};
+  return (loopCosts){.hops = turns * (n - 1),
+                     .messages = 2 * (n - 1),
+                     .unit = each,
+                     .copied = tuttiCollReduces(op->coll) ? (n - 1) * each : 0};
 }
 
 /* Edges of the rank of a tree that has most: of four ranks two. */
@@ -505,12 +513,13 @@ static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const
   if (tuttiCollHasRoot(op->coll)) return rootedLoopTime(in, op, c);
   double n = in->nranks, each = (double)op->count * (double)tuttiTypeSize(op->type) / c->nchannels;
   setting w = settingOf(in, op, c->proto);
-  loopCosts k = c->algo == tuttiAlgoRing       ? ringLoopCosts(n, op, each)
+  loopCosts k = c->algo == tuttiAlgoRing       ? ringLoopCosts(in, op, each)
                 : c->algo == tuttiAlgoTree     ? treeLoopCosts(in, each)
                 : c->algo == tuttiAlgoDoubling ? doublingLoopCosts(in, &w, op, c)
                                                : directLoopCosts(n, op, c, each);
   int shared = in->oversubscribed != 0;
-  double pairs = c->algo == tuttiAlgoDirect && n > 2 ? model.loopPairs : 1;
+  double most = op->coll == tuttiCollAlltoAll ? 4 : 8; /* what is only copied suffers less */
+  double pairs = c->algo == tuttiAlgoDirect ? 1 + model.loopPairs * (fmin(n, most) - 2) : 1;
   double chunkUs = fmax(k.unit / c->chunk, 1) * model.loopMessageUs[shared];
   double byteUs = pairs * k.unit / (model.loopGBs[shared] * 1e3);
   double copyUs = k.copied / (copyRate(in) * 1e3);
