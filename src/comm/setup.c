@@ -172,7 +172,7 @@ static void setSpins(tuttiCommunicator *c) {
   bool gpu = c->device->kind == tuttiDeviceCuda, network = c->wireup.survey.network;
   int looking = gpu && network ? ranks * GPU_THREADS : 0;
   bool crowded = looking && looking + ranks > cores, together = looking > cores;
-  bool napping = together ? ranks + 1 + others > cores + 1 : ranks > cores;
+  bool napping = ranks + (together ? others : 0) > cores; /* threads, but for one */
   c->context.napUs = napping ? NAP_US_RANK * (uint32_t)(ranks < cores ? 1 : ranks / cores) : 0;
   if (crowded) { /* they have nothing to do yet */
     tuttiProxyDestroy(c->view.receiver);

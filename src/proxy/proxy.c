@@ -256,14 +256,10 @@ static tuttiResult_t makeLoop(proxyLoop **out) {
                     tuttiErrnoText(err));
 }
 
-static void stopThread(proxyLoop *p) {
-  tuttiStoreRelease32(&p->stop, 1);
-  eventfd_write(p->bell, 1);
-}
-
 static void destroyLoop(proxyLoop *p) {
   if (p->threaded) {
-    stopThread(p);
+    tuttiStoreRelease32(&p->stop, 1);
+    eventfd_write(p->bell, 1);
     pthread_join(p->thread, NULL);
   }
   pthread_mutex_destroy(&p->lock);
@@ -373,10 +369,12 @@ bool tuttiProxyNothingToTell(void *self, tuttiProxyFacts *out) {
 static bool lockSoon(proxyLoop *p) {
   uint64_t until = tuttiDeadline(TELL_MS);
   tuttiBackoff pause = {0};
-  bool locked;
   tuttiFetchAddAcqRel32(&p->wanted, 1);
-  while ((locked = pthread_mutex_trylock(&p->lock) == 0) == false && tuttiNow() < until)
+  bool locked = pthread_mutex_trylock(&p->lock) == 0;
+  while (!locked && tuttiNow() < until) {
     tuttiBackoffPause(&pause);
+    locked = pthread_mutex_trylock(&p->lock) == 0;
+  }
   tuttiFetchAddAcqRel32(&p->wanted, UINT32_MAX); /* minus one */
   return locked;
 }
