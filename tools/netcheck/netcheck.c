@@ -139,6 +139,8 @@ static tuttiResult_t takePart(tuttiComm_t *comm, netJob *job, int *code) {
   TUTTI_FRESH(netLine, lines, job->nhosts, "lines between hosts", NULL);
   int host = hostOf(job);
   if (job->nhosts < 2) {
+    (void)tuttiCommDestroy(*comm); /* or who is still in its init would take this one for dead */
+    *comm = NULL;
     *code = TUTTI_EXIT_FAILED;
     return job->place->rank > 0 ? tuttiSuccess
                                 : TUTTI_FAIL(tuttiInvalidUsage,
