@@ -12,6 +12,11 @@ typedef struct {
   unsigned char reserved[64];
 } cuIpcHandle;
 
+/* CUmemLocation */
+typedef struct {
+  int type, id;
+} cuLocation;
+
 /* CUDA_MEMCPY2D */
 typedef struct {
   size_t srcX, srcY;
@@ -40,6 +45,9 @@ enum {
   CU_TYPE_HOST = 1,
   CU_TYPE_DEVICE = 2,
 
+  CU_LOCATION_DEVICE = 1,
+  CU_ACCESS_READ_WRITE = 3,
+
   CU_POINTER_TYPE = 2,
   CU_POINTER_MANAGED = 8,
   CU_POINTER_ORDINAL = 9,
@@ -57,6 +65,8 @@ enum {
   X(setContext, cuCtxSetCurrent, (void *context))                                                  \
   X(pointerAttribute, cuPointerGetAttribute, (void *value, int attribute, cuPointer pointer))      \
   X(addressRange, cuMemGetAddressRange_v2, (cuPointer * base, size_t * size, cuPointer pointer))   \
+  X(getAccess, cuMemGetAccess,                                                                     \
+    (unsigned long long *flags, const cuLocation *location, cuPointer pointer))                    \
   X(priorities, cuCtxGetStreamPriorityRange, (int *least, int *greatest))                          \
   X(createStream, cuStreamCreateWithPriority, (void **stream, unsigned flags, int priority))       \
   X(destroyStream, cuStreamDestroy_v2, (void *stream))                                             \

@@ -170,6 +170,14 @@ cuResult cuPointerGetAttribute(void *value, int attribute, cuPointer pointer) {
   return CU_OK;
 }
 
+/* It is of no memory that was mapped. */
+cuResult cuMemGetAccess(unsigned long long *flags, const cuLocation *location, cuPointer pointer) {
+  (void)flags;
+  (void)location;
+  (void)pointer;
+  return CU_INVALID_VALUE;
+}
+
 cuResult cuMemGetAddressRange_v2(cuPointer *base, size_t *size, cuPointer pointer) {
   Memory *m = find(pointer);
   if (!m) return CU_INVALID_VALUE;

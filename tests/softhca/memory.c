@@ -51,8 +51,24 @@ static uint32_t freeMr(void) { /* 0: none */
   return 0;
 }
 
-/* The GPU that memory is of, or -1. Managed memory counts as the host's: its pages come when they
- * are touched. */
+/* Copies enter a GPU that reaches the memory. The one that it lies in need not, where a process has
+ * mapped memory of another for a GPU of its own; only of memory that is mapped does the driver
+ * know. */
+static bool reaches(const softDriver *cu, int gpu, cuPointer address) {
+  const cuLocation location = {.type = CU_LOCATION_DEVICE, .id = gpu};
+  unsigned long long access = 0;
+  cuResult r = cu->getAccess(&access, &location, address);
+  return r == CU_OK && access == CU_ACCESS_READ_WRITE;
+}
+static int reaching(const softDriver *cu, int home, cuPointer address) {
+  if (reaches(cu, home, address)) return home;
+  for (int gpu = 0; gpu < SOFT_MAX_GPUS; gpu++)
+    if (reaches(cu, gpu, address)) return gpu;
+  return home;
+}
+
+/* The GPU by which memory is reached, or -1. Managed memory counts as the host's: its pages come
+ * when they are touched. */
 static int gpuOf(const softDriver *cu, cuPointer address) {
   unsigned type = 0, managed = 0;
   int gpu = -1;
@@ -60,7 +76,7 @@ static int gpuOf(const softDriver *cu, cuPointer address) {
   if (type != CU_TYPE_DEVICE) return -1;
   if (cu->pointerAttribute(&managed, CU_POINTER_MANAGED, address) == CU_OK && managed) return -1;
   if (cu->pointerAttribute(&gpu, CU_POINTER_ORDINAL, address) != CU_OK) return -1;
-  return gpu < SOFT_MAX_GPUS ? gpu : -1;
+  return gpu < SOFT_MAX_GPUS ? reaching(cu, gpu, address) : -1;
 }
 
 /* Without the lock: the driver may make it wait. 0 or an errno. */
