@@ -35,6 +35,39 @@ __device__ inline void storeLine(uint8_t *at, uint32_t bytes, uint32_t line, tut
   if (lineLane() < kLanes - 1) storeWord(at + lineOffset(line) + 8, v.y, left - 8);
 }
 
+/* A line is whole if its lanes store it, and load it, in one instruction. Nothing makes them: a
+ * barrier of lanes does not bring together those that have gone different ways, and they have where
+ * the user's memory is not aligned to words. So each asks. */
+__device__ inline bool together() {
+  return (__activemask() & lineMask()) == lineMask();
+}
+__device__ inline bool isFlagLane() {
+  return lineLane() == kLanes - 1;
+}
+/* This lane's piece of a line, the flag's lane having the flag in v.y. */
+__device__ inline void storePiece(uint8_t *at, tuttiPair v) {
+  if (together()) {
+    storePairVolatile(at, v);
+    return;
+  }
+  if (!isFlagLane()) storePairVolatile(at, v);
+  fenceSys();
+  __syncwarp(lineMask());
+  fenceSys();
+  if (isFlagLane()) storePairVolatile(at, v);
+}
+/* Around loads of a line's pieces by lanes that are not together: that of the flag comes first. */
+static __device__ __noinline__ void beforePieces() {
+  if (isFlagLane()) return;
+  __syncwarp(lineMask());
+  fenceSys();
+}
+static __device__ __noinline__ void behindPieces() {
+  if (!isFlagLane()) return;
+  fenceSys();
+  __syncwarp(lineMask());
+}
+
 class AllPairsMessages : Block<Plain<int64_t>, kLLSlot> {
 public:
   __device__ AllPairsMessages(const tuttiAllPairsArgs &args, BlockState &state) : Block(state) {
@@ -101,9 +134,8 @@ private:
     if ((int32_t)(s.limit[kFirst][p] - no) <= 0) awaitCredit(p, no);
     dead = __any_sync(lineMask(), dead);
     if (dead) return false;
-    if (lineLane() == kLanes - 1) v.y = flagOut(p, no);
-    storePairVolatile(slot(a.link[p].block, a.link[p].column, no) + line * kLine + lineLane() * 16,
-                      v);
+    if (isFlagLane()) v.y = flagOut(p, no);
+    storePiece(slot(a.link[p].block, a.link[p].column, no) + line * kLine + lineLane() * 16, v);
     return true;
   }
   __device__ __noinline__ void awaitCredit(int p, uint32_t no) {
@@ -115,13 +147,15 @@ private:
    * overlap. False: given up. */
   __device__ bool takeLines(uint32_t chunk, uint32_t line, uint32_t missing, tuttiPair in[kPeers]) {
     Wait wait;
-    __syncwarp(lineMask()); /* a line is whole if its lanes load it together, as they store it */
     while (missing) {
+      const bool apart = !together();
+      if (apart) beforePieces();
 #pragma unroll
       for (int p = 0; p < kPeers; p++)
         if (missing >> p & 1)
           in[p] = loadPairVolatile(slot(a.block, p, s.taken[kFirst][p] + chunk) + line * kLine +
                                    lineLane() * 16);
+      if (apart) behindPieces();
       int last = 0;
       uint64_t seen = 0;
 #pragma unroll

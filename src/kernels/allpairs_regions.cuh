@@ -108,9 +108,8 @@ private:
   __device__ void put(int kind, int p, uint32_t g, tuttiPair v) const {
     if (STAGED)
       return putUnits(piece(a.front.regions + (shared(kind) ? 0 : p * kRegion), kind, g), v);
-    if (lineLane() == kLanes - 1) v.y = flag();
-    __syncwarp(lineMask()); /* a line is whole if its lanes store it together */
-    storePairVolatile(piece(a.link[p].regions, kind, g), v);
+    if (isFlagLane()) v.y = flag();
+    storePiece(piece(a.link[p].regions, kind, g), v);
   }
   __device__ static bool within(uint32_t g, uint32_t bytes) { return g * kPayload < bytes; }
 
@@ -193,14 +192,16 @@ private:
   __device__ bool get(int kind, uint32_t wanted, uint32_t g, tuttiPair in[N]) const {
     if (STAGED) return getUnits(kind, wanted, g, in);
     Wait wait;
-    __syncwarp(lineMask()); /* or load it together; further looks are behind a vote */
     for (;;) {
+      const bool apart = !together();
       bool missing = false;
       int last = 0;
       uint64_t seen = 0;
+      if (apart) beforePieces();
 #pragma unroll
       for (int p = 0; p < N; p++)
         if (wanted >> p & 1) in[p] = loadPairVolatile(pieceFrom(p, kind, g));
+      if (apart) behindPieces();
 #pragma unroll
       for (int p = 0; p < N; p++) {
         if (!(wanted >> p & 1)) continue;
