@@ -21,7 +21,14 @@
  * While somebody is entered the thread parks: it does not listen to the sockets, or each arriving
  * message would wake it for nothing. It looks up after a while (1 ms, doubling up to 16) to see
  * whether that somebody has left for good, nobody having entered since and nothing being on its
- * way, and then serves peers in the background. */
+ * way, and then serves peers in the background.
+ *
+ * Who does one small operation after the other and waits for none, as the leaves of a gather do and
+ * the root of a broadcast, would make a system call for each message. So after some such operations
+ * Leave asks the thread to LINGER, to look up often, and from then on leaves messages to a pass
+ * that sends several together: every few operations its own, or the thread's. The thread ceases to
+ * LINGER by the swap with which it goes to sleep, which fails if a Leave has left something KICKED
+ * since; so what was left while it did is seen by it. */
 #include "proxy/proxy.h"
 
 #include <errno.h>
@@ -46,6 +53,9 @@
 #define FREED    0x00080000u /* a slot became free since the last pass over all operations began */
 #define PARKED   0x00100000u /* SLEEPING, and will look up by itself */
 #define USED     0x00200000u /* somebody has entered since the thread last went to sleep */
+#define LINGERS                                                                                    \
+  0x00400000u /* the thread looks up every LINGER_US: Leave may leave it something                 \
+               */
 
 enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, LOOK_MS = 500, EVENTS_PER_PASS = 64, TELL_MS = 20 };
 /* Eager passes: with at most so many operations (two listeners, two ways out and two in), where one
@@ -54,6 +64,12 @@ enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, LOOK_MS = 500, EVENTS_PER_PASS = 64, T
  * are no others, descriptors only tell of rare things, as of a port that went down. Who waits long
  * naps between its passes, so there must not be many of them before it hears of that. */
 enum { EAGER_OPS = 6, EAGER_PASSES = 32, POLLED_PASSES = 512 };
+
+/* So many operations, none longer than that after the one before, that waited for nothing, and
+ * one that waited takes back so many: the thread lingers, for so many looks behind the last of
+ * them; and every so many make a pass, before a FIFO is full. */
+enum { STREAK = 16, STREAK_NS = 10000, WAIT_COSTS = 4 };
+enum { LINGER_US = 200, LINGER_LOOKS = 5, TOGETHER = 6 };
 
 typedef struct {
   tuttiProxyOp op;
@@ -68,6 +84,11 @@ typedef struct {
   tuttiAtomic32 stop;   /* the thread ends */
   tuttiAtomic32 told;   /* epoll has ended a nap: until a pass has asked it, it would end each */
   tuttiAtomic32 wanted; /* by so many: the lock, which the thread lets go for a moment only */
+  tuttiAtomic32 waited; /* somebody has made a pass since he entered */
+  tuttiAtomic32 streak; /* operations that waited for nothing, of late */
+  tuttiAtomic32 behind; /* those since a pass */
+  tuttiAtomic64 left;   /* when the last of them ended */
+  tuttiAtomic32 linger; /* the thread is asked to */
   pthread_mutex_t lock; /* held by whoever runs the loop or changes the list; guards what follows */
   proxyItem *items;     /* lazy ones last: what leaves is what others wait for */
   int count, capacity;
@@ -183,25 +204,39 @@ static bool passOver(proxyLoop *p, passKind kind, uint64_t *wake) {
   return moved;
 }
 
+/* How long the thread sleeps: when it parks, and so many times more for a short while. */
+typedef struct {
+  int parkMs, looks;
+} sleeper;
+
 /* Sleeps until there is something to do: see the top. `passed`: a pass that moved nothing has just
  * been made, and said `wake`. Not for ever: a queue pair that gives up on what was sent before its
  * rank left says so where only a look finds it. */
-static void sleepThread(proxyLoop *p, bool passed, uint64_t wake, int *parkMs) {
-  uint32_t state;
+static void sleepThread(proxyLoop *p, bool passed, uint64_t wake, sleeper *s) {
+  uint32_t state, how;
   bool parked;
+  if (tuttiLoadRelaxed32(&p->linger)) {
+    tuttiStoreRelease32(&p->linger, 0);
+    s->looks = LINGER_LOOKS;
+  }
+  const uint32_t lingers = s->looks > 0 ? LINGERS | PARKED : 0;
   do {
     state = tuttiLoadAcquire32(&p->state);
     parked = state & ENTERED || (state & (USED | BUSY)) == USED;
     if (!(state & ENTERED) && (!passed || state & (KICKED | FREED))) return;
-  } while (!tuttiCompareExchange32(&p->state, state,
-                                   (state & ~USED) | SLEEPING | (parked ? PARKED : 0)));
+    how = SLEEPING | (parked ? PARKED : 0) | lingers;
+  } while (!tuttiCompareExchange32(&p->state, state, (state & ~(USED | LINGERS)) | how));
 
   struct pollfd fds[] = {{.fd = p->bell, .events = POLLIN}, {.fd = p->epoll, .events = POLLIN}};
-  uint64_t now = tuttiNow(), most = (uint64_t)(parked ? *parkMs : LOOK_MS) * TUTTI_MS;
+  uint64_t now = tuttiNow(), most = (uint64_t)(parked ? s->parkMs : LOOK_MS) * TUTTI_MS;
   uint64_t ns = wake > now ? wake - now : 0;
+  if (lingers) most = (uint64_t)LINGER_US * 1000;
   if (ns > most) ns = most;
   struct timespec left = {(time_t)(ns / (1000 * TUTTI_MS)), (long)(ns % (1000 * TUTTI_MS))};
-  *parkMs = !parked ? PARK_MIN_MS : *parkMs < PARK_MAX_MS ? *parkMs * 2 : PARK_MAX_MS;
+  if (lingers)
+    s->looks--;
+  else
+    s->parkMs = !parked ? PARK_MIN_MS : s->parkMs < PARK_MAX_MS ? s->parkMs * 2 : PARK_MAX_MS;
   int n = ppoll(fds, parked ? 1 : 2, &left, NULL);
   eventfd_t rings;
   if (n > 0 && fds[0].revents) eventfd_read(p->bell, &rings);
@@ -213,7 +248,7 @@ static void sleepThread(proxyLoop *p, bool passed, uint64_t wake, int *parkMs) {
  * what an eager pass leaves waiting counts on another. */
 static void *proxyThread(void *arg) {
   proxyLoop *p = arg;
-  int parkMs = PARK_MIN_MS;
+  sleeper sleeps = {.parkMs = PARK_MIN_MS};
   bool spins = false;
   tuttiThreadWakesInTime(); /* naps between two looks are short */
   while (!tuttiLoadAcquire32(&p->stop)) {
@@ -228,7 +263,7 @@ static void *proxyThread(void *arg) {
     }
     while (spins && tuttiLoadAcquire32(&p->wanted))
       sched_yield();
-    if (!moved && !spins && !spun) sleepThread(p, passed, wake, &parkMs);
+    if (!moved && !spins && !spun) sleepThread(p, passed, wake, &sleeps);
   }
   return NULL;
 }
@@ -428,6 +463,7 @@ static bool run(proxyLoop *p, passKind kind) {
 }
 
 bool tuttiProxyRun(tuttiProxy *proxy) {
+  if (!tuttiLoadRelaxed32(&proxy->loop->waited)) tuttiStoreRelease32(&proxy->loop->waited, 1);
   return run(proxy->loop, PASS_SPINNING);
 }
 
@@ -454,12 +490,45 @@ void tuttiProxyEnter(tuttiProxy *proxy) {
   } while (!tuttiCompareExchange32(&p->state, old, (old + 1) | USED));
 }
 
+/* Counts the operation that ends; true: nearly all of late have waited for nothing. */
+static bool isStream(proxyLoop *p) {
+  uint64_t now = tuttiNow(), before = tuttiLoadRelaxed(&p->left);
+  uint32_t streak = tuttiLoadRelaxed32(&p->streak);
+  if (tuttiLoadRelaxed32(&p->waited)) {
+    tuttiStoreRelease32(&p->waited, 0);
+    tuttiStoreRelease32(&p->behind, 0); /* its passes have sent what there was */
+    streak -= streak > WAIT_COSTS ? WAIT_COSTS : streak;
+  } else if (now - before > STREAK_NS) {
+    streak = 0;
+  } else if (streak < 2 * STREAK) {
+    streak++;
+  }
+  tuttiStoreRelaxed(&p->left, now);
+  tuttiStoreRelease32(&p->streak, streak);
+  return streak >= STREAK;
+}
+
+/* What was sent is left to a pass that comes soon. `state`: as this Leave has found it. */
+static bool leavesIt(proxyLoop *p, uint32_t state) {
+  if (!isStream(p) || state & BUSY) return false;
+  if (!tuttiLoadRelaxed32(&p->linger)) {
+    tuttiStoreRelease32(&p->linger, 1);
+    if (!(state & LINGERS)) wakeThread(p);
+  }
+  uint32_t behind = tuttiLoadRelaxed32(&p->behind) + 1;
+  bool leaves = state & LINGERS && behind < TOGETHER;
+  tuttiStoreRelease32(&p->behind, leaves ? behind : 0);
+  return leaves;
+}
+
 void tuttiProxyLeave(tuttiProxy *proxy) {
   proxyLoop *p = proxy->loop;
   uint32_t now = tuttiFetchAddAcqRel32(&p->state, UINT32_MAX); /* minus one */
   if ((now & ENTERED) != 1) return;
+  if (now & KICKED && leavesIt(p, now)) return;
   if (now & (KICKED | BUSY)) {
     if (run(p, PASS_LEAVING)) run(p, PASS_LEAVING); /* the first mostly moves all there is */
+    tuttiStoreRelaxed(&p->left, tuttiNow());
     now = tuttiLoadAcquire32(&p->state);
     if (now & ENTERED) return;
   }

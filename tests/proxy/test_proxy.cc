@@ -444,6 +444,60 @@ TEST_F(Proxy, TheLastToLeaveDoesWhatIsUrgent) {
   tuttiProxyRemove(proxy, &urgent);
 }
 
+/* Operations of a thread that waits for none: how many there have been, and how many a pass saw. */
+struct Stream {
+  tuttiAtomic64 sent{}, seen{};
+  Op op;
+
+  explicit Stream(tuttiProxy *proxy) : proxy(proxy) {
+    op.advance = [this](tuttiProxyTurn *) {
+      uint64_t now = tuttiLoadAcquire(&sent);
+      bool moved = now != tuttiLoadRelaxed(&seen);
+      tuttiStoreRelease(&seen, now);
+      return moved ? TUTTI_PROXY_MOVED : TUTTI_PROXY_IDLE;
+    };
+    op.Add(proxy);
+  }
+  ~Stream() { tuttiProxyRemove(proxy, &op); }
+  void Send(bool waits = false) {
+    tuttiProxyEnter(proxy);
+    if (waits) tuttiProxyRun(proxy);
+    tuttiStoreRelease(&sent, tuttiLoadRelaxed(&sent) + 1);
+    tuttiProxyKick(proxy);
+    tuttiProxyLeave(proxy);
+  }
+  bool IsSeen() { return tuttiLoadAcquire(&seen) == tuttiLoadRelaxed(&sent); }
+
+private:
+  tuttiProxy *proxy;
+};
+
+TEST_F(Proxy, WhatAStreamSendsIsSeenTogetherAndWithoutAnotherCall) {
+  Stream stream(proxy);
+  unsigned seed = 3;
+  int later = 0; /* operations that left what they sent to a pass behind them */
+  for (int round = 0; round < 300; round++) {
+    for (unsigned n = 1 + rand_r(&seed) % 100; n; n--) {
+      stream.Send();
+      later += !stream.IsSeen();
+    }
+    if (round % 2) usleep(rand_r(&seed) % 1500); /* while the thread lingers, or has ceased to */
+    ASSERT_TRUE(Eventually([&] { return stream.IsSeen(); })) << "round " << round;
+  }
+  if (later == 0) GTEST_SKIP() << "each operation takes too long here to be one of a stream";
+}
+
+TEST_F(Proxy, WhoWaitsLeavesNothingBehind) {
+  Stream stream(proxy);
+  int now = 0, all = 1000;
+  for (int i = 0; i < all; i++) {
+    stream.Send(true);
+    now += stream.IsSeen(); /* the thread may have been in a pass */
+    ASSERT_TRUE(Eventually([&] { return stream.IsSeen(); }));
+  }
+  EXPECT_GT(now, all / 2);
+}
+
 TEST_F(Proxy, AfterRemoveAnOperationIsNotCalled) {
   Op background;
   background.advance = [](tuttiProxyTurn *) { return TUTTI_PROXY_MOVED; }; /* keeps it running */
