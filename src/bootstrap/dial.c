@@ -202,6 +202,12 @@ void tuttiConnectorReject(tuttiConnector *c, int error) {
   c->attemptMs = c->attemptMs * 2 > LONE_MS ? LONE_MS : c->attemptMs * 2;
 }
 
+/* Inside a host a segment has 32 KiB, half of a new socket's window. Of a sender that is far ahead
+ * of its reader there may be one for which the window is too small, while the reader has too little
+ * room to tell of; the sender then tries again after 200 ms. So it has half as many. No network has
+ * larger ones. */
+#define MOST_SEGMENT 16384
+
 /* Starts an attempt at the current address; *state is its errno if that fails at once. */
 static tuttiResult_t begin(tuttiConnector *c, const char *who, int *state) {
   tuttiAttempt *a = &c->attempts[c->current];
@@ -210,8 +216,9 @@ static tuttiResult_t begin(tuttiConnector *c, const char *who, int *state) {
   *state = fd < 0 ? errno : EINPROGRESS;
   if (*state == EAFNOSUPPORT) return tuttiSuccess;
   if (fd < 0) return TUTTI_FAIL_SOCKET(tuttiSystemError, errno, "no socket to connect to %s", who);
-  int on = 1;
+  int on = 1, segment = MOST_SEGMENT;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof(segment));
   c->fd = fd;
   c->due = tuttiNow() + c->attemptMs * TUTTI_MS;
   if (connect(fd, &a->target.sa, tuttiAddressLength(&a->target)) != 0 && errno != EINTR)

@@ -513,7 +513,10 @@ static bool leavesIt(proxyLoop *p, uint32_t state) {
   if (!isStream(p) || state & BUSY) return false;
   if (!tuttiLoadRelaxed32(&p->linger)) {
     tuttiStoreRelease32(&p->linger, 1);
-    if (!(state & LINGERS)) wakeThread(p);
+    if (!(state & LINGERS)) {
+      wakeThread(p);
+      sched_yield(); /* it may need this core, where all have the same real-time priority */
+    }
   }
   uint32_t behind = tuttiLoadRelaxed32(&p->behind) + 1;
   bool leaves = state & LINGERS && behind < TOGETHER;

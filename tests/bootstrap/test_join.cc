@@ -1,5 +1,6 @@
 /* Joining: sizes, several roots, fixed addresses, processes; and how it fails. */
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -799,6 +800,27 @@ TEST_F(Join, ARefusalEndsInTime) {
   EXPECT_GT(since, 0u);
   EXPECT_THAT(tuttiErrorText(), HasSubstr("nobody is not there"));
   tuttiDialClose(&d);
+}
+
+/* Or a sender that is far ahead of its reader may wait until TCP tries again, 200 ms later. */
+TEST_F(Join, ASegmentIsAQuarterOfAWindow) {
+  tuttiAddressList list = {};
+  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
+  tuttiListener listener;
+  tuttiConnector connector;
+  int n, fd = -1, index = 0, segment = 0, room = 0;
+  ASSERT_EQ(tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n), tuttiSuccess);
+  ASSERT_EQ(tuttiListenAny(interfaces, n, &list, &listener), tuttiSuccess);
+  tuttiConnectorInit(&connector, &list);
+  for (uint64_t end = tuttiDeadline(60000); fd < 0 && tuttiNow() < end; usleep(200))
+    ASSERT_EQ(tuttiConnectorStep(&connector, "the listener", &fd, &index), tuttiSuccess);
+  ASSERT_GE(fd, 0);
+  socklen_t size = sizeof segment;
+  ASSERT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size), 0);
+  ASSERT_EQ(getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, &size), 0);
+  EXPECT_LE(segment, room / 8); /* the window is half of the buffer */
+  close(fd);
+  tuttiListenerClose(&listener);
 }
 
 TEST_F(Join, BadArguments) {
