@@ -413,16 +413,17 @@ typedef struct {
   double hops, messages, unit, copied;
 } loopCosts;
 
-/* Where ranks share cores each step waits until all have had their turn. What is reduced on the way
- * is read and written at each rank. */
+/* Where ranks share cores each step waits until all have had their turn, and what is reduced on the
+ * way is read and written at each rank while others want the core. */
 static loopCosts ringLoopCosts(const tuttiPlanInput *in, const tuttiSignature *op, double each) {
   double n = in->nranks, turns = in->oversubscribed ? model.loopTurns : 1;
+  bool reduces = tuttiCollReduces(op->coll);
   if (op->coll == tuttiCollAllReduce)
     return (loopCosts){.hops = turns * 2 * (n - 1), .messages = 4 * (n - 1), .unit = each / n};
   return (loopCosts){.hops = turns * (n - 1),
                      .messages = 2 * (n - 1),
                      .unit = each,
-                     .copied = tuttiCollReduces(op->coll) ? (n - 1) * each : 0};
+                     .copied = reduces && in->oversubscribed ? (n - 1) * each : 0};
 }
 
 /* Edges of the rank of a tree that has most: of four ranks two. */
