@@ -53,9 +53,7 @@
 #define FREED    0x00080000u /* a slot became free since the last pass over all operations began */
 #define PARKED   0x00100000u /* SLEEPING, and will look up by itself */
 #define USED     0x00200000u /* somebody has entered since the thread last went to sleep */
-#define LINGERS                                                                                    \
-  0x00400000u /* the thread looks up every LINGER_US: Leave may leave it something                 \
-               */
+#define LINGERS  0x00400000u /* it looks up every LINGER_US: Leave may leave it something */
 
 enum { PARK_MIN_MS = 1, PARK_MAX_MS = 16, LOOK_MS = 500, EVENTS_PER_PASS = 64, TELL_MS = 20 };
 /* Eager passes: with at most so many operations (two listeners, two ways out and two in), where one
