@@ -207,35 +207,46 @@ typedef struct {
   int parkMs, looks;
 } sleeper;
 
+/* Until `wake` at the latest, and no longer than there is reason for. */
+static struct timespec sleepTime(sleeper *s, uint64_t wake, bool parked, bool lingers) {
+  uint64_t now = tuttiNow(), ns = wake > now ? wake - now : 0;
+  uint64_t most = (uint64_t)(parked ? s->parkMs : LOOK_MS) * TUTTI_MS;
+  if (lingers) {
+    most = (uint64_t)LINGER_US * 1000;
+    s->looks--;
+  } else {
+    s->parkMs = !parked ? PARK_MIN_MS : s->parkMs < PARK_MAX_MS ? s->parkMs * 2 : PARK_MAX_MS;
+  }
+  if (ns > most) ns = most;
+  return (struct timespec){(time_t)(ns / (1000 * TUTTI_MS)), (long)(ns % (1000 * TUTTI_MS))};
+}
+
+/* Says that the thread sleeps, and whether it parks; false: there is something to do. */
+static bool saySleeping(proxyLoop *p, bool passed, bool lingers, bool *parked) {
+  uint32_t state, how;
+  do {
+    state = tuttiLoadAcquire32(&p->state);
+    *parked = state & ENTERED || (state & (USED | BUSY)) == USED;
+    if (!(state & ENTERED) && (!passed || state & (KICKED | FREED))) return false;
+    how = SLEEPING | (*parked || lingers ? PARKED : 0) | (lingers ? LINGERS : 0);
+  } while (!tuttiCompareExchange32(&p->state, state, (state & ~(USED | LINGERS)) | how));
+  return true;
+}
+
 /* Sleeps until there is something to do: see the top. `passed`: a pass that moved nothing has just
  * been made, and said `wake`. Not for ever: a queue pair that gives up on what was sent before its
  * rank left says so where only a look finds it. */
 static void sleepThread(proxyLoop *p, bool passed, uint64_t wake, sleeper *s) {
-  uint32_t state, how;
-  bool parked;
   if (tuttiLoadRelaxed32(&p->linger)) {
     tuttiStoreRelease32(&p->linger, 0);
     s->looks = LINGER_LOOKS;
   }
-  const uint32_t lingers = s->looks > 0 ? LINGERS | PARKED : 0;
-  do {
-    state = tuttiLoadAcquire32(&p->state);
-    parked = state & ENTERED || (state & (USED | BUSY)) == USED;
-    if (!(state & ENTERED) && (!passed || state & (KICKED | FREED))) return;
-    how = SLEEPING | (parked ? PARKED : 0) | lingers;
-  } while (!tuttiCompareExchange32(&p->state, state, (state & ~(USED | LINGERS)) | how));
+  bool parked, lingers = s->looks > 0;
+  if (!saySleeping(p, passed, lingers, &parked)) return;
 
   struct pollfd fds[] = {{.fd = p->bell, .events = POLLIN}, {.fd = p->epoll, .events = POLLIN}};
-  uint64_t now = tuttiNow(), most = (uint64_t)(parked ? s->parkMs : LOOK_MS) * TUTTI_MS;
-  uint64_t ns = wake > now ? wake - now : 0;
-  if (lingers) most = (uint64_t)LINGER_US * 1000;
-  if (ns > most) ns = most;
-  struct timespec left = {(time_t)(ns / (1000 * TUTTI_MS)), (long)(ns % (1000 * TUTTI_MS))};
-  if (lingers)
-    s->looks--;
-  else
-    s->parkMs = !parked ? PARK_MIN_MS : s->parkMs < PARK_MAX_MS ? s->parkMs * 2 : PARK_MAX_MS;
-  int n = ppoll(fds, parked ? 1 : 2, &left, NULL);
+  struct timespec time = sleepTime(s, wake, parked, lingers);
+  int n = ppoll(fds, parked ? 1 : 2, &time, NULL);
   eventfd_t rings;
   if (n > 0 && fds[0].revents) eventfd_read(p->bell, &rings);
   changeState(p, 0, SLEEPING | PARKED);
