@@ -203,10 +203,11 @@ void tuttiConnectorReject(tuttiConnector *c, int error) {
 }
 
 /* Inside a host a segment has 32 KiB, half of a new socket's window. Of a sender that is far ahead
- * of its reader there may be one for which the window is too small, while the reader has too little
- * room to tell of; the sender then tries again after 200 ms. So it has half as many. No network has
- * larger ones. */
-#define MOST_SEGMENT 16384
+ * of its reader there may be one for which the window, told in units of 1 KiB or so, is too small,
+ * while the reader has too little room to tell of; the sender then tries again after 200 ms. So it
+ * has an eighth less. (Half as many bytes cost large messages a quarter.) No network has larger
+ * ones. */
+#define MOST_SEGMENT 28672
 
 /* Starts an attempt at the current address; *state is its errno if that fails at once. */
 static tuttiResult_t begin(tuttiConnector *c, const char *who, int *state) {
