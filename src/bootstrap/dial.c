@@ -205,7 +205,7 @@ void tuttiConnectorReject(tuttiConnector *c, int error) {
 /* Inside a host a segment has 32 KiB, half of a new socket's window. Of a sender that is far ahead
  * of its reader there may be one for which the window, told in units of 1 KiB or so, is too small,
  * while the reader has too little room to tell of; the sender then tries again after 200 ms. So it
- * has an eighth less. (Half as many bytes cost large messages a quarter.) No network has larger
+ * has an eighth less. (Half as many bytes cost large messages up to a third.) No network has larger
  * ones. */
 #define MOST_SEGMENT 28672
 
