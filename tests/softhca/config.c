@@ -130,6 +130,7 @@ static const Option globals[] = {
     {"dmabuf", FLAG, offsetof(softConfig, dmabuf), 0, 0},
     {"peermem", FLAG, offsetof(softConfig, peermem), 0, 0},
     {"direct", FLAG, offsetof(softConfig, direct), 0, 0},
+    {"offload", FLAG, offsetof(softConfig, offload), 0, 0},
     {"movers", COUNT, offsetof(softConfig, movers), 1, SOFT_MAX_MOVERS},
     {"staging_mib", MEBIBYTES, offsetof(softConfig, staging), 1, 1024},
     {"reorder_us", MICROSECONDS, offsetof(softConfig, reorder), 0, LONG},

@@ -115,7 +115,7 @@ bool softGather(softFlight *flight, struct ibv_pd *pd, const struct ibv_sge *sge
                    .bytes = part.length,
                    .mr = part.mr,
                    .flight = flight};
-    if (part.mr->gpu >= 0)
+    if (softIsMovers(part.mr, part.length))
       softMoverSubmit(&job, flight->frame.fromQpn);
     else
       memcpy(at, hostPointer(part.at), part.length);
@@ -124,14 +124,16 @@ bool softGather(softFlight *flight, struct ibv_pd *pd, const struct ibv_sge *sge
   return true;
 }
 
-/* The bytes are in memory of a GPU, and perhaps of another process. False: in memory of this
- * process that is not registered any more. */
+/* The bytes are in memory of a GPU, and perhaps of another process; or of the host. False: in
+ * memory of this process that is not registered any more. */
 static bool fetch(softFlight *flight, const Part *part, uint32_t done) {
   softDirect *direct = (softDirect *)(void *)flight->chunk;
   softMr *source = NULL;
   if (direct->slot == hca.slot) {
     source = softMrByKey(direct->lkey);
     if (!source) return false;
+  } else if (direct->gpu < 0) {
+    return false;
   }
   softJob job = {.move = part->mr->gpu >= 0 ? SOFT_TO_GPU : SOFT_COPY,
                  .gpu = part->mr->gpu >= 0 ? part->mr->gpu : direct->gpu,
@@ -171,7 +173,7 @@ static void store(softFlight *flight, const Part *part, const uint8_t *from) {
                  .flight = flight};
   if (part->mr->gpu >= 0 && hca.config.invisible)
     softHide(&job, flight->frame.toQpn);
-  else if (part->mr->gpu >= 0)
+  else if (softIsMovers(part->mr, part->length))
     softMoverSubmit(&job, flight->frame.toQpn);
   else
     storeHost(part->at, from, part->length);

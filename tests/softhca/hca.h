@@ -37,7 +37,8 @@
 #define SOFT_PAYLOAD     131072    /* bytes of a message in one frame, at most */
 #define SOFT_DIRECT      (4 << 20) /* the same, where a frame only says where the bytes are */
 #define SOFT_MAX_CHUNKS  4096
-#define SOFT_MAX_MOVERS  4
+#define SOFT_OFFLOAD     16384 /* bytes between host memory that are a mover's work, at least */
+#define SOFT_MAX_MOVERS  8
 #define SOFT_MAX_GPUS    16
 
 /* ---- configuration (config.c) --------------------------------------------------------------- */
@@ -94,6 +95,7 @@ typedef struct {
   uint64_t seed;
   bool dmabuf, peermem; /* memory of GPUs can be registered: by dma-buf, by its address */
   bool direct;          /* between GPUs of this host without staging */
+  bool offload;         /* movers copy memory of the host, too */
   uint64_t movers;      /* threads that copy from and to GPUs */
   uint64_t staging;     /* bytes of shared memory, in each direction of a stream */
   uint64_t reorder;     /* parts of messages are placed in any order, each this late at most */
@@ -470,6 +472,10 @@ softMr *softMrByKey(uint32_t key); /* NULL: there is none */
 /* The registration, if key is one of pd and allows all of `access` to that range; else NULL. */
 softMr *softMrFind(struct ibv_pd *pd, uint32_t key, uint64_t address, uint64_t length,
                    unsigned access);
+/* Movers copy so much of that memory, and nobody who holds the lock. */
+static inline bool softIsMovers(const softMr *mr, uint32_t length) {
+  return mr->gpu >= 0 || (hca.config.offload && length >= SOFT_OFFLOAD);
+}
 /* Where an address of a registration is in this process, or on its GPU. */
 static inline cuPointer softMrAt(const softMr *mr, uint64_t address) {
   return (uintptr_t)mr->ibv.addr + (address - mr->iova);
@@ -496,7 +502,7 @@ enum softMove { SOFT_COPY, SOFT_TO_GPU, SOFT_GPU_ATOMIC, SOFT_PIN, SOFT_UNPIN };
 typedef struct softJob {
   struct softJob *next;
   enum softMove move;
-  int gpu;
+  int gpu; /* -1: between memory of the host */
   cuPointer to, from;
   size_t bytes;
   softDirect *direct;     /* `from` is there */
@@ -507,7 +513,7 @@ typedef struct softJob {
   _Atomic uint32_t *also; /* counts it, too */
 } softJob;
 
-/* Starts the movers, at the first registration of memory of a GPU. 0 or an errno. */
+/* Starts the movers, at the first registration of memory that they copy. 0 or an errno. */
 int softMoverStart(void);
 /* Waits until all is done that movers were given; without the lock. False: a copy does not end. */
 bool softMoverDrain(void);
@@ -516,7 +522,7 @@ bool softMoverAwait(bool (*done)(uint32_t), uint32_t argument);
 /* Ends them, after what they still have; without the lock. */
 void softMoverStop(void);
 /* Hands a job over. Those of one queue pair, which `qpn` is of, are done in order where they move
- * bytes in one direction between the same GPU and the host. */
+ * bytes in one direction between the same GPU and the host, or inside the host. */
 void softMoverSubmit(const softJob *job, uint32_t qpn);
 
 /* ---- hidden.c ------------------------------------------------------------------------------- */

@@ -79,14 +79,21 @@ static int gpuOf(const softDriver *cu, cuPointer address) {
   return gpu < SOFT_MAX_GPUS ? reaching(cu, gpu, address) : -1;
 }
 
+static int startMovers(void) {
+  pthread_mutex_lock(&hca.lock);
+  int error = softMoverStart();
+  pthread_mutex_unlock(&hca.lock);
+  return error;
+}
+
 /* Without the lock: the driver may make it wait. 0 or an errno. */
 static int describeGpu(const softDriver *cu, softMr *mr, cuPointer address, bool allowed) {
   size_t size;
   if (!allowed) return EFAULT; /* as the kernel says of pages that it cannot pin */
   if (hca.config.direct && cu->addressRange(&mr->base, &size, address) == CU_OK)
     mr->exported = cu->exportIpc(&mr->handle, mr->base) == CU_OK;
+  int error = startMovers();
   pthread_mutex_lock(&hca.lock);
-  int error = softMoverStart();
   if (!error) softPinAll();
   pthread_mutex_unlock(&hca.lock);
   return error;
@@ -124,7 +131,10 @@ static struct ibv_mr *registerMemory(softMr how, void *addr, size_t length, bool
   if (!error) {
     *mr = how;
     mr->gpu = gpuOf(cu, (uintptr_t)addr);
-    if (mr->gpu >= 0) error = describeGpu(cu, mr, (uintptr_t)addr, gpuAllowed);
+    if (mr->gpu >= 0)
+      error = describeGpu(cu, mr, (uintptr_t)addr, gpuAllowed);
+    else if (hca.config.offload)
+      error = startMovers();
   }
   if (!error) error = publish(mr, addr, length);
   if (!error && relaxed) atomic_fetch_add(&relaxedMrs, 1);

@@ -356,6 +356,53 @@ TEST(Order, ADeviceMayRefuseToRelax) {
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
+// ---- memory of the host that movers copy ------------------------------------------------------
+
+constexpr char kOffload[] = "offload yes\nmovers 4\nstaging_mib 1";
+
+TEST(Offload, AFlagStaysBehindItsData) {
+  if (!configured(kOffload)) return;
+  Pair p;
+  EXPECT_EQ(overtakings(p, 200), 0);
+}
+
+TEST(Offload, WhatIsWrittenSentAndReadIsRight) {
+  if (!configured(kOffload)) return;
+  Pair p;
+  for (uint32_t length : {8U, 16383U, 16384U, 16385U, 100000U, 131072U})
+    for (char round = 1; round < 20; round++) {
+      memset(p.a.memory.data(), round, length);
+      memset(p.b.memory.data(), 0, p.b.memory.size());
+      EXPECT_EQ(p.a.post(IBV_WR_RDMA_WRITE, length, p.b.at(), p.b.mr->rkey), 0);
+      EXPECT_EQ(p.a.next().status, IBV_WC_SUCCESS);
+      EXPECT_TRUE(std::equal(p.a.memory.begin(), p.a.memory.begin() + length, p.b.memory.begin()));
+      memset(p.b.memory.data(), -round, length);
+      EXPECT_EQ(p.a.post(IBV_WR_RDMA_READ, length, p.b.at(), p.b.mr->rkey), 0);
+      EXPECT_EQ(p.a.next().status, IBV_WC_SUCCESS);
+      EXPECT_EQ(p.a.memory[length - 1], -round);
+      memset(p.a.memory.data(), round + 50, length);
+      EXPECT_EQ(p.b.postRecv(length), 0);
+      EXPECT_EQ(p.a.post(IBV_WR_SEND, length), 0);
+      EXPECT_EQ(p.b.next().byte_len, length);
+      EXPECT_EQ(p.b.memory[length - 1], round + 50);
+      EXPECT_EQ(p.a.next().status, IBV_WC_SUCCESS);
+    }
+}
+
+TEST(Offload, MemoryMayGoWithItsCompletion) {
+  if (!configured(kOffload)) return;
+  Pair p;
+  for (int round = 0; round < 100; round++) {
+    std::vector<char> memory(100000, 3);
+    ibv_mr *mr = ibv_reg_mr(p.a.pd, memory.data(), memory.size(), 0);
+    ibv_sge all = {(uintptr_t)memory.data(), 100000, mr->lkey};
+    EXPECT_EQ(p.a.postFrom(all, IBV_WR_RDMA_WRITE, p.b.at(), p.b.mr->rkey), 0);
+    EXPECT_EQ(p.a.next().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  }
+  EXPECT_EQ(p.b.memory[99999], 3);
+}
+
 // ---- what a GPU sees
 // ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-/* Threads that copy from and to memory of GPUs.
+/* Threads that copy from and to memory of GPUs, and if they shall, of the host.
  *
  * The driver may make a caller wait, for as long as a kernel runs or another thread is inside it,
  * so nobody calls it who holds hca.lock. Each mover has a queue, and for each GPU a stream in each
@@ -224,22 +224,33 @@ static void giveEvent(Mover *m, int gpu, void *event) {
   m->spareGpu[m->nspare++] = gpu;
 }
 
+static void finishJob(Mover *m, softJob *job, bool good) {
+  if (!good && job->flight) atomic_store(&job->flight->failed, true);
+  /* Either may be gone as soon as nothing is counted there. */
+  if (job->mr) atomic_fetch_sub(&job->mr->copies, 1);
+  if (job->also) atomic_fetch_sub(job->also, 1);
+  if (job->flight) atomic_fetch_sub_explicit(&job->flight->pending, 1, memory_order_release);
+  free(job->owned);
+  free(job);
+  atomic_fetch_sub(&m->busy, 1);
+}
+
 static void finish(Mover *m, int gpu, Batch *batch) {
-  uint32_t n = 0;
   if (batch->result != CU_OK) fprintf(stderr, "softhca: CUDA error %d of a copy\n", batch->result);
-  for (softJob *job = batch->jobs, *next; job; job = next, n++) {
+  for (softJob *job = batch->jobs, *next; job; job = next) {
     next = job->next;
-    if (batch->result != CU_OK && job->flight) atomic_store(&job->flight->failed, true);
-    /* Either may be gone as soon as nothing is counted there. */
-    if (job->mr) atomic_fetch_sub(&job->mr->copies, 1);
-    if (job->also) atomic_fetch_sub(job->also, 1);
-    if (job->flight) atomic_fetch_sub_explicit(&job->flight->pending, 1, memory_order_release);
-    free(job->owned);
-    free(job);
+    finishJob(m, job, batch->result == CU_OK);
   }
   if (batch->event) giveEvent(m, gpu, batch->event);
   free(batch);
-  atomic_fetch_sub(&m->busy, n);
+}
+
+/* Of memory of the host, all of which this thread reaches. */
+static void copyHost(Mover *m, softJob *job) {
+  cuPointer from = job->from + (job->direct ? job->direct->address : 0);
+  memcpy((void *)(uintptr_t)job->to, (const void *)(uintptr_t)from, job->bytes); /* NOLINT */
+  finishJob(m, job, true);
+  softEngineWake();
 }
 
 /* Launches the first jobs that belong to one lane; *jobs: the rest. */
@@ -252,7 +263,7 @@ static void launchSome(Mover *m, softJob **jobs) {
   softJob **end = &batch->jobs;
   Lane *lane = laneOf(m, *jobs);
   int gpu = (*jobs)->gpu;
-  while (*jobs && batch->result == CU_OK && laneOf(m, *jobs) == lane) {
+  while (*jobs && batch->result == CU_OK && (*jobs)->gpu >= 0 && laneOf(m, *jobs) == lane) {
     *end = *jobs;
     *jobs = (*jobs)->next;
     (*end)->next = NULL;
@@ -324,7 +335,13 @@ static void *move(void *argument) {
   for (bool end = false; !end;) {
     softJob *jobs = takeJobs(m, &end);
     while (jobs)
-      launchSome(m, &jobs);
+      if (jobs->gpu >= 0) {
+        launchSome(m, &jobs);
+      } else {
+        softJob *job = jobs;
+        jobs = job->next;
+        copyHost(m, job);
+      }
     if (finishSome(m))
       softEngineWake();
     else

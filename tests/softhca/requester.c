@@ -161,20 +161,28 @@ static bool listFits(softQp *qp, const softSend *s) {
   return true;
 }
 
+/* From memory of the host to memory of the host of the same process. */
+static bool stays(const softQp *qp, const softSend *s, const softMr *mr, uint32_t length) {
+  bool write = s->opcode == IBV_WR_RDMA_WRITE || s->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (!write || mr->gpu >= 0 || qp->attr.dest_qp_num >> SOFT_INDEX_BITS != hca.slot) return false;
+  const softMr *to = softMrByKey(s->rkey);
+  return to && to->gpu < 0 && softIsMovers(mr, length);
+}
+
 /* The registration whose bytes the receiver may fetch himself, beginning with those at
  * request->sent; *length: how many it has of them. NULL: the bytes go through staging. */
 static const softMr *directly(const softQp *qp, const softSend *s, uint32_t *length) {
   uint32_t offset = s->sent;
   int i = 0;
-  if (!hca.config.direct || hca.config.invisible || (s->flags & IBV_SEND_INLINE) || returns(s))
-    return NULL;
+  if ((s->flags & IBV_SEND_INLINE) || returns(s)) return NULL;
   for (; i < s->nsge && offset >= s->sge[i].length; i++)
     offset -= s->sge[i].length;
   if (i == s->nsge) return NULL;
   *length = s->sge[i].length - offset;
   const softMr *mr =
       softMrFind(qp->ibv.qp_base.pd, s->sge[i].lkey, s->sge[i].addr + offset, *length, 0);
-  return mr && mr->gpu >= 0 && mr->exported ? mr : NULL;
+  bool direct = hca.config.direct && !hca.config.invisible && mr && mr->gpu >= 0 && mr->exported;
+  return direct || (mr && stays(qp, s, mr, *length)) ? mr : NULL;
 }
 
 static uint64_t addressAt(const softSend *s, uint32_t offset) {
