@@ -13,10 +13,13 @@
 #define CHANNELS_ONE_HOST 2 /* the two trees; more only cost host threads context switches */
 #define CHANNELS_NETWORK  4
 /* Slots of GPUs are so much larger where these reach each other by networks alone: RDMA wants large
- * messages, and no symmetric block, which has room for every channel, holds them. Not in host
- * memory between GPUs of one host, which may be one: ranks hung when so much was pinned as a
- * connection was opened, perhaps until kernels of others end, which wait for this rank. */
+ * messages, and no symmetric block, which has room for every channel, holds them. */
 #define NETWORK_SLOTS 8
+/* Between GPUs of one host, which may be one, those in host memory are as large as all that a rank
+ * opens finds room in what is pinned at init (TUTTI_NET_PINNED, by default): ranks of a process
+ * hung where as much was pinned while a connection was opened, perhaps until kernels of others end,
+ * which wait for this rank. */
+#define PINNED_SLOTS ((size_t)256 << 20)
 /* Between hosts of several GPUs they are up to TUTTI_SYMMETRIC_GROWTH times as large, as far as the
  * block has room, and a slab of GPUDirect RDMA as large as it is by default: for messages with
  * every rank of another host and for the neighbours in rings and trees. */
@@ -106,10 +109,22 @@ static tuttiResult_t fitMemory(tuttiCommView *v, tuttiPlanInput *in) {
   }
 }
 
+static size_t apartTimes(const tuttiSurvey *s, const tuttiCommView *v, const tuttiPlanInput *in) {
+  size_t peers = (size_t)s->nranks - 1;
+  size_t joined = peers < TUTTI_MAX_FAN + 2 ? peers : TUTTI_MAX_FAN + 2;
+  size_t connections = 2 * (joined * (size_t)in->maxChannels + 2 * peers);
+  size_t times = NETWORK_SLOTS;
+  while (s->throughHost && times > 1 &&
+         connections * (TUTTI_NET_ENDPOINT_BYTES + TUTTI_FIFO_DEPTH * times * v->slotBytes) >
+             PINNED_SLOTS)
+    times /= 2;
+  return times;
+}
+
 /* How much larger than for GPUs of one host slots are. */
 static size_t slotsTimes(const tuttiSurvey *s, const tuttiCommView *v, const tuttiPlanInput *in) {
   if (!in->gpu) return 1;
-  if (s->apart) return NETWORK_SLOTS;
+  if (s->apart) return apartTimes(s, v, in);
   if (s->nhosts == 1 || !v->symmetric) return 1;
   size_t connections =
       2 * (size_t)(s->nranks - s->maxRanksPerHost) + (TUTTI_MAX_FAN + 1) * (size_t)in->maxChannels;

@@ -42,7 +42,8 @@ static tuttiResult_t surveyPair(const table *t, int a, int b, tuttiSurvey *s) {
   s->direct &= path->direct;
   s->fetches &= path->fetches;
   s->network |= path->network;
-  s->apart &= !inside || byGdr(path);
+  s->apart &= !inside || path->network;
+  s->throughHost |= inside && !byGdr(path);
   s->oneFlow &= inside || path->oneFlow;
   return tuttiSuccess;
 }

@@ -23,8 +23,9 @@ typedef struct {
   bool sharedFifos, direct, fetches; /* every path has it, see tuttiPath */
   tuttiRemoteCost fetch;             /* of copies that any path fetches; the least of all ranks' */
   bool network;                      /* some path is one */
-  bool apart; /* networks alone join the ranks, between two of a host by GPUDirect RDMA */
-  bool gpu;   /* ranks work on GPUs */
+  bool apart;                        /* networks alone join the ranks */
+  bool throughHost;                  /* some two of a host, without GPUDirect RDMA */
+  bool gpu;                          /* ranks work on GPUs */
   /* Of GPUs, if these are no more than TUTTI_ALLPAIRS_MAX ranks; else none of it. */
   bool stores, staged; /* every path of all pairs has it */
   bool linked;         /* NVLinks join all of them */

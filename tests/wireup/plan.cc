@@ -227,6 +227,20 @@ TEST_F(Plan, SlotsOfGpusAreLargerOverNetworks) {
   EXPECT_EQ(4 * 65536u, v.slotBytes) << "several GPUs on each of several hosts";
 }
 
+// So that nothing of it is pinned while kernels run.
+TEST_F(Plan, SlotsInAHostAreAsLargeAsPinnedMemoryHasRoomFor) {
+  toGpus();
+  s.stores = false;
+  s.network = s.apart = s.throughHost = true;
+  const size_t times[] = {0, 0, 8, 4, 4, 2, 2, 2, 1};
+  for (int n = 2; n <= 8; n++) {
+    v.slotBytes = 65536;
+    s.nranks = s.maxRanksPerHost = n;
+    ASSERT_EQ(tuttiSuccess, make(0, 0, TUTTI_SYMMETRIC_CHANNELS));
+    EXPECT_EQ(times[n] * 65536u, v.slotBytes) << n;
+  }
+}
+
 TEST_F(Plan, SlotsBetweenHostsOfSeveralGpusAreAsLargeAsThereIsRoom) {
   toGpus();
   s.stores = false;

@@ -34,8 +34,9 @@ Surveyed survey(const std::vector<tuttiPeer> &peers, int rank, int channels = 2)
 auto values(const tuttiSurvey &s) {
   return std::make_tuple(s.nranks, s.nhosts, s.maxRanksPerHost, s.oversubscribed, s.intraLatencyUs,
                          s.intraGBs, s.interLatencyUs, s.interGBs, s.oneFlow, s.sharedFifos,
-                         s.direct, s.fetches, s.fetch.call, s.fetch.kib, s.network, s.apart, s.gpu,
-                         s.stores, s.staged, s.linked, s.sharers, s.blocks, s.cache);
+                         s.direct, s.fetches, s.fetch.call, s.fetch.kib, s.network, s.apart,
+                         s.throughHost, s.gpu, s.stores, s.staged, s.linked, s.sharers, s.blocks,
+                         s.cache);
 }
 
 // The survey of all ranks, which must be one.
@@ -105,7 +106,8 @@ TEST(Survey, RanksAreApartWhereNetworksAloneJoinThem) {
   EXPECT_FALSE(agreed(peers).apart);
   for (auto &p : peers)
     p.p2pDisabled = p.shmDisabled = 1;
-  EXPECT_FALSE(agreed(peers).apart) << "on one host, through host memory";
+  EXPECT_TRUE(agreed(peers).apart) << "on one host";
+  EXPECT_TRUE(agreed(peers).throughHost);
   for (auto &p : peers) {
     p.p2pDisabled = p.shmDisabled = 0;
     p.hostId = p.process = 7 + (uint64_t)p.rank / 2;
@@ -114,6 +116,7 @@ TEST(Survey, RanksAreApartWhereNetworksAloneJoinThem) {
   for (auto &p : peers)
     p.hostId = p.process = 7 + (uint64_t)p.rank;
   EXPECT_TRUE(agreed(peers).apart);
+  EXPECT_FALSE(agreed(peers).throughHost) << "no two are on one host";
 }
 
 /* All ports of the rank do GPUDirect RDMA, or none. */
@@ -125,7 +128,7 @@ void setGdr(tuttiPeer &p, tuttiGdr gdr) {
   memcpy(p.net, &h, sizeof h);
 }
 
-TEST(Survey, GpusOfOneHostAreApartWhereTheyHaveGpuDirectRdmaAlone) {
+TEST(Survey, GpusOfOneHostGoThroughItWhereOneLacksGpuDirectRdma) {
   machines::Cluster cluster({{"dgx", 8}});
   auto peers = cluster.peers;
   for (auto &p : peers) {
@@ -133,8 +136,10 @@ TEST(Survey, GpusOfOneHostAreApartWhereTheyHaveGpuDirectRdmaAlone) {
     setGdr(p, TUTTI_GDR_YES);
   }
   EXPECT_TRUE(agreed(peers).apart);
+  EXPECT_FALSE(agreed(peers).throughHost);
   setGdr(peers[5], TUTTI_GDR_OFF);
-  EXPECT_FALSE(agreed(peers).apart) << "one is staged";
+  EXPECT_TRUE(agreed(peers).apart);
+  EXPECT_TRUE(agreed(peers).throughHost);
 }
 
 TEST(Survey, RanksWithCoresOfTheirOwnShareNone) {
