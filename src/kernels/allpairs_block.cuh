@@ -86,14 +86,21 @@ static __device__ __noinline__ void storePieces(uint8_t *at, uint64_t v, uint32_
   else
     storeUnits<uint16_t>(at, v, bytes);
 }
-/* The word at `at`, of which `left` bytes (possibly none, or more than 8) exist. */
+/* The word at `at`, of which `left` bytes (possibly none, or more than 8) exist. A lone element of
+ * four bytes, as small operations have it, spares the call: whose code a kernel fetches anew. */
+__device__ inline bool isHalf(const uint8_t *at, int32_t left) {
+  return left == 4 && ((uintptr_t)at & 3) == 0;
+}
 __device__ inline uint64_t loadWord(const uint8_t *at, int32_t left) {
   if (left >= 8 && ((uintptr_t)at & 7) == 0) return *(const volatile uint64_t *)at;
+  if (isHalf(at, left)) return *(const volatile uint32_t *)at;
   return left > 0 ? loadPieces(at, left < 8 ? left : 8) : 0;
 }
 __device__ inline void storeWord(uint8_t *at, uint64_t v, int32_t left) {
   if (left >= 8 && ((uintptr_t)at & 7) == 0)
     *(uint64_t *)at = v;
+  else if (isHalf(at, left))
+    *(uint32_t *)at = (uint32_t)v;
   else if (left > 0)
     storePieces(at, v, left < 8 ? left : 8);
 }
