@@ -187,6 +187,7 @@ static bool passOver(proxyLoop *p, passKind kind, uint64_t *wake) {
   uint32_t seen = leaving ? KICKED : KICKED | FREED;
   if (tuttiLoadRelaxed32(&p->state) & seen) changeState(p, 0, seen);
   turn.eager = passIsEager(p, kind);
+  turn.attended = kind != PASS_THREAD;
   if (!turn.eager) collectEvents(p);
   for (int i = 0; i < p->count; i++) {
     proxyItem *item = &p->items[i];

@@ -31,6 +31,7 @@ typedef enum {
 /* One pass of the loop, as its operations see it. */
 typedef struct {
   bool eager;           /* try descriptors without waiting for their flags */
+  bool attended;        /* by a caller that waits; else by the proxy's thread */
   uint64_t wake;        /* tuttiNow() clock; lowered to when an operation wants its next turn at the
                            latest, though no descriptor moves */
   tuttiResult_t result; /* of an operation that returns FAILED; its text is the last error */

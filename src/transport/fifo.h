@@ -81,6 +81,7 @@ typedef struct tuttiConn {
   uint8_t *small;                   /* ndescriptors * smallBytes: payloads of no more than that */
   size_t slotBytes, smallBytes;     /* multiples of TUTTI_LINE */
   uint64_t next;                    /* number of the next message here */
+  uint64_t ahead;                   /* recv: of the first that its reader has not looked ahead to */
   uint64_t credit;                  /* send: what the readers had taken at the last look */
   uint32_t ndescriptors;            /* a power of two */
   int32_t nreaders;                 /* send: 1, or all neighbours of a shared FIFO */
@@ -197,14 +198,22 @@ static inline bool tuttiConnSlept(const tuttiConn *c) {
   return set != 0;
 }
 
-/* Recv over a network: the payload of the next message, if it has `bytes`, may go straight to `at`
- * and is then DIRECT there; what has begun to arrive stays in the slot. A receive that a
- * failed operation posted is forgotten with tuttiProxyHalt. */
-static inline void tuttiConnPostReceive(tuttiConn *c, void *at, size_t bytes) {
-  tuttiPost *post = &c->posts[c->next % TUTTI_FIFO_DEPTH];
+/* Recv over a network: the payload of message m, one of the next TUTTI_FIFO_DEPTH, may go straight
+ * to `at` if it has `bytes`, and is then DIRECT there; what has begun to arrive stays in the slot.
+ * A receive that a failed operation posted is forgotten with tuttiProxyHalt. */
+static inline void tuttiConnPostReceive(tuttiConn *c, uint64_t m, void *at, size_t bytes) {
+  tuttiPost *post = &c->posts[m % TUTTI_FIFO_DEPTH];
   post->addr = (uintptr_t)at;
   post->bytes = (uint32_t)bytes;
-  tuttiStoreRelease(&post->seq, c->next + 1);
+  tuttiStoreRelease(&post->seq, m + 1);
+}
+/* Recv over a network: its reader waits for the next message, and takes it from its slot. */
+static inline void tuttiConnPostNone(tuttiConn *c) {
+  tuttiConnPostReceive(c, c->next, NULL, 0);
+}
+/* Proxy: the reader has said where it wants message m, or that it has no place for it. */
+static inline bool tuttiIsAsked(const tuttiConn *c, uint64_t m) {
+  return tuttiLoadAcquire(&c->posts[m % TUTTI_FIFO_DEPTH].seq) == m + 1;
 }
 /* Proxy: where a receive is posted for message m of so many bytes; NULL: in its slot. */
 static inline uint8_t *tuttiPosted(const tuttiConn *c, uint64_t m, size_t bytes) {

@@ -104,7 +104,7 @@ TEST_P(Sockets, LargeMessagesLandWhereTheyAreWanted) {
     tuttiProxyFreed(p.b.w.proxy);
   };
   tuttiProxyEnter(p.b.w.proxy); /* as an executor: nobody else runs the loop between two steps */
-  tuttiConnPostReceive(&in, at[0].data(), kBytes);
+  tuttiConnPostReceive(&in, in.next, at[0].data(), kBytes);
   net::Publish(p.a, &out, kBytes);
   net::Publish(p.a, &out, kBytes);
   ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
@@ -113,13 +113,24 @@ TEST_P(Sockets, LargeMessagesLandWhereTheyAreWanted) {
     usleep(100);
   }
   take(0, true);
-  tuttiConnPostReceive(&in, at[1].data(), kBytes);
+  tuttiConnPostReceive(&in, in.next, at[1].data(), kBytes);
   take(1, true);
-  tuttiConnPostReceive(&in, at[2].data(), kBytes - 1); /* of another size: to its slot */
+  tuttiConnPostReceive(&in, in.next, at[2].data(), kBytes - 1); /* of another size: to its slot */
   net::Publish(p.a, &out, kBytes);
   take(2, false);
   net::Publish(p.a, &out, kBytes);
   take(3, false); /* not wanted */
+  tuttiConnPostReceive(&in, in.next, at[0].data(), kBytes);
+  tuttiConnPostReceive(&in, in.next + 1, at[1].data(), kBytes);
+  for (int m = 4; m < 7; m++)
+    net::Publish(p.a, &out, kBytes);
+  ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+  EXPECT_EQ(tuttiConnDescriptor(&in)->addr, reinterpret_cast<uint64_t>(at[0].data()));
+  tuttiConnAdvance(&in);
+  ASSERT_TRUE(p.b.Await(&in)) << p.b.Error();
+  EXPECT_EQ(tuttiConnDescriptor(&in)->addr, reinterpret_cast<uint64_t>(at[1].data()));
+  tuttiConnAdvance(&in);
+  take(6, false); /* it waits to be told where to go, but not for good */
   tuttiProxyLeave(p.b.w.proxy);
   p.b.Close(&in);
   p.a.Close(&out);

@@ -21,6 +21,7 @@
 #define RING_US      1000  /* how much longer it sleeps where it will be woken */
 #define LEND_BYTES   4096  /* below, a copy costs less than another core's cache misses */
 #define FETCH_BYTES  8192  /* below, copying twice costs less than the system call */
+#define AHEAD_BYTES  16384 /* below, asking the schedule twice costs more than a copy */
 #define STACK_BYTES  16384 /* a run that needs no more than this allocates nothing */
 
 /* A message of which the connection holds only the address: memory lent until the readers have
@@ -41,6 +42,8 @@ typedef struct {
   tuttiStep asked;
   bool loaded;
   bool announced;    /* the network may put its message where it belongs */
+  bool looksAhead;   /* ... and those of later steps: */
+  uint64_t looked;   /*   all before this one have been announced */
   int width;         /* most peers that a schedule of the chain has */
   int nrecv, nsend;  /* of this step */
   int ready;         /* so many of conns were ready, and stay so */
@@ -68,25 +71,26 @@ typedef struct {
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* Finds the connections of one direction of the step, and their number. Inline, as a direction
+/* Finds the connections of one direction of a step, and their number. Inline, as a direction
  * known to the compiler halves it. */
 __attribute__((always_inline)) static inline tuttiResult_t
-findConns(const runner *r, tuttiDirection direction, tuttiConn **conns, int *found) {
+findConns(const runner *r, const tuttiStep *step, tuttiDirection direction, tuttiConn **conns,
+          int *found) {
   const tuttiSchedule *s = &r->task->schedule;
   const tuttiTaskContext *context = r->task->context;
   int channel = r->task->channel;
   bool sends = direction == TUTTI_SEND;
   uint32_t flag = sends ? TUTTI_STEP_SEND_SHARED : TUTTI_STEP_RECV_SHARED;
-  bool shared = (r->step->flags & flag) != 0;
-  int count = sends ? r->step->nsend : r->step->nrecv;
-  const int32_t *ranks = sends ? r->step->send : r->step->recv;
+  bool shared = (step->flags & flag) != 0;
+  int count = sends ? step->nsend : step->nrecv;
+  const int32_t *ranks = sends ? step->send : step->recv;
   bool toAll = sends && shared; /* through one FIFO, whose peer is -1 */
   int fan = toAll ? 1 : count == TUTTI_ALL ? s->nranks - 1 : count;
   if (fan > r->width)
     return TUTTI_FAIL(tuttiInternalError,
-                      "step %" PRIu64 " of %s on rank %d has %d messages, more than the %d of its "
+                      "a step of %s on rank %d has %d messages, more than the %d of its "
                       "algorithm: a bug in tutti's schedules, please report it",
-                      r->k, tuttiCollName(s->coll), s->rank, fan, r->width);
+                      tuttiCollName(s->coll), s->rank, fan, r->width);
   tuttiConn **row = context->conns[direction][shared][channel];
   for (int i = 0; i < fan; i++) {
     int peer = toAll ? -1 : count == TUTTI_ALL ? i + (i >= s->rank) : ranks[i];
@@ -98,45 +102,86 @@ findConns(const runner *r, tuttiDirection direction, tuttiConn **conns, int *fou
   return tuttiSuccess;
 }
 
-/* The step stores a message as it is. */
-static bool storesOnly(const runner *r) {
-  const tuttiTask *task = r->task;
-  uint32_t flags = r->step->flags;
-  bool divides = (flags & TUTTI_STEP_FINAL) && task->divide > 1;
+/* The step, which receives so many messages, stores one as it is. */
+static bool storesOnly(const runner *r, const tuttiStep *step, int nrecv) {
+  uint32_t flags = step->flags;
+  bool divides = (flags & TUTTI_STEP_FINAL) && r->task->divide > 1;
   bool stores = (flags & (TUTTI_STEP_DST | TUTTI_STEP_DST_SCRATCH)) != 0;
-  return r->nrecv == 1 && !(flags & TUTTI_STEP_SRC) && stores && !divides;
+  return nrecv == 1 && !(flags & TUTTI_STEP_SRC) && stores && !divides;
 }
 
 /* Where the step's value is stored, if it is. */
-static uint8_t *destination(const runner *r) {
-  bool scratch = (r->step->flags & TUTTI_STEP_DST_SCRATCH) != 0;
-  return (scratch ? r->scratch : (uint8_t *)r->task->recvbuff) + r->step->dst * r->elementBytes;
+static uint8_t *destination(const runner *r, const tuttiStep *step) {
+  bool scratch = (step->flags & TUTTI_STEP_DST_SCRATCH) != 0;
+  return (scratch ? r->scratch : (uint8_t *)r->task->recvbuff) + step->dst * r->elementBytes;
+}
+
+static const tuttiStep *stepOf(const runner *r, uint64_t k, tuttiStep *asked) {
+  const tuttiKnownSteps *known = r->task->known;
+  if (known && k < TUTTI_KNOWN_STEPS) return &known->first[k];
+  tuttiScheduleStep(&r->task->schedule, k, asked);
+  return asked;
 }
 
 /* A large message from a network that is only stored need not go through a slot. */
 static void announce(runner *r) {
-  r->announced = r->bytes >= LEND_BYTES && storesOnly(r) && r->conns[0]->network;
-  if (!r->announced) return;
-  tuttiConnPostReceive(r->conns[0], destination(r), r->bytes);
+  tuttiConn *conn = r->conns[0];
+  r->announced = r->bytes >= LEND_BYTES && storesOnly(r, r->step, r->nrecv) && conn->network;
+  if (r->announced && r->looked <= r->k)
+    tuttiConnPostReceive(conn, conn->next, destination(r, r->step), r->bytes);
+  for (int i = 0; i < r->nrecv && !r->announced && r->bytes >= LEND_BYTES; i++)
+    if (r->conns[i]->network) tuttiConnPostNone(r->conns[i]);
+}
+
+/* Whether places of messages may be announced before their steps come. Others than these, which
+ * gather what is only stored, would have the network write where an earlier step still reads. */
+static bool mayLookAhead(const tuttiTask *task) {
+  const tuttiSchedule *s = &task->schedule;
+  uint64_t most = s->part < s->chunk ? s->part : s->chunk;
+  bool gathers = s->coll == tuttiCollGather || s->coll == tuttiCollAllGather ||
+                 (s->coll == tuttiCollAlltoAll && !task->inPlace);
+  return gathers && s->algo != tuttiAlgoDoubling && s->nranks > 2 &&
+         most * tuttiTypeSize(task->type) >= AHEAD_BYTES;
+}
+
+/* The same for steps to come, as far as FIFOs have room: peers send at once what is taken from one
+ * after the other. */
+static tuttiResult_t lookAhead(runner *r) {
+  if (r->looked < r->k) r->looked = r->k;
+  for (; r->looksAhead && r->looked < r->steps; r->looked++) {
+    tuttiStep asked;
+    const tuttiStep *step = stepOf(r, r->looked, &asked);
+    tuttiConn *conn;
+    int found;
+    if (step->count == 0 || step->nrecv == 0) continue;
+    r->looksAhead = step->nrecv == 1;
+    if (!r->looksAhead) break;
+    TUTTI_TRY(findConns(r, step, TUTTI_RECV, &conn, &found));
+    r->looksAhead = conn->network;
+    if (!r->looksAhead) break;
+    if (conn->ahead < conn->next) conn->ahead = conn->next;
+    if (conn->ahead >= conn->next + TUTTI_FIFO_DEPTH) break;
+    uint64_t m = conn->ahead++;
+    size_t bytes = step->count * r->elementBytes;
+    if (storesOnly(r, step, 1) && bytes >= LEND_BYTES)
+      tuttiConnPostReceive(conn, m, destination(r, step), bytes);
+  }
+  return tuttiSuccess;
 }
 
 /* Makes `step` the next one that does anything; `loaded` stays false at the end. */
 static tuttiResult_t load(runner *r) {
-  const tuttiKnownSteps *known = r->task->known;
   for (; !r->loaded && r->k < r->steps; r->k++) {
-    const tuttiStep *step = &r->asked;
-    if (known && r->k < TUTTI_KNOWN_STEPS)
-      step = &known->first[r->k];
-    else
-      tuttiScheduleStep(&r->task->schedule, r->k, &r->asked);
+    const tuttiStep *step = stepOf(r, r->k, &r->asked);
     if (step->count == 0) continue;
     r->step = step;
     r->nrecv = r->nsend = 0;
-    if (step->nrecv) TUTTI_TRY(findConns(r, TUTTI_RECV, r->conns, &r->nrecv));
-    if (step->nsend) TUTTI_TRY(findConns(r, TUTTI_SEND, r->conns + r->nrecv, &r->nsend));
+    if (step->nrecv) TUTTI_TRY(findConns(r, step, TUTTI_RECV, r->conns, &r->nrecv));
+    if (step->nsend) TUTTI_TRY(findConns(r, step, TUTTI_SEND, r->conns + r->nrecv, &r->nsend));
     r->ready = 0;
     r->bytes = step->count * r->elementBytes;
     r->loaded = true;
+    if (r->looksAhead) TUTTI_TRY(lookAhead(r));
     announce(r);
     return tuttiSuccess;
   }
@@ -153,7 +198,7 @@ static tuttiResult_t checkMessage(const runner *r, const tuttiConn *conn) {
   tuttiSignature theirs = slot->sig;
   if (!tuttiSignatureEqual(&task->signature, &theirs))
     return task->context->mismatch(task->context->comm, conn->peer, &task->signature, &theirs);
-  bool reachable = conn->direct || (conn->writer.pid != 0 && storesOnly(r));
+  bool reachable = conn->direct || (conn->writer.pid != 0 && storesOnly(r, r->step, r->nrecv));
   bool fits = (slot->where == TUTTI_WHERE_INLINE && r->bytes <= TUTTI_INLINE_MAX) ||
               (slot->where == TUTTI_WHERE_SLOT && r->bytes <= conn->slotBytes) ||
               (slot->where == TUTTI_WHERE_DIRECT && reachable && slot->addr != 0);
@@ -343,7 +388,8 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
           task->plan.streams && (step->flags & TUTTI_STEP_DST) && (r->nrecv == 0 || r->nsend == 0),
   };
   gatherOperands(r, e->in, &args);
-  if (step->flags & (TUTTI_STEP_DST | TUTTI_STEP_DST_SCRATCH)) e->out[args.nout++] = destination(r);
+  if (step->flags & (TUTTI_STEP_DST | TUTTI_STEP_DST_SCRATCH))
+    e->out[args.nout++] = destination(r, step);
   TUTTI_TRY(addressSends(r, lendable(r, &args), e->out, &args.nout));
   TUTTI_TRY(fetch(r, e->in, e->out, go));
   if (!*go) return tuttiSuccess;
@@ -379,6 +425,8 @@ static void begin(runner *r, tuttiTask *task) {
   r->k = 0;
   r->steps = task->known ? task->known->steps : tuttiScheduleSteps(&task->schedule);
   r->elementBytes = tuttiTypeSize(task->type);
+  r->looksAhead = mayLookAhead(task);
+  r->looked = 0;
 }
 
 static bool loansReturned(runner *r) {
@@ -630,7 +678,7 @@ static tuttiResult_t moveOut(const uint8_t *stack, size_t kept, size_t bytes, vo
 /* After a failure: takes back what other threads, or a proxy, may still read or write. */
 static void withdrawLoans(const execution *e) {
   for (const runner *r = e->runners; r < e->runners + e->live; r++) {
-    if (r->announced) tuttiProxyHalt(r->task->context->proxy);
+    if (r->announced || r->looked > r->k) tuttiProxyHalt(r->task->context->proxy);
     for (int i = 0; i < r->nloans; i++) {
       if (r->loans[i].conn->network)
         tuttiProxyHalt(r->task->context->proxy);

@@ -24,6 +24,8 @@
  * one of a cloud, whose driver seldom tells, may limit each. */
 #define FLOW_MEGABITS 10000
 
+#define PATIENCE_NS 200000
+
 enum { MAX_IOV = 2 * TUTTI_FIFO_DEPTH, MAX_SEND = 1 << 20, SHARE_UNIT = 4096, ACK_MESSAGES = 64 };
 
 void tuttiSocketShare(size_t bytes, int parts, int part, size_t *begin, size_t *share) {
@@ -181,17 +183,29 @@ static bool slotFree(const tuttiSocketEndpoint *e, uint64_t m) {
   return m < tuttiLoadAcquire(&e->fifo.readers->credit) + TUTTI_FIFO_DEPTH;
 }
 
+/* A reader that posted a receive for the message before is about to say where it wants this one,
+ * too. While it has not taken the other there is no hurry to copy, and no harm, as it alone can be
+ * waiting; nor is there for a moment more while it runs the loop itself, perhaps for other peers'
+ * messages. Ranks that both send first may wait for each other to take what they sent. */
+static bool isWorthAWait(tuttiSocketEndpoint *e, uint64_t m) {
+  const tuttiSlotDescriptor *before = &e->fifo.descriptors[(m - 1) % TUTTI_FIFO_DEPTH];
+  if (m == 0 || before->where != TUTTI_WHERE_DIRECT || tuttiIsAsked(&e->fifo, m)) return false;
+  if (tuttiLoadAcquire(&e->fifo.readers->credit) < m) return true;
+  if (!e->attended) return false;
+  uint64_t now = tuttiNow();
+  if (e->waitsFor != m) e->waitsUntil = now + PATIENCE_NS;
+  e->waitsFor = m;
+  return now < e->waitsUntil;
+}
+
 /* Settles where the payload of message `known - 1` goes, when its first byte is at hand. False: not
- * yet. A reader that posted a receive for the message before, and has not taken it, is about to say
- * where it wants this one: there is no hurry to copy, and no harm, as the reader alone can be
- * waiting. */
+ * yet. */
 static bool place(tuttiSocketEndpoint *e) {
   if (e->placed == e->known) return true;
-  uint64_t m = e->placed, i = m % TUTTI_FIFO_DEPTH, before = (m - 1) % TUTTI_FIFO_DEPTH;
+  uint64_t m = e->placed, i = m % TUTTI_FIFO_DEPTH;
   tuttiSlotDescriptor *slot = &e->fifo.descriptors[i];
   uint8_t *posted = e->payload[i] ? tuttiPosted(&e->fifo, m, e->payload[i]) : NULL;
-  bool expected = m > 0 && e->fifo.descriptors[before].where == TUTTI_WHERE_DIRECT && e->payload[i];
-  if (!posted && expected && tuttiLoadAcquire(&e->fifo.readers->credit) < m) return false;
+  if (!posted && e->payload[i] && isWorthAWait(e, m)) return false;
   e->target[i] = posted ? posted : e->fifo.data + i * e->fifo.slotBytes;
   if (posted) {
     slot->where = TUTTI_WHERE_DIRECT;
@@ -368,13 +382,14 @@ static void measure(tuttiSocketEndpoint *e, bool moved) {
   tuttiMeterMark(&e->meter, tuttiNow(), e->carried, e->listener->carried);
 }
 
-static tuttiResult_t advanceRecv(tuttiSocketEndpoint *e, bool eager, bool *moved) {
+static tuttiResult_t advanceRecv(tuttiSocketEndpoint *e, const tuttiProxyTurn *turn, bool *moved) {
+  e->attended = turn->attended;
   if (!e->listed) tuttiSocketAwait(e);
   if (e->nparts == 0 || e->parts[0].source.fd < 0) return tuttiSuccess;
-  TUTTI_TRY(receiveFirst(e, eager, moved));
+  TUTTI_TRY(receiveFirst(e, turn->eager, moved));
   uint64_t passed = e->parts[0].number;
   for (int i = 1; i < e->nparts; i++) {
-    TUTTI_TRY(receiveShare(e, i, eager, moved));
+    TUTTI_TRY(receiveShare(e, i, turn->eager, moved));
     if (e->parts[i].number < passed) passed = e->parts[i].number;
   }
   for (; e->passed < passed; e->passed++)
@@ -389,8 +404,8 @@ static tuttiProxyState socketProgress(void *end, tuttiProxyTurn *turn) {
   tuttiSocketEndpoint *e = end;
   bool moved = false;
   if (tuttiLoadRelaxed32(e->view->failed)) return TUTTI_PROXY_IDLE;
-  turn->result = e->fifo.direction == TUTTI_SEND ? advanceSend(e, turn, &moved)
-                                                 : advanceRecv(e, turn->eager, &moved);
+  turn->result =
+      e->fifo.direction == TUTTI_SEND ? advanceSend(e, turn, &moved) : advanceRecv(e, turn, &moved);
   if (turn->result != tuttiSuccess) return TUTTI_PROXY_FAILED;
   if (moved) return TUTTI_PROXY_MOVED;
   bool joining = e->fifo.direction == TUTTI_SEND && e->join.part < e->nparts;

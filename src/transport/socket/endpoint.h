@@ -68,6 +68,10 @@ typedef struct tuttiSocketEndpoint {
   uint64_t known;  /* messages whose descriptor is known: seen in the FIFO, or received */
   uint64_t passed; /* messages that have passed on all parts: == credit, or published */
   uint64_t placed; /* recv: messages of which it is settled where the payload goes */
+  /* recv: whoever runs the loop is in an operation; until when, at the latest, the payload of that
+   * message waits to be told its place. */
+  bool attended;
+  uint64_t waitsFor, waitsUntil;
   uint8_t *target[TUTTI_FIFO_DEPTH];  /* recv: where */
   uint32_t payload[TUTTI_FIFO_DEPTH]; /* bytes of known messages that follow the descriptor */
   uint8_t descriptors[TUTTI_FIFO_DEPTH][TUTTI_LINE]; /* send: as they go on the wire */

@@ -413,6 +413,87 @@ TEST(Host, SlotsAreNotOverwrittenBehindLines) {
   EXPECT_EQ(in, out);
 }
 
+/* A gather of blocks that a network brings in as many messages as `pieces`. */
+struct NetGather {
+  static constexpr int kRanks = 4;
+  Fabric fabric{kRanks, 65536, true};
+  std::vector<tuttiPost> posts[kRanks];
+  std::vector<int64_t> out;
+  Rank root{fabric, 0};
+  tuttiProxy *proxy = nullptr;
+  tuttiTask task;
+
+  NetGather(size_t block, size_t pieces) : out(kRanks * block * pieces) {
+    auto fail = [](void *, tuttiResult_t, const char *) {};
+    EXPECT_EQ(tuttiProxyCreate(&proxy, fail, nullptr), tuttiSuccess);
+    root.context.proxy = proxy;
+    task = gathers(root, block * pieces, block);
+    task.recvbuff = out.data();
+    for (int peer = 1; peer < kRanks; peer++) {
+      tuttiConn &conn = fabric.fifo(peer, 0, 32).recv[0];
+      posts[peer].resize(TUTTI_FIFO_DEPTH);
+      conn.network = 1;
+      conn.posts = posts[peer].data();
+    }
+  }
+  ~NetGather() { tuttiProxyDestroy(proxy); }
+  NetGather(const NetGather &) = delete;
+  NetGather &operator=(const NetGather &) = delete;
+
+  static tuttiTask gathers(Rank &rank, size_t count, size_t chunk) {
+    static int64_t none[1];
+    tuttiTask t = message(rank, 0, true, none, count, chunk);
+    t.schedule.coll = tuttiCollGather;
+    t.signature.coll = tuttiCollGather;
+    t.signature.root = 0;
+    return t;
+  }
+  /* How many of the peer's messages have a place, all of them right. */
+  int posted(int peer) {
+    int n = 0;
+    size_t each = task.schedule.chunk, block = task.schedule.count;
+    for (const tuttiPost &post : posts[peer]) {
+      if (tuttiLoadAcquire(&post.seq) == 0) continue;
+      EXPECT_EQ(post.addr, reinterpret_cast<uintptr_t>(&out[peer * block + n * each]));
+      EXPECT_EQ(post.bytes, each * sizeof(int64_t));
+      n++;
+    }
+    return n;
+  }
+};
+
+/* Peers send at once what the root takes from one after the other. */
+TEST(Host, PlacesAreAnnouncedBeforeTheirTurn) {
+  for (size_t pieces : {1, 3, 20}) {
+    size_t block = 65536 / sizeof(int64_t);
+    NetGather g(block, pieces);
+    std::vector<int64_t> own = numbers(block * pieces, -7);
+    g.task.sendbuff = own.data();
+    std::thread receives([&] { EXPECT_EQ(run({&g.task}), tuttiSuccess) << tuttiErrorText(); });
+    int expected = (int)std::min<size_t>(pieces, TUTTI_FIFO_DEPTH);
+    for (int peer = 1; peer < NetGather::kRanks; peer++)
+      while (g.posted(peer) < expected && !testing::Test::HasFailure())
+        std::this_thread::yield();
+    std::vector<int64_t> in[NetGather::kRanks];
+    std::vector<std::thread> sends;
+    for (int peer = 1; peer < NetGather::kRanks; peer++)
+      sends.emplace_back([&, peer] {
+        Rank rank(g.fabric, peer);
+        in[peer] = numbers(block * pieces, peer * 1000000);
+        tuttiTask send = NetGather::gathers(rank, block * pieces, block);
+        send.sendbuff = in[peer].data();
+        EXPECT_EQ(run({&send}), tuttiSuccess) << tuttiErrorText();
+      });
+    receives.join();
+    for (std::thread &t : sends)
+      t.join();
+    in[0] = own;
+    for (size_t peer = 0; peer < NetGather::kRanks; peer++)
+      EXPECT_TRUE(std::equal(in[peer].begin(), in[peer].end(),
+                             g.out.begin() + (ptrdiff_t)(peer * block * pieces)));
+  }
+}
+
 /* Others go on while one is stuck, and the stuck one is still told of. */
 TEST(Host, StalledBesideOneThatMoves) {
   Fabric fabric(3);
