@@ -75,6 +75,9 @@ public:
     ssize_t length = readlink("/proc/self/exe", exe, sizeof exe - 1);
     ASSERT_GT(length, 0);
     exe[length] = 0;
+    /* Or most of them would run no test at all. */
+    for (const char *shards : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"})
+      unsetenv(shards);
     for (n_ = 0; n_ < n; n_++) {
       report(n_).status = -1;
       std::string process = "TUTTITEST_PROCESS=" + std::to_string(n_) + " " + std::to_string(fd_);
