@@ -24,7 +24,7 @@ typedef struct {
   tuttiRemoteCost fetch;             /* of copies that any path fetches; the least of all ranks' */
   bool network;                      /* some path is one */
   bool apart;                        /* networks alone join the ranks */
-  bool throughHost;                  /* some two of a host, without GPUDirect RDMA */
+  bool throughHost;                  /* ... some two of a host without GPUDirect RDMA */
   bool gpu;                          /* ranks work on GPUs */
   /* Of GPUs, if these are no more than TUTTI_ALLPAIRS_MAX ranks; else none of it. */
   bool stores, staged; /* every path of all pairs has it */
