@@ -58,7 +58,9 @@ int tuttiDeadlinePollMs(uint64_t deadline) {
 
 /* A yield among waiters takes microseconds; one that somebody uses to compute takes his time slice,
  * of milliseconds. Two of these with little between them are no chance: the next will be long, too.
- * After a while it is tried again; after a longer one, if that was in vain. */
+ * After a while it is tried again; after a longer one, if that was in vain. But a virtual machine
+ * may lose the core in a yield as at any other time, and then nobody here has it: such yields tell
+ * nothing of the next one. */
 #define LONG_YIELD_NS 200000u
 #define BETWEEN_NS    (1 * TUTTI_MS)
 #define KEPT_MIN_NS   (10 * TUTTI_MS)
@@ -69,12 +71,23 @@ static __thread struct {
   uint64_t longEnded; /* the last long yield */
   uint64_t from;      /* no yields before this */
   uint64_t kept;      /* how long there were none */
+  uint64_t switches;  /* to other threads, by the last of all that took long */
 } yields;
+
+/* Another thread has had this one's core since the last time that this was asked. */
+static bool wasSwitched(void) {
+  struct rusage usage;
+  if (getrusage(RUSAGE_THREAD, &usage) != 0) return true;
+  uint64_t switches = (uint64_t)usage.ru_nvcsw + (uint64_t)usage.ru_nivcsw;
+  bool more = switches != yields.switches;
+  yields.switches = switches;
+  return more;
+}
 
 static void yield(uint64_t now) {
   sched_yield();
   uint64_t back = tuttiNow();
-  if (back - now < LONG_YIELD_NS) return;
+  if (back - now < LONG_YIELD_NS || !wasSwitched()) return;
   if (now - yields.longEnded < BETWEEN_NS) {
     yields.kept = now - yields.from < yields.kept ? yields.kept * 2 : KEPT_MIN_NS;
     if (yields.kept > KEPT_MAX_NS) yields.kept = KEPT_MAX_NS;

@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -130,6 +132,60 @@ TEST(Backoff, SleepsInsteadOfYieldingToWhoeverComputes) {
   waits.join();
   stop = true;
   computes.join();
+}
+
+/* As a machine that loses its core for a while, where no other thread gets it. */
+void holdUp(int) {
+  for (uint64_t until = tuttiNow() + 400000; tuttiNow() < until;) {
+  }
+}
+
+/* Signals that hold this thread up, again and again. */
+struct HeldUp {
+  struct sigaction before = {};
+  timer_t timer = {};
+  HeldUp() {
+    struct sigaction action = {};
+    action.sa_handler = holdUp;
+    EXPECT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+    sigevent event = {};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = SIGUSR1;
+    event._sigev_un._tid = threadId();
+    EXPECT_EQ(timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
+    const itimerspec often = {{0, 600000}, {0, 600000}};
+    EXPECT_EQ(timer_settime(timer, 0, &often, nullptr), 0);
+  }
+  ~HeldUp() {
+    timer_delete(timer);
+    sigaction(SIGUSR1, &before, nullptr);
+  }
+};
+
+long switches() {
+  rusage usage = {};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw + usage.ru_nivcsw;
+}
+
+/* Yields that took long though nobody else had the core do not end the yielding. */
+TEST(Backoff, GoesOnToYieldWhereTheCoreItselfIsSlow) {
+  bool alone = false;
+  auto wait = [&] {
+    const sched_param first = {.sched_priority = 1};
+    sched_setscheduler(0, SCHED_FIFO, &first); /* where it may, others do not take the core */
+    tuttiBackoff backoff = {.spins = 0, .napUs = 0, .round = 0, .napFrom = 0};
+    long before = switches();
+    uint64_t end = tuttiNow() + 3000000;
+    for (HeldUp held; tuttiNow() < end;)
+      stepsBeforeSleep(&backoff, 0);
+    int steps = stepsBeforeSleep(&backoff, 0);
+    alone = switches() == before;
+    EXPECT_TRUE(steps > 10 || !alone) << steps;
+  };
+  for (uint64_t until = tuttiDeadline(20000); !alone && tuttiNow() < until;)
+    std::thread(wait).join(); /* each of its own, for the same reason */
+  if (!alone) GTEST_SKIP() << "others wanted this core all the time";
 }
 
 TEST(Bell, RingEndsTheSleep) {
