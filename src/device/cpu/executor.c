@@ -678,10 +678,11 @@ static tuttiResult_t moveOut(const uint8_t *stack, size_t kept, size_t bytes, vo
 /* After a failure: takes back what other threads, or a proxy, may still read or write. */
 static void withdrawLoans(const execution *e) {
   for (const runner *r = e->runners; r < e->runners + e->live; r++) {
-    if (r->announced || r->looked > r->k) tuttiProxyHalt(r->task->context->proxy);
+    struct tuttiProxy *proxy = r->task->context->proxy; /* NULL: no network */
+    if (proxy && (r->announced || r->looked > r->k)) tuttiProxyHalt(proxy);
     for (int i = 0; i < r->nloans; i++) {
       if (r->loans[i].conn->network)
-        tuttiProxyHalt(r->task->context->proxy);
+        tuttiProxyHalt(proxy);
       else
         tuttiConnWithdraw(r->loans[i].conn);
     }

@@ -494,6 +494,22 @@ TEST(Host, PlacesAreAnnouncedBeforeTheirTurn) {
   }
 }
 
+/* Without a network there is nothing to halt. */
+TEST(Host, AGatherWithinAHostFails) {
+  for (int rank : {0, 1})
+    for (bool direct : {false, true}) {
+      const size_t block = 65536 / sizeof(int64_t), pieces = TUTTI_FIFO_DEPTH + 1;
+      Fabric fabric(4, 65536, direct);
+      Rank r(fabric, rank);
+      r.patienceMs = 100;
+      std::vector<int64_t> in(block * pieces), out(4 * in.size());
+      tuttiTask t = NetGather::gathers(r, in.size(), block);
+      t.sendbuff = in.data();
+      t.recvbuff = out.data();
+      EXPECT_EQ(run({&t}), tuttiTimeout) << rank;
+    }
+}
+
 /* Others go on while one is stuck, and the stuck one is still told of. */
 TEST(Host, StalledBesideOneThatMoves) {
   Fabric fabric(3);
