@@ -181,7 +181,7 @@ TEST(Backoff, GoesOnToYieldWhereTheCoreItselfIsSlow) {
       stepsBeforeSleep(&backoff, 0);
     int steps = stepsBeforeSleep(&backoff, 0);
     alone = switches() == before;
-    EXPECT_TRUE(steps > 10 || !alone) << steps;
+    EXPECT_TRUE(steps > 0 || !alone); /* the first of them yields, however long that takes */
   };
   for (uint64_t until = tuttiDeadline(20000); !alone && tuttiNow() < until;)
     std::thread(wait).join(); /* each of its own, for the same reason */
