@@ -471,9 +471,12 @@ TEST(Host, PlacesAreAnnouncedBeforeTheirTurn) {
     g.task.sendbuff = own.data();
     std::thread receives([&] { EXPECT_EQ(run({&g.task}), tuttiSuccess) << tuttiErrorText(); });
     int expected = (int)std::min<size_t>(pieces, TUTTI_FIFO_DEPTH);
-    for (int peer = 1; peer < NetGather::kRanks; peer++)
-      while (g.posted(peer) < expected && !testing::Test::HasFailure())
+    uint64_t until = tuttiDeadline(60000);
+    for (int peer = 1; peer < NetGather::kRanks; peer++) {
+      while (g.posted(peer) < expected && tuttiNow() < until)
         std::this_thread::yield();
+      EXPECT_EQ(g.posted(peer), expected) << peer;
+    }
     std::vector<int64_t> in[NetGather::kRanks];
     std::vector<std::thread> sends;
     for (int peer = 1; peer < NetGather::kRanks; peer++)
