@@ -23,7 +23,8 @@ static const struct {
   double streamBytes, gain, buffersShare;
   int pairwiseRanks, readRanks[2];
   double rootedWaits[2], rootedMessageUs[tuttiProtoCount], scratchUs;
-  double loopHopUs, loopTurns, loopMessageUs[2], loopGBs[2], loopPairs, loopGatherBytes;
+  double loopHopUs, loopTurns, loopMessageUs[2], loopGBs[2], loopCopyGBs[2], loopPairs;
+  double loopGatherBytes;
   double loopSendUs[2], loopFirstUs[2], loopNextUs[2], loopWaits[2];
   double blockMessageUs, blockNetUs, blockWayUs, blockGBs, blockUs, blockPairsBytes, blockPairsUs;
 } model = {
@@ -55,6 +56,7 @@ static const struct {
     .loopTurns = 3,              /* that takes so much longer, where all wait for each other */
     .loopMessageUs = {2.5, 5.0}, /* work for one message, sent or received */
     .loopGBs = {4.0, 1.5},       /* sent or received */
+    .loopCopyGBs = {10.0, 3.0},  /* within a rank's memory */
     .loopPairs =
         0.125, /* bytes of exchanges with several peers take so much longer for each more */
     .loopGatherBytes = 64 << 10, /* beyond, rank 0 is too slow to gather and broadcast alone */
@@ -506,7 +508,8 @@ static double rootedLoopTime(const tuttiPlanInput *in, const tuttiSignature *op,
       fmax(k.sends * send + received, send); /* some rank sends, whatever this one does */
   double more = c->algo == tuttiAlgoDoubling ? 0 : fmax(each / c->chunk, 1) - 1; /* pieces */
   double pieces = more * (k.sends + k.recvs) * (send + first) / 2;
-  return c->nchannels * (busiest + pieces + k.bytes * perByte) + k.copied / (copyRate(in) * 1e3) +
+  return c->nchannels * (busiest + pieces + k.bytes * perByte) +
+         k.copied / (model.loopCopyGBs[shared] * 1e3) +
          model.loopWaits[shared] * k.hops * (model.loopHopUs + send + first);
 }
 
@@ -521,13 +524,15 @@ static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const
   int shared = in->oversubscribed != 0;
   double most = op->coll == tuttiCollAlltoAll ? 4 : 8; /* what is only copied suffers less */
   double pairs = c->algo == tuttiAlgoDirect ? 1 + model.loopPairs * (fmin(n, most) - 2) : 1;
+  double perByte = 1 / (model.loopGBs[shared] * 1e3);
   double chunkUs = fmax(k.unit / c->chunk, 1) * model.loopMessageUs[shared];
-  double byteUs = pairs * k.unit / (model.loopGBs[shared] * 1e3);
-  double copyUs = k.copied / (copyRate(in) * 1e3);
-  /* Each hop is a message sent and one received, by whomever, if all have a core to do that on.
-   * With fewer ranks all ways have as many. */
+  double byteUs = pairs * k.unit * perByte;
+  double copyUs = k.copied / (model.loopCopyGBs[shared] * 1e3);
+  /* Each hop is a message sent and one received, by whomever, if all have a core to do that on:
+   * its first chunk, as the next ones follow it. With fewer ranks all ways have as many. */
   bool waits = !shared && n >= 4;
-  double others = waits ? fmax(2 * k.hops - k.messages, 0) * model.loopMessageUs[0] : 0;
+  double message = model.loopMessageUs[0] + fmin(k.unit, c->chunk) * perByte;
+  double others = waits ? fmax(2 * k.hops - k.messages, 0) * message : 0;
   return k.hops * model.loopHopUs + c->nchannels * k.messages * (chunkUs + byteUs) + copyUs +
          others;
 }
