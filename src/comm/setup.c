@@ -24,7 +24,8 @@
 #include "transport/rma.h"
 
 #define SPINS        20000 /* idle passes before a waiter yields, about a millisecond */
-#define SPINS_SHARED 100   /* where the kernel needs the core, too: longer than RDMA takes */
+#define SPINS_NET    5     /* where a network's part in the kernel needs the core, too */
+#define SPINS_SHARED 50    /* where two may be on one core, in shared memory: some microseconds */
 /* Naps of a waiter, for each rank that its core has: of hundreds that wait, each wakes so rarely
  * that half of the core is left for those who have something to do. */
 #define NAP_US_RANK 10
@@ -153,12 +154,16 @@ static bool shareCores(const tuttiPeer *a, const tuttiPeer *b) {
   return a->hostId == b->hostId && a->cpuSet == b->cpuSet;
 }
 
-/* Where the ranks that share this one's cores leave none for the kernel's part of a network,
- * spinning for long would keep it from its work. Where GPUs' ranks have no core for a second proxy,
- * one has both directions: another would only take another turn of a core for each message. Where
- * they have none for the first, those of one process have one thread. It takes the time of no more
- * than one core from those who wait in CUDA; several, that spin, would keep each other from their
- * messages for whole time slices, and so they nap. */
+/* Where the ranks that share this one's cores leave none free, a network's part in the kernel needs
+ * theirs, and spinning for long would keep it from its work. Moreover the scheduler may leave two
+ * ranks on one core and another core idle for tens of milliseconds, and each gets on only as the
+ * other yields. A pass over sockets is a system call, one over shared memory some loads.
+ *
+ * Where GPUs' ranks have no core for a second proxy, one has both directions: another would only
+ * take another turn of a core for each message. Where they have none for the first, those of one
+ * process have one thread. It takes the time of no more than one core from those who wait in CUDA;
+ * several, that spin, would keep each other from their messages for whole time slices, and so they
+ * nap. */
 static void setSpins(tuttiCommunicator *c) {
   const tuttiPeer *mine = &c->wireup.peers[c->rank];
   int ranks = 0, own = 0, cores = mine->cores;
@@ -179,7 +184,8 @@ static void setSpins(tuttiCommunicator *c) {
     c->view.receiver = NULL;
   }
   if (together) tuttiProxyShare(c->view.proxy);
-  c->context.spins = cores < ranks ? 0 : cores == ranks && network ? SPINS_SHARED : SPINS;
+  uint32_t shared = network ? SPINS_NET : SPINS_SHARED;
+  c->context.spins = cores < ranks ? 0 : cores == ranks ? shared : SPINS;
   /* From the first operation on, whoever waits runs it. */
   if (network) c->context.proxy = c->view.proxy;
 }
