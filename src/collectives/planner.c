@@ -256,10 +256,11 @@ static costs treeCosts(const tuttiPlanInput *in, const setting *w, const tuttiSi
                  .wired = (w->hosts > 2 ? wired : S) / model.treeShare};
 }
 
-/* What slots between all pairs cost more, where they do not stay in the cache. */
-static double coldShare(const setting *w, const candidate *c) {
+/* What slots between all pairs, for messages of so many bytes, cost more where they do not stay in
+ * the cache. */
+static double coldShare(const setting *w, double bytes, const candidate *c) {
   if (w->cache <= 0) return 0;
-  double slots = w->n * (w->n - 1) * fmin(w->bytes, TUTTI_FIFO_DEPTH * c->longest);
+  double slots = w->n * (w->n - 1) * fmin(bytes, TUTTI_FIFO_DEPTH * c->longest);
   return slots / (slots + w->cache);
 }
 
@@ -269,6 +270,7 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   double pieces = fmax(each / c->longest, 1), first = fmin(each, c->chunk);
   double hop = w->remote > 0 ? w->hopOut : w->hopIn;
   double toAllHosts = w->perHost * w->remote * S, toPeers = (n - 1) * (w->toOne + 1);
+  double reduced = (n - 1) * w->toOne + (n + 1) / 2; /* blocks, sent and read */
   switch (op->coll) {
   case tuttiCollAllReduce:
     if (!c->twoShot)
@@ -279,7 +281,9 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
     loops = fmax(each / n / c->longest, 1);
     return (costs){.waits = 2 * hop,
                    .messages = loops * (3 * (n - 1) + w->writes),
-                   .copied = (toPeers + (n + 1 + w->writes) / 2) / n * S,
+                   .copied =
+                       (reduced * (1 + w->toOne * coldShare(w, S / n, c)) + n - 1 + w->writes / 2) /
+                       n * S,
                    .wired = 2 * toAllHosts / n};
   case tuttiCollAllGather:
     return (costs){.waits = hop,
@@ -289,12 +293,12 @@ static costs directCosts(const setting *w, const tuttiSignature *op, const candi
   case tuttiCollReduceScatter:
     return (costs){.waits = hop,
                    .messages = pieces * 2 * (n - 1),
-                   .copied = (n - 1) * w->toOne * S + (n + 1) / 2 * S,
+                   .copied = reduced * (1 + w->toOne * coldShare(w, S, c)) * S,
                    .wired = toAllHosts};
   case tuttiCollAlltoAll:
     return (costs){.waits = hop,
                    .messages = pieces * 2 * (n - 1),
-                   .copied = (toPeers * (1 + w->toOne * coldShare(w, c)) + 1) * S,
+                   .copied = (toPeers * (1 + w->toOne * coldShare(w, S, c)) + 1) * S,
                    .wired = toAllHosts};
   case tuttiCollBroadcast:
     return (costs){.waits = hop,
