@@ -56,7 +56,7 @@ static const struct {
     .loopTurns = 3,              /* that takes so much longer, where all wait for each other */
     .loopMessageUs = {2.5, 5.0}, /* work for one message, sent or received */
     .loopGBs = {4.0, 1.5},       /* sent or received */
-    .loopCopyGBs = {10.0, 3.0},  /* within a rank's memory */
+    .loopCopyGBs = {10.0, 3.0},  /* within a rank's memory; [1]: or more than a cache has */
     .loopPairs =
         0.125, /* bytes of exchanges with several peers take so much longer for each more */
     .loopGatherBytes = 64 << 10, /* beyond, rank 0 is too slow to gather and broadcast alone */
@@ -500,6 +500,15 @@ static rootedCosts rootedLoopCosts(const tuttiPlanInput *in, const setting *w,
   }
 }
 
+/* Copies within a rank's memory, through the scratch memory of an operation that is as large as its
+ * larger buffer. */
+static double loopCopyUs(const tuttiPlanInput *in, const tuttiSignature *op, double copied) {
+  double bytes = (double)op->count * (double)tuttiTypeSize(op->type);
+  if (op->coll != tuttiCollAllReduce) bytes *= in->nranks; /* with a root only blocks are copied */
+  bool cached = !in->oversubscribed && bytes <= model.cachedChunkBytes;
+  return copied / (model.loopCopyGBs[!cached] * 1e3);
+}
+
 static double rootedLoopTime(const tuttiPlanInput *in, const tuttiSignature *op,
                              const candidate *c) {
   int shared = in->oversubscribed != 0;
@@ -512,8 +521,7 @@ static double rootedLoopTime(const tuttiPlanInput *in, const tuttiSignature *op,
       fmax(k.sends * send + received, send); /* some rank sends, whatever this one does */
   double more = c->algo == tuttiAlgoDoubling ? 0 : fmax(each / c->chunk, 1) - 1; /* pieces */
   double pieces = more * (k.sends + k.recvs) * (send + first) / 2;
-  return c->nchannels * (busiest + pieces + k.bytes * perByte) +
-         k.copied / (model.loopCopyGBs[shared] * 1e3) +
+  return c->nchannels * (busiest + pieces + k.bytes * perByte) + loopCopyUs(in, op, k.copied) +
          model.loopWaits[shared] * k.hops * (model.loopHopUs + send + first);
 }
 
@@ -531,7 +539,7 @@ static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const
   double perByte = 1 / (model.loopGBs[shared] * 1e3);
   double chunkUs = fmax(k.unit / c->chunk, 1) * model.loopMessageUs[shared];
   double byteUs = pairs * k.unit * perByte;
-  double copyUs = k.copied / (model.loopCopyGBs[shared] * 1e3);
+  double copyUs = loopCopyUs(in, op, k.copied);
   /* Each hop is a message sent and one received, by whomever, if all have a core to do that on:
    * its first chunk, as the next ones follow it. With fewer ranks all ways have as many. */
   bool waits = !shared && n >= 4;

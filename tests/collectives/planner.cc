@@ -242,20 +242,25 @@ TEST(Planner, LargeReduceScattersOverLoopbackGoAroundTheRing) {
 }
 
 /* Measured over loopback of 8 and 16 ranks on 16 cores: half to four fifths of the other ways'
- * time, of a tree's, through which the whole message goes step by step, and of many messages. */
+ * time, of a tree's, through which the whole message goes step by step, and of many messages. With
+ * what leaves the cache the ring takes two thirds of doubling's. */
 TEST(Planner, MidSizesOverLoopbackGoByDoubling) {
-  for (auto [coll, n, bytes] :
-       std::vector<std::tuple<int, int, uint64_t>>{{tuttiCollAllReduce, 8, 128 << 10},
-                                                   {tuttiCollAllReduce, 16, 16 << 10},
-                                                   {tuttiCollAllReduce, 16, 128 << 10},
-                                                   {tuttiCollAllGather, 8, 128 << 10},
-                                                   {tuttiCollAlltoAll, 8, 16 << 10},
-                                                   {tuttiCollScatter, 16, 128 << 10}}) {
+  for (auto [coll, n, bytes, algo] : std::vector<std::tuple<int, int, uint64_t, int>>{
+           {tuttiCollAllReduce, 8, 128 << 10, tuttiAlgoDoubling},
+           {tuttiCollAllReduce, 16, 16 << 10, tuttiAlgoDoubling},
+           {tuttiCollAllReduce, 16, 128 << 10, tuttiAlgoDoubling},
+           {tuttiCollAllReduce, 16, 512 << 10, tuttiAlgoRing},
+           {tuttiCollAllGather, 8, 128 << 10, tuttiAlgoDoubling},
+           {tuttiCollAllGather, 16, 128 << 10, tuttiAlgoDoubling},
+           {tuttiCollAllGather, 16, 512 << 10, tuttiAlgoRing},
+           {tuttiCollReduceScatter, 16, 512 << 10, tuttiAlgoRing},
+           {tuttiCollAlltoAll, 8, 16 << 10, tuttiAlgoDoubling},
+           {tuttiCollScatter, 16, 128 << 10, tuttiAlgoDoubling}}) {
     tuttiPlanInput in = loopback(n);
     in.oversubscribed = 0;
     uint64_t blocks = coll == tuttiCollAllReduce ? 1 : static_cast<uint64_t>(n);
-    EXPECT_EQ(choose(in, op(coll, bytes / 4 / blocks)).algo, tuttiAlgoDoubling)
-        << tuttiCollName(coll) << " of " << n;
+    EXPECT_EQ(choose(in, op(coll, bytes / 4 / blocks)).algo, algo)
+        << tuttiCollName(coll) << " of " << n << ", " << bytes << " bytes";
   }
 }
 
