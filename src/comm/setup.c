@@ -25,7 +25,7 @@
 
 #define SPINS        20000 /* idle passes before a waiter yields, about a millisecond */
 #define SPINS_NET    5     /* where a network's part in the kernel needs the core, too */
-#define SPINS_SHARED 50    /* where two may be on one core, in shared memory: some microseconds */
+#define SPINS_SHARED 100   /* where two may be on one core, in shared memory: some microseconds */
 /* Naps of a waiter, for each rank that its core has: of hundreds that wait, each wakes so rarely
  * that half of the core is left for those who have something to do. */
 #define NAP_US_RANK 10
