@@ -22,7 +22,7 @@ static const struct {
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double streamBytes, gain, buffersShare;
   int pairwiseRanks, readRanks[2];
-  double rootedWaits[2], rootedMessageUs[tuttiProtoCount], scratchUs;
+  double rootedWaits[2], rootedMessageUs[tuttiProtoCount], rootedPieceUs, scratchUs;
   double loopHopUs, loopTurns, loopMessageUs[2], loopGBs[2], loopCopyGBs[2], loopPairs;
   double loopGatherBytes;
   double loopSendUs[2], loopFirstUs[2], loopNextUs[2], loopWaits[2];
@@ -49,7 +49,8 @@ static const struct {
     /* Collectives with a root, inside a host: whoever has no more to do goes on to the next one. */
     .rootedWaits = {0.15, 0.3}, /* of the waits that are felt all the same; [1]: oversubscribed */
     .rootedMessageUs = {[tuttiProtoLL] = 0.12, [tuttiProtoSimple] = 0.2}, /* many a writer's */
-    .scratchUs = 0.24, /* blocks go through scratch memory */
+    .rootedPieceUs = 0.4, /* one of several pieces of a message */
+    .scratchUs = 0.24,    /* blocks go through scratch memory */
     /* Ranks of one host over its loopback network: the system's work is done by the ranks' cores.
      * [1]: oversubscribed. */
     .loopHopUs = 1.5,            /* on the way, beside the work */
@@ -593,11 +594,20 @@ static bool canTwoShot(const tuttiPlanInput *in, const tuttiSignature *op, const
          all <= (double)chunkElements(op, c) && bytes <= model.loopGatherBytes;
 }
 
+/* Of a collective with a root, inside a host. What goes by descriptors alone, and is too long for
+ * one, is not for those who take a message as they pass, but for an executor's loop. */
+static double rootedMessage(const setting *w, const tuttiSignature *op, const candidate *c) {
+  bool blocks = op->coll == tuttiCollGather || op->coll == tuttiCollScatter;
+  double most = c->algo == tuttiAlgoDoubling && blocks ? w->n / 2 * w->bytes : w->bytes;
+  bool cut = c->proto == tuttiProtoLL && most > c->longest;
+  return cut ? model.rootedPieceUs : model.rootedMessageUs[c->proto];
+}
+
 /* One thread of the rank does all its work. */
-static double threadTime(const tuttiPlanInput *in, const tuttiSignature *op, const costs *k,
-                         const candidate *c, double copyGBs) {
+static double threadTime(const tuttiPlanInput *in, const setting *w, const tuttiSignature *op,
+                         const costs *k, const candidate *c, double copyGBs) {
   bool rooted = in->nhosts == 1 && tuttiCollHasRoot(op->coll);
-  double message = rooted ? model.rootedMessageUs[c->proto] : model.messageUs;
+  double message = rooted ? rootedMessage(w, op, c) : model.messageUs;
   double us = k->copied / (copyGBs * 1e3) + k->messages * c->nchannels * message;
   if (rooted && k->scratch) us += model.scratchUs;
   return us + k->waits * (rooted ? model.rootedWaits[in->oversubscribed != 0] : 1);
@@ -649,7 +659,7 @@ static double candidateTime(const tuttiPlanInput *in, const tuttiSignature *op,
   if (in->loopback && !in->gpu) return loopTime(in, op, c);
   if (c->fetch) return fetchTime(in, &w, op, c, copyGBs);
   costs k = algorithmCosts(in, &w, op, c);
-  double us = in->gpu ? blocksTime(&k, &w, c, copyGBs) : threadTime(in, op, &k, c, copyGBs);
+  double us = in->gpu ? blocksTime(&k, &w, c, copyGBs) : threadTime(in, &w, op, &k, c, copyGBs);
   if (in->nhosts < 2) return us;
   double message = in->gpu ? model.blockNetUs : model.netMessageUs;
   us += k.messages * c->nchannels * crossing(&w, op, c) * message;

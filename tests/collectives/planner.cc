@@ -264,6 +264,14 @@ TEST(Planner, MidSizesOverLoopbackGoByDoubling) {
   }
 }
 
+/* Measured among 16 ranks in shared memory: 11 us in pieces, 1.3 us as a whole. */
+TEST(Planner, BlocksGoInDescriptorsOnlyAsAWhole) {
+  for (int coll : {tuttiCollGather, tuttiCollScatter}) {
+    EXPECT_EQ(choose(oneHost(16), op(coll, 2)).proto, tuttiProtoLL) << tuttiCollName(coll);
+    EXPECT_EQ(choose(oneHost(16), op(coll, 8)).proto, tuttiProtoSimple) << tuttiCollName(coll);
+  }
+}
+
 /* Where ranks share cores each sends and receives once; a root that sends twice is what all wait
  * for. Among many the way around is too long. */
 TEST(Planner, SmallBroadcastsOverLoopbackGoFromRankToRank) {
