@@ -501,8 +501,8 @@ static rootedCosts rootedLoopCosts(const tuttiPlanInput *in, const setting *w,
   }
 }
 
-/* Copies within a rank's memory, through the scratch memory of an operation that is as large as its
- * larger buffer. */
+/* Of bytes that a rank copies within its memory. Scratch memory is as large as the operation's
+ * larger buffer: whether a core's cache has it decides how fast that is. */
 static double loopCopyUs(const tuttiPlanInput *in, const tuttiSignature *op, double copied) {
   double bytes = (double)op->count * (double)tuttiTypeSize(op->type);
   if (op->coll != tuttiCollAllReduce) bytes *= in->nranks; /* with a root only blocks are copied */

@@ -264,7 +264,8 @@ TEST(Planner, MidSizesOverLoopbackGoByDoubling) {
   }
 }
 
-/* Measured among 16 ranks in shared memory: 11 us in pieces, 1.3 us as a whole. */
+/* Measured of a gather among 16 ranks in shared memory: 512 B in pieces 11 us, 2 KiB as a
+ * whole 1.3. */
 TEST(Planner, BlocksGoInDescriptorsOnlyAsAWhole) {
   for (int coll : {tuttiCollGather, tuttiCollScatter}) {
     EXPECT_EQ(choose(oneHost(16), op(coll, 2)).proto, tuttiProtoLL) << tuttiCollName(coll);
