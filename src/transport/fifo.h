@@ -72,6 +72,14 @@ typedef enum { TUTTI_RECV = 0, TUTTI_SEND = 1 } tuttiDirection;
 
 struct tuttiTransport;
 
+/* How the writer of a connection stores payloads in its slots, see device/cpu/stores.h. */
+typedef struct {
+  uint32_t left;   /* bytes until both ways are compared again */
+  uint8_t streams; /* past the caches */
+  uint8_t doubts;  /* comparisons in a row that spoke for the other way */
+  uint8_t turn;    /* which way goes first */
+} tuttiStoreWay;
+
 /* One endpoint of a connection, private to one rank and used by one thread at a time. */
 typedef struct tuttiConn {
   tuttiSlotDescriptor *descriptors; /* [ndescriptors] */
@@ -94,7 +102,8 @@ typedef struct tuttiConn {
   uint8_t gpuData;    /* `data`, but not `small`, is memory of this rank's GPU: not for CPUs */
   uint8_t lends;      /* send, gpuData: kernels may send what tuttiNetReaches from where it is */
   uint8_t network;    /* a proxy moves the slots: call tuttiProxyKick after each publish/release */
-  tuttiRemote writer; /* recv: whose memory this reader can copy out of; pid 0: nobody's */
+  tuttiStoreWay stores; /* send */
+  tuttiRemote writer;   /* recv: whose memory this reader can copy out of; pid 0: nobody's */
   const struct tuttiTransport *transport;
   void *endpoint; /* the transport's own state of this endpoint */
 } tuttiConn;

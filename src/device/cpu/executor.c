@@ -9,6 +9,7 @@
 #include "base/os.h"
 #include "base/ticks.h"
 #include "device/cpu/brief.h"
+#include "device/cpu/stores.h"
 #include "proxy/proxy.h"
 #include "transport/bell.h"
 #include "transport/region.h"
@@ -371,6 +372,27 @@ static bool beginBorrowing(const runner *r) {
   return true;
 }
 
+/* Stores the step's value, to where args say: the result, and slots. */
+static void store(execution *e, const runner *r, tuttiReduceArgs *args) {
+  const tuttiStep *step = r->step;
+  int results = (step->flags & (TUTTI_STEP_DST | TUTTI_STEP_DST_SCRATCH)) != 0;
+  int slots = args->nout - results;
+  tuttiConn *first = NULL; /* which has a slot to fill */
+  for (int i = 0; i < r->nsend && slots > 0 && !first; i++) {
+    tuttiConn *conn = r->conns[r->nrecv + i];
+    if (tuttiConnDescriptor(conn)->where == TUTTI_WHERE_SLOT && !conn->network) first = conn;
+  }
+  if (first) {
+    tuttiStoreSlots(&first->stores, args, e->in, e->out, slots);
+    return;
+  }
+  /* What is passed on may be lent: another core reads it now. */
+  bool ends = (step->flags & TUTTI_STEP_DST) && (r->nrecv == 0 || r->nsend == 0);
+  bool copy = args->nin == 1 && args->premul == 0 && args->divide <= 1;
+  args->nstreams = ends && copy && args->nout == 1 && r->task->plan.streams;
+  tuttiReduceCopy(args);
+}
+
 /* Carries out the step, all of whose connections are ready, unless it turns out that the writer of
  * a message has gone (*go). */
 static tuttiResult_t perform(execution *e, runner *r, bool *go) {
@@ -383,9 +405,6 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
       .op = task->op,
       .scalar = task->scalar,
       .divide = step->flags & TUTTI_STEP_FINAL ? task->divide : 0,
-      /* What is passed on may be lent: another core reads it now. */
-      .streams =
-          task->plan.streams && (step->flags & TUTTI_STEP_DST) && (r->nrecv == 0 || r->nsend == 0),
   };
   gatherOperands(r, e->in, &args);
   if (step->flags & (TUTTI_STEP_DST | TUTTI_STEP_DST_SCRATCH))
@@ -393,7 +412,7 @@ static tuttiResult_t perform(execution *e, runner *r, bool *go) {
   TUTTI_TRY(addressSends(r, lendable(r, &args), e->out, &args.nout));
   TUTTI_TRY(fetch(r, e->in, e->out, go));
   if (!*go) return tuttiSuccess;
-  tuttiReduceCopy(&args);
+  store(e, r, &args);
   endBorrowing(r, r->nrecv);
 
   bool sent = false, freed = false, slept = false;

@@ -2,11 +2,9 @@
 
 #include <math.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "base/atomic.h"
+#include "base/stream.h"
 #include "collectives/signature.h"
 #include "device/cpu/reduce_level.h"
 
@@ -33,30 +31,18 @@ static const tuttiReduceLevel *chosenLevel(void) {
   return tuttiReduceLevels[index - 1];
 }
 
-/* memcpy(3) past the caches: memory is not read only to be written over, and what else is in the
- * caches stays there. Whatever is stored later is seen later, as with ordinary stores. */
-static void streamBytes(void *to, const void *from, size_t bytes) {
-#if defined(__x86_64__)
-  uint8_t *out = (uint8_t *)to;
-  const uint8_t *in = (const uint8_t *)from;
-  size_t at = -(uintptr_t)to & (sizeof(__m128i) - 1);
-  if (at > bytes) at = bytes;
-  memcpy(out, in, at);
-  for (; at + sizeof(__m128i) <= bytes; at += sizeof(__m128i))
-    _mm_stream_si128((__m128i *)(void *)(out + at), _mm_loadu_si128((const void *)(in + at)));
-  memcpy(out + at, in + at, bytes - at);
-  _mm_sfence();
-#else
-  memcpy(to, from, bytes);
-#endif
-}
-
-static void copyBytes(const void *in, void *const *out, int nout, size_t bytes) {
-  if (nout == 1 && out[0] != in) memcpy(out[0], in, bytes);
-  for (size_t at = 0; nout > 1 && at < bytes; at += COPY_BLOCK) {
-    size_t n = bytes - at < COPY_BLOCK ? bytes - at : COPY_BLOCK;
-    for (int j = 0; j < nout; j++) {
-      if (out[j] != in) memcpy((uint8_t *)out[j] + at, (const uint8_t *)in + at, n);
+static void copyBytes(const tuttiReduceArgs *a, size_t bytes) {
+  const uint8_t *in = (const uint8_t *)a->in[0];
+  size_t block = a->nout == 1 ? bytes : COPY_BLOCK;
+  for (size_t at = 0; at < bytes; at += block) {
+    size_t n = bytes - at < block ? bytes - at : block;
+    for (int j = 0; j < a->nout; j++) {
+      uint8_t *out = (uint8_t *)a->out[j] + at;
+      if (a->out[j] == a->in[0]) continue;
+      if (j < a->nout - a->nstreams)
+        memcpy(out, in + at, n);
+      else
+        tuttiStreamBytes(out, in + at, n);
     }
   }
 }
@@ -65,12 +51,11 @@ void tuttiReduceCopy(const tuttiReduceArgs *args) {
   if (args->nout == 0) return;
   size_t bytes = args->count * tuttiTypeSize(args->type);
   bool copy = args->nin == 1 && args->premul == 0 && args->divide <= 1;
-  if (copy && args->streams && args->nout == 1 && args->out[0] != args->in[0])
-    streamBytes(args->out[0], args->in[0], bytes);
-  else if (copy)
-    copyBytes(args->in[0], args->out, args->nout, bytes);
+  if (copy)
+    copyBytes(args, bytes);
   else
     chosenLevel()->reduce[args->type](args);
+  if (args->nstreams > 0) tuttiStreamEnd();
 }
 
 /* A small float format: value = mantissa * 2^(exponent - bias), as in IEEE 754. */

@@ -22,8 +22,9 @@ typedef struct {
   tuttiRedOp_t op; /* tuttiSum .. tuttiAvg; PreMulSum arrives as tuttiSum with premul set */
   int premul; /* k > 0: operand k - 1 (this rank's own input) is multiplied by `scalar` first */
   tuttiScalar scalar;
-  int divide;  /* > 1: divide the result by it (tuttiAvg on the final value) */
-  int streams; /* a copy to one output goes past the caches: nobody will read it soon */
+  int divide;   /* > 1: divide the result by it (tuttiAvg on the final value) */
+  int nstreams; /* so many outputs, the last ones, are stored past the caches where the CPU can:
+                 * this core will not read them soon */
 } tuttiReduceArgs;
 
 /* out[j][i] = round(in[0][i] op in[1][i] op ...), for all j. 16- and 8-bit floats accumulate in

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/stream.h"
 #include "collectives/signature.h"
 #include "device/cpu/reduce_level.h"
 

@@ -32,7 +32,7 @@ INLINE NAME(V) NAME(load)(const ELEMENT *p, size_t part) {
 #endif
 }
 
-INLINE void NAME(store)(ELEMENT *p, NAME(V) v, size_t part) {
+INLINE void NAME(store)(ELEMENT *p, NAME(V) v, size_t part, bool streams) {
 #ifdef NARROWED
   VECTOR(ELEMENT, LANES * sizeof(ELEMENT)) e = NAME(to)(v);
 #else
@@ -40,6 +40,8 @@ INLINE void NAME(store)(ELEMENT *p, NAME(V) v, size_t part) {
 #endif
   if (part > 0)
     memcpy(p, &e, part * sizeof(ELEMENT));
+  else if (streams)
+    tuttiStreamBytes(p, &e, sizeof e);
   else
     memcpy(p, &e, sizeof e);
 }
@@ -96,6 +98,15 @@ INLINE NAME(V) NAME(settle)(NAME(V) v) {
 }
 #endif
 
+/* To each of so many outputs; the rest as of tile. */
+INLINE void NAME(storeTile)(void *const *out, int nout, const NAME(V) * v, size_t i, size_t vectors,
+                            size_t part, bool streams) {
+  for (int j = 0; j < nout; j++) {
+    for (size_t t = 0; t < vectors; t++)
+      NAME(store)((ELEMENT *)out[j] + i + t * LANES, v[t], part, streams);
+  }
+}
+
 /* `vectors` vectors from element i on, or the first `part` lanes of one. */
 INLINE void NAME(tile)(const tuttiReduceArgs *a, tuttiRedOp_t op, size_t i, size_t vectors,
                        size_t part) {
@@ -121,10 +132,9 @@ INLINE void NAME(tile)(const tuttiReduceArgs *a, tuttiRedOp_t op, size_t i, size
   }
   for (size_t t = 0; t < vectors; t++)
     v[t] = NAME(settle)(v[t]);
-  for (int j = 0; j < a->nout; j++) {
-    for (size_t t = 0; t < vectors; t++)
-      NAME(store)((ELEMENT *)a->out[j] + i + t * LANES, v[t], part);
-  }
+  int ordinary = a->nout - a->nstreams;
+  NAME(storeTile)(a->out, ordinary, v, i, vectors, part, false);
+  NAME(storeTile)(a->out + ordinary, a->nstreams, v, i, vectors, part, true);
 }
 
 INLINE void NAME(loop)(const tuttiReduceArgs *a, tuttiRedOp_t op) {

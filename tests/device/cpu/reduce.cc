@@ -226,6 +226,7 @@ TEST_P(Types, EveryOperationAndShape) {
           if (op == tuttiAvg) c.args.divide = (const int[]){2, 3, 7, 200, 100000}[variant];
           if (nin == 1 && c.args.premul == 0 && c.args.divide == 0) continue; /* Copies */
           Bytes want = c.expected();
+          c.args.nstreams = (int)(next % (unsigned)(nout + 1));
           for (const tuttiReduceLevel *level : levels())
             ASSERT_NO_FATAL_FAILURE(c.check(want, nout, level->name, level->reduce[GetParam()]));
           ASSERT_NO_FATAL_FAILURE(c.check(want, nout, "chosen", tuttiReduceCopy));
@@ -266,8 +267,8 @@ TEST_P(Types, CopiesAreBytes) {
       c.args.divide = divide;
       Bytes want = c.inputs[0];
       for (int nout = 0; nout <= 3; nout++)
-        for (int stream : {0, 1}) {
-          c.args.streams = stream;
+        for (int streams = 0; streams <= nout; streams++) {
+          c.args.nstreams = streams;
           ASSERT_NO_FATAL_FAILURE(c.check(want, nout, "copy", tuttiReduceCopy));
         }
       void *out[] = {c.inputs[0].data()};
@@ -291,7 +292,7 @@ TEST(Copies, PastTheCaches) {
       void *to[] = {&out[at + 8]};
       tuttiReduceArgs args{};
       args.in = from, args.nin = 1, args.out = to, args.nout = 1;
-      args.count = count, args.type = tuttiUint8, args.streams = 1;
+      args.count = count, args.type = tuttiUint8, args.nstreams = 1;
       tuttiReduceCopy(&args);
       ASSERT_TRUE(out == want) << "at " << at << " count " << count;
     }
