@@ -20,7 +20,7 @@ static const struct {
   double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare, pairsShare;
   double crossShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
-  double streamBytes, gain, buffersShare;
+  double streamBytes, quickBytes, outOfCache, gain, buffersShare;
   int pairwiseRanks, readRanks[2];
   double rootedWaits[2], rootedMessageUs[tuttiProtoCount], rootedPieceUs, scratchUs;
   double loopHopUs, loopTurns, loopMessageUs[2], loopGBs[2], loopCopyGBs[2], loopPairs;
@@ -43,6 +43,8 @@ static const struct {
     .overlapPieces = 4,            /* into which the direct algorithms split to overlap phases */
     .streamBytes = 8 << 20,        /* all-gather: such blocks are stored past the caches */
     .buffersShare = 4,             /* slots that need more than this part of the cache leave it */
+    .quickBytes = 64 << 10,        /* blocks of no more than that slots carry no faster */
+    .outOfCache = 1.15,            /* copies between processes, over those that are measured */
     .gain = 0.95,           /* the best must be that much better than one that asks for less */
     .pairwiseRanks = 16,    /* most ranks that connect all pairs where another way exists */
     .readRanks = {256, 64}, /* that all read all others' FIFOs; [1]: processes on few cores */
@@ -550,6 +552,13 @@ static double loopTime(const tuttiPlanInput *in, const tuttiSignature *op, const
          others;
 }
 
+/* By how much slots are faster than this model has them, if what is fetched takes what is measured:
+ * it was made where cores store about as fast as the kernel copies. */
+static double quickSlots(const tuttiPlanInput *in, double bytes) {
+  if (in->storeKibUs <= 0 || bytes <= model.quickBytes) return 1;
+  return fmax(model.outOfCache * in->fetchKibUs / in->storeKibUs, 1);
+}
+
 /* On one host, without slots: what the busiest rank copies within its memory, and what it fetches.
  * Readers of one process get in each other's way, as the kernel counts who uses its pages; `crowd`:
  * by which part of all ranks they do more than slots do. Those of one broadcast want the same pages
@@ -559,7 +568,6 @@ static double fetchTime(const tuttiPlanInput *in, const setting *w, const tuttiS
   static const struct {
     double own, crowd;
   } shapes[tuttiCollCount] = {[tuttiCollBroadcast] = {.crowd = 0.25},
-                              [tuttiCollGather] = {.own = 1},
                               [tuttiCollScatter] = {.crowd = 0.5},
                               [tuttiCollAllGather] = {.own = 0.5, .crowd = 0.25},
                               [tuttiCollAlltoAll] = {.own = 0.5, .crowd = 0.25}};
@@ -567,7 +575,8 @@ static double fetchTime(const tuttiPlanInput *in, const setting *w, const tuttiS
   double messages = op->coll == tuttiCollScatter ? 1 : w->n - 1;
   double crowd = in->oversubscribed ? 1 : fmax(shapes[op->coll].crowd * w->n, 1);
   double fetched = pieces * in->fetchUs + S * crowd * in->fetchKibUs / 1024;
-  return 2 * w->hopIn + messages * fetched + shapes[op->coll].own * S / (copyGBs * 1e3);
+  double us = 2 * w->hopIn + messages * fetched + shapes[op->coll].own * S / (copyGBs * 1e3);
+  return us * quickSlots(in, S);
 }
 
 /* Of the bandwidth between hosts. Where each channel has a rail, the busiest one counts. */
@@ -793,7 +802,10 @@ static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate
 
 /* Receivers that reduce have the message in their cache, from a slot, when they need it. */
 static bool canFetch(const tuttiPlanInput *in, const tuttiSignature *op) {
-  return in->fetches && in->nhosts == 1 && in->nranks > 1 && !tuttiCollReduces(op->coll);
+  /* The root of a gather would make all copies alone, of which its peers make half with slots. */
+  bool gathers = op->coll == tuttiCollGather;
+  return in->fetches && in->nhosts == 1 && in->nranks > 1 && !tuttiCollReduces(op->coll) &&
+         !gathers;
 }
 
 /* Each rank of a host writes all blocks, more than the caches hold. Other collectives, and smaller

@@ -25,7 +25,8 @@ typedef struct {
   int sharedFifos;                /* all pairs share memory: shared FIFOs exist */
   int directReads;                /* all pairs can dereference each other's memory (threads) */
   int fetches;                    /* all pairs can copy out of each other's memory (processes), */
-  float fetchUs, fetchKibUs;      /*   which takes so long, and so long for each KiB */
+  float fetchUs, fetchKibUs;      /*   which takes so long, and so long for each KiB; */
+  float storeKibUs;               /*   one stored past the caches takes so long; 0: not known */
   float intraLatencyUs, intraGBs; /* worst path inside a host */
   float interLatencyUs, interGBs; /* worst path between hosts; 0 with one host */
   int oneFlow;                    /* there one connection has all of interGBs, at any rate */

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/settings.h"
+#include "base/stream.h"
 
 #define MEASURED (64 << 10) /* bytes, which any core's cache holds */
 #define ROUNDS   8
@@ -78,6 +79,19 @@ static float leastUs(const tuttiRemote *self, void *to, const void *from, size_t
   return (float)least / 1e3f;
 }
 
+/* The same of stores past the caches, which end in memory. */
+static float leastStoreUs(void *to, const void *from, size_t bytes) {
+  uint64_t least = UINT64_MAX;
+  for (int i = 0; i < ROUNDS; i++) {
+    uint64_t begin = tuttiNow();
+    tuttiStreamBytes(to, from, bytes);
+    tuttiStreamEnd();
+    uint64_t took = tuttiNow() - begin;
+    if (took < least) least = took;
+  }
+  return (float)least / 1e3f;
+}
+
 /* The kernel looks up and holds page by page what it copies, of this process as of any other. */
 static tuttiRemoteCost measure(const tuttiRemote *self) {
   TUTTI_FREED uint8_t *memory = NULL;
@@ -87,6 +101,9 @@ static tuttiRemoteCost measure(const tuttiRemote *self) {
   tuttiRemoteCost cost = {.call = leastUs(self, NULL, NULL, 0)};
   float all = leastUs(self, memory, memory + MEASURED, MEASURED);
   if (all > cost.call) cost.kib = (all - cost.call) / (MEASURED >> 10);
+#if defined(__x86_64__)
+  cost.store = leastStoreUs(memory, memory + MEASURED, MEASURED) / (MEASURED >> 10);
+#endif
   return cost;
 }
 
@@ -108,5 +125,6 @@ tuttiRemoteCost tuttiRemoteMeasure(uint64_t offer, uint64_t id) {
 
 bool tuttiRemoteCostValid(const tuttiRemoteCost *cost) {
   const float most = 1e6f;
-  return cost->call >= 0 && cost->call <= most && cost->kib >= 0 && cost->kib <= most;
+  return cost->call >= 0 && cost->call <= most && cost->kib >= 0 && cost->kib <= most &&
+         cost->store >= 0 && cost->store <= most;
 }

@@ -29,10 +29,11 @@ int tuttiRemoteWrite(const tuttiRemote *process, const void *from, uint64_t to, 
 /* Copies `bytes` from address `from`; 0 or an errno, ESRCH if the process is gone. */
 int tuttiRemoteRead(const tuttiRemote *process, void *to, uint64_t from, size_t bytes);
 
-/* Times of a copy out of another process, in us. */
+/* Times of a copy out of another process, and of what a slot takes instead, in us. */
 typedef struct {
-  float call; /* of the call itself */
-  float kib;  /* of 1 KiB that lies in this core's cache */
+  float call;  /* of the call itself */
+  float kib;   /* of 1 KiB that lies in this core's cache */
+  float store; /* of 1 KiB that this core stores past its caches; 0: it has no such stores */
 } tuttiRemoteCost;
 
 /* What this kernel takes for it, measured by the first call of the process, in some 0.2 ms; zeros

@@ -172,6 +172,7 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
                          .fetches = s->fetches,
                          .fetchUs = s->fetch.call,
                          .fetchKibUs = s->fetch.kib,
+                         .storeKibUs = s->fetch.store,
                          .intraLatencyUs = s->intraLatencyUs,
                          .intraGBs = s->intraGBs,
                          .interLatencyUs = s->interLatencyUs,
@@ -187,8 +188,9 @@ tuttiResult_t tuttiPlanInputMake(const tuttiSurvey *s, const tuttiGraph *graph, 
   TUTTI_TRY(allowed(TUTTI_SETTING_PROTO, &tuttiProtoWords, &made.protos, &made.protoMask));
   if (s->fetches && s->nranks > 1)
     TUTTI_INFO(INIT,
-               "copies out of another process take %.2f us and %.3f us for each KiB, measured",
-               (double)s->fetch.call, (double)s->fetch.kib);
+               "copies out of another process take %.2f us and %.3f us for each KiB, stores past "
+               "the caches %.3f us, measured",
+               (double)s->fetch.call, (double)s->fetch.kib, (double)s->fetch.store);
   planGpus(s, v, maxChannels, &made);
   planApart(s, &made);
   planChannels(graph, minChannels, maxChannels, &made);

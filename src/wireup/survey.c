@@ -59,6 +59,7 @@ static void surveyFetches(const tuttiPeer *peers, int nranks, tuttiSurvey *s) {
     const tuttiRemoteCost *cost = &peers[r].fetch;
     if (cost->call < s->fetch.call) s->fetch.call = cost->call;
     if (cost->kib < s->fetch.kib) s->fetch.kib = cost->kib;
+    if (cost->store < s->fetch.store) s->fetch.store = cost->store;
   }
 }
 

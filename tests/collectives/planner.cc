@@ -457,6 +457,28 @@ TEST(Planner, FetchesWhereItWins) {
     EXPECT_FALSE(fetches(oneHost(2), coll, 512 << 10, fast));
 }
 
+/* Where cores are rid of data in half the time that the kernel takes to copy it, slots are as much
+ * faster; not for what a cache holds. */
+TEST(Planner, FetchesLessWhereStoresAreFast) {
+  auto fetches = [](tuttiColl coll, uint64_t bytes, float storeKibUs) {
+    tuttiPlanInput in = oneHost(2);
+    in.intraGBs = 13;
+    in.fetches = 1;
+    in.fetchUs = 1.5f;
+    in.fetchKibUs = 0.08f;
+    in.storeKibUs = storeKibUs;
+    return choose(in, op(coll, bytes / 4)).fetch != 0;
+  };
+  for (tuttiColl coll : {tuttiCollBroadcast, tuttiCollAllGather, tuttiCollAlltoAll}) {
+    EXPECT_TRUE(fetches(coll, 1 << 20, 0)) << "not known";
+    EXPECT_TRUE(fetches(coll, 1 << 20, 0.1f));
+    EXPECT_FALSE(fetches(coll, 1 << 20, 0.04f));
+    EXPECT_EQ(fetches(coll, 64 << 10, 0), fetches(coll, 64 << 10, 0.04f));
+  }
+  for (float store : {0.f, 0.1f, 0.04f})
+    EXPECT_FALSE(fetches(tuttiCollGather, 1 << 20, store)) << "by the root alone";
+}
+
 /* Where slots between all pairs do not stay in the cache, a copy less is worth more. */
 TEST(Planner, FetchesSoonerWhereTheCacheIsSmall) {
   auto fetches = [](uint64_t cacheBytes) {

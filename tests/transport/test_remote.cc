@@ -130,22 +130,29 @@ TEST_F(Remote, MeasuresWhatACopyTakesOnce) {
   EXPECT_LT(cost.call, 1000);
   EXPECT_GT(cost.kib, 0.001f);
   EXPECT_LT(cost.kib, 100);
+#if defined(__x86_64__)
+  EXPECT_GT(cost.store, 0.001f);
+#endif
+  EXPECT_LT(cost.store, 100);
   tuttiRemoteCost again = tuttiRemoteMeasure(offer, kId);
   EXPECT_EQ(cost.call, again.call);
   EXPECT_EQ(cost.kib, again.kib);
+  EXPECT_EQ(cost.store, again.store);
 }
 
 TEST(RemoteCost, IsANumberAndNoAge) {
-  auto valid = [](float call, float kib) {
-    tuttiRemoteCost cost = {call, kib};
+  auto valid = [](float call, float kib, float store) {
+    tuttiRemoteCost cost = {call, kib, store};
     return tuttiRemoteCostValid(&cost);
   };
-  EXPECT_TRUE(valid(0, 0));
-  EXPECT_TRUE(valid(1.5f, 0.1f));
-  EXPECT_FALSE(valid(-1, 0));
-  EXPECT_FALSE(valid(0, -1));
-  EXPECT_FALSE(valid(NAN, 0));
-  EXPECT_FALSE(valid(0, INFINITY));
+  EXPECT_TRUE(valid(0, 0, 0));
+  EXPECT_TRUE(valid(1.5f, 0.1f, 0.05f));
+  EXPECT_FALSE(valid(-1, 0, 0));
+  EXPECT_FALSE(valid(0, -1, 0));
+  EXPECT_FALSE(valid(0, 0, -1));
+  EXPECT_FALSE(valid(NAN, 0, 0));
+  EXPECT_FALSE(valid(0, INFINITY, 0));
+  EXPECT_FALSE(valid(0, 0, NAN));
 }
 
 } // namespace

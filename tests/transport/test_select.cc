@@ -166,6 +166,8 @@ INSTANTIATE_TEST_SUITE_P(
                tuttiRemoteError, "damaged: its settings"},
         Damage{"CopiesBelowNothing", [](tuttiPeer &p) { p.fetch.call = -1; }, tuttiRemoteError,
                "the time its copies take"},
+        Damage{"StoresOfNoTime", [](tuttiPeer &p) { p.fetch.store = NAN; }, tuttiRemoteError,
+               "the time its copies take"},
         Damage{"CopiesOfNoTime", [](tuttiPeer &p) { p.fetch.kib = NAN; }, tuttiRemoteError,
                "the time its copies take"},
         Damage{"Cores", [](tuttiPeer &p) { p.cores = 0; }, tuttiRemoteError, "its number of cores"},

@@ -54,7 +54,7 @@ TEST_F(Plan, TakesOverWhatTheSurveySays) {
   s.nhosts = 2;
   s.maxRanksPerHost = 2;
   s.network = s.oversubscribed = s.fetches = true;
-  s.fetch = {1.25f, 0.125f};
+  s.fetch = {1.25f, 0.125f, 0.0625f};
   s.cache = 1 << 20;
   ASSERT_EQ(tuttiSuccess, make()) << tuttiErrorText();
   EXPECT_EQ(1, in.intraLatencyUs);
@@ -65,6 +65,7 @@ TEST_F(Plan, TakesOverWhatTheSurveySays) {
   EXPECT_TRUE(in.sharedFifos && in.directReads && in.fetches && in.oversubscribed);
   EXPECT_EQ(1.25f, in.fetchUs);
   EXPECT_EQ(0.125f, in.fetchKibUs);
+  EXPECT_EQ(0.0625f, in.storeKibUs);
   EXPECT_EQ(1u << 20, in.cacheBytes);
   EXPECT_TRUE(v.oversubscribed);
   EXPECT_FALSE(in.gpu || in.allPairs || in.staged);

@@ -34,9 +34,9 @@ Surveyed survey(const std::vector<tuttiPeer> &peers, int rank, int channels = 2)
 auto values(const tuttiSurvey &s) {
   return std::make_tuple(s.nranks, s.nhosts, s.maxRanksPerHost, s.oversubscribed, s.intraLatencyUs,
                          s.intraGBs, s.interLatencyUs, s.interGBs, s.oneFlow, s.sharedFifos,
-                         s.direct, s.fetches, s.fetch.call, s.fetch.kib, s.network, s.apart,
-                         s.throughHost, s.gpu, s.stores, s.staged, s.linked, s.sharers, s.blocks,
-                         s.cache);
+                         s.direct, s.fetches, s.fetch.call, s.fetch.kib, s.fetch.store, s.network,
+                         s.apart, s.throughHost, s.gpu, s.stores, s.staged, s.linked, s.sharers,
+                         s.blocks, s.cache);
 }
 
 // The survey of all ranks, which must be one.
@@ -74,14 +74,16 @@ TEST(Survey, CopiesTakeWhatTheyTookTheFastestRank) {
   for (int r = 0; r < 3; r++) {
     peers.push_back(peer(r, 10 + (uint64_t)r, 1));
     peers[(size_t)r].offer = 1;
-    peers[(size_t)r].fetch = {2, 0.5f};
+    peers[(size_t)r].fetch = {2, 0.5f, 0.25f};
   }
   peers[1].fetch.call = 1.5f;
   peers[2].fetch.kib = 0.25f;
+  peers[0].fetch.store = 0.125f;
   tuttiSurvey s = agreed(peers);
   EXPECT_TRUE(s.fetches);
   EXPECT_EQ(1.5f, s.fetch.call);
   EXPECT_EQ(0.25f, s.fetch.kib);
+  EXPECT_EQ(0.125f, s.fetch.store);
   peers[1].offer = 0;
   EXPECT_FALSE(agreed(peers).fetches);
 }
