@@ -6,9 +6,10 @@
 
 /* Of each way: a page, so that where pages are touched for the first time both have as many. */
 #define COMPARED_BYTES 4096u
-#define COMPARED_ALIGN 64u        /* both begin with a cache line */
-#define APART_BYTES    (2u << 20) /* between comparisons: the slower way may take ten times as long \
-                                   */
+#define COMPARED_ALIGN 64u /* both begin with a cache line */
+#define APART_BYTES                                                                                \
+  (2u << 20) /* between comparisons: the slower way may take ten times as long                     \
+              */
 
 /* What is stored past the caches is fetched from memory: not worth it for a little, and where the
  * ways take about the same nothing is gained by going to and fro. */
