@@ -20,7 +20,7 @@ static const struct {
   double messageUs, slotUs, netMessageUs, yieldUs, copyGBs, netShare[3], treeShare, pairsShare;
   double crossShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
-  double streamBytes, quickBytes, outOfCache, gain, buffersShare;
+  double streamBytes, quickBytes, outOfCache, coldBytes, coldFetch, gain, buffersShare;
   int pairwiseRanks, readRanks[2];
   double rootedWaits[2], rootedMessageUs[tuttiProtoCount], rootedPieceUs, scratchUs;
   double loopHopUs, loopTurns, loopMessageUs[2], loopGBs[2], loopCopyGBs[2], loopPairs;
@@ -45,6 +45,8 @@ static const struct {
     .buffersShare = 4,             /* slots that need more than this part of the cache leave it */
     .quickBytes = 64 << 10,        /* blocks of no more than that slots carry no faster */
     .outOfCache = 1.15,            /* copies between processes, over those that are measured */
+    .coldBytes = 1 << 20,          /* more than that leaves a core's own caches; */
+    .coldFetch = 2.3,              /*   what its copy then takes for its only reader, over that */
     .gain = 0.95,           /* the best must be that much better than one that asks for less */
     .pairwiseRanks = 16,    /* most ranks that connect all pairs where another way exists */
     .readRanks = {256, 64}, /* that all read all others' FIFOs; [1]: processes on few cores */
@@ -574,6 +576,8 @@ static double fetchTime(const tuttiPlanInput *in, const setting *w, const tuttiS
   double S = w->bytes, pieces = fmax(S / c->longest, 1);
   double messages = op->coll == tuttiCollScatter ? 1 : w->n - 1;
   double crowd = in->oversubscribed ? 1 : fmax(shapes[op->coll].crowd * w->n, 1);
+  bool cold = op->coll == tuttiCollBroadcast && w->n == 2 && S > model.coldBytes;
+  if (cold) crowd *= model.coldFetch;
   double fetched = pieces * in->fetchUs + S * crowd * in->fetchKibUs / 1024;
   double us = 2 * w->hopIn + messages * fetched + shapes[op->coll].own * S / (copyGBs * 1e3);
   return us * quickSlots(in, S);

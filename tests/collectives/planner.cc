@@ -475,6 +475,8 @@ TEST(Planner, FetchesLessWhereStoresAreFast) {
     EXPECT_FALSE(fetches(coll, 1 << 20, 0.04f));
     EXPECT_EQ(fetches(coll, 64 << 10, 0), fetches(coll, 64 << 10, 0.04f));
   }
+  EXPECT_FALSE(fetches(tuttiCollBroadcast, 4 << 20, 0)) << "out of memory, not of a cache";
+  EXPECT_TRUE(fetches(tuttiCollAlltoAll, 4 << 20, 0)) << "with slots three copies";
   for (float store : {0.f, 0.1f, 0.04f})
     EXPECT_FALSE(fetches(tuttiCollGather, 1 << 20, store)) << "by the root alone";
 }
