@@ -23,6 +23,7 @@
 #include "base/atomic.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/own_core.h"
 
 #define NS_PER_S 1000000000ull
 
@@ -84,9 +85,10 @@ static bool wasSwitched(void) {
   return more;
 }
 
-static void yield(uint64_t now) {
+static void yield(uint64_t now, bool coreEach) {
   sched_yield();
   uint64_t back = tuttiNow();
+  if (coreEach) tuttiOwnCoreYielded(now, back);
   if (back - now < LONG_YIELD_NS || !wasSwitched()) return;
   if (now - yields.longEnded < BETWEEN_NS) {
     yields.kept = now - yields.from < yields.kept ? yields.kept * 2 : KEPT_MIN_NS;
@@ -108,7 +110,7 @@ uint32_t tuttiBackoffStep(tuttiBackoff *b) {
     b->napFrom = now + YIELD_NS;
   }
   if (now >= b->napFrom || now < yields.from) return b->napUs > NAP_US ? b->napUs : NAP_US;
-  yield(now);
+  yield(now, b->spins > 0);
   return 0;
 }
 

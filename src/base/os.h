@@ -38,9 +38,10 @@ static inline void tuttiCpuRelax(void) {
 
 /* One waiter's back-off: spins, then yields the core (300 us), then naps (50 us, or `napUs` if that
  * is more). `spins` is how often to spin before the first yield; 0 when there are more ranks than
- * cores. A thread of which two yields in a row took long does not yield for a while, and hardly
- * spins: whoever got the core keeps it for all of his time slice, and a thread that has slept gets
- * it back sooner than one that gave it away. */
+ * cores, else the thread has a core of its own, or looks for one (own_core.h). A thread of which
+ * two yields in a row took long does not yield for a while, and hardly spins: whoever got the core
+ * keeps it for all of his time slice, and a thread that has slept gets it back sooner than one that
+ * gave it away. */
 typedef struct {
   uint32_t spins, napUs, round;
   uint64_t napFrom;
