@@ -1,4 +1,5 @@
 #include "base/fence.h"
+#include "base/backoff.h"
 
 #include <errno.h>
 #include <linux/membarrier.h>

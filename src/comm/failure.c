@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/backoff.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/settings.h"

@@ -8,6 +8,7 @@
  * the record. A fence in two halves is between store and load on both sides: base/fence.h. */
 #include "comm/handle.h"
 
+#include "base/backoff.h"
 #include "base/fence.h"
 #include "base/os.h"
 #include "comm/communicator.h"

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "base/backoff.h"
 #include "base/os.h"
 #include "comm/facts.h"
 #include "comm/failure.h"

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "base/backoff.h"
 #include "base/os.h"
 #include "comm/communicator.h"
 #include "comm/deaths.h"

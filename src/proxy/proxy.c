@@ -40,6 +40,7 @@
 #include <unistd.h>
 
 #include "base/atomic.h"
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/nvtx.h"

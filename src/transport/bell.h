@@ -2,6 +2,7 @@
 #ifndef TUTTI_TRANSPORT_BELL_H_
 #define TUTTI_TRANSPORT_BELL_H_
 
+#include "base/backoff.h"
 #include "base/os.h"
 #include "transport/fifo.h"
 

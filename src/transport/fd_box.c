@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/backoff.h"
 #include "base/os.h"
 
 socklen_t tuttiUnixAddress(uint64_t id, struct sockaddr_un *out) {

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
+#include "base/backoff.h"
 #include "collectives/signature.h"
 #include "transport/remote.h"
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/os.h"
 #include "transport/net.h"

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/os.h"
 #include "transport/net.h"

@@ -1,5 +1,6 @@
 /* Threads that look for a core of their own. They need one that is idle, or busy, so these run
  * alone. */
+#include "base/backoff.h"
 #include "base/own_core.h"
 
 #include <gtest/gtest.h>

@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/fence.h"
 #include "base/os.h"
 #include "harness.h"

@@ -19,6 +19,7 @@
 
 #include "asleep.h"
 #include "base/atomic.h"
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/os.h"
 

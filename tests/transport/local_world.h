@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/os.h"
 #include "base/settings.h"

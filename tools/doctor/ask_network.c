@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/os.h"

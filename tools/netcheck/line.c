@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "base/backoff.h"
 #include "base/os.h"
 #include "netcheck/netcheck.h"
 

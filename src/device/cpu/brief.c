@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/backoff.h"
 #include "base/os.h"
 #include "device/cpu/reduce.h"
 #include "transport/bell.h"

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/os.h"

@@ -2,6 +2,7 @@
 
 #include "device/cuda/onesided.h"
 
+#include "base/backoff.h"
 #include "base/cuda.h"
 #include "base/error.h"
 #include "base/os.h"

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "asleep.h"
+#include "base/backoff.h"
 #include "base/os.h"
 #include "fabric.h"
 #include "proxy/proxy.h"
