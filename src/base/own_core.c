@@ -5,10 +5,11 @@
 #include <sys/resource.h>
 
 #include "base/os.h"
+#include "base/settings.h"
 
 #define SWITCH_NS   1000u          /* a yield to nobody takes less; to another thread, twice that */
 #define IN_ROW      16u            /* such yields in a row */
-#define TRIED       3              /* yields that tell whether a core is free */
+#define TRIED       10             /* yields to nobody that tell that a core is free */
 #define BUSY_NS     200000u        /* whoever keeps a core for so long computes: no more is tried */
 #define FOUND_NS    (1 * TUTTI_MS) /* from one search to the next, at least */
 #define VAIN_MIN_NS (5 * TUTTI_MS) /* the same if it was in vain; twice that if it is again */
@@ -30,13 +31,16 @@ static uint64_t switches(void) {
 
 typedef enum { CORE_FREE, CORE_SHARED, CORE_BUSY } coreUse;
 
-/* Of the core that this thread is on. */
+/* Of the core that this thread is on. Who has just come may be owed some time before others. */
 static coreUse tryCore(void) {
-  uint64_t before = switches(), begin = tuttiNow();
-  for (int i = 0; i < TRIED; i++)
+  uint64_t before = switches();
+  for (int i = 0; i < TRIED; i++) {
+    uint64_t from = tuttiNow();
     sched_yield();
-  if (tuttiNow() - begin > BUSY_NS) return CORE_BUSY;
-  return switches() == before ? CORE_FREE : CORE_SHARED;
+    if (tuttiNow() - from > BUSY_NS) return CORE_BUSY;
+    if (switches() != before) return CORE_SHARED;
+  }
+  return CORE_FREE;
 }
 
 static bool moveTo(int cpu) {
@@ -75,6 +79,7 @@ void tuttiOwnCoreYielded(uint64_t from, uint64_t to) {
   if (seek.row++ == 0) seek.switches = switches();
   if (seek.row <= IN_ROW) return;
   seek.row = 0;
+  if (!tuttiSettingInt(TUTTI_SETTING_CORE_SEARCH)) return;
   if (switches() - seek.switches < IN_ROW) return; /* the machine itself is slow */
   uint64_t more = seek.vain ? 2 * seek.vain : VAIN_MIN_NS;
   seek.vain = tuttiOwnCoreSeek() ? 0 : more < VAIN_MAX_NS ? more : VAIN_MAX_NS;

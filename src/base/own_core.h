@@ -18,7 +18,8 @@ void tuttiOwnCoreYielded(uint64_t from, uint64_t to);
 
 /* Looks for it now: goes from core to core of those that the thread may run on, which takes some 10
  * us on each that another one is waiting on, until it is alone. Ends on the first whose thread
- * computes. True if it was alone where it is; which cores it may run on is as before. */
+ * computes. True if it was alone where it is; which cores it may run on is as before. (Cores that
+ * its control group gets later are not among them, as after any sched_setaffinity.) */
 bool tuttiOwnCoreSeek(void);
 
 __END_DECLS
