@@ -3,7 +3,6 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdbool.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,9 +35,7 @@ static __thread struct {
 
 /* Another thread has had this one's core since the last time that this was asked. */
 static bool wasSwitched(void) {
-  struct rusage usage;
-  if (getrusage(RUSAGE_THREAD, &usage) != 0) return true;
-  uint64_t switches = (uint64_t)usage.ru_nvcsw + (uint64_t)usage.ru_nivcsw;
+  uint64_t switches = tuttiSwitches();
   bool more = switches != yields.switches;
   yields.switches = switches;
   return more;

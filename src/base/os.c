@@ -49,6 +49,12 @@ int tuttiDeadlinePollMs(uint64_t deadline) {
   return ms < INT_MAX ? (int)ms : INT_MAX;
 }
 
+uint64_t tuttiSwitches(void) {
+  struct rusage usage;
+  if (getrusage(RUSAGE_THREAD, &usage) != 0) return 0;
+  return (uint64_t)usage.ru_nvcsw + (uint64_t)usage.ru_nivcsw;
+}
+
 /* ---- numbers -------------------------------------------------------------------------------- */
 
 uint64_t tuttiHash(const void *data, size_t bytes) {

@@ -27,6 +27,8 @@ static inline double tuttiMs(uint64_t from, uint64_t to) {
 }
 /* Milliseconds left for poll(2): 0 when passed, -1 when there is none. */
 int tuttiDeadlinePollMs(uint64_t deadline);
+/* How often this thread has left its core to another one. */
+uint64_t tuttiSwitches(void);
 
 /* 64-bit FNV-1a, for ids and checks; not for secrets. */
 uint64_t tuttiHash(const void *data, size_t bytes);

@@ -2,7 +2,6 @@
 
 #include <sched.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "base/os.h"
 #include "base/settings.h"
@@ -22,23 +21,16 @@ static __thread struct {
   uint32_t row;
 } seek;
 
-/* How often this thread has left its core to another one. */
-static uint64_t switches(void) {
-  struct rusage usage;
-  if (getrusage(RUSAGE_THREAD, &usage) != 0) return 0;
-  return (uint64_t)usage.ru_nvcsw + (uint64_t)usage.ru_nivcsw;
-}
-
 typedef enum { CORE_FREE, CORE_SHARED, CORE_BUSY } coreUse;
 
 /* Of the core that this thread is on. Who has just come may be owed some time before others. */
 static coreUse tryCore(void) {
-  uint64_t before = switches();
+  uint64_t before = tuttiSwitches();
   for (int i = 0; i < TRIED; i++) {
     uint64_t from = tuttiNow();
     sched_yield();
     if (tuttiNow() - from > BUSY_NS) return CORE_BUSY;
-    if (switches() != before) return CORE_SHARED;
+    if (tuttiSwitches() != before) return CORE_SHARED;
   }
   return CORE_FREE;
 }
@@ -76,11 +68,11 @@ bool tuttiOwnCoreSeek(void) {
 void tuttiOwnCoreYielded(uint64_t from, uint64_t to) {
   if (to - from < SWITCH_NS) seek.row = 0;
   if (to - from < SWITCH_NS || to < seek.next) return;
-  if (seek.row++ == 0) seek.switches = switches();
+  if (seek.row++ == 0) seek.switches = tuttiSwitches();
   if (seek.row <= IN_ROW) return;
   seek.row = 0;
   if (!tuttiSettingInt(TUTTI_SETTING_CORE_SEARCH)) return;
-  if (switches() - seek.switches < IN_ROW) return; /* the machine itself is slow */
+  if (tuttiSwitches() - seek.switches < IN_ROW) return; /* the machine itself is slow */
   uint64_t more = seek.vain ? 2 * seek.vain : VAIN_MIN_NS;
   seek.vain = tuttiOwnCoreSeek() ? 0 : more < VAIN_MAX_NS ? more : VAIN_MAX_NS;
   seek.next = to + (seek.vain ? seek.vain : FOUND_NS);

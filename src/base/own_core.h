@@ -1,7 +1,7 @@
 /* Two waiting threads on one core while another core is idle: the system puts them there when many
- * wake at once, and leaves them for tens of milliseconds, as it moves nobody who ran within the
- * last half millisecond. Both did, as long as they yield to each other. Each step of such a pair
- * takes all the time that both look for what they wait for. */
+ * wake at once, and leaves them there; as we read it, for tens of milliseconds, as it moves nobody
+ * who ran within the last half millisecond. Both did, as long as they yield to each other. Each
+ * step of such a pair takes all the time that both look for what they wait for. */
 #ifndef TUTTI_BASE_OWN_CORE_H_
 #define TUTTI_BASE_OWN_CORE_H_
 

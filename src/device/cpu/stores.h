@@ -1,9 +1,9 @@
 /* How payloads are stored in slots. An ordinary store takes its cache line away from the reader,
- * whose core had it last. How long that takes depends on where the two cores are: between those of
- * one L3 cache 18 GB/s have been seen, or 5, and between those of two 1.6, where stores past the
- * caches reach 10 to 14 until the reader has the payload; elsewhere these are the slower ones, by
- * half. Threads and virtual cores move, and no machine tells: so each connection compares both ways
- * from time to time. */
+ * whose core had it last. How long that takes depends on where the two cores are: between two of
+ * an AMD EPYC 18 GB/s have been seen, or 5, or, probably between two L3 caches, 1.6, where stores
+ * past the caches reach 10 to 14 until the reader has the payload; elsewhere these are the slower
+ * ones, by half. Threads and virtual cores move, and no machine tells: so each connection compares
+ * both ways from time to time. */
 #ifndef TUTTI_DEVICE_CPU_STORES_H_
 #define TUTTI_DEVICE_CPU_STORES_H_
 
