@@ -18,6 +18,7 @@
 #include "comm/record.h"
 #include "ras/report.h"
 #include "ras/verdict.h"
+#include "transport/net.h"
 
 /* An executor tells what it waits for ten times a second: what is older is over. */
 #define WAITS_MS  1000
@@ -50,13 +51,29 @@ static void lookAtRecord(tuttiCommunicator *c) {
   c->told.phase = phase;
 }
 
+/* What is wrong with this rank's network, which is there as long as the paths are known. */
+static void fillTrouble(tuttiCommunicator *c, tuttiRankState *state) {
+  tuttiNetTrouble trouble;
+  TUTTI_LOCKED(&c->told.lock);
+  if (tuttiLoadAcquire32(&c->told.met) != TUTTI_PATHS_KNOWN) return;
+  tuttiNetTroubleOf(&c->view, &trouble);
+  state->portsDown = trouble.down;
+  state->broken = trouble.broken;
+  memcpy(state->port, trouble.port, sizeof state->port);
+}
+
+void tuttiCommFillState(tuttiCommunicator *c, tuttiRankState *out) {
+  tuttiRecordState(&c->record, out);
+  out->offer = tuttiLoadAcquire(&c->offer);
+  fillTrouble(c, out);
+}
+
 size_t tuttiCommTellState(void *comm, void *out) {
   tuttiCommunicator *c = comm;
   tuttiRankState state;
   (void)tuttiCommFailureSeen(c); /* a suspicion may have come true though this rank calls nothing */
   lookAtRecord(c);
-  tuttiRecordState(&c->record, &state);
-  state.offer = tuttiLoadAcquire(&c->offer);
+  tuttiCommFillState(c, &state);
   memcpy(out, &state, sizeof state);
   return sizeof state;
 }

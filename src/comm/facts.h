@@ -12,6 +12,8 @@ void tuttiCommDisappear(tuttiCommunicator *c);
 /* Its ranks have met: they can be asked. */
 void tuttiCommMet(tuttiCommunicator *c);
 
+/* What heartbeats and answers say of this rank. */
+void tuttiCommFillState(tuttiCommunicator *c, tuttiRankState *out);
 /* The watch's `state` and `report`; under its lock. */
 size_t tuttiCommTellState(void *comm, void *out);
 size_t tuttiCommTellReport(void *comm, void *out);

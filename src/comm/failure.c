@@ -174,6 +174,26 @@ static void tellPath(tuttiCommunicator *c, int peer, char *text, size_t size) {
   if (path[0]) tuttiAppend(text, size, ": %s", path);
 }
 
+/* Whose network is being mended, which holds up others until it is given up: into text. */
+static void listTrouble(tuttiCommunicator *c, const tuttiWatchAnswer *answers, char *text,
+                        size_t size) {
+  int n = 0;
+  text[0] = 0;
+  for (int r = 0; r < c->nranks; r++) {
+    tuttiWho who;
+    tuttiRankState state = {0};
+    char clause[300];
+    if (r == c->rank)
+      tuttiCommFillState(c, &state);
+    else if (answers[r].answered == TUTTI_ANSWER_NONE ||
+             !tuttiRankStateParse(answers[r].state, answers[r].bytes, &state))
+      continue;
+    tuttiTroubleText(whoIs(c, r, &who), &state, clause, sizeof clause);
+    if (clause[0] && n++ < 2) tuttiAppend(text, size, "%s", clause);
+  }
+  if (n > 2) tuttiAppend(text, size, "; and the networks of %d more", n - 2);
+}
+
 /* The list of late ranks, into text. */
 static void listLate(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
                      const tuttiWatchAnswer *answers, char *text, size_t size) {
@@ -319,18 +339,19 @@ static tuttiResult_t failIfLeft(tuttiCommunicator *c, const tuttiSignature *mine
 /* Says who is late: to the log, or if the deadline has passed as the failure of `c`. */
 static tuttiResult_t tellLate(tuttiCommunicator *c, const tuttiSignature *mine, int peer,
                               const tuttiWatchAnswer *answers, uint64_t waitedMs, bool expired) {
-  char sig[160], late[700];
+  char sig[160], late[700], trouble[400];
   double seconds = (double)waitedMs / 1e3;
   tuttiSignatureText(mine, sig, sizeof sig);
   listLate(c, mine, peer, answers, late, sizeof late);
+  listTrouble(c, answers, trouble, sizeof trouble);
   if (!expired) {
-    TUTTI_WARN(COLL, "rank %d waited %.1f s in %s: %s", c->rank, seconds, sig, late);
+    TUTTI_WARN(COLL, "rank %d waited %.1f s in %s: %s%s", c->rank, seconds, sig, late, trouble);
     return tuttiSuccess;
   }
   TUTTI_FAIL(tuttiTimeout,
-             "rank %d waited %.1f s in %s: %s. Mend or restart the late rank, or raise "
+             "rank %d waited %.1f s in %s: %s%s. Mend or restart the late rank, or raise "
              "TUTTI_TIMEOUT (now %.1f s)",
-             c->rank, seconds, sig, late, (double)c->options.timeoutMs / 1e3);
+             c->rank, seconds, sig, late, trouble, (double)c->options.timeoutMs / 1e3);
   return tuttiCommFail(c, tuttiTimeout);
 }
 

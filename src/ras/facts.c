@@ -19,6 +19,13 @@ static bool isSignature(const tuttiSignature *sig) {
   return sig->coll < tuttiCollCount && sig->type < tuttiNumTypes;
 }
 
+/* Ends a text, and takes out of it what a terminal would obey. */
+static void tame(char *text, size_t size) {
+  text[size - 1] = 0;
+  for (char *c = text; *c; c++)
+    if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+}
+
 bool tuttiRankStateParse(const void *bytes, size_t size, tuttiRankState *out) {
   tuttiRankState s;
   if (size != sizeof s) return false;
@@ -26,15 +33,9 @@ bool tuttiRankStateParse(const void *bytes, size_t size, tuttiRankState *out) {
   if (s.ended > s.started) return false;
   for (uint64_t i = 0; i < TUTTI_STATE_SIGS && i < s.started; i++)
     if (!isSignature(&s.last[i])) return false;
+  tame(s.port, sizeof s.port);
   *out = s;
   return true;
-}
-
-/* Ends a text, and takes out of it what a terminal would obey. */
-static void tame(char *text, size_t size) {
-  text[size - 1] = 0;
-  for (char *c = text; *c; c++)
-    if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
 }
 
 /* Nanoseconds that can be: 18 years since a boot, and until the year 2079. Of such numbers all sums

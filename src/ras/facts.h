@@ -20,6 +20,9 @@ typedef struct {
   uint64_t started, ended;               /* as in the operation record */
   tuttiSignature last[TUTTI_STATE_SIGS]; /* last[0] is the newest; started of them, at most 4 */
   uint64_t offer;                        /* of the rank's last shrink, see shrink.c; 0: none */
+  uint16_t portsDown, broken; /* of its network, and connections that are being made anew */
+  char port[24];              /* the first of those that are down, "mlx5_0:1", or "" */
+  uint32_t unused;
 } tuttiRankState;
 
 /* Checks bytes that came over a socket. */

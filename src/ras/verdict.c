@@ -91,6 +91,21 @@ bool tuttiLateText(const tuttiSignature *mine, int peer, const tuttiWho *who,
   }
 }
 
+const char *tuttiTroubleText(const tuttiWho *who, const tuttiRankState *state, char *buf,
+                             size_t size) {
+  char name[160];
+  int down = state->portsDown, broken = state->broken;
+  buf[0] = '\0';
+  if (down == 0 && broken == 0) return buf;
+  snprintf(buf, size, "; %s: ", tuttiWhoText(who, name, sizeof name));
+  if (down == 1) tuttiAppend(buf, size, "port %s is down", state->port);
+  if (down > 1) tuttiAppend(buf, size, "port %s and %d more are down", state->port, down - 1);
+  if (broken)
+    tuttiAppend(buf, size, "%s%d connection%s being made anew", down ? ", " : "", broken,
+                broken == 1 ? " is" : "s are");
+  return buf;
+}
+
 void tuttiWaitText(const tuttiWaitFacts *w, char *buf, size_t size) {
   char peer[48] = "all ranks of its host", since[32] = "";
   if (w->peer >= 0) snprintf(peer, sizeof peer, "rank %d", w->peer);

@@ -55,6 +55,11 @@ bool tuttiStateIsLate(const tuttiSignature *mine, int peer, int rank, const tutt
 bool tuttiLateText(const tuttiSignature *mine, int peer, const tuttiWho *who,
                    const tuttiWatchAnswer *answer, const tuttiRankState *state, char *buf,
                    size_t size);
+/* What is wrong with the network of a rank, which holds up others without being late: "; rank 3
+ * (host a, pid 17): port mlx5_0:1 is down, 2 connections are being made anew". "": nothing. Returns
+ * buf. */
+const char *tuttiTroubleText(const tuttiWho *who, const tuttiRankState *state, char *buf,
+                             size_t size);
 /* "waits for rank 6 on channel 1 via NET/IB since 9.0 s: 12 messages sent, 3 acknowledged; ..." */
 void tuttiWaitText(const tuttiWaitFacts *w, char *buf, size_t size);
 

@@ -257,6 +257,12 @@ bool tuttiNetReaches(const tuttiCommView *v, const void *addr, size_t bytes) {
   return s && s->node && s->net->reaches(s->node, addr, bytes);
 }
 
+void tuttiNetTroubleOf(const tuttiCommView *v, tuttiNetTrouble *out) {
+  const netState *s = v->net;
+  *out = (tuttiNetTrouble){0};
+  if (s && s->node) s->net->trouble(s->node, out);
+}
+
 tuttiResult_t tuttiNetWithoutGdr(const tuttiCommView *v, const char *what) {
   if (strcmp(tuttiSettingString(TUTTI_SETTING_NET_GDR), "require") != 0) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInvalidUsage, "rank %d: %s=require, and %s", v->rank,

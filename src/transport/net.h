@@ -51,6 +51,13 @@ typedef struct {
   bool later;  /* it is down, and would be usable if it were up, as far as can be told */
 } tuttiNetPort;
 
+/* What is wrong with a rank's network while it mends it. */
+typedef struct {
+  char port[24];   /* the first that went down, "mlx5_0:1"; "": none did */
+  uint16_t down;   /* ports that did */
+  uint16_t broken; /* connections that are being made anew */
+} tuttiNetTrouble;
+
 /* Every rank listens on a socket (socket/meet.c), by which the endpoints of all networks meet; its
  * addresses begin each handle. Endpoints and nodes are driven by operations of the communicator's
  * proxy: `serve` and `progress` are their turns (see tuttiProxyOp), and the two close calls what
@@ -107,7 +114,8 @@ typedef struct tuttiNet {
   bool (*drained)(void *end);
   /* The network stops reading and writing memory of the user by itself. */
   void (*haltEndpoint)(void *end);
-  bool (*tell)(void *end, tuttiProxyFacts *out); /* as of tuttiProxyOp */
+  bool (*tell)(void *end, tuttiProxyFacts *out);     /* as of tuttiProxyOp */
+  void (*trouble)(void *node, tuttiNetTrouble *out); /* zero at first. Any thread */
   void (*closeEndpoint)(void *end);
   void (*close)(void *node); /* of `open`, not NULL */
 } tuttiNet;
@@ -141,6 +149,9 @@ size_t tuttiNetHostBytes(const tuttiCommView *v, bool gpuData);
 /* As expose and withdraw of the network that this rank has, if it has one; NULL is allowed. */
 void *tuttiNetExpose(const tuttiCommView *v, void *base, size_t bytes, tuttiRmaKeys *keys);
 void tuttiNetWithdraw(const tuttiCommView *v, void *exposed);
+/* As trouble of the network that this rank has; zero: there is none. For whoever may read v->net.
+ */
+void tuttiNetTroubleOf(const tuttiCommView *v, tuttiNetTrouble *out);
 /* As reaches of the network that this rank has. */
 bool tuttiNetReaches(const tuttiCommView *v, const void *addr, size_t bytes);
 /* Fails if TUTTI_NET_GDR=require. `what` is a clause that names what this rank's GPU goes without.

@@ -75,6 +75,10 @@ tuttiProxyState tuttiNetNothingToServe(void *node, tuttiProxyTurn *turn) {
   return TUTTI_PROXY_IDLE;
 }
 
+void tuttiNetNoTrouble(void *node, tuttiNetTrouble *out) {
+  (void)node, (void)out;
+}
+
 void tuttiNetNothingToClose(void *node) {
   (void)node;
 }

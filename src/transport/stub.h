@@ -28,6 +28,7 @@ bool tuttiNetReachesNothing(void *node, const void *addr, size_t bytes);
 void *tuttiNetNothingToExpose(void *node, void *base, size_t bytes, tuttiRmaKeys *keys);
 void tuttiNetNothingToWithdraw(void *node, void *exposed);
 tuttiProxyState tuttiNetNothingToServe(void *node, tuttiProxyTurn *turn);
+void tuttiNetNoTrouble(void *node, tuttiNetTrouble *out);
 void tuttiNetNothingToClose(void *node);
 
 __END_DECLS

@@ -16,7 +16,7 @@
 
 __BEGIN_DECLS
 
-#define TUTTI_WATCH_STATE  128
+#define TUTTI_WATCH_STATE  160
 #define TUTTI_WATCH_REPORT 8192
 typedef struct {
   int32_t rank;

@@ -14,6 +14,7 @@ using rastest::expectVerdict;
 using rastest::jobName;
 using rastest::kRanks;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 namespace {
@@ -227,6 +228,33 @@ TEST(Deadline, TellsHowThePathIs) {
                       HasSubstr(" waits for rank 0 on channel "), HasSubstr(" via NET/IB"),
                       HasSubstr("; port 1 of "), HasSubstr("0 of this rank is down")));
   }
+}
+
+/* Somebody is late: that the port of a rank is down, which may be why, is told beside it. */
+TEST(Deadline, TellsWhosePortIsDown) {
+#ifndef SOFTHCA_LIBRARY
+  if (!getenv("TUTTITEST_RDMA")) GTEST_SKIP() << "needs the software HCA";
+#endif
+  RankProcesses job;
+  rastest::useTransport("IB");
+  setenv("TUTTI_TIMEOUT", "2", 1);
+  job.start(2, [&](int r) {
+    tuttiComm_t comm;
+    tuttiUniqueId id = job.id();
+    if (job.keep(tuttiCommInitRank(&comm, 2, id, r)) != tuttiSuccess) return;
+    reduce(comm, kCount);
+    job.meet(2, 1);
+    if (r == 1) cutCable();
+    if (r == 0) job.keep(tuttiAllReduce(in, out, kCount, tuttiFloat32, tuttiSum, comm, nullptr));
+    if (r == 1) job.waitForStage(0, 2);
+    job.setStage(r, 2);
+  });
+  for (int r = 0; r < 2; r++)
+    ASSERT_TRUE(job.waitForStage(r, 2)) << "rank " << r;
+  EXPECT_EQ(job.report(0).result, tuttiTimeout);
+  EXPECT_THAT(std::string(job.report(0).text),
+              AllOf(ContainsRegex("rank 1 \\(host [^)]*\\) answers but has not called it yet"),
+                    ContainsRegex("; rank 1 \\(host [^)]*\\): port [a-z_]*0:1 is down")));
 }
 
 /* Waits for signals of one-sided operations. */

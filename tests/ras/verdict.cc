@@ -127,6 +127,30 @@ TEST_F(Verdict, NamesAllWhoHaveNotEntered) {
       "in #3 AllReduce(count 8, float32, sum)");
 }
 
+/* What is wrong with a rank's network, in one clause. */
+TEST_F(Verdict, ATroubledNetworkIsTold) {
+  make(4);
+  struct {
+    uint16_t down, broken;
+    const char *text;
+  } const cases[] = {
+      {0, 0, ""},
+      {1, 0, "; rank 3 (host node1, pid 103): port hca0:1 is down"},
+      {0, 1, "; rank 3 (host node1, pid 103): 1 connection is being made anew"},
+      {3, 2,
+       "; rank 3 (host node1, pid 103): port hca0:1 and 2 more are down, 2 connections are being "
+       "made anew"},
+  };
+  for (const auto &expected : cases) {
+    tuttiRankState state = {};
+    char text[300];
+    state.portsDown = expected.down;
+    state.broken = expected.broken;
+    if (expected.down) snprintf(state.port, sizeof state.port, "hca0:1");
+    EXPECT_STREQ(tuttiTroubleText(&c->ranks[3].who, &state, text, sizeof text), expected.text);
+  }
+}
+
 /* Who has destroyed its communicator is named where it had not done what others wait in. */
 TEST_F(Verdict, WhoHasLeftAfterItsPartKeepsNobodyWaiting) {
   for (uint64_t last : {5, 4}) {

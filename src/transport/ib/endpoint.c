@@ -658,6 +658,7 @@ static bool ibDrained(void *end) {
 
 static void ibCloseEndpoint(void *end) {
   tuttiIbEndpoint *e = end;
+  tuttiIbCountBroken(e, false);
   if (e->listed) TUTTI_UNLINK(e->node->endpoints, e);
   if (e->reverse) e->reverse->reverse = NULL;
   tuttiIbQueuePairsClose(e, true);
@@ -816,6 +817,16 @@ static tuttiNetAnswer ibCanConnect(const tuttiPeer *a, const tuttiPeer *b, tutti
   return tuttiNetConnects;
 }
 
+static void ibTrouble(void *self, tuttiNetTrouble *out) {
+  const tuttiIbNode *node = self;
+  uint32_t down = tuttiLoadAcquire32(&node->down);
+  out->broken = (uint16_t)tuttiLoadAcquire32(&node->broken);
+  out->down = (uint16_t)__builtin_popcount(down);
+  if (!down) return;
+  const tuttiIbPort *first = &node->rails[__builtin_ctz(down)].port;
+  snprintf(out->port, sizeof out->port, "%.15s:%u", first->device, first->port);
+}
+
 static void ibClose(void *self) {
   tuttiIbNode *node = self;
   if (node->large.sent + node->large.came > 0)
@@ -943,6 +954,7 @@ const tuttiNet tuttiNetIb = {
     .drained = ibDrained,
     .haltEndpoint = tuttiIbQueuePairsStop,
     .tell = tuttiIbTell,
+    .trouble = ibTrouble,
     .closeEndpoint = ibCloseEndpoint,
     .close = ibClose,
 };

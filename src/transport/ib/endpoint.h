@@ -119,7 +119,9 @@ typedef struct {
   tuttiIbHandle mine; /* as peers have it, but for `up`, which follows the rails */
   uint16_t pkey;      /* TUTTI_IB_PKEY at init: queue pairs made later must join those of peers */
   uint32_t changes;   /* counts ports that went up or down */
-  uint64_t stallLook; /* when endpoints are looked at for completions that do not come */
+  tuttiAtomic32 down, broken; /* for other threads: ports that went down, by bit; connections that
+                                 are being made anew */
+  uint64_t stallLook;         /* when endpoints are looked at for completions that do not come */
   bool watched;
   struct tuttiIbEndpoint *endpoints; /* those that have had a turn of the proxy */
   uint64_t regionsSeen;
@@ -284,6 +286,7 @@ typedef struct tuttiIbEndpoint {
   bool stalled;      /* recv: what memory has, no completion will tell of any more */
   uint64_t deadline; /* of making or mending the queue pairs; 0: they work */
   uint64_t retryAt;  /* send: no offer before */
+  bool broken;       /* and counted in node->broken */
   char trouble[320]; /* what ended the last ones: "broke, by ..." */
 } tuttiIbEndpoint;
 
@@ -478,6 +481,8 @@ tuttiResult_t tuttiIbMeetStep(tuttiIbEndpoint *e, tuttiProxyTurn *turn, bool *mo
 void tuttiIbBreak(tuttiIbEndpoint *e, const tuttiIbQueuePair *q, const char *why);
 /* As tuttiNet.tell. */
 bool tuttiIbTell(void *end, tuttiProxyFacts *out);
+/* Says of the connection, for node->broken, whether it is being made anew. */
+void tuttiIbCountBroken(tuttiIbEndpoint *e, bool broken);
 /* The queue pairs have carried a message: what was broken is mended. */
 void tuttiIbWorks(tuttiIbEndpoint *e);
 /* No queue pair of the endpoint reads or writes this side's memory any more. */

@@ -327,11 +327,18 @@ static int64_t mendMs(const tuttiIbEndpoint *e) {
   return (int64_t)e->meet.view->timeoutMs / 4 * 3;
 }
 
+void tuttiIbCountBroken(tuttiIbEndpoint *e, bool broken) {
+  if (e->broken == broken) return;
+  tuttiFetchAddAcqRel32(&e->node->broken, broken ? 1 : UINT32_MAX); /* minus one */
+  e->broken = broken;
+}
+
 /* Other queue pairs are needed; `trouble` tells why. */
 static void leaveQueuePairs(tuttiIbEndpoint *e) {
   e->state = TUTTI_IB_BROKEN;
   e->looks = 0;
   e->gaveUp = false;
+  tuttiIbCountBroken(e, true);
   if (!e->deadline) e->deadline = tuttiDeadline(mendMs(e));
 }
 
@@ -552,6 +559,7 @@ bool tuttiIbTell(void *end, tuttiProxyFacts *out) {
 void tuttiIbWorks(tuttiIbEndpoint *e) {
   char text[320];
   e->deadline = 0;
+  tuttiIbCountBroken(e, false);
   if (e->trouble[0]) tuttiFetchAddAcqRel(&e->meet.view->mended, 1);
   if (e->trouble[0])
     TUTTI_WARN(NET, "NET/IB: the connection with %s %s; it works again, by %s, %d queue pairs",

@@ -453,6 +453,12 @@ tuttiResult_t tuttiIbNodeOpen(tuttiIbNode *node, char *why) {
 
 /* ---- events --------------------------------------------------------------------------------- */
 
+/* For those who may not look at the ports themselves. One that was never up is no trouble. */
+static void tellDown(tuttiIbNode *node, const tuttiIbRail *rail) {
+  uint32_t bit = 1u << (rail - node->rails), down = tuttiLoadRelaxed32(&node->down);
+  tuttiStoreRelease32(&node->down, rail->port.up ? down & ~bit : down | bit);
+}
+
 /* Something has happened to the device; what is not about the port does no harm here, as a queue
  * pair's own trouble shows in its completions. Addresses come and go with cables and subnet
  * managers, so they are read anew. `down`: the port was, whatever it is by now. */
@@ -468,6 +474,7 @@ static void railEvent(tuttiIbNode *node, tuttiIbRail *rail, enum ibv_event_type 
   if (tuttiIbPortSame(&before, p)) return;
   node->mine.ports[rail - node->rails] = *p;
   node->changes++;
+  tellDown(node, rail);
   int left = portsUp(node);
   if (p->up && before.up)
     TUTTI_INFO(NET, "NET/IB: %s port %u has other addresses", p->device, p->port);

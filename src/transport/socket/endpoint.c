@@ -589,6 +589,7 @@ const tuttiNet tuttiNetSocket = {
     .drained = socketDrained,
     .haltEndpoint = tuttiProxyNothingToHalt,
     .tell = tuttiSocketTell,
+    .trouble = tuttiNetNoTrouble,
     .closeEndpoint = tuttiSocketEndpointFree,
     .close = tuttiNetNothingToClose,
 };

@@ -229,7 +229,24 @@ TEST_F(IbEnd, APortThatWasDownIsNoticedLater) {
     EXPECT_EQ(c.up, node_.rails[0].port.up) << &c - cases;
     EXPECT_EQ(c.up, node_.mine.ports[0].up) << &c - cases;
     EXPECT_EQ(c.changes, node_.changes - before) << &c - cases;
+    EXPECT_EQ(c.up ? "" : "made0:1", std::string(Trouble().port)) << &c - cases;
+    EXPECT_EQ(c.up ? 0 : 1, Trouble().down) << &c - cases;
   }
+}
+
+/* A connection counts once, from when it breaks to when it has carried something again. */
+TEST_F(IbEnd, ConnectionsThatAreMadeAnewAreCounted) {
+  Connect();
+  EXPECT_EQ(0, Trouble().broken);
+  for (int times = 0; times < 2; times++) {
+    node_.rails[0].port.up = 0;
+    node_.changes++;
+    EXPECT_EQ(tuttiSuccess, Step()) << tuttiErrorText();
+    EXPECT_NE(TUTTI_IB_RUNNING, e_.state);
+    EXPECT_EQ(1, Trouble().broken);
+  }
+  tuttiIbWorks(&e_);
+  EXPECT_EQ(0, Trouble().broken);
 }
 
 TEST_F(IbEnd, AddressesAreReadAnewAndTold) {

@@ -220,6 +220,11 @@ protected:
     bool moved = false;
     return tuttiIbMeetStep(&e_, &turn, &moved);
   }
+  tuttiNetTrouble Trouble() {
+    tuttiNetTrouble trouble{};
+    tuttiNetIb.trouble(&node_, &trouble);
+    return trouble;
+  }
   /* Offers qps again; the rails of those in the offered, by bit. */
   unsigned Offer() {
     tuttiIbHandshake offered;
