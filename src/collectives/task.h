@@ -71,21 +71,24 @@ typedef struct tuttiTaskContext {
 } tuttiTaskContext;
 
 /* A step's connections, first those that it receives from. */
-#define TUTTI_KNOWN_CONNS 16
 typedef struct {
-  tuttiConn *conns[TUTTI_KNOWN_CONNS];
+  tuttiConn **conns;
   int nrecv, nsend;
 } tuttiStepConns;
 
 /* What a schedule says first; kept for operations that come again. The executor keeps there what
- * connections these steps have, which stay where they are as long as the communicator lives. */
-#define TUTTI_KNOWN_STEPS 8
+ * connections these steps have, which stay where they are as long as the communicator lives. Room
+ * for what 16 ranks do that all talk to each other. */
+#define TUTTI_KNOWN_STEPS 32
+#define TUTTI_KNOWN_CONNS 48
 typedef struct {
   uint64_t steps; /* of the schedule */
   size_t scratch; /* bytes that they need of scratch memory */
   tuttiStep first[TUTTI_KNOWN_STEPS];
-  uint64_t found; /* so many of the next are known */
+  uint64_t found; /* so many of the next are known, which have so many connections */
+  int nconns;
   tuttiStepConns conns[TUTTI_KNOWN_STEPS];
+  tuttiConn *pool[TUTTI_KNOWN_CONNS];
 } tuttiKnownSteps;
 
 /* Copied for each operation: no more than the 256 bytes that compilers copy without a call. */

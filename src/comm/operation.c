@@ -121,6 +121,7 @@ static void setExchange(tuttiPrepared *p, const tuttiOp *op) {
 static void setKnown(tuttiPrepared *p, const tuttiOp *op) {
   tuttiKnownSteps *known = &p->known;
   known->steps = known->found = 0;
+  known->nconns = 0;
   known->scratch = 0;
   if (op->coll == tuttiCollSendRecv || op->comm->device->kind != tuttiDeviceHost) return;
   tuttiSchedule s = p->task.schedule;

@@ -10,9 +10,10 @@
 #include "device/cpu/reduce.h"
 #include "transport/bell.h"
 
-#define WIDTH (TUTTI_KNOWN_CONNS / 2) /* most messages of a step in one direction */
-#define BYTES 2048                    /* of a message at most; no executor lends one of so few */
-#define LOOKS 256u                    /* at what a step waits for */
+#define WIDTH 16   /* most messages of a step in one direction */
+#define BYTES 2048 /* of a message at most; no executor lends one of so few */
+#define LOOKS 256u /* at what a step waits for */
+#define AHEAD 3    /* steps before a message is received it is asked for */
 
 /* Whose steps are tried, and their scratch memory. */
 typedef struct {
@@ -29,12 +30,14 @@ static bool isAlone(const tuttiTask *task) {
          !(idle && idle->first);
 }
 
-/* Adds the connections of one direction; false: there are more than WIDTH, or one that has yet to
- * be opened or goes over a network. */
-__attribute__((always_inline)) static inline bool addConns(const tuttiTask *task,
-                                                           const tuttiStep *step,
-                                                           tuttiDirection direction,
-                                                           tuttiConn **conns, int *found) {
+static inline bool hasRoom(const tuttiKnownSteps *known, int fan) {
+  return fan <= WIDTH && known->nconns + fan <= TUTTI_KNOWN_CONNS;
+}
+
+/* Adds the connections of one direction to those of the step; false: there are more than WIDTH, or
+ * than there is room for, or one that has yet to be opened or goes over a network. */
+__attribute__((always_inline)) static inline bool
+addConns(const tuttiTask *task, const tuttiStep *step, tuttiDirection direction, int *found) {
   const tuttiSchedule *s = &task->schedule;
   bool sends = direction == TUTTI_SEND;
   bool shared = (step->flags & (sends ? TUTTI_STEP_SEND_SHARED : TUTTI_STEP_RECV_SHARED)) != 0;
@@ -42,22 +45,29 @@ __attribute__((always_inline)) static inline bool addConns(const tuttiTask *task
   const int32_t *ranks = sends ? step->send : step->recv;
   bool toAll = sends && shared; /* through one FIFO, the last of its row */
   int fan = toAll && count != 0 ? 1 : count == TUTTI_ALL ? s->nranks - 1 : count;
-  if (fan > WIDTH) return false;
+  tuttiKnownSteps *known = task->known;
+  if (!hasRoom(known, fan)) return false;
   tuttiConn **row = task->context->conns[direction][shared][task->channel];
+  tuttiConn **conns = &known->pool[known->nconns];
   for (int i = 0; i < fan; i++) {
     int peer = toAll ? s->nranks : count == TUTTI_ALL ? i + (i >= s->rank) : ranks[i];
     conns[i] = row ? row[peer] : NULL;
     if (!conns[i] || conns[i]->network) return false;
   }
   *found = fan;
+  known->nconns += fan;
   return true;
 }
 
 static bool findAll(const tuttiTask *task, const tuttiStep *step, tuttiStepConns *c) {
-  c->nrecv = c->nsend = 0;
-  if (step->count == 0) return true;
-  return addConns(task, step, TUTTI_RECV, c->conns, &c->nrecv) &&
-         addConns(task, step, TUTTI_SEND, c->conns + c->nrecv, &c->nsend);
+  tuttiKnownSteps *known = task->known;
+  int before = known->nconns;
+  *c = (tuttiStepConns){.conns = &known->pool[before]};
+  if (step->count == 0 ||
+      (addConns(task, step, TUTTI_RECV, &c->nrecv) && addConns(task, step, TUTTI_SEND, &c->nsend)))
+    return true;
+  known->nconns = before;
+  return false;
 }
 
 /* Of step k; NULL: it, or one before, has some for which this is no way. */
@@ -66,6 +76,21 @@ static inline const tuttiStepConns *connsOf(const tuttiTask *task, uint64_t k) {
   for (; known->found <= k; known->found++)
     if (!findAll(task, &known->first[known->found], &known->conns[known->found])) return NULL;
   return &known->conns[k];
+}
+
+/* Step k receives: asks for what the steps after it will, each of one peer, as far as they are
+ * known. Their messages are on the way or there, and each comes from another core's cache. */
+static inline void askAhead(const tuttiTask *task, uint64_t k, size_t size) {
+  const tuttiKnownSteps *known = task->known;
+  if (k + AHEAD >= known->found) return;
+  const tuttiStepConns *c = &known->conns[k + AHEAD];
+  if (c->nrecv != 1 || c->nsend > 0) return;
+  const tuttiSlotDescriptor *slot = tuttiConnDescriptor(c->conns[0]);
+  size_t bytes = known->first[k + AHEAD].count * size;
+  bool inlined = bytes <= TUTTI_INLINE_MAX;
+  __builtin_prefetch(slot);
+  __builtin_prefetch(inlined ? (const uint8_t *)slot + TUTTI_LINE / 2
+                             : tuttiConnData(c->conns[0], bytes));
 }
 
 static bool canHold(const tuttiConn *conn, size_t bytes) {
@@ -100,6 +125,7 @@ static bool comesSoon(const tuttiTask *task, const tuttiStepConns *c, size_t byt
     }
     bool right = receives ? isRight(task, conn, bytes) : canHold(conn, bytes);
     if (!right) return false;
+    if (receives && bytes > TUTTI_INLINE_MAX) __builtin_prefetch(tuttiConnData(conn, bytes));
     if (receives && looks == 0) tuttiConnLookAhead(conn); /* its writer is ahead */
   }
   return tuttiLoadAcquire32(task->context->failed) == 0;
@@ -205,6 +231,7 @@ uint64_t tuttiCpuRunBriefly(const tuttiTask *task, uint8_t *scratch, size_t byte
     const tuttiStep *step = &task->known->first[k];
     if (step->count * w.size > BYTES) break;
     const tuttiStepConns *c = connsOf(task, k);
+    if (c && c->nrecv > 0) askAhead(task, k, w.size);
     if (!c || !comesSoon(task, c, step->count * w.size)) break;
     if (step->count == 0) continue;
     perform(&w, step, c);

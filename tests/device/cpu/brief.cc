@@ -81,6 +81,35 @@ TEST(Brief, ReducesInTheOrderOfRanks) {
   EXPECT_EQ(out, 1.0f);
 }
 
+/* Blocks between all pairs: all send theirs, and the last one finds those of all others. */
+class BriefPairs : public testing::TestWithParam<int> {};
+
+TEST_P(BriefPairs, AreCarriedOutAsFarAsStepsAreKept) {
+  int n = GetParam();
+  Fabric fabric(n, 2048);
+  std::deque<Side> sides;
+  std::vector<int32_t> wanted;
+  for (int r = 0; r < n; r++) {
+    Side &side = sides.emplace_back(fabric, r);
+    side.in.assign(static_cast<size_t>(n), r + 1);
+    side.out.resize(static_cast<size_t>(n));
+    side.task.schedule.coll = tuttiCollAlltoAll;
+    side.task.sendbuff = side.in.data();
+    side.task.recvbuff = side.out.data();
+    side.learn();
+    wanted.push_back(r + 1);
+  }
+  bool kept = sides[0].known.steps <= TUTTI_KNOWN_STEPS;
+  EXPECT_EQ(kept, n <= 16);
+  for (int r = 0; r < n; r++) /* all that it sends, its own, and what those before it have sent */
+    EXPECT_EQ(sides[r].run(), kept ? static_cast<uint64_t>(n + r) : 0) << r;
+  if (kept) {
+    EXPECT_EQ(sides[n - 1].out, wanted);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, BriefPairs, testing::Values(5, 16, 17));
+
 /* Ranks that gather along a binomial tree: what inner ones pass on is in scratch memory meanwhile.
  */
 struct Gather {
