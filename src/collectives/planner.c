@@ -21,7 +21,7 @@ static const struct {
   double crossShare;
   double cachedChunkBytes, leastChunkBytes, leastNetBytes, overlapPieces;
   double streamBytes, quickBytes, outOfCache, coldBytes, coldFetch, gain, buffersShare;
-  int pairwiseRanks, readRanks[2];
+  int pairwiseRanks, pairsRanks, readRanks[2];
   double rootedWaits[2], rootedMessageUs[tuttiProtoCount], rootedPieceUs, scratchUs;
   double loopHopUs, loopTurns, loopMessageUs[2], loopGBs[2], loopCopyGBs[2], loopPairs;
   double loopGatherBytes;
@@ -49,6 +49,7 @@ static const struct {
     .coldFetch = 2.3,              /*   what its copy then takes for its only reader, over that */
     .gain = 0.95,           /* the best must be that much better than one that asks for less */
     .pairwiseRanks = 16,    /* most ranks that connect all pairs where another way exists */
+    .pairsRanks = 8,        /* of more, a message between all pairs takes the longer */
     .readRanks = {256, 64}, /* that all read all others' FIFOs; [1]: processes on few cores */
     /* Collectives with a root, inside a host: whoever has no more to do goes on to the next one. */
     .rootedWaits = {0.15, 0.3}, /* of the waits that are felt all the same; [1]: oversubscribed */
@@ -146,10 +147,15 @@ static double chainHops(const tuttiPlanInput *in, int algo) {
 }
 
 /* Split to overlap the phases. A message between the memories of GPUs of several hosts costs the
- * NIC and two proxies about the same whatever its length: channels overlap each other there. */
-static double directChunk(const tuttiPlanInput *in, const setting *w, const candidate *c) {
+ * NIC and two proxies about the same whatever its length: channels overlap each other there. Inside
+ * a host all ranks write and read at the same time anyway if each has a core: whole blocks measured
+ * up to twice as fast there, but for collectives in which every block is another one for each. */
+static double directChunk(const tuttiPlanInput *in, const setting *w, int coll,
+                          const candidate *c) {
   double whole = (c->twoShot ? w->bytes / w->n : w->bytes) / c->nchannels;
-  return in->gpu && in->nhosts > 1 ? whole : whole / model.overlapPieces;
+  bool several = coll == tuttiCollAlltoAll || coll == tuttiCollScatter;
+  bool overlaps = in->nhosts > 1 ? !in->gpu : in->oversubscribed || several;
+  return overlaps ? whole / model.overlapPieces : whole;
 }
 
 /* Pipelines. A chain of `hops` takes (hops + pieces) * (overhead + chunk / bandwidth), which is
@@ -169,7 +175,7 @@ static double wantedChunk(const tuttiPlanInput *in, const tuttiSignature *op, co
     double GBs = in->nhosts > 1 ? in->interGBs : in->intraGBs;
     return sqrt(each * overhead * GBs * 1e3 / fmax(hops, 1));
   }
-  if (c->algo == tuttiAlgoDirect) return directChunk(in, &w, c);
+  if (c->algo == tuttiAlgoDirect) return directChunk(in, &w, op->coll, c);
   return c->longest;
 }
 
@@ -621,6 +627,8 @@ static double threadTime(const tuttiPlanInput *in, const setting *w, const tutti
                          const costs *k, const candidate *c, double copyGBs) {
   bool rooted = in->nhosts == 1 && tuttiCollHasRoot(op->coll);
   double message = rooted ? rootedMessage(w, op, c) : model.messageUs;
+  bool pairs = c->algo == tuttiAlgoDirect && in->nhosts == 1 && !rooted;
+  if (pairs && tuttiPlanDoubles(in, op->coll)) message *= fmax(w->n / model.pairsRanks, 1);
   double us = k->copied / (copyGBs * 1e3) + k->messages * c->nchannels * message;
   if (rooted && k->scratch) us += model.scratchUs;
   return us + k->waits * (rooted ? model.rootedWaits[in->oversubscribed != 0] : 1);
@@ -735,9 +743,10 @@ uint32_t tuttiPlanAlgos(const tuttiPlanInput *in, int coll) {
 bool tuttiPlanDoubles(const tuttiPlanInput *in, int coll) {
   bool network = in->nhosts > 1 || in->loopback, rooted = tuttiCollHasRoot(coll);
   bool each = coll == tuttiCollAlltoAll || coll == tuttiCollReduceScatter;
+  bool reduces = coll == tuttiCollAllReduce || coll == tuttiCollReduceScatter;
   if (in->nranks < 4 || !hasPlace(in, tuttiAlgoDoubling)) return false;
   if (in->oversubscribed) return in->loopback && (rooted || each);
-  return network || (rooted && coll != tuttiCollBroadcast);
+  return network || reduces || (rooted && coll != tuttiCollBroadcast);
 }
 
 /* Doubling is left out where it can't gain, unless nothing else is allowed. */
@@ -808,8 +817,9 @@ static double tune(const tuttiPlanInput *in, const tuttiSignature *op, candidate
 static bool canFetch(const tuttiPlanInput *in, const tuttiSignature *op) {
   /* The root of a gather would make all copies alone, of which its peers make half with slots. */
   bool gathers = op->coll == tuttiCollGather;
+  bool fits = op->count * tuttiElementBytes(op->type) >= TUTTI_FETCH_MIN;
   return in->fetches && in->nhosts == 1 && in->nranks > 1 && !tuttiCollReduces(op->coll) &&
-         !gathers;
+         !gathers && fits;
 }
 
 /* Each rank of a host writes all blocks, more than the caches hold. Other collectives, and smaller

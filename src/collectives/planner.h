@@ -81,12 +81,12 @@ void tuttiPlanChoose(const tuttiPlanInput *in, const tuttiSignature *op, tuttiPl
  */
 uint32_t tuttiPlanAlgos(const tuttiPlanInput *in, int coll);
 /* Doubling is a candidate for `coll` where others are allowed, too. It is not with three ranks or
- * fewer, where no message has more than one block; nor in shared memory, where one store reaches
- * all, so that a message more costs little beside a round more; nor where ranks share cores, as all
- * their messages count, of which it has n log n, and each round waits until all ranks have had
- * their turn. But over the loopback network of such ranks it is one where other ways have n^2
- * messages, or with a root, where it has no more of them than any, and the root fewer; and in
- * shared memory with a root, but for a broadcast, which is one store there. */
+ * fewer, where no message has more than one block; nor for what is only copied in shared memory,
+ * where a message more costs little beside a round more; nor where ranks share cores, as all their
+ * messages count, of which it has n log n, and each round waits until all ranks have had their
+ * turn. But over the loopback network of such ranks it is one where other ways have n^2 messages,
+ * or with a root, where it has no more of them than any, and the root fewer; and in shared memory
+ * with a root, but for a broadcast, which is one store there. */
 bool tuttiPlanDoubles(const tuttiPlanInput *in, int coll);
 /* Its part for in->allPairs: form, protocol, kernel, thread blocks and threads, in *plan, of which
  * the rest is set. */

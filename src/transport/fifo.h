@@ -32,6 +32,7 @@
 #define TUTTI_SMALL_MAX        2048u /* most bytes of a payload that each descriptor has one of */
 #define TUTTI_LINE             128
 #define TUTTI_INLINE_MAX       80u
+#define TUTTI_FETCH_MIN        8192u /* below, copying twice costs less than the system call */
 
 /* Where the payload of a message is. */
 typedef enum {

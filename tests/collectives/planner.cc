@@ -82,8 +82,11 @@ std::vector<tuttiPlanInput> inputs() {
     all.push_back(rdma(n, 4));
   }
   all.push_back(oneHost(257));
+  all.push_back(oneHost(16));
   all.push_back(oneHost(2));
   all.back().fetches = 1;
+  all.back().fetchUs = 1.5f;
+  all.back().fetchKibUs = 0.1f;
   for (int hosts : {2, 4, 64})
     for (int perHost : {1, 4, 8})
       all.push_back(manyHosts(hosts, perHost));
@@ -344,8 +347,11 @@ TEST(Planner, DoublingIsForManyRanksAndFewBytes) {
                  coll == tuttiCollAlltoAll; /* to each other rank something else */
     EXPECT_EQ(algo(loopback(16), coll, 8) == tuttiAlgoDoubling, sends)
         << tuttiCollName(coll) << ": ranks share cores";
-    EXPECT_EQ(algo(oneHost(16), coll, 8) == tuttiAlgoDoubling, rooted && !store)
+    bool reduces = coll == tuttiCollAllReduce || coll == tuttiCollReduceScatter;
+    EXPECT_EQ(algo(oneHost(16), coll, 8) == tuttiAlgoDoubling, reduces || (rooted && !store))
         << tuttiCollName(coll) << ": one store reaches all";
+    EXPECT_EQ(algo(oneHost(8), coll, 8) == tuttiAlgoDoubling, rooted && !store)
+        << tuttiCollName(coll) << ": few ranks";
     EXPECT_NE(algo(oneHost(3), coll, 8), tuttiAlgoDoubling) << "direct has as few messages";
     EXPECT_NE(algo(rdma(3, 1), coll, 8), tuttiAlgoDoubling) << "no message has two blocks";
     tuttiPlanInput gpu = rdma(64, 8);

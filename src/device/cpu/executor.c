@@ -22,7 +22,6 @@
 #define STALL_NS     100000000u
 #define RING_US      1000  /* how much longer it sleeps where it will be woken */
 #define LEND_BYTES   4096  /* below, a copy costs less than another core's cache misses */
-#define FETCH_BYTES  8192  /* below, copying twice costs less than the system call */
 #define AHEAD_BYTES  16384 /* below, asking the schedule twice costs more than a copy */
 #define STACK_BYTES  16384 /* a run that needs no more than this allocates nothing */
 
@@ -293,7 +292,7 @@ static const void *lendable(const runner *r, const tuttiReduceArgs *args) {
 static bool reaches(const runner *r, tuttiConn *conn, const void *lent) {
   tuttiRegion region;
   if (conn->direct) return !conn->registered || tuttiRegionFind(lent, r->bytes, &region);
-  return r->task->plan.fetch && r->bytes >= FETCH_BYTES && tuttiConnFetched(conn);
+  return r->task->plan.fetch && r->bytes >= TUTTI_FETCH_MIN && tuttiConnFetched(conn);
 }
 
 static void lend(runner *r, tuttiConn *conn) {
