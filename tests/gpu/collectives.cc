@@ -124,7 +124,7 @@ TEST_P(GpuRingTree, RootsRunAhead) {
         TUTTI(tuttiBroadcast(x, x, count, tuttiInt32, 0, comm, s));
         CUDA(cudaMemcpyAsync(got + i, x + count - 1, 4, cudaMemcpyDeviceToDevice, s));
       }
-      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      ASSERT_TRUE(endsWell(s, comm));
       EXPECT_EQ(gpu.get(got, (size_t)rounds), want) << "rank " << r;
     }
   });
@@ -161,7 +161,7 @@ TEST_P(GpuRingTree, KindsFollowEachOther) {
         CUDA(cudaMemcpyAsync(got + 3 * i + 2, x + all / 2, 4, cudaMemcpyDeviceToDevice, s));
         want.insert(want.end(), {value, value, value});
       }
-      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      ASSERT_TRUE(endsWell(s, comm));
       EXPECT_EQ(gpu.get(got, want.size()), want) << "rank " << r << ", " << count << " elements";
     }
   });
@@ -188,7 +188,7 @@ void sameBits(const std::map<std::string, std::string> &settings, int n) {
     float *in = gpu.put(mine), *out = (float *)gpu.take(most * 4);
     for (size_t count : {most, (size_t)300001, (size_t)20000, (size_t)1000, (size_t)7}) {
       TUTTI(tuttiAllReduce(in, out, count, tuttiFloat32, tuttiSum, comm, gpu.streams[0]));
-      ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess) << tuttiGetLastError(comm);
+      ASSERT_TRUE(endsWell(gpu.streams[0], comm));
       auto got = gpu.get(out, count);
       if (reference.empty()) reference = got;
       EXPECT_EQ(memcmp(got.data(), reference.data(), count * 4), 0) << count;

@@ -44,6 +44,18 @@ inline cudaError_t awaitStream(cudaStream_t stream, double most = 40) {
   return err;
 }
 
+/* A failure ends kernels, whose streams then end well with whatever has been moved: that the stream
+ * has ended tells nothing of the data before the communicator has been asked, too. */
+inline testing::AssertionResult endsWell(cudaStream_t stream, tuttiComm_t comm) {
+  cudaError_t err = awaitStream(stream);
+  tuttiResult_t state = tuttiSuccess;
+  tuttiCommGetAsyncError(comm, &state);
+  if (err == cudaSuccess && state == tuttiSuccess) return testing::AssertionSuccess();
+  return testing::AssertionFailure()
+         << cudaGetErrorString(err) << "; " << tuttiGetErrorString(state) << ": "
+         << tuttiGetLastError(comm);
+}
+
 /* The state of a communicator once it has failed; tuttiSuccess if it has not after `most` s. */
 inline tuttiResult_t awaitFailure(tuttiComm_t comm, double most) {
   double end = seconds() + most;

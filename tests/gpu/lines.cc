@@ -65,7 +65,7 @@ void repeat(const Shape &shape, int r, int n, tuttiComm_t comm, Gpu &gpu) {
     CUDA(cudaMemsetAsync(in, byteOf(round), sent, stream));
     TUTTI(callCollective(call, sent ? in : nullptr, received ? out : nullptr, tuttiUint32, tuttiSum,
                          comm, stream));
-    ASSERT_EQ(awaitStream(stream), cudaSuccess) << tuttiGetLastError(comm);
+    ASSERT_TRUE(endsWell(stream, comm));
     std::vector<uint8_t> got(received);
     gpu.read(got.data(), out, received);
     EXPECT_EQ(wrong(got, want), "")

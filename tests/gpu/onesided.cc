@@ -26,9 +26,7 @@ tuttiResult_t await(tuttiComm_t comm, int peer, cudaStream_t stream, int count =
   return tuttiWaitSignal(1, &desc, comm, stream);
 }
 
-#define EXPECT_ENDS(stream, comm)                                                                  \
-  ASSERT_EQ(awaitStream(stream), cudaSuccess) << tuttiGetLastError(comm);                          \
-  ASSERT_EQ(awaitFailure(comm, 0), tuttiSuccess) << tuttiGetLastError(comm)
+#define EXPECT_ENDS(stream, comm) ASSERT_TRUE(endsWell(stream, comm))
 
 std::vector<uint8_t> noise(size_t n, uint32_t seed) {
   std::vector<uint8_t> v(n);

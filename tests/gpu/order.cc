@@ -69,7 +69,7 @@ TEST_F(GpuGroups, OneThreadDrivesAllGpus) {
     TUTTI(tuttiGroupEnd());
     if (round == 0) /* the second call changes what later rounds add */
       for (size_t r = 0; r < comms.size(); r++) {
-        ASSERT_EQ(awaitStream(all[r]->streams[0]), cudaSuccess) << tuttiGetLastError(comms[r]);
+        ASSERT_TRUE(endsWell(all[r]->streams[0], comms[r]));
         EXPECT_SAME(all[r]->get(out[r], count), sumOf(n, count, 0));
         EXPECT_SAME(all[r]->get(in[r], 3), values(3, 0));
       }
@@ -118,10 +118,7 @@ void exchange(const Pattern &pattern, int r, tuttiComm_t comm, Gpu &gpu, bool se
   for (size_t i = 0; i < pattern.size() && sendsFirst; i++)
     post(i, false, true);
   TUTTI(tuttiGroupEnd());
-  ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess) << tuttiGetLastError(comm);
-  tuttiResult_t state;
-  TUTTI(tuttiCommGetAsyncError(comm, &state));
-  ASSERT_EQ(state, tuttiSuccess) << tuttiGetLastError(comm);
+  ASSERT_TRUE(endsWell(gpu.streams[0], comm));
   for (size_t i = 0; i < pattern.size(); i++) {
     const Message &m = pattern[i];
     if (m.to != r) continue;
@@ -248,7 +245,7 @@ void severalStreams(tuttiComm_t comm, Gpu &gpu, int r, bool smallFirst) {
   TUTTI(tuttiGroupEnd());
   CUDA(cudaMemcpyAsync(copy, in, large, cudaMemcpyDeviceToDevice, after));
   for (auto stream : gpu.streams)
-    ASSERT_EQ(awaitStream(stream), cudaSuccess) << tuttiGetLastError(comm);
+    ASSERT_TRUE(endsWell(stream, comm));
   const uint8_t came[] = {7, 1, 0};
   EXPECT_SAME(gpu.get(copy, large), std::vector<uint8_t>(large, came[r]));
   if (r == 2) {
@@ -345,7 +342,7 @@ void amongCollectives(size_t count, size_t bytes) {
     TUTTI(tuttiAllReduce(in, sum, count, tuttiUint32, tuttiSum, comm, gpu.streams[0]));
     TUTTI(tuttiRecv(got, count, tuttiUint32, (r + 3) % 4, comm, gpu.streams[0]));
     TUTTI(tuttiGroupEnd());
-    ASSERT_EQ(awaitStream(gpu.streams[0]), cudaSuccess) << tuttiGetLastError(comm);
+    ASSERT_TRUE(endsWell(gpu.streams[0], comm));
     EXPECT_SAME(gpu.get(sum, count), sumOf(4, count, 0));
     EXPECT_SAME(gpu.get(got, count), values(count, (uint32_t)(r + 3) % 4));
   });
@@ -387,7 +384,7 @@ TEST_F(GpuNumbers, BeginAgain) {
         uint32_t *x = gpu.put(values(count, i * 10 + (uint32_t)r));
         TUTTI(tuttiAllReduce(x, x, count, tuttiUint32, tuttiSum, comm, s));
         TUTTI(tuttiBroadcast(x, x, count, tuttiUint32, (int)i % n, comm, s));
-        ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+        ASSERT_TRUE(endsWell(s, comm));
         EXPECT_SAME(gpu.get(x, count), sumOf(n, count, i * 10)) << "round " << i;
       }
     });
@@ -413,7 +410,7 @@ TEST_F(GpuStreams, SeveralOfOneCommunicator) {
       TUTTI(tuttiAllReduce(in[(size_t)i], out[(size_t)i], count, tuttiUint32, tuttiSum, comm,
                            gpu.streams[i * 7 % Gpu::kStreams]));
     for (auto s : gpu.streams)
-      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      ASSERT_TRUE(endsWell(s, comm));
     for (int i = 0; i < rounds; i++)
       EXPECT_SAME(gpu.get(out[(size_t)i], count), sumOf(4, count, (uint32_t)i * 10));
   });
@@ -440,7 +437,7 @@ TEST_F(GpuStreams, DestroyedOnes) {
     made.arrive();
     for (int i = 0; i < rounds; i++) {
       TUTTI(tuttiAllReduce(x, x, 100, tuttiUint32, tuttiSum, comm, streams[i]));
-      ASSERT_EQ(awaitStream(streams[i]), cudaSuccess) << tuttiGetLastError(comm);
+      ASSERT_TRUE(endsWell(streams[i], comm));
       ended[(size_t)i]->arrive();
       CUDA(cudaStreamDestroy(streams[i]));
       destroyed[(size_t)i]->arrive();
@@ -457,7 +454,7 @@ TEST_F(GpuStreams, TheDefaultStream) {
   ranks.run([&](int r, tuttiComm_t comm, Gpu &gpu) {
     uint32_t *in = gpu.put(values(100, (uint32_t)r));
     TUTTI(tuttiAllReduce(in, in, 100, tuttiUint32, tuttiSum, comm, nullptr));
-    ASSERT_EQ(awaitStream(nullptr), cudaSuccess) << tuttiGetLastError(comm);
+    ASSERT_TRUE(endsWell(nullptr, comm));
     EXPECT_SAME(gpu.get(in, 100), sumOf(2, 100, 0));
   });
 }
@@ -537,7 +534,7 @@ void replays(size_t count, int launches, int eagerEvery) {
         want *= (uint32_t)n;
       }
     }
-    ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+    ASSERT_TRUE(endsWell(s, comm));
     EXPECT_SAME(gpu.get(x, count), std::vector<uint32_t>(count, want));
     size_t whole = count * (size_t)n;
     EXPECT_SAME(gpu.get(all, whole), std::vector<uint32_t>(whole, gathered)) << r;
@@ -590,7 +587,7 @@ TEST_F(GpuGraphs, BranchesOfOneCommunicator) {
         want[0] *= (uint32_t)(n * n * n);
         want[1] *= (uint32_t)(i ? n * n * n : n * n);
       }
-      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      ASSERT_TRUE(endsWell(s, comm));
       for (int k = 0; k < 2; k++)
         EXPECT_SAME(gpu.get(x[k], count), std::vector<uint32_t>(count, want[k]));
     });
@@ -623,7 +620,7 @@ TEST_F(GpuGraphs, CaptureBetweenCalls) {
       enqueued.arrive();
     }
     for (auto s : gpu.streams)
-      ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+      ASSERT_TRUE(endsWell(s, comm));
     EXPECT_SAME(gpu.get(x, count), sumOf(n, count, 0));
     EXPECT_SAME(gpu.get(y, count), sumOf(n, count, 7));
   });
@@ -727,7 +724,7 @@ TEST_F(GpuGraphs, MessagesAndGroups) {
     if (testing::Test::HasFatalFailure()) return;
     for (int i = 0; i < 25 * n + 1; i++)
       CUDA(cudaGraphLaunch(exec.exec, s));
-    ASSERT_EQ(awaitStream(s), cudaSuccess) << tuttiGetLastError(comm);
+    ASSERT_TRUE(endsWell(s, comm));
     EXPECT_SAME(gpu.get(in, count), values(count, (uint32_t)(r + n - 1) % n));
   });
 }
