@@ -627,6 +627,8 @@ static double threadTime(const tuttiPlanInput *in, const setting *w, const tutti
                          const costs *k, const candidate *c, double copyGBs) {
   bool rooted = in->nhosts == 1 && tuttiCollHasRoot(op->coll);
   double message = rooted ? rootedMessage(w, op, c) : model.messageUs;
+  /* Measured, with more ranks than eight, for what can double; all-gathers and all-to-alls, which
+   * have no better way there, take no part. */
   bool pairs = c->algo == tuttiAlgoDirect && in->nhosts == 1 && !rooted;
   if (pairs && tuttiPlanDoubles(in, op->coll)) message *= fmax(w->n / model.pairsRanks, 1);
   double us = k->copied / (copyGBs * 1e3) + k->messages * c->nchannels * message;

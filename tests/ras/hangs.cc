@@ -192,22 +192,39 @@ TEST_P(Hangs, AreNamed) {
   unsetenv("TUTTITEST_JOB");
 }
 
-/* Nobody is late: the text of a timeout says how the connection is that is waited for. The port
- * goes down when half of the time is over, so that the sender has not given up yet. */
-TEST(Deadline, TellsHowThePathIs) {
+/* Two ranks over NET/IB, whose cables are cut. */
+class Deadline : public testing::Test {
+protected:
+  void SetUp() override {
 #ifndef SOFTHCA_LIBRARY
-  if (!getenv("TUTTITEST_RDMA")) GTEST_SKIP() << "needs the software HCA";
+    if (!getenv("TUTTITEST_RDMA")) GTEST_SKIP() << "needs the software HCA";
 #endif
-  constexpr auto half = std::chrono::seconds(2);
-  RankProcesses job;
-  rastest::useTransport("IB");
-  setenv("TUTTI_TIMEOUT", "4", 1);
-  job.start(2, [&](int r) {
+    rastest::useTransport("IB");
+  }
+  void TearDown() override {
+    unsetenv("TUTTI_TIMEOUT");
+  }
+  /* In the process of rank r: both are made, and have reduced once. NULL: its error is kept. */
+  tuttiComm_t make(int r) {
     tuttiComm_t comm;
     tuttiUniqueId id = job.id();
-    if (job.keep(tuttiCommInitRank(&comm, 2, id, r)) != tuttiSuccess) return;
+    if (job.keep(tuttiCommInitRank(&comm, 2, id, r)) != tuttiSuccess) return nullptr;
     reduce(comm, kCount);
     job.meet(2, 1);
+    return comm;
+  }
+
+  RankProcesses job;
+};
+
+/* Nobody is late: the text of a timeout says how the connection is that is waited for. The port
+ * goes down when half of the time is over, so that the sender has not given up yet. */
+TEST_F(Deadline, TellsHowThePathIs) {
+  constexpr auto half = std::chrono::seconds(2);
+  setenv("TUTTI_TIMEOUT", "4", 1);
+  job.start(2, [&](int r) {
+    tuttiComm_t comm = make(r);
+    if (!comm) return;
     std::thread cut([&] {
       if (r == 0) return;
       std::this_thread::sleep_for(half);
@@ -231,19 +248,11 @@ TEST(Deadline, TellsHowThePathIs) {
 }
 
 /* Somebody is late: that the port of a rank is down, which may be why, is told beside it. */
-TEST(Deadline, TellsWhosePortIsDown) {
-#ifndef SOFTHCA_LIBRARY
-  if (!getenv("TUTTITEST_RDMA")) GTEST_SKIP() << "needs the software HCA";
-#endif
-  RankProcesses job;
-  rastest::useTransport("IB");
+TEST_F(Deadline, TellsWhosePortIsDown) {
   setenv("TUTTI_TIMEOUT", "2", 1);
   job.start(2, [&](int r) {
-    tuttiComm_t comm;
-    tuttiUniqueId id = job.id();
-    if (job.keep(tuttiCommInitRank(&comm, 2, id, r)) != tuttiSuccess) return;
-    reduce(comm, kCount);
-    job.meet(2, 1);
+    tuttiComm_t comm = make(r);
+    if (!comm) return;
     if (r == 1) cutCable();
     if (r == 0) job.keep(tuttiAllReduce(in, out, kCount, tuttiFloat32, tuttiSum, comm, nullptr));
     if (r == 1) job.waitForStage(0, 2);
