@@ -271,7 +271,7 @@ TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t *
 /** Writes the last operations of this rank to the file `path`, whole or not at all: a trace for
  * Perfetto or chrome://tracing. `tutti trace merge` joins those of several ranks on one clock. All
  * operations have their times with TUTTI_TRACE=1, one collective in 16 without. Any thread may call
- * it at any time, also while an operation hangs. */
+ * it at any time after the init, also while an operation hangs. */
 TUTTI_API tuttiResult_t tuttiCommDump(tuttiComm_t comm, const char *path);
 
 /** The number of ranks of `comm`. */

@@ -307,6 +307,7 @@ TEST(Groups, InitWritesTheHandleAtOnce) {
     ASSERT_EQ(tuttiCommInitRank(&written[r], n, id, r), tuttiSuccess);
     comms[r] = written[r];
     written[r] = nullptr;
+    EXPECT_EQ(tuttiCommDump(comms[r], "/dev/null"), tuttiInvalidUsage) << "nothing has begun";
   }
   ASSERT_EQ(tuttiGroupEnd(), tuttiSuccess) << lastError();
   for (int r = 0; r < n; r++) {
@@ -350,6 +351,8 @@ TEST(NonBlocking, UseBeforeInitEnds) {
   float x = 1;
   EXPECT_EQ(tuttiAllReduce(&x, &x, 1, tuttiFloat32, tuttiSum, comm, nullptr), tuttiInvalidUsage);
   EXPECT_THAT(lastError(), HasSubstr("init has not ended"));
+  EXPECT_EQ(tuttiCommDump(comm, "/dev/null"), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), HasSubstr("no record before the init has succeeded"));
   EXPECT_EQ(tuttiCommAbort(comm), tuttiSuccess); /* needs no peer */
 }
 
