@@ -602,8 +602,9 @@ typedef struct {
 
 /** Waits until so many signals of each descriptor have arrived that no earlier call has waited for,
  * at most the timeout of the communicator. What was put before the last of them is in the window
- * then. On a GPU only the stream waits: puts that are called later on another one pass it. There a
- * timeout ends the communicator, as that of a collective does. */
+ * then. A call that fails takes none of them. On a GPU only the stream waits: puts that are called
+ * later on another one pass it. There a timeout ends the communicator, as that of a collective
+ * does. */
 TUTTI_API tuttiResult_t tuttiWaitSignal(int nDesc, tuttiWaitSignalDesc_t *signalDescs,
                                         tuttiComm_t comm, tuttiStream_t stream);
 

@@ -155,10 +155,11 @@ tuttiResult_t tuttiSignalsLate(void *comm, const tuttiWaitSignalDesc_t *awaited,
 }
 
 /* Runs the proxy, if there is one, spins, then rests, as executors do. What takes long looks at the
- * clock. */
-static tuttiResult_t awaitOne(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d) {
+ * clock: the call has waited since `start`. */
+static tuttiResult_t awaitOne(tuttiCommunicator *c, const tuttiWaitSignalDesc_t *d,
+                              uint64_t start) {
   tuttiBackoff pause = {.spins = c->context.spins, .napUs = c->context.napUs};
-  uint64_t start = tuttiNow(), toldMs = 0;
+  uint64_t toldMs = 0;
   uint32_t passes = 0;
   while (untaken(c, d) < (uint64_t)d->opCnt) {
     if (c->context.proxy && tuttiProxyRun(c->context.proxy))
@@ -177,15 +178,22 @@ static tuttiResult_t awaitOne(tuttiCommunicator *c, const tuttiWaitSignalDesc_t 
   return tuttiSuccess;
 }
 
+/* A wait that fails takes no signal: after a timeout the same call may be made again. */
 static tuttiResult_t awaitAll(tuttiCommunicator *c, const tuttiWaitJob *w) {
   size_t rows = (size_t)c->nranks * (size_t)c->options.rmaContexts;
   if (!c->awaited)
     TUTTI_NEW(c->awaited, rows * (size_t)c->options.rmaSignals, "signals waited for", &c->memory);
   if (c->context.proxy) tuttiProxyEnter(c->context.proxy);
   tuttiResult_t result = tuttiSuccess;
-  for (int i = 0; i < w->n && result == tuttiSuccess; i++)
-    result = awaitOne(c, &w->descs[i]);
+  uint64_t start = tuttiNow();
+  int n = 0; /* whose signals have been taken */
+  while (n < w->n && (result = awaitOne(c, &w->descs[n], start)) == tuttiSuccess)
+    n++;
   if (c->context.proxy) tuttiProxyLeave(c->context.proxy);
+  if (result == tuttiSuccess) return result;
+  while (n-- > 0)
+    *taken(c, &w->descs[n]) -= (uint64_t)w->descs[n].opCnt;
+  tuttiCommAwaitsNone(c);
   return result;
 }
 

@@ -1,4 +1,5 @@
 // Puts, signals and waits.
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -265,6 +266,34 @@ TEST_P(OneSided, ARankThatLeavesEndsAWaitForItsSignals) {
     if (comm) {
       EXPECT_EQ(tuttiCommAbort(std::exchange(comm, nullptr)), tuttiSuccess);
     }
+}
+
+/* What had come counts for the next call, which waits no longer than one of one signal. */
+TEST_P(OneSided, AWaitThatFailsTakesNothing) {
+  Ranks ranks(3);
+  ASSERT_TRUE(ranks.ok());
+  std::atomic<bool> late{false};
+  ranks.run([&](int r, tuttiComm_t comm) {
+    uint32_t window = 0;
+    tuttiWindow_t win = nullptr;
+    ASSERT_EQ(tuttiCommWindowRegister(comm, &window, 4, &win, 0), tuttiSuccess);
+    if (r == 2)
+      while (!late)
+        std::this_thread::yield();
+    if (r > 0) {
+      EXPECT_EQ(tuttiSignal(0, 0, 0, 0, comm, nullptr), tuttiSuccess) << lastError(comm);
+      return;
+    }
+    tuttiWaitSignalDesc_t both[] = {{1, 1, 0, 0}, {1, 2, 0, 0}};
+    setTimeout(comm, 300);
+    EXPECT_EQ(tuttiWaitSignal(2, both, comm, nullptr), tuttiTimeout);
+    EXPECT_THAT(lastError(comm), HasSubstr("of which 0 have come"));
+    late = true;
+    setTimeout(comm, 60000);
+    EXPECT_EQ(tuttiWaitSignal(2, both, comm, nullptr), tuttiSuccess) << lastError(comm);
+    setTimeout(comm, 20);
+    EXPECT_EQ(wait(comm, 1), tuttiTimeout) << "it was there twice";
+  });
 }
 
 TEST_P(OneSided, SayThatTheyServe) {
