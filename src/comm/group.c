@@ -286,20 +286,25 @@ static tuttiResult_t closeGroup(Group *ended, tuttiResult_t result) {
   return ended->failure ? tuttiErrorAdopt(ended->failure, failureText) : result;
 }
 
+/* Operations, then jobs, whatever the operations end with; what those failed with comes first. */
+static tuttiResult_t runCollected(Group *ended) {
+  char why[TUTTI_ERROR_TEXT];
+  tuttiResult_t result = ended->nops > 0 ? runGroup(ended->ops, ended->nops) : tuttiSuccess;
+  bool failed = result != tuttiSuccess && result != tuttiInProgress;
+  if (failed) snprintf(why, sizeof why, "%s", tuttiErrorText());
+  tuttiResult_t jobResult = runJobs(ended->jobs);
+  ended->jobs = NULL;
+  if (failed) return tuttiErrorAdopt(result, why);
+  return jobResult != tuttiSuccess ? jobResult : result;
+}
+
 tuttiResult_t tuttiGroupRun(void) {
   Group ended;
   bool last;
   TUTTI_TRY(leave(&ended, &last));
   if (!last) return tuttiSuccess;
   uint64_t range = tuttiRangeOpen("tuttiGroupEnd", 0, -1, 0);
-  tuttiResult_t result = tuttiSuccess;
-  if (ended.failure == tuttiSuccess) {
-    if (ended.nops > 0) result = runGroup(ended.ops, ended.nops);
-    tuttiResult_t jobResult = runJobs(ended.jobs);
-    ended.jobs = NULL;
-    if (jobResult != tuttiSuccess && (result == tuttiSuccess || result == tuttiInProgress))
-      result = jobResult;
-  }
+  tuttiResult_t result = ended.failure == tuttiSuccess ? runCollected(&ended) : tuttiSuccess;
   result = closeGroup(&ended, result);
   tuttiRangeClose(range);
   return result;

@@ -309,6 +309,21 @@ std::string nameOf(const testing::TestParamInfo<Env> &info) {
 }
 INSTANTIATE_TEST_SUITE_P(Paths, OneSided, testing::Values(threads, processes, network), nameOf);
 
+/* Its operations come before its waits, and so does what they failed with: code and text. */
+TEST(OneSidedLife, AGroupTellsOfItsOperationsFirst) {
+  Ranks sends(1), waits(1);
+  ASSERT_TRUE(sends.ok() && waits.ok());
+  float x = 1;
+  tuttiWindow_t win = nullptr;
+  ASSERT_EQ(tuttiCommWindowRegister(waits.comms[0], &x, sizeof x, &win, 0), tuttiSuccess);
+  setTimeout(waits.comms[0], 20);
+  ASSERT_EQ(tuttiGroupStart(), tuttiSuccess);
+  EXPECT_EQ(tuttiSend(&x, 1, tuttiFloat32, 0, sends.comms[0], nullptr), tuttiSuccess);
+  EXPECT_EQ(wait(waits.comms[0], 0), tuttiSuccess);
+  EXPECT_EQ(tuttiGroupEnd(), tuttiInvalidUsage);
+  EXPECT_THAT(lastError(), HasSubstr("itself"));
+}
+
 TEST(OneSidedLife, WindowsOfManyTimes) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());
