@@ -25,6 +25,7 @@
 
 #define CLIENTS     16    /* beyond, the one that has waited longest gives way */
 #define IDLE_MS     10000 /* for its next line, or to read what it asked for */
+#define UNREAD      4096  /* bytes of answers that a client may leave unread and ask on */
 #define STEP_MS     2     /* between two steps of an inquiry */
 #define MONITOR_MS  500   /* between two looks for what happens */
 #define TURN_EVENTS 32
@@ -121,6 +122,13 @@ static void flush(client *c) {
   }
 }
 
+/* Sends away who asks on and does not read what it is answered; false if so. */
+static bool reads(client *c) {
+  if (c->outBytes > UNREAD) flush(c);
+  if (c->outBytes > UNREAD) dropClient(c);
+  return c->fd >= 0;
+}
+
 /* Takes a client's lines as far as they have come. */
 static void takeLines(client *c) {
   char answer[TUTTI_RAS_LINE + 64];
@@ -133,6 +141,7 @@ static void takeLines(client *c) {
       say(c, tooLong, sizeof tooLong - 1);
       return;
     }
+    if (!reads(c)) return;
     tuttiRasLineTake(c->in, &c->request, answer);
     say(c, answer, strlen(answer));
     c->have -= (size_t)used;

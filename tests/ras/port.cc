@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/os.h"
 #include "ras/job.h"
 
 using testing::ContainsRegex;
@@ -266,6 +267,31 @@ TEST_F(Port, ManyConnectionsAndLazyReadersHarmNobody) {
     close(fd);
   for (int fd : slow)
     close(fd);
+  EXPECT_TRUE(goesOn());
+}
+
+/* Whoever asks on and on and reads nothing of it is sent away before its answers fill the memory.
+ */
+TEST_F(Port, WhoAsksAndNeverReadsIsSentAway) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  EXPECT_THAT(ask("status\n"), HasSubstr("communicator "));
+  int fd = connectTo(), small = 1;
+  ASSERT_GE(fd, 0);
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  timeval patience = {1, 0}; /* it is read at leisure */
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  long before = resident();
+  std::string lines(4096, '\n');
+  bool sentAway = false;
+  for (uint64_t end = tuttiDeadline(60000); !sentAway && tuttiNow() < end;)
+    sentAway = send(fd, lines.data(), lines.size(), MSG_NOSIGNAL) < 0 && errno != EAGAIN;
+  EXPECT_TRUE(sentAway);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) /* they keep what is freed */
+  EXPECT_LT(resident() - before, 16 * 1024) << "KiB more";
+#else
+  (void)before;
+#endif
+  close(fd);
   EXPECT_TRUE(goesOn());
 }
 
