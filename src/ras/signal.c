@@ -11,13 +11,14 @@
 #include "base/os.h"
 #include "base/settings.h"
 
-/* Where the handler writes; -1: nowhere. It may run in any thread, also while this is closed. */
+/* Where the handler writes; -1: nowhere. It may run in any thread, also while this is closed, and
+ * in a forked child, where the number is closed and may be another file's. */
 static tuttiAtomic32 target = {UINT32_MAX};
 
 static void handle(int signal) {
   (void)signal;
   int before = errno, fd = (int)tuttiLoadAcquire32(&target);
-  if (fd >= 0) (void)eventfd_write(fd, 1);
+  if (fd >= 0 && !tuttiForked()) (void)eventfd_write(fd, 1);
   errno = before;
 }
 

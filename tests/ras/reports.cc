@@ -283,6 +283,34 @@ TEST_F(Reports, TheSignalIsGivenBack) {
   job.expectCleanEnds();
 }
 
+/* Its number for the signal is closed there, and soon another file's. */
+TEST_F(Reports, TheSignalWritesToNoFileOfAForkedChild) {
+  setenv("TUTTI_DUMP_FILE", (folder.path + "/record").c_str(), 1);
+  job.start(1, [this](int r) {
+    tuttiComm_t comm;
+    tuttiUniqueId id = job.id();
+    ASSERT_EQ(job.keep(tuttiCommInitRank(&comm, 1, id, r)), tuttiSuccess);
+    pid_t child = fork();
+    if (child == 0) {
+      int pairs[64][2]; /* whatever number it was, it is one of these */
+      char byte;
+      for (auto &pair : pairs)
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) != 0) _exit(2);
+      raise(SIGUSR2);
+      for (auto &pair : pairs)
+        if (read(pair[0], &byte, 1) > 0 || read(pair[1], &byte, 1) > 0) _exit(1);
+      _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(tuttiCommDestroy(comm), tuttiSuccess);
+  });
+  unsetenv("TUTTI_DUMP_FILE");
+  job.waitAll();
+  job.expectCleanEnds();
+}
+
 volatile sig_atomic_t heard;
 
 TEST_F(Reports, AProgramKeepsItsOwnHandler) {
