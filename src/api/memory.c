@@ -20,7 +20,7 @@ static const tuttiDevice *memoryDevice(void) {
 }
 
 tuttiResult_t tuttiMemAlloc(void **ptr, size_t size) {
-  tuttiErrorScope(__func__, NULL, 0, 0);
+  TUTTI_TRY(tuttiCallEnter(__func__));
   TUTTI_TRY(tuttiCheckOutput("ptr", ptr));
   if (size == 0) {
     *ptr = NULL;
@@ -30,7 +30,7 @@ tuttiResult_t tuttiMemAlloc(void **ptr, size_t size) {
 }
 
 tuttiResult_t tuttiMemFree(void *ptr) {
-  tuttiErrorScope(__func__, NULL, 0, 0);
+  TUTTI_TRY(tuttiCallEnter(__func__));
   return ptr ? memoryDevice()->free(ptr) : tuttiSuccess;
 }
 

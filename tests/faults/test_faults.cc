@@ -283,6 +283,8 @@ bool forkedChild; /* this process is one */
 TEST_P(Faults, ForkedChildrenDoNoHarm) {
   start(1 << 14, 60000, [](int r, Report &) {
     if (r % 2) return;
+    void *ours = nullptr;
+    if (tuttiMemAlloc(&ours, 4096) != tuttiSuccess) _exit(5);
     for (int i = 0; i < 3; i++) {
       pid_t pid = fork();
       if (pid == 0) {
@@ -291,13 +293,16 @@ TEST_P(Faults, ForkedChildrenDoNoHarm) {
         if (i == 1) execl("/bin/true", "true", (char *)nullptr);
         tuttiUniqueId id;
         bool told = tuttiGetUniqueId(&id) == tuttiInvalidUsage &&
-                    strstr(tuttiGetLastError(nullptr), "forked") != nullptr;
+                    strstr(tuttiGetLastError(nullptr), "forked") != nullptr &&
+                    tuttiMemAlloc(&ours, 4096) == tuttiInvalidUsage &&
+                    tuttiMemFree(ours) == tuttiInvalidUsage;
         _exit(told ? 0 : 1);
       }
       int status = -1;
       waitpid(pid, &status, 0);
       if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) _exit(4);
     }
+    if (tuttiMemFree(ours) != tuttiSuccess) _exit(6);
   });
   waitForRounds(20);
   for (int r = 0; r < kRanks; r++)
