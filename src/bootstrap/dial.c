@@ -181,7 +181,7 @@ void tuttiConnectorInit(tuttiConnector *c, const tuttiAddressList *targets) {
 }
 
 void tuttiConnectorStop(tuttiConnector *c) {
-  if (c->n > 0 && c->fd >= 0) close(c->fd);
+  if (c->n > 0) tuttiFdClose(&c->fd);
   c->fd = -1;
 }
 
@@ -221,6 +221,7 @@ static tuttiResult_t begin(tuttiConnector *c, const char *who, int *state) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof(segment));
   c->fd = fd;
+  tuttiForkCloseAdd(fd); /* a child forked while it connects would keep its end alive, too */
   c->due = tuttiNow() + c->attemptMs * TUTTI_MS;
   if (connect(fd, &a->target.sa, tuttiAddressLength(&a->target)) != 0 && errno != EINTR)
     *state = errno;
@@ -336,7 +337,6 @@ static uint64_t patience(const tuttiDial *d, uint32_t least) {
 static tuttiResult_t tryConnect(tuttiDial *d) {
   TUTTI_TRY(tuttiConnectorStep(&d->connector, d->who, &d->fd, &d->index));
   if (d->fd < 0) return tuttiSuccess;
-  tuttiForkCloseAdd(d->fd);
   bool encrypts = d->tls && d->tls->on;
   d->state = encrypts ? TUTTI_DIAL_SECURING : TUTTI_DIAL_ASKING;
   TUTTI_TRY(tuttiHelloSeal(d->hello, d->helloBytes, &d->session));

@@ -132,7 +132,8 @@ typedef struct {
  * this host's interfaces of that kind too. */
 void tuttiConnectorInit(tuttiConnector *c, const tuttiAddressList *targets);
 /* Starts and ends attempts. *fd is the connection, of attempts[*index], or -1 when there is none
- * yet. Fails only when this process can't make sockets. */
+ * yet; it is for tuttiFdClose, and closed in a forked child. Fails only when this process can't
+ * make sockets. */
 tuttiResult_t tuttiConnectorStep(tuttiConnector *c, const char *who, int *fd, int *index);
 /* Fills one entry and returns when to step next even without an event. */
 uint64_t tuttiConnectorWaitOn(const tuttiConnector *c, struct pollfd *fd);

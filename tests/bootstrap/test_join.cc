@@ -802,6 +802,28 @@ TEST_F(Join, ARefusalEndsInTime) {
   tuttiDialClose(&d);
 }
 
+/* Else it would keep an end of the connection alive when this process is gone. */
+TEST_F(Join, AForkedChildHasNoSocketThatConnects) {
+  tuttiAddressList list = {};
+  tuttiInterface interfaces[TUTTI_MAX_INTERFACES];
+  tuttiListener listener;
+  tuttiConnector connector;
+  int n, fd = -1, index = 0;
+  ASSERT_EQ(tuttiInterfaces(interfaces, TUTTI_MAX_INTERFACES, &n), tuttiSuccess);
+  ASSERT_EQ(tuttiListenAny(interfaces, n, &list, &listener), tuttiSuccess);
+  tuttiConnectorInit(&connector, &list);
+  for (uint64_t end = tuttiDeadline(60000); fd < 0 && tuttiNow() < end; usleep(200))
+    ASSERT_EQ(tuttiConnectorStep(&connector, "the listener", &fd, &index), tuttiSuccess);
+  ASSERT_GE(fd, 0);
+  pid_t child = fork();
+  if (child == 0) _exit(fcntl(fd, F_GETFD) == -1 ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  tuttiFdClose(&fd);
+  tuttiListenerClose(&listener);
+}
+
 /* Or a sender that is far ahead of its reader may wait until TCP tries again, 200 ms later. */
 TEST_F(Join, ASegmentIsLessThanHalfOfAWindow) {
   tuttiAddressList list = {};
@@ -820,7 +842,7 @@ TEST_F(Join, ASegmentIsLessThanHalfOfAWindow) {
   ASSERT_EQ(getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, &size), 0);
   int window = room / 2;
   EXPECT_LE(segment, window / 2 - window / 16);
-  close(fd);
+  tuttiFdClose(&fd);
   tuttiListenerClose(&listener);
 }
 
