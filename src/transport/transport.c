@@ -152,6 +152,19 @@ static const char *findDamage(const tuttiPeer *peer, int rank, const tuttiPeer *
   return NULL;
 }
 
+/* Ranks on GPUs and ranks on host memory would plan apart: with device auto one gets what its host
+ * has. */
+static tuttiResult_t checkDevice(const tuttiPeer *peer, const tuttiPeer *mine) {
+  if (peer->device == mine->device) return tuttiSuccess;
+  const tuttiPeer *without = mine->device == tuttiDeviceCuda ? peer : mine;
+  const tuttiPeer *with = without == mine ? peer : mine;
+  return TUTTI_FAIL(tuttiInvalidUsage,
+                    "rank %d on host %s has no GPU that CUDA can use, rank %d on host %s has one; "
+                    "all ranks of a communicator need the same: look at the first host's driver "
+                    "(`tutti doctor` there says what is wrong), or set TUTTI_DEVICE=host on all",
+                    without->rank, without->host, with->rank, with->host);
+}
+
 tuttiResult_t tuttiPeerCheck(const tuttiPeer *peer, int expectedRank, const tuttiPeer *mine) {
   const char *damage = findDamage(peer, expectedRank, mine);
   if (damage)
@@ -170,5 +183,5 @@ tuttiResult_t tuttiPeerCheck(const tuttiPeer *peer, int expectedRank, const tutt
                       "tuttiConfig_t of both calls",
                       mine->rank, mine->host, mine->config + item, peer->rank, peer->host,
                       peer->config + item);
-  return tuttiSuccess;
+  return checkDevice(peer, mine);
 }

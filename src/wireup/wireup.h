@@ -22,8 +22,8 @@ __BEGIN_DECLS
 
 /* What the user wants of a communicator. */
 typedef struct {
-  tuttiDevice_t asked;          /* ranks must agree on this, */
-  tuttiDevice_t device;         /* and may differ in what each has got */
+  tuttiDevice_t asked;
+  tuttiDevice_t device;         /* that this rank has got of it; ranks must agree on both */
   int minChannels, maxChannels; /* 0: no wish */
 } tuttiWireupWishes;
 

@@ -162,6 +162,8 @@ INSTANTIATE_TEST_SUITE_P(
                "has \"a 6\""},
         Damage{"ConfigEndsEarlier", [](tuttiPeer &p) { strcpy(p.config, "a"); }, tuttiInvalidUsage,
                "rank 2 on host node2 has \"a\""},
+        Damage{"OtherDevice", [](tuttiPeer &p) { p.device = tuttiDeviceCuda; }, tuttiInvalidUsage,
+               "has no GPU that CUDA can use, rank 2 on host node2 has one"},
         Damage{"Settings", [](tuttiPeer &p) { memset(p.config, 'x', sizeof p.config); },
                tuttiRemoteError, "damaged: its settings"},
         Damage{"CopiesBelowNothing", [](tuttiPeer &p) { p.fetch.call = -1; }, tuttiRemoteError,
