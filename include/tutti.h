@@ -16,7 +16,8 @@
  *
  * Threads. Different communicators may be used from different threads at once. One communicator is
  * used by one thread at a time, except for tuttiCommAbort, tuttiCommRevoke, tuttiCommDump,
- * tuttiCommGetAsyncError and tuttiGetLastError, which any thread may call at any time.
+ * tuttiCommRegister, tuttiCommDeregister, tuttiCommGetAsyncError and tuttiGetLastError, which any
+ * thread may call at any time.
  *
  * Buffers. Counts are in elements unless the name says bytes. Buffers belong to the caller, must be
  * aligned to the size of their element, and must stay untouched by the caller until the operation

@@ -10,6 +10,7 @@
 #include "comm/group.h"
 #include "comm/handle.h"
 #include "comm/operation.h"
+#include "comm/premul.h"
 
 static tuttiResult_t checkRank(const tuttiCommunicator *c, const char *argument, int rank) {
   if (rank >= 0 && rank < c->nranks) return tuttiSuccess;
@@ -17,18 +18,19 @@ static tuttiResult_t checkRank(const tuttiCommunicator *c, const char *argument,
                     rank, c->nranks - 1);
 }
 
-static tuttiResult_t checkRedOp(const tuttiCommunicator *c, tuttiRedOp_t op, tuttiDataType_t type) {
-  if ((int)op >= 0 && op < tuttiNumOps) return tuttiSuccess;
-  int i = (int)op < 0 ? -1 : (int)op - tuttiNumOps;
-  if (i < 0 || i >= c->npremul || !c->premul[i].used)
+/* Keeps what a handle stands for, which may be gone when the operation runs. */
+static tuttiResult_t checkRedOp(const tuttiCommunicator *c, tuttiOp *op) {
+  if ((int)op->redop >= 0 && op->redop < tuttiNumOps) return tuttiSuccess;
+  if (!tuttiPreMulFind(c, op->redop, &op->premul))
     return TUTTI_FAIL(tuttiInvalidArgument,
                       "argument op is %d; it must be tuttiSum to tuttiAvg or a live handle of "
                       "tuttiRedOpCreatePreMulSum of this communicator",
-                      (int)op);
-  if (c->premul[i].type == type) return tuttiSuccess;
+                      (int)op->redop);
+  if (op->premul.type == op->type) return tuttiSuccess;
   return TUTTI_FAIL(tuttiInvalidArgument,
                     "argument op is a PreMulSum made for %s, but datatype is %s; make one for %s",
-                    tuttiTypeName(c->premul[i].type), tuttiTypeName(type), tuttiTypeName(type));
+                    tuttiTypeName(op->premul.type), tuttiTypeName(op->type),
+                    tuttiTypeName(op->type));
 }
 
 /* *bytes: of so many blocks; 0 for a buffer that is not used. */
@@ -102,7 +104,7 @@ static tuttiResult_t check(const tuttiCommunicator *c, tuttiOp *op) {
   TUTTI_TRY(tuttiCheckType(op->type));
   if (tuttiCollHasRoot(op->coll)) TUTTI_TRY(checkRank(c, "root", op->root));
   if (op->coll == tuttiCollSendRecv) TUTTI_TRY(checkRank(c, "peer", op->root));
-  if (tuttiCollReduces(op->coll)) TUTTI_TRY(checkRedOp(c, op->redop, op->type));
+  if (tuttiCollReduces(op->coll)) TUTTI_TRY(checkRedOp(c, op));
   return checkBuffers(c, op);
 }
 
@@ -114,7 +116,6 @@ static inline tuttiResult_t submitHeld(tuttiCommunicator *c, const char *name, t
   op->comm = c;
   op->handle = c->handle;
   op->recorded = op->coll;
-  if (op->redop >= tuttiNumOps) op->premul = c->premul[op->redop - tuttiNumOps];
   uint64_t range =
       tuttiRangeOpen(name, op->count * tuttiTypeSize(op->type), c->rank, op->wishes.tag);
   tuttiResult_t result = regular ? tuttiOpsRun(op, 1) : tuttiOpSubmit(op);

@@ -72,12 +72,9 @@ tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t *op, void *scalar, tuttiDat
 
 tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm) {
   TUTTI_ENTER(c, comm, __func__);
-  tuttiPreMul *m = tuttiPreMulOf(c, op);
-  if (!m)
-    return TUTTI_FAIL(tuttiInvalidArgument,
-                      "argument op is %d, no live handle of tuttiRedOpCreatePreMulSum of this "
-                      "communicator",
-                      (int)op);
-  m->used = false;
-  return tuttiSuccess;
+  if (tuttiPreMulRemove(c, op)) return tuttiSuccess;
+  return TUTTI_FAIL(tuttiInvalidArgument,
+                    "argument op is %d, no live handle of tuttiRedOpCreatePreMulSum of this "
+                    "communicator",
+                    (int)op);
 }

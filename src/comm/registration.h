@@ -1,4 +1,5 @@
-/* Memory that the user has registered with a communicator. For the thread that uses it. */
+/* Memory that the user has registered with a communicator. Thread-safe: frameworks register from
+ * their allocator, in whatever thread that runs. */
 #ifndef TUTTI_COMM_REGISTRATION_H_
 #define TUTTI_COMM_REGISTRATION_H_
 

@@ -688,6 +688,48 @@ TEST(Threads, SecondOneIsRefused) {
   first.join();
 }
 
+/* A framework registers in the thread that allocates, while another one sums. */
+TEST(Threads, AnyOneRegistersAndMakesReductions) {
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  std::atomic<bool> over{false};
+  std::vector<std::thread> others;
+  for (auto comm : ranks.comms)
+    others.emplace_back([comm, &over] {
+      char memory[64];
+      float scalar = 3;
+      while (!over) {
+        void *handle = nullptr;
+        tuttiRedOp_t ops[20] = {}; /* more than the first table has */
+        ASSERT_EQ(tuttiCommRegister(comm, memory, sizeof memory, &handle), tuttiSuccess);
+        for (auto &op : ops)
+          ASSERT_EQ(
+              tuttiRedOpCreatePreMulSum(&op, &scalar, tuttiFloat32, tuttiScalarHostImmediate, comm),
+              tuttiSuccess);
+        for (auto &op : ops)
+          ASSERT_EQ(tuttiRedOpDestroy(op, comm), tuttiSuccess);
+        ASSERT_EQ(tuttiCommDeregister(comm, handle), tuttiSuccess);
+      }
+    });
+  ranks.run([](int, tuttiComm_t comm) {
+    char memory[64];
+    float scalar = 2, x = 1, y = 0;
+    tuttiRedOp_t op;
+    ASSERT_EQ(tuttiRedOpCreatePreMulSum(&op, &scalar, tuttiFloat32, tuttiScalarHostImmediate, comm),
+              tuttiSuccess);
+    for (int i = 0; i < 2000; i++) {
+      void *handle = nullptr;
+      ASSERT_EQ(tuttiCommRegister(comm, memory, sizeof memory, &handle), tuttiSuccess);
+      ASSERT_EQ(tuttiAllReduce(&x, &y, 1, tuttiFloat32, op, comm, nullptr), tuttiSuccess);
+      ASSERT_EQ(y, 4);
+      ASSERT_EQ(tuttiCommDeregister(comm, handle), tuttiSuccess);
+    }
+  });
+  over = true;
+  for (auto &t : others)
+    t.join();
+}
+
 /* Lists meant for NCCL do not fail; tutti's own name the word and what is accepted. */
 TEST(Words, OfAlgorithms) {
   {
