@@ -1,7 +1,10 @@
 #include "transport/remote.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
@@ -25,25 +28,54 @@ uint64_t tuttiRemoteOffer(uint64_t id) {
   if (tuttiSettingInt(TUTTI_SETTING_CMA_DISABLE) || restricted || prctl(PR_GET_DUMPABLE) != 1)
     return 0;
   tuttiStoreRelease(&word, id);
-  tuttiRemote self = {getpid(), (uint64_t)(uintptr_t)&word, id};
+  tuttiRemote self = {.pid = getpid(), .offer = (uint64_t)(uintptr_t)&word, .id = id};
   return tuttiRemoteReadable(&self) ? self.offer : 0;
 }
 
-bool tuttiRemoteReadable(const tuttiRemote *process) {
+bool tuttiRemoteReadable(tuttiRemote *process) {
   return process->offer != 0 && tuttiRemoteRead(process, NULL, 0, 0) == 0;
 }
 
-/* One call reads from one process, so the word vouches for what comes with it. */
-int tuttiRemoteRead(const tuttiRemote *process, void *to, uint64_t from, size_t bytes) {
+/* One call reads from one process, so the word vouches for what comes with it. Returns the bytes
+ * that came, or a negative errno; -ESRCH: the process was not found by this number. */
+static ssize_t readBy(const tuttiRemote *process, int thread, void *to, uint64_t from,
+                      size_t bytes) {
+  uint64_t word;
+  struct iovec local[] = {{&word, sizeof word}, {to, bytes}};
+  struct iovec remote[] = {{(void *)(uintptr_t)process->offer, sizeof word}, // NOLINT
+                           {(void *)(uintptr_t)from, bytes}};                // NOLINT
+  ssize_t n = process_vm_readv(thread, local, 2, remote, 2, 0);
+  if (n < 0 && errno != EFAULT) return -errno;
+  if (n < (ssize_t)sizeof word || word != process->id) return -ESRCH;
+  return n - (ssize_t)sizeof word;
+}
+
+static int threadOf(const tuttiRemote *process) {
+  return process->thread ? process->thread : process->pid;
+}
+
+/* The number of a process is that of its first thread, by which the kernel finds no memory once
+ * that thread has ended (pthread_exit). By the others it does. */
+static ssize_t readByAny(tuttiRemote *process, void *to, uint64_t from, size_t bytes) {
+  ssize_t n = readBy(process, threadOf(process), to, from, bytes);
+  if (n != -ESRCH) return n;
+  char path[32];
+  snprintf(path, sizeof path, "/proc/%d/task", process->pid);
+  DIR *threads = opendir(path);
+  const struct dirent *entry;
+  while (threads && n == -ESRCH && (entry = readdir(threads)) != NULL) {
+    int thread = (int)strtol(entry->d_name, NULL, 10);
+    if (thread > 0) n = readBy(process, thread, to, from, bytes);
+    if (n != -ESRCH) process->thread = thread;
+  }
+  if (threads) closedir(threads);
+  return n;
+}
+
+int tuttiRemoteRead(tuttiRemote *process, void *to, uint64_t from, size_t bytes) {
   do {
-    uint64_t word;
-    struct iovec local[] = {{&word, sizeof word}, {to, bytes}};
-    struct iovec remote[] = {{(void *)(uintptr_t)process->offer, sizeof word}, // NOLINT
-                             {(void *)(uintptr_t)from, bytes}};                // NOLINT
-    ssize_t n = process_vm_readv(process->pid, local, 2, remote, 2, 0);
-    if (n < 0 && errno != EFAULT) return errno;
-    if (n < (ssize_t)sizeof word || word != process->id) return ESRCH;
-    n -= (ssize_t)sizeof word;
+    ssize_t n = readByAny(process, to, from, bytes);
+    if (n < 0) return (int)-n;
     if (n == 0 && bytes > 0) return EFAULT;
     to = (uint8_t *)to + n;
     from += (uint64_t)n;
@@ -53,12 +85,16 @@ int tuttiRemoteRead(const tuttiRemote *process, void *to, uint64_t from, size_t 
 }
 
 /* The word vouches for the process a moment before, which is as near as the kernel lets come. */
-int tuttiRemoteWrite(const tuttiRemote *process, const void *from, uint64_t to, size_t bytes) {
+int tuttiRemoteWrite(tuttiRemote *process, const void *from, uint64_t to, size_t bytes) {
   int err = tuttiRemoteRead(process, NULL, 0, 0);
   while (err == 0 && bytes > 0) {
     struct iovec local = {(void *)(uintptr_t)from, bytes},
                  remote = {(void *)(uintptr_t)to, bytes}; // NOLINT
-    ssize_t n = process_vm_writev(process->pid, &local, 1, &remote, 1, 0);
+    ssize_t n = process_vm_writev(threadOf(process), &local, 1, &remote, 1, 0);
+    if (n < 0 && errno == ESRCH) { /* the thread has ended meanwhile, if not the process */
+      err = tuttiRemoteRead(process, NULL, 0, 0);
+      continue;
+    }
     if (n <= 0) return n < 0 ? errno : EFAULT;
     from = (const uint8_t *)from + n;
     to += (uint64_t)n;
@@ -68,7 +104,7 @@ int tuttiRemoteWrite(const tuttiRemote *process, const void *from, uint64_t to, 
 }
 
 /* The least of some rounds, in us: whatever else the machine does only takes longer. */
-static float leastUs(const tuttiRemote *self, void *to, const void *from, size_t bytes) {
+static float leastUs(tuttiRemote *self, void *to, const void *from, size_t bytes) {
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < ROUNDS; i++) {
     uint64_t begin = tuttiNow();
@@ -93,7 +129,7 @@ static float leastStoreUs(void *to, const void *from, size_t bytes) {
 }
 
 /* The kernel looks up and holds page by page what it copies, of this process as of any other. */
-static tuttiRemoteCost measure(const tuttiRemote *self) {
+static tuttiRemoteCost measure(tuttiRemote *self) {
   TUTTI_FREED uint8_t *memory = NULL;
   if (tuttiAlloc((void **)&memory, 2, MEASURED, "bytes to measure copies", NULL) != tuttiSuccess)
     return (tuttiRemoteCost){0};
@@ -111,7 +147,7 @@ tuttiRemoteCost tuttiRemoteMeasure(uint64_t offer, uint64_t id) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static tuttiRemoteCost cost;
   static bool measured;
-  tuttiRemote self = {getpid(), offer, id};
+  tuttiRemote self = {.pid = getpid(), .offer = offer, .id = id};
   if (offer == 0) return (tuttiRemoteCost){0};
   pthread_mutex_lock(&lock);
   if (!measured) {

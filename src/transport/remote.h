@@ -15,6 +15,7 @@ __BEGIN_DECLS
  * the word at `offer` proves that this is the one. */
 typedef struct {
   int32_t pid;    /* 0: none */
+  int32_t thread; /* by which it was found when its first one had ended; 0: by `pid` */
   uint64_t offer; /* address of a word that holds `id`; 0: not to be read */
   uint64_t id;
 } tuttiRemote;
@@ -23,11 +24,11 @@ typedef struct {
  * the same on every call. */
 uint64_t tuttiRemoteOffer(uint64_t id);
 /* True if the memory of this very process can be read. */
-bool tuttiRemoteReadable(const tuttiRemote *process);
+bool tuttiRemoteReadable(tuttiRemote *process);
 /* Copies `bytes` to address `to`; 0 or an errno, as the next. */
-int tuttiRemoteWrite(const tuttiRemote *process, const void *from, uint64_t to, size_t bytes);
+int tuttiRemoteWrite(tuttiRemote *process, const void *from, uint64_t to, size_t bytes);
 /* Copies `bytes` from address `from`; 0 or an errno, ESRCH if the process is gone. */
-int tuttiRemoteRead(const tuttiRemote *process, void *to, uint64_t from, size_t bytes);
+int tuttiRemoteRead(tuttiRemote *process, void *to, uint64_t from, size_t bytes);
 
 /* Times of a copy out of another process, and of what a slot takes instead, in us. */
 typedef struct {

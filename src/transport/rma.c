@@ -190,7 +190,7 @@ void tuttiRmaWindowClose(tuttiRma *r, uint32_t number) {
 /* ---- writing to others ----------------------------------------------------------------------- */
 
 static tuttiRemote processOf(const tuttiPeer *p) {
-  return (tuttiRemote){p->pid, p->offer, p->process};
+  return (tuttiRemote){.pid = p->pid, .offer = p->offer, .id = p->process};
 }
 
 static tuttiResult_t takeArea(tuttiRma *r, int peer) {

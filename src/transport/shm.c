@@ -579,7 +579,8 @@ static tuttiResult_t shmOpen(tuttiCommView *v, int peer, int channel, tuttiDirec
   TUTTI_TRY(tuttiSegmentOpen(v, peer, channel, direction, shared, conn));
   conn->transport = &tuttiTransportShm;
   if (direction == TUTTI_RECV) {
-    tuttiRemote writer = {v->peers[peer].pid, v->peers[peer].offer, v->peers[peer].process};
+    const tuttiPeer *p = &v->peers[peer];
+    tuttiRemote writer = {.pid = p->pid, .offer = p->offer, .id = p->process};
     bool fetches = v->peers[v->rank].offer && tuttiRemoteReadable(&writer);
     if (fetches) conn->writer = writer;
     tuttiStoreRelease32(&conn->readers[0].fetches, fetches);

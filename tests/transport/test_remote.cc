@@ -2,13 +2,17 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
+#include <functional>
+#include <thread>
 #include <vector>
 
+#include "base/host.h"
 #include "base/settings.h"
 #include "transport/remote.h"
 
@@ -19,13 +23,13 @@ constexpr uint64_t kId = 0x1234567890abcdef;
 /* A process that waits to be read, and dies with the test. */
 class Child {
 public:
-  Child() {
+  explicit Child(const std::function<void()> &wait = [] { pause(); }) {
     int ready[2];
     EXPECT_EQ(0, pipe(ready));
     pid_ = fork();
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (write(ready[1], "x", 1) == 1) pause();
+      if (write(ready[1], "x", 1) == 1) wait();
       _exit(0);
     }
     char x;
@@ -51,7 +55,7 @@ private:
 class Remote : public ::testing::Test {
 protected:
   void SetUp() override {
-    remote = {child.pid(), offered, kId};
+    remote = {child.pid(), 0, offered, kId};
     if (!tuttiRemoteReadable(&remote)) GTEST_SKIP() << "this kernel forbids process_vm_readv";
   }
   uint64_t offered = tuttiRemoteOffer(kId); /* before the fork: the child has it too */
@@ -79,10 +83,10 @@ TEST_F(Remote, BelievesOnlyTheProcessThatOffered) {
     return reads;
   };
   EXPECT_TRUE(readable(remote));
-  EXPECT_FALSE(readable({remote.pid, remote.offer, kId + 1})) << "another process with this pid";
-  EXPECT_FALSE(readable({remote.pid, 0, kId}));
-  EXPECT_FALSE(readable({remote.pid, 8, kId})) << "an address that is not mapped";
-  EXPECT_FALSE(readable({1, remote.offer, kId}));
+  EXPECT_FALSE(readable({remote.pid, 0, remote.offer, kId + 1})) << "another process with this pid";
+  EXPECT_FALSE(readable({remote.pid, 0, 0, kId}));
+  EXPECT_FALSE(readable({remote.pid, 0, 8, kId})) << "an address that is not mapped";
+  EXPECT_FALSE(readable({1, 0, remote.offer, kId}));
 }
 
 TEST_F(Remote, SaysWhyNot) {
@@ -91,6 +95,30 @@ TEST_F(Remote, SaysWhyNot) {
   EXPECT_EQ(0, tuttiRemoteRead(&remote, words, remote.offer, 8));
   child.end();
   EXPECT_EQ(ESRCH, tuttiRemoteRead(&remote, words, remote.offer, 8));
+}
+
+TEST_F(Remote, ReadsAndWritesAProcessWhoseFirstThreadHasEnded) {
+  uint64_t number = 5, copy = 0, other = 7;
+  Child later([] {
+    std::thread([] { pause(); }).detach();
+    syscall(SYS_exit, 0); /* of this thread alone, without C++'s unwinding */
+  });
+  remote.pid = later.pid();
+  for (int i = 0; i < 30000 && tuttiProcessState(later.pid()) != 'Z'; i++)
+    usleep(1000);
+  ASSERT_EQ('Z', tuttiProcessState(later.pid()));
+  tuttiRemote known = remote;
+  EXPECT_EQ(0, tuttiRemoteRead(&known, &copy, (uintptr_t)&number, sizeof copy));
+  EXPECT_EQ(5u, copy);
+  int thread = known.thread;
+  EXPECT_NE(0, thread);
+  EXPECT_EQ(0, tuttiRemoteWrite(&known, &other, (uintptr_t)&number, sizeof other));
+  EXPECT_EQ(0, tuttiRemoteRead(&known, &copy, (uintptr_t)&number, sizeof copy));
+  EXPECT_EQ(7u, copy);
+  EXPECT_EQ(thread, known.thread) << "found once";
+  EXPECT_TRUE(tuttiRemoteReadable(&remote)) << "by who looks for the first time";
+  later.end();
+  EXPECT_EQ(ESRCH, tuttiRemoteRead(&known, &copy, (uintptr_t)&number, sizeof copy));
 }
 
 TEST_F(Remote, ReportsAMappingThatEndsMidway) {

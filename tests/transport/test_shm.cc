@@ -139,7 +139,7 @@ TEST_P(Shm, ReadersCopyOutOfOtherProcesses) {
   s.nranks = GetParam().first;
   int each = s.nranks / GetParam().second;
   uint64_t word = 1;
-  tuttiRemote self = {getpid(), tuttiRemoteOffer(word), word};
+  tuttiRemote self = {getpid(), 0, tuttiRemoteOffer(word), word};
   bool permitted = tuttiRemoteReadable(&self);
   for (bool off : {false, true}) {
     Setting setting("TUTTI_CMA_DISABLE", off ? "1" : "0");

@@ -207,7 +207,7 @@ protected:
     b.patienceMs = 100;
     slot->where = TUTTI_WHERE_DIRECT;
     slot->addr = (uintptr_t)from.data();
-    writer() = {getpid(), (uintptr_t)&word, word};
+    writer() = {getpid(), 0, (uintptr_t)&word, word};
     probe = tuttiRemoteReadable(&writer());
   }
   void SetUp() override {

@@ -71,7 +71,7 @@ public:
         f->recv[r].nreaders = 1;
         if (!fetches_) continue;
         /* A process may read its own memory. */
-        f->recv[r].writer = {getpid(), (uint64_t)(uintptr_t)&word_, word_};
+        f->recv[r].writer = {getpid(), 0, (uint64_t)(uintptr_t)&word_, word_};
         f->readers.get()[r].fetches.v = 1;
       }
     }
