@@ -61,8 +61,9 @@ static struct msghdr messageOf(parcel *p) {
                          .msg_controllen = sizeof p->control};
 }
 
-/* Connections accepted that have not said anything yet. A neighbour speaks at once, so when all are
- * taken, one that has been silent for a second makes room. */
+/* Connections accepted that have not said anything yet, or whose segment waits for a descriptor. A
+ * neighbour speaks at once, so when all are taken, one that has been silent for a second makes
+ * room. */
 #define MAX_SILENT 32
 /* Connections accepted in a row before anything else gets a turn, the deadline above all. */
 #define MAX_ACCEPTED 64
@@ -89,7 +90,7 @@ typedef struct tuttiShmDesk {
   silentPeer silent[MAX_SILENT]; /* in order of arrival */
   int nsilent;
   uint64_t pausedUntil; /* out of descriptors */
-  tuttiLogRate dropped;
+  tuttiLogRate dropped, scarce;
 } shmDesk;
 
 #define SHM_REASONS(X)                                                                             \
@@ -209,11 +210,17 @@ static bool passing(int err) {
   return err == EAGAIN || err == EINTR || err == ETOOMANYREFS || err == ENOBUFS || err == ENOMEM;
 }
 
-/* What a message says; *segment: what it brings, or -1. Returns its bytes, or -1 and errno. */
-static ssize_t receiveHello(int fd, shmHello *hello, int *segment) {
+/* This process, or the host, has no descriptors left. */
+static bool outOfFiles(int err) {
+  return err == EMFILE || err == ENFILE;
+}
+
+/* What a message says; *segment: what it brings, or -1. Returns its bytes, or -1 and errno. With
+ * MSG_PEEK in `flags` the message stays, too, and brings the same again. */
+static ssize_t receiveHello(int fd, int flags, shmHello *hello, int *segment) {
   parcel p;
   struct msghdr message = messageOf(&p);
-  ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  ssize_t n = recvmsg(fd, &message, flags | MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   *segment = n >= 0 ? tuttiFdDetach(&message) : -1;
   if (n >= 0 && (n != (ssize_t)sizeof p.hello || message.msg_flags & MSG_TRUNC))
     p.hello = (shmHello){0};
@@ -251,20 +258,35 @@ static void tellDropped(shmDesk *d, const char *why) {
                d->view->rank, n, n > 1 ? "s" : "", why);
 }
 
+/* A segment was handed in, and this process has no descriptor left for it. */
+static void tellScarce(shmDesk *d, int owner) {
+  if (tuttiLogCount(&d->scarce) > 0)
+    TUTTI_WARN(SHM,
+               "rank %d has no file descriptor for the shared memory that rank %d handed in, and "
+               "tries again: raise the limit of open files (ulimit -n)",
+               d->view->rank, owner);
+}
+
 /* Does what a connection asks for. *silent: nothing yet. Whoever is no neighbour is dropped and
- * harms nobody; who asks and gets no answer asks again. */
+ * harms nobody; who asks and gets no answer asks again. Who hands in counts on it and may be gone:
+ * the message stays where it is until there is a descriptor for what it brings. */
 static void attend(shmDesk *d, int fd, bool *silent) {
   tuttiCommView *v = d->view;
   shmHello hello;
   TUTTI_CLOSED int segment = -1;
-  ssize_t n = receiveHello(fd, &hello, &segment);
-  *silent = n < 0 && (errno == EAGAIN || errno == EINTR);
+  ssize_t n = receiveHello(fd, MSG_PEEK, &hello, &segment);
+  bool valid = n > 0 && validHello(v, &hello);
+  bool brings = valid && hello.kind != HELLO_ASK && !tuttiSegmentHas(v, hello.from);
+  bool scarce = brings && segment < 0;
+  *silent = scarce || (n < 0 && (errno == EAGAIN || errno == EINTR));
+  if (scarce) tellScarce(d, hello.from);
   if (*silent) return;
-  if (n <= 0 || !validHello(v, &hello))
+  (void)recv(fd, NULL, 0, MSG_DONTWAIT); /* or the asker would get a reset instead of the answer */
+  if (!valid)
     tellDropped(d, "not a rank of this communicator");
   else if (hello.kind == HELLO_ASK)
     (void)sendHello(v, fd, hello.from, HELLO_GIVE);
-  else if (!tuttiSegmentHas(v, hello.from))
+  else if (brings)
     (void)takeIn(v, hello.from, segment); /* what is wrong is in the log */
 }
 
@@ -445,7 +467,7 @@ static void rest(const asking *a) {
 static tuttiResult_t takeAnswer(asking *a) {
   shmHello hello;
   TUTTI_CLOSED int segment = -1;
-  ssize_t n = receiveHello(a->fd, &hello, &segment);
+  ssize_t n = receiveHello(a->fd, 0, &hello, &segment);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return tuttiSuccess;
   tuttiFdClose(&a->fd);
   bool answer =
@@ -488,7 +510,7 @@ static tuttiResult_t attachTo(tuttiCommView *v, int peer) {
               .fd = -1,
               .deadline = tuttiDeadline((int64_t)v->timeoutMs),
               .why = why};
-  if (fd == -EMFILE || fd == -ENFILE) return refused(&a, -fd); /* to ask takes some, too */
+  if (outOfFiles(-fd)) return refused(&a, -fd); /* to ask takes some, too */
   TUTTI_INFO(SHM, "rank %d asks rank %d for its shared memory: %s", v->rank, peer, why);
   tuttiResult_t result = ask(&a);
   tuttiFdClose(&a.fd);
@@ -497,11 +519,12 @@ static tuttiResult_t attachTo(tuttiCommView *v, int peer) {
 
 /* ---- leaving --------------------------------------------------------------------------------- */
 
-/* Hands this rank's segment to a neighbour that may have messages in it; false: it can't take it
- * now. */
-static bool handIn(const tuttiCommView *v, int to) {
+/* Hands this rank's segment to a neighbour that may have messages in it. An errno: not now, for a
+ * reason that may pass; 0: it has it, or is gone and needs none. */
+static int handIn(const tuttiCommView *v, int to) {
   TUTTI_CLOSED int fd = -1;
-  return !passing(greet(v, to, HELLO_GIVE, &fd)); /* else it has it, or is gone and needs none */
+  int err = greet(v, to, HELLO_GIVE, &fd);
+  return passing(err) || outOfFiles(err) ? err : 0;
 }
 
 /* Nobody reads any more where the communicator has failed. */
@@ -509,10 +532,14 @@ static void handInOwed(const tuttiCommView *v) {
   uint64_t deadline = tuttiDeadline(LEAVE_MS);
   const tuttiPeer *mine = &v->peers[v->rank];
   for (int r = 0; r < v->nranks && !tuttiLoadAcquire32(v->failed); r++) {
+    int err;
     if (!tuttiSegmentOwed(v, r) || tuttiSegmentInProcess(mine, &v->peers[r])) continue;
-    while (!handIn(v, r) && tuttiSegmentOwed(v, r)) {
+    while ((err = handIn(v, r)) != 0 && tuttiSegmentOwed(v, r)) {
       if (tuttiNow() >= deadline) {
-        TUTTI_WARN(SHM, "rank %d leaves with messages that rank %d has not seen", v->rank, r);
+        TUTTI_WARN(SHM, "rank %d leaves with messages that rank %d has not seen: %s%s", v->rank, r,
+                   tuttiErrnoText(err),
+                   outOfFiles(err) ? "; raise the limit of open files (ulimit -n, fs.file-max)"
+                                   : "");
         break;
       }
       (void)poll(NULL, 0, RETRY_MS);

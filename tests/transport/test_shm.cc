@@ -906,6 +906,92 @@ TEST_P(ShmWays, NoMoreFilesIsAnErrorWithARemedy) {
   EXPECT_TRUE(succeeded);
 }
 
+// Leaves this process `spare` descriptors more than it has, until the end of the scope.
+struct FewFiles {
+  rlimit old{};
+  explicit FewFiles(int spare) {
+    std::vector<int> taken;
+    for (int i = 0; i <= spare; i++)
+      taken.push_back(dup(0));
+    EXPECT_EQ(0, getrlimit(RLIMIT_NOFILE, &old));
+    rlimit tight = old;
+    tight.rlim_cur = (rlim_t)taken.back();
+    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &tight));
+    for (int fd : taken)
+      close(fd);
+  }
+  ~FewFiles() { EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &old)); }
+};
+
+// Somebody closes some while the rank leaves.
+TEST(ShmLimits, WhoLeavesWithoutFilesTriesAgain) {
+  Ranks ranks = makeProcesses(Shape());
+  prepareAll(ranks);
+  hideAll(ranks);
+  ASSERT_EQ(tuttiSuccess, ranks[0]->attach()) << tuttiErrorText();
+  sendOne(*ranks[0], 1, 42);
+  auto few = std::make_unique<FewFiles>(0);
+  std::thread leaver([&] { ranks[0]->detach(); });
+  usleep(50000);
+  few.reset();
+  leaver.join();
+  ASSERT_EQ(tuttiSuccess, ranks[1]->attach()) << tuttiErrorText();
+  expectOne(*ranks[1], 0, 42);
+}
+
+TEST(ShmLimits, WhoLeavesWithoutFilesSaysSo) {
+  Ranks ranks = makeProcesses(Shape());
+  prepareAll(ranks);
+  ASSERT_EQ(tuttiSuccess, ranks[0]->attach()) << tuttiErrorText();
+  sendOne(*ranks[0], 1, 42);
+  Setting warn("TUTTI_DEBUG", "WARN");
+  testing::internal::CaptureStderr();
+  {
+    FewFiles few(0);
+    ranks[0]->detach();
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("rank 0 leaves with messages that rank 1 has not seen: "),
+                    HasSubstr("ulimit -n")));
+}
+
+// The desk has one for the connection, and none for what it brings.
+TEST(ShmLimits, WhatIsHandedInWaitsForAFile) {
+  Rank zero(Shape(), 0, 1);
+  ASSERT_EQ(tuttiSuccess, zero.prepare());
+  int go[2];
+  ASSERT_EQ(0, pipe2(go, O_CLOEXEC));
+  pid_t child = forkRankOne(Shape(), zero, [&](Rank &one) {
+    char c;
+    EXPECT_EQ(tuttiSuccess, one.attach()) << tuttiErrorText();
+    sendOne(one, 0, 42);
+    EXPECT_EQ(1, read(go[0], &c, 1));
+    one.detach();
+  });
+  hide(zero, 1);
+  ASSERT_EQ(tuttiSuccess, zero.attach()) << tuttiErrorText();
+  int fds = openFds(), status = 1;
+  Setting warn("TUTTI_DEBUG", "WARN");
+  testing::internal::CaptureStderr();
+  {
+    FewFiles few(1);
+    EXPECT_EQ(1, write(go[1], "!", 1));
+    waitpid(child, &status, 0);
+    EXPECT_EQ(0, status);
+    pollfd desk{zero.desk(), POLLIN, 0};
+    for (int i = 0; i < 30000 && poll(&desk, 1, 0) == 1; i++)
+      usleep(1000); // the proxy's thread takes the connection
+    usleep(100000);
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("rank 0 has no file descriptor for the shared memory that rank 1"),
+                    HasSubstr("ulimit -n")));
+  expectOne(zero, 1, 42);
+  EXPECT_EQ(fds, openFds());
+  for (int fd : go)
+    close(fd);
+}
+
 // As many neighbours as there are descriptors for, were it one for each.
 TEST_P(ShmWays, NeighboursTakeNoFiles) {
   Shape s;
