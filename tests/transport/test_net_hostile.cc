@@ -618,12 +618,28 @@ TEST(NetHostile, NobodyThereEndsAtTheTimeout) {
   handle.addresses.a[0] = held.address;
   memcpy(p.a.peers[1].net, &handle, sizeof handle);
   tuttiConn out = p.a.Open(0, TUTTI_SEND);
+  net::Publish(p.a, &out, 1000);
   for (uint64_t end = net::Soon(); !p.a.Failed() && tuttiNow() < end;)
     usleep(1000); /* the thread */
   EXPECT_EQ(tuttiTimeout, p.a.code);
   for (const char *part : {"rank 0 cannot connect to rank 1 (host testhost1, pid ",
                            "127.0.0.1:", "from lo (127.0.0.1", "Connection refused"})
     EXPECT_NE(std::string::npos, p.a.Error().find(part)) << part << " in: " << p.a.Error();
+  p.a.Close(&out);
+}
+
+/* A ring's connection on which a broadcast sends nothing, to a peer that is done. */
+TEST(NetHostile, WhoHasNothingToSendNeedsNobody) {
+  Pair p(4096, 300);
+  ASSERT_TRUE(p.ok());
+  p.b.Leave();
+  tuttiConn out = p.a.Open(0, TUTTI_SEND);
+  Spin(p.a, 1000); /* the time is the subject: longer than the timeout */
+  EXPECT_FALSE(p.a.Failed()) << p.a.Error();
+  net::Publish(p.a, &out, 1000);
+  for (uint64_t end = net::Soon(); !p.a.Failed() && tuttiNow() < end;)
+    usleep(1000);
+  EXPECT_EQ(tuttiTimeout, p.a.code) << p.a.Error();
   p.a.Close(&out);
 }
 

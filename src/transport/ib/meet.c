@@ -796,8 +796,9 @@ static tuttiResult_t giveUp(tuttiIbEndpoint *e) {
       p->port);
 }
 
-/* It had never worked, so that the peer cannot have finished with it. */
+/* It had never worked, so that the peer cannot have finished with it, if it was of use. */
 static tuttiResult_t cutShort(const tuttiIbEndpoint *e) {
+  if (tuttiIbSends(e) && !tuttiSocketIsUsed(&e->meet)) return tuttiSuccess;
   return TUTTI_FAIL(tuttiRemoteError,
                     "rank %d: the connection with %s was closed before they had agreed on RDMA "
                     "queue pairs; see the log of that rank, and what may close connections between "

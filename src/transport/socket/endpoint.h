@@ -115,6 +115,11 @@ const char *tuttiSocketDescriptorCheck(const tuttiSlotDescriptor *d, uint64_t nu
 /* Send: takes up the messages that the FIFO's writer has published, up to number `until`:
  * descriptors[] gets them as they go out, and known counts them. */
 void tuttiSocketLook(tuttiSocketEndpoint *e, uint64_t until);
+/* Send: a message has been published. Before, nobody waits for the connection: a kernel gets all of
+ * its algorithm, also those of no use to it, and who is done at their other end may have left. */
+static inline bool tuttiSocketIsUsed(const tuttiSocketEndpoint *e) {
+  return e->known > 0 || tuttiLoadAcquire(&e->fifo.descriptors[0].seq) == 1;
+}
 /* Recv: puts the descriptor of message `number`, once checked, into its slot, which is free, and
  * its payload[]; seq is left to the caller. */
 tuttiResult_t tuttiSocketTakeDescriptor(tuttiSocketEndpoint *e, uint64_t number,

@@ -309,7 +309,8 @@ tuttiResult_t tuttiSocketJoinStep(tuttiSocketEndpoint *e, tuttiProxyTurn *turn) 
   if (j->dial.state == TUTTI_DIAL_DONE) TUTTI_TRY(takePart(e));
   if (j->part == e->nparts) return tuttiSuccess;
   /* Who has not answered yet can be reached: it may not have come to its first call. */
-  if (asked || hasReached(&j->dial)) j->deadline = tuttiDeadline((int64_t)e->view->timeoutMs);
+  if (asked || hasReached(&j->dial) || !tuttiSocketIsUsed(e))
+    j->deadline = tuttiDeadline((int64_t)e->view->timeoutMs);
   if (tuttiNow() >= j->deadline) return unreachable(e);
   /* Connecting is rare and mostly short: looked at now and then rather than watched. */
   tuttiProxyWakeBy(turn, tuttiNow() + j->napMs * TUTTI_MS);

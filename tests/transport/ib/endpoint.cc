@@ -150,11 +150,23 @@ TEST_F(IbEnd, AFirstAnswerIsAwaitedButNoMendingIsForLong) {
 
 TEST_F(IbEnd, WhoClosesBeforeItWorkedHasNotFinished) {
   EXPECT_EQ(3u, Offer());
+  Publish(0);
   shutdown(peer_, SHUT_RDWR);
   e_.meet.parts[0].source.readable = true;
   EXPECT_EQ(tuttiRemoteError, Step());
   EXPECT_NE(nullptr, strstr(tuttiErrorText(), "closed before they had agreed on RDMA queue pairs"))
       << tuttiErrorText();
+}
+
+TEST_F(IbEnd, WhoClosesBeforeItWasUsedMayHaveFinished) {
+  EXPECT_EQ(3u, Offer());
+  shutdown(peer_, SHUT_RDWR);
+  e_.meet.parts[0].source.readable = true;
+  EXPECT_EQ(tuttiSuccess, Step()) << tuttiErrorText();
+  e_.deadline = 1;
+  EXPECT_EQ(tuttiSuccess, Step()) << tuttiErrorText();
+  Publish(0);
+  EXPECT_EQ(tuttiRemoteError, Step()) << "it is wanted after all";
 }
 
 /* In the step in which it begins to work, too, and if that step breaks it. */
