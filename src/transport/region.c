@@ -10,7 +10,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static tuttiRegion *regions;
-static uint64_t lastId;
+static uint64_t lastTime; /* counts regions, whose ids it gives, and changes of their pages */
 static tuttiAtomic64 removed;
 static tuttiRegionWatcher *watchers;
 
@@ -20,9 +20,16 @@ tuttiResult_t tuttiRegionAdd(const void *begin, size_t bytes, uint64_t *id) {
   r->begin = (uintptr_t)begin;
   r->end = r->begin + bytes;
   TUTTI_LOCKED(&lock);
-  *id = r->id = ++lastId;
+  *id = r->id = r->time = ++lastTime;
   TUTTI_LINK(regions, r);
   return tuttiSuccess;
+}
+
+/* Who keeps something for a region is to look again. */
+static void tellWatchers(void) {
+  tuttiFetchAddAcqRel(&removed, 1);
+  for (const tuttiRegionWatcher *w = watchers; w; w = w->next)
+    tuttiProxyKick(w->proxy); /* which takes no lock that is held while a region is looked for */
 }
 
 bool tuttiRegionRemove(uint64_t id) {
@@ -33,9 +40,7 @@ bool tuttiRegionRemove(uint64_t id) {
   tuttiRegion *r = *at;
   if (r) *at = r->next;
   tuttiFree(r);
-  tuttiFetchAddAcqRel(&removed, r ? 1 : 0);
-  for (const tuttiRegionWatcher *w = r ? watchers : NULL; w; w = w->next)
-    tuttiProxyKick(w->proxy); /* which takes no lock that is held while a region is looked for */
+  if (r) tellWatchers();
   return r != NULL;
 }
 
@@ -47,14 +52,36 @@ uint64_t tuttiRegionAt(const void *begin) {
   return id;
 }
 
-bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found) {
-  uintptr_t begin = (uintptr_t)addr, end = begin + bytes;
-  TUTTI_LOCKED(&lock);
+/* The newest that holds all of [begin, end). */
+static const tuttiRegion *holding(uintptr_t begin, uintptr_t end) {
   const tuttiRegion *r = regions;
   while (r && (begin < r->begin || end > r->end))
     r = r->next;
-  if (r) *found = *r;
-  return r != NULL;
+  return r;
+}
+
+bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found) {
+  TUTTI_LOCKED(&lock);
+  const tuttiRegion *r = holding((uintptr_t)addr, (uintptr_t)addr + bytes);
+  if (!r) return false;
+  *found = *r;
+  found->time = lastTime;
+  return true;
+}
+
+void tuttiRegionRemapped(const void *begin, size_t bytes) {
+  uintptr_t from = (uintptr_t)begin, to = from + bytes;
+  TUTTI_LOCKED(&lock);
+  lastTime++;
+  for (tuttiRegion *r = regions; r; r = r->next)
+    if (r->begin < to && from < r->end) r->time = lastTime;
+  tellWatchers();
+}
+
+bool tuttiRegionLasts(const tuttiRegion *found) {
+  TUTTI_LOCKED(&lock);
+  const tuttiRegion *r = holding(found->begin, found->end);
+  return r && r->id == found->id && r->time <= found->time;
 }
 
 uint64_t tuttiRegionsRemoved(void) {

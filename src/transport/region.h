@@ -14,7 +14,8 @@ __BEGIN_DECLS
 
 typedef struct tuttiRegion {
   uintptr_t begin, end;
-  uint64_t id; /* never used again */
+  uint64_t id;   /* never used again */
+  uint64_t time; /* since when it has its pages; in a copy, when that was made */
   struct tuttiRegion *next;
 } tuttiRegion;
 
@@ -26,9 +27,16 @@ bool tuttiRegionRemove(uint64_t id);
 uint64_t tuttiRegionAt(const void *begin);
 /* The newest region that holds all of [addr, addr + bytes), as a copy; false: none. */
 bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found);
-/* Counts removals: who keeps something for a region looks again when it has changed. */
+/* There are other pages at [begin, begin + bytes) now: what was made of a region there is out of
+ * date. */
+void tuttiRegionRemapped(const void *begin, size_t bytes);
+/* Whether what was made of `found`, a copy of Find, is right still: the region is the newest that
+ * holds all of that, and has the pages that it had then. */
+bool tuttiRegionLasts(const tuttiRegion *found);
+/* Counts removals, and Remapped: who keeps something for a region looks again when it has changed.
+ */
 uint64_t tuttiRegionsRemoved(void);
-/* Has the proxy kicked at each removal, so that its operations look at once, until Unwatch, after
+/* Has the proxy kicked at each of these, so that its operations look at once, until Unwatch, after
  * which it is not touched any more. Unwatch of what is zero does nothing. */
 struct tuttiProxy;
 typedef struct tuttiRegionWatcher {

@@ -68,7 +68,8 @@ void tuttiShareableFree(void *ptr) {
 }
 
 /* The same contents as memory of a memfd, put in the place of the old in one step. What networks
- * have registered of the old is found to be out of date by its region. */
+ * have registered of the old, for whichever region, is told to be out of date when the new is
+ * there: who looks before that finds no more than the old. */
 static tuttiResult_t become(allocation *a) {
   TUTTI_CLOSED int fd = -1;
   TUTTI_TRY(tuttiSharedFd("memory of a window", &fd));
@@ -77,8 +78,6 @@ static tuttiResult_t become(allocation *a) {
   if (copy == MAP_FAILED)
     return TUTTI_FAIL(tuttiSystemError, "cannot map memory of a window: %s", tuttiErrnoText(errno));
   memcpy(copy, a->base, a->size);
-  tuttiRegionRemove(a->region);
-  a->region = 0;
   if (mremap(copy, a->size, a->size, MREMAP_MAYMOVE | MREMAP_FIXED, a->base) == MAP_FAILED) {
     int err = errno;
     munmap(copy, a->size);
@@ -86,7 +85,8 @@ static tuttiResult_t become(allocation *a) {
   }
   a->fd = tuttiFdTake(&fd);
   tuttiForkCloseAdd(a->fd);
-  return tuttiRegionAdd(a->base, a->size, &a->region);
+  tuttiRegionRemapped(a->base, a->size);
+  return tuttiSuccess;
 }
 
 void tuttiShareableShare(const void *at, size_t bytes, tuttiShareableCard *card) {

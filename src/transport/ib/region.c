@@ -38,13 +38,11 @@ void tuttiIbReturn(tuttiIbRegion *r) {
   tuttiFree(r);
 }
 
-/* All of them, or those that are not there any more. */
+/* All of them, or those that are not there any more, or have other pages now. */
 static void dropRegions(tuttiIbNode *node, bool all) {
   TUTTI_LOCKED(&node->regionLock);
   for (tuttiIbRegion **at = &node->regions, *r; (r = *at) != NULL;) {
-    tuttiRegion now;
-    if (!all && tuttiRegionFind((void *)r->region.begin, bytesOf(&r->region), &now) &&
-        now.id == r->region.id) {
+    if (!all && tuttiRegionLasts(&r->region)) {
       at = &r->next;
     } else {
       *at = r->next;

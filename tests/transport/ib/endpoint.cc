@@ -1,8 +1,12 @@
 /* Ends and registrations of NET/IB on devices that are made up, one call at a time. */
 #ifdef TUTTI_HAVE_VERBS
+#include <atomic>
+#include <thread>
+
 #include "transport/ib/ib_end.h"
 #include "transport/net_pair.h"
 #include "transport/region.h"
+#include "transport/shareable.h"
 
 using ib::device;
 using ib::IbEnd;
@@ -520,6 +524,38 @@ TEST_F(IbEnd, ARegistrationStaysWhileAMessageIsUnderWay) {
   EXPECT_TRUE(tuttiRegionRemove(first));
   ASSERT_EQ(tuttiSuccess, tuttiIbBorrow(&node_, memory, 50, &none));
   EXPECT_EQ(nullptr, none);
+}
+
+/* A window makes it shared memory while the proxy looks for registrations that are out of date:
+ * that of a newer region over the same memory, which stays, is, too. */
+TEST_F(IbEnd, MemoryThatGetsOtherPagesIsRegisteredAnew) {
+  constexpr size_t bytes = 32 << 20; /* so that the change takes long enough to be looked into */
+  void *memory = nullptr;
+  uint64_t region;
+  tuttiIbRegion *before, *after;
+  tuttiShareableCard card;
+  ASSERT_EQ(tuttiSuccess, tuttiShareableAlloc(&memory, bytes)) << tuttiErrorText();
+  memset(memory, 1, bytes);
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, bytes, &region));
+  ASSERT_EQ(tuttiSuccess,
+            tuttiIbBorrow(&node_, memory, 50, &before)); /* a message stays under way */
+  std::atomic<bool> looks{true};
+  std::thread proxy([&] {
+    while (looks)
+      tuttiIbForgetRegions(&node_);
+  });
+  tuttiShareableShare(memory, bytes, &card);
+  looks = false;
+  proxy.join();
+  EXPECT_GE(card.fd.fd, 0);
+  ASSERT_EQ(tuttiSuccess, tuttiIbBorrow(&node_, memory, 50, &after));
+  EXPECT_NE(before, after);
+  EXPECT_EQ(2 * kRails, device.registered);
+  for (tuttiIbRegion *r : {before, after})
+    tuttiIbReturn(r);
+  EXPECT_TRUE(tuttiRegionRemove(region));
+  tuttiShareableFree(memory);
+  tuttiIbForgetRegions(&node_);
 }
 
 TEST_F(IbEnd, MemoryIsRegisteredWithTheDevicesThatAreLeft) {
