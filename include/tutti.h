@@ -372,7 +372,9 @@ typedef struct tuttiWindow *tuttiWindow_t;
  * copy. A collective call: every rank calls it with the same `size` (bytes) and `winFlags` (of
  * TUTTI_WIN_*), or all get tuttiInvalidUsage. Within a group the work is done and *win written at
  * tuttiGroupEnd. The memory must stay allocated until tuttiCommWindowDeregister; windows that are
- * left go with the communicator. */
+ * left go with the communicator. Host memory of tuttiMemAlloc is made shared, page by page: during
+ * the call no thread may write to the pages that hold `buff`, and no operation use them; those
+ * beside them may be in use. */
 TUTTI_API tuttiResult_t tuttiCommWindowRegister(tuttiComm_t comm, void *buff, size_t size,
                                                 tuttiWindow_t *win, int winFlags);
 /** Undoes tuttiCommWindowRegister on this rank; no operation that uses the window may be under way.

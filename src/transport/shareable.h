@@ -1,7 +1,7 @@
 /* Host memory of tuttiMemAlloc. It is the process's own until somebody wants to share it, which is
- * when a window is registered in it: then it becomes memory of a memfd, at the same address and
- * with the same contents, that neighbours can map. Regions of the network (region.h), as what is
- * promised to stay. */
+ * when a window is registered in it: then the pages of that become memory of a memfd, at the same
+ * address and with the same contents, that neighbours can map. Regions of the network (region.h),
+ * as what is promised to stay. */
 #ifndef TUTTI_TRANSPORT_SHAREABLE_H_
 #define TUTTI_TRANSPORT_SHAREABLE_H_
 
@@ -20,11 +20,11 @@ void tuttiShareableFree(void *ptr);
 /* Where some memory is in a memfd; fd.fd is -1 where it is in none. */
 typedef struct {
   tuttiPeerFd fd;
-  uint64_t offset, bytes; /* of the memory in it; of all of it */
+  uint64_t offset, bytes; /* of the memory in it; of all of it, shared or not */
 } tuttiShareableCard;
 
-/* Shares the allocation that holds all of [at, at + bytes), if there is one. Nobody may write to it
- * or be sending from it meanwhile. */
+/* Shares the pages that hold [at, at + bytes), if that is some of one allocation. Nobody may write
+ * to these pages or be sending from them meanwhile; the allocation's others may be in use. */
 void tuttiShareableShare(const void *at, size_t bytes, tuttiShareableCard *card);
 
 /* Maps what a process has shared, all of it, after it has been checked; NULL if it cannot be had.

@@ -479,6 +479,62 @@ TEST(OneSidedProcesses, WriteIntoSharedMemory) {
   expectWritten(false);
 }
 
+/* Whether this process has mapped memory of a window that is not between these two. */
+bool hasMappedAnother(const uint8_t *begin, const uint8_t *end) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("tutti memory of a window") == line.npos) continue;
+    auto at = reinterpret_cast<const uint8_t *>(std::stoull(line, nullptr, 16));
+    if (at < begin || at >= end) return true;
+  }
+  return false;
+}
+
+/* Windows are made one after the other of every second page of some memory, while a thread writes
+ * to the pages between them, as an operation of another communicator may. */
+TEST(OneSidedProcesses, WhatIsWrittenBesideWindowsMeanwhileStays) {
+  RankProcesses ranks;
+  constexpr int n = 2, windows = 16;
+  ranks.start(n, [&](int r) {
+    constexpr size_t page = 4096;
+    tuttiComm_t comm = nullptr;
+    ASSERT_EQ(ranks.keep(tuttiCommInitRank(&comm, n, ranks.id(), r)), tuttiSuccess);
+    void *memory = nullptr;
+    ASSERT_EQ(tuttiMemAlloc(&memory, 2 * windows * page), tuttiSuccess);
+    auto *pages = static_cast<uint8_t *>(memory);
+    auto at = [&](size_t p) -> uint64_t & { return *(uint64_t *)(pages + p * page); };
+    std::atomic<bool> writes{true};
+    uint64_t turns = 0;
+    std::thread other([&] {
+      for (; writes; turns++)
+        for (size_t p = 1; p < 2 * windows; p += 2)
+          at(p)++;
+    });
+    tuttiWindow_t wins[windows] = {};
+    for (size_t w = 0; w < windows; w++)
+      ASSERT_EQ(ranks.keep(tuttiCommWindowRegister(comm, &at(2 * w), page, &wins[w], 0)),
+                tuttiSuccess);
+    writes = false;
+    other.join();
+    for (uint64_t w = 0; w < windows; w++) {
+      EXPECT_EQ(at(2 * w + 1), turns) << w;
+      uint64_t value = 100 * w + (uint64_t)r;
+      ASSERT_EQ(ranks.keep(tuttiPutSignal(&value, 1, tuttiUint64, 1 - r, wins[w], 8, 0, 0, 0, comm,
+                                          nullptr),
+                           comm),
+                tuttiSuccess);
+    }
+    ASSERT_EQ(ranks.keep(wait(comm, 1 - r, windows), comm), tuttiSuccess);
+    for (uint64_t w = 0; w < windows; w++)
+      EXPECT_EQ((&at(2 * w))[1], 100 * w + (uint64_t)(1 - r));
+    EXPECT_TRUE(hasMappedAnother(pages, pages + 2 * windows * page));
+    ASSERT_EQ(ranks.keep(tuttiCommDestroy(comm)), tuttiSuccess);
+    EXPECT_EQ(tuttiMemFree(memory), tuttiSuccess);
+  });
+  ranks.waitAll();
+  ranks.expectCleanEnds();
+}
+
 TEST(OneSidedProcesses, ADeadPeerEndsTheWait) {
   expectDeathTold(threads);
 }
