@@ -52,17 +52,16 @@ uint64_t tuttiRegionAt(const void *begin) {
   return id;
 }
 
-/* The newest that holds all of [begin, end). */
-static const tuttiRegion *holding(uintptr_t begin, uintptr_t end) {
-  const tuttiRegion *r = regions;
-  while (r && (begin < r->begin || end > r->end))
-    r = r->next;
-  return r;
+static bool holds(const tuttiRegion *r, uintptr_t begin, uintptr_t end) {
+  return r->begin <= begin && end <= r->end;
 }
 
 bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found) {
+  uintptr_t begin = (uintptr_t)addr, end = begin + bytes;
   TUTTI_LOCKED(&lock);
-  const tuttiRegion *r = holding((uintptr_t)addr, (uintptr_t)addr + bytes);
+  const tuttiRegion *r = regions;
+  while (r && !holds(r, begin, end))
+    r = r->next;
   if (!r) return false;
   *found = *r;
   found->time = lastTime;
@@ -80,8 +79,10 @@ void tuttiRegionRemapped(const void *begin, size_t bytes) {
 
 bool tuttiRegionLasts(const tuttiRegion *found) {
   TUTTI_LOCKED(&lock);
-  const tuttiRegion *r = holding(found->begin, found->end);
-  return r && r->id == found->id && r->time <= found->time;
+  const tuttiRegion *r = regions;
+  while (r && !(holds(r, found->begin, found->end) && r->time <= found->time))
+    r = r->next;
+  return r != NULL;
 }
 
 uint64_t tuttiRegionsRemoved(void) {

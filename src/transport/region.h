@@ -30,8 +30,9 @@ bool tuttiRegionFind(const void *addr, size_t bytes, tuttiRegion *found);
 /* There are other pages at [begin, begin + bytes) now: what was made of a region there is out of
  * date. */
 void tuttiRegionRemapped(const void *begin, size_t bytes);
-/* Whether what was made of `found`, a copy of Find, is right still: the region is the newest that
- * holds all of that, and has the pages that it had then. */
+/* Whether what was made of `found`, a copy of Find, is right still: a region that was there then
+ * and holds all of that is there, with the pages that it had. It may be another one than was found:
+ * several may hold the same memory, and each keeps it there. */
 bool tuttiRegionLasts(const tuttiRegion *found);
 /* Counts removals, and Remapped: who keeps something for a region looks again when it has changed.
  */

@@ -506,11 +506,11 @@ TEST_F(IbEnd, ARegistrationStaysWhileAMessageIsUnderWay) {
   uint64_t first, second;
   tuttiIbRegion *a, *b, *none;
   ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, sizeof memory, &first));
-  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, sizeof memory, &second));
   ASSERT_EQ(tuttiSuccess, tuttiIbBorrow(&node_, memory, 50, &a));
   EXPECT_EQ(kRails, device.registered);
   EXPECT_EQ(0, device.access & IBV_ACCESS_LOCAL_WRITE) << "read-only memory can be sent, too";
-  EXPECT_TRUE(tuttiRegionRemove(second)); /* another communicator gives it up */
+  EXPECT_TRUE(tuttiRegionRemove(first));
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, sizeof memory, &second)); /* maybe other pages */
   ASSERT_EQ(tuttiSuccess, tuttiIbBorrow(&node_, memory, 50, &b));
   EXPECT_NE(a, b);
   EXPECT_EQ(2 * kRails, device.registered) << "a message is under way out of the old one";
@@ -521,9 +521,35 @@ TEST_F(IbEnd, ARegistrationStaysWhileAMessageIsUnderWay) {
   EXPECT_EQ(kRails, device.registered);
   tuttiIbReturn(b);
   EXPECT_EQ(kRails, device.registered) << "for the next message";
-  EXPECT_TRUE(tuttiRegionRemove(first));
+  EXPECT_TRUE(tuttiRegionRemove(second));
   ASSERT_EQ(tuttiSuccess, tuttiIbBorrow(&node_, memory, 50, &none));
   EXPECT_EQ(nullptr, none);
+}
+
+/* Several communicators have registered it, and give it up one after the other. */
+TEST_F(IbEnd, ARegistrationStaysAsLongAsAnyRegionOfItsTime) {
+  uint8_t memory[100] = {};
+  uint64_t first, second, third, other;
+  tuttiIbRegion *r;
+  node_.gdr.reaching = 3; /* where it could not be registered again: a graph has it */
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, sizeof memory, &first));
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, 50, &second));
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, 60, &other));
+  EXPECT_TRUE(tuttiIbReaches(&node_, memory, 50)); /* by the newest */
+  EXPECT_EQ(kRails, device.registered);
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, sizeof memory, &third));
+  auto stays = [&](uint64_t removed) {
+    EXPECT_TRUE(tuttiRegionRemove(removed));
+    EXPECT_EQ(tuttiSuccess, tuttiIbBorrow(&node_, memory, 50, &r));
+    if (r) tuttiIbReturn(r);
+    return r != nullptr;
+  };
+  EXPECT_TRUE(stays(second));
+  EXPECT_TRUE(stays(other)) << "the first one holds it";
+  EXPECT_FALSE(stays(first)) << "the third one may be of other pages at the same place";
+  EXPECT_EQ(0, device.registered);
+  EXPECT_TRUE(tuttiRegionRemove(third));
+  node_.gdr.reaching = 0;
 }
 
 /* A window makes it shared memory while the proxy looks for registrations that are out of date:
