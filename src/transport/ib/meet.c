@@ -683,6 +683,10 @@ static tuttiResult_t takeOffer(tuttiIbEndpoint *e) {
   }
   e->deadline = 0; /* without any queue pair, the sender asks again */
   e->state = e->nparts ? TUTTI_IB_RUNNING : TUTTI_IB_BROKEN;
+  e->looks = 0;
+  e->gaveUp = false; /* what the old ones gave up says nothing of these */
+  /* That they carry messages the sender alone finds out. */
+  if (e->nparts) tuttiIbCountBroken(e, false);
   sendHandshake(e);
   return tuttiSuccess;
 }
@@ -784,6 +788,7 @@ static tuttiResult_t giveUp(tuttiIbEndpoint *e) {
   const tuttiCommView *v = e->meet.view;
   const tuttiIbPort *p = &e->node->rails[e->qps[0].rail].port;
   e->deadline = 0;
+  tuttiIbCountBroken(e, false);
   if (tuttiIbSends(e)) tuttiIbPassTo(e, e->meet.known);
   tuttiStoreRelease(&e->confirmed, UINT64_MAX);
   if (tuttiIbSends(e) || !e->stalled) return tuttiSuccess;

@@ -110,6 +110,23 @@ TEST_F(IbEnd, WhatMemoryHasAndNoImmediateTellsIsAskedForAgain) {
   EXPECT_EQ(TUTTI_IB_BROKEN, reverse_->state);
 }
 
+/* The peer has made the queue pairs anew, and the receives of the old ones were given up. */
+TEST_F(IbEnd, WhatOldQueuePairsGaveUpSaysNothingOfNewOnes) {
+  Connect();
+  OpenTwin();
+  AwaitImmediates();
+  ibv_wc last = Immediate(TUTTI_IB_RECEIVES - 1, 0);
+  last.status = IBV_WC_WR_FLUSH_ERR;
+  device.done = {last};
+  OfferToTwin();
+  EXPECT_TRUE(device.done.empty());
+  tuttiIbDescriptor *d = &reverse_->control->descriptors[0];
+  tuttiStoreRelease(&d->first, 1);
+  tuttiStoreRelease(&d->last, 1);
+  Look(60); /* a quarter of the timeout: the immediate may be on its way */
+  EXPECT_EQ(TUTTI_IB_RUNNING, reverse_->state) << reverse_->trouble;
+}
+
 TEST_F(IbEnd, WhatMemoryHasAndNobodyTellsAnyMoreIsAnError) {
   Connect();
   OpenTwin();

@@ -265,6 +265,23 @@ TEST_F(IbEnd, ConnectionsThatAreMadeAnewAreCounted) {
   EXPECT_EQ(0, Trouble().broken);
 }
 
+/* A receiver is mended by an offer of its peer, or never, where that has finished. */
+TEST_F(IbEnd, ConnectionsThatAreMadeAnewAreCountedByReceiversToo) {
+  Connect();
+  OpenTwin();
+  tuttiIbBreak(reverse_, &reverse_->qps[0], "by a test");
+  EXPECT_EQ(1, Trouble().broken);
+  OfferToTwin();
+  EXPECT_EQ(0, Trouble().broken);
+  tuttiIbBreak(reverse_, &reverse_->qps[0], "by a test");
+  EXPECT_EQ(1, Trouble().broken);
+  reverse_->meet.parts[0].closed = true;
+  tuttiProxyTurn turn{};
+  bool moved;
+  EXPECT_EQ(tuttiSuccess, tuttiIbMeetStep(reverse_, &turn, &moved)) << tuttiErrorText();
+  EXPECT_EQ(0, Trouble().broken);
+}
+
 TEST_F(IbEnd, AddressesAreReadAnewAndTold) {
   Connect();
   news = {{{IBV_EVENT_LID_CHANGE, 1}}, IBV_PORT_ACTIVE, 77, IBV_MTU_2048, 9};

@@ -254,6 +254,27 @@ protected:
     e_.meet.parts[0].source.readable = true;
     EXPECT_EQ(tuttiSuccess, Step()) << tuttiErrorText();
   }
+  /* The peer offers the twin a queue pair of the first ports, which it takes. */
+  void OfferToTwin() {
+    int sv[2];
+    ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv));
+    reverse_->theirs = node_.mine;
+    reverse_->meet.parts[0].source.fd = sv[0];
+    reverse_->meet.parts[0].source.readable = true;
+    reverse_->meet.parts[0].closed = false; /* without a socket nothing could be told to the peer */
+    tuttiIbHandshake h = Told(TUTTI_IB_OFFER);
+    h.immediate = reverse_->immediate;
+    h.nqps = 1;
+    h.qps[0].qpn = 7;
+    EXPECT_EQ(static_cast<ssize_t>(sizeof h), send(sv[1], &h, sizeof h, 0));
+    tuttiProxyTurn turn{};
+    bool moved = false;
+    EXPECT_EQ(tuttiSuccess, tuttiIbMeetStep(reverse_, &turn, &moved)) << tuttiErrorText();
+    EXPECT_EQ(TUTTI_IB_RUNNING, reverse_->state);
+    reverse_->meet.parts[0].source.fd = -1;
+    close(sv[0]);
+    close(sv[1]);
+  }
   /* Queue pairs of these rails, by bit, fail at the peer; the offer that follows is made at once.
    */
   void FailAtPeer(unsigned rails) {
