@@ -128,8 +128,12 @@ static void takeImmediate(tuttiIbQueuePair *q, uint32_t immediate) {
     uint64_t m = tuttiIbImmediateNumber(immediate, e->credit);
     e->heard[m % TUTTI_FIFO_DEPTH] = m + 1;
   }
-  if (!tuttiIbSends(e) && kind == TUTTI_IB_SHARE)
-    q->come = tuttiIbImmediateNumber(immediate, q->come) + 1;
+  if (!tuttiIbSends(e) && kind == TUTTI_IB_SHARE) {
+    /* All shares of messages that have arrived are there; and those are told in order. A queue pair
+     * that has had none for long, as only large messages have one for it, knows an old number. */
+    uint64_t least = q->come > e->arrived ? q->come : e->arrived;
+    q->come = tuttiIbImmediateNumber(immediate, least) + 1;
+  }
 }
 
 static void takeCompletion(const struct ibv_wc *wc) {

@@ -95,6 +95,23 @@ TEST_F(IbEnd, AnImmediateThatIsLostIsMadeGoodByTheNext) {
   }
 }
 
+/* Small messages have no share for any but the first queue pair. */
+TEST_F(IbEnd, AnImmediateOfAQueuePairThatHadNoneForLongIsUnderstood) {
+  Connect();
+  OpenTwin();
+  AwaitImmediates();
+  const uint64_t arrived = (UINT64_C(3) << TUTTI_IB_IMMEDIATE_BITS) + 5;
+  tuttiIbQueuePair &q = reverse_->qps[0];
+  q.come = 3;
+  reverse_->arrived = arrived;
+  device.done = {Immediate(0, arrived), Immediate(1, arrived + 2)};
+  tuttiIbPoll(&node_);
+  EXPECT_EQ(arrived + 3, q.come);
+  device.done = {Immediate(2, arrived + 3)}; /* more than has been taken is told */
+  tuttiIbPoll(&node_);
+  EXPECT_EQ(arrived + 4, q.come);
+}
+
 TEST_F(IbEnd, WhatMemoryHasAndNoImmediateTellsIsAskedForAgain) {
   Connect();
   OpenTwin();
