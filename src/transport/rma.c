@@ -34,6 +34,8 @@ struct tuttiRma {
   tuttiConn **sending; /* [nranks] over a network; NULL: none yet */
 };
 
+#define NOWHERE SIZE_MAX /* no place of an area */
+
 /* The areas that this process has mapped. Its ranks share one mapping of each: threads then meet at
  * one address, and the memory stays as long as any of them may write to it. */
 typedef struct mapping {
@@ -164,24 +166,31 @@ void tuttiRmaFree(tuttiRma *r) {
 
 /* ---- windows of this rank -------------------------------------------------------------------- */
 
-static size_t placeOf(uint32_t number) {
-  return number % TUTTI_RMA_WINDOWS;
+/* A window is at its own place, or the next that was free if an older window is open there. This
+ * finds the first from its own on at which `live` is: the window's number, or 0 where none is open.
+ */
+static size_t placeOf(const Area *area, uint32_t window, uint32_t live) {
+  for (uint32_t i = 0; i < TUTTI_RMA_WINDOWS; i++) {
+    size_t place = (window + i) % TUTTI_RMA_WINDOWS;
+    if (tuttiLoadAcquire32(&area->windows[place].live) == live) return place;
+  }
+  return NOWHERE;
 }
 
 tuttiResult_t tuttiRmaWindowOpen(tuttiRma *r, uint32_t number, void *base, size_t size,
                                  tuttiRmaKeys *keys) {
   TUTTI_TRY(tuttiRmaNetWindowOpen(r->net, number, base, size, keys));
-  tuttiAtomic32 *live = &r->mine->windows[placeOf(number)].live;
-  if (tuttiLoadAcquire32(live) == 0) tuttiStoreRelease32(live, number);
+  size_t place = placeOf(r->mine, number, 0);
+  if (place != NOWHERE) tuttiStoreRelease32(&r->mine->windows[place].live, number);
   return tuttiSuccess;
 }
 
 /* Writers announce themselves, then look whether it is open; this rank closes it, then looks
  * whether anyone is there: at least one sees the other. */
 void tuttiRmaWindowClose(tuttiRma *r, uint32_t number) {
-  size_t place = placeOf(number);
+  size_t place = placeOf(r->mine, number, number);
   tuttiRmaNetWindowClose(r->net, number);
-  if (tuttiLoadAcquire32(&r->mine->windows[place].live) != number) return;
+  if (place == NOWHERE) return;
   tuttiStoreSeqCst32(&r->mine->windows[place].live, 0);
   while (tuttiLoadSeqCst32(&r->mine->windows[place].writers) != 0)
     tuttiCpuRelax();
@@ -245,7 +254,8 @@ static tuttiResult_t closedWindow(const tuttiRma *r, const tuttiRmaPut *put) {
 /* Into the memory of another thread, which cannot take it away meanwhile. */
 static tuttiResult_t storeAt(const tuttiRma *r, const tuttiRmaPut *put) {
   Area *area = r->theirs[put->peer];
-  size_t place = placeOf(put->window);
+  size_t place = placeOf(area, put->window, put->window);
+  if (place == NOWHERE) return closedWindow(r, put);
   tuttiFetchAddSeqCst32(&area->windows[place].writers, 1);
   bool open = tuttiLoadSeqCst32(&area->windows[place].live) == put->window;
   if (open) memmove((void *)(uintptr_t)put->at, put->data, put->bytes); // NOLINT: its address
@@ -257,8 +267,7 @@ static tuttiResult_t storeAt(const tuttiRma *r, const tuttiRmaPut *put) {
 static tuttiResult_t copyTo(const tuttiRma *r, const tuttiRmaPut *put) {
   const tuttiPeer *p = &r->view->peers[put->peer];
   Area *area = r->theirs[put->peer];
-  if (tuttiLoadAcquire32(&area->windows[placeOf(put->window)].live) != put->window)
-    return closedWindow(r, put);
+  if (placeOf(area, put->window, put->window) == NOWHERE) return closedWindow(r, put);
   if (put->mapped) {
     memcpy(put->mapped, put->data, put->bytes);
     return tuttiSuccess;

@@ -296,6 +296,42 @@ TEST_P(OneSided, AWaitThatFailsTakesNothing) {
   });
 }
 
+/* More windows are made than there are places for them, while one stays open. */
+TEST_P(OneSided, AWindowMayStayWhileManyOthersComeAndGo) {
+  constexpr uint32_t places = 4096;
+  Ranks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([](int r, tuttiComm_t comm) {
+    uint32_t first[2] = {}, others[2] = {}, last[2][2] = {};
+    tuttiWindow_t stays = nullptr, comes = nullptr, next[2] = {};
+    ASSERT_EQ(tuttiCommWindowRegister(comm, first, 8, &stays, 0), tuttiSuccess) << lastError(comm);
+    for (uint32_t w = 2; w <= places; w++) {
+      ASSERT_EQ(tuttiCommWindowRegister(comm, others, 8, &comes, 0), tuttiSuccess);
+      ASSERT_EQ(tuttiCommWindowDeregister(comm, comes), tuttiSuccess);
+    }
+    /* These two would be where the first one is, and where that has put the other. */
+    for (int w : {0, 1})
+      ASSERT_EQ(tuttiCommWindowRegister(comm, last[w], 8, &next[w], 0), tuttiSuccess);
+    auto put = [&](uint32_t value, tuttiWindow_t window, size_t at = 0) {
+      return tuttiPutSignal(&value, 1, tuttiUint32, 1 - r, window, at, 0, 0, 0, comm, nullptr);
+    };
+    ASSERT_EQ(put(1, stays), tuttiSuccess) << lastError(comm);
+    ASSERT_EQ(put(2, next[0]), tuttiSuccess) << lastError(comm);
+    ASSERT_EQ(put(3, next[1]), tuttiSuccess) << lastError(comm);
+    ASSERT_EQ(wait(comm, 1 - r, 3), tuttiSuccess) << lastError(comm);
+    EXPECT_EQ(first[0], 1u);
+    EXPECT_EQ(last[0][0], 2u);
+    EXPECT_EQ(last[1][0], 3u);
+    /* The first one's place is free then, and the others are found all the same. */
+    ASSERT_EQ(tuttiCommWindowDeregister(comm, stays), tuttiSuccess);
+    ASSERT_EQ(put(4, next[0], 4), tuttiSuccess) << lastError(comm);
+    ASSERT_EQ(wait(comm, 1 - r), tuttiSuccess) << lastError(comm);
+    EXPECT_EQ(last[0][1], 4u);
+    for (tuttiWindow_t w : next)
+      EXPECT_EQ(tuttiCommWindowDeregister(comm, w), tuttiSuccess);
+  });
+}
+
 TEST_P(OneSided, SayThatTheyServe) {
   Ranks ranks(2);
   ASSERT_TRUE(ranks.ok());
