@@ -143,6 +143,7 @@ static const Option deviceOptions[] = {
     {"link", LINK, offsetof(softDeviceConfig, roce), 0, 0},
     {"ports", COUNT, offsetof(softDeviceConfig, nports), 1, SOFT_MAX_PORTS},
     {"max_inline", COUNT, offsetof(softDeviceConfig, maxInline), 0, SOFT_MAX_INLINE},
+    {"max_cqe", COUNT, offsetof(softDeviceConfig, maxCqe), 1, SOFT_MAX_CQE},
     {"pci", TEXT, offsetof(softDeviceConfig, pci), 0, sizeof((softDeviceConfig *)0)->pci},
     {"model", COUNT, offsetof(softDeviceConfig, model), 0, UINT32_MAX},
     {"numa", COUNT, offsetof(softDeviceConfig, numa), 0, 1023},
@@ -224,7 +225,8 @@ static softDeviceConfig *addDevice(softConfig *config, const char *name) {
     if (strcmp(config->devices[i].name, name) == 0) return &config->devices[i];
   if (config->ndevices == SOFT_MAX_DEVICES) return NULL;
   softDeviceConfig *d = &config->devices[config->ndevices++];
-  *d = (softDeviceConfig){.nports = 1, .maxInline = 256, .numa = UINT64_MAX};
+  *d =
+      (softDeviceConfig){.nports = 1, .maxInline = 256, .maxCqe = SOFT_MAX_CQE, .numa = UINT64_MAX};
   snprintf(d->name, sizeof d->name, "%s", name);
   for (int i = 0; i < SOFT_MAX_PORTS; i++)
     d->ports[i] = (softPortConfig){

@@ -348,7 +348,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) 
       .max_sge = SOFT_MAX_SGE,
       .max_sge_rd = SOFT_MAX_SGE,
       .max_cq = 65536,
-      .max_cqe = SOFT_MAX_CQE,
+      .max_cqe = (int)hca.config.devices[device].maxCqe,
       .max_mr = SOFT_MAX_MRS - 1,
       .max_pd = 65536,
       .max_qp_rd_atom = SOFT_MAX_ATOMIC,

@@ -433,6 +433,17 @@ TEST(Gdr, PeermemThatRefusesIsTold) {
   EXPECT_EQ(r.via(), "NET/IB/0");
 }
 
+// Eleven queue pairs have 1056 requests, and twice as much is not to be had.
+TEST(Gdr, ACompletionQueueGrowsAsFarAsItsDeviceAllows) {
+  if (!configured("device softhca0 max_cqe=1100")) return;
+  set("TUTTI_IB_QPS_PER_CONNECTION", "11");
+  Ranks r(false, false);
+  r.attach();
+  tuttiConn from = r.a.open(0, TUTTI_SEND), to = r.b.open(0, TUTTI_RECV);
+  EXPECT_EQ(exchange(r, from, to, 50, kSizes), 0) << r.a.error << r.b.error;
+  closeBoth(r, from, to);
+}
+
 TEST(Gdr, WhatFindsNoRoomIsStagedAndGetsItLater) {
   if (!configured("movers 1")) return;
   set("TUTTI_NET_GDR_SLAB", "1M"); // two connections

@@ -68,7 +68,7 @@ typedef struct {
   char name[32];
   bool roce;
   uint64_t nports;
-  uint64_t maxInline;
+  uint64_t maxInline, maxCqe;
   uint64_t model;                                  /* its number among the vendor's parts */
   char pci[128];                                   /* its place, for softhca_sysfs alone */
   uint64_t numa;                                   /* the same; UINT64_MAX: not known */

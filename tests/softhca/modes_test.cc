@@ -84,6 +84,17 @@ TEST(Ports, HaveAMaximumOfInlineData) {
   EXPECT_EQ(ibv_close_device(context), 0);
 }
 
+TEST(Ports, HaveAMaximumOfCompletions) {
+  if (!configured("device softhca0 max_cqe=100")) return;
+  End end; // its queue has 64
+  ibv_device_attr attr = {};
+  EXPECT_EQ(ibv_query_device(end.context, &attr), 0);
+  EXPECT_EQ(attr.max_cqe, 100);
+  EXPECT_EQ(ibv_create_cq(end.context, 101, nullptr, nullptr, 0), nullptr);
+  EXPECT_EQ(ibv_resize_cq(end.cq, 101), EINVAL);
+  EXPECT_EQ(ibv_resize_cq(end.cq, 100), 0);
+}
+
 TEST(Ports, SubnetsDoNotReachEachOther) {
   if (!configured("device a ports=2\nport a/2 subnet=fe80000000000002")) return;
   End a, b;

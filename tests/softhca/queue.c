@@ -97,6 +97,10 @@ READER(uint32_t, readSlid, slid)
 READER(uint8_t, readSl, sl)
 READER(uint8_t, readPath, dlid_path_bits)
 
+static bool mayHold(const struct ibv_context *context, uint32_t cqe) {
+  return cqe >= 1 && cqe <= hca.config.devices[softDeviceOf(context)].maxCqe;
+}
+
 /* What a queue of so many entries has room for: repeated ones must not make it overrun. */
 static uint32_t roomFor(uint32_t cqe) {
   const softFault *again = &hca.config.faults.completionAgain;
@@ -104,7 +108,7 @@ static uint32_t roomFor(uint32_t cqe) {
 }
 
 struct ibv_cq_ex *softCreateCqEx(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr) {
-  bool bad = attr->cqe < 1 || attr->cqe > SOFT_MAX_CQE || attr->comp_vector > 0;
+  bool bad = !mayHold(context, attr->cqe) || attr->comp_vector > 0;
   bool removed = softRefuses(context);
   softCq *cq = bad || removed ? NULL : calloc(1, sizeof *cq);
   if (cq) cq->ring = calloc(roomFor(attr->cqe), sizeof *cq->ring);
@@ -155,7 +159,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cqConte
 
 int ibv_resize_cq(struct ibv_cq *ibvCq, int cqe) {
   softCq *cq = (softCq *)ibvCq;
-  if (cqe < 1 || cqe > SOFT_MAX_CQE) return EINVAL;
+  if (cqe < 1 || !mayHold(ibvCq->context, (uint32_t)cqe)) return EINVAL;
   if (softRefuses(ibvCq->context)) return EIO;
   uint32_t cap = roomFor((uint32_t)cqe);
   struct ibv_wc *ring = calloc(cap, sizeof *ring);

@@ -56,7 +56,7 @@ typedef struct {
   struct ibv_cq *cq;
   tuttiProxySource events; /* of the context */
   uint64_t model;          /* of the device, as a number */
-  int cqe, qps;            /* size of cq, and queue pairs on it */
+  int cqe, mostCqe, qps;   /* size of cq, what the device allows, and queue pairs on it */
   uint64_t carried;        /* bytes of large payloads that have been acknowledged by way of it */
   bool gone;               /* the device was removed or has failed */
   /* GPUDirect RDMA, where the rail has passed its check: see gdr.c. */

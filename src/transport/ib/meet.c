@@ -78,9 +78,11 @@ static tuttiResult_t widenCq(tuttiIbEndpoint *e, const tuttiIbQueuePair *q) {
   tuttiIbRail *rail = &e->node->rails[q->rail];
   int needed = (rail->qps + 1) * (TUTTI_IB_SENDS + TUTTI_IB_RECEIVES);
   if (needed <= rail->cqe) return tuttiSuccess;
-  int err = tuttiVerbs.resizeCq(rail->cq, 2 * needed);
+  int size = 2 * needed; /* for those to come, as far as the device goes */
+  if (size > rail->mostCqe && needed <= rail->mostCqe) size = rail->mostCqe;
+  int err = tuttiVerbs.resizeCq(rail->cq, size);
   if (err) return queuePairFailed(e, q, "ibv_resize_cq", err);
-  rail->cqe = 2 * needed;
+  rail->cqe = size;
   return tuttiSuccess;
 }
 

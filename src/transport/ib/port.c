@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -347,7 +348,7 @@ void tuttiIbNodeClose(tuttiIbNode *node) {
 
 /* NULL, or the call that failed with errno `*err`. */
 static const char *openRail(tuttiIbRail *rail, int *err) {
-  struct ibv_device_attr device = {.max_cqe = FIRST_CQE};
+  struct ibv_device_attr device = {.max_cqe = INT_MAX};
   int fd = rail->context->async_fd;
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -358,6 +359,7 @@ static const char *openRail(tuttiIbRail *rail, int *err) {
   *err = errno;
   if (!rail->pd) return "ibv_alloc_pd";
   (void)tuttiVerbs.queryDevice(rail->context, &device);
+  rail->mostCqe = device.max_cqe;
   rail->cqe = device.max_cqe < FIRST_CQE ? device.max_cqe : FIRST_CQE;
   rail->cq = tuttiVerbs.createCq(rail->context, rail->cqe, NULL, NULL, 0);
   *err = errno;

@@ -454,6 +454,24 @@ TEST_F(IbEnd, ADeviceThatRefusesIsDoneWithout) {
   EXPECT_NE(nullptr, strstr(tuttiErrorText(), "made0 port 1")) << tuttiErrorText();
 }
 
+/* For one queue pair on each, of 96 requests: twice as much as is needed, or all that there is. */
+TEST_F(IbEnd, ACompletionQueueIsWidenedAsFarAsItsDeviceAllows) {
+  static std::vector<int> asked;
+  asked.clear();
+  tuttiVerbs.resizeCq = [](ibv_cq *, int cqe) {
+    asked.push_back(cqe);
+    return 0;
+  };
+  for (int i = 0; i < kRails; i++) {
+    node_.rails[i].cqe = 95;
+    node_.rails[i].mostCqe = i == 0 ? 191 : 500;
+  }
+  EXPECT_EQ(3u, Offer());
+  EXPECT_EQ((std::vector<int>{191, 192}), asked);
+  EXPECT_EQ(191, node_.rails[0].cqe);
+  EXPECT_EQ(192, node_.rails[1].cqe);
+}
+
 TEST_F(IbEnd, AQueuePairOfAPortThatIsDownWaitsForIt) {
   static int destroyed;
   destroyed = 0;
