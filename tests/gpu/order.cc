@@ -190,6 +190,27 @@ TEST_F(GpuMessages, RingsAndPairs) {
   }
 }
 
+/* The lines of what ring and tree kernels send over are in GPU memory, where no CPU may look. */
+TEST_F(GpuMessages, SuspendAndGoOnAfterThem) {
+  Settings settings(std::map<std::string, std::string>{{"TUTTI_ALGO", "Ring,Tree"}});
+  GpuRanks ranks(2);
+  ASSERT_TRUE(ranks.ok());
+  ranks.run([](int r, tuttiComm_t comm, Gpu &gpu) {
+    const size_t n = 1000;
+    int *x = gpu.put(std::vector<int>(n, r + 1)), *y = gpu.put(std::vector<int>(n, 0));
+    for (int round = 0; round < 2; round++) {
+      TUTTI(tuttiGroupStart());
+      TUTTI(tuttiSend(x, n, tuttiInt32, 1 - r, comm, gpu.streams[0]));
+      TUTTI(tuttiRecv(y, n, tuttiInt32, 1 - r, comm, gpu.streams[0]));
+      TUTTI(tuttiGroupEnd());
+      endsWell(gpu.streams[0], comm);
+      EXPECT_EQ(gpu.get(y, n), std::vector<int>(n, 2 - r));
+      TUTTI(tuttiCommSuspend(comm, TUTTI_SUSPEND_MEM));
+      TUTTI(tuttiCommResume(comm));
+    }
+  });
+}
+
 /* The receive's stream waits for the send's, and the copy for both. */
 TEST_F(GpuMessages, ToOneselfFromStreamToStream) {
   GpuRanks ranks(1);
