@@ -296,6 +296,9 @@ static tuttiResult_t gatherAny(tuttiCommunicator *c, char *all, size_t bytes) {
   TUTTI_TRY(c->device->stage(&c->context, &memory, &room, &stream));
   if (!memory) return gather(c, all, bytes, stream);
   char *stage = memory;
+  if (room < n)
+    return TUTTI_FAIL(tuttiInvalidUsage,
+                      "this call works for at most %zu ranks on GPUs, and there are %zu", room, n);
   for (size_t at = 0, piece; at < bytes; at += piece) {
     piece = bytes - at < room / n ? bytes - at : room / n;
     memcpy(stage + rank * piece, all + rank * bytes + at, piece);
