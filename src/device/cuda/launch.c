@@ -15,14 +15,17 @@ tuttiResult_t tuttiCudaOrder(tuttiCuda *s, cudaStream_t first, cudaStream_t then
 }
 
 /* The runtime's call is not the same in all versions. */
-tuttiResult_t tuttiCudaCaptureOf(cudaStream_t stream, tuttiCudaCapture *out) {
-  enum cudaStreamCaptureStatus status;
+static tuttiResult_t captureInfo(cudaStream_t stream, cuuint64_t *id, CUgraph *graph,
+                                 const CUgraphNode **ends, size_t *nends) {
+  CUstreamCaptureStatus status;
   CUresult (*get)(CUstream stream, CUstreamCaptureStatus * status, cuuint64_t * id, CUgraph * graph,
                   const CUgraphNode **nodes, size_t *n) = tuttiCudaDriver("cuStreamGetCaptureInfo");
-  if (get && get(stream, (CUstreamCaptureStatus *)&status, &out->id, &out->graph,
-                 (const CUgraphNode **)&out->ends, &out->nends) == CUDA_SUCCESS)
-    return tuttiSuccess;
+  if (get && get(stream, &status, id, graph, ends, nends) == CUDA_SUCCESS) return tuttiSuccess;
   return TUTTI_FAIL(tuttiUnhandledCudaError, "cuStreamGetCaptureInfo tells nothing of a capture");
+}
+
+tuttiResult_t tuttiCudaCaptureOf(cudaStream_t stream, tuttiCudaCapture *out) {
+  return captureInfo(stream, &out->id, &out->graph, (const CUgraphNode **)&out->ends, &out->nends);
 }
 
 tuttiResult_t tuttiCudaBegin(tuttiCuda *s, cudaStream_t stream, bool *capturing) {
@@ -31,9 +34,9 @@ tuttiResult_t tuttiCudaBegin(tuttiCuda *s, cudaStream_t stream, bool *capturing)
   CUDA_TRY(cudaStreamIsCapturing(stream, &status));
   *capturing = status != cudaStreamCaptureStatusNone;
   if (*capturing) {
-    tuttiCudaCapture capture = {0};
-    TUTTI_TRY(tuttiCudaCaptureOf(stream, &capture));
-    s->graph = capture.id; /* tells captures apart */
+    /* Tells captures apart. Not asked for the nodes that the stream follows: of those with an edge
+     * that carries data, as behind a programmatic event of the user's, CUDA tells only with it. */
+    TUTTI_TRY(captureInfo(stream, &s->graph, NULL, NULL, NULL));
   }
   bool another = s->last[*capturing] != stream || stream == cudaStreamPerThread;
   if (another && (!*capturing || before == s->graph))
