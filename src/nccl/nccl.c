@@ -189,7 +189,8 @@ FORWARD(MemAlloc, (void **ptr, size_t size), (ptr, size))
 FORWARD(MemFree, (void *ptr), (ptr))
 FORWARD(CommRegister, (tuttiComm_t comm, void *buff, size_t size, void **handle),
         (comm, buff, size, handle))
-FORWARD(CommDeregister, (tuttiComm_t comm, void *handle), (comm, handle))
+/* NCCL gives out NULL where it registers nothing, and takes it back. */
+FORWARD_IF(handle, CommDeregister, (tuttiComm_t comm, void *handle), (comm, handle))
 DEFINE(tuttiResult_t, CommWindowRegister,
        (tuttiComm_t comm, void *buff, size_t size, tuttiWindow_t *win, int winFlags)) {
   tuttiNcclRefusal = NULL;

@@ -32,6 +32,7 @@ SAME(CommGetAsyncError)
 SAME(CommCount)
 SAME(CommWindowRegister)
 SAME(CommWindowDeregister)
+SAME(CommDeregister)
 SAME(CommMemStats)
 SAME(AllReduce)
 SAME(PutSignal)
@@ -227,6 +228,7 @@ TEST(Nccl, Collectives) {
     EXPECT_EQ(ncclCommMemStats(comms[r], tuttiStatGpuMemTotal, &bytes), tuttiSuccess);
     EXPECT_GT(bytes, 0u);
     EXPECT_EQ(ncclCommWindowDeregister(comms[r], wins[r]), tuttiSuccess);
+    EXPECT_EQ(ncclCommDeregister(comms[r], nullptr), tuttiSuccess);
     for (auto comm : {parts[r], rest[r], comms[r]})
       if (comm) {
         EXPECT_EQ(ncclCommDestroy(comm), tuttiSuccess) << lastError();
