@@ -126,14 +126,29 @@ static bool isRegistered(const tuttiIbRegion *r) {
   return any;
 }
 
+/* One that holds [begin, begin + bytes), and is kept from now on as long as `found` is: as it
+ * lasts, its pages are those of now. NULL: there is none. Were each newer region given one of its
+ * own, those that come and go would leave theirs behind while an older one stays. */
+static const tuttiIbRegion *renewed(tuttiIbNode *node, const tuttiRegion *found, uintptr_t begin,
+                                    size_t bytes) {
+  for (tuttiIbRegion *r = node->regions; r; r = r->next) {
+    const tuttiRegion *region = &r->region;
+    if (region->begin < found->begin || region->end > found->end) continue;
+    if (begin < region->begin || begin + bytes > region->end || !tuttiRegionLasts(region)) continue;
+    r->region.time = found->time;
+    return r;
+  }
+  return NULL;
+}
+
 bool tuttiIbReaches(void *self, const void *addr, size_t bytes) {
   tuttiIbNode *node = self;
   tuttiRegion found;
   if (node->gdr.reaching == 0 || !tuttiRegionFind(addr, bytes, &found)) return false;
   {
     TUTTI_LOCKED(&node->regionLock);
-    for (const tuttiIbRegion *r = node->regions; r; r = r->next)
-      if (r->region.id == found.id) return isRegistered(r);
+    const tuttiIbRegion *known = renewed(node, &found, (uintptr_t)addr, bytes);
+    if (known) return isRegistered(known);
   }
   tuttiIbRegion *r; /* no other thread launches kernels of this communicator meanwhile */
   if (tuttiAlloc((void **)&r, 1, sizeof *r, "a registration", node->view->memory) != tuttiSuccess)

@@ -587,6 +587,34 @@ TEST_F(IbEnd, ARegistrationStaysAsLongAsAnyRegionOfItsTime) {
   node_.gdr.reaching = 0;
 }
 
+/* A region that comes and goes again and again leaves nothing behind where another one stays; and
+ * what was registered before it came is kept by it, too. */
+TEST_F(IbEnd, MemoryIsRegisteredOnceForRegionsThatComeAndGo) {
+  uint8_t memory[100] = {};
+  uint64_t stays, comes;
+  tuttiIbRegion *r;
+  node_.gdr.reaching = 3;
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, sizeof memory, &stays));
+  for (int i = 0; i < 5; i++) {
+    ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, sizeof memory, &comes));
+    EXPECT_TRUE(tuttiIbReaches(&node_, memory, 50));
+    EXPECT_TRUE(tuttiRegionRemove(comes));
+    tuttiIbForgetRegions(&node_);
+    EXPECT_EQ(kRails, device.registered);
+  }
+  ASSERT_EQ(tuttiSuccess, tuttiRegionAdd(memory, sizeof memory, &comes));
+  EXPECT_TRUE(tuttiIbReaches(&node_, memory, 50));
+  EXPECT_TRUE(tuttiRegionRemove(stays));
+  ASSERT_EQ(tuttiSuccess, tuttiIbBorrow(&node_, memory, 50, &r));
+  ASSERT_NE(nullptr, r);
+  tuttiIbReturn(r);
+  EXPECT_EQ(kRails, device.registered);
+  EXPECT_TRUE(tuttiRegionRemove(comes));
+  tuttiIbForgetRegions(&node_);
+  EXPECT_EQ(0, device.registered);
+  node_.gdr.reaching = 0;
+}
+
 /* A window makes it shared memory while the proxy looks for registrations that are out of date:
  * that of a newer region over the same memory, which stays, is, too. */
 TEST_F(IbEnd, MemoryThatGetsOtherPagesIsRegisteredAnew) {
