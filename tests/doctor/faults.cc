@@ -402,6 +402,53 @@ TEST(Notes, WhatIsSentIsStaged) {
   EXPECT_THAT(Examined(r).text(TUTTI_FOUND_NOTE), HasSubstr("slow to read this GPU"));
 }
 
+/* Two of eight GPUs are a job's own: NVML counts these, and the control group denies the others. */
+Recorded twoOfEight() {
+  Recorded r("dgx");
+  for (const char *bus : {"3a", "3c", "9a", "9c", "da", "dc"}) {
+    std::string gpu = "0000:" + std::string(bus) + ":00.0";
+    r.silent("nvml." + gpu + ".*").silent("cuda." + gpu + ".*").answer("device." + gpu, "denied");
+  }
+  r.answers("nvml.*.peers", "- 0").answer("nvml.count", "2").answer("cores.allowed", "4");
+  return r;
+}
+
+TEST(Notes, GpusOfOtherJobs) {
+  Recorded r = twoOfEight();
+  std::string text = Examined(r).text(TUTTI_FOUND_NOTE);
+  EXPECT_THAT(text, HasSubstr("note gpu.hidden 0000:3a:00.0, 0000:3c:00.0, 0000:9a:00.0, "
+                              "0000:9c:00.0, 0000:da:00.0, 0000:dc:00.0: it is on this host, and "
+                              "this process may not use it"));
+  EXPECT_EQ(Examined(r).text(TUTTI_FOUND_WARNING), "") << "nothing is lost, and cores suffice";
+  /* Errors of its own GPUs are still told. */
+  r.answer("xid.00", "0000:18:00.0 48").answer("cuda.state", "999: unknown error");
+  text = Examined(r).text(TUTTI_FOUND_WARNING);
+  EXPECT_THAT(text, HasSubstr("gpu.xid 0000:18:00.0"));
+  EXPECT_THAT(text, HasSubstr("gpu.cuda CUDA"));
+  /* One whose device is open to it is lost. */
+  r.answer("device.0000:da:00.0", "ok");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_FAILURE), HasSubstr("gpu.lost 0000:da:00.0"));
+}
+
+/* NVML may count GPUs and refuse to open them. */
+TEST(Notes, GpusThatNvmlDenies) {
+  Recorded r = twoOfEight();
+  r.silent("device.*").answer("nvml.count", "8");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_FAILURE), HasSubstr("gpu.lost"));
+  for (int i = 2; i < 8; i++)
+    r.answer("nvml.denied." + std::to_string(i), "Insufficient Permissions");
+  EXPECT_EQ(Examined(r).text(TUTTI_FOUND_WARNING), "");
+}
+
+TEST(Notes, CoresOfAPodWithOneOfEightGpus) {
+  Recorded r = twoOfEight();
+  r.silent("nvml.0000:1a:00.0.*").silent("cuda.0000:1a:00.0.*").silent("device.*");
+  r.answer("host.container", "Kubernetes").answer("cores.quota", "150");
+  EXPECT_EQ(Examined(r).text(TUTTI_FOUND_WARNING), "");
+  r.answer("cores.quota", "50");
+  EXPECT_THAT(Examined(r).text(TUTTI_FOUND_WARNING), HasSubstr("less than one for each GPU (1)"));
+}
+
 class Faults : public testing::TestWithParam<Fault> {};
 
 TEST_P(Faults, IsNamedAndNoOther) {

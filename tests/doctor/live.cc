@@ -1,8 +1,11 @@
 /* RDMA ports are tried: on the software HCA, which can lose and change what passes through it. */
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "recorded.h"
 #include "tools/command.h"
+#include "topology/sysfs_tree.h"
 
 using testing::HasSubstr;
 using testing::Not;
@@ -46,6 +49,46 @@ TEST(DoctorLive, RefusedMemoryIsAFailure) {
 }
 
 #endif
+
+/* As a user whom the rights of a device keep out; those of root let it in everywhere. */
+class AsNobody {
+public:
+  AsNobody() { EXPECT_EQ(root_ ? seteuid(65534) : 0, 0); }
+  ~AsNobody() { EXPECT_EQ(root_ ? seteuid(0) : 0, 0); }
+
+private:
+  bool root_ = geteuid() == 0;
+};
+
+TEST(DoctorLive, GpusAreOpenedThatNvmlDoesNotTellOf) {
+  TempDir dir;
+  namespace fs = std::filesystem;
+  fs::permissions(dir.path(), fs::perms(0755));
+  fs::create_directories(dir.path() / "dev");
+  const std::pair<std::string, int> gpus[] = {{"18", 0}, {"1a", 3}, {"3a", 1}, {"3c", 2}};
+  for (const auto &[bus, number] : gpus) {
+    fs::path of = dir.path() / "proc/driver/nvidia/gpus" / ("0000:" + bus + ":00.0");
+    fs::create_directories(of);
+    std::ofstream(of / "information") << "Model: \t\t NVIDIA H100\nDevice Minor: \t " << number;
+  }
+  std::ofstream(dir.path() / "dev/nvidia2");
+  std::ofstream(dir.path() / "dev/nvidia3");
+  fs::permissions(dir.path() / "dev/nvidia2", fs::perms(0666));
+  fs::permissions(dir.path() / "dev/nvidia3", fs::perms(0));
+  tuttiMachine m{};
+  snprintf(m.root, sizeof m.root, "%s", dir.path().c_str());
+  ASSERT_EQ(tuttiMachineTell(&m, "ok", "nvml.state"), tuttiSuccess);
+  ASSERT_EQ(tuttiMachineTell(&m, "0", "nvml.0000:18:00.0.index"), tuttiSuccess);
+  {
+    AsNobody nobody;
+    EXPECT_EQ(tuttiAskGpus(&m), tuttiSuccess);
+  }
+  EXPECT_EQ(tuttiMachineAnswer(&m, "device.0000:18:00.0"), nullptr) << "which NVML has told of";
+  EXPECT_STREQ(tuttiMachineAnswer(&m, "device.0000:1a:00.0"), "denied");
+  EXPECT_STREQ(tuttiMachineAnswer(&m, "device.0000:3a:00.0"), "No such file or directory");
+  EXPECT_STREQ(tuttiMachineAnswer(&m, "device.0000:3c:00.0"), "ok");
+  tuttiMachineClose(&m);
+}
 
 TEST(DoctorLive, ARecordingTells) {
   Recorded r("roce");

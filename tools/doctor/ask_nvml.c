@@ -17,6 +17,7 @@
 #define REMOTE_SWITCH      2
 #define MAX_LINKS          36
 #define MAX_GPUS           64
+#define NO_PERMISSION      4
 
 typedef void *device;
 
@@ -181,7 +182,8 @@ static tuttiResult_t askGpu(asking *a, unsigned index) {
   return askPeers(a, index);
 }
 
-/* The GPUs that NVML counts. One that it counts and cannot open is told of by its index. */
+/* The GPUs that NVML counts. One that it counts and cannot open is told of by its index, and apart
+ * if it is one that this process may not use. */
 static tuttiResult_t askGpus(asking *a) {
   const calls *c = a->nvml;
   unsigned count = 0;
@@ -196,7 +198,8 @@ static tuttiResult_t askGpus(asking *a) {
     if (err == 0) err = c->DeviceGetPciInfo_v3(a->gpus[a->n], &pci);
     pci.busId[sizeof pci.busId - 1] = '\0';
     if (err != 0)
-      TUTTI_TRY(tuttiMachineTell(a->m, c->ErrorString(err), "nvml.lost.%u", i));
+      TUTTI_TRY(tuttiMachineTell(a->m, c->ErrorString(err), "nvml.%s.%u",
+                                 err == NO_PERMISSION ? "denied" : "lost", i));
     else if (tuttiBusIdParse(pci.busId, &bus))
       tuttiBusIdText(bus, a->bus[a->n++], sizeof a->bus[0]);
   }

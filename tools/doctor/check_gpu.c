@@ -85,11 +85,22 @@ static void checkCuda(const tuttiView *v, tuttiFindings *f) {
 
 /* ---- one GPU -------------------------------------------------------------------------------- */
 
+/* Its device cannot be opened; where that was not tried, NVML said so of some GPU. */
+static bool isDenied(const tuttiView *v, const tuttiViewGpu *gpu) {
+  const char *device = tuttiMachineAnswer(v->m, "device.%s", gpu->bus);
+  if (device) return strcmp(device, "denied") == 0;
+  for (int i = 0; i < TUTTI_VIEW_GPUS; i++)
+    if (tuttiMachineAnswer(v->m, "nvml.denied.%d", i)) return true;
+  return false;
+}
+
 static void checkLost(const tuttiView *v, const tuttiViewGpu *gpu, tuttiFindings *f) {
   const char *shown = tuttiMachineAnswer(v->m, "env.NVIDIA_VISIBLE_DEVICES");
-  if (v->container || (shown && strcmp(shown, "all") != 0))
+  bool inContainer = v->container || (shown && strcmp(shown, "all") != 0);
+  if (inContainer || isDenied(v, gpu))
     tuttiFind(f, TUTTI_FOUND_NOTE, "gpu.hidden", gpu->bus, "",
-              "it is on this host, and this container may not use it");
+              "it is on this host, and this %s may not use it",
+              inContainer ? "container" : "process");
   else
     tuttiFind(f, TUTTI_FOUND_FAILURE, "gpu.lost", gpu->bus,
               "sudo nvidia-smi -r || sudo dmesg | grep -i xid",

@@ -49,6 +49,14 @@ static void checkLimits(const tuttiView *v, tuttiFindings *f) {
 
 /* ---- cores and memory ----------------------------------------------------------------------- */
 
+/* GPUs of this process: ranks of others, on GPUs that it may not use, have cores of their own. */
+static unsigned usableGpus(const tuttiView *v) {
+  unsigned n = 0;
+  for (int i = 0; i < v->ngpus; i++)
+    n += v->gpus[i].told;
+  return n;
+}
+
 static void checkCores(const tuttiView *v, tuttiFindings *f) {
   char governor[32], driver[32];
   const char *dir = "sys/devices/system/cpu/cpu0/cpufreq/";
@@ -56,6 +64,7 @@ static void checkCores(const tuttiView *v, tuttiFindings *f) {
   unsigned long long quota = answered(v, "cores.quota", 0);
   unsigned long long allowed = answered(v, "cores.allowed", 0);
   unsigned long long online = answered(v, "cores.online", 0);
+  unsigned usable = usableGpus(v);
   snprintf(path, sizeof path, "%sscaling_governor", dir);
   bool slow =
       tuttiMachineRead(v->m, path, governor, sizeof governor) && strcmp(governor, "powersave") == 0;
@@ -67,14 +76,14 @@ static void checkCores(const tuttiView *v, tuttiFindings *f) {
               "sudo cpupower frequency-set -g performance",
               "the governor powersave of %s keeps all cores at their lowest clock",
               driver[0] ? driver : "cpufreq");
-  if (quota > 0 && v->ngpus > 0 && quota < 100ull * (unsigned)v->ngpus)
+  if (quota > 0 && quota < 100ull * usable)
     tuttiFind(f, TUTTI_FOUND_WARNING, "host.cores", "CPU", "cat /sys/fs/cgroup/cpu.max",
-              "the control group grants %llu.%02llu cores, less than one for each of the %d GPUs",
-              quota / 100, quota % 100, v->ngpus);
-  if (allowed > 0 && v->ngpus > 0 && allowed < (unsigned)v->ngpus)
+              "the control group grants %llu.%02llu cores, less than one for each GPU (%u)",
+              quota / 100, quota % 100, usable);
+  if (allowed > 0 && allowed < usable)
     tuttiFind(f, TUTTI_FOUND_WARNING, "host.cores", "CPU", "taskset -cp $$",
-              "this process may run on %llu of %llu cores, fewer than the %d GPUs", allowed, online,
-              v->ngpus);
+              "this process may run on %llu of %llu cores, fewer than the %u GPUs", allowed, online,
+              usable);
 }
 
 static void checkMemory(const tuttiView *v, tuttiFindings *f) {

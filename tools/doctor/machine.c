@@ -146,6 +146,7 @@ tuttiResult_t tuttiMachineAsk(tuttiMachine *m, bool live) {
   TUTTI_TRY(tuttiAskHost(m));
   TUTTI_TRY(tuttiAskNetwork(m));
   TUTTI_TRY(tuttiAskNvml(m));
+  TUTTI_TRY(tuttiAskGpus(m));
   TUTTI_TRY(tuttiAskCuda(m));
   TUTTI_TRY(tuttiAskVerbs(m));
   if (live) TUTTI_TRY(tuttiTryPorts(m));

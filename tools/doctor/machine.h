@@ -75,6 +75,8 @@ tuttiResult_t tuttiMachineTopology(const tuttiMachine *m, tuttiTopology **out);
 tuttiResult_t tuttiAskHost(tuttiMachine *m);
 tuttiResult_t tuttiAskNetwork(tuttiMachine *m);
 tuttiResult_t tuttiAskNvml(tuttiMachine *m);
+/* Opens the devices of the GPUs that NVML has not told of: after tuttiAskNvml. */
+tuttiResult_t tuttiAskGpus(tuttiMachine *m);
 tuttiResult_t tuttiAskCuda(tuttiMachine *m);
 tuttiResult_t tuttiAskVerbs(tuttiMachine *m);
 /* Runs ompi_info, mpiname and ucx_info where they are, and finds which libnccl.so.2 `program` (may
