@@ -1,4 +1,5 @@
 /* Several hosts: the summary says in what they differ, and no host can harm it. */
+#include <elf.h>
 #include <gmock/gmock.h>
 
 #include "base/os.h"
@@ -233,6 +234,82 @@ TEST(DoctorPrograms, TheLibraryOfAProgram) {
   EXPECT_EQ(r.code, 1);
   EXPECT_THAT(r.out, HasSubstr("failure  all: it cannot be run"));
 }
+
+#ifndef __SANITIZE_ADDRESS__
+/* Of two that are preloaded a program's calls go to the first, wherever each is mapped. */
+TEST(DoctorPrograms, TheFirstOfTwoLibraries) {
+  TempDir dir;
+  std::string other = dir.path().string() + "/libnccl.so.2";
+  std::filesystem::copy_file(NCCL_FOLDER "/libnccl.so.2", other);
+  for (int i = 0; i < 6; i++) { /* a set of Python has another order in each process */
+    Result r = tutti({"doctor", "--quick", "--program", "python3"},
+                     {"LD_PRELOAD=" + other + ":" NCCL_FOLDER "/libnccl.so.2"});
+    EXPECT_THAT(r.out, HasSubstr("python3: it would load " + other + ": tutti")) << r.err;
+    r = tutti({"doctor", "--quick", "--program", "python3"},
+              {"LD_PRELOAD=" NCCL_FOLDER "/libnccl.so.2:" + other});
+    EXPECT_THAT(r.out, Not(HasSubstr(other))) << r.err;
+  }
+}
+#endif
+
+#ifdef __x86_64__
+/* A program without a loader, which prints what a loader would list. */
+void writeStatic(const std::string &path) {
+  const std::string listed = "\tlibnccl.so.2 => /ran/libnccl.so.2 (0x1)\n";
+  const unsigned char length = static_cast<unsigned char>(listed.size());
+  const unsigned char code[] = {0xb8, 1,      0,    0,  0,          /* write( */
+                                0xbf, 1,      0,    0,  0,          /* stdout, */
+                                0x48, 0x8d,   0x35, 16, 0, 0,    0, /* what is behind the code, */
+                                0xba, length, 0,    0,  0, 0x0f, 5, /* its length) */
+                                0xb8, 60,     0,    0,  0,          /* exit( */
+                                0x31, 0xff,   0x0f, 5};             /* 0) */
+  Elf64_Ehdr head{};
+  Elf64_Phdr part{};
+  memcpy(head.e_ident, ELFMAG, SELFMAG);
+  head.e_ident[EI_CLASS] = ELFCLASS64;
+  head.e_ident[EI_DATA] = ELFDATA2LSB;
+  head.e_ident[EI_VERSION] = EV_CURRENT;
+  head.e_type = ET_EXEC;
+  head.e_machine = EM_X86_64;
+  head.e_version = EV_CURRENT;
+  head.e_entry = 0x400000 + sizeof head + sizeof part;
+  head.e_phoff = head.e_ehsize = sizeof head;
+  head.e_phentsize = sizeof part;
+  head.e_phnum = 1;
+  part.p_type = PT_LOAD;
+  part.p_flags = PF_R | PF_X;
+  part.p_vaddr = 0x400000;
+  part.p_filesz = part.p_memsz = sizeof head + sizeof part + sizeof code + listed.size();
+  part.p_align = 0x1000;
+  std::ofstream out(path);
+  out.write(reinterpret_cast<char *>(&head), sizeof head);
+  out.write(reinterpret_cast<char *>(&part), sizeof part);
+  out.write(reinterpret_cast<const char *>(code), sizeof code);
+  out << listed;
+  out.close();
+  std::filesystem::permissions(path, std::filesystem::perms(0755));
+}
+
+TEST(DoctorPrograms, WithoutALoaderAreNotRun) {
+  TempDir dir;
+  std::string folder = dir.path().string(), alone = folder + "/alone", script = folder + "/script";
+  writeStatic(alone);
+  Command c({alone});
+  ASSERT_EQ(c.wait(), 0);
+  ASSERT_THAT(c.out(), HasSubstr("/ran/libnccl.so.2"));
+  std::ofstream(script) << "#!" << alone << " x\n";
+  std::filesystem::permissions(script, std::filesystem::perms(0755));
+  const std::string path = "PATH=/nowhere:" + folder + ":" + getenv("PATH");
+  for (const std::string &program : {alone, script, std::string("alone")}) {
+    Result r = tutti({"doctor", "--quick", "--program", program}, {path});
+    EXPECT_THAT(r.out, HasSubstr(": glibc's loader does not start it")) << program << r.err;
+    EXPECT_THAT(r.out, Not(HasSubstr("/ran/"))) << program;
+  }
+  std::ofstream(script) << "#!/bin/sh\nexit 7\n";
+  Result r = tutti({"doctor", "--quick", "--program", script});
+  EXPECT_THAT(r.out, HasSubstr("script: it would load no libnccl.so.2")) << r.err;
+}
+#endif
 
 TEST(DoctorPrograms, MpiAndUcxBesideGpus) {
   Recorded r("roce");

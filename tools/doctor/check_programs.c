@@ -33,7 +33,12 @@ static void checkProgram(const tuttiView *v, tuttiFindings *f) {
   const char *path = tuttiMachineAnswer(v->m, "program.nccl");
   const char *what = tuttiMachineAnswer(v->m, "program.nccl.what");
   if (name == NULL) return;
-  if (!tuttiMachineSaid(v->m, "program.state", "ok"))
+  if (tuttiMachineSaid(v->m, "program.state", "not loaded"))
+    tuttiFind(
+        f, TUTTI_FOUND_NOTE, "program.nccl", name, "file PROGRAM",
+        "glibc's loader does not start it (it is linked statically, or with another libc), so "
+        "it was not run to be asked what it would load");
+  else if (!tuttiMachineSaid(v->m, "program.state", "ok"))
     tuttiFind(f, TUTTI_FOUND_FAILURE, "program.nccl", name, "ldd PROGRAM",
               "it cannot be run, or its loader finds not all of its libraries");
   else if (path == NULL || path[0] == '\0')
