@@ -178,6 +178,21 @@ TEST(DoctorHosts, ByRanks) {
   EXPECT_EQ(second.out, "");
 }
 
+/* Some launchers tell no rank on the host: rank 0 and 1 are of one here, and rank 2 of another. */
+TEST(DoctorHosts, ByRanksOfUnknownPlace) {
+  HeldPort port;
+  std::vector<std::unique_ptr<Command>> ranks;
+  for (const char *rank : {"0", "1", "2"})
+    ranks.push_back(std::make_unique<Command>(
+        std::vector<std::string>{TUTTI_COMMAND, "doctor", "--quick"},
+        std::vector<std::string>{std::string("PMI_RANK=") + rank, "PMI_SIZE=3",
+                                 std::string("TUTTI_HOSTID=") + (rank[0] == '2' ? "b" : "a"),
+                                 "TUTTI_COMM_ID=127.0.0.1:" + std::to_string(port.number())}));
+  EXPECT_THAT(finished(*ranks[0]).out, HasSubstr("2 of 2 hosts reported"));
+  for (int i = 1; i < 3; i++)
+    EXPECT_EQ(finished(*ranks[i]).out, "");
+}
+
 /* ---- programs that are run ------------------------------------------------------------------ */
 
 /* Z and X: ended, and not waited for by whoever inherited it. */

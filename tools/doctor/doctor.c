@@ -75,53 +75,71 @@ static void print(const tuttiView *v, const tuttiFindings *f, const doctorOption
     tuttiDoctorText(v, f, stdout);
 }
 
-/* With the other ranks, if `place` is one of several; where these cannot be met, alone. */
+static void sayNotCompared(const tuttiRanks *ranks) {
+  fprintf(stderr, COMMAND ": rank %d: the ranks cannot be compared: %s\n", ranks->place->rank,
+          tuttiErrorText());
+  tuttiErrorClear();
+}
+
+/* With the other ranks, if they have met; else alone. */
 static void report(const tuttiView *v, const tuttiFindings *f, const doctorOptions *o,
-                   const perfPlace *place, tuttiSeverity *worst) {
+                   tuttiRanks *ranks, tuttiSeverity *worst) {
   *worst = tuttiWorst(f);
-  if (!place->placed || place->nranks == 1) {
+  if (ranks->comm == NULL) {
     print(v, f, o);
-  } else if (tuttiHostsByRanks(place, v, f, stdout, worst) != tuttiSuccess) {
-    fprintf(stderr, COMMAND ": rank %d: the ranks cannot be compared: %s\n", place->rank,
-            tuttiErrorText());
+  } else if (tuttiHostsByRanks(ranks, v, f, stdout, worst) != tuttiSuccess) {
+    sayNotCompared(ranks);
     print(v, f, o);
     *worst = TUTTI_FOUND_FAILURE;
   }
 }
 
-static tuttiResult_t examine(const tuttiMachine *m, const doctorOptions *o, const perfPlace *place,
+static tuttiResult_t examine(const tuttiMachine *m, const doctorOptions *o, tuttiRanks *ranks,
                              tuttiSeverity *worst) {
   TUTTI_FRESH(tuttiView, view, 1, "a view of a machine", NULL);
   TUTTI_FRESH(tuttiFindings, findings, 1, "findings", NULL);
   tuttiResult_t result = tuttiViewMake(m, view);
   if (result == tuttiSuccess) {
     tuttiCheckAll(view, findings);
-    report(view, findings, o, place, worst);
+    report(view, findings, o, ranks, worst);
   }
   tuttiViewFree(view);
   return result;
 }
 
-static tuttiResult_t look(const doctorOptions *o, const perfPlace *place, tuttiSeverity *worst) {
+static tuttiResult_t look(const doctorOptions *o, tuttiRanks *ranks, tuttiSeverity *worst) {
   tuttiMachine m;
   tuttiResult_t result = o->from ? tuttiMachineOpen(&m, o->from) : tuttiMachineAsk(&m, !o->quick);
   if (result == tuttiSuccess && !o->from) result = tuttiAskPrograms(&m, o->program);
   if (result == tuttiSuccess && o->record)
     result = tuttiMachineRecord(&m, o->record);
   else if (result == tuttiSuccess)
-    result = examine(&m, o, place, worst);
+    result = examine(&m, o, ranks, worst);
   tuttiMachineClose(&m);
   return result;
 }
 
-/* Of the ranks of a host the first looks at it. */
+/* False: there are others, and they cannot be met. */
+static bool meet(tuttiRanks *ranks) {
+  const perfPlace *place = ranks->place;
+  if (!place->placed || place->nranks == 1 || tuttiRanksMeet(ranks) == tuttiSuccess) return true;
+  sayNotCompared(ranks);
+  return false;
+}
+
+/* Of the ranks of a host the first looks at it; if they cannot meet, the one that the launcher says
+ * is the first. */
 static int runRank(const doctorOptions *o, const perfPlace *place) {
   tuttiSeverity worst = TUTTI_FOUND_OK;
+  tuttiRanks ranks = {.place = place, .looks = place->localRank == 0};
   tuttiResult_t result = tuttiSettingsLoad();
-  if (result == tuttiSuccess)
-    result = place->placed && place->localRank != 0
-                 ? tuttiHostsByRanks(place, NULL, NULL, stdout, &worst)
-                 : look(o, place, &worst);
+  bool met = result != tuttiSuccess || meet(&ranks);
+  if (result == tuttiSuccess && ranks.looks)
+    result = look(o, &ranks, &worst);
+  else if (ranks.comm)
+    result = tuttiHostsByRanks(&ranks, NULL, NULL, stdout, &worst);
+  tuttiRanksLeave(&ranks);
+  if (!met) worst = TUTTI_FOUND_FAILURE;
   if (result != tuttiSuccess) {
     fprintf(stderr, COMMAND ": %s\n", tuttiErrorText());
     return TUTTI_EXIT_FAILED;
