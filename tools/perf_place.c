@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "base/os.h"
 #include "perf.h"
 #include "tool.h"
@@ -17,19 +20,20 @@ typedef struct {
   const char *localRank, *localSize; /* of the ranks on this host */
   const char *nodes;                 /* number of hosts */
   const char *job[2];                /* what tells two jobs of one host apart */
+  const char *proxy; /* a socket to the process that started the ranks on this host */
 } launcher;
 
 /* clang-format off */
 static const launcher launchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}, NULL},
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL,
-     {"TORCHELASTIC_RUN_ID"}},
+     {"TORCHELASTIC_RUN_ID"}, NULL},
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NUM_NODES",
-     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"}, NULL},
     {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL,
-     {"PMI_ID", "HYDI_CONTROL_FD"}},
-    {"PMIx", "PMIX_RANK", "PMIX_SIZE", NULL, NULL, NULL, {"PMIX_NAMESPACE"}},
+     {"PMI_ID"}, "PMI_FD"},
+    {"PMIx", "PMIX_RANK", "PMIX_SIZE", NULL, NULL, NULL, {"PMIX_NAMESPACE"}, NULL},
 };
 /* clang-format on */
 
@@ -77,9 +81,26 @@ static bool firstSlurmHost(char *host, size_t size) {
   return n > 0 && (size_t)n < size;
 }
 
-static int derivedPort(const launcher *l) {
+/* The process that started the ranks on this host, another one for each job; where its socket has
+ * been closed, as programs between them and this one may do, this process's parent. */
+static int proxyOf(const launcher *l) {
+  int64_t fd;
+  struct ucred peer;
+  socklen_t size = sizeof peer;
+  const char *text = variable(l->proxy);
+  bool found = text != NULL && tuttiParseInt(text, 0, INT32_MAX, &fd) &&
+               getsockopt((int)fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.pid > 0 &&
+               peer.pid != getpid();
+  return found ? peer.pid : getppid();
+}
+
+static int derivedPort(const launcher *l, int nranks) {
   char job[512];
-  snprintf(job, sizeof job, "%s/%s", variable(l->job[0]) ?: "", variable(l->job[1]) ?: "");
+  const char *first = variable(l->job[0]), *second = variable(l->job[1]);
+  if (l->proxy != NULL && first == NULL && oneHost(l, nranks)) /* each host has its own proxy */
+    snprintf(job, sizeof job, "%d", proxyOf(l));
+  else
+    snprintf(job, sizeof job, "%s/%s", first ?: "", second ?: "");
   return FIRST_PORT + (int)(tuttiHash(job, strlen(job)) % PORTS);
 }
 
@@ -99,7 +120,7 @@ static bool meetingPoint(const launcher *l, const perfOptions *o, int nranks, ch
   } else if (strcmp(l->name, "Slurm") != 0 || !firstSlurmHost(host, sizeof host)) {
     return false;
   }
-  if (port == 0) port = derivedPort(l);
+  if (port == 0) port = derivedPort(l, nranks);
   const char *form = strchr(host, ':') != NULL && host[0] != '[' ? "[%s]:%d" : "%s:%d";
   int n = snprintf(text, size, form, host, port);
   return n > 0 && (size_t)n < size;

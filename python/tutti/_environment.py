@@ -16,8 +16,8 @@ _FIRST_PORT, _PORTS = 20000, 12000  # derived ports lie below the ephemeral ones
 _ID_BYTES, _PAUSE = 128, 0.02
 
 # Variables of each rank. None: the launcher does not say. Those of a Slurm job, such as SLURM_NTASKS, are
-# also there in a batch script, which is no rank.
-_Launcher = collections.namedtuple("_Launcher", "name rank size local_size nodes job")
+# also there in a batch script, which is no rank. `proxy` names a socket to a process of the launcher.
+_Launcher = collections.namedtuple("_Launcher", "name rank size local_size nodes job proxy", defaults=[None])
 _LAUNCHERS = [
     _Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", None,
               ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
@@ -25,7 +25,7 @@ _LAUNCHERS = [
               ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")),
     _Launcher("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", None, "SLURM_STEP_NUM_NODES",
               ("SLURM_JOB_ID", "SLURM_STEP_ID")),
-    _Launcher("PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", None, ("PMI_PORT", "PMI_ID")),
+    _Launcher("PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", None, ("PMI_ID",), "PMI_FD"),
     _Launcher("PMIx", "PMIX_RANK", "PMIX_SIZE", None, None, ("PMIX_NAMESPACE",)),
 ]
 Place = collections.namedtuple("Place", "rank size launcher")
@@ -54,10 +54,29 @@ def _one_host(place):
     return local == str(place.size) if local else nodes == "1"
 
 
-def _job(launcher):
-    """What tells two jobs, and two meetings of one job, from each other."""
-    words = "/".join(_said(name) or "" for name in launcher.job)
-    return f"{launcher.name}/{words}"
+def _peer(connection):
+    """The process, user and group at the other end."""
+    return struct.unpack("iii", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+
+
+def _proxy(name):
+    """The number of the process that started the ranks on this host, another one for each job; where its
+    socket has been closed, as programs between them and this one may do, this process's parent."""
+    try:
+        with socket.socket(fileno=os.dup(int(_said(name) or ""))) as connection:
+            number = _peer(connection)[0]
+    except (OSError, ValueError, OverflowError):
+        number = 0
+    return number if number > 0 and number != os.getpid() else os.getppid()
+
+
+def _job(place):
+    """What tells two jobs from each other."""
+    launcher = place.launcher
+    words = [_said(name) or "" for name in launcher.job]
+    if launcher.proxy and not any(words) and _one_host(place):  # each host has a proxy of its own
+        words = [str(_proxy(launcher.proxy))]
+    return f"{launcher.name}/{'/'.join(words)}"
 
 
 def first_slurm_host(nodes):
@@ -76,7 +95,7 @@ def _meeting_point(place):
     if _said("MASTER_ADDR") and port and port.isdecimal():  # whose port is another's
         number = int(port) + 1 if int(port) < 65535 else int(port) - 1
     else:
-        number = _FIRST_PORT + zlib.crc32(_job(place.launcher).encode()) % _PORTS
+        number = _FIRST_PORT + zlib.crc32(_job(place).encode()) % _PORTS
     return f"[{host}]:{number}" if ":" in host and host[0] != "[" else f"{host}:{number}"
 
 
@@ -89,8 +108,7 @@ def _address(job):
 
 
 def _peer_is_ours(connection):
-    _, uid, _ = struct.unpack("iii", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return uid in (os.getuid(), 0)
+    return _peer(connection)[1] in (os.getuid(), 0)
 
 
 def _serve(listener, uid, others, until):
@@ -200,7 +218,7 @@ def meet(place, make, seconds):
     """The id that the ranks of this place's job have in common; rank 0 makes it by `make`."""
     if place.size == 1 or _said("TUTTI_COMM_ID") or _said("NCCL_COMM_ID"):
         return make()
-    job = _job(place.launcher)
+    job = _job(place)
     _meetings[job] += 1
     key = f"{job}/{_meetings[job]}"
     if _one_host(place):

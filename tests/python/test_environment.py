@@ -27,6 +27,19 @@ for _ in range(2):  # one after the other, in the same environment
     else:
         print(line, end="")
 """
+# In one piece, as two ranks write to one pipe.
+JOB = "from tutti import _environment as e; print(e._job(e.find_place()) + '\\n', end='')"
+# Starts two ranks as MPICH's hydra_pmi_proxy does, which gives their job no name.
+PROXY = """
+import os, socket, subprocess, sys
+ranks, sockets = [], []
+for rank in range(2):
+    sockets.append(socket.socketpair())
+    fd = sockets[-1][1].fileno()
+    place = {"PMI_RANK": str(rank), "PMI_SIZE": "2", "MPI_LOCALNRANKS": sys.argv[2], "PMI_FD": str(fd)}
+    ranks.append(subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, **place}, pass_fds=[fd]))
+sys.exit(any([rank.wait() for rank in ranks]))
+"""
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("OMPI_", "PMIX_", "PMI_", "SLURM_", "MASTER_", "TORCHELASTIC_", "LOCAL_", "MPI_"))
          and name not in ("RANK", "WORLD_SIZE", "TUTTI_COMM_ID", "NCCL_COMM_ID")}
@@ -39,6 +52,14 @@ def started(environments):
     said = [rank.communicate(timeout=120)[0] for rank in ranks]
     assert all(rank.returncode == 0 for rank in ranks), said
     return [sorted(set(text.split("\n")) - {""}) for text in said]
+
+
+def job_of(command):
+    """The one name that the ranks of this command give their job."""
+    run = subprocess.run(command, env=CLEAN, text=True, timeout=60, stdout=subprocess.PIPE)
+    name, other = run.stdout.splitlines()
+    assert run.returncode == 0 and name == other, run.stdout
+    return name
 
 
 @contextlib.contextmanager
@@ -87,6 +108,18 @@ class Started(unittest.TestCase):
         said = started([{**job, "RANK": str(rank)} for rank in range(2)])
         self.assertEqual(said, [["0 2"], ["1 2"]])
 
+    def test_two_jobs_of_mpich_at_once(self):
+        if not shutil.which("mpiexec.hydra"):
+            self.skipTest("no mpiexec.hydra (Debian: hydra)")
+        command = ["mpiexec.hydra", "-n", "2", sys.executable, "-c"]
+        self.assertEqual(len({job_of([*command, JOB]) for _ in range(2)}), 2)
+        with tempfile.TemporaryDirectory() as folder:
+            jobs = [subprocess.Popen([*command, RANK], env={**CLEAN, "SAID": f"{folder}/{job}"}) for job in range(2)]
+            self.assertEqual([job.wait(timeout=120) for job in jobs], [0, 0])
+            for job in range(2):
+                with open(f"{folder}/{job}") as said:
+                    self.assertEqual(sorted(said.read().split("\n")), ["", "0 2", "0 2", "1 2", "1 2"])
+
     def test_by_nobody(self):
         self.assertEqual(started([{}]), [["0 1"]])
 
@@ -96,6 +129,19 @@ class Places(unittest.TestCase):
         for nodes, first in (("gpu[003-007,9],login", "gpu003"), ("node1", "node1"), ("a,b", "a"),
                              ("rack[1-2]-ib", "rack1-ib"), ("", None)):
             self.assertEqual(_environment.first_slurm_host(nodes), first, nodes)
+
+    def test_jobs_without_names(self):
+        """The process that started the ranks on one host tells jobs apart, and not the parts of one on several."""
+        proxy = [sys.executable, "-c", PROXY, JOB]
+        self.assertEqual(len({job_of([*proxy, "2"]) for _ in range(3)}), 3)
+        self.assertEqual({job_of([*proxy, "1"]) for _ in range(2)}, {"PMI/"})
+        nowhere = os.open(os.devnull, os.O_RDONLY)
+        self.addCleanup(os.close, nowhere)
+        for fd in ("", str(nowhere), "1000000", "x", "-1", "9" * 30):  # no socket of such a process: the parent tells
+            with environment(PMI_RANK="0", PMI_SIZE="2", MPI_LOCALNRANKS="2", PMI_FD=fd):
+                self.assertEqual(_environment._job(_environment.find_place()), f"PMI/{os.getppid()}", fd)
+                os.environ["PMI_ID"] = "mine"
+                self.assertEqual(_environment._job(_environment.find_place()), "PMI/mine")
 
     def test_what_is_no_rank(self):
         with environment(RANK="2", WORLD_SIZE="2"):

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include <pty.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "command.h"
 #include "perf.h"
@@ -304,6 +306,78 @@ TEST(PerfLauncher, TheJobTellsWhereItsRanksMeet) {
   EXPECT_THAT(of("0", "prterun-1"), testing::StartsWith("127.0.0.1:"));
   EXPECT_EQ(of("0", "prterun-1"), of("2", "prterun-1"));
   EXPECT_NE(of("0", "prterun-1"), of("0", "prterun-2"));
+}
+
+/* A process that stands for one that starts ranks, and the sockets that each of them has to it. */
+struct Proxy {
+  static constexpr int RANKS = 2;
+  explicit Proxy(const char *name) {
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address = {AF_UNIX, {}};
+    std::string own = std::string("tutti-test-") + name + std::to_string(getpid());
+    own.copy(address.sun_path + 1, sizeof address.sun_path - 1); // abstract
+    auto at = (const sockaddr *)&address;
+    EXPECT_EQ(bind(listener, at, sizeof address), 0);
+    EXPECT_EQ(listen(listener, RANKS), 0);
+    pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (int i = 0; i < RANKS; i++)
+        connect(socket(AF_UNIX, SOCK_STREAM, 0), at, sizeof address);
+      pause();
+    }
+    for (int &fd : fds)
+      fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    close(listener);
+  }
+  ~Proxy() {
+    for (int fd : fds)
+      close(fd);
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+  Proxy(const Proxy &) = delete;
+  pid_t pid;
+  int fds[RANKS];
+};
+
+/* MPICH gives its jobs no names. */
+TEST(PerfLauncher, TheProcessThatStartedRanksTellsPmiJobsApart) {
+  auto of = [](const std::string &fd, const char *id) {
+    return meetingPoint({{"PMI_RANK", "0"},
+                         {"PMI_SIZE", "2"},
+                         {"MPI_LOCALNRANKS", "2"},
+                         {"HYDI_CONTROL_FD", "7"},
+                         {"PMI_FD", fd},
+                         {"PMI_ID", id}});
+  };
+  auto at = [&](const Proxy &proxy, int i) { return of(std::to_string(proxy.fds[i]), ""); };
+  Proxy a("a"), b("b"), c("c");
+  EXPECT_THAT(at(a, 0), testing::StartsWith("127.0.0.1:"));
+  EXPECT_EQ(at(a, 0), at(a, 1));
+  EXPECT_TRUE(at(a, 0) != at(b, 0) || at(a, 0) != at(c, 0)) << "two may have one port by chance";
+  EXPECT_EQ(of(std::to_string(a.fds[0]), "a name"), of("", "a name"));
+  /* What is no socket of such a process: the parent tells. */
+  std::string parents = of("", ""),
+              nowhere = std::to_string(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (auto none : {nowhere.c_str(), "1000000", "x", "-1"})
+    EXPECT_EQ(of(none, ""), parents) << none;
+  EXPECT_TRUE(parents != at(a, 0) || parents != at(b, 0));
+  close(std::stoi(nowhere));
+}
+
+/* Each host has a process of its own that starts ranks: it cannot tell where those of all meet. */
+TEST(PerfLauncher, PmiOverHostsMeetsAtOnePort) {
+  auto of = [](const Proxy &proxy) {
+    return meetingPoint({{"PMI_RANK", "0"},
+                         {"PMI_SIZE", "4"},
+                         {"MPI_LOCALNRANKS", "2"},
+                         {"MASTER_ADDR", "10.0.0.1"},
+                         {"PMI_FD", std::to_string(proxy.fds[0])}});
+  };
+  Proxy a("a"), b("b"), c("c");
+  EXPECT_EQ(of(a), of(b));
+  EXPECT_EQ(of(a), of(c));
 }
 
 TEST(PerfLauncher, SlurmOverHostsMeetsAtTheFirst) {
