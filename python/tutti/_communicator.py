@@ -199,8 +199,10 @@ class Communicator:
 
     # ---- communicators of others ----
 
-    def _part(self, call, *arguments):
+    def _part(self, name, call, *arguments):
         """The communicator that such a call makes of this one's ranks; None: not of this rank."""
+        if getattr(_thread, "held", None) is not None:  # at whose end nobody would take the new handle
+            raise ValueError(f"{name} cannot be in a group")
         handle, rank, size = c_void_p(), c_int(), c_int()
         self._settle()
         check(call(self._handle, *arguments, byref(handle), None), self._handle, self.rank)
@@ -218,9 +220,7 @@ class Communicator:
         >>> half = comm.split(comm.rank % 2)
         >>> half.destroy()
         """
-        if getattr(_thread, "held", None) is not None:
-            raise ValueError("split cannot be in a group")
-        return self._part(lib.tuttiCommSplit, color, key)
+        return self._part("split", lib.tuttiCommSplit, color, key)
 
     def shrink(self, excluded, abort=False):
         """A new communicator of all ranks but the `excluded` ones, which need not call it and may be dead.
@@ -234,7 +234,7 @@ class Communicator:
         def shrink(handle, part, config):
             return lib.tuttiCommShrink(handle, ranks, len(excluded), part, config, int(abort))
 
-        return self._part(shrink)
+        return self._part("shrink", shrink)
 
     # ---- running ----
 

@@ -187,6 +187,16 @@ class Errors(unittest.TestCase):
 
         on_ranks(2, body)
 
+    def test_no_communicator_of_others_in_a_group(self):
+        def body(comm):
+            for name, make in (("split", lambda: comm.split(0)), ("shrink", lambda: comm.shrink([]))):
+                with self.assertRaisesRegex(ValueError, f"{name} cannot be in a group"):
+                    with tutti.group():
+                        make()
+            self.assertEqual(comm.all_reduce(np.ones(1))[0], 2)
+
+        on_ranks(2, body)
+
     def test_a_shrink_goes_on_without_those_who_left(self):
         def body(comm):
             if comm.rank == 1:
