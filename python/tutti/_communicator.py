@@ -4,7 +4,6 @@ import collections
 import contextlib
 import ctypes
 import threading
-import weakref
 from ctypes import byref, c_int, c_size_t, c_void_p
 
 from tutti._array import Array, SUM, of_bools
@@ -23,7 +22,9 @@ _CALLS = {
     _REDUCE_SCATTER: (lib.tuttiReduceScatter, ("op",)), _ALL_TO_ALL: (lib.tuttiAlltoAll, ()),
     _GATHER: (lib.tuttiGather, ("peer",)), _SCATTER: (lib.tuttiScatter, ("peer",)),
 }
-_started = weakref.WeakSet()  # communicators that have operations beside their caller
+# Communicators that have operations beside their caller, whose buffers must not go with the last name of one: one
+# that nobody destroys stays here to the end.
+_started = set()
 _thread = threading.local()  # .held: what the calls of an open group use
 
 
@@ -180,6 +181,7 @@ class Communicator:
         elif handle:
             check(call(handle), rank=self.rank)
         self._pending.clear()
+        _started.discard(self)
 
     def destroy(self):
         """Completes what is outstanding and frees the communicator; once more does nothing.

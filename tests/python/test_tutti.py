@@ -1,11 +1,13 @@
 """The Python package, ranks as threads on host memory; where PyTorch finds GPUs, also there."""
 import array
 import asyncio
+import gc
 import pickle
 import subprocess
 import sys
 import threading
 import unittest
+import weakref
 
 try:
     import numpy as np
@@ -327,21 +329,51 @@ class BesideTheCaller(unittest.TestCase):
 
         on_ranks(2, in_turn)
 
+    def test_who_forgets_a_communicator_keeps_its_buffers(self):
+        run = subprocess.run([sys.executable, "-c", FORGETS], timeout=60, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual((run.returncode, run.stdout), (0, "2 2\n"))
+
+    def test_one_that_has_ended_is_kept_by_nobody(self):
+        def body(comm):
+            comm.all_reduce(np.ones(1), async_op=True)
+            other = comm.split(0)
+            other.all_reduce(np.ones(1), async_op=True)
+            ends.append(weakref.ref(other))
+            (other.destroy if comm.rank else other.abort)()
+
+        ends = []
+        on_ranks(2, body)
+        gc.collect()
+        self.assertEqual([end() for end in ends], [None, None])
+
     def test_an_interpreter_that_ends_waits_for_nobody(self):
         run = subprocess.run([sys.executable, "-c", ENDS_EARLY], timeout=60, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual((run.returncode, run.stdout), (0, "started\n"))
 
 
-ENDS_EARLY = """
-import numpy, threading, tutti
+JOINED = """
+import gc, numpy, threading, tutti
 uid, comms = tutti.unique_id(), {}
 def join(rank): comms[rank] = tutti.Communicator(2, rank, uid, device="host", timeout=600)
-threads = [threading.Thread(target=join, args=(r,)) for r in range(2)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
+def on_both(call):
+    threads = [threading.Thread(target=call, args=(r,)) for r in range(2)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+on_both(join)
+"""
+ENDS_EARLY = JOINED + """
 operation = comms[0].all_reduce(numpy.ones(1), async_op=True)
 print("started")
+"""
+# Rank 1 comes when nobody has a name for rank 0's communicator, operation or buffer any more.
+FORGETS = JOINED + """
+x = bytearray(b"\\1") * (64 << 20)
+comms.pop(0).all_reduce(bytearray(b"\\1") * (64 << 20), async_op=True)
+gc.collect()
+comms[1].all_reduce(x)
+print(min(x), max(x))
 """
 
 
