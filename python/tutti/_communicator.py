@@ -8,7 +8,7 @@ from ctypes import byref, c_int, c_size_t, c_void_p
 
 from tutti._array import Array, SUM, of_bools
 from tutti._environment import find_place, meet
-from tutti._library import Config, Id, SimInfo, check, lib, version_code
+from tutti._library import Config, Error, Id, SimInfo, check, lib, version_code
 from tutti._operation import Works
 
 _UNDEFINED, _MAGIC = -(2**31), 0x7A771C0F
@@ -22,9 +22,9 @@ _CALLS = {
     _REDUCE_SCATTER: (lib.tuttiReduceScatter, ("op",)), _ALL_TO_ALL: (lib.tuttiAlltoAll, ()),
     _GATHER: (lib.tuttiGather, ("peer",)), _SCATTER: (lib.tuttiScatter, ("peer",)),
 }
-# Communicators that have operations beside their caller, whose buffers must not go with the last name of one: one
-# that nobody destroys stays here to the end.
-_started = set()
+# Communicators that have operations beside their caller, or windows, whose buffers must not go with the last name of
+# one: one that nobody destroys stays here to the end.
+_used = set()
 _thread = threading.local()  # .held: what the calls of an open group use
 
 
@@ -80,8 +80,14 @@ class Window:
     def __init__(self, comm, array):
         self._comm, self._array, self._handle = comm, array, c_void_p()
         size = array.count * array.element
-        comm._call(lib.tuttiCommWindowRegister, comm._handle, c_void_p(array.address), c_size_t(size),
-                   byref(self._handle), 0)
+        comm._windows.add(array)
+        _used.add(comm)
+        try:
+            comm._call(lib.tuttiCommWindowRegister, comm._handle, c_void_p(array.address), c_size_t(size),
+                       byref(self._handle), 0)
+        except Error:
+            comm._forget([array])
+            raise
 
     def __enter__(self):
         return self
@@ -98,6 +104,7 @@ class Window:
         handle, self._handle = self._handle, None
         if handle:
             self._comm._call(lib.tuttiCommWindowDeregister, self._comm._handle, handle)
+            self._comm._forget([self._array])
 
     def put(self, x, peer, offset=0, signal=0, context=0, stream=0):
         """Writes x to `offset` bytes into the part of `peer`, without a call there, then sends the signal
@@ -150,6 +157,7 @@ class Communicator:
     def _take(self, handle, rank, nranks):
         self._handle, self.rank, self.size = handle, rank, nranks
         self._works, self._pending = None, collections.deque()
+        self._windows = set()  # the Arrays of those that others may write to, whoever still has a Window
 
     @classmethod
     def from_env(cls, **options):
@@ -176,12 +184,23 @@ class Communicator:
     def _end(self, call, text=None):
         handle, self._handle = self._handle, None
         works, self._works = self._works, None
-        if works:  # which own the communicator
-            works.end(text)
-        elif handle:
-            check(call(handle), rank=self.rank)
-        self._pending.clear()
-        _started.discard(self)
+        held = getattr(_thread, "held", None)
+        if held is not None:  # at whose end the communicator is freed
+            held.extend(self._windows)
+        try:
+            if works:  # which own the communicator
+                works.end(text)
+            elif handle:
+                check(call(handle), rank=self.rank)
+        finally:  # what fails has freed it, too
+            self._pending.clear()
+            self._forget(list(self._windows))
+
+    def _forget(self, windows):
+        """Lets go of what these windows wrote to, and of the communicator where nothing of it is in use."""
+        self._windows.difference_update(windows)
+        if not (self._windows or self._works):
+            _used.discard(self)
 
     def destroy(self):
         """Completes what is outstanding and frees the communicator; once more does nothing.
@@ -289,7 +308,7 @@ class Communicator:
             raise ValueError("async_op=True is for host memory: on GPUs every call is enqueued on its stream")
         if not self._works:
             self._works = Works(self._handle, self.size, self.rank)
-            _started.add(self)
+            _used.add(self)
         while self._pending and self._pending[0].done():
             self._pending.popleft()
         operation = self._works.start(step, result, arrays)
@@ -405,7 +424,7 @@ class Communicator:
 
     def window(self, x):
         """Makes x, and what the other ranks pass, of as many bytes, a Window that all can write to. x lives
-        as long as that.
+        until that is closed, or the communicator ends.
 
         >>> with comm.window(bytearray(100)) as window:
         ...     window.put(bytearray(b"hello"), 0, offset=50)
@@ -440,10 +459,12 @@ class Communicator:
 
 
 def _leave():
-    """Operations must not go on in buffers that the end of the interpreter frees."""
-    for comm in list(_started):
+    """Neither operations nor other ranks may go on in buffers that the end of the interpreter frees."""
+    for comm in list(_used):
         if not all(operation.done() for operation in comm._pending):
             comm.abort()
+        else:  # whose ranks go on: what they write to is there to the end of the process
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm._windows))
 
 
 atexit.register(_leave)

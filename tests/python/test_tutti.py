@@ -377,6 +377,33 @@ print(min(x), max(x))
 """
 
 
+# Rank 1 writes to a window of rank 0 that nobody has a name for.
+OPEN_WINDOWS = JOINED + """
+import contextlib, sys
+size, windows, way = 64 << 20, {}, sys.argv[1]
+data = bytearray(size)
+def make(rank):
+    if rank == 1: windows[1] = comms[1].window(bytearray(size))
+    elif way == "forgotten": comms[0].window(bytearray(size))
+    elif way == "left": comms.pop(0).window(bytearray(size))
+    else:
+        with contextlib.suppress(ZeroDivisionError):
+            with comms[0].window(bytearray(size)): 1 / 0
+on_both(make)
+gc.collect()
+windows[1].put(data, 0)
+print("written")
+"""
+LEAVES_A_WINDOW = """
+import os, tutti
+class Part(bytearray):
+    def __del__(self, write=os.write): write(1, b"freed")
+comm = tutti.Communicator(1, 0, tutti.unique_id(), device="host", timeout=20)
+window = comm.window(Part(1000))
+print("left")
+"""
+
+
 class OneSided(unittest.TestCase):
     def test_puts_and_signals(self):
         def body(comm):
@@ -401,10 +428,48 @@ class OneSided(unittest.TestCase):
 
     def test_windows_of_different_sizes_are_refused(self):
         def body(comm):
+            x = np.zeros(comm.rank + 1)
+            end = weakref.ref(x)
             with self.assertRaisesRegex(tutti.Error, "size"):
-                comm.window(np.zeros(comm.rank + 1))
+                comm.window(x)
+            del x
+            gc.collect()
+            self.assertIsNone(end())
 
         on_ranks(2, body)
+
+    def test_memory_stays_where_nobody_has_closed_its_window(self):
+        for way in ("forgotten", "failed", "left"):
+            with self.subTest(way):
+                run = subprocess.run([sys.executable, "-c", OPEN_WINDOWS, way], timeout=60, text=True,
+                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                self.assertEqual((run.returncode, run.stdout), (0, "written\n"))
+
+    def test_memory_stays_to_the_end_of_the_process(self):
+        run = subprocess.run([sys.executable, "-c", LEAVES_A_WINDOW], timeout=60, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual((run.returncode, run.stdout), (0, "left\n"))
+
+    def test_memory_is_let_go_with_its_window_or_communicator(self):
+        def body(comm):
+            def window(of):
+                x = np.zeros(4)
+                ends.append(weakref.ref(x))
+                return of.window(x)
+
+            ends, other, last = [], comm.split(0), comm.split(0)
+            window(comm).close()
+            window(other)
+            other.destroy()
+            window(last)
+            with tutti.group():
+                last.destroy()
+                gc.collect()
+                self.assertEqual([end() is None for end in ends], [True, True, False])
+            gc.collect()
+            self.assertEqual([end() for end in ends], [None] * 3)
+
+        on_ranks(1, body)
 
 
 class OnGpu(unittest.TestCase):
