@@ -25,7 +25,15 @@ _CALLS = {
 # Communicators that have operations beside their caller, or windows, whose buffers must not go with the last name of
 # one: one that nobody destroys stays here to the end.
 _used = set()
+_LONGEST = 2**31 - 1  # milliseconds, some 24 days
 _thread = threading.local()  # .held: what the calls of an open group use
+
+
+def _milliseconds(timeout):
+    """What the library takes for a timeout in seconds; 0: none."""
+    if not timeout >= 0:  # or NaN
+        raise ValueError(f"timeout is {timeout}; it must be a number of seconds, or 0 for none")
+    return int(max(1, min(1000 * timeout, _LONGEST))) if timeout else 0
 
 
 def unique_id():
@@ -130,8 +138,8 @@ class _Wait(ctypes.Structure):  # a tuttiWaitSignalDesc_t
 
 class Communicator:
     """One rank's handle of a communicator of `nranks` ranks, which all make one with the same id.
-    `device` is "auto", "host" or "cuda"; `timeout`, in seconds, is that of each wait; `signals` and
-    `contexts` are how many of each one-sided calls have.
+    `device` is "auto", "host" or "cuda"; `timeout`, in seconds, is that of each wait, 0 for none; `signals`
+    and `contexts` are how many of each one-sided calls have.
 
     Every call that moves data takes async_op=True on host memory: it returns an Operation that goes on
     beside the caller, to wait for or to await.
@@ -148,7 +156,7 @@ class Communicator:
         numbers = [_UNDEFINED if n is None else n for n in (contexts, signals)]
         config = Config(ctypes.sizeof(Config), _MAGIC, version_code(), 1, *[_UNDEFINED] * 4, None,
                         name.encode() if name else None, _DEVICES[device],
-                        _UNDEFINED if timeout is None else int(1000 * timeout), *numbers)
+                        _UNDEFINED if timeout is None else _milliseconds(timeout), *numbers)
         handle = c_void_p()
         check(lib.tuttiCommInitRankConfig(byref(handle), nranks, Id.from_buffer_copy(uid), rank,
                                           byref(config)), rank=rank)
@@ -172,7 +180,8 @@ class Communicator:
         """
         place = find_place()
         timeout = options.get("timeout")
-        uid = meet(place, unique_id, 60 if timeout is None else timeout)
+        seconds = 60 if timeout is None else (_milliseconds(timeout) or _LONGEST) / 1000
+        uid = meet(place, unique_id, seconds)
         return cls(place.size, place.rank, uid, **options)
 
     def __enter__(self):

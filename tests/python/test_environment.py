@@ -18,7 +18,7 @@ from tutti import _environment
 RANK = """
 import numpy, os, tutti
 for _ in range(2):  # one after the other, in the same environment
-    with tutti.Communicator.from_env(device="host", timeout=60) as comm:
+    with tutti.Communicator.from_env(device="host", timeout=float(os.environ.get("TIMEOUT", 60))) as comm:
         x = comm.all_reduce(numpy.full(2, comm.rank + 1.0))
         assert (x == comm.size * (comm.size + 1) / 2).all(), x
     line = f"{comm.rank} {comm.size}\\n"
@@ -49,7 +49,11 @@ def started(environments):
     """What ranks say that have these environments; their exit codes are 0."""
     ranks = [subprocess.Popen([sys.executable, "-c", RANK], env={**CLEAN, **more}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for more in environments]
-    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    try:
+        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert all(rank.returncode == 0 for rank in ranks), said
     return [sorted(set(text.split("\n")) - {""}) for text in said]
 
@@ -107,6 +111,13 @@ class Started(unittest.TestCase):
                "TORCHELASTIC_RUN_ID": f"tutti-{os.getpid()}", "TORCHELASTIC_RESTART_COUNT": "0"}
         said = started([{**job, "RANK": str(rank)} for rank in range(2)])
         self.assertEqual(said, [["0 2"], ["1 2"]])
+
+    def test_timeouts_that_never_come(self):
+        job = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": f"tutti-{os.getpid()}"}
+        for step, timeout in enumerate(("0", "5e6", "inf")):
+            job.update(TIMEOUT=timeout, SLURM_STEP_ID=str(step))
+            said = started([{**job, "SLURM_PROCID": str(rank)} for rank in range(2)])
+            self.assertEqual(said, [["0 2"], ["1 2"]], timeout)
 
     def test_two_jobs_of_mpich_at_once(self):
         if not shutil.which("mpiexec.hydra"):

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import unittest
 import weakref
 
@@ -35,7 +36,7 @@ def on_ranks(n, body, **options):
 
     def run(rank):
         try:
-            with tutti.Communicator(n, rank, uid, device="host", timeout=20, **options) as comm:
+            with tutti.Communicator(n, rank, uid, device="host", **{"timeout": 20, **options}) as comm:
                 body(comm)
         except Exception as error:
             errors.append(error)
@@ -161,6 +162,23 @@ class Errors(unittest.TestCase):
             tutti.Communicator(1, 0, b"short")
         with self.assertRaisesRegex(tutti.Error, "all zero"):
             tutti.Communicator(1, 0, bytes(128))
+
+    def test_timeouts_that_are_none(self):
+        for timeout in (-1, float("nan"), float("-inf")):
+            with self.assertRaisesRegex(ValueError, f"timeout is {timeout}"):
+                tutti.Communicator(1, 0, tutti.unique_id(), device="host", timeout=timeout)
+            with self.assertRaisesRegex(ValueError, f"timeout is {timeout}"):
+                tutti.Communicator.from_env(device="host", timeout=timeout)
+
+    def test_timeouts_longer_than_the_library_has(self):
+        """The first is 20 ms in 32 bits."""
+        def body(comm):
+            if comm.rank == 1:
+                time.sleep(0.2)
+            self.assertEqual(comm.all_reduce(np.ones(1))[0], 2)
+
+        for timeout in ((2**32 + 20) / 1000, float("inf"), 1e300):
+            on_ranks(2, body, timeout=timeout)
 
     def test_a_destroyed_communicator(self):
         comm = tutti.Communicator(1, 0, tutti.unique_id(), device="host")
