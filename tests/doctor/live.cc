@@ -90,6 +90,19 @@ TEST(DoctorLive, GpusAreOpenedThatNvmlDoesNotTellOf) {
   tuttiMachineClose(&m);
 }
 
+TEST(DoctorLive, NvmlDeniesOneGpuAndLosesAnother) {
+  RecordingFile file("");
+  Result r =
+      tutti({"doctor", "--quick", "--record", file.path()}, {"LD_LIBRARY_PATH=" NVML_LIBRARY});
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::stringstream text;
+  text << std::ifstream(file.path()).rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr("? nvml.denied.1 = Insufficient Permissions\n"));
+  EXPECT_THAT(text.str(), HasSubstr("? nvml.lost.0 = GPU is lost\n"));
+  EXPECT_THAT(text.str(), HasSubstr("? nvml.0000:18:00.0.index = 0\n"));
+  EXPECT_THAT(text.str(), Not(HasSubstr("nvml.lost.1")));
+}
+
 TEST(DoctorLive, ARecordingTells) {
   Recorded r("roce");
   r.answer("live.mlx5_0.1", "ok").answer("live.mlx5_1.1", "ok");
