@@ -76,6 +76,53 @@ TEST(Recording, KeepsNoAddresses) {
                               "3 = fd00:0000:0000:0000:0000:0000:0000:0003\n"));
 }
 
+std::string replaced(std::string text, const std::string &from, const std::string &to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+/* Interfaces and devices may be named by their addresses, in answers and in paths. */
+TEST(Recording, KeepsNoAddressesInNames) {
+  Recorded r("roce"); /* the library cuts names of devices */
+  r.answer("live.rocex5e2573fffe.1", "ok");
+  std::string named = r.text();
+  named = replaced(named, "ens1np0", "enx5e2573aabbcc");
+  named = replaced(named, "ens2np0", "enx5e2573123456");
+  named = replaced(named, "mlx5_0", "rocex5e2573fffeaabbcc");
+  named = replaced(named, "mlx5_1", "rocex5e2573fffe123456");
+  RecordingFile file(named);
+  tuttiMachine m;
+  ASSERT_EQ(tuttiMachineOpen(&m, file.path().c_str()), tuttiSuccess) << tuttiGetLastError(nullptr);
+  std::string once = recordedAgain(&m);
+  tuttiMachineClose(&m);
+  for (const char *secret : {"5e2573", "aabbcc", "123456"})
+    EXPECT_THAT(once, Not(HasSubstr(secret)));
+  for (const char *kept :
+       {"? net.001 = enx000300000000 v4", "? probe.enx000300000000 v4 = ok",
+        "? verbs.rocex0004000000000000.open = ok", "? live.rocex0005000000.1 = ok",
+        "/net/enx000300000000\n", "\nrocex0005000000000000 -> "})
+    EXPECT_THAT(once, HasSubstr(kept));
+  /* The same number everywhere: with the names of before it is the recording of before. */
+  RecordingFile hidden(once);
+  ASSERT_EQ(tuttiMachineOpen(&m, hidden.path().c_str()), tuttiSuccess)
+      << tuttiGetLastError(nullptr);
+  EXPECT_EQ(recordedAgain(&m), once);
+  tuttiMachineClose(&m);
+  once = replaced(once, "enx000300000000", "enx5e2573aabbcc");
+  once = replaced(once, "enx000200000000", "enx5e2573123456");
+  once = replaced(once, "rocex0005000000000000", "rocex5e2573fffeaabbcc");
+  once = replaced(once, "rocex0004000000000000", "rocex5e2573fffe123456");
+  once = replaced(once, "rocex0005000000", "rocex5e2573fffe");
+  RecordingFile again(once);
+  tuttiMachine copy;
+  ASSERT_EQ(tuttiMachineOpen(&m, file.path().c_str()), tuttiSuccess);
+  ASSERT_EQ(tuttiMachineOpen(&copy, again.path().c_str()), tuttiSuccess);
+  EXPECT_EQ(recordedAgain(&copy), recordedAgain(&m));
+  tuttiMachineClose(&m);
+  tuttiMachineClose(&copy);
+}
+
 /* The serial number of a device is a capability (3) beside ACS. */
 TEST(Recording, KeepsNoSerialNumbers) {
   Recorded r("dgx");

@@ -1,5 +1,6 @@
 /* Writes a recording: only what is listed here goes into it, and of that nothing which tells one
  * machine or its place in a network from others of its kind. */
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -13,6 +14,7 @@
 #include "base/os.h"
 #include "doctor/machine.h"
 #include "doctor/recording.h"
+#include "transport/ib/wire.h"
 
 #define SEEN_GIDS    1024
 #define PCI_BYTES    4096 /* of a configuration */
@@ -29,11 +31,17 @@ typedef struct {
 } entry;
 
 typedef struct {
+  char digits[2 * 8 + 1];
+} hardwareAddress;
+
+typedef struct {
   const tuttiMachine *m;
   entry *entries;
   int count, capacity;
   char (*gids)[40]; /* [ngids] those seen so far: the place is what replaces them */
   int ngids;
+  hardwareAddress *addresses; /* [naddresses], in order, those in names; so are their numbers */
+  int naddresses, addressesCapacity;
 } recorder;
 
 /* How a path is recorded: nothing is done about one that is not there. */
@@ -134,6 +142,85 @@ static tuttiResult_t recordGid(recorder *r, const char *dir, const char *name) {
     snprintf(attributes, sizeof attributes, "%.*s/gid_attrs/%s", (int)(strrchr(dir, '/') - dir),
              dir, i ? "ndevs" : "types");
     TUTTI_TRY(recordText(r, attributes, name));
+  }
+  return tuttiSuccess;
+}
+
+/* The digits of the next hardware address in a text that is part of a name, as systemd and
+ * rdma-core give them: "enx0a1b2c3d4e5f", "rocex0a1b2c3d4e5f6071", also where the library cuts
+ * that. NULL: there is none. */
+static char *addressIn(char *text, size_t *length) {
+  static const char *const kinds[] = {"en", "wl", "ww", "sl", "ib", "roce", "iw", "opa"};
+  for (char *x = strchr(text, 'x'); x != NULL; x = strchr(x + 1, 'x')) {
+    char *kind = x;
+    while (kind > text && isalnum((unsigned char)kind[-1]))
+      kind--;
+    *length = strspn(x + 1, "0123456789abcdef");
+    bool cut = (size_t)(x - kind) + 1 + *length == sizeof((tuttiIbPort *)0)->device - 1;
+    bool whole = *length == 12 || *length == 16;
+    if ((!whole && !cut) || isalnum((unsigned char)x[1 + *length])) continue;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+      if (strlen(kinds[i]) == (size_t)(x - kind) && strncmp(kind, kinds[i], strlen(kinds[i])) == 0)
+        return x + 1;
+  }
+  return NULL;
+}
+
+/* The shorter ones first, so that a recording of a recording has the same order. */
+static int byDigits(const void *a, const void *b) {
+  const hardwareAddress *x = a, *y = b;
+  size_t length = strlen(x->digits), other = strlen(y->digits);
+  return length == other ? strcmp(x->digits, y->digits) : length < other ? -1 : 1;
+}
+
+static tuttiResult_t noteAddresses(recorder *r, char *text) {
+  size_t length;
+  for (char *at = text; (at = addressIn(at, &length)) != NULL; at += length) {
+    hardwareAddress new;
+    snprintf(new.digits, sizeof new.digits, "%.*s", (int)length, at);
+    int i = r->naddresses;
+    while (i > 0 && byDigits(&r->addresses[i - 1], &new) > 0)
+      i--;
+    if (i > 0 && byDigits(&r->addresses[i - 1], &new) == 0) continue;
+    TUTTI_TRY(tuttiGrow((void **)&r->addresses, r->naddresses, &r->addressesCapacity,
+                        sizeof *r->addresses, "addresses in names", NULL));
+    memmove(&r->addresses[i + 1], &r->addresses[i],
+            (size_t)(r->naddresses - i) * sizeof *r->addresses);
+    r->addresses[i] = new;
+    r->naddresses++;
+  }
+  return tuttiSuccess;
+}
+
+/* Puts their numbers in the place of addresses: at the front, so that those of names that are cut
+ * stay, and with zeros behind, so that all names keep their lengths and their order. */
+static void hideAddresses(const recorder *r, char *text) {
+  size_t length;
+  char number[16];
+  for (char *at = text; (at = addressIn(at, &length)) != NULL; at += length) {
+    int i = r->naddresses - 1; /* from the longest on: a cut one has the number of the whole */
+    while (i > 0 && strncmp(r->addresses[i].digits, at, length) != 0)
+      i--;
+    snprintf(number, sizeof number, "%04d", i + 1);
+    memset(at, '0', length);
+    memcpy(at, number, strlen(number));
+  }
+}
+
+static tuttiResult_t hideNames(recorder *r) {
+  for (int i = 0; i < r->m->nanswers; i++) {
+    TUTTI_TRY(noteAddresses(r, r->m->answers[i].key));
+    TUTTI_TRY(noteAddresses(r, r->m->answers[i].value));
+  }
+  for (int i = 0; i < r->count; i++) {
+    TUTTI_TRY(noteAddresses(r, r->entries[i].dir));
+    TUTTI_TRY(noteAddresses(r, r->entries[i].name));
+    TUTTI_TRY(noteAddresses(r, r->entries[i].value));
+  }
+  for (int i = 0; i < r->count; i++) {
+    hideAddresses(r, r->entries[i].dir);
+    hideAddresses(r, r->entries[i].name);
+    hideAddresses(r, r->entries[i].value);
   }
   return tuttiSuccess;
 }
@@ -309,9 +396,13 @@ static void printEntry(FILE *out, const entry *e) {
 static void print(const recorder *r, FILE *out) {
   const char *dir = "";
   fputs(TUTTI_RECORDING_HEAD "\n", out);
-  for (int i = 0; i < r->m->nanswers; i++)
-    if (strncmp(r->m->answers[i].key, "program.", 8) != 0) /* paths of a user */
-      fprintf(out, "? %s = %s\n", r->m->answers[i].key, r->m->answers[i].value);
+  for (int i = 0; i < r->m->nanswers; i++) {
+    tuttiAnswer a = r->m->answers[i];
+    hideAddresses(r, a.key);
+    hideAddresses(r, a.value);
+    if (strncmp(a.key, "program.", 8) != 0) /* paths of a user */
+      fprintf(out, "? %s = %s\n", a.key, a.value);
+  }
   for (int i = 0; i < r->count; i++) {
     const entry *e = &r->entries[i];
     if (i > 0 && byPlace(e, e - 1) == 0) continue; /* found by two ways */
@@ -336,6 +427,7 @@ tuttiResult_t tuttiMachineRecord(const tuttiMachine *m, const char *recording) {
   TUTTI_FRESH(char, gids, SEEN_GIDS * sizeof *r.gids, "addresses", NULL);
   r.gids = (char(*)[40])gids;
   tuttiResult_t result = collect(&r);
+  if (result == tuttiSuccess) result = hideNames(&r);
   if (result == tuttiSuccess) {
     qsort(r.entries, (size_t)r.count, sizeof *r.entries, byPlace);
     result = save(&r, recording);
@@ -343,5 +435,6 @@ tuttiResult_t tuttiMachineRecord(const tuttiMachine *m, const char *recording) {
   for (int i = 0; i < r.count; i++)
     tuttiFree(r.entries[i].value);
   tuttiFree(r.entries);
+  tuttiFree(r.addresses);
   return result;
 }
