@@ -16,7 +16,7 @@
 
 #include "asleep.h"
 #include "base/mac.h"
-#include "local_world.h"
+#include "shm_ranks.h"
 
 namespace {
 using namespace local;
@@ -76,39 +76,6 @@ void sendTo(int fd, const void *data, size_t size, const std::vector<int> &fds =
     memcpy(CMSG_DATA(c), fds.data(), fds.size() * sizeof(int));
   }
   EXPECT_EQ((ssize_t)size, sendmsg(fd, &m, MSG_NOSIGNAL)) << strerror(errno);
-}
-
-// Each rank is its own process to the library, so that SHM connects the threads of this one.
-Ranks makeProcesses(const Shape &s) {
-  Ranks ranks;
-  for (int r = 0; r < s.nranks; r++)
-    ranks.push_back(std::make_unique<Rank>(s, r, 100 + (uint64_t)r));
-  return ranks;
-}
-
-// From now on what a rank sees of another's descriptors is nothing, so it has to ask.
-void hide(Rank &from, int peer) {
-  from.peers[(size_t)peer].segment.fd = -1;
-}
-
-void hideAll(Ranks &ranks) {
-  for (auto &r : ranks)
-    for (int p = 0; p < r->w.nranks; p++)
-      hide(*r, p);
-}
-
-// A message of rank `from` to a rank that has not opened its end.
-void sendOne(Rank &from, int to, uint32_t bytes) {
-  tuttiConn send = from.open(to, 0, TUTTI_SEND);
-  tuttiConnDescriptor(&send)->bytes = bytes;
-  tuttiConnAdvance(&send);
-}
-
-void expectOne(Rank &at, int from, uint32_t bytes) {
-  tuttiConn recv = at.open(from, 0, TUTTI_RECV);
-  ASSERT_NE(nullptr, recv.descriptors);
-  ASSERT_TRUE(tuttiConnReady(&recv));
-  EXPECT_EQ(bytes, tuttiConnDescriptor(&recv)->bytes);
 }
 
 // ---- traffic -----------------------------------------------------------------------------------
@@ -904,55 +871,6 @@ TEST_P(ShmWays, NoMoreFilesIsAnErrorWithARemedy) {
   }
   EXPECT_TRUE(failed);
   EXPECT_TRUE(succeeded);
-}
-
-// Leaves this process `spare` descriptors more than it has, until the end of the scope.
-struct FewFiles {
-  rlimit old{};
-  explicit FewFiles(int spare) {
-    std::vector<int> taken;
-    for (int i = 0; i <= spare; i++)
-      taken.push_back(dup(0));
-    EXPECT_EQ(0, getrlimit(RLIMIT_NOFILE, &old));
-    rlimit tight = old;
-    tight.rlim_cur = (rlim_t)taken.back();
-    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &tight));
-    for (int fd : taken)
-      close(fd);
-  }
-  ~FewFiles() { EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &old)); }
-};
-
-// Somebody closes some while the rank leaves.
-TEST(ShmLimits, WhoLeavesWithoutFilesTriesAgain) {
-  Ranks ranks = makeProcesses(Shape());
-  prepareAll(ranks);
-  hideAll(ranks);
-  ASSERT_EQ(tuttiSuccess, ranks[0]->attach()) << tuttiErrorText();
-  sendOne(*ranks[0], 1, 42);
-  auto few = std::make_unique<FewFiles>(0);
-  std::thread leaver([&] { ranks[0]->detach(); });
-  usleep(50000);
-  few.reset();
-  leaver.join();
-  ASSERT_EQ(tuttiSuccess, ranks[1]->attach()) << tuttiErrorText();
-  expectOne(*ranks[1], 0, 42);
-}
-
-TEST(ShmLimits, WhoLeavesWithoutFilesSaysSo) {
-  Ranks ranks = makeProcesses(Shape());
-  prepareAll(ranks);
-  ASSERT_EQ(tuttiSuccess, ranks[0]->attach()) << tuttiErrorText();
-  sendOne(*ranks[0], 1, 42);
-  Setting warn("TUTTI_DEBUG", "WARN");
-  testing::internal::CaptureStderr();
-  {
-    FewFiles few(0);
-    ranks[0]->detach();
-  }
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("rank 0 leaves with messages that rank 1 has not seen: "),
-                    HasSubstr("ulimit -n")));
 }
 
 // The desk has one for the connection, and none for what it brings.
