@@ -831,13 +831,7 @@ bool meetWithFiles(int spare, bool asking) {
   Shape s;
   s.timeoutMs = 500; // a desk without descriptors can't answer
   Ranks ranks = makeProcesses(s);
-  int next = dup(0);
-  close(next);
-  rlimit old, tight;
-  EXPECT_EQ(0, getrlimit(RLIMIT_NOFILE, &old));
-  tight = old;
-  tight.rlim_cur = (rlim_t)(next + spare);
-  EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &tight));
+  FewFiles few(spare);
   bool ok = true;
   auto check = [&](tuttiResult_t result) {
     if (!ok || result == tuttiSuccess) return;
@@ -857,7 +851,6 @@ bool meetWithFiles(int spare, bool asking) {
     r->detach();
     EXPECT_EQ(0u, r->bytes());
   }
-  EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &old));
   return ok;
 }
 
